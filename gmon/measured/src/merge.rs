@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::model::{Measured, Module, REST};
+use crate::model::{Function, Measured, Module, REST};
 
 /// The reason why two runs cannot be summed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -103,7 +103,7 @@ impl Measured {
     }
 
     /// Returns the index in this run of each of these functions, and adds their samples.
-    fn merge_functions(&mut self, others: Vec<crate::Function>, modules: &[u32]) -> Vec<u32> {
+    fn merge_functions(&mut self, others: Vec<Function>, modules: &[u32]) -> Vec<u32> {
         let mut known = HashMap::new();
         for (index, function) in self.functions.iter().enumerate() {
             known.entry((function.module, function.address)).or_insert(index as u32);
@@ -132,7 +132,7 @@ impl Measured {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{ArcTimes, Function, FunctionTimes, Node, Thread};
+    use crate::model::{ArcTimes, FunctionTimes, Node, Thread};
 
     /// A run with a library and a function that others do not have.
     fn run(library: &str, build: u8, name: &str) -> Measured {

@@ -8,7 +8,7 @@ use crate::model::Node;
 
 /// The number of frames that the paths of all nodes may have. A frame takes two bytes or so in the file, before
 /// compression.
-const MAX_FRAMES: u64 = 32 << 20;
+const MAX_FRAMES: u64 = 64 << 20;
 /// The number of frames that each path may have in any case.
 const MIN_LIMIT: u32 = 16;
 
@@ -41,13 +41,19 @@ impl<'a> Paths<'a> {
         let mut depths: Vec<u32> = Vec::with_capacity(nodes.len());
         for index in 0..nodes.len() {
             let above = parent(nodes, index).map_or(0, |parent| depths[parent]);
-            depths.push(above.saturating_add(1));
+            depths.push(above + 1);
         }
         let deepest = depths.iter().copied().max().unwrap_or(0);
-        let mut limit = deepest.max(MIN_LIMIT);
         let sum = |limit: u32| depths.iter().map(|&depth| u64::from(depth.min(limit))).sum::<u64>();
-        while limit > MIN_LIMIT && sum(limit) > frames {
-            limit = (limit / 2).max(MIN_LIMIT);
+        // The largest limit with which all frames fit: the sum grows with the limit.
+        let (mut limit, mut too_large) = (MIN_LIMIT, deepest.max(MIN_LIMIT) + 1);
+        while too_large - limit > 1 {
+            let middle = limit + (too_large - limit) / 2;
+            if sum(middle) <= frames {
+                limit = middle;
+            } else {
+                too_large = middle;
+            }
         }
         let mut outer = Vec::new();
         if limit < deepest {
@@ -138,7 +144,7 @@ mod tests {
                 frames.len() as u64
             })
             .sum();
-        assert!((MAX_FRAMES / 4..=MAX_FRAMES).contains(&sum), "{sum}");
+        assert!((MAX_FRAMES - 100_000..=MAX_FRAMES).contains(&sum), "{sum}");
     }
 
     /// The parents of nodes that are not valid end the path.

@@ -21,6 +21,8 @@ const MAGIC: [u8; 2] = [0x1f, 0x8b];
 const MAX_SIZE: u64 = 2 << 30;
 /// The most memory that what was decoded may take, in bytes.
 const MAX_MEMORY: u64 = 4 << 30;
+/// The largest size of all texts of the model, in bytes. In the file, many of them may be one.
+const MAX_TEXT: u64 = 1 << 30;
 /// The largest number of bytes in memory that a byte of a field, and each field beside that, takes. A number in a
 /// column takes eight, and so does a parsed copy of it.
 const MEMORY_OF_BYTE: u64 = 16;
@@ -203,17 +205,10 @@ impl<R: Read> Input<R> {
 /// Returns what the messages say. Indexes of the model are not checked.
 fn measured(profile: &wire::Profile, extension: wire::Extension) -> Result<Measured, ReadError> {
     let clock = extension.clock.unwrap_or_default();
-    let functions = functions(profile, &extension.function_samples)?;
-    let threads = extension.threads.into_iter().map(|thread| Thread {
-        pid: thread.pid,
-        tid: thread.tid,
-        name: thread.name,
-        life_ns: thread.life_ns,
-        outside_ns: thread.outside_ns,
-        overhead_ns: thread.overhead_ns,
-    });
+    let mut texts = Texts { table: &profile.string_table, left: MAX_TEXT };
+    let functions = functions(profile, &extension.function_samples, &mut texts)?;
     Ok(Measured {
-        program: extension.program,
+        program: texts.get(extension.program).map_err(|error| error.of("program", 0))?,
         start_unix_ns: unsigned(profile.time_nanos),
         duration_ns: unsigned(profile.duration_nanos),
         clock: Clock {
@@ -228,9 +223,9 @@ fn measured(profile: &wire::Profile, extension: wire::Extension) -> Result<Measu
             error_ns: clock.error_ns,
         },
         sample_period_ns: unsigned(profile.period),
-        modules: modules(profile)?,
+        modules: modules(profile, &mut texts)?,
         functions,
-        threads: threads.collect(),
+        threads: threads(&extension.threads.unwrap_or_default(), &mut texts)?,
         rows: rows(&extension.rows.unwrap_or_default())?,
         arcs: arcs(&extension.arcs.unwrap_or_default())?,
         nodes: nodes(&extension.nodes.unwrap_or_default())?,
@@ -238,19 +233,48 @@ fn measured(profile: &wire::Profile, extension: wire::Extension) -> Result<Measu
     })
 }
 
-fn modules(profile: &wire::Profile) -> Result<Vec<Module>, ReadError> {
+/// The string table, from which texts are copied.
+struct Texts<'a> {
+    table: &'a [String],
+    /// The number of bytes that may be copied.
+    left: u64,
+}
+
+/// The reason why there is no text.
+enum NoText {
+    Missing,
+    TooMuch,
+}
+
+impl NoText {
+    fn of(&self, table: &'static str, index: usize) -> ReadError {
+        match self {
+            NoText::Missing => ReadError::Entry { table, index, what: "a text that is not there" },
+            NoText::TooMuch => ReadError::TooMuchMemory,
+        }
+    }
+}
+
+impl Texts<'_> {
+    fn get(&mut self, index: i64) -> Result<String, NoText> {
+        let index = usize::try_from(index).ok();
+        let text = index.and_then(|index| self.table.get(index)).ok_or(NoText::Missing)?;
+        self.left = self.left.checked_sub(text.len() as u64).ok_or(NoText::TooMuch)?;
+        Ok(text.clone())
+    }
+}
+
+fn modules(profile: &wire::Profile, texts: &mut Texts) -> Result<Vec<Module>, ReadError> {
     let module = |(index, mapping): (usize, &wire::Mapping)| {
         let wrong = |what| ReadError::Entry { table: "mapping", index, what };
         if mapping.id != index as u64 + 1 {
             return Err(wrong("ids are not in order"));
         }
-        let build_id =
-            text(profile, mapping.build_id).ok_or_else(|| wrong("a build-id that is not there"))?;
+        let mut text = |text| texts.get(text).map_err(|error| error.of("mapping", index));
         Ok(Module {
-            name: text(profile, mapping.filename)
-                .ok_or_else(|| wrong("a name that is not there"))?
-                .to_owned(),
-            build_id: bytes(build_id).ok_or_else(|| wrong("a build-id that is not hexadecimal"))?,
+            name: text(mapping.filename)?,
+            build_id: bytes(&text(mapping.build_id)?)
+                .ok_or_else(|| wrong("a build-id that is not hexadecimal"))?,
             start: mapping.memory_start,
             limit: mapping.memory_limit,
             offset: mapping.file_offset,
@@ -259,7 +283,11 @@ fn modules(profile: &wire::Profile) -> Result<Vec<Module>, ReadError> {
     profile.mapping.iter().enumerate().map(module).collect()
 }
 
-fn functions(profile: &wire::Profile, samples: &[u64]) -> Result<Vec<Function>, ReadError> {
+fn functions(
+    profile: &wire::Profile,
+    samples: &[u64],
+    texts: &mut Texts,
+) -> Result<Vec<Function>, ReadError> {
     let function = |(index, &samples): (usize, &u64)| {
         let wrong = |what| ReadError::Entry { table: "function", index, what };
         let missing = || wrong("it is not there");
@@ -270,18 +298,39 @@ fn functions(profile: &wire::Profile, samples: &[u64]) -> Result<Vec<Function>, 
             return Err(wrong("ids are not in order"));
         }
         let module = location.mapping_id.checked_sub(1).and_then(|module| u32::try_from(module).ok());
-        let name = text(profile, function.system_name).ok_or_else(|| wrong("a name that is not there"))?;
-        let file = text(profile, function.filename).ok_or_else(|| wrong("a file that is not there"))?;
+        let mut text = |text| texts.get(text).map_err(|error| error.of("function", index));
         Ok(Function {
-            name: name.to_owned(),
+            name: text(function.system_name)?,
             module: module.ok_or_else(|| wrong("no module"))?,
             address: location.address,
-            file: file.to_owned(),
+            file: text(function.filename)?,
             line: u32::try_from(function.start_line).map_err(|_| wrong("a line that is no 32-bit number"))?,
             samples,
         })
     };
     samples.iter().enumerate().map(function).collect()
+}
+
+fn threads(threads: &wire::Threads, texts: &mut Texts) -> Result<Vec<Thread>, ReadError> {
+    let len = threads.tid.len();
+    Columns { table: "threads", len }.check(&[
+        ("pid", threads.pid.len()),
+        ("name", threads.name.len()),
+        ("life", threads.life_ns.len()),
+        ("outside", threads.outside_ns.len()),
+        ("overhead", threads.overhead_ns.len()),
+    ])?;
+    let thread = |index: usize| {
+        Ok(Thread {
+            pid: threads.pid[index],
+            tid: threads.tid[index],
+            name: texts.get(threads.name[index]).map_err(|error| error.of("thread", index))?,
+            life_ns: threads.life_ns[index],
+            outside_ns: threads.outside_ns[index],
+            overhead_ns: threads.overhead_ns[index],
+        })
+    };
+    (0..len).map(thread).collect()
 }
 
 /// The check that all columns of a table have the same length.
@@ -417,10 +466,6 @@ fn nodes(nodes: &wire::Nodes) -> Result<Vec<Node>, ReadError> {
     (0..len).map(node).collect()
 }
 
-fn text(profile: &wire::Profile, index: i64) -> Option<&str> {
-    profile.string_table.get(usize::try_from(index).ok()?).map(String::as_str)
-}
-
 /// Returns the bytes of a hexadecimal text.
 fn bytes(text: &str) -> Option<Vec<u8>> {
     let digit = |byte: u8| char::from(byte).to_digit(16);
@@ -434,4 +479,30 @@ fn bytes(text: &str) -> Option<Vec<u8>> {
 /// Returns a number of the model. There are no negative ones.
 fn unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A text that a million functions share would be a million texts in memory.
+    #[test]
+    fn copies_of_a_text() {
+        let table = ["", "0123456789"].map(str::to_owned);
+        let mut texts = Texts { table: &table, left: 25 };
+        assert_eq!((texts.get(1).ok(), texts.get(0).ok()), (Some(table[1].clone()), Some(String::new())));
+        assert!(
+            matches!(texts.get(2), Err(NoText::Missing)) && matches!(texts.get(-1), Err(NoText::Missing))
+        );
+        assert!(texts.get(1).is_ok() && matches!(texts.get(1), Err(NoText::TooMuch)));
+    }
+
+    #[test]
+    fn build_ids() {
+        assert_eq!(bytes("ab01Ff"), Some(vec![0xab, 1, 0xff]));
+        assert_eq!(
+            (bytes(""), bytes("abc"), bytes("zz"), bytes("\u{e4}\u{e4}")),
+            (Some(vec![]), None, None, None)
+        );
+    }
 }

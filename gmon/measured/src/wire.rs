@@ -137,15 +137,16 @@ pub(crate) struct Function {
 pub(crate) struct Extension {
     #[prost(uint32, tag = "1")]
     pub(crate) version: u32,
-    #[prost(string, tag = "2")]
-    pub(crate) program: String,
+    /// An index into the string table.
+    #[prost(int64, tag = "2")]
+    pub(crate) program: i64,
     #[prost(message, optional, tag = "3")]
     pub(crate) clock: Option<Clock>,
     /// The samples of each function. The profile's functions after these are not functions of the program.
     #[prost(uint64, repeated, tag = "4")]
     pub(crate) function_samples: Vec<u64>,
-    #[prost(message, repeated, tag = "5")]
-    pub(crate) threads: Vec<Thread>,
+    #[prost(message, optional, tag = "5")]
+    pub(crate) threads: Option<Threads>,
     #[prost(message, optional, tag = "6")]
     pub(crate) rows: Option<Rows>,
     #[prost(message, optional, tag = "7")]
@@ -171,24 +172,26 @@ pub(crate) struct Clock {
     pub(crate) error_ns: f64,
 }
 
+/// The threads by column, each with an element for a thread: numbers of one kind compress better than rows do, and
+/// an element in memory is at most eight times as large as in the file.
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct Thread {
-    #[prost(uint32, tag = "1")]
-    pub(crate) pid: u32,
-    #[prost(uint32, tag = "2")]
-    pub(crate) tid: u32,
-    #[prost(string, tag = "3")]
-    pub(crate) name: String,
-    #[prost(uint64, tag = "4")]
-    pub(crate) life_ns: u64,
-    #[prost(uint64, tag = "5")]
-    pub(crate) outside_ns: u64,
-    #[prost(uint64, tag = "6")]
-    pub(crate) overhead_ns: u64,
+pub(crate) struct Threads {
+    #[prost(uint32, repeated, tag = "1")]
+    pub(crate) pid: Vec<u32>,
+    #[prost(uint32, repeated, tag = "2")]
+    pub(crate) tid: Vec<u32>,
+    /// An index into the string table.
+    #[prost(int64, repeated, tag = "3")]
+    pub(crate) name: Vec<i64>,
+    #[prost(uint64, repeated, tag = "4")]
+    pub(crate) life_ns: Vec<u64>,
+    #[prost(uint64, repeated, tag = "5")]
+    pub(crate) outside_ns: Vec<u64>,
+    #[prost(uint64, repeated, tag = "6")]
+    pub(crate) overhead_ns: Vec<u64>,
 }
 
-/// The times of functions by column, each with an element for a row: numbers of one kind compress better than
-/// rows do.
+/// The times of functions by column.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Rows {
     #[prost(uint32, repeated, tag = "1")]

@@ -7,7 +7,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use prost::Message;
 
-use crate::model::{ClockSource, Measured, REST, REST_NAME};
+use crate::model::{ClockSource, Measured, Node, REST, REST_NAME};
 use crate::paths::{Frame, Paths};
 use crate::wire;
 
@@ -35,8 +35,8 @@ impl Measured {
     pub fn write_with_names(&self, shown: impl Fn(&str) -> String) -> Vec<u8> {
         let mut strings = Strings::default();
         let profile = self.profile(&mut strings, shown);
-        // Level 1: a file of a million paths is compressed in a third of the time of level 6, to half as much
-        // again.
+        // Level 1: a file of a million paths takes less than half of the time that it takes at level 6, and is a
+        // tenth larger.
         let mut file = GzEncoder::new(Vec::new(), Compression::fast());
         let mut piece = profile.encode_to_vec();
         drop(profile);
@@ -92,6 +92,7 @@ impl Measured {
         for thread in 0..self.threads.len() {
             strings.index(&self.thread_label(thread));
         }
+        let extension = Some(self.extension(strings));
         wire::Profile {
             sample_type,
             mapping,
@@ -103,7 +104,7 @@ impl Measured {
             period_type,
             period: signed(self.sample_period_ns),
             default_sample_type,
-            extension: Some(self.extension()),
+            extension,
         }
     }
 
@@ -187,19 +188,11 @@ impl Measured {
         }
     }
 
-    fn extension(&self) -> wire::Extension {
-        let thread = |thread: &crate::Thread| wire::Thread {
-            pid: thread.pid,
-            tid: thread.tid,
-            name: thread.name.clone(),
-            life_ns: thread.life_ns,
-            outside_ns: thread.outside_ns,
-            overhead_ns: thread.overhead_ns,
-        };
+    fn extension(&self, strings: &mut Strings) -> wire::Extension {
         let clock = &self.clock;
         wire::Extension {
             version: wire::VERSION,
-            program: self.program.clone(),
+            program: strings.index(&self.program),
             clock: Some(wire::Clock {
                 source: match clock.source {
                     ClockSource::Tsc => 0,
@@ -211,11 +204,23 @@ impl Measured {
                 error_ns: clock.error_ns,
             }),
             function_samples: self.functions.iter().map(|function| function.samples).collect(),
-            threads: self.threads.iter().map(thread).collect(),
+            threads: Some(self.wire_threads(strings)),
             rows: Some(self.wire_rows()),
             arcs: Some(self.wire_arcs()),
             nodes: Some(self.wire_nodes()),
             nodes_lost: self.nodes_lost,
+        }
+    }
+
+    fn wire_threads(&self, strings: &mut Strings) -> wire::Threads {
+        let threads = &self.threads;
+        wire::Threads {
+            pid: threads.iter().map(|thread| thread.pid).collect(),
+            tid: threads.iter().map(|thread| thread.tid).collect(),
+            name: threads.iter().map(|thread| strings.index(&thread.name)).collect(),
+            life_ns: threads.iter().map(|thread| thread.life_ns).collect(),
+            outside_ns: threads.iter().map(|thread| thread.outside_ns).collect(),
+            overhead_ns: threads.iter().map(|thread| thread.overhead_ns).collect(),
         }
     }
 
@@ -257,13 +262,13 @@ impl Measured {
         let nodes = &self.nodes;
         // A parent that does not come before its child becomes a distance that the reader refuses.
         let distance = |index: usize, parent: u32| (index as u64).checked_sub(u64::from(parent));
-        let parent = |(index, node): (usize, &crate::Node)| match node.parent {
+        let parent = |(index, node): (usize, &Node)| match node.parent {
             None => 0,
             Some(parent) => {
                 distance(index, parent).filter(|&distance| distance > 0).unwrap_or(u64::from(u32::MAX))
             }
         };
-        let function = |node: &crate::Node| match node.function {
+        let function = |node: &Node| match node.function {
             REST => 0,
             function => u64::from(function) + 1,
         };

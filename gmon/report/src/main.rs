@@ -1,4 +1,5 @@
-//! `gmon`: looks at gmon.out files, sums them, checks them, reports what blocks were counted.
+//! `gmon`: looks at gmon.out files, sums them, checks them, reports what blocks were counted and what times were
+//! measured.
 
 #![forbid(unsafe_code)]
 
@@ -9,17 +10,25 @@ mod cli {
     pub(crate) mod form_args;
     pub(crate) mod json;
     pub(crate) mod load;
+    pub(crate) mod measured;
+    pub(crate) mod measured_args;
     pub(crate) mod merge;
     pub(crate) mod report_args;
     pub(crate) mod reports {
+        pub(crate) mod arcs;
         pub(crate) mod blocks;
         pub(crate) mod coverage;
         pub(crate) mod instructions;
         pub(crate) mod lines;
+        pub(crate) mod paths;
         pub(crate) mod sums;
+        pub(crate) mod times;
     }
     pub(crate) mod sources;
+    pub(crate) mod table;
     pub(crate) mod text;
+    pub(crate) mod tree;
+    pub(crate) mod units;
     pub(crate) mod view;
 }
 
@@ -31,6 +40,8 @@ use clap::Parser;
 use gmon::Severity;
 
 use crate::cli::args::{Args, CheckArgs, Command};
+use crate::cli::measured::Measurement;
+use crate::cli::measured_args::MeasuredArgs;
 use crate::cli::report_args::ReportArgs;
 use crate::cli::view::View;
 use crate::cli::{dump, files, load, merge, reports};
@@ -70,6 +81,14 @@ fn run(args: Args) -> Result<ExitCode> {
         Command::Coverage(args) => {
             report(&args.common, |view, out| reports::coverage::coverage(view, &args, out))
         }
+        Command::Times(args) => measured(&args.common, |times, out| reports::times::times(times, &args, out)),
+        Command::Callers(args) => {
+            measured(&args.common, |times, out| reports::arcs::callers(times, &args, out))
+        }
+        Command::Callees(args) => {
+            measured(&args.common, |times, out| reports::arcs::callees(times, &args, out))
+        }
+        Command::Paths(args) => measured(&args.common, |times, out| reports::paths::paths(times, &args, out)),
     }
 }
 
@@ -81,6 +100,17 @@ fn report(args: &ReportArgs, write: impl FnOnce(&View, &mut Out) -> Result<()>) 
     let view = View::new(args, &loaded)?;
     let mut out = BufWriter::new(io::stdout().lock());
     write(&view, &mut out)?;
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn measured(
+    args: &MeasuredArgs,
+    write: impl FnOnce(&Measurement, &mut Out) -> Result<()>,
+) -> Result<ExitCode> {
+    let measurement = Measurement::load(args)?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    write(&measurement, &mut out)?;
     out.flush()?;
     Ok(ExitCode::SUCCESS)
 }

@@ -190,11 +190,11 @@ pub(crate) fn synthetic(functions: u32, arcs: u32, nodes: u32) -> Measured {
             }
         })
         .collect();
-    // A node is called by one of those before it that are near, so that paths are some 40 frames deep.
+    // A node is called by one in the later half of those before it, so that paths are some 40 frames deep.
     measured.nodes = (0..nodes)
         .map(|index| {
             let calls = 1 + numbers.below(1 << 10);
-            let back = 1 + numbers.below(u64::from(index / 16).max(1)) as u32;
+            let back = 1 + numbers.below(u64::from(index / 2).max(1)) as u32;
             Node {
                 parent: index.checked_sub(back.min(index.max(1))),
                 function: numbers.below(u64::from(functions)) as u32,

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use crate::cli::form_args::FormArgs;
+use crate::cli::measured_args::{ArcsArgs, PathsArgs, TimesArgs};
 use crate::cli::report_args::{BlocksArgs, CoverageArgs, InstructionsArgs, LinesArgs, SumsArgs};
 
-/// Shows, sums and checks gmon.out files, and reports the basic-block counts in them.
+/// Shows, sums and checks gmon.out files, and reports the basic-block counts in them and measured times.
 #[derive(Parser)]
 #[command(name = "gmon", version)]
 pub(crate) struct Args {
@@ -35,6 +36,14 @@ pub(crate) enum Command {
     Files(SumsArgs),
     /// Print how much of each file ran, in percent
     Coverage(CoverageArgs),
+    /// Print the measured times of each function: calls, self, inclusive, mean, shortest, longest, quantiles
+    Times(TimesArgs),
+    /// Print who called a function, with the measured times of each arc
+    Callers(ArcsArgs),
+    /// Print whom a function called, with the measured times of each arc
+    Callees(ArcsArgs),
+    /// Print the measured times of each call path, as a tree
+    Paths(PathsArgs),
 }
 
 #[derive(clap::Args)]

@@ -14,6 +14,9 @@ use rustix::fs::{OFlags, fcntl_setfl};
 const MAX_SIZE: u64 = 4 << 30;
 /// How long a pipe may have no writer, in seconds: the program that writes to it may start after this one.
 const WRITER_PATIENCE: i64 = 5;
+/// The bytes with which ELF files and files compressed with gzip begin.
+const ELF: &[u8] = b"\x7fELF";
+const GZIP: &[u8] = b"\x1f\x8b";
 
 /// Returns a gmon.out file's bytes.
 ///
@@ -29,7 +32,32 @@ pub(crate) fn read_any(path: &Path) -> Result<Vec<u8>> {
 /// # Errors
 /// The file cannot be read, or is too large.
 pub(crate) fn read_elf(path: &Path) -> Result<Vec<u8>> {
-    read(path, b"\x7fELF").with_context(|| path.display().to_string())
+    read(path, ELF).with_context(|| path.display().to_string())
+}
+
+/// Returns the bytes of a file of measured times.
+///
+/// # Errors
+/// The file cannot be read, or is too large.
+pub(crate) fn read_measured(path: &Path) -> Result<Vec<u8>> {
+    read(path, GZIP).with_context(|| path.display().to_string())
+}
+
+/// Returns the bytes of a file of measured times or of an ELF file.
+///
+/// # Errors
+/// The file cannot be read, or is too large.
+pub(crate) fn read_measured_or_elf(path: &Path) -> Result<Vec<u8>> {
+    // A pipe can be read only once, so the beginning decides what it is.
+    let (file, mut bytes) = begin(path, GZIP.len()).with_context(|| path.display().to_string())?;
+    let magic = if bytes == GZIP { GZIP } else { ELF };
+    finish(file, &mut bytes, magic).with_context(|| path.display().to_string())?;
+    Ok(bytes)
+}
+
+/// Whether a file of these bytes is an ELF file.
+pub(crate) fn is_elf(bytes: &[u8]) -> bool {
+    bytes.starts_with(ELF)
 }
 
 /// Reads the profiled program.
@@ -37,22 +65,43 @@ pub(crate) fn read_elf(path: &Path) -> Result<Vec<u8>> {
 /// # Errors
 /// The file cannot be read, or is not an ELF file.
 pub(crate) fn read_program(path: &Path) -> Result<Program> {
-    let bytes = read_elf(path)?;
-    gprofinject_image::gprof::parse(&bytes).with_context(|| path.display().to_string())
+    parse_program(path, &read_elf(path)?)
+}
+
+/// Returns what the bytes of the profiled program say.
+///
+/// # Errors
+/// They are not those of an ELF file.
+pub(crate) fn parse_program(path: &Path, bytes: &[u8]) -> Result<Program> {
+    gprofinject_image::gprof::parse(bytes).with_context(|| path.display().to_string())
 }
 
 /// Reads a whole file if it begins with `magic`, and otherwise only its first bytes: the parser has the
 /// better error message for them.
 fn read(path: &Path, magic: &[u8]) -> Result<Vec<u8>> {
+    let (file, mut bytes) = begin(path, magic.len())?;
+    finish(file, &mut bytes, magic)?;
+    Ok(bytes)
+}
+
+/// Opens a file and reads its first bytes.
+fn begin(path: &Path, len: usize) -> Result<(File, Vec<u8>)> {
     let (mut file, mut bytes) = open(path)?;
-    (&mut file).take((magic.len() - bytes.len()) as u64).read_to_end(&mut bytes)?;
+    (&mut file).take((len - bytes.len()) as u64).read_to_end(&mut bytes)?;
+    Ok((file, bytes))
+}
+
+/// Reads the rest of a file if it begins with `magic`.
+fn finish(mut file: File, bytes: &mut Vec<u8>, magic: &[u8]) -> Result<()> {
+    let missing = magic.len().saturating_sub(bytes.len());
+    (&mut file).take(missing as u64).read_to_end(bytes)?;
     if bytes == magic {
-        (&mut file).take(MAX_SIZE).read_to_end(&mut bytes)?;
+        (&mut file).take(MAX_SIZE).read_to_end(bytes)?;
         if bytes.len() as u64 >= MAX_SIZE {
             bail!("no end, at offset {}, expected a file of less than 4 GiB", bytes.len());
         }
     }
-    Ok(bytes)
+    Ok(())
 }
 
 /// Opens a file, or a pipe such as the shell's `<(command)`, but nothing that may have no end or no

@@ -1,0 +1,199 @@
+//! What `go tool pprof` reads in our files.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use gmon_measured::{Measured, Node};
+use gprofinject_skip::{have, skipped};
+use support::{CALLS, SELF_NS, example};
+
+/// Whether there is a `go tool pprof`. If not, the test is reported as skipped.
+fn have_pprof(test: &str) -> bool {
+    let there = have("go")
+        && Command::new("go").args(["tool", "pprof", "-h"]).output().is_ok_and(|output| {
+            String::from_utf8_lossy(&output.stderr).contains("pprof")
+                && !output.stderr.starts_with(b"go: no such tool")
+        });
+    if !there {
+        skipped(test, "no go tool pprof");
+    }
+    there
+}
+
+/// Returns what `go tool pprof` prints about measured times.
+fn pprof(measured: &Measured, options: &[&str]) -> String {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("gmon.pb.gz");
+    std::fs::write(&file, measured.write()).expect("a file");
+    run(folder.path(), options, &file)
+}
+
+fn run(folder: &Path, options: &[&str], file: &Path) -> String {
+    let mut command = Command::new("go");
+    // Neither the network nor the user's files play a part.
+    command.env("PPROF_TMPDIR", folder).env("PPROF_BINARY_PATH", folder).env("HOME", folder);
+    let output = command.args(["tool", "pprof"]).args(options).arg(file).output().expect("go runs");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{options:?}: {stderr}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Returns the flat values that `-top` prints, by function, in nanoseconds or as plain numbers.
+fn flat(text: &str) -> BTreeMap<String, u64> {
+    let lines = text.lines().skip_while(|line| !line.trim_start().starts_with("flat"));
+    let value = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let value = words[0].trim_end_matches("ns").parse().unwrap_or_else(|_| panic!("a value: {line}"));
+        (words[5..].join(" "), value)
+    };
+    lines.skip(1).map(value).collect()
+}
+
+fn expected(functions: &[(&str, u64)]) -> BTreeMap<String, u64> {
+    // pprof shows no parameters.
+    functions
+        .iter()
+        .map(|&(name, value)| (name.split('(').next().unwrap_or(name).to_owned(), value))
+        .collect()
+}
+
+/// Returns the words of each line.
+fn words(text: &str) -> Vec<String> {
+    let words = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+    words.filter(|line| !line.is_empty() && !line.starts_with("---")).collect()
+}
+
+const ALL: &[&str] = &["-nodefraction=0", "-edgefraction=0", "-unit=ns"];
+
+#[test]
+fn calls_and_times_by_function() {
+    if !have_pprof("calls_and_times_by_function") {
+        return;
+    }
+    for paths in [false, true] {
+        let mut measured = example(paths);
+        measured.nodes.truncate(5);
+        let text = pprof(&measured, &[&["-top", "-sample_index=calls"], ALL].concat());
+        assert_eq!(flat(&text), expected(&CALLS), "{text}");
+        // The time is what is shown if nothing else is asked for.
+        let text = pprof(&measured, &[&["-top"], ALL].concat());
+        assert_eq!(flat(&text), expected(&SELF_NS), "{text}");
+        assert_eq!(words(&text)[..3], ["File: prog", "Build ID: ab01ff", "Type: time"]);
+        let text = pprof(&measured, &[&["-top", "-sample_index=samples"], ALL].concat());
+        let mut samples = expected(&[("parse", 5), ("libc_read", 1), ("work", 900 - u64::from(paths))]);
+        // pprof prints functions without a value of their own if they have callees with one.
+        samples.insert("main".to_owned(), 0);
+        let mut read = flat(&text);
+        read.entry("main".to_owned()).or_insert(0);
+        assert_eq!(read, samples, "{text}");
+    }
+}
+
+#[test]
+fn traces() {
+    if !have_pprof("traces") {
+        return;
+    }
+    let head = ["File: prog", "Build ID: ab01ff", "Type: time"];
+    let text = words(&pprof(&example(true), &["-traces"]));
+    assert_eq!(text[..3], head);
+    let expected = [
+        "thread: prog 100",
+        "1ms main",
+        "thread: prog 100",
+        "20ms parse",
+        "main",
+        "thread: prog 100",
+        "300ms libc_read",
+        "parse",
+        "main",
+        "thread: worker 101",
+        "2s work",
+        "thread: worker 101",
+        "2s work",
+        "work",
+        "thread: worker 101",
+        "0 [other calls]",
+        "work",
+        "work",
+    ];
+    assert_eq!(text[5..], expected);
+
+    // Without paths there are arcs.
+    let mut arcs = example(false);
+    arcs.functions.iter_mut().for_each(|function| function.samples = 0);
+    let text = words(&pprof(&arcs, &["-traces"]));
+    let expected = [
+        "thread: prog 100",
+        "1ms main",
+        "thread: prog 100",
+        "20ms parse",
+        "main",
+        "thread: prog 100",
+        "300ms libc_read",
+        "parse",
+        "thread: worker 101",
+        "2s work",
+        "thread: worker 101",
+        "2s work",
+        "work",
+    ];
+    assert_eq!(text[5..], expected);
+}
+
+#[test]
+fn threads_are_tags() {
+    if !have_pprof("threads_are_tags") {
+        return;
+    }
+    for paths in [false, true] {
+        let text = words(&pprof(&example(paths), &["-tags", "-unit=ms"]));
+        assert_eq!(text[0], "thread: Total 4321.0ms");
+        assert_eq!(text[1..], ["4000.0ms (92.57%): worker 101", "321.0ms ( 7.43%): prog 100"]);
+        let text = pprof(&example(paths), &[&["-top", "-tagfocus=thread=worker"], ALL].concat());
+        assert_eq!(flat(&text)["work"], 4_000_000_000);
+        assert!(!text.contains("main"), "{text}");
+    }
+}
+
+/// Modules, lines, names in the symbol table and the period.
+#[test]
+fn everything_else() {
+    if !have_pprof("everything_else") {
+        return;
+    }
+    let text = words(&pprof(&example(false), &["-raw"])).join("\n");
+    for line in [
+        "PeriodType: cpu nanoseconds",
+        "Period: 4000000",
+        "Time: 2023-11-14 22:13:20 +0000 UTC",
+        "Duration: 5s",
+        "calls/count time/nanoseconds[dflt] samples/count",
+        "10 20000000 0: 2 1",
+        "2: 0x1100 M=1 parse /src/prog.c:20 s=20(_Z5parsei)",
+        "3: 0x2100 M=2 libc_read :0 s=0",
+        "1: 0x1000/0x2000/0x1000 /usr/bin/prog ab01ff [FN][FL][LN]",
+        "2: 0x2000/0x3000/0x2000 /usr/lib/libc.so.6 c0de [FN]",
+    ] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
+    pprof(&Measured::default(), &["-raw"]);
+}
+
+/// Paths of which the middle is left out are read as well.
+#[test]
+fn deep_paths() {
+    if !have_pprof("deep_paths") {
+        return;
+    }
+    let mut deep = example(true);
+    deep.nodes = (0..20_000_u32)
+        .map(|index| Node { parent: index.checked_sub(1), self_ns: 1, ..Node::default() })
+        .collect();
+    let text = pprof(&deep, &[&["-top"], ALL].concat());
+    assert_eq!(flat(&text)["main"], 20_000);
+    assert_eq!(flat(&text)["[frames left out]"], 0);
+}

@@ -1,0 +1,330 @@
+//! Reads the files from which the reports of measured times are made.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use gmon::{BuildId, Program};
+use gmon_measured::{ClockSource, Measured, REST, REST_NAME, ReadError, Thread};
+use serde_json::{Value, json};
+
+use crate::cli::files;
+use crate::cli::measured_args::MeasuredArgs;
+use crate::cli::text::{Style, chosen_function, demangled, plain};
+use crate::cli::units::duration;
+
+/// The file that is read if none is named.
+const DEFAULT_FILE: &str = "gmon.pb.gz";
+/// The name that is shown for a caller that is not hooked.
+pub(crate) const NOT_HOOKED: &str = "[not hooked]";
+/// How many names that are similar to a wrong one are said.
+const NEAR: usize = 5;
+
+/// The measured times of one run or of several, and how they are shown.
+pub(crate) struct Measurement<'a> {
+    pub(crate) args: &'a MeasuredArgs,
+    pub(crate) measured: Measured,
+    pub(crate) style: Style,
+    files: Vec<PathBuf>,
+}
+
+impl<'a> Measurement<'a> {
+    /// Reads everything.
+    ///
+    /// # Errors
+    /// A file cannot be read, or is of another build of the program.
+    pub(crate) fn load(args: &'a MeasuredArgs) -> Result<Measurement<'a>> {
+        let mut program: Option<(&Path, Program)> = None;
+        let mut measured: Option<Measured> = None;
+        let mut files = Vec::new();
+        let mut add = |path: &Path, bytes: &[u8], program: Option<&(&Path, Program)>| {
+            let read = parse(path, bytes)?;
+            if let Some((name, program)) = program {
+                fits(&read, path, program, name)?;
+            }
+            files.push(path.to_owned());
+            match &mut measured {
+                None => measured = Some(read),
+                Some(sum) => sum.merge(read).with_context(|| path.display().to_string())?,
+            }
+            anyhow::Ok(())
+        };
+        if let Some(path) = &args.program {
+            // The program may be left out, so the first argument is one or the other.
+            let bytes = files::read_measured_or_elf(path)?;
+            if files::is_elf(&bytes) {
+                program = Some((path, files::parse_program(path, &bytes)?));
+            } else {
+                add(path, &bytes, None)?;
+            }
+        }
+        for path in &args.files {
+            let bytes = files::read_measured(path)?;
+            add(path, &bytes, program.as_ref())?;
+        }
+        if files.is_empty() {
+            let path = Path::new(DEFAULT_FILE);
+            let bytes = files::read_measured(path).map_err(|error| {
+                anyhow::anyhow!("{error:#}; `gprofinject --times PROG` writes this file of measured times")
+            })?;
+            let read = parse(path, &bytes)?;
+            if let Some((name, program)) = &program {
+                fits(&read, path, program, name)?;
+            }
+            files.push(path.to_owned());
+            measured = Some(read);
+        }
+        let measured = measured.unwrap_or_default();
+        Ok(Measurement { args, measured, style: Style::new(args.color), files })
+    }
+
+    /// Returns the names of the files, for messages.
+    pub(crate) fn file_names(&self) -> String {
+        let names: Vec<_> = self.files.iter().map(|file| file.display().to_string()).collect();
+        names.join(", ")
+    }
+
+    /// Returns a symbol's name as it is shown.
+    pub(crate) fn shown(&self, name: &str) -> String {
+        if self.args.no_demangle { plain(name) } else { demangled(name) }
+    }
+
+    /// Returns the name of a function as it is shown.
+    pub(crate) fn name(&self, function: u32) -> String {
+        match function {
+            REST => REST_NAME.to_owned(),
+            function => self.shown(&self.measured.functions[function as usize].name),
+        }
+    }
+
+    /// Returns the file name of a function's module.
+    pub(crate) fn module(&self, function: u32) -> String {
+        let function = self.measured.functions.get(function as usize);
+        let module = function.and_then(|function| self.measured.modules.get(function.module as usize));
+        module.map_or_else(String::new, |module| file_name(&module.name))
+    }
+
+    /// Returns for each function whether one of the patterns matches its name. If there is no pattern, each does.
+    ///
+    /// # Errors
+    /// The patterns match no name. The message names similar ones.
+    pub(crate) fn chosen(&self, patterns: &[String]) -> Result<Vec<bool>> {
+        let functions = &self.measured.functions;
+        let chosen: Vec<bool> =
+            functions.iter().map(|function| chosen_function(patterns, &function.name)).collect();
+        if !patterns.is_empty() && !chosen.contains(&true) {
+            let files = self.file_names();
+            let wanted = patterns.join(" or ");
+            let near = self.near(patterns);
+            if near.is_empty() {
+                bail!("{files}: no function is called {wanted}");
+            }
+            bail!("{files}: no function is called {wanted}; similar names: {}", near.join(", "));
+        }
+        Ok(chosen)
+    }
+
+    /// Returns names that are similar to a name or pattern, the most similar first.
+    fn near(&self, patterns: &[String]) -> Vec<String> {
+        let mut near: Vec<(usize, String)> = Vec::new();
+        for pattern in patterns {
+            let wanted: String = pattern.chars().filter(|c| !"*?".contains(*c)).collect();
+            let wanted = wanted.to_lowercase();
+            for function in &self.measured.functions {
+                let name = self.shown(&function.name);
+                let short = name.split_once('(').map_or(name.as_str(), |(short, _)| short).to_lowercase();
+                if let Some(distance) = distance(&wanted, &short) {
+                    near.push((distance, name));
+                }
+            }
+        }
+        near.sort();
+        near.dedup();
+        near.into_iter().take(NEAR).map(|(_, name)| name).collect()
+    }
+
+    /// Prints what was measured and with which error.
+    ///
+    /// # Errors
+    /// `out` cannot be written to.
+    pub(crate) fn head(&self, out: &mut impl Write) -> io::Result<()> {
+        let measured = &self.measured;
+        let clock = &measured.clock;
+        let source = match clock.source {
+            ClockSource::Tsc => "time-stamp counter",
+            ClockSource::ClockGettime => "clock_gettime",
+        };
+        let threads = gmon::counted(measured.threads.len(), "thread", "threads");
+        let time = duration(measured.duration_ns);
+        writeln!(out, "{}: {}, {threads}", plain(&measured.program), time.trim_end())?;
+        writeln!(
+            out,
+            "clock: {source}, {}; taken out of each call: {:.1} ns inside, {:.1} ns outside; error up to {:.1} ns a call",
+            frequency(clock.ticks_per_second),
+            clock.inside_ns,
+            clock.outside_ns,
+            clock.error_ns,
+        )?;
+        if measured.sample_period_ns > 0 {
+            let period = duration(measured.sample_period_ns);
+            writeln!(out, "cpu: a sample for each {} of CPU time", period.trim_end())?;
+        }
+        Ok(())
+    }
+
+    /// Returns the members with which each JSON report begins.
+    pub(crate) fn json_head(&self) -> String {
+        let measured = &self.measured;
+        let clock = &measured.clock;
+        let files: Vec<_> = self.files.iter().map(|file| file.to_string_lossy()).collect();
+        let build_id = measured.modules.first().map(|module| hexadecimal(&module.build_id));
+        let build_id = build_id.filter(|id| !id.is_empty());
+        let source = match clock.source {
+            ClockSource::Tsc => "tsc",
+            ClockSource::ClockGettime => "clock_gettime",
+        };
+        let clock = json!({
+            "source": source,
+            "ticks_per_second": clock.ticks_per_second,
+            "inside_ns": clock.inside_ns,
+            "outside_ns": clock.outside_ns,
+            "error_ns": clock.error_ns,
+        });
+        format!(
+            "\"program\":{},\"build_id\":{},\"profiles\":{},\n\"start_unix_ns\":{},\"duration_ns\":{},\
+             \"sample_period_ns\":{},\n\"clock\":{clock}",
+            json!(measured.program),
+            json!(build_id),
+            json!(files),
+            measured.start_unix_ns,
+            measured.duration_ns,
+            measured.sample_period_ns,
+        )
+    }
+
+    /// Returns a function in JSON.
+    pub(crate) fn json_function(&self, function: u32) -> Value {
+        let Some(known) = self.measured.functions.get(function as usize) else {
+            return json!({"name": REST_NAME, "demangled": REST_NAME, "module": null});
+        };
+        let module = self.measured.modules.get(known.module as usize).map(|module| &module.name);
+        json!({"name": known.name, "demangled": demangled(&known.name), "module": module})
+    }
+}
+
+/// Reads a file of measured times.
+fn parse(path: &Path, bytes: &[u8]) -> Result<Measured> {
+    Measured::read(bytes).map_err(|error| {
+        let what = match &error {
+            ReadError::NotGzip(_) if bytes.starts_with(b"gm") => Some(
+                "a gmon.out file, which has no measured times; `gprofinject --times` writes them to gmon.pb.gz",
+            ),
+            ReadError::NotGzip(_) if files::is_elf(bytes) || bytes.starts_with(b"\x7fE") => {
+                Some("a program, expected a file of measured times; the program comes before the files")
+            }
+            ReadError::NotGzip(_) => Some("neither a program nor a file of measured times"),
+            _ => None,
+        };
+        let path = path.display();
+        match what {
+            Some(what) => anyhow::anyhow!("{path}: {what}"),
+            None => anyhow::Error::from(error).context(path.to_string()),
+        }
+    })
+}
+
+/// Checks that times are of this build of this program.
+fn fits(measured: &Measured, file: &Path, program: &Program, path: &Path) -> Result<()> {
+    let id = measured.modules.first().map(|module| BuildId::new(&module.build_id));
+    if let Err(stale) = program.build_id.agree(id.unwrap_or(BuildId::UNKNOWN)) {
+        let (file, path, first, other) = (file.display(), path.display(), stale.first, stale.other);
+        bail!(
+            "{file}: of the program with build-id {other}.., but {path} has {first}..: rebuilt since the run"
+        );
+    }
+    Ok(())
+}
+
+/// Returns the last component of a path.
+pub(crate) fn file_name(path: &str) -> String {
+    plain(path.rsplit('/').next().unwrap_or(path))
+}
+
+/// Returns a thread's name and number.
+pub(crate) fn thread_name(thread: &Thread) -> String {
+    plain(&format!("{} {}", thread.name, thread.tid))
+}
+
+fn frequency(hertz: f64) -> String {
+    match hertz {
+        1e9.. => format!("{:.3} GHz", hertz / 1e9),
+        1e6.. => format!("{:.3} MHz", hertz / 1e6),
+        _ => format!("{hertz:.0} Hz"),
+    }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Returns how different two names in small letters are, or `None` if they have nothing in common: 0 if one is part
+/// of the other, else the number of characters to insert, remove and replace.
+fn distance(wanted: &str, name: &str) -> Option<usize> {
+    if wanted.is_empty() || name.is_empty() {
+        return None;
+    }
+    if name.contains(wanted) || (name.len() > 2 && wanted.contains(name)) {
+        return Some(0);
+    }
+    let allowed = ((wanted.chars().count() + 1) / 3).clamp(1, 4);
+    // Of a qualified name, the last component is enough.
+    let last = name.rsplit("::").next().unwrap_or(name);
+    [name, last].into_iter().filter_map(|name| edits(wanted, name, allowed)).min()
+}
+
+/// Returns Levenshtein's distance if it is at most `allowed`.
+fn edits(one: &str, other: &str, allowed: usize) -> Option<usize> {
+    let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
+    if one.len().abs_diff(other.len()) > allowed {
+        return None;
+    }
+    let mut before: Vec<usize> = (0..=other.len()).collect();
+    for (row, a) in one.iter().enumerate() {
+        let mut current = vec![row + 1];
+        for (column, b) in other.iter().enumerate() {
+            let replaced = before[column] + usize::from(a != b);
+            current.push(replaced.min(before[column + 1] + 1).min(current[column] + 1));
+        }
+        before = current;
+    }
+    before.last().copied().filter(|&edits| edits <= allowed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distances() {
+        for (wanted, name, expected) in [
+            ("parse", "parse_int", Some(0)),
+            ("pares", "parse", Some(2)),
+            ("pars", "json::parse", Some(0)),
+            ("prase_value", "json::parse_value", Some(2)),
+            ("parse", "write", None),
+            ("", "write", None),
+        ] {
+            let found = distance(wanted, name);
+            assert_eq!(found.filter(|_| expected.is_some()), found, "{wanted} {name}");
+            assert!(expected.is_none() == found.is_none() && found <= expected.or(found), "{wanted} {name}");
+        }
+        assert_eq!(edits("kitten", "sitting", 3), Some(3));
+        assert_eq!(edits("kitten", "sitting", 2), None);
+    }
+
+    #[test]
+    fn frequencies() {
+        let texts = [2.5944e9, 1e6, 1000.0].map(frequency);
+        assert_eq!(texts, ["2.594 GHz", "1.000 MHz", "1000 Hz"]);
+    }
+}
