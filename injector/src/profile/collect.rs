@@ -40,6 +40,8 @@ pub(crate) struct Account {
     pub(crate) unpatched: u64,
     /// The time for which Frida's gum worked, in nanoseconds.
     pub(crate) frida_ns: u64,
+    /// The number of calls that were counted but not measured.
+    pub(crate) unmeasured: u64,
     /// The memory that the counters occupy, in bytes.
     pub(crate) committed: u64,
 }
@@ -75,6 +77,7 @@ pub(crate) fn collect(
         lost_libraries: report.lost_libraries,
         unpatched: (planned.frida() as u64).saturating_sub(report.frida_patched),
         frida_ns: report.frida_ns,
+        unmeasured: 0,
         committed: region.committed(),
         damage: if is_damaged { Some(OVERWRITTEN.to_owned()) } else { failure(&report) },
     };
@@ -94,19 +97,20 @@ pub(crate) fn collect(
     if !planned.blocks_only {
         read_arcs(region, profile, &space, &mut account.damage)?;
     }
-    read_times(region, profile, &space, report.pid, is_recent)?;
+    account.unmeasured = read_times(region, profile, &space, report.pid, is_recent)?;
     Ok((account, Some(space)))
 }
 
-/// Reads the measured durations of a process. If it has just ended, its open calls end now.
+/// Reads the measured durations of a process. If it has just ended, its open calls end now. Returns the number of calls that
+/// were not measured.
 fn read_times(
     region: &Region,
     profile: &mut Profile,
     space: &Space,
     pid: u32,
     is_recent: bool,
-) -> io::Result<()> {
-    let Some(Measure { is_tsc, .. }) = space.program.measure else { return Ok(()) };
+) -> io::Result<u64> {
+    let Some(Measure { is_tsc, .. }) = space.program.measure else { return Ok(0) };
     let end = match is_tsc {
         true => clock::ticks(),
         false => clock::nanoseconds(),
@@ -120,8 +124,9 @@ fn read_times(
         spread: ticks(report.spread_256),
     };
     let recorded = region.times(is_recent.then_some(end))?;
+    let unmeasured = recorded.iter().fold(0_u64, |sum, thread| sum.saturating_add(thread.unmeasured));
     profile.times = Some(times::of_process(pid, recorded, space, overhead));
-    Ok(())
+    Ok(unmeasured)
 }
 
 /// Reads the basic-block counters of the libraries of a process into their modules. `crash` is as for [`collect`].
@@ -169,7 +174,7 @@ pub(crate) fn collect_guest(
     if !blocks_only {
         read_arcs(region, profile, &space, &mut account.damage)?;
     }
-    read_times(region, profile, &space, process, false)?;
+    account.unmeasured = read_times(region, profile, &space, process, false)?;
     let threads = region.threads()?;
     (profile.threads, account.lost_calls) = (threads.count, threads.lost_calls);
     Ok(account)
@@ -190,6 +195,7 @@ impl Account {
             (&mut self.lost_programs, other.lost_programs),
             (&mut self.lost_libraries, other.lost_libraries),
             (&mut self.unpatched, other.unpatched),
+            (&mut self.unmeasured, other.unmeasured),
             (&mut self.committed, other.committed),
         ] {
             *sum = sum.saturating_add(part);

@@ -14,8 +14,6 @@ use crate::store::region::times as recorded;
 pub(crate) struct Times {
     pub(crate) overhead: Overhead,
     pub(crate) threads: Vec<Thread>,
-    /// The number of calls that were not measured.
-    pub(crate) unmeasured: u64,
 }
 
 /// The overhead of a call, in ticks.
@@ -87,9 +85,8 @@ pub(crate) fn of_process(
     space: &Space,
     overhead: Overhead,
 ) -> Times {
-    let unmeasured = recorded.iter().fold(0_u64, |sum, thread| sum.saturating_add(thread.unmeasured));
     let threads = recorded.into_iter().map(|thread| of_thread(pid, &thread, space)).collect();
-    Times { overhead, threads, unmeasured }
+    Times { overhead, threads }
 }
 
 fn of_thread(pid: u32, recorded: &recorded::ThreadTimes, space: &Space) -> Thread {
@@ -153,7 +150,6 @@ fn of_thread(pid: u32, recorded: &recorded::ThreadTimes, space: &Space) -> Threa
 impl Times {
     /// Adds what other processes have measured. `place` returns the place of one of the other's.
     pub(crate) fn add(&mut self, other: Times, place: impl Fn(Place) -> Place) {
-        self.unmeasured = self.unmeasured.saturating_add(other.unmeasured);
         self.threads.extend(other.threads.into_iter().map(|thread| {
             Thread {
                 arcs: thread
@@ -178,7 +174,6 @@ impl Times {
 
     /// Subtracts what the same process had measured at an earlier time. Extremes stay.
     pub(crate) fn subtract(&mut self, before: &Times) {
-        self.unmeasured = self.unmeasured.saturating_sub(before.unmeasured);
         for thread in &mut self.threads {
             let Some(old) = before.threads.iter().find(|old| (old.pid, old.tid) == (thread.pid, thread.tid))
             else {

@@ -30,6 +30,9 @@ impl Run<'_> {
             say(calls, format!("{lost} could not be counted: no memory for counters"));
             say(threads, format!("{without} could not be counted: no memory for counters"));
         }
+        let unmeasured = account.unmeasured;
+        let lost = counted(unmeasured, "call was", "calls were");
+        say(unmeasured, format!("{lost} counted but not measured: no room; -X leaves functions out"));
         let timers = account.lost_timers;
         let without = counted(timers, "thread", "threads");
         say(timers, format!("{without} could not be sampled: no timer to be had"));
