@@ -77,7 +77,11 @@ pub(crate) fn newest(
         } else {
             Search::elsewhere(agent, None, from)
         };
-        search.first(start).map(|(_, function)| function)
+        // If the newest frame is one of this set, both views have the same caller, which `nearest` has found by the last event.
+        match search.first(start) {
+            Some((_, function)) if Domain::of(function) == domain => found.function,
+            newest => newest.map(|(_, function)| function),
+        }
     };
     if agent.is_restorer(return_address) {
         let (rsp, rip) = interrupted_at(cfa);

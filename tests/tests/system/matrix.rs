@@ -206,7 +206,8 @@ fn one(
                 _ => expect::compare(&arcs, others, &profile, &program),
             });
             failures.extend(gprof_refuses(path, &gmon));
-            if measure != Measure::Nothing {
+            // Where control runs on into a function, that is measured like a call, and not counted as one.
+            if measure != Measure::Nothing && !test.name.starts_with("run-on") {
                 failures.extend(measured::differences(&place.path().join("gmon.pb.gz"), &profile, &program));
             }
         }
