@@ -20,6 +20,7 @@
 
 pub mod ask;
 pub mod attach;
+pub mod clock;
 mod coded;
 pub mod frida;
 pub mod names;

@@ -32,9 +32,9 @@ use core::mem::offset_of;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::clock::ClockCode;
 use crate::coded::coded;
 use crate::plan::{HookModeCode, LIBRARIES};
-use crate::times::ClockCode;
 
 /// Key of an arc for a call from code that is not hooked: this bit, and the number of the function that is
 /// charged. (The key of a call from hooked code is its runtime return address.)
@@ -156,7 +156,7 @@ pub struct RegionOrders {
     pub nodes_max: u32,
     /// Nonzero if recursive calls have nodes of their own in that tree.
     pub unfolded: u32,
-    /// What the agent is to measure with: a [`ClockKind`](crate::times::ClockKind).
+    /// What the agent is to measure with: a [`ClockKind`](crate::clock::ClockKind).
     pub clock: ClockCode,
     /// Always 0.
     pub reserved_for_clock: u32,

@@ -5,7 +5,7 @@
 //! which begins with a [`Record`]. The area is committed from its start on, as records are added, so a reader finds all of
 //! them by their lengths ([`Record::units`]).
 //!
-//! All times are in ticks of the clock ([`ClockKind`]) unless a field says otherwise.
+//! All times are in ticks of the clock ([`crate::clock::ClockKind`]) unless a field says otherwise.
 //!
 //! A call is *open* from its beginning to its end. The open calls of a thread form a chain from the innermost one outwards
 //! ([`OpenCall::outer`]), whose end is a *root*. A thread has a root for its own stack and one for each coroutine that it has
@@ -24,18 +24,6 @@ pub const TIMES: u64 = 2048;
 pub const TIMES_BYTES: u64 = 1 << 30;
 /// Bytes by which the places and lengths of records are counted.
 pub const UNIT: u64 = 64;
-
-coded! {
-    /// What measures time.
-    pub enum ClockKind as ClockCode(u32) {
-        /// Nothing: durations are not measured.
-        None = 0,
-        /// The processor's time stamp counter.
-        Tsc = 1,
-        /// clock_gettime with CLOCK_MONOTONIC, in nanoseconds.
-        Gettime = 2,
-    }
-}
 
 coded! {
     /// What a record is.

@@ -187,7 +187,7 @@ fn distrust_within(address: u64) {
 /// on the same stack. If they are not far apart, the frames between them are marked. If such frames are resumed
 /// later, they only stop being found as callers.
 pub(crate) fn leave(from: u64, to: u64) {
-    times::threads::leave(to);
+    times::calls::leave(to);
     let words = words::get();
     let (lo, hi) = (words.stack_lo().load(Ordering::Relaxed), words.stack_hi().load(Ordering::Relaxed));
     let own = |address| address >= lo && address < hi;

@@ -7,6 +7,7 @@
 
 use crate::os::kernel;
 use crate::os::memory;
+use crate::os::words;
 use crate::program::agent::Agent;
 use crate::program::libraries;
 use core::ptr::NonNull;
@@ -54,6 +55,13 @@ pub(crate) fn at(address: u64) -> Option<BlockRef> {
     // SAFETY: the addresses of thread blocks come from `map_zeros`, and a thread block that a thread has used is
     // never unmapped. Its header is accessed only through `BlockRef`.
     unsafe { BlockRef::at(address) }
+}
+
+/// Returns the calling thread's thread block, if it has one. Integer code only; see [`crate::hot::gate`].
+#[inline(always)]
+pub(crate) fn current(agent: &Agent) -> Option<BlockRef> {
+    let block = words::get().block().load(Ordering::Relaxed);
+    if block == agent.no_block || block == agent.lost_block { None } else { at(block) }
 }
 
 /// Returns the number of thread blocks made so far, which is at most the number that the file has room for.

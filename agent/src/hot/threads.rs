@@ -17,8 +17,7 @@ const REUSE_LOOKS: u64 = 8;
 /// Returns the calling thread's thread block, if it has one. Integer code only; see [`crate::hot::gate`].
 #[inline(always)]
 pub(crate) fn existing(agent: &Agent) -> Option<BlockRef> {
-    let block = words::get().block().load(Ordering::Relaxed);
-    if block == agent.no_block || block == agent.lost_block { None } else { thread_blocks::at(block) }
+    thread_blocks::current(agent)
 }
 
 /// Returns the calling thread's thread block; if it has none, makes or takes over one. Returns `None` if there is no

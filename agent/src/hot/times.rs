@@ -21,5 +21,6 @@ pub(crate) mod chains;
 pub(crate) mod clock;
 pub(crate) mod gates;
 pub(crate) mod nodes;
+pub(crate) mod open;
 pub(crate) mod table;
 pub(crate) mod threads;

@@ -14,10 +14,10 @@ use core::mem::MaybeUninit;
 use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
+use gprofinject_abi::clock::ClockCode;
 use gprofinject_abi::plan::{FunctionRecord, HookModeCode, LIBRARIES, START_OF_CONTEXT};
 use gprofinject_abi::region::{PAGE, RegionHeader, RegionOrders};
 use gprofinject_abi::shared::RegionRef;
-use gprofinject_abi::times::ClockCode;
 
 /// Addresses are runtime addresses unless a field documents otherwise.
 #[derive(Clone, Copy)]

@@ -7,9 +7,9 @@ use crate::program::agent::Agent;
 use crate::unwind::backtraces;
 use crate::unwind::landings;
 use crate::unwind::signals;
+use gprofinject_abi::clock::ClockKind;
 use gprofinject_abi::plan::ArenaHeader;
 use gprofinject_abi::region::RegionOrders;
-use gprofinject_abi::times::ClockKind;
 
 /// Returns the addresses of the slow paths.
 pub(crate) fn gates(shadows: u64, small_stacks: bool, orders: &RegionOrders) -> ArenaHeader {

@@ -35,10 +35,10 @@ use crate::unwind::signals;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 use gprofinject_abi::VERSION;
+use gprofinject_abi::clock::ClockKind;
 use gprofinject_abi::plan::{HookMode, MAGIC};
 use gprofinject_abi::region::{self, RegionHeader, RegionOrders, State, StateCode, Trouble};
 use gprofinject_abi::shared::{RegionRef, WordsRef};
-use gprofinject_abi::times::ClockKind;
 
 /// A flag in AT_HWCAP2: user code may set the base of gs.
 const FSGSBASE: u64 = 2;

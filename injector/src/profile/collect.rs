@@ -8,8 +8,9 @@ use crate::options::Measure;
 use crate::os::clock;
 use crate::profile::falls;
 use crate::profile::model::{self, Counters, Profile};
+use crate::profile::recorded;
 use crate::profile::space::Space;
-use crate::profile::times::{self, Overhead};
+use crate::profile::times::Overhead;
 use crate::program::library::Libraries;
 use crate::sampling::maps::Maps;
 use crate::store::region::read::Region;
@@ -123,9 +124,9 @@ fn read_times(
         outside: ticks(report.outside_256),
         spread: ticks(report.spread_256),
     };
-    let recorded = region.times(is_recent.then_some(end))?;
-    let unmeasured = recorded.iter().fold(0_u64, |sum, thread| sum.saturating_add(thread.unmeasured));
-    profile.times = Some(times::of_process(pid, recorded, space, overhead));
+    let threads = region.times(is_recent.then_some(end))?;
+    let unmeasured = threads.iter().fold(0_u64, |sum, thread| sum.saturating_add(thread.unmeasured));
+    profile.times = Some(recorded::of_process(pid, threads, space, overhead));
     Ok(unmeasured)
 }
 

@@ -6,6 +6,7 @@
 
 use gmon::Block;
 
+pub(crate) use crate::profile::place::{ModuleIndex, NOWHERE, PROGRAM, Place};
 use crate::profile::times::Times;
 use crate::program::library::Library;
 use crate::program::planned::Planned;
@@ -76,33 +77,12 @@ impl Counters {
     }
 }
 
-/// The index of a module in [`Profile::modules`].
-pub(crate) type ModuleIndex = u32;
-
-/// The module of the program itself.
-pub(crate) const PROGRAM: ModuleIndex = 0;
-/// The module of a caller that is not known: code that is not hooked, while no hooked function was running.
-pub(crate) const NOWHERE: ModuleIndex = ModuleIndex::MAX;
-
-/// An address in the code of a module.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Place {
-    pub(crate) module: ModuleIndex,
-    /// The link address.
-    pub(crate) address: u64,
-}
-
 /// How often one call site has called one function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Arc {
     pub(crate) from: Place,
     pub(crate) to: Place,
     pub(crate) count: u64,
-}
-
-impl Place {
-    /// The caller that is not known.
-    pub(crate) const NOWHERE: Place = Place { module: NOWHERE, address: 0 };
 }
 
 impl Module {

@@ -281,7 +281,16 @@ mod tests {
         let filters = Filters::new(&[], &[], 0).expect("no patterns");
         let (libs, cache) = (&Libs::none(), &PlanCache::new(false, Voice(Level::Quiet)));
         let (hooks, engine) = (Some(HooksArg::Both), EngineArg::Builtin);
-        work(&Planner { hooks, engine, filters: &filters, libs, running: false, arena: None, cache })
+        work(&Planner {
+            hooks,
+            engine,
+            measure: None,
+            filters: &filters,
+            libs,
+            running: false,
+            arena: None,
+            cache,
+        })
     }
 
     fn library(place: &Path) -> &'static Library {

@@ -2,7 +2,8 @@
 //! which is the current one. While a chain is not the current one, its calls do not run, and that time is not theirs.
 
 use crate::hot::cells;
-use crate::hot::times::{area, calls, nodes};
+use crate::hot::times::open::close;
+use crate::hot::times::{area, nodes};
 use crate::os::kernel;
 use crate::os::task;
 use crate::os::words;
@@ -171,7 +172,7 @@ fn close_below(times: TimesRef, chain: ChainRef, cfa: u64, now: u64) {
         let at = inner.cfa().load(Ordering::Relaxed);
         let is_root = inner.outer().load(Ordering::Relaxed) == 0;
         let stays = is_root || at >= cfa && is_on(chain, at);
-        if stays || calls::close(times, inner, now).is_none() {
+        if stays || close(times, inner, now).is_none() {
             return;
         }
     }
@@ -199,7 +200,7 @@ pub(crate) fn settle_for_end(block: BlockRef, cfa: u64, now: u64) -> Option<()> 
         if inner.outer().load(Ordering::Relaxed) == 0 {
             return None;
         }
-        calls::close(times, inner, now)?;
+        close(times, inner, now)?;
     }
     Some(())
 }

@@ -1,7 +1,6 @@
 //! The beginning and the end of a thread's measurements.
 
-use crate::hot::threads as blocks;
-use crate::hot::times::{area, calls, chains, clock, nodes, table};
+use crate::hot::times::{area, chains, clock, nodes, open, table};
 use crate::os::memory;
 use crate::program::agent::Agent;
 use core::sync::atomic::Ordering;
@@ -44,7 +43,7 @@ pub(crate) fn end(block: BlockRef) {
             times.top().store(chain.top().load(Ordering::Relaxed), Ordering::Relaxed);
         }
         while let Some(inner) = area::call(times.top().load(Ordering::Relaxed)) {
-            if inner.outer().load(Ordering::Relaxed) == 0 || calls::close(times, inner, last).is_none() {
+            if inner.outer().load(Ordering::Relaxed) == 0 || open::close(times, inner, last).is_none() {
                 break;
             }
         }
@@ -55,21 +54,6 @@ pub(crate) fn end(block: BlockRef) {
     times.chains().store(0, Ordering::Relaxed);
     times.chain().store(0, Ordering::Relaxed);
     times.top().store(0, Ordering::Relaxed);
-}
-
-/// A jump leads to this stack pointer.
-pub(crate) fn leave(to: u64) {
-    let agent = Agent::get();
-    if agent.orders.times_bytes == 0 {
-        return;
-    }
-    let Some(block) = blocks::existing(agent) else { return };
-    let times = block.times();
-    if times.top().load(Ordering::Relaxed) != 0 {
-        let now = clock::now();
-        chains::leave(block, to, now.wrapping_sub(times.paused().load(Ordering::Relaxed)));
-        times.paused().fetch_add(clock::now().wrapping_sub(now), Ordering::Relaxed);
-    }
 }
 
 /// The open calls of a thread at a fork, from the outermost one inwards.
@@ -87,17 +71,17 @@ const IS_TAIL: u64 = 1 << 32;
 #[allow(unsafe_code, reason = "the list is in memory of its own")]
 pub(crate) fn inherit(block: BlockRef) -> Option<Inherited> {
     let times = block.times();
-    let open = || {
+    let all = || {
         let top = area::call(times.top().load(Ordering::Relaxed));
         core::iter::successors(top, |c| area::call(c.outer().load(Ordering::Relaxed)))
             .filter(|c| c.outer().load(Ordering::Relaxed) != 0)
     };
-    let count = open().count() as u64;
+    let count = all().count() as u64;
     if count == 0 {
         return None;
     }
     let list = memory::map_zeros(len_of(count), memory::PROT_READ | memory::PROT_WRITE).ok()?;
-    for (call, n) in open().zip((0..count).rev()) {
+    for (call, n) in all().zip((0..count).rev()) {
         let number = nodes::arc(call.arc().load(Ordering::Relaxed))
             .map_or(0, |arc| arc.callee().load(Ordering::Relaxed));
         let tail = if call.is_tail().load(Ordering::Relaxed) != 0 { IS_TAIL } else { 0 };
@@ -140,7 +124,7 @@ fn reopen(
     prepare(child, block, cfa, clock::now())?;
     let top = area::call(times.top().load(Ordering::Relaxed))?;
     let entry = nodes::of_call(child, block, top, number)?;
-    let call = calls::push(child, block, top, entry.arc, entry.node, cfa, is_tail)?;
+    let call = open::push(child, block, top, entry.arc, entry.node, cfa, is_tail)?;
     call.start().store(times.first().load(Ordering::Relaxed), Ordering::Relaxed);
     // Its end will count it.
     nodes::arc(entry.arc)?.calls().fetch_sub(1, Ordering::Relaxed);

@@ -106,6 +106,7 @@ fn a_plan_is_kept_and_found() {
         Planner {
             hooks: Some(hooks),
             engine: EngineArg::Builtin,
+            measure: None,
             filters: &filters,
             libs: &Libs::none(),
             running: false,

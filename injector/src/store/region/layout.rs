@@ -5,13 +5,14 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use gprofinject_abi::VERSION;
+use gprofinject_abi::clock::ClockKind;
 use gprofinject_abi::plan::{HookMode, HookModeCode};
 use gprofinject_abi::region::{
     LIBRARY_BYTES, LIBRARY_COUNTER_BYTES, LOADS_MAX, LoadRecord, MAGIC, PAGE, PANIC_FILE_WORDS, RegionHeader,
     RegionOrders, SAMPLES_MAX, SampleRecord, State, TroubleCode, library_counters_offset, round_up,
     slot_chunk, times_offset,
 };
-use gprofinject_abi::times::{ClockKind, TIMES_BYTES};
+use gprofinject_abi::times::TIMES_BYTES;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::options::Measure;

@@ -1,0 +1,92 @@
+//! The chain of a thread's open calls: a call is added at its inner end, and removed from there when it ends.
+
+use crate::hot::times::{area, nodes};
+use crate::program::agent::Agent;
+use core::sync::atomic::Ordering;
+use gprofinject_abi::shared::{BlockRef, OpenCallRef, TimesRef};
+use gprofinject_abi::times::{ArcTimes, BUCKETS, CONTEXT};
+
+/// Makes an open call below `outer`. Its start is still to be stored.
+pub(crate) fn push(
+    agent: &Agent,
+    block: BlockRef,
+    outer: OpenCallRef,
+    arc: u64,
+    node: u64,
+    cfa: u64,
+    is_tail: bool,
+) -> Option<OpenCallRef> {
+    let times = block.times();
+    let call = area::take_call(agent, block)?;
+    let record = nodes::arc(arc)?;
+    let context = match nodes::node(node) {
+        Some(node) => node.number().load(Ordering::Relaxed),
+        None => record.callee().load(Ordering::Relaxed),
+    };
+    call.children().store(0, Ordering::Relaxed);
+    call.cfa().store(cfa, Ordering::Relaxed);
+    call.arc().store(arc, Ordering::Relaxed);
+    call.outer().store(outer.address(), Ordering::Relaxed);
+    call.node().store(node, Ordering::Relaxed);
+    call.context().store(context | CONTEXT, Ordering::Relaxed);
+    call.is_tail().store(is_tail.into(), Ordering::Relaxed);
+    let begun = times.begun().fetch_add(1, Ordering::Relaxed) + 1;
+    call.begun().store(begun, Ordering::Relaxed);
+    call.start().store(outer.start().load(Ordering::Relaxed), Ordering::Relaxed);
+    record.open().fetch_add(1, Ordering::Relaxed);
+    if let Some(function) = nodes::function(record.function().load(Ordering::Relaxed)) {
+        function.open().fetch_add(1, Ordering::Relaxed);
+    }
+    times.top().store(call.address(), Ordering::Relaxed);
+    Some(call)
+}
+
+/// Ends the innermost open call at `now`, the time without pauses. Returns the one that had made it, which is the innermost
+/// one from now on. The gates do the same.
+pub(crate) fn close(times: TimesRef, call: OpenCallRef, now: u64) -> Option<OpenCallRef> {
+    let load = |word: &core::sync::atomic::AtomicU64| word.load(Ordering::Relaxed);
+    let outer = area::call(load(call.outer()))?;
+    let lasted = now.saturating_sub(load(call.start()));
+    let within = load(times.begun()).wrapping_sub(load(call.begun()));
+    let own = lasted.wrapping_sub(load(call.children()));
+    if let Some(node) = nodes::node(load(call.node())) {
+        node.calls().fetch_add(1, Ordering::Relaxed);
+        node.own().fetch_add(own, Ordering::Relaxed);
+    }
+    if let Some(arc) = nodes::arc(load(call.arc())) {
+        arc.own().fetch_add(own, Ordering::Relaxed);
+        arc.calls().fetch_add(1, Ordering::Relaxed);
+        if arc.open().fetch_sub(1, Ordering::Relaxed) == 1 {
+            arc.inclusive().fetch_add(lasted, Ordering::Relaxed);
+            arc.within().fetch_add(within, Ordering::Relaxed);
+            arc.outermost().fetch_add(1, Ordering::Relaxed);
+        }
+        if let Some(function) = nodes::function(load(arc.function()))
+            && function.open().fetch_sub(1, Ordering::Relaxed) == 1
+        {
+            function.inclusive().fetch_add(lasted, Ordering::Relaxed);
+            function.within().fetch_add(within, Ordering::Relaxed);
+            function.primitive().fetch_add(1, Ordering::Relaxed);
+        }
+        let overhead = within.wrapping_mul(load(times.overhead())).saturating_add(load(times.inside()));
+        note_duration(arc.address(), lasted.saturating_sub(overhead));
+    }
+    outer.children().fetch_add(lasted.wrapping_add(load(times.outside())), Ordering::Relaxed);
+    times.last().store(now, Ordering::Relaxed);
+    times.top().store(outer.address(), Ordering::Relaxed);
+    area::give_back(times, call);
+    Some(outer)
+}
+
+/// Adds a duration to the extremes and the histogram of an arc.
+#[allow(unsafe_code, reason = "a bucket is a place in a record")]
+fn note_duration(arc: u64, duration: u64) {
+    let Some(record) = nodes::arc(arc) else { return };
+    record.min().fetch_min(duration, Ordering::Relaxed);
+    record.max().fetch_max(duration, Ordering::Relaxed);
+    let bucket = (duration | 1).ilog2().min(BUCKETS as u32 - 1);
+    let place = arc + core::mem::offset_of!(ArcTimes, histogram) as u64 + 8 * u64::from(bucket);
+    // SAFETY: the place is one of the buckets of the record, which stays mapped and is accessed by atomics and the gates.
+    let count = unsafe { core::sync::atomic::AtomicU64::from_ptr(place as *mut u64) };
+    count.fetch_add(1, Ordering::Relaxed);
+}
