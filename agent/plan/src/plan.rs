@@ -5,7 +5,7 @@ use crate::blocks::copies::Copies;
 use crate::blocks::uncounted::Uncounted;
 use crate::decide::options::{Engine, Hooks, Role};
 use crate::decide::verdict::Verdict;
-use crate::emit::emitted::Emitted;
+use crate::emit::emitted::{Emitted, NO_OWNER};
 use crate::flow::falls::Fall;
 use gprofinject_abi::plan::{CodeRange, FunctionRecord, Patch};
 use gprofinject_image::Image;
@@ -40,8 +40,9 @@ pub struct Plan {
     pub arena_len: u64,
     /// Bytes of home slots in the counters of each thread.
     pub slot_bytes: u64,
-    /// The function to which each byte of the arena belongs, sorted by offset. An entry applies from its
-    /// arena offset up to that of the next entry; it has the number of the function, or `u32::MAX` for none.
+    /// The function whose relocated instructions are at each byte of the arena, sorted by offset. An entry applies from its
+    /// arena offset up to that of the next entry; it has the index of the function in the image, or [`NO_OWNER`] for
+    /// thunks, stubs, and everything else that is not the program's.
     pub arena_owners: Vec<(u32, u32)>,
     /// For each pair of function numbers (caller, callee) with a jump from the caller to the start of the
     /// callee: the address of that jump, or `None` if there are several.
@@ -62,6 +63,8 @@ pub struct Plan {
     pub(crate) phdr: u64,
     /// The addresses at which hooks overwrite something, sorted.
     pub(crate) hook_points: Vec<u64>,
+    /// The addresses of the jumps that hooks need in other places, which lead from a short jump to its target, sorted.
+    pub(crate) caves: Vec<u64>,
     /// Whether some patches remove calls of the functions of another profiler. Such a patch is harmless only
     /// if those functions are the empty ones of the C library.
     pub(crate) hooks_removed: bool,
@@ -168,6 +171,44 @@ impl Plan {
     /// this address has not begun to execute the function.
     pub fn is_hook_point(&self, address: u64) -> bool {
         self.hook_points.binary_search(&address).is_ok()
+    }
+
+    /// Returns the jumps of the hooks in the program's text: address and length in bytes. No instruction of the program
+    /// begins in one of them.
+    pub fn jumps(&self) -> impl Iterator<Item = (u64, u16)> + '_ {
+        let patches = self.emitted.patches.iter();
+        patches.filter(|patch| self.is_jump(patch.address)).map(|patch| (patch.address, patch.len))
+    }
+
+    /// Returns whether a jump of a hook covers an address in the program's text.
+    pub fn is_in_jump(&self, address: u64) -> bool {
+        let patches = &self.emitted.patches;
+        let after = patches.partition_point(|patch| patch.address <= address);
+        let patch = after.checked_sub(1).map(|n| &patches[n]);
+        patch.is_some_and(|patch| address - patch.address < patch.len.into() && self.is_jump(patch.address))
+    }
+
+    fn is_jump(&self, address: u64) -> bool {
+        self.is_hook_point(address) || self.caves.binary_search(&address).is_ok()
+    }
+
+    /// Returns the address of the instruction for which the code at an arena offset stands, or `None` if the code
+    /// stands for none: it counts, keeps the shadow stack, or leads from one piece of code to another. In relocated
+    /// code whose first instruction is that of the function, the address is that of the function.
+    pub fn stands_for(&self, image: &Image, offset: u32) -> Option<u64> {
+        if let Some(address) = self.original(offset) {
+            return Some(address);
+        }
+        let after = self.arena_owners.partition_point(|&(start, _)| start <= offset);
+        let &(start, owner) = self.arena_owners.get(after.checked_sub(1)?)?;
+        let function = image.functions.get(owner as usize).filter(|_| owner != NO_OWNER)?;
+        let moved = &self.emitted.moved;
+        let first = moved.partition_point(|&(from, ..)| from < function.address);
+        let inside = moved[first..].iter().take_while(|(from, ..)| from - function.address < function.size);
+        let before = inside.filter(|(.., to)| (start..=offset).contains(to)).max_by_key(|(.., to)| *to);
+        Some(before.map_or(function.address, |&(from, len, to)| {
+            from + u64::from((offset - to).min(len.saturating_sub(1)))
+        }))
     }
 
     /// Returns whether the function with number `caller` is known to jump to the start of the function with

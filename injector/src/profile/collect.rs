@@ -77,6 +77,7 @@ pub(crate) fn collect(
     let threads = region.threads()?;
     profile.threads = threads.count;
     account.lost_calls = account.lost_calls.saturating_add(threads.lost_calls);
+    module.is_hooked = account.trouble.is_none();
     let samples = &mut module.samples;
     samples.outside = samples.outside.saturating_add(report.samples_outside);
     region.histogram(|first, counts| samples.add_bins(first, counts))?;
@@ -85,7 +86,7 @@ pub(crate) fn collect(
     let stopped =
         crash.and_then(|at| planned.original(at.wrapping_sub(report.bias).wrapping_sub(planned.shape.arena)));
     module.counters = Counters { values: region.block_counters()?, stopped };
-    let space = Space::new(profile, libraries, report.bias, &region.loads()?);
+    let space = Space::new(profile, libraries, &report, &region.loads()?);
     read_library_counters(region, profile, &space, crash)?;
     if !planned.blocks_only {
         read_arcs(region, profile, &space, &mut account.damage)?;
@@ -132,7 +133,7 @@ pub(crate) fn collect_guest(
     let Some(module) = profile.modules.first_mut() else { return Ok(account) };
     module.counters.values = region.block_counters()?;
     let blocks_only = module.program.blocks_only;
-    let space = Space::new(profile, libraries, region.report()?.0.bias, &region.loads()?);
+    let space = Space::new(profile, libraries, &region.report()?.0, &region.loads()?);
     read_library_counters(region, profile, &space, None)?;
     if !blocks_only {
         read_arcs(region, profile, &space, &mut account.damage)?;

@@ -9,6 +9,7 @@ use gmon::Block;
 use crate::program::library::Library;
 use crate::program::planned::Planned;
 use crate::sampling::histogram::Histogram;
+use crate::store::shape::Place as SamplePlace;
 
 /// What one process has counted.
 pub(crate) struct Profile {
@@ -24,6 +25,8 @@ pub(crate) struct Profile {
     pub(crate) own: Vec<gmon::Arc>,
     /// The samples in code that is not hooked, by function.
     pub(crate) named: Vec<Named>,
+    /// The samples in the agent's library.
+    pub(crate) in_agent: u64,
     /// The number of threads that have counted.
     pub(crate) threads: u64,
     /// The samples per second of CPU time; 0 means that none were taken.
@@ -47,6 +50,8 @@ pub(crate) struct Module {
     pub(crate) library: Option<&'static Library>,
     /// The samples by address.
     pub(crate) samples: Histogram,
+    /// Whether the plan was carried out, so that some of the code at these addresses is gprofinject's.
+    pub(crate) is_hooked: bool,
     /// What the basic-block counters say.
     pub(crate) counters: Counters,
 }
@@ -101,6 +106,26 @@ impl Place {
 }
 
 impl Module {
+    /// Returns the link address of the instruction to which samples at a place belong, or `None` if they belong to
+    /// gprofinject itself.
+    pub(crate) fn instruction(&self, place: SamplePlace) -> Option<u64> {
+        match place {
+            SamplePlace::Text(address) if !self.is_hooked => Some(address),
+            _ => self.program.text_address(place),
+        }
+    }
+
+    /// Returns the number of samples in gprofinject's own code: in jumps to thunks, in thunks and in stubs.
+    pub(crate) fn samples_in_hooks(&self) -> u64 {
+        let own = self.samples.places().filter(|&(place, _)| self.instruction(place).is_none());
+        own.fold(0, |sum, (_, count)| sum.saturating_add(count))
+    }
+
+    /// Returns the number of samples in the module's own code.
+    pub(crate) fn samples_inside(&self) -> u64 {
+        self.samples.inside().saturating_sub(self.samples_in_hooks())
+    }
+
     /// Returns how often each basic block was executed, and how many were executed at all. There is nothing if
     /// basic blocks were not counted.
     pub(crate) fn blocks(&self) -> (Vec<Block>, usize) {
@@ -120,13 +145,15 @@ impl Profile {
     /// Returns the profile of a process that has counted nothing yet. Its only module is the program.
     pub(crate) fn of_program(program: &'static Planned<'static, 'static>, rate: u32) -> Profile {
         let samples = Histogram::new(program.shape);
-        let module = Module { program, library: None, samples, counters: Counters::default() };
+        let counters = Counters::default();
+        let module = Module { program, library: None, samples, is_hooked: true, counters };
         Profile {
             name: String::new(),
             modules: vec![module],
             arcs: Vec::new(),
             own: Vec::new(),
             named: Vec::new(),
+            in_agent: 0,
             threads: 0,
             rate,
         }
@@ -139,7 +166,8 @@ impl Profile {
         let index = known.unwrap_or_else(|| {
             let samples = Histogram::new(library.planned.shape);
             let (program, counters) = (library.planned, Counters::default());
-            self.modules.push(Module { program, library: Some(library), samples, counters });
+            let library = Some(library);
+            self.modules.push(Module { program, library, samples, is_hooked: true, counters });
             self.modules.len() - 1
         });
         index as ModuleIndex
@@ -174,18 +202,27 @@ impl Profile {
             |named| (named.module.clone(), named.function.clone()),
             |named| &mut named.samples,
         );
+        self.in_agent = self.in_agent.saturating_add(other.in_agent);
         self.threads = self.threads.saturating_add(other.threads);
         for (module, &index) in other.modules.into_iter().zip(&indices) {
             if let Some(own) = self.modules.get_mut(index as usize) {
                 own.samples.add_all(&module.samples);
                 own.counters.add(module.counters);
+                own.is_hooked |= module.is_hooked;
             }
         }
     }
 
     /// Returns the number of samples in hooked modules.
     pub(crate) fn samples_inside(&self) -> u64 {
-        self.modules.iter().fold(0, |sum, module| sum.saturating_add(module.samples.inside()))
+        self.modules.iter().fold(0, |sum, module| sum.saturating_add(module.samples_inside()))
+    }
+
+    /// Returns the number of samples in gprofinject's own code that are outside of the program and of what hooks it: in the
+    /// agent's library, and in what hooks libraries.
+    pub(crate) fn own_samples_outside(&self) -> u64 {
+        let libraries = self.modules.iter().filter(|module| module.library.is_some());
+        libraries.fold(self.in_agent, |sum, module| sum.saturating_add(module.samples_in_hooks()))
     }
 
     /// Subtracts what an earlier profile of the same process has counted. The number of threads stays.

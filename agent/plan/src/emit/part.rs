@@ -6,7 +6,7 @@ use crate::decide::thunk_spec::ThunkSpec;
 use crate::decide::verdict::{Reason, Tactic};
 use crate::emit::bodies::Bodies;
 use crate::emit::code::{RESTORE, STUB, Values, Writer};
-use crate::emit::emitted::Emitted;
+use crate::emit::emitted::{Emitted, NO_OWNER};
 use crate::emit::homes::Home;
 use crate::emit::layout::{Layout, SECOND_LOOK, STUBS};
 use crate::emit::thunk;
@@ -123,6 +123,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
             thunk: start as u32,
         };
         let moved = body + gate;
+        self.part.out.owners.push((start as u32, NO_OWNER));
         match self.body(hook, spec, moved) {
             Ok(relocated) => {
                 let patches = layout.patches(hook, layout.landing(number, start), moved, &relocated);
@@ -177,6 +178,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
                 let later = later.map(|&(from, to)| (hook.at + u64::from(from), 1, moved as u32 + to));
                 self.part.out.moved.extend(later);
                 self.part.next = moved + relocated.bytes.len();
+                self.owners(hook, moved as u32, &relocated);
                 self.caves(hook);
                 if !relocated.frames.is_empty() {
                     record.flags |= FRAMED;
@@ -188,7 +190,6 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
                 record.exit = 0;
             }
         }
-        self.part.out.owners.push((start as u32, number));
         self.part.out.records.push(record);
     }
 
@@ -318,6 +319,17 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         if kind.second == Second::Free {
             code.restore(outside + STUB, at + template.resume as usize, kind.both);
         }
+    }
+
+    /// Records that the relocated instructions at offset `moved` belong to the function, and the jump after them to nobody.
+    fn owners(&mut self, hook: &Hook, moved: u32, relocated: &Relocated) {
+        // A jump at the end may be an instruction of the function.
+        let is_own = |jump: u32| relocated.map.iter().any(|&(_, to)| to == jump);
+        let jump = end_of_copies(relocated).filter(|&jump| !is_own(jump));
+        if jump != Some(0) {
+            self.part.out.owners.push((moved, hook.function as u32));
+        }
+        self.part.out.owners.extend(jump.map(|jump| (moved + jump, NO_OWNER)));
     }
 
     /// Describes the function's caves to unwinders. Where a branch back leads to a later instruction than

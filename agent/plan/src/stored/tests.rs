@@ -30,6 +30,7 @@ fn assert_same(fresh: &Plan, loaded: &Plan) {
     assert_eq!(fresh.falls, loaded.falls);
     assert_eq!(fresh.nameless_parts, loaded.nameless_parts);
     assert_eq!(fresh.hook_points, loaded.hook_points);
+    assert_eq!(fresh.caves, loaded.caves);
     assert_eq!(fresh.patches(), loaded.patches());
     assert_eq!((fresh.standalone, &fresh.redirected), (loaded.standalone, &loaded.redirected));
     assert_eq!(fresh.unredirected, loaded.unredirected);
