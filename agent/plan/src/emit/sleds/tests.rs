@@ -99,8 +99,8 @@ fn a_ret_before_a_function_with_a_jump() {
     );
     assert_eq!(code[22], 0xe9);
     // No sample there is one of a function.
-    let image =
-        image(ImageKind::Pie, TEXT, &[RET.as_slice(), &NEIGHBOUR].concat(), &[RET.len(), NEIGHBOUR.len()]);
+    let code = [RET.as_slice(), &NEIGHBOUR].concat();
+    let image = image(ImageKind::Pie, TEXT, &code, &[RET.len(), NEIGHBOUR.len()]);
     assert!((0..code_len(1)).all(|n| plan.stands_for(&image, (at + n) as u32).is_none()));
     assert!(plan.is_in_jump(TEXT) && plan.is_in_jump(TEXT + 5) && !plan.is_in_jump(TEXT + 6));
 }
