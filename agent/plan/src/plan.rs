@@ -63,8 +63,6 @@ pub struct Plan {
     pub(crate) phdr: u64,
     /// The addresses at which hooks overwrite something, sorted.
     pub(crate) hook_points: Vec<u64>,
-    /// The addresses of the jumps that hooks need in other places, which lead from a short jump to its target, sorted.
-    pub(crate) caves: Vec<u64>,
     /// Whether some patches remove calls of the functions of another profiler. Such a patch is harmless only
     /// if those functions are the empty ones of the C library.
     pub(crate) hooks_removed: bool,
@@ -173,28 +171,9 @@ impl Plan {
         self.hook_points.binary_search(&address).is_ok()
     }
 
-    /// Returns the jumps of the hooks in the program's text: address and length in bytes. No instruction of the program
-    /// begins in one of them.
-    pub fn jumps(&self) -> impl Iterator<Item = (u64, u16)> + '_ {
-        let patches = self.emitted.patches.iter();
-        patches.filter(|patch| self.is_jump(patch.address)).map(|patch| (patch.address, patch.len))
-    }
-
-    /// Returns whether a jump of a hook covers an address in the program's text.
-    pub fn is_in_jump(&self, address: u64) -> bool {
-        let patches = &self.emitted.patches;
-        let after = patches.partition_point(|patch| patch.address <= address);
-        let patch = after.checked_sub(1).map(|n| &patches[n]);
-        patch.is_some_and(|patch| address - patch.address < patch.len.into() && self.is_jump(patch.address))
-    }
-
-    fn is_jump(&self, address: u64) -> bool {
-        self.is_hook_point(address) || self.caves.binary_search(&address).is_ok()
-    }
-
-    /// Returns the address of the instruction for which the code at an arena offset stands, or `None` if the code
-    /// stands for none: it counts, keeps the shadow stack, or leads from one piece of code to another. In relocated
-    /// code whose first instruction is that of the function, the address is that of the function.
+    /// Returns the address of the instruction of the program for which the code at an arena offset stands, or `None` if
+    /// the code stands for none, because it counts or keeps the shadow stack. For the first instruction of a function
+    /// it is the function's address.
     pub fn stands_for(&self, image: &Image, offset: u32) -> Option<u64> {
         if let Some(address) = self.original(offset) {
             return Some(address);
@@ -243,4 +222,38 @@ pub(crate) fn code_extents(image: &Image) -> (u64, u64) {
     let lo = image.code.iter().map(|c| c.address).min().unwrap_or(0);
     let hi = image.code.iter().map(|c| c.address + c.bytes.len() as u64).max().unwrap_or(0);
     (lo, hi)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{TEXT, image, plan_of};
+    use gprofinject_image::ImageKind;
+
+    /// push rbp; mov rbp, rsp; push r12; nop (4 bytes); jmp over the next; pop r12; pop rbp; ret
+    const PLAIN: [u8; 16] =
+        [0x55, 0x48, 0x89, 0xe5, 0x41, 0x54, 0x0f, 0x1f, 0x40, 0, 0xeb, 0, 0x41, 0x5c, 0x5d, 0xc3];
+    /// lea rax, [rip+16]; cmp rdi, rax; ret, and padding
+    const RELATIVE: [u8; 16] =
+        [0x48, 0x8d, 0x05, 16, 0, 0, 0, 0x48, 0x39, 0xc7, 0xc3, 0x90, 0x90, 0x90, 0x90, 0x90];
+
+    #[test]
+    fn only_relocated_instructions_stand_for_some() {
+        let code = [PLAIN, RELATIVE].concat();
+        let image = image(ImageKind::Pie, TEXT, &code, &[16, 16]);
+        let plan = plan_of(&image, None);
+        assert_eq!(plan.records.len(), 2);
+        for (record, other) in plan.records.iter().zip([4, 7]) {
+            let at = |offset: u32| plan.stands_for(&image, offset);
+            assert!(record.thunk < record.body);
+            assert!((record.thunk..record.body).all(|offset| at(offset).is_none()));
+            assert_eq!(at(record.body), Some(record.entry));
+            // The second instruction, or the third one.
+            assert_eq!(at(record.body + other), Some(record.entry + u64::from(other)));
+        }
+        // Before the first thunk, and in the stubs.
+        assert_eq!(plan.stands_for(&image, 0), None);
+        let stubs = plan.emitted.stubs..plan.emitted.stubs + 2 * plan.emitted.stub_len;
+        assert!(stubs.into_iter().all(|offset| plan.stands_for(&image, offset).is_none()));
+        assert_eq!(plan.stands_for(&image, u32::MAX), None);
+    }
 }

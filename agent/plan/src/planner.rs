@@ -129,7 +129,6 @@ impl Plan {
             entry: image.entry,
             phdr: image.phdr,
             hook_points: hook_points(&hooks),
-            caves: caves(&hooks),
             hooks_removed: image.facts.hooks_removed,
             engine: options.engine,
             role: options.role,
@@ -365,14 +364,6 @@ fn hook_points(hooks: &[Hook]) -> Vec<u64> {
     let mut points: Vec<u64> = overwrite.map(|h| h.at).collect();
     points.sort_unstable();
     points
-}
-
-/// Returns the sorted addresses of all caves.
-fn caves(hooks: &[Hook]) -> Vec<u64> {
-    let all = hooks.iter().flat_map(|h| h.cave.into_iter().chain(h.retargets.iter().filter_map(|r| r.cave)));
-    let mut caves: Vec<u64> = all.collect();
-    caves.sort_unstable();
-    caves
 }
 
 /// Returns the ranges in which a return address belongs to hooked code: the hooked functions with their cold

@@ -41,7 +41,6 @@ struct Decisions<'p> {
     falls: Cow<'p, [Fall]>,
     nameless_parts: Cow<'p, [(usize, usize)]>,
     hook_points: Cow<'p, [u64]>,
-    caves: Cow<'p, [u64]>,
     moved: Cow<'p, [(u64, u32, u32)]>,
     fixups: Cow<'p, Fixups>,
     redirected: Cow<'p, [u64]>,
@@ -68,7 +67,6 @@ impl Plan {
             falls: Cow::Borrowed(&self.falls),
             nameless_parts: Cow::Borrowed(&self.nameless_parts),
             hook_points: Cow::Borrowed(&self.hook_points),
-            caves: Cow::Borrowed(&self.caves),
             moved: Cow::Borrowed(&self.emitted.moved),
             fixups: Cow::Borrowed(&self.emitted.fixups),
             redirected: Cow::Borrowed(&self.redirected),
@@ -110,7 +108,6 @@ impl Plan {
             entry: header.entry,
             phdr: header.phdr,
             hook_points: decisions.hook_points.into_owned(),
-            caves: decisions.caves.into_owned(),
             hooks_removed: image.facts.hooks_removed,
             engine: decisions.engine,
             // The role matters only to copies.

@@ -77,7 +77,6 @@ pub(crate) fn collect(
     let threads = region.threads()?;
     profile.threads = threads.count;
     account.lost_calls = account.lost_calls.saturating_add(threads.lost_calls);
-    module.is_hooked = account.trouble.is_none();
     let samples = &mut module.samples;
     samples.outside = samples.outside.saturating_add(report.samples_outside);
     region.histogram(|first, counts| samples.add_bins(first, counts))?;

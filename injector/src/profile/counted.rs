@@ -109,9 +109,6 @@ pub(crate) fn counted(
     if let (Some(module), Some(samples)) = (profile.modules.first_mut(), samples) {
         module.samples = samples;
     }
-    if let (Some(module), None) = (profile.modules.first_mut(), region) {
-        module.is_hooked = false;
-    }
     let mut state = AgentState::Armed;
     let mut account = Account::default();
     let mut space = None;

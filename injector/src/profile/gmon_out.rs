@@ -113,7 +113,7 @@ fn encode_module(module: &model::Module, own: &[Arc], rate: u32) -> Result<(Vec<
     let mut placement = Placement::new(program, rate);
     placement.add_outside(module.samples.outside);
     for (place, count) in module.samples.places() {
-        match module.instruction(place) {
+        match program.text_address(place) {
             Some(address) => placement.add_samples(address, count),
             None => placement.add_own(count),
         }

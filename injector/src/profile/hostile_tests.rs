@@ -196,7 +196,7 @@ fn processes_of_one_program_are_added_up() {
         profile.arcs = numbers.clone().map(|n| Arc { from: place(n), to: place(2 * n), count: n }).collect();
         profile.own = numbers.map(|n| gmon::Arc { from: n, to: 2 * n, count: n }).collect();
         let module = profile.modules.first_mut().expect("the program");
-        module.samples.add(Some(profilee.planned.shape.text.1 - 1));
+        module.samples.add(Some(profilee.planned.shape.text.0));
         module.samples.add(None);
         module.counters.values = vec![u64::MAX, 1];
         Counted { profile, account: Account { lost_calls: 2, ..Account::default() } }
@@ -268,7 +268,7 @@ fn a_baseline_is_read_back_or_refused() {
     let module = profile.modules.first_mut().expect("the program");
     module.counters.values = vec![7, 0, u64::MAX];
     module.samples.outside = 3;
-    module.samples.add(Some(profilee.planned.shape.text.1 - 1));
+    module.samples.add(Some(profilee.planned.shape.text.0));
     let baseline = Baseline { profile, lost_calls: 5, bare_calls: 6 };
     let bytes = baseline.encode();
     let libraries = Libraries::default();

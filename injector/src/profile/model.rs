@@ -9,7 +9,6 @@ use gmon::Block;
 use crate::program::library::Library;
 use crate::program::planned::Planned;
 use crate::sampling::histogram::Histogram;
-use crate::store::shape::Place as SamplePlace;
 
 /// What one process has counted.
 pub(crate) struct Profile {
@@ -50,8 +49,6 @@ pub(crate) struct Module {
     pub(crate) library: Option<&'static Library>,
     /// The samples by address.
     pub(crate) samples: Histogram,
-    /// Whether the plan was carried out, so that some of the code at these addresses is gprofinject's.
-    pub(crate) is_hooked: bool,
     /// What the basic-block counters say.
     pub(crate) counters: Counters,
 }
@@ -106,18 +103,9 @@ impl Place {
 }
 
 impl Module {
-    /// Returns the link address of the instruction to which samples at a place belong, or `None` if they belong to
-    /// gprofinject itself.
-    pub(crate) fn instruction(&self, place: SamplePlace) -> Option<u64> {
-        match place {
-            SamplePlace::Text(address) if !self.is_hooked => Some(address),
-            _ => self.program.text_address(place),
-        }
-    }
-
-    /// Returns the number of samples in gprofinject's own code: in jumps to thunks, in thunks and in stubs.
+    /// Returns the number of samples in what gprofinject has added to the module's code: thunks and stubs.
     pub(crate) fn samples_in_hooks(&self) -> u64 {
-        let own = self.samples.places().filter(|&(place, _)| self.instruction(place).is_none());
+        let own = self.samples.places().filter(|&(place, _)| self.program.text_address(place).is_none());
         own.fold(0, |sum, (_, count)| sum.saturating_add(count))
     }
 
@@ -145,8 +133,7 @@ impl Profile {
     /// Returns the profile of a process that has counted nothing yet. Its only module is the program.
     pub(crate) fn of_program(program: &'static Planned<'static, 'static>, rate: u32) -> Profile {
         let samples = Histogram::new(program.shape);
-        let counters = Counters::default();
-        let module = Module { program, library: None, samples, is_hooked: true, counters };
+        let module = Module { program, library: None, samples, counters: Counters::default() };
         Profile {
             name: String::new(),
             modules: vec![module],
@@ -166,8 +153,7 @@ impl Profile {
         let index = known.unwrap_or_else(|| {
             let samples = Histogram::new(library.planned.shape);
             let (program, counters) = (library.planned, Counters::default());
-            let library = Some(library);
-            self.modules.push(Module { program, library, samples, is_hooked: true, counters });
+            self.modules.push(Module { program, library: Some(library), samples, counters });
             self.modules.len() - 1
         });
         index as ModuleIndex
@@ -208,7 +194,6 @@ impl Profile {
             if let Some(own) = self.modules.get_mut(index as usize) {
                 own.samples.add_all(&module.samples);
                 own.counters.add(module.counters);
-                own.is_hooked |= module.is_hooked;
             }
         }
     }

@@ -87,7 +87,7 @@ pub(crate) fn encode(profile: &Profile) -> Result<Whole> {
             elsewhere = elsewhere.saturating_sub(module.samples.inside());
         }
         for (place, count) in module.samples.places() {
-            let Some(address) = module.instruction(place) else { continue };
+            let Some(address) = module.program.text_address(place) else { continue };
             let (item, offset) = item(profile, Place { module: index, address });
             let sum = samples.entry((item, offset)).or_default();
             *sum = sum.saturating_add(count);

@@ -123,14 +123,13 @@ impl Planned<'_, '_> {
         self.function_at(address).is_some_and(|function| function.address == start)
     }
 
-    /// Returns the link address of the instruction of the program for which the code at a place stands, or `None` if
-    /// it stands for none: it is gprofinject's own.
+    /// Returns the link address of the instruction of the program to which a sample at a place belongs, or `None` if it
+    /// belongs to gprofinject. The jump at the start of a function is the function's: what a sample finds there is mostly
+    /// the price of coming there, a mispredicted call or code that is not in the cache, as at the first instruction of a
+    /// function that is not hooked.
     pub(crate) fn text_address(&self, place: Place) -> Option<u64> {
         match place {
-            Place::Text(address) => {
-                let is_own = self.plan.as_ref().is_some_and(|plan| plan.is_in_jump(address));
-                (!is_own).then_some(address)
-            }
+            Place::Text(address) => Some(address),
             Place::Arena(offset) => {
                 self.plan.as_ref()?.stands_for(self.image()?, u32::try_from(offset).ok()?)
             }

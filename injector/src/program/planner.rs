@@ -221,16 +221,12 @@ impl Planner<'_> {
             Some(plan) => {
                 let starts =
                     subject.functions().iter().map(|function| function.address.wrapping_sub(plan.text.0));
-                // A bin at the start of a jump covers at most the jump.
-                let jumps = plan
-                    .jumps()
-                    .flat_map(|(at, len)| [at.wrapping_sub(plan.text.0), 1 << len.max(1).ilog2()]);
                 let owners = plan.arena_owners.iter().map(|&(start, _)| u64::from(start));
                 Shape {
                     text: plan.text,
                     arena: plan.arena,
                     arena_len: plan.arena_len,
-                    text_shift: widest_bins(starts.chain(jumps)),
+                    text_shift: widest_bins(starts),
                     // The instructions of copies can have any length.
                     arena_shift: if plan.counted() == (0, 0) { widest_bins(owners) } else { 0 },
                 }

@@ -9,7 +9,7 @@ pub(crate) struct Shape {
     pub(crate) arena: u64,
     pub(crate) arena_len: u64,
     /// The binary logarithm of the number of bytes of text in a bin, chosen so that no bin covers bytes of
-    /// two functions, or bytes of a function and of a jump that hooks it.
+    /// two functions.
     pub(crate) text_shift: u32,
     /// The same for the arena, where no bin covers bytes of a thunk and of relocated instructions.
     pub(crate) arena_shift: u32,

@@ -7,8 +7,7 @@ use crate::emit::fixups::Fixups;
 use gprofinject_abi::plan::{CallJump, FRAMES, FunctionRecord, Patch, TailRecord};
 use std::ops::Range;
 
-/// In [`Emitted::owners`]: these bytes stand for no instructions of the program. They count, keep the shadow stack, or
-/// lead from one piece of code to another.
+/// In [`Emitted::owners`]: these bytes stand for no instructions of the program. They count, or keep the shadow stack.
 pub(crate) const NO_OWNER: u32 = u32::MAX;
 
 /// The output of emission. Offsets are arena offsets.

@@ -178,7 +178,9 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
                 let later = later.map(|&(from, to)| (hook.at + u64::from(from), 1, moved as u32 + to));
                 self.part.out.moved.extend(later);
                 self.part.next = moved + relocated.bytes.len();
-                self.owners(hook, moved as u32, &relocated);
+                // The jump after the relocated instructions is the function's too: an interrupt during the last of them
+                // is often taken only after it, and then the jump is next.
+                self.part.out.owners.push((moved as u32, hook.function as u32));
                 self.caves(hook);
                 if !relocated.frames.is_empty() {
                     record.flags |= FRAMED;
@@ -319,17 +321,6 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         if kind.second == Second::Free {
             code.restore(outside + STUB, at + template.resume as usize, kind.both);
         }
-    }
-
-    /// Records that the relocated instructions at offset `moved` belong to the function, and the jump after them to nobody.
-    fn owners(&mut self, hook: &Hook, moved: u32, relocated: &Relocated) {
-        // A jump at the end may be an instruction of the function.
-        let is_own = |jump: u32| relocated.map.iter().any(|&(_, to)| to == jump);
-        let jump = end_of_copies(relocated).filter(|&jump| !is_own(jump));
-        if jump != Some(0) {
-            self.part.out.owners.push((moved, hook.function as u32));
-        }
-        self.part.out.owners.extend(jump.map(|jump| (moved + jump, NO_OWNER)));
     }
 
     /// Describes the function's caves to unwinders. Where a branch back leads to a later instruction than
