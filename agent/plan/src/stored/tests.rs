@@ -71,7 +71,11 @@ fn a_stored_plan_is_the_plan() {
                     assert_same(&image, &fresh, &loaded);
                     // The loaded plan is stored once more.
                     let (decisions, file) = stored(&loaded);
-                    assert_same(&image, &fresh, &Plan::from_stored(&image, &decisions, file).expect("undamaged"));
+                    assert_same(
+                        &image,
+                        &fresh,
+                        &Plan::from_stored(&image, &decisions, file).expect("undamaged"),
+                    );
                     hooked += fresh.records.len();
                 }
             }
