@@ -242,13 +242,13 @@ mod tests {
         let image = image(ImageKind::Pie, TEXT, &code, &[16, 16]);
         let plan = plan_of(&image, None);
         assert_eq!(plan.records.len(), 2);
-        for (record, other) in plan.records.iter().zip([4, 7]) {
+        for (record, (other, stands_for)) in plan.records.iter().zip([(4, 4), (7, 0)]) {
             let at = |offset: u32| plan.stands_for(&image, offset);
             assert!(record.thunk < record.body);
             assert!((record.thunk..record.body).all(|offset| at(offset).is_none()));
             assert_eq!(at(record.body), Some(record.entry));
-            // The second instruction, or the third one.
-            assert_eq!(at(record.body + other), Some(record.entry + u64::from(other)));
+            // The third instruction, or the jump to the rest of the function.
+            assert_eq!(at(record.body + other), Some(record.entry + stands_for));
         }
         // Before the first thunk, and in the stubs.
         assert_eq!(plan.stands_for(&image, 0), None);
