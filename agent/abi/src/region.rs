@@ -262,6 +262,10 @@ pub struct RegionHeader {
     pub trouble_address: u64,
     /// Runtime address minus link address.
     pub bias: u64,
+    /// Runtime address at which the agent's library begins.
+    pub agent_lo: u64,
+    /// Runtime address at which the agent's library ends.
+    pub agent_hi: u64,
     /// Duration of the agent's set-up, in nanoseconds.
     pub setup_ns: u64,
     /// Number of thread blocks given to threads so far.
@@ -512,7 +516,7 @@ pub const fn round_up(value: u64, to: u64) -> u64 {
 
 const _: () = {
     assert!(size_of::<RegionOrders>() == 168);
-    assert!(size_of::<RegionHeader>() == 416);
+    assert!(size_of::<RegionHeader>() == 432);
     assert!(size_of::<LoadRecord>() == 88);
     assert!(size_of::<RegionHeader>() <= PAGE as usize);
     assert!(size_of::<BlockHeader>() == 1968);

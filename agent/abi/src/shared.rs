@@ -100,6 +100,10 @@ shared! {
         /// Written once by the thread that sets up.
         bias: AtomicU64,
         /// Written once by the thread that sets up.
+        agent_lo: AtomicU64,
+        /// Written once by the thread that sets up.
+        agent_hi: AtomicU64,
+        /// Written once by the thread that sets up.
         setup_ns: AtomicU64,
         /// Incremented by each thread that needs a thread block, which thereby gets its number. The thread block is
         /// published elsewhere (in the agent's table of thread blocks), so the number itself orders nothing.

@@ -5,7 +5,7 @@ use crate::blocks::copies::Copies;
 use crate::blocks::uncounted::Uncounted;
 use crate::decide::options::{Engine, Hooks, Role};
 use crate::decide::verdict::Verdict;
-use crate::emit::emitted::Emitted;
+use crate::emit::emitted::{Emitted, NO_OWNER};
 use crate::flow::falls::Fall;
 use gprofinject_abi::plan::{CodeRange, FunctionRecord, Patch};
 use gprofinject_image::Image;
@@ -40,8 +40,9 @@ pub struct Plan {
     pub arena_len: u64,
     /// Bytes of home slots in the counters of each thread.
     pub slot_bytes: u64,
-    /// The function to which each byte of the arena belongs, sorted by offset. An entry applies from its
-    /// arena offset up to that of the next entry; it has the number of the function, or `u32::MAX` for none.
+    /// The function whose relocated instructions are at each byte of the arena, sorted by offset. An entry applies from its
+    /// arena offset up to that of the next entry; it has the index of the function in the image, or [`NO_OWNER`] for
+    /// thunks, stubs, and everything else that is not the program's.
     pub arena_owners: Vec<(u32, u32)>,
     /// For each pair of function numbers (caller, callee) with a jump from the caller to the start of the
     /// callee: the address of that jump, or `None` if there are several.
@@ -172,6 +173,25 @@ impl Plan {
         self.hook_points.binary_search(&address).is_ok()
     }
 
+    /// Returns the address of the instruction of the program for which the code at an arena offset stands, or `None` if
+    /// the code stands for none, because it counts or keeps the shadow stack. For the first instruction of a function
+    /// it is the function's address.
+    pub fn stands_for(&self, image: &Image, offset: u32) -> Option<u64> {
+        if let Some(address) = self.original(offset) {
+            return Some(address);
+        }
+        let after = self.arena_owners.partition_point(|&(start, _)| start <= offset);
+        let &(start, owner) = self.arena_owners.get(after.checked_sub(1)?)?;
+        let function = image.functions.get(owner as usize).filter(|_| owner != NO_OWNER)?;
+        let moved = &self.emitted.moved;
+        let first = moved.partition_point(|&(from, ..)| from < function.address);
+        let inside = moved[first..].iter().take_while(|(from, ..)| from - function.address < function.size);
+        let before = inside.filter(|(.., to)| (start..=offset).contains(to)).max_by_key(|(.., to)| *to);
+        Some(before.map_or(function.address, |&(from, len, to)| {
+            from + u64::from((offset - to).min(len.saturating_sub(1)))
+        }))
+    }
+
     /// Returns whether the function with number `caller` is known to jump to the start of the function with
     /// number `callee`.
     pub fn jumps_to(&self, caller: u32, callee: u32) -> bool {
@@ -204,4 +224,38 @@ pub(crate) fn code_extents(image: &Image) -> (u64, u64) {
     let lo = image.code.iter().map(|c| c.address).min().unwrap_or(0);
     let hi = image.code.iter().map(|c| c.address + c.bytes.len() as u64).max().unwrap_or(0);
     (lo, hi)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{TEXT, image, plan_of};
+    use gprofinject_image::ImageKind;
+
+    /// push rbp; mov rbp, rsp; push r12; nop (4 bytes); jmp over the next; pop r12; pop rbp; ret
+    const PLAIN: [u8; 16] =
+        [0x55, 0x48, 0x89, 0xe5, 0x41, 0x54, 0x0f, 0x1f, 0x40, 0, 0xeb, 0, 0x41, 0x5c, 0x5d, 0xc3];
+    /// lea rax, [rip+16]; cmp rdi, rax; ret, and padding
+    const RELATIVE: [u8; 16] =
+        [0x48, 0x8d, 0x05, 16, 0, 0, 0, 0x48, 0x39, 0xc7, 0xc3, 0x90, 0x90, 0x90, 0x90, 0x90];
+
+    #[test]
+    fn only_relocated_instructions_stand_for_some() {
+        let code = [PLAIN, RELATIVE].concat();
+        let image = image(ImageKind::Pie, TEXT, &code, &[16, 16]);
+        let plan = plan_of(&image, None);
+        assert_eq!(plan.records.len(), 2);
+        for (record, (other, stands_for)) in plan.records.iter().zip([(4, 4), (7, 0)]) {
+            let at = |offset: u32| plan.stands_for(&image, offset);
+            assert!(record.thunk < record.body);
+            assert!((record.thunk..record.body).all(|offset| at(offset).is_none()));
+            assert_eq!(at(record.body), Some(record.entry));
+            // The third instruction, or the jump to the rest of the function.
+            assert_eq!(at(record.body + other), Some(record.entry + stands_for));
+        }
+        // Before the first thunk, and in the stubs.
+        assert_eq!(plan.stands_for(&image, 0), None);
+        let stubs = plan.emitted.stubs..plan.emitted.stubs + 2 * plan.emitted.stub_len;
+        assert!(stubs.into_iter().all(|offset| plan.stands_for(&image, offset).is_none()));
+        assert_eq!(plan.stands_for(&image, u32::MAX), None);
+    }
 }

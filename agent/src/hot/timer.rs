@@ -133,7 +133,6 @@ pub(crate) extern "C" fn tick(_signal: i32, info: *const u8, context: *const u8)
     let (pc, overrun) =
         unsafe { (*context.add(GREGS).cast::<u64>().add(REG_RIP), *info.add(SI_OVERRUN).cast::<i32>()) };
     let program = &agent.program;
-    let pc = program.original(pc);
     let samples = 1 + overrun.max(0) as u32;
     let orders = &agent.orders;
     let bin = if (program.text_lo..program.text_hi).contains(&pc) {

@@ -141,6 +141,8 @@ fn map_header(fd: i32, parent: &Agent) -> Option<RegionRef> {
             state: State::SettingUp.code(),
             pid: task::getpid(),
             bias: parent.program.bias,
+            agent_lo: parent.region.agent_lo().load(Ordering::Relaxed),
+            agent_hi: parent.region.agent_hi().load(Ordering::Relaxed),
             frida_patched: parent.region.frida_patched().load(Ordering::Relaxed),
             ..RegionHeader::default()
         });

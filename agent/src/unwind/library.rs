@@ -22,7 +22,7 @@ pub(crate) fn start() -> u64 {
 }
 
 /// Returns the end address of the library.
-fn end() -> u64 {
+pub(crate) fn end() -> u64 {
     let end: u64;
     #[cfg(not(test))]
     // SAFETY: the linker defines the symbol, and only its address is taken.

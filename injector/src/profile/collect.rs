@@ -93,7 +93,7 @@ pub(crate) fn collect(
     let stopped =
         crash.and_then(|at| planned.original(at.wrapping_sub(report.bias).wrapping_sub(planned.shape.arena)));
     module.counters = Counters { values: region.block_counters()?, stopped };
-    let space = Space::new(profile, libraries, report.bias, &region.loads()?);
+    let space = Space::new(profile, libraries, &report, &region.loads()?);
     read_library_counters(region, profile, &space, crash)?;
     if !planned.blocks_only {
         read_arcs(region, profile, &space, &mut account.damage)?;
@@ -170,7 +170,7 @@ pub(crate) fn collect_guest(
     let Some(module) = profile.modules.first_mut() else { return Ok(account) };
     module.counters.values = region.block_counters()?;
     let blocks_only = module.program.blocks_only;
-    let space = Space::new(profile, libraries, region.report()?.0.bias, &region.loads()?);
+    let space = Space::new(profile, libraries, &region.report()?.0, &region.loads()?);
     read_library_counters(region, profile, &space, None)?;
     if !blocks_only {
         read_arcs(region, profile, &space, &mut account.damage)?;

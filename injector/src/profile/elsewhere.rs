@@ -5,12 +5,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
+use gprofinject_abi::{AGENT_FILE, FRIDA_FILE};
 use gprofinject_image::Image;
 use gprofinject_image::headers::ExecutableSegment;
 
 use crate::os::sys;
 use crate::profile::model::{Named, Profile};
 use crate::profile::space::Space;
+use crate::store::private_folder;
 
 /// The length in bytes above which a file is not read for its names.
 const LONGEST: u64 = 1 << 30;
@@ -20,7 +22,9 @@ pub(crate) fn distribute(profile: &mut Profile, space: Option<&Space>) {
     let Some(program) = profile.modules.first() else { return };
     let elsewhere = program.samples.elsewhere.clone();
     for (&address, &count) in &elsewhere.memory {
-        if let Some(place) = space.and_then(|space| space.in_library(address))
+        if space.is_some_and(|space| space.agent.contains(&address)) {
+            profile.in_agent = profile.in_agent.saturating_add(count);
+        } else if let Some(place) = space.and_then(|space| space.in_library(address))
             && let Some(module) = profile.modules.get_mut(place.module as usize)
         {
             module.samples.add_many(place.address, count);
@@ -29,6 +33,10 @@ pub(crate) fn distribute(profile: &mut Profile, space: Option<&Space>) {
     let mut names = Names::default();
     let mut named: BTreeMap<(String, String), u64> = BTreeMap::new();
     for ((file, offset), &count) in &elsewhere.files {
+        if is_agent(file) {
+            profile.in_agent = profile.in_agent.saturating_add(count);
+            continue;
+        }
         let is_it = |path: &Path| path == Path::new(&**file);
         let library =
             profile.modules.iter_mut().find(|m| m.library.is_some_and(|library| is_it(&library.binary)));
@@ -44,6 +52,14 @@ pub(crate) fn distribute(profile: &mut Profile, space: Option<&Space>) {
     let entries = named.into_iter();
     profile.named =
         entries.map(|((module, function), samples)| Named { module, function, samples }).collect();
+}
+
+/// Whether a mapped file is one of the agent's libraries in a run folder.
+fn is_agent(file: &str) -> bool {
+    let mut names = file.trim_end_matches(" (deleted)").rsplit('/');
+    let (name, folder) = (names.next(), names.next());
+    matches!(name, Some(AGENT_FILE | FRIDA_FILE))
+        && folder.is_some_and(|folder| folder.starts_with(private_folder::PREFIX))
 }
 
 /// Returns the link address of the code at an offset of a file.

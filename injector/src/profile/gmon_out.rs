@@ -56,7 +56,11 @@ fn lowered(from: u64, least: u64, is_too_high: impl Fn(u64) -> bool) -> u64 {
 /// The profile has no module, or one that the format cannot represent.
 pub(crate) fn encode(profile: &model::Profile) -> Result<(Vec<u8>, Placed)> {
     let module = profile.modules.first().context("the profile has no program")?;
-    encode_module(module, &profile.own, profile.rate)
+    let (bytes, mut placed) = encode_module(module, &profile.own, profile.rate)?;
+    let own = profile.own_samples_outside();
+    placed.own = placed.own.saturating_add(own);
+    placed.outside = placed.outside.saturating_sub(own);
+    Ok((bytes, placed))
 }
 
 /// Writes a gmon.out for each library whose basic blocks were counted and of which any has run, beside the profile of the
@@ -108,7 +112,12 @@ fn encode_module(module: &model::Module, own: &[Arc], rate: u32) -> Result<(Vec<
     let build_id = build_id.map_or(BuildId::UNKNOWN, BuildId::new);
     let mut placement = Placement::new(program, rate);
     placement.add_outside(module.samples.outside);
-    module.samples.places().for_each(|(place, count)| placement.add_samples(place, count));
+    for (place, count) in module.samples.places() {
+        match program.text_address(place) {
+            Some(address) => placement.add_samples(address, count),
+            None => placement.add_own(count),
+        }
+    }
     own.iter().for_each(|&arc| placement.add_arc(arc));
     let (arcs, samples, placed) = placement.finish();
     let mut written = Profile { build_id, arcs: summed(arcs), ..Profile::new(format) };

@@ -28,6 +28,8 @@ pub(crate) struct Profile {
     pub(crate) own: Vec<gmon::Arc>,
     /// The samples in code that is not hooked, by function.
     pub(crate) named: Vec<Named>,
+    /// The samples in the agent's library.
+    pub(crate) in_agent: u64,
     /// The number of threads that have counted.
     pub(crate) threads: u64,
     /// The samples per second of CPU time; 0 means that none were taken.
@@ -86,6 +88,17 @@ pub(crate) struct Arc {
 }
 
 impl Module {
+    /// Returns the number of samples in what gprofinject has added to the module's code: thunks and stubs.
+    pub(crate) fn samples_in_hooks(&self) -> u64 {
+        let own = self.samples.places().filter(|&(place, _)| self.program.text_address(place).is_none());
+        own.fold(0, |sum, (_, count)| sum.saturating_add(count))
+    }
+
+    /// Returns the number of samples in the module's own code.
+    pub(crate) fn samples_inside(&self) -> u64 {
+        self.samples.inside().saturating_sub(self.samples_in_hooks())
+    }
+
     /// Returns how often each basic block was executed, and how many were executed at all. There is nothing if
     /// basic blocks were not counted.
     pub(crate) fn blocks(&self) -> (Vec<Block>, usize) {
@@ -113,6 +126,7 @@ impl Profile {
             arcs: Vec::new(),
             own: Vec::new(),
             named: Vec::new(),
+            in_agent: 0,
             threads: 0,
             rate,
             times: None,
@@ -161,6 +175,7 @@ impl Profile {
             |named| (named.module.clone(), named.function.clone()),
             |named| &mut named.samples,
         );
+        self.in_agent = self.in_agent.saturating_add(other.in_agent);
         self.threads = self.threads.saturating_add(other.threads);
         match (&mut self.times, other.times) {
             (Some(times), Some(other)) => times.add(other, place),
@@ -177,7 +192,14 @@ impl Profile {
 
     /// Returns the number of samples in hooked modules.
     pub(crate) fn samples_inside(&self) -> u64 {
-        self.modules.iter().fold(0, |sum, module| sum.saturating_add(module.samples.inside()))
+        self.modules.iter().fold(0, |sum, module| sum.saturating_add(module.samples_inside()))
+    }
+
+    /// Returns the number of samples in gprofinject's own code that are outside of the program and of what hooks it: in the
+    /// agent's library, and in what hooks libraries.
+    pub(crate) fn own_samples_outside(&self) -> u64 {
+        let libraries = self.modules.iter().filter(|module| module.library.is_some());
+        libraries.fold(self.in_agent, |sum, module| sum.saturating_add(module.samples_in_hooks()))
     }
 
     /// Subtracts what an earlier profile of the same process has counted. The number of threads stays.

@@ -13,7 +13,6 @@ use serde::Serialize;
 
 use crate::os::say::Voice;
 use crate::program::planned::Planned;
-use crate::store::shape::Place;
 use gprofinject_image::names::demangle::demangle;
 
 /// A function that ran and that gprof cannot show.
@@ -32,7 +31,10 @@ pub(crate) struct Unseen {
 pub(crate) struct Placed {
     /// The number of samples in functions of the program, including those of `unseen`.
     pub(crate) inside: u64,
+    /// The number of samples in code that is neither the program's nor gprofinject's.
     pub(crate) outside: u64,
+    /// The number of samples in gprofinject's own code, wherever it is. They are in no profile.
+    pub(crate) own: u64,
     /// The number of calls of functions of the program, including those of `unseen`.
     pub(crate) calls: u64,
     /// The functions that are missing, sorted by samples and then by calls, both in descending order.
@@ -40,6 +42,16 @@ pub(crate) struct Placed {
 }
 
 impl Placed {
+    /// Returns the number of all samples.
+    pub(crate) fn all(&self) -> u64 {
+        self.inside.saturating_add(self.outside).saturating_add(self.own)
+    }
+
+    /// Returns the share of gprofinject's own code in all samples, in percent.
+    pub(crate) fn own_percent(&self) -> f64 {
+        100.0 * self.own as f64 / self.all().max(1) as f64
+    }
+
     /// Reports which functions are missing in the profile of `program`: as a warning if they matter,
     /// otherwise only with `-v`.
     pub(crate) fn report(&self, voice: Voice, program: &str, title: Option<&str>) {
@@ -124,6 +136,7 @@ pub(crate) struct Placement<'p> {
     arcs: Vec<Arc>,
     inside: u64,
     outside: u64,
+    own: u64,
     /// The calls and samples of functions that gprof cannot show, by the function's address.
     unseen: BTreeMap<u64, (u64, u64)>,
 }
@@ -141,6 +154,7 @@ impl<'p> Placement<'p> {
             arcs: Vec::new(),
             inside: 0,
             outside: 0,
+            own: 0,
             unseen: BTreeMap::new(),
         }
     }
@@ -150,12 +164,13 @@ impl<'p> Placement<'p> {
         self.outside += samples;
     }
 
-    /// Adds samples at a place in the program.
-    pub(crate) fn add_samples(&mut self, place: Place, samples: u64) {
-        let Some(address) = self.planned.text_address(place) else {
-            self.outside += samples;
-            return;
-        };
+    /// Adds samples in code of gprofinject's.
+    pub(crate) fn add_own(&mut self, samples: u64) {
+        self.own += samples;
+    }
+
+    /// Adds samples at an address in the program.
+    pub(crate) fn add_samples(&mut self, address: u64, samples: u64) {
         let given = match self.seat(address) {
             Seat::Here => self.bin(address),
             Seat::At(start, _) => self.bin(start),
@@ -280,7 +295,7 @@ impl<'p> Placement<'p> {
         unseen.sort_by_key(|unseen| std::cmp::Reverse((unseen.samples, unseen.calls)));
         let counts = self.arcs.iter().map(|arc| arc.count).chain(unseen.iter().map(|unseen| unseen.calls));
         let calls = counts.fold(0, u64::saturating_add);
-        let placed = Placed { inside: self.inside, outside: self.outside, calls, unseen };
+        let placed = Placed { inside: self.inside, outside: self.outside, own: self.own, calls, unseen };
         (self.arcs, self.builder, placed)
     }
 }
@@ -291,7 +306,7 @@ mod tests {
 
     fn misses_much(calls: u64, samples: u64, unseen: &[(u64, u64)]) -> bool {
         let unseen = unseen.iter().map(|&(calls, samples)| Unseen { name: "f".to_owned(), calls, samples });
-        Placed { inside: samples, outside: 0, calls, unseen: unseen.collect() }.misses_much()
+        Placed { inside: samples, outside: 0, own: 0, calls, unseen: unseen.collect() }.misses_much()
     }
 
     #[test]

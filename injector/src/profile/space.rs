@@ -15,6 +15,7 @@ use crate::profile::falls;
 use crate::profile::model::{self, ModuleIndex, PROGRAM, Place, Profile};
 use crate::program::library::Libraries;
 use crate::program::planned::Planned;
+use crate::store::region::layout::AgentReport;
 use crate::store::region::read::Counter;
 
 /// The hooked modules of a process.
@@ -22,6 +23,8 @@ pub(crate) struct Space {
     pub(crate) program: &'static Planned<'static, 'static>,
     /// Runtime address minus link address of the program.
     bias: u64,
+    /// The runtime addresses of the agent's library.
+    pub(crate) agent: Range<u64>,
     /// What is charged with calls that nothing in the program makes.
     root: Place,
     /// The libraries, in the order of their function numbers.
@@ -64,13 +67,14 @@ pub(crate) struct Counted {
 
 impl Space {
     /// Returns the address space of the process of a profile, to which the modules of its libraries are added. `loads` are
-    /// the entries of its region file, and `bias` is the program's.
+    /// the entries of its region file, and `report` is what its agent says of the process.
     pub(crate) fn new(
         profile: &mut Profile,
         libraries: &Libraries,
-        bias: u64,
+        report: &AgentReport,
         loads: &[(u32, LoadRecord)],
     ) -> Space {
+        let (bias, agent) = (report.bias, report.agent.0..report.agent.1);
         let program = profile.modules[PROGRAM as usize].program;
         let loads = loads.iter().filter_map(|&(index, at)| {
             let library = libraries.get(at.plan)?;
@@ -89,7 +93,7 @@ impl Space {
         }
         texts.sort_unstable();
         let root = Place { module: PROGRAM, address: program.root() };
-        Space { program, bias, root, loads, texts }
+        Space { program, bias, agent, root, loads, texts }
     }
 
     /// Returns the entries of the process's table of libraries, each with the index of the library's module.

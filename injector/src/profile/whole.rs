@@ -75,7 +75,8 @@ const LARGEST: u64 = 1 << 28;
 pub(crate) fn encode(profile: &Profile) -> Result<Whole> {
     let mut items: BTreeMap<Item, u64> = BTreeMap::new();
     let mut samples: BTreeMap<(Item, u64), u64> = BTreeMap::new();
-    let mut elsewhere = profile.modules.first().map_or(0, |program| program.samples.outside);
+    let outside = profile.modules.first().map_or(0, |program| program.samples.outside);
+    let mut elsewhere = outside.saturating_sub(profile.in_agent);
     for (index, named) in profile.named.iter().enumerate() {
         samples.insert((Item::Named(index), 0), named.samples);
         elsewhere = elsewhere.saturating_sub(named.samples);
@@ -86,10 +87,7 @@ pub(crate) fn encode(profile: &Profile) -> Result<Whole> {
             elsewhere = elsewhere.saturating_sub(module.samples.inside());
         }
         for (place, count) in module.samples.places() {
-            let Some(address) = module.program.text_address(place) else {
-                elsewhere = elsewhere.saturating_add(count);
-                continue;
-            };
+            let Some(address) = module.program.text_address(place) else { continue };
             let (item, offset) = item(profile, Place { module: index, address });
             let sum = samples.entry((item, offset)).or_default();
             *sum = sum.saturating_add(count);

@@ -126,25 +126,22 @@ impl Planned<'_, '_> {
         self.function_at(address).is_some_and(|function| function.address == start)
     }
 
-    /// Returns the link address of the text to which a place belongs.
+    /// Returns the link address of the instruction of the program to which a sample at a place belongs, or `None` if it
+    /// belongs to gprofinject. The jump at the start of a function is the function's: what a sample finds there is mostly
+    /// the price of coming there, a mispredicted call or code that is not in the cache, as at the first instruction of a
+    /// function that is not hooked.
     pub(crate) fn text_address(&self, place: Place) -> Option<u64> {
         match place {
             Place::Text(address) => Some(address),
-            Place::Arena(offset) => self.original(offset).or_else(|| self.arena_owner(offset)),
+            Place::Arena(offset) => {
+                self.plan.as_ref()?.stands_for(self.image()?, u32::try_from(offset).ok()?)
+            }
         }
     }
 
     /// Returns the link address of the instruction whose copy is at this offset of the arena.
     pub(crate) fn original(&self, offset: u64) -> Option<u64> {
         self.plan.as_ref()?.original(u32::try_from(offset).ok()?)
-    }
-
-    /// Returns the entry of the function to which these bytes of the arena belong.
-    fn arena_owner(&self, offset: u64) -> Option<u64> {
-        let owners = &self.plan.as_ref()?.arena_owners;
-        let offset = u32::try_from(offset).ok()?;
-        let after = owners.partition_point(|&(start, _)| start <= offset);
-        self.entry(owners.get(after.checked_sub(1)?)?.1)
     }
 
     /// Returns the entry of a hooked function by its number.

@@ -229,7 +229,8 @@ impl Planner<'_> {
                     arena: plan.arena,
                     arena_len: plan.arena_len,
                     text_shift: widest_bins(starts),
-                    arena_shift: widest_bins(owners),
+                    // The instructions of copies can have any length.
+                    arena_shift: if plan.counted() == (0, 0) { widest_bins(owners) } else { 0 },
                 }
             }
             None => Shape { text: text_extents(subject), ..Shape::default() },

@@ -331,7 +331,7 @@ impl<'s> Family<'s> {
             let who = Who::Program { processes };
             self.write(who, profilee, counted, |bytes| output.write_program(first, &suffix, bytes));
         }
-        self.others.sort_by_key(|other| Reverse(other.placed.inside + other.placed.outside));
+        self.others.sort_by_key(|other| Reverse(other.placed.all()));
     }
 
     fn write(

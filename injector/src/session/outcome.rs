@@ -57,6 +57,11 @@ impl Run<'_> {
         own.map(|((_, path), why)| (path.as_path(), why)).filter(move |(path, _)| !hooked(path))
     }
 
+    /// Returns the time that the samples in gprofinject's own code stand for, in seconds of CPU time.
+    pub(super) fn own_seconds(&self) -> f64 {
+        self.placed.own as f64 / f64::from(self.rate.max(1))
+    }
+
     /// Returns how many instructions of another profiler were removed.
     pub(super) fn removed(&self) -> usize {
         let agent = self.planned.plan.is_some() && self.account.trouble.is_none();
@@ -66,8 +71,8 @@ impl Run<'_> {
     /// Returns the other program that did most of the work, if the program that was started only led to it: a shell, a
     /// shim, or a command such as env.
     pub(crate) fn worker(&self) -> Option<&Other> {
-        let own = self.placed.inside + self.placed.outside;
-        let samples = |other: &&Other| other.placed.inside + other.placed.outside;
+        let own = self.placed.all();
+        let samples = |other: &&Other| other.placed.all();
         let is_program = |other: &&Other| matches!(other.who, Who::Program { .. });
         let most = self.others.iter().filter(is_program).max_by_key(samples)?;
         (samples(&most) > 2 * own).then_some(most)

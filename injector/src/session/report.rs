@@ -5,10 +5,11 @@ use std::ffi::OsStr;
 use gmon::counted;
 
 use crate::os::say::Voice;
+use crate::profile::placement::Placed;
 use crate::session::member::{Other, Unhooked};
 use crate::session::outcome::Run;
 use crate::session::stats::{Blocks, Memory, Samples, Setup};
-use crate::session::words::{calls_and_samples, commands, lead_to_libraries, not_patched, quoted};
+use crate::session::words::{calls_and_samples, commands, lead_to_libraries, left_out, not_patched, quoted};
 
 impl Run<'_> {
     /// Returns a sentence for each kind of data that is missing in the profile.
@@ -53,10 +54,11 @@ impl Run<'_> {
     pub(crate) fn list_others(&self, voice: Voice) {
         const MOST: usize = 20;
         for other in self.others.iter().take(MOST) {
-            let samples = other.placed.inside + other.placed.outside;
+            let samples = other.placed.all();
             let title = other.title();
+            let own = left_out(&other.placed, self.rate).map(|own| format!("; {own}")).unwrap_or_default();
             voice.note(format_args!(
-                "{title}: {}; {}",
+                "{title}: {}{own}; {}",
                 calls_and_samples(other.calls, samples),
                 commands(
                     &other.symbols,
@@ -105,12 +107,32 @@ impl Run<'_> {
         }
     }
 
+    /// Advises the user if so few samples are left that the shares are of little use.
+    pub(crate) fn advise(&self, voice: Voice) {
+        /// The share of gprofinject's own code, in percent, from which on most of the profile is missing.
+        const MUCH: f64 = 75.0;
+        /// With fewer samples, the share is accidental.
+        const FEW: u64 = 100;
+        let Placed { own, .. } = *self.placed;
+        if self.placed.own_percent() < MUCH || own < FEW {
+            return;
+        }
+        let less = match self.planned.hooks() {
+            "both" => "--hooks entry takes less time for each call, and -I and -X choose",
+            _ => "-I and -X choose",
+        };
+        voice.note(format_args!(
+            "nearly all samples were in gprofinject's own code, because the functions are so short: {less} which \
+             functions are hooked; --hooks none only samples"
+        ));
+    }
+
     /// Returns the line that is printed at the end.
     pub(crate) fn summary(&self) -> String {
         let (hooked, found) = (self.hooked(), self.planned.found());
         let found = counted(found, "function", "functions");
         let calls = counted(self.profile.calls(), "call", "calls");
-        let samples = counted(self.placed.inside + self.placed.outside, "sample", "samples");
+        let samples = counted(self.placed.all(), "sample", "samples");
         let of_libraries =
             self.hooked_libraries().filter_map(|(_, m)| Blocks::of(m.program, m.blocks().1, false));
         let mut blocks = String::new();
@@ -130,7 +152,8 @@ impl Run<'_> {
             processes => format!(" in {processes} processes"),
         };
         let libraries = self.libraries();
-        let all = self.placed.inside + self.placed.outside;
+        let all = self.placed.all();
+        let own = left_out(self.placed, self.rate).map(|own| format!("; {own}")).unwrap_or_default();
         let share = match self.planned.libraries {
             Some(_) if all > 0 => {
                 let share = 100.0 * self.profile.samples_inside() as f64 / all as f64;
@@ -138,7 +161,7 @@ impl Run<'_> {
             }
             _ => String::new(),
         };
-        format!("hooked {hooked} of {found}{libraries}, {calls}{processes}{blocks}, {samples}{share}")
+        format!("hooked {hooked} of {found}{libraries}, {calls}{processes}{blocks}, {samples}{share}{own}")
     }
 
     /// Returns the part of the summary about libraries.
@@ -215,9 +238,10 @@ impl Run<'_> {
             let removed = counted(removed, "instruction", "instructions");
             voice.detail(format_args!("removed calls of another profiler: {removed}"));
         }
-        let Samples { sampler, rate, inside, outside } = stats.samples;
+        let Samples { sampler, rate, inside, outside, own, own_seconds, own_percent } = stats.samples;
         voice.detail(format_args!(
-            "samples by {sampler}, {rate} per second: {inside} in the program, {outside} outside of it"
+            "samples by {sampler}, {rate} per second: {inside} in the program, {outside} outside of it, {own} in \
+             gprofinject's own code ({own_seconds:.2} s, {own_percent:.1} %)"
         ));
         let Memory { arena_bytes, region_bytes, plan_bytes, sampler_bytes } = stats.memory;
         voice.detail(format_args!(

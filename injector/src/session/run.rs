@@ -348,6 +348,7 @@ fn finish(run: &Run, program: &Program, voice: Voice, files: &Files, pid: u32) -
     let (libraries, troubles) = first.write_libraries(output, &written.path);
     troubles.iter().for_each(|trouble| voice.warn(trouble));
     words::lead_to_libraries(&libraries, voice);
+    run.advise(voice);
     let is_hidden = subject.stripped() || run.placed.misses_much();
     let mut next = words::commands(&symbols, &written.path, whole.as_ref(), measured.as_deref(), is_hidden);
     if let Some(worker) = run.worker() {

@@ -62,6 +62,7 @@ pub(super) struct Process {
     calls: u64,
     samples_inside: u64,
     samples_outside: u64,
+    samples_own: u64,
     lost_calls: u64,
     threads: u64,
     unseen: Vec<Unseen>,
@@ -122,6 +123,12 @@ pub(super) struct Samples {
     pub(super) inside: u64,
     /// The number of samples in libraries, in the kernel's vdso or elsewhere.
     pub(super) outside: u64,
+    /// The number of samples in gprofinject's own code, which are left out of the profile.
+    pub(super) own: u64,
+    /// The time that they stand for, in seconds of CPU time.
+    pub(super) own_seconds: f64,
+    /// Their share in all samples, in percent.
+    pub(super) own_percent: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -236,6 +243,9 @@ impl Run<'_> {
                 rate: self.rate,
                 inside: self.placed.inside,
                 outside: self.placed.outside,
+                own: self.placed.own,
+                own_seconds: self.own_seconds(),
+                own_percent: self.placed.own_percent(),
             },
             lost: Lost {
                 calls: account.lost_calls,
@@ -299,6 +309,7 @@ impl Process {
             calls: other.calls,
             samples_inside: other.placed.inside,
             samples_outside: other.placed.outside,
+            samples_own: other.placed.own,
             lost_calls: other.account.lost_calls,
             threads: other.threads,
             unseen: other.placed.unseen.clone(),

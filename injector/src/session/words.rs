@@ -7,6 +7,7 @@ use gmon::counted;
 
 use crate::os::say::{Level, Voice};
 use crate::profile::gmon_out::LibraryProfile;
+use crate::profile::placement::Placed;
 
 /// Returns the command that shows a profile and, in a comment of the shell, the one that shows the whole process if there
 /// is such a view. If gprof shows nothing of the profile or too little (`is_hidden`), only the latter is returned. If durations
@@ -53,6 +54,19 @@ pub(crate) fn lead_to_libraries(libraries: &[LibraryProfile], voice: Voice) {
     if more > 0 && voice.0 < Level::Verbose {
         voice.note(format_args!("and of {} (-v)", counted(more, "more library", "more libraries")));
     }
+}
+
+/// Says which part of the samples is gprofinject's own and therefore in no profile, if it is not negligible. `rate` is the
+/// number of samples per second.
+pub(super) fn left_out(placed: &Placed, rate: u32) -> Option<String> {
+    const NEGLIGIBLE: f64 = 0.5;
+    let percent = placed.own_percent();
+    let seconds = placed.own as f64 / f64::from(rate.max(1));
+    (percent >= NEGLIGIBLE).then(|| {
+        format!(
+            "{percent:.0} % of the samples ({seconds:.2} s) were in gprofinject's own code and are left out"
+        )
+    })
 }
 
 /// Says how many functions Frida has left alone.

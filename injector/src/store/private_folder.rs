@@ -20,6 +20,9 @@ use rustix::io::Errno;
 use crate::os::sys;
 
 /// The mode bits that give a permission to users other than the owner.
+/// What the names of private folders begin with.
+pub(crate) const PREFIX: &str = "gprofinject-";
+
 const OTHERS: u32 = 0o077;
 const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
@@ -90,7 +93,7 @@ impl PrivateFolder {
                 path.display()
             ))),
         })?;
-        let named = tempfile::Builder::new().prefix("gprofinject-").make_in(&place, |path| {
+        let named = tempfile::Builder::new().prefix(PREFIX).make_in(&place, |path| {
             let name = path.file_name().unwrap_or_default();
             fs::mkdirat(&parent, name, Mode::RWXU)?;
             // A umask such as 0277 has removed permissions that the injector itself needs.

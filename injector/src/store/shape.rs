@@ -11,7 +11,7 @@ pub(crate) struct Shape {
     /// The binary logarithm of the number of bytes of text in a bin, chosen so that no bin covers bytes of
     /// two functions.
     pub(crate) text_shift: u32,
-    /// The same for the arena and its thunks.
+    /// The same for the arena, where no bin covers bytes of a thunk and of relocated instructions.
     pub(crate) arena_shift: u32,
 }
 

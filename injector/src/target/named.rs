@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use gprofinject_abi::REGION_SUFFIX;
 
 use crate::os::proc::{self, Mapping};
-use crate::store::private_folder::{Distrust, PrivateFolder};
+use crate::store::private_folder::{Distrust, PREFIX, PrivateFolder};
 
 /// The number of folders that are examined at most.
 const MOST: usize = 64;
@@ -62,7 +62,7 @@ pub(crate) fn folders(pid: i32) -> io::Result<Vec<Named>> {
 fn region_of(path: &str) -> Option<(&Path, &str)> {
     let path = Path::new(path.strip_suffix(" (deleted)").unwrap_or(path));
     let (folder, file) = (path.parent()?, path.file_name()?.to_str()?);
-    let is_run = folder.file_name()?.to_str()?.starts_with("gprofinject-");
+    let is_run = folder.file_name()?.to_str()?.starts_with(PREFIX);
     (is_run && file.ends_with(REGION_SUFFIX)).then_some((folder, file))
 }
 

@@ -308,6 +308,7 @@ fn stats_are_json() {
     assert!(number("/calls") >= 101 && number("/arcs") >= 2);
     number("/samples/inside");
     number("/samples/outside");
+    number("/samples/own");
     assert_eq!(number("/lost/calls"), 0);
     assert!(number("/memory/region_bytes") > 0 && number("/setup_ns/total") > 0);
     assert!(stats.pointer("/functions/refused_by_reason").is_some_and(|v| v.is_object()));

@@ -16,6 +16,11 @@ gprofinject_tests::trials! {
         samples_of_two_threads,
         samples_without_hooks,
         samples_with_hooks_on_entries,
+        our_own_time_is_left_out,
+        our_own_time_in_a_static_program_is_left_out,
+        our_own_time_in_libraries_is_left_out,
+        our_own_time_in_children_is_left_out,
+        our_own_time_in_slow_paths_is_left_out,
         no_samples_at_rate_zero;
 }
 
@@ -82,4 +87,141 @@ fn no_samples_at_rate_zero() {
     // gprof needs a histogram nevertheless.
     assert!(!profile.histograms.is_empty());
     assert!(profile.calls() > 0);
+}
+
+/// A folder with a program built from `tests/data/tiny.c`, in which `work` takes four fifths of the time, and the
+/// functions that it calls take the rest and much of gprofinject's time.
+struct Tiny(tempfile::TempDir);
+
+impl Tiny {
+    fn built(name: &str, options: &[&str]) -> Tiny {
+        let folder = tempfile::tempdir().unwrap();
+        let mut gcc = Command::new("gcc");
+        gcc.args(["-O2", "-o"]).arg(folder.path().join(name)).arg(tool::folder().join("data/tiny.c")).args(options);
+        compile::compile(gcc).unwrap();
+        Tiny(folder)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Runs a program of the folder, and returns what `--stats` says, and the messages.
+    fn run(&self, options: &[&str], program: &str, args: &[&str]) -> (serde_json::Value, String) {
+        let stats = format!("--stats={}", self.path("stats").display());
+        let args: Vec<String> = args.iter().map(|a| (*a).to_string()).collect();
+        let options = [&[stats.as_str()], options].concat();
+        let mut command = tool::command(&options, &self.path("gmon.out"), &self.path(program), &args).unwrap();
+        command.current_dir(self.0.path());
+        let outcome = run::run(command, None, Duration::from_secs(60)).unwrap();
+        assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
+        let stats = serde_json::from_slice(&std::fs::read(self.path("stats")).unwrap()).unwrap();
+        (stats, outcome.stderr_text())
+    }
+
+    /// Asserts that the profile `gmon` of the program in `symbols` has the share of `work` that it has without hooks.
+    /// It is less than two thirds if the thunks are charged to the functions.
+    fn has_true_shares(&self, symbols: &str, gmon: &str, what: &str) {
+        let (profile, program) =
+            (gprofdata::read(&self.path(gmon)).unwrap(), Program::read(&self.path(symbols)).unwrap());
+        let of = |name| samples_in(&profile, &program, name);
+        let (work, tiny, step) = (of("work"), of("tiny"), of("step"));
+        println!("{what}: {work}, {tiny} and {step} of {}", profile.samples());
+        assert!(work > 3 * (tiny + step), "{what}: {work}, {tiny} and {step}");
+    }
+}
+
+fn number(stats: &serde_json::Value, key: &str) -> f64 {
+    stats.pointer(key).and_then(serde_json::Value::as_f64).unwrap_or_else(|| panic!("{key}: {stats}"))
+}
+
+/// Asserts that some of the samples are gprofinject's own, and that all numbers fit together.
+fn some_are_own(stats: &serde_json::Value, what: &str) {
+    let of = |key: &str| number(stats, &format!("/samples/{key}"));
+    let (inside, outside, own) = (of("inside"), of("outside"), of("own"));
+    println!("{what}: {inside} inside, {outside} outside, {own} own");
+    assert!(own > 0.0, "{what}: {stats}");
+    assert!((of("own_percent") - 100.0 * own / (inside + outside + own)).abs() < 0.01, "{what}: {stats}");
+    assert!((of("own_seconds") - own / of("rate")).abs() < 0.001, "{what}: {stats}");
+}
+
+fn our_own_time_is_left_out() {
+    let tiny = Tiny::built("prog", &[]);
+    for options in [&["--hooks=both"][..], &["--hooks=entry"], &["--hooks=both", "--sampler=timer"]] {
+        let (stats, said) = tiny.run(options, "prog", &["600"]);
+        let what = format!("{options:?}");
+        some_are_own(&stats, &what);
+        tiny.has_true_shares("prog", "gmon.out", &what);
+        tiny.has_true_shares("gmon.syms", "gmon.whole", &what);
+        assert!(said.contains(" of the samples ("), "{said}");
+        assert!(said.contains("were in gprofinject's own code and are left out; next: "), "{said}");
+    }
+    let (stats, said) = tiny.run(&["--hooks=none"], "prog", &["100"]);
+    assert_eq!(number(&stats, "/samples/own"), 0.0);
+    assert!(!said.contains("own code"), "{said}");
+}
+
+fn our_own_time_in_a_static_program_is_left_out() {
+    let tiny = Tiny::built("prog", &["-static"]);
+    for sampler in ["--sampler=auto", "--sampler=timer"] {
+        let (stats, _) = tiny.run(&["-q", sampler], "prog", &["600"]);
+        some_are_own(&stats, sampler);
+        tiny.has_true_shares("prog", "gmon.out", sampler);
+    }
+}
+
+fn our_own_time_in_libraries_is_left_out() {
+    let tiny = Tiny::built("libtiny.so", &["-shared", "-fPIC", "-Dmain=busy"]);
+    let source = tiny.path("prog.c");
+    std::fs::write(&source, "int busy(int, char **); int main(int c, char **v) { return busy(c, v); }").unwrap();
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-O2", "-Wl,-rpath,$ORIGIN", "-o"]).args([tiny.path("prog"), source, tiny.path("libtiny.so")]);
+    compile::compile(gcc).unwrap();
+    for sampler in ["--sampler=auto", "--sampler=timer"] {
+        let (stats, _) = tiny.run(&["-q", "--libs=libtiny*", sampler], "prog", &["600"]);
+        some_are_own(&stats, sampler);
+        tiny.has_true_shares("gmon.syms", "gmon.whole", sampler);
+        assert!(number(&stats, "/samples/own") < number(&stats, "/samples/outside"), "{stats}");
+    }
+}
+
+fn our_own_time_in_children_is_left_out() {
+    let tiny = Tiny::built("prog", &[]);
+    std::fs::write(tiny.path("script"), "#!/bin/sh\n./prog 300 && ./prog 300 && true\n").unwrap();
+    let mut executable = Command::new("chmod");
+    assert!(executable.arg("+x").arg(tiny.path("script")).status().unwrap().success());
+    for sampler in ["--sampler=auto", "--sampler=timer"] {
+        let (stats, _) = tiny.run(&["-q", sampler], "script", &[]);
+        assert!(number(&stats, "/processes/0/samples_own") > 0.0, "{stats}");
+        tiny.has_true_shares("prog", "gmon.out.prog", sampler);
+    }
+}
+
+/// Callbacks from libc take the agent's own code each time.
+fn our_own_time_in_slow_paths_is_left_out() {
+    const CALLBACKS: &str = r"
+#include <search.h>
+#include <stdio.h>
+#include <time.h>
+__attribute__((noipa)) int same(const void *a, const void *b) { return *(int *)a != *(int *)b; }
+int main(void) {
+    int all[64], last = 63;
+    for (int i = 0; i < 64; i++) all[i] = i;
+    size_t count = 64, found = 0;
+    clock_t end = clock() + CLOCKS_PER_SEC / 2;
+    while (clock() < end) for (int i = 0; i < 1000; i++) found += lfind(&last, all, &count, sizeof(int), same) != 0;
+    return found == 0;
+}
+";
+    for (options, sampler) in [(&["-O2"][..], "auto"), (&["-O2"], "timer"), (&["-O2", "-static"], "auto"), (&["-O2", "-static"], "timer")] {
+        let tiny = Tiny(tempfile::tempdir().unwrap());
+        std::fs::write(tiny.path("prog.c"), CALLBACKS).unwrap();
+        let mut gcc = Command::new("gcc");
+        compile::compile({ gcc.args(options).arg("-o").args([tiny.path("prog"), tiny.path("prog.c")]); gcc }).unwrap();
+        let (stats, said) = tiny.run(&[&format!("--sampler={sampler}"), "--libs=none"], "prog", &[]);
+        let what = format!("{options:?} {sampler}");
+        some_are_own(&stats, &what);
+        // libc's own function is small, and so is the callback.
+        assert!(number(&stats, "/samples/own_percent") > 20.0, "{what}: {said}");
+    }
 }

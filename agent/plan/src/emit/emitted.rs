@@ -7,6 +7,9 @@ use crate::emit::fixups::Fixups;
 use gprofinject_abi::plan::{CallJump, FRAMES, FunctionRecord, Patch, TailRecord};
 use std::ops::Range;
 
+/// In [`Emitted::owners`]: these bytes stand for no instructions of the program. They count, or keep the shadow stack.
+pub(crate) const NO_OWNER: u32 = u32::MAX;
+
 /// The output of emission. Offsets are arena offsets.
 #[derive(Debug, Default)]
 pub(crate) struct Emitted {
@@ -34,8 +37,8 @@ pub(crate) struct Emitted {
     pub stub_len: u32,
     /// Offset of the thunks of tail calls.
     pub tail_code: u32,
-    /// The function to which the bytes of the arena belong, sorted: from each offset on, the number of the
-    /// function, or `u32::MAX` for none.
+    /// The function whose instructions the bytes of the arena stand for, sorted: from each offset on, the index of the
+    /// function in the image, or [`NO_OWNER`].
     pub owners: Vec<(u32, u32)>,
     /// The parts of the arena that are used. The rest stays zero.
     pub used: Vec<Range<usize>>,

@@ -3,7 +3,7 @@
 use crate::emit::bodies::Bodies;
 use crate::emit::cfi::Tables;
 use crate::emit::code::{Code, Writer};
-use crate::emit::emitted::Emitted;
+use crate::emit::emitted::{Emitted, NO_OWNER};
 use crate::emit::layout::{LEA_LEN, Layout, STUBS, gate_jump};
 use crate::emit::part::Part;
 use crate::emit::sleds;
@@ -54,7 +54,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
         }
         code.tls_fixups = joined(&mut parts, |part| &mut part.out.code.tls_fixups);
         let mut owners = joined(&mut parts, |part| &mut part.out.owners);
-        owners.push((next as u32, u32::MAX));
+        owners.push((next as u32, NO_OWNER));
         let out = Emitted {
             records: joined(&mut parts, |part| &mut part.out.records),
             patches: joined(&mut parts, |part| &mut part.out.patches),
@@ -83,11 +83,8 @@ impl<'a, 'd> Emitter<'a, 'd> {
         self.unwind_tables();
         for (at, chain) in &self.layout.chains {
             let numbers = std::iter::once(&chain.head).chain(&chain.sleds);
-            let thunks: Vec<u64> = numbers.clone().map(|&n| self.address(self.thunks[n])).collect();
+            let thunks: Vec<u64> = numbers.map(|&n| self.address(self.thunks[n])).collect();
             self.code.put(*at, &sleds::code(self.address(*at), &thunks));
-            for (depth, &number) in numbers.enumerate() {
-                self.out.owners.push(((at + sleds::level(depth)) as u32, number as u32));
-            }
         }
     }
 
@@ -145,9 +142,6 @@ impl<'a, 'd> Emitter<'a, 'd> {
         }
         (self.out.stubs, self.out.stub_len) = (layout.stubs as u32, STUBS as u32);
         self.out.tail_code = layout.tails.start() as u32;
-        for number in 0..self.out.records.len() {
-            self.out.owners.push(((layout.stubs + number * STUBS) as u32, number as u32));
-        }
         // The parts are sorted runs, which a stable sort only merges.
         self.out.owners.sort();
         self.out.add_patches(Vec::new());

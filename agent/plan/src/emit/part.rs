@@ -6,7 +6,7 @@ use crate::decide::thunk_spec::ThunkSpec;
 use crate::decide::verdict::{Reason, Tactic};
 use crate::emit::bodies::Bodies;
 use crate::emit::code::{RESTORE, STUB, Values, Writer};
-use crate::emit::emitted::Emitted;
+use crate::emit::emitted::{Emitted, NO_OWNER};
 use crate::emit::homes::Home;
 use crate::emit::layout::{Layout, SECOND_LOOK, STUBS};
 use crate::emit::thunk;
@@ -125,6 +125,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
             thunk: start as u32,
         };
         let moved = body + before;
+        self.part.out.owners.push((start as u32, NO_OWNER));
         match self.body(hook, spec, moved) {
             Ok(relocated) => {
                 let patches = layout.patches(hook, layout.landing(number, start), moved, &relocated);
@@ -182,6 +183,9 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
                 let later = later.map(|&(from, to)| (hook.at + u64::from(from), 1, moved as u32 + to));
                 self.part.out.moved.extend(later);
                 self.part.next = moved + relocated.bytes.len();
+                // The jump after the relocated instructions is the function's too: an interrupt during the last of them
+                // is often taken only after it, and then the jump is next.
+                self.part.out.owners.push((moved as u32, hook.function as u32));
                 self.caves(hook);
                 if !relocated.frames.is_empty() {
                     record.flags |= FRAMED;
@@ -193,7 +197,6 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
                 record.exit = 0;
             }
         }
-        self.part.out.owners.push((start as u32, number));
         self.part.out.records.push(record);
     }
 

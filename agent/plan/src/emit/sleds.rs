@@ -40,11 +40,6 @@ pub(crate) fn code_len(sleds: usize) -> usize {
     sleds * LEVEL + JUMP
 }
 
-/// Returns the offset in that code of the part for the function that pushes `depth` words.
-pub(crate) fn level(depth: usize) -> usize {
-    depth * LEVEL
-}
-
 /// Returns the code after the jump, for the address `at`. `thunks` has the addresses of the thunks,
 /// beginning with that of the function with the jump.
 pub(crate) fn code(at: u64, thunks: &[u64]) -> Vec<u8> {

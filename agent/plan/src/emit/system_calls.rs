@@ -2,6 +2,7 @@
 
 use crate::decide::options::Role;
 use crate::decide::system_calls::Purpose;
+use crate::emit::emitted::NO_OWNER;
 use crate::emit::emitter::Emitter;
 use crate::emit::system_call::{self, room};
 use crate::emit::to_text::{SHIFT, displacements};
@@ -42,13 +43,12 @@ pub(crate) fn write(e: &mut Emitter<'_, '_>) {
         let is_moved = |from: u64| from > call.window.0 && (from < call.window.1 || from == call.end);
         let later = piece.map.iter().filter(|&&(from, _)| is_moved(from));
         e.out.moved.extend(later.map(|&(from, to)| (from, 1, at as u32 + to)));
-        let hooks = layout.input.hooks;
-        let number = call.function.and_then(|i| hooks.binary_search_by_key(&i, |hook| hook.function).ok());
-        e.out.owners.push((at as u32, number.map_or(u32::MAX, |number| number as u32)));
+        // The system call itself is the program's, and the kernel's time in it is that of the function.
+        e.out.owners.push((at as u32, call.function.map_or(NO_OWNER, |function| function as u32)));
         at += room(call);
     }
     if !layout.input.system_calls.is_empty() {
-        e.out.owners.push((at as u32, u32::MAX));
+        e.out.owners.push((at as u32, NO_OWNER));
         e.out.moved.sort_unstable();
     }
 }

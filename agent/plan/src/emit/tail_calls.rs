@@ -78,7 +78,6 @@ fn write_one(
         again: at as u32,
         thunk: thunk as u32,
     });
-    e.out.owners.push((at as u32, tail.callee));
     if !tail.relocated && !layout.is_copied(tail.branch.function as usize) {
         let displacement = (e.address(at).wrapping_sub(tail.branch.end()) as u32).to_le_bytes();
         e.out.patches.extend(layout.arena_patch(tail.branch.end() - 4, &displacement, 0));

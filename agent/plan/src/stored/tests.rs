@@ -15,7 +15,7 @@ fn stored(plan: &Plan) -> (Vec<u8>, Vec<u8>) {
 }
 
 /// Compares all results of the queries that the injector makes on a plan.
-fn assert_same(fresh: &Plan, loaded: &Plan) {
+fn assert_same(image: &Image, fresh: &Plan, loaded: &Plan) {
     assert!(fresh.encode().concat() == loaded.encode().concat(), "the plan files differ");
     assert_eq!((fresh.hooks, fresh.engine), (loaded.hooks, loaded.engine));
     assert_eq!((&fresh.downgrade, &fresh.caution), (&loaded.downgrade, &loaded.caution));
@@ -38,6 +38,7 @@ fn assert_same(fresh: &Plan, loaded: &Plan) {
     assert_eq!(fresh.counted(), loaded.counted());
     for offset in (0..fresh.arena_len as u32).step_by(61) {
         assert_eq!(fresh.original(offset), loaded.original(offset));
+        assert_eq!(fresh.stands_for(image, offset), loaded.stands_for(image, offset));
     }
 }
 
@@ -68,10 +69,14 @@ fn a_stored_plan_is_the_plan() {
                     let fresh = Plan::new(&image, &options);
                     let (decisions, file) = stored(&fresh);
                     let loaded = Plan::from_stored(&image, &decisions, file).expect("undamaged");
-                    assert_same(&fresh, &loaded);
+                    assert_same(&image, &fresh, &loaded);
                     // The loaded plan is stored once more.
                     let (decisions, file) = stored(&loaded);
-                    assert_same(&fresh, &Plan::from_stored(&image, &decisions, file).expect("undamaged"));
+                    assert_same(
+                        &image,
+                        &fresh,
+                        &Plan::from_stored(&image, &decisions, file).expect("undamaged"),
+                    );
                     hooked += fresh.records.len();
                 }
             }

@@ -201,6 +201,8 @@ pub(crate) struct AgentReport {
     pub(crate) guests: bool,
     pub(crate) frozen: bool,
     pub(crate) bias: u64,
+    /// The runtime addresses of the agent's library.
+    pub(crate) agent: (u64, u64),
     pub(crate) setup_ns: u64,
     pub(crate) lost_calls: u64,
     pub(crate) lost_threads: u64,
@@ -248,6 +250,7 @@ impl AgentReport {
             guests: header.guests > 0,
             frozen: header.frozen != 0,
             bias: header.bias,
+            agent: (header.agent_lo, header.agent_hi),
             setup_ns: header.setup_ns,
             lost_calls: header.lost_calls,
             lost_threads: header.lost_threads,
