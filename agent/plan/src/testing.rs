@@ -53,6 +53,7 @@ pub(crate) fn plan_of(image: &Image, skip: Option<usize>) -> Plan {
         image,
         &Options {
             hooks: Hooks::Both,
+            keep_exits: false,
             engine: Engine::Builtin,
             selected: &selected,
             min_size: 0,

@@ -4,7 +4,7 @@
 //! because the injector has made the plan for the place where the library is: there, `bias` is 0.
 
 use gprofinject_abi::plan::{
-    CallJump, CodeRange, CounterRange, Frame, FunctionRecord, LEAF, Original, Patch, TailRecord,
+    CallJump, CodeRange, CounterRange, Frame, FunctionRecord, NEEDS_NO_CELL, Original, Patch, TailRecord,
 };
 
 /// Addresses are runtime addresses unless a field documents otherwise.
@@ -167,7 +167,7 @@ impl Module {
             let behind = address > record.entry || copied && address == record.entry;
             behind && address < record.entry + u64::from(record.size)
         };
-        (inside && record.flags & LEAF != 0).then_some(self.first + number as u32)
+        (inside && record.flags & NEEDS_NO_CELL != 0).then_some(self.first + number as u32)
     }
 
     /// Returns the number of the hooked function that contains an address, which is relative to `bias`. Separate parts

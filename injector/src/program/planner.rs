@@ -182,6 +182,7 @@ impl Planner<'_> {
         let counted = counts.then_some(&counted as &dyn Fn(&Function) -> bool);
         let options = Options {
             hooks,
+            keep_exits: false,
             engine: engine.engine(),
             selected: &selected,
             min_size: filters.min_size(),

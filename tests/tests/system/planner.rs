@@ -219,6 +219,7 @@ fn judge(image: &Image, seed: u64) -> Result<(), String> {
             |f: &gprofinject_image::Function| !seed.is_multiple_of(3) || !f.address.is_multiple_of(5);
         let options = Options {
             hooks,
+            keep_exits: false,
             engine,
             selected: &selected,
             min_size: 0,

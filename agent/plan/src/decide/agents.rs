@@ -97,6 +97,7 @@ mod tests {
         image.facts.has_symtab = has_symtab;
         let options = Options {
             hooks: Hooks::Both,
+            keep_exits: false,
             engine: Engine::Builtin,
             selected: &|_| true,
             min_size: 0,

@@ -12,6 +12,8 @@
 //! Such functions are not hooked. What shows them is the code after a direct call, which reads a flag before it writes it,
 //! or the function's own beginning. x264's and other encoders' assembly has dozens.
 
+use crate::decide::needless::is_leaf;
+use crate::decide::thunk_spec::Exits;
 use crate::decide::verdict::{Failed, Reason};
 use crate::flow::branch::{Branch, BranchKind};
 use crate::flow::facts::{Flow, FunctionFlow};
@@ -52,15 +54,15 @@ struct Passed {
 /// Returns the functions that cannot be hooked because flags are passed to or from them, by index in the image.
 ///
 /// A function that itself writes all flags may return a condition if its exit is not hooked, because all functions are
-/// hooked by `entry_only` or it is a leaf.
-pub(crate) fn passed(image: &Image, flow: &Flow, entry_only: bool) -> Failed {
+/// hooked with few `exits` or it is a leaf.
+pub(crate) fn passed(image: &Image, flow: &Flow, exits: Exits) -> Failed {
     let count = image.functions.len();
     let part = count.div_ceil(parallel::parts(count)).max(1);
     let ranges: Vec<Range<usize>> = (0..count).step_by(part).map(|lo| lo..count.min(lo + part)).collect();
     let found = parallel::each(ranges, |functions| {
         let (mut failed, mut passed) = (Vec::new(), Vec::new());
         for i in functions {
-            look(image, flow, entry_only, i, &mut failed, &mut passed);
+            look(image, flow, exits, i, &mut failed, &mut passed);
         }
         (failed, passed)
     });
@@ -76,7 +78,7 @@ pub(crate) fn passed(image: &Image, flow: &Flow, entry_only: bool) -> Failed {
         let passes = |&i: &usize| {
             let function = &image.functions[i];
             let own = used(image, function.address, function.address + function.size);
-            own != Use::Written || !entry_only && !has_no_exit_hook(&flow.functions[i])
+            own != Use::Written || has_exit_hook(exits, &flow.functions[i])
         };
         if let (Use::Read(_), Some(i)) = (used(image, after, end), image.function_at(target).filter(passes)) {
             failed.insert(i, Reason::Flags);
@@ -100,7 +102,7 @@ pub(crate) fn passed(image: &Image, flow: &Flow, entry_only: bool) -> Failed {
 fn look(
     image: &Image,
     flow: &Flow,
-    entry_only: bool,
+    exits: Exits,
     i: usize,
     failed: &mut Vec<usize>,
     passed: &mut Vec<Passed>,
@@ -114,7 +116,7 @@ fn look(
             failed.push(i);
             return;
         }
-        Use::Written if entry_only || has_no_exit_hook(&flow.functions[i]) => return,
+        Use::Written if !has_exit_hook(exits, &flow.functions[i]) => return,
         _ => {}
     }
     for branch in flow.branches_into(i, function.address + 1) {
@@ -136,9 +138,13 @@ fn look(
     }
 }
 
-/// Returns whether the function gets an entry hook only, because it is a leaf: see [`crate::decide::thunk_spec`].
-fn has_no_exit_hook(function: &FunctionFlow) -> bool {
-    function.leaf && !function.table_loops && !function.odd_return
+/// Returns whether the function may get an exit hook. Of the functions that need none, only leaves are known yet.
+fn has_exit_hook(exits: Exits, function: &FunctionFlow) -> bool {
+    match exits {
+        Exits::Few => false,
+        Exits::Needed => !is_leaf(function),
+        Exits::All => true,
+    }
 }
 
 /// Returns what the code after a call does with the flags that the callee returns.

@@ -40,6 +40,8 @@ pub enum Role {
 pub struct Options<'a> {
     /// Whether exits are to be hooked. The plan may do less: see [`Plan::downgrade`](crate::Plan::downgrade).
     pub hooks: Hooks,
+    /// Whether all exits are to be hooked that can be, even those of functions whose frames are nobody's caller.
+    pub keep_exits: bool,
     /// The engine that writes the patches.
     pub engine: Engine,
     /// Returns whether the user wants the function hooked, by its names.
@@ -100,6 +102,7 @@ mod tests {
             let selected = move |_: &Function| selected;
             let options = Options {
                 hooks: Hooks::Both,
+                keep_exits: false,
                 engine: Engine::Builtin,
                 selected: &selected,
                 min_size,

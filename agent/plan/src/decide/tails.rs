@@ -24,7 +24,7 @@ pub(crate) struct Tail {
 }
 
 /// Returns the tail calls that get a thunk, sorted by callee. The caller must have a cell in the shadow
-/// stack; the callee must take over that cell or be a leaf.
+/// stack; the callee must take over that cell or need none.
 pub(crate) fn find(image: &Image, flow: &Flow, hooks: &[Hook], specs: &[ThunkSpec]) -> Vec<Tail> {
     let mut number_of = vec![u32::MAX; image.functions.len()];
     for (hook, number) in hooks.iter().zip(0..) {
@@ -32,7 +32,7 @@ pub(crate) fn find(image: &Image, flow: &Flow, hooks: &[Hook], specs: &[ThunkSpe
     }
     let mut tails = Vec::new();
     for (callee, hook) in hooks.iter().enumerate() {
-        if !(specs[callee].both || specs[callee].leaf) || hook.tactic == Tactic::CallSites {
+        if !(specs[callee].both || specs[callee].needs_no_cell) || hook.tactic == Tactic::CallSites {
             continue;
         }
         let address = image.functions[hook.function].address;

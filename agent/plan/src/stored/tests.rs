@@ -55,6 +55,7 @@ fn a_stored_plan_is_the_plan() {
                 for insist in [false, true] {
                     let options = Options {
                         hooks,
+                        keep_exits: false,
                         engine,
                         selected: &|f| f.size != 48,
                         min_size: 0,
@@ -87,6 +88,7 @@ fn plans_with_counted_blocks_are_not_stored() {
     let counted: &dyn Fn(&gprofinject_image::Function) -> bool = &|_| true;
     let options = Options {
         hooks: Hooks::Entry,
+        keep_exits: false,
         engine: Engine::Builtin,
         selected: &selected,
         min_size: 0,
@@ -159,6 +161,7 @@ fn damaged_bytes_are_refused_or_harmless() {
     let image = Image::read(&bytes).expect("a program");
     let options = Options {
         hooks: Hooks::Both,
+        keep_exits: false,
         engine: Engine::Builtin,
         selected: &|_| true,
         min_size: 0,

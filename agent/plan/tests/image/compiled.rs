@@ -355,6 +355,7 @@ fn runtimes_that_rely_on_return_addresses_are_known_by_their_functions() {
         let hooks = gprofinject_plan::Hooks::Both;
         let options = gprofinject_plan::Options {
             hooks,
+            keep_exits: false,
             engine: Default::default(),
             selected: &|_| true,
             min_size: 0,

@@ -230,6 +230,7 @@ fn is_placed_right_in(library: &str, bytes: &[u8], standalone: bool) -> usize {
     for (hooks, counted) in modes.into_iter().take(if standalone { 2 } else { 4 }) {
         let options = Options {
             hooks,
+            keep_exits: false,
             engine: Default::default(),
             selected: &|_| true,
             min_size: 0,
@@ -277,6 +278,7 @@ fn a_library_that_makes_threads() {
     let image = Image::read_library(&bytes, None).unwrap();
     let options = Options {
         hooks: Hooks::Both,
+        keep_exits: false,
         engine: Default::default(),
         selected: &|_| false,
         min_size: 0,

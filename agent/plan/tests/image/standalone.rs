@@ -137,6 +137,7 @@ impl<'i, 'd> Carried<'i, 'd> {
         let all: &dyn Fn(&Function) -> bool = &|_| true;
         let options = Options {
             hooks,
+            keep_exits: false,
             engine: Default::default(),
             selected: &|_| true,
             min_size: 0,

@@ -34,13 +34,23 @@ pub(crate) struct Question<'q, 'd> {
 }
 
 /// Entries of another layout must have another number here.
-const LAYOUT: &[u8] = b"gprofinject plan cache, layout 4";
+const LAYOUT: &[u8] = b"gprofinject plan cache, layout 5";
 
 impl Question<'_, '_> {
     /// Returns the hash, or `None` if the program was not hashed or the answer has parts that are not kept.
     pub(super) fn key(&self) -> Option<Key> {
-        let Options { hooks, engine, selected, min_size, insist, counted, role, standalone, arena } =
-            self.options;
+        let Options {
+            hooks,
+            keep_exits,
+            engine,
+            selected,
+            min_size,
+            insist,
+            counted,
+            role,
+            standalone,
+            arena,
+        } = self.options;
         let contents = self.subject.contents.filter(|_| counted.is_none())?;
         let mut hasher = blake3::Hasher::new();
         let mut add = |bytes: &[u8]| {
@@ -67,6 +77,7 @@ impl Question<'_, '_> {
             role,
             hooks,
             engine,
+            (*keep_exits).into(),
             (*insist).into(),
             (*standalone).into(),
             self.hookless.into(),

@@ -51,6 +51,7 @@ fn whatever_a_plan_follows_from_makes_another_key() {
     let but_one: &(dyn Fn(&Function) -> bool + Sync) = &|f| f.address != image.functions[9].address;
     let options = |hooks, engine, insist, selected| Options {
         hooks,
+        keep_exits: false,
         engine,
         selected,
         min_size: 0,
@@ -73,6 +74,7 @@ fn whatever_a_plan_follows_from_makes_another_key() {
     ];
     let plain = options(both, builtin, false, all);
     keys.push(key(subject, &Options { standalone: true, ..options(both, builtin, false, all) }));
+    keys.push(key(subject, &Options { keep_exits: true, ..options(both, builtin, false, all) }));
     keys.push(key(subject, &Options { arena: Some(0x1000), ..options(both, builtin, false, all) }));
     // Another program, which differs by one byte.
     let path = tempfile::NamedTempFile::new().expect("a file");

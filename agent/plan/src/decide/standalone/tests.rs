@@ -33,6 +33,7 @@ fn program<'d>(code: &'d [u8], functions: &[(&'static str, usize)]) -> Image<'d>
 fn plan(image: &Image, hooks: Hooks) -> Plan {
     let options = Options {
         hooks,
+        keep_exits: false,
         engine: Engine::Builtin,
         selected: &|f| f.name == "main" || f.address == TEXT,
         min_size: 0,

@@ -16,6 +16,7 @@ fn plan(code: &[u8], counted: bool) -> Plan {
     let all: &dyn Fn(&Function) -> bool = &|_| true;
     let options = Options {
         hooks: Hooks::Both,
+        keep_exits: false,
         engine: Engine::Builtin,
         selected: &|_| true,
         min_size: 0,

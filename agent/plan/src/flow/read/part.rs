@@ -28,6 +28,15 @@ fn stays(instruction: &Instruction, control: FlowControl, lo: u64, hi: u64) -> b
     }
 }
 
+/// Returns whether the instruction is a direct call of a function: of one outside of `lo..hi`, or of the one that begins
+/// at `lo`.
+fn calls_function(instruction: &Instruction, control: FlowControl, lo: u64, hi: u64) -> bool {
+    control == FlowControl::Call && instruction.code() == Code::Call_rel32_64 && {
+        let target = instruction.near_branch_target();
+        target == lo || !(lo..hi).contains(&target)
+    }
+}
+
 /// Returns an instruction as a direct branch, or `None` if it is not one.
 fn branch(function: u32, instruction: &Instruction, passes_r10: bool) -> Option<Branch> {
     if !matches!(instruction.op0_kind(), OpKind::NearBranch64) {
@@ -150,6 +159,7 @@ impl Part {
         // Control that runs on beyond the function's end continues in another function.
         let falls_through = !matches!(last, Class::Jump | Class::Return);
         flow.leaf &= !flow.undecodable && !falls_through;
+        flow.calls_directly &= !flow.undecodable && !falls_through;
         flow.runs_on = falls_through && last != Class::Call;
         flow.ends_in_call = last == Class::Call;
         let reads_rax = scan.reads_rax;
@@ -272,7 +282,13 @@ impl Part {
         };
         seen.scan.branch(ip, flow, target);
         let is_inside = (seen.lo..seen.hi).contains(&target);
-        seen.flow.leaf &= kind != BranchKind::Call && is_inside;
+        if kind == BranchKind::Call {
+            seen.flow.leaf = false;
+            seen.flow.calls_directly &= !is_inside || target == seen.lo;
+        } else {
+            seen.flow.leaf &= is_inside;
+            seen.flow.calls_directly &= is_inside;
+        }
         if !is_inside || target - seen.lo < NEAR {
             let (function, passes_r10) = (seen.index, seen.scan.passes_r10);
             let branch = Branch { target, site: ip, function, len, width, kind, passes_r10 };
@@ -295,7 +311,10 @@ impl Part {
         let control = instruction.flow_control();
         seen.scan.look(instruction, control, factory);
         seen.flow.head.look(instruction, seen.hook);
-        seen.flow.leaf &= stays(instruction, control, seen.lo, seen.hi);
+        if !stays(instruction, control, seen.lo, seen.hi) {
+            seen.flow.leaf = false;
+            seen.flow.calls_directly &= calls_function(instruction, control, seen.lo, seen.hi);
+        }
         seen.watch.look(instruction, control);
         seen.flow.odd_return |= instruction.code() == Code::Retnq_imm16;
         seen.note_interest();
