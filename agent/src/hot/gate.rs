@@ -394,6 +394,9 @@ global_asm!(
     "ret",
     ".cfi_endproc",
     concat!(".size gpi_", $prefix, "exit, . - gpi_", $prefix, "exit"),
+    concat!(".globl gpi_", $prefix, "end"),
+    concat!(".hidden gpi_", $prefix, "end"),
+    concat!("gpi_", $prefix, "end:"),
     // The other set of gates defines these macros again.
     ".irp name, find, recent, both, look, looked, tail, next, frame, exists, alive, caller, called, label, save, arguments, restore, save_vectors, restore_vectors",
     ".purgem gpi_\\name",
@@ -466,4 +469,15 @@ unsafe extern "C" {
     pub(crate) fn gpi_library_window();
     pub(crate) fn gpi_library_exit();
     pub(crate) fn gpi_library_tail();
+    // The addresses after the gates.
+    fn gpi_end();
+    fn gpi_library_end();
+}
+
+/// Returns whether an address, or the one before it, lies in a gate.
+pub(crate) fn contains(pc: u64) -> bool {
+    let is_in = |first: unsafe extern "C" fn(), end: unsafe extern "C" fn()| {
+        pc >= first as usize as u64 && pc < end as usize as u64
+    };
+    is_in(gpi_miss, gpi_end) || is_in(gpi_library_miss, gpi_library_end)
 }
