@@ -43,9 +43,8 @@ pub(crate) fn nearest(agent: &Agent, domain: Domain, return_address: u64, cfa: u
         }
         return above(agent, domain, cfa, false);
     }
-    let frame = interrupted::at(cfa);
-    let nearest = above(agent, domain, frame.sp, true);
-    let running = interrupted::function(agent, frame).filter(|&number| Domain::of(number) == domain);
+    let nearest = above(agent, domain, interrupted::at(cfa).sp, true);
+    let running = interrupted::function(agent, cfa).filter(|&number| Domain::of(number) == domain);
     Nearest { function: running.or(nearest.function), ..nearest }
 }
 
@@ -73,8 +72,7 @@ pub(crate) fn newest(
         search.first(start).map(|(_, function)| function)
     };
     if agent.is_restorer(return_address) {
-        let frame = interrupted::at(cfa);
-        return interrupted::function(agent, frame).or_else(|| together(frame.sp));
+        return interrupted::function(agent, cfa).or_else(|| together(interrupted::at(cfa).sp));
     }
     if cfa < lo || cfa >= hi || found.link == 0 {
         return together(cfa);

@@ -25,13 +25,15 @@ pub(crate) fn at(cfa: u64) -> Frame {
     const RIP: u64 = REGISTERS + 16 * 8;
     // SAFETY: the frame is a signal handler's, as its return address says, and the kernel has put a struct ucontext
     // where a caller's frame would be (struct rt_sigframe).
-    let register = |offset: u64| unsafe { *((cfa + offset) as *const u64) };
+    // Two words side by side would be copied by a vector register, if they were not read one by one.
+    let register = |offset: u64| unsafe { ((cfa + offset) as *const u64).read_volatile() };
     Frame { pc: register(RIP), sp: register(RSP), base: register(RBP) }
 }
 
-/// Returns the function that the signal has interrupted, if the program counter shows it: one that needs no cell, or one
-/// that is just being entered or left.
-pub(crate) fn function(agent: &Agent, frame: Frame) -> Option<u32> {
+/// Returns the function that was interrupted by a signal handler whose frame has this CFA, if the program counter shows
+/// it: one that needs no cell, or one that is just being entered or left.
+pub(crate) fn function(agent: &Agent, cfa: u64) -> Option<u32> {
+    let mut frame = at(cfa);
     let library = libraries::with_arena(frame.pc).or_else(|| libraries::with_return(frame.pc));
     let module = library.unwrap_or(&agent.program);
     if module.is_exit_jump(frame.pc) {
@@ -40,12 +42,12 @@ pub(crate) fn function(agent: &Agent, frame: Frame) -> Option<u32> {
     if let Some(number) = module.running_at(frame.pc) {
         return Some(number);
     }
-    let cfa = call_of(frame)?;
+    let cfa = call_of(&mut frame)?;
     in_call(agent, cfa)
 }
 
 /// Returns the CFA of the call or return for which the agent's code runs, if it runs for one.
-fn call_of(mut frame: Frame) -> Option<u64> {
+fn call_of(frame: &mut Frame) -> Option<u64> {
     /// More frames than a slow path has.
     const MOST: u32 = 64;
     let mut is_suspended = false;
@@ -54,7 +56,7 @@ fn call_of(mut frame: Frame) -> Option<u64> {
             return None;
         }
         let is_gate = gate::contains(frame.pc);
-        let cfa = own_frames::leave(&mut frame, is_suspended)?;
+        let cfa = own_frames::leave(frame, is_suspended)?;
         if is_gate {
             return Some(cfa);
         }

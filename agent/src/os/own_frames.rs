@@ -11,7 +11,6 @@ const RBP: u64 = 6;
 const RSP: u64 = 7;
 
 /// The registers of a frame that lead to its caller.
-#[derive(Clone, Copy)]
 pub(crate) struct Frame {
     /// The next instruction.
     pub(crate) pc: u64,
