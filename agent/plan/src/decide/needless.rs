@@ -73,8 +73,12 @@ pub(crate) fn is_leaf(facts: &FunctionFlow) -> bool {
 /// Returns whether control leaves the function only by its return and by direct calls.
 fn calls_directly(image: &Image, flow: &Flow, hook: &Hook) -> bool {
     let facts = &flow.functions[hook.function];
+    let function = &image.functions[hook.function];
     let ordinary = !facts.table_loops && !facts.odd_return;
-    facts.calls_directly && ordinary && !returns_otherwise(&image.functions[hook.function])
+    // Where a jump out of a signal handler leaves a stack of the handler's own, the handler's cell leads to the frames that
+    // the signal has interrupted. (A leaf cannot jump.)
+    let may_leave_signal_stack = image.facts.signal_stacks && flow.is_taken(function.address);
+    facts.calls_directly && ordinary && !returns_otherwise(function) && !may_leave_signal_stack
 }
 
 /// Returns whether the callers of a function may do without cells as far as this function is concerned: it has a cell, or
