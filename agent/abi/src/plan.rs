@@ -233,7 +233,8 @@ pub struct TailRecord {
     pub callee: u32,
     /// Arena offset of the jump's thunk.
     pub again: u32,
-    /// Arena offset of the called function's thunk.
+    /// Arena offset of the called function's thunk, where the call is counted if the slot cannot be used. If the function
+    /// that jumps has no cell, that of the called function's body, and the call is lost.
     pub thunk: u32,
 }
 

@@ -384,5 +384,8 @@ fn slot_of_tail(agent: &Agent, record: &TailRecord, base: u64) -> u64 {
     let slot = |block| slots::slot(block, record.slot);
     let take = |block| slots::take(agent, block, record.callee, slot(block), SITE | record.site);
     let ready = failure::guarded(|| threads::block(agent).is_some_and(take)).unwrap_or(false);
+    if !ready && record.thunk == agent.function(record.callee).body && !agent.counts_nowhere {
+        agent.region.lost_calls().fetch_add(1, Ordering::Relaxed);
+    }
     base.wrapping_add(if ready { record.again } else { record.thunk }.into())
 }

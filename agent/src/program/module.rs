@@ -154,8 +154,8 @@ impl Module {
     pub(crate) fn running_at(&self, pc: u64) -> Option<u32> {
         let pc = if self.in_copies(pc) { self.original(pc) } else { self.behind_jumps(pc) };
         let at = pc.wrapping_sub(self.arena_lo);
-        if pc >= self.arena_lo && at < u64::from(self.tail_code) {
-            return self.thunk_at(pc, at);
+        if pc >= self.arena_lo && pc < self.arena_hi {
+            return if at < u64::from(self.tail_code) { self.thunk_at(pc, at) } else { self.tail_at(pc) };
         }
         let address = pc.wrapping_sub(self.bias);
         let number = self.functions.partition_point(|record| record.entry <= address).checked_sub(1)?;
@@ -179,6 +179,23 @@ impl Module {
         };
         let record = self.functions.get(number)?;
         (shown || record.flags & NEEDS_NO_CELL != 0).then_some(self.first + number as u32)
+    }
+
+    /// The same for an address in the thunks of tail calls: the function that is called, if it needs no cell.
+    fn tail_at(&self, pc: u64) -> Option<u32> {
+        /// Bytes of the thunk of such a function, at most.
+        const LONGEST: u64 = 64;
+        let offset = pc.wrapping_sub(self.base);
+        let index = self.tails.partition_point(|tail| u64::from(tail.again) <= offset).checked_sub(1)?;
+        let tail = self.tails.get(index)?;
+        if offset - u64::from(tail.again) < LONGEST { self.called_by(index) } else { None }
+    }
+
+    /// Returns the function that the tail call with this index calls, if it needs no cell.
+    pub(crate) fn called_by(&self, index: usize) -> Option<u32> {
+        let callee = self.tails.get(index)?.callee;
+        let record = self.functions.get((callee.checked_sub(self.first)?) as usize)?;
+        (record.flags & NEEDS_NO_CELL != 0).then_some(callee)
     }
 
     /// Returns where control arrives from an address through the jumps of patches: a function's first bytes may be a short

@@ -3,7 +3,8 @@
 //! A call is charged to a frame if code that is not hooked makes it, or if the function jumps away. A *leaf* makes no
 //! call at all. A function whose calls all lead, directly, to functions that have cells or need none does not need one
 //! either: its own calls are known by their return addresses, and where one of the functions below it calls code that is
-//! not hooked, the newest of these functions has a cell, to which calls by that code are charged.
+//! not hooked, the newest of these functions has a cell, to which calls by that code are charged. The same holds if the
+//! function jumps to another one that needs no cell, by a jump that is counted by itself.
 
 use crate::decide::hook::Hook;
 use crate::decide::own_return::returns_otherwise;
@@ -23,7 +24,7 @@ pub(crate) fn cells(image: &Image, flow: &Flow, hooks: &[Hook], through_agent: &
     for (hook, number) in hooks.iter().zip(0..) {
         number_of[hook.function] = number;
     }
-    let mut direct: Vec<bool> = hooks.iter().map(|hook| calls_directly(image, flow, hook)).collect();
+    let mut direct: Vec<bool> = hooks.iter().map(|hook| leaves_directly(image, flow, hook)).collect();
     for &pad in &image.landing_pads {
         // An exception leads to a part of the function to which no branch of it does.
         if let Some(part) = image.function_at(pad)
@@ -40,19 +41,42 @@ pub(crate) fn cells(image: &Image, flow: &Flow, hooks: &[Hook], through_agent: &
             may_be_called(image, flow, hook) && through_agent.iter().all(|f| f.number != number)
         })
         .collect();
-    for branch in flow.branches().iter().filter(|branch| branch.kind == BranchKind::Call) {
-        let Some(direct) =
-            direct.get_mut(number_of[branch.function as usize] as usize).filter(|direct| **direct)
-        else {
-            continue;
-        };
-        let callee =
-            image.function_at(branch.target).filter(|&i| image.functions[i].address == branch.target);
-        let callee = callee.and_then(|i| may_be_called.get(number_of[i] as usize));
-        *direct = callee == Some(&true);
-    }
     for f in through_agent {
         direct[f.number] = false;
+    }
+    // The jumps out of functions, by the numbers of both.
+    let mut jumps = Vec::new();
+    for branch in flow.branches() {
+        let caller = number_of[branch.function as usize] as usize;
+        if !direct.get(caller).is_some_and(|direct| *direct) {
+            continue;
+        }
+        let f = &image.functions[branch.function as usize];
+        if branch.kind != BranchKind::Call && (f.address..f.address + f.size).contains(&branch.target) {
+            continue;
+        }
+        let callee =
+            image.function_at(branch.target).filter(|&i| image.functions[i].address == branch.target);
+        let callee = callee.map(|i| number_of[i] as usize);
+        let callee = callee.filter(|&callee| may_be_called.get(callee) == Some(&true));
+        direct[caller] = match callee {
+            Some(callee) if branch.kind != BranchKind::Call => {
+                jumps.push((caller, callee));
+                hooks[caller].redirects(flow, *branch).is_some()
+            }
+            callee => callee.is_some(),
+        };
+    }
+    loop {
+        let before = jumps.len();
+        jumps.retain(|&(caller, callee)| {
+            let stays = direct[callee] || needless[callee];
+            direct[caller] &= stays;
+            stays
+        });
+        if jumps.len() == before {
+            break;
+        }
     }
     for (needless, direct) in needless.iter_mut().zip(direct) {
         *needless |= direct;
@@ -70,15 +94,15 @@ pub(crate) fn is_leaf(facts: &FunctionFlow) -> bool {
     facts.leaf && !facts.table_loops && !facts.odd_return
 }
 
-/// Returns whether control leaves the function only by its return and by direct calls.
-fn calls_directly(image: &Image, flow: &Flow, hook: &Hook) -> bool {
+/// Returns whether control leaves the function only by its return, direct calls and direct jumps.
+fn leaves_directly(image: &Image, flow: &Flow, hook: &Hook) -> bool {
     let facts = &flow.functions[hook.function];
     let function = &image.functions[hook.function];
     let ordinary = !facts.table_loops && !facts.odd_return;
     // Where a jump out of a signal handler leaves a stack of the handler's own, the handler's cell leads to the frames that
     // the signal has interrupted. (A leaf cannot jump.)
     let may_leave_signal_stack = image.facts.signal_stacks && flow.is_taken(function.address);
-    facts.calls_directly && ordinary && !returns_otherwise(function) && !may_leave_signal_stack
+    facts.leaves_directly && ordinary && !returns_otherwise(function) && !may_leave_signal_stack
 }
 
 /// Returns whether the callers of a function may do without cells as far as this function is concerned: it has a cell, or

@@ -76,7 +76,8 @@ fn write_one(
         slot: home.offset,
         callee: tail.callee,
         again: at as u32,
-        thunk: thunk as u32,
+        // The callee's thunk would not know the function that jumped.
+        thunk: if tail.has_cell { thunk as u32 } else { callee.body },
     });
     e.out.owners.push((at as u32, tail.callee));
     if !tail.relocated && !layout.is_copied(tail.branch.function as usize) {

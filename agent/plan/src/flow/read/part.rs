@@ -28,12 +28,17 @@ fn stays(instruction: &Instruction, control: FlowControl, lo: u64, hi: u64) -> b
     }
 }
 
-/// Returns whether the instruction is a direct call of a function: of one outside of `lo..hi`, or of the one that begins
-/// at `lo`.
-fn calls_function(instruction: &Instruction, control: FlowControl, lo: u64, hi: u64) -> bool {
-    control == FlowControl::Call && instruction.code() == Code::Call_rel32_64 && {
-        let target = instruction.near_branch_target();
-        target == lo || !(lo..hi).contains(&target)
+/// Returns whether the instruction is a direct jump out of `lo..hi`, or a direct call of a function: of one outside of it,
+/// or of the one that begins at `lo`.
+fn leaves_directly(instruction: &Instruction, control: FlowControl, lo: u64, hi: u64) -> bool {
+    if instruction.op0_kind() != OpKind::NearBranch64 {
+        return false;
+    }
+    let target = instruction.near_branch_target();
+    match control {
+        FlowControl::Call => target == lo || !(lo..hi).contains(&target),
+        FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => true,
+        _ => false,
     }
 }
 
@@ -159,7 +164,7 @@ impl Part {
         // Control that runs on beyond the function's end continues in another function.
         let falls_through = !matches!(last, Class::Jump | Class::Return);
         flow.leaf &= !flow.undecodable && !falls_through;
-        flow.calls_directly &= !flow.undecodable && !falls_through;
+        flow.leaves_directly &= !flow.undecodable && !falls_through;
         flow.runs_on = falls_through && last != Class::Call;
         flow.ends_in_call = last == Class::Call;
         let reads_rax = scan.reads_rax;
@@ -284,10 +289,9 @@ impl Part {
         let is_inside = (seen.lo..seen.hi).contains(&target);
         if kind == BranchKind::Call {
             seen.flow.leaf = false;
-            seen.flow.calls_directly &= !is_inside || target == seen.lo;
+            seen.flow.leaves_directly &= !is_inside || target == seen.lo;
         } else {
             seen.flow.leaf &= is_inside;
-            seen.flow.calls_directly &= is_inside;
         }
         if !is_inside || target - seen.lo < NEAR {
             let (function, passes_r10) = (seen.index, seen.scan.passes_r10);
@@ -313,7 +317,7 @@ impl Part {
         seen.flow.head.look(instruction, seen.hook);
         if !stays(instruction, control, seen.lo, seen.hi) {
             seen.flow.leaf = false;
-            seen.flow.calls_directly &= calls_function(instruction, control, seen.lo, seen.hi);
+            seen.flow.leaves_directly &= leaves_directly(instruction, control, seen.lo, seen.hi);
         }
         seen.watch.look(instruction, control);
         seen.flow.odd_return |= instruction.code() == Code::Retnq_imm16;
