@@ -33,4 +33,4 @@ pub use names::{
 };
 
 /// Version of all layouts in this crate. Every change of a layout raises it.
-pub const VERSION: u32 = 21;
+pub const VERSION: u32 = 22;

@@ -236,6 +236,11 @@ pub struct TailRecord {
     /// Arena offset of the called function's thunk, where the call is counted if the slot cannot be used. If the function
     /// that jumps has no cell, that of the called function's body, and the call is lost.
     pub thunk: u32,
+    /// Arena offset of the stub that leads from the jump's thunk to the slow path. Stubs and thunks are in the order of the
+    /// records.
+    pub stub: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 /// Flag: calls of the function get no shadow stack cell, because the function is setjmp or similar, reads its own

@@ -181,21 +181,24 @@ impl Module {
         (shown || record.flags & NEEDS_NO_CELL != 0).then_some(self.first + number as u32)
     }
 
-    /// The same for an address in the thunks of tail calls: the function that is called, if it needs no cell.
+    /// The same for an address in the thunks and stubs of tail calls: the function that is called, if it needs no cell.
     fn tail_at(&self, pc: u64) -> Option<u32> {
-        /// Bytes of the thunk of such a function, at most.
-        const LONGEST: u64 = 64;
+        /// Bytes of the thunk of such a function, and of a stub, at most.
+        const THUNK: u64 = 64;
+        const STUB: u64 = 24;
         let offset = pc.wrapping_sub(self.base);
-        let index = self.tails.partition_point(|tail| u64::from(tail.again) <= offset).checked_sub(1)?;
-        let tail = self.tails.get(index)?;
-        if offset - u64::from(tail.again) < LONGEST { self.called_by(index) } else { None }
-    }
-
-    /// Returns the function that the tail call with this index calls, if it needs no cell.
-    pub(crate) fn called_by(&self, index: usize) -> Option<u32> {
-        let callee = self.tails.get(index)?.callee;
-        let record = self.functions.get((callee.checked_sub(self.first)?) as usize)?;
-        (record.flags & NEEDS_NO_CELL != 0).then_some(callee)
+        let thunk = |tail: &TailRecord| u64::from(tail.again);
+        let stub = |tail: &TailRecord| u64::from(tail.stub);
+        let before = |start: fn(&TailRecord) -> u64| self.tails.partition_point(|tail| start(tail) <= offset);
+        let tail = |before: usize| self.tails.get(before.checked_sub(1)?);
+        let is_thunk = |tail: &&TailRecord| offset - thunk(tail) < THUNK;
+        let is_stub = |tail: &&TailRecord| offset - stub(tail) < STUB;
+        let found = match tail(before(thunk)).filter(is_thunk) {
+            Some(tail) => tail,
+            None => tail(before(stub)).filter(is_stub)?,
+        };
+        let record = self.functions.get(found.callee.checked_sub(self.first)? as usize)?;
+        (record.flags & NEEDS_NO_CELL != 0).then_some(found.callee)
     }
 
     /// Returns where control arrives from an address through the jumps of patches: a function's first bytes may be a short

@@ -78,6 +78,8 @@ fn write_one(
         again: at as u32,
         // The callee's thunk would not know the function that jumped.
         thunk: if tail.has_cell { thunk as u32 } else { callee.body },
+        stub: miss as u32,
+        reserved: 0,
     });
     e.out.owners.push((at as u32, tail.callee));
     if !tail.relocated && !layout.is_copied(tail.branch.function as usize) {
