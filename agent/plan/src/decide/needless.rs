@@ -126,3 +126,85 @@ fn is_in_part_of_unknown_function(image: &Image, address: u64) -> bool {
         None => true,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::plan::Plan;
+    use crate::testing::{TEXT, image, plan_of};
+    use gprofinject_abi::plan::{ENTRY_ONLY, NEEDS_NO_CELL};
+    use gprofinject_image::ImageKind;
+
+    /// mov eax, edi; add eax, 1; nop; ret
+    const LEAF: &[u8] = &[0x89, 0xf8, 0x83, 0xc0, 1, 0x90, 0xc3];
+    /// mov eax, edi; call *%rsi; nop; ret
+    const INDIRECT: &[u8] = &[0x89, 0xf8, 0x90, 0xff, 0xd6, 0x90, 0xc3];
+
+    /// Returns a function that begins at this offset and, after `mov eax, edi; push rbx`, branches to the function at
+    /// another offset, and then returns.
+    fn branches(opcode: u8, from: usize, to: usize) -> Vec<u8> {
+        let distance = to as i32 - (from + 8) as i32;
+        [&[0x89, 0xf8, 0x53, opcode], &distance.to_le_bytes()[..], &[0x5b, 0xc3]].concat()
+    }
+
+    /// Returns whether each function has a cell.
+    fn cells(plan: &Plan) -> Vec<bool> {
+        let has_cell = |flags| {
+            assert_eq!(flags & ENTRY_ONLY != 0, flags & NEEDS_NO_CELL != 0);
+            flags & ENTRY_ONLY == 0
+        };
+        plan.records.iter().map(|record| has_cell(record.flags)).collect()
+    }
+
+    /// Returns whether each of these functions has a cell, if the function with index `skip` is not hooked.
+    fn cells_of(parts: &[&[u8]], skip: Option<usize>) -> Vec<bool> {
+        let lengths: Vec<usize> = parts.iter().map(|part| part.len()).collect();
+        cells(&plan_of(&image(ImageKind::Pie, TEXT, &parts.concat(), &lengths), skip))
+    }
+
+    const CALL: u8 = 0xe8;
+    const JUMP: u8 = 0xe9;
+
+    #[test]
+    fn direct_calls_of_hooked_functions_need_no_cell() {
+        let caller = branches(CALL, LEAF.len(), 0);
+        assert_eq!(cells_of(&[LEAF, &caller], None), [false, false]);
+        // A function that has a cell may be called as well.
+        assert_eq!(cells_of(&[INDIRECT, &caller], None), [true, false]);
+        // One that is not hooked may not.
+        assert_eq!(cells_of(&[LEAF, &caller], Some(0)), [true]);
+        // Nor may the middle of one.
+        assert_eq!(cells_of(&[LEAF, &branches(CALL, LEAF.len(), 2)], None), [false, true]);
+        // A function may call itself, at its start.
+        assert_eq!(cells_of(&[&branches(CALL, 0, 0)], None), [false]);
+        assert_eq!(cells_of(&[&branches(CALL, 0, 2)], None), [true]);
+    }
+
+    #[test]
+    fn a_function_that_reads_its_return_address_needs_its_caller_to_have_a_cell() {
+        // mov rax, [rsp]; nop; ret
+        let odd = [0x48, 0x8b, 0x04, 0x24, 0x90, 0xc3];
+        let lengths = [odd.len(), 10];
+        let code = [&odd[..], &branches(CALL, odd.len(), 0)].concat();
+        let plan = plan_of(&image(ImageKind::Pie, TEXT, &code, &lengths), None);
+        assert_eq!(plan.records[0].flags & (ENTRY_ONLY | NEEDS_NO_CELL), ENTRY_ONLY);
+        assert_eq!(plan.records[1].flags & ENTRY_ONLY, 0);
+    }
+
+    #[test]
+    fn jumps_may_lead_to_functions_that_need_no_cell() {
+        let jumps = |from, to| {
+            let mut code = branches(JUMP, from, to);
+            code.truncate(8);
+            code
+        };
+        assert_eq!(cells_of(&[LEAF, &jumps(LEAF.len(), 0)], None), [false, false]);
+        assert_eq!(cells_of(&[INDIRECT, &jumps(INDIRECT.len(), 0)], None), [true, true]);
+        // Two functions that jump to each other, and one that jumps to a function that must have a cell.
+        assert_eq!(cells_of(&[&jumps(0, 8), &jumps(8, 0)], None), [false, false]);
+        let chain = [INDIRECT, &jumps(7, 0), &jumps(15, 7)];
+        assert_eq!(cells_of(&chain, None), [true, true, true]);
+        // jmp short
+        let short = [0x89, 0xf8, 0x90, 0x90, 0x90, 0x90, 0x90, 0xeb, 0xf0];
+        assert_eq!(cells_of(&[LEAF, &short], None), [false, true]);
+    }
+}
