@@ -28,9 +28,6 @@ pub struct Facts {
     /// Whether the code may find thread-local variables by TLS descriptors (`-mtls-dialect=gnu2`), which have a calling
     /// convention of their own.
     pub tls_descriptors: bool,
-    /// Whether signal handlers may run on a stack of their own: the program imports or defines `sigaltstack`, or may
-    /// contain it under no name.
-    pub signal_stacks: bool,
     pub profiling: Profiling,
     /// Whether calls of hooks are in [`crate::image::Image::removed`]. Then the hooks must be the C library's empty ones.
     pub hooks_removed: bool,

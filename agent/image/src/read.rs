@@ -15,9 +15,6 @@ const GO: &str = "Go";
 /// The number of bytes above which a second thread is worth its cost.
 const LARGE: usize = 1 << 20;
 
-/// The function that gives signal handlers a stack.
-const SIGNAL_STACK: &[u8] = b"sigaltstack";
-
 impl<'d> Image<'d> {
     /// Reads a program's file.
     ///
@@ -70,12 +67,6 @@ impl<'d> Image<'d> {
         let mut profiling = imports::read(elf);
         profiling.starts |= labels.profiler;
         let stubs = imports::stubs(elf, &ranges, &profiling);
-        let signal_stacks = imports::names(elf, SIGNAL_STACK)
-            || functions
-                .list
-                .iter()
-                .any(|function| function.names().any(|name| name.as_bytes() == SIGNAL_STACK))
-            || elf.needed().next().is_none() && !labels.complete;
         let code = |load: &elf::Load<'d>| Code { address: load.address, bytes: load.bytes.into() };
         let segment = |load: &elf::Load<'d>| Segment { address: load.address, bytes: load.bytes };
         Ok(Image {
@@ -104,7 +95,6 @@ impl<'d> Image<'d> {
                 build_id: notes.build_id,
                 text_relocations: pointers.in_code,
                 tls_descriptors: pointers.tls_descriptors,
-                signal_stacks,
                 profiling,
                 hooks_removed: false,
             },

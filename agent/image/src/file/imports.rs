@@ -34,14 +34,6 @@ impl Profiling {
     }
 }
 
-/// Returns whether the dynamic symbol table contains a name of at most [`NAME_MAX`] bytes.
-pub(crate) fn names(elf: &Elf<'_>, name: &[u8]) -> bool {
-    let names = elf.dynamic_value(elf::DT_STRTAB).and_then(|at| elf.rest_at(at));
-    names.is_some_and(|names| {
-        dynamic_symbols(elf).iter().any(|symbol| string(names, symbol.st_name.get(LE), NAME_MAX) == name)
-    })
-}
-
 /// The length above which a name is none of these.
 const NAME_MAX: usize = 32;
 

@@ -5,6 +5,11 @@
 //! either: its own calls are known by their return addresses, and where one of the functions below it calls code that is
 //! not hooked, the newest of these functions has a cell, to which calls by that code are charged. The same holds if the
 //! function jumps to another one that needs no cell, by a jump that is counted by itself.
+//!
+//! A function that code may call that is not hooked (a callback, a signal handler) keeps its cell all the same if a function
+//! with a cell can be reached from it. Its return is then the event from which the search for the caller of the next
+//! callback begins ([hot-path.md](../../../../docs/hot-path.md)), which would have to look at all of the stack in between
+//! otherwise; and a longjmp out of a signal handler finds the handler's frame.
 
 use crate::decide::hook::Hook;
 use crate::decide::own_return::returns_otherwise;
@@ -20,8 +25,8 @@ pub(crate) fn cells(image: &Image, flow: &Flow, hooks: &[Hook], through_agent: &
     if image.landing_pads.iter().any(|&pad| is_in_part_of_unknown_function(image, pad)) {
         return needless;
     }
-    let mut number_of = vec![u32::MAX; image.functions.len()];
-    for (hook, number) in hooks.iter().zip(0..) {
+    let mut number_of = vec![usize::MAX; image.functions.len()];
+    for (number, hook) in hooks.iter().enumerate() {
         number_of[hook.function] = number;
     }
     let mut direct: Vec<bool> = hooks.iter().map(|hook| leaves_directly(image, flow, hook)).collect();
@@ -29,59 +34,72 @@ pub(crate) fn cells(image: &Image, flow: &Flow, hooks: &[Hook], through_agent: &
         // An exception leads to a part of the function to which no branch of it does.
         if let Some(part) = image.function_at(pad)
             && let Some(owner) = image.parent(part)
-            && let Some(direct) = direct.get_mut(number_of[owner] as usize)
+            && let Some(direct) = direct.get_mut(number_of[owner])
         {
             *direct = false;
         }
     }
-    let may_be_called: Vec<bool> = hooks
-        .iter()
-        .enumerate()
-        .map(|(number, hook)| {
-            may_be_called(image, flow, hook) && through_agent.iter().all(|f| f.number != number)
-        })
-        .collect();
+    let mut may_be_called: Vec<bool> = hooks.iter().map(|hook| may_be_called(image, flow, hook)).collect();
     for f in through_agent {
-        direct[f.number] = false;
+        (direct[f.number], may_be_called[f.number]) = (false, false);
     }
-    // The jumps out of functions, by the numbers of both.
-    let mut jumps = Vec::new();
+    let mut open: Vec<bool> = hooks.iter().map(|hook| is_taken(image, flow, hook)).collect();
+    // The calls and the jumps out of functions, by the numbers of caller and callee. Branches are sorted by target.
+    let mut edges = Vec::new();
     for branch in flow.branches() {
-        let caller = number_of[branch.function as usize] as usize;
-        if !direct.get(caller).is_some_and(|direct| *direct) {
-            continue;
-        }
         let f = &image.functions[branch.function as usize];
-        if branch.kind != BranchKind::Call && (f.address..f.address + f.size).contains(&branch.target) {
+        let is_call = branch.kind == BranchKind::Call;
+        if !is_call && (f.address..f.address + f.size).contains(&branch.target) {
             continue;
         }
         let callee =
             image.function_at(branch.target).filter(|&i| image.functions[i].address == branch.target);
-        let callee = callee.map(|i| number_of[i] as usize);
-        let callee = callee.filter(|&callee| may_be_called.get(callee) == Some(&true));
-        direct[caller] = match callee {
-            Some(callee) if branch.kind != BranchKind::Call => {
-                jumps.push((caller, callee));
-                hooks[caller].redirects(flow, *branch).is_some()
-            }
-            callee => callee.is_some(),
+        let callee = callee.map(|i| number_of[i]).filter(|&callee| callee < hooks.len());
+        let Some(caller) = hooks.get(number_of[image.owner(branch.function as usize)]) else {
+            callee.into_iter().for_each(|callee| open[callee] = true);
+            continue;
         };
-    }
-    loop {
-        let before = jumps.len();
-        jumps.retain(|&(caller, callee)| {
-            let stays = direct[callee] || needless[callee];
-            direct[caller] &= stays;
-            stays
-        });
-        if jumps.len() == before {
-            break;
+        let caller = (number_of[caller.function], caller);
+        if !direct[caller.0] {
+            continue;
+        }
+        match callee.filter(|&callee| may_be_called[callee]) {
+            Some(callee) if is_call || caller.1.redirects(flow, *branch).is_some() => {
+                edges.push(Edge { callee, caller: caller.0, is_call });
+            }
+            _ => direct[caller.0] = false,
         }
     }
-    for (needless, direct) in needless.iter_mut().zip(direct) {
-        *needless |= direct;
+    // Below a *quiet* function, no function has a cell.
+    let mut quiet: Vec<bool> = direct.iter().zip(&needless).map(|(direct, leaf)| *direct || *leaf).collect();
+    spread(&edges, &mut quiet, |_| true);
+    for (number, direct) in direct.iter_mut().enumerate() {
+        *direct &= quiet[number] || !open[number];
+        needless[number] |= *direct;
     }
+    spread(&edges, &mut needless, |edge| !edge.is_call);
     needless
+}
+
+/// A direct call, or a jump out of a function, between hooks with these numbers.
+struct Edge {
+    callee: usize,
+    caller: usize,
+    is_call: bool,
+}
+
+/// Takes a property from each function that has it and from which one of these edges leads to a function that does not.
+/// Edges are sorted by callee.
+fn spread(edges: &[Edge], has: &mut [bool], counts: impl Fn(&Edge) -> bool) {
+    let mut lacking: Vec<usize> = (0..has.len()).filter(|&number| !has[number]).collect();
+    while let Some(callee) = lacking.pop() {
+        let first = edges.partition_point(|edge| edge.callee < callee);
+        for edge in edges[first..].iter().take_while(|edge| edge.callee == callee) {
+            if counts(edge) && std::mem::replace(&mut has[edge.caller], false) {
+                lacking.push(edge.caller);
+            }
+        }
+    }
 }
 
 /// Returns for each hook whether the function is a leaf that returns in the ordinary way.
@@ -99,10 +117,7 @@ fn leaves_directly(image: &Image, flow: &Flow, hook: &Hook) -> bool {
     let facts = &flow.functions[hook.function];
     let function = &image.functions[hook.function];
     let ordinary = !facts.table_loops && !facts.odd_return;
-    // Where a jump out of a signal handler leaves a stack of the handler's own, the handler's cell leads to the frames that
-    // the signal has interrupted. (A leaf cannot jump.)
-    let may_leave_signal_stack = image.facts.signal_stacks && flow.is_taken(function.address);
-    facts.leaves_directly && ordinary && !returns_otherwise(function) && !may_leave_signal_stack
+    facts.leaves_directly && ordinary && !returns_otherwise(function)
 }
 
 /// Returns whether the callers of a function may do without cells as far as this function is concerned: it has a cell, or
@@ -117,6 +132,11 @@ fn may_be_called(image: &Image, flow: &Flow, hook: &Hook) -> bool {
     };
     let facts = &flow.functions[hook.function];
     is_known && !facts.odd_return && !returns_otherwise(&image.functions[hook.function])
+}
+
+/// Returns whether the function's address is taken, or exported.
+fn is_taken(image: &Image, flow: &Flow, hook: &Hook) -> bool {
+    flow.is_taken(image.functions[hook.function].address) || flow.is_taken(hook.at)
 }
 
 /// Returns whether an address is in a part of some function, but it is not known of which.
