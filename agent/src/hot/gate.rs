@@ -472,34 +472,4 @@ unsafe extern "C" {
     pub(crate) fn gpi_library_window();
     pub(crate) fn gpi_library_exit();
     pub(crate) fn gpi_library_tail();
-    // Places in the gates of tail calls, and the addresses after all gates.
-    fn gpi_tail_called();
-    fn gpi_library_tail_called();
-    fn gpi_end();
-    fn gpi_library_end();
-}
-
-/// Returns whether an address lies in a part of the gates.
-fn is_in(pc: u64, first: unsafe extern "C" fn(), end: unsafe extern "C" fn()) -> bool {
-    pc >= first as usize as u64 && pc < end as usize as u64
-}
-
-/// Returns whether an address lies in a gate.
-pub(crate) fn contains(pc: u64) -> bool {
-    is_in(pc, gpi_miss, gpi_end) || is_library(pc)
-}
-
-/// Returns whether an address lies in a gate for functions of libraries.
-pub(crate) fn is_library(pc: u64) -> bool {
-    is_in(pc, gpi_library_miss, gpi_library_end)
-}
-
-/// Returns whether an address lies in a gate for tail calls.
-pub(crate) fn is_tail(pc: u64) -> bool {
-    is_in(pc, gpi_tail, gpi_exit) || is_in(pc, gpi_library_tail, gpi_library_exit)
-}
-
-/// Returns whether an address in a gate for tail calls lies after the call of the code that assigns the slot.
-pub(crate) fn is_tail_called(pc: u64) -> bool {
-    is_in(pc, gpi_tail_called, gpi_exit) || is_in(pc, gpi_library_tail_called, gpi_library_exit)
 }

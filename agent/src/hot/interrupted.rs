@@ -9,7 +9,7 @@
 #![allow(unsafe_code, reason = "the kernel's description of an interrupted thread is read")]
 
 use crate::hot::cells::existing;
-use crate::hot::gate;
+use crate::hot::gate_code;
 use crate::os::own_frames::{self, Frame};
 use crate::program::agent::Agent;
 use crate::program::libraries;
@@ -49,7 +49,7 @@ pub(crate) fn function(agent: &Agent, handler: u64) -> Option<u32> {
         return Some(number);
     }
     let (gate, cfa) = call_of(&mut frame)?;
-    if gate::is_tail(gate.pc) { jumped_to(agent, handler, &gate, cfa) } else { in_call(agent, cfa) }
+    if gate_code::is_tail(gate.pc) { jumped_to(agent, handler, &gate, cfa) } else { in_call(agent, cfa) }
 }
 
 /// Returns the function to which a jump leads that is counted for the first time, if it needs no cell. `gate` is the frame
@@ -59,7 +59,7 @@ fn jumped_to(agent: &Agent, handler: u64, gate: &Frame, cfa: u64) -> Option<u32>
     let rax = register(handler, RAX);
     // The gate has the index of the jump in rax, then also in its frame, and afterwards the address at which the thunk
     // continues in rax, then also in the place from which it loads the address at its end.
-    let index = match (is_suspended, gate::is_tail_called(gate.pc)) {
+    let index = match (is_suspended, gate_code::is_tail_called(gate.pc)) {
         // SAFETY: `save_registers!` has saved rax there.
         (true, _) => unsafe { *((gate.base - 8) as *const u32) },
         (false, false) => rax as u32,
@@ -72,7 +72,7 @@ fn jumped_to(agent: &Agent, handler: u64, gate: &Frame, cfa: u64) -> Option<u32>
             return running(rax).or_else(|| running(unsafe { *((cfa - 32) as *const u64) }));
         }
     };
-    let is_library = gate::is_library(gate.pc);
+    let is_library = gate_code::is_library(gate.pc);
     let callee =
         if is_library { libraries::tail(index) } else { agent.program.tails.get(index as usize)? }.callee;
     (agent.function(callee).flags & NEEDS_NO_CELL != 0).then_some(callee)
@@ -90,7 +90,7 @@ fn call_of(frame: &mut Frame) -> Option<(Frame, u64)> {
         }
         let (pc, sp, base) = (frame.pc, frame.sp, frame.base);
         let cfa = own_frames::leave(frame, is_suspended)?;
-        if gate::contains(pc) {
+        if gate_code::contains(pc) {
             return Some((Frame { pc, sp, base }, cfa));
         }
         is_suspended = true;

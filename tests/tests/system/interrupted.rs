@@ -125,7 +125,8 @@ fn each_instruction_belongs_to_its_function() {
             for at in numbers(&said, "at: ") {
                 *least.entry(name(address_of_leaf + at[0])).or_default() += at[1];
             }
-            assert!(least.len() > 3, "{what}");
+            // Functions whose blocks are counted run in copies.
+            assert!(least.len() > 3 || options[0] == "--count", "{what}");
             for (name, least) in least {
                 assert!(charged.get(name).is_some_and(|&count| count >= least), "{name} {least} {what}");
             }
