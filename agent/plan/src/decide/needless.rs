@@ -159,11 +159,11 @@ mod tests {
     /// mov eax, edi; call *%rsi; nop; ret
     const INDIRECT: &[u8] = &[0x89, 0xf8, 0x90, 0xff, 0xd6, 0x90, 0xc3];
 
-    /// Returns a function that begins at this offset and, after `mov eax, edi; push rbx`, branches to the function at
+    /// Returns a function that begins at this offset and, after `mov eax, edi; push rbx` and two nops, branches to the function at
     /// another offset, and then returns.
     fn branches(opcode: u8, from: usize, to: usize) -> Vec<u8> {
-        let distance = to as i32 - (from + 8) as i32;
-        [&[0x89, 0xf8, 0x53, opcode], &distance.to_le_bytes()[..], &[0x5b, 0xc3]].concat()
+        let distance = to as i32 - (from + 10) as i32;
+        [&[0x89, 0xf8, 0x53, 0x90, 0x90, opcode], &distance.to_le_bytes()[..], &[0x5b, 0xc3]].concat()
     }
 
     /// Returns whether each function has a cell.
@@ -175,10 +175,19 @@ mod tests {
         plan.records.iter().map(|record| has_cell(record.flags)).collect()
     }
 
-    /// Returns whether each of these functions has a cell, if the function with index `skip` is not hooked.
-    fn cells_of(parts: &[&[u8]], skip: Option<usize>) -> Vec<bool> {
+    /// Returns whether each of these functions has a cell, if the function with index `skip` is not hooked, and the address
+    /// of the one with index `taken` is taken.
+    fn cells_with(parts: &[&[u8]], skip: Option<usize>, taken: Option<usize>) -> Vec<bool> {
         let lengths: Vec<usize> = parts.iter().map(|part| part.len()).collect();
-        cells(&plan_of(&image(ImageKind::Pie, TEXT, &parts.concat(), &lengths), skip))
+        let code = parts.concat();
+        let mut image = image(ImageKind::Pie, TEXT, &code, &lengths);
+        let addresses = std::mem::take(&mut image.code_pointers);
+        image.code_pointers.extend(taken.map(|i| addresses[i]));
+        cells(&plan_of(&image, skip))
+    }
+
+    fn cells_of(parts: &[&[u8]], skip: Option<usize>) -> Vec<bool> {
+        cells_with(parts, skip, None)
     }
 
     const CALL: u8 = 0xe8;
@@ -200,10 +209,23 @@ mod tests {
     }
 
     #[test]
+    fn functions_that_unhooked_code_may_call_need_cells_if_one_below_them_does() {
+        let (first, second) = (INDIRECT.len(), INDIRECT.len() + 12);
+        let chain = [INDIRECT, &branches(CALL, first, 0), &branches(CALL, second, first)];
+        assert_eq!(cells_with(&chain, None, None), [true, false, false]);
+        assert_eq!(cells_with(&chain, None, Some(2)), [true, false, true]);
+        assert_eq!(cells_with(&chain, None, Some(1)), [true, true, false]);
+        // A function that is not hooked may call the second one.
+        assert_eq!(cells_with(&chain, Some(2), None), [true, true]);
+        let chain = [LEAF, &branches(CALL, LEAF.len(), 0)];
+        assert_eq!(cells_with(&chain, None, Some(1)), [false, false]);
+    }
+
+    #[test]
     fn a_function_that_reads_its_return_address_needs_its_caller_to_have_a_cell() {
         // mov rax, [rsp]; nop; ret
         let odd = [0x48, 0x8b, 0x04, 0x24, 0x90, 0xc3];
-        let lengths = [odd.len(), 10];
+        let lengths = [odd.len(), 12];
         let code = [&odd[..], &branches(CALL, odd.len(), 0)].concat();
         let plan = plan_of(&image(ImageKind::Pie, TEXT, &code, &lengths), None);
         assert_eq!(plan.records[0].flags & (ENTRY_ONLY | NEEDS_NO_CELL), ENTRY_ONLY);
@@ -214,14 +236,14 @@ mod tests {
     fn jumps_may_lead_to_functions_that_need_no_cell() {
         let jumps = |from, to| {
             let mut code = branches(JUMP, from, to);
-            code.truncate(8);
+            code.truncate(10);
             code
         };
         assert_eq!(cells_of(&[LEAF, &jumps(LEAF.len(), 0)], None), [false, false]);
         assert_eq!(cells_of(&[INDIRECT, &jumps(INDIRECT.len(), 0)], None), [true, true]);
         // Two functions that jump to each other, and one that jumps to a function that must have a cell.
-        assert_eq!(cells_of(&[&jumps(0, 8), &jumps(8, 0)], None), [false, false]);
-        let chain = [INDIRECT, &jumps(7, 0), &jumps(15, 7)];
+        assert_eq!(cells_of(&[&jumps(0, 10), &jumps(10, 0)], None), [false, false]);
+        let chain = [INDIRECT, &jumps(7, 0), &jumps(17, 7)];
         assert_eq!(cells_of(&chain, None), [true, true, true]);
         // jmp short
         let short = [0x89, 0xf8, 0x90, 0x90, 0x90, 0x90, 0x90, 0xeb, 0xf0];
