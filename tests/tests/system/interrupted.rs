@@ -117,7 +117,7 @@ fn each_instruction_belongs_to_its_function() {
             assert_eq!(charged.values().sum::<u64>(), numbers(&said, "steps: ")[0][0], "{what}");
             let is_stepped = |name: &&str| STEPPED.contains(name);
             if !flags.contains(&"-static") {
-                assert!(charged.keys().all(|name| is_stepped(name)), "{what}");
+                assert!(charged.keys().all(is_stepped), "{what}");
             }
             assert!(!["around", "run", "main", "handler", "count"].iter().any(|name| charged.contains_key(name)), "{what}");
             // In the function's own text, there is no doubt.
