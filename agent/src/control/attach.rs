@@ -8,6 +8,7 @@ use crate::control::birth;
 use crate::control::own;
 use crate::hot::cells;
 use crate::hot::timers;
+use crate::hot::times;
 use crate::os::files;
 use crate::os::initial::{AT_BASE, Start};
 use crate::os::kernel;
@@ -141,6 +142,8 @@ fn pause(agent: &Agent) -> Result<(), i32> {
     timers::stop(agent);
     let libraries = pauses::unpatch_all();
     text::unpatch(&agent.program)?;
+    // Calls that are open now take no time until the hooks are resumed.
+    times::clock::stop();
     libraries
 }
 
@@ -149,6 +152,7 @@ fn resume(agent: &Agent) -> Result<(), i32> {
     pauses::check_settled()?;
     text::patch_again(&agent.program)?;
     let libraries = pauses::patch_all();
+    times::calls::go_on();
     timers::start_again(agent);
     libraries
 }

@@ -7,6 +7,7 @@
 #![allow(unsafe_code, reason = "functions of the C library are defined; a region file is mapped")]
 
 use crate::hot::threads;
+use crate::hot::times;
 use crate::os::files;
 use crate::os::kernel;
 use crate::os::lookup;
@@ -38,7 +39,10 @@ pub(crate) fn prepare(dynamic_linker: u64) {
 /// The first code of the agent that runs in a forked child.
 pub(crate) extern "C" fn begin() {
     let parent = Agent::get();
-    if parent.is_set_up && failure::guarded(|| begin_counting(parent)).is_none() {
+    let before = times::clock::now();
+    let begun = !parent.is_set_up || failure::guarded(|| begin_counting(parent)).is_some();
+    times::calls::leave_out_since(before);
+    if !begun {
         // No event of this process may be counted in the parent's file.
         threads::lose(parent);
         parent.region.lost_children().fetch_add(1, Ordering::Relaxed);
@@ -141,6 +145,10 @@ fn map_header(fd: i32, parent: &Agent) -> Option<RegionRef> {
             state: State::SettingUp.code(),
             pid: task::getpid(),
             bias: parent.program.bias,
+            inside_256: parent.region.inside_256().load(Ordering::Relaxed),
+            outside_256: parent.region.outside_256().load(Ordering::Relaxed),
+            spread_256: parent.region.spread_256().load(Ordering::Relaxed),
+            clock_at_start: parent.region.clock_at_start().load(Ordering::Relaxed),
             agent_lo: parent.region.agent_lo().load(Ordering::Relaxed),
             agent_hi: parent.region.agent_hi().load(Ordering::Relaxed),
             frida_patched: parent.region.frida_patched().load(Ordering::Relaxed),

@@ -7,6 +7,7 @@
 //! executed unchanged.
 #![allow(unsafe_code, reason = "the C library's text is patched, and the strings of execve are read")]
 
+use crate::hot::times;
 use crate::os::files;
 use crate::os::kernel;
 use crate::os::lookup;
@@ -105,6 +106,7 @@ pub(crate) unsafe extern "C" fn environment(
     given: *const *const u8,
     room: *mut Room,
 ) -> *const *const u8 {
+    times::calls::end_process();
     // SAFETY: the C library's caller has passed what execve demands. The stub has reserved the room, which no other
     // code uses.
     let followed = failure::guarded(|| unsafe { followed(folder, path, given, &mut *room) });

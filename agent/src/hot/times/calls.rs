@@ -3,6 +3,8 @@
 use crate::hot::thread_blocks;
 use crate::hot::times::open::{close, push};
 use crate::hot::times::{area, chains, clock, nodes, threads};
+use crate::os::kernel;
+use crate::os::task;
 use crate::program::agent::Agent;
 use crate::program::failure;
 use core::sync::atomic::Ordering;
@@ -66,9 +68,10 @@ fn end_earlier(times: TimesRef, top: OpenCallRef, arc: u64, cfa: u64, now: u64) 
     top
 }
 
-/// The call in the frame with this CFA has ended at `now`, or just now if that is 0.
+/// The call in the frame with this CFA has ended at `now`, or just now if that is 0 or the clock is stopped.
 pub(crate) extern "C" fn end(cfa: u64, now: u64) {
-    let now = if now == 0 { clock::now() } else { now };
+    let is_stopped = clock::STOPPED_AT.load(Ordering::Relaxed) != 0;
+    let now = if now == 0 || is_stopped { clock::now() } else { now };
     let opened = failure::guarded(|| {
         let agent = Agent::get();
         let block = thread_blocks::current(agent)?;
@@ -96,5 +99,35 @@ pub(crate) fn leave(to: u64) {
         let now = clock::now();
         chains::leave(block, to, now.wrapping_sub(times.paused().load(Ordering::Relaxed)));
         times.paused().fetch_add(clock::now().wrapping_sub(now), Ordering::Relaxed);
+    }
+}
+
+/// Leaves out what has passed since a time by the clock, or since the thread began to be measured if that was later, because
+/// it was the agent's.
+pub(crate) fn leave_out_since(before: u64) {
+    let agent = Agent::get();
+    let Some(block) = thread_blocks::current(agent).filter(|_| agent.orders.times_bytes != 0) else { return };
+    let times = block.times();
+    if times.top().load(Ordering::Relaxed) != 0 {
+        let paused = times.paused().load(Ordering::Relaxed);
+        let since = before.max(times.first().load(Ordering::Relaxed).wrapping_add(paused));
+        times.paused().fetch_add(clock::now().saturating_sub(since), Ordering::Relaxed);
+    }
+}
+
+/// Lets the clock of all threads run again, without the time for which it stood still. All threads are stopped.
+pub(crate) fn go_on() {
+    let stood = clock::go_on();
+    for block in thread_blocks::all(Agent::get()) {
+        block.times().paused().fetch_add(stood, Ordering::Relaxed);
+    }
+}
+
+/// The process is about to execute another program: its open calls end now. If the execution fails, later calls show that.
+pub(crate) fn end_process() {
+    let agent = Agent::get();
+    // A child of vfork executes a program in its parent's memory.
+    if agent.orders.times_bytes != 0 && !kernel::is_frozen() && task::getpid() == agent.pid {
+        agent.region.clock_at_end().store(clock::now(), Ordering::Relaxed);
     }
 }

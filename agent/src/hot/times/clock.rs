@@ -1,10 +1,14 @@
 //! The clock that measures calls.
 
 use crate::os::task;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Whether the time stamp counter measures; otherwise clock_gettime does. Stored once, before the first hook is in place.
 static IS_TSC: AtomicBool = AtomicBool::new(false);
+
+/// The time at which the hooks were paused, or 0 while they are not. Until they are resumed, this is the time: nothing takes
+/// any. Written while all threads are stopped.
+pub(crate) static STOPPED_AT: AtomicU64 = AtomicU64::new(0);
 
 /// Chooses the clock.
 pub(crate) fn choose(is_tsc: bool) {
@@ -16,9 +20,28 @@ pub(crate) fn is_tsc() -> bool {
     IS_TSC.load(Ordering::Relaxed)
 }
 
+/// Stops the clock, while all threads are stopped.
+pub(crate) fn stop() {
+    let _ = STOPPED_AT.compare_exchange(0, running(), Ordering::Relaxed, Ordering::Relaxed);
+}
+
+/// Lets the clock run again, while all threads are stopped. Returns how long it stood still.
+pub(crate) fn go_on() -> u64 {
+    let stopped_at = STOPPED_AT.swap(0, Ordering::Relaxed);
+    if stopped_at == 0 { 0 } else { running().saturating_sub(stopped_at) }
+}
+
 /// Returns the time in ticks.
-#[allow(unsafe_code, reason = "an instruction reads the counter")]
 pub(crate) fn now() -> u64 {
+    match STOPPED_AT.load(Ordering::Relaxed) {
+        0 => running(),
+        stopped_at => stopped_at,
+    }
+}
+
+/// Returns the time that the clock has if it is not stopped.
+#[allow(unsafe_code, reason = "an instruction reads the counter")]
+fn running() -> u64 {
     if !is_tsc() {
         return task::now();
     }

@@ -26,6 +26,7 @@
 #![allow(unsafe_code, reason = "the way from machine code to Rust and back")]
 
 use crate::hot::times::calls;
+use crate::hot::times::clock;
 use crate::os::vectors::{restore_vectors, save_vectors};
 use crate::os::words::{thread_word, words_offset};
 use core::arch::global_asm;
@@ -154,6 +155,8 @@ global_asm!(
     "mov rax, [rcx+{top}]",
     "mov [rsp-24], rdx",
     "mov [rsp-40], rdi",
+    "cmp dword ptr [rip+{stopped_at}], 0", // the hooks are paused
+    "jne 3f",
     "test rax, rax",
     "jz 3f",
     "lea rdx, [rsp+16]",              // CFA
@@ -188,6 +191,8 @@ global_asm!(
     thread_word!("mov rcx, ", "[rcx+{block}]"),
     "mov [rsp-64], rax",
     "mov rsi, [rcx+{top}]",
+    "cmp dword ptr [rip+{stopped_at}], 0",
+    "jne 3f",
     "test rsi, rsi",
     "jz 3f",
     "lea r9, [rsp+8]",                // CFA
@@ -330,6 +335,7 @@ global_asm!(
     ".cfi_endproc",
     ".size gpi_call_\\name, . - gpi_call_\\name",
     ".endr",
+    stopped_at = sym clock::STOPPED_AT,
     begin = sym calls::begin,
     end = sym calls::end,
     number = const NUMBER_BELOW - 8,

@@ -218,6 +218,8 @@ pub(crate) struct AgentReport {
     pub(crate) inside_256: u64,
     pub(crate) outside_256: u64,
     pub(crate) spread_256: u64,
+    /// When the process was about to execute another program, by the clock of the measurements; 0 if it was not.
+    pub(crate) clock_at_end: u64,
 }
 
 /// The agent's state; see [`State`].
@@ -265,6 +267,7 @@ impl AgentReport {
             inside_256: header.inside_256,
             outside_256: header.outside_256,
             spread_256: header.spread_256,
+            clock_at_end: header.clock_at_end,
         }
     }
 }

@@ -251,6 +251,7 @@ impl Region {
             return Ok(all);
         }
         let start = self.layout.times_area();
+        let executed = self.report()?.0.clock_at_end;
         for Head { offset: block, tid, .. } in self.own_blocks()? {
             let header: TimesHeader = read_value(&self.file, block + TIMES)?;
             if header.base == 0 {
@@ -259,7 +260,7 @@ impl Region {
             let len = header.used.min(header.committed).min(self.layout.times_bytes());
             let mut area = vec![0; len as usize];
             read_at(&self.file, &mut area, block + start)?;
-            all.push(times::read(*tid, &header, start, &area, end)?);
+            all.push(times::read(*tid, &header, start, &area, end, executed)?);
         }
         Ok(all)
     }

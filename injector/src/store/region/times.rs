@@ -117,16 +117,21 @@ fn insert<T: FromBytes>(map: &mut HashMap<u64, T>, area: &[u8], at: usize) {
 }
 
 /// Reads what a thread has measured. `area` are its records, and `start` is the offset of the area in the thread block. The
-/// process has ended at `end`, by the clock of the measurements; `None` if that is not known.
+/// process has ended at `end`, by the clock of the measurements; `None` if that is not known. It was about to execute another
+/// program at `executed`, if that is not 0.
 pub(super) fn read(
     tid: u32,
     header: &TimesHeader,
     start: u64,
     area: &[u8],
     end: Option<u64>,
+    executed: u64,
 ) -> io::Result<ThreadTimes> {
     let mut records = Records::read(area);
     let offset = |address: u64| address.wrapping_sub(header.base).wrapping_sub(start);
+    // If a call has ended since, the execution has failed.
+    let has_executed = executed != 0 && executed.wrapping_sub(header.paused) >= header.last;
+    let end = if has_executed { Some(executed) } else { end };
     let end = end.map_or(header.last, |end| end.wrapping_sub(header.paused).max(header.last));
     let mut open_arcs: HashMap<u64, u64> = HashMap::new();
     let mut is_open = false;
