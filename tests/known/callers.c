@@ -16,7 +16,7 @@ static NOINLINE void hard(void) {
 
 int main(void) {
     for (int i = 0; i < 10; i++) easy(), hard();
-    spin(SHORT * 20, "main");
+    spin(SHORT * 200, "main");
     counts("main", 1, 1, 0);
     counts("easy", 10, 10, 0);
     counts("hard", 10, 10, 0);

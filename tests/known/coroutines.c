@@ -72,6 +72,8 @@ static void make(int n, char *stack, void (*function)(void)) {
 
 static NOINLINE void resume(int n) { go(n); }
 
+static const char *own = "main;drive";
+
 static NOINLINE void drive(char *one, char *two) {
     make(1, one, first);
     make(2, two, second);
@@ -82,18 +84,19 @@ static NOINLINE void drive(char *one, char *two) {
         for (int i = 0; i < ROUNDS; i++) {
             resume(1);
             resume(2);
-            spin(3 * SHORT, "main;drive");
+            spin(3 * SHORT, own);
         }
         // Each stands in its last step, and returns from it.
         resume(1);
         resume(2);
     }
-    spin(10 * SHORT, "main;drive");
+    spin(10 * SHORT, own);
 }
 
 static NOINLINE void in_local(void) {
     char local[2 * SIZE + 64];
     char *aligned = (char *)(((uintptr_t)local + 63) & ~63ul);
+    own = "main;in_local;drive";
     drive(aligned, aligned + SIZE);
     __asm__ volatile("" : : "r"(local) : "memory");
 }

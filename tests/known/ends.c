@@ -6,7 +6,7 @@
 static const char *how;
 
 static NOINLINE void last(void) {
-    spin(1000 * SHORT, "main;outer;middle;last");
+    spin(2000 * SHORT, "main;outer;middle;last");
     // Nothing comes after this, so what it takes to print is a part of it, and small beside the rest.
     counts("main", 1, 1, 1);
     counts("outer", 1, 1, 1);

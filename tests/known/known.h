@@ -16,8 +16,8 @@
 
 #define NOINLINE __attribute__((noipa, noinline))
 #define INLINE static inline __attribute__((always_inline))
-// About 20 µs, so that what a function does beside spinning is less than a hundredth of its time.
-#define SHORT 50000
+// About 50 µs, so that what a function does beside spinning is less than a hundredth of its time.
+#define SHORT 150000
 #define PATHS 512
 
 struct spent {

@@ -31,14 +31,17 @@ fn print() -> Result<()> {
         runs = arguments.get(1).context("--runs N")?.parse()?;
         arguments.drain(..2);
     }
-    let [name, program, arguments @ ..] = &arguments[..] else { bail!("usage: known-times [--runs N] NAME PROGRAM [ARGUMENTS]") };
+    let [name, program, arguments @ ..] = &arguments[..] else {
+        bail!("usage: known-times [--runs N] NAME PROGRAM [ARGUMENTS]")
+    };
     let mut all: Vec<Vec<Line>> = Vec::new();
     for _ in 0..runs {
         let folder = tempfile::tempdir()?;
         let gmon = folder.path().join("gmon.out");
         let command = tool::command(&["-q", "--paths"], &gmon, Path::new(program), arguments)?;
         let outcome = run::run(command, None, LIMIT)?;
-        let measured = measured::read(&folder.path().join("gmon.pb.gz")).with_context(|| outcome.stderr_text())?;
+        let measured =
+            measured::read(&folder.path().join("gmon.pb.gz")).with_context(|| outcome.stderr_text())?;
         let comparison = known::compare(&Known::read(&outcome.stdout_text()), &measured, true);
         for wrong in comparison.wrong {
             eprintln!("known-times: {name}: {wrong}");

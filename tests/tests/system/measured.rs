@@ -3,7 +3,7 @@
 //! The times that a program knows are right on a busy machine too, but it may be interrupted where it does not look. So each
 //! comparison of times may be repeated. `tests/times.sh` prints how far the times are from the known ones.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 

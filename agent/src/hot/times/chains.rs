@@ -270,11 +270,11 @@ pub(crate) fn settle_for_end(block: BlockRef, cfa: u64, now: u64) -> Option<()> 
 pub(crate) fn leave(block: BlockRef, to: u64, now: u64) {
     let times = block.times();
     let Some(from) = current(times) else { return };
-    let current = Some(from).filter(|&c| is_on(c, to));
+    let current = Some(from).filter(|&c| to == u64::MAX || is_on(c, to));
     let Some(chain) = current.or_else(|| all(times).find(|&c| is_on(c, to))) else { return };
     if chain != from {
         change(times, from, chain, now);
     }
     // The frame that calls setjmp, or that has the landing pad, is above its stack pointer.
-    close_below(times, chain, to + 1, now);
+    close_below(times, chain, to.saturating_add(1), now);
 }
