@@ -12,6 +12,8 @@ pub(crate) mod cells;
 pub(crate) mod counters;
 pub(crate) mod far;
 pub(crate) mod gate;
+pub(crate) mod gate_code;
+pub(crate) mod interrupted;
 pub(crate) mod links;
 pub(crate) mod nearest;
 pub(crate) mod newest_frame;

@@ -11,6 +11,8 @@ pub(crate) mod kernel;
 pub(crate) mod loaded;
 pub(crate) mod lookup;
 pub(crate) mod memory;
+pub(crate) mod own_frames;
+pub(crate) mod own_image;
 pub(crate) mod place;
 #[cfg(feature = "standalone")]
 pub(crate) mod record;

@@ -5,6 +5,7 @@
 //! reported.
 
 pub(crate) mod baseline;
+pub(crate) mod clocked;
 pub(crate) mod collect;
 pub(crate) mod counted;
 pub(crate) mod elsewhere;

@@ -203,7 +203,7 @@ pub struct FunctionRecord {
     /// the first two is that of the entry after the `pop`, and the stack of the third is that of the exit before the
     /// `push`. Before these are [`NOTE`] bytes of the exit, whose stack is that before the `push` as well.
     pub pushed: u8,
-    /// A combination of the bits [`ENTRY_ONLY`], [`LOOPS`], [`FRAMED`] and [`LEAF`].
+    /// A combination of the bits [`ENTRY_ONLY`], [`LOOPS`], [`FRAMED`] and [`NEEDS_NO_CELL`].
     pub flags: u8,
     /// Arena offset at which the thunk continues after its arc has been counted.
     pub resume: u32,
@@ -235,21 +235,28 @@ pub struct TailRecord {
     pub callee: u32,
     /// Arena offset of the jump's thunk.
     pub again: u32,
-    /// Arena offset of the called function's thunk.
+    /// Arena offset of the called function's thunk, where the call is counted if the slot cannot be used. If the function
+    /// that jumps has no cell, that of the called function's body, and the call is lost.
     pub thunk: u32,
+    /// Arena offset of the stub that leads from the jump's thunk to the slow path. Stubs and thunks are in the order of the
+    /// records.
+    pub stub: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 /// Flag: calls of the function get no shadow stack cell, because the function is setjmp or similar, reads its own
-/// return address, or is a [`LEAF`].
+/// return address, or has [`NEEDS_NO_CELL`].
 pub const ENTRY_ONLY: u8 = 1;
 /// Flag: an indirect branch inside the function may lead back to its first instruction. A tail call of the function
 /// by itself is then a loop, not a call.
 pub const LOOPS: u8 = 2;
 /// Flag: the function's relocated instructions have an entry in the table [`Frame::Moved`].
 pub const FRAMED: u8 = 4;
-/// Flag: the function neither calls nor jumps to another one. It can be the caller only of a signal handler, and then
-/// the interrupted program counter identifies it.
-pub const LEAF: u8 = 8;
+/// Flag: control leaves the function only by its return and by direct calls of hooked functions that have cells or this
+/// flag. It can be the caller only of functions that know it by their return addresses, and of a signal handler; then the
+/// interrupted program counter identifies it.
+pub const NEEDS_NO_CELL: u8 = 8;
 
 /// A half-open range of link addresses.
 #[repr(C)]

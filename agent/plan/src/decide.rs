@@ -18,6 +18,7 @@
 //! fit, frida            whether a patch fits, for the built-in jump and for Frida's gum
 //! foreign               branches of other functions into what a hook overwrites
 //! thunk_spec, tails     what each thunk has to do; jumps from one hooked function to another
+//! needless, own_return  which exits need no hook, and which must have none
 //! unwinder, own_text    functions of an unwinder; programs that read their own code
 //! agents, flags         what the agent calls itself; functions that take or return a condition in the flags
 //! go                    functions of Go's runtime that are not entered by calls
@@ -41,7 +42,9 @@ pub(crate) mod frida;
 pub(crate) mod go;
 pub(crate) mod hook;
 pub(crate) mod in_place;
+pub(crate) mod needless;
 pub(crate) mod options;
+pub(crate) mod own_return;
 pub(crate) mod own_text;
 pub(crate) mod sled;
 pub(crate) mod slide;

@@ -68,8 +68,9 @@ impl Plan {
             tail.site = place(tail.site);
             tail.slot = tail.slot.checked_add(at.first_slot)?.checked_sub(SLOTS as u32)?;
             tail.callee = tail.callee.checked_add(at.first_function)?;
-            tail.again = tail.again.checked_add(offset)?;
-            tail.thunk = tail.thunk.checked_add(offset)?;
+            for field in [&mut tail.again, &mut tail.thunk, &mut tail.stub] {
+                *field = field.checked_add(offset)?;
+            }
         }
         // The copies are in the arena, which moves on its own.
         let is_copy = |at: u64| at.wrapping_sub(header.arena) < header.arena_len;

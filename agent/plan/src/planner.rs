@@ -4,11 +4,11 @@
 use crate::blocks::copies::Copies;
 use crate::blocks::uncounted::Uncounted;
 use crate::decide::decisions::{Decisions, LeftOut, decide};
-use crate::decide::flags::Exits;
 use crate::decide::hook::Hook;
 use crate::decide::options::{Engine, Hooks, Options, Role};
 use crate::decide::standalone::Standalone;
 use crate::decide::system_calls::{Purpose, SystemCalls};
+use crate::decide::thunk_spec::Exits;
 use crate::decide::verdict::{Earlier, Failed, Reason, Tactic, Verdict};
 use crate::decide::{agents, flags, foreign, go, own_text, tails, thunk_spec, unwinder};
 use crate::emit::arena::emit;
@@ -79,7 +79,11 @@ impl Plan {
             flow: &flow,
             engine,
             owner,
-            entry_only,
+            exits: match (entry_only, options.measured) {
+                (true, _) => Exits::Few,
+                (false, false) => Exits::Needed,
+                (false, true) => Exits::All,
+            },
             counted,
             system_calls: &system_calls,
             standalone: &standalone,
@@ -181,8 +185,7 @@ struct Task<'a, 'd> {
     flow: &'a Flow,
     engine: Engine,
     owner: Owner,
-    /// Whether exits are not hooked.
-    entry_only: bool,
+    exits: Exits,
     /// Returns whether the basic blocks of a function are counted.
     counted: Option<&'a dyn Fn(usize) -> bool>,
     system_calls: &'a SystemCalls,
@@ -231,9 +234,10 @@ impl Decided {
     fn that_can_be_emitted(task: Task, left_out: &LeftOut) -> Decided {
         /// The largest number of attempts. Compiled programs need at most two.
         const ROUNDS: u32 = 20;
-        let Task { image, flow, engine, owner, entry_only, counted, system_calls, .. } = task;
-        let mut failed = if entry_only { Failed::new() } else { unwinder::steps(image, flow) };
-        failed.extend(flags::passed(image, flow, if entry_only { Exits::None } else { Exits::NotOfLeaves }));
+        let Task { image, flow, engine, owner, exits, counted, system_calls, .. } = task;
+        let mut failed = if exits == Exits::Few { Failed::new() } else { unwinder::steps(image, flow) };
+        // A function that returns a condition keeps its flags if it needs no exit, also where calls are measured.
+        failed.extend(flags::passed(image, flow, if exits == Exits::All { Exits::Needed } else { exits }));
         failed.extend(go::entered_otherwise(image));
         failed.extend(system_calls.compared());
         match owner {
@@ -278,18 +282,17 @@ impl Decided {
 /// Emits the machine code for one set of decisions. Returns it with the home slots, in which arcs are
 /// counted.
 fn emit_all(task: Task, hooks: &[Hook], copies: &Copies) -> (Emitted, Homes) {
-    let Task { image, flow, owner, entry_only, system_calls, standalone, arena, measured, .. } = task;
-    // A leaf that returns a condition has no exit, which would change the flags.
-    let conditions = if measured { flags::passed(image, flow, Exits::All) } else { Failed::new() };
-    let has_exit = |leaf: usize| measured && !conditions.contains_key(&leaf);
-    let specs = thunk_spec::of_all(image, flow, hooks, entry_only, &has_exit);
-    let tails = tails::find(image, flow, hooks, &specs);
-    let homes = Homes::new(image, flow, hooks, &tails, copies);
+    let Task { image, flow, owner, exits, system_calls, standalone, arena, measured, .. } = task;
     // The program finds the agent's definitions before those of a library.
     let mut through_agent =
         if owner != Owner::Library { unwinder::through_agent(image, hooks) } else { Vec::new() };
     through_agent.extend(standalone.through_agent(hooks));
     through_agent.extend(go::through_agent(image, hooks));
+    let conditions = if exits == Exits::All { flags::passed(image, flow, exits) } else { Failed::new() };
+    let returns_condition = |function: usize| conditions.contains_key(&function);
+    let specs = thunk_spec::of_all(image, flow, hooks, exits, &through_agent, &returns_condition);
+    let tails = tails::find(image, flow, hooks, &specs);
+    let homes = Homes::new(image, flow, hooks, &tails, copies);
     let emitted = emit(Input {
         role: role_of(owner),
         owner,

@@ -23,7 +23,7 @@ use crate::program::libraries;
 use crate::program::provoke;
 use crate::program::text;
 use core::sync::atomic::Ordering;
-use gprofinject_abi::plan::{ENTRY_ONLY, FunctionRecord, LEAF, LOOPS, TailRecord};
+use gprofinject_abi::plan::{ENTRY_ONLY, FunctionRecord, LOOPS, NEEDS_NO_CELL, TailRecord};
 use gprofinject_abi::region::{CALLER, NO_FUNCTION, OWN, ROOT, SITE, TAIL, TWICE};
 use gprofinject_abi::shared::CellRef;
 
@@ -362,7 +362,7 @@ fn hand_over(agent: &Agent, cell: CellRef, number: u32, exits: bool, cfa: u64) {
 /// Returns whether the function has no exit hook because it uses its return address for more than a return. A leaf
 /// has none either, but only returns by it.
 fn needs_return_address(record: &FunctionRecord) -> bool {
-    record.flags & (ENTRY_ONLY | LEAF) == ENTRY_ONLY
+    record.flags & (ENTRY_ONLY | NEEDS_NO_CELL) == ENTRY_ONLY
 }
 
 /// Assigns a tail call's own slot. Returns where to continue: at the tail call's thunk, which is run once more, or at
@@ -384,5 +384,8 @@ fn slot_of_tail(agent: &Agent, record: &TailRecord, base: u64) -> u64 {
     let slot = |block| slots::slot(block, record.slot);
     let take = |block| slots::take(agent, block, record.callee, slot(block), SITE | record.site);
     let ready = failure::guarded(|| threads::block(agent).is_some_and(take)).unwrap_or(false);
+    if !ready && record.thunk == agent.function(record.callee).body && !agent.counts_nowhere {
+        agent.region.lost_calls().fetch_add(1, Ordering::Relaxed);
+    }
     base.wrapping_add(if ready { record.again } else { record.thunk }.into())
 }

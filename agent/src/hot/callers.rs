@@ -21,9 +21,9 @@
 //! process, the caller is the newer one of the two sets' newest live frames ([`newest`]).
 //!
 //! All of this is integer code; see [`crate::hot::gate`].
-#![allow(unsafe_code, reason = "the kernel's description of an interrupted thread is read")]
 
 use crate::hot::cells::{self, REGION, existing};
+use crate::hot::interrupted;
 use crate::hot::links;
 use crate::hot::nearest::Nearest;
 use crate::hot::search::{Begin, Search, is_alive};
@@ -36,7 +36,7 @@ use core::sync::atomic::Ordering;
 
 /// Returns the newest live frame of a set that is older than a frame with this CFA, which is called from outside of that
 /// set. For a signal handler, the search begins at the code that the signal has interrupted; that code may be on another
-/// stack, or in a leaf, which has no cell.
+/// stack, or in a function that is in no frame ([`interrupted`]).
 pub(crate) fn nearest(agent: &Agent, domain: Domain, return_address: u64, cfa: u64) -> Nearest {
     if !agent.is_restorer(return_address) {
         if agent.is_start_of_context(return_address) {
@@ -44,16 +44,9 @@ pub(crate) fn nearest(agent: &Agent, domain: Domain, return_address: u64, cfa: u
         }
         return above(agent, domain, cfa, false);
     }
-    let (rsp, rip) = interrupted_at(cfa);
-    let nearest = above(agent, domain, rsp, true);
-    let leaf = leaf_at(agent, rip).filter(|&leaf| Domain::of(leaf) == domain);
-    Nearest { function: leaf.or(nearest.function), ..nearest }
-}
-
-/// Returns the leaf, of the program or of a library, that runs if the program counter is at an address.
-fn leaf_at(agent: &Agent, pc: u64) -> Option<u32> {
-    let library = libraries::with_arena(pc).or_else(|| libraries::with_return(pc));
-    library.map_or_else(|| agent.program.leaf_at(pc), |library| library.leaf_at(pc))
+    let nearest = above(agent, domain, interrupted::at(cfa).sp, true);
+    let running = interrupted::function(agent, cfa).filter(|&number| Domain::of(number) == domain);
+    Nearest { function: running.or(nearest.function), ..nearest }
 }
 
 /// Returns the function of the newest live frame of both sets, for the call that [`nearest`] has been asked about.
@@ -84,8 +77,7 @@ pub(crate) fn newest(
         }
     };
     if agent.is_restorer(return_address) {
-        let (rsp, rip) = interrupted_at(cfa);
-        return leaf_at(agent, rip).or_else(|| together(rsp));
+        return interrupted::function(agent, cfa).or_else(|| together(interrupted::at(cfa).sp));
     }
     if cfa < lo || cfa >= hi || found.link == 0 {
         return together(cfa);
@@ -115,17 +107,6 @@ pub(crate) fn newest(
             found.function
         }
     }
-}
-
-/// Returns the stack pointer and the program counter of the code that was interrupted by a signal handler whose frame
-/// has this CFA.
-fn interrupted_at(cfa: u64) -> (u64, u64) {
-    /// Offsets in struct ucontext: flags, link, stack (40 bytes), then registers 15 and 16.
-    const RSP: u64 = 40 + 15 * 8;
-    const RIP: u64 = RSP + 8;
-    // SAFETY: the frame is a signal handler's, as its return address says, and the kernel has put a struct ucontext
-    // where a caller's frame would be (struct rt_sigframe).
-    unsafe { (*((cfa + RSP) as *const u64), *((cfa + RIP) as *const u64)) }
 }
 
 /// Returns the newest live frame of a set above an address. `interrupted` means that a signal handler is called, and that the
@@ -193,7 +174,7 @@ pub(crate) fn leave(from: u64, to: u64) {
     let own = |address| address >= lo && address < hi;
     let newest = match (own(from), own(to)) {
         (true, true) => from,
-        (false, true) => match interrupted(from, own) {
+        (false, true) => match interrupted_from(from, own) {
             Some(newest) => newest,
             None => return,
         },
@@ -205,7 +186,7 @@ pub(crate) fn leave(from: u64, to: u64) {
 
 /// Returns where the thread's own stack ended when a signal switched the thread to the stack that contains `from`.
 /// The handler, whose frame is one of those above, may have interrupted another handler on a third stack.
-fn interrupted(from: u64, own: impl Fn(u64) -> bool) -> Option<u64> {
+fn interrupted_from(from: u64, own: impl Fn(u64) -> bool) -> Option<u64> {
     /// More frames than a signal handler plausibly has.
     const MOST: u32 = 1024;
     let agent = Agent::get();
@@ -213,12 +194,7 @@ fn interrupted(from: u64, own: impl Fn(u64) -> bool) -> Option<u64> {
     for _ in 0..MOST {
         let (cfa, _) = Search::elsewhere(agent, None, at).first(at)?;
         let return_address = existing(cfa).map_or(0, |cell| cell.return_address().load(Ordering::Relaxed));
-        at = if agent.is_restorer(return_address) {
-            let (stack_pointer, _) = interrupted_at(cfa);
-            stack_pointer & !7
-        } else {
-            cfa + 8
-        };
+        at = if agent.is_restorer(return_address) { interrupted::at(cfa).sp & !7 } else { cfa + 8 };
         if own(at) {
             return Some(at);
         }

@@ -360,6 +360,9 @@ global_asm!(
     "gpi_save_vectors",
     "mov edi, [rbp-8]",
     "call {tail}",
+    concat!(".globl gpi_", $prefix, "tail_called"),
+    concat!(".hidden gpi_", $prefix, "tail_called"),
+    concat!("gpi_", $prefix, "tail_called:"),
     "gpi_restore_vectors",
     "mov [rbp+160], rax",           // CFA-32
     "gpi_restore",
@@ -394,6 +397,9 @@ global_asm!(
     "ret",
     ".cfi_endproc",
     concat!(".size gpi_", $prefix, "exit, . - gpi_", $prefix, "exit"),
+    concat!(".globl gpi_", $prefix, "end"),
+    concat!(".hidden gpi_", $prefix, "end"),
+    concat!("gpi_", $prefix, "end:"),
     // The other set of gates defines these macros again.
     ".irp name, find, recent, both, look, looked, tail, next, frame, exists, alive, caller, called, label, save, arguments, restore, save_vectors, restore_vectors",
     ".purgem gpi_\\name",

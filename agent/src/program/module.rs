@@ -4,7 +4,8 @@
 //! because the injector has made the plan for the place where the library is: there, `bias` is 0.
 
 use gprofinject_abi::plan::{
-    CallJump, CodeRange, CounterRange, Frame, FunctionRecord, LEAF, Original, Patch, TailRecord,
+    ArenaHeader, CallJump, CodeRange, CounterRange, EXIT_JUMPS, Frame, FunctionRecord, NEEDS_NO_CELL,
+    Original, Patch, TailRecord,
 };
 
 /// Addresses are runtime addresses unless a field documents otherwise.
@@ -147,27 +148,87 @@ impl Module {
         if is_inside || is_start || is_thunk { nowhere } else { self.text_lo.wrapping_add(entry.text.into()) }
     }
 
-    /// Returns the number of the leaf function that runs if the program counter is at an address: in the function's
-    /// text after its patch, or in its body. Integer code only; see [`crate::hot::gate`].
-    pub(crate) fn leaf_at(&self, pc: u64) -> Option<u32> {
-        let copied = self.in_copies(pc);
-        let pc = self.original(pc);
-        let moved = pc >= self.arena_lo && pc.wrapping_sub(self.arena_lo) < u64::from(self.stubs);
-        let offset = pc.wrapping_sub(self.base);
+    /// Returns the function that runs if the program counter is at an address, if the address alone shows it: in the
+    /// text, the copy or the body of a function that needs no cell, or on the way into or out of any function: at its first
+    /// instruction, or in its patch, its thunk or its stubs. Integer code only; see [`crate::hot::gate`].
+    pub(crate) fn running_at(&self, pc: u64) -> Option<u32> {
+        let pc = if self.in_copies(pc) { self.original(pc) } else { self.behind_jumps(pc) };
+        let at = pc.wrapping_sub(self.arena_lo);
+        if pc >= self.arena_lo && pc < self.arena_hi {
+            return if at < u64::from(self.tail_code) { self.thunk_at(pc, at) } else { self.tail_at(pc) };
+        }
         let address = pc.wrapping_sub(self.bias);
-        // Functions are numbered by their addresses, and their thunks are in the same order.
-        let is_behind = |record: &FunctionRecord| {
-            if moved { u64::from(record.thunk) <= offset } else { record.entry <= address }
-        };
-        let number = self.functions.partition_point(is_behind).checked_sub(1)?;
+        let number = self.functions.partition_point(|record| record.entry <= address).checked_sub(1)?;
         let record = self.functions.get(number)?;
-        let inside = if moved {
-            offset >= record.body.into()
+        let inside = address < record.entry + u64::from(record.size);
+        let shown = address == record.entry || record.flags & NEEDS_NO_CELL != 0;
+        (inside && shown).then_some(self.first + number as u32)
+    }
+
+    /// The same for an address in thunks and stubs, `at` bytes after the start of the arena.
+    fn thunk_at(&self, pc: u64, at: u64) -> Option<u32> {
+        let stubs = u64::from(self.stubs);
+        let (number, shown) = if at >= stubs {
+            ((at - stubs).checked_div(self.stub_len.into())? as usize, true)
         } else {
-            let behind = address > record.entry || copied && address == record.entry;
-            behind && address < record.entry + u64::from(record.size)
+            // Functions are numbered by their addresses, and their thunks are in the same order.
+            let offset = pc.wrapping_sub(self.base);
+            let is_before = |record: &FunctionRecord| u64::from(record.thunk) <= offset;
+            let number = self.functions.partition_point(is_before).checked_sub(1)?;
+            (number, offset < self.functions.get(number)?.body.into())
         };
-        (inside && record.flags & LEAF != 0).then_some(self.first + number as u32)
+        let record = self.functions.get(number)?;
+        (shown || record.flags & NEEDS_NO_CELL != 0).then_some(self.first + number as u32)
+    }
+
+    /// The same for an address in the thunks and stubs of tail calls: the function that is called, if it needs no cell.
+    fn tail_at(&self, pc: u64) -> Option<u32> {
+        /// Bytes of the thunk of such a function, and of a stub, at most.
+        const THUNK: u64 = 64;
+        const STUB: u64 = 24;
+        let offset = pc.wrapping_sub(self.base);
+        let thunk = |tail: &TailRecord| u64::from(tail.again);
+        let stub = |tail: &TailRecord| u64::from(tail.stub);
+        let before = |start: fn(&TailRecord) -> u64| self.tails.partition_point(|tail| start(tail) <= offset);
+        let tail = |before: usize| self.tails.get(before.checked_sub(1)?);
+        let is_thunk = |tail: &&TailRecord| offset - thunk(tail) < THUNK;
+        let is_stub = |tail: &&TailRecord| offset - stub(tail) < STUB;
+        let found = match tail(before(thunk)).filter(is_thunk) {
+            Some(tail) => tail,
+            None => tail(before(stub)).filter(is_stub)?,
+        };
+        let record = self.functions.get(found.callee.checked_sub(self.first)? as usize)?;
+        (record.flags & NEEDS_NO_CELL != 0).then_some(found.callee)
+    }
+
+    /// Returns where control arrives from an address through the jumps of patches: a function's first bytes may be a short
+    /// jump to a near one, which lies among the bytes of another function.
+    fn behind_jumps(&self, pc: u64) -> u64 {
+        const NEAR: u8 = 0xe9;
+        const SHORT: u8 = 0xeb;
+        let mut at = pc;
+        for _ in 0..2 {
+            let address = at.wrapping_sub(self.bias);
+            let Ok(found) = self.patches.binary_search_by_key(&address, |patch| patch.address) else { break };
+            let Some(patch) = self.patches.get(found) else { break };
+            let [first, a, b, c, d, ..] = patch.replacement;
+            at = if first == NEAR && patch.len == 5 {
+                at.wrapping_add(5).wrapping_add(i32::from_le_bytes([a, b, c, d]) as u64)
+            } else if first == SHORT && patch.len == 2 {
+                at.wrapping_add(2).wrapping_add(a as i8 as u64)
+            } else {
+                break;
+            };
+        }
+        at
+    }
+
+    /// Returns whether an address lies in the jumps to the slow path of exits, with which the code of the arena begins.
+    /// There, rsp is the CFA of the frame that returns.
+    pub(crate) fn is_exit_jump(&self, pc: u64) -> bool {
+        let at = pc.wrapping_sub(self.arena_lo);
+        let first = size_of::<ArenaHeader>() as u64;
+        pc >= self.arena_lo && at >= first && at < first + EXIT_JUMPS as u64
     }
 
     /// Returns the number of the hooked function that contains an address, which is relative to `bias`. Separate parts

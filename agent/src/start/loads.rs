@@ -459,6 +459,7 @@ fn forget_places() {
 
 /// Returns the addresses of the slow paths for libraries' thunks.
 fn gates() -> ArenaHeader {
+    let [begin, end] = own::times_gates(&Agent::get().orders);
     let header = ArenaHeader {
         miss: gate::gpi_library_miss as *const () as u64,
         miss_entry: gate::gpi_library_miss_entry as *const () as u64,
@@ -468,6 +469,8 @@ fn gates() -> ArenaHeader {
         shadows: cells::table(),
         backtrace: backtraces::gpi_backtrace as *const () as u64,
         land: landings::gpi_land as *const () as u64,
+        begin,
+        end,
         ..ArenaHeader::default()
     };
     own::with_calls(header)

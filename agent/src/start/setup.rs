@@ -13,6 +13,7 @@ use crate::os::kernel;
 use crate::os::loaded;
 use crate::os::lookup;
 use crate::os::memory;
+use crate::os::own_image;
 use crate::os::place::{Files, Place};
 use crate::os::task;
 use crate::os::words;
@@ -31,7 +32,6 @@ use crate::start::mcount;
 use crate::start::own;
 use crate::start::plan::PlanFile;
 use crate::start::refusal::Refusal;
-use crate::unwind::library;
 use crate::unwind::signals;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
@@ -165,8 +165,8 @@ fn hook(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrder
         return Err(Refusal::new(Trouble::OtherProgram));
     }
     region.bias().store(bias, Ordering::Relaxed);
-    region.agent_lo().store(library::start(), Ordering::Relaxed);
-    region.agent_hi().store(library::end(), Ordering::Relaxed);
+    region.agent_lo().store(own_image::start(), Ordering::Relaxed);
+    region.agent_hi().store(own_image::end(), Ordering::Relaxed);
     let memory = |e| Refusal::errno(Trouble::Memory, e);
     let access = memory::PROT_READ | memory::PROT_WRITE;
     // This comes before everything that takes a large part of the address space: libraries are mapped near each other, and

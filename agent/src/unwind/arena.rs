@@ -4,6 +4,7 @@
 
 use crate::os::loaded::{self, Object};
 use crate::os::lookup;
+use crate::os::own_image;
 use crate::program::agent::Agent;
 use crate::program::libraries;
 use crate::program::module::Module;
@@ -203,7 +204,7 @@ unsafe extern "C" fn visit(info: *mut Info, size: usize, visit: *mut c_void) -> 
         let answer = (visit.visitor)(info, size, visit.data);
         let program = &Agent::get().program;
         // A standalone program's list does not contain the agent's library.
-        let last = if cfg!(feature = "standalone") { program.load_bias } else { library::start() };
+        let last = if cfg!(feature = "standalone") { program.load_bias } else { own_image::start() };
         if answer != 0 || (*info).bias != last {
             return answer;
         }

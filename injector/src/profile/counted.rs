@@ -2,9 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use gmon_measured::Measured;
+
 use crate::os::clock::Moment;
 use crate::os::sys;
 use crate::profile::baseline::Baseline;
+use crate::profile::clocked;
 use crate::profile::collect::{self, Account};
 use crate::profile::elsewhere;
 use crate::profile::gmon_out::{self, LibraryProfile};
@@ -32,6 +35,8 @@ pub(crate) struct Finished {
     pub(crate) account: Account,
     pub(crate) placed: Placed,
     pub(crate) bytes: Vec<u8>,
+    /// The measured durations, and the profile that has them in place of samples; `None` if nothing was measured.
+    clocked: Option<(Measured, Profile)>,
 }
 
 impl Counted {
@@ -47,8 +52,15 @@ impl Counted {
     /// The format cannot represent it.
     pub(crate) fn finish(self) -> anyhow::Result<Finished> {
         let Counted { profile, account } = self;
-        let (bytes, placed) = gmon_out::encode(&profile)?;
-        Ok(Finished { profile, account, placed, bytes })
+        let (mut bytes, placed) = gmon_out::encode(&profile)?;
+        let clocked = measured::of(&profile).map(|measured| {
+            let profile = clocked::profile(&profile, &measured);
+            (measured, profile)
+        });
+        if let Some((_, profile)) = &clocked {
+            (bytes, _) = gmon_out::encode(profile)?;
+        }
+        Ok(Finished { profile, account, placed, bytes, clocked })
     }
 
     /// Whether the process has executed its program, as far as that is known. If it could not, its counters
@@ -69,7 +81,10 @@ impl Finished {
         let hooks_libraries = program.is_some_and(|program| program.program.libraries.is_some());
         let is_stripped = program.is_some_and(|program| program.program.subject.stripped());
         match hooks_libraries || is_stripped || self.placed.misses_much() {
-            true => whole::encode(&self.profile)?.write(output, own),
+            true => {
+                let profile = self.clocked.as_ref().map_or(&self.profile, |(_, profile)| profile);
+                whole::encode(profile)?.write(output, own)
+            }
             false => Ok(None),
         }
     }
@@ -83,7 +98,7 @@ impl Finished {
         if output.is_stream() {
             return Ok(None);
         }
-        let measured = measured::of(&self.profile);
+        let measured = self.clocked.as_ref().map(|(measured, _)| measured);
         measured.map(|measured| output.write_beside(own, "pb.gz", &measured.write())).transpose()
     }
 

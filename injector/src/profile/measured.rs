@@ -166,8 +166,12 @@ impl Functions<'_> {
             return index;
         }
         let index = self.list.len() as u32;
-        let name = self.profile.modules.get(place.module as usize).and_then(|module| name_of(module, place));
+        let module = self.profile.modules.get(place.module as usize);
+        let name = module.and_then(|module| name_of(module, place));
+        let (file, line) = module.and_then(|module| source_of(module, place)).unwrap_or_default();
         self.list.push(Function {
+            file,
+            line,
             name: name.unwrap_or_else(|| format!("{:#x}", place.address)),
             module: place.module,
             address: place.address,
@@ -184,6 +188,14 @@ fn name_of(module: &model::Module, place: Place) -> Option<String> {
     let after = functions.partition_point(|function| function.address <= place.address);
     let function = functions.get(after.checked_sub(1)?)?;
     Some(function.names().next()?.to_owned())
+}
+
+/// Returns the source file and the line at which the function at a place begins, if that is known.
+fn source_of(module: &model::Module, place: Place) -> Option<(String, u32)> {
+    let lines = module.program.subject.lines()?;
+    let after = lines.rows().partition_point(|row| row.end <= place.address);
+    let location = lines.rows().get(after).filter(|row| row.start <= place.address)?.location?;
+    Some((lines.files().get(location.file)?.clone(), location.line))
 }
 
 fn module_of(profile: &Profile, module: &model::Module) -> Module {

@@ -6,6 +6,7 @@ use crate::program::planner::UNCOUNTED_GO;
 use crate::program::resolve::Program;
 use crate::session::settings::Settings;
 use gprofinject_image::Image;
+use gprofinject_plan::Hooks;
 
 /// Reports what cannot be hooked or sampled, and why.
 pub(crate) fn say(planned: &Planned, program: &Program, settings: &Settings, sampled: bool) {
@@ -22,6 +23,13 @@ pub(crate) fn say(planned: &Planned, program: &Program, settings: &Settings, sam
     }
     if let Some(downgrade) = planned.plan.as_ref().and_then(|plan| plan.downgrade.as_ref()) {
         voice.note(format_args!("{shown}: {downgrade}"));
+    }
+    let is_unmeasured =
+        planned.plan.as_ref().is_some_and(|plan| plan.hooks == Hooks::Entry || plan.records.is_empty());
+    if settings.measure.is_some() && is_unmeasured {
+        voice.warn(format_args!(
+            "the calls of {shown} cannot be measured, because their ends are not seen; they are counted and sampled"
+        ));
     }
     let is_go = planned.subject.image.as_ref().is_some_and(|image| image.facts.go);
     if is_go && settings.filters.count().is_some() {

@@ -385,7 +385,7 @@ impl<'s> Family<'s> {
                 });
                 let (libraries, troubles) = finished.write_libraries(self.output, &written.path);
                 self.troubles.extend(troubles);
-                let Finished { profile, account, placed, bytes: _ } = finished;
+                let Finished { profile, account, placed, .. } = finished;
                 let (symbols, note) = profilee.symbols_beside(self.output, &written.path);
                 self.unfollowed.extend(note);
                 self.others.push(Other {

@@ -202,7 +202,7 @@ pub(crate) fn profile<T: Target>(
     }
     let Some(first) = first else { return Err(anyhow!("the profile is lost").into()) };
     let first = first.finish()?;
-    let Finished { profile, account, placed, bytes: _ } = &first;
+    let Finished { profile, account, placed, .. } = &first;
     if let Some(trouble) = &account.trouble {
         if target.was_hooked() {
             voice.warn(trouble);

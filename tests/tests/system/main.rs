@@ -51,6 +51,7 @@ modules! {
     executed
     frida
     go
+    interrupted
     layers
     libraries
     library_blocks

@@ -12,6 +12,8 @@
 //! Such functions are not hooked. What shows them is the code after a direct call, which reads a flag before it writes it,
 //! or the function's own beginning. x264's and other encoders' assembly has dozens.
 
+use crate::decide::needless::is_leaf;
+use crate::decide::thunk_spec::Exits;
 use crate::decide::verdict::{Failed, Reason};
 use crate::flow::branch::{Branch, BranchKind};
 use crate::flow::facts::{Flow, FunctionFlow};
@@ -49,29 +51,10 @@ struct Passed {
     by: usize,
 }
 
-/// Which exits are hooked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Exits {
-    None,
-    /// All but those of leaves.
-    NotOfLeaves,
-    All,
-}
-
-impl Exits {
-    /// Returns whether the function's exit is not hooked: see [`crate::decide::thunk_spec`].
-    fn leave_out(self, function: &FunctionFlow) -> bool {
-        match self {
-            Exits::None => true,
-            Exits::NotOfLeaves => function.leaf && !function.table_loops && !function.odd_return,
-            Exits::All => false,
-        }
-    }
-}
-
 /// Returns the functions that cannot be hooked because flags are passed to or from them, by index in the image.
 ///
-/// A function that itself writes all flags may return a condition if its exit is not hooked.
+/// A function that itself writes all flags may return a condition if its exit is not hooked, because all functions are
+/// hooked with few `exits` or it is a leaf.
 pub(crate) fn passed(image: &Image, flow: &Flow, exits: Exits) -> Failed {
     let count = image.functions.len();
     let part = count.div_ceil(parallel::parts(count)).max(1);
@@ -95,7 +78,7 @@ pub(crate) fn passed(image: &Image, flow: &Flow, exits: Exits) -> Failed {
         let passes = |&i: &usize| {
             let function = &image.functions[i];
             let own = used(image, function.address, function.address + function.size);
-            own != Use::Written || !exits.leave_out(&flow.functions[i])
+            own != Use::Written || has_exit_hook(exits, &flow.functions[i])
         };
         if let (Use::Read(_), Some(i)) = (used(image, after, end), image.function_at(target).filter(passes)) {
             failed.insert(i, Reason::Flags);
@@ -133,7 +116,7 @@ fn look(
             failed.push(i);
             return;
         }
-        Use::Written if exits.leave_out(&flow.functions[i]) => return,
+        Use::Written if !has_exit_hook(exits, &flow.functions[i]) => return,
         _ => {}
     }
     for branch in flow.branches_into(i, function.address + 1) {
@@ -152,6 +135,15 @@ fn look(
             _ if image.owner(from) != i => passed.push(Passed { from: i, by: image.owner(from) }),
             _ => {}
         }
+    }
+}
+
+/// Returns whether the function may get an exit hook. Of the functions that need none, only leaves are known yet.
+fn has_exit_hook(exits: Exits, function: &FunctionFlow) -> bool {
+    match exits {
+        Exits::Few => false,
+        Exits::Needed => !is_leaf(function),
+        Exits::All => true,
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::decide::sled::Sled;
 use crate::decide::verdict::Tactic;
 use crate::flow::branch::Branch;
+use crate::flow::facts::Flow;
 use crate::x86::jump::{JUMP, SHORT_JUMP};
 use crate::x86::relocate::call::CALL_R11;
 
@@ -62,6 +63,19 @@ impl Hook {
         let sites = stay.map(|r| (r.branch.end() - u64::from(r.branch.width), r.branch.end()));
         let call = self.call.map(|at| (at, at + CALL_R11.len() as u64));
         entry.into_iter().chain(caves.map(|c| (c, c + JUMP))).chain(sites).chain(call)
+    }
+
+    /// Returns whether the hook relocates a jump out of its function, or `None` if the jump cannot be redirected.
+    pub(crate) fn redirects(&self, flow: &Flow, jump: Branch) -> Option<bool> {
+        if flow.functions[jump.function as usize].undecodable {
+            return None;
+        }
+        let touched = self.at..self.at + self.relocated.max(JUMP);
+        let relocated = touched.contains(&jump.site);
+        let inside = jump.site >= self.at && jump.end() <= self.at + self.relocated;
+        let straddles = !relocated && touched.contains(&(jump.end() - 1));
+        let fits = if relocated { inside } else { !straddles && jump.width == 4 };
+        fits.then_some(relocated)
     }
 }
 

@@ -9,7 +9,6 @@ use crate::decide::thunk_spec::ThunkSpec;
 use crate::decide::verdict::Tactic;
 use crate::flow::branch::{Branch, BranchKind};
 use crate::flow::facts::Flow;
-use crate::x86::jump::JUMP;
 use gprofinject_image::Image;
 
 /// A tail call that gets a thunk.
@@ -21,10 +20,12 @@ pub(crate) struct Tail {
     pub callee: u32,
     /// Whether the jump is among the instructions that its own function's hook relocates.
     pub relocated: bool,
+    /// Whether the function that jumps has a cell.
+    pub has_cell: bool,
 }
 
-/// Returns the tail calls that get a thunk, sorted by callee. The caller must have a cell in the shadow
-/// stack; the callee must take over that cell or be a leaf.
+/// Returns the tail calls that get a thunk, sorted by callee. The caller must have a cell in the shadow stack, which the
+/// callee takes over if it needs one, or need none; then its callees need none either.
 pub(crate) fn find(image: &Image, flow: &Flow, hooks: &[Hook], specs: &[ThunkSpec]) -> Vec<Tail> {
     let mut number_of = vec![u32::MAX; image.functions.len()];
     for (hook, number) in hooks.iter().zip(0..) {
@@ -32,26 +33,19 @@ pub(crate) fn find(image: &Image, flow: &Flow, hooks: &[Hook], specs: &[ThunkSpe
     }
     let mut tails = Vec::new();
     for (callee, hook) in hooks.iter().enumerate() {
-        if !(specs[callee].both || specs[callee].leaf) || hook.tactic == Tactic::CallSites {
+        if !(specs[callee].both || specs[callee].needs_no_cell) || hook.tactic == Tactic::CallSites {
             continue;
         }
         let address = image.functions[hook.function].address;
         for &branch in flow.branches_into(hook.function, address + 1) {
             let caller = number_of[image.owner(branch.function as usize)] as usize;
             let own = caller == callee;
-            let sound = !flow.functions[branch.function as usize].undecodable;
-            if branch.kind == BranchKind::Call || own || !sound || specs.get(caller).is_none_or(|w| !w.both) {
+            let counts = specs.get(caller).is_some_and(|spec| spec.both || spec.needs_no_cell);
+            if branch.kind == BranchKind::Call || own || !counts {
                 continue;
             }
-            let touched = hooks[caller].at..hooks[caller].at + hooks[caller].relocated.max(JUMP);
-            let relocated = touched.contains(&branch.site);
-            let inside =
-                branch.site >= hooks[caller].at && branch.end() <= hooks[caller].at + hooks[caller].relocated;
-            let straddles = !relocated && touched.contains(&(branch.end() - 1));
-            if straddles || relocated && !inside || !relocated && branch.width != 4 {
-                continue;
-            }
-            tails.push(Tail { branch, callee: callee as u32, relocated });
+            let Some(relocated) = hooks[caller].redirects(flow, branch) else { continue };
+            tails.push(Tail { branch, callee: callee as u32, relocated, has_cell: specs[caller].both });
         }
     }
     tails

@@ -1,7 +1,9 @@
 //! The requirements of each hooked function's thunk.
 
 use crate::decide::hook::Hook;
-use crate::decide::unwinder;
+use crate::decide::needless;
+use crate::decide::own_return::returns_otherwise;
+use crate::decide::unwinder::ThroughAgent;
 use crate::flow::facts::Flow;
 use crate::flow::registers::facts::Registers;
 use gprofinject_image::Image;
@@ -11,8 +13,8 @@ use gprofinject_image::Image;
 pub(crate) struct ThunkSpec {
     /// Whether the exit is hooked as well as the entry.
     pub both: bool,
-    /// Whether no call can be charged to the function's frame: see [`gprofinject_abi::plan::LEAF`].
-    pub leaf: bool,
+    /// Whether no call can be charged to the function's frame: see [`gprofinject_abi::plan::NEEDS_NO_CELL`].
+    pub needs_no_cell: bool,
     /// Whether an indirect jump of the function itself may lead to its first instruction.
     pub loops: bool,
     /// Whether the relocated instructions can be copied as they are, and no branch leads to one of them.
@@ -21,45 +23,43 @@ pub(crate) struct ThunkSpec {
     pub registers: Registers,
 }
 
-/// Functions that return twice, or to another frame, or that save their caller's registers. Their exits
-/// must not be hooked. (A function that reads its return address is recognised by its code; these are
-/// known by name, because their code does not show it.)
-pub(crate) const OWN_RETURN: [&str; 11] = [
-    "setjmp",
-    "_setjmp",
-    "sigsetjmp",
-    "__sigsetjmp",
-    "savectx",
-    "vfork",
-    "getcontext",
-    "swapcontext",
-    "unw_getcontext",
-    "__unw_getcontext",
-    "uw_init_context_1",
-];
+/// Which functions get exit hooks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exits {
+    /// Only those in which nothing else can distinguish a loop from a call.
+    Few,
+    /// Those that need a cell.
+    Needed,
+    /// All in which an exit hook is possible.
+    All,
+}
 
-/// Returns the requirements of each hook's thunk, in the order of the hooks. With `entry_only`, exits are
-/// hooked only where nothing else can distinguish a loop from a call. `leaf_has_exit` returns whether
-/// a leaf, by its index in the image, has an exit, because its calls are measured.
+/// Returns the requirements of each hook's thunk, in the order of the hooks. `returns_condition` returns whether the exit of a
+/// function, by its index in the image, would change flags that its caller reads. Such a function is hooked only if it is a leaf.
 pub(crate) fn of_all(
     image: &Image,
     flow: &Flow,
     hooks: &[Hook],
-    entry_only: bool,
-    leaf_has_exit: &dyn Fn(usize) -> bool,
+    exits: Exits,
+    through_agent: &[ThroughAgent],
+    returns_condition: &dyn Fn(usize) -> bool,
 ) -> Vec<ThunkSpec> {
+    let needless = match exits {
+        Exits::Few => needless::leaves(flow, hooks),
+        Exits::Needed => needless::cells(image, flow, hooks, through_agent),
+        Exits::All => hooks.iter().map(|hook| returns_condition(hook.function)).collect(),
+    };
     hooks
         .iter()
-        .map(|h| {
-            let f = &image.functions[h.function];
+        .zip(needless)
+        .map(|(h, needs_no_cell)| {
             let facts = flow.functions[h.function];
-            let own_return = f.names().any(|name| OWN_RETURN.contains(&name) || unwinder::drives(name));
-            let leaf = facts.leaf && !facts.table_loops && !facts.odd_return && !leaf_has_exit(h.function);
             // Only a shadow stack can distinguish a loop from a call.
-            let both = !entry_only || facts.table_loops;
+            let both = exits != Exits::Few || facts.table_loops;
+            let own_return = returns_otherwise(&image.functions[h.function]);
             ThunkSpec {
-                both: both && !own_return && !facts.odd_return && !leaf,
-                leaf,
+                both: both && !own_return && !facts.odd_return && !needs_no_cell,
+                needs_no_cell,
                 loops: facts.table_loops,
                 // No branch leads to one of the relocated instructions.
                 movable: h.relocated == 0

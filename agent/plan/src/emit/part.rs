@@ -17,7 +17,9 @@ use crate::x86::relocate::call::Call;
 use crate::x86::relocate::instructions::{copied, leading_nops, relocate};
 use crate::x86::relocate::relocated::{Relocated, Unmovable};
 use crate::x86::template::kind::{Kind, Second};
-use gprofinject_abi::plan::{ArenaHeader, ENTRY_ONLY, FRAMED, FunctionRecord, LEAF, LOOPS, Patch, Stay};
+use gprofinject_abi::plan::{
+    ArenaHeader, ENTRY_ONLY, FRAMED, FunctionRecord, LOOPS, NEEDS_NO_CELL, Patch, Stay,
+};
 use gprofinject_image::sort;
 use iced_x86::{Decoder, DecoderOptions};
 use std::mem::offset_of;
@@ -113,7 +115,9 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
             shift: home.shift as u8,
             popped: popped as u8,
             pushed: pushed as u8,
-            flags: flag(!spec.both, ENTRY_ONLY) | flag(spec.loops, LOOPS) | flag(spec.leaf, LEAF),
+            flags: flag(!spec.both, ENTRY_ONLY)
+                | flag(spec.loops, LOOPS)
+                | flag(spec.needs_no_cell, NEEDS_NO_CELL),
             resume: if kind.second == Second::Free {
                 (layout.stubs + n * STUBS + STUBS - RESTORE) as u32
             } else {

@@ -21,6 +21,9 @@ pub struct FunctionFlow {
     /// Whether the function is a leaf: it makes no call and no system call, and ends with its own return.
     /// Between its entry and its exit, control stays in it.
     pub leaf: bool,
+    /// The same as [`FunctionFlow::leaf`], except that the function may make direct calls, of other functions or of itself
+    /// at its first instruction, and may end with direct jumps out of it.
+    pub leaves_directly: bool,
     /// Whether the last instruction is neither a jump, a return nor a call, so that control runs on into
     /// the next function.
     pub runs_on: bool,

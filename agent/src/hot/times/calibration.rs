@@ -105,21 +105,21 @@ fn of_the_clock(region: RegionRef) {
 /// Writes the records that the gates need. Returns that of the arc.
 fn prepare(at: u64, paths: bool) -> Option<ArcTimesRef> {
     let place = |n: u64| at + RECORDS + n * UNIT;
-    let [root, free, arc, spare, function, node, table] = [0, 1, 2, 9, 10, 11, 12].map(place);
+    let [root, free, last, arc, function, node, table] = [0, 1, 2, 3, 11, 12, 13].map(place);
     // SAFETY: the block is mapped, zeros are valid records, and only these types and the gates access them.
     let (block, root, free, record) =
         unsafe { (BlockRef::at(at)?, OpenCallRef::at(root)?, OpenCallRef::at(free)?, ArcTimesRef::at(arc)?) };
-    // With one free call alone, the gates would take the slow path, and that would be calibrated.
-    free.outer().store(spare, Ordering::Relaxed);
     let times = block.times();
     times.top().store(root.address(), Ordering::Relaxed);
     times.free().store(free.address(), Ordering::Relaxed);
     times.table().store(table, Ordering::Relaxed);
+    // The gates leave the last free one alone.
+    free.outer().store(last, Ordering::Relaxed);
     root.cfa().store(u64::MAX, Ordering::Relaxed);
     root.context().store(NO_FUNCTION | CONTEXT, Ordering::Relaxed);
     record.function().store(function, Ordering::Relaxed);
     record.min().store(u64::MAX, Ordering::Relaxed);
-    const { assert!(BLOCK - RECORDS >= 12 * UNIT + (1 + TABLE_TAIL) * size_of::<TableEntry>() as u64) };
+    const { assert!(BLOCK - RECORDS >= 13 * UNIT + (1 + TABLE_TAIL) * size_of::<TableEntry>() as u64) };
     let entry = TableEntry {
         key: table_key(NO_FUNCTION | CONTEXT, 0),
         arc,

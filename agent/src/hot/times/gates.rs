@@ -1,7 +1,7 @@
 //! The machine code that runs at the beginning and the end of each measured call.
 //!
 //! ```text
-//! at the beginning (gpi_begin)             at the end (gpi_end)
+//! at the beginning (gpi_call_begin)             at the end (gpi_call_end)
 //!
 //! CFA-8      exit label                    CFA-8   address in the thunk's exit
 //! CFA-16     address in the body           CFA-16  rax   <- rsp - 8
@@ -171,7 +171,7 @@ global_asm!(
     "mov rsi, [rsp-32]",
     "mov rcx, [rsp-16]",
     "mov rax, [rsp-8]",
-    "jmp gpi_begin_slowly",
+    "jmp gpi_call_begin_slowly",
     ".endm",
     ".macro gpi_times_end paths",
     "mov [rsp-8], rax",
@@ -274,16 +274,16 @@ global_asm!(
     "mov rsi, [rsp-32]",
     "mov rcx, [rsp-24]",
     "mov rdx, [rsp-16]",
-    "jmp gpi_end_slowly",
+    "jmp gpi_call_end_slowly",
     ".endm",
     //
     ".text",
     ".irp name, begin, end, begin_path, end_path, begin_slowly, end_by_call, end_slowly",
-    ".globl gpi_\\name",
-    ".hidden gpi_\\name",
-    ".type gpi_\\name, @function",
+    ".globl gpi_call_\\name",
+    ".hidden gpi_call_\\name",
+    ".type gpi_call_\\name, @function",
     ".p2align 6",
-    "gpi_\\name:",
+    "gpi_call_\\name:",
     ".cfi_startproc",
     ".ifc \\name, begin",
     "gpi_times_begin 0",
@@ -309,10 +309,10 @@ global_asm!(
     ".cfi_adjust_cfa_offset -128",
     "ret",
     ".endif",
-    ".ifc \\name, end_by_call",        // in place of gpi_end, if the counter does not measure
+    ".ifc \\name, end_by_call",        // in place of gpi_call_end, if the counter does not measure
     "mov [rsp-8], rax",
     "mov qword ptr [rsp-64], 0",
-    "jmp gpi_end_slowly",
+    "jmp gpi_call_end_slowly",
     ".endif",
     ".ifc \\name, end_slowly",         // rsp = CFA - 8; rax has been saved
     "mov rax, [rsp-8]",
@@ -328,7 +328,7 @@ global_asm!(
     "ret",
     ".endif",
     ".cfi_endproc",
-    ".size gpi_\\name, . - gpi_\\name",
+    ".size gpi_call_\\name, . - gpi_call_\\name",
     ".endr",
     begin = sym calls::begin,
     end = sym calls::end,
@@ -384,19 +384,19 @@ global_asm!(
 const _: () = assert!(offset_of!(OpenCall, is_tail) == offset_of!(OpenCall, context) + 4);
 
 unsafe extern "C" {
-    pub(crate) fn gpi_begin();
-    pub(crate) fn gpi_end();
-    pub(crate) fn gpi_begin_path();
-    pub(crate) fn gpi_end_path();
-    pub(crate) fn gpi_begin_slowly();
-    pub(crate) fn gpi_end_by_call();
+    pub(crate) fn gpi_call_begin();
+    pub(crate) fn gpi_call_end();
+    pub(crate) fn gpi_call_begin_path();
+    pub(crate) fn gpi_call_end_path();
+    pub(crate) fn gpi_call_begin_slowly();
+    pub(crate) fn gpi_call_end_by_call();
 }
 
 /// Returns the addresses of the gates for the beginning and the end of a call.
 pub(crate) fn gates(is_tsc: bool, paths: bool) -> [u64; 2] {
     match (is_tsc, paths) {
-        (false, _) => [gpi_begin_slowly as *const () as u64, gpi_end_by_call as *const () as u64],
-        (true, false) => [gpi_begin as *const () as u64, gpi_end as *const () as u64],
-        (true, true) => [gpi_begin_path as *const () as u64, gpi_end_path as *const () as u64],
+        (false, _) => [gpi_call_begin_slowly as *const () as u64, gpi_call_end_by_call as *const () as u64],
+        (true, false) => [gpi_call_begin as *const () as u64, gpi_call_end as *const () as u64],
+        (true, true) => [gpi_call_begin_path as *const () as u64, gpi_call_end_path as *const () as u64],
     }
 }

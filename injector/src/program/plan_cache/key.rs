@@ -34,7 +34,7 @@ pub(crate) struct Question<'q, 'd> {
 }
 
 /// Entries of another layout must have another number here.
-const LAYOUT: &[u8] = b"gprofinject plan cache, layout 4";
+const LAYOUT: &[u8] = b"gprofinject plan cache, layout 5";
 
 impl Question<'_, '_> {
     /// Returns the hash, or `None` if the program was not hashed or the answer has parts that are not kept.

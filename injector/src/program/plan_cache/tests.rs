@@ -74,6 +74,7 @@ fn whatever_a_plan_follows_from_makes_another_key() {
     ];
     let plain = options(both, builtin, false, all);
     keys.push(key(subject, &Options { standalone: true, ..options(both, builtin, false, all) }));
+    keys.push(key(subject, &Options { measured: true, ..options(both, builtin, false, all) }));
     keys.push(key(subject, &Options { arena: Some(0x1000), ..options(both, builtin, false, all) }));
     // Another program, which differs by one byte.
     let path = tempfile::NamedTempFile::new().expect("a file");

@@ -28,6 +28,20 @@ fn stays(instruction: &Instruction, control: FlowControl, lo: u64, hi: u64) -> b
     }
 }
 
+/// Returns whether the instruction is a direct jump out of `lo..hi`, or a direct call of a function: of one outside of it,
+/// or of the one that begins at `lo`.
+fn leaves_directly(instruction: &Instruction, control: FlowControl, lo: u64, hi: u64) -> bool {
+    if instruction.op0_kind() != OpKind::NearBranch64 {
+        return false;
+    }
+    let target = instruction.near_branch_target();
+    match control {
+        FlowControl::Call => target == lo || !(lo..hi).contains(&target),
+        FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => true,
+        _ => false,
+    }
+}
+
 /// Returns an instruction as a direct branch, or `None` if it is not one.
 fn branch(function: u32, instruction: &Instruction, passes_r10: bool) -> Option<Branch> {
     if !matches!(instruction.op0_kind(), OpKind::NearBranch64) {
@@ -150,6 +164,7 @@ impl Part {
         // Control that runs on beyond the function's end continues in another function.
         let falls_through = !matches!(last, Class::Jump | Class::Return);
         flow.leaf &= !flow.undecodable && !falls_through;
+        flow.leaves_directly &= !flow.undecodable && !falls_through;
         flow.runs_on = falls_through && last != Class::Call;
         flow.ends_in_call = last == Class::Call;
         let reads_rax = scan.reads_rax;
@@ -272,7 +287,12 @@ impl Part {
         };
         seen.scan.branch(ip, flow, target);
         let is_inside = (seen.lo..seen.hi).contains(&target);
-        seen.flow.leaf &= kind != BranchKind::Call && is_inside;
+        if kind == BranchKind::Call {
+            seen.flow.leaf = false;
+            seen.flow.leaves_directly &= !is_inside || target == seen.lo;
+        } else {
+            seen.flow.leaf &= is_inside;
+        }
         if !is_inside || target - seen.lo < NEAR {
             let (function, passes_r10) = (seen.index, seen.scan.passes_r10);
             let branch = Branch { target, site: ip, function, len, width, kind, passes_r10 };
@@ -295,7 +315,10 @@ impl Part {
         let control = instruction.flow_control();
         seen.scan.look(instruction, control, factory);
         seen.flow.head.look(instruction, seen.hook);
-        seen.flow.leaf &= stays(instruction, control, seen.lo, seen.hi);
+        if !stays(instruction, control, seen.lo, seen.hi) {
+            seen.flow.leaf = false;
+            seen.flow.leaves_directly &= leaves_directly(instruction, control, seen.lo, seen.hi);
+        }
         seen.watch.look(instruction, control);
         seen.flow.odd_return |= instruction.code() == Code::Retnq_imm16;
         seen.note_interest();

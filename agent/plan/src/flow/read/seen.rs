@@ -51,7 +51,7 @@ impl Seen {
             lo: f.address,
             hi: f.address + f.size,
             hook: hook_point(image, f),
-            flow: FunctionFlow { leaf: true, ..Default::default() },
+            flow: FunctionFlow { leaf: true, leaves_directly: true, ..Default::default() },
             scan: Scan::new(f.address, f.size, image.facts.tls_descriptors),
             watch: Watch::new(f.kind),
             tables: Vec::new(),

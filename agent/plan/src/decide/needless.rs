@@ -1,0 +1,252 @@
+//! Functions that need no cell in the shadow stack, and so no exit hook: no call can be charged to their frames.
+//!
+//! A call is charged to a frame if code that is not hooked makes it, or if the function jumps away. A *leaf* makes no
+//! call at all. A function whose calls all lead, directly, to functions that have cells or need none does not need one
+//! either: its own calls are known by their return addresses, and where one of the functions below it calls code that is
+//! not hooked, the newest of these functions has a cell, to which calls by that code are charged. The same holds if the
+//! function jumps to another one that needs no cell, by a jump that is counted by itself.
+//!
+//! A function that code may call that is not hooked (a callback, a signal handler) keeps its cell all the same if a function
+//! with a cell can be reached from it. Its return is then the event from which the search for the caller of the next
+//! callback begins ([hot-path.md](../../../../docs/hot-path.md)), which would have to look at all of the stack in between
+//! otherwise; and a longjmp out of a signal handler finds the handler's frame.
+
+use crate::decide::hook::Hook;
+use crate::decide::own_return::returns_otherwise;
+use crate::decide::unwinder::ThroughAgent;
+use crate::decide::verdict::Tactic;
+use crate::flow::branch::BranchKind;
+use crate::flow::facts::{Flow, FunctionFlow};
+use gprofinject_image::{FunctionKind, Image};
+
+/// Returns for each hook whether the function needs no cell.
+pub(crate) fn cells(image: &Image, flow: &Flow, hooks: &[Hook], through_agent: &[ThroughAgent]) -> Vec<bool> {
+    let mut needless = leaves(flow, hooks);
+    if image.landing_pads.iter().any(|&pad| is_in_part_of_unknown_function(image, pad)) {
+        return needless;
+    }
+    let mut number_of = vec![usize::MAX; image.functions.len()];
+    for (number, hook) in hooks.iter().enumerate() {
+        number_of[hook.function] = number;
+    }
+    let mut direct: Vec<bool> = hooks.iter().map(|hook| leaves_directly(image, flow, hook)).collect();
+    for &pad in &image.landing_pads {
+        // An exception leads to a part of the function to which no branch of it does.
+        if let Some(part) = image.function_at(pad)
+            && let Some(owner) = image.parent(part)
+            && let Some(direct) = direct.get_mut(number_of[owner])
+        {
+            *direct = false;
+        }
+    }
+    let mut may_be_called: Vec<bool> = hooks.iter().map(|hook| may_be_called(image, flow, hook)).collect();
+    for f in through_agent {
+        (direct[f.number], may_be_called[f.number]) = (false, false);
+    }
+    let mut open: Vec<bool> = hooks.iter().map(|hook| is_taken(image, flow, hook)).collect();
+    // The calls and the jumps out of functions, by the numbers of caller and callee. Branches are sorted by target.
+    let mut edges = Vec::new();
+    for branch in flow.branches() {
+        let f = &image.functions[branch.function as usize];
+        let is_call = branch.kind == BranchKind::Call;
+        if !is_call && (f.address..f.address + f.size).contains(&branch.target) {
+            continue;
+        }
+        let callee =
+            image.function_at(branch.target).filter(|&i| image.functions[i].address == branch.target);
+        let callee = callee.map(|i| number_of[i]).filter(|&callee| callee < hooks.len());
+        let Some(caller) = hooks.get(number_of[image.owner(branch.function as usize)]) else {
+            callee.into_iter().for_each(|callee| open[callee] = true);
+            continue;
+        };
+        let caller = (number_of[caller.function], caller);
+        if !direct[caller.0] {
+            continue;
+        }
+        match callee.filter(|&callee| may_be_called[callee]) {
+            Some(callee) if is_call || caller.1.redirects(flow, *branch).is_some() => {
+                edges.push(Edge { callee, caller: caller.0, is_call });
+            }
+            _ => direct[caller.0] = false,
+        }
+    }
+    // Below a *quiet* function, no function has a cell.
+    let mut quiet: Vec<bool> = direct.iter().zip(&needless).map(|(direct, leaf)| *direct || *leaf).collect();
+    spread(&edges, &mut quiet, |_| true);
+    for (number, direct) in direct.iter_mut().enumerate() {
+        *direct &= quiet[number] || !open[number];
+        needless[number] |= *direct;
+    }
+    spread(&edges, &mut needless, |edge| !edge.is_call);
+    needless
+}
+
+/// A direct call, or a jump out of a function, between hooks with these numbers.
+struct Edge {
+    callee: usize,
+    caller: usize,
+    is_call: bool,
+}
+
+/// Takes a property from each function that has it and from which one of these edges leads to a function that does not.
+/// Edges are sorted by callee.
+fn spread(edges: &[Edge], has: &mut [bool], counts: impl Fn(&Edge) -> bool) {
+    let mut lacking: Vec<usize> = (0..has.len()).filter(|&number| !has[number]).collect();
+    while let Some(callee) = lacking.pop() {
+        let first = edges.partition_point(|edge| edge.callee < callee);
+        for edge in edges[first..].iter().take_while(|edge| edge.callee == callee) {
+            if counts(edge) && std::mem::replace(&mut has[edge.caller], false) {
+                lacking.push(edge.caller);
+            }
+        }
+    }
+}
+
+/// Returns for each hook whether the function is a leaf that returns in the ordinary way.
+pub(crate) fn leaves(flow: &Flow, hooks: &[Hook]) -> Vec<bool> {
+    hooks.iter().map(|hook| is_leaf(&flow.functions[hook.function])).collect()
+}
+
+/// Returns whether a function is a leaf that returns in the ordinary way.
+pub(crate) fn is_leaf(facts: &FunctionFlow) -> bool {
+    facts.leaf && !facts.table_loops && !facts.odd_return
+}
+
+/// Returns whether control leaves the function only by its return, direct calls and direct jumps.
+fn leaves_directly(image: &Image, flow: &Flow, hook: &Hook) -> bool {
+    let facts = &flow.functions[hook.function];
+    let function = &image.functions[hook.function];
+    let ordinary = !facts.table_loops && !facts.odd_return;
+    facts.leaves_directly && ordinary && !returns_otherwise(function)
+}
+
+/// Returns whether the callers of a function may do without cells as far as this function is concerned: it has a cell, or
+/// needs none.
+///
+/// A signal handler that interrupts a call is charged to the called function from the call on. Only with these tactics
+/// does the address of the interrupted instruction show which function that is.
+fn may_be_called(image: &Image, flow: &Flow, hook: &Hook) -> bool {
+    let is_known = match hook.tactic {
+        Tactic::Jump | Tactic::JumpIntoPadding | Tactic::JumpOverCall | Tactic::ShortJump => !hook.slid_into,
+        Tactic::CallSites | Tactic::Sled | Tactic::Frida => false,
+    };
+    let facts = &flow.functions[hook.function];
+    is_known && !facts.odd_return && !returns_otherwise(&image.functions[hook.function])
+}
+
+/// Returns whether the function's address is taken, or exported.
+fn is_taken(image: &Image, flow: &Flow, hook: &Hook) -> bool {
+    flow.is_taken(image.functions[hook.function].address) || flow.is_taken(hook.at)
+}
+
+/// Returns whether an address is in a part of some function, but it is not known of which.
+fn is_in_part_of_unknown_function(image: &Image, address: u64) -> bool {
+    match image.function_at(address) {
+        Some(i) => matches!(image.functions[i].kind, FunctionKind::Cold(_)) && image.parent(i).is_none(),
+        None => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::plan::Plan;
+    use crate::testing::{TEXT, image, plan_of};
+    use gprofinject_abi::plan::{ENTRY_ONLY, NEEDS_NO_CELL};
+    use gprofinject_image::ImageKind;
+
+    /// mov eax, edi; add eax, 1; nop; ret
+    const LEAF: &[u8] = &[0x89, 0xf8, 0x83, 0xc0, 1, 0x90, 0xc3];
+    /// mov eax, edi; call *%rsi; nop; ret
+    const INDIRECT: &[u8] = &[0x89, 0xf8, 0x90, 0xff, 0xd6, 0x90, 0xc3];
+
+    /// Returns a function that begins at this offset and, after `mov eax, edi; push rbx` and two nops, branches to the function at
+    /// another offset, and then returns.
+    fn branches(opcode: u8, from: usize, to: usize) -> Vec<u8> {
+        let distance = to as i32 - (from + 10) as i32;
+        [&[0x89, 0xf8, 0x53, 0x90, 0x90, opcode], &distance.to_le_bytes()[..], &[0x5b, 0xc3]].concat()
+    }
+
+    /// Returns whether each function has a cell.
+    fn cells(plan: &Plan) -> Vec<bool> {
+        let has_cell = |flags| {
+            assert_eq!(flags & ENTRY_ONLY != 0, flags & NEEDS_NO_CELL != 0);
+            flags & ENTRY_ONLY == 0
+        };
+        plan.records.iter().map(|record| has_cell(record.flags)).collect()
+    }
+
+    /// Returns whether each of these functions has a cell, if the function with index `skip` is not hooked, and the address
+    /// of the one with index `taken` is taken.
+    fn cells_with(parts: &[&[u8]], skip: Option<usize>, taken: Option<usize>) -> Vec<bool> {
+        let lengths: Vec<usize> = parts.iter().map(|part| part.len()).collect();
+        let code = parts.concat();
+        let mut image = image(ImageKind::Pie, TEXT, &code, &lengths);
+        let addresses = std::mem::take(&mut image.code_pointers);
+        image.code_pointers.extend(taken.map(|i| addresses[i]));
+        cells(&plan_of(&image, skip))
+    }
+
+    fn cells_of(parts: &[&[u8]], skip: Option<usize>) -> Vec<bool> {
+        cells_with(parts, skip, None)
+    }
+
+    const CALL: u8 = 0xe8;
+    const JUMP: u8 = 0xe9;
+
+    #[test]
+    fn direct_calls_of_hooked_functions_need_no_cell() {
+        let caller = branches(CALL, LEAF.len(), 0);
+        assert_eq!(cells_of(&[LEAF, &caller], None), [false, false]);
+        // A function that has a cell may be called as well.
+        assert_eq!(cells_of(&[INDIRECT, &caller], None), [true, false]);
+        // One that is not hooked may not.
+        assert_eq!(cells_of(&[LEAF, &caller], Some(0)), [true]);
+        // Nor may the middle of one.
+        assert_eq!(cells_of(&[LEAF, &branches(CALL, LEAF.len(), 2)], None), [false, true]);
+        // A function may call itself, at its start.
+        assert_eq!(cells_of(&[&branches(CALL, 0, 0)], None), [false]);
+        assert_eq!(cells_of(&[&branches(CALL, 0, 2)], None), [true]);
+    }
+
+    #[test]
+    fn functions_that_unhooked_code_may_call_need_cells_if_one_below_them_does() {
+        let (first, second) = (INDIRECT.len(), INDIRECT.len() + 12);
+        let chain = [INDIRECT, &branches(CALL, first, 0), &branches(CALL, second, first)];
+        assert_eq!(cells_with(&chain, None, None), [true, false, false]);
+        assert_eq!(cells_with(&chain, None, Some(2)), [true, false, true]);
+        assert_eq!(cells_with(&chain, None, Some(1)), [true, true, false]);
+        // A function that is not hooked may call the second one.
+        assert_eq!(cells_with(&chain, Some(2), None), [true, true]);
+        let chain = [LEAF, &branches(CALL, LEAF.len(), 0)];
+        assert_eq!(cells_with(&chain, None, Some(1)), [false, false]);
+    }
+
+    #[test]
+    fn a_function_that_reads_its_return_address_needs_its_caller_to_have_a_cell() {
+        // mov rax, [rsp]; nop; ret
+        let odd = [0x48, 0x8b, 0x04, 0x24, 0x90, 0xc3];
+        let lengths = [odd.len(), 12];
+        let code = [&odd[..], &branches(CALL, odd.len(), 0)].concat();
+        let plan = plan_of(&image(ImageKind::Pie, TEXT, &code, &lengths), None);
+        assert_eq!(plan.records[0].flags & (ENTRY_ONLY | NEEDS_NO_CELL), ENTRY_ONLY);
+        assert_eq!(plan.records[1].flags & ENTRY_ONLY, 0);
+    }
+
+    #[test]
+    fn jumps_may_lead_to_functions_that_need_no_cell() {
+        let jumps = |from, to| {
+            let mut code = branches(JUMP, from, to);
+            code.truncate(10);
+            code
+        };
+        assert_eq!(cells_of(&[LEAF, &jumps(LEAF.len(), 0)], None), [false, false]);
+        assert_eq!(cells_of(&[INDIRECT, &jumps(INDIRECT.len(), 0)], None), [true, true]);
+        // Two functions that jump to each other, and one that jumps to a function that must have a cell.
+        assert_eq!(cells_of(&[&jumps(0, 10), &jumps(10, 0)], None), [false, false]);
+        let chain = [INDIRECT, &jumps(7, 0), &jumps(17, 7)];
+        assert_eq!(cells_of(&chain, None), [true, true, true]);
+        // jmp short
+        let short = [0x89, 0xf8, 0x90, 0x90, 0x90, 0x90, 0x90, 0xeb, 0xf0];
+        assert_eq!(cells_of(&[LEAF, &short], None), [false, true]);
+    }
+}

@@ -1,0 +1,26 @@
+//! Functions whose exits must not be hooked, known by their names.
+
+use crate::decide::unwinder;
+use gprofinject_image::Function;
+
+/// Functions that return twice, or to another frame, or that save their caller's registers. Their exits
+/// must not be hooked. (A function that reads its return address is recognised by its code; these are
+/// known by name, because their code does not show it.)
+pub(crate) const OWN_RETURN: [&str; 11] = [
+    "setjmp",
+    "_setjmp",
+    "sigsetjmp",
+    "__sigsetjmp",
+    "savectx",
+    "vfork",
+    "getcontext",
+    "swapcontext",
+    "unw_getcontext",
+    "__unw_getcontext",
+    "uw_init_context_1",
+];
+
+/// Returns whether the function returns twice, or to another frame, or saves its caller's registers.
+pub(crate) fn returns_otherwise(function: &Function) -> bool {
+    function.names().any(|name| OWN_RETURN.contains(&name) || unwinder::drives(name))
+}
