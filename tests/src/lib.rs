@@ -22,6 +22,7 @@ pub mod family;
 pub mod flags;
 pub mod generate;
 pub mod gprofdata;
+pub mod known;
 pub mod layers;
 pub mod machine;
 pub mod measured;

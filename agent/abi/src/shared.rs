@@ -443,6 +443,8 @@ shared! {
         hi: AtomicU64,
         /// Written when the chain ceases to be the current one, and when it becomes it.
         since: AtomicU64,
+        /// Written when the chain ceases to be the current one.
+        begun: AtomicU64,
     }
 }
 

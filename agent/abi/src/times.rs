@@ -150,7 +150,7 @@ pub struct OpenCall {
     pub arc: u64,
     /// The address of the open call that made it, or of the root. In a free record, that of the next free one, or 0.
     pub outer: u64,
-    /// [`TimesHeader::begun`] after it had begun.
+    /// [`TimesHeader::begun`] after it had begun. The calls that began while its chain was not the current one are added.
     pub begun: u64,
     /// The address of its [`PathNode`], or 0.
     pub node: u64,
@@ -171,7 +171,7 @@ pub struct ArcTimes {
     pub caller: u32,
     /// Number of the called function.
     pub callee: u32,
-    /// Number of its open calls.
+    /// Number of its open calls in the current chain.
     pub open: u32,
     /// Always 0.
     pub reserved: u32,
@@ -208,7 +208,7 @@ pub struct FunctionTimes {
     pub record: Record,
     /// The function's number.
     pub number: u32,
-    /// Number of its open calls.
+    /// Number of its open calls in the current chain.
     pub open: u32,
     /// The durations of the ended calls that no other open call of the function contained.
     pub inclusive: u64,
@@ -265,8 +265,8 @@ pub struct Chain {
     pub hi: u64,
     /// When it ceased to be the current one; 0 while it is.
     pub since: u64,
-    /// Always 0.
-    pub reserved: u64,
+    /// [`TimesHeader::begun`] when it ceased to be the current one.
+    pub begun: u64,
 }
 
 const _: () = {

@@ -8,6 +8,7 @@
 #![allow(unsafe_code, reason = "functions of the C library are defined, and a jmp_buf is read")]
 
 use crate::hot::callers;
+use crate::hot::times;
 use crate::os::lookup;
 use core::arch::{asm, naked_asm};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -15,6 +16,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 /// glibc's `siglongjmp` (its `longjmp` and `_longjmp` are the same code) and `__longjmp_chk`.
 pub(crate) static PLAIN: AtomicU64 = AtomicU64::new(0);
 static CHECKED: AtomicU64 = AtomicU64::new(0);
+/// glibc's `pthread_exit`, which leaves all frames of a thread.
+static EXIT: AtomicU64 = AtomicU64::new(0);
 
 /// Finds glibc's functions.
 pub(crate) fn prepare(dynamic_linker: u64) {
@@ -22,6 +25,7 @@ pub(crate) fn prepare(dynamic_linker: u64) {
     PLAIN.store(plain, Ordering::Relaxed);
     let checked = lookup::function(dynamic_linker, b"__longjmp_chk");
     CHECKED.store(if checked == 0 { plain } else { checked }, Ordering::Relaxed);
+    EXIT.store(lookup::function(dynamic_linker, b"pthread_exit"), Ordering::Relaxed);
 }
 
 /// Marks the frames between the stack pointer and the frame to which a jmp_buf leads.
@@ -71,6 +75,28 @@ macro_rules! pass_on {
             );
         }
     };
+}
+
+/// A thread ends without returning from its functions: their measured calls end now. They would otherwise be open until the
+/// process ends, because no landing pad in C says that the unwinder leaves them.
+extern "C" fn leave_thread() {
+    times::calls::leave_all();
+}
+
+/// # Safety
+/// As glibc's function of that name.
+#[cfg(not(any(test, feature = "standalone")))]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_exit() {
+    naked_asm!(
+        "push rdi",
+        "call {leave}",
+        "pop rdi",
+        "jmp [rip + {place}]",
+        leave = sym leave_thread,
+        place = sym EXIT,
+    );
 }
 
 pass_on!(longjmp, PLAIN);

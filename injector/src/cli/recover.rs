@@ -180,7 +180,7 @@ impl Recovery<'_> {
         let decode = |bytes: Vec<u8>| Baseline::decode(&bytes, profilee.planned, &self.libraries);
         let baseline = baseline.and_then(decode);
         let maps = &Maps::default();
-        let reading = Reading { profilee, libraries: &self.libraries, maps, rate, is_recent: false };
+        let reading = Reading { profilee, libraries: &self.libraries, maps, rate, end: None };
         let counted =
             counted::counted(Some(&region), &reading, Some(samples), None, baseline.as_ref(), &mut troubles);
         if let Some(trouble) = troubles.pop() {

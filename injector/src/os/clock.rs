@@ -37,8 +37,8 @@ pub(crate) fn nanoseconds() -> u64 {
 /// A moment by all clocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
-    ticks: u64,
-    nanoseconds: u64,
+    pub(crate) ticks: u64,
+    pub(crate) nanoseconds: u64,
     pub(crate) date: SystemTime,
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn ticks_per_nanosecond() -> f64 {
 
 impl Moment {
     /// Returns the present moment. Of several readings, the one counts that took the least time.
-    fn now() -> Moment {
+    pub(crate) fn now() -> Moment {
         const READINGS: usize = 8;
         let read = || {
             let before = ticks();

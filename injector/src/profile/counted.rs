@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use gmon_measured::Measured;
 
+use crate::os::clock::Moment;
 use crate::os::sys;
 use crate::profile::baseline::Baseline;
 use crate::profile::clocked;
@@ -120,8 +121,9 @@ pub(crate) struct Reading<'r> {
     pub(crate) maps: &'r Maps,
     /// The samples per second of CPU time.
     pub(crate) rate: u32,
-    /// Whether the process runs still or has just ended, so that its open calls are measured up to now.
-    pub(crate) is_recent: bool,
+    /// When the process ended, or the present moment if it still runs: its open calls are measured up to then. `None` if that
+    /// is not known.
+    pub(crate) end: Option<Moment>,
 }
 
 /// Returns the profile of a member, and the state of its agent. `crash` is as for [`collect::collect`]. The
@@ -134,7 +136,7 @@ pub(crate) fn counted(
     baseline: Option<&Baseline>,
     troubles: &mut Vec<String>,
 ) -> Option<(Counted, AgentState)> {
-    let Reading { profilee, libraries, maps, rate, is_recent } = *reading;
+    let Reading { profilee, libraries, maps, rate, end } = *reading;
     let mut profile = Profile::of_program(profilee.planned, rate);
     (profile.name, profile.path) = (profilee.name(), profilee.binary.display().to_string());
     if let (Some(module), Some(samples)) = (profile.modules.first_mut(), samples) {
@@ -146,7 +148,7 @@ pub(crate) fn counted(
     if let (Some(region), Some((_, layout))) = (region, &profilee.plan) {
         let read = region.open(layout).and_then(|region| {
             state = region.report()?.0.state;
-            collect::collect(&region, &mut profile, libraries, maps, crash, is_recent)
+            collect::collect(&region, &mut profile, libraries, maps, crash, end)
         });
         match read {
             Ok(read) => (account, space) = read,

@@ -5,6 +5,7 @@ use std::os::unix::fs::FileExt;
 use gprofinject_abi::region::{BlockHeader, Overflow, SLOTS, Slot, counters_offset, segment_offset};
 
 use crate::options::{CountArg, EngineArg, HooksArg};
+use crate::os::clock::Moment;
 use crate::os::say::{Level, Voice};
 use crate::profile::baseline::Baseline;
 use crate::profile::collect::Account;
@@ -39,7 +40,7 @@ fn program(count: Option<CountArg>) -> &'static Profilee {
 
 fn reading(profilee: &'static Profilee) -> Reading<'static> {
     let libraries = Box::leak(Box::default());
-    Reading { profilee, libraries, maps: Box::leak(Box::default()), rate: 100, is_recent: true }
+    Reading { profilee, libraries, maps: Box::leak(Box::default()), rate: 100, end: Some(Moment::now()) }
 }
 
 struct Random(u64);

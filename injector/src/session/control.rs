@@ -7,6 +7,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use gmon::output::Target;
 
 use crate::options::Verb;
+use crate::os::clock::Moment;
 use crate::os::sys;
 use crate::profile::baseline::Baseline;
 use crate::profile::collect::Account;
@@ -79,7 +80,7 @@ impl Family<'_> {
         let baseline = member.baseline.as_ref();
         let maps = &member.maps;
         let reading =
-            Reading { profilee, libraries: &self.libraries, maps, rate: self.rate, is_recent: true };
+            Reading { profilee, libraries: &self.libraries, maps, rate: self.rate, end: Some(Moment::now()) };
         let finished = counted(copy.as_ref(), &reading, samples, None, baseline, &mut troubles);
         if let Some(copy) = copy {
             copy.remove();

@@ -11,6 +11,7 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use crate::os::clock::Moment;
 use crate::os::sys::{self, Handle};
 use crate::profile::counted::{Counted, Finished, Reading, counted, guests, has_guests};
 use crate::program::library::{Libraries, Library};
@@ -173,10 +174,32 @@ impl<'s> Family<'s> {
         let handle = || (index > 0).then(|| Handle::of(pid));
         let process =
             self.living.entry(pid).or_insert_with(|| Living { handle: handle(), members: Vec::new() });
+        // The earlier programs of the process end here, by executing this one.
+        for &earlier in &process.members {
+            if let Some(member) = self.members.get_mut(earlier) {
+                member.ended.get_or_insert_with(Moment::now);
+            }
+        }
         process.members.push(index);
         let grip = Grip::unopened(pid);
         let maps = Maps::default();
-        self.members.push(Member { pid, profilee, name, grip, baseline: None, is_paused: false, maps });
+        self.members.push(Member {
+            pid,
+            profilee,
+            name,
+            grip,
+            baseline: None,
+            is_paused: false,
+            maps,
+            ended: None,
+        });
+    }
+
+    /// Notes that the first process has ended, or is about to be left.
+    pub(crate) fn note_end_of_first(&mut self) {
+        if let Some(member) = self.members.first_mut() {
+            member.ended.get_or_insert_with(Moment::now);
+        }
     }
 
     /// Notes what a process has mapped now, if the agent samples it. The kernel's own records would say that.
@@ -422,8 +445,8 @@ impl<'s> Family<'s> {
         let region = self.folder.as_ref().map(|folder| folder.region(&member.name));
         let (profilee, baseline) = (member.profilee, member.baseline.as_ref());
         let maps = &member.maps;
-        let reading =
-            Reading { profilee, libraries: &self.libraries, maps, rate: self.rate, is_recent: true };
+        let end = Some(member.ended.unwrap_or_else(Moment::now));
+        let reading = Reading { profilee, libraries: &self.libraries, maps, rate: self.rate, end };
         let counted = counted(region.as_ref(), &reading, samples, crash, baseline, &mut self.troubles)?;
         self.troubles.extend(counted.0.account.damage.clone());
         Some(counted)

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::os::clock::Moment;
 use crate::os::sys::Handle;
 use crate::profile::baseline::Baseline;
 use crate::profile::collect::Account;
@@ -43,6 +44,8 @@ pub(crate) struct Member {
     pub(crate) is_paused: bool,
     /// The code that the process has mapped, as far as it is needed for the agent's samples.
     pub(crate) maps: Maps,
+    /// When it was noticed that it has ended, or has begun to execute another program.
+    pub(crate) ended: Option<Moment>,
 }
 
 /// A process that has not ended, as far as is known.

@@ -169,6 +169,7 @@ pub(crate) fn profile<T: Target>(
         settings.cache.keep_fresh();
     }
     let ending = until_end(&mut target, &signals, &mut family, sampling.as_mut());
+    family.note_end_of_first();
     if ending.is_none() {
         // A thread that waits for an answer about a library could not be left.
         family.listener = None;

@@ -227,7 +227,7 @@ fn needs_nothing_and_offers(library: &PathBuf, own: &[&str]) {
         "dl_iterate_phdr",
     ];
     let forking = ["_Fork", "clone", "syscall", "fexecve", "prctl"];
-    let jumping = ["__longjmp_chk", "_longjmp", "longjmp", "siglongjmp"];
+    let jumping = ["__longjmp_chk", "_longjmp", "longjmp", "pthread_exit", "siglongjmp"];
     let profiling =
         ["__fentry__", "__monstartup", "_mcleanup", "_mcount", "mcount", "moncontrol", "monstartup"];
     // For the injector, which finds it in the file, and for Frida's library.

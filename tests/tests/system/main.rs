@@ -58,6 +58,7 @@ modules! {
     library_control
     library_lists
     many_libraries
+    measured
     limits
     odd_libraries
     outputs

@@ -90,7 +90,12 @@ pub(crate) extern "C" fn end(cfa: u64, now: u64) {
     }
 }
 
-/// A jump leads to this stack pointer: ends the calls whose frames it leaves.
+/// Ends all calls of the calling thread that are open on its current stack.
+pub(crate) fn leave_all() {
+    leave(u64::MAX);
+}
+
+/// A jump leads to this stack pointer: ends the calls whose frames it leaves. `u64::MAX` is above all frames.
 pub(crate) fn leave(to: u64) {
     let agent = Agent::get();
     let Some(block) = thread_blocks::current(agent).filter(|_| agent.orders.times_bytes != 0) else { return };

@@ -1,5 +1,9 @@
 //! The stacks on which a thread has open calls: its own, and those of coroutines. The open calls of each form a chain, one of
-//! which is the current one. While a chain is not the current one, its calls do not run, and that time is not theirs.
+//! which is the current one. While a chain is not the current one, its calls do not run, and that time is not theirs. Nor is a
+//! call within them that another chain makes meanwhile, so only those of the current one are counted as open.
+//!
+//! Which stack a frame is on follows from where the known frames are: the one that has called it is above it, and nearer than
+//! those of other stacks. A stack may lie within another one, if a coroutine runs on an array of local variables.
 
 use crate::hot::cells;
 use crate::hot::times::open::close;
@@ -16,8 +20,9 @@ use gprofinject_abi::times::{CONTEXT, Kind};
 /// Bytes by which a stack whose extent is not known is taken to continue below its lowest known address, and above its
 /// highest one.
 const GROWTH: u64 = 16 << 10;
-/// The largest distance between two frames of a stack whose extent is not known.
-const FRAME: u64 = 256 << 10;
+/// The largest distance between two frames of a stack whose extent is not known. Stacks of coroutines are often larger, and
+/// next to each other.
+const FRAME: u64 = 32 << 10;
 
 /// Returns the chain at an address that a thread block's records contain, or `None` if it is 0.
 #[allow(unsafe_code, reason = "records are places in a thread block")]
@@ -33,7 +38,8 @@ pub(crate) fn all(times: TimesRef) -> impl Iterator<Item = ChainRef> {
     core::iter::successors(first, |c| chain(c.next().load(Ordering::Relaxed)))
 }
 
-fn current(times: TimesRef) -> Option<ChainRef> {
+/// Returns the current chain.
+pub(crate) fn current(times: TimesRef) -> Option<ChainRef> {
     chain(times.chain().load(Ordering::Relaxed))
 }
 
@@ -48,10 +54,24 @@ fn own_stack(cfa: u64) -> Option<(u64, u64)> {
     (lo <= cfa && cfa < hi).then_some((lo, hi))
 }
 
-/// Makes a chain for the stack with a frame of this CFA, without open calls, and returns it.
-pub(crate) fn make(agent: &Agent, block: BlockRef, cfa: u64) -> Option<ChainRef> {
+/// Makes a chain for the stack with a frame of this CFA, without open calls, and returns it. `is_base`: the frame is the
+/// outermost one of its stack.
+pub(crate) fn make(agent: &Agent, block: BlockRef, cfa: u64, is_base: bool) -> Option<ChainRef> {
     let times = block.times();
-    let (lo, hi) = own_stack(cfa).unwrap_or((cfa.saturating_sub(GROWTH), cfa + 1));
+    let own = own_stack(cfa).filter(|_| !is_base);
+    let (lo, hi) = own.unwrap_or((cfa.saturating_sub(GROWTH), cfa + 1));
+    // One without open calls says nothing that is still needed, so a program with many coroutines, one after the other, needs
+    // no more chains than there are at the same time.
+    let is_unused = |c: &ChainRef| {
+        let is_current = c.address() == times.chain().load(Ordering::Relaxed);
+        !is_current && c.top().load(Ordering::Relaxed) == c.root().load(Ordering::Relaxed)
+    };
+    if let Some(unused) = all(times).find(is_unused) {
+        area::call(unused.root().load(Ordering::Relaxed))?.cfa().store(hi, Ordering::Relaxed);
+        unused.lo().store(lo, Ordering::Relaxed);
+        unused.hi().store(hi, Ordering::Relaxed);
+        return Some(unused);
+    }
     let root_node = match agent.orders.nodes_max {
         0 => 0,
         _ => nodes::make_node(agent, block, None, NO_FUNCTION)?,
@@ -84,19 +104,31 @@ pub(crate) fn enter(times: TimesRef, chain: ChainRef) {
 }
 
 /// Makes another chain the current one. What was not observed since the thread's last event belongs to the new one.
-fn change(times: TimesRef, from: ChainRef, to: ChainRef, now: u64) {
+pub(crate) fn change(times: TimesRef, from: ChainRef, to: ChainRef, now: u64) {
     let Some(top) = top(times) else { return };
     let last = times.last().load(Ordering::Relaxed).max(top.start().load(Ordering::Relaxed)).min(now);
+    let begun = times.begun().load(Ordering::Relaxed);
+    for open in open_calls(top.address()) {
+        nodes::of_open(open, |count| count.fetch_sub(1, Ordering::Relaxed));
+    }
     from.top().store(top.address(), Ordering::Relaxed);
     from.since().store(last, Ordering::Relaxed);
+    from.begun().store(begun, Ordering::Relaxed);
     let since = to.since().load(Ordering::Relaxed);
     let stood = if since == 0 { 0 } else { last.saturating_sub(since) };
-    let mut call = area::call(to.top().load(Ordering::Relaxed));
-    while let Some(open) = call {
+    let others = begun.wrapping_sub(to.begun().load(Ordering::Relaxed));
+    for open in open_calls(to.top().load(Ordering::Relaxed)) {
         open.start().fetch_add(stood, Ordering::Relaxed);
-        call = area::call(open.outer().load(Ordering::Relaxed));
+        open.begun().fetch_add(others, Ordering::Relaxed);
+        nodes::of_open(open, |count| count.fetch_add(1, Ordering::Relaxed));
     }
     enter(times, to);
+}
+
+/// Returns the open calls from this one outwards, without the root.
+fn open_calls(innermost: u64) -> impl Iterator<Item = OpenCallRef> {
+    core::iter::successors(area::call(innermost), |c| area::call(c.outer().load(Ordering::Relaxed)))
+        .filter(|c| c.outer().load(Ordering::Relaxed) != 0)
 }
 
 /// Returns whether an address is on the stack of a chain, as far as is known.
@@ -109,6 +141,15 @@ fn is_on(chain: ChainRef, cfa: u64) -> bool {
 /// is near its innermost one.
 fn with(times: TimesRef, cfa: u64) -> Option<ChainRef> {
     let current = current(times)?;
+    let innermost = |c: ChainRef| {
+        let top = if c == current { times.top() } else { c.top() }.load(Ordering::Relaxed);
+        area::call(top).map_or(0, |call| call.cfa().load(Ordering::Relaxed))
+    };
+    let above = |c: &ChainRef| is_on(*c, cfa) && innermost(*c) >= cfa;
+    if let Some(nearest) = all(times).filter(above).min_by_key(|&c| (innermost(c), c != current)) {
+        return Some(nearest);
+    }
+    // A jump that was not seen has left frames.
     if is_on(current, cfa) {
         return Some(current);
     }
@@ -118,7 +159,7 @@ fn with(times: TimesRef, cfa: u64) -> Option<ChainRef> {
     if own_stack(cfa).is_some() {
         return None;
     }
-    let lowest = top(times)?.cfa().load(Ordering::Relaxed);
+    let lowest = innermost(current);
     let hi = current.hi().load(Ordering::Relaxed);
     if cfa < lowest && lowest - cfa < FRAME {
         let lo = cfa.saturating_sub(GROWTH);
@@ -135,11 +176,24 @@ fn with(times: TimesRef, cfa: u64) -> Option<ChainRef> {
     None
 }
 
+/// Returns the return address of the frame with this CFA, which has just begun, or 0.
+fn return_address(cfa: u64) -> u64 {
+    cells::existing(cfa).map_or(0, |cell| cell.return_address().load(Ordering::Relaxed))
+}
+
+/// Returns whether the frame with this CFA is the outermost one of a coroutine's stack: its return address is that of
+/// makecontext, or null, as the ABI has it for outermost frames.
+fn is_base(agent: &Agent, cfa: u64) -> bool {
+    cells::existing(cfa).is_some() && {
+        let address = return_address(cfa);
+        address == 0 || agent.is_start_of_context(address)
+    }
+}
+
 /// Returns whether a frame on another stack is that of a signal handler which has interrupted the current one, or of a
 /// function that the handler has called.
 fn is_handler(agent: &Agent, cfa: u64) -> bool {
-    let return_address = cells::existing(cfa).map_or(0, |cell| cell.return_address().load(Ordering::Relaxed));
-    agent.is_restorer(return_address) || !kernel::is_frozen() && task::is_on_signal_stack()
+    agent.is_restorer(return_address(cfa)) || !kernel::is_frozen() && task::is_on_signal_stack()
 }
 
 /// Makes the chain of the stack with a frame of this CFA, which begins, the current one, and ends the calls that a jump has
@@ -147,21 +201,28 @@ fn is_handler(agent: &Agent, cfa: u64) -> bool {
 pub(crate) fn settle(agent: &Agent, block: BlockRef, cfa: u64, now: u64) -> Option<()> {
     let times = block.times();
     let from = current(times)?;
-    let to = match with(times, cfa) {
+    let is_base = is_base(agent, cfa);
+    let known = match is_base {
+        // The stack of a coroutine that has ended may be that of a new one.
+        true => all(times).find(|c| c.hi().load(Ordering::Relaxed) == cfa + 1),
+        false => with(times, cfa),
+    };
+    let to = match known {
         Some(to) => to,
         None if is_handler(agent, cfa) => {
             // Its frames are below no other one, so nothing can be said of their order.
             times.stack_lo().store(0, Ordering::Relaxed);
             return Some(());
         }
-        None => make(agent, block, cfa)?,
+        None => make(agent, block, cfa, is_base)?,
     };
     if to != from {
         change(times, from, to, now);
     } else {
         times.stack_lo().store(to.lo().load(Ordering::Relaxed), Ordering::Relaxed);
     }
-    close_below(times, to, cfa, now);
+    // The call that began in the same frame, if this is the first one of its stack, was not left by a tail call.
+    close_below(times, to, if is_base { cfa + 1 } else { cfa }, now);
     Some(())
 }
 
@@ -209,10 +270,11 @@ pub(crate) fn settle_for_end(block: BlockRef, cfa: u64, now: u64) -> Option<()> 
 pub(crate) fn leave(block: BlockRef, to: u64, now: u64) {
     let times = block.times();
     let Some(from) = current(times) else { return };
-    let Some(chain) = all(times).find(|&c| is_on(c, to)) else { return };
+    let current = Some(from).filter(|&c| to == u64::MAX || is_on(c, to));
+    let Some(chain) = current.or_else(|| all(times).find(|&c| is_on(c, to))) else { return };
     if chain != from {
         change(times, from, chain, now);
     }
     // The frame that calls setjmp, or that has the landing pad, is above its stack pointer.
-    close_below(times, chain, to + 1, now);
+    close_below(times, chain, to.saturating_add(1), now);
 }

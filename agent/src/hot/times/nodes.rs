@@ -4,7 +4,7 @@
 use crate::hot::times::area;
 use crate::hot::times::table::{self, ARCS, Entry, FUNCTIONS};
 use crate::program::agent::Agent;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 use gprofinject_abi::region::NO_FUNCTION;
 use gprofinject_abi::shared::{ArcTimesRef, BlockRef, FunctionTimesRef, OpenCallRef, PathNodeRef};
 use gprofinject_abi::times::{ArcTimes, CONTEXT, Kind, REST, UNIT};
@@ -26,6 +26,16 @@ pub(crate) fn function(address: u64) -> Option<FunctionTimesRef> {
 pub(crate) fn node(address: u64) -> Option<PathNodeRef> {
     // SAFETY: as in `arc`.
     unsafe { PathNodeRef::at(address) }
+}
+
+/// Changes the numbers of open calls of an open call's arc and function.
+pub(crate) fn of_open(call: OpenCallRef, change: impl Fn(&AtomicU32) -> u32) {
+    if let Some(arc) = arc(call.arc().load(Ordering::Relaxed)) {
+        change(arc.open());
+        if let Some(function) = function(arc.function().load(Ordering::Relaxed)) {
+            change(function.open());
+        }
+    }
 }
 
 /// Returns the records for a call of a function by `caller`, an open call or a root. They are made if there are none yet.

@@ -25,7 +25,7 @@ pub(crate) fn prepare(agent: &Agent, block: BlockRef, cfa: u64, now: u64) -> Opt
     times.base().store(block.address(), Ordering::Relaxed);
     times.first().store(now, Ordering::Relaxed);
     times.last().store(now, Ordering::Relaxed);
-    let chain = chains::make(agent, block, cfa)?;
+    let chain = chains::make(agent, block, cfa, false)?;
     chains::enter(times, chain);
     Some(())
 }
@@ -38,9 +38,9 @@ pub(crate) fn end(block: BlockRef) {
     }
     let last = times.last().load(Ordering::Relaxed);
     for chain in chains::all(times) {
-        let is_current = chain.address() == times.chain().load(Ordering::Relaxed);
-        if !is_current {
-            times.top().store(chain.top().load(Ordering::Relaxed), Ordering::Relaxed);
+        // Its calls ended when it ceased to run.
+        if let Some(from) = chains::current(times).filter(|&from| from != chain) {
+            chains::change(times, from, chain, last);
         }
         while let Some(inner) = area::call(times.top().load(Ordering::Relaxed)) {
             if inner.outer().load(Ordering::Relaxed) == 0 || open::close(times, inner, last).is_none() {

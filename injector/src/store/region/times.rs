@@ -140,15 +140,32 @@ pub(super) fn read(
     let mut next = offset(header.chains);
     while let Some(chain) = records.chains.remove(&next) {
         let is_current = next == current;
-        let (mut at, until) = match is_current {
-            true => (offset(header.top), end),
-            false => (offset(chain.top), chain.since),
+        let (mut at, until, begun) = match is_current {
+            true => (offset(header.top), end, header.begun),
+            false => (offset(chain.top), chain.since, chain.begun),
         };
+        let mut open_calls = Vec::new();
         while let Some(call) = records.calls.remove(&at).filter(|call| call.outer != 0) {
-            is_open |= is_current;
+            at = offset(call.outer);
+            open_calls.push(call);
+        }
+        is_open |= is_current && !open_calls.is_empty();
+        // Only those of the current chain are counted as open.
+        for call in open_calls.iter().filter(|_| !is_current) {
+            if let Some(arc) = records.arcs.get_mut(&offset(call.arc)) {
+                arc.open = arc.open.saturating_add(1);
+                if let Some(function) = records.functions.get_mut(&offset(arc.function)) {
+                    function.open = function.open.saturating_add(1);
+                }
+            }
+        }
+        // What the inner one of two calls takes from the outer one's own time.
+        let mut inner = 0_u64;
+        for call in open_calls {
             let lasted = until.saturating_sub(call.start);
-            let own = lasted.wrapping_sub(call.children);
-            let within = header.begun.wrapping_sub(call.begun);
+            let own = lasted.wrapping_sub(call.children).wrapping_sub(inner);
+            let within = begun.wrapping_sub(call.begun);
+            inner = lasted.wrapping_add(header.outside);
             if let Some(arc) = records.arcs.get_mut(&offset(call.arc)) {
                 *open_arcs.entry(offset(call.arc)).or_default() += 1;
                 arc.own = arc.own.wrapping_add(own as i64);
@@ -171,10 +188,6 @@ pub(super) fn read(
             if let Some(node) = records.nodes.get_mut(&offset(call.node)) {
                 node.own = node.own.wrapping_add(own as i64);
                 node.calls = node.calls.wrapping_add(1);
-            }
-            at = offset(call.outer);
-            if let Some(outer) = records.calls.get_mut(&at) {
-                outer.children = outer.children.wrapping_add(lasted).wrapping_add(header.outside);
             }
         }
         next = offset(chain.next);

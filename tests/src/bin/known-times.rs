@@ -1,0 +1,59 @@
+//! `known-times [--runs N] NAME PROGRAM [ARGUMENTS]`: runs a program that knows its own times (`tests/known`) under
+//! gprofinject, and prints rows of a table: the expected times, and the measured ones with and without the overhead.
+//!
+//! Of N runs, each row is of the one with the median of the differences. The last columns are that difference in percent, in
+//! nanoseconds for each call, and the least one of all runs in nanoseconds for each call, which a busy machine changes less.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use gprofinject_tests::known::{self, Known, Line};
+use gprofinject_tests::{measured, run, tool};
+
+const LIMIT: Duration = Duration::from_secs(300);
+
+fn main() -> ExitCode {
+    match print() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("known-times: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn print() -> Result<()> {
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut runs = 5_usize;
+    if arguments.first().is_some_and(|first| first == "--runs") {
+        runs = arguments.get(1).context("--runs N")?.parse()?;
+        arguments.drain(..2);
+    }
+    let [name, program, arguments @ ..] = &arguments[..] else {
+        bail!("usage: known-times [--runs N] NAME PROGRAM [ARGUMENTS]")
+    };
+    let mut all: Vec<Vec<Line>> = Vec::new();
+    for _ in 0..runs {
+        let folder = tempfile::tempdir()?;
+        let gmon = folder.path().join("gmon.out");
+        let command = tool::command(&["-q", "--paths"], &gmon, Path::new(program), arguments)?;
+        let outcome = run::run(command, None, LIMIT)?;
+        let measured =
+            measured::read(&folder.path().join("gmon.pb.gz")).with_context(|| outcome.stderr_text())?;
+        let comparison = known::compare(&Known::read(&outcome.stdout_text()), &measured, true);
+        for wrong in comparison.wrong {
+            eprintln!("known-times: {name}: {wrong}");
+        }
+        all.push(comparison.times);
+    }
+    for n in 0..all.iter().map(Vec::len).min().unwrap_or(0) {
+        let mut lines: Vec<&Line> = all.iter().map(|lines| &lines[n]).collect();
+        lines.sort_by(|a, b| a.error().total_cmp(&b.error()));
+        let per_call = |line: &Line| (line.measured as f64 - line.expected as f64) / line.calls.max(1) as f64;
+        let least = lines.iter().map(|line| per_call(line)).min_by(|a, b| a.abs().total_cmp(&b.abs()));
+        print!("{}", known::row(name, lines[lines.len() / 2], least.unwrap_or(0.0)));
+    }
+    Ok(())
+}

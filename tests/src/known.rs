@@ -1,0 +1,316 @@
+//! Programs that know their own times (`tests/known`), and what was measured of them.
+//!
+//! Such a program prints how long it has spun on each path of calls, by the clock that measures the calls too:
+//!
+//! ```text
+//! calls work 600 600 0                 a function's calls, primitive calls, and those that never ended
+//! spent main;hard;work 454166332       ticks on a path, the outermost function first
+//! ```
+//!
+//! A function's own time, its inclusive time, those of arcs and of paths follow from these lines. What a program does beside
+//! spinning is small, but on a busy machine it may be interrupted there, and then takes longer. So a test compares times in
+//! several runs, of which one has to agree ([`Comparison::times`]); all else has to be right in each ([`Comparison::wrong`]).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gmon_measured::{Measured, REST};
+
+/// What a program has printed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    pub calls: BTreeMap<String, Calls>,
+    /// Ticks by path.
+    pub spent: BTreeMap<Vec<String>, u64>,
+}
+
+/// The numbers of a function's calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Calls {
+    pub all: u64,
+    pub primitive: u64,
+    pub open: u64,
+}
+
+impl Known {
+    /// Reads a program's output. Several processes may have printed; lines of anything else are left out.
+    #[must_use]
+    pub fn read(output: &str) -> Known {
+        let mut known = Known::default();
+        for line in output.lines() {
+            let words: Vec<&str> = line.split(' ').collect();
+            let number = |n: usize| words.get(n).and_then(|word| word.parse::<u64>().ok());
+            match (&words[..], number(2), number(3), number(4)) {
+                (["calls", name, ..], Some(all), Some(primitive), Some(open)) => {
+                    let calls = known.calls.entry((*name).to_owned()).or_default();
+                    calls.all += all;
+                    calls.primitive += primitive;
+                    calls.open += open;
+                }
+                (["spent", path, _], Some(ticks), None, None) => {
+                    let path = path.split(';').map(str::to_owned).collect();
+                    *known.spent.entry(path).or_default() += ticks;
+                }
+                _ => {}
+            }
+        }
+        known
+    }
+
+    /// Returns the functions that the program names.
+    fn names(&self) -> BTreeSet<&str> {
+        let paths = self.spent.keys().flatten().map(String::as_str);
+        paths.chain(self.calls.keys().map(String::as_str)).collect()
+    }
+
+    /// Returns the sums of ticks: by function alone, by function with what it calls, by arc with what that calls, and by
+    /// path.
+    fn sums(&self, is_folded: bool) -> Sums {
+        let mut sums = Sums::default();
+        for (path, &ticks) in &self.spent {
+            let Some(last) = path.last() else { continue };
+            *sums.own.entry(last.clone()).or_default() += ticks;
+            for name in path.iter().collect::<BTreeSet<_>>() {
+                *sums.inclusive.entry(name.clone()).or_default() += ticks;
+            }
+            let arcs: BTreeSet<_> = path.windows(2).map(|two| (two[0].clone(), two[1].clone())).collect();
+            for arc in arcs {
+                *sums.arcs.entry(arc).or_default() += ticks;
+            }
+            let path = if is_folded { folded(path) } else { path.clone() };
+            *sums.paths.entry(path).or_default() += ticks;
+        }
+        sums
+    }
+}
+
+/// Returns a path whose recursive calls are at the places of the outermost ones.
+fn folded(path: &[String]) -> Vec<String> {
+    let mut folded: Vec<String> = Vec::new();
+    for name in path {
+        match folded.iter().position(|earlier| earlier == name) {
+            Some(at) => folded.truncate(at + 1),
+            None => folded.push(name.clone()),
+        }
+    }
+    folded
+}
+
+/// Sums of times.
+#[derive(Clone, Debug, Default)]
+struct Sums {
+    own: BTreeMap<String, u64>,
+    inclusive: BTreeMap<String, u64>,
+    arcs: BTreeMap<(String, String), u64>,
+    paths: BTreeMap<Vec<String>, u64>,
+}
+
+/// What a program knows beside what was measured.
+#[derive(Clone, Debug, Default)]
+pub struct Comparison {
+    /// What is wrong on any machine.
+    pub wrong: Vec<String>,
+    pub times: Vec<Line>,
+}
+
+/// A time that the program knows, in nanoseconds.
+#[derive(Clone, Debug)]
+pub struct Line {
+    pub what: String,
+    pub expected: u64,
+    pub measured: u64,
+    /// The same with the overhead, where that is known.
+    pub raw: Option<u64>,
+    pub calls: u64,
+}
+
+impl Line {
+    /// The difference as a part of the expected time.
+    #[must_use]
+    pub fn error(&self) -> f64 {
+        (self.measured as f64 - self.expected as f64) / self.expected.max(1) as f64
+    }
+}
+
+impl Comparison {
+    /// Returns the times that differ by more than a part, and by more than what each call may take beside spinning.
+    #[must_use]
+    pub fn differing(&self, part: f64) -> Vec<String> {
+        /// Nanoseconds: a program notes how long it has spun, and may print paths.
+        const BESIDE: u64 = 1000;
+        let far = |line: &&Line| {
+            let difference = line.measured.abs_diff(line.expected) as f64;
+            difference > line.expected as f64 * part + (line.calls * BESIDE) as f64
+        };
+        let show =
+            |line: &Line| format!("{}: {} ns, measured {} ns", line.what, line.expected, line.measured);
+        self.times.iter().filter(far).map(show).collect()
+    }
+}
+
+/// Compares a program's output with what was measured.
+#[must_use]
+pub fn compare(known: &Known, measured: &Measured, is_folded: bool) -> Comparison {
+    let mut result = Comparison { wrong: consistency(measured), times: Vec::new() };
+    let names = known.names();
+    let name_of = |function: u32| measured.functions[function as usize].name.as_str();
+    let mut counted: BTreeMap<&str, Calls> = BTreeMap::new();
+    let mut times: BTreeMap<&str, [u64; 4]> = BTreeMap::new();
+    for row in &measured.rows {
+        let calls = counted.entry(name_of(row.function)).or_default();
+        calls.all += row.calls;
+        calls.primitive += row.primitive;
+        calls.open += row.open;
+        let parts = [row.self_ns, row.self_raw_ns, row.inclusive_ns, row.inclusive_raw_ns];
+        for (sum, part) in times.entry(name_of(row.function)).or_default().iter_mut().zip(parts) {
+            *sum += part;
+        }
+    }
+    for (name, expected) in &known.calls {
+        let found = counted.get(name.as_str()).copied().unwrap_or_default();
+        if found != *expected {
+            result.wrong.push(format!("{name}: {found:?}, expected {expected:?}"));
+        }
+    }
+    let sums = known.sums(is_folded);
+    let ns = |ticks: u64| (ticks as f64 * 1e9 / measured.clock.ticks_per_second).round() as u64;
+    let mut add = |what: String, ticks: u64, measured: u64, raw: Option<u64>, calls: u64| {
+        result.times.push(Line { what, expected: ns(ticks), measured, raw, calls });
+    };
+    for (name, &ticks) in &sums.own {
+        let [own, own_raw, ..] = times.get(name.as_str()).copied().unwrap_or_default();
+        let calls = counted.get(name.as_str()).map_or(0, |calls| calls.all);
+        add(format!("{name}, self"), ticks, own, Some(own_raw), calls);
+    }
+    for (name, &ticks) in &sums.inclusive {
+        let [.., inclusive, raw] = times.get(name.as_str()).copied().unwrap_or_default();
+        let calls = counted.get(name.as_str()).map_or(0, |calls| calls.all);
+        add(format!("{name}, inclusive"), ticks, inclusive, Some(raw), calls);
+    }
+    let mut arcs: BTreeMap<(&str, &str), [u64; 2]> = BTreeMap::new();
+    for arc in &measured.arcs {
+        let Some(caller) = arc.caller else { continue };
+        let sum = arcs.entry((name_of(caller), name_of(arc.callee))).or_default();
+        sum[0] += arc.inclusive_ns;
+        sum[1] += arc.calls;
+    }
+    for ((caller, callee), &ticks) in &sums.arcs {
+        let [inclusive, calls] = arcs.get(&(caller.as_str(), callee.as_str())).copied().unwrap_or_default();
+        add(format!("{caller} -> {callee}"), ticks, inclusive, None, calls);
+    }
+    if !measured.nodes.is_empty() {
+        let mut paths: BTreeMap<Vec<String>, [u64; 2]> = BTreeMap::new();
+        for (path, own, calls) in paths_of(measured, &names) {
+            let sum = paths.entry(path).or_default();
+            sum[0] += own;
+            sum[1] += calls;
+        }
+        for (path, &ticks) in &sums.paths {
+            let [own, calls] = paths.get(path).copied().unwrap_or_default();
+            add(path.join(";"), ticks, own, None, calls);
+        }
+    }
+    result
+}
+
+/// Returns the paths of the tree, of which each consists of functions that the program names, with their own times and calls.
+/// What other functions do in between belongs to neither.
+fn paths_of(measured: &Measured, names: &BTreeSet<&str>) -> Vec<(Vec<String>, u64, u64)> {
+    let mut paths: Vec<Vec<String>> = Vec::new();
+    let mut found = Vec::new();
+    for node in &measured.nodes {
+        let mut path = node.parent.map_or_else(Vec::new, |parent| paths[parent as usize].clone());
+        let name =
+            if node.function == REST { "" } else { measured.functions[node.function as usize].name.as_str() };
+        if names.contains(name) {
+            path.push(name.to_owned());
+            found.push((path.clone(), node.self_ns, node.calls));
+        }
+        paths.push(path);
+    }
+    found
+}
+
+/// Returns what contradicts itself: the times of a thread are not its life, those of a function not the sum of its arcs or
+/// nodes, a part is more than the whole.
+#[must_use]
+pub fn consistency(measured: &Measured) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let name_of = |function: u32| measured.functions[function as usize].name.as_str();
+    for (thread, number) in measured.threads.iter().zip(0_u32..) {
+        let rows = measured.rows.iter().filter(|row| row.thread == number);
+        let own: u64 = rows.clone().map(|row| row.self_ns).sum();
+        let sum = own + thread.outside_ns + thread.overhead_ns;
+        // Each of the times is rounded. What was never below zero may be so in a sum.
+        let rounding = 2 + rows.clone().count() as u64 + thread.life_ns / 1000 + 2000;
+        if sum.abs_diff(thread.life_ns) > rounding {
+            wrong.push(format!("thread {number}: self {own} and {thread:?}"));
+        }
+        for row in rows {
+            let name = name_of(row.function);
+            let is_part = row.self_ns <= row.inclusive_ns + 1
+                && row.inclusive_ns <= thread.life_ns + 1
+                && row.primitive <= row.calls
+                && row.open <= row.calls
+                && row.min_ns <= row.max_ns
+                // The child of a fork returns from calls that are its parent's.
+                && (row.calls == 0 || row.histogram.iter().sum::<u64>() <= row.calls);
+            if !is_part {
+                wrong.push(format!("{name}: {row:?} of {thread:?}"));
+            }
+        }
+    }
+    let mut by_function: BTreeMap<(u32, u32), [[u64; 3]; 3]> = BTreeMap::new();
+    for row in &measured.rows {
+        by_function.entry((row.thread, row.function)).or_default()[0] = [row.calls, row.open, row.self_ns];
+    }
+    for arc in &measured.arcs {
+        let sums = &mut by_function.entry((arc.thread, arc.callee)).or_default()[1];
+        *sums = [sums[0] + arc.calls, sums[1] + arc.open, sums[2] + arc.self_ns];
+    }
+    for node in measured.nodes.iter().filter(|node| node.function != REST) {
+        let sums = &mut by_function.entry((node.thread, node.function)).or_default()[2];
+        *sums = [sums[0] + node.calls, 0, sums[2] + node.self_ns];
+    }
+    let has_all_nodes = !measured.nodes.is_empty() && measured.nodes_lost == 0;
+    for ((thread, function), [row, arcs, nodes]) in by_function {
+        // Negative times of arcs and nodes are shown as none.
+        let is_near = |a: u64, b: u64| a <= b + b / 100 + 10_000;
+        let name = name_of(function);
+        if row[..2] != arcs[..2] || !is_near(row[2], arcs[2]) {
+            wrong.push(format!("{name} in thread {thread}: {row:?} in the table, {arcs:?} in arcs"));
+        }
+        if has_all_nodes && (row[0] != nodes[0] || !is_near(row[2], nodes[2])) {
+            wrong.push(format!("{name} in thread {thread}: {row:?} in the table, {nodes:?} in the tree"));
+        }
+    }
+    wrong
+}
+
+/// Returns a row of a table: the time that the program knows, the measured one with and without the overhead, the error in
+/// percent and in nanoseconds for each call, and the least error of several runs.
+#[must_use]
+pub fn row(program: &str, line: &Line, least: f64) -> String {
+    let raw = line.raw.map_or_else(|| "-".to_owned(), |raw| raw.to_string());
+    let per_call = (line.measured as f64 - line.expected as f64) / line.calls.max(1) as f64;
+    let (what, calls, expected, measured) = (&line.what, line.calls, line.expected, line.measured);
+    let error = 100.0 * line.error();
+    format!(
+        "| {program} | {what} | {calls} | {expected} | {raw} | {measured} | {error:+.2} | {per_call:+.1} | {least:+.1} |\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_follow_from_paths() {
+        let known = Known::read("calls a 3 1 0\nspent m;a;b;a 5\nspent m;a;b 2\nnoise\nspent m;a 1\n");
+        assert_eq!(known.calls["a"], Calls { all: 3, primitive: 1, open: 0 });
+        let sums = known.sums(true);
+        assert_eq!((sums.own["a"], sums.inclusive["a"], sums.inclusive["b"]), (6, 8, 7));
+        assert_eq!(sums.arcs[&("a".to_owned(), "b".to_owned())], 7);
+        assert_eq!(sums.arcs[&("b".to_owned(), "a".to_owned())], 5);
+        assert_eq!(sums.paths[&vec!["m".to_owned(), "a".to_owned()]], 6);
+    }
+}
