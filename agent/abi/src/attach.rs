@@ -13,6 +13,10 @@ use crate::coded::coded;
 use crate::names::FOLDER_MAX;
 use crate::plan::ThreadWords;
 
+/// The instruction after the call by which the agent's guard against panics calls the agent's own code: `mov qword [rsp], 0`
+/// (the agent's `program/failure.rs`). The injector recognises a return address in the guard by it.
+pub const GUARD_OUT: [u8; 8] = [0x48, 0xc7, 0x04, 0x24, 0, 0, 0, 0];
+
 /// Name of the library's entry point for orders. On entry, rdi is the address of an [`Order`], and rsp, a multiple of
 /// 16, is the top of a stack that the injector has made. The function never returns: it sets [`Order::done`] and
 /// sleeps.

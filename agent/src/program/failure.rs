@@ -95,7 +95,7 @@ global_asm!(
     "mov rax, rdi",
     "mov rdi, rsi",
     "call rax",
-    "gpi_guard_out:", // here the panic handler comes, too: rsp = the mark
+    "gpi_guard_out:", // here the panic handler comes, too: rsp = the mark. The injector knows this instruction (GUARD_OUT)
     "mov qword ptr [rsp], 0",
     "lea rbp, [rsp+64]", // the handler has not restored it
     "lea rsp, [rsp+24]",

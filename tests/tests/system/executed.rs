@@ -20,7 +20,7 @@ gprofinject_tests::trials! {
 fn gprof_of_the_other(run: &Run) -> String {
     let line = run.said.lines().find(|line| line.contains(": process ") && line.contains("; gprof "));
     let line = line.unwrap_or_else(|| panic!("no other process: {}", run.said));
-    let command = line.split_once("; ").unwrap().1;
+    let command = line.rsplit_once("; ").unwrap().1;
     let done = Command::new("sh").args(["-c", command]).current_dir(run.path("")).output().unwrap();
     assert!(done.status.success(), "{command}: {}", String::from_utf8_lossy(&done.stderr));
     String::from_utf8_lossy(&done.stdout).into_owned()

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use gprofinject_abi::attach::GUARD_OUT;
 use gprofinject_abi::attach::{ACCUMULATOR, Command, MAPPED_MAX, PAD};
 use gprofinject_abi::plan::ThreadWords;
 use libc::user_regs_struct;
@@ -259,12 +260,14 @@ impl Attachment {
         if is_unwinder(registers.rip) {
             return true;
         }
-        // The agent calls a library function through a pointer and waits for its return.
+        // The agent calls a library function through a pointer and waits for its return. Its guard against panics calls only
+        // code of its own, and remains of such calls are on many stacks.
         let calls_out = |word: u64| {
             image.code.contains(&word)
                 && memory.bytes(word - 6, 6).is_ok_and(|bytes| {
                     bytes.starts_with(&[0xff, 0x15]) || bytes[4] == 0xff && bytes[5] & 0xf8 == 0xd0
                 })
+                && memory.bytes(word, GUARD_OUT.len()).is_ok_and(|bytes| bytes != GUARD_OUT)
         };
         let shadows = self.guest().and_then(|guest| guest.shadows);
         let replaced = |cfa, slot| {
