@@ -214,7 +214,6 @@ fn static_programs() {
             ("callers", &[][..], 0),
             ("jumps", &[], 0),
             ("callbacks", &[], 0),
-            ("threads", &[], 0),
             ("ends", &["exit"], 3),
             ("ends", &["kill"], 128 + 9),
             ("forks", &[], 0),
