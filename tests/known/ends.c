@@ -6,7 +6,7 @@
 static const char *how;
 
 static NOINLINE void last(void) {
-    spin(2000 * SHORT, "main;outer;middle;last");
+    spin(2000 * SHORT, "main;outer;middle;middle;middle;last");
     // Nothing comes after this, so what it takes to print is a part of it, and small beside the rest.
     counts("main", 1, 1, 1);
     counts("outer", 1, 1, 1);
@@ -24,7 +24,8 @@ static NOINLINE void last(void) {
 }
 
 static NOINLINE void middle(int depth) {
-    spin(100 * SHORT, depth == 1 ? "main;outer;middle;middle" : "main;outer;middle");
+    static const char *const paths[] = {"main;outer;middle;middle;middle", "main;outer;middle;middle", "main;outer;middle"};
+    spin(100 * SHORT, paths[depth]);
     if (depth) middle(depth - 1);
     else last();
     __asm__ volatile("");

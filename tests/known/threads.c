@@ -30,14 +30,15 @@ static NOINLINE void *quitter(void *unused) {
 
 static pthread_barrier_t ready;
 
+// gprofinject does not see the end of a cancelled thread: its calls are open until the process ends, so their times are not noted.
 static NOINLINE void be_cancelled(void) {
-    spin(4 * SHORT, "cancelled;be_cancelled");
+    spin_only(4 * SHORT);
     pthread_barrier_wait(&ready);
     for (;;) pause();
 }
 
 static NOINLINE void *cancelled(void *unused) {
-    spin(4 * SHORT, "cancelled");
+    spin_only(4 * SHORT);
     be_cancelled();
     return unused;
 }
@@ -64,10 +65,8 @@ int main(void) {
     counts("worker", 4, 4, 0);
     counts("brief", 200, 200, 0);
     counts("work", 600, 600, 0);
-    // That they were left is known only by the unwinder; they may be counted as open.
     counts("quitter", 20, 20, 0);
     counts("quit", 20, 20, 0);
-    counts("cancelled", 20, 20, 0);
     print_spent();
     return 0;
 }

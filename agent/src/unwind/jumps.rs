@@ -85,7 +85,7 @@ extern "C" fn leave_thread() {
 
 /// # Safety
 /// As glibc's function of that name.
-#[cfg(not(any(test, feature = "standalone")))]
+#[cfg(not(test))]
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pthread_exit() {

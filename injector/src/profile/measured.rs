@@ -8,6 +8,7 @@ use gmon_measured::{
     Thread,
 };
 use gprofinject_abi::times::BUCKETS;
+use gprofinject_image::debug::Lines;
 
 use crate::os::clock;
 use crate::profile::model::{self, Place, Profile};
@@ -25,7 +26,7 @@ pub(crate) fn of(profile: &Profile) -> Option<Measured> {
     let passed = begin.elapsed().unwrap_or(Duration::ZERO);
     let date = begin.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     let rate = profile.rate;
-    let mut functions = Functions { profile, index: HashMap::new(), list: Vec::new() };
+    let mut functions = Functions { profile, index: HashMap::new(), list: Vec::new(), lines: HashMap::new() };
     let mut measured = Measured {
         program: profile.name.clone(),
         start_unix_ns: date.as_nanos() as u64,
@@ -157,6 +158,8 @@ struct Functions<'p> {
     profile: &'p Profile,
     index: HashMap<Place, u32>,
     list: Vec<Function>,
+    /// The source lines of modules, by their indices. Reading them takes long.
+    lines: HashMap<u32, Option<Lines>>,
 }
 
 impl Functions<'_> {
@@ -168,7 +171,9 @@ impl Functions<'_> {
         let index = self.list.len() as u32;
         let module = self.profile.modules.get(place.module as usize);
         let name = module.and_then(|module| name_of(module, place));
-        let (file, line) = module.and_then(|module| source_of(module, place)).unwrap_or_default();
+        let read = || module.and_then(|module| module.program.subject.lines());
+        let lines = self.lines.entry(place.module).or_insert_with(read);
+        let (file, line) = lines.as_ref().and_then(|lines| source_of(lines, place)).unwrap_or_default();
         self.list.push(Function {
             file,
             line,
@@ -191,8 +196,7 @@ fn name_of(module: &model::Module, place: Place) -> Option<String> {
 }
 
 /// Returns the source file and the line at which the function at a place begins, if that is known.
-fn source_of(module: &model::Module, place: Place) -> Option<(String, u32)> {
-    let lines = module.program.subject.lines()?;
+fn source_of(lines: &Lines, place: Place) -> Option<(String, u32)> {
     let after = lines.rows().partition_point(|row| row.end <= place.address);
     let location = lines.rows().get(after).filter(|row| row.start <= place.address)?.location?;
     Some((lines.files().get(location.file)?.clone(), location.line))

@@ -1,5 +1,6 @@
 //! `known-times [--runs N] NAME PROGRAM [ARGUMENTS]`: runs a program that knows its own times (`tests/known`) under
 //! gprofinject, and prints rows of a table: the expected times, and the measured ones with and without the overhead.
+//! `known-times --check FILES` prints what contradicts itself in files of measured times.
 //!
 //! Of N runs, each row is of the one with the median of the differences. The last columns are that difference in percent, in
 //! nanoseconds for each call, and the least one of all runs in nanoseconds for each call, which a busy machine changes less.
@@ -26,6 +27,9 @@ fn main() -> ExitCode {
 
 fn print() -> Result<()> {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.first().is_some_and(|first| first == "--check") {
+        return check(&arguments[1..]);
+    }
     let mut runs = 5_usize;
     if arguments.first().is_some_and(|first| first == "--runs") {
         runs = arguments.get(1).context("--runs N")?.parse()?;
@@ -56,4 +60,16 @@ fn print() -> Result<()> {
         print!("{}", known::row(name, lines[lines.len() / 2], least.unwrap_or(0.0)));
     }
     Ok(())
+}
+
+/// Prints what is wrong in files.
+fn check(files: &[String]) -> Result<()> {
+    let mut wrong = 0;
+    for file in files {
+        for line in known::consistency(&measured::read(Path::new(file))?) {
+            println!("{file}: {line}");
+            wrong += 1;
+        }
+    }
+    if wrong > 0 { bail!("{wrong} contradictions") } else { Ok(()) }
 }

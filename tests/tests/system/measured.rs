@@ -3,12 +3,14 @@
 //! The times that a program knows are right on a busy machine too, but it may be interrupted where it does not look. So each
 //! comparison of times may be repeated. `tests/times.sh` prints how far the times are from the known ones.
 
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use gmon_measured::Measured;
+use gmon_measured::{ClockSource, Measured};
 use gprofinject_skip as skip;
+use gprofinject_tests::attached::Subject as Attached;
 use gprofinject_tests::known::{self, Known};
 use gprofinject_tests::{compile, measured, run, tool};
 
@@ -26,12 +28,14 @@ gprofinject_tests::trials! {
         ends,
         forks,
         coroutines,
-        static_programs;
+        static_programs,
+        from_the_midst,
+        go_programs_cannot_be_measured;
 }
 
 const LIMIT: Duration = Duration::from_secs(120);
 /// Of so many runs, the times of one have to be right.
-const TRIES: usize = 5;
+const TRIES: usize = 10;
 /// The part by which a time may differ.
 const PART: f64 = 0.1;
 
@@ -39,6 +43,8 @@ const PART: f64 = 0.1;
 struct Subject {
     folder: tempfile::TempDir,
     name: String,
+    /// The ticks per second of the programs' own clock, by the last run that measured with it.
+    rate: Cell<f64>,
 }
 
 impl Subject {
@@ -55,7 +61,7 @@ impl Subject {
         command.args(["-O2", "-pthread", is_tails]).args(flags).arg("-o").arg(folder.path().join(name));
         command.arg(tool::folder().join(format!("known/{name}.{extension}")));
         compile::compile(command).unwrap();
-        Subject { folder, name: name.to_owned() }
+        Subject { folder, name: name.to_owned(), rate: Cell::new(1e9) }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -72,7 +78,11 @@ impl Subject {
         assert!(!outcome.timed_out, "{options:?} {args:?} hangs: {said}");
         assert_eq!(outcome.code(), status, "{options:?} {args:?}: {said}");
         let measured = measured::read(&self.path("gmon.pb.gz"));
-        let measured = measured.unwrap_or_else(|error| panic!("{options:?} {args:?}: {error:#}: {said}"));
+        let mut measured = measured.unwrap_or_else(|error| panic!("{options:?} {args:?}: {error:#}: {said}"));
+        match measured.clock.source {
+            ClockSource::Tsc => self.rate.set(measured.clock.ticks_per_second),
+            ClockSource::ClockGettime => measured.clock.ticks_per_second = self.rate.get(),
+        }
         (Known::read(&outcome.stdout_text()), measured)
     }
 
@@ -204,7 +214,6 @@ fn static_programs() {
             ("callers", &[][..], 0),
             ("jumps", &[], 0),
             ("callbacks", &[], 0),
-            ("threads", &[], 0),
             ("ends", &["exit"], 3),
             ("ends", &["kill"], 128 + 9),
             ("forks", &[], 0),
@@ -212,4 +221,53 @@ fn static_programs() {
             Subject::by(compiler, name, &flags).check(&["-q", "--paths"], args, status);
         }
     }
+}
+
+/// Attaching while calls are running: their frames have no hooks, so they are not measured, and those that they make are.
+fn from_the_midst() {
+    let mut subject = Attached::new("", &[]);
+    subject.step(100);
+    for leave in ["-INT", "-TERM"] {
+        let attached = subject.attached(&["--times"]);
+        subject.step(1000);
+        subject.ask("--pause");
+        subject.step(777);
+        subject.ask("--resume");
+        subject.step(20);
+        let (status, said) = attached.end(leave);
+        assert_eq!((status, subject.calls("step")), (Some(0), 1020), "{said}");
+        let file = subject.place.path("gmon.pb.gz");
+        let measured = measured::read(&file).unwrap();
+        let wrong = known::consistency(&measured);
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        let n = measured.functions.iter().position(|function| function.name == "step").unwrap();
+        let calls: u64 = measured.rows.iter().filter(|row| row.function as usize == n).map(|row| row.calls).sum();
+        assert_eq!(calls, 1020);
+        subject.step(100);
+        assert!(subject.is_clean(), "{said}");
+    }
+    subject.finish();
+}
+
+/// Only entries of Go's functions can be hooked, so there is no end to measure. The program runs and is counted, and the user is
+/// told.
+fn go_programs_cannot_be_measured() {
+    if !skip::have_for("measured::go_programs_cannot_be_measured", &["go"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let source = "package main\nfunc main() { println(len(\"go\")) }\n";
+    std::fs::write(folder.path().join("tiny.go"), source).unwrap();
+    let mut go = Command::new("go");
+    go.args(["build", "-o", "tiny", "tiny.go"]).current_dir(folder.path()).env("GO111MODULE", "off");
+    go.env("GOCACHE", tool::target_folder().join("go-cache"));
+    compile::compile(go).unwrap();
+    let program = folder.path().join("tiny");
+    let mut command = tool::command(&["--times"], &folder.path().join("gmon.out"), &program, &[]).unwrap();
+    command.current_dir(folder.path());
+    let outcome = run::run(command, None, LIMIT).unwrap();
+    let said = outcome.stderr_text();
+    assert_eq!(outcome.code(), 0, "{said}");
+    assert!(said.contains("cannot be measured"), "{said}");
+    assert!(said.contains("2\n"), "{said}");
 }

@@ -6,7 +6,7 @@ use gprofinject_image::Function;
 /// Functions that return twice, or to another frame, or that save their caller's registers. Their exits
 /// must not be hooked. (A function that reads its return address is recognised by its code; these are
 /// known by name, because their code does not show it.)
-pub(crate) const OWN_RETURN: [&str; 11] = [
+pub(crate) const OWN_RETURN: [&str; 15] = [
     "setjmp",
     "_setjmp",
     "sigsetjmp",
@@ -15,6 +15,11 @@ pub(crate) const OWN_RETURN: [&str; 11] = [
     "vfork",
     "getcontext",
     "swapcontext",
+    // With a hook on the exit that they do not have, the time after them would be theirs until another call begins.
+    "setcontext",
+    "__longjmp",
+    "__longjmp_cancel",
+    "____longjmp_chk",
     "unw_getcontext",
     "__unw_getcontext",
     "uw_init_context_1",
