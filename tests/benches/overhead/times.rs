@@ -65,8 +65,11 @@ fn of_subject(
 ) -> Result<Option<f64>> {
     let folder = subject.folder();
     let calls = subject.calls()?;
-    let instrumented =
-        Work { program: hooked.to_path_buf(), args: subject.plain.args.clone(), stdin: subject.plain.stdin.clone() };
+    let instrumented = Work {
+        program: hooked.to_path_buf(),
+        args: subject.plain.args.clone(),
+        stdin: subject.plain.stdin.clone(),
+    };
     let case = |how, work, way| Case { how, work, way };
     let mut cases = vec![case("plain", &subject.plain, Way::Plain)];
     cases.extend(clock.map(|work| case("two rdtsc", work, Way::Plain)));

@@ -17,7 +17,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::plan::{Cell, NUMBER_BELOW, ThreadWords, WINDOW, WINDOW_WORD};
 use gprofinject_abi::region::{NO_FUNCTION, RECENT, Slot};
 use gprofinject_abi::shared::{ArcTimesRef, BlockRef, OpenCallRef, RegionRef};
-use gprofinject_abi::times::{CONTEXT, TABLE_TAIL, TableEntry, UNIT, table_key};
+use gprofinject_abi::times::{CONTEXT, NO_CALL, TABLE_TAIL, TableEntry, UNIT, table_key};
 
 /// Calls of a round.
 const CALLS: u64 = 256;
@@ -117,6 +117,7 @@ fn prepare(at: u64, paths: bool) -> Option<ArcTimesRef> {
     root.context().store(NO_FUNCTION | CONTEXT, Ordering::Relaxed);
     record.function().store(function, Ordering::Relaxed);
     record.min().store(u64::MAX, Ordering::Relaxed);
+    record.pending().store(NO_CALL, Ordering::Relaxed);
     const { assert!(BLOCK - RECORDS >= 12 * UNIT + (1 + TABLE_TAIL) * size_of::<TableEntry>() as u64) };
     let entry = TableEntry {
         key: table_key(NO_FUNCTION | CONTEXT, 0),
