@@ -50,7 +50,6 @@ pub(crate) fn close(times: TimesRef, call: OpenCallRef, now: u64) -> Option<Open
     let within = load(times.begun()).wrapping_sub(load(call.begun()));
     let own = lasted.wrapping_sub(load(call.children()));
     if let Some(node) = nodes::node(load(call.node())) {
-        node.calls().fetch_add(1, Ordering::Relaxed);
         node.own().fetch_add(own, Ordering::Relaxed);
     }
     if let Some(arc) = nodes::arc(load(call.arc())) {
@@ -71,6 +70,10 @@ pub(crate) fn close(times: TimesRef, call: OpenCallRef, now: u64) -> Option<Open
             function.nested().fetch_add(1, Ordering::Relaxed);
         }
         let overhead = within.wrapping_mul(load(times.overhead())).saturating_add(load(times.inside()));
+        // The histogram's sum is the number of calls, so both counts change together.
+        if let Some(node) = nodes::node(load(call.node())) {
+            node.calls().fetch_add(1, Ordering::Relaxed);
+        }
         note_duration(arc.address(), lasted.saturating_sub(overhead));
     }
     outer.children().fetch_add(lasted.wrapping_add(load(times.outside())), Ordering::Relaxed);
