@@ -1,9 +1,10 @@
 //! Measures what a measured call costs, before the first hook is in place.
 //!
-//! A loop calls a function whose code is that of a thunk and an empty body, and another one a function that only returns. The
-//! difference is the overhead of a call. Its part inside of the measured interval is what the measurement itself says of a
-//! call of the empty function; the rest is outside of it, in the time of the caller. Of several rounds the quickest one
-//! counts, as Malony and Shende do (Overhead Compensation in Performance Profiling, 2004), since the others were disturbed.
+//! A loop calls a function whose code is that of a thunk with a small body, and then one that has only the body. The difference
+//! is the overhead of a call. Its part inside of the measured interval is what the measurement itself says, less what the body
+//! takes; the rest is outside of it, in the time of the caller. The median of several rounds counts: a round is so short that
+//! few are disturbed, and the quickest one, which others take (Malony and Shende, Overhead Compensation in Performance
+//! Profiling, 2004), is quicker than the calls of real programs.
 #![allow(unsafe_code, reason = "machine code is called that uses memory made for it")]
 
 use crate::hot::cells;
@@ -84,23 +85,25 @@ fn measure(region: RegionRef, arc: ArcTimesRef) {
 
 /// Runs the rounds of one loop.
 fn of_loop(arc: ArcTimesRef, work: u64) -> Overhead {
-    // The least duration of a round with the thunk, without it, and of one in which only the caller does its work. For the
-    // first one, also what was measured inside.
-    let mut hooked = (u64::MAX, 0_u64);
-    let (mut plain, mut empty) = (u64::MAX, u64::MAX);
-    for _ in 0..ROUNDS {
+    // The durations of the rounds with the thunk, each with what was measured inside, of those without it, and of those in
+    // which only the caller does its work.
+    let mut hooked = [(0_u64, 0_u64); ROUNDS];
+    let (mut plain, mut empty) = ([0_u64; ROUNDS], [0_u64; ROUNDS]);
+    for ((hooked, plain), empty) in hooked.iter_mut().zip(&mut plain).zip(&mut empty) {
         let inside = arc.inclusive().load(Ordering::Relaxed);
         // SAFETY: the words of the thread lead to memory that has all that the code uses.
-        let took = unsafe {
-            let took = gpi_calibrate(CALLS, gpi_calibrate_hooked as *const () as u64, work, work);
-            plain = plain.min(gpi_calibrate(CALLS, gpi_calibrate_plain as *const () as u64, work, work));
-            empty = empty.min(gpi_calibrate(CALLS, gpi_calibrate_plain as *const () as u64, work, 1));
-            took
-        };
-        let inside = arc.inclusive().load(Ordering::Relaxed) - inside;
-        hooked = hooked.min((took, inside));
+        unsafe {
+            hooked.0 = gpi_calibrate(CALLS, gpi_calibrate_hooked as *const () as u64, work, work);
+            *plain = gpi_calibrate(CALLS, gpi_calibrate_plain as *const () as u64, work, work);
+            *empty = gpi_calibrate(CALLS, gpi_calibrate_plain as *const () as u64, work, 1);
+        }
+        hooked.1 = arc.inclusive().load(Ordering::Relaxed) - inside;
     }
-    let (took, inside) = hooked;
+    hooked.sort_unstable();
+    plain.sort_unstable();
+    empty.sort_unstable();
+    let (took, inside) = hooked[ROUNDS / 2];
+    let (plain, empty) = (plain[ROUNDS / 2], empty[ROUNDS / 2]);
     let all = took.saturating_sub(plain);
     let inside = inside.saturating_sub(plain.saturating_sub(empty)).min(all);
     let part_256 = |ticks: u64| (ticks << 8) / CALLS;
