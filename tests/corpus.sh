@@ -3,7 +3,8 @@
 #
 # lua, sqlite's speedtest1 and bzip2 from the Debian source packages of this machine's own release, so
 # that this repository need not contain copies of them. Each is built plain at -O2 and at -Os, with symbols, as
-# the compiler's default PIE; and with -pg; the kind cov is with --coverage, which only the bench of basic-block counts uses.
+# the compiler's default PIE; and with -pg; the kind cov is with --coverage, which only the bench of basic-block
+# counts uses, and the kind hooked is with gcc's -finstrument-functions and data/instrument.c, for the bench of measured times.
 #
 # Leaves DIR/{lua,speedtest1,bzip2}-KIND, by default of O2, Os and pg. Existing programs are not built again.
 set -eu
@@ -72,6 +73,7 @@ for kind in $kinds; do
         pg) flags="-O2 -pg" ;;
         static) flags="-O2 -static" ;;
         cov) flags="-O2 --coverage" ;;
+        hooked) flags="-O2 -finstrument-functions -pthread $here/data/instrument.c" ;;
         *) flags=-$kind ;;
     esac
     build "$kind" "$flags" 2>"$dir/build-$kind.log" &

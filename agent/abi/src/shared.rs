@@ -369,28 +369,30 @@ shared! {
 shared! {
     /// What was measured of an arc. Its writers are those of a [`TimesRef`]; each field changes by one instruction.
     pub struct ArcTimesRef(ArcTimes) {
-        /// Written before `caller` and `callee`.
+        /// Changed at the beginning and end of a call.
         open: AtomicU32,
+        /// Written once, when the record is made.
+        function: AtomicU64,
+        /// Changed at the end of a call; so are the fields below.
+        own: AtomicU64,
+        /// See `own`.
+        inclusive: AtomicU64,
+        /// See `own`.
+        within: AtomicU64,
+        /// See `own`.
+        pending: AtomicU64,
+        /// Incremented in a child of a fork before it runs.
+        inherited: AtomicU64,
+        /// See `own`.
+        nested: AtomicU64,
+        /// See `own`.
+        min: AtomicU64,
+        /// See `own`.
+        max: AtomicU64,
         /// Written once, when the record is made.
         caller: AtomicU32,
         /// See `caller`.
         callee: AtomicU32,
-        /// Incremented at the end of a call; so are the fields below.
-        calls: AtomicU64,
-        /// See `calls`.
-        own: AtomicU64,
-        /// See `calls`.
-        inclusive: AtomicU64,
-        /// See `calls`.
-        within: AtomicU64,
-        /// See `calls`.
-        outermost: AtomicU64,
-        /// See `calls`.
-        min: AtomicU64,
-        /// See `calls`.
-        max: AtomicU64,
-        /// Written once, when the record is made.
-        function: AtomicU64,
     }
 }
 
@@ -402,11 +404,11 @@ shared! {
         /// Changed at the beginning and end of a call.
         open: AtomicU32,
         /// Increased at the end of a call; so are the fields below.
-        inclusive: AtomicU64,
-        /// See `inclusive`.
-        within: AtomicU64,
-        /// See `inclusive`.
-        primitive: AtomicU64,
+        nested_inclusive: AtomicU64,
+        /// See `nested_inclusive`.
+        nested_within: AtomicU64,
+        /// See `nested_inclusive`.
+        nested: AtomicU64,
     }
 }
 

@@ -161,22 +161,19 @@ pub struct OpenCall {
     pub is_tail: u32,
 }
 
-/// The measured calls of one function by another one on a thread.
+/// The measured calls of one function by another one on a thread. What the end of nearly every call changes is in the first
+/// [`UNIT`], a cache line.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct ArcTimes {
     /// [`Kind::Arc`].
     pub record: Record,
-    /// Number of the caller, or [`crate::region::NO_FUNCTION`].
-    pub caller: u32,
-    /// Number of the called function.
-    pub callee: u32,
     /// Number of its open calls in the current chain.
     pub open: u32,
     /// Always 0.
     pub reserved: u32,
-    /// Number of calls that have ended.
-    pub calls: u64,
+    /// The address of the [`FunctionTimes`] of the called function.
+    pub function: u64,
     /// The durations of the ended calls without those of the calls that they made and the overhead outside of these. May be
     /// negative.
     pub own: i64,
@@ -184,23 +181,57 @@ pub struct ArcTimes {
     pub inclusive: u64,
     /// The number of calls that were made within those.
     pub within: u64,
-    /// The number of calls in `inclusive`.
-    pub outermost: u64,
+    /// The duration of the last ended call, without the overhead, with bit 0 set. `histogram` does not have it yet. The place
+    /// in the histogram depends on the clock; a store to an address that the processor does not know until the clock has been
+    /// read delays the loads that follow, so each call stores into the histogram for the one before.
+    pub pending: u64,
+    /// The number of open calls that a child of a fork has inherited, and that are therefore not its own.
+    pub inherited: u64,
+    /// The number of ended calls that another open call of the same arc contained.
+    pub nested: u64,
     /// The least duration of an ended call, without the overhead.
     pub min: u64,
     /// The greatest one.
     pub max: u64,
-    /// The address of the [`FunctionTimes`] of the called function.
-    pub function: u64,
+    /// Number of the caller, or [`crate::region::NO_FUNCTION`].
+    pub caller: u32,
+    /// Number of the called function.
+    pub callee: u32,
     /// `[i]`: the number of ended calls whose duration without the overhead was in `1 << i .. 2 << i` ticks. The first one
     /// also has durations of 0, and the last one all longer ones.
     pub histogram: [u64; BUCKETS],
 }
 
 /// The number of buckets in [`ArcTimes::histogram`].
-pub const BUCKETS: usize = 45;
+pub const BUCKETS: usize = 44;
 
-/// What is measured of a function's calls on a thread beside its arcs.
+/// The first [`ArcTimes::pending`], which no call has left.
+pub const NO_CALL: u64 = 1;
+/// The first value of the bucket in which [`NO_CALL`] will be counted: -1.
+pub const BEFORE_NO_CALL: u64 = u64::MAX;
+
+/// Returns the bucket of a duration.
+pub const fn bucket(duration: u64) -> usize {
+    let log = (duration | 1).ilog2() as usize;
+    if log < BUCKETS { log } else { BUCKETS - 1 }
+}
+
+impl ArcTimes {
+    /// Returns the histogram with the call that is pending.
+    pub fn complete_histogram(&self) -> [u64; BUCKETS] {
+        let mut histogram = self.histogram;
+        // 0: the record is being made.
+        if self.pending != 0 {
+            let count = &mut histogram[bucket(self.pending)];
+            *count = count.wrapping_add(1);
+        }
+        // A process that is killed in the first call's end may leave `BEFORE_NO_CALL`.
+        histogram.map(|count| if count == BEFORE_NO_CALL { 0 } else { count })
+    }
+}
+
+/// What is measured of a function's calls on a thread beside its arcs. Its inclusive time is the sum of its arcs' ones without
+/// what is counted here: most calls are contained in no other one of their function, and change only `open`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct FunctionTimes {
@@ -210,12 +241,13 @@ pub struct FunctionTimes {
     pub number: u32,
     /// Number of its open calls in the current chain.
     pub open: u32,
-    /// The durations of the ended calls that no other open call of the function contained.
-    pub inclusive: u64,
+    /// The durations of the ended calls that an open call of another arc of the function contained, but none of their own
+    /// arc: they are in [`ArcTimes::inclusive`].
+    pub nested_inclusive: u64,
     /// The number of calls that were made within those.
-    pub within: u64,
+    pub nested_within: u64,
     /// The number of those calls.
-    pub primitive: u64,
+    pub nested: u64,
     /// Always 0.
     pub reserved: [u64; 3],
 }
@@ -279,6 +311,7 @@ const _: () = {
     assert!(size_of::<Chain>() as u64 == UNIT);
     assert!(size_of::<ArcTimes>() as u64 == 7 * UNIT);
     assert!(size_of::<TableEntry>() == 32);
-    // The agent's assembly treats the counts of open calls of arcs and functions alike.
-    assert!(offset_of!(ArcTimes, histogram) == 88);
+    // What each call changes is in one cache line.
+    assert!(offset_of!(ArcTimes, nested) as u64 == UNIT);
+    assert!(bucket(NO_CALL) == 0);
 };

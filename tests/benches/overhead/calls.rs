@@ -12,10 +12,12 @@ use crate::measure::{Cost, Way, Work, alternate, number, stats};
 
 /// One program, plain and built with -pg, at full size and at a size that slow tools can handle.
 pub(crate) struct Subject {
-    name: String,
+    pub(crate) name: String,
     pub(crate) plain: Work,
     pub(crate) pg: Work,
-    small: Work,
+    pub(crate) small: Work,
+    /// The -pg build at that size.
+    pub(crate) small_pg: Work,
     folder: PathBuf,
 }
 
@@ -49,6 +51,7 @@ pub(crate) fn fib(folder: &Path) -> Result<Subject> {
         plain: work(&plain, &["38"], None),
         pg: work(&pg, &["38"], None),
         small: work(&plain, &["27"], None),
+        small_pg: work(&pg, &["27"], None),
         folder: folder.to_path_buf(),
     })
 }
@@ -73,11 +76,17 @@ pub(crate) fn real(name: &str, corpus: &Path, folder: &Path) -> Result<Subject> 
         plain: work(&plain, &full, stdin.0),
         pg: work(&pg, &full, stdin.0),
         small: work(&plain, &small, stdin.1),
+        small_pg: work(&pg, &small, stdin.1),
         folder: folder.to_path_buf(),
     })
 }
 
 impl Subject {
+    /// Returns the folder for what the tools write.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// Returns how many calls the program makes.
     ///
     /// # Errors

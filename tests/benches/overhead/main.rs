@@ -19,6 +19,7 @@ mod real;
 mod scale;
 mod shares;
 mod standalone;
+mod times;
 
 use anyhow::Result;
 use gprofinject_skip as skip;
@@ -66,6 +67,9 @@ fn main() -> Result<()> {
             Ok(corpus) => blocks::compare(corpus, folder.path(), rounds)?,
             Err(error) => skip::skipped("blocks", &format!("no corpus: {error:#}")),
         }
+    }
+    if wanted("times") {
+        times::compare(folder.path(), rounds)?;
     }
     if wanted("mcount") {
         profilers::compare(folder.path(), rounds)?;

@@ -37,13 +37,19 @@ pub(crate) enum Way {
     PerfRecordGraph,
     /// With hooks in no library.
     ProgramOnly,
+    /// With the durations of calls.
+    Times,
+    /// With the durations of calls, and call paths.
+    Paths,
+    /// The program has been built with -pg.
+    UftracePg,
 }
 
 impl Way {
     /// Returns the other tool that this way needs.
     pub(crate) fn tool(self) -> Option<&'static str> {
         match self {
-            Way::Uftrace | Way::UftraceLibraries => Some("uftrace"),
+            Way::Uftrace | Way::UftraceLibraries | Way::UftracePg => Some("uftrace"),
             Way::Callgrind => Some("valgrind"),
             Way::PerfRecord | Way::PerfRecordGraph => Some("perf"),
             _ => None,
@@ -85,6 +91,16 @@ impl Way {
                 command.arg(folder.join("uftrace.data")).arg(&work.program);
                 command
             }
+            Way::Times | Way::Paths => {
+                let options = ["-q", if self == Way::Times { "--times" } else { "--paths" }, "--libs=none"];
+                return tool::command(&options, &gmon, &work.program, &work.args);
+            }
+            Way::UftracePg => {
+                let mut command = Command::new("uftrace");
+                command.args(["record", "--no-pager", "--no-libcall", "-d"]);
+                command.arg(folder.join("uftrace.data")).arg(&work.program);
+                command
+            }
             Way::PerfRecord | Way::PerfRecordGraph => {
                 let mut command = Command::new("perf");
                 command.args(["record", "-q", "-e", "cpu-clock", "-F", "1000"]);
@@ -105,7 +121,7 @@ impl Way {
     }
 }
 
-/// The minimum of several runs, for each figure separately.
+/// What a run cost, or the minimum of several ones, for each figure separately.
 #[derive(Clone, Copy)]
 pub(crate) struct Cost {
     pub(crate) cpu: Duration,
@@ -114,27 +130,38 @@ pub(crate) struct Cost {
 }
 
 /// Runs each case once per round, one after the other, so that a slow period of the machine affects all of
-/// them.
+/// them. Returns the minimum of each.
 ///
 /// # Errors
 /// A program cannot be run.
 pub(crate) fn alternate(cases: &[(&Work, Way)], rounds: usize, folder: &Path) -> Result<Vec<Cost>> {
     let most = Cost { cpu: Duration::MAX, user: Duration::MAX, wall: Duration::MAX };
     let mut best = vec![most; cases.len()];
-    for _ in 0..rounds {
-        for ((work, way), best) in cases.iter().zip(&mut best) {
-            let mut command = way.command(work, folder)?;
-            command.current_dir(folder); // a -pg program leaves its profile where it runs
-            let outcome = run::run(command, work.stdin.as_deref(), LIMIT)?;
-            if !outcome.status.success() {
-                bail!("{}: status {}: {}", work.program.display(), outcome.code(), outcome.stderr_text());
-            }
-            best.cpu = best.cpu.min(outcome.cpu());
-            best.user = best.user.min(outcome.user);
-            best.wall = best.wall.min(outcome.wall);
+    for costs in all_rounds(cases, rounds, folder)? {
+        for (cost, best) in costs.iter().zip(&mut best) {
+            best.cpu = best.cpu.min(cost.cpu);
+            best.user = best.user.min(cost.user);
+            best.wall = best.wall.min(cost.wall);
         }
     }
     Ok(best)
+}
+
+/// Does the same, and returns what each case cost in each round.
+///
+/// # Errors
+/// A program cannot be run.
+pub(crate) fn all_rounds(cases: &[(&Work, Way)], rounds: usize, folder: &Path) -> Result<Vec<Vec<Cost>>> {
+    let run = |(work, way): &(&Work, Way)| {
+        let mut command = way.command(work, folder)?;
+        command.current_dir(folder); // a -pg program leaves its profile where it runs
+        let outcome = run::run(command, work.stdin.as_deref(), LIMIT)?;
+        if !outcome.status.success() {
+            bail!("{}: status {}: {}", work.program.display(), outcome.code(), outcome.stderr_text());
+        }
+        Ok(Cost { cpu: outcome.cpu(), user: outcome.user, wall: outcome.wall })
+    };
+    (0..rounds).map(|_| cases.iter().map(run).collect()).collect()
 }
 
 /// Returns what `--stats` says about a run.

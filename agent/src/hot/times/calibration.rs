@@ -1,9 +1,10 @@
 //! Measures what a measured call costs, before the first hook is in place.
 //!
-//! A loop calls a function whose code is that of a thunk and an empty body, and another one a function that only returns. The
-//! difference is the overhead of a call. Its part inside of the measured interval is what the measurement itself says of a
-//! call of the empty function; the rest is outside of it, in the time of the caller. Of several rounds the quickest one
-//! counts, as Malony and Shende do (Overhead Compensation in Performance Profiling, 2004), since the others were disturbed.
+//! A loop calls a function whose code is that of a thunk with a small body, and then one that has only the body. The difference
+//! is the overhead of a call. Its part inside of the measured interval is what the measurement itself says, less what the body
+//! takes; the rest is outside of it, in the time of the caller. The median of several rounds counts: a round is so short that
+//! few are disturbed, and the quickest one, which others take (Malony and Shende, Overhead Compensation in Performance
+//! Profiling, 2004), is quicker than the calls of real programs.
 #![allow(unsafe_code, reason = "machine code is called that uses memory made for it")]
 
 use crate::hot::cells;
@@ -17,12 +18,17 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::plan::{Cell, NUMBER_BELOW, ThreadWords, WINDOW, WINDOW_WORD};
 use gprofinject_abi::region::{NO_FUNCTION, RECENT, Slot};
 use gprofinject_abi::shared::{ArcTimesRef, BlockRef, OpenCallRef, RegionRef};
-use gprofinject_abi::times::{CONTEXT, TABLE_TAIL, TableEntry, UNIT, table_key};
+use gprofinject_abi::times::{CONTEXT, NO_CALL, TABLE_TAIL, TableEntry, UNIT, table_key};
 
 /// Calls of a round.
 const CALLS: u64 = 256;
 /// Rounds.
-const ROUNDS: usize = 48;
+const ROUNDS: usize = 24;
+/// The work of caller and called function between the calls, in steps of a chain of multiplications, for each loop. Reading the
+/// clock takes long but stops nothing else, so what is executed at the same time costs nothing: a call of a function that does
+/// something of this kind has less overhead than one of a function that does nothing. Real programs, which miss caches and
+/// mispredict branches, are nearer to the first loop, so it gives the overhead, and the other ones the error.
+const WORK: [u64; 2] = [1, 8];
 /// In a thread block of its own, the loop has its slot and its records from here on.
 const SLOT: u64 = RECENT;
 const RECORDS: u64 = RECENT + 4096;
@@ -60,30 +66,48 @@ pub(crate) fn run(region: RegionRef, paths: bool) {
     let _ = unsafe { memory::munmap(at, BLOCK) };
 }
 
-/// Runs the rounds.
+/// What a loop's calls cost, in 256ths of a tick per call.
+#[derive(Clone, Copy, Default)]
+struct Overhead {
+    all: u64,
+    inside: u64,
+}
+
+/// Runs the loops, and stores what the first one says, and how far another one is from it.
 fn measure(region: RegionRef, arc: ArcTimesRef) {
-    // The duration of a round, and what was measured inside.
-    let mut rounds = [(0_u64, 0_u64); ROUNDS];
-    let mut empty = u64::MAX;
-    for round in &mut rounds {
+    let of_loops = WORK.map(|work| of_loop(arc, work));
+    let Overhead { all, inside } = of_loops[0];
+    region.inside_256().store(inside, Ordering::Relaxed);
+    region.outside_256().store(all - inside, Ordering::Relaxed);
+    let spread = of_loops.iter().map(|one| one.all.abs_diff(all)).max();
+    region.spread_256().store(spread.unwrap_or(0), Ordering::Relaxed);
+}
+
+/// Runs the rounds of one loop.
+fn of_loop(arc: ArcTimesRef, work: u64) -> Overhead {
+    // The durations of the rounds with the thunk, each with what was measured inside, of those without it, and of those in
+    // which only the caller does its work.
+    let mut hooked = [(0_u64, 0_u64); ROUNDS];
+    let (mut plain, mut empty) = ([0_u64; ROUNDS], [0_u64; ROUNDS]);
+    for ((hooked, plain), empty) in hooked.iter_mut().zip(&mut plain).zip(&mut empty) {
+        let inside = arc.inclusive().load(Ordering::Relaxed);
         // SAFETY: the words of the thread lead to memory that has all that the code uses.
-        let (with, without) = unsafe {
-            let inside = arc.inclusive().load(Ordering::Relaxed);
-            let with = gpi_calibrate(CALLS, gpi_calibrate_hooked as *const () as u64);
-            *round = (with, arc.inclusive().load(Ordering::Relaxed) - inside);
-            (with, gpi_calibrate(CALLS, gpi_calibrate_plain as *const () as u64))
-        };
-        empty = empty.min(without).min(with);
+        unsafe {
+            hooked.0 = gpi_calibrate(CALLS, gpi_calibrate_hooked as *const () as u64, work, work);
+            *plain = gpi_calibrate(CALLS, gpi_calibrate_plain as *const () as u64, work, work);
+            *empty = gpi_calibrate(CALLS, gpi_calibrate_plain as *const () as u64, work, 1);
+        }
+        hooked.1 = arc.inclusive().load(Ordering::Relaxed) - inside;
     }
-    rounds.sort_unstable();
-    let (all, inside) = rounds[0];
+    hooked.sort_unstable();
+    plain.sort_unstable();
+    empty.sort_unstable();
+    let (took, inside) = hooked[ROUNDS / 2];
+    let (plain, empty) = (plain[ROUNDS / 2], empty[ROUNDS / 2]);
+    let all = took.saturating_sub(plain);
+    let inside = inside.saturating_sub(plain.saturating_sub(empty)).min(all);
     let part_256 = |ticks: u64| (ticks << 8) / CALLS;
-    let all = all.saturating_sub(empty);
-    let inside = inside.min(all);
-    region.inside_256().store(part_256(inside), Ordering::Relaxed);
-    region.outside_256().store(part_256(all - inside), Ordering::Relaxed);
-    let spread = rounds[ROUNDS / 2].0.saturating_sub(rounds[0].0);
-    region.spread_256().store(part_256(spread), Ordering::Relaxed);
+    Overhead { all: part_256(all), inside: part_256(inside) }
 }
 
 /// Takes the time of reading the clock for the overhead, inside and outside, where each call takes a slow path.
@@ -105,7 +129,7 @@ fn of_the_clock(region: RegionRef) {
 /// Writes the records that the gates need. Returns that of the arc.
 fn prepare(at: u64, paths: bool) -> Option<ArcTimesRef> {
     let place = |n: u64| at + RECORDS + n * UNIT;
-    let [root, free, last, arc, function, node, table] = [0, 1, 2, 3, 11, 12, 13].map(place);
+    let [root, free, arc, function, node, spare, table] = [0, 1, 2, 10, 11, 12, 13].map(place);
     // SAFETY: the block is mapped, zeros are valid records, and only these types and the gates access them.
     let (block, root, free, record) =
         unsafe { (BlockRef::at(at)?, OpenCallRef::at(root)?, OpenCallRef::at(free)?, ArcTimesRef::at(arc)?) };
@@ -113,12 +137,13 @@ fn prepare(at: u64, paths: bool) -> Option<ArcTimesRef> {
     times.top().store(root.address(), Ordering::Relaxed);
     times.free().store(free.address(), Ordering::Relaxed);
     times.table().store(table, Ordering::Relaxed);
-    // The gates leave the last free one alone.
-    free.outer().store(last, Ordering::Relaxed);
+    // The gates leave the last free one to the slow path.
+    free.outer().store(spare, Ordering::Relaxed);
     root.cfa().store(u64::MAX, Ordering::Relaxed);
     root.context().store(NO_FUNCTION | CONTEXT, Ordering::Relaxed);
     record.function().store(function, Ordering::Relaxed);
     record.min().store(u64::MAX, Ordering::Relaxed);
+    record.pending().store(NO_CALL, Ordering::Relaxed);
     const { assert!(BLOCK - RECORDS >= 13 * UNIT + (1 + TABLE_TAIL) * size_of::<TableEntry>() as u64) };
     let entry = TableEntry {
         key: table_key(NO_FUNCTION | CONTEXT, 0),
@@ -139,14 +164,21 @@ global_asm!(
     ".type gpi_\\name, @function",
     ".p2align 6",
     "gpi_\\name:",
-    ".ifc \\name, calibrate",           // rdi = number of calls, rsi = function; returns ticks
+    ".ifc \\name, calibrate",           // rdi = number of calls, rsi = function, rdx, rcx = work; returns ticks
     "push rbx",
+    "mov r9, rdx",
+    "mov r10, rcx",
     "mov rcx, rdi",
     "rdtsc",
     "shl rdx, 32",
     "lea rbx, [rax+rdx]",
     "2:",
     "call rsi",
+    "mov rdi, r9",
+    "3:",
+    "imul r8, r8",
+    "dec rdi",
+    "jnz 3b",
     "dec rcx",
     "jnz 2b",
     "rdtsc",
@@ -157,6 +189,11 @@ global_asm!(
     "ret",
     ".endif",
     ".ifc \\name, calibrate_plain",
+    "mov rdi, r10",
+    "2:",
+    "imul r8, r8",
+    "dec rdi",
+    "jnz 2b",
     "ret",
     ".endif",
     // The code of a thunk with an exit (`gprofinject_plan`, x86/template.rs), with other jumps in their places.
@@ -214,6 +251,11 @@ global_asm!(
     "call [rip+{gates}]",
     "jmp 8f",
     "8:",
+    "mov rdi, r10",
+    "2:",
+    "imul r8, r8",
+    "dec rdi",
+    "jnz 2b",
     "ret",
     ".endif",
     ".size gpi_\\name, . - gpi_\\name",
@@ -233,11 +275,11 @@ global_asm!(
 );
 
 unsafe extern "C" {
-    /// Calls a function so often, and returns the duration in ticks.
+    /// Calls a function so often, and returns the duration in ticks. Caller and called function do so many steps of work.
     ///
     /// # Safety
     /// The function must be one of those below, and the thread's words must lead to memory that it can use.
-    fn gpi_calibrate(calls: u64, function: u64) -> u64;
+    fn gpi_calibrate(calls: u64, function: u64, work: u64, callee_work: u64) -> u64;
     fn gpi_calibrate_plain();
     fn gpi_calibrate_hooked();
 }

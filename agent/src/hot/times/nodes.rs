@@ -4,10 +4,11 @@
 use crate::hot::times::area;
 use crate::hot::times::table::{self, ARCS, Entry, FUNCTIONS};
 use crate::program::agent::Agent;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use gprofinject_abi::region::NO_FUNCTION;
 use gprofinject_abi::shared::{ArcTimesRef, BlockRef, FunctionTimesRef, OpenCallRef, PathNodeRef};
-use gprofinject_abi::times::{ArcTimes, CONTEXT, Kind, REST, UNIT};
+use gprofinject_abi::times::{ArcTimes, BEFORE_NO_CALL, CONTEXT, Kind, NO_CALL, REST, UNIT};
 
 /// Returns the record at an address that a thread block's records contain, or `None` if it is 0.
 pub(crate) fn arc(address: u64) -> Option<ArcTimesRef> {
@@ -86,6 +87,11 @@ fn make_arc(agent: &Agent, block: BlockRef, caller: u32, callee: u32) -> Option<
     let address = area::take(agent, block, Kind::Arc, size_of::<ArcTimes>() as u64 / UNIT)?;
     let record = arc(address)?;
     record.min().store(u64::MAX, Ordering::Relaxed);
+    // SAFETY: the bucket is a part of the record, which no other code has yet.
+    let first =
+        unsafe { AtomicU64::from_ptr((address + offset_of!(ArcTimes, histogram) as u64) as *mut u64) };
+    first.store(BEFORE_NO_CALL, Ordering::Relaxed);
+    record.pending().store(NO_CALL, Ordering::Relaxed);
     record.function().store(function, Ordering::Relaxed);
     record.caller().store(caller, Ordering::Relaxed);
     record.callee().store(callee, Ordering::Relaxed);

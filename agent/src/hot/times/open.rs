@@ -4,7 +4,7 @@ use crate::hot::times::{area, nodes};
 use crate::program::agent::Agent;
 use core::sync::atomic::Ordering;
 use gprofinject_abi::shared::{BlockRef, OpenCallRef, TimesRef};
-use gprofinject_abi::times::{ArcTimes, BUCKETS, CONTEXT};
+use gprofinject_abi::times::{ArcTimes, CONTEXT, bucket};
 
 /// Makes an open call below `outer`. Its start is still to be stored.
 pub(crate) fn push(
@@ -50,25 +50,30 @@ pub(crate) fn close(times: TimesRef, call: OpenCallRef, now: u64) -> Option<Open
     let within = load(times.begun()).wrapping_sub(load(call.begun()));
     let own = lasted.wrapping_sub(load(call.children()));
     if let Some(node) = nodes::node(load(call.node())) {
-        node.calls().fetch_add(1, Ordering::Relaxed);
         node.own().fetch_add(own, Ordering::Relaxed);
     }
     if let Some(arc) = nodes::arc(load(call.arc())) {
         arc.own().fetch_add(own, Ordering::Relaxed);
-        arc.calls().fetch_add(1, Ordering::Relaxed);
-        if arc.open().fetch_sub(1, Ordering::Relaxed) == 1 {
+        let is_outermost = arc.open().fetch_sub(1, Ordering::Relaxed) == 1;
+        if is_outermost {
             arc.inclusive().fetch_add(lasted, Ordering::Relaxed);
             arc.within().fetch_add(within, Ordering::Relaxed);
-            arc.outermost().fetch_add(1, Ordering::Relaxed);
+        } else {
+            arc.nested().fetch_add(1, Ordering::Relaxed);
         }
         if let Some(function) = nodes::function(load(arc.function()))
-            && function.open().fetch_sub(1, Ordering::Relaxed) == 1
+            && function.open().fetch_sub(1, Ordering::Relaxed) != 1
+            && is_outermost
         {
-            function.inclusive().fetch_add(lasted, Ordering::Relaxed);
-            function.within().fetch_add(within, Ordering::Relaxed);
-            function.primitive().fetch_add(1, Ordering::Relaxed);
+            function.nested_inclusive().fetch_add(lasted, Ordering::Relaxed);
+            function.nested_within().fetch_add(within, Ordering::Relaxed);
+            function.nested().fetch_add(1, Ordering::Relaxed);
         }
         let overhead = within.wrapping_mul(load(times.overhead())).saturating_add(load(times.inside()));
+        // The histogram's sum is the number of calls, so both counts change together.
+        if let Some(node) = nodes::node(load(call.node())) {
+            node.calls().fetch_add(1, Ordering::Relaxed);
+        }
         note_duration(arc.address(), lasted.saturating_sub(overhead));
     }
     outer.children().fetch_add(lasted.wrapping_add(load(times.outside())), Ordering::Relaxed);
@@ -84,8 +89,8 @@ fn note_duration(arc: u64, duration: u64) {
     let Some(record) = nodes::arc(arc) else { return };
     record.min().fetch_min(duration, Ordering::Relaxed);
     record.max().fetch_max(duration, Ordering::Relaxed);
-    let bucket = (duration | 1).ilog2().min(BUCKETS as u32 - 1);
-    let place = arc + core::mem::offset_of!(ArcTimes, histogram) as u64 + 8 * u64::from(bucket);
+    let before = record.pending().swap(duration | 1, Ordering::Relaxed);
+    let place = arc + core::mem::offset_of!(ArcTimes, histogram) as u64 + 8 * bucket(before) as u64;
     // SAFETY: the place is one of the buckets of the record, which stays mapped and is accessed by atomics and the gates.
     let count = unsafe { core::sync::atomic::AtomicU64::from_ptr(place as *mut u64) };
     count.fetch_add(1, Ordering::Relaxed);

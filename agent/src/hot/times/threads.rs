@@ -127,7 +127,7 @@ fn reopen(
     let call = open::push(child, block, top, entry.arc, entry.node, cfa, is_tail)?;
     call.start().store(times.first().load(Ordering::Relaxed), Ordering::Relaxed);
     // Its end will count it.
-    nodes::arc(entry.arc)?.calls().fetch_sub(1, Ordering::Relaxed);
+    nodes::arc(entry.arc)?.inherited().fetch_add(1, Ordering::Relaxed);
     if let Some(node) = nodes::node(entry.node) {
         node.calls().fetch_sub(1, Ordering::Relaxed);
     }

@@ -169,19 +169,20 @@ pub(super) fn read(
             if let Some(arc) = records.arcs.get_mut(&offset(call.arc)) {
                 *open_arcs.entry(offset(call.arc)).or_default() += 1;
                 arc.own = arc.own.wrapping_add(own as i64);
-                arc.calls = arc.calls.wrapping_add(1);
                 arc.open = arc.open.saturating_sub(1);
-                if arc.open == 0 {
+                let is_outermost = arc.open == 0;
+                if is_outermost {
                     arc.inclusive = arc.inclusive.saturating_add(lasted);
                     arc.within = arc.within.saturating_add(within);
-                    arc.outermost = arc.outermost.saturating_add(1);
+                } else {
+                    arc.nested = arc.nested.saturating_add(1);
                 }
                 if let Some(function) = records.functions.get_mut(&offset(arc.function)) {
                     function.open = function.open.saturating_sub(1);
-                    if function.open == 0 {
-                        function.inclusive = function.inclusive.saturating_add(lasted);
-                        function.within = function.within.saturating_add(within);
-                        function.primitive = function.primitive.saturating_add(1);
+                    if is_outermost && function.open != 0 {
+                        function.nested_inclusive = function.nested_inclusive.saturating_add(lasted);
+                        function.nested_within = function.nested_within.saturating_add(within);
+                        function.nested = function.nested.saturating_add(1);
                     }
                 }
             }
@@ -204,33 +205,50 @@ pub(super) fn read(
     times.arcs = records
         .arcs
         .iter()
-        .map(|(at, arc)| Arc {
-            caller: arc.caller,
-            callee: arc.callee,
-            // A child of a fork inherits open calls that are not its own.
-            calls: if arc.calls > u64::MAX / 2 { 0 } else { arc.calls },
-            open: open_arcs.get(at).copied().unwrap_or(0),
-            own: arc.own,
-            inclusive: arc.inclusive,
-            outermost: arc.outermost,
-            within: arc.within,
-            min: arc.min,
-            max: arc.max,
-            histogram: arc.histogram,
+        .map(|(at, arc)| {
+            let histogram = arc.complete_histogram();
+            let open = open_arcs.get(at).copied().unwrap_or(0);
+            let all = histogram.iter().fold(open, |sum, count| sum.saturating_add(*count));
+            Arc {
+                caller: arc.caller,
+                callee: arc.callee,
+                calls: all.saturating_sub(arc.inherited),
+                open,
+                own: arc.own,
+                inclusive: arc.inclusive,
+                outermost: all.saturating_sub(arc.nested),
+                within: arc.within,
+                min: arc.min,
+                max: arc.max,
+                histogram,
+            }
         })
         .filter(|arc| arc.calls > 0 || arc.own != 0)
         .collect();
     times.arcs.sort_by_key(|arc| (arc.callee, arc.caller));
-    let functions = records.functions.values().map(|function| Function {
-        number: function.number,
-        inclusive: function.inclusive,
-        within: function.within,
-        primitive: function.primitive,
-    });
-    times.functions = functions.collect();
+    times.functions = functions(&times.arcs, records.functions.into_values());
     times.functions.sort_by_key(|function| function.number);
     times.nodes = tree(records.nodes.into_values().collect());
     Ok(times)
+}
+
+/// Returns what was measured of functions: the sums of their arcs without the calls that another arc's contained.
+fn functions(arcs: &[Arc], records: impl Iterator<Item = FunctionTimes>) -> Vec<Function> {
+    let mut sums: HashMap<u32, Function> = HashMap::new();
+    let empty = |number| Function { number, inclusive: 0, within: 0, primitive: 0 };
+    for arc in arcs {
+        let sum = sums.entry(arc.callee).or_insert_with(|| empty(arc.callee));
+        sum.inclusive = sum.inclusive.saturating_add(arc.inclusive);
+        sum.within = sum.within.saturating_add(arc.within);
+        sum.primitive = sum.primitive.saturating_add(arc.outermost);
+    }
+    for record in records {
+        let sum = sums.entry(record.number).or_insert_with(|| empty(record.number));
+        sum.inclusive = sum.inclusive.saturating_sub(record.nested_inclusive);
+        sum.within = sum.within.saturating_sub(record.nested_within);
+        sum.primitive = sum.primitive.saturating_sub(record.nested);
+    }
+    sums.into_values().collect()
 }
 
 /// Returns the nodes without the roots, each with the index of its parent, which comes before it.
