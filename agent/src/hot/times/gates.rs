@@ -21,8 +21,8 @@
 //! The time is read as late as possible at the beginning and as early as possible at the end.
 //!
 //! A signal handler may interrupt a gate anywhere. Its calls end before it returns, so it leaves `top` and `free` as they
-//! were; what it counts in between, it counts by single instructions. If it interrupts the beginning between `top` and
-//! `start`, its duration is taken from the interrupted call without having been part of it; then the result may be negative.
+//! were; what it counts in between, it counts by single instructions. If it makes calls between `top` and `start`, they are in
+//! `children` when the call starts, and are passed on to the caller, in whose time they were.
 #![allow(unsafe_code, reason = "the way from machine code to Rust and back")]
 
 use crate::hot::times::calls;
@@ -131,11 +131,29 @@ global_asm!(
     "or rax, rdx",
     "sub rax, rdi",
     "mov [rsi+{start}], rax",
+    "cmp qword ptr [rsi+{children}], 0",
+    "jne 16f",
+    "17:",
     "mov rdi, [rsp-40]",
     "mov rsi, [rsp-32]",
     "mov rdx, [rsp-24]",
     "mov rax, [rsp-8]",
     "ret",
+    "16:",                            // a signal handler has made calls before the start: they are the caller's
+    "mov rax, [rsi+{outer}]",
+    "mov rdx, [rsi+{children}]",
+    "add [rax+{children}], rdx",
+    "mov qword ptr [rsi+{children}], 0",
+    words_offset!("rcx"),
+    thread_word!("mov rcx, ", "[rcx+{block}]"),
+    "mov rdi, [rcx+{paused}]",
+    "mov rcx, [rsp-16]",
+    "rdtsc",
+    "shl rdx, 32",
+    "or rax, rdx",
+    "sub rax, rdi",
+    "mov [rsi+{start}], rax",
+    "jmp 17b",
     "14:",
     "cmp qword ptr [rsi+{key}], 0",
     "je 3f",
