@@ -25,6 +25,13 @@ struct Case<'w> {
     way: Way,
 }
 
+impl Case<'_> {
+    /// Whether each call reads the time stamp counter twice.
+    fn reads_clock(&self) -> bool {
+        matches!(self.way, Way::Times | Way::Paths) || self.how == "-finstrument-functions"
+    }
+}
+
 /// Prints nanoseconds per call of gprofinject and of other tools that know how long calls take.
 ///
 /// # Errors
@@ -125,7 +132,7 @@ fn print(
             two = Some(median);
         }
         let above = match two {
-            Some(two) if number > 0 => format!("{:.2}", median - two),
+            Some(two) if case.reads_clock() => format!("{:.2}", median - two),
             _ => String::new(),
         };
         println!(
