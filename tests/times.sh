@@ -60,7 +60,7 @@ gcc -O2 -o "$work/uniform" tests/known/uniform.c
 callgrind() {
     valgrind --tool=callgrind --callgrind-out-file="$work/callgrind" "$work/uniform" >/dev/null 2>&1
     callgrind_annotate --inclusive=yes --threshold=100 "$work/callgrind" |
-        awk '/uniform.c:|\[.*uniform\]/ { gsub(",", "", $1); sub(".*:", "", $3); split($0, part, /uniform[^:]*:/); split(part[2], name, " "); print name[1], $1 }'
+        awk '/uniform\]/ && match($0, /:[^ :]+ \[/) { name = substr($0, RSTART + 1, RLENGTH - 3); gsub(",", "", $1); print name, $1 }'
 }
 measured() {
     "$target/release/gprofinject" -q --times -o "$work/gmon.out" "$work/uniform" >/dev/null
