@@ -244,6 +244,7 @@ global_asm!(
     "add r9, [rcx+{outside}]",
     "add rdx, [rcx+{inside}]",
     "add [r8+{children}], r9",
+    "mov [rcx+{top}], r8",            // a signal handler's calls are the outer one's from here on
     "sub rax, rdx",
     "mov edx, 0",
     "cmovs rax, rdx",                 // the duration without the overhead
@@ -269,11 +270,10 @@ global_asm!(
     "inc qword ptr [rdx+{node_calls}]",
     ".endif",
     "inc qword ptr [rdi+r9*8+{histogram}]",
-    // From here on a signal handler may use the record.
     "mov edx, [rsi+{is_tail}]",
     "mov r9, [rcx+{free}]",
-    "mov [rcx+{top}], r8",
     "mov [rsi+{outer}], r9",
+    // From here on a signal handler may use the record.
     "mov [rcx+{free}], rsi",
     "test edx, edx",
     "jnz 10f",
