@@ -130,13 +130,17 @@ fn add_thread(
             samples: 0,
         });
     }
+    // Where more would have to be taken out than there is, as in functions of a few instructions, nothing is left, so less was
+    // taken out. The parts of a thread's life are its sum in any case.
+    let rest = thread.life.saturating_sub(self_ticks);
+    let overhead = thread.overhead.min(rest);
     measured.threads.push(Thread {
         pid: thread.pid,
         tid: thread.tid,
         name: String::new(),
         life_ns: ns(thread.life),
-        outside_ns: ns(thread.life.saturating_sub(self_ticks).saturating_sub(thread.overhead)),
-        overhead_ns: ns(thread.overhead),
+        outside_ns: ns(rest - overhead),
+        overhead_ns: ns(overhead),
     });
 }
 

@@ -243,6 +243,15 @@ impl Run<'_> {
             "samples by {sampler}, {rate} per second: {inside} in the program, {outside} outside of it, {own} in \
              gprofinject's own code ({own_seconds:.2} s, {own_percent:.1} %)"
         ));
+        if let Some(measured) = &stats.measured {
+            let threads = counted(measured.threads as u64, "thread", "threads");
+            let arcs = counted(measured.arcs as u64, "arc", "arcs");
+            let paths = counted(measured.paths as u64, "path", "paths");
+            let bytes = measured.record_bytes;
+            let text = format!("measured: {threads}, {arcs}, {paths}, {bytes} bytes of records");
+            // The number of paths cannot be foreseen, so their memory is said in any case.
+            if measured.paths > 0 { voice.note(text) } else { voice.detail(text) }
+        }
         let Memory { arena_bytes, region_bytes, plan_bytes, sampler_bytes } = stats.memory;
         voice.detail(format_args!(
             "memory: arena {arena_bytes}, counters {region_bytes}, plan {plan_bytes}, sampler {sampler_bytes} bytes"

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 use gmon::output::Target;
+use gprofinject_abi::times::{ArcTimes, PathNode};
 use gprofinject_plan::Verdict;
 use serde::Serialize;
 
 use crate::os::child::Ending;
 use crate::profile::placement::Unseen;
+use crate::profile::times::{self, Times};
 use crate::program::planned::Planned;
 use crate::session::member::{Other, Unhooked, Who};
 use crate::session::outcome::Run;
@@ -41,6 +43,9 @@ pub(crate) struct Stats {
     threads: u64,
     pub(super) samples: Samples,
     pub(super) lost: Lost,
+    /// What was measured, with `--times` and `--paths`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) measured: Option<Measured>,
     pub(super) memory: Memory,
     pub(super) setup_ns: Setup,
     /// Whether the plan was made in an earlier run.
@@ -141,6 +146,35 @@ pub(super) struct Lost {
     /// The number of threads that could not be sampled.
     timers: u64,
     pub(super) throttled: bool,
+}
+
+/// What was measured of the durations of calls.
+#[derive(Debug, Serialize)]
+pub(super) struct Measured {
+    /// `tsc` or `gettime`.
+    clock: &'static str,
+    pub(super) threads: usize,
+    /// The number of arcs of all threads.
+    pub(super) arcs: usize,
+    /// The number of nodes of the calling-context trees of all threads, with `--paths`.
+    pub(super) paths: usize,
+    /// The memory of the records of arcs and nodes, in bytes.
+    pub(super) record_bytes: usize,
+}
+
+impl Measured {
+    fn of(times: &Times) -> Measured {
+        let count = |of: fn(&times::Thread) -> usize| times.threads.iter().map(of).sum();
+        let (arcs, paths): (usize, usize) =
+            (count(|thread| thread.arcs.len()), count(|thread| thread.nodes.len()));
+        Measured {
+            clock: if times.overhead.is_tsc { "tsc" } else { "gettime" },
+            threads: times.threads.len(),
+            arcs,
+            paths,
+            record_bytes: arcs * size_of::<ArcTimes>() + paths * size_of::<PathNode>(),
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -255,6 +289,7 @@ impl Run<'_> {
                 timers: account.lost_timers,
                 throttled: self.throttled,
             },
+            measured: self.profile.times.as_ref().map(Measured::of),
             memory: Memory {
                 arena_bytes: self.planned.shape.arena_len,
                 region_bytes: account.committed,
