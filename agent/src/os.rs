@@ -6,6 +6,7 @@
 pub(crate) mod builtins;
 pub(crate) mod current;
 pub(crate) mod files;
+pub(crate) mod frame_table;
 pub(crate) mod initial;
 pub(crate) mod kernel;
 pub(crate) mod loaded;

@@ -303,8 +303,6 @@ pub struct RegionHeader {
     pub outside_256: u64,
     /// How much more of both together other rounds of the calibration have needed, times 256.
     pub spread_256: u64,
-    /// The clock when the hooks were in place.
-    pub clock_at_start: u64,
     /// The clock when the process was about to end, or 0 if the agent has not seen that.
     pub clock_at_end: u64,
     /// After [`Trouble::Panic`], the bytes of the source file's name. Zeros follow a shorter name; of a longer name,
@@ -516,7 +514,7 @@ pub const fn round_up(value: u64, to: u64) -> u64 {
 
 const _: () = {
     assert!(size_of::<RegionOrders>() == 168);
-    assert!(size_of::<RegionHeader>() == 432);
+    assert!(size_of::<RegionHeader>() == 424);
     assert!(size_of::<LoadRecord>() == 88);
     assert!(size_of::<RegionHeader>() <= PAGE as usize);
     assert!(size_of::<BlockHeader>() == 1968);

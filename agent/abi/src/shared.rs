@@ -132,14 +132,12 @@ shared! {
         frida_patched: AtomicU64,
         /// Written once by Frida's library.
         frida_ns: AtomicU64,
-        /// Written once by the thread that sets up; so are the three fields below.
+        /// Written once by the thread that sets up; so are the two fields below.
         inside_256: AtomicU64,
         /// See `inside_256`.
         outside_256: AtomicU64,
         /// See `inside_256`.
         spread_256: AtomicU64,
-        /// See `inside_256`.
-        clock_at_start: AtomicU64,
         /// Written by the thread that ends the process.
         clock_at_end: AtomicU64,
     }

@@ -4,6 +4,7 @@
 //! code; see [`crate::hot::gate`].
 #![allow(unsafe_code, reason = "the agent's own unwind tables and frames are read")]
 
+use crate::os::frame_table;
 use crate::os::own_image;
 
 /// The numbers of rbp and rsp in unwind tables.
@@ -48,23 +49,8 @@ pub(crate) fn leave(frame: &mut Frame, is_suspended: bool) -> Option<u64> {
 /// Returns the address of the description (FDE) that covers an address.
 fn description_of(pc: u64) -> Option<u64> {
     let table = own_image::unwind_tables()?;
-    // SAFETY: the linker has made an .eh_frame_hdr: twelve bytes, the last four of which are the number of pairs, then
-    // pairs of words relative to the table, sorted.
-    let word = |at: u64| unsafe { *((table + at) as *const i32) };
-    let wanted = pc.wrapping_sub(table) as i64;
-    let (mut lo, mut hi) = (0, u64::from(word(8) as u32));
-    while lo < hi {
-        let middle = lo + (hi - lo) / 2;
-        if i64::from(word(12 + 8 * middle)) <= wanted {
-            lo = middle + 1;
-        } else {
-            hi = middle;
-        }
-    }
-    if lo == 0 {
-        return None;
-    }
-    Some(table.wrapping_add(word(12 + 8 * (lo - 1) + 4) as u64))
+    // SAFETY: the linker has made the table, which is mapped with the library.
+    unsafe { frame_table::find(table, pc) }.map(|(_, description)| description)
 }
 
 /// Reads a description.

@@ -2,6 +2,7 @@
 //! it.
 #![allow(unsafe_code, reason = "functions of the C library are defined, and called by their addresses")]
 
+use crate::os::frame_table;
 use crate::os::loaded::{self, Object};
 use crate::os::lookup;
 use crate::os::own_image;
@@ -69,25 +70,11 @@ fn frame_at(module: &Module, pc: u64) -> Frame {
 /// Returns whether the table of caves describes an address: a jump that has replaced instructions of another function.
 fn is_cave(module: &Module, pc: u64) -> bool {
     let table = module.frame_table(Frame::Cave);
-    // SAFETY: the table is an .eh_frame_hdr that the plan has made: twelve bytes, then pairs of words.
-    let word = |at: u64| unsafe { *((table + at) as *const i32) };
-    let wanted = pc.wrapping_sub(table) as i64;
-    let (mut lo, mut hi) = (0, u64::from(word(8) as u32));
-    while lo < hi {
-        let middle = lo + (hi - lo) / 2;
-        if i64::from(word(12 + 8 * middle)) <= wanted {
-            lo = middle + 1;
-        } else {
-            hi = middle;
-        }
-    }
-    if lo == 0 {
-        return false;
-    }
-    let entry = 12 + 8 * (lo - 1);
-    // The fourth word of the description is the length of the code that it describes.
-    let len = word(word(entry + 4) as u64 + 12);
-    wanted < i64::from(word(entry)) + i64::from(len)
+    // SAFETY: the plan has made the table, which is in the arena.
+    let Some((start, description)) = (unsafe { frame_table::find(table, pc) }) else { return false };
+    // SAFETY: the fourth word of a description is the length of the code that it describes.
+    let len = unsafe { *((description + 12) as *const u32) };
+    pc.wrapping_sub(start) < u64::from(len)
 }
 
 /// Returns the module in whose arena an address is.

@@ -40,7 +40,6 @@ static GATES: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 /// Measures the overhead of a call and stores it in the region header. If there is no memory, it remains 0, and nothing will be
 /// taken out.
 pub(crate) fn run(region: RegionRef, paths: bool) {
-    region.clock_at_start().store(clock::now(), Ordering::Relaxed);
     if !clock::is_tsc() {
         of_the_clock(region);
         return;
