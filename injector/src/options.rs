@@ -73,4 +73,7 @@ pub(crate) enum Verb {
     Reset,
     Pause,
     Resume,
+    /// Switch functions on or off.
+    Enable,
+    Disable,
 }

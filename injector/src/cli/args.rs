@@ -19,6 +19,7 @@ use crate::options::{ClockArg, CountArg, EngineArg, HooksArg, SamplerArg, Verb};
     override_usage = "gprofinject [OPTIONS] [--] PROGRAM [ARGS]...\n       \
                       gprofinject [OPTIONS] --pid PID [--duration SECONDS]\n       \
                       gprofinject --pid PID --dump [-o FILE] | --reset | --pause | --resume\n       \
+                      gprofinject --pid PID --enable GLOB | --disable GLOB\n       \
                       gprofinject --recover FOLDER",
     after_help = "Exit status: the program's; 125 if gprofinject itself fails, 126 if PROGRAM cannot be \
                   executed, 127 if it is not found."
@@ -146,6 +147,15 @@ pub(crate) struct Args {
     #[arg(long, group = "control")]
     pub(crate) resume: bool,
 
+    /// With --pid: switch functions off whose names match, as with -X; their own code runs then, and calls of them are not
+    /// counted
+    #[arg(long, value_name = "GLOB", group = "control")]
+    pub(crate) disable: Option<String>,
+
+    /// With --pid: switch functions on again
+    #[arg(long, value_name = "GLOB", group = "control")]
+    pub(crate) enable: Option<String>,
+
     /// Write the profiles up to now when gprofinject gets this signal, which is then not passed on
     #[arg(long, value_name = "SIGNAL", value_parser = signal)]
     pub(crate) dump_signal: Option<i32>,
@@ -249,13 +259,16 @@ impl Args {
             id => format!("--{}", id.replace('_', "-")),
         };
         let first = |ids: &[&str]| ids.iter().find(|id| typed(id)).map(|id| option(id));
-        let verb = first(&["dump", "reset", "pause", "resume"]);
+        let verb = first(&["dump", "reset", "pause", "resume", "enable", "disable"]);
         let of_a_process = verb.clone().or_else(|| first(&["duration"]));
         if self.pid.is_none()
             && let Some(option) = of_a_process
         {
             let else_ = match option.as_str() {
                 "--duration" => "to end a program after some time, run it by timeout(1)",
+                "--enable" | "--disable" => {
+                    "-I and -X say which functions of a program are hooked that gprofinject starts"
+                }
                 _ => {
                     "a program that gprofinject starts can be asked by --dump-signal, --reset-signal or --pause-signal"
                 }
@@ -324,6 +337,8 @@ impl Args {
             (self.reset, Verb::Reset),
             (self.pause, Verb::Pause),
             (self.resume, Verb::Resume),
+            (self.enable.is_some(), Verb::Enable),
+            (self.disable.is_some(), Verb::Disable),
         ];
         verbs.into_iter().find(|(asked, _)| *asked).map(|(_, verb)| verb)
     }

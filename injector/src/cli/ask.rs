@@ -19,7 +19,12 @@ use crate::target::process::Process;
 ///
 /// # Errors
 /// No gprofinject of this user profiles the process, or it could not do what was asked.
-pub(crate) fn control(pid: i32, verb: Verb, output: Option<PathBuf>) -> Result<String> {
+pub(crate) fn control(
+    pid: i32,
+    verb: Verb,
+    output: Option<PathBuf>,
+    pattern: Option<String>,
+) -> Result<String> {
     // The process may be traced by the gprofinject that profiles it.
     let named = match named::folders(pid) {
         Ok(named) if !named.is_empty() => named,
@@ -33,7 +38,7 @@ pub(crate) fn control(pid: i32, verb: Verb, output: Option<PathBuf>) -> Result<S
     if output.is_some() && verb != Verb::Dump {
         bail!("--output says where --dump goes, and nothing else here");
     }
-    ask(&folders, &Request { pid, verb, output })
+    ask(&folders, &Request { pid, verb, output, pattern })
 }
 
 /// Asks the gprofinject that looks after one of `folders`, which are run folders of this user that the

@@ -50,10 +50,11 @@ fn execute(args: Args) -> Result<Ending, Failure> {
     let (pid, duration) = (args.pid, args.duration);
     let verb = args.verb();
     let dump_to = args.output.clone();
+    let pattern = args.enable.clone().or_else(|| args.disable.clone());
     let settings = meaning::settings(args)?;
     match (recover, pid, verb) {
         (Some(folder), ..) => recover::recover(&folder, &settings)?,
-        (None, Some(pid), Some(verb)) => settings.voice.note(ask::control(pid, verb, dump_to)?),
+        (None, Some(pid), Some(verb)) => settings.voice.note(ask::control(pid, verb, dump_to, pattern)?),
         (None, Some(pid), None) => return attach(pid, duration, settings, start),
         (None, None, _) => return launch(settings, start, &inherited),
     }

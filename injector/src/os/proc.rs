@@ -26,6 +26,12 @@ pub(crate) fn mappings(pid: i32) -> io::Result<Vec<Mapping>> {
     Ok(String::from_utf8_lossy(&text).lines().filter_map(mapping).collect())
 }
 
+/// Returns the process's parent, or `None` if it has ended.
+pub(crate) fn parent(pid: i32) -> Option<i32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
+}
+
 /// Returns the inode number of the file that a process has mapped at an address; 0 if that is no file.
 ///
 /// # Errors

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use crate::os::clock::Moment;
 use crate::os::sys::{self, Handle};
 use crate::profile::counted::{Counted, Finished, Reading, counted, guests, has_guests};
+use crate::program::choice::Switched;
 use crate::program::library::{Libraries, Library};
 use crate::program::profilee::{Profilee, Profilees};
 use crate::sampling::histogram::Histogram;
@@ -190,6 +191,7 @@ impl<'s> Family<'s> {
             grip,
             baseline: None,
             is_paused: false,
+            switched: Switched::default(),
             maps,
             ended: None,
         });

@@ -18,6 +18,8 @@ pub(crate) struct Tail {
     pub branch: Branch,
     /// Number of the called function.
     pub callee: u32,
+    /// Number of the function that jumps.
+    pub caller: u32,
     /// Whether the jump is among the instructions that its own function's hook relocates.
     pub relocated: bool,
     /// Whether the function that jumps has a cell.
@@ -45,7 +47,8 @@ pub(crate) fn find(image: &Image, flow: &Flow, hooks: &[Hook], specs: &[ThunkSpe
                 continue;
             }
             let Some(relocated) = hooks[caller].redirects(flow, branch) else { continue };
-            tails.push(Tail { branch, callee: callee as u32, relocated, has_cell: specs[caller].both });
+            let has_cell = specs[caller].both;
+            tails.push(Tail { branch, callee: callee as u32, caller: caller as u32, relocated, has_cell });
         }
     }
     tails

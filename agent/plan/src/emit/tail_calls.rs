@@ -79,7 +79,7 @@ fn write_one(
         // The callee's thunk would not know the function that jumped.
         thunk: if tail.has_cell { thunk as u32 } else { callee.body },
         stub: miss as u32,
-        reserved: 0,
+        caller: tail.caller,
     });
     if !tail.relocated && !layout.is_copied(tail.branch.function as usize) {
         let displacement = (e.address(at).wrapping_sub(tail.branch.end()) as u32).to_le_bytes();

@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Patch {
     addresses: Range<u64>,
-    /// Whether the patch is a jump in a place between functions or in dead code (a cave), or a call in its
-    /// place. If so, its first address is one of these. At the first address of a function a thread may
-    /// stand, since it has not begun the function.
+    /// Whether the patch is a jump in a place between functions or in dead code (a cave), a call in its
+    /// place, or a jump on which other hooks rely. If so, its first address is one of these. At the first address of another
+    /// function a thread may stand, since it has not begun the function.
     cave: bool,
     /// Whether the patch stays while hooks are paused, and a thread at its first address would not be at an instruction
     /// of the program without it.
@@ -24,14 +24,28 @@ pub(super) struct Patch {
 impl Patch {
     /// Returns the addresses of all patches of a plan, sorted. Patches without such addresses are left out.
     pub(super) fn all(plan: &Plan, bias: u64) -> Vec<Patch> {
-        let patches = plan.patches().iter().map(|patch| {
-            let cave = !plan.is_hook_point(patch.address);
-            let first = patch.address + u64::from(!cave);
-            let end = patch.address + u64::from(patch.len);
-            let stays = cave && patch.stays == Stay::Function.code();
-            Patch { addresses: first.wrapping_add(bias)..end.wrapping_add(bias), cave, stays }
-        });
-        patches.filter(|patch| !patch.addresses.is_empty()).collect()
+        plan.patches().iter().filter_map(|patch| Patch::of_plan(plan, bias, patch)).collect()
+    }
+
+    /// Returns the addresses of one of a plan's patches, or `None` if there are none.
+    pub(super) fn of_plan(plan: &Plan, bias: u64, patch: &abi::Patch) -> Option<Patch> {
+        let is_start = plan.is_hook_point(patch.address);
+        // A thread may have slid into the patch from another function, which has left words on the stack.
+        let cave = !is_start || patch.hook.checked_sub(1).is_some_and(|number| plan.is_shared(number));
+        let first = patch.address + u64::from(!cave);
+        let mut end = patch.address + u64::from(patch.len);
+        if is_start {
+            // A thread behind the patch may still run a branch that leads back into it.
+            end = end.max(plan.relocated_until(patch.address));
+        }
+        let stays = cave && patch.stays == Stay::Function.code();
+        let addresses = first.wrapping_add(bias)..end.wrapping_add(bias);
+        (!addresses.is_empty()).then_some(Patch { addresses, cave, stays })
+    }
+
+    /// Returns the addresses inside the first `len` bytes of code, at whose first byte a thread may stand.
+    pub(super) fn inside(at: u64, len: u64) -> Patch {
+        Patch { addresses: at + 1..at + len, cave: false, stays: false }
     }
 
     /// Returns the addresses of a patch that is in a library's text. It is not known whether its first address is the
