@@ -76,4 +76,6 @@ pub(crate) enum Verb {
     /// Switch functions on or off.
     Enable,
     Disable,
+    /// Say what was counted up to now, for a live view.
+    Look,
 }

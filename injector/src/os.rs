@@ -13,3 +13,4 @@ pub(crate) mod progress;
 pub(crate) mod say;
 pub(crate) mod signals;
 pub(crate) mod sys;
+pub(crate) mod terminal;

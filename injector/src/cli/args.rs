@@ -8,6 +8,7 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches, Parser};
 
+use crate::live::model::{LONGEST, SHORTEST};
 use crate::options::{ClockArg, CountArg, EngineArg, HooksArg, SamplerArg, Verb};
 
 /// Profiles a program that was built without -pg: counts every call, samples the time, and leaves a
@@ -20,6 +21,7 @@ use crate::options::{ClockArg, CountArg, EngineArg, HooksArg, SamplerArg, Verb};
                       gprofinject [OPTIONS] --pid PID [--duration SECONDS]\n       \
                       gprofinject --pid PID --dump [-o FILE] | --reset | --pause | --resume\n       \
                       gprofinject --pid PID --enable GLOB | --disable GLOB\n       \
+                      gprofinject --top [OPTIONS] [--pid PID | PROGRAM [ARGS]...]\n       \
                       gprofinject --recover FOLDER",
     after_help = "Exit status: the program's; 125 if gprofinject itself fails, 126 if PROGRAM cannot be \
                   executed, 127 if it is not found."
@@ -156,6 +158,16 @@ pub(crate) struct Args {
     #[arg(long, value_name = "GLOB", group = "control")]
     pub(crate) enable: Option<String>,
 
+    /// Show a live table of what is counted, every second or as often as SECONDS say; with --pid also for a process that another
+    /// gprofinject profiles
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, value_parser = interval)]
+    pub(crate) top: Option<Option<Duration>>,
+
+    /// The same as text, every two seconds or as often as SECONDS say, without a terminal: on standard error, with --pid on
+    /// standard output
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, value_parser = interval)]
+    pub(crate) plain: Option<Option<Duration>>,
+
     /// Write the profiles up to now when gprofinject gets this signal, which is then not passed on
     #[arg(long, value_name = "SIGNAL", value_parser = signal)]
     pub(crate) dump_signal: Option<i32>,
@@ -213,6 +225,15 @@ fn seconds(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number).map_err(|_| "not a number of seconds".to_owned())
 }
 
+/// Parses the time between two tables.
+fn interval(text: &str) -> Result<Duration, String> {
+    let range = SHORTEST..=LONGEST;
+    seconds(text)
+        .ok()
+        .filter(|time| range.contains(time))
+        .ok_or_else(|| "name a number of seconds from 0.1 to 3600".to_owned())
+}
+
 impl Args {
     /// Parses the words of the command line. Options that would have no effect are errors.
     pub(crate) fn typed<W: Into<OsString> + Clone>(
@@ -231,7 +252,7 @@ impl Args {
     /// Returns an error message if options contradict each other. (clap's `requires` does not help here: it
     /// does not ask for `--pid` if there is a PROGRAM, with which `--pid` cannot be used.)
     fn contradiction(&self, typed: &dyn Fn(&str) -> bool) -> Option<String> {
-        const FOR_A_RUN: [&str; 21] = [
+        const FOR_A_RUN: [&str; 23] = [
             "hooks",
             "rate",
             "sampler",
@@ -253,6 +274,8 @@ impl Args {
             "reset_signal",
             "pause_signal",
             "stats",
+            "top",
+            "plain",
         ];
         let option = |id: &str| match id {
             "command" => "a PROGRAM".to_owned(),
@@ -324,7 +347,7 @@ impl Args {
             ));
         }
         if self.list {
-            let useless = first(&["stats", "dump_signal", "reset_signal", "pause_signal"]);
+            let useless = first(&["stats", "dump_signal", "reset_signal", "pause_signal", "top", "plain"]);
             return useless.map(|other| format!("--list runs nothing: {other} has no effect there"));
         }
         None

@@ -2,6 +2,7 @@
 //! process.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -38,12 +39,18 @@ pub(crate) fn control(
     if output.is_some() && verb != Verb::Dump {
         bail!("--output says where --dump goes, and nothing else here");
     }
-    ask(&folders, &Request { pid, verb, output, pattern })
+    ask(&folders, &Request { pid, verb, output, pattern, wants: None }).map(|(text, _)| text)
+}
+
+/// Returns the run folder of the gprofinject of this user that profiles a process, if there is one.
+pub(crate) fn holder(pid: i32) -> Option<PrivateFolder> {
+    let folders = named::folders(pid).ok()?.into_iter().filter_map(Named::ours);
+    folders.into_iter().find(logbook::is_looked_after)
 }
 
 /// Asks the gprofinject that looks after one of `folders`, which are run folders of this user that the
 /// process has mapped.
-fn ask(folders: &[PrivateFolder], request: &Request) -> Result<String> {
+pub(crate) fn ask(folders: &[PrivateFolder], request: &Request) -> Result<(String, Option<OwnedFd>)> {
     let pid = request.pid;
     let folder = folders
         .iter()
@@ -55,11 +62,11 @@ fn ask(folders: &[PrivateFolder], request: &Request) -> Result<String> {
             ),
             None => format!("process {pid} is not profiled; gprofinject --pid {pid} starts a profile"),
         })?;
-    let answer = listener::ask(folder, &request.packet()?).map_err(|error: io::Error| {
+    let (answer, file) = listener::ask(folder, &request.packet()?).map_err(|error: io::Error| {
         anyhow!("the gprofinject that profiles process {pid} does not answer: {}", sys::reason(&error))
     })?;
     match Answer::parse(&answer) {
-        Some(Answer::Done(text)) => Ok(text),
+        Some(Answer::Done(text)) => Ok((text, file)),
         Some(Answer::Failed(reason)) => bail!(reason),
         None => bail!("the gprofinject that profiles process {pid} did not answer"),
     }

@@ -107,6 +107,11 @@ impl Switched {
         self.off.get(&part).is_some_and(|off| off.contains(&number))
     }
 
+    /// Returns the numbers of the functions of a module that are off.
+    pub(crate) fn numbers(&self, part: Part) -> impl Iterator<Item = u32> {
+        self.off.get(&part).into_iter().flatten().copied()
+    }
+
     /// Returns the number of functions that are off.
     pub(crate) fn count(&self) -> usize {
         self.off.values().map(BTreeSet::len).sum()

@@ -41,6 +41,7 @@ impl Family<'_> {
             Verb::Reset => self.reset(index, sampling),
             Verb::Pause => self.pause(index, sampling),
             Verb::Resume => self.resume(index, sampling),
+            Verb::Look => bail!("a snapshot is sent as a file"),
             Verb::Enable | Verb::Disable => self.switch(
                 index,
                 request.pattern.as_deref().unwrap_or_default(),

@@ -20,6 +20,7 @@ use crate::program::profilee::{Profilee, Profilees};
 use crate::sampling::histogram::Histogram;
 use crate::sampling::maps::Maps;
 use crate::sampling::sampler::Sampling;
+use crate::session::live::Kept;
 use crate::session::member::{Living, Member, Other, Unhooked, Who};
 use crate::session::settings::Settings;
 use crate::store::listener::Listener;
@@ -50,6 +51,8 @@ pub(crate) struct Family<'s> {
     orders: Orders,
     /// The samples per second of CPU time.
     pub(crate) rate: u32,
+    /// What a live view keeps from one snapshot to the next.
+    pub(super) kept_names: Kept,
     /// All members of the run, in the order in which they began.
     pub(crate) members: Vec<Member>,
     /// The processes that have not ended, by number.
@@ -115,6 +118,7 @@ impl<'s> Family<'s> {
             outside_left: loaded::BYTES_MOST,
             orders,
             rate,
+            kept_names: Kept::default(),
             members: Vec::new(),
             living: BTreeMap::new(),
             names: 1,

@@ -366,6 +366,10 @@ impl Family<'_> {
 
     /// Carries out a user's request from the socket, and answers it.
     fn control(&mut self, asker: &Asker, request: &Request, sampling: Option<&mut Sampling>) {
+        if request.verb == Verb::Look && may_ask(asker.user).is_ok() {
+            self.show(asker, request, sampling);
+            return;
+        }
         let done = may_ask(asker.user).and_then(|()| self.carry_out(request, sampling));
         let answer = match done {
             Ok(text) => Answer::Done(text),
@@ -382,7 +386,7 @@ impl Family<'_> {
         let pids: Vec<i32> = self.living.keys().copied().collect();
         for pid in pids {
             let verb = if verb == Verb::Pause && self.is_paused(pid) { Verb::Resume } else { verb };
-            match self.carry_out(&Request { pid, verb, output: None, pattern: None }, sampling.as_deref_mut())
+            match self.carry_out(&Request { pid, verb, output: None, pattern: None, wants: None }, sampling.as_deref_mut())
             {
                 Ok(text) => self.settings.voice.note(text),
                 Err(error) => self.settings.voice.warn(format_args!("{error:#}")),

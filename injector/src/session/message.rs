@@ -9,6 +9,7 @@ use gprofinject_abi::ask::{self, Question};
 use serde::{Deserialize, Serialize};
 use zerocopy::FromBytes;
 
+use crate::live::snapshot::Wants;
 use crate::options::Verb;
 
 /// A message. The kernel says who has sent it.
@@ -54,6 +55,8 @@ pub(crate) struct Request {
     pub(crate) output: Option<PathBuf>,
     /// The functions to switch on or off, at most [`PATTERN_MAX`] bytes.
     pub(crate) pattern: Option<String>,
+    /// What a live view needs.
+    pub(crate) wants: Option<Wants>,
 }
 
 /// The greatest length in bytes of a pattern. A matcher takes memory in proportion to it.
@@ -95,7 +98,8 @@ impl Message {
                     Some(pattern) => has_pattern && pattern.len() <= PATTERN_MAX,
                     None => !has_pattern,
                 };
-                if request.pid > 0 && output_is_sound && pattern_is_sound {
+                let wants_are_sound = request.wants.is_some() == (request.verb == Verb::Look);
+                if request.pid > 0 && output_is_sound && pattern_is_sound && wants_are_sound {
                     Ok(Message::Control(request))
                 } else {
                     Err(Malformed::Request)
@@ -156,13 +160,14 @@ mod tests {
     use super::*;
 
     fn request(verb: Verb, output: Option<&str>) -> Request {
-        Request { pid: 7, verb, output: output.map(PathBuf::from), pattern: None }
+        Request { pid: 7, verb, output: output.map(PathBuf::from), pattern: None, wants: None }
     }
 
     #[test]
     fn messages_are_read_back() {
+        let look = Request { wants: Some(Wants::default()), ..request(Verb::Look, None) };
         let switch = Request { pattern: Some("lib*!f".into()), ..request(Verb::Disable, None) };
-        for request in [request(Verb::Dump, Some("/tmp/file")), request(Verb::Pause, None), switch] {
+        for request in [request(Verb::Dump, Some("/tmp/file")), request(Verb::Pause, None), switch, look] {
             let packet = request.packet().expect("a packet");
             assert_eq!(Message::parse(&packet), Ok(Message::Control(request)));
         }
