@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use crate::options::Verb;
 use crate::os::sys;
-use crate::session::message::{Answer, Request};
+use crate::session::message::{Answer, PATTERN_MAX, Request};
 use crate::store::private_folder::PrivateFolder;
 use crate::store::{listener, logbook};
 use crate::target::attach::earlier::foreign;
@@ -38,6 +38,9 @@ pub(crate) fn control(
     let output = output.map(std::path::absolute).transpose()?;
     if output.is_some() && verb != Verb::Dump {
         bail!("--output says where --dump goes, and nothing else here");
+    }
+    if pattern.as_ref().is_some_and(|pattern| pattern.len() > PATTERN_MAX) {
+        bail!("the pattern is too long: {PATTERN_MAX} bytes at most");
     }
     ask(&folders, &Request { pid, verb, output, pattern, wants: None }).map(|(text, _)| text)
 }

@@ -7,6 +7,7 @@ use gprofinject_image::names::demangle::demangle;
 use crate::live::snapshot::{Function, Snapshot};
 use crate::os::clock;
 use crate::os::say::visible;
+use crate::profile::elsewhere;
 use crate::profile::measured::samples_by_function;
 use crate::profile::model::{ModuleIndex, NOWHERE, Place, Profile};
 use crate::program::choice::{Part, Switched};
@@ -19,6 +20,13 @@ const IDLE_MOST: usize = 10_000;
 /// The greatest length of a name in bytes. A process chooses its names.
 const LONGEST: usize = 1024;
 
+/// What is kept from one snapshot to the next.
+#[derive(Default)]
+pub(crate) struct Kept {
+    pub(crate) names: Names,
+    pub(crate) files: elsewhere::Names,
+}
+
 /// The names of functions, which are demangled once.
 #[derive(Default)]
 pub(crate) struct Names {
@@ -27,7 +35,12 @@ pub(crate) struct Names {
 
 impl Names {
     /// Returns a function's name, and its symbol's if that is another one.
-    pub(crate) fn of(&mut self, planned: &'static Planned<'static, 'static>, module: &str, address: u64) -> (String, Option<String>) {
+    pub(crate) fn of(
+        &mut self,
+        planned: &'static Planned<'static, 'static>,
+        module: &str,
+        address: u64,
+    ) -> (String, Option<String>) {
         let key = (std::ptr::from_ref(planned) as usize, address);
         let known = self.known.entry(key).or_insert_with(|| {
             match planned.function_at(address).filter(|function| !function.name.is_empty()) {

@@ -20,15 +20,14 @@ pub(crate) struct Beside<'b> {
     pub(crate) cpu: Option<f64>,
 }
 
-const HELP: &str = "\
- s c t n   sort by calls per second, calls, time, name; once more: the other way round
+const HELP: &str = " s c t n   sort by calls per second, calls, time, name; once more: the other way round
  f m h     functions, modules, threads; Tab: the next of these
  Enter     the functions of the selected module or thread; Esc: back
  /         filter: a part of a name, or a glob
  Space     let the display stand still; the process counts on
  x e       switch the selected function or module off, on
  X E       switch functions by a pattern off, on: GLOB or MODULE!GLOB
- z         set the counts to zero
+ z         set the counts to zero (those of threads are since the beginning)
  P         pause counting; once more: go on
  d         write the profile up to now
  p         the next process
@@ -113,7 +112,8 @@ fn second(model: &Model, beside: &Beside) -> String {
         let index = now.processes.iter().position(|(pid, _)| *pid == now.pid).map_or(1, |index| index + 1);
         text += &format!(", process {index} of {} (p: next)", now.processes.len());
     }
-    text += &format!(", every {} s, read in {:.1} ms", model.interval.as_secs_f64(), now.took_ns as f64 / 1e6);
+    text +=
+        &format!(", every {} s, read in {:.1} ms", model.interval.as_secs_f64(), now.took_ns as f64 / 1e6);
     if let Some(cpu) = beside.cpu {
         text += &format!(", gprofinject {:.1} % CPU", 100.0 * cpu);
     }
@@ -138,6 +138,6 @@ fn last(model: &Model, beside: &Beside) -> String {
         _ => "",
     };
     format!(
-        "? help  s/c/t/n sort  f/m/h functions/modules/threads  / filter  Space still  x/e off/on  z zero  d dump{output}  q quit"
+        "? help  s c t n sort  f m h kind  / filter  Space still  x e off on  z zero  d dump{output}  q quit"
     )
 }

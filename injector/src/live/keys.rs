@@ -96,7 +96,9 @@ mod tests {
 
     #[test]
     fn what_is_no_key_is_left_out() {
-        for bytes in [&b"\x1b["[..], b"\x1b[200~", b"\x1b[?1;2c", b"\xff\xfe", b"\xe2\x82", b"\x00\x01", b"\xc2\x9b"] {
+        for bytes in
+            [&b"\x1b["[..], b"\x1b[200~", b"\x1b[?1;2c", b"\xff\xfe", b"\xe2\x82", b"\x00\x01", b"\xc2\x9b"]
+        {
             assert_eq!(keys(bytes), [], "{bytes:?}");
         }
         let mut random = 88_172_645_463_325_252_u64;
@@ -106,7 +108,11 @@ mod tests {
                     random ^= random << 13;
                     random ^= random >> 7;
                     random ^= random << 17;
-                    if random % 3 == 0 { b"\x1b[O~;15AB\r"[(random >> 8) as usize % 10] } else { (random >> 16) as u8 }
+                    if random % 3 == 0 {
+                        b"\x1b[O~;15AB\r"[(random >> 8) as usize % 10]
+                    } else {
+                        (random >> 16) as u8
+                    }
                 })
                 .collect();
             assert!(keys(&bytes).len() <= bytes.len());

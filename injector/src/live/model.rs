@@ -20,7 +20,10 @@ pub(crate) enum Action {
     /// Stop counting, or go on.
     Pause(bool),
     Dump,
-    Switch { pattern: String, off: bool },
+    Switch {
+        pattern: String,
+        off: bool,
+    },
     /// Another snapshot is needed at once.
     Refresh,
 }

@@ -51,7 +51,9 @@ impl Prompt {
             Question::Filter => "filter (part of a name, or a glob): ",
             Question::Pattern { off: true } => "switch off, GLOB or MODULE!GLOB: ",
             Question::Pattern { off: false } => "switch on, GLOB or MODULE!GLOB: ",
-            Question::Quit => "the program still runs: k ends it, w waits for it without this view, Esc goes back ",
+            Question::Quit => {
+                "the program still runs: k ends it, w waits for it without this view, Esc goes back "
+            }
         }
     }
 }

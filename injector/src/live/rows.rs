@@ -96,12 +96,15 @@ pub(crate) fn rows(
     let mut rows = match kind {
         Kind::Functions => {
             let mut earlier: HashMap<(u32, u64), u64> = HashMap::new();
-            for function in before.iter().filter(|before| before.thread == now.thread).flat_map(|b| &b.functions) {
+            for function in
+                before.iter().filter(|before| before.thread == now.thread).flat_map(|b| &b.functions)
+            {
                 earlier.insert((function.module, function.id), function.calls);
             }
             let in_module = |index: u32| now.modules.get(index as usize).map_or("", String::as_str);
             let chosen = now.functions.iter().filter(|function| {
-                module.is_none_or(|module| in_module(function.module) == module) && filter.matches(&function.name)
+                module.is_none_or(|module| in_module(function.module) == module)
+                    && filter.matches(&function.name)
             });
             chosen
                 .map(|function| {
@@ -128,8 +131,11 @@ pub(crate) fn rows(
         }
         Kind::Modules => modules(now, before, &rate, filter),
         Kind::Threads => {
-            let earlier: HashMap<u32, u64> =
-                before.iter().flat_map(|before| &before.threads).map(|thread| (thread.tid, thread.calls)).collect();
+            let earlier: HashMap<u32, u64> = before
+                .iter()
+                .flat_map(|before| &before.threads)
+                .map(|thread| (thread.tid, thread.calls))
+                .collect();
             let has_threads = before.is_some_and(|before| !before.threads.is_empty());
             let chosen = now.threads.iter().filter(|thread| filter.matches(&thread.name));
             chosen
@@ -137,7 +143,9 @@ pub(crate) fn rows(
                     id: (0, thread.tid.into()),
                     name: match (thread.runs, thread.owners) {
                         (true, ..=1) => format!("{} {}", thread.tid, thread.name),
-                        (true, owners) => format!("{} {} (and {} before it)", thread.tid, thread.name, owners - 1),
+                        (true, owners) => {
+                            format!("{} {} (and {} before it)", thread.tid, thread.name, owners - 1)
+                        }
                         (false, owners) => format!("{} ({} ended)", thread.tid, owners.max(1)),
                     },
                     more: thread.most.clone(),
@@ -316,10 +324,20 @@ mod tests {
 
     #[test]
     fn threads_that_have_ended_are_together() {
-        let thread = |tid, runs, owners, calls| Thread { tid, runs, owners, calls, name: "w".into(), ..Thread::default() };
-        let now = Snapshot { threads: vec![thread(7, true, 1, 5), thread(9, false, 3, 50)], ..snapshot(0, &[]) };
-        let names: Vec<String> =
-            rows(&now, None, Kind::Threads, &Filter::default(), None).into_iter().map(|row| row.name).collect();
+        let thread = |tid, runs, owners, calls| Thread {
+            tid,
+            runs,
+            owners,
+            calls,
+            name: "w".into(),
+            ..Thread::default()
+        };
+        let now =
+            Snapshot { threads: vec![thread(7, true, 1, 5), thread(9, false, 3, 50)], ..snapshot(0, &[]) };
+        let names: Vec<String> = rows(&now, None, Kind::Threads, &Filter::default(), None)
+            .into_iter()
+            .map(|row| row.name)
+            .collect();
         assert_eq!(names, ["7 w", "9 (3 ended)"]);
     }
 }

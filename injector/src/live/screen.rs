@@ -3,7 +3,8 @@
 use std::io;
 use std::os::fd::RawFd;
 
-use ratatui::backend::CrosstermBackend;
+use ratatui::backend::{Backend, CrosstermBackend};
+use ratatui::layout::Size;
 use ratatui::{Frame, Terminal};
 
 use crate::live::keys::{self, Key};
@@ -12,6 +13,7 @@ use crate::os::terminal;
 /// The terminal, which is restored when this is dropped.
 pub(crate) struct Screen {
     drawn: Terminal<CrosstermBackend<terminal::Output>>,
+    size: Size,
     // Dropped last.
     terminal: terminal::Terminal,
 }
@@ -20,8 +22,9 @@ impl Screen {
     /// # Errors
     /// As for [`terminal::Terminal::take`].
     pub(crate) fn take() -> io::Result<Screen> {
-        let (terminal, output) = terminal::Terminal::take()?;
-        Ok(Screen { drawn: Terminal::new(CrosstermBackend::new(output))?, terminal })
+        let terminal = terminal::Terminal::take()?;
+        let drawn = Terminal::new(CrosstermBackend::new(terminal.output()?))?;
+        Ok(Screen { size: drawn.size()?, drawn, terminal })
     }
 
     pub(crate) fn descriptor(&self) -> RawFd {
@@ -39,8 +42,12 @@ impl Screen {
     /// # Errors
     /// The terminal is gone.
     pub(crate) fn draw(&mut self, draw: impl FnOnce(&mut Frame)) -> io::Result<()> {
-        if terminal::take_torn() {
-            self.drawn.clear()?;
+        let size = self.drawn.size()?;
+        if terminal::take_torn() || self.size != size {
+            // ratatui would ask the terminal where the cursor is, and read the answer in place of keys.
+            self.drawn = Terminal::new(CrosstermBackend::new(self.terminal.output()?))?;
+            self.drawn.backend_mut().clear()?;
+            self.size = size;
         }
         self.drawn.draw(draw).map(drop)
     }

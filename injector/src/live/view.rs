@@ -150,7 +150,8 @@ impl View {
             Ok(snapshot) => {
                 if let Some((cpu, ns)) = self.used {
                     let passed = snapshot.ns.saturating_sub(ns);
-                    self.cpu = (passed > 0).then(|| snapshot.cpu_ns.saturating_sub(cpu) as f64 / passed as f64);
+                    self.cpu =
+                        (passed > 0).then(|| snapshot.cpu_ns.saturating_sub(cpu) as f64 / passed as f64);
                 }
                 self.used = Some((snapshot.cpu_ns, snapshot.ns));
                 self.model.take(snapshot);

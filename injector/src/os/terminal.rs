@@ -46,7 +46,7 @@ impl Terminal {
     ///
     /// # Errors
     /// There is none, or this process is in the background there.
-    pub(crate) fn take() -> io::Result<(Terminal, Output)> {
+    pub(crate) fn take() -> io::Result<Terminal> {
         static HOOK: Once = Once::new();
         let file = foreground()?;
         let before = termios::tcgetattr(&file)?;
@@ -60,8 +60,15 @@ impl Terminal {
         set_up(&file, &before)?;
         *lock() = Some(Taken { terminal: file.try_clone()?, before });
         say::hold();
-        let output = Output { file: file.try_clone()?, pending: Vec::new() };
-        Ok((Terminal { file }, output))
+        Ok(Terminal { file })
+    }
+
+    /// Returns a writer to the terminal.
+    ///
+    /// # Errors
+    /// No descriptor is available.
+    pub(crate) fn output(&self) -> io::Result<Output> {
+        Ok(Output { file: self.file.try_clone()?, pending: Vec::new() })
     }
 
     /// The descriptor that is readable when the user has typed something.

@@ -11,6 +11,7 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use crate::live::collect::Kept;
 use crate::os::clock::Moment;
 use crate::os::sys::{self, Handle};
 use crate::profile::counted::{Counted, Finished, Reading, counted, guests, has_guests};
@@ -20,7 +21,6 @@ use crate::program::profilee::{Profilee, Profilees};
 use crate::sampling::histogram::Histogram;
 use crate::sampling::maps::Maps;
 use crate::sampling::sampler::Sampling;
-use crate::session::live::Kept;
 use crate::session::member::{Living, Member, Other, Unhooked, Who};
 use crate::session::settings::Settings;
 use crate::store::listener::Listener;
@@ -52,7 +52,7 @@ pub(crate) struct Family<'s> {
     /// The samples per second of CPU time.
     pub(crate) rate: u32,
     /// What a live view keeps from one snapshot to the next.
-    pub(super) kept_names: Kept,
+    pub(super) seen: Kept,
     /// All members of the run, in the order in which they began.
     pub(crate) members: Vec<Member>,
     /// The processes that have not ended, by number.
@@ -118,7 +118,7 @@ impl<'s> Family<'s> {
             outside_left: loaded::BYTES_MOST,
             orders,
             rate,
-            kept_names: Kept::default(),
+            seen: Kept::default(),
             members: Vec::new(),
             living: BTreeMap::new(),
             names: 1,

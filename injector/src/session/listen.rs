@@ -386,8 +386,10 @@ impl Family<'_> {
         let pids: Vec<i32> = self.living.keys().copied().collect();
         for pid in pids {
             let verb = if verb == Verb::Pause && self.is_paused(pid) { Verb::Resume } else { verb };
-            match self.carry_out(&Request { pid, verb, output: None, pattern: None, wants: None }, sampling.as_deref_mut())
-            {
+            match self.carry_out(
+                &Request { pid, verb, output: None, pattern: None, wants: None },
+                sampling.as_deref_mut(),
+            ) {
                 Ok(text) => self.settings.voice.note(text),
                 Err(error) => self.settings.voice.warn(format_args!("{error:#}")),
             }

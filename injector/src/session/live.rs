@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
 
-use crate::live::collect::{self, shown};
+use crate::live::collect::{self, Kept, shown};
 use crate::live::snapshot::{Snapshot, Thread, Wants};
 use crate::live::view::{Source, View, Wish};
 use crate::options::Verb;
@@ -16,20 +16,12 @@ use crate::os::clock::{self, Moment};
 use crate::os::say::Voice;
 use crate::os::{proc, signals, sys, terminal};
 use crate::profile::counted::{Reading, counted_with};
-use crate::profile::elsewhere;
 use crate::profile::model::{Arc, Profile};
 use crate::profile::threads;
 use crate::sampling::sampler::Sampling;
 use crate::session::family::Family;
 use crate::session::message::{Answer, Request};
 use crate::store::listener::Asker;
-
-/// What is kept from one snapshot to the next.
-#[derive(Default)]
-pub(crate) struct Kept {
-    names: collect::Names,
-    files: elsewhere::Names,
-}
 
 impl Family<'_> {
     /// Returns what a process has counted up to now; `None` stands for the first process. No thread is stopped for that, so a
@@ -66,7 +58,7 @@ impl Family<'_> {
         let (libraries, maps) = (&self.libraries, &member.maps);
         let reading = Reading { profilee, libraries, maps, rate: self.rate, end };
         let mut troubles = Vec::new();
-        let Kept { names, files } = &mut self.kept_names;
+        let Kept { names, files } = &mut self.seen;
         let baseline = member.baseline.as_ref();
         let (mut counted, _, space) =
             counted_with(region.as_ref(), &reading, samples, None, baseline, &mut troubles, files);
@@ -175,7 +167,9 @@ pub(crate) fn show_output(file: &File, voice: Voice) {
     let count = file.read_at(&mut bytes, from).unwrap_or(0);
     bytes.truncate(count);
     if from > 0 {
-        voice.note(format_args!("{from} bytes of the program's output are left out; redirect it to keep all of it"));
+        voice.note(format_args!(
+            "{from} bytes of the program's output are left out; redirect it to keep all of it"
+        ));
     }
     let stdout = std::io::stdout();
     match terminal::is_one(&stdout) {

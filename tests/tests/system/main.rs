@@ -75,6 +75,8 @@ modules! {
     size
     standalone
     surroundings
+    switched
+    top
     times
     unhookable
     unwinding

@@ -7,8 +7,8 @@ gprofinject_tests::trials! {
     together: the_commands_are_small;
 }
 
-/// The largest size of an installed command, in bytes.
-const MOST: u64 = 6_800_000;
+/// The largest size of an installed command, in bytes. ratatui and crossterm, which draw the live view, take 0.4 MB.
+const MOST: u64 = 7_300_000;
 
 fn the_commands_are_small() {
     for command in [tool::gprofinject().unwrap().to_owned(), tool::gmon().unwrap()] {

@@ -24,11 +24,8 @@ impl Streams {
     /// # Errors
     /// There is no room for the program's output.
     pub(crate) fn apart() -> io::Result<Streams> {
-        let replaced = [
-            terminal::is_one(io::stdin()),
-            terminal::is_one(io::stdout()),
-            terminal::is_one(io::stderr()),
-        ];
+        let replaced =
+            [terminal::is_one(io::stdin()), terminal::is_one(io::stdout()), terminal::is_one(io::stderr())];
         let input = if replaced[0] { Some(File::open("/dev/null")?) } else { None };
         let output = if replaced[1] || replaced[2] { Some(tempfile::tempfile()?) } else { None };
         if let Some(output) = &output {
