@@ -62,6 +62,8 @@ pub(crate) struct Model {
     /// The index of the selected row, and of the first one that is shown.
     pub(crate) selected: usize,
     pub(crate) first: usize,
+    /// What identifies the selected row, unless it is the first one.
+    followed: Option<(u32, u64)>,
     /// The number of rows that fit.
     pub(crate) page: usize,
     /// Whether the display stands still. The process counts on.
@@ -91,6 +93,7 @@ impl Model {
             rows: Vec::new(),
             selected: 0,
             first: 0,
+            followed: None,
             page: 1,
             is_frozen: false,
             prompt: None,
@@ -122,11 +125,16 @@ impl Model {
     /// Makes the rows anew. The row with the same function stays selected.
     fn arrange(&mut self) {
         let Some(now) = &self.now else { return };
-        let selected = self.rows.get(self.selected).map(|row| row.id);
+        // A filter that is being typed may match nothing for a while.
+        let selected = match self.rows.get(self.selected) {
+            Some(row) => Some(row.id).filter(|_| self.selected > 0),
+            None => self.followed,
+        };
+        self.followed = selected;
         self.rows = rows::rows(now, self.before.as_ref(), self.kind, &self.filter, self.module.as_deref());
         rows::sort(&mut self.rows, self.sort, self.reversed);
         // At the top, the row with the most stays selected, whichever that is.
-        if self.selected > 0 {
+        if selected.is_some() {
             let found = self.rows.iter().position(|row| Some(row.id) == selected);
             self.selected = found.unwrap_or(self.selected);
         }
@@ -148,7 +156,7 @@ impl Model {
     fn show(&mut self, kind: Kind) -> Option<Action> {
         (self.kind, self.selected, self.first) = (kind, 0, 0);
         self.filter = Filter::default();
-        (self.module, self.thread, self.rows) = (None, None, Vec::new());
+        (self.module, self.thread, self.rows, self.followed) = (None, None, Vec::new(), None);
         self.arrange();
         Some(Action::Refresh)
     }

@@ -52,7 +52,9 @@ impl Patch {
     /// start of a function, so that address is among them. Returns `None` if the patch is not inside the text.
     pub(super) fn of_library(patch: &abi::Patch, text: &Range<u64>) -> Option<Patch> {
         let end = patch.address.checked_add(patch.len.into())?;
-        let is_inside = patch.address >= text.start && end <= text.end && patch.len > 0;
+        let is_inside = patch.address >= text.start
+            && end <= text.end
+            && (1..=patch.original.len()).contains(&patch.len.into());
         let stays = patch.stays == Stay::Function.code();
         is_inside.then_some(Patch { addresses: patch.address..end, cave: true, stays })
     }

@@ -220,7 +220,7 @@ mod tests {
             ("/region", serde_json::json!(".region")),
             ("/region", serde_json::json!("0.plan")),
             ("/instruction", serde_json::json!(TOP)),
-            ("/patches", serde_json::json!([patch(0, 65)])),
+            ("/patches", serde_json::json!([patch(0, 4097)])),
             ("/patches", serde_json::json!([patch(10, 11), patch(5, 6)])),
             // The table of overwritten addresses would have one bit for each address in between.
             ("/patches", serde_json::json!([patch(0, 1), patch(TOP - 2, TOP - 1)])),
