@@ -306,11 +306,13 @@ impl Entry {
         if exits && matches!(self, Entry::Callback) && objects::known(return_address) == Some(true) {
             return Next::body(agent, number, record);
         }
-        if exits
-            && call.searched
-            && cells::fill(cfa, number, return_address, nearest::link_between(call.link, cfa))
-        {
-            return Next::call(agent, number, record);
+        if exits && call.searched {
+            if cells::fill(cfa, number, return_address, nearest::link_between(call.link, cfa)) {
+                return Next::call(agent, number, record);
+            }
+            if record.is_for_callbacks() {
+                return Next::outside(agent, number, record);
+            }
         }
         if let Entry::Tail(cell) = self {
             if needs_return_address(record) {
