@@ -18,7 +18,8 @@ gprofinject_tests::trials! {
         each_instruction_of_a_library;
 }
 
-/// Functions that call each other directly, recursively, through a pointer, by the C library, and by jumps. `outer` turns
+/// Functions that call each other directly, recursively, through a pointer, by the C library, and by jumps. `ordered` has a
+/// cell, and its frame is handed on by two jumps; `order` has one if the C library calls it, and none if `ordered` does. `outer` turns
 /// the trap flag on and off. The handler notes how often the signal came at each instruction near `leaf`.
 const STEPS: &str = r#"
 #define _GNU_SOURCE
@@ -38,6 +39,19 @@ OPAQUE long cell(long x) { int v[3] = {3, x, 2}; qsort(v, 3, sizeof *v, compare)
 OPAQUE long recursive(long n) { if (n < 2) return n; long r = recursive(n - 1); BARRIER(); return r + recursive(n - 2); }
 static long (*volatile pointer)(long) = tail;
 OPAQUE long jumps(long x) { return cell(x + 1); }
+OPAQUE int order(const void *a, const void *b) { long r = cell(*(int *)a & 1); BARRIER(); return (r < 0) + *(int *)a - *(int *)b; }
+OPAQUE long ordered(long x) { int v[2] = {x, 1}; qsort(v, 2, sizeof *v, order); BARRIER(); return jumps(v[0] + order(v, v)); }
+OPAQUE long switches(long x) {
+    switch (x & 7) {
+    case 0: return leaf(x);
+    case 1: return inner(x) * 2;
+    case 2: BARRIER(); return x - 1;
+    case 3: x = leaf(x) + 5; BARRIER(); return x;
+    case 4: return jumps(x & 1);
+    case 5: x ^= inner(x); BARRIER(); return x & 3;
+    default: return x;
+    }
+}
 OPAQUE long points(long x) { BARRIER(); return pointer(x + 1); }
 OPAQUE long middle(long x) {
     long r = inner(x);
@@ -46,6 +60,8 @@ OPAQUE long middle(long x) {
     r += jumps(r);
     BARRIER();
     r += points(r);
+    BARRIER();
+    r += switches(x) + ordered(x & 3);
     BARRIER();
     return r + recursive(5);
 }
@@ -71,13 +87,15 @@ int run(int rounds) {
     return printf("%ld\n", sum) < 0;
 }
 #ifdef MAIN
-int main(void) { return run(20); }
+int main(void) { return run(3); }
 #endif
 "#;
 
 /// The functions that are stepped, apart from those of libraries.
-const STEPPED: [&str; 11] =
-    ["leaf", "inner", "tail", "tails", "compare", "cell", "recursive", "jumps", "points", "middle", "outer"];
+const STEPPED: [&str; 14] = [
+    "leaf", "inner", "tail", "tails", "compare", "cell", "recursive", "jumps", "order", "ordered", "switches", "points",
+    "middle", "outer",
+];
 
 /// Returns the numbers in the lines of what the program said that begin with a word.
 fn numbers(said: &str, word: &str) -> Vec<Vec<u64>> {
@@ -139,7 +157,7 @@ fn each_instruction_of_a_library() {
         let place = Place::new();
         let source = format!("#ifdef HIDDEN\n__attribute__((visibility(\"default\"))) int run(int);\n#endif\n{STEPS}");
         let library = place.c("libsteps.so", &source, &[&["-g", "-fPIC", "-shared"], flags].concat());
-        let main = "int run(int); int main(void) { return run(20); }";
+        let main = "int run(int); int main(void) { return run(3); }";
         place.c("prog", main, &["-g", library.to_str().unwrap(), "-Wl,-rpath,$ORIGIN"]);
         for libs in ["auto", "all"] {
             let outcome = same(&place, &["-q", "--hooks", "both", "--libs", libs], &[]);
