@@ -152,7 +152,9 @@ impl Module {
     /// text, the copy or the body of a function that needs no cell, or on the way into or out of any function: at its first
     /// instruction, or in its patch, its thunk or its stubs. Integer code only; see [`crate::hot::gate`].
     pub(crate) fn running_at(&self, pc: u64) -> Option<u32> {
-        let pc = if self.in_copies(pc) { self.original(pc) } else { self.behind_jumps(pc) };
+        // In a function that is copied, jumps lead to the copy.
+        let pc = self.behind_jumps(pc);
+        let pc = if self.in_copies(pc) { self.original(pc) } else { pc };
         let at = pc.wrapping_sub(self.arena_lo);
         if pc >= self.arena_lo && pc < self.arena_hi {
             return if at < u64::from(self.tail_code) { self.thunk_at(pc, at) } else { self.tail_at(pc) };

@@ -62,6 +62,8 @@ fn frame_at(module: &Module, pc: u64) -> Frame {
         let before_body = record.body - at;
         return match before_body.saturating_sub(NOTE).div_ceil(ISLAND) {
             0..=1 => Frame::Left,
+            // The first island: such a thunk has not popped the return address yet.
+            3 if record.is_for_callbacks() => Frame::Called,
             2..=3 => Frame::Popped,
             _ if before_body <= u32::from(record.pushed) => Frame::Called,
             _ => Frame::Left,

@@ -15,6 +15,7 @@ use crate::libraries::{same, whole};
 gprofinject_tests::trials! {
     together:
         each_instruction_belongs_to_its_function,
+        each_instruction_has_a_backtrace,
         each_instruction_of_a_library;
 }
 
@@ -23,6 +24,7 @@ gprofinject_tests::trials! {
 /// the trap flag on and off. The handler notes how often the signal came at each instruction near `leaf`.
 const STEPS: &str = r#"
 #define _GNU_SOURCE
+#include <execinfo.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,18 +73,40 @@ OPAQUE long around(long x) { long r = outer(x); BARRIER(); return r + leaf(x); }
 static volatile long steps;
 static volatile int at[NEAR];
 OPAQUE void count(void) { steps++; BARRIER(); }
+int run(int rounds);
+#ifdef TRACE
+static long lost;
+/* Whether the interrupted function has been called by run. In outer, the trap flag's code moves the stack unseen. */
+OPAQUE void trace(char *at) {
+    void *frames[100];
+    if (at >= (char *)outer && at < (char *)outer + 200) return;
+    int len = backtrace(frames, 100), found = 0;
+    for (int i = 0; i < len; i++) found |= (char *)frames[i] > (char *)run && (char *)frames[i] < (char *)run + 300;
+    lost += !found;
+}
+#endif
 OPAQUE void handler(int signal, siginfo_t *info, void *context) {
     unsigned long place = ((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP] - (unsigned long)leaf;
     if (place < NEAR) at[place]++;
+#ifdef TRACE
+    trace((char *)((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP]);
+#endif
     count();
     BARRIER();
 }
 int run(int rounds) {
     struct sigaction action = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO};
+#ifdef TRACE
+    trace(0);
+    lost = 0;
+#endif
     sigaction(SIGTRAP, &action, 0);
     long sum = 0;
     for (int i = 0; i < rounds; i++) sum += around(i);
     fprintf(stderr, "steps: %ld\n", steps);
+#ifdef TRACE
+    fprintf(stderr, "lost: %ld\n", lost);
+#endif
     for (int i = 0; i < NEAR; i++) if (at[i]) fprintf(stderr, "at: %d %d\n", i, at[i]);
     return printf("%ld\n", sum) < 0;
 }
@@ -149,6 +173,18 @@ fn each_instruction_belongs_to_its_function() {
                 assert!(charged.get(name).is_some_and(|&count| count >= least), "{name} {least} {what}");
             }
         }
+    }
+}
+
+/// An unwinder that begins at any instruction of thunks and slow paths gets to the function that has called them all.
+fn each_instruction_has_a_backtrace() {
+    for flags in [&["-O2"][..], &["-O2", "-no-pie", "-fno-pie"], &["-Os"]] {
+        let place = Place::new();
+        place.c("prog", STEPS, &[&["-DMAIN", "-DTRACE", "-g"], flags].concat());
+        let outcome = same(&place, &["-q", "--hooks", "both", "--libs", "none"], &[]);
+        let said = outcome.stderr_text();
+        assert_eq!(numbers(&said, "lost: "), [[0]], "{flags:?}");
+        assert!(numbers(&said, "steps: ")[0][0] > 10_000, "{flags:?}: {said}");
     }
 }
 
