@@ -62,7 +62,7 @@ pub(crate) fn instructions(view: &View, args: &InstructionsArgs, out: &mut impl 
     };
     let chosen: Vec<_> = (0..view.report.functions.len()).filter(|&index| view.chooses(index)).collect();
     view.need_function(!chosen.is_empty())?;
-    if view.args.json {
+    if view.args.shown.json {
         write!(out, "{{{}", view.json_head())?;
         let text = std::cell::RefCell::new(text);
         array(out, "functions", &chosen, |&index| {
