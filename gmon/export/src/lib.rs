@@ -10,9 +10,11 @@
 #![forbid(unsafe_code)]
 
 mod estimate;
+pub mod formats;
 pub mod load;
 mod model;
 pub mod origins;
+mod stacks;
 
 pub use crate::estimate::estimate;
 pub use crate::model::{
