@@ -29,11 +29,11 @@ mod error;
 mod intervals;
 mod merge;
 mod model;
-mod paths;
+pub mod paths;
 mod quantile;
 mod read;
 mod tables;
-mod wire;
+pub mod wire;
 mod write;
 
 pub use crate::check::Invalid;

@@ -8,11 +8,9 @@ use flate2::write::GzEncoder;
 use prost::Message;
 
 use crate::model::{ClockSource, Measured, Node, REST, REST_NAME};
-use crate::paths::{Frame, Paths};
+use crate::paths::{Frame, LEFT_OUT_NAME, Paths};
 use crate::wire;
 
-/// The name of the frame that stands for those of a path for which there is no room.
-const LEFT_OUT_NAME: &str = "[frames left out]";
 /// The name of the frame that stands for the callers of a function in which samples were taken, if call paths were recorded.
 const NO_PATH_NAME: &str = "[path not known]";
 /// The key of the label that names a sample's thread.
@@ -190,7 +188,7 @@ impl Measured {
         for (index, samples) in left.into_iter().enumerate().filter(|&(_, samples)| samples > 0) {
             sample(&mut [index as u64 + 1].into_iter().chain(callers), [0, 0, samples], None);
         }
-        let paths = Paths::new(&self.nodes);
+        let paths = Paths::new(self.nodes.iter().map(|node| node.parent));
         let mut path = Vec::new();
         for (index, node) in self.nodes.iter().enumerate() {
             let values = [node.calls, node.self_ns, node.samples];

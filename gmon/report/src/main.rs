@@ -5,7 +5,10 @@
 
 mod cli {
     pub(crate) mod args;
+    pub(crate) mod diff;
+    pub(crate) mod diff_args;
     pub(crate) mod dump;
+    pub(crate) mod export;
     pub(crate) mod files;
     pub(crate) mod form_args;
     pub(crate) mod json;
@@ -18,12 +21,18 @@ mod cli {
         pub(crate) mod arcs;
         pub(crate) mod blocks;
         pub(crate) mod coverage;
+        pub(crate) mod flat;
+        pub(crate) mod graph;
         pub(crate) mod instructions;
         pub(crate) mod lines;
         pub(crate) mod paths;
         pub(crate) mod sums;
         pub(crate) mod times;
     }
+    pub(crate) mod run;
+    pub(crate) mod run_args;
+    pub(crate) mod run_view;
+    pub(crate) mod similar;
     pub(crate) mod sources;
     pub(crate) mod table;
     pub(crate) mod text;
@@ -38,15 +47,18 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Parser;
 use gmon::Severity;
+use gmon_export::load::Detail;
 
 use crate::cli::args::{Args, CheckArgs, Command};
 use crate::cli::measured::Measurement;
 use crate::cli::measured_args::MeasuredArgs;
 use crate::cli::report_args::ReportArgs;
+use crate::cli::run_args::TableArgs;
+use crate::cli::run_view::RunView;
 use crate::cli::view::View;
-use crate::cli::{dump, files, load, merge, reports};
+use crate::cli::{diff, dump, export, files, load, merge, reports, run};
 
-/// `gmon check` found an error.
+/// `gmon check` found an error, or `gmon diff` that something has become worse.
 const EXIT_FOUND: u8 = 1;
 /// `gmon` itself could not do what it was asked.
 const EXIT_FAILED: u8 = 2;
@@ -88,6 +100,12 @@ fn run(args: Args) -> Result<ExitCode> {
         Command::Callees(args) => {
             measured(&args.common, |times, out| reports::arcs::callees(times, &args, out))
         }
+        Command::Diff(args) => {
+            diff::run(&args).map(|worse| if worse { ExitCode::from(EXIT_FOUND) } else { ExitCode::SUCCESS })
+        }
+        Command::Export(args) => export::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Flat(args) => run_table(&args.common, |view, out| reports::flat::flat(view, &args, out)),
+        Command::Graph(args) => run_table(&args.common, |view, out| reports::graph::graph(view, &args, out)),
         Command::Paths(args) => measured(&args.common, |times, out| reports::paths::paths(times, &args, out)),
     }
 }
@@ -111,6 +129,15 @@ fn measured(
     let measurement = Measurement::load(args)?;
     let mut out = BufWriter::new(io::stdout().lock());
     write(&measurement, &mut out)?;
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run_table(args: &TableArgs, write: impl FnOnce(&RunView, &mut Out) -> Result<()>) -> Result<ExitCode> {
+    let run = run::load(&args.files, Detail::Functions)?;
+    let view = RunView::new(args, &run)?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    write(&view, &mut out)?;
     out.flush()?;
     Ok(ExitCode::SUCCESS)
 }

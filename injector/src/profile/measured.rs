@@ -202,14 +202,18 @@ fn source_of(lines: &Lines, place: Place) -> Option<(String, u32)> {
     Some((lines.files().get(location.file)?.clone(), location.line))
 }
 
-fn module_of(profile: &Profile, module: &model::Module) -> Module {
+/// Returns what the file of measured times has of a module.
+pub(crate) fn module_of(profile: &Profile, module: &model::Module) -> Module {
     let subject = module.program.subject;
     let build_id = module.program.image().and_then(|image| image.facts.build_id.clone()).unwrap_or_default();
     let path = module.library.map(|library| library.binary.display().to_string());
     let (start, limit) = module.program.shape.text;
     let segment = subject.code.iter().find(|segment| segment.address <= start);
+    let path = path.unwrap_or_else(|| profile.path.clone());
+    // The file may be read in another folder.
+    let absolute = std::path::absolute(&path).map(|path| path.display().to_string());
     Module {
-        name: path.unwrap_or_else(|| profile.path.clone()),
+        name: absolute.unwrap_or(path),
         build_id,
         start: segment.map_or(start, |segment| segment.address),
         limit: segment.map_or(limit, |segment| segment.address + segment.len),

@@ -4,9 +4,11 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
+use crate::cli::diff_args::DiffArgs;
 use crate::cli::form_args::FormArgs;
 use crate::cli::measured_args::{ArcsArgs, PathsArgs, TimesArgs};
 use crate::cli::report_args::{BlocksArgs, CoverageArgs, InstructionsArgs, LinesArgs, SumsArgs};
+use crate::cli::run_args::{ExportArgs, FlatArgs, GraphArgs};
 
 /// Shows, sums and checks gmon.out files, and reports the basic-block counts in them and measured times.
 #[derive(Parser)]
@@ -30,12 +32,20 @@ pub(crate) enum Command {
     Instructions(InstructionsArgs),
     /// Print each basic block: count, addresses, function, line
     Blocks(BlocksArgs),
-    /// Print sums by function: instructions executed (ie), calls, instructions (i), never executed (ine)
+    /// Print sums by function: instructions that ran, calls, all instructions, those that never ran
     Functions(SumsArgs),
-    /// Print the same sums by file, and basic blocks executed (bbe), all (bb), never executed (bbne)
+    /// Print the same sums by file, and those of basic blocks
     Files(SumsArgs),
     /// Print how much of each file ran, in percent
     Coverage(CoverageArgs),
+    /// Print a table of the functions: self and inclusive time, calls, time per call, as gprof's flat profile
+    Flat(FlatArgs),
+    /// Print each function between those that call it and those that it calls, as gprof's call graph
+    Graph(GraphArgs),
+    /// Compare two runs of a program, or of two builds of it; the exit status is 1 if something has become worse
+    Diff(DiffArgs),
+    /// Write a run in the format of another tool: KCachegrind, pprof, flame graphs, speedscope, the Firefox Profiler, Graphviz
+    Export(ExportArgs),
     /// Print the measured times of each function: calls, self, inclusive, mean, shortest, longest, quantiles
     Times(TimesArgs),
     /// Print who called a function, with the measured times of each arc
