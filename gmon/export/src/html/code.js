@@ -14,10 +14,22 @@ class CodeView {
   }
 
   /** Sets the margin of a row: the count, and a shade for how it compares with the largest. */
-  setCount(row, value, partial) {
+  setCount(row, value) {
     const cell = row.children[0];
-    cell.textContent = value === null ? "" : value === 0 ? "never" : count(value) + (partial ? "*" : "");
-    cell.title = value === null ? "" : `${value === 0 ? "Never executed" : `Executed ${counted(value, "time", "times")}`}${partial ? "; some of the line's basic blocks never ran" : ""}`;
+    cell.textContent = value === null ? "" : value === 0 ? "never" : count(value);
+    cell.title = value === null ? "" : value === 0 ? "Never executed" : `Executed ${counted(value, "time", "times")}`;
+    this.setHeat(row, value);
+  }
+
+  /** Sets the margin of a row to a time. */
+  setTime(row, ns) {
+    const cell = row.children[0];
+    cell.textContent = ns > 0 ? duration(ns) : "";
+    cell.title = ns > 0 ? exact(ns) : "";
+    this.setHeat(row, ns > 0 ? ns : null);
+  }
+
+  setHeat(row, value) {
     const heat = value > 0 && this.most > 0 ? Math.log(1 + value) / Math.log(1 + this.most) : 0;
     row.style.setProperty("--heat-width", `${(100 * heat).toFixed(0)}%`);
     row.classList.toggle("never", value === 0);
@@ -38,10 +50,8 @@ class SourceView extends CodeView {
     super("Source with counts", "source");
     this.run = run;
     this.at = UNKNOWN;
-    const hottest = run.sources.map((source, at) => [Math.max(0, ...source.count.map((count) => count ?? 0)), at]);
-    hottest.sort((a, b) => b[0] - a[0]);
-    this.order = hottest.map(([, at]) => at);
-    const options = this.order.map((at) => [String(run.sources[at].file), visible(run.files[run.sources[at].file])]);
+    // The file has the sources with the highest costs first.
+    const options = run.sources.map((source) => [String(source.file), visible(run.files[source.file])]);
     this.choice = choice("Source file", options, options[0]?.[0], (value) => { location.hash = hashOf("source", { file: value }); });
     this.status = el("output", { className: "status" });
     fill(this.bar, this.choice, this.status);
@@ -49,29 +59,43 @@ class SourceView extends CodeView {
 
   show(parameters) {
     const { run } = this;
-    const wanted = Number(parameters.get("file") ?? UNKNOWN);
-    this.at = run.sourceOf.get(wanted) ?? this.order[0];
-    this.source = run.sources[this.at];
-    this.most = Math.max(0, ...this.source.count.map((count) => count ?? 0));
-    this.choice.value = String(this.source.file);
-    const known = this.source.count.filter((count) => count !== null);
-    const executed = known.filter((count) => count > 0).length;
-    this.status.textContent = `${percent(executed, known.length) || "0 %"} of ${counted(known.length, "line", "lines")} executed${this.source.found ? "" : "; the source was not found"}`;
+    this.source = run.sources[run.sourceOf.get(Number(parameters.get("file") ?? UNKNOWN)) ?? 0];
+    const { source } = this;
+    this.counts = source.count.some((value) => value !== null);
+    this.costs = this.counts ? source.count : source.self;
+    this.most = largest(this.costs);
+    this.choice.value = String(source.file);
+    this.status.textContent = this.summary();
     this.list.element.scrollTop = 0;
     this.list.selected = UNKNOWN;
-    this.list.resize(this.source.line.length);
+    this.list.resize(source.line.length);
     const line = Number(parameters.get("line") ?? 0);
-    const row = line > 0 ? this.source.line.findIndex((number) => number >= line) : this.source.count.indexOf(this.most);
+    const row = line > 0 ? source.line.findIndex((number) => number >= line) : this.costs.indexOf(this.most);
     this.list.choose(Math.max(row, 0), "middle");
   }
 
-  fillRow(row, at) {
-    const { line, count: counts, partial, text } = this.source;
-    this.setCount(row, counts[at], partial[at] === 1);
-    row.children[1].textContent = String(line[at]);
-    row.children[2].textContent = visibleCode(text[at]);
-    row.classList.toggle("gap", at > 0 && line[at] !== line[at - 1] + 1);
+  summary() {
+    const { source } = this;
+    const missing = source.found ? "" : "; the source was not found: gmon html --source-dir names another place";
+    if (!this.counts) return `${duration(sum(source.self))} in these lines, by samples${missing}`;
+    const known = source.count.filter((value) => value !== null);
+    const executed = known.filter((value) => value > 0).length;
+    return `${percent(executed, known.length)} of ${counted(known.length, "line", "lines")} executed${missing}`;
   }
+
+  fillRow(row, at) {
+    const { source } = this;
+    if (this.counts) this.setCount(row, source.count[at]);
+    else this.setTime(row, source.self[at]);
+    row.children[1].textContent = String(source.line[at]);
+    row.children[2].textContent = visibleCode(source.text[at]);
+    row.classList.toggle("gap", at > 0 && source.line[at] !== source.line[at - 1] + 1);
+  }
+}
+
+/** Returns the largest number of a column with unknown elements, or 0. A column may be too long for the arguments of a call. */
+function largest(column) {
+  return column.reduce((most, value) => (value > most ? value : most), 0);
 }
 
 class AssemblyView extends CodeView {
@@ -93,7 +117,7 @@ class AssemblyView extends CodeView {
     this.link.href = hashOf("graph", { function: this.code.function });
     this.link.textContent = "Callers and callees";
     this.rows = this.rowsOf(this.code);
-    this.most = Math.max(0, ...this.code.count.map((count) => count ?? 0));
+    this.most = largest(this.code.count);
     this.status.textContent = counted(this.code.text.length, "instruction", "instructions");
     this.list.element.scrollTop = 0;
     this.list.selected = UNKNOWN;
@@ -116,7 +140,7 @@ class AssemblyView extends CodeView {
     const at = this.rows[index];
     row.classList.toggle("marker", at < 0);
     if (at < 0) {
-      this.setCount(row, null, false);
+      this.setCount(row, null);
       const file = code.file[~at] - 1;
       const line = code.line[~at];
       const place = `${visible(fileName(run.files[file]))}:${line}`;
@@ -126,7 +150,7 @@ class AssemblyView extends CodeView {
       fill(row.children[2], source ? el("a", { href: hashOf("source", { file, line }), textContent: place, tabIndex: -1 }) : place, el("span", { textContent: found >= 0 ? `  ${visibleCode(source.text[found]).trim()}` : "" }));
       return;
     }
-    this.setCount(row, code.count[at], false);
+    this.setCount(row, code.count[at]);
     row.children[1].textContent = code.address[at].toString(16);
     row.children[2].textContent = visible(code.text[at]);
   }

@@ -1,7 +1,7 @@
 // Reads the data of the report: one JSON object, compressed with gzip, in Base64.
 //
 // Tables are in columns. `null` in place of a column means that the run did not measure it, and in place of an
-// element that it is not known. docs: gmon/export/src/html/data.rs describes each field.
+// element that it is not known. `data.rs`, beside this file, describes each field.
 
 /** Returns the object that the text contains. */
 async function unpack(text) {
@@ -42,12 +42,14 @@ class Run {
     this.file = f.file;
     this.line = f.line;
     this.columns = {};
-    for (const key of ["calls", "primitive", "self", "inclusive", "min", "max", "cpu"]) {
+    for (const key of ["calls", "primitive", "self", "inclusive", "cpu", "instructions"]) {
       const column = numbers(f[key]);
       if (column) this.columns[key] = column;
     }
     this.addDerived(this.columns);
     this.total = this.columns.self ? sum(this.columns.self) : 0;
+    this.cycle = f.cycle;
+    this.cycles = raw.cycles;
     this.arcs = {
       caller: summed(raw.arcs.caller),
       callee: raw.arcs.callee,
@@ -69,18 +71,24 @@ class Run {
 
   /** Adds the columns that follow from others. */
   addDerived(columns) {
-    if (columns.inclusive && columns.calls) {
-      const divisor = columns.primitive ?? columns.calls;
-      columns.mean = columns.inclusive.map((ns, i) => (ns !== UNKNOWN && divisor[i] > 0 ? ns / divisor[i] : UNKNOWN));
+    const { self, inclusive, primitive, cpu } = columns;
+    if (inclusive && primitive && this.time.kind !== "none") {
+      columns.mean = inclusive.map((ns, i) => (ns !== UNKNOWN && primitive[i] > 0 ? ns / primitive[i] : UNKNOWN));
     }
+    if (self && cpu) columns.waiting = self.map((ns, i) => Math.max(0, ns - cpu[i]));
+  }
+
+  /** Returns the column by which functions are compared first: the one that says most of where the time went. */
+  mainColumn() {
+    if (this.total > 0) return "self";
+    return this.columns.instructions && sum(this.columns.instructions) > 0 ? "instructions" : "calls";
   }
 
   /** Returns the columns of one thread, in which a function that did not run there has UNKNOWN. */
   columnsOf(thread) {
     if (thread === UNKNOWN || !this.rows) return this.columns;
     const columns = {};
-    for (const key of ["calls", "primitive", "self", "inclusive", "min", "max"]) {
-      if (!this.rows[key]) continue;
+    for (const key of ["calls", "self", "inclusive"]) {
       const column = new Float64Array(this.size).fill(UNKNOWN);
       this.rows[key].forEach((value, row) => {
         if (this.rows.thread[row] === thread) column[this.rows.function[row]] = value ?? UNKNOWN;

@@ -7,19 +7,22 @@ const COLUMNS = [
   { key: "calls", title: "Calls", hint: "All calls", show: count, exact: (value) => counted(value, "call", "calls") },
   { key: "primitive", title: "Primitive", hint: "The calls that were not made within another call of the same function", show: count, exact: (value) => counted(value, "primitive call", "primitive calls") },
   { key: "mean", title: "Mean", hint: "Inclusive time of a primitive call", show: duration, exact },
-  { key: "min", title: "Min", hint: "The shortest call", show: duration, exact },
-  { key: "max", title: "Max", hint: "The longest call", show: duration, exact },
   { key: "cpu", title: "CPU", hint: "The CPU time in the function itself, by samples", show: duration, exact },
+  { key: "waiting", title: "Waiting", hint: "Self time without CPU time: the thread waited for a lock, a disk, another thread or a processor", show: duration, exact },
+  { key: "instructions", share: true, title: "Instructions", hint: "The instructions that the function itself executed", show: count, exact: (value) => counted(value, "instruction", "instructions") },
 ];
 
-/** Returns what is said of a column on this run: the title, and whether its times are estimates. */
+/** Returns a column's title, which says whether its times are estimates. */
 function columnTitle(run, column) {
   return run.time.estimated.includes(column.key) ? `${column.title} (est.)` : column.title;
 }
 
-/** Whether a column says what another one says: without recursion, all calls are primitive. */
-function isRepetition(run, key) {
-  return key === "primitive" && run.columns.primitive.every((value, id) => value === run.columns.calls?.[id]);
+/** Whether the run has a column that says something. Without recursion, all calls are primitive; without calls, none is. */
+function isMeasured(run, key) {
+  const column = run.columns[key];
+  if (!column) return false;
+  if (key === "primitive") return column.some((value, id) => value !== run.columns.calls[id]);
+  return column.some((value) => value > 0);
 }
 
 class FunctionsView {
@@ -29,8 +32,8 @@ class FunctionsView {
     this.module = UNKNOWN;
     this.query = "";
     this.keepIdle = false;
-    this.shown = COLUMNS.filter((column) => run.columns[column.key] && !isRepetition(run, column.key));
-    this.sort = run.columns.self && run.total > 0 ? "self" : "calls";
+    this.shown = COLUMNS.filter((column) => isMeasured(run, column.key));
+    this.sort = run.mainColumn();
     this.descending = true;
     this.byName = null;
     this.build();
@@ -58,7 +61,7 @@ class FunctionsView {
       this.search,
       run.modules.length > 1 ? choice("Module", modules, String(this.module), (value) => { this.module = Number(value); this.update(); }) : null,
       run.threads.length > 1 && run.rows ? choice("Thread", threads, String(this.thread), (value) => { this.thread = Number(value); this.update(); }) : null,
-      toggle("Not run", this.keepIdle, "Show functions that were hooked and did not run", (on) => { this.keepIdle = on; this.update(); }),
+      this.idle() ? toggle("Not run", this.keepIdle, "Show functions without calls, times and instructions", (on) => { this.keepIdle = on; this.update(); }) : null,
       this.status,
     );
     this.header = el("div", { className: "head", role: "row" });
@@ -72,6 +75,17 @@ class FunctionsView {
     this.setWidths();
   }
 
+  /** Returns a mark for the columns that the narrowest window has. */
+  isNarrow(key) {
+    return [this.run.mainColumn(), "calls", "name"].includes(key) ? "" : null;
+  }
+
+  /** Whether there are functions that did not run. */
+  idle() {
+    for (let id = 0; id < this.run.size; id++) if (!ran(this.run.columns, id)) return true;
+    return false;
+  }
+
   /** Sets the widths of the columns: of all, and of those that a narrow window has. */
   setWidths() {
     const width = (column) => (column.share ? "minmax(9.5em, 12em)" : column.show === count ? "8.5em" : "6.5em");
@@ -79,9 +93,9 @@ class FunctionsView {
     const module = this.run.modules.length > 1 ? " minmax(5em, 11em)" : "";
     const { style } = this.list.element;
     style.setProperty("--columns", `${widths(null)} minmax(10em, 1fr)${module}`);
-    style.setProperty("--middle", `${widths(["self", "inclusive", "calls", "primitive", "mean", "cpu"])} minmax(10em, 1fr)${module}`);
-    style.setProperty("--narrow", `${widths(["self", "inclusive", "calls"])} minmax(10em, 1fr)`);
-    style.setProperty("--narrowest", `${widths(["self", "calls"])} minmax(6em, 1fr)`);
+    style.setProperty("--middle", `${widths(["self", "inclusive", "calls", "primitive", "mean", "instructions"])} minmax(10em, 1fr)${module}`);
+    style.setProperty("--narrow", `${widths(["self", "inclusive", "calls", "instructions"])} minmax(10em, 1fr)`);
+    style.setProperty("--narrowest", `${widths([this.run.mainColumn(), "calls"])} minmax(6em, 1fr)`);
   }
 
   heads() {
@@ -89,7 +103,7 @@ class FunctionsView {
       const sorted = this.sort === key;
       const arrow = sorted ? (this.descending ? " ▾" : " ▴") : "";
       return el(
-        "span", { role: "columnheader", className, "data-column": key, "aria-sort": sorted ? (this.descending ? "descending" : "ascending") : "none" },
+        "span", { role: "columnheader", className, "data-column": key, "data-narrow": this.isNarrow(key), "aria-sort": sorted ? (this.descending ? "descending" : "ascending") : "none" },
         el("button", { type: "button", title: hint, textContent: title + arrow, onclick: () => this.sortBy(key) }),
       );
     };
@@ -104,7 +118,7 @@ class FunctionsView {
   makeRow() {
     const row = el("div");
     for (const column of this.shown) {
-      const cell = el("span", { role: "gridcell", className: "number", "data-column": column.key });
+      const cell = el("span", { role: "gridcell", className: "number", "data-column": column.key, "data-narrow": this.isNarrow(column.key) });
       cell.append(column.share ? el("span", { className: "share" }) : "", el("span"));
       row.append(cell);
     }
@@ -120,8 +134,9 @@ class FunctionsView {
       cell.lastChild.textContent = column.show(value);
       cell.title = value === UNKNOWN ? "not known" : `${column.title}: ${column.exact(value)}`;
       if (!column.share) return;
-      setShare(cell.firstChild, value, this.total);
-      cell.title += value === UNKNOWN || this.total === 0 ? "" : `, ${percent(value, this.total)} of ${duration(this.total)}`;
+      const total = column.key === "instructions" ? this.instructions : this.total;
+      setShare(cell.firstChild, value, total);
+      cell.title += value === UNKNOWN || total === 0 ? "" : `, ${percent(value, total)} of ${column.show(total)}`;
     });
     const name = row.children[this.shown.length];
     name.firstChild.textContent = this.run.names[id];
@@ -148,6 +163,7 @@ class FunctionsView {
     const { run } = this;
     this.columns = run.columnsOf(this.thread);
     this.total = this.columns.self ? sum(this.columns.self) : 0;
+    this.instructions = this.columns.instructions ? sum(this.columns.instructions) : 0;
     this.ids = filtered(run, this.columns, this.query, this.module, this.keepIdle);
     if (this.sort === "name") sortByText(this.ids, (id) => run.lowerNames()[id], this.descending);
     else if (this.sort === "module") sortByText(this.ids, (id) => run.modules[run.module[id]].name, this.descending);

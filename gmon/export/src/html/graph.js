@@ -12,7 +12,7 @@ class GraphView {
       open: (at) => this.go(this.lines[at].other),
     });
     this.element = el("section", { className: "view graph" }, this.title, this.list.element);
-    this.timed = run.arcs.inclusive !== null;
+    this.timed = run.arcs.inclusive !== null && run.total > 0;
     const times = this.timed ? "minmax(9.5em, 12em) 7em " : "";
     const { style } = this.list.element;
     style.setProperty("--columns", `${times}minmax(9em, 15em) minmax(10em, 1fr)${run.modules.length > 1 ? " minmax(5em, 11em)" : ""}`);
@@ -43,7 +43,8 @@ class GraphView {
 
   /** Returns the function with which the view begins: the one with the most time, or the most calls. */
   first() {
-    const column = this.run.columns.inclusive ?? this.run.columns.self ?? this.run.columns.calls;
+    const main = this.run.mainColumn();
+    const column = this.run.columns[main === "self" ? "inclusive" : main];
     let best = 0;
     for (let id = 1; id < this.run.size; id++) if (column[id] > column[best]) best = id;
     return best;
@@ -75,11 +76,12 @@ class GraphView {
     };
     fact(column("calls") === 1 ? "call" : "calls", count(column("calls")), "All calls");
     if (column("primitive") !== column("calls")) fact("primitive", count(column("primitive")), "The calls that were not made within another call of the same function");
-    for (const key of ["self", "inclusive"]) {
+    for (const key of this.timed ? ["self", "inclusive"] : []) {
       const share = percent(column(key), run.total);
       fact(`${key}${run.time.estimated.includes(key) ? " (est.)" : ""}${share ? `, ${share}` : ""}`, duration(column(key)), exact(column(key)));
     }
-    for (const key of ["mean", "min", "max", "cpu"]) fact(key === "cpu" ? "CPU" : key, duration(column(key)), exact(column(key)));
+    for (const key of ["mean", "cpu", "waiting"]) fact(key === "cpu" ? "CPU" : key, duration(column(key)), exact(column(key)));
+    fact("instructions", count(column("instructions")), "Executed in the function itself");
     const source = run.file[id] > 0 ? `${visible(fileName(run.files[run.file[id] - 1]))}${run.line[id] > 0 ? `:${run.line[id]}` : ""}` : null;
     const links = [
       run.file[id] > 0 && run.sourceOf.has(run.file[id] - 1)
@@ -94,8 +96,20 @@ class GraphView {
       el("span", { className: "where", textContent: visible(run.modules[run.module[id]].name) }),
       el("p", { className: "facts" }, ...facts),
       el("p", { className: "links" }, ...links),
+      this.cycle(),
       this.threads(),
     );
+  }
+
+  /** Returns a line about the circle of functions to which the function belongs, if the times are gprof's estimates. */
+  cycle() {
+    const { run, id } = this;
+    const number = run.cycle?.[id] ?? 0;
+    if (number === 0) return null;
+    const cycle = run.cycles[number - 1];
+    const time = this.timed ? `, ${duration(cycle.inclusive)} inclusive` : "";
+    const text = `Cycle ${number}: ${counted(cycle.functions, "function", "functions")} that call each other, ${counted(cycle.calls, "call", "calls")} from outside${time}. The time of calls within it cannot be estimated.`;
+    return el("p", { className: "quiet cycle", textContent: text });
   }
 
   /** Returns a line for each thread, if there are several that ran the function. */
@@ -105,7 +119,7 @@ class GraphView {
     const parts = [];
     run.rows.function.forEach((f, row) => {
       if (f !== id) return;
-      const time = run.rows.self ? `, ${duration(run.rows.self[row])} self` : "";
+      const time = `, ${duration(run.rows.self[row])} self`;
       parts.push(`${threadName(run.threads[run.rows.thread[row]])}: ${counted(run.rows.calls[row], "call", "calls")}${time}`);
     });
     if (parts.length === 0) return null;

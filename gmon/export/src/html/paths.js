@@ -19,7 +19,7 @@ class PathsView {
     });
     const threads = [[String(UNKNOWN), "All threads"], ...run.threads.map((thread, at) => [String(at), threadName(thread)])];
     this.threadChoice = choice("Thread", threads, String(UNKNOWN), (value) => this.go({ thread: Number(value), node: null }));
-    this.foldButton = toggle("Fold recursion", false, "A call within another call of the same function belongs to the outermost one", (on) => this.go({ fold: on ? 1 : null, node: null }));
+    this.foldButton = toggle("Fold recursion", false, "A call has the box of the call of the same function that is on its path already", (on) => this.go({ fold: on ? 1 : null, node: null }));
     this.formButton = toggle("As a tree", false, "Rows instead of boxes", (on) => this.go({ form: on ? "tree" : null }));
     this.outButton = el("button", { type: "button", textContent: "Zoom out", title: "Escape", onclick: () => this.escape() });
     this.status = el("output", { className: "status" });

@@ -37,10 +37,10 @@ function filtered(run, columns, query, module, keepIdle) {
   return out;
 }
 
-/** Whether a function was called or has any time. */
+/** Whether a function was called, has any time or executed anything. */
 function ran(columns, id) {
-  const { calls, self, inclusive } = columns;
-  return calls?.[id] > 0 || self?.[id] > 0 || inclusive?.[id] > 0;
+  const { calls, self, inclusive, instructions } = columns;
+  return calls?.[id] > 0 || self?.[id] > 0 || inclusive?.[id] > 0 || instructions?.[id] > 0;
 }
 
 /** Sorts ids by a column of numbers. Those without a value are last in both directions, and equal ones are in the order of ids. */

@@ -15,52 +15,42 @@ class SummaryView {
 
   facts() {
     const list = el("dl");
-    for (const { label, value } of this.run.facts) list.append(el("dt", { textContent: label }), el("dd", { textContent: visible(value) }));
+    for (const { label, value } of this.run.facts) list.append(el("dt", { textContent: label }), el("dd", { textContent: value.map(partText).join("") }));
     const notes = this.run.notes.map((note) => el("li", { textContent: visible(note) }));
     return el("section", { className: "card" }, el("h2", { textContent: "This run" }), list, notes.length > 0 ? el("ul", { className: "notes" }, ...notes) : null);
   }
 
-  /** The functions with the most time of their own, or the most calls. */
+  /** The functions with the most time of their own, or with the most of what was counted. */
   hottest() {
     const { run } = this;
-    const key = run.total > 0 ? "self" : "calls";
-    const column = run.columns[key];
-    if (!column) return null;
-    const all = sum(column);
-    const ids = Array.from({ length: run.size }, (_, id) => id).filter((id) => column[id] > 0);
-    sortByNumber(ids, column, true);
-    const column2 = key === "self" ? run.columns.calls : null;
+    const main = mainMeasure(run);
+    const ids = Array.from({ length: run.size }, (_, id) => id).filter((id) => main.column[id] > 0);
+    sortByNumber(ids, main.column, true);
     const rows = ids.slice(0, 12).map((id) => [
-      shareCell(column[id], all),
-      el("span", { className: "number", textContent: key === "self" ? duration(column[id]) : count(column[id]), title: key === "self" ? exact(column[id]) : "" }),
-      column2 ? el("span", { className: "number wide", textContent: count(column2[id]) }) : null,
+      ...main.cells(main.column[id]),
+      main.withCalls ? el("span", { className: "number wide", textContent: count(run.columns.calls[id]) }) : null,
       nameCell(run, id),
     ]);
-    const estimated = run.time.estimated.includes(key) ? " (est.)" : "";
-    const heads = [key === "self" ? `Self${estimated}` : "Calls", "", column2 ? "Calls" : null, "Function"];
-    return card(key === "self" ? "Most self time" : "Most calls", heads, rows, el("a", { href: "#functions", textContent: `All ${counted(run.size, "function", "functions")}` }));
+    const heads = [main.title, "", main.withCalls ? "Calls" : null, "Function"];
+    return card(`Most ${main.words}`, heads, rows, el("a", { href: "#functions", textContent: `All ${counted(run.size, "function", "functions")}` }));
   }
 
   modules() {
     const { run } = this;
-    const key = run.total > 0 ? "self" : "calls";
-    const column = run.columns[key];
-    if (!column) return null;
-    const time = new Float64Array(run.modules.length);
+    const main = mainMeasure(run);
+    const value = new Float64Array(run.modules.length);
     const calls = new Float64Array(run.modules.length);
     for (let id = 0; id < run.size; id++) {
-      time[run.module[id]] += Math.max(column[id], 0);
-      calls[run.module[id]] += Math.max(run.columns.calls?.[id] ?? 0, 0);
+      value[run.module[id]] += Math.max(main.column[id], 0);
+      calls[run.module[id]] += Math.max(run.columns.calls[id], 0);
     }
-    const order = sortByNumber(run.modules.map((_, at) => at).filter((at) => time[at] > 0), time, true);
-    const all = sum(time);
+    const order = sortByNumber(run.modules.map((_, at) => at).filter((at) => value[at] > 0 || calls[at] > 0), value, true);
     const rows = order.slice(0, 30).map((at) => [
-      shareCell(time[at], all),
-      el("span", { className: "number", textContent: key === "self" ? duration(time[at]) : count(time[at]), title: key === "self" ? exact(time[at]) : "" }),
-      key === "self" ? el("span", { className: "number wide", textContent: count(calls[at]) }) : null,
+      ...main.cells(value[at]),
+      main.withCalls ? el("span", { className: "number wide", textContent: count(calls[at]) }) : null,
       el("span", { className: "name", textContent: visible(run.modules[at].name), title: moduleTitle(run.modules[at]) }),
     ]);
-    return card("Modules", [key === "self" ? "Self" : "Calls", "", key === "self" ? "Calls" : null, "Module"], rows, null);
+    return card("Modules", [main.title, "", main.withCalls ? "Calls" : null, "Module"], rows, null);
   }
 
   threads() {
@@ -90,6 +80,23 @@ class SummaryView {
   focus() {
     document.getElementById("main").focus({ preventScroll: true });
   }
+}
+
+/** Returns what functions and modules are compared by, and the cells that show it. */
+function mainMeasure(run) {
+  const key = run.mainColumn();
+  const { title, show, exact } = COLUMNS.find((column) => column.key === key);
+  const column = run.columns[key];
+  const all = sum(column);
+  const cells = (value) => [shareCell(value, all), el("span", { className: "number", textContent: show(value), title: exact(value) })];
+  return { column, title, words: key === "self" ? "self time" : title.toLowerCase(), withCalls: key !== "calls", cells };
+}
+
+/** Returns a part of a fact as text: a text, a duration, a count, or a point in time. */
+function partText(part) {
+  if (typeof part === "string") return visible(part);
+  if ("ns" in part) return duration(part.ns);
+  return "when" in part ? new Date(part.when).toISOString().replace("T", " ").replace(/\.\d+Z$/, " UTC") : count(part.count);
 }
 
 /** Returns a section with a small table. */
