@@ -18,12 +18,18 @@ mod cli {
         pub(crate) mod arcs;
         pub(crate) mod blocks;
         pub(crate) mod coverage;
+        pub(crate) mod flat;
+        pub(crate) mod graph;
         pub(crate) mod instructions;
         pub(crate) mod lines;
         pub(crate) mod paths;
         pub(crate) mod sums;
         pub(crate) mod times;
     }
+    pub(crate) mod run;
+    pub(crate) mod run_args;
+    pub(crate) mod run_view;
+    pub(crate) mod similar;
     pub(crate) mod sources;
     pub(crate) mod table;
     pub(crate) mod text;
@@ -38,13 +44,16 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Parser;
 use gmon::Severity;
+use gmon_export::load::Detail;
 
 use crate::cli::args::{Args, CheckArgs, Command};
 use crate::cli::measured::Measurement;
 use crate::cli::measured_args::MeasuredArgs;
 use crate::cli::report_args::ReportArgs;
+use crate::cli::run_args::TableArgs;
+use crate::cli::run_view::RunView;
 use crate::cli::view::View;
-use crate::cli::{dump, files, load, merge, reports};
+use crate::cli::{dump, files, load, merge, reports, run};
 
 /// `gmon check` found an error.
 const EXIT_FOUND: u8 = 1;
@@ -88,6 +97,8 @@ fn run(args: Args) -> Result<ExitCode> {
         Command::Callees(args) => {
             measured(&args.common, |times, out| reports::arcs::callees(times, &args, out))
         }
+        Command::Flat(args) => run_table(&args.common, |view, out| reports::flat::flat(view, &args, out)),
+        Command::Graph(args) => run_table(&args.common, |view, out| reports::graph::graph(view, &args, out)),
         Command::Paths(args) => measured(&args.common, |times, out| reports::paths::paths(times, &args, out)),
     }
 }
@@ -111,6 +122,15 @@ fn measured(
     let measurement = Measurement::load(args)?;
     let mut out = BufWriter::new(io::stdout().lock());
     write(&measurement, &mut out)?;
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run_table(args: &TableArgs, write: impl FnOnce(&RunView, &mut Out) -> Result<()>) -> Result<ExitCode> {
+    let run = run::load(&args.files, Detail::Functions)?;
+    let view = RunView::new(args, &run)?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    write(&view, &mut out)?;
     out.flush()?;
     Ok(ExitCode::SUCCESS)
 }

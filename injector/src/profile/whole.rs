@@ -6,6 +6,7 @@
 //! names that gprof would leave out do not occur, and functions of the same name in two modules are told apart.
 
 mod names;
+mod ranges;
 mod symbols;
 
 use std::collections::BTreeMap;
@@ -13,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use gmon::{Arc, BuildId, Format, HistogramBuilder};
+use gmon_export::origins::{ELSEWHERE, OUTSIDE};
 
 use crate::profile::collect::summed;
 use crate::profile::model::{Module, ModuleIndex, NOWHERE, Place, Profile};
@@ -55,11 +57,6 @@ enum Item {
     /// A function that is not hooked, by its index in [`Profile::named`].
     Named(usize),
 }
-
-/// The name of the callers that are not known.
-const OUTSIDE: &str = "[outside]";
-/// The name of the code in which samples are that belong to no module.
-const ELSEWHERE: &str = "[elsewhere]";
 
 /// The address of the first function. Every function begins at a multiple of [`ALIGN`], and has room for its size.
 const FIRST: u64 = 0x10_0000;
@@ -119,7 +116,9 @@ pub(crate) fn encode(profile: &Profile) -> Result<Whole> {
     let starts = items.values().copied();
     let named = starts.clone().zip(names.iter().map(String::as_str));
     let build_id = build_id(named.clone());
-    let symbols = symbols::encode(named, next, build_id).context("the symbols cannot be written")?;
+    let origins = ranges::origins(profile, &modules, &items);
+    let symbols =
+        symbols::encode(named, next, build_id, &origins).context("the symbols cannot be written")?;
 
     let mut builder = HistogramBuilder::new(FIRST..next, profile.rate).functions(starts);
     samples.iter().for_each(|(&at, &count)| builder.add(place(at), count));

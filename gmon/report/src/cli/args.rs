@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 use crate::cli::form_args::FormArgs;
 use crate::cli::measured_args::{ArcsArgs, PathsArgs, TimesArgs};
 use crate::cli::report_args::{BlocksArgs, CoverageArgs, InstructionsArgs, LinesArgs, SumsArgs};
+use crate::cli::run_args::{FlatArgs, GraphArgs};
 
 /// Shows, sums and checks gmon.out files, and reports the basic-block counts in them and measured times.
 #[derive(Parser)]
@@ -36,6 +37,10 @@ pub(crate) enum Command {
     Files(SumsArgs),
     /// Print how much of each file ran, in percent
     Coverage(CoverageArgs),
+    /// Print a table of the functions: self and inclusive time, calls, time per call, as gprof's flat profile
+    Flat(FlatArgs),
+    /// Print each function between those that call it and those that it calls, as gprof's call graph
+    Graph(GraphArgs),
     /// Print the measured times of each function: calls, self, inclusive, mean, shortest, longest, quantiles
     Times(TimesArgs),
     /// Print who called a function, with the measured times of each arc

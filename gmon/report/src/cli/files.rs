@@ -55,6 +55,29 @@ pub(crate) fn read_measured_or_elf(path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Returns the bytes of a file of any kind that a run leaves: a program or symbols, a profile, or measured times. Of another
+/// file, only the first bytes are returned.
+///
+/// # Errors
+/// The file cannot be read, or is too large.
+pub(crate) fn read_any_kind(path: &Path) -> Result<Vec<u8>> {
+    // A pipe can be read only once, so the beginning decides what it is.
+    let (file, mut bytes) = begin(path, ELF.len()).with_context(|| path.display().to_string())?;
+    let magic = if bytes.starts_with(GZIP) || bytes == b"gmon" { bytes.clone() } else { ELF.to_vec() };
+    finish(file, &mut bytes, &magic).with_context(|| path.display().to_string())?;
+    Ok(bytes)
+}
+
+/// Whether a file of these bytes is compressed with gzip.
+pub(crate) fn is_gzip(bytes: &[u8]) -> bool {
+    bytes.starts_with(GZIP)
+}
+
+/// Whether a file of these bytes is a gmon.out.
+pub(crate) fn is_gmon(bytes: &[u8]) -> bool {
+    bytes.starts_with(b"gmon")
+}
+
 /// Whether a file of these bytes is an ELF file.
 pub(crate) fn is_elf(bytes: &[u8]) -> bool {
     bytes.starts_with(ELF)

@@ -40,7 +40,7 @@ fn with_program(args: &MergeArgs, path: &Path) -> Result<Profile> {
         load::fits(&code, path, &profile, file)?;
         profiles.push(profile);
     }
-    gmon_report::align(&mut profiles, &code);
+    gmon_blocks::align(&mut profiles, &code);
     let mut merger = Merger::default();
     for (profile, file) in profiles.into_iter().zip(&args.files) {
         merger.add(profile).with_context(|| file.display().to_string())?;
