@@ -57,6 +57,7 @@ test("sorting", () => {
   const column = Float64Array.from([3, UNKNOWN, 7, 3, 0]);
   assert.deepEqual(page.sortByNumber([0, 1, 2, 3, 4], column, true), [2, 0, 3, 4, 1]);
   assert.deepEqual(page.sortByNumber([0, 1, 2, 3, 4], column, false), [4, 0, 3, 2, 1]);
+  assert.deepEqual(page.sortByNumber([0, 1, 2, 3, 4], column, true, [1, 2, 3, 4, 5]), [2, 3, 0, 4, 1]);
   const texts = ["b", "a", "b"];
   assert.deepEqual(page.sortByText([0, 1, 2], (id) => texts[id], false), [1, 0, 2]);
   assert.deepEqual(page.sortByText([0, 1, 2], (id) => texts[id], true), [0, 2, 1]);

@@ -10,6 +10,7 @@
 
 mod data;
 mod facts;
+mod listings;
 mod paths;
 mod sources;
 
@@ -21,7 +22,11 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use sha2::{Digest, Sha256};
 
+pub use crate::html::listings::listings;
 use crate::model::{Line, Run};
+
+/// The most instructions that a report contains.
+const MAX_INSTRUCTIONS: usize = 300_000;
 
 /// The page without its contents, which stand at names in double braces.
 const PAGE: &str = include_str!("html/page.html");
@@ -51,7 +56,7 @@ pub type SourceLines = BTreeMap<u32, String>;
 pub struct Extras<'a> {
     /// Returns the lines of the source file with this path, or `None` if it is not found. Without it, the report has no source.
     pub source: Option<&'a mut dyn FnMut(&str) -> Option<SourceLines>>,
-    /// The instructions of functions, those first that are the most important.
+    /// The instructions of functions, as [`listings`] returns them.
     pub listings: Vec<Listing>,
 }
 

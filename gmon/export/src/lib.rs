@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod estimate;
+pub mod html;
 pub mod load;
 mod model;
 pub mod origins;

@@ -8,6 +8,7 @@ mod cli {
     pub(crate) mod dump;
     pub(crate) mod files;
     pub(crate) mod form_args;
+    pub(crate) mod html;
     pub(crate) mod json;
     pub(crate) mod load;
     pub(crate) mod measured;
@@ -53,7 +54,7 @@ use crate::cli::report_args::ReportArgs;
 use crate::cli::run_args::TableArgs;
 use crate::cli::run_view::RunView;
 use crate::cli::view::View;
-use crate::cli::{dump, files, load, merge, reports, run};
+use crate::cli::{dump, files, html, load, merge, reports, run};
 
 /// `gmon check` found an error.
 const EXIT_FOUND: u8 = 1;
@@ -99,6 +100,7 @@ fn run(args: Args) -> Result<ExitCode> {
         }
         Command::Flat(args) => run_table(&args.common, |view, out| reports::flat::flat(view, &args, out)),
         Command::Graph(args) => run_table(&args.common, |view, out| reports::graph::graph(view, &args, out)),
+        Command::Html(args) => html::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Paths(args) => measured(&args.common, |times, out| reports::paths::paths(times, &args, out)),
     }
 }

@@ -10,9 +10,6 @@ use crate::html::sources::{self, Source};
 use crate::html::{Extras, Listing};
 use crate::model::{Arc, Function, Run, Time};
 
-/// The most instructions that a report contains.
-const MAX_INSTRUCTIONS: usize = 300_000;
-
 #[derive(Serialize)]
 pub(crate) struct Data<'r> {
     program: &'r str,
@@ -141,14 +138,10 @@ impl<'r> Data<'r> {
     /// Collects the tables of a run.
     pub(crate) fn new(run: &'r Run, extras: &'r mut Extras) -> Data<'r> {
         let nodes = paths::kept(&run.nodes);
-        let mut notes = facts::notes(run, &nodes);
+        let notes = facts::notes(run, &nodes);
         let source = extras.source.take();
         let sources = source.and_then(|mut source| sources::sources(run, &mut source));
         let code = code(&extras.listings);
-        let left_out = extras.listings.len() - code.len();
-        if left_out > 0 {
-            notes.push(format!("The disassembly of {left_out} functions with the fewest executions is left out."));
-        }
         Data {
             program: &run.program,
             facts: facts::facts(run),
@@ -222,8 +215,9 @@ fn functions(run: &Run) -> Functions<'_> {
         inclusive: timed.then(|| column(|function| function.inclusive_ns)),
         cpu: sampled.then(|| run.functions.iter().map(cpu).collect()),
         instructions: run.has_instructions.then(|| column(|function| function.instructions)),
-        cycle: (!run.cycles.is_empty())
-            .then(|| run.functions.iter().map(|function| function.cycle.map_or(0, |cycle| cycle + 1)).collect()),
+        cycle: (!run.cycles.is_empty()).then(|| {
+            run.functions.iter().map(|function| function.cycle.map_or(0, |cycle| cycle + 1)).collect()
+        }),
     }
 }
 
@@ -279,16 +273,8 @@ fn rows(run: &Run) -> Rows {
     }
 }
 
-/// Returns the first listings, up to a number of instructions.
 fn code(listings: &[Listing]) -> Vec<Code<'_>> {
-    let mut room = MAX_INSTRUCTIONS;
-    let fits = |listing: &&Listing| {
-        let left = room.checked_sub(listing.instructions.len());
-        room = left.unwrap_or(0);
-        left.is_some()
-    };
-    let chosen = listings.iter().take_while(fits);
-    let code = chosen.map(|Listing { function, instructions }| Code {
+    let code = listings.iter().map(|Listing { function, instructions }| Code {
         function: *function,
         address: instructions.iter().map(|instruction| instruction.address).collect(),
         count: instructions.iter().map(|instruction| instruction.count).collect(),

@@ -59,7 +59,10 @@ pub(crate) fn facts(run: &Run) -> Vec<Fact> {
     fact("Times", times(run));
     let overhead = run.threads.iter().fold(0_u64, |sum, thread| sum.saturating_add(thread.overhead_ns));
     if run.time.is_measured() {
-        fact("Overhead", vec![duration(overhead), text(" of gprofinject's own, in all threads, left out of all times")]);
+        fact(
+            "Overhead",
+            vec![duration(overhead), text(" of gprofinject's own, in all threads, left out of all times")],
+        );
     }
     if run.time.is_measured() && run.samples > 0 {
         let period = duration(run.sample_period_ns);
@@ -82,7 +85,9 @@ fn view(run: &Run) -> &'static str {
 fn calls(run: &Run) -> Vec<Part> {
     match run.calls() {
         0 => vec![text("none were counted")],
-        count => vec![Part::Count { count }, text(", counted one by one, of "), functions(run), text(" functions")],
+        count => {
+            vec![Part::Count { count }, text(", counted one by one, of "), functions(run), text(" functions")]
+        }
     }
 }
 

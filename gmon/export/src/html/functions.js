@@ -167,7 +167,7 @@ class FunctionsView {
     this.ids = filtered(run, this.columns, this.query, this.module, this.keepIdle);
     if (this.sort === "name") sortByText(this.ids, (id) => run.lowerNames()[id], this.descending);
     else if (this.sort === "module") sortByText(this.ids, (id) => run.modules[run.module[id]].name, this.descending);
-    else sortByNumber(this.ids, this.columns[this.sort] ?? new Float64Array(run.size), this.descending);
+    else sortByNumber(this.ids, this.columns[this.sort] ?? new Float64Array(run.size), this.descending, this.columns.calls);
     this.heads();
     this.status.textContent = this.summary();
     this.list.selected = UNKNOWN;

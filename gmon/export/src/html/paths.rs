@@ -46,7 +46,12 @@ fn at_most(nodes: &[Node], limit: usize) -> Kept {
         }
         let (time, samples) = totals[index];
         let rest = *rests.entry((parent.flatten(), node.thread)).or_insert_with(|| {
-            out.push(Node { parent: parent.flatten(), function: None, thread: node.thread, ..Node::default() });
+            out.push(Node {
+                parent: parent.flatten(),
+                function: None,
+                thread: node.thread,
+                ..Node::default()
+            });
             out.len() - 1
         });
         out[rest].calls = out[rest].calls.saturating_add(node.calls);

@@ -43,12 +43,15 @@ function ran(columns, id) {
   return calls?.[id] > 0 || self?.[id] > 0 || inclusive?.[id] > 0 || instructions?.[id] > 0;
 }
 
-/** Sorts ids by a column of numbers. Those without a value are last in both directions, and equal ones are in the order of ids. */
-function sortByNumber(ids, column, descending) {
+/**
+ * Sorts ids by a column of numbers. Those without a value are last in both directions. Equal ones are sorted by `second`, the
+ * largest first, and then in the order of ids.
+ */
+function sortByNumber(ids, column, descending, second = null) {
   const sign = descending ? -1 : 1;
   return ids.sort((a, b) => {
     const [x, y] = [column[a], column[b]];
-    if (x === y) return a - b;
+    if (x === y) return (second ? second[b] - second[a] : 0) || a - b;
     if (x === UNKNOWN) return 1;
     if (y === UNKNOWN) return -1;
     return sign * (x - y);

@@ -1,14 +1,16 @@
 //! Which source lines a report contains, and what they cost.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
 use crate::html::SourceLines;
 use crate::model::Run;
 
-/// The lines around those that have costs.
+/// The lines that are shown around those that have costs.
 const AROUND: u32 = 4;
+/// The lines without costs that are shown between two lines of a function.
+const BETWEEN: u32 = 40;
 /// The most lines that a report contains.
 const MAX_LINES: usize = 200_000;
 /// The most characters of a line. Longer ones are cut off.
@@ -73,11 +75,11 @@ pub(crate) fn sources(run: &Run, read: &mut dyn FnMut(&str) -> Option<SourceLine
     Some(sources)
 }
 
-/// Returns the costs and the lines of each file: of a function from its first line with costs to its last one, and of
-/// inlined code the lines with costs alone.
+/// Returns the costs and the lines of each file: those with costs, and those between two lines of a function that are not
+/// far from each other.
 fn wanted(run: &Run) -> BTreeMap<u32, Wanted> {
     let mut files: BTreeMap<u32, Wanted> = BTreeMap::new();
-    let mut ranges: BTreeMap<(u32, u32), (u32, u32)> = BTreeMap::new();
+    let mut lines_of: BTreeMap<(u32, u32), BTreeSet<u32>> = BTreeMap::new();
     for spot in &run.spots {
         let Some(frame) = spot.frames.first() else { continue };
         let Some(line) = frame.line.filter(|line| line.line > 0) else { continue };
@@ -90,12 +92,18 @@ fn wanted(run: &Run) -> BTreeMap<u32, Wanted> {
         if frame.inlined.is_some() {
             wanted.ranges.push((line.line, line.line));
         } else {
-            let range = ranges.entry((spot.function, line.file)).or_insert((line.line, line.line));
-            *range = (range.0.min(line.line), range.1.max(line.line));
+            lines_of.entry((spot.function, line.file)).or_default().insert(line.line);
         }
     }
-    for ((_, file), range) in ranges {
-        files.entry(file).or_default().ranges.push(range);
+    for ((_, file), lines) in lines_of {
+        let ranges = &mut files.entry(file).or_default().ranges;
+        let first_new = ranges.len();
+        for line in lines {
+            match ranges[first_new..].last_mut().filter(|range| line - range.1 <= BETWEEN) {
+                Some(range) => range.1 = line,
+                None => ranges.push((line, line)),
+            }
+        }
     }
     for wanted in files.values_mut() {
         wanted.ranges = merged(std::mem::take(&mut wanted.ranges));
@@ -121,7 +129,9 @@ fn source(file: u32, wanted: &Wanted, text: Option<&SourceLines>) -> Source {
     let mut shown: Vec<u32> = wanted.costs.keys().copied().collect();
     if let Some(text) = text {
         // A line with costs is shown although the file has changed and is shorter now.
-        shown.extend(wanted.ranges.iter().flat_map(|&(first, last)| text.range(first..=last)).map(|(&line, _)| line));
+        shown.extend(
+            wanted.ranges.iter().flat_map(|&(first, last)| text.range(first..=last)).map(|(&line, _)| line),
+        );
         shown.sort_unstable();
         shown.dedup();
     }
@@ -149,12 +159,13 @@ mod tests {
     }
 
     #[test]
-    fn a_function_is_shown_from_its_first_line_to_its_last() {
+    fn what_is_shown_of_a_file() {
         let run = Run {
             files: vec!["a.c".into(), "a.h".into(), "gone.c".into()],
             spots: vec![
                 spot(0, None, 0, 10, 1),
                 spot(0, None, 0, 20, 7),
+                spot(0, None, 0, 90, 2),
                 spot(1, None, 0, 20, 3),
                 // The header has become shorter.
                 spot(0, Some(0), 1, 100, 9),
@@ -163,14 +174,18 @@ mod tests {
             ..Run::default()
         };
         let mut read = |path: &str| {
-            let lines = (1..=22).chain([95, 99]).map(|line| (line, format!("{path} {line}"))).collect();
+            let lines = (1..=22)
+                .chain(90..=91)
+                .chain([95, 99])
+                .map(|line| (line, format!("{path} {line}")))
+                .collect();
             (path != "gone.c").then_some(lines)
         };
         let sources = sources(&run, &mut read).expect("there are lines");
         assert_eq!(sources.iter().map(|source| source.file).collect::<Vec<_>>(), [0, 1, 2]);
         let of = |file| sources.iter().find(|source| source.file == file).expect("a source");
-        assert_eq!(of(0).line, (6..=22).collect::<Vec<_>>());
-        assert_eq!(of(0).count.iter().flatten().copied().collect::<Vec<_>>(), [1, 10]);
+        assert_eq!(of(0).line, (6..=22).chain(90..=91).collect::<Vec<_>>());
+        assert_eq!(of(0).count.iter().flatten().copied().collect::<Vec<_>>(), [1, 10, 2]);
         assert_eq!(of(0).text[0], "a.c 6");
         assert_eq!((&of(1).line[..], &of(1).count[..]), (&[99, 100][..], &[None, Some(9)][..]));
         assert_eq!((of(2).found, &of(2).line[..], &of(2).text[0][..]), (false, &[2][..], ""));

@@ -25,7 +25,7 @@ class SummaryView {
     const { run } = this;
     const main = mainMeasure(run);
     const ids = Array.from({ length: run.size }, (_, id) => id).filter((id) => main.column[id] > 0);
-    sortByNumber(ids, main.column, true);
+    sortByNumber(ids, main.column, true, run.columns.calls);
     const rows = ids.slice(0, 12).map((id) => [
       ...main.cells(main.column[id]),
       main.withCalls ? el("span", { className: "number wide", textContent: count(run.columns.calls[id]) }) : null,

@@ -47,7 +47,7 @@ function shareCell(part, whole, className = "share") {
 
 /** Sets what a share's cell shows. */
 function setShare(cell, part, whole) {
-  cell.textContent = percent(part, whole);
+  cell.textContent = part > 0 ? percent(part, whole) : "";
   const share = part > 0 && whole > 0 ? Math.min(part / whole, 1) : 0;
   cell.style.setProperty("--share", `${(100 * share).toFixed(2)}%`);
 }

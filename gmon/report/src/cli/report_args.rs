@@ -87,6 +87,15 @@ pub(crate) enum Syntax {
     Intel,
 }
 
+impl From<Syntax> for gmon_blocks::Syntax {
+    fn from(syntax: Syntax) -> gmon_blocks::Syntax {
+        match syntax {
+            Syntax::Att => gmon_blocks::Syntax::Att,
+            Syntax::Intel => gmon_blocks::Syntax::Intel,
+        }
+    }
+}
+
 #[derive(clap::Args)]
 pub(crate) struct RowsArgs {
     /// Print at most this many rows
