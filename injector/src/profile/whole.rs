@@ -5,6 +5,7 @@
 //! that are made up. The second is a gmon.out with these addresses. Functions do not share bins of the histogram there,
 //! names that gprof would leave out do not occur, and functions of the same name in two modules are told apart.
 
+mod items;
 mod names;
 mod ranges;
 mod symbols;
@@ -17,7 +18,8 @@ use gmon::{Arc, BuildId, Format, HistogramBuilder};
 use gmon_export::origins::{ELSEWHERE, OUTSIDE};
 
 use crate::profile::collect::summed;
-use crate::profile::model::{Module, ModuleIndex, NOWHERE, Place, Profile};
+use crate::profile::model::{Place, Profile};
+use crate::profile::whole::items::{Item, item, module, size};
 use crate::profile::whole::names::Name;
 use crate::store::output::Output;
 
@@ -42,20 +44,6 @@ impl Whole {
         let symbols = output.write_beside(profile, "syms", &self.symbols)?;
         Ok(Some([symbols, output.write_beside(profile, "whole", &self.gmon)?]))
     }
-}
-
-/// A function of the view: that at a link address of a module, or code without one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Item {
-    Function(ModuleIndex, u64),
-    /// Code that no function contains, at this link address.
-    Code(ModuleIndex, u64),
-    /// Callers that are not known: code that is not hooked, while no hooked function was running.
-    Outside,
-    /// Samples elsewhere: in code that is not hooked and whose functions are not known.
-    Elsewhere,
-    /// A function that is not hooked, by its index in [`Profile::named`].
-    Named(usize),
 }
 
 /// The address of the first function. Every function begins at a multiple of [`ALIGN`], and has room for its size.
@@ -134,37 +122,6 @@ pub(crate) fn encode(profile: &Profile) -> Result<Whole> {
     let mut gmon = Vec::new();
     gmon::write(&written, &mut gmon).context("the profile does not fit into a gmon.out")?;
     Ok(Whole { symbols, gmon })
-}
-
-fn module(profile: &Profile, index: ModuleIndex) -> Option<&Module> {
-    profile.modules.get(index as usize)
-}
-
-/// Returns the item to which a place belongs, and the offset in it.
-fn item(profile: &Profile, place: Place) -> (Item, u64) {
-    if place.module == NOWHERE {
-        return (Item::Outside, 0);
-    }
-    let planned = module(profile, place.module).map(|module| module.program);
-    let function = planned.and_then(|planned| {
-        let function = planned.function_at(place.address)?;
-        let offset = place.address - function.address;
-        Some(match planned.parent(function) {
-            // A cold part is a part of its function; its own addresses are after those of the function.
-            Some(parent) => (parent.address, parent.size + offset),
-            None => (function.address, offset),
-        })
-    });
-    match function {
-        Some((start, offset)) => (Item::Function(place.module, start), offset),
-        None => (Item::Code(place.module, place.address), 0),
-    }
-}
-
-fn size(profile: &Profile, item: Item) -> u64 {
-    let Item::Function(index, address) = item else { return 1 };
-    let function = module(profile, index).and_then(|module| module.program.function_at(address));
-    function.map_or(1, |function| function.size)
 }
 
 /// Returns a build-id for the file of symbols. It is the same for the same functions at the same addresses.

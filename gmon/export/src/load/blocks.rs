@@ -8,9 +8,9 @@ use gmon_blocks::{Report, Tally};
 use gprofinject_image::debug::{Lines, debug_files};
 use gprofinject_image::instructions::Code;
 
+use crate::load::contract::{Detail, LoadError};
 use crate::load::lines::Places;
 use crate::load::names::demangle_all;
-use crate::load::{Detail, LoadError};
 use crate::model::{Function, Run};
 
 /// Adds the counts of a program's basic blocks, if the profile has any.

@@ -9,9 +9,9 @@ use gprofinject_image::gprof;
 
 use crate::estimate::estimate;
 use crate::load::charge::{Symbol, Symbols, charge};
+use crate::load::contract::{Detail, LoadError};
 use crate::load::lines::{Places, add_lines};
 use crate::load::program::lines_of;
-use crate::load::{Detail, LoadError};
 use crate::model::{Module, Run, View};
 use crate::origins::{OUTSIDE, Origins};
 

@@ -9,9 +9,10 @@ use gprofinject_image::{FunctionKind, Image, gprof};
 use object::Object;
 
 use crate::estimate::estimate;
+use crate::load::blocks;
 use crate::load::charge::{Symbol, Symbols, charge};
+use crate::load::contract::{Detail, LoadError};
 use crate::load::lines::{Places, add_lines};
-use crate::load::{Detail, LoadError, blocks};
 use crate::model::{Module, Run, View};
 
 /// Returns what a gmon.out says of its program. `bytes` is the program's file, which is at `path`.

@@ -7,7 +7,7 @@ use prost::Message;
 
 use crate::profile::measured::module_of;
 use crate::profile::model::{ModuleIndex, Place, Profile};
-use crate::profile::whole::{Item, size};
+use crate::profile::whole::items::{Item, size};
 
 /// Returns the bytes of [`Origins`]: the code at the address that was given to each item. `names` are the names of the
 /// modules as functions have them behind the `@`.
