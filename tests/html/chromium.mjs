@@ -138,7 +138,7 @@ export class Page {
   async press(key, modifiers = 0) {
     const codes = { Enter: 13, Escape: 27, ArrowUp: 38, ArrowDown: 40, ArrowLeft: 37, ArrowRight: 39, Home: 36, End: 35, PageDown: 34, PageUp: 33, Tab: 9 };
     const text = key.length === 1 ? key : key === "Enter" ? "\r" : undefined;
-    const event = { key, modifiers, windowsVirtualKeyCode: codes[key] ?? key.toUpperCase().charCodeAt(0), text };
+    const event = { key, modifiers, windowsVirtualKeyCode: codes[key] ?? (/^[a-z0-9]$/i.test(key) ? key.toUpperCase().charCodeAt(0) : 0), text };
     await this.send("Input.dispatchKeyEvent", { type: text ? "keyDown" : "rawKeyDown", ...event });
     await this.send("Input.dispatchKeyEvent", { type: "keyUp", ...event });
   }

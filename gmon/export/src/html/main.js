@@ -75,6 +75,8 @@ class Page {
     this.view.show?.(new URLSearchParams(query ?? ""));
     document.title = `${visible(this.run.program)}: ${view.title}`;
     if (changed) this.view.focus();
+    // What is shown now, which may be later than what the address says.
+    this.hash = location.hash;
   }
 
   keydown(event) {

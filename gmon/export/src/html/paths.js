@@ -65,6 +65,7 @@ class PathsView {
     this.rows.element.hidden = this.form !== "tree";
     this.mark();
     this.describe(this.root);
+    this.rows.open.add(this.root);
     if (this.form === "tree") this.rows.update();
     else this.flame.choose(this.root);
   }
@@ -171,7 +172,6 @@ class PathRows {
 
   update() {
     const { tree, root } = this.view;
-    this.open.add(root);
     this.nodes = [];
     const stack = [root];
     while (stack.length > 0) {

@@ -52,6 +52,9 @@ class VirtualList {
     const row = this.rows.get(index);
     this.rows.delete(index);
     row.hidden = true;
+    // A name must be that of one row only, and a spare row has no place.
+    row.removeAttribute("id");
+    delete row.dataset.index;
     this.spare.push(row);
   }
 
