@@ -54,7 +54,8 @@ pub type SourceLines = BTreeMap<u32, String>;
 /// What a report contains besides its run.
 #[derive(Default)]
 pub struct Extras<'a> {
-    /// Returns the lines of the source file with this path, or `None` if it is not found. Without it, the report has no source.
+    /// Returns the lines of the source file with this path, or `None` if it is not found. Without it, the report has the numbers
+    /// of lines and no source.
     pub source: Option<&'a mut dyn FnMut(&str) -> Option<SourceLines>>,
     /// The instructions of functions, as [`listings`] returns them.
     pub listings: Vec<Listing>,
@@ -83,7 +84,7 @@ pub struct Instruction {
 ///
 /// # Errors
 /// `out` cannot be written to.
-pub fn write(run: &Run, extras: &mut Extras, out: &mut impl Write) -> io::Result<()> {
+pub fn write(run: &Run, extras: &mut Extras, out: &mut dyn Write) -> io::Result<()> {
     let packed = pack(&data::Data::new(run, extras))?;
     let script = format!("\"use strict\";\n{}", SCRIPT.join("\n"));
     let policy = policy(&script, STYLE);

@@ -10,10 +10,12 @@
 #![forbid(unsafe_code)]
 
 mod estimate;
+pub mod formats;
 pub mod html;
 pub mod load;
 mod model;
 pub mod origins;
+mod stacks;
 
 pub use crate::estimate::estimate;
 pub use crate::model::{

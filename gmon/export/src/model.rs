@@ -3,8 +3,10 @@
 //! Indexes refer to the vectors of [`Run`]. A run that this crate has loaded contains valid indexes only. Times are in
 //! nanoseconds and never negative; [`Run::time`] says what they are.
 
+use serde::Serialize;
+
 /// What a run, or the sum of several, has measured.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Run {
     /// The file name of the program.
     pub program: String,
@@ -44,7 +46,8 @@ pub struct Run {
 }
 
 /// Whose calls these are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum View {
     /// The program's own: the caller of each call is a function of the program.
     #[default]
@@ -54,7 +57,8 @@ pub enum View {
 }
 
 /// What the times of a run are.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Time {
     /// There are none: all times are 0.
     #[default]
@@ -83,11 +87,12 @@ impl Time {
 }
 
 /// A file with code that the process had mapped.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Module {
     /// The path of the file, or its name alone if no more is known.
     pub path: String,
     /// The build-id, or nothing if it has none or is not known.
+    #[serde(serialize_with = "hexadecimal")]
     pub build_id: Vec<u8>,
     /// The address of the first byte of its code, as it is linked, so that the [addresses](Function::address) of functions
     /// lie between `start` and `limit`. Both are 0 if they are not known.
@@ -106,7 +111,7 @@ impl Module {
 }
 
 /// A function, or code that is treated as one.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Function {
     /// The name in the symbol table. Code without a name has one such as `ls+0x4a30`.
     pub name: String,
@@ -138,7 +143,7 @@ pub struct Function {
 }
 
 /// A line of a source file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Line {
     /// An index into [`Run::files`].
     pub file: u32,
@@ -147,7 +152,7 @@ pub struct Line {
 }
 
 /// The calls of one function by another, from one call site if that is known.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Arc {
     /// The index of the calling function; `None` if no known function was running.
     pub caller: Option<u32>,
@@ -166,7 +171,7 @@ pub struct Arc {
 }
 
 /// Functions that call each other in a circle, so that gprof's rule cannot divide their time among them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Cycle {
     /// The indexes of its functions.
     pub functions: Vec<u32>,
@@ -181,7 +186,7 @@ pub struct Cycle {
 }
 
 /// A node of the calling-context tree of a thread: a function together with the path by which it was called.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Node {
     /// The index of the caller's node, which is less than that of this node and is of the same thread. `None` at the
     /// beginning of a path.
@@ -196,7 +201,7 @@ pub struct Node {
 }
 
 /// A thread of a process.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Thread {
     pub pid: u32,
     pub tid: u32,
@@ -210,7 +215,7 @@ pub struct Thread {
 }
 
 /// The times of a function in a thread.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ThreadFunction {
     pub function: u32,
     pub thread: u32,
@@ -220,7 +225,7 @@ pub struct ThreadFunction {
 }
 
 /// A function that is inlined into others.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Inlined {
     /// The name as the symbol table would have it.
     pub name: String,
@@ -229,7 +234,7 @@ pub struct Inlined {
 }
 
 /// A place in the source of a function, or of one that is inlined into it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Frame {
     /// The index in [`Run::inlined`]; `None` for the function itself.
     pub inlined: Option<u32>,
@@ -238,7 +243,7 @@ pub struct Frame {
 }
 
 /// What a source line has cost in a function, or in one inlined call within it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Spot {
     pub function: u32,
     /// The line, and the inlined calls of which it is a part, the innermost first. The last frame is in the function itself.
@@ -304,4 +309,9 @@ impl Run {
             same
         });
     }
+}
+
+/// Writes bytes as one text.
+fn hexadecimal<S: serde::Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
 }

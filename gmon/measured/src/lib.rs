@@ -27,10 +27,10 @@
 mod check;
 mod merge;
 mod model;
-mod paths;
+pub mod paths;
 mod quantile;
 mod read;
-mod wire;
+pub mod wire;
 mod write;
 
 pub use crate::check::Invalid;

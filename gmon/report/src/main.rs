@@ -6,6 +6,7 @@
 mod cli {
     pub(crate) mod args;
     pub(crate) mod dump;
+    pub(crate) mod export;
     pub(crate) mod files;
     pub(crate) mod form_args;
     pub(crate) mod html;
@@ -54,7 +55,7 @@ use crate::cli::report_args::ReportArgs;
 use crate::cli::run_args::TableArgs;
 use crate::cli::run_view::RunView;
 use crate::cli::view::View;
-use crate::cli::{dump, files, html, load, merge, reports, run};
+use crate::cli::{dump, export, files, html, load, merge, reports, run};
 
 /// `gmon check` found an error.
 const EXIT_FOUND: u8 = 1;
@@ -98,6 +99,7 @@ fn run(args: Args) -> Result<ExitCode> {
         Command::Callees(args) => {
             measured(&args.common, |times, out| reports::arcs::callees(times, &args, out))
         }
+        Command::Export(args) => export::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Flat(args) => run_table(&args.common, |view, out| reports::flat::flat(view, &args, out)),
         Command::Graph(args) => run_table(&args.common, |view, out| reports::graph::graph(view, &args, out)),
         Command::Html(args) => html::run(&args).map(|()| ExitCode::SUCCESS),

@@ -76,7 +76,7 @@ class SourceView extends CodeView {
 
   summary() {
     const { source } = this;
-    const missing = source.found ? "" : "; the source was not found: gmon html --source-dir names another place";
+    const missing = source.found ? "" : "; the source is not in this report: gmon html PROGRAM PROFILE adds it, and --source-dir says where it is";
     if (!this.counts) return `${duration(sum(source.self))} in these lines, by samples${missing}`;
     const known = source.count.filter((value) => value !== null);
     const executed = known.filter((value) => value > 0).length;

@@ -139,8 +139,10 @@ impl<'r> Data<'r> {
     pub(crate) fn new(run: &'r Run, extras: &'r mut Extras) -> Data<'r> {
         let nodes = paths::kept(&run.nodes);
         let notes = facts::notes(run, &nodes);
-        let source = extras.source.take();
-        let sources = source.and_then(|mut source| sources::sources(run, &mut source));
+        let sources = match extras.source.take() {
+            Some(read) => sources::sources(run, read),
+            None => sources::sources(run, &mut |_| None),
+        };
         let code = code(&extras.listings);
         Data {
             program: &run.program,

@@ -6,15 +6,15 @@ const VIEWS = [
   { key: "graph", title: "Call graph", make: (run) => (run.size > 0 ? new GraphView(run) : nothing("No functions", "The profile names no function.", null)) },
   {
     key: "flame", title: "Flame graph",
-    make: (run) => (run.nodes ? new PathsView(run) : nothing("No call paths in this profile", "A flame graph needs the path of each call. The call graph has the callers and callees of each function. To record call paths:", "gprofinject --paths PROGRAM")),
+    make: (run) => (run.nodes ? new PathsView(run) : nothing("No call paths in this report", "A flame graph needs the path of each call. The call graph has the callers and callees of each function. To record call paths:", "gprofinject --paths PROGRAM && gmon html PROGRAM gmon.pb.gz")),
   },
   {
     key: "source", title: "Source",
-    make: (run) => (run.sources?.length ? new SourceView(run) : nothing("No counts of source lines in this profile", "To count how often each line ran, of a program that was compiled with -g:", "gprofinject --count lines PROGRAM")),
+    make: (run) => (run.sources?.length ? new SourceView(run) : nothing("No costs of source lines in this report", "To count how often each line ran, of a program that was compiled with -g:", "gprofinject --count lines PROGRAM && gmon html PROGRAM gmon.out")),
   },
   {
     key: "assembly", title: "Disassembly",
-    make: (run) => (run.code?.length ? new AssemblyView(run) : nothing("No counts of instructions in this profile", "To count how often each instruction ran:", "gprofinject --count blocks PROGRAM")),
+    make: (run) => (run.code?.length ? new AssemblyView(run) : nothing("No counts of instructions in this report", "To count how often each instruction ran:", "gprofinject --count blocks PROGRAM && gmon html PROGRAM gmon.out")),
   },
 ];
 

@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 use crate::cli::form_args::FormArgs;
 use crate::cli::measured_args::{ArcsArgs, PathsArgs, TimesArgs};
 use crate::cli::report_args::{BlocksArgs, CoverageArgs, InstructionsArgs, LinesArgs, SumsArgs};
-use crate::cli::run_args::{FlatArgs, GraphArgs, HtmlArgs};
+use crate::cli::run_args::{ExportArgs, FlatArgs, GraphArgs, HtmlArgs};
 
 /// Shows, sums and checks gmon.out files, and reports the basic-block counts in them and measured times.
 #[derive(Parser)]
@@ -41,6 +41,8 @@ pub(crate) enum Command {
     Flat(FlatArgs),
     /// Print each function between those that call it and those that it calls, as gprof's call graph
     Graph(GraphArgs),
+    /// Write a run in the format of another tool: KCachegrind, pprof, flame graphs, speedscope, the Firefox Profiler, Graphviz
+    Export(ExportArgs),
     /// Write a report for a browser: functions, call graph, flame graph, source; one file that needs no network
     Html(HtmlArgs),
     /// Print the measured times of each function: calls, self, inclusive, mean, shortest, longest, quantiles

@@ -4,19 +4,20 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use gmon::output::Target;
-use gmon_export::html::{self, Extras, Listing, SourceLines};
+use gmon_export::Run;
+use gmon_export::html::{self, Extras, Listing, listings};
 use gmon_export::load::Detail;
-use gmon_export::{Run, html::listings};
 
-use crate::cli::run::DEFAULT_PROFILE;
-use crate::cli::run_args::HtmlArgs;
+use crate::cli::files::{parse_program, read_any, read_elf};
+use crate::cli::report_args::SourceArgs;
+use crate::cli::run::{self, DEFAULT_PROFILE};
+use crate::cli::run_args::{HtmlArgs, RunArgs};
 use crate::cli::sources::Sources;
-use crate::cli::{files, run};
 
 /// The file name that stands for standard output.
 const STANDARD_OUTPUT: &str = "-";
 
-/// Writes the report.
+/// Writes the report to its file.
 ///
 /// # Errors
 /// A file cannot be read or written, or the files do not belong together.
@@ -28,36 +29,44 @@ pub(crate) fn run(args: &HtmlArgs) -> Result<()> {
         false => Target::check(&args.output),
     };
     let target = target.with_context(|| name.to_string())?;
-    let detail = if args.no_source { Detail::Functions } else { Detail::Lines };
-    let run = run::load(&args.files, detail)?;
-    let listings = if args.no_source { Vec::new() } else { instructions(args, &run)? };
-    let mut sources = Sources::new(&args.sources, &args.files.run[0])?;
-    let mut read = |path: &str| -> Option<SourceLines> { sources.read(path) };
-    let source: Option<&mut dyn FnMut(&str) -> Option<SourceLines>> =
-        if args.no_source { None } else { Some(&mut read) };
-    let mut page = Vec::new();
-    html::write(&run, &mut Extras { source, listings }, &mut page).context("the report")?;
+    let page = page(&args.files, Some(&args.sources).filter(|_| !args.no_source))?;
     target.write(&page).with_context(|| name.to_string())?;
-    sources.complain();
     if let Some(file) = target.file() {
-        let size = page.len().div_ceil(1000);
-        eprintln!(
-            "gmon: wrote {} ({size} kB); open it in a browser",
-            file.display().to_string().escape_debug()
-        );
+        let (file, size) = (file.display().to_string(), page.len().div_ceil(1000));
+        eprintln!("gmon: wrote {} ({size} kB); open it in a browser", file.escape_debug());
     }
     Ok(())
 }
 
+/// Returns the report. Without `sources`, it has neither source lines nor disassembly.
+///
+/// # Errors
+/// A file cannot be read, or the files do not belong together.
+pub(crate) fn page(files: &RunArgs, sources: Option<&SourceArgs>) -> Result<Vec<u8>> {
+    let mut page = Vec::new();
+    let Some(sources) = sources else {
+        let run = run::load(files, Detail::Functions)?;
+        html::write(&run, &mut Extras::default(), &mut page)?;
+        return Ok(page);
+    };
+    let run = run::load(files, Detail::Lines)?;
+    let listings = instructions(files, &run)?;
+    let mut sources = Sources::new(sources, &files.run[0])?;
+    let mut read = |path: &str| sources.read(path);
+    html::write(&run, &mut Extras { source: Some(&mut read), listings }, &mut page)?;
+    sources.complain();
+    Ok(page)
+}
+
 /// Returns the instructions with their counts, if the run counted basic blocks.
-fn instructions(args: &HtmlArgs, run: &Run) -> Result<Vec<Listing>> {
-    let program = &args.files.run[0];
+fn instructions(files: &RunArgs, run: &Run) -> Result<Vec<Listing>> {
     if !run.has_instructions {
         return Ok(Vec::new());
     }
-    let result = args.files.run.get(1).map_or(Path::new(DEFAULT_PROFILE), |path| path);
-    let bytes = files::read_elf(program)?;
-    let names = files::parse_program(program, &bytes)?;
-    let profile = run::profile(result, &files::read_any(result)?, &args.files.form, Some(&names))?;
+    let program = &files.run[0];
+    let result = files.run.get(1).map_or(Path::new(DEFAULT_PROFILE), |path| path);
+    let bytes = read_elf(program)?;
+    let names = parse_program(program, &bytes)?;
+    let profile = run::profile(result, &read_any(result)?, &files.form, Some(&names))?;
     listings(program, &bytes, &profile, run).with_context(|| program.display().to_string())
 }

@@ -45,7 +45,7 @@ pub(crate) enum When {
 }
 
 /// The folders of source files that are not where they were compiled.
-#[derive(clap::Args)]
+#[derive(Default, clap::Args)]
 pub(crate) struct SourceArgs {
     /// Look for source files in this folder too, by the last components of their paths; may be repeated
     #[arg(short, long, value_name = "DIR")]

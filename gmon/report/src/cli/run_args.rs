@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
+use gmon_export::formats::Format;
 
 use crate::cli::form_args::FormArgs;
 use crate::cli::report_args::{RowsArgs, SourceArgs, When};
@@ -16,6 +17,21 @@ pub(crate) struct RunArgs {
     pub(crate) run: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) form: FormArgs,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct ExportArgs {
+    /// The format: callgrind (KCachegrind), pprof, folded (flame graphs), speedscope, firefox, dot (Graphviz), json
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) to: Format,
+    #[command(flatten)]
+    pub(crate) files: RunArgs,
+    /// The file to write, compressed if its name ends in .gz [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Do not read debug information: no source lines and no inlined functions, but much faster
+    #[arg(long)]
+    pub(crate) no_lines: bool,
 }
 
 /// The arguments of the tables of functions.
