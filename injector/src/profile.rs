@@ -9,6 +9,7 @@ pub(crate) mod clocked;
 pub(crate) mod collect;
 pub(crate) mod counted;
 pub(crate) mod elsewhere;
+pub(crate) mod exported;
 pub(crate) mod falls;
 pub(crate) mod gmon_out;
 pub(crate) mod measured;

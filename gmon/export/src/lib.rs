@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod diff;
 mod estimate;
 pub mod formats;
 pub mod html;

@@ -34,7 +34,10 @@ fn report(folder: &Folder, args: &[&str]) -> Value {
     let output = gmon(folder, &[&["html"], args].concat());
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 0), "{said}");
-    assert!(said.starts_with("gmon: wrote /") && said.contains("gmon.html (") && said.lines().count() == 1, "{said}");
+    assert!(
+        said.starts_with("gmon: wrote /") && said.contains("gmon.html (") && said.lines().count() == 1,
+        "{said}"
+    );
     data(&std::fs::read(folder.file("gmon.html")).expect("the report"))
 }
 
@@ -75,7 +78,8 @@ fn measured_times() {
 #[test]
 fn counts_by_line_and_instruction() {
     let folder = Folder::new("html-counts");
-    let source = "int twice(int n)\n{\n    return n + n;\n}\nint main(void)\n{\n    return twice(2) - 4;\n}\n";
+    let source =
+        "int twice(int n)\n{\n    return n + n;\n}\nint main(void)\n{\n    return twice(2) - 4;\n}\n";
     let program = folder.build("twice.c", source, &["-O0", "-fcf-protection=none"]);
     let names = gprofinject_image::gprof::parse(&std::fs::read(&program).expect("gcc's program"))
         .expect("an ELF file");
@@ -95,10 +99,7 @@ fn counts_by_line_and_instruction() {
     assert_eq!(code.len(), 1);
     assert_eq!((&code[0]["address"][0], &code[0]["count"][0]), (&json!(start("twice")), &json!(5)));
     assert_eq!(code[0]["text"][0], "push    %rbp");
-    assert_eq!(
-        data["functions"]["name"][code[0]["function"].as_u64().expect("an index") as usize],
-        "twice"
-    );
+    assert_eq!(data["functions"]["name"][code[0]["function"].as_u64().expect("an index") as usize], "twice");
     // Only names and numbers.
     let data = report(&folder, &[&program, "gmon.out", "--no-source"]);
     assert!(data["sources"].is_null() && data["code"].is_null());
@@ -171,7 +172,8 @@ fn in_a_browser() {
     let mut browser = Command::new("node");
     browser.arg(scripts().join("report.mjs")).args(arguments).current_dir(&folder.0).env("PATIENCE", "60000");
     let output = browser.output().expect("node");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let said =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     println!("{said}");
 }

@@ -7,8 +7,9 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches, Parser};
+use gmon_export::formats::UnknownFormat;
 
-use crate::options::{ClockArg, CountArg, EngineArg, HooksArg, SamplerArg, Verb};
+use crate::options::{ClockArg, CountArg, EngineArg, Export, HooksArg, SamplerArg, Verb};
 
 /// Profiles a program that was built without -pg: counts every call, samples the time, and leaves a
 /// gmon.out for gprof.
@@ -162,6 +163,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     pub(crate) stats: Option<PathBuf>,
 
+    /// At the end, also write the profile for other tools: callgrind (KCachegrind), pprof, folded (flame graphs), speedscope,
+    /// firefox, dot (Graphviz), json. Other programs of the run get FILE.PROGRAM
+    #[arg(long, value_name = "FORMAT=FILE[,FORMAT=FILE]", value_delimiter = ',', value_parser = export)]
+    pub(crate) export: Vec<Export>,
+
     /// Print no summary and no notes; errors and lost data are still reported
     #[arg(short, long, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
@@ -198,6 +204,16 @@ fn signal(text: &str) -> Result<i32, String> {
         .ok_or_else(|| "name one of USR1, USR2, HUP, WINCH, URG, QUIT, or a real-time signal".to_owned())
 }
 
+/// Parses what to export, and where.
+fn export(text: &str) -> Result<Export, String> {
+    let (format, file) = text
+        .split_once('=')
+        .filter(|(_, file)| !file.is_empty())
+        .ok_or_else(|| format!("{text:?} names no file: write callgrind=FILE"))?;
+    let format = format.parse().map_err(|error: UnknownFormat| error.to_string())?;
+    Ok(Export { format, file: file.into() })
+}
+
 fn seconds(text: &str) -> Result<Duration, String> {
     let number: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
     Duration::try_from_secs_f64(number).map_err(|_| "not a number of seconds".to_owned())
@@ -221,7 +237,7 @@ impl Args {
     /// Returns an error message if options contradict each other. (clap's `requires` does not help here: it
     /// does not ask for `--pid` if there is a PROGRAM, with which `--pid` cannot be used.)
     fn contradiction(&self, typed: &dyn Fn(&str) -> bool) -> Option<String> {
-        const FOR_A_RUN: [&str; 21] = [
+        const FOR_A_RUN: [&str; 22] = [
             "hooks",
             "rate",
             "sampler",
@@ -243,6 +259,7 @@ impl Args {
             "reset_signal",
             "pause_signal",
             "stats",
+            "export",
         ];
         let option = |id: &str| match id {
             "command" => "a PROGRAM".to_owned(),
@@ -311,7 +328,7 @@ impl Args {
             ));
         }
         if self.list {
-            let useless = first(&["stats", "dump_signal", "reset_signal", "pause_signal"]);
+            let useless = first(&["stats", "export", "dump_signal", "reset_signal", "pause_signal"]);
             return useless.map(|other| format!("--list runs nothing: {other} has no effect there"));
         }
         None
@@ -362,6 +379,9 @@ mod tests {
             &["--pid", "1", "--dump", "--reset"],
             &["--pid", "1", "p"],
             &["--dump-signal", "KILL", "p"],
+            &["--export", "dot", "p"],
+            &["--export", "dot=", "p"],
+            &["--export", "dot=f,xls=g", "p"],
         ] {
             assert!(Args::typed([&["gprofinject"], words].concat()).is_err(), "{words:?}");
         }
@@ -388,6 +408,8 @@ mod tests {
             (&["--recover", "f", "p"], "a PROGRAM has no effect"),
             (&["--recover", "f", "--hooks", "both"], "--hooks has no effect"),
             (&["--list", "--stats", "f", "p"], "--stats has no effect"),
+            (&["--list", "--export", "dot=f", "p"], "--export has no effect"),
+            (&["--recover", "f", "--export", "dot=f"], "--export has no effect"),
             (&["--list", "--dump-signal", "USR1", "p"], "--dump-signal has no effect"),
         ] {
             let error = Args::typed([&["gprofinject"], words].concat()).expect_err("a contradiction");
@@ -404,6 +426,16 @@ mod tests {
         ] {
             Args::typed([&["gprofinject"], words].concat()).expect("no contradiction");
         }
+    }
+
+    #[test]
+    fn exports() {
+        let words = ["gprofinject", "--export", "dot=a=b,json=c", "--export", "folded=d", "p"];
+        let args = Args::typed(words).expect("accepted");
+        let exports = args.export.iter().map(|export| (export.format.to_string(), export.file.clone()));
+        let expected = [("dot", "a=b"), ("json", "c"), ("folded", "d")];
+        let expected = expected.map(|(format, file)| (format.to_owned(), PathBuf::from(file)));
+        assert_eq!(exports.collect::<Vec<_>>(), expected);
     }
 
     #[test]

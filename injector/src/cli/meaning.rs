@@ -59,6 +59,7 @@ pub(crate) fn settings(args: Args) -> Result<Settings> {
         arena: None,
         output: output::naming(args.output, std::env::var_os("GMON_OUT_PREFIX")),
         stats: args.stats,
+        exports: args.export,
         hooks: args.hooks,
         engine: args.engine,
         measure,

@@ -17,6 +17,7 @@ use crate::program::planner::Planner;
 use crate::program::profilee::{Profilee, Profilees};
 use crate::sampling::histogram::Histogram;
 use crate::sampling::maps::Maps;
+use crate::session::member::FirstView;
 use crate::session::settings::Settings;
 use crate::session::words::{calls_and_samples, commands, quoted};
 use crate::store::logbook::{Logbook, Program};
@@ -227,11 +228,12 @@ impl Recovery<'_> {
         troubles.iter().for_each(|trouble| self.voice.warn(trouble));
         let samples = placed.inside + placed.outside;
         let symbols = profilee.names_for_gprof();
-        let is_hidden = profilee.planned.subject.stripped() || placed.misses_much();
+        let own = finished.profile.samples_in_program();
+        let first = FirstView::of(profilee.planned.subject.stripped(), placed, own);
         self.voice.note(format_args!(
             "process {pid}: {}; {}",
             calls_and_samples(calls, samples),
-            commands(&symbols, &path, whole.as_ref(), measured.as_deref(), is_hidden)
+            commands(&symbols, &path, whole.as_ref(), measured.as_deref(), first)
         ));
         Ok(())
     }

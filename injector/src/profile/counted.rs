@@ -10,6 +10,7 @@ use crate::profile::baseline::Baseline;
 use crate::profile::clocked;
 use crate::profile::collect::{self, Account};
 use crate::profile::elsewhere;
+use crate::profile::exported;
 use crate::profile::gmon_out::{self, LibraryProfile};
 use crate::profile::measured;
 use crate::profile::model::Profile;
@@ -100,6 +101,14 @@ impl Finished {
         }
         let measured = self.clocked.as_ref().map(|(measured, _)| measured);
         measured.map(|measured| output.write_beside(own, "pb.gz", &measured.write())).transpose()
+    }
+
+    /// Returns what was counted, for exports.
+    ///
+    /// # Errors
+    /// A format cannot represent it.
+    pub(crate) fn exported(&self) -> anyhow::Result<gmon_export::Run> {
+        exported::run(&self.profile, &self.bytes, self.clocked.as_ref().map(|(measured, _)| measured))
     }
 
     /// Writes the profiles of libraries whose basic blocks were counted beside the program's own profile. Returns them, and

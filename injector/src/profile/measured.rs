@@ -213,8 +213,11 @@ pub(crate) fn module_of(profile: &Profile, module: &model::Module) -> Module {
     let path = module.library.map(|library| library.binary.display().to_string());
     let (start, limit) = module.program.shape.text;
     let segment = subject.code.iter().find(|segment| segment.address <= start);
+    let path = path.unwrap_or_else(|| profile.path.clone());
+    // The file may be read in another folder.
+    let absolute = std::path::absolute(&path).map(|path| path.display().to_string());
     Module {
-        name: path.unwrap_or_else(|| profile.path.clone()),
+        name: absolute.unwrap_or(path),
         build_id,
         start: segment.map_or(start, |segment| segment.address),
         limit: segment.map_or(limit, |segment| segment.address + segment.len),

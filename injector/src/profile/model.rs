@@ -195,6 +195,11 @@ impl Profile {
         self.modules.iter().fold(0, |sum, module| sum.saturating_add(module.samples_inside()))
     }
 
+    /// Returns the number of samples in the program itself.
+    pub(crate) fn samples_in_program(&self) -> u64 {
+        self.modules.first().map_or(0, Module::samples_inside)
+    }
+
     /// Returns the number of samples in gprofinject's own code that are outside of the program and of what hooks it: in the
     /// agent's library, and in what hooks libraries.
     pub(crate) fn own_samples_outside(&self) -> u64 {

@@ -16,6 +16,7 @@ use crate::program::profilee::Profilee;
 use crate::sampling::histogram::Histogram;
 use crate::sampling::sampler::Sampling;
 use crate::session::family::Family;
+use crate::session::member::FirstView;
 use crate::session::message::Request;
 use crate::session::words::{calls_and_samples, commands};
 use crate::store::output::Written;
@@ -123,12 +124,13 @@ impl Family<'_> {
         }
         let samples = finished.placed.inside + finished.placed.outside;
         let symbols = profilee.symbols_beside(self.output, &path).0;
-        let is_hidden = profilee.planned.subject.stripped() || finished.placed.misses_much();
+        let own = finished.profile.samples_in_program();
+        let first = FirstView::of(profilee.planned.subject.stripped(), &finished.placed, own);
         Ok(format!(
             "process {pid}, up to now: {}{}; {}",
             calls_and_samples(finished.profile.calls(), samples),
             stood_still(pause),
-            commands(&symbols, &path, whole.as_ref(), measured.as_deref(), is_hidden),
+            commands(&symbols, &path, whole.as_ref(), measured.as_deref(), first),
         ))
     }
 

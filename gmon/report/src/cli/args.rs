@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
+use crate::cli::diff_args::DiffArgs;
 use crate::cli::form_args::FormArgs;
 use crate::cli::measured_args::{ArcsArgs, PathsArgs, TimesArgs};
 use crate::cli::report_args::{BlocksArgs, CoverageArgs, InstructionsArgs, LinesArgs, SumsArgs};
@@ -41,6 +42,8 @@ pub(crate) enum Command {
     Flat(FlatArgs),
     /// Print each function between those that call it and those that it calls, as gprof's call graph
     Graph(GraphArgs),
+    /// Compare two runs of a program, or of two builds of it; the exit status is 1 if something has become worse
+    Diff(DiffArgs),
     /// Write a run in the format of another tool: KCachegrind, pprof, flame graphs, speedscope, the Firefox Profiler, Graphviz
     Export(ExportArgs),
     /// Write a report for a browser: functions, call graph, flame graph, source; one file that needs no network

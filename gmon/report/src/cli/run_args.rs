@@ -21,7 +21,7 @@ pub(crate) struct RunArgs {
 
 #[derive(clap::Args)]
 pub(crate) struct ExportArgs {
-    /// The format: callgrind (KCachegrind), pprof, folded (flame graphs), speedscope, firefox, dot (Graphviz), json
+    /// The format: callgrind (KCachegrind), pprof, folded (flame graphs), speedscope, firefox, dot (Graphviz), html (a page for a browser), json
     #[arg(long, value_name = "FORMAT")]
     pub(crate) to: Format,
     #[command(flatten)]
