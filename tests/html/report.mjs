@@ -7,7 +7,7 @@
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { statSync, writeFileSync } from "node:fs";
-import { join, resolve } from "node:path";
+import { basename, join, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import { Browser, findChromium } from "./chromium.mjs";
 
@@ -191,6 +191,7 @@ async function asGprof(page, program, profile) {
     compared++;
   }
   assert.ok(compared > 10);
+  await go(page, "#graph");
   // An entry: callers above the line that begins with the index, callees below.
   let arcs = 0;
   for (const entry of graph.split("-----------------------------------------------")) {
@@ -248,7 +249,9 @@ const KINDS = {
     await NO_PATHS(page);
     await manners(page);
   },
-  async sampled(page) {
+  /** `sampled=FILE=PROGRAM=PROFILE`: the calls are also those that gprof prints. */
+  async sampled(page, program, profile) {
+    if (program) await asGprof(page, program, profile);
     await sorts(page);
     await navigates(page);
     await NO_PATHS(page);
@@ -261,9 +264,10 @@ const KINDS = {
     await navigates(page);
     await NO_PATHS(page);
   },
-  async large(page) {
+  /** `large=FILE=FUNCTIONS`: the report has at least so many. */
+  async large(page, least) {
     const size = await page.value("page.run.size");
-    assert.ok(size >= 50000, `${size} functions`);
+    assert.ok(size >= Number(least), `${size} functions`);
     await go(page, "#functions");
     // The time until the next frame after a change is what a user waits for.
     const frame = (change) => page.value(`new Promise((done) => { const begun = performance.now(); ${change}; requestAnimationFrame(() => setTimeout(() => done(performance.now() - begun))); })`);
@@ -320,14 +324,14 @@ for (const { kind, file, more } of reports) {
     const shown = await page.value(`performance.getEntriesByName("shown")[0].startTime`);
     console.log(`${kind}: ${file.split("/").at(-1)}, ${(statSync(file).size / 1e6).toFixed(2)} MB, ${await page.value("page.run.size")} functions, shown after ${shown.toFixed(0)} ms`);
     assert.ok(shown < PATIENCE, `shown after ${shown.toFixed(0)} ms`);
-    await KINDS[kind](page);
-    if (more.length > 0) await asGprof(page, ...more);
+    await KINDS[kind](page, ...more);
     if (process.env.PICTURES) {
+      await page.value("delete document.documentElement.dataset.theme");
       for (const dark of [false, true]) {
         for (const view of ["summary", "functions", "graph", "flame", "source", "assembly"]) {
           await page.look({ width: 1360, height: 860, dark });
           await go(page, `#${view}`);
-          writeFileSync(join(process.env.PICTURES, `${kind}-${view}-${dark ? "dark" : "light"}.png`), await page.picture());
+          writeFileSync(join(process.env.PICTURES, `${basename(file, ".html")}-${view}-${dark ? "dark" : "light"}.png`), await page.picture());
         }
       }
     }

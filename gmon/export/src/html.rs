@@ -51,12 +51,14 @@ const SCRIPT: [&str; 13] = [
 /// The lines of a source file by their numbers.
 pub type SourceLines = BTreeMap<u32, String>;
 
+/// Returns the lines of the source file with a path, or `None` if it is not found.
+pub type SourceReader<'a> = dyn FnMut(&str) -> Option<SourceLines> + 'a;
+
 /// What a report contains besides its run.
 #[derive(Default)]
 pub struct Extras<'a> {
-    /// Returns the lines of the source file with this path, or `None` if it is not found. Without it, the report has the numbers
-    /// of lines and no source.
-    pub source: Option<&'a mut dyn FnMut(&str) -> Option<SourceLines>>,
+    /// Where the source lines come from. Without it, the report has their numbers only.
+    pub source: Option<&'a mut SourceReader<'a>>,
     /// The instructions of functions, as [`listings`] returns them.
     pub listings: Vec<Listing>,
 }

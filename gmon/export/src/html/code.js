@@ -80,7 +80,7 @@ class SourceView extends CodeView {
     if (!this.counts) return `${duration(sum(source.self))} in these lines, by samples${missing}`;
     const known = source.count.filter((value) => value !== null);
     const executed = known.filter((value) => value > 0).length;
-    return `${percent(executed, known.length)} of ${counted(known.length, "line", "lines")} executed${missing}`;
+    return `${percent(executed, known.length)} of ${counted(known.length, "line", "lines")} executed, in functions that ran${missing}`;
   }
 
   fillRow(row, at) {

@@ -132,6 +132,7 @@ class FunctionsView {
       const cell = row.children[at];
       const value = this.columns[column.key]?.[id] ?? UNKNOWN;
       cell.lastChild.textContent = column.show(value);
+      cell.classList.toggle("zero", value === 0);
       cell.title = value === UNKNOWN ? "not known" : `${column.title}: ${column.exact(value)}`;
       if (!column.share) return;
       const total = column.key === "instructions" ? this.instructions : this.total;

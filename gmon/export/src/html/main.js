@@ -121,11 +121,14 @@ class Page {
   }
 }
 
-/** Sets light or dark, and keeps it for the next time if the browser lets us. */
+/** Sets light or dark and keeps it for the next time, if the browser lets us. The browser's own setting is not kept, but followed. */
 function setTheme(theme) {
-  document.documentElement.dataset.theme = theme;
+  const own = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+  if (theme === own) delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = theme;
   try {
-    localStorage.setItem("gmon-theme", theme);
+    if (theme === own) localStorage.removeItem("gmon-theme");
+    else localStorage.setItem("gmon-theme", theme);
   } catch {
     // A page from a file may have no storage.
   }

@@ -163,10 +163,12 @@ class PathRows {
     this.nodes = [];
   }
 
-  /** Opens the path with the most time, after the tree has been made anew. */
+  /** Forgets the rows of the tree before, and opens the path with the most time. */
   reset() {
     const { tree } = this.view;
     this.open = new Set([0]);
+    this.nodes = [];
+    this.list.resize(0);
     for (let node = tree.first[0]; node !== UNKNOWN && tree.total[node] * 2 >= tree.total[0]; node = tree.first[node]) this.open.add(node);
   }
 

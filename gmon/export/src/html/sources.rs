@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use crate::html::SourceLines;
+use crate::html::{SourceLines, SourceReader};
 use crate::model::Run;
 
 /// The lines that are shown around those that have costs.
@@ -48,7 +48,7 @@ struct Wanted {
 }
 
 /// Returns the sources of a run with costs by line, those with the highest costs first. `None` if there are none.
-pub(crate) fn sources(run: &Run, read: &mut dyn FnMut(&str) -> Option<SourceLines>) -> Option<Vec<Source>> {
+pub(crate) fn sources(run: &Run, read: &mut SourceReader) -> Option<Vec<Source>> {
     if run.spots.is_empty() {
         return None;
     }

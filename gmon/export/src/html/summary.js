@@ -31,7 +31,7 @@ class SummaryView {
       main.withCalls ? el("span", { className: "number wide", textContent: count(run.columns.calls[id]) }) : null,
       nameCell(run, id),
     ]);
-    const heads = [main.title, "", main.withCalls ? "Calls" : null, "Function"];
+    const heads = ["Share", main.title, main.withCalls ? "Calls" : null, "Function"];
     return card(`Most ${main.words}`, heads, rows, el("a", { href: "#functions", textContent: `All ${counted(run.size, "function", "functions")}` }));
   }
 
@@ -50,7 +50,7 @@ class SummaryView {
       main.withCalls ? el("span", { className: "number wide", textContent: count(calls[at]) }) : null,
       el("span", { className: "name", textContent: visible(run.modules[at].name), title: moduleTitle(run.modules[at]) }),
     ]);
-    return card("Modules", [main.title, "", main.withCalls ? "Calls" : null, "Module"], rows, null);
+    return card("Modules", ["Share", main.title, main.withCalls ? "Calls" : null, "Module"], rows, null);
   }
 
   threads() {
@@ -68,7 +68,7 @@ class SummaryView {
       ];
     });
     const more = run.threads.length > 100 ? el("span", { className: "quiet", textContent: `and ${run.threads.length - 100} more` }) : null;
-    return card("Threads", ["Life", "", "Outside", "Thread"], rows, more);
+    return card("Threads", ["Share", "Life", "Outside", "Thread"], rows, more);
   }
 
   show() {}

@@ -21,7 +21,8 @@ pub(crate) struct RunArgs {
 
 #[derive(clap::Args)]
 pub(crate) struct ExportArgs {
-    /// The format: callgrind (KCachegrind), pprof, folded (flame graphs), speedscope, firefox, dot (Graphviz), html (a page for a browser), json
+    /// The format: callgrind (KCachegrind), pprof, folded (flame graphs), speedscope, firefox, dot (Graphviz), html (for a
+    /// browser, as `gmon html` writes it), json
     #[arg(long, value_name = "FORMAT")]
     pub(crate) to: Format,
     #[command(flatten)]
