@@ -26,6 +26,17 @@ async function go(page, to) {
   await arrived(page, to);
 }
 
+/** Goes to a view, and returns how many milliseconds pass until it is painted. */
+async function opened(page, to) {
+  const time = await page.value(`new Promise((done) => {
+    const begun = performance.now();
+    addEventListener("hashchange", () => requestAnimationFrame(() => setTimeout(() => done(performance.now() - begun))), { once: true });
+    location.hash = ${JSON.stringify(to)};
+  })`);
+  await arrived(page, to);
+  return Math.round(time);
+}
+
 /** Waits until the page shows what a hash names. */
 async function arrived(page, hash) {
   await page.until(`location.hash === ${JSON.stringify(hash)} && page.hash === location.hash`);
@@ -280,6 +291,8 @@ const KINDS = {
     slowest.scroll = Math.round(scroll);
     assert.ok((await page.value(`document.querySelectorAll(".list .row").length`)) < 200, "rows outside of the window are in the page");
     assert.match((await rows(page)).at(-1).join(" "), /\S/);
+    slowest["a view: call graph"] = await opened(page, "#graph");
+    if (await page.value("page.run.nodes !== null")) slowest["flame graph"] = await opened(page, "#flame");
     console.log(`  ${size} functions; slowest answers in ms: ${Object.entries(slowest).map(([what, ms]) => `${what} ${ms}`).join(", ")}`);
     for (const [what, ms] of Object.entries(slowest)) assert.ok(ms < PATIENCE / 2, `${what}: ${ms} ms`);
   },

@@ -154,7 +154,8 @@ async function start() {
     const raw = await unpack(data.textContent);
     data.remove();
     window.page = new Page(new Run(raw));
-    performance.mark("shown");
+    // The next task but the frame's own comes when the page has been painted.
+    requestAnimationFrame(() => setTimeout(() => performance.mark("shown")));
   } catch (error) {
     fill(main, el("p", { className: "problem", role: "alert", textContent: `The profile cannot be shown: ${error.message}` }));
     throw error;
