@@ -49,6 +49,7 @@ modules! {
     debug_files
     ends
     executed
+    exports
     frida
     go
     interrupted

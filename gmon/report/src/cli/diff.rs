@@ -127,6 +127,12 @@ impl Comparison {
         grown > self.threshold && grown > chance
     }
 
+    /// Returns what does not occur in both runs with the same value.
+    fn changed<'c, K>(&'c self, changes: &'c [Change<K>]) -> impl Iterator<Item = &'c Change<K>> {
+        let value = |cost: Option<Cost>| cost.map(|cost| self.value(cost));
+        changes.iter().filter(move |change| value(change.old) != value(change.new))
+    }
+
     fn text(
         &self,
         found: &Diff,
@@ -145,11 +151,19 @@ impl Comparison {
             writeln!(out, "{title}: {}: {calls}{time}", plain(&run.program))?;
         }
         let limit = if args.limit == 0 { usize::MAX } else { args.limit };
-        let functions = changed(&found.functions).take(limit).map(|change| (change, function(&change.key)));
-        self.table("function", functions, style, out)?;
-        let arcs = changed(&found.arcs).take(limit).map(|change| (change, arc(&change.key)));
-        self.table("caller -> function", arcs, style, out)?;
-        let hidden = changed(&found.functions).count().saturating_sub(limit);
+        let mut hidden = 0;
+        for (title, worse) in [("worse: function", true), ("better: function", false)] {
+            let is_of_kind = |change: &&Change<Key>| (self.change_of(change) > 0) == worse;
+            let rows = || self.changed(&found.functions).filter(is_of_kind);
+            let first = rows().take(limit).map(|change| (change, function(&change.key)));
+            self.table(title, first, style, out)?;
+            hidden += rows().count().saturating_sub(limit);
+        }
+        for (title, worse) in [("worse: caller -> function", true), ("better: caller -> function", false)] {
+            let is_of_kind = |change: &&Change<ArcKey>| (self.change_of(change) > 0) == worse;
+            let rows = self.changed(&found.arcs).filter(is_of_kind).take(limit);
+            self.table(title, rows.map(|change| (change, arc(&change.key))), style, out)?;
+        }
         if hidden > 0 {
             writeln!(
                 out,
@@ -205,7 +219,7 @@ impl Comparison {
         }
         writeln!(out)?;
         if !any {
-            writeln!(out, "{title}: no change")?;
+            writeln!(out, "{title}: none")?;
             return Ok(());
         }
         Ok(table.print(false, style, out)?)
@@ -252,11 +266,6 @@ impl Compared {
             Compared::Calls => "calls",
         }
     }
-}
-
-/// Returns what is not the same in both runs.
-fn changed<K>(changes: &[Change<K>]) -> impl Iterator<Item = &Change<K>> {
-    changes.iter().filter(|change| change.old != change.new)
 }
 
 fn function(key: &Key) -> String {

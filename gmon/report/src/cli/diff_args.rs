@@ -21,8 +21,8 @@ pub(crate) struct DiffArgs {
     /// samples, a change that may be chance does not count
     #[arg(long, value_name = "PERCENT", default_value_t = 2.0)]
     pub(crate) threshold: f64,
-    /// Print at most this many functions and arcs, 0 for all
-    #[arg(short = 'n', long, value_name = "ROWS", default_value_t = 20)]
+    /// Print at most this many functions and arcs in each table, 0 for all
+    #[arg(short = 'n', long, value_name = "ROWS", default_value_t = 10)]
     pub(crate) limit: usize,
     /// Print one JSON object with everything; times are in nanoseconds
     #[arg(long)]
