@@ -114,8 +114,14 @@ class Page {
     dialog.showModal();
   }
 
-  /** Has the lists contain their first rows while the page is printed. */
+  /** While the page is printed, it is light, and the lists contain their first rows. */
   print(on) {
+    const { dataset } = document.documentElement;
+    if (on) this.screenTheme = dataset.theme;
+    if (on) dataset.theme = "light";
+    else if (this.screenTheme) dataset.theme = this.screenTheme;
+    else delete dataset.theme;
+    this.view.flame?.draw();
     this.view.list?.print(on);
     this.view.rows?.list?.print(on);
   }
