@@ -180,8 +180,8 @@ test("a path of a million calls is no problem", () => {
 
 test("arcs by caller and callee", async () => {
   const raw = {
-    program: "p", facts: [], notes: [], time: { kind: "measured", estimated: [] }, modules: [{ name: "p" }], threads: [], files: [], nodes: null, rows: null, sources: null, code: null,
-    functions: { name: ["a", "b", "c"], module: [0, 0, 0], file: [0, 0, 0], line: [0, 0, 0], calls: [1, 5, null], primitive: [1, 5, 0], self: [10, 20, 0], inclusive: [30, 20, 0], min: null, max: null, cpu: null },
+    program: "p", facts: [], notes: [], time: { kind: "measured", estimated: [] }, total: 30, modules: [{ name: "p" }], threads: [], files: [], nodes: null, rows: null, sources: null, code: null,
+    functions: { name: ["a", "b", "c"], module: [0, 0, 0], file: [0, 0, 0], line: [0, 0, 0], calls: [1, 5, null], primitive: [1, 5, 0], self: [10, 20, 0], inclusive: [30, 20, 0], cpu: null, instructions: null, cycle: null },
     // Callers 0 (none), 1, 1, 2, as differences.
     arcs: { caller: [0, 1, 0, 1], callee: [0, 1, 2, 2], calls: [1, 5, 2, 3], self: [10, 20, 0, 0], inclusive: [30, 20, 0, 0] },
   };

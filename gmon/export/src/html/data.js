@@ -47,7 +47,7 @@ class Run {
       if (column) this.columns[key] = column;
     }
     this.addDerived(this.columns);
-    this.total = this.columns.self ? sum(this.columns.self) : 0;
+    this.total = raw.total;
     this.cycle = f.cycle;
     this.cycles = raw.cycles;
     this.arcs = {

@@ -16,6 +16,8 @@ pub(crate) struct Data<'r> {
     facts: Vec<Fact>,
     notes: Vec<String>,
     time: Times,
+    /// The time of which the times of functions are shares, in nanoseconds.
+    total: u64,
     modules: Vec<Module<'r>>,
     threads: Vec<Thread<'r>>,
     files: &'r [String],
@@ -149,6 +151,7 @@ impl<'r> Data<'r> {
             facts: facts::facts(run),
             notes,
             time: times(run),
+            total: run.total_ns(),
             modules: modules(run),
             threads: threads(run),
             files: &run.files,

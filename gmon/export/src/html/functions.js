@@ -163,7 +163,7 @@ class FunctionsView {
   update() {
     const { run } = this;
     this.columns = run.columnsOf(this.thread);
-    this.total = this.columns.self ? sum(this.columns.self) : 0;
+    this.total = this.thread === UNKNOWN ? run.total : sum(this.columns.self);
     this.instructions = this.columns.instructions ? sum(this.columns.instructions) : 0;
     this.ids = filtered(run, this.columns, this.query, this.module, this.keepIdle);
     if (this.sort === "name") sortByText(this.ids, (id) => run.lowerNames()[id], this.descending);

@@ -87,7 +87,7 @@ function mainMeasure(run) {
   const key = run.mainColumn();
   const { title, show, exact } = COLUMNS.find((column) => column.key === key);
   const column = run.columns[key];
-  const all = sum(column);
+  const all = key === "self" ? run.total : sum(column);
   const cells = (value) => [shareCell(value, all), el("span", { className: "number", textContent: show(value), title: exact(value) })];
   return { column, title, words: key === "self" ? "self time" : title.toLowerCase(), withCalls: key !== "calls", cells };
 }

@@ -32,9 +32,9 @@ pub(crate) enum Command {
     Instructions(InstructionsArgs),
     /// Print each basic block: count, addresses, function, line
     Blocks(BlocksArgs),
-    /// Print sums by function: instructions executed (ie), calls, instructions (i), never executed (ine)
+    /// Print sums by function: instructions that ran, calls, all instructions, those that never ran
     Functions(SumsArgs),
-    /// Print the same sums by file, and basic blocks executed (bbe), all (bb), never executed (bbne)
+    /// Print the same sums by file, and those of basic blocks
     Files(SumsArgs),
     /// Print how much of each file ran, in percent
     Coverage(CoverageArgs),

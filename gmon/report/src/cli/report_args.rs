@@ -127,7 +127,7 @@ pub(crate) struct SumsArgs {
     #[command(flatten)]
     pub(crate) common: ReportArgs,
     /// Order of the rows; numbers are sorted from the highest
-    #[arg(long, value_name = "COLUMN", default_value = "ie")]
+    #[arg(long, value_name = "COLUMN", default_value = "instructions-run")]
     pub(crate) sort: Column,
     #[command(flatten)]
     pub(crate) rows: RowsArgs,
@@ -135,18 +135,24 @@ pub(crate) struct SumsArgs {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Column {
-    /// Instructions executed
+    /// Executed instructions
+    #[value(name = "instructions-run", alias = "ie")]
     Ie,
     Calls,
     /// Instructions
+    #[value(name = "instructions", alias = "i")]
     I,
-    /// Instructions never executed
+    /// Instructions that were never executed
+    #[value(name = "instructions-never-run", alias = "ine")]
     Ine,
-    /// Basic blocks executed
+    /// Executed basic blocks
+    #[value(name = "blocks-run", alias = "bbe")]
     Bbe,
     /// Basic blocks
+    #[value(name = "blocks", alias = "bb")]
     Bb,
-    /// Basic blocks never executed
+    /// Basic blocks that were never executed
+    #[value(name = "blocks-never-run", alias = "bbne")]
     Bbne,
     Name,
     /// Functions only
