@@ -52,7 +52,7 @@ pub(crate) enum When {
 }
 
 /// The folders of source files that are not where they were compiled.
-#[derive(clap::Args)]
+#[derive(Default, clap::Args)]
 pub(crate) struct SourceArgs {
     /// Look for source files in this folder too, by the last components of their paths; may be repeated
     #[arg(short, long, value_name = "DIR")]
@@ -92,6 +92,15 @@ pub(crate) struct InstructionsArgs {
 pub(crate) enum Syntax {
     Att,
     Intel,
+}
+
+impl From<Syntax> for gmon_blocks::Syntax {
+    fn from(syntax: Syntax) -> gmon_blocks::Syntax {
+        match syntax {
+            Syntax::Att => gmon_blocks::Syntax::Att,
+            Syntax::Intel => gmon_blocks::Syntax::Intel,
+        }
+    }
 }
 
 #[derive(clap::Args)]
