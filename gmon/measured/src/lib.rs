@@ -30,6 +30,8 @@ mod model;
 mod paths;
 mod quantile;
 mod read;
+mod sum;
+mod summary;
 mod wire;
 mod write;
 
@@ -40,3 +42,5 @@ pub use crate::model::{
     REST_NAME, Thread,
 };
 pub use crate::read::ReadError;
+pub use crate::sum::Sum;
+pub use crate::summary::Summary;

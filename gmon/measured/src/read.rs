@@ -16,9 +16,9 @@ use crate::model::{
 use crate::wire;
 
 /// The bytes with which a gzip file begins.
-const MAGIC: [u8; 2] = [0x1f, 0x8b];
+pub(crate) const MAGIC: [u8; 2] = [0x1f, 0x8b];
 /// The largest decompressed size of a file, in bytes.
-const MAX_SIZE: u64 = 2 << 30;
+pub(crate) const MAX_SIZE: u64 = 2 << 30;
 /// The most memory that what was decoded may take, in bytes.
 const MAX_MEMORY: u64 = 4 << 30;
 /// The largest size of all texts of the model, in bytes. In the file, many of them may be one.
@@ -44,6 +44,8 @@ pub enum ReadError {
     Field { offset: u64, what: &'static str },
     #[error("damaged, before offset {offset} of the decompressed file: {source}")]
     Message { offset: u64, source: DecodeError },
+    #[error("no profile in pprof's format")]
+    NotPprof,
     #[error("no measured times in it, as `gprofinject --times` writes them: another program's pprof file?")]
     Foreign,
     #[error("version {0} of the measured times, expected {known}: a newer gprofinject's?", known = wire::VERSION)]
@@ -65,7 +67,7 @@ impl Measured {
         if !bytes.starts_with(&MAGIC) {
             return Err(ReadError::NotGzip(bytes.iter().copied().take(MAGIC.len()).collect()));
         }
-        let mut profile = decode(MultiGzDecoder::new(bytes), MAX_SIZE)?;
+        let mut profile = decode(MultiGzDecoder::new(bytes), MAX_SIZE, is_kept)?;
         let extension = profile.extension.take().ok_or(ReadError::Foreign)?;
         if extension.version != wire::VERSION {
             return Err(ReadError::Version(extension.version));
@@ -76,14 +78,19 @@ impl Measured {
     }
 }
 
-/// Decodes a profile without its samples.
-fn decode(gzip: impl Read, max_size: u64) -> Result<wire::Profile, ReadError> {
+/// Decodes those fields of a profile that are wanted, by their numbers.
+pub(crate) fn decode(
+    gzip: impl Read,
+    max_size: u64,
+    mut is_kept: impl FnMut(u64) -> bool,
+) -> Result<wire::Profile, ReadError> {
     let mut input = Input { reader: BufReader::with_capacity(1 << 16, gzip), offset: 0, max_size };
     let mut profile = wire::Profile::default();
     let mut memory = 0_u64;
     let mut field = Vec::new();
     while let Some(key) = input.varint_or_end()? {
         let (number, wire_type) = (key >> 3, key & 7);
+        let is_kept = is_kept(number);
         field.clear();
         push_varint(&mut field, key);
         match wire_type {
@@ -92,7 +99,7 @@ fn decode(gzip: impl Read, max_size: u64) -> Result<wire::Profile, ReadError> {
             5 => input.skip(4)?,
             2 => {
                 let len = input.varint()?;
-                if !is_kept(number) {
+                if !is_kept {
                     input.skip(len)?;
                     continue;
                 }
@@ -107,7 +114,7 @@ fn decode(gzip: impl Read, max_size: u64) -> Result<wire::Profile, ReadError> {
             _ => return Err(ReadError::Field { offset: input.offset, what: "an unknown wire type" }),
         }
         // The fields of a message may be decoded one after the other.
-        if matches!(wire_type, 0 | 2) && is_kept(number) {
+        if matches!(wire_type, 0 | 2) && is_kept {
             let merged = profile.merge(field.as_slice());
             merged.map_err(|source| ReadError::Message { offset: input.offset, source })?;
         }
@@ -115,7 +122,7 @@ fn decode(gzip: impl Read, max_size: u64) -> Result<wire::Profile, ReadError> {
     Ok(profile)
 }
 
-/// Whether a field of pprof's `Profile` is used.
+/// Whether a field of pprof's `Profile` is used for a [`Measured`].
 fn is_kept(number: u64) -> bool {
     number == u64::from(wire::EXTENSION) || matches!(number, 3..=6 | 9 | 10 | 12)
 }

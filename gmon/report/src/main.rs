@@ -7,12 +7,18 @@ mod cli {
     pub(crate) mod args;
     pub(crate) mod dump;
     pub(crate) mod files;
+    pub(crate) mod fold;
     pub(crate) mod form_args;
     pub(crate) mod json;
     pub(crate) mod load;
     pub(crate) mod measured;
     pub(crate) mod measured_args;
     pub(crate) mod merge;
+    #[cfg(feature = "push")]
+    pub(crate) mod push;
+    #[cfg(feature = "push")]
+    pub(crate) mod push_args;
+    pub(crate) mod rank;
     pub(crate) mod report_args;
     pub(crate) mod reports {
         pub(crate) mod arcs;
@@ -69,6 +75,8 @@ fn run(args: Args) -> Result<ExitCode> {
         Command::Dump(args) => dump::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Merge(args) => merge::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Check(args) => check(&args),
+        #[cfg(feature = "push")]
+        Command::Push(args) => cli::push::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Lines(args) => report(&args.common, |view, out| reports::lines::lines(view, &args, out)),
         Command::Instructions(args) => {
             report(&args.common, |view, out| reports::instructions::instructions(view, &args, out))

@@ -8,7 +8,7 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches, Parser};
 
-use crate::options::{ClockArg, CountArg, EngineArg, HooksArg, SamplerArg, Verb};
+use crate::options::{ClockArg, CountArg, EngineArg, HooksArg, RanksArg, SamplerArg, Verb};
 
 /// Profiles a program that was built without -pg: counts every call, samples the time, and leaves a
 /// gmon.out for gprof.
@@ -108,6 +108,11 @@ pub(crate) struct Args {
     /// Write a profile for each process, not one for each program
     #[arg(long)]
     pub(crate) per_process: bool,
+
+    /// In a parallel job (Open MPI, PMIx, MPICH, Slurm): add the process's rank to the names of files (auto), the rank and
+    /// the name of the host, or nothing
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = RanksArg::Auto)]
+    pub(crate) ranks: RanksArg,
 
     /// Make a new plan: neither use nor keep plans in $XDG_CACHE_HOME/gprofinject
     #[arg(long)]
@@ -221,7 +226,7 @@ impl Args {
     /// Returns an error message if options contradict each other. (clap's `requires` does not help here: it
     /// does not ask for `--pid` if there is a PROGRAM, with which `--pid` cannot be used.)
     fn contradiction(&self, typed: &dyn Fn(&str) -> bool) -> Option<String> {
-        const FOR_A_RUN: [&str; 21] = [
+        const FOR_A_RUN: [&str; 22] = [
             "hooks",
             "rate",
             "sampler",
@@ -239,6 +244,7 @@ impl Args {
             "clock",
             "no_follow",
             "per_process",
+            "ranks",
             "dump_signal",
             "reset_signal",
             "pause_signal",
@@ -280,6 +286,9 @@ impl Args {
             return Some(
                 "--no-follow has no effect with --pid: only the process itself is profiled".to_owned(),
             );
+        }
+        if typed("pid") && typed("ranks") {
+            return Some("--ranks has no effect with --pid: name the file with -o FILE".to_owned());
         }
         if typed("recover") {
             let useless = first(&["command", "output", "list"]).or_else(|| first(&FOR_A_RUN));

@@ -68,6 +68,7 @@ modules! {
     plugins
     profilers
     programs
+    ranks
     real
     recover
     relocation

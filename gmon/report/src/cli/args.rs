@@ -6,6 +6,8 @@ use clap::{Parser, Subcommand};
 
 use crate::cli::form_args::FormArgs;
 use crate::cli::measured_args::{ArcsArgs, PathsArgs, TimesArgs};
+#[cfg(feature = "push")]
+use crate::cli::push_args::PushArgs;
 use crate::cli::report_args::{BlocksArgs, CoverageArgs, InstructionsArgs, LinesArgs, SumsArgs};
 
 /// Shows, sums and checks gmon.out files, and reports the basic-block counts in them and measured times.
@@ -20,8 +22,11 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Print a file's histograms, arcs and basic-block counts
     Dump(DumpArgs),
-    /// Sum files into one, in 64 bits
+    /// Sum gmon.out files, or files of measured times, into one
     Merge(MergeArgs),
+    /// Send profiles to Grafana Pyroscope, or to another server with its interface
+    #[cfg(feature = "push")]
+    Push(PushArgs),
     /// Look for what gprof refuses or silently drops; the exit status is 1 if there is any
     Check(CheckArgs),
     /// Print the source with each line's count in the margin
@@ -69,6 +74,12 @@ pub(crate) struct MergeArgs {
     /// The profiled program: allows summing files whose basic-block counts begin at different addresses
     #[arg(long)]
     pub(crate) program: Option<PathBuf>,
+    /// Of measured times: keep all threads apart. Otherwise, those of the same name become one
+    #[arg(long)]
+    pub(crate) keep_threads: bool,
+    /// Number of threads that read and sum [default: the number of processors]; the result is always the same
+    #[arg(short = 'j', long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
     #[command(flatten)]
     pub(crate) form: FormArgs,
 }

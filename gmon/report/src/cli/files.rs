@@ -14,7 +14,8 @@ use rustix::fs::{OFlags, fcntl_setfl};
 const MAX_SIZE: u64 = 4 << 30;
 /// How long a pipe may have no writer, in seconds: the program that writes to it may start after this one.
 const WRITER_PATIENCE: i64 = 5;
-/// The bytes with which ELF files and files compressed with gzip begin.
+/// The bytes with which gmon.out files, ELF files and files compressed with gzip begin.
+const GMON: &[u8] = b"gmon";
 const ELF: &[u8] = b"\x7fELF";
 const GZIP: &[u8] = b"\x1f\x8b";
 
@@ -24,7 +25,19 @@ const GZIP: &[u8] = b"\x1f\x8b";
 /// The file cannot be read, or is too large.
 pub(crate) fn read_any(path: &Path) -> Result<Vec<u8>> {
     // A file that does not begin as a profile is not read to its end, because it might not have one.
-    read(path, b"gmon").with_context(|| path.display().to_string())
+    read(path, GMON).with_context(|| path.display().to_string())
+}
+
+/// Returns the bytes of a gmon.out file or of a file of measured times.
+///
+/// # Errors
+/// The file cannot be read, or is too large.
+pub(crate) fn read_profile(path: &Path) -> Result<Vec<u8>> {
+    // A pipe can be read only once, so the beginning decides what it is.
+    let (file, mut bytes) = begin(path, GZIP.len()).with_context(|| path.display().to_string())?;
+    let magic = if bytes == GZIP { GZIP } else { GMON };
+    finish(file, &mut bytes, magic).with_context(|| path.display().to_string())?;
+    Ok(bytes)
 }
 
 /// Returns an ELF file's bytes.
@@ -53,6 +66,11 @@ pub(crate) fn read_measured_or_elf(path: &Path) -> Result<Vec<u8>> {
     let magic = if bytes == GZIP { GZIP } else { ELF };
     finish(file, &mut bytes, magic).with_context(|| path.display().to_string())?;
     Ok(bytes)
+}
+
+/// Whether a file of these bytes is compressed with gzip, as files of measured times are.
+pub(crate) fn is_gzip(bytes: &[u8]) -> bool {
+    bytes.starts_with(GZIP)
 }
 
 /// Whether a file of these bytes is an ELF file.
