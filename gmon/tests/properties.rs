@@ -1,8 +1,8 @@
 //! Properties that every profile has.
 
 use gmon::{
-    Arc, Block, BlockForm, BuildId, BuildMismatch, Format, Histogram, HistogramBuilder, MergeError, Merger, Profile,
-    ReadOptions, SECONDS, merge,
+    Arc, Block, BlockForm, BuildId, BuildMismatch, Format, Histogram, HistogramBuilder, MergeError, Merger,
+    Profile, ReadOptions, SECONDS, merge,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;

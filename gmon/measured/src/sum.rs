@@ -204,7 +204,8 @@ mod tests {
             histogram: vec![seed, 1],
             ..FunctionTimes::default()
         };
-        let node = |parent, function, thread| Node { parent, function, thread, calls: seed, self_ns: 5, samples: 1 };
+        let node =
+            |parent, function, thread| Node { parent, function, thread, calls: seed, self_ns: 5, samples: 1 };
         Measured {
             program: name("prog", seed),
             start_unix_ns: 1000 + seed * 7 % 30,
@@ -250,18 +251,23 @@ mod tests {
     #[test]
     fn threads_of_one_name() {
         let all = sum([run(1), run(3)]);
-        let threads: Vec<_> = all.threads.iter().map(|t| (t.name.as_str(), t.pid, t.tid, t.life_ns)).collect();
+        let threads: Vec<_> =
+            all.threads.iter().map(|t| (t.name.as_str(), t.pid, t.tid, t.life_ns)).collect();
         assert_eq!(threads, [("main", 0, 0, 24), ("worker", 0, 0, 48)]);
         let one = sum([run(1)]);
         assert_eq!((one.threads[0].pid, one.threads[0].tid, one.threads[1].tid), (101, 7, 0));
-        let row = all.rows.iter().find(|row| row.function == 1 && row.thread == 1).expect("f2 in the workers");
+        let row =
+            all.rows.iter().find(|row| row.function == 1 && row.thread == 1).expect("f2 in the workers");
         assert_eq!((row.calls, row.self_ns, row.min_ns, row.max_ns), (8, 60 + 90 + 60 + 270, 20, 270));
         assert_eq!(row.histogram, [8, 4]);
         let calls: u64 = all.arcs.iter().filter(|arc| arc.callee == 1).map(|arc| arc.calls).sum();
         assert_eq!((calls, all.arcs.len()), (2 + 1 + 2 + 3, 2));
         // Each run has two trees of workers, which are one here; its own function has a node of its own.
         assert_eq!(all.nodes.len(), 5);
-        assert_eq!(all.nodes[1], Node { parent: Some(0), function: 1, thread: 1, calls: 8, self_ns: 20, samples: 4 });
+        assert_eq!(
+            all.nodes[1],
+            Node { parent: Some(0), function: 1, thread: 1, calls: 8, self_ns: 20, samples: 4 }
+        );
         assert_eq!((all.nodes_lost, all.clock.error_ns, all.sample_period_ns), (2, 3.0, 4));
         assert_eq!(all.program, "prog1");
     }

@@ -93,7 +93,10 @@ mod tests {
         assert_eq!((summary.program.as_str(), summary.is_measured), ("", false));
         assert!(matches!(Summary::read(cpu), Err(ReadError::NotGzip(_))));
         assert!(matches!(Summary::read(&gzip(b"")), Err(ReadError::NotPprof)));
-        assert!(matches!(Summary::read(&gzip(&cpu[..9])), Err(ReadError::Field { .. } | ReadError::NotPprof)));
+        assert!(matches!(
+            Summary::read(&gzip(&cpu[..9])),
+            Err(ReadError::Field { .. } | ReadError::NotPprof)
+        ));
         assert!(Summary::read(&gzip(b"no protocol buffers at all")).is_err());
         assert!(Summary::read(&gzip(cpu)[..20]).is_err());
     }

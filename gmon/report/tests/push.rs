@@ -188,7 +188,14 @@ fn find(bytes: &[u8], wanted: &[u8]) -> usize {
 fn push(folder: &Folder, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gmon"));
     command.arg("push").args(args).current_dir(&folder.0);
-    let names = ["GMON_PUSH_USER", "GMON_PUSH_PASSWORD", "GMON_PUSH_TOKEN", "SSL_CERT_FILE", "http_proxy", "HTTP_PROXY"];
+    let names = [
+        "GMON_PUSH_USER",
+        "GMON_PUSH_PASSWORD",
+        "GMON_PUSH_TOKEN",
+        "SSL_CERT_FILE",
+        "http_proxy",
+        "HTTP_PROXY",
+    ];
     for name in names {
         command.env_remove(name);
     }
@@ -249,7 +256,18 @@ fn a_profile_arrives() {
     // Several files, with the rank of each and with labels; of two with the same key, the last one counts.
     folder.write("gmon.rank7.pb.gz", &example(true).write());
     let url = format!("{}/", server.url);
-    let args = ["--name", "my.app", "-l", "env=a b", "--label", "region=\u{fc}", "--label", "env=x", "--tenant", "t1"];
+    let args = [
+        "--name",
+        "my.app",
+        "-l",
+        "env=a b",
+        "--label",
+        "region=\u{fc}",
+        "--label",
+        "env=x",
+        "--tenant",
+        "t1",
+    ];
     let output = push(&folder, &[&args[..], &[&url, "gmon.pb.gz", "gmon.rank7.pb.gz"]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let requests = server.requests();
@@ -263,7 +281,10 @@ fn a_profile_arrives() {
     }
     let file = folder.write("sent.pb.gz", &sent);
     let mut pprof = Command::new("go");
-    pprof.args(["tool", "pprof", "-symbolize=none", "-sample_index=calls", "-top"]).arg(file).env("HOME", &folder.0);
+    pprof
+        .args(["tool", "pprof", "-symbolize=none", "-sample_index=calls", "-top"])
+        .arg(file)
+        .env("HOME", &folder.0);
     let top = text(&pprof.output().expect("go runs").stdout);
     assert!(top.contains("Type: calls") && top.contains("  parse(int)"), "{top}");
 }
@@ -303,7 +324,11 @@ fn faults_that_stay() {
         let server = Server::new(&[answer, Answer::Status(200, "")]);
         let output = push(&folder, &[&server.url]);
         let said = text(&output.stderr);
-        assert_eq!((output.status.code(), server.requests().len(), said.lines().count()), (Some(2), 1, 1), "{said}");
+        assert_eq!(
+            (output.status.code(), server.requests().len(), said.lines().count()),
+            (Some(2), 1, 1),
+            "{said}"
+        );
         assert!(said.contains(message), "{said}");
     }
     // Of several files, none is sent after one that was refused.
@@ -322,7 +347,10 @@ fn a_server_that_does_not_answer() {
     let output = push(&folder, &["--timeout", "0.3", "--retries", "1", &server.url]);
     let said = text(&output.stderr);
     assert_eq!((output.status.code(), server.requests().len()), (Some(2), 2), "{said}");
-    assert!(said.contains("given up after 2 attempts") && said.contains("no answer in time (--timeout)"), "{said}");
+    assert!(
+        said.contains("given up after 2 attempts") && said.contains("no answer in time (--timeout)"),
+        "{said}"
+    );
     assert!(begin.elapsed() < Duration::from_secs(20), "two attempts of 0.3 s");
 
     // One that is slow, but fast enough; and one that is too slow, though there is always something to read.
@@ -348,7 +376,12 @@ fn secrets() {
     let server = Server::new(&[Answer::Status(200, ""); 4]);
     let sent = |args: &[&str], variables: &[(&str, &str)]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gmon"));
-        command.arg("push").args(args).arg(&server.url).current_dir(&folder.0).envs(variables.iter().copied());
+        command
+            .arg("push")
+            .args(args)
+            .arg(&server.url)
+            .current_dir(&folder.0)
+            .envs(variables.iter().copied());
         let output = command.output().expect("gmon runs");
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         server.requests().pop().expect("a request").headers["authorization"].clone()
@@ -414,7 +447,12 @@ fn over_tls() {
     }
     let mut openssl = Command::new("openssl");
     openssl.args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]);
-    openssl.args(["-addext", "subjectAltName=DNS:localhost", "-addext", "basicConstraints=critical,CA:FALSE"]);
+    openssl.args([
+        "-addext",
+        "subjectAltName=DNS:localhost",
+        "-addext",
+        "basicConstraints=critical,CA:FALSE",
+    ]);
     openssl.args(["-keyout", "key.pem", "-out", "cert.pem"]);
     support::run(openssl.current_dir(&folder.0));
     let script = "\

@@ -104,7 +104,9 @@ mod tests {
     #[test]
     fn only_digits_are_a_rank() {
         let of = |value: &str| suffix(RanksArg::Auto, &[("PMIX_RANK", value), ("PMI_RANK", "7")], "");
-        for value in ["", " 1", "+1", "-1", "1/../../x", "0x10", "4294967296", "99999999999999999999999", "\u{0663}"] {
+        for value in
+            ["", " 1", "+1", "-1", "1/../../x", "0x10", "4294967296", "99999999999999999999999", "\u{0663}"]
+        {
             assert_eq!(of(value), ".rank7", "{value}");
         }
         assert_eq!(of("007"), ".rank7");
@@ -113,7 +115,9 @@ mod tests {
 
     #[test]
     fn a_host_is_one_component() {
-        for (host, expected) in [("", "localhost"), ("..", "localhost"), ("../../etc", "_.._etc"), ("a b\n", "a_b_")] {
+        for (host, expected) in
+            [("", "localhost"), ("..", "localhost"), ("../../etc", "_.._etc"), ("a b\n", "a_b_")]
+        {
             assert_eq!(host_name(host), expected);
         }
         assert_eq!(host_name(&"x".repeat(500)).len(), 64);

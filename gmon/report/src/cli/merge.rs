@@ -77,7 +77,10 @@ impl Sum for Merge<'_> {
         let is_measured = files::is_gzip(&bytes);
         match &mut self.kind {
             Kind::Times(_) if !is_measured => {
-                bail!("{}: no file of measured times, as the files before it are; sum each kind by itself", name())
+                bail!(
+                    "{}: no file of measured times, as the files before it are; sum each kind by itself",
+                    name()
+                )
             }
             Kind::Counts(_) if is_measured => {
                 bail!("{}: a file of measured times among gmon.out files; sum each kind by itself", name())

@@ -50,8 +50,11 @@ fn label(text: &str) -> Result<(String, String), String> {
     if key.starts_with("__") {
         return Err("keys that begin with __ are the server's own".to_owned());
     }
-    if value.trim().is_empty() || value.contains([',', '{', '}', '=']) || value.chars().any(char::is_control) {
-        return Err("a value has at least one character, and none of , { } = and control characters".to_owned());
+    if value.trim().is_empty() || value.contains([',', '{', '}', '=']) || value.chars().any(char::is_control)
+    {
+        return Err(
+            "a value has at least one character, and none of , { } = and control characters".to_owned()
+        );
     }
     Ok((key.to_owned(), value.trim().to_owned()))
 }
@@ -70,7 +73,9 @@ mod tests {
         let ok = |text: &str| label(text).map(|(key, value)| format!("{key}: {value}"));
         assert_eq!(ok("region= us-west-1 ").as_deref(), Ok("region: us-west-1"));
         assert_eq!(ok("_a9=\u{fc} b/c").as_deref(), Ok("_a9: \u{fc} b/c"));
-        for text in ["region", "=x", "9a=x", "a-b=x", "__name__=x", "a=", "a= ", "a=b,c=d", "a={}", "a=b\n", "a=b=c"] {
+        for text in
+            ["region", "=x", "9a=x", "a-b=x", "__name__=x", "a=", "a= ", "a=b,c=d", "a={}", "a=b\n", "a=b=c"]
+        {
             assert!(label(text).is_err(), "{text}");
         }
     }

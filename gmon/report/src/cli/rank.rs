@@ -7,7 +7,9 @@ use std::path::Path;
 pub(crate) fn of_file(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_str()?;
     let ranks = name.split('.').filter_map(|part| part.strip_prefix("rank"));
-    ranks.filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit())).find_map(|digits| digits.parse().ok())
+    ranks
+        .filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
+        .find_map(|digits| digits.parse().ok())
 }
 
 #[cfg(test)]

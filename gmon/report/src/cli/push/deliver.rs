@@ -156,7 +156,8 @@ impl Server {
 /// Returns the URL to which profiles are sent.
 fn endpoint(url: &str) -> Result<String> {
     let shown = plain(url);
-    let parsed: Uri = url.parse().map_err(|_| anyhow!("{shown}: not a URL, such as http://localhost:4040"))?;
+    let parsed: Uri =
+        url.parse().map_err(|_| anyhow!("{shown}: not a URL, such as http://localhost:4040"))?;
     let (Some(scheme), Some(authority)) = (parsed.scheme_str(), parsed.authority()) else {
         bail!("{shown}: not a URL, such as http://localhost:4040");
     };
@@ -219,9 +220,16 @@ mod tests {
         ] {
             assert_eq!(endpoint(url).expect("a URL"), expected);
         }
-        for url in
-            ["", "localhost:4040", "/ingest", "ftp://h", "http://", "http://u:p@h", "http://h/?a=b", "http://h\n/"]
-        {
+        for url in [
+            "",
+            "localhost:4040",
+            "/ingest",
+            "ftp://h",
+            "http://",
+            "http://u:p@h",
+            "http://h/?a=b",
+            "http://h\n/",
+        ] {
             assert!(endpoint(url).is_err(), "{url}");
         }
         let error = endpoint("http://u:secret@h").expect_err("a password").to_string();
