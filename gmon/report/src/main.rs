@@ -6,6 +6,7 @@
 mod cli {
     pub(crate) mod args;
     pub(crate) mod dump;
+    pub(crate) mod examples;
     pub(crate) mod files;
     pub(crate) mod fold;
     pub(crate) mod form_args;
@@ -42,7 +43,7 @@ use std::io::{self, BufWriter, StdoutLock, Write};
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use gmon::Severity;
 
 use crate::cli::args::{Args, CheckArgs, Command};
@@ -71,7 +72,11 @@ fn main() -> ExitCode {
 }
 
 fn run(args: Args) -> Result<ExitCode> {
-    match args.command {
+    if let Some(kind) = args.generate {
+        kind.write(Args::command(), &mut io::stdout().lock())?;
+    }
+    let Some(command) = args.command else { return Ok(ExitCode::SUCCESS) };
+    match command {
         Command::Dump(args) => dump::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Merge(args) => merge::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Check(args) => check(&args),

@@ -193,7 +193,8 @@ fn push(folder: &Folder, args: &[&str]) -> Output {
         "GMON_PUSH_PASSWORD",
         "GMON_PUSH_TOKEN",
         "SSL_CERT_FILE",
-        "http_proxy",
+        "ALL_PROXY",
+        "HTTPS_PROXY",
         "HTTP_PROXY",
     ];
     for name in names {

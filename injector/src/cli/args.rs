@@ -6,9 +6,27 @@ use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{CommandFactory, FromArgMatches, Parser};
+use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, ValueHint};
+use gprofinject_usage::Kind;
 
 use crate::options::{ClockArg, CountArg, EngineArg, HooksArg, RanksArg, SamplerArg, Verb};
+
+const EXAMPLES: &str = "\
+Examples:
+  gprofinject ./prog && gprof ./prog gmon.out      # calls and samples
+  gprofinject --times ./prog && gmon times         # how long calls take
+  gprofinject --paths ./prog && gmon paths         # by call path
+  gprofinject --count lines ./prog && gmon lines ./prog
+  gprofinject -I 'parse_*' -X '*::~*' --libs none ./prog
+  gprofinject --list ./prog                        # what would be hooked, and how
+  gprofinject --pid 4711 --duration 10             # a process that already runs
+  gprofinject --pid 4711 --dump -o now.out         # the profile up to now
+  mpirun -np 4 gprofinject ./prog                  # gmon.out.rank0 to gmon.out.rank3
+  gprofinject --generate complete-bash > ~/.local/share/bash-completion/completions/gprofinject
+";
+
+const EXIT_STATUS: &str = "Exit status: the program's; 125 if gprofinject itself fails, 126 if PROGRAM cannot be \
+                           executed, 127 if it is not found.";
 
 /// Profiles a program that was built without -pg: counts every call, samples the time, and leaves a
 /// gmon.out for gprof.
@@ -20,8 +38,9 @@ use crate::options::{ClockArg, CountArg, EngineArg, HooksArg, RanksArg, SamplerA
                       gprofinject [OPTIONS] --pid PID [--duration SECONDS]\n       \
                       gprofinject --pid PID --dump [-o FILE] | --reset | --pause | --resume\n       \
                       gprofinject --recover FOLDER",
-    after_help = "Exit status: the program's; 125 if gprofinject itself fails, 126 if PROGRAM cannot be \
-                  executed, 127 if it is not found."
+    args_override_self = true,
+    after_help = EXIT_STATUS,
+    after_long_help = format!("{EXAMPLES}\n{EXIT_STATUS}\n\nSee also: gmon(1), gprof(1)")
 )]
 pub(crate) struct Args {
     /// Profile to write [default: gmon.out in the current folder, or $GMON_OUT_PREFIX.PID]
@@ -171,12 +190,17 @@ pub(crate) struct Args {
     #[arg(short, long, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
 
-    /// Print more about what gprofinject does and why
-    #[arg(short, long)]
-    pub(crate) verbose: bool,
+    /// Print more about what gprofinject does and why; twice: also the tactics of hooks, and each function without one
+    #[arg(short, long, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+
+    /// Print a man page or completions for a shell, and run nothing
+    #[arg(long, value_name = "KIND", value_enum, exclusive = true)]
+    pub(crate) generate: Option<Kind>,
 
     /// The program and its arguments, which are passed on unchanged
-    #[arg(value_names = ["PROGRAM", "ARGS"], required_unless_present_any = ["recover", "pid"], num_args = 1.., trailing_var_arg = true)]
+    #[arg(value_names = ["PROGRAM", "ARGS"], required_unless_present_any = ["recover", "pid", "generate"],
+          num_args = 1.., trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
 }
 
@@ -397,6 +421,8 @@ mod tests {
             (&["--recover", "f", "p"], "a PROGRAM has no effect"),
             (&["--recover", "f", "--hooks", "both"], "--hooks has no effect"),
             (&["--list", "--stats", "f", "p"], "--stats has no effect"),
+            (&["--generate", "man", "p"], "--generate"),
+            (&["--generate", "man", "--list"], "--generate"),
             (&["--list", "--dump-signal", "USR1", "p"], "--dump-signal has no effect"),
         ] {
             let error = Args::typed([&["gprofinject"], words].concat()).expect_err("a contradiction");
@@ -410,9 +436,20 @@ mod tests {
             &["--recover", "f", "-v"],
             &["--list", "-o", "f", "p", "--dump"],
             &["p", "--duration", "1"],
+            // The last one of several counts, and flags may be repeated.
+            &["--rate", "7", "-o", "a", "--rate", "8", "-o", "b", "--times", "--times", "-q", "-q", "p"],
+            &["-v", "-vv", "--hooks", "none", "--hooks", "both", "p"],
+            &["--generate", "man"],
         ] {
             Args::typed([&["gprofinject"], words].concat()).expect("no contradiction");
         }
+    }
+
+    #[test]
+    fn the_last_of_several_counts() {
+        let words = ["gprofinject", "--rate", "7", "-I", "a", "-v", "--rate", "8", "-I", "b", "-v", "p"];
+        let args = Args::typed(words).expect("repeated options");
+        assert_eq!((args.rate, args.include.join(" "), args.verbose), (8, "a b".to_owned(), 2));
     }
 
     #[test]

@@ -54,8 +54,9 @@ pub(crate) fn settings(args: Args) -> Result<Settings> {
     }
     let level = match (args.quiet, args.verbose) {
         (true, _) => Level::Quiet,
-        (_, true) => Level::Verbose,
-        _ => Level::Normal,
+        (_, 0) => Level::Normal,
+        (_, 1) => Level::Verbose,
+        _ => Level::Exhaustive,
     };
     let measure = measure(&args)?;
     // Whoever attaches to a process names the files of that one profile.

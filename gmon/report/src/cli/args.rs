@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
+use gprofinject_usage::Kind;
 
+use crate::cli::examples;
 use crate::cli::form_args::FormArgs;
 use crate::cli::measured_args::{ArcsArgs, PathsArgs, TimesArgs};
 #[cfg(feature = "push")]
@@ -12,42 +14,66 @@ use crate::cli::report_args::{BlocksArgs, CoverageArgs, InstructionsArgs, LinesA
 
 /// Shows, sums and checks gmon.out files, and reports the basic-block counts in them and measured times.
 #[derive(Parser)]
-#[command(name = "gmon", version)]
+#[command(
+    name = "gmon",
+    version,
+    args_override_self = true,
+    arg_required_else_help = true,
+    args_conflicts_with_subcommands = true,
+    after_long_help = examples::GMON
+)]
 pub(crate) struct Args {
+    /// Print a man page or completions for a shell
+    #[arg(long, value_name = "KIND", value_enum)]
+    pub(crate) generate: Option<Kind>,
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: Option<Command>,
 }
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Print a file's histograms, arcs and basic-block counts
+    #[command(after_long_help = examples::DUMP)]
     Dump(DumpArgs),
     /// Sum gmon.out files, or files of measured times, into one
+    #[command(after_long_help = examples::MERGE)]
     Merge(MergeArgs),
     /// Send profiles to Grafana Pyroscope, or to another server with its interface
     #[cfg(feature = "push")]
+    #[command(after_long_help = examples::PUSH)]
     Push(PushArgs),
     /// Look for what gprof refuses or silently drops; the exit status is 1 if there is any
+    #[command(after_long_help = examples::CHECK)]
     Check(CheckArgs),
     /// Print the source with each line's count in the margin
+    #[command(after_long_help = examples::LINES)]
     Lines(LinesArgs),
     /// Print the disassembly with each instruction's count
+    #[command(after_long_help = examples::INSTRUCTIONS)]
     Instructions(InstructionsArgs),
     /// Print each basic block: count, addresses, function, line
+    #[command(after_long_help = examples::BLOCKS)]
     Blocks(BlocksArgs),
     /// Print sums by function: instructions executed (ie), calls, instructions (i), never executed (ine)
+    #[command(after_long_help = examples::FUNCTIONS)]
     Functions(SumsArgs),
     /// Print the same sums by file, and basic blocks executed (bbe), all (bb), never executed (bbne)
+    #[command(after_long_help = examples::FILES)]
     Files(SumsArgs),
     /// Print how much of each file ran, in percent
+    #[command(after_long_help = examples::COVERAGE)]
     Coverage(CoverageArgs),
     /// Print the measured times of each function: calls, self, inclusive, mean, shortest, longest, quantiles
+    #[command(after_long_help = examples::TIMES)]
     Times(TimesArgs),
     /// Print who called a function, with the measured times of each arc
+    #[command(after_long_help = examples::CALLERS)]
     Callers(ArcsArgs),
     /// Print whom a function called, with the measured times of each arc
+    #[command(after_long_help = examples::CALLEES)]
     Callees(ArcsArgs),
     /// Print the measured times of each call path, as a tree
+    #[command(after_long_help = examples::PATHS)]
     Paths(PathsArgs),
 }
 

@@ -1,6 +1,7 @@
 //! `gmon merge`: sums gmon.out files, or files of measured times, on all processors.
 
 mod counts;
+mod program;
 mod times;
 
 use std::path::Path;
@@ -11,14 +12,9 @@ use gprofinject_image::instructions::Code;
 use crate::cli::args::MergeArgs;
 use crate::cli::fold::{self, Sum};
 use crate::cli::merge::counts::Counts;
+use crate::cli::merge::program::Program;
 use crate::cli::merge::times::Times;
 use crate::cli::{files, measured};
-
-/// The profiled program, if it was named.
-struct Program<'a> {
-    path: &'a Path,
-    code: Code,
-}
 
 /// Sums the files and writes the sum.
 ///

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use gmon::{Block, Merger, Profile};
 
 use crate::cli::load;
-use crate::cli::merge::Program;
+use crate::cli::merge::program::Program;
 
 /// The sum of gmon.out files up to now.
 #[derive(Default)]
