@@ -27,12 +27,12 @@
 mod check;
 mod merge;
 mod model;
-mod paths;
+pub mod paths;
 mod quantile;
 mod read;
 mod sum;
 mod summary;
-mod wire;
+pub mod wire;
 mod write;
 
 pub use crate::check::Invalid;

@@ -8,11 +8,9 @@ use flate2::write::GzEncoder;
 use prost::Message;
 
 use crate::model::{ClockSource, Measured, Node, REST, REST_NAME};
-use crate::paths::{Frame, Paths};
+use crate::paths::{Frame, LEFT_OUT_NAME, Paths};
 use crate::wire;
 
-/// The name of the frame that stands for those of a path for which there is no room.
-const LEFT_OUT_NAME: &str = "[frames left out]";
 /// The key of the label that names a sample's thread.
 const THREAD_LABEL: &str = "thread";
 /// The size from which encoded samples are passed on to be compressed.
@@ -168,7 +166,7 @@ impl Measured {
             }
             return;
         }
-        let paths = Paths::new(&self.nodes);
+        let paths = Paths::new(self.nodes.iter().map(|node| node.parent));
         let mut path = Vec::new();
         for (index, node) in self.nodes.iter().enumerate() {
             let values = [node.calls, node.self_ns, node.samples];

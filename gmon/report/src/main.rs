@@ -7,6 +7,7 @@ mod cli {
     pub(crate) mod args;
     pub(crate) mod dump;
     pub(crate) mod examples;
+    pub(crate) mod export;
     pub(crate) mod files;
     pub(crate) mod fold;
     pub(crate) mod form_args;
@@ -20,17 +21,26 @@ mod cli {
     #[cfg(feature = "push")]
     pub(crate) mod push_args;
     pub(crate) mod rank;
+    pub(crate) mod ranks;
+    pub(crate) mod ranks_args;
     pub(crate) mod report_args;
     pub(crate) mod reports {
         pub(crate) mod arcs;
         pub(crate) mod blocks;
         pub(crate) mod coverage;
+        pub(crate) mod flat;
+        pub(crate) mod graph;
         pub(crate) mod instructions;
         pub(crate) mod lines;
         pub(crate) mod paths;
+        pub(crate) mod ranks;
         pub(crate) mod sums;
         pub(crate) mod times;
     }
+    pub(crate) mod run;
+    pub(crate) mod run_args;
+    pub(crate) mod run_view;
+    pub(crate) mod similar;
     pub(crate) mod sources;
     pub(crate) mod table;
     pub(crate) mod text;
@@ -45,13 +55,18 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{CommandFactory, Parser};
 use gmon::Severity;
+use gmon_export::load::Detail;
 
 use crate::cli::args::{Args, CheckArgs, Command};
 use crate::cli::measured::Measurement;
 use crate::cli::measured_args::MeasuredArgs;
+use crate::cli::ranks::Ranks;
+use crate::cli::ranks_args::RanksArgs;
 use crate::cli::report_args::ReportArgs;
+use crate::cli::run_args::TableArgs;
+use crate::cli::run_view::RunView;
 use crate::cli::view::View;
-use crate::cli::{dump, files, load, merge, reports};
+use crate::cli::{dump, export, files, load, merge, reports, run};
 
 /// `gmon check` found an error.
 const EXIT_FOUND: u8 = 1;
@@ -80,6 +95,7 @@ fn run(args: Args) -> Result<ExitCode> {
         Command::Dump(args) => dump::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Merge(args) => merge::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Check(args) => check(&args),
+        Command::Ranks(args) => ranks(&args),
         #[cfg(feature = "push")]
         Command::Push(args) => cli::push::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Lines(args) => report(&args.common, |view, out| reports::lines::lines(view, &args, out)),
@@ -101,6 +117,9 @@ fn run(args: Args) -> Result<ExitCode> {
         Command::Callees(args) => {
             measured(&args.common, |times, out| reports::arcs::callees(times, &args, out))
         }
+        Command::Export(args) => export::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Flat(args) => run_table(&args.common, |view, out| reports::flat::flat(view, &args, out)),
+        Command::Graph(args) => run_table(&args.common, |view, out| reports::graph::graph(view, &args, out)),
         Command::Paths(args) => measured(&args.common, |times, out| reports::paths::paths(times, &args, out)),
     }
 }
@@ -124,6 +143,23 @@ fn measured(
     let measurement = Measurement::load(args)?;
     let mut out = BufWriter::new(io::stdout().lock());
     write(&measurement, &mut out)?;
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run_table(args: &TableArgs, write: impl FnOnce(&RunView, &mut Out) -> Result<()>) -> Result<ExitCode> {
+    let run = run::load(&args.files, Detail::Functions)?;
+    let view = RunView::new(args, &run)?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    write(&view, &mut out)?;
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn ranks(args: &RanksArgs) -> Result<ExitCode> {
+    let ranks = Ranks::load(args)?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    reports::ranks::ranks(&ranks, args, &mut out)?;
     out.flush()?;
     Ok(ExitCode::SUCCESS)
 }

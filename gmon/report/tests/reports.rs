@@ -205,7 +205,7 @@ fn several_files_add_up() {
         .expect("lines");
     let mut second = other.profile(is_own);
     // This run was made with line information,
-    second.blocks = gmon_report::at_lines(&second.blocks, &other.code, &lines);
+    second.blocks = gmon_blocks::at_lines(&second.blocks, &other.code, &lines);
     // and this one crashed at the second instruction of main's last call.
     let mut third = other.profile(|name| name == "main" || name == "never");
     let place = third.blocks.iter().position(|block| {

@@ -206,7 +206,8 @@ fn source_of(lines: &Lines, place: Place) -> Option<(String, u32)> {
     Some((lines.files().get(location.file)?.clone(), location.line))
 }
 
-fn module_of(profile: &Profile, module: &model::Module) -> Module {
+/// Returns what the file of measured times has of a module.
+pub(crate) fn module_of(profile: &Profile, module: &model::Module) -> Module {
     let subject = module.program.subject;
     let build_id = module.program.image().and_then(|image| image.facts.build_id.clone()).unwrap_or_default();
     let path = module.library.map(|library| library.binary.display().to_string());

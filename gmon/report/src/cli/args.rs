@@ -10,7 +10,9 @@ use crate::cli::form_args::FormArgs;
 use crate::cli::measured_args::{ArcsArgs, PathsArgs, TimesArgs};
 #[cfg(feature = "push")]
 use crate::cli::push_args::PushArgs;
+use crate::cli::ranks_args::RanksArgs;
 use crate::cli::report_args::{BlocksArgs, CoverageArgs, InstructionsArgs, LinesArgs, SumsArgs};
+use crate::cli::run_args::{ExportArgs, FlatArgs, GraphArgs};
 
 /// Shows, sums and checks gmon.out files, and reports the basic-block counts in them and measured times.
 #[derive(Parser)]
@@ -38,6 +40,9 @@ pub(crate) enum Command {
     /// Sum gmon.out files, or files of measured times, into one
     #[command(after_long_help = examples::MERGE)]
     Merge(MergeArgs),
+    /// Print by function how unevenly the processes of a parallel job have worked: least, mean and most calls or self time
+    #[command(after_long_help = examples::RANKS)]
+    Ranks(RanksArgs),
     /// Send profiles to Grafana Pyroscope, or to another server with its interface
     #[cfg(feature = "push")]
     #[command(after_long_help = examples::PUSH)]
@@ -63,6 +68,15 @@ pub(crate) enum Command {
     /// Print how much of each file ran, in percent
     #[command(after_long_help = examples::COVERAGE)]
     Coverage(CoverageArgs),
+    /// Print a table of the functions: self and inclusive time, calls, time per call, as gprof's flat profile
+    #[command(after_long_help = examples::FLAT)]
+    Flat(FlatArgs),
+    /// Print each function between those that call it and those that it calls, as gprof's call graph
+    #[command(after_long_help = examples::GRAPH)]
+    Graph(GraphArgs),
+    /// Write a run in the format of another tool: KCachegrind, pprof, flame graphs, speedscope, the Firefox Profiler, Graphviz
+    #[command(after_long_help = examples::EXPORT)]
+    Export(ExportArgs),
     /// Print the measured times of each function: calls, self, inclusive, mean, shortest, longest, quantiles
     #[command(after_long_help = examples::TIMES)]
     Times(TimesArgs),

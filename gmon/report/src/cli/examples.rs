@@ -24,6 +24,29 @@ Examples:
   gmon merge -o all.pb.gz gmon.rank*.pb.gz && gmon times all.pb.gz
   gmon merge --program prog -o all.out a.out b.out   # with counts of basic blocks";
 
+pub(crate) const RANKS: &str = "\
+Examples:
+  gmon ranks prog gmon.out.rank*              # by samples
+  gmon ranks --by calls -n 20 prog gmon.out.rank*
+  gmon ranks --sort imbalance gmon.rank*.pb.gz";
+
+pub(crate) const FLAT: &str = "\
+Examples:
+  gmon flat prog gmon.out
+  gmon flat -n 20 gmon.whole                  # the whole process
+  gmon flat gmon.pb.gz";
+
+pub(crate) const GRAPH: &str = "\
+Examples:
+  gmon graph prog gmon.out
+  gmon graph -f parse gmon.whole";
+
+pub(crate) const EXPORT: &str = "\
+Examples:
+  gmon export --to callgrind -o callgrind.out.1 prog gmon.out && kcachegrind callgrind.out.1
+  gmon export --to speedscope -o run.json gmon.pb.gz
+  gmon export --to dot prog gmon.out | dot -Tsvg > graph.svg";
+
 pub(crate) const PUSH: &str = "\
 Examples:
   gmon push http://localhost:4040

@@ -28,18 +28,6 @@ pub(crate) fn read_any(path: &Path) -> Result<Vec<u8>> {
     read(path, GMON).with_context(|| path.display().to_string())
 }
 
-/// Returns the bytes of a gmon.out file or of a file of measured times.
-///
-/// # Errors
-/// The file cannot be read, or is too large.
-pub(crate) fn read_profile(path: &Path) -> Result<Vec<u8>> {
-    // A pipe can be read only once, so the beginning decides what it is.
-    let (file, mut bytes) = begin(path, GZIP.len()).with_context(|| path.display().to_string())?;
-    let magic = if bytes == GZIP { GZIP } else { GMON };
-    finish(file, &mut bytes, magic).with_context(|| path.display().to_string())?;
-    Ok(bytes)
-}
-
 /// Returns an ELF file's bytes.
 ///
 /// # Errors
@@ -68,9 +56,27 @@ pub(crate) fn read_measured_or_elf(path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Whether a file of these bytes is compressed with gzip, as files of measured times are.
+/// Returns the bytes of a file of any kind that a run leaves: a program or symbols, a profile, or measured times. Of another
+/// file, only the first bytes are returned.
+///
+/// # Errors
+/// The file cannot be read, or is too large.
+pub(crate) fn read_any_kind(path: &Path) -> Result<Vec<u8>> {
+    // A pipe can be read only once, so the beginning decides what it is.
+    let (file, mut bytes) = begin(path, ELF.len()).with_context(|| path.display().to_string())?;
+    let magic = if bytes.starts_with(GZIP) || bytes == GMON { bytes.clone() } else { ELF.to_vec() };
+    finish(file, &mut bytes, &magic).with_context(|| path.display().to_string())?;
+    Ok(bytes)
+}
+
+/// Whether a file of these bytes is compressed with gzip.
 pub(crate) fn is_gzip(bytes: &[u8]) -> bool {
     bytes.starts_with(GZIP)
+}
+
+/// Whether a file of these bytes is a gmon.out.
+pub(crate) fn is_gmon(bytes: &[u8]) -> bool {
+    bytes.starts_with(GMON)
 }
 
 /// Whether a file of these bytes is an ELF file.

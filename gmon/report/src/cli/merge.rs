@@ -68,7 +68,7 @@ impl<'a> Merge<'a> {
 
 impl Sum for Merge<'_> {
     fn add(&mut self, _: usize, file: &Path) -> Result<()> {
-        let bytes = files::read_profile(file)?;
+        let bytes = files::read_any_kind(file)?;
         let name = || file.display().to_string();
         let is_measured = files::is_gzip(&bytes);
         match &mut self.kind {

@@ -35,10 +35,11 @@ pub(crate) fn run(args: &PushArgs) -> Result<()> {
 
 /// Reads a file, and says what is to be sent of it.
 fn upload(args: &PushArgs, file: &Path) -> Result<Upload> {
-    let bytes = files::read_profile(file)?;
+    let bytes = files::read_any_kind(file)?;
     let summary = Summary::read(&bytes).map_err(|error| match error {
         ReadError::NotGzip(_) if bytes.starts_with(b"gmon") => anyhow!(
-            "a gmon.out file, and the server takes profiles in pprof's format; `gprofinject --times` writes gmon.pb.gz"
+            "a gmon.out file, and the server takes profiles in pprof's format: `gprofinject --times` writes gmon.pb.gz, \
+             and `gmon export --to pprof` makes one of the program and its gmon.out"
         ),
         ReadError::NotGzip(_) => anyhow!("no profile in pprof's format, which begins with the bytes 1f 8b of gzip"),
         error => error.into(),

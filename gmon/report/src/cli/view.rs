@@ -1,7 +1,7 @@
 //! What all reports begin with: the counts, the selection, and how names are shown.
 
 use anyhow::{Result, bail};
-use gmon_report::Report;
+use gmon_blocks::Report;
 use gprofinject_image::debug::{Lines, Location};
 use serde_json::{Value, json};
 

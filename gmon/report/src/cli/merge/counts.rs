@@ -62,7 +62,7 @@ impl Counts {
             return self.merger.add(profile).with_context(name);
         }
         let mut both = [std::mem::take(&mut self.merger).finish(), profile];
-        gmon_report::align(&mut both, &program.code);
+        gmon_blocks::align(&mut both, &program.code);
         *known = both.iter().flat_map(|profile| addresses(&profile.blocks)).collect();
         known.sort_unstable();
         known.dedup();

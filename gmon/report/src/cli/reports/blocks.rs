@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::io::Write;
 
 use anyhow::Result;
-use gmon_report::BlockCounts;
+use gmon_blocks::BlockCounts;
 use serde_json::json;
 
 use crate::cli::json::array;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use gmon::counted;
-use gmon_report::{LineCounts, Tally};
+use gmon_blocks::{LineCounts, Tally};
 use gprofinject_image::debug::FileIndex;
 use serde_json::{Value, json};
 

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use anyhow::Result;
-use gmon_report::Step;
+use gmon_blocks::Step;
 use gprofinject_image::instructions::Code;
 use iced_x86::{Formatter, GasFormatter, Instruction, IntelFormatter, SymbolResolver, SymbolResult};
 use serde_json::json;

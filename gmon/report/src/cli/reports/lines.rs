@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use anyhow::{Result, bail};
-use gmon_report::{Instance, LineCounts, Tally};
+use gmon_blocks::{Instance, LineCounts, Tally};
 use gprofinject_image::debug::{FileIndex, Lines};
 use serde_json::{Value, json};
 

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::io::Write;
 
 use anyhow::{Result, bail};
-use gmon_report::{Sums, Tally};
+use gmon_blocks::{Sums, Tally};
 use serde_json::{Value, json};
 
 use crate::cli::json::array;
