@@ -127,16 +127,14 @@ impl Adding<'_> {
             self_ns = self_ns.saturating_add(function.self_ns);
             let module = function.module.and_then(|module| run.modules.get(module as usize));
             let module = module.map_or_else(String::new, |module| module.path.clone());
+            let nameless =
+                || format!("{}+{:#x}", module.rsplit('/').next().unwrap_or_default(), function.address);
+            let demangled = if function.name.is_empty() { nameless() } else { function.demangled };
             let key = (module, function.address, function.name);
             let row = match self.functions.get_mut(&key) {
                 Some(row) => row,
                 None => {
-                    let row = Row {
-                        name: key.2.clone(),
-                        demangled: function.demangled,
-                        module: key.0.clone(),
-                        ..Row::default()
-                    };
+                    let row = Row { name: key.2.clone(), demangled, module: key.0.clone(), ..Row::default() };
                     self.functions.entry(key).or_insert(row)
                 }
             };
