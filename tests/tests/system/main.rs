@@ -47,6 +47,7 @@ modules! {
     cli
     corrupt
     debug_files
+    documents
     ends
     executed
     frida
@@ -79,6 +80,7 @@ modules! {
     times
     unhookable
     unwinding
+    usage
     whole
     matrix
 }
