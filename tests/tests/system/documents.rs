@@ -54,6 +54,9 @@ impl Page {
                 if let Some(heading) = line.strip_prefix('#') {
                     page.add_heading(heading.trim_start_matches('#').trim());
                 }
+                for (at, _) in line.match_indices("<a id=\"") {
+                    page.anchors.extend(line[at + 7..].split('"').next().map(str::to_owned));
+                }
                 prose += line;
                 prose.push('\n');
             }

@@ -13,13 +13,19 @@ const EVENT_STOP: i32 = 128;
 
 const MASK_LEN: usize = size_of::<u64>();
 
+/// The type of requests: the C libraries differ.
+#[cfg(target_env = "gnu")]
+type Request = libc::c_uint;
+#[cfg(not(target_env = "gnu"))]
+type Request = libc::c_int;
+
 /// Makes a request of ptrace(2).
 ///
 /// # Safety
 /// `address` and `data` must be what the request expects. If it expects an address in this process, that
 /// address must have a value of the right type during the call, which may be written to if the request
 /// writes.
-unsafe fn ptrace(request: libc::c_uint, tid: i32, address: usize, data: usize) -> io::Result<()> {
+unsafe fn ptrace(request: Request, tid: i32, address: usize, data: usize) -> io::Result<()> {
     // SAFETY: the caller keeps the contract above. The kernel refuses requests for threads that
     // the calling thread does not trace.
     check(unsafe { libc::ptrace(request, tid, address as *mut c_void, data as *mut c_void) as i32 })?;
