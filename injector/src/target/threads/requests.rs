@@ -104,7 +104,7 @@ pub(super) fn detach(tid: i32) -> io::Result<()> {
 pub(super) fn signal_mask(tid: i32) -> io::Result<u64> {
     let mut mask = 0_u64;
     // SAFETY: the kernel writes MASK_LEN bytes to `mask`, a local of that size.
-    unsafe { ptrace(libc::PTRACE_GETSIGMASK, tid, MASK_LEN, &raw mut mask as usize)? };
+    unsafe { ptrace(libc::PTRACE_GETSIGMASK as Request, tid, MASK_LEN, &raw mut mask as usize)? };
     Ok(mask)
 }
 
@@ -114,7 +114,7 @@ pub(super) fn signal_mask(tid: i32) -> io::Result<u64> {
 /// The thread has ended.
 pub(super) fn set_signal_mask(tid: i32, mask: u64) -> io::Result<()> {
     // SAFETY: the kernel reads MASK_LEN bytes from `mask`, a local of that size.
-    unsafe { ptrace(libc::PTRACE_SETSIGMASK, tid, MASK_LEN, &raw const mask as usize) }
+    unsafe { ptrace(libc::PTRACE_SETSIGMASK as Request, tid, MASK_LEN, &raw const mask as usize) }
 }
 
 /// Returns the registers of a stopped thread.
