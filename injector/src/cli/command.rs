@@ -5,7 +5,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail};
+use clap::CommandFactory;
 use gmon::output::Target;
+use gprofinject_usage::Kind;
 
 use crate::cli::args::Args;
 use crate::cli::{ask, list, meaning, recover};
@@ -34,6 +36,9 @@ pub(crate) fn main() -> ExitCode {
         Ok(args) => args,
         Err(answer) => return end_at_once(&answer),
     };
+    if let Some(kind) = args.generate {
+        return generate(kind);
+    }
     match execute(args) {
         Ok(ending) => end_like(ending),
         Err(failure) => {
@@ -83,7 +88,7 @@ fn launch(settings: Settings, start: Instant, inherited: &Inherited) -> Result<E
     if settings.list {
         let planned = settings.planner().plan(subject, &program.binary, true);
         expectations::say(&planned, &program, &settings, !subject.blind);
-        list::print(&program.binary, &planned, &settings, voice.0 == Level::Verbose)?;
+        list::print(&program.binary, &planned, &settings, voice.0 >= Level::Verbose)?;
         return Ok(Ending::Exited(0));
     }
     let output = settings.output.check()?;
@@ -187,6 +192,11 @@ fn keep_apart(
     Ok(())
 }
 
+/// Prints what comes from the definition of the command line.
+fn generate(kind: Kind) -> ExitCode {
+    printed(kind.write(Args::command(), &mut std::io::stdout().lock()))
+}
+
 /// Prints the help, the version, or what is wrong with the arguments.
 fn end_at_once(answer: &clap::Error) -> ExitCode {
     if answer.use_stderr() {
@@ -195,7 +205,12 @@ fn end_at_once(answer: &clap::Error) -> ExitCode {
         say::lines(text.strip_prefix("error: ").unwrap_or(&text).trim_end());
         return ExitCode::from(failure::OURS);
     }
-    match answer.print() {
+    printed(answer.print())
+}
+
+/// Returns the exit status after something was to be printed on standard output.
+fn printed(result: std::io::Result<()>) -> ExitCode {
+    match result {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             say::line(format_args!("cannot write to standard output: {}", sys::reason(&error)));
             ExitCode::from(failure::OURS)

@@ -47,6 +47,7 @@ modules! {
     cli
     corrupt
     debug_files
+    documents
     ends
     executed
     exports
@@ -69,6 +70,7 @@ modules! {
     plugins
     profilers
     programs
+    ranks
     real
     recover
     relocation
@@ -79,6 +81,7 @@ modules! {
     times
     unhookable
     unwinding
+    usage
     whole
     matrix
 }
