@@ -12,6 +12,7 @@
 pub mod diff;
 mod estimate;
 pub mod formats;
+pub mod html;
 pub mod load;
 mod model;
 pub mod origins;

@@ -11,6 +11,7 @@ mod cli {
     pub(crate) mod export;
     pub(crate) mod files;
     pub(crate) mod form_args;
+    pub(crate) mod html;
     pub(crate) mod json;
     pub(crate) mod load;
     pub(crate) mod measured;
@@ -56,7 +57,7 @@ use crate::cli::report_args::ReportArgs;
 use crate::cli::run_args::TableArgs;
 use crate::cli::run_view::RunView;
 use crate::cli::view::View;
-use crate::cli::{diff, dump, export, files, load, merge, reports, run};
+use crate::cli::{diff, dump, export, files, html, load, merge, reports, run};
 
 /// `gmon check` found an error, or `gmon diff` that something has become worse.
 const EXIT_FOUND: u8 = 1;
@@ -106,6 +107,7 @@ fn run(args: Args) -> Result<ExitCode> {
         Command::Export(args) => export::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Flat(args) => run_table(&args.common, |view, out| reports::flat::flat(view, &args, out)),
         Command::Graph(args) => run_table(&args.common, |view, out| reports::graph::graph(view, &args, out)),
+        Command::Html(args) => html::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Paths(args) => measured(&args.common, |times, out| reports::paths::paths(times, &args, out)),
     }
 }

@@ -8,7 +8,7 @@ use crate::cli::diff_args::DiffArgs;
 use crate::cli::form_args::FormArgs;
 use crate::cli::measured_args::{ArcsArgs, PathsArgs, TimesArgs};
 use crate::cli::report_args::{BlocksArgs, CoverageArgs, InstructionsArgs, LinesArgs, SumsArgs};
-use crate::cli::run_args::{ExportArgs, FlatArgs, GraphArgs};
+use crate::cli::run_args::{ExportArgs, FlatArgs, GraphArgs, HtmlArgs};
 
 /// Shows, sums and checks gmon.out files, and reports the basic-block counts in them and measured times.
 #[derive(Parser)]
@@ -46,6 +46,8 @@ pub(crate) enum Command {
     Diff(DiffArgs),
     /// Write a run in the format of another tool: KCachegrind, pprof, flame graphs, speedscope, the Firefox Profiler, Graphviz
     Export(ExportArgs),
+    /// Write a report for a browser: functions, call graph, flame graph, source; one file that needs no network
+    Html(HtmlArgs),
     /// Print the measured times of each function: calls, self, inclusive, mean, shortest, longest, quantiles
     Times(TimesArgs),
     /// Print who called a function, with the measured times of each arc

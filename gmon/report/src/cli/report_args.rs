@@ -24,17 +24,24 @@ pub(crate) struct ReportArgs {
     /// Show only source files with these paths (`parse.c` is any file of this name); may be repeated
     #[arg(short = 'F', long, value_name = "GLOB")]
     pub(crate) file: Vec<String>,
+    #[command(flatten)]
+    pub(crate) shown: ShownArgs,
+    #[command(flatten)]
+    pub(crate) form: FormArgs,
+}
+
+/// How any report is shown.
+#[derive(clap::Args)]
+pub(crate) struct ShownArgs {
     /// Print names as in the symbol table
     #[arg(long)]
     pub(crate) no_demangle: bool,
-    /// Print one JSON object
+    /// Print one JSON object; times are in nanoseconds
     #[arg(long)]
     pub(crate) json: bool,
     /// Colours [default: on a terminal, unless NO_COLOR is set]
     #[arg(long, value_name = "WHEN")]
     pub(crate) color: Option<When>,
-    #[command(flatten)]
-    pub(crate) form: FormArgs,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -45,7 +52,7 @@ pub(crate) enum When {
 }
 
 /// The folders of source files that are not where they were compiled.
-#[derive(clap::Args)]
+#[derive(Default, clap::Args)]
 pub(crate) struct SourceArgs {
     /// Look for source files in this folder too, by the last components of their paths; may be repeated
     #[arg(short, long, value_name = "DIR")]
@@ -85,6 +92,15 @@ pub(crate) struct InstructionsArgs {
 pub(crate) enum Syntax {
     Att,
     Intel,
+}
+
+impl From<Syntax> for gmon_blocks::Syntax {
+    fn from(syntax: Syntax) -> gmon_blocks::Syntax {
+        match syntax {
+            Syntax::Att => gmon_blocks::Syntax::Att,
+            Syntax::Intel => gmon_blocks::Syntax::Intel,
+        }
+    }
 }
 
 #[derive(clap::Args)]
