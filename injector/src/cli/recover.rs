@@ -9,6 +9,7 @@ use gprofinject_abi::REGION_SUFFIX;
 use crate::os::say::Voice;
 use crate::profile::baseline::Baseline;
 use crate::profile::counted::{self, Finished, Reading};
+use crate::profile::ends::End;
 use crate::program::filters::Filters;
 use crate::program::library::Libraries;
 use crate::program::libs::Libs;
@@ -181,9 +182,15 @@ impl Recovery<'_> {
         let decode = |bytes: Vec<u8>| Baseline::decode(&bytes, profilee.planned, &self.libraries);
         let baseline = baseline.and_then(decode);
         let maps = &Maps::default();
-        let reading = Reading { profilee, libraries: &self.libraries, maps, rate, end: None };
-        let counted =
-            counted::counted(Some(&region), &reading, Some(samples), None, baseline.as_ref(), &mut troubles);
+        let reading = Reading { profilee, libraries: &self.libraries, maps, rate, end: End::Unknown };
+        let counted = counted::counted(
+            Some(&region),
+            &reading,
+            Some(samples.into()),
+            None,
+            baseline.as_ref(),
+            &mut troubles,
+        );
         if let Some(trouble) = troubles.pop() {
             bail!(trouble);
         }

@@ -12,6 +12,7 @@ use crate::os::sys;
 use crate::profile::baseline::Baseline;
 use crate::profile::collect::Account;
 use crate::profile::counted::{Finished, Reading, counted};
+use crate::profile::ends::End;
 use crate::program::profilee::Profilee;
 use crate::sampling::histogram::Histogram;
 use crate::sampling::sampler::Sampling;
@@ -67,7 +68,7 @@ impl Family<'_> {
         let profilee = member.profilee;
         let samples = sampling.and_then(|sampling| {
             sampling.settle();
-            sampling.histogram(index).cloned()
+            sampling.samples(index)
         });
         let mut copy = None;
         let mut pause = None;
@@ -80,8 +81,13 @@ impl Family<'_> {
         let mut troubles = Vec::new();
         let baseline = member.baseline.as_ref();
         let maps = &member.maps;
-        let reading =
-            Reading { profilee, libraries: &self.libraries, maps, rate: self.rate, end: Some(Moment::now()) };
+        let reading = Reading {
+            profilee,
+            libraries: &self.libraries,
+            maps,
+            rate: self.rate,
+            end: End::Running(Moment::now()),
+        };
         let finished = counted(copy.as_ref(), &reading, samples, None, baseline, &mut troubles);
         if let Some(copy) = copy {
             copy.remove();

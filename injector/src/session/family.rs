@@ -14,11 +14,12 @@ use std::time::{Duration, Instant};
 use crate::os::clock::Moment;
 use crate::os::sys::{self, Handle};
 use crate::profile::counted::{Counted, Finished, Reading, counted, guests, has_guests};
+use crate::profile::ends::End;
 use crate::program::library::{Libraries, Library};
 use crate::program::profilee::{Profilee, Profilees};
-use crate::sampling::histogram::Histogram;
 use crate::sampling::maps::Maps;
 use crate::sampling::sampler::Sampling;
+use crate::sampling::samples::Samples;
 use crate::session::member::{Living, Member, Other, Unhooked, Who};
 use crate::session::settings::Settings;
 use crate::store::exports::Exports;
@@ -452,14 +453,14 @@ impl<'s> Family<'s> {
     fn counted(
         &mut self,
         index: usize,
-        samples: Option<Histogram>,
+        samples: Option<Samples>,
         crash: Option<u64>,
     ) -> Option<(Counted, AgentState)> {
         let member = self.members.get(index)?;
         let region = self.folder.as_ref().map(|folder| folder.region(&member.name));
         let (profilee, baseline) = (member.profilee, member.baseline.as_ref());
         let maps = &member.maps;
-        let end = Some(member.ended.unwrap_or_else(Moment::now));
+        let end = End::Noticed(member.ended.unwrap_or_else(Moment::now));
         let reading = Reading { profilee, libraries: &self.libraries, maps, rate: self.rate, end };
         let counted = counted(region.as_ref(), &reading, samples, crash, baseline, &mut self.troubles)?;
         self.troubles.extend(counted.0.account.damage.clone());

@@ -115,7 +115,7 @@ pub(crate) fn profile<T: Target>(
     let mut sampling = None;
     if choice.method == Method::Perf {
         let scope = target.scope();
-        match sample(scope, choice.rate, family.follows()) {
+        match sample(scope, choice.rate, family.follows(), planned.measure.is_some()) {
             Ok(begun) => sampling = Some(begun),
             Err(error) => {
                 let why = perf::refusal(&error, scope);
@@ -281,12 +281,12 @@ fn until_end(
     }
 }
 
-fn sample(scope: Scope, rate: u32, follow: bool) -> std::io::Result<Sampling> {
+fn sample(scope: Scope, rate: u32, follow: bool, by_thread: bool) -> std::io::Result<Sampling> {
     let perf = Perf::open(scope, rate, follow)?;
     if scope == Scope::Machine {
         perf.enable();
     }
-    Ok(Sampling::new(perf))
+    Ok(Sampling::new(perf, by_thread))
 }
 
 /// Reports which executed programs are not in any profile, or not as the user asked. `make` may have executed

@@ -24,17 +24,24 @@ pub(crate) struct ReportArgs {
     /// Show only source files with these paths (`parse.c` is any file of this name); may be repeated
     #[arg(short = 'F', long, value_name = "GLOB")]
     pub(crate) file: Vec<String>,
+    #[command(flatten)]
+    pub(crate) shown: ShownArgs,
+    #[command(flatten)]
+    pub(crate) form: FormArgs,
+}
+
+/// How any report is shown.
+#[derive(clap::Args)]
+pub(crate) struct ShownArgs {
     /// Print names as in the symbol table
     #[arg(long)]
     pub(crate) no_demangle: bool,
-    /// Print one JSON object
+    /// Print one JSON object; times are in nanoseconds
     #[arg(long)]
     pub(crate) json: bool,
     /// Colours [default: on a terminal, unless NO_COLOR is set]
     #[arg(long, value_name = "WHEN")]
     pub(crate) color: Option<When>,
-    #[command(flatten)]
-    pub(crate) form: FormArgs,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

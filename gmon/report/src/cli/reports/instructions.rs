@@ -20,7 +20,7 @@ pub(crate) fn instructions(view: &View, args: &InstructionsArgs, out: &mut impl 
     let mut text = |step: &Step| disassembler.text(&step.instruction);
     let chosen: Vec<_> = (0..view.report.functions.len()).filter(|&index| view.chooses(index)).collect();
     view.need_function(!chosen.is_empty())?;
-    if view.args.json {
+    if view.args.shown.json {
         write!(out, "{{{}", view.json_head())?;
         let text = std::cell::RefCell::new(text);
         array(out, "functions", &chosen, |&index| {

@@ -99,7 +99,7 @@ fn table(view: &View, args: &SumsArgs, mut rows: Vec<Row>, what: &str, out: &mut
     let shown = rows.len().min(args.rows.limit.unwrap_or(usize::MAX));
     let not_counted = rows.iter().filter(|row| row.sums.is_none()).count();
     rows.truncate(shown);
-    if view.args.json {
+    if view.args.shown.json {
         write!(out, "{{{}", view.json_head())?;
         array(out, what, &rows, |row| {
             let mut json = row.json.clone();
