@@ -85,6 +85,11 @@ pub(crate) enum Verb {
     Reset,
     Pause,
     Resume,
+    /// Switch functions on or off.
+    Enable,
+    Disable,
+    /// Say what was counted up to now, for a live view.
+    Look,
 }
 
 /// A format in which the profile is written at the end, and the file.

@@ -14,3 +14,4 @@ pub(crate) mod say;
 pub(crate) mod scheduling;
 pub(crate) mod signals;
 pub(crate) mod sys;
+pub(crate) mod terminal;

@@ -10,6 +10,7 @@ use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, ValueHint};
 use gmon_export::formats::UnknownFormat;
 use gprofinject_usage::Kind;
 
+use crate::live::model::{LONGEST, SHORTEST};
 use crate::options::{ClockArg, CountArg, EngineArg, Export, HooksArg, RanksArg, SamplerArg, Verb};
 
 const EXAMPLES: &str = "\
@@ -38,6 +39,8 @@ const EXIT_STATUS: &str = "Exit status: the program's; 125 if gprofinject itself
     override_usage = "gprofinject [OPTIONS] [--] PROGRAM [ARGS]...\n       \
                       gprofinject [OPTIONS] --pid PID [--duration SECONDS]\n       \
                       gprofinject --pid PID --dump [-o FILE] | --reset | --pause | --resume\n       \
+                      gprofinject --pid PID --enable GLOB | --disable GLOB\n       \
+                      gprofinject --top [OPTIONS] [--pid PID | PROGRAM [ARGS]...]\n       \
                       gprofinject --recover FOLDER",
     args_override_self = true,
     after_help = EXIT_STATUS,
@@ -171,6 +174,25 @@ pub(crate) struct Args {
     #[arg(long, group = "control")]
     pub(crate) resume: bool,
 
+    /// With --pid: switch functions off whose names match, as with -X; their own code runs then, and calls of them are not
+    /// counted
+    #[arg(long, value_name = "GLOB", group = "control")]
+    pub(crate) disable: Option<String>,
+
+    /// With --pid: switch functions on again
+    #[arg(long, value_name = "GLOB", group = "control")]
+    pub(crate) enable: Option<String>,
+
+    /// Show a live table of what is counted, every second or as often as SECONDS say; with --pid also for a process that another
+    /// gprofinject profiles
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, value_parser = interval)]
+    pub(crate) top: Option<Option<Duration>>,
+
+    /// The same as text, every two seconds or as often as SECONDS say, without a terminal: on standard error, with --pid on
+    /// standard output
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, value_parser = interval)]
+    pub(crate) plain: Option<Option<Duration>>,
+
     /// Write the profiles up to now when gprofinject gets this signal, which is then not passed on
     #[arg(long, value_name = "SIGNAL", value_parser = signal)]
     pub(crate) dump_signal: Option<i32>,
@@ -248,6 +270,15 @@ fn seconds(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number).map_err(|_| "not a number of seconds".to_owned())
 }
 
+/// Parses the time between two tables.
+fn interval(text: &str) -> Result<Duration, String> {
+    let range = SHORTEST..=LONGEST;
+    seconds(text)
+        .ok()
+        .filter(|time| range.contains(time))
+        .ok_or_else(|| "name a number of seconds from 0.1 to 3600".to_owned())
+}
+
 impl Args {
     /// Parses the words of the command line. Options that would have no effect are errors.
     pub(crate) fn typed<W: Into<OsString> + Clone>(
@@ -266,7 +297,7 @@ impl Args {
     /// Returns an error message if options contradict each other. (clap's `requires` does not help here: it
     /// does not ask for `--pid` if there is a PROGRAM, with which `--pid` cannot be used.)
     fn contradiction(&self, typed: &dyn Fn(&str) -> bool) -> Option<String> {
-        const FOR_A_RUN: [&str; 23] = [
+        const FOR_A_RUN: [&str; 25] = [
             "hooks",
             "rate",
             "sampler",
@@ -290,19 +321,24 @@ impl Args {
             "pause_signal",
             "stats",
             "export",
+            "top",
+            "plain",
         ];
         let option = |id: &str| match id {
             "command" => "a PROGRAM".to_owned(),
             id => format!("--{}", id.replace('_', "-")),
         };
         let first = |ids: &[&str]| ids.iter().find(|id| typed(id)).map(|id| option(id));
-        let verb = first(&["dump", "reset", "pause", "resume"]);
+        let verb = first(&["dump", "reset", "pause", "resume", "enable", "disable"]);
         let of_a_process = verb.clone().or_else(|| first(&["duration"]));
         if self.pid.is_none()
             && let Some(option) = of_a_process
         {
             let else_ = match option.as_str() {
                 "--duration" => "to end a program after some time, run it by timeout(1)",
+                "--enable" | "--disable" => {
+                    "-I and -X say which functions of a program are hooked that gprofinject starts"
+                }
                 _ => {
                     "a program that gprofinject starts can be asked by --dump-signal, --reset-signal or --pause-signal"
                 }
@@ -361,7 +397,8 @@ impl Args {
             ));
         }
         if self.list {
-            let useless = first(&["stats", "export", "dump_signal", "reset_signal", "pause_signal"]);
+            let useless =
+                first(&["stats", "export", "dump_signal", "reset_signal", "pause_signal", "top", "plain"]);
             return useless.map(|other| format!("--list runs nothing: {other} has no effect there"));
         }
         None
@@ -374,6 +411,8 @@ impl Args {
             (self.reset, Verb::Reset),
             (self.pause, Verb::Pause),
             (self.resume, Verb::Resume),
+            (self.enable.is_some(), Verb::Enable),
+            (self.disable.is_some(), Verb::Disable),
         ];
         verbs.into_iter().find(|(asked, _)| *asked).map(|(_, verb)| verb)
     }

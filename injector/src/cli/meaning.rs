@@ -1,8 +1,11 @@
 //! What the typed arguments mean.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, bail};
 
 use crate::cli::args::Args;
+use crate::live::view::Look;
 use crate::options::{ClockArg, EngineArg, Measure, Paths, Verb};
 use crate::os::clock;
 use crate::os::say::{Level, Voice};
@@ -61,7 +64,13 @@ pub(crate) fn settings(args: Args) -> Result<Settings> {
     let measure = measure(&args)?;
     // Whoever attaches to a process names the files of that one profile.
     let rank = if args.pid.is_some() { Suffix::default() } else { rank(&args) };
+    let look = (args.top.is_some() || args.plain.is_some()).then(|| {
+        let is_plain = args.plain.is_some();
+        let typed = args.plain.flatten().or(args.top.flatten());
+        Look { interval: typed.unwrap_or(Duration::from_secs(if is_plain { 2 } else { 1 })), is_plain }
+    });
     Ok(Settings {
+        look,
         filters: Filters::new(&args.include, &args.exclude, args.min_size)?
             .counting(args.count, &args.file)?,
         libs: args.libs.parse::<Libs>().context("--libs")?,

@@ -26,6 +26,27 @@ pub(crate) fn mappings(pid: i32) -> io::Result<Vec<Mapping>> {
     Ok(String::from_utf8_lossy(&text).lines().filter_map(mapping).collect())
 }
 
+/// Returns the process's parent, or `None` if it has ended.
+pub(crate) fn parent(pid: i32) -> Option<i32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
+}
+
+/// Returns the name and the CPU time of a thread, in milliseconds, or `None` if it has ended.
+pub(crate) fn thread(pid: i32, tid: i32) -> Option<(String, u64)> {
+    /// The kernel's USER_HZ, which is the same on all x86-64 systems.
+    const TICKS_PER_SECOND: u64 = 100;
+    let stat = fs::read(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
+    // The name is in parentheses and may contain some.
+    let (before, after) = stat.rsplit_once(") ")?;
+    let name = before.split_once('(')?.1.to_owned();
+    let mut fields = after.split(' ').skip(11);
+    let mut ticks = || fields.next()?.parse::<u64>().ok();
+    let ticks = ticks()?.checked_add(ticks()?)?;
+    Some((name, ticks.saturating_mul(1000 / TICKS_PER_SECOND)))
+}
+
 /// Returns the inode number of the file that a process has mapped at an address; 0 if that is no file.
 ///
 /// # Errors

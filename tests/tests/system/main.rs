@@ -78,6 +78,8 @@ modules! {
     size
     standalone
     surroundings
+    switched
+    top
     times
     unhookable
     unwinding
