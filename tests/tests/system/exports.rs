@@ -586,7 +586,7 @@ fn a_planted_slowdown() {
         __attribute__((noinline)) long slow(long n) { volatile long s = 0; for (long i = 0; i < n * N; i++) s += i; return s; }
         __attribute__((noinline)) long fast(long n) { volatile long s = 0; for (long i = 0; i < n; i++) s += i; return s; }
         __attribute__((noinline)) static long part(long n, int by) { return fast(n / by) + slow(n / 4); }
-        int main(void) { long s = 0; for (int i = 0; i < 40; i++) s += part(1000000, 1); return s == 42; }
+        int main(void) { long s = 0; for (int i = 0; i < 40; i++) s += part(6000000, 1); return s == 42; }
     "#;
     std::fs::write(at("p.c"), source).unwrap();
     for (program, factor, options) in [("old", "-DN=1", "-O2"), ("new", "-DN=8", "-O1"), ("again", "-DN=1", "-O2")] {
