@@ -20,6 +20,7 @@ gprofinject_tests::trials! {
         graphviz_reads_it,
         counted_instructions,
         a_planted_slowdown,
+        damaged_files,
         places_of_exports;
 }
 
@@ -585,7 +586,7 @@ fn a_planted_slowdown() {
         __attribute__((noinline)) long slow(long n) { volatile long s = 0; for (long i = 0; i < n * N; i++) s += i; return s; }
         __attribute__((noinline)) long fast(long n) { volatile long s = 0; for (long i = 0; i < n; i++) s += i; return s; }
         __attribute__((noinline)) static long part(long n, int by) { return fast(n / by) + slow(n / 4); }
-        int main(void) { long s = 0; for (int i = 0; i < 40; i++) s += part(1000000, 1); return s == 42; }
+        int main(void) { long s = 0; for (int i = 0; i < 40; i++) s += part(6000000, 1); return s == 42; }
     "#;
     std::fs::write(at("p.c"), source).unwrap();
     for (program, factor, options) in [("old", "-DN=1", "-O2"), ("new", "-DN=8", "-O1"), ("again", "-DN=1", "-O2")] {
@@ -619,6 +620,43 @@ fn a_planted_slowdown() {
     // Better is not worse.
     let better = gmon(folder.path(), &["diff", "new.whole", "old.whole", "--threshold", "20"]);
     assert_eq!(better.1, 0, "{}", String::from_utf8_lossy(&better.0));
+}
+
+/// Another user may have written the files: whatever is in them, there is a run that every format takes, or an error.
+fn damaged_files() {
+    use gmon_export::formats::{Format, write};
+    use gmon_export::load::{Detail, process};
+    let run = profiled(&[]);
+    let files = ["gmon.syms", "gmon.whole"].map(|name| std::fs::read(run.file(name)).unwrap());
+    // A generator of Marsaglia's (xorshift64).
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut next = move |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % below as u64) as usize
+    };
+    let mut read = 0;
+    for round in 0..1500 {
+        let [mut symbols, mut profile] = files.clone();
+        let damaged = if round % 2 == 0 { &mut symbols } else { &mut profile };
+        for _ in 0..=next(8) {
+            let at = next(damaged.len());
+            damaged[at] = [0, 1, 0x7f, 0x80, 0xff, next(256) as u8][next(6)];
+        }
+        if round % 10 == 9 {
+            damaged.truncate(next(damaged.len()));
+        }
+        let Ok(profile) = gmon::read(&profile) else { continue };
+        let Ok(run) = process(&symbols, &profile, Detail::Functions) else { continue };
+        read += 1;
+        for (_, format) in Format::ALL {
+            let mut out = Vec::new();
+            write(&run, format, &mut out).unwrap();
+        }
+        gmon_export::diff::diff(&run, &run);
+    }
+    assert!(read > 100, "{read} files were read");
 }
 
 /// Exports at the end of a run are what `gmon export` makes of its files, and are checked before the run.

@@ -92,6 +92,9 @@ pub(crate) fn write(run: &Run, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
+/// The mapping and the address of a location, with the function and the number of each line.
+type Position = (u64, u64, Vec<(u64, i64)>);
+
 /// The tables to which samples refer.
 struct Tables<'r> {
     run: &'r Run,
@@ -103,7 +106,7 @@ struct Tables<'r> {
     locations: Vec<wire::Location>,
     location_index: HashMap<Place, u64>,
     /// The id of each address with its lines: many arcs and spots are at the same.
-    known: HashMap<(u64, u64, Vec<(u64, i64)>), u64>,
+    known: HashMap<Position, u64>,
 }
 
 impl<'r> Tables<'r> {

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use crate::model::Run;
+use crate::model::{Line, Run};
 use crate::stacks::{Level, Place, Weight, levels, visit};
 
 #[derive(Serialize)]
@@ -53,7 +53,7 @@ pub(crate) fn write(run: &Run, out: &mut dyn Write) -> io::Result<()> {
     let weight = Weight::of(run);
     let mut frames = Frames { index: HashMap::new(), list: Vec::new() };
     let mut places: HashMap<Place, Vec<usize>> = HashMap::new();
-    let mut threads: BTreeMap<Option<u32>, (Vec<Vec<usize>>, Vec<u64>)> = BTreeMap::new();
+    let mut threads: BTreeMap<Option<u32>, Samples> = BTreeMap::new();
     visit(run, |stack| {
         let number = weight.get(stack);
         if number == 0 {
@@ -71,7 +71,7 @@ pub(crate) fn write(run: &Run, out: &mut dyn Write) -> io::Result<()> {
         weights.push(number);
         Ok(())
     })?;
-    let profile = |(thread, (samples, weights)): (Option<u32>, (Vec<Vec<usize>>, Vec<u64>))| {
+    let profile = |(thread, (samples, weights)): (Option<u32>, Samples)| {
         let thread = thread.and_then(|thread| run.threads.get(thread as usize));
         Profile {
             r#type: "sampled",
@@ -97,9 +97,15 @@ pub(crate) fn write(run: &Run, out: &mut dyn Write) -> io::Result<()> {
     Ok(serde_json::to_writer(out, &file)?)
 }
 
+/// The stacks of a thread, and the weight of each.
+type Samples = (Vec<Vec<usize>>, Vec<u64>);
+
+/// The name of a frame, its function, its inlined function and its line.
+type Key<'r> = (&'r str, Option<u32>, Option<u32>, Option<Line>);
+
 /// The frames, each once.
 struct Frames<'r> {
-    index: HashMap<(&'r str, Option<u32>, Option<u32>, Option<crate::model::Line>), usize>,
+    index: HashMap<Key<'r>, usize>,
     list: Vec<Frame<'r>>,
 }
 
