@@ -86,3 +86,10 @@ pub(crate) enum Verb {
     Pause,
     Resume,
 }
+
+/// A format in which the profile is written at the end, and the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Export {
+    pub(crate) format: gmon_export::formats::Format,
+    pub(crate) file: std::path::PathBuf,
+}

@@ -3,6 +3,7 @@
 //! This layer reads everything to which a profiled process or another user can write, and checks it. The
 //! layers above know what the contents mean.
 
+pub(crate) mod exports;
 pub(crate) mod libraries;
 pub(crate) mod listener;
 pub(crate) mod logbook;

@@ -15,6 +15,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::str::FromStr;
 
+use crate::html::{self, Extras};
 use crate::model::Run;
 
 /// A format.
@@ -33,19 +34,22 @@ pub enum Format {
     Firefox,
     /// Graphviz's: the call graph as a picture.
     Dot,
+    /// A page for a browser, which needs no network. [`crate::html`] can add source and disassembly.
+    Html,
     /// The whole of what is known, for programs.
     Json,
 }
 
 impl Format {
     /// All formats, with the name of each.
-    pub const ALL: [(&'static str, Format); 7] = [
+    pub const ALL: [(&'static str, Format); 8] = [
         ("callgrind", Format::Callgrind),
         ("pprof", Format::Pprof),
         ("folded", Format::Folded),
         ("speedscope", Format::Speedscope),
         ("firefox", Format::Firefox),
         ("dot", Format::Dot),
+        ("html", Format::Html),
         ("json", Format::Json),
     ];
 
@@ -53,7 +57,7 @@ impl Format {
     pub fn has_stacks(self) -> bool {
         match self {
             Format::Pprof | Format::Folded | Format::Speedscope | Format::Firefox => true,
-            Format::Callgrind | Format::Dot | Format::Json => false,
+            Format::Callgrind | Format::Dot | Format::Html | Format::Json => false,
         }
     }
 
@@ -96,6 +100,7 @@ pub fn write(run: &Run, format: Format, out: &mut dyn Write) -> io::Result<()> {
         Format::Speedscope => speedscope::write(run, out),
         Format::Firefox => firefox::write(run, out),
         Format::Dot => dot::write(run, out),
+        Format::Html => html::write(run, &mut Extras::default(), out),
         Format::Json => json::write(run, out),
     }
 }

@@ -9,8 +9,10 @@
 
 #![forbid(unsafe_code)]
 
+pub mod diff;
 mod estimate;
 pub mod formats;
+pub mod html;
 pub mod load;
 mod model;
 pub mod origins;

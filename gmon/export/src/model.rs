@@ -291,6 +291,15 @@ impl Run {
         self.functions.iter().fold(0, |sum, function| sum.saturating_add(function.self_ns))
     }
 
+    /// Returns the time of which the times of functions are shares: that of all samples, also of those in no function, or that
+    /// in all functions themselves.
+    pub fn total_ns(&self) -> u64 {
+        match self.time {
+            Time::Estimated => self.samples.saturating_mul(self.sample_period_ns),
+            Time::None | Time::Measured { .. } => self.self_ns(),
+        }
+    }
+
     /// Returns the number of all calls.
     pub fn calls(&self) -> u64 {
         self.functions.iter().fold(0, |sum, function| sum.saturating_add(function.calls))

@@ -18,7 +18,7 @@ impl Measured {
     /// have the same address in the same build of the same module. A module without a build-id is known by its
     /// path.
     ///
-    /// The duration becomes the time from the beginning of the first run to the end of the last one. The clock is
+    /// Histograms with other intervals are converted. The duration becomes the time from the beginning of the first run to the end of the last one. The clock is
     /// that of the first run, with the larger of both errors.
     ///
     /// # Errors
@@ -42,6 +42,7 @@ impl Measured {
         if self.modules.is_empty() {
             self.program.clone_from(&other.program);
             self.clock = other.clock;
+            self.intervals.clone_from(&other.intervals);
         }
         self.clock.error_ns = self.clock.error_ns.max(other.clock.error_ns);
         self.extend_time(&other);
@@ -51,7 +52,12 @@ impl Measured {
         let thread = self.threads.len() as u32;
         let node = self.nodes.len() as u32;
         self.threads.extend(other.threads);
+        let is_alike = self.intervals == other.intervals;
+        let intervals = &self.intervals;
         self.rows.extend(other.rows.into_iter().map(|mut row| {
+            if !is_alike {
+                row.histogram = row.converted(&other.intervals, intervals);
+            }
             (row.function, row.thread) = (functions[row.function as usize], row.thread + thread);
             row
         }));

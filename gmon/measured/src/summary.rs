@@ -2,7 +2,8 @@
 
 use flate2::read::MultiGzDecoder;
 
-use crate::read::{self, MAGIC, MAX_SIZE, ReadError};
+use crate::error::{MAX_SIZE, ReadError};
+use crate::read::{self, MAGIC};
 
 /// A profile in pprof's format, of whichever program has written it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

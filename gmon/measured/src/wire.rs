@@ -11,7 +11,7 @@ use prost::Message;
 pub const EXTENSION: u32 = 1000;
 
 /// The version of [`Extension`]. A change that older readers would misunderstand raises it.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// A profile without its samples, which are written and skipped one at a time.
 #[derive(Clone, PartialEq, Message)]
@@ -155,6 +155,9 @@ pub struct Extension {
     pub nodes: Option<Nodes>,
     #[prost(uint64, tag = "9")]
     pub nodes_lost: u64,
+    /// Where the intervals of histograms begin, in nanoseconds.
+    #[prost(double, repeated, tag = "10")]
+    pub intervals: Vec<f64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Message)]
@@ -189,6 +192,8 @@ pub struct Threads {
     pub outside_ns: Vec<u64>,
     #[prost(uint64, repeated, tag = "6")]
     pub overhead_ns: Vec<u64>,
+    #[prost(uint64, repeated, tag = "7")]
+    pub samples: Vec<u64>,
 }
 
 /// The times of functions by column.
@@ -222,6 +227,8 @@ pub struct Rows {
     /// The elements of all histograms, one after the other.
     #[prost(uint64, repeated, tag = "13")]
     pub histogram: Vec<u64>,
+    #[prost(uint64, repeated, tag = "14")]
+    pub samples: Vec<u64>,
 }
 
 /// The times of arcs by column.

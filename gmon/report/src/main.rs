@@ -5,12 +5,15 @@
 
 mod cli {
     pub(crate) mod args;
+    pub(crate) mod diff;
+    pub(crate) mod diff_args;
     pub(crate) mod dump;
     pub(crate) mod examples;
     pub(crate) mod export;
     pub(crate) mod files;
     pub(crate) mod fold;
     pub(crate) mod form_args;
+    pub(crate) mod html;
     pub(crate) mod json;
     pub(crate) mod load;
     pub(crate) mod measured;
@@ -66,9 +69,9 @@ use crate::cli::report_args::ReportArgs;
 use crate::cli::run_args::TableArgs;
 use crate::cli::run_view::RunView;
 use crate::cli::view::View;
-use crate::cli::{dump, export, files, load, merge, reports, run};
+use crate::cli::{diff, dump, export, files, html, load, merge, reports, run};
 
-/// `gmon check` found an error.
+/// `gmon check` found an error, or `gmon diff` that something has become worse.
 const EXIT_FOUND: u8 = 1;
 /// `gmon` itself could not do what it was asked.
 const EXIT_FAILED: u8 = 2;
@@ -117,9 +120,13 @@ fn run(args: Args) -> Result<ExitCode> {
         Command::Callees(args) => {
             measured(&args.common, |times, out| reports::arcs::callees(times, &args, out))
         }
+        Command::Diff(args) => {
+            diff::run(&args).map(|worse| if worse { ExitCode::from(EXIT_FOUND) } else { ExitCode::SUCCESS })
+        }
         Command::Export(args) => export::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Flat(args) => run_table(&args.common, |view, out| reports::flat::flat(view, &args, out)),
         Command::Graph(args) => run_table(&args.common, |view, out| reports::graph::graph(view, &args, out)),
+        Command::Html(args) => html::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Paths(args) => measured(&args.common, |times, out| reports::paths::paths(times, &args, out)),
     }
 }

@@ -7,9 +7,10 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, ValueHint};
+use gmon_export::formats::UnknownFormat;
 use gprofinject_usage::Kind;
 
-use crate::options::{ClockArg, CountArg, EngineArg, HooksArg, RanksArg, SamplerArg, Verb};
+use crate::options::{ClockArg, CountArg, EngineArg, Export, HooksArg, RanksArg, SamplerArg, Verb};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -186,6 +187,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     pub(crate) stats: Option<PathBuf>,
 
+    /// At the end, also write the profile for other tools: callgrind (KCachegrind), pprof, folded (flame graphs), speedscope,
+    /// firefox, dot (Graphviz), html (for a browser), json. Other programs of the run get FILE.PROGRAM
+    #[arg(long, value_name = "FORMAT=FILE[,FORMAT=FILE]", value_delimiter = ',', value_parser = export)]
+    pub(crate) export: Vec<Export>,
+
     /// Print no summary and no notes; errors and lost data are still reported
     #[arg(short, long, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
@@ -227,6 +233,16 @@ fn signal(text: &str) -> Result<i32, String> {
         .ok_or_else(|| "name one of USR1, USR2, HUP, WINCH, URG, QUIT, or a real-time signal".to_owned())
 }
 
+/// Parses what to export, and where.
+fn export(text: &str) -> Result<Export, String> {
+    let (format, file) = text
+        .split_once('=')
+        .filter(|(_, file)| !file.is_empty())
+        .ok_or_else(|| format!("{text:?} names no file: write callgrind=FILE"))?;
+    let format = format.parse().map_err(|error: UnknownFormat| error.to_string())?;
+    Ok(Export { format, file: file.into() })
+}
+
 fn seconds(text: &str) -> Result<Duration, String> {
     let number: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
     Duration::try_from_secs_f64(number).map_err(|_| "not a number of seconds".to_owned())
@@ -250,7 +266,7 @@ impl Args {
     /// Returns an error message if options contradict each other. (clap's `requires` does not help here: it
     /// does not ask for `--pid` if there is a PROGRAM, with which `--pid` cannot be used.)
     fn contradiction(&self, typed: &dyn Fn(&str) -> bool) -> Option<String> {
-        const FOR_A_RUN: [&str; 22] = [
+        const FOR_A_RUN: [&str; 23] = [
             "hooks",
             "rate",
             "sampler",
@@ -273,6 +289,7 @@ impl Args {
             "reset_signal",
             "pause_signal",
             "stats",
+            "export",
         ];
         let option = |id: &str| match id {
             "command" => "a PROGRAM".to_owned(),
@@ -344,7 +361,7 @@ impl Args {
             ));
         }
         if self.list {
-            let useless = first(&["stats", "dump_signal", "reset_signal", "pause_signal"]);
+            let useless = first(&["stats", "export", "dump_signal", "reset_signal", "pause_signal"]);
             return useless.map(|other| format!("--list runs nothing: {other} has no effect there"));
         }
         None
@@ -395,6 +412,9 @@ mod tests {
             &["--pid", "1", "--dump", "--reset"],
             &["--pid", "1", "p"],
             &["--dump-signal", "KILL", "p"],
+            &["--export", "dot", "p"],
+            &["--export", "dot=", "p"],
+            &["--export", "dot=f,xls=g", "p"],
         ] {
             assert!(Args::typed([&["gprofinject"], words].concat()).is_err(), "{words:?}");
         }
@@ -423,6 +443,8 @@ mod tests {
             (&["--list", "--stats", "f", "p"], "--stats has no effect"),
             (&["--generate", "man", "p"], "--generate"),
             (&["--generate", "man", "--list"], "--generate"),
+            (&["--list", "--export", "dot=f", "p"], "--export has no effect"),
+            (&["--recover", "f", "--export", "dot=f"], "--export has no effect"),
             (&["--list", "--dump-signal", "USR1", "p"], "--dump-signal has no effect"),
         ] {
             let error = Args::typed([&["gprofinject"], words].concat()).expect_err("a contradiction");
@@ -450,6 +472,16 @@ mod tests {
         let words = ["gprofinject", "--rate", "7", "-I", "a", "-v", "--rate", "8", "-I", "b", "-v", "p"];
         let args = Args::typed(words).expect("repeated options");
         assert_eq!((args.rate, args.include.join(" "), args.verbose), (8, "a b".to_owned(), 2));
+    }
+
+    #[test]
+    fn exports() {
+        let words = ["gprofinject", "--export", "dot=a=b,json=c", "--export", "folded=d", "p"];
+        let args = Args::typed(words).expect("accepted");
+        let exports = args.export.iter().map(|export| (export.format.to_string(), export.file.clone()));
+        let expected = [("dot", "a=b"), ("json", "c"), ("folded", "d")];
+        let expected = expected.map(|(format, file)| (format.to_owned(), PathBuf::from(file)));
+        assert_eq!(exports.collect::<Vec<_>>(), expected);
     }
 
     #[test]

@@ -50,6 +50,7 @@ modules! {
     documents
     ends
     executed
+    exports
     frida
     go
     interrupted

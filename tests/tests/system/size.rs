@@ -7,8 +7,9 @@ gprofinject_tests::trials! {
     together: the_commands_are_small;
 }
 
-/// The largest size of an installed command, in bytes.
-const MOST: u64 = 7_100_000;
+/// The largest size of an installed command, in bytes. The exports of `gprofinject --export` are half a megabyte of it: they read
+/// source lines and inlined calls, and write seven formats.
+const MOST: u64 = 7_700_000;
 
 fn the_commands_are_small() {
     for command in [tool::gprofinject().unwrap().to_owned(), tool::gmon().unwrap()] {

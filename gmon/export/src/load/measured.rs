@@ -11,7 +11,7 @@ use crate::model::{Arc, Function, Line, Module, Node, Run, Thread, ThreadFunctio
 pub fn measured(measured: &Measured) -> Run {
     let mut files = Files::default();
     let functions = measured.functions.iter().map(|function| Function {
-        name: function.name.clone(),
+        name: name(measured, function),
         module: Some(function.module),
         address: function.address,
         source: files.line(&function.file, function.line),
@@ -109,4 +109,14 @@ impl Files {
         };
         Some(Line { file, line })
     }
+}
+
+/// Returns a function's name. Stripped code has its place in its module as its name.
+fn name(measured: &Measured, function: &gmon_measured::Function) -> String {
+    if !function.name.is_empty() {
+        return function.name.clone();
+    }
+    let module = measured.modules.get(function.module as usize).map_or("", |module| &module.name);
+    let file = module.rsplit('/').next().unwrap_or(module);
+    format!("{file}+{:#x}", function.address)
 }

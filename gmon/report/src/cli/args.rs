@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 use gprofinject_usage::Kind;
 
+use crate::cli::diff_args::DiffArgs;
 use crate::cli::examples;
 use crate::cli::form_args::FormArgs;
 use crate::cli::measured_args::{ArcsArgs, PathsArgs, TimesArgs};
@@ -12,7 +13,7 @@ use crate::cli::measured_args::{ArcsArgs, PathsArgs, TimesArgs};
 use crate::cli::push_args::PushArgs;
 use crate::cli::ranks_args::RanksArgs;
 use crate::cli::report_args::{BlocksArgs, CoverageArgs, InstructionsArgs, LinesArgs, SumsArgs};
-use crate::cli::run_args::{ExportArgs, FlatArgs, GraphArgs};
+use crate::cli::run_args::{ExportArgs, FlatArgs, GraphArgs, HtmlArgs};
 
 /// Shows, sums and checks gmon.out files, and reports the basic-block counts in them and measured times.
 #[derive(Parser)]
@@ -59,10 +60,10 @@ pub(crate) enum Command {
     /// Print each basic block: count, addresses, function, line
     #[command(after_long_help = examples::BLOCKS)]
     Blocks(BlocksArgs),
-    /// Print sums by function: instructions executed (ie), calls, instructions (i), never executed (ine)
+    /// Print sums by function: instructions that ran, calls, all instructions, those that never ran
     #[command(after_long_help = examples::FUNCTIONS)]
     Functions(SumsArgs),
-    /// Print the same sums by file, and basic blocks executed (bbe), all (bb), never executed (bbne)
+    /// Print the same sums by file, and those of basic blocks
     #[command(after_long_help = examples::FILES)]
     Files(SumsArgs),
     /// Print how much of each file ran, in percent
@@ -74,9 +75,15 @@ pub(crate) enum Command {
     /// Print each function between those that call it and those that it calls, as gprof's call graph
     #[command(after_long_help = examples::GRAPH)]
     Graph(GraphArgs),
+    /// Compare two runs of a program, or of two builds of it; the exit status is 1 if something has become worse
+    #[command(after_long_help = examples::DIFF)]
+    Diff(DiffArgs),
     /// Write a run in the format of another tool: KCachegrind, pprof, flame graphs, speedscope, the Firefox Profiler, Graphviz
     #[command(after_long_help = examples::EXPORT)]
     Export(ExportArgs),
+    /// Write a report for a browser: functions, call graph, flame graph, source; one file that needs no network
+    #[command(after_long_help = examples::HTML)]
+    Html(HtmlArgs),
     /// Print the measured times of each function: calls, self, inclusive, mean, shortest, longest, quantiles
     #[command(after_long_help = examples::TIMES)]
     Times(TimesArgs),

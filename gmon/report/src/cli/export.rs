@@ -5,11 +5,12 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use anyhow::{Context, Result, bail};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use gmon_export::formats::write;
+use gmon_export::formats::{Format, write};
 use gmon_export::load::Detail;
 
+use crate::cli::report_args::SourceArgs;
 use crate::cli::run_args::ExportArgs;
-use crate::cli::{files, run};
+use crate::cli::{files, html, run};
 
 /// Writes the run.
 ///
@@ -19,6 +20,14 @@ pub(crate) fn run(args: &ExportArgs) -> Result<()> {
     let format = args.to;
     if args.output.is_none() && !format.is_text() && io::stdout().is_terminal() {
         bail!("--to {format}: not text, and standard output is a terminal; -o FILE says where to write it");
+    }
+    if format == Format::Html {
+        let sources = SourceArgs::default();
+        let page = html::page(&args.files, Some(&sources).filter(|_| !args.no_lines))?;
+        return match &args.output {
+            Some(path) => files::replace(path, &page),
+            None => Ok(io::stdout().lock().write_all(&page)?),
+        };
     }
     let detail = if args.no_lines { Detail::Functions } else { Detail::Lines };
     let run = run::load(&args.files, detail)?;

@@ -69,6 +69,19 @@ pub(crate) fn read_any_kind(path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Returns the first bytes of a regular file, and none of another one, which can be read only once.
+///
+/// # Errors
+/// The file cannot be read.
+pub(crate) fn read_start(path: &Path) -> Result<Vec<u8>> {
+    let is_file = std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
+    if !is_file {
+        // It is read in full, or refused, where its contents are needed.
+        return Ok(Vec::new());
+    }
+    Ok(begin(path, ELF.len()).with_context(|| path.display().to_string())?.1)
+}
+
 /// Whether a file of these bytes is compressed with gzip.
 pub(crate) fn is_gzip(bytes: &[u8]) -> bool {
     bytes.starts_with(GZIP)

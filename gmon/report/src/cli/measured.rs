@@ -74,7 +74,7 @@ impl<'a> Measurement<'a> {
             measured = Some(read);
         }
         let measured = measured.unwrap_or_default();
-        Ok(Measurement { args, measured, style: Style::new(args.color), files })
+        Ok(Measurement { args, measured, style: Style::new(args.shown.color), files })
     }
 
     /// Returns the names of the files, for messages.
@@ -85,7 +85,7 @@ impl<'a> Measurement<'a> {
 
     /// Returns a symbol's name as it is shown.
     pub(crate) fn shown(&self, name: &str) -> String {
-        if self.args.no_demangle { plain(name) } else { demangled(name) }
+        if self.args.shown.no_demangle { plain(name) } else { demangled(name) }
     }
 
     /// Returns the name of a function as it is shown.

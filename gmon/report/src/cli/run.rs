@@ -13,7 +13,7 @@ use crate::cli::measured;
 use crate::cli::run_args::RunArgs;
 
 /// The file that is read if only a program is named.
-const DEFAULT_PROFILE: &str = "gmon.out";
+pub(crate) const DEFAULT_PROFILE: &str = "gmon.out";
 /// The ending of the profile of a whole process, and that of its symbols.
 const WHOLE: &str = "whole";
 const SYMBOLS: &str = "syms";
@@ -119,7 +119,16 @@ fn without_program(path: &Path, bytes: &[u8], form: &FormArgs, detail: Detail) -
         .with_context(|| format!("{} and {}", path.display(), beside.display()))
 }
 
-fn profile(path: &Path, bytes: &[u8], form: &FormArgs, program: Option<&gmon::Program>) -> Result<Profile> {
+/// Reads a profile from the bytes of its file.
+///
+/// # Errors
+/// They are not those of a profile.
+pub(crate) fn profile(
+    path: &Path,
+    bytes: &[u8],
+    form: &FormArgs,
+    program: Option<&gmon::Program>,
+) -> Result<Profile> {
     let options = form.resolve(bytes, program);
     let reading = options.read(bytes).with_context(|| path.display().to_string())?;
     Ok(reading.profile)

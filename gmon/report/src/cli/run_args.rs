@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use gmon_export::formats::Format;
 
 use crate::cli::form_args::FormArgs;
-use crate::cli::report_args::{RowsArgs, When};
+use crate::cli::report_args::{RowsArgs, SourceArgs, When};
 
 /// The files of a run.
 #[derive(clap::Args)]
@@ -21,7 +21,8 @@ pub(crate) struct RunArgs {
 
 #[derive(clap::Args)]
 pub(crate) struct ExportArgs {
-    /// The format: callgrind (KCachegrind), pprof, folded (flame graphs), speedscope, firefox, dot (Graphviz), json
+    /// The format: callgrind (KCachegrind), pprof, folded (flame graphs), speedscope, firefox, dot (Graphviz), html (for a
+    /// browser, as `gmon html` writes it), json
     #[arg(long, value_name = "FORMAT")]
     pub(crate) to: Format,
     #[command(flatten)]
@@ -74,6 +75,20 @@ pub(crate) struct GraphArgs {
     /// Order of the functions; numbers are sorted from the highest [default: inclusive, or calls if there are no times]
     #[arg(long, value_name = "COLUMN")]
     pub(crate) sort: Option<Order>,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct HtmlArgs {
+    #[command(flatten)]
+    pub(crate) files: RunArgs,
+    /// The file to write; `-` is standard output
+    #[arg(short, long, value_name = "FILE", default_value = "gmon.html")]
+    pub(crate) output: PathBuf,
+    #[command(flatten)]
+    pub(crate) sources: SourceArgs,
+    /// Leave out source lines and disassembly, so that the report contains names and numbers only
+    #[arg(long, conflicts_with_all = ["source_dir", "substitute_path"])]
+    pub(crate) no_source: bool,
 }
 
 /// A column by which functions are sorted.

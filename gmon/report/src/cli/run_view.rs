@@ -48,7 +48,7 @@ impl<'a> RunView<'a> {
             .iter()
             .map(|function| in_module(function) && chosen_function(&args.function, &function.name))
             .collect();
-        let view = RunView { args, run, style: Style::new(args.color), chosen, total_ns: run_time(run) };
+        let view = RunView { args, run, style: Style::new(args.color), chosen, total_ns: run.total_ns() };
         if !args.function.is_empty() && !view.chosen.contains(&true) {
             let wanted = args.function.join(" or ");
             let near = similar(&args.function, run.functions.iter().map(|function| view.name(function)));
@@ -189,14 +189,6 @@ pub(crate) fn json_head(run: &Run) -> String {
 pub(crate) fn json_function(run: &Run, function: &Function) -> Value {
     let module = run.module_of(function).map(|module| &module.path);
     json!({"name": function.name, "demangled": function.demangled, "module": module})
-}
-
-/// Returns the time of which shares are: gprof's is that of all samples, also of those in no function.
-fn run_time(run: &Run) -> u64 {
-    match run.time {
-        Time::Estimated => run.samples.saturating_mul(run.sample_period_ns),
-        Time::None | Time::Measured { .. } => run.self_ns(),
-    }
 }
 
 /// Returns the part of a time that belongs to each call that is not recursive, as gprof has it.
