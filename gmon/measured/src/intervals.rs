@@ -30,6 +30,14 @@ impl Intervals {
         is_valid.then_some(Intervals { starts })
     }
 
+    /// Returns the intervals of sums of many runs, which do not depend on the clock of one of them: four of equal length
+    /// for each power of two of nanoseconds.
+    pub fn common() -> Intervals {
+        let below_four = [0.0, 1.0, 2.0, 3.0];
+        let quarters = |power: i32| (4..8).map(move |quarter| f64::from(quarter) * 2_f64.powi(power - 2));
+        Intervals { starts: below_four.into_iter().chain((2..64).flat_map(quarters)).collect() }
+    }
+
     /// Returns where the intervals begin, in nanoseconds.
     pub fn starts(&self) -> &[f64] {
         &self.starts
@@ -46,6 +54,8 @@ mod tests {
             assert_eq!(Intervals::new(starts), None);
         }
         assert_eq!(Intervals::new((0..2000).map(f64::from).collect()), None);
+        assert_eq!(Intervals::new(Intervals::common().starts), Some(Intervals::common()));
+        assert_eq!(Intervals::common().starts[2..10], [2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 10.0]);
         assert_eq!(Intervals::new(Intervals::default().starts), Some(Intervals::default()));
     }
 }

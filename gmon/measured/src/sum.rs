@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::intervals::Intervals;
 use crate::merge::MergeError;
 use crate::model::{ArcTimes, Clock, Function, FunctionTimes, Measured, Module, Node, REST, Thread};
 
@@ -15,8 +16,9 @@ type ModuleKey = (String, Vec<u8>);
 /// same if their paths are. Tables are in the order in which their entries were met first, so the sum does not depend on
 /// how runs are grouped, only on their order.
 ///
-/// A thread that stands for several of different numbers has the numbers 0. The histograms have the intervals of the first run;
-/// those of other intervals are converted.
+/// Histograms have the [intervals that all sums have](Intervals::common), because those of runs differ with their clocks.
+///
+/// A thread that stands for several of different numbers has the numbers 0.
 #[derive(Clone, Debug, Default)]
 pub struct Sum {
     sum: Measured,
@@ -26,6 +28,20 @@ pub struct Sum {
     rows: HashMap<(u32, u32), u32>,
     arcs: HashMap<(Option<u32>, u32, u32), u32>,
     nodes: HashMap<(Option<u32>, u32, u32), u32>,
+}
+
+impl Measured {
+    /// Returns the run with histograms that have the [intervals of all sums](Intervals::common).
+    pub fn with_common_intervals(mut self) -> Measured {
+        let common = Intervals::common();
+        if self.intervals != common {
+            for row in &mut self.rows {
+                row.histogram = row.converted(&self.intervals, &common);
+            }
+            self.intervals = common;
+        }
+        self
+    }
 }
 
 impl Sum {
@@ -43,10 +59,11 @@ impl Sum {
     /// # Panics
     /// If [`Measured::check`] returns an error for the run.
     pub fn add(&mut self, run: Measured) -> Result<(), MergeError> {
+        let run = run.with_common_intervals();
+        self.sum.intervals.clone_from(&run.intervals);
         if self.sum.modules.is_empty() {
             self.sum.program.clone_from(&run.program);
             self.sum.clock = Clock { error_ns: self.sum.clock.error_ns, ..run.clock };
-            self.sum.intervals.clone_from(&run.intervals);
         }
         self.sum.agree_on_period(&run)?;
         self.sum.clock.error_ns = self.sum.clock.error_ns.max(run.clock.error_ns);
@@ -59,11 +76,7 @@ impl Sum {
             self.function(function)
         })?;
         let threads = all(run.threads, |thread| self.thread(thread))?;
-        let is_alike = self.sum.intervals == run.intervals;
         for mut row in run.rows {
-            if !is_alike {
-                row.histogram = row.converted(&run.intervals, &self.sum.intervals);
-            }
             (row.function, row.thread) = (functions[row.function as usize], threads[row.thread as usize]);
             self.row(row)?;
         }
@@ -182,7 +195,6 @@ fn place<'a, K: Eq + std::hash::Hash, T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::intervals::Intervals;
 
     /// A run of two threads of one name and one of another, with a tree in each.
     fn run(seed: u64) -> Measured {
@@ -215,8 +227,10 @@ mod tests {
         let node =
             |parent, function, thread| Node { parent, function, thread, calls: seed, self_ns: 5, samples: 1 };
         Measured {
-            intervals: Intervals::default(),
             program: name("prog", seed),
+            // The clock of each run is a little different.
+            intervals: Intervals::new((0..50).map(|n| f64::from(n) * (1.0 + seed as f64 / 100.0)).collect())
+                .expect("in order"),
             start_unix_ns: 1000 + seed * 7 % 30,
             duration_ns: 50,
             sample_period_ns: [0, 4][seed as usize % 2],
@@ -268,7 +282,9 @@ mod tests {
         let row =
             all.rows.iter().find(|row| row.function == 1 && row.thread == 1).expect("f2 in the workers");
         assert_eq!((row.calls, row.self_ns, row.min_ns, row.max_ns), (8, 60 + 90 + 60 + 270, 20, 270));
-        assert_eq!(row.histogram, [8, 4]);
+        // A duration of 0 or 1 ns for each unit of the seed, and one of 2 or 3 ns.
+        assert_eq!(row.histogram.iter().sum::<u64>(), 12);
+        assert_eq!(all.intervals, Intervals::common());
         let calls: u64 = all.arcs.iter().filter(|arc| arc.callee == 1).map(|arc| arc.calls).sum();
         assert_eq!((calls, all.arcs.len()), (2 + 1 + 2 + 3, 2));
         // Each run has two trees of workers, which are one here; its own function has a node of its own.

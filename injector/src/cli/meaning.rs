@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::cli::args::Args;
 use crate::live::view::Look;
-use crate::options::{ClockArg, EngineArg, Measure, Paths, Verb};
+use crate::options::{ClockArg, EngineArg, Export, Measure, Paths, Verb};
 use crate::os::clock;
 use crate::os::say::{Level, Voice};
 use crate::program::filters::Filters;
@@ -78,7 +78,11 @@ pub(crate) fn settings(args: Args) -> Result<Settings> {
         arena: None,
         output: output::naming(args.output, std::env::var_os("GMON_OUT_PREFIX"), &rank),
         stats: args.stats.map(|path| rank.of(path)),
-        exports: args.export,
+        exports: args
+            .export
+            .into_iter()
+            .map(|export| Export { file: rank.of(export.file), ..export })
+            .collect(),
         hooks: args.hooks,
         engine: args.engine,
         measure,

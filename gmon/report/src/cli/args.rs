@@ -76,11 +76,13 @@ pub(crate) enum Command {
     #[command(after_long_help = examples::GRAPH)]
     Graph(GraphArgs),
     /// Compare two runs of a program, or of two builds of it; the exit status is 1 if something has become worse
+    #[command(after_long_help = examples::DIFF)]
     Diff(DiffArgs),
     /// Write a run in the format of another tool: KCachegrind, pprof, flame graphs, speedscope, the Firefox Profiler, Graphviz
     #[command(after_long_help = examples::EXPORT)]
     Export(ExportArgs),
     /// Write a report for a browser: functions, call graph, flame graph, source; one file that needs no network
+    #[command(after_long_help = examples::HTML)]
     Html(HtmlArgs),
     /// Print the measured times of each function: calls, self, inclusive, mean, shortest, longest, quantiles
     #[command(after_long_help = examples::TIMES)]

@@ -47,6 +47,16 @@ Examples:
   gmon export --to speedscope -o run.json gmon.pb.gz
   gmon export --to dot prog gmon.out | dot -Tsvg > graph.svg";
 
+pub(crate) const DIFF: &str = "\
+Examples:
+  gmon diff prog old.out prog new.out
+  gmon diff old.pb.gz new.pb.gz";
+
+pub(crate) const HTML: &str = "\
+Examples:
+  gmon html -o report.html gmon.pb.gz
+  gmon html -o report.html prog gmon.out";
+
 pub(crate) const PUSH: &str = "\
 Examples:
   gmon push http://localhost:4040

@@ -20,7 +20,8 @@ impl Times {
     pub(super) fn add(&mut self, run: Measured) -> Result<(), MergeError> {
         match self {
             Times::ByName(sum) => sum.add(run),
-            Times::Apart(sum) => sum.merge(run),
+            // The intervals of the first run would depend on which files are summed first.
+            Times::Apart(sum) => sum.merge(run.with_common_intervals()),
         }
     }
 
