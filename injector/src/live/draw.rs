@@ -112,8 +112,11 @@ fn second(model: &Model, beside: &Beside) -> String {
         let index = now.processes.iter().position(|(pid, _)| *pid == now.pid).map_or(1, |index| index + 1);
         text += &format!(", process {index} of {} (p: next)", now.processes.len());
     }
-    text +=
-        &format!(", every {} s, read in {:.1} ms", model.interval.as_secs_f64(), now.took_ns as f64 / 1e6);
+    text += &format!(
+        ", every {} s, reading takes {:.1} ms",
+        model.interval.as_secs_f64(),
+        now.took_ns as f64 / 1e6
+    );
     if let Some(cpu) = beside.cpu {
         text += &format!(", gprofinject {:.1} % CPU", 100.0 * cpu);
     }

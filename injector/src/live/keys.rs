@@ -108,7 +108,7 @@ mod tests {
                     random ^= random << 13;
                     random ^= random >> 7;
                     random ^= random << 17;
-                    if random % 3 == 0 {
+                    if random.is_multiple_of(3) {
                         b"\x1b[O~;15AB\r"[(random >> 8) as usize % 10]
                     } else {
                         (random >> 16) as u8

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use crate::live::model::Model;
 use crate::live::rows::{Kind, Off, Row};
 use crate::live::snapshot::Snapshot;
+use crate::os::say::visible;
 
 /// The greatest number of rows.
 const MOST: usize = 20;
@@ -81,7 +82,9 @@ pub(crate) fn line(row: &Row, now: &Snapshot) -> String {
         "" => String::new(),
         more => format!("  [{more}]"),
     };
-    format!("{:>14} {rate:>12} {time:>10}{inclusive} {off}{}{more}", row.calls, row.name)
+    let line = format!("{:>14} {rate:>12} {time:>10}{inclusive} {off}{}{more}", row.calls, row.name);
+    // The snapshot may be another gprofinject's.
+    visible(&line).into_owned()
 }
 
 /// Returns a number without more digits than it is worth.

@@ -38,7 +38,7 @@ pub(crate) struct Snapshot {
     pub(crate) is_paused: bool,
     /// The number of functions that are switched off.
     pub(crate) off: u64,
-    /// For how long gprofinject has read, in nanoseconds.
+    /// The CPU time that reading has taken, in nanoseconds.
     pub(crate) took_ns: u64,
     /// The CPU time of the gprofinject that profiles the process, in nanoseconds.
     pub(crate) cpu_ns: u64,

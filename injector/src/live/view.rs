@@ -146,6 +146,7 @@ impl View {
 
     fn refresh(&mut self, source: &mut dyn Source) {
         let begin = Instant::now();
+        let mut took = Duration::ZERO;
         match source.snapshot(self.model.pid, self.model.wants()) {
             Ok(snapshot) => {
                 if let Some((cpu, ns)) = self.used {
@@ -154,6 +155,7 @@ impl View {
                         (passed > 0).then(|| snapshot.cpu_ns.saturating_sub(cpu) as f64 / passed as f64);
                 }
                 self.used = Some((snapshot.cpu_ns, snapshot.ns));
+                took = Duration::from_nanos(snapshot.took_ns);
                 self.model.take(snapshot);
             }
             Err(error) => {
@@ -163,7 +165,7 @@ impl View {
             }
         }
         // Reading must not take most of the time, however long the interval is meant to be.
-        self.due = begin + self.model.interval.max(begin.elapsed() * 5);
+        self.due = begin + self.model.interval.max(took * 5);
     }
 
     fn show(&mut self) -> io::Result<()> {

@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
-use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
 
@@ -36,7 +35,7 @@ impl Family<'_> {
         wants: Wants,
         sampling: Option<&mut Sampling>,
     ) -> Result<Snapshot> {
-        let begin = Instant::now();
+        let begin = clock::used();
         let first = self.members.first().map(|member| member.pid).context("no process is profiled")?;
         let index = match pid {
             Some(pid) => self.current(pid)?,
@@ -90,8 +89,8 @@ impl Family<'_> {
         snapshot.thread = wants.thread;
         snapshot.is_paused = member.is_paused;
         snapshot.ns = clock::nanoseconds();
-        snapshot.took_ns = begin.elapsed().as_nanos() as u64;
         snapshot.cpu_ns = clock::used();
+        snapshot.took_ns = snapshot.cpu_ns.saturating_sub(begin);
         Ok(snapshot)
     }
 

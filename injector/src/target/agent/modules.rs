@@ -233,7 +233,7 @@ mod tests {
             patch(0x4fff, 5),
             patch(u64::MAX - 1, 5),
             patch(0x5100, 0),
-            patch(0x5100, u16::MAX),
+            patch(0x5100, u8::MAX),
         ];
         let found = overwritten(&[library(0x5000, &patches)]);
         let expected: Vec<u64> = (0x5010..0x5015).chain(0x5ffb..0x6000).collect();
