@@ -10,4 +10,5 @@ pub(crate) mod failure;
 pub(crate) mod libraries;
 pub(crate) mod module;
 pub(crate) mod provoke;
+pub(crate) mod switches;
 pub(crate) mod text;

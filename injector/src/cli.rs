@@ -9,3 +9,4 @@ pub(crate) mod command;
 pub(crate) mod list;
 pub(crate) mod meaning;
 pub(crate) mod recover;
+pub(crate) mod top;

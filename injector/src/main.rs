@@ -5,6 +5,7 @@
 //! ```text
 //! cli        what was typed, and which of the layers below carries it out
 //! session    one run: its processes, the loop that waits for them, the report
+//! live       the live view: snapshots of a profile -> a table on the terminal
 //! target     the process that is profiled: launched, or attached to; its threads, the agent in it
 //! profile    counters and samples -> a profile, and its gmon.out
 //! sampling   the kernel's samples
@@ -14,6 +15,7 @@
 //! ```
 
 mod cli;
+mod live;
 mod options;
 mod os;
 mod profile;

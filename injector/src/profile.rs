@@ -20,6 +20,7 @@ pub(crate) mod place;
 pub(crate) mod placement;
 pub(crate) mod recorded;
 pub(crate) mod space;
+pub(crate) mod threads;
 pub(crate) mod times;
 pub(crate) mod whole;
 

@@ -8,6 +8,7 @@ pub(crate) mod events;
 pub(crate) mod expectations;
 pub(crate) mod family;
 pub(crate) mod listen;
+pub(crate) mod live;
 pub(crate) mod member;
 pub(crate) mod message;
 pub(crate) mod outcome;

@@ -10,6 +10,7 @@ pub(crate) mod logbook;
 pub(crate) mod output;
 pub(crate) mod private_folder;
 pub(crate) mod purpose;
+pub(crate) mod rank;
 pub(crate) mod region;
 pub(crate) mod run_folder;
 pub(crate) mod shape;

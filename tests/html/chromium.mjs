@@ -147,11 +147,23 @@ export class Page {
     for (const key of text) await this.press(key);
   }
 
-  /** Clicks in the middle of an element, or at a place of it. */
+  /** Returns a place of an element in the window, in parts of its width and height. */
+  place(selector, x, y) {
+    return this.value(`(() => { const r = document.querySelector(${JSON.stringify(selector)}).getBoundingClientRect(); return [r.left + r.width * ${x}, r.top + r.height * ${y}]; })()`);
+  }
+
+  /** Moves the pointer to the middle of an element, or to another place of it. */
+  async hover(selector, x = 0.5, y = 0.5) {
+    const [left, top] = await this.place(selector, x, y);
+    await this.send("Input.dispatchMouseEvent", { type: "mouseMoved", x: left, y: top, button: "none" });
+  }
+
+  /** Clicks there. */
   async click(selector, x = 0.5, y = 0.5) {
-    const at = await this.value(`(() => { const r = document.querySelector(${JSON.stringify(selector)}).getBoundingClientRect(); return [r.left + r.width * ${x}, r.top + r.height * ${y}]; })()`);
-    for (const type of ["mouseMoved", "mousePressed", "mouseReleased"]) {
-      await this.send("Input.dispatchMouseEvent", { type, x: at[0], y: at[1], button: type === "mouseMoved" ? "none" : "left", clickCount: type === "mouseMoved" ? 0 : 1 });
+    await this.hover(selector, x, y);
+    const [left, top] = await this.place(selector, x, y);
+    for (const type of ["mousePressed", "mouseReleased"]) {
+      await this.send("Input.dispatchMouseEvent", { type, x: left, y: top, button: "left", clickCount: 1 });
     }
   }
 

@@ -113,6 +113,21 @@ async function navigates(page) {
   await page.press("Escape");
 }
 
+/** Chooses each thread, if there are several: what the threads have is what the table of all threads has. */
+async function threads(page) {
+  await go(page, "#functions");
+  if (!(await page.value("page.run.threads.length > 1 && page.run.rows !== null"))) return;
+  const sums = `["calls", "self"].map((key) => page.view.columns[key].reduce((sum, value) => sum + Math.max(value, 0), 0))`;
+  const all = await page.value(sums);
+  const found = [0, 0];
+  for (let thread = 0; thread < (await page.value("page.run.threads.length")); thread++) {
+    await page.value(`(() => { const s = document.querySelector('select[aria-label="Thread"]'); s.value = "${thread}"; s.dispatchEvent(new Event("change")); })()`);
+    (await page.value(sums)).forEach((value, i) => { found[i] += value; });
+  }
+  assert.deepEqual(found, all);
+  await page.value(`(() => { const s = document.querySelector('select[aria-label="Thread"]'); s.value = "-1"; s.dispatchEvent(new Event("change")); })()`);
+}
+
 /** Opens the help, and switches light and dark. */
 async function manners(page) {
   await go(page, "#summary");
@@ -153,6 +168,10 @@ async function flames(page) {
   await arrived(page, `#flame`);
   // A click on a box of the third row zooms to it.
   const box = await page.value(`(() => { const b = page.view.flame.rows[2].find((b) => b.width > 20); return [b.node, (b.x + b.width / 2) / page.view.flame.canvas.clientWidth, 2.5 * 19 / page.view.flame.canvas.clientHeight]; })()`);
+  await page.hover("canvas", box[1], box[2]);
+  await settled(page);
+  const tip = await text(page, "#tip:not([hidden])");
+  assert.ok(tip?.includes(await page.value(`page.view.name(${box[0]})`)) && /inclusive .* ns/.test(tip), tip);
   await page.click("canvas", box[1], box[2]);
   await arrived(page, `#flame?node=${box[0]}`);
   await page.value("history.back()");
@@ -243,6 +262,7 @@ const KINDS = {
   async paths(page) {
     await sorts(page);
     await navigates(page);
+    await threads(page);
     await flames(page);
     await manners(page);
   },

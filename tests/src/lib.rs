@@ -30,6 +30,7 @@ pub mod normalise;
 pub mod place;
 pub mod run;
 pub mod sequences;
+pub mod switched;
 pub mod synthetic;
 pub mod tool;
 pub mod trials;

@@ -43,6 +43,9 @@ coded! {
         /// After [`Command::Prepare`], in a standalone program: give threads their records ([`Order::threads`]). All
         /// threads are stopped.
         Records = 7,
+        /// Switch functions of a module off or on ([`Order::choice`]). All other threads are stopped, outside of the patches of
+        /// these functions and of the first bytes of their thunks ([`BYPASS_LEN`]).
+        Choose = 8,
     }
 }
 
@@ -69,6 +72,11 @@ pub const DETOURED: [&str; 10] = [
 pub const THREADS_MAX: usize = 256;
 /// The number of entries in the table of mappings at [`Order::mapped`].
 pub const MAPPED_MAX: usize = 1024;
+
+/// The number of words of [`Order::choice`].
+pub const CHOICE_WORDS: usize = 1024;
+/// The length in bytes of the jump with which the thunk of a function begins that is switched off.
+pub const BYPASS_LEN: u64 = 5;
 
 /// The length in bytes of the jump in [`Order::notice`].
 pub const NOTICE_LEN: usize = 5;
@@ -185,6 +193,14 @@ pub struct Order {
     pub free: Question,
     /// Input of [`Command::Load`].
     pub library: LibraryOrder,
+    /// Input of [`Command::Choose`]: 0 for the program; for a library, the number of its first function.
+    pub module: u64,
+    /// Input of [`Command::Choose`]: the index in the module of the function that the first bit of `choice` stands for.
+    pub first: u64,
+    /// Input of [`Command::Choose`]: 1 to switch the functions off, 0 to switch them on.
+    pub off: u64,
+    /// Input of [`Command::Choose`]: one bit for each function, set for those that are to be switched.
+    pub choice: [u64; CHOICE_WORDS],
     /// Input: functions of the C library that are redirected to the agent from [`Command::Arm`] on, and the addresses
     /// by which the agent can still call their own code.
     pub detours: [[u64; 2]; DETOURS_MAX],

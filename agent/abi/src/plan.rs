@@ -203,7 +203,7 @@ pub struct FunctionRecord {
     /// the first two is that of the entry after the `pop`, and the stack of the third is that of the exit before the
     /// `push`. Before these are [`NOTE`] bytes of the exit, whose stack is that before the `push` as well.
     pub pushed: u8,
-    /// A combination of the bits [`ENTRY_ONLY`], [`LOOPS`], [`FRAMED`] and [`NEEDS_NO_CELL`].
+    /// A combination of the bits [`ENTRY_ONLY`], [`LOOPS`], [`FRAMED`], [`NEEDS_NO_CELL`], [`SHARED`] and [`OFF`].
     pub flags: u8,
     /// Arena offset at which the thunk continues after its arc has been counted.
     pub resume: u32,
@@ -244,6 +244,10 @@ pub struct TailRecord {
     /// Arena offset of the jump with which the thunk ends if it fills the cell of the called function, where rsp is the CFA:
     /// the function that jumps has no cell, and the one that is called gets one. Otherwise 0.
     pub fills: u32,
+    /// Number of the function that jumps.
+    pub caller: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 /// Flag: calls of the function get no shadow stack cell, because the function is setjmp or similar, reads its own
@@ -259,6 +263,13 @@ pub const FRAMED: u8 = 4;
 /// the interrupted program counter identifies it. Without [`ENTRY_ONLY`], a call of it by unhooked code gets a cell: see
 /// [`CALLBACK_JUMP`].
 pub const NEEDS_NO_CELL: u8 = 8;
+
+/// Flag: hooks of other functions rely on the patches of this one, or code in the arena leads to its thunk without them. The
+/// patches then stay while the function is switched off.
+pub const SHARED: u8 = 16;
+/// Flag: the function is switched off when its library is hooked. Only a plan that was made for a library in a process that
+/// already runs has it.
+pub const OFF: u8 = 32;
 
 /// A half-open range of link addresses.
 #[repr(C)]
@@ -277,11 +288,14 @@ pub struct CodeRange {
 pub struct Patch {
     /// Link address.
     pub address: u64,
+    /// The function of whose hook the patch is a part: its index in the plan's table of functions, plus one. 0 if it is a
+    /// part of none, so that it is in place as long as any hook is.
+    pub hook: u32,
     /// Number of bytes of the two arrays that are in use.
-    pub len: u16,
+    pub len: u8,
     /// If the replacement contains the 32-bit displacement of a branch to the arena: the offset of that displacement in
     /// the replacement, plus one. Otherwise 0.
-    pub displacement: u16,
+    pub displacement: u8,
     /// The maker of the patch: a [`Maker`].
     pub by: MakerCode,
     /// Whether the patch stays while the hooks are paused: a [`Stay`].
@@ -306,7 +320,7 @@ pub struct CallJump {
 
 coded! {
     /// The maker of a patch.
-    pub enum Maker as MakerCode(u16) {
+    pub enum Maker as MakerCode(u8) {
         /// The agent.
         Agent = 0,
         /// Frida's gum. The patch begins with a `jmp rel32` to the thunk.
@@ -320,7 +334,7 @@ coded! {
 coded! {
     /// Whether a patch stays while the hooks are paused. Only patches of a standalone program do: in other programs, the
     /// agent's definitions take the place of these functions.
-    pub enum Stay as StayCode(u16) {
+    pub enum Stay as StayCode(u8) {
         /// It does not.
         Not = 0,
         /// It stays: it belongs to the hook of a function that is called through the agent. As long as hooked frames are on

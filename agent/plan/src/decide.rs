@@ -21,6 +21,7 @@
 //! needless, own_return  which exits need no hook, and which must have none
 //! unwinder, own_text    functions of an unwinder; programs that read their own code
 //! agents, flags         what the agent calls itself; functions that take or return a condition in the flags
+//! shared                hooks whose patches others rely on
 //! go                    functions of Go's runtime that are not entered by calls
 //! standalone            the functions by which a standalone program unwinds and leaves frames
 //! system_calls          the system calls of a standalone program that lead to the agent
@@ -46,6 +47,7 @@ pub(crate) mod needless;
 pub(crate) mod options;
 pub(crate) mod own_return;
 pub(crate) mod own_text;
+pub(crate) mod shared;
 pub(crate) mod sled;
 pub(crate) mod slide;
 pub(crate) mod standalone;

@@ -27,6 +27,7 @@ mod placed;
 mod plan;
 mod planner;
 mod stored;
+mod switch;
 #[cfg(test)]
 mod testing;
 pub mod x86;

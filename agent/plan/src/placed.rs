@@ -67,7 +67,9 @@ impl Plan {
         for tail in entries::<TailRecord>(file, header.tails)? {
             tail.site = place(tail.site);
             tail.slot = tail.slot.checked_add(at.first_slot)?.checked_sub(SLOTS as u32)?;
-            tail.callee = tail.callee.checked_add(at.first_function)?;
+            for number in [&mut tail.callee, &mut tail.caller] {
+                *number = number.checked_add(at.first_function)?;
+            }
             for field in [&mut tail.again, &mut tail.thunk, &mut tail.stub] {
                 *field = field.checked_add(offset)?;
             }

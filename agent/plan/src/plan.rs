@@ -107,6 +107,26 @@ impl Plan {
         (offset < len.into()).then_some(to + offset as u32)
     }
 
+    /// Returns the end of the instructions that were relocated with the one at `address`, at which a hook overwrites something:
+    /// the address after the last one's first byte. A patch may be shorter. If a branch that was relocated leads back into its
+    /// bytes, the original branch does too.
+    pub fn relocated_until(&self, address: u64) -> u64 {
+        /// No instruction is longer. Others of the function may have been relocated elsewhere: around a system call.
+        const LONGEST: u64 = 15;
+        let moved = &self.emitted.moved;
+        let after = self.hook_points.partition_point(|&point| point <= address);
+        let next = self.hook_points.get(after).copied().unwrap_or(u64::MAX);
+        let first = moved.partition_point(|&(from, ..)| from <= address);
+        let mut end = address + 1;
+        for &(from, len, _) in moved[first..].iter().take_while(|&&(from, ..)| from < next) {
+            if from >= end + LONGEST {
+                break;
+            }
+            end = from + u64::from(len);
+        }
+        end
+    }
+
     /// Returns the copies in the arena of the instructions that follow a `syscall`, each with the address of the
     /// original. Directly before each copy is a copy of the `syscall`, so a thread that waits in that can be moved to the
     /// original.

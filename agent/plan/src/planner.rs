@@ -10,7 +10,7 @@ use crate::decide::standalone::Standalone;
 use crate::decide::system_calls::{Purpose, SystemCalls};
 use crate::decide::thunk_spec::Exits;
 use crate::decide::verdict::{Earlier, Failed, Reason, Tactic, Verdict};
-use crate::decide::{agents, flags, foreign, go, own_text, tails, thunk_spec, unwinder};
+use crate::decide::{agents, flags, foreign, go, own_text, shared, tails, thunk_spec, unwinder};
 use crate::emit::arena::emit;
 use crate::emit::emitted::Emitted;
 use crate::emit::homes::Homes;
@@ -21,7 +21,7 @@ use crate::flow::facts::Flow;
 use crate::flow::falls;
 use crate::plan::{Plan, code_extents, extents};
 use crate::x86::template::kind::Owner;
-use gprofinject_abi::plan::{CodeRange, Patch, Stay};
+use gprofinject_abi::plan::{CodeRange, Patch, SHARED, Stay};
 use gprofinject_image::{Image, sort};
 use std::collections::{HashMap, HashSet};
 
@@ -116,6 +116,9 @@ impl Plan {
         more.extend(recursions(image, &flow, &hooks, &emitted, &copies));
         emitted.add_patches(more);
         spread_stay(&hooks, &mut emitted.patches);
+        for (record, is_shared) in emitted.records.iter_mut().zip(shared::of_all(&hooks)) {
+            record.flags |= if is_shared { SHARED } else { 0 };
+        }
         Plan {
             hooks: if entry_only { Hooks::Entry } else { Hooks::Both },
             nameless_parts: image.nameless_parts().to_vec(),

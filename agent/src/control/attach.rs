@@ -21,6 +21,7 @@ use crate::os::words;
 use crate::program::agent::Agent;
 use crate::program::failure;
 use crate::program::libraries;
+use crate::program::switches;
 use crate::program::text;
 use crate::start::loads;
 use crate::start::pauses;
@@ -48,6 +49,7 @@ unsafe extern "C" fn carry_out(order: *mut Order) {
         Some(Command::Arm) => arm(order),
         Some(Command::Pause) => pause(Agent::get()),
         Some(Command::Resume) => resume(Agent::get()),
+        Some(Command::Choose) => choose(order),
         Some(Command::Leave) => {
             birth::put_back();
             let libraries = pauses::unpatch_rest();
@@ -155,6 +157,27 @@ fn resume(agent: &Agent) -> Result<(), i32> {
     times::calls::go_on();
     timers::start_again(agent);
     libraries
+}
+
+/// Switches functions of a module off or on.
+fn choose(order: &Order) -> Result<(), i32> {
+    let agent = Agent::get();
+    if !agent.is_set_up {
+        return Err(kernel::EINVAL);
+    }
+    pauses::check_settled()?;
+    switches::prepare()?;
+    let (module, is_hooked) = match order.module {
+        0 => (&agent.program, !pauses::are_out()),
+        first => {
+            let mut all = (0..libraries::used()).filter_map(libraries::get);
+            let library = all.find(|library| u64::from(library.module.first) == first);
+            let library = library.ok_or(kernel::EINVAL)?;
+            (&library.module, pauses::is_hooked(library))
+        }
+    };
+    switches::set(module, order.first as usize, &order.choice, order.off != 0);
+    text::switch(module, is_hooked)
 }
 
 /// The entry point for orders: rdi = the order, rsp = a stack that the injector has made.

@@ -312,6 +312,12 @@ pub(crate) fn tail(index: u32) -> &'static TailRecord {
     unsafe { &*table.add(index as usize) }
 }
 
+/// Returns the index of a library's first tail call in the table of all libraries.
+pub(crate) fn first_tail(module: &Module) -> usize {
+    let table = TAILS.load(Ordering::Relaxed);
+    (module.tails.as_ptr() as u64).saturating_sub(table) as usize / size_of::<TailRecord>()
+}
+
 /// The first numbers and places that are not given out yet.
 #[derive(Clone, Copy)]
 pub(crate) struct Free {

@@ -9,6 +9,7 @@ use crate::os::words;
 use crate::program::agent::Agent;
 use crate::program::libraries;
 use crate::program::module::Module;
+use crate::program::switches;
 use core::ptr;
 use core::slice;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -19,16 +20,32 @@ use linux_raw_sys::elf;
 /// Writes the patches that the agent makes. During that time the pages are writable and not executable. The caller
 /// has checked the original bytes.
 pub(crate) fn patch(module: &Module) -> Result<(), i32> {
-    rewrite(
-        module,
-        true,
-        |patch| if patch.by == Maker::Agent.code() { &patch.replacement } else { &patch.original },
-    )
+    rewrite(module, true, |patch| {
+        if patch.by == Maker::Agent.code() { with_hooks(module, patch) } else { &patch.original }
+    })
 }
 
 /// Writes all patches, including those of Frida's gum, while all other threads are stopped.
 pub(crate) fn patch_again(module: &Module) -> Result<(), i32> {
-    rewrite(module, true, |patch| &patch.replacement)
+    rewrite(module, true, |patch| with_hooks(module, patch))
+}
+
+/// Changes the code as the functions of a module are switched ([`switches`]): that in the arena, and if `in_text` the text,
+/// which then has the other patches. All other threads are stopped, or do not know of the arena yet.
+pub(crate) fn switch(module: &Module, in_text: bool) -> Result<(), i32> {
+    let access = memory::PROT_READ | memory::PROT_WRITE;
+    protect_arena(module, access)?;
+    // SAFETY: the arena is writable, and no thread is at the start of a thunk whose function is switched.
+    unsafe { switches::write_bypasses(module) };
+    let written = if in_text { rewrite(module, true, |patch| with_hooks(module, patch)) } else { Ok(()) };
+    protect_arena(module, memory::PROT_READ | memory::PROT_EXEC).and(written)
+}
+
+/// Sets the protection of a module's thunks.
+fn protect_arena(module: &Module, protection: u64) -> Result<(), i32> {
+    let len = module.copies_hi.wrapping_sub(module.arena_lo);
+    // SAFETY: this is the agent's arena. Where the right to execute goes away, no other thread runs.
+    unsafe { memory::mprotect(module.arena_lo, len, protection) }.map(drop)
 }
 
 /// Restores the original bytes of all patches but those that stay, while all other threads are stopped.
@@ -59,6 +76,11 @@ pub(crate) fn is_paused(module: &Module) -> bool {
     has(module, without_hooks)
 }
 
+/// Returns the bytes of a patch while hooks are in place.
+fn with_hooks<'p>(module: &Module, patch: &'p Patch) -> &'p [u8] {
+    if switches::has_original(module, patch) { &patch.original } else { &patch.replacement }
+}
+
 /// Returns the bytes of a patch while hooks are paused.
 fn without_hooks(patch: &Patch) -> &[u8] {
     if patch.stays == Stay::Not.code() { &patch.original } else { &patch.replacement }
@@ -79,11 +101,11 @@ pub(crate) fn first_difference(patches: &[Patch], bias: u64) -> Option<u64> {
 
 /// Returns whether all patches of a module are in its text. All the patches' addresses must be mapped.
 pub(crate) fn is_patched(module: &Module) -> bool {
-    has(module, |patch| &patch.replacement)
+    has(module, |patch| with_hooks(module, patch))
 }
 
 /// Returns whether all patches of a module have these bytes in its text. All the patches' addresses must be mapped.
-fn has(module: &Module, bytes: impl Fn(&Patch) -> &[u8]) -> bool {
+fn has<'m>(module: &Module, bytes: impl Fn(&'m Patch) -> &'m [u8]) -> bool {
     module.patches.iter().all(|patch| {
         let len = patch.len as usize;
         let at = patch.address.wrapping_add(module.bias) as *const u8;
@@ -93,7 +115,7 @@ fn has(module: &Module, bytes: impl Fn(&Patch) -> &[u8]) -> bool {
     })
 }
 
-fn rewrite(module: &Module, patched: bool, bytes: impl Fn(&Patch) -> &[u8]) -> Result<(), i32> {
+fn rewrite<'m>(module: &Module, patched: bool, bytes: impl Fn(&'m Patch) -> &'m [u8]) -> Result<(), i32> {
     let writable = memory::PROT_READ | memory::PROT_WRITE;
     if let Err(errno) = protect(module, |_| writable) {
         // This restores the protection of the segments that were changed; the others have it already.
@@ -162,9 +184,10 @@ fn may_be_in_handler(agent: &Agent) -> bool {
 
 /// Writes the bytes of all patches. `patched` is whether these are the replacements; it selects the displacements of
 /// the call jumps.
-fn write(module: &Module, patched: bool, bytes: impl Fn(&Patch) -> &[u8]) {
+fn write<'m>(module: &Module, patched: bool, bytes: impl Fn(&'m Patch) -> &'m [u8]) {
     for jump in module.call_jumps {
-        let displacement = if patched { jump.displacement } else { 0 };
+        let is_there = patched && !switches::is_without_call(module, jump);
+        let displacement = if is_there { jump.displacement } else { 0 };
         // SAFETY: the set-up has checked that the displacement lies inside the arena, and `protect` has made the
         // arena writable.
         unsafe { ((module.arena_lo + u64::from(jump.at)) as *mut u32).write_unaligned(displacement) };

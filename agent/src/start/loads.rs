@@ -25,6 +25,7 @@ use crate::program::agent::{self, Agent, GATE_FACTS, LIBRARY_GATE_FACTS};
 use crate::program::failure;
 use crate::program::libraries::{self, Library, busy};
 use crate::program::module::Module;
+use crate::program::switches;
 use crate::program::text;
 use crate::start::arena::{self, Room};
 use crate::start::asking::{self, AT_FDCWD, Unhooked, ask, has_path};
@@ -297,6 +298,10 @@ fn add(
     let index = libraries::add(record.bias, (lo, hi), identity, module).ok_or_else(damaged)?;
     let library = libraries::get(index).ok_or_else(damaged)?;
     let module = &library.module;
+    let failed = |errno| Refusal::errno(Trouble::Memory, errno);
+    if switches::set_as_planned(module).map_err(failed)? {
+        text::switch(module, false).map_err(failed)?;
+    }
     let record = LoadRecord {
         functions: functions.len() as u32,
         arena: plan.arena,

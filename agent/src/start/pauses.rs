@@ -23,6 +23,21 @@ pub(crate) fn check_settled() -> Result<(), i32> {
     if is_settled && !libraries::is_busy() { Ok(()) } else { Err(kernel::EAGAIN) }
 }
 
+/// Returns whether the hooks are out because of [`unpatch_all`].
+pub(crate) fn are_out() -> bool {
+    PAUSED.load(Ordering::SeqCst)
+}
+
+/// Returns whether a library's text is there and has its hooks, while all other threads are stopped.
+pub(crate) fn is_hooked(library: &Library) -> bool {
+    let mut is_present = cfg!(feature = "standalone");
+    let dynamic_linker = DYNAMIC_LINKER.load(Ordering::Relaxed);
+    if !is_present && dynamic_linker != 0 {
+        lookup::all_objects(dynamic_linker, |map| is_present |= library.start == map.bias);
+    }
+    library.is_loaded() && is_present && !are_out() && text::is_patched(&library.module)
+}
+
 /// Restores the original instructions of all libraries but for the patches that stay, while all other threads are stopped.
 /// Frames that are on the stack still return through the arenas.
 ///

@@ -8,13 +8,13 @@
 //! JSON only, and the script adds texts to the page as text. The page's content security policy forbids all requests, and all
 //! scripts and styles but the page's own, which it names by their hashes.
 
+mod contents;
 mod data;
 mod facts;
 mod listings;
 mod paths;
 mod sources;
 
-use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use base64::prelude::{BASE64_STANDARD, Engine};
@@ -22,11 +22,9 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use sha2::{Digest, Sha256};
 
+pub use crate::html::contents::{Extras, Instruction, Listing, SourceLines, SourceReader};
 pub use crate::html::listings::listings;
-use crate::model::{Line, Run};
-
-/// The most instructions that a report contains.
-const MAX_INSTRUCTIONS: usize = 300_000;
+use crate::model::Run;
 
 /// The page without its contents, which stand at names in double braces.
 const PAGE: &str = include_str!("html/page.html");
@@ -47,40 +45,6 @@ const SCRIPT: [&str; 13] = [
     include_str!("html/summary.js"),
     include_str!("html/main.js"),
 ];
-
-/// The lines of a source file by their numbers.
-pub type SourceLines = BTreeMap<u32, String>;
-
-/// Returns the lines of the source file with a path, or `None` if it is not found.
-pub type SourceReader<'a> = dyn FnMut(&str) -> Option<SourceLines> + 'a;
-
-/// What a report contains besides its run.
-#[derive(Default)]
-pub struct Extras<'a> {
-    /// Where the source lines come from. Without it, the report has their numbers only.
-    pub source: Option<&'a mut SourceReader<'a>>,
-    /// The instructions of functions, as [`listings`] returns them.
-    pub listings: Vec<Listing>,
-}
-
-/// The instructions of a function.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Listing {
-    /// The index of the function in [`Run::functions`].
-    pub function: u32,
-    pub instructions: Vec<Instruction>,
-}
-
-/// An instruction with its count.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Instruction {
-    /// The link address.
-    pub address: u64,
-    /// How often it was executed; `None` if that was not counted.
-    pub count: Option<u64>,
-    pub text: String,
-    pub line: Option<Line>,
-}
 
 /// Writes the report.
 ///

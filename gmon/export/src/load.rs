@@ -16,4 +16,4 @@ mod program;
 pub use crate::load::contract::{Detail, LoadError};
 pub use crate::load::measured::measured;
 pub use crate::load::process::process;
-pub use crate::load::program::program;
+pub use crate::load::program::{KnownProgram, program};

@@ -28,6 +28,8 @@ pub enum ReadError {
     Field { offset: u64, what: &'static str },
     #[error("damaged, before offset {offset} of the decompressed file: {source}")]
     Message { offset: u64, source: DecodeError },
+    #[error("no profile in pprof's format")]
+    NotPprof,
     #[error("no measured times in it, as `gprofinject --times` writes them: another program's pprof file?")]
     Foreign,
     #[error("version {0} of the measured times, expected {known}: written by another version of gprofinject", known = wire::VERSION)]

@@ -32,6 +32,8 @@ mod model;
 pub mod paths;
 mod quantile;
 mod read;
+mod sum;
+mod summary;
 mod tables;
 pub mod wire;
 mod write;
@@ -43,3 +45,5 @@ pub use crate::merge::MergeError;
 pub use crate::model::{
     ArcTimes, Clock, ClockSource, Function, FunctionTimes, Measured, Module, Node, REST, REST_NAME, Thread,
 };
+pub use crate::sum::Sum;
+pub use crate::summary::Summary;

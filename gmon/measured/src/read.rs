@@ -14,7 +14,7 @@ use crate::tables;
 use crate::wire;
 
 /// The bytes with which a gzip file begins.
-const MAGIC: [u8; 2] = [0x1f, 0x8b];
+pub(crate) const MAGIC: [u8; 2] = [0x1f, 0x8b];
 /// The largest number of bytes in memory that a byte of a field, and each field beside that, takes. A number in a
 /// column takes eight, and so does a parsed copy of it.
 const MEMORY_OF_BYTE: u64 = 16;
@@ -29,7 +29,7 @@ impl Measured {
         if !bytes.starts_with(&MAGIC) {
             return Err(ReadError::NotGzip(bytes.iter().copied().take(MAGIC.len()).collect()));
         }
-        let mut profile = decode(MultiGzDecoder::new(bytes), MAX_SIZE)?;
+        let mut profile = decode(MultiGzDecoder::new(bytes), MAX_SIZE, is_kept)?;
         let extension = profile.extension.take().ok_or(ReadError::Foreign)?;
         if extension.version != wire::VERSION {
             return Err(ReadError::Version(extension.version));
@@ -40,14 +40,19 @@ impl Measured {
     }
 }
 
-/// Decodes a profile without its samples.
-fn decode(gzip: impl Read, max_size: u64) -> Result<wire::Profile, ReadError> {
+/// Decodes those fields of a profile that are wanted, by their numbers.
+pub(crate) fn decode(
+    gzip: impl Read,
+    max_size: u64,
+    mut is_kept: impl FnMut(u64) -> bool,
+) -> Result<wire::Profile, ReadError> {
     let mut input = Input { reader: BufReader::with_capacity(1 << 16, gzip), offset: 0, max_size };
     let mut profile = wire::Profile::default();
     let mut memory = 0_u64;
     let mut field = Vec::new();
     while let Some(key) = input.varint_or_end()? {
         let (number, wire_type) = (key >> 3, key & 7);
+        let is_kept = is_kept(number);
         field.clear();
         push_varint(&mut field, key);
         match wire_type {
@@ -56,7 +61,7 @@ fn decode(gzip: impl Read, max_size: u64) -> Result<wire::Profile, ReadError> {
             5 => input.skip(4)?,
             2 => {
                 let len = input.varint()?;
-                if !is_kept(number) {
+                if !is_kept {
                     input.skip(len)?;
                     continue;
                 }
@@ -71,7 +76,7 @@ fn decode(gzip: impl Read, max_size: u64) -> Result<wire::Profile, ReadError> {
             _ => return Err(ReadError::Field { offset: input.offset, what: "an unknown wire type" }),
         }
         // The fields of a message may be decoded one after the other.
-        if matches!(wire_type, 0 | 2) && is_kept(number) {
+        if matches!(wire_type, 0 | 2) && is_kept {
             let merged = profile.merge(field.as_slice());
             merged.map_err(|source| ReadError::Message { offset: input.offset, source })?;
         }
@@ -79,7 +84,7 @@ fn decode(gzip: impl Read, max_size: u64) -> Result<wire::Profile, ReadError> {
     Ok(profile)
 }
 
-/// Whether a field of pprof's `Profile` is used.
+/// Whether a field of pprof's `Profile` is used for a [`Measured`].
 fn is_kept(number: u64) -> bool {
     number == u64::from(wire::EXTENSION) || matches!(number, 3..=6 | 9 | 10 | 12)
 }

@@ -8,8 +8,10 @@ mod cli {
     pub(crate) mod diff;
     pub(crate) mod diff_args;
     pub(crate) mod dump;
+    pub(crate) mod examples;
     pub(crate) mod export;
     pub(crate) mod files;
+    pub(crate) mod fold;
     pub(crate) mod form_args;
     pub(crate) mod html;
     pub(crate) mod json;
@@ -17,6 +19,13 @@ mod cli {
     pub(crate) mod measured;
     pub(crate) mod measured_args;
     pub(crate) mod merge;
+    #[cfg(feature = "push")]
+    pub(crate) mod push;
+    #[cfg(feature = "push")]
+    pub(crate) mod push_args;
+    pub(crate) mod rank;
+    pub(crate) mod ranks;
+    pub(crate) mod ranks_args;
     pub(crate) mod report_args;
     pub(crate) mod reports {
         pub(crate) mod arcs;
@@ -27,6 +36,7 @@ mod cli {
         pub(crate) mod instructions;
         pub(crate) mod lines;
         pub(crate) mod paths;
+        pub(crate) mod ranks;
         pub(crate) mod sums;
         pub(crate) mod times;
     }
@@ -46,13 +56,15 @@ use std::io::{self, BufWriter, StdoutLock, Write};
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use gmon::Severity;
 use gmon_export::load::Detail;
 
 use crate::cli::args::{Args, CheckArgs, Command};
 use crate::cli::measured::Measurement;
 use crate::cli::measured_args::MeasuredArgs;
+use crate::cli::ranks::Ranks;
+use crate::cli::ranks_args::RanksArgs;
 use crate::cli::report_args::ReportArgs;
 use crate::cli::run_args::TableArgs;
 use crate::cli::run_view::RunView;
@@ -78,10 +90,17 @@ fn main() -> ExitCode {
 }
 
 fn run(args: Args) -> Result<ExitCode> {
-    match args.command {
+    if let Some(kind) = args.generate {
+        kind.write(Args::command(), &mut io::stdout().lock())?;
+    }
+    let Some(command) = args.command else { return Ok(ExitCode::SUCCESS) };
+    match command {
         Command::Dump(args) => dump::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Merge(args) => merge::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Check(args) => check(&args),
+        Command::Ranks(args) => ranks(&args),
+        #[cfg(feature = "push")]
+        Command::Push(args) => cli::push::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Lines(args) => report(&args.common, |view, out| reports::lines::lines(view, &args, out)),
         Command::Instructions(args) => {
             report(&args.common, |view, out| reports::instructions::instructions(view, &args, out))
@@ -140,6 +159,14 @@ fn run_table(args: &TableArgs, write: impl FnOnce(&RunView, &mut Out) -> Result<
     let view = RunView::new(args, &run)?;
     let mut out = BufWriter::new(io::stdout().lock());
     write(&view, &mut out)?;
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn ranks(args: &RanksArgs) -> Result<ExitCode> {
+    let ranks = Ranks::load(args)?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    reports::ranks::ranks(&ranks, args, &mut out)?;
     out.flush()?;
     Ok(ExitCode::SUCCESS)
 }

@@ -252,6 +252,16 @@ fn several_files_add_up() {
     let program = case.program.to_str().expect("UTF-8");
     text(&[&merge[..], &["--program", program]].concat(), &paths);
     assert_eq!(instructions(&[&case.program, &sum]), report);
+    // So it does part by part: on any number of threads, the sum is that of all files at once.
+    let many: Vec<&Path> = [2, 0, 1, 0, 2, 2, 1, 0, 1].map(|index: usize| paths[index]).to_vec();
+    let at_once: Vec<&Path> = std::iter::once(case.program.as_path()).chain(many.iter().copied()).collect();
+    let mut sums = Vec::new();
+    for threads in ["1", "2", "3", "9"] {
+        text(&[&merge[..], &["--program", program, "-j", threads]].concat(), &many);
+        assert_eq!(instructions(&[&case.program, &sum]), instructions(&at_once), "{threads} threads");
+        sums.push(std::fs::read(&sum).expect("the sum"));
+    }
+    assert!(sums.iter().all(|bytes| *bytes == sums[0]));
     // Files with the same records need no program.
     text(&merge, &[&case.profile, &case.profile]);
     let twice: BTreeMap<_, _> =

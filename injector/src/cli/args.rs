@@ -6,10 +6,29 @@ use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{CommandFactory, FromArgMatches, Parser};
+use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, ValueHint};
 use gmon_export::formats::UnknownFormat;
+use gprofinject_usage::Kind;
 
-use crate::options::{ClockArg, CountArg, EngineArg, Export, HooksArg, SamplerArg, Verb};
+use crate::live::model::{LONGEST, SHORTEST};
+use crate::options::{ClockArg, CountArg, EngineArg, Export, HooksArg, RanksArg, SamplerArg, Verb};
+
+const EXAMPLES: &str = "\
+Examples:
+  gprofinject ./prog && gprof ./prog gmon.out      # calls and samples
+  gprofinject --times ./prog && gmon times         # how long calls take
+  gprofinject --paths ./prog && gmon paths         # by call path
+  gprofinject --count lines ./prog && gmon lines ./prog
+  gprofinject -I 'parse_*' -X '*::~*' --libs none ./prog
+  gprofinject --list ./prog                        # what would be hooked, and how
+  gprofinject --pid 4711 --duration 10             # a process that already runs
+  gprofinject --pid 4711 --dump -o now.out         # the profile up to now
+  mpirun -np 4 gprofinject ./prog                  # gmon.out.rank0 to gmon.out.rank3
+  gprofinject --generate complete-bash > ~/.local/share/bash-completion/completions/gprofinject
+";
+
+const EXIT_STATUS: &str = "Exit status: the program's; 125 if gprofinject itself fails, 126 if PROGRAM cannot be \
+                           executed, 127 if it is not found.";
 
 /// Profiles a program that was built without -pg: counts every call, samples the time, and leaves a
 /// gmon.out for gprof.
@@ -20,9 +39,12 @@ use crate::options::{ClockArg, CountArg, EngineArg, Export, HooksArg, SamplerArg
     override_usage = "gprofinject [OPTIONS] [--] PROGRAM [ARGS]...\n       \
                       gprofinject [OPTIONS] --pid PID [--duration SECONDS]\n       \
                       gprofinject --pid PID --dump [-o FILE] | --reset | --pause | --resume\n       \
+                      gprofinject --pid PID --enable GLOB | --disable GLOB\n       \
+                      gprofinject --top [OPTIONS] [--pid PID | PROGRAM [ARGS]...]\n       \
                       gprofinject --recover FOLDER",
-    after_help = "Exit status: the program's; 125 if gprofinject itself fails, 126 if PROGRAM cannot be \
-                  executed, 127 if it is not found."
+    args_override_self = true,
+    after_help = EXIT_STATUS,
+    after_long_help = format!("{EXAMPLES}\n{EXIT_STATUS}\n\nSee also: gmon(1), gprof(1)")
 )]
 pub(crate) struct Args {
     /// Profile to write [default: gmon.out in the current folder, or $GMON_OUT_PREFIX.PID]
@@ -110,6 +132,11 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) per_process: bool,
 
+    /// In a parallel job (Open MPI, PMIx, MPICH, Slurm): add the process's rank to the names of files (auto), the rank and
+    /// the name of the host, or nothing
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = RanksArg::Auto)]
+    pub(crate) ranks: RanksArg,
+
     /// Make a new plan: neither use nor keep plans in $XDG_CACHE_HOME/gprofinject
     #[arg(long)]
     pub(crate) no_cache: bool,
@@ -147,6 +174,25 @@ pub(crate) struct Args {
     #[arg(long, group = "control")]
     pub(crate) resume: bool,
 
+    /// With --pid: switch functions off whose names match, as with -X; their own code runs then, and calls of them are not
+    /// counted
+    #[arg(long, value_name = "GLOB", group = "control")]
+    pub(crate) disable: Option<String>,
+
+    /// With --pid: switch functions on again
+    #[arg(long, value_name = "GLOB", group = "control")]
+    pub(crate) enable: Option<String>,
+
+    /// Show a live table of what is counted, every second or as often as SECONDS say; with --pid also for a process that another
+    /// gprofinject profiles
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, value_parser = interval)]
+    pub(crate) top: Option<Option<Duration>>,
+
+    /// The same as text, every two seconds or as often as SECONDS say, without a terminal: on standard error, with --pid on
+    /// standard output
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, value_parser = interval)]
+    pub(crate) plain: Option<Option<Duration>>,
+
     /// Write the profiles up to now when gprofinject gets this signal, which is then not passed on
     #[arg(long, value_name = "SIGNAL", value_parser = signal)]
     pub(crate) dump_signal: Option<i32>,
@@ -172,12 +218,17 @@ pub(crate) struct Args {
     #[arg(short, long, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
 
-    /// Print more about what gprofinject does and why
-    #[arg(short, long)]
-    pub(crate) verbose: bool,
+    /// Print more about what gprofinject does and why; twice: also the tactics of hooks, and each function without one
+    #[arg(short, long, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+
+    /// Print a man page or completions for a shell, and run nothing
+    #[arg(long, value_name = "KIND", value_enum, exclusive = true)]
+    pub(crate) generate: Option<Kind>,
 
     /// The program and its arguments, which are passed on unchanged
-    #[arg(value_names = ["PROGRAM", "ARGS"], required_unless_present_any = ["recover", "pid"], num_args = 1.., trailing_var_arg = true)]
+    #[arg(value_names = ["PROGRAM", "ARGS"], required_unless_present_any = ["recover", "pid", "generate"],
+          num_args = 1.., trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
 }
 
@@ -219,6 +270,15 @@ fn seconds(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number).map_err(|_| "not a number of seconds".to_owned())
 }
 
+/// Parses the time between two tables.
+fn interval(text: &str) -> Result<Duration, String> {
+    let range = SHORTEST..=LONGEST;
+    seconds(text)
+        .ok()
+        .filter(|time| range.contains(time))
+        .ok_or_else(|| "name a number of seconds from 0.1 to 3600".to_owned())
+}
+
 impl Args {
     /// Parses the words of the command line. Options that would have no effect are errors.
     pub(crate) fn typed<W: Into<OsString> + Clone>(
@@ -237,7 +297,7 @@ impl Args {
     /// Returns an error message if options contradict each other. (clap's `requires` does not help here: it
     /// does not ask for `--pid` if there is a PROGRAM, with which `--pid` cannot be used.)
     fn contradiction(&self, typed: &dyn Fn(&str) -> bool) -> Option<String> {
-        const FOR_A_RUN: [&str; 22] = [
+        const FOR_A_RUN: [&str; 25] = [
             "hooks",
             "rate",
             "sampler",
@@ -255,24 +315,30 @@ impl Args {
             "clock",
             "no_follow",
             "per_process",
+            "ranks",
             "dump_signal",
             "reset_signal",
             "pause_signal",
             "stats",
             "export",
+            "top",
+            "plain",
         ];
         let option = |id: &str| match id {
             "command" => "a PROGRAM".to_owned(),
             id => format!("--{}", id.replace('_', "-")),
         };
         let first = |ids: &[&str]| ids.iter().find(|id| typed(id)).map(|id| option(id));
-        let verb = first(&["dump", "reset", "pause", "resume"]);
+        let verb = first(&["dump", "reset", "pause", "resume", "enable", "disable"]);
         let of_a_process = verb.clone().or_else(|| first(&["duration"]));
         if self.pid.is_none()
             && let Some(option) = of_a_process
         {
             let else_ = match option.as_str() {
                 "--duration" => "to end a program after some time, run it by timeout(1)",
+                "--enable" | "--disable" => {
+                    "-I and -X say which functions of a program are hooked that gprofinject starts"
+                }
                 _ => {
                     "a program that gprofinject starts can be asked by --dump-signal, --reset-signal or --pause-signal"
                 }
@@ -297,6 +363,9 @@ impl Args {
             return Some(
                 "--no-follow has no effect with --pid: only the process itself is profiled".to_owned(),
             );
+        }
+        if typed("pid") && typed("ranks") {
+            return Some("--ranks has no effect with --pid: name the file with -o FILE".to_owned());
         }
         if typed("recover") {
             let useless = first(&["command", "output", "list"]).or_else(|| first(&FOR_A_RUN));
@@ -328,7 +397,8 @@ impl Args {
             ));
         }
         if self.list {
-            let useless = first(&["stats", "export", "dump_signal", "reset_signal", "pause_signal"]);
+            let useless =
+                first(&["stats", "export", "dump_signal", "reset_signal", "pause_signal", "top", "plain"]);
             return useless.map(|other| format!("--list runs nothing: {other} has no effect there"));
         }
         None
@@ -341,6 +411,8 @@ impl Args {
             (self.reset, Verb::Reset),
             (self.pause, Verb::Pause),
             (self.resume, Verb::Resume),
+            (self.enable.is_some(), Verb::Enable),
+            (self.disable.is_some(), Verb::Disable),
         ];
         verbs.into_iter().find(|(asked, _)| *asked).map(|(_, verb)| verb)
     }
@@ -410,6 +482,8 @@ mod tests {
             (&["--list", "--stats", "f", "p"], "--stats has no effect"),
             (&["--list", "--export", "dot=f", "p"], "--export has no effect"),
             (&["--recover", "f", "--export", "dot=f"], "--export has no effect"),
+            (&["--generate", "man", "p"], "--generate"),
+            (&["--generate", "man", "--list"], "--generate"),
             (&["--list", "--dump-signal", "USR1", "p"], "--dump-signal has no effect"),
         ] {
             let error = Args::typed([&["gprofinject"], words].concat()).expect_err("a contradiction");
@@ -423,6 +497,10 @@ mod tests {
             &["--recover", "f", "-v"],
             &["--list", "-o", "f", "p", "--dump"],
             &["p", "--duration", "1"],
+            // The last one of several counts, and flags may be repeated.
+            &["--rate", "7", "-o", "a", "--rate", "8", "-o", "b", "--times", "--times", "-q", "-q", "p"],
+            &["-v", "-vv", "--hooks", "none", "--hooks", "both", "p"],
+            &["--generate", "man"],
         ] {
             Args::typed([&["gprofinject"], words].concat()).expect("no contradiction");
         }
@@ -436,6 +514,13 @@ mod tests {
         let expected = [("dot", "a=b"), ("json", "c"), ("folded", "d")];
         let expected = expected.map(|(format, file)| (format.to_owned(), PathBuf::from(file)));
         assert_eq!(exports.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn the_last_of_several_counts() {
+        let words = ["gprofinject", "--rate", "7", "-I", "a", "-v", "--rate", "8", "-I", "b", "-v", "p"];
+        let args = Args::typed(words).expect("repeated options");
+        assert_eq!((args.rate, args.include.join(" "), args.verbose), (8, "a b".to_owned(), 2));
     }
 
     #[test]

@@ -2,13 +2,14 @@
 //! process.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow, bail};
 
 use crate::options::Verb;
 use crate::os::sys;
-use crate::session::message::{Answer, Request};
+use crate::session::message::{Answer, PATTERN_MAX, Request};
 use crate::store::private_folder::PrivateFolder;
 use crate::store::{listener, logbook};
 use crate::target::attach::earlier::foreign;
@@ -19,7 +20,12 @@ use crate::target::process::Process;
 ///
 /// # Errors
 /// No gprofinject of this user profiles the process, or it could not do what was asked.
-pub(crate) fn control(pid: i32, verb: Verb, output: Option<PathBuf>) -> Result<String> {
+pub(crate) fn control(
+    pid: i32,
+    verb: Verb,
+    output: Option<PathBuf>,
+    pattern: Option<String>,
+) -> Result<String> {
     // The process may be traced by the gprofinject that profiles it.
     let named = match named::folders(pid) {
         Ok(named) if !named.is_empty() => named,
@@ -33,12 +39,21 @@ pub(crate) fn control(pid: i32, verb: Verb, output: Option<PathBuf>) -> Result<S
     if output.is_some() && verb != Verb::Dump {
         bail!("--output says where --dump goes, and nothing else here");
     }
-    ask(&folders, &Request { pid, verb, output })
+    if pattern.as_ref().is_some_and(|pattern| pattern.len() > PATTERN_MAX) {
+        bail!("the pattern is too long: {PATTERN_MAX} bytes at most");
+    }
+    ask(&folders, &Request { pid, verb, output, pattern, wants: None }).map(|(text, _)| text)
+}
+
+/// Returns the run folder of the gprofinject of this user that profiles a process, if there is one.
+pub(crate) fn holder(pid: i32) -> Option<PrivateFolder> {
+    let folders = named::folders(pid).ok()?.into_iter().filter_map(Named::ours);
+    folders.into_iter().find(logbook::is_looked_after)
 }
 
 /// Asks the gprofinject that looks after one of `folders`, which are run folders of this user that the
 /// process has mapped.
-fn ask(folders: &[PrivateFolder], request: &Request) -> Result<String> {
+pub(crate) fn ask(folders: &[PrivateFolder], request: &Request) -> Result<(String, Option<OwnedFd>)> {
     let pid = request.pid;
     let folder = folders
         .iter()
@@ -50,11 +65,11 @@ fn ask(folders: &[PrivateFolder], request: &Request) -> Result<String> {
             ),
             None => format!("process {pid} is not profiled; gprofinject --pid {pid} starts a profile"),
         })?;
-    let answer = listener::ask(folder, &request.packet()?).map_err(|error: io::Error| {
+    let (answer, file) = listener::ask(folder, &request.packet()?).map_err(|error: io::Error| {
         anyhow!("the gprofinject that profiles process {pid} does not answer: {}", sys::reason(&error))
     })?;
     match Answer::parse(&answer) {
-        Some(Answer::Done(text)) => Ok(text),
+        Some(Answer::Done(text)) => Ok((text, file)),
         Some(Answer::Failed(reason)) => bail!(reason),
         None => bail!("the gprofinject that profiles process {pid} did not answer"),
     }

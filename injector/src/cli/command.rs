@@ -4,11 +4,14 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{anyhow, bail};
+use anyhow::{Context, anyhow, bail};
+use clap::CommandFactory;
 use gmon::output::Target;
+use gprofinject_usage::Kind;
 
 use crate::cli::args::Args;
-use crate::cli::{ask, list, meaning, recover};
+use crate::cli::{ask, list, meaning, recover, top};
+use crate::live::model::Subject;
 use crate::options::SamplerArg;
 use crate::os::child::Ending;
 use crate::os::clock;
@@ -18,7 +21,7 @@ use crate::os::{signals, sys};
 use crate::program::resolve;
 use crate::sampling::sampler::{self, Method};
 use crate::session::expectations;
-use crate::session::run::{self, Prepared};
+use crate::session::run::{self, Prepared, Viewed};
 use crate::session::settings::Settings;
 use crate::store::exports::Exports;
 use crate::store::output::{self, Output};
@@ -26,6 +29,7 @@ use crate::target::agent::room;
 use crate::target::attach::earlier::take_over;
 use crate::target::attach::running::{self, Running};
 use crate::target::launch::launched::{Inherited, Launched};
+use crate::target::launch::streams::Streams;
 use crate::target::process::Process;
 
 /// Runs the whole command. Its exit status is the program's.
@@ -34,6 +38,9 @@ pub(crate) fn main() -> ExitCode {
         Ok(args) => args,
         Err(answer) => return end_at_once(&answer),
     };
+    if let Some(kind) = args.generate {
+        return generate(kind);
+    }
     match execute(args) {
         Ok(ending) => end_like(ending),
         Err(failure) => {
@@ -52,11 +59,18 @@ fn execute(args: Args) -> Result<Ending, Failure> {
     let (pid, duration) = (args.pid, args.duration);
     let verb = args.verb();
     let dump_to = args.output.clone();
+    let pattern = args.enable.clone().or_else(|| args.disable.clone());
     let settings = meaning::settings(args)?;
     match (recover, pid, verb) {
         (Some(folder), ..) => recover::recover(&folder, &settings)?,
-        (None, Some(pid), Some(verb)) => settings.voice.note(ask::control(pid, verb, dump_to)?),
-        (None, Some(pid), None) => return attach(pid, duration, settings, start),
+        (None, Some(pid), Some(verb)) => settings.voice.note(ask::control(pid, verb, dump_to, pattern)?),
+        (None, Some(pid), None) => {
+            top::check(settings.look)?;
+            match settings.look.and_then(|look| Some((look, ask::holder(pid)?))) {
+                Some((look, folder)) => top::watch(pid, look, folder)?,
+                None => return attach(pid, duration, settings, start),
+            }
+        }
         (None, None, _) => return launch(settings, start, &inherited),
     }
     Ok(Ending::Exited(0))
@@ -65,6 +79,7 @@ fn execute(args: Args) -> Result<Ending, Failure> {
 /// Starts the program and profiles it, or with `--list` prints how it would be profiled.
 fn launch(settings: Settings, start: Instant, inherited: &Inherited) -> Result<Ending, Failure> {
     let voice = settings.voice;
+    top::check(settings.look)?;
     let program = resolve::find(&settings.command)?;
     if let Some(note) = &program.note {
         voice.note(note);
@@ -83,7 +98,7 @@ fn launch(settings: Settings, start: Instant, inherited: &Inherited) -> Result<E
     if settings.list {
         let planned = settings.planner().plan(subject, &program.binary, true);
         expectations::say(&planned, &program, &settings, !subject.blind);
-        list::print(&program.binary, &planned, &settings, voice.0 == Level::Verbose)?;
+        list::print(&program.binary, &planned, &settings, voice.0 >= Level::Verbose)?;
         return Ok(Ending::Exited(0));
     }
     let output = settings.output.check()?;
@@ -99,7 +114,18 @@ fn launch(settings: Settings, start: Instant, inherited: &Inherited) -> Result<E
         choice.method == Method::Timer || follow || takes_agent && subject.profiling().is_some();
     let planned = settings.planner().plan(subject, &program.binary, agent_wanted);
     expectations::say(&planned, &program, &settings, choice.method != Method::None);
+    let streams = match settings.look {
+        Some(look) if !look.is_plain => Streams::apart().context("the program's output cannot be kept")?,
+        _ => Streams::default(),
+    };
+    let viewed = settings.look.map(|look| Viewed {
+        look,
+        subject: Subject::Started { has_output: streams.output.is_some() },
+        output: streams.output.as_ref().and_then(|file| file.try_clone().ok()),
+        is_output: false,
+    });
     let prepared = Prepared {
+        viewed,
         settings,
         program,
         planned,
@@ -112,7 +138,9 @@ fn launch(settings: Settings, start: Instant, inherited: &Inherited) -> Result<E
         exports,
         start,
     };
-    run::profile(prepared, |at| Launched::hold(at.program, subject, at.folder, at.inherited, inherited))
+    run::profile(prepared, |at| {
+        Launched::hold((at.program, at.folder, at.inherited), subject, inherited, &streams)
+    })
 }
 
 /// Profiles a process for some time, until it ends, or until a signal ends the profile.
@@ -147,7 +175,10 @@ fn attach(
     let settings = Settings { arena: image.and_then(|image| room::arena(&process, image)), ..settings };
     let planned = settings.planner().plan(subject, &program.binary, false);
     expectations::say(&planned, &program, &settings, choice.method != Method::None);
+    let viewed =
+        settings.look.map(|look| Viewed { look, subject: Subject::Attached, output: None, is_output: true });
     let prepared = Prepared {
+        viewed,
         settings,
         program,
         planned,
@@ -187,6 +218,11 @@ fn keep_apart(
     Ok(())
 }
 
+/// Prints what comes from the definition of the command line.
+fn generate(kind: Kind) -> ExitCode {
+    printed(kind.write(Args::command(), &mut std::io::stdout().lock()))
+}
+
 /// Prints the help, the version, or what is wrong with the arguments.
 fn end_at_once(answer: &clap::Error) -> ExitCode {
     if answer.use_stderr() {
@@ -195,7 +231,12 @@ fn end_at_once(answer: &clap::Error) -> ExitCode {
         say::lines(text.strip_prefix("error: ").unwrap_or(&text).trim_end());
         return ExitCode::from(failure::OURS);
     }
-    match answer.print() {
+    printed(answer.print())
+}
+
+/// Returns the exit status after something was to be printed on standard output.
+fn printed(result: std::io::Result<()>) -> ExitCode {
+    match result {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             say::line(format_args!("cannot write to standard output: {}", sys::reason(&error)));
             ExitCode::from(failure::OURS)

@@ -1,8 +1,11 @@
 //! What the typed arguments mean.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, bail};
 
 use crate::cli::args::Args;
+use crate::live::view::Look;
 use crate::options::{ClockArg, EngineArg, Measure, Paths, Verb};
 use crate::os::clock;
 use crate::os::say::{Level, Voice};
@@ -11,6 +14,7 @@ use crate::program::libs::Libs;
 use crate::program::plan_cache::PlanCache;
 use crate::session::settings::Settings;
 use crate::store::output;
+use crate::store::rank::Suffix;
 
 /// Returns what is to be measured of the durations of calls.
 fn measure(args: &Args) -> Result<Option<Measure>> {
@@ -27,6 +31,12 @@ fn measure(args: &Args) -> Result<Option<Measure>> {
     };
     let paths = args.paths.then_some(Paths { nodes_max: args.max_paths, folds: !args.no_fold });
     Ok(Some(Measure { is_tsc, paths }))
+}
+
+/// Returns what is added to the names of files if this process is part of a parallel job.
+fn rank(args: &Args) -> Suffix {
+    let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+    Suffix::new(args.ranks, |name| std::env::var_os(name), host)
 }
 
 /// Returns the settings that the arguments mean.
@@ -47,18 +57,27 @@ pub(crate) fn settings(args: Args) -> Result<Settings> {
     }
     let level = match (args.quiet, args.verbose) {
         (true, _) => Level::Quiet,
-        (_, true) => Level::Verbose,
-        _ => Level::Normal,
+        (_, 0) => Level::Normal,
+        (_, 1) => Level::Verbose,
+        _ => Level::Exhaustive,
     };
     let measure = measure(&args)?;
+    // Whoever attaches to a process names the files of that one profile.
+    let rank = if args.pid.is_some() { Suffix::default() } else { rank(&args) };
+    let look = (args.top.is_some() || args.plain.is_some()).then(|| {
+        let is_plain = args.plain.is_some();
+        let typed = args.plain.flatten().or(args.top.flatten());
+        Look { interval: typed.unwrap_or(Duration::from_secs(if is_plain { 2 } else { 1 })), is_plain }
+    });
     Ok(Settings {
+        look,
         filters: Filters::new(&args.include, &args.exclude, args.min_size)?
             .counting(args.count, &args.file)?,
         libs: args.libs.parse::<Libs>().context("--libs")?,
         running: args.pid.is_some(),
         arena: None,
-        output: output::naming(args.output, std::env::var_os("GMON_OUT_PREFIX")),
-        stats: args.stats,
+        output: output::naming(args.output, std::env::var_os("GMON_OUT_PREFIX"), &rank),
+        stats: args.stats.map(|path| rank.of(path)),
         exports: args.export,
         hooks: args.hooks,
         engine: args.engine,

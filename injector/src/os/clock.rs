@@ -34,6 +34,12 @@ pub(crate) fn nanoseconds() -> u64 {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32).as_nanos() as u64
 }
 
+/// Returns the CPU time that this process has used, in nanoseconds.
+pub(crate) fn used() -> u64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32).as_nanos() as u64
+}
+
 /// A moment by all clocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {

@@ -26,6 +26,27 @@ pub(crate) fn mappings(pid: i32) -> io::Result<Vec<Mapping>> {
     Ok(String::from_utf8_lossy(&text).lines().filter_map(mapping).collect())
 }
 
+/// Returns the process's parent, or `None` if it has ended.
+pub(crate) fn parent(pid: i32) -> Option<i32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
+}
+
+/// Returns the name and the CPU time of a thread, in milliseconds, or `None` if it has ended.
+pub(crate) fn thread(pid: i32, tid: i32) -> Option<(String, u64)> {
+    /// The kernel's USER_HZ, which is the same on all x86-64 systems.
+    const TICKS_PER_SECOND: u64 = 100;
+    let stat = fs::read(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
+    // The name is in parentheses and may contain some.
+    let (before, after) = stat.rsplit_once(") ")?;
+    let name = before.split_once('(')?.1.to_owned();
+    let mut fields = after.split(' ').skip(11);
+    let mut ticks = || fields.next()?.parse::<u64>().ok();
+    let ticks = ticks()?.checked_add(ticks()?)?;
+    Some((name, ticks.saturating_mul(1000 / TICKS_PER_SECOND)))
+}
+
 /// Returns the inode number of the file that a process has mapped at an address; 0 if that is no file.
 ///
 /// # Errors
@@ -66,12 +87,12 @@ struct Query {
 /// Asks the kernel about the mapping that contains an address. `maps` is a process's file of that name.
 fn query(maps: &File, address: u64) -> io::Result<Query> {
     /// `_IOWR('f', 17, struct procmap_query)`.
-    const PROCMAP_QUERY: libc::c_ulong = 0xc068_6611;
+    const PROCMAP_QUERY: u32 = 0xc068_6611;
     const { assert!(size_of::<Query>() == 0x68) };
     let mut query = Query { size: size_of::<Query>() as u64, address, ..Query::default() };
     // SAFETY: the kernel reads and writes the structure, whose length is part of the request, and nothing else, because
     // the lengths of both buffers are 0.
-    let result = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query) };
+    let result = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY as _, &raw mut query) };
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(query) }
 }
 

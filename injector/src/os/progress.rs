@@ -5,7 +5,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::os::say::{Level, Voice, visible};
+use crate::os::say::{self, Level, Voice, visible};
 
 /// Work that takes less time is not mentioned.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -15,7 +15,7 @@ const OFTEN: Duration = Duration::from_millis(250);
 /// Does `work`. If standard error is a terminal and the user wants messages, a line there says after a second what is being
 /// done, as `what` describes it at that time, and for how long. The line is erased at the end.
 pub(crate) fn during<T>(voice: Voice, what: impl Fn() -> String + Sync, work: impl FnOnce() -> T) -> T {
-    if voice.0 < Level::Normal || !std::io::stderr().is_terminal() {
+    if voice.0 < Level::Normal || say::holds() || !std::io::stderr().is_terminal() {
         return work();
     }
     let write = |text: &str| drop(std::io::stderr().write_all(text.as_bytes()));

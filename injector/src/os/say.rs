@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::Arguments;
 use std::io::Write;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// How much is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -10,6 +11,7 @@ pub(crate) enum Level {
     Quiet,
     Normal,
     Verbose,
+    Exhaustive,
 }
 
 /// Prints messages up to a level.
@@ -35,12 +37,56 @@ impl Voice {
             line(format_args!("{message}"));
         }
     }
+
+    /// Prints what only `-v -v` shows.
+    pub(crate) fn every(self, message: impl std::fmt::Display) {
+        if self.0 >= Level::Exhaustive {
+            line(format_args!("{message}"));
+        }
+    }
+}
+
+/// Messages that are kept back; `None` if messages are printed at once.
+static HELD: Mutex<Option<Vec<String>>> = Mutex::new(None);
+
+fn held() -> MutexGuard<'static, Option<Vec<String>>> {
+    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps messages back from now on, because a view fills the terminal.
+pub(crate) fn hold() {
+    held().get_or_insert_default();
+}
+
+/// Returns whether messages are kept back.
+pub(crate) fn holds() -> bool {
+    held().is_some()
+}
+
+/// Returns the last message that was kept back, and the number of such messages.
+pub(crate) fn last_held() -> Option<(usize, String)> {
+    held().as_ref().and_then(|held| Some((held.len(), held.last()?.clone())))
+}
+
+/// Prints the messages that were kept back, and all further ones at once.
+pub(crate) fn release() {
+    for text in held().take().unwrap_or_default() {
+        let _ = std::io::stderr().write_all(format!("gprofinject: {text}\n").as_bytes());
+    }
 }
 
 /// Prints one line in one write, because the program may be writing to the same terminal.
 pub(crate) fn line(message: Arguments) {
-    let text = format!("gprofinject: {}\n", visible(&message.to_string()));
-    let _ = std::io::stderr().write_all(text.as_bytes());
+    /// Messages that are kept back take memory.
+    const MOST: usize = 1000;
+    let text = visible(&message.to_string()).into_owned();
+    if let Some(held) = &mut *held() {
+        if held.len() < MOST {
+            held.push(text);
+        }
+        return;
+    }
+    let _ = std::io::stderr().write_all(format!("gprofinject: {text}\n").as_bytes());
 }
 
 /// Returns a text in which control characters, and characters that change the direction of writing, are

@@ -7,6 +7,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd};
 
 use crate::os::sys::check;
+use crate::os::terminal;
 
 /// The signals that the injector does not take over: the two that nobody can, and those that report a fault
 /// in the injector's own code.
@@ -136,6 +137,13 @@ pub(crate) fn is_end_wanted() -> bool {
     }
 }
 
+/// Asks a process to end.
+pub(crate) fn terminate(pid: i32) {
+    if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+    }
+}
+
 /// Passes a signal on to a process.
 pub(crate) fn send(pid: i32, arrived: Arrived) {
     // SAFETY: no memory is involved; the value is passed on and not dereferenced.
@@ -154,7 +162,7 @@ pub(crate) fn send(pid: i32, arrived: Arrived) {
 
 /// Stops this process as the program was stopped. Returns when it is continued.
 pub(crate) fn stop(signal: i32) {
-    with_default(signal);
+    terminal::without(|| with_default(signal));
 }
 
 /// Ends this process as the program has ended. Returns only if the signal does not end a process.

@@ -16,6 +16,7 @@ use crate::profile::gmon_out::{self, LibraryProfile};
 use crate::profile::measured;
 use crate::profile::model::Profile;
 use crate::profile::placement::Placed;
+use crate::profile::space::Space;
 use crate::profile::whole;
 use crate::program::library::Libraries;
 use crate::program::profilee::Profilee;
@@ -145,6 +146,21 @@ pub(crate) fn counted(
     baseline: Option<&Baseline>,
     troubles: &mut Vec<String>,
 ) -> Option<(Counted, AgentState)> {
+    let names = &mut elsewhere::Names::default();
+    let (counted, state, _) = counted_with(region, reading, samples, crash, baseline, troubles, names);
+    Some((counted, state))
+}
+
+/// Does the same, and returns the address space as well. `names` keeps what was read of files for the next time.
+pub(crate) fn counted_with(
+    region: Option<&RegionFile>,
+    reading: &Reading,
+    samples: Option<Samples>,
+    crash: Option<u64>,
+    baseline: Option<&Baseline>,
+    troubles: &mut Vec<String>,
+    names: &mut elsewhere::Names,
+) -> (Counted, AgentState, Option<Space>) {
     let Reading { profilee, libraries, maps, rate, end } = *reading;
     let mut profile = Profile::of_program(profilee.planned, rate);
     (profile.name, profile.path) = (profilee.name(), profilee.binary.display().to_string());
@@ -168,9 +184,9 @@ pub(crate) fn counted(
     if let Some(baseline) = baseline {
         baseline.subtract(&mut profile, &mut account);
     }
-    elsewhere::distribute(&mut profile, space.as_ref());
+    elsewhere::distribute(&mut profile, space.as_ref(), names);
     by_thread::add(&mut profile, space.as_ref(), &kernel);
-    Some((Counted { profile, account }, state))
+    (Counted { profile, account }, state, space)
 }
 
 /// Returns the profiles of the children that count in a member's file. `samples` returns the samples of a

@@ -17,8 +17,8 @@ use crate::store::private_folder;
 /// The length in bytes above which a file is not read for its names.
 const LONGEST: u64 = 1 << 30;
 
-/// Distributes the samples of a process. `space` is its address space, if it was hooked.
-pub(crate) fn distribute(profile: &mut Profile, space: Option<&Space>) {
+/// Distributes the samples of a process. `space` is its address space, if it was hooked. `names` keeps what was read of files.
+pub(crate) fn distribute(profile: &mut Profile, space: Option<&Space>, names: &mut Names) {
     let Some(program) = profile.modules.first() else { return };
     let elsewhere = program.samples.elsewhere.clone();
     for (&address, &count) in &elsewhere.memory {
@@ -30,7 +30,6 @@ pub(crate) fn distribute(profile: &mut Profile, space: Option<&Space>) {
             Where::Other => {}
         }
     }
-    let mut names = Names::default();
     let mut named: BTreeMap<(String, String), u64> = BTreeMap::new();
     for ((file, offset), &count) in &elsewhere.files {
         match of_file(profile, file, *offset) {
@@ -104,7 +103,7 @@ fn file_name(path: &str) -> &str {
 
 /// The functions of the files in which samples are.
 #[derive(Default)]
-struct Names {
+pub(crate) struct Names {
     files: HashMap<Arc<str>, Option<Functions>>,
 }
 

@@ -222,7 +222,7 @@ pub(crate) fn module_of(profile: &Profile, module: &model::Module) -> Module {
 }
 
 /// Returns the samples in each function itself.
-fn samples_by_function(profile: &Profile) -> HashMap<Place, u64> {
+pub(crate) fn samples_by_function(profile: &Profile) -> HashMap<Place, u64> {
     let mut sums: HashMap<Place, u64> = HashMap::new();
     for (module, index) in profile.modules.iter().zip(0_u32..) {
         for (place, count) in module.samples.places() {

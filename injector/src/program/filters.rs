@@ -45,6 +45,14 @@ impl Filters {
         Ok(Filters { include, exclude, min_size, count: None, files: Vec::new() })
     }
 
+    /// Returns the selection of the functions that match one pattern, which is the value of `option`.
+    ///
+    /// # Errors
+    /// The pattern is malformed.
+    pub(crate) fn only(option: &'static str, glob: &str) -> Result<Filters> {
+        Ok(Filters { include: vec![Pattern::new(option, glob)?], ..Filters::default() })
+    }
+
     /// Adds basic-block counts to the selection: in everything that is hooked, or in code from these files.
     ///
     /// # Errors

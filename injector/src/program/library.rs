@@ -1,6 +1,6 @@
 //! The shared libraries of a run, each planned once, however many processes load it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
@@ -14,6 +14,7 @@ use gprofinject_abi::plan::LIBRARIES;
 use gprofinject_abi::region::PAGE;
 use gprofinject_image::headers;
 use gprofinject_plan::Placement;
+use gprofinject_plan::Plan;
 
 use crate::os::{proc, progress, sys};
 use crate::program::memory;
@@ -57,6 +58,11 @@ impl Libraries {
     /// Returns a library by the number of its plan.
     pub(crate) fn get(&self, number: u32) -> Option<&'static Library> {
         self.all.get(number as usize).copied().flatten()
+    }
+
+    /// Returns all libraries that are hooked in some process.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &'static Library> {
+        self.all.iter().copied().flatten()
     }
 
     /// Returns whether it was decided already whether the library in a file is hooked.
@@ -209,11 +215,16 @@ fn planned(
     }
 }
 
-/// Returns the plan file for a library at the places that a process offers, and the bytes of its home slots.
+/// Returns the plan file for a library at the places that a process offers, and the bytes of its home slots. The functions with
+/// the numbers `off` are switched off from the beginning.
 ///
 /// # Errors
 /// The library does not fit there, or there is no memory.
-pub(crate) fn placed(library: &Library, question: &Question) -> Result<(OwnedFd, u32), &'static str> {
+pub(crate) fn placed(
+    library: &Library,
+    question: &Question,
+    off: &BTreeSet<u32>,
+) -> Result<(OwnedFd, u32), &'static str> {
     const DISTANT: &str = "there is no room for it near the process's libraries";
     const CROWDED: &str = "the libraries before it have taken the room that a thread has for counters; --libs and -X leave \
                            others out";
@@ -247,8 +258,11 @@ pub(crate) fn placed(library: &Library, question: &Question) -> Result<(OwnedFd,
     };
     let pieces = plan.encode();
     let mut fits = false;
-    let file = sys::memory_file(&pieces, |bytes| fits = plan.place(&placement, bytes).is_some())
-        .map_err(|_| "there is no memory for its plan")?;
+    let file = sys::memory_file(&pieces, |bytes| {
+        let placed = plan.place(&placement, bytes);
+        fits = placed.and_then(|()| Plan::switch_off(off.iter().copied(), bytes)).is_some();
+    })
+    .map_err(|_| "there is no memory for its plan")?;
     if fits { Ok((file, slot_bytes)) } else { Err(DISTANT) }
 }
 
@@ -327,7 +341,7 @@ mod tests {
     fn places_that_cannot_be() {
         let folder = tempfile::tempdir().expect("a folder");
         let library = library(folder.path());
-        let bytes = placed(library, &SOUND).expect("a sound question").1;
+        let bytes = placed(library, &SOUND, &BTreeSet::new()).expect("a sound question").1;
         assert!(bytes > 0);
         for (why, question) in [
             ("cannot be", Question { free: SOUND.free + 8, ..SOUND }),
@@ -344,7 +358,7 @@ mod tests {
             ("counters", Question { slots_end: SOUND.first_slot + bytes - 1, ..SOUND }),
             ("counters", Question { first_slot: u32::MAX - 15, slots_end: u32::MAX, ..SOUND }),
         ] {
-            let said = placed(library, &question).expect_err(why);
+            let said = placed(library, &question, &BTreeSet::new()).expect_err(why);
             assert!(said.contains(why), "{said}: {question:?}");
         }
         // These numbers only have to cause no panic.
@@ -375,7 +389,7 @@ mod tests {
                 counters_end: next() as u32,
                 ..SOUND
             };
-            let _ = placed(library, &question);
+            let _ = placed(library, &question, &BTreeSet::new());
         }
     }
 

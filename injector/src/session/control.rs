@@ -1,6 +1,7 @@
 //! What a user can do with a process while it is profiled: write a profile up to now, set the counts to zero,
 //! pause and resume.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -13,6 +14,7 @@ use crate::profile::baseline::Baseline;
 use crate::profile::collect::Account;
 use crate::profile::counted::{Finished, Reading, counted};
 use crate::profile::ends::End;
+use crate::program::choice::{Choice, Part};
 use crate::program::profilee::Profilee;
 use crate::sampling::histogram::Histogram;
 use crate::sampling::sampler::Sampling;
@@ -22,6 +24,7 @@ use crate::session::message::Request;
 use crate::session::words::{calls_and_samples, commands};
 use crate::store::output::Written;
 use crate::store::region::file::RegionFile;
+use crate::target::agent::choice::Switch;
 use crate::target::grip::Known;
 use crate::target::threads::stopped::Pause;
 
@@ -40,11 +43,17 @@ impl Family<'_> {
             Verb::Reset => self.reset(index, sampling),
             Verb::Pause => self.pause(index, sampling),
             Verb::Resume => self.resume(index, sampling),
+            Verb::Look => bail!("a snapshot is sent as a file"),
+            Verb::Enable | Verb::Disable => self.switch(
+                index,
+                request.pattern.as_deref().unwrap_or_default(),
+                request.verb == Verb::Disable,
+            ),
         }
     }
 
     /// Returns the member that a process is now.
-    fn current(&self, pid: i32) -> Result<usize> {
+    pub(super) fn current(&self, pid: i32) -> Result<usize> {
         let process = self.living.get(&pid).and_then(|process| process.members.last().copied());
         process.with_context(|| format!("process {pid} is not profiled by this gprofinject"))
     }
@@ -206,6 +215,62 @@ impl Family<'_> {
         }
         member.is_paused = false;
         Ok(format!("process {pid}: goes on counting{}", stood_still(still)))
+    }
+
+    fn switch(&mut self, index: usize, pattern: &str, off: bool) -> Result<String> {
+        let (pid, profilee) = self.member(index)?;
+        if profilee.planned.counts {
+            bail!(
+                "process {pid} counts its blocks: it runs copies of its functions, which cannot be switched"
+            );
+        }
+        let choice = Choice::new(pattern, off)?;
+        let program = choice.of_program(profilee);
+        let member = self.members.get_mut(index).context("it has ended")?;
+        let region = self.folder.as_ref().map(|folder| folder.region(&member.name));
+        let loaded = region.and_then(|region| region.libraries().ok()).unwrap_or_default();
+        let mut libraries: Vec<(u32, BTreeSet<u32>)> = Vec::new();
+        for library in self.libraries.iter() {
+            let numbers = choice.of_library(library);
+            if loaded.iter().any(|record| record.plan == library.number) && !numbers.is_empty() {
+                libraries.push((library.number, numbers));
+            }
+        }
+        let files = self.folder.as_ref().map(|folder| (folder.private(), member.name.as_str()));
+        let known = Known { files, planned: profilee.planned, libraries: &self.libraries };
+        let matching = program.len() + libraries.iter().map(|(_, numbers)| numbers.len()).sum::<usize>();
+        if matching == 0 {
+            let refused = choice.refused(profilee).map(|why| format!("; {why}")).unwrap_or_default();
+            bail!(
+                "no hooked function of process {pid} matches '{pattern}'{refused}; gprofinject --list PROGRAM prints the                  names, and MODULE!FUNCTION names a library"
+            );
+        }
+        let switch = Switch { off, program: &program, libraries: &libraries };
+        let still = member.grip.switch(&known, switch)?;
+        let mut parts = vec![(Part::Program, &program)];
+        parts.extend(libraries.iter().map(|(number, numbers)| (Part::Library(*number), numbers)));
+        parts.retain(|(_, numbers)| !numbers.is_empty());
+        let changed: usize =
+            parts.iter().map(|(part, numbers)| member.switched.note(*part, numbers, off)).sum();
+        member.switched.remember(choice);
+        let plan = profilee.planned.plan.as_ref();
+        let mut shared = program.iter().filter(|&&n| plan.is_some_and(|plan| plan.is_shared(n))).count();
+        for (number, numbers) in &libraries {
+            let plan = self.libraries.get(*number).and_then(|library| library.planned.plan.as_ref());
+            shared += numbers.iter().filter(|&&n| plan.is_some_and(|plan| plan.is_shared(n))).count();
+        }
+        let functions = gmon::counted(matching as u64, "function", "functions");
+        let modules = gmon::counted(parts.len() as u64, "module", "modules");
+        let already = match matching - changed {
+            0 => String::new(),
+            before => format!(", {before} of them already before"),
+        };
+        let stay = match (off, shared) {
+            (true, 1..) => format!(", {shared} with a jump that other hooks need"),
+            _ => String::new(),
+        };
+        let state = if off { "off" } else { "on" };
+        Ok(format!("process {pid}: {functions} of {modules} {state}{already}{stay}{}", stood_still(still)))
     }
 
     fn member(&self, index: usize) -> Result<(i32, &'static Profilee)> {

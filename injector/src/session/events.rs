@@ -23,7 +23,7 @@ pub(crate) fn until_alone(signals: &Signals, family: &mut Family, mut sampling: 
                 "the program has ended; waiting for the processes it has left (Ctrl-C: their profiles up to now)",
             );
         }
-        wait(signals, family, sampling.as_deref_mut(), None, if said { None } else { Some(SOON) });
+        wait(signals, family, sampling.as_deref_mut(), &[], if said { None } else { Some(SOON) });
         while let Some(arrived) = signals.next() {
             if signals::END_WANTED.contains(&arrived.signal) {
                 return;
@@ -32,19 +32,19 @@ pub(crate) fn until_alone(signals: &Signals, family: &mut Family, mut sampling: 
     }
 }
 
-/// Waits until an event arrives, or for `at_most`, and does what the family and the sampler need. `also` is
-/// one more descriptor that ends the wait.
+/// Waits until an event arrives, or for `at_most`, and does what the family and the sampler need. `also` are
+/// further descriptors that end the wait.
 pub(crate) fn wait(
     signals: &Signals,
     family: &mut Family,
     mut sampling: Option<&mut Sampling>,
-    also: Option<RawFd>,
+    also: &[RawFd],
     at_most: Option<Duration>,
 ) {
     let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut polled = vec![entry(signals.as_fd().as_raw_fd())];
     polled.extend(family.descriptors().map(entry));
-    polled.extend(also.map(entry));
+    polled.extend(also.iter().copied().map(entry));
     let perf_from = polled.len();
     if let Some(sampling) = sampling.as_deref_mut() {
         polled.extend(sampling.perf().descriptors().map(entry));

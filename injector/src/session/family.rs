@@ -11,10 +11,12 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use crate::live::collect::Kept;
 use crate::os::clock::Moment;
 use crate::os::sys::{self, Handle};
 use crate::profile::counted::{Counted, Finished, Reading, counted, guests, has_guests};
 use crate::profile::ends::End;
+use crate::program::choice::Switched;
 use crate::program::library::{Libraries, Library};
 use crate::program::profilee::{Profilee, Profilees};
 use crate::sampling::maps::Maps;
@@ -52,6 +54,8 @@ pub(crate) struct Family<'s> {
     orders: Orders,
     /// The samples per second of CPU time.
     pub(crate) rate: u32,
+    /// What a live view keeps from one snapshot to the next.
+    pub(super) seen: Kept,
     /// All members of the run, in the order in which they began.
     pub(crate) members: Vec<Member>,
     /// The processes that have not ended, by number.
@@ -118,6 +122,7 @@ impl<'s> Family<'s> {
             outside_left: loaded::BYTES_MOST,
             orders,
             rate,
+            seen: Kept::default(),
             members: Vec::new(),
             living: BTreeMap::new(),
             names: 1,
@@ -194,6 +199,7 @@ impl<'s> Family<'s> {
             grip,
             baseline: None,
             is_paused: false,
+            switched: Switched::default(),
             maps,
             ended: None,
         });

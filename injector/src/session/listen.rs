@@ -11,7 +11,7 @@ use gprofinject_abi::ask::{self, Question};
 use zerocopy::IntoBytes;
 
 use crate::options::Verb;
-use crate::os::sys;
+use crate::os::{proc, sys};
 use crate::program::library;
 use crate::program::profilee::Profilee;
 use crate::program::resolve;
@@ -110,7 +110,15 @@ impl Family<'_> {
         }
         let profilee = folder.region(name).report().ok().and_then(|report| self.profilees.get(report.plan));
         if let Some(profilee) = profilee {
+            let parent = proc::parent(pid).unwrap_or_default();
+            let switched = self.current(parent).ok().and_then(|index| self.members.get(index));
+            let switched = switched.filter(|member| member.profilee.number == profilee.number);
+            let switched = switched.map(|member| member.switched.clone()).unwrap_or_default();
             self.join(pid, profilee, name.to_owned());
+            if let Some(member) = self.members.last_mut() {
+                // The child has a copy of everything that was switched in its parent.
+                member.switched = switched;
+            }
             self.note_maps(pid);
             self.announce(self.members.len() - 1, false, sampling);
         }
@@ -346,9 +354,11 @@ impl Family<'_> {
         }
         let library = self.libraries.at(&file.path(), &file.name, purpose, &self.settings.planner())?;
         self.enter_library(library);
-        let (file, slot_bytes) = library::placed(library, question)?;
         let member = self.living.get(&asker.pid).and_then(|process| process.members.last().copied());
-        if let Some(member) = member.and_then(|index| self.members.get_mut(index)) {
+        let mut member = member.and_then(|index| self.members.get_mut(index));
+        let off = member.as_mut().map(|member| member.switched.of_library(library)).unwrap_or_default();
+        let (file, slot_bytes) = library::placed(library, question, &off)?;
+        if let Some(member) = member {
             member.grip.note_library(library, question);
         }
         Ok((file, library.number, slot_bytes))
@@ -356,6 +366,10 @@ impl Family<'_> {
 
     /// Carries out a user's request from the socket, and answers it.
     fn control(&mut self, asker: &Asker, request: &Request, sampling: Option<&mut Sampling>) {
+        if request.verb == Verb::Look && may_ask(asker.user).is_ok() {
+            self.show(asker, request, sampling);
+            return;
+        }
         let done = may_ask(asker.user).and_then(|()| self.carry_out(request, sampling));
         let answer = match done {
             Ok(text) => Answer::Done(text),
@@ -372,7 +386,10 @@ impl Family<'_> {
         let pids: Vec<i32> = self.living.keys().copied().collect();
         for pid in pids {
             let verb = if verb == Verb::Pause && self.is_paused(pid) { Verb::Resume } else { verb };
-            match self.carry_out(&Request { pid, verb, output: None }, sampling.as_deref_mut()) {
+            match self.carry_out(
+                &Request { pid, verb, output: None, pattern: None, wants: None },
+                sampling.as_deref_mut(),
+            ) {
                 Ok(text) => self.settings.voice.note(text),
                 Err(error) => self.settings.voice.warn(format_args!("{error:#}")),
             }

@@ -10,6 +10,7 @@ use crate::profile::baseline::Baseline;
 use crate::profile::collect::Account;
 use crate::profile::gmon_out::LibraryProfile;
 use crate::profile::placement::Placed;
+use crate::program::choice::Switched;
 use crate::program::profilee::Profilee;
 use crate::sampling::maps::Maps;
 use crate::target::grip::Grip;
@@ -69,6 +70,8 @@ pub(crate) struct Member {
     pub(crate) baseline: Option<Baseline>,
     /// Whether counting is paused.
     pub(crate) is_paused: bool,
+    /// The functions that were switched off or on.
+    pub(crate) switched: Switched,
     /// The code that the process has mapped, as far as it is needed for the agent's samples.
     pub(crate) maps: Maps,
     /// When it was noticed that it has ended, or has begun to execute another program.

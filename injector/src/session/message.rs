@@ -9,6 +9,7 @@ use gprofinject_abi::ask::{self, Question};
 use serde::{Deserialize, Serialize};
 use zerocopy::FromBytes;
 
+use crate::live::snapshot::Wants;
 use crate::options::Verb;
 
 /// A message. The kernel says who has sent it.
@@ -44,7 +45,7 @@ impl MemberName {
     }
 }
 
-/// What `--dump`, `--reset`, `--pause` and `--resume` ask for.
+/// What `--dump`, `--reset`, `--pause`, `--resume`, `--enable` and `--disable` ask for.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Request {
@@ -52,7 +53,14 @@ pub(crate) struct Request {
     pub(crate) verb: Verb,
     /// The absolute path for a dump. `None` means the place where the profile will be written.
     pub(crate) output: Option<PathBuf>,
+    /// The functions to switch on or off, at most [`PATTERN_MAX`] bytes.
+    pub(crate) pattern: Option<String>,
+    /// What a live view needs.
+    pub(crate) wants: Option<Wants>,
 }
+
+/// The greatest length in bytes of a pattern. A matcher takes memory in proportion to it.
+pub(crate) const PATTERN_MAX: usize = 1024;
 
 /// Why a packet is not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -85,7 +93,13 @@ impl Message {
                     Some(path) => request.verb == Verb::Dump && path.is_absolute(),
                     None => true,
                 };
-                if request.pid > 0 && output_is_sound {
+                let has_pattern = matches!(request.verb, Verb::Enable | Verb::Disable);
+                let pattern_is_sound = match &request.pattern {
+                    Some(pattern) => has_pattern && pattern.len() <= PATTERN_MAX,
+                    None => !has_pattern,
+                };
+                let wants_are_sound = request.wants.is_some() == (request.verb == Verb::Look);
+                if request.pid > 0 && output_is_sound && pattern_is_sound && wants_are_sound {
                     Ok(Message::Control(request))
                 } else {
                     Err(Malformed::Request)
@@ -146,12 +160,14 @@ mod tests {
     use super::*;
 
     fn request(verb: Verb, output: Option<&str>) -> Request {
-        Request { pid: 7, verb, output: output.map(PathBuf::from) }
+        Request { pid: 7, verb, output: output.map(PathBuf::from), pattern: None, wants: None }
     }
 
     #[test]
     fn messages_are_read_back() {
-        for request in [request(Verb::Dump, Some("/tmp/file")), request(Verb::Pause, None)] {
+        let look = Request { wants: Some(Wants::default()), ..request(Verb::Look, None) };
+        let switch = Request { pattern: Some("lib*!f".into()), ..request(Verb::Disable, None) };
+        for request in [request(Verb::Dump, Some("/tmp/file")), request(Verb::Pause, None), switch, look] {
             let packet = request.packet().expect("a packet");
             assert_eq!(Message::parse(&packet), Ok(Message::Control(request)));
         }
@@ -172,7 +188,10 @@ mod tests {
         let relative = request(Verb::Dump, Some("file"));
         let of_a_pause = request(Verb::Pause, Some("/tmp/file"));
         let of_nobody = Request { pid: 0, ..request(Verb::Dump, None) };
-        for request in [relative, of_a_pause, of_nobody] {
+        let of_nothing = request(Verb::Enable, None);
+        let of_a_reset = Request { pattern: Some("f".into()), ..request(Verb::Reset, None) };
+        let too_long = Request { pattern: Some("f".repeat(PATTERN_MAX + 1)), ..request(Verb::Disable, None) };
+        for request in [relative, of_a_pause, of_nobody, of_nothing, of_a_reset, too_long] {
             let packet = request.packet().expect("a packet");
             assert_eq!(Message::parse(&packet), Err(Malformed::Request), "{request:?}");
         }

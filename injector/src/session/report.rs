@@ -263,6 +263,9 @@ impl Run<'_> {
         for (reason, count) in &stats.functions.refused_by_reason {
             voice.detail(format_args!("not hooked, {reason}: {count}"));
         }
+        for (tactic, count) in &stats.functions.hooked_by_tactic {
+            voice.every(format_args!("hooked, {tactic}: {count}"));
+        }
         for (reason, count) in stats.blocks.iter().flat_map(|blocks| &blocks.uncounted_by_reason) {
             voice.detail(format_args!("blocks not counted, {reason}: {count}"));
         }
@@ -271,6 +274,10 @@ impl Run<'_> {
             for (reason, count) in library.functions.iter().flat_map(|functions| &functions.refused_by_reason)
             {
                 voice.detail(format_args!("{name}: not hooked, {reason}: {count}"));
+            }
+            for (tactic, count) in library.functions.iter().flat_map(|functions| &functions.hooked_by_tactic)
+            {
+                voice.every(format_args!("{name}: hooked, {tactic}: {count}"));
             }
             for (reason, count) in library.blocks.iter().flat_map(|blocks| &blocks.uncounted_by_reason) {
                 voice.detail(format_args!("{name}: blocks not counted, {reason}: {count}"));

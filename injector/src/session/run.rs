@@ -1,10 +1,14 @@
 //! One run, from a planned program to the last message about it.
 
+use std::fs;
+use std::os::fd::{AsFd, RawFd};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
 use gmon::output::Target as File;
 
+use crate::live::model::Subject;
+use crate::live::view::{Look, View};
 use crate::os::child::Ending;
 use crate::os::failure::Failure;
 use crate::os::say::{Level, Voice};
@@ -19,6 +23,7 @@ use crate::sampling::perf::{self, Perf, Scope};
 use crate::sampling::sampler::{Choice, Method, Sampling};
 use crate::session::events;
 use crate::session::family::Family;
+use crate::session::live::{self, Own};
 use crate::session::member::Unhooked;
 use crate::session::outcome::Run;
 use crate::session::settings::Settings;
@@ -46,8 +51,20 @@ pub(crate) struct Prepared {
     pub(crate) output: Output,
     pub(crate) exports: Exports,
     pub(crate) stats: Option<File>,
+    /// The live view, if there is one.
+    pub(crate) viewed: Option<Viewed>,
     /// The time at which the injector was started.
     pub(crate) start: Instant,
+}
+
+/// What is known of a live view before the start.
+pub(crate) struct Viewed {
+    pub(crate) look: Look,
+    pub(crate) subject: Subject,
+    /// The program's output, if it goes to a file because the view has the terminal.
+    pub(crate) output: Option<fs::File>,
+    /// Whether text goes to standard output, which is not the program's.
+    pub(crate) is_output: bool,
 }
 
 /// What a target may need to begin.
@@ -67,7 +84,8 @@ pub(crate) fn profile<T: Target>(
     prepared: Prepared,
     enter: impl FnOnce(&Entrance) -> Result<T>,
 ) -> Result<Ending, Failure> {
-    let Prepared { settings, program, planned, mut choice, output, exports, stats, start, .. } = prepared;
+    let Prepared { settings, program, planned, mut choice, output, exports, stats, viewed, start, .. } =
+        prepared;
     let voice = settings.voice;
     let mut notes: Vec<String> = planned.subject.unhookable.iter().cloned().collect();
     notes.extend(planned.plan.iter().filter_map(|plan| plan.downgrade.clone()));
@@ -170,7 +188,17 @@ pub(crate) fn profile<T: Target>(
     if target.allows_threads() {
         settings.cache.keep_fresh();
     }
-    let ending = until_end(&mut target, &signals, &mut family, sampling.as_mut());
+    let kept = viewed.as_ref().and_then(|viewed| viewed.output.as_ref()?.try_clone().ok());
+    let mut view = viewed.and_then(|viewed| begin_view(viewed, voice));
+    let ending = until_end(&mut target, &signals, &mut family, sampling.as_mut(), &mut view);
+    if let Some(view) = &mut view {
+        view.last(&mut Own { family: &mut family, sampling: sampling.as_mut() });
+    }
+    // The terminal is as it was before.
+    drop(view);
+    if let Some(kept) = kept {
+        live::show_output(&kept, voice);
+    }
     family.note_end_of_first();
     if ending.is_none() {
         // A thread that waits for an answer about a library could not be left.
@@ -261,7 +289,9 @@ fn until_end(
     signals: &Signals,
     family: &mut Family,
     mut sampling: Option<&mut Sampling>,
+    view: &mut Option<View>,
 ) -> Option<Ending> {
+    let pid = target.pid();
     loop {
         if let Some(ending) = target.ending() {
             return Some(ending);
@@ -271,14 +301,32 @@ fn until_end(
             Patience::AtMost(time) => Some(time),
             Patience::Over => return None,
         };
-        events::wait(signals, family, sampling.as_deref_mut(), target.descriptor(), at_most);
+        let at_most = at_most.into_iter().chain(view.as_ref().map(View::patience)).min();
+        let typed = view.as_ref().and_then(View::descriptor);
+        let also: Vec<RawFd> = target.descriptor().into_iter().chain(typed).collect();
+        events::wait(signals, family, sampling.as_deref_mut(), &also, at_most);
         while let Some(arrived) = signals.next() {
             let is_asked = family.is_asked_by(arrived.signal, sampling.as_deref_mut());
             if !is_asked && !target.hear(arrived) {
                 return None;
             }
         }
+        let mut own = Own { family: &mut *family, sampling: sampling.as_deref_mut() };
+        if !live::turn(view, &mut own, pid) {
+            return None;
+        }
     }
+}
+
+/// Begins the live view. Without one, the profile goes on.
+fn begin_view(viewed: Viewed, voice: Voice) -> Option<View> {
+    let Viewed { look, subject, output, is_output } = viewed;
+    let text = match is_output {
+        true => std::io::stdout().as_fd().try_clone_to_owned(),
+        false => std::io::stderr().as_fd().try_clone_to_owned(),
+    };
+    let view = text.and_then(|text| View::new(look, subject, output, text));
+    view.map_err(|error| voice.warn(format_args!("there is no live view: {}", sys::reason(&error)))).ok()
 }
 
 fn sample(scope: Scope, rate: u32, follow: bool, by_thread: bool) -> std::io::Result<Sampling> {

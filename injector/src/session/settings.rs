@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use crate::live::view::Look;
 use crate::options::Verb;
 use crate::options::{EngineArg, Export, HooksArg, Measure, SamplerArg};
 use crate::os::say::Voice;
@@ -37,6 +38,8 @@ pub(crate) struct Settings {
     /// Whether each process has a profile of its own, instead of each program.
     pub(crate) per_process: bool,
     pub(crate) list: bool,
+    /// How a live view is shown; `None` if there is none.
+    pub(crate) look: Option<Look>,
     /// What the injector does when it receives each of these signals. A second signal ends a pause.
     pub(crate) signals: Vec<(i32, Verb)>,
     pub(crate) voice: Voice,

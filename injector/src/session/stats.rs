@@ -86,7 +86,7 @@ pub(super) struct Functions {
     /// point, which nobody calls.
     found: usize,
     hooked: usize,
-    hooked_by_tactic: BTreeMap<&'static str, usize>,
+    pub(super) hooked_by_tactic: BTreeMap<&'static str, usize>,
     pub(super) refused_by_reason: BTreeMap<&'static str, usize>,
     /// The number of instructions that were removed: calls of another profiler's counters and hooks, and what
     /// only those calls needed.

@@ -75,11 +75,11 @@ fn address(path: &Path) -> io::Result<libc::sockaddr_un> {
     Ok(address)
 }
 
-/// Sends a packet to the gprofinject of a run and returns its answer.
+/// Sends a packet to the gprofinject of a run and returns its answer, and the file that came with it.
 ///
 /// # Errors
 /// No gprofinject listens, or it does not answer within a minute.
-pub(crate) fn ask(folder: &PrivateFolder, packet: &[u8]) -> io::Result<Vec<u8>> {
+pub(crate) fn ask(folder: &PrivateFolder, packet: &[u8]) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
     const PATIENCE: Duration = Duration::from_secs(60);
     let address = address(&folder.reach(ASK_FILE))?;
     let mut answer = vec![0; PACKET];
@@ -90,7 +90,7 @@ pub(crate) fn ask(folder: &PrivateFolder, packet: &[u8]) -> io::Result<Vec<u8>> 
         let socket = OwnedFd::from_raw_fd(check(libc::socket(libc::AF_UNIX, flags, 0))?);
         let fd = socket.as_raw_fd();
         // Without this limit, connecting would wait for ever if too many connections already wait.
-        let time = libc::timeval { tv_sec: PATIENCE.as_secs() as libc::time_t, tv_usec: 0 };
+        let time = libc::timeval { tv_sec: PATIENCE.as_secs() as _, tv_usec: 0 };
         let len = size_of::<libc::timeval>() as libc::socklen_t;
         check(libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, (&raw const time).cast(), len))?;
         let len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
@@ -99,10 +99,9 @@ pub(crate) fn ask(folder: &PrivateFolder, packet: &[u8]) -> io::Result<Vec<u8>> 
         if !crate::os::sys::wait_readable(&[fd], Some(PATIENCE)) {
             return Err(io::Error::from_raw_os_error(libc::ETIMEDOUT));
         }
-        let count = libc::recv(fd, answer.as_mut_ptr().cast(), answer.len(), 0);
-        answer.truncate(usize::try_from(count).map_err(|_| io::Error::last_os_error())?);
+        let files = receive(&socket, &mut answer)?;
+        Ok((answer, files.into_iter().next()))
     }
-    Ok(answer)
 }
 
 impl Listener {

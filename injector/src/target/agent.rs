@@ -7,6 +7,7 @@
 mod arenas;
 pub(crate) mod attachment;
 mod callers;
+pub(crate) mod choice;
 pub(crate) mod detours;
 mod enter;
 pub(crate) mod foreign_file;

@@ -11,6 +11,7 @@ use crate::store::private_folder::PrivateFolder;
 use crate::store::region::file::RegionFile;
 use crate::store::region::layout::Layout;
 use crate::target::agent::attachment::Attachment;
+use crate::target::agent::choice::Switch;
 use crate::target::agent::modules::Plans;
 use crate::target::process::Process;
 use crate::target::threads::helper;
@@ -87,6 +88,16 @@ impl Grip {
         let Some(attached) = self.open(known)? else { return Ok(None) };
         let plans = Plans { program: known.planned.plan.as_ref(), libraries: known.libraries };
         attached.resume(plans).map(Some)
+    }
+
+    /// Switches functions off or on. Returns as [`Grip::pause`] does.
+    ///
+    /// # Errors
+    /// The process cannot be stopped or written to.
+    pub(crate) fn switch(&mut self, known: &Known, switch: Switch<'_>) -> Result<Option<Pause>> {
+        let Some(attached) = self.open(known)? else { return Ok(None) };
+        let plans = Plans { program: known.planned.plan.as_ref(), libraries: known.libraries };
+        attached.switch(plans, switch).map(Some)
     }
 
     /// Copies the program's counters to the file `made` in the run folder while its threads stand still. If

@@ -4,5 +4,6 @@
 
 pub(crate) mod launched;
 pub(crate) mod spawn;
+pub(crate) mod streams;
 pub(crate) mod usher;
 pub(crate) mod witness;

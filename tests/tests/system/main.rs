@@ -47,6 +47,7 @@ modules! {
     cli
     corrupt
     debug_files
+    documents
     ends
     executed
     exports
@@ -69,6 +70,7 @@ modules! {
     plugins
     profilers
     programs
+    ranks
     real
     recover
     relocation
@@ -76,9 +78,12 @@ modules! {
     size
     standalone
     surroundings
+    switched
+    top
     times
     unhookable
     unwinding
+    usage
     whole
     matrix
 }

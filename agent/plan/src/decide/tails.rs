@@ -18,6 +18,8 @@ pub(crate) struct Tail {
     pub branch: Branch,
     /// Number of the called function.
     pub callee: u32,
+    /// Number of the function that jumps.
+    pub caller: u32,
     /// Whether the jump is among the instructions that its own function's hook relocates.
     pub relocated: bool,
     /// Whether the function that jumps has a cell.
@@ -49,7 +51,8 @@ pub(crate) fn find(image: &Image, flow: &Flow, hooks: &[Hook], specs: &[ThunkSpe
             let Some(relocated) = hooks[caller].redirects(flow, branch) else { continue };
             let has_cell = specs[caller].both;
             let fills = !has_cell && specs[callee].both;
-            tails.push(Tail { branch, callee: callee as u32, relocated, has_cell, fills });
+            let (caller, callee) = (caller as u32, callee as u32);
+            tails.push(Tail { branch, callee, caller, relocated, has_cell, fills });
         }
     }
     tails

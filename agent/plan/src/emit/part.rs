@@ -137,7 +137,8 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
                     Some(patches) => {
                         let is_needed = gate != 0 && layout.input.owner.is_standalone();
                         let stays = if is_needed { Stay::Function } else { Stay::Not }.code();
-                        self.part.out.patches.extend(patches.into_iter().map(|p| Patch { stays, ..p }));
+                        let owned = patches.into_iter().map(|p| Patch { stays, hook: number + 1, ..p });
+                        self.part.out.patches.extend(owned);
                     }
                     None => self.part.out.failed.push((hook.function, Reason::Overlap)),
                 }

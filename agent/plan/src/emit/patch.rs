@@ -18,7 +18,7 @@ pub(super) fn patch(image: &Image, address: u64, replacement: &[u8]) -> Option<P
     // The original bytes are those of the file, because calls of another profiler may have been removed
     // from the image's code.
     let original = image.data_at(address, replacement.len() as u64)?;
-    let mut patch = Patch { address, len: replacement.len() as u16, ..Default::default() };
+    let mut patch = Patch { address, len: replacement.len() as u8, ..Default::default() };
     patch.original.get_mut(..original.len())?.copy_from_slice(original);
     patch.replacement.get_mut(..replacement.len())?.copy_from_slice(replacement);
     Some(patch)
@@ -61,7 +61,7 @@ pub(crate) fn recursions(
         last.is_some_and(|p| b.site < p.address + u64::from(p.len))
     };
     let mut patches = Vec::new();
-    for (hook, record) in hooks.iter().zip(&emitted.records) {
+    for ((hook, record), number) in hooks.iter().zip(&emitted.records).zip(0_u32..) {
         let i = hook.function;
         let facts = &flow.functions[i];
         let is_other = matches!(hook.tactic, Tactic::CallSites | Tactic::Frida | Tactic::Sled);
@@ -74,7 +74,7 @@ pub(crate) fn recursions(
         for b in calls.filter(|b| !relocates(hooks, b.site) && !is_overwritten(b)) {
             let displacement = thunk.wrapping_sub(b.end()) as u32;
             let redirected = patch(image, b.end() - 4, &displacement.to_le_bytes());
-            patches.extend(redirected.map(|patch| Patch { displacement: 1, ..patch }));
+            patches.extend(redirected.map(|patch| Patch { displacement: 1, hook: number + 1, ..patch }));
         }
     }
     patches
@@ -162,7 +162,7 @@ impl Layout<'_, '_> {
     }
 
     /// Makes a patch whose replacement has a displacement to the arena at this offset.
-    pub(super) fn arena_patch(&self, address: u64, replacement: &[u8], displacement: u16) -> Option<Patch> {
+    pub(super) fn arena_patch(&self, address: u64, replacement: &[u8], displacement: u8) -> Option<Patch> {
         Some(Patch { displacement: displacement + 1, ..self.patch(address, replacement)? })
     }
 

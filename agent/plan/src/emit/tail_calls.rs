@@ -84,6 +84,8 @@ fn write_one(
         thunk: if tail.has_cell { thunk as u32 } else { callee.body },
         stub: miss as u32,
         fills: if tail.fills { at as u32 + template.popped } else { 0 },
+        caller: tail.caller,
+        reserved: 0,
     });
     if !tail.relocated && !layout.is_copied(tail.branch.function as usize) {
         let displacement = (e.address(at).wrapping_sub(tail.branch.end()) as u32).to_le_bytes();

@@ -4,10 +4,10 @@
 
 use serde::Serialize;
 
+use crate::html::contents::{Extras, Listing};
 use crate::html::facts::{self, Fact};
 use crate::html::paths::{self, Kept};
 use crate::html::sources::{self, Source};
-use crate::html::{Extras, Listing};
 use crate::model::{Arc, Function, Run, Time};
 
 #[derive(Serialize)]

@@ -66,7 +66,10 @@ pub(crate) fn facts(run: &Run) -> Vec<Fact> {
     }
     if run.time.is_measured() && run.samples > 0 {
         let period = duration(run.sample_period_ns);
-        fact("CPU time", vec![Part::Count { count: run.samples }, text(" samples, one each "), period]);
+        fact(
+            "CPU time",
+            vec![Part::Count { count: run.samples }, text(samples(run)), text(", one each "), period],
+        );
     }
     if run.has_instructions {
         fact("Instructions", vec![text("executions of basic blocks were counted, each one")]);
@@ -91,6 +94,10 @@ fn calls(run: &Run) -> Vec<Part> {
     }
 }
 
+fn samples(run: &Run) -> &'static str {
+    if run.samples == 1 { " sample" } else { " samples" }
+}
+
 /// Returns the number of functions that were called.
 fn functions(run: &Run) -> Part {
     Part::Count { count: run.functions.iter().filter(|function| function.calls > 0).count() as u64 }
@@ -107,7 +114,8 @@ fn times(run: &Run) -> Vec<Part> {
         Time::Estimated => vec![
             text("self: "),
             Part::Count { count: run.samples },
-            text(" samples of CPU time, one each "),
+            text(samples(run)),
+            text(" of CPU time, one each "),
             duration(run.sample_period_ns),
             text(
                 ". Inclusive times, and those of callers and callees, are estimates (est.): a function's time is divided among \

@@ -9,7 +9,7 @@ use gprofinject_image::debug::{Lines, debug_files};
 use gprofinject_image::instructions::{Code, CodeError};
 use gprofinject_image::names::demangle::demangle;
 
-use crate::html::{Instruction, Listing, MAX_INSTRUCTIONS};
+use crate::html::contents::{Instruction, Listing, MAX_INSTRUCTIONS};
 use crate::model::{Line, Run};
 
 /// Returns the instructions of a run's functions with their counts, the functions that executed the most instructions first, and

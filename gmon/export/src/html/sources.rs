@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use crate::html::{SourceLines, SourceReader};
+use crate::html::contents::{SourceLines, SourceReader};
 use crate::model::Run;
 
 /// The lines that are shown around those that have costs.

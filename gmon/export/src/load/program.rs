@@ -10,7 +10,7 @@ use object::Object;
 
 use crate::estimate::estimate;
 use crate::load::blocks;
-use crate::load::charge::{Symbol, Symbols, charge};
+use crate::load::charge::{Hits, Symbol, Symbols, charge};
 use crate::load::contract::{Detail, LoadError};
 use crate::load::lines::{Places, add_lines};
 use crate::model::{Module, Run, View};
@@ -20,29 +20,7 @@ use crate::model::{Module, Run, View};
 /// # Errors
 /// The file is not a program, or is another build than the profile's.
 pub fn program(path: &Path, bytes: &[u8], profile: &Profile, detail: Detail) -> Result<Run, LoadError> {
-    let own = gprof::parse(bytes)?;
-    if let Err(differ) = own.build_id.agree(profile.build_id) {
-        return Err(LoadError::Build { profile: differ.other, program: differ.first });
-    }
-    if profile.format != own.format && !profile.is_empty() {
-        return Err(LoadError::Format { profile: profile.format, program: own.format });
-    }
-    let shown = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let mut run = Run {
-        program: path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
-        view: View::Program,
-        modules: vec![module(&shown, bytes)],
-        ..Run::default()
-    };
-    let debug = file_with_names(path, bytes);
-    let named = debug.as_ref().map(|debug| gprof::parse(&debug.bytes)).transpose()?;
-    let known = named.as_ref().filter(|named| !named.functions().is_empty()).unwrap_or(&own);
-    let end = own.code().iter().map(|range| range.end).max().unwrap_or(0);
-    let symbols = match known.functions().is_empty() {
-        true => nameless(&run.program, bytes, debug.as_ref().map(|debug| &*debug.bytes), end),
-        false => symbols(known, end),
-    };
-    let mut hits = charge(&mut run, &symbols, profile);
+    let (mut run, mut hits) = KnownProgram::read(path, bytes)?.charged(profile)?;
     blocks::add(&mut run, path, bytes, profile, detail)?;
     estimate(&mut run);
     if detail == Detail::Lines {
@@ -55,6 +33,66 @@ pub fn program(path: &Path, bytes: &[u8], profile: &Profile, detail: Detail) -> 
         places.finish();
     }
     Ok(run)
+}
+
+/// A program whose symbols were read, for the profiles of many runs.
+pub struct KnownProgram {
+    own: gmon::Program,
+    symbols: Symbols,
+    /// A run without calls and samples.
+    run: Run,
+}
+
+impl KnownProgram {
+    /// Reads the symbols of a program, or those of its debug file. `bytes` is the program's file, which is at `path`.
+    ///
+    /// # Errors
+    /// The file is not a program.
+    pub fn read(path: &Path, bytes: &[u8]) -> Result<KnownProgram, LoadError> {
+        let own = gprof::parse(bytes)?;
+        let shown = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let run = Run {
+            program: path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
+            view: View::Program,
+            modules: vec![module(&shown, bytes)],
+            ..Run::default()
+        };
+        let debug = file_with_names(path, bytes);
+        let named = debug.as_ref().map(|debug| gprof::parse(&debug.bytes)).transpose()?;
+        let known = named.as_ref().filter(|named| !named.functions().is_empty()).unwrap_or(&own);
+        let end = own.code().iter().map(|range| range.end).max().unwrap_or(0);
+        let symbols = match known.functions().is_empty() {
+            true => nameless(&run.program, bytes, debug.as_ref().map(|debug| &*debug.bytes), end),
+            false => symbols(known, end),
+        };
+        Ok(KnownProgram { own, symbols, run })
+    }
+
+    /// Returns the program as gprof sees it.
+    pub fn program(&self) -> &gmon::Program {
+        &self.own
+    }
+
+    /// Returns the functions of a run, with their calls, samples and self times, and the arcs. It has neither inclusive
+    /// times nor counts of basic blocks.
+    ///
+    /// # Errors
+    /// The profile is of another build of the program.
+    pub fn functions(&self, profile: &Profile) -> Result<Run, LoadError> {
+        self.charged(profile).map(|(run, _)| run)
+    }
+
+    fn charged(&self, profile: &Profile) -> Result<(Run, Vec<Hits>), LoadError> {
+        if let Err(differ) = self.own.build_id.agree(profile.build_id) {
+            return Err(LoadError::Build { profile: differ.other, program: differ.first });
+        }
+        if profile.format != self.own.format && !profile.is_empty() {
+            return Err(LoadError::Format { profile: profile.format, program: self.own.format });
+        }
+        let mut run = self.run.clone();
+        let hits = charge(&mut run, &self.symbols, profile);
+        Ok((run, hits))
+    }
 }
 
 /// Returns the line information of a program, from itself or from its debug file.

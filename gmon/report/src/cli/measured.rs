@@ -39,7 +39,7 @@ impl<'a> Measurement<'a> {
         let mut add = |path: &Path, bytes: &[u8], program: Option<&(&Path, Program)>| {
             let read = parse(path, bytes)?;
             if let Some((name, program)) = program {
-                fits(&read, path, program, name)?;
+                fits(&read, path, program.build_id, name)?;
             }
             files.push(path.to_owned());
             match &mut measured {
@@ -68,7 +68,7 @@ impl<'a> Measurement<'a> {
             })?;
             let read = parse(path, &bytes)?;
             if let Some((name, program)) = &program {
-                fits(&read, path, program, name)?;
+                fits(&read, path, program.build_id, name)?;
             }
             files.push(path.to_owned());
             measured = Some(read);
@@ -193,6 +193,9 @@ impl<'a> Measurement<'a> {
 }
 
 /// Reads a file of measured times.
+///
+/// # Errors
+/// It is none; the message says what it seems to be.
 pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<Measured> {
     Measured::read(bytes).map_err(|error| {
         let what = match &error {
@@ -214,9 +217,12 @@ pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<Measured> {
 }
 
 /// Checks that times are of this build of this program.
-pub(crate) fn fits(measured: &Measured, file: &Path, program: &Program, path: &Path) -> Result<()> {
+///
+/// # Errors
+/// They are of another one.
+pub(crate) fn fits(measured: &Measured, file: &Path, program: BuildId, path: &Path) -> Result<()> {
     let id = measured.modules.first().map(|module| BuildId::new(&module.build_id));
-    if let Err(stale) = program.build_id.agree(id.unwrap_or(BuildId::UNKNOWN)) {
+    if let Err(stale) = program.agree(id.unwrap_or(BuildId::UNKNOWN)) {
         let (file, path, first, other) = (file.display(), path.display(), stale.first, stale.other);
         bail!(
             "{file}: of the program with build-id {other}.., but {path} has {first}..: rebuilt since the run"

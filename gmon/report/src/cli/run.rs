@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use gmon::Profile;
-use gmon_export::load::{self, Detail};
+use gmon_export::load::{self, Detail, KnownProgram};
 use gmon_export::{Run, origins};
 
 use crate::cli::files;
@@ -57,7 +57,7 @@ pub(crate) fn load_files(paths: &[PathBuf], form: &FormArgs, detail: Detail) -> 
     if files::is_gzip(&found) {
         let read = measured::parse(result, &found)?;
         if !is_symbols(&bytes) {
-            measured::fits(&read, result, &files::parse_program(first, &bytes)?, first)?;
+            measured::fits(&read, result, files::parse_program(first, &bytes)?.build_id, first)?;
         }
         return Ok(load::measured(&read));
     }
@@ -78,6 +78,21 @@ pub(crate) fn load_files(paths: &[PathBuf], form: &FormArgs, detail: Detail) -> 
     let profile = profile(result, &found, form, Some(&program))?;
     load::program(first, &bytes, &profile, detail)
         .with_context(|| format!("{} of {}", result.display(), first.display()))
+}
+
+/// Reads the functions of a run, with their calls and self times, from one result. `program` is that of a gmon.out.
+///
+/// # Errors
+/// The file cannot be read, or is not of the program.
+pub(crate) fn functions(path: &Path, form: &FormArgs, program: Option<&KnownProgram>) -> Result<Run> {
+    let bytes = files::read_any_kind(path)?;
+    match program.filter(|_| files::is_gmon(&bytes)) {
+        Some(program) if path.extension().is_none_or(|ending| ending != WHOLE) => {
+            let profile = profile(path, &bytes, form, Some(program.program()))?;
+            program.functions(&profile).with_context(|| path.display().to_string())
+        }
+        _ => without_program(path, &bytes, form, Detail::Functions),
+    }
 }
 
 /// Reads a result that says everything itself, or whose symbols are beside it.

@@ -66,6 +66,14 @@ pub(crate) struct Counter {
     pub(crate) count: u64,
 }
 
+/// The threads that have used the same counters, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Owner {
+    /// The number of the last one.
+    pub(crate) tid: u32,
+    pub(crate) count: u32,
+}
+
 /// The number of bytes that are read at a time. It need not be a multiple of an entry's size, since reads
 /// follow the tables.
 const PIECE: usize = 1 << 20;
@@ -200,10 +208,20 @@ impl Region {
         owners: &[(Range<u64>, u32)],
         mut visit: impl FnMut(Counter),
     ) -> io::Result<()> {
+        self.thread_counters(owners, |_, counter| visit(counter))
+    }
+
+    /// Does the same, and says whose the counter is.
+    pub(crate) fn thread_counters(
+        &self,
+        owners: &[(Range<u64>, u32)],
+        mut visit: impl FnMut(Owner, Counter),
+    ) -> io::Result<()> {
         let own = SLOTS..SLOTS + self.layout.slot_bytes;
         let start = library_offset(self.layout.slot_bytes, self.layout.counter_bytes);
         let libraries = start..start + self.layout.library_bytes();
-        for Head { offset: block, .. } in self.own_blocks()? {
+        for &Head { offset: block, tid, owners: count, .. } in self.own_blocks()? {
+            let owner = Owner { tid, count };
             for slots in [&own, &libraries] {
                 let slots = block + slots.start..block + slots.end;
                 self.pieces(slots, size_of::<Slot>() as u64, |offset, bytes| {
@@ -220,7 +238,7 @@ impl Region {
                             // A return address of 0, which the first frame of a coroutine has, is counted in a
                             // free slot.
                             let key = if key == 0 { ROOT } else { plain_key(key) };
-                            visit(Counter { function: *function, key, count });
+                            visit(owner, Counter { function: *function, key, count });
                         }
                     }
                 })?;
@@ -231,7 +249,7 @@ impl Region {
                 self.pieces(start..start + len, size_of::<Overflow>() as u64, |_, bytes| {
                     for Overflow { key, count, function, .. } in records(bytes) {
                         if key != 0 && count != 0 {
-                            visit(Counter { function, key, count });
+                            visit(owner, Counter { function, key, count });
                         }
                     }
                 })?;

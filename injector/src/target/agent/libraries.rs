@@ -1,6 +1,7 @@
 //! Hooks the libraries of a process that already runs: they are prepared one after the other, while only one thread is
 //! stopped at a time, and their patches are written with those of the program.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::mem::offset_of;
 
@@ -60,7 +61,8 @@ impl Attachment {
         }
         let start = wanted.order.start;
         let question = Question { bias: start, start, ..free };
-        let (file, slot_bytes) = library::placed(wanted.library, &question).map_err(|why| anyhow!(why))?;
+        let (file, slot_bytes) =
+            library::placed(wanted.library, &question, &BTreeSet::new()).map_err(|why| anyhow!(why))?;
         let file = File::from(file);
         let order = LibraryOrder { plan: wanted.library.number, slot_bytes, ..wanted.order };
         tracer::apart(self.pid, |tracer| {

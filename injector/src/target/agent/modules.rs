@@ -49,6 +49,11 @@ struct Moved<'p> {
 }
 
 impl Modules<'_> {
+    /// The libraries.
+    pub(super) fn records(&self) -> &[LoadRecord] {
+        &self.records
+    }
+
     /// Returns the place of an overwritten instruction's copy, or `None` if the instruction has no copy. Both are
     /// runtime addresses.
     pub(super) fn moved(&self, at: u64) -> Option<u64> {
@@ -209,7 +214,7 @@ mod tests {
         }
     }
 
-    fn patch(address: u64, len: u16) -> abi::Patch {
+    fn patch(address: u64, len: u8) -> abi::Patch {
         abi::Patch { address, len, ..abi::Patch::new_zeroed() }
     }
 

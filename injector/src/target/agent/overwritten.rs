@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Patch {
     addresses: Range<u64>,
-    /// Whether the patch is a jump in a place between functions or in dead code (a cave), or a call in its
-    /// place. If so, its first address is one of these. At the first address of a function a thread may
-    /// stand, since it has not begun the function.
+    /// Whether the patch is a jump in a place between functions or in dead code (a cave), a call in its
+    /// place, or a jump on which other hooks rely. If so, its first address is one of these. At the first address of another
+    /// function a thread may stand, since it has not begun the function.
     cave: bool,
     /// Whether the patch stays while hooks are paused, and a thread at its first address would not be at an instruction
     /// of the program without it.
@@ -24,14 +24,28 @@ pub(super) struct Patch {
 impl Patch {
     /// Returns the addresses of all patches of a plan, sorted. Patches without such addresses are left out.
     pub(super) fn all(plan: &Plan, bias: u64) -> Vec<Patch> {
-        let patches = plan.patches().iter().map(|patch| {
-            let cave = !plan.is_hook_point(patch.address);
-            let first = patch.address + u64::from(!cave);
-            let end = patch.address + u64::from(patch.len);
-            let stays = cave && patch.stays == Stay::Function.code();
-            Patch { addresses: first.wrapping_add(bias)..end.wrapping_add(bias), cave, stays }
-        });
-        patches.filter(|patch| !patch.addresses.is_empty()).collect()
+        plan.patches().iter().filter_map(|patch| Patch::of_plan(plan, bias, patch)).collect()
+    }
+
+    /// Returns the addresses of one of a plan's patches, or `None` if there are none.
+    pub(super) fn of_plan(plan: &Plan, bias: u64, patch: &abi::Patch) -> Option<Patch> {
+        let is_start = plan.is_hook_point(patch.address);
+        // A thread may have slid into the patch from another function, which has left words on the stack.
+        let cave = !is_start || patch.hook.checked_sub(1).is_some_and(|number| plan.is_shared(number));
+        let first = patch.address + u64::from(!cave);
+        let mut end = patch.address + u64::from(patch.len);
+        if is_start {
+            // A thread behind the patch may still run a branch that leads back into it.
+            end = end.max(plan.relocated_until(patch.address));
+        }
+        let stays = cave && patch.stays == Stay::Function.code();
+        let addresses = first.wrapping_add(bias)..end.wrapping_add(bias);
+        (!addresses.is_empty()).then_some(Patch { addresses, cave, stays })
+    }
+
+    /// Returns the addresses inside the first `len` bytes of code, at whose first byte a thread may stand.
+    pub(super) fn inside(at: u64, len: u64) -> Patch {
+        Patch { addresses: at + 1..at + len, cave: false, stays: false }
     }
 
     /// Returns the addresses of a patch that is in a library's text. It is not known whether its first address is the
@@ -63,16 +77,16 @@ pub(super) struct Overwritten {
     bits: Vec<u64>,
     /// The addresses of the first bytes of caves.
     caves: HashSet<u64>,
-    /// The patches of libraries, sorted by their addresses. They may be far from each other.
-    libraries: Vec<Patch>,
+    /// The addresses in libraries, sorted, without overlaps. They may be far from each other.
+    libraries: Vec<Range<u64>>,
 }
 
 impl Overwritten {
     /// Makes the table for the program's patches, which are sorted by address, and those of libraries.
     pub(super) fn new(patched: &[Patch], mut libraries: Vec<Patch>) -> Overwritten {
         libraries.sort_unstable_by_key(|patch| patch.addresses.start);
-        let ends = patched.first().zip(patched.last());
-        let extent = ends.map_or(0..0, |(first, last)| first.addresses.start..last.addresses.end);
+        let starts = patched.first().map_or(0, |patch| patch.addresses.start);
+        let extent = starts..patched.iter().map(|patch| patch.addresses.end).max().unwrap_or(starts);
         let mut bits = vec![0; ((extent.end - extent.start) / 64 + 1) as usize];
         for at in patched.iter().flat_map(|patch| patch.addresses.clone()) {
             let n = at - extent.start;
@@ -80,7 +94,15 @@ impl Overwritten {
         }
         let caves = patched.iter().chain(&libraries).filter(|patch| patch.cave);
         let caves = caves.map(|patch| patch.addresses.start).collect();
-        Overwritten { extent, bits, caves, libraries }
+        // A cave may lie among the instructions that the hook of another function has relocated.
+        let mut merged: Vec<Range<u64>> = Vec::with_capacity(libraries.len());
+        for Patch { addresses, .. } in libraries {
+            match merged.last_mut() {
+                Some(last) if addresses.start <= last.end => last.end = last.end.max(addresses.end),
+                _ => merged.push(addresses),
+            }
+        }
+        Overwritten { extent, bits, caves, libraries: merged }
     }
 
     /// Whether an address is inside a patch.
@@ -91,15 +113,15 @@ impl Overwritten {
         {
             return true;
         }
-        let after = self.libraries.partition_point(|patch| patch.addresses.start <= at);
-        let patch = after.checked_sub(1).and_then(|n| self.libraries.get(n));
-        patch.is_some_and(|patch| patch.addresses.contains(&at))
+        let after = self.libraries.partition_point(|range| range.start <= at);
+        let range = after.checked_sub(1).and_then(|n| self.libraries.get(n));
+        range.is_some_and(|range| range.contains(&at))
     }
 
     /// Ranges that contain all addresses, from the first one of each range to the last one.
     pub(super) fn extents(&self) -> [Range<u64>; 2] {
         let ends = self.libraries.first().zip(self.libraries.last());
-        let libraries = ends.map_or(0..0, |(first, last)| first.addresses.start..last.addresses.end);
+        let libraries = ends.map_or(0..0, |(first, last)| first.start..last.end);
         [self.extent.clone(), libraries]
     }
 
@@ -129,6 +151,12 @@ mod tests {
         assert_eq!(found, expected.collect::<Vec<u64>>());
         assert!(![0, 0xfff, u64::MAX].iter().any(|&at| overwritten.contains(at)));
         assert!(!Overwritten::new(&[], Vec::new()).contains(0));
+        // One among the instructions that another one's hook has relocated does not end these.
+        let nested = Overwritten::new(&[], vec![patch(0x1001..0x1020, false), patch(0x1008..0x100d, true)]);
+        assert!(
+            [0x1001, 0x100c, 0x100d, 0x101f].iter().all(|&at| nested.contains(at))
+                && !nested.contains(0x1020)
+        );
         // A call that does not return may precede a cave.
         assert_eq!(
             [0x1006, 0x4000, 0x4001].map(|word| overwritten.is_returned_to(word)),

@@ -11,6 +11,7 @@ use zerocopy::IntoBytes;
 use crate::os::{proc, sys};
 use crate::target::agent::attachment::{Attachment, Stage, Step};
 use crate::target::agent::modules::{self, Plans};
+use crate::target::agent::overwritten::Overwritten;
 use crate::target::agent::room::libc_code;
 use crate::target::threads::deadline;
 use crate::target::threads::memory::Memory;
@@ -158,21 +159,8 @@ impl Attachment {
             return Ok(Step::Done(()));
         }
         let modules = self.patched_modules(memory);
-        // A thread may be inside a patch: in a sled, in a cave, or at a call in its place.
-        let mut mappings = proc::mappings(self.pid)?;
-        loop {
-            for thread in stopped.threads.iter_mut().filter(|thread| thread.fresh) {
-                deadline::check()?;
-                thread.fresh = self.is_in_patch(thread, memory, &mappings, &modules.overwritten);
-            }
-            let is_busy = |thread: &Thread| thread.fresh;
-            if !stopped.threads.iter().any(is_busy) {
-                break;
-            }
-            if Instant::now() > until || !stopped.run_some(is_busy, stopped.turn().0, until)? {
-                return Ok(Step::Later(anyhow!("a thread does not leave the patched code; try again")));
-            }
-            mappings = proc::mappings(self.pid)?;
+        if let Step::Later(error) = self.leave_patches(stopped, memory, &modules.overwritten, until)? {
+            return Ok(Step::Later(error));
         }
         if !modules.are_those_of(self) {
             return Ok(Step::Later(loads()));
@@ -185,7 +173,34 @@ impl Attachment {
     }
 }
 
-fn loads() -> anyhow::Error {
+impl Attachment {
+    /// Lets stopped threads run until none is inside a patch: in a sled, in a cave, or at a call in its place.
+    pub(super) fn leave_patches(
+        &self,
+        stopped: &mut Stopped,
+        memory: &Memory,
+        overwritten: &Overwritten,
+        until: Instant,
+    ) -> Result<Step<()>> {
+        let mut mappings = proc::mappings(self.pid)?;
+        loop {
+            for thread in stopped.threads.iter_mut().filter(|thread| thread.fresh) {
+                deadline::check()?;
+                thread.fresh = self.is_in_patch(thread, memory, &mappings, overwritten);
+            }
+            let is_busy = |thread: &Thread| thread.fresh;
+            if !stopped.threads.iter().any(is_busy) {
+                return Ok(Step::Done(()));
+            }
+            if Instant::now() > until || !stopped.run_some(is_busy, stopped.turn().0, until)? {
+                return Ok(Step::Later(anyhow!("a thread does not leave the patched code; try again")));
+            }
+            mappings = proc::mappings(self.pid)?;
+        }
+    }
+}
+
+pub(super) fn loads() -> anyhow::Error {
     anyhow!("a thread loads or unloads a library just now; try again")
 }
 

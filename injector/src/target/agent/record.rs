@@ -25,7 +25,8 @@ const TOP: u64 = 1 << 47;
 const CODE_MAX: u64 = 1 << 32;
 const IMAGE_MAX: u64 = 64 << 20;
 const PATCHES_MAX: usize = 1 << 24;
-const PATCH_MAX: u64 = 64;
+/// The greatest length in bytes of a patch with the instructions behind it that were relocated.
+const PATCH_MAX: u64 = 4096;
 const DETOUR_MAX: usize = 64;
 const UNWINDER_MAX: usize = 1000;
 const CALLS_MAX: usize = 1 << 24;

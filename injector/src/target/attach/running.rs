@@ -184,6 +184,9 @@ impl Target for Running {
     }
 
     fn hear(&mut self, arrived: Arrived) -> bool {
+        if arrived.signal == libc::SIGTSTP {
+            signals::stop(arrived.signal);
+        }
         !signals::END_WANTED.contains(&arrived.signal)
     }
 

@@ -19,6 +19,7 @@ use crate::store::run_folder::{FIRST, RunFolder};
 use crate::target::contract::{Patience, Ready, Readying, Target};
 use crate::target::grip::Grip;
 use crate::target::launch::spawn::{self, Child, Held};
+use crate::target::launch::streams::Streams;
 use crate::target::launch::usher::{self, Entrance, Usher};
 use crate::target::launch::witness::Witness;
 use crate::target::loaded::Mapped;
@@ -62,14 +63,13 @@ impl Launched {
     /// # Errors
     /// No further process can be created, or the program cannot get these arguments.
     pub(crate) fn hold(
-        program: &Program,
+        (program, folder, signals): (&Program, Option<&RunFolder>, signals::Inherited),
         subject: &Subject,
-        folder: Option<&RunFolder>,
-        signals: signals::Inherited,
         inherited: &Inherited,
+        streams: &Streams,
     ) -> Result<Launched> {
         let preloaded = folder.filter(|_| !subject.standalone);
-        let held = spawn::hold(program, preloaded, signals, inherited.limits).map_err(|error| {
+        let held = spawn::hold(program, preloaded, signals, inherited.limits, streams).map_err(|error| {
             let limit = if error.raw_os_error() == Some(libc::EAGAIN) { " (ulimit -u)" } else { "" };
             anyhow!("cannot start a process: {}{limit}", sys::reason(&error))
         })?;

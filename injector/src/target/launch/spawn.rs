@@ -16,6 +16,7 @@ use crate::os::signals::Inherited;
 use crate::os::sys::{self, Limits, c_string};
 use crate::program::resolve::Program;
 use crate::store::run_folder::{FIRST, RunFolder};
+use crate::target::launch::streams::Streams;
 
 const PRELOAD: &str = "LD_PRELOAD";
 unsafe extern "C" {
@@ -52,6 +53,7 @@ pub(crate) fn hold(
     run_folder: Option<&RunFolder>,
     inherited: Inherited,
     limits: Limits,
+    streams: &Streams,
 ) -> io::Result<Held> {
     let exec = Exec::new(program, run_folder)?;
     let pointers = |strings: &[CString]| -> Vec<*const c_char> {
@@ -77,6 +79,7 @@ pub(crate) fn hold(
                     unsafe { libc::close(fd) };
                 }
                 limits.restore();
+                streams.give();
                 let errno = try_exec(&exec.path, &argv, shell_argv.as_deref(), &env);
                 let _ = File::from(report).write_all(&errno.to_ne_bytes());
             }

@@ -1,0 +1,196 @@
+//! From a profile to a snapshot.
+
+use std::collections::HashMap;
+
+use gprofinject_image::names::demangle::demangle;
+
+use crate::live::snapshot::{Function, Snapshot};
+use crate::os::clock;
+use crate::os::say::visible;
+use crate::profile::elsewhere;
+use crate::profile::measured::samples_by_function;
+use crate::profile::model::{ModuleIndex, NOWHERE, Place, Profile};
+use crate::program::choice::{Part, Switched};
+use crate::program::planned::Planned;
+
+/// The greatest number of functions in a snapshot. The rest is called least often.
+const MOST: usize = 100_000;
+/// The greatest number of functions that are switched off and were not called.
+const IDLE_MOST: usize = 10_000;
+/// The greatest length of a name in bytes. A process chooses its names.
+const LONGEST: usize = 1024;
+
+/// What is kept from one snapshot to the next.
+#[derive(Default)]
+pub(crate) struct Kept {
+    pub(crate) names: Names,
+    pub(crate) files: elsewhere::Names,
+}
+
+/// The names of functions, which are demangled once.
+#[derive(Default)]
+pub(crate) struct Names {
+    known: HashMap<(usize, u64), (String, Option<String>)>,
+}
+
+impl Names {
+    /// Returns a function's name, and its symbol's if that is another one.
+    pub(crate) fn of(
+        &mut self,
+        planned: &'static Planned<'static, 'static>,
+        module: &str,
+        address: u64,
+    ) -> (String, Option<String>) {
+        let key = (std::ptr::from_ref(planned) as usize, address);
+        let known = self.known.entry(key).or_insert_with(|| {
+            match planned.function_at(address).filter(|function| !function.name.is_empty()) {
+                Some(function) => {
+                    let name = shown(&demangle(function.name));
+                    let is_same = name == function.name;
+                    (name, (!is_same).then(|| shown(function.name)))
+                }
+                // An empty pattern would stand for all functions.
+                None => (shown(&format!("{module}+{address:#x}")), None),
+            }
+        });
+        known.clone()
+    }
+}
+
+/// Returns a name as it can be shown: without characters that would move the cursor, and not too long.
+pub(crate) fn shown(name: &str) -> String {
+    let mut text = visible(name).into_owned();
+    if text.len() > LONGEST {
+        let end = (0..=LONGEST).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+        text.truncate(end);
+    }
+    text
+}
+
+/// The functions of a snapshot, by module and address.
+struct Functions<'n> {
+    names: &'n mut Names,
+    profile: &'n Profile,
+    switched: &'n Switched,
+    index: HashMap<(ModuleIndex, u64), usize>,
+    list: Vec<Function>,
+}
+
+impl Functions<'_> {
+    /// Returns the function at a place, which is added if it is not there yet.
+    fn at(&mut self, place: Place) -> Option<&mut Function> {
+        let index = match self.index.get(&(place.module, place.address)) {
+            Some(&index) => index,
+            None => {
+                let function = self.made(place)?;
+                self.index.insert((place.module, place.address), self.list.len());
+                self.list.push(function);
+                self.list.len() - 1
+            }
+        };
+        self.list.get_mut(index)
+    }
+
+    fn made(&mut self, Place { module, address }: Place) -> Option<Function> {
+        let part = self.profile.modules.get(module as usize)?;
+        let planned = part.program;
+        let (name, symbol) = self.names.of(planned, self.profile.name_of(part), address);
+        let functions = planned.subject.functions();
+        let number = planned.plan.as_ref().and_then(|plan| {
+            let index = functions.binary_search_by_key(&address, |function| function.address).ok()?;
+            plan.function_of.binary_search(&index).ok()
+        });
+        let switch = part.library.map_or(Part::Program, |library| Part::Library(library.number));
+        let is_named = functions
+            .binary_search_by_key(&address, |function| function.address)
+            .is_ok_and(|index| !functions[index].name.is_empty());
+        Some(Function {
+            module,
+            id: address,
+            name,
+            symbol,
+            is_hooked: number.is_some() && is_named,
+            is_off: number.is_some_and(|number| self.switched.is_off(switch, number as u32)),
+            ..Function::default()
+        })
+    }
+}
+
+/// Returns the snapshot of a profile. What is not in the profile is left as it is by default.
+pub(crate) fn snapshot(profile: &Profile, switched: &Switched, names: &mut Names) -> Snapshot {
+    let mut functions = Functions { names, profile, switched, index: HashMap::new(), list: Vec::new() };
+    for arc in &profile.arcs {
+        if let Some(function) = functions.at(arc.to).filter(|_| arc.to.module != NOWHERE) {
+            function.calls = function.calls.saturating_add(arc.count);
+        }
+    }
+    for (place, count) in samples_by_function(profile) {
+        let planned = profile.modules.get(place.module as usize).map(|module| module.program);
+        // Samples in a cold part are the function's.
+        let parent = planned.and_then(|planned| planned.parent(planned.function_at(place.address)?));
+        let place = Place { address: parent.map_or(place.address, |parent| parent.address), ..place };
+        if let Some(function) = functions.at(place) {
+            function.samples = function.samples.saturating_add(count);
+        }
+    }
+    if let Some(times) = &profile.times {
+        let rate = if times.overhead.is_tsc { clock::ticks_per_nanosecond() } else { 1.0 };
+        let ns = |ticks: u64| (ticks as f64 / rate) as u64;
+        for arc in times.threads.iter().flat_map(|thread| &thread.arcs) {
+            if let Some(function) = functions.at(arc.callee) {
+                function.own_ns = function.own_ns.saturating_add(ns(arc.own.max(0) as u64));
+            }
+        }
+        for measured in times.threads.iter().flat_map(|thread| &thread.functions) {
+            if let Some(function) = functions.at(measured.place) {
+                function.inclusive_ns = function.inclusive_ns.saturating_add(ns(measured.inclusive));
+            }
+        }
+    }
+    let mut idle = 0;
+    for (index, module) in (0_u32..).zip(&profile.modules) {
+        let part = module.library.map_or(Part::Program, |library| Part::Library(library.number));
+        let Some(plan) = &module.program.plan else { continue };
+        for number in switched.numbers(part) {
+            if let Some(record) = plan.records.get(number as usize).filter(|_| idle < IDLE_MOST) {
+                idle += 1;
+                let _ = functions.at(Place { module: index, address: record.entry });
+            }
+        }
+    }
+    let mut list = functions.list;
+    let mut modules: Vec<String> =
+        profile.modules.iter().map(|module| shown(profile.name_of(module))).collect();
+    add_named(profile, &mut modules, &mut list);
+    if list.len() > MOST {
+        list.sort_by_key(|function| std::cmp::Reverse((function.calls, function.samples)));
+        list.truncate(MOST);
+    }
+    Snapshot {
+        program: shown(&profile.name),
+        modules,
+        functions: list,
+        rate: profile.rate,
+        own_samples: profile.in_agent
+            + profile.modules.iter().fold(0, |sum, module| sum + module.samples_in_hooks()),
+        is_measured: profile.times.is_some(),
+        off: switched.count() as u64,
+        ..Snapshot::default()
+    }
+}
+
+/// Adds the functions that are not hooked and have samples.
+fn add_named(profile: &Profile, modules: &mut Vec<String>, list: &mut Vec<Function>) {
+    let mut known: HashMap<String, u32> = HashMap::new();
+    for named in &profile.named {
+        let module = *known.entry(shown(&named.module)).or_insert_with_key(|name| {
+            modules.push(name.clone());
+            modules.len() as u32 - 1
+        });
+        let name = shown(&named.function);
+        // FNV-1a, so that the function is found again in the next snapshot.
+        let hash = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        let id = name.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, hash) | 1 << 63;
+        list.push(Function { module, id, name, samples: named.samples, ..Function::default() });
+    }
+}

@@ -1,0 +1,54 @@
+//! The terminal as ratatui sees it.
+
+use std::io;
+use std::os::fd::RawFd;
+
+use ratatui::backend::{Backend, CrosstermBackend};
+use ratatui::layout::Size;
+use ratatui::{Frame, Terminal};
+
+use crate::live::keys::{self, Key};
+use crate::os::terminal;
+
+/// The terminal, which is restored when this is dropped.
+pub(crate) struct Screen {
+    drawn: Terminal<CrosstermBackend<terminal::Output>>,
+    size: Size,
+    // Dropped last.
+    terminal: terminal::Terminal,
+}
+
+impl Screen {
+    /// # Errors
+    /// As for [`terminal::Terminal::take`].
+    pub(crate) fn take() -> io::Result<Screen> {
+        let terminal = terminal::Terminal::take()?;
+        let drawn = Terminal::new(CrosstermBackend::new(terminal.output()?))?;
+        Ok(Screen { size: drawn.size()?, drawn, terminal })
+    }
+
+    pub(crate) fn descriptor(&self) -> RawFd {
+        self.terminal.descriptor()
+    }
+
+    /// Returns the keys that the user has typed.
+    ///
+    /// # Errors
+    /// The terminal is gone.
+    pub(crate) fn typed(&mut self) -> io::Result<Vec<Key>> {
+        Ok(keys::keys(&self.terminal.typed()?))
+    }
+
+    /// # Errors
+    /// The terminal is gone.
+    pub(crate) fn draw(&mut self, draw: impl FnOnce(&mut Frame)) -> io::Result<()> {
+        let size = self.drawn.size()?;
+        if terminal::take_torn() || self.size != size {
+            // ratatui would ask the terminal where the cursor is, and read the answer in place of keys.
+            self.drawn = Terminal::new(CrosstermBackend::new(self.terminal.output()?))?;
+            self.drawn.backend_mut().clear()?;
+            self.size = size;
+        }
+        self.drawn.draw(draw).map(drop)
+    }
+}

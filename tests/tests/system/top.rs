@@ -1,0 +1,311 @@
+//! The live view: keys are sent to it in tmux, and what the terminal shows is read.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gprofinject_skip as skip;
+use gprofinject_tests::place::{Place, complains, finish};
+use gprofinject_tests::switched::{self, Subject, counts};
+use gprofinject_tests::tool;
+
+gprofinject_tests::trials! {
+    together:
+        keys,
+        ended_by_signals,
+        of_another_gprofinject,
+        text,
+        without_a_terminal,
+        a_program_with_hostile_names;
+}
+
+/// A terminal of tmux's, with a shell in it.
+struct Terminal<'p> {
+    place: &'p Place,
+}
+
+impl<'p> Terminal<'p> {
+    /// Returns `None`, and says so, if there is no tmux.
+    fn new(place: &'p Place, test: &str) -> Option<Terminal<'p>> {
+        if !skip::have("tmux") {
+            skip::skipped(test, "no tmux");
+            return None;
+        }
+        let terminal = Terminal { place };
+        terminal.tmux(&["-f", "/dev/null", "new-session", "-d", "-x", "130", "-y", "30", "env PS1='$ ' sh"]);
+        terminal.until("a shell", |screen| screen.contains('$'));
+        Some(terminal)
+    }
+
+    fn tmux(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new("tmux");
+        command.arg("-S").arg(self.place.path("tmux")).args(arguments).current_dir(self.place.folder.path());
+        command.env("XDG_RUNTIME_DIR", self.place.folder.path()).env("TERM", "xterm-256color").env("LC_ALL", "C.UTF-8");
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    fn keys(&self, keys: &[&str]) {
+        self.tmux(&[&["send-keys"], keys].concat());
+    }
+
+    /// Types a command.
+    fn run(&self, command: &str) {
+        self.keys(&["stty -a >before", "Enter"]);
+        self.keys(&[command, "Enter"]);
+    }
+
+    fn screen(&self) -> String {
+        self.tmux(&["capture-pane", "-p"])
+    }
+
+    /// Waits until the terminal shows something. Returns the whole screen.
+    fn until(&self, what: &str, is_so: impl Fn(&str) -> bool) -> String {
+        let start = Instant::now();
+        loop {
+            let screen = self.screen();
+            if is_so(&screen) {
+                return screen;
+            }
+            assert!(start.elapsed() < Duration::from_secs(20), "{what}:\n{screen}");
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Waits for the shell, and checks that the terminal is as it was.
+    fn is_restored(&self) -> String {
+        let screen = self.until("the end", |screen| screen.trim_end().ends_with("\n$"));
+        self.keys(&["stty -a >after; echo status=$?", "Enter"]);
+        self.until("the end", |screen| screen.lines().any(|line| line.starts_with("status=")));
+        let read = |name: &str| fs::read_to_string(self.place.path(name)).unwrap();
+        assert_eq!(read("before"), read("after"));
+        let flags = self.tmux(&["display-message", "-p", "#{alternate_on} #{cursor_flag} #{wrap_flag}"]);
+        assert_eq!(flags.trim(), "0 1 1", "{screen}");
+        screen
+    }
+}
+
+impl Drop for Terminal<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("tmux").arg("-S").arg(self.place.path("tmux")).arg("kill-server").status();
+    }
+}
+
+fn gprofinject() -> String {
+    format!("{} --no-cache", tool::gprofinject().unwrap().display())
+}
+
+/// Returns the names of the functions that a screen shows, in their order, with their calls.
+fn rows(screen: &str) -> Vec<(String, u64)> {
+    let row = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().filter(|word| *word != "x").collect();
+        let (calls, name) = (words.first()?.parse().ok()?, words.get(3)?);
+        line.trim_end().ends_with(']').then(|| ((*name).to_owned(), calls))
+    };
+    screen.lines().filter_map(row).collect()
+}
+
+fn calls(screen: &str, name: &str) -> Option<u64> {
+    rows(screen).into_iter().find(|(found, _)| found == name).map(|(_, calls)| calls)
+}
+
+/// The counts that the program prints are those that are shown, and those of the profile.
+fn keys() {
+    let place = switched::compiled(&["-O2"]);
+    let Some(terminal) = Terminal::new(&place, "keys") else { return };
+    assert!(Command::new("mkfifo").arg(place.path("orders")).status().unwrap().success());
+    terminal.run(&format!("{} --top=0.2 --rate 0 ./switched <orders", gprofinject()));
+    let mut orders = fs::OpenOptions::new().write(true).open(place.path("orders")).unwrap();
+    writeln!(orders, "run 1000").unwrap();
+    // The program's output is in a file, which can be looked at.
+    terminal.until("functions", |screen| calls(screen, "hop") == Some(4000));
+    terminal.keys(&["o"]);
+    let screen = terminal.until("output", |screen| screen.contains("zeroes 4000"));
+    let line = screen.lines().find(|line| line.starts_with("leaf ")).unwrap();
+    let own = counts(line);
+    terminal.keys(&["o", "c"]);
+    let screen = terminal.until("by calls", |screen| screen.contains("functions by calls,"));
+    let shown = rows(&screen);
+    assert!(shown.is_sorted_by_key(|(_, calls)| std::cmp::Reverse(*calls)), "{screen}");
+    for name in ["leaf", "small", "empty", "tail", "hop", "recursive", "compare", "first", "zeroes"] {
+        assert_eq!(calls(&screen, name), own.get(name).copied(), "{name}:\n{screen}");
+    }
+    terminal.keys(&["n"]);
+    let screen = terminal.until("by name", |screen| screen.contains("functions by name"));
+    assert!(rows(&screen).is_sorted(), "{screen}");
+    terminal.keys(&["/", "z", "e", "r", "Enter"]);
+    let screen = terminal.until("filtered", |screen| rows(screen).len() == 1);
+    assert_eq!(rows(&screen), [("zeroes".to_owned(), own["zeroes"])]);
+    // Switched off by its row, the function does not count.
+    terminal.keys(&["x"]);
+    terminal.until("off", |screen| screen.contains(" x zeroes") && screen.contains("1 off"));
+    terminal.keys(&["Escape"]);
+    writeln!(orders, "run 500").unwrap();
+    let screen = terminal.until("more", |screen| calls(screen, "hop") == Some(6000));
+    assert_eq!(calls(&screen, "zeroes"), Some(4000), "{screen}");
+    // The display stands still, and the program counts on.
+    terminal.keys(&["Space"]);
+    terminal.until("still", |screen| screen.contains("STANDS STILL"));
+    writeln!(orders, "run 500").unwrap();
+    thread::sleep(Duration::from_millis(600));
+    assert_eq!(calls(&terminal.screen(), "hop"), Some(6000));
+    terminal.keys(&["Space"]);
+    terminal.until("goes on", |screen| calls(screen, "hop") == Some(8000));
+    terminal.keys(&["E", "z*", "Enter"]);
+    terminal.until("on", |screen| screen.contains("1 function of 1 module on"));
+    terminal.keys(&["m"]);
+    terminal.until("modules", |screen| screen.contains("modules by") && screen.contains("switched"));
+    terminal.keys(&["h"]);
+    terminal.until("threads", |screen| screen.contains("threads by") && screen.contains("ended)"));
+    terminal.keys(&["f", "d"]);
+    terminal.until("dump", |screen| screen.contains("up to now"));
+    terminal.keys(&["z"]);
+    terminal.until("zero", |screen| screen.contains("counts are zero"));
+    writeln!(orders, "run 7").unwrap();
+    let screen = terminal.until("counted", |screen| calls(screen, "hop") == Some(28));
+    terminal.keys(&["C-z"]);
+    terminal.until("stopped", |screen| !screen.contains("calls/s") && screen.contains("Stopped"));
+    terminal.keys(&["fg", "Enter"]);
+    terminal.until("again", |screen| calls(screen, "hop") == Some(28));
+    terminal.tmux(&["resize-window", "-x", "100", "-y", "20"]);
+    terminal.until("smaller", |screen| screen.lines().count() == 20 && calls(screen, "hop") == Some(28));
+    terminal.tmux(&["resize-window", "-x", "130", "-y", "30"]);
+    terminal.keys(&["q"]);
+    terminal.until("a question", |screen| screen.contains("k ends it"));
+    terminal.keys(&["Escape"]);
+    drop(orders);
+    let shown = rows(&screen);
+    let end = terminal.is_restored();
+    // What the program has written is shown in the end.
+    assert!(end.contains("checksum"), "{end}");
+    let subject = gprofinject_tests::gprofdata::read(&place.path("gmon.out")).unwrap();
+    let program = gprofinject_tests::elf::Program::read(&place.path("switched")).unwrap();
+    for (name, calls) in shown {
+        let Some(function) = program.named(&name) else { continue };
+        let arcs = subject.arcs.iter().filter(|((_, callee), _)| *callee == function.address);
+        assert_eq!(arcs.map(|(_, count)| count).sum::<u64>(), calls, "{name}");
+    }
+}
+
+/// Returns the process number of the gprofinject that is attached to a process.
+fn attached_to(pid: u32) -> u32 {
+    let wanted = format!("--pid\0{pid}\0");
+    let find = || {
+        fs::read_dir("/proc").unwrap().flatten().find_map(|entry| {
+            let number: u32 = entry.file_name().to_str()?.parse().ok()?;
+            let line = String::from_utf8_lossy(&fs::read(entry.path().join("cmdline")).ok()?).into_owned();
+            (line.contains(&wanted) && line.contains("--top")).then_some(number)
+        })
+    };
+    let start = Instant::now();
+    loop {
+        if let Some(found) = find() {
+            return found;
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "no gprofinject");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn ended_by_signals() {
+    for signal in ["-TERM", "-INT", "-HUP", "-QUIT"] {
+        let place = switched::compiled(&["-O2"]);
+        let Some(terminal) = Terminal::new(&place, "ended_by_signals") else { return };
+        let mut program =
+            Command::new(place.path("switched")).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let pid = program.id();
+        terminal.run(&format!("{} --top --rate 0 --pid {pid}", gprofinject()));
+        terminal.until("the view", |screen| screen.contains("calls/s"));
+        let injector = attached_to(pid).to_string();
+        assert!(Command::new("kill").args([signal, &injector]).status().unwrap().success());
+        let screen = terminal.is_restored();
+        assert!(screen.contains("next: gprof") || screen.contains("attached to process"), "{screen}");
+        assert!(place.path("gmon.out").exists());
+        drop(program.stdin.take());
+        program.wait().unwrap();
+    }
+}
+
+fn of_another_gprofinject() {
+    let mut subject = Subject::new(&["-O2"], &[], false);
+    let first = counts(&subject.tell("run 100"));
+    let place = Place::new();
+    let Some(terminal) = Terminal::new(&place, "of_another_gprofinject") else { return };
+    let runtime = subject.place.folder.path().display().to_string();
+    terminal.run(&format!("XDG_RUNTIME_DIR={runtime} {} --top=0.2 --pid {}", gprofinject(), subject.pid));
+    let screen = terminal.until("counts", |screen| calls(screen, "hop") == Some(400));
+    assert_eq!(calls(&screen, "recursive"), Some(first["recursive"]));
+    terminal.keys(&["X", "hop", "Enter"]);
+    terminal.until("off", |screen| screen.contains("x hop"));
+    subject.tell("run 50");
+    terminal.until("rates", |screen| calls(screen, "zeroes") == Some(600) && calls(screen, "hop") == Some(400));
+    terminal.keys(&["q"]);
+    terminal.is_restored();
+    // The other one goes on.
+    subject.ask(&["--enable", "hop"]);
+    let last = counts(&subject.tell("run 10"));
+    let (_, calls) = subject.finish();
+    assert_eq!((calls["hop"], calls["zeroes"]), (440, last["zeroes"]));
+}
+
+/// Without a terminal, the table is text. The last one has the final counts.
+fn text() {
+    let place = switched::compiled(&["-O2"]);
+    fs::write(place.path("orders"), "run 1000\nrun 1000\n").unwrap();
+    let mut command = place.command(&["--plain=0.1", "--rate", "0", "./switched"]);
+    command.stdin(fs::File::open(place.path("orders")).unwrap());
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let last = said.split("(process ").last().unwrap();
+    assert_eq!(calls(last, "hop"), Some(8000), "{said}");
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(printed.contains("hop 8000") && !printed.contains("calls/s"), "{printed}");
+    // For a process that is attached to, on standard output.
+    let mut subject = Subject::new(&["-O2"], &[], false);
+    subject.tell("run 10");
+    let mut command = subject.place.command(&["--plain=0.1", "--pid", &subject.pid.to_string()]);
+    command.env("XDG_RUNTIME_DIR", subject.place.folder.path()).stdout(Stdio::piped());
+    let mut watcher = command.spawn().unwrap();
+    thread::sleep(Duration::from_millis(800));
+    assert!(Command::new("kill").arg(watcher.id().to_string()).status().unwrap().success());
+    let mut printed = String::new();
+    std::io::Read::read_to_string(&mut watcher.stdout.take().unwrap(), &mut printed).unwrap();
+    assert!(watcher.wait().unwrap().success() && printed.matches("calls/s, ").count() >= 2, "{printed}");
+    assert_eq!(calls(&printed, "hop"), Some(40), "{printed}");
+}
+
+fn without_a_terminal() {
+    let place = Place::new();
+    place.c("hello", gprofinject_tests::place::HELLO, &[]);
+    let mut command = Command::new("setsid");
+    command.arg("-w").arg(tool::gprofinject().unwrap()).args(["--top", "./hello"]);
+    command.current_dir(place.folder.path());
+    complains(&finish(command), 125, "--plain prints a table");
+    for (value, status) in [("0.01", 125), ("x", 125), ("4000", 125)] {
+        complains(&place.run(&[&format!("--plain={value}"), "./hello"]), status, "0.1 to 3600");
+    }
+}
+
+/// Names of functions cannot move the cursor or change colours.
+fn a_program_with_hostile_names() {
+    let place = Place::new();
+    let source = "__attribute__((noinline)) void f(void) __asm__(\"\\\"\\033[31mred\\033[2J\\\"\");\n\
+        void f(void) { __asm__ volatile(\"\"); }\nint getchar(void);\n\
+        int main(void) { for (int i = 0; i < 99; i++) f(); getchar(); return 0; }\n";
+    if place.compile("gcc", "hostile", source, &[]).is_err() {
+        skip::skipped("a_program_with_hostile_names", "this assembler has no such names");
+        return;
+    }
+    let Some(terminal) = Terminal::new(&place, "a_program_with_hostile_names") else { return };
+    assert!(Command::new("mkfifo").arg(place.path("orders")).status().unwrap().success());
+    terminal.run(&format!("{} --top=0.2 --rate 0 ./hostile <orders", gprofinject()));
+    let orders = fs::OpenOptions::new().write(true).open(place.path("orders")).unwrap();
+    terminal.until("the name", |screen| screen.contains("\\u{1b}[31mred\\u{1b}[2J"));
+    drop(orders);
+    terminal.is_restored();
+    assert!(Path::new(&place.path("gmon.out")).exists());
+}
