@@ -25,7 +25,7 @@ pub struct Extras<'a> {
 /// The instructions of a function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
-    /// The index of the function in [`Run::functions`](crate::Run::functions).
+    /// The index of the function in [`Run::functions`](crate::model::Run::functions).
     pub function: u32,
     pub instructions: Vec<Instruction>,
 }

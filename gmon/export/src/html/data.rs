@@ -8,7 +8,7 @@ use crate::html::contents::{Extras, Listing};
 use crate::html::facts::{self, Fact};
 use crate::html::paths::{self, Kept};
 use crate::html::sources::{self, Source};
-use crate::model::{Arc, Function, Run, Time};
+use crate::model::{Arc, Function, Node, Run, Time};
 
 #[derive(Serialize)]
 pub(crate) struct Data<'r> {
@@ -258,7 +258,7 @@ fn cycles(run: &Run) -> Vec<Cycle> {
 
 fn columns(kept: &Kept) -> Nodes {
     let nodes = &kept.nodes;
-    let distance = |(at, node): (usize, &crate::Node)| node.parent.map_or(0, |parent| at as u32 - parent);
+    let distance = |(at, node): (usize, &Node)| node.parent.map_or(0, |parent| at as u32 - parent);
     Nodes {
         parent: nodes.iter().enumerate().map(distance).collect(),
         function: nodes.iter().map(|node| node.function.map_or(0, |function| function + 1)).collect(),
