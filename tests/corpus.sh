@@ -5,8 +5,9 @@
 # that this repository need not contain copies of them. Each is built plain at -O2 and at -Os, with symbols, as
 # the compiler's default PIE; and with -pg; the kind cov is with --coverage, which only the bench of basic-block
 # counts uses, and the kind hooked is with gcc's -finstrument-functions and data/instrument.c, for the bench of measured times.
+# The variable CORPUS names other programs than these three: of these, and zstd, which only the bench uses.
 #
-# Leaves DIR/{lua,speedtest1,bzip2}-KIND, by default of O2, Os and pg. Existing programs are not built again.
+# Leaves DIR/PROGRAM-KIND, by default of O2, Os and pg. Existing programs are not built again.
 set -eu
 
 die() { echo "corpus.sh: $*" >&2; exit 1; }
@@ -15,10 +16,12 @@ mkdir -p "$1"
 dir=$(cd "$1" && pwd)
 shift
 kinds=${*:-O2 Os pg}
+programs=${CORPUS:-lua speedtest1 bzip2}
 cc=${CC:-gcc}
+is_wanted() { case " $programs " in *" $1 "*) ;; *) return 1 ;; esac; }
 
 wanted=
-for program in lua speedtest1 bzip2; do
+for program in $programs; do
     for kind in $kinds; do
         [ -x "$dir/$program-$kind" ] || wanted=yes
     done
@@ -31,15 +34,27 @@ done
 
 # --- the source packages ---
 here=$(cd "$(dirname "$0")" && pwd)
-"$here/sources.sh" "$dir" lua5.4 sqlite3 bzip2
+packages=
+for program in $programs; do
+    case $program in
+        lua) packages="$packages lua5.4" ;;
+        speedtest1) packages="$packages sqlite3" ;;
+        bzip2) packages="$packages bzip2" ;;
+        zstd) packages="$packages zstd" ;;
+        *) die "$program is not in the corpus" ;;
+    esac
+done
+# shellcheck disable=SC2086
+"$here/sources.sh" "$dir" $packages
 unpacked() { find "$dir/src" -maxdepth 1 -type d -name "$1-*" | sort | tail -n 1; }
 lua=$(unpacked lua5.4)/src
 sqlite=$(unpacked sqlite3)
 bzip2=$(unpacked bzip2)
+zstd=$(unpacked libzstd)
 
 # sqlite ships its parts; the amalgamation is put together by its own makefile.
 amalgamation=$dir/sqlite
-if [ ! -s "$amalgamation/sqlite3.c" ]; then
+if is_wanted speedtest1 && [ ! -s "$amalgamation/sqlite3.c" ]; then
     mkdir -p "$amalgamation"
     (cd "$amalgamation" && "$sqlite/configure" --disable-tcl && make sqlite3.c) >"$dir/sqlite.log" 2>&1 ||
         die "sqlite's amalgamation cannot be made (see $dir/sqlite.log)"
@@ -50,21 +65,34 @@ mkdir -p "$dir/include"
 echo '#define DEB_HOST_MULTIARCH "none"' >"$dir/include/lua5.4-deb-multiarch.h"
 
 # --- the programs ---
-# Each step is checked: `set -e` is off inside a function whose result is tested.
 build() { # KIND FLAGS
+    for program in $programs; do
+        "build_$program" "$1" "-g $2" || return 1
+    done
+}
+build_lua() {
     kind=$1
-    flags="-g $2"
+    flags=$2
     # Without a fixed seed lua hashes differently in each run, and its cache of strings goes by their
     # addresses: no two runs would have the same calls.
     # shellcheck disable=SC2046,SC2086
     "$cc" $flags -std=gnu99 "-Dluai_makeseed(L)=42" -DSTRCACHE_N=1 -DSTRCACHE_M=2 -DLUA_COMPAT_5_3 -DLUA_USE_LINUX -I "$dir/include" -o "$dir/lua-$kind" \
-        $(find "$lua" -name '*.c' ! -name luac.c | sort) -lm -ldl || return 1
+        $(find "$lua" -name '*.c' ! -name luac.c | sort) -lm -ldl
+}
+build_speedtest1() {
     # shellcheck disable=SC2086
-    "$cc" $flags -I "$amalgamation" -o "$dir/speedtest1-$kind" \
-        "$sqlite/test/speedtest1.c" "$amalgamation/sqlite3.c" -lm -ldl -lpthread || return 1
+    "$cc" $2 -I "$amalgamation" -o "$dir/speedtest1-$1" \
+        "$sqlite/test/speedtest1.c" "$amalgamation/sqlite3.c" -lm -ldl -lpthread
+}
+build_bzip2() {
     # shellcheck disable=SC2086
-    (cd "$bzip2" && "$cc" $flags -D_FILE_OFFSET_BITS=64 -o "$dir/bzip2-$kind" \
+    (cd "$bzip2" && "$cc" $2 -D_FILE_OFFSET_BITS=64 -o "$dir/bzip2-$1" \
         bzip2.c blocksort.c huffman.c crctable.c randtable.c compress.c decompress.c bzlib.c)
+}
+build_zstd() {
+    # shellcheck disable=SC2086
+    (cd "$zstd" && "$cc" $2 -DZSTD_MULTITHREAD -DZSTD_LEGACY_SUPPORT=0 -pthread -I lib -I lib/common -o "$dir/zstd-$1" \
+        programs/*.c lib/common/*.c lib/compress/*.c lib/decompress/*.c lib/decompress/*.S lib/dictBuilder/*.c)
 }
 # All kinds at once: most of the time one compiler has sqlite's one large file.
 jobs=

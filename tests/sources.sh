@@ -1,6 +1,7 @@
 #!/bin/sh
 # sources.sh DIR PACKAGE...: unpacks Debian's source packages of this machine's own release as DIR/src/PACKAGE-VERSION.
 #
+# A source package may also be named by a program of its: zstd for libzstd.
 # Packages that are there already are not fetched again. apt's own state and lists of this machine stay as they are: apt
 # works in DIR/apt.
 set -eu
@@ -16,7 +17,8 @@ mkdir -p "$src" "$apt/lists/partial" "$apt/cache/archives/partial"
 
 missing=
 for package in "$@"; do
-    [ -n "$(find "$src" -maxdepth 1 -type d -name "$package-*")" ] || missing="$missing $package"
+    [ -n "$(find "$src" -maxdepth 1 -type d \( -name "$package-*" -o -name "lib$package-*" \))" ] ||
+        missing="$missing $package"
 done
 [ -n "$missing" ] || exit 0
 

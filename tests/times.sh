@@ -45,9 +45,12 @@ known recursion
 known jumps
 known exceptions
 known waiting
+known durations
 known tails
 known callbacks
 known threads
+known cancelled cancel
+known cancelled raw
 known signals
 known signals alternate
 known ends exit

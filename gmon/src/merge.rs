@@ -66,23 +66,54 @@ impl Merger {
     /// # Errors
     /// The profile differs from the others in format, build, unit or rate, or a sum exceeds 64 bits.
     pub fn add(&mut self, profile: Profile) -> Result<(), MergeError> {
+        self.agree_on_format(profile.format, !profile.is_empty())?;
+        self.build_id = self.build_id.agree(profile.build_id)?;
+        let arcs = profile.arcs.into_iter().map(|arc| ((arc.from, arc.to), arc.count));
+        let blocks = profile.blocks.into_iter().map(|block| (block.addr, block.count));
+        self.records(arcs, blocks, profile.histograms)
+    }
+
+    /// Adds everything that another merger has summed: the result is as if its profiles had been added here. After an
+    /// error the sum is incomplete and must be dropped.
+    ///
+    /// # Errors
+    /// Profiles of the other merger differ from those of this one in format, build, unit or rate, or a sum exceeds 64
+    /// bits.
+    pub fn join(&mut self, other: Merger) -> Result<(), MergeError> {
+        if let Some((format, is_binding)) = other.format {
+            self.agree_on_format(format, is_binding)?;
+        }
+        self.build_id = self.build_id.agree(other.build_id)?;
+        self.records(other.arcs, other.blocks, other.histograms)
+    }
+
+    /// Takes the format of further profiles into account. It is binding if one of them has records.
+    fn agree_on_format(&mut self, other: Format, is_binding: bool) -> Result<(), MergeError> {
         self.format = Some(match self.format {
-            None => (profile.format, !profile.is_empty()),
-            Some((first, true)) if !profile.is_empty() && first != profile.format => {
-                return Err(MergeError::Formats { first, other: profile.format });
+            None => (other, is_binding),
+            Some((first, true)) if is_binding && first != other => {
+                return Err(MergeError::Formats { first, other });
             }
             Some((first, true)) => (first, true),
-            Some((_, false)) if !profile.is_empty() => (profile.format, true),
-            Some((first, false)) => (first.min(profile.format), false),
+            Some((_, false)) if is_binding => (other, true),
+            Some((first, false)) => (first.min(other), false),
         });
-        self.build_id = self.build_id.agree(profile.build_id)?;
-        for arc in profile.arcs {
-            add("arc", arc.to, self.arcs.entry((arc.from, arc.to)).or_insert(0), arc.count)?;
+        Ok(())
+    }
+
+    fn records(
+        &mut self,
+        arcs: impl IntoIterator<Item = ((u64, u64), u64)>,
+        blocks: impl IntoIterator<Item = (u64, u64)>,
+        histograms: Vec<Histogram>,
+    ) -> Result<(), MergeError> {
+        for ((from, to), count) in arcs {
+            add("arc", to, self.arcs.entry((from, to)).or_insert(0), count)?;
         }
-        for block in profile.blocks {
-            add("basic block", block.addr, self.blocks.entry(block.addr).or_insert(0), block.count)?;
+        for (address, count) in blocks {
+            add("basic block", address, self.blocks.entry(address).or_insert(0), count)?;
         }
-        for histogram in profile.histograms {
+        for histogram in histograms {
             histogram.validate()?;
             if !histogram.bins.is_empty() {
                 self.histograms.push(histogram);

@@ -1,8 +1,8 @@
 //! Properties that every profile has.
 
 use gmon::{
-    Arc, Block, BlockForm, BuildId, BuildMismatch, Format, Histogram, HistogramBuilder, MergeError, Profile,
-    ReadOptions, SECONDS, merge,
+    Arc, Block, BlockForm, BuildId, BuildMismatch, Format, Histogram, HistogramBuilder, MergeError, Merger,
+    Profile, ReadOptions, SECONDS, merge,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -140,7 +140,17 @@ proptest! {
         prop_assert_eq!(&all, &pair(&pair(&a, &b), &c));
         prop_assert_eq!(&all, &pair(&a, &pair(&b, &c)));
         prop_assert_eq!(&all, &pair(&c, &pair(&b, &a)));
-        prop_assert_eq!(&all, &merge([b, c, a]).expect("parts fit"));
+        prop_assert_eq!(&all, &merge([b.clone(), c.clone(), a.clone()]).expect("parts fit"));
+        let merger = |profiles: &[&Profile]| {
+            let mut merger = Merger::default();
+            profiles.iter().for_each(|&profile| merger.add(profile.clone()).expect("parts fit"));
+            merger
+        };
+        for (first, rest) in [(vec![], vec![&a, &b, &c]), (vec![&a], vec![&b, &c]), (vec![&a, &b], vec![&c])] {
+            let mut first = merger(&first);
+            first.join(merger(&rest)).expect("parts fit");
+            prop_assert_eq!(&all, &first.finish());
+        }
     }
 
     #[test]

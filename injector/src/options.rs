@@ -48,6 +48,18 @@ pub(crate) enum ClockArg {
     Gettime,
 }
 
+/// How the files of a process that is part of a parallel job are named.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RanksArg {
+    /// With the rank that the job's launcher has given to the process.
+    #[default]
+    Auto,
+    /// With the rank and the name of the host.
+    Host,
+    /// As those of any other process.
+    None,
+}
+
 /// What is measured of the durations of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Measure {
@@ -78,4 +90,11 @@ pub(crate) enum Verb {
     Disable,
     /// Say what was counted up to now, for a live view.
     Look,
+}
+
+/// A format in which the profile is written at the end, and the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Export {
+    pub(crate) format: gmon_export::formats::Format,
+    pub(crate) file: std::path::PathBuf,
 }

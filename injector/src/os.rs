@@ -11,6 +11,7 @@ pub(crate) mod loader;
 pub(crate) mod proc;
 pub(crate) mod progress;
 pub(crate) mod say;
+pub(crate) mod scheduling;
 pub(crate) mod signals;
 pub(crate) mod sys;
 pub(crate) mod terminal;

@@ -5,10 +5,13 @@
 //! reported.
 
 pub(crate) mod baseline;
+pub(crate) mod by_thread;
 pub(crate) mod clocked;
 pub(crate) mod collect;
 pub(crate) mod counted;
 pub(crate) mod elsewhere;
+pub(crate) mod ends;
+pub(crate) mod exported;
 pub(crate) mod falls;
 pub(crate) mod gmon_out;
 pub(crate) mod measured;

@@ -9,3 +9,4 @@ pub(crate) mod maps;
 pub(crate) mod perf;
 pub(crate) mod records;
 pub(crate) mod sampler;
+pub(crate) mod samples;

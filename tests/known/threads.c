@@ -30,7 +30,7 @@ static NOINLINE void *quitter(void *unused) {
 
 static pthread_barrier_t ready;
 
-// gprofinject does not see the end of a cancelled thread: its calls are open until the process ends, so their times are not noted.
+// The calls of a cancelled thread end when the kernel says so, which cancelled.c is about, so their times are not noted here.
 static NOINLINE void be_cancelled(void) {
     spin_only(4 * SHORT);
     pthread_barrier_wait(&ready);

@@ -5,6 +5,9 @@
 //! ```text
 //! calls work 600 600 0                 a function's calls, primitive calls, and those that never ended
 //! spent main;hard;work 454166332       ticks on a path, the outermost function first
+//! quantile work 99 300017              ticks that 99 of 100 calls do not exceed
+//! least work 300000                    ticks that each call takes at least
+//! cpu worker 100210340                 nanoseconds of CPU time of the thread that began with a function
 //! ```
 //!
 //! A function's own time, its inclusive time, those of arcs and of paths follow from these lines. What a program does beside
@@ -13,7 +16,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gmon_measured::{Measured, REST};
+use gmon_measured::{FunctionTimes, Measured, REST};
 
 /// What a program has printed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,6 +24,12 @@ pub struct Known {
     pub calls: BTreeMap<String, Calls>,
     /// Ticks by path.
     pub spent: BTreeMap<Vec<String>, u64>,
+    /// Ticks by function and percentage of its calls.
+    pub quantiles: BTreeMap<(String, u64), u64>,
+    /// The least number of ticks of a function's calls.
+    pub least: BTreeMap<String, u64>,
+    /// The CPU time in nanoseconds of threads, by the function with which they began.
+    pub cpu_ns: BTreeMap<String, u64>,
 }
 
 /// The numbers of a function's calls.
@@ -45,6 +54,15 @@ impl Known {
                     calls.all += all;
                     calls.primitive += primitive;
                     calls.open += open;
+                }
+                (["quantile", name, ..], Some(percent), Some(ticks), None) => {
+                    known.quantiles.insert(((*name).to_owned(), percent), ticks);
+                }
+                (["least", name, _], Some(ticks), None, None) => {
+                    known.least.insert((*name).to_owned(), ticks);
+                }
+                (["cpu", name, _], Some(ns), None, None) => {
+                    known.cpu_ns.insert((*name).to_owned(), ns);
                 }
                 (["spent", path, _], Some(ticks), None, None) => {
                     let path = path.split(';').map(str::to_owned).collect();
@@ -110,6 +128,8 @@ pub struct Comparison {
     /// What is wrong on any machine.
     pub wrong: Vec<String>,
     pub times: Vec<Line>,
+    /// Durations that a part of the calls does not exceed: what it is, the known one, and the measured one.
+    pub quantiles: Vec<(String, u64, u64)>,
 }
 
 /// A time that the program knows, in nanoseconds.
@@ -139,20 +159,30 @@ impl Comparison {
         const BESIDE: u64 = 1000;
         /// The same of a program, and what it does at its start and end.
         const ONCE: u64 = 500_000;
+        /// The end of an interval of the histogram, as a multiple of its beginning.
+        const WIDTH: f64 = 1.25;
         let far = |line: &&Line| {
             let difference = line.measured.abs_diff(line.expected) as f64;
             difference > line.expected as f64 * part + (ONCE + line.calls * BESIDE) as f64
         };
         let show =
             |line: &Line| format!("{}: {} ns, measured {} ns", line.what, line.expected, line.measured);
-        self.times.iter().filter(far).map(show).collect()
+        let times = self.times.iter().filter(far).map(show);
+        let is_elsewhere = |(_, known, estimate): &&(String, u64, u64)| {
+            let (known, estimate) = (*known as f64, *estimate as f64);
+            !(known / WIDTH - BESIDE as f64..=known * WIDTH + BESIDE as f64).contains(&estimate)
+        };
+        let quantiles = self.quantiles.iter().filter(is_elsewhere);
+        let quantiles =
+            quantiles.map(|(what, known, estimate)| format!("{what}: {known} ns, measured {estimate} ns"));
+        times.chain(quantiles).collect()
     }
 }
 
 /// Compares a program's output with what was measured.
 #[must_use]
 pub fn compare(known: &Known, measured: &Measured, is_folded: bool) -> Comparison {
-    let mut result = Comparison { wrong: consistency(measured), times: Vec::new() };
+    let mut result = Comparison { wrong: consistency(measured), ..Comparison::default() };
     let names = known.names();
     let name_of = |function: u32| measured.functions[function as usize].name.as_str();
     let mut counted: BTreeMap<&str, Calls> = BTreeMap::new();
@@ -175,6 +205,23 @@ pub fn compare(known: &Known, measured: &Measured, is_folded: bool) -> Compariso
     }
     let sums = known.sums(is_folded);
     let ns = |ticks: u64| (ticks as f64 * 1e9 / measured.clock.ticks_per_second).round() as u64;
+    let of_function = |name: &str| {
+        let mut sum = FunctionTimes::default();
+        measured.rows.iter().filter(|row| name_of(row.function) == name).for_each(|row| sum.add(row));
+        sum
+    };
+    for (name, &ticks) in &known.least {
+        let (min, least) = (of_function(name).min_ns, ns(ticks));
+        // The overhead that is taken out is not exact.
+        if min + 100 < least {
+            result.wrong.push(format!("{name}: a call of {min} ns, but none takes less than {least} ns"));
+        }
+    }
+    for ((name, percent), &ticks) in &known.quantiles {
+        let (ticks, quantile) =
+            (ns(ticks), of_function(name).quantile_ns(&measured.intervals, *percent as f64 / 100.0));
+        result.quantiles.push((format!("{name}, {percent} %"), ticks, quantile.unwrap_or(0)));
+    }
     let mut add = |what: String, ticks: u64, measured: u64, raw: Option<u64>, calls: u64| {
         result.times.push(Line { what, expected: ns(ticks), measured, raw, calls });
     };
@@ -260,8 +307,8 @@ pub fn consistency(measured: &Measured) -> Vec<String> {
                 && row.primitive <= row.calls
                 && row.open <= row.calls
                 && row.min_ns <= row.max_ns
-                // The child of a fork returns from calls that are its parent's.
-                && (row.calls == 0 || row.histogram.iter().sum::<u64>() <= row.calls);
+                // A signal handler may interrupt what counts a call.
+                && row.histogram.iter().sum::<u64>().abs_diff(row.calls - row.open) <= 2;
             if !is_part {
                 wrong.push(format!("{name}: {row:?} of {thread:?}"));
             }

@@ -286,20 +286,21 @@ pub fn corpus() -> Result<&'static Path> {
 }
 
 fn find_or_make_corpus() -> Result<PathBuf> {
-    make_corpus(&[])
+    make_corpus(&[], &[])
 }
 
-/// Builds the real programs of these kinds; if the list is empty, those that tests use.
+/// Builds these real programs in these kinds; if a list is empty, those that tests use.
 ///
 /// # Errors
 /// They cannot be built.
-pub fn make_corpus(kinds: &[&str]) -> Result<PathBuf> {
+pub fn make_corpus(programs: &[&str], kinds: &[&str]) -> Result<PathBuf> {
     let corpus = match std::env::var_os("GPROFINJECT_CORPUS") {
         Some(path) => PathBuf::from(path),
         None => target_folder().join("corpus"),
     };
     let mut made = Command::new(folder().join("corpus.sh"));
-    let made = made.arg(&corpus).args(kinds).output().context("corpus.sh")?;
+    let made =
+        made.env("CORPUS", programs.join(" ")).arg(&corpus).args(kinds).output().context("corpus.sh")?;
     if !made.status.success() {
         bail!("{}", String::from_utf8_lossy(&made.stderr).trim_end());
     }

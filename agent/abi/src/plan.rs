@@ -241,21 +241,27 @@ pub struct TailRecord {
     /// Arena offset of the stub that leads from the jump's thunk to the slow path. Stubs and thunks are in the order of the
     /// records.
     pub stub: u32,
+    /// Arena offset of the jump with which the thunk ends if it fills the cell of the called function, where rsp is the CFA:
+    /// the function that jumps has no cell, and the one that is called gets one. Otherwise 0.
+    pub fills: u32,
     /// Number of the function that jumps.
     pub caller: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 /// Flag: calls of the function get no shadow stack cell, because the function is setjmp or similar, reads its own
-/// return address, or has [`NEEDS_NO_CELL`].
+/// return address, or has [`NEEDS_NO_CELL`] and is not called by unhooked code or calls nothing that has a cell.
 pub const ENTRY_ONLY: u8 = 1;
 /// Flag: an indirect branch inside the function may lead back to its first instruction. A tail call of the function
 /// by itself is then a loop, not a call.
 pub const LOOPS: u8 = 2;
 /// Flag: the function's relocated instructions have an entry in the table [`Frame::Moved`].
 pub const FRAMED: u8 = 4;
-/// Flag: control leaves the function only by its return and by direct calls of hooked functions that have cells or this
-/// flag. It can be the caller only of functions that know it by their return addresses, and of a signal handler; then the
-/// interrupted program counter identifies it.
+/// Flag: control leaves the function only by its return, and by direct calls of and jumps to hooked functions that have cells
+/// or this flag. It can be the caller only of functions that know it by their return addresses, and of a signal handler; then
+/// the interrupted program counter identifies it. Without [`ENTRY_ONLY`], a call of it by unhooked code gets a cell: see
+/// [`CALLBACK_JUMP`].
 pub const NEEDS_NO_CELL: u8 = 8;
 
 /// Flag: hooks of other functions rely on the patches of this one, or code in the arena leads to its thunk without them. The
@@ -404,7 +410,35 @@ pub struct ArenaHeader {
     pub begin: u64,
     /// The same at their exits: the call has ended. Input: rsp = CFA - 8, where the address to return to is.
     pub end: u64,
+    /// Address of a [`Labels`], between which the exit labels of the program lie.
+    pub program_labels: u64,
+    /// Address of a [`Labels`], between which the exit labels of libraries lie.
+    pub library_labels: u64,
 }
+
+/// The addresses between which all exit labels of a set of functions lie. No return address of a call lies there.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct Labels {
+    /// The lowest address.
+    pub start: u64,
+    /// The first address after them.
+    pub end: u64,
+}
+
+impl FunctionRecord {
+    /// Returns whether a call of the function gets a cell only if unhooked code makes it.
+    pub fn is_for_callbacks(&self) -> bool {
+        self.flags & (ENTRY_ONLY | NEEDS_NO_CELL) == NEEDS_NO_CELL
+    }
+}
+
+/// Bytes of the jump with which the thunk of a function that has [`NEEDS_NO_CELL`] without [`ENTRY_ONLY`] continues at
+/// `resume`, after it has set rsp to CFA - 8. It comes directly before the `call` of the body.
+pub const CALLBACK_JUMP: u32 = 2;
+/// Bytes from the start of the stubs of such a function up to the place where rsp is the CFA: those of its second look, and
+/// of `lea rsp, [rsp+8]`.
+pub const CALLBACK_STUB: u32 = 21 + 5;
 
 /// Bytes of the code at the start of the body of a function whose calls are measured: a store of the function's number, and
 /// a call through [`ArenaHeader::begin`].
@@ -501,7 +535,7 @@ const _: () = {
     assert!(offset_of!(FunctionRecord, exit) == 8);
     assert!(offset_of!(FunctionRecord, resume) == 28);
     assert!(offset_of!(FunctionRecord, body) == 32);
-    assert!(size_of::<ArenaHeader>() == 128);
+    assert!(size_of::<ArenaHeader>() == 144);
     assert!(offset_of!(ArenaHeader, miss) == 0);
     assert!(offset_of!(ArenaHeader, miss_entry) == 8);
     assert!(offset_of!(ArenaHeader, window) == 16);
@@ -518,6 +552,8 @@ const _: () = {
     assert!(offset_of!(ArenaHeader, resume) == 104);
     assert!(offset_of!(ArenaHeader, begin) == 112);
     assert!(offset_of!(ArenaHeader, end) == 120);
+    assert!(offset_of!(ArenaHeader, program_labels) == 128);
+    assert!(offset_of!(ArenaHeader, library_labels) == 136);
     assert!(size_of::<ThreadWords>() == 64);
     assert!(offset_of!(ThreadWords, block) == 0);
     assert!(offset_of!(ThreadWords, cells) == 8);

@@ -360,7 +360,7 @@ shared! {
         /// See `cfa`.
         context: AtomicU32,
         /// See `cfa`.
-        is_tail: AtomicU32,
+        flags: AtomicU32,
     }
 }
 
@@ -378,9 +378,7 @@ shared! {
         /// See `own`.
         within: AtomicU64,
         /// See `own`.
-        pending: AtomicU64,
-        /// Incremented in a child of a fork before it runs.
-        inherited: AtomicU64,
+        calls: AtomicU64,
         /// See `own`.
         nested: AtomicU64,
         /// See `own`.
@@ -407,6 +405,8 @@ shared! {
         nested_within: AtomicU64,
         /// See `nested_inclusive`.
         nested: AtomicU64,
+        /// See `nested_inclusive`.
+        pending: AtomicU64,
     }
 }
 

@@ -144,7 +144,7 @@ pub struct OpenCall {
     pub start: u64,
     /// The durations of the calls that it has made, each with the overhead outside of it.
     pub children: u64,
-    /// The CFA of its frame; `u64::MAX` in a root.
+    /// The CFA of its frame, less 1 if `flags` has [`ENDS_SLOWLY`]; above the stack in a root.
     pub cfa: u64,
     /// The address of its [`ArcTimes`].
     pub arc: u64,
@@ -157,14 +157,31 @@ pub struct OpenCall {
     /// What identifies it in the key of the calls that it makes: its function's number, or that of its node if paths are
     /// measured; with [`CONTEXT`].
     pub context: u32,
-    /// Nonzero if it began by a tail call: it ends together with [`OpenCall::outer`].
-    pub is_tail: u32,
+    /// [`TAIL`], [`ENDS_SLOWLY`] and [`INHERITED`].
+    pub flags: u32,
+}
+
+/// Bit of [`OpenCall::flags`]: the call began by a jump out of [`OpenCall::outer`], in whose frame it is, and ends together with
+/// that one.
+pub const TAIL: u32 = 1;
+/// Bit of [`OpenCall::flags`]: [`OpenCall::cfa`] is one less than the CFA. No frame has such an address, so the machine code at the
+/// end of calls leaves this one to compiled code.
+pub const ENDS_SLOWLY: u32 = 2;
+/// Bit of [`OpenCall::flags`]: the call was open at the fork by which the process began, and its parent counts it. It takes time in
+/// this process, but is no call of its own and has no duration here. It has [`ENDS_SLOWLY`] as well.
+pub const INHERITED: u32 = 4;
+
+impl OpenCall {
+    /// Returns whether the call is one that the process's parent has made.
+    pub const fn is_inherited(&self) -> bool {
+        self.flags & INHERITED != 0
+    }
 }
 
 /// The measured calls of one function by another one on a thread. What the end of nearly every call changes is in the first
 /// [`UNIT`], a cache line.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct ArcTimes {
     /// [`Kind::Arc`].
     pub record: Record,
@@ -181,12 +198,8 @@ pub struct ArcTimes {
     pub inclusive: u64,
     /// The number of calls that were made within those.
     pub within: u64,
-    /// The duration of the last ended call, without the overhead, with bit 0 set. `histogram` does not have it yet. The place
-    /// in the histogram depends on the clock; a store to an address that the processor does not know until the clock has been
-    /// read delays the loads that follow, so each call stores into the histogram for the one before.
-    pub pending: u64,
-    /// The number of open calls that a child of a fork has inherited, and that are therefore not its own.
-    pub inherited: u64,
+    /// The number of ended calls.
+    pub calls: u64,
     /// The number of ended calls that another open call of the same arc contained.
     pub nested: u64,
     /// The least duration of an ended call, without the overhead.
@@ -197,43 +210,40 @@ pub struct ArcTimes {
     pub caller: u32,
     /// Number of the called function.
     pub callee: u32,
-    /// `[i]`: the number of ended calls whose duration without the overhead was in `1 << i .. 2 << i` ticks. The first one
-    /// also has durations of 0, and the last one all longer ones.
-    pub histogram: [u64; BUCKETS],
+    /// Always 0.
+    pub reserved_words: [u64; 5],
 }
 
-/// The number of buckets in [`ArcTimes::histogram`].
-pub const BUCKETS: usize = 44;
+/// The number of buckets in [`FunctionTimes::histogram`].
+pub const BUCKETS: usize = 176;
+/// Each power of two has `1 << BUCKET_BITS` buckets, equally wide.
+pub const BUCKET_BITS: u32 = 2;
 
-/// The first [`ArcTimes::pending`], which no call has left.
+/// The first [`FunctionTimes::pending`], which no call has left.
 pub const NO_CALL: u64 = 1;
 /// The first value of the bucket in which [`NO_CALL`] will be counted: -1.
 pub const BEFORE_NO_CALL: u64 = u64::MAX;
 
 /// Returns the bucket of a duration.
 pub const fn bucket(duration: u64) -> usize {
-    let log = (duration | 1).ilog2() as usize;
-    if log < BUCKETS { log } else { BUCKETS - 1 }
+    let exponent = (duration | 1 << BUCKET_BITS).ilog2() - BUCKET_BITS;
+    let bucket = ((exponent << BUCKET_BITS) as u64 + (duration >> exponent)) as usize;
+    if bucket < BUCKETS { bucket } else { BUCKETS - 1 }
 }
 
-impl ArcTimes {
-    /// Returns the histogram with the call that is pending.
-    pub fn complete_histogram(&self) -> [u64; BUCKETS] {
-        let mut histogram = self.histogram;
-        // 0: the record is being made.
-        if self.pending != 0 {
-            let count = &mut histogram[bucket(self.pending)];
-            *count = count.wrapping_add(1);
-        }
-        // A process that is killed in the first call's end may leave `BEFORE_NO_CALL`.
-        histogram.map(|count| if count == BEFORE_NO_CALL { 0 } else { count })
+/// Returns the least duration in a bucket. The bucket ends where the next one begins, and the last one has all longer durations.
+pub const fn bucket_start(bucket: usize) -> u64 {
+    let steps = 1 << BUCKET_BITS;
+    match (bucket as u64 / steps).checked_sub(1) {
+        None => bucket as u64,
+        Some(exponent) => (steps + bucket as u64 % steps) << exponent,
     }
 }
 
 /// What is measured of a function's calls on a thread beside its arcs. Its inclusive time is the sum of its arcs' ones without
-/// what is counted here: most calls are contained in no other one of their function, and change only `open`.
+/// what is counted here: most calls are contained in no other one of their function.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct FunctionTimes {
     /// [`Kind::Function`].
     pub record: Record,
@@ -248,8 +258,28 @@ pub struct FunctionTimes {
     pub nested_within: u64,
     /// The number of those calls.
     pub nested: u64,
+    /// The duration of the last ended call, without the overhead, with bit 0 set. `histogram` does not have it yet. The place
+    /// in the histogram depends on the clock; a store to an address that the processor does not know until the clock has been
+    /// read delays the loads that follow, so each call stores into the histogram for the one before.
+    pub pending: u64,
     /// Always 0.
-    pub reserved: [u64; 3],
+    pub reserved: [u64; 2],
+    /// The numbers of ended calls by their durations without the overhead, in ticks; see [`bucket`].
+    pub histogram: [u64; BUCKETS],
+}
+
+impl FunctionTimes {
+    /// Returns the histogram with the call that is pending.
+    pub fn complete_histogram(&self) -> [u64; BUCKETS] {
+        let mut histogram = self.histogram;
+        // 0: the record is being made.
+        if self.pending != 0 {
+            let count = &mut histogram[bucket(self.pending)];
+            *count = count.wrapping_add(1);
+        }
+        // A process that is killed in the first call's end may leave `BEFORE_NO_CALL`.
+        histogram.map(|count| if count == BEFORE_NO_CALL { 0 } else { count })
+    }
 }
 
 /// A node of a thread's calling-context tree.
@@ -306,12 +336,20 @@ const _: () = {
     assert!(TIMES + size_of::<TimesHeader>() as u64 <= RECENT);
     assert!(size_of::<Record>() == 8);
     assert!(size_of::<OpenCall>() as u64 == UNIT);
-    assert!(size_of::<FunctionTimes>() as u64 == UNIT);
+    assert!(size_of::<FunctionTimes>() as u64 == 23 * UNIT);
     assert!(size_of::<PathNode>() as u64 == UNIT);
     assert!(size_of::<Chain>() as u64 == UNIT);
-    assert!(size_of::<ArcTimes>() as u64 == 7 * UNIT);
+    assert!(size_of::<ArcTimes>() as u64 == 2 * UNIT);
     assert!(size_of::<TableEntry>() == 32);
     // What each call changes is in one cache line.
-    assert!(offset_of!(ArcTimes, nested) as u64 == UNIT);
-    assert!(bucket(NO_CALL) == 0);
+    assert!(offset_of!(ArcTimes, min) as u64 == UNIT);
+    assert!(offset_of!(FunctionTimes, histogram) as u64 == UNIT);
+    // Each bucket begins where the one before ends.
+    let mut at = 0;
+    while at < BUCKETS {
+        let start = bucket_start(at);
+        assert!(bucket(start) == at && (at == 0 || bucket(start - 1) == at - 1));
+        at += 1;
+    }
+    assert!(bucket(u64::MAX) == BUCKETS - 1);
 };

@@ -9,7 +9,7 @@ mod lines;
 mod names;
 mod sections;
 
-pub use crate::debug::files::{DebugFile, debug_files};
+pub use crate::debug::files::{DebugFile, debug_files, module_file};
 pub use crate::debug::lines::{FileIndex, Frame, Lines, LinesError, Location, Row};
 pub use crate::debug::names::file_with_names;
 pub use crate::debug::sections::SectionError;

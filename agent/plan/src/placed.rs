@@ -73,6 +73,9 @@ impl Plan {
             for field in [&mut tail.again, &mut tail.thunk, &mut tail.stub] {
                 *field = field.checked_add(offset)?;
             }
+            if tail.fills != 0 {
+                tail.fills = tail.fills.checked_add(offset)?;
+            }
         }
         // The copies are in the arena, which moves on its own.
         let is_copy = |at: u64| at.wrapping_sub(header.arena) < header.arena_len;

@@ -293,7 +293,8 @@ fn emit_all(task: Task, hooks: &[Hook], copies: &Copies) -> (Emitted, Homes) {
     through_agent.extend(go::through_agent(image, hooks));
     let conditions = if exits == Exits::All { flags::passed(image, flow, exits) } else { Failed::new() };
     let returns_condition = |function: usize| conditions.contains_key(&function);
-    let specs = thunk_spec::of_all(image, flow, hooks, exits, &through_agent, &returns_condition);
+    let counted = task.counted.is_some();
+    let specs = thunk_spec::of_all(image, flow, hooks, exits, &through_agent, counted, &returns_condition);
     let tails = tails::find(image, flow, hooks, &specs);
     let homes = Homes::new(image, flow, hooks, &tails, copies);
     let emitted = emit(Input {

@@ -13,6 +13,7 @@ use crate::hot::own_stack;
 use crate::hot::sites;
 use crate::hot::slots::{self, Found};
 use crate::hot::slow_stack;
+use crate::hot::thread_blocks;
 use crate::hot::threads;
 use crate::os::task;
 use crate::os::words;
@@ -51,7 +52,7 @@ impl Call {
 pub(crate) extern "C" fn known(number: u32, return_address: u64, cfa: u64, base: u64) -> Next {
     let agent = Agent::get();
     let record = agent.function(number);
-    let Some(block) = threads::existing(agent) else { return Next::RARE };
+    let Some(block) = thread_blocks::current(agent) else { return Next::RARE };
     let entry = Entry::of(agent, record, number, return_address, cfa);
     let both = keeps_cells(agent, number);
     // A site, or a key that has a place, is known to be unhooked. For other return addresses, a search finds out.
@@ -306,11 +307,13 @@ impl Entry {
         if exits && matches!(self, Entry::Callback) && objects::known(return_address) == Some(true) {
             return Next::body(agent, number, record);
         }
-        if exits
-            && call.searched
-            && cells::fill(cfa, number, return_address, nearest::link_between(call.link, cfa))
-        {
-            return Next::call(agent, number, record);
+        if exits && call.searched {
+            if cells::fill(cfa, number, return_address, nearest::link_between(call.link, cfa)) {
+                return Next::call(agent, number, record);
+            }
+            if record.is_for_callbacks() {
+                return Next::outside(agent, number, record);
+            }
         }
         if let Entry::Tail(cell) = self {
             if needs_return_address(record) {

@@ -136,10 +136,15 @@ pub(crate) fn forget(from: u64, to: u64) {
 }
 
 /// Handles a stack pointer outside the thread's window on entry: moves the window there.
-pub(crate) extern "C" fn enter(number: u32, _return_address: u64, cfa: u64) -> Next {
+///
+/// The thunk fills the cell then, unless it does so for no call: a call that leads here was made by unhooked code.
+pub(crate) extern "C" fn enter(number: u32, return_address: u64, cfa: u64) -> Next {
     let agent = Agent::get();
     let record = agent.function(number);
     if move_window(cfa) {
+        if record.is_for_callbacks() && fill(cfa, number, return_address, 0) {
+            return Next::call(agent, number, record);
+        }
         return Next::resume(agent, number, record);
     }
     // There is no memory for a shadow, so the call is counted, but its exit is not hooked.

@@ -52,7 +52,8 @@ pub(crate) fn function(agent: &Agent, handler: u64) -> Option<u32> {
     if gate_code::is_tail(gate.pc) { jumped_to(agent, handler, &gate, cfa) } else { in_call(agent, cfa) }
 }
 
-/// Returns the function to which a jump leads that is counted for the first time, if it needs no cell. `gate` is the frame
+/// Returns the function to which a jump leads that is counted for the first time, if it or the function that jumps needs no
+/// cell. `gate` is the frame
 /// of the gate, whose CFA is `cfa`.
 fn jumped_to(agent: &Agent, handler: u64, gate: &Frame, cfa: u64) -> Option<u32> {
     let is_suspended = register(handler, RIP) != gate.pc;
@@ -73,9 +74,9 @@ fn jumped_to(agent: &Agent, handler: u64, gate: &Frame, cfa: u64) -> Option<u32>
         }
     };
     let is_library = gate_code::is_library(gate.pc);
-    let callee =
-        if is_library { libraries::tail(index) } else { agent.program.tails.get(index as usize)? }.callee;
-    (agent.function(callee).flags & NEEDS_NO_CELL != 0).then_some(callee)
+    let tail = if is_library { libraries::tail(index) } else { agent.program.tails.get(index as usize)? };
+    let is_shown = agent.function(tail.callee).flags & NEEDS_NO_CELL != 0 || tail.fills != 0;
+    is_shown.then_some(tail.callee)
 }
 
 /// Returns the frame of the gate in which the thread is, and the CFA of the call or return for which it is there. The

@@ -17,7 +17,7 @@
 
 use crate::hot::cells::existing;
 use crate::hot::slots;
-use crate::hot::threads;
+use crate::hot::thread_blocks;
 use crate::program::agent::Agent;
 use crate::program::domain::Domain;
 use crate::program::libraries;
@@ -39,7 +39,7 @@ pub(crate) fn searched(agent: &Agent, start: u64, caller: u64, number: u32) {
     if caller.saturating_sub(start) < FAR {
         return;
     }
-    let Some(block) = threads::existing(agent) else { return };
+    let Some(block) = thread_blocks::current(agent) else { return };
     let calls = (caller - start) / BYTES_PER_CALL;
     let calls = if calls < LINKS { calls } else { LINKS };
     // The frame is that of the last event, whose cell is the one before, or of one of the functions that had called

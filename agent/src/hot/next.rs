@@ -1,7 +1,7 @@
 //! Where a thunk continues after a slow path.
 
 use crate::program::agent::Agent;
-use gprofinject_abi::plan::{BEGIN_LEN, CALL_LEN, FunctionRecord};
+use gprofinject_abi::plan::{BEGIN_LEN, CALL_LEN, FunctionRecord, ISLAND, NOTE};
 
 /// Where a thunk continues.
 #[repr(C)]
@@ -35,6 +35,13 @@ impl Next {
     /// Continues in a frame that another function has handed over, whose exit label is in the return slot.
     pub(crate) fn handed_over(agent: &Agent, number: u32, record: &FunctionRecord) -> Next {
         Next { target: agent.base(number).wrapping_add(record.body.into()), way: BODY }
+    }
+
+    /// Continues on the slow path for a stack pointer outside of the thread's window, which fills the cell of a function that
+    /// has one only if unhooked code calls it. The way there is the second island, behind the thunk's exit.
+    pub(crate) fn outside(agent: &Agent, number: u32, record: &FunctionRecord) -> Next {
+        let island = record.body - NOTE - 2 * ISLAND;
+        Next { target: agent.base(number).wrapping_add(island.into()), way: CALL }
     }
 
     pub(crate) fn call(agent: &Agent, number: u32, record: &FunctionRecord) -> Next {

@@ -14,16 +14,10 @@ use gprofinject_abi::shared::BlockRef;
 /// The number of thread blocks that are checked for a dead owner each time a thread needs one.
 const REUSE_LOOKS: u64 = 8;
 
-/// Returns the calling thread's thread block, if it has one. Integer code only; see [`crate::hot::gate`].
-#[inline(always)]
-pub(crate) fn existing(agent: &Agent) -> Option<BlockRef> {
-    thread_blocks::current(agent)
-}
-
 /// Returns the calling thread's thread block; if it has none, makes or takes over one. Returns `None` if there is no
 /// memory for one.
 pub(crate) fn block(agent: &Agent) -> Option<BlockRef> {
-    if let Some(block) = existing(agent) {
+    if let Some(block) = thread_blocks::current(agent) {
         return Some(block);
     }
     if words::get().block().load(Ordering::Relaxed) == agent.lost_block {
@@ -85,7 +79,7 @@ pub(crate) fn lose(agent: &Agent) {
 /// In a forked child, which has one thread: makes that thread's thread block, at the same address, a new thread block
 /// of the file in which the parent counts. Returns `false` if there is none left.
 pub(crate) fn begin_guest(parent: &Agent, child: &Agent) -> bool {
-    let block = existing(parent);
+    let block = thread_blocks::current(parent);
     let index = if block.is_some() { parent.region.blocks().fetch_add(1, Ordering::Relaxed) } else { 0 };
     if index >= parent.orders.blocks_max {
         return false;
@@ -108,7 +102,7 @@ pub(crate) fn begin_guest(parent: &Agent, child: &Agent) -> bool {
 pub(crate) fn begin_child(parent: &Agent, child: &Agent) -> bool {
     child.region.blocks().store(thread_blocks::made(parent), Ordering::Relaxed);
     thread_blocks::forget_all(parent);
-    let Some(block) = existing(parent) else { return true };
+    let Some(block) = thread_blocks::current(parent) else { return true };
     let index = block.index().load(Ordering::Relaxed);
     let inherited = times::threads::inherit(block);
     if !thread_blocks::begin_again(child, block, index) {

@@ -2,6 +2,7 @@
 //! `--recover`. The run folder has a link to that command.
 #![allow(unsafe_code, reason = "a child is forked without the C library, and executes a program")]
 
+use crate::hot::times;
 use crate::os::files;
 use crate::os::task;
 use crate::process::run;
@@ -10,7 +11,9 @@ use gprofinject_abi::COMMAND_FILE;
 
 /// Runs when the program has called exit(), after the program's own handlers.
 pub(crate) extern "C" fn end() {
+    let before = times::clock::now();
     let _ = failure::guarded(recover);
+    times::calls::leave_out_since(before);
 }
 
 fn recover() {

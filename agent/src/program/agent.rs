@@ -10,12 +10,12 @@
 use crate::os::current::{Current, Reserved};
 use crate::program::module::Module;
 use core::cell::UnsafeCell;
-use core::mem::MaybeUninit;
+use core::mem::{MaybeUninit, offset_of};
 use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::clock::ClockCode;
-use gprofinject_abi::plan::{FunctionRecord, HookModeCode, LIBRARIES, START_OF_CONTEXT};
+use gprofinject_abi::plan::{FunctionRecord, HookModeCode, LIBRARIES, Labels, START_OF_CONTEXT};
 use gprofinject_abi::region::{PAGE, RegionHeader, RegionOrders};
 use gprofinject_abi::shared::RegionRef;
 
@@ -146,6 +146,17 @@ impl GateFacts {
             arena_hi: AtomicU64::new(0),
             both: AtomicU64::new(0),
         }
+    }
+
+    /// Returns the address of the addresses between which the exit labels of the set lie: see [`Labels`].
+    pub(crate) fn labels(&'static self) -> u64 {
+        const {
+            assert!(
+                offset_of!(GateFacts, arena_hi) - offset_of!(GateFacts, arena_lo) == offset_of!(Labels, end)
+            );
+            assert!(offset_of!(Labels, start) == 0);
+        }
+        (&raw const self.arena_lo) as u64
     }
 }
 

@@ -4,8 +4,8 @@
 //! because the injector has made the plan for the place where the library is: there, `bias` is 0.
 
 use gprofinject_abi::plan::{
-    ArenaHeader, CallJump, CodeRange, CounterRange, EXIT_JUMPS, Frame, FunctionRecord, NEEDS_NO_CELL,
-    Original, Patch, TailRecord,
+    ArenaHeader, CALL_LEN, CallJump, CodeRange, CounterRange, EXIT_JUMPS, Frame, FunctionRecord,
+    NEEDS_NO_CELL, Original, Patch, TailRecord,
 };
 
 /// Addresses are runtime addresses unless a field documents otherwise.
@@ -152,7 +152,9 @@ impl Module {
     /// text, the copy or the body of a function that needs no cell, or on the way into or out of any function: at its first
     /// instruction, or in its patch, its thunk or its stubs. Integer code only; see [`crate::hot::gate`].
     pub(crate) fn running_at(&self, pc: u64) -> Option<u32> {
-        let pc = if self.in_copies(pc) { self.original(pc) } else { self.behind_jumps(pc) };
+        // In a function that is copied, jumps lead to the copy.
+        let pc = self.behind_jumps(pc);
+        let pc = if self.in_copies(pc) { self.original(pc) } else { pc };
         let at = pc.wrapping_sub(self.arena_lo);
         if pc >= self.arena_lo && pc < self.arena_hi {
             return if at < u64::from(self.tail_code) { self.thunk_at(pc, at) } else { self.tail_at(pc) };
@@ -181,10 +183,11 @@ impl Module {
         (shown || record.flags & NEEDS_NO_CELL != 0).then_some(self.first + number as u32)
     }
 
-    /// The same for an address in the thunks and stubs of tail calls: the function that is called, if it needs no cell.
+    /// The same for an address in the thunks and stubs of tail calls: the function that is called, if it or the function that
+    /// jumps needs no cell.
     fn tail_at(&self, pc: u64) -> Option<u32> {
-        /// Bytes of the thunk of such a function, and of a stub, at most.
-        const THUNK: u64 = 64;
+        /// Bytes of a thunk, and of a stub, at most.
+        const THUNK: u64 = 192;
         const STUB: u64 = 24;
         let offset = pc.wrapping_sub(self.base);
         let thunk = |tail: &TailRecord| u64::from(tail.again);
@@ -198,7 +201,17 @@ impl Module {
             None => tail(before(stub)).filter(is_stub)?,
         };
         let record = self.functions.get(found.callee.checked_sub(self.first)? as usize)?;
-        (record.flags & NEEDS_NO_CELL != 0).then_some(found.callee)
+        (record.flags & NEEDS_NO_CELL != 0 || found.fills != 0).then_some(found.callee)
+    }
+
+    /// Returns whether the instruction at an address is the jump with which the thunk of a tail call leads to the callee's
+    /// thunk, which fills the cell.
+    pub(crate) fn fills_cell_at(&self, pc: u64) -> bool {
+        let offset = pc.wrapping_sub(self.base);
+        let before = self.tails.partition_point(|tail| u64::from(tail.again) <= offset);
+        let tail = before.checked_sub(1).and_then(|number| self.tails.get(number));
+        let len = u64::from(CALL_LEN);
+        tail.is_some_and(|tail| tail.fills != 0 && offset.wrapping_sub(tail.fills.into()) < len)
     }
 
     /// Returns where control arrives from an address through the jumps of patches: a function's first bytes may be a short

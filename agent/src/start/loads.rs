@@ -21,7 +21,7 @@ use crate::os::place::Place;
 use crate::os::task;
 #[cfg(not(test))]
 use crate::os::vectors::{restore_vectors, save_vectors};
-use crate::program::agent::{self, Agent};
+use crate::program::agent::{self, Agent, GATE_FACTS, LIBRARY_GATE_FACTS};
 use crate::program::failure;
 use crate::program::libraries::{self, Library, busy};
 use crate::program::module::Module;
@@ -476,6 +476,8 @@ fn gates() -> ArenaHeader {
         land: landings::gpi_land as *const () as u64,
         begin,
         end,
+        program_labels: GATE_FACTS.labels(),
+        library_labels: LIBRARY_GATE_FACTS.labels(),
         ..ArenaHeader::default()
     };
     own::with_calls(header)

@@ -3,7 +3,7 @@
 use crate::hot::gate;
 use crate::hot::small_stacks::gpi_small_miss_entry;
 use crate::hot::times;
-use crate::program::agent::Agent;
+use crate::program::agent::{Agent, GATE_FACTS, LIBRARY_GATE_FACTS};
 use crate::unwind::backtraces;
 use crate::unwind::landings;
 use crate::unwind::signals;
@@ -30,6 +30,8 @@ pub(crate) fn gates(shadows: u64, small_stacks: bool, orders: &RegionOrders) -> 
         resume: signals::gpi_resume as *const () as u64,
         begin,
         end,
+        program_labels: GATE_FACTS.labels(),
+        library_labels: LIBRARY_GATE_FACTS.labels(),
         ..ArenaHeader::default()
     };
     with_calls(header)

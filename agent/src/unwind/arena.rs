@@ -14,7 +14,8 @@ use crate::unwind::unwinder::{ITERATE, dynamic_linker};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::plan::{
-    ArenaHeader, ENTRY_ONLY, EXIT_JUMPS, FRAMED, Frame, FunctionRecord, ISLAND, NOTE,
+    ArenaHeader, CALL_LEN, CALLBACK_JUMP, CALLBACK_STUB, ENTRY_ONLY, EXIT_JUMPS, FRAMED, Frame,
+    FunctionRecord, ISLAND, NOTE,
 };
 use linux_raw_sys::elf;
 
@@ -26,13 +27,15 @@ fn frame_at(module: &Module, pc: u64) -> Frame {
     }
     let at = pc.wrapping_sub(module.arena_lo) as u32;
     if at >= module.tail_code {
-        return Frame::Called;
+        return if module.fills_cell_at(pc) { Frame::Popped } else { Frame::Called };
     }
     if at >= module.stubs {
         let number = (at - module.stubs).checked_div(module.stub_len).unwrap_or(0);
-        let entry_only =
-            module.functions.get(number as usize).is_some_and(|record| record.flags & ENTRY_ONLY != 0);
-        return if entry_only { Frame::Called } else { Frame::Popped };
+        let inside = (at - module.stubs).checked_rem(module.stub_len).unwrap_or(0);
+        let is_called = module.functions.get(number as usize).is_some_and(|record| {
+            record.flags & ENTRY_ONLY != 0 || record.is_for_callbacks() && inside < CALLBACK_STUB
+        });
+        return if is_called { Frame::Called } else { Frame::Popped };
     }
     if u64::from(at) < (size_of::<ArenaHeader>() + EXIT_JUMPS) as u64 {
         // The arena's first code is the jumps to the slow path of exits.
@@ -59,12 +62,20 @@ fn frame_at(module: &Module, pc: u64) -> Frame {
         let before_body = record.body - at;
         return match before_body.saturating_sub(NOTE).div_ceil(ISLAND) {
             0..=1 => Frame::Left,
+            // The first island: such a thunk has not popped the return address yet.
+            3 if record.is_for_callbacks() => Frame::Called,
             2..=3 => Frame::Popped,
             _ if before_body <= u32::from(record.pushed) => Frame::Called,
             _ => Frame::Left,
         };
     }
-    if at >= record.thunk + u32::from(record.popped) { Frame::Popped } else { Frame::Called }
+    let jumps = record.exit - CALL_LEN - CALLBACK_JUMP..record.exit - CALL_LEN;
+    let is_popped = at >= record.thunk + u32::from(record.popped);
+    if is_popped && !(record.is_for_callbacks() && jumps.contains(&at)) {
+        Frame::Popped
+    } else {
+        Frame::Called
+    }
 }
 
 /// Returns whether the table of caves describes an address: a jump that has replaced instructions of another function.

@@ -1,6 +1,6 @@
 //! The rules that the indexes and numbers of a [`Measured`] obey.
 
-use crate::model::{HISTOGRAM_LEN, Measured, REST};
+use crate::model::{Measured, REST};
 
 /// A number that breaks a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -9,8 +9,8 @@ pub enum Invalid {
     Index { table: &'static str, index: usize, field: &'static str, value: u64, limit: u64 },
     #[error("node {index}: of thread {thread}, but its parent is of thread {parent}")]
     Thread { index: usize, thread: u32, parent: u32 },
-    #[error("row {index}: a histogram of {len} elements, expected at most {HISTOGRAM_LEN}")]
-    Histogram { index: usize, len: usize },
+    #[error("row {index}: a histogram of {len} elements, expected at most {most}")]
+    Histogram { index: usize, len: usize, most: usize },
     #[error("clock: its {field} is negative or no number")]
     Clock { field: &'static str },
 }
@@ -40,8 +40,9 @@ impl Measured {
         for (index, row) in self.rows.iter().enumerate() {
             within("row", index, "function", row.function, functions)?;
             within("row", index, "thread", row.thread, threads)?;
-            if row.histogram.len() > HISTOGRAM_LEN {
-                return Err(Invalid::Histogram { index, len: row.histogram.len() });
+            let (len, most) = (row.histogram.len(), self.intervals.starts().len());
+            if len > most {
+                return Err(Invalid::Histogram { index, len, most });
             }
         }
         for (index, arc) in self.arcs.iter().enumerate() {

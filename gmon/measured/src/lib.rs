@@ -25,18 +25,25 @@
 #![forbid(unsafe_code)]
 
 mod check;
+mod error;
+mod intervals;
 mod merge;
 mod model;
-mod paths;
+pub mod paths;
 mod quantile;
 mod read;
-mod wire;
+mod sum;
+mod summary;
+mod tables;
+pub mod wire;
 mod write;
 
 pub use crate::check::Invalid;
+pub use crate::error::ReadError;
+pub use crate::intervals::{INTERVALS_MAX, Intervals};
 pub use crate::merge::MergeError;
 pub use crate::model::{
-    ArcTimes, Clock, ClockSource, Function, FunctionTimes, HISTOGRAM_LEN, Measured, Module, Node, REST,
-    REST_NAME, Thread,
+    ArcTimes, Clock, ClockSource, Function, FunctionTimes, Measured, Module, Node, REST, REST_NAME, Thread,
 };
-pub use crate::read::ReadError;
+pub use crate::sum::Sum;
+pub use crate::summary::Summary;

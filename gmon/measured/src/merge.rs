@@ -18,7 +18,7 @@ impl Measured {
     /// have the same address in the same build of the same module. A module without a build-id is known by its
     /// path.
     ///
-    /// The duration becomes the time from the beginning of the first run to the end of the last one. The clock is
+    /// Histograms with other intervals are converted. The duration becomes the time from the beginning of the first run to the end of the last one. The clock is
     /// that of the first run, with the larger of both errors.
     ///
     /// # Errors
@@ -27,24 +27,23 @@ impl Measured {
     /// # Panics
     /// If [`Measured::check`] returns an error for the other run.
     pub fn merge(&mut self, other: Measured) -> Result<(), MergeError> {
-        let periods = (self.sample_period_ns, other.sample_period_ns);
-        if periods.0 != periods.1 && periods.0 > 0 && periods.1 > 0 {
-            return Err(MergeError::SamplePeriod { first: periods.0, other: periods.1 });
-        }
+        let period = self.sample_period_ns;
+        self.agree_on_period(&other)?;
         for (what, lengths) in [
             ("functions", (self.functions.len(), other.functions.len())),
             ("threads", (self.threads.len(), other.threads.len())),
             ("nodes", (self.nodes.len(), other.nodes.len())),
         ] {
             if lengths.0 + lengths.1 >= REST as usize {
+                self.sample_period_ns = period;
                 return Err(MergeError::TooMany(what));
             }
         }
         if self.modules.is_empty() {
             self.program.clone_from(&other.program);
             self.clock = other.clock;
+            self.intervals.clone_from(&other.intervals);
         }
-        self.sample_period_ns = periods.0.max(periods.1);
         self.clock.error_ns = self.clock.error_ns.max(other.clock.error_ns);
         self.extend_time(&other);
 
@@ -53,7 +52,12 @@ impl Measured {
         let thread = self.threads.len() as u32;
         let node = self.nodes.len() as u32;
         self.threads.extend(other.threads);
+        let is_alike = self.intervals == other.intervals;
+        let intervals = &self.intervals;
         self.rows.extend(other.rows.into_iter().map(|mut row| {
+            if !is_alike {
+                row.histogram = row.converted(&other.intervals, intervals);
+            }
             (row.function, row.thread) = (functions[row.function as usize], row.thread + thread);
             row
         }));
@@ -71,7 +75,21 @@ impl Measured {
         Ok(())
     }
 
-    fn extend_time(&mut self, other: &Measured) {
+    /// Takes over the period of another run's samples if this one has none.
+    ///
+    /// # Errors
+    /// Both have one, and they differ.
+    pub(crate) fn agree_on_period(&mut self, other: &Measured) -> Result<(), MergeError> {
+        let periods = (self.sample_period_ns, other.sample_period_ns);
+        if periods.0 != periods.1 && periods.0 > 0 && periods.1 > 0 {
+            return Err(MergeError::SamplePeriod { first: periods.0, other: periods.1 });
+        }
+        self.sample_period_ns = periods.0.max(periods.1);
+        Ok(())
+    }
+
+    /// Takes another run's time into account: from the beginning of the first run to the end of the last one.
+    pub(crate) fn extend_time(&mut self, other: &Measured) {
         if self.start_unix_ns == 0 {
             (self.start_unix_ns, self.duration_ns) = (other.start_unix_ns, other.duration_ns);
         } else if other.start_unix_ns > 0 {

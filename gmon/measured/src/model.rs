@@ -3,14 +3,13 @@
 //! Times are in nanoseconds of wall time. They are corrected for gprofinject's own overhead unless the name of
 //! the field says `raw`, and they are never negative.
 
+use crate::intervals::Intervals;
+
 /// The [`Node::function`] of nodes that stand for all calls for which there was no room for a node of their own.
 pub const REST: u32 = u32::MAX;
 
 /// The name that nodes with the function [`REST`] are shown with.
 pub const REST_NAME: &str = "[other calls]";
-
-/// The largest number of elements in [`FunctionTimes::histogram`]: one for each bit of a duration.
-pub const HISTOGRAM_LEN: usize = 64;
 
 /// The measured times of a run, or of several.
 ///
@@ -27,6 +26,8 @@ pub struct Measured {
     /// The CPU time for which a sample stands, in nanoseconds; 0 if CPU time was not sampled. A file can hold up
     /// to `i64::MAX`.
     pub sample_period_ns: u64,
+    /// The intervals of all histograms.
+    pub intervals: Intervals,
     /// The program and its libraries; the first one is the program.
     pub modules: Vec<Module>,
     pub functions: Vec<Function>,
@@ -112,6 +113,9 @@ pub struct Thread {
     pub outside_ns: u64,
     /// The time that gprofinject itself took, which has been taken out of all times that are not raw.
     pub overhead_ns: u64,
+    /// The number of samples of CPU time on the thread, also in code that is not hooked, but not in gprofinject's own; 0 if samples
+    /// do not know their thread.
+    pub samples: u64,
 }
 
 /// The times of a function in a thread.
@@ -136,8 +140,10 @@ pub struct FunctionTimes {
     pub min_ns: u64,
     /// The longest duration of a closed call; 0 if there is none.
     pub max_ns: u64,
-    /// At `i`, the number of closed calls whose duration is in 2^i..2^(i+1) ns. Index 0 also holds those of 0 ns.
-    /// There are at most [`HISTOGRAM_LEN`] elements.
+    /// The number of samples of CPU time in the function itself on the thread; 0 if samples do not know their thread.
+    pub samples: u64,
+    /// At `i`, the number of closed calls whose duration is in the interval `i` of [`Measured::intervals`]. There are at most as
+    /// many elements.
     pub histogram: Vec<u64>,
 }
 
@@ -180,7 +186,7 @@ pub struct Node {
 }
 
 impl FunctionTimes {
-    /// Adds the times of the same function in another thread or run.
+    /// Adds the times of the same function in another thread or run. The histograms have the same intervals.
     pub fn add(&mut self, other: &FunctionTimes) {
         let closed = (self.calls > self.open, other.calls > other.open);
         (self.min_ns, self.max_ns) = range(closed, (self.min_ns, self.max_ns), (other.min_ns, other.max_ns));
@@ -191,6 +197,7 @@ impl FunctionTimes {
         sum(&mut self.self_raw_ns, other.self_raw_ns);
         sum(&mut self.inclusive_ns, other.inclusive_ns);
         sum(&mut self.inclusive_raw_ns, other.inclusive_raw_ns);
+        sum(&mut self.samples, other.samples);
         if self.histogram.len() < other.histogram.len() {
             self.histogram.resize(other.histogram.len(), 0);
         }

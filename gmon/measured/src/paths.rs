@@ -1,20 +1,20 @@
-//! The call paths that the nodes of a tree stand for, as pprof's samples have them.
+//! The call paths that the nodes of a tree stand for, as samples with whole stacks have them.
 //!
 //! A tree of n nodes may contain n²/2 frames: a path can be as deep as the tree has nodes. Where a tree contains
 //! more frames than [`MAX_FRAMES`], the middle of deep paths is left out. The nodes themselves are in the file too
 //! (`Nodes` in `wire.rs`), so only readers other than this crate notice.
 
-use crate::model::Node;
-
 /// The number of frames that the paths of all nodes may have. A frame takes two bytes or so in the file, before
 /// compression.
 const MAX_FRAMES: u64 = 64 << 20;
+/// The name of the frame that stands for those of a path for which there is no room.
+pub const LEFT_OUT_NAME: &str = "[frames left out]";
 /// The number of frames that each path may have in any case.
 const MIN_LIMIT: u32 = 16;
 
 /// A frame of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Frame {
+pub enum Frame {
     /// The index of a node.
     Node(u32),
     /// Any number of frames are left out here.
@@ -22,8 +22,9 @@ pub(crate) enum Frame {
 }
 
 /// The paths of the nodes.
-pub(crate) struct Paths<'a> {
-    nodes: &'a [Node],
+pub struct Paths {
+    /// The index of each node's parent.
+    parents: Vec<Option<u32>>,
     /// The number of frames of each node's path.
     depths: Vec<u32>,
     /// The number of frames above which the middle of a path is left out.
@@ -32,15 +33,16 @@ pub(crate) struct Paths<'a> {
     outer: Vec<u32>,
 }
 
-impl<'a> Paths<'a> {
-    pub(crate) fn new(nodes: &'a [Node]) -> Paths<'a> {
-        Paths::bounded(nodes, MAX_FRAMES)
+impl Paths {
+    /// Returns the paths of the nodes with these parents, of which each comes before its children.
+    pub fn new(parents: impl Iterator<Item = Option<u32>>) -> Paths {
+        Paths::bounded(parents.collect(), MAX_FRAMES)
     }
 
-    fn bounded(nodes: &'a [Node], frames: u64) -> Paths<'a> {
-        let mut depths: Vec<u32> = Vec::with_capacity(nodes.len());
-        for index in 0..nodes.len() {
-            let above = parent(nodes, index).map_or(0, |parent| depths[parent]);
+    fn bounded(parents: Vec<Option<u32>>, frames: u64) -> Paths {
+        let mut depths: Vec<u32> = Vec::with_capacity(parents.len());
+        for index in 0..parents.len() {
+            let above = parent(&parents, index).map_or(0, |parent| depths[parent]);
             depths.push(above + 1);
         }
         let deepest = depths.iter().copied().max().unwrap_or(0);
@@ -58,17 +60,17 @@ impl<'a> Paths<'a> {
         let mut outer = Vec::new();
         if limit < deepest {
             for (index, &depth) in depths.iter().enumerate() {
-                outer.push(match parent(nodes, index) {
+                outer.push(match parent(&parents, index) {
                     Some(parent) if depth > limit / 2 - 1 => outer[parent],
                     _ => index as u32,
                 });
             }
         }
-        Paths { nodes, depths, limit, outer }
+        Paths { parents, depths, limit, outer }
     }
 
     /// Appends the path of a node, from the node itself to the beginning of the path.
-    pub(crate) fn append(&self, node: usize, path: &mut Vec<Frame>) {
+    pub fn append(&self, node: usize, path: &mut Vec<Frame>) {
         let depth = self.depths.get(node).copied().unwrap_or(0);
         if depth <= self.limit {
             self.up(node, depth, path);
@@ -86,14 +88,14 @@ impl<'a> Paths<'a> {
         for _ in 0..frames {
             let Some(node) = at else { break };
             path.push(Frame::Node(node as u32));
-            at = parent(self.nodes, node);
+            at = parent(&self.parents, node);
         }
     }
 }
 
 /// Returns the index of a node's parent, which comes before the node.
-fn parent(nodes: &[Node], node: usize) -> Option<usize> {
-    nodes[node].parent.map(|parent| parent as usize).filter(|&parent| parent < node)
+fn parent(parents: &[Option<u32>], node: usize) -> Option<usize> {
+    parents[node].map(|parent| parent as usize).filter(|&parent| parent < node)
 }
 
 #[cfg(test)]
@@ -107,15 +109,15 @@ mod tests {
         path.into_iter().map(index).collect()
     }
 
-    fn chain(len: u32) -> Vec<Node> {
-        (0..len).map(|index| Node { parent: index.checked_sub(1), ..Node::default() }).collect()
+    fn chain(len: u32) -> Vec<Option<u32>> {
+        (0..len).map(|index| index.checked_sub(1)).collect()
     }
 
     #[test]
     fn whole_paths() {
         let mut nodes = chain(20);
-        nodes.push(Node { parent: Some(1), ..Node::default() });
-        let paths = Paths::new(&nodes);
+        nodes.push(Some(1));
+        let paths = Paths::new(nodes.into_iter());
         assert_eq!(path(&paths, 20), [Some(20), Some(1), Some(0)]);
         assert_eq!(path(&paths, 19), (0..20).rev().map(Some).collect::<Vec<_>>());
     }
@@ -123,7 +125,7 @@ mod tests {
     #[test]
     fn the_middle_is_left_out() {
         let nodes = chain(100);
-        let paths = Paths::bounded(&nodes, 0);
+        let paths = Paths::bounded(nodes, 0);
         assert_eq!(path(&paths, 15), (0..16).rev().map(Some).collect::<Vec<_>>());
         let expected: Vec<_> =
             (92..100).rev().map(Some).chain([None]).chain((0..7).rev().map(Some)).collect();
@@ -135,7 +137,7 @@ mod tests {
     #[test]
     fn deep_recursion() {
         let nodes = chain(100_000);
-        let paths = Paths::new(&nodes);
+        let paths = Paths::new(nodes.iter().copied());
         let mut frames = Vec::new();
         let sum: u64 = (0..nodes.len())
             .map(|node| {
@@ -150,8 +152,7 @@ mod tests {
     /// The parents of nodes that are not valid end the path.
     #[test]
     fn parents_after_their_children() {
-        let nodes =
-            [Node { parent: Some(1), ..Node::default() }, Node { parent: Some(0), ..Node::default() }];
-        assert_eq!(path(&Paths::new(&nodes), 1), [Some(1), Some(0)]);
+        let nodes = [Some(1), Some(0)];
+        assert_eq!(path(&Paths::new(nodes.into_iter()), 1), [Some(1), Some(0)]);
     }
 }

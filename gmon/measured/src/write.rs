@@ -8,11 +8,11 @@ use flate2::write::GzEncoder;
 use prost::Message;
 
 use crate::model::{ClockSource, Measured, Node, REST, REST_NAME};
-use crate::paths::{Frame, Paths};
+use crate::paths::{Frame, LEFT_OUT_NAME, Paths};
 use crate::wire;
 
-/// The name of the frame that stands for those of a path for which there is no room.
-const LEFT_OUT_NAME: &str = "[frames left out]";
+/// The name of the frame that stands for the callers of a function in which samples were taken, if call paths were recorded.
+const NO_PATH_NAME: &str = "[path not known]";
 /// The key of the label that names a sample's thread.
 const THREAD_LABEL: &str = "thread";
 /// The size from which encoded samples are passed on to be compressed.
@@ -63,8 +63,8 @@ impl Measured {
         let default_sample_type = sample_type[1].r#type;
         let period_type = (self.sample_period_ns > 0).then_some(cpu);
         let mapping = self.mappings(strings);
-        let mut function = Vec::with_capacity(self.functions.len() + 2);
-        let mut location = Vec::with_capacity(self.functions.len() + 2);
+        let mut function = Vec::with_capacity(self.functions.len() + 3);
+        let mut location = Vec::with_capacity(self.functions.len() + 3);
         for ours in &self.functions {
             let id = function.len() as u64 + 1;
             function.push(wire::Function {
@@ -82,7 +82,7 @@ impl Measured {
             });
         }
         // Functions that are none, for the paths.
-        for name in [REST_NAME, LEFT_OUT_NAME] {
+        for name in [REST_NAME, LEFT_OUT_NAME, NO_PATH_NAME] {
             let (id, name) = (function.len() as u64 + 1, strings.index(name));
             function.push(wire::Function { id, name, system_name: name, ..wire::Function::default() });
             let line = vec![wire::Line { function_id: id, line: 0 }];
@@ -136,7 +136,7 @@ impl Measured {
         self.threads.get(thread).map_or_else(String::new, |thread| format!("{} {}", thread.name, thread.tid))
     }
 
-    /// Calls `write` with each sample: one for a node, or one for an arc and one for a function's CPU time.
+    /// Calls `write` with each sample: one for a node or an arc, and one for the CPU time of a function on a thread.
     fn samples(&self, strings: &Strings, write: &mut dyn FnMut(&wire::Samples)) {
         let key = strings.find(THREAD_LABEL);
         let labels: Vec<wire::Label> = (0..self.threads.len())
@@ -162,13 +162,33 @@ impl Measured {
                 let mut path = [id(arc.callee)].into_iter().chain(arc.caller.map(id));
                 sample(&mut path, [arc.calls, arc.self_ns, 0], Some(arc.thread));
             }
-            let sampled = self.functions.iter().enumerate().filter(|(_, function)| function.samples > 0);
-            for (index, function) in sampled {
-                sample(&mut [index as u64 + 1].into_iter(), [0, 0, function.samples], None);
-            }
-            return;
         }
-        let paths = Paths::new(&self.nodes);
+        // The samples of CPU time that know no path are of the function alone, or below a frame that says so.
+        let callers = (!self.nodes.is_empty()).then_some(left_out + 1);
+        let mut left: Vec<u64> = self.functions.iter().map(|function| function.samples).collect();
+        let mut in_paths: HashMap<(u32, u32), u64> = HashMap::new();
+        for node in self.nodes.iter().filter(|node| node.samples > 0) {
+            let sum = in_paths.entry((node.function, node.thread)).or_default();
+            *sum = sum.saturating_add(node.samples);
+        }
+        let mut take = |function: u32, samples: u64| {
+            if let Some(left) = left.get_mut(function as usize) {
+                *left = left.saturating_sub(samples);
+            }
+        };
+        for row in self.rows.iter().filter(|row| row.samples > 0) {
+            take(row.function, row.samples);
+            let known = in_paths.remove(&(row.function, row.thread)).unwrap_or(0);
+            if row.samples > known {
+                let mut path = [id(row.function)].into_iter().chain(callers);
+                sample(&mut path, [0, 0, row.samples - known], Some(row.thread));
+            }
+        }
+        in_paths.into_iter().for_each(|((function, _), samples)| take(function, samples));
+        for (index, samples) in left.into_iter().enumerate().filter(|&(_, samples)| samples > 0) {
+            sample(&mut [index as u64 + 1].into_iter().chain(callers), [0, 0, samples], None);
+        }
+        let paths = Paths::new(self.nodes.iter().map(|node| node.parent));
         let mut path = Vec::new();
         for (index, node) in self.nodes.iter().enumerate() {
             let values = [node.calls, node.self_ns, node.samples];
@@ -209,6 +229,7 @@ impl Measured {
             arcs: Some(self.wire_arcs()),
             nodes: Some(self.wire_nodes()),
             nodes_lost: self.nodes_lost,
+            intervals: self.intervals.starts().to_vec(),
         }
     }
 
@@ -221,6 +242,7 @@ impl Measured {
             life_ns: threads.iter().map(|thread| thread.life_ns).collect(),
             outside_ns: threads.iter().map(|thread| thread.outside_ns).collect(),
             overhead_ns: threads.iter().map(|thread| thread.overhead_ns).collect(),
+            samples: threads.iter().map(|thread| thread.samples).collect(),
         }
     }
 
@@ -240,6 +262,7 @@ impl Measured {
             max_ns: rows.iter().map(|row| row.max_ns).collect(),
             histogram_len: rows.iter().map(|row| row.histogram.len() as u32).collect(),
             histogram: rows.iter().flat_map(|row| row.histogram.iter().copied()).collect(),
+            samples: rows.iter().map(|row| row.samples).collect(),
         }
     }
 

@@ -83,11 +83,13 @@ fn calls_and_times_by_function() {
         assert_eq!(flat(&text), expected(&SELF_NS), "{text}");
         assert_eq!(words(&text)[..3], ["File: prog", "Build ID: ab01ff", "Type: time"]);
         let text = pprof(&measured, &[&["-top", "-sample_index=samples"], ALL].concat());
-        let mut samples = expected(&[("parse", 5), ("libc_read", 1), ("work", 900 - u64::from(paths))]);
+        let mut samples = expected(&[("parse", 5), ("libc_read", 1), ("work", 900)]);
         // pprof prints functions without a value of their own if they have callees with one.
         samples.insert("main".to_owned(), 0);
         let mut read = flat(&text);
         read.entry("main".to_owned()).or_insert(0);
+        // One sample of the function is in no path.
+        assert_eq!(read.remove("[path not known]"), paths.then_some(0), "{text}");
         assert_eq!(read, samples, "{text}");
     }
 }
@@ -98,7 +100,10 @@ fn traces() {
         return;
     }
     let head = ["File: prog", "Build ID: ab01ff", "Type: time"];
-    let text = words(&pprof(&example(true), &["-traces"]));
+    let mut paths = example(true);
+    // As many as in the paths.
+    (paths.functions[3].samples, paths.rows[3].samples) = (899, 899);
+    let text = words(&pprof(&paths, &["-traces"]));
     assert_eq!(text[..3], head);
     let expected = [
         "thread: prog 100",
@@ -125,6 +130,7 @@ fn traces() {
     // Without paths there are arcs.
     let mut arcs = example(false);
     arcs.functions.iter_mut().for_each(|function| function.samples = 0);
+    arcs.rows.iter_mut().for_each(|row| row.samples = 0);
     let text = words(&pprof(&arcs, &["-traces"]));
     let expected = [
         "thread: prog 100",

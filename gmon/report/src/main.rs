@@ -5,25 +5,45 @@
 
 mod cli {
     pub(crate) mod args;
+    pub(crate) mod diff;
+    pub(crate) mod diff_args;
     pub(crate) mod dump;
+    pub(crate) mod examples;
+    pub(crate) mod export;
     pub(crate) mod files;
+    pub(crate) mod fold;
     pub(crate) mod form_args;
+    pub(crate) mod html;
     pub(crate) mod json;
     pub(crate) mod load;
     pub(crate) mod measured;
     pub(crate) mod measured_args;
     pub(crate) mod merge;
+    #[cfg(feature = "push")]
+    pub(crate) mod push;
+    #[cfg(feature = "push")]
+    pub(crate) mod push_args;
+    pub(crate) mod rank;
+    pub(crate) mod ranks;
+    pub(crate) mod ranks_args;
     pub(crate) mod report_args;
     pub(crate) mod reports {
         pub(crate) mod arcs;
         pub(crate) mod blocks;
         pub(crate) mod coverage;
+        pub(crate) mod flat;
+        pub(crate) mod graph;
         pub(crate) mod instructions;
         pub(crate) mod lines;
         pub(crate) mod paths;
+        pub(crate) mod ranks;
         pub(crate) mod sums;
         pub(crate) mod times;
     }
+    pub(crate) mod run;
+    pub(crate) mod run_args;
+    pub(crate) mod run_view;
+    pub(crate) mod similar;
     pub(crate) mod sources;
     pub(crate) mod table;
     pub(crate) mod text;
@@ -36,17 +56,22 @@ use std::io::{self, BufWriter, StdoutLock, Write};
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use gmon::Severity;
+use gmon_export::load::Detail;
 
 use crate::cli::args::{Args, CheckArgs, Command};
 use crate::cli::measured::Measurement;
 use crate::cli::measured_args::MeasuredArgs;
+use crate::cli::ranks::Ranks;
+use crate::cli::ranks_args::RanksArgs;
 use crate::cli::report_args::ReportArgs;
+use crate::cli::run_args::TableArgs;
+use crate::cli::run_view::RunView;
 use crate::cli::view::View;
-use crate::cli::{dump, files, load, merge, reports};
+use crate::cli::{diff, dump, export, files, html, load, merge, reports, run};
 
-/// `gmon check` found an error.
+/// `gmon check` found an error, or `gmon diff` that something has become worse.
 const EXIT_FOUND: u8 = 1;
 /// `gmon` itself could not do what it was asked.
 const EXIT_FAILED: u8 = 2;
@@ -65,10 +90,17 @@ fn main() -> ExitCode {
 }
 
 fn run(args: Args) -> Result<ExitCode> {
-    match args.command {
+    if let Some(kind) = args.generate {
+        kind.write(Args::command(), &mut io::stdout().lock())?;
+    }
+    let Some(command) = args.command else { return Ok(ExitCode::SUCCESS) };
+    match command {
         Command::Dump(args) => dump::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Merge(args) => merge::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Check(args) => check(&args),
+        Command::Ranks(args) => ranks(&args),
+        #[cfg(feature = "push")]
+        Command::Push(args) => cli::push::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Lines(args) => report(&args.common, |view, out| reports::lines::lines(view, &args, out)),
         Command::Instructions(args) => {
             report(&args.common, |view, out| reports::instructions::instructions(view, &args, out))
@@ -88,6 +120,13 @@ fn run(args: Args) -> Result<ExitCode> {
         Command::Callees(args) => {
             measured(&args.common, |times, out| reports::arcs::callees(times, &args, out))
         }
+        Command::Diff(args) => {
+            diff::run(&args).map(|worse| if worse { ExitCode::from(EXIT_FOUND) } else { ExitCode::SUCCESS })
+        }
+        Command::Export(args) => export::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Flat(args) => run_table(&args.common, |view, out| reports::flat::flat(view, &args, out)),
+        Command::Graph(args) => run_table(&args.common, |view, out| reports::graph::graph(view, &args, out)),
+        Command::Html(args) => html::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Paths(args) => measured(&args.common, |times, out| reports::paths::paths(times, &args, out)),
     }
 }
@@ -111,6 +150,23 @@ fn measured(
     let measurement = Measurement::load(args)?;
     let mut out = BufWriter::new(io::stdout().lock());
     write(&measurement, &mut out)?;
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run_table(args: &TableArgs, write: impl FnOnce(&RunView, &mut Out) -> Result<()>) -> Result<ExitCode> {
+    let run = run::load(&args.files, Detail::Functions)?;
+    let view = RunView::new(args, &run)?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    write(&view, &mut out)?;
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn ranks(args: &RanksArgs) -> Result<ExitCode> {
+    let ranks = Ranks::load(args)?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    reports::ranks::ranks(&ranks, args, &mut out)?;
     out.flush()?;
     Ok(ExitCode::SUCCESS)
 }

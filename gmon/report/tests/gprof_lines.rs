@@ -1,4 +1,4 @@
-//! gprof prints the right counts of lines from what [`gmon_report::at_lines`] makes of basic blocks.
+//! gprof prints the right counts of lines from what [`gmon_blocks::at_lines`] makes of basic blocks.
 
 mod support;
 
@@ -68,7 +68,7 @@ fn each_line_begins_with_the_count_of_its_lowest_address() {
     for level in ["-O0", "-O1", "-O2"] {
         let (folder, program, truth, lines) = counted("gprof-lines", level);
         let mut profile = truth.profile(is_own);
-        profile.blocks = gmon_report::at_lines(&profile.blocks, &truth.code, &lines);
+        profile.blocks = gmon_blocks::at_lines(&profile.blocks, &truth.code, &lines);
         let file = folder.write("gmon.out", &bytes(&profile));
         let expected = lowest(&program, "loops.c", &truth);
         assert!(expected.len() > 20, "{level}: {expected:?}");
@@ -127,12 +127,12 @@ fn the_records_at_lines_say_what_callgrind_says() {
     for level in ["-O0", "-O2", "-O3"] {
         let (_folder, _, truth, lines) = counted("records-lines", level);
         let plain = Profile { blocks: truth.blocks(is_own), ..truth.profile(is_own) };
-        let split = gmon_report::at_lines(&plain.blocks, &truth.code, &lines);
+        let split = gmon_blocks::at_lines(&plain.blocks, &truth.code, &lines);
         assert!(split.len() > plain.blocks.len());
         for block in &split {
             assert_eq!(block.count, truth.count(block.addr), "{level}: {:#x}", block.addr);
         }
-        assert_eq!(gmon_report::at_lines(&split, &truth.code, &lines), split);
+        assert_eq!(gmon_blocks::at_lines(&split, &truth.code, &lines), split);
     }
 }
 
@@ -153,7 +153,7 @@ fn limits_of_gprof() {
     let truth = Truth::of(&folder, &program, &[]);
     let lines = Lines::parse(&std::fs::read(&program).expect("the program")).expect("line information");
     let mut profile = truth.profile(is_own);
-    profile.blocks = gmon_report::at_lines(&profile.blocks, &truth.code, &lines);
+    profile.blocks = gmon_blocks::at_lines(&profile.blocks, &truth.code, &lines);
     let file = folder.write("gmon.out", &bytes(&profile));
     let printed = annotated(&program, &file, &["-l", "-A"], "many.c");
     assert_eq!(printed[&4], "100,50,50,100,50");

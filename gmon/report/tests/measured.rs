@@ -80,14 +80,23 @@ calls      self    share       cpu   waiting  module
    55  4.321 s   100.00%  3.624 s   697.0 ms  total
 ",
     );
-    // The samples of the call paths, which are one less than those of the functions.
+    // All samples of a thread, also of what is not hooked, unless functions are chosen.
     assert_text(
         &text(&folder, &["times", "--by", "thread", "--sort", "calls", "--raw"]),
         "
 calls      self    share      life   outside  overhead       cpu   waiting  raw self  thread
-   51  321.0 ms    7.43%  5.000 s   7.000 ms  1.234 us  24.00 ms  297.0 ms  321.0 ms  prog 100
-    4  4.000 s    92.57%  5.000 s   7.000 ms  1.234 us  3.600 s   400.0 ms  4.000 s   worker 101
-   55  4.321 s   100.00%                                3.624 s   697.0 ms  4.321 s   total
+   51  321.0 ms    7.43%  5.000 s   7.000 ms  1.234 us  28.00 ms  300.0 ms  321.0 ms  prog 100
+    4  4.000 s    92.57%  5.000 s   7.000 ms  1.234 us  3.620 s   387.0 ms  4.000 s   worker 101
+   55  4.321 s   100.00%                                3.648 s   687.0 ms  4.321 s   total
+",
+    );
+    assert_text(
+        &text(&folder, &["times", "--by", "thread", "-f", "parse", "-f", "work", "--sort", "cpu"]),
+        "
+calls      self   share      life   outside  overhead       cpu   waiting  thread
+    4  4.000 s   92.57%  5.000 s   7.000 ms  1.234 us  3.600 s   400.0 ms  worker 101
+   10  20.00 ms   0.46%  5.000 s   7.000 ms  1.234 us  20.00 ms      0 ns  prog 100
+   14  4.020 s   93.03%                                3.620 s   400.0 ms  total
 ",
     );
     assert_text(
@@ -171,7 +180,13 @@ fn times_as_json() {
     assert_eq!(row, expected);
     let rows = json(&folder, &["times", "--json", "--by", "thread"])["rows"].clone();
     assert_eq!((&rows[0]["tid"], &rows[0]["life_ns"]), (&101.into(), &5_000_000_000_u64.into()));
-    assert!(rows[0].get("cpu_ns").is_none() && rows[0].get("inclusive_ns").is_none());
+    assert!(rows[0]["cpu_ns"] == 3_620_000_000_u64 && rows[0].get("inclusive_ns").is_none());
+    assert_eq!(all["histogram_starts_ns"][3], 8.0);
+    // Samples of timers inside the program do not know their thread.
+    let mut timer = example(false);
+    timer.threads.iter_mut().for_each(|thread| thread.samples = 0);
+    let rows = json(&crate::folder("timer", &timer), &["times", "--json", "--by", "thread"])["rows"].clone();
+    assert!(rows[0].get("cpu_ns").is_none() && rows[0].get("waiting_ns").is_none());
 }
 
 #[test]

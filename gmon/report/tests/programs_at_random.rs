@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use gmon::{Block, Format, Merger, Profile};
-use gmon_report::{Report, Tally};
+use gmon_blocks::{Report, Tally};
 use gprofinject_image::debug::Lines;
 use gprofinject_image::instructions::Code;
 use gprofinject_image::x86::goes_on;
@@ -76,11 +76,11 @@ fn profile(run: &Run) -> Profile {
     }
     // Every instruction at which a record may be.
     let every: Vec<u64> = code.functions().iter().flat_map(|f| f.start..f.end()).collect();
-    let possible = gmon_report::split(&blocks, code, &every);
+    let possible = gmon_blocks::split(&blocks, code, &every);
     if !possible.is_empty() {
         let mut at: Vec<u64> = run.at.iter().map(|index| index.get(&possible).addr).collect();
         at.sort_unstable();
-        blocks = gmon_report::split(&blocks, code, &at);
+        blocks = gmon_blocks::split(&blocks, code, &at);
         if let Some(crash) = run.crash.map(|index| *index.get(&possible)).filter(|crash| crash.count > 0) {
             blocks.retain(|block| block.addr != crash.addr);
             blocks.push(Block { count: crash.count - 1, ..crash });
@@ -134,7 +134,7 @@ proptest! {
     #[test]
     fn records_at_lines_change_nothing(run in run()) {
         let profile = profile(&run);
-        let blocks = gmon_report::at_lines(&profile.blocks, &loops().truth.code, &loops().lines);
+        let blocks = gmon_blocks::at_lines(&profile.blocks, &loops().truth.code, &loops().lines);
         let split = Profile { blocks, ..profile.clone() };
         prop_assert_eq!(reported(&split), reported(&profile));
         let blocks = |profile: &Profile| {
@@ -151,7 +151,7 @@ proptest! {
         for (address, count) in profiles.iter().flat_map(counts) {
             *expected.entry(address).or_insert(0) += count;
         }
-        gmon_report::align(&mut profiles, &loops().truth.code);
+        gmon_blocks::align(&mut profiles, &loops().truth.code);
         let mut merger = Merger::default();
         for profile in profiles {
             merger.add(profile).expect("one program's");
@@ -178,7 +178,7 @@ fn exercise(bytes: &[u8], profile: &Profile) -> bool {
     let lines = Lines::parse(bytes).ok();
     let mut profiles = [profile.clone(), profile.clone()];
     profiles[1].blocks.truncate(profile.blocks.len() / 2);
-    gmon_report::align(&mut profiles, &code);
+    gmon_blocks::align(&mut profiles, &code);
     let report = Report::new(&profiles[1], &code, lines.as_ref());
     for index in 0..report.functions.len() {
         let sums = report.sums(index);

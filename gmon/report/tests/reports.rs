@@ -137,13 +137,16 @@ fn the_columns_of_a_function() {
     assert_eq!((&start["counted"], &start["ie"]), (&Value::Bool(false), &Value::Null));
     let table = text(&["functions", "--sort", "calls", "-n", "1"], &case.files());
     let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(rows[0], ["ie", "calls", "i", "ine", "name"]);
+    assert_eq!(rows[0].join(" "), "instructions run calls instructions never run name");
     assert_eq!((rows[1][1], rows[1][4]), ("209", "compare"));
     assert_eq!(rows[2][4], "total");
     let table = text(&["functions"], &case.files());
     assert!(table.contains("  _start\n") && table.contains("?: not counted (7 functions)\n"), "{table}");
     let table = text(&["files"], &case.files());
-    assert!(table.lines().next().expect("a heading").ends_with("bbe       bb     bbne  name"), "{table}");
+    assert!(
+        table.lines().next().expect("a heading").ends_with("blocks run   blocks never run  name"),
+        "{table}"
+    );
 }
 
 #[test]
@@ -205,7 +208,7 @@ fn several_files_add_up() {
         .expect("lines");
     let mut second = other.profile(is_own);
     // This run was made with line information,
-    second.blocks = gmon_report::at_lines(&second.blocks, &other.code, &lines);
+    second.blocks = gmon_blocks::at_lines(&second.blocks, &other.code, &lines);
     // and this one crashed at the second instruction of main's last call.
     let mut third = other.profile(|name| name == "main" || name == "never");
     let place = third.blocks.iter().position(|block| {
@@ -249,6 +252,16 @@ fn several_files_add_up() {
     let program = case.program.to_str().expect("UTF-8");
     text(&[&merge[..], &["--program", program]].concat(), &paths);
     assert_eq!(instructions(&[&case.program, &sum]), report);
+    // So it does part by part: on any number of threads, the sum is that of all files at once.
+    let many: Vec<&Path> = [2, 0, 1, 0, 2, 2, 1, 0, 1].map(|index: usize| paths[index]).to_vec();
+    let at_once: Vec<&Path> = std::iter::once(case.program.as_path()).chain(many.iter().copied()).collect();
+    let mut sums = Vec::new();
+    for threads in ["1", "2", "3", "9"] {
+        text(&[&merge[..], &["--program", program, "-j", threads]].concat(), &many);
+        assert_eq!(instructions(&[&case.program, &sum]), instructions(&at_once), "{threads} threads");
+        sums.push(std::fs::read(&sum).expect("the sum"));
+    }
+    assert!(sums.iter().all(|bytes| *bytes == sums[0]));
     // Files with the same records need no program.
     text(&merge, &[&case.profile, &case.profile]);
     let twice: BTreeMap<_, _> =

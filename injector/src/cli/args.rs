@@ -6,10 +6,29 @@ use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{CommandFactory, FromArgMatches, Parser};
+use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, ValueHint};
+use gmon_export::formats::UnknownFormat;
+use gprofinject_usage::Kind;
 
 use crate::live::model::{LONGEST, SHORTEST};
-use crate::options::{ClockArg, CountArg, EngineArg, HooksArg, SamplerArg, Verb};
+use crate::options::{ClockArg, CountArg, EngineArg, Export, HooksArg, RanksArg, SamplerArg, Verb};
+
+const EXAMPLES: &str = "\
+Examples:
+  gprofinject ./prog && gprof ./prog gmon.out      # calls and samples
+  gprofinject --times ./prog && gmon times         # how long calls take
+  gprofinject --paths ./prog && gmon paths         # by call path
+  gprofinject --count lines ./prog && gmon lines ./prog
+  gprofinject -I 'parse_*' -X '*::~*' --libs none ./prog
+  gprofinject --list ./prog                        # what would be hooked, and how
+  gprofinject --pid 4711 --duration 10             # a process that already runs
+  gprofinject --pid 4711 --dump -o now.out         # the profile up to now
+  mpirun -np 4 gprofinject ./prog                  # gmon.out.rank0 to gmon.out.rank3
+  gprofinject --generate complete-bash > ~/.local/share/bash-completion/completions/gprofinject
+";
+
+const EXIT_STATUS: &str = "Exit status: the program's; 125 if gprofinject itself fails, 126 if PROGRAM cannot be \
+                           executed, 127 if it is not found.";
 
 /// Profiles a program that was built without -pg: counts every call, samples the time, and leaves a
 /// gmon.out for gprof.
@@ -23,8 +42,9 @@ use crate::options::{ClockArg, CountArg, EngineArg, HooksArg, SamplerArg, Verb};
                       gprofinject --pid PID --enable GLOB | --disable GLOB\n       \
                       gprofinject --top [OPTIONS] [--pid PID | PROGRAM [ARGS]...]\n       \
                       gprofinject --recover FOLDER",
-    after_help = "Exit status: the program's; 125 if gprofinject itself fails, 126 if PROGRAM cannot be \
-                  executed, 127 if it is not found."
+    args_override_self = true,
+    after_help = EXIT_STATUS,
+    after_long_help = format!("{EXAMPLES}\n{EXIT_STATUS}\n\nSee also: gmon(1), gprof(1)")
 )]
 pub(crate) struct Args {
     /// Profile to write [default: gmon.out in the current folder, or $GMON_OUT_PREFIX.PID]
@@ -112,6 +132,11 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) per_process: bool,
 
+    /// In a parallel job (Open MPI, PMIx, MPICH, Slurm): add the process's rank to the names of files (auto), the rank and
+    /// the name of the host, or nothing
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = RanksArg::Auto)]
+    pub(crate) ranks: RanksArg,
+
     /// Make a new plan: neither use nor keep plans in $XDG_CACHE_HOME/gprofinject
     #[arg(long)]
     pub(crate) no_cache: bool,
@@ -184,16 +209,26 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     pub(crate) stats: Option<PathBuf>,
 
+    /// At the end, also write the profile for other tools: callgrind (KCachegrind), pprof, folded (flame graphs), speedscope,
+    /// firefox, dot (Graphviz), html (for a browser), json. Other programs of the run get FILE.PROGRAM
+    #[arg(long, value_name = "FORMAT=FILE[,FORMAT=FILE]", value_delimiter = ',', value_parser = export)]
+    pub(crate) export: Vec<Export>,
+
     /// Print no summary and no notes; errors and lost data are still reported
     #[arg(short, long, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
 
-    /// Print more about what gprofinject does and why
-    #[arg(short, long)]
-    pub(crate) verbose: bool,
+    /// Print more about what gprofinject does and why; twice: also the tactics of hooks, and each function without one
+    #[arg(short, long, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+
+    /// Print a man page or completions for a shell, and run nothing
+    #[arg(long, value_name = "KIND", value_enum, exclusive = true)]
+    pub(crate) generate: Option<Kind>,
 
     /// The program and its arguments, which are passed on unchanged
-    #[arg(value_names = ["PROGRAM", "ARGS"], required_unless_present_any = ["recover", "pid"], num_args = 1.., trailing_var_arg = true)]
+    #[arg(value_names = ["PROGRAM", "ARGS"], required_unless_present_any = ["recover", "pid", "generate"],
+          num_args = 1.., trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
 }
 
@@ -218,6 +253,16 @@ fn signal(text: &str) -> Result<i32, String> {
     named
         .or(numbered)
         .ok_or_else(|| "name one of USR1, USR2, HUP, WINCH, URG, QUIT, or a real-time signal".to_owned())
+}
+
+/// Parses what to export, and where.
+fn export(text: &str) -> Result<Export, String> {
+    let (format, file) = text
+        .split_once('=')
+        .filter(|(_, file)| !file.is_empty())
+        .ok_or_else(|| format!("{text:?} names no file: write callgrind=FILE"))?;
+    let format = format.parse().map_err(|error: UnknownFormat| error.to_string())?;
+    Ok(Export { format, file: file.into() })
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -252,7 +297,7 @@ impl Args {
     /// Returns an error message if options contradict each other. (clap's `requires` does not help here: it
     /// does not ask for `--pid` if there is a PROGRAM, with which `--pid` cannot be used.)
     fn contradiction(&self, typed: &dyn Fn(&str) -> bool) -> Option<String> {
-        const FOR_A_RUN: [&str; 23] = [
+        const FOR_A_RUN: [&str; 25] = [
             "hooks",
             "rate",
             "sampler",
@@ -270,10 +315,12 @@ impl Args {
             "clock",
             "no_follow",
             "per_process",
+            "ranks",
             "dump_signal",
             "reset_signal",
             "pause_signal",
             "stats",
+            "export",
             "top",
             "plain",
         ];
@@ -317,6 +364,9 @@ impl Args {
                 "--no-follow has no effect with --pid: only the process itself is profiled".to_owned(),
             );
         }
+        if typed("pid") && typed("ranks") {
+            return Some("--ranks has no effect with --pid: name the file with -o FILE".to_owned());
+        }
         if typed("recover") {
             let useless = first(&["command", "output", "list"]).or_else(|| first(&FOR_A_RUN));
             return useless.map(|other| {
@@ -347,7 +397,8 @@ impl Args {
             ));
         }
         if self.list {
-            let useless = first(&["stats", "dump_signal", "reset_signal", "pause_signal", "top", "plain"]);
+            let useless =
+                first(&["stats", "export", "dump_signal", "reset_signal", "pause_signal", "top", "plain"]);
             return useless.map(|other| format!("--list runs nothing: {other} has no effect there"));
         }
         None
@@ -400,6 +451,9 @@ mod tests {
             &["--pid", "1", "--dump", "--reset"],
             &["--pid", "1", "p"],
             &["--dump-signal", "KILL", "p"],
+            &["--export", "dot", "p"],
+            &["--export", "dot=", "p"],
+            &["--export", "dot=f,xls=g", "p"],
         ] {
             assert!(Args::typed([&["gprofinject"], words].concat()).is_err(), "{words:?}");
         }
@@ -426,6 +480,10 @@ mod tests {
             (&["--recover", "f", "p"], "a PROGRAM has no effect"),
             (&["--recover", "f", "--hooks", "both"], "--hooks has no effect"),
             (&["--list", "--stats", "f", "p"], "--stats has no effect"),
+            (&["--list", "--export", "dot=f", "p"], "--export has no effect"),
+            (&["--recover", "f", "--export", "dot=f"], "--export has no effect"),
+            (&["--generate", "man", "p"], "--generate"),
+            (&["--generate", "man", "--list"], "--generate"),
             (&["--list", "--dump-signal", "USR1", "p"], "--dump-signal has no effect"),
         ] {
             let error = Args::typed([&["gprofinject"], words].concat()).expect_err("a contradiction");
@@ -439,9 +497,30 @@ mod tests {
             &["--recover", "f", "-v"],
             &["--list", "-o", "f", "p", "--dump"],
             &["p", "--duration", "1"],
+            // The last one of several counts, and flags may be repeated.
+            &["--rate", "7", "-o", "a", "--rate", "8", "-o", "b", "--times", "--times", "-q", "-q", "p"],
+            &["-v", "-vv", "--hooks", "none", "--hooks", "both", "p"],
+            &["--generate", "man"],
         ] {
             Args::typed([&["gprofinject"], words].concat()).expect("no contradiction");
         }
+    }
+
+    #[test]
+    fn exports() {
+        let words = ["gprofinject", "--export", "dot=a=b,json=c", "--export", "folded=d", "p"];
+        let args = Args::typed(words).expect("accepted");
+        let exports = args.export.iter().map(|export| (export.format.to_string(), export.file.clone()));
+        let expected = [("dot", "a=b"), ("json", "c"), ("folded", "d")];
+        let expected = expected.map(|(format, file)| (format.to_owned(), PathBuf::from(file)));
+        assert_eq!(exports.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn the_last_of_several_counts() {
+        let words = ["gprofinject", "--rate", "7", "-I", "a", "-v", "--rate", "8", "-I", "b", "-v", "p"];
+        let args = Args::typed(words).expect("repeated options");
+        assert_eq!((args.rate, args.include.join(" "), args.verbose), (8, "a b".to_owned(), 2));
     }
 
     #[test]

@@ -5,6 +5,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
+use clap::CommandFactory;
+use gmon::output::Target;
+use gprofinject_usage::Kind;
 
 use crate::cli::args::Args;
 use crate::cli::{ask, list, meaning, recover, top};
@@ -20,7 +23,8 @@ use crate::sampling::sampler::{self, Method};
 use crate::session::expectations;
 use crate::session::run::{self, Prepared, Viewed};
 use crate::session::settings::Settings;
-use crate::store::output;
+use crate::store::exports::Exports;
+use crate::store::output::{self, Output};
 use crate::target::agent::room;
 use crate::target::attach::earlier::take_over;
 use crate::target::attach::running::{self, Running};
@@ -34,6 +38,9 @@ pub(crate) fn main() -> ExitCode {
         Ok(args) => args,
         Err(answer) => return end_at_once(&answer),
     };
+    if let Some(kind) = args.generate {
+        return generate(kind);
+    }
     match execute(args) {
         Ok(ending) => end_like(ending),
         Err(failure) => {
@@ -91,13 +98,13 @@ fn launch(settings: Settings, start: Instant, inherited: &Inherited) -> Result<E
     if settings.list {
         let planned = settings.planner().plan(subject, &program.binary, true);
         expectations::say(&planned, &program, &settings, !subject.blind);
-        list::print(&program.binary, &planned, &settings, voice.0 == Level::Verbose)?;
+        list::print(&program.binary, &planned, &settings, voice.0 >= Level::Verbose)?;
         return Ok(Ending::Exited(0));
     }
     let output = settings.output.check()?;
     let stats = settings.stats.as_deref().map(output::stats_target).transpose()?;
-    let files = [output.file(), stats.as_ref().and_then(gmon::output::Target::file)];
-    keep_apart(files, &program)?;
+    let exports = Exports::check(&settings.exports)?;
+    keep_apart(&output, stats.as_ref(), &exports, &program)?;
     let rate = if subject.blind { 0 } else { settings.rate };
     let takes_agent = subject.takes_agent();
     let follow = settings.follow && takes_agent;
@@ -128,6 +135,7 @@ fn launch(settings: Settings, start: Instant, inherited: &Inherited) -> Result<E
         insists: false,
         output,
         stats,
+        exports,
         start,
     };
     run::profile(prepared, |at| {
@@ -161,6 +169,7 @@ fn attach(
     }
     let output = settings.output.check()?;
     let stats = settings.stats.as_deref().map(output::stats_target).transpose()?;
+    let exports = Exports::check(&settings.exports)?;
     let choice = sampler::choose(SamplerArg::Perf, settings.rate, true, false, false);
     let image = subject.image.as_ref().filter(|_| subject.standalone);
     let settings = Settings { arena: image.and_then(|image| room::arena(&process, image)), ..settings };
@@ -179,25 +188,39 @@ fn attach(
         insists: true,
         output,
         stats,
+        exports,
         start,
     };
     run::profile(prepared, |_| Ok(Running::new(process, duration)))
 }
 
-/// Refuses a profile that would replace the program or the other output file, which is probably a mistake.
-fn keep_apart(files: [Option<&Path>; 2], program: &resolve::Program) -> anyhow::Result<()> {
-    if let [Some(profile), Some(stats)] = files
-        && profile == stats
-    {
-        bail!("--output and --stats name the same file; give one of them another name");
+/// Refuses a profile that would replace the program or another output file, which is probably a mistake.
+fn keep_apart(
+    output: &Output,
+    stats: Option<&Target>,
+    exports: &Exports,
+    program: &resolve::Program,
+) -> anyhow::Result<()> {
+    let named = [("--output", output.file()), ("--stats", stats.and_then(Target::file))];
+    let named = named.into_iter().filter_map(|(option, file)| Some((option, file?)));
+    let files: Vec<(&str, &Path)> = named.chain(exports.files().map(|file| ("--export", file))).collect();
+    for (index, (option, file)) in files.iter().enumerate() {
+        if let Some((other, _)) = files[..index].iter().find(|(_, before)| before == file) {
+            bail!("{other} and {option} name the same file; give one of them another name");
+        }
     }
     for kept in [&program.path, &program.binary] {
         let kept = kept.canonicalize().unwrap_or_else(|_| kept.clone());
-        if let Some(file) = files.into_iter().flatten().find(|file| **file == kept) {
+        if let Some(file) = files.iter().map(|(_, file)| file).find(|file| ***file == kept) {
             bail!("{} is the program itself; name another file to be written", file.display());
         }
     }
     Ok(())
+}
+
+/// Prints what comes from the definition of the command line.
+fn generate(kind: Kind) -> ExitCode {
+    printed(kind.write(Args::command(), &mut std::io::stdout().lock()))
 }
 
 /// Prints the help, the version, or what is wrong with the arguments.
@@ -208,7 +231,12 @@ fn end_at_once(answer: &clap::Error) -> ExitCode {
         say::lines(text.strip_prefix("error: ").unwrap_or(&text).trim_end());
         return ExitCode::from(failure::OURS);
     }
-    match answer.print() {
+    printed(answer.print())
+}
+
+/// Returns the exit status after something was to be printed on standard output.
+fn printed(result: std::io::Result<()>) -> ExitCode {
+    match result {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             say::line(format_args!("cannot write to standard output: {}", sys::reason(&error)));
             ExitCode::from(failure::OURS)

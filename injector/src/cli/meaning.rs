@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::cli::args::Args;
 use crate::live::view::Look;
-use crate::options::{ClockArg, EngineArg, Measure, Paths, Verb};
+use crate::options::{ClockArg, EngineArg, Export, Measure, Paths, Verb};
 use crate::os::clock;
 use crate::os::say::{Level, Voice};
 use crate::program::filters::Filters;
@@ -14,6 +14,7 @@ use crate::program::libs::Libs;
 use crate::program::plan_cache::PlanCache;
 use crate::session::settings::Settings;
 use crate::store::output;
+use crate::store::rank::Suffix;
 
 /// Returns what is to be measured of the durations of calls.
 fn measure(args: &Args) -> Result<Option<Measure>> {
@@ -30,6 +31,12 @@ fn measure(args: &Args) -> Result<Option<Measure>> {
     };
     let paths = args.paths.then_some(Paths { nodes_max: args.max_paths, folds: !args.no_fold });
     Ok(Some(Measure { is_tsc, paths }))
+}
+
+/// Returns what is added to the names of files if this process is part of a parallel job.
+fn rank(args: &Args) -> Suffix {
+    let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+    Suffix::new(args.ranks, |name| std::env::var_os(name), host)
 }
 
 /// Returns the settings that the arguments mean.
@@ -50,10 +57,13 @@ pub(crate) fn settings(args: Args) -> Result<Settings> {
     }
     let level = match (args.quiet, args.verbose) {
         (true, _) => Level::Quiet,
-        (_, true) => Level::Verbose,
-        _ => Level::Normal,
+        (_, 0) => Level::Normal,
+        (_, 1) => Level::Verbose,
+        _ => Level::Exhaustive,
     };
     let measure = measure(&args)?;
+    // Whoever attaches to a process names the files of that one profile.
+    let rank = if args.pid.is_some() { Suffix::default() } else { rank(&args) };
     let look = (args.top.is_some() || args.plain.is_some()).then(|| {
         let is_plain = args.plain.is_some();
         let typed = args.plain.flatten().or(args.top.flatten());
@@ -66,8 +76,13 @@ pub(crate) fn settings(args: Args) -> Result<Settings> {
         libs: args.libs.parse::<Libs>().context("--libs")?,
         running: args.pid.is_some(),
         arena: None,
-        output: output::naming(args.output, std::env::var_os("GMON_OUT_PREFIX")),
-        stats: args.stats,
+        output: output::naming(args.output, std::env::var_os("GMON_OUT_PREFIX"), &rank),
+        stats: args.stats.map(|path| rank.of(path)),
+        exports: args
+            .export
+            .into_iter()
+            .map(|export| Export { file: rank.of(export.file), ..export })
+            .collect(),
         hooks: args.hooks,
         engine: args.engine,
         measure,

@@ -9,6 +9,7 @@ use gprofinject_abi::REGION_SUFFIX;
 use crate::os::say::Voice;
 use crate::profile::baseline::Baseline;
 use crate::profile::counted::{self, Finished, Reading};
+use crate::profile::ends::End;
 use crate::program::filters::Filters;
 use crate::program::library::Libraries;
 use crate::program::libs::Libs;
@@ -17,6 +18,7 @@ use crate::program::planner::Planner;
 use crate::program::profilee::{Profilee, Profilees};
 use crate::sampling::histogram::Histogram;
 use crate::sampling::maps::Maps;
+use crate::session::member::FirstView;
 use crate::session::settings::Settings;
 use crate::session::words::{calls_and_samples, commands, quoted};
 use crate::store::logbook::{Logbook, Program};
@@ -180,9 +182,15 @@ impl Recovery<'_> {
         let decode = |bytes: Vec<u8>| Baseline::decode(&bytes, profilee.planned, &self.libraries);
         let baseline = baseline.and_then(decode);
         let maps = &Maps::default();
-        let reading = Reading { profilee, libraries: &self.libraries, maps, rate, end: None };
-        let counted =
-            counted::counted(Some(&region), &reading, Some(samples), None, baseline.as_ref(), &mut troubles);
+        let reading = Reading { profilee, libraries: &self.libraries, maps, rate, end: End::Unknown };
+        let counted = counted::counted(
+            Some(&region),
+            &reading,
+            Some(samples.into()),
+            None,
+            baseline.as_ref(),
+            &mut troubles,
+        );
         if let Some(trouble) = troubles.pop() {
             bail!(trouble);
         }
@@ -227,11 +235,12 @@ impl Recovery<'_> {
         troubles.iter().for_each(|trouble| self.voice.warn(trouble));
         let samples = placed.inside + placed.outside;
         let symbols = profilee.names_for_gprof();
-        let is_hidden = profilee.planned.subject.stripped() || placed.misses_much();
+        let own = finished.profile.samples_in_program();
+        let first = FirstView::of(profilee.planned.subject.stripped(), placed, own);
         self.voice.note(format_args!(
             "process {pid}: {}; {}",
             calls_and_samples(calls, samples),
-            commands(&symbols, &path, whole.as_ref(), measured.as_deref(), is_hidden)
+            commands(&symbols, &path, whole.as_ref(), measured.as_deref(), first)
         ));
         Ok(())
     }

@@ -81,6 +81,14 @@ impl Moment {
             .map_or_else(|| read().1, |(_, moment)| moment)
     }
 
+    /// Returns the moment that was at a time of CLOCK_MONOTONIC, shortly before this one.
+    pub(crate) fn back_to(self, nanoseconds: u64) -> Moment {
+        let passed = self.nanoseconds.saturating_sub(nanoseconds);
+        let ticks = (passed as f64 * self.rate_since(beginning())).round() as u64;
+        let date = self.date.checked_sub(Duration::from_nanos(passed)).unwrap_or(self.date);
+        Moment { ticks: self.ticks.saturating_sub(ticks), nanoseconds: self.nanoseconds - passed, date }
+    }
+
     /// Returns the ticks per nanosecond since an earlier moment, which must be some milliseconds ago.
     fn rate_since(self, earlier: Moment) -> f64 {
         let ticks = self.ticks.saturating_sub(earlier.ticks);

@@ -87,12 +87,12 @@ struct Query {
 /// Asks the kernel about the mapping that contains an address. `maps` is a process's file of that name.
 fn query(maps: &File, address: u64) -> io::Result<Query> {
     /// `_IOWR('f', 17, struct procmap_query)`.
-    const PROCMAP_QUERY: libc::c_ulong = 0xc068_6611;
+    const PROCMAP_QUERY: u32 = 0xc068_6611;
     const { assert!(size_of::<Query>() == 0x68) };
     let mut query = Query { size: size_of::<Query>() as u64, address, ..Query::default() };
     // SAFETY: the kernel reads and writes the structure, whose length is part of the request, and nothing else, because
     // the lengths of both buffers are 0.
-    let result = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query) };
+    let result = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY as _, &raw mut query) };
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(query) }
 }
 

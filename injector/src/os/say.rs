@@ -11,6 +11,7 @@ pub(crate) enum Level {
     Quiet,
     Normal,
     Verbose,
+    Exhaustive,
 }
 
 /// Prints messages up to a level.
@@ -33,6 +34,13 @@ impl Voice {
     /// Prints what only `-v` shows.
     pub(crate) fn detail(self, message: impl std::fmt::Display) {
         if self.0 >= Level::Verbose {
+            line(format_args!("{message}"));
+        }
+    }
+
+    /// Prints what only `-v -v` shows.
+    pub(crate) fn every(self, message: impl std::fmt::Display) {
+        if self.0 >= Level::Exhaustive {
             line(format_args!("{message}"));
         }
     }

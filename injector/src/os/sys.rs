@@ -288,9 +288,18 @@ pub(crate) fn release(inherited: &[libc::c_int]) {
     }
 }
 
+/// Closes a range of descriptors, as far as there are any. musl has no function for it.
+///
+/// # Safety
+/// No owner of one of the descriptors is used or dropped later.
+pub(crate) unsafe fn close_range(first: libc::c_uint, last: libc::c_uint) {
+    // SAFETY: the caller keeps the contract, and the arguments are numbers.
+    unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+}
+
 /// The soft limits that the injector has raised for itself and the program gets back.
 #[derive(Clone, Copy)]
-pub(crate) struct Limits([Option<(libc::__rlimit_resource_t, libc::rlimit)>; 2]);
+pub(crate) struct Limits([Option<libc::rlimit>; 2]);
 
 impl Limits {
     /// Raises the injector's limits of open files and of file sizes to the highest allowed values.
@@ -303,15 +312,17 @@ impl Limits {
                 let most = libc::rlimit { rlim_cur: limit.rlim_max, ..limit };
                 libc::setrlimit(resource, &most);
             }
-            Some((resource, limit))
+            Some(limit)
         }))
     }
 
     /// Restores the limits. To be called in the child, between fork and exec.
     pub(crate) fn restore(&self) {
-        for (resource, limit) in self.0.iter().flatten() {
-            // SAFETY: `limit` is valid for the call.
-            unsafe { libc::setrlimit(*resource, limit) };
+        for (resource, limit) in [libc::RLIMIT_NOFILE, libc::RLIMIT_FSIZE].into_iter().zip(&self.0) {
+            if let Some(limit) = limit {
+                // SAFETY: `limit` is valid for the call.
+                unsafe { libc::setrlimit(resource, limit) };
+            }
         }
     }
 }

@@ -6,6 +6,7 @@ use gmon::Arc;
 
 use crate::options::Measure;
 use crate::os::clock::Moment;
+use crate::profile::ends::Ends;
 use crate::profile::falls;
 use crate::profile::model::{self, Counters, Profile};
 use crate::profile::recorded;
@@ -49,7 +50,7 @@ pub(crate) struct Account {
 
 /// Reads a region file into the profile of its process, to whose samples it adds the agent's. Returns the
 /// agent's account, and the process's address space. `maps` are the files that the process has mapped, for
-/// the agent's samples outside of the program. `end` is as in [`Reading`](crate::profile::counted::Reading). `crash` is the address of the instruction that
+/// the agent's samples outside of the program. `ends` says when its threads have ended. `crash` is the address of the instruction that
 /// killed the process, if it is known.
 ///
 /// # Errors
@@ -60,7 +61,7 @@ pub(crate) fn collect(
     libraries: &Libraries,
     maps: &Maps,
     crash: Option<u64>,
-    end: Option<Moment>,
+    ends: &Ends,
 ) -> io::Result<(Account, Option<Space>)> {
     let Some(module) = profile.modules.first_mut() else { return Ok((Account::default(), None)) };
     let planned = module.program;
@@ -98,21 +99,23 @@ pub(crate) fn collect(
     if !planned.blocks_only {
         read_arcs(region, profile, &space, &mut account.damage)?;
     }
-    account.unmeasured = read_times(region, profile, &space, report.pid, end)?;
+    account.unmeasured = read_times(region, profile, &space, report.pid, ends)?;
     Ok((account, Some(space)))
 }
 
-/// Reads the measured durations of a process, whose open calls end at `end`. Returns the number of calls that were not
+/// Reads the measured durations of a process, whose open calls end with their threads. Returns the number of calls that were not
 /// measured.
 fn read_times(
     region: &Region,
     profile: &mut Profile,
     space: &Space,
     pid: u32,
-    end: Option<Moment>,
+    ends: &Ends,
 ) -> io::Result<u64> {
     let Some(Measure { is_tsc, .. }) = space.program.measure else { return Ok(0) };
-    let end = end.map(|end| if is_tsc { end.ticks } else { end.nanoseconds });
+    let by_clock = |end: &Moment| if is_tsc { end.ticks } else { end.nanoseconds };
+    let process = ends.process.as_ref().map(by_clock);
+    let ends_of = |tid: u32| ends.threads.get(&tid).into_iter().flatten().map(by_clock);
     let report = region.report()?.0;
     let ticks = |part_256: u64| part_256 as f64 / 256.0;
     let overhead = Overhead {
@@ -121,7 +124,7 @@ fn read_times(
         outside: ticks(report.outside_256),
         spread: ticks(report.spread_256),
     };
-    let threads = region.times(end)?;
+    let threads = region.times(process, ends_of)?;
     let unmeasured = threads.iter().fold(0_u64, |sum, thread| sum.saturating_add(thread.unmeasured));
     profile.times = Some(recorded::of_process(pid, threads, space, overhead));
     Ok(unmeasured)
@@ -172,7 +175,7 @@ pub(crate) fn collect_guest(
     if !blocks_only {
         read_arcs(region, profile, &space, &mut account.damage)?;
     }
-    account.unmeasured = read_times(region, profile, &space, process, None)?;
+    account.unmeasured = read_times(region, profile, &space, process, &Ends::default())?;
     let threads = region.threads()?;
     (profile.threads, account.lost_calls) = (threads.count, threads.lost_calls);
     Ok(account)

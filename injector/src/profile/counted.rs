@@ -4,12 +4,14 @@ use std::path::{Path, PathBuf};
 
 use gmon_measured::Measured;
 
-use crate::os::clock::Moment;
 use crate::os::sys;
 use crate::profile::baseline::Baseline;
+use crate::profile::by_thread;
 use crate::profile::clocked;
 use crate::profile::collect::{self, Account};
 use crate::profile::elsewhere;
+use crate::profile::ends::{End, Ends};
+use crate::profile::exported;
 use crate::profile::gmon_out::{self, LibraryProfile};
 use crate::profile::measured;
 use crate::profile::model::Profile;
@@ -18,8 +20,8 @@ use crate::profile::space::Space;
 use crate::profile::whole;
 use crate::program::library::Libraries;
 use crate::program::profilee::Profilee;
-use crate::sampling::histogram::Histogram;
 use crate::sampling::maps::Maps;
+use crate::sampling::samples::{Samples, Threads};
 use crate::store::output::Output;
 use crate::store::region::file::RegionFile;
 use crate::store::region::layout::AgentState;
@@ -103,6 +105,14 @@ impl Finished {
         measured.map(|measured| output.write_beside(own, "pb.gz", &measured.write())).transpose()
     }
 
+    /// Returns what was counted, for exports.
+    ///
+    /// # Errors
+    /// A format cannot represent it.
+    pub(crate) fn exported(&self) -> anyhow::Result<gmon_export::Run> {
+        exported::run(&self.profile, &self.bytes, self.clocked.as_ref().map(|(measured, _)| measured))
+    }
+
     /// Writes the profiles of libraries whose basic blocks were counted beside the program's own profile. Returns them, and
     /// what went wrong.
     pub(crate) fn write_libraries(&self, output: &Output, own: &Path) -> (Vec<LibraryProfile>, Vec<String>) {
@@ -122,9 +132,8 @@ pub(crate) struct Reading<'r> {
     pub(crate) maps: &'r Maps,
     /// The samples per second of CPU time.
     pub(crate) rate: u32,
-    /// When the process ended, or the present moment if it still runs: its open calls are measured up to then. `None` if that
-    /// is not known.
-    pub(crate) end: Option<Moment>,
+    /// Up to when its open calls are measured.
+    pub(crate) end: End,
 }
 
 /// Returns the profile of a member, and the state of its agent. `crash` is as for [`collect::collect`]. The
@@ -132,7 +141,7 @@ pub(crate) struct Reading<'r> {
 pub(crate) fn counted(
     region: Option<&RegionFile>,
     reading: &Reading,
-    samples: Option<Histogram>,
+    samples: Option<Samples>,
     crash: Option<u64>,
     baseline: Option<&Baseline>,
     troubles: &mut Vec<String>,
@@ -146,7 +155,7 @@ pub(crate) fn counted(
 pub(crate) fn counted_with(
     region: Option<&RegionFile>,
     reading: &Reading,
-    samples: Option<Histogram>,
+    samples: Option<Samples>,
     crash: Option<u64>,
     baseline: Option<&Baseline>,
     troubles: &mut Vec<String>,
@@ -155,8 +164,9 @@ pub(crate) fn counted_with(
     let Reading { profilee, libraries, maps, rate, end } = *reading;
     let mut profile = Profile::of_program(profilee.planned, rate);
     (profile.name, profile.path) = (profilee.name(), profilee.binary.display().to_string());
+    let mut kernel = Threads::default();
     if let (Some(module), Some(samples)) = (profile.modules.first_mut(), samples) {
-        module.samples = samples;
+        (module.samples, kernel) = (samples.histogram, samples.threads);
     }
     let mut state = AgentState::Armed;
     let mut account = Account::default();
@@ -164,7 +174,7 @@ pub(crate) fn counted_with(
     if let (Some(region), Some((_, layout))) = (region, &profilee.plan) {
         let read = region.open(layout).and_then(|region| {
             state = region.report()?.0.state;
-            collect::collect(&region, &mut profile, libraries, maps, crash, end)
+            collect::collect(&region, &mut profile, libraries, maps, crash, &Ends::new(end, &kernel))
         });
         match read {
             Ok(read) => (account, space) = read,
@@ -175,6 +185,7 @@ pub(crate) fn counted_with(
         baseline.subtract(&mut profile, &mut account);
     }
     elsewhere::distribute(&mut profile, space.as_ref(), names);
+    by_thread::add(&mut profile, space.as_ref(), &kernel);
     (Counted { profile, account }, state, space)
 }
 

@@ -10,7 +10,7 @@ use gprofinject_image::Image;
 use gprofinject_image::headers::ExecutableSegment;
 
 use crate::os::sys;
-use crate::profile::model::{Named, Profile};
+use crate::profile::model::{Named, Place, Profile};
 use crate::profile::space::Space;
 use crate::store::private_folder;
 
@@ -22,28 +22,23 @@ pub(crate) fn distribute(profile: &mut Profile, space: Option<&Space>, names: &m
     let Some(program) = profile.modules.first() else { return };
     let elsewhere = program.samples.elsewhere.clone();
     for (&address, &count) in &elsewhere.memory {
-        if space.is_some_and(|space| space.agent.contains(&address)) {
-            profile.in_agent = profile.in_agent.saturating_add(count);
-        } else if let Some(place) = space.and_then(|space| space.in_library(address))
-            && let Some(module) = profile.modules.get_mut(place.module as usize)
-        {
-            module.samples.add_many(place.address, count);
+        match of_memory(space, address) {
+            Where::Agent => profile.in_agent = profile.in_agent.saturating_add(count),
+            Where::Hooked(place) => {
+                profile.add_samples(place, count);
+            }
+            Where::Other => {}
         }
     }
     let mut named: BTreeMap<(String, String), u64> = BTreeMap::new();
     for ((file, offset), &count) in &elsewhere.files {
-        if is_agent(file) {
-            profile.in_agent = profile.in_agent.saturating_add(count);
-            continue;
-        }
-        let is_it = |path: &Path| path == Path::new(&**file);
-        let library =
-            profile.modules.iter_mut().find(|m| m.library.is_some_and(|library| is_it(&library.binary)));
-        if let Some(module) = library {
-            let address = link_address(&module.program.subject.code, *offset);
-            if address.is_some_and(|address| module.samples.add_many(address, count)) {
+        match of_file(profile, file, *offset) {
+            Where::Agent => {
+                profile.in_agent = profile.in_agent.saturating_add(count);
                 continue;
             }
+            Where::Hooked(place) if profile.add_samples(place, count) => continue,
+            Where::Hooked(_) | Where::Other => {}
         }
         let sum = named.entry((file_name(file).to_owned(), names.function(file, *offset))).or_default();
         *sum = sum.saturating_add(count);
@@ -51,6 +46,40 @@ pub(crate) fn distribute(profile: &mut Profile, space: Option<&Space>, names: &m
     let entries = named.into_iter();
     profile.named =
         entries.map(|((module, function), samples)| Named { module, function, samples }).collect();
+}
+
+/// What a sample outside of the program belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Where {
+    /// The agent's library.
+    Agent,
+    /// A library that is hooked, or what hooks it.
+    Hooked(Place),
+    Other,
+}
+
+/// Returns what a sample in memory without a file, or with one that is not known, belongs to.
+pub(crate) fn of_memory(space: Option<&Space>, address: u64) -> Where {
+    let Some(space) = space else { return Where::Other };
+    match space.agent.contains(&address) {
+        true => Where::Agent,
+        false => space.in_library(address).map_or(Where::Other, Where::Hooked),
+    }
+}
+
+/// Returns what a sample in a mapped file belongs to.
+pub(crate) fn of_file(profile: &Profile, file: &str, offset: u64) -> Where {
+    if is_agent(file) {
+        return Where::Agent;
+    }
+    let is_it = |path: &Path| path == Path::new(file);
+    let mut modules = profile.modules.iter().zip(0..);
+    let found = modules.find(|(module, _)| module.library.is_some_and(|library| is_it(&library.binary)));
+    let place = found.and_then(|(module, index)| {
+        let address = link_address(&module.program.subject.code, offset)?;
+        Some(Place { module: index, address })
+    });
+    place.map_or(Where::Other, Where::Hooked)
 }
 
 /// Whether a mapped file is one of the agent's libraries in a run folder.

@@ -125,7 +125,7 @@ fn encode_module(module: &model::Module, own: &[Arc], rate: u32) -> Result<(Vec<
     let lines = || Some((Code::parse(program.subject.bytes).ok()?, program.subject.lines()?));
     let (blocks, _) = module.blocks();
     written.blocks = match (!blocks.is_empty()).then(lines).flatten() {
-        Some((code, lines)) => gmon_report::at_lines(&blocks, &code, &lines),
+        Some((code, lines)) => gmon_blocks::at_lines(&blocks, &code, &lines),
         None => blocks,
     };
     if rate > 0 {

@@ -10,6 +10,7 @@ use crate::os::say::{Level, Voice};
 use crate::profile::baseline::Baseline;
 use crate::profile::collect::Account;
 use crate::profile::counted::{Counted, Reading, counted, guests};
+use crate::profile::ends::End;
 use crate::profile::model::{Arc, PROGRAM, Place, Profile};
 use crate::program::filters::Filters;
 use crate::program::library::Libraries;
@@ -40,7 +41,13 @@ fn program(count: Option<CountArg>) -> &'static Profilee {
 
 fn reading(profilee: &'static Profilee) -> Reading<'static> {
     let libraries = Box::leak(Box::default());
-    Reading { profilee, libraries, maps: Box::leak(Box::default()), rate: 100, end: Some(Moment::now()) }
+    Reading {
+        profilee,
+        libraries,
+        maps: Box::leak(Box::default()),
+        rate: 100,
+        end: End::Running(Moment::now()),
+    }
 }
 
 struct Random(u64);
@@ -154,7 +161,8 @@ fn survives(count: Option<CountArg>, seed: u64, cases: u32) {
         damage(&folder, layout, &mut random);
         let mut troubles = Vec::new();
         let samples = Histogram::new(profilee.planned.shape);
-        let counted = counted(Some(&region), &reading(profilee), Some(samples), None, None, &mut troubles);
+        let counted =
+            counted(Some(&region), &reading(profilee), Some(samples.into()), None, None, &mut troubles);
         let (finished, _) = counted.unwrap_or_else(|| panic!("case {case}: lost: {troubles:?}"));
         assert!(troubles.is_empty(), "case {case}: {troubles:?}");
         let finished = finished.finish().unwrap_or_else(|error| panic!("case {case}: {error:#}"));

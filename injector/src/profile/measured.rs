@@ -4,10 +4,9 @@ use std::collections::HashMap;
 use std::time::{Duration, UNIX_EPOCH};
 
 use gmon_measured::{
-    ArcTimes, Clock, ClockSource, Function, FunctionTimes, HISTOGRAM_LEN, Measured, Module, Node, REST,
-    Thread,
+    ArcTimes, Clock, ClockSource, Function, FunctionTimes, Intervals, Measured, Module, Node, REST, Thread,
 };
-use gprofinject_abi::times::BUCKETS;
+use gprofinject_abi::times::{BUCKETS, bucket_start};
 use gprofinject_image::debug::Lines;
 
 use crate::os::clock;
@@ -40,6 +39,7 @@ pub(crate) fn of(profile: &Profile) -> Option<Measured> {
             error_ns: ns(times.overhead.spread + 2.0),
         },
         sample_period_ns: if rate == 0 { 0 } else { 1_000_000_000 / u64::from(rate) },
+        intervals: intervals(ticks_per_ns),
         modules: profile.modules.iter().map(|module| module_of(profile, module)).collect(),
         ..Measured::default()
     };
@@ -80,7 +80,6 @@ fn add_thread(
             open: arc.open,
             min_ns: if has_ended { ns(arc.min) } else { 0 },
             max_ns: if has_ended { ns(arc.max) } else { 0 },
-            histogram: in_nanoseconds(&arc.histogram, ticks_per_ns),
             ..FunctionTimes::default()
         };
         measured.arcs.push(ArcTimes {
@@ -109,10 +108,13 @@ fn add_thread(
         let own = own.get(&function.place).copied().unwrap_or(0).max(0) as u64;
         self_ticks = self_ticks.saturating_add(own);
         row.primitive = function.primitive.min(row.calls);
+        row.samples = thread.samples_by_function.get(&function.place).copied().unwrap_or(0);
         row.self_ns = ns(own);
         row.self_raw_ns = ns(function.own_raw);
         row.inclusive_ns = ns(function.inclusive.max(own));
         row.inclusive_raw_ns = ns(function.inclusive_raw);
+        let len = function.histogram.iter().rposition(|&count| count > 0).map_or(0, |last| last + 1);
+        row.histogram = function.histogram.iter().take(len).copied().collect();
         measured.rows.push(row);
     }
     let first = measured.nodes.len() as u32;
@@ -137,24 +139,18 @@ fn add_thread(
     measured.threads.push(Thread {
         pid: thread.pid,
         tid: thread.tid,
-        name: String::new(),
+        name: thread.name.clone(),
         life_ns: ns(thread.life),
         outside_ns: ns(rest - overhead),
         overhead_ns: ns(overhead),
+        samples: thread.samples,
     });
 }
 
-/// Returns a histogram of nanoseconds for one of ticks. A bucket becomes the one in which its middle lies.
-fn in_nanoseconds(ticks: &[u64; BUCKETS], ticks_per_ns: f64) -> Vec<u64> {
-    let mut histogram = vec![0_u64; HISTOGRAM_LEN];
-    for (&count, bucket) in ticks.iter().zip(0_i32..) {
-        let middle = 2_f64.powi(bucket) * std::f64::consts::SQRT_2 / ticks_per_ns;
-        let index = (middle.max(1.0).log2() as usize).min(HISTOGRAM_LEN - 1);
-        histogram[index] = histogram[index].saturating_add(count);
-    }
-    let len = histogram.iter().rposition(|&count| count > 0).map_or(0, |last| last + 1);
-    histogram.truncate(len);
-    histogram
+/// Returns the intervals of the agent's histograms, in nanoseconds.
+fn intervals(ticks_per_ns: f64) -> Intervals {
+    let starts = (0..BUCKETS).map(|bucket| bucket_start(bucket) as f64 / ticks_per_ns);
+    Intervals::new(starts.collect()).unwrap_or_default()
 }
 
 /// The functions with measured calls, as they are found.
@@ -206,14 +202,18 @@ fn source_of(lines: &Lines, place: Place) -> Option<(String, u32)> {
     Some((lines.files().get(location.file)?.clone(), location.line))
 }
 
-fn module_of(profile: &Profile, module: &model::Module) -> Module {
+/// Returns what the file of measured times has of a module.
+pub(crate) fn module_of(profile: &Profile, module: &model::Module) -> Module {
     let subject = module.program.subject;
     let build_id = module.program.image().and_then(|image| image.facts.build_id.clone()).unwrap_or_default();
     let path = module.library.map(|library| library.binary.display().to_string());
     let (start, limit) = module.program.shape.text;
     let segment = subject.code.iter().find(|segment| segment.address <= start);
+    let path = path.unwrap_or_else(|| profile.path.clone());
+    // The file may be read in another folder.
+    let absolute = std::path::absolute(&path).map(|path| path.display().to_string());
     Module {
-        name: path.unwrap_or_else(|| profile.path.clone()),
+        name: absolute.unwrap_or(path),
         build_id,
         start: segment.map_or(start, |segment| segment.address),
         limit: segment.map_or(limit, |segment| segment.address + segment.len),
@@ -225,17 +225,9 @@ fn module_of(profile: &Profile, module: &model::Module) -> Module {
 pub(crate) fn samples_by_function(profile: &Profile) -> HashMap<Place, u64> {
     let mut sums: HashMap<Place, u64> = HashMap::new();
     for (module, index) in profile.modules.iter().zip(0_u32..) {
-        let functions = module.program.subject.functions();
-        let mut add = |address: u64, count: u64| {
-            let after = functions.partition_point(|function| function.address <= address);
-            let function = after.checked_sub(1).and_then(|n| functions.get(n));
-            if let Some(function) = function {
-                *sums.entry(Place { module: index, address: function.address }).or_default() += count;
-            }
-        };
         for (place, count) in module.samples.places() {
-            if let Some(address) = module.program.text_address(place) {
-                add(address, count);
+            if let Some(address) = module.function_at(place) {
+                *sums.entry(Place { module: index, address }).or_default() += count;
             }
         }
     }

@@ -11,6 +11,7 @@ use crate::profile::times::Times;
 use crate::program::library::Library;
 use crate::program::planned::Planned;
 use crate::sampling::histogram::Histogram;
+use crate::store::shape;
 
 /// What one process has counted.
 pub(crate) struct Profile {
@@ -99,6 +100,14 @@ impl Module {
         self.samples.inside().saturating_sub(self.samples_in_hooks())
     }
 
+    /// Returns where the function begins in whose own code a place is. What gprofinject has added belongs to none.
+    pub(crate) fn function_at(&self, place: shape::Place) -> Option<u64> {
+        let address = self.program.text_address(place)?;
+        let functions = self.program.subject.functions();
+        let after = functions.partition_point(|function| function.address <= address);
+        functions.get(after.checked_sub(1)?).map(|function| function.address)
+    }
+
     /// Returns how often each basic block was executed, and how many were executed at all. There is nothing if
     /// basic blocks were not counted.
     pub(crate) fn blocks(&self) -> (Vec<Block>, usize) {
@@ -144,6 +153,12 @@ impl Profile {
             self.modules.len() - 1
         });
         index as ModuleIndex
+    }
+
+    /// Counts samples at a place. Returns whether its module has such a place.
+    pub(crate) fn add_samples(&mut self, place: Place, count: u64) -> bool {
+        let module = self.modules.get_mut(place.module as usize);
+        module.is_some_and(|module| module.samples.add_many(place.address, count))
     }
 
     /// Returns the number of counted calls.
@@ -193,6 +208,11 @@ impl Profile {
     /// Returns the number of samples in hooked modules.
     pub(crate) fn samples_inside(&self) -> u64 {
         self.modules.iter().fold(0, |sum, module| sum.saturating_add(module.samples_inside()))
+    }
+
+    /// Returns the number of samples in the program itself.
+    pub(crate) fn samples_in_program(&self) -> u64 {
+        self.modules.first().map_or(0, Module::samples_inside)
     }
 
     /// Returns the number of samples in gprofinject's own code that are outside of the program and of what hooks it: in the

@@ -40,7 +40,6 @@ fn of_thread(pid: u32, recorded: &ThreadTimes, space: &Space) -> Thread {
             inclusive: arc.inclusive.saturating_sub(within),
             min: arc.min,
             max: arc.max,
-            histogram: arc.histogram,
         })
     });
     let functions = recorded.functions.iter().filter_map(|function| {
@@ -54,6 +53,7 @@ fn of_thread(pid: u32, recorded: &ThreadTimes, space: &Space) -> Thread {
             inclusive: function.inclusive.saturating_sub(within),
             inclusive_raw: function.inclusive,
             own_raw: own.max(0) as u64,
+            histogram: function.histogram.clone(),
         })
     });
     let nodes = recorded.nodes.iter().map(|node| Node {
@@ -70,5 +70,6 @@ fn of_thread(pid: u32, recorded: &ThreadTimes, space: &Space) -> Thread {
         arcs: arcs.collect(),
         functions: functions.collect(),
         nodes: nodes.collect(),
+        ..Thread::default()
     }
 }

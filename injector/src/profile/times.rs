@@ -2,8 +2,6 @@
 
 use std::collections::HashMap;
 
-use gprofinject_abi::times::BUCKETS;
-
 use crate::profile::place::Place;
 
 /// What was measured of the calls of one program, in one process or several.
@@ -29,12 +27,17 @@ pub(crate) struct Overhead {
 pub(crate) struct Thread {
     pub(crate) pid: u32,
     pub(crate) tid: u32,
+    pub(crate) name: String,
     pub(crate) life: u64,
     /// What gprofinject itself took, which is taken out of all times below.
     pub(crate) overhead: u64,
     pub(crate) arcs: Vec<Arc>,
     pub(crate) functions: Vec<Function>,
     pub(crate) nodes: Vec<Node>,
+    /// The number of samples of CPU time, without those in gprofinject's own code; 0 if samples do not know their thread.
+    pub(crate) samples: u64,
+    /// The number of samples in each function itself.
+    pub(crate) samples_by_function: HashMap<Place, u64>,
 }
 
 /// The measured calls of a function by another one.
@@ -50,11 +53,10 @@ pub(crate) struct Arc {
     pub(crate) inclusive: u64,
     pub(crate) min: u64,
     pub(crate) max: u64,
-    pub(crate) histogram: [u64; BUCKETS],
 }
 
 /// What was measured of a function beside its arcs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Function {
     pub(crate) place: Place,
     pub(crate) primitive: u64,
@@ -63,6 +65,8 @@ pub(crate) struct Function {
     pub(crate) inclusive_raw: u64,
     /// The own time with the overhead.
     pub(crate) own_raw: u64,
+    /// The numbers of calls that have ended, by [`gprofinject_abi::times::bucket`].
+    pub(crate) histogram: Vec<u64>,
 }
 
 /// A node of the calling-context tree.
@@ -95,6 +99,11 @@ impl Times {
                     .into_iter()
                     .map(|node| Node { place: node.place.map(&place), ..node })
                     .collect(),
+                samples_by_function: thread
+                    .samples_by_function
+                    .into_iter()
+                    .map(|(function, samples)| (place(function), samples))
+                    .collect(),
                 ..thread
             }
         }));
@@ -116,9 +125,6 @@ impl Times {
                 arc.calls = arc.calls.saturating_sub(old.calls - old.open);
                 arc.own = arc.own.saturating_sub(old.own);
                 arc.inclusive = arc.inclusive.saturating_sub(old.inclusive);
-                for (count, old) in arc.histogram.iter_mut().zip(old.histogram) {
-                    *count = count.saturating_sub(old);
-                }
             }
             thread.arcs.retain(|arc| arc.calls > 0);
             let functions: HashMap<_, _> =
@@ -129,6 +135,9 @@ impl Times {
                 function.inclusive = function.inclusive.saturating_sub(old.inclusive);
                 function.inclusive_raw = function.inclusive_raw.saturating_sub(old.inclusive_raw);
                 function.own_raw = function.own_raw.saturating_sub(old.own_raw);
+                for (count, old) in function.histogram.iter_mut().zip(&old.histogram) {
+                    *count = count.saturating_sub(*old);
+                }
             }
             for (node, old) in thread.nodes.iter_mut().zip(&old.nodes) {
                 node.calls = node.calls.saturating_sub(old.calls);

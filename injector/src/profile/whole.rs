@@ -5,7 +5,9 @@
 //! that are made up. The second is a gmon.out with these addresses. Functions do not share bins of the histogram there,
 //! names that gprof would leave out do not occur, and functions of the same name in two modules are told apart.
 
+mod items;
 mod names;
+mod ranges;
 mod symbols;
 
 use std::collections::BTreeMap;
@@ -13,9 +15,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use gmon::{Arc, BuildId, Format, HistogramBuilder};
+use gmon_export::origins::{ELSEWHERE, OUTSIDE};
 
 use crate::profile::collect::summed;
-use crate::profile::model::{Module, ModuleIndex, NOWHERE, Place, Profile};
+use crate::profile::model::{Place, Profile};
+use crate::profile::whole::items::{Item, item, module, size};
 use crate::profile::whole::names::Name;
 use crate::store::output::Output;
 
@@ -41,25 +45,6 @@ impl Whole {
         Ok(Some([symbols, output.write_beside(profile, "whole", &self.gmon)?]))
     }
 }
-
-/// A function of the view: that at a link address of a module, or code without one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Item {
-    Function(ModuleIndex, u64),
-    /// Code that no function contains, at this link address.
-    Code(ModuleIndex, u64),
-    /// Callers that are not known: code that is not hooked, while no hooked function was running.
-    Outside,
-    /// Samples elsewhere: in code that is not hooked and whose functions are not known.
-    Elsewhere,
-    /// A function that is not hooked, by its index in [`Profile::named`].
-    Named(usize),
-}
-
-/// The name of the callers that are not known.
-const OUTSIDE: &str = "[outside]";
-/// The name of the code in which samples are that belong to no module.
-const ELSEWHERE: &str = "[elsewhere]";
 
 /// The address of the first function. Every function begins at a multiple of [`ALIGN`], and has room for its size.
 const FIRST: u64 = 0x10_0000;
@@ -119,7 +104,9 @@ pub(crate) fn encode(profile: &Profile) -> Result<Whole> {
     let starts = items.values().copied();
     let named = starts.clone().zip(names.iter().map(String::as_str));
     let build_id = build_id(named.clone());
-    let symbols = symbols::encode(named, next, build_id).context("the symbols cannot be written")?;
+    let origins = ranges::origins(profile, &modules, &items);
+    let symbols =
+        symbols::encode(named, next, build_id, &origins).context("the symbols cannot be written")?;
 
     let mut builder = HistogramBuilder::new(FIRST..next, profile.rate).functions(starts);
     samples.iter().for_each(|(&at, &count)| builder.add(place(at), count));
@@ -135,37 +122,6 @@ pub(crate) fn encode(profile: &Profile) -> Result<Whole> {
     let mut gmon = Vec::new();
     gmon::write(&written, &mut gmon).context("the profile does not fit into a gmon.out")?;
     Ok(Whole { symbols, gmon })
-}
-
-fn module(profile: &Profile, index: ModuleIndex) -> Option<&Module> {
-    profile.modules.get(index as usize)
-}
-
-/// Returns the item to which a place belongs, and the offset in it.
-fn item(profile: &Profile, place: Place) -> (Item, u64) {
-    if place.module == NOWHERE {
-        return (Item::Outside, 0);
-    }
-    let planned = module(profile, place.module).map(|module| module.program);
-    let function = planned.and_then(|planned| {
-        let function = planned.function_at(place.address)?;
-        let offset = place.address - function.address;
-        Some(match planned.parent(function) {
-            // A cold part is a part of its function; its own addresses are after those of the function.
-            Some(parent) => (parent.address, parent.size + offset),
-            None => (function.address, offset),
-        })
-    });
-    match function {
-        Some((start, offset)) => (Item::Function(place.module, start), offset),
-        None => (Item::Code(place.module, place.address), 0),
-    }
-}
-
-fn size(profile: &Profile, item: Item) -> u64 {
-    let Item::Function(index, address) = item else { return 1 };
-    let function = module(profile, index).and_then(|module| module.program.function_at(address));
-    function.map_or(1, |function| function.size)
 }
 
 /// Returns a build-id for the file of symbols. It is the same for the same functions at the same addresses.

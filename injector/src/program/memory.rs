@@ -1,4 +1,5 @@
-//! Memory for planning: allocated at once, in huge pages, and used again.
+//! Memory for planning: allocated at once, in huge pages, and used again. That is for glibc's malloc; musl's has no such
+//! settings, and planning takes longer there.
 #![allow(unsafe_code, reason = "it tunes malloc and advises the kernel about the heap")]
 
 /// Programs with smaller files are planned in a few milliseconds anyway.
@@ -13,23 +14,19 @@ const PAGE: usize = 4096;
 /// thousands of pages, and the kernel takes longer to provide them one by one than planning takes to fill
 /// them.
 pub(crate) fn expect_plan(len: usize) {
-    if len < LARGE {
+    if len < LARGE || !cfg!(target_env = "gnu") {
         return;
     }
     let room = len.saturating_mul(SHARE).min(MOST);
-    // SAFETY: these are hints to malloc and to the kernel, which change no contents; a refusal only makes
-    // planning slower.
-    unsafe {
-        // One heap serves all sizes and threads and never shrinks: a phase uses what the previous one has
-        // freed.
-        libc::mallopt(libc::M_ARENA_MAX, 1);
-        libc::mallopt(libc::M_MMAP_MAX, 0);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, 2 * room as libc::c_int);
-        let mut heap = Vec::<u8>::new();
-        if heap.try_reserve_exact(room).is_ok() {
-            let first = (heap.as_ptr() as usize).next_multiple_of(PAGE);
-            libc::madvise(first as *mut libc::c_void, room - PAGE, libc::MADV_HUGEPAGE);
-        }
+    // One heap serves all sizes and threads and never shrinks: a phase uses what the previous one has freed.
+    malloc::set(malloc::ARENA_MAX, 1);
+    malloc::set(malloc::MMAP_MAX, 0);
+    malloc::set(malloc::TRIM_THRESHOLD, 2 * room as libc::c_int);
+    let mut heap = Vec::<u8>::new();
+    if heap.try_reserve_exact(room).is_ok() {
+        let first = (heap.as_ptr() as usize).next_multiple_of(PAGE);
+        // SAFETY: it is a hint to the kernel, which changes no contents; a refusal only makes planning slower.
+        unsafe { libc::madvise(first as *mut libc::c_void, room - PAGE, libc::MADV_HUGEPAGE) };
     }
 }
 
@@ -37,6 +34,28 @@ pub(crate) fn expect_plan(len: usize) {
 /// are zero.
 pub(crate) fn plan_made() {
     const DEFAULT: libc::c_int = 1 << 16;
-    // SAFETY: it sets a number of malloc's, which changes no contents of memory.
-    unsafe { libc::mallopt(libc::M_MMAP_MAX, DEFAULT) };
+    malloc::set(malloc::MMAP_MAX, DEFAULT);
+}
+
+/// The settings of glibc's malloc.
+#[cfg(target_env = "gnu")]
+mod malloc {
+    pub(super) use libc::{
+        M_ARENA_MAX as ARENA_MAX, M_MMAP_MAX as MMAP_MAX, M_TRIM_THRESHOLD as TRIM_THRESHOLD,
+    };
+
+    pub(super) fn set(what: libc::c_int, value: libc::c_int) {
+        // SAFETY: it sets a number of malloc's, which changes no contents of memory.
+        unsafe { libc::mallopt(what, value) };
+    }
+}
+
+/// Another malloc, which has no settings.
+#[cfg(not(target_env = "gnu"))]
+mod malloc {
+    pub(super) const ARENA_MAX: libc::c_int = 0;
+    pub(super) const MMAP_MAX: libc::c_int = 0;
+    pub(super) const TRIM_THRESHOLD: libc::c_int = 0;
+
+    pub(super) fn set(_: libc::c_int, _: libc::c_int) {}
 }

@@ -8,6 +8,7 @@ pub(crate) struct Record {
     /// The time in nanoseconds of CLOCK_MONOTONIC.
     pub(crate) time: u64,
     pub(crate) pid: u32,
+    pub(crate) tid: u32,
     pub(crate) event: Event,
 }
 
@@ -21,6 +22,12 @@ pub(crate) enum Event {
     Exec,
     /// The process was forked by this one.
     Fork { parent: u32 },
+    /// The thread was made by this one of the same process.
+    Began { by: u32 },
+    /// The thread has this name from now on.
+    Named(Arc<str>),
+    /// The thread has ended.
+    End,
     /// Code was mapped, from this offset of a file of this name. The name is the path in the process's mount namespace,
     /// or a word in brackets or after `//` if there is no file.
     Map { address: u64, len: u64, offset: u64, file: Arc<str> },
@@ -40,6 +47,7 @@ pub(crate) struct Content {
 const MMAP: u32 = 1;
 const LOST: u32 = 2;
 const COMM: u32 = 3;
+const EXIT: u32 = 4;
 const THROTTLE: u32 = 5;
 const FORK: u32 = 7;
 const SAMPLE: u32 = 9;
@@ -74,7 +82,7 @@ fn parse_one(raw: Raw, content: Content) -> Option<Record> {
     }
     // Every record but a sample ends in sample_id_all: { u32 pid, tid; u64 time }.
     let id = raw.body.len().checked_sub(16)?;
-    let (process, time) = (u64_at(raw.body, id)? as u32, u64_at(raw.body, id + 8)?);
+    let ((process, thread), time) = (ids_at(raw.body, id)?, u64_at(raw.body, id + 8)?);
     let event = match raw.kind {
         // { u32 pid, tid; u64 addr, len, pgoff; char filename[] }
         MMAP => Event::Map {
@@ -85,24 +93,34 @@ fn parse_one(raw: Raw, content: Content) -> Option<Record> {
         },
         // { u32 pid, tid; char comm[] }
         COMM if raw.misc & COMM_EXEC != 0 => Event::Exec,
+        COMM => {
+            let (pid, tid) = ids_at(raw.body, 0)?;
+            let event = Event::Named(name(raw.body.get(8..id).unwrap_or_default()));
+            return Some(Record { time, pid, tid, event });
+        }
         // { u32 pid, ppid; u32 tid, ptid; u64 time }. Both processes are the same if it is a thread.
         FORK => {
-            let ids = u64_at(raw.body, 0)?;
-            let (child, parent) = (ids as u32, (ids >> 32) as u32);
-            return (child != parent).then_some(Record { time, pid: child, event: Event::Fork { parent } });
+            let ((child, parent), (tid, by)) = (ids_at(raw.body, 0)?, ids_at(raw.body, 8)?);
+            let event = if child == parent { Event::Began { by } } else { Event::Fork { parent } };
+            return Some(Record { time, pid: child, tid, event });
+        }
+        // The same.
+        EXIT => {
+            let ((pid, _), (tid, _)) = (ids_at(raw.body, 0)?, ids_at(raw.body, 8)?);
+            return Some(Record { time, pid, tid, event: Event::End });
         }
         // { u64 id, lost }
         LOST => Event::Lost(u64_at(raw.body, 8)?),
         THROTTLE => Event::Throttled,
         _ => return None,
     };
-    Some(Record { time, pid: process, event })
+    Some(Record { time, pid: process, tid: thread, event })
 }
 
 /// Parses `{ u64 ip; u32 pid, tid; u64 time }` or `{ u32 pid, tid; u64 time; u64 abi; u64 ip }`.
 fn parse_sample(body: &[u8], content: Content) -> Option<Record> {
     let id = if content.user_registers { 0 } else { 8 };
-    let (pid, time) = (u64_at(body, id)? as u32, u64_at(body, id + 8)?);
+    let ((pid, tid), time) = (ids_at(body, id)?, u64_at(body, id + 8)?);
     let place = if !content.user_registers {
         u64_at(body, 0)
     } else if u64_at(body, 16)? != 0 {
@@ -110,13 +128,18 @@ fn parse_sample(body: &[u8], content: Content) -> Option<Record> {
     } else {
         None
     };
-    Some(Record { time, pid, event: Event::Sample(place) })
+    Some(Record { time, pid, tid, event: Event::Sample(place) })
 }
 
 /// Returns the text up to the first NUL.
 fn name(bytes: &[u8]) -> Arc<str> {
     let text = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text).into()
+}
+
+/// Returns two numbers of 32 bits.
+fn ids_at(bytes: &[u8], at: usize) -> Option<(u32, u32)> {
+    u64_at(bytes, at).map(|ids| (ids as u32, (ids >> 32) as u32))
 }
 
 fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
@@ -143,7 +166,7 @@ mod tests {
 
     #[test]
     fn samples_of_both_layouts() {
-        let sample = |place| Record { time: 5, pid: 7, event: Event::Sample(place) };
+        let sample = |place| Record { time: 5, pid: 7, tid: 8, event: Event::Sample(place) };
         assert_eq!(parsed(&raw(SAMPLE, 2, &[0x1234, ID, 5]), false), [sample(Some(0x1234))]);
         assert_eq!(parsed(&raw(SAMPLE, 1, &[ID, 5, 2, 0x1234]), true), [sample(Some(0x1234))]);
         assert_eq!(parsed(&raw(SAMPLE, 1, &[ID, 5, 0]), true), [sample(None)]);
@@ -154,17 +177,30 @@ mod tests {
         let bytes = [
             raw(MMAP, 0, &[ID, 0x5000, 0x1000, 0x2000, u64::from_le_bytes(*b"/lib/x\0\0"), ID, 1]),
             raw(COMM, COMM_EXEC, &[ID, 0, ID, 2]),
-            raw(COMM, 0, &[ID, 0, ID, 3]),
+            raw(COMM, 0, &[ID, u64::from_le_bytes(*b"io\0\0\0\0\0\0"), ID, 3]),
             raw(LOST, 0, &[1, 9, ID, 4]),
-            raw(4, 0, &[ID, ID, 4]),
+            raw(11, 0, &[ID, ID, 4]),
+            raw(EXIT, 0, &[7 | 3 << 32, 8 | 3 << 32, 6, ID, 6]),
             raw(FORK, 0, &[9 | 7 << 32, 9 | 7 << 32, 5, 7 | 7 << 32, 5]),
-            raw(FORK, 0, &[7 | 7 << 32, 9 | 7 << 32, 5, 7 | 7 << 32, 5]),
+            raw(FORK, 0, &[7 | 7 << 32, 9 | 8 << 32, 5, 7 | 7 << 32, 5]),
         ]
         .concat();
         let events: Vec<_> = parsed(&bytes, true).into_iter().map(|r| (r.pid, r.event)).collect();
         let map = Event::Map { address: 0x5000, len: 0x1000, offset: 0x2000, file: "/lib/x".into() };
-        let fork = Event::Fork { parent: 7 };
-        assert_eq!(events, [(7, map), (7, Event::Exec), (7, Event::Lost(9)), (9, fork)]);
+        let (named, fork, thread) =
+            (Event::Named("io".into()), Event::Fork { parent: 7 }, Event::Began { by: 8 });
+        assert_eq!(
+            events,
+            [
+                (7, map),
+                (7, Event::Exec),
+                (7, named),
+                (7, Event::Lost(9)),
+                (7, Event::End),
+                (9, fork),
+                (7, thread)
+            ]
+        );
     }
 
     #[test]

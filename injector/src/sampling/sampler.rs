@@ -6,11 +6,13 @@ use gprofinject_image::headers::ExecutableSegment;
 
 use crate::options::SamplerArg;
 
+use crate::os::clock::Moment;
 use crate::os::sys;
 use crate::sampling::histogram::Histogram;
 use crate::sampling::maps::{Mapped, Maps};
 use crate::sampling::perf::{self, Perf, Scope};
 use crate::sampling::records::{Event, Record};
+use crate::sampling::samples::Samples;
 use crate::store::shape::Shape;
 
 /// How samples are taken, as decided before the start.
@@ -109,6 +111,8 @@ pub(crate) struct Sampling {
     tracks: HashMap<u32, Track>,
     /// The members of the family.
     members: Vec<Sampled>,
+    /// Whether threads are told apart.
+    by_thread: bool,
     pub(crate) lost: u64,
     pub(crate) throttled: bool,
 }
@@ -125,7 +129,7 @@ struct Announced {
 /// A member's samples, and the place of its code in its file, by which its mapping is recognised.
 struct Sampled {
     code: &'static [ExecutableSegment],
-    histogram: Histogram,
+    samples: Samples,
     /// Whether samples are ignored for now.
     paused: bool,
 }
@@ -163,8 +167,8 @@ impl Track {
 const MOST_EARLY: usize = 1000;
 
 impl Sampling {
-    /// Returns the state before the first member.
-    pub(crate) fn new(perf: Perf) -> Sampling {
+    /// Returns the state before the first member. `by_thread`: threads are told apart.
+    pub(crate) fn new(perf: Perf, by_thread: bool) -> Sampling {
         Sampling {
             perf,
             pending: Vec::new(),
@@ -172,6 +176,7 @@ impl Sampling {
             seen_until: 0,
             tracks: HashMap::new(),
             members: Vec::new(),
+            by_thread,
             lost: 0,
             throttled: false,
         }
@@ -191,7 +196,7 @@ impl Sampling {
         at_exec: bool,
     ) {
         let member = self.members.len();
-        self.members.push(Sampled { code, histogram: Histogram::new(shape), paused: false });
+        self.members.push(Sampled { code, samples: Samples::new(shape), paused: false });
         let pid = pid as u32;
         if member == 0 {
             self.tracks.insert(pid, Track::new(Some(member)));
@@ -209,7 +214,7 @@ impl Sampling {
         bias: u64,
     ) {
         let member = self.members.len();
-        self.members.push(Sampled { code, histogram: Histogram::new(shape), paused: false });
+        self.members.push(Sampled { code, samples: Samples::new(shape), paused: false });
         let mut track = Track { state: State::Running { bias }, ..Track::new(Some(member)) };
         // The kernel reports only later mappings.
         track.maps.add_those_of(pid);
@@ -233,14 +238,19 @@ impl Sampling {
 
     /// Returns a member's samples that have been counted so far.
     pub(crate) fn histogram(&self, member: usize) -> Option<&Histogram> {
-        self.members.get(member).map(|sampled| &sampled.histogram)
+        self.members.get(member).map(|sampled| &sampled.samples.histogram)
     }
 
-    /// Removes and returns a member's samples up to now.
-    pub(crate) fn take(&mut self, member: usize) -> Option<Histogram> {
+    /// Returns a copy of what is known of a member up to now.
+    pub(crate) fn samples(&self, member: usize) -> Option<Samples> {
+        self.members.get(member).map(|sampled| sampled.samples.clone())
+    }
+
+    /// Removes and returns what is known of a member up to now.
+    pub(crate) fn take(&mut self, member: usize) -> Option<Samples> {
         let sampled = self.members.get_mut(member)?;
-        let empty = Histogram::new(sampled.histogram.shape);
-        Some(std::mem::replace(&mut sampled.histogram, empty))
+        let empty = Samples::new(sampled.samples.histogram.shape);
+        Some(std::mem::replace(&mut sampled.samples, empty))
     }
 
     /// Returns the samples of a process that has never announced itself.
@@ -272,12 +282,13 @@ impl Sampling {
     }
 
     fn count(&mut self, until: u64) {
+        let now = Moment::now();
         self.pending.sort_by_key(|record| record.time);
         let ready = self.pending.partition_point(|record| record.time < until);
         let rest = self.pending.split_off(ready);
         for record in std::mem::replace(&mut self.pending, rest) {
             self.arrive(record.time);
-            self.count_one(record);
+            self.count_one(record, now);
         }
         self.arrive(until);
     }
@@ -295,12 +306,13 @@ impl Sampling {
             track.member = Some(member);
             let early = std::mem::take(&mut track.early);
             if let Some(sampled) = self.members.get_mut(member) {
-                early.into_iter().for_each(|place| sampled.histogram.add(place));
+                early.into_iter().for_each(|place| sampled.samples.histogram.add(place));
             }
         }
     }
 
-    fn count_one(&mut self, record: Record) {
+    fn count_one(&mut self, record: Record, now: Moment) {
+        let tid = self.by_thread.then_some(record.tid);
         match record.event {
             Event::Lost(count) => self.lost += count,
             Event::Throttled => self.throttled = true,
@@ -310,16 +322,25 @@ impl Sampling {
                     self.tracks.insert(record.pid, track);
                 }
             }
+            Event::End | Event::Named(_) | Event::Began { .. } => {
+                let member = self.tracks.get(&record.pid).and_then(|track| track.member);
+                if let Some(sampled) = member.and_then(|member| self.members.get_mut(member))
+                    && let Some(tid) = tid
+                {
+                    sampled.samples.threads.note(record.pid, tid, record.event, now.back_to(record.time));
+                }
+            }
             event => {
                 let Some(track) = self.tracks.get_mut(&record.pid) else { return };
-                track.see(event, &mut self.members);
+                track.see(event, tid, &mut self.members);
             }
         }
     }
 }
 
 impl Track {
-    fn see(&mut self, event: Event, members: &mut [Sampled]) {
+    /// `tid` is the thread, if threads are told apart.
+    fn see(&mut self, event: Event, tid: Option<u32>, members: &mut [Sampled]) {
         match event {
             Event::Exec => match self.next.take() {
                 Some(next) => *self = Track::new(Some(next)),
@@ -344,20 +365,17 @@ impl Track {
                 };
                 match self.member.and_then(|member| members.get_mut(member)) {
                     Some(sampled) if sampled.paused => {}
-                    Some(sampled) => {
-                        let outside = sampled.histogram.outside;
-                        sampled.histogram.add(place);
-                        if sampled.histogram.outside != outside
-                            && let Some(pc) = pc
-                        {
-                            self.maps.count(pc, 1, &mut sampled.histogram.elsewhere);
-                        }
-                    }
+                    Some(sampled) => sampled.samples.add(tid, place, pc, &self.maps),
                     None if self.early.len() < MOST_EARLY => self.early.push(place),
                     None => {}
                 }
             }
-            Event::Fork { .. } | Event::Lost(_) | Event::Throttled => {}
+            Event::Fork { .. }
+            | Event::Began { .. }
+            | Event::Named(_)
+            | Event::End
+            | Event::Lost(_)
+            | Event::Throttled => {}
         }
     }
 }

@@ -13,11 +13,13 @@ use crate::os::sys;
 use crate::profile::baseline::Baseline;
 use crate::profile::collect::Account;
 use crate::profile::counted::{Finished, Reading, counted};
+use crate::profile::ends::End;
 use crate::program::choice::{Choice, Part};
 use crate::program::profilee::Profilee;
 use crate::sampling::histogram::Histogram;
 use crate::sampling::sampler::Sampling;
 use crate::session::family::Family;
+use crate::session::member::FirstView;
 use crate::session::message::Request;
 use crate::session::words::{calls_and_samples, commands};
 use crate::store::output::Written;
@@ -75,7 +77,7 @@ impl Family<'_> {
         let profilee = member.profilee;
         let samples = sampling.and_then(|sampling| {
             sampling.settle();
-            sampling.histogram(index).cloned()
+            sampling.samples(index)
         });
         let mut copy = None;
         let mut pause = None;
@@ -88,8 +90,13 @@ impl Family<'_> {
         let mut troubles = Vec::new();
         let baseline = member.baseline.as_ref();
         let maps = &member.maps;
-        let reading =
-            Reading { profilee, libraries: &self.libraries, maps, rate: self.rate, end: Some(Moment::now()) };
+        let reading = Reading {
+            profilee,
+            libraries: &self.libraries,
+            maps,
+            rate: self.rate,
+            end: End::Running(Moment::now()),
+        };
         let finished = counted(copy.as_ref(), &reading, samples, None, baseline, &mut troubles);
         if let Some(copy) = copy {
             copy.remove();
@@ -132,12 +139,13 @@ impl Family<'_> {
         }
         let samples = finished.placed.inside + finished.placed.outside;
         let symbols = profilee.symbols_beside(self.output, &path).0;
-        let is_hidden = profilee.planned.subject.stripped() || finished.placed.misses_much();
+        let own = finished.profile.samples_in_program();
+        let first = FirstView::of(profilee.planned.subject.stripped(), &finished.placed, own);
         Ok(format!(
             "process {pid}, up to now: {}{}; {}",
             calls_and_samples(finished.profile.calls(), samples),
             stood_still(pause),
-            commands(&symbols, &path, whole.as_ref(), measured.as_deref(), is_hidden),
+            commands(&symbols, &path, whole.as_ref(), measured.as_deref(), first),
         ))
     }
 

@@ -1,12 +1,13 @@
 //! Reports before the program starts what will be less than the user may expect.
 
 use crate::options::{EngineArg, HooksArg};
+use crate::os::say::Level;
 use crate::program::planned::Planned;
 use crate::program::planner::UNCOUNTED_GO;
 use crate::program::resolve::Program;
 use crate::session::settings::Settings;
 use gprofinject_image::Image;
-use gprofinject_plan::Hooks;
+use gprofinject_plan::{Hooks, Verdict};
 
 /// Reports what cannot be hooked or sampled, and why.
 pub(crate) fn say(planned: &Planned, program: &Program, settings: &Settings, sampled: bool) {
@@ -69,6 +70,13 @@ pub(crate) fn say(planned: &Planned, program: &Program, settings: &Settings, sam
             "{shown} is stripped, and gprof needs symbols to show anything: install its debug symbols, or profile a \
              build with them"
         ));
+    }
+    if voice.0 >= Level::Exhaustive {
+        for (function, verdict) in planned.functions() {
+            if let Verdict::Refused(reason) = verdict {
+                voice.every(format_args!("{} is not hooked: {reason}", function.name));
+            }
+        }
     }
     if let Some(file) = planned.subject.debug_file {
         let within = if file.embedded { "the .gnu_debugdata of " } else { "" };

@@ -15,14 +15,16 @@ use crate::live::collect::Kept;
 use crate::os::clock::Moment;
 use crate::os::sys::{self, Handle};
 use crate::profile::counted::{Counted, Finished, Reading, counted, guests, has_guests};
+use crate::profile::ends::End;
 use crate::program::choice::Switched;
 use crate::program::library::{Libraries, Library};
 use crate::program::profilee::{Profilee, Profilees};
-use crate::sampling::histogram::Histogram;
 use crate::sampling::maps::Maps;
 use crate::sampling::sampler::Sampling;
+use crate::sampling::samples::Samples;
 use crate::session::member::{Living, Member, Other, Unhooked, Who};
 use crate::session::settings::Settings;
+use crate::store::exports::Exports;
 use crate::store::listener::Listener;
 use crate::store::logbook::Logbook;
 use crate::store::output::{Output, Written};
@@ -35,6 +37,7 @@ use crate::target::loaded;
 pub(crate) struct Family<'s> {
     pub(crate) settings: &'s Settings,
     pub(crate) output: &'s Output,
+    exports: &'s Exports,
     logbook: Option<Logbook>,
     /// When samples were last written to the run folder.
     kept: Instant,
@@ -90,7 +93,7 @@ impl<'s> Family<'s> {
     /// Returns a family without members.
     pub(crate) fn new(
         settings: &'s Settings,
-        output: &'s Output,
+        (output, exports): (&'s Output, &'s Exports),
         folder: Option<RunFolder>,
         profilees: Profilees,
         orders: Orders,
@@ -108,6 +111,7 @@ impl<'s> Family<'s> {
         Family {
             settings,
             output,
+            exports,
             folder,
             logbook: logbook.and_then(Result::ok),
             kept: Instant::now(),
@@ -335,7 +339,8 @@ impl<'s> Family<'s> {
         let number = *before;
         *before += 1;
         let output = self.output;
-        self.write(Who::Process(pid), profilee, counted, |bytes| {
+        let suffix = if number > 0 { format!("{pid}.{number}") } else { pid.to_string() };
+        self.write(Who::Process(pid), profilee, counted, &suffix, |bytes| {
             output.write_other(pid as u32, number, bytes)
         });
     }
@@ -358,16 +363,18 @@ impl<'s> Family<'s> {
             let suffix = if *same > 1 { format!("{name}.{same}") } else { name };
             let output = self.output;
             let who = Who::Program { processes };
-            self.write(who, profilee, counted, |bytes| output.write_program(first, &suffix, bytes));
+            self.write(who, profilee, counted, &suffix, |bytes| output.write_program(first, &suffix, bytes));
         }
         self.others.sort_by_key(|other| Reverse(other.placed.all()));
     }
 
+    /// Writes a profile by `write`, and what belongs to it. `suffix` is added to the names of exports.
     fn write(
         &mut self,
         who: Who,
         profilee: &'static Profilee,
         counted: Counted,
+        suffix: &str,
         write: impl FnOnce(&[u8]) -> anyhow::Result<Written>,
     ) {
         let finished = match counted.finish() {
@@ -391,6 +398,12 @@ impl<'s> Family<'s> {
                 });
                 let (libraries, troubles) = finished.write_libraries(self.output, &written.path);
                 self.troubles.extend(troubles);
+                if !self.exports.is_empty() {
+                    match finished.exported() {
+                        Ok(run) => self.troubles.extend(self.exports.write_other(suffix, &run)),
+                        Err(error) => self.troubles.push(format!("nothing is exported: {error:#}")),
+                    }
+                }
                 let Finished { profile, account, placed, .. } = finished;
                 let (symbols, note) = profilee.symbols_beside(self.output, &written.path);
                 self.unfollowed.extend(note);
@@ -403,6 +416,8 @@ impl<'s> Family<'s> {
                     measured,
                     libraries,
                     calls: profile.calls(),
+                    inside: profile.samples_inside(),
+                    own: profile.samples_in_program(),
                     threads: profile.threads,
                     placed,
                     account,
@@ -444,14 +459,14 @@ impl<'s> Family<'s> {
     fn counted(
         &mut self,
         index: usize,
-        samples: Option<Histogram>,
+        samples: Option<Samples>,
         crash: Option<u64>,
     ) -> Option<(Counted, AgentState)> {
         let member = self.members.get(index)?;
         let region = self.folder.as_ref().map(|folder| folder.region(&member.name));
         let (profilee, baseline) = (member.profilee, member.baseline.as_ref());
         let maps = &member.maps;
-        let end = Some(member.ended.unwrap_or_else(Moment::now));
+        let end = End::Noticed(member.ended.unwrap_or_else(Moment::now));
         let reading = Reading { profilee, libraries: &self.libraries, maps, rate: self.rate, end };
         let counted = counted(region.as_ref(), &reading, samples, crash, baseline, &mut self.troubles)?;
         self.troubles.extend(counted.0.account.damage.clone());

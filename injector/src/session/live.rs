@@ -15,6 +15,7 @@ use crate::os::clock::{self, Moment};
 use crate::os::say::Voice;
 use crate::os::{proc, signals, sys, terminal};
 use crate::profile::counted::{Reading, counted_with};
+use crate::profile::ends::End;
 use crate::profile::model::{Arc, Profile};
 use crate::profile::threads;
 use crate::sampling::sampler::Sampling;
@@ -43,7 +44,7 @@ impl Family<'_> {
         self.note_maps_of(index);
         let samples = sampling.and_then(|sampling| {
             sampling.settle();
-            sampling.histogram(index).cloned()
+            sampling.samples(index)
         });
         let programs = self.living.iter().filter_map(|(pid, process)| {
             let member = self.members.get(*process.members.last()?)?;
@@ -53,7 +54,7 @@ impl Family<'_> {
         let member = self.members.get(index).context("it has ended")?;
         let profilee = member.profilee;
         let region = self.folder.as_ref().map(|folder| folder.region(&member.name));
-        let end = Some(member.ended.unwrap_or_else(Moment::now));
+        let end = member.ended.map_or_else(|| End::Running(Moment::now()), End::Noticed);
         let (libraries, maps) = (&self.libraries, &member.maps);
         let reading = Reading { profilee, libraries, maps, rate: self.rate, end };
         let mut troubles = Vec::new();

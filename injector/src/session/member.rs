@@ -16,9 +16,9 @@ use crate::sampling::maps::Maps;
 use crate::target::grip::Grip;
 
 impl Other {
-    /// Whether gprof shows nothing of the program's own view, or too little.
-    pub(crate) fn is_hidden(&self) -> bool {
-        self.profilee.planned.subject.stripped() || self.placed.misses_much()
+    /// Returns which view of the program says most.
+    pub(crate) fn first_view(&self) -> FirstView {
+        FirstView::of(self.profilee.planned.subject.stripped(), &self.placed, self.own)
     }
 
     /// Returns the words for it in messages.
@@ -27,6 +27,33 @@ impl Other {
             Who::Process(pid) => format!("process {pid}"),
             Who::Program { processes: 1 } => self.profilee.name(),
             Who::Program { processes } => format!("{} ({processes} processes)", self.profilee.name()),
+        }
+    }
+}
+
+/// The view of a process that says most: its command comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FirstView {
+    /// The program's own view.
+    Own,
+    /// That of the whole process, because most of the time was spent in libraries.
+    Whole,
+    /// That of the whole process; gprof shows nothing of the program's own view, or too little.
+    WholeOnly,
+}
+
+impl FirstView {
+    /// Returns the view for a program, `own` of whose samples are in the program itself.
+    pub(crate) fn of(is_stripped: bool, placed: &Placed, own: u64) -> FirstView {
+        /// With fewer samples, the share is accidental.
+        const FEW: u64 = 20;
+        let all = placed.all().saturating_sub(placed.own);
+        if is_stripped || placed.misses_much() {
+            FirstView::WholeOnly
+        } else if all >= FEW && own < all / 2 {
+            FirstView::Whole
+        } else {
+            FirstView::Own
         }
     }
 }
@@ -101,6 +128,9 @@ pub(crate) struct Other {
     /// The profiles of libraries whose basic blocks were counted.
     pub(crate) libraries: Vec<LibraryProfile>,
     pub(crate) calls: u64,
+    /// The number of samples in hooked modules, and of those in the program itself.
+    pub(crate) inside: u64,
+    pub(crate) own: u64,
     pub(crate) threads: u64,
     pub(crate) placed: Placed,
     pub(crate) account: Account,

@@ -1,15 +1,19 @@
 //! The report after a run, for people: the last line, and the notes above it.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::path::PathBuf;
 
 use gmon::counted;
 
 use crate::os::say::Voice;
 use crate::profile::placement::Placed;
-use crate::session::member::{Other, Unhooked};
+use crate::session::member::{FirstView, Other, Unhooked};
 use crate::session::outcome::Run;
 use crate::session::stats::{Blocks, Memory, Samples, Setup};
-use crate::session::words::{calls_and_samples, commands, lead_to_libraries, left_out, not_patched, quoted};
+use crate::session::words::{
+    calls_and_samples, commands, in_hooked_code, lead_to_libraries, left_out, not_patched, quoted,
+};
 
 impl Run<'_> {
     /// Returns a sentence for each kind of data that is missing in the profile.
@@ -58,14 +62,15 @@ impl Run<'_> {
             let title = other.title();
             let own = left_out(&other.placed, self.rate).map(|own| format!("; {own}")).unwrap_or_default();
             voice.note(format_args!(
-                "{title}: {}{own}; {}",
+                "{title}: {}{}{own}; {}",
                 calls_and_samples(other.calls, samples),
+                in_hooked_code(other.inside, &other.placed),
                 commands(
                     &other.symbols,
                     &other.file,
                     other.whole.as_ref(),
                     other.measured.as_deref(),
-                    other.is_hidden()
+                    other.first_view()
                 )
             ));
             lead_to_libraries(&other.libraries, voice);
@@ -127,6 +132,46 @@ impl Run<'_> {
         ));
     }
 
+    /// Says where most samples are, if they are not in hooked code, and what hooks it. `whole` says whether there is a view of the
+    /// whole process.
+    pub(crate) fn lead_to_unhooked(&self, whole: Option<&[PathBuf; 2]>, voice: Voice) {
+        /// The share of samples in code that is not hooked, in percent, from which on the profile misses what matters.
+        const MUCH: f64 = 50.0;
+        /// With fewer samples, the share is accidental.
+        const FEW: u64 = 100;
+        let all = self.placed.all().saturating_sub(self.placed.own);
+        let unhooked = all.saturating_sub(self.profile.samples_inside());
+        let percent = 100.0 * unhooked as f64 / all.max(1) as f64;
+        if self.planned.libraries.is_none() || all < FEW || percent < MUCH {
+            return;
+        }
+        let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
+        for named in &self.profile.named {
+            *sums.entry(&named.module).or_default() += named.samples;
+        }
+        let Some((module, samples)) = sums.into_iter().max_by_key(|&(_, samples)| samples) else { return };
+        let part = 100.0 * samples as f64 / all as f64;
+        let why = self.unhooked().find(|(path, _)| path.file_name().is_some_and(|name| name == module));
+        let help = match why {
+            Some((_, Unhooked::LeftOut)) => "; --libs all hooks it too".to_owned(),
+            Some((_, Unhooked::Refused(why))) => format!(", which is not hooked: {why}"),
+            None => String::new(),
+        };
+        let seen = whole.map_or_else(String::new, |[symbols, profile]| {
+            let (symbols, profile) = (quoted(symbols.as_os_str()), quoted(profile.as_os_str()));
+            format!("; gprof {symbols} {profile} shows in which functions")
+        });
+        voice.note(format_args!(
+            "{percent:.0} % of the samples are in code that is not hooked, {part:.0} % in {module}{help}{seen}"
+        ));
+    }
+
+    /// Returns which view of the first program says most.
+    pub(crate) fn first_view(&self) -> FirstView {
+        let own = self.profile.samples_in_program();
+        FirstView::of(self.planned.subject.stripped(), self.placed, own)
+    }
+
     /// Returns the line that is printed at the end.
     pub(crate) fn summary(&self) -> String {
         let (hooked, found) = (self.hooked(), self.planned.found());
@@ -152,14 +197,13 @@ impl Run<'_> {
             processes => format!(" in {processes} processes"),
         };
         let libraries = self.libraries();
-        let all = self.placed.all();
         let own = left_out(self.placed, self.rate).map(|own| format!("; {own}")).unwrap_or_default();
-        let share = match self.planned.libraries {
-            Some(_) if all > 0 => {
-                let share = 100.0 * self.profile.samples_inside() as f64 / all as f64;
-                format!(" ({share:.0} % in hooked code)")
-            }
-            _ => String::new(),
+        // Without hooks, no code is hooked, and there is nothing to be said of it.
+        let is_hooked = self.hooked() > 0 || self.hooked_libraries().next().is_some();
+        let share = if is_hooked {
+            in_hooked_code(self.profile.samples_inside(), self.placed)
+        } else {
+            String::new()
         };
         format!("hooked {hooked} of {found}{libraries}, {calls}{processes}{blocks}, {samples}{share}{own}")
     }
@@ -219,6 +263,9 @@ impl Run<'_> {
         for (reason, count) in &stats.functions.refused_by_reason {
             voice.detail(format_args!("not hooked, {reason}: {count}"));
         }
+        for (tactic, count) in &stats.functions.hooked_by_tactic {
+            voice.every(format_args!("hooked, {tactic}: {count}"));
+        }
         for (reason, count) in stats.blocks.iter().flat_map(|blocks| &blocks.uncounted_by_reason) {
             voice.detail(format_args!("blocks not counted, {reason}: {count}"));
         }
@@ -227,6 +274,10 @@ impl Run<'_> {
             for (reason, count) in library.functions.iter().flat_map(|functions| &functions.refused_by_reason)
             {
                 voice.detail(format_args!("{name}: not hooked, {reason}: {count}"));
+            }
+            for (tactic, count) in library.functions.iter().flat_map(|functions| &functions.hooked_by_tactic)
+            {
+                voice.every(format_args!("{name}: hooked, {tactic}: {count}"));
             }
             for (reason, count) in library.blocks.iter().flat_map(|blocks| &blocks.uncounted_by_reason) {
                 voice.detail(format_args!("{name}: blocks not counted, {reason}: {count}"));

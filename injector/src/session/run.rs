@@ -28,6 +28,7 @@ use crate::session::member::Unhooked;
 use crate::session::outcome::Run;
 use crate::session::settings::Settings;
 use crate::session::words;
+use crate::store::exports::Exports;
 use crate::store::output::Output;
 use crate::store::region::layout::Orders;
 use crate::store::run_folder::{FIRST, RunFolder};
@@ -48,6 +49,7 @@ pub(crate) struct Prepared {
     /// runs is left alone instead, and the user can try again.
     pub(crate) insists: bool,
     pub(crate) output: Output,
+    pub(crate) exports: Exports,
     pub(crate) stats: Option<File>,
     /// The live view, if there is one.
     pub(crate) viewed: Option<Viewed>,
@@ -82,7 +84,8 @@ pub(crate) fn profile<T: Target>(
     prepared: Prepared,
     enter: impl FnOnce(&Entrance) -> Result<T>,
 ) -> Result<Ending, Failure> {
-    let Prepared { settings, program, planned, mut choice, output, stats, viewed, start, .. } = prepared;
+    let Prepared { settings, program, planned, mut choice, output, exports, stats, viewed, start, .. } =
+        prepared;
     let voice = settings.voice;
     let mut notes: Vec<String> = planned.subject.unhookable.iter().cloned().collect();
     notes.extend(planned.plan.iter().filter_map(|plan| plan.downgrade.clone()));
@@ -122,7 +125,7 @@ pub(crate) fn profile<T: Target>(
         None => None,
     };
 
-    let mut family = Family::new(&settings, &output, folder, profilees, orders, choice.rate);
+    let mut family = Family::new(&settings, (&output, &exports), folder, profilees, orders, choice.rate);
     let entrance =
         Entrance { program: &program, folder: family.folder.as_ref(), inherited: signals.inherited() };
     let mut target = enter(&entrance)?;
@@ -130,7 +133,7 @@ pub(crate) fn profile<T: Target>(
     let mut sampling = None;
     if choice.method == Method::Perf {
         let scope = target.scope();
-        match sample(scope, choice.rate, family.follows()) {
+        match sample(scope, choice.rate, family.follows(), planned.measure.is_some()) {
             Ok(begun) => sampling = Some(begun),
             Err(error) => {
                 let why = perf::refusal(&error, scope);
@@ -274,7 +277,7 @@ pub(crate) fn profile<T: Target>(
         processes: 1 + others,
         others: &family.others,
     };
-    let files = Files { output: &output, stats: stats.as_ref(), profilee, first: &first };
+    let files = Files { output: &output, exports: &exports, stats: stats.as_ref(), profilee, first: &first };
     finish(&run, &program, voice, &files, pid as u32)?;
     target.result(ending)
 }
@@ -326,12 +329,12 @@ fn begin_view(viewed: Viewed, voice: Voice) -> Option<View> {
     view.map_err(|error| voice.warn(format_args!("there is no live view: {}", sys::reason(&error)))).ok()
 }
 
-fn sample(scope: Scope, rate: u32, follow: bool) -> std::io::Result<Sampling> {
+fn sample(scope: Scope, rate: u32, follow: bool, by_thread: bool) -> std::io::Result<Sampling> {
     let perf = Perf::open(scope, rate, follow)?;
     if scope == Scope::Machine {
         perf.enable();
     }
-    Ok(Sampling::new(perf))
+    Ok(Sampling::new(perf, by_thread))
 }
 
 /// Reports which executed programs are not in any profile, or not as the user asked. `make` may have executed
@@ -354,6 +357,7 @@ fn say_what_was_not_followed(family: &Family, voice: Voice) {
 /// The files to which the results are written.
 struct Files<'f> {
     output: &'f Output,
+    exports: &'f Exports,
     stats: Option<&'f File>,
     profilee: &'f Profilee,
     /// What the first program has counted.
@@ -362,7 +366,7 @@ struct Files<'f> {
 
 /// Writes the profile and the facts about the run, and prints the report.
 fn finish(run: &Run, program: &Program, voice: Voice, files: &Files, pid: u32) -> Result<()> {
-    let Files { output, stats, profilee, first } = *files;
+    let Files { output, exports, stats, profilee, first } = *files;
     for loss in run.losses() {
         voice.warn(loss);
     }
@@ -396,13 +400,23 @@ fn finish(run: &Run, program: &Program, voice: Voice, files: &Files, pid: u32) -
     let (libraries, troubles) = first.write_libraries(output, &written.path);
     troubles.iter().for_each(|trouble| voice.warn(trouble));
     words::lead_to_libraries(&libraries, voice);
+    if !exports.is_empty() {
+        let troubles = match first.exported() {
+            Ok(run) => exports.write(&run),
+            Err(error) => vec![format!("nothing is exported: {error:#}")],
+        };
+        troubles.iter().for_each(|trouble| voice.warn(trouble));
+    }
     run.advise(voice);
-    let is_hidden = subject.stripped() || run.placed.misses_much();
-    let mut next = words::commands(&symbols, &written.path, whole.as_ref(), measured.as_deref(), is_hidden);
+    run.lead_to_unhooked(whole.as_ref(), voice);
+    let first = run.first_view();
+    let mut next = words::commands(&symbols, &written.path, whole.as_ref(), measured.as_deref(), first);
     if let Some(worker) = run.worker() {
         // A wrapper was started, and another program did the work.
         let (whole, measured) = (worker.whole.as_ref(), worker.measured.as_deref());
-        next = words::commands(&worker.symbols, &worker.file, whole, measured, worker.is_hidden());
+        next = words::commands(&worker.symbols, &worker.file, whole, measured, worker.first_view());
+        voice.note(format_args!("{}; {} did most of the work; next: {next}", run.summary(), worker.title()));
+        return Ok(());
     }
     voice.note(format_args!("{}; next: {next}", run.summary()));
     Ok(())

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::live::view::Look;
 use crate::options::Verb;
-use crate::options::{EngineArg, HooksArg, Measure, SamplerArg};
+use crate::options::{EngineArg, Export, HooksArg, Measure, SamplerArg};
 use crate::os::say::Voice;
 use crate::program::filters::Filters;
 use crate::program::libs::Libs;
@@ -20,6 +20,7 @@ pub(crate) struct Settings {
     pub(crate) command: Vec<OsString>,
     pub(crate) output: Naming,
     pub(crate) stats: Option<PathBuf>,
+    pub(crate) exports: Vec<Export>,
     /// Which hooks; `None` if the user has not said it, which means `both` wherever exit hooks are safe.
     pub(crate) hooks: Option<HooksArg>,
     pub(crate) engine: EngineArg,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 use gmon::output::Target;
-use gprofinject_abi::times::{ArcTimes, PathNode};
+use gprofinject_abi::times::{ArcTimes, FunctionTimes, PathNode};
 use gprofinject_plan::Verdict;
 use serde::Serialize;
 
@@ -86,7 +86,7 @@ pub(super) struct Functions {
     /// point, which nobody calls.
     found: usize,
     hooked: usize,
-    hooked_by_tactic: BTreeMap<&'static str, usize>,
+    pub(super) hooked_by_tactic: BTreeMap<&'static str, usize>,
     pub(super) refused_by_reason: BTreeMap<&'static str, usize>,
     /// The number of instructions that were removed: calls of another profiler's counters and hooks, and what
     /// only those calls needed.
@@ -158,7 +158,7 @@ pub(super) struct Measured {
     pub(super) arcs: usize,
     /// The number of nodes of the calling-context trees of all threads, with `--paths`.
     pub(super) paths: usize,
-    /// The memory of the records of arcs and nodes, in bytes.
+    /// The memory of the records of arcs, functions and nodes, in bytes.
     pub(super) record_bytes: usize,
 }
 
@@ -172,7 +172,9 @@ impl Measured {
             threads: times.threads.len(),
             arcs,
             paths,
-            record_bytes: arcs * size_of::<ArcTimes>() + paths * size_of::<PathNode>(),
+            record_bytes: arcs * size_of::<ArcTimes>()
+                + count(|thread| thread.functions.len()) * size_of::<FunctionTimes>()
+                + paths * size_of::<PathNode>(),
         }
     }
 }

@@ -8,16 +8,17 @@ use gmon::counted;
 use crate::os::say::{Level, Voice};
 use crate::profile::gmon_out::LibraryProfile;
 use crate::profile::placement::Placed;
+use crate::session::member::FirstView;
 
 /// Returns the command that shows a profile and, in a comment of the shell, the one that shows the whole process if there
-/// is such a view. If gprof shows nothing of the profile or too little (`is_hidden`), only the latter is returned. If durations
-/// were measured, the command that shows them comes first.
+/// is such a view, or the other way round if that view says more. If gprof shows nothing of the profile or too little, only the
+/// latter is returned. If durations were measured, the command that shows them comes first.
 pub(crate) fn commands(
     symbols: &OsStr,
     profile: &Path,
     whole: Option<&[PathBuf; 2]>,
     measured: Option<&Path>,
-    is_hidden: bool,
+    first: FirstView,
 ) -> String {
     let times = measured.map(|file| format!("gmon times {} # gprof: ", quoted(file.as_os_str())));
     let times = times.unwrap_or_default();
@@ -26,10 +27,10 @@ pub(crate) fn commands(
         None => format!("{times}{own}"),
         Some([symbols, profile]) => {
             let whole = format!("gprof {} {}", quoted(symbols.as_os_str()), quoted(profile.as_os_str()));
-            if is_hidden {
-                format!("{times}{whole}")
-            } else {
-                format!("{times}{own} # whole process: {whole}")
+            match first {
+                FirstView::WholeOnly => format!("{times}{whole}"),
+                FirstView::Whole => format!("{times}{whole} # the program alone: {own}"),
+                FirstView::Own => format!("{times}{own} # whole process: {whole}"),
             }
         }
     }
@@ -38,6 +39,14 @@ pub(crate) fn commands(
 /// Says how many calls and samples a process has in its profile.
 pub(crate) fn calls_and_samples(calls: u64, samples: u64) -> String {
     format!("{}, {}", counted(calls, "call", "calls"), counted(samples, "sample", "samples"))
+}
+
+/// Says which share of the samples is in hooked code. `inside` is their number.
+pub(crate) fn in_hooked_code(inside: u64, placed: &Placed) -> String {
+    match placed.all() {
+        0 => String::new(),
+        all => format!(" ({:.0} % in hooked code)", 100.0 * inside as f64 / all as f64),
+    }
 }
 
 /// Prints the commands that show the lines or basic blocks of libraries.

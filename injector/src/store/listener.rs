@@ -90,7 +90,7 @@ pub(crate) fn ask(folder: &PrivateFolder, packet: &[u8]) -> io::Result<(Vec<u8>,
         let socket = OwnedFd::from_raw_fd(check(libc::socket(libc::AF_UNIX, flags, 0))?);
         let fd = socket.as_raw_fd();
         // Without this limit, connecting would wait for ever if too many connections already wait.
-        let time = libc::timeval { tv_sec: PATIENCE.as_secs() as libc::time_t, tv_usec: 0 };
+        let time = libc::timeval { tv_sec: PATIENCE.as_secs() as _, tv_usec: 0 };
         let len = size_of::<libc::timeval>() as libc::socklen_t;
         check(libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, (&raw const time).cast(), len))?;
         let len = size_of::<libc::sockaddr_un>() as libc::socklen_t;

@@ -11,6 +11,7 @@ use gmon::output::{self, Target};
 use serde::{Deserialize, Serialize};
 
 use crate::os::sys;
+use crate::store::rank::Suffix;
 
 /// How the name of the profile is determined.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,12 +22,16 @@ pub(crate) enum Naming {
     Prefix(OsString),
 }
 
-/// Determines the naming from the option `-o` and the value of GMON_OUT_PREFIX.
-pub(crate) fn naming(option: Option<PathBuf>, prefix: Option<OsString>) -> Naming {
+/// Determines the naming from the option `-o`, the value of GMON_OUT_PREFIX, and what is added for a process of a
+/// parallel job.
+pub(crate) fn naming(option: Option<PathBuf>, prefix: Option<OsString>, rank: &Suffix) -> Naming {
     match (option, prefix) {
-        (Some(path), _) => Naming::Fixed(path),
-        (None, Some(prefix)) if !prefix.is_empty() => Naming::Prefix(prefix),
-        _ => Naming::Fixed("gmon.out".into()),
+        (Some(path), _) => Naming::Fixed(rank.of(path)),
+        (None, Some(mut prefix)) if !prefix.is_empty() => {
+            prefix.push(rank.text());
+            Naming::Prefix(prefix)
+        }
+        _ => Naming::Fixed(rank.of("gmon.out".into())),
     }
 }
 
@@ -227,8 +232,9 @@ mod tests {
     #[test]
     fn an_option_beats_the_prefix() {
         let prefix = || Some(OsString::from("p"));
-        assert_eq!(naming(Some("o".into()), prefix()), Naming::Fixed("o".into()));
-        assert_eq!(naming(None, prefix()).path(7), Path::new("p.7"));
-        assert_eq!(naming(None, Some("".into())), Naming::Fixed("gmon.out".into()));
+        let none = Suffix::default();
+        assert_eq!(naming(Some("o".into()), prefix(), &none), Naming::Fixed("o".into()));
+        assert_eq!(naming(None, prefix(), &none).path(7), Path::new("p.7"));
+        assert_eq!(naming(None, Some("".into()), &none), Naming::Fixed("gmon.out".into()));
     }
 }

@@ -10,7 +10,7 @@ use crate::calls::real;
 use crate::measure::{Way, Work, alternate};
 
 pub(crate) fn compare(corpus: &Path, folder: &Path, rounds: usize) -> Result<()> {
-    let covered = tool::make_corpus(&["cov"])?;
+    let covered = tool::make_corpus(&[], &["cov"])?;
     println!("\n| program | how | CPU s | wall s | of plain | goal |");
     println!("|---|---|---:|---:|---:|---:|");
     for (name, goal) in [("bzip2", "1.7"), ("lua", "2.0"), ("speedtest1", "")] {

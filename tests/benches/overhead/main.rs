@@ -41,10 +41,10 @@ fn main() -> Result<()> {
     if wanted("fib") {
         calls::compare(&calls::fib(folder.path())?, rounds)?;
     }
-    for name in ["lua", "speedtest1", "bzip2"].into_iter().filter(|name| wanted(name)) {
-        match tool::corpus() {
+    for name in ["lua", "speedtest1", "bzip2", "zstd"].into_iter().filter(|name| wanted(name)) {
+        match tool::make_corpus(&[name], &["O2", "pg"]) {
             Ok(corpus) => {
-                ratios.push(calls::compare(&calls::real(name, corpus, folder.path())?, rounds)?);
+                ratios.push(calls::compare(&calls::real(name, &corpus, folder.path())?, rounds)?);
             }
             Err(error) => skip::skipped(name, &format!("no corpus: {error:#}")),
         }

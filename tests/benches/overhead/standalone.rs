@@ -43,7 +43,7 @@ pub(crate) fn compare(folder: &Path, rounds: usize) -> Result<()> {
         skip::skipped("standalone, Go", "no go");
     }
     side_by_side("fib", &works, folder, rounds)?;
-    match tool::make_corpus(&["O2", "static"]) {
+    match tool::make_corpus(&[], &["O2", "static"]) {
         Ok(corpus) => {
             let script = tool::folder().join("data/bench.lua").display().to_string();
             let of = |kind: &str| work(&corpus.join(format!("lua-{kind}")), &[&script, "120"], None);

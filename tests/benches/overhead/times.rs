@@ -48,7 +48,7 @@ pub(crate) fn compare(folder: &Path, rounds: usize) -> Result<()> {
     compile("fib.c", &hooked, &["-O1", "-finstrument-functions", &hooks])?;
     let clock = Work { program: clock, ..work(&fib.plain.program, &["38"], None) };
     let two = of_subject(&fib, &hooked, Some(&clock), None, rounds)?;
-    match tool::make_corpus(&["O2", "pg", "hooked"]) {
+    match tool::make_corpus(&[], &["O2", "pg", "hooked"]) {
         Ok(corpus) => {
             for name in ["lua", "speedtest1", "bzip2"] {
                 let subject = calls::real(name, &corpus, folder)?;

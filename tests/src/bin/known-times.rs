@@ -39,6 +39,7 @@ fn print() -> Result<()> {
         bail!("usage: known-times [--runs N] NAME PROGRAM [ARGUMENTS]")
     };
     let mut all: Vec<Vec<Line>> = Vec::new();
+    let mut quantiles = Vec::new();
     for _ in 0..runs {
         let folder = tempfile::tempdir()?;
         let gmon = folder.path().join("gmon.out");
@@ -50,6 +51,7 @@ fn print() -> Result<()> {
         for wrong in comparison.wrong {
             eprintln!("known-times: {name}: {wrong}");
         }
+        quantiles.push(comparison.quantiles);
         all.push(comparison.times);
     }
     for n in 0..all.iter().map(Vec::len).min().unwrap_or(0) {
@@ -58,6 +60,14 @@ fn print() -> Result<()> {
         let per_call = |line: &Line| (line.measured as f64 - line.expected as f64) / line.calls.max(1) as f64;
         let least = lines.iter().map(|line| per_call(line)).min_by(|a, b| a.abs().total_cmp(&b.abs()));
         print!("{}", known::row(name, lines[lines.len() / 2], least.unwrap_or(0.0)));
+    }
+    for n in 0..quantiles.iter().map(Vec::len).min().unwrap_or(0) {
+        let error =
+            |(_, known, estimate): &(String, u64, u64)| *estimate as f64 / (*known).max(1) as f64 - 1.0;
+        let mut lines: Vec<_> = quantiles.iter().map(|lines| &lines[n]).collect();
+        lines.sort_by(|a, b| error(a).total_cmp(&error(b)));
+        let line @ (what, known, estimate) = lines[lines.len() / 2];
+        println!("| {name} | {what} | - | {known} | - | {estimate} | {:+.2} | - | - |", 100.0 * error(line));
     }
     Ok(())
 }

@@ -15,13 +15,16 @@ use crate::libraries::{same, whole};
 gprofinject_tests::trials! {
     together:
         each_instruction_belongs_to_its_function,
+        each_instruction_has_a_backtrace,
         each_instruction_of_a_library;
 }
 
-/// Functions that call each other directly, recursively, through a pointer, by the C library, and by jumps. `outer` turns
+/// Functions that call each other directly, recursively, through a pointer, by the C library, and by jumps. `ordered` has a
+/// cell, and its frame is handed on by two jumps; `order` has one if the C library calls it, and none if `ordered` does. `outer` turns
 /// the trap flag on and off. The handler notes how often the signal came at each instruction near `leaf`.
 const STEPS: &str = r#"
 #define _GNU_SOURCE
+#include <execinfo.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,6 +41,19 @@ OPAQUE long cell(long x) { int v[3] = {3, x, 2}; qsort(v, 3, sizeof *v, compare)
 OPAQUE long recursive(long n) { if (n < 2) return n; long r = recursive(n - 1); BARRIER(); return r + recursive(n - 2); }
 static long (*volatile pointer)(long) = tail;
 OPAQUE long jumps(long x) { return cell(x + 1); }
+OPAQUE int order(const void *a, const void *b) { long r = cell(*(int *)a & 1); BARRIER(); return (r < 0) + *(int *)a - *(int *)b; }
+OPAQUE long ordered(long x) { int v[2] = {x, 1}; qsort(v, 2, sizeof *v, order); BARRIER(); return jumps(v[0] + order(v, v)); }
+OPAQUE long switches(long x) {
+    switch (x & 7) {
+    case 0: return leaf(x);
+    case 1: return inner(x) * 2;
+    case 2: BARRIER(); return x - 1;
+    case 3: x = leaf(x) + 5; BARRIER(); return x;
+    case 4: return jumps(x & 1);
+    case 5: x ^= inner(x); BARRIER(); return x & 3;
+    default: return x;
+    }
+}
 OPAQUE long points(long x) { BARRIER(); return pointer(x + 1); }
 OPAQUE long middle(long x) {
     long r = inner(x);
@@ -47,6 +63,8 @@ OPAQUE long middle(long x) {
     BARRIER();
     r += points(r);
     BARRIER();
+    r += switches(x) + ordered(x & 3);
+    BARRIER();
     return r + recursive(5);
 }
 OPAQUE long outer(long x) { FLAG("orl $0x100"); long r = middle(x); BARRIER(); r += inner(r); FLAG("andl $~0x100"); return r; }
@@ -55,29 +73,53 @@ OPAQUE long around(long x) { long r = outer(x); BARRIER(); return r + leaf(x); }
 static volatile long steps;
 static volatile int at[NEAR];
 OPAQUE void count(void) { steps++; BARRIER(); }
+int run(int rounds);
+#ifdef TRACE
+static long lost;
+/* Whether the interrupted function has been called by run. In outer, the trap flag's code moves the stack unseen. */
+OPAQUE void trace(char *at) {
+    void *frames[100];
+    if (at >= (char *)outer && at < (char *)outer + 200) return;
+    int len = backtrace(frames, 100), found = 0;
+    for (int i = 0; i < len; i++) found |= (char *)frames[i] > (char *)run && (char *)frames[i] < (char *)run + 300;
+    lost += !found;
+}
+#endif
 OPAQUE void handler(int signal, siginfo_t *info, void *context) {
     unsigned long place = ((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP] - (unsigned long)leaf;
     if (place < NEAR) at[place]++;
+#ifdef TRACE
+    trace((char *)((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP]);
+#endif
     count();
     BARRIER();
 }
 int run(int rounds) {
     struct sigaction action = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO};
+#ifdef TRACE
+    trace(0);
+    lost = 0;
+#endif
     sigaction(SIGTRAP, &action, 0);
     long sum = 0;
     for (int i = 0; i < rounds; i++) sum += around(i);
     fprintf(stderr, "steps: %ld\n", steps);
+#ifdef TRACE
+    fprintf(stderr, "lost: %ld\n", lost);
+#endif
     for (int i = 0; i < NEAR; i++) if (at[i]) fprintf(stderr, "at: %d %d\n", i, at[i]);
     return printf("%ld\n", sum) < 0;
 }
 #ifdef MAIN
-int main(void) { return run(20); }
+int main(void) { return run(3); }
 #endif
 "#;
 
 /// The functions that are stepped, apart from those of libraries.
-const STEPPED: [&str; 11] =
-    ["leaf", "inner", "tail", "tails", "compare", "cell", "recursive", "jumps", "points", "middle", "outer"];
+const STEPPED: [&str; 14] = [
+    "leaf", "inner", "tail", "tails", "compare", "cell", "recursive", "jumps", "order", "ordered", "switches", "points",
+    "middle", "outer",
+];
 
 /// Returns the numbers in the lines of what the program said that begin with a word.
 fn numbers(said: &str, word: &str) -> Vec<Vec<u64>> {
@@ -134,12 +176,24 @@ fn each_instruction_belongs_to_its_function() {
     }
 }
 
+/// An unwinder that begins at any instruction of thunks and slow paths gets to the function that has called them all.
+fn each_instruction_has_a_backtrace() {
+    for flags in [&["-O2"][..], &["-O2", "-no-pie", "-fno-pie"], &["-Os"]] {
+        let place = Place::new();
+        place.c("prog", STEPS, &[&["-DMAIN", "-DTRACE", "-g"], flags].concat());
+        let outcome = same(&place, &["-q", "--hooks", "both", "--libs", "none"], &[]);
+        let said = outcome.stderr_text();
+        assert_eq!(numbers(&said, "lost: "), [[0]], "{flags:?}");
+        assert!(numbers(&said, "steps: ")[0][0] > 10_000, "{flags:?}: {said}");
+    }
+}
+
 fn each_instruction_of_a_library() {
     for flags in [&["-O2"][..], &["-O2", "-fvisibility=hidden", "-DHIDDEN"]] {
         let place = Place::new();
         let source = format!("#ifdef HIDDEN\n__attribute__((visibility(\"default\"))) int run(int);\n#endif\n{STEPS}");
         let library = place.c("libsteps.so", &source, &[&["-g", "-fPIC", "-shared"], flags].concat());
-        let main = "int run(int); int main(void) { return run(20); }";
+        let main = "int run(int); int main(void) { return run(3); }";
         place.c("prog", main, &["-g", library.to_str().unwrap(), "-Wl,-rpath,$ORIGIN"]);
         for libs in ["auto", "all"] {
             let outcome = same(&place, &["-q", "--hooks", "both", "--libs", libs], &[]);

@@ -47,8 +47,10 @@ modules! {
     cli
     corrupt
     debug_files
+    documents
     ends
     executed
+    exports
     frida
     go
     interrupted
@@ -68,6 +70,7 @@ modules! {
     plugins
     profilers
     programs
+    ranks
     real
     recover
     relocation
@@ -80,6 +83,7 @@ modules! {
     times
     unhookable
     unwinding
+    usage
     whole
     matrix
 }

@@ -21,9 +21,11 @@ gprofinject_tests::trials! {
         jumps,
         exceptions,
         waiting,
+        durations,
         tail_calls,
         callbacks,
         threads,
+        cancelled_threads,
         signals,
         ends,
         forks,
@@ -145,7 +147,7 @@ fn exceptions() {
 fn waiting() {
     let subject = Subject::new("waiting", &[]);
     subject.check(&["-q", "--times"], &[], 0);
-    let (_, measured) = subject.run(&["-q", "--times"], &[], 0);
+    let (known, measured) = subject.run(&["-q", "--times"], &[], 0);
     let cpu_and_self = |name: &str| {
         let n = measured.functions.iter().position(|function| function.name == name).unwrap();
         let row = measured.rows.iter().find(|row| row.function as usize == n).unwrap();
@@ -155,6 +157,32 @@ fn waiting() {
     assert!(own >= 200_000_000 && cpu < own / 10, "nap: {cpu} of {own} ns");
     let (cpu, own) = cpu_and_self("burn");
     assert!(cpu > own / 10, "burn: {cpu} of {own} ns");
+    // The CPU time of a thread includes that in functions that are not hooked.
+    let cpu_and_life = |name: &str| {
+        let n = measured.functions.iter().position(|function| function.name == name).unwrap();
+        let row = measured.rows.iter().find(|row| row.function as usize == n).unwrap();
+        let thread = &measured.threads[row.thread as usize];
+        assert!(row.samples <= thread.samples && row.samples == measured.functions[n].samples, "{name}: {row:?}");
+        (thread.samples * measured.sample_period_ns, row.samples * measured.sample_period_ns, thread.life_ns)
+    };
+    let (cpu, _, life) = cpu_and_life("sleeper");
+    assert!(life >= 200_000_000 && cpu < life / 10, "sleeper: {cpu} of {life} ns");
+    let (cpu, own, life) = cpu_and_life("spinner");
+    let by_the_kernel = known.cpu_ns["spinner"];
+    assert!(cpu.abs_diff(by_the_kernel) < by_the_kernel / 10, "spinner: {cpu} of {life} ns, not {by_the_kernel}");
+    assert!(own > 0 && own < cpu - cpu / 20, "spinner: {own} of {cpu} ns are its own");
+    let (all, sampled) = measured.rows.iter().fold((0, 0), |(all, sampled), row| {
+        (all + measured.functions[row.function as usize].samples, sampled + row.samples)
+    });
+    assert_eq!(sampled, all, "each function runs on one thread, so its samples are that thread's");
+}
+
+/// The durations that half of the calls and 99 of 100 do not exceed are those that the program knows, or in the same interval of
+/// the histogram, which is a quarter wide at most.
+fn durations() {
+    let subject = Subject::new("durations", &[]);
+    subject.check_both(&[], 0);
+    subject.check(&["-q", "--times", "--clock=gettime"], &[], 0);
 }
 
 fn tail_calls() {
@@ -169,6 +197,14 @@ fn callbacks() {
 
 fn threads() {
     Subject::new("threads", &[]).check_both(&[], 0);
+}
+
+/// Without the kernel's events, nobody notices the end of such a thread.
+fn cancelled_threads() {
+    let subject = Subject::new("cancelled", &[]);
+    for how in ["cancel", "raw"] {
+        subject.check_both(&[how], 0);
+    }
 }
 
 fn signals() {

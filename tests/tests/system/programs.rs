@@ -204,7 +204,7 @@ fn wrappers() {
         let first = report.lines().find(|line| line.trim_start().starts_with(|c: char| c.is_ascii_digit()));
         assert!(first.is_some_and(|line| line.ends_with(" heavy")), "{arguments:?}: {said}{report}");
         // The program itself comes first in the list of the others, too.
-        let listed = said.lines().find(|line| line.contains(" samples; ") && line.contains("; gprof ")).unwrap();
+        let listed = said.lines().find(|line| line.contains(" samples (") && line.contains("; gprof ")).unwrap();
         assert!(listed.starts_with("gprofinject: burn: "), "{arguments:?}: {said}");
     }
     // Whoever does the work itself is named, whatever it starts.

@@ -7,8 +7,11 @@ gprofinject_tests::trials! {
     together: the_commands_are_small;
 }
 
-/// The largest size of an installed command, in bytes. ratatui and crossterm, which draw the live view, take 0.4 MB.
-const MOST: u64 = 7_300_000;
+/// The largest size of an installed command, in bytes. The exports of `gprofinject --export` are 0.8 MB of it: they read source lines
+/// and inlined calls, and write eight formats, one of which is the HTML report. ratatui and crossterm, which draw the live view, take
+/// 0.4 MB. A build of the whole workspace makes gprofinject 130 KB larger than one of it alone: gmon needs a formatter of iced-x86,
+/// cargo enables it for all, and iced's encoder, which gprofinject uses, then shows instructions in its errors.
+const MOST: u64 = 8_500_000;
 
 fn the_commands_are_small() {
     for command in [tool::gprofinject().unwrap().to_owned(), tool::gmon().unwrap()] {

@@ -41,6 +41,14 @@ pub fn debug_files(program: &Path, bytes: &[u8]) -> impl Iterator<Item = DebugFi
     search(program, bytes, &caches(|name| std::env::var_os(name)))
 }
 
+/// Reads the file of a program or library at a path that a profile contains, if it still has this build-id, or any if that is
+/// empty. Whoever has written the profile chose the path, so nothing but regular ELF files are read.
+pub fn module_file(path: &Path, build_id: &[u8]) -> Option<Vec<u8>> {
+    let bytes = read(&Candidate { path: path.to_owned(), cached: false })?;
+    let known = object::File::parse(&*bytes).ok()?.build_id().ok().flatten().unwrap_or_default().to_vec();
+    (build_id.is_empty() || known == build_id).then_some(bytes)
+}
+
 fn search(program: &Path, bytes: &[u8], caches: &[PathBuf]) -> impl Iterator<Item = DebugFile> + use<> {
     let program = program.canonicalize().unwrap_or_else(|_| program.to_owned());
     let claim = Claim::of(bytes);

@@ -1,5 +1,6 @@
 //! The source lines of a program: DWARF's line table, and the inlined calls.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use ::object::Object;
@@ -17,6 +18,8 @@ pub struct Lines {
     pub build_id: BuildId,
     context: Context<Slice>,
     files: Vec<String>,
+    /// The index in `files` of each path as the line tables have it.
+    indices: HashMap<String, FileIndex>,
     rows: Vec<Row>,
 }
 
@@ -48,6 +51,8 @@ pub struct Frame {
     pub name: Option<String>,
     /// Distinguishes the inlined calls of one function. It has no other meaning.
     pub id: usize,
+    /// The line of the instruction in this function; for all frames but the innermost, the line of the inlined call.
+    pub location: Option<Location>,
 }
 
 /// Why there is no line information.
@@ -80,11 +85,11 @@ impl Lines {
         })?;
         let build_id = object::build_id(&file);
         let context = Context::from_dwarf(dwarf)?;
-        let (files, rows) = table(&context)?;
+        let Table { files, indices, rows } = table(&context)?;
         if rows.is_empty() {
             return Err(LinesError::None);
         }
-        Ok(Lines { build_id, context, files, rows })
+        Ok(Lines { build_id, context, files, indices, rows })
     }
 
     /// The paths of the source files, without `.` and `..` where these can be resolved.
@@ -132,17 +137,28 @@ impl Lines {
         while let Ok(Some(frame)) = found.next() {
             let name = frame.function.as_ref().and_then(|name| name.raw_name().ok());
             let id = frame.dw_die_offset.map_or(0, |offset| offset.0);
-            frames.push(Frame { name: name.map(|name| name.into_owned()), id });
+            let location = frame.location.as_ref().and_then(|location| {
+                let file = *self.indices.get(location.file?)?;
+                Some(Location { file, line: location.line.filter(|&line| line > 0)? })
+            });
+            frames.push(Frame { name: name.map(|name| name.into_owned()), id, location });
         }
         frames
     }
 }
 
+/// A whole line table; see [`Lines`].
+struct Table {
+    files: Vec<String>,
+    indices: HashMap<String, FileIndex>,
+    rows: Vec<Row>,
+}
+
 /// Reads the whole line table. Where rows overlap (in a damaged table, or in sections that the linker has
 /// dropped, which all begin at 0), the first row with the highest start counts.
-fn table(context: &Context<Slice>) -> Result<(Vec<String>, Vec<Row>), LinesError> {
+fn table(context: &Context<Slice>) -> Result<Table, LinesError> {
     let mut files = Vec::new();
-    let mut indices = std::collections::HashMap::new();
+    let mut indices: HashMap<&str, FileIndex> = HashMap::new();
     let mut rows = Vec::new();
     for (start, len, location) in context.find_location_range(0, u64::MAX)? {
         let Some(end) = start.checked_add(len).filter(|_| len > 0 && start > 0) else { continue };
@@ -162,7 +178,8 @@ fn table(context: &Context<Slice>) -> Result<(Vec<String>, Vec<Row>), LinesError
     rows.dedup_by_key(|row| row.start);
     let starts: Vec<u64> = rows.iter().skip(1).map(|row| row.start).collect();
     rows.iter_mut().zip(starts).for_each(|(row, next)| row.end = row.end.min(next));
-    Ok((files, rows))
+    let indices = indices.into_iter().map(|(path, index)| (path.to_owned(), index)).collect();
+    Ok(Table { files, indices, rows })
 }
 
 /// Returns `/a/c` for `/a/./b/../c`. If b is a symbolic link, that is another file; debuggers do the same.

@@ -4,12 +4,13 @@
 //! call at all. A function whose calls all lead, directly, to functions that have cells or need none does not need one
 //! either: its own calls are known by their return addresses, and where one of the functions below it calls code that is
 //! not hooked, the newest of these functions has a cell, to which calls by that code are charged. The same holds if the
-//! function jumps to another one that needs no cell, by a jump that is counted by itself.
+//! function jumps to such a function, by a jump that is counted by itself: the thunk of the jump gives the called function
+//! its cell.
 //!
-//! A function that code may call that is not hooked (a callback, a signal handler) keeps its cell all the same if a function
-//! with a cell can be reached from it. Its return is then the event from which the search for the caller of the next
-//! callback begins ([hot-path.md](../../../../docs/hot-path.md)), which would have to look at all of the stack in between
-//! otherwise; and a longjmp out of a signal handler finds the handler's frame.
+//! If code that is not hooked calls the function (a callback, a signal handler), the call gets a cell all the same if a
+//! function with a cell can be reached from it. Its return is then the event from which the search for the caller of the
+//! next callback begins ([hot-path.md](../../../../docs/hot-path.md)), which would have to look at all of the stack in
+//! between otherwise; and a longjmp out of a signal handler finds the handler's frame.
 
 use crate::decide::hook::Hook;
 use crate::decide::own_return::returns_otherwise;
@@ -19,11 +20,29 @@ use crate::flow::branch::BranchKind;
 use crate::flow::facts::{Flow, FunctionFlow};
 use gprofinject_image::{FunctionKind, Image};
 
-/// Returns for each hook whether the function needs no cell.
-pub(crate) fn cells(image: &Image, flow: &Flow, hooks: &[Hook], through_agent: &[ThroughAgent]) -> Vec<bool> {
-    let mut needless = leaves(flow, hooks);
+/// Which calls of a function have a cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cells {
+    /// All.
+    All,
+    /// Those by code that is not hooked.
+    Callbacks,
+    /// None.
+    None,
+}
+
+/// Returns for each hook which calls of the function have a cell. If basic blocks are `counted`, no function without a cell
+/// jumps to one with a cell, because the thunk of the jump could not tell an exit label from a return address in a copy.
+pub(crate) fn cells(
+    image: &Image,
+    flow: &Flow,
+    hooks: &[Hook],
+    through_agent: &[ThroughAgent],
+    counted: bool,
+) -> Vec<Cells> {
+    let leaves = leaves(flow, hooks);
     if image.landing_pads.iter().any(|&pad| is_in_part_of_unknown_function(image, pad)) {
-        return needless;
+        return leaves.into_iter().map(|leaf| if leaf { Cells::None } else { Cells::All }).collect();
     }
     let mut number_of = vec![usize::MAX; image.functions.len()];
     for (number, hook) in hooks.iter().enumerate() {
@@ -64,21 +83,25 @@ pub(crate) fn cells(image: &Image, flow: &Flow, hooks: &[Hook], through_agent: &
             continue;
         }
         match callee.filter(|&callee| may_be_called[callee]) {
-            Some(callee) if is_call || caller.1.redirects(flow, *branch).is_some() => {
+            Some(callee) if is_call || callee != caller.0 && caller.1.redirects(flow, *branch).is_some() => {
                 edges.push(Edge { callee, caller: caller.0, is_call });
             }
             _ => direct[caller.0] = false,
         }
     }
-    // Below a *quiet* function, no function has a cell.
-    let mut quiet: Vec<bool> = direct.iter().zip(&needless).map(|(direct, leaf)| *direct || *leaf).collect();
-    spread(&edges, &mut quiet, |_| true);
-    for (number, direct) in direct.iter_mut().enumerate() {
-        *direct &= quiet[number] || !open[number];
-        needless[number] |= *direct;
+    let mut needless: Vec<bool> = direct.iter().zip(&leaves).map(|(direct, leaf)| *direct || *leaf).collect();
+    if counted {
+        spread(&edges, &mut needless, |edge| !edge.is_call);
     }
-    spread(&edges, &mut needless, |edge| !edge.is_call);
-    needless
+    // Below a *quiet* function, no function has a cell.
+    let mut quiet = needless.clone();
+    spread(&edges, &mut quiet, |_| true);
+    let of = |number: usize| match (needless[number], open[number] && !quiet[number]) {
+        (false, _) => Cells::All,
+        (true, true) => Cells::Callbacks,
+        (true, false) => Cells::None,
+    };
+    (0..hooks.len()).map(of).collect()
 }
 
 /// A direct call, or a jump out of a function, between hooks with these numbers.
@@ -149,6 +172,7 @@ fn is_in_part_of_unknown_function(image: &Image, address: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::Cells::{self, All, Callbacks};
     use crate::plan::Plan;
     use crate::testing::{TEXT, image, plan_of};
     use gprofinject_abi::plan::{ENTRY_ONLY, NEEDS_NO_CELL};
@@ -166,18 +190,20 @@ mod tests {
         [&[0x89, 0xf8, 0x53, 0x90, 0x90, opcode], &distance.to_le_bytes()[..], &[0x5b, 0xc3]].concat()
     }
 
-    /// Returns whether each function has a cell.
-    fn cells(plan: &Plan) -> Vec<bool> {
-        let has_cell = |flags| {
-            assert_eq!(flags & ENTRY_ONLY != 0, flags & NEEDS_NO_CELL != 0);
-            flags & ENTRY_ONLY == 0
+    /// Returns which calls of each function have cells.
+    fn cells(plan: &Plan) -> Vec<Cells> {
+        let of = |flags| match (flags & ENTRY_ONLY != 0, flags & NEEDS_NO_CELL != 0) {
+            (true, true) => Cells::None,
+            (false, true) => Cells::Callbacks,
+            (false, false) => Cells::All,
+            (true, false) => panic!("the function uses its return address"),
         };
-        plan.records.iter().map(|record| has_cell(record.flags)).collect()
+        plan.records.iter().map(|record| of(record.flags)).collect()
     }
 
-    /// Returns whether each of these functions has a cell, if the function with index `skip` is not hooked, and the address
-    /// of the one with index `taken` is taken.
-    fn cells_with(parts: &[&[u8]], skip: Option<usize>, taken: Option<usize>) -> Vec<bool> {
+    /// Returns which calls of each of these functions have cells, if the function with index `skip` is not hooked, and the
+    /// address of the one with index `taken` is taken.
+    fn cells_with(parts: &[&[u8]], skip: Option<usize>, taken: Option<usize>) -> Vec<Cells> {
         let lengths: Vec<usize> = parts.iter().map(|part| part.len()).collect();
         let code = parts.concat();
         let mut image = image(ImageKind::Pie, TEXT, &code, &lengths);
@@ -186,7 +212,7 @@ mod tests {
         cells(&plan_of(&image, skip))
     }
 
-    fn cells_of(parts: &[&[u8]], skip: Option<usize>) -> Vec<bool> {
+    fn cells_of(parts: &[&[u8]], skip: Option<usize>) -> Vec<Cells> {
         cells_with(parts, skip, None)
     }
 
@@ -196,29 +222,29 @@ mod tests {
     #[test]
     fn direct_calls_of_hooked_functions_need_no_cell() {
         let caller = branches(CALL, LEAF.len(), 0);
-        assert_eq!(cells_of(&[LEAF, &caller], None), [false, false]);
+        assert_eq!(cells_of(&[LEAF, &caller], None), [Cells::None, Cells::None]);
         // A function that has a cell may be called as well.
-        assert_eq!(cells_of(&[INDIRECT, &caller], None), [true, false]);
+        assert_eq!(cells_of(&[INDIRECT, &caller], None), [All, Cells::None]);
         // One that is not hooked may not.
-        assert_eq!(cells_of(&[LEAF, &caller], Some(0)), [true]);
+        assert_eq!(cells_of(&[LEAF, &caller], Some(0)), [All]);
         // Nor may the middle of one.
-        assert_eq!(cells_of(&[LEAF, &branches(CALL, LEAF.len(), 2)], None), [false, true]);
+        assert_eq!(cells_of(&[LEAF, &branches(CALL, LEAF.len(), 2)], None), [Cells::None, All]);
         // A function may call itself, at its start.
-        assert_eq!(cells_of(&[&branches(CALL, 0, 0)], None), [false]);
-        assert_eq!(cells_of(&[&branches(CALL, 0, 2)], None), [true]);
+        assert_eq!(cells_of(&[&branches(CALL, 0, 0)], None), [Cells::None]);
+        assert_eq!(cells_of(&[&branches(CALL, 0, 2)], None), [All]);
     }
 
     #[test]
-    fn functions_that_unhooked_code_may_call_need_cells_if_one_below_them_does() {
+    fn functions_that_unhooked_code_may_call_need_cells_then_if_one_below_them_does() {
         let (first, second) = (INDIRECT.len(), INDIRECT.len() + 12);
         let chain = [INDIRECT, &branches(CALL, first, 0), &branches(CALL, second, first)];
-        assert_eq!(cells_with(&chain, None, None), [true, false, false]);
-        assert_eq!(cells_with(&chain, None, Some(2)), [true, false, true]);
-        assert_eq!(cells_with(&chain, None, Some(1)), [true, true, false]);
+        assert_eq!(cells_with(&chain, None, None), [All, Cells::None, Cells::None]);
+        assert_eq!(cells_with(&chain, None, Some(2)), [All, Cells::None, Callbacks]);
+        assert_eq!(cells_with(&chain, None, Some(1)), [All, Callbacks, Cells::None]);
         // A function that is not hooked may call the second one.
-        assert_eq!(cells_with(&chain, Some(2), None), [true, true]);
+        assert_eq!(cells_with(&chain, Some(2), None), [All, Callbacks]);
         let chain = [LEAF, &branches(CALL, LEAF.len(), 0)];
-        assert_eq!(cells_with(&chain, None, Some(1)), [false, false]);
+        assert_eq!(cells_with(&chain, None, Some(1)), [Cells::None, Cells::None]);
     }
 
     #[test]
@@ -233,20 +259,21 @@ mod tests {
     }
 
     #[test]
-    fn jumps_may_lead_to_functions_that_need_no_cell() {
+    fn jumps_that_have_thunks_need_no_cell() {
         let jumps = |from, to| {
             let mut code = branches(JUMP, from, to);
             code.truncate(10);
             code
         };
-        assert_eq!(cells_of(&[LEAF, &jumps(LEAF.len(), 0)], None), [false, false]);
-        assert_eq!(cells_of(&[INDIRECT, &jumps(INDIRECT.len(), 0)], None), [true, true]);
-        // Two functions that jump to each other, and one that jumps to a function that must have a cell.
-        assert_eq!(cells_of(&[&jumps(0, 10), &jumps(10, 0)], None), [false, false]);
+        assert_eq!(cells_of(&[LEAF, &jumps(LEAF.len(), 0)], None), [Cells::None, Cells::None]);
+        assert_eq!(cells_of(&[INDIRECT, &jumps(INDIRECT.len(), 0)], None), [All, Cells::None]);
+        // Two functions that jump to each other.
+        assert_eq!(cells_of(&[&jumps(0, 10), &jumps(10, 0)], None), [Cells::None, Cells::None]);
         let chain = [INDIRECT, &jumps(7, 0), &jumps(17, 7)];
-        assert_eq!(cells_of(&chain, None), [true, true, true]);
+        assert_eq!(cells_of(&chain, None), [All, Cells::None, Cells::None]);
+        assert_eq!(cells_with(&chain, None, Some(2)), [All, Cells::None, Callbacks]);
         // jmp short
         let short = [0x89, 0xf8, 0x90, 0x90, 0x90, 0x90, 0x90, 0xeb, 0xf0];
-        assert_eq!(cells_of(&[LEAF, &short], None), [false, true]);
+        assert_eq!(cells_of(&[LEAF, &short], None), [Cells::None, All]);
     }
 }

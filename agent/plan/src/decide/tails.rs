@@ -24,10 +24,12 @@ pub(crate) struct Tail {
     pub relocated: bool,
     /// Whether the function that jumps has a cell.
     pub has_cell: bool,
+    /// Whether it has none, and the called function gets one.
+    pub fills: bool,
 }
 
 /// Returns the tail calls that get a thunk, sorted by callee. The caller must have a cell in the shadow stack, which the
-/// callee takes over if it needs one, or need none; then its callees need none either.
+/// callee takes over if it needs one, or need none.
 pub(crate) fn find(image: &Image, flow: &Flow, hooks: &[Hook], specs: &[ThunkSpec]) -> Vec<Tail> {
     let mut number_of = vec![u32::MAX; image.functions.len()];
     for (hook, number) in hooks.iter().zip(0..) {
@@ -48,7 +50,9 @@ pub(crate) fn find(image: &Image, flow: &Flow, hooks: &[Hook], specs: &[ThunkSpe
             }
             let Some(relocated) = hooks[caller].redirects(flow, branch) else { continue };
             let has_cell = specs[caller].both;
-            tails.push(Tail { branch, callee: callee as u32, caller: caller as u32, relocated, has_cell });
+            let fills = !has_cell && specs[callee].both;
+            let (caller, callee) = (caller as u32, callee as u32);
+            tails.push(Tail { branch, callee, caller, relocated, has_cell, fills });
         }
     }
     tails

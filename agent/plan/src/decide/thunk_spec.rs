@@ -1,7 +1,7 @@
 //! The requirements of each hooked function's thunk.
 
 use crate::decide::hook::Hook;
-use crate::decide::needless;
+use crate::decide::needless::{self, Cells};
 use crate::decide::own_return::returns_otherwise;
 use crate::decide::unwinder::ThroughAgent;
 use crate::flow::facts::Flow;
@@ -11,9 +11,11 @@ use gprofinject_image::Image;
 /// The requirements of a hooked function's thunk.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ThunkSpec {
-    /// Whether the exit is hooked as well as the entry.
+    /// Whether every call has a cell, and the exit is hooked as well as the entry.
     pub both: bool,
-    /// Whether no call can be charged to the function's frame: see [`gprofinject_abi::plan::NEEDS_NO_CELL`].
+    /// Whether a call by unhooked code has a cell and a hooked exit. Such a function has `needs_no_cell`, and not `both`.
+    pub callbacks: bool,
+    /// Whether no call needs the function's frame to find its caller: see [`gprofinject_abi::plan::NEEDS_NO_CELL`].
     pub needs_no_cell: bool,
     /// Whether an indirect jump of the function itself may lead to its first instruction.
     pub loops: bool,
@@ -21,6 +23,13 @@ pub(crate) struct ThunkSpec {
     pub movable: bool,
     /// The registers that the thunk need not preserve.
     pub registers: Registers,
+}
+
+impl ThunkSpec {
+    /// Returns whether the thunk has an exit.
+    pub(crate) fn has_exit(self) -> bool {
+        self.both || self.callbacks
+    }
 }
 
 /// Which functions get exit hooks.
@@ -36,30 +45,34 @@ pub(crate) enum Exits {
 
 /// Returns the requirements of each hook's thunk, in the order of the hooks. `returns_condition` returns whether the exit of a
 /// function, by its index in the image, would change flags that its caller reads. Such a function is hooked only if it is a leaf.
+/// `counted` is whether basic blocks are counted in the process, so that return addresses may lie in arenas.
 pub(crate) fn of_all(
     image: &Image,
     flow: &Flow,
     hooks: &[Hook],
     exits: Exits,
     through_agent: &[ThroughAgent],
+    counted: bool,
     returns_condition: &dyn Fn(usize) -> bool,
 ) -> Vec<ThunkSpec> {
-    let needless = match exits {
-        Exits::Few => needless::leaves(flow, hooks),
-        Exits::Needed => needless::cells(image, flow, hooks, through_agent),
-        Exits::All => hooks.iter().map(|hook| returns_condition(hook.function)).collect(),
+    let none_if = |needless: bool| if needless { Cells::None } else { Cells::All };
+    let cells: Vec<Cells> = match exits {
+        Exits::Few => needless::leaves(flow, hooks).into_iter().map(none_if).collect(),
+        Exits::Needed => needless::cells(image, flow, hooks, through_agent, counted),
+        Exits::All => hooks.iter().map(|hook| none_if(returns_condition(hook.function))).collect(),
     };
     hooks
         .iter()
-        .zip(needless)
-        .map(|(h, needs_no_cell)| {
+        .zip(cells)
+        .map(|(h, cells)| {
             let facts = flow.functions[h.function];
             // Only a shadow stack can distinguish a loop from a call.
             let both = exits != Exits::Few || facts.table_loops;
             let own_return = returns_otherwise(&image.functions[h.function]);
             ThunkSpec {
-                both: both && !own_return && !facts.odd_return && !needs_no_cell,
-                needs_no_cell,
+                both: both && !own_return && !facts.odd_return && cells == Cells::All,
+                callbacks: cells == Cells::Callbacks,
+                needs_no_cell: cells != Cells::All,
                 loops: facts.table_loops,
                 // No branch leads to one of the relocated instructions.
                 movable: h.relocated == 0

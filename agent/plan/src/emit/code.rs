@@ -10,8 +10,8 @@ use gprofinject_abi::plan::{ArenaHeader, NUMBER_BELOW};
 use std::mem::offset_of;
 use std::ops::Range;
 
-/// Bytes of [`Writer::stub`], at most.
-pub(crate) const STUB: usize = 19;
+/// Bytes of [`Writer::stub`], at most, and of an instruction before it.
+pub(crate) const STUB: usize = 19 + 5;
 /// Bytes of [`Writer::restore`].
 pub(crate) const RESTORE: usize = 10;
 /// Bytes of [`Writer::jump_through`].
@@ -41,6 +41,8 @@ pub(crate) struct Values {
     pub outside: usize,
     /// Where it continues on exit if the stack pointer is outside the thread's window.
     pub exit: usize,
+    /// For a tail call: where the called function's thunk continues with the call counted and its cell not filled.
+    pub resume: usize,
     /// The function's body.
     pub body: usize,
     /// Whether that is not in the arena but in the module's text.
@@ -260,7 +262,8 @@ impl<'b> Writer<'b> {
                 Hole::Branch(Target::Outside) => self.branch(hole, values.outside),
                 Hole::Branch(Target::Exit) => self.branch(hole, values.exit),
                 Hole::Branch(Target::Body) => self.branch(hole, values.body),
-                Hole::End => self.branch(hole, offset_of!(ArenaHeader, end)),
+                Hole::Branch(Target::Resume) => self.branch(hole, values.resume),
+                Hole::Header(word) => self.branch(hole, word as usize),
             }
         }
     }

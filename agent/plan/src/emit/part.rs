@@ -18,7 +18,7 @@ use crate::x86::relocate::instructions::{copied, leading_nops, relocate};
 use crate::x86::relocate::relocated::{Relocated, Unmovable};
 use crate::x86::template::kind::{Kind, Second};
 use gprofinject_abi::plan::{
-    ArenaHeader, ENTRY_ONLY, FRAMED, FunctionRecord, LOOPS, NEEDS_NO_CELL, Patch, Stay,
+    ArenaHeader, CALLBACK_STUB, ENTRY_ONLY, FRAMED, FunctionRecord, LOOPS, NEEDS_NO_CELL, Patch, Stay,
 };
 use gprofinject_image::sort;
 use iced_x86::{Decoder, DecoderOptions};
@@ -96,7 +96,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         let at = start + checking;
         let body = at + template.bytes.len();
         let (resume, exit) = (template.resume, template.exit);
-        let (popped, pushed) = match spec.both {
+        let (popped, pushed) = match spec.has_exit() {
             true => ((at - start) as u32 + template.popped, template.bytes.len() as u32 - template.pushed),
             false => (0, 0),
         };
@@ -108,14 +108,14 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         let flag = |set: bool, flag: u8| if set { flag } else { 0 };
         let mut record = FunctionRecord {
             entry,
-            exit: if spec.both { at as u32 + exit } else { 0 },
+            exit: if spec.has_exit() { at as u32 + exit } else { 0 },
             slots: home.offset,
             mask: home.mask,
             multiplier: home.multiplier,
             shift: home.shift as u8,
             popped: popped as u8,
             pushed: pushed as u8,
-            flags: flag(!spec.both, ENTRY_ONLY)
+            flags: flag(!spec.has_exit(), ENTRY_ONLY)
                 | flag(spec.loops, LOOPS)
                 | flag(spec.needs_no_cell, NEEDS_NO_CELL),
             resume: if kind.second == Second::Free {
@@ -315,21 +315,28 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         code.fill(
             template,
             at,
-            &Values { home, number, site, miss: first, outside, exit, body, body_in_text },
+            &Values { home, number, site, miss: first, outside, exit, body, body_in_text, resume: 0 },
         );
         if kind.hashed {
             // The arc may be counted one slot after its home. If it is not, control runs on into the stub
             // that follows.
-            let resume = at + template.resume as usize;
+            let again = at + template.again as usize;
             let second_look = &layout.second_looks[kind.second as usize];
-            code.fill(second_look, look, &Values { home, body: resume, ..Values::default() });
+            code.fill(second_look, look, &Values { home, body: again, ..Values::default() });
         }
-        let word =
-            if kind.both { offset_of!(ArenaHeader, miss) } else { offset_of!(ArenaHeader, miss_entry) };
-        code.stub(miss, number, word, kind.second, kind.both);
-        code.stub(outside, number, offset_of!(ArenaHeader, window), kind.second, kind.both);
+        let (word, popped) = match kind.has_exit() {
+            true => (offset_of!(ArenaHeader, miss), true),
+            false => (offset_of!(ArenaHeader, miss_entry), false),
+        };
+        let mut stub = miss;
+        if kind.callbacks {
+            code.put(stub, &POP);
+            stub += POP.len();
+        }
+        code.stub(stub, number, word, kind.second, popped);
+        code.stub(outside, number, offset_of!(ArenaHeader, window), kind.second, popped);
         if kind.second == Second::Free {
-            code.restore(outside + STUB, at + template.resume as usize, kind.both);
+            code.restore(outside + STUB, at + template.resume as usize, popped);
         }
     }
 
@@ -342,6 +349,10 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         }
     }
 }
+
+/// `lea rsp, [rsp+8]`.
+const POP: [u8; 5] = [0x48, 0x8d, 0x64, 0x24, 8];
+const _: () = assert!(SECOND_LOOK + POP.len() == CALLBACK_STUB as usize);
 
 /// Returns the offset of the jump that follows the relocated instructions, if one does and no call comes before it.
 fn end_of_copies(relocated: &Relocated) -> Option<u32> {

@@ -6,6 +6,7 @@ use crate::emit::emitter::Emitter;
 use crate::emit::homes::Home;
 use crate::emit::layout::Input;
 use crate::emit::tails::{RESTORE_R11, STUBS};
+use crate::emit::thunk::{LOOP_CHECK, is_checked};
 use crate::x86::template::Template;
 use crate::x86::template::kind::{Kind, Second};
 use gprofinject_abi::plan::{ArenaHeader, TailRecord};
@@ -15,8 +16,8 @@ use std::mem::offset_of;
 /// Writes the thunks and stubs of all tail calls.
 pub(crate) fn write(e: &mut Emitter<'_, '_>) {
     let Input { owner, tails, homes, .. } = e.layout.input;
-    // By `Kind::index`. The template of a kind that no callee has is empty.
-    let mut templates = vec![Template::empty(owner); Kind::COUNT];
+    // By `Kind::index`, those that fill a cell apart. The template of a kind that no callee has is empty.
+    let mut templates = [false, true].map(|_| vec![Template::empty(owner); Kind::COUNT]);
     let mut first = 0;
     for (i, tail) in tails.iter().enumerate() {
         if tails[first].callee != tail.callee {
@@ -24,9 +25,10 @@ pub(crate) fn write(e: &mut Emitter<'_, '_>) {
         }
         let slot = homes.of(tail.callee as usize).tails() + (i - first) as u32 * size_of::<Slot>() as u32;
         let kind = e.layout.kinds[tail.callee as usize];
-        let template = &mut templates[kind.index()];
+        let template = &mut templates[usize::from(tail.fills)][kind.index()];
         if template.bytes.is_empty() {
-            *template = Template::tail(kind, owner);
+            let make = if tail.fills { Template::filling_tail } else { Template::tail };
+            *template = make(kind, owner);
         }
         write_one(e, i, tail, kind, template, Home { offset: slot, ..Home::default() });
     }
@@ -44,6 +46,7 @@ fn write_one(
     let callee = e.out.records[tail.callee as usize];
     let thunk = e.thunks[tail.callee as usize];
     let layout = e.layout;
+    let check = if is_checked(layout.input.specs[tail.callee as usize]) { LOOP_CHECK } else { 0 };
     let at = layout.tails.thunk(index);
     let miss = layout.tails.stubs + index * STUBS;
     let outside = miss + STUB;
@@ -54,6 +57,7 @@ fn write_one(
         miss,
         outside,
         exit: outside,
+        resume: thunk + check + layout.templates[kind.index()].resume as usize,
         body: callee.body as usize,
         body_in_text: false,
     };
@@ -79,7 +83,9 @@ fn write_one(
         // The callee's thunk would not know the function that jumped.
         thunk: if tail.has_cell { thunk as u32 } else { callee.body },
         stub: miss as u32,
+        fills: if tail.fills { at as u32 + template.popped } else { 0 },
         caller: tail.caller,
+        reserved: 0,
     });
     if !tail.relocated && !layout.is_copied(tail.branch.function as usize) {
         let displacement = (e.address(at).wrapping_sub(tail.branch.end()) as u32).to_le_bytes();

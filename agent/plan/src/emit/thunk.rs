@@ -15,6 +15,7 @@ pub(crate) const LOOP_CHECK: usize = 13;
 pub(crate) fn kind(spec: ThunkSpec, home: Home) -> Kind {
     Kind {
         both: spec.both,
+        callbacks: spec.callbacks,
         hashed: home.mask != 0,
         masked: home.mask != 0 && home.is_masked(),
         narrow: home.mask != 0 && i8::try_from(home.mask).is_ok(),
@@ -26,7 +27,7 @@ pub(crate) fn kind(spec: ThunkSpec, home: Home) -> Kind {
             _ if spec.registers.rax_dead => Second::R11,
             _ => Second::Free,
         },
-        dead_on_exit: if spec.both { spec.registers.dead_on_exit() } else { 0 },
+        dead_on_exit: if spec.has_exit() { spec.registers.dead_on_exit() } else { 0 },
     }
 }
 

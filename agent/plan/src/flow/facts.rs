@@ -22,7 +22,7 @@ pub struct FunctionFlow {
     /// Between its entry and its exit, control stays in it.
     pub leaf: bool,
     /// The same as [`FunctionFlow::leaf`], except that the function may make direct calls, of other functions or of itself
-    /// at its first instruction, and may end with direct jumps out of it.
+    /// at its first instruction, may jump through the table of a `switch`, and may end with direct jumps out of it.
     pub leaves_directly: bool,
     /// Whether the last instruction is neither a jump, a return nor a call, so that control runs on into
     /// the next function.

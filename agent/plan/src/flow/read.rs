@@ -2,4 +2,5 @@
 
 pub(crate) mod part;
 pub(crate) mod seen;
+mod switches;
 pub(crate) mod unread;

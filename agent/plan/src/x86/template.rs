@@ -7,7 +7,9 @@
 pub(crate) mod kind;
 
 use crate::x86::scratch::{R10, R11};
-use gprofinject_abi::plan::{Cell, ISLAND, LEFT, NOTE, ThreadWords, WINDOW, WINDOW_WORD};
+use gprofinject_abi::plan::{
+    ArenaHeader, CALLBACK_JUMP, Cell, ISLAND, LEFT, Labels, NOTE, ThreadWords, WINDOW, WINDOW_WORD,
+};
 use gprofinject_abi::region::Slot;
 use iced_x86::{Code, Encoder, Instruction, MemoryOperand, Register};
 use std::mem::offset_of;
@@ -37,9 +39,9 @@ pub(crate) enum Hole {
     Multiplier,
     /// A u8 immediate: how many bits the hash shifts its product.
     Shift,
-    /// The i32 displacement, relative to the end of the instruction, of
-    /// [`ArenaHeader::end`](gprofinject_abi::plan::ArenaHeader::end).
-    End,
+    /// The i32 displacement, relative to the end of the instruction, of the word of the
+    /// [`ArenaHeader`] at this offset.
+    Header(u32),
 }
 
 /// Where a branch out of a template leads.
@@ -53,6 +55,8 @@ pub(crate) enum Target {
     Exit,
     /// To the function's body, or back into its thunk.
     Body,
+    /// To the place in the called function's thunk where a call is counted and its cell is not filled yet.
+    Resume,
 }
 
 /// Encoded bytes with holes, and the offsets of labels in them.
@@ -62,8 +66,11 @@ pub(crate) struct Template {
     pub bytes: Vec<u8>,
     /// The holes, each with the offset of its bytes.
     pub holes: Vec<(u32, Hole)>,
-    /// The offset at which the thunk continues after its arc has been counted.
+    /// The offset at which the thunk continues after the slow path has counted its arc. rsp is the CFA, unless the
+    /// thunk has no exit.
     pub resume: u32,
+    /// The offset at which the thunk continues after its second look has counted its arc.
+    pub again: u32,
     /// The offset of the exit label, whose address the `call` pushes to the return slot, or 0 in a thunk
     /// without an exit.
     pub exit: u32,
@@ -73,6 +80,8 @@ pub(crate) struct Template {
     pub pushed: u32,
     /// The offsets of the displacements of short branches to islands, and the targets of those islands.
     to_islands: Vec<(u32, Target)>,
+    /// Whether only calls by unhooked code use the exit: see [`Kind::callbacks`].
+    is_for_callbacks: bool,
     /// Whose thunk it is.
     owner: Owner,
 }
@@ -115,10 +124,12 @@ impl Template {
             bytes: Vec::new(),
             holes: Vec::new(),
             resume: 0,
+            again: 0,
             exit: 0,
             popped: 0,
             pushed: 0,
             to_islands: Vec::new(),
+            is_for_callbacks: false,
             owner,
         }
     }
@@ -127,9 +138,12 @@ impl Template {
     /// line if its exit code then lies in one line; otherwise it is placed so that the exit code begins at a
     /// cache line. `before` is the number of bytes before the template.
     pub(crate) fn place(&self, next: usize, before: usize) -> usize {
+        if self.is_for_callbacks || self.exit == 0 {
+            return next.next_multiple_of(LINE);
+        }
         let exit = before + self.exit as usize;
         let end = before + self.bytes.len() - BEHIND_EXIT;
-        if self.exit == 0 || exit / LINE == (end - 1) / LINE {
+        if exit / LINE == (end - 1) / LINE {
             return next.next_multiple_of(LINE);
         }
         (next + exit).next_multiple_of(LINE) - exit
@@ -198,6 +212,21 @@ impl Template {
     /// No word of memory is both read and written on every call, so no call has to wait for the previous one.
     /// A signal handler may interrupt the thunk anywhere, because its frames have cells of their own.
     ///
+    /// A function that needs a cell only if unhooked code calls it has both: its thunk begins as that of entry hooks only. The
+    /// slow path finds out who calls, and continues either at `resume` or, with a filled cell, at `call body`:
+    ///
+    /// ```text
+    /// again:
+    ///   mov  r11, [rsp-16]
+    ///   mov  rax, [rsp-8]
+    ///   jmp  body
+    /// resume:               ; rsp = CFA
+    ///   lea  rsp, [rsp-8]
+    ///   jmp  again
+    ///   call body
+    /// exit:
+    /// ```
+    ///
     /// In the longest thunks the first island is too far away, and the branch to `miss` is a near one.
     ///
     /// The thunk of a library's function stores into the word `library_last` in place of `last`, and that of a
@@ -243,24 +272,33 @@ impl Template {
         }
         let key = Instruction::with2(Code::Cmp_rm64_r64, wide(first, KEY), second);
         t.put(key, Some(Hole::Slot));
-        if kind.both && short {
+        t.is_for_callbacks = kind.callbacks;
+        if kind.has_exit() && short {
             t.by_island(Code::Jne_rel8_64, Target::Miss);
         } else {
             t.put(branch(Code::Jne_rel32_64), Some(Hole::Branch(Target::Miss)));
         }
         t.put(Instruction::with1(Code::Inc_rm64, wide(first, COUNT)), Some(Hole::Slot));
-        t.resume = t.here();
+        (t.resume, t.again) = (t.here(), t.here());
         if kind.both {
             t.fill_cell(first, second);
         }
         let below = if kind.both { 0 } else { at_entry };
         t.restore(kind, below);
-        if kind.both {
+        if kind.callbacks {
+            t.put(branch(Code::Jmp_rel32_64), Some(Hole::Branch(Target::Body)));
+            (t.resume, t.popped) = (t.here(), t.here());
+            t.put(Instruction::with2(Code::Lea_r64_m, Register::RSP, mem(Register::RSP, -8)), None);
+            let jump = t.here();
+            t.put(Instruction::with_branch(Code::Jmp_rel8_64, t.again.into()), None);
+            debug_assert_eq!(t.here() - jump, CALLBACK_JUMP);
+        }
+        if kind.has_exit() {
             t.put(branch(Code::Call_rel32_64), Some(Hole::Branch(Target::Body)));
             t.exit = t.here();
             if measured {
-                let end = MemoryOperand::with_base_displ_size(Register::RIP, 0x1000_0000, 8);
-                t.put(Instruction::with1(Code::Call_rm64, end), Some(Hole::End));
+                let end = offset_of!(ArenaHeader, end) as u32;
+                t.put(Instruction::with1(Code::Call_rm64, header_word()), Some(Hole::Header(end)));
             }
             let (to_note, noted) = t.leave(kind.dead_on_exit);
             t.islands();
@@ -272,8 +310,8 @@ impl Template {
     /// Adds a short branch to an island.
     fn by_island(&mut self, code: Code, target: Target) {
         // The displacement is the last byte. It is filled in when the island is added.
-        self.put(Instruction::with_branch(code, self.bytes.len() as u64), None);
-        self.to_islands.push((self.here() - 1, target));
+        let hole = self.short_branch(code);
+        self.to_islands.push((hole, target));
     }
 
     /// Adds the islands.
@@ -430,6 +468,97 @@ impl Template {
         t
     }
 
+    /// Makes the thunk of a jump out of a function that needs no cell to one that has a cell. The return slot contains the
+    /// return address of the function that jumps or, if that was itself entered by a jump, an exit label. In the first case the
+    /// callee's thunk fills the cell; in the second one the callee takes over the frame, as in [`Template::tail`].
+    ///
+    /// ```text
+    ///   mov  [rsp-8], rax
+    ///   mov  [rsp-16], r11
+    ///   mov  r11, fs:[block]
+    ///   cmp  dword [r11+slot], site
+    ///   jne  miss
+    ///   mov  rax, [rsp]
+    ///   mov  r11, [program_labels]
+    ///   cmp  rax, [r11]
+    ///   jb   library
+    ///   cmp  rax, [r11+8]
+    ///   jb   label
+    /// library:
+    ///   mov  r11, [library_labels]
+    ///   cmp  rax, [r11]
+    ///   jb   address
+    ///   cmp  rax, [r11+8]
+    ///   jb   label
+    /// address:
+    ///   mov  r11, fs:[block]
+    ///   inc  qword [r11+slot+8]
+    ///   lea  rsp, [rsp+8]
+    ///   jmp  resume          ; in the callee's thunk
+    /// label:
+    ///   lea  rax, [rsp+8]
+    ///   mov  r11, fs:[cells]
+    ///   xor  rax, [r11-8]
+    ///   cmp  rax, 64 MiB
+    ///   jae  outside the window
+    ///   lea  rax, [r11+rax*2]
+    ///   mov  r11, fs:[block]
+    ///   inc  qword [r11+slot+8]
+    ///   mov  dword [rax+8], number
+    ///   mov  r11, [rsp-16]
+    ///   mov  rax, [rsp-8]
+    ///   jmp  body
+    /// ```
+    ///
+    /// [`Template::popped`] is the offset of the jump to `resume`, where rsp is the CFA.
+    pub(crate) fn filling_tail(kind: Kind, owner: Owner) -> Template {
+        const START: i64 = offset_of!(Labels, start) as i64;
+        const END: i64 = offset_of!(Labels, end) as i64;
+        let mut t = Template::empty(owner);
+        let (first, second) = (kind.second.first(), kind.second.register());
+        t.save(kind, 8);
+        t.put_with_word(Code::Mov_r64_rm64, second, BLOCK);
+        let key = Instruction::with2(Code::Cmp_rm32_imm32, wide(second, KEY), 0x1234_5678);
+        t.put(key, Some(Hole::SlotAndSite));
+        t.put(branch(Code::Jne_rel32_64), Some(Hole::Branch(Target::Miss)));
+        t.put(load(first, Register::RSP, 0), None);
+        let mut to_label = Vec::new();
+        for labels in [offset_of!(ArenaHeader, program_labels), offset_of!(ArenaHeader, library_labels)] {
+            let word = Instruction::with2(Code::Mov_r64_rm64, second, header_word());
+            t.put(word, Some(Hole::Header(labels as u32)));
+            t.put(Instruction::with2(Code::Cmp_r64_rm64, first, mem(second, START)), None);
+            let below = t.short_branch(Code::Jb_rel8_64);
+            t.put(Instruction::with2(Code::Cmp_r64_rm64, first, mem(second, END)), None);
+            to_label.push(t.short_branch(Code::Jb_rel8_64));
+            t.lands(below);
+        }
+        t.put_with_word(Code::Mov_r64_rm64, second, BLOCK);
+        t.put(Instruction::with1(Code::Inc_rm64, wide(second, COUNT)), Some(Hole::Slot));
+        t.put(Instruction::with2(Code::Lea_r64_m, Register::RSP, mem(Register::RSP, 8)), None);
+        t.popped = t.here();
+        t.put(branch(Code::Jmp_rel32_64), Some(Hole::Branch(Target::Resume)));
+        to_label.into_iter().for_each(|hole| t.lands(hole));
+        t.put(Instruction::with2(Code::Lea_r64_m, first, mem(Register::RSP, 8)), None);
+        t.find_cell(first, second, Target::Outside, false);
+        t.put_with_word(Code::Mov_r64_rm64, second, BLOCK);
+        t.put(Instruction::with1(Code::Inc_rm64, wide(second, COUNT)), Some(Hole::Slot));
+        t.hand_over(first);
+        t.restore(kind, 8);
+        t.put(branch(Code::Jmp_rel32_64), Some(Hole::Branch(Target::Body)));
+        t
+    }
+
+    /// Adds a short branch, and returns the offset of its displacement.
+    fn short_branch(&mut self, code: Code) -> u32 {
+        self.put(Instruction::with_branch(code, self.bytes.len() as u64), None);
+        self.here() - 1
+    }
+
+    /// Lets the short branch with this displacement lead to the next instruction.
+    fn lands(&mut self, displacement: u32) {
+        self.bytes[displacement as usize] = (self.here() - displacement - 1) as u8;
+    }
+
     /// Adds code that gives the frame in `cell` to the callee.
     fn hand_over(&mut self, cell: Register) {
         let number = Instruction::with2(Code::Mov_rm32_imm32, mem(cell, FUNCTION), 0x1234_5678);
@@ -501,7 +630,7 @@ impl Template {
                 Hole::Number | Hole::Mask | Hole::NarrowMask | Hole::Multiplier | Hole::Shift => {
                     offsets.immediate_offset()
                 }
-                Hole::Branch(_) | Hole::End => self.bytes.len() - start - 4,
+                Hole::Branch(_) | Hole::Header(_) => self.bytes.len() - start - 4,
             };
             self.holes.push(((start + at) as u32, hole));
         }
@@ -527,6 +656,11 @@ fn wide(base: Register, displacement: i64) -> MemoryOperand {
 /// Returns the operand `segment:[displacement]`, whose displacement takes four bytes.
 fn thread_word(segment: Register, displacement: i64) -> MemoryOperand {
     MemoryOperand::new(Register::None, Register::None, 1, displacement, 8, false, segment)
+}
+
+/// Returns a word of the [`ArenaHeader`] as an operand, whose displacement is a hole.
+fn header_word() -> MemoryOperand {
+    MemoryOperand::with_base_displ_size(Register::RIP, 0x1000_0000, 8)
 }
 
 /// Makes a load.

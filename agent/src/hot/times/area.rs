@@ -6,7 +6,7 @@ use crate::program::agent::Agent;
 use core::sync::atomic::{AtomicU32, Ordering};
 use gprofinject_abi::region::times_offset;
 use gprofinject_abi::shared::{BlockRef, OpenCallRef, TimesRef};
-use gprofinject_abi::times::{Kind, OpenCall, Record, UNIT};
+use gprofinject_abi::times::{ENDS_SLOWLY, Kind, OpenCall, Record, UNIT};
 
 /// Bytes that are committed at first.
 const FIRST: u64 = 64 << 10;
@@ -84,7 +84,7 @@ pub(crate) fn take_call(agent: &Agent, block: BlockRef) -> Option<OpenCallRef> {
     }
     let taken = call(first)?;
     times.free().store(taken.outer().load(Ordering::Relaxed), Ordering::Relaxed);
-    taken.is_tail().store(0, Ordering::Relaxed);
+    taken.flags().store(0, Ordering::Relaxed);
     Some(taken)
 }
 
@@ -93,6 +93,12 @@ pub(crate) fn give_back(times: TimesRef, call: OpenCallRef) {
     call.cfa().store(0, Ordering::Relaxed);
     call.outer().store(times.free().load(Ordering::Relaxed), Ordering::Relaxed);
     times.free().store(call.address(), Ordering::Relaxed);
+}
+
+/// Returns the CFA of an open call's frame, or what is above all frames of the stack if it is a root.
+pub(crate) fn cfa(call: OpenCallRef) -> u64 {
+    let ends_slowly = call.flags().load(Ordering::Relaxed) & ENDS_SLOWLY != 0;
+    call.cfa().load(Ordering::Relaxed) + u64::from(ends_slowly)
 }
 
 /// Returns the open call at an address that a thread block's records contain, or `None` if it is 0.

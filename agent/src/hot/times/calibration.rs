@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::plan::{Cell, NUMBER_BELOW, ThreadWords, WINDOW, WINDOW_WORD};
 use gprofinject_abi::region::{NO_FUNCTION, RECENT, Slot};
 use gprofinject_abi::shared::{ArcTimesRef, BlockRef, OpenCallRef, RegionRef};
-use gprofinject_abi::times::{CONTEXT, NO_CALL, TABLE_TAIL, TableEntry, UNIT, table_key};
+use gprofinject_abi::times::{CONTEXT, TABLE_TAIL, TableEntry, UNIT, table_key};
 
 /// Calls of a round.
 const CALLS: u64 = 256;
@@ -128,7 +128,7 @@ fn of_the_clock(region: RegionRef) {
 /// Writes the records that the gates need. Returns that of the arc.
 fn prepare(at: u64, paths: bool) -> Option<ArcTimesRef> {
     let place = |n: u64| at + RECORDS + n * UNIT;
-    let [root, free, arc, function, node, spare, table] = [0, 1, 2, 10, 11, 12, 13].map(place);
+    let [root, free, arc, function, node, spare, table] = [0, 1, 2, 4, 27, 28, 29].map(place);
     // SAFETY: the block is mapped, zeros are valid records, and only these types and the gates access them.
     let (block, root, free, record) =
         unsafe { (BlockRef::at(at)?, OpenCallRef::at(root)?, OpenCallRef::at(free)?, ArcTimesRef::at(arc)?) };
@@ -142,8 +142,7 @@ fn prepare(at: u64, paths: bool) -> Option<ArcTimesRef> {
     root.context().store(NO_FUNCTION | CONTEXT, Ordering::Relaxed);
     record.function().store(function, Ordering::Relaxed);
     record.min().store(u64::MAX, Ordering::Relaxed);
-    record.pending().store(NO_CALL, Ordering::Relaxed);
-    const { assert!(BLOCK - RECORDS >= 13 * UNIT + (1 + TABLE_TAIL) * size_of::<TableEntry>() as u64) };
+    const { assert!(BLOCK - RECORDS >= 29 * UNIT + (1 + TABLE_TAIL) * size_of::<TableEntry>() as u64) };
     let entry = TableEntry {
         key: table_key(NO_FUNCTION | CONTEXT, 0),
         arc,

@@ -9,6 +9,7 @@ use crate::program::agent::Agent;
 use crate::program::failure;
 use core::sync::atomic::Ordering;
 use gprofinject_abi::shared::{BlockRef, OpenCallRef, TimesRef};
+use gprofinject_abi::times::{ENDS_SLOWLY, TAIL};
 
 /// A call of a function begins, in the frame with this CFA.
 pub(crate) extern "C" fn begin(number: u32, cfa: u64) {
@@ -39,24 +40,26 @@ fn open(agent: &Agent, block: BlockRef, number: u32, cfa: u64, now: u64) -> Opti
     chains::settle(agent, block, cfa, now)?;
     let top = area::call(times.top().load(Ordering::Relaxed))?;
     // A jump from one hooked function to another one: the first one's frame is the second one's, too.
-    let is_tail = top.cfa().load(Ordering::Relaxed) == cfa;
+    let is_tail = area::cfa(top) == cfa;
     let entry = nodes::of_call(agent, block, top, number)?;
     let outer = if is_tail { end_earlier(times, top, entry.arc, cfa, now) } else { top };
-    push(agent, block, outer, entry.arc, entry.node, cfa, is_tail)
+    let ends_slowly = outer.flags().load(Ordering::Relaxed) & ENDS_SLOWLY;
+    let flags = if is_tail { TAIL | ends_slowly } else { 0 };
+    push(agent, block, outer, entry, cfa, flags)
 }
 
 /// Functions that call each other by jumps may do so without end, in one frame. If one of its open calls is of this arc
 /// already, it ends here, with those that came after it. Returns the call that makes the new one.
 fn end_earlier(times: TimesRef, top: OpenCallRef, arc: u64, cfa: u64, now: u64) -> OpenCallRef {
     let mut found = top;
-    while found.cfa().load(Ordering::Relaxed) == cfa && found.arc().load(Ordering::Relaxed) != arc {
+    while area::cfa(found) == cfa && found.arc().load(Ordering::Relaxed) != arc {
         match area::call(found.outer().load(Ordering::Relaxed)) {
             Some(outer) => found = outer,
             None => return top,
         }
     }
     // The first call of a frame is no tail call, and stays.
-    if found.cfa().load(Ordering::Relaxed) != cfa || found.is_tail().load(Ordering::Relaxed) == 0 {
+    if area::cfa(found) != cfa || found.flags().load(Ordering::Relaxed) & TAIL == 0 {
         return top;
     }
     while let Some(inner) = area::call(times.top().load(Ordering::Relaxed)) {
@@ -79,7 +82,7 @@ pub(crate) extern "C" fn end(cfa: u64, now: u64) {
         let now = now.wrapping_sub(times.paused().load(Ordering::Relaxed));
         chains::settle_for_end(block, cfa, now)?;
         let mut inner = area::call(times.top().load(Ordering::Relaxed))?;
-        while inner.cfa().load(Ordering::Relaxed) == cfa {
+        while area::cfa(inner) == cfa {
             inner = close(times, inner, now)?;
         }
         Some(times)

@@ -143,7 +143,7 @@ fn with(times: TimesRef, cfa: u64) -> Option<ChainRef> {
     let current = current(times)?;
     let innermost = |c: ChainRef| {
         let top = if c == current { times.top() } else { c.top() }.load(Ordering::Relaxed);
-        area::call(top).map_or(0, |call| call.cfa().load(Ordering::Relaxed))
+        area::call(top).map_or(0, area::cfa)
     };
     let above = |c: &ChainRef| is_on(*c, cfa) && innermost(*c) >= cfa;
     if let Some(nearest) = all(times).filter(above).min_by_key(|&c| (innermost(c), c != current)) {
@@ -230,7 +230,7 @@ pub(crate) fn settle(agent: &Agent, block: BlockRef, cfa: u64, now: u64) -> Opti
 /// stacks of their own.
 fn close_below(times: TimesRef, chain: ChainRef, cfa: u64, now: u64) {
     while let Some(inner) = top(times) {
-        let at = inner.cfa().load(Ordering::Relaxed);
+        let at = area::cfa(inner);
         let is_root = inner.outer().load(Ordering::Relaxed) == 0;
         let stays = is_root || at >= cfa && is_on(chain, at);
         if stays || close(times, inner, now).is_none() {
@@ -246,7 +246,7 @@ pub(crate) fn settle_for_end(block: BlockRef, cfa: u64, now: u64) -> Option<()> 
     let is_in = |chain: ChainRef, start: u64| {
         let open =
             core::iter::successors(area::call(start), |c| area::call(c.outer().load(Ordering::Relaxed)));
-        let frames = open.map(|call| call.cfa().load(Ordering::Relaxed));
+        let frames = open.map(area::cfa);
         // The frames of a stack are in order, except for those of signal handlers on stacks of their own.
         let mut frames = frames.take_while(|&at| at <= cfa || !is_on(chain, at) || !is_on(chain, cfa));
         frames.any(|at| at == cfa)
@@ -257,7 +257,7 @@ pub(crate) fn settle_for_end(block: BlockRef, cfa: u64, now: u64) -> Option<()> 
         let to = all(times).filter(|&c| is_on(c, cfa)).find(is_there)?;
         change(times, from, to, now);
     }
-    while let Some(inner) = top(times).filter(|inner| inner.cfa().load(Ordering::Relaxed) != cfa) {
+    while let Some(inner) = top(times).filter(|inner| area::cfa(*inner) != cfa) {
         if inner.outer().load(Ordering::Relaxed) == 0 {
             return None;
         }

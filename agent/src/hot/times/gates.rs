@@ -33,7 +33,8 @@ use core::arch::global_asm;
 use core::mem::offset_of;
 use gprofinject_abi::plan::{NUMBER_BELOW, ThreadWords};
 use gprofinject_abi::times::{
-    ArcTimes, BUCKETS, CONTEXT, FunctionTimes, OpenCall, PathNode, TABLE_HASH, TIMES, TableEntry, TimesHeader,
+    ArcTimes, BUCKET_BITS, BUCKETS, CONTEXT, FunctionTimes, OpenCall, PathNode, TABLE_HASH, TAIL, TIMES,
+    TableEntry, TimesHeader,
 };
 
 global_asm!(
@@ -115,7 +116,7 @@ global_asm!(
     "bts rax, 32",
     ".endif",
     "mov r8, [rdi+{arc_function}]",
-    "mov [rsi+{context}], rax",       // and is_tail
+    "mov [rsi+{context}], rax",       // and flags
     "mov qword ptr [rsi+{children}], 0",
     "inc qword ptr [rcx+{begun}]",
     "inc dword ptr [rdi+{arc_open}]",
@@ -237,45 +238,51 @@ global_asm!(
     "add [rdi+{arc_within}], rdx",
     "dec dword ptr [r8+{function_open}]",
     "jnz 5f",
-    "11:",
-    "mov r8, [rsi+{outer}]",
-    "mov r9, rax",
+    "11:",                            // r8 = function
     "imul rdx, [rcx+{overhead}]",
-    "add r9, [rcx+{outside}]",
+    "mov r9, [rcx+{outside}]",
     "add rdx, [rcx+{inside}]",
-    "add [r8+{children}], r9",
-    "mov [rcx+{top}], r8",            // a signal handler's calls are the outer one's from here on
+    "add r9, rax",
     "sub rax, rdx",
     "mov edx, 0",
     "cmovs rax, rdx",                 // the duration without the overhead
+    "mov rdx, [rsi+{outer}]",
+    "add [rdx+{children}], r9",
+    "mov [rcx+{top}], rdx",           // a signal handler's calls are the outer one's from here on
     "cmp rax, [rdi+{arc_min}]",
     "jb 6f",
     "7:",
     "cmp rax, [rdi+{arc_max}]",
     "ja 8f",
     "9:",
-    // The call before is counted in the histogram; see `ArcTimes::pending`. If a signal handler's call of the same arc comes
-    // in between, the one before is counted twice and the handler's is not, so the sum is right.
-    "mov r9, [rdi+{arc_pending}]",
-    "or rax, 1",
-    "mov [rdi+{arc_pending}], rax",
-    "mov edx, {last_bucket}",
-    "bsr r9, r9",
-    "cmp r9, rdx",
-    "cmova r9, rdx",
-    // The sum of the histogram is the number of calls. It and the node's count change together, since a thread that is
-    // cancelled may end here.
+    // Both counts change together, since a thread that is cancelled may end here.
+    "inc qword ptr [rdi+{arc_calls}]",
     ".if \\paths",
     "mov rdx, [rsi+{node}]",
     "inc qword ptr [rdx+{node_calls}]",
     ".endif",
-    "inc qword ptr [rdi+r9*8+{histogram}]",
-    "mov edx, [rsi+{is_tail}]",
-    "mov r9, [rcx+{free}]",
+    // The call before is counted in the histogram; see `FunctionTimes::pending`. If a signal handler's call of the same function
+    // comes in between, the one before is counted twice and the handler's is not.
+    "mov r9, [r8+{pending}]",
+    "or rax, 1",
+    "mov [r8+{pending}], rax",
+    "mov rdx, rcx",
+    "mov rcx, r9",
+    "or rcx, {bucket_least}",
+    "bsr rcx, rcx",
+    "sub ecx, {bucket_bits}",
+    "shr r9, cl",
+    "lea r9, [r9+rcx*{bucket_least}]",
+    "cmp r9, {last_bucket}",
+    "ja 13f",
+    "14:",
+    "inc qword ptr [r8+r9*8+{histogram}]",
+    "mov eax, [rsi+{flags}]",
+    "mov r9, [rdx+{free}]",
     "mov [rsi+{outer}], r9",
     // From here on a signal handler may use the record.
-    "mov [rcx+{free}], rsi",
-    "test edx, edx",
+    "mov [rdx+{free}], rsi",
+    "test eax, eax",
     "jnz 10f",
     "mov r9, [rsp-56]",
     "mov r8, [rsp-48]",
@@ -300,9 +307,13 @@ global_asm!(
     "8:",
     "mov [rdi+{arc_max}], rax",
     "jmp 9b",
+    "13:",
+    "mov r9d, {last_bucket}",
+    "jmp 14b",
     "10:",                            // the call that has jumped to this function ends as well
-    "mov rax, [rcx+{last}]",
-    "mov rsi, r8",
+    "mov rcx, rdx",
+    "mov rax, [rdx+{last}]",
+    "mov rsi, [rdx+{top}]",
     "jmp 2b",
     "3:",
     "mov r9, [rsp-56]",
@@ -385,7 +396,7 @@ global_asm!(
     overhead = const TIMES as usize + offset_of!(TimesHeader, overhead),
     cfa = const offset_of!(OpenCall, cfa),
     context = const offset_of!(OpenCall, context),
-    is_tail = const offset_of!(OpenCall, is_tail),
+    flags = const offset_of!(OpenCall, flags),
     outer = const offset_of!(OpenCall, outer),
     arc = const offset_of!(OpenCall, arc),
     node = const offset_of!(OpenCall, node),
@@ -405,10 +416,13 @@ global_asm!(
     arc_inclusive = const offset_of!(ArcTimes, inclusive),
     arc_within = const offset_of!(ArcTimes, within),
     arc_nested = const offset_of!(ArcTimes, nested),
-    arc_pending = const offset_of!(ArcTimes, pending),
+    arc_calls = const offset_of!(ArcTimes, calls),
     arc_min = const offset_of!(ArcTimes, min),
     arc_max = const offset_of!(ArcTimes, max),
-    histogram = const offset_of!(ArcTimes, histogram),
+    pending = const offset_of!(FunctionTimes, pending),
+    histogram = const offset_of!(FunctionTimes, histogram),
+    bucket_bits = const BUCKET_BITS,
+    bucket_least = const 1 << BUCKET_BITS,
     last_bucket = const BUCKETS - 1,
     function_open = const offset_of!(FunctionTimes, open),
     function_inclusive = const offset_of!(FunctionTimes, nested_inclusive),
@@ -419,7 +433,9 @@ global_asm!(
     node_own = const offset_of!(PathNode, own),
 );
 
-const _: () = assert!(offset_of!(OpenCall, is_tail) == offset_of!(OpenCall, context) + 4);
+const _: () = assert!(offset_of!(OpenCall, flags) == offset_of!(OpenCall, context) + 4);
+// The gates set it by the number of its bit, and know no other flag.
+const _: () = assert!(TAIL == 1);
 
 unsafe extern "C" {
     pub(crate) fn gpi_call_begin();

@@ -8,7 +8,9 @@ use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use gprofinject_abi::region::NO_FUNCTION;
 use gprofinject_abi::shared::{ArcTimesRef, BlockRef, FunctionTimesRef, OpenCallRef, PathNodeRef};
-use gprofinject_abi::times::{ArcTimes, BEFORE_NO_CALL, CONTEXT, Kind, NO_CALL, REST, UNIT};
+use gprofinject_abi::times::{
+    ArcTimes, BEFORE_NO_CALL, CONTEXT, FunctionTimes, Kind, NO_CALL, REST, UNIT, bucket,
+};
 
 /// Returns the record at an address that a thread block's records contain, or `None` if it is 0.
 pub(crate) fn arc(address: u64) -> Option<ArcTimesRef> {
@@ -76,8 +78,7 @@ fn make_arc(agent: &Agent, block: BlockRef, caller: u32, callee: u32) -> Option<
     let function = match table::find(times, FUNCTIONS, callee) {
         Some(entry) => entry.arc,
         None => {
-            let address = area::take(agent, block, Kind::Function, 1)?;
-            function(address)?.number().store(callee, Ordering::Relaxed);
+            let address = make_function(agent, block, callee)?;
             if !table::add(times, FUNCTIONS, callee, Entry { arc: address, node: 0 }) {
                 return None;
             }
@@ -87,14 +88,22 @@ fn make_arc(agent: &Agent, block: BlockRef, caller: u32, callee: u32) -> Option<
     let address = area::take(agent, block, Kind::Arc, size_of::<ArcTimes>() as u64 / UNIT)?;
     let record = arc(address)?;
     record.min().store(u64::MAX, Ordering::Relaxed);
-    // SAFETY: the bucket is a part of the record, which no other code has yet.
-    let first =
-        unsafe { AtomicU64::from_ptr((address + offset_of!(ArcTimes, histogram) as u64) as *mut u64) };
-    first.store(BEFORE_NO_CALL, Ordering::Relaxed);
-    record.pending().store(NO_CALL, Ordering::Relaxed);
     record.function().store(function, Ordering::Relaxed);
     record.caller().store(caller, Ordering::Relaxed);
     record.callee().store(callee, Ordering::Relaxed);
+    Some(address)
+}
+
+/// Makes the record of a function.
+fn make_function(agent: &Agent, block: BlockRef, callee: u32) -> Option<u64> {
+    let address = area::take(agent, block, Kind::Function, size_of::<FunctionTimes>() as u64 / UNIT)?;
+    let record = function(address)?;
+    let place = address + offset_of!(FunctionTimes, histogram) as u64 + 8 * bucket(NO_CALL) as u64;
+    // SAFETY: the bucket is a part of the record, which no other code has yet.
+    let first = unsafe { AtomicU64::from_ptr(place as *mut u64) };
+    first.store(BEFORE_NO_CALL, Ordering::Relaxed);
+    record.pending().store(NO_CALL, Ordering::Relaxed);
+    record.number().store(callee, Ordering::Relaxed);
     Some(address)
 }
 

@@ -1,35 +1,37 @@
 //! The chain of a thread's open calls: a call is added at its inner end, and removed from there when it ends.
 
+use crate::hot::times::table::Entry;
 use crate::hot::times::{area, nodes};
 use crate::program::agent::Agent;
 use core::sync::atomic::Ordering;
-use gprofinject_abi::shared::{BlockRef, OpenCallRef, TimesRef};
-use gprofinject_abi::times::{ArcTimes, CONTEXT, bucket};
+use gprofinject_abi::shared::{ArcTimesRef, BlockRef, OpenCallRef, TimesRef};
+#[cfg(doc)]
+use gprofinject_abi::times::OpenCall;
+use gprofinject_abi::times::{CONTEXT, ENDS_SLOWLY, FunctionTimes, INHERITED, bucket};
 
-/// Makes an open call below `outer`. Its start is still to be stored.
+/// Makes an open call below `outer`, with these [`OpenCall::flags`]. Its start is still to be stored.
 pub(crate) fn push(
     agent: &Agent,
     block: BlockRef,
     outer: OpenCallRef,
-    arc: u64,
-    node: u64,
+    entry: Entry,
     cfa: u64,
-    is_tail: bool,
+    flags: u32,
 ) -> Option<OpenCallRef> {
     let times = block.times();
     let call = area::take_call(agent, block)?;
-    let record = nodes::arc(arc)?;
-    let context = match nodes::node(node) {
+    let record = nodes::arc(entry.arc)?;
+    let context = match nodes::node(entry.node) {
         Some(node) => node.number().load(Ordering::Relaxed),
         None => record.callee().load(Ordering::Relaxed),
     };
     call.children().store(0, Ordering::Relaxed);
-    call.cfa().store(cfa, Ordering::Relaxed);
-    call.arc().store(arc, Ordering::Relaxed);
+    call.cfa().store(cfa - u64::from(flags & ENDS_SLOWLY != 0), Ordering::Relaxed);
+    call.arc().store(entry.arc, Ordering::Relaxed);
     call.outer().store(outer.address(), Ordering::Relaxed);
-    call.node().store(node, Ordering::Relaxed);
+    call.node().store(entry.node, Ordering::Relaxed);
     call.context().store(context | CONTEXT, Ordering::Relaxed);
-    call.is_tail().store(is_tail.into(), Ordering::Relaxed);
+    call.flags().store(flags, Ordering::Relaxed);
     let begun = times.begun().fetch_add(1, Ordering::Relaxed) + 1;
     call.begun().store(begun, Ordering::Relaxed);
     call.start().store(outer.start().load(Ordering::Relaxed), Ordering::Relaxed);
@@ -52,29 +54,35 @@ pub(crate) fn close(times: TimesRef, call: OpenCallRef, now: u64) -> Option<Open
     if let Some(node) = nodes::node(load(call.node())) {
         node.own().fetch_add(own, Ordering::Relaxed);
     }
+    // An inherited call takes time, but is its parent's.
+    let is_own = call.flags().load(Ordering::Relaxed) & INHERITED == 0;
     if let Some(arc) = nodes::arc(load(call.arc())) {
+        let function = nodes::function(load(arc.function()));
         arc.own().fetch_add(own, Ordering::Relaxed);
         let is_outermost = arc.open().fetch_sub(1, Ordering::Relaxed) == 1;
+        let is_nested = function.is_some_and(|function| function.open().fetch_sub(1, Ordering::Relaxed) != 1);
         if is_outermost {
             arc.inclusive().fetch_add(lasted, Ordering::Relaxed);
             arc.within().fetch_add(within, Ordering::Relaxed);
-        } else {
+        } else if is_own {
             arc.nested().fetch_add(1, Ordering::Relaxed);
         }
-        if let Some(function) = nodes::function(load(arc.function()))
-            && function.open().fetch_sub(1, Ordering::Relaxed) != 1
-            && is_outermost
-        {
+        if let Some(function) = function.filter(|_| is_nested && is_outermost) {
             function.nested_inclusive().fetch_add(lasted, Ordering::Relaxed);
             function.nested_within().fetch_add(within, Ordering::Relaxed);
-            function.nested().fetch_add(1, Ordering::Relaxed);
+            if is_own {
+                function.nested().fetch_add(1, Ordering::Relaxed);
+            }
         }
-        let overhead = within.wrapping_mul(load(times.overhead())).saturating_add(load(times.inside()));
-        // The histogram's sum is the number of calls, so both counts change together.
-        if let Some(node) = nodes::node(load(call.node())) {
-            node.calls().fetch_add(1, Ordering::Relaxed);
+        if is_own {
+            // Both counts change together: a thread that is cancelled may end here.
+            arc.calls().fetch_add(1, Ordering::Relaxed);
+            if let Some(node) = nodes::node(load(call.node())) {
+                node.calls().fetch_add(1, Ordering::Relaxed);
+            }
+            let overhead = within.wrapping_mul(load(times.overhead())).saturating_add(load(times.inside()));
+            note_duration(arc, lasted.saturating_sub(overhead));
         }
-        note_duration(arc.address(), lasted.saturating_sub(overhead));
     }
     outer.children().fetch_add(lasted.wrapping_add(load(times.outside())), Ordering::Relaxed);
     times.last().store(now, Ordering::Relaxed);
@@ -83,14 +91,16 @@ pub(crate) fn close(times: TimesRef, call: OpenCallRef, now: u64) -> Option<Open
     Some(outer)
 }
 
-/// Adds a duration to the extremes and the histogram of an arc.
+/// Adds a duration to the extremes of an arc and the histogram of its function.
 #[allow(unsafe_code, reason = "a bucket is a place in a record")]
-fn note_duration(arc: u64, duration: u64) {
-    let Some(record) = nodes::arc(arc) else { return };
-    record.min().fetch_min(duration, Ordering::Relaxed);
-    record.max().fetch_max(duration, Ordering::Relaxed);
-    let before = record.pending().swap(duration | 1, Ordering::Relaxed);
-    let place = arc + core::mem::offset_of!(ArcTimes, histogram) as u64 + 8 * bucket(before) as u64;
+fn note_duration(arc: ArcTimesRef, duration: u64) {
+    arc.min().fetch_min(duration, Ordering::Relaxed);
+    arc.max().fetch_max(duration, Ordering::Relaxed);
+    let Some(function) = nodes::function(arc.function().load(Ordering::Relaxed)) else { return };
+    let before = function.pending().swap(duration | 1, Ordering::Relaxed);
+    let place = function.address()
+        + core::mem::offset_of!(FunctionTimes, histogram) as u64
+        + 8 * bucket(before) as u64;
     // SAFETY: the place is one of the buckets of the record, which stays mapped and is accessed by atomics and the gates.
     let count = unsafe { core::sync::atomic::AtomicU64::from_ptr(place as *mut u64) };
     count.fetch_add(1, Ordering::Relaxed);

@@ -5,6 +5,7 @@ use crate::os::memory;
 use crate::program::agent::Agent;
 use core::sync::atomic::Ordering;
 use gprofinject_abi::shared::{BlockRef, TimesRef};
+use gprofinject_abi::times::{ENDS_SLOWLY, INHERITED, TAIL};
 
 /// Begins to measure the calling thread's calls, of which the first one's frame has this CFA, unless that has been done.
 /// `now` is the time without pauses. `None` means that there is no room.
@@ -84,10 +85,10 @@ pub(crate) fn inherit(block: BlockRef) -> Option<Inherited> {
     for (call, n) in all().zip((0..count).rev()) {
         let number = nodes::arc(call.arc().load(Ordering::Relaxed))
             .map_or(0, |arc| arc.callee().load(Ordering::Relaxed));
-        let tail = if call.is_tail().load(Ordering::Relaxed) != 0 { IS_TAIL } else { 0 };
+        let tail = if call.flags().load(Ordering::Relaxed) & TAIL != 0 { IS_TAIL } else { 0 };
         let pair = (list + n * PAIR) as *mut [u64; 2];
         // SAFETY: the mapping has room for `count` pairs, and no other code knows of it.
-        unsafe { pair.write([call.cfa().load(Ordering::Relaxed), u64::from(number) | tail]) };
+        unsafe { pair.write([area::cfa(call), u64::from(number) | tail]) };
     }
     Some(Inherited { list, count })
 }
@@ -96,8 +97,8 @@ fn len_of(count: u64) -> u64 {
     (count * PAIR).next_multiple_of(4096)
 }
 
-/// In a forked child whose thread block is empty again: begins with the open calls that were made before the fork. They count
-/// as calls of the parent's.
+/// In a forked child whose thread block is empty again: begins with the open calls that were made before the fork. They are
+/// the parent's calls.
 #[allow(unsafe_code, reason = "the list is in memory of its own")]
 pub(crate) fn begin_child(child: &Agent, block: BlockRef, inherited: Option<Inherited>) {
     let Some(Inherited { list, count }) = inherited else { return };
@@ -124,12 +125,8 @@ fn reopen(
     prepare(child, block, cfa, clock::now())?;
     let top = area::call(times.top().load(Ordering::Relaxed))?;
     let entry = nodes::of_call(child, block, top, number)?;
-    let call = open::push(child, block, top, entry.arc, entry.node, cfa, is_tail)?;
+    let flags = INHERITED | ENDS_SLOWLY | if is_tail { TAIL } else { 0 };
+    let call = open::push(child, block, top, entry, cfa, flags)?;
     call.start().store(times.first().load(Ordering::Relaxed), Ordering::Relaxed);
-    // Its end will count it.
-    nodes::arc(entry.arc)?.inherited().fetch_add(1, Ordering::Relaxed);
-    if let Some(node) = nodes::node(entry.node) {
-        node.calls().fetch_sub(1, Ordering::Relaxed);
-    }
     Some(())
 }

@@ -30,13 +30,14 @@ pub(crate) fn example(paths: bool) -> Measured {
         line,
         samples,
     };
-    let thread = |tid, name: &str| Thread {
+    let thread = |tid, name: &str, samples| Thread {
         pid: 100,
         tid,
         name: name.to_owned(),
         life_ns: 5_000_000_000,
         outside_ns: 7_000_000,
         overhead_ns: 1_234,
+        samples,
     };
     let row = |function, thread, calls, primitive, self_ns, inclusive_ns, min_ns, max_ns, bucket: usize| {
         let mut histogram = vec![0; bucket + 1];
@@ -53,6 +54,7 @@ pub(crate) fn example(paths: bool) -> Measured {
             inclusive_raw_ns: inclusive_ns + 100,
             min_ns,
             max_ns,
+            samples: [0, 5, 1, 900][function as usize],
             histogram,
         }
     };
@@ -97,7 +99,7 @@ pub(crate) fn example(paths: bool) -> Measured {
             function("libc_read", 1, 0x2100, "", 0, 1),
             function("work", 0, 0x1200, "/src/work.c", 5, 900),
         ],
-        threads: vec![thread(100, "prog"), thread(101, "worker")],
+        threads: vec![thread(100, "prog", 7), thread(101, "worker", 905)],
         rows: vec![
             row(0, 0, 1, 1, 1_000_000, 321_000_000, 321_000_000, 321_000_000, 28),
             row(1, 0, 10, 10, 20_000_000, 320_000_000, 30_000_000, 33_000_000, 24),
@@ -170,6 +172,7 @@ pub(crate) fn synthetic(functions: u32, arcs: u32, nodes: u32) -> Measured {
                 inclusive_raw_ns: self_ns * 4,
                 min_ns: 100,
                 max_ns: 5000,
+                samples: numbers.below(calls),
                 histogram,
             }
         })

@@ -3,46 +3,98 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
+use gprofinject_usage::Kind;
 
+use crate::cli::diff_args::DiffArgs;
+use crate::cli::examples;
 use crate::cli::form_args::FormArgs;
 use crate::cli::measured_args::{ArcsArgs, PathsArgs, TimesArgs};
+#[cfg(feature = "push")]
+use crate::cli::push_args::PushArgs;
+use crate::cli::ranks_args::RanksArgs;
 use crate::cli::report_args::{BlocksArgs, CoverageArgs, InstructionsArgs, LinesArgs, SumsArgs};
+use crate::cli::run_args::{ExportArgs, FlatArgs, GraphArgs, HtmlArgs};
 
 /// Shows, sums and checks gmon.out files, and reports the basic-block counts in them and measured times.
 #[derive(Parser)]
-#[command(name = "gmon", version)]
+#[command(
+    name = "gmon",
+    version,
+    args_override_self = true,
+    arg_required_else_help = true,
+    args_conflicts_with_subcommands = true,
+    after_long_help = examples::GMON
+)]
 pub(crate) struct Args {
+    /// Print a man page or completions for a shell
+    #[arg(long, value_name = "KIND", value_enum)]
+    pub(crate) generate: Option<Kind>,
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: Option<Command>,
 }
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Print a file's histograms, arcs and basic-block counts
+    #[command(after_long_help = examples::DUMP)]
     Dump(DumpArgs),
-    /// Sum files into one, in 64 bits
+    /// Sum gmon.out files, or files of measured times, into one
+    #[command(after_long_help = examples::MERGE)]
     Merge(MergeArgs),
+    /// Print by function how unevenly the processes of a parallel job have worked: least, mean and most calls or self time
+    #[command(after_long_help = examples::RANKS)]
+    Ranks(RanksArgs),
+    /// Send profiles to Grafana Pyroscope, or to another server with its interface
+    #[cfg(feature = "push")]
+    #[command(after_long_help = examples::PUSH)]
+    Push(PushArgs),
     /// Look for what gprof refuses or silently drops; the exit status is 1 if there is any
+    #[command(after_long_help = examples::CHECK)]
     Check(CheckArgs),
     /// Print the source with each line's count in the margin
+    #[command(after_long_help = examples::LINES)]
     Lines(LinesArgs),
     /// Print the disassembly with each instruction's count
+    #[command(after_long_help = examples::INSTRUCTIONS)]
     Instructions(InstructionsArgs),
     /// Print each basic block: count, addresses, function, line
+    #[command(after_long_help = examples::BLOCKS)]
     Blocks(BlocksArgs),
-    /// Print sums by function: instructions executed (ie), calls, instructions (i), never executed (ine)
+    /// Print sums by function: instructions that ran, calls, all instructions, those that never ran
+    #[command(after_long_help = examples::FUNCTIONS)]
     Functions(SumsArgs),
-    /// Print the same sums by file, and basic blocks executed (bbe), all (bb), never executed (bbne)
+    /// Print the same sums by file, and those of basic blocks
+    #[command(after_long_help = examples::FILES)]
     Files(SumsArgs),
     /// Print how much of each file ran, in percent
+    #[command(after_long_help = examples::COVERAGE)]
     Coverage(CoverageArgs),
+    /// Print a table of the functions: self and inclusive time, calls, time per call, as gprof's flat profile
+    #[command(after_long_help = examples::FLAT)]
+    Flat(FlatArgs),
+    /// Print each function between those that call it and those that it calls, as gprof's call graph
+    #[command(after_long_help = examples::GRAPH)]
+    Graph(GraphArgs),
+    /// Compare two runs of a program, or of two builds of it; the exit status is 1 if something has become worse
+    #[command(after_long_help = examples::DIFF)]
+    Diff(DiffArgs),
+    /// Write a run in the format of another tool: KCachegrind, pprof, flame graphs, speedscope, the Firefox Profiler, Graphviz
+    #[command(after_long_help = examples::EXPORT)]
+    Export(ExportArgs),
+    /// Write a report for a browser: functions, call graph, flame graph, source; one file that needs no network
+    #[command(after_long_help = examples::HTML)]
+    Html(HtmlArgs),
     /// Print the measured times of each function: calls, self, inclusive, mean, shortest, longest, quantiles
+    #[command(after_long_help = examples::TIMES)]
     Times(TimesArgs),
     /// Print who called a function, with the measured times of each arc
+    #[command(after_long_help = examples::CALLERS)]
     Callers(ArcsArgs),
     /// Print whom a function called, with the measured times of each arc
+    #[command(after_long_help = examples::CALLEES)]
     Callees(ArcsArgs),
     /// Print the measured times of each call path, as a tree
+    #[command(after_long_help = examples::PATHS)]
     Paths(PathsArgs),
 }
 
@@ -69,6 +121,12 @@ pub(crate) struct MergeArgs {
     /// The profiled program: allows summing files whose basic-block counts begin at different addresses
     #[arg(long)]
     pub(crate) program: Option<PathBuf>,
+    /// Of measured times: keep all threads apart. Otherwise, those of the same name become one
+    #[arg(long)]
+    pub(crate) keep_threads: bool,
+    /// Number of threads that read and sum [default: the number of processors]; the result is always the same
+    #[arg(short = 'j', long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
     #[command(flatten)]
     pub(crate) form: FormArgs,
 }

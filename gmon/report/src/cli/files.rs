@@ -14,7 +14,8 @@ use rustix::fs::{OFlags, fcntl_setfl};
 const MAX_SIZE: u64 = 4 << 30;
 /// How long a pipe may have no writer, in seconds: the program that writes to it may start after this one.
 const WRITER_PATIENCE: i64 = 5;
-/// The bytes with which ELF files and files compressed with gzip begin.
+/// The bytes with which gmon.out files, ELF files and files compressed with gzip begin.
+const GMON: &[u8] = b"gmon";
 const ELF: &[u8] = b"\x7fELF";
 const GZIP: &[u8] = b"\x1f\x8b";
 
@@ -24,7 +25,7 @@ const GZIP: &[u8] = b"\x1f\x8b";
 /// The file cannot be read, or is too large.
 pub(crate) fn read_any(path: &Path) -> Result<Vec<u8>> {
     // A file that does not begin as a profile is not read to its end, because it might not have one.
-    read(path, b"gmon").with_context(|| path.display().to_string())
+    read(path, GMON).with_context(|| path.display().to_string())
 }
 
 /// Returns an ELF file's bytes.
@@ -53,6 +54,42 @@ pub(crate) fn read_measured_or_elf(path: &Path) -> Result<Vec<u8>> {
     let magic = if bytes == GZIP { GZIP } else { ELF };
     finish(file, &mut bytes, magic).with_context(|| path.display().to_string())?;
     Ok(bytes)
+}
+
+/// Returns the bytes of a file of any kind that a run leaves: a program or symbols, a profile, or measured times. Of another
+/// file, only the first bytes are returned.
+///
+/// # Errors
+/// The file cannot be read, or is too large.
+pub(crate) fn read_any_kind(path: &Path) -> Result<Vec<u8>> {
+    // A pipe can be read only once, so the beginning decides what it is.
+    let (file, mut bytes) = begin(path, ELF.len()).with_context(|| path.display().to_string())?;
+    let magic = if bytes.starts_with(GZIP) || bytes == GMON { bytes.clone() } else { ELF.to_vec() };
+    finish(file, &mut bytes, &magic).with_context(|| path.display().to_string())?;
+    Ok(bytes)
+}
+
+/// Returns the first bytes of a regular file, and none of another one, which can be read only once.
+///
+/// # Errors
+/// The file cannot be read.
+pub(crate) fn read_start(path: &Path) -> Result<Vec<u8>> {
+    let is_file = std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
+    if !is_file {
+        // It is read in full, or refused, where its contents are needed.
+        return Ok(Vec::new());
+    }
+    Ok(begin(path, ELF.len()).with_context(|| path.display().to_string())?.1)
+}
+
+/// Whether a file of these bytes is compressed with gzip.
+pub(crate) fn is_gzip(bytes: &[u8]) -> bool {
+    bytes.starts_with(GZIP)
+}
+
+/// Whether a file of these bytes is a gmon.out.
+pub(crate) fn is_gmon(bytes: &[u8]) -> bool {
+    bytes.starts_with(GMON)
 }
 
 /// Whether a file of these bytes is an ELF file.

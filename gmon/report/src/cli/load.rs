@@ -32,7 +32,7 @@ pub(crate) fn load(args: &ReportArgs) -> Result<Loaded> {
         fits(&code, path, &profile, file)?;
         profiles.push(profile);
     }
-    gmon_report::align(&mut profiles, &code);
+    gmon_blocks::align(&mut profiles, &code);
     let mut merger = Merger::default();
     for (mut profile, file) in profiles.into_iter().zip(&args.files) {
         // The reports do not use samples, and histograms need not fit together.

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::cli::files;
 use crate::cli::measured_args::MeasuredArgs;
+use crate::cli::similar::similar;
 use crate::cli::text::{Style, chosen_function, demangled, plain};
 use crate::cli::units::duration;
 
@@ -17,8 +18,6 @@ use crate::cli::units::duration;
 const DEFAULT_FILE: &str = "gmon.pb.gz";
 /// The name that is shown for a caller that is not hooked.
 pub(crate) const NOT_HOOKED: &str = "[not hooked]";
-/// How many names that are similar to a wrong one are said.
-const NEAR: usize = 5;
 
 /// The measured times of one run or of several, and how they are shown.
 pub(crate) struct Measurement<'a> {
@@ -40,7 +39,7 @@ impl<'a> Measurement<'a> {
         let mut add = |path: &Path, bytes: &[u8], program: Option<&(&Path, Program)>| {
             let read = parse(path, bytes)?;
             if let Some((name, program)) = program {
-                fits(&read, path, program, name)?;
+                fits(&read, path, program.build_id, name)?;
             }
             files.push(path.to_owned());
             match &mut measured {
@@ -69,13 +68,13 @@ impl<'a> Measurement<'a> {
             })?;
             let read = parse(path, &bytes)?;
             if let Some((name, program)) = &program {
-                fits(&read, path, program, name)?;
+                fits(&read, path, program.build_id, name)?;
             }
             files.push(path.to_owned());
             measured = Some(read);
         }
         let measured = measured.unwrap_or_default();
-        Ok(Measurement { args, measured, style: Style::new(args.color), files })
+        Ok(Measurement { args, measured, style: Style::new(args.shown.color), files })
     }
 
     /// Returns the names of the files, for messages.
@@ -86,7 +85,7 @@ impl<'a> Measurement<'a> {
 
     /// Returns a symbol's name as it is shown.
     pub(crate) fn shown(&self, name: &str) -> String {
-        if self.args.no_demangle { plain(name) } else { demangled(name) }
+        if self.args.shown.no_demangle { plain(name) } else { demangled(name) }
     }
 
     /// Returns the name of a function as it is shown.
@@ -115,32 +114,13 @@ impl<'a> Measurement<'a> {
         if !patterns.is_empty() && !chosen.contains(&true) {
             let files = self.file_names();
             let wanted = patterns.join(" or ");
-            let near = self.near(patterns);
+            let near = similar(patterns, functions.iter().map(|function| self.shown(&function.name)));
             if near.is_empty() {
                 bail!("{files}: no function is called {wanted}");
             }
             bail!("{files}: no function is called {wanted}; similar names: {}", near.join(", "));
         }
         Ok(chosen)
-    }
-
-    /// Returns names that are similar to a name or pattern, the most similar first.
-    fn near(&self, patterns: &[String]) -> Vec<String> {
-        let mut near: Vec<(usize, String)> = Vec::new();
-        for pattern in patterns {
-            let wanted: String = pattern.chars().filter(|c| !"*?".contains(*c)).collect();
-            let wanted = wanted.to_lowercase();
-            for function in &self.measured.functions {
-                let name = self.shown(&function.name);
-                let short = name.split_once('(').map_or(name.as_str(), |(short, _)| short).to_lowercase();
-                if let Some(distance) = distance(&wanted, &short) {
-                    near.push((distance, name));
-                }
-            }
-        }
-        near.sort();
-        near.dedup();
-        near.into_iter().take(NEAR).map(|(_, name)| name).collect()
     }
 
     /// Prints what was measured and with which error.
@@ -213,7 +193,10 @@ impl<'a> Measurement<'a> {
 }
 
 /// Reads a file of measured times.
-fn parse(path: &Path, bytes: &[u8]) -> Result<Measured> {
+///
+/// # Errors
+/// It is none; the message says what it seems to be.
+pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<Measured> {
     Measured::read(bytes).map_err(|error| {
         let what = match &error {
             ReadError::NotGzip(_) if bytes.starts_with(b"gm") => Some(
@@ -234,9 +217,12 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<Measured> {
 }
 
 /// Checks that times are of this build of this program.
-fn fits(measured: &Measured, file: &Path, program: &Program, path: &Path) -> Result<()> {
+///
+/// # Errors
+/// They are of another one.
+pub(crate) fn fits(measured: &Measured, file: &Path, program: BuildId, path: &Path) -> Result<()> {
     let id = measured.modules.first().map(|module| BuildId::new(&module.build_id));
-    if let Err(stale) = program.build_id.agree(id.unwrap_or(BuildId::UNKNOWN)) {
+    if let Err(stale) = program.agree(id.unwrap_or(BuildId::UNKNOWN)) {
         let (file, path, first, other) = (file.display(), path.display(), stale.first, stale.other);
         bail!(
             "{file}: of the program with build-id {other}.., but {path} has {first}..: rebuilt since the run"
@@ -267,60 +253,9 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Returns how different two names in small letters are, or `None` if they have nothing in common: 0 if one is part
-/// of the other, else the number of characters to insert, remove and replace.
-fn distance(wanted: &str, name: &str) -> Option<usize> {
-    if wanted.is_empty() || name.is_empty() {
-        return None;
-    }
-    if name.contains(wanted) || (name.len() > 2 && wanted.contains(name)) {
-        return Some(0);
-    }
-    let allowed = ((wanted.chars().count() + 1) / 3).clamp(1, 4);
-    // Of a qualified name, the last component is enough.
-    let last = name.rsplit("::").next().unwrap_or(name);
-    [name, last].into_iter().filter_map(|name| edits(wanted, name, allowed)).min()
-}
-
-/// Returns Levenshtein's distance if it is at most `allowed`.
-fn edits(one: &str, other: &str, allowed: usize) -> Option<usize> {
-    let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
-    if one.len().abs_diff(other.len()) > allowed {
-        return None;
-    }
-    let mut before: Vec<usize> = (0..=other.len()).collect();
-    for (row, a) in one.iter().enumerate() {
-        let mut current = vec![row + 1];
-        for (column, b) in other.iter().enumerate() {
-            let replaced = before[column] + usize::from(a != b);
-            current.push(replaced.min(before[column + 1] + 1).min(current[column] + 1));
-        }
-        before = current;
-    }
-    before.last().copied().filter(|&edits| edits <= allowed)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn distances() {
-        for (wanted, name, expected) in [
-            ("parse", "parse_int", Some(0)),
-            ("pares", "parse", Some(2)),
-            ("pars", "json::parse", Some(0)),
-            ("prase_value", "json::parse_value", Some(2)),
-            ("parse", "write", None),
-            ("", "write", None),
-        ] {
-            let found = distance(wanted, name);
-            assert_eq!(found.filter(|_| expected.is_some()), found, "{wanted} {name}");
-            assert!(expected.is_none() == found.is_none() && found <= expected.or(found), "{wanted} {name}");
-        }
-        assert_eq!(edits("kitten", "sitting", 3), Some(3));
-        assert_eq!(edits("kitten", "sitting", 2), None);
-    }
 
     #[test]
     fn frequencies() {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 
-use crate::cli::report_args::{RowsArgs, When};
+use crate::cli::report_args::{RowsArgs, ShownArgs};
 
 /// The arguments that all reports of measured times have.
 #[derive(clap::Args)]
@@ -15,15 +15,8 @@ pub(crate) struct MeasuredArgs {
     /// Measured times, as `gprofinject --times` writes them; several are summed [default: gmon.pb.gz]
     #[arg(value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// Print names as in the symbol table
-    #[arg(long)]
-    pub(crate) no_demangle: bool,
-    /// Print one JSON object; times are in nanoseconds
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Colours [default: on a terminal, unless NO_COLOR is set]
-    #[arg(long, value_name = "WHEN")]
-    pub(crate) color: Option<When>,
+    #[command(flatten)]
+    pub(crate) shown: ShownArgs,
 }
 
 #[derive(clap::Args)]

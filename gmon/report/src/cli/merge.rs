@@ -1,80 +1,124 @@
-//! `gmon merge`: sums profiles.
+//! `gmon merge`: sums gmon.out files, or files of measured times, on all processors.
+
+mod counts;
+mod program;
+mod times;
 
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use gmon::{Merger, Profile};
 use gprofinject_image::instructions::Code;
 
 use crate::cli::args::MergeArgs;
-use crate::cli::{files, load};
+use crate::cli::fold::{self, Sum};
+use crate::cli::merge::counts::Counts;
+use crate::cli::merge::program::Program;
+use crate::cli::merge::times::Times;
+use crate::cli::{files, measured};
 
 /// Sums the files and writes the sum.
 ///
 /// # Errors
 /// A file cannot be read or written, or the profiles cannot be summed.
 pub(crate) fn run(args: &MergeArgs) -> Result<()> {
-    let sum = match &args.program {
-        Some(program) => with_program(args, program)?,
-        None => alone(args)?,
-    };
-    let mut bytes = Vec::new();
-    gmon::write(&sum, &mut bytes).with_context(|| args.output.display().to_string())?;
-    files::replace(&args.output, &bytes)
-}
-
-fn read(args: &MergeArgs, file: &Path) -> Result<Profile> {
-    let bytes = files::read_any(file)?;
-    let reading = args.form.options().read(&bytes).with_context(|| file.display().to_string())?;
-    if reading.ambiguous_width {
-        eprintln!("gmon: {}: makes sense as 32-bit too, read as 64-bit; --width decides", file.display());
-    }
-    Ok(reading.profile)
-}
-
-fn with_program(args: &MergeArgs, path: &Path) -> Result<Profile> {
-    let code = Code::parse(&files::read_elf(path)?).with_context(|| path.display().to_string())?;
-    let mut profiles = Vec::with_capacity(args.files.len());
-    for file in &args.files {
-        let profile = read(args, file)?;
-        load::fits(&code, path, &profile, file)?;
-        profiles.push(profile);
-    }
-    gmon_report::align(&mut profiles, &code);
-    let mut merger = Merger::default();
-    for (profile, file) in profiles.into_iter().zip(&args.files) {
-        merger.add(profile).with_context(|| file.display().to_string())?;
-    }
-    Ok(merger.finish())
-}
-
-/// Sums the files without the program. Then it is not known what one file's count means at an address at
-/// which only another file has a record: the address may be within a basic block of the first file, or in a
-/// function that was not counted there.
-fn alone(args: &MergeArgs) -> Result<Profile> {
-    let mut merger = Merger::default();
-    let mut first: Option<(&Path, Vec<u64>)> = None;
-    for file in &args.files {
-        let profile = read(args, file)?;
-        if !profile.blocks.is_empty() {
-            let addresses = profile.blocks.iter().map(|block| block.addr).collect();
-            let (first_file, expected) = first.get_or_insert_with(|| (file, Vec::clone(&addresses)));
-            if let Some(at) = first_difference(expected, &addresses) {
-                bail!(
-                    "{}: block counts at other addresses than in {}, the first {at:#x} (a crash within a \
-                     block, or other functions counted); --program PROG lets them be summed",
-                    file.display(),
-                    first_file.display(),
-                );
-            }
+    let program = match &args.program {
+        Some(path) => {
+            let code = Code::parse(&files::read_elf(path)?).with_context(|| path.display().to_string())?;
+            Some(Program { path, code })
         }
-        merger.add(profile).with_context(|| file.display().to_string())?;
+        None => None,
+    };
+    let threads = args.threads.map_or_else(fold::processors, usize::from);
+    let sum = fold::sum(&args.files, threads, || Merge::new(args, program.as_ref()))?;
+    for note in &sum.notes {
+        eprintln!("gmon: {note}");
     }
-    Ok(merger.finish())
+    files::replace(&args.output, &sum.bytes(&args.output)?)
 }
 
-/// Returns the lowest address that is in only one of two sorted lists.
-fn first_difference(a: &[u64], b: &[u64]) -> Option<u64> {
-    let same = a.iter().zip(b).take_while(|(a, b)| a == b).count();
-    [a.get(same), b.get(same)].into_iter().flatten().min().copied()
+/// The sum of files of one of both kinds.
+struct Merge<'a> {
+    args: &'a MergeArgs,
+    program: Option<&'a Program<'a>>,
+    kind: Kind,
+    /// What is to be said about the files.
+    notes: Vec<String>,
+}
+
+enum Kind {
+    /// There was no file yet.
+    Unknown,
+    Counts(Counts),
+    Times(Times),
+}
+
+impl<'a> Merge<'a> {
+    fn new(args: &'a MergeArgs, program: Option<&'a Program<'a>>) -> Merge<'a> {
+        Merge { args, program, kind: Kind::Unknown, notes: Vec::new() }
+    }
+
+    fn bytes(self, path: &Path) -> Result<Vec<u8>> {
+        match self.kind {
+            Kind::Times(times) => Ok(times.bytes()),
+            Kind::Counts(counts) => counts.bytes().with_context(|| path.display().to_string()),
+            Kind::Unknown => Counts::default().bytes(),
+        }
+    }
+}
+
+impl Sum for Merge<'_> {
+    fn add(&mut self, _: usize, file: &Path) -> Result<()> {
+        let bytes = files::read_any_kind(file)?;
+        let name = || file.display().to_string();
+        let is_measured = files::is_gzip(&bytes);
+        match &mut self.kind {
+            Kind::Times(_) if !is_measured => {
+                bail!(
+                    "{}: no file of measured times, as the files before it are; sum each kind by itself",
+                    name()
+                )
+            }
+            Kind::Counts(_) if is_measured => {
+                bail!("{}: a file of measured times among gmon.out files; sum each kind by itself", name())
+            }
+            Kind::Unknown if is_measured => self.kind = Kind::Times(Times::new(self.args.keep_threads)),
+            Kind::Unknown => self.kind = Kind::Counts(Counts::default()),
+            _ => {}
+        }
+        match &mut self.kind {
+            Kind::Times(times) => {
+                let run = measured::parse(file, &bytes)?;
+                if let Some(program) = self.program {
+                    measured::fits(&run, file, program.code.build_id, program.path)?;
+                }
+                times.add(run).with_context(name)
+            }
+            Kind::Counts(counts) => {
+                let reading = self.args.form.options().read(&bytes).with_context(name)?;
+                if reading.ambiguous_width {
+                    let note = "makes sense as 32-bit too, read as 64-bit; --width decides";
+                    self.notes.push(format!("{}: {note}", file.display()));
+                }
+                match self.program {
+                    Some(program) => counts.add_aligned(reading.profile, file, program),
+                    None => counts.add(reading.profile, file),
+                }
+            }
+            Kind::Unknown => Ok(()),
+        }
+    }
+
+    fn join(&mut self, later: Self) -> Result<()> {
+        self.notes.extend(later.notes);
+        match (&mut self.kind, later.kind) {
+            (_, Kind::Unknown) => Ok(()),
+            (kind @ Kind::Unknown, later) => {
+                *kind = later;
+                Ok(())
+            }
+            (Kind::Counts(sum), Kind::Counts(later)) => sum.join(later, self.program),
+            (Kind::Times(sum), Kind::Times(later)) => sum.join(later),
+            _ => bail!("both kinds of files"),
+        }
+    }
 }

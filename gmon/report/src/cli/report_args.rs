@@ -24,17 +24,24 @@ pub(crate) struct ReportArgs {
     /// Show only source files with these paths (`parse.c` is any file of this name); may be repeated
     #[arg(short = 'F', long, value_name = "GLOB")]
     pub(crate) file: Vec<String>,
+    #[command(flatten)]
+    pub(crate) shown: ShownArgs,
+    #[command(flatten)]
+    pub(crate) form: FormArgs,
+}
+
+/// How any report is shown.
+#[derive(clap::Args)]
+pub(crate) struct ShownArgs {
     /// Print names as in the symbol table
     #[arg(long)]
     pub(crate) no_demangle: bool,
-    /// Print one JSON object
+    /// Print one JSON object; times are in nanoseconds
     #[arg(long)]
     pub(crate) json: bool,
     /// Colours [default: on a terminal, unless NO_COLOR is set]
     #[arg(long, value_name = "WHEN")]
     pub(crate) color: Option<When>,
-    #[command(flatten)]
-    pub(crate) form: FormArgs,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -45,7 +52,7 @@ pub(crate) enum When {
 }
 
 /// The folders of source files that are not where they were compiled.
-#[derive(clap::Args)]
+#[derive(Default, clap::Args)]
 pub(crate) struct SourceArgs {
     /// Look for source files in this folder too, by the last components of their paths; may be repeated
     #[arg(short, long, value_name = "DIR")]
@@ -87,6 +94,15 @@ pub(crate) enum Syntax {
     Intel,
 }
 
+impl From<Syntax> for gmon_blocks::Syntax {
+    fn from(syntax: Syntax) -> gmon_blocks::Syntax {
+        match syntax {
+            Syntax::Att => gmon_blocks::Syntax::Att,
+            Syntax::Intel => gmon_blocks::Syntax::Intel,
+        }
+    }
+}
+
 #[derive(clap::Args)]
 pub(crate) struct RowsArgs {
     /// Print at most this many rows
@@ -118,7 +134,7 @@ pub(crate) struct SumsArgs {
     #[command(flatten)]
     pub(crate) common: ReportArgs,
     /// Order of the rows; numbers are sorted from the highest
-    #[arg(long, value_name = "COLUMN", default_value = "ie")]
+    #[arg(long, value_name = "COLUMN", default_value = "instructions-run")]
     pub(crate) sort: Column,
     #[command(flatten)]
     pub(crate) rows: RowsArgs,
@@ -126,18 +142,24 @@ pub(crate) struct SumsArgs {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Column {
-    /// Instructions executed
+    /// Executed instructions
+    #[value(name = "instructions-run", alias = "ie")]
     Ie,
     Calls,
     /// Instructions
+    #[value(name = "instructions", alias = "i")]
     I,
-    /// Instructions never executed
+    /// Instructions that were never executed
+    #[value(name = "instructions-never-run", alias = "ine")]
     Ine,
-    /// Basic blocks executed
+    /// Executed basic blocks
+    #[value(name = "blocks-run", alias = "bbe")]
     Bbe,
     /// Basic blocks
+    #[value(name = "blocks", alias = "bb")]
     Bb,
-    /// Basic blocks never executed
+    /// Basic blocks that were never executed
+    #[value(name = "blocks-never-run", alias = "bbne")]
     Bbne,
     Name,
     /// Functions only

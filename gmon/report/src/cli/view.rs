@@ -1,7 +1,7 @@
 //! What all reports begin with: the counts, the selection, and how names are shown.
 
 use anyhow::{Result, bail};
-use gmon_report::Report;
+use gmon_blocks::Report;
 use gprofinject_image::debug::{Lines, Location};
 use serde_json::{Value, json};
 
@@ -25,7 +25,7 @@ impl<'a> View<'a> {
     /// No function matches the patterns.
     pub(crate) fn new(args: &'a ReportArgs, loaded: &'a Loaded) -> Result<View<'a>> {
         let report = Report::new(&loaded.profile, &loaded.code, loaded.lines.as_ref());
-        let view = View { args, report, style: Style::new(args.color), loaded };
+        let view = View { args, report, style: Style::new(args.shown.color), loaded };
         if !args.file.is_empty() {
             loaded.need_lines(args)?;
         }
@@ -59,7 +59,7 @@ impl<'a> View<'a> {
 
     /// Returns a symbol's name as it is shown.
     pub(crate) fn shown(&self, name: &str) -> String {
-        if self.args.no_demangle { plain(name) } else { demangled(name) }
+        if self.args.shown.no_demangle { plain(name) } else { demangled(name) }
     }
 
     /// Whether the user has selected the function by its name.

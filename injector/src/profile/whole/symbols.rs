@@ -8,6 +8,7 @@
 //! last answer, however, and asks for the section by the address. So `.text` is a second section at the same addresses,
 //! whose only symbol covers all of it.
 
+use gmon_export::origins;
 use object::Endianness;
 use object::elf;
 use object::write::elf::{FileHeader, SectionHeader, Sym, Writer};
@@ -23,7 +24,7 @@ pub(super) const BEFORE: u64 = 16;
 pub(super) const BUILD_ID: usize = 20;
 
 /// Returns the bytes of the file. The symbols are sorted by address, the first one is at [`BEFORE`] or above, and the last
-/// one ends at `end`.
+/// one ends at `end`. `origins` is the content of a section of this name, which gprof ignores.
 ///
 /// # Errors
 /// There are more bytes than a file of this format can have.
@@ -31,6 +32,7 @@ pub(super) fn encode<'n>(
     symbols: impl Iterator<Item = (u64, &'n str)>,
     end: u64,
     build_id: [u8; BUILD_ID],
+    origins: &[u8],
 ) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut writer = Writer::new(Endianness::Little, true, &mut bytes);
@@ -43,6 +45,9 @@ pub(super) fn encode<'n>(
     let note_name = writer.add_section_name(b".note.gnu.build-id");
     writer.reserve_section_index();
     let note_offset = writer.reserve(NOTE as u64, 4);
+    let origins_name = writer.add_section_name(origins::SECTION.as_bytes());
+    writer.reserve_section_index();
+    let origins_offset = writer.reserve(origins.len() as u64, 1);
     writer.reserve_null_symbol_index();
 
     let mut placed: Vec<(u64, u64, StringId)> = Vec::new();
@@ -73,6 +78,7 @@ pub(super) fn encode<'n>(
     })?;
     writer.write_align(4);
     writer.write(&note(build_id));
+    writer.write(origins);
     writer.write_null_symbol();
     let start = placed.first().map_or(end, |(address, ..)| *address).saturating_sub(BEFORE);
     // The symbol at the end is within the sections, too.
@@ -120,6 +126,19 @@ pub(super) fn encode<'n>(
         sh_link: 0,
         sh_info: 0,
         sh_addralign: 4,
+        sh_entsize: 0,
+    });
+    let sh_name = writer.section_name_offset(Some(origins_name));
+    writer.write_section_header(&SectionHeader {
+        sh_name,
+        sh_type: elf::SHT_PROGBITS,
+        sh_flags: elf::SectionFlags(0),
+        sh_addr: 0,
+        sh_offset: origins_offset,
+        sh_size: origins.len() as u64,
+        sh_link: 0,
+        sh_info: 0,
+        sh_addralign: 1,
         sh_entsize: 0,
     });
     writer.write_symtab_section_header(1);

@@ -258,12 +258,16 @@ impl Region {
         Ok(())
     }
 
-    /// Reads what the threads of the process have measured. `end` is when the process has ended, by the clock of the
-    /// measurements; `None` if that is not known.
+    /// Reads what the threads of the process have measured. `process` is when it has ended, by the clock of the measurements; `None`
+    /// if that is not known. `ends_of` returns when threads with this number have ended, the earliest first.
     ///
     /// # Errors
     /// The file cannot be read.
-    pub(crate) fn times(&self, end: Option<u64>) -> io::Result<Vec<ThreadTimes>> {
+    pub(crate) fn times<E: Iterator<Item = u64>>(
+        &self,
+        process: Option<u64>,
+        ends_of: impl Fn(u32) -> E,
+    ) -> io::Result<Vec<ThreadTimes>> {
         let mut all = Vec::new();
         if self.layout.measure.is_none() {
             return Ok(all);
@@ -278,7 +282,8 @@ impl Region {
             let len = header.used.min(header.committed).min(self.layout.times_bytes());
             let mut area = vec![0; len as usize];
             read_at(&self.file, &mut area, block + start)?;
-            all.push(times::read(*tid, &header, start, &area, end, executed)?);
+            let end = times::end(&header, process, ends_of(*tid), executed);
+            all.push(times::read(*tid, &header, start, &area, end)?);
         }
         Ok(all)
     }

@@ -43,16 +43,17 @@ pub(crate) struct Arc {
     /// The least and the greatest duration of a call that has ended, without the overhead.
     pub(crate) min: u64,
     pub(crate) max: u64,
-    pub(crate) histogram: [u64; BUCKETS],
 }
 
 /// What was measured of a function beside its arcs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Function {
     pub(crate) number: u32,
     pub(crate) inclusive: u64,
     pub(crate) within: u64,
     pub(crate) primitive: u64,
+    /// The numbers of calls that have ended, by [`gprofinject_abi::times::bucket`].
+    pub(crate) histogram: Vec<u64>,
 }
 
 /// A node of the calling-context tree.
@@ -116,23 +117,38 @@ fn insert<T: FromBytes>(map: &mut HashMap<u64, T>, area: &[u8], at: usize) {
     }
 }
 
-/// Reads what a thread has measured. `area` are its records, and `start` is the offset of the area in the thread block. The
-/// process has ended at `end`, by the clock of the measurements; `None` if that is not known. It was about to execute another
-/// program at `executed`, if that is not 0.
+/// Returns when the open calls of a thread end, without pauses: when the thread ended or was about to execute another program
+/// (`executed`, if that is not 0), or else with the process; at the thread's last event if nothing is known. `ends` are those of
+/// the threads that had its number.
+pub(super) fn end(
+    header: &TimesHeader,
+    process: Option<u64>,
+    mut ends: impl Iterator<Item = u64>,
+    executed: u64,
+) -> u64 {
+    /// How much earlier, in ticks, an end may seem to be than the event before it, because the clocks are compared some time after:
+    /// half a millisecond, or one.
+    const SLACK: u64 = 1 << 20;
+    let without_pauses = |at: u64| at.wrapping_sub(header.paused);
+    // If a call has ended since, the execution has failed.
+    if executed != 0 && without_pauses(executed) >= header.last {
+        return without_pauses(executed);
+    }
+    let own = ends.find(|&end| without_pauses(end).saturating_add(SLACK) >= header.last);
+    own.or(process).map_or(header.last, |end| without_pauses(end).max(header.last))
+}
+
+/// Reads what a thread has measured. `area` are its records, and `start` is the offset of the area in the thread block. Its open
+/// calls end at `end`, by the clock of the measurements, without pauses.
 pub(super) fn read(
     tid: u32,
     header: &TimesHeader,
     start: u64,
     area: &[u8],
-    end: Option<u64>,
-    executed: u64,
+    end: u64,
 ) -> io::Result<ThreadTimes> {
     let mut records = Records::read(area);
     let offset = |address: u64| address.wrapping_sub(header.base).wrapping_sub(start);
-    // If a call has ended since, the execution has failed.
-    let has_executed = executed != 0 && executed.wrapping_sub(header.paused) >= header.last;
-    let end = if has_executed { Some(executed) } else { end };
-    let end = end.map_or(header.last, |end| end.wrapping_sub(header.paused).max(header.last));
     let mut open_arcs: HashMap<u64, u64> = HashMap::new();
     let mut is_open = false;
     let current = offset(header.chain);
@@ -166,8 +182,10 @@ pub(super) fn read(
             let own = lasted.wrapping_sub(call.children).wrapping_sub(inner);
             let within = begun.wrapping_sub(call.begun);
             inner = lasted.wrapping_add(header.outside);
+            // Those that a fork has left to this process are calls of its parent's.
+            let count = u64::from(!call.is_inherited());
             if let Some(arc) = records.arcs.get_mut(&offset(call.arc)) {
-                *open_arcs.entry(offset(call.arc)).or_default() += 1;
+                *open_arcs.entry(offset(call.arc)).or_default() += count;
                 arc.own = arc.own.wrapping_add(own as i64);
                 arc.open = arc.open.saturating_sub(1);
                 let is_outermost = arc.open == 0;
@@ -175,20 +193,20 @@ pub(super) fn read(
                     arc.inclusive = arc.inclusive.saturating_add(lasted);
                     arc.within = arc.within.saturating_add(within);
                 } else {
-                    arc.nested = arc.nested.saturating_add(1);
+                    arc.nested = arc.nested.saturating_add(count);
                 }
                 if let Some(function) = records.functions.get_mut(&offset(arc.function)) {
                     function.open = function.open.saturating_sub(1);
                     if is_outermost && function.open != 0 {
                         function.nested_inclusive = function.nested_inclusive.saturating_add(lasted);
                         function.nested_within = function.nested_within.saturating_add(within);
-                        function.nested = function.nested.saturating_add(1);
+                        function.nested = function.nested.saturating_add(count);
                     }
                 }
             }
             if let Some(node) = records.nodes.get_mut(&offset(call.node)) {
                 node.own = node.own.wrapping_add(own as i64);
-                node.calls = node.calls.wrapping_add(1);
+                node.calls = node.calls.saturating_add(count);
             }
         }
         next = offset(chain.next);
@@ -206,21 +224,19 @@ pub(super) fn read(
         .arcs
         .iter()
         .map(|(at, arc)| {
-            let histogram = arc.complete_histogram();
             let open = open_arcs.get(at).copied().unwrap_or(0);
-            let all = histogram.iter().fold(open, |sum, count| sum.saturating_add(*count));
+            let calls = arc.calls.saturating_add(open);
             Arc {
                 caller: arc.caller,
                 callee: arc.callee,
-                calls: all.saturating_sub(arc.inherited),
+                calls,
                 open,
                 own: arc.own,
                 inclusive: arc.inclusive,
-                outermost: all.saturating_sub(arc.nested),
+                outermost: calls.saturating_sub(arc.nested),
                 within: arc.within,
                 min: arc.min,
                 max: arc.max,
-                histogram,
             }
         })
         .filter(|arc| arc.calls > 0 || arc.own != 0)
@@ -235,7 +251,7 @@ pub(super) fn read(
 /// Returns what was measured of functions: the sums of their arcs without the calls that another arc's contained.
 fn functions(arcs: &[Arc], records: impl Iterator<Item = FunctionTimes>) -> Vec<Function> {
     let mut sums: HashMap<u32, Function> = HashMap::new();
-    let empty = |number| Function { number, inclusive: 0, within: 0, primitive: 0 };
+    let empty = |number| Function { number, histogram: vec![0; BUCKETS], ..Function::default() };
     for arc in arcs {
         let sum = sums.entry(arc.callee).or_insert_with(|| empty(arc.callee));
         sum.inclusive = sum.inclusive.saturating_add(arc.inclusive);
@@ -247,6 +263,9 @@ fn functions(arcs: &[Arc], records: impl Iterator<Item = FunctionTimes>) -> Vec<
         sum.inclusive = sum.inclusive.saturating_sub(record.nested_inclusive);
         sum.within = sum.within.saturating_sub(record.nested_within);
         sum.primitive = sum.primitive.saturating_sub(record.nested);
+        for (sum, count) in sum.histogram.iter_mut().zip(record.complete_histogram()) {
+            *sum = sum.saturating_add(count);
+        }
     }
     sums.into_values().collect()
 }
@@ -263,8 +282,7 @@ fn tree(mut nodes: Vec<PathNode>) -> Vec<Node> {
         }
         let parent = indices.get(&node.parent).copied();
         indices.insert(node.number, tree.len() as u32);
-        let calls = if node.calls > u64::MAX / 2 { 0 } else { node.calls };
-        tree.push(Node { parent, function: node.function, calls, own: node.own });
+        tree.push(Node { parent, function: node.function, calls: node.calls, own: node.own });
     }
     tree
 }

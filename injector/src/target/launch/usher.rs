@@ -120,9 +120,9 @@ fn detach_from_injector(pipe: i32) {
         libc::setsid();
         let pipe = pipe as libc::c_uint;
         if pipe > 0 {
-            libc::close_range(0, pipe - 1, 0);
+            sys::close_range(0, pipe - 1);
         }
-        libc::close_range(pipe + 1, libc::c_uint::MAX, 0);
+        sys::close_range(pipe + 1, libc::c_uint::MAX);
     }
 }
 

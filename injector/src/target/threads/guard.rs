@@ -11,6 +11,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use crate::os::scheduling;
 use crate::os::sys::{self, check};
 use crate::target::threads::deadline;
 use crate::target::threads::urgency;
@@ -55,9 +56,9 @@ fn watch(ends: &OwnedFd, helper: i32, target: i32) -> ! {
         libc::prctl(libc::PR_SET_NAME, c"gpi-guard".as_ptr());
         let pipe = ends.as_raw_fd() as libc::c_uint;
         if pipe > 3 {
-            libc::close_range(3, pipe - 1, 0);
+            sys::close_range(3, pipe - 1);
         }
-        libc::close_range(pipe + 1, libc::c_uint::MAX, 0);
+        sys::close_range(pipe + 1, libc::c_uint::MAX);
     }
     // The guard has to run even if threads with such a priority leave no processor to others.
     urgency::hurry();
@@ -82,9 +83,8 @@ fn watch(ends: &OwnedFd, helper: i32, target: i32) -> ! {
 pub(super) fn limit_realtime() {
     const SECONDS: libc::rlim_t = 1_000_000;
     extern "C" fn slow_down(_: libc::c_int) {
-        let usual = libc::sched_param { sched_priority: 0 };
-        // SAFETY: signal handlers may make this system call, which concerns the calling thread.
-        unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &usual) };
+        // If it fails, the kernel sends the signal again.
+        let _ = scheduling::set(0, libc::SCHED_OTHER, 0);
     }
     let limit = libc::rlimit { rlim_cur: SECONDS, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: the structures are valid for the calls, and the handler is safe to run at any time.

@@ -134,10 +134,10 @@ fn serve<T: Serialize, W: FnOnce(&Client) -> T>(
         let mut from = 3;
         for fd in kept.into_iter().flatten().map(|fd| fd as libc::c_uint) {
             // There must be a descriptor in between: an empty range is an error.
-            libc::close_range(from, fd - 1, 0);
+            sys::close_range(from, fd - 1);
             from = fd + 1;
         }
-        libc::close_range(from, libc::c_uint::MAX, 0);
+        sys::close_range(from, libc::c_uint::MAX);
         if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
             for fd in 0..3 {
                 libc::dup2(null.as_raw_fd(), fd);

@@ -13,13 +13,19 @@ const EVENT_STOP: i32 = 128;
 
 const MASK_LEN: usize = size_of::<u64>();
 
+/// The type of requests: the C libraries differ.
+#[cfg(target_env = "gnu")]
+type Request = libc::c_uint;
+#[cfg(not(target_env = "gnu"))]
+type Request = libc::c_int;
+
 /// Makes a request of ptrace(2).
 ///
 /// # Safety
 /// `address` and `data` must be what the request expects. If it expects an address in this process, that
 /// address must have a value of the right type during the call, which may be written to if the request
 /// writes.
-unsafe fn ptrace(request: libc::c_uint, tid: i32, address: usize, data: usize) -> io::Result<()> {
+unsafe fn ptrace(request: Request, tid: i32, address: usize, data: usize) -> io::Result<()> {
     // SAFETY: the caller keeps the contract above. The kernel refuses requests for threads that
     // the calling thread does not trace.
     check(unsafe { libc::ptrace(request, tid, address as *mut c_void, data as *mut c_void) as i32 })?;
@@ -98,7 +104,7 @@ pub(super) fn detach(tid: i32) -> io::Result<()> {
 pub(super) fn signal_mask(tid: i32) -> io::Result<u64> {
     let mut mask = 0_u64;
     // SAFETY: the kernel writes MASK_LEN bytes to `mask`, a local of that size.
-    unsafe { ptrace(libc::PTRACE_GETSIGMASK, tid, MASK_LEN, &raw mut mask as usize)? };
+    unsafe { ptrace(libc::PTRACE_GETSIGMASK as Request, tid, MASK_LEN, &raw mut mask as usize)? };
     Ok(mask)
 }
 
@@ -108,7 +114,7 @@ pub(super) fn signal_mask(tid: i32) -> io::Result<u64> {
 /// The thread has ended.
 pub(super) fn set_signal_mask(tid: i32, mask: u64) -> io::Result<()> {
     // SAFETY: the kernel reads MASK_LEN bytes from `mask`, a local of that size.
-    unsafe { ptrace(libc::PTRACE_SETSIGMASK, tid, MASK_LEN, &raw const mask as usize) }
+    unsafe { ptrace(libc::PTRACE_SETSIGMASK as Request, tid, MASK_LEN, &raw const mask as usize) }
 }
 
 /// Returns the registers of a stopped thread.

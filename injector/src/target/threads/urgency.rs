@@ -9,7 +9,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
-use crate::os::sys::check;
+use crate::os::scheduling;
 
 /// The priority that the threads get. The threads that stop them have a higher one; see `helper`.
 const URGENT: i32 = 1;
@@ -17,12 +17,9 @@ const MORE_URGENT: i32 = 2;
 
 /// Gives the calling thread, and those it creates, precedence over all threads without a realtime priority.
 pub(crate) fn hurry() {
-    // SAFETY: the arguments are plain data and numbers.
-    unsafe {
-        let priority = libc::sched_param { sched_priority: MORE_URGENT };
-        if libc::sched_setscheduler(0, libc::SCHED_RR, &priority) != 0 {
-            libc::setpriority(libc::PRIO_PROCESS, 0, -20);
-        }
+    if scheduling::set(0, libc::SCHED_RR, MORE_URGENT).is_err() {
+        // SAFETY: the arguments are numbers.
+        unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
     }
 }
 
@@ -77,17 +74,15 @@ pub(crate) fn take_back(process: i32) {
     let count = given.count.load(Ordering::Acquire);
     for tid in given.threads.iter().take(count).map(|tid| tid.load(Ordering::Acquire)) {
         let is_its = std::path::Path::new(&format!("/proc/{process}/task/{tid}")).exists();
-        // SAFETY: the call takes numbers only and touches no memory of this process.
-        if is_its && unsafe { libc::sched_getscheduler(tid) } == libc::SCHED_RR | libc::SCHED_RESET_ON_FORK {
+        if is_its && scheduling::policy(tid) == libc::SCHED_RR | libc::SCHED_RESET_ON_FORK {
             give_usual(tid);
         }
     }
 }
 
 fn give_usual(tid: i32) {
-    let usual = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the arguments are numbers and a structure that is only read. The thread may have ended.
-    unsafe { libc::sched_setscheduler(tid, libc::SCHED_OTHER, &usual) };
+    // The thread may have ended.
+    let _ = scheduling::set(tid, libc::SCHED_OTHER, 0);
 }
 
 /// Threads of another process that have a realtime priority. They get their own priority back when this is
@@ -102,9 +97,7 @@ pub(super) struct Urgent {
 impl Urgent {
     /// Returns an empty list.
     pub(super) fn new() -> Urgent {
-        // SAFETY: the call takes numbers only and touches no memory of this process.
-        let own = unsafe { libc::sched_getscheduler(0) };
-        Urgent { threads: Vec::new(), possible: own == libc::SCHED_RR }
+        Urgent { threads: Vec::new(), possible: scheduling::policy(0) == libc::SCHED_RR }
     }
 
     /// Whether threads that are released run at once.
@@ -118,25 +111,17 @@ impl Urgent {
         if !self.possible {
             return;
         }
-        let priority = libc::sched_param { sched_priority: URGENT };
         let Some(given) = GIVEN.get() else { return };
-        // SAFETY: the arguments are numbers and a structure that is only read.
-        unsafe {
-            if libc::sched_getscheduler(tid) != libc::SCHED_OTHER
-                || libc::getpriority(libc::PRIO_PROCESS, tid as libc::id_t) != 0
-            {
-                return;
-            }
-            if !given.note(tid) {
-                return;
-            }
-            match check(libc::sched_setscheduler(tid, libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, &priority))
-            {
-                Ok(_) => self.threads.push(tid),
-                Err(error) => {
-                    given.forget(1);
-                    self.possible = error.raw_os_error() == Some(libc::ESRCH);
-                }
+        // SAFETY: the arguments are numbers.
+        let niceness = unsafe { libc::getpriority(libc::PRIO_PROCESS, tid as libc::id_t) };
+        if scheduling::policy(tid) != libc::SCHED_OTHER || niceness != 0 || !given.note(tid) {
+            return;
+        }
+        match scheduling::set(tid, libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, URGENT) {
+            Ok(()) => self.threads.push(tid),
+            Err(error) => {
+                given.forget(1);
+                self.possible = error.raw_os_error() == Some(libc::ESRCH);
             }
         }
     }

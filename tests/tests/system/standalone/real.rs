@@ -46,7 +46,7 @@ fn compare(name: &str, args: &[&str], stdin: Option<&Path>) {
     if !callgrind::available() {
         return skip::skipped(name, "no valgrind");
     }
-    let corpus = match tool::make_corpus(&["O2", "static"]) {
+    let corpus = match tool::make_corpus(&[], &["O2", "static"]) {
         Ok(corpus) => corpus,
         Err(error) => return skip::skipped(name, &format!("no corpus: {error:#}")),
     };

@@ -4,6 +4,7 @@
 use crate::flow::branch::{Branch, BranchKind, NEAR};
 use crate::flow::facts::FunctionFlow;
 use crate::flow::read::seen::Seen;
+use crate::flow::read::switches;
 use crate::flow::registers::argument::takes_rax;
 use crate::flow::return_slot::examine::examine;
 use crate::x86::predecode::decode::{Predecoded, predecode};
@@ -180,6 +181,7 @@ impl Part {
             flow.reads_callers = uses.callers;
         }
         if indirect_jump {
+            flow.leaves_directly &= wanted.exits && switches::stay(image, f, &tables, factory);
             for table in tables {
                 self.note_table(image, table, lo, hi, &mut flow);
             }
@@ -317,7 +319,9 @@ impl Part {
         seen.flow.head.look(instruction, seen.hook);
         if !stays(instruction, control, seen.lo, seen.hi) {
             seen.flow.leaf = false;
-            seen.flow.leaves_directly &= leaves_directly(instruction, control, seen.lo, seen.hi);
+            // Indirect jumps are examined at the end of the function.
+            seen.flow.leaves_directly &= control == FlowControl::IndirectBranch
+                || leaves_directly(instruction, control, seen.lo, seen.hi);
         }
         seen.watch.look(instruction, control);
         seen.flow.odd_return |= instruction.code() == Code::Retnq_imm16;

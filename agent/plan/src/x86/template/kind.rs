@@ -69,6 +69,9 @@ impl Second {
 pub(crate) struct Kind {
     /// Whether the exit is hooked as well as the entry.
     pub both: bool,
+    /// Whether only those calls have a hooked exit for which the slow path has filled a cell: calls by unhooked code. Then
+    /// `both` is not set.
+    pub callbacks: bool,
     /// Whether there are several home slots, chosen by a hash of the return address.
     pub hashed: bool,
     /// Whether the hash is only the masked return address.
@@ -86,19 +89,20 @@ pub(crate) struct Kind {
 impl Kind {
     /// Returns a number for the kind, below [`Kind::COUNT`].
     pub(crate) fn index(self) -> usize {
-        let bits = [self.narrow, self.masked, self.both, self.hashed, self.keep_rax];
+        let bits = [self.callbacks, self.narrow, self.masked, self.both, self.hashed, self.keep_rax];
         let bits = bits.iter().fold(0, |n, &b| n * 2 + usize::from(b));
         (bits * Second::ALL.len() + self.second as usize) * 4 + usize::from(self.dead_on_exit & 3)
     }
 
     /// The number of kinds.
-    pub(crate) const COUNT: usize = 32 * Second::ALL.len() * 4;
+    pub(crate) const COUNT: usize = 64 * Second::ALL.len() * 4;
 
     /// Returns the kind with this number.
     #[cfg(test)]
     pub(crate) fn of(index: usize) -> Kind {
         let bit = |n: usize| (index / (4 * Second::ALL.len())) >> n & 1 != 0;
         Kind {
+            callbacks: bit(5),
             narrow: bit(4),
             masked: bit(3),
             both: bit(2),
@@ -112,6 +116,7 @@ impl Kind {
     /// The kind of tail calls whose thunk is the largest.
     pub(crate) const LARGEST: Kind = Kind {
         both: true,
+        callbacks: false,
         hashed: true,
         masked: false,
         narrow: false,
@@ -119,6 +124,11 @@ impl Kind {
         second: Second::Kept,
         dead_on_exit: 0,
     };
+
+    /// Returns whether the thunk has an exit.
+    pub(crate) fn has_exit(self) -> bool {
+        self.both || self.callbacks
+    }
 
     /// Returns whether the thunk saves rax on entry.
     pub(crate) fn keeps_rax(self) -> bool {

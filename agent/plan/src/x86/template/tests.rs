@@ -3,6 +3,11 @@
 use crate::x86::template::*;
 use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
 
+/// Returns all kinds of thunks that there are.
+fn kinds() -> impl Iterator<Item = Kind> {
+    (0..Kind::COUNT).map(Kind::of).filter(|kind| !(kind.both && kind.callbacks))
+}
+
 fn listing(t: &Template) -> Vec<String> {
     let mut formatter = IntelFormatter::new();
     formatter.options_mut().set_hex_prefix("0x");
@@ -132,11 +137,92 @@ fn a_tail_call_is_as_documented() {
 }
 
 #[test]
+fn the_thunk_for_callbacks_is_as_documented() {
+    let kind = Kind { both: false, callbacks: true, hashed: false, ..Kind::LARGEST };
+    let t = Template::thunk(kind, Owner::Program, false);
+    let expected = [
+        "mov [rsp-8],rax",
+        "mov [rsp-0x10],r11",
+        "mov r11,[rsp]",
+        "mov rax,fs:[0]",
+        "cmp [rax],r11",
+        "jne short 0x000000000000007E",
+        "inc qword ptr [rax+8]",
+        "mov r11,[rsp-0x10]",
+        "mov rax,[rsp-8]",
+        "jmp 0x0000000010000000",
+        "lea rsp,[rsp-8]",
+        "jmp short 0x0000000000000027",
+        "call 0x0000000010000000",
+    ];
+    let listing = listing(&t);
+    assert_eq!(listing[..expected.len()], expected);
+    // The exit is that of all thunks.
+    let both = Template::thunk(Kind { both: true, callbacks: false, ..kind }, Owner::Program, false);
+    let exit = |t: &Template| t.bytes[t.exit as usize..t.bytes.len() - BEHIND_EXIT].to_vec();
+    assert_eq!(exit(&t), exit(&both));
+    assert_eq!((t.bytes[t.resume as usize], t.bytes[t.again as usize]), (0x48, 0x4c));
+    assert_eq!(t.popped, t.resume);
+}
+
+#[test]
+fn a_tail_call_that_fills_a_cell_is_as_documented() {
+    let t = Template::filling_tail(Kind { hashed: false, ..Kind::LARGEST }, Owner::Program);
+    let words = t.holes.iter().filter_map(|&(_, hole)| match hole {
+        Hole::Header(word) => Some(word as usize),
+        _ => None,
+    });
+    let labels = [offset_of!(ArenaHeader, program_labels), offset_of!(ArenaHeader, library_labels)];
+    assert_eq!(words.collect::<Vec<_>>(), labels);
+    let expected = [
+        "mov [rsp-8],rax",
+        "mov [rsp-0x10],r11",
+        "mov r11,fs:[0]",
+        "cmp dword ptr [r11],0x12345678",
+        "jne 0x0000000010000000",
+        "mov rax,[rsp]",
+        "mov r11,[0x10000000]",
+        "cmp rax,[r11]",
+        "jb short LIBRARY",
+        "cmp rax,[r11+8]",
+        "jb short LABEL",
+        "mov r11,[0x10000000]",
+        "cmp rax,[r11]",
+        "jb short ADDRESS",
+        "cmp rax,[r11+8]",
+        "jb short LABEL",
+        "mov r11,fs:[0]",
+        "inc qword ptr [r11+8]",
+        "lea rsp,[rsp+8]",
+        "jmp 0x0000000010000000",
+        "lea rax,[rsp+8]",
+        "mov r11,fs:[8]",
+        "xor rax,[r11-8]",
+        "cmp rax,0x4000000",
+        "jae 0x0000000010000000",
+        "lea rax,[r11+rax*2]",
+        "mov r11,fs:[0]",
+        "inc qword ptr [r11+8]",
+        "mov dword ptr [rax+8],0x12345678",
+        "mov r11,[rsp-0x10]",
+        "mov rax,[rsp-8]",
+        "jmp 0x0000000010000000",
+    ];
+    let offsets: Vec<u64> =
+        Decoder::with_ip(64, &t.bytes, 0, DecoderOptions::NONE).iter().map(|i| i.ip()).collect();
+    let at = |n: usize| format!("0x{:016X}", offsets[n]);
+    let expected = expected
+        .map(|line| line.replace("LIBRARY", &at(11)).replace("ADDRESS", &at(16)).replace("LABEL", &at(20)));
+    assert_eq!(listing(&t), expected);
+    assert_eq!(offsets[19], t.popped.into());
+}
+
+#[test]
 fn every_hole_is_four_bytes_inside_the_code() {
-    for index in 0..Kind::COUNT {
-        assert_eq!(Kind::of(index).index(), index);
+    assert!((0..Kind::COUNT).all(|index| Kind::of(index).index() == index));
+    for kind in kinds() {
         {
-            let t = Template::thunk(Kind::of(index), Owner::Program, false);
+            let t = Template::thunk(kind, Owner::Program, false);
             for &(at, hole) in &t.holes {
                 if matches!(hole, Hole::Shift | Hole::NarrowMask) {
                     assert_eq!(t.bytes[at as usize], 0x12);
@@ -149,7 +235,7 @@ fn every_hole_is_four_bytes_inside_the_code() {
                     Hole::Tls => assert!(value <= 24),
                     Hole::Slot => assert!(value == 0 || value == 8),
                     Hole::Branch(_) => assert!(value > 0x0f00_0000),
-                    Hole::Shift | Hole::NarrowMask | Hole::SlotAndSite | Hole::End => unreachable!(),
+                    Hole::Shift | Hole::NarrowMask | Hole::SlotAndSite | Hole::Header(_) => unreachable!(),
                 }
             }
         }
@@ -158,7 +244,7 @@ fn every_hole_is_four_bytes_inside_the_code() {
 
 #[test]
 fn short_branches_lead_to_islands() {
-    for kind in (0..Kind::COUNT).map(Kind::of).filter(|kind| kind.both) {
+    for kind in kinds().filter(|kind| kind.has_exit()) {
         let t = Template::thunk(kind, Owner::Program, false);
         let islands = t.bytes.len() - BEHIND_EXIT;
         let leads = Decoder::with_ip(64, &t.bytes[..islands], 0, DecoderOptions::NONE)
@@ -168,8 +254,11 @@ fn short_branches_lead_to_islands() {
         // The longest thunks have a near branch in place of the first short one.
         let near =
             t.holes.iter().any(|&(at, hole)| hole == Hole::Branch(Target::Miss) && (at as usize) < islands);
-        let expected: Vec<usize> = (usize::from(near)..4).map(|n| islands + n * ISLAND as usize).collect();
-        assert_eq!(leads.collect::<Vec<_>>(), expected, "{kind:?}");
+        let all = [0, 1, 2, 3].map(|n| islands + n * ISLAND as usize);
+        // A thunk that fills no cell does not look at the window on entry.
+        let expected =
+            all.into_iter().enumerate().filter(|(n, _)| !(*n == 0 && near || *n == 1 && kind.callbacks));
+        assert_eq!(leads.collect::<Vec<_>>(), expected.map(|(_, at)| at).collect::<Vec<_>>(), "{kind:?}");
         let to: Vec<Hole> = t.holes[t.holes.len() - 4..].iter().map(|&(_, hole)| hole).collect();
         assert_eq!(to[..3], [Target::Miss, Target::Outside, Target::Exit].map(Hole::Branch));
         assert_eq!(to[3], Hole::Tls);
@@ -178,7 +267,7 @@ fn short_branches_lead_to_islands() {
 
 #[test]
 fn the_exit_is_in_one_cache_line() {
-    for kind in (0..Kind::COUNT).map(Kind::of) {
+    for kind in kinds() {
         let t = Template::thunk(kind, Owner::Program, false);
         for (next, before) in [(0, 0), (1, 0), (64, 13), (100, 13), (127, 0)] {
             let start = t.place(next, before);
@@ -200,11 +289,11 @@ fn the_exit_is_in_one_cache_line() {
 fn words_of_a_standalone_program_are_in_gs() {
     const FS: u8 = 0x64;
     const GS: u8 = 0x65;
-    for index in 0..Kind::COUNT {
-        let kind = Kind::of(index);
+    for kind in kinds() {
         let pairs = [
             [Owner::Program, Owner::Standalone].map(|owner| Template::thunk(kind, owner, false)),
             [Owner::Program, Owner::Standalone].map(|owner| Template::tail(kind, owner)),
+            [Owner::Program, Owner::Standalone].map(|owner| Template::filling_tail(kind, owner)),
         ];
         for [program, standalone] in pairs {
             let (own, other) = (listing(&program), listing(&standalone));

@@ -53,7 +53,7 @@ fn arcs(measurement: &Measurement, args: &ArcsArgs, end: End, out: &mut impl Wri
         named.arcs.truncate(args.rows.limit.unwrap_or(usize::MAX));
     }
     let (other, key) = if end == End::Callee { ("caller", "callers") } else { ("callee", "callees") };
-    if measurement.args.json {
+    if measurement.args.shown.json {
         write!(out, "{{{}", measurement.json_head())?;
         array(out, "functions", &named, |named| json_named(measurement, named, key))?;
         writeln!(out, "}}")?;

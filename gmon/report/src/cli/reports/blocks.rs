@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::io::Write;
 
 use anyhow::Result;
-use gmon_report::BlockCounts;
+use gmon_blocks::BlockCounts;
 use serde_json::json;
 
 use crate::cli::json::array;
@@ -28,7 +28,7 @@ pub(crate) fn blocks(view: &View, args: &BlocksArgs, out: &mut impl Write) -> Re
     }
     blocks.truncate(args.rows.limit.unwrap_or(usize::MAX));
     view.need_function(counted.len() + not.len() > 0)?;
-    if view.args.json {
+    if view.args.shown.json {
         write!(out, "{{{}", view.json_head())?;
         array(out, "blocks", &blocks, |(function, block)| {
             let mut json = view.json_function(*function);

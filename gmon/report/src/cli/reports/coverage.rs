@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use gmon::counted;
-use gmon_report::{LineCounts, Tally};
+use gmon_blocks::{LineCounts, Tally};
 use gprofinject_image::debug::FileIndex;
 use serde_json::{Value, json};
 
@@ -113,7 +113,7 @@ pub(crate) fn coverage(view: &View, args: &CoverageArgs, out: &mut impl Write) -
         lines_not_counted: total.lines_not_counted + file.lines_not_counted,
         functions_not_counted: total.functions_not_counted + file.functions_not_counted,
     });
-    if view.args.json {
+    if view.args.shown.json {
         write!(out, "{{{}", view.json_head())?;
         array(out, "files", &files, |(path, file)| {
             let mut json = json(file);

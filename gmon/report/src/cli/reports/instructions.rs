@@ -3,66 +3,24 @@
 use std::io::Write;
 
 use anyhow::Result;
-use gmon_report::Step;
-use gprofinject_image::instructions::Code;
-use iced_x86::{Formatter, GasFormatter, Instruction, IntelFormatter, SymbolResolver, SymbolResult};
+use gmon_blocks::{Disassembler, Step};
 use serde_json::json;
 
 use crate::cli::json::array;
-use crate::cli::report_args::{InstructionsArgs, Syntax};
+use crate::cli::report_args::InstructionsArgs;
 use crate::cli::text::margin;
 use crate::cli::view::View;
-
-/// The names of functions in operands.
-struct Names {
-    functions: Vec<(u64, u64, String)>,
-}
-
-impl SymbolResolver for Names {
-    fn symbol(
-        &mut self,
-        _: &Instruction,
-        _: u32,
-        _: Option<u32>,
-        address: u64,
-        _: u32,
-    ) -> Option<SymbolResult<'_>> {
-        let index = self.functions.partition_point(|(start, ..)| *start <= address).checked_sub(1)?;
-        let (start, end, name) = &self.functions[index];
-        (address < *end).then(|| SymbolResult::with_str(*start, name))
-    }
-}
-
-fn formatter(syntax: Syntax, code: &Code, shown: impl Fn(&str) -> String) -> Box<dyn Formatter> {
-    let functions = code.functions().iter().map(|f| (f.start, f.end(), shown(&f.name))).collect();
-    let names: Option<Box<dyn SymbolResolver>> = Some(Box::new(Names { functions }));
-    let mut formatter: Box<dyn Formatter> = match syntax {
-        Syntax::Att => Box::new(GasFormatter::with_options(names, None)),
-        Syntax::Intel => Box::new(IntelFormatter::with_options(names, None)),
-    };
-    formatter.options_mut().set_first_operand_char_index(8);
-    formatter.options_mut().set_hex_prefix("0x");
-    formatter.options_mut().set_hex_suffix("");
-    formatter.options_mut().set_uppercase_hex(false);
-    formatter.options_mut().set_space_after_operand_separator(syntax == Syntax::Intel);
-    formatter.options_mut().set_rip_relative_addresses(false);
-    formatter
-}
 
 /// Prints the report.
 ///
 /// # Errors
 /// There is no function to show, or `out` cannot be written to.
 pub(crate) fn instructions(view: &View, args: &InstructionsArgs, out: &mut impl Write) -> Result<()> {
-    let mut formatter = formatter(args.syntax, view.report.code, |name| view.shown(name));
-    let mut text = |step: &Step| {
-        let mut text = String::new();
-        formatter.format(&step.instruction, &mut text);
-        text
-    };
+    let mut disassembler = Disassembler::new(args.syntax.into(), view.report.code, |name| view.shown(name));
+    let mut text = |step: &Step| disassembler.text(&step.instruction);
     let chosen: Vec<_> = (0..view.report.functions.len()).filter(|&index| view.chooses(index)).collect();
     view.need_function(!chosen.is_empty())?;
-    if view.args.json {
+    if view.args.shown.json {
         write!(out, "{{{}", view.json_head())?;
         let text = std::cell::RefCell::new(text);
         array(out, "functions", &chosen, |&index| {

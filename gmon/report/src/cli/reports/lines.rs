@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use anyhow::{Result, bail};
-use gmon_report::{Instance, LineCounts, Tally};
+use gmon_blocks::{Instance, LineCounts, Tally};
 use gprofinject_image::debug::{FileIndex, Lines};
 use serde_json::{Value, json};
 
@@ -40,7 +40,7 @@ pub(crate) fn lines(view: &View, args: &LinesArgs, out: &mut impl Write) -> Resu
     files.retain(|_, lines| lines.values().any(|line| line.count().is_some()));
     let mut files: Vec<_> = files.into_iter().collect();
     files.sort_by_key(|(file, _)| &lines.files()[*file]);
-    if view.args.json {
+    if view.args.shown.json {
         return write_json(view, lines, &files, out);
     }
     let mut sources = Sources::new(&args.sources, &view.args.program)?;

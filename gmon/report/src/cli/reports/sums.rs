@@ -1,10 +1,11 @@
-//! `gmon functions` and `gmon files`: prints the columns of Weinberger's and Bishop's tables.
+//! `gmon functions` and `gmon files`: prints how many instructions and basic blocks were executed. The numbers are those of
+//! Weinberger's and Bishop's tables.
 
 use std::cmp::Reverse;
 use std::io::Write;
 
 use anyhow::{Result, bail};
-use gmon_report::{Sums, Tally};
+use gmon_blocks::{Sums, Tally};
 use serde_json::{Value, json};
 
 use crate::cli::json::array;
@@ -88,7 +89,7 @@ pub(crate) fn files(view: &View, args: &SumsArgs, out: &mut impl Write) -> Resul
     table(view, args, rows, "files", out)
 }
 
-/// Prints the columns `ie calls i ine name`, or with basic blocks `ie calls i ine bbe bb bbne name`.
+/// Prints the table; that of files has columns for basic blocks as well.
 fn table(view: &View, args: &SumsArgs, mut rows: Vec<Row>, what: &str, out: &mut impl Write) -> Result<()> {
     let total = rows.iter().filter_map(|row| row.sums).fold(Sums::default(), |mut total, sums| {
         total.add(&sums);
@@ -98,7 +99,7 @@ fn table(view: &View, args: &SumsArgs, mut rows: Vec<Row>, what: &str, out: &mut
     let shown = rows.len().min(args.rows.limit.unwrap_or(usize::MAX));
     let not_counted = rows.iter().filter(|row| row.sums.is_none()).count();
     rows.truncate(shown);
-    if view.args.json {
+    if view.args.shown.json {
         write!(out, "{{{}", view.json_head())?;
         array(out, what, &rows, |row| {
             let mut json = row.json.clone();
@@ -114,15 +115,16 @@ fn table(view: &View, args: &SumsArgs, mut rows: Vec<Row>, what: &str, out: &mut
     }
     let blocks = what == "files";
     let style = view.style;
-    let mut heading = format!("{:>16} {:>12} {:>8} {:>8}", "ie", "calls", "i", "ine");
+    let mut heading =
+        format!("{:>16} {:>12} {:>12} {:>9}", "instructions run", "calls", "instructions", "never run");
     if blocks {
-        heading += &format!(" {:>14} {:>8} {:>8}", "bbe", "bb", "bbne");
+        heading += &format!(" {:>14} {:>8} {:>9}", "blocks run", "blocks", "never run");
     }
     writeln!(out, "{}", style.heading(&format!("{heading}  name")))?;
     let line = |sums: &Sums| {
-        let mut line = format!("{:>16} {:>12} {:>8} {:>8}", sums.ie, sums.calls, sums.i, sums.ine);
+        let mut line = format!("{:>16} {:>12} {:>12} {:>9}", sums.ie, sums.calls, sums.i, sums.ine);
         if blocks {
-            line += &format!(" {:>14} {:>8} {:>8}", sums.bbe, sums.bb, sums.bbne);
+            line += &format!(" {:>14} {:>8} {:>9}", sums.bbe, sums.bb, sums.bbne);
         }
         line
     };
@@ -133,9 +135,9 @@ fn table(view: &View, args: &SumsArgs, mut rows: Vec<Row>, what: &str, out: &mut
                 writeln!(out, "{}", style.count(Some(sums.ie), text))?;
             }
             None => {
-                let mut text = format!("{:>16} {:>12} {:>8} {:>8}", "?", row.calls, "?", "?");
+                let mut text = format!("{:>16} {:>12} {:>12} {:>9}", "?", row.calls, "?", "?");
                 if blocks {
-                    text += &format!(" {:>14} {:>8} {:>8}", "?", "?", "?");
+                    text += &format!(" {:>14} {:>8} {:>9}", "?", "?", "?");
                 }
                 writeln!(out, "{}", style.count(None, format!("{text}  {}", row.name)))?;
             }

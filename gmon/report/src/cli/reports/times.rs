@@ -6,7 +6,7 @@ use std::io::Write;
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
-use gmon_measured::{FunctionTimes, Thread};
+use gmon_measured::{FunctionTimes, Intervals, Thread};
 use serde_json::{Value, json};
 
 use crate::cli::json::array;
@@ -23,14 +23,17 @@ struct Row {
     module: String,
     times: FunctionTimes,
     samples: u64,
+    /// The time of which the CPU time is a part. The rest is waiting.
+    wall_ns: u64,
     /// The thread, in the table of threads.
     thread: Option<Thread>,
     json: Value,
 }
 
 /// What is known of all rows.
-struct Kind {
+struct Kind<'a> {
     by: By,
+    intervals: &'a Intervals,
     /// The CPU time of a sample, in nanoseconds. 0 if there is no CPU time for these rows.
     period_ns: u64,
     /// Whether a call had not returned at the end.
@@ -54,14 +57,15 @@ pub(crate) fn times(measurement: &Measurement, args: &TimesArgs, out: &mut impl 
     for row in &rows {
         total.times.add(&row.times);
         total.samples = total.samples.saturating_add(row.samples);
+        total.wall_ns = total.wall_ns.saturating_add(row.wall_ns);
     }
     let kind = Kind {
         by: args.by,
-        // Only the samples of call paths know their thread.
-        period_ns: if args.by == By::Thread && measured.nodes.is_empty() {
-            0
-        } else {
-            measured.sample_period_ns
+        intervals: &measured.intervals,
+        // The samples of timers inside the program do not know their thread.
+        period_ns: match args.by {
+            By::Thread if measured.threads.iter().all(|thread| thread.samples == 0) => 0,
+            _ => measured.sample_period_ns,
         },
         open: total.times.open > 0,
         raw: args.raw,
@@ -72,8 +76,9 @@ pub(crate) fn times(measurement: &Measurement, args: &TimesArgs, out: &mut impl 
     }
     sort(&mut rows, args.sort, &kind);
     rows.truncate(args.rows.limit.unwrap_or(usize::MAX));
-    if measurement.args.json {
+    if measurement.args.shown.json {
         write!(out, "{{{}", measurement.json_head())?;
+        write!(out, ",\n\"histogram_starts_ns\":{}", json!(measured.intervals.starts()))?;
         array(out, "rows", &rows, |row| json_row(row, &kind))?;
         let total = json_total(&total, &kind);
         writeln!(out, ",\n\"total\":{total}}}")?;
@@ -121,7 +126,7 @@ fn functions(measurement: &Measurement, chosen: &[bool]) -> Vec<Row> {
     for row in measured.rows.iter().filter(|row| chosen[row.function as usize]) {
         sums.entry(row.function).or_default().add(row);
     }
-    let row = |(index, times)| {
+    let row = |(index, times): (u32, FunctionTimes)| {
         let function = &measured.functions[index as usize];
         let mut json = measurement.json_function(index);
         json["address"] = json!(function.address);
@@ -130,6 +135,7 @@ fn functions(measurement: &Measurement, chosen: &[bool]) -> Vec<Row> {
         Row {
             name: measurement.name(index),
             module: measurement.module(index),
+            wall_ns: times.self_ns,
             times,
             samples: function.samples,
             thread: None,
@@ -153,6 +159,7 @@ fn modules(measurement: &Measurement, chosen: &[bool]) -> Vec<Row> {
             ..Row::default()
         });
         row.times.add(times);
+        row.wall_ns = row.times.self_ns;
         if !std::mem::replace(&mut counted[times.function as usize], true) {
             row.samples = row.samples.saturating_add(function.samples);
         }
@@ -167,19 +174,13 @@ fn threads(measurement: &Measurement, chosen: &[bool]) -> Vec<Row> {
     for row in measured.rows.iter().filter(|row| chosen[row.function as usize]) {
         sums[row.thread as usize].add(row);
     }
-    let mut samples = vec![0_u64; measured.threads.len()];
-    // Of calls without a node of their own, the function is not known.
     let all = !chosen.contains(&false);
-    for node in &measured.nodes {
-        if chosen.get(node.function as usize).copied().unwrap_or(all) {
-            let sum = &mut samples[node.thread as usize];
-            *sum = sum.saturating_add(node.samples);
-        }
-    }
-    let row = |((thread, times), samples): ((&Thread, FunctionTimes), u64)| Row {
+    let row = |(thread, times): (&Thread, FunctionTimes)| Row {
         name: thread_name(thread),
+        // Unless functions are chosen, the CPU time is that of the whole thread, also in code that is not hooked.
+        samples: if all { thread.samples } else { times.samples },
+        wall_ns: if all { times.self_ns.saturating_add(thread.outside_ns) } else { times.self_ns },
         times,
-        samples,
         json: json!({
             "pid": thread.pid,
             "tid": thread.tid,
@@ -191,10 +192,10 @@ fn threads(measurement: &Measurement, chosen: &[bool]) -> Vec<Row> {
         thread: Some(thread.clone()),
         ..Row::default()
     };
-    measured.threads.iter().zip(sums).zip(samples).map(row).collect()
+    measured.threads.iter().zip(sums).map(row).collect()
 }
 
-impl Kind {
+impl Kind<'_> {
     /// Returns the columns in front of the names.
     fn columns(&self) -> Vec<Column> {
         use Column::*;
@@ -236,7 +237,8 @@ impl Kind {
             Column::Life | Column::Outside | Column::Overhead => "; --by thread has it",
             Column::Cpu | Column::Waiting if self.by != By::Thread => "; CPU time was not sampled",
             Column::Cpu | Column::Waiting => {
-                "; --by function and --by module have it if CPU time was sampled"
+                "; --by function and --by module have it if CPU time was sampled, and --by thread if perf events have \
+                 sampled it"
             }
             _ => "; --by function has it",
         }
@@ -298,10 +300,10 @@ fn value(column: Column, row: &Row, kind: &Kind) -> Option<u64> {
         Column::Mean => mean(times).map(|mean| mean.round() as u64),
         Column::Min => closed.map(|times| times.min_ns),
         Column::Max => closed.map(|times| times.max_ns),
-        Column::P50 => times.quantile_ns(0.5),
-        Column::P99 => times.quantile_ns(0.99),
+        Column::P50 => times.quantile_ns(kind.intervals, 0.5),
+        Column::P99 => times.quantile_ns(kind.intervals, 0.99),
         Column::Cpu => cpu(row, kind),
-        Column::Waiting => cpu(row, kind).map(|cpu| times.self_ns.saturating_sub(cpu)),
+        Column::Waiting => cpu(row, kind).map(|cpu| row.wall_ns.saturating_sub(cpu)),
         Column::Open => Some(times.open),
         Column::SelfRaw => Some(times.self_raw_ns),
         Column::InclusiveRaw => Some(times.inclusive_raw_ns),

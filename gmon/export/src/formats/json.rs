@@ -1,0 +1,10 @@
+//! The model itself as JSON, for programs. Its members are those of [`Run`].
+
+use std::io::{self, Write};
+
+use crate::model::Run;
+
+pub(crate) fn write(run: &Run, out: &mut dyn Write) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, run)?;
+    writeln!(out)
+}

@@ -1,0 +1,66 @@
+//! Names in formats whose readers know functions by their names alone.
+
+use std::collections::HashMap;
+
+use crate::model::{Function, Run};
+
+/// Returns the names of all functions so that no two are equal. Of those that would be, the ones in libraries get the name of
+/// their module, and those of one module their addresses.
+pub(crate) fn distinct(run: &Run) -> Vec<String> {
+    // The module of the first function of each name, and whether there are others; and how many a module has.
+    let mut modules: HashMap<&str, (Option<u32>, bool)> = HashMap::new();
+    let mut times: HashMap<(Option<u32>, &str), u32> = HashMap::new();
+    for function in &run.functions {
+        let (first, several) = modules.entry(&function.demangled).or_insert((function.module, false));
+        *several |= *first != function.module;
+        *times.entry((function.module, &function.demangled)).or_default() += 1;
+    }
+    let name = |function: &Function| {
+        let mut name = one_line(&function.demangled);
+        let key = function.demangled.as_str();
+        let module = run.module_of(function).filter(|_| function.module != Some(0));
+        if let Some(module) = module.filter(|_| modules.get(key).is_some_and(|(_, several)| *several)) {
+            name += &format!(" [{}]", one_line(module.name()));
+        }
+        if times.get(&(function.module, key)).is_some_and(|&times| times > 1) {
+            name += &format!(" [{:#x}]", function.address);
+        }
+        name
+    };
+    run.functions.iter().map(name).collect()
+}
+
+/// Returns a text without the control characters that would end a line or a field.
+pub(crate) fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Module;
+
+    #[test]
+    fn equal_names_are_told_apart() {
+        let module = |path: &str| Module { path: path.to_owned(), ..Module::default() };
+        let function = |name: &str, module, address| Function {
+            demangled: name.to_owned(),
+            module,
+            address,
+            ..Function::default()
+        };
+        let run = Run {
+            modules: vec![module("/bin/p"), module("/lib/a.so")],
+            functions: vec![
+                function("f", Some(0), 1),
+                function("f", Some(1), 2),
+                function("g", Some(1), 3),
+                function("h", Some(0), 0x40),
+                function("h", Some(0), 0x50),
+                function("a\nb", None, 0),
+            ],
+            ..Run::default()
+        };
+        assert_eq!(distinct(&run), ["f", "f [a.so]", "g", "h [0x40]", "h [0x50]", "a b"]);
+    }
+}

@@ -1,0 +1,135 @@
+// Reads the data of the report: one JSON object, compressed with gzip, in Base64.
+//
+// Tables are in columns. `null` in place of a column means that the run did not measure it, and in place of an
+// element that it is not known. `data.rs`, beside this file, describes each field.
+
+/** Returns the object that the text contains. */
+async function unpack(text) {
+  const packed = atob(text.trim());
+  const bytes = new Uint8Array(packed.length);
+  for (let i = 0; i < packed.length; i++) bytes[i] = packed.charCodeAt(i);
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return JSON.parse(await new Response(stream).text());
+}
+
+/** Returns a column as numbers, with UNKNOWN where it has `null`, or `null` if there is no such column. */
+function numbers(column) {
+  if (!column) return null;
+  const out = new Float64Array(column.length);
+  for (let i = 0; i < column.length; i++) out[i] = column[i] ?? UNKNOWN;
+  return out;
+}
+
+/** Returns a column of which the file has the differences between neighbours. */
+function summed(column) {
+  const out = new Float64Array(column.length);
+  let value = 0;
+  for (let i = 0; i < column.length; i++) out[i] = value += column[i];
+  return out;
+}
+
+/** What the page knows of a run. */
+class Run {
+  constructor(raw) {
+    Object.assign(this, { program: raw.program, facts: raw.facts, notes: raw.notes, time: raw.time });
+    this.modules = raw.modules;
+    this.threads = raw.threads;
+    this.files = raw.files;
+    const f = raw.functions;
+    this.names = f.name.map(visible);
+    this.size = this.names.length;
+    this.module = f.module;
+    this.file = f.file;
+    this.line = f.line;
+    this.columns = {};
+    for (const key of ["calls", "primitive", "self", "inclusive", "cpu", "instructions"]) {
+      const column = numbers(f[key]);
+      if (column) this.columns[key] = column;
+    }
+    this.addDerived(this.columns);
+    this.total = raw.total;
+    this.cycle = f.cycle;
+    this.cycles = raw.cycles;
+    this.arcs = {
+      caller: summed(raw.arcs.caller),
+      callee: raw.arcs.callee,
+      calls: numbers(raw.arcs.calls),
+      self: numbers(raw.arcs.self),
+      inclusive: numbers(raw.arcs.inclusive),
+    };
+    // The caller of an arc has the number 0 if no function of the table called.
+    this.byCaller = grouped(this.arcs.caller, this.size + 1);
+    this.byCallee = grouped(this.arcs.callee, this.size);
+    this.nodes = raw.nodes && { ...raw.nodes, calls: numbers(raw.nodes.calls), self: numbers(raw.nodes.self) };
+    this.rows = raw.rows;
+    this.sources = raw.sources;
+    this.code = raw.code;
+    this.codeOf = new Map((raw.code ?? []).map((code, at) => [code.function, at]));
+    this.sourceOf = new Map((raw.sources ?? []).map((source, at) => [source.file, at]));
+    this.lower = null;
+  }
+
+  /** Adds the columns that follow from others. */
+  addDerived(columns) {
+    const { self, inclusive, primitive, cpu } = columns;
+    if (inclusive && primitive && this.time.kind !== "none") {
+      columns.mean = inclusive.map((ns, i) => (ns !== UNKNOWN && primitive[i] > 0 ? ns / primitive[i] : UNKNOWN));
+    }
+    if (self && cpu) columns.waiting = self.map((ns, i) => Math.max(0, ns - cpu[i]));
+  }
+
+  /** Returns the column by which functions are compared first: the one that says most of where the time went. */
+  mainColumn() {
+    if (this.total > 0) return "self";
+    return this.columns.instructions && sum(this.columns.instructions) > 0 ? "instructions" : "calls";
+  }
+
+  /** Returns the columns of one thread, in which a function that did not run there has UNKNOWN. */
+  columnsOf(thread) {
+    if (thread === UNKNOWN || !this.rows) return this.columns;
+    const columns = {};
+    for (const key of ["calls", "self", "inclusive"]) {
+      const column = new Float64Array(this.size).fill(UNKNOWN);
+      this.rows[key].forEach((value, row) => {
+        if (this.rows.thread[row] === thread) column[this.rows.function[row]] = value ?? UNKNOWN;
+      });
+      columns[key] = column;
+    }
+    this.addDerived(columns);
+    return columns;
+  }
+
+  /** Returns the names in lower case, for searching. */
+  lowerNames() {
+    this.lower ??= this.names.map((name) => name.toLowerCase());
+    return this.lower;
+  }
+
+  /** Returns the arcs whose callee is this function. */
+  arcsInto(id) {
+    return this.byCallee.items.subarray(this.byCallee.starts[id], this.byCallee.starts[id + 1]);
+  }
+
+  /** Returns the arcs whose caller is this function. */
+  arcsFrom(id) {
+    return this.byCaller.items.subarray(this.byCaller.starts[id + 1], this.byCaller.starts[id + 2]);
+  }
+}
+
+/** Returns the sum of the elements that are known. */
+function sum(column) {
+  let total = 0;
+  for (const value of column) if (value > 0) total += value;
+  return total;
+}
+
+/** Returns the indexes of a column's elements, those with equal values together: value v has items[starts[v]..starts[v + 1]]. */
+function grouped(column, values) {
+  const starts = new Uint32Array(values + 1);
+  for (const value of column) starts[value + 1]++;
+  for (let v = 0; v < values; v++) starts[v + 1] += starts[v];
+  const next = starts.slice();
+  const items = new Uint32Array(column.length);
+  for (let i = 0; i < column.length; i++) items[next[column[i]]++] = i;
+  return { starts, items };
+}

@@ -1,0 +1,63 @@
+// How numbers and names are written. Nothing here knows the page.
+
+/** The value of a column's element that is not known. */
+const UNKNOWN = -1;
+
+/** Returns a count with a comma between groups of three digits. */
+function count(value) {
+  if (value === UNKNOWN) return "";
+  const digits = BigInt(Math.round(value)).toString().replace(/\B(?=(\d{3})+$)/g, ",");
+  // A larger number may have lost digits when the page read it.
+  return Number.isSafeInteger(value) ? digits : "≈ " + digits;
+}
+
+/** Returns a duration with four digits and a unit. */
+function duration(ns) {
+  if (ns === UNKNOWN) return "";
+  if (ns < 1000) return `${trimmed(ns)} ns`;
+  let [value, unit] = [ns, "ns"];
+  for (const larger of ["µs", "ms", "s"]) {
+    // A value that would be rounded to 1000 has the larger unit.
+    if (value < 999.95) break;
+    [value, unit] = [value / 1000, larger];
+  }
+  const decimals = value < 9.9995 ? 3 : value < 99.995 ? 2 : value < 999.95 ? 1 : 0;
+  return `${value.toFixed(decimals)} ${unit}`;
+}
+
+/** Returns a number of nanoseconds below 1000: whole, or with the decimals of a mean. */
+function trimmed(ns) {
+  return Number.isInteger(ns) ? String(ns) : ns.toFixed(ns < 10 ? 2 : 1);
+}
+
+/** Returns a duration with all its digits. */
+function exact(ns) {
+  if (ns === UNKNOWN) return "not known";
+  return `${Number.isInteger(ns) ? count(ns) : ns.toFixed(2)} ns`;
+}
+
+/** Returns `part` as a percentage of `whole`. Only nothing is 0, and only everything is 100. */
+function percent(part, whole) {
+  if (part === UNKNOWN || !(whole > 0)) return "";
+  let value = (100 * part) / whole;
+  if (part > 0 && part < whole) value = Math.min(Math.max(value, 0.01), 99.94);
+  return `${value.toFixed(value < 10 ? 2 : 1)} %`;
+}
+
+/** Returns "1 call" or "2 calls". */
+function counted(value, one, many) {
+  return `${count(value)} ${value === 1 ? one : many}`;
+}
+
+/** The characters that are not seen, or that change how the text around them is seen. */
+const HIDDEN = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
+
+/** Returns a name with escape sequences in place of control characters and of those that turn the direction of writing. */
+function visible(text) {
+  return text.replace(HIDDEN, (c) => `\\u{${c.codePointAt(0).toString(16)}}`);
+}
+
+/** Returns the last component of a path. */
+function fileName(path) {
+  return path.slice(path.lastIndexOf("/") + 1);
+}

@@ -1,0 +1,194 @@
+//! Which source lines a report contains, and what they cost.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+use crate::html::extras::{SourceLines, SourceReader};
+use crate::model::Run;
+
+/// The lines that are shown around those that have costs.
+const AROUND: u32 = 4;
+/// The lines without costs that are shown between two lines of a function.
+const BETWEEN: u32 = 40;
+/// The most lines that a report contains.
+const MAX_LINES: usize = 200_000;
+/// The most characters of a line. Longer ones are cut off.
+const MAX_WIDTH: usize = 500;
+
+/// The lines of a file that are shown.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Source {
+    /// The index of the file.
+    file: u32,
+    /// Whether the source was found. If not, there are only lines with costs, and their texts are empty.
+    found: bool,
+    line: Vec<u32>,
+    /// How often each line was executed; `null` if it has no code, or was not counted.
+    count: Vec<Option<u64>>,
+    /// The CPU time of each line's code in nanoseconds, if any line has some.
+    #[serde(rename = "self")]
+    own: Option<Vec<u64>>,
+    text: Vec<String>,
+}
+
+/// The costs of a line.
+#[derive(Clone, Copy, Default)]
+struct Cost {
+    executions: Option<u64>,
+    self_ns: u64,
+}
+
+/// What is known of a file before its source is read.
+#[derive(Default)]
+struct Wanted {
+    costs: BTreeMap<u32, Cost>,
+    /// The first and the last line of each range to show. After [`merged`], they are sorted and apart.
+    ranges: Vec<(u32, u32)>,
+}
+
+/// Returns the sources of a run with costs by line, those with the highest costs first. `None` if there are none.
+pub(crate) fn sources(run: &Run, read: &mut SourceReader) -> Option<Vec<Source>> {
+    if run.spots.is_empty() {
+        return None;
+    }
+    let mut files: Vec<_> = wanted(run).into_iter().collect();
+    let weight = |wanted: &Wanted| {
+        let highest = wanted.costs.values().map(|cost| (cost.self_ns, cost.executions)).max();
+        highest.unwrap_or_default()
+    };
+    files.sort_by_key(|(file, wanted)| (std::cmp::Reverse(weight(wanted)), *file));
+    let mut room = MAX_LINES;
+    let mut sources = Vec::new();
+    for (file, wanted) in files {
+        if room == 0 {
+            break;
+        }
+        let path = run.files.get(file as usize).map_or("", String::as_str);
+        let source = source(file, &wanted, read(path).as_ref());
+        room = match room.checked_sub(source.line.len()) {
+            Some(room) => room,
+            None => continue,
+        };
+        sources.push(source);
+    }
+    Some(sources)
+}
+
+/// Returns the costs and the lines of each file: those with costs, and those between two lines of a function that are not
+/// far from each other.
+fn wanted(run: &Run) -> BTreeMap<u32, Wanted> {
+    let mut files: BTreeMap<u32, Wanted> = BTreeMap::new();
+    let mut lines_of: BTreeMap<(u32, u32), BTreeSet<u32>> = BTreeMap::new();
+    for spot in &run.spots {
+        let Some(frame) = spot.frames.first() else { continue };
+        let Some(line) = frame.line.filter(|line| line.line > 0) else { continue };
+        let wanted = files.entry(line.file).or_default();
+        let cost = wanted.costs.entry(line.line).or_default();
+        cost.self_ns = cost.self_ns.saturating_add(spot.self_ns);
+        if let Some(executions) = spot.executions {
+            cost.executions = Some(cost.executions.unwrap_or(0).saturating_add(executions));
+        }
+        if frame.inlined.is_some() {
+            wanted.ranges.push((line.line, line.line));
+        } else {
+            lines_of.entry((spot.function, line.file)).or_default().insert(line.line);
+        }
+    }
+    for ((_, file), lines) in lines_of {
+        let ranges = &mut files.entry(file).or_default().ranges;
+        let first_new = ranges.len();
+        for line in lines {
+            match ranges[first_new..].last_mut().filter(|range| line - range.1 <= BETWEEN) {
+                Some(range) => range.1 = line,
+                None => ranges.push((line, line)),
+            }
+        }
+    }
+    for wanted in files.values_mut() {
+        wanted.ranges = merged(std::mem::take(&mut wanted.ranges));
+    }
+    files
+}
+
+/// Returns ranges with some lines around each, sorted, with one in place of those that touch.
+fn merged(mut ranges: Vec<(u32, u32)>) -> Vec<(u32, u32)> {
+    ranges.sort_unstable();
+    let mut out: Vec<(u32, u32)> = Vec::new();
+    for (first, last) in ranges {
+        let (first, last) = (first.saturating_sub(AROUND), last.saturating_add(AROUND));
+        match out.last_mut().filter(|before| first <= before.1.saturating_add(1)) {
+            Some(before) => before.1 = before.1.max(last),
+            None => out.push((first, last)),
+        }
+    }
+    out
+}
+
+fn source(file: u32, wanted: &Wanted, text: Option<&SourceLines>) -> Source {
+    let mut shown: Vec<u32> = wanted.costs.keys().copied().collect();
+    if let Some(text) = text {
+        // A line with costs is shown although the file has changed and is shorter now.
+        shown.extend(
+            wanted.ranges.iter().flat_map(|&(first, last)| text.range(first..=last)).map(|(&line, _)| line),
+        );
+        shown.sort_unstable();
+        shown.dedup();
+    }
+    let cost = |line: &u32| wanted.costs.get(line).copied().unwrap_or_default();
+    let line_text = |line: &u32| text.and_then(|text| text.get(line)).map_or("", String::as_str);
+    let timed = wanted.costs.values().any(|cost| cost.self_ns > 0);
+    Source {
+        file,
+        found: text.is_some(),
+        count: shown.iter().map(|line| cost(line).executions).collect(),
+        own: timed.then(|| shown.iter().map(|line| cost(line).self_ns).collect()),
+        text: shown.iter().map(|line| line_text(line).chars().take(MAX_WIDTH).collect()).collect(),
+        line: shown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Frame, Line, Spot};
+
+    fn spot(function: u32, inlined: Option<u32>, file: u32, line: u32, executions: u64) -> Spot {
+        let frames = vec![Frame { inlined, line: Some(Line { file, line }) }];
+        Spot { function, frames, executions: Some(executions), ..Spot::default() }
+    }
+
+    #[test]
+    fn what_is_shown_of_a_file() {
+        let run = Run {
+            files: vec!["a.c".into(), "a.h".into(), "gone.c".into()],
+            spots: vec![
+                spot(0, None, 0, 10, 1),
+                spot(0, None, 0, 20, 7),
+                spot(0, None, 0, 90, 2),
+                spot(1, None, 0, 20, 3),
+                // The header has become shorter.
+                spot(0, Some(0), 1, 100, 9),
+                spot(2, None, 2, 2, 0),
+            ],
+            ..Run::default()
+        };
+        let mut read = |path: &str| {
+            let lines = (1..=22)
+                .chain(90..=91)
+                .chain([95, 99])
+                .map(|line| (line, format!("{path} {line}")))
+                .collect();
+            (path != "gone.c").then_some(lines)
+        };
+        let sources = sources(&run, &mut read).expect("there are lines");
+        assert_eq!(sources.iter().map(|source| source.file).collect::<Vec<_>>(), [0, 1, 2]);
+        let of = |file| sources.iter().find(|source| source.file == file).expect("a source");
+        assert_eq!(of(0).line, (6..=22).chain(90..=91).collect::<Vec<_>>());
+        assert_eq!(of(0).count.iter().flatten().copied().collect::<Vec<_>>(), [1, 10, 2]);
+        assert_eq!(of(0).text[0], "a.c 6");
+        assert_eq!((&of(1).line[..], &of(1).count[..]), (&[99, 100][..], &[None, Some(9)][..]));
+        assert_eq!((of(2).found, &of(2).line[..], &of(2).text[0][..]), (false, &[2][..], ""));
+        assert_eq!(of(0).own, None);
+    }
+}

@@ -1,0 +1,24 @@
+//! Whatever a run measured, in one model, and its exports for other tools.
+//!
+//! A gmon.out with its program, a gmon.whole with its gmon.syms, or the measured times of a gmon.pb.gz enter, and become a
+//! [`Run`] ([`load`]). What a run does not say, the model does not have; inclusive times without measured ones are
+//! [estimated](estimate()) as gprof does, and [`Run::time`] says so. Tables, exports and comparisons take a [`Run`] and do not
+//! know where it comes from.
+//!
+//! The crate opens no files except those of modules and their debug files, and those only if source lines are wanted.
+
+#![forbid(unsafe_code)]
+
+pub mod diff;
+mod estimate;
+pub mod formats;
+pub mod html;
+pub mod load;
+mod model;
+pub mod origins;
+mod stacks;
+
+pub use crate::estimate::estimate;
+pub use crate::model::{
+    Arc, Cycle, Frame, Function, Inlined, Line, Module, Node, Run, Spot, Thread, ThreadFunction, Time, View,
+};

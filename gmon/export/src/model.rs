@@ -1,0 +1,326 @@
+//! What a run measured, in memory, whichever file it is read from.
+//!
+//! Indexes refer to the vectors of [`Run`]. A run that this crate has loaded contains valid indexes only. Times are in
+//! nanoseconds and never negative; [`Run::time`] says what they are.
+
+use serde::Serialize;
+
+/// What a run, or the sum of several, has measured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Run {
+    /// The file name of the program.
+    pub program: String,
+    pub view: View,
+    /// What the times are, and how far they can be trusted.
+    pub time: Time,
+    /// When the run began, in nanoseconds since 1970 (UTC), or 0 if that is not known.
+    pub start_unix_ns: u64,
+    /// How long the run took; 0 if that is not known.
+    pub duration_ns: u64,
+    /// The CPU time for which a sample stands; 0 if CPU time was not sampled.
+    pub sample_period_ns: u64,
+    /// All samples of CPU time, also those in no function.
+    pub samples: u64,
+    /// The program and its libraries; the first one is the program.
+    pub modules: Vec<Module>,
+    /// The functions that were called, that called, or that have samples or counts of basic blocks.
+    pub functions: Vec<Function>,
+    /// The calls, sorted by caller, callee and call site, each combination once.
+    pub arcs: Vec<Arc>,
+    /// The sets of functions that call each other in a circle. There are none if inclusive times were measured.
+    pub cycles: Vec<Cycle>,
+    /// The calling-context trees of all threads, parents before their children. Empty if call paths were not recorded.
+    pub nodes: Vec<Node>,
+    /// The threads that have called something; empty if the file does not tell threads apart.
+    pub threads: Vec<Thread>,
+    /// The measured times of each function in each thread; empty if the file does not tell threads apart.
+    pub rows: Vec<ThreadFunction>,
+    /// The paths of source files.
+    pub files: Vec<String>,
+    /// The functions whose code is inlined into others.
+    pub inlined: Vec<Inlined>,
+    /// The costs by source line, sorted by function. Empty if nothing has addresses or the loader was not asked for lines.
+    pub spots: Vec<Spot>,
+    /// Whether executed instructions and lines were counted.
+    pub has_instructions: bool,
+}
+
+/// Whose calls these are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum View {
+    /// The program's own: the caller of each call is a function of the program.
+    #[default]
+    Program,
+    /// The whole process: the program and its libraries, with the true callers.
+    Process,
+}
+
+/// What the times of a run are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Time {
+    /// There are none: all times are 0.
+    #[default]
+    None,
+    /// CPU time, by samples. Self times are samples; inclusive times, and all times of arcs, are estimates by gprof's rule:
+    /// the time of a function is divided among its callers by the number of their calls. See
+    /// [`estimate`](crate::estimate).
+    Estimated,
+    /// Wall time, measured in each call. gprofinject's own overhead has been taken out.
+    Measured {
+        /// The bound of the error that remains for each call, in nanoseconds.
+        error_ns: f64,
+    },
+}
+
+impl Time {
+    /// Whether there are any times.
+    pub fn is_some(self) -> bool {
+        self != Time::None
+    }
+
+    /// Whether inclusive times were measured.
+    pub fn is_measured(self) -> bool {
+        matches!(self, Time::Measured { .. })
+    }
+}
+
+/// A file with code that the process had mapped.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Module {
+    /// The path of the file, or its name alone if no more is known.
+    pub path: String,
+    /// The build-id, or nothing if it has none or is not known.
+    #[serde(serialize_with = "hexadecimal")]
+    pub build_id: Vec<u8>,
+    /// The address of the first byte of its code, as it is linked, so that the [addresses](Function::address) of functions
+    /// lie between `start` and `limit`. Both are 0 if they are not known.
+    pub start: u64,
+    /// The link address after its code.
+    pub limit: u64,
+    /// The offset in the file of the byte at `start`.
+    pub offset: u64,
+}
+
+impl Module {
+    /// Returns the last component of the path.
+    pub fn name(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or(&self.path)
+    }
+}
+
+/// A function, or code that is treated as one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Function {
+    /// The name in the symbol table. Code without a name has one such as `ls+0x4a30`.
+    pub name: String,
+    /// The name as it is in the source, with parameters; the same as `name` if that is not mangled.
+    pub demangled: String,
+    /// The index of its module; `None` if that is not known, as for `[outside]` and `[elsewhere]`.
+    pub module: Option<u32>,
+    /// The link address; 0 if it is not known.
+    pub address: u64,
+    /// The number of bytes; 0 if it is not known.
+    pub size: u64,
+    /// Where it begins in the source, if that is known.
+    pub source: Option<Line>,
+    /// The number of calls, with recursive ones.
+    pub calls: u64,
+    /// The calls that were not recursive. In measured runs, those that were not made within another call of the function;
+    /// in others, those that the function itself did not make.
+    pub primitive: u64,
+    /// The samples of CPU time in the function itself.
+    pub samples: u64,
+    /// The time in the function itself.
+    pub self_ns: u64,
+    /// The time in the function and in what it called. Of recursive calls, only the outermost counts.
+    pub inclusive_ns: u64,
+    /// The number of executed instructions, if [`Run::has_instructions`].
+    pub instructions: u64,
+    /// The index in [`Run::cycles`] of the cycle to which it belongs.
+    pub cycle: Option<u32>,
+}
+
+/// A line of a source file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct Line {
+    /// An index into [`Run::files`].
+    pub file: u32,
+    /// The number of the line, from 1 on.
+    pub line: u32,
+}
+
+/// The calls of one function by another, from one call site if that is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Arc {
+    /// The index of the calling function; `None` if no known function was running.
+    pub caller: Option<u32>,
+    /// The index of the called function.
+    pub callee: u32,
+    /// The link address of the call in the caller's module, if it is known: an address within the call instruction.
+    pub site: Option<u64>,
+    /// The source line of the call, and the inlined calls of which it is a part, the innermost first. Empty if it is not
+    /// known or the loader was not asked for lines.
+    pub frames: Vec<Frame>,
+    pub calls: u64,
+    /// The time in the callee itself, when it was called by this caller.
+    pub self_ns: u64,
+    /// The time in the callee and in everything that it called, when it was called by this caller.
+    pub inclusive_ns: u64,
+}
+
+/// Functions that call each other in a circle, so that gprof's rule cannot divide their time among them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Cycle {
+    /// The indexes of its functions.
+    pub functions: Vec<u32>,
+    /// The number of calls from outside of the cycle.
+    pub calls: u64,
+    /// The number of calls among its functions, without those of a function by itself.
+    pub internal: u64,
+    /// The time in its functions themselves.
+    pub self_ns: u64,
+    /// The time in its functions and in everything that they called outside of the cycle.
+    pub inclusive_ns: u64,
+}
+
+/// A node of the calling-context tree of a thread: a function together with the path by which it was called.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Node {
+    /// The index of the caller's node, which is less than that of this node and is of the same thread. `None` at the
+    /// beginning of a path.
+    pub parent: Option<u32>,
+    /// The index of the function; `None` stands for all calls for which there was no room for nodes of their own.
+    pub function: Option<u32>,
+    /// The index of the thread.
+    pub thread: u32,
+    pub calls: u64,
+    pub self_ns: u64,
+    pub samples: u64,
+}
+
+/// A thread of a process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Thread {
+    pub pid: u32,
+    pub tid: u32,
+    pub name: String,
+    /// The time from the thread's beginning, or that of the measurement, to its end.
+    pub life_ns: u64,
+    /// The time in which no hooked function was running.
+    pub outside_ns: u64,
+    /// The time that gprofinject itself took.
+    pub overhead_ns: u64,
+}
+
+/// The times of a function in a thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ThreadFunction {
+    pub function: u32,
+    pub thread: u32,
+    pub calls: u64,
+    pub self_ns: u64,
+    pub inclusive_ns: u64,
+}
+
+/// A function that is inlined into others.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Inlined {
+    /// The name as the symbol table would have it.
+    pub name: String,
+    /// The name as it is in the source.
+    pub demangled: String,
+}
+
+/// A place in the source of a function, or of one that is inlined into it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct Frame {
+    /// The index in [`Run::inlined`]; `None` for the function itself.
+    pub inlined: Option<u32>,
+    /// The line in that function; in all frames but the innermost, the line of the inlined call. `None` if it is not known.
+    pub line: Option<Line>,
+}
+
+/// What a source line has cost in a function, or in one inlined call within it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Spot {
+    pub function: u32,
+    /// The line, and the inlined calls of which it is a part, the innermost first. The last frame is in the function itself.
+    pub frames: Vec<Frame>,
+    /// The lowest link address of the line's code that has costs.
+    pub address: u64,
+    pub samples: u64,
+    /// The CPU time in the line's code, by samples.
+    pub self_ns: u64,
+    /// The number of executed instructions.
+    pub instructions: u64,
+    /// How often the line was executed; `None` if basic blocks were not counted.
+    pub executions: Option<u64>,
+}
+
+impl Run {
+    /// Returns the arcs without call sites: one for each caller and callee, in the same order.
+    pub fn pairs(&self) -> Vec<Arc> {
+        let mut pairs: Vec<Arc> = Vec::new();
+        for arc in &self.arcs {
+            match pairs.last_mut().filter(|last| (last.caller, last.callee) == (arc.caller, arc.callee)) {
+                Some(last) => {
+                    last.calls = last.calls.saturating_add(arc.calls);
+                    last.self_ns = last.self_ns.saturating_add(arc.self_ns);
+                    last.inclusive_ns = last.inclusive_ns.saturating_add(arc.inclusive_ns);
+                }
+                None => pairs.push(Arc { site: None, frames: Vec::new(), ..arc.clone() }),
+            }
+        }
+        pairs
+    }
+
+    /// Returns the module of a function.
+    pub fn module_of(&self, function: &Function) -> Option<&Module> {
+        self.modules.get(function.module? as usize)
+    }
+
+    /// Returns the path of a line's file.
+    pub fn file_of(&self, line: Line) -> &str {
+        self.files.get(line.file as usize).map_or("", String::as_str)
+    }
+
+    /// Returns the time in all functions themselves.
+    pub fn self_ns(&self) -> u64 {
+        self.functions.iter().fold(0, |sum, function| sum.saturating_add(function.self_ns))
+    }
+
+    /// Returns the time of which the times of functions are shares: that of all samples, also of those in no function, or that
+    /// in all functions themselves.
+    pub fn total_ns(&self) -> u64 {
+        match self.time {
+            Time::Estimated => self.samples.saturating_mul(self.sample_period_ns),
+            Time::None | Time::Measured { .. } => self.self_ns(),
+        }
+    }
+
+    /// Returns the number of all calls.
+    pub fn calls(&self) -> u64 {
+        self.functions.iter().fold(0, |sum, function| sum.saturating_add(function.calls))
+    }
+
+    /// Sorts the arcs, and adds up those of the same caller, callee and call site.
+    pub(crate) fn sort_arcs(&mut self) {
+        self.arcs.sort_by_key(|arc| (arc.caller, arc.callee, arc.site));
+        self.arcs.dedup_by(|next, first| {
+            let same = (next.caller, next.callee, next.site) == (first.caller, first.callee, first.site);
+            if same {
+                first.calls = first.calls.saturating_add(next.calls);
+                first.self_ns = first.self_ns.saturating_add(next.self_ns);
+                first.inclusive_ns = first.inclusive_ns.saturating_add(next.inclusive_ns);
+            }
+            same
+        });
+    }
+}
+
+/// Writes bytes as one text.
+fn hexadecimal<S: serde::Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+}

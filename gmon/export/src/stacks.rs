@@ -1,0 +1,283 @@
+//! A run as weighted stacks, which most formats consist of.
+//!
+//! Where call paths were recorded, a stack is the path of a node. Otherwise no more than pairs are known: a stack has a function
+//! and its caller, and inclusive times that a reader computes from such stacks go no further. What a function has cost is then
+//! divided among its callers by gprof's rule, without a rest: the sums by function are exact.
+
+use std::io;
+
+use gmon_measured::REST_NAME;
+use gmon_measured::paths::{Frame as PathFrame, LEFT_OUT_NAME, Paths};
+
+use crate::model::{Arc, Function, Line, Run};
+
+/// A place in a stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Place {
+    /// Somewhere in the function with this index.
+    Function(u32),
+    /// At the line of the spot with this index, with the inlined calls around it.
+    Spot(u32),
+    /// At the call site of the arc with this index.
+    Site(u32),
+    /// In calls for which there was no room for nodes of their own.
+    Rest,
+    /// Any number of frames are left out here.
+    LeftOut,
+}
+
+/// A stack and its cost.
+pub(crate) struct Stack<'a> {
+    /// The innermost first.
+    pub(crate) places: &'a [Place],
+    /// The index of the thread, if it is known.
+    pub(crate) thread: Option<u32>,
+    /// The calls of the innermost function by this path.
+    pub(crate) calls: u64,
+    pub(crate) self_ns: u64,
+    pub(crate) samples: u64,
+    pub(crate) instructions: u64,
+}
+
+/// What the one weight of a stack is, in formats that have no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Weight {
+    Time,
+    Instructions,
+    Calls,
+}
+
+impl Weight {
+    /// Returns the most telling weight that a run has.
+    pub(crate) fn of(run: &Run) -> Weight {
+        match (run.time.is_some() && run.self_ns() > 0, run.has_instructions) {
+            (true, _) => Weight::Time,
+            (false, true) => Weight::Instructions,
+            (false, false) => Weight::Calls,
+        }
+    }
+
+    pub(crate) fn get(self, stack: &Stack) -> u64 {
+        match self {
+            Weight::Time => stack.self_ns,
+            Weight::Instructions => stack.instructions,
+            Weight::Calls => stack.calls,
+        }
+    }
+}
+
+/// One function at a place: an inlined one, or the one that contains it.
+pub(crate) struct Level<'r> {
+    /// The index of the function; `None` for what is none.
+    pub(crate) function: Option<u32>,
+    /// The index of the inlined function.
+    pub(crate) inlined: Option<u32>,
+    pub(crate) name: &'r str,
+    pub(crate) line: Option<Line>,
+}
+
+/// Returns the functions at a place, the innermost inlined one first.
+pub(crate) fn levels(run: &Run, place: Place) -> Vec<Level<'_>> {
+    let of = |index: u32, line| Level {
+        function: Some(index),
+        inlined: None,
+        name: &run.functions[index as usize].demangled,
+        line,
+    };
+    let (function, frames) = match place {
+        Place::Function(index) => return vec![of(index, run.functions[index as usize].source)],
+        Place::Spot(index) => {
+            let spot = &run.spots[index as usize];
+            (spot.function, &spot.frames)
+        }
+        Place::Site(index) => {
+            let arc = &run.arcs[index as usize];
+            (arc.caller.unwrap_or(0), &arc.frames)
+        }
+        Place::Rest => return vec![Level { function: None, inlined: None, name: REST_NAME, line: None }],
+        Place::LeftOut => {
+            return vec![Level { function: None, inlined: None, name: LEFT_OUT_NAME, line: None }];
+        }
+    };
+    let level = |frame: &crate::model::Frame| match frame.inlined {
+        Some(inlined) => Level {
+            function: Some(function),
+            inlined: Some(inlined),
+            name: &run.inlined[inlined as usize].demangled,
+            line: frame.line,
+        },
+        None => of(function, frame.line),
+    };
+    frames.iter().map(level).collect()
+}
+
+/// Calls `each` with every stack that has any cost.
+///
+/// # Errors
+/// `each` has returned one.
+pub(crate) fn visit(run: &Run, mut each: impl FnMut(&Stack) -> io::Result<()>) -> io::Result<()> {
+    if !run.nodes.is_empty() {
+        by_path(run, &mut each)
+    } else if run.time.is_measured() {
+        by_arc(run, &mut each)
+    } else {
+        by_calls(run, &mut each)
+    }
+}
+
+type Each<'e> = &'e mut dyn FnMut(&Stack) -> io::Result<()>;
+
+fn by_path(run: &Run, each: Each) -> io::Result<()> {
+    let paths = Paths::new(run.nodes.iter().map(|node| node.parent));
+    let (mut path, mut places) = (Vec::new(), Vec::new());
+    for (index, node) in run.nodes.iter().enumerate() {
+        if (node.calls, node.self_ns, node.samples) == (0, 0, 0) {
+            continue;
+        }
+        path.clear();
+        paths.append(index, &mut path);
+        places.clear();
+        places.extend(path.iter().map(|frame| match frame {
+            PathFrame::Node(node) => run.nodes[*node as usize].function.map_or(Place::Rest, Place::Function),
+            PathFrame::LeftOut => Place::LeftOut,
+        }));
+        each(&Stack {
+            places: &places,
+            thread: Some(node.thread),
+            calls: node.calls,
+            self_ns: node.self_ns,
+            samples: node.samples,
+            instructions: 0,
+        })?;
+    }
+    // Samples are counted by function where no node has any.
+    if run.nodes.iter().all(|node| node.samples == 0) {
+        samples_alone(run, each)?;
+    }
+    Ok(())
+}
+
+fn by_arc(run: &Run, each: Each) -> io::Result<()> {
+    let mut own: Vec<u64> = run.functions.iter().map(|function| function.self_ns).collect();
+    for arc in &run.arcs {
+        let places = [Some(arc.callee), arc.caller].map(|function| function.map(Place::Function));
+        let places: Vec<Place> = places.into_iter().flatten().collect();
+        let left = &mut own[arc.callee as usize];
+        *left = left.saturating_sub(arc.self_ns);
+        each(&Stack { calls: arc.calls, self_ns: arc.self_ns, ..empty(&places) })?;
+    }
+    for (index, self_ns) in (0..).zip(own).filter(|&(_, left)| left > 0) {
+        each(&Stack { self_ns, ..empty(&[Place::Function(index)]) })?;
+    }
+    samples_alone(run, each)
+}
+
+fn samples_alone(run: &Run, each: Each) -> io::Result<()> {
+    for (index, function) in (0..).zip(&run.functions).filter(|(_, function)| function.samples > 0) {
+        each(&Stack { samples: function.samples, ..empty(&[Place::Function(index)]) })?;
+    }
+    Ok(())
+}
+
+fn empty(places: &[Place]) -> Stack<'_> {
+    Stack { places, thread: None, calls: 0, self_ns: 0, samples: 0, instructions: 0 }
+}
+
+fn by_calls(run: &Run, each: Each) -> io::Result<()> {
+    let mut arcs_of: Vec<Vec<u32>> = vec![Vec::new(); run.functions.len()];
+    for (index, arc) in (0..).zip(&run.arcs) {
+        arcs_of[arc.callee as usize].push(index);
+        let caller = caller_of(index, arc);
+        let places: Vec<Place> = [Some(Place::Function(arc.callee)), caller].into_iter().flatten().collect();
+        each(&Stack { calls: arc.calls, ..empty(&places) })?;
+    }
+    let mut spots_of: Vec<Vec<u32>> = vec![Vec::new(); run.functions.len()];
+    for (index, spot) in (0..).zip(&run.spots) {
+        spots_of[spot.function as usize].push(index);
+    }
+    for (index, function) in (0..).zip(&run.functions) {
+        let spots = &spots_of[index as usize];
+        times(run, (index, function), spots, &arcs_of[index as usize], each)?;
+        let mut left = function.instructions;
+        for &spot in spots {
+            let instructions = run.spots[spot as usize].instructions.min(left);
+            left -= instructions;
+            if instructions > 0 {
+                each(&Stack { instructions, ..empty(&[Place::Spot(spot)]) })?;
+            }
+        }
+        if left > 0 {
+            each(&Stack { instructions: left, ..empty(&[Place::Function(index)]) })?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the place of an arc's call.
+fn caller_of(index: u32, arc: &Arc) -> Option<Place> {
+    let caller = arc.caller?;
+    Some(if arc.frames.is_empty() { Place::Function(caller) } else { Place::Site(index) })
+}
+
+/// Divides the time of a function among its lines and its callers. Both are cut at the same times, one after the other, so that
+/// there are no more stacks than lines and callers together, and the sums of both are exact:
+///
+/// ```text
+/// lines    |  line 5     |      line 6        |
+/// callers  |     f            |      g        |
+/// stacks   |   5 < f     |6<f |    6 < g      |
+/// ```
+fn times(
+    run: &Run,
+    (index, function): (u32, &Function),
+    spots: &[u32],
+    arcs: &[u32],
+    each: Each,
+) -> io::Result<()> {
+    let whole = function.self_ns;
+    if whole == 0 {
+        return Ok(());
+    }
+    let arc = |&index: &u32| &run.arcs[index as usize];
+    // Recursive calls have no time of their own, as for gprof.
+    let arcs: Vec<u32> = arcs.iter().copied().filter(|at| arc(at).caller != Some(index)).collect();
+    let calls = arcs.iter().fold(0_u128, |sum, index| sum + u128::from(arc(index).calls));
+    let mut callers: Vec<(Option<Place>, u64)> = Vec::new();
+    let mut before = 0_u128;
+    for index in &arcs {
+        before += u128::from(arc(index).calls);
+        // The time at which this caller's part ends.
+        let end = (u128::from(whole) * before).checked_div(calls).unwrap_or(0) as u64;
+        callers.push((caller_of(*index, arc(index)), end));
+    }
+    callers.push((None, whole));
+    let mut lines: Vec<(Place, u64)> = Vec::new();
+    let mut end = 0_u64;
+    for &spot in spots {
+        end = end.saturating_add(run.spots[spot as usize].self_ns).min(whole);
+        lines.push((Place::Spot(spot), end));
+    }
+    lines.push((Place::Function(index), whole));
+    let (mut lines, mut callers) = (lines.into_iter().peekable(), callers.into_iter().peekable());
+    let mut at = 0_u64;
+    let samples_at = |ns: u64| {
+        // The samples before a time, so that all parts have whole ones.
+        (u128::from(function.samples) * u128::from(ns) / u128::from(whole)) as u64
+    };
+    while let (Some(&(line, line_end)), Some(&(caller, caller_end))) = (lines.peek(), callers.peek()) {
+        let to = line_end.min(caller_end);
+        if to > at {
+            let places: Vec<Place> = [Some(line), caller].into_iter().flatten().collect();
+            let samples = samples_at(to) - samples_at(at);
+            each(&Stack { self_ns: to - at, samples, ..empty(&places) })?;
+            at = to;
+        }
+        if line_end == to {
+            lines.next();
+        }
+        if caller_end == to {
+            callers.next();
+        }
+    }
+    Ok(())
+}

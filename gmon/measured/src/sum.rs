@@ -1,0 +1,319 @@
+//! The sum of many runs, in the memory that the sum itself takes.
+
+use std::collections::HashMap;
+
+use crate::intervals::Intervals;
+use crate::merge::MergeError;
+use crate::model::{ArcTimes, Clock, Function, FunctionTimes, Measured, Module, Node, REST, Thread};
+
+/// What identifies a module in all runs: its build-id, or its path if it has none.
+type ModuleKey = (String, Vec<u8>);
+
+/// Sums runs one at a time. All threads of the same name become one thread, so that the sum of 10,000 runs of a program
+/// is as large as that of two. [`Measured::merge`] keeps the threads apart.
+///
+/// Functions are those of the same address in the same build of the same module, as in [`Measured::merge`]. Nodes are the
+/// same if their paths are. Tables are in the order in which their entries were met first, so the sum does not depend on
+/// how runs are grouped, only on their order.
+///
+/// Histograms have the [intervals that all sums have](Intervals::common), because those of runs differ with their clocks.
+///
+/// A thread that stands for several of different numbers has the numbers 0.
+#[derive(Clone, Debug, Default)]
+pub struct Sum {
+    sum: Measured,
+    modules: HashMap<ModuleKey, u32>,
+    functions: HashMap<(u32, u64), u32>,
+    threads: HashMap<String, u32>,
+    rows: HashMap<(u32, u32), u32>,
+    arcs: HashMap<(Option<u32>, u32, u32), u32>,
+    nodes: HashMap<(Option<u32>, u32, u32), u32>,
+}
+
+impl Measured {
+    /// Returns the run with histograms that have the [intervals of all sums](Intervals::common).
+    pub fn with_common_intervals(mut self) -> Measured {
+        let common = Intervals::common();
+        if self.intervals != common {
+            for row in &mut self.rows {
+                row.histogram = row.converted(&self.intervals, &common);
+            }
+            self.intervals = common;
+        }
+        self
+    }
+}
+
+impl Sum {
+    /// Returns the sum.
+    pub fn finish(self) -> Measured {
+        self.sum
+    }
+
+    /// Adds a run.
+    ///
+    /// # Errors
+    /// The runs were sampled at different rates, or are too large together. After an error the sum is incomplete and
+    /// must be dropped.
+    ///
+    /// # Panics
+    /// If [`Measured::check`] returns an error for the run.
+    pub fn add(&mut self, run: Measured) -> Result<(), MergeError> {
+        let run = run.with_common_intervals();
+        self.sum.intervals.clone_from(&run.intervals);
+        if self.sum.modules.is_empty() {
+            self.sum.program.clone_from(&run.program);
+            self.sum.clock = Clock { error_ns: self.sum.clock.error_ns, ..run.clock };
+        }
+        self.sum.agree_on_period(&run)?;
+        self.sum.clock.error_ns = self.sum.clock.error_ns.max(run.clock.error_ns);
+        self.sum.extend_time(&run);
+        self.sum.nodes_lost = self.sum.nodes_lost.saturating_add(run.nodes_lost);
+
+        let modules = all(run.modules, |module| self.module(module))?;
+        let functions = all(run.functions, |mut function| {
+            function.module = modules[function.module as usize];
+            self.function(function)
+        })?;
+        let threads = all(run.threads, |thread| self.thread(thread))?;
+        for mut row in run.rows {
+            (row.function, row.thread) = (functions[row.function as usize], threads[row.thread as usize]);
+            self.row(row)?;
+        }
+        for mut arc in run.arcs {
+            arc.caller = arc.caller.map(|caller| functions[caller as usize]);
+            (arc.callee, arc.thread) = (functions[arc.callee as usize], threads[arc.thread as usize]);
+            self.arc(arc)?;
+        }
+        let mut nodes: Vec<u32> = Vec::with_capacity(run.nodes.len());
+        for mut node in run.nodes {
+            // Parents come before their children.
+            node.parent = node.parent.map(|parent| nodes[parent as usize]);
+            node.function = if node.function == REST { REST } else { functions[node.function as usize] };
+            node.thread = threads[node.thread as usize];
+            nodes.push(self.node(node)?);
+        }
+        Ok(())
+    }
+
+    fn module(&mut self, module: Module) -> Result<u32, MergeError> {
+        let name = if module.build_id.is_empty() { module.name.clone() } else { String::new() };
+        let key = (name, module.build_id.clone());
+        let (index, _) = place(&mut self.modules, key, &mut self.sum.modules, "modules", module)?;
+        Ok(index)
+    }
+
+    fn function(&mut self, function: Function) -> Result<u32, MergeError> {
+        let (key, samples) = ((function.module, function.address), function.samples);
+        let (index, known) = place(&mut self.functions, key, &mut self.sum.functions, "functions", function)?;
+        if let Some(known) = known {
+            known.samples = known.samples.saturating_add(samples);
+        }
+        Ok(index)
+    }
+
+    fn thread(&mut self, thread: Thread) -> Result<u32, MergeError> {
+        let (key, copy) = (thread.name.clone(), thread.clone());
+        let (index, known) = place(&mut self.threads, key, &mut self.sum.threads, "threads", thread)?;
+        if let Some(known) = known {
+            if (known.pid, known.tid) != (copy.pid, copy.tid) {
+                (known.pid, known.tid) = (0, 0);
+            }
+            for (to, more) in [
+                (&mut known.life_ns, copy.life_ns),
+                (&mut known.outside_ns, copy.outside_ns),
+                (&mut known.overhead_ns, copy.overhead_ns),
+                (&mut known.samples, copy.samples),
+            ] {
+                *to = to.saturating_add(more);
+            }
+        }
+        Ok(index)
+    }
+
+    fn row(&mut self, row: FunctionTimes) -> Result<(), MergeError> {
+        let key = (row.function, row.thread);
+        match self.rows.get(&key) {
+            Some(&index) => self.sum.rows[index as usize].add(&row),
+            None => {
+                place(&mut self.rows, key, &mut self.sum.rows, "functions of threads", row)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn arc(&mut self, arc: ArcTimes) -> Result<(), MergeError> {
+        let key = (arc.caller, arc.callee, arc.thread);
+        if let (_, Some(known)) = place(&mut self.arcs, key, &mut self.sum.arcs, "arcs", arc)? {
+            known.add(&arc);
+        }
+        Ok(())
+    }
+
+    fn node(&mut self, node: Node) -> Result<u32, MergeError> {
+        let key = (node.parent, node.function, node.thread);
+        let (index, known) = place(&mut self.nodes, key, &mut self.sum.nodes, "nodes", node)?;
+        if let Some(known) = known {
+            known.calls = known.calls.saturating_add(node.calls);
+            known.self_ns = known.self_ns.saturating_add(node.self_ns);
+            known.samples = known.samples.saturating_add(node.samples);
+        }
+        Ok(index)
+    }
+}
+
+/// Returns the index of each entry.
+fn all<T>(entries: Vec<T>, index: impl FnMut(T) -> Result<u32, MergeError>) -> Result<Vec<u32>, MergeError> {
+    entries.into_iter().map(index).collect()
+}
+
+/// Returns the index of the entry with a key, and the entry if there was one before. Otherwise appends `new`.
+fn place<'a, K: Eq + std::hash::Hash, T>(
+    known: &mut HashMap<K, u32>,
+    key: K,
+    table: &'a mut Vec<T>,
+    what: &'static str,
+    new: T,
+) -> Result<(u32, Option<&'a mut T>), MergeError> {
+    use std::collections::hash_map::Entry;
+    match known.entry(key) {
+        Entry::Occupied(entry) => {
+            let index = *entry.get();
+            Ok((index, table.get_mut(index as usize)))
+        }
+        Entry::Vacant(entry) => {
+            // The last index means something else.
+            let index = u32::try_from(table.len()).ok().filter(|&index| index < REST);
+            let index = index.ok_or(MergeError::TooMany(what))?;
+            entry.insert(index);
+            table.push(new);
+            Ok((index, None))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run of two threads of one name and one of another, with a tree in each.
+    fn run(seed: u64) -> Measured {
+        let name = |text: &str, n: u64| format!("{text}{n}");
+        let function = |n: u64| Function {
+            name: name("f", n),
+            module: u32::from(n == 2),
+            address: n * 16,
+            samples: seed,
+            ..Function::default()
+        };
+        let thread = |text: &str, tid| Thread {
+            name: text.to_owned(),
+            tid,
+            pid: 100 + seed as u32,
+            life_ns: 10 + seed,
+            ..Thread::default()
+        };
+        let row = |function, thread, ns| FunctionTimes {
+            function,
+            thread,
+            calls: 2,
+            primitive: 2,
+            self_ns: ns,
+            min_ns: ns / 3,
+            max_ns: ns,
+            histogram: vec![seed, 1],
+            ..FunctionTimes::default()
+        };
+        let node =
+            |parent, function, thread| Node { parent, function, thread, calls: seed, self_ns: 5, samples: 1 };
+        Measured {
+            program: name("prog", seed),
+            // The clock of each run is a little different.
+            intervals: Intervals::new((0..50).map(|n| f64::from(n) * (1.0 + seed as f64 / 100.0)).collect())
+                .expect("in order"),
+            start_unix_ns: 1000 + seed * 7 % 30,
+            duration_ns: 50,
+            sample_period_ns: [0, 4][seed as usize % 2],
+            clock: Clock { error_ns: seed as f64, ..Clock::default() },
+            modules: vec![
+                Module { name: name("prog", seed), build_id: vec![1, 2], ..Module::default() },
+                Module { name: "lib.so".to_owned(), ..Module::default() },
+            ],
+            // Each run has a function of its own.
+            functions: vec![function(1), function(2), function(3 + seed)],
+            threads: vec![thread("main", 7), thread("worker", 8), thread("worker", 9 + seed as u32)],
+            rows: vec![row(0, 0, 30 + seed), row(1, 1, 60), row(1, 2, 90 * seed), row(2, 2, 3)],
+            arcs: vec![
+                ArcTimes { caller: None, callee: 0, thread: 0, calls: 1, ..ArcTimes::default() },
+                ArcTimes { caller: Some(0), callee: 1, thread: 1, calls: 2, ..ArcTimes::default() },
+                ArcTimes { caller: Some(0), callee: 1, thread: 2, calls: seed, ..ArcTimes::default() },
+            ],
+            nodes: vec![
+                node(None, 0, 1),
+                node(Some(0), 1, 1),
+                node(None, 0, 2),
+                node(Some(2), 1, 2),
+                node(Some(3), REST, 2),
+                node(Some(2), 2, 2),
+            ],
+            nodes_lost: 1,
+        }
+    }
+
+    fn sum(runs: impl IntoIterator<Item = Measured>) -> Measured {
+        let mut sum = Sum::default();
+        for run in runs {
+            run.check().expect("a valid run");
+            sum.add(run).expect("one period");
+        }
+        let sum = sum.finish();
+        sum.check().expect("a valid sum");
+        sum
+    }
+
+    #[test]
+    fn threads_of_one_name() {
+        let all = sum([run(1), run(3)]);
+        let threads: Vec<_> =
+            all.threads.iter().map(|t| (t.name.as_str(), t.pid, t.tid, t.life_ns)).collect();
+        assert_eq!(threads, [("main", 0, 0, 24), ("worker", 0, 0, 48)]);
+        let one = sum([run(1)]);
+        assert_eq!((one.threads[0].pid, one.threads[0].tid, one.threads[1].tid), (101, 7, 0));
+        let row =
+            all.rows.iter().find(|row| row.function == 1 && row.thread == 1).expect("f2 in the workers");
+        assert_eq!((row.calls, row.self_ns, row.min_ns, row.max_ns), (8, 60 + 90 + 60 + 270, 20, 270));
+        // A duration of 0 or 1 ns for each unit of the seed, and one of 2 or 3 ns.
+        assert_eq!(row.histogram.iter().sum::<u64>(), 12);
+        assert_eq!(all.intervals, Intervals::common());
+        let calls: u64 = all.arcs.iter().filter(|arc| arc.callee == 1).map(|arc| arc.calls).sum();
+        assert_eq!((calls, all.arcs.len()), (2 + 1 + 2 + 3, 2));
+        // Each run has two trees of workers, which are one here; its own function has a node of its own.
+        assert_eq!(all.nodes.len(), 5);
+        assert_eq!(
+            all.nodes[1],
+            Node { parent: Some(0), function: 1, thread: 1, calls: 8, self_ns: 20, samples: 4 }
+        );
+        assert_eq!((all.nodes_lost, all.clock.error_ns, all.sample_period_ns), (2, 3.0, 4));
+        assert_eq!(all.program, "prog1");
+    }
+
+    /// What is added up by groups of consecutive runs is the same, with the same order of everything.
+    #[test]
+    fn grouping_does_not_matter() {
+        let runs: Vec<Measured> = (0..12).map(run).collect();
+        let whole = sum(runs.clone());
+        for size in 1..runs.len() {
+            let groups = runs.chunks(size).map(|group| sum(group.to_vec()));
+            assert_eq!(sum(groups), whole, "groups of {size}");
+        }
+        assert_eq!(sum([Measured::default(), whole.clone(), Measured::default()]), whole);
+    }
+
+    #[test]
+    fn another_rate() {
+        let mut sum = Sum::default();
+        sum.add(run(1)).expect("nothing before");
+        let other = Measured { sample_period_ns: 5, ..run(2) };
+        assert_eq!(sum.add(other), Err(MergeError::SamplePeriod { first: 4, other: 5 }));
+    }
+}

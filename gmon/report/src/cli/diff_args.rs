@@ -1,0 +1,46 @@
+//! The arguments of `gmon diff`.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+
+use crate::cli::form_args::FormArgs;
+use crate::cli::report_args::When;
+
+#[derive(clap::Args)]
+pub(crate) struct DiffArgs {
+    /// The results of two runs, the older first: gmon.whole, gmon.pb.gz, or a program and its gmon.out. A program is that of all
+    /// results after it
+    #[arg(value_name = "[PROG] OLD [PROG] NEW", required = true, num_args = 2..=4)]
+    pub(crate) files: Vec<PathBuf>,
+    /// What is compared: rows are sorted by its change, and the exit status depends on it [default: self, or calls if there are no
+    /// times that can be compared]
+    #[arg(long, value_name = "COLUMN")]
+    pub(crate) sort: Option<Compared>,
+    /// Exit with status 1 if a function has become worse by more than this part of the old run's total, in percent. Of times by
+    /// samples, a change that may be chance does not count
+    #[arg(long, value_name = "PERCENT", default_value_t = 2.0)]
+    pub(crate) threshold: f64,
+    /// Print at most this many functions and arcs in each table, 0 for all
+    #[arg(short = 'n', long, value_name = "ROWS", default_value_t = 10)]
+    pub(crate) limit: usize,
+    /// Print one JSON object with everything; times are in nanoseconds
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Colours [default: on a terminal, unless NO_COLOR is set]
+    #[arg(long, value_name = "WHEN")]
+    pub(crate) color: Option<When>,
+    #[command(flatten)]
+    pub(crate) form: FormArgs,
+}
+
+/// What is compared of functions and arcs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Compared {
+    /// Time in the function itself
+    #[value(name = "self")]
+    Own,
+    /// Time in the function and in what it called
+    Inclusive,
+    Calls,
+}

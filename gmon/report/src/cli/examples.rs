@@ -1,0 +1,121 @@
+//! The examples at the end of each subcommand's `--help`, and of the man page.
+
+pub(crate) const GMON: &str = "\
+Examples:
+  gmon times                                  # after gprofinject --times ./prog
+  gmon lines prog gmon.out                    # after gprofinject --count lines ./prog
+  gmon merge -o all.out gmon.out.rank*
+  gmon push http://localhost:4040 -l region=eu
+  gmon --generate complete-bash > ~/.local/share/bash-completion/completions/gmon
+
+Exit status: 0; 1 if gmon check found an error; 2 if gmon could not do what it was asked.
+
+See also: gprofinject(1), gprof(1)";
+
+pub(crate) const DUMP: &str = "\
+Examples:
+  gmon dump --program prog gmon.out
+  gmon dump --json gmon.out | jq '.arcs | length'";
+
+pub(crate) const MERGE: &str = "\
+Examples:
+  gmon merge -o all.out run1.out run2.out
+  gmon merge -o all.out gmon.out.rank*        # 10,000 ranks, on all processors
+  gmon merge -o all.pb.gz gmon.rank*.pb.gz && gmon times all.pb.gz
+  gmon merge --program prog -o all.out a.out b.out   # with counts of basic blocks";
+
+pub(crate) const RANKS: &str = "\
+Examples:
+  gmon ranks prog gmon.out.rank*              # by samples
+  gmon ranks --by calls -n 20 prog gmon.out.rank*
+  gmon ranks --sort imbalance gmon.rank*.pb.gz";
+
+pub(crate) const FLAT: &str = "\
+Examples:
+  gmon flat prog gmon.out
+  gmon flat -n 20 gmon.whole                  # the whole process
+  gmon flat gmon.pb.gz";
+
+pub(crate) const GRAPH: &str = "\
+Examples:
+  gmon graph prog gmon.out
+  gmon graph -f parse gmon.whole";
+
+pub(crate) const EXPORT: &str = "\
+Examples:
+  gmon export --to callgrind -o callgrind.out.1 prog gmon.out && kcachegrind callgrind.out.1
+  gmon export --to speedscope -o run.json gmon.pb.gz
+  gmon export --to dot prog gmon.out | dot -Tsvg > graph.svg";
+
+pub(crate) const DIFF: &str = "\
+Examples:
+  gmon diff prog old.out prog new.out
+  gmon diff old.pb.gz new.pb.gz";
+
+pub(crate) const HTML: &str = "\
+Examples:
+  gmon html -o report.html gmon.pb.gz
+  gmon html -o report.html prog gmon.out";
+
+pub(crate) const PUSH: &str = "\
+Examples:
+  gmon push http://localhost:4040
+  gmon push --name web --label region=eu --label version=1.2 http://localhost:4040 gmon.pb.gz
+  gmon push --user 1234 --password-file key https://profiles.example.org gmon.rank*.pb.gz
+  GMON_PUSH_TOKEN=$(cat key) gmon push https://profiles.example.org";
+
+pub(crate) const CHECK: &str = "\
+Examples:
+  gmon check --program prog gmon.out";
+
+pub(crate) const LINES: &str = "\
+Examples:
+  gprofinject --count lines ./prog && gmon lines prog
+  gmon lines --apart -F parse.c prog gmon.out
+  gmon lines --substitute-path /build=. prog a.out b.out";
+
+pub(crate) const INSTRUCTIONS: &str = "\
+Examples:
+  gmon instructions -f main prog gmon.out
+  gmon instructions --syntax intel prog";
+
+pub(crate) const BLOCKS: &str = "\
+Examples:
+  gmon blocks --sort count -n 20 prog gmon.out";
+
+pub(crate) const FUNCTIONS: &str = "\
+Examples:
+  gmon functions prog gmon.out
+  gmon functions --sort calls -n 20 -f 'parse_*' prog";
+
+pub(crate) const FILES: &str = "\
+Examples:
+  gmon files prog gmon.out";
+
+pub(crate) const COVERAGE: &str = "\
+Examples:
+  gmon coverage prog gmon.out
+  gmon coverage --lcov cov.info prog a.out b.out && genhtml -o html cov.info";
+
+pub(crate) const TIMES: &str = "\
+Examples:
+  gprofinject --times ./prog && gmon times
+  gmon times -n 20 --sort inclusive
+  gmon times --by thread prog gmon.pb.gz
+  gmon times -f 'json::*' --raw";
+
+pub(crate) const CALLERS: &str = "\
+Examples:
+  gmon callers parse
+  gmon callers 'json::*' all.pb.gz";
+
+pub(crate) const CALLEES: &str = "\
+Examples:
+  gmon callees parse
+  gmon callees main -n 10";
+
+pub(crate) const PATHS: &str = "\
+Examples:
+  gprofinject --paths ./prog && gmon paths
+  gmon paths -f parse --min-percent 2
+  gmon paths --folded | flamegraph.pl > flame.svg";

@@ -1,0 +1,54 @@
+//! `gmon export`: writes a run in the format of another tool.
+
+use std::io::{self, BufWriter, IsTerminal, Write};
+
+use anyhow::{Context, Result, bail};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use gmon_export::formats::{Format, write};
+use gmon_export::load::Detail;
+
+use crate::cli::report_args::SourceArgs;
+use crate::cli::run_args::ExportArgs;
+use crate::cli::{files, html, run};
+
+/// Writes the run.
+///
+/// # Errors
+/// A file cannot be read or written.
+pub(crate) fn run(args: &ExportArgs) -> Result<()> {
+    let format = args.to;
+    if args.output.is_none() && !format.is_text() && io::stdout().is_terminal() {
+        bail!("--to {format}: not text, and standard output is a terminal; -o FILE says where to write it");
+    }
+    if format == Format::Html {
+        let sources = SourceArgs::default();
+        let page = html::page(&args.files, Some(&sources).filter(|_| !args.no_lines))?;
+        return match &args.output {
+            Some(path) => files::replace(path, &page),
+            None => Ok(io::stdout().lock().write_all(&page)?),
+        };
+    }
+    let detail = if args.no_lines { Detail::Functions } else { Detail::Lines };
+    let run = run::load(&args.files, detail)?;
+    if format.has_stacks() && run.nodes.is_empty() {
+        eprintln!(
+            "gmon: no call paths in this run, so stacks in {format} have a function and its caller only; \
+             `gprofinject --paths` records paths"
+        );
+    }
+    let Some(path) = &args.output else {
+        let mut out = BufWriter::new(io::stdout().lock());
+        write(&run, format, &mut out)?;
+        return Ok(out.flush()?);
+    };
+    let mut bytes = Vec::new();
+    if format.is_text() && path.extension().is_some_and(|ending| ending == "gz") {
+        let mut out = GzEncoder::new(&mut bytes, Compression::default());
+        write(&run, format, &mut out)?;
+        out.finish()?;
+    } else {
+        write(&run, format, &mut bytes).with_context(|| format!("--to {format}"))?;
+    }
+    files::replace(path, &bytes)
+}

@@ -1,0 +1,44 @@
+//! The sum of files of measured times.
+
+use anyhow::Result;
+use gmon_measured::{Measured, MergeError, Sum};
+
+/// The sum of files of measured times up to now.
+pub(super) enum Times {
+    /// Threads of the same name are one thread.
+    ByName(Box<Sum>),
+    /// Each thread is by itself, so the sum grows with each file.
+    Apart(Box<Measured>),
+}
+
+impl Times {
+    pub(super) fn new(keep_threads: bool) -> Times {
+        if keep_threads { Times::Apart(Box::default()) } else { Times::ByName(Box::default()) }
+    }
+
+    /// Adds a run.
+    pub(super) fn add(&mut self, run: Measured) -> Result<(), MergeError> {
+        match self {
+            Times::ByName(sum) => sum.add(run),
+            // The intervals of the first run would depend on which files are summed first.
+            Times::Apart(sum) => sum.merge(run.with_common_intervals()),
+        }
+    }
+
+    /// Adds the sum of the files that come after those of this one.
+    pub(super) fn join(&mut self, later: Times) -> Result<()> {
+        Ok(self.add(later.finish())?)
+    }
+
+    /// Returns the bytes of the file with the sum.
+    pub(super) fn bytes(self) -> Vec<u8> {
+        self.finish().write()
+    }
+
+    fn finish(self) -> Measured {
+        match self {
+            Times::ByName(sum) => sum.finish(),
+            Times::Apart(sum) => *sum,
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! `gmon graph`: prints each function between those that call it and those that it calls.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::io::Write;
+
+use anyhow::Result;
+use gmon_export::{Arc, Cycle, Function};
+use serde_json::{Value, json};
+
+use crate::cli::json::array;
+use crate::cli::run_args::{GraphArgs, Order};
+use crate::cli::run_view::{NOT_KNOWN, RunView};
+use crate::cli::table::Table;
+use crate::cli::units::duration;
+
+/// What an entry is about.
+#[derive(Clone, Copy)]
+enum Subject<'r> {
+    Function(u32, &'r Function),
+    /// The functions of a cycle together.
+    Cycle(u32, &'r Cycle),
+}
+
+/// The call graph, ready to be printed.
+struct Graph<'v, 'r> {
+    view: &'v RunView<'r>,
+    /// The arcs without call sites, and those of each callee and of each caller by their indexes.
+    pairs: &'v [Arc],
+    callers: HashMap<u32, Vec<usize>>,
+    callees: HashMap<u32, Vec<usize>>,
+    /// The number that each function is printed with.
+    numbers: HashMap<u32, usize>,
+    /// Whether the table has times.
+    times: bool,
+}
+
+/// Prints the entries.
+///
+/// # Errors
+/// The run has no such column, or `out` cannot be written to.
+pub(crate) fn graph(view: &RunView, args: &GraphArgs, out: &mut impl Write) -> Result<()> {
+    let run = view.run;
+    let pairs = run.pairs();
+    let (mut callers, mut callees) = (HashMap::<u32, Vec<usize>>::new(), HashMap::<u32, Vec<usize>>::new());
+    for (index, arc) in pairs.iter().enumerate() {
+        callers.entry(arc.callee).or_default().push(index);
+        if let Some(caller) = arc.caller {
+            callees.entry(caller).or_default().push(index);
+        }
+    }
+    let heaviest = |index: &usize| Reverse((pairs[*index].inclusive_ns, pairs[*index].calls));
+    callers.values_mut().for_each(|arcs| arcs.sort_by_key(|index| std::cmp::Reverse(heaviest(index))));
+    callees.values_mut().for_each(|arcs| arcs.sort_by_key(heaviest));
+    let mut sorted = view.sorted(args.sort, Order::Inclusive)?;
+    sorted.retain(|index| {
+        run.functions[*index as usize].self_ns > 0
+            || callers.contains_key(index)
+            || callees.contains_key(index)
+    });
+    let mut subjects: Vec<Subject> = Vec::new();
+    let mut shown_cycles = vec![false; run.cycles.len()];
+    for index in sorted {
+        let function = &run.functions[index as usize];
+        // A cycle comes before the first of its functions.
+        if let Some((number, cycle)) = function.cycle.and_then(|n| Some((n, run.cycles.get(n as usize)?)))
+            && !std::mem::replace(&mut shown_cycles[number as usize], true)
+        {
+            subjects.push(Subject::Cycle(number, cycle));
+        }
+        subjects.push(Subject::Function(index, function));
+    }
+    let number = |(at, subject): (usize, &Subject)| match subject {
+        Subject::Function(index, _) => Some((*index, at + 1)),
+        Subject::Cycle(..) => None,
+    };
+    let numbers = subjects.iter().enumerate().filter_map(number).collect();
+    subjects.truncate(args.common.rows.limit.unwrap_or(usize::MAX));
+    let pairs = &pairs;
+    let graph = Graph { view, pairs, callers, callees, numbers, times: run.time.is_some() };
+    if args.common.json {
+        return graph.json(&subjects, out);
+    }
+    view.head(out)?;
+    writeln!(out, "callers of a function are above it, what it calls is below\n")?;
+    let mut headings = vec!["index"];
+    if graph.times {
+        headings.extend(["inclusive %", "self", "children"]);
+    }
+    headings.extend(["calls", "function"]);
+    let mut table = Table::new(headings, 1);
+    for (at, &subject) in subjects.iter().enumerate() {
+        if at > 0 {
+            table.push(Vec::new());
+        }
+        match subject {
+            Subject::Function(index, function) => graph.entry(index, function, at + 1, &mut table),
+            Subject::Cycle(number, cycle) => graph.cycle(number, cycle, at + 1, &mut table),
+        }
+    }
+    Ok(table.print(false, view.style, out)?)
+}
+
+impl Graph<'_, '_> {
+    fn entry(&self, index: u32, function: &Function, number: usize, table: &mut Table) {
+        let arcs = |map: &HashMap<u32, Vec<usize>>| map.get(&index).cloned().unwrap_or_default();
+        for arc in arcs(&self.callers) {
+            let arc = &self.pairs[arc];
+            table.push(self.arc(arc, arc.caller, function));
+        }
+        let recursive = function.calls.saturating_sub(function.primitive);
+        let calls = match (function.calls, recursive) {
+            (0, _) => String::new(),
+            (_, 0) => function.calls.to_string(),
+            (_, recursive) => format!("{}+{recursive}", function.primitive),
+        };
+        let children = function.inclusive_ns.saturating_sub(function.self_ns);
+        let name = self.name(Some(index));
+        table.push(self.row(
+            format!("[{number}]"),
+            function.inclusive_ns,
+            (function.self_ns, children),
+            calls,
+            name,
+        ));
+        for arc in arcs(&self.callees) {
+            let arc = &self.pairs[arc];
+            let callee = &self.view.run.functions[arc.callee as usize];
+            table.push(self.arc(arc, Some(arc.callee), callee));
+        }
+    }
+
+    fn cycle(&self, number: u32, cycle: &Cycle, at: usize, table: &mut Table) {
+        let children = cycle.inclusive_ns.saturating_sub(cycle.self_ns);
+        let calls = format!("{}+{}", cycle.calls, cycle.internal);
+        let name = format!("<cycle {} as a whole> [{at}]", number + 1);
+        table.push(self.row(format!("[{at}]"), cycle.inclusive_ns, (cycle.self_ns, children), calls, name));
+        for &index in &cycle.functions {
+            let function = &self.view.run.functions[index as usize];
+            let children = function.inclusive_ns.saturating_sub(function.self_ns);
+            let mut row = self.row(
+                String::new(),
+                0,
+                (function.self_ns, children),
+                function.primitive.to_string(),
+                format!("    {}", self.name(Some(index))),
+            );
+            if self.times {
+                row[1].clear();
+            }
+            table.push(row);
+        }
+    }
+
+    /// Returns the row of an arc. `other` is the function at its other end, and `callee` the called one.
+    fn arc(&self, arc: &Arc, other: Option<u32>, callee: &Function) -> Vec<String> {
+        let run = self.view.run;
+        let is_self = arc.caller == Some(arc.callee);
+        let caller = arc.caller.map(|caller| &run.functions[caller as usize]);
+        let within = callee.cycle.is_some() && caller.is_some_and(|caller| caller.cycle == callee.cycle);
+        // The calls among which those of this arc are: those that gprof's rule divides.
+        let all = match callee.cycle.and_then(|cycle| run.cycles.get(cycle as usize)) {
+            Some(cycle) if !within => cycle.calls,
+            _ if run.time.is_measured() => callee.calls,
+            _ => callee.primitive,
+        };
+        let calls = match (is_self || within) && !run.time.is_measured() {
+            true => arc.calls.to_string(),
+            false => format!("{}/{all}", arc.calls),
+        };
+        let children = arc.inclusive_ns.saturating_sub(arc.self_ns);
+        let name = format!("    {}", self.name(other));
+        let mut row = self.row(String::new(), 0, (arc.self_ns, children), calls, name);
+        if self.times {
+            row[1].clear();
+            // gprof's rule gives no time to calls within a cycle, and those of a function by itself.
+            if (is_self || within) && !run.time.is_measured() {
+                row[2].clear();
+                row[3].clear();
+            }
+        }
+        row
+    }
+
+    fn row(
+        &self,
+        index: String,
+        inclusive: u64,
+        times: (u64, u64),
+        calls: String,
+        name: String,
+    ) -> Vec<String> {
+        let mut row = vec![index];
+        if self.times {
+            row.extend([self.view.share(inclusive), duration(times.0), duration(times.1)]);
+        }
+        row.extend([calls, name]);
+        row
+    }
+
+    /// Returns a function's name with its module, its cycle and its number.
+    fn name(&self, index: Option<u32>) -> String {
+        let Some(index) = index else { return NOT_KNOWN.to_owned() };
+        let function = &self.view.run.functions[index as usize];
+        let mut name = self.view.name(function);
+        // The program's own functions need no module.
+        if self.view.has_modules() && function.module.is_some_and(|module| module > 0) {
+            name += &format!(" ({})", self.view.module(function));
+        }
+        if let Some(cycle) = function.cycle {
+            name += &format!(" <cycle {}>", cycle + 1);
+        }
+        if let Some(number) = self.numbers.get(&index) {
+            name += &format!(" [{number}]");
+        }
+        name
+    }
+
+    fn json(&self, subjects: &[Subject], out: &mut impl Write) -> Result<()> {
+        let run = self.view.run;
+        write!(out, "{{{}", self.view.json_head())?;
+        let functions: Vec<_> = subjects
+            .iter()
+            .filter_map(|subject| match subject {
+                Subject::Function(index, function) => Some((*index, *function)),
+                Subject::Cycle(..) => None,
+            })
+            .collect();
+        let other = |index: Option<u32>| match index {
+            Some(index) => self.view.json_function(&run.functions[index as usize]),
+            None => json!({"name": null, "demangled": null, "module": null}),
+        };
+        let arcs = |map: &HashMap<u32, Vec<usize>>, index: u32, end: fn(&Arc) -> Option<u32>| -> Vec<Value> {
+            let arcs = map.get(&index).map_or(&[][..], Vec::as_slice);
+            let arc = |&arc: &usize| {
+                let arc = &self.pairs[arc];
+                let mut json = other(end(arc));
+                json["calls"] = json!(arc.calls);
+                json["self_ns"] = json!(arc.self_ns);
+                json["inclusive_ns"] = json!(arc.inclusive_ns);
+                json
+            };
+            arcs.iter().map(arc).collect()
+        };
+        array(out, "functions", &functions, |&(index, function)| {
+            let mut json = self.view.json_function(function);
+            json["calls"] = json!(function.calls);
+            json["calls_not_recursive"] = json!(function.primitive);
+            json["self_ns"] = json!(function.self_ns);
+            json["inclusive_ns"] = json!(function.inclusive_ns);
+            json["cycle"] = json!(function.cycle.map(|cycle| cycle + 1));
+            json["callers"] = json!(arcs(&self.callers, index, |arc| arc.caller));
+            json["callees"] = json!(arcs(&self.callees, index, |arc| Some(arc.callee)));
+            json
+        })?;
+        array(out, "cycles", &run.cycles, |cycle| {
+            let members: Vec<_> = cycle.functions.iter().map(|&index| other(Some(index))).collect();
+            json!({
+                "functions": members,
+                "calls": cycle.calls,
+                "calls_among_themselves": cycle.internal,
+                "self_ns": cycle.self_ns,
+                "inclusive_ns": cycle.inclusive_ns,
+            })
+        })?;
+        writeln!(out, "}}")?;
+        Ok(())
+    }
+}

@@ -1,0 +1,109 @@
+//! The arguments that say which run is shown.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use gmon_export::formats::Format;
+
+use crate::cli::form_args::FormArgs;
+use crate::cli::report_args::{RowsArgs, SourceArgs, When};
+
+/// The files of a run.
+#[derive(clap::Args)]
+pub(crate) struct RunArgs {
+    /// The profiled program, and its profile [default: gmon.out]; or gmon.whole, whose gmon.syms is found beside it; or
+    /// gmon.pb.gz, with or without its program
+    #[arg(value_name = "PROG|RESULT", required = true, num_args = 1..=2)]
+    pub(crate) run: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) form: FormArgs,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct ExportArgs {
+    /// The format: callgrind (KCachegrind), pprof, folded (flame graphs), speedscope, firefox, dot (Graphviz), html (for a
+    /// browser, as `gmon html` writes it), json
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) to: Format,
+    #[command(flatten)]
+    pub(crate) files: RunArgs,
+    /// The file to write, compressed if its name ends in .gz [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Do not read debug information: no source lines and no inlined functions, but much faster
+    #[arg(long)]
+    pub(crate) no_lines: bool,
+}
+
+/// The arguments of the tables of functions.
+#[derive(clap::Args)]
+pub(crate) struct TableArgs {
+    #[command(flatten)]
+    pub(crate) files: RunArgs,
+    /// Show only functions with these names, mangled or demangled; may be repeated
+    #[arg(short, long, value_name = "GLOB")]
+    pub(crate) function: Vec<String>,
+    /// Show only functions of these modules, by file name or path; may be repeated
+    #[arg(short, long, value_name = "GLOB")]
+    pub(crate) module: Vec<String>,
+    /// Print names as in the symbol table
+    #[arg(long)]
+    pub(crate) no_demangle: bool,
+    /// Print one JSON object; times are in nanoseconds
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Colours [default: on a terminal, unless NO_COLOR is set]
+    #[arg(long, value_name = "WHEN")]
+    pub(crate) color: Option<When>,
+    #[command(flatten)]
+    pub(crate) rows: RowsArgs,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct FlatArgs {
+    #[command(flatten)]
+    pub(crate) common: TableArgs,
+    /// Order of the rows; numbers are sorted from the highest [default: self, or calls if there are no times]
+    #[arg(long, value_name = "COLUMN")]
+    pub(crate) sort: Option<Order>,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct GraphArgs {
+    #[command(flatten)]
+    pub(crate) common: TableArgs,
+    /// Order of the functions; numbers are sorted from the highest [default: inclusive, or calls if there are no times]
+    #[arg(long, value_name = "COLUMN")]
+    pub(crate) sort: Option<Order>,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct HtmlArgs {
+    #[command(flatten)]
+    pub(crate) files: RunArgs,
+    /// The file to write; `-` is standard output
+    #[arg(short, long, value_name = "FILE", default_value = "gmon.html")]
+    pub(crate) output: PathBuf,
+    #[command(flatten)]
+    pub(crate) sources: SourceArgs,
+    /// Leave out source lines and disassembly, so that the report contains names and numbers only
+    #[arg(long, conflicts_with_all = ["source_dir", "substitute_path"])]
+    pub(crate) no_source: bool,
+}
+
+/// A column by which functions are sorted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Order {
+    /// Time in the function itself
+    #[value(name = "self")]
+    Own,
+    /// Time in the function and in what it called
+    Inclusive,
+    Calls,
+    /// Inclusive time of a call
+    PerCall,
+    /// Executed instructions, if basic blocks were counted
+    Instructions,
+    Name,
+    Module,
+}
