@@ -29,7 +29,8 @@ pub(crate) fn text(model: &Model, date: &str) -> String {
 /// Returns the line that says what the table is of.
 pub(crate) fn summary(now: &Snapshot, rows: &[Row]) -> String {
     let calls = now.functions.iter().fold(0_u64, |sum, function| sum.saturating_add(function.calls));
-    let rate: f64 = rows.iter().filter_map(|row| row.rate).sum();
+    // Before the second snapshot there are no rates. An empty sum would be a negative zero.
+    let rate = rows.iter().filter_map(|row| row.rate).fold(0.0, |sum, rate| sum + rate);
     let state = if now.is_paused { ", paused" } else { "" };
     let off = match now.off {
         0 => String::new(),
@@ -45,7 +46,7 @@ pub(crate) fn summary(now: &Snapshot, rows: &[Row]) -> String {
     )
 }
 
-/// Returns the heads of the columns, as wide as [`line`] has them.
+/// Returns the heads of the columns, as wide as [`line()`] has them.
 pub(crate) fn header(model: &Model) -> String {
     let (name, time) = match model.kind {
         Kind::Functions => ("function", "self s"),
