@@ -60,7 +60,15 @@ impl Way {
         let gmon = folder.join("gmon.out");
         let mut command = match self {
             Way::Plain => Command::new(&work.program),
-            Way::Both => return tool::command(&["-q", "--hooks=both"], &gmon, &work.program, &work.args),
+            // With as many samples a second as gcc -pg takes (glibc's profil): by default gprofinject takes ten times as many.
+            Way::Both => {
+                return tool::command(
+                    &["-q", "--rate=100", "--hooks=both"],
+                    &gmon,
+                    &work.program,
+                    &work.args,
+                );
+            }
             Way::Blocks | Way::EntryBlocks | Way::BlocksOnly => {
                 let hooks = match self {
                     Way::Blocks => "--hooks=both",
@@ -70,7 +78,14 @@ impl Way {
                 let options = ["-q", hooks, "--count=blocks"];
                 return tool::command(&options, &gmon, &work.program, &work.args);
             }
-            Way::Entry => return tool::command(&["-q", "--hooks=entry"], &gmon, &work.program, &work.args),
+            Way::Entry => {
+                return tool::command(
+                    &["-q", "--rate=100", "--hooks=entry"],
+                    &gmon,
+                    &work.program,
+                    &work.args,
+                );
+            }
             Way::By(engine, hooks) => {
                 let options = ["-q", hooks.option()];
                 return tool::command_by(engine, &options, &gmon, &work.program, &work.args);
