@@ -118,6 +118,7 @@ int main(int argc, char **argv) {
         char *all = mmap(0, 64 * SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         drive(all + 40 * SIZE, all);
     }
+    spin(1000 * SHORT, "main");
     counts("drive", 1, 1, 0);
     counts("step", 2 * ROUNDS, 2 * ROUNDS, symmetric);
     counts("first", 1, 1, 1);

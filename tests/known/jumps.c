@@ -58,7 +58,7 @@ int main(void) {
     for (int i = 0; i < 10; i++) plain();
     diver();
     for (volatile int i = 0; i < 100; i++) last();
-    spin(100 * SHORT, "main");
+    spin(1000 * SHORT, "main");
     counts("rounds", 1, 1, 0);
     counts("outer", 40, 40, 0);
     counts("middle", 40, 40, 0);

@@ -56,10 +56,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "WHAT", value_enum)]
     pub(crate) hooks: Option<HooksArg>,
 
-    /// Samples per second of CPU time, 0 for none
-    #[arg(long, value_name = "HZ", default_value_t = 1000, allow_negative_numbers = true,
+    /// Samples per second of CPU time, 0 for none [default: 1000, and 250 with --times and --paths, where each sample is part of
+    /// some call's time]
+    #[arg(long, value_name = "HZ", allow_negative_numbers = true,
           value_parser = clap::value_parser!(u32).range(0..=100_000))]
-    pub(crate) rate: u32,
+    pub(crate) rate: Option<u32>,
 
     /// What takes the samples: the kernel's perf events, or timers inside the program
     #[arg(long, value_name = "WHO", value_enum, default_value_t = SamplerArg::Auto)]
@@ -520,7 +521,7 @@ mod tests {
     fn the_last_of_several_counts() {
         let words = ["gprofinject", "--rate", "7", "-I", "a", "-v", "--rate", "8", "-I", "b", "-v", "p"];
         let args = Args::typed(words).expect("repeated options");
-        assert_eq!((args.rate, args.include.join(" "), args.verbose), (8, "a b".to_owned(), 2));
+        assert_eq!((args.rate, args.include.join(" "), args.verbose), (Some(8), "a b".to_owned(), 2));
     }
 
     #[test]
