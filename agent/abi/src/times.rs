@@ -120,8 +120,11 @@ pub struct TableEntry {
 
 /// Bit of [`OpenCall::context`], so that no key is 0.
 pub const CONTEXT: u32 = 1 << 31;
-/// Multiplier of the table's hash.
+/// Multiplier of the context in the table's hash.
 pub const TABLE_HASH: u32 = 0x9e37_79b1;
+/// Multiplier of the called function's number. With 1, the functions that a caller with many callees calls would take a run of
+/// consecutive entries, and the runs of such callers would push each other along.
+pub const CALLEE_HASH: u32 = 0xc2b2_ae35;
 /// The number of entries that follow the table's last one, so that a search does not have to begin again at its start.
 pub const TABLE_TAIL: u64 = 64;
 
@@ -133,7 +136,8 @@ pub const fn table_key(context: u32, callee: u32) -> u64 {
 /// Returns the offset in the table at which the search for an arc begins.
 pub const fn table_offset(context: u32, callee: u32, mask: u64) -> u64 {
     const BITS: u32 = size_of::<TableEntry>().trailing_zeros();
-    ((context.wrapping_mul(TABLE_HASH).wrapping_add(callee) << BITS) as u64) & mask
+    let hash = context.wrapping_mul(TABLE_HASH).wrapping_add(callee.wrapping_mul(CALLEE_HASH));
+    ((hash << BITS) as u64) & mask
 }
 
 /// A call that has not ended.
@@ -353,3 +357,41 @@ const _: () = {
     }
     assert!(bucket(u64::MAX) == BUCKETS - 1);
 };
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::{vec, vec::Vec};
+
+    use super::{CONTEXT, TABLE_TAIL, TableEntry, table_offset};
+
+    /// Returns the greatest distance of an entry from where the search for it begins, in a table that is as full as it may become.
+    fn farthest(keys: &[(u32, u32)]) -> usize {
+        let entries = (2 * keys.len()).next_power_of_two();
+        let mut used = vec![false; 2 * entries];
+        let mut farthest = 0;
+        for &(context, callee) in keys {
+            let mask = ((entries - 1) * size_of::<TableEntry>()) as u64;
+            let start = table_offset(context | CONTEXT, callee, mask) as usize / size_of::<TableEntry>();
+            let mut at = start;
+            while used[at] {
+                at += 1;
+            }
+            used[at] = true;
+            farthest = farthest.max(at - start);
+        }
+        farthest
+    }
+
+    #[test]
+    fn entries_are_near_their_places() {
+        let pairs = |callers: u32, callees: u32| -> Vec<(u32, u32)> {
+            (0..callers).flat_map(|caller| (0..callees).map(move |callee| (caller, callee))).collect()
+        };
+        for (callers, callees) in [(400, 400), (1, 60_000), (60_000, 1), (30_000, 5), (5, 30_000)] {
+            let farthest = farthest(&pairs(callers, callees));
+            assert!(farthest < TABLE_TAIL as usize / 2, "{callers} callers, {callees} callees: {farthest}");
+        }
+    }
+}

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use gmon_measured::{ClockSource, Measured};
+use gmon_measured::{ClockSource, Measured, REST};
 use gprofinject_skip as skip;
 use gprofinject_tests::attached::Subject as Attached;
 use gprofinject_tests::known::{self, Known};
@@ -24,6 +24,7 @@ gprofinject_tests::trials! {
         durations,
         tail_calls,
         callbacks,
+        many_arcs,
         threads,
         cancelled_threads,
         signals,
@@ -193,6 +194,33 @@ fn callbacks() {
     let subject = Subject::new("callbacks", &[]);
     subject.check_both(&[], 0);
     subject.check(&["-q", "--paths", "--libs=all"], &[], 0);
+}
+
+/// Each arc and each path has a record of its own, however many there are.
+fn many_arcs() {
+    const FUNCTIONS: usize = 400;
+    let subject = Subject::new("many", &[]);
+    for options in [&["-q", "--times"][..], &["-q", "--paths", "--no-fold"]] {
+        let (known, measured) = subject.run(options, &[], 0);
+        let wrong = known::compare(&known, &measured, false).wrong;
+        assert!(wrong.is_empty(), "{options:?}: {}", wrong.join("\n"));
+        let is_one = |function: u32| {
+            let name = measured.functions[function as usize].name.strip_prefix('f');
+            name.is_some_and(|number| number.parse::<u32>().is_ok())
+        };
+        let arcs: Vec<u64> = measured
+            .arcs
+            .iter()
+            .filter(|arc| is_one(arc.callee) && arc.caller.is_some_and(is_one))
+            .map(|arc| arc.calls)
+            .collect();
+        assert_eq!(arcs, [1; FUNCTIONS * FUNCTIONS], "{options:?}");
+        if options.contains(&"--paths") {
+            let ones = measured.nodes.iter().filter(|node| node.function != REST && is_one(node.function));
+            assert_eq!(ones.count(), FUNCTIONS + FUNCTIONS * FUNCTIONS);
+            assert_eq!(measured.nodes_lost, 0);
+        }
+    }
 }
 
 fn threads() {

@@ -33,8 +33,8 @@ use core::arch::global_asm;
 use core::mem::offset_of;
 use gprofinject_abi::plan::{NUMBER_BELOW, ThreadWords};
 use gprofinject_abi::times::{
-    ArcTimes, BUCKET_BITS, BUCKETS, CONTEXT, FunctionTimes, OpenCall, PathNode, TABLE_HASH, TAIL, TIMES,
-    TableEntry, TimesHeader,
+    ArcTimes, BUCKET_BITS, BUCKETS, CALLEE_HASH, CONTEXT, FunctionTimes, OpenCall, PathNode, TABLE_HASH,
+    TAIL, TIMES, TableEntry, TimesHeader,
 };
 
 global_asm!(
@@ -78,6 +78,7 @@ global_asm!(
     "shl rdx, 32",
     "imul esi, esi, {hash}",
     "or rdx, rdi",                    // key
+    "imul edi, edi, {callee_hash}",
     "add esi, edi",
     "shl esi, {entry_bits}",
     "and rsi, [rcx+{mask}]",
@@ -404,6 +405,7 @@ global_asm!(
     call_begun = const offset_of!(OpenCall, begun),
     start = const offset_of!(OpenCall, start),
     hash = const TABLE_HASH as i32,
+    callee_hash = const CALLEE_HASH as i32,
     entry_bits = const size_of::<TableEntry>().trailing_zeros(),
     entry = const size_of::<TableEntry>(),
     key = const offset_of!(TableEntry, key),

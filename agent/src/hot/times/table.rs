@@ -13,6 +13,8 @@ use gprofinject_abi::times::{TABLE_TAIL, TableEntry, table_offset};
 
 /// Number of entries of the first table.
 const FIRST: u64 = 1024;
+/// How often a table grows for one entry, at most.
+const GROWTHS: u32 = 2;
 const ENTRY: u64 = size_of::<TableEntry>() as u64;
 
 /// A context in which functions' own records are found.
@@ -70,8 +72,18 @@ pub(crate) fn add(times: TimesRef, context: u32, callee: u32, entry: Entry) -> b
         times.arcs().fetch_sub(1, Ordering::Relaxed);
         return false;
     }
-    let (table, mask) = (times.table().load(Ordering::Relaxed), times.mask().load(Ordering::Relaxed));
-    put(table, mask, context, callee, entry)
+    // A larger table has other places for the entries that are in the way.
+    for _ in 0..=GROWTHS {
+        let (table, mask) = (times.table().load(Ordering::Relaxed), times.mask().load(Ordering::Relaxed));
+        if put(table, mask, context, callee, entry) {
+            return true;
+        }
+        if !grow(times, 2 * (mask / ENTRY + 1)) {
+            break;
+        }
+    }
+    times.arcs().fetch_sub(1, Ordering::Relaxed);
+    false
 }
 
 /// Writes an entry to a table. Returns `false` if there is no room near its place.
