@@ -5,10 +5,11 @@
 //! function, except relocated instructions that require it.
 
 pub(crate) mod kind;
+mod tail;
 
 use crate::x86::scratch::{R10, R11};
 use gprofinject_abi::plan::{
-    ArenaHeader, CALLBACK_JUMP, Cell, ISLAND, LEFT, Labels, NOTE, ThreadWords, WINDOW, WINDOW_WORD,
+    ArenaHeader, CALLBACK_JUMP, Cell, ISLAND, LEFT, NOTE, ThreadWords, WINDOW, WINDOW_WORD,
 };
 use gprofinject_abi::region::Slot;
 use iced_x86::{Code, Encoder, Instruction, MemoryOperand, Register};
@@ -424,130 +425,6 @@ impl Template {
         t
     }
 
-    /// Makes the thunk of a jump by which one hooked function tail-calls another. rsp is CFA - 8. The return
-    /// slot there holds the caller's exit label and keeps it.
-    ///
-    /// ```text
-    ///   mov  [rsp-8], rax
-    ///   mov  [rsp-16], r11
-    ///   lea  rax, [rsp+8]
-    ///   mov  r11, fs:[cells]
-    ///   xor  rax, [r11-8]
-    ///   cmp  rax, 64 MiB
-    ///   jae  outside the window
-    ///   lea  rax, [r11+rax*2]
-    ///   mov  r11, fs:[block]
-    ///   cmp  dword [r11+slot], site  ; the slot's key, but for its upper half: in use?
-    ///   jne  miss
-    ///   inc  qword [r11+slot+8]
-    ///   mov  dword [rax+8], number   ; the frame is the callee's from now on, and keeps its link
-    ///   mov  r11, [rsp-16]
-    ///   mov  rax, [rsp-8]
-    ///   jmp  body
-    /// ```
-    ///
-    /// A leaf gets no frame, so for it the cell is not changed.
-    pub(crate) fn tail(kind: Kind, owner: Owner) -> Template {
-        let mut t = Template::empty(owner);
-        let (first, second) = (kind.second.first(), kind.second.register());
-        t.save(kind, 8);
-        if kind.both {
-            t.put(Instruction::with2(Code::Lea_r64_m, first, mem(Register::RSP, 8)), None);
-            t.find_cell(first, second, Target::Outside, false);
-        }
-        t.put_with_word(Code::Mov_r64_rm64, second, BLOCK);
-        let key = Instruction::with2(Code::Cmp_rm32_imm32, wide(second, KEY), 0x1234_5678);
-        t.put(key, Some(Hole::SlotAndSite));
-        t.put(branch(Code::Jne_rel32_64), Some(Hole::Branch(Target::Miss)));
-        t.put(Instruction::with1(Code::Inc_rm64, wide(second, COUNT)), Some(Hole::Slot));
-        if kind.both {
-            t.hand_over(first);
-        }
-        t.restore(kind, 8);
-        t.put(branch(Code::Jmp_rel32_64), Some(Hole::Branch(Target::Body)));
-        t
-    }
-
-    /// Makes the thunk of a jump out of a function that needs no cell to one that has a cell. The return slot contains the
-    /// return address of the function that jumps or, if that was itself entered by a jump, an exit label. In the first case the
-    /// callee's thunk fills the cell; in the second one the callee takes over the frame, as in [`Template::tail`].
-    ///
-    /// ```text
-    ///   mov  [rsp-8], rax
-    ///   mov  [rsp-16], r11
-    ///   mov  r11, fs:[block]
-    ///   cmp  dword [r11+slot], site
-    ///   jne  miss
-    ///   mov  rax, [rsp]
-    ///   mov  r11, [program_labels]
-    ///   cmp  rax, [r11]
-    ///   jb   library
-    ///   cmp  rax, [r11+8]
-    ///   jb   label
-    /// library:
-    ///   mov  r11, [library_labels]
-    ///   cmp  rax, [r11]
-    ///   jb   address
-    ///   cmp  rax, [r11+8]
-    ///   jb   label
-    /// address:
-    ///   mov  r11, fs:[block]
-    ///   inc  qword [r11+slot+8]
-    ///   lea  rsp, [rsp+8]
-    ///   jmp  resume          ; in the callee's thunk
-    /// label:
-    ///   lea  rax, [rsp+8]
-    ///   mov  r11, fs:[cells]
-    ///   xor  rax, [r11-8]
-    ///   cmp  rax, 64 MiB
-    ///   jae  outside the window
-    ///   lea  rax, [r11+rax*2]
-    ///   mov  r11, fs:[block]
-    ///   inc  qword [r11+slot+8]
-    ///   mov  dword [rax+8], number
-    ///   mov  r11, [rsp-16]
-    ///   mov  rax, [rsp-8]
-    ///   jmp  body
-    /// ```
-    ///
-    /// [`Template::popped`] is the offset of the jump to `resume`, where rsp is the CFA.
-    pub(crate) fn filling_tail(kind: Kind, owner: Owner) -> Template {
-        const START: i64 = offset_of!(Labels, start) as i64;
-        const END: i64 = offset_of!(Labels, end) as i64;
-        let mut t = Template::empty(owner);
-        let (first, second) = (kind.second.first(), kind.second.register());
-        t.save(kind, 8);
-        t.put_with_word(Code::Mov_r64_rm64, second, BLOCK);
-        let key = Instruction::with2(Code::Cmp_rm32_imm32, wide(second, KEY), 0x1234_5678);
-        t.put(key, Some(Hole::SlotAndSite));
-        t.put(branch(Code::Jne_rel32_64), Some(Hole::Branch(Target::Miss)));
-        t.put(load(first, Register::RSP, 0), None);
-        let mut to_label = Vec::new();
-        for labels in [offset_of!(ArenaHeader, program_labels), offset_of!(ArenaHeader, library_labels)] {
-            let word = Instruction::with2(Code::Mov_r64_rm64, second, header_word());
-            t.put(word, Some(Hole::Header(labels as u32)));
-            t.put(Instruction::with2(Code::Cmp_r64_rm64, first, mem(second, START)), None);
-            let below = t.short_branch(Code::Jb_rel8_64);
-            t.put(Instruction::with2(Code::Cmp_r64_rm64, first, mem(second, END)), None);
-            to_label.push(t.short_branch(Code::Jb_rel8_64));
-            t.lands(below);
-        }
-        t.put_with_word(Code::Mov_r64_rm64, second, BLOCK);
-        t.put(Instruction::with1(Code::Inc_rm64, wide(second, COUNT)), Some(Hole::Slot));
-        t.put(Instruction::with2(Code::Lea_r64_m, Register::RSP, mem(Register::RSP, 8)), None);
-        t.popped = t.here();
-        t.put(branch(Code::Jmp_rel32_64), Some(Hole::Branch(Target::Resume)));
-        to_label.into_iter().for_each(|hole| t.lands(hole));
-        t.put(Instruction::with2(Code::Lea_r64_m, first, mem(Register::RSP, 8)), None);
-        t.find_cell(first, second, Target::Outside, false);
-        t.put_with_word(Code::Mov_r64_rm64, second, BLOCK);
-        t.put(Instruction::with1(Code::Inc_rm64, wide(second, COUNT)), Some(Hole::Slot));
-        t.hand_over(first);
-        t.restore(kind, 8);
-        t.put(branch(Code::Jmp_rel32_64), Some(Hole::Branch(Target::Body)));
-        t
-    }
-
     /// Adds a short branch, and returns the offset of its displacement.
     fn short_branch(&mut self, code: Code) -> u32 {
         self.put(Instruction::with_branch(code, self.bytes.len() as u64), None);
@@ -557,12 +434,6 @@ impl Template {
     /// Lets the short branch with this displacement lead to the next instruction.
     fn lands(&mut self, displacement: u32) {
         self.bytes[displacement as usize] = (self.here() - displacement - 1) as u8;
-    }
-
-    /// Adds code that gives the frame in `cell` to the callee.
-    fn hand_over(&mut self, cell: Register) {
-        let number = Instruction::with2(Code::Mov_rm32_imm32, mem(cell, FUNCTION), 0x1234_5678);
-        self.put(number, Some(Hole::Number));
     }
 
     /// Adds the code from the exit label on. rsp is the CFA, [rsp-8] is the return slot, and any register
