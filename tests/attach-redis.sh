@@ -8,7 +8,7 @@
 set -u
 
 here=$(cd "$(dirname "$0")" && pwd)
-die() { echo "attach-redis.sh: $*" >&2; exit 1; }
+. "$here/die.sh"
 [ $# -ge 1 ] || die "usage: attach-redis.sh DIR [ROUNDS]"
 mkdir -p "$1" && dir=$(cd "$1" && pwd) || exit 1
 rounds=${2:-5}

@@ -10,7 +10,8 @@
 # Leaves DIR/PROGRAM-KIND, by default of O2, Os and pg. Existing programs are not built again.
 set -eu
 
-die() { echo "corpus.sh: $*" >&2; exit 1; }
+here=$(cd "$(dirname "$0")" && pwd)
+. "$here/die.sh"
 [ $# -ge 1 ] || die "usage: corpus.sh DIR [KIND...]"
 mkdir -p "$1"
 dir=$(cd "$1" && pwd)
@@ -33,7 +34,6 @@ for tool in "$cc" make tclsh; do
 done
 
 # --- the source packages ---
-here=$(cd "$(dirname "$0")" && pwd)
 packages=
 for program in $programs; do
     case $program in

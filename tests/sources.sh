@@ -6,7 +6,7 @@
 # works in DIR/apt.
 set -eu
 
-die() { echo "sources.sh: $*" >&2; exit 1; }
+. "$(dirname "$0")/die.sh"
 [ $# -ge 2 ] || die "usage: sources.sh DIR PACKAGE..."
 mkdir -p "$1"
 dir=$(cd "$1" && pwd)

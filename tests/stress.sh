@@ -11,7 +11,7 @@
 set -u
 
 here=$(cd "$(dirname "$0")" && pwd)
-die() { echo "stress.sh: $*" >&2; exit 1; }
+. "$here/die.sh"
 [ $# -ge 1 ] || die "usage: stress.sh DIR [CASE...]"
 mkdir -p "$1" && dir=$(cd "$1" && pwd) || exit 1
 shift

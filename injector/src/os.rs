@@ -7,6 +7,7 @@ pub(crate) mod child;
 pub(crate) mod clock;
 pub(crate) mod early;
 pub(crate) mod failure;
+mod keeper;
 pub(crate) mod loader;
 pub(crate) mod proc;
 pub(crate) mod progress;

@@ -27,8 +27,13 @@ pub struct Subject {
 
 /// Compiles the program, and the library that it loads, into a new folder.
 pub fn compiled(flags: &[&str]) -> Place {
+    compiled_by("gcc", flags)
+}
+
+/// Compiles the program by another compiler.
+pub fn compiled_by(compiler: &str, flags: &[&str]) -> Place {
     let place = Place::new();
-    let mut compiler = Command::new("gcc");
+    let mut compiler = Command::new(compiler);
     compiler.args(["-w", "-pthread", "-o"]).arg(place.path("switched")).args(flags);
     compiler.arg(tool::folder().join("processes/switched.c")).arg("-ldl");
     compile::compile(compiler).unwrap();
@@ -46,7 +51,11 @@ pub fn counts(line: &str) -> Counts {
 impl Subject {
     /// Starts the program by gprofinject, or starts it and attaches gprofinject to it.
     pub fn new(flags: &[&str], options: &[&str], attach: bool) -> Subject {
-        let place = compiled(flags);
+        Subject::of(compiled(flags), options, attach)
+    }
+
+    /// Does the same with a program that was compiled already.
+    pub fn of(place: Place, options: &[&str], attach: bool) -> Subject {
         let mut command = match attach {
             true => Command::new(place.path("switched")),
             false => place.command(&["--rate", "0"]),

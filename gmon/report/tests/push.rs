@@ -23,6 +23,8 @@ use support::Folder;
 enum Answer {
     /// A status with a text.
     Status(u16, &'static str),
+    /// 429, with the header `Retry-After`.
+    Later(&'static str),
     /// 307, with the header `Location`.
     Redirect(&'static str),
     /// 200, some bytes at a time.
@@ -85,6 +87,9 @@ fn give(mut stream: TcpStream, answer: Answer) {
     match answer {
         Answer::Status(status, text) => {
             let _ = stream.write_all(format!("{}{text}", head(status, "", text.len())).as_bytes());
+        }
+        Answer::Later(after) => {
+            let _ = stream.write_all(head(429, &format!("Retry-After: {after}\r\n"), 0).as_bytes());
         }
         Answer::Redirect(to) => {
             let _ = stream.write_all(head(307, &format!("Location: {to}\r\n"), 0).as_bytes());
@@ -293,7 +298,14 @@ fn a_profile_arrives() {
 #[test]
 fn faults_that_pass() {
     let folder = folder("pass");
-    for first in [Answer::Status(500, "busy"), Answer::Status(503, ""), Answer::Close] {
+    let passing = [
+        Answer::Status(500, "busy"),
+        Answer::Status(503, ""),
+        Answer::Status(408, ""),
+        Answer::Status(429, "slower"),
+        Answer::Close,
+    ];
+    for first in passing {
         let server = Server::new(&[first, Answer::Status(200, "")]);
         let output = push(&folder, &[&server.url]);
         let said = text(&output.stderr);
@@ -302,6 +314,15 @@ fn faults_that_pass() {
         let requests = server.requests();
         assert_eq!(requests.len(), 2);
         assert_eq!(profile(&requests[0]), profile(&requests[1]));
+    }
+    // The server says when it is to be asked again. What is no number of seconds is ignored.
+    for (after, least) in [("2", 2.0), ("Wed, 21 Oct 2037 07:28:00 GMT", 0.0), ("-1", 0.0)] {
+        let server = Server::new(&[Answer::Later(after), Answer::Status(200, "")]);
+        let start = Instant::now();
+        let output = push(&folder, &[&server.url]);
+        let took = start.elapsed().as_secs_f64();
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        assert!(took >= least && took < 20.0, "{after}: {took}");
     }
     let server = Server::new(&[Answer::Status(502, "bad \x1b[31mgateway"); 3]);
     let output = push(&folder, &["--retries", "1", &server.url]);
@@ -319,7 +340,8 @@ fn faults_that_stay() {
         (Answer::Status(400, "name: no such thing"), "/ingest answers 400 Bad Request: name: no such thing"),
         (Answer::Status(401, ""), "401 Unauthorized (see --token-file and --user)"),
         (Answer::Status(404, ""), "404 Not Found (is this a server that takes profiles?)"),
-        (Answer::Status(429, "slower"), "429 Too Many Requests: slower"),
+        (Answer::Status(413, ""), "413 Payload Too Large (a profile without call paths is smaller)"),
+        (Answer::Status(422, "old"), "422 Unprocessable Entity: old"),
         (Answer::Redirect("https://elsewhere/"), "redirects to https://elsewhere/ (307 Temporary Redirect)"),
     ] {
         let server = Server::new(&[answer, Answer::Status(200, "")]);

@@ -20,6 +20,9 @@ pub(crate) struct Beside<'b> {
     pub(crate) cpu: Option<f64>,
 }
 
+/// The width below which a row has one number only, because its name would not be seen beside all of them.
+const NARROW: u16 = 64;
+
 const HELP: &str = " s c t n   sort by calls per second, calls, time, name; once more: the other way round
  f m h     functions, modules, threads; Tab: the next of these
  Enter     the functions of the selected module or thread; Esc: back
@@ -59,7 +62,8 @@ pub(crate) fn draw(frame: &mut Frame, model: &Model, beside: &Beside) -> usize {
         let lines: Vec<Line> = output.iter().skip(skipped).map(|line| Line::raw(line.as_str())).collect();
         frame.render_widget(Paragraph::new(lines), body);
     } else {
-        let header = format!("{:width$}", plain::header(model), width = usize::from(columns.width));
+        let header = if columns.width < NARROW { plain::short_header(model) } else { plain::header(model) };
+        let header = format!("{header:width$}", width = usize::from(columns.width));
         frame.render_widget(Paragraph::new(Line::styled(header, reversed)), columns);
         table(frame, model, body);
     }
@@ -71,7 +75,11 @@ fn table(frame: &mut Frame, model: &Model, body: Rect) {
     let Some(now) = &model.now else { return };
     let shown = model.rows.iter().enumerate().skip(model.first).take(body.height.into());
     let lines = shown.map(|(index, row)| {
-        let text = format!("{:width$}", plain::line(row, now), width = usize::from(body.width));
+        let text = match body.width < NARROW {
+            true => plain::short_line(row, model.sort),
+            false => plain::line(row, now),
+        };
+        let text = format!("{text:width$}", width = usize::from(body.width));
         match index == model.selected {
             true => Line::styled(text, Style::new().add_modifier(Modifier::REVERSED)),
             false => Line::raw(text),

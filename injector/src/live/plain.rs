@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::live::model::Model;
-use crate::live::rows::{Kind, Off, Row};
+use crate::live::rows::{Kind, Off, Row, Sort};
 use crate::live::snapshot::Snapshot;
 use crate::os::say::visible;
 
@@ -88,6 +88,45 @@ pub(crate) fn line(row: &Row, now: &Snapshot) -> String {
     visible(&line).into_owned()
 }
 
+/// Returns the head of [`short_line()`]'s columns.
+pub(crate) fn short_header(model: &Model) -> String {
+    let (number, name) = match (model.sort, model.kind) {
+        (Sort::Rate, _) => ("calls/s", "name"),
+        (Sort::Calls | Sort::Name, _) => ("calls", "name"),
+        (Sort::Time, Kind::Threads) => ("cpu s", "name"),
+        (Sort::Time, _) => ("self s", "name"),
+    };
+    format!("{number:>7} {name}")
+}
+
+/// Returns a row with one number only, the one by which rows are sorted, for narrow terminals.
+pub(crate) fn short_line(row: &Row, sort: Sort) -> String {
+    let number = match sort {
+        Sort::Rate => row.rate.map_or_else(|| "-".to_owned(), short),
+        Sort::Calls | Sort::Name => short(row.calls as f64),
+        Sort::Time => format!("{:.2}", row.seconds),
+    };
+    let off = match row.off {
+        Off::None => "",
+        Off::Some => "o ",
+        Off::All => "x ",
+    };
+    visible(&format!("{number:>7} {off}{}", row.name)).into_owned()
+}
+
+/// Returns a number in few characters.
+fn short(number: f64) -> String {
+    let mut scaled = number;
+    let mut units = ["", "k", "M", "G", "T", "P"].iter();
+    let mut unit = units.next();
+    while scaled >= 9999.5 {
+        let Some(next) = units.next() else { break };
+        unit = Some(next);
+        scaled /= 1000.0;
+    }
+    format!("{scaled:.0}{}", unit.unwrap_or(&""))
+}
+
 /// Returns a number without more digits than it is worth.
 fn rounded(number: f64) -> String {
     if number != 0.0 && number < 9.95 { format!("{number:.1}") } else { format!("{number:.0}") }
@@ -100,6 +139,20 @@ mod tests {
     use super::*;
     use crate::live::model::Subject;
     use crate::live::snapshot::Function;
+
+    #[test]
+    fn numbers_of_narrow_terminals() {
+        for (number, expected) in [
+            (0.0, "0"),
+            (9999.0, "9999"),
+            (10_000.0, "10k"),
+            (9_999_600.0, "10M"),
+            (1_234_567.0, "1235k"),
+            (1.8e19, "18000P"),
+        ] {
+            assert_eq!(short(number), expected);
+        }
+    }
 
     #[test]
     fn a_table_as_text() {

@@ -49,6 +49,7 @@ impl Screen {
             self.drawn.backend_mut().clear()?;
             self.size = size;
         }
-        self.drawn.draw(draw).map(drop)
+        self.drawn.draw(draw)?;
+        if terminal::is_gone() { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(()) }
     }
 }

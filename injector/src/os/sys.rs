@@ -288,6 +288,23 @@ pub(crate) fn release(inherited: &[libc::c_int]) {
     }
 }
 
+/// Blocks all signals. Returns those that were blocked before.
+pub(crate) fn block_signals() -> libc::sigset_t {
+    // SAFETY: both sets are local variables, valid when zeroed and valid for the calls.
+    unsafe {
+        let (mut all, mut old): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
+        old
+    }
+}
+
+/// Undoes [`block_signals`].
+pub(crate) fn unblock_signals(old: &libc::sigset_t) {
+    // SAFETY: the kernel has filled the set.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old, std::ptr::null_mut()) };
+}
+
 /// Closes a range of descriptors, as far as there are any. musl has no function for it.
 ///
 /// # Safety

@@ -1,4 +1,4 @@
-//! The terminal while a view fills it: it is set up, and restored on every way out of this process but SIGKILL.
+//! The terminal while a view fills it: it is set up, and restored on every way out of this process.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags};
 use rustix::termios::{self, InputModes, LocalModes, OptionalActions, SpecialCodeIndex, Termios};
 
+use crate::os::keeper::Keeper;
 use crate::os::say;
 use crate::os::sys;
 
@@ -22,12 +23,16 @@ const END: &[u8] = b"\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l";
 struct Taken {
     terminal: File,
     before: Termios,
+    /// `None` if no process could be made for it.
+    keeper: Option<Keeper>,
 }
 
 /// The terminal that this process has set up, if it has.
 static TAKEN: Mutex<Option<Taken>> = Mutex::new(None);
 /// Whether nothing is known of what the terminal shows: this process was stopped, or something could not be written.
 static IS_TORN: AtomicBool = AtomicBool::new(false);
+/// Whether writing to the terminal has failed, as when its window or its connection was closed.
+static IS_GONE: AtomicBool = AtomicBool::new(false);
 
 /// The terminal of this process, for a view that fills it. It is restored when this is dropped.
 pub(crate) struct Terminal {
@@ -57,8 +62,12 @@ impl Terminal {
                 other(panic);
             }));
         });
-        set_up(&file, &before)?;
-        *lock() = Some(Taken { terminal: file.try_clone()?, before });
+        let terminal = file.try_clone()?;
+        let keeper = Keeper::start(&terminal, &before, restore).ok();
+        IS_GONE.store(false, Ordering::Relaxed);
+        let mut taken = Taken { terminal, before, keeper };
+        taken.set_up()?;
+        *lock() = Some(taken);
         say::hold();
         Ok(Terminal { file })
     }
@@ -96,6 +105,11 @@ impl Terminal {
     }
 }
 
+/// Returns whether the terminal is gone.
+pub(crate) fn is_gone() -> bool {
+    IS_GONE.load(Ordering::Relaxed)
+}
+
 /// Returns whether everything has to be drawn anew, because nothing is known of what the terminal shows.
 pub(crate) fn take_torn() -> bool {
     IS_TORN.swap(false, Ordering::Relaxed)
@@ -107,7 +121,9 @@ impl Write for Output {
         Ok(bytes.len())
     }
 
-    /// Writes what is pending. A terminal that takes nothing for a while loses it: the profile must not wait for it.
+    /// Writes what is pending. A terminal that takes nothing for a while loses it: the profile must not wait for it. A terminal that
+    /// is gone is no error here, because ratatui reports an error when it is dropped on standard error, and panics if that is gone
+    /// too: see [`is_gone`].
     fn flush(&mut self) -> io::Result<()> {
         const PATIENCE: Duration = Duration::from_millis(100);
         let until = Instant::now() + PATIENCE;
@@ -125,7 +141,10 @@ impl Write for Output {
                     }
                     std::thread::sleep(left.min(Duration::from_millis(5)));
                 }
-                Err(error) => return Err(error),
+                Err(_) => {
+                    IS_GONE.store(true, Ordering::Relaxed);
+                    return Ok(());
+                }
             }
         }
         Ok(())
@@ -159,9 +178,14 @@ fn foreground() -> io::Result<File> {
 /// Checks that a view can fill the terminal.
 ///
 /// # Errors
-/// There is none, or this process is in the background there.
+/// There is none, it has no cursor that can be moved, or this process is in the background there.
 pub(crate) fn check() -> io::Result<()> {
-    foreground().map(drop)
+    let terminal = foreground()?;
+    drop(terminal);
+    if std::env::var_os("TERM").is_some_and(|name| name == "dumb") {
+        return Err(io::Error::other("one that is dumb (TERM) is none"));
+    }
+    Ok(())
 }
 
 /// Returns whether a descriptor is a terminal.
@@ -173,40 +197,56 @@ fn lock() -> std::sync::MutexGuard<'static, Option<Taken>> {
     TAKEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn set_up(file: &File, before: &Termios) -> io::Result<()> {
-    let mut now = before.clone();
-    // Ctrl-C, Ctrl-\ and Ctrl-Z still send signals, as they do without a view.
-    now.local_modes -= LocalModes::ICANON | LocalModes::ECHO | LocalModes::IEXTEN;
-    now.input_modes -= InputModes::ICRNL | InputModes::IXON;
-    now.special_codes[SpecialCodeIndex::VMIN] = 1;
-    now.special_codes[SpecialCodeIndex::VTIME] = 0;
-    termios::tcsetattr(file, OptionalActions::Now, &now)?;
-    write_all(file, BEGIN);
-    Ok(())
+impl Taken {
+    fn set_up(&mut self) -> io::Result<()> {
+        if let Some(keeper) = &mut self.keeper {
+            keeper.is_set_up();
+        }
+        let mut now = self.before.clone();
+        // Ctrl-C, Ctrl-\\ and Ctrl-Z still send signals, as they do without a view.
+        now.local_modes -= LocalModes::ICANON | LocalModes::ECHO | LocalModes::IEXTEN;
+        now.input_modes -= InputModes::ICRNL | InputModes::IXON;
+        now.special_codes[SpecialCodeIndex::VMIN] = 1;
+        now.special_codes[SpecialCodeIndex::VTIME] = 0;
+        termios::tcsetattr(&self.terminal, OptionalActions::Now, &now)?;
+        write_all(&self.terminal, BEGIN);
+        Ok(())
+    }
+
+    fn restore(&mut self) {
+        restore(&self.terminal, &self.before);
+        if let Some(keeper) = &mut self.keeper {
+            keeper.is_restored();
+        }
+    }
+}
+
+/// Restores a terminal. This makes system calls only, because the keeper runs it as well.
+fn restore(terminal: &File, before: &Termios) {
+    write_all(terminal, END);
+    let _ = termios::tcsetattr(terminal, OptionalActions::Now, before);
 }
 
 /// Restores the terminal, if it was set up.
 fn give_back() {
-    if let Some(Taken { terminal, before }) = lock().take() {
-        write_all(&terminal, END);
-        let _ = termios::tcsetattr(&terminal, OptionalActions::Now, &before);
+    if let Some(mut taken) = lock().take() {
+        taken.restore();
     }
 }
 
 /// Restores the terminal for `work`, in which this process is stopped, and sets it up again.
 pub(crate) fn without<T>(work: impl FnOnce() -> T) -> T {
-    let taken = lock().take();
-    if let Some(Taken { terminal, before }) = &taken {
-        write_all(terminal, END);
-        let _ = termios::tcsetattr(terminal, OptionalActions::Now, before);
+    let mut taken = lock().take();
+    if let Some(taken) = &mut taken {
+        taken.restore();
     }
     let result = work();
-    if let Some(Taken { terminal, before }) = taken {
+    if let Some(mut taken) = taken {
         // The shell may have changed the terminal's modes, and leaves it to this process when it is in the foreground again.
-        let before = termios::tcgetattr(&terminal).unwrap_or(before);
-        let _ = set_up(&terminal, &before);
+        taken.before = termios::tcgetattr(&taken.terminal).unwrap_or(taken.before);
+        let _ = taken.set_up();
         IS_TORN.store(true, Ordering::Relaxed);
-        *lock() = Some(Taken { terminal, before });
+        *lock() = Some(taken);
     }
     result
 }

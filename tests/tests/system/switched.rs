@@ -3,11 +3,13 @@
 
 use std::process::Command;
 
-use gprofinject_tests::switched::{Counts, Subject, counts};
+use gprofinject_skip as skip;
+use gprofinject_tests::switched::{Counts, Subject, compiled_by, counts};
 
 gprofinject_tests::trials! {
     together:
         phases_are_exact,
+        static_programs_and_musl,
         libraries_that_are_loaded_later_obey,
         children_have_their_own,
         what_cannot_be_switched;
@@ -53,6 +55,52 @@ fn phases_are_exact() {
                 expected.insert(name.to_owned(), first[name] + third[name] - second[name]);
             }
             check(&expected, &calls, &what);
+        }
+    }
+}
+
+/// The same where the agent comes in without glibc's dynamic linker, at the start and later.
+fn static_programs_and_musl() {
+    let compilers: [(&str, &[&str]); 4] = [
+        ("gcc", &["-O2", "-static"]),
+        ("gcc", &["-O2", "-static-pie"]),
+        ("musl-gcc", &["-O2", "-static"]),
+        ("musl-gcc", &["-O2"]),
+    ];
+    for (compiler, flags) in compilers {
+        if !skip::have(compiler) {
+            skip::skipped("static_programs_and_musl", "no musl-gcc");
+            continue;
+        }
+        for attach in [false, true] {
+            let what = format!("{compiler} {flags:?} {attach}");
+            let mut subject = Subject::of(compiled_by(compiler, flags), &[], attach);
+            let first = counts(&subject.tell("run 300"));
+            let said = subject.ask(&["--disable", &format!("{{{}}}", OFF.join(","))]);
+            assert!(said.contains("7 functions of 1 module off"), "{what}: {said}");
+            let second = counts(&subject.tell("run 200"));
+            subject.ask(&["--enable", "switched!*"]);
+            let third = counts(&subject.tell("run 100"));
+            let (rest, calls) = subject.finish();
+            assert!(rest.starts_with("checksum"), "{what}: {rest}");
+            let mut expected = third.clone();
+            for name in OFF {
+                expected.insert(name.to_owned(), first[name] + third[name] - second[name]);
+            }
+            check(&expected, &calls, &what);
+            // Threads run in the functions while these are switched. A turn that went wrong would be said before the counts.
+            let mut subject = Subject::of(compiled_by(compiler, flags), &[], attach);
+            assert_eq!(subject.tell("spin"), "spins", "{what}");
+            for n in 0..9 {
+                let pattern = ["*", "{leaf,small,empty}", "{tail,hop}"][n % 3];
+                subject.ask(&["--disable", pattern]);
+                subject.ask(&["--enable", pattern]);
+            }
+            let before = counts(&subject.tell("stop"));
+            subject.ask(&["--reset"]);
+            let after = counts(&subject.tell("run 100"));
+            let (_, calls) = subject.finish();
+            check(&difference(&before, &after), &calls, &what);
         }
     }
 }

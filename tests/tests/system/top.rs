@@ -16,6 +16,9 @@ gprofinject_tests::trials! {
     together:
         keys,
         ended_by_signals,
+        killed,
+        the_terminal_is_closed,
+        a_narrow_terminal,
         of_another_gprofinject,
         text,
         without_a_terminal,
@@ -55,7 +58,10 @@ impl<'p> Terminal<'p> {
 
     /// Types a command.
     fn run(&self, command: &str) {
-        self.keys(&["stty -a >before", "Enter"]);
+        self.keys(&["stty -a >before; clear", "Enter"]);
+        // What is typed while a command runs would stand before the prompt.
+        let is_done = |screen: &str| screen.trim() == "$" && self.place.path("before").exists();
+        self.until("a prompt", is_done);
         self.keys(&[command, "Enter"]);
     }
 
@@ -234,6 +240,84 @@ fn ended_by_signals() {
     }
 }
 
+/// Starts a program that runs until its input ends, with a view of it.
+fn viewed(place: &Place, terminal: &Terminal, options: &str) -> fs::File {
+    assert!(Command::new("mkfifo").arg(place.path("orders")).status().unwrap().success());
+    terminal.run(&format!("{} --top=0.2 --rate 0 {options} ./switched <orders", gprofinject()));
+    let mut orders = fs::OpenOptions::new().write(true).open(place.path("orders")).unwrap();
+    writeln!(orders, "run 10").unwrap();
+    orders
+}
+
+/// Returns the process number of the command that runs in a folder, by a part of its name.
+fn running_in(place: &Place, name: &str) -> Option<u32> {
+    let folder = fs::canonicalize(place.folder.path()).unwrap();
+    fs::read_dir("/proc").unwrap().flatten().find_map(|entry| {
+        let number: u32 = entry.file_name().to_str()?.parse().ok()?;
+        let is_there = fs::read_link(entry.path().join("cwd")).ok()? == folder;
+        (is_there && fs::read_to_string(entry.path().join("comm")).ok()?.contains(name)).then_some(number)
+    })
+}
+
+/// Even SIGKILL leaves the terminal as it was.
+fn killed() {
+    let place = switched::compiled(&["-O2"]);
+    let Some(terminal) = Terminal::new(&place, "killed") else { return };
+    let orders = viewed(&place, &terminal, "");
+    terminal.until("the view", |screen| calls(screen, "hop") == Some(40));
+    let injector = running_in(&place, "gprofinject").unwrap().to_string();
+    assert!(Command::new("kill").args(["-KILL", &injector]).status().unwrap().success());
+    terminal.until("the end", |screen| !screen.contains("calls/s"));
+    terminal.keys(&["", "Enter"]);
+    terminal.is_restored();
+    // The program goes on without gprofinject.
+    drop(orders);
+    let start = Instant::now();
+    while running_in(&place, "switched").is_some() || running_in(&place, "gpi-").is_some() {
+        assert!(start.elapsed() < Duration::from_secs(20), "something is left");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The connection is lost, and standard error with it. The profile is written.
+fn the_terminal_is_closed() {
+    let place = switched::compiled(&["-O2"]);
+    let Some(terminal) = Terminal::new(&place, "the_terminal_is_closed") else { return };
+    let orders = viewed(&place, &terminal, "");
+    terminal.until("the view", |screen| calls(screen, "hop") == Some(40));
+    terminal.tmux(&["kill-server"]);
+    let start = Instant::now();
+    while running_in(&place, "gprofinject").is_some() {
+        assert!(start.elapsed() < Duration::from_secs(20), "gprofinject is left");
+        thread::sleep(Duration::from_millis(20));
+    }
+    drop(orders);
+    let profile = gprofinject_tests::gprofdata::read(&place.path("gmon.out")).unwrap();
+    let program = gprofinject_tests::elf::Program::read(&place.path("switched")).unwrap();
+    let hop = program.named("hop").unwrap().address;
+    let calls = profile.arcs.iter().filter(|((_, callee), _)| *callee == hop).map(|(_, count)| count);
+    assert_eq!(calls.sum::<u64>(), 40);
+}
+
+/// Names are seen in narrow terminals, too, and nothing breaks in tiny ones.
+fn a_narrow_terminal() {
+    let place = switched::compiled(&["-O2"]);
+    let Some(terminal) = Terminal::new(&place, "a_narrow_terminal") else { return };
+    let orders = viewed(&place, &terminal, "");
+    terminal.until("the view", |screen| calls(screen, "hop") == Some(40));
+    for (width, height) in [("1", "1"), ("3", "2"), ("200", "3")] {
+        terminal.tmux(&["resize-window", "-x", width, "-y", height]);
+        thread::sleep(Duration::from_millis(400));
+    }
+    terminal.tmux(&["resize-window", "-x", "20", "-y", "8"]);
+    terminal.keys(&["n", "/", "h", "o", "p", "Enter"]);
+    terminal.until("the row", |screen| screen.lines().any(|line| line.trim_end() == "     40 hop"));
+    terminal.tmux(&["resize-window", "-x", "100", "-y", "20"]);
+    terminal.until("the table", |screen| calls(screen, "hop") == Some(40));
+    drop(orders);
+    terminal.is_restored();
+}
+
 fn of_another_gprofinject() {
     let mut subject = Subject::new(&["-O2"], &[], false);
     let first = counts(&subject.tell("run 100"));
@@ -289,6 +373,12 @@ fn without_a_terminal() {
     command.arg("-w").arg(tool::gprofinject().unwrap()).args(["--top", "./hello"]);
     command.current_dir(place.folder.path());
     complains(&finish(command), 125, "--plain prints a table");
+    // A terminal that says that it is dumb is none. There is none in this session, so tmux lends one.
+    if let Some(terminal) = Terminal::new(&place, "without_a_terminal") {
+        terminal.run(&format!("TERM=dumb {} --top ./hello", gprofinject()));
+        let screen = terminal.is_restored();
+        assert!(screen.contains("one that is dumb (TERM) is none"), "{screen}");
+    }
     for (value, status) in [("0.01", 125), ("x", 125), ("4000", 125)] {
         complains(&place.run(&[&format!("--plain={value}"), "./hello"]), status, "0.1 to 3600");
     }

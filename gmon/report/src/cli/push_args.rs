@@ -35,7 +35,7 @@ pub(crate) struct PushArgs {
     /// Time for an attempt, from the look-up of the name to the end of the answer
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
     pub(crate) timeout: Duration,
-    /// Number of further attempts if the server cannot be reached, does not answer in time, or has an error of its own (5xx)
+    /// Number of further attempts if the server cannot be reached, does not answer in time, has an error of its own (5xx), or takes no more for now (429)
     #[arg(long, value_name = "NUMBER", default_value_t = 4, value_parser = clap::value_parser!(u32).range(0..=100))]
     pub(crate) retries: u32,
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 
 use crate::cli::form_args::FormArgs;
-use crate::cli::report_args::{RowsArgs, When};
+use crate::cli::report_args::{RowsArgs, ShownArgs};
 
 #[derive(clap::Args)]
 pub(crate) struct RanksArgs {
@@ -22,15 +22,8 @@ pub(crate) struct RanksArgs {
     /// Show only functions with these names, mangled or demangled; may be repeated
     #[arg(short, long, value_name = "GLOB")]
     pub(crate) function: Vec<String>,
-    /// Print names as in the symbol table
-    #[arg(long)]
-    pub(crate) no_demangle: bool,
-    /// Print one JSON object with calls and self times; times are in nanoseconds
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Colours [default: on a terminal, unless NO_COLOR is set]
-    #[arg(long, value_name = "WHEN")]
-    pub(crate) color: Option<When>,
+    #[command(flatten)]
+    pub(crate) shown: ShownArgs,
     /// Number of threads that read files [default: the number of processors]
     #[arg(short = 'j', long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,

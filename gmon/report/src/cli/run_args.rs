@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use gmon_export::formats::Format;
 
 use crate::cli::form_args::FormArgs;
-use crate::cli::report_args::{RowsArgs, SourceArgs, When};
+use crate::cli::report_args::{RowsArgs, ShownArgs, SourceArgs};
 
 /// The files of a run.
 #[derive(clap::Args)]
@@ -46,15 +46,8 @@ pub(crate) struct TableArgs {
     /// Show only functions of these modules, by file name or path; may be repeated
     #[arg(short, long, value_name = "GLOB")]
     pub(crate) module: Vec<String>,
-    /// Print names as in the symbol table
-    #[arg(long)]
-    pub(crate) no_demangle: bool,
-    /// Print one JSON object; times are in nanoseconds
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Colours [default: on a terminal, unless NO_COLOR is set]
-    #[arg(long, value_name = "WHEN")]
-    pub(crate) color: Option<When>,
+    #[command(flatten)]
+    pub(crate) shown: ShownArgs,
     #[command(flatten)]
     pub(crate) rows: RowsArgs,
 }

@@ -48,7 +48,8 @@ impl<'a> RunView<'a> {
             .iter()
             .map(|function| in_module(function) && chosen_function(&args.function, &function.name))
             .collect();
-        let view = RunView { args, run, style: Style::new(args.color), chosen, total_ns: run.total_ns() };
+        let view =
+            RunView { args, run, style: Style::new(args.shown.color), chosen, total_ns: run.total_ns() };
         if !args.function.is_empty() && !view.chosen.contains(&true) {
             let wanted = args.function.join(" or ");
             let near = similar(&args.function, run.functions.iter().map(|function| view.name(function)));
@@ -62,7 +63,7 @@ impl<'a> RunView<'a> {
 
     /// Returns a function's name as it is shown.
     pub(crate) fn name(&self, function: &Function) -> String {
-        plain(if self.args.no_demangle { &function.name } else { &function.demangled })
+        plain(if self.args.shown.no_demangle { &function.name } else { &function.demangled })
     }
 
     /// Returns the file name of a function's module, or an empty text if that is not known.

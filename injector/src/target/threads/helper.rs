@@ -63,7 +63,7 @@ where
     // another one come before the helper.
     let lock = lock(pid)?;
     urgency::share();
-    let blocked = block_signals();
+    let blocked = sys::block_signals();
     // SAFETY: no other thread of this process is at work, because threads are only made where their work is
     // waited for. The child uses copies of the parent's values, and ends without dropping those that it does
     // not own.
@@ -71,7 +71,7 @@ where
     if matches!(helper, Ok(0)) {
         serve(pid, write, lock, folder, work);
     }
-    restore_signals(&blocked);
+    sys::unblock_signals(&blocked);
     let helper =
         helper.map_err(|error| anyhow!("no helper process can be created: {}", sys::reason(&error)))?;
     drop((write, lock));
@@ -202,19 +202,4 @@ pub(crate) fn lock(pid: i32) -> Result<Option<File>> {
 pub(crate) fn must_be_ancestors() -> bool {
     const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
     sys::ids().euid != 0 && std::fs::read_to_string(SCOPE).is_ok_and(|scope| scope.trim() == "1")
-}
-
-fn block_signals() -> libc::sigset_t {
-    // SAFETY: both sets are local variables, valid when zeroed and valid for the calls.
-    unsafe {
-        let (mut all, mut old): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
-        libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
-        old
-    }
-}
-
-fn restore_signals(old: &libc::sigset_t) {
-    // SAFETY: the kernel has filled the set.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old, std::ptr::null_mut()) };
 }

@@ -35,8 +35,8 @@ pub(super) struct Server {
 
 /// Why an attempt has failed.
 enum Failure {
-    /// It may succeed later.
-    Passing(anyhow::Error),
+    /// It may succeed later, and not before the time for which the server has asked.
+    Passing(anyhow::Error, Option<Duration>),
     Lasting(anyhow::Error),
 }
 
@@ -76,12 +76,12 @@ impl Server {
             match self.attempt(&url, &kind, &body) {
                 Ok(()) => return Ok(()),
                 Err(Failure::Lasting(error)) => return Err(error),
-                Err(Failure::Passing(error)) if attempt >= self.attempts => {
+                Err(Failure::Passing(error, _)) if attempt >= self.attempts => {
                     let tries = gmon::counted(self.attempts as usize, "attempt", "attempts");
                     return Err(error.context(format!("given up after {tries}")));
                 }
-                Err(Failure::Passing(error)) => {
-                    let time = spread(pause);
+                Err(Failure::Passing(error, asked)) => {
+                    let time = spread(pause).max(asked.unwrap_or_default());
                     eprintln!(
                         "gmon: {error:#}; attempt {} of {} in {:.1} s",
                         attempt + 1,
@@ -106,8 +106,11 @@ impl Server {
         if status.is_success() {
             return Ok(());
         }
+        let asked = retry_after(&response);
         let error = self.refusal(status, response);
-        Err(if status.is_server_error() { Failure::Passing(error) } else { Failure::Lasting(error) })
+        // 408: the server has not received the whole request. 429: it takes no more for now.
+        let passes = status.is_server_error() || [408, 429].contains(&status.as_u16());
+        Err(if passes { Failure::Passing(error, asked) } else { Failure::Lasting(error) })
     }
 
     /// Returns what an answer says that is no success.
@@ -127,6 +130,7 @@ impl Server {
         let advice = match status.as_u16() {
             401 | 403 => " (see --token-file and --user)",
             404 => " (is this a server that takes profiles?)",
+            413 => " (a profile without call paths is smaller)",
             _ => "",
         };
         anyhow!("{place} answers {status}{said}{advice}")
@@ -134,7 +138,7 @@ impl Server {
 
     fn failure(&self, error: Error) -> Failure {
         let place = &self.url;
-        let passing = |text: String| Failure::Passing(anyhow!("{place}: {text}"));
+        let passing = |text: String| Failure::Passing(anyhow!("{place}: {text}"), None);
         let lasting = |text: String| Failure::Lasting(anyhow!("{place}: {text}"));
         match error {
             Error::Timeout(_) => passing("no answer in time (--timeout)".to_owned()),
@@ -151,6 +155,13 @@ impl Server {
             other => lasting(other.to_string()),
         }
     }
+}
+
+/// Returns the time after which a server wants to be asked again, at most [`LONGEST_PAUSE`]. A date is not understood.
+fn retry_after(response: &Response<Body>) -> Option<Duration> {
+    let value = response.headers().get("retry-after")?.to_str().ok()?;
+    let seconds = value.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds).min(LONGEST_PAUSE))
 }
 
 /// Returns the URL to which profiles are sent.

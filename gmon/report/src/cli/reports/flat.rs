@@ -26,7 +26,7 @@ pub(crate) fn flat(view: &RunView, args: &FlatArgs, out: &mut impl Write) -> Res
     });
     rows.truncate(args.common.rows.limit.unwrap_or(usize::MAX));
     let rows: Vec<&Function> = rows.iter().map(|&index| &run.functions[index as usize]).collect();
-    if args.common.json {
+    if args.common.shown.json {
         write!(out, "{{{}", view.json_head())?;
         array(out, "functions", &rows, |function| {
             let mut json = view.json_function(function);

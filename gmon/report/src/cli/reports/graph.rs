@@ -78,7 +78,7 @@ pub(crate) fn graph(view: &RunView, args: &GraphArgs, out: &mut impl Write) -> R
     subjects.truncate(args.common.rows.limit.unwrap_or(usize::MAX));
     let pairs = &pairs;
     let graph = Graph { view, pairs, callers, callees, numbers, times: run.time.is_some() };
-    if args.common.json {
+    if args.common.shown.json {
         return graph.json(&subjects, out);
     }
     view.head(out)?;

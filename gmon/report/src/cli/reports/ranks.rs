@@ -37,15 +37,15 @@ pub(crate) fn ranks(ranks: &Ranks, args: &RanksArgs, out: &mut impl Write) -> Re
         Column::Name => {}
     }
     rows.truncate(args.rows.limit.unwrap_or(usize::MAX));
-    if args.json {
+    if args.shown.json {
         return write_json(ranks, &rows, out);
     }
     let what = if by == By::Calls { "calls" } else { "self time" };
-    let style = Style::new(args.color);
+    let style = Style::new(args.shown.color);
     writeln!(out, "{what} of {}\n", gmon::counted(all, "process", "processes"))?;
     let mut table = Table::new(vec!["min", "mean", "max", "in rank", "imbalance", "name", "module"], 2);
     for row in rows {
-        let name = if args.no_demangle { &row.name } else { &row.demangled };
+        let name = if args.shown.no_demangle { &row.name } else { &row.demangled };
         let module = row.module.rsplit('/').next().unwrap_or_default();
         table.push(line(ranks, &spread(row), by, plain(name), plain(module)));
     }
