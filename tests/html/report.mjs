@@ -359,7 +359,7 @@ for (const { kind, file, more } of reports) {
     assert.ok(shown < PATIENCE, `shown after ${shown.toFixed(0)} ms`);
     await KINDS[kind](page, ...more);
     if (process.env.PICTURES) {
-      await page.value("delete document.documentElement.dataset.theme");
+      await page.value(`localStorage.removeItem("gmon-theme")`);
       for (const dark of [false, true]) {
         for (const view of ["summary", "functions", "graph", "flame", "source", "assembly"]) {
           await page.look({ width: 1360, height: 860, dark });

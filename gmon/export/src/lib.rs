@@ -20,5 +20,6 @@ mod stacks;
 
 pub use crate::estimate::estimate;
 pub use crate::model::{
-    Arc, Cycle, Frame, Function, Inlined, Line, Module, Node, Run, Spot, Thread, ThreadFunction, Time, View,
+    Arc, Cycle, Durations, Frame, Function, Inlined, Line, Module, Node, Run, Spot, Thread, ThreadFunction,
+    Time, View,
 };

@@ -136,10 +136,25 @@ pub struct Function {
     pub self_ns: u64,
     /// The time in the function and in what it called. Of recursive calls, only the outermost counts.
     pub inclusive_ns: u64,
+    /// How long its calls took, if that was measured and any of them has returned.
+    pub durations: Option<Durations>,
     /// The number of executed instructions, if [`Run::has_instructions`].
     pub instructions: u64,
     /// The index in [`Run::cycles`] of the cycle to which it belongs.
     pub cycle: Option<u32>,
+}
+
+/// How long the calls of a function took that have returned, each with everything that it called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Durations {
+    /// That of the shortest call.
+    pub min_ns: u64,
+    /// The duration that half of the calls do not exceed, by a histogram with four intervals for each power of two.
+    pub p50_ns: u64,
+    /// The duration that 99 of 100 calls do not exceed, by the same histogram.
+    pub p99_ns: u64,
+    /// That of the longest call.
+    pub max_ns: u64,
 }
 
 /// A line of a source file.
@@ -222,6 +237,8 @@ pub struct ThreadFunction {
     pub calls: u64,
     pub self_ns: u64,
     pub inclusive_ns: u64,
+    /// How long its calls took in this thread, if any of them has returned.
+    pub durations: Option<Durations>,
 }
 
 /// A function that is inlined into others.

@@ -157,16 +157,29 @@ fn by_path(run: &Run, each: Each) -> io::Result<()> {
     Ok(())
 }
 
+/// What gprofinject's own time was taken out of is never negative, for each function and for each arc. The arcs into a short function may
+/// therefore have more time than the function; they then have their parts of the function's.
 fn by_arc(run: &Run, each: Each) -> io::Result<()> {
-    let mut own: Vec<u64> = run.functions.iter().map(|function| function.self_ns).collect();
+    let mut by_callers = vec![0_u128; run.functions.len()];
+    for arc in &run.arcs {
+        by_callers[arc.callee as usize] += u128::from(arc.self_ns);
+    }
+    let mut before = vec![0_u128; run.functions.len()];
+    let mut left: Vec<u64> = run.functions.iter().map(|function| function.self_ns).collect();
     for arc in &run.arcs {
         let places = [Some(arc.callee), arc.caller].map(|function| function.map(Place::Function));
         let places: Vec<Place> = places.into_iter().flatten().collect();
-        let left = &mut own[arc.callee as usize];
-        *left = left.saturating_sub(arc.self_ns);
-        each(&Stack { calls: arc.calls, self_ns: arc.self_ns, ..empty(&places) })?;
+        let callee = arc.callee as usize;
+        let (whole, sum) = (u128::from(run.functions[callee].self_ns), by_callers[callee]);
+        // The arcs are laid end to end, and each is as long as the rounded distance between its ends.
+        let scaled = |ns: u128| if sum > whole { ns * whole / sum } else { ns };
+        let start = scaled(before[callee]);
+        before[callee] += u128::from(arc.self_ns);
+        let self_ns = (scaled(before[callee]) - start) as u64;
+        left[callee] = left[callee].saturating_sub(self_ns);
+        each(&Stack { calls: arc.calls, self_ns, ..empty(&places) })?;
     }
-    for (index, self_ns) in (0..).zip(own).filter(|&(_, left)| left > 0) {
+    for (index, self_ns) in (0..).zip(left).filter(|&(_, left)| left > 0) {
         each(&Stack { self_ns, ..empty(&[Place::Function(index)]) })?;
     }
     samples_alone(run, each)
@@ -280,4 +293,46 @@ fn times(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Time;
+
+    /// Returns the self time that the stacks give to each function, and to each caller of the function 0.
+    fn sums(run: &Run) -> (Vec<u64>, Vec<u64>) {
+        let mut own = vec![0; run.functions.len()];
+        let mut callers = vec![0; run.functions.len()];
+        visit(run, |stack| {
+            if let Place::Function(function) = stack.places[0] {
+                own[function as usize] += stack.self_ns;
+                if let (0, Some(&Place::Function(caller))) = (function, stack.places.get(1)) {
+                    callers[caller as usize] += stack.self_ns;
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
+        (own, callers)
+    }
+
+    /// Arcs with more time than their callee share its time, and what they leave of it has no caller.
+    #[test]
+    fn measured_arcs_have_the_time_of_the_function() {
+        let function = |self_ns| Function { self_ns, ..Function::default() };
+        let arc =
+            |caller, self_ns| Arc { caller: Some(caller), callee: 0, calls: 1, self_ns, ..Arc::default() };
+        let mut run = Run {
+            time: Time::Measured { error_ns: 1.0 },
+            functions: vec![function(10), function(5), function(6), function(7)],
+            arcs: vec![arc(1, 20), arc(2, 7), arc(3, 13)],
+            ..Run::default()
+        };
+        assert_eq!(sums(&run), (vec![10, 5, 6, 7], vec![0, 5, 1, 4]));
+        run.functions[0].self_ns = 0;
+        assert_eq!(sums(&run), (vec![0, 5, 6, 7], vec![0; 4]));
+        run.functions[0].self_ns = 50;
+        assert_eq!(sums(&run), (vec![50, 5, 6, 7], vec![0, 20, 7, 13]));
+    }
 }

@@ -9,6 +9,7 @@ use gprofinject_abi::REGION_SUFFIX;
 use crate::os::say::Voice;
 use crate::profile::baseline::Baseline;
 use crate::profile::counted::{self, Finished, Reading};
+use crate::profile::elsewhere::Names;
 use crate::profile::ends::End;
 use crate::program::filters::Filters;
 use crate::program::library::Libraries;
@@ -183,18 +184,18 @@ impl Recovery<'_> {
         let baseline = baseline.and_then(decode);
         let maps = &Maps::default();
         let reading = Reading { profilee, libraries: &self.libraries, maps, rate, end: End::Unknown };
-        let counted = counted::counted(
+        let (finished, state, _) = counted::counted(
             Some(&region),
             &reading,
             Some(samples.into()),
             None,
             baseline.as_ref(),
             &mut troubles,
+            &mut Names::default(),
         );
         if let Some(trouble) = troubles.pop() {
             bail!(trouble);
         }
-        let Some((finished, state)) = counted else { return Ok(Life::Ended) };
         if let Some(damage) = &finished.account.damage {
             self.voice.warn(damage);
         }

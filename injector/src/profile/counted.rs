@@ -136,23 +136,10 @@ pub(crate) struct Reading<'r> {
     pub(crate) end: End,
 }
 
-/// Returns the profile of a member, and the state of its agent. `crash` is as for [`collect::collect`]. The
-/// profile is `None` if there is none; `troubles` then says why.
+/// Returns the profile of a member, the state of its agent, and its address space if that is known. `crash` is as for
+/// [`collect::collect`]. If counters cannot be read, they are missing from the profile and `troubles` says why. `names` keeps what
+/// was read of files for the next time.
 pub(crate) fn counted(
-    region: Option<&RegionFile>,
-    reading: &Reading,
-    samples: Option<Samples>,
-    crash: Option<u64>,
-    baseline: Option<&Baseline>,
-    troubles: &mut Vec<String>,
-) -> Option<(Counted, AgentState)> {
-    let names = &mut elsewhere::Names::default();
-    let (counted, state, _) = counted_with(region, reading, samples, crash, baseline, troubles, names);
-    Some((counted, state))
-}
-
-/// Does the same, and returns the address space as well. `names` keeps what was read of files for the next time.
-pub(crate) fn counted_with(
     region: Option<&RegionFile>,
     reading: &Reading,
     samples: Option<Samples>,

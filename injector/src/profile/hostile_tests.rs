@@ -10,6 +10,7 @@ use crate::os::say::{Level, Voice};
 use crate::profile::baseline::Baseline;
 use crate::profile::collect::Account;
 use crate::profile::counted::{Counted, Reading, counted, guests};
+use crate::profile::elsewhere::Names;
 use crate::profile::ends::End;
 use crate::profile::model::{Arc, PROGRAM, Place, Profile};
 use crate::program::filters::Filters;
@@ -161,9 +162,9 @@ fn survives(count: Option<CountArg>, seed: u64, cases: u32) {
         damage(&folder, layout, &mut random);
         let mut troubles = Vec::new();
         let samples = Histogram::new(profilee.planned.shape);
-        let counted =
-            counted(Some(&region), &reading(profilee), Some(samples.into()), None, None, &mut troubles);
-        let (finished, _) = counted.unwrap_or_else(|| panic!("case {case}: lost: {troubles:?}"));
+        let (reading, names) = (reading(profilee), &mut Names::default());
+        let (finished, ..) =
+            counted(Some(&region), &reading, Some(samples.into()), None, None, &mut troubles, names);
         assert!(troubles.is_empty(), "case {case}: {troubles:?}");
         let finished = finished.finish().unwrap_or_else(|error| panic!("case {case}: {error:#}"));
         gmon::read(&finished.bytes).unwrap_or_else(|error| panic!("case {case}: {error}"));
@@ -230,8 +231,9 @@ fn a_sound_region_is_not_called_damaged() {
     sound(&folder, layout, profilee, &mut Random(7));
     let region = RegionFile::new(&folder, "0.region".into());
     let mut troubles = Vec::new();
-    let counted = counted(Some(&region), &reading(profilee), None, None, None, &mut troubles);
-    let (finished, state) = counted.expect("a profile");
+    let names = &mut Names::default();
+    let (finished, state, _) =
+        counted(Some(&region), &reading(profilee), None, None, None, &mut troubles, names);
     assert_eq!((state, &finished.account.damage, finished.profile.threads), (AgentState::Armed, &None, 2));
     assert!(finished.profile.calls() > 0 && troubles.is_empty());
     let guests = guests(&region, profilee, &Libraries::default(), |_| std::iter::empty(), 100, &mut troubles);
@@ -255,8 +257,10 @@ fn more_arcs_than_fit_are_left_out() {
         file.write_all_at(&bytes, at).expect("written");
     }
     let region = RegionFile::new(&folder, "0.region".into());
-    let counted = counted(Some(&region), &reading(profilee), None, None, None, &mut Vec::new());
-    let bytes = counted.expect("a profile").0.finish().expect("fits").bytes;
+    let (names, troubles) = (&mut Names::default(), &mut Vec::new());
+    let (finished, ..) = counted(Some(&region), &reading(profilee), None, None, None, troubles, names);
+    assert!(troubles.is_empty(), "{troubles:?}");
+    let bytes = finished.finish().expect("fits").bytes;
     assert!(bytes.len() < 40 << 20, "{}", bytes.len());
     assert!(gmon::read(&bytes).expect("a profile").arcs.len() > 500);
 }

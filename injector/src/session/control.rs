@@ -13,6 +13,7 @@ use crate::os::sys;
 use crate::profile::baseline::Baseline;
 use crate::profile::collect::Account;
 use crate::profile::counted::{Finished, Reading, counted};
+use crate::profile::elsewhere::Names;
 use crate::profile::ends::End;
 use crate::program::choice::{Choice, Part};
 use crate::program::profilee::Profilee;
@@ -97,13 +98,14 @@ impl Family<'_> {
             rate: self.rate,
             end: End::Running(Moment::now()),
         };
-        let finished = counted(copy.as_ref(), &reading, samples, None, baseline, &mut troubles);
+        let names = &mut Names::default();
+        let (finished, ..) = counted(copy.as_ref(), &reading, samples, None, baseline, &mut troubles, names);
         if let Some(copy) = copy {
             copy.remove();
         }
-        match (finished, troubles.pop()) {
-            (Some((counted, _)), None) => Ok((counted.finish()?, pause)),
-            (_, trouble) => bail!(trouble.unwrap_or_else(|| "there is nothing to read".to_owned())),
+        match troubles.pop() {
+            None => Ok((finished.finish()?, pause)),
+            Some(trouble) => bail!(trouble),
         }
     }
 

@@ -15,6 +15,7 @@ use crate::live::collect::Kept;
 use crate::os::clock::Moment;
 use crate::os::sys::{self, Handle};
 use crate::profile::counted::{Counted, Finished, Reading, counted, guests, has_guests};
+use crate::profile::elsewhere::Names;
 use crate::profile::ends::End;
 use crate::program::choice::Switched;
 use crate::program::library::{Libraries, Library};
@@ -468,9 +469,11 @@ impl<'s> Family<'s> {
         let maps = &member.maps;
         let end = End::Noticed(member.ended.unwrap_or_else(Moment::now));
         let reading = Reading { profilee, libraries: &self.libraries, maps, rate: self.rate, end };
-        let counted = counted(region.as_ref(), &reading, samples, crash, baseline, &mut self.troubles)?;
-        self.troubles.extend(counted.0.account.damage.clone());
-        Some(counted)
+        let (names, troubles) = (&mut Names::default(), &mut self.troubles);
+        let (counted, state, _) =
+            counted(region.as_ref(), &reading, samples, crash, baseline, troubles, names);
+        self.troubles.extend(counted.account.damage.clone());
+        Some((counted, state))
     }
 
     /// Writes the samples to the run folder once a second. `--recover` reads them there if this process is

@@ -14,7 +14,7 @@ use crate::options::Verb;
 use crate::os::clock::{self, Moment};
 use crate::os::say::Voice;
 use crate::os::{proc, signals, sys, terminal};
-use crate::profile::counted::{Reading, counted_with};
+use crate::profile::counted::{Reading, counted};
 use crate::profile::ends::End;
 use crate::profile::model::{Arc, Profile};
 use crate::profile::threads;
@@ -61,7 +61,7 @@ impl Family<'_> {
         let Kept { names, files } = &mut self.seen;
         let baseline = member.baseline.as_ref();
         let (mut counted, _, space) =
-            counted_with(region.as_ref(), &reading, samples, None, baseline, &mut troubles, files);
+            counted(region.as_ref(), &reading, samples, None, baseline, &mut troubles, files);
         if let Some(trouble) = troubles.into_iter().next() {
             return Err(anyhow!(trouble));
         }

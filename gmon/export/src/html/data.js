@@ -28,6 +28,9 @@ function summed(column) {
   return out;
 }
 
+/** The columns that say how long single calls took. */
+const DURATIONS = ["min", "p50", "p99", "max"];
+
 /** What the page knows of a run. */
 class Run {
   constructor(raw) {
@@ -42,7 +45,7 @@ class Run {
     this.file = f.file;
     this.line = f.line;
     this.columns = {};
-    for (const key of ["calls", "primitive", "self", "inclusive", "cpu", "instructions"]) {
+    for (const key of ["calls", "primitive", "self", "inclusive", ...DURATIONS, "cpu", "instructions"]) {
       const column = numbers(f[key]);
       if (column) this.columns[key] = column;
     }
@@ -88,7 +91,8 @@ class Run {
   columnsOf(thread) {
     if (thread === UNKNOWN || !this.rows) return this.columns;
     const columns = {};
-    for (const key of ["calls", "self", "inclusive"]) {
+    for (const key of ["calls", "self", "inclusive", ...DURATIONS]) {
+      if (!this.rows[key]) continue;
       const column = new Float64Array(this.size).fill(UNKNOWN);
       this.rows[key].forEach((value, row) => {
         if (this.rows.thread[row] === thread) column[this.rows.function[row]] = value ?? UNKNOWN;

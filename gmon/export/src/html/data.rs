@@ -8,7 +8,7 @@ use crate::html::extras::{Extras, Listing};
 use crate::html::facts::{self, Fact};
 use crate::html::paths::{self, Kept};
 use crate::html::sources::{self, Source};
-use crate::model::{Arc, Function, Node, Run, Time};
+use crate::model::{Arc, Durations, Function, Node, Run, Time};
 
 #[derive(Serialize)]
 pub(crate) struct Data<'r> {
@@ -72,11 +72,22 @@ struct Functions<'r> {
     #[serde(rename = "self")]
     own: Option<Vec<u64>>,
     inclusive: Option<Vec<u64>>,
+    #[serde(flatten)]
+    durations: Option<Spread>,
     /// CPU time, of runs whose self times are something else.
     cpu: Option<Vec<u64>>,
     instructions: Option<Vec<u64>>,
     /// The index of the cycle plus 1, or 0.
     cycle: Option<Vec<u32>>,
+}
+
+/// How long calls took, in nanoseconds; `null` where no call has returned.
+#[derive(Serialize)]
+struct Spread {
+    min: Vec<Option<u64>>,
+    p50: Vec<Option<u64>>,
+    p99: Vec<Option<u64>>,
+    max: Vec<Option<u64>>,
 }
 
 /// A row for each caller and callee, sorted by caller.
@@ -122,6 +133,8 @@ struct Rows {
     #[serde(rename = "self")]
     own: Vec<u64>,
     inclusive: Vec<u64>,
+    #[serde(flatten)]
+    durations: Spread,
 }
 
 /// The instructions of a function.
@@ -218,11 +231,25 @@ fn functions(run: &Run) -> Functions<'_> {
         primitive: column(|function| function.primitive),
         own: timed.then(|| column(|function| function.self_ns)),
         inclusive: timed.then(|| column(|function| function.inclusive_ns)),
+        durations: run
+            .time
+            .is_measured()
+            .then(|| spread(run.functions.iter().map(|function| function.durations))),
         cpu: sampled.then(|| run.functions.iter().map(cpu).collect()),
         instructions: run.has_instructions.then(|| column(|function| function.instructions)),
         cycle: (!run.cycles.is_empty()).then(|| {
             run.functions.iter().map(|function| function.cycle.map_or(0, |cycle| cycle + 1)).collect()
         }),
+    }
+}
+
+fn spread(durations: impl Iterator<Item = Option<Durations>> + Clone) -> Spread {
+    let column = |value: fn(Durations) -> u64| durations.clone().map(|of| of.map(value)).collect();
+    Spread {
+        min: column(|of| of.min_ns),
+        p50: column(|of| of.p50_ns),
+        p99: column(|of| of.p99_ns),
+        max: column(|of| of.max_ns),
     }
 }
 
@@ -275,6 +302,7 @@ fn rows(run: &Run) -> Rows {
         calls: run.rows.iter().map(|row| row.calls).collect(),
         own: run.rows.iter().map(|row| row.self_ns).collect(),
         inclusive: run.rows.iter().map(|row| row.inclusive_ns).collect(),
+        durations: spread(run.rows.iter().map(|row| row.durations)),
     }
 }
 

@@ -26,7 +26,6 @@ class Flame {
     this.canvas.addEventListener("blur", () => this.paint());
     this.element.addEventListener("scroll", () => this.paint(), { passive: true });
     new ResizeObserver(() => this.draw()).observe(this.element);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
     this.hueOf = null;
   }
 

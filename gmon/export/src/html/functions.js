@@ -7,6 +7,10 @@ const COLUMNS = [
   { key: "calls", title: "Calls", hint: "All calls", show: count, exact: (value) => counted(value, "call", "calls") },
   { key: "primitive", title: "Primitive", hint: "The calls that were not made within another call of the same function", show: count, exact: (value) => counted(value, "primitive call", "primitive calls") },
   { key: "mean", title: "Mean", hint: "Inclusive time of a primitive call", show: duration, exact },
+  { key: "min", title: "Shortest", hint: "The duration of the shortest call, of those that have returned", show: duration, exact },
+  { key: "p50", title: "p50", hint: "The duration that half of the calls do not exceed", show: duration, exact },
+  { key: "p99", title: "p99", hint: "The duration that 99 of 100 calls do not exceed", show: duration, exact },
+  { key: "max", title: "Longest", hint: "The duration of the longest call, of those that have returned", show: duration, exact },
   { key: "cpu", title: "CPU", hint: "The CPU time in the function itself, by samples", show: duration, exact },
   { key: "waiting", title: "Waiting", hint: "Self time without CPU time: the thread waited for a lock, a disk, another thread or a processor", show: duration, exact },
   { key: "instructions", share: true, title: "Instructions", hint: "The instructions that the function itself executed", show: count, exact: (value) => counted(value, "instruction", "instructions") },
@@ -93,6 +97,7 @@ class FunctionsView {
     const module = this.run.modules.length > 1 ? " minmax(5em, 11em)" : "";
     const { style } = this.list.element;
     style.setProperty("--columns", `${widths(null)} minmax(10em, 1fr)${module}`);
+    style.setProperty("--wide", `${widths(["self", "inclusive", "calls", "primitive", "mean", "p50", "p99", "max", "instructions"])} minmax(10em, 1fr)${module}`);
     style.setProperty("--middle", `${widths(["self", "inclusive", "calls", "primitive", "mean", "instructions"])} minmax(10em, 1fr)${module}`);
     style.setProperty("--narrow", `${widths(["self", "inclusive", "calls", "instructions"])} minmax(10em, 1fr)`);
     style.setProperty("--narrowest", `${widths([this.run.mainColumn(), "calls"])} minmax(6em, 1fr)`);

@@ -119,21 +119,37 @@ class Page {
     const { dataset } = document.documentElement;
     if (on) this.screenTheme = dataset.theme;
     if (on) dataset.theme = "light";
-    else if (this.screenTheme) dataset.theme = this.screenTheme;
-    else delete dataset.theme;
+    else dataset.theme = this.screenTheme;
     this.view.flame?.draw();
     this.view.list?.print(on);
     this.view.rows?.list?.print(on);
   }
 }
 
+/** The browser's own setting. */
+const BROWSER_IS_DARK = matchMedia("(prefers-color-scheme: dark)");
+
+function browserTheme() {
+  return BROWSER_IS_DARK.matches ? "dark" : "light";
+}
+
+/** Sets what was kept of an earlier time, or else the browser's own setting. */
+function followBrowser() {
+  let theme = browserTheme();
+  try {
+    const kept = localStorage.getItem("gmon-theme");
+    if (kept === "light" || kept === "dark") theme = kept;
+  } catch {
+    // A page from a file may have no storage.
+  }
+  document.documentElement.dataset.theme = theme;
+}
+
 /** Sets light or dark and keeps it for the next time, if the browser lets us. The browser's own setting is not kept, but followed. */
 function setTheme(theme) {
-  const own = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-  if (theme === own) delete document.documentElement.dataset.theme;
-  else document.documentElement.dataset.theme = theme;
+  document.documentElement.dataset.theme = theme;
   try {
-    if (theme === own) localStorage.removeItem("gmon-theme");
+    if (theme === browserTheme()) localStorage.removeItem("gmon-theme");
     else localStorage.setItem("gmon-theme", theme);
   } catch {
     // A page from a file may have no storage.
@@ -141,18 +157,16 @@ function setTheme(theme) {
 }
 
 function switchTheme(view) {
-  const dark = getComputedStyle(document.documentElement).getPropertyValue("--dark").trim() === "1";
-  setTheme(dark ? "light" : "dark");
+  setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
   view?.flame?.draw();
 }
 
 async function start() {
-  try {
-    const kept = localStorage.getItem("gmon-theme");
-    if (kept === "light" || kept === "dark") document.documentElement.dataset.theme = kept;
-  } catch {
-    // The browser's own setting applies.
-  }
+  followBrowser();
+  BROWSER_IS_DARK.addEventListener("change", () => {
+    followBrowser();
+    window.page?.view.flame?.draw();
+  });
   const main = document.getElementById("main");
   try {
     if (typeof DecompressionStream === "undefined") throw new Error("this browser has no DecompressionStream; Chrome 80, Firefox 113 and Safari 16.4 have it");

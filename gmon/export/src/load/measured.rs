@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use gmon_measured::{Measured, REST};
+use gmon_measured::{FunctionTimes, Intervals, Measured, REST};
 
 use crate::load::names::demangle_all;
-use crate::model::{Arc, Function, Line, Module, Node, Run, Thread, ThreadFunction, Time, View};
+use crate::model::{Arc, Durations, Function, Line, Module, Node, Run, Thread, ThreadFunction, Time, View};
 
 /// Returns what was measured. The indexes must be valid, as those of a file that was read are.
 pub fn measured(measured: &Measured) -> Run {
@@ -19,12 +19,14 @@ pub fn measured(measured: &Measured) -> Run {
         ..Function::default()
     });
     let mut functions: Vec<_> = functions.collect();
+    let mut sums = vec![FunctionTimes::default(); functions.len()];
     for row in &measured.rows {
-        let function = &mut functions[row.function as usize];
-        function.calls = function.calls.saturating_add(row.calls);
-        function.primitive = function.primitive.saturating_add(row.primitive);
-        function.self_ns = function.self_ns.saturating_add(row.self_ns);
-        function.inclusive_ns = function.inclusive_ns.saturating_add(row.inclusive_ns);
+        sums[row.function as usize].add(row);
+    }
+    for (function, sum) in functions.iter_mut().zip(sums) {
+        (function.calls, function.primitive) = (sum.calls, sum.primitive);
+        (function.self_ns, function.inclusive_ns) = (sum.self_ns, sum.inclusive_ns);
+        function.durations = durations(&sum, &measured.intervals);
     }
     demangle_all(&mut functions);
     let arcs = measured.arcs.iter().map(|arc| Arc {
@@ -49,6 +51,7 @@ pub fn measured(measured: &Measured) -> Run {
         calls: row.calls,
         self_ns: row.self_ns,
         inclusive_ns: row.inclusive_ns,
+        durations: durations(row, &measured.intervals),
     });
     let threads = measured.threads.iter().map(|thread| Thread {
         pid: thread.pid,
@@ -84,6 +87,16 @@ pub fn measured(measured: &Measured) -> Run {
     };
     run.sort_arcs();
     run
+}
+
+/// Returns how long the calls took; `None` if none of them has returned.
+fn durations(times: &FunctionTimes, intervals: &Intervals) -> Option<Durations> {
+    Some(Durations {
+        min_ns: times.min_ns,
+        p50_ns: times.quantile_ns(intervals, 0.5)?,
+        p99_ns: times.quantile_ns(intervals, 0.99)?,
+        max_ns: times.max_ns,
+    })
 }
 
 /// The paths of source files, each once.
