@@ -47,5 +47,15 @@ done
 echo "$package"
 
 if [ "${1:-}" = --deb ]; then
+    # Debian's own form of a changelog, which a package must have, leads to ours.
+    field() { sed -n "s/^$1 = \"\(.*\)\"/\1/p" "$2" | head -n 1; }
+    version=$(field version Cargo.toml)
+    cat >"$package/changelog" <<EOF
+gprofinject ($version-1) unstable; urgency=medium
+
+  * See docs/CHANGELOG.md.
+
+ -- $(field maintainer injector/Cargo.toml)  $(date -R)
+EOF
     cargo deb --no-build -p gprofinject
 fi

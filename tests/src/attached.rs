@@ -18,6 +18,15 @@ use crate::{compile, gprofdata, place, tool};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Waits until a condition holds.
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// What the program has counted by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counters {

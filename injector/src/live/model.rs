@@ -110,6 +110,11 @@ impl Model {
         Wants { threads: self.kind == Kind::Threads, thread: self.thread }
     }
 
+    /// Whether there are two snapshots of the process, and so calls per second.
+    pub(crate) fn has_rates(&self) -> bool {
+        self.before.is_some()
+    }
+
     /// Takes a new snapshot, unless the display stands still.
     pub(crate) fn take(&mut self, snapshot: Snapshot) {
         if self.is_frozen {

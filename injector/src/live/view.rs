@@ -67,6 +67,8 @@ pub(crate) struct View {
     due: Instant,
     /// The output of the program, if it goes to a file because the view has the terminal.
     output: Option<File>,
+    /// Whether the process has ended.
+    is_last: bool,
     /// The CPU time that gprofinject had used at a snapshot, and when that was, in nanoseconds.
     used: Option<(u64, u64)>,
     cpu: Option<f64>,
@@ -79,9 +81,8 @@ impl View {
     /// There is no terminal, or it is not this process's to use.
     pub(crate) fn new(look: Look, subject: Subject, output: Option<File>, text: OwnedFd) -> io::Result<View> {
         let place = if look.is_plain { Place::Text(text.into()) } else { Place::Screen(Screen::take()?) };
-        // Text has something to say once there are rates.
-        let due = if look.is_plain { Instant::now() + look.interval } else { Instant::now() };
-        Ok(View { model: Model::new(subject, look.interval), place, due, output, used: None, cpu: None })
+        let model = Model::new(subject, look.interval);
+        Ok(View { model, place, due: Instant::now(), output, is_last: false, used: None, cpu: None })
     }
 
     /// The descriptor that is readable when the user has typed something.
@@ -123,6 +124,7 @@ impl View {
     /// Shows the last counts, after the process has ended. Only text has a use for that.
     pub(crate) fn last(&mut self, source: &mut dyn Source) {
         if let Place::Text(_) = self.place {
+            self.is_last = true;
             self.refresh(source);
             let _ = self.show();
         }
@@ -171,7 +173,8 @@ impl View {
     fn show(&mut self) -> io::Result<()> {
         match &mut self.place {
             Place::Text(file) => {
-                if std::mem::take(&mut self.model.is_fresh) {
+                // The first table would have no rates.
+                if std::mem::take(&mut self.model.is_fresh) && (self.model.has_rates() || self.is_last) {
                     let _ = file.write_all(plain::text(&self.model, &date()).as_bytes());
                 }
                 Ok(())

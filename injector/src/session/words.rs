@@ -69,9 +69,11 @@ pub(crate) fn lead_to_libraries(libraries: &[LibraryProfile], voice: Voice) {
 /// number of samples per second.
 pub(super) fn left_out(placed: &Placed, rate: u32) -> Option<String> {
     const NEGLIGIBLE: f64 = 0.5;
+    /// What would be printed as 0.00 s, in which the percentage is chance.
+    const SHORT: f64 = 0.005;
     let percent = placed.own_percent();
     let seconds = placed.own as f64 / f64::from(rate.max(1));
-    (percent >= NEGLIGIBLE).then(|| {
+    (percent >= NEGLIGIBLE && seconds >= SHORT).then(|| {
         format!(
             "{percent:.0} % of the samples ({seconds:.2} s) were in gprofinject's own code and are left out"
         )

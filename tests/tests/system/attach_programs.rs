@@ -3,9 +3,9 @@
 
 use std::fs;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use gprofinject_tests::attached::Subject;
+use gprofinject_tests::attached::{Subject, until};
 use gprofinject_tests::place::{Place, complains, finish};
 use gprofinject_skip as skip;
 use gprofinject_tests::{compile, tool};
@@ -36,15 +36,6 @@ fn subject(file: &str, compiler: &str, flags: &[&str]) -> Subject {
     let mut command = Command::new(place.path("subject"));
     command.current_dir(place.folder.path());
     Subject::start(place, command)
-}
-
-/// Waits until a condition holds.
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < Duration::from_secs(30), "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// Attaches and leaves, with both kinds of hooks. The counts are exact, and nothing stays in the process.

@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use gprofinject_tests::attached::until;
 use gprofinject_tests::elf::Program;
 use gprofinject_tests::family::Subject;
 use gprofinject_tests::{gprofdata, tool};
@@ -44,15 +45,6 @@ impl Drop for Session {
             let _ = child.kill();
             let _ = child.wait();
         }
-    }
-}
-
-/// Waits until a condition holds.
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < Duration::from_secs(30), "{what}");
-        thread::sleep(Duration::from_millis(5));
     }
 }
 

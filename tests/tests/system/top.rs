@@ -363,6 +363,10 @@ fn text() {
     let mut printed = String::new();
     std::io::Read::read_to_string(&mut watcher.stdout.take().unwrap(), &mut printed).unwrap();
     assert!(watcher.wait().unwrap().success() && printed.matches("calls/s, ").count() >= 2, "{printed}");
+    // Each table has rates, the first one too.
+    let hop = printed.lines().filter(|line| line.contains(" hop "));
+    let rates: Vec<&str> = hop.filter_map(|line| line.split_whitespace().nth(1)).collect();
+    assert!(rates.len() >= 2 && !rates.contains(&"-"), "{printed}");
     assert_eq!(calls(&printed, "hop"), Some(40), "{printed}");
 }
 
