@@ -320,7 +320,7 @@ mod tests {
             }
             Ok(())
         })
-        .unwrap();
+        .expect("nothing is written");
         (own, callers)
     }
 
