@@ -23,13 +23,15 @@ def names_of(model):
     """The name of each function as callgrind's export has it: distinct, without control characters."""
     functions = model["functions"]
     modules, times = collections.defaultdict(set), collections.Counter()
-    for function in functions:
-        modules[function["demangled"]].add(function["module"])
-        times[function["module"], function["demangled"]] += 1
+    # Readers see one line without spaces at its ends.
+    clean = lambda name: "".join(" " if ord(c) < 32 or 127 <= ord(c) < 160 else c for c in name).strip()
+    plain = [clean(function["demangled"]) or f"{function['address']:#x}" for function in functions]
+    for function, name in zip(functions, plain):
+        modules[name].add(function["module"])
+        times[function["module"], name] += 1
     names = []
-    for function in functions:
-        name, module = function["demangled"], function["module"]
-        shown = "".join(" " if ord(c) < 32 or 127 <= ord(c) < 160 else c for c in name)
+    for function, name in zip(functions, plain):
+        module, shown = function["module"], name
         if module not in (0, None) and len(modules[name]) > 1:
             shown += f" [{model['modules'][module]['path'].rsplit('/', 1)[-1]}]"
         if times[module, name] > 1:

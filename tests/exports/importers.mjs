@@ -20,6 +20,8 @@ console.log = () => {};
 const say = (text) => process.stdout.write(`${text}\n`);
 
 const add = (sums, key, value) => value !== 0 && sums.set(key, (sums.get(key) ?? 0) + value);
+/** What is between the names of a pair: nothing that a name has. */
+const PAIR = "\0";
 const oneLine = (name) => name.replace(/[\u0000-\u001f\u007f-\u009f]/g, " ");
 // Folded stacks separate names by semicolons, and the number by a space.
 const folded = (name) => oneLine(name).replace(/;/g, ":").trim();
@@ -39,13 +41,13 @@ function expected(model) {
   if (model.nodes.length > 0) {
     for (const node of model.nodes) {
       add(own, name(node.function), node.self_ns);
-      if (node.parent !== null) add(pairs, `${name(model.nodes[node.parent].function)}\n${name(node.function)}`, node.self_ns);
+      if (node.parent !== null) add(pairs, `${name(model.nodes[node.parent].function)}${PAIR}${name(node.function)}`, node.self_ns);
     }
     return { own, pairs };
   }
   if (model.time === "none" || model.functions.every((f) => f.self_ns === 0)) {
     model.functions.forEach((f) => add(own, f.demangled, f.calls));
-    for (const arc of model.arcs) if (arc.caller !== null && arc.frames.length < 2) add(pairs, `${name(arc.caller)}\n${name(arc.callee)}`, arc.calls);
+    for (const arc of model.arcs) if (arc.caller !== null && arc.frames.length < 2) add(pairs, `${name(arc.caller)}${PAIR}${name(arc.callee)}`, arc.calls);
     return { own, pairs: model.arcs.some((arc) => arc.frames.length > 1) ? null : pairs };
   }
   // The innermost function of a line may be an inlined one.
@@ -64,7 +66,7 @@ function expected(model) {
   for (const arc of model.arcs) {
     const whole = model.functions[arc.callee].self_ns;
     const part = sums[arc.callee] > whole ? (arc.self_ns * whole) / sums[arc.callee] : arc.self_ns;
-    if (arc.caller !== null) add(pairs, `${name(arc.caller)}\n${name(arc.callee)}`, part);
+    if (arc.caller !== null) add(pairs, `${name(arc.caller)}${PAIR}${name(arc.callee)}`, part);
   }
   return { own, pairs };
 }
@@ -72,7 +74,7 @@ function expected(model) {
 /** Adds a stack, the outermost first. */
 function addStack(read, stack, weight) {
   if (stack.length > 0) add(read.own, stack.at(-1), weight);
-  if (stack.length > 1) add(read.pairs, `${stack.at(-2)}\n${stack.at(-1)}`, weight);
+  if (stack.length > 1) add(read.pairs, `${stack.at(-2)}${PAIR}${stack.at(-1)}`, weight);
 }
 
 async function bySpeedscope(file, name) {
@@ -113,7 +115,7 @@ function compare(run, reader, ours, theirs, key) {
   for (const kind of ["own", "pairs"]) {
     if (!ours[kind] || !theirs[kind]) continue;
     const expected = new Map();
-    for (const [name, value] of ours[kind]) add(expected, name.split("\n").map(key).join("\n"), value);
+    for (const [name, value] of ours[kind]) add(expected, name.split(PAIR).map(key).join(PAIR), value);
     const names = new Set([...expected.keys(), ...theirs[kind].keys()]);
     let number = 0;
     for (const name of names) {

@@ -172,7 +172,7 @@ fn by_arc(run: &Run, each: Each) -> io::Result<()> {
         let callee = arc.callee as usize;
         let (whole, sum) = (u128::from(run.functions[callee].self_ns), by_callers[callee]);
         // The arcs are laid end to end, and each is as long as the rounded distance between its ends.
-        let scaled = |ns: u128| if sum > whole { ns * whole / sum } else { ns };
+        let scaled = |ns: u128| if sum > whole { part(ns, sum, whole) } else { ns };
         let start = scaled(before[callee]);
         before[callee] += u128::from(arc.self_ns);
         let self_ns = (scaled(before[callee]) - start) as u64;
@@ -183,6 +183,13 @@ fn by_arc(run: &Run, each: Each) -> io::Result<()> {
         each(&Stack { self_ns, ..empty(&[Place::Function(index)]) })?;
     }
     samples_alone(run, each)
+}
+
+/// Returns `whole` times `ns` divided by `sum`, which is at least `ns`. `whole` is less than 2^64.
+fn part(ns: u128, sum: u128, whole: u128) -> u128 {
+    // Sums of 64-bit numbers may be larger, and their lowest bits do not matter then.
+    let excess = (u128::BITS - sum.leading_zeros()).saturating_sub(u64::BITS);
+    (ns >> excess) * whole / (sum >> excess)
 }
 
 fn samples_alone(run: &Run, each: Each) -> io::Result<()> {
@@ -313,7 +320,7 @@ mod tests {
             }
             Ok(())
         })
-        .unwrap();
+        .expect("nothing is written");
         (own, callers)
     }
 
@@ -332,6 +339,17 @@ mod tests {
         assert_eq!(sums(&run), (vec![10, 5, 6, 7], vec![0, 5, 1, 4]));
         run.functions[0].self_ns = 0;
         assert_eq!(sums(&run), (vec![0, 5, 6, 7], vec![0; 4]));
+        // Merged files may have anything.
+        for arc in &mut run.arcs {
+            arc.self_ns = u64::MAX;
+        }
+        run.functions[0].self_ns = u64::MAX - 1;
+        let (own, callers) = sums(&run);
+        assert_eq!((own[0], callers.iter().sum()), (u64::MAX - 1, u64::MAX - 1));
+        assert!(callers[1..].iter().all(|&ns| ns.abs_diff(u64::MAX / 3) < 9), "{callers:?}");
+        for (arc, ns) in run.arcs.iter_mut().zip([20, 7, 13]) {
+            arc.self_ns = ns;
+        }
         run.functions[0].self_ns = 50;
         assert_eq!(sums(&run), (vec![50, 5, 6, 7], vec![0, 20, 7, 13]));
     }

@@ -64,6 +64,22 @@ fn measured_times() {
     }
     let work = index("work");
     assert_eq!((&functions["primitive"][work], &functions["line"][work]), (&json!(2), &json!(5)));
+    // Durations are those of the table, by function and by thread.
+    let table = gmon(&folder, &["times", "--json", "gmon.pb.gz"]).stdout;
+    let table: Value = serde_json::from_slice(&table).expect("JSON");
+    let rows = table["functions"].as_array().expect("functions");
+    assert!(rows.iter().any(|row| row["max_ns"].as_u64() > Some(0)), "{rows:?}");
+    for row in rows {
+        let at = index(row["name"].as_str().expect("a name"));
+        for (ours, column) in [("min", "min_ns"), ("p50", "p50_ns"), ("p99", "p99_ns"), ("max", "max_ns")] {
+            // Of calls that have not returned, there is no duration.
+            let all_open = row["open"] == row["calls"];
+            let expected = if all_open { &Value::Null } else { &row[column] };
+            assert_eq!(&functions[ours][at], expected, "{ours} of {row}");
+            let by_thread = data["rows"][ours].as_array().expect("a column").len();
+            assert_eq!(by_thread, data["rows"]["function"].as_array().expect("rows").len());
+        }
+    }
     // 900 samples of 4 ms.
     assert_eq!(functions["cpu"][work], 3_600_000_000_u64);
     // Two arcs have no caller; callers are differences.
