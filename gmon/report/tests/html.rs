@@ -67,10 +67,10 @@ fn measured_times() {
     // Durations are those of the table, by function and by thread.
     let table = gmon(&folder, &["times", "--json", "gmon.pb.gz"]).stdout;
     let table: Value = serde_json::from_slice(&table).expect("JSON");
-    let rows = table["functions"].as_array().expect("functions");
+    let rows = table["rows"].as_array().expect("rows");
     assert!(rows.iter().any(|row| row["max_ns"].as_u64() > Some(0)), "{rows:?}");
     for row in rows {
-        let at = index(row["name"].as_str().expect("a name"));
+        let at = index(row["demangled"].as_str().expect("a name"));
         for (ours, column) in [("min", "min_ns"), ("p50", "p50_ns"), ("p99", "p99_ns"), ("max", "max_ns")] {
             // Of calls that have not returned, there is no duration.
             let all_open = row["open"] == row["calls"];
