@@ -1,4 +1,4 @@
-// argv: prctl, syscall, strict, or asks (and does not enter); kill, errno or trap; what is done then. Only the system calls that the
+// argv: prctl, syscall, strict, tsc or tsc-syscall (which forbids the counter alone), or asks (and does not enter); kill, errno or trap; what is done then. Only the system calls that the
 // program itself needs are allowed. work() 3 times before; then new functions, threads, children.
 #include "common.h"
 #define ALLOW(n) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, n, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
@@ -22,6 +22,8 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "prctl")) CHECK(!prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
     if (!strcmp(argv[1], "syscall")) CHECK(!syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program));
     if (!strcmp(argv[1], "strict")) CHECK(!prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT));
+    if (!strcmp(argv[1], "tsc")) CHECK(!prctl(PR_SET_TSC, PR_TSC_SIGSEGV));
+    if (!strcmp(argv[1], "tsc-syscall")) CHECK(!syscall(SYS_prctl, PR_SET_TSC, PR_TSC_SIGSEGV));
     if (!strcmp(argv[1], "asks")) {
         CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, 0) == -1 && errno == EFAULT);
         CHECK(prctl(PR_SET_SECCOMP, 77, 0) == -1 && errno == EINVAL);

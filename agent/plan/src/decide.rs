@@ -47,6 +47,7 @@ pub(crate) mod needless;
 pub(crate) mod options;
 pub(crate) mod own_return;
 pub(crate) mod own_text;
+pub(crate) mod retpoline;
 pub(crate) mod shared;
 pub(crate) mod sled;
 pub(crate) mod slide;

@@ -4,11 +4,15 @@
 //! whole of the calling thread's thread block is committed, so that its new arcs can be stored; from then on, no
 //! thread or child makes a system call of the agent's. A filter that is installed in another way (by a system call
 //! instruction of the program's own) is not noticed.
+//!
+//! A program may also forbid itself to read the time stamp counter, by `prctl(PR_SET_TSC)` or the strict mode of seccomp, which
+//! forbids it too. Then no call is measured any more.
 #![allow(unsafe_code, reason = "a function of the C library is defined")]
 
 use crate::hot::thread_blocks;
 use crate::hot::threads;
 use crate::hot::timers;
+use crate::hot::times::clock;
 use crate::os::kernel;
 use crate::os::lookup;
 use crate::program::agent::Agent;
@@ -23,8 +27,11 @@ pub(crate) fn prepare(dynamic_linker: u64) {
     PRCTL.store(lookup::function(dynamic_linker, b"prctl"), Ordering::Relaxed);
 }
 
-/// Handles prctl(PR_SET_SECCOMP, mode, filter), or an equivalent call, before it is made. Returns whether this call
-/// has frozen the agent.
+/// In place of a mode of seccomp: the call forbids the time stamp counter and does nothing else.
+pub(crate) const NO_COUNTER: u64 = u64::MAX;
+
+/// Handles prctl(PR_SET_SECCOMP, mode, filter), or an equivalent call, before it is made, and prctl(PR_SET_TSC,
+/// PR_TSC_SIGSEGV), whose mode is [`NO_COUNTER`]. Returns whether this call has frozen the agent.
 pub(crate) extern "C" fn enter(mode: u64, filter: u64) -> bool {
     failure::guarded(|| freeze(mode, filter)).unwrap_or_else(|| {
         // The agent is frozen even so: no system call may be made from now on.
@@ -39,6 +46,9 @@ fn freeze(mode: u64, filter: u64) -> bool {
     // A call without a filter only asks whether the kernel supports the operation.
     let enters = mode == STRICT || mode == FILTER && filter != 0;
     let agent = Agent::get();
+    if agent.orders.times_bytes != 0 && (mode == STRICT || mode == NO_COUNTER && clock::is_tsc()) {
+        clock::forbid();
+    }
     if !enters || !agent.is_set_up || kernel::is_frozen() {
         return false;
     }
@@ -131,9 +141,9 @@ core::arch::global_asm!(
 
 #[cfg(not(test))]
 mod offered {
-    use crate::process::seccomp::PRCTL;
+    use crate::process::seccomp::{NO_COUNTER, PRCTL};
     use core::arch::naked_asm;
-    use linux_raw_sys::prctl::PR_SET_SECCOMP;
+    use linux_raw_sys::prctl::{PR_SET_SECCOMP, PR_SET_TSC, PR_TSC_SIGSEGV};
 
     /// # Safety
     /// As glibc's function of that name.
@@ -144,12 +154,23 @@ mod offered {
             "mov r11, [rip + {real}]",
             "cmp edi, {set_seccomp}", // mode, filter
             "je 2f",
+            "cmp edi, {set_tsc}",     // mode
+            "je 3f",
+            "4:",
             "jmp r11",
+            "3:",
+            "cmp esi, {forbids}",
+            "jne 4b",
+            "mov rax, {no_counter}",
+            "jmp gpi_enter_seccomp",
             "2:",
             "mov rax, rsi",
             "mov r10, rdx",
             "jmp gpi_enter_seccomp",
             set_seccomp = const PR_SET_SECCOMP,
+            set_tsc = const PR_SET_TSC,
+            forbids = const PR_TSC_SIGSEGV,
+            no_counter = const NO_COUNTER as i64,
             real = sym PRCTL,
         );
     }

@@ -4,6 +4,7 @@
 
 use crate::os::lookup;
 #[cfg(not(test))]
+use crate::process::seccomp::NO_COUNTER;
 use crate::process::{children, execute};
 use core::sync::atomic::{AtomicU64, Ordering};
 use linux_raw_sys::{general, prctl};
@@ -70,6 +71,8 @@ unsafe extern "C" fn syscall() {
         "mov r10, rcx",
         "jmp 9f",
         "8:",
+        "cmp esi, {set_tsc}",
+        "je 14f",
         "cmp esi, {set_seccomp}",
         "jne 2b",
         "mov rax, rdx",
@@ -77,6 +80,11 @@ unsafe extern "C" fn syscall() {
         "9:",
         "mov r11, [rip + {real}]",
         "jmp gpi_enter_seccomp",
+        "14:",
+        "cmp edx, {forbids}",
+        "jne 2b",
+        "mov rax, {no_counter}",
+        "jmp 9b",
         // The C library's own function does the same, with the arguments shifted by one.
         "12:",
         "cmp qword ptr [rip + {execve}], 0",
@@ -103,6 +111,9 @@ unsafe extern "C" fn syscall() {
         nr_execveat = const general::__NR_execveat,
         clone_vm = const general::CLONE_VM,
         set_seccomp = const prctl::PR_SET_SECCOMP,
+        set_tsc = const prctl::PR_SET_TSC,
+        forbids = const prctl::PR_TSC_SIGSEGV,
+        no_counter = const NO_COUNTER as i64,
         execve = sym execute::BY_EXECVE,
         execveat = sym execute::BY_EXECVEAT,
         real = sym SYSCALL,

@@ -37,7 +37,12 @@ impl Run<'_> {
         }
         let unmeasured = account.unmeasured;
         let lost = counted(unmeasured, "call was", "calls were");
-        say(unmeasured, format!("{lost} counted but not measured: no room; -X leaves functions out"));
+        say(
+            unmeasured,
+            format!(
+                "{lost} counted but not measured: no room (-X leaves functions out), or the program has forbidden the clock"
+            ),
+        );
         let timers = account.lost_timers;
         let without = counted(timers, "thread", "threads");
         say(timers, format!("{without} could not be sampled: no timer to be had"));

@@ -15,6 +15,7 @@ gprofinject_tests::trials! {
         changes_that_keep_children_from_the_folder,
         limits_of_memory,
         seccomp,
+        no_counter,
         seccomp_that_is_not_entered,
         no_new_code;
 }
@@ -89,6 +90,19 @@ fn seccomp() {
         }
     }
     program.check(&["strict", "kill", "strict"], &[[5, 7, 0]]);
+}
+
+/// Nothing reads the time stamp counter when the program has forbidden that, and what is not measured is reported.
+fn no_counter() {
+    let program = Subject::new("seccomp");
+    for args in [["tsc", "errno", "fork"], ["tsc-syscall", "errno", "fork"], ["strict", "kill", "strict"]] {
+        for options in [&["-q", "--times"][..], &["-q", "--paths"], &["-q", "--times", "--clock=gettime"]] {
+            let run = program.same_as_alone(options, &args, &[]);
+            let said = &run.said;
+            let is_measured = args[0] != "strict" && options.contains(&"--clock=gettime");
+            assert_eq!(said.contains("the program has forbidden the clock"), !is_measured, "{args:?} {options:?} {said}");
+        }
+    }
 }
 
 /// Asking whether seccomp is in use is not the same as entering it.

@@ -3,6 +3,7 @@
 use crate::decide::decider::{Decider, Way};
 use crate::decide::hook::Hook;
 use crate::decide::options::Engine;
+use crate::decide::retpoline::is_retpoline;
 use crate::decide::slide;
 use crate::decide::verdict::{Earlier, Reason, Tactic};
 use crate::flow::branch::NEAR;
@@ -110,6 +111,9 @@ fn refuse(
     let next = relocations.partition_point(|&r| r + 8 <= f.address);
     if relocations.get(next).is_some_and(|&r| r < f.address + NEAR) {
         return Some(Reason::TextRelocation);
+    }
+    if is_retpoline(image, i) {
+        return Some(Reason::Retpoline);
     }
     if image.facts.runtime.is_some() && flow.functions[i].table_loops {
         return Some(Reason::LoopsThroughTable);

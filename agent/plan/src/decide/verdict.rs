@@ -75,6 +75,8 @@ pub enum Reason {
     Overlap,
     /// Signal handlers return to it.
     SignalReturn,
+    /// It stands for an indirect jump, call or return: see [`crate::decide::retpoline`].
+    Retpoline,
     /// The program may check its own code.
     OwnText,
     /// It belongs to an unwinder, and exits are hooked.
@@ -123,6 +125,7 @@ impl Reason {
             Reason::NotRelocatable => "not-relocatable",
             Reason::Overlap => "overlap",
             Reason::SignalReturn => "signal-return",
+            Reason::Retpoline => "retpoline",
             Reason::OwnText => "own-text",
             Reason::Unwinder => "unwinder",
             Reason::Flags => "flags",
@@ -174,6 +177,7 @@ impl fmt::Display for Reason {
             Reason::NotRelocatable => "its first instructions cannot run elsewhere",
             Reason::Overlap => "its patch would overlap another one",
             Reason::SignalReturn => "signal handlers return to it, and nobody calls it",
+            Reason::Retpoline => "it stands for an indirect jump, call or return, which leads to another function or stays in the one that uses it",
             Reason::OwnText => "the program may check its own code; --hooks both hooks it all the same",
             Reason::Unwinder => "it belongs to an unwinder, which takes one more step for each hooked frame; --hooks entry hooks it",
             Reason::Flags => "it takes a condition in the processor's flags from its caller, or returns one, and hooks change the flags",

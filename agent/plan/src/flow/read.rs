@@ -1,5 +1,6 @@
 //! One pass over code: over the instructions of each function, and over the bytes that belong to no function.
 
+mod own_label;
 pub(crate) mod part;
 pub(crate) mod seen;
 mod switches;

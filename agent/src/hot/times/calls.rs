@@ -18,6 +18,10 @@ pub(crate) extern "C" fn begin(number: u32, cfa: u64) {
         let agent = Agent::get();
         let block = thread_blocks::current(agent)?;
         let times = block.times();
+        if clock::is_forbidden() {
+            times.unmeasured().fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
         let now = before.wrapping_sub(times.paused().load(Ordering::Relaxed));
         threads::prepare(agent, block, cfa, now)?;
         let opened = open(agent, block, number, cfa, now);

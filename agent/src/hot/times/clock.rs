@@ -7,8 +7,11 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 static IS_TSC: AtomicBool = AtomicBool::new(false);
 
 /// The time at which the hooks were paused, or 0 while they are not. Until they are resumed, this is the time: nothing takes
-/// any. Written while all threads are stopped.
+/// any. Written while all threads are stopped, or by [`forbid`].
 pub(crate) static STOPPED_AT: AtomicU64 = AtomicU64::new(0);
+
+/// Whether the process has forbidden the time stamp counter to itself. The clock then stands still for good.
+static IS_FORBIDDEN: AtomicBool = AtomicBool::new(false);
 
 /// Chooses the clock.
 pub(crate) fn choose(is_tsc: bool) {
@@ -25,8 +28,22 @@ pub(crate) fn stop() {
     let _ = STOPPED_AT.compare_exchange(0, running(), Ordering::Relaxed, Ordering::Relaxed);
 }
 
+/// Stops the clock for good: reading it would end the process from now on.
+pub(crate) fn forbid() {
+    stop();
+    IS_FORBIDDEN.store(true, Ordering::Relaxed);
+}
+
+/// Returns whether the clock stands still for good.
+pub(crate) fn is_forbidden() -> bool {
+    IS_FORBIDDEN.load(Ordering::Relaxed)
+}
+
 /// Lets the clock run again, while all threads are stopped. Returns how long it stood still.
 pub(crate) fn go_on() -> u64 {
+    if is_forbidden() {
+        return 0;
+    }
     let stopped_at = STOPPED_AT.swap(0, Ordering::Relaxed);
     if stopped_at == 0 { 0 } else { running().saturating_sub(stopped_at) }
 }

@@ -198,6 +198,9 @@ global_asm!(
     ".endm",
     ".macro gpi_times_end paths",
     "mov [rsp-8], rax",
+    // The hooks are paused, or the process has forbidden the counter to itself.
+    "cmp dword ptr [rip+{stopped_at}], 0",
+    "jne 18f",
     "mov [rsp-16], rdx",
     "rdtsc",
     "mov [rsp-24], rcx",
@@ -211,8 +214,6 @@ global_asm!(
     thread_word!("mov rcx, ", "[rcx+{block}]"),
     "mov [rsp-64], rax",
     "mov rsi, [rcx+{top}]",
-    "cmp dword ptr [rip+{stopped_at}], 0",
-    "jne 3f",
     "test rsi, rsi",
     "jz 3f",
     "lea r9, [rsp+8]",                // CFA
@@ -323,6 +324,9 @@ global_asm!(
     "mov rsi, [rsp-32]",
     "mov rcx, [rsp-24]",
     "mov rdx, [rsp-16]",
+    "jmp gpi_call_end_slowly",
+    "18:",
+    "mov qword ptr [rsp-64], 0",
     "jmp gpi_call_end_slowly",
     ".endm",
     //

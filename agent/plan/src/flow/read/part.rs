@@ -3,6 +3,7 @@
 
 use crate::flow::branch::{Branch, BranchKind, NEAR};
 use crate::flow::facts::FunctionFlow;
+use crate::flow::read::own_label::may_be_label;
 use crate::flow::read::seen::Seen;
 use crate::flow::read::switches;
 use crate::flow::registers::argument::takes_rax;
@@ -186,7 +187,7 @@ impl Part {
                 self.note_table(image, table, lo, hi, &mut flow);
             }
         }
-        flow.table_loops |= indirect_jump && own_start;
+        flow.table_loops |= indirect_jump && own_start && may_be_label(image, f, &flow.registers);
         // Go's linker takes the address of each table in one instruction, so that all of them have been read above.
         let is_in_data = !image.facts.go && image.code_pointers.binary_search(&lo).is_ok();
         flow.table_loops |= is_in_data && indirect_jump && {

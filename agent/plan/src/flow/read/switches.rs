@@ -11,7 +11,7 @@
 //!
 //! The bounds of the index are not followed, so the number of entries is not known. The entries at the start of the table
 //! must lead into the function. The first one that does not is taken for the end of the table, unless it leads to the cold
-//! part of a function: then it may be an entry. A table of functions, by which a function may make a tail
+//! part or to the first instruction of a function: then it may be an entry, by which hand-written code makes a tail call. A table of functions, by which a function may make a tail
 //! call, begins with an entry that leads out of the function.
 
 use gprofinject_image::{Function, FunctionKind, Image};
@@ -104,8 +104,11 @@ impl Table {
             if target == f.address + f.size {
                 continue;
             }
-            let is_part = |i: usize| matches!(image.functions[i].kind, FunctionKind::Cold(_));
-            return if image.function_at(target).is_some_and(is_part) {
+            let may_be_entry = |i: usize| {
+                let function = &image.functions[i];
+                matches!(function.kind, FunctionKind::Cold(_)) || function.address == target
+            };
+            return if image.function_at(target).is_some_and(may_be_entry) {
                 Table::Outside
             } else {
                 Table::Inside

@@ -102,6 +102,13 @@ pub(crate) fn spread(image: &Image, flow: &mut Flow) {
     // A cold part counts as the function that it belongs to.
     let owners: Vec<u32> = (0..flow.functions.len()).map(|i| image.owner(i) as u32).collect();
     let (arrivals, others) = Arrivals::of(image, flow, &owners);
+    // A function that calls its own code pops the address or replaces it, as code does that jumps through a register without an
+    // indirect branch. The call changes nothing that the function does not, and may be a jump to anywhere.
+    let (into_itself, others): (Vec<Branch>, Vec<Branch>) =
+        others.into_iter().partition(|b| is_call_into_itself(image, b));
+    for b in &into_itself {
+        flow.functions[b.function as usize].registers.follows_pointers = true;
+    }
     for b in others.iter().filter(|b| b.kind == BranchKind::Call) {
         changes[b.function as usize] |= unknown;
     }
@@ -131,8 +138,8 @@ pub(crate) fn spread(image: &Image, flow: &mut Flow) {
             chain[owner] |= takes[owner];
         }
     }
-    let elsewhere: Vec<u32> =
-        others.iter().filter(|b| goes_elsewhere(image, b)).map(|b| owners[b.function as usize]).collect();
+    let elsewhere = others.iter().filter(|b| goes_elsewhere(image, b)).chain(&into_itself);
+    let elsewhere: Vec<u32> = elsewhere.map(|b| owners[b.function as usize]).collect();
     for &owner in &elsewhere {
         takes[owner as usize] = 1;
         leaves[owner as usize] = R10 | R11;
@@ -230,6 +237,12 @@ fn kept(
         }
     }
     (0..count).map(unchanged).collect()
+}
+
+/// Returns whether a branch is a call that leads into the function that contains it, but not to the function's start.
+fn is_call_into_itself(image: &Image, b: &Branch) -> bool {
+    let own = &image.functions[b.function as usize];
+    b.kind == BranchKind::Call && (own.address + 1..own.address + own.size).contains(&b.target)
 }
 
 /// Returns whether the function is a cold part whose parent is unknown.

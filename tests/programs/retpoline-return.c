@@ -1,0 +1,3 @@
+//# flags: -mindirect-branch=thunk -mfunction-return=thunk -fcf-protection=none
+//# only: gcc
+#include "retpoline.h"

@@ -1,0 +1,3 @@
+//# flags: -mindirect-branch=thunk -fcf-protection=none
+//# only: gcc
+#include "retpoline.h"
