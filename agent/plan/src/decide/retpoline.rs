@@ -15,6 +15,7 @@
 //! `goto` in the midst of a function whose stack frame then lies where a return address would.
 
 use gprofinject_image::Image;
+use gprofinject_image::x86::ENDBR64;
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 
 /// Such a thunk has no more bytes than this, padding included.
@@ -42,7 +43,6 @@ pub(crate) fn is_retpoline(image: &Image, function: usize) -> bool {
         && rest.next().is_some_and(|i| i.code() == Code::Retnq)
 }
 
-const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 const CALL: u8 = 0xe8;
 
 /// Returns whether an instruction overwrites the word on top of the stack with a register, or removes it.
@@ -58,7 +58,7 @@ fn replaces_return_address(i: &Instruction) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::is_retpoline;
+    use super::{ENDBR64, is_retpoline};
     use crate::testing::{TEXT, image};
     use gprofinject_image::ImageKind;
 
@@ -77,7 +77,7 @@ mod tests {
         assert!(of(&with(&[0x4c, 0x89, 0x1c, 0x24, 0xc3]))); // mov [rsp],r11; ret
         assert!(of(&with(&[0x48, 0x8d, 0x64, 0x24, 8, 0xc3]))); // lea rsp,[rsp+8]; ret
         assert!(of(&with(&[0x48, 0x83, 0xc4, 8, 0xc3]))); // add rsp,8; ret
-        assert!(of(&[&[0xf3, 0x0f, 0x1e, 0xfa], &with(&[0x48, 0x89, 0x04, 0x24, 0xc3])[..]].concat()));
+        assert!(of(&[&ENDBR64, &with(&[0x48, 0x89, 0x04, 0x24, 0xc3])[..]].concat()));
     }
 
     #[test]
