@@ -149,7 +149,10 @@ impl<'a> RunView<'a> {
                 period.trim_end(),
             ),
             Time::Measured { error_ns } => {
-                writeln!(out, "time: wall time, measured in each call; error up to {error_ns:.1} ns a call")
+                writeln!(
+                    out,
+                    "time: wall time, measured in each call; error up to {error_ns:.1} ns a call, more if it ends with a long chain of operations"
+                )
             }
         }
     }
