@@ -353,9 +353,19 @@ fn a_library_of_two_names() {
 fn samples_in_libraries() {
     const BUSY: &str = r#"
 #include <time.h>
-__attribute__((noinline)) static void heavy(void) { for (int i = 0; i < 900000; i++) __asm__ volatile("" ::: "memory"); }
-__attribute__((noinline)) static void light(void) { for (int i = 0; i < 100000; i++) __asm__ volatile("" ::: "memory"); }
-void busy(void) { while (clock() < CLOCKS_PER_SEC / 2) { heavy(); light(); } }
+#define LOOP(steps) for (unsigned i = 0; i < (steps); i++) __asm__ volatile("" ::: "memory")
+__attribute__((noinline)) static void heavy(unsigned n) { LOOP(900 * n); }
+__attribute__((noinline)) static void light(unsigned n) { LOOP(100 * n); }
+// Rounds are of different lengths, so that samples, which come at equal intervals, do not meet the same place each time.
+void busy(void) {
+    unsigned random = 1;
+    while (clock() < CLOCKS_PER_SEC / 2) {
+        random = random * 1103515245 + 12345;
+        unsigned n = 500 + (random >> 22);
+        heavy(n);
+        light(n);
+    }
+}
 "#;
     let place = Place::new();
     place.c("libbusy.so", BUSY, &["-g", "-fPIC", "-shared"]);
