@@ -61,13 +61,9 @@ impl Way {
         let mut command = match self {
             Way::Plain => Command::new(&work.program),
             // With as many samples a second as gcc -pg takes (glibc's profil): by default gprofinject takes ten times as many.
-            Way::Both => {
-                return tool::command(
-                    &["-q", "--rate=100", "--hooks=both"],
-                    &gmon,
-                    &work.program,
-                    &work.args,
-                );
+            Way::Both | Way::Entry => {
+                let hooks = if self == Way::Both { "--hooks=both" } else { "--hooks=entry" };
+                return tool::command(&["-q", "--rate=100", hooks], &gmon, &work.program, &work.args);
             }
             Way::Blocks | Way::EntryBlocks | Way::BlocksOnly => {
                 let hooks = match self {
@@ -77,14 +73,6 @@ impl Way {
                 };
                 let options = ["-q", hooks, "--count=blocks"];
                 return tool::command(&options, &gmon, &work.program, &work.args);
-            }
-            Way::Entry => {
-                return tool::command(
-                    &["-q", "--rate=100", "--hooks=entry"],
-                    &gmon,
-                    &work.program,
-                    &work.args,
-                );
             }
             Way::By(engine, hooks) => {
                 let options = ["-q", hooks.option()];

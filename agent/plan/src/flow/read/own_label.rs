@@ -71,10 +71,10 @@ fn may_use_red_zone(i: &Instruction) -> bool {
     let is_memory = (0..i.op_count()).any(|op| i.op_kind(op) == OpKind::Memory);
     let by_stack = is_memory && i.memory_base() == Register::RSP;
     let is_below = by_stack && ((i.memory_displacement64() as i64) < 0 || i.memory_index() != Register::None);
-    let copies = i.mnemonic() == Mnemonic::Mov
-        && i.op1_kind() == OpKind::Register
-        && i.op1_register() == Register::RSP;
-    is_below || copies || i.is_invalid()
+    let reads = |op: u32| i.op_kind(op) == OpKind::Register && i.op_register(op) == Register::RSP;
+    let copies = i.code() == Code::Lea_r64_m && by_stack || (1..i.op_count()).any(reads);
+    let pushes = i.mnemonic() == Mnemonic::Push && reads(0);
+    is_below || copies || pushes || i.is_invalid()
 }
 
 #[cfg(test)]
@@ -102,7 +102,10 @@ mod tests {
         assert!(!of(&with(&[], &[0x89, 0x7c, 0x24, 8]), none)); // mov [rsp+8],edi: an argument on the stack
         assert!(of(&with(&[], &[0x89, 0x7c, 0x24, 0xf8]), none)); // mov [rsp-8],edi
         assert!(of(&with(&[], &[0x48, 0x8d, 0x4c, 0x24, 0xf0]), none)); // lea rcx,[rsp-16]
+        assert!(of(&with(&[], &[0x48, 0x8d, 0x4c, 0x24, 8]), none)); // lea rcx,[rsp+8]
         assert!(of(&with(&[], &[0x48, 0x89, 0xe1]), none)); // mov rcx,rsp
+        assert!(of(&with(&[], &[0x48, 0x01, 0xe1]), none)); // add rcx,rsp
+        assert!(of(&with(&[], &[0x54, 0x59]), none)); // push rsp; pop rcx
         // push rbx, also behind endbr64, or sub rsp,8: what comes before the frame is no label.
         assert!(!of(&with(&[0x53], &[0x89, 0x7c, 0x24, 0xf8, 0x5b]), none));
         assert!(!of(&with(&[0xf3, 0x0f, 0x1e, 0xfa, 0x53], &[0x89, 0x7c, 0x24, 0xf8, 0x5b]), none));
