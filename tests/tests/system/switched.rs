@@ -88,19 +88,10 @@ fn static_programs_and_musl() {
                 expected.insert(name.to_owned(), first[name] + third[name] - second[name]);
             }
             check(&expected, &calls, &what);
-            // Threads run in the functions while these are switched. A turn that went wrong would be said before the counts.
-            let mut subject = Subject::of(compiled_by(compiler, flags), &[], attach);
-            assert_eq!(subject.tell("spin"), "spins", "{what}");
-            for n in 0..9 {
-                let pattern = ["*", "{leaf,small,empty}", "{tail,hop}"][n % 3];
-                subject.ask(&["--disable", pattern]);
-                subject.ask(&["--enable", pattern]);
-            }
-            let before = counts(&subject.tell("stop"));
-            subject.ask(&["--reset"]);
-            let after = counts(&subject.tell("run 100"));
-            let (_, calls) = subject.finish();
-            check(&difference(&before, &after), &calls, &what);
+            // Threads run in the functions while these are switched.
+            let patterns = ["*", "{leaf,small,empty}", "{tail,hop}"];
+            let subject = Subject::of(compiled_by(compiler, flags), &[], attach);
+            spins(subject, &patterns, 9, &what);
         }
     }
 }
@@ -116,21 +107,25 @@ fn checksum(flags: &[&str], commands: &str) -> String {
 
 /// Four threads call the functions in a loop, and check each thousand rounds against the rounds before.
 fn under_load() {
+    let patterns = ["*", "{leaf,small,empty}", "{tail,hop}", "{zeroes,first}", "{compare,sorts}"];
     for (flags, attach) in FLAGS.into_iter().zip([true, false, true]) {
-        let mut subject = Subject::new(flags, &[], attach);
-        assert_eq!(subject.tell("spin"), "spins");
-        for n in 0..14 {
-            let pattern = ["*", "{leaf,small,empty}", "{tail,hop}", "{zeroes,first}", "{compare,sorts}"][n % 5];
-            subject.ask(&["--disable", pattern]);
-            subject.ask(&["--enable", pattern]);
-        }
-        // A turn that went wrong would be said before the counts.
-        let before = counts(&subject.tell("stop"));
-        subject.ask(&["--reset"]);
-        let after = counts(&subject.tell("run 100"));
-        let (_, calls) = subject.finish();
-        check(&difference(&before, &after), &calls, &format!("{flags:?}"));
+        spins(Subject::new(flags, &[], attach), &patterns, 14, &format!("{flags:?}"));
     }
+}
+
+/// Switches functions off and on while threads run in them, in turn for each of the patterns.
+fn spins(mut subject: Subject, patterns: &[&str], turns: usize, what: &str) {
+    assert_eq!(subject.tell("spin"), "spins", "{what}");
+    for pattern in patterns.iter().cycle().take(turns) {
+        subject.ask(&["--disable", pattern]);
+        subject.ask(&["--enable", pattern]);
+    }
+    // A turn that went wrong would be said before the counts.
+    let before = counts(&subject.tell("stop"));
+    subject.ask(&["--reset"]);
+    let after = counts(&subject.tell("run 100"));
+    let (_, calls) = subject.finish();
+    check(&difference(&before, &after), &calls, what);
 }
 
 /// The same for all hooks at once. Threads are behind patches, in sleds, and between the words of a sled.
