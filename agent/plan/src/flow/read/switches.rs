@@ -11,8 +11,8 @@
 //!
 //! The bounds of the index are not followed, so the number of entries is not known. The entries at the start of the table
 //! must lead into the function. The first one that does not is taken for the end of the table, unless it leads to the cold
-//! part or to the first instruction of a function: then it may be an entry, by which hand-written code makes a tail call. A table of functions, by which a function may make a tail
-//! call, begins with an entry that leads out of the function.
+//! part or to the first instruction of a function: then it may be an entry, by which hand-written code makes a tail call. A
+//! table of functions, by which a function may make a tail call, begins with an entry that leads out of the function.
 
 use gprofinject_image::{Function, FunctionKind, Image};
 use iced_x86::{
