@@ -353,9 +353,14 @@ fn a_library_of_two_names() {
 fn samples_in_libraries() {
     const BUSY: &str = r#"
 #include <time.h>
-#define LOOP(steps) for (unsigned i = 0; i < (steps); i++) __asm__ volatile("" ::: "memory")
-__attribute__((noinline)) static void heavy(unsigned n) { LOOP(900 * n); }
-__attribute__((noinline)) static void light(unsigned n) { LOOP(100 * n); }
+// Each step waits for the product of the last one, so that it takes the same time wherever the loop lies. (A loop whose counter
+// is in memory does not: on some processors one runs five times as fast as another of the same instructions.)
+static void steps(unsigned n) {
+    unsigned product = 3;
+    __asm__ volatile("1: imul %0, %0; imul %0, %0; dec %1; jnz 1b" : "+r"(product), "+r"(n) : : "cc");
+}
+__attribute__((noinline)) static void heavy(unsigned n) { steps(90 * n); }
+__attribute__((noinline)) static void light(unsigned n) { steps(10 * n); }
 // Rounds are of different lengths, so that samples, which come at equal intervals, do not meet the same place each time.
 void busy(void) {
     unsigned random = 1;
@@ -368,7 +373,7 @@ void busy(void) {
 }
 "#;
     let place = Place::new();
-    place.c("libbusy.so", BUSY, &["-g", "-fPIC", "-shared"]);
+    place.c("libbusy.so", BUSY, &["-g", "-O2", "-fPIC", "-shared"]);
     let library = place.path("libbusy.so");
     place.c("prog", "void busy(void); int main(void) { busy(); return 0; }", &[library.to_str().unwrap(), "-Wl,-rpath,$ORIGIN"]);
     for (libs, sampler) in [("auto", "perf"), ("auto", "timer"), ("none", "perf"), ("others*", "timer")] {
