@@ -24,3 +24,4 @@ pub(crate) mod nodes;
 pub(crate) mod open;
 pub(crate) mod table;
 pub(crate) mod threads;
+pub(crate) mod trace;

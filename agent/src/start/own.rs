@@ -3,6 +3,7 @@
 use crate::hot::gate;
 use crate::hot::small_stacks::gpi_small_miss_entry;
 use crate::hot::times;
+use crate::hot::times::gates::Traced;
 use crate::program::agent::{Agent, GATE_FACTS, LIBRARY_GATE_FACTS};
 use crate::unwind::backtraces;
 use crate::unwind::landings;
@@ -39,7 +40,7 @@ pub(crate) fn gates(shadows: u64, small_stacks: bool, orders: &RegionOrders) -> 
 
 /// Returns the addresses of what is called at the beginning and the end of a measured call.
 pub(crate) fn times_gates(orders: &RegionOrders) -> [u64; 2] {
-    times::gates::gates(orders.clock == ClockKind::Tsc.code(), orders.nodes_max != 0)
+    times::gates::gates(orders.clock == ClockKind::Tsc.code(), orders.nodes_max != 0, Traced::of(orders))
 }
 
 /// Adds the addresses of what is called in place of some code of the C library, in a standalone program.

@@ -33,6 +33,7 @@ use crate::store::output::Output;
 use crate::store::region::layout::Orders;
 use crate::store::run_folder::{FIRST, RunFolder};
 use crate::target::contract::{Patience, Ready, Readying, Target};
+use crate::trace::tracer::Tracer;
 
 /// Everything that was determined and checked before the start.
 pub(crate) struct Prepared {
@@ -50,6 +51,8 @@ pub(crate) struct Prepared {
     pub(crate) insists: bool,
     pub(crate) output: Output,
     pub(crate) exports: Exports,
+    /// The trace, if there is one.
+    pub(crate) tracer: Option<Tracer>,
     pub(crate) stats: Option<File>,
     /// The live view, if there is one.
     pub(crate) viewed: Option<Viewed>,
@@ -84,8 +87,19 @@ pub(crate) fn profile<T: Target>(
     prepared: Prepared,
     enter: impl FnOnce(&Entrance) -> Result<T>,
 ) -> Result<Ending, Failure> {
-    let Prepared { settings, program, planned, mut choice, output, exports, stats, viewed, start, .. } =
-        prepared;
+    let Prepared {
+        settings,
+        program,
+        planned,
+        mut choice,
+        output,
+        exports,
+        tracer,
+        stats,
+        viewed,
+        start,
+        ..
+    } = prepared;
     let voice = settings.voice;
     let mut notes: Vec<String> = planned.subject.unhookable.iter().cloned().collect();
     notes.extend(planned.plan.iter().filter_map(|plan| plan.downgrade.clone()));
@@ -125,7 +139,8 @@ pub(crate) fn profile<T: Target>(
         None => None,
     };
 
-    let mut family = Family::new(&settings, (&output, &exports), folder, profilees, orders, choice.rate);
+    let mut family =
+        Family::new(&settings, (&output, &exports), folder, profilees, orders, choice.rate, tracer);
     let entrance =
         Entrance { program: &program, folder: family.folder.as_ref(), inherited: signals.inherited() };
     let mut target = enter(&entrance)?;
@@ -220,6 +235,9 @@ pub(crate) fn profile<T: Target>(
     }
     let others = first.as_mut().map_or(0, |first| family.add_to_first(first));
     family.write_programs(pid as u32);
+    if let Some(traced) = family.tracer.take().map(Tracer::finish) {
+        words::say_trace(&traced, voice);
+    }
     let sampler_bytes = sampling.as_mut().map_or(0, |sampling| sampling.perf().ring_bytes());
     let (lost_samples, throttled) = sampling.as_ref().map_or((0, false), |s| (s.lost, s.throttled));
     drop(sampling);

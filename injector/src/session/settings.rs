@@ -14,6 +14,23 @@ use crate::program::planner::Planner;
 use crate::store::logbook::Entries;
 use crate::store::output::Naming;
 
+/// The file of a trace.
+#[derive(Debug)]
+pub(crate) struct TraceFile {
+    pub(crate) path: PathBuf,
+    /// What is kept until the file is written; `None` if everything is written at once.
+    pub(crate) kept: Option<Kept>,
+}
+
+/// The last part of a trace, which is kept in memory.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    /// The greatest length of the file in bytes.
+    pub(crate) bytes: u64,
+    /// The functions at whose calls the file is written.
+    pub(crate) triggers: Vec<Filters>,
+}
+
 /// What the user has asked for.
 #[derive(Debug)]
 pub(crate) struct Settings {
@@ -26,6 +43,8 @@ pub(crate) struct Settings {
     pub(crate) engine: EngineArg,
     /// What is measured of durations; `None` if nothing is.
     pub(crate) measure: Option<Measure>,
+    /// Where the trace is written; `None` if there is none.
+    pub(crate) trace: Option<TraceFile>,
     pub(crate) rate: u32,
     pub(crate) sampler: SamplerArg,
     pub(crate) filters: Filters,

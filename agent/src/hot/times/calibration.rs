@@ -9,7 +9,7 @@
 
 use crate::hot::cells;
 use crate::hot::times::clock;
-use crate::hot::times::gates;
+use crate::hot::times::gates::{self, Traced};
 use crate::os::memory;
 use crate::os::words::{self, thread_word, words_offset};
 use core::arch::global_asm;
@@ -19,6 +19,7 @@ use gprofinject_abi::plan::{Cell, NUMBER_BELOW, ThreadWords, WINDOW, WINDOW_WORD
 use gprofinject_abi::region::{NO_FUNCTION, RECENT, Slot};
 use gprofinject_abi::shared::{ArcTimesRef, BlockRef, OpenCallRef, RegionRef};
 use gprofinject_abi::times::{CONTEXT, TABLE_TAIL, TableEntry, UNIT, table_key};
+use gprofinject_abi::trace;
 
 /// Calls of a round.
 const CALLS: u64 = 256;
@@ -34,8 +35,9 @@ const WORK: [u64; 2] = [1, 8];
 /// takes cannot be told from the overhead that it hides: with the whole overhead of the first loop taken out, one of 7 ns has none
 /// left.
 const LEFT_IN: u64 = 4;
-/// In a thread block of its own, the loop has its slot and its records from here on.
+/// In a thread block of its own, the loop has its slot, its ring and its records from here on.
 const SLOT: u64 = RECENT;
+const RING: u64 = RECENT + 2048;
 const RECORDS: u64 = RECENT + 4096;
 const BLOCK: u64 = RECORDS + 8192;
 
@@ -44,7 +46,7 @@ static GATES: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
 /// Measures the overhead of a call and stores it in the region header. If there is no memory, it remains 0, and nothing will be
 /// taken out.
-pub(crate) fn run(region: RegionRef, paths: bool) {
+pub(crate) fn run(region: RegionRef, paths: bool, traced: Traced) {
     if !clock::is_tsc() {
         of_the_clock(region);
         return;
@@ -56,7 +58,7 @@ pub(crate) fn run(region: RegionRef, paths: bool) {
     let words = words::get();
     let old = [words.block(), words.cells(), words.last()].map(|word| word.load(Ordering::Relaxed));
     if let Some(arc) = prepare(at, paths) {
-        for (gate, address) in GATES.iter().zip(gates::gates(true, paths)) {
+        for (gate, address) in GATES.iter().zip(gates::gates(true, paths, traced)) {
             gate.store(address, Ordering::Relaxed);
         }
         words.block().store(at, Ordering::Relaxed);
@@ -147,6 +149,13 @@ fn prepare(at: u64, paths: bool) -> Option<ArcTimesRef> {
     root.context().store(NO_FUNCTION | CONTEXT, Ordering::Relaxed);
     record.function().store(function, Ordering::Relaxed);
     record.min().store(u64::MAX, Ordering::Relaxed);
+    // Traced calls write their events to a small ring.
+    let trace = block.trace();
+    trace.ring().store(at + RING, Ordering::Relaxed);
+    trace.limit().store(u64::MAX, Ordering::Relaxed);
+    trace.deepest().store(u64::MAX, Ordering::Relaxed);
+    trace.least().store(u64::MAX, Ordering::Relaxed);
+    trace.mask().store((RECORDS - RING) / size_of::<trace::Slot>() as u64 - 1, Ordering::Relaxed);
     const { assert!(BLOCK - RECORDS >= 29 * UNIT + (1 + TABLE_TAIL) * size_of::<TableEntry>() as u64) };
     let entry = TableEntry {
         key: table_key(NO_FUNCTION | CONTEXT, 0),

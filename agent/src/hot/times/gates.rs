@@ -27,15 +27,18 @@
 
 use crate::hot::times::calls;
 use crate::hot::times::clock;
+use crate::hot::times::trace;
 use crate::os::vectors::{restore_vectors, save_vectors};
 use crate::os::words::{thread_word, words_offset};
 use core::arch::global_asm;
 use core::mem::offset_of;
 use gprofinject_abi::plan::{NUMBER_BELOW, ThreadWords};
+use gprofinject_abi::region::RegionOrders;
 use gprofinject_abi::times::{
-    ArcTimes, BUCKET_BITS, BUCKETS, CALLEE_HASH, CONTEXT, FunctionTimes, OpenCall, PathNode, TABLE_HASH,
-    TAIL, TIMES, TableEntry, TimesHeader,
+    ArcTimes, BUCKET_BITS, BUCKETS, CALLEE_HASH, CONTEXT, DEPTH_BIT, FunctionTimes, OpenCall, PathNode,
+    TABLE_HASH, TAIL, TIMES, TRACED, TableEntry, TimesHeader,
 };
+use gprofinject_abi::trace::{KIND_BITS, Kind, Slot, TRACE, TraceHeader};
 
 global_asm!(
     // Saves all integer registers that compiled code may change, and aligns the stack. rbp points to them.
@@ -68,9 +71,20 @@ global_asm!(
     "pop rcx", ".cfi_adjust_cfa_offset -8",
     "pop rax", ".cfi_adjust_cfa_offset -8",
     ".endm",
+    // Reads the clock for the beginning of the call at rsi; rdi = pauses. With `trace` = 1, rdx has the time of the clock.
+    ".macro gpi_times_start trace",
+    "rdtsc",
+    "shl rdx, 32",
+    "or rax, rdx",
+    ".if \\trace == 1",
+    "mov rdx, rax",
+    ".endif",
+    "sub rax, rdi",
+    "mov [rsi+{start}], rax",
+    ".endm",
     // Makes an open call below the one at rax. rcx = thread block. With `tail`, both have the same frame. Jumps to 3 if that
-    // has to be done slowly.
-    ".macro gpi_times_open paths, tail",
+    // has to be done slowly. `trace` is as in `gpi_times_begin`.
+    ".macro gpi_times_open paths, tail, trace",
     // The entry of the arc in the table.
     "mov esi, [rax+{context}]",
     "mov edi, [rsp-{number}]",
@@ -101,7 +115,21 @@ global_asm!(
     "mov r8, [rsi+{outer}]",
     "test r8, r8",                    // one always stays free
     "jz 15f",
+    ".if \\trace",
+    "cmp dword ptr [rax+{flags}], {deepest_flags}", // the depth has no more bits
+    "jae 15f",
+    ".endif",
     "mov [rcx+{free}], r8",
+    ".if \\trace",
+    "mov r8d, [rax+{flags}]",
+    "and r8d, {depth_bits}",
+    ".if \\trace == 1",
+    "add r8d, {one_deeper} + {traced}",
+    ".else",
+    "add r8d, {one_deeper}",
+    ".endif",
+    "shl r8, 32",
+    ".endif",
     "mov [rsi+{outer}], rax",
     "mov [rsi+{arc}], rdi",
     "lea rax, [rsp+16]",
@@ -113,6 +141,9 @@ global_asm!(
     "mov eax, [rsp-{number}]",
     ".endif",
     "or eax, {context_bit}",
+    ".if \\trace",
+    "or rax, r8",
+    ".endif",
     ".if \\tail",
     "bts rax, 32",
     ".endif",
@@ -127,15 +158,35 @@ global_asm!(
     "mov [rsi+{call_begun}], rax",
     "mov [rcx+{top}], rsi",
     "mov r8, [rsp-48]",
+    ".if \\trace != 1",
     "mov rcx, [rsp-16]",
-    "rdtsc",
-    "shl rdx, 32",
-    "or rax, rdx",
-    "sub rax, rdi",
-    "mov [rsi+{start}], rax",
+    ".endif",
+    "gpi_times_start \\trace",
     "cmp qword ptr [rsi+{children}], 0",
     "jne 16f",
     "17:",
+    ".if \\trace == 1",
+    "mov eax, 1",
+    "xadd [rcx+{trace_next}], rax",
+    "cmp rax, [rcx+{trace_limit}]",
+    "jae 25f",
+    "mov rdi, rax",
+    "and rdi, [rcx+{trace_mask}]",
+    "shl rdi, {slot_bits}",
+    "add rdi, [rcx+{trace_ring}]",
+    "mov [rdi+{slot_time}], rdx",
+    "mov edx, [rsp-{number}]",
+    "mov [rdi+{slot_function}], edx",
+    "shl eax, {kind_bits}",
+    ".if \\tail",
+    "or eax, {kind_jump}",
+    ".else",
+    "or eax, {kind_enter}",
+    ".endif",
+    "mov [rdi+{slot_mark}], eax",
+    "27:",
+    "mov rcx, [rsp-16]",
+    ".endif",
     "mov rdi, [rsp-40]",
     "mov rsi, [rsp-32]",
     "mov rdx, [rsp-24]",
@@ -149,13 +200,25 @@ global_asm!(
     words_offset!("rcx"),
     thread_word!("mov rcx, ", "[rcx+{block}]"),
     "mov rdi, [rcx+{paused}]",
+    ".if \\trace != 1",
     "mov rcx, [rsp-16]",
-    "rdtsc",
-    "shl rdx, 32",
-    "or rax, rdx",
-    "sub rax, rdi",
-    "mov [rsi+{start}], rax",
+    ".endif",
+    "gpi_times_start \\trace",
     "jmp 17b",
+    ".if \\trace == 1",
+    "25:",                            // there is no room for the event; rax = its number, rdx = its time
+    "lea rsp, [rsp-128]",
+    ".cfi_adjust_cfa_offset 128",
+    "gpi_times_save",
+    "mov rdi, rax",
+    "mov rsi, rdx",
+    "mov edx, 1",
+    "call {no_room}",
+    "gpi_times_restore",
+    "lea rsp, [rsp+128]",
+    ".cfi_adjust_cfa_offset -128",
+    "jmp 27b",
+    ".endif",
     "14:",
     "cmp qword ptr [rsi+{key}], 0",
     "je 3f",
@@ -165,8 +228,9 @@ global_asm!(
     "mov r8, [rsp-48]",
     "jmp 3f",
     ".endm",
-    // The beginning of a call. `paths`: whether there are nodes.
-    ".macro gpi_times_begin paths",
+    // The beginning of a call. `paths`: whether there are nodes. `trace`: 0 if calls are not traced, 1 if their beginnings are
+    // written at once, and 2 if they are written at the end.
+    ".macro gpi_times_begin paths, trace",
     "mov [rsp-16], rcx",
     words_offset!("rcx"),
     thread_word!("mov rcx, ", "[rcx+{block}]"),
@@ -182,12 +246,27 @@ global_asm!(
     "lea rdx, [rsp+16]",              // CFA
     "cmp rdx, [rcx+{stack_lo}]",
     "jb 3f",
+    ".if \\trace",
+    "mov esi, [rax+{flags}]",
+    "cmp rsi, [rcx+{deepest}]",
+    "jae 19f",
+    ".endif",
     "cmp rdx, [rax+{cfa}]",
     "jae 6f",
-    "gpi_times_open \\paths, 0",
+    "gpi_times_open \\paths, 0, \\trace",
     "6:",                             // a jump to another function ends in the same frame
     "jne 3f",
-    "gpi_times_open \\paths, 1",
+    "gpi_times_open \\paths, 1, \\trace",
+    ".if \\trace",
+    "19:",                            // the innermost open call is as deep as calls are traced
+    "cmp rdx, [rax+{cfa}]",
+    "ja 3f",                          // but its frame has vanished
+    "mov rdx, [rsp-24]",
+    "mov rsi, [rsp-32]",
+    "mov rcx, [rsp-16]",
+    "mov rax, [rsp-8]",
+    "ret",
+    ".endif",
     "3:",
     "mov rdi, [rsp-40]",
     "mov rdx, [rsp-24]",
@@ -196,11 +275,26 @@ global_asm!(
     "mov rax, [rsp-8]",
     "jmp gpi_call_begin_slowly",
     ".endm",
-    ".macro gpi_times_end paths",
+    ".macro gpi_times_end paths, trace",
     "mov [rsp-8], rax",
     // The hooks are paused, or the process has forbidden the counter to itself.
     "cmp dword ptr [rip+{stopped_at}], 0",
     "jne 18f",
+    ".if \\trace",
+    "mov [rsp-24], rcx",
+    words_offset!("rcx"),
+    thread_word!("mov rcx, ", "[rcx+{block}]"),
+    "mov [rsp-32], rsi",
+    "mov rsi, [rcx+{top}]",
+    "lea rax, [rsp+8]",
+    "test rsi, rsi",
+    "jz 22f",
+    "cmp rax, [rsi+{cfa}]",
+    "jb 20f",
+    "22:",
+    "mov rcx, [rsp-24]",
+    "mov rsi, [rsp-32]",
+    ".endif",
     "mov [rsp-16], rdx",
     "rdtsc",
     "mov [rsp-24], rcx",
@@ -223,6 +317,26 @@ global_asm!(
     "mov [rcx+{last}], rax",
     "2:",                             // rsi = call, rax = now without pauses
     "mov rdi, [rsi+{arc}]",
+    ".if \\trace",
+    "test dword ptr [rsi+{flags}], {traced}",
+    "jz 23f",
+    "mov r9d, 1",
+    "xadd [rcx+{trace_next}], r9",
+    "cmp r9, [rcx+{trace_limit}]",
+    "jae 25f",
+    "mov rdx, r9",
+    "and rdx, [rcx+{trace_mask}]",
+    "shl rdx, {slot_bits}",
+    "add rdx, [rcx+{trace_ring}]",
+    "mov r8, [rsp-64]",
+    "mov [rdx+{slot_time}], r8",
+    "mov r8d, [rdi+{arc_callee}]",
+    "mov [rdx+{slot_function}], r8d",
+    "shl r9d, {kind_bits}",
+    "or r9d, {kind_exit}",
+    "mov [rdx+{slot_mark}], r9d",
+    "27:",
+    ".endif",
     "sub rax, [rsi+{start}]",
     "mov rdx, rax",
     "sub rdx, [rsi+{children}]",
@@ -284,7 +398,7 @@ global_asm!(
     "mov [rsi+{outer}], r9",
     // From here on a signal handler may use the record.
     "mov [rdx+{free}], rsi",
-    "test eax, eax",
+    "test eax, {tail}",
     "jnz 10f",
     "mov r9, [rsp-56]",
     "mov r8, [rsp-48]",
@@ -328,10 +442,53 @@ global_asm!(
     "18:",
     "mov qword ptr [rsp-64], 0",
     "jmp gpi_call_end_slowly",
+    ".if \\trace",
+    "20:",                            // it is below the innermost open call, perhaps because that one is as deep as calls are traced
+    "cmp rax, [rcx+{stack_lo}]",
+    "jb 22b",
+    "mov esi, [rsi+{flags}]",
+    "cmp rsi, [rcx+{deepest}]",
+    "jb 22b",
+    "mov rsi, [rsp-32]",
+    "mov rcx, [rsp-24]",
+    "mov rax, [rsp-8]",
+    "ret",
+    "23:",                            // the beginning has not been written
+    ".if \\trace == 1",               // there was no room
+    "jmp 27b",
+    ".else",
+    "mov rdx, rax",
+    "sub rdx, [rsi+{start}]",
+    "cmp rdx, [rcx+{least}]",
+    "jb 27b",
+    "lea rsp, [rsp-128]",
+    ".cfi_adjust_cfa_offset 128",
+    "gpi_times_save",
+    "mov rdi, [rbp+208-64]",
+    "call {late}",
+    "gpi_times_restore",
+    "lea rsp, [rsp+128]",
+    ".cfi_adjust_cfa_offset -128",
+    "jmp 27b",
+    ".endif",
+    "25:",                            // there is no room for the event; r9 = its number
+    "lea rsp, [rsp-128]",
+    ".cfi_adjust_cfa_offset 128",
+    "gpi_times_save",
+    "mov rdi, r9",
+    "mov rsi, [rbp+208-64]",
+    "xor edx, edx",
+    "call {no_room}",
+    "gpi_times_restore",
+    "lea rsp, [rsp+128]",
+    ".cfi_adjust_cfa_offset -128",
+    "jmp 27b",
+    ".endif",
     ".endm",
     //
     ".text",
-    ".irp name, begin, end, begin_path, end_path, begin_slowly, end_by_call, end_slowly",
+    ".irp name, begin, end, begin_path, end_path, begin_traced, end_traced, begin_path_traced, end_path_traced, \
+        begin_late, end_late, begin_path_late, end_path_late, begin_slowly, end_by_call, end_slowly",
     ".globl gpi_call_\\name",
     ".hidden gpi_call_\\name",
     ".type gpi_call_\\name, @function",
@@ -339,16 +496,40 @@ global_asm!(
     "gpi_call_\\name:",
     ".cfi_startproc",
     ".ifc \\name, begin",
-    "gpi_times_begin 0",
-    ".endif",
-    ".ifc \\name, begin_path",
-    "gpi_times_begin 1",
+    "gpi_times_begin 0, 0",
     ".endif",
     ".ifc \\name, end",
-    "gpi_times_end 0",
+    "gpi_times_end 0, 0",
+    ".endif",
+    ".ifc \\name, begin_traced",
+    "gpi_times_begin 0, 1",
+    ".endif",
+    ".ifc \\name, end_traced",
+    "gpi_times_end 0, 1",
+    ".endif",
+    ".ifc \\name, begin_late",
+    "gpi_times_begin 0, 2",
+    ".endif",
+    ".ifc \\name, end_late",
+    "gpi_times_end 0, 2",
+    ".endif",
+    ".ifc \\name, begin_path",
+    "gpi_times_begin 1, 0",
     ".endif",
     ".ifc \\name, end_path",
-    "gpi_times_end 1",
+    "gpi_times_end 1, 0",
+    ".endif",
+    ".ifc \\name, begin_path_traced",
+    "gpi_times_begin 1, 1",
+    ".endif",
+    ".ifc \\name, end_path_traced",
+    "gpi_times_end 1, 1",
+    ".endif",
+    ".ifc \\name, begin_path_late",
+    "gpi_times_begin 1, 2",
+    ".endif",
+    ".ifc \\name, end_path_late",
+    "gpi_times_end 1, 2",
     ".endif",
     ".ifc \\name, begin_slowly",       // rsp = CFA - 16
     "lea rsp, [rsp-128]",
@@ -386,6 +567,27 @@ global_asm!(
     stopped_at = sym clock::STOPPED_AT,
     begin = sym calls::begin,
     end = sym calls::end,
+    no_room = sym trace::no_room,
+    late = sym trace::late,
+    trace_next = const TRACE as usize + offset_of!(TraceHeader, next),
+    trace_limit = const TRACE as usize + offset_of!(TraceHeader, limit),
+    trace_mask = const TRACE as usize + offset_of!(TraceHeader, mask),
+    trace_ring = const TRACE as usize + offset_of!(TraceHeader, ring),
+    deepest = const TRACE as usize + offset_of!(TraceHeader, deepest),
+    least = const TRACE as usize + offset_of!(TraceHeader, least),
+    slot_bits = const size_of::<Slot>().trailing_zeros(),
+    slot_time = const offset_of!(Slot, time),
+    slot_function = const offset_of!(Slot, function),
+    slot_mark = const offset_of!(Slot, mark),
+    kind_bits = const KIND_BITS,
+    kind_enter = const Kind::Enter as u32,
+    kind_jump = const Kind::Jump as u32,
+    kind_exit = const Kind::Exit as u32,
+    tail = const TAIL,
+    traced = const TRACED,
+    one_deeper = const 1 << DEPTH_BIT,
+    depth_bits = const -(1_i32 << DEPTH_BIT),
+    deepest_flags = const -(1_i32 << DEPTH_BIT),
     number = const NUMBER_BELOW - 8,
     block = const offset_of!(ThreadWords, block),
     top = const TIMES as usize + offset_of!(TimesHeader, top),
@@ -418,6 +620,7 @@ global_asm!(
     context_bit = const CONTEXT as i32,
     arc_function = const offset_of!(ArcTimes, function),
     arc_open = const offset_of!(ArcTimes, open),
+    arc_callee = const offset_of!(ArcTimes, callee),
     arc_own = const offset_of!(ArcTimes, own),
     arc_inclusive = const offset_of!(ArcTimes, inclusive),
     arc_within = const offset_of!(ArcTimes, within),
@@ -443,20 +646,62 @@ const _: () = assert!(offset_of!(OpenCall, flags) == offset_of!(OpenCall, contex
 // The gates set it by the number of its bit, and know no other flag.
 const _: () = assert!(TAIL == 1);
 
-unsafe extern "C" {
-    pub(crate) fn gpi_call_begin();
-    pub(crate) fn gpi_call_end();
-    pub(crate) fn gpi_call_begin_path();
-    pub(crate) fn gpi_call_end_path();
-    pub(crate) fn gpi_call_begin_slowly();
-    pub(crate) fn gpi_call_end_by_call();
+macro_rules! gates {
+    ($($name:ident),* $(,)?) => {
+        unsafe extern "C" {
+            $(fn $name();)*
+        }
+    };
+}
+
+gates!(
+    gpi_call_begin,
+    gpi_call_end,
+    gpi_call_begin_path,
+    gpi_call_end_path,
+    gpi_call_begin_traced,
+    gpi_call_end_traced,
+    gpi_call_begin_path_traced,
+    gpi_call_end_path_traced,
+    gpi_call_begin_late,
+    gpi_call_end_late,
+    gpi_call_begin_path_late,
+    gpi_call_end_path_late,
+    gpi_call_begin_slowly,
+    gpi_call_end_by_call,
+);
+
+/// Whether the events of calls are written to the thread's ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Traced {
+    No,
+    /// The beginning when the call begins, and the end when it ends.
+    AtOnce,
+    /// Both when it ends, if it has lasted long enough.
+    Late,
+}
+
+impl Traced {
+    /// Returns what the orders ask for.
+    pub(crate) fn of(orders: &RegionOrders) -> Traced {
+        match (orders.trace_bytes, orders.trace_least) {
+            (0, _) => Traced::No,
+            (_, 0) => Traced::AtOnce,
+            _ => Traced::Late,
+        }
+    }
 }
 
 /// Returns the addresses of the gates for the beginning and the end of a call.
-pub(crate) fn gates(is_tsc: bool, paths: bool) -> [u64; 2] {
-    match (is_tsc, paths) {
-        (false, _) => [gpi_call_begin_slowly as *const () as u64, gpi_call_end_by_call as *const () as u64],
-        (true, false) => [gpi_call_begin as *const () as u64, gpi_call_end as *const () as u64],
-        (true, true) => [gpi_call_begin_path as *const () as u64, gpi_call_end_path as *const () as u64],
-    }
+pub(crate) fn gates(is_tsc: bool, paths: bool, traced: Traced) -> [u64; 2] {
+    let [begin, end]: [unsafe extern "C" fn(); 2] = match (is_tsc, paths, traced) {
+        (false, _, _) => [gpi_call_begin_slowly, gpi_call_end_by_call],
+        (true, false, Traced::No) => [gpi_call_begin, gpi_call_end],
+        (true, true, Traced::No) => [gpi_call_begin_path, gpi_call_end_path],
+        (true, false, Traced::AtOnce) => [gpi_call_begin_traced, gpi_call_end_traced],
+        (true, true, Traced::AtOnce) => [gpi_call_begin_path_traced, gpi_call_end_path_traced],
+        (true, false, Traced::Late) => [gpi_call_begin_late, gpi_call_end_late],
+        (true, true, Traced::Late) => [gpi_call_begin_path_late, gpi_call_end_path_late],
+    };
+    [begin as usize as u64, end as usize as u64]
 }

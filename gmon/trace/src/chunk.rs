@@ -1,0 +1,316 @@
+//! Chunks: what a file consists of.
+//!
+//! ```text
+//! 0   magic number [`MAGIC`]
+//! 4   kind
+//! 8   length of the contents in the file
+//! 12  length of the contents when decompressed
+//! 16  CRC-32 (IEEE 802.3) of the bytes 4 to 16 and of the contents
+//! 20  0
+//! 24  contents, compressed by zstd (RFC 8878)
+//! ```
+//!
+//! All numbers are little-endian.
+
+use crate::codec::{Cursor, Error, put, put_text};
+use crate::event::{Event, State};
+use crate::events;
+
+/// The first bytes of a chunk.
+pub const MAGIC: [u8; 4] = *b"gpiC";
+/// Bytes before the contents.
+pub const CHUNK_HEADER: usize = 24;
+/// The greatest length of the contents, compressed or not.
+const MOST: u32 = 1 << 28;
+/// The fastest level of zstd that is meant for general use.
+const LEVEL: i32 = 1;
+
+/// A part of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Chunk {
+    /// The beginning of the recording.
+    Start {
+        /// The version of gprofinject.
+        version: String,
+        /// The program and its arguments.
+        command: Vec<String>,
+        /// Nanoseconds since 1970, UTC.
+        unix_ns: u64,
+    },
+    /// A process, or the program that it executes from now on.
+    Process(Process),
+    /// Functions of a process. A later definition of a number replaces an earlier one.
+    Functions {
+        /// [`Process::id`].
+        process: u32,
+        /// The functions.
+        functions: Vec<Function>,
+    },
+    /// The time of a process's clock at a moment.
+    Clock {
+        /// [`Process::id`].
+        process: u32,
+        /// The clock.
+        ticks: u64,
+        /// Nanoseconds since 1970, UTC.
+        unix_ns: u64,
+    },
+    /// Consecutive events of a thread, or of threads that have used the same buffer one after the other.
+    Events {
+        /// [`Process::id`].
+        process: u32,
+        /// The number of the buffer in its process.
+        block: u32,
+        /// The number of the first event in the buffer.
+        first: u64,
+        /// The state before the first event.
+        before: State,
+        /// The events.
+        events: Vec<Event>,
+    },
+    /// Nothing follows of a process.
+    End {
+        /// [`Process::id`].
+        process: u32,
+        /// The clock when it ended.
+        ticks: u64,
+    },
+}
+
+/// A program in a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// The number by which other chunks name it. A process that executes another program has several.
+    pub id: u32,
+    /// The `id` of the process that has forked it, or of the program that it was before.
+    pub parent: Option<u32>,
+    /// The process's number.
+    pub pid: u32,
+    /// The path of the program.
+    pub program: String,
+    /// What its times are.
+    pub clock: ClockKind,
+    /// Ticks that measuring a call takes inside of its interval, times 256.
+    pub inside_256: u64,
+    /// The same outside of it.
+    pub outside_256: u64,
+    /// By how much both together vary.
+    pub spread_256: u64,
+}
+
+/// What a tick is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClockKind {
+    /// One of the time stamp counter.
+    Tsc,
+    /// A nanosecond of CLOCK_MONOTONIC.
+    Nanoseconds,
+}
+
+/// A function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Function {
+    /// The number that events have.
+    pub number: u32,
+    /// Its name as in the symbol table; empty if it has none.
+    pub name: String,
+    /// The path of the program or library.
+    pub module: String,
+    /// Its link address.
+    pub address: u64,
+    /// Its length in bytes.
+    pub size: u64,
+}
+
+const START: u32 = 1;
+const PROCESS: u32 = 2;
+const FUNCTIONS: u32 = 3;
+const CLOCK: u32 = 4;
+const EVENTS: u32 = 5;
+const END: u32 = 6;
+
+/// The header of a chunk, as it is in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Raw {
+    /// The kind.
+    pub kind: u32,
+    /// The number of bytes that follow.
+    pub stored: u32,
+    /// The number of bytes when decompressed.
+    pub raw: u32,
+    checksum: u32,
+}
+
+impl Raw {
+    /// Returns the header at the start of some bytes, or `None` if there is none.
+    pub fn of(bytes: &[u8]) -> Option<Raw> {
+        let header = bytes.get(..CHUNK_HEADER)?;
+        let word = |at: usize| header.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes);
+        let raw = Raw { kind: word(4)?, stored: word(8)?, raw: word(12)?, checksum: word(16)? };
+        let is_one = header.starts_with(&MAGIC) && raw.stored <= MOST && raw.raw <= MOST && word(20)? == 0;
+        is_one.then_some(raw)
+    }
+
+    /// Whether the chunk has events, without which others can be read.
+    pub fn has_events(&self) -> bool {
+        self.kind == EVENTS
+    }
+
+    fn checksum_of(&self, contents: &[u8]) -> u32 {
+        let mut hasher = crc32fast::Hasher::new();
+        for word in [self.kind, self.stored, self.raw] {
+            hasher.update(&word.to_le_bytes());
+        }
+        hasher.update(contents);
+        hasher.finalize()
+    }
+}
+
+impl Chunk {
+    /// Returns the chunk as it is in a file.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut plain = Vec::new();
+        let kind = self.put(&mut plain);
+        // It fails only for want of memory, which ends the process anyway.
+        let contents = zstd::bulk::compress(&plain, LEVEL).unwrap_or_default();
+        let mut header = Raw { kind, stored: contents.len() as u32, raw: plain.len() as u32, checksum: 0 };
+        header.checksum = header.checksum_of(&contents);
+        let mut out = Vec::with_capacity(CHUNK_HEADER + contents.len());
+        out.extend_from_slice(&MAGIC);
+        for word in [header.kind, header.stored, header.raw, header.checksum, 0] {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+        out.extend_from_slice(&contents);
+        out
+    }
+
+    /// Reads the chunk with this header and these contents.
+    ///
+    /// # Errors
+    /// It is damaged, or of an unknown kind.
+    pub fn decode(header: &Raw, contents: &[u8]) -> Result<Chunk, Error> {
+        if contents.len() != header.stored as usize {
+            return Err(Error::CutOff);
+        }
+        if header.checksum != header.checksum_of(contents) {
+            return Err(Error::Checksum);
+        }
+        let plain = zstd::bulk::decompress(contents, header.raw as usize).map_err(|_| Error::Compression)?;
+        if plain.len() != header.raw as usize {
+            return Err(Error::Compression);
+        }
+        let mut from = Cursor::new(&plain);
+        let chunk = Chunk::get(header.kind, &mut from)?;
+        if from.is_at_end() { Ok(chunk) } else { Err(Error::Value(from.at)) }
+    }
+
+    /// Appends the contents, and returns the kind.
+    fn put(&self, out: &mut Vec<u8>) -> u32 {
+        match self {
+            Chunk::Start { version, command, unix_ns } => {
+                put_text(out, version);
+                put(out, command.len() as u64);
+                command.iter().for_each(|part| put_text(out, part));
+                put(out, *unix_ns);
+                START
+            }
+            Chunk::Process(process) => {
+                put(out, process.id.into());
+                put(out, process.parent.map_or(0, |parent| u64::from(parent) + 1));
+                put(out, process.pid.into());
+                put_text(out, &process.program);
+                put(out, u64::from(process.clock == ClockKind::Tsc));
+                put(out, process.inside_256);
+                put(out, process.outside_256);
+                put(out, process.spread_256);
+                PROCESS
+            }
+            Chunk::Functions { process, functions } => {
+                put(out, (*process).into());
+                put(out, functions.len() as u64);
+                for function in functions {
+                    put(out, function.number.into());
+                    put_text(out, &function.name);
+                    put_text(out, &function.module);
+                    put(out, function.address);
+                    put(out, function.size);
+                }
+                FUNCTIONS
+            }
+            Chunk::Clock { process, ticks, unix_ns } => {
+                put(out, (*process).into());
+                put(out, *ticks);
+                put(out, *unix_ns);
+                CLOCK
+            }
+            Chunk::Events { process, block, first, before, events } => {
+                put(out, (*process).into());
+                put(out, (*block).into());
+                put(out, *first);
+                events::put_state(out, before);
+                events::put_events(out, events);
+                EVENTS
+            }
+            Chunk::End { process, ticks } => {
+                put(out, (*process).into());
+                put(out, *ticks);
+                END
+            }
+        }
+    }
+
+    fn get(kind: u32, from: &mut Cursor) -> Result<Chunk, Error> {
+        Ok(match kind {
+            START => {
+                let version = from.text()?;
+                let mut command = Vec::new();
+                for _ in 0..from.number()? {
+                    command.push(from.text()?);
+                }
+                Chunk::Start { version, command, unix_ns: from.number()? }
+            }
+            PROCESS => {
+                let id = from.small()?;
+                let at = from.at;
+                let parent = match from.number()? {
+                    0 => None,
+                    above => Some(u32::try_from(above - 1).map_err(|_| Error::Value(at))?),
+                };
+                Chunk::Process(Process {
+                    id,
+                    parent,
+                    pid: from.small()?,
+                    program: from.text()?,
+                    clock: if from.number()? == 1 { ClockKind::Tsc } else { ClockKind::Nanoseconds },
+                    inside_256: from.number()?,
+                    outside_256: from.number()?,
+                    spread_256: from.number()?,
+                })
+            }
+            FUNCTIONS => {
+                let process = from.small()?;
+                let mut functions = Vec::new();
+                for _ in 0..from.number()? {
+                    functions.push(Function {
+                        number: from.small()?,
+                        name: from.text()?,
+                        module: from.text()?,
+                        address: from.number()?,
+                        size: from.number()?,
+                    });
+                }
+                Chunk::Functions { process, functions }
+            }
+            CLOCK => Chunk::Clock { process: from.small()?, ticks: from.number()?, unix_ns: from.number()? },
+            EVENTS => Chunk::Events {
+                process: from.small()?,
+                block: from.small()?,
+                first: from.number()?,
+                before: events::state(from)?,
+                events: events::events(from)?,
+            },
+            END => Chunk::End { process: from.small()?, ticks: from.number()? },
+            kind => return Err(Error::Kind(kind)),
+        })
+    }
+}

@@ -1,0 +1,182 @@
+//! Reads the rings of events of a process while it writes them, whatever it has written there.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use gprofinject_abi::region::{BlockHeader, RegionHeader};
+use gprofinject_abi::trace::{self, Kind, Slot, TRACE, TraceHeader};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::store::region::layout::{BLOCKS_MAX, Layout, read_at, read_value};
+
+const SLOT: u64 = size_of::<Slot>() as u64;
+/// The greatest number of slots that are read at a time.
+const PIECE: u64 = 1 << 16;
+/// How often the reader comes back to a slot that is taken and not written before it goes on without it. A signal handler
+/// that has interrupted the thread there may take its time.
+const PATIENCE: u32 = 200;
+
+/// The rings of a process.
+pub(crate) struct Rings {
+    file: File,
+    /// Whether the file can be written to, so that the threads learn what has been read.
+    is_writable: bool,
+    layout: Layout,
+    all: Vec<Ring>,
+    buffer: Vec<u8>,
+}
+
+/// The ring of a thread, up to where it has been read.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ring {
+    /// The number of the next event to read.
+    read: u64,
+    /// How often that event was not there yet.
+    visits: u32,
+    /// The number of the next event at the last visit.
+    next: u64,
+}
+
+/// A ring, as those who get its events know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Source {
+    /// The number of the thread's counters in the region file.
+    pub(crate) block: u64,
+    /// 0, or the number of a child that counts in the file of this process.
+    pub(crate) guest: u32,
+}
+
+/// What a ring says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Piece {
+    Event {
+        kind: Kind,
+        function: u32,
+        time: u64,
+    },
+    /// So many slots are gone before they could be read.
+    Lost(u64),
+}
+
+impl Rings {
+    pub(super) fn new(file: File, is_writable: bool, layout: Layout) -> Rings {
+        Rings { file, is_writable, layout, all: Vec::new(), buffer: Vec::new() }
+    }
+
+    /// Gives the events that were written since the last call to `take`. `is_over`: whether no thread writes any more, so that
+    /// everything that can be read is there. Returns the greatest part of a ring that was full.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub(crate) fn drain(&mut self, is_over: bool, mut take: impl FnMut(Source, Piece)) -> io::Result<f64> {
+        let header: RegionHeader = read_value(&self.file, 0)?;
+        let blocks = header.blocks.min(BLOCKS_MAX) as usize;
+        if self.all.len() < blocks {
+            self.all.resize(blocks, Ring::default());
+        }
+        let mut fullest = 0.0_f64;
+        for block in 0..blocks as u64 {
+            fullest = fullest.max(self.drain_one(block, is_over, &mut take)?);
+        }
+        Ok(fullest)
+    }
+
+    /// Returns the number of events for which a thread found no room and that no event tells of yet, summed over all threads.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub(crate) fn untold(&self) -> io::Result<u64> {
+        let mut sum = 0_u64;
+        for block in 0..self.all.len() as u64 {
+            sum = sum.saturating_add(self.header(block)?.untold);
+        }
+        Ok(sum)
+    }
+
+    fn at(&self, block: u64) -> u64 {
+        self.layout.blocks_offset + block * self.layout.block_len()
+    }
+
+    fn header(&self, block: u64) -> io::Result<TraceHeader> {
+        read_value(&self.file, self.at(block) + TRACE)
+    }
+
+    fn drain_one(
+        &mut self,
+        block: u64,
+        is_over: bool,
+        take: &mut impl FnMut(Source, Piece),
+    ) -> io::Result<f64> {
+        let slots = self.layout.trace_bytes() / SLOT;
+        let Some(&before) = self.all.get(block as usize) else { return Ok(0.0) };
+        let next = self.header(block)?.next;
+        let mut ring = before;
+        if next <= ring.read {
+            return Ok(0.0);
+        }
+        let part = (next - ring.read) as f64 / slots as f64;
+        let head: BlockHeader = read_value(&self.file, self.at(block))?;
+        let source = Source { block, guest: head.process };
+        // The newest slot may be half written, unless it has been there for a while.
+        let end = if is_over || next == ring.next { next } else { next - 1 };
+        ring.next = next;
+        if end - ring.read > slots {
+            take(source, Piece::Lost(end - slots - ring.read));
+            ring.read = end - slots;
+        }
+        'all: while ring.read < end {
+            let from = ring.read % slots;
+            let count = (end - ring.read).min(slots - from).min(PIECE);
+            let mut buffer = std::mem::take(&mut self.buffer);
+            buffer.resize((count * SLOT) as usize, 0);
+            let found =
+                read_at(&self.file, &mut buffer, self.at(block) + self.layout.trace_ring() + from * SLOT)?;
+            buffer[found..].fill(0);
+            // What was overwritten meanwhile does not have the mark of its number.
+            for slot in buffer.chunks_exact(SLOT as usize) {
+                let slot = Slot::read_from_bytes(slot).unwrap_or_default();
+                match trace::kind(slot.mark, ring.read).filter(|kind| *kind != Kind::None) {
+                    Some(kind) => {
+                        take(source, Piece::Event { kind, function: slot.function, time: slot.time });
+                        ring.visits = 0;
+                    }
+                    None if is_over
+                        || ring.visits >= PATIENCE
+                        || self.is_overwritten(block, ring.read)? =>
+                    {
+                        take(source, Piece::Lost(1));
+                        ring.visits = 0;
+                    }
+                    None => {
+                        ring.visits += 1;
+                        self.buffer = buffer;
+                        break 'all;
+                    }
+                }
+                ring.read += 1;
+            }
+            self.buffer = buffer;
+            self.say(block, ring.read);
+        }
+        self.say(block, ring.read);
+        if let Some(place) = self.all.get_mut(block as usize) {
+            *place = ring;
+        }
+        Ok(part)
+    }
+
+    /// Whether the slot of an event has been given to a later one.
+    fn is_overwritten(&self, block: u64, number: u64) -> io::Result<bool> {
+        let slots = self.layout.trace_bytes() / SLOT;
+        Ok(self.header(block)?.next > number + slots)
+    }
+
+    /// Tells the thread how far its ring has been read. If that fails, it loses events, which it counts.
+    fn say(&self, block: u64, read: u64) {
+        if self.is_writable {
+            let at = self.at(block) + TRACE + std::mem::offset_of!(TraceHeader, drained) as u64;
+            let _ = self.file.write_all_at(read.as_bytes(), at);
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! The events of one thread, from its ring to chunks of the trace.
+//!
+//! A chunk can be read without the chunks before it: it says which calls were open when its first event happened. So the stack of
+//! each thread is followed here, as far as the events tell of it.
+
+use std::collections::HashMap;
+
+use gmon_trace::{Event, Open, OpenKind, State};
+use gprofinject_abi::trace::Kind;
+
+/// The greatest number of open calls that are followed on a stack. A process can write any number of beginnings.
+const DEEPEST: usize = 1 << 20;
+/// The greatest number of stacks that are followed of a thread.
+const CHAINS: usize = 1 << 12;
+/// The greatest number of open calls of a stack, the innermost ones, that a chunk tells of.
+const TOLD: usize = 1 << 8;
+/// The greatest number of bytes of arguments or of a result.
+const DATA: u32 = 1 << 12;
+
+/// The stack of a thread, or of a coroutine that it runs.
+#[derive(Clone, Debug, Default)]
+struct Chain {
+    open: Vec<Open>,
+    /// The number of open calls that are not in the list, because it has become too long.
+    beyond: u64,
+}
+
+/// The number of events of a thread from which on they become a part of their own.
+const PART: usize = 1 << 15;
+
+/// Consecutive events of a thread, for a chunk.
+#[derive(Debug)]
+pub(crate) struct Part {
+    /// The number of the first event.
+    pub(crate) first: u64,
+    /// The state before it.
+    pub(crate) before: State,
+    pub(crate) events: Vec<Event>,
+    /// Whether the last event is one at which the trace is to be written.
+    pub(crate) is_trigger: bool,
+}
+
+/// What is known of a thread, and its events that are in no chunk yet.
+#[derive(Debug, Default)]
+pub(crate) struct Stream {
+    pub(crate) tid: u32,
+    /// The number of the next event.
+    pub(crate) index: u64,
+    chains: HashMap<u32, Chain>,
+    chain: u32,
+    pauses: u64,
+    /// The state before the first of the events.
+    before: State,
+    events: Vec<Event>,
+    parts: Vec<Part>,
+    /// The bytes of an event that is not complete, and their number.
+    data: Option<(Vec<u8>, usize)>,
+    /// The number of calls that have begun, and of the events that are lost.
+    pub(crate) calls: u64,
+    pub(crate) lost: u64,
+}
+
+impl Stream {
+    /// Adds what a ring says.
+    pub(crate) fn add(&mut self, kind: Kind, function: u32, time: u64) {
+        self.follow(kind, function, time);
+        if self.events.len() >= PART {
+            self.split(false);
+        }
+    }
+
+    fn follow(&mut self, kind: Kind, function: u32, time: u64) {
+        match kind {
+            Kind::None => {}
+            Kind::Enter => self.begin(OpenKind::Call, function, time),
+            Kind::Jump => self.begin(OpenKind::Jump, function, time),
+            Kind::Inherited => self.begin(OpenKind::Inherited, function, time),
+            Kind::Mark => {
+                self.calls += 1;
+                self.push(Event::Mark { time, function });
+            }
+            Kind::Exit => self.end(Event::Exit { time, function }),
+            Kind::Left => self.end(Event::Left { time, function }),
+            Kind::Chain => {
+                if self.chains.len() >= CHAINS && !self.chains.contains_key(&function) {
+                    self.chains.clear();
+                }
+                self.push(Event::Chain { time, chain: function });
+                self.chain = function;
+            }
+            Kind::Pause if time == 0 => {}
+            Kind::Pause => {
+                self.push(Event::Pause { ticks: time });
+                self.pauses = self.pauses.wrapping_add(time);
+            }
+            Kind::Lost => self.lose(time),
+            Kind::Open => {
+                self.push(Event::Open { time, function });
+                self.open(Open { function, time, kind: OpenKind::Call });
+            }
+            Kind::Data => {
+                let len = function.min(DATA) as usize;
+                self.data = Some((Vec::with_capacity(len), len));
+                self.more(&time.to_le_bytes());
+            }
+            Kind::More => {
+                self.more(&time.to_le_bytes());
+                self.more(&function.to_le_bytes());
+            }
+            Kind::Thread => {
+                self.chains.clear();
+                self.chain = 0;
+                self.tid = function;
+                self.push(Event::Thread { tid: function });
+            }
+        }
+    }
+
+    /// So many events are lost here. Which calls are open then is unknown.
+    pub(crate) fn lose(&mut self, count: u64) {
+        self.lost = self.lost.saturating_add(count);
+        self.push(Event::Lost { count });
+        self.chains.clear();
+    }
+
+    /// All calls that are still open end at this time.
+    pub(crate) fn close(&mut self, time: u64) {
+        let mut chains: Vec<u32> = self.chains.keys().copied().collect();
+        // The current one ends first, so that its calls are those that have run up to the end.
+        chains.sort_unstable_by_key(|&chain| (chain != self.chain, chain));
+        for chain in chains {
+            let open = self.chains.get(&chain).map_or(0, |chain| chain.open.len());
+            if open > 0 && chain != self.chain {
+                self.push(Event::Chain { time, chain });
+                self.chain = chain;
+            }
+            for _ in 0..open {
+                let Some(function) =
+                    self.chains.get(&chain).and_then(|c| c.open.last()).map(|open| open.function)
+                else {
+                    break;
+                };
+                self.end(Event::Left { time, function });
+            }
+        }
+    }
+
+    /// Ends a part here.
+    pub(crate) fn split(&mut self, is_trigger: bool) {
+        if self.events.is_empty() {
+            return;
+        }
+        let events = std::mem::replace(&mut self.events, Vec::with_capacity(PART));
+        let first = self.index - events.len() as u64;
+        let now = self.state();
+        let before = std::mem::replace(&mut self.before, now);
+        self.parts.push(Part { first, before, events, is_trigger });
+    }
+
+    /// Returns the parts that have ended.
+    pub(crate) fn take(&mut self) -> Vec<Part> {
+        std::mem::take(&mut self.parts)
+    }
+
+    fn state(&self) -> State {
+        let told = |chain: &Chain| {
+            let omitted = chain.open.len().saturating_sub(TOLD);
+            (chain.beyond + omitted as u64, chain.open.get(omitted..).unwrap_or_default().to_vec())
+        };
+        let mut chains: Vec<(u32, u64, Vec<Open>)> = self
+            .chains
+            .iter()
+            .filter(|(_, chain)| !chain.open.is_empty())
+            .map(|(&number, chain)| {
+                let (omitted, open) = told(chain);
+                (number, omitted, open)
+            })
+            .collect();
+        chains.sort_unstable_by_key(|(number, ..)| *number);
+        State { tid: self.tid, chain: self.chain, pauses: self.pauses, chains }
+    }
+
+    fn push(&mut self, event: Event) {
+        self.data = None;
+        self.index += 1;
+        self.events.push(event);
+    }
+
+    fn begin(&mut self, kind: OpenKind, function: u32, time: u64) {
+        let event = match kind {
+            OpenKind::Call => Event::Enter { time, function },
+            OpenKind::Jump => Event::Jump { time, function },
+            OpenKind::Inherited => Event::Inherited { time, function },
+        };
+        self.calls += u64::from(kind != OpenKind::Inherited);
+        self.push(event);
+        self.open(Open { function, time, kind });
+    }
+
+    fn open(&mut self, open: Open) {
+        let chain = self.chains.entry(self.chain).or_default();
+        if chain.open.len() < DEEPEST { chain.open.push(open) } else { chain.beyond += 1 }
+    }
+
+    fn end(&mut self, event: Event) {
+        self.push(event);
+        if let Some(chain) = self.chains.get_mut(&self.chain) {
+            match chain.beyond {
+                0 => drop(chain.open.pop()),
+                _ => chain.beyond -= 1,
+            }
+        }
+    }
+
+    /// Adds bytes to an event that is not complete. With the last ones it is.
+    fn more(&mut self, bytes: &[u8]) {
+        let Some((data, len)) = &mut self.data else { return };
+        let missing = *len - data.len();
+        data.extend_from_slice(bytes.get(..missing.min(bytes.len())).unwrap_or_default());
+        if data.len() == *len
+            && let Some((data, _)) = self.data.take()
+        {
+            self.push(Event::Data { bytes: data });
+        }
+    }
+}
