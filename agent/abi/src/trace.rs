@@ -108,6 +108,11 @@ pub const fn kind(mark: u32, number: u64) -> Option<Kind> {
     if mark >> KIND_BITS != (number as u32) << KIND_BITS >> KIND_BITS {
         return None;
     }
+    kind_of(mark)
+}
+
+/// Returns the kind of an event with this mark, of whatever number, or `None` if there is no such kind.
+pub const fn kind_of(mark: u32) -> Option<Kind> {
     KindCode(mark & ((1 << KIND_BITS) - 1)).get()
 }
 

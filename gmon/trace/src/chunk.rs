@@ -14,7 +14,7 @@
 
 use crate::codec::{Cursor, Error, put, put_text};
 use crate::event::{Event, State};
-use crate::events;
+use crate::events::{self, Events};
 
 /// The first bytes of a chunk.
 pub const MAGIC: [u8; 4] = *b"gpiC";
@@ -166,22 +166,42 @@ impl Raw {
     }
 }
 
+/// Returns the contents of a chunk, compressed, with the header.
+fn packed(kind: u32, plain: &[u8]) -> Vec<u8> {
+    // It fails only for want of memory, which ends the process anyway.
+    let contents = zstd::bulk::compress(plain, LEVEL).unwrap_or_default();
+    let mut header = Raw { kind, stored: contents.len() as u32, raw: plain.len() as u32, checksum: 0 };
+    header.checksum = header.checksum_of(&contents);
+    let mut out = Vec::with_capacity(CHUNK_HEADER + contents.len());
+    out.extend_from_slice(&MAGIC);
+    for word in [header.kind, header.stored, header.raw, header.checksum, 0] {
+        out.extend_from_slice(&word.to_le_bytes());
+    }
+    out.extend_from_slice(&contents);
+    out
+}
+
+fn put_head(out: &mut Vec<u8>, process: u32, block: u32, first: u64, before: &State) {
+    put(out, process.into());
+    put(out, block.into());
+    put(out, first);
+    events::put_state(out, before);
+}
+
 impl Chunk {
     /// Returns the chunk as it is in a file.
     pub fn encode(&self) -> Vec<u8> {
         let mut plain = Vec::new();
         let kind = self.put(&mut plain);
-        // It fails only for want of memory, which ends the process anyway.
-        let contents = zstd::bulk::compress(&plain, LEVEL).unwrap_or_default();
-        let mut header = Raw { kind, stored: contents.len() as u32, raw: plain.len() as u32, checksum: 0 };
-        header.checksum = header.checksum_of(&contents);
-        let mut out = Vec::with_capacity(CHUNK_HEADER + contents.len());
-        out.extend_from_slice(&MAGIC);
-        for word in [header.kind, header.stored, header.raw, header.checksum, 0] {
-            out.extend_from_slice(&word.to_le_bytes());
-        }
-        out.extend_from_slice(&contents);
-        out
+        packed(kind, &plain)
+    }
+
+    /// Returns a [`Chunk::Events`] as it is in a file.
+    pub fn encode_events(process: u32, block: u32, first: u64, before: &State, events: &Events) -> Vec<u8> {
+        let mut plain = Vec::new();
+        put_head(&mut plain, process, block, first, before);
+        events::put_events(&mut plain, events);
+        packed(EVENTS, &plain)
     }
 
     /// Reads the chunk with this header and these contents.
@@ -244,11 +264,8 @@ impl Chunk {
                 CLOCK
             }
             Chunk::Events { process, block, first, before, events } => {
-                put(out, (*process).into());
-                put(out, (*block).into());
-                put(out, *first);
-                events::put_state(out, before);
-                events::put_events(out, events);
+                put_head(out, *process, *block, *first, before);
+                events::put_events(out, &Events::from(events.as_slice()));
                 EVENTS
             }
             Chunk::End { process, ticks } => {

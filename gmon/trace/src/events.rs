@@ -37,54 +37,123 @@ impl Stack {
     }
 }
 
-pub(crate) fn put_events(out: &mut Vec<u8>, events: &[Event]) {
-    put(out, events.len() as u64);
-    let (mut last, mut stack) = (0_u64, Stack::default());
-    for event in events {
-        put_event(out, event, &mut last, &stack);
-        stack.note(event);
+/// Consecutive events of a thread, as they are added.
+#[derive(Default)]
+pub struct Events {
+    bytes: Vec<u8>,
+    count: u64,
+    last: u64,
+    stack: Stack,
+}
+
+impl Events {
+    /// The number of events.
+    pub fn len(&self) -> u64 {
+        self.count
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Forgets all events, and keeps the memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.stack.0.clear();
+        (self.count, self.last) = (0, 0);
+    }
+
+    /// Adds the event of a call that begins: [`Event::Enter`].
+    #[inline]
+    pub fn enter(&mut self, time: u64, function: u32) {
+        self.timed(ENTER, time);
+        put(&mut self.bytes, function.into());
+        self.stack.0.push(function);
+    }
+
+    /// Adds the event of a call that returns: [`Event::Exit`].
+    #[inline]
+    pub fn exit(&mut self, time: u64, function: u32) {
+        self.end(EXIT, time, function);
+    }
+
+    /// Adds an event.
+    pub fn push(&mut self, event: &Event) {
+        match *event {
+            Event::Enter { time, function } => self.enter(time, function),
+            Event::Jump { time, function } => self.call(JUMP, time, function),
+            Event::Inherited { time, function } => self.call(INHERITED, time, function),
+            Event::Open { time, function } => self.call(OPEN, time, function),
+            Event::Mark { time, function } => {
+                self.timed(MARK, time);
+                put(&mut self.bytes, function.into());
+            }
+            Event::Exit { time, function } => self.end(EXIT, time, function),
+            Event::Left { time, function } => self.end(LEFT, time, function),
+            Event::Chain { time, chain } => {
+                self.timed(CHAIN, time);
+                put(&mut self.bytes, chain.into());
+                self.stack.0.clear();
+            }
+            Event::Pause { ticks } => self.plain(PAUSE, ticks),
+            Event::Lost { count } => {
+                self.plain(LOST, count);
+                self.stack.0.clear();
+            }
+            Event::Thread { tid } => {
+                self.plain(THREAD, tid.into());
+                self.stack.0.clear();
+            }
+            Event::Data { ref bytes } => {
+                self.plain(DATA, bytes.len() as u64);
+                self.bytes.extend_from_slice(bytes);
+            }
+        }
+    }
+
+    #[inline]
+    fn timed(&mut self, tag: u8, time: u64) {
+        self.count += 1;
+        self.bytes.push(tag);
+        put_signed(&mut self.bytes, time.wrapping_sub(self.last) as i64);
+        self.last = time;
+    }
+
+    fn plain(&mut self, tag: u8, value: u64) {
+        self.count += 1;
+        self.bytes.push(tag);
+        put(&mut self.bytes, value);
+    }
+
+    fn call(&mut self, tag: u8, time: u64, function: u32) {
+        self.timed(tag, time);
+        put(&mut self.bytes, function.into());
+        self.stack.0.push(function);
+    }
+
+    #[inline]
+    fn end(&mut self, tag: u8, time: u64, function: u32) {
+        if self.stack.0.pop() == Some(function) {
+            self.timed(tag | SAME, time);
+        } else {
+            self.timed(tag, time);
+            put(&mut self.bytes, function.into());
+        }
     }
 }
 
-fn put_event(out: &mut Vec<u8>, event: &Event, last: &mut u64, stack: &Stack) {
-    let mut timed = |out: &mut Vec<u8>, tag: u8, time: u64| {
-        out.push(tag);
-        put_signed(out, time.wrapping_sub(*last) as i64);
-        *last = time;
-    };
-    let mut call = |out: &mut Vec<u8>, tag: u8, time: u64, function: u32| {
-        timed(out, tag, time);
-        put(out, function.into());
-    };
-    match *event {
-        Event::Enter { time, function } => call(out, ENTER, time, function),
-        Event::Jump { time, function } => call(out, JUMP, time, function),
-        Event::Inherited { time, function } => call(out, INHERITED, time, function),
-        Event::Mark { time, function } => call(out, MARK, time, function),
-        Event::Open { time, function } => call(out, OPEN, time, function),
-        Event::Exit { time, function } if stack.0.last() == Some(&function) => timed(out, EXIT | SAME, time),
-        Event::Left { time, function } if stack.0.last() == Some(&function) => timed(out, LEFT | SAME, time),
-        Event::Exit { time, function } => call(out, EXIT, time, function),
-        Event::Left { time, function } => call(out, LEFT, time, function),
-        Event::Chain { time, chain } => call(out, CHAIN, time, chain),
-        Event::Pause { ticks } => {
-            out.push(PAUSE);
-            put(out, ticks);
-        }
-        Event::Lost { count } => {
-            out.push(LOST);
-            put(out, count);
-        }
-        Event::Data { ref bytes } => {
-            out.push(DATA);
-            put(out, bytes.len() as u64);
-            out.extend_from_slice(bytes);
-        }
-        Event::Thread { tid } => {
-            out.push(THREAD);
-            put(out, tid.into());
-        }
+impl From<&[Event]> for Events {
+    fn from(list: &[Event]) -> Events {
+        let mut events = Events::default();
+        list.iter().for_each(|event| events.push(event));
+        events
     }
+}
+
+pub(crate) fn put_events(out: &mut Vec<u8>, events: &Events) {
+    put(out, events.count);
+    out.extend_from_slice(&events.bytes);
 }
 
 pub(crate) fn events(from: &mut Cursor) -> Result<Vec<Event>, Error> {

@@ -14,6 +14,7 @@ mod events;
 pub use chunk::{CHUNK_HEADER, Chunk, ClockKind, Function, MAGIC, Process, Raw};
 pub use codec::Error;
 pub use event::{Event, Open, OpenKind, State};
+pub use events::Events;
 
 /// The first bytes of a file: a magic number, and the version of the format.
 pub const FILE_HEADER: [u8; 16] = *b"gpitrace\x01\0\0\0\0\0\0\0";

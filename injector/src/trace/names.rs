@@ -30,17 +30,29 @@ pub(crate) struct Numbers {
     planned: &'static Planned<'static, 'static>,
     loads: Vec<LoadRecord>,
     known: HashSet<u32>,
+    /// Some of the known numbers, each at the index that its lower bits are.
+    recent: Vec<u32>,
     triggers: HashSet<u32>,
 }
 
+/// The length of the list of recent numbers.
+const RECENT: usize = 1 << 12;
+
 impl Numbers {
     pub(crate) fn new(binary: String, planned: &'static Planned<'static, 'static>) -> Numbers {
-        Numbers { binary, planned, loads: Vec::new(), known: HashSet::new(), triggers: HashSet::new() }
+        Numbers {
+            binary,
+            planned,
+            loads: Vec::new(),
+            known: HashSet::new(),
+            recent: vec![u32::MAX; RECENT],
+            triggers: HashSet::new(),
+        }
     }
 
     /// Whether a call of the function with this number is one at which the trace is written.
     pub(crate) fn is_trigger(&self, number: u32) -> bool {
-        self.triggers.contains(&number)
+        !self.triggers.is_empty() && self.triggers.contains(&number)
     }
 
     /// Returns the function with this number if it is not known yet. `loads` reads the process's table of libraries.
@@ -51,6 +63,11 @@ impl Numbers {
         triggers: &[Filters],
         loads: impl FnOnce() -> Vec<LoadRecord>,
     ) -> Option<Name> {
+        let recent = self.recent.get_mut(number as usize % RECENT)?;
+        if *recent == number {
+            return None;
+        }
+        *recent = number;
         if !self.known.insert(number) {
             return None;
         }

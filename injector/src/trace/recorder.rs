@@ -15,7 +15,7 @@ use crate::program::library::Library;
 use crate::program::planned::Planned;
 use crate::store::region::file::RegionFile;
 use crate::store::region::layout::Layout;
-use crate::store::region::ring::{Piece, Rings, Source};
+use crate::store::region::ring::{self, Piece, Rings, Source};
 use crate::trace::keep::Sink;
 use crate::trace::names::{Libraries, Name, Numbers};
 use crate::trace::stream::{Part, Stream};
@@ -192,23 +192,21 @@ impl Recorder {
         let mut learnt = Vec::new();
         let drained = rings.drain(is_over, |source, piece| {
             let stream = streams.entry(source).or_default();
-            let Piece::Event { kind, function, time } = piece else {
-                if let Piece::Lost(count) = piece {
-                    stream.lose(count);
-                }
-                return;
+            let slots = match piece {
+                Piece::Events(slots) => slots,
+                Piece::Lost(count) => return stream.lose(count),
             };
-            if matches!(kind, Kind::Enter | Kind::Jump | Kind::Inherited | Kind::Mark | Kind::Open) {
-                let loads = || region.libraries().unwrap_or_default();
-                learnt
-                    .extend(numbers.learn(function, libraries, triggers, loads).map(|name| (function, name)));
-                if kind != Kind::Open && numbers.is_trigger(function) {
-                    stream.add(kind, function, time);
-                    stream.split(true);
-                    return;
+            for (kind, function, time) in ring::events(slots) {
+                stream.add(kind, function, time);
+                if matches!(kind, Kind::Enter | Kind::Jump | Kind::Inherited | Kind::Mark | Kind::Open) {
+                    let loads = || region.libraries().unwrap_or_default();
+                    let new = numbers.learn(function, libraries, triggers, loads);
+                    learnt.extend(new.map(|name| (function, name)));
+                    if kind != Kind::Open && numbers.is_trigger(function) {
+                        stream.split(true);
+                    }
                 }
             }
-            stream.add(kind, function, time);
         });
         self.define_process(index);
         for (number, name) in learnt {
@@ -265,9 +263,9 @@ impl Recorder {
         for (source, part) in parts {
             let Some(process) = self.process_of(index, source.guest) else { continue };
             let Part { first, before, events, is_trigger } = part;
-            self.summary.events += events.len() as u64;
-            let chunk = Chunk::Events { process, block: source.block as u32, first, before, events };
-            self.sink.add(chunk.encode(), false);
+            self.summary.events += events.len();
+            let block = source.block as u32;
+            self.sink.add(Chunk::encode_events(process, block, first, &before, &events), false);
             if is_trigger && let Err(why) = self.save() {
                 self.trouble(why);
             }
@@ -346,10 +344,7 @@ impl Recorder {
         for stream in recorded.streams.values_mut() {
             stream.close(end);
         }
-        match recorded.rings.untold() {
-            Ok(untold) => self.summary.lost += untold,
-            Err(_) => {}
-        }
+        self.summary.lost += recorded.rings.untold().unwrap_or_default();
         for stream in recorded.streams.values() {
             self.summary.calls += stream.calls;
             self.summary.lost += stream.lost;

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use gmon_trace::{Event, Open, OpenKind, State};
+use gmon_trace::{Event, Events, Open, OpenKind, State};
 use gprofinject_abi::trace::Kind;
 
 /// The greatest number of open calls that are followed on a stack. A process can write any number of beginnings.
@@ -26,32 +26,34 @@ struct Chain {
 }
 
 /// The number of events of a thread from which on they become a part of their own.
-const PART: usize = 1 << 15;
+const PART: u64 = 1 << 16;
 
 /// Consecutive events of a thread, for a chunk.
-#[derive(Debug)]
 pub(crate) struct Part {
     /// The number of the first event.
     pub(crate) first: u64,
     /// The state before it.
     pub(crate) before: State,
-    pub(crate) events: Vec<Event>,
+    pub(crate) events: Events,
     /// Whether the last event is one at which the trace is to be written.
     pub(crate) is_trigger: bool,
 }
 
 /// What is known of a thread, and its events that are in no chunk yet.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Stream {
     pub(crate) tid: u32,
     /// The number of the next event.
     pub(crate) index: u64,
-    chains: HashMap<u32, Chain>,
+    /// The stack on which the thread runs, and its number.
+    current: Chain,
     chain: u32,
+    /// The other ones.
+    others: HashMap<u32, Chain>,
     pauses: u64,
     /// The state before the first of the events.
     before: State,
-    events: Vec<Event>,
+    events: Events,
     parts: Vec<Part>,
     /// The bytes of an event that is not complete, and their number.
     data: Option<(Vec<u8>, usize)>,
@@ -82,11 +84,8 @@ impl Stream {
             Kind::Exit => self.end(Event::Exit { time, function }),
             Kind::Left => self.end(Event::Left { time, function }),
             Kind::Chain => {
-                if self.chains.len() >= CHAINS && !self.chains.contains_key(&function) {
-                    self.chains.clear();
-                }
                 self.push(Event::Chain { time, chain: function });
-                self.chain = function;
+                self.change(function);
             }
             Kind::Pause if time == 0 => {}
             Kind::Pause => {
@@ -108,8 +107,7 @@ impl Stream {
                 self.more(&function.to_le_bytes());
             }
             Kind::Thread => {
-                self.chains.clear();
-                self.chain = 0;
+                self.forget();
                 self.tid = function;
                 self.push(Event::Thread { tid: function });
             }
@@ -120,28 +118,46 @@ impl Stream {
     pub(crate) fn lose(&mut self, count: u64) {
         self.lost = self.lost.saturating_add(count);
         self.push(Event::Lost { count });
-        self.chains.clear();
+        self.forget();
     }
 
-    /// All calls that are still open end at this time.
+    /// Nothing is known of open calls.
+    fn forget(&mut self) {
+        self.current = Chain::default();
+        self.others.clear();
+    }
+
+    /// Another stack becomes the current one.
+    fn change(&mut self, to: u32) {
+        if to == self.chain {
+            return;
+        }
+        let next = self.others.remove(&to).unwrap_or_default();
+        let last = std::mem::replace(&mut self.current, next);
+        if self.others.len() >= CHAINS {
+            self.others.clear();
+        }
+        if !last.open.is_empty() {
+            self.others.insert(self.chain, last);
+        }
+        self.chain = to;
+    }
+
+    /// All calls that are still open end at this time, those of the current stack first, which have run up to the end.
     pub(crate) fn close(&mut self, time: u64) {
-        let mut chains: Vec<u32> = self.chains.keys().copied().collect();
-        // The current one ends first, so that its calls are those that have run up to the end.
-        chains.sort_unstable_by_key(|&chain| (chain != self.chain, chain));
+        let mut chains: Vec<u32> = self.others.keys().copied().collect();
+        chains.sort_unstable();
+        self.close_current(time);
         for chain in chains {
-            let open = self.chains.get(&chain).map_or(0, |chain| chain.open.len());
-            if open > 0 && chain != self.chain {
-                self.push(Event::Chain { time, chain });
-                self.chain = chain;
-            }
-            for _ in 0..open {
-                let Some(function) =
-                    self.chains.get(&chain).and_then(|c| c.open.last()).map(|open| open.function)
-                else {
-                    break;
-                };
-                self.end(Event::Left { time, function });
-            }
+            self.push(Event::Chain { time, chain });
+            self.change(chain);
+            self.close_current(time);
+        }
+    }
+
+    fn close_current(&mut self, time: u64) {
+        while let Some(&Open { function, .. }) = self.current.open.last() {
+            self.end(Event::Left { time, function });
         }
     }
 
@@ -150,8 +166,8 @@ impl Stream {
         if self.events.is_empty() {
             return;
         }
-        let events = std::mem::replace(&mut self.events, Vec::with_capacity(PART));
-        let first = self.index - events.len() as u64;
+        let events = std::mem::take(&mut self.events);
+        let first = self.index - events.len();
         let now = self.state();
         let before = std::mem::replace(&mut self.before, now);
         self.parts.push(Part { first, before, events, is_trigger });
@@ -167,11 +183,11 @@ impl Stream {
             let omitted = chain.open.len().saturating_sub(TOLD);
             (chain.beyond + omitted as u64, chain.open.get(omitted..).unwrap_or_default().to_vec())
         };
-        let mut chains: Vec<(u32, u64, Vec<Open>)> = self
-            .chains
-            .iter()
+        let all = self.others.iter().map(|(&number, chain)| (number, chain));
+        let mut chains: Vec<(u32, u64, Vec<Open>)> = all
+            .chain([(self.chain, &self.current)])
             .filter(|(_, chain)| !chain.open.is_empty())
-            .map(|(&number, chain)| {
+            .map(|(number, chain)| {
                 let (omitted, open) = told(chain);
                 (number, omitted, open)
             })
@@ -183,7 +199,7 @@ impl Stream {
     fn push(&mut self, event: Event) {
         self.data = None;
         self.index += 1;
-        self.events.push(event);
+        self.events.push(&event);
     }
 
     fn begin(&mut self, kind: OpenKind, function: u32, time: u64) {
@@ -198,17 +214,15 @@ impl Stream {
     }
 
     fn open(&mut self, open: Open) {
-        let chain = self.chains.entry(self.chain).or_default();
+        let chain = &mut self.current;
         if chain.open.len() < DEEPEST { chain.open.push(open) } else { chain.beyond += 1 }
     }
 
     fn end(&mut self, event: Event) {
         self.push(event);
-        if let Some(chain) = self.chains.get_mut(&self.chain) {
-            match chain.beyond {
-                0 => drop(chain.open.pop()),
-                _ => chain.beyond -= 1,
-            }
+        match self.current.beyond {
+            0 => drop(self.current.open.pop()),
+            _ => self.current.beyond -= 1,
         }
     }
 

@@ -48,15 +48,19 @@ pub(crate) struct Source {
 }
 
 /// What a ring says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Piece {
-    Event {
-        kind: Kind,
-        function: u32,
-        time: u64,
-    },
+pub(crate) enum Piece<'b> {
+    /// The slots of consecutive events: see [`events`].
+    Events(&'b [u8]),
     /// So many slots are gone before they could be read.
     Lost(u64),
+}
+
+/// Returns the events in consecutive slots.
+pub(crate) fn events(slots: &[u8]) -> impl Iterator<Item = (Kind, u32, u64)> {
+    slots.chunks_exact(SLOT as usize).map(|slot| {
+        let Slot { time, function, mark } = Slot::read_from_bytes(slot).unwrap_or_default();
+        (trace::kind_of(mark).unwrap_or(Kind::None), function, time)
+    })
 }
 
 impl Rings {
@@ -106,7 +110,7 @@ impl Rings {
         &mut self,
         block: u64,
         is_over: bool,
-        take: &mut impl FnMut(Source, Piece),
+        take: &mut impl FnMut(Source, Piece<'_>),
     ) -> io::Result<f64> {
         let slots = self.layout.trace_bytes() / SLOT;
         let Some(&before) = self.all.get(block as usize) else { return Ok(0.0) };
@@ -125,7 +129,7 @@ impl Rings {
             take(source, Piece::Lost(end - slots - ring.read));
             ring.read = end - slots;
         }
-        'all: while ring.read < end {
+        while ring.read < end {
             let from = ring.read % slots;
             let count = (end - ring.read).min(slots - from).min(PIECE);
             let mut buffer = std::mem::take(&mut self.buffer);
@@ -133,43 +137,46 @@ impl Rings {
             let found =
                 read_at(&self.file, &mut buffer, self.at(block) + self.layout.trace_ring() + from * SLOT)?;
             buffer[found..].fill(0);
-            // What was overwritten meanwhile does not have the mark of its number.
-            for slot in buffer.chunks_exact(SLOT as usize) {
+            // What is not written yet, or was overwritten meanwhile, does not have the mark of its number.
+            let is_there = |(slot, number): (&[u8], u64)| {
                 let slot = Slot::read_from_bytes(slot).unwrap_or_default();
-                match trace::kind(slot.mark, ring.read).filter(|kind| *kind != Kind::None) {
-                    Some(kind) => {
-                        take(source, Piece::Event { kind, function: slot.function, time: slot.time });
-                        ring.visits = 0;
-                    }
-                    None if is_over
-                        || ring.visits >= PATIENCE
-                        || self.is_overwritten(block, ring.read)? =>
-                    {
-                        take(source, Piece::Lost(1));
-                        ring.visits = 0;
-                    }
-                    None => {
-                        ring.visits += 1;
-                        self.buffer = buffer;
-                        break 'all;
-                    }
-                }
-                ring.read += 1;
+                trace::kind(slot.mark, number).is_some_and(|kind| kind != Kind::None)
+            };
+            let good = buffer
+                .chunks_exact(SLOT as usize)
+                .zip(ring.read..)
+                .take_while(|&slot| is_there(slot))
+                .count();
+            if good > 0 {
+                take(source, Piece::Events(&buffer[..good * SLOT as usize]));
+                ring.read += good as u64;
+                ring.visits = 0;
             }
             self.buffer = buffer;
             self.say(block, ring.read);
+            if good as u64 == count {
+                continue;
+            }
+            let newest = self.header(block)?.next;
+            if newest > ring.read + slots {
+                // The thread is faster. With a quarter of the ring between them, the reader can follow it for a while.
+                let lost = (newest - slots + slots / 4).min(end).max(ring.read + 1) - ring.read;
+                take(source, Piece::Lost(lost));
+                ring.read += lost;
+            } else if is_over || ring.visits >= PATIENCE {
+                take(source, Piece::Lost(1));
+                ring.read += 1;
+                ring.visits = 0;
+            } else {
+                ring.visits += 1;
+                break;
+            }
         }
         self.say(block, ring.read);
         if let Some(place) = self.all.get_mut(block as usize) {
             *place = ring;
         }
         Ok(part)
-    }
-
-    /// Whether the slot of an event has been given to a later one.
-    fn is_overwritten(&self, block: u64, number: u64) -> io::Result<bool> {
-        let slots = self.layout.trace_bytes() / SLOT;
-        Ok(self.header(block)?.next > number + slots)
     }
 
     /// Tells the thread how far its ring has been read. If that fails, it loses events, which it counts.
