@@ -335,7 +335,7 @@ impl Recorder {
 
     fn end(&mut self, process: u32, moment: Moment) {
         let Some(index) = self.all.iter().position(|recorded| recorded.process == process) else { return };
-        self.drain(index, true);
+        while self.drain(index, true) > 0.0 {}
         let Some(recorded) = self.all.get_mut(index) else { return };
         let end = match recorded.region.report() {
             Ok(report) if report.clock_at_end != 0 => report.clock_at_end,

@@ -69,7 +69,8 @@ impl Rings {
     }
 
     /// Gives the events that were written since the last call to `take`. `is_over`: whether no thread writes any more, so that
-    /// everything that can be read is there. Returns the greatest part of a ring that was full.
+    /// everything that can be read is there. Of each ring, only a part is read, so that what was read can be dealt with while the
+    /// thread fills it again. Returns the greatest part of a ring that was full.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -155,7 +156,8 @@ impl Rings {
             self.buffer = buffer;
             self.say(block, ring.read);
             if good as u64 == count {
-                continue;
+                // What remains is read at the next visit.
+                break;
             }
             let newest = self.header(block)?.next;
             if newest > ring.read + slots {
