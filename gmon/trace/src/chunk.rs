@@ -22,8 +22,9 @@ pub const MAGIC: [u8; 4] = *b"gpiC";
 pub const CHUNK_HEADER: usize = 24;
 /// The greatest length of the contents, compressed or not.
 const MOST: u32 = 1 << 28;
-/// The fastest level of zstd that is meant for general use.
+/// The levels of zstd: the fastest one that is meant for general use, and one that takes half the time for a third more bytes.
 const LEVEL: i32 = 1;
+const QUICK_LEVEL: i32 = -5;
 
 /// A part of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -166,19 +167,75 @@ impl Raw {
     }
 }
 
-/// Returns the contents of a chunk, compressed, with the header.
-fn packed(kind: u32, plain: &[u8]) -> Vec<u8> {
-    // It fails only for want of memory, which ends the process anyway.
-    let contents = zstd::bulk::compress(plain, LEVEL).unwrap_or_default();
-    let mut header = Raw { kind, stored: contents.len() as u32, raw: plain.len() as u32, checksum: 0 };
-    header.checksum = header.checksum_of(&contents);
-    let mut out = Vec::with_capacity(CHUNK_HEADER + contents.len());
-    out.extend_from_slice(&MAGIC);
-    for word in [header.kind, header.stored, header.raw, header.checksum, 0] {
-        out.extend_from_slice(&word.to_le_bytes());
+/// Makes chunks, one after the other.
+pub struct Encoder {
+    zstd: zstd::bulk::Compressor<'static>,
+    plain: Vec<u8>,
+    is_quick: bool,
+}
+
+impl Encoder {
+    /// Returns an encoder.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub fn new() -> std::io::Result<Encoder> {
+        Ok(Encoder { zstd: zstd::bulk::Compressor::new(LEVEL)?, plain: Vec::new(), is_quick: false })
     }
-    out.extend_from_slice(&contents);
-    out
+
+    /// Chooses whether chunks are made quickly from now on; they are larger then.
+    ///
+    /// # Errors
+    /// The level cannot be set.
+    pub fn hurry(&mut self, is_quick: bool) -> std::io::Result<()> {
+        if is_quick != self.is_quick {
+            self.zstd.set_compression_level(if is_quick { QUICK_LEVEL } else { LEVEL })?;
+            self.is_quick = is_quick;
+        }
+        Ok(())
+    }
+
+    /// Returns a chunk as it is in a file.
+    ///
+    /// # Errors
+    /// Memory is short.
+    pub fn encode(&mut self, chunk: &Chunk) -> std::io::Result<Vec<u8>> {
+        self.plain.clear();
+        let kind = chunk.put(&mut self.plain);
+        self.packed(kind)
+    }
+
+    /// Returns a [`Chunk::Events`] as it is in a file.
+    ///
+    /// # Errors
+    /// Memory is short.
+    pub fn encode_events(
+        &mut self,
+        (process, block): (u32, u32),
+        first: u64,
+        before: &State,
+        events: &Events,
+    ) -> std::io::Result<Vec<u8>> {
+        self.plain.clear();
+        put_head(&mut self.plain, process, block, first, before);
+        events::put_events(&mut self.plain, events);
+        self.packed(EVENTS)
+    }
+
+    /// Returns the contents, compressed, with the header.
+    fn packed(&mut self, kind: u32) -> std::io::Result<Vec<u8>> {
+        let mut out = vec![0; CHUNK_HEADER + zstd::zstd_safe::compress_bound(self.plain.len())];
+        let len = self.zstd.compress_to_buffer(&self.plain, &mut out[CHUNK_HEADER..])?;
+        out.truncate(CHUNK_HEADER + len);
+        let (stored, raw) = (len as u32, self.plain.len() as u32);
+        let mut header = Raw { kind, stored, raw, checksum: 0 };
+        header.checksum = header.checksum_of(&out[CHUNK_HEADER..]);
+        out[..4].copy_from_slice(&MAGIC);
+        for (place, word) in out[4..].chunks_exact_mut(4).zip([kind, stored, raw, header.checksum, 0]) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        Ok(out)
+    }
 }
 
 fn put_head(out: &mut Vec<u8>, process: u32, block: u32, first: u64, before: &State) {
@@ -189,19 +246,12 @@ fn put_head(out: &mut Vec<u8>, process: u32, block: u32, first: u64, before: &St
 }
 
 impl Chunk {
-    /// Returns the chunk as it is in a file.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut plain = Vec::new();
-        let kind = self.put(&mut plain);
-        packed(kind, &plain)
-    }
-
-    /// Returns a [`Chunk::Events`] as it is in a file.
-    pub fn encode_events(process: u32, block: u32, first: u64, before: &State, events: &Events) -> Vec<u8> {
-        let mut plain = Vec::new();
-        put_head(&mut plain, process, block, first, before);
-        events::put_events(&mut plain, events);
-        packed(EVENTS, &plain)
+    /// Returns the chunk as it is in a file. Who makes many uses an [`Encoder`].
+    ///
+    /// # Errors
+    /// Memory is short.
+    pub fn encode(&self) -> std::io::Result<Vec<u8>> {
+        Encoder::new()?.encode(self)
     }
 
     /// Reads the chunk with this header and these contents.

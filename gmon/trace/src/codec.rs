@@ -34,6 +34,49 @@ pub(crate) fn put_signed(out: &mut Vec<u8>, value: i64) {
     put(out, ((value << 1) ^ (value >> 63)) as u64);
 }
 
+/// A few numbers that are appended together.
+pub(crate) struct Short {
+    bytes: [u8; 32],
+    len: usize,
+}
+
+impl Short {
+    /// Begins with a byte.
+    #[inline]
+    pub(crate) fn new(tag: u8) -> Short {
+        let mut short = Short { bytes: [0; 32], len: 1 };
+        short.bytes[0] = tag;
+        short
+    }
+
+    /// Appends a number; at most three of them fit.
+    #[inline]
+    pub(crate) fn put(&mut self, mut value: u64) {
+        loop {
+            let byte = value as u8 & 0x7f;
+            value >>= 7;
+            let Some(place) = self.bytes.get_mut(self.len) else { return };
+            *place = if value == 0 { byte } else { byte | 0x80 };
+            self.len += 1;
+            if value == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Appends a difference.
+    #[inline]
+    pub(crate) fn put_signed(&mut self, value: i64) {
+        self.put(((value << 1) ^ (value >> 63)) as u64);
+    }
+
+    /// Appends the bytes to `out`.
+    #[inline]
+    pub(crate) fn end(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.bytes.get(..self.len).unwrap_or_default());
+    }
+}
+
 /// Appends a string.
 pub(crate) fn put_text(out: &mut Vec<u8>, text: &str) {
     put(out, text.len() as u64);

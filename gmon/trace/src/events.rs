@@ -1,7 +1,7 @@
 //! The events of a thread as bytes: a tag, the time since the event before, and the function unless it follows from the calls
 //! that are open.
 
-use crate::codec::{Cursor, Error, put, put_signed};
+use crate::codec::{Cursor, Error, Short, put, put_signed};
 use crate::event::{Event, Open, OpenKind, State};
 
 /// The tags of events. [`SAME`] is added where the function is that of the innermost open call.
@@ -67,9 +67,7 @@ impl Events {
     /// Adds the event of a call that begins: [`Event::Enter`].
     #[inline]
     pub fn enter(&mut self, time: u64, function: u32) {
-        self.timed(ENTER, time);
-        put(&mut self.bytes, function.into());
-        self.stack.0.push(function);
+        self.call(ENTER, time, function);
     }
 
     /// Adds the event of a call that returns: [`Event::Exit`].
@@ -85,15 +83,11 @@ impl Events {
             Event::Jump { time, function } => self.call(JUMP, time, function),
             Event::Inherited { time, function } => self.call(INHERITED, time, function),
             Event::Open { time, function } => self.call(OPEN, time, function),
-            Event::Mark { time, function } => {
-                self.timed(MARK, time);
-                put(&mut self.bytes, function.into());
-            }
+            Event::Mark { time, function } => self.with_number(MARK, time, function),
             Event::Exit { time, function } => self.end(EXIT, time, function),
             Event::Left { time, function } => self.end(LEFT, time, function),
             Event::Chain { time, chain } => {
-                self.timed(CHAIN, time);
-                put(&mut self.bytes, chain.into());
+                self.with_number(CHAIN, time, chain);
                 self.stack.0.clear();
             }
             Event::Pause { ticks } => self.plain(PAUSE, ticks),
@@ -112,12 +106,14 @@ impl Events {
         }
     }
 
+    /// Returns the beginning of an event that happens at a time.
     #[inline]
-    fn timed(&mut self, tag: u8, time: u64) {
+    fn timed(&mut self, tag: u8, time: u64) -> Short {
         self.count += 1;
-        self.bytes.push(tag);
-        put_signed(&mut self.bytes, time.wrapping_sub(self.last) as i64);
+        let mut short = Short::new(tag);
+        short.put_signed(time.wrapping_sub(self.last) as i64);
         self.last = time;
+        short
     }
 
     fn plain(&mut self, tag: u8, value: u64) {
@@ -126,19 +122,25 @@ impl Events {
         put(&mut self.bytes, value);
     }
 
+    #[inline]
     fn call(&mut self, tag: u8, time: u64, function: u32) {
-        self.timed(tag, time);
-        put(&mut self.bytes, function.into());
+        self.with_number(tag, time, function);
         self.stack.0.push(function);
+    }
+
+    #[inline]
+    fn with_number(&mut self, tag: u8, time: u64, number: u32) {
+        let mut short = self.timed(tag, time);
+        short.put(number.into());
+        short.end(&mut self.bytes);
     }
 
     #[inline]
     fn end(&mut self, tag: u8, time: u64, function: u32) {
         if self.stack.0.pop() == Some(function) {
-            self.timed(tag | SAME, time);
+            self.timed(tag | SAME, time).end(&mut self.bytes);
         } else {
-            self.timed(tag, time);
-            put(&mut self.bytes, function.into());
+            self.with_number(tag, time, function);
         }
     }
 }

@@ -11,7 +11,7 @@ mod codec;
 mod event;
 mod events;
 
-pub use chunk::{CHUNK_HEADER, Chunk, ClockKind, Function, MAGIC, Process, Raw};
+pub use chunk::{CHUNK_HEADER, Chunk, ClockKind, Encoder, Function, MAGIC, Process, Raw};
 pub use codec::Error;
 pub use event::{Event, Open, OpenKind, State};
 pub use events::Events;

@@ -1,11 +1,12 @@
 //! The thread that reads the rings of all processes while they run.
 
 use std::collections::HashMap;
+use std::io;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
-use gmon_trace::{Chunk, ClockKind, Function, Process};
+use gmon_trace::{Chunk, ClockKind, Encoder, Function, Process};
 use gprofinject_abi::trace::Kind;
 
 use crate::os::clock::Moment;
@@ -27,6 +28,8 @@ const SHORTEST: Duration = Duration::from_micros(200);
 const LONGEST: Duration = Duration::from_millis(10);
 /// If a ring is filled to this part between two visits, the recorder does not sleep.
 const BUSY: f64 = 1.0 / 8.0;
+/// From this part on, it compresses less.
+const HURRIED: f64 = 1.0 / 2.0;
 /// How often the clocks are compared.
 const COMPARED: Duration = Duration::from_secs(1);
 
@@ -86,6 +89,7 @@ struct Recorded {
 
 pub(crate) struct Recorder {
     sink: Sink,
+    encoder: Encoder,
     path: PathBuf,
     triggers: Vec<Filters>,
     all: Vec<Recorded>,
@@ -98,10 +102,17 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    pub(crate) fn new(sink: Sink, path: PathBuf, triggers: Vec<Filters>, start: Chunk) -> Recorder {
+    pub(crate) fn new(
+        sink: Sink,
+        path: PathBuf,
+        triggers: Vec<Filters>,
+        start: Chunk,
+    ) -> io::Result<Recorder> {
+        let encoder = Encoder::new()?;
         let now = Instant::now();
         let mut recorder = Recorder {
             sink,
+            encoder,
             path,
             triggers,
             all: Vec::new(),
@@ -112,7 +123,7 @@ impl Recorder {
             summary: Summary::default(),
         };
         recorder.define(&start);
-        recorder
+        Ok(recorder)
     }
 
     /// Records until there are no more messages.
@@ -120,6 +131,8 @@ impl Recorder {
         let mut pause = LONGEST;
         loop {
             let fullest = self.visit();
+            // If this fails, the level stays as it is.
+            let _ = self.encoder.hurry(fullest >= HURRIED);
             pause = if fullest >= BUSY {
                 Duration::ZERO
             } else if fullest > 0.0 {
@@ -264,8 +277,12 @@ impl Recorder {
             let Some(process) = self.process_of(index, source.guest) else { continue };
             let Part { first, before, events, is_trigger } = part;
             self.summary.events += events.len();
-            let block = source.block as u32;
-            self.sink.add(Chunk::encode_events(process, block, first, &before, &events), false);
+            let place = (process, source.block as u32);
+            let encoded = self.encoder.encode_events(place, first, &before, &events);
+            self.add(encoded, false);
+            if let Some(stream) = self.all.get_mut(index).and_then(|r| r.streams.get_mut(&source)) {
+                stream.give_back(events);
+            }
             if is_trigger && let Err(why) = self.save() {
                 self.trouble(why);
             }
@@ -407,7 +424,15 @@ impl Recorder {
 
     /// Adds a chunk that others need.
     fn define(&mut self, chunk: &Chunk) {
-        self.sink.add(chunk.encode(), true);
+        let encoded = self.encoder.encode(chunk);
+        self.add(encoded, true);
+    }
+
+    fn add(&mut self, encoded: io::Result<Vec<u8>>, lasts: bool) {
+        match encoded {
+            Ok(chunk) => self.sink.add(chunk, lasts),
+            Err(error) => self.trouble(format!("a part of the trace is lost: {}", sys::reason(&error))),
+        }
     }
 
     fn trouble(&mut self, text: String) {

@@ -55,6 +55,8 @@ pub(crate) struct Stream {
     before: State,
     events: Events,
     parts: Vec<Part>,
+    /// Lists of events that are empty again.
+    spare: Vec<Events>,
     /// The bytes of an event that is not complete, and their number.
     data: Option<(Vec<u8>, usize)>,
     /// The number of calls that have begun, and of the events that are lost.
@@ -166,7 +168,8 @@ impl Stream {
         if self.events.is_empty() {
             return;
         }
-        let events = std::mem::take(&mut self.events);
+        let next = self.spare.pop().unwrap_or_default();
+        let events = std::mem::replace(&mut self.events, next);
         let first = self.index - events.len();
         let now = self.state();
         let before = std::mem::replace(&mut self.before, now);
@@ -176,6 +179,16 @@ impl Stream {
     /// Returns the parts that have ended.
     pub(crate) fn take(&mut self) -> Vec<Part> {
         std::mem::take(&mut self.parts)
+    }
+
+    /// Takes back the events of a part, for their memory.
+    pub(crate) fn give_back(&mut self, mut events: Events) {
+        /// A thread that writes quickly has one list in use while another one is encoded.
+        const SPARE: usize = 2;
+        if self.spare.len() < SPARE {
+            events.clear();
+            self.spare.push(events);
+        }
     }
 
     fn state(&self) -> State {

@@ -63,7 +63,8 @@ impl Tracer {
             Some(bytes_max) => Sink::kept(&path, target, bytes_max),
         };
         let (messages, received) = mpsc::channel();
-        let recorder = Recorder::new(sink, path, triggers, start);
+        let recorder =
+            Recorder::new(sink, path, triggers, start).context("the trace cannot be compressed")?;
         Ok(Tracer { messages, state: State::Waiting(Box::new((recorder, received))), keeps })
     }
 

@@ -12,7 +12,7 @@ use crate::store::region::layout::{BLOCKS_MAX, Layout, read_at, read_value};
 
 const SLOT: u64 = size_of::<Slot>() as u64;
 /// The greatest number of slots that are read at a time.
-const PIECE: u64 = 1 << 16;
+const PIECE: u64 = 1 << 14;
 /// How often the reader comes back to a slot that is taken and not written before it goes on without it. A signal handler
 /// that has interrupted the thread there may take its time.
 const PATIENCE: u32 = 200;
