@@ -12,16 +12,17 @@
 //!
 //! All numbers are little-endian.
 
-use crate::codec::{Cursor, Error, put, put_text};
+use crate::codec::{Cursor, Error, put, put_signed, put_text};
 use crate::event::{Event, State};
 use crate::events::{self, Events};
+use crate::value::{Signature, put_signature, signature};
 
 /// The first bytes of a chunk.
 pub const MAGIC: [u8; 4] = *b"gpiC";
 /// Bytes before the contents.
 pub const CHUNK_HEADER: usize = 24;
 /// The greatest length of the contents, compressed or not.
-const MOST: u32 = 1 << 28;
+const MOST: u32 = 1 << 27;
 /// The levels of zstd: the fastest one that is meant for general use, and one that takes half the time for a third more bytes.
 const LEVEL: i32 = 1;
 const QUICK_LEVEL: i32 = -5;
@@ -68,6 +69,24 @@ pub enum Chunk {
         before: State,
         /// The events.
         events: Vec<Event>,
+    },
+    /// The name of a thread.
+    Thread {
+        /// [`Process::id`].
+        process: u32,
+        /// The thread's number.
+        tid: u32,
+        /// Its name.
+        name: String,
+    },
+    /// When a thread ran, and on which processor.
+    Switches {
+        /// [`Process::id`].
+        process: u32,
+        /// The thread's number.
+        tid: u32,
+        /// What happened to it, in the order of the times.
+        switches: Vec<Switch>,
     },
     /// Nothing follows of a process.
     End {
@@ -121,6 +140,33 @@ pub struct Function {
     pub address: u64,
     /// Its length in bytes.
     pub size: u64,
+    /// The kinds of its arguments and of its result, if the trace has them.
+    pub signature: Option<Signature>,
+}
+
+/// The scheduler's decision about a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Switch {
+    /// When, in ticks of the process's clock.
+    pub time: u64,
+    /// The number of the processor.
+    pub cpu: u32,
+    /// What it is.
+    pub kind: SwitchKind,
+}
+
+/// What a [`Switch`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SwitchKind {
+    /// The thread runs on the processor from now on.
+    On,
+    /// It does not run any more.
+    Off {
+        /// Whether it could go on, and another one was preferred. Otherwise it waits.
+        preempted: bool,
+    },
+    /// It was moved to the processor.
+    Migrated,
 }
 
 const START: u32 = 1;
@@ -129,6 +175,8 @@ const FUNCTIONS: u32 = 3;
 const CLOCK: u32 = 4;
 const EVENTS: u32 = 5;
 const END: u32 = 6;
+const THREAD: u32 = 7;
+const SWITCHES: u32 = 8;
 
 /// The header of a chunk, as it is in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -304,6 +352,7 @@ impl Chunk {
                     put_text(out, &function.module);
                     put(out, function.address);
                     put(out, function.size);
+                    put_signature(out, function.signature.as_ref());
                 }
                 FUNCTIONS
             }
@@ -322,6 +371,25 @@ impl Chunk {
                 put(out, (*process).into());
                 put(out, *ticks);
                 END
+            }
+            Chunk::Thread { process, tid, name } => {
+                put(out, (*process).into());
+                put(out, (*tid).into());
+                put_text(out, name);
+                THREAD
+            }
+            Chunk::Switches { process, tid, switches } => {
+                put(out, (*process).into());
+                put(out, (*tid).into());
+                put(out, switches.len() as u64);
+                let mut last = 0_u64;
+                for switch in switches {
+                    put(out, switch.kind.code());
+                    put_signed(out, switch.time.wrapping_sub(last) as i64);
+                    last = switch.time;
+                    put(out, switch.cpu.into());
+                }
+                SWITCHES
             }
         }
     }
@@ -364,6 +432,7 @@ impl Chunk {
                         module: from.text()?,
                         address: from.number()?,
                         size: from.number()?,
+                        signature: signature(from)?,
                     });
                 }
                 Chunk::Functions { process, functions }
@@ -377,7 +446,40 @@ impl Chunk {
                 events: events::events(from)?,
             },
             END => Chunk::End { process: from.small()?, ticks: from.number()? },
+            THREAD => Chunk::Thread { process: from.small()?, tid: from.small()?, name: from.text()? },
+            SWITCHES => {
+                let (process, tid) = (from.small()?, from.small()?);
+                let (mut switches, mut time) = (Vec::new(), 0_u64);
+                for _ in 0..from.number()? {
+                    let kind = SwitchKind::of(from)?;
+                    time = time.wrapping_add(from.signed()? as u64);
+                    switches.push(Switch { time, cpu: from.small()?, kind });
+                }
+                Chunk::Switches { process, tid, switches }
+            }
             kind => return Err(Error::Kind(kind)),
         })
+    }
+}
+
+impl SwitchKind {
+    fn code(self) -> u64 {
+        match self {
+            SwitchKind::On => 0,
+            SwitchKind::Off { preempted: false } => 1,
+            SwitchKind::Off { preempted: true } => 2,
+            SwitchKind::Migrated => 3,
+        }
+    }
+
+    fn of(from: &mut Cursor) -> Result<SwitchKind, Error> {
+        let at = from.at;
+        match from.byte()? {
+            0 => Ok(SwitchKind::On),
+            1 => Ok(SwitchKind::Off { preempted: false }),
+            2 => Ok(SwitchKind::Off { preempted: true }),
+            3 => Ok(SwitchKind::Migrated),
+            _ => Err(Error::Value(at)),
+        }
     }
 }

@@ -125,6 +125,15 @@ impl<'b> Cursor<'b> {
         }
     }
 
+    pub(crate) fn flag(&mut self) -> Result<bool, Error> {
+        let start = self.at;
+        match self.byte()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Error::Value(start)),
+        }
+    }
+
     pub(crate) fn small(&mut self) -> Result<u32, Error> {
         let start = self.at;
         u32::try_from(self.number()?).map_err(|_| Error::Value(start))

@@ -10,8 +10,9 @@ mod chunk;
 mod codec;
 mod event;
 mod events;
+pub mod value;
 
-pub use chunk::{CHUNK_HEADER, Chunk, ClockKind, Encoder, Function, MAGIC, Process, Raw};
+pub use chunk::{CHUNK_HEADER, Chunk, ClockKind, Encoder, Function, MAGIC, Process, Raw, Switch, SwitchKind};
 pub use codec::Error;
 pub use event::{Event, Open, OpenKind, State};
 pub use events::Events;

@@ -256,7 +256,7 @@ impl Recorder {
     fn define_function(&mut self, index: usize, number: u32, name: Name) {
         let Some(recorded) = self.all.get(index) else { return };
         let Name { name, module, address, size } = name;
-        let function = Function { number, name, module, address, size };
+        let function = Function { number, name, module, address, size, signature: None };
         let ids: Vec<u32> =
             std::iter::once(recorded.process).chain(recorded.guests.values().copied()).collect();
         for process in ids {
