@@ -246,6 +246,13 @@ impl<'s> Family<'s> {
         }
     }
 
+    /// Hands on to the trace what the scheduler has done.
+    pub(crate) fn trace_switches(&self, sampling: &mut Sampling) {
+        if let Some(tracer) = &self.tracer {
+            tracer.switches(sampling.take_switches());
+        }
+    }
+
     /// Ends the trace of a member, if it has not ended yet.
     fn end_trace(&self, index: usize) {
         if let (Some(tracer), Some(member)) = (&self.tracer, self.members.get(index)) {
@@ -303,6 +310,7 @@ impl<'s> Family<'s> {
     pub(crate) fn end(&mut self, pid: i32, mut sampling: Option<&mut Sampling>) {
         if let Some(sampling) = sampling.as_deref_mut() {
             sampling.settle();
+            self.trace_switches(sampling);
             sampling.forget(pid);
         }
         for index in self.living.remove(&pid).into_iter().flat_map(|process| process.members) {
@@ -317,6 +325,7 @@ impl<'s> Family<'s> {
         let alive = self.living.values().filter(lives).count();
         if let Some(sampling) = sampling.as_deref_mut() {
             sampling.settle();
+            self.trace_switches(sampling);
         }
         let left = std::mem::take(&mut self.living).into_values();
         let mut left: Vec<usize> = left.flat_map(|process| process.members).collect();
@@ -496,6 +505,7 @@ impl<'s> Family<'s> {
         self.written.insert(pid, 1);
         let samples = sampling.and_then(|sampling| {
             sampling.settle();
+            self.trace_switches(sampling);
             sampling.take(0)
         });
         self.note_maps_of(0);

@@ -9,6 +9,7 @@ use gmon::output::Target as File;
 
 use crate::live::model::Subject;
 use crate::live::view::{Look, View};
+use crate::options::Measure;
 use crate::os::child::Ending;
 use crate::os::failure::Failure;
 use crate::os::say::{Level, Voice};
@@ -148,7 +149,7 @@ pub(crate) fn profile<T: Target>(
     let mut sampling = None;
     if choice.method == Method::Perf {
         let scope = target.scope();
-        match sample(scope, choice.rate, family.follows(), planned.measure.is_some()) {
+        match sample(scope, choice.rate, family.follows(), planned.measure) {
             Ok(begun) => sampling = Some(begun),
             Err(error) => {
                 let why = perf::refusal(&error, scope);
@@ -347,12 +348,13 @@ fn begin_view(viewed: Viewed, voice: Voice) -> Option<View> {
     view.map_err(|error| voice.warn(format_args!("there is no live view: {}", sys::reason(&error)))).ok()
 }
 
-fn sample(scope: Scope, rate: u32, follow: bool, by_thread: bool) -> std::io::Result<Sampling> {
-    let perf = Perf::open(scope, rate, follow)?;
+fn sample(scope: Scope, rate: u32, follow: bool, measure: Option<Measure>) -> std::io::Result<Sampling> {
+    let is_traced = measure.is_some_and(|measure| measure.trace.is_some());
+    let perf = Perf::open(scope, rate, follow, is_traced)?;
     if scope == Scope::Machine {
         perf.enable();
     }
-    Ok(Sampling::new(perf, by_thread))
+    Ok(Sampling::new(perf, measure.is_some()))
 }
 
 /// Reports which executed programs are not in any profile, or not as the user asked. `make` may have executed

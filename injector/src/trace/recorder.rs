@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
-use gmon_trace::{Chunk, ClockKind, Encoder, Function, Process};
+use gmon_trace::{Chunk, ClockKind, Encoder, Function, Process, Switch, SwitchKind};
 use gprofinject_abi::trace::Kind;
 
 use crate::os::clock::Moment;
@@ -14,6 +14,7 @@ use crate::os::sys;
 use crate::program::filters::Filters;
 use crate::program::library::Library;
 use crate::program::planned::Planned;
+use crate::sampling::sampler::Switched;
 use crate::store::region::file::RegionFile;
 use crate::store::region::layout::Layout;
 use crate::store::region::ring::{self, Piece, Rings, Source};
@@ -37,6 +38,8 @@ const COMPARED: Duration = Duration::from_secs(1);
 pub(crate) enum Message {
     Begun(Box<Begun>),
     Library(&'static Library),
+    /// What the scheduler has done up to this moment.
+    Switches(Vec<Switched>, Moment),
     Ended {
         process: u32,
         moment: Moment,
@@ -82,6 +85,8 @@ struct Recorded {
     streams: HashMap<Source, Stream>,
     /// The children that count in this process's file, with their numbers in the trace.
     guests: HashMap<u32, u32>,
+    /// The processor on which each thread ran last.
+    cpus: HashMap<u32, u32>,
     begun: Process,
     /// Whether the trace has the process: when the agent is ready.
     is_defined: bool,
@@ -144,6 +149,7 @@ impl Recorder {
             match messages.recv_timeout(pause) {
                 Ok(Message::Begun(begun)) => self.begin(*begun),
                 Ok(Message::Library(library)) => drop(self.libraries.insert(library.number, library)),
+                Ok(Message::Switches(list, moment)) => self.switches(&list, moment),
                 Ok(Message::Ended { process, moment }) => self.end(process, moment),
                 Ok(Message::Save(answer)) => {
                     self.visit();
@@ -184,6 +190,7 @@ impl Recorder {
             numbers,
             streams: HashMap::new(),
             guests: HashMap::new(),
+            cpus: HashMap::new(),
             begun,
             is_defined: false,
         });
@@ -347,6 +354,30 @@ impl Recorder {
             std::iter::once(recorded.process).chain(recorded.guests.values().copied()).collect();
         for id in ids {
             self.define(&clock(id));
+        }
+    }
+
+    /// Adds what the scheduler has done with the threads of processes that are traced.
+    fn switches(&mut self, list: &[Switched], moment: Moment) {
+        let mut by_thread: HashMap<(u32, u32), Vec<Switch>> = HashMap::new();
+        for switched in list {
+            let process = switched.member as u32;
+            let Some(recorded) = self.all.iter_mut().find(|r| r.process == process) else { continue };
+            let time = by_clock(recorded.is_tsc, moment.back_to(switched.time));
+            let (cpu, tid) = (switched.cpu, switched.tid);
+            let here = by_thread.entry((process, tid)).or_default();
+            let kind = match switched.off {
+                Some(preempted) => SwitchKind::Off { preempted },
+                None => SwitchKind::On,
+            };
+            if switched.off.is_none() && recorded.cpus.insert(tid, cpu).is_some_and(|last| last != cpu) {
+                here.push(Switch { time, cpu, kind: SwitchKind::Migrated });
+            }
+            here.push(Switch { time, cpu, kind });
+        }
+        for ((process, tid), switches) in by_thread {
+            let encoded = self.encoder.encode(&Chunk::Switches { process, tid, switches });
+            self.add(encoded, false);
         }
     }
 

@@ -13,6 +13,7 @@ use crate::os::clock::Moment;
 use crate::os::sys;
 use crate::program::filters::Filters;
 use crate::program::library::Library;
+use crate::sampling::sampler::Switched;
 use crate::trace::keep::Sink;
 use crate::trace::recorder::{Begun, Message, Recorder, Summary};
 
@@ -95,6 +96,13 @@ impl Tracer {
     /// A library may be loaded from now on.
     pub(crate) fn library(&self, library: &'static Library) {
         let _ = self.messages.send(Message::Library(library));
+    }
+
+    /// The scheduler has done this.
+    pub(crate) fn switches(&self, list: Vec<Switched>) {
+        if !list.is_empty() {
+            let _ = self.messages.send(Message::Switches(list, Moment::now()));
+        }
     }
 
     /// A process has ended, or executes another program, or is not profiled any more.
