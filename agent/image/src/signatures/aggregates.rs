@@ -38,7 +38,10 @@ pub(crate) fn read<'s>(
     let size = number(entry, DW_AT_byte_size).filter(|_| !entry.has_attr(DW_AT_declaration));
     let Some(size) = size else { return Arc::new(Type::unknown()) };
     let mut members = Members { fields: Vec::new(), special: Special::No, is_odd: false };
-    if members.read(types, units, die, unit).is_none() || members.is_odd {
+    let is_read = members.read(types, units, die, unit).is_some() && !members.is_odd;
+    // A structure without members has one byte in C++ and none in C. GCC leaves out those of some unions.
+    let has_all = !members.fields.is_empty() || size <= 1;
+    if !is_read || !has_all {
         // Enums with data of Rust have parts of which only some are there.
         return Arc::new(Type::new(size, 1, Shape::Unknown, Classes::UNKNOWN));
     }

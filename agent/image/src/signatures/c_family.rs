@@ -72,7 +72,7 @@ mod tests {
     }
 
     fn long_double() -> Type {
-        scalar(16, Shape::Opaque, ByteClass::X87)
+        scalar(16, Shape::Float, ByteClass::X87)
     }
 
     /// Returns a structure with these fields, one after the other.

@@ -94,7 +94,7 @@ pub enum Shape {
     Bool,
     /// A character: of one byte, or a code unit of UTF-16 or UTF-32.
     Char,
-    /// A floating-point number of 4 or 8 bytes.
+    /// A floating-point number of 4 or 8 bytes, or one of the x87 unit, which has 16 with its padding.
     Float,
     Enum(Arc<Enum>),
     Pointer(Pointee),
@@ -107,7 +107,7 @@ pub enum Shape {
         element: Arc<Type>,
         count: u64,
     },
-    /// A number that is not decoded, such as a long double; or a vector.
+    /// Something that is not decoded, such as a decimal number or a vector.
     Opaque,
     /// A type of which nothing is known.
     Unknown,

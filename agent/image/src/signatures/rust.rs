@@ -83,7 +83,7 @@ impl Kind {
     fn of(ty: &Type) -> Kind {
         match &ty.shape {
             Shape::Void => Kind::Nothing,
-            Shape::Float => Kind::One(Eightbyte::Sse),
+            Shape::Float if ty.size <= 8 => Kind::One(Eightbyte::Sse),
             Shape::Signed
             | Shape::Unsigned
             | Shape::Bool

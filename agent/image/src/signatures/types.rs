@@ -272,7 +272,7 @@ fn float(size: u64, name: &str) -> Option<Type> {
     match size {
         2 => Some(scalar(2, Shape::Opaque, ByteClass::Sse)),
         4 | 8 => Some(scalar(size, Shape::Float, ByteClass::Sse)),
-        16 if is_x87(name) => Some(scalar(16, Shape::Opaque, ByteClass::X87)),
+        16 if is_x87(name) => Some(scalar(16, Shape::Float, ByteClass::X87)),
         // __float128
         16 => Some(Type::new(16, 16, Shape::Opaque, Classes::vector())),
         _ => None,
