@@ -4,6 +4,7 @@
 //! * [`plan`]: the plan file. Written by the injector before the program starts, mapped by the agent.
 //! * [`region`]: the region file. Created by the injector, filled by the agent, read by the injector.
 //! * [`names`]: the names of both, and of the other files in a run folder.
+//! * [`args`]: how the agent reads the arguments and results of traced calls.
 //! * [`ask`]: the requests of a profiled process to the injector.
 //! * [`attach`]: the injector's orders to an agent in a process that is already running.
 //! * [`frida`]: the information that the agent gives to the library with Frida's gum.
@@ -18,6 +19,7 @@
 //! the symbol table has it; a runtime address is a link address plus the load bias of the run.
 #![no_std]
 
+pub mod args;
 pub mod ask;
 pub mod attach;
 pub mod clock;

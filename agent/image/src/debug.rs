@@ -13,3 +13,4 @@ pub use crate::debug::files::{DebugFile, debug_files, module_file};
 pub use crate::debug::lines::{FileIndex, Frame, Lines, LinesError, Location, Row};
 pub use crate::debug::names::file_with_names;
 pub use crate::debug::sections::SectionError;
+pub(crate) use crate::debug::sections::contents;

@@ -27,6 +27,7 @@ pub mod names;
 mod profiling;
 mod read;
 mod removed;
+pub mod signatures;
 pub mod sort;
 pub mod symbols;
 pub mod x86;

@@ -14,13 +14,15 @@
 //! x86       single instructions: decoding, relocation, encoding
 //! ```
 //!
-//! `parallel`, in the same layer as `x86`, distributes work among threads.
+//! `parallel`, in the same layer as `x86`, distributes work among threads. `fetches` is apart from all this: it turns the signatures
+//! of functions into what the agent does to read their arguments.
 #![forbid(unsafe_code)]
 
 mod blocks;
 mod decide;
 mod emit;
 mod encode;
+pub mod fetches;
 mod flow;
 mod parallel;
 mod placed;

@@ -15,6 +15,7 @@
 //! and it is subtracted from durations.
 
 pub(crate) mod area;
+pub(crate) mod arguments;
 pub(crate) mod calibration;
 pub(crate) mod calls;
 pub(crate) mod chains;

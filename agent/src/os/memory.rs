@@ -177,3 +177,16 @@ pub(crate) fn is_unreadable(process: u32, address: u64) -> bool {
     // SAFETY: process_vm_readv writes one byte, to `byte`; it checks the other address.
     unsafe { call(general::__NR_process_vm_readv, arguments) == Err(EFAULT) }
 }
+
+/// Copies bytes of a process that may not be readable, and returns the number of those that could be copied, from the first one
+/// on. It is 0 if no system calls are made any more, or if the kernel or a filter forbids this one.
+pub(crate) fn read(process: u32, address: u64, to: &mut [u8]) -> usize {
+    // The kernel copies all of a struct iovec or nothing. The bytes end in the next page, so two are enough.
+    let len = to.len().min(PAGE as usize) as u64;
+    let first = (PAGE - address % PAGE).min(len);
+    let into = [to.as_mut_ptr() as u64, len];
+    let from = [[address, first], [address.wrapping_add(first), len - first]];
+    let arguments = [process.into(), &raw const into as u64, 1, &raw const from as u64, 2, 0];
+    // SAFETY: process_vm_readv writes at most `len` bytes, to `to`; it checks the other addresses.
+    unsafe { call(general::__NR_process_vm_readv, arguments) }.unwrap_or(0) as usize
+}

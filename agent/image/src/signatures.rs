@@ -1,0 +1,38 @@
+//! The parameters and results of functions: what debug information says of their types, and where the calling convention puts them.
+//!
+//! The debug information of a file enters; for the address of a function, a [`Signature`] leaves. Only what is certain leaves: see
+//! [`Unclear`] and [`Rest`]. This layer does not know how values are read or shown.
+//!
+//! ```text
+//! index                       which entry is that of a function
+//! c_family, rust, fortran     a function -> its signature, by the rules of its language
+//! collect, convention         whether a parameter is where it should be
+//! subprogram, entry           what debug information says of a function, and of the places of its parameters
+//! types, aggregates           types
+//! assign, classes, model      the System V ABI: classes, registers, the stack
+//! units, sections             units, entries and sections
+//! ```
+
+mod aggregates;
+mod assign;
+mod c_family;
+mod classes;
+mod collect;
+mod convention;
+mod entry;
+mod fortran;
+mod index;
+mod model;
+mod rust;
+mod sections;
+mod subprogram;
+mod types;
+mod units;
+
+pub use crate::signatures::convention::Unclear;
+pub use crate::signatures::index::{Exported, Signatures};
+pub use crate::signatures::model::{
+    Enum, FIELDS_MAX, Field, Parameter, Passing, Place, Pointee, Rest, Shape, Signature, StrOrder,
+    StringLayout, Struct, Type, Value, Word,
+};
+pub use crate::signatures::sections::{DebugInfo, DebugInfoError};

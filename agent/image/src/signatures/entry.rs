@@ -1,0 +1,154 @@
+//! Where debug information says a parameter is at the entry of its function.
+//!
+//! In optimised code this is what the compiler knows: the register that the calling convention has for the parameter. In other
+//! code it is the place in the frame to which the first instructions of the function will copy the parameter, which says nothing
+//! of the entry. So places come from the calling convention, and what is said here can only confirm or contradict them.
+
+use gimli::{AttributeValue, DW_AT_location, Expression, Operation};
+
+use crate::signatures::model::{Place, Word};
+use crate::signatures::sections::Slice;
+use crate::signatures::units::{Attribute, Entry, Unit, Units};
+
+/// The greatest number of operations of an expression that is understood.
+const OPERATIONS_MAX: usize = 8;
+
+/// Where a parameter is said to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Said {
+    /// Nothing is said of the entry: the compiler may have removed the parameter.
+    Nothing,
+    /// In registers: the first ones of its pieces. `None` for one that no parameter is passed in.
+    Registers([Option<Word>; 2]),
+    /// In memory to which a register leads.
+    Behind(Option<Word>),
+    /// In the frame, or among the arguments on the stack.
+    Frame,
+    /// In memory to which an address in the frame leads.
+    BehindFrame,
+    /// Elsewhere, or it is a constant.
+    Other,
+}
+
+/// Whether a place is where debug information says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Agreement {
+    Confirmed,
+    /// Nothing is said.
+    Open,
+    Contradicted,
+}
+
+impl Said {
+    /// Returns what is said of a parameter at an address, the entry of its function.
+    pub(crate) fn of<'s>(units: &Units<'s>, unit: &Unit<'s>, parameter: &Entry<'s>, at: u64) -> Said {
+        let value = parameter.attr_value(DW_AT_location);
+        let expression = match value {
+            Some(AttributeValue::Exprloc(expression)) => Some(expression),
+            Some(value) => in_list(units, unit, value, at),
+            None => None,
+        };
+        expression.map_or(Said::Nothing, |expression| understood(unit, expression))
+    }
+
+    /// Compares this with the place in the calling convention.
+    pub(crate) fn agrees(self, place: Place) -> Agreement {
+        let is = |holds: bool| if holds { Agreement::Confirmed } else { Agreement::Contradicted };
+        match (self, place) {
+            (Said::Nothing | Said::Other, _) => Agreement::Open,
+            (_, Place::Nowhere) => Agreement::Open,
+            // The code is not optimised, or the parameter is among the arguments on the stack.
+            (Said::Frame | Said::BehindFrame, _) => Agreement::Confirmed,
+            (Said::Registers([first, _]), Place::Word(word)) => is(first == Some(word)),
+            // One of the pieces may be missing, and several may be in one register.
+            (Said::Registers(pieces), Place::Pair(low, high)) => {
+                is(pieces.into_iter().flatten().all(|piece| piece == low || piece == high))
+            }
+            (Said::Registers(_), Place::Stack(_)) => Agreement::Contradicted,
+            (Said::Registers([first, _]), Place::Unread) => {
+                is(first.is_none_or(|word| matches!(word, Word::Vector(_))))
+            }
+            // The address of an object may be said in place of the object.
+            (Said::Registers([first, _]), Place::Behind(word)) => is(first == Some(word)),
+            (Said::Behind(register), Place::Behind(word)) => is(register == Some(word)),
+            // An object on the stack, relative to rsp.
+            (Said::Behind(None), Place::Stack(_)) => Agreement::Confirmed,
+            (Said::Behind(_), _) => Agreement::Open,
+        }
+    }
+}
+
+/// Returns the expression in a list of locations that holds at an address.
+fn in_list<'s>(
+    units: &Units<'s>,
+    unit: &Unit<'s>,
+    value: Attribute<'s>,
+    at: u64,
+) -> Option<Expression<Slice<'s>>> {
+    let mut all = units.dwarf.attr_locations(&unit.unit, value).ok()??;
+    while let Some(entry) = all.next().ok()? {
+        if entry.range.begin <= at && at < entry.range.end {
+            return Some(entry.data);
+        }
+    }
+    None
+}
+
+fn understood(unit: &Unit<'_>, expression: Expression<Slice<'_>>) -> Said {
+    let mut all = expression.operations(unit.unit.encoding());
+    let mut operations = Vec::new();
+    while let Ok(Some(operation)) = all.next() {
+        if operations.len() == OPERATIONS_MAX {
+            return Said::Other;
+        }
+        operations.push(operation);
+    }
+    match operations.as_slice() {
+        [] => Said::Nothing,
+        [Operation::Register { register }] => Said::Registers([word(*register), None]),
+        // The value that a register had at the entry.
+        [Operation::EntryValue { expression }, Operation::StackValue] => {
+            match understood(unit, Expression(*expression)) {
+                said @ Said::Registers(_) => said,
+                _ => Said::Other,
+            }
+        }
+        [Operation::RegisterOffset { register, offset: 0, .. }] => Said::Behind(word(*register)),
+        [Operation::FrameOffset { .. }] => Said::Frame,
+        [Operation::FrameOffset { .. }, Operation::Deref { size: 8, .. }] => Said::BehindFrame,
+        pieces => of_pieces(pieces),
+    }
+}
+
+/// Returns the registers of a value in pieces, if all that are somewhere are in registers.
+fn of_pieces(operations: &[Operation<Slice<'_>>]) -> Said {
+    let mut found = Vec::new();
+    let mut before = None;
+    for operation in operations {
+        match operation {
+            Operation::Register { register } if before.is_none() => before = Some(*register),
+            Operation::Piece { .. } => found.extend(before.take().map(word)),
+            _ => return Said::Other,
+        }
+    }
+    match found.as_slice() {
+        [] => Said::Other,
+        [first, rest @ ..] => {
+            Said::Registers([*first, rest.iter().copied().find(|word| word != first).flatten()])
+        }
+    }
+}
+
+/// Returns the word that a register of DWARF's numbering is for arguments.
+fn word(register: gimli::Register) -> Option<Word> {
+    Some(match register.0 {
+        5 => Word::Integer(0),
+        4 => Word::Integer(1),
+        1 => Word::RDX,
+        2 => Word::Integer(3),
+        8 => Word::Integer(4),
+        9 => Word::Integer(5),
+        xmm @ 17..=24 => Word::Vector((xmm - 17) as u8),
+        _ => return None,
+    })
+}
