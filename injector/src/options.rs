@@ -80,6 +80,8 @@ pub(crate) struct Tracing {
     pub(crate) depth: u32,
     /// The least duration of a traced call.
     pub(crate) least_ns: u64,
+    /// Whether arguments and results are traced as well.
+    pub(crate) args: bool,
 }
 
 /// What is measured of the durations of calls.

@@ -104,6 +104,8 @@ pub struct PlanHeader {
     pub call_jumps: Table,
     /// [`CounterRange`], one for each function, in a library's plan with basic block counters; otherwise empty.
     pub counters: Table,
+    /// u64 words: a table of fetches ([`crate::args::Fetches`]), or empty if arguments are not traced.
+    pub fetches: Table,
     /// Byte offset from the start of a thread block at which the basic block counters of a library begin. 0 in the
     /// program's plan.
     pub first_counter: u64,
@@ -529,7 +531,7 @@ pub const CALL_LEN: u32 = 5;
 
 // The planner's thunks, its unwind tables, and the agent's assembly address these fields.
 const _: () = {
-    assert!(size_of::<PlanHeader>() == 384);
+    assert!(size_of::<PlanHeader>() == 400);
     assert!(size_of::<Patch>() == 48);
     assert!(size_of::<FunctionRecord>() == 48);
     assert!(offset_of!(FunctionRecord, exit) == 8);

@@ -167,8 +167,8 @@ pub struct RegionOrders {
     pub trace_least: u64,
     /// The greatest number of traced calls that are open at the same time on a stack, or 0 if there is no limit.
     pub trace_depth: u32,
-    /// Always 0.
-    pub reserved_for_trace: u32,
+    /// Nonzero if plan files have fetches ([`crate::args`]), by which traced calls tell their arguments and results.
+    pub trace_args: u32,
 }
 
 /// The number of entries in the table of samples outside of the program; a power of two.

@@ -26,3 +26,4 @@ pub(crate) mod open;
 pub(crate) mod table;
 pub(crate) mod threads;
 pub(crate) mod trace;
+pub(crate) mod values;

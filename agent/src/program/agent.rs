@@ -110,7 +110,7 @@ static NOT_SET_UP: Agent = Agent {
         trace_bytes: 0,
         trace_least: 0,
         trace_depth: 0,
-        reserved_for_trace: 0,
+        trace_args: 0,
     },
     fsgsbase: false,
     stack_end: 0,

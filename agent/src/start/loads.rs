@@ -12,6 +12,7 @@
 )]
 
 use crate::hot::gate;
+use crate::hot::times::values;
 use crate::hot::{archive, cells, objects, sites, thread_blocks};
 use crate::os::files;
 use crate::os::kernel;
@@ -298,6 +299,7 @@ fn add(
     let index = libraries::add(record.bias, (lo, hi), identity, module).ok_or_else(damaged)?;
     let library = libraries::get(index).ok_or_else(damaged)?;
     let module = &library.module;
+    values::add(module);
     let failed = |errno| Refusal::errno(Trouble::Memory, errno);
     if switches::set_as_planned(module).map_err(failed)? {
         text::switch(module, false).map_err(failed)?;

@@ -40,7 +40,9 @@ pub(crate) fn gates(shadows: u64, small_stacks: bool, orders: &RegionOrders) -> 
 
 /// Returns the addresses of what is called at the beginning and the end of a measured call.
 pub(crate) fn times_gates(orders: &RegionOrders) -> [u64; 2] {
-    times::gates::gates(orders.clock == ClockKind::Tsc.code(), orders.nodes_max != 0, Traced::of(orders))
+    let gates =
+        times::gates::gates(orders.clock == ClockKind::Tsc.code(), orders.nodes_max != 0, Traced::of(orders));
+    if orders.trace_args == 0 { gates } else { times::gates::gates_with_arguments(gates) }
 }
 
 /// Adds the addresses of what is called in place of some code of the C library, in a standalone program.

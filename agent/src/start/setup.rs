@@ -229,6 +229,10 @@ fn hook(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrder
         times::clock::choose(orders.clock == ClockKind::Tsc.code());
         times::calibration::run(region, orders.nodes_max != 0, Traced::of(&orders));
     }
+    if orders.trace_args != 0 {
+        times::values::prepare().map_err(memory)?;
+        times::values::add(&agent.program);
+    }
     agent.tell_gates();
     agent::reserve().ok_or(memory(0))?.install(agent);
     set_words(words::get(), &agent);

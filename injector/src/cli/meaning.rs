@@ -33,6 +33,7 @@ fn measure(args: &Args) -> Result<Option<Measure>> {
     let trace = args.trace.is_some().then_some(Tracing {
         full: args.trace_full,
         depth: args.trace_depth.unwrap_or(0),
+        args: false,
         least_ns: args.trace_min_time.map_or(0, |us| (us * 1000.0) as u64),
     });
     Ok(Some(Measure { is_tsc, paths, is_result: args.times || args.paths, trace }))

@@ -2,6 +2,7 @@
 
 use crate::hot::thread_blocks;
 use crate::hot::times::open::{How, close, push};
+use crate::hot::times::values::{Saved, Values};
 use crate::hot::times::{area, chains, clock, nodes, threads, trace};
 use crate::os::kernel;
 use crate::os::task;
@@ -9,10 +10,11 @@ use crate::program::agent::Agent;
 use crate::program::failure;
 use core::sync::atomic::Ordering;
 use gprofinject_abi::shared::{BlockRef, OpenCallRef};
-use gprofinject_abi::times::{ENDS_SLOWLY, TAIL};
+use gprofinject_abi::times::{ENDS_SLOWLY, HAS_RESULT, TAIL};
 
-/// A call of a function begins, in the frame with this CFA.
-pub(crate) extern "C" fn begin(number: u32, cfa: u64) {
+/// A call of a function begins, in the frame with this CFA. `integers` and `vectors` are the addresses of its registers: see
+/// [`Saved`].
+pub(crate) extern "C" fn begin(number: u32, cfa: u64, integers: u64, vectors: u64) {
     let before = clock::now();
     let opened = failure::guarded(|| {
         let agent = Agent::get();
@@ -39,7 +41,10 @@ pub(crate) extern "C" fn begin(number: u32, cfa: u64) {
         // This is the time at which the slow path began, which the addition to the pauses below makes the present one.
         let paused = times.paused().load(Ordering::Relaxed);
         call.start().store(before.wrapping_sub(paused), Ordering::Relaxed);
-        failure::guarded(|| trace::begun(agent, block, call));
+        failure::guarded(|| {
+            let arguments = Values::of_arguments(number, Saved { integers, vectors }, cfa);
+            trace::begun(agent, block, call, &arguments);
+        });
         let took = clock::now().wrapping_sub(before);
         times.paused().fetch_add(took, Ordering::Relaxed);
         failure::guarded(|| trace::paused(agent, block, took));
@@ -101,7 +106,7 @@ fn end_earlier(block: BlockRef, top: OpenCallRef, arc: u64, cfa: u64, now: u64) 
         return top;
     }
     while let Some(inner) = area::call(block.times().top().load(Ordering::Relaxed)) {
-        let outer = close(block, inner, now, How::Returned);
+        let outer = close(block, inner, now, How::Returned(&Values::NONE));
         if inner == found {
             return outer.unwrap_or(top);
         }
@@ -109,8 +114,9 @@ fn end_earlier(block: BlockRef, top: OpenCallRef, arc: u64, cfa: u64, now: u64) 
     top
 }
 
-/// The call in the frame with this CFA has ended at `now`, or just now if that is 0 or the clock is stopped.
-pub(crate) extern "C" fn end(cfa: u64, now: u64) {
+/// The call in the frame with this CFA has ended at `now`, or just now if that is 0 or the clock is stopped. `integers` and
+/// `vectors` are the addresses of its registers: see [`Saved`].
+pub(crate) extern "C" fn end(cfa: u64, now: u64, integers: u64, vectors: u64) {
     let is_stopped = clock::STOPPED_AT.load(Ordering::Relaxed) != 0;
     let now = if now == 0 || is_stopped { clock::now() } else { now };
     let opened = failure::guarded(|| {
@@ -120,8 +126,15 @@ pub(crate) extern "C" fn end(cfa: u64, now: u64) {
         let now = now.wrapping_sub(times.paused().load(Ordering::Relaxed));
         chains::settle_for_end(agent, block, cfa, now)?;
         let mut inner = area::call(times.top().load(Ordering::Relaxed))?;
+        // The innermost one has returned the result, and the others have jumped to it.
+        let mut result = Values::NONE;
+        if inner.flags().load(Ordering::Relaxed) & HAS_RESULT != 0 {
+            let number = nodes::arc(inner.arc().load(Ordering::Relaxed))?.callee().load(Ordering::Relaxed);
+            result = Values::of_result(number, Saved { integers, vectors }, cfa);
+        }
         while area::cfa(inner) == cfa {
-            inner = close(block, inner, now, How::Returned)?;
+            inner = close(block, inner, now, How::Returned(&result))?;
+            result = Values::NONE;
         }
         Some((agent, block))
     });

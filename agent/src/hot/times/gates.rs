@@ -28,15 +28,17 @@
 use crate::hot::times::calls;
 use crate::hot::times::clock;
 use crate::hot::times::trace;
+use crate::hot::times::values;
 use crate::os::vectors::{restore_vectors, save_vectors};
 use crate::os::words::{thread_word, words_offset};
 use core::arch::global_asm;
 use core::mem::offset_of;
+use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::plan::{NUMBER_BELOW, ThreadWords};
 use gprofinject_abi::region::RegionOrders;
 use gprofinject_abi::times::{
-    ArcTimes, BUCKET_BITS, BUCKETS, CALLEE_HASH, CONTEXT, DEPTH_BIT, FunctionTimes, OpenCall, PathNode,
-    TABLE_HASH, TAIL, TIMES, TRACED, TableEntry, TimesHeader,
+    ArcTimes, BUCKET_BITS, BUCKETS, CALLEE_HASH, CONTEXT, DEPTH_BIT, FunctionTimes, HAS_RESULT, OpenCall,
+    PathNode, TABLE_HASH, TAIL, TIMES, TRACED, TableEntry, TimesHeader,
 };
 use gprofinject_abi::trace::{KIND_BITS, Kind, Slot, TRACE, TraceHeader};
 
@@ -488,7 +490,7 @@ global_asm!(
     //
     ".text",
     ".irp name, begin, end, begin_path, end_path, begin_traced, end_traced, begin_path_traced, end_path_traced, \
-        begin_late, end_late, begin_path_late, end_path_late, begin_slowly, end_by_call, end_slowly",
+        begin_late, end_late, begin_path_late, end_path_late, begin_args, end_args, begin_slowly, end_by_call, end_slowly",
     ".globl gpi_call_\\name",
     ".hidden gpi_call_\\name",
     ".type gpi_call_\\name, @function",
@@ -531,12 +533,44 @@ global_asm!(
     ".ifc \\name, end_path_late",
     "gpi_times_end 1, 2",
     ".endif",
+    // In place of another gate, if arguments are traced: the calls of functions whose are to be read go the slow way.
+    ".ifc \\name, begin_args",
+    "mov [rsp-8], rax",
+    "mov [rsp-16], rcx",
+    "mov eax, [rsp-{number}]",
+    "mov rcx, [rip+{have_fetches}]",
+    "bt [rcx], rax",
+    "mov rcx, [rsp-16]",
+    "mov rax, [rsp-8]",
+    "jc gpi_call_begin_slowly",
+    "jmp [rip+{others}]",
+    ".endif",
+    ".ifc \\name, end_args",
+    "mov [rsp-8], rax",
+    "mov [rsp-16], rcx",
+    words_offset!("rcx"),
+    thread_word!("mov rcx, ", "[rcx+{block}]"),
+    "mov rcx, [rcx+{top}]",
+    "test rcx, rcx",
+    "jz 2f",
+    "test dword ptr [rcx+{flags}], {has_result}",
+    "mov rcx, [rsp-16]",
+    "jnz gpi_call_end_by_call",
+    "mov rax, [rsp-8]",
+    "jmp [rip+{others}+8]",
+    "2:",
+    "mov rcx, [rsp-16]",
+    "mov rax, [rsp-8]",
+    "jmp [rip+{others}+8]",
+    ".endif",
     ".ifc \\name, begin_slowly",       // rsp = CFA - 16
     "lea rsp, [rsp-128]",
     ".cfi_adjust_cfa_offset 128",
     "gpi_times_save",
     "mov edi, [rbp+208-{number}]",     // 10 pushes and 128 bytes
     "lea rsi, [rbp+224]",
+    "mov rdx, rbp",
+    "mov rcx, rsp",
     "call {begin}",
     "gpi_times_restore",
     "lea rsp, [rsp+128]",
@@ -555,6 +589,8 @@ global_asm!(
     "gpi_times_save",
     "lea rdi, [rbp+216]",
     "mov rsi, [rbp+208-64]",
+    "mov rdx, rbp",
+    "mov rcx, rsp",
     "call {end}",
     "gpi_times_restore",
     "lea rsp, [rsp+128]",
@@ -567,6 +603,9 @@ global_asm!(
     stopped_at = sym clock::STOPPED_AT,
     begin = sym calls::begin,
     end = sym calls::end,
+    have_fetches = sym values::HAVE_FETCHES,
+    others = sym OTHERS,
+    has_result = const HAS_RESULT,
     no_room = sym trace::no_room,
     late = sym trace::late,
     trace_next = const TRACE as usize + offset_of!(TraceHeader, next),
@@ -667,9 +706,15 @@ gates!(
     gpi_call_end_late,
     gpi_call_begin_path_late,
     gpi_call_end_path_late,
+    gpi_call_begin_args,
+    gpi_call_end_args,
     gpi_call_begin_slowly,
     gpi_call_end_by_call,
 );
+
+/// The gates for calls of functions whose arguments are not traced, in a run in which others' are. Written before the first hook
+/// is in place.
+static OTHERS: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
 /// Whether the events of calls are written to the thread's ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -704,4 +749,12 @@ pub(crate) fn gates(is_tsc: bool, paths: bool, traced: Traced) -> [u64; 2] {
         (true, true, Traced::Late) => [gpi_call_begin_path_late, gpi_call_end_path_late],
     };
     [begin as usize as u64, end as usize as u64]
+}
+
+/// Returns the addresses of the gates in a run that traces arguments, and in which other calls go to `others`.
+pub(crate) fn gates_with_arguments(others: [u64; 2]) -> [u64; 2] {
+    for (place, other) in OTHERS.iter().zip(others) {
+        place.store(other, Ordering::Relaxed);
+    }
+    [gpi_call_begin_args as *const () as u64, gpi_call_end_args as *const () as u64]
 }

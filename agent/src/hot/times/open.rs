@@ -1,6 +1,7 @@
 //! The chain of a thread's open calls: a call is added at its inner end, and removed from there when it ends.
 
 use crate::hot::times::table::Entry;
+use crate::hot::times::values::Values;
 use crate::hot::times::{area, nodes, trace};
 use crate::program::agent::Agent;
 use core::sync::atomic::Ordering;
@@ -45,19 +46,23 @@ pub(crate) fn push(
 }
 
 /// How a call ends.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum How {
-    /// It returns.
-    Returned,
+#[derive(Clone, Copy)]
+pub(crate) enum How<'v> {
+    /// It returns, with this result if that is traced.
+    Returned(&'v Values),
     /// It is left by a jump, an exception or the end of its thread.
     Left,
 }
 
 /// Ends the innermost open call at `now`, the time without pauses. Returns the one that had made it, which is the innermost
 /// one from now on. The gates do the same.
-pub(crate) fn close(block: BlockRef, call: OpenCallRef, now: u64, how: How) -> Option<OpenCallRef> {
+pub(crate) fn close(block: BlockRef, call: OpenCallRef, now: u64, how: How<'_>) -> Option<OpenCallRef> {
     let times = block.times();
-    trace::ended(Agent::get(), block, call, now, how == How::Returned);
+    let result = match how {
+        How::Returned(result) => Some(result),
+        How::Left => None,
+    };
+    trace::ended(Agent::get(), block, call, now, result);
     let load = |word: &core::sync::atomic::AtomicU64| word.load(Ordering::Relaxed);
     let outer = area::call(load(call.outer()))?;
     let lasted = now.saturating_sub(load(call.start()));

@@ -1,5 +1,6 @@
 //! The beginning and the end of a thread's measurements.
 
+use crate::hot::times::values::Values;
 use crate::hot::times::{area, chains, clock, nodes, open, table, trace};
 use crate::os::memory;
 use crate::program::agent::Agent;
@@ -131,6 +132,6 @@ fn reopen(
     let flags = INHERITED | ENDS_SLOWLY | if is_tail { TAIL } else { 0 };
     let call = open::push(child, block, top, entry, cfa, flags)?;
     call.start().store(times.first().load(Ordering::Relaxed), Ordering::Relaxed);
-    trace::begun(child, block, call);
+    trace::begun(child, block, call, &Values::NONE);
     Some(())
 }

@@ -10,6 +10,7 @@
 #![allow(unsafe_code, reason = "slots are places in a thread block, and gates call from machine code")]
 
 use crate::hot::thread_blocks;
+use crate::hot::times::values::{self, Values};
 use crate::hot::times::{area, clock, nodes};
 use crate::os::kernel;
 use crate::os::task;
@@ -17,8 +18,8 @@ use crate::program::agent::Agent;
 use crate::program::failure;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use gprofinject_abi::shared::{BlockRef, ChainRef, OpenCallRef, TraceRef};
-use gprofinject_abi::times::{DEPTH_BIT, INHERITED, TAIL, TRACED, UNIT};
-use gprofinject_abi::trace::{Full, Kind, Slot, mark};
+use gprofinject_abi::times::{DEPTH_BIT, HAS_RESULT, INHERITED, TAIL, TRACED, UNIT};
+use gprofinject_abi::trace::{Full, Kind, Slot, data_slots, mark};
 
 const SLOT: u64 = size_of::<Slot>() as u64;
 /// Bytes of the ring that are committed at first, and then the most that are committed at once.
@@ -210,6 +211,38 @@ fn write(agent: &Agent, block: BlockRef, event: Event, without: Option<OpenCallR
     }
 }
 
+/// Writes an event, and the bytes that belong to it. A handler's events do not come in between, because all slots are taken at
+/// once. Returns whether there was room.
+fn write_with(
+    agent: &Agent,
+    block: BlockRef,
+    event: Event,
+    values: &Values,
+    without: Option<OpenCallRef>,
+) -> bool {
+    let bytes = values.bytes();
+    if bytes.is_empty() {
+        return write(agent, block, event, without, true);
+    }
+    let trace = block.trace();
+    if trace.untold().load(Ordering::Relaxed) != 0 && !tell_lost(agent, block, without, true) {
+        trace.lost().fetch_add(1, Ordering::Relaxed);
+        trace.untold().fetch_add(1, Ordering::Relaxed);
+        return false;
+    }
+    let Some(number) = take(agent, block, 1 + data_slots(bytes.len() as u64), true) else { return false };
+    put(trace, number, event);
+    let word = |at: usize, len: usize| {
+        let part = bytes.get(at..bytes.len().min(at + len)).unwrap_or_default();
+        part.iter().rev().fold(0_u64, |word, &byte| word << 8 | u64::from(byte))
+    };
+    put(trace, number + 1, Event { kind: Kind::Data, function: bytes.len() as u32, time: word(0, 8) });
+    for (number, at) in (number + 2..).zip((8..bytes.len()).step_by(12)) {
+        put(trace, number, Event { kind: Kind::More, function: word(at + 8, 4) as u32, time: word(at, 8) });
+    }
+    true
+}
+
 /// Says how many events were lost, and which calls are open now. Returns `false` if there is no room for that.
 fn tell_lost(agent: &Agent, block: BlockRef, without: Option<OpenCallRef>, waits: bool) -> bool {
     let trace = block.trace();
@@ -301,23 +334,20 @@ fn kind_of(flags: u32) -> Kind {
     }
 }
 
-/// A call has begun, whose record is complete.
-pub(crate) fn begun(agent: &Agent, block: BlockRef, call: OpenCallRef) {
+/// A call has begun, whose record is complete, with these arguments.
+pub(crate) fn begun(agent: &Agent, block: BlockRef, call: OpenCallRef, arguments: &Values) {
     if is_on(agent) && !is_late(agent) {
-        announce(agent, block, call);
+        let flags = call.flags().load(Ordering::Relaxed);
+        let event = of_call(block, call, kind_of(flags));
+        if write_with(agent, block, event, arguments, Some(call)) {
+            let result = if values::has_result(event.function) { HAS_RESULT } else { 0 };
+            call.flags().store(flags | TRACED | result, Ordering::Relaxed);
+        }
     }
 }
 
-/// Writes the event of a call's beginning.
-fn announce(agent: &Agent, block: BlockRef, call: OpenCallRef) {
-    let flags = call.flags().load(Ordering::Relaxed);
-    if write(agent, block, of_call(block, call, kind_of(flags)), Some(call), true) {
-        call.flags().store(flags | TRACED, Ordering::Relaxed);
-    }
-}
-
-/// The innermost open call ends at a time without pauses. `returns`: whether by returning.
-pub(crate) fn ended(agent: &Agent, block: BlockRef, call: OpenCallRef, time: u64, returns: bool) {
+/// The innermost open call ends at a time without pauses. `result` is what it returns; `None` means that it was left otherwise.
+pub(crate) fn ended(agent: &Agent, block: BlockRef, call: OpenCallRef, time: u64, result: Option<&Values>) {
     if !is_on(agent) {
         return;
     }
@@ -329,9 +359,9 @@ pub(crate) fn ended(agent: &Agent, block: BlockRef, call: OpenCallRef, time: u64
         announce_all(agent, block);
     }
     if call.flags().load(Ordering::Relaxed) & TRACED != 0 {
-        let kind = if returns { Kind::Exit } else { Kind::Left };
+        let kind = if result.is_some() { Kind::Exit } else { Kind::Left };
         let event = Event { time: with_pauses(block, time), ..of_call(block, call, kind) };
-        write(agent, block, event, None, true);
+        write_with(agent, block, event, result.unwrap_or(&Values::NONE), None);
     }
 }
 
@@ -436,7 +466,7 @@ pub(crate) extern "C" fn late(time: u64) {
         let times = block.times();
         let call = area::call(times.top().load(Ordering::Relaxed))?;
         let without_pauses = time.wrapping_sub(times.paused().load(Ordering::Relaxed));
-        ended(agent, block, call, without_pauses, true);
+        ended(agent, block, call, without_pauses, Some(&Values::NONE));
         Some(block)
     });
     if let Some(Some(block)) = block {

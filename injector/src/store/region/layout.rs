@@ -168,7 +168,7 @@ impl Layout {
             trace_bytes: self.trace_bytes(),
             trace_least: self.tracing().map_or(0, |tracing| self.ticks(tracing.least_ns)),
             trace_depth: self.tracing().map_or(0, |tracing| tracing.depth),
-            reserved_for_trace: 0,
+            trace_args: self.tracing().is_some_and(|tracing| tracing.args).into(),
         };
         RegionHeader { orders, ..RegionHeader::default() }
     }
