@@ -84,6 +84,13 @@ pub(crate) struct Tracing {
     pub(crate) args: bool,
 }
 
+impl Tracing {
+    /// Whether no calls are left out.
+    pub(crate) fn is_whole(self) -> bool {
+        self.depth == 0 && self.least_ns == 0
+    }
+}
+
 /// What is measured of the durations of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Measure {

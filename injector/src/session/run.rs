@@ -236,9 +236,7 @@ pub(crate) fn profile<T: Target>(
     }
     let others = first.as_mut().map_or(0, |first| family.add_to_first(first));
     family.write_programs(pid as u32);
-    if let Some(traced) = family.tracer.take().map(Tracer::finish) {
-        words::say_trace(&traced, voice);
-    }
+    let traced = family.tracer.take().map(Tracer::finish);
     let sampler_bytes = sampling.as_mut().map_or(0, |sampling| sampling.perf().ring_bytes());
     let (lost_samples, throttled) = sampling.as_ref().map_or((0, false), |s| (s.lost, s.throttled));
     drop(sampling);
@@ -295,9 +293,17 @@ pub(crate) fn profile<T: Target>(
         unhooked: &family.unhooked,
         processes: 1 + others,
         others: &family.others,
+        traced: traced.as_ref(),
     };
     let files = Files { output: &output, exports: &exports, stats: stats.as_ref(), profilee, first: &first };
-    finish(&run, &program, voice, &files, pid as u32)?;
+    let finished = finish(&run, &program, voice, &files, pid as u32);
+    if let Some(traced) = &traced {
+        let is_whole = settings.measure.and_then(|measure| measure.trace).is_some_and(|t| t.is_whole());
+        let counted = run.others.iter().fold(profile.calls(), |sum, other| sum.saturating_add(other.calls));
+        let missing = counted.saturating_sub(traced.calls).saturating_sub(traced.lost);
+        words::say_trace(traced, if is_whole { missing } else { 0 }, voice);
+    }
+    finished?;
     target.result(ending)
 }
 

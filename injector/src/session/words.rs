@@ -112,7 +112,8 @@ mod tests {
 }
 
 /// Says what was traced, and what is missing.
-pub(crate) fn say_trace(traced: &Summary, voice: Voice) {
+/// `missing` is the number of counted calls that could not be traced.
+pub(crate) fn say_trace(traced: &Summary, missing: u64, voice: Voice) {
     for trouble in &traced.troubles {
         voice.warn(trouble);
     }
@@ -121,6 +122,13 @@ pub(crate) fn say_trace(traced: &Summary, voice: Voice) {
             "the trace lacks {}: threads wrote faster than they were read (--trace-full wait has them wait; -X, --trace-depth \
              and --trace-min-time leave calls out)",
             counted(traced.lost, "event", "events")
+        ));
+    }
+    if missing > 0 {
+        voice.note(format_args!(
+            "{} not in the trace: their ends are not seen (gprofinject --list shows which functions are hooked only at their \
+             entry), or there was no room",
+            counted(missing, "counted call is", "counted calls are")
         ));
     }
     let calls = counted(traced.calls, "call", "calls");
