@@ -466,7 +466,7 @@ fn forget_places() {
 
 /// Returns the addresses of the slow paths for libraries' thunks.
 fn gates() -> ArenaHeader {
-    let [begin, end] = own::times_gates(&Agent::get().orders);
+    let [begin, end, mark] = own::times_gates(&Agent::get().orders);
     let header = ArenaHeader {
         miss: gate::gpi_library_miss as *const () as u64,
         miss_entry: gate::gpi_library_miss_entry as *const () as u64,
@@ -478,6 +478,7 @@ fn gates() -> ArenaHeader {
         land: landings::gpi_land as *const () as u64,
         begin,
         end,
+        mark,
         program_labels: GATE_FACTS.labels(),
         library_labels: LIBRARY_GATE_FACTS.labels(),
         ..ArenaHeader::default()

@@ -51,6 +51,36 @@ pub(crate) extern "C" fn begin(number: u32, cfa: u64, integers: u64, vectors: u6
     }
 }
 
+/// A call of a function begins, in the frame with this CFA, whose end is not seen. `event` is the number of the event that the
+/// gate has taken for it and for which it has found no room, or -1.
+pub(crate) extern "C" fn mark(number: u32, cfa: u64, event: u64) {
+    let before = clock::now();
+    let marked = failure::guarded(|| {
+        let agent = Agent::get();
+        let block = thread_blocks::current(agent)?;
+        let times = block.times();
+        if event != u64::MAX {
+            trace::marked_at(agent, block, number, before, event);
+            return Some((agent, block));
+        }
+        if clock::is_forbidden() || clock::STOPPED_AT.load(Ordering::Relaxed) != 0 {
+            return None;
+        }
+        let now = before.wrapping_sub(times.paused().load(Ordering::Relaxed));
+        threads::prepare(agent, block, cfa, now)?;
+        let top = area::call(times.top().load(Ordering::Relaxed))?;
+        if !trace::is_too_deep(agent, top.flags().load(Ordering::Relaxed)) {
+            trace::marked(agent, block, number, before);
+        }
+        Some((agent, block))
+    });
+    if let Some(Some((agent, block))) = marked {
+        let took = clock::now().wrapping_sub(before);
+        block.times().paused().fetch_add(took, Ordering::Relaxed);
+        failure::guarded(|| trace::paused(agent, block, took));
+    }
+}
+
 /// What has become of the beginning of a call.
 enum Opened {
     Call(OpenCallRef),

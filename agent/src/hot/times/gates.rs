@@ -490,7 +490,7 @@ global_asm!(
     //
     ".text",
     ".irp name, begin, end, begin_path, end_path, begin_traced, end_traced, begin_path_traced, end_path_traced, \
-        begin_late, end_late, begin_path_late, end_path_late, begin_args, end_args, begin_slowly, end_by_call, end_slowly",
+        begin_late, end_late, begin_path_late, end_path_late, begin_args, end_args, mark, mark_traced, mark_by_call, mark_slowly, begin_slowly, end_by_call, end_slowly",
     ".globl gpi_call_\\name",
     ".hidden gpi_call_\\name",
     ".type gpi_call_\\name, @function",
@@ -563,6 +563,79 @@ global_asm!(
     "mov rax, [rsp-8]",
     "jmp [rip+{others}+8]",
     ".endif",
+    // A call begins whose end is not seen. If it is traced, this is its only event.
+    ".ifc \\name, mark",
+    "ret",
+    ".endif",
+    ".ifc \\name, mark_traced",
+    "mov [rsp-8], rax",
+    "cmp dword ptr [rip+{stopped_at}], 0",
+    "jne 18f",
+    "mov [rsp-16], rcx",
+    words_offset!("rcx"),
+    thread_word!("mov rcx, ", "[rcx+{block}]"),
+    "mov rax, [rcx+{top}]",
+    "test rax, rax",
+    "jz 3f",
+    "mov eax, [rax+{flags}]",
+    "cmp rax, [rcx+{deepest}]",
+    "jae 19f",
+    "mov eax, 1",
+    "xadd [rcx+{trace_next}], rax",
+    "cmp rax, [rcx+{trace_limit}]",
+    "jae 25f",
+    "mov [rsp-24], rdx",
+    "mov [rsp-32], rdi",
+    "mov rdi, rax",
+    "and rdi, [rcx+{trace_mask}]",
+    "shl rdi, {slot_bits}",
+    "add rdi, [rcx+{trace_ring}]",
+    "mov ecx, eax",
+    "rdtsc",
+    "shl rdx, 32",
+    "or rax, rdx",
+    "mov [rdi+{slot_time}], rax",
+    "mov eax, [rsp-{number}]",
+    "mov [rdi+{slot_function}], eax",
+    "shl ecx, {kind_bits}",
+    "or ecx, {kind_mark}",
+    "mov [rdi+{slot_mark}], ecx",
+    "mov rdi, [rsp-32]",
+    "mov rdx, [rsp-24]",
+    "19:",
+    "mov rcx, [rsp-16]",
+    "18:",
+    "mov rax, [rsp-8]",
+    "ret",
+    "25:",                            // there is no room: the number is given back there, or used
+    "mov rcx, [rsp-16]",
+    "mov [rsp-24], rax",
+    "mov rax, [rsp-8]",
+    "jmp gpi_call_mark_slowly",
+    "3:",                             // the thread's first event
+    "mov rcx, [rsp-16]",
+    "mov rax, -1",
+    "mov [rsp-24], rax",
+    "mov rax, [rsp-8]",
+    "jmp gpi_call_mark_slowly",
+    ".endif",
+    ".ifc \\name, mark_by_call",       // in place of gpi_call_mark_traced, if the counter does not measure
+    "mov qword ptr [rsp-24], -1",
+    "jmp gpi_call_mark_slowly",
+    ".endif",
+    ".ifc \\name, mark_slowly",        // rsp = CFA - 16; at rsp - 24 the number of the event, or -1
+    "lea rsp, [rsp-128]",
+    ".cfi_adjust_cfa_offset 128",
+    "gpi_times_save",
+    "mov edi, [rbp+208-{number}]",
+    "lea rsi, [rbp+224]",
+    "mov rdx, [rbp+208-24]",
+    "call {mark}",
+    "gpi_times_restore",
+    "lea rsp, [rsp+128]",
+    ".cfi_adjust_cfa_offset -128",
+    "ret",
+    ".endif",
     ".ifc \\name, begin_slowly",       // rsp = CFA - 16
     "lea rsp, [rsp-128]",
     ".cfi_adjust_cfa_offset 128",
@@ -603,6 +676,7 @@ global_asm!(
     stopped_at = sym clock::STOPPED_AT,
     begin = sym calls::begin,
     end = sym calls::end,
+    mark = sym calls::mark,
     have_fetches = sym values::HAVE_FETCHES,
     others = sym OTHERS,
     has_result = const HAS_RESULT,
@@ -621,6 +695,7 @@ global_asm!(
     kind_bits = const KIND_BITS,
     kind_enter = const Kind::Enter as u32,
     kind_jump = const Kind::Jump as u32,
+    kind_mark = const Kind::Mark as u32,
     kind_exit = const Kind::Exit as u32,
     tail = const TAIL,
     traced = const TRACED,
@@ -710,6 +785,9 @@ gates!(
     gpi_call_end_args,
     gpi_call_begin_slowly,
     gpi_call_end_by_call,
+    gpi_call_mark,
+    gpi_call_mark_traced,
+    gpi_call_mark_by_call,
 );
 
 /// The gates for calls of functions whose arguments are not traced, in a run in which others' are. Written before the first hook
@@ -749,6 +827,16 @@ pub(crate) fn gates(is_tsc: bool, paths: bool, traced: Traced) -> [u64; 2] {
         (true, true, Traced::Late) => [gpi_call_begin_path_late, gpi_call_end_path_late],
     };
     [begin as usize as u64, end as usize as u64]
+}
+
+/// Returns the address of the gate for calls whose ends are not seen.
+pub(crate) fn mark(is_tsc: bool, traced: Traced) -> u64 {
+    let mark: unsafe extern "C" fn() = match (traced, is_tsc) {
+        (Traced::No | Traced::Late, _) => gpi_call_mark,
+        (Traced::AtOnce, true) => gpi_call_mark_traced,
+        (Traced::AtOnce, false) => gpi_call_mark_by_call,
+    };
+    mark as usize as u64
 }
 
 /// Returns the addresses of the gates in a run that traces arguments, and in which other calls go to `others`.

@@ -422,6 +422,38 @@ pub(crate) fn thread(agent: &Agent, block: BlockRef, chain: ChainRef, time: u64)
     }
 }
 
+/// A call begins whose end is not seen, at a time of the clock.
+pub(crate) fn marked(agent: &Agent, block: BlockRef, function: u32, time: u64) {
+    write(agent, block, Event { kind: Kind::Mark, function, time }, None, true);
+}
+
+/// The same where a gate has taken the slot with this number, and has found no room.
+pub(crate) fn marked_at(agent: &Agent, block: BlockRef, function: u32, time: u64, number: u64) {
+    if keep(agent, block, number, 1, true) {
+        let event = Event { kind: Kind::Mark, function, time };
+        put_after_lost(agent, block, number, event, None);
+    }
+}
+
+/// Writes an event into a slot that has been taken. If events before it were lost, that is said first, in other slots. Returns
+/// whether there was room.
+fn put_after_lost(
+    agent: &Agent,
+    block: BlockRef,
+    number: u64,
+    event: Event,
+    without: Option<OpenCallRef>,
+) -> bool {
+    let trace = block.trace();
+    if trace.untold().load(Ordering::Relaxed) == 0 {
+        put(trace, number, event);
+        return true;
+    }
+    // This one says nothing.
+    put(trace, number, Event { kind: Kind::Pause, function: 0, time: 0 });
+    write(agent, block, event, without, true)
+}
+
 /// A gate has taken the slot with this number for an event of the innermost open call and has found no room. `is_entry`: whether
 /// it is the call's beginning.
 pub(crate) extern "C" fn no_room(number: u64, time: u64, is_entry: u64) {
@@ -433,22 +465,11 @@ pub(crate) extern "C" fn no_room(number: u64, time: u64, is_entry: u64) {
         let flags = call.flags().load(Ordering::Relaxed);
         let kind = if is_entry != 0 { kind_of(flags) } else { Kind::Exit };
         let event = Event { time, ..of_call(block, call, kind) };
-        let trace = block.trace();
-        if !keep(agent, block, number, 1, true) {
-            if is_entry != 0 {
-                call.flags().store(flags & !TRACED, Ordering::Relaxed);
-            }
-            return Some(block);
-        }
-        // Events before this one may be missing, which is said first; the slot is there already.
-        if trace.untold().load(Ordering::Relaxed) == 0 {
-            put(trace, number, event);
-        } else {
-            put(trace, number, Event { kind: Kind::Pause, function: 0, time: 0 });
-            let without = Some(call).filter(|_| is_entry != 0);
-            if !write(agent, block, event, without, true) && is_entry != 0 {
-                call.flags().store(flags & !TRACED, Ordering::Relaxed);
-            }
+        let without = Some(call).filter(|_| is_entry != 0);
+        let is_written =
+            keep(agent, block, number, 1, true) && put_after_lost(agent, block, number, event, without);
+        if !is_written && is_entry != 0 {
+            call.flags().store(flags & !TRACED, Ordering::Relaxed);
         }
         Some(block)
     });
