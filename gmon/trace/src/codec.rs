@@ -15,6 +15,15 @@ pub enum Error {
     /// There is something else than what the format allows at this offset of the decompressed bytes.
     #[error("there is no valid value at byte {0} of its contents")]
     Value(usize),
+    /// There is something else than a chunk.
+    #[error("there is no chunk")]
+    NoChunk,
+    /// It would take too much memory, alone or together with the others that are needed at the same time.
+    #[error("it takes too much memory")]
+    TooLarge,
+    /// Its events have the numbers of others.
+    #[error("it has events that there were already")]
+    Repeated,
     /// It is of a kind that this version does not know.
     #[error("it is of the unknown kind {0}")]
     Kind(u32),

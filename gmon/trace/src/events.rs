@@ -158,14 +158,40 @@ pub(crate) fn put_events(out: &mut Vec<u8>, events: &Events) {
     out.extend_from_slice(&events.bytes);
 }
 
+/// Reads events one after the other.
+pub(crate) struct Decoder {
+    /// The number of events that are left.
+    left: u64,
+    last: u64,
+    stack: Stack,
+}
+
+impl Decoder {
+    /// Begins at the number of events.
+    pub(crate) fn new(from: &mut Cursor) -> Result<Decoder, Error> {
+        Ok(Decoder { left: from.number()?, last: 0, stack: Stack::default() })
+    }
+
+    /// The number of events that are left.
+    pub(crate) fn left(&self) -> u64 {
+        self.left
+    }
+
+    /// Reads the next event, if there is one.
+    pub(crate) fn next(&mut self, from: &mut Cursor) -> Result<Option<Event>, Error> {
+        let Some(left) = self.left.checked_sub(1) else { return Ok(None) };
+        let event = event(from, &mut self.last, &self.stack)?;
+        self.stack.note(&event);
+        self.left = left;
+        Ok(Some(event))
+    }
+}
+
 pub(crate) fn events(from: &mut Cursor) -> Result<Vec<Event>, Error> {
-    let count = from.number()?;
+    let mut decoder = Decoder::new(from)?;
     // Each event takes two bytes at least.
-    let mut all = Vec::with_capacity((count as usize).min(from.left() / 2 + 1));
-    let (mut last, mut stack) = (0_u64, Stack::default());
-    for _ in 0..count {
-        let event = event(from, &mut last, &stack)?;
-        stack.note(&event);
+    let mut all = Vec::with_capacity((decoder.left as usize).min(from.left() / 2 + 1));
+    while let Some(event) = decoder.next(from)? {
         all.push(event);
     }
     Ok(all)

@@ -8,6 +8,7 @@
 
 mod chunk;
 mod codec;
+mod contents;
 mod event;
 mod events;
 pub mod value;
