@@ -18,6 +18,10 @@ use crate::event::{Event, State};
 use crate::events::{self, Events};
 use crate::value::Signature;
 
+/// The version of the format.
+pub const VERSION: u32 = 1;
+/// The first bytes of a file: a magic number, and the version of the format.
+pub const FILE_HEADER: [u8; 16] = *b"gpitrace\x01\0\0\0\0\0\0\0";
 /// The first bytes of a chunk.
 pub const MAGIC: [u8; 4] = *b"gpiC";
 /// Bytes before the contents.
@@ -208,11 +212,21 @@ impl Raw {
         if self.checksum == self.checksum_of(contents) { Ok(()) } else { Err(Error::Checksum) }
     }
 
-    /// Returns the contents as they were before they were compressed.
+    /// Returns the contents, which have been checked, as they were before they were compressed.
     pub(crate) fn decompress(&self, contents: &[u8]) -> Result<Vec<u8>, Error> {
-        self.check(contents)?;
         let plain = zstd::bulk::decompress(contents, self.raw as usize).map_err(|_| Error::Compression)?;
         if plain.len() == self.raw as usize { Ok(plain) } else { Err(Error::Compression) }
+    }
+
+    /// Returns the chunk with these contents, which have been checked.
+    pub(crate) fn chunk(&self, contents: &[u8]) -> Result<Chunk, Error> {
+        if !self.has_events() && self.raw > DEFINITIONS_MOST {
+            return Err(Error::TooLarge);
+        }
+        let plain = self.decompress(contents)?;
+        let mut from = Cursor::new(&plain);
+        let chunk = Chunk::get(self.kind, &mut from)?;
+        if from.is_at_end() { Ok(chunk) } else { Err(Error::Value(from.at)) }
     }
 
     fn checksum_of(&self, contents: &[u8]) -> u32 {
@@ -310,12 +324,7 @@ impl Chunk {
     /// # Errors
     /// It is damaged, of an unknown kind, or too large.
     pub fn decode(header: &Raw, contents: &[u8]) -> Result<Chunk, Error> {
-        if !header.has_events() && header.raw > DEFINITIONS_MOST {
-            return Err(Error::TooLarge);
-        }
-        let plain = header.decompress(contents)?;
-        let mut from = Cursor::new(&plain);
-        let chunk = Chunk::get(header.kind, &mut from)?;
-        if from.is_at_end() { Ok(chunk) } else { Err(Error::Value(from.at)) }
+        header.check(contents)?;
+        header.chunk(contents)
     }
 }

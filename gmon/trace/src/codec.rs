@@ -103,6 +103,11 @@ impl<'b> Cursor<'b> {
         Cursor { bytes, at: 0 }
     }
 
+    /// Begins at an offset.
+    pub(crate) fn at(bytes: &'b [u8], at: usize) -> Cursor<'b> {
+        Cursor { bytes, at }
+    }
+
     pub(crate) fn is_at_end(&self) -> bool {
         self.at >= self.bytes.len()
     }

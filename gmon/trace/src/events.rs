@@ -19,6 +19,9 @@ const DATA: u8 = 11;
 const THREAD: u8 = 12;
 const SAME: u8 = 0x10;
 
+/// The greatest number of stacks and open calls in a [`State`], far above what a recorder writes.
+const OPEN_MOST: u64 = 1 << 21;
+
 /// The functions of the open calls, as far as the events so far tell of them.
 #[derive(Default)]
 struct Stack(Vec<u32>);
@@ -250,9 +253,11 @@ pub(crate) fn put_state(out: &mut Vec<u8>, state: &State) {
 
 pub(crate) fn state(from: &mut Cursor) -> Result<State, Error> {
     let (tid, chain, pauses) = (from.small()?, from.small()?, from.number()?);
-    let mut chains = Vec::new();
+    let (mut chains, mut room) = (Vec::new(), OPEN_MOST);
     for _ in 0..from.number()? {
+        let start = from.at;
         let (number, omitted, count) = (from.small()?, from.number()?, from.number()?);
+        room = room.checked_sub(count.saturating_add(1)).ok_or(Error::Value(start))?;
         let mut open = Vec::with_capacity((count as usize).min(from.left() / 3 + 1));
         let mut time = 0_u64;
         for _ in 0..count {
