@@ -117,8 +117,7 @@ impl Stacks {
 
     /// Returns the numbers of all stacks with open calls, in order.
     pub(crate) fn numbers(&self) -> Vec<u32> {
-        let others = self.others.iter().map(|(number, chain)| (number, chain));
-        let all = others.chain([(&self.number, &self.current)]);
+        let all = self.others.iter().chain([(&self.number, &self.current)]);
         let mut numbers: Vec<u32> =
             all.filter(|(_, chain)| !chain.open.is_empty()).map(|(&number, _)| number).collect();
         numbers.sort_unstable();

@@ -191,6 +191,13 @@ impl Trace {
         clock.map_or(0, |clock| clock.since(self.start_unix_ns, ticks))
     }
 
+    /// Returns how long after the start the last event was, as far as is known, in nanoseconds.
+    pub fn duration_ns(&self) -> u64 {
+        let ends =
+            self.processes.iter().map(|recorded| recorded.clock.since(self.start_unix_ns, recorded.last));
+        ends.max().unwrap_or(0)
+    }
+
     /// Whether there is something about what the scheduler did.
     pub fn has_switches(&self) -> bool {
         self.processes.iter().any(|recorded| !recorded.switches.is_empty())
