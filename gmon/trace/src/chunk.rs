@@ -12,17 +12,25 @@
 //!
 //! All numbers are little-endian.
 
-use crate::codec::{Cursor, Error, put, put_signed, put_text};
+use crate::codec::{Cursor, Error};
+use crate::contents::{EVENTS, put_head};
 use crate::event::{Event, State};
 use crate::events::{self, Events};
-use crate::value::{Signature, put_signature, signature};
+use crate::value::Signature;
 
+/// The version of the format.
+pub const VERSION: u32 = 1;
+/// The first bytes of a file: a magic number, and the version of the format.
+pub const FILE_HEADER: [u8; 16] = *b"gpitrace\x01\0\0\0\0\0\0\0";
 /// The first bytes of a chunk.
 pub const MAGIC: [u8; 4] = *b"gpiC";
 /// Bytes before the contents.
 pub const CHUNK_HEADER: usize = 24;
 /// The greatest length of the contents, compressed or not.
 const MOST: u32 = 1 << 27;
+/// The greatest length of the contents of a chunk without events, decompressed. What it becomes in memory may be some forty times
+/// as large.
+const DEFINITIONS_MOST: u32 = 1 << 24;
 /// The levels of zstd: the fastest one that is meant for general use, and one that takes half the time for a third more bytes.
 const LEVEL: i32 = 1;
 const QUICK_LEVEL: i32 = -5;
@@ -169,15 +177,6 @@ pub enum SwitchKind {
     Migrated,
 }
 
-const START: u32 = 1;
-const PROCESS: u32 = 2;
-const FUNCTIONS: u32 = 3;
-const CLOCK: u32 = 4;
-const EVENTS: u32 = 5;
-const END: u32 = 6;
-const THREAD: u32 = 7;
-const SWITCHES: u32 = 8;
-
 /// The header of a chunk, as it is in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Raw {
@@ -203,6 +202,31 @@ impl Raw {
     /// Whether the chunk has events, without which others can be read.
     pub fn has_events(&self) -> bool {
         self.kind == EVENTS
+    }
+
+    /// Whether these are the contents.
+    pub(crate) fn check(&self, contents: &[u8]) -> Result<(), Error> {
+        if contents.len() != self.stored as usize {
+            return Err(Error::CutOff);
+        }
+        if self.checksum == self.checksum_of(contents) { Ok(()) } else { Err(Error::Checksum) }
+    }
+
+    /// Returns the contents, which have been checked, as they were before they were compressed.
+    pub(crate) fn decompress(&self, contents: &[u8]) -> Result<Vec<u8>, Error> {
+        let plain = zstd::bulk::decompress(contents, self.raw as usize).map_err(|_| Error::Compression)?;
+        if plain.len() == self.raw as usize { Ok(plain) } else { Err(Error::Compression) }
+    }
+
+    /// Returns the chunk with these contents, which have been checked.
+    pub(crate) fn chunk(&self, contents: &[u8]) -> Result<Chunk, Error> {
+        if !self.has_events() && self.raw > DEFINITIONS_MOST {
+            return Err(Error::TooLarge);
+        }
+        let plain = self.decompress(contents)?;
+        let mut from = Cursor::new(&plain);
+        let chunk = Chunk::get(self.kind, &mut from)?;
+        if from.is_at_end() { Ok(chunk) } else { Err(Error::Value(from.at)) }
     }
 
     fn checksum_of(&self, contents: &[u8]) -> u32 {
@@ -286,13 +310,6 @@ impl Encoder {
     }
 }
 
-fn put_head(out: &mut Vec<u8>, process: u32, block: u32, first: u64, before: &State) {
-    put(out, process.into());
-    put(out, block.into());
-    put(out, first);
-    events::put_state(out, before);
-}
-
 impl Chunk {
     /// Returns the chunk as it is in a file. Who makes many uses an [`Encoder`].
     ///
@@ -305,181 +322,9 @@ impl Chunk {
     /// Reads the chunk with this header and these contents.
     ///
     /// # Errors
-    /// It is damaged, or of an unknown kind.
+    /// It is damaged, of an unknown kind, or too large.
     pub fn decode(header: &Raw, contents: &[u8]) -> Result<Chunk, Error> {
-        if contents.len() != header.stored as usize {
-            return Err(Error::CutOff);
-        }
-        if header.checksum != header.checksum_of(contents) {
-            return Err(Error::Checksum);
-        }
-        let plain = zstd::bulk::decompress(contents, header.raw as usize).map_err(|_| Error::Compression)?;
-        if plain.len() != header.raw as usize {
-            return Err(Error::Compression);
-        }
-        let mut from = Cursor::new(&plain);
-        let chunk = Chunk::get(header.kind, &mut from)?;
-        if from.is_at_end() { Ok(chunk) } else { Err(Error::Value(from.at)) }
-    }
-
-    /// Appends the contents, and returns the kind.
-    fn put(&self, out: &mut Vec<u8>) -> u32 {
-        match self {
-            Chunk::Start { version, command, unix_ns } => {
-                put_text(out, version);
-                put(out, command.len() as u64);
-                command.iter().for_each(|part| put_text(out, part));
-                put(out, *unix_ns);
-                START
-            }
-            Chunk::Process(process) => {
-                put(out, process.id.into());
-                put(out, process.parent.map_or(0, |parent| u64::from(parent) + 1));
-                put(out, process.pid.into());
-                put_text(out, &process.program);
-                put(out, u64::from(process.clock == ClockKind::Tsc));
-                put(out, process.inside_256);
-                put(out, process.outside_256);
-                put(out, process.spread_256);
-                PROCESS
-            }
-            Chunk::Functions { process, functions } => {
-                put(out, (*process).into());
-                put(out, functions.len() as u64);
-                for function in functions {
-                    put(out, function.number.into());
-                    put_text(out, &function.name);
-                    put_text(out, &function.module);
-                    put(out, function.address);
-                    put(out, function.size);
-                    put_signature(out, function.signature.as_ref());
-                }
-                FUNCTIONS
-            }
-            Chunk::Clock { process, ticks, unix_ns } => {
-                put(out, (*process).into());
-                put(out, *ticks);
-                put(out, *unix_ns);
-                CLOCK
-            }
-            Chunk::Events { process, block, first, before, events } => {
-                put_head(out, *process, *block, *first, before);
-                events::put_events(out, &Events::from(events.as_slice()));
-                EVENTS
-            }
-            Chunk::End { process, ticks } => {
-                put(out, (*process).into());
-                put(out, *ticks);
-                END
-            }
-            Chunk::Thread { process, tid, name } => {
-                put(out, (*process).into());
-                put(out, (*tid).into());
-                put_text(out, name);
-                THREAD
-            }
-            Chunk::Switches { process, tid, switches } => {
-                put(out, (*process).into());
-                put(out, (*tid).into());
-                put(out, switches.len() as u64);
-                let mut last = 0_u64;
-                for switch in switches {
-                    put(out, switch.kind.code());
-                    put_signed(out, switch.time.wrapping_sub(last) as i64);
-                    last = switch.time;
-                    put(out, switch.cpu.into());
-                }
-                SWITCHES
-            }
-        }
-    }
-
-    fn get(kind: u32, from: &mut Cursor) -> Result<Chunk, Error> {
-        Ok(match kind {
-            START => {
-                let version = from.text()?;
-                let mut command = Vec::new();
-                for _ in 0..from.number()? {
-                    command.push(from.text()?);
-                }
-                Chunk::Start { version, command, unix_ns: from.number()? }
-            }
-            PROCESS => {
-                let id = from.small()?;
-                let at = from.at;
-                let parent = match from.number()? {
-                    0 => None,
-                    above => Some(u32::try_from(above - 1).map_err(|_| Error::Value(at))?),
-                };
-                Chunk::Process(Process {
-                    id,
-                    parent,
-                    pid: from.small()?,
-                    program: from.text()?,
-                    clock: if from.number()? == 1 { ClockKind::Tsc } else { ClockKind::Nanoseconds },
-                    inside_256: from.number()?,
-                    outside_256: from.number()?,
-                    spread_256: from.number()?,
-                })
-            }
-            FUNCTIONS => {
-                let process = from.small()?;
-                let mut functions = Vec::new();
-                for _ in 0..from.number()? {
-                    functions.push(Function {
-                        number: from.small()?,
-                        name: from.text()?,
-                        module: from.text()?,
-                        address: from.number()?,
-                        size: from.number()?,
-                        signature: signature(from)?,
-                    });
-                }
-                Chunk::Functions { process, functions }
-            }
-            CLOCK => Chunk::Clock { process: from.small()?, ticks: from.number()?, unix_ns: from.number()? },
-            EVENTS => Chunk::Events {
-                process: from.small()?,
-                block: from.small()?,
-                first: from.number()?,
-                before: events::state(from)?,
-                events: events::events(from)?,
-            },
-            END => Chunk::End { process: from.small()?, ticks: from.number()? },
-            THREAD => Chunk::Thread { process: from.small()?, tid: from.small()?, name: from.text()? },
-            SWITCHES => {
-                let (process, tid) = (from.small()?, from.small()?);
-                let (mut switches, mut time) = (Vec::new(), 0_u64);
-                for _ in 0..from.number()? {
-                    let kind = SwitchKind::of(from)?;
-                    time = time.wrapping_add(from.signed()? as u64);
-                    switches.push(Switch { time, cpu: from.small()?, kind });
-                }
-                Chunk::Switches { process, tid, switches }
-            }
-            kind => return Err(Error::Kind(kind)),
-        })
-    }
-}
-
-impl SwitchKind {
-    fn code(self) -> u64 {
-        match self {
-            SwitchKind::On => 0,
-            SwitchKind::Off { preempted: false } => 1,
-            SwitchKind::Off { preempted: true } => 2,
-            SwitchKind::Migrated => 3,
-        }
-    }
-
-    fn of(from: &mut Cursor) -> Result<SwitchKind, Error> {
-        let at = from.at;
-        match from.byte()? {
-            0 => Ok(SwitchKind::On),
-            1 => Ok(SwitchKind::Off { preempted: false }),
-            2 => Ok(SwitchKind::Off { preempted: true }),
-            3 => Ok(SwitchKind::Migrated),
-            _ => Err(Error::Value(at)),
-        }
+        header.check(contents)?;
+        header.chunk(contents)
     }
 }

@@ -15,6 +15,15 @@ pub enum Error {
     /// There is something else than what the format allows at this offset of the decompressed bytes.
     #[error("there is no valid value at byte {0} of its contents")]
     Value(usize),
+    /// There is something else than a chunk.
+    #[error("there is no chunk")]
+    NoChunk,
+    /// It would take too much memory, alone or together with the others that are needed at the same time.
+    #[error("it takes too much memory")]
+    TooLarge,
+    /// Its events have the numbers of others.
+    #[error("it has events that there were already")]
+    Repeated,
     /// It is of a kind that this version does not know.
     #[error("it is of the unknown kind {0}")]
     Kind(u32),
@@ -92,6 +101,11 @@ pub(crate) struct Cursor<'b> {
 impl<'b> Cursor<'b> {
     pub(crate) fn new(bytes: &'b [u8]) -> Cursor<'b> {
         Cursor { bytes, at: 0 }
+    }
+
+    /// Begins at an offset.
+    pub(crate) fn at(bytes: &'b [u8], at: usize) -> Cursor<'b> {
+        Cursor { bytes, at }
     }
 
     pub(crate) fn is_at_end(&self) -> bool {

@@ -30,6 +30,26 @@ pub enum Event {
     Thread { tid: u32 },
 }
 
+impl Event {
+    /// Returns when it happened. What tells of an earlier time has none.
+    pub fn time(&self) -> Option<u64> {
+        match *self {
+            Event::Enter { time, .. }
+            | Event::Jump { time, .. }
+            | Event::Inherited { time, .. }
+            | Event::Mark { time, .. }
+            | Event::Exit { time, .. }
+            | Event::Left { time, .. }
+            | Event::Chain { time, .. } => Some(time),
+            Event::Pause { .. }
+            | Event::Lost { .. }
+            | Event::Open { .. }
+            | Event::Data { .. }
+            | Event::Thread { .. } => None,
+        }
+    }
+}
+
 /// How a call began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenKind {

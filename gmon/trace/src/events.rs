@@ -19,6 +19,9 @@ const DATA: u8 = 11;
 const THREAD: u8 = 12;
 const SAME: u8 = 0x10;
 
+/// The greatest number of stacks and open calls in a [`State`], far above what a recorder writes.
+const OPEN_MOST: u64 = 1 << 21;
+
 /// The functions of the open calls, as far as the events so far tell of them.
 #[derive(Default)]
 struct Stack(Vec<u32>);
@@ -158,14 +161,40 @@ pub(crate) fn put_events(out: &mut Vec<u8>, events: &Events) {
     out.extend_from_slice(&events.bytes);
 }
 
+/// Reads events one after the other.
+pub(crate) struct Decoder {
+    /// The number of events that are left.
+    left: u64,
+    last: u64,
+    stack: Stack,
+}
+
+impl Decoder {
+    /// Begins at the number of events.
+    pub(crate) fn new(from: &mut Cursor) -> Result<Decoder, Error> {
+        Ok(Decoder { left: from.number()?, last: 0, stack: Stack::default() })
+    }
+
+    /// The number of events that are left.
+    pub(crate) fn left(&self) -> u64 {
+        self.left
+    }
+
+    /// Reads the next event, if there is one.
+    pub(crate) fn next(&mut self, from: &mut Cursor) -> Result<Option<Event>, Error> {
+        let Some(left) = self.left.checked_sub(1) else { return Ok(None) };
+        let event = event(from, &mut self.last, &self.stack)?;
+        self.stack.note(&event);
+        self.left = left;
+        Ok(Some(event))
+    }
+}
+
 pub(crate) fn events(from: &mut Cursor) -> Result<Vec<Event>, Error> {
-    let count = from.number()?;
+    let mut decoder = Decoder::new(from)?;
     // Each event takes two bytes at least.
-    let mut all = Vec::with_capacity((count as usize).min(from.left() / 2 + 1));
-    let (mut last, mut stack) = (0_u64, Stack::default());
-    for _ in 0..count {
-        let event = event(from, &mut last, &stack)?;
-        stack.note(&event);
+    let mut all = Vec::with_capacity((decoder.left as usize).min(from.left() / 2 + 1));
+    while let Some(event) = decoder.next(from)? {
         all.push(event);
     }
     Ok(all)
@@ -224,9 +253,11 @@ pub(crate) fn put_state(out: &mut Vec<u8>, state: &State) {
 
 pub(crate) fn state(from: &mut Cursor) -> Result<State, Error> {
     let (tid, chain, pauses) = (from.small()?, from.small()?, from.number()?);
-    let mut chains = Vec::new();
+    let (mut chains, mut room) = (Vec::new(), OPEN_MOST);
     for _ in 0..from.number()? {
+        let start = from.at;
         let (number, omitted, count) = (from.small()?, from.number()?, from.number()?);
+        room = room.checked_sub(count.saturating_add(1)).ok_or(Error::Value(start))?;
         let mut open = Vec::with_capacity((count as usize).min(from.left() / 3 + 1));
         let mut time = 0_u64;
         for _ in 0..count {

@@ -7,15 +7,34 @@
 //! Nothing here knows how a trace is recorded, or how it is shown.
 
 mod chunk;
+mod clock;
 mod codec;
+mod contents;
+mod cursor;
 mod event;
 mod events;
+mod follow;
+mod input;
+mod part;
+mod scan;
+mod stack;
+mod statistics;
+mod step;
+mod steps;
+mod trace;
 pub mod value;
 
-pub use chunk::{CHUNK_HEADER, Chunk, ClockKind, Encoder, Function, MAGIC, Process, Raw, Switch, SwitchKind};
+pub use chunk::{
+    CHUNK_HEADER, Chunk, ClockKind, Encoder, FILE_HEADER, Function, MAGIC, Process, Raw, Switch, SwitchKind,
+    VERSION,
+};
+pub use clock::Clock;
 pub use codec::Error;
 pub use event::{Event, Open, OpenKind, State};
 pub use events::Events;
-
-/// The first bytes of a file: a magic number, and the version of the format.
-pub const FILE_HEADER: [u8; 16] = *b"gpitrace\x01\0\0\0\0\0\0\0";
+pub use input::Input;
+pub use scan::Damage;
+pub use statistics::{ArcTimes, BUCKETS, FunctionTimes, Statistics, ThreadTimes, bucket_start};
+pub use step::{Begun, Ended, How, Overhead, Step, What};
+pub use steps::{Choice, Steps};
+pub use trace::{Callee, Function as Named, OpenError, Recorded, Trace};

@@ -1,0 +1,39 @@
+//! `gmon trace`: prints a trace, or writes it in the format of another tool.
+
+use std::io::{self, BufWriter, Write};
+
+use anyhow::Result;
+
+use crate::cli::measured::Measurement;
+use crate::cli::measured_args::{MeasuredArgs, TimesArgs};
+use crate::cli::reports;
+use crate::cli::trace_args::TraceArgs;
+use crate::cli::traces::load::{choice, load, warn};
+use crate::cli::traces::measured::measured;
+
+/// Prints or writes the trace. What of it is damaged is said at the end, on standard error.
+///
+/// # Errors
+/// The file is no trace, there is no such function, or the output cannot be written.
+pub(crate) fn run(args: TraceArgs) -> Result<()> {
+    if args.form.stats {
+        return statistics(args);
+    }
+    Ok(())
+}
+
+/// Prints the times of functions, modules or threads.
+fn statistics(args: TraceArgs) -> Result<()> {
+    let trace = load(&args.file)?;
+    let choice = choice(&trace, &args, false)?;
+    let (measured, damage) = measured(&trace, &choice);
+    let TraceArgs { file, function, by, sort, raw, rows, shown, .. } = args;
+    let common = MeasuredArgs { program: None, files: Vec::new(), shown };
+    let args = TimesArgs { common, function, by, sort, raw, rows };
+    let measurement = Measurement::of(&args.common, measured, &file);
+    let mut out = BufWriter::new(io::stdout().lock());
+    reports::times::times(&measurement, &args, &mut out)?;
+    out.flush()?;
+    warn(&trace, &file, &damage);
+    Ok(())
+}
