@@ -10,6 +10,7 @@ use crate::cli::reports;
 use crate::cli::trace_args::TraceArgs;
 use crate::cli::traces::load::{choice, load, warn};
 use crate::cli::traces::measured::measured;
+use crate::cli::traces::{folded, json, text};
 
 /// Prints or writes the trace. What of it is damaged is said at the end, on standard error.
 ///
@@ -19,6 +20,18 @@ pub(crate) fn run(args: TraceArgs) -> Result<()> {
     if args.form.stats {
         return statistics(args);
     }
+    let trace = load(&args.file)?;
+    let choice = choice(&trace, &args, true)?;
+    let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
+    let damage = if args.shown.json {
+        json::json(&trace, &choice, &mut out)?
+    } else if args.form.folded {
+        folded::folded(&trace, &choice, args.shown.no_demangle, &mut out)?
+    } else {
+        text::text(&trace, &choice, &args, &mut out)?
+    };
+    out.flush()?;
+    warn(&trace, &args.file, &damage);
     Ok(())
 }
 
