@@ -50,9 +50,17 @@ mod cli {
     pub(crate) mod trace;
     pub(crate) mod trace_args;
     pub(crate) mod traces {
+        pub(crate) mod calls;
+        pub(crate) mod chrome;
+        pub(crate) mod folded;
+        pub(crate) mod json;
         pub(crate) mod load;
         pub(crate) mod measured;
         pub(crate) mod names;
+        pub(crate) mod perfetto;
+        pub(crate) mod text;
+        pub(crate) mod tracks;
+        pub(crate) mod wire;
     }
     pub(crate) mod tree;
     pub(crate) mod units;

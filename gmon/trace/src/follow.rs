@@ -442,7 +442,7 @@ impl<'t> Follower<'t> {
         self.settle(room);
         self.now = self.now.max(time.min(self.wanted.to));
         if self.is_silent && missing == 0 && time >= self.wanted.from {
-            self.is_silent = false;
+            self.begin_to_show();
         }
         if missing > 0 {
             if self.tid != state.tid {
@@ -474,6 +474,8 @@ impl<'t> Follower<'t> {
 
     /// What comes from now on is shown, and the calls that are open. They are measured from where the wanted part begins.
     fn begin_to_show(&mut self) {
+        // The last step is before that part.
+        self.pending = None;
         self.is_silent = false;
         let now = self.now;
         self.now = self.wanted.from.min(now);

@@ -2,14 +2,15 @@
 
 use std::io::{self, BufWriter, Write};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::cli::measured::Measurement;
 use crate::cli::measured_args::{MeasuredArgs, TimesArgs};
 use crate::cli::reports;
 use crate::cli::trace_args::TraceArgs;
-use crate::cli::traces::load::{choice, load, warn};
+use crate::cli::traces::load::{choice, load, output, warn};
 use crate::cli::traces::measured::measured;
+use crate::cli::traces::{chrome, folded, json, perfetto, text};
 
 /// Prints or writes the trace. What of it is damaged is said at the end, on standard error.
 ///
@@ -19,6 +20,31 @@ pub(crate) fn run(args: TraceArgs) -> Result<()> {
     if args.form.stats {
         return statistics(args);
     }
+    let trace = load(&args.file)?;
+    let choice = choice(&trace, &args, true)?;
+    if let Some(path) = args.form.perfetto.as_ref().or(args.form.chrome.as_ref()) {
+        let mut out = BufWriter::with_capacity(1 << 16, output(path)?);
+        let raw = args.shown.no_demangle;
+        let written = match args.form.perfetto {
+            Some(_) => perfetto::perfetto(&trace, &choice, raw, &mut out),
+            None => chrome::chrome(&trace, &choice, raw, &mut out),
+        };
+        let damage = written
+            .and_then(|damage| out.flush().map(|()| damage))
+            .with_context(|| path.display().to_string())?;
+        warn(&trace, &args.file, &damage);
+        return Ok(());
+    }
+    let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
+    let damage = if args.shown.json {
+        json::json(&trace, &choice, &mut out)?
+    } else if args.form.folded {
+        folded::folded(&trace, &choice, args.shown.no_demangle, &mut out)?
+    } else {
+        text::text(&trace, &choice, &args, &mut out)?
+    };
+    out.flush()?;
+    warn(&trace, &args.file, &damage);
     Ok(())
 }
 
