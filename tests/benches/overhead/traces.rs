@@ -93,17 +93,27 @@ fn of_subject(
     cases.push(case("ours, drop-new", &subject.plain, Way::Ours(&["--trace-full=drop-new"]), 2.0));
     cases.push(case("ours, last 16 MiB", &subject.plain, Way::Ours(&["--trace-size=16"]), 2.0));
     cases.push(case("ours, --trace-depth 3", &subject.plain, Way::Ours(&["--trace-depth=3"]), 2.0));
-    cases.push(case("ours, --trace-min-time 1000", &subject.plain, Way::Ours(&["--trace-min-time=1000"]), 2.0));
+    cases.push(case(
+        "ours, --trace-min-time 1000",
+        &subject.plain,
+        Way::Ours(&["--trace-min-time=1000"]),
+        2.0,
+    ));
     cases.push(case("-finstrument-functions, rdtsc", &hooked, Way::Plain, 2.0));
     print(subject, &cases, calls, folder, rounds)?;
-    let small_calls = number(&crate::measure::stats(&subject.small, &["--hooks=entry"], subject.folder())?.0, "/calls")?;
+    let small_calls =
+        number(&crate::measure::stats(&subject.small, &["--hooks=entry"], subject.folder())?.0, "/calls")?;
     let mut slow = vec![case("plain, small", &subject.small, Way::Plain, 2.0)];
     slow.push(case("ours, --trace, small", &subject.small, Way::Ours(&[]), 2.0));
     for (tool, work, way) in
         [("uftrace", &subject.small_pg, Way::Uftrace), ("ltrace", &subject.small, Way::Ltrace)]
     {
         if skip::have(tool) {
-            let how = if tool == "uftrace" { "uftrace record, small" } else { "ltrace -f, library calls only, small" };
+            let how = if tool == "uftrace" {
+                "uftrace record, small"
+            } else {
+                "ltrace -f, library calls only, small"
+            };
             slow.push(case(how, work, way, 2.0));
         } else {
             skip::skipped(&format!("{} under {tool}", subject.name), &format!("no {tool}"));
@@ -143,11 +153,15 @@ fn one(case: &Case<'_>, folder: &Path) -> Result<Cost> {
     let data = folder.join("uftrace.data");
     let mut command = match case.way {
         Way::Plain => Command::new(&case.work.program),
-        Way::Times => {
-            tool::command(&["-q", "--times", "--libs=none", "--rate=0"], &gmon, &case.work.program, &case.work.args)?
-        }
+        Way::Times => tool::command(
+            &["-q", "--times", "--libs=none", "--rate=0"],
+            &gmon,
+            &case.work.program,
+            &case.work.args,
+        )?,
         Way::Ours(options) => {
-            let (trace, stats) = (format!("--trace={}", trace.display()), format!("--stats={}", stats.display()));
+            let (trace, stats) =
+                (format!("--trace={}", trace.display()), format!("--stats={}", stats.display()));
             let options = [&["-q", "--libs=none", "--rate=0", &trace, &stats][..], options].concat();
             tool::command(&options, &gmon, &case.work.program, &case.work.args)?
         }
@@ -181,7 +195,8 @@ fn one(case: &Case<'_>, folder: &Path) -> Result<Cost> {
             let text = outcome.stderr_text();
             // "LOST 123 records"
             let lines = text.lines().filter(|line| line.to_ascii_lowercase().contains("lost"));
-            let numbers = lines.flat_map(str::split_ascii_whitespace).filter_map(|word| word.parse::<u64>().ok());
+            let numbers =
+                lines.flat_map(str::split_ascii_whitespace).filter_map(|word| word.parse::<u64>().ok());
             lost = numbers.max().unwrap_or(0);
             bytes = std::fs::read_dir(&data).map_or(0, |entries| {
                 entries.flatten().filter_map(|entry| entry.metadata().ok()).map(|file| file.len()).sum()

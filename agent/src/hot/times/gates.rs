@@ -12,17 +12,25 @@
 //! CFA-56     rdi                           CFA-56  r8
 //! CFA-64     r8                            CFA-64  r9
 //! CFA-72     number of the function        CFA-72  now
+//! CFA-80     now
+//! CFA-88     number of this call
 //! ```
 //!
 //! Nothing is live there: at a function's first instruction the caller's red zone is not in use, and after its return the
 //! frame is gone. Signal handlers leave the 128 bytes below rsp alone, so the gates move rsp only to call compiled code, and
 //! an unwinder that begins in them finds the return address in its place.
 //!
-//! The time is read as late as possible at the beginning and as early as possible at the end.
+//! Both gates read the time as early as possible. `rdtsc` waits for nothing that is in flight, so at the end `lfence` first waits
+//! for what the function has begun; otherwise a chain of 20 divisions would be in the caller's time. What follows `rdtsc` is
+//! executed while the clock is read, at the beginning too: if the clock were read last there, the processor would execute up to
+//! 13 ns of the function in that time, and they would be in no duration. The gate's other work, which takes about as long, is in
+//! their place now, and in the duration of every call alike. (`lfence` at the beginning would be more exact, but a call costs
+//! 9 ns more with it: docs/benchmarks.md, "Measured times".)
 //!
 //! A signal handler may interrupt a gate anywhere. Its calls end before it returns, so it leaves `top` and `free` as they
-//! were; what it counts in between, it counts by single instructions. If it makes calls between `top` and `start`, they are in
-//! `children` when the call starts, and are passed on to the caller, in whose time they were.
+//! were; what it counts in between, it counts by single instructions. If it makes calls after the clock has been read and before
+//! the call is complete, they are the caller's, in whose time they were: the number of calls shows that, and the clock is read
+//! again.
 #![allow(unsafe_code, reason = "the way from machine code to Rust and back")]
 
 use crate::hot::times::calls;
@@ -72,17 +80,6 @@ global_asm!(
     "pop rdx", ".cfi_adjust_cfa_offset -8",
     "pop rcx", ".cfi_adjust_cfa_offset -8",
     "pop rax", ".cfi_adjust_cfa_offset -8",
-    ".endm",
-    // Reads the clock for the beginning of the call at rsi; rdi = pauses. With `trace` = 1, rdx has the time of the clock.
-    ".macro gpi_times_start trace",
-    "rdtsc",
-    "shl rdx, 32",
-    "or rax, rdx",
-    ".if \\trace == 1",
-    "mov rdx, rax",
-    ".endif",
-    "sub rax, rdi",
-    "mov [rsi+{start}], rax",
     ".endm",
     // Makes an open call below the one at rax. rcx = thread block. With `tail`, both have the same frame. Jumps to 3 if that
     // has to be done slowly. `trace` is as in `gpi_times_begin`.
@@ -155,19 +152,18 @@ global_asm!(
     "inc qword ptr [rcx+{begun}]",
     "inc dword ptr [rdi+{arc_open}]",
     "inc dword ptr [r8+{function_open}]",
-    "mov rax, [rcx+{begun}]",
-    "mov rdi, [rcx+{paused}]",
+    "mov rax, [rsp-72]",
+    "mov rdi, [rsp-64]",
+    "sub rdi, [rcx+{paused}]",
     "mov [rsi+{call_begun}], rax",
-    "mov [rcx+{top}], rsi",
-    "mov r8, [rsp-48]",
-    ".if \\trace != 1",
-    "mov rcx, [rsp-16]",
-    ".endif",
-    "gpi_times_start \\trace",
-    "cmp qword ptr [rsi+{children}], 0",
+    "mov [rsi+{start}], rdi",
+    "mov [rcx+{top}], rsi",           // it is complete
+    "13:",
+    "cmp [rcx+{begun}], rax",
     "jne 16f",
-    "17:",
+    "mov r8, [rsp-48]",
     ".if \\trace == 1",
+    "mov rdx, [rsp-64]",
     "mov eax, 1",
     "xadd [rcx+{trace_next}], rax",
     "cmp rax, [rcx+{trace_limit}]",
@@ -187,26 +183,30 @@ global_asm!(
     ".endif",
     "mov [rdi+{slot_mark}], eax",
     "27:",
-    "mov rcx, [rsp-16]",
     ".endif",
+    "mov rcx, [rsp-16]",
     "mov rdi, [rsp-40]",
     "mov rsi, [rsp-32]",
     "mov rdx, [rsp-24]",
     "mov rax, [rsp-8]",
     "ret",
-    "16:",                            // a signal handler has made calls before the start: they are the caller's
+    "16:",                            // a signal handler has made calls since the clock was read: they are the caller's
     "mov rax, [rsi+{outer}]",
     "mov rdx, [rsi+{children}]",
     "add [rax+{children}], rdx",
     "mov qword ptr [rsi+{children}], 0",
-    words_offset!("rcx"),
-    thread_word!("mov rcx, ", "[rcx+{block}]"),
-    "mov rdi, [rcx+{paused}]",
-    ".if \\trace != 1",
-    "mov rcx, [rsp-16]",
+    "mov rdi, [rcx+{begun}]",
+    "mov [rsi+{call_begun}], rdi",
+    "rdtsc",
+    "shl rdx, 32",
+    "or rax, rdx",
+    ".if \\trace == 1",
+    "mov [rsp-64], rax",
     ".endif",
-    "gpi_times_start \\trace",
-    "jmp 17b",
+    "sub rax, [rcx+{paused}]",
+    "mov [rsi+{start}], rax",
+    "mov rax, rdi",
+    "jmp 13b",
     ".if \\trace == 1",
     "25:",                            // there is no room for the event; rax = its number, rdx = its time
     "lea rsp, [rsp-128]",
@@ -233,46 +233,62 @@ global_asm!(
     // The beginning of a call. `paths`: whether there are nodes. `trace`: 0 if calls are not traced, 1 if their beginnings are
     // written at once, and 2 if they are written at the end.
     ".macro gpi_times_begin paths, trace",
+    // The hooks are paused, or the process has forbidden the counter to itself.
+    "cmp dword ptr [rip+{stopped_at}], 0",
+    "jne gpi_call_begin_slowly",
     "mov [rsp-16], rcx",
     words_offset!("rcx"),
     thread_word!("mov rcx, ", "[rcx+{block}]"),
     "mov [rsp-8], rax",
-    "mov [rsp-32], rsi",
-    "mov rax, [rcx+{top}]",
     "mov [rsp-24], rdx",
+    ".if \\trace",
+    "mov rax, [rcx+{top}]",
+    "test rax, rax",
+    "jz 21f",
+    "mov edx, [rax+{flags}]",
+    "cmp rdx, [rcx+{deepest}]",
+    "jae 19f",
+    "21:",
+    ".endif",
+    "mov rax, [rcx+{begun}]",
+    "inc rax",
+    "mov [rsp-72], rax",              // the number of this call, if no other one comes in between
+    "rdtsc",
+    "mov [rsp-32], rsi",
     "mov [rsp-40], rdi",
-    "cmp dword ptr [rip+{stopped_at}], 0", // the hooks are paused
-    "jne 3f",
+    "shl rdx, 32",
+    "or rax, rdx",
+    "mov [rsp-64], rax",
+    "mov rax, [rcx+{top}]",
     "test rax, rax",
     "jz 3f",
     "lea rdx, [rsp+16]",              // CFA
     "cmp rdx, [rcx+{stack_lo}]",
     "jb 3f",
-    ".if \\trace",
-    "mov esi, [rax+{flags}]",
-    "cmp rsi, [rcx+{deepest}]",
-    "jae 19f",
-    ".endif",
     "cmp rdx, [rax+{cfa}]",
     "jae 6f",
     "gpi_times_open \\paths, 0, \\trace",
     "6:",                             // a jump to another function ends in the same frame
     "jne 3f",
     "gpi_times_open \\paths, 1, \\trace",
-    ".if \\trace",
-    "19:",                            // the innermost open call is as deep as calls are traced
-    "cmp rdx, [rax+{cfa}]",
-    "ja 3f",                          // but its frame has vanished
-    "mov rdx, [rsp-24]",
+    "3:",
+    "mov rdi, [rsp-40]",
     "mov rsi, [rsp-32]",
+    ".if \\trace",
+    "jmp 20f",
+    "19:",                            // the innermost open call is as deep as calls are traced
+    "lea rdx, [rsp+16]",              // CFA
+    "cmp rdx, [rcx+{stack_lo}]",
+    "jb 20f",                         // but this may be another stack
+    "cmp rdx, [rax+{cfa}]",
+    "ja 20f",                         // or its frame has vanished
+    "mov rdx, [rsp-24]",
     "mov rcx, [rsp-16]",
     "mov rax, [rsp-8]",
     "ret",
+    "20:",
     ".endif",
-    "3:",
-    "mov rdi, [rsp-40]",
     "mov rdx, [rsp-24]",
-    "mov rsi, [rsp-32]",
     "mov rcx, [rsp-16]",
     "mov rax, [rsp-8]",
     "jmp gpi_call_begin_slowly",
@@ -298,6 +314,7 @@ global_asm!(
     "mov rsi, [rsp-32]",
     ".endif",
     "mov [rsp-16], rdx",
+    "lfence",                         // until the function's results are there
     "rdtsc",
     "mov [rsp-24], rcx",
     "mov [rsp-32], rsi",
