@@ -81,6 +81,7 @@ modules! {
     switched
     top
     times
+    traced
     unhookable
     unwinding
     usage
