@@ -234,15 +234,22 @@ impl<'s> Family<'s> {
     ) {
         let Some(tracer) = &mut self.tracer else { return };
         if let (Some(folder), Some((_, layout))) = (&self.folder, &profilee.plan) {
-            tracer.begin(Begun {
-                process: index as u32,
-                parent: parent.map(|index| index as u32),
-                pid: pid as u32,
-                binary: profilee.binary.display().to_string(),
-                planned: profilee.planned,
-                layout: *layout,
-                region: folder.region(name),
-            });
+            let rings = folder.region(name).rings(layout);
+            match rings.and_then(|rings| Ok((rings.libraries()?, rings))) {
+                Ok((loads, rings)) => tracer.begin(Begun {
+                    process: index as u32,
+                    parent: parent.map(|index| index as u32),
+                    pid: pid as u32,
+                    binary: profilee.binary.display().to_string(),
+                    planned: profilee.planned,
+                    is_tsc: layout.measure.is_some_and(|measure| measure.is_tsc),
+                    rings,
+                    loads,
+                }),
+                Err(error) => {
+                    self.troubles.push(format!("process {pid} is not traced: {}", sys::reason(&error)));
+                }
+            }
         }
     }
 

@@ -15,9 +15,7 @@ use crate::program::filters::Filters;
 use crate::program::library::Library;
 use crate::program::planned::Planned;
 use crate::sampling::sampler::Switched;
-use crate::store::region::file::RegionFile;
-use crate::store::region::layout::Layout;
-use crate::store::region::ring::{self, Piece, Rings, Source};
+use crate::store::region::ring::{self, LoadTable, Piece, Rings, Source};
 use crate::trace::keep::Sink;
 use crate::trace::names::{Libraries, Name, Numbers};
 use crate::trace::stream::{Part, Stream};
@@ -57,8 +55,11 @@ pub(crate) struct Begun {
     pub(crate) pid: u32,
     pub(crate) binary: String,
     pub(crate) planned: &'static Planned<'static, 'static>,
-    pub(crate) layout: Layout,
-    pub(crate) region: RegionFile,
+    /// Whether the time stamp counter is its clock.
+    pub(crate) is_tsc: bool,
+    /// They are opened as soon as the process is known, because its files are removed when it has ended.
+    pub(crate) rings: Rings,
+    pub(crate) loads: LoadTable,
 }
 
 /// What was recorded.
@@ -79,8 +80,8 @@ pub(crate) struct Summary {
 struct Recorded {
     process: u32,
     is_tsc: bool,
-    region: RegionFile,
     rings: Rings,
+    loads: LoadTable,
     numbers: Numbers,
     streams: HashMap<Source, Stream>,
     /// The children that count in this process's file, with their numbers in the trace.
@@ -162,15 +163,7 @@ impl Recorder {
     }
 
     fn begin(&mut self, begun: Begun) {
-        let Begun { process, parent, pid, binary, planned, layout, region } = begun;
-        let rings = match region.rings(&layout) {
-            Ok(rings) => rings,
-            Err(error) => {
-                self.trouble(format!("process {pid} is not traced: {}", sys::reason(&error)));
-                return;
-            }
-        };
-        let is_tsc = layout.measure.is_some_and(|measure| measure.is_tsc);
+        let Begun { process, parent, pid, binary, planned, is_tsc, rings, loads } = begun;
         let begun = Process {
             id: process,
             parent,
@@ -185,8 +178,8 @@ impl Recorder {
         self.all.push(Recorded {
             process,
             is_tsc,
-            region,
             rings,
+            loads,
             numbers,
             streams: HashMap::new(),
             guests: HashMap::new(),
@@ -207,7 +200,7 @@ impl Recorder {
 
     fn drain(&mut self, index: usize, is_over: bool) -> f64 {
         let Some(recorded) = self.all.get_mut(index) else { return 0.0 };
-        let Recorded { rings, numbers, streams, region, .. } = recorded;
+        let Recorded { rings, numbers, streams, loads, .. } = recorded;
         let (libraries, triggers) = (&self.libraries, &self.triggers);
         let mut learnt = Vec::new();
         let drained = rings.drain(is_over, |source, piece| {
@@ -219,8 +212,7 @@ impl Recorder {
             for (kind, function, time) in ring::events(slots) {
                 stream.add(kind, function, time);
                 if matches!(kind, Kind::Enter | Kind::Jump | Kind::Inherited | Kind::Mark | Kind::Open) {
-                    let loads = || region.libraries().unwrap_or_default();
-                    let new = numbers.learn(function, libraries, triggers, loads);
+                    let new = numbers.learn(function, libraries, triggers, || loads.read());
                     learnt.extend(new.map(|name| (function, name)));
                     if kind != Kind::Open && numbers.is_trigger(function) {
                         stream.split(true);
@@ -250,7 +242,7 @@ impl Recorder {
             return;
         };
         recorded.is_defined = true;
-        let report = recorded.region.report().unwrap_or_default();
+        let report = recorded.rings.report().unwrap_or_default();
         recorded.begun.inside_256 = report.inside_256;
         recorded.begun.outside_256 = report.outside_256;
         recorded.begun.spread_256 = report.spread_256;
@@ -385,7 +377,7 @@ impl Recorder {
         let Some(index) = self.all.iter().position(|recorded| recorded.process == process) else { return };
         while self.drain(index, true) > 0.0 {}
         let Some(recorded) = self.all.get_mut(index) else { return };
-        let end = match recorded.region.report() {
+        let end = match recorded.rings.report() {
             Ok(report) if report.clock_at_end != 0 => report.clock_at_end,
             _ => by_clock(recorded.is_tsc, moment),
         };

@@ -257,7 +257,7 @@ fn the_times_are_those_of_times() {
 /// `f(n)` calls `f(n - 1)` twice.
 const TREE: &str = r#"
 #include <stdlib.h>
-__attribute__((noinline)) static int f(int n) { return n == 0 ? 1 : f(n - 1) + f(n - 1); }
+__attribute__((noinline)) static int f(int n) { __asm__ volatile(""); return n == 0 ? 1 : f(n - 1) + f(n - 1); }
 int main(int argc, char **argv) { return f(atoi(argv[argc - 1])) != 1 << atoi(argv[1]); }
 "#;
 
@@ -397,7 +397,7 @@ fn options_that_do_not_fit() {
         (&["--trace-depth", "3", "./prog"][..], "add --trace FILE"),
         (&["--trace", "t", "--trace-trigger", "f", "./prog"], "--trace-size"),
         (&["--trace", "t", "--hooks", "entry", "./prog"], "--hooks both"),
-        (&["--trace", "t", "--trace-min-time", "-1", "./prog"], "more than 0"),
+        (&["--trace", "t", "--trace-min-time", "0", "./prog"], "more than 0"),
         (&["--trace", "no/such/folder/t", "./prog"], "no/such/folder/t"),
     ] {
         let outcome = place.run(options);

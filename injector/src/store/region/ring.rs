@@ -4,11 +4,12 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use gprofinject_abi::region::{BlockHeader, RegionHeader};
+use gprofinject_abi::region::{BlockHeader, LoadRecord, RegionHeader};
 use gprofinject_abi::trace::{self, Kind, Slot, TRACE, TraceHeader};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::store::region::layout::{BLOCKS_MAX, Layout, read_at, read_value};
+use crate::store::region::layout::{AgentReport, BLOCKS_MAX, Layout, read_at, read_value};
+use crate::store::region::read::load_records;
 
 const SLOT: u64 = size_of::<Slot>() as u64;
 /// The greatest number of slots that are read at a time.
@@ -25,6 +26,24 @@ pub(crate) struct Rings {
     layout: Layout,
     all: Vec<Ring>,
     buffer: Vec<u8>,
+}
+
+/// The table of a process's libraries.
+pub(crate) struct LoadTable {
+    file: File,
+    /// 0 if there is none.
+    offset: u64,
+}
+
+impl LoadTable {
+    /// Reads the table as it is now. The process can have written any numbers there.
+    pub(crate) fn read(&self) -> Vec<LoadRecord> {
+        if self.offset == 0 {
+            return Vec::new();
+        }
+        let records = load_records(&self.file, self.offset).unwrap_or_default();
+        records.into_iter().map(|(_, record)| record).collect()
+    }
 }
 
 /// The ring of a thread, up to where it has been read.
@@ -97,6 +116,23 @@ impl Rings {
             sum = sum.saturating_add(self.header(block)?.untold);
         }
         Ok(sum)
+    }
+
+    /// Reads what the agent reports.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub(crate) fn report(&self) -> io::Result<AgentReport> {
+        Ok(AgentReport::of(&read_value(&self.file, 0)?))
+    }
+
+    /// Returns a reader of the table of libraries that the process has prepared or hooked. It has a descriptor of its own.
+    ///
+    /// # Errors
+    /// There are no more descriptors.
+    pub(crate) fn libraries(&self) -> io::Result<LoadTable> {
+        let offset = if self.layout.libraries.is_some() { self.layout.loads_offset() } else { 0 };
+        Ok(LoadTable { file: self.file.try_clone()?, offset })
     }
 
     fn at(&self, block: u64) -> u64 {
