@@ -14,6 +14,7 @@ mod cursor;
 mod event;
 mod events;
 mod follow;
+mod hash;
 mod input;
 mod part;
 mod scan;

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 
 use crate::event::OpenKind;
+use crate::hash::Quick;
 use crate::step::{Begun, Ended, How, Overhead, Step, What};
 use crate::trace::{Callee, Trace};
 
@@ -34,7 +35,7 @@ pub fn bucket_start(bucket: usize) -> u64 {
 #[derive(Debug, Default)]
 pub struct Statistics {
     /// By the number of the buffer.
-    buffers: HashMap<u32, Buffer>,
+    buffers: HashMap<u32, Buffer, Quick>,
     /// The number of events that are not in the trace.
     pub lost: u64,
     /// The number of calls.
@@ -124,6 +125,10 @@ impl OpenCounts {
 
 #[derive(Debug)]
 struct Arc {
+    caller: Option<Callee>,
+    callee: Callee,
+    /// The index of the record of the called function.
+    function: u32,
     calls: u64,
     open: u64,
     nested: u64,
@@ -135,43 +140,14 @@ struct Arc {
     running: OpenCounts,
 }
 
-impl Default for Arc {
-    fn default() -> Arc {
-        let (calls, open, nested, own, inclusive, within) = (0, 0, 0, 0, 0, 0);
-        Arc {
-            calls,
-            open,
-            nested,
-            own,
-            inclusive,
-            within,
-            min: u64::MAX,
-            max: 0,
-            running: OpenCounts::default(),
-        }
-    }
-}
-
 #[derive(Debug)]
 struct Function {
+    function: Callee,
     nested: u64,
     nested_inclusive: u64,
     nested_within: u64,
     histogram: Box<[u64; BUCKETS]>,
     running: OpenCounts,
-}
-
-impl Default for Function {
-    fn default() -> Function {
-        let histogram = Box::new([0; BUCKETS]);
-        Function {
-            nested: 0,
-            nested_inclusive: 0,
-            nested_within: 0,
-            histogram,
-            running: OpenCounts::default(),
-        }
-    }
 }
 
 #[derive(Debug, Default)]
@@ -183,8 +159,10 @@ struct Buffer {
     first: Option<u64>,
     last: u64,
     earlier: u64,
-    arcs: HashMap<(Option<Callee>, Callee), Arc>,
-    functions: HashMap<Callee, Function>,
+    arcs: Vec<Arc>,
+    functions: Vec<Function>,
+    arc_indices: HashMap<(Option<Callee>, Callee), u32, Quick>,
+    function_indices: HashMap<Callee, u32, Quick>,
 }
 
 impl Statistics {
@@ -209,8 +187,10 @@ impl Statistics {
             }
             What::Mark(begun) => {
                 self.calls += 1;
-                buffer.arcs.entry((begun.caller, begun.function)).or_default().calls += 1;
-                buffer.functions.entry(begun.function).or_default();
+                let index = buffer.index(begun.caller, begun.function);
+                if let Some(arc) = buffer.arcs.get_mut(index as usize) {
+                    arc.calls += 1;
+                }
             }
             What::Lost(count) => self.lost = self.lost.saturating_add(*count),
             What::Orphan { .. } | What::Missing(_) | What::Stack | What::TooDeep => {}
@@ -248,15 +228,53 @@ impl Buffer {
         self.first.map_or(0, |first| self.last.saturating_sub(first))
     }
 
+    /// Returns the index of an arc.
+    fn index(&mut self, caller: Option<Callee>, callee: Callee) -> u32 {
+        let Buffer { arcs, functions, arc_indices, function_indices, .. } = self;
+        *arc_indices.entry((caller, callee)).or_insert_with(|| {
+            let function = *function_indices.entry(callee).or_insert_with(|| {
+                functions.push(Function {
+                    function: callee,
+                    nested: 0,
+                    nested_inclusive: 0,
+                    nested_within: 0,
+                    histogram: Box::new([0; BUCKETS]),
+                    running: OpenCounts::default(),
+                });
+                functions.len() as u32 - 1
+            });
+            arcs.push(Arc {
+                caller,
+                callee,
+                function,
+                calls: 0,
+                open: 0,
+                nested: 0,
+                own: 0,
+                inclusive: 0,
+                within: 0,
+                min: u64::MAX,
+                max: 0,
+                running: OpenCounts::default(),
+            });
+            arcs.len() as u32 - 1
+        })
+    }
+
     fn begin(&mut self, begun: &Begun, chain: u32) {
-        self.arcs.entry((begun.caller, begun.function)).or_default().running.add(chain);
-        self.functions.entry(begun.function).or_default().running.add(chain);
+        let index = self.index(begun.caller, begun.function);
+        let Some(arc) = self.arcs.get_mut(index as usize) else { return };
+        arc.running.add(chain);
+        if let Some(function) = self.functions.get_mut(arc.function as usize) {
+            function.running.add(chain);
+        }
     }
 
     fn end(&mut self, ended: &Ended, chain: u32) {
         let is_own = is_counted(ended.kind, ended.is_earlier);
-        let arc = self.arcs.entry((ended.caller, ended.function)).or_default();
-        let function = self.functions.entry(ended.function).or_default();
+        let index = self.index(ended.caller, ended.function);
+        let Some(arc) = self.arcs.get_mut(index as usize) else { return };
+        let Some(function) = self.functions.get_mut(arc.function as usize) else { return };
         arc.own = arc.own.saturating_add(ended.own);
         let is_outermost = arc.running.remove(chain);
         let is_nested = !function.running.remove(chain);
@@ -307,7 +325,8 @@ impl Buffer {
         let mut sums: HashMap<Callee, Sum> = HashMap::new();
         let mut arcs = Vec::with_capacity(self.arcs.len());
         let mut all_calls = 0_u64;
-        for ((caller, callee), arc) in self.arcs {
+        for arc in self.arcs {
+            let (caller, callee) = (arc.caller, arc.callee);
             all_calls = all_calls.saturating_add(arc.calls);
             let outermost = arc.calls.saturating_sub(arc.nested);
             let sum = sums.entry(callee).or_default();
@@ -334,7 +353,8 @@ impl Buffer {
         }
         arcs.sort_unstable_by_key(|arc| (arc.callee, arc.caller));
         let mut functions: Vec<FunctionTimes> = Vec::with_capacity(sums.len());
-        for (function, record) in self.functions {
+        for record in self.functions {
+            let function = record.function;
             let Some(sum) = sums.get(&function) else { continue };
             let inclusive = sum.inclusive.saturating_sub(record.nested_inclusive);
             let within = sum.within.saturating_sub(record.nested_within);

@@ -36,8 +36,8 @@ pub struct Steps<'t> {
     /// The buffers that have a next step, with its time, but for the current one.
     ready: BinaryHeap<Reverse<(u64, u32)>>,
     /// The buffer that has given the last step.
-    current: Option<(u32, Thread<'t>)>,
-    threads: HashMap<u32, Thread<'t>>,
+    current: Option<(u32, Box<Thread<'t>>)>,
+    threads: HashMap<u32, Box<Thread<'t>>>,
     room: Room,
     depth: Depth,
     damage: Vec<Damage>,
@@ -89,7 +89,7 @@ impl<'t> Steps<'t> {
     }
 
     /// Begins to read a buffer.
-    fn begin(&self, index: u32) -> Option<Thread<'t>> {
+    fn begin(&self, index: u32) -> Option<Box<Thread<'t>>> {
         let trace = self.trace;
         let stream = trace.streams.get(index as usize)?;
         let recorded = trace.processes.get(stream.process as usize)?;
@@ -100,12 +100,12 @@ impl<'t> Steps<'t> {
             tids: &self.choice.tids,
             functions: self.choice.functions.as_deref(),
         };
-        Some(Thread {
+        Some(Box::new(Thread {
             stream,
             cursor: Cursor::new(stream, wanted.from),
             follower: Follower::new(trace, stream.process, index, wanted),
             is_over: false,
-        })
+        }))
     }
 
     /// Reads until there is a next step. Returns its time since the start.

@@ -1,6 +1,7 @@
 //! A trace: what its chunks define, and where those with events are.
 
 use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
 
 use crate::chunk::{self, CHUNK_HEADER, Chunk, ClockKind, FILE_HEADER, Process, Raw, Switch, VERSION};
 use crate::clock::{Clock, Pair, Span};
@@ -83,12 +84,25 @@ pub struct Function {
 }
 
 /// A function that an event names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Callee {
     /// Its number in the process.
     pub number: u32,
     /// Its index in [`Trace::functions`], if the trace defines it.
     pub index: Option<u32>,
+}
+
+impl Callee {
+    /// A number that no other function of the process has.
+    fn key(self) -> u64 {
+        self.index.map_or(u64::from(self.number) | 1 << 32, u64::from)
+    }
+}
+
+impl Hash for Callee {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.key());
+    }
 }
 
 /// Where the chunks of a buffer are, in the order of their events.

@@ -15,15 +15,14 @@ impl<'t> Calls<'t> {
         Calls { trace, names: Names::new(trace, raw) }
     }
 
-    /// Returns a function's name with the arguments of a call.
-    pub(crate) fn call(&mut self, begun: &Begun) -> String {
-        let mut text = self.names.of(begun.function).to_owned();
-        text.push('(');
+    /// Appends a function's name with the arguments of a call.
+    pub(crate) fn call(&mut self, begun: &Begun, line: &mut String) {
+        *line += self.names.of(begun.function);
+        line.push('(');
         if let Some(arguments) = self.arguments(begun) {
-            text += &arguments;
+            *line += &arguments;
         }
-        text.push(')');
-        text
+        line.push(')');
     }
 
     /// Returns the arguments of a call, if the trace has them.

@@ -333,57 +333,52 @@ impl<W: Write> Writer<'_, W> {
                         ..TrackDescriptor::default()
                     })?;
                 }
-                // What a thread does when the wanted part begins, it has begun to do before.
                 let (from, to) = (choice.from.unwrap_or(0), choice.to.unwrap_or(u64::MAX));
-                let (mut is_open, mut before) = (false, None);
+                // What the thread does until the next switch, and since when.
+                let mut state: Option<(u64, Switch)> = None;
                 let mut result = Ok(());
                 trace.switches(process, tid, |switches| {
                     for switch in switches {
+                        if result.is_err() {
+                            return;
+                        }
                         let at = trace.elapsed(process, switch.time);
-                        if at <= from {
-                            before =
-                                Some(*switch).filter(|switch| switch.kind != SwitchKind::Migrated).or(before);
-                        } else if at <= to && result.is_ok() {
-                            if let Some(before) = before.take() {
-                                result = self.switch(track, from, &before, &mut is_open);
-                            }
-                            result = std::mem::replace(&mut result, Ok(()))
-                                .and_then(|()| self.switch(track, at, switch, &mut is_open));
+                        let range = (from..=to).contains(&at);
+                        if switch.kind == SwitchKind::Migrated {
+                            let text = format!("is moved to cpu {}", switch.cpu);
+                            result = if range { self.instant(track, at, text) } else { Ok(()) };
+                        } else {
+                            result = self.state(track, state.replace((at, *switch)), (from, at.min(to)));
                         }
                     }
                 });
                 result?;
-                if is_open {
-                    let end = trace
-                        .elapsed(process, recorded.end.unwrap_or(u64::MAX))
-                        .min(to)
-                        .min(trace.duration_ns());
-                    self.event(track, end, EventKind::End, None, Vec::new(), InternedData::default())?;
-                }
+                // A thread that does not run at the end may have ended.
+                let end = recorded.end.map_or(u64::MAX, |end| trace.elapsed(process, end));
+                let last = state.filter(|(_, switch)| switch.kind == SwitchKind::On);
+                self.state(track, last, (from, end.min(to).min(trace.duration_ns())))?;
             }
         }
         Ok(())
     }
 
-    fn switch(&mut self, track: u64, at: u64, switch: &Switch, is_open: &mut bool) -> io::Result<()> {
+    /// Writes what a thread does up to a time.
+    fn state(&mut self, track: u64, state: Option<(u64, Switch)>, (from, to): (u64, u64)) -> io::Result<()> {
+        let Some((since, switch)) = state.filter(|(since, _)| (*since).max(from) < to) else { return Ok(()) };
         let text = match switch.kind {
             SwitchKind::On => format!("runs on cpu {}", switch.cpu),
             SwitchKind::Off { preempted: true } => "is preempted".to_owned(),
-            SwitchKind::Off { preempted: false } => "waits".to_owned(),
-            SwitchKind::Migrated => {
-                return self.instant(track, at, format!("is moved to cpu {}", switch.cpu));
-            }
+            SwitchKind::Off { preempted: false } | SwitchKind::Migrated => "waits".to_owned(),
         };
-        if std::mem::replace(is_open, true) {
-            self.event(track, at, EventKind::End, None, Vec::new(), InternedData::default())?;
-        }
         let event = TrackEvent {
             kind: Some(EventKind::Begin as i32),
             track: Some(track),
             name: Some(text),
             ..TrackEvent::default()
         };
-        self.packet(&Packet { timestamp: Some(at), event: Some(event), ..Self::with_state() })
+        let at = Some(since.max(from));
+        self.packet(&Packet { timestamp: at, event: Some(event), ..Self::with_state() })?;
+        self.event(track, to, EventKind::End, None, Vec::new(), InternedData::default())
     }
 }
 

@@ -1,9 +1,10 @@
 //! A trace as nested text, one line for each beginning and each end of a call. Calls that make no others take one line.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use gmon_trace::{Begun, Choice, Damage, Ended, How, Step, Trace, What};
+use gmon_trace::{Callee, Choice, Damage, Ended, How, Overhead, Step, Trace, What};
 
 use crate::cli::text::{Style, indent};
 use crate::cli::trace_args::{Field, TraceArgs};
@@ -32,12 +33,15 @@ pub(crate) fn text(
         is_column: args.column,
         threads: HashMap::new(),
         style,
+        line: String::new(),
     };
     writeln!(out, "{}", style.heading(&text.headings()))?;
     let mut steps = trace.steps(choice);
     while let Some(step) = steps.next() {
-        let line = text.line(&step);
-        writeln!(out, "{line}")?;
+        text.fields(&step);
+        text.what(&step);
+        text.line.push('\n');
+        out.write_all(text.line.as_bytes())?;
     }
     Ok(steps.damage().to_vec())
 }
@@ -49,16 +53,8 @@ struct Text<'a> {
     /// The columns of threads, in the order in which they appear.
     threads: HashMap<(u32, u32), usize>,
     style: Style,
-}
-
-/// What a line says beside its fields.
-struct Line<'s> {
-    depth: u32,
-    text: String,
-    remarks: Vec<String>,
-    /// The call that ends.
-    ended: Option<&'s Ended>,
-    function: Option<gmon_trace::Callee>,
+    /// The line that is being made.
+    line: String,
 }
 
 impl Text<'_> {
@@ -79,25 +75,25 @@ impl Text<'_> {
         line + "calls"
     }
 
-    fn line(&mut self, step: &Step) -> String {
-        let Line { depth, text, remarks, ended, function } = self.what(step);
-        let mut line = String::new();
+    /// Begins a line with the fields of a step.
+    fn fields(&mut self, step: &Step) {
+        self.line.clear();
+        let (ended, function) = match &step.what {
+            What::End(ended) => (Some(ended), Some(ended.function)),
+            What::Leaf(_, ended) => (Some(ended), Some(ended.function)),
+            What::Begin(begun) | What::Mark(begun) => (None, Some(begun.function)),
+            What::Orphan { function, .. } => (None, Some(*function)),
+            What::Lost(_) | What::Missing(_) | What::Stack | What::TooDeep => (None, None),
+        };
         for &field in self.fields {
             let value = self.field(field, step, ended, function);
-            line += &pad(field, &value);
+            self.line += &pad(field, &value);
         }
         if self.is_column {
             let next = self.threads.len().min(COLUMNS - 1);
             let column = *self.threads.entry((step.buffer, step.tid)).or_insert(next);
-            line.extend(std::iter::repeat_n(' ', column * COLUMN));
+            self.line.extend(std::iter::repeat_n(' ', column * COLUMN));
         }
-        line += &indent(depth);
-        line += &text;
-        if !remarks.is_empty() {
-            let space = if text.is_empty() { "" } else { " " };
-            line += &self.style.faint(format!("{space}/* {} */", remarks.join(", ")));
-        }
-        line
     }
 
     fn field(
@@ -105,98 +101,94 @@ impl Text<'_> {
         field: Field,
         step: &Step,
         ended: Option<&Ended>,
-        function: Option<gmon_trace::Callee>,
-    ) -> String {
+        function: Option<Callee>,
+    ) -> Cow<'static, str> {
         let trace = self.calls.trace;
         let recorded = trace.processes.get(step.process as usize);
         let time = |ticks: u64| duration(recorded.map_or(ticks, |recorded| recorded.clock.ns(ticks)));
         // What of a call is before the part that is shown was not measured.
         let whole = ended.filter(|ended| !ended.is_earlier);
-        match field {
-            Field::Elapsed => seconds(trace.elapsed(step.process, step.time)),
-            Field::Duration => ended.map_or_else(String::new, |ended| match ended.is_earlier {
+        let text = match field {
+            Field::Elapsed => Some(seconds(trace.elapsed(step.process, step.time))),
+            Field::Duration => ended.map(|ended| match ended.is_earlier {
                 true => time(ended.ended.saturating_sub(ended.began)),
                 false => time(ended.duration),
             }),
-            Field::Own => whole.map_or_else(String::new, |ended| {
-                let overhead = recorded.map(|recorded| gmon_trace::Overhead::of(&recorded.process));
+            Field::Own => whole.map(|ended| {
+                let overhead = recorded.map(|recorded| Overhead::of(&recorded.process));
                 time(ended.own(overhead.unwrap_or_default()))
             }),
-            Field::Overhead => whole.map_or_else(String::new, |ended| time(ended.overhead())),
-            Field::Tid => format!("[{}]", step.tid),
-            Field::Pid => recorded.map_or_else(String::new, |recorded| recorded.process.pid.to_string()),
-            Field::Module => function.map_or_else(String::new, |function| self.calls.names.module(function)),
+            Field::Overhead => whole.map(|ended| time(ended.overhead())),
+            Field::Tid => Some(format!("[{}]", step.tid)),
+            Field::Pid => recorded.map(|recorded| recorded.process.pid.to_string()),
+            Field::Module => function.map(|function| self.calls.names.module(function)),
+        };
+        text.map_or(Cow::Borrowed(""), Cow::Owned)
+    }
+
+    /// Adds what happens.
+    fn what(&mut self, step: &Step) {
+        let trace = self.calls.trace;
+        let since = |time: u64| format!("{} s", seconds(trace.elapsed(step.process, time)));
+        match &step.what {
+            What::Begin(begun) => {
+                self.line += &indent(begun.depth);
+                self.calls.call(begun, &mut self.line);
+                self.line += " {";
+                let remarks = at_begin(begun, since);
+                self.remark(&remarks);
+            }
+            What::Leaf(begun, ended) => {
+                self.line += &indent(begun.depth);
+                self.calls.call(begun, &mut self.line);
+                self.line += &self.calls.equals(ended);
+                self.line.push(';');
+                let mut remarks = at_begin(begun, since);
+                remarks.extend(at_end(ended.how).map(str::to_owned));
+                self.remark(&remarks);
+            }
+            What::End(ended) => {
+                self.line += &indent(ended.depth);
+                self.line.push('}');
+                self.line += &self.calls.equals(ended);
+                let name = self.calls.name(ended.function);
+                let remark = match at_end(ended.how) {
+                    None => name.to_owned(),
+                    Some(how) if ended.how == How::Open => format!("{name} {how}"),
+                    Some(how) => format!("{name}: {how}"),
+                };
+                self.remark(&[remark]);
+            }
+            What::Mark(begun) => {
+                self.line += &indent(begun.depth);
+                self.calls.call(begun, &mut self.line);
+                self.line.push(';');
+                self.remark(&["its end is not seen".to_owned()]);
+            }
+            What::Orphan { function, .. } => {
+                self.line.push('}');
+                let name = self.calls.name(*function);
+                let remark = format!("{name}: its beginning is not in the trace");
+                self.remark(&[remark]);
+            }
+            What::Lost(count) => {
+                let events = gmon::counted(*count, "event is", "events are");
+                self.remark(&[format!("{events} lost: there was no room")]);
+            }
+            What::Missing(count) => {
+                let events = gmon::counted(*count, "event is", "events are");
+                self.remark(&[format!("{events} missing: too old to be kept, or damaged")]);
+            }
+            What::Stack => self.remark(&["on another stack".to_owned()]),
+            What::TooDeep => self.remark(&["deeper calls are left out".to_owned()]),
         }
     }
 
-    fn what<'s>(&mut self, step: &'s Step) -> Line<'s> {
-        let remark = |text: String| Line {
-            depth: 0,
-            text: String::new(),
-            remarks: vec![text],
-            ended: None,
-            function: None,
-        };
-        let trace = self.calls.trace;
-        let since = |time: u64| format!("{} s", seconds(trace.elapsed(step.process, time)).trim_start());
-        let begin = |begun: &Begun| at_begin(begun, since);
-        match &step.what {
-            What::Begin(begun) => Line {
-                depth: begun.depth,
-                text: self.calls.call(begun) + " {",
-                remarks: begin(begun),
-                ended: None,
-                function: Some(begun.function),
-            },
-            What::Leaf(begun, ended) => {
-                let mut remarks = begin(begun);
-                remarks.extend(at_end(ended.how).map(str::to_owned));
-                Line {
-                    depth: begun.depth,
-                    text: self.calls.call(begun) + &self.calls.equals(ended) + ";",
-                    remarks,
-                    ended: Some(ended),
-                    function: Some(begun.function),
-                }
-            }
-            What::End(ended) => {
-                let mut name = self.calls.name(ended.function).to_owned();
-                if ended.how == How::Open {
-                    name += " ... open";
-                } else if let Some(how) = at_end(ended.how) {
-                    name = format!("{name}: {how}");
-                }
-                Line {
-                    depth: ended.depth,
-                    text: format!("}}{}", self.calls.equals(ended)),
-                    remarks: vec![name],
-                    ended: Some(ended),
-                    function: Some(ended.function),
-                }
-            }
-            What::Mark(begun) => Line {
-                depth: begun.depth,
-                text: self.calls.call(begun) + ";",
-                remarks: vec!["its end is not seen".to_owned()],
-                ended: None,
-                function: Some(begun.function),
-            },
-            What::Orphan { function, .. } => Line {
-                depth: 0,
-                text: "}".to_owned(),
-                remarks: vec![format!("{}: its beginning is not in the trace", self.calls.name(*function))],
-                ended: None,
-                function: Some(*function),
-            },
-            What::Lost(count) => {
-                remark(format!("{} lost: there was no room", gmon::counted(*count, "event is", "events are")))
-            }
-            What::Missing(count) => remark(format!(
-                "{} missing: too old to be kept, or damaged",
-                gmon::counted(*count, "event is", "events are")
-            )),
-            What::Stack => remark("on another stack".to_owned()),
-            What::TooDeep => remark("deeper calls are left out".to_owned()),
+    fn remark(&mut self, remarks: &[String]) {
+        if !remarks.is_empty() {
+            let space = if self.line.ends_with(' ') { "" } else { " " };
+            self.line += space;
+            self.line += &self.style.faint(format!("/* {} */", remarks.join(", ")));
         }
     }
 }
