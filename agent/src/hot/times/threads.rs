@@ -1,5 +1,6 @@
 //! The beginning and the end of a thread's measurements.
 
+use crate::hot::thread_blocks;
 use crate::hot::times::values::Values;
 use crate::hot::times::{area, chains, clock, nodes, open, table, trace};
 use crate::os::memory;
@@ -15,7 +16,7 @@ pub(crate) fn prepare(agent: &Agent, block: BlockRef, cfa: u64, now: u64) -> Opt
     if times.top().load(Ordering::Relaxed) != 0 {
         return Some(());
     }
-    if agent.orders.times_bytes == 0 || !table::prepare(times) {
+    if agent.orders.times_bytes == 0 || !thread_blocks::touch_recent(block) || !table::prepare(times) {
         return None;
     }
     let whole = |part_256: u64| part_256.saturating_add(128) >> 8;
