@@ -8,7 +8,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::os::fd::RawFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::live::collect::Kept;
@@ -240,7 +240,7 @@ impl<'s> Family<'s> {
                     process: index as u32,
                     parent: parent.map(|index| index as u32),
                     pid: pid as u32,
-                    binary: profilee.binary.display().to_string(),
+                    binary: absolute(&profilee.binary).display().to_string(),
                     planned: profilee.planned,
                     is_tsc: layout.measure.is_some_and(|measure| measure.is_tsc),
                     rings,
@@ -557,4 +557,9 @@ impl<'s> Family<'s> {
             }
         }
     }
+}
+
+/// Returns the absolute path of a file, as far as the current folder is known.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
