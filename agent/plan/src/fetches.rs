@@ -84,7 +84,8 @@ fn text(order: StrOrder, first: Word, second: Word) -> Fetch {
 fn object(ty: &Type, place: Place) -> Option<Fetch> {
     let size = ty.size.min(RAW_MAX as u64) as u32;
     Some(match place {
-        Place::Word(word) => one(Op::Words, word, size),
+        // What is beyond the word is padding.
+        Place::Word(word) => one(Op::Words, word, size.min(8)),
         Place::Pair(low, high) => two(Op::Words, low, high, size),
         Place::Stack(at) => one(Op::Stack, Word::Stack(at), size),
         Place::Behind(word) => one(Op::Bytes, word, size),

@@ -132,17 +132,14 @@ impl Members {
         for field in &self.fields {
             match field.bits {
                 Some((start, width)) => classes.add_bits(start, width),
-                None => classes.add(&field.ty.classes, field.offset, field.ty.align),
+                None => classes.add(&field.ty.classes, field.offset),
             }
         }
         classes
     }
 
-    /// Returns the alignment: what is said of it, otherwise that of the fields, unless they are packed.
+    /// Returns the alignment: that of the fields, unless they are packed, or what is said of it.
     fn align(&self, size: u64, said: Option<u64>) -> u64 {
-        if let Some(said) = said.filter(|said| said.is_power_of_two()) {
-            return said;
-        }
         let fields = self.fields.iter();
         let mut align = fields.map(|field| field.ty.align).max().unwrap_or(1).max(1);
         let fits = |align: u64| {
@@ -152,7 +149,7 @@ impl Members {
         while align > 1 && !fits(align) {
             align /= 2;
         }
-        align
+        said.filter(|said| said.is_power_of_two()).map_or(align, |said| said.max(align))
     }
 
     /// Returns how objects are passed to functions (Itanium C++ ABI, section 1.1, "non-trivial for the purposes of calls").
@@ -234,11 +231,11 @@ fn bits(member: &Entry<'_>, offset: u64, storage: u64) -> Option<(u64, Option<(u
     let Some(width) = number(member, DW_AT_bit_size) else { return Some((offset, None)) };
     let start = match (number(member, DW_AT_data_bit_offset), number(member, DW_AT_bit_offset)) {
         (Some(start), _) => offset.checked_mul(8)?.checked_add(start)?,
-        // The older way counts from the most significant bit of the storage unit.
+        // The older way counts from the most significant bit of the storage unit, beyond which a packed bit-field may begin.
         (None, Some(from_top)) => {
             let storage = number(member, DW_AT_byte_size).unwrap_or(storage);
-            let bits = offset.checked_add(storage)?.checked_mul(8)?;
-            bits.checked_sub(from_top.checked_add(width)?)?
+            let bits = offset.checked_add(storage)?.checked_mul(8)?.checked_sub(width)?;
+            bits.checked_add_signed((from_top as i64).checked_neg()?)?
         }
         (None, None) => offset.checked_mul(8)?,
     };

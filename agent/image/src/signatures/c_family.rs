@@ -81,7 +81,7 @@ mod tests {
         let mut all = Vec::new();
         for ty in fields {
             size = size.next_multiple_of(ty.align);
-            classes.add(&ty.classes, size, ty.align);
+            classes.add(&ty.classes, size);
             all.push(Field { name: None, offset: size, bits: None, ty: Arc::new(ty.clone()) });
             size += ty.size;
             align = align.max(ty.align);
