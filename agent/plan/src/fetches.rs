@@ -27,6 +27,11 @@ pub fn scalar(word: Word, size: u32, is_signed: bool) -> Fetch {
     Fetch { is_signed: is_signed.into(), ..one(Op::Scalar, word, size) }
 }
 
+/// Returns how an object is read that is among the arguments on the stack, at this word.
+pub fn on_stack(word: Word, size: u32) -> Fetch {
+    one(Op::Stack, word, size)
+}
+
 /// Returns how a string that ends with a zero byte, or a `std::string`, is read, to which the address in a word leads.
 pub fn at_address(op: Op, word: Word) -> Fetch {
     one(op, word, 0)

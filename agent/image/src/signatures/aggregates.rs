@@ -5,8 +5,8 @@ use std::sync::Arc;
 use gimli::{
     AttributeValue, DW_AT_alignment, DW_AT_artificial, DW_AT_bit_offset, DW_AT_bit_size, DW_AT_byte_size,
     DW_AT_calling_convention, DW_AT_data_bit_offset, DW_AT_data_member_location, DW_AT_declaration,
-    DW_AT_external, DW_AT_name, DW_AT_signature, DW_AT_type, DW_AT_virtuality, Operation, UnitOffset,
-    constants as dw,
+    DW_AT_defaulted, DW_AT_deleted, DW_AT_external, DW_AT_name, DW_AT_signature, DW_AT_type,
+    DW_AT_virtuality, Operation, UnitOffset, constants as dw,
 };
 
 use crate::signatures::classes::Classes;
@@ -16,6 +16,8 @@ use crate::signatures::units::{Die, Entry, Unit, Units};
 
 /// The number of members above which a structure is not read.
 const MEMBERS_MAX: usize = 4096;
+/// The value of DW_AT_defaulted for a function that the compiler makes as usual.
+const IN_CLASS: u64 = 1;
 /// The greatest number of names of a type that are followed.
 const NAMES_MAX: usize = 16;
 
@@ -62,9 +64,9 @@ pub(crate) fn read<'s>(
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Special {
     No,
-    /// It has some, but they may be declared only to say that they are the usual ones.
+    /// It has some, but they may be declared only to say that they are the usual ones: before DWARF 5, both look the same.
     Perhaps,
-    /// It has virtual functions or virtual base classes.
+    /// It has some, or virtual functions or virtual base classes.
     Yes,
 }
 
@@ -120,9 +122,11 @@ impl Members {
         }
         let is_destructor =
             || units.text(unit, function.attr_value(DW_AT_name)).is_some_and(|name| name.starts_with('~'));
-        let is_declared = !function.has_attr(DW_AT_artificial);
-        if self.special == Special::No && is_declared && (is_destructor() || copies(units, unit, function)) {
-            self.special = Special::Perhaps;
+        let is_usual = function.has_attr(DW_AT_artificial)
+            || function.has_attr(DW_AT_deleted)
+            || number(function, DW_AT_defaulted) == Some(IN_CLASS);
+        if self.special != Special::Yes && !is_usual && (is_destructor() || copies(units, unit, function)) {
+            self.special = if unit.unit.header.version() >= 5 { Special::Yes } else { Special::Perhaps };
         }
     }
 

@@ -33,10 +33,19 @@ impl Assignment {
     /// and so neither are those of later arguments.
     pub(crate) fn argument(&mut self, ty: &Type) -> Option<Place> {
         match passing(ty) {
-            Passing::Reference => return self.word(Eightbyte::Integer).map(Place::Behind),
-            Passing::Unknown => return None,
-            Passing::Value => {}
+            Passing::Reference => self.address(),
+            Passing::Unknown => None,
+            Passing::Value => self.value(ty),
         }
+    }
+
+    /// The same for an argument of which the caller has made a copy, and passes the address.
+    pub(crate) fn address(&mut self) -> Option<Place> {
+        self.word(Eightbyte::Integer).map(Place::Behind)
+    }
+
+    /// The same for an argument that is passed by value.
+    pub(crate) fn value(&mut self, ty: &Type) -> Option<Place> {
         match Class::of(&ty.classes, ty.size) {
             Class::Empty => Some(Place::Nowhere),
             // Padding may make it larger than the register, which matters on the stack.
@@ -145,7 +154,7 @@ fn is_complex(ty: &Type) -> bool {
 }
 
 /// Returns how a type is passed. Everything but classes of C++ is passed by value.
-fn passing(ty: &Type) -> Passing {
+pub(crate) fn passing(ty: &Type) -> Passing {
     match &ty.shape {
         Shape::Struct(object) => object.passing,
         Shape::String(_) => Passing::Reference,

@@ -4,3 +4,4 @@ use super::*;
 
 mod library;
 mod random;
+mod written;

@@ -123,6 +123,19 @@ impl Library {
         symbol.unwrap_or_else(|| panic!("{name}")).address()
     }
 
+    /// Returns the names of all symbols.
+    pub(super) fn names(&self) -> Vec<String> {
+        use object::{Object, ObjectSymbol};
+        let file = object::File::parse(&*self.bytes).expect("a library");
+        file.symbols().filter_map(|symbol| symbol.name().ok().map(str::to_owned)).collect()
+    }
+
+    /// Returns the address of a function that may not be exported.
+    pub(super) fn symbol_or_local(&self, name: &str) -> u64 {
+        let bias = self.symbol("capture") - self.link_address("capture");
+        bias + self.link_address(name)
+    }
+
     /// Returns the signature of a function.
     pub(super) fn signature(&self, all: &mut Signatures<'_>, name: &str) -> Result<Signature, Unclear> {
         all.of(self.link_address(name), std::iter::once(name))
