@@ -82,6 +82,12 @@ pub fn soname(bytes: &[u8]) -> Option<String> {
     Some(String::from_utf8_lossy(name).into_owned()).filter(|name| !name.is_empty())
 }
 
+/// Returns the names of the libraries that a program or library needs (DT_NEEDED).
+pub fn needed(bytes: &[u8]) -> Vec<String> {
+    let Ok(file) = crate::file::elf::Elf::parse_any(bytes) else { return Vec::new() };
+    file.needed().map(|name| String::from_utf8_lossy(name).into_owned()).collect()
+}
+
 fn read_program<Elf: FileHeader<Endian = LE>>(bytes: &[u8]) -> Result<Program, &'static str> {
     let (header, _) = pod::from_bytes::<Elf>(bytes).map_err(|()| IN_HEADER)?;
     let kind = header.e_type(LE);
@@ -148,6 +154,12 @@ mod tests {
         assert!(!program.fixed && program.needs_libraries);
         assert_eq!(program.interpreter.as_deref(), Some("/lib64/ld-linux-x86-64.so.2"));
         assert_eq!(program.code.len(), 1);
+    }
+
+    #[test]
+    fn libraries_that_it_needs() {
+        assert!(needed(&own()).iter().any(|name| name == "libc.so.6"), "{:?}", needed(&own()));
+        assert_eq!(needed(b"\x7fELF"), [""; 0]);
     }
 
     #[test]

@@ -27,6 +27,11 @@ pub fn scalar(word: Word, size: u32, is_signed: bool) -> Fetch {
     Fetch { is_signed: is_signed.into(), ..one(Op::Scalar, word, size) }
 }
 
+/// Returns how an object is read that is among the arguments on the stack, at this word.
+pub fn on_stack(word: Word, size: u32) -> Fetch {
+    one(Op::Stack, word, size)
+}
+
 /// Returns how a string that ends with a zero byte, or a `std::string`, is read, to which the address in a word leads.
 pub fn at_address(op: Op, word: Word) -> Fetch {
     one(op, word, 0)
@@ -84,7 +89,8 @@ fn text(order: StrOrder, first: Word, second: Word) -> Fetch {
 fn object(ty: &Type, place: Place) -> Option<Fetch> {
     let size = ty.size.min(RAW_MAX as u64) as u32;
     Some(match place {
-        Place::Word(word) => one(Op::Words, word, size),
+        // What is beyond the word is padding.
+        Place::Word(word) => one(Op::Words, word, size.min(8)),
         Place::Pair(low, high) => two(Op::Words, low, high, size),
         Place::Stack(at) => one(Op::Stack, Word::Stack(at), size),
         Place::Behind(word) => one(Op::Bytes, word, size),

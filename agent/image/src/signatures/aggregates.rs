@@ -5,8 +5,8 @@ use std::sync::Arc;
 use gimli::{
     AttributeValue, DW_AT_alignment, DW_AT_artificial, DW_AT_bit_offset, DW_AT_bit_size, DW_AT_byte_size,
     DW_AT_calling_convention, DW_AT_data_bit_offset, DW_AT_data_member_location, DW_AT_declaration,
-    DW_AT_external, DW_AT_name, DW_AT_signature, DW_AT_type, DW_AT_virtuality, Operation, UnitOffset,
-    constants as dw,
+    DW_AT_defaulted, DW_AT_deleted, DW_AT_external, DW_AT_name, DW_AT_signature, DW_AT_type,
+    DW_AT_virtuality, Operation, UnitOffset, constants as dw,
 };
 
 use crate::signatures::classes::Classes;
@@ -16,6 +16,8 @@ use crate::signatures::units::{Die, Entry, Unit, Units};
 
 /// The number of members above which a structure is not read.
 const MEMBERS_MAX: usize = 4096;
+/// The value of DW_AT_defaulted for a function that the compiler makes as usual.
+const IN_CLASS: u64 = 1;
 /// The greatest number of names of a type that are followed.
 const NAMES_MAX: usize = 16;
 
@@ -62,9 +64,9 @@ pub(crate) fn read<'s>(
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Special {
     No,
-    /// It has some, but they may be declared only to say that they are the usual ones.
+    /// It has some, but they may be declared only to say that they are the usual ones: before DWARF 5, both look the same.
     Perhaps,
-    /// It has virtual functions or virtual base classes.
+    /// It has some, or virtual functions or virtual base classes.
     Yes,
 }
 
@@ -120,9 +122,11 @@ impl Members {
         }
         let is_destructor =
             || units.text(unit, function.attr_value(DW_AT_name)).is_some_and(|name| name.starts_with('~'));
-        let is_declared = !function.has_attr(DW_AT_artificial);
-        if self.special == Special::No && is_declared && (is_destructor() || copies(units, unit, function)) {
-            self.special = Special::Perhaps;
+        let is_usual = function.has_attr(DW_AT_artificial)
+            || function.has_attr(DW_AT_deleted)
+            || number(function, DW_AT_defaulted) == Some(IN_CLASS);
+        if self.special != Special::Yes && !is_usual && (is_destructor() || copies(units, unit, function)) {
+            self.special = if unit.unit.header.version() >= 5 { Special::Yes } else { Special::Perhaps };
         }
     }
 
@@ -132,17 +136,14 @@ impl Members {
         for field in &self.fields {
             match field.bits {
                 Some((start, width)) => classes.add_bits(start, width),
-                None => classes.add(&field.ty.classes, field.offset, field.ty.align),
+                None => classes.add(&field.ty.classes, field.offset),
             }
         }
         classes
     }
 
-    /// Returns the alignment: what is said of it, otherwise that of the fields, unless they are packed.
+    /// Returns the alignment: that of the fields, unless they are packed, or what is said of it.
     fn align(&self, size: u64, said: Option<u64>) -> u64 {
-        if let Some(said) = said.filter(|said| said.is_power_of_two()) {
-            return said;
-        }
         let fields = self.fields.iter();
         let mut align = fields.map(|field| field.ty.align).max().unwrap_or(1).max(1);
         let fits = |align: u64| {
@@ -152,7 +153,7 @@ impl Members {
         while align > 1 && !fits(align) {
             align /= 2;
         }
-        align
+        said.filter(|said| said.is_power_of_two()).map_or(align, |said| said.max(align))
     }
 
     /// Returns how objects are passed to functions (Itanium C++ ABI, section 1.1, "non-trivial for the purposes of calls").
@@ -234,11 +235,11 @@ fn bits(member: &Entry<'_>, offset: u64, storage: u64) -> Option<(u64, Option<(u
     let Some(width) = number(member, DW_AT_bit_size) else { return Some((offset, None)) };
     let start = match (number(member, DW_AT_data_bit_offset), number(member, DW_AT_bit_offset)) {
         (Some(start), _) => offset.checked_mul(8)?.checked_add(start)?,
-        // The older way counts from the most significant bit of the storage unit.
+        // The older way counts from the most significant bit of the storage unit, beyond which a packed bit-field may begin.
         (None, Some(from_top)) => {
             let storage = number(member, DW_AT_byte_size).unwrap_or(storage);
-            let bits = offset.checked_add(storage)?.checked_mul(8)?;
-            bits.checked_sub(from_top.checked_add(width)?)?
+            let bits = offset.checked_add(storage)?.checked_mul(8)?.checked_sub(width)?;
+            bits.checked_add_signed((from_top as i64).checked_neg()?)?
         }
         (None, None) => offset.checked_mul(8)?,
     };

@@ -3,6 +3,7 @@
 
 use crate::signatures::classes::{Class, Eightbyte};
 use crate::signatures::model::{Passing, Place, Shape, Type, Word};
+use crate::signatures::units::Producer;
 
 /// The integer registers for arguments.
 const INTEGERS: u8 = 6;
@@ -12,24 +13,43 @@ const VECTORS: u8 = 8;
 const STACK_MAX: u64 = 1 << 20;
 
 /// What the arguments before have taken.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Assignment {
     integers: u8,
     vectors: u8,
     stack: u64,
+    /// Whether the compiler passes numbers of 128 bits on the stack as the ABI says. Before version 18, LLVM split them between the
+    /// last register and the stack and did not align them; before version 20, the register was then lost for later arguments.
+    aligns_wide_numbers: bool,
 }
 
 impl Assignment {
+    /// Begins with the first argument of a function that this compiler has made.
+    pub(crate) fn new(producer: Producer) -> Assignment {
+        Assignment { integers: 0, vectors: 0, stack: 0, aligns_wide_numbers: producer == Producer::Gcc }
+    }
+
     /// Returns the place of the next argument, of this type, in the convention of C and C++. `None` means that it is not known,
     /// and so neither are those of later arguments.
     pub(crate) fn argument(&mut self, ty: &Type) -> Option<Place> {
         match passing(ty) {
-            Passing::Reference => return self.word(Eightbyte::Integer).map(Place::Behind),
-            Passing::Unknown => return None,
-            Passing::Value => {}
+            Passing::Reference => self.address(),
+            Passing::Unknown => None,
+            Passing::Value => self.value(ty),
         }
+    }
+
+    /// The same for an argument of which the caller has made a copy, and passes the address.
+    pub(crate) fn address(&mut self) -> Option<Place> {
+        self.word(Eightbyte::Integer).map(Place::Behind)
+    }
+
+    /// The same for an argument that is passed by value.
+    pub(crate) fn value(&mut self, ty: &Type) -> Option<Place> {
         match Class::of(&ty.classes, ty.size) {
             Class::Empty => Some(Place::Nowhere),
+            // Padding may make it larger than the register, which matters on the stack.
+            Class::One(class) if ty.size > 8 && !self.is_free(class) => self.on_stack(ty),
             Class::One(class) => self.word(class).map(Place::Word),
             Class::Two(low, high) => self.pair(low, high, ty),
             Class::Vector if self.vectors < VECTORS => {
@@ -41,15 +61,22 @@ impl Assignment {
         }
     }
 
+    fn is_free(&self, class: Eightbyte) -> bool {
+        match class {
+            Eightbyte::Integer => self.integers < INTEGERS,
+            Eightbyte::Sse => self.vectors < VECTORS,
+        }
+    }
+
     /// Takes one word.
     pub(crate) fn word(&mut self, class: Eightbyte) -> Option<Word> {
-        let (taken, most) = match class {
-            Eightbyte::Integer => (&mut self.integers, INTEGERS),
-            Eightbyte::Sse => (&mut self.vectors, VECTORS),
-        };
-        if *taken == most {
+        if !self.is_free(class) {
             return self.stack_room(8, 8).map(Word::Stack);
         }
+        let taken = match class {
+            Eightbyte::Integer => &mut self.integers,
+            Eightbyte::Sse => &mut self.vectors,
+        };
         let number = *taken;
         *taken += 1;
         Some(match class {
@@ -65,7 +92,8 @@ impl Assignment {
         let is_free = self.integers + needed(Eightbyte::Integer) <= INTEGERS
             && self.vectors + needed(Eightbyte::Sse) <= VECTORS;
         if !is_free {
-            return self.on_stack(ty);
+            let is_number = matches!(ty.shape, Shape::Signed | Shape::Unsigned);
+            return if is_number && !self.aligns_wide_numbers { None } else { self.on_stack(ty) };
         }
         Some(Place::Pair(self.word(low)?, self.word(high)?))
     }
@@ -126,7 +154,7 @@ fn is_complex(ty: &Type) -> bool {
 }
 
 /// Returns how a type is passed. Everything but classes of C++ is passed by value.
-fn passing(ty: &Type) -> Passing {
+pub(crate) fn passing(ty: &Type) -> Passing {
     match &ty.shape {
         Shape::Struct(object) => object.passing,
         Shape::String(_) => Passing::Reference,

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::signatures::assign::{self, Assignment, Returned};
+use crate::signatures::assign::{self, Assignment, Returned, passing};
 use crate::signatures::classes::ByteClass;
 use crate::signatures::collect::{Next, collect, collect_either};
 use crate::signatures::convention::{Trust, Unclear};
-use crate::signatures::model::{Place, Rest, Shape, Signature, Value, Word};
+use crate::signatures::entry::Said;
+use crate::signatures::model::{Passing, Place, Rest, Shape, Signature, Value, Word};
 use crate::signatures::subprogram::{Raw, Subprogram};
 use crate::signatures::types::scalar;
 
@@ -46,7 +47,13 @@ fn next(assignment: &mut Assignment, raw: &Raw, is_promoted: bool) -> Next {
         Shape::Float if is_promoted && raw.ty.size == 4 => Arc::new(scalar(8, Shape::Float, ByteClass::Sse)),
         _ => raw.ty.clone(),
     };
-    match assignment.argument(&ty) {
+    let place = match (passing(&ty), raw.said) {
+        // The class does not say it, but its place does.
+        (Passing::Unknown, Said::Behind(Some(_)) | Said::BehindFrame) => assignment.address(),
+        (Passing::Unknown, Said::Registers(_) | Said::Frame(_)) => assignment.value(&ty),
+        _ => assignment.argument(&ty),
+    };
+    match place {
         Some(place) => Next::At(ty, place),
         None => Next::End(Rest::Type),
     }
@@ -56,8 +63,7 @@ fn next(assignment: &mut Assignment, raw: &Raw, is_promoted: bool) -> Next {
 mod tests {
     use super::*;
     use crate::signatures::classes::Classes;
-    use crate::signatures::entry::Said;
-    use crate::signatures::model::{Field, Passing, Pointee, Struct, Type};
+    use crate::signatures::model::{Field, Pointee, Struct, Type};
 
     fn raw(ty: Type) -> Raw {
         Raw { name: None, ty: Arc::new(ty), is_artificial: false, said: Said::Nothing }
@@ -81,7 +87,7 @@ mod tests {
         let mut all = Vec::new();
         for ty in fields {
             size = size.next_multiple_of(ty.align);
-            classes.add(&ty.classes, size, ty.align);
+            classes.add(&ty.classes, size);
             all.push(Field { name: None, offset: size, bits: None, ty: Arc::new(ty.clone()) });
             size += ty.size;
             align = align.max(ty.align);

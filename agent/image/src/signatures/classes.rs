@@ -43,8 +43,8 @@ const VECTOR_MAX: u64 = 64;
 pub(crate) struct Classes {
     /// Those of the first bytes. A larger type has none, because it is in memory.
     bytes: [ByteClass; MOST],
-    /// Whether a field is not aligned, so that a structure is passed in memory.
-    is_unaligned: bool,
+    /// The alignment of the scalar that begins at each byte, or 0. A structure with one that is not aligned is passed in memory.
+    aligns: [u8; MOST],
     /// Whether x87 classes have met others, so that a union is passed in memory.
     is_mixed: bool,
     /// Whether the calling convention does not say how it is passed, or says it only together with the compiler's options.
@@ -54,10 +54,10 @@ pub(crate) struct Classes {
 impl Classes {
     /// A type without contents.
     pub(crate) const EMPTY: Classes =
-        Classes { bytes: [ByteClass::None; MOST], is_unaligned: false, is_mixed: false, is_unknown: false };
+        Classes { bytes: [ByteClass::None; MOST], aligns: [0; MOST], is_mixed: false, is_unknown: false };
     pub(crate) const UNKNOWN: Classes = Classes { is_unknown: true, ..Classes::EMPTY };
 
-    /// Returns the classes of a scalar whose bytes have one class, or of a vector of 16 bytes.
+    /// Returns the classes of a scalar whose bytes have one class, and which is aligned to its size.
     pub(crate) fn scalar(class: ByteClass, size: u64) -> Classes {
         let up = match class {
             ByteClass::X87 => ByteClass::X87Up,
@@ -67,7 +67,13 @@ impl Classes {
         for (i, byte) in classes.bytes.iter_mut().enumerate().take(size as usize) {
             *byte = if i < 8 { class } else { up };
         }
-        classes
+        classes.aligned(size.next_power_of_two().min(MOST as u64))
+    }
+
+    /// Returns the same classes for a scalar with this alignment.
+    pub(crate) fn aligned(mut self, align: u64) -> Classes {
+        self.aligns[0] = align as u8;
+        self
     }
 
     /// Returns the classes of a type that fills a vector register.
@@ -78,9 +84,7 @@ impl Classes {
     }
 
     /// Adds those of a field.
-    pub(crate) fn add(&mut self, field: &Classes, offset: u64, align: u64) {
-        let has_contents = field.bytes.iter().any(|class| *class != ByteClass::None);
-        self.is_unaligned |= field.is_unaligned || has_contents && !offset.is_multiple_of(align.max(1));
+    pub(crate) fn add(&mut self, field: &Classes, offset: u64) {
         self.is_mixed |= field.is_mixed;
         self.is_unknown |= field.is_unknown;
         self.merge(field, offset);
@@ -90,7 +94,7 @@ impl Classes {
     pub(crate) fn add_bits(&mut self, start: u64, width: u64) {
         let (first, end) = (start / 8, start.saturating_add(width).div_ceil(8));
         if width > 0 {
-            self.merge(&Classes::scalar(ByteClass::Integer, end - first), first);
+            self.merge(&Classes::scalar(ByteClass::Integer, end - first).aligned(0), first);
         }
     }
 
@@ -102,6 +106,14 @@ impl Classes {
             self.is_mixed |= are_both && *byte != class && (is_x87(*byte) || is_x87(class));
             *byte = byte.merged(class);
         }
+        for (align, of_field) in self.aligns.iter_mut().skip(offset).zip(field.aligns) {
+            *align = (*align).max(of_field);
+        }
+    }
+
+    /// Whether all scalars are aligned.
+    fn are_aligned(&self) -> bool {
+        self.aligns.iter().enumerate().all(|(at, &align)| align == 0 || at.is_multiple_of(align.into()))
     }
 }
 
@@ -140,7 +152,7 @@ impl Class {
             |range: &[ByteClass]| range.iter().copied().fold(ByteClass::default(), ByteClass::merged);
         let (low, high) = classes.bytes.split_at(8);
         let (low, high) = (eightbyte(low), eightbyte(high));
-        if size > MOST as u64 || classes.is_unaligned {
+        if size > MOST as u64 || !classes.are_aligned() {
             return Class::Memory;
         }
         match (low, high) {
@@ -174,7 +186,7 @@ mod tests {
     fn class(size: u64, fields: &[(ByteClass, u64, u64)]) -> Class {
         let mut all = Classes::EMPTY;
         for &(class, size, offset) in fields {
-            all.add(&Classes::scalar(class, size), offset, size);
+            all.add(&Classes::scalar(class, size), offset);
         }
         Class::of(&all, size)
     }
@@ -211,16 +223,21 @@ mod tests {
         assert_eq!(class(8, &[(S, 8, 0), (I, 8, 0)]), Class::One(Integer));
         // Of more than two eightbytes.
         assert_eq!(class(24, &[(I, 8, 0), (I, 8, 8), (I, 8, 16)]), Class::Memory);
-        // With an unaligned field.
+        // With an unaligned field. Only its place in the whole structure matters.
         assert_eq!(class(5, &[(I, 1, 0), (I, 4, 1)]), Class::Memory);
+        let mut inner = Classes::scalar(I, 1);
+        inner.add(&Classes::scalar(I, 4), 1);
+        let mut outer = Classes::EMPTY;
+        outer.add(&inner, 3);
+        assert_eq!(Class::of(&outer, 8), Class::One(Integer));
         // A long double alone, and in a union with something else: X87UP is not preceded by X87.
         assert_eq!(class(16, &[(X87, 16, 0)]), Class::X87);
         assert_eq!(class(16, &[(X87, 16, 0), (I, 4, 0)]), Class::Memory);
         assert_eq!(class(16, &[(X87, 16, 0), (S, 8, 0)]), Class::Memory);
         // Part of a vector without the other one is SSE.
         let mut all = Classes::EMPTY;
-        all.add(&Classes::vector(), 0, 16);
-        all.add(&Classes::scalar(I, 4), 0, 4);
+        all.add(&Classes::vector(), 0);
+        all.add(&Classes::scalar(I, 4), 0);
         assert_eq!(Class::of(&all, 16), Class::Two(Integer, Sse));
     }
 

@@ -36,7 +36,7 @@ pub(crate) fn collect(
     is_hidden: bool,
     next: &dyn Fn(&mut Assignment, &Raw) -> Next,
 ) -> Result<Collected, Unclear> {
-    let mut assignment = Assignment::default();
+    let mut assignment = Assignment::new(function.producer);
     if is_hidden {
         assignment.word(Eightbyte::Integer);
     }

@@ -40,8 +40,8 @@ pub(crate) enum Trust {
 
 impl Trust {
     /// Decides what is trusted of a function.
-    pub(crate) fn of(function: &Subprogram, producer: Producer, is_local: bool) -> Trust {
-        match producer {
+    pub(crate) fn of(function: &Subprogram, is_local: bool) -> Trust {
+        match function.producer {
             Producer::Gcc => Trust::Type,
             _ if !is_local || !function.is_optimised => Trust::Type,
             Producer::Llvm { marks_removal } => Trust::Said { has_result: marks_removal },

@@ -22,8 +22,8 @@ pub(crate) enum Said {
     Registers([Option<Word>; 2]),
     /// In memory to which a register leads.
     Behind(Option<Word>),
-    /// In the frame, or among the arguments on the stack.
-    Frame,
+    /// In the frame, or among the arguments on the stack: this many bytes above the CFA, if that is known.
+    Frame(Option<i64>),
     /// In memory to which an address in the frame leads.
     BehindFrame,
     /// Elsewhere, or it is a constant.
@@ -41,14 +41,22 @@ pub(crate) enum Agreement {
 
 impl Said {
     /// Returns what is said of a parameter at an address, the entry of its function.
-    pub(crate) fn of<'s>(units: &Units<'s>, unit: &Unit<'s>, parameter: &Entry<'s>, at: u64) -> Said {
+    ///
+    /// `base` is the distance from the CFA to the base of the function's frame.
+    pub(crate) fn of<'s>(
+        units: &Units<'s>,
+        unit: &Unit<'s>,
+        parameter: &Entry<'s>,
+        at: u64,
+        base: Option<i64>,
+    ) -> Said {
         let value = parameter.attr_value(DW_AT_location);
         let expression = match value {
             Some(AttributeValue::Exprloc(expression)) => Some(expression),
             Some(value) => in_list(units, unit, value, at),
             None => None,
         };
-        expression.map_or(Said::Nothing, |expression| understood(unit, expression))
+        expression.map_or(Said::Nothing, |expression| understood(unit, expression, base))
     }
 
     /// Compares this with the place in the calling convention.
@@ -57,8 +65,14 @@ impl Said {
         match (self, place) {
             (Said::Nothing | Said::Other, _) => Agreement::Open,
             (_, Place::Nowhere) => Agreement::Open,
-            // The code is not optimised, or the parameter is among the arguments on the stack.
-            (Said::Frame | Said::BehindFrame, _) => Agreement::Confirmed,
+            // Arguments on the stack are in the caller's frame, and the function's own frame is below.
+            (Said::Frame(Some(offset)), place) if offset >= 0 => match place {
+                Place::Stack(at) | Place::Word(Word::Stack(at)) => is(offset == i64::from(at)),
+                Place::Pair(Word::Stack(at), Word::Stack(_)) => is(offset == i64::from(at)),
+                _ => Agreement::Contradicted,
+            },
+            // The code is not optimised.
+            (Said::Frame(_) | Said::BehindFrame, _) => Agreement::Confirmed,
             (Said::Registers([first, _]), Place::Word(word)) => is(first == Some(word)),
             // One of the pieces may be missing, and several may be in one register.
             (Said::Registers(pieces), Place::Pair(low, high)) => {
@@ -94,7 +108,7 @@ fn in_list<'s>(
     None
 }
 
-fn understood(unit: &Unit<'_>, expression: Expression<Slice<'_>>) -> Said {
+fn understood(unit: &Unit<'_>, expression: Expression<Slice<'_>>, base: Option<i64>) -> Said {
     let mut all = expression.operations(unit.unit.encoding());
     let mut operations = Vec::new();
     while let Ok(Some(operation)) = all.next() {
@@ -108,13 +122,13 @@ fn understood(unit: &Unit<'_>, expression: Expression<Slice<'_>>) -> Said {
         [Operation::Register { register }] => Said::Registers([word(*register), None]),
         // The value that a register had at the entry.
         [Operation::EntryValue { expression }, Operation::StackValue] => {
-            match understood(unit, Expression(*expression)) {
+            match understood(unit, Expression(*expression), base) {
                 said @ Said::Registers(_) => said,
                 _ => Said::Other,
             }
         }
         [Operation::RegisterOffset { register, offset: 0, .. }] => Said::Behind(word(*register)),
-        [Operation::FrameOffset { .. }] => Said::Frame,
+        [Operation::FrameOffset { offset }] => Said::Frame(base.and_then(|base| base.checked_add(*offset))),
         [Operation::FrameOffset { .. }, Operation::Deref { size: 8, .. }] => Said::BehindFrame,
         pieces => of_pieces(pieces),
     }

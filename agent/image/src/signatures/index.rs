@@ -89,13 +89,12 @@ impl<'s> Signatures<'s> {
         if names.any(is_changed_copy) {
             return Err(Unclear::Changed);
         }
-        let unit = self.units.unit(die.unit).ok_or(Unclear::Damaged)?;
         let function = Subprogram::read(&mut self.types, &mut self.units, die, address);
         let function = function.ok_or(Unclear::Damaged)?;
         if function.is_unusual {
             return Err(Unclear::Changed);
         }
-        let trust = Trust::of(&function, unit.producer, !self.exported.0.contains(&address));
+        let trust = Trust::of(&function, !self.exported.0.contains(&address));
         match function.language.ok_or(Unclear::Language)? {
             language if is_c(language) => c_family::signature(&function, trust, true),
             language if is_cpp(language) => c_family::signature(&function, trust, false),

@@ -12,7 +12,7 @@ use gimli::{
 use crate::signatures::entry::Said;
 use crate::signatures::model::Type;
 use crate::signatures::types::Types;
-use crate::signatures::units::{Die, Entry, Unit, Units};
+use crate::signatures::units::{Die, Entry, Producer, Unit, Units};
 
 /// How many entries can say something of one function: the code, the abstract function, its declaration in a class.
 const CHAIN_MAX: usize = 8;
@@ -24,6 +24,8 @@ pub(crate) struct Subprogram {
     pub(crate) parameters: Vec<Raw>,
     pub(crate) name: Option<Arc<str>>,
     pub(crate) language: Option<gimli::DwLang>,
+    /// The compiler that has made its code.
+    pub(crate) producer: Producer,
     /// The type of its result.
     pub(crate) result: Arc<Type>,
     pub(crate) is_variadic: bool,
@@ -52,6 +54,7 @@ impl Subprogram {
             result: Arc::new(Type::void()),
             name: None,
             language: None,
+            producer: Producer::Gcc,
             is_variadic: false,
             is_prototyped: false,
             is_unusual: false,
@@ -59,6 +62,7 @@ impl Subprogram {
         };
         let mut own = Children::read(units, die)?;
         let mut source = None;
+        let mut base = None;
         let mut has_result = false;
         let mut next = Some(die);
         for step in 0..CHAIN_MAX {
@@ -66,6 +70,8 @@ impl Subprogram {
             let (unit, entry) = units.entry(here)?;
             if step == 0 {
                 function.is_optimised = is_optimised(&unit, &entry);
+                function.producer = unit.producer;
+                base = frame_base(&unit, &entry).and_then(|base| base.from_cfa());
             }
             // With link-time optimisation, the code is in another unit than the source.
             function.language = unit.language.or(function.language);
@@ -111,7 +117,7 @@ impl Subprogram {
                 for parameter in &abstract_.parameters {
                     let of = Die { unit: source.unit, offset: parameter.offset() };
                     let said = match instances.remove(&of) {
-                        Some(instance) => Said::of(units, &unit, &instance, at),
+                        Some(instance) => Said::of(units, &unit, &instance, at, base),
                         None => Said::Nothing,
                     };
                     function.add(types, units, source.unit, parameter, said);
@@ -121,7 +127,7 @@ impl Subprogram {
             }
             None => {
                 for parameter in &own.parameters {
-                    let said = Said::of(units, &unit, parameter, at);
+                    let said = Said::of(units, &unit, parameter, at, base);
                     function.add(types, units, die.unit, parameter, said);
                 }
             }
@@ -136,6 +142,7 @@ impl Subprogram {
             parameters,
             name: None,
             language: None,
+            producer: Producer::Gcc,
             result: Arc::new(result),
             is_variadic: false,
             is_prototyped: false,
@@ -186,15 +193,42 @@ impl<'s> Children<'s> {
     }
 }
 
-/// Whether a function may be optimised. LLVM's compilers say of optimised functions that they list all calls in them; others
-/// have a frame pointer, in DWARF's register 6.
-fn is_optimised(unit: &Unit<'_>, entry: &Entry<'_>) -> bool {
-    let lists_calls = [DW_AT_call_all_calls, DW_AT_call_all_tail_calls, DW_AT_GNU_all_call_sites];
-    if lists_calls.iter().any(|&name| entry.has_attr(name)) {
-        return true;
+/// What a function's frame is found by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum FrameBase {
+    Cfa,
+    /// rbp, as the first instructions set it: below it are the return address and the caller's rbp.
+    FramePointer,
+    Other,
+}
+
+impl FrameBase {
+    /// Returns the distance from the CFA to the base.
+    fn from_cfa(self) -> Option<i64> {
+        match self {
+            FrameBase::Cfa => Some(0),
+            FrameBase::FramePointer => Some(-16),
+            FrameBase::Other => None,
+        }
     }
-    let Some(AttributeValue::Exprloc(base)) = entry.attr_value(DW_AT_frame_base) else { return true };
+}
+
+fn frame_base<'s>(unit: &Unit<'s>, entry: &Entry<'s>) -> Option<FrameBase> {
+    let Some(AttributeValue::Exprloc(base)) = entry.attr_value(DW_AT_frame_base) else { return None };
     let mut operations = base.operations(unit.unit.encoding());
+    /// DWARF's number of rbp.
     const RBP: gimli::Register = gimli::Register(6);
-    !matches!(operations.next(), Ok(Some(Operation::Register { register: RBP })))
+    Some(match operations.next().ok()?? {
+        Operation::CallFrameCFA => FrameBase::Cfa,
+        Operation::Register { register: RBP } => FrameBase::FramePointer,
+        _ => FrameBase::Other,
+    })
+}
+
+/// Whether a function may be optimised. LLVM's compilers say of optimised functions that they list all calls in them, and others
+/// have a frame pointer.
+fn is_optimised<'s>(unit: &Unit<'s>, entry: &Entry<'s>) -> bool {
+    let lists_calls = [DW_AT_call_all_calls, DW_AT_call_all_tail_calls, DW_AT_GNU_all_call_sites];
+    let lists_calls = lists_calls.iter().any(|&name| entry.has_attr(name));
+    lists_calls || frame_base(unit, entry) != Some(FrameBase::FramePointer)
 }

@@ -64,7 +64,9 @@ impl Types {
             tag if is_name(tag) => {
                 let named = self.of(units, die.unit, &entry);
                 match number(&entry, DW_AT_alignment) {
-                    Some(align) if align.is_power_of_two() => Type { align, ..(*named).clone() },
+                    Some(align) if align.is_power_of_two() => {
+                        Type { align: align.max(named.align), ..(*named).clone() }
+                    }
                     _ => return Some(named),
                 }
             }
@@ -86,7 +88,8 @@ impl Types {
             dw::DW_TAG_ptr_to_member_type => match units.referred(die.unit, entry.attr_value(DW_AT_type)) {
                 Some(to) if is_function(units, to) => {
                     // The function's address, or its place in the table of virtual functions; and what is added to `this`.
-                    Type::new(16, 8, Shape::Opaque, Classes::scalar(ByteClass::Integer, 16))
+                    let classes = Classes::scalar(ByteClass::Integer, 16).aligned(8);
+                    Type::new(16, 8, Shape::Opaque, classes)
                 }
                 _ => scalar(8, Shape::Signed, ByteClass::Integer),
             },
@@ -192,7 +195,7 @@ impl Types {
         // Classes are those of the first 16 bytes.
         for n in 1..count.min(16) {
             match element.size.checked_mul(n) {
-                Some(offset) if offset < 16 => classes.add(&element.classes, offset, element.align),
+                Some(offset) if offset < 16 => classes.add(&element.classes, offset),
                 _ => break,
             }
         }
@@ -213,7 +216,7 @@ pub(crate) fn string(layout: StringLayout) -> Type {
         StringLayout::LibstdcxxOld => 8,
         StringLayout::Libcxx => 24,
     };
-    Type::new(size, 8, Shape::String(layout), Classes::scalar(ByteClass::Integer, size))
+    Type::new(size, 8, Shape::String(layout), Classes::scalar(ByteClass::Integer, size).aligned(8))
 }
 
 /// Returns a string of Fortran, whose length is passed apart from its address.
@@ -265,7 +268,8 @@ fn complex(name: &str, size: u64) -> Type {
     let field = |name: &str, offset| Field { name: Some(name.into()), offset, bits: None, ty: part.clone() };
     let fields = vec![field("re", 0), field("im", size / 2)];
     let object = Struct { name: Some(name.into()), fields, passing: Passing::Value, is_union: false };
-    Type::new(size, size / 2, Shape::Struct(Arc::new(object)), Classes::scalar(ByteClass::Sse, size))
+    let classes = Classes::scalar(ByteClass::Sse, size).aligned(size / 2);
+    Type::new(size, size / 2, Shape::Struct(Arc::new(object)), classes)
 }
 
 fn float(size: u64, name: &str) -> Option<Type> {

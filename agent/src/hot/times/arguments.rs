@@ -174,13 +174,14 @@ impl Values<'_> {
 
     /// Adds all of these bytes, or none if there is no room for all.
     fn put(&mut self, parts: &[&[u8]]) -> Option<()> {
-        let mut end = self.len;
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        let mut room = self.out.get_mut(self.len..self.len + len)?;
         for part in parts {
-            let start = end;
-            end = start + part.len();
-            self.out.get_mut(start..end)?.copy_from_slice(part);
+            let (place, rest) = room.split_at_mut_checked(part.len())?;
+            place.copy_from_slice(part);
+            room = rest;
         }
-        self.len = end;
+        self.len += len;
         Some(())
     }
 
@@ -248,3 +249,6 @@ impl Values<'_> {
         (read == 8 * N).then_some(words)
     }
 }
+
+#[cfg(test)]
+mod tests;

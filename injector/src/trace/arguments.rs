@@ -1,0 +1,269 @@
+//! The arguments and results of traced calls: what is known of them, and what the user wants to see (`--args`).
+//!
+//! A module and its functions enter; how the agent reads their arguments, and how they are shown, leave. What the user says of a
+//! function comes first, then debug information, then the prototypes of the C library.
+
+pub(crate) mod kinds;
+pub(crate) mod prototypes;
+pub(crate) mod spec;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use gmon_trace::value::{Parameter, Signature, ValueKind};
+use gprofinject_abi::args::Fetch;
+use gprofinject_image::debug::{DebugFile, debug_files};
+use gprofinject_image::signatures::{
+    self, DebugInfo, Exported, Rest, Shape, Signatures, StringLayout, Unclear, Value,
+};
+use gprofinject_image::{Function, FunctionKind};
+use gprofinject_plan::fetches::FetchTable;
+
+use crate::program::filters::Filters;
+use crate::trace::arguments::spec::{Item, ValueSpec};
+
+/// The greatest number of a function's parameters that a trace has.
+const PARAMETERS_MAX: usize = 64;
+
+/// Which arguments are traced.
+#[derive(Debug, Default)]
+pub(crate) struct ArgsChoice {
+    /// Whether those of all functions are of which something is known.
+    auto: bool,
+    chosen: Vec<Chosen>,
+}
+
+/// What the user says of some functions.
+#[derive(Debug)]
+struct Chosen {
+    functions: Filters,
+    /// The values; if there are none, those that are known.
+    values: Vec<ValueSpec>,
+}
+
+impl ArgsChoice {
+    /// Parses the value of `--args`.
+    ///
+    /// # Errors
+    /// It is no specification, or it has a malformed pattern.
+    pub(crate) fn parse(text: &str) -> Result<ArgsChoice> {
+        let mut choice = ArgsChoice::default();
+        let items = spec::parse(text).with_context(|| {
+            "--args takes auto, or FUNCTION@VALUES as in 'main@arg1/i32,arg2/s,retval/i32', several separated by ;"
+        })?;
+        for item in items {
+            match item {
+                Item::Auto => choice.auto = true,
+                Item::Functions { glob, values } => {
+                    choice.chosen.push(Chosen { functions: Filters::only("--args", &glob)?, values });
+                }
+            }
+        }
+        Ok(choice)
+    }
+
+    /// Returns the patterns that have matched no function, as typed.
+    pub(crate) fn unused(&self) -> impl Iterator<Item = String> {
+        self.chosen.iter().flat_map(|chosen| chosen.functions.unused())
+    }
+
+    /// Returns the values that the user says of a function, and whether those that are known are wanted.
+    fn of(&self, module: &[&str], function: &Function<'_>) -> (Vec<&ValueSpec>, bool) {
+        let mut values = Vec::new();
+        let mut wants_known = self.auto;
+        for chosen in self.chosen.iter().filter(|chosen| chosen.functions.select(module, function.names())) {
+            wants_known |= chosen.values.is_empty();
+            values.extend(&chosen.values);
+        }
+        (values, wants_known)
+    }
+}
+
+/// A program or a library.
+#[derive(Clone, Copy)]
+pub(crate) struct Module<'m> {
+    pub(crate) path: &'m Path,
+    /// Its names in patterns `MODULE!FUNCTION`.
+    pub(crate) names: &'m [&'m str],
+    pub(crate) bytes: &'m [u8],
+    /// The debug file that has the names of its functions, if it has none itself.
+    pub(crate) debug_file: Option<&'m DebugFile>,
+    /// Whether it is a program that contains the C library.
+    pub(crate) is_static: bool,
+}
+
+/// What is known of a module's functions.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    /// For the agent.
+    pub(crate) fetches: FetchTable,
+    /// For the trace: those of functions that have arguments or results to be shown.
+    pub(crate) signatures: Vec<(u32, Signature)>,
+    /// Of how many functions nothing is shown although it was wanted, and why.
+    pub(crate) unclear: BTreeMap<Unclear, usize>,
+    /// Enumerations that the user has named and that are not there.
+    pub(crate) missing: BTreeSet<String>,
+}
+
+/// Finds out what is known of functions, each with its number in the module.
+pub(crate) fn signatures<'f, 'd: 'f>(
+    module: &Module<'_>,
+    choice: &ArgsChoice,
+    functions: impl IntoIterator<Item = (u32, &'f Function<'d>)>,
+) -> Known {
+    let mut known = Known::default();
+    // Debug information is large, and not read before it is needed.
+    let mut wanted = Vec::new();
+    for (number, function) in functions {
+        let (values, wants_known) = choice.of(module.names, function);
+        // The arguments of a resolver are not those of the function for which it chooses the code.
+        let is_called = function.kind != FunctionKind::IfuncResolver;
+        if is_called && (wants_known || !values.is_empty()) {
+            wanted.push((number, function, values));
+        }
+    }
+    if wanted.is_empty() {
+        return known;
+    }
+    let file = debug_file(module);
+    let bytes = file.as_ref().map(|file| file.bytes()).unwrap_or_default();
+    let info = DebugInfo::read(bytes).ok();
+    let exported = || Exported::read([module.bytes, bytes]);
+    let mut debug = info.as_ref().map(|info| Signatures::new(info, exported()));
+    let strings = strings_of(module.bytes);
+    let is_c_library = module.is_static || module.names.iter().any(|name| prototypes::is_c_library(name));
+    for (number, function, values) in wanted {
+        if !values.is_empty() {
+            let shown = by_specs(values.into_iter(), strings, debug.as_mut(), &mut known.missing);
+            known.add(number, shown);
+            continue;
+        }
+        let of_debug = match &mut debug {
+            Some(debug) => debug.of(function.address, function.names()),
+            None => Err(Unclear::NoInformation),
+        };
+        let prototype = || prototypes::of(function.names()).filter(|_| is_c_library);
+        let is_whole =
+            matches!(&of_debug, Ok(signature) if matches!(signature.rest, None | Some(Rest::Variadic)));
+        let prototype = if is_whole { None } else { prototype() };
+        match (of_debug, prototype) {
+            (_, Some(values)) => {
+                known.add(number, by_specs(values.iter(), strings, None, &mut BTreeSet::new()));
+            }
+            (Ok(signature), None) => known.add(number, by_types(&signature)),
+            (Err(why), None) => *known.unclear.entry(why).or_default() += 1,
+        }
+    }
+    known
+}
+
+impl Known {
+    fn add(&mut self, number: u32, shown: Shown) {
+        let Shown { signature, arguments, result } = shown;
+        // A function without arguments and results has nothing to be shown.
+        if arguments.is_empty() && result.is_none() {
+            return;
+        }
+        self.fetches.add(number, &arguments, result);
+        self.signatures.push((number, signature));
+    }
+}
+
+/// What is shown of a function's calls, and how it is read.
+#[derive(Default)]
+struct Shown {
+    signature: Signature,
+    arguments: Vec<Fetch>,
+    result: Option<Fetch>,
+}
+
+impl Shown {
+    fn argument(&mut self, name: Option<String>, (kind, fetch): (ValueKind, Option<Fetch>)) {
+        if self.signature.parameters.len() < PARAMETERS_MAX {
+            self.signature.parameters.push(Parameter { name, kind });
+            self.arguments.extend(fetch);
+        }
+    }
+}
+
+/// Returns what is shown of a function by the types of its parameters and its result.
+fn by_types(signature: &signatures::Signature) -> Shown {
+    let mut shown = Shown::default();
+    for parameter in &signature.parameters {
+        // What has no contents is not passed.
+        if !is_empty(&parameter.value) {
+            let name = parameter.name.as_deref().map(str::to_owned);
+            shown.argument(name, kinds::of_value(&parameter.value));
+        }
+    }
+    // There may be more.
+    if matches!(signature.rest, Some(Rest::Type | Rest::Changed)) {
+        shown.argument(None, (ValueKind::Unsupported, None));
+    }
+    if let Some(value) = signature.result.as_ref().filter(|value| !is_empty(value)) {
+        let (kind, fetch) = kinds::of_value(value);
+        shown.signature.result = Some(kind);
+        shown.result = fetch;
+    }
+    shown
+}
+
+fn is_empty(value: &Value) -> bool {
+    value.place == signatures::Place::Nowhere || value.ty.shape == Shape::Void
+}
+
+/// Returns what is shown of a function by what the user says.
+fn by_specs<'v>(
+    values: impl Iterator<Item = &'v ValueSpec>,
+    strings: StringLayout,
+    mut debug: Option<&mut Signatures<'_>>,
+    missing: &mut BTreeSet<String>,
+) -> Shown {
+    let mut shown = Shown::default();
+    for value in values {
+        let (kind, fetch) = kinds::of_spec(value, strings, |name| {
+            let found = debug.as_mut().and_then(|debug| debug.enumeration(name));
+            if found.is_none() {
+                missing.insert(name.to_owned());
+            }
+            found
+        });
+        if value.is_result {
+            shown.signature.result = Some(kind);
+            shown.result = Some(fetch);
+        } else {
+            shown.argument(value.name.clone(), (kind, Some(fetch)));
+        }
+    }
+    shown
+}
+
+/// The file that has a module's debug information.
+enum Source<'m> {
+    Own(&'m [u8]),
+    Other(DebugFile),
+}
+
+impl Source<'_> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Source::Own(bytes) => bytes,
+            Source::Other(file) => &file.bytes,
+        }
+    }
+}
+
+/// Finds the file with a module's debug information.
+fn debug_file<'m>(module: &Module<'m>) -> Option<Source<'m>> {
+    let known = [Some(module.bytes), module.debug_file.map(|file| file.bytes.as_slice())];
+    let own = known.into_iter().flatten().find(|bytes| DebugInfo::is_in(bytes));
+    let other = || debug_files(module.path, module.bytes).find(|file| DebugInfo::is_in(&file.bytes));
+    own.map(Source::Own).or_else(|| other().map(Source::Other))
+}
+
+/// Returns how the strings are laid out of which the user says that they are some: as those of the C++ library that the module needs.
+fn strings_of(bytes: &[u8]) -> StringLayout {
+    let needs_libcxx = gprofinject_image::headers::needed(bytes).iter().any(|name| name.starts_with("libc++"));
+    if needs_libcxx { StringLayout::Libcxx } else { StringLayout::Libstdcxx }
+}

@@ -1,0 +1,116 @@
+//! How values are shown: the kinds that a trace has, for types and formats.
+//!
+//! A kind and a fetch belong together: the one says how the bytes are shown that the other reads. So both are made here at the same
+//! time, and a value that cannot be read has neither bytes nor another kind than "unsupported".
+
+use gmon_trace::value::{Field, ValueKind};
+use gprofinject_abi::args::{Fetch, Op, RAW_MAX};
+use gprofinject_image::signatures::{self, Pointee, Shape, StringLayout, Struct, Type};
+use gprofinject_plan::fetches;
+
+use crate::trace::arguments::spec::{Format, ValueSpec};
+
+/// The greatest number of elements of an array that are shown.
+const ELEMENTS_MAX: u64 = 16;
+/// How deep structures in each other are shown.
+const DEPTH_MAX: u32 = 6;
+
+/// Returns how a value is shown, and how it is read, if it can be.
+pub(crate) fn of_value(value: &signatures::Value) -> (ValueKind, Option<Fetch>) {
+    match fetches::fetch(value) {
+        None => (ValueKind::Unsupported, None),
+        Some(fetch) => (of_type(&value.ty, fetch.op.get()), Some(fetch)),
+    }
+}
+
+/// Returns how a value of a type is shown that is read in this way.
+fn of_type(ty: &Type, op: Option<Op>) -> ValueKind {
+    match op {
+        Some(Op::CString) => ValueKind::CString,
+        Some(Op::Str) => ValueKind::RustStr,
+        Some(Op::StdString | Op::LibcxxString | Op::OldString) => ValueKind::StdString,
+        _ => of_bytes(ty, 0),
+    }
+}
+
+/// Returns how a type is shown by its bytes alone.
+fn of_bytes(ty: &Type, depth: u32) -> ValueKind {
+    let bytes = ty.size as u8;
+    match &ty.shape {
+        Shape::Signed => ValueKind::Signed { bytes },
+        Shape::Unsigned => ValueKind::Unsigned { bytes },
+        Shape::Bool => ValueKind::Bool,
+        // In a structure, a character is one byte.
+        Shape::Char if depth > 0 && ty.size > 1 => ValueKind::Unsigned { bytes },
+        Shape::Char => ValueKind::Char,
+        Shape::Float => ValueKind::Float { bytes },
+        Shape::Enum(all) => of_enum(all, bytes),
+        Shape::Pointer(Pointee::Function) => ValueKind::FunctionPointer,
+        Shape::Pointer(_) => ValueKind::Pointer,
+        Shape::Struct(object) if depth < DEPTH_MAX => structure(object, ty.size, depth),
+        Shape::Array { element, count } if depth < DEPTH_MAX => {
+            let elements = (0..(*count).min(ELEMENTS_MAX)).map_while(|n| {
+                let offset = n.checked_mul(element.size)?;
+                field(String::new(), offset, of_bytes(element, depth + 1))
+            });
+            let bytes = u32::try_from(ty.size).unwrap_or(u32::MAX);
+            ValueKind::Struct { name: String::new(), fields: elements.collect(), bytes }
+        }
+        _ => ValueKind::Unsupported,
+    }
+}
+
+fn structure(object: &Struct, size: u64, depth: u32) -> ValueKind {
+    let text = |name: &Option<std::sync::Arc<str>>| name.as_deref().unwrap_or_default().to_owned();
+    let fields = object.fields.iter().filter_map(|of| {
+        // The bits of a bit-field are among others.
+        let kind = if of.bits.is_some() { ValueKind::Unsupported } else { of_bytes(&of.ty, depth + 1) };
+        field(text(&of.name), of.offset, kind)
+    });
+    let bytes = u32::try_from(size).unwrap_or(u32::MAX);
+    ValueKind::Struct { name: text(&object.name), fields: fields.collect(), bytes }
+}
+
+/// Returns a field, if the bytes that are read have its start.
+fn field(name: String, offset: u64, kind: ValueKind) -> Option<Field> {
+    let offset = u32::try_from(offset).ok().filter(|&offset| (offset as usize) < RAW_MAX)?;
+    Some(Field { name, offset, kind })
+}
+
+fn of_enum(all: &signatures::Enum, bytes: u8) -> ValueKind {
+    let variants = all.variants.iter().map(|(name, value)| (*value, name.to_string()));
+    let name = all.name.as_deref().unwrap_or_default().to_owned();
+    ValueKind::Enum { name, variants: variants.collect(), bytes }
+}
+
+/// Bytes of an enumeration, whose size a specification does not say.
+const ENUM_BYTES: u8 = 4;
+
+/// Returns how a value of a specification is shown and read. `enumeration` finds one by its name; `strings` is how the module's
+/// `std::string` is laid out.
+pub(crate) fn of_spec(
+    spec: &ValueSpec,
+    strings: StringLayout,
+    enumeration: impl FnOnce(&str) -> Option<std::sync::Arc<signatures::Enum>>,
+) -> (ValueKind, Fetch) {
+    let scalar = |bytes: u8, is_signed| fetches::scalar(spec.word, bytes.into(), is_signed);
+    match &spec.format {
+        Format::Signed { bytes } => (ValueKind::Signed { bytes: *bytes }, scalar(*bytes, true)),
+        Format::Unsigned { bytes } => (ValueKind::Unsigned { bytes: *bytes }, scalar(*bytes, false)),
+        Format::Hex { bytes } => (ValueKind::Hex, scalar(*bytes, false)),
+        Format::Octal { bytes } => (ValueKind::Octal, scalar(*bytes, false)),
+        Format::Char => (ValueKind::Char, scalar(1, true)),
+        Format::Float { bytes: 16 } => (ValueKind::Float { bytes: 16 }, fetches::on_stack(spec.word, 16)),
+        Format::Float { bytes } => (ValueKind::Float { bytes: *bytes }, scalar(*bytes, false)),
+        Format::CString => (ValueKind::CString, fetches::at_address(Op::CString, spec.word)),
+        Format::StdString => {
+            (ValueKind::StdString, fetches::at_address(fetches::string(strings), spec.word))
+        }
+        Format::Address => (ValueKind::Pointer, scalar(8, false)),
+        Format::FunctionPointer => (ValueKind::FunctionPointer, scalar(8, false)),
+        Format::Enum(name) => match enumeration(name) {
+            Some(all) => (of_enum(&all, ENUM_BYTES), scalar(ENUM_BYTES, all.is_signed)),
+            None => (ValueKind::Signed { bytes: ENUM_BYTES }, scalar(ENUM_BYTES, true)),
+        },
+    }
+}
