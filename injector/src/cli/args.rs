@@ -146,6 +146,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = FullArg::Wait)]
     pub(crate) trace_full: FullArg,
 
+    /// With --trace: write arguments and results too: auto (those that debug information or the prototypes of the C library tell),
+    /// FUNCTION@VALUES in uftrace's terms, as in 'main@arg1/i32,arg2/s,retval', or several separated by ;
+    #[arg(long, value_name = "SPEC")]
+    pub(crate) args: Option<String>,
+
     /// With --times and --paths: what measures, the processor's time stamp counter or clock_gettime
     #[arg(long, value_name = "CLOCK", value_enum, default_value_t = ClockArg::Auto)]
     pub(crate) clock: ClockArg,
@@ -330,7 +335,7 @@ impl Args {
     /// Returns an error message if options contradict each other. (clap's `requires` does not help here: it
     /// does not ask for `--pid` if there is a PROGRAM, with which `--pid` cannot be used.)
     fn contradiction(&self, typed: &dyn Fn(&str) -> bool) -> Option<String> {
-        const FOR_A_RUN: [&str; 31] = [
+        const FOR_A_RUN: [&str; 32] = [
             "hooks",
             "rate",
             "sampler",
@@ -352,6 +357,7 @@ impl Args {
             "trace_size",
             "trace_trigger",
             "trace_full",
+            "args",
             "no_follow",
             "per_process",
             "ranks",
@@ -417,10 +423,22 @@ impl Args {
         if let Some(option) = first(&["no_fold", "max_paths"]).filter(|_| !self.paths) {
             return Some(format!("{option} says how --paths measures: add --paths"));
         }
-        const OF_A_TRACE: [&str; 5] =
-            ["trace_depth", "trace_min_time", "trace_size", "trace_trigger", "trace_full"];
+        const OF_A_TRACE: [&str; 6] =
+            ["args", "trace_depth", "trace_min_time", "trace_size", "trace_trigger", "trace_full"];
         if let Some(option) = first(&OF_A_TRACE).filter(|_| self.trace.is_none()) {
             return Some(format!("{option} says what is traced, or how: add --trace FILE"));
+        }
+        if self.args.is_some() && self.trace_min_time.is_some() {
+            return Some(
+                "--args writes what a call begins with, and --trace-min-time knows only at its end whether it is written: \
+                 leave one of them out"
+                    .to_owned(),
+            );
+        }
+        if let Some(option) = first(&["times", "paths"]).filter(|_| self.trace_depth.is_some()) {
+            return Some(format!(
+                "--trace-depth leaves deeper calls unmeasured, so {option} would lack them: run gprofinject twice"
+            ));
         }
         if typed("clock") && !self.times && !self.paths && self.trace.is_none() {
             return Some(

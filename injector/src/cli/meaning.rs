@@ -9,6 +9,7 @@ use crate::live::view::Look;
 use crate::options::{ClockArg, EngineArg, Export, Measure, Paths, Tracing, Verb};
 use crate::os::clock;
 use crate::os::say::{Level, Voice};
+use crate::program::arguments::ArgsChoice;
 use crate::program::filters::Filters;
 use crate::program::libs::Libs;
 use crate::program::plan_cache::PlanCache;
@@ -33,7 +34,7 @@ fn measure(args: &Args) -> Result<Option<Measure>> {
     let trace = args.trace.is_some().then_some(Tracing {
         full: args.trace_full,
         depth: args.trace_depth.unwrap_or(0),
-        args: false,
+        args: args.args.is_some(),
         least_ns: args.trace_min_time.map_or(0, |us| (us * 1000.0) as u64),
     });
     Ok(Some(Measure { is_tsc, paths, is_result: args.times || args.paths, trace }))
@@ -111,6 +112,7 @@ pub(crate) fn settings(args: Args) -> Result<Settings> {
         hooks: args.hooks,
         engine: args.engine,
         measure,
+        args: args.args.as_deref().map(ArgsChoice::parse).transpose()?,
         trace,
         rate: args.rate.unwrap_or(if measure.is_some() { MEASURED_RATE } else { RATE }),
         sampler: args.sampler,

@@ -267,6 +267,12 @@ pub(crate) fn profile<T: Target>(
             ));
         }
     }
+    for pattern in settings.args.iter().flat_map(|args| args.unused()) {
+        voice.warn(format_args!(
+            "{pattern} matches no function of {} or its libraries",
+            program.binary.display()
+        ));
+    }
     if let Some(pattern) = settings.libs.unused().next().filter(|_| planned.libraries.is_some()) {
         voice.warn(format_args!(
             "--libs '{pattern}' matches no library that was loaded; ldd shows the names of libraries"

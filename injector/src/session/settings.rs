@@ -7,6 +7,7 @@ use crate::live::view::Look;
 use crate::options::Verb;
 use crate::options::{EngineArg, Export, HooksArg, Measure, SamplerArg};
 use crate::os::say::Voice;
+use crate::program::arguments::ArgsChoice;
 use crate::program::filters::Filters;
 use crate::program::libs::Libs;
 use crate::program::plan_cache::PlanCache;
@@ -43,6 +44,8 @@ pub(crate) struct Settings {
     pub(crate) engine: EngineArg,
     /// What is measured of durations; `None` if nothing is.
     pub(crate) measure: Option<Measure>,
+    /// Which arguments are traced, if any are.
+    pub(crate) args: Option<ArgsChoice>,
     /// Where the trace is written; `None` if there is none.
     pub(crate) trace: Option<TraceFile>,
     pub(crate) rate: u32,
@@ -72,6 +75,7 @@ impl Settings {
             hooks: self.hooks,
             engine: self.engine,
             measure: self.measure,
+            args: self.args.as_ref(),
             filters: &self.filters,
             libs: &self.libs,
             running: self.running,

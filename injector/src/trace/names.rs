@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use gmon_trace::value::Signature;
 use gprofinject_abi::plan::LIBRARIES;
 use gprofinject_abi::region::LoadRecord;
 
@@ -19,6 +20,8 @@ pub(crate) struct Name {
     /// The link address.
     pub(crate) address: u64,
     pub(crate) size: u64,
+    /// How its arguments and its result are shown.
+    pub(crate) signature: Option<Signature>,
 }
 
 /// The libraries that the processes of a run may have, by the number of their plan.
@@ -101,7 +104,7 @@ impl Numbers {
                 self.triggers.insert(number);
             }
         }
-        Some(Name { name, module, address, size })
+        Some(Name { name, module, address, size, signature: planned.signature(index).cloned() })
     }
 }
 

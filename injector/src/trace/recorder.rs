@@ -254,8 +254,8 @@ impl Recorder {
     /// Defines a function that is new to its process.
     fn define_function(&mut self, index: usize, number: u32, name: Name) {
         let Some(recorded) = self.all.get(index) else { return };
-        let Name { name, module, address, size } = name;
-        let function = Function { number, name, module, address, size, signature: None };
+        let Name { name, module, address, size, signature } = name;
+        let function = Function { number, name, module, address, size, signature };
         let ids: Vec<u32> =
             std::iter::once(recorded.process).chain(recorded.guests.values().copied()).collect();
         for process in ids {

@@ -20,8 +20,8 @@ use gprofinject_image::signatures::{
 use gprofinject_image::{Function, FunctionKind};
 use gprofinject_plan::fetches::FetchTable;
 
+use crate::program::arguments::spec::{Item, ValueSpec};
 use crate::program::filters::Filters;
-use crate::trace::arguments::spec::{Item, ValueSpec};
 
 /// The greatest number of a function's parameters that a trace has.
 const PARAMETERS_MAX: usize = 64;
@@ -264,6 +264,7 @@ fn debug_file<'m>(module: &Module<'m>) -> Option<Source<'m>> {
 
 /// Returns how the strings are laid out of which the user says that they are some: as those of the C++ library that the module needs.
 fn strings_of(bytes: &[u8]) -> StringLayout {
-    let needs_libcxx = gprofinject_image::headers::needed(bytes).iter().any(|name| name.starts_with("libc++"));
+    let needs_libcxx =
+        gprofinject_image::headers::needed(bytes).iter().any(|name| name.starts_with("libc++"));
     if needs_libcxx { StringLayout::Libcxx } else { StringLayout::Libstdcxx }
 }

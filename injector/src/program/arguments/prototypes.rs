@@ -6,13 +6,22 @@
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-use crate::trace::arguments::spec::{self, Item, ValueSpec};
+use crate::program::arguments::spec::{self, Item, ValueSpec};
 
 const TABLE: &str = include_str!("prototypes.txt");
 
 /// The file names with which the C library's parts begin, in glibc and musl.
 const LIBRARIES: [&str; 10] = [
-    "libc.so", "libc-2.", "libm.so", "libm-2.", "libpthread", "libdl", "librt", "ld-musl-", "libc.musl-", "libmvec",
+    "libc.so",
+    "libc-2.",
+    "libm.so",
+    "libm-2.",
+    "libpthread",
+    "libdl",
+    "librt",
+    "ld-musl-",
+    "libc.musl-",
+    "libmvec",
 ];
 
 /// Returns whether the library with this file name is a part of the C library.
@@ -110,7 +119,9 @@ mod tests {
             let wanted = expected.and_then(|expected| table().get(expected)).map(Vec::as_slice);
             assert_eq!(found, wanted, "{name}");
         }
-        assert!(is_c_library("libc.so.6") && is_c_library("ld-musl-x86_64.so.1") && !is_c_library("libcurl.so.4"));
+        assert!(
+            is_c_library("libc.so.6") && is_c_library("ld-musl-x86_64.so.1") && !is_c_library("libcurl.so.4")
+        );
         assert!(!is_c_library("libcrypt.so.1") && !is_c_library("libmagic.so.1"));
     }
 }
