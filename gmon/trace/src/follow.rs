@@ -123,11 +123,10 @@ impl<'t> Follower<'t> {
     pub(crate) fn finish(&mut self, end: u64, room: &mut Depth) {
         self.flush();
         self.settle(room);
-        let end = end.max(self.now);
-        if self.is_silent && end >= self.wanted.from {
+        self.now = end.max(self.now);
+        if self.is_silent && self.now >= self.wanted.from {
             self.begin_to_show();
         }
-        self.now = end;
         // The current stack runs up to now; the others have stood since they ceased to be current.
         loop {
             while !self.stacks.current.open.is_empty() {
@@ -426,9 +425,15 @@ impl<'t> Follower<'t> {
         numbers.retain(|&number| only.is_none_or(|only| only == number));
         for number in numbers {
             self.stacks.change(number, self.clock(), self.begun);
-            self.stacks.drop_taken();
-            while !self.stacks.current.open.is_empty() {
+            let (taken, before) = self.stacks.current.taken();
+            while self.stacks.current.open.len() > taken {
                 self.close(How::Unknown, room);
+            }
+            let (_, after) = self.stacks.current.taken();
+            self.stacks.current.forget();
+            // What has ended was called by the innermost call that goes on.
+            if let Some(outer) = taken.checked_sub(1) {
+                lost.charge(number, outer, after.wrapping_sub(before));
             }
         }
         self.flush();

@@ -72,6 +72,18 @@ impl Chain {
         self.too_deep > 0 || self.open.len() >= DEEPEST
     }
 
+    /// Returns the number of calls that were taken over, and what the calls took that the innermost one of these has made.
+    pub(crate) fn taken(&self) -> (usize, u64) {
+        let innermost = self.taken.checked_sub(1).and_then(|place| self.open.get(place));
+        (self.taken, innermost.map_or(0, |call| call.children))
+    }
+
+    /// Forgets the calls that were taken over.
+    pub(crate) fn forget(&mut self) {
+        self.open.clear();
+        self.taken = 0;
+    }
+
     fn is_used(&self) -> bool {
         !self.open.is_empty() || self.beyond > 0 || self.too_deep > 0
     }
@@ -158,10 +170,12 @@ impl Stacks {
         Some((chain.beyond, chain.open.get(taken..=place)?))
     }
 
-    /// Forgets those calls of the current stack that were taken over.
-    pub(crate) fn drop_taken(&mut self) {
-        let chain = &mut self.current;
-        chain.open.drain(..chain.taken.min(chain.open.len()));
-        chain.taken = 0;
+    /// Adds to what the calls took that a call has made, which is at a place of a stack.
+    pub(crate) fn charge(&mut self, number: u32, place: usize, children: u64) {
+        let chain =
+            if number == self.number { Some(&mut self.current) } else { self.others.get_mut(&number) };
+        if let Some(call) = chain.and_then(|chain| chain.open.get_mut(place)) {
+            call.children = call.children.wrapping_add(children);
+        }
     }
 }
