@@ -123,7 +123,7 @@ impl<'t> Follower<'t> {
     pub(crate) fn finish(&mut self, end: u64, room: &mut Depth) {
         self.flush();
         self.settle(room);
-        self.now = end.max(self.now);
+        self.now = end.min(self.wanted.to).max(self.now);
         if self.is_silent && self.now >= self.wanted.from {
             self.begin_to_show();
         }
