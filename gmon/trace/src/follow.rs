@@ -41,8 +41,10 @@ pub(crate) struct Follower<'t> {
     overhead: Overhead,
     tid: u32,
     stacks: Stacks,
-    /// The time of the last event.
+    /// The time of the last step, which is not before those of the steps before it.
     now: u64,
+    /// The time of the last event. The agent ends some calls at an earlier time than that of the event before.
+    at: u64,
     /// The sum of all pauses.
     pauses: u64,
     /// The number of calls that have begun.
@@ -55,6 +57,10 @@ pub(crate) struct Follower<'t> {
     has_begun: bool,
     /// What was open when events were lost, until it is known what still is.
     lost: Option<Stacks>,
+    /// When that was.
+    lost_at: u64,
+    /// Whether one of these calls is known to go on.
+    goes_on: bool,
     /// The last step, which may get a value or become a [`What::Leaf`].
     pending: Option<Step>,
     out: VecDeque<Step>,
@@ -74,12 +80,15 @@ impl<'t> Follower<'t> {
             tid: 0,
             stacks: Stacks::default(),
             now: 0,
+            at: 0,
             pauses: 0,
             begun: 0,
             is_silent: wanted.from > 0,
             is_wanted: wanted.tids.is_empty(),
             has_begun: false,
             lost: None,
+            lost_at: 0,
+            goes_on: false,
             pending: None,
             out: VecDeque::new(),
             is_too_deep: false,
@@ -107,7 +116,7 @@ impl<'t> Follower<'t> {
                         self.finish(self.wanted.to, room);
                         return false;
                     }
-                    self.now = self.now.max(time);
+                    self.set_time(time);
                     if self.is_silent && time >= self.wanted.from {
                         self.settle(room);
                         self.begin_to_show();
@@ -123,7 +132,7 @@ impl<'t> Follower<'t> {
     pub(crate) fn finish(&mut self, end: u64, room: &mut Depth) {
         self.flush();
         self.settle(room);
-        self.now = end.min(self.wanted.to).max(self.now);
+        self.set_time(end.min(self.wanted.to).max(self.now));
         if self.is_silent && self.now >= self.wanted.from {
             self.begin_to_show();
         }
@@ -143,8 +152,7 @@ impl<'t> Follower<'t> {
             Event::Pause { ticks } => return self.pauses = self.pauses.wrapping_add(ticks),
             Event::Data { bytes } => return self.attach(bytes),
             Event::Open { time, function } if self.lost.is_some() => {
-                let open = Open { function, time, kind: OpenKind::Call };
-                return self.reopen(open, room);
+                return self.told_open(time, function, room);
             }
             // It says which stack is current after events were lost.
             Event::Chain { chain, .. } if self.lost.is_some() && self.stacks.current.open.is_empty() => {
@@ -198,7 +206,12 @@ impl<'t> Follower<'t> {
 
     /// The clock without pauses.
     fn clock(&self) -> u64 {
-        self.now.wrapping_sub(self.pauses)
+        self.at.wrapping_sub(self.pauses)
+    }
+
+    fn set_time(&mut self, time: u64) {
+        self.at = time;
+        self.now = self.now.max(time);
     }
 
     /// How a call ends that is left now. What is open when the process ends does not end by itself.
@@ -380,21 +393,54 @@ impl<'t> Follower<'t> {
     fn lose(&mut self) {
         // What was open before an earlier loss is not known to be open still.
         let old = self.stacks.lose();
-        self.lost.get_or_insert(old);
+        if self.lost.is_none() {
+            self.lost = Some(old);
+            self.lost_at = self.now;
+            self.goes_on = false;
+        }
     }
 
-    /// A call is open after events were lost, within those that have been told of.
+    /// The agent says that a call is open, in the order of the calls. The time is that of its beginning, with all pauses since,
+    /// of which some may be lost. So the calls that go on are those for which the lost ones are the same.
+    fn told_open(&mut self, time: u64, function: u32, room: &mut Depth) {
+        let Stacks { number, current, .. } = &self.stacks;
+        let (number, depth, stood) = (*number, current.beyond + current.open.len() as u64, current.stood);
+        let most = if self.goes_on { 0 } else { self.now.saturating_sub(self.lost_at) };
+        let mut missing = 0;
+        let pauses = self.pauses;
+        let is_it = |call: &Call| {
+            let began = call.start.wrapping_add(stood).wrapping_add(pauses);
+            missing = time.wrapping_sub(began);
+            call.function.number == function && missing <= most
+        };
+        let taken = self.lost.as_mut().and_then(|lost| lost.take(number, depth, is_it));
+        if let Some((beyond, calls)) = taken {
+            self.stacks.current.beyond = beyond;
+            self.stacks.current.open.extend_from_slice(calls);
+            self.pauses = self.pauses.wrapping_add(missing);
+            self.goes_on = true;
+            return;
+        }
+        self.open_earlier(Open { function, time, kind: OpenKind::Call }, room);
+    }
+
+    /// The recorder says that a call is open, in the order of the calls, when events are missing.
     fn reopen(&mut self, open: Open, room: &mut Depth) {
-        let number = self.stacks.number;
         let stack = &self.stacks.current;
-        let depth = stack.beyond + stack.open.len() as u64;
+        let (number, depth) = (self.stacks.number, stack.beyond + stack.open.len() as u64);
         // It is the one that was open before, if it is at the same place and began at the same time.
-        if let Some((beyond, calls)) = self.lost.as_mut().and_then(|lost| lost.take(number, depth, &open)) {
+        let is_it = |call: &Call| call.function.number == open.function && call.time == open.time;
+        if let Some((beyond, calls)) = self.lost.as_mut().and_then(|lost| lost.take(number, depth, is_it)) {
             self.stacks.current.beyond = beyond;
             self.stacks.current.open.extend_from_slice(calls);
             return;
         }
-        self.end_lost(Some(number), room);
+        self.open_earlier(open, room);
+    }
+
+    /// A call is open that is not known to have been so before.
+    fn open_earlier(&mut self, open: Open, room: &mut Depth) {
+        self.end_lost(Some(self.stacks.number), room);
         let function = self.callee(open.function);
         let Some(less) = room.checked_sub(1).filter(|_| !self.stacks.current.is_full()) else {
             self.stacks.current.too_deep += 1;
@@ -445,7 +491,7 @@ impl<'t> Follower<'t> {
     fn reset(&mut self, missing: u64, state: &State, time: u64, room: &mut Depth) {
         self.flush();
         self.settle(room);
-        self.now = self.now.max(time.min(self.wanted.to));
+        self.set_time(time.min(self.wanted.to));
         if self.is_silent && missing == 0 && time >= self.wanted.from {
             self.begin_to_show();
         }
@@ -482,8 +528,9 @@ impl<'t> Follower<'t> {
         // The last step is before that part.
         self.pending = None;
         self.is_silent = false;
-        let now = self.now;
+        let (now, at) = (self.now, self.at);
         self.now = self.wanted.from.min(now);
+        self.at = self.now;
         let number = self.stacks.number;
         let mut numbers = self.stacks.numbers();
         numbers.retain(|&other| other != number);
@@ -497,7 +544,7 @@ impl<'t> Follower<'t> {
                 self.announce_last();
             }
         }
-        self.now = now;
+        (self.now, self.at) = (now, at);
     }
 
     /// Shows the innermost open call as one that began earlier.

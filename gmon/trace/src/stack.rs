@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use crate::event::{Open, OpenKind};
+use crate::event::OpenKind;
 use crate::trace::Callee;
 
 /// The greatest number of calls that are followed on a stack.
@@ -152,18 +152,22 @@ impl Stacks {
         std::mem::replace(self, empty)
     }
 
-    /// After events were lost: returns the call at a place of a stack, and those around it that were not taken over yet, if it is
-    /// the one that is open there now. With them is the number of calls around all of them. Calls are taken over from the outermost
+    /// After events were lost: returns the call at a place of a stack, and those around it that were not taken over yet, if `is_it`
+    /// says that it is open there now. With them is the number of calls around all of them. Calls are taken over from the outermost
     /// one inwards.
-    pub(crate) fn take(&mut self, number: u32, depth: u64, open: &Open) -> Option<(u64, &[Call])> {
+    pub(crate) fn take(
+        &mut self,
+        number: u32,
+        depth: u64,
+        is_it: impl FnOnce(&Call) -> bool,
+    ) -> Option<(u64, &[Call])> {
         let chain =
             if number == self.number { Some(&mut self.current) } else { self.others.get_mut(&number) };
         let chain = chain?;
         let place = usize::try_from(depth.checked_sub(chain.beyond)?).ok()?;
         let call = chain.open.get(place)?;
-        let is_it = call.function.number == open.function && call.time == open.time;
         let taken = chain.taken;
-        if !is_it || place < taken {
+        if place < taken || !is_it(call) {
             return None;
         }
         chain.taken = place + 1;

@@ -199,6 +199,29 @@ fn lost_events() {
     );
 }
 
+/// The agent adds all pauses since a call's beginning to the time of which it tells, and some of them may be lost.
+#[test]
+fn lost_events_and_pauses() {
+    let open = |time, function| Event::Open { time, function };
+    assert_steps(
+        &[
+            thread(7),
+            chain(10, 40),
+            enter(10, 1),
+            pause(3),
+            enter(20, 2),
+            Event::Lost { count: 5 },
+            chain(60, 40),
+            // Pauses of 8 are lost.
+            open(21, 1),
+            open(28, 2),
+            exit(70, 2),
+            exit(80, 1),
+        ],
+        &["7 10 1 {", "7 20   2 {", "7 20 lost 5", "7 70   } 2 42/42", "7 80 } 1 59/17"],
+    );
+}
+
 /// Where the oldest events were dropped, nothing says what is open.
 #[test]
 fn lost_events_without_a_word() {

@@ -72,7 +72,6 @@ fn read(bytes: &[u8]) -> Option<Found> {
             }
             What::Mark(begun) => {
                 *found.calls.entry(begun.function.number).or_default() += 1;
-                all += 1;
             }
             What::Orphan { .. } | What::Lost(_) | What::Missing(_) | What::Stack | What::TooDeep => {}
         }
