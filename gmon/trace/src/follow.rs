@@ -45,6 +45,8 @@ pub(crate) struct Follower<'t> {
     now: u64,
     /// The time of the last event. The agent ends some calls at an earlier time than that of the event before.
     at: u64,
+    /// The same without pauses.
+    clock: u64,
     /// The sum of all pauses.
     pauses: u64,
     /// The number of calls that have begun.
@@ -81,6 +83,7 @@ impl<'t> Follower<'t> {
             stacks: Stacks::default(),
             now: 0,
             at: 0,
+            clock: 0,
             pauses: 0,
             begun: 0,
             is_silent: wanted.from > 0,
@@ -142,7 +145,7 @@ impl<'t> Follower<'t> {
                 self.close(How::Open, room);
             }
             let Some(next) = self.stacks.any() else { break };
-            self.stacks.change(next, self.clock(), self.begun);
+            self.stacks.change(next, self.clock, self.begun);
         }
         self.flush();
     }
@@ -156,7 +159,7 @@ impl<'t> Follower<'t> {
             }
             // It says which stack is current after events were lost.
             Event::Chain { chain, .. } if self.lost.is_some() && self.stacks.current.open.is_empty() => {
-                return self.stacks.change(chain, self.clock(), self.begun);
+                return self.stacks.change(chain, self.clock, self.begun);
             }
             _ => self.settle(room),
         }
@@ -184,7 +187,7 @@ impl<'t> Follower<'t> {
                 if self.stacks.is_crowded(chain) {
                     self.close_all(How::Unknown, room);
                 }
-                self.stacks.change(chain, self.clock(), self.begun);
+                self.stacks.change(chain, self.clock, self.begun);
                 if is_news {
                     self.push(What::Stack);
                 }
@@ -204,12 +207,11 @@ impl<'t> Follower<'t> {
         }
     }
 
-    /// The clock without pauses.
-    fn clock(&self) -> u64 {
-        self.at.wrapping_sub(self.pauses)
-    }
-
     fn set_time(&mut self, time: u64) {
+        // A pause between two events of the same time is after both: the agent has written one of them late.
+        if time != self.at {
+            self.clock = time.wrapping_sub(self.pauses);
+        }
         self.at = time;
         self.now = self.now.max(time);
     }
@@ -279,7 +281,7 @@ impl<'t> Follower<'t> {
 
     /// Adds a call to the current stack, which is measured from now on.
     fn open(&mut self, call: Call) {
-        let (clock, pauses, begun) = (self.clock(), self.pauses, self.begun);
+        let (clock, pauses, begun) = (self.clock, self.pauses, self.begun);
         self.stacks.current.push(call, clock, pauses, begun);
     }
 
@@ -348,7 +350,7 @@ impl<'t> Follower<'t> {
 
     /// Removes the innermost open call of the current stack, which ends now.
     fn pop_call(&mut self, how: How, room: &mut Depth) -> Option<Ended> {
-        let (clock, pauses, begun) = (self.clock(), self.pauses, self.begun);
+        let (clock, pauses, begun) = (self.clock, self.pauses, self.begun);
         let stack = &mut self.stacks.current;
         let call = stack.open.pop()?;
         *room += 1;
@@ -384,7 +386,7 @@ impl<'t> Follower<'t> {
                 self.close(how, room);
             }
             let Some(next) = self.stacks.any() else { break };
-            self.stacks.change(next, self.clock(), self.begun);
+            self.stacks.change(next, self.clock, self.begun);
         }
         self.flush();
     }
@@ -418,6 +420,7 @@ impl<'t> Follower<'t> {
             self.stacks.current.beyond = beyond;
             self.stacks.current.open.extend_from_slice(calls);
             self.pauses = self.pauses.wrapping_add(missing);
+            self.clock = self.at.wrapping_sub(self.pauses);
             self.goes_on = true;
             return;
         }
@@ -470,7 +473,7 @@ impl<'t> Follower<'t> {
         let mut numbers = self.stacks.numbers();
         numbers.retain(|&number| only.is_none_or(|only| only == number));
         for number in numbers {
-            self.stacks.change(number, self.clock(), self.begun);
+            self.stacks.change(number, self.clock, self.begun);
             let (taken, before) = self.stacks.current.taken();
             while self.stacks.current.open.len() > taken {
                 self.close(How::Unknown, room);
@@ -509,17 +512,18 @@ impl<'t> Follower<'t> {
         }
         self.lose();
         self.pauses = state.pauses;
+        self.clock = self.at.wrapping_sub(self.pauses);
         self.has_begun |= state.tid != 0;
         let (current, others): (Vec<_>, Vec<_>) =
             state.chains.iter().partition(|(number, ..)| *number == state.chain);
         for (number, beyond, open) in others.into_iter().chain(current) {
-            self.stacks.change(*number, self.clock(), self.begun);
+            self.stacks.change(*number, self.clock, self.begun);
             self.stacks.current.beyond = *beyond;
             for &open in open {
                 self.reopen(open, room);
             }
         }
-        self.stacks.change(state.chain, self.clock(), self.begun);
+        self.stacks.change(state.chain, self.clock, self.begun);
         self.settle(room);
     }
 
@@ -528,23 +532,23 @@ impl<'t> Follower<'t> {
         // The last step is before that part.
         self.pending = None;
         self.is_silent = false;
-        let (now, at) = (self.now, self.at);
+        let (now, at, clock) = (self.now, self.at, self.clock);
         self.now = self.wanted.from.min(now);
-        self.at = self.now;
+        self.set_time(self.now);
         let number = self.stacks.number;
         let mut numbers = self.stacks.numbers();
         numbers.retain(|&other| other != number);
         numbers.push(number);
         for number in numbers {
-            self.stacks.change(number, self.clock(), self.begun);
-            let (clock, pauses, begun) = (self.clock(), self.pauses, self.begun);
+            self.stacks.change(number, self.clock, self.begun);
+            let (clock, pauses, begun) = (self.clock, self.pauses, self.begun);
             let calls = std::mem::take(&mut self.stacks.current.open);
             for call in calls {
                 self.stacks.current.push(Call { is_earlier: true, ..call }, clock, pauses, begun);
                 self.announce_last();
             }
         }
-        (self.now, self.at) = (now, at);
+        (self.now, self.at, self.clock) = (now, at, clock);
     }
 
     /// Shows the innermost open call as one that began earlier.

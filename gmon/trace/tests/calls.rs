@@ -71,6 +71,24 @@ fn pauses() {
     );
 }
 
+/// The end of a call may be written late, so that the pause for that comes before the end of the call that has jumped to it.
+#[test]
+fn pauses_between_ends() {
+    assert_steps(
+        &[
+            thread(7),
+            enter(10, 1),
+            enter(12, 2),
+            jump(15, 3),
+            exit(20, 3),
+            pause(4),
+            exit(20, 2),
+            exit(30, 1),
+        ],
+        &["7 10 1 {", "7 12   2 {", "7 15     3 jump; 5/5", "7 20   } 2 8/3", "7 30 } 1 16/8"],
+    );
+}
+
 /// The values may come after a pause, and belong to the event before.
 #[test]
 fn arguments_and_results() {
