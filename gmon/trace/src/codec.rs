@@ -1,7 +1,7 @@
 //! Numbers and strings as bytes: LEB128, and lengths before strings.
 
 /// Why a chunk cannot be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Error {
     /// The bytes end too early.
     #[error("it is cut off")]

@@ -41,8 +41,12 @@ pub(crate) struct Follower<'t> {
     overhead: Overhead,
     tid: u32,
     stacks: Stacks,
-    /// The time of the last event.
+    /// The time of the last step, which is not before those of the steps before it.
     now: u64,
+    /// The time of the last event. The agent ends some calls at an earlier time than that of the event before.
+    at: u64,
+    /// The same without pauses.
+    clock: u64,
     /// The sum of all pauses.
     pauses: u64,
     /// The number of calls that have begun.
@@ -55,6 +59,10 @@ pub(crate) struct Follower<'t> {
     has_begun: bool,
     /// What was open when events were lost, until it is known what still is.
     lost: Option<Stacks>,
+    /// When that was.
+    lost_at: u64,
+    /// Whether one of these calls is known to go on.
+    goes_on: bool,
     /// The last step, which may get a value or become a [`What::Leaf`].
     pending: Option<Step>,
     out: VecDeque<Step>,
@@ -74,12 +82,16 @@ impl<'t> Follower<'t> {
             tid: 0,
             stacks: Stacks::default(),
             now: 0,
+            at: 0,
+            clock: 0,
             pauses: 0,
             begun: 0,
             is_silent: wanted.from > 0,
             is_wanted: wanted.tids.is_empty(),
             has_begun: false,
             lost: None,
+            lost_at: 0,
+            goes_on: false,
             pending: None,
             out: VecDeque::new(),
             is_too_deep: false,
@@ -107,7 +119,7 @@ impl<'t> Follower<'t> {
                         self.finish(self.wanted.to, room);
                         return false;
                     }
-                    self.now = self.now.max(time);
+                    self.set_time(time);
                     if self.is_silent && time >= self.wanted.from {
                         self.settle(room);
                         self.begin_to_show();
@@ -123,18 +135,17 @@ impl<'t> Follower<'t> {
     pub(crate) fn finish(&mut self, end: u64, room: &mut Depth) {
         self.flush();
         self.settle(room);
-        let end = end.max(self.now);
-        if self.is_silent && end >= self.wanted.from {
+        self.set_time(end.min(self.wanted.to).max(self.now));
+        if self.is_silent && self.now >= self.wanted.from {
             self.begin_to_show();
         }
-        self.now = end;
         // The current stack runs up to now; the others have stood since they ceased to be current.
         loop {
             while !self.stacks.current.open.is_empty() {
                 self.close(How::Open, room);
             }
             let Some(next) = self.stacks.any() else { break };
-            self.stacks.change(next, self.clock(), self.begun);
+            self.stacks.change(next, self.clock, self.begun);
         }
         self.flush();
     }
@@ -144,12 +155,11 @@ impl<'t> Follower<'t> {
             Event::Pause { ticks } => return self.pauses = self.pauses.wrapping_add(ticks),
             Event::Data { bytes } => return self.attach(bytes),
             Event::Open { time, function } if self.lost.is_some() => {
-                let open = Open { function, time, kind: OpenKind::Call };
-                return self.reopen(open, room);
+                return self.told_open(time, function, room);
             }
             // It says which stack is current after events were lost.
             Event::Chain { chain, .. } if self.lost.is_some() && self.stacks.current.open.is_empty() => {
-                return self.stacks.change(chain, self.clock(), self.begun);
+                return self.stacks.change(chain, self.clock, self.begun);
             }
             _ => self.settle(room),
         }
@@ -177,7 +187,7 @@ impl<'t> Follower<'t> {
                 if self.stacks.is_crowded(chain) {
                     self.close_all(How::Unknown, room);
                 }
-                self.stacks.change(chain, self.clock(), self.begun);
+                self.stacks.change(chain, self.clock, self.begun);
                 if is_news {
                     self.push(What::Stack);
                 }
@@ -197,9 +207,13 @@ impl<'t> Follower<'t> {
         }
     }
 
-    /// The clock without pauses.
-    fn clock(&self) -> u64 {
-        self.now.wrapping_sub(self.pauses)
+    fn set_time(&mut self, time: u64) {
+        // A pause between two events of the same time is after both: the agent has written one of them late.
+        if time != self.at {
+            self.clock = time.wrapping_sub(self.pauses);
+        }
+        self.at = time;
+        self.now = self.now.max(time);
     }
 
     /// How a call ends that is left now. What is open when the process ends does not end by itself.
@@ -267,7 +281,7 @@ impl<'t> Follower<'t> {
 
     /// Adds a call to the current stack, which is measured from now on.
     fn open(&mut self, call: Call) {
-        let (clock, pauses, begun) = (self.clock(), self.pauses, self.begun);
+        let (clock, pauses, begun) = (self.clock, self.pauses, self.begun);
         self.stacks.current.push(call, clock, pauses, begun);
     }
 
@@ -336,7 +350,7 @@ impl<'t> Follower<'t> {
 
     /// Removes the innermost open call of the current stack, which ends now.
     fn pop_call(&mut self, how: How, room: &mut Depth) -> Option<Ended> {
-        let (clock, pauses, begun) = (self.clock(), self.pauses, self.begun);
+        let (clock, pauses, begun) = (self.clock, self.pauses, self.begun);
         let stack = &mut self.stacks.current;
         let call = stack.open.pop()?;
         *room += 1;
@@ -372,7 +386,7 @@ impl<'t> Follower<'t> {
                 self.close(how, room);
             }
             let Some(next) = self.stacks.any() else { break };
-            self.stacks.change(next, self.clock(), self.begun);
+            self.stacks.change(next, self.clock, self.begun);
         }
         self.flush();
     }
@@ -381,21 +395,55 @@ impl<'t> Follower<'t> {
     fn lose(&mut self) {
         // What was open before an earlier loss is not known to be open still.
         let old = self.stacks.lose();
-        self.lost.get_or_insert(old);
+        if self.lost.is_none() {
+            self.lost = Some(old);
+            self.lost_at = self.now;
+            self.goes_on = false;
+        }
     }
 
-    /// A call is open after events were lost, within those that have been told of.
+    /// The agent says that a call is open, in the order of the calls. The time is that of its beginning, with all pauses since,
+    /// of which some may be lost. So the calls that go on are those for which the lost ones are the same.
+    fn told_open(&mut self, time: u64, function: u32, room: &mut Depth) {
+        let Stacks { number, current, .. } = &self.stacks;
+        let (number, depth, stood) = (*number, current.beyond + current.open.len() as u64, current.stood);
+        let most = if self.goes_on { 0 } else { self.now.saturating_sub(self.lost_at) };
+        let mut missing = 0;
+        let pauses = self.pauses;
+        let is_it = |call: &Call| {
+            let began = call.start.wrapping_add(stood).wrapping_add(pauses);
+            missing = time.wrapping_sub(began);
+            call.function.number == function && missing <= most
+        };
+        let taken = self.lost.as_mut().and_then(|lost| lost.take(number, depth, is_it));
+        if let Some((beyond, calls)) = taken {
+            self.stacks.current.beyond = beyond;
+            self.stacks.current.open.extend_from_slice(calls);
+            self.pauses = self.pauses.wrapping_add(missing);
+            self.clock = self.at.wrapping_sub(self.pauses);
+            self.goes_on = true;
+            return;
+        }
+        self.open_earlier(Open { function, time, kind: OpenKind::Call }, room);
+    }
+
+    /// The recorder says that a call is open, in the order of the calls, when events are missing.
     fn reopen(&mut self, open: Open, room: &mut Depth) {
-        let number = self.stacks.number;
         let stack = &self.stacks.current;
-        let depth = stack.beyond + stack.open.len() as u64;
+        let (number, depth) = (self.stacks.number, stack.beyond + stack.open.len() as u64);
         // It is the one that was open before, if it is at the same place and began at the same time.
-        if let Some((beyond, calls)) = self.lost.as_mut().and_then(|lost| lost.take(number, depth, &open)) {
+        let is_it = |call: &Call| call.function.number == open.function && call.time == open.time;
+        if let Some((beyond, calls)) = self.lost.as_mut().and_then(|lost| lost.take(number, depth, is_it)) {
             self.stacks.current.beyond = beyond;
             self.stacks.current.open.extend_from_slice(calls);
             return;
         }
-        self.end_lost(Some(number), room);
+        self.open_earlier(open, room);
+    }
+
+    /// A call is open that is not known to have been so before.
+    fn open_earlier(&mut self, open: Open, room: &mut Depth) {
+        self.end_lost(Some(self.stacks.number), room);
         let function = self.callee(open.function);
         let Some(less) = room.checked_sub(1).filter(|_| !self.stacks.current.is_full()) else {
             self.stacks.current.too_deep += 1;
@@ -425,10 +473,16 @@ impl<'t> Follower<'t> {
         let mut numbers = self.stacks.numbers();
         numbers.retain(|&number| only.is_none_or(|only| only == number));
         for number in numbers {
-            self.stacks.change(number, self.clock(), self.begun);
-            self.stacks.drop_taken();
-            while !self.stacks.current.open.is_empty() {
+            self.stacks.change(number, self.clock, self.begun);
+            let (taken, before) = self.stacks.current.taken();
+            while self.stacks.current.open.len() > taken {
                 self.close(How::Unknown, room);
+            }
+            let (_, after) = self.stacks.current.taken();
+            self.stacks.current.forget();
+            // What has ended was called by the innermost call that goes on.
+            if let Some(outer) = taken.checked_sub(1) {
+                lost.charge(number, outer, after.wrapping_sub(before));
             }
         }
         self.flush();
@@ -440,7 +494,7 @@ impl<'t> Follower<'t> {
     fn reset(&mut self, missing: u64, state: &State, time: u64, room: &mut Depth) {
         self.flush();
         self.settle(room);
-        self.now = self.now.max(time.min(self.wanted.to));
+        self.set_time(time.min(self.wanted.to));
         if self.is_silent && missing == 0 && time >= self.wanted.from {
             self.begin_to_show();
         }
@@ -458,17 +512,18 @@ impl<'t> Follower<'t> {
         }
         self.lose();
         self.pauses = state.pauses;
+        self.clock = self.at.wrapping_sub(self.pauses);
         self.has_begun |= state.tid != 0;
         let (current, others): (Vec<_>, Vec<_>) =
             state.chains.iter().partition(|(number, ..)| *number == state.chain);
         for (number, beyond, open) in others.into_iter().chain(current) {
-            self.stacks.change(*number, self.clock(), self.begun);
+            self.stacks.change(*number, self.clock, self.begun);
             self.stacks.current.beyond = *beyond;
             for &open in open {
                 self.reopen(open, room);
             }
         }
-        self.stacks.change(state.chain, self.clock(), self.begun);
+        self.stacks.change(state.chain, self.clock, self.begun);
         self.settle(room);
     }
 
@@ -477,22 +532,23 @@ impl<'t> Follower<'t> {
         // The last step is before that part.
         self.pending = None;
         self.is_silent = false;
-        let now = self.now;
+        let (now, at, clock) = (self.now, self.at, self.clock);
         self.now = self.wanted.from.min(now);
+        self.set_time(self.now);
         let number = self.stacks.number;
         let mut numbers = self.stacks.numbers();
         numbers.retain(|&other| other != number);
         numbers.push(number);
         for number in numbers {
-            self.stacks.change(number, self.clock(), self.begun);
-            let (clock, pauses, begun) = (self.clock(), self.pauses, self.begun);
+            self.stacks.change(number, self.clock, self.begun);
+            let (clock, pauses, begun) = (self.clock, self.pauses, self.begun);
             let calls = std::mem::take(&mut self.stacks.current.open);
             for call in calls {
                 self.stacks.current.push(Call { is_earlier: true, ..call }, clock, pauses, begun);
                 self.announce_last();
             }
         }
-        self.now = now;
+        (self.now, self.at, self.clock) = (now, at, clock);
     }
 
     /// Shows the innermost open call as one that began earlier.

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use crate::event::{Open, OpenKind};
+use crate::event::OpenKind;
 use crate::trace::Callee;
 
 /// The greatest number of calls that are followed on a stack.
@@ -70,6 +70,18 @@ impl Chain {
     /// Whether no more calls can be followed.
     pub(crate) fn is_full(&self) -> bool {
         self.too_deep > 0 || self.open.len() >= DEEPEST
+    }
+
+    /// Returns the number of calls that were taken over, and what the calls took that the innermost one of these has made.
+    pub(crate) fn taken(&self) -> (usize, u64) {
+        let innermost = self.taken.checked_sub(1).and_then(|place| self.open.get(place));
+        (self.taken, innermost.map_or(0, |call| call.children))
+    }
+
+    /// Forgets the calls that were taken over.
+    pub(crate) fn forget(&mut self) {
+        self.open.clear();
+        self.taken = 0;
     }
 
     fn is_used(&self) -> bool {
@@ -140,28 +152,34 @@ impl Stacks {
         std::mem::replace(self, empty)
     }
 
-    /// After events were lost: returns the call at a place of a stack, and those around it that were not taken over yet, if it is
-    /// the one that is open there now. With them is the number of calls around all of them. Calls are taken over from the outermost
+    /// After events were lost: returns the call at a place of a stack, and those around it that were not taken over yet, if `is_it`
+    /// says that it is open there now. With them is the number of calls around all of them. Calls are taken over from the outermost
     /// one inwards.
-    pub(crate) fn take(&mut self, number: u32, depth: u64, open: &Open) -> Option<(u64, &[Call])> {
+    pub(crate) fn take(
+        &mut self,
+        number: u32,
+        depth: u64,
+        is_it: impl FnOnce(&Call) -> bool,
+    ) -> Option<(u64, &[Call])> {
         let chain =
             if number == self.number { Some(&mut self.current) } else { self.others.get_mut(&number) };
         let chain = chain?;
         let place = usize::try_from(depth.checked_sub(chain.beyond)?).ok()?;
         let call = chain.open.get(place)?;
-        let is_it = call.function.number == open.function && call.time == open.time;
         let taken = chain.taken;
-        if !is_it || place < taken {
+        if place < taken || !is_it(call) {
             return None;
         }
         chain.taken = place + 1;
         Some((chain.beyond, chain.open.get(taken..=place)?))
     }
 
-    /// Forgets those calls of the current stack that were taken over.
-    pub(crate) fn drop_taken(&mut self) {
-        let chain = &mut self.current;
-        chain.open.drain(..chain.taken.min(chain.open.len()));
-        chain.taken = 0;
+    /// Adds to what the calls took that a call has made, which is at a place of a stack.
+    pub(crate) fn charge(&mut self, number: u32, place: usize, children: u64) {
+        let chain =
+            if number == self.number { Some(&mut self.current) } else { self.others.get_mut(&number) };
+        if let Some(call) = chain.and_then(|chain| chain.open.get_mut(place)) {
+            call.children = call.children.wrapping_add(children);
+        }
     }
 }

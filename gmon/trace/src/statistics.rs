@@ -185,15 +185,9 @@ impl Statistics {
                 buffer.begin(begun, step.chain);
                 buffer.end(ended, step.chain);
             }
-            What::Mark(begun) => {
-                self.calls += 1;
-                let index = buffer.index(begun.caller, begun.function);
-                if let Some(arc) = buffer.arcs.get_mut(index as usize) {
-                    arc.calls += 1;
-                }
-            }
             What::Lost(count) => self.lost = self.lost.saturating_add(*count),
-            What::Orphan { .. } | What::Missing(_) | What::Stack | What::TooDeep => {}
+            // Nothing is measured of a call whose end is not seen.
+            What::Mark(_) | What::Orphan { .. } | What::Missing(_) | What::Stack | What::TooDeep => {}
         }
     }
 
