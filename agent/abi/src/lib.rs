@@ -25,6 +25,7 @@ pub mod attach;
 pub mod clock;
 mod coded;
 pub mod frida;
+pub mod full;
 pub mod names;
 pub mod plan;
 pub mod region;

@@ -34,8 +34,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::clock::ClockCode;
 use crate::coded::coded;
+use crate::full::FullCode;
 use crate::plan::{HookModeCode, LIBRARIES};
-use crate::trace::FullCode;
 
 /// Key of an arc for a call from code that is not hooked: this bit, and the number of the function that is
 /// charged. (The key of a call from hooked code is its runtime return address.)
@@ -159,7 +159,7 @@ pub struct RegionOrders {
     pub unfolded: u32,
     /// What the agent is to measure with: a [`ClockKind`](crate::clock::ClockKind).
     pub clock: ClockCode,
-    /// What a thread does when its ring of events is full: a [`Full`](crate::trace::Full).
+    /// What a thread does when its ring of events is full: a [`Full`](crate::full::Full).
     pub trace_full: FullCode,
     /// Bytes of the ring of events in a thread block ([`crate::trace`]), a power of two, or 0 if calls are not traced.
     pub trace_bytes: u64,

@@ -121,18 +121,6 @@ pub const fn data_slots(bytes: u64) -> u64 {
     if bytes == 0 { 0 } else { 1 + bytes.saturating_sub(8).div_ceil(12) }
 }
 
-coded! {
-    /// What a thread does with an event for which its ring has no room.
-    pub enum Full as FullCode(u32) {
-        /// It waits until the injector has read others.
-        Wait = 0,
-        /// The event is lost.
-        DropNew = 1,
-        /// The event takes the place of the oldest one, which is lost.
-        DropOld = 2,
-    }
-}
-
 const _: () = {
     assert!(TIMES + size_of::<TimesHeader>() as u64 <= TRACE);
     assert!(TRACE + size_of::<TraceHeader>() as u64 <= RECENT);

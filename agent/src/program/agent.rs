@@ -15,10 +15,10 @@ use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::clock::ClockCode;
+use gprofinject_abi::full::Full;
 use gprofinject_abi::plan::{FunctionRecord, HookModeCode, LIBRARIES, Labels, START_OF_CONTEXT};
 use gprofinject_abi::region::{PAGE, RegionHeader, RegionOrders};
 use gprofinject_abi::shared::RegionRef;
-use gprofinject_abi::trace::Full;
 
 /// Addresses are runtime addresses unless a field documents otherwise.
 #[derive(Clone, Copy)]

@@ -331,8 +331,11 @@ pub(crate) fn number(entry: &Entry<'_>, name: gimli::DwAt) -> Option<u64> {
     value.udata_value().or_else(|| value.sdata_value().map(|value| value as u64))
 }
 
-/// Returns the enumerators of an enumeration, and whether one of them is negative.
-fn variants<'s>(units: &Units<'s>, unit: &Unit<'s>, die: Die) -> Option<(Vec<(Arc<str>, i64)>, bool)> {
+/// The enumerators of an enumeration by name, and whether one of them is negative.
+type Variants = (Vec<(Arc<str>, i64)>, bool);
+
+/// Returns the enumerators of an enumeration.
+fn variants<'s>(units: &Units<'s>, unit: &Unit<'s>, die: Die) -> Option<Variants> {
     let mut variants = Vec::new();
     let mut are_signed = false;
     let mut tree = unit.unit.entries_tree(Some(die.offset)).ok()?;

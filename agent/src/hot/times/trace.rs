@@ -17,9 +17,10 @@ use crate::os::task;
 use crate::program::agent::Agent;
 use crate::program::failure;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use gprofinject_abi::full::Full;
 use gprofinject_abi::shared::{BlockRef, ChainRef, OpenCallRef, TraceRef};
 use gprofinject_abi::times::{DEPTH_BIT, HAS_RESULT, INHERITED, TAIL, TRACED, UNIT};
-use gprofinject_abi::trace::{Full, Kind, Slot, data_slots, mark};
+use gprofinject_abi::trace::{Kind, Slot, data_slots, mark};
 
 const SLOT: u64 = size_of::<Slot>() as u64;
 /// Bytes of the ring that are committed at first, and then the most that are committed at once.

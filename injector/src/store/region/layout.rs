@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 
 use gprofinject_abi::VERSION;
 use gprofinject_abi::clock::ClockKind;
+use gprofinject_abi::full::Full;
 use gprofinject_abi::plan::{HookMode, HookModeCode};
 use gprofinject_abi::region::{
     LIBRARY_BYTES, LIBRARY_COUNTER_BYTES, LOADS_MAX, LoadRecord, MAGIC, PAGE, PANIC_FILE_WORDS, RegionHeader,
@@ -13,7 +14,6 @@ use gprofinject_abi::region::{
     slot_chunk, times_offset, trace_offset,
 };
 use gprofinject_abi::times::TIMES_BYTES;
-use gprofinject_abi::trace::Full;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::options::{FullArg, Measure, Tracing};
