@@ -207,7 +207,7 @@ fn places_of_damage() {
     flipped[CHUNK_HEADER + 3] ^= 4;
     let damaged = of([&base, &parts[0], &flipped, &parts[2]].map(|part| part.as_slice()).concat());
     assert_eq!(damaged, [gmon_trace::Damage { offset: at + first, len: second, why: Error::Checksum }]);
-    let cut = of([&base, &parts[0], &parts[1][..30]].map(|part| part.as_ref()).concat());
+    let cut = of([&base[..], &parts[0][..], &parts[1][..30]].concat());
     assert_eq!(cut, [gmon_trace::Damage { offset: at + first, len: 30, why: Error::CutOff }]);
     let junk = of([&base, b"junk".as_slice(), &parts[0]].concat());
     assert_eq!(junk, [gmon_trace::Damage { offset: at, len: 4, why: Error::NoChunk }]);

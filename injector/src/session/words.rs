@@ -97,20 +97,6 @@ pub(crate) fn quoted(word: &OsStr) -> String {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_for_a_shell() {
-        let quote = |text: &str| quoted(OsStr::new(text));
-        assert_eq!(quote("./a-b_c"), "./a-b_c");
-        assert_eq!(quote("a b"), "'a b'");
-        assert_eq!(quote("it's"), "'it'\\''s'");
-        assert_eq!(quote(""), "''");
-    }
-}
-
 /// Says what was traced, and what is missing.
 /// `missing` is the number of counted calls that could not be traced.
 pub(crate) fn say_trace(traced: &Summary, missing: u64, voice: Voice) {
@@ -148,5 +134,19 @@ pub(crate) fn say_trace(traced: &Summary, missing: u64, voice: Voice) {
             quoted(last.as_os_str()),
             quoted(first.as_os_str())
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_for_a_shell() {
+        let quote = |text: &str| quoted(OsStr::new(text));
+        assert_eq!(quote("./a-b_c"), "./a-b_c");
+        assert_eq!(quote("a b"), "'a b'");
+        assert_eq!(quote("it's"), "'it'\\''s'");
+        assert_eq!(quote(""), "''");
     }
 }
