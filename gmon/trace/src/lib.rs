@@ -13,6 +13,7 @@ mod contents;
 mod cursor;
 mod event;
 mod events;
+mod file;
 mod follow;
 mod hash;
 mod input;
@@ -25,14 +26,12 @@ mod steps;
 mod trace;
 pub mod value;
 
-pub use chunk::{
-    CHUNK_HEADER, Chunk, ClockKind, Encoder, FILE_HEADER, Function, MAGIC, Process, Raw, Switch, SwitchKind,
-    VERSION,
-};
+pub use chunk::{Chunk, ClockKind, Function, Process, Switch, SwitchKind};
 pub use clock::Clock;
 pub use codec::Error;
 pub use event::{Event, Open, OpenKind, State};
 pub use events::Events;
+pub use file::{CHUNK_HEADER, Encoder, FILE_HEADER, MAGIC, Raw, VERSION};
 pub use input::Input;
 pub use scan::Damage;
 pub use statistics::{ArcTimes, BUCKETS, FunctionTimes, Statistics, ThreadTimes, bucket_start};

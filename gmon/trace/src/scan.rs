@@ -2,8 +2,8 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use crate::chunk::{CHUNK_HEADER, FILE_HEADER, MAGIC, Raw};
 use crate::codec::Error;
+use crate::file::{CHUNK_HEADER, FILE_HEADER, MAGIC, Raw};
 use crate::input::Input;
 
 /// A part of a file that cannot be read.

@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 
-use crate::chunk::{self, CHUNK_HEADER, Chunk, ClockKind, FILE_HEADER, Process, Raw, Switch, VERSION};
+use crate::chunk::{self, Chunk, ClockKind, Process, Switch};
 use crate::clock::{Clock, Pair, Span};
 use crate::codec::Error;
+use crate::file::{CHUNK_HEADER, FILE_HEADER, Raw, VERSION};
 use crate::input::Input;
 use crate::part::Part;
 use crate::scan::{Damage, Found, Scan, read_contents};

@@ -16,7 +16,7 @@ use crate::os::clock::Moment;
 use crate::os::sys::{self, Handle};
 use crate::profile::counted::{Counted, Finished, Reading, counted, guests, has_guests};
 use crate::profile::elsewhere::Names;
-use crate::profile::ends::End;
+use crate::profile::ends::{End, Ends};
 use crate::program::choice::Switched;
 use crate::program::library::{Libraries, Library};
 use crate::program::profilee::{Profilee, Profilees};
@@ -260,11 +260,12 @@ impl<'s> Family<'s> {
         }
     }
 
-    /// Ends the trace of a member, if it has not ended yet.
-    fn end_trace(&self, index: usize) {
-        if let (Some(tracer), Some(member)) = (&self.tracer, self.members.get(index)) {
-            tracer.end(index as u32, member.ended.unwrap_or_else(Moment::now));
-        }
+    /// Ends the trace of a member. `samples` has what the kernel says of its threads' ends.
+    fn end_trace(&self, index: usize, samples: Option<&Samples>) {
+        let (Some(tracer), Some(member)) = (&self.tracer, self.members.get(index)) else { return };
+        let noticed = member.ended.unwrap_or_else(Moment::now);
+        let ends = samples.map(|samples| Ends::new(End::Noticed(noticed), &samples.threads));
+        tracer.end(index as u32, ends.and_then(|ends| ends.process).unwrap_or(noticed));
     }
 
     /// Notes that the first process has ended, or is about to be left.
@@ -364,10 +365,10 @@ impl<'s> Family<'s> {
     }
 
     fn finish(&mut self, index: usize, sampling: Option<&mut Sampling>) {
-        self.end_trace(index);
         let Some(member) = self.members.get(index) else { return };
         let (pid, profilee, name) = (member.pid, member.profilee, member.name.clone());
         let samples = sampling.and_then(|sampling| sampling.take(index));
+        self.end_trace(index, samples.as_ref());
         let Some((finished, state)) = self.counted(index, samples, None) else { return };
         // A child that will be a guest may not have announced itself yet, but it has had the file mapped
         // since its fork.
@@ -516,7 +517,7 @@ impl<'s> Family<'s> {
             sampling.take(0)
         });
         self.note_maps_of(0);
-        self.end_trace(0);
+        self.end_trace(0, samples.as_ref());
         let (mut finished, _) = self.counted(0, samples, crash)?;
         finished.account.trouble = finished.account.trouble.or_else(|| unplaced.cloned());
         Some(finished)

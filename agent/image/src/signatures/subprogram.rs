@@ -9,6 +9,7 @@ use gimli::{
     DW_AT_specification, DW_AT_type, Operation, constants as dw,
 };
 
+use crate::signatures::aggregates::OtherTypes;
 use crate::signatures::entry::Said;
 use crate::signatures::model::Type;
 use crate::signatures::types::Types;

@@ -1,7 +1,7 @@
 //! Signatures as bytes.
 
 use crate::codec::{Cursor, Error, put, put_signed, put_text};
-use crate::value::{Field, Parameter, Signature, ValueKind};
+use crate::value::kind::{Field, Parameter, Signature, ValueKind};
 
 /// The greatest number of parameters.
 const PARAMETERS: usize = 64;

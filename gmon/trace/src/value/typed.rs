@@ -2,7 +2,8 @@
 
 use std::fmt::{self, Display, Formatter, Write};
 
-use crate::value::{Encoded, Field, Parameter, Signature, ValueKind, Values};
+use crate::value::encoded::{Encoded, Values};
+use crate::value::kind::{Field, Parameter, Signature, ValueKind};
 
 /// A value with its kind. Its text is what a debugger prints:
 ///
