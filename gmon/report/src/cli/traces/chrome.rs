@@ -37,7 +37,7 @@ pub(crate) fn chrome(
     };
     write!(writer.out, "{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
     let mut steps = trace.steps(choice);
-    while let Some(step) = steps.next() {
+    for step in steps.by_ref() {
         writer.step(&step)?;
     }
     writeln!(writer.out, "\n]}}")?;

@@ -36,7 +36,7 @@ pub(crate) fn folded(
     // By buffer and stack: the paths of the calls that are open.
     let mut open: HashMap<(u32, u32), Vec<Option<u32>>> = HashMap::new();
     let mut steps = trace.steps(choice);
-    while let Some(step) = steps.next() {
+    for step in steps.by_ref() {
         let stack = open.entry((step.buffer, step.chain)).or_default();
         let overhead = overheads.get(step.process as usize).copied().unwrap_or_default();
         let ns = |ended: &Ended| own_ns(trace, &step, ended, overhead);

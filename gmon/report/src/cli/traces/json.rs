@@ -42,7 +42,7 @@ pub(crate) fn json(trace: &Trace, choice: &Choice, out: &mut impl Write) -> io::
     let mut open = Open::new();
     let mut steps = trace.steps(choice);
     let mut is_first = true;
-    while let Some(step) = steps.next() {
+    for step in steps.by_ref() {
         if let Some(value) = value(trace, &mut calls, &mut open, &step) {
             write!(out, "{}{value}", if is_first { "\n" } else { ",\n" })?;
             is_first = false;

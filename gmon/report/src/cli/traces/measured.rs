@@ -16,7 +16,7 @@ const SECOND: f64 = 1e9;
 pub(crate) fn measured(trace: &Trace, choice: &Choice) -> (Measured, Vec<Damage>) {
     let mut statistics = Statistics::default();
     let mut steps = trace.steps(choice);
-    while let Some(step) = steps.next() {
+    for step in steps.by_ref() {
         statistics.add(trace, &step);
     }
     let damage = steps.damage().to_vec();

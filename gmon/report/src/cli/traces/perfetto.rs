@@ -54,7 +54,7 @@ pub(crate) fn perfetto(
     };
     writer.begin()?;
     let mut steps = trace.steps(choice);
-    while let Some(step) = steps.next() {
+    for step in steps.by_ref() {
         writer.step(&step)?;
     }
     writer.scheduling(choice)?;

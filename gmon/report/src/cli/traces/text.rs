@@ -37,7 +37,7 @@ pub(crate) fn text(
     };
     writeln!(out, "{}", style.heading(&text.headings()))?;
     let mut steps = trace.steps(choice);
-    while let Some(step) = steps.next() {
+    for step in steps.by_ref() {
         text.fields(&step);
         text.what(&step);
         text.line.push('\n');
