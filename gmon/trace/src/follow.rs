@@ -495,6 +495,9 @@ impl<'t> Follower<'t> {
         self.flush();
         self.settle(room);
         self.set_time(time.min(self.wanted.to));
+        if !self.has_begun && self.stacks.is_unused() {
+            self.stacks.number = state.chain;
+        }
         if self.is_silent && missing == 0 && time >= self.wanted.from {
             self.begin_to_show();
         }

@@ -117,6 +117,11 @@ impl Stacks {
         }
     }
 
+    /// Whether no call is open.
+    pub(crate) fn is_unused(&self) -> bool {
+        !self.current.is_used() && self.others.is_empty()
+    }
+
     /// Whether there is no room for the stack with this number beside the others.
     pub(crate) fn is_crowded(&self, number: u32) -> bool {
         self.others.len() >= STACKS && number != self.number && !self.others.contains_key(&number)
