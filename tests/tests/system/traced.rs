@@ -22,6 +22,7 @@ gprofinject_tests::trials! {
         what_was_lost_is_said,
         a_truncated_trace_is_read_up_to_its_end,
         static_programs_are_traced,
+        arguments_and_results,
         options_that_do_not_fit;
 }
 
@@ -391,6 +392,62 @@ fn static_programs_are_traced() {
     assert_eq!(stats["trace"]["calls"], stats["calls"]);
     let text = shown(&place, "trace", &["--fields", "tid", "-f", "f"]);
     assert_eq!(lines(&text).iter().filter(|(_, _, text)| text.starts_with("f(")).count(), 255, "{text}");
+}
+
+fn arguments_and_results() {
+    const CALLED: &str = r#"
+#include <cstdio>
+#include <cstring>
+#include <string>
+struct Point { int x, y; };
+enum Colour { RED, GREEN = 5 };
+#define HERE __asm__ volatile("")
+__attribute__((noinline)) int add(int a, long b, const char *s) { HERE; return a + b + strlen(s); }
+__attribute__((noinline)) double half(double d, float f) { HERE; return d / 2 + f; }
+__attribute__((noinline)) Point move(Point p, Colour c, bool b) { HERE; p.x += c; p.y += b; return p; }
+__attribute__((noinline)) size_t length(const std::string &s, std::string v) { HERE; return s.size() + v.size(); }
+__attribute__((noinline)) const char *bad(const char *p, int *q) { HERE; (void)q; return p; }
+int main() {
+  std::printf("%d %g %d %zu\n", add(1, -2, "hello"), half(3.5, 1.25f), move({3, 4}, GREEN, true).x, length("short", std::string(40, 'x')));
+  bad((const char *)8, nullptr);
+  return 0;
+}
+"#;
+    let place = Place::new();
+    let expected = [
+        "add(a=1, b=-2, s=\"hello\") = 4;",
+        "half(d=3.5, f=1.25) = 3.0;",
+        "move(p={x=3, y=4}, c=GREEN, b=true) = {x=8, y=5};",
+        "length(s=\"short\", v=\"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\") = 45;",
+        "bad(p=<0x8>, q=NULL) = <0x8>;",
+    ];
+    for (flags, clock) in [("-O0", "auto"), ("-O1", "gettime"), ("-O2", "auto")] {
+        place.compile("g++", "prog", CALLED, &["-g", "-w", flags]).unwrap();
+        let plain = place::finish(Command::new(place.path("prog")));
+        let outcome = traced(&place, &["-q", "--args", "auto", "--clock", clock], &["./prog"], 0);
+        assert_eq!(outcome.stdout, plain.stdout);
+        let found: Vec<String> = lines(&shown(&place, "trace", &["--fields", "tid"])).into_iter().map(|line| line.2).collect();
+        for line in expected {
+            // At -O0, functions of the library's templates are called in between.
+            let begins = line.split(") = ").next().unwrap();
+            let is_there = found.iter().any(|found| found.starts_with(begins));
+            assert!(is_there, "{flags}: {line}: {found:#?}");
+            assert!(flags == "-O0" || found.iter().any(|found| found == line), "{flags}: {line}: {found:#?}");
+        }
+    }
+    // Without debug information, the user says what there is.
+    place.c(
+        "bare",
+        "#include <stdio.h>\n__attribute__((noinline)) int f(int a, const char *s, double d) { __asm__ volatile(\"\"); return a + s[0] + d; }\n\
+         int main(void) { printf(\"%d\\n\", f(3, \"abc\", 0.5)); return 0; }",
+        &["-O1"],
+    );
+    traced(&place, &["-q", "--args", "f@arg1/i32,arg2/s,fparg1/64,retval/i32"], &["./bare"], 0);
+    let text = shown(&place, "trace", &["--fields", "tid", "-f", "f"]);
+    assert!(text.contains("f(3, \"abc\", 0.5) = 100;"), "{text}");
+    let outcome = place.run(&["--trace", "t", "--args", "f@arg1/q", "./bare"]);
+    assert_ne!(outcome.code(), 0);
+    assert!(outcome.stderr_text().contains("--args takes"), "{}", outcome.stderr_text());
 }
 
 fn options_that_do_not_fit() {

@@ -151,7 +151,7 @@ impl<'a> Measurement<'a> {
         writeln!(out, "{}: {}, {threads}", plain(&measured.program), time.trim_end())?;
         writeln!(
             out,
-            "clock: {source}, {}; taken out of each call: {:.1} ns inside, {:.1} ns outside; error up to {:.1} ns a call, more if it ends with a long chain of operations",
+            "clock: {source}, {}; taken out of each call: {:.1} ns inside, {:.1} ns outside; error up to {:.1} ns a call, more right after a long chain of operations",
             frequency(clock.ticks_per_second),
             clock.inside_ns,
             clock.outside_ns,

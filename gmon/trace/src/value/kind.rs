@@ -33,7 +33,7 @@ pub enum ValueKind {
     Bool,
     /// A character: a byte, or a Unicode scalar value.
     Char,
-    /// A floating-point number of 4 or 8 bytes, or x87's of 10 or 16 bytes, which is [`Encoded::Bytes`].
+    /// A floating-point number of 4 or 8 bytes, or x87's of 10 or 16 bytes, which is [`Encoded::Bytes`](crate::value::Encoded::Bytes).
     Float { bytes: u8 },
     /// An enumeration, by the names of its values.
     Enum {
@@ -48,13 +48,13 @@ pub enum ValueKind {
     Pointer,
     /// The address of a function.
     FunctionPointer,
-    /// A `char *` to a string that ends with a null character: [`Encoded::Text`].
+    /// A `char *` to a string that ends with a null character: [`Encoded::Text`](crate::value::Encoded::Text).
     CString,
-    /// A `&str`: [`Encoded::Text`].
+    /// A `&str`: [`Encoded::Text`](crate::value::Encoded::Text).
     RustStr,
-    /// A `std::string`: [`Encoded::Text`].
+    /// A `std::string`: [`Encoded::Text`](crate::value::Encoded::Text).
     StdString,
-    /// A structure by value: [`Encoded::Bytes`].
+    /// A structure by value: [`Encoded::Bytes`](crate::value::Encoded::Bytes).
     Struct {
         /// The type's name.
         name: String,
