@@ -264,6 +264,10 @@ fn debug_file<'m>(module: &Module<'m>) -> Option<Source<'m>> {
 
 /// Returns how the strings are laid out of which the user says that they are some: as those of the C++ library that the module needs.
 fn strings_of(bytes: &[u8]) -> StringLayout {
-    let needs_libcxx = gprofinject_image::headers::needed(bytes).iter().any(|name| name.starts_with("libc++"));
+    let needs_libcxx =
+        gprofinject_image::headers::needed(bytes).iter().any(|name| name.starts_with("libc++"));
     if needs_libcxx { StringLayout::Libcxx } else { StringLayout::Libstdcxx }
 }
+
+#[cfg(test)]
+mod tests;

@@ -103,9 +103,7 @@ pub(crate) fn of_spec(
         Format::Float { bytes: 16 } => (ValueKind::Float { bytes: 16 }, fetches::on_stack(spec.word, 16)),
         Format::Float { bytes } => (ValueKind::Float { bytes: *bytes }, scalar(*bytes, false)),
         Format::CString => (ValueKind::CString, fetches::at_address(Op::CString, spec.word)),
-        Format::StdString => {
-            (ValueKind::StdString, fetches::at_address(fetches::string(strings), spec.word))
-        }
+        Format::StdString => (ValueKind::StdString, fetches::at_address(fetches::string(strings), spec.word)),
         Format::Address => (ValueKind::Pointer, scalar(8, false)),
         Format::FunctionPointer => (ValueKind::FunctionPointer, scalar(8, false)),
         Format::Enum(name) => match enumeration(name) {

@@ -51,13 +51,23 @@ pub(crate) struct ValueSpec {
 /// How a value is read and shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
-    Signed { bytes: u8 },
-    Unsigned { bytes: u8 },
-    Hex { bytes: u8 },
-    Octal { bytes: u8 },
+    Signed {
+        bytes: u8,
+    },
+    Unsigned {
+        bytes: u8,
+    },
+    Hex {
+        bytes: u8,
+    },
+    Octal {
+        bytes: u8,
+    },
     Char,
     /// Of 4 or 8 bytes, or 16 for a long double.
-    Float { bytes: u8 },
+    Float {
+        bytes: u8,
+    },
     /// A string that ends with a zero byte.
     CString,
     StdString,
@@ -81,9 +91,13 @@ pub(crate) struct SpecError {
 enum Fault {
     #[error("a function's name or a pattern is missing before '{0}'")]
     NoName(char),
-    #[error("'{0}' is a regular expression; patterns are those of -I, where * stands for anything: write {1}")]
+    #[error(
+        "'{0}' is a regular expression; patterns are those of -I, where * stands for anything: write {1}"
+    )]
     Regular(String, String),
-    #[error("nothing follows after '@'; write for example main@arg1/i32,arg2/s,retval/i32, or the name alone for what is known")]
+    #[error(
+        "nothing follows after '@'; write for example main@arg1/i32,arg2/s,retval/i32, or the name alone for what is known"
+    )]
     NoValues,
     #[error("'{0}' is no value; write arg1 (from 1 on), fparg1 for a floating-point number, or retval")]
     Value(String),
@@ -98,13 +112,19 @@ enum Fault {
     Structure,
     #[error("{1} has no size of {0} bits; write {2}")]
     Size(String, &'static str, &'static str),
-    #[error("a long double is passed on the stack; write fparg1/80%stack+1 if it is the first argument there")]
+    #[error(
+        "a long double is passed on the stack; write fparg1/80%stack+1 if it is the first argument there"
+    )]
     LongDouble,
     #[error("the name of the enumeration is missing after 'e:'")]
     NoEnum,
-    #[error("'{0}' is no place; write %rdi, %rsi, %rdx, %rcx, %r8, %r9, %xmm0 to %xmm7, or %stack+1 for the first word on the stack")]
+    #[error(
+        "'{0}' is no place; write %rdi, %rsi, %rdx, %rcx, %r8, %r9, %xmm0 to %xmm7, or %stack+1 for the first word on the stack"
+    )]
     Place(String),
-    #[error("'{0}' is no word on the stack; stack+1 is the first argument there, and stack+{NUMBER_MAX} the last one that is read")]
+    #[error(
+        "'{0}' is no word on the stack; stack+1 is the first argument there, and stack+{NUMBER_MAX} the last one that is read"
+    )]
     Stack(String),
     #[error("the place of a result is known; leave out '%{0}'")]
     PlaceOfResult(String),
@@ -221,7 +241,13 @@ impl<'t> Part<'t> {
         };
         let is_float = matches!(format, Format::Float { .. });
         let word = match (kind, place) {
-            (What::Result, None) => if is_float { Word::Vector(0) } else { Word::RAX },
+            (What::Result, None) => {
+                if is_float {
+                    Word::Vector(0)
+                } else {
+                    Word::RAX
+                }
+            }
             (What::Result, Some(place)) => {
                 return Err(place.error(Fault::PlaceOfResult(place.text.to_owned())));
             }
@@ -420,7 +446,10 @@ mod tests {
         assert_eq!(values("f@fparg9")[0].word, Word::Stack(0));
         assert_eq!(values("f@arg2/f32")[0].word, Word::Vector(1));
         let named = values("open@path=arg1/s, flags = arg2/x32");
-        assert_eq!(named.iter().map(|value| value.name.as_deref()).collect::<Vec<_>>(), [Some("path"), Some("flags")]);
+        assert_eq!(
+            named.iter().map(|value| value.name.as_deref()).collect::<Vec<_>>(),
+            [Some("path"), Some("flags")]
+        );
     }
 
     #[test]
@@ -428,10 +457,7 @@ mod tests {
         let items = parse(" auto; lib*!f@arg1 ;main;").expect("a specification");
         let functions = |glob: &str, values| Item::Functions { glob: glob.to_owned(), values };
         let arg1 = value(Word::Integer(0), Format::Signed { bytes: 8 });
-        assert_eq!(
-            items,
-            [Item::Auto, functions("lib*!f", vec![arg1]), functions("main", Vec::new())]
-        );
+        assert_eq!(items, [Item::Auto, functions("lib*!f", vec![arg1]), functions("main", Vec::new())]);
         assert_eq!(parse("").expect("nothing"), []);
     }
 
@@ -472,7 +498,10 @@ mod tests {
     /// Whatever is typed, nothing panics.
     #[test]
     fn anything_may_be_typed() {
-        let pieces = ["main", "@", "arg", "1", "/", "e:", "%", "stack+", ";", ",", "=", "ü", " ", "fparg", "80", "x", "retval"];
+        let pieces = [
+            "main", "@", "arg", "1", "/", "e:", "%", "stack+", ";", ",", "=", "ü", " ", "fparg", "80", "x",
+            "retval",
+        ];
         let mut state = 88_172_645_463_325_252_u64;
         for _ in 0..20_000 {
             let mut text = String::new();
