@@ -163,7 +163,8 @@ const _: () = {
     assert!(size_of::<FetchHeader>() == 16);
     assert!(size_of::<CallFetches>() == 8);
     // The length of a value is a byte.
-    assert!(STRING_MAX <= u8::MAX as usize && RAW_MAX <= u8::MAX as usize);
+    assert!(STRING_MAX <= u8::MAX as usize);
+    assert!(RAW_MAX <= u8::MAX as usize);
     assert!(INTEGERS <= VECTOR && VECTOR + VECTORS <= ON_STACK);
     assert!(FETCHES_MAX <= u16::MAX as usize);
 };

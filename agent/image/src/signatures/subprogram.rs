@@ -71,7 +71,7 @@ impl Subprogram {
             if step == 0 {
                 function.is_optimised = is_optimised(&unit, &entry);
                 function.producer = unit.producer;
-                base = frame_base(&unit, &entry).and_then(|base| base.from_cfa());
+                base = frame_base(&unit, &entry).and_then(|base| base.above_cfa());
             }
             // With link-time optimisation, the code is in another unit than the source.
             function.language = unit.language.or(function.language);
@@ -203,8 +203,8 @@ enum FrameBase {
 }
 
 impl FrameBase {
-    /// Returns the distance from the CFA to the base.
-    fn from_cfa(self) -> Option<i64> {
+    /// Returns how far the base is above the CFA.
+    fn above_cfa(self) -> Option<i64> {
         match self {
             FrameBase::Cfa => Some(0),
             FrameBase::FramePointer => Some(-16),
