@@ -268,3 +268,6 @@ fn strings_of(bytes: &[u8]) -> StringLayout {
         gprofinject_image::headers::needed(bytes).iter().any(|name| name.starts_with("libc++"));
     if needs_libcxx { StringLayout::Libcxx } else { StringLayout::Libstdcxx }
 }
+
+#[cfg(test)]
+mod tests;

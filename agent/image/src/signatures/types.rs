@@ -136,7 +136,7 @@ impl Types {
         let base = entry.has_attr(DW_AT_type).then(|| self.of(units, die.unit, entry));
         let size = number(entry, DW_AT_byte_size).or(base.as_ref().map(|base| base.size));
         let size = size.filter(|size| matches!(size, 1 | 2 | 4 | 8))?;
-        let (variants, are_signed) = variants(units, unit, die)?;
+        let Variants { all, are_signed } = variants(units, unit, die)?;
         let is_signed = match base {
             Some(base) => base.shape == Shape::Signed,
             None => are_signed,
@@ -146,9 +146,9 @@ impl Types {
         let fitting = |value: i64| {
             if is_signed { value << unused >> unused } else { ((value as u64) << unused >> unused) as i64 }
         };
-        let variants = variants.into_iter().map(|(name, value)| (name, fitting(value))).collect();
-        let all = Enum { name: units.name(unit, entry), is_signed, variants };
-        Some(scalar(size, Shape::Enum(Arc::new(all)), ByteClass::Integer))
+        let variants = all.into_iter().map(|(name, value)| (name, fitting(value))).collect();
+        let named = Enum { name: units.name(unit, entry), is_signed, variants };
+        Some(scalar(size, Shape::Enum(Arc::new(named)), ByteClass::Integer))
     }
 
     /// Reads an array, or a vector.
@@ -301,13 +301,17 @@ pub(crate) fn is_fortran(language: gimli::DwLang) -> bool {
     )
 }
 
-/// The enumerators of an enumeration by name, and whether one of them is negative.
-type Variants = (Vec<(Arc<str>, i64)>, bool);
+/// The enumerators of an enumeration.
+#[derive(Default)]
+struct Variants {
+    all: Vec<(Arc<str>, i64)>,
+    /// Whether one of them is negative.
+    are_signed: bool,
+}
 
 /// Returns the enumerators of an enumeration.
 fn variants<'s>(units: &Units<'s>, unit: &Unit<'s>, die: Die) -> Option<Variants> {
-    let mut variants = Vec::new();
-    let mut are_signed = false;
+    let mut found = Variants::default();
     let mut tree = unit.unit.entries_tree(Some(die.offset)).ok()?;
     let mut children = tree.root().ok()?.children();
     while let Some(child) = children.next().ok()? {
@@ -321,11 +325,11 @@ fn variants<'s>(units: &Units<'s>, unit: &Unit<'s>, die: Die) -> Option<Variants
         if let (dw::DW_TAG_enumerator, Some(value), Some(name)) =
             (child.tag(), value, units.name(unit, child))
         {
-            are_signed |= value < 0;
-            if variants.len() < VARIANTS_MAX {
-                variants.push((name, value));
+            found.are_signed |= value < 0;
+            if found.all.len() < VARIANTS_MAX {
+                found.all.push((name, value));
             }
         }
     }
-    Some((variants, are_signed))
+    Some(found)
 }

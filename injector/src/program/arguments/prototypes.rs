@@ -76,7 +76,16 @@ fn of_implementation(name: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use gprofinject_image::debug::debug_files;
+    use gprofinject_image::signatures::{
+        DebugInfo, Exported, Place, Pointee, Rest, Shape, Signature, Signatures, Value,
+    };
+    use object::{Object, ObjectSymbol};
+
     use super::*;
+    use crate::program::arguments::spec::Format;
 
     #[test]
     fn the_table_is_sound() {
@@ -123,5 +132,105 @@ mod tests {
             is_c_library("libc.so.6") && is_c_library("ld-musl-x86_64.so.1") && !is_c_library("libcurl.so.4")
         );
         assert!(!is_c_library("libcrypt.so.1") && !is_c_library("libmagic.so.1"));
+    }
+
+    /// Debug information of glibc, where it is installed, says what the prototypes are.
+    #[test]
+    fn the_table_is_what_glibc_says() {
+        let test = "the_table_is_what_glibc_says";
+        let mut compared = 0;
+        let mut wrong = Vec::new();
+        for library in ["/lib/x86_64-linux-gnu/libc.so.6", "/lib/x86_64-linux-gnu/libm.so.6"] {
+            let Ok(bytes) = std::fs::read(library) else { continue };
+            let mut files = debug_files(Path::new(library), &bytes);
+            let Some(file) = files.find(|file| DebugInfo::is_in(&file.bytes)) else { continue };
+            let info = DebugInfo::read(&file.bytes).expect("debug information");
+            let mut signatures = Signatures::new(&info, Exported::read([bytes.as_slice(), &file.bytes]));
+            let object = object::File::parse(&*file.bytes).expect("a debug file");
+            // The address of an IFUNC is that of another function, which chooses the code.
+            let is_function = |flags| match flags {
+                object::SymbolFlags::Elf { st_info, .. } => st_info.st_type() == object::elf::STT_FUNC,
+                _ => false,
+            };
+            let symbols: HashMap<&str, u64> = object
+                .symbols()
+                .filter(|symbol| is_function(symbol.flags()))
+                .filter_map(|symbol| Some((without_version(symbol.name().ok()?), symbol.address())))
+                .collect();
+            for (name, values) in entries() {
+                let Some(&address) = symbols.get(name) else { continue };
+                let Ok(signature) = signatures.of(address, std::iter::once(name)) else { continue };
+                if matches!(signature.rest, None | Some(Rest::Variadic)) {
+                    compared += 1;
+                    wrong.extend(differences(name, &values, &signature));
+                }
+            }
+        }
+        if compared == 0 {
+            gprofinject_skip::skipped(test, "no debug information of the C library");
+            return;
+        }
+        println!("{compared} prototypes compared");
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        assert!(compared > 250, "{compared}");
+    }
+
+    /// Returns what a prototype has otherwise than debug information.
+    fn differences(name: &str, values: &[ValueSpec], signature: &Signature) -> Vec<String> {
+        let arguments: Vec<_> = values.iter().filter(|value| !value.is_result).collect();
+        let of_glibc: Vec<Value> = signature.parameters.iter().flat_map(|p| parts(&p.value)).collect();
+        let mut all = Vec::new();
+        // The man page of ptrace(2) has more parameters than its declaration.
+        let may_have_more = signature.rest == Some(Rest::Variadic) && arguments.len() > of_glibc.len();
+        if arguments.len() != of_glibc.len() && !may_have_more {
+            all.push(format!("{name}: {} arguments, {} in glibc", arguments.len(), of_glibc.len()));
+        }
+        for (value, parameter) in arguments.iter().zip(&of_glibc) {
+            if !agrees(value, parameter) {
+                all.push(format!("{name}: {value:?}, in glibc {parameter:?}"));
+            }
+        }
+        let result = values.iter().find(|value| value.is_result);
+        let of_glibc = signature.result.as_ref();
+        match (result, of_glibc) {
+            (Some(value), Some(result)) if !agrees(value, result) => {
+                all.push(format!("{name}: {value:?}, in glibc {result:?}"));
+            }
+            (Some(value), None) => all.push(format!("{name}: {value:?}, in glibc nothing")),
+            _ => {}
+        }
+        all
+    }
+
+    /// Returns the two parts of a complex number, or any other value as it is.
+    fn parts(value: &Value) -> Vec<Value> {
+        match (&value.ty.shape, value.place) {
+            (Shape::Struct(complex), Place::Pair(low, high)) => {
+                let part = |index: usize, word| Value {
+                    ty: complex.fields[index].ty.clone(),
+                    place: Place::Word(word),
+                };
+                vec![part(0, low), part(1, high)]
+            }
+            _ => vec![value.clone()],
+        }
+    }
+
+    fn agrees(spec: &ValueSpec, value: &Value) -> bool {
+        let (size, is_pointer) = (value.ty.size, matches!(value.ty.shape, Shape::Pointer(_)));
+        let is_integer = matches!(value.ty.shape, Shape::Signed | Shape::Unsigned | Shape::Enum(_));
+        let fits = match spec.format {
+            Format::Signed { bytes } => {
+                size == u64::from(bytes) && matches!(value.ty.shape, Shape::Signed | Shape::Enum(_))
+            }
+            Format::Unsigned { bytes } => size == u64::from(bytes) && value.ty.shape == Shape::Unsigned,
+            Format::Hex { bytes } | Format::Octal { bytes } => size == u64::from(bytes) && is_integer,
+            Format::Float { bytes } => size == u64::from(bytes) && value.ty.shape == Shape::Float,
+            Format::CString => value.ty.shape == Shape::Pointer(Pointee::Characters),
+            Format::FunctionPointer => value.ty.shape == Shape::Pointer(Pointee::Function),
+            Format::Address => is_pointer,
+            Format::Char | Format::StdString | Format::Enum(_) => false,
+        };
+        fits && value.place == Place::Word(spec.word)
     }
 }
