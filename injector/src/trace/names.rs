@@ -36,8 +36,12 @@ pub(crate) struct Numbers {
     /// Some of the known numbers, each at the index that its lower bits are.
     recent: Vec<u32>,
     triggers: HashSet<u32>,
+    /// The number of numbers that are no function's. A process can write any.
+    unknown: u32,
 }
 
+/// After so many numbers that are no function's, no further ones are looked up.
+const UNKNOWN: u32 = 1000;
 /// The length of the list of recent numbers.
 const RECENT: usize = 1 << 12;
 
@@ -50,6 +54,7 @@ impl Numbers {
             known: HashSet::new(),
             recent: vec![u32::MAX; RECENT],
             triggers: HashSet::new(),
+            unknown: 0,
         }
     }
 
@@ -71,9 +76,24 @@ impl Numbers {
             return None;
         }
         *recent = number;
-        if !self.known.insert(number) {
+        if self.known.contains(&number) || self.unknown >= UNKNOWN {
             return None;
         }
+        let found = self.find(number, libraries, triggers, loads);
+        match found {
+            Some(_) => drop(self.known.insert(number)),
+            None => self.unknown += 1,
+        }
+        found
+    }
+
+    fn find(
+        &mut self,
+        number: u32,
+        libraries: &Libraries,
+        triggers: &[Filters],
+        loads: impl FnOnce() -> Vec<LoadRecord>,
+    ) -> Option<Name> {
         if number < LIBRARIES {
             return self.of(number, number, self.planned, self.binary.clone(), triggers);
         }

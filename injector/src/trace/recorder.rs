@@ -18,7 +18,7 @@ use crate::sampling::sampler::Switched;
 use crate::store::region::ring::{self, LoadTable, Piece, Rings, Source};
 use crate::trace::keep::Sink;
 use crate::trace::names::{Libraries, Name, Numbers};
-use crate::trace::stream::{Part, Stream};
+use crate::trace::stream::{Followed, Part, Stream};
 
 /// A thread's events become a chunk at the latest after this time.
 const OLDEST: Duration = Duration::from_millis(250);
@@ -29,6 +29,8 @@ const LONGEST: Duration = Duration::from_millis(10);
 const BUSY: f64 = 1.0 / 8.0;
 /// From this part on, it compresses less.
 const HURRIED: f64 = 1.0 / 2.0;
+/// The number of a process's threads, and of those of children that count in its file, from which on children are not told apart.
+const STREAMS: usize = 1 << 15;
 /// How often the clocks are compared.
 const COMPARED: Duration = Duration::from_secs(1);
 
@@ -100,6 +102,7 @@ pub(crate) struct Recorder {
     triggers: Vec<Filters>,
     all: Vec<Recorded>,
     libraries: Libraries,
+    followed: Followed,
     /// The number of the next process that has not announced itself.
     next_guest: u32,
     flushed: Instant,
@@ -123,6 +126,7 @@ impl Recorder {
             triggers,
             all: Vec::new(),
             libraries: Libraries::new(),
+            followed: Followed::default(),
             next_guest: 1 << 30,
             flushed: now,
             compared: now,
@@ -201,10 +205,13 @@ impl Recorder {
     fn drain(&mut self, index: usize, is_over: bool) -> f64 {
         let Some(recorded) = self.all.get_mut(index) else { return 0.0 };
         let Recorded { rings, numbers, streams, loads, .. } = recorded;
-        let (libraries, triggers) = (&self.libraries, &self.triggers);
+        let (libraries, triggers, followed) = (&self.libraries, &self.triggers, &self.followed);
         let mut learnt = Vec::new();
         let drained = rings.drain(is_over, |source, piece| {
-            let stream = streams.entry(source).or_default();
+            // A process can name any number of guests.
+            let is_new = streams.len() >= STREAMS && !streams.contains_key(&source);
+            let source = if is_new { Source { guest: 0, ..source } } else { source };
+            let stream = streams.entry(source).or_insert_with(|| Stream::new(followed));
             let slots = match piece {
                 Piece::Events(slots) => slots,
                 Piece::Lost(count) => return stream.lose(count),

@@ -4,12 +4,14 @@
 //! each thread is followed here, as far as the events tell of it.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gmon_trace::{Event, Events, Open, OpenKind, State};
 use gprofinject_abi::trace::Kind;
 
-/// The greatest number of open calls that are followed on a stack. A process can write any number of beginnings.
-const DEEPEST: usize = 1 << 20;
+/// The greatest number of open calls that are followed, of all threads together. A process can write any number of beginnings.
+const OPEN: usize = 1 << 22;
 /// The greatest number of stacks that are followed of a thread.
 const CHAINS: usize = 1 << 12;
 /// The greatest number of open calls of a stack, the innermost ones, that a chunk tells of.
@@ -39,6 +41,12 @@ pub(crate) struct Part {
     pub(crate) is_trigger: bool,
 }
 
+/// A thread asks for room for so many at a time.
+const ROOM: usize = 1 << 10;
+
+/// The number of open calls for which threads have room, of all threads together.
+pub(crate) type Followed = Arc<AtomicUsize>;
+
 /// What is known of a thread, and its events that are in no chunk yet.
 #[derive(Default)]
 pub(crate) struct Stream {
@@ -55,6 +63,9 @@ pub(crate) struct Stream {
     before: State,
     events: Events,
     parts: Vec<Part>,
+    followed: Followed,
+    /// The number of open calls that this thread may still have before it has to ask for more.
+    room: usize,
     /// Lists of events that are empty again.
     spare: Vec<Events>,
     /// The bytes of an event that is not complete, and their number.
@@ -64,7 +75,21 @@ pub(crate) struct Stream {
     pub(crate) lost: u64,
 }
 
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.forget();
+        self.followed.fetch_sub(self.room, Ordering::Relaxed);
+    }
+}
+
 impl Stream {
+    /// Returns the stream of a thread of which nothing is known yet.
+    pub(crate) fn new(followed: &Followed) -> Stream {
+        let mut stream = Stream::default();
+        stream.followed = Arc::clone(followed);
+        stream
+    }
+
     /// Adds what a ring says.
     pub(crate) fn add(&mut self, kind: Kind, function: u32, time: u64) {
         self.follow(kind, function, time);
@@ -125,6 +150,9 @@ impl Stream {
 
     /// Nothing is known of open calls.
     fn forget(&mut self) {
+        let forgotten =
+            self.others.values().map(|chain| chain.open.len()).sum::<usize>() + self.current.open.len();
+        self.give_room(forgotten);
         self.current = Chain::default();
         self.others.clear();
     }
@@ -137,6 +165,8 @@ impl Stream {
         let next = self.others.remove(&to).unwrap_or_default();
         let last = std::mem::replace(&mut self.current, next);
         if self.others.len() >= CHAINS {
+            let forgotten = self.others.values().map(|chain| chain.open.len()).sum();
+            self.give_room(forgotten);
             self.others.clear();
         }
         if !last.open.is_empty() {
@@ -228,13 +258,36 @@ impl Stream {
 
     fn open(&mut self, open: Open) {
         let chain = &mut self.current;
-        if chain.open.len() < DEEPEST { chain.open.push(open) } else { chain.beyond += 1 }
+        if self.room == 0 && self.followed.load(Ordering::Relaxed) < OPEN {
+            self.followed.fetch_add(ROOM, Ordering::Relaxed);
+            self.room = ROOM;
+        }
+        if chain.beyond == 0 && self.room > 0 {
+            self.room -= 1;
+            chain.open.push(open);
+        } else {
+            chain.beyond += 1;
+        }
+    }
+
+    /// So many open calls are not followed any more.
+    fn give_room(&mut self, calls: usize) {
+        self.room += calls;
+        if self.room >= 2 * ROOM {
+            let back = self.room - ROOM;
+            self.followed.fetch_sub(back, Ordering::Relaxed);
+            self.room = ROOM;
+        }
     }
 
     fn end(&mut self, event: Event) {
         self.push(event);
         match self.current.beyond {
-            0 => drop(self.current.open.pop()),
+            0 => {
+                if self.current.open.pop().is_some() {
+                    self.give_room(1);
+                }
+            }
             _ => self.current.beyond -= 1,
         }
     }

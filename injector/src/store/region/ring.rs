@@ -9,7 +9,7 @@ use gprofinject_abi::trace::{self, Kind, Slot, TRACE, TraceHeader};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::store::region::layout::{AgentReport, BLOCKS_MAX, Layout, read_at, read_value};
-use crate::store::region::read::load_records;
+use crate::store::region::read::{PROCESS_MAX, load_records};
 
 const SLOT: u64 = size_of::<Slot>() as u64;
 /// The greatest number of slots that are read at a time.
@@ -158,7 +158,8 @@ impl Rings {
         }
         let part = (next - ring.read) as f64 / slots as f64;
         let head: BlockHeader = read_value(&self.file, self.at(block))?;
-        let source = Source { block, guest: head.process };
+        // A process can write any number there.
+        let source = Source { block, guest: if head.process < PROCESS_MAX { head.process } else { 0 } };
         // The newest slot may be half written, unless it has been there for a while.
         let end = if is_over || next == ring.next { next } else { next - 1 };
         ring.next = next;
