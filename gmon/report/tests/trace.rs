@@ -227,7 +227,7 @@ fn statistics() {
         shown,
         "\
 prog: 2.000 ms, 2 threads
-clock: time-stamp counter, 2.000 GHz; taken out of each call: 1.0 ns inside, 2.0 ns outside; error up to 1.5 ns a call, more if it ends with a long chain of operations
+clock: time-stamp counter, 2.000 GHz; taken out of each call: 1.0 ns inside, 2.0 ns outside; error up to 1.5 ns a call, more right after a long chain of operations
 
 calls  primitive      self   share  inclusive      mean       min       max       p50       p99  open  name                            module
     1          1  2.000 ms  99.99%   2.000 ms  2.000 ms  2.000 ms  2.000 ms  2.000 ms  2.000 ms     0  main                            prog
