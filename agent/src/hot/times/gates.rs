@@ -158,9 +158,9 @@ global_asm!(
     "mov [rsi+{call_begun}], rax",
     "mov [rsi+{start}], rdi",
     "mov [rcx+{top}], rsi",           // it is complete
-    "13:",
     "cmp [rcx+{begun}], rax",
     "jne 16f",
+    "17:",
     "mov r8, [rsp-48]",
     ".if \\trace == 1",
     "mov rdx, [rsp-64]",
@@ -205,8 +205,7 @@ global_asm!(
     ".endif",
     "sub rax, [rcx+{paused}]",
     "mov [rsi+{start}], rax",
-    "mov rax, rdi",
-    "jmp 13b",
+    "jmp 17b",                        // a handler that comes after each instruction would keep the gate for ever
     ".if \\trace == 1",
     "25:",                            // there is no room for the event; rax = its number, rdx = its time
     "lea rsp, [rsp-128]",
