@@ -42,8 +42,11 @@ pub(crate) extern "C" fn begin(number: u32, cfa: u64, integers: u64, vectors: u6
         let paused = times.paused().load(Ordering::Relaxed);
         call.start().store(before.wrapping_sub(paused), Ordering::Relaxed);
         failure::guarded(|| {
-            let arguments = Values::of_arguments(number, Saved { integers, vectors }, cfa);
-            trace::begun(agent, block, call, &arguments);
+            if agent.orders.trace_args == 0 {
+                trace::begun(agent, block, call, &Values::NONE);
+            } else {
+                begun_with_arguments(agent, block, call, number, Saved { integers, vectors }, cfa);
+            }
         });
         let took = clock::now().wrapping_sub(before);
         times.paused().fetch_add(took, Ordering::Relaxed);
@@ -79,6 +82,33 @@ pub(crate) extern "C" fn mark(number: u32, cfa: u64, event: u64) {
         block.times().paused().fetch_add(took, Ordering::Relaxed);
         failure::guarded(|| trace::paused(agent, block, took));
     }
+}
+
+/// A call has begun, whose arguments are traced. Where none are, no memory is filled for them: that takes code that unwinders do not
+/// know.
+#[inline(never)]
+fn begun_with_arguments(
+    agent: &Agent,
+    block: BlockRef,
+    call: OpenCallRef,
+    number: u32,
+    saved: Saved,
+    cfa: u64,
+) {
+    trace::begun(agent, block, call, &Values::of_arguments(number, saved, cfa));
+}
+
+/// The innermost open call ends, whose result is traced.
+#[inline(never)]
+fn close_with_result(
+    block: BlockRef,
+    call: OpenCallRef,
+    now: u64,
+    saved: Saved,
+    cfa: u64,
+) -> Option<OpenCallRef> {
+    let number = nodes::arc(call.arc().load(Ordering::Relaxed))?.callee().load(Ordering::Relaxed);
+    close(block, call, now, How::Returned(&Values::of_result(number, saved, cfa)))
 }
 
 /// What has become of the beginning of a call.
@@ -157,14 +187,11 @@ pub(crate) extern "C" fn end(cfa: u64, now: u64, integers: u64, vectors: u64) {
         chains::settle_for_end(agent, block, cfa, now)?;
         let mut inner = area::call(times.top().load(Ordering::Relaxed))?;
         // The innermost one has returned the result, and the others have jumped to it.
-        let mut result = Values::NONE;
-        if inner.flags().load(Ordering::Relaxed) & HAS_RESULT != 0 {
-            let number = nodes::arc(inner.arc().load(Ordering::Relaxed))?.callee().load(Ordering::Relaxed);
-            result = Values::of_result(number, Saved { integers, vectors }, cfa);
+        if inner.flags().load(Ordering::Relaxed) & HAS_RESULT != 0 && area::cfa(inner) == cfa {
+            inner = close_with_result(block, inner, now, Saved { integers, vectors }, cfa)?;
         }
         while area::cfa(inner) == cfa {
-            inner = close(block, inner, now, How::Returned(&result))?;
-            result = Values::NONE;
+            inner = close(block, inner, now, How::Returned(&Values::NONE))?;
         }
         Some((agent, block))
     });
