@@ -113,6 +113,11 @@ pub(crate) unsafe extern "C" fn environment(
     followed.flatten().unwrap_or(given)
 }
 
+/// The system call has returned: the process goes on with this program.
+unsafe extern "C" fn not_executed() {
+    times::calls::go_on_after_all();
+}
+
 /// # Safety
 /// `path` must be NUL-terminated, `given` null or an array of strings that ends with null.
 unsafe fn followed(
@@ -328,6 +333,19 @@ core::arch::global_asm!(
     "test [rsp], rsp",
     "mov rcx, rsp",
     ".endm",
+    // The call has returned, so the program was not executed.
+    ".macro gpi_not_executed",
+    "push rax",
+    "push rax",
+    "call {not_executed}",
+    "pop rax",
+    "pop rax",
+    "mov rdi, [rbp-8]",
+    "mov rsi, [rbp-16]",
+    "mov rdx, [rbp-24]",
+    "mov r10, [rbp-32]",
+    "mov r8, [rbp-40]",
+    ".endm",
     //
     ".p2align 4",
     ".type gpi_execve, @function",
@@ -341,8 +359,7 @@ core::arch::global_asm!(
     "mov rdx, rax",
     "mov eax, {nr_execve}",
     "syscall",
-    // The program was not executed.
-    "mov rdx, [rbp-24]",
+    "gpi_not_executed",
     "leave",
     "jmp [rip + {after_execve}]",
     ".size gpi_execve, . - gpi_execve",
@@ -360,7 +377,7 @@ core::arch::global_asm!(
     "mov r8, [rbp-40]",
     "mov eax, {nr_execveat}",
     "syscall",
-    "mov r10, [rbp-32]",
+    "gpi_not_executed",
     "leave",
     "jmp [rip + {after_execveat}]",
     ".size gpi_execveat, . - gpi_execveat",
@@ -379,6 +396,7 @@ core::arch::global_asm!(
     "mov rsi, [rbp-16]",
     "mov rdx, rax",
     "call [rip + {fexecve}]",
+    "gpi_not_executed",
     "leave",
     "ret",
     "2:",
@@ -388,6 +406,7 @@ core::arch::global_asm!(
     nr_execve = const general::__NR_execve,
     nr_execveat = const general::__NR_execveat,
     environment = sym environment,
+    not_executed = sym not_executed,
     after_execve = sym AFTER_EXECVE,
     after_execveat = sym AFTER_EXECVEAT,
     fexecve = sym FEXECVE,

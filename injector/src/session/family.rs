@@ -22,7 +22,7 @@ use crate::program::library::{Libraries, Library};
 use crate::program::profilee::{Profilee, Profilees};
 use crate::sampling::maps::Maps;
 use crate::sampling::sampler::Sampling;
-use crate::sampling::samples::Samples;
+use crate::sampling::samples::{Samples, Threads};
 use crate::session::member::{Living, Member, Other, Unhooked, Who};
 use crate::session::settings::Settings;
 use crate::store::exports::Exports;
@@ -261,18 +261,22 @@ impl<'s> Family<'s> {
     }
 
     /// Ends the trace of a member. `samples` has what the kernel says of its threads' ends.
-    fn end_trace(&self, index: usize, samples: Option<&Samples>) {
-        let (Some(tracer), Some(member)) = (&self.tracer, self.members.get(index)) else { return };
-        let noticed = member.ended.unwrap_or_else(Moment::now);
-        let ends = samples.map(|samples| Ends::new(End::Noticed(noticed), &samples.threads));
-        tracer.end(index as u32, ends.and_then(|ends| ends.process).unwrap_or(noticed));
+    fn end_trace(&mut self, index: usize, samples: Option<&Samples>) {
+        let Some(noticed) = self.note_end(index) else { return };
+        let Some(tracer) = &self.tracer else { return };
+        let nothing = Threads::default();
+        let threads = samples.map_or(&nothing, |samples| &samples.threads);
+        tracer.end(index as u32, noticed, Ends::new(End::Noticed(noticed), threads));
+    }
+
+    /// Notes that a member has ended, or is about to be left, unless that is noted already. Returns when that was noticed.
+    fn note_end(&mut self, index: usize) -> Option<Moment> {
+        self.members.get_mut(index).map(|member| *member.ended.get_or_insert_with(Moment::now))
     }
 
     /// Notes that the first process has ended, or is about to be left.
     pub(crate) fn note_end_of_first(&mut self) {
-        if let Some(member) = self.members.first_mut() {
-            member.ended.get_or_insert_with(Moment::now);
-        }
+        self.note_end(0);
     }
 
     /// Notes what a process has mapped now, if the agent samples it. The kernel's own records would say that.
@@ -530,11 +534,11 @@ impl<'s> Family<'s> {
         samples: Option<Samples>,
         crash: Option<u64>,
     ) -> Option<(Counted, AgentState)> {
+        let end = End::Noticed(self.note_end(index)?);
         let member = self.members.get(index)?;
         let region = self.folder.as_ref().map(|folder| folder.region(&member.name));
         let (profilee, baseline) = (member.profilee, member.baseline.as_ref());
         let maps = &member.maps;
-        let end = End::Noticed(member.ended.unwrap_or_else(Moment::now));
         let reading = Reading { profilee, libraries: &self.libraries, maps, rate: self.rate, end };
         let (names, troubles) = (&mut Names::default(), &mut self.troubles);
         let (counted, state, _) =

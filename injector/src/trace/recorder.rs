@@ -11,11 +11,13 @@ use gprofinject_abi::trace::Kind;
 
 use crate::os::clock::Moment;
 use crate::os::sys;
+use crate::profile::ends::Ends;
 use crate::program::filters::Filters;
 use crate::program::library::Library;
 use crate::program::planned::Planned;
 use crate::sampling::sampler::Switched;
 use crate::store::region::ring::{self, LoadTable, Piece, Rings, Source};
+use crate::store::region::times::ProcessEnd;
 use crate::trace::keep::Sink;
 use crate::trace::names::{Libraries, Name, Numbers};
 use crate::trace::stream::{Followed, Part, Stream};
@@ -40,9 +42,11 @@ pub(crate) enum Message {
     Library(&'static Library),
     /// What the scheduler has done up to this moment.
     Switches(Vec<Switched>, Moment),
+    /// A process has ended at this moment, and its threads at these.
     Ended {
         process: u32,
         moment: Moment,
+        ends: Ends,
     },
     /// Write what is kept. The answer is the file's name, or why there is none.
     Save(SyncSender<Result<PathBuf, String>>),
@@ -155,7 +159,7 @@ impl Recorder {
                 Ok(Message::Begun(begun)) => self.begin(*begun),
                 Ok(Message::Library(library)) => drop(self.libraries.insert(library.number, library)),
                 Ok(Message::Switches(list, moment)) => self.switches(&list, moment),
-                Ok(Message::Ended { process, moment }) => self.end(process, moment),
+                Ok(Message::Ended { process, moment, ends }) => self.end(process, moment, &ends),
                 Ok(Message::Save(answer)) => {
                     self.visit();
                     let _ = answer.send(self.save());
@@ -380,17 +384,20 @@ impl Recorder {
         }
     }
 
-    fn end(&mut self, process: u32, moment: Moment) {
+    fn end(&mut self, process: u32, moment: Moment, ends: &Ends) {
         let Some(index) = self.all.iter().position(|recorded| recorded.process == process) else { return };
         while self.drain(index, true) > 0.0 {}
         let Some(recorded) = self.all.get_mut(index) else { return };
-        let end = match recorded.rings.report() {
-            Ok(report) if report.clock_at_end != 0 => report.clock_at_end,
-            _ => by_clock(recorded.is_tsc, moment),
-        };
-        for stream in recorded.streams.values_mut() {
-            stream.close(end);
+        let Recorded { is_tsc, rings, streams, .. } = recorded;
+        let executed = rings.report().map_or(0, |report| report.clock_at_end);
+        let end = ends.process.map(|end| by_clock(*is_tsc, end));
+        let process_end = ProcessEnd { process: end, executed };
+        for stream in streams.values_mut() {
+            let own = ends.threads.get(&stream.tid).into_iter().flatten();
+            let own = own.map(|&end| by_clock(*is_tsc, end));
+            stream.close(process_end.of_thread(stream.reached(), own));
         }
+        let end = process_end.of_process().unwrap_or_else(|| by_clock(*is_tsc, moment));
         self.summary.lost += recorded.rings.untold().unwrap_or_default();
         for stream in recorded.streams.values() {
             self.summary.calls += stream.calls;
@@ -428,7 +435,7 @@ impl Recorder {
         let now = Moment::now();
         let left: Vec<u32> = self.all.iter().map(|recorded| recorded.process).collect();
         for process in left {
-            self.end(process, now);
+            self.end(process, now, &Ends { process: Some(now), ..Ends::default() });
         }
         if matches!(&self.sink, Sink::Kept(kept) if kept.is_unwritten())
             && let Err(why) = self.save()

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use gmon_trace::{Event, Events, Open, OpenKind, State};
 use gprofinject_abi::trace::Kind;
 
+use crate::store::region::times::Reached;
+
 /// The greatest number of open calls that are followed, of all threads together. A process can write any number of beginnings.
 const OPEN: usize = 1 << 22;
 /// The greatest number of stacks that are followed of a thread.
@@ -59,6 +61,8 @@ pub(crate) struct Stream {
     /// The other ones.
     others: HashMap<u32, Chain>,
     pauses: u64,
+    /// The time of the last event.
+    last: u64,
     /// The state before the first of the events.
     before: State,
     events: Events,
@@ -175,8 +179,15 @@ impl Stream {
         self.chain = to;
     }
 
-    /// All calls that are still open end at this time, those of the current stack first, which have run up to the end.
-    pub(crate) fn close(&mut self, time: u64) {
+    /// Returns how far the thread's clock has come.
+    pub(crate) fn reached(&self) -> Reached {
+        Reached { last: self.last.wrapping_sub(self.pauses), paused: self.pauses }
+    }
+
+    /// All calls that are still open end at this time without pauses, those of the current stack first, which have run up to the
+    /// end.
+    pub(crate) fn close(&mut self, end: u64) {
+        let time = end.wrapping_add(self.pauses);
         let mut chains: Vec<u32> = self.others.keys().copied().collect();
         chains.sort_unstable();
         self.close_current(time);
@@ -242,6 +253,7 @@ impl Stream {
     fn push(&mut self, event: Event) {
         self.data = None;
         self.index += 1;
+        self.last = event.time().unwrap_or(self.last);
         self.events.push(&event);
     }
 

@@ -11,6 +11,7 @@ use gmon_trace::Chunk;
 
 use crate::os::clock::Moment;
 use crate::os::sys;
+use crate::profile::ends::Ends;
 use crate::program::filters::Filters;
 use crate::program::library::Library;
 use crate::sampling::sampler::Switched;
@@ -105,9 +106,9 @@ impl Tracer {
         }
     }
 
-    /// A process has ended, or executes another program, or is not profiled any more.
-    pub(crate) fn end(&self, process: u32, moment: Moment) {
-        let _ = self.messages.send(Message::Ended { process, moment });
+    /// A process has ended at this moment, and its threads at these; or it executes another program, or is not profiled any more.
+    pub(crate) fn end(&self, process: u32, moment: Moment, ends: Ends) {
+        let _ = self.messages.send(Message::Ended { process, moment, ends });
     }
 
     /// Writes what is kept. Returns the file's name.

@@ -250,7 +250,7 @@ fn signals() {
 fn ends() {
     let subject = Subject::new("ends", &[]);
     for (how, status) in
-        [("exit", 3), ("_exit", 3), ("kill", 128 + 9), ("term", 128 + 15), ("abort", 128 + 6), ("segv", 128 + 11)]
+        [("exit", 3), ("executes", 3), ("_exit", 3), ("kill", 128 + 9), ("term", 128 + 15), ("abort", 128 + 6), ("segv", 128 + 11)]
     {
         subject.check_both(&[how], status);
     }

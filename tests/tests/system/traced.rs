@@ -191,7 +191,16 @@ fn programs(place: &Place) -> Vec<Vec<String>> {
          int main(void) { int n = 0; for (int i = 0; i < 1000; i++) n += where() != 0; printf(\"%d\\n\", n); return 0; }",
         &["-O1"],
     );
+    // Children that end at once, children that execute programs, and at last the process itself, after a vain attempt.
+    std::fs::write(
+        place.path("script"),
+        "for i in 1 2 3; do a=$(echo one; /bin/true | cat; echo $(/bin/echo two)); done\n\
+         shopt -s execfail; exec /nonexistent/program 2>/dev/null\n\
+         echo $a; exec /bin/echo three\n",
+    )
+    .unwrap();
     let mut all = vec![vec!["./logged".to_owned()], vec!["./marks".to_owned()]];
+    all.push(["bash", "script"].map(str::to_owned).to_vec());
     std::fs::write(
         place.path("a.lua"),
         "local t = {} for i = 1, 300 do t[i] = i * 7919 % 307 end table.sort(t) print(t[1], #t, pcall(error, 'e'))\n\

@@ -257,11 +257,20 @@ pub(crate) fn go_on() {
     }
 }
 
-/// The process is about to execute another program: its open calls end now. If the execution fails, later calls show that.
+/// The process is about to execute another program: its open calls end now.
 pub(crate) fn end_process() {
+    set_end(clock::now);
+}
+
+/// It has not executed that program: its open calls go on.
+pub(crate) fn go_on_after_all() {
+    set_end(|| 0);
+}
+
+fn set_end(end: impl Fn() -> u64) {
     let agent = Agent::get();
     // A child of vfork executes a program in its parent's memory.
     if agent.orders.times_bytes != 0 && !kernel::is_frozen() && task::getpid() == agent.pid {
-        agent.region.clock_at_end().store(clock::now(), Ordering::Relaxed);
+        agent.region.clock_at_end().store(end(), Ordering::Relaxed);
     }
 }

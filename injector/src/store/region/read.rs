@@ -20,7 +20,7 @@ use crate::store::private_folder::PrivateFolder;
 use crate::store::region::layout::{
     AgentReport, BLOCKS_MAX, ELSEWHERE_LEN, HISTOGRAM, Layout, histogram_len, read_at, read_value,
 };
-use crate::store::region::times::{self, ThreadTimes};
+use crate::store::region::times::{self, ProcessEnd, Reached, ThreadTimes};
 
 /// The number of guests (children that could create no file of their own and count in this one) that are kept
 /// apart at most. A process can write any number into the header of thread counters, and each number would
@@ -273,7 +273,7 @@ impl Region {
             return Ok(all);
         }
         let start = self.layout.times_area();
-        let executed = self.report()?.0.clock_at_end;
+        let process = ProcessEnd { process, executed: self.report()?.0.clock_at_end };
         for Head { offset: block, tid, .. } in self.own_blocks()? {
             let header: TimesHeader = read_value(&self.file, block + TIMES)?;
             if header.base == 0 {
@@ -282,7 +282,8 @@ impl Region {
             let len = header.used.min(header.committed).min(self.layout.times_bytes());
             let mut area = vec![0; len as usize];
             read_at(&self.file, &mut area, block + start)?;
-            let end = times::end(&header, process, ends_of(*tid), executed);
+            let reached = Reached { last: header.last, paused: header.paused };
+            let end = process.of_thread(reached, ends_of(*tid));
             all.push(times::read(*tid, &header, start, &area, end)?);
         }
         Ok(all)

@@ -117,25 +117,47 @@ fn insert<T: FromBytes>(map: &mut HashMap<u64, T>, area: &[u8], at: usize) {
     }
 }
 
-/// Returns when the open calls of a thread end, without pauses: when the thread ended or was about to execute another program
-/// (`executed`, if that is not 0), or else with the process; at the thread's last event if nothing is known. `ends` are those of
-/// the threads that had its number.
-pub(super) fn end(
-    header: &TimesHeader,
-    process: Option<u64>,
-    mut ends: impl Iterator<Item = u64>,
-    executed: u64,
-) -> u64 {
-    /// How much earlier, in ticks, an end may seem to be than the event before it, because the clocks are compared some time after:
-    /// half a millisecond, or one.
-    const SLACK: u64 = 1 << 20;
-    let without_pauses = |at: u64| at.wrapping_sub(header.paused);
-    // If a call has ended since, the execution has failed.
-    if executed != 0 && without_pauses(executed) >= header.last {
-        return without_pauses(executed);
+/// What a thread's clock has shown.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reached {
+    /// The time of the last event, without pauses.
+    pub(crate) last: u64,
+    /// The sum of all pauses.
+    pub(crate) paused: u64,
+}
+
+/// When the open calls of a process's threads end, by the clock of the measurements.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ProcessEnd {
+    /// When the process has ended, if that is known.
+    pub(crate) process: Option<u64>,
+    /// When it was about to execute another program, as the agent says; 0 if it was not.
+    pub(crate) executed: u64,
+}
+
+impl ProcessEnd {
+    /// Returns when the open calls of a thread end, without pauses: when the process was about to execute another program, or when
+    /// the thread ended, or else with the process; at the thread's last event if nothing is known. `ends` are those of the threads
+    /// that had its number, the earliest first.
+    pub(crate) fn of_thread(self, reached: Reached, mut ends: impl Iterator<Item = u64>) -> u64 {
+        /// How much earlier, in ticks, an end may seem to be than the event before it, because the clocks are compared some time
+        /// after: half a millisecond, or one.
+        const SLACK: u64 = 1 << 20;
+        let Reached { last, paused } = reached;
+        let without_pauses = |at: u64| at.wrapping_sub(paused);
+        let own = ends.find(|&end| without_pauses(end).saturating_add(SLACK) >= last);
+        self.executed().or(own).or(self.process).map_or(last, |end| without_pauses(end).max(last))
     }
-    let own = ends.find(|&end| without_pauses(end).saturating_add(SLACK) >= header.last);
-    own.or(process).map_or(header.last, |end| without_pauses(end).max(header.last))
+
+    /// Returns when the process has ended, or was about to execute another program, if that is known.
+    pub(crate) fn of_process(self) -> Option<u64> {
+        self.executed().or(self.process)
+    }
+
+    fn executed(self) -> Option<u64> {
+        // The process can have written any number there.
+        (self.executed != 0).then(|| self.process.map_or(self.executed, |process| process.min(self.executed)))
+    }
 }
 
 /// Reads what a thread has measured. `area` are its records, and `start` is the offset of the area in the thread block. Its open
