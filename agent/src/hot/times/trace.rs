@@ -16,22 +16,24 @@ use crate::os::kernel;
 use crate::os::task;
 use crate::program::agent::Agent;
 use crate::program::failure;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use gprofinject_abi::full::Full;
 use gprofinject_abi::shared::{BlockRef, ChainRef, OpenCallRef, TraceRef};
 use gprofinject_abi::times::{DEPTH_BIT, HAS_RESULT, INHERITED, TAIL, TRACED, UNIT};
 use gprofinject_abi::trace::{Kind, Slot, data_slots, mark};
 
 const SLOT: u64 = size_of::<Slot>() as u64;
-/// Bytes of the ring that are committed at first, and then the most that are committed at once.
+/// Bytes of the ring that are committed at first. Each further step doubles them.
 const FIRST: u64 = 64 << 10;
-const MOST: u64 = 1 << 20;
 /// How long a thread waits before it looks again whether the injector has read.
 const NAP_NS: u64 = 50_000;
 /// How often it looks without any progress before it gives up: after some two seconds.
 const NAPS: u32 = 20_000;
 /// The same where the thread may make no system calls, and only spins.
 const SPINS: u32 = 1 << 22;
+/// Whether a thread has waited in vain for the injector to read. Then no thread waits, until one sees that the injector has read
+/// more: a program with many threads would wait for each of them otherwise.
+static HAS_GIVEN_UP: AtomicBool = AtomicBool::new(false);
 /// Bits of [`gprofinject_abi::times::OpenCall::flags`] below the depth.
 const FLAG_BITS: u32 = (1 << DEPTH_BIT) - 1;
 
@@ -85,25 +87,43 @@ fn prepare(agent: &Agent, block: BlockRef, trace: TraceRef) {
     trace.ring().store(at, Ordering::Relaxed);
 }
 
+/// Returns the bytes of the ring that are used: all, or those that were committed when no more could be.
+fn ring_bytes(trace: TraceRef) -> u64 {
+    (trace.mask().load(Ordering::Relaxed) + 1) * SLOT
+}
+
+/// Commits the ring up to the slot before this number, if it has so many. If that fails, the ring becomes as small as it is now: then
+/// events still come through, though the injector has less time to read them. Returns whether it has any slots.
+fn commit(agent: &Agent, block: BlockRef, end: u64) -> bool {
+    let trace = block.trace();
+    loop {
+        let committed = trace.committed().load(Ordering::Relaxed);
+        if committed >= ring_bytes(trace) || committed / SLOT >= end {
+            return true;
+        }
+        // A power of two, as the ring's own length is.
+        let step = if committed == 0 { FIRST } else { committed };
+        let at = area::offset(agent) + agent.orders.times_bytes + committed;
+        if thread_blocks::commit_times(agent, block, at, step) {
+            trace.committed().fetch_max(committed + step, Ordering::Relaxed);
+        } else if committed == 0 {
+            return false;
+        } else if trace.committed().load(Ordering::Relaxed) == committed {
+            // No event is beyond, so each stays where it is.
+            trace.mask().store(committed / SLOT - 1, Ordering::Relaxed);
+        }
+    }
+}
+
 /// Returns whether there is room for events up to this number, and raises the limit.
 fn has_room(agent: &Agent, block: BlockRef, end: u64) -> bool {
     let trace = block.trace();
     prepare(agent, block, trace);
-    let bytes = agent.orders.trace_bytes;
-    // The ring is committed from its start on, in steps that become larger.
-    loop {
-        let committed = trace.committed().load(Ordering::Relaxed);
-        if committed >= bytes || committed / SLOT >= end {
-            break;
-        }
-        let step = committed.clamp(FIRST, MOST).min(bytes - committed);
-        let at = area::offset(agent) + agent.orders.times_bytes + committed;
-        if !thread_blocks::commit_times(agent, block, at, step) {
-            return false;
-        }
-        trace.committed().fetch_max(committed + step, Ordering::Relaxed);
+    if !commit(agent, block, end) {
+        return false;
     }
     let committed = trace.committed().load(Ordering::Relaxed);
+    let bytes = ring_bytes(trace);
     let limit = if committed < bytes {
         committed / SLOT
     } else if agent.orders.trace_full == Full::DropOld.code() {
@@ -117,22 +137,64 @@ fn has_room(agent: &Agent, block: BlockRef, end: u64) -> bool {
     end <= limit
 }
 
-/// Waits until there is room for events up to this number, if that is wanted. Returns whether there is.
-fn wait_for_room(agent: &Agent, block: BlockRef, end: u64) -> bool {
+/// Signals that are blocked while this lives.
+///
+/// A handler that leaves a thread by a jump while it waits for room would leave slots that are never written, and one that comes a
+/// hundred times meanwhile, a hundred of them. So the thread waits with signals blocked, until it has written the slots.
+struct Blocked(Option<u64>);
+
+impl Blocked {
+    fn none() -> Blocked {
+        Blocked(None)
+    }
+
+    fn all() -> Blocked {
+        Blocked(task::block_signals().ok())
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        if let Some(mask) = self.0 {
+            let _ = task::set_blocked_signals(mask);
+        }
+    }
+}
+
+/// Waits until there is room for events up to this number, if that is wanted. Returns `None` if there is none.
+fn wait_for_room(agent: &Agent, block: BlockRef, end: u64) -> Option<Blocked> {
     let trace = block.trace();
-    if has_room(agent, block, end) {
-        return true;
+    let has_room_now = has_room(agent, block, end);
+    let gave_up_at = trace.hopeless().load(Ordering::Relaxed);
+    if gave_up_at != 0 && gave_up_at != trace.drained().load(Ordering::Relaxed) + 1 {
+        // The injector reads again.
+        trace.hopeless().store(0, Ordering::Relaxed);
+        HAS_GIVEN_UP.store(false, Ordering::Relaxed);
     }
-    let is_whole = trace.committed().load(Ordering::Relaxed) >= agent.orders.trace_bytes;
-    if agent.orders.trace_full != Full::Wait.code()
-        || !is_whole
-        || trace.hopeless().load(Ordering::Relaxed) != 0
-    {
-        return false;
+    if has_room_now {
+        return Some(Blocked::none());
     }
+    let is_whole = trace.committed().load(Ordering::Relaxed) >= ring_bytes(trace);
+    if agent.orders.trace_full != Full::Wait.code() || !is_whole {
+        return None;
+    }
+    if !HAS_GIVEN_UP.load(Ordering::Relaxed) {
+        let blocked = Blocked::all();
+        if wait(agent, block, end) {
+            return Some(blocked);
+        }
+        HAS_GIVEN_UP.store(true, Ordering::Relaxed);
+    }
+    trace.hopeless().store(trace.drained().load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    None
+}
+
+/// Waits until there is room for events up to this number. Returns `false` if the injector has read nothing for two seconds.
+fn wait(agent: &Agent, block: BlockRef, end: u64) -> bool {
+    let trace = block.trace();
     let is_frozen = kernel::is_frozen();
     let (mut drained, mut looks) = (trace.drained().load(Ordering::Relaxed), 0);
-    loop {
+    while looks <= if is_frozen { SPINS } else { NAPS } {
         if is_frozen {
             core::hint::spin_loop()
         } else {
@@ -144,38 +206,37 @@ fn wait_for_room(agent: &Agent, block: BlockRef, end: u64) -> bool {
         let now = trace.drained().load(Ordering::Relaxed);
         looks = if now == drained { looks + 1 } else { 0 };
         drained = now;
-        if looks > if is_frozen { SPINS } else { NAPS } {
-            trace.hopeless().store(1, Ordering::Relaxed);
-            return false;
-        }
     }
+    false
 }
 
-/// Takes the slots for an event. Returns the number of the first one, or `None` if there is no room. `waits`: whether the
-/// calling thread may wait for room.
-fn take(agent: &Agent, block: BlockRef, slots: u64, waits: bool) -> Option<u64> {
+/// Takes the slots for an event. Returns the number of the first one, and what is to live until they are written, or `None` if there
+/// is no room. `waits`: whether the calling thread may wait for room.
+fn take(agent: &Agent, block: BlockRef, slots: u64, waits: bool) -> Option<(u64, Blocked)> {
     let trace = block.trace();
     let number = trace.next().fetch_add(slots, Ordering::Relaxed);
-    keep(agent, block, number, slots, waits).then_some(number)
+    Some((number, keep(agent, block, number, slots, waits)?))
 }
 
-/// Makes room for slots that have been taken, or gives them back. Returns whether there is room.
-fn keep(agent: &Agent, block: BlockRef, number: u64, slots: u64, waits: bool) -> bool {
+/// Makes room for slots that have been taken, or gives them back. Returns what is to live until they are written, or `None` if there
+/// is no room.
+fn keep(agent: &Agent, block: BlockRef, number: u64, slots: u64, waits: bool) -> Option<Blocked> {
     let trace = block.trace();
     let end = number + slots;
-    if end <= trace.limit().load(Ordering::Relaxed)
-        || if waits { wait_for_room(agent, block, end) } else { has_room(agent, block, end) }
-    {
-        return true;
+    if end <= trace.limit().load(Ordering::Relaxed) || !waits && has_room(agent, block, end) {
+        return Some(Blocked::none());
+    }
+    if waits && let Some(blocked) = wait_for_room(agent, block, end) {
+        return Some(blocked);
     }
     let is_back = trace.next().compare_exchange(end, number, Ordering::Relaxed, Ordering::Relaxed).is_ok();
     // A handler's events have found room behind these slots.
     if !is_back && has_room(agent, block, end) {
-        return true;
+        return Some(Blocked::none());
     }
     trace.lost().fetch_add(1, Ordering::Relaxed);
     trace.untold().fetch_add(1, Ordering::Relaxed);
-    false
+    None
 }
 
 /// Writes one slot, for which there is room.
@@ -204,7 +265,7 @@ fn write(agent: &Agent, block: BlockRef, event: Event, without: Option<OpenCallR
         return false;
     }
     match take(agent, block, 1, waits) {
-        Some(number) => {
+        Some((number, _blocked)) => {
             put(block.trace(), number, event);
             true
         }
@@ -231,7 +292,8 @@ fn write_with(
         trace.untold().fetch_add(1, Ordering::Relaxed);
         return false;
     }
-    let Some(number) = take(agent, block, 1 + data_slots(bytes.len() as u64), true) else { return false };
+    let slots = 1 + data_slots(bytes.len() as u64);
+    let Some((number, _blocked)) = take(agent, block, slots, true) else { return false };
     put(trace, number, event);
     let word = |at: usize, len: usize| {
         let part = bytes.get(at..bytes.len().min(at + len)).unwrap_or_default();
@@ -247,17 +309,18 @@ fn write_with(
 /// Says how many events were lost, and which calls are open now. Returns `false` if there is no room for that.
 fn tell_lost(agent: &Agent, block: BlockRef, without: Option<OpenCallRef>, waits: bool) -> bool {
     let trace = block.trace();
-    let untold = trace.untold().swap(0, Ordering::Relaxed);
     let mut left = [0; CALLS];
     let (calls, _) = outermost(block, &mut left, |call| {
         call.flags().load(Ordering::Relaxed) & TRACED != 0 && Some(call) != without
     });
-    let Some(first) = take(agent, block, 2 + calls.len() as u64, waits) else {
+    let Some((first, _blocked)) = take(agent, block, 2 + calls.len() as u64, waits) else {
         // `take` has counted one more.
-        trace.untold().fetch_add(untold.wrapping_sub(1), Ordering::Relaxed);
+        trace.untold().fetch_sub(1, Ordering::Relaxed);
         trace.lost().fetch_sub(1, Ordering::Relaxed);
         return false;
     };
+    // Not earlier: a handler might leave the thread by a jump before this is told. If one has told it, nothing is left to tell here.
+    let untold = trace.untold().swap(0, Ordering::Relaxed);
     put(trace, first, Event { kind: Kind::Lost, function: 0, time: untold });
     put(trace, first + 1, Event { kind: Kind::Chain, function: chain_now(block), time: now(block) });
     for (number, &call) in (first + 2..).zip(calls) {
@@ -430,7 +493,7 @@ pub(crate) fn marked(agent: &Agent, block: BlockRef, function: u32, time: u64) {
 
 /// The same where a gate has taken the slot with this number, and has found no room.
 pub(crate) fn marked_at(agent: &Agent, block: BlockRef, function: u32, time: u64, number: u64) {
-    if keep(agent, block, number, 1, true) {
+    if let Some(_blocked) = keep(agent, block, number, 1, true) {
         let event = Event { kind: Kind::Mark, function, time };
         put_after_lost(agent, block, number, event, None);
     }
@@ -467,8 +530,8 @@ pub(crate) extern "C" fn no_room(number: u64, time: u64, is_entry: u64) {
         let kind = if is_entry != 0 { kind_of(flags) } else { Kind::Exit };
         let event = Event { time, ..of_call(block, call, kind) };
         let without = Some(call).filter(|_| is_entry != 0);
-        let is_written =
-            keep(agent, block, number, 1, true) && put_after_lost(agent, block, number, event, without);
+        let is_written = keep(agent, block, number, 1, true)
+            .is_some_and(|_blocked| put_after_lost(agent, block, number, event, without));
         if !is_written && is_entry != 0 {
             call.flags().store(flags & !TRACED, Ordering::Relaxed);
         }
