@@ -28,7 +28,8 @@ pub struct TraceHeader {
     pub next: u64,
     /// The first number for which there may be no room. The gates leave events from this one on to compiled code.
     pub limit: u64,
-    /// The number of slots, less one.
+    /// The number of slots, less one. It is a power of two, and smaller than
+    /// [`trace_bytes`](crate::region::RegionOrders::trace_bytes) says if the ring could not be committed further.
     pub mask: u64,
     /// The address of the ring, or 0 before the first event.
     pub ring: u64,
@@ -44,7 +45,8 @@ pub struct TraceHeader {
     pub lost: u64,
     /// The part of `lost` that no [`Kind::Lost`] event tells of yet.
     pub untold: u64,
-    /// Nonzero if the thread has waited in vain for the injector to read. From then on it waits no longer.
+    /// Nonzero if the thread waits no longer, because the injector has read nothing for a while: `drained` as it was then, plus 1.
+    /// When the injector has read more, the thread waits again.
     pub hopeless: u64,
 }
 

@@ -23,6 +23,7 @@ pub(crate) mod clock;
 pub(crate) mod gates;
 pub(crate) mod nodes;
 pub(crate) mod open;
+pub(crate) mod ring;
 pub(crate) mod table;
 pub(crate) mod threads;
 pub(crate) mod trace;

@@ -1,5 +1,8 @@
 //! Children of this process, and how they end.
 
+use std::fs;
+use std::sync::OnceLock;
+
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions, wait, waitpid};
 
@@ -13,15 +16,35 @@ pub(crate) enum Ending {
     Killed(i32),
 }
 
-/// Waits for the children that have ended. Returns whether others are left.
+/// The children that this process has had before it was gprofinject: a shell that executes gprofinject may have started some in the
+/// background. They are no part of the run, and may wait for gprofinject's end: to read from a pipe what it writes, say.
+static EARLIER: OnceLock<Vec<i32>> = OnceLock::new();
+
+/// Remembers the children that are there before the first one is forked.
+pub(crate) fn remember_earlier() {
+    let _ = EARLIER.set(children());
+}
+
+/// Waits for the children that have ended. Returns whether others are left that are not older than the run.
 pub(crate) fn has_children() -> bool {
     loop {
         match wait(WaitOptions::NOHANG) {
-            Ok(None) => return true,
+            Ok(None) => break,
             Ok(Some(_)) | Err(Errno::INTR) => {}
             Err(_) => return false,
         }
     }
+    match EARLIER.get() {
+        Some(earlier) if !earlier.is_empty() => children().iter().any(|child| !earlier.contains(child)),
+        _ => true,
+    }
+}
+
+/// Returns the children of all threads of this process, as far as the kernel lists them.
+fn children() -> Vec<i32> {
+    let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    lists.flat_map(|list| list.split_whitespace().flat_map(str::parse).collect::<Vec<i32>>()).collect()
 }
 
 /// Returns how a child has ended, or `None` if it has not. When a signal has stopped the child, this process

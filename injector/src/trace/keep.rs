@@ -1,6 +1,6 @@
 //! Where chunks go: to a file at once, or into memory until they are to be written.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use gmon::output::Target;
 use gmon_trace::FILE_HEADER;
 
 /// The greatest number of files that are written while the program runs.
-const FILES: u32 = 100;
+pub(crate) const FILES: u32 = 100;
 
 /// The chunks of a trace.
 pub(crate) enum Sink {
@@ -19,19 +19,59 @@ pub(crate) enum Sink {
     Kept(Kept),
 }
 
+/// What a chunk is to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// It is about the whole trace.
+    Start,
+    /// Those of this process cannot be read without it.
+    Defines(u32),
+    /// It says what time the clock of this process has. Of several, the first and the last one are needed.
+    Clock(u32),
+    /// It is the last one that is about this process.
+    Ends(u32),
+    /// It says what this process has done, and can be left out.
+    Happens(u32),
+}
+
 /// The last chunks of a trace.
 pub(crate) struct Kept {
     path: PathBuf,
     target: Target,
-    /// Chunks that say what numbers mean, which are needed to read any others.
-    lasting: Vec<u8>,
-    recent: VecDeque<Vec<u8>>,
-    recent_bytes: u64,
+    start: Vec<u8>,
+    /// What is needed to read the recent chunks, by process.
+    lasting: BTreeMap<u32, Lasting>,
+    /// Chunks, each with its process.
+    recent: VecDeque<(u32, Vec<u8>)>,
+    /// The bytes of all chunks.
+    bytes: u64,
     bytes_max: u64,
     /// The number of chunks that were dropped.
     pub(crate) dropped: u64,
     /// The number of files that were written.
     files: u32,
+}
+
+/// What is needed to read the chunks of a process.
+#[derive(Default)]
+struct Lasting {
+    definitions: Vec<u8>,
+    /// The first one, and the last one of the later ones.
+    clocks: [Vec<u8>; 2],
+    /// The number of recent chunks of the process.
+    chunks: usize,
+    has_ended: bool,
+}
+
+impl Lasting {
+    fn parts(&self) -> [&[u8]; 3] {
+        let [first, last] = &self.clocks;
+        [&self.definitions, first, last]
+    }
+
+    fn bytes(&self) -> u64 {
+        self.parts().iter().map(|part| part.len() as u64).sum()
+    }
 }
 
 impl Sink {
@@ -49,39 +89,75 @@ impl Sink {
         Sink::Kept(Kept {
             path: path.to_owned(),
             target,
-            lasting: FILE_HEADER.to_vec(),
+            start: FILE_HEADER.to_vec(),
+            lasting: BTreeMap::new(),
             recent: VecDeque::new(),
-            recent_bytes: 0,
+            bytes: FILE_HEADER.len() as u64,
             bytes_max,
             dropped: 0,
             files: 0,
         })
     }
 
-    /// Adds an encoded chunk. `lasts`: whether others cannot be read without it.
-    pub(crate) fn add(&mut self, chunk: Vec<u8>, lasts: bool) {
+    /// Adds an encoded chunk.
+    pub(crate) fn add(&mut self, chunk: Vec<u8>, role: Role) {
         match self {
             Sink::File { file, written, error: error @ None } => match file.write_all(&chunk) {
                 Ok(()) => *written += chunk.len() as u64,
                 Err(failed) => *error = Some(failed),
             },
             Sink::File { .. } => {}
-            Sink::Kept(kept) if lasts => kept.lasting.extend_from_slice(&chunk),
-            Sink::Kept(kept) => {
-                kept.recent_bytes += chunk.len() as u64;
-                kept.recent.push_back(chunk);
-                while kept.recent_bytes + kept.lasting.len() as u64 > kept.bytes_max
-                    && let Some(oldest) = kept.recent.pop_front()
-                {
-                    kept.recent_bytes -= oldest.len() as u64;
-                    kept.dropped += 1;
-                }
-            }
+            Sink::Kept(kept) => kept.add(chunk, role),
         }
     }
 }
 
 impl Kept {
+    fn add(&mut self, chunk: Vec<u8>, role: Role) {
+        self.bytes += chunk.len() as u64;
+        match role {
+            Role::Start => self.start.extend_from_slice(&chunk),
+            Role::Defines(process) => self.of(process).definitions.extend_from_slice(&chunk),
+            Role::Clock(process) => {
+                let [first, last] = &mut self.of(process).clocks;
+                let place = if first.is_empty() { first } else { last };
+                let old = std::mem::replace(place, chunk).len() as u64;
+                self.bytes -= old;
+            }
+            Role::Ends(process) => {
+                let lasting = self.of(process);
+                lasting.definitions.extend_from_slice(&chunk);
+                lasting.has_ended = true;
+                self.forget_if_over(process);
+            }
+            Role::Happens(process) => {
+                self.of(process).chunks += 1;
+                self.recent.push_back((process, chunk));
+            }
+        }
+        while self.bytes > self.bytes_max
+            && let Some((process, oldest)) = self.recent.pop_front()
+        {
+            self.bytes -= oldest.len() as u64;
+            self.dropped += 1;
+            self.of(process).chunks -= 1;
+            self.forget_if_over(process);
+        }
+    }
+
+    fn of(&mut self, process: u32) -> &mut Lasting {
+        self.lasting.entry(process).or_default()
+    }
+
+    /// A run may have any number of processes. What an ended one has defined is needed as long as there are chunks of it.
+    fn forget_if_over(&mut self, process: u32) {
+        if self.lasting.get(&process).is_some_and(|lasting| lasting.has_ended && lasting.chunks == 0)
+            && let Some(lasting) = self.lasting.remove(&process)
+        {
+            self.bytes -= lasting.bytes();
+        }
+    }
+
     /// Writes what is kept to a file: the first time to the one that the user has named, and then to others beside it. Returns the
     /// file's name.
     ///
@@ -92,8 +168,9 @@ impl Kept {
             return Err(io::Error::other(format!("{FILES} files have been written already")));
         }
         self.files += 1;
-        let mut bytes = self.lasting.clone();
-        self.recent.iter().for_each(|chunk| bytes.extend_from_slice(chunk));
+        let mut bytes = self.start.clone();
+        self.lasting.values().flat_map(Lasting::parts).for_each(|part| bytes.extend_from_slice(part));
+        self.recent.iter().for_each(|(_, chunk)| bytes.extend_from_slice(chunk));
         if self.files == 1 {
             self.target.write(&bytes)?;
             return Ok(self.path.clone());
@@ -107,11 +184,57 @@ impl Kept {
 
     /// The number of bytes that a file has which is written now.
     pub(crate) fn bytes(&self) -> u64 {
-        self.lasting.len() as u64 + self.recent_bytes
+        self.bytes
+    }
+
+    /// Whether a further file can be written.
+    pub(crate) fn has_files_left(&self) -> bool {
+        self.files < FILES
     }
 
     /// Whether nothing has been written yet.
     pub(crate) fn is_unwritten(&self) -> bool {
         self.files == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(bytes_max: u64) -> Kept {
+        let path = Path::new("/dev/null");
+        match Sink::kept(path, Target::check(path).expect("anyone can write there"), bytes_max) {
+            Sink::Kept(kept) => kept,
+            Sink::File { .. } => unreachable!(),
+        }
+    }
+
+    #[test]
+    fn what_ended_processes_have_defined_goes_with_their_last_chunk() {
+        let mut kept = kept(10_000);
+        kept.add(vec![0; 10], Role::Start);
+        for process in 0..1000 {
+            kept.add(vec![1; 300], Role::Defines(process));
+            kept.add(vec![2; 40], Role::Clock(process));
+            kept.add(vec![3; 100], Role::Happens(process));
+            kept.add(vec![4; 40], Role::Ends(process));
+            assert!(kept.bytes() <= 10_000, "{process}: {}", kept.bytes());
+        }
+        assert!(kept.lasting.len() >= 20, "{} processes", kept.lasting.len());
+        assert_eq!(kept.lasting.len(), kept.recent.len());
+        let parts = kept.lasting.values().map(Lasting::bytes).sum::<u64>();
+        let chunks = kept.recent.iter().map(|(_, chunk)| chunk.len() as u64).sum::<u64>();
+        assert_eq!(kept.bytes(), kept.start.len() as u64 + parts + chunks);
+    }
+
+    #[test]
+    fn of_the_times_of_a_clock_the_first_and_the_last_are_kept() {
+        let mut kept = kept(1 << 20);
+        for time in 0..=255 {
+            kept.add(vec![time; 40], Role::Clock(7));
+        }
+        assert_eq!(kept.lasting[&7].clocks, [vec![0; 40], vec![255; 40]]);
+        assert_eq!(kept.bytes(), FILE_HEADER.len() as u64 + 80);
     }
 }

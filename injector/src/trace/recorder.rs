@@ -18,7 +18,7 @@ use crate::program::planned::Planned;
 use crate::sampling::sampler::Switched;
 use crate::store::region::ring::{self, LoadTable, Piece, Rings, Source};
 use crate::store::region::times::ProcessEnd;
-use crate::trace::keep::Sink;
+use crate::trace::keep::{FILES, Role, Sink};
 use crate::trace::names::{Libraries, Name, Numbers};
 use crate::trace::stream::{Followed, Part, Stream};
 
@@ -136,7 +136,7 @@ impl Recorder {
             compared: now,
             summary: Summary::default(),
         };
-        recorder.define(&start);
+        recorder.define(&start, Role::Start);
         Ok(recorder)
     }
 
@@ -207,9 +207,12 @@ impl Recorder {
     }
 
     fn drain(&mut self, index: usize, is_over: bool) -> f64 {
+        // Nothing comes of a trigger when all files have been written, and each costs a chunk.
+        let is_armed = self.can_save();
         let Some(recorded) = self.all.get_mut(index) else { return 0.0 };
         let Recorded { rings, numbers, streams, loads, .. } = recorded;
         let (libraries, triggers, followed) = (&self.libraries, &self.triggers, &self.followed);
+        // Nothing comes of a trigger when all files have been written, and each costs a chunk.
         let mut learnt = Vec::new();
         let drained = rings.drain(is_over, |source, piece| {
             // A process can name any number of guests.
@@ -225,7 +228,7 @@ impl Recorder {
                 if matches!(kind, Kind::Enter | Kind::Jump | Kind::Inherited | Kind::Mark | Kind::Open) {
                     let new = numbers.learn(function, libraries, triggers, || loads.read());
                     learnt.extend(new.map(|name| (function, name)));
-                    if kind != Kind::Open && numbers.is_trigger(function) {
+                    if is_armed && kind != Kind::Open && numbers.is_trigger(function) {
                         stream.split(true);
                     }
                 }
@@ -258,7 +261,8 @@ impl Recorder {
         recorded.begun.outside_256 = report.outside_256;
         recorded.begun.spread_256 = report.spread_256;
         let begun = recorded.begun.clone();
-        self.define(&Chunk::Process(begun));
+        let role = Role::Defines(begun.id);
+        self.define(&Chunk::Process(begun), role);
         self.compare(index, Moment::now());
     }
 
@@ -270,7 +274,8 @@ impl Recorder {
         let ids: Vec<u32> =
             std::iter::once(recorded.process).chain(recorded.guests.values().copied()).collect();
         for process in ids {
-            self.define(&Chunk::Functions { process, functions: vec![function.clone()] });
+            let functions = vec![function.clone()];
+            self.define(&Chunk::Functions { process, functions }, Role::Defines(process));
         }
     }
 
@@ -289,14 +294,26 @@ impl Recorder {
             self.summary.events += events.len();
             let place = (process, source.block as u32);
             let encoded = self.encoder.encode_events(place, first, &before, &events);
-            self.add(encoded, false);
+            self.add(encoded, Role::Happens(process));
             if let Some(stream) = self.all.get_mut(index).and_then(|r| r.streams.get_mut(&source)) {
                 stream.give_back(events);
             }
-            if is_trigger && let Err(why) = self.save() {
-                self.trouble(why);
+            if is_trigger && self.can_save() {
+                if let Err(why) = self.save() {
+                    self.trouble(why);
+                }
+                if !self.can_save() {
+                    self.trouble(format!(
+                        "{FILES} files have been written; further calls of the functions of --trace-trigger write none"
+                    ));
+                }
             }
         }
+    }
+
+    /// Whether a file can be written while the program runs.
+    fn can_save(&self) -> bool {
+        matches!(&self.sink, Sink::Kept(kept) if kept.has_files_left())
     }
 
     fn process_of(&mut self, index: usize, guest: u32) -> Option<u32> {
@@ -317,7 +334,7 @@ impl Recorder {
         if let Some(recorded) = self.all.get_mut(index) {
             recorded.guests.insert(pid, id);
             let begun = Process { id, parent: Some(recorded.process), pid, ..recorded.begun.clone() };
-            self.define(&Chunk::Process(begun));
+            self.define(&Chunk::Process(begun), Role::Defines(id));
         }
         id
     }
@@ -356,7 +373,7 @@ impl Recorder {
         let ids: Vec<u32> =
             std::iter::once(recorded.process).chain(recorded.guests.values().copied()).collect();
         for id in ids {
-            self.define(&clock(id));
+            self.define(&clock(id), Role::Clock(id));
         }
     }
 
@@ -380,13 +397,19 @@ impl Recorder {
         }
         for ((process, tid), switches) in by_thread {
             let encoded = self.encoder.encode(&Chunk::Switches { process, tid, switches });
-            self.add(encoded, false);
+            self.add(encoded, Role::Happens(process));
         }
     }
 
     fn end(&mut self, process: u32, moment: Moment, ends: &Ends) {
         let Some(index) = self.all.iter().position(|recorded| recorded.process == process) else { return };
-        while self.drain(index, true) > 0.0 {}
+        // A child that writes into the rings of its parent may go on when the parent has ended.
+        const ROUNDS: usize = 1 << 10;
+        for _ in 0..ROUNDS {
+            if self.drain(index, true) == 0.0 {
+                break;
+            }
+        }
         let Some(recorded) = self.all.get_mut(index) else { return };
         let Recorded { is_tsc, rings, streams, .. } = recorded;
         let executed = rings.report().map_or(0, |report| report.clock_at_end);
@@ -407,14 +430,16 @@ impl Recorder {
         self.compare(index, moment);
         let recorded = self.all.swap_remove(index);
         for id in std::iter::once(recorded.process).chain(recorded.guests.values().copied()) {
-            self.define(&Chunk::End { process: id, ticks: end });
+            self.define(&Chunk::End { process: id, ticks: end }, Role::Ends(id));
         }
     }
 
     /// Writes what is kept to a file.
     fn save(&mut self) -> Result<PathBuf, String> {
-        // Calls that are open are told of as such by the end of what the file has.
+        let now = Moment::now();
         for index in 0..self.all.len() {
+            self.compare(index, now);
+            // Calls that are open are told of as such by the end of what the file has.
             if let Some(recorded) = self.all.get_mut(index) {
                 recorded.streams.values_mut().for_each(|stream| stream.split(false));
             }
@@ -459,15 +484,15 @@ impl Recorder {
         self.summary
     }
 
-    /// Adds a chunk that others need.
-    fn define(&mut self, chunk: &Chunk) {
+    /// Adds a chunk that others may need.
+    fn define(&mut self, chunk: &Chunk, role: Role) {
         let encoded = self.encoder.encode(chunk);
-        self.add(encoded, true);
+        self.add(encoded, role);
     }
 
-    fn add(&mut self, encoded: io::Result<Vec<u8>>, lasts: bool) {
+    fn add(&mut self, encoded: io::Result<Vec<u8>>, role: Role) {
         match encoded {
-            Ok(chunk) => self.sink.add(chunk, lasts),
+            Ok(chunk) => self.sink.add(chunk, role),
             Err(error) => self.trouble(format!("a part of the trace is lost: {}", sys::reason(&error))),
         }
     }

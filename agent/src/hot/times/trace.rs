@@ -1,37 +1,20 @@
-//! The ring of a thread's events: `gprofinject --trace` ([`gprofinject_abi::trace`]).
+//! The events of a thread, in its [`ring`](crate::hot::times::ring): `gprofinject --trace` ([`gprofinject_abi::trace`]).
 //!
 //! The gates write the events of most calls. What is here writes all others: those of slow paths, and those for which a gate
 //! finds no room. There is none when a further part of the ring is to be committed, when the injector has not read enough,
 //! and at the thread's first event.
-//!
-//! A signal handler may write events between any two instructions. An event's slots are taken by one instruction, and if there is
-//! no room for them they are given back, unless a handler has taken others since: for these there was room, so there is for the
-//! first ones by now.
-#![allow(unsafe_code, reason = "slots are places in a thread block, and gates call from machine code")]
-
 use crate::hot::thread_blocks;
+use crate::hot::times::ring::{Event, deepest, keep, put, take};
 use crate::hot::times::values::{self, Values};
 use crate::hot::times::{area, clock, nodes};
-use crate::os::kernel;
 use crate::os::task;
 use crate::program::agent::Agent;
 use crate::program::failure;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use gprofinject_abi::full::Full;
-use gprofinject_abi::shared::{BlockRef, ChainRef, OpenCallRef, TraceRef};
+use core::sync::atomic::Ordering;
+use gprofinject_abi::shared::{BlockRef, ChainRef, OpenCallRef};
 use gprofinject_abi::times::{DEPTH_BIT, HAS_RESULT, INHERITED, TAIL, TRACED, UNIT};
-use gprofinject_abi::trace::{Kind, Slot, data_slots, mark};
+use gprofinject_abi::trace::{Kind, data_slots};
 
-const SLOT: u64 = size_of::<Slot>() as u64;
-/// Bytes of the ring that are committed at first, and then the most that are committed at once.
-const FIRST: u64 = 64 << 10;
-const MOST: u64 = 1 << 20;
-/// How long a thread waits before it looks again whether the injector has read.
-const NAP_NS: u64 = 50_000;
-/// How often it looks without any progress before it gives up: after some two seconds.
-const NAPS: u32 = 20_000;
-/// The same where the thread may make no system calls, and only spins.
-const SPINS: u32 = 1 << 22;
 /// Bits of [`gprofinject_abi::times::OpenCall::flags`] below the depth.
 const FLAG_BITS: u32 = (1 << DEPTH_BIT) - 1;
 
@@ -57,144 +40,6 @@ pub(crate) fn is_too_deep(agent: &Agent, outer: u32) -> bool {
     is_on(agent) && u64::from(outer) >= deepest(agent)
 }
 
-fn deepest(agent: &Agent) -> u64 {
-    match agent.orders.trace_depth {
-        0 => u64::MAX,
-        depth => u64::from(depth) << DEPTH_BIT,
-    }
-}
-
-/// An event whose fields are those of a [`Slot`].
-#[derive(Clone, Copy)]
-struct Event {
-    kind: Kind,
-    function: u32,
-    time: u64,
-}
-
-/// Makes the ring ready for the thread's first event.
-fn prepare(agent: &Agent, block: BlockRef, trace: TraceRef) {
-    if trace.ring().load(Ordering::Relaxed) != 0 {
-        return;
-    }
-    let slots = agent.orders.trace_bytes / SLOT;
-    trace.mask().store(slots.saturating_sub(1), Ordering::Relaxed);
-    trace.deepest().store(deepest(agent), Ordering::Relaxed);
-    trace.least().store(agent.orders.trace_least, Ordering::Relaxed);
-    let at = block.address() + area::offset(agent) + agent.orders.times_bytes;
-    trace.ring().store(at, Ordering::Relaxed);
-}
-
-/// Returns whether there is room for events up to this number, and raises the limit.
-fn has_room(agent: &Agent, block: BlockRef, end: u64) -> bool {
-    let trace = block.trace();
-    prepare(agent, block, trace);
-    let bytes = agent.orders.trace_bytes;
-    // The ring is committed from its start on, in steps that become larger.
-    loop {
-        let committed = trace.committed().load(Ordering::Relaxed);
-        if committed >= bytes || committed / SLOT >= end {
-            break;
-        }
-        let step = committed.clamp(FIRST, MOST).min(bytes - committed);
-        let at = area::offset(agent) + agent.orders.times_bytes + committed;
-        if !thread_blocks::commit_times(agent, block, at, step) {
-            return false;
-        }
-        trace.committed().fetch_max(committed + step, Ordering::Relaxed);
-    }
-    let committed = trace.committed().load(Ordering::Relaxed);
-    let limit = if committed < bytes {
-        committed / SLOT
-    } else if agent.orders.trace_full == Full::DropOld.code() {
-        u64::MAX
-    } else {
-        // The injector never says that it has read more than there was.
-        let drained = trace.drained().load(Ordering::Acquire).min(trace.next().load(Ordering::Relaxed));
-        drained + bytes / SLOT
-    };
-    trace.limit().store(limit, Ordering::Relaxed);
-    end <= limit
-}
-
-/// Waits until there is room for events up to this number, if that is wanted. Returns whether there is.
-fn wait_for_room(agent: &Agent, block: BlockRef, end: u64) -> bool {
-    let trace = block.trace();
-    if has_room(agent, block, end) {
-        return true;
-    }
-    let is_whole = trace.committed().load(Ordering::Relaxed) >= agent.orders.trace_bytes;
-    if agent.orders.trace_full != Full::Wait.code()
-        || !is_whole
-        || trace.hopeless().load(Ordering::Relaxed) != 0
-    {
-        return false;
-    }
-    let is_frozen = kernel::is_frozen();
-    let (mut drained, mut looks) = (trace.drained().load(Ordering::Relaxed), 0);
-    loop {
-        if is_frozen {
-            core::hint::spin_loop()
-        } else {
-            task::nap(NAP_NS)
-        }
-        if has_room(agent, block, end) {
-            return true;
-        }
-        let now = trace.drained().load(Ordering::Relaxed);
-        looks = if now == drained { looks + 1 } else { 0 };
-        drained = now;
-        if looks > if is_frozen { SPINS } else { NAPS } {
-            trace.hopeless().store(1, Ordering::Relaxed);
-            return false;
-        }
-    }
-}
-
-/// Takes the slots for an event. Returns the number of the first one, or `None` if there is no room. `waits`: whether the
-/// calling thread may wait for room.
-fn take(agent: &Agent, block: BlockRef, slots: u64, waits: bool) -> Option<u64> {
-    let trace = block.trace();
-    let number = trace.next().fetch_add(slots, Ordering::Relaxed);
-    keep(agent, block, number, slots, waits).then_some(number)
-}
-
-/// Makes room for slots that have been taken, or gives them back. Returns whether there is room.
-fn keep(agent: &Agent, block: BlockRef, number: u64, slots: u64, waits: bool) -> bool {
-    let trace = block.trace();
-    let end = number + slots;
-    if end <= trace.limit().load(Ordering::Relaxed)
-        || if waits { wait_for_room(agent, block, end) } else { has_room(agent, block, end) }
-    {
-        return true;
-    }
-    let is_back = trace.next().compare_exchange(end, number, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-    // A handler's events have found room behind these slots.
-    if !is_back && has_room(agent, block, end) {
-        return true;
-    }
-    trace.lost().fetch_add(1, Ordering::Relaxed);
-    trace.untold().fetch_add(1, Ordering::Relaxed);
-    false
-}
-
-/// Writes one slot, for which there is room.
-fn put(trace: TraceRef, number: u64, event: Event) {
-    let at = trace.ring().load(Ordering::Relaxed) + (number & trace.mask().load(Ordering::Relaxed)) * SLOT;
-    // SAFETY: the ring is a part of the thread block, which stays mapped, and slots are accessed only here, by the gates, and by
-    // the injector, which relies on nothing.
-    let (time, function, marked) = unsafe {
-        (
-            AtomicU64::from_ptr(at as *mut u64),
-            AtomicU32::from_ptr((at + core::mem::offset_of!(Slot, function) as u64) as *mut u32),
-            AtomicU32::from_ptr((at + core::mem::offset_of!(Slot, mark) as u64) as *mut u32),
-        )
-    };
-    time.store(event.time, Ordering::Relaxed);
-    function.store(event.function, Ordering::Relaxed);
-    marked.store(mark(event.kind, number), Ordering::Release);
-}
-
 /// Writes an event of one slot. If events before it were lost, it says so first. `without`: a call that has not been told of
 /// yet. Returns whether there was room.
 fn write(agent: &Agent, block: BlockRef, event: Event, without: Option<OpenCallRef>, waits: bool) -> bool {
@@ -204,7 +49,7 @@ fn write(agent: &Agent, block: BlockRef, event: Event, without: Option<OpenCallR
         return false;
     }
     match take(agent, block, 1, waits) {
-        Some(number) => {
+        Some((number, _blocked)) => {
             put(block.trace(), number, event);
             true
         }
@@ -231,7 +76,8 @@ fn write_with(
         trace.untold().fetch_add(1, Ordering::Relaxed);
         return false;
     }
-    let Some(number) = take(agent, block, 1 + data_slots(bytes.len() as u64), true) else { return false };
+    let slots = 1 + data_slots(bytes.len() as u64);
+    let Some((number, _blocked)) = take(agent, block, slots, true) else { return false };
     put(trace, number, event);
     let word = |at: usize, len: usize| {
         let part = bytes.get(at..bytes.len().min(at + len)).unwrap_or_default();
@@ -247,17 +93,18 @@ fn write_with(
 /// Says how many events were lost, and which calls are open now. Returns `false` if there is no room for that.
 fn tell_lost(agent: &Agent, block: BlockRef, without: Option<OpenCallRef>, waits: bool) -> bool {
     let trace = block.trace();
-    let untold = trace.untold().swap(0, Ordering::Relaxed);
     let mut left = [0; CALLS];
     let (calls, _) = outermost(block, &mut left, |call| {
         call.flags().load(Ordering::Relaxed) & TRACED != 0 && Some(call) != without
     });
-    let Some(first) = take(agent, block, 2 + calls.len() as u64, waits) else {
+    let Some((first, _blocked)) = take(agent, block, 2 + calls.len() as u64, waits) else {
         // `take` has counted one more.
-        trace.untold().fetch_add(untold.wrapping_sub(1), Ordering::Relaxed);
+        trace.untold().fetch_sub(1, Ordering::Relaxed);
         trace.lost().fetch_sub(1, Ordering::Relaxed);
         return false;
     };
+    // Not earlier: a handler might leave the thread by a jump before this is told. If one has told it, nothing is left to tell here.
+    let untold = trace.untold().swap(0, Ordering::Relaxed);
     put(trace, first, Event { kind: Kind::Lost, function: 0, time: untold });
     put(trace, first + 1, Event { kind: Kind::Chain, function: chain_now(block), time: now(block) });
     for (number, &call) in (first + 2..).zip(calls) {
@@ -430,7 +277,7 @@ pub(crate) fn marked(agent: &Agent, block: BlockRef, function: u32, time: u64) {
 
 /// The same where a gate has taken the slot with this number, and has found no room.
 pub(crate) fn marked_at(agent: &Agent, block: BlockRef, function: u32, time: u64, number: u64) {
-    if keep(agent, block, number, 1, true) {
+    if let Some(_blocked) = keep(agent, block, number, 1, true) {
         let event = Event { kind: Kind::Mark, function, time };
         put_after_lost(agent, block, number, event, None);
     }
@@ -467,8 +314,8 @@ pub(crate) extern "C" fn no_room(number: u64, time: u64, is_entry: u64) {
         let kind = if is_entry != 0 { kind_of(flags) } else { Kind::Exit };
         let event = Event { time, ..of_call(block, call, kind) };
         let without = Some(call).filter(|_| is_entry != 0);
-        let is_written =
-            keep(agent, block, number, 1, true) && put_after_lost(agent, block, number, event, without);
+        let is_written = keep(agent, block, number, 1, true)
+            .is_some_and(|_blocked| put_after_lost(agent, block, number, event, without));
         if !is_written && is_entry != 0 {
             call.flags().store(flags & !TRACED, Ordering::Relaxed);
         }

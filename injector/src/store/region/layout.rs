@@ -83,6 +83,11 @@ impl Layout {
         if self.tracing().is_some() { RING_BYTES } else { 0 }
     }
 
+    /// Whether a thread writes new events over old ones that were not read yet.
+    pub(crate) fn overwrites_events(&self) -> bool {
+        self.tracing().is_some_and(|tracing| tracing.full == FullArg::DropOld)
+    }
+
     fn tracing(&self) -> Option<Tracing> {
         self.measure.and_then(|measure| measure.trace)
     }

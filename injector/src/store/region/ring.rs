@@ -14,9 +14,12 @@ use crate::store::region::read::{PROCESS_MAX, load_records};
 const SLOT: u64 = size_of::<Slot>() as u64;
 /// The greatest number of slots that are read at a time.
 const PIECE: u64 = 1 << 14;
-/// How often the reader comes back to a slot that is taken and not written before it goes on without it. A signal handler
-/// that has interrupted the thread there may take its time.
+/// How often the reader comes back to a slot that is taken and not written, while there are others behind it, before it goes on
+/// without it. A signal handler that has interrupted the thread there may take its time, or may have left it by a jump.
 const PATIENCE: u32 = 200;
+
+/// The smallest number of slots of a ring that is believed.
+const SLOTS_MIN: u64 = 1 << 8;
 
 /// The rings of a process.
 pub(crate) struct Rings {
@@ -51,8 +54,12 @@ impl LoadTable {
 struct Ring {
     /// The number of the next event to read.
     read: u64,
-    /// How often that event was not there yet.
+    /// How often that event was not there yet, although there were others behind it.
     visits: u32,
+    /// The number of the next event at the first of these visits.
+    behind: u64,
+    /// Events below this number that are not there will never be.
+    patient_until: u64,
     /// The number of the next event at the last visit.
     next: u64,
 }
@@ -72,6 +79,12 @@ pub(crate) enum Piece<'b> {
     Events(&'b [u8]),
     /// So many slots are gone before they could be read.
     Lost(u64),
+}
+
+/// Returns the number of slots of a ring that says that it has this mask, and would have so many slots. A process can write any mask.
+fn slots_of(mask: u64, slots: u64) -> u64 {
+    let is_smaller = mask.wrapping_add(1).is_power_of_two() && (SLOTS_MIN..slots).contains(&mask);
+    if is_smaller { mask + 1 } else { slots }
 }
 
 /// Returns the events in consecutive slots.
@@ -149,24 +162,29 @@ impl Rings {
         is_over: bool,
         take: &mut impl FnMut(Source, Piece<'_>),
     ) -> io::Result<f64> {
-        let slots = self.layout.trace_bytes() / SLOT;
         let Some(&before) = self.all.get(block as usize) else { return Ok(0.0) };
-        let next = self.header(block)?.next;
+        let TraceHeader { next, mask, .. } = self.header(block)?;
+        let slots = slots_of(mask, self.layout.trace_bytes() / SLOT);
         let mut ring = before;
         if next <= ring.read {
             return Ok(0.0);
         }
-        let part = (next - ring.read) as f64 / slots as f64;
+        let mut part = (next - ring.read) as f64 / slots as f64;
         let head: BlockHeader = read_value(&self.file, self.at(block))?;
         // A process can write any number there.
         let source = Source { block, guest: if head.process < PROCESS_MAX { head.process } else { 0 } };
         // The newest slot may be half written, unless it has been there for a while.
-        let end = if is_over || next == ring.next { next } else { next - 1 };
+        let mut end = if is_over || next == ring.next { next } else { next - 1 };
         ring.next = next;
-        if end - ring.read > slots {
+        // A thread that does not overwrite events has taken slots beyond the ring's end at most for those that it is to write next.
+        let is_overwritten = |next: u64, read: u64| {
+            next - read > if self.layout.overwrites_events() { slots } else { 2 * slots }
+        };
+        if is_overwritten(end, ring.read) {
             take(source, Piece::Lost(end - slots - ring.read));
-            ring.read = end - slots;
+            (ring.read, ring.visits) = (end - slots, 0);
         }
+        end = end.min(ring.read.saturating_add(slots));
         while ring.read < end {
             let from = ring.read % slots;
             let count = (end - ring.read).min(slots - from).min(PIECE);
@@ -180,36 +198,44 @@ impl Rings {
                 let slot = Slot::read_from_bytes(slot).unwrap_or_default();
                 trace::kind(slot.mark, number).is_some_and(|kind| kind != Kind::None)
             };
-            let good = buffer
-                .chunks_exact(SLOT as usize)
-                .zip(ring.read..)
-                .take_while(|&slot| is_there(slot))
-                .count();
+            let mut slots_there =
+                buffer.chunks_exact(SLOT as usize).zip(ring.read..).map(is_there).peekable();
+            let good = std::iter::from_fn(|| slots_there.next_if(|&is_there| is_there)).count() as u64;
+            let missing = slots_there.take_while(|&is_there| !is_there).count() as u64;
             if good > 0 {
-                take(source, Piece::Events(&buffer[..good * SLOT as usize]));
-                ring.read += good as u64;
+                take(source, Piece::Events(&buffer[..(good * SLOT) as usize]));
+                ring.read += good;
                 ring.visits = 0;
             }
             self.buffer = buffer;
             self.say(block, ring.read);
-            if good as u64 == count {
+            if good == count {
                 // What remains is read at the next visit.
                 break;
             }
-            let newest = self.header(block)?.next;
-            if newest > ring.read + slots {
+            let newest = self.header(block)?.next.max(ring.read + 1);
+            let lost = if is_overwritten(newest, ring.read) {
                 // The thread is faster. With a quarter of the ring between them, the reader can follow it for a while.
-                let lost = (newest - slots + slots / 4).min(end).max(ring.read + 1) - ring.read;
-                take(source, Piece::Lost(lost));
-                ring.read += lost;
-            } else if is_over || ring.visits >= PATIENCE {
-                take(source, Piece::Lost(1));
-                ring.read += 1;
-                ring.visits = 0;
-            } else {
+                (newest - slots + slots / 4).min(end).max(ring.read + 1) - ring.read
+            } else if is_over || ring.read < ring.patient_until {
+                missing.min(if is_over { end } else { ring.patient_until } - ring.read)
+            } else if newest == ring.read + 1 {
+                // The thread was interrupted before it could write its newest event, or waits for room.
+                part = part.min(good as f64 / slots as f64);
+                break;
+            } else if ring.visits < PATIENCE {
+                if ring.visits == 0 {
+                    ring.behind = newest;
+                }
                 ring.visits += 1;
                 break;
-            }
+            } else {
+                // Whatever was taken at the first visit had as much time as this one.
+                ring.patient_until = ring.behind;
+                missing.min(ring.patient_until - ring.read)
+            };
+            take(source, Piece::Lost(lost));
+            (ring.read, ring.visits) = (ring.read + lost, 0);
         }
         self.say(block, ring.read);
         if let Some(place) = self.all.get_mut(block as usize) {

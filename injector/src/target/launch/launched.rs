@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, anyhow};
 use rustix::process::{Pid, getpid, getppid, getsid};
 
-use crate::os::child::{Ending, reap};
+use crate::os::child::{self, Ending, reap};
 use crate::os::failure::Failure;
 use crate::os::say::Voice;
 use crate::os::signals::{self, Arrived};
@@ -68,6 +68,7 @@ impl Launched {
         inherited: &Inherited,
         streams: &Streams,
     ) -> Result<Launched> {
+        child::remember_earlier();
         let preloaded = folder.filter(|_| !subject.standalone);
         let held = spawn::hold(program, preloaded, signals, inherited.limits, streams).map_err(|error| {
             let limit = if error.raw_os_error() == Some(libc::EAGAIN) { " (ulimit -u)" } else { "" };

@@ -1,0 +1,228 @@
+//! The slots of a thread's ring of events ([`gprofinject_abi::trace`]): taking them, waiting until there is room, writing them.
+//!
+//! A signal handler may take slots between any two instructions. They are taken by one instruction, and if there is no room for them
+//! they are given back, unless a handler has taken others since: for these there was room, so there is for the first ones by now.
+#![allow(unsafe_code, reason = "slots are places in a thread block")]
+
+use crate::hot::thread_blocks;
+use crate::hot::times::area;
+use crate::os::kernel;
+use crate::os::task;
+use crate::program::agent::Agent;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use gprofinject_abi::full::Full;
+use gprofinject_abi::shared::{BlockRef, TraceRef};
+use gprofinject_abi::times::DEPTH_BIT;
+use gprofinject_abi::trace::{Kind, Slot, mark};
+
+const SLOT: u64 = size_of::<Slot>() as u64;
+/// Bytes of the ring that are committed at first. Each further step doubles them.
+const FIRST: u64 = 64 << 10;
+/// How long a thread waits before it looks again whether the injector has read.
+const NAP_NS: u64 = 50_000;
+/// How often it looks without any progress before it gives up: after some two seconds.
+const NAPS: u32 = 20_000;
+/// The same where the thread may make no system calls, and only spins.
+const SPINS: u32 = 1 << 22;
+/// Whether a thread has waited in vain for the injector to read. Then no thread waits, until one sees that the injector has read
+/// more: a program with many threads would wait for each of them otherwise.
+static HAS_GIVEN_UP: AtomicBool = AtomicBool::new(false);
+/// Returns the flags from which on a call's own calls are not traced: see [`TraceHeader::deepest`].
+///
+/// [`TraceHeader::deepest`]: gprofinject_abi::trace::TraceHeader::deepest
+pub(super) fn deepest(agent: &Agent) -> u64 {
+    match agent.orders.trace_depth {
+        0 => u64::MAX,
+        depth => u64::from(depth) << DEPTH_BIT,
+    }
+}
+
+/// An event whose fields are those of a [`Slot`].
+#[derive(Clone, Copy)]
+pub(super) struct Event {
+    pub(super) kind: Kind,
+    pub(super) function: u32,
+    pub(super) time: u64,
+}
+
+/// Makes the ring ready for the thread's first event.
+fn prepare(agent: &Agent, block: BlockRef, trace: TraceRef) {
+    if trace.ring().load(Ordering::Relaxed) != 0 {
+        return;
+    }
+    let slots = agent.orders.trace_bytes / SLOT;
+    trace.mask().store(slots.saturating_sub(1), Ordering::Relaxed);
+    trace.deepest().store(deepest(agent), Ordering::Relaxed);
+    trace.least().store(agent.orders.trace_least, Ordering::Relaxed);
+    let at = block.address() + area::offset(agent) + agent.orders.times_bytes;
+    trace.ring().store(at, Ordering::Relaxed);
+}
+
+/// Returns the bytes of the ring that are used: all, or those that were committed when no more could be.
+fn ring_bytes(trace: TraceRef) -> u64 {
+    (trace.mask().load(Ordering::Relaxed) + 1) * SLOT
+}
+
+/// Commits the ring up to the slot before this number, if it has so many. If that fails, the ring becomes as small as it is now: then
+/// events still come through, though the injector has less time to read them. Returns whether it has any slots.
+fn commit(agent: &Agent, block: BlockRef, end: u64) -> bool {
+    let trace = block.trace();
+    loop {
+        let committed = trace.committed().load(Ordering::Relaxed);
+        if committed >= ring_bytes(trace) || committed / SLOT >= end {
+            return true;
+        }
+        // A power of two, as the ring's own length is.
+        let step = if committed == 0 { FIRST } else { committed };
+        let at = area::offset(agent) + agent.orders.times_bytes + committed;
+        if thread_blocks::commit_times(agent, block, at, step) {
+            trace.committed().fetch_max(committed + step, Ordering::Relaxed);
+        } else if committed == 0 {
+            return false;
+        } else if trace.committed().load(Ordering::Relaxed) == committed {
+            // No event is beyond, so each stays where it is.
+            trace.mask().store(committed / SLOT - 1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Returns whether there is room for events up to this number, and raises the limit.
+pub(super) fn has_room(agent: &Agent, block: BlockRef, end: u64) -> bool {
+    let trace = block.trace();
+    prepare(agent, block, trace);
+    if !commit(agent, block, end) {
+        return false;
+    }
+    let committed = trace.committed().load(Ordering::Relaxed);
+    let bytes = ring_bytes(trace);
+    let limit = if committed < bytes {
+        committed / SLOT
+    } else if agent.orders.trace_full == Full::DropOld.code() {
+        u64::MAX
+    } else {
+        // The injector never says that it has read more than there was.
+        let drained = trace.drained().load(Ordering::Acquire).min(trace.next().load(Ordering::Relaxed));
+        drained + bytes / SLOT
+    };
+    trace.limit().store(limit, Ordering::Relaxed);
+    end <= limit
+}
+
+/// Signals that are blocked while this lives.
+///
+/// A handler that leaves a thread by a jump while it waits for room would leave slots that are never written, and one that comes a
+/// hundred times meanwhile, a hundred of them. So the thread waits with signals blocked, until it has written the slots.
+pub(super) struct Blocked(Option<u64>);
+
+impl Blocked {
+    fn none() -> Blocked {
+        Blocked(None)
+    }
+
+    fn all() -> Blocked {
+        Blocked(task::block_signals().ok())
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        if let Some(mask) = self.0 {
+            let _ = task::set_blocked_signals(mask);
+        }
+    }
+}
+
+/// Waits until there is room for events up to this number, if that is wanted. Returns `None` if there is none.
+fn wait_for_room(agent: &Agent, block: BlockRef, end: u64) -> Option<Blocked> {
+    let trace = block.trace();
+    let has_room_now = has_room(agent, block, end);
+    let gave_up_at = trace.hopeless().load(Ordering::Relaxed);
+    if gave_up_at != 0 && gave_up_at != trace.drained().load(Ordering::Relaxed) + 1 {
+        // The injector reads again.
+        trace.hopeless().store(0, Ordering::Relaxed);
+        HAS_GIVEN_UP.store(false, Ordering::Relaxed);
+    }
+    if has_room_now {
+        return Some(Blocked::none());
+    }
+    let is_whole = trace.committed().load(Ordering::Relaxed) >= ring_bytes(trace);
+    if agent.orders.trace_full != Full::Wait.code() || !is_whole {
+        return None;
+    }
+    if !HAS_GIVEN_UP.load(Ordering::Relaxed) {
+        let blocked = Blocked::all();
+        if wait(agent, block, end) {
+            return Some(blocked);
+        }
+        HAS_GIVEN_UP.store(true, Ordering::Relaxed);
+    }
+    trace.hopeless().store(trace.drained().load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    None
+}
+
+/// Waits until there is room for events up to this number. Returns `false` if the injector has read nothing for two seconds.
+fn wait(agent: &Agent, block: BlockRef, end: u64) -> bool {
+    let trace = block.trace();
+    let is_frozen = kernel::is_frozen();
+    let (mut drained, mut looks) = (trace.drained().load(Ordering::Relaxed), 0);
+    while looks <= if is_frozen { SPINS } else { NAPS } {
+        if is_frozen {
+            core::hint::spin_loop()
+        } else {
+            task::nap(NAP_NS)
+        }
+        if has_room(agent, block, end) {
+            return true;
+        }
+        let now = trace.drained().load(Ordering::Relaxed);
+        looks = if now == drained { looks + 1 } else { 0 };
+        drained = now;
+    }
+    false
+}
+
+/// Takes the slots for an event. Returns the number of the first one, and what is to live until they are written, or `None` if there
+/// is no room. `waits`: whether the calling thread may wait for room.
+pub(super) fn take(agent: &Agent, block: BlockRef, slots: u64, waits: bool) -> Option<(u64, Blocked)> {
+    let trace = block.trace();
+    let number = trace.next().fetch_add(slots, Ordering::Relaxed);
+    Some((number, keep(agent, block, number, slots, waits)?))
+}
+
+/// Makes room for slots that have been taken, or gives them back. Returns what is to live until they are written, or `None` if there
+/// is no room.
+pub(super) fn keep(agent: &Agent, block: BlockRef, number: u64, slots: u64, waits: bool) -> Option<Blocked> {
+    let trace = block.trace();
+    let end = number + slots;
+    if end <= trace.limit().load(Ordering::Relaxed) || !waits && has_room(agent, block, end) {
+        return Some(Blocked::none());
+    }
+    if waits && let Some(blocked) = wait_for_room(agent, block, end) {
+        return Some(blocked);
+    }
+    let is_back = trace.next().compare_exchange(end, number, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+    // A handler's events have found room behind these slots.
+    if !is_back && has_room(agent, block, end) {
+        return Some(Blocked::none());
+    }
+    trace.lost().fetch_add(1, Ordering::Relaxed);
+    trace.untold().fetch_add(1, Ordering::Relaxed);
+    None
+}
+
+/// Writes one slot, for which there is room.
+pub(super) fn put(trace: TraceRef, number: u64, event: Event) {
+    let at = trace.ring().load(Ordering::Relaxed) + (number & trace.mask().load(Ordering::Relaxed)) * SLOT;
+    // SAFETY: the ring is a part of the thread block, which stays mapped, and slots are accessed only here, by the gates, and by
+    // the injector, which relies on nothing.
+    let (time, function, marked) = unsafe {
+        (
+            AtomicU64::from_ptr(at as *mut u64),
+            AtomicU32::from_ptr((at + core::mem::offset_of!(Slot, function) as u64) as *mut u32),
+            AtomicU32::from_ptr((at + core::mem::offset_of!(Slot, mark) as u64) as *mut u32),
+        )
+    };
+    time.store(event.time, Ordering::Relaxed);
+    function.store(event.function, Ordering::Relaxed);
+    marked.store(mark(event.kind, number), Ordering::Release);
+}
