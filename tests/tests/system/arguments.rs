@@ -1,0 +1,272 @@
+//! Arguments of functions in four languages: where they are at the function's entry, by its signature, has the values that gdb
+//! prints. Without optimisation, gdb is asked after the function's first instructions, which have copied the arguments to the
+//! places that debug information names.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use gprofinject_image::signatures::{
+    DebugInfo, Exported, Parameter, Place, Pointee, Shape, Signature, Signatures, Type, Word,
+};
+use gprofinject_skip as skip;
+use gprofinject_tests::compile;
+use gprofinject_tests::elf::Program;
+
+gprofinject_tests::trials! {
+    together:
+        in_c,
+        in_cpp,
+        in_rust,
+        in_fortran;
+}
+
+/// A way to compile a program.
+struct Way {
+    compiler: &'static str,
+    options: &'static [&'static str],
+    /// Whether the arguments that gdb knows are those at the entry.
+    is_optimised: bool,
+}
+
+const fn way(compiler: &'static str, options: &'static [&'static str], is_optimised: bool) -> Way {
+    Way { compiler, options, is_optimised }
+}
+
+/// The least number of values that have to be compared in all ways together.
+struct Enough(usize);
+
+fn in_c() {
+    let ways = [
+        way("gcc", &["-g", "-O0", "-no-pie", "-std=gnu11"], false),
+        way("gcc", &["-g", "-O2", "-no-pie", "-std=gnu11"], true),
+        way("gcc", &["-gdwarf-4", "-O2", "-no-pie", "-std=gnu11"], true),
+        way("clang", &["-g", "-O0", "-no-pie", "-std=gnu11", "-w"], false),
+        way("clang", &["-gdwarf-4", "-O2", "-no-pie", "-std=gnu11", "-w"], true),
+    ];
+    check("c.c", &ways, &Enough(300));
+}
+
+fn in_cpp() {
+    let ways = [
+        way("g++", &["-g", "-O0", "-no-pie", "-std=c++17"], false),
+        way("g++", &["-g", "-O2", "-no-pie", "-std=c++17"], true),
+        way("clang++", &["-g", "-O0", "-no-pie", "-std=c++17"], false),
+        way("clang++", &["-g", "-O2", "-no-pie", "-std=c++17"], true),
+    ];
+    check("cpp.cc", &ways, &Enough(400));
+}
+
+fn in_rust() {
+    const STATIC: &str = "-Crelocation-model=static";
+    let ways = [
+        way("rustc", &["--edition=2021", "-g", STATIC], false),
+        way("rustc", &["--edition=2021", "-g", "-O", STATIC], true),
+    ];
+    check("rust.rs", &ways, &Enough(45));
+}
+
+fn in_fortran() {
+    let ways = [
+        way("gfortran", &["-g", "-O0", "-no-pie"], false),
+        way("gfortran", &["-g", "-O2", "-fno-inline", "-no-pie"], true),
+    ];
+    check("fortran.f90", &ways, &Enough(30));
+}
+
+fn check(source: &str, ways: &[Way], enough: &Enough) {
+    if !skip::have("gdb") {
+        skip::skipped(source, "no gdb");
+        return;
+    }
+    let mut compared = 0;
+    for way in ways {
+        if !skip::have(way.compiler) {
+            skip::skipped(source, &format!("no {}", way.compiler));
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join(source.split('.').next().unwrap());
+        let mut command = Command::new(way.compiler);
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("arguments").join(source);
+        command.args(way.options).arg("-o").arg(&program).arg(path);
+        compile::compile(command).unwrap();
+        compared += compare(&program, way);
+    }
+    assert!(compared >= enough.0, "{source}: only {compared} values were compared");
+    println!("{source}: {compared} values");
+}
+
+/// A function that the program calls.
+struct Function {
+    address: u64,
+    symbol: String,
+    signature: Signature,
+}
+
+/// Compares all values that gdb knows, and returns their number.
+fn compare(program: &Path, way: &Way) -> usize {
+    let functions = functions(program);
+    let context = format!("{} {:?}", way.compiler, way.options);
+    assert!(functions.len() > 2, "{context}: {} functions", functions.len());
+    let output = gdb(program, &functions, way.is_optimised);
+    let mut compared = 0;
+    let mut entered: Option<(usize, Vec<(usize, u64, u64)>)> = None;
+    let mut is_asked = false;
+    for line in output.lines() {
+        if let Some(number) = line.strip_prefix("@entry ") {
+            entered = Some((number.parse().unwrap(), Vec::new()));
+            is_asked = false;
+        } else if let Some(value) = line.strip_prefix("@value ") {
+            let mut words = value.split(' ');
+            let index = words.next().unwrap().parse().unwrap();
+            let mut word = || u64::from_str_radix(words.next().unwrap(), 16).unwrap();
+            let values = &mut entered.as_mut().expect("a function").1;
+            values.push((index, word(), word()));
+        } else if line.starts_with("@asked ") {
+            is_asked = true;
+        } else if let (Some((name, text)), Some((number, values)), true) =
+            (line.split_once(" = "), &entered, is_asked)
+        {
+            let function = &functions[*number];
+            let named = |parameter: &Parameter| parameter.name.as_deref() == Some(name);
+            let Some(index) = function.signature.parameters.iter().position(named) else { continue };
+            let Some(&(_, first, second)) = values.iter().find(|(known, ..)| *known == index) else { continue };
+            let parameter = &function.signature.parameters[index];
+            if let Some(is_same) = is_same(&parameter.value.ty, first, second, text) {
+                assert!(
+                    is_same,
+                    "{context} {}: {name} is {text}, and at the entry {first:#x} {second:#x} at {:?}",
+                    function.symbol, parameter.value.place
+                );
+                compared += 1;
+            }
+        }
+    }
+    compared
+}
+
+/// Returns the functions of the program's own source that have a signature.
+fn functions(path: &Path) -> Vec<Function> {
+    let program = Program::read(path).unwrap();
+    let bytes = std::fs::read(path).unwrap();
+    let info = DebugInfo::read(&bytes).unwrap();
+    let mut signatures = Signatures::new(&info, Exported::read([bytes.as_slice()]));
+    let mut found = Vec::new();
+    for function in program.functions() {
+        let name = function.name();
+        // The library of Rust has thousands.
+        let is_own = !name.contains("std") && !name.contains("core") && !name.contains("alloc");
+        // gfortran makes it, and says that `argv` is what it leads to.
+        let is_own = is_own && (name != "main" || !path.ends_with("fortran"));
+        let Ok(signature) = signatures.of(function.address, std::iter::once(name)) else { continue };
+        if is_own && !signature.parameters.is_empty() {
+            found.push(Function { address: function.address, symbol: name.to_owned(), signature });
+        }
+    }
+    found
+}
+
+/// Runs the program in gdb, which prints the words that the signatures name, and then what it knows itself.
+fn gdb(program: &Path, functions: &[Function], is_optimised: bool) -> String {
+    let mut script = String::from(
+        "set pagination off\nset width 0\nset height 0\nset confirm off\nset print pretty off\nset print address on\n\
+         set breakpoint pending off\n",
+    );
+    for (number, function) in functions.iter().enumerate() {
+        // gdb skips the first instructions at a function's name. Where it does not, there are none.
+        if !is_optimised {
+            writeln!(script, "break {}\ncommands\nsilent\nprintf \"@asked {number}\\n\"", quoted(&function.symbol)).unwrap();
+            script.push_str("info args\ncontinue\nend\n");
+        }
+        writeln!(script, "break *{:#x}\ncommands\nsilent\nset language c", function.address).unwrap();
+        writeln!(script, "printf \"@entry {number}\\n\"").unwrap();
+        for (index, parameter) in function.signature.parameters.iter().enumerate() {
+            if let Some((first, second)) = expressions(parameter) {
+                writeln!(script, "printf \"@value {index} %lx %lx\\n\", {first}, {second}").unwrap();
+            }
+        }
+        script.push_str("set language auto\n");
+        if is_optimised {
+            writeln!(script, "printf \"@asked {number}\\n\"\ninfo args").unwrap();
+        }
+        script.push_str("continue\nend\n");
+    }
+    script.push_str("run > /dev/null\n");
+    let path: PathBuf = program.with_extension("gdb");
+    std::fs::write(&path, script).unwrap();
+    let mut command = Command::new("gdb");
+    command.args(["-nx", "-batch", "-x"]).arg(&path).arg(program);
+    // debuginfod would be asked over the network.
+    let output = command.env_remove("DEBUGINFOD_URLS").output().unwrap();
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn quoted(symbol: &str) -> String {
+    format!("'{symbol}'")
+}
+
+/// Returns expressions of gdb for the words of a value.
+fn expressions(parameter: &Parameter) -> Option<(String, String)> {
+    const INTEGERS: [&str; 7] = ["rdi", "rsi", "rdx", "rcx", "r8", "r9", "rax"];
+    let word = |word: Word| match word {
+        Word::Integer(number) => format!("(unsigned long)${}", INTEGERS[usize::from(number)]),
+        Word::Vector(number) => format!("(unsigned long)$xmm{number}.v2_int64[0]"),
+        Word::Stack(offset) => format!("*(unsigned long *)($rsp + {})", 8 + offset),
+    };
+    let none = "0ul".to_owned();
+    match parameter.value.place {
+        Place::Word(at) => Some((word(at), none)),
+        Place::Stack(at) => Some((word(Word::Stack(at)), word(Word::Stack(at + 8)))),
+        Place::Pair(low, high) => Some((word(low), word(high))),
+        Place::Behind(at) => Some((format!("*(unsigned long *)({})", word(at)), none)),
+        Place::Nowhere | Place::Unread => None,
+    }
+}
+
+/// Compares a value with what gdb prints of it. Returns `None` for what is not compared, such as structures.
+fn is_same(ty: &Type, first: u64, second: u64, text: &str) -> Option<bool> {
+    if text.contains("<optimized out>") || text.contains("<error") {
+        return None;
+    }
+    let token = text.split([' ', ':']).next().unwrap_or_default();
+    let unused = 64 - 8 * (ty.size.clamp(1, 8) as u32);
+    let unsigned = first << unused >> unused;
+    let signed = (first << unused) as i64 >> unused;
+    let number = || token.parse::<i128>().ok();
+    match &ty.shape {
+        Shape::Signed | Shape::Char if ty.size <= 8 => {
+            Some(number()? == i128::from(signed) || number()? == i128::from(unsigned))
+        }
+        Shape::Unsigned if ty.size <= 8 => Some(number()? == i128::from(unsigned)),
+        Shape::Bool => Some(matches!(text, "true" | ".TRUE.") == (unsigned != 0)),
+        Shape::Float if ty.size == 4 => Some(token.parse::<f32>().ok()? == f32::from_bits(unsigned as u32)),
+        Shape::Float if ty.size == 8 => Some(token.parse::<f64>().ok()? == f64::from_bits(unsigned)),
+        Shape::Float => {
+            // A long double: 64 bits of fraction with the first one, 15 of exponent.
+            let exponent = (second & 0x7fff) as i32 - 0x3fff - 63;
+            Some(token.parse::<f64>().ok()? == first as f64 * 2_f64.powi(exponent))
+        }
+        Shape::Enum(all) => {
+            let value = if all.is_signed { signed } else { unsigned as i64 };
+            let name = all.variants.iter().find(|(_, known)| *known == value).map(|(name, _)| &**name);
+            Some(text.rsplit("::").next() == name)
+        }
+        Shape::Pointer(to) => {
+            // `@0x1234: 5` is a reference; a type in parentheses may come first.
+            let at = text.find("0x")?;
+            let before = &text[..at];
+            let is_address = before.is_empty() || before == "@" || before.ends_with(") ") || before.ends_with(") @");
+            let digits = text[at + 2..].split(|c: char| !c.is_ascii_hexdigit()).next()?;
+            // What a string of C++ prints is its text.
+            let is_shown = !matches!(to, Pointee::String(_)) && is_address;
+            is_shown.then(|| u64::from_str_radix(digits, 16) == Ok(first))
+        }
+        // The length of a string of Rust or Fortran.
+        Shape::Str(_) => {
+            let inner = text.strip_prefix(['"', '\''])?.strip_suffix(['"', '\''])?;
+            Some(inner.len() as u64 == second)
+        }
+        _ => None,
+    }
+}
