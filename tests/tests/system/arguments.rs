@@ -18,10 +18,14 @@ gprofinject_tests::trials! {
         in_c,
         in_cpp,
         in_rust,
-        in_fortran;
+        in_fortran,
+        changed_by_gcc,
+        changed_by_clang,
+        changed_by_rustc;
 }
 
 /// A way to compile a program.
+#[derive(Debug)]
 struct Way {
     compiler: &'static str,
     options: &'static [&'static str],
@@ -74,23 +78,106 @@ fn in_fortran() {
     check("fortran.f90", &ways, &Enough(30));
 }
 
-fn check(source: &str, ways: &[Way], enough: &Enough) {
-    if !skip::have("gdb") {
-        skip::skipped(source, "no gdb");
-        return;
+/// GCC gives a copy with other parameters another name.
+fn changed_by_gcc() {
+    let optimised = way("gcc", &["-g", "-O2", "-no-pie"], true);
+    let known = changed("changed.c", &optimised, 20);
+    for name in ["removed.", "constant.constprop", "without_result", "unchanged"] {
+        assert!(known.iter().any(|symbol| symbol.starts_with(name)), "{name}: {known:?}");
     }
+}
+
+/// clang does not, and before version 17 does not say that a function has other parameters at all.
+fn changed_by_clang() {
+    changed("changed.c", &way("clang", &["-g", "-O2", "-no-pie", "-fno-inline"], true), 12);
+}
+
+fn changed_by_rustc() {
+    let options = &["--edition=2021", "-g", "-O", "-Crelocation-model=static"];
+    changed("changed.rs", &way("rustc", options, true), 6);
+}
+
+/// Compares the arguments of functions with what the functions print themselves. Returns the symbols of those that are known.
+fn changed(source: &str, way: &Way, enough: usize) -> Vec<String> {
+    let Some((_folder, program)) = compiled(source, way) else { return Vec::new() };
+    let functions = functions(&program);
+    let printed = program.with_extension("printed");
+    let output = gdb(&program, &functions, true, &printed);
+    let printed = std::fs::read_to_string(&printed).unwrap();
+    let mut compared = 0;
+    // The program prints a line at the entry of each function, whether its arguments are known or not.
+    let mut lines = printed.lines();
+    for call in output.split("@entry ").skip(1) {
+        let (number, values) = call.split_once('\n').unwrap();
+        let function = &functions[number.parse::<usize>().unwrap()];
+        if function.symbol == "main" {
+            continue;
+        }
+        let name = |line: &str| function.symbol.contains(line.split(' ').next().unwrap_or("?"));
+        let line = lines.find(|line| name(line));
+        let line = line.unwrap_or_else(|| panic!("{}: no line left in {printed}", function.symbol));
+        let values: Vec<&str> = values.lines().filter_map(|line| line.strip_prefix("@value ")).collect();
+        for value in values {
+            let words: Vec<&str> = value.split(' ').collect();
+            let parameter = &function.signature.parameters[words[0].parse::<usize>().unwrap()];
+            let first = u64::from_str_radix(words[1], 16).unwrap();
+            let name = parameter.name.as_deref().unwrap_or_default();
+            let Some(text) = line.split(' ').find_map(|part| part.strip_prefix(&format!("{name}="))) else { continue };
+            assert_eq!(said(&parameter.value.ty, text), masked(&parameter.value.ty, first), "{source} {way:?} {line}: {name}");
+            compared += 1;
+        }
+    }
+    println!("{source} {}: {compared} values", way.compiler);
+    assert!(compared >= enough, "{source} {way:?}: only {compared} values");
+    functions.into_iter().map(|function| function.symbol).collect()
+}
+
+/// Returns the bits of a value that a program has printed: a number, hexadecimal floating point as C prints it, or, of Rust, the bits
+/// of a floating-point number.
+fn said(ty: &Type, text: &str) -> u64 {
+    let bits = match text.strip_prefix("0x").map(|digits| digits.split_once('p')) {
+        Some(None) => return u64::from_str_radix(&text[2..], 16).unwrap(),
+        _ if ty.shape == Shape::Float && text.contains('p') => hexadecimal(text),
+        _ => text.parse::<i128>().unwrap() as u64,
+    };
+    let is_single = ty.shape == Shape::Float && ty.size == 4;
+    masked(ty, if is_single { (f64::from_bits(bits) as f32).to_bits().into() } else { bits })
+}
+
+/// Returns the bits of a number such as `-0x1.8p+1`.
+fn hexadecimal(text: &str) -> u64 {
+    let (sign, digits) = text.strip_prefix('-').map_or((1.0, text), |digits| (-1.0, digits));
+    let (digits, exponent) = digits[2..].split_once('p').unwrap();
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    let mantissa = u64::from_str_radix(&format!("{whole}{fraction}"), 16).unwrap() as f64;
+    let exponent = exponent.parse::<i32>().unwrap() - 4 * fraction.len() as i32;
+    (sign * mantissa * 2_f64.powi(exponent)).to_bits()
+}
+
+fn masked(ty: &Type, word: u64) -> u64 {
+    let unused = 64 - 8 * ty.size.clamp(1, 8) as u32;
+    word << unused >> unused
+}
+
+/// Compiles a program. Returns `None` if gdb or the compiler is missing.
+fn compiled(source: &str, way: &Way) -> Option<(tempfile::TempDir, PathBuf)> {
+    if let Some(missing) = ["gdb", way.compiler].into_iter().find(|tool| !skip::have(tool)) {
+        skip::skipped(source, &format!("no {missing}"));
+        return None;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join(source.split('.').next().unwrap());
+    let mut command = Command::new(way.compiler);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("arguments").join(source);
+    command.args(way.options).arg("-o").arg(&program).arg(path);
+    compile::compile(command).unwrap();
+    Some((folder, program))
+}
+
+fn check(source: &str, ways: &[Way], enough: &Enough) {
     let mut compared = 0;
     for way in ways {
-        if !skip::have(way.compiler) {
-            skip::skipped(source, &format!("no {}", way.compiler));
-            return;
-        }
-        let folder = tempfile::tempdir().unwrap();
-        let program = folder.path().join(source.split('.').next().unwrap());
-        let mut command = Command::new(way.compiler);
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("arguments").join(source);
-        command.args(way.options).arg("-o").arg(&program).arg(path);
-        compile::compile(command).unwrap();
+        let Some((_folder, program)) = compiled(source, way) else { return };
         compared += compare(&program, way);
     }
     assert!(compared >= enough.0, "{source}: only {compared} values were compared");
@@ -109,7 +196,7 @@ fn compare(program: &Path, way: &Way) -> usize {
     let functions = functions(program);
     let context = format!("{} {:?}", way.compiler, way.options);
     assert!(functions.len() > 2, "{context}: {} functions", functions.len());
-    let output = gdb(program, &functions, way.is_optimised);
+    let output = gdb(program, &functions, way.is_optimised, Path::new("/dev/null"));
     let mut compared = 0;
     let mut entered: Option<(usize, Vec<(usize, u64, u64)>)> = None;
     let mut is_asked = false;
@@ -167,8 +254,9 @@ fn functions(path: &Path) -> Vec<Function> {
     found
 }
 
-/// Runs the program in gdb, which prints the words that the signatures name, and then what it knows itself.
-fn gdb(program: &Path, functions: &[Function], is_optimised: bool) -> String {
+/// Runs the program in gdb, which prints the words that the signatures name, and then what it knows itself. `printed` is for what
+/// the program prints.
+fn gdb(program: &Path, functions: &[Function], is_optimised: bool, printed: &Path) -> String {
     let mut script = String::from(
         "set pagination off\nset width 0\nset height 0\nset confirm off\nset print pretty off\nset print address on\n\
          set breakpoint pending off\n",
@@ -192,7 +280,7 @@ fn gdb(program: &Path, functions: &[Function], is_optimised: bool) -> String {
         }
         script.push_str("continue\nend\n");
     }
-    script.push_str("run > /dev/null\n");
+    writeln!(script, "run > {}", printed.display()).unwrap();
     let path: PathBuf = program.with_extension("gdb");
     std::fs::write(&path, script).unwrap();
     let mut command = Command::new("gdb");

@@ -50,7 +50,9 @@ fn next(assignment: &mut Assignment, raw: &Raw, is_promoted: bool) -> Next {
     let place = match (passing(&ty), raw.said) {
         // The class does not say it, but its place does.
         (Passing::Unknown, Said::Behind(Some(_)) | Said::BehindFrame) => assignment.address(),
-        (Passing::Unknown, Said::Registers(_) | Said::Frame(_)) => assignment.value(&ty),
+        (Passing::Unknown, Said::Register(_) | Said::Pieces(_) | Said::Pair(..) | Said::Frame(_)) => {
+            assignment.value(&ty)
+        }
         _ => assignment.argument(&ty),
     };
     match place {

@@ -54,7 +54,8 @@ pub(crate) fn collect(
             collected.rest = Some(Rest::Changed);
             break;
         }
-        let is_in_register = matches!(raw.said, Said::Registers(_) | Said::Behind(Some(_)));
+        let is_in_register =
+            matches!(raw.said, Said::Register(_) | Said::Pieces(_) | Said::Pair(..) | Said::Behind(Some(_)));
         collected.confirmed += usize::from(is_in_register && raw.said.agrees(place) == Agreement::Confirmed);
         collected.parameters.push(Parameter { name: raw.name.clone(), value: Value { ty, place } });
     }

@@ -18,8 +18,12 @@ const OPERATIONS_MAX: usize = 8;
 pub(crate) enum Said {
     /// Nothing is said of the entry: the compiler may have removed the parameter.
     Nothing,
-    /// In registers: the first ones of its pieces. `None` for one that no parameter is passed in.
-    Registers([Option<Word>; 2]),
+    /// In one register; `None` if that is one in which no parameter is passed.
+    Register(Option<Word>),
+    /// In two registers, with 8 bytes in each.
+    Pair(Word, Word),
+    /// In pieces, some of which are in registers: the first two of these.
+    Pieces([Option<Word>; 2]),
     /// In memory to which a register leads.
     Behind(Option<Word>),
     /// In the frame, or among the arguments on the stack: this many bytes above the CFA, if that is known.
@@ -62,7 +66,11 @@ impl Said {
     /// Compares this with the place in the calling convention.
     pub(crate) fn agrees(self, place: Place) -> Agreement {
         let is = |holds: bool| if holds { Agreement::Confirmed } else { Agreement::Contradicted };
+        if let Said::Pair(low, high) = self {
+            return Said::Pieces([Some(low), Some(high)]).agrees(place);
+        }
         match (self, place) {
+            (Said::Pair(..), _) => Agreement::Open,
             (Said::Nothing | Said::Other, _) => Agreement::Open,
             (_, Place::Nowhere) => Agreement::Open,
             // Arguments on the stack are in the caller's frame, and the function's own frame is below.
@@ -73,17 +81,21 @@ impl Said {
             },
             // The code is not optimised.
             (Said::Frame(_) | Said::BehindFrame, _) => Agreement::Confirmed,
-            (Said::Registers([first, _]), Place::Word(word)) => is(first == Some(word)),
+            (Said::Register(first) | Said::Pieces([first, _]), Place::Word(word)) => is(first == Some(word)),
             // One of the pieces may be missing, and several may be in one register.
-            (Said::Registers(pieces), Place::Pair(low, high)) => {
+            // One of both has gone.
+            (Said::Register(first), Place::Pair(low, high)) => is(first == Some(low) || first == Some(high)),
+            (Said::Pieces(pieces), Place::Pair(low, high)) => {
                 is(pieces.into_iter().flatten().all(|piece| piece == low || piece == high))
             }
-            (Said::Registers(_), Place::Stack(_)) => Agreement::Contradicted,
-            (Said::Registers([first, _]), Place::Unread) => {
+            (Said::Register(_) | Said::Pieces(_), Place::Stack(_)) => Agreement::Contradicted,
+            (Said::Register(first) | Said::Pieces([first, _]), Place::Unread) => {
                 is(first.is_none_or(|word| matches!(word, Word::Vector(_))))
             }
             // The address of an object may be said in place of the object.
-            (Said::Registers([first, _]), Place::Behind(word)) => is(first == Some(word)),
+            (Said::Register(first) | Said::Pieces([first, _]), Place::Behind(word)) => {
+                is(first == Some(word))
+            }
             (Said::Behind(register), Place::Behind(word)) => is(register == Some(word)),
             // An object on the stack, relative to rsp.
             (Said::Behind(None), Place::Stack(_)) => Agreement::Confirmed,
@@ -119,11 +131,11 @@ fn understood(unit: &Unit<'_>, expression: Expression<Slice<'_>>, base: Option<i
     }
     match operations.as_slice() {
         [] => Said::Nothing,
-        [Operation::Register { register }] => Said::Registers([word(*register), None]),
+        [Operation::Register { register }] => Said::Register(word(*register)),
         // The value that a register had at the entry.
         [Operation::EntryValue { expression }, Operation::StackValue] => {
             match understood(unit, Expression(*expression), base) {
-                said @ Said::Registers(_) => said,
+                said @ Said::Register(_) => said,
                 _ => Said::Other,
             }
         }
@@ -136,6 +148,18 @@ fn understood(unit: &Unit<'_>, expression: Expression<Slice<'_>>, base: Option<i
 
 /// Returns the registers of a value in pieces, if all that are somewhere are in registers.
 fn of_pieces(operations: &[Operation<Slice<'_>>]) -> Said {
+    let pair = |size: &u64, other: &u64| *size == 64 && *other == 64;
+    if let [
+        Operation::Register { register: low },
+        Operation::Piece { size_in_bits: size, bit_offset: None },
+        Operation::Register { register: high },
+        Operation::Piece { size_in_bits: other, bit_offset: None },
+    ] = operations
+        && pair(size, other)
+        && let (Some(low), Some(high)) = (word(*low), word(*high))
+    {
+        return Said::Pair(low, high);
+    }
     let mut found = Vec::new();
     let mut before = None;
     for operation in operations {
@@ -148,7 +172,7 @@ fn of_pieces(operations: &[Operation<Slice<'_>>]) -> Said {
     match found.as_slice() {
         [] => Said::Other,
         [first, rest @ ..] => {
-            Said::Registers([*first, rest.iter().copied().find(|word| word != first).flatten()])
+            Said::Pieces([*first, rest.iter().copied().find(|word| word != first).flatten()])
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::signatures::sections::{DebugInfo, Slice};
 use crate::signatures::subprogram::Subprogram;
 use crate::signatures::types::{Types, is_fortran};
 use crate::signatures::units::{Die, Unit, Units};
-use crate::signatures::{c_family, fortran, rust};
+use crate::signatures::{c_family, fortran, located, rust};
 
 /// The functions that other files can call, so that no compiler can have changed their conventions.
 #[derive(Debug, Default)]
@@ -86,11 +86,12 @@ impl<'s> Signatures<'s> {
     ) -> Result<Signature, Unclear> {
         let found = self.functions.binary_search_by_key(&address, |&(address, _)| address);
         let (_, die) = self.functions[found.map_err(|_| Unclear::NoInformation)?];
-        if names.any(is_changed_copy) {
-            return Err(Unclear::Changed);
-        }
+        let is_copy = names.any(is_changed_copy);
         let function = Subprogram::read(&mut self.types, &mut self.units, die, address);
         let function = function.ok_or(Unclear::Damaged)?;
+        if is_copy || function.is_changed {
+            return located::signature(&function);
+        }
         if function.is_unusual {
             return Err(Unclear::Changed);
         }

@@ -31,8 +31,10 @@ pub(crate) struct Subprogram {
     pub(crate) is_variadic: bool,
     /// Whether it was declared with the types of its parameters.
     pub(crate) is_prototyped: bool,
-    /// Whether it is said to have another calling convention, or changed parameters.
+    /// Whether it is said to have another calling convention, or has parameters that the source does not have.
     pub(crate) is_unusual: bool,
+    /// Whether the compiler is said to have changed its parameters or its result.
+    pub(crate) is_changed: bool,
     /// Whether the compiler may have optimised it.
     pub(crate) is_optimised: bool,
 }
@@ -58,6 +60,7 @@ impl Subprogram {
             is_variadic: false,
             is_prototyped: false,
             is_unusual: false,
+            is_changed: false,
             is_optimised: true,
         };
         let mut own = Children::read(units, die)?;
@@ -83,6 +86,10 @@ impl Subprogram {
             function.is_prototyped |= entry.has_attr(DW_AT_prototyped);
             function.is_unusual |= match entry.attr_value(DW_AT_calling_convention) {
                 None => false,
+                Some(AttributeValue::CallingConvention(dw::DW_CC_nocall)) => {
+                    function.is_changed = true;
+                    false
+                }
                 Some(AttributeValue::CallingConvention(convention)) => {
                     let usual = [dw::DW_CC_normal, dw::DW_CC_program, dw::DwCc(0xc2)];
                     !usual.contains(&convention)
@@ -147,6 +154,7 @@ impl Subprogram {
             is_variadic: false,
             is_prototyped: false,
             is_unusual: false,
+            is_changed: false,
             is_optimised: true,
         }
     }
