@@ -13,6 +13,8 @@ use crate::signatures::subprogram::{Raw, Subprogram};
 pub(crate) enum Next {
     /// It has this type, and is here.
     At(Arc<Type>, Place),
+    /// It is in the source's view of the function alone, and not passed.
+    Left,
     /// Nothing is certain from here on.
     End(Rest),
 }
@@ -45,6 +47,7 @@ pub(crate) fn collect(
     for raw in &function.parameters {
         let (ty, place) = match next(&mut assignment, raw) {
             Next::At(ty, place) => (ty, place),
+            Next::Left => continue,
             Next::End(rest) => {
                 collected.rest = Some(rest);
                 break;

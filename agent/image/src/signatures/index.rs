@@ -11,7 +11,7 @@ use object::{Object, ObjectSymbol, SymbolKind};
 
 use crate::file::object as file;
 use crate::signatures::convention::{Trust, Unclear, is_changed_copy};
-use crate::signatures::model::{Enum, Shape, Signature};
+use crate::signatures::model::{Enum, Rest, Shape, Signature};
 use crate::signatures::sections::{DebugInfo, Slice};
 use crate::signatures::subprogram::Subprogram;
 use crate::signatures::types::{Types, is_fortran};
@@ -96,12 +96,19 @@ impl<'s> Signatures<'s> {
             return Err(Unclear::Changed);
         }
         let trust = Trust::of(&function, !self.exported.0.contains(&address));
-        match function.language.ok_or(Unclear::Language)? {
-            language if is_c(language) => c_family::signature(&function, trust, true),
-            language if is_cpp(language) => c_family::signature(&function, trust, false),
-            language if is_fortran(language) => fortran::signature(&function, trust),
-            dw::DW_LANG_Rust => rust::signature(&function, trust, function.name.as_deref()),
-            _ => Err(Unclear::Language),
+        let signature = match function.language.ok_or(Unclear::Language)? {
+            language if is_c(language) => c_family::signature(&function, trust, true)?,
+            language if is_cpp(language) => c_family::signature(&function, trust, false)?,
+            language if is_fortran(language) => fortran::signature(&function, trust)?,
+            dw::DW_LANG_Rust => rust::signature(&function, trust, function.name.as_deref())?,
+            _ => return Err(Unclear::Language),
+        };
+        // A parameter is not where it should be: those after it may be elsewhere as well.
+        match signature.rest {
+            Some(Rest::Changed) if trust != Trust::Type => {
+                Ok(located::signature(&function).unwrap_or(signature))
+            }
+            _ => Ok(signature),
         }
     }
 
