@@ -46,6 +46,17 @@ pub fn colours(a: Colour, b: (), c: u16, d: &dyn Named, e: u8) -> Colour {
     black_box((b, c, d.size(1, 1), e));
     a
 }
+pub struct Wrapped(u32, ());
+pub struct Twice(Wrapped);
+#[repr(C)]
+pub struct LikeC {
+    pub a: i64,
+}
+#[inline(never)]
+pub fn wrapped(a: Twice, b: u8, c: LikeC, d: std::ptr::NonNull<u8>, e: i16) -> Wrapped {
+    black_box((a.0.0, b, c.a, d, e));
+    a.0
+}
 #[inline(never)]
 pub fn unnamed(_: u16, a: u8, _: &str, b: i32) -> i32 {
     black_box((a, b));
@@ -65,6 +76,9 @@ fn main() {
     black_box(strings(black_box("text"), black_box(3), black_box(&[1, 2]), black_box(4)));
     black_box(colours(black_box(Colour::Blue), (), black_box(9), &l, black_box(8)));
     black_box(colours(black_box(Colour::Red), (), black_box(9), &l, black_box(8)));
+    let mut byte = 1;
+    let address = std::ptr::NonNull::from(&mut byte);
+    black_box(wrapped(Twice(Wrapped(black_box(5), ())), black_box(6), LikeC { a: black_box(-7) }, address, black_box(-8)).0);
     black_box(unnamed(black_box(1), black_box(2), black_box("x"), black_box(-4)));
     black_box(many(1, 2, 3, 4, -5, -6, -7, -8, 9.5, black_box(10)));
     let n: Box<dyn Named> = Box::new(l);
