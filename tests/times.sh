@@ -40,6 +40,7 @@ known() { # NAME ARGUMENTS...
 echo "| program | what | calls | expected, ns | with overhead, ns | measured, ns | error, % | ns a call | least |"
 echo "|---|---|---|---|---|---|---|---|---|"
 known short
+known latency
 known callers
 known recursion
 known jumps

@@ -126,7 +126,21 @@ impl Target {
         self.write_with(bytes, true)
     }
 
+    /// Writes the first bytes of a file, which has its name from then on, and returns it so that more can be appended. If it is a
+    /// pipe, waits some seconds for a reader.
+    ///
+    /// # Errors
+    /// The file cannot be written, or the pipe gets no reader.
+    pub fn begin(&self, bytes: &[u8]) -> io::Result<File> {
+        self.begin_with(bytes, false)
+    }
+
     fn write_with(&self, bytes: &[u8], durably: bool) -> io::Result<()> {
+        self.begin_with(bytes, durably).map(drop)
+    }
+
+    fn begin_with(&self, bytes: &[u8], durably: bool) -> io::Result<File> {
+        let all = |mut file: File| file.write_all(bytes).map(|()| file);
         match &self.0 {
             Kind::File { path, .. } => {
                 // The folder may have been replaced since. The user then wants the file in the new folder.
@@ -135,17 +149,17 @@ impl Target {
                     None | Some(FileType::RegularFile) if !place.is_descriptor => {
                         write_file(&place, bytes, durably)
                     }
-                    _ => open_special(&place)?.write_all(bytes),
+                    _ => all(open_special(&place)?),
                 }
             }
             Kind::Open { file, .. } => {
                 file.set_len(0)?;
-                (&*file).write_all(bytes)
+                all(file.try_clone()?)
             }
-            Kind::Device(file) => (&*file).write_all(bytes),
+            Kind::Device(file) => all(file.try_clone()?),
             Kind::Pipe(path) => {
                 let patience = if durably { None } else { Some(Duration::from_secs(5)) };
-                open_pipe(path, patience)?.write_all(bytes)
+                all(open_pipe(path, patience)?)
             }
         }
     }
@@ -218,7 +232,7 @@ fn check_permission(place: &Place) -> io::Result<()> {
     }
 }
 
-fn write_file(place: &Place, bytes: &[u8], durably: bool) -> io::Result<()> {
+fn write_file(place: &Place, bytes: &[u8], durably: bool) -> io::Result<File> {
     if matches!(way(place)?, Way::Replace) {
         match replace(place, bytes, durably) {
             // Something is mounted on the file, or a rule of the file system forbids it.
@@ -229,7 +243,10 @@ fn write_file(place: &Place, bytes: &[u8], durably: bool) -> io::Result<()> {
     let mut file = open_to_overwrite(place)?;
     file.set_len(0)?;
     file.write_all(bytes)?;
-    if durably { file.sync_all() } else { Ok(()) }
+    if durably {
+        file.sync_all()?;
+    }
+    Ok(file)
 }
 
 fn forbids_renaming(error: &io::Error) -> bool {
@@ -287,7 +304,7 @@ fn allowed() -> u32 {
     READ_AND_WRITE & !umask().unwrap_or(0o077)
 }
 
-fn replace(place: &Place, bytes: &[u8], durably: bool) -> io::Result<()> {
+fn replace(place: &Place, bytes: &[u8], durably: bool) -> io::Result<File> {
     let folder = &place.folder.fd;
     let New { mut file, mut name } = new_file(&place.folder)?;
     let old = place.entry.as_ref().map_or(READ_AND_WRITE, |old| old.st_mode);
@@ -318,7 +335,7 @@ fn replace(place: &Place, bytes: &[u8], durably: bool) -> io::Result<()> {
     if let Some(temporary) = name {
         let _ = fs::unlinkat(folder, temporary, AtFlags::empty());
     }
-    result
+    result.map(|()| file)
 }
 
 /// Gives a name to a file that has none.

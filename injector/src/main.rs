@@ -7,6 +7,7 @@
 //! session    one run: its processes, the loop that waits for them, the report
 //! live       the live view: snapshots of a profile -> a table on the terminal
 //! target     the process that is profiled: launched, or attached to; its threads, the agent in it
+//! trace      the threads' events -> the file of a trace
 //! profile    counters and samples -> a profile, and its gmon.out
 //! sampling   the kernel's samples
 //! program    the program's file: what it is, what is hooked in it
@@ -24,6 +25,7 @@ mod sampling;
 mod session;
 mod store;
 mod target;
+mod trace;
 
 fn main() -> std::process::ExitCode {
     cli::command::main()

@@ -60,6 +60,37 @@ pub(crate) enum RanksArg {
     None,
 }
 
+/// What happens to a call's event if the buffer of its thread is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+pub(crate) enum FullArg {
+    /// The thread waits until there is room.
+    #[default]
+    Wait,
+    /// The event is lost.
+    DropNew,
+    /// The oldest events are lost.
+    DropOld,
+}
+
+/// How calls are traced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Tracing {
+    pub(crate) full: FullArg,
+    /// The greatest number of traced calls that are open at the same time on a stack; 0 if there is no limit.
+    pub(crate) depth: u32,
+    /// The least duration of a traced call.
+    pub(crate) least_ns: u64,
+    /// Whether arguments and results are traced as well.
+    pub(crate) args: bool,
+}
+
+impl Tracing {
+    /// Whether no calls are left out.
+    pub(crate) fn is_whole(self) -> bool {
+        self.depth == 0 && self.least_ns == 0
+    }
+}
+
 /// What is measured of the durations of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Measure {
@@ -67,6 +98,10 @@ pub(crate) struct Measure {
     pub(crate) is_tsc: bool,
     /// Whether each path of calls is measured too.
     pub(crate) paths: Option<Paths>,
+    /// Whether the durations are a result of the run. Otherwise they are measured for the trace only.
+    pub(crate) is_result: bool,
+    /// How calls are traced, if they are.
+    pub(crate) trace: Option<Tracing>,
 }
 
 /// How paths of calls are told apart.

@@ -2,6 +2,7 @@
 //!
 //! A path enters; a plan with the answers to the other layers' questions leaves. This layer knows no process.
 
+pub(crate) mod arguments;
 pub(crate) mod choice;
 pub(crate) mod filters;
 pub(crate) mod library;

@@ -7,6 +7,7 @@
 //! spent main;hard;work 454166332       ticks on a path, the outermost function first
 //! quantile work 99 300017              ticks that 99 of 100 calls do not exceed
 //! least work 300000                    ticks that each call takes at least
+//! within work 10                       nanoseconds by which the mean of its calls may differ, or 2 % if that is more
 //! cpu worker 100210340                 nanoseconds of CPU time of the thread that began with a function
 //! ```
 //!
@@ -28,6 +29,8 @@ pub struct Known {
     pub quantiles: BTreeMap<(String, u64), u64>,
     /// The least number of ticks of a function's calls.
     pub least: BTreeMap<String, u64>,
+    /// The nanoseconds by which the mean own time of a function's calls may differ.
+    pub within_ns: BTreeMap<String, u64>,
     /// The CPU time in nanoseconds of threads, by the function with which they began.
     pub cpu_ns: BTreeMap<String, u64>,
 }
@@ -60,6 +63,9 @@ impl Known {
                 }
                 (["least", name, _], Some(ticks), None, None) => {
                     known.least.insert((*name).to_owned(), ticks);
+                }
+                (["within", name, _], Some(ns), None, None) => {
+                    known.within_ns.insert((*name).to_owned(), ns);
                 }
                 (["cpu", name, _], Some(ns), None, None) => {
                     known.cpu_ns.insert((*name).to_owned(), ns);
@@ -141,6 +147,8 @@ pub struct Line {
     /// The same with the overhead, where that is known.
     pub raw: Option<u64>,
     pub calls: u64,
+    /// The nanoseconds by which the mean of the calls may differ, if the program names them.
+    pub within_ns: Option<u64>,
 }
 
 impl Line {
@@ -161,9 +169,14 @@ impl Comparison {
         const ONCE: u64 = 500_000;
         /// The end of an interval of the histogram, as a multiple of its beginning.
         const WIDTH: f64 = 1.25;
+        /// The part of the time by which the mean of calls may differ, if nanoseconds are less.
+        const MEAN_PART: f64 = 0.02;
         let far = |line: &&Line| {
-            let difference = line.measured.abs_diff(line.expected) as f64;
-            difference > line.expected as f64 * part + (ONCE + line.calls * BESIDE) as f64
+            let (expected, difference) = (line.expected as f64, line.measured.abs_diff(line.expected) as f64);
+            match line.within_ns {
+                Some(ns) => difference > (expected * MEAN_PART).max((ns * line.calls) as f64),
+                None => difference > expected * part + (ONCE + line.calls * BESIDE) as f64,
+            }
         };
         let show =
             |line: &Line| format!("{}: {} ns, measured {} ns", line.what, line.expected, line.measured);
@@ -223,7 +236,7 @@ pub fn compare(known: &Known, measured: &Measured, is_folded: bool) -> Compariso
         result.quantiles.push((format!("{name}, {percent} %"), ticks, quantile.unwrap_or(0)));
     }
     let mut add = |what: String, ticks: u64, measured: u64, raw: Option<u64>, calls: u64| {
-        result.times.push(Line { what, expected: ns(ticks), measured, raw, calls });
+        result.times.push(Line { what, expected: ns(ticks), measured, raw, calls, within_ns: None });
     };
     for (name, &ticks) in &sums.own {
         let [own, own_raw, ..] = times.get(name.as_str()).copied().unwrap_or_default();
@@ -262,6 +275,13 @@ pub fn compare(known: &Known, measured: &Measured, is_folded: bool) -> Compariso
         for (path, &ticks) in &sums.paths {
             let [own, calls] = paths.get(path).copied().unwrap_or_default();
             add(path.join(";"), ticks, own, None, calls);
+        }
+    }
+    for (name, &ns) in &known.within_ns {
+        let what = format!("{name}, self");
+        match result.times.iter_mut().find(|line| line.what == what && line.calls > 0) {
+            Some(line) => line.within_ns = Some(ns),
+            None => result.wrong.push(format!("{name}: no time of its calls is known")),
         }
     }
     result
@@ -360,12 +380,31 @@ mod tests {
 
     #[test]
     fn times_follow_from_paths() {
-        let known = Known::read("calls a 3 1 0\nspent m;a;b;a 5\nspent m;a;b 2\nnoise\nspent m;a 1\n");
+        let known =
+            Known::read("calls a 3 1 0\nspent m;a;b;a 5\nspent m;a;b 2\nnoise\nspent m;a 1\nwithin a 10\n");
         assert_eq!(known.calls["a"], Calls { all: 3, primitive: 1, open: 0 });
+        assert_eq!(known.within_ns["a"], 10);
         let sums = known.sums(true);
         assert_eq!((sums.own["a"], sums.inclusive["a"], sums.inclusive["b"]), (6, 8, 7));
         assert_eq!(sums.arcs[&("a".to_owned(), "b".to_owned())], 7);
         assert_eq!(sums.arcs[&("b".to_owned(), "a".to_owned())], 5);
         assert_eq!(sums.paths[&vec!["m".to_owned(), "a".to_owned()]], 6);
+    }
+
+    #[test]
+    fn means_are_within_nanoseconds_or_a_part() {
+        let line = |expected, measured, within_ns| Line {
+            what: String::new(),
+            expected,
+            measured,
+            raw: None,
+            calls: 100,
+            within_ns,
+        };
+        let differ =
+            |line: Line| !Comparison { times: vec![line], ..Comparison::default() }.differing(0.1).is_empty();
+        assert!(!differ(line(6_000, 5_000, Some(10))) && differ(line(6_000, 4_990, Some(10))));
+        assert!(!differ(line(200_000, 204_000, Some(10))) && differ(line(200_000, 204_010, Some(10))));
+        assert!(!differ(line(6_000, 400, None)), "what calls do beside spinning is not known");
     }
 }

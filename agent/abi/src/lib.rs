@@ -25,11 +25,13 @@ pub mod attach;
 pub mod clock;
 mod coded;
 pub mod frida;
+pub mod full;
 pub mod names;
 pub mod plan;
 pub mod region;
 pub mod shared;
 pub mod times;
+pub mod trace;
 
 pub use names::{
     AGENT_FILE, ASK_FILE, COMMAND_FILE, FOLDER_MAX, FRIDA_FILE, PLAN_SUFFIX, PRELOAD_VARIABLE, REGION_SUFFIX,
@@ -37,4 +39,4 @@ pub use names::{
 };
 
 /// Version of all layouts in this crate. Every change of a layout raises it.
-pub const VERSION: u32 = 26;
+pub const VERSION: u32 = 27;

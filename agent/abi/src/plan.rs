@@ -104,6 +104,8 @@ pub struct PlanHeader {
     pub call_jumps: Table,
     /// [`CounterRange`], one for each function, in a library's plan with basic block counters; otherwise empty.
     pub counters: Table,
+    /// u64 words: a table of fetches ([`crate::args::Fetches`]), or empty if arguments are not traced.
+    pub fetches: Table,
     /// Byte offset from the start of a thread block at which the basic block counters of a library begin. 0 in the
     /// program's plan.
     pub first_counter: u64,
@@ -414,6 +416,8 @@ pub struct ArenaHeader {
     pub program_labels: u64,
     /// Address of a [`Labels`], between which the exit labels of libraries lie.
     pub library_labels: u64,
+    /// The same as `begin`, for functions whose exits are not hooked, so that their calls cannot be measured.
+    pub mark: u64,
 }
 
 /// The addresses between which all exit labels of a set of functions lie. No return address of a call lies there.
@@ -440,8 +444,11 @@ pub const CALLBACK_JUMP: u32 = 2;
 /// of `lea rsp, [rsp+8]`.
 pub const CALLBACK_STUB: u32 = 21 + 5;
 
-/// Bytes of the code at the start of the body of a function whose calls are measured: a store of the function's number, and
-/// a call through [`ArenaHeader::begin`].
+/// Bit of [`FunctionRecord::flags`]: the body begins with [`BEGIN_LEN`] bytes that tell the agent that a call begins.
+pub const BEGINS: u8 = 64;
+
+/// Bytes of the code at the start of the body of a function in a plan with measured calls: a store of the function's number, and
+/// a call through [`ArenaHeader::begin`] or [`ArenaHeader::mark`].
 pub const BEGIN_LEN: u32 = 14;
 /// The distance in bytes from the return slot down to the function's number, for [`ArenaHeader::begin`].
 pub const NUMBER_BELOW: u64 = 64;
@@ -529,13 +536,13 @@ pub const CALL_LEN: u32 = 5;
 
 // The planner's thunks, its unwind tables, and the agent's assembly address these fields.
 const _: () = {
-    assert!(size_of::<PlanHeader>() == 384);
+    assert!(size_of::<PlanHeader>() == 400);
     assert!(size_of::<Patch>() == 48);
     assert!(size_of::<FunctionRecord>() == 48);
     assert!(offset_of!(FunctionRecord, exit) == 8);
     assert!(offset_of!(FunctionRecord, resume) == 28);
     assert!(offset_of!(FunctionRecord, body) == 32);
-    assert!(size_of::<ArenaHeader>() == 144);
+    assert!(size_of::<ArenaHeader>() == 152);
     assert!(offset_of!(ArenaHeader, miss) == 0);
     assert!(offset_of!(ArenaHeader, miss_entry) == 8);
     assert!(offset_of!(ArenaHeader, window) == 16);

@@ -34,6 +34,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::clock::ClockCode;
 use crate::coded::coded;
+use crate::full::FullCode;
 use crate::plan::{HookModeCode, LIBRARIES};
 
 /// Key of an arc for a call from code that is not hooked: this bit, and the number of the function that is
@@ -158,8 +159,16 @@ pub struct RegionOrders {
     pub unfolded: u32,
     /// What the agent is to measure with: a [`ClockKind`](crate::clock::ClockKind).
     pub clock: ClockCode,
-    /// Always 0.
-    pub reserved_for_clock: u32,
+    /// What a thread does when its ring of events is full: a [`Full`](crate::full::Full).
+    pub trace_full: FullCode,
+    /// Bytes of the ring of events in a thread block ([`crate::trace`]), a power of two, or 0 if calls are not traced.
+    pub trace_bytes: u64,
+    /// The least duration of a traced call, in ticks.
+    pub trace_least: u64,
+    /// The greatest number of traced calls that are open at the same time on a stack, or 0 if there is no limit.
+    pub trace_depth: u32,
+    /// Nonzero if plan files have fetches ([`crate::args`]), by which traced calls tell their arguments and results.
+    pub trace_args: u32,
 }
 
 /// The number of entries in the table of samples outside of the program; a power of two.
@@ -501,6 +510,12 @@ pub const fn times_offset(
     library_counters_offset(slot_bytes, counter_bytes, library_bytes) + library_counter_bytes
 }
 
+/// Returns the offset of the ring of events from the start of the thread block, which follows `times_bytes` bytes for measured
+/// durations; a multiple of the page size.
+pub const fn trace_offset(times_offset: u64, times_bytes: u64) -> u64 {
+    times_offset + times_bytes
+}
+
 /// Returns the number of bytes of a chunk of the program's home slots: a page, or more if that would make more than
 /// [`SLOT_CHUNKS`] chunks.
 pub const fn slot_chunk(slot_bytes: u64) -> u64 {
@@ -513,8 +528,8 @@ pub const fn round_up(value: u64, to: u64) -> u64 {
 }
 
 const _: () = {
-    assert!(size_of::<RegionOrders>() == 168);
-    assert!(size_of::<RegionHeader>() == 424);
+    assert!(size_of::<RegionOrders>() == 192);
+    assert!(size_of::<RegionHeader>() == 448);
     assert!(size_of::<LoadRecord>() == 88);
     assert!(size_of::<RegionHeader>() <= PAGE as usize);
     assert!(size_of::<BlockHeader>() == 1968);

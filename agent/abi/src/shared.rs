@@ -17,6 +17,7 @@ use crate::region::{
     BlockHeader, CHUNKS, LoadRecord, Overflow, PANIC_FILE_WORDS, RegionHeader, SampleRecord, Slot,
 };
 use crate::times::{ArcTimes, Chain, FunctionTimes, OpenCall, PathNode, TimesHeader};
+use crate::trace::TraceHeader;
 
 /// Declares a type of pointers to a record, with one method for each of its shared fields.
 macro_rules! shared {
@@ -341,6 +342,37 @@ shared! {
 }
 
 shared! {
+    /// The state of a thread's ring of events.
+    ///
+    /// The thread that owns the thread block and its signal handlers write it; the injector writes `drained`. For a resumption of
+    /// the hooks, another thread writes events while the owner is stopped.
+    pub struct TraceRef(TraceHeader) {
+        /// Incremented by the slots of an event before they are written.
+        next: AtomicU64,
+        /// Written when more room becomes known.
+        limit: AtomicU64,
+        /// Written before `ring`, once.
+        mask: AtomicU64,
+        /// Written once, before `limit`.
+        ring: AtomicU64,
+        /// Written before `ring`, once.
+        deepest: AtomicU64,
+        /// See `deepest`.
+        least: AtomicU64,
+        /// Increased when more of the ring is committed.
+        committed: AtomicU64,
+        /// Written by the injector, which has read the slots of all events before this one.
+        drained: AtomicU64,
+        /// Increased by the owner.
+        lost: AtomicU64,
+        /// Increased with `lost`.
+        untold: AtomicU64,
+        /// Written by the owner.
+        hopeless: AtomicU64,
+    }
+}
+
+shared! {
     /// An open call. Its writers are those of a [`TimesRef`].
     pub struct OpenCallRef(OpenCall) {
         /// Written last.
@@ -464,6 +496,13 @@ impl BlockRef {
         // SAFETY: the caller of `new` has guaranteed that the thread block stays mapped, which has this record behind its
         // header, and that all accesses are atomic.
         unsafe { TimesRef::new(NonNull::new_unchecked(at)) }
+    }
+
+    /// The state of the thread's ring of events.
+    pub fn trace(self) -> TraceRef {
+        let at = (self.address() + crate::trace::TRACE) as *mut TraceHeader;
+        // SAFETY: as in `times`.
+        unsafe { TraceRef::new(NonNull::new_unchecked(at)) }
     }
 
     /// Written like `committed`.

@@ -161,7 +161,8 @@ pub struct OpenCall {
     /// What identifies it in the key of the calls that it makes: its function's number, or that of its node if paths are
     /// measured; with [`CONTEXT`].
     pub context: u32,
-    /// [`TAIL`], [`ENDS_SLOWLY`] and [`INHERITED`].
+    /// [`TAIL`], [`ENDS_SLOWLY`], [`INHERITED`], [`TRACED`] and [`HAS_RESULT`], and in a traced run from [`DEPTH_BIT`] on the number of open calls
+    /// around it.
     pub flags: u32,
 }
 
@@ -174,6 +175,13 @@ pub const ENDS_SLOWLY: u32 = 2;
 /// Bit of [`OpenCall::flags`]: the call was open at the fork by which the process began, and its parent counts it. It takes time in
 /// this process, but is no call of its own and has no duration here. It has [`ENDS_SLOWLY`] as well.
 pub const INHERITED: u32 = 4;
+
+/// Bit of [`OpenCall::flags`]: the event of its beginning has been written to the thread's ring ([`crate::trace`]).
+pub const TRACED: u32 = 8;
+/// Bit of [`OpenCall::flags`]: when the call returns, its result is written to the thread's ring.
+pub const HAS_RESULT: u32 = 16;
+/// First bit of the depth in [`OpenCall::flags`], of which a root has 0. Deeper calls than it can say have the greatest one.
+pub const DEPTH_BIT: u32 = 8;
 
 impl OpenCall {
     /// Returns whether the call is one that the process's parent has made.

@@ -79,6 +79,8 @@ impl Plan {
             originals,
             call_jumps,
             counters,
+            // Whoever traces arguments appends it.
+            fetches: Table { offset: 0, count: 0 },
             first_counter: 0,
             standalone: self.standalone.into(),
             small_stacks: self.small_stacks.into(),

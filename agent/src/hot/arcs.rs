@@ -15,6 +15,7 @@ use crate::hot::slots::{self, Found};
 use crate::hot::slow_stack;
 use crate::hot::thread_blocks;
 use crate::hot::threads;
+use crate::hot::times;
 use crate::os::task;
 use crate::os::words;
 use crate::program::agent::{self, Agent};
@@ -104,10 +105,13 @@ fn keeps_cells(agent: &Agent, number: u32) -> bool {
     }
 }
 
-/// Counts any arc: first gives the thread its thread block and the arc its place.
+/// Counts any arc: first gives the thread its thread block and the arc its place. That takes microseconds, which are in no measured
+/// duration.
 pub(crate) extern "C" fn rare(number: u32, return_address: u64, cfa: u64) -> Next {
-    failure::guarded(|| counted(number, return_address, cfa))
-        .unwrap_or_else(|| uncounted(number, return_address, cfa))
+    times::calls::leave_out(|| {
+        failure::guarded(|| counted(number, return_address, cfa))
+            .unwrap_or_else(|| uncounted(number, return_address, cfa))
+    })
 }
 
 /// Continues without counting, because the agent's code has panicked. No code here may panic.

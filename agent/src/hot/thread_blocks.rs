@@ -14,8 +14,8 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use gprofinject_abi::plan::CounterRange;
 use gprofinject_abi::region::{
-    COUNTER_BIT, LIBRARY_COUNTER_CHUNKS, PAGE, SEGMENT_BIT, SEGMENTS, SLOT_CHUNKS, counters_offset,
-    library_counters_offset, library_offset, round_up, segment_len, segment_offset,
+    COUNTER_BIT, LIBRARY_COUNTER_CHUNKS, PAGE, RECENT, SEGMENT_BIT, SEGMENTS, SLOT_CHUNKS, SLOTS,
+    counters_offset, library_counters_offset, library_offset, round_up, segment_len, segment_offset,
 };
 use gprofinject_abi::shared::BlockRef;
 
@@ -166,7 +166,15 @@ fn map_source(agent: &Agent, block: BlockRef, offset: u64, len: u64) -> bool {
 /// Commits a part of the area for measured durations in the calling thread's thread block. Returns `false` if the file system
 /// or memory is full, or if the agent makes no system calls any more.
 pub(crate) fn commit_times(agent: &Agent, block: BlockRef, offset: u64, len: u64) -> bool {
-    !kernel::is_frozen() && map_source(agent, block, offset, len)
+    !kernel::is_frozen()
+        && map_source(agent, block, offset, len)
+        && memory::populate(block.address() + offset, len).is_ok()
+}
+
+/// Makes the table of recent arcs of the calling thread's thread block present, so that no call has the time of its page faults.
+/// Returns `false` if there is no memory.
+pub(crate) fn touch_recent(block: BlockRef) -> bool {
+    kernel::is_frozen() || memory::populate(block.address() + RECENT, SLOTS - RECENT).is_ok()
 }
 
 /// Returns the offset of the library slots in a thread block.

@@ -62,7 +62,7 @@ fn reuse(agent: &Agent) -> Option<BlockRef> {
 /// Makes the thread block the calling thread's. A signal handler that interrupts this finds no thread block yet and
 /// gets another one, which is used only for the handler's counts; this one then replaces it.
 fn adopt(agent: &Agent, block: BlockRef) {
-    times::threads::end(block);
+    times::threads::end(agent, block);
     block.owners().fetch_add(1, Ordering::Relaxed);
     timer::restart(agent, block);
     block.tid().store(task::gettid(), Ordering::Release);

@@ -25,3 +25,5 @@ pub(crate) mod nodes;
 pub(crate) mod open;
 pub(crate) mod table;
 pub(crate) mod threads;
+pub(crate) mod trace;
+pub(crate) mod values;

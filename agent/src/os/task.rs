@@ -164,6 +164,14 @@ pub(crate) fn sleep_for_ever() -> ! {
     }
 }
 
+/// Lets the calling thread sleep for so many nanoseconds, less than a second, or until a signal arrives.
+pub(crate) fn nap(ns: u64) {
+    // struct timespec.
+    let time = [0_u64, ns];
+    // SAFETY: the kernel reads the time.
+    let _ = unsafe { call(general::__NR_nanosleep, [&raw const time as u64, 0]) };
+}
+
 /// Returns whether the calling thread runs on its alternate signal stack.
 pub(crate) fn is_on_signal_stack() -> bool {
     const SS_ONSTACK: u64 = 1;

@@ -15,6 +15,7 @@ use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::clock::ClockCode;
+use gprofinject_abi::full::Full;
 use gprofinject_abi::plan::{FunctionRecord, HookModeCode, LIBRARIES, Labels, START_OF_CONTEXT};
 use gprofinject_abi::region::{PAGE, RegionHeader, RegionOrders};
 use gprofinject_abi::shared::RegionRef;
@@ -105,7 +106,11 @@ static NOT_SET_UP: Agent = Agent {
         nodes_max: 0,
         unfolded: 0,
         clock: ClockCode(0),
-        reserved_for_clock: 0,
+        trace_full: Full::Wait.code(),
+        trace_bytes: 0,
+        trace_least: 0,
+        trace_depth: 0,
+        trace_args: 0,
     },
     fsgsbase: false,
     stack_end: 0,

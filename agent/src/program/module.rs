@@ -25,6 +25,8 @@ pub(crate) struct Module {
     /// By function: the basic block counters that a thread needs once it has come through the hook. Empty unless the module
     /// is a library whose basic blocks are counted.
     pub(crate) counters: &'static [CounterRange],
+    /// How the arguments and results of the functions are read, if they are traced: see [`gprofinject_abi::args::Fetches`].
+    pub(crate) fetches: &'static [u64],
     /// The end of the library's basic block counters in a thread block, or 0.
     pub(crate) counters_end: u64,
     /// The program headers: address, size of one in bytes, number. They are separate from the auxiliary vector,
@@ -61,6 +63,7 @@ impl Module {
         originals: &[],
         patches: &[],
         call_jumps: &[],
+        fetches: &[],
         counters: &[],
         counters_end: 0,
         headers: (0, 0, 0),

@@ -12,6 +12,7 @@
 )]
 
 use crate::hot::gate;
+use crate::hot::times::values;
 use crate::hot::{archive, cells, objects, sites, thread_blocks};
 use crate::os::files;
 use crate::os::kernel;
@@ -298,6 +299,7 @@ fn add(
     let index = libraries::add(record.bias, (lo, hi), identity, module).ok_or_else(damaged)?;
     let library = libraries::get(index).ok_or_else(damaged)?;
     let module = &library.module;
+    values::add(module);
     let failed = |errno| Refusal::errno(Trouble::Memory, errno);
     if switches::set_as_planned(module).map_err(failed)? {
         text::switch(module, false).map_err(failed)?;
@@ -464,7 +466,7 @@ fn forget_places() {
 
 /// Returns the addresses of the slow paths for libraries' thunks.
 fn gates() -> ArenaHeader {
-    let [begin, end] = own::times_gates(&Agent::get().orders);
+    let [begin, end, mark] = own::times_gates(&Agent::get().orders);
     let header = ArenaHeader {
         miss: gate::gpi_library_miss as *const () as u64,
         miss_entry: gate::gpi_library_miss_entry as *const () as u64,
@@ -476,6 +478,7 @@ fn gates() -> ArenaHeader {
         land: landings::gpi_land as *const () as u64,
         begin,
         end,
+        mark,
         program_labels: GATE_FACTS.labels(),
         library_labels: LIBRARY_GATE_FACTS.labels(),
         ..ArenaHeader::default()

@@ -3,6 +3,7 @@
 use crate::hot::gate;
 use crate::hot::small_stacks::gpi_small_miss_entry;
 use crate::hot::times;
+use crate::hot::times::gates::Traced;
 use crate::program::agent::{Agent, GATE_FACTS, LIBRARY_GATE_FACTS};
 use crate::unwind::backtraces;
 use crate::unwind::landings;
@@ -13,7 +14,7 @@ use gprofinject_abi::region::RegionOrders;
 
 /// Returns the addresses of the slow paths.
 pub(crate) fn gates(shadows: u64, small_stacks: bool, orders: &RegionOrders) -> ArenaHeader {
-    let [begin, end] = times_gates(orders);
+    let [begin, end, mark] = times_gates(orders);
     let header = ArenaHeader {
         miss: gate::gpi_miss as *const () as u64,
         miss_entry: match small_stacks {
@@ -30,6 +31,7 @@ pub(crate) fn gates(shadows: u64, small_stacks: bool, orders: &RegionOrders) -> 
         resume: signals::gpi_resume as *const () as u64,
         begin,
         end,
+        mark,
         program_labels: GATE_FACTS.labels(),
         library_labels: LIBRARY_GATE_FACTS.labels(),
         ..ArenaHeader::default()
@@ -37,9 +39,12 @@ pub(crate) fn gates(shadows: u64, small_stacks: bool, orders: &RegionOrders) -> 
     with_calls(header)
 }
 
-/// Returns the addresses of what is called at the beginning and the end of a measured call.
-pub(crate) fn times_gates(orders: &RegionOrders) -> [u64; 2] {
-    times::gates::gates(orders.clock == ClockKind::Tsc.code(), orders.nodes_max != 0)
+/// Returns the addresses of what is called at the beginning and the end of a measured call, and at the beginning of others.
+pub(crate) fn times_gates(orders: &RegionOrders) -> [u64; 3] {
+    let (is_tsc, traced) = (orders.clock == ClockKind::Tsc.code(), Traced::of(orders));
+    let gates = times::gates::gates(is_tsc, orders.nodes_max != 0, traced);
+    let [begin, end] = if orders.trace_args == 0 { gates } else { times::gates::gates_with_arguments(gates) };
+    [begin, end, times::gates::mark(is_tsc, traced)]
 }
 
 /// Adds the addresses of what is called in place of some code of the C library, in a standalone program.

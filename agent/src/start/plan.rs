@@ -53,6 +53,7 @@ impl PlanFile {
             patches: self.table(plan.patches)?,
             call_jumps: self.table(plan.call_jumps)?,
             counters: self.table(plan.counters)?,
+            fetches: self.table(plan.fetches)?,
             counters_end: match plan.first_counter {
                 0 => 0,
                 first => first + plan.counter_bytes,

@@ -7,6 +7,7 @@ use crate::hot::gate;
 use crate::hot::thread_blocks;
 use crate::hot::timer;
 use crate::hot::times;
+use crate::hot::times::gates::Traced;
 use crate::os::initial::{AT_BASE, AT_ENTRY, AT_HWCAP2, AT_PHDR, AT_PHENT, AT_PHNUM, Start};
 use crate::os::kernel;
 #[cfg(feature = "standalone")]
@@ -226,7 +227,11 @@ fn hook(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrder
     }
     if orders.times_bytes != 0 {
         times::clock::choose(orders.clock == ClockKind::Tsc.code());
-        times::calibration::run(region, orders.nodes_max != 0);
+        times::calibration::run(region, orders.nodes_max != 0, Traced::of(&orders));
+    }
+    if orders.trace_args != 0 {
+        times::values::prepare().map_err(memory)?;
+        times::values::add(&agent.program);
     }
     agent.tell_gates();
     agent::reserve().ok_or(memory(0))?.install(agent);

@@ -47,6 +47,21 @@ mod cli {
     pub(crate) mod sources;
     pub(crate) mod table;
     pub(crate) mod text;
+    pub(crate) mod trace;
+    pub(crate) mod trace_args;
+    pub(crate) mod traces {
+        pub(crate) mod calls;
+        pub(crate) mod chrome;
+        pub(crate) mod folded;
+        pub(crate) mod json;
+        pub(crate) mod load;
+        pub(crate) mod measured;
+        pub(crate) mod names;
+        pub(crate) mod perfetto;
+        pub(crate) mod text;
+        pub(crate) mod tracks;
+        pub(crate) mod wire;
+    }
     pub(crate) mod tree;
     pub(crate) mod units;
     pub(crate) mod view;
@@ -69,7 +84,7 @@ use crate::cli::report_args::ReportArgs;
 use crate::cli::run_args::TableArgs;
 use crate::cli::run_view::RunView;
 use crate::cli::view::View;
-use crate::cli::{diff, dump, export, files, html, load, merge, reports, run};
+use crate::cli::{diff, dump, export, files, html, load, merge, reports, run, trace};
 
 /// `gmon check` found an error, or `gmon diff` that something has become worse.
 const EXIT_FOUND: u8 = 1;
@@ -127,6 +142,7 @@ fn run(args: Args) -> Result<ExitCode> {
         Command::Flat(args) => run_table(&args.common, |view, out| reports::flat::flat(view, &args, out)),
         Command::Graph(args) => run_table(&args.common, |view, out| reports::graph::graph(view, &args, out)),
         Command::Html(args) => html::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Trace(args) => trace::run(args).map(|()| ExitCode::SUCCESS),
         Command::Paths(args) => measured(&args.common, |times, out| reports::paths::paths(times, &args, out)),
     }
 }

@@ -46,7 +46,7 @@ fn folder(name: &str, measured: &Measured) -> Folder {
 
 const HEAD: &str = "\
 prog: 5.000 s, 2 threads
-clock: time-stamp counter, 2.500 GHz; taken out of each call: 10.5 ns inside, 4.2 ns outside; error up to 1.5 ns a call, more if it ends with a long chain of operations
+clock: time-stamp counter, 2.500 GHz; taken out of each call: 10.5 ns inside, 4.2 ns outside; error up to 1.5 ns a call, more right after a long chain of operations
 cpu: a sample for each 4.000 ms of CPU time
 ";
 

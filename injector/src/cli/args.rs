@@ -11,7 +11,7 @@ use gmon_export::formats::UnknownFormat;
 use gprofinject_usage::Kind;
 
 use crate::live::model::{LONGEST, SHORTEST};
-use crate::options::{ClockArg, CountArg, EngineArg, Export, HooksArg, RanksArg, SamplerArg, Verb};
+use crate::options::{ClockArg, CountArg, EngineArg, Export, FullArg, HooksArg, RanksArg, SamplerArg, Verb};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -120,6 +120,36 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NUMBER", default_value_t = 1_000_000, hide_default_value = true,
           value_parser = clap::value_parser!(u32).range(1..=4_000_000))]
     pub(crate) max_paths: u32,
+
+    /// Write every call, with the time at which it begins and ends, to FILE, for gmon trace
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
+
+    /// With --trace: write only calls that are made within fewer than NUMBER others; the rest costs no more than a counted call
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub(crate) trace_depth: Option<u32>,
+
+    /// With --trace: write only calls that take at least so many microseconds, and those that have made them
+    #[arg(long, value_name = "MICROSECONDS", value_parser = microseconds)]
+    pub(crate) trace_min_time: Option<f64>,
+
+    /// With --trace: keep the last part, of at most so many mebibytes, and write it when the program ends, however it ends, at a
+    /// call of a function of --trace-trigger, and with --dump-signal and --dump
+    #[arg(long, value_name = "MEBIBYTES", value_parser = clap::value_parser!(u64).range(1..=65_536))]
+    pub(crate) trace_size: Option<u64>,
+
+    /// With --trace-size: write the kept part when a function is called whose name matches, or MODULE!FUNCTION (repeatable)
+    #[arg(long, value_name = "GLOB", requires = "trace_size")]
+    pub(crate) trace_trigger: Vec<String>,
+
+    /// With --trace: what a thread does whose buffer is full: wait until it has been read, or lose the newest or oldest calls
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = FullArg::Wait)]
+    pub(crate) trace_full: FullArg,
+
+    /// With --trace: write arguments and results too: auto (those that debug information or the prototypes of the C library tell),
+    /// FUNCTION@VALUES in uftrace's terms, as in 'main@arg1/i32,arg2/s,retval', or several separated by ;
+    #[arg(long, value_name = "SPEC")]
+    pub(crate) args: Option<String>,
 
     /// With --times and --paths: what measures, the processor's time stamp counter or clock_gettime
     #[arg(long, value_name = "CLOCK", value_enum, default_value_t = ClockArg::Auto)]
@@ -271,6 +301,13 @@ fn seconds(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number).map_err(|_| "not a number of seconds".to_owned())
 }
 
+/// Parses a number of microseconds.
+fn microseconds(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|_| format!("'{text}' is not a number of microseconds"))?;
+    let is_possible = number > 0.0 && number <= 1e12;
+    is_possible.then_some(number).ok_or_else(|| "it must be more than 0, and at most 10^12".to_owned())
+}
+
 /// Parses the time between two tables.
 fn interval(text: &str) -> Result<Duration, String> {
     let range = SHORTEST..=LONGEST;
@@ -298,7 +335,7 @@ impl Args {
     /// Returns an error message if options contradict each other. (clap's `requires` does not help here: it
     /// does not ask for `--pid` if there is a PROGRAM, with which `--pid` cannot be used.)
     fn contradiction(&self, typed: &dyn Fn(&str) -> bool) -> Option<String> {
-        const FOR_A_RUN: [&str; 25] = [
+        const FOR_A_RUN: [&str; 32] = [
             "hooks",
             "rate",
             "sampler",
@@ -314,6 +351,13 @@ impl Args {
             "no_fold",
             "max_paths",
             "clock",
+            "trace",
+            "trace_depth",
+            "trace_min_time",
+            "trace_size",
+            "trace_trigger",
+            "trace_full",
+            "args",
             "no_follow",
             "per_process",
             "ranks",
@@ -379,10 +423,29 @@ impl Args {
         if let Some(option) = first(&["no_fold", "max_paths"]).filter(|_| !self.paths) {
             return Some(format!("{option} says how --paths measures: add --paths"));
         }
-        if typed("clock") && !self.times && !self.paths {
-            return Some("--clock says what measures durations: add --times or --paths".to_owned());
+        const OF_A_TRACE: [&str; 6] =
+            ["args", "trace_depth", "trace_min_time", "trace_size", "trace_trigger", "trace_full"];
+        if let Some(option) = first(&OF_A_TRACE).filter(|_| self.trace.is_none()) {
+            return Some(format!("{option} says what is traced, or how: add --trace FILE"));
         }
-        let measures = first(&["paths", "times"]);
+        if self.args.is_some() && self.trace_min_time.is_some() {
+            return Some(
+                "--args writes what a call begins with, and --trace-min-time knows only at its end whether it is written: \
+                 leave one of them out"
+                    .to_owned(),
+            );
+        }
+        if let Some(option) = first(&["times", "paths"]).filter(|_| self.trace_depth.is_some()) {
+            return Some(format!(
+                "--trace-depth leaves deeper calls unmeasured, so {option} would lack them: run gprofinject twice"
+            ));
+        }
+        if typed("clock") && !self.times && !self.paths && self.trace.is_none() {
+            return Some(
+                "--clock says what measures durations: add --times, --paths or --trace FILE".to_owned(),
+            );
+        }
+        let measures = first(&["paths", "times", "trace"]);
         if let Some(option) = &measures
             && matches!(self.hooks, Some(HooksArg::Entry | HooksArg::None))
         {
@@ -398,8 +461,16 @@ impl Args {
             ));
         }
         if self.list {
-            let useless =
-                first(&["stats", "export", "dump_signal", "reset_signal", "pause_signal", "top", "plain"]);
+            let useless = first(&[
+                "stats",
+                "export",
+                "trace",
+                "dump_signal",
+                "reset_signal",
+                "pause_signal",
+                "top",
+                "plain",
+            ]);
             return useless.map(|other| format!("--list runs nothing: {other} has no effect there"));
         }
         None

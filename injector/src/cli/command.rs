@@ -22,7 +22,7 @@ use crate::program::resolve;
 use crate::sampling::sampler::{self, Method};
 use crate::session::expectations;
 use crate::session::run::{self, Prepared, Viewed};
-use crate::session::settings::Settings;
+use crate::session::settings::{Settings, TraceFile};
 use crate::store::exports::Exports;
 use crate::store::output::{self, Output};
 use crate::target::agent::room;
@@ -31,6 +31,7 @@ use crate::target::attach::running::{self, Running};
 use crate::target::launch::launched::{Inherited, Launched};
 use crate::target::launch::streams::Streams;
 use crate::target::process::Process;
+use crate::trace::tracer::{Place, Tracer};
 
 /// Runs the whole command. Its exit status is the program's.
 pub(crate) fn main() -> ExitCode {
@@ -77,7 +78,7 @@ fn execute(args: Args) -> Result<Ending, Failure> {
 }
 
 /// Starts the program and profiles it, or with `--list` prints how it would be profiled.
-fn launch(settings: Settings, start: Instant, inherited: &Inherited) -> Result<Ending, Failure> {
+fn launch(mut settings: Settings, start: Instant, inherited: &Inherited) -> Result<Ending, Failure> {
     let voice = settings.voice;
     top::check(settings.look)?;
     let program = resolve::find(&settings.command)?;
@@ -104,6 +105,7 @@ fn launch(settings: Settings, start: Instant, inherited: &Inherited) -> Result<E
     let output = settings.output.check()?;
     let stats = settings.stats.as_deref().map(output::stats_target).transpose()?;
     let exports = Exports::check(&settings.exports)?;
+    let tracer = tracer(&mut settings)?;
     keep_apart(&output, stats.as_ref(), &exports, &program)?;
     let rate = if subject.blind { 0 } else { settings.rate };
     let takes_agent = subject.takes_agent();
@@ -136,6 +138,7 @@ fn launch(settings: Settings, start: Instant, inherited: &Inherited) -> Result<E
         output,
         stats,
         exports,
+        tracer,
         start,
     };
     run::profile(prepared, |at| {
@@ -147,7 +150,7 @@ fn launch(settings: Settings, start: Instant, inherited: &Inherited) -> Result<E
 fn attach(
     pid: i32,
     duration: Option<Duration>,
-    settings: Settings,
+    mut settings: Settings,
     start: Instant,
 ) -> Result<Ending, Failure> {
     let voice = settings.voice;
@@ -170,6 +173,7 @@ fn attach(
     let output = settings.output.check()?;
     let stats = settings.stats.as_deref().map(output::stats_target).transpose()?;
     let exports = Exports::check(&settings.exports)?;
+    let tracer = tracer(&mut settings)?;
     let choice = sampler::choose(SamplerArg::Perf, settings.rate, true, false, false);
     let image = subject.image.as_ref().filter(|_| subject.standalone);
     let settings = Settings { arena: image.and_then(|image| room::arena(&process, image)), ..settings };
@@ -189,9 +193,22 @@ fn attach(
         output,
         stats,
         exports,
+        tracer,
         start,
     };
     run::profile(prepared, |_| Ok(Running::new(process, duration)))
+}
+
+/// Begins the trace that the settings ask for.
+fn tracer(settings: &mut Settings) -> anyhow::Result<Option<Tracer>> {
+    let Some(TraceFile { path, kept }) = settings.trace.take() else { return Ok(None) };
+    let target = if path == Path::new("-") { Target::standard_output() } else { Target::check(&path) };
+    let target = target.with_context(|| {
+        format!("cannot write to {}; name another file with --trace FILE", path.display())
+    })?;
+    let (bytes_max, triggers) = kept.map_or((None, Vec::new()), |kept| (Some(kept.bytes), kept.triggers));
+    let command = settings.command.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+    Tracer::new(Place { path, target, bytes_max, triggers, command }).map(Some)
 }
 
 /// Refuses a profile that would replace the program or another output file, which is probably a mistake.

@@ -6,19 +6,20 @@ use anyhow::{Context, Result, bail};
 
 use crate::cli::args::Args;
 use crate::live::view::Look;
-use crate::options::{ClockArg, EngineArg, Export, Measure, Paths, Verb};
+use crate::options::{ClockArg, EngineArg, Export, Measure, Paths, Tracing, Verb};
 use crate::os::clock;
 use crate::os::say::{Level, Voice};
+use crate::program::arguments::ArgsChoice;
 use crate::program::filters::Filters;
 use crate::program::libs::Libs;
 use crate::program::plan_cache::PlanCache;
-use crate::session::settings::Settings;
+use crate::session::settings::{Kept, Settings, TraceFile};
 use crate::store::output;
 use crate::store::rank::Suffix;
 
 /// Returns what is to be measured of the durations of calls.
 fn measure(args: &Args) -> Result<Option<Measure>> {
-    if !args.times && !args.paths {
+    if !args.times && !args.paths && args.trace.is_none() {
         return Ok(None);
     }
     let is_tsc = match args.clock {
@@ -30,7 +31,25 @@ fn measure(args: &Args) -> Result<Option<Measure>> {
         ClockArg::Gettime => false,
     };
     let paths = args.paths.then_some(Paths { nodes_max: args.max_paths, folds: !args.no_fold });
-    Ok(Some(Measure { is_tsc, paths }))
+    let trace = args.trace.is_some().then_some(Tracing {
+        full: args.trace_full,
+        depth: args.trace_depth.unwrap_or(0),
+        args: args.args.is_some(),
+        least_ns: args.trace_min_time.map_or(0, |us| (us * 1000.0) as u64),
+    });
+    Ok(Some(Measure { is_tsc, paths, is_result: args.times || args.paths, trace }))
+}
+
+/// Returns the file of the trace, and what is kept of it.
+fn trace_file(args: &Args, rank: &Suffix) -> Result<Option<TraceFile>> {
+    let Some(path) = args.trace.clone() else { return Ok(None) };
+    let triggers = args
+        .trace_trigger
+        .iter()
+        .map(|glob| Filters::only("--trace-trigger", glob))
+        .collect::<Result<_>>()?;
+    let kept = args.trace_size.map(|mebibytes| Kept { bytes: mebibytes << 20, triggers });
+    Ok(Some(TraceFile { path: rank.of(path), kept }))
 }
 
 /// Returns what is added to the names of files if this process is part of a parallel job.
@@ -70,6 +89,7 @@ pub(crate) fn settings(args: Args) -> Result<Settings> {
     let measure = measure(&args)?;
     // Whoever attaches to a process names the files of that one profile.
     let rank = if args.pid.is_some() { Suffix::default() } else { rank(&args) };
+    let trace = trace_file(&args, &rank)?;
     let look = (args.top.is_some() || args.plain.is_some()).then(|| {
         let is_plain = args.plain.is_some();
         let typed = args.plain.flatten().or(args.top.flatten());
@@ -92,6 +112,8 @@ pub(crate) fn settings(args: Args) -> Result<Settings> {
         hooks: args.hooks,
         engine: args.engine,
         measure,
+        args: args.args.as_deref().map(ArgsChoice::parse).transpose()?,
+        trace,
         rate: args.rate.unwrap_or(if measure.is_some() { MEASURED_RATE } else { RATE }),
         sampler: args.sampler,
         follow: !args.no_follow,

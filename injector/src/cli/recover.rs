@@ -62,6 +62,7 @@ pub(crate) fn recover(folder: &Path, settings: &Settings) -> Result<()> {
         hooks: entries.hooks,
         engine: entries.engine,
         measure: entries.measure,
+        args: None,
         filters: &filters,
         libs: &libs,
         running: entries.running,
@@ -265,7 +266,8 @@ impl Recovery<'_> {
                 let (filters, libs) = (&self.filters, &self.libs);
                 let (running, arena) = (entries.running, entries.arena);
                 let cache = self.cache;
-                let planner = Planner { hooks, engine, measure, filters, libs, running, arena, cache };
+                let args = None;
+                let planner = Planner { hooks, engine, measure, args, filters, libs, running, arena, cache };
                 let planned = planner.plan(planner.subject(&binary), &binary, true);
                 let profilee = self.profilees.first(&binary, shown, planned, true);
                 self.planned.insert(number, profilee);

@@ -112,7 +112,7 @@ fn read_times(
     pid: u32,
     ends: &Ends,
 ) -> io::Result<u64> {
-    let Some(Measure { is_tsc, .. }) = space.program.measure else { return Ok(0) };
+    let Some(Measure { is_tsc, is_result: true, .. }) = space.program.measure else { return Ok(0) };
     let by_clock = |end: &Moment| if is_tsc { end.ticks } else { end.nanoseconds };
     let process = ends.process.as_ref().map(by_clock);
     let ends_of = |tid: u32| ends.threads.get(&tid).into_iter().flatten().map(by_clock);

@@ -32,8 +32,17 @@ fn program(count: Option<CountArg>) -> &'static Profilee {
     let subject = planner::subject(binary, false);
     let (libs, cache) = (&Libs::none(), &PlanCache::new(false, Voice(Level::Quiet)));
     let (hooks, engine) = (Some(HooksArg::Both), EngineArg::Builtin);
-    let planner =
-        Planner { hooks, engine, measure: None, filters: &filters, libs, running: false, arena: None, cache };
+    let planner = Planner {
+        hooks,
+        engine,
+        measure: None,
+        args: None,
+        filters: &filters,
+        libs,
+        running: false,
+        arena: None,
+        cache,
+    };
     let planned = planner.plan(subject, binary, true);
     assert!(planned.hooked() > 20, "{:?}", subject.unhookable);
     let mut profilees = Profilees::default();

@@ -256,7 +256,7 @@ pub(crate) fn placed(
         first_tail: question.first_tail,
         first_counter: question.first_counter,
     };
-    let pieces = plan.encode();
+    let pieces = library.planned.pieces();
     let mut fits = false;
     let file = sys::memory_file(&pieces, |bytes| {
         let placed = plan.place(&placement, bytes);
@@ -299,6 +299,7 @@ mod tests {
             hooks,
             engine,
             measure: None,
+            args: None,
             filters: &filters,
             libs,
             running: false,

@@ -1,12 +1,18 @@
 //! A planned program, and the answers about it that the other layers need.
 
+use std::borrow::Cow;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use gmon_trace::value::Signature;
+use gprofinject_abi::plan::{PlanHeader, Table};
 use gprofinject_image::{Function, FunctionKind, Image};
 use gprofinject_plan::{Hooks, Plan, Reason, Tactic, Verdict};
 
+use zerocopy::FromBytes;
+
 use crate::options::Measure;
+use crate::program::arguments::Known;
 use crate::program::plan_cache::key::Key;
 use crate::program::subject::Subject;
 use crate::store::region::layout::LibraryHooks;
@@ -33,6 +39,8 @@ pub(crate) struct Planned<'s, 'd> {
     pub(crate) measure: Option<Measure>,
     /// Which hooks the libraries of a process that runs this program get; `None` if none.
     pub(crate) libraries: Option<LibraryHooks>,
+    /// How the arguments and results of its functions are read and shown, if they are traced.
+    pub(crate) arguments: Option<Known>,
     /// See [`Planned::gprof`].
     pub(crate) gprof: OnceLock<Option<gmon::Program>>,
 }
@@ -41,6 +49,34 @@ impl Planned<'_, '_> {
     /// The program's image, if it has one.
     pub(crate) fn image(&self) -> Option<&Image<'_>> {
         self.subject.image.as_ref()
+    }
+
+    /// Returns the plan file in pieces, with the fetches for the arguments that are traced.
+    pub(crate) fn pieces(&self) -> Vec<Cow<'_, [u8]>> {
+        let mut pieces = self.plan.as_ref().map(Plan::encode).unwrap_or_default();
+        let fetches = self.arguments.as_ref().filter(|known| !known.fetches.is_empty());
+        let Some(table) = fetches.map(|known| known.fetches.bytes()) else { return pieces };
+        const WORD: usize = size_of::<u64>();
+        let len: usize = pieces.iter().map(|piece| piece.len()).sum();
+        let offset = len.next_multiple_of(WORD);
+        let mut last = vec![0; offset - len];
+        last.extend_from_slice(&table);
+        last.resize(last.len().next_multiple_of(WORD), 0);
+        let words = (len + last.len() - offset) / WORD;
+        if let Some(first) = pieces.first_mut()
+            && let Ok((header, _)) = PlanHeader::mut_from_prefix(first.to_mut())
+        {
+            header.fetches = Table { offset: offset as u64, count: words as u64 };
+            pieces.push(Cow::Owned(last));
+        }
+        pieces
+    }
+
+    /// Returns how the arguments and the result of a function, by its number, are shown.
+    pub(crate) fn signature(&self, number: u32) -> Option<&Signature> {
+        let all = &self.arguments.as_ref()?.signatures;
+        let at = all.binary_search_by_key(&number, |(number, _)| *number).ok()?;
+        all.get(at).map(|(_, signature)| signature)
     }
 
     /// Returns all functions that may be called, with their verdicts: everything except `.cold` parts.

@@ -11,6 +11,7 @@ use gprofinject_plan::{Hooks, Options, Plan, Reason, Role, Verdict};
 
 use crate::options::{CountArg, EngineArg, HooksArg, Measure};
 use crate::os::{progress, sys};
+use crate::program::arguments::{self, ArgsChoice};
 use crate::program::filters::Filters;
 use crate::program::libs::Libs;
 use crate::program::memory;
@@ -30,6 +31,8 @@ pub(crate) struct Planner<'a> {
     pub(crate) hooks: Option<HooksArg>,
     pub(crate) engine: EngineArg,
     pub(crate) measure: Option<Measure>,
+    /// Which arguments are traced, if any are.
+    pub(crate) args: Option<&'a ArgsChoice>,
     pub(crate) filters: &'a Filters,
     pub(crate) libs: &'a Libs,
     /// Whether the process runs already when it is hooked.
@@ -91,7 +94,8 @@ impl Planner<'_> {
         let what = || "planning the program".to_owned();
         let names = ["", file_name(binary)];
         let planned = progress::during(self.cache.voice(), what, || {
-            self.plan_part(subject, &names, Part::Program { agent_wanted })
+            let planned = self.plan_part(subject, &names, Part::Program { agent_wanted });
+            self.with_arguments(planned, binary, &names)
         });
         memory::plan_made();
         planned
@@ -116,7 +120,34 @@ impl Planner<'_> {
     ) -> Planned<'s, 'd> {
         let name = file_name(path);
         let soname = gprofinject_image::headers::soname(subject.bytes);
-        self.plan_part(subject, &[name, soname.as_deref().unwrap_or(name)], Part::Library(purpose))
+        let names = [name, soname.as_deref().unwrap_or(name)];
+        let planned = self.plan_part(subject, &names, Part::Library(purpose));
+        self.with_arguments(planned, path, &names)
+    }
+
+    /// Adds what is known of the arguments of a program's or library's hooked functions, if they are traced.
+    fn with_arguments<'s, 'd>(
+        &self,
+        mut planned: Planned<'s, 'd>,
+        path: &Path,
+        names: &[&str],
+    ) -> Planned<'s, 'd> {
+        if let (Some(choice), Some(plan)) = (self.args, &planned.plan) {
+            let subject = planned.subject;
+            let module = arguments::Module {
+                path,
+                names,
+                bytes: subject.bytes,
+                debug_file: subject.debug_file,
+                is_static: subject.standalone && !subject.musl,
+            };
+            let functions = plan.records.iter().zip(0_u32..).filter_map(|(record, number)| {
+                let at = subject.functions().binary_search_by_key(&record.entry, |f| f.address).ok()?;
+                Some((number, subject.functions().get(at)?))
+            });
+            planned.arguments = Some(arguments::signatures(&module, choice, functions));
+        }
+        planned
     }
 
     /// Which hooks the libraries get of a process that runs this program.
@@ -139,7 +170,7 @@ impl Planner<'_> {
     }
 
     fn plan_part<'s, 'd>(&self, subject: &'s Subject<'d>, names: &[&str], part: Part) -> Planned<'s, 'd> {
-        let Planner { hooks, engine, measure, filters, libs: _, running, arena, cache } = *self;
+        let Planner { hooks, engine, measure, args: _, filters, libs: _, running, arena, cache } = *self;
         let agent_wanted = part == Part::Program { agent_wanted: true };
         let role = match part {
             Part::Program { .. } => Role::Program,
@@ -247,6 +278,7 @@ impl Planner<'_> {
             blocks_only,
             measure: measure.filter(|_| role == Role::Program),
             libraries: if role == Role::Program { self.library_hooks(subject) } else { None },
+            arguments: None,
             gprof: OnceLock::new(),
         }
     }

@@ -138,7 +138,7 @@ impl Profilees {
                     planned.libraries,
                     planned.measure,
                 );
-                (plan.encode(), layout)
+                (planned.pieces(), layout)
             }),
             planned,
         }));

@@ -35,6 +35,8 @@ struct Ability {
     kernel: bool,
     /// Only threads are sampled, not child processes.
     threads_only: bool,
+    /// What the scheduler does is reported.
+    switches: bool,
 }
 
 /// The processes and threads that are sampled.
@@ -63,18 +65,21 @@ struct Ring {
     event: OwnedFd,
     head: *mut sys::perf_event_mmap_page,
     data_len: usize,
+    /// The processor.
+    cpu: u32,
     /// Whether the event's last task has ended. poll would report that again and again.
     hung_up: bool,
 }
 
 impl Perf {
-    /// Opens the events. `follow` includes child processes.
+    /// Opens the events. `follow` includes child processes, and `switches` what the scheduler does.
     ///
     /// # Errors
     /// The kernel refuses perf events.
-    pub(crate) fn open(scope: Scope, rate: u32, follow: bool) -> io::Result<Perf> {
+    pub(crate) fn open(scope: Scope, rate: u32, follow: bool, switches: bool) -> io::Result<Perf> {
         let bytes = rate as usize * RECORD * SECONDS + OTHER_RECORDS;
-        Perf::with_rings(scope, rate, follow, bytes.div_ceil(PAGE).clamp(1, MOST_PAGES).next_power_of_two())
+        let pages = if switches { MOST_PAGES } else { bytes.div_ceil(PAGE) };
+        Perf::with_rings(scope, rate, (follow, switches), pages.clamp(1, MOST_PAGES).next_power_of_two())
     }
 
     /// Opens the events as [`Perf::open`] does, to find out whether that is possible and what the kernel
@@ -83,15 +88,20 @@ impl Perf {
     /// # Errors
     /// The kernel refuses perf events.
     pub(crate) fn trial(scope: Scope, rate: u32, follow: bool) -> io::Result<Perf> {
-        Perf::with_rings(scope, rate, follow, 1)
+        Perf::with_rings(scope, rate, (follow, false), 1)
     }
 
-    fn with_rings(scope: Scope, rate: u32, follow: bool, pages: usize) -> io::Result<Perf> {
+    fn with_rings(
+        scope: Scope,
+        rate: u32,
+        (follow, switches): (bool, bool),
+        pages: usize,
+    ) -> io::Result<Perf> {
         let cpus = online_cpus();
         let most = (ALL_PAGES / cpus.len().max(1)).clamp(4, MOST_PAGES);
         let pages = pages.min(1 << most.ilog2());
         let mut refusal = Error::from_raw_os_error(libc::ENODEV);
-        for ability in Ability::all(follow) {
+        for ability in Ability::all(follow, switches) {
             match open_all(scope, rate, &cpus, ability, pages) {
                 Ok(rings) if rings.is_empty() => {}
                 Ok(rings) => {
@@ -165,15 +175,15 @@ impl Perf {
         for ring in &self.rings {
             bytes.clear();
             ring.drain(&mut bytes);
-            records::parse(&bytes, content, records);
+            records::parse(&bytes, content, ring.cpu, records);
         }
     }
 }
 
 impl Ability {
     /// Returns all combinations, the best first.
-    fn all(follow: bool) -> Vec<Ability> {
-        let ability = |kernel, threads_only| Ability { kernel, threads_only };
+    fn all(follow: bool, switches: bool) -> Vec<Ability> {
+        let ability = |kernel, threads_only| Ability { kernel, threads_only, switches };
         if follow {
             return vec![ability(true, false), ability(false, false)];
         }
@@ -184,14 +194,15 @@ impl Ability {
 /// Opens an event and closes it again. The kernel changes its own code for the first event of all processes and waits until
 /// all processors have noticed, for about 10 ms; this is undone a second later.
 pub(crate) fn prepare() {
-    let _ = open_event(Scope::Process(0), -1, 1, Ability { kernel: false, threads_only: false });
+    let _ =
+        open_event(Scope::Process(0), -1, 1, Ability { kernel: false, threads_only: false, switches: false });
 }
 
 fn open_all(scope: Scope, rate: u32, cpus: &[i32], ability: Ability, pages: usize) -> io::Result<Vec<Ring>> {
     let mut rings = Vec::with_capacity(cpus.len());
     for &cpu in cpus {
         match open_event(scope, cpu, rate, ability) {
-            Ok(event) => rings.push(Ring::map(event, pages)?),
+            Ok(event) => rings.push(Ring::map(event, cpu as u32, pages)?),
             // The CPU has been taken offline since.
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
             Err(error) => return Err(error),
@@ -244,6 +255,7 @@ fn open_event(scope: Scope, cpu: i32, rate: u32, ability: Ability) -> io::Result
     attr.set_comm_exec(1);
     // Reports the parents of children.
     attr.set_task(1);
+    attr.set_context_switch(u64::from(ability.switches));
     attr.set_watermark(1);
     attr.__bindgen_anon_2.wakeup_watermark = (PAGE * 2) as u32;
     // SAFETY: `attr` is initialised, states its own size, and lives through the call.
@@ -255,7 +267,7 @@ fn open_event(scope: Scope, cpu: i32, rate: u32, ability: Ability) -> io::Result
 
 impl Ring {
     /// Maps a ring with `pages` data pages, or with as many as the limit on locked memory allows.
-    fn map(event: OwnedFd, mut pages: usize) -> io::Result<Ring> {
+    fn map(event: OwnedFd, cpu: u32, mut pages: usize) -> io::Result<Ring> {
         loop {
             let len = (pages + 1) * PAGE;
             let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -264,7 +276,7 @@ impl Ring {
                 libc::mmap(ptr::null_mut(), len, protection, libc::MAP_SHARED, event.as_raw_fd(), 0)
             };
             if address != libc::MAP_FAILED {
-                return Ok(Ring { event, head: address.cast(), data_len: pages * PAGE, hung_up: false });
+                return Ok(Ring { event, head: address.cast(), data_len: pages * PAGE, cpu, hung_up: false });
             }
             let error = Error::last_os_error();
             let too_much = matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOMEM));

@@ -31,6 +31,10 @@ pub(crate) enum Event {
     /// Code was mapped, from this offset of a file of this name. The name is the path in the process's mount namespace,
     /// or a word in brackets or after `//` if there is no file.
     Map { address: u64, len: u64, offset: u64, file: Arc<str> },
+    /// The thread runs on this processor from now on.
+    On { cpu: u32 },
+    /// The thread does not run any more. `preempted`: it could go on.
+    Off { cpu: u32, preempted: bool },
     /// So many records were lost because the ring was full.
     Lost(u64),
     /// The kernel has reduced the rate because it was too high.
@@ -51,13 +55,17 @@ const EXIT: u32 = 4;
 const THROTTLE: u32 = 5;
 const FORK: u32 = 7;
 const SAMPLE: u32 = 9;
+const SWITCH: u32 = 14;
+/// PERF_RECORD_MISC_SWITCH_OUT and PERF_RECORD_MISC_SWITCH_OUT_PREEMPT.
+const SWITCH_OUT: u16 = 1 << 13;
+const SWITCH_OUT_PREEMPT: u16 = 1 << 14;
 /// PERF_RECORD_MISC_COMM_EXEC.
 const COMM_EXEC: u16 = 1 << 13;
 
-/// Appends the records in `bytes`, which contains a whole number of them.
-pub(crate) fn parse(mut bytes: &[u8], content: Content, records: &mut Vec<Record>) {
+/// Appends the records in `bytes`, which contains a whole number of them, from the ring of a processor.
+pub(crate) fn parse(mut bytes: &[u8], content: Content, cpu: u32, records: &mut Vec<Record>) {
     while let Some(record) = next(&mut bytes) {
-        records.extend(parse_one(record, content));
+        records.extend(parse_one(record, content, cpu));
     }
 }
 
@@ -76,7 +84,7 @@ fn next<'b>(bytes: &mut &'b [u8]) -> Option<Raw<'b>> {
     Some(Raw { kind: head as u32, misc: (head >> 32) as u16, body })
 }
 
-fn parse_one(raw: Raw, content: Content) -> Option<Record> {
+fn parse_one(raw: Raw, content: Content, cpu: u32) -> Option<Record> {
     if raw.kind == SAMPLE {
         return parse_sample(raw.body, content);
     }
@@ -112,6 +120,8 @@ fn parse_one(raw: Raw, content: Content) -> Option<Record> {
         // { u64 id, lost }
         LOST => Event::Lost(u64_at(raw.body, 8)?),
         THROTTLE => Event::Throttled,
+        SWITCH if raw.misc & SWITCH_OUT == 0 => Event::On { cpu },
+        SWITCH => Event::Off { cpu, preempted: raw.misc & SWITCH_OUT_PREEMPT != 0 },
         _ => return None,
     };
     Some(Record { time, pid: process, tid: thread, event })
@@ -158,7 +168,7 @@ mod tests {
 
     fn parsed(bytes: &[u8], user_registers: bool) -> Vec<Record> {
         let mut records = Vec::new();
-        parse(bytes, Content { user_registers }, &mut records);
+        parse(bytes, Content { user_registers }, 3, &mut records);
         records
     }
 

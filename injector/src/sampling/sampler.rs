@@ -113,9 +113,26 @@ pub(crate) struct Sampling {
     members: Vec<Sampled>,
     /// Whether threads are told apart.
     by_thread: bool,
+    /// What the scheduler has done, if that is reported.
+    switches: Vec<Switched>,
     pub(crate) lost: u64,
     pub(crate) throttled: bool,
 }
+
+/// A thread of a member has begun to run, or has ceased to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Switched {
+    pub(crate) member: usize,
+    pub(crate) tid: u32,
+    /// Nanoseconds of CLOCK_MONOTONIC.
+    pub(crate) time: u64,
+    pub(crate) cpu: u32,
+    /// `None` if it runs, and otherwise whether it could go on.
+    pub(crate) off: Option<bool>,
+}
+
+/// The greatest number of them that are kept until somebody takes them.
+const SWITCHES: usize = 1 << 20;
 
 #[derive(Clone, Copy)]
 struct Announced {
@@ -177,6 +194,7 @@ impl Sampling {
             tracks: HashMap::new(),
             members: Vec::new(),
             by_thread,
+            switches: Vec::new(),
             lost: 0,
             throttled: false,
         }
@@ -311,6 +329,19 @@ impl Sampling {
         }
     }
 
+    fn note_switch(&mut self, (pid, tid): (u32, u32), time: u64, cpu: u32, off: Option<bool>) {
+        if let Some(member) = self.tracks.get(&pid).and_then(|track| track.member)
+            && self.switches.len() < SWITCHES
+        {
+            self.switches.push(Switched { member, tid, time, cpu, off });
+        }
+    }
+
+    /// Returns what the scheduler has done since the last call.
+    pub(crate) fn take_switches(&mut self) -> Vec<Switched> {
+        std::mem::take(&mut self.switches)
+    }
+
     fn count_one(&mut self, record: Record, now: Moment) {
         let tid = self.by_thread.then_some(record.tid);
         match record.event {
@@ -329,6 +360,10 @@ impl Sampling {
                 {
                     sampled.samples.threads.note(record.pid, tid, record.event, now.back_to(record.time));
                 }
+            }
+            Event::On { cpu } => self.note_switch((record.pid, record.tid), record.time, cpu, None),
+            Event::Off { cpu, preempted } => {
+                self.note_switch((record.pid, record.tid), record.time, cpu, Some(preempted));
             }
             event => {
                 let Some(track) = self.tracks.get_mut(&record.pid) else { return };
@@ -374,6 +409,8 @@ impl Track {
             | Event::Began { .. }
             | Event::Named(_)
             | Event::End
+            | Event::On { .. }
+            | Event::Off { .. }
             | Event::Lost(_)
             | Event::Throttled => {}
         }

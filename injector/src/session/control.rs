@@ -139,6 +139,7 @@ impl Family<'_> {
             let (_, troubles) = finished.write_libraries(self.output, &path);
             troubles.into_iter().next().map_or(Ok(()), |trouble| Err(anyhow!(trouble)))?;
         }
+        self.save_trace()?;
         let samples = finished.placed.inside + finished.placed.outside;
         let symbols = profilee.symbols_beside(self.output, &path).0;
         let own = finished.profile.samples_in_program();
@@ -149,6 +150,14 @@ impl Family<'_> {
             stood_still(pause),
             commands(&symbols, &path, whole.as_ref(), measured.as_deref(), first),
         ))
+    }
+
+    /// Writes the part of the trace that is kept, if it is.
+    fn save_trace(&self) -> Result<()> {
+        match &self.tracer {
+            Some(tracer) if tracer.keeps() => tracer.save().map(drop).map_err(|why| anyhow!(why)),
+            _ => Ok(()),
+        }
     }
 
     fn reset(&mut self, index: usize, sampling: Option<&mut Sampling>) -> Result<String> {

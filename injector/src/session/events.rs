@@ -62,6 +62,7 @@ pub(crate) fn wait(
         if ready {
             sampling.drain();
             family.keep_samples(sampling);
+            family.trace_switches(sampling);
         }
     }
     if others.iter().skip(1).any(|entry| entry.revents != 0) {

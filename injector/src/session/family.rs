@@ -8,7 +8,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::os::fd::RawFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::live::collect::Kept;
@@ -16,7 +16,7 @@ use crate::os::clock::Moment;
 use crate::os::sys::{self, Handle};
 use crate::profile::counted::{Counted, Finished, Reading, counted, guests, has_guests};
 use crate::profile::elsewhere::Names;
-use crate::profile::ends::End;
+use crate::profile::ends::{End, Ends};
 use crate::program::choice::Switched;
 use crate::program::library::{Libraries, Library};
 use crate::program::profilee::{Profilee, Profilees};
@@ -33,6 +33,8 @@ use crate::store::region::layout::{AgentState, Orders};
 use crate::store::run_folder::{FIRST, RunFolder};
 use crate::target::grip::Grip;
 use crate::target::loaded;
+use crate::trace::recorder::Begun;
+use crate::trace::tracer::Tracer;
 
 /// The processes of a run, and the programs that they have executed.
 pub(crate) struct Family<'s> {
@@ -55,6 +57,8 @@ pub(crate) struct Family<'s> {
     orders: Orders,
     /// The samples per second of CPU time.
     pub(crate) rate: u32,
+    /// The trace, if there is one.
+    pub(crate) tracer: Option<Tracer>,
     /// What a live view keeps from one snapshot to the next.
     pub(super) seen: Kept,
     /// All members of the run, in the order in which they began.
@@ -99,6 +103,7 @@ impl<'s> Family<'s> {
         profilees: Profilees,
         orders: Orders,
         rate: u32,
+        tracer: Option<Tracer>,
     ) -> Family<'s> {
         let logbook = folder.as_ref().map(|folder| Logbook::create(folder.private(), settings.entries(rate)));
         let listener = folder.as_ref().map(|folder| Listener::new(folder.private()));
@@ -123,6 +128,7 @@ impl<'s> Family<'s> {
             outside_left: loaded::BYTES_MOST,
             orders,
             rate,
+            tracer,
             seen: Kept::default(),
             members: Vec::new(),
             living: BTreeMap::new(),
@@ -144,7 +150,7 @@ impl<'s> Family<'s> {
     /// Makes the first process the first member.
     pub(crate) fn begin(&mut self, pid: i32, profilee: &'static Profilee) {
         self.enter(profilee);
-        self.join(pid, profilee, FIRST.to_owned());
+        self.join(pid, profilee, FIRST.to_owned(), None);
     }
 
     /// Replaces the hold on the first member.
@@ -170,7 +176,10 @@ impl<'s> Family<'s> {
     }
 
     /// Enters a library in the logbook, unless it is there already.
-    pub(crate) fn enter_library(&mut self, library: &Library) {
+    pub(crate) fn enter_library(&mut self, library: &'static Library) {
+        if let Some(tracer) = &self.tracer {
+            tracer.library(library);
+        }
         if let Some(logbook) = &mut self.logbook
             && logbook.entries.libraries.len() == library.number as usize
         {
@@ -178,8 +187,14 @@ impl<'s> Family<'s> {
         }
     }
 
-    /// Adds a member, whose files in the run folder have that name.
-    pub(crate) fn join(&mut self, pid: i32, profilee: &'static Profilee, name: String) {
+    /// Adds a member, whose files in the run folder have that name. `parent` is the member that has forked it.
+    pub(crate) fn join(
+        &mut self,
+        pid: i32,
+        profilee: &'static Profilee,
+        name: String,
+        parent: Option<usize>,
+    ) {
         let index = self.members.len();
         let handle = || (index > 0).then(|| Handle::of(pid));
         let process =
@@ -190,7 +205,9 @@ impl<'s> Family<'s> {
                 member.ended.get_or_insert_with(Moment::now);
             }
         }
+        let before = process.members.last().copied();
         process.members.push(index);
+        self.trace(index, parent.or(before), pid, profilee, &name);
         let grip = Grip::unopened(pid);
         let maps = Maps::default();
         self.members.push(Member {
@@ -204,6 +221,51 @@ impl<'s> Family<'s> {
             maps,
             ended: None,
         });
+    }
+
+    /// Begins the trace of a member.
+    fn trace(
+        &mut self,
+        index: usize,
+        parent: Option<usize>,
+        pid: i32,
+        profilee: &'static Profilee,
+        name: &str,
+    ) {
+        let Some(tracer) = &mut self.tracer else { return };
+        if let (Some(folder), Some((_, layout))) = (&self.folder, &profilee.plan) {
+            let rings = folder.region(name).rings(layout);
+            match rings.and_then(|rings| Ok((rings.libraries()?, rings))) {
+                Ok((loads, rings)) => tracer.begin(Begun {
+                    process: index as u32,
+                    parent: parent.map(|index| index as u32),
+                    pid: pid as u32,
+                    binary: absolute(&profilee.binary).display().to_string(),
+                    planned: profilee.planned,
+                    is_tsc: layout.measure.is_some_and(|measure| measure.is_tsc),
+                    rings,
+                    loads,
+                }),
+                Err(error) => {
+                    self.troubles.push(format!("process {pid} is not traced: {}", sys::reason(&error)));
+                }
+            }
+        }
+    }
+
+    /// Hands on to the trace what the scheduler has done.
+    pub(crate) fn trace_switches(&self, sampling: &mut Sampling) {
+        if let Some(tracer) = &self.tracer {
+            tracer.switches(sampling.take_switches());
+        }
+    }
+
+    /// Ends the trace of a member. `samples` has what the kernel says of its threads' ends.
+    fn end_trace(&self, index: usize, samples: Option<&Samples>) {
+        let (Some(tracer), Some(member)) = (&self.tracer, self.members.get(index)) else { return };
+        let noticed = member.ended.unwrap_or_else(Moment::now);
+        let ends = samples.map(|samples| Ends::new(End::Noticed(noticed), &samples.threads));
+        tracer.end(index as u32, ends.and_then(|ends| ends.process).unwrap_or(noticed));
     }
 
     /// Notes that the first process has ended, or is about to be left.
@@ -256,6 +318,7 @@ impl<'s> Family<'s> {
     pub(crate) fn end(&mut self, pid: i32, mut sampling: Option<&mut Sampling>) {
         if let Some(sampling) = sampling.as_deref_mut() {
             sampling.settle();
+            self.trace_switches(sampling);
             sampling.forget(pid);
         }
         for index in self.living.remove(&pid).into_iter().flat_map(|process| process.members) {
@@ -270,6 +333,7 @@ impl<'s> Family<'s> {
         let alive = self.living.values().filter(lives).count();
         if let Some(sampling) = sampling.as_deref_mut() {
             sampling.settle();
+            self.trace_switches(sampling);
         }
         let left = std::mem::take(&mut self.living).into_values();
         let mut left: Vec<usize> = left.flat_map(|process| process.members).collect();
@@ -304,6 +368,7 @@ impl<'s> Family<'s> {
         let Some(member) = self.members.get(index) else { return };
         let (pid, profilee, name) = (member.pid, member.profilee, member.name.clone());
         let samples = sampling.and_then(|sampling| sampling.take(index));
+        self.end_trace(index, samples.as_ref());
         let Some((finished, state)) = self.counted(index, samples, None) else { return };
         // A child that will be a guest may not have announced itself yet, but it has had the file mapped
         // since its fork.
@@ -448,9 +513,11 @@ impl<'s> Family<'s> {
         self.written.insert(pid, 1);
         let samples = sampling.and_then(|sampling| {
             sampling.settle();
+            self.trace_switches(sampling);
             sampling.take(0)
         });
         self.note_maps_of(0);
+        self.end_trace(0, samples.as_ref());
         let (mut finished, _) = self.counted(0, samples, crash)?;
         finished.account.trouble = finished.account.trouble.or_else(|| unplaced.cloned());
         Some(finished)
@@ -491,4 +558,9 @@ impl<'s> Family<'s> {
             }
         }
     }
+}
+
+/// Returns the absolute path of a file, as far as the current folder is known.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }

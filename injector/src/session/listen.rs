@@ -114,7 +114,8 @@ impl Family<'_> {
             let switched = self.current(parent).ok().and_then(|index| self.members.get(index));
             let switched = switched.filter(|member| member.profilee.number == profilee.number);
             let switched = switched.map(|member| member.switched.clone()).unwrap_or_default();
-            self.join(pid, profilee, name.to_owned());
+            let forked_by = self.current(parent).ok();
+            self.join(pid, profilee, name.to_owned(), forked_by);
             if let Some(member) = self.members.last_mut() {
                 // The child has a copy of everything that was switched in its parent.
                 member.switched = switched;
@@ -157,7 +158,7 @@ impl Family<'_> {
                 return None;
             }
         };
-        self.join(pid, profilee, name.clone());
+        self.join(pid, profilee, name.clone(), None);
         self.announce(self.members.len() - 1, true, sampling);
         if profilee.planned.subject.standalone {
             // The program's environment stays as it is.

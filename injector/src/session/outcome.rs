@@ -10,6 +10,7 @@ use crate::profile::placement::Placed;
 use crate::program::library::Library;
 use crate::program::planned::Planned;
 use crate::session::member::{Other, Unhooked, Who};
+use crate::trace::recorder::Summary;
 
 /// Everything that is known after a run.
 pub(crate) struct Run<'r> {
@@ -35,6 +36,8 @@ pub(crate) struct Run<'r> {
     /// The number of processes that the profile is of.
     pub(crate) processes: u32,
     pub(crate) others: &'r [Other],
+    /// What was traced, if anything was.
+    pub(crate) traced: Option<&'r Summary>,
 }
 
 impl Run<'_> {

@@ -9,6 +9,7 @@ use gmon::output::Target as File;
 
 use crate::live::model::Subject;
 use crate::live::view::{Look, View};
+use crate::options::Measure;
 use crate::os::child::Ending;
 use crate::os::failure::Failure;
 use crate::os::say::{Level, Voice};
@@ -33,6 +34,7 @@ use crate::store::output::Output;
 use crate::store::region::layout::Orders;
 use crate::store::run_folder::{FIRST, RunFolder};
 use crate::target::contract::{Patience, Ready, Readying, Target};
+use crate::trace::tracer::Tracer;
 
 /// Everything that was determined and checked before the start.
 pub(crate) struct Prepared {
@@ -50,6 +52,8 @@ pub(crate) struct Prepared {
     pub(crate) insists: bool,
     pub(crate) output: Output,
     pub(crate) exports: Exports,
+    /// The trace, if there is one.
+    pub(crate) tracer: Option<Tracer>,
     pub(crate) stats: Option<File>,
     /// The live view, if there is one.
     pub(crate) viewed: Option<Viewed>,
@@ -84,8 +88,19 @@ pub(crate) fn profile<T: Target>(
     prepared: Prepared,
     enter: impl FnOnce(&Entrance) -> Result<T>,
 ) -> Result<Ending, Failure> {
-    let Prepared { settings, program, planned, mut choice, output, exports, stats, viewed, start, .. } =
-        prepared;
+    let Prepared {
+        settings,
+        program,
+        planned,
+        mut choice,
+        output,
+        exports,
+        tracer,
+        stats,
+        viewed,
+        start,
+        ..
+    } = prepared;
     let voice = settings.voice;
     let mut notes: Vec<String> = planned.subject.unhookable.iter().cloned().collect();
     notes.extend(planned.plan.iter().filter_map(|plan| plan.downgrade.clone()));
@@ -125,7 +140,8 @@ pub(crate) fn profile<T: Target>(
         None => None,
     };
 
-    let mut family = Family::new(&settings, (&output, &exports), folder, profilees, orders, choice.rate);
+    let mut family =
+        Family::new(&settings, (&output, &exports), folder, profilees, orders, choice.rate, tracer);
     let entrance =
         Entrance { program: &program, folder: family.folder.as_ref(), inherited: signals.inherited() };
     let mut target = enter(&entrance)?;
@@ -133,7 +149,7 @@ pub(crate) fn profile<T: Target>(
     let mut sampling = None;
     if choice.method == Method::Perf {
         let scope = target.scope();
-        match sample(scope, choice.rate, family.follows(), planned.measure.is_some()) {
+        match sample(scope, choice.rate, family.follows(), planned.measure) {
             Ok(begun) => sampling = Some(begun),
             Err(error) => {
                 let why = perf::refusal(&error, scope);
@@ -220,6 +236,7 @@ pub(crate) fn profile<T: Target>(
     }
     let others = first.as_mut().map_or(0, |first| family.add_to_first(first));
     family.write_programs(pid as u32);
+    let traced = family.tracer.take().map(Tracer::finish);
     let sampler_bytes = sampling.as_mut().map_or(0, |sampling| sampling.perf().ring_bytes());
     let (lost_samples, throttled) = sampling.as_ref().map_or((0, false), |s| (s.lost, s.throttled));
     drop(sampling);
@@ -250,6 +267,12 @@ pub(crate) fn profile<T: Target>(
             ));
         }
     }
+    for pattern in settings.args.iter().flat_map(|args| args.unused()) {
+        voice.warn(format_args!(
+            "{pattern} matches no function of {} or its libraries",
+            program.binary.display()
+        ));
+    }
     if let Some(pattern) = settings.libs.unused().next().filter(|_| planned.libraries.is_some()) {
         voice.warn(format_args!(
             "--libs '{pattern}' matches no library that was loaded; ldd shows the names of libraries"
@@ -276,9 +299,17 @@ pub(crate) fn profile<T: Target>(
         unhooked: &family.unhooked,
         processes: 1 + others,
         others: &family.others,
+        traced: traced.as_ref(),
     };
     let files = Files { output: &output, exports: &exports, stats: stats.as_ref(), profilee, first: &first };
-    finish(&run, &program, voice, &files, pid as u32)?;
+    let finished = finish(&run, &program, voice, &files, pid as u32);
+    if let Some(traced) = &traced {
+        let is_whole = settings.measure.and_then(|measure| measure.trace).is_some_and(|t| t.is_whole());
+        let counted = run.others.iter().fold(profile.calls(), |sum, other| sum.saturating_add(other.calls));
+        let missing = counted.saturating_sub(traced.calls).saturating_sub(traced.lost);
+        words::say_trace(traced, if is_whole { missing } else { 0 }, voice);
+    }
+    finished?;
     target.result(ending)
 }
 
@@ -329,12 +360,13 @@ fn begin_view(viewed: Viewed, voice: Voice) -> Option<View> {
     view.map_err(|error| voice.warn(format_args!("there is no live view: {}", sys::reason(&error)))).ok()
 }
 
-fn sample(scope: Scope, rate: u32, follow: bool, by_thread: bool) -> std::io::Result<Sampling> {
-    let perf = Perf::open(scope, rate, follow)?;
+fn sample(scope: Scope, rate: u32, follow: bool, measure: Option<Measure>) -> std::io::Result<Sampling> {
+    let is_traced = measure.is_some_and(|measure| measure.trace.is_some());
+    let perf = Perf::open(scope, rate, follow, is_traced)?;
     if scope == Scope::Machine {
         perf.enable();
     }
-    Ok(Sampling::new(perf, by_thread))
+    Ok(Sampling::new(perf, measure.is_some()))
 }
 
 /// Reports which executed programs are not in any profile, or not as the user asked. `make` may have executed

@@ -7,12 +7,30 @@ use crate::live::view::Look;
 use crate::options::Verb;
 use crate::options::{EngineArg, Export, HooksArg, Measure, SamplerArg};
 use crate::os::say::Voice;
+use crate::program::arguments::ArgsChoice;
 use crate::program::filters::Filters;
 use crate::program::libs::Libs;
 use crate::program::plan_cache::PlanCache;
 use crate::program::planner::Planner;
 use crate::store::logbook::Entries;
 use crate::store::output::Naming;
+
+/// The file of a trace.
+#[derive(Debug)]
+pub(crate) struct TraceFile {
+    pub(crate) path: PathBuf,
+    /// What is kept until the file is written; `None` if everything is written at once.
+    pub(crate) kept: Option<Kept>,
+}
+
+/// The last part of a trace, which is kept in memory.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    /// The greatest length of the file in bytes.
+    pub(crate) bytes: u64,
+    /// The functions at whose calls the file is written.
+    pub(crate) triggers: Vec<Filters>,
+}
 
 /// What the user has asked for.
 #[derive(Debug)]
@@ -26,6 +44,10 @@ pub(crate) struct Settings {
     pub(crate) engine: EngineArg,
     /// What is measured of durations; `None` if nothing is.
     pub(crate) measure: Option<Measure>,
+    /// Which arguments are traced, if any are.
+    pub(crate) args: Option<ArgsChoice>,
+    /// Where the trace is written; `None` if there is none.
+    pub(crate) trace: Option<TraceFile>,
     pub(crate) rate: u32,
     pub(crate) sampler: SamplerArg,
     pub(crate) filters: Filters,
@@ -53,6 +75,7 @@ impl Settings {
             hooks: self.hooks,
             engine: self.engine,
             measure: self.measure,
+            args: self.args.as_ref(),
             filters: &self.filters,
             libs: &self.libs,
             running: self.running,

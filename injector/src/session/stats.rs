@@ -14,6 +14,7 @@ use crate::profile::times::{self, Times};
 use crate::program::planned::Planned;
 use crate::session::member::{Other, Unhooked, Who};
 use crate::session::outcome::Run;
+use crate::trace::recorder::Summary;
 
 /// The content of the `--stats` file.
 #[derive(Debug, Serialize)]
@@ -46,6 +47,9 @@ pub(crate) struct Stats {
     /// What was measured, with `--times` and `--paths`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) measured: Option<Measured>,
+    /// What was traced, with `--trace`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace: Option<Traced>,
     pub(super) memory: Memory,
     pub(super) setup_ns: Setup,
     /// Whether the plan was made in an earlier run.
@@ -71,6 +75,30 @@ pub(super) struct Process {
     lost_calls: u64,
     threads: u64,
     unseen: Vec<Unseen>,
+}
+
+/// What was traced of all processes.
+#[derive(Debug, Serialize)]
+struct Traced {
+    calls: u64,
+    /// All events, with those of ends and pauses.
+    events: u64,
+    lost: u64,
+    /// The length of the file, or of what is kept.
+    bytes: u64,
+    files: Vec<String>,
+}
+
+impl Traced {
+    fn of(summary: &Summary) -> Traced {
+        Traced {
+            calls: summary.calls,
+            events: summary.events,
+            lost: summary.lost,
+            bytes: summary.bytes,
+            files: summary.files.iter().map(|file| file.display().to_string()).collect(),
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -292,6 +320,7 @@ impl Run<'_> {
                 throttled: self.throttled,
             },
             measured: self.profile.times.as_ref().map(Measured::of),
+            trace: self.traced.map(Traced::of),
             memory: Memory {
                 arena_bytes: self.planned.shape.arena_len,
                 region_bytes: account.committed,

@@ -9,6 +9,7 @@ use crate::os::say::{Level, Voice};
 use crate::profile::gmon_out::LibraryProfile;
 use crate::profile::placement::Placed;
 use crate::session::member::FirstView;
+use crate::trace::recorder::Summary;
 
 /// Returns the command that shows a profile and, in a comment of the shell, the one that shows the whole process if there
 /// is such a view, or the other way round if that view says more. If gprof shows nothing of the profile or too little, only the
@@ -93,6 +94,46 @@ pub(crate) fn quoted(word: &OsStr) -> String {
         text.into_owned()
     } else {
         format!("'{}'", text.replace('\'', "'\\''"))
+    }
+}
+
+/// Says what was traced, and what is missing.
+/// `missing` is the number of counted calls that could not be traced.
+pub(crate) fn say_trace(traced: &Summary, missing: u64, voice: Voice) {
+    for trouble in &traced.troubles {
+        voice.warn(trouble);
+    }
+    if traced.lost > 0 {
+        voice.warn(format_args!(
+            "the trace lacks {}: threads wrote faster than they were read (--trace-full wait has them wait; -X, --trace-depth \
+             and --trace-min-time leave calls out)",
+            counted(traced.lost, "event", "events")
+        ));
+    }
+    if missing > 0 {
+        voice.note(format_args!(
+            "{} not in the trace: their ends are not seen (gprofinject --list shows which functions are hooked only at their \
+             entry), or there was no room",
+            counted(missing, "counted call is", "counted calls are")
+        ));
+    }
+    let calls = counted(traced.calls, "call", "calls");
+    let size = traced.bytes as f64 / 1e6;
+    let kept = if traced.dropped > 0 { ", of which the last ones were kept" } else { "" };
+    match traced.files.as_slice() {
+        [] => voice.note(format_args!("trace: {calls}, and no file")),
+        [file] => voice.note(format_args!(
+            "trace: {calls} ({:.1} MB){kept}; next: gmon trace {}",
+            size,
+            quoted(file.as_os_str())
+        )),
+        [first, .., last] => voice.note(format_args!(
+            "trace: {calls}{kept}; {} files, from {} to {}; next: gmon trace {}",
+            traced.files.len(),
+            quoted(first.as_os_str()),
+            quoted(last.as_os_str()),
+            quoted(first.as_os_str())
+        )),
     }
 }
 

@@ -9,4 +9,5 @@
 pub(crate) mod file;
 pub(crate) mod layout;
 pub(crate) mod read;
+pub(crate) mod ring;
 pub(crate) mod times;

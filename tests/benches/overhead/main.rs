@@ -20,6 +20,7 @@ mod scale;
 mod shares;
 mod standalone;
 mod times;
+mod traces;
 
 use anyhow::Result;
 use gprofinject_skip as skip;
@@ -70,6 +71,9 @@ fn main() -> Result<()> {
     }
     if wanted("times") {
         times::compare(folder.path(), rounds)?;
+    }
+    if wanted("traces") {
+        traces::compare(folder.path(), rounds)?;
     }
     if wanted("mcount") {
         profilers::compare(folder.path(), rounds)?;

@@ -82,6 +82,7 @@ modules! {
     switched
     top
     times
+    traced
     unhookable
     unwinding
     usage

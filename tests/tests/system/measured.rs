@@ -22,6 +22,7 @@ gprofinject_tests::trials! {
         exceptions,
         waiting,
         durations,
+        latencies,
         tail_calls,
         callbacks,
         many_arcs,
@@ -184,6 +185,11 @@ fn durations() {
     let subject = Subject::new("durations", &[]);
     subject.check_both(&[], 0);
     subject.check(&["-q", "--times", "--clock=gettime"], &[], 0);
+}
+
+/// What a function has begun counts in it, although the processor goes on before it is complete.
+fn latencies() {
+    Subject::new("latency", &[]).check_both(&[], 0);
 }
 
 fn tail_calls() {

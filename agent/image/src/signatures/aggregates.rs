@@ -9,10 +9,9 @@ use gimli::{
     DW_AT_virtuality, Operation, UnitOffset, constants as dw,
 };
 
-use crate::signatures::classes::Classes;
+use crate::signatures::classes::{ByteClass, Classes};
 use crate::signatures::model::{FIELDS_MAX, Field, Passing, Shape, StrOrder, StringLayout, Struct, Type};
-use crate::signatures::types::{Types, is_name, number, string};
-use crate::signatures::units::{Die, Entry, Unit, Units};
+use crate::signatures::units::{Die, Entry, Unit, Units, is_name, number};
 
 /// The number of members above which a structure is not read.
 const MEMBERS_MAX: usize = 4096;
@@ -21,9 +20,28 @@ const IN_CLASS: u64 = 1;
 /// The greatest number of names of a type that are followed.
 const NAMES_MAX: usize = 16;
 
+/// The types of fields, which whoever reads a structure has to read as well.
+pub(crate) trait OtherTypes {
+    /// Returns the type of an entry: what its DW_AT_type refers to.
+    fn of<'s>(&mut self, units: &mut Units<'s>, unit: usize, entry: &Entry<'s>) -> Arc<Type>;
+
+    /// Returns the type at an entry.
+    fn at(&mut self, units: &mut Units<'_>, die: Die) -> Arc<Type>;
+}
+
+/// Returns a `std::string`, which is always passed by its address.
+pub(crate) fn string(layout: StringLayout) -> Type {
+    let size = match layout {
+        StringLayout::Libstdcxx => 32,
+        StringLayout::LibstdcxxOld => 8,
+        StringLayout::Libcxx => 24,
+    };
+    Type::new(size, 8, Shape::String(layout), Classes::scalar(ByteClass::Integer, size).aligned(8))
+}
+
 /// Reads a structure, class or union.
 pub(crate) fn read<'s>(
-    types: &mut Types,
+    types: &mut impl OtherTypes,
     units: &mut Units<'s>,
     die: Die,
     unit: &Unit<'s>,
@@ -81,7 +99,7 @@ impl Members {
     /// Reads the entries below that of a structure.
     fn read<'s>(
         &mut self,
-        types: &mut Types,
+        types: &mut impl OtherTypes,
         units: &mut Units<'s>,
         die: Die,
         unit: &Unit<'s>,

@@ -10,6 +10,7 @@ use gimli::{
 use object::{Object, ObjectSymbol, SymbolKind};
 
 use crate::file::object as file;
+use crate::signatures::aggregates::OtherTypes;
 use crate::signatures::convention::{Trust, Unclear, is_changed_copy};
 use crate::signatures::model::{Enum, Rest, Shape, Signature};
 use crate::signatures::sections::{DebugInfo, Slice};

@@ -9,6 +9,7 @@ use gimli::{
     DW_AT_specification, DW_AT_type, Operation, constants as dw,
 };
 
+use crate::signatures::aggregates::OtherTypes;
 use crate::signatures::entry::Said;
 use crate::signatures::model::Type;
 use crate::signatures::types::Types;
@@ -211,7 +212,7 @@ enum FrameBase {
 }
 
 impl FrameBase {
-    /// Returns how far the base is above the CFA.
+    /// Returns the distance from the CFA to the base.
     fn above_cfa(self) -> Option<i64> {
         match self {
             FrameBase::Cfa => Some(0),

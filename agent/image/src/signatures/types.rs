@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use gimli::{
     AttributeValue, DW_AT_GNU_vector, DW_AT_alignment, DW_AT_bit_size, DW_AT_byte_size, DW_AT_const_value,
-    DW_AT_count, DW_AT_encoding, DW_AT_lower_bound, DW_AT_type, DW_AT_upper_bound, DwTag, constants as dw,
+    DW_AT_count, DW_AT_encoding, DW_AT_lower_bound, DW_AT_type, DW_AT_upper_bound, constants as dw,
 };
 
-use crate::signatures::aggregates;
+use crate::signatures::aggregates::{self, OtherTypes};
 use crate::signatures::classes::{ByteClass, Classes};
-use crate::signatures::model::{Enum, Field, Passing, Pointee, Shape, StrOrder, StringLayout, Struct, Type};
-use crate::signatures::units::{Die, Entry, Unit, Units};
+use crate::signatures::model::{Enum, Field, Passing, Pointee, Shape, StrOrder, Struct, Type};
+use crate::signatures::units::{Die, Entry, Unit, Units, is_name, number};
 
 /// How deep types may be nested: structures in structures, and names of names.
 const DEPTH_MAX: u32 = 48;
@@ -29,9 +29,8 @@ pub(crate) struct Types {
     depth: u32,
 }
 
-impl Types {
-    /// Returns the type of an entry: what its DW_AT_type refers to.
-    pub(crate) fn of<'s>(&mut self, units: &mut Units<'s>, unit: usize, entry: &Entry<'s>) -> Arc<Type> {
+impl OtherTypes for Types {
+    fn of<'s>(&mut self, units: &mut Units<'s>, unit: usize, entry: &Entry<'s>) -> Arc<Type> {
         match entry.attr_value(DW_AT_type) {
             None => Arc::new(Type::void()),
             value => match units.referred(unit, value) {
@@ -41,8 +40,7 @@ impl Types {
         }
     }
 
-    /// Returns the type at an entry.
-    pub(crate) fn at(&mut self, units: &mut Units<'_>, die: Die) -> Arc<Type> {
+    fn at(&mut self, units: &mut Units<'_>, die: Die) -> Arc<Type> {
         if let Some(known) = self.known.get(&die) {
             return known.clone().unwrap_or_else(|| Arc::new(Type::unknown()));
         }
@@ -56,7 +54,9 @@ impl Types {
         self.known.insert(die, Some(read.clone()));
         read
     }
+}
 
+impl Types {
     fn read(&mut self, units: &mut Units<'_>, die: Die) -> Option<Arc<Type>> {
         let (unit, entry) = units.entry(die)?;
         let size = || number(&entry, DW_AT_byte_size);
@@ -209,16 +209,6 @@ pub(crate) fn scalar(size: u64, shape: Shape, class: ByteClass) -> Type {
     Type::new(size, size.next_power_of_two().min(16), shape, Classes::scalar(class, size))
 }
 
-/// Returns a `std::string`, which is always passed by its address.
-pub(crate) fn string(layout: StringLayout) -> Type {
-    let size = match layout {
-        StringLayout::Libstdcxx => 32,
-        StringLayout::LibstdcxxOld => 8,
-        StringLayout::Libcxx => 24,
-    };
-    Type::new(size, 8, Shape::String(layout), Classes::scalar(ByteClass::Integer, size).aligned(8))
-}
-
 /// Returns a string of Fortran, whose length is passed apart from its address.
 fn fortran_string(size: u64) -> Type {
     Type::new(size, 1, Shape::Str(StrOrder::AddressFirst), Classes::UNKNOWN)
@@ -295,20 +285,6 @@ fn is_character<'s>(units: &Units<'s>, unit: &Unit<'s>, entry: &Entry<'s>) -> bo
     is_one_byte && matches!(name, "char" | "char8_t" | "character(kind=1)")
 }
 
-/// Whether an entry of a type only gives another one a name, or qualifies it.
-pub(crate) fn is_name(tag: DwTag) -> bool {
-    matches!(
-        tag,
-        dw::DW_TAG_typedef
-            | dw::DW_TAG_const_type
-            | dw::DW_TAG_volatile_type
-            | dw::DW_TAG_restrict_type
-            | dw::DW_TAG_atomic_type
-            | dw::DW_TAG_immutable_type
-            | dw::DW_TAG_template_alias
-    )
-}
-
 fn is_function(units: &mut Units<'_>, die: Die) -> bool {
     units.entry(die).is_some_and(|(_, entry)| entry.tag() == dw::DW_TAG_subroutine_type)
 }
@@ -323,12 +299,6 @@ pub(crate) fn is_fortran(language: gimli::DwLang) -> bool {
             | dw::DW_LANG_Fortran08
             | dw::DW_LANG_Fortran18
     )
-}
-
-/// Returns an attribute that is a number.
-pub(crate) fn number(entry: &Entry<'_>, name: gimli::DwAt) -> Option<u64> {
-    let value = entry.attr_value(name)?;
-    value.udata_value().or_else(|| value.sdata_value().map(|value| value as u64))
 }
 
 /// The enumerators of an enumeration.

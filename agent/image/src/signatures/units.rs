@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use gimli::{
-    AttributeValue, DW_AT_language, DW_AT_producer, DebugInfoOffset, DebuggingInformationEntry, UnitHeader,
-    UnitOffset, UnitType,
+    AttributeValue, DW_AT_language, DW_AT_producer, DebugInfoOffset, DebuggingInformationEntry, DwTag,
+    UnitHeader, UnitOffset, UnitType, constants as dw,
 };
 
 use crate::signatures::sections::Slice;
@@ -167,6 +167,26 @@ impl Producer {
         };
         known.map_or(Producer::Other, |marks_removal| Producer::Llvm { marks_removal })
     }
+}
+
+/// Returns an attribute that is a number.
+pub(crate) fn number(entry: &Entry<'_>, name: gimli::DwAt) -> Option<u64> {
+    let value = entry.attr_value(name)?;
+    value.udata_value().or_else(|| value.sdata_value().map(|value| value as u64))
+}
+
+/// Whether an entry of a type only gives another one a name, or qualifies it.
+pub(crate) fn is_name(tag: DwTag) -> bool {
+    matches!(
+        tag,
+        dw::DW_TAG_typedef
+            | dw::DW_TAG_const_type
+            | dw::DW_TAG_volatile_type
+            | dw::DW_TAG_restrict_type
+            | dw::DW_TAG_atomic_type
+            | dw::DW_TAG_immutable_type
+            | dw::DW_TAG_template_alias
+    )
 }
 
 #[cfg(test)]

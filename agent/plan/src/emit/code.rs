@@ -175,14 +175,14 @@ impl<'b> Writer<'b> {
         self.branch(at + 2, word);
     }
 
-    /// Writes the code with which the body of a function begins whose calls are measured:
-    /// `mov dword [rsp-64], number; call [header]`.
-    pub(crate) fn begin(&mut self, at: usize, number: u32) {
+    /// Writes the code with which the body of a function begins in a plan with measured calls:
+    /// `mov dword [rsp-64], number; call [header]`. `word` is the offset in the arena header.
+    pub(crate) fn begin(&mut self, at: usize, number: u32, word: usize) {
         self.put(at, &[0xc7, 0x44, 0x24, (NUMBER_BELOW as u8).wrapping_neg()]);
         self.word(at + 4, number);
         self.record(|fixups| fixups.numbers.push(at as u32 + 4));
         self.put(at + 8, &[0xff, 0x15]);
-        self.branch(at + 10, offset_of!(ArenaHeader, begin));
+        self.branch(at + 10, word);
     }
 
     /// Writes `mov eax, number; jmp [header]`, the way to a slow path; `number` is that of a function, or the index of a

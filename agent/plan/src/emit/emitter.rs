@@ -106,8 +106,8 @@ impl<'a, 'd> Emitter<'a, 'd> {
     /// Writes the jumps through the agent, each at the start of a function's body.
     pub(crate) fn gate_jumps(&mut self) {
         for f in self.layout.input.through_agent {
-            let at = self.out.records[f.number].body as usize + self.layout.begin_of(f.number);
-            let helper = f.helper.map(|n| self.out.records[n].body as usize + self.layout.begin_of(n));
+            let at = self.out.records[f.number].body as usize + self.layout.begin_len();
+            let helper = f.helper.map(|n| self.out.records[n].body as usize + self.layout.begin_len());
             let code = &mut self.code;
             code.put(at, &LEA_R11);
             code.branch(at + LEA_R11.len(), at + gate_jump(f));

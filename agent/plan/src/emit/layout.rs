@@ -127,7 +127,7 @@ impl<'a, 'd> Layout<'a, 'd> {
         let unwind_len = Tables::new(0, 0, 0).map_or(0, |t| t.bytes.len());
         let (chains, thunks) = place_sleds(sleds::chains(hooks), unwind + unwind_len);
         let room = |number: usize| {
-            let before = begin_len(input.measured, specs[number]) + gate_of(input.through_agent, number);
+            let before = begin_len(input.measured) + gate_of(input.through_agent, number);
             thunk::room(specs[number], &hooks[number]) + templates[kinds[number].index()].bytes.len() + before
         };
         let parts = parts(hooks.len(), thunks, room);
@@ -179,9 +179,9 @@ impl<'a, 'd> Layout<'a, 'd> {
         chain.map_or(thunk, |n| self.chains[n].0)
     }
 
-    /// Returns the number of bytes at the start of the function's body that tell the agent that a call begins.
-    pub(super) fn begin_of(&self, number: usize) -> usize {
-        begin_len(self.input.measured, self.input.specs[number])
+    /// Returns the number of bytes at the start of each function's body that tell the agent that a call begins.
+    pub(super) fn begin_len(&self) -> usize {
+        begin_len(self.input.measured)
     }
 
     /// Returns the number of bytes of the jump through the agent with which the function's body begins, or 0 if it does
@@ -197,10 +197,10 @@ impl<'a, 'd> Layout<'a, 'd> {
     }
 }
 
-/// Returns the number of bytes at the start of a function's body that tell the agent that a call begins, or 0 if its calls are
-/// not measured.
-fn begin_len(measured: bool, spec: ThunkSpec) -> usize {
-    if measured && spec.both { BEGIN_LEN as usize } else { 0 }
+/// Returns the number of bytes at the start of a function's body that tell the agent that a call begins, or 0 if calls are not
+/// measured.
+fn begin_len(measured: bool) -> usize {
+    if measured { BEGIN_LEN as usize } else { 0 }
 }
 
 /// Returns the number of bytes of a function's jump through the agent, or 0 if the list does not contain the function.

@@ -18,7 +18,7 @@ use crate::x86::relocate::instructions::{copied, leading_nops, relocate};
 use crate::x86::relocate::relocated::{Relocated, Unmovable};
 use crate::x86::template::kind::{Kind, Second};
 use gprofinject_abi::plan::{
-    ArenaHeader, CALLBACK_STUB, ENTRY_ONLY, FRAMED, FunctionRecord, LOOPS, NEEDS_NO_CELL, Patch, Stay,
+    ArenaHeader, BEGINS, CALLBACK_STUB, ENTRY_ONLY, FRAMED, FunctionRecord, LOOPS, NEEDS_NO_CELL, Patch, Stay,
 };
 use gprofinject_image::sort;
 use iced_x86::{Decoder, DecoderOptions};
@@ -86,7 +86,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         let home = layout.input.homes.of(n);
         // The bytes at the start of the body before the relocated instructions: those that tell the agent that a call
         // begins, and those of a jump through the agent, which are left free.
-        let (begin, gate) = (layout.begin_of(n), layout.gate_of(n));
+        let (begin, gate) = (layout.begin_len(), layout.gate_of(n));
         let before = begin + gate;
         let check = thunk::is_checked(spec);
         let template = &layout.templates[kind.index()];
@@ -116,6 +116,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
             popped: popped as u8,
             pushed: pushed as u8,
             flags: flag(!spec.has_exit(), ENTRY_ONLY)
+                | flag(begin != 0, BEGINS)
                 | flag(spec.loops, LOOPS)
                 | flag(spec.needs_no_cell, NEEDS_NO_CELL),
             resume: if kind.second == Second::Free {
@@ -156,7 +157,12 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
                     self.part.jumps.extend(jump.copied().zip(goal));
                 }
                 if begin != 0 {
-                    self.code.begin(body, number);
+                    let word = if spec.both {
+                        offset_of!(ArenaHeader, begin)
+                    } else {
+                        offset_of!(ArenaHeader, mark)
+                    };
+                    self.code.begin(body, number, word);
                 }
                 self.code.put(moved, &relocated.bytes);
                 match self.to_text(hook, spec, moved, &relocated) {

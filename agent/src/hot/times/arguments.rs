@@ -5,8 +5,6 @@
 //! the words on the stack that are in the same page as the return address, are read directly. Once the program has entered
 //! seccomp, no system calls are made, and pointers are not followed.
 #![allow(unsafe_code, reason = "words on the stack are read")]
-// The gates call it once calls are traced.
-#![allow(dead_code)]
 
 use crate::os::{kernel, memory, task};
 use gprofinject_abi::args::{

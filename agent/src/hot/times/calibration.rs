@@ -9,7 +9,7 @@
 
 use crate::hot::cells;
 use crate::hot::times::clock;
-use crate::hot::times::gates;
+use crate::hot::times::gates::{self, Traced};
 use crate::os::memory;
 use crate::os::words::{self, thread_word, words_offset};
 use core::arch::global_asm;
@@ -19,23 +19,23 @@ use gprofinject_abi::plan::{Cell, NUMBER_BELOW, ThreadWords, WINDOW, WINDOW_WORD
 use gprofinject_abi::region::{NO_FUNCTION, RECENT, Slot};
 use gprofinject_abi::shared::{ArcTimesRef, BlockRef, OpenCallRef, RegionRef};
 use gprofinject_abi::times::{CONTEXT, TABLE_TAIL, TableEntry, UNIT, table_key};
+use gprofinject_abi::trace;
 
 /// Calls of a round.
 const CALLS: u64 = 256;
 /// Rounds.
 const ROUNDS: usize = 24;
-/// The work of caller and called function between the calls, in steps of a chain of multiplications, for each loop. Reading the
-/// clock takes long but stops nothing else, so what is executed at the same time costs nothing: a call of a function that does
-/// something of this kind has less overhead than one of a function that does nothing. Real programs, which miss caches and
-/// mispredict branches, are nearer to the first loop. So the overhead is that of the first loop, less a part of its difference to the
-/// second one, which gives the error.
-const WORK: [u64; 2] = [1, 8];
-/// This part of the difference between the loops is not taken out, and all of it is the error. What a function of a few nanoseconds
-/// takes cannot be told from the overhead that it hides: with the whole overhead of the first loop taken out, one of 7 ns has none
-/// left.
-const LEFT_IN: u64 = 4;
-/// In a thread block of its own, the loop has its slot and its records from here on.
+/// The work of the called function in each loop, in steps of a chain of multiplications. The processor executes what a function
+/// does while it reads the clock at the beginning of the call, so the overhead inside is largest for a function that does nothing,
+/// and smaller by up to 9 ns for one that only waits for its own results. Nothing says of which kind a function is, so the mean
+/// of the two is taken out, and half of their difference is the error. (Code that the processor executes in the order in which
+/// it comes is in the middle, as is a function that waits for half as long.)
+const WORK: [u64; 2] = [1, 40];
+/// The work of the caller between two calls.
+const CALLER_WORK: u64 = 1;
+/// In a thread block of its own, the loop has its slot, its ring and its records from here on.
 const SLOT: u64 = RECENT;
+const RING: u64 = RECENT + 2048;
 const RECORDS: u64 = RECENT + 4096;
 const BLOCK: u64 = RECORDS + 8192;
 
@@ -44,7 +44,7 @@ static GATES: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
 /// Measures the overhead of a call and stores it in the region header. If there is no memory, it remains 0, and nothing will be
 /// taken out.
-pub(crate) fn run(region: RegionRef, paths: bool) {
+pub(crate) fn run(region: RegionRef, paths: bool, traced: Traced) {
     if !clock::is_tsc() {
         of_the_clock(region);
         return;
@@ -56,7 +56,7 @@ pub(crate) fn run(region: RegionRef, paths: bool) {
     let words = words::get();
     let old = [words.block(), words.cells(), words.last()].map(|word| word.load(Ordering::Relaxed));
     if let Some(arc) = prepare(at, paths) {
-        for (gate, address) in GATES.iter().zip(gates::gates(true, paths)) {
+        for (gate, address) in GATES.iter().zip(gates::gates(true, paths, traced)) {
             gate.store(address, Ordering::Relaxed);
         }
         words.block().store(at, Ordering::Relaxed);
@@ -77,29 +77,28 @@ struct Overhead {
     inside: u64,
 }
 
-/// Runs the loops, and stores the overhead, and how far the loops are from each other.
+/// Runs the loops, and stores the overhead, and how far the loops are from their mean.
 fn measure(region: RegionRef, arc: ArcTimesRef) {
     let [first, second] = WORK.map(|work| of_loop(arc, work));
-    let spread = first.all.abs_diff(second.all);
-    let left_in = first.all.saturating_sub(second.all) / LEFT_IN;
-    region.inside_256().store(first.inside.saturating_sub(left_in), Ordering::Relaxed);
+    region.inside_256().store((first.inside + second.inside) / 2, Ordering::Relaxed);
+    // The same for both: everything that the function does is complete then.
     region.outside_256().store(first.all - first.inside, Ordering::Relaxed);
-    region.spread_256().store(spread, Ordering::Relaxed);
+    region.spread_256().store(first.inside.abs_diff(second.inside) / 2, Ordering::Relaxed);
 }
 
 /// Runs the rounds of one loop.
 fn of_loop(arc: ArcTimesRef, work: u64) -> Overhead {
     // The durations of the rounds with the thunk, each with what was measured inside, of those without it, and of those in
-    // which only the caller does its work.
+    // which the called function does nothing.
     let mut hooked = [(0_u64, 0_u64); ROUNDS];
     let (mut plain, mut empty) = ([0_u64; ROUNDS], [0_u64; ROUNDS]);
     for ((hooked, plain), empty) in hooked.iter_mut().zip(&mut plain).zip(&mut empty) {
         let inside = arc.inclusive().load(Ordering::Relaxed);
         // SAFETY: the words of the thread lead to memory that has all that the code uses.
         unsafe {
-            hooked.0 = gpi_calibrate(CALLS, gpi_calibrate_hooked as *const () as u64, work, work);
-            *plain = gpi_calibrate(CALLS, gpi_calibrate_plain as *const () as u64, work, work);
-            *empty = gpi_calibrate(CALLS, gpi_calibrate_plain as *const () as u64, work, 1);
+            hooked.0 = gpi_calibrate(CALLS, gpi_calibrate_hooked as *const () as u64, CALLER_WORK, work);
+            *plain = gpi_calibrate(CALLS, gpi_calibrate_plain as *const () as u64, CALLER_WORK, work);
+            *empty = gpi_calibrate(CALLS, gpi_calibrate_plain as *const () as u64, CALLER_WORK, 1);
         }
         hooked.1 = arc.inclusive().load(Ordering::Relaxed) - inside;
     }
@@ -147,6 +146,13 @@ fn prepare(at: u64, paths: bool) -> Option<ArcTimesRef> {
     root.context().store(NO_FUNCTION | CONTEXT, Ordering::Relaxed);
     record.function().store(function, Ordering::Relaxed);
     record.min().store(u64::MAX, Ordering::Relaxed);
+    // Traced calls write their events to a small ring.
+    let trace = block.trace();
+    trace.ring().store(at + RING, Ordering::Relaxed);
+    trace.limit().store(u64::MAX, Ordering::Relaxed);
+    trace.deepest().store(u64::MAX, Ordering::Relaxed);
+    trace.least().store(u64::MAX, Ordering::Relaxed);
+    trace.mask().store((RECORDS - RING) / size_of::<trace::Slot>() as u64 - 1, Ordering::Relaxed);
     const { assert!(BLOCK - RECORDS >= 29 * UNIT + (1 + TABLE_TAIL) * size_of::<TableEntry>() as u64) };
     let entry = TableEntry {
         key: table_key(NO_FUNCTION | CONTEXT, 0),
@@ -278,7 +284,7 @@ global_asm!(
 );
 
 unsafe extern "C" {
-    /// Calls a function so often, and returns the duration in ticks. Caller and called function do so many steps of work.
+    /// Calls a function so often, and returns the duration in ticks. Caller and called function do so many steps of work each.
     ///
     /// # Safety
     /// The function must be one of those below, and the thread's words must lead to memory that it can use.

@@ -6,8 +6,8 @@
 //! those of other stacks. A stack may lie within another one, if a coroutine runs on an array of local variables.
 
 use crate::hot::cells;
-use crate::hot::times::open::close;
-use crate::hot::times::{area, nodes};
+use crate::hot::times::open::{How, close};
+use crate::hot::times::{area, nodes, trace};
 use crate::os::kernel;
 use crate::os::task;
 use crate::os::words;
@@ -104,7 +104,8 @@ pub(crate) fn enter(times: TimesRef, chain: ChainRef) {
 }
 
 /// Makes another chain the current one. What was not observed since the thread's last event belongs to the new one.
-pub(crate) fn change(times: TimesRef, from: ChainRef, to: ChainRef, now: u64) {
+pub(crate) fn change(agent: &Agent, block: BlockRef, from: ChainRef, to: ChainRef, now: u64) {
+    let times = block.times();
     let Some(top) = top(times) else { return };
     let last = times.last().load(Ordering::Relaxed).max(top.start().load(Ordering::Relaxed)).min(now);
     let begun = times.begun().load(Ordering::Relaxed);
@@ -123,6 +124,7 @@ pub(crate) fn change(times: TimesRef, from: ChainRef, to: ChainRef, now: u64) {
         nodes::of_open(open, |count| count.fetch_add(1, Ordering::Relaxed));
     }
     enter(times, to);
+    trace::changed(agent, block, to, last);
 }
 
 /// Returns the open calls from this one outwards, without the root.
@@ -217,30 +219,30 @@ pub(crate) fn settle(agent: &Agent, block: BlockRef, cfa: u64, now: u64) -> Opti
         None => make(agent, block, cfa, is_base)?,
     };
     if to != from {
-        change(times, from, to, now);
+        change(agent, block, from, to, now);
     } else {
         times.stack_lo().store(to.lo().load(Ordering::Relaxed), Ordering::Relaxed);
     }
     // The call that began in the same frame, if this is the first one of its stack, was not left by a tail call.
-    close_below(times, to, if is_base { cfa + 1 } else { cfa }, now);
+    close_below(block, to, if is_base { cfa + 1 } else { cfa }, now);
     Some(())
 }
 
 /// Ends the calls of the current chain whose frames are below an address of its stack. So are those of signal handlers on
 /// stacks of their own.
-fn close_below(times: TimesRef, chain: ChainRef, cfa: u64, now: u64) {
-    while let Some(inner) = top(times) {
+fn close_below(block: BlockRef, chain: ChainRef, cfa: u64, now: u64) {
+    while let Some(inner) = top(block.times()) {
         let at = area::cfa(inner);
         let is_root = inner.outer().load(Ordering::Relaxed) == 0;
         let stays = is_root || at >= cfa && is_on(chain, at);
-        if stays || close(times, inner, now).is_none() {
+        if stays || close(block, inner, now, How::Left).is_none() {
             return;
         }
     }
 }
 
 /// Makes the call in the frame with this CFA, which ends, the innermost one. `None` means that no call has been measured there.
-pub(crate) fn settle_for_end(block: BlockRef, cfa: u64, now: u64) -> Option<()> {
+pub(crate) fn settle_for_end(agent: &Agent, block: BlockRef, cfa: u64, now: u64) -> Option<()> {
     let times = block.times();
     let from = current(times)?;
     let is_in = |chain: ChainRef, start: u64| {
@@ -255,26 +257,26 @@ pub(crate) fn settle_for_end(block: BlockRef, cfa: u64, now: u64) -> Option<()> 
         let is_there =
             |chain: &ChainRef| *chain != from && is_in(*chain, chain.top().load(Ordering::Relaxed));
         let to = all(times).filter(|&c| is_on(c, cfa)).find(is_there)?;
-        change(times, from, to, now);
+        change(agent, block, from, to, now);
     }
     while let Some(inner) = top(times).filter(|inner| area::cfa(*inner) != cfa) {
         if inner.outer().load(Ordering::Relaxed) == 0 {
             return None;
         }
-        close(times, inner, now)?;
+        close(block, inner, now, How::Left)?;
     }
     Some(())
 }
 
 /// A jump leads to this stack pointer: ends the calls whose frames it leaves, if it leads to a stack that is known.
-pub(crate) fn leave(block: BlockRef, to: u64, now: u64) {
+pub(crate) fn leave(agent: &Agent, block: BlockRef, to: u64, now: u64) {
     let times = block.times();
     let Some(from) = current(times) else { return };
     let current = Some(from).filter(|&c| to == u64::MAX || is_on(c, to));
     let Some(chain) = current.or_else(|| all(times).find(|&c| is_on(c, to))) else { return };
     if chain != from {
-        change(times, from, chain, now);
+        change(agent, block, from, chain, now);
     }
     // The frame that calls setjmp, or that has the landing pad, is above its stack pointer.
-    close_below(times, chain, to.saturating_add(1), now);
+    close_below(block, chain, to.saturating_add(1), now);
 }

@@ -12,30 +12,43 @@
 //! CFA-56     rdi                           CFA-56  r8
 //! CFA-64     r8                            CFA-64  r9
 //! CFA-72     number of the function        CFA-72  now
+//! CFA-80     now
+//! CFA-88     number of this call
 //! ```
 //!
 //! Nothing is live there: at a function's first instruction the caller's red zone is not in use, and after its return the
 //! frame is gone. Signal handlers leave the 128 bytes below rsp alone, so the gates move rsp only to call compiled code, and
 //! an unwinder that begins in them finds the return address in its place.
 //!
-//! The time is read as late as possible at the beginning and as early as possible at the end.
+//! Both gates read the time as early as possible. `rdtsc` waits for nothing that is in flight, so at the end `lfence` first waits
+//! for what the function has begun; otherwise a chain of 20 divisions would be in the caller's time. What follows `rdtsc` is
+//! executed while the clock is read, at the beginning too: if the clock were read last there, the processor would execute up to
+//! 13 ns of the function in that time, and they would be in no duration. The gate's other work, which takes about as long, is in
+//! their place now, and in the duration of every call alike. (`lfence` at the beginning would be more exact, but a call costs
+//! 9 ns more with it: docs/benchmarks.md, "Measured times".)
 //!
 //! A signal handler may interrupt a gate anywhere. Its calls end before it returns, so it leaves `top` and `free` as they
-//! were; what it counts in between, it counts by single instructions. If it makes calls between `top` and `start`, they are in
-//! `children` when the call starts, and are passed on to the caller, in whose time they were.
+//! were; what it counts in between, it counts by single instructions. If it makes calls after the clock has been read and before
+//! the call is complete, they are the caller's, in whose time they were: the number of calls shows that, and the clock is read
+//! again.
 #![allow(unsafe_code, reason = "the way from machine code to Rust and back")]
 
 use crate::hot::times::calls;
 use crate::hot::times::clock;
+use crate::hot::times::trace;
+use crate::hot::times::values;
 use crate::os::vectors::{restore_vectors, save_vectors};
 use crate::os::words::{thread_word, words_offset};
 use core::arch::global_asm;
 use core::mem::offset_of;
+use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::plan::{NUMBER_BELOW, ThreadWords};
+use gprofinject_abi::region::RegionOrders;
 use gprofinject_abi::times::{
-    ArcTimes, BUCKET_BITS, BUCKETS, CALLEE_HASH, CONTEXT, FunctionTimes, OpenCall, PathNode, TABLE_HASH,
-    TAIL, TIMES, TableEntry, TimesHeader,
+    ArcTimes, BUCKET_BITS, BUCKETS, CALLEE_HASH, CONTEXT, DEPTH_BIT, FunctionTimes, HAS_RESULT, OpenCall,
+    PathNode, TABLE_HASH, TAIL, TIMES, TRACED, TableEntry, TimesHeader,
 };
+use gprofinject_abi::trace::{KIND_BITS, Kind, Slot, TRACE, TraceHeader};
 
 global_asm!(
     // Saves all integer registers that compiled code may change, and aligns the stack. rbp points to them.
@@ -69,8 +82,8 @@ global_asm!(
     "pop rax", ".cfi_adjust_cfa_offset -8",
     ".endm",
     // Makes an open call below the one at rax. rcx = thread block. With `tail`, both have the same frame. Jumps to 3 if that
-    // has to be done slowly.
-    ".macro gpi_times_open paths, tail",
+    // has to be done slowly. `trace` is as in `gpi_times_begin`.
+    ".macro gpi_times_open paths, tail, trace",
     // The entry of the arc in the table.
     "mov esi, [rax+{context}]",
     "mov edi, [rsp-{number}]",
@@ -101,7 +114,21 @@ global_asm!(
     "mov r8, [rsi+{outer}]",
     "test r8, r8",                    // one always stays free
     "jz 15f",
+    ".if \\trace",
+    "cmp dword ptr [rax+{flags}], {deepest_flags}", // the depth has no more bits
+    "jae 15f",
+    ".endif",
     "mov [rcx+{free}], r8",
+    ".if \\trace",
+    "mov r8d, [rax+{flags}]",
+    "and r8d, {depth_bits}",
+    ".if \\trace == 1",
+    "add r8d, {one_deeper} + {traced}",
+    ".else",
+    "add r8d, {one_deeper}",
+    ".endif",
+    "shl r8, 32",
+    ".endif",
     "mov [rsi+{outer}], rax",
     "mov [rsi+{arc}], rdi",
     "lea rax, [rsp+16]",
@@ -113,6 +140,9 @@ global_asm!(
     "mov eax, [rsp-{number}]",
     ".endif",
     "or eax, {context_bit}",
+    ".if \\trace",
+    "or rax, r8",
+    ".endif",
     ".if \\tail",
     "bts rax, 32",
     ".endif",
@@ -122,40 +152,74 @@ global_asm!(
     "inc qword ptr [rcx+{begun}]",
     "inc dword ptr [rdi+{arc_open}]",
     "inc dword ptr [r8+{function_open}]",
-    "mov rax, [rcx+{begun}]",
-    "mov rdi, [rcx+{paused}]",
+    "mov rax, [rsp-72]",
+    "mov rdi, [rsp-64]",
+    "sub rdi, [rcx+{paused}]",
     "mov [rsi+{call_begun}], rax",
-    "mov [rcx+{top}], rsi",
-    "mov r8, [rsp-48]",
-    "mov rcx, [rsp-16]",
-    "rdtsc",
-    "shl rdx, 32",
-    "or rax, rdx",
-    "sub rax, rdi",
-    "mov [rsi+{start}], rax",
-    "cmp qword ptr [rsi+{children}], 0",
+    "mov [rsi+{start}], rdi",
+    "mov [rcx+{top}], rsi",           // it is complete
+    "cmp [rcx+{begun}], rax",
     "jne 16f",
     "17:",
+    "mov r8, [rsp-48]",
+    ".if \\trace == 1",
+    "mov rdx, [rsp-64]",
+    "mov eax, 1",
+    "xadd [rcx+{trace_next}], rax",
+    "cmp rax, [rcx+{trace_limit}]",
+    "jae 25f",
+    "mov rdi, rax",
+    "and rdi, [rcx+{trace_mask}]",
+    "shl rdi, {slot_bits}",
+    "add rdi, [rcx+{trace_ring}]",
+    "mov [rdi+{slot_time}], rdx",
+    "mov edx, [rsp-{number}]",
+    "mov [rdi+{slot_function}], edx",
+    "shl eax, {kind_bits}",
+    ".if \\tail",
+    "or eax, {kind_jump}",
+    ".else",
+    "or eax, {kind_enter}",
+    ".endif",
+    "mov [rdi+{slot_mark}], eax",
+    "27:",
+    ".endif",
+    "mov rcx, [rsp-16]",
     "mov rdi, [rsp-40]",
     "mov rsi, [rsp-32]",
     "mov rdx, [rsp-24]",
     "mov rax, [rsp-8]",
     "ret",
-    "16:",                            // a signal handler has made calls before the start: they are the caller's
+    "16:",                            // a signal handler has made calls since the clock was read: they are the caller's
     "mov rax, [rsi+{outer}]",
     "mov rdx, [rsi+{children}]",
     "add [rax+{children}], rdx",
     "mov qword ptr [rsi+{children}], 0",
-    words_offset!("rcx"),
-    thread_word!("mov rcx, ", "[rcx+{block}]"),
-    "mov rdi, [rcx+{paused}]",
-    "mov rcx, [rsp-16]",
+    "mov rdi, [rcx+{begun}]",
+    "mov [rsi+{call_begun}], rdi",
     "rdtsc",
     "shl rdx, 32",
     "or rax, rdx",
-    "sub rax, rdi",
+    ".if \\trace == 1",
+    "mov [rsp-64], rax",
+    ".endif",
+    "sub rax, [rcx+{paused}]",
     "mov [rsi+{start}], rax",
-    "jmp 17b",
+    "jmp 17b",                        // a handler that comes after each instruction would keep the gate for ever
+    ".if \\trace == 1",
+    "25:",                            // there is no room for the event; rax = its number, rdx = its time
+    "lea rsp, [rsp-128]",
+    ".cfi_adjust_cfa_offset 128",
+    "gpi_times_save",
+    "mov rdi, rax",
+    "mov rsi, rdx",
+    "mov edx, 1",
+    "call {no_room}",
+    "gpi_times_restore",
+    "lea rsp, [rsp+128]",
+    ".cfi_adjust_cfa_offset -128",
+    "jmp 27b",
+    ".endif",
     "14:",
     "cmp qword ptr [rsi+{key}], 0",
     "je 3f",
@@ -165,18 +229,36 @@ global_asm!(
     "mov r8, [rsp-48]",
     "jmp 3f",
     ".endm",
-    // The beginning of a call. `paths`: whether there are nodes.
-    ".macro gpi_times_begin paths",
+    // The beginning of a call. `paths`: whether there are nodes. `trace`: 0 if calls are not traced, 1 if their beginnings are
+    // written at once, and 2 if they are written at the end.
+    ".macro gpi_times_begin paths, trace",
+    // The hooks are paused, or the process has forbidden the counter to itself.
+    "cmp dword ptr [rip+{stopped_at}], 0",
+    "jne gpi_call_begin_slowly",
     "mov [rsp-16], rcx",
     words_offset!("rcx"),
     thread_word!("mov rcx, ", "[rcx+{block}]"),
     "mov [rsp-8], rax",
-    "mov [rsp-32], rsi",
-    "mov rax, [rcx+{top}]",
     "mov [rsp-24], rdx",
+    ".if \\trace",
+    "mov rax, [rcx+{top}]",
+    "test rax, rax",
+    "jz 21f",
+    "mov edx, [rax+{flags}]",
+    "cmp rdx, [rcx+{deepest}]",
+    "jae 19f",
+    "21:",
+    ".endif",
+    "mov rax, [rcx+{begun}]",
+    "inc rax",
+    "mov [rsp-72], rax",              // the number of this call, if no other one comes in between
+    "rdtsc",
+    "mov [rsp-32], rsi",
     "mov [rsp-40], rdi",
-    "cmp dword ptr [rip+{stopped_at}], 0", // the hooks are paused
-    "jne 3f",
+    "shl rdx, 32",
+    "or rax, rdx",
+    "mov [rsp-64], rax",
+    "mov rax, [rcx+{top}]",
     "test rax, rax",
     "jz 3f",
     "lea rdx, [rsp+16]",              // CFA
@@ -184,24 +266,54 @@ global_asm!(
     "jb 3f",
     "cmp rdx, [rax+{cfa}]",
     "jae 6f",
-    "gpi_times_open \\paths, 0",
+    "gpi_times_open \\paths, 0, \\trace",
     "6:",                             // a jump to another function ends in the same frame
     "jne 3f",
-    "gpi_times_open \\paths, 1",
+    "gpi_times_open \\paths, 1, \\trace",
     "3:",
     "mov rdi, [rsp-40]",
-    "mov rdx, [rsp-24]",
     "mov rsi, [rsp-32]",
+    ".if \\trace",
+    "jmp 20f",
+    "19:",                            // the innermost open call is as deep as calls are traced
+    "lea rdx, [rsp+16]",              // CFA
+    "cmp rdx, [rcx+{stack_lo}]",
+    "jb 20f",                         // but this may be another stack
+    "cmp rdx, [rax+{cfa}]",
+    "ja 20f",                         // or its frame has vanished
+    "mov rdx, [rsp-24]",
+    "mov rcx, [rsp-16]",
+    "mov rax, [rsp-8]",
+    "ret",
+    "20:",
+    ".endif",
+    "mov rdx, [rsp-24]",
     "mov rcx, [rsp-16]",
     "mov rax, [rsp-8]",
     "jmp gpi_call_begin_slowly",
     ".endm",
-    ".macro gpi_times_end paths",
+    ".macro gpi_times_end paths, trace",
     "mov [rsp-8], rax",
     // The hooks are paused, or the process has forbidden the counter to itself.
     "cmp dword ptr [rip+{stopped_at}], 0",
     "jne 18f",
+    ".if \\trace",
+    "mov [rsp-24], rcx",
+    words_offset!("rcx"),
+    thread_word!("mov rcx, ", "[rcx+{block}]"),
+    "mov [rsp-32], rsi",
+    "mov rsi, [rcx+{top}]",
+    "lea rax, [rsp+8]",
+    "test rsi, rsi",
+    "jz 22f",
+    "cmp rax, [rsi+{cfa}]",
+    "jb 20f",
+    "22:",
+    "mov rcx, [rsp-24]",
+    "mov rsi, [rsp-32]",
+    ".endif",
     "mov [rsp-16], rdx",
+    "lfence",                         // until the function's results are there
     "rdtsc",
     "mov [rsp-24], rcx",
     "mov [rsp-32], rsi",
@@ -223,6 +335,26 @@ global_asm!(
     "mov [rcx+{last}], rax",
     "2:",                             // rsi = call, rax = now without pauses
     "mov rdi, [rsi+{arc}]",
+    ".if \\trace",
+    "test dword ptr [rsi+{flags}], {traced}",
+    "jz 23f",
+    "mov r9d, 1",
+    "xadd [rcx+{trace_next}], r9",
+    "cmp r9, [rcx+{trace_limit}]",
+    "jae 25f",
+    "mov rdx, r9",
+    "and rdx, [rcx+{trace_mask}]",
+    "shl rdx, {slot_bits}",
+    "add rdx, [rcx+{trace_ring}]",
+    "mov r8, [rsp-64]",
+    "mov [rdx+{slot_time}], r8",
+    "mov r8d, [rdi+{arc_callee}]",
+    "mov [rdx+{slot_function}], r8d",
+    "shl r9d, {kind_bits}",
+    "or r9d, {kind_exit}",
+    "mov [rdx+{slot_mark}], r9d",
+    "27:",
+    ".endif",
     "sub rax, [rsi+{start}]",
     "mov rdx, rax",
     "sub rdx, [rsi+{children}]",
@@ -284,7 +416,7 @@ global_asm!(
     "mov [rsi+{outer}], r9",
     // From here on a signal handler may use the record.
     "mov [rdx+{free}], rsi",
-    "test eax, eax",
+    "test eax, {tail}",
     "jnz 10f",
     "mov r9, [rsp-56]",
     "mov r8, [rsp-48]",
@@ -328,10 +460,53 @@ global_asm!(
     "18:",
     "mov qword ptr [rsp-64], 0",
     "jmp gpi_call_end_slowly",
+    ".if \\trace",
+    "20:",                            // it is below the innermost open call, perhaps because that one is as deep as calls are traced
+    "cmp rax, [rcx+{stack_lo}]",
+    "jb 22b",
+    "mov esi, [rsi+{flags}]",
+    "cmp rsi, [rcx+{deepest}]",
+    "jb 22b",
+    "mov rsi, [rsp-32]",
+    "mov rcx, [rsp-24]",
+    "mov rax, [rsp-8]",
+    "ret",
+    "23:",                            // the beginning has not been written
+    ".if \\trace == 1",               // there was no room
+    "jmp 27b",
+    ".else",
+    "mov rdx, rax",
+    "sub rdx, [rsi+{start}]",
+    "cmp rdx, [rcx+{least}]",
+    "jb 27b",
+    "lea rsp, [rsp-128]",
+    ".cfi_adjust_cfa_offset 128",
+    "gpi_times_save",
+    "mov rdi, [rbp+208-64]",
+    "call {late}",
+    "gpi_times_restore",
+    "lea rsp, [rsp+128]",
+    ".cfi_adjust_cfa_offset -128",
+    "jmp 27b",
+    ".endif",
+    "25:",                            // there is no room for the event; r9 = its number
+    "lea rsp, [rsp-128]",
+    ".cfi_adjust_cfa_offset 128",
+    "gpi_times_save",
+    "mov rdi, r9",
+    "mov rsi, [rbp+208-64]",
+    "xor edx, edx",
+    "call {no_room}",
+    "gpi_times_restore",
+    "lea rsp, [rsp+128]",
+    ".cfi_adjust_cfa_offset -128",
+    "jmp 27b",
+    ".endif",
     ".endm",
     //
     ".text",
-    ".irp name, begin, end, begin_path, end_path, begin_slowly, end_by_call, end_slowly",
+    ".irp name, begin, end, begin_path, end_path, begin_traced, end_traced, begin_path_traced, end_path_traced, \
+        begin_late, end_late, begin_path_late, end_path_late, begin_args, end_args, mark, mark_traced, mark_by_call, mark_slowly, begin_slowly, end_by_call, end_slowly",
     ".globl gpi_call_\\name",
     ".hidden gpi_call_\\name",
     ".type gpi_call_\\name, @function",
@@ -339,16 +514,143 @@ global_asm!(
     "gpi_call_\\name:",
     ".cfi_startproc",
     ".ifc \\name, begin",
-    "gpi_times_begin 0",
-    ".endif",
-    ".ifc \\name, begin_path",
-    "gpi_times_begin 1",
+    "gpi_times_begin 0, 0",
     ".endif",
     ".ifc \\name, end",
-    "gpi_times_end 0",
+    "gpi_times_end 0, 0",
+    ".endif",
+    ".ifc \\name, begin_traced",
+    "gpi_times_begin 0, 1",
+    ".endif",
+    ".ifc \\name, end_traced",
+    "gpi_times_end 0, 1",
+    ".endif",
+    ".ifc \\name, begin_late",
+    "gpi_times_begin 0, 2",
+    ".endif",
+    ".ifc \\name, end_late",
+    "gpi_times_end 0, 2",
+    ".endif",
+    ".ifc \\name, begin_path",
+    "gpi_times_begin 1, 0",
     ".endif",
     ".ifc \\name, end_path",
-    "gpi_times_end 1",
+    "gpi_times_end 1, 0",
+    ".endif",
+    ".ifc \\name, begin_path_traced",
+    "gpi_times_begin 1, 1",
+    ".endif",
+    ".ifc \\name, end_path_traced",
+    "gpi_times_end 1, 1",
+    ".endif",
+    ".ifc \\name, begin_path_late",
+    "gpi_times_begin 1, 2",
+    ".endif",
+    ".ifc \\name, end_path_late",
+    "gpi_times_end 1, 2",
+    ".endif",
+    // In place of another gate, if arguments are traced: the calls of functions whose are to be read go the slow way.
+    ".ifc \\name, begin_args",
+    "mov [rsp-8], rax",
+    "mov [rsp-16], rcx",
+    "mov eax, [rsp-{number}]",
+    "mov rcx, [rip+{have_fetches}]",
+    "bt [rcx], rax",
+    "mov rcx, [rsp-16]",
+    "mov rax, [rsp-8]",
+    "jc gpi_call_begin_slowly",
+    "jmp [rip+{others}]",
+    ".endif",
+    ".ifc \\name, end_args",
+    "mov [rsp-8], rax",
+    "mov [rsp-16], rcx",
+    words_offset!("rcx"),
+    thread_word!("mov rcx, ", "[rcx+{block}]"),
+    "mov rcx, [rcx+{top}]",
+    "test rcx, rcx",
+    "jz 2f",
+    "test dword ptr [rcx+{flags}], {has_result}",
+    "mov rcx, [rsp-16]",
+    "jnz gpi_call_end_by_call",
+    "mov rax, [rsp-8]",
+    "jmp [rip+{others}+8]",
+    "2:",
+    "mov rcx, [rsp-16]",
+    "mov rax, [rsp-8]",
+    "jmp [rip+{others}+8]",
+    ".endif",
+    // A call begins whose end is not seen. If it is traced, this is its only event.
+    ".ifc \\name, mark",
+    "ret",
+    ".endif",
+    ".ifc \\name, mark_traced",
+    "mov [rsp-8], rax",
+    "cmp dword ptr [rip+{stopped_at}], 0",
+    "jne 18f",
+    "mov [rsp-16], rcx",
+    words_offset!("rcx"),
+    thread_word!("mov rcx, ", "[rcx+{block}]"),
+    "mov rax, [rcx+{top}]",
+    "test rax, rax",
+    "jz 3f",
+    "mov eax, [rax+{flags}]",
+    "cmp rax, [rcx+{deepest}]",
+    "jae 19f",
+    "mov eax, 1",
+    "xadd [rcx+{trace_next}], rax",
+    "cmp rax, [rcx+{trace_limit}]",
+    "jae 25f",
+    "mov [rsp-24], rdx",
+    "mov [rsp-32], rdi",
+    "mov rdi, rax",
+    "and rdi, [rcx+{trace_mask}]",
+    "shl rdi, {slot_bits}",
+    "add rdi, [rcx+{trace_ring}]",
+    "mov ecx, eax",
+    "rdtsc",
+    "shl rdx, 32",
+    "or rax, rdx",
+    "mov [rdi+{slot_time}], rax",
+    "mov eax, [rsp-{number}]",
+    "mov [rdi+{slot_function}], eax",
+    "shl ecx, {kind_bits}",
+    "or ecx, {kind_mark}",
+    "mov [rdi+{slot_mark}], ecx",
+    "mov rdi, [rsp-32]",
+    "mov rdx, [rsp-24]",
+    "19:",
+    "mov rcx, [rsp-16]",
+    "18:",
+    "mov rax, [rsp-8]",
+    "ret",
+    "25:",                            // there is no room: the number is given back there, or used
+    "mov rcx, [rsp-16]",
+    "mov [rsp-24], rax",
+    "mov rax, [rsp-8]",
+    "jmp gpi_call_mark_slowly",
+    "3:",                             // the thread's first event
+    "mov rcx, [rsp-16]",
+    "mov rax, -1",
+    "mov [rsp-24], rax",
+    "mov rax, [rsp-8]",
+    "jmp gpi_call_mark_slowly",
+    ".endif",
+    ".ifc \\name, mark_by_call",       // in place of gpi_call_mark_traced, if the counter does not measure
+    "mov qword ptr [rsp-24], -1",
+    "jmp gpi_call_mark_slowly",
+    ".endif",
+    ".ifc \\name, mark_slowly",        // rsp = CFA - 16; at rsp - 24 the number of the event, or -1
+    "lea rsp, [rsp-128]",
+    ".cfi_adjust_cfa_offset 128",
+    "gpi_times_save",
+    "mov edi, [rbp+208-{number}]",
+    "lea rsi, [rbp+224]",
+    "mov rdx, [rbp+208-24]",
+    "call {mark}",
+    "gpi_times_restore",
+    "lea rsp, [rsp+128]",
+    ".cfi_adjust_cfa_offset -128",
+    "ret",
     ".endif",
     ".ifc \\name, begin_slowly",       // rsp = CFA - 16
     "lea rsp, [rsp-128]",
@@ -356,6 +658,8 @@ global_asm!(
     "gpi_times_save",
     "mov edi, [rbp+208-{number}]",     // 10 pushes and 128 bytes
     "lea rsi, [rbp+224]",
+    "mov rdx, rbp",
+    "mov rcx, rsp",
     "call {begin}",
     "gpi_times_restore",
     "lea rsp, [rsp+128]",
@@ -374,6 +678,8 @@ global_asm!(
     "gpi_times_save",
     "lea rdi, [rbp+216]",
     "mov rsi, [rbp+208-64]",
+    "mov rdx, rbp",
+    "mov rcx, rsp",
     "call {end}",
     "gpi_times_restore",
     "lea rsp, [rsp+128]",
@@ -386,6 +692,32 @@ global_asm!(
     stopped_at = sym clock::STOPPED_AT,
     begin = sym calls::begin,
     end = sym calls::end,
+    mark = sym calls::mark,
+    have_fetches = sym values::HAVE_FETCHES,
+    others = sym OTHERS,
+    has_result = const HAS_RESULT,
+    no_room = sym trace::no_room,
+    late = sym trace::late,
+    trace_next = const TRACE as usize + offset_of!(TraceHeader, next),
+    trace_limit = const TRACE as usize + offset_of!(TraceHeader, limit),
+    trace_mask = const TRACE as usize + offset_of!(TraceHeader, mask),
+    trace_ring = const TRACE as usize + offset_of!(TraceHeader, ring),
+    deepest = const TRACE as usize + offset_of!(TraceHeader, deepest),
+    least = const TRACE as usize + offset_of!(TraceHeader, least),
+    slot_bits = const size_of::<Slot>().trailing_zeros(),
+    slot_time = const offset_of!(Slot, time),
+    slot_function = const offset_of!(Slot, function),
+    slot_mark = const offset_of!(Slot, mark),
+    kind_bits = const KIND_BITS,
+    kind_enter = const Kind::Enter as u32,
+    kind_jump = const Kind::Jump as u32,
+    kind_mark = const Kind::Mark as u32,
+    kind_exit = const Kind::Exit as u32,
+    tail = const TAIL,
+    traced = const TRACED,
+    one_deeper = const 1 << DEPTH_BIT,
+    depth_bits = const -(1_i32 << DEPTH_BIT),
+    deepest_flags = const -(1_i32 << DEPTH_BIT),
     number = const NUMBER_BELOW - 8,
     block = const offset_of!(ThreadWords, block),
     top = const TIMES as usize + offset_of!(TimesHeader, top),
@@ -418,6 +750,7 @@ global_asm!(
     context_bit = const CONTEXT as i32,
     arc_function = const offset_of!(ArcTimes, function),
     arc_open = const offset_of!(ArcTimes, open),
+    arc_callee = const offset_of!(ArcTimes, callee),
     arc_own = const offset_of!(ArcTimes, own),
     arc_inclusive = const offset_of!(ArcTimes, inclusive),
     arc_within = const offset_of!(ArcTimes, within),
@@ -443,20 +776,89 @@ const _: () = assert!(offset_of!(OpenCall, flags) == offset_of!(OpenCall, contex
 // The gates set it by the number of its bit, and know no other flag.
 const _: () = assert!(TAIL == 1);
 
-unsafe extern "C" {
-    pub(crate) fn gpi_call_begin();
-    pub(crate) fn gpi_call_end();
-    pub(crate) fn gpi_call_begin_path();
-    pub(crate) fn gpi_call_end_path();
-    pub(crate) fn gpi_call_begin_slowly();
-    pub(crate) fn gpi_call_end_by_call();
+macro_rules! gates {
+    ($($name:ident),* $(,)?) => {
+        unsafe extern "C" {
+            $(fn $name();)*
+        }
+    };
+}
+
+gates!(
+    gpi_call_begin,
+    gpi_call_end,
+    gpi_call_begin_path,
+    gpi_call_end_path,
+    gpi_call_begin_traced,
+    gpi_call_end_traced,
+    gpi_call_begin_path_traced,
+    gpi_call_end_path_traced,
+    gpi_call_begin_late,
+    gpi_call_end_late,
+    gpi_call_begin_path_late,
+    gpi_call_end_path_late,
+    gpi_call_begin_args,
+    gpi_call_end_args,
+    gpi_call_begin_slowly,
+    gpi_call_end_by_call,
+    gpi_call_mark,
+    gpi_call_mark_traced,
+    gpi_call_mark_by_call,
+);
+
+/// The gates for calls of functions whose arguments are not traced, in a run in which others' are. Written before the first hook
+/// is in place.
+static OTHERS: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+
+/// Whether the events of calls are written to the thread's ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Traced {
+    No,
+    /// The beginning when the call begins, and the end when it ends.
+    AtOnce,
+    /// Both when it ends, if it has lasted long enough.
+    Late,
+}
+
+impl Traced {
+    /// Returns what the orders ask for.
+    pub(crate) fn of(orders: &RegionOrders) -> Traced {
+        match (orders.trace_bytes, orders.trace_least) {
+            (0, _) => Traced::No,
+            (_, 0) => Traced::AtOnce,
+            _ => Traced::Late,
+        }
+    }
 }
 
 /// Returns the addresses of the gates for the beginning and the end of a call.
-pub(crate) fn gates(is_tsc: bool, paths: bool) -> [u64; 2] {
-    match (is_tsc, paths) {
-        (false, _) => [gpi_call_begin_slowly as *const () as u64, gpi_call_end_by_call as *const () as u64],
-        (true, false) => [gpi_call_begin as *const () as u64, gpi_call_end as *const () as u64],
-        (true, true) => [gpi_call_begin_path as *const () as u64, gpi_call_end_path as *const () as u64],
+pub(crate) fn gates(is_tsc: bool, paths: bool, traced: Traced) -> [u64; 2] {
+    let [begin, end]: [unsafe extern "C" fn(); 2] = match (is_tsc, paths, traced) {
+        (false, _, _) => [gpi_call_begin_slowly, gpi_call_end_by_call],
+        (true, false, Traced::No) => [gpi_call_begin, gpi_call_end],
+        (true, true, Traced::No) => [gpi_call_begin_path, gpi_call_end_path],
+        (true, false, Traced::AtOnce) => [gpi_call_begin_traced, gpi_call_end_traced],
+        (true, true, Traced::AtOnce) => [gpi_call_begin_path_traced, gpi_call_end_path_traced],
+        (true, false, Traced::Late) => [gpi_call_begin_late, gpi_call_end_late],
+        (true, true, Traced::Late) => [gpi_call_begin_path_late, gpi_call_end_path_late],
+    };
+    [begin as usize as u64, end as usize as u64]
+}
+
+/// Returns the address of the gate for calls whose ends are not seen.
+pub(crate) fn mark(is_tsc: bool, traced: Traced) -> u64 {
+    let mark: unsafe extern "C" fn() = match (traced, is_tsc) {
+        (Traced::No | Traced::Late, _) => gpi_call_mark,
+        (Traced::AtOnce, true) => gpi_call_mark_traced,
+        (Traced::AtOnce, false) => gpi_call_mark_by_call,
+    };
+    mark as usize as u64
+}
+
+/// Returns the addresses of the gates in a run that traces arguments, and in which other calls go to `others`.
+pub(crate) fn gates_with_arguments(others: [u64; 2]) -> [u64; 2] {
+    for (place, other) in OTHERS.iter().zip(others) {
+        place.store(other, Ordering::Relaxed);
     }
+    [gpi_call_begin_args as *const () as u64, gpi_call_end_args as *const () as u64]
 }

@@ -1,10 +1,11 @@
 //! The chain of a thread's open calls: a call is added at its inner end, and removed from there when it ends.
 
 use crate::hot::times::table::Entry;
-use crate::hot::times::{area, nodes};
+use crate::hot::times::values::Values;
+use crate::hot::times::{area, nodes, trace};
 use crate::program::agent::Agent;
 use core::sync::atomic::Ordering;
-use gprofinject_abi::shared::{ArcTimesRef, BlockRef, OpenCallRef, TimesRef};
+use gprofinject_abi::shared::{ArcTimesRef, BlockRef, OpenCallRef};
 #[cfg(doc)]
 use gprofinject_abi::times::OpenCall;
 use gprofinject_abi::times::{CONTEXT, ENDS_SLOWLY, FunctionTimes, INHERITED, bucket};
@@ -31,7 +32,8 @@ pub(crate) fn push(
     call.outer().store(outer.address(), Ordering::Relaxed);
     call.node().store(entry.node, Ordering::Relaxed);
     call.context().store(context | CONTEXT, Ordering::Relaxed);
-    call.flags().store(flags, Ordering::Relaxed);
+    let depth = trace::flags_below(agent, outer.flags().load(Ordering::Relaxed));
+    call.flags().store(flags | depth, Ordering::Relaxed);
     let begun = times.begun().fetch_add(1, Ordering::Relaxed) + 1;
     call.begun().store(begun, Ordering::Relaxed);
     call.start().store(outer.start().load(Ordering::Relaxed), Ordering::Relaxed);
@@ -43,9 +45,24 @@ pub(crate) fn push(
     Some(call)
 }
 
+/// How a call ends.
+#[derive(Clone, Copy)]
+pub(crate) enum How<'v> {
+    /// It returns, with this result if that is traced.
+    Returned(&'v Values),
+    /// It is left by a jump, an exception or the end of its thread.
+    Left,
+}
+
 /// Ends the innermost open call at `now`, the time without pauses. Returns the one that had made it, which is the innermost
 /// one from now on. The gates do the same.
-pub(crate) fn close(times: TimesRef, call: OpenCallRef, now: u64) -> Option<OpenCallRef> {
+pub(crate) fn close(block: BlockRef, call: OpenCallRef, now: u64, how: How<'_>) -> Option<OpenCallRef> {
+    let times = block.times();
+    let result = match how {
+        How::Returned(result) => Some(result),
+        How::Left => None,
+    };
+    trace::ended(Agent::get(), block, call, now, result);
     let load = |word: &core::sync::atomic::AtomicU64| word.load(Ordering::Relaxed);
     let outer = area::call(load(call.outer()))?;
     let lasted = now.saturating_sub(load(call.start()));

@@ -8,6 +8,7 @@
 use crate::os::memory;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering};
+use gprofinject_abi::region::PAGE;
 use gprofinject_abi::shared::TimesRef;
 use gprofinject_abi::times::{TABLE_TAIL, TableEntry, table_offset};
 
@@ -105,11 +106,14 @@ fn put(table: u64, mask: u64, context: u32, callee: u32, entry: Entry) -> bool {
 
 /// Makes a table of `entries` entries, a power of two, with those of the present one. Returns `false` if memory is short.
 fn grow(times: TimesRef, entries: u64) -> bool {
-    let bytes = (entries + TABLE_TAIL) * ENTRY;
-    let Ok(new) = memory::map_zeros(bytes.next_multiple_of(4096), memory::PROT_READ | memory::PROT_WRITE)
-    else {
+    let bytes = ((entries + TABLE_TAIL) * ENTRY).next_multiple_of(PAGE);
+    let Ok(new) = memory::map_zeros(bytes, memory::PROT_READ | memory::PROT_WRITE) else { return false };
+    // The clock stands still now. Page faults in the gates would be in the time of calls.
+    if memory::populate(new, bytes).is_err() {
+        // SAFETY: no other code knows of the mapping yet.
+        let _ = unsafe { memory::munmap(new, bytes) };
         return false;
-    };
+    }
     let (old, mask) = (times.table().load(Ordering::Relaxed), times.mask().load(Ordering::Relaxed));
     let new_mask = (entries - 1) * ENTRY;
     if old != 0 {

@@ -1,6 +1,8 @@
 //! The beginning and the end of a thread's measurements.
 
-use crate::hot::times::{area, chains, clock, nodes, open, table};
+use crate::hot::thread_blocks;
+use crate::hot::times::values::Values;
+use crate::hot::times::{area, chains, clock, nodes, open, table, trace};
 use crate::os::memory;
 use crate::program::agent::Agent;
 use core::sync::atomic::Ordering;
@@ -14,7 +16,7 @@ pub(crate) fn prepare(agent: &Agent, block: BlockRef, cfa: u64, now: u64) -> Opt
     if times.top().load(Ordering::Relaxed) != 0 {
         return Some(());
     }
-    if agent.orders.times_bytes == 0 || !table::prepare(times) {
+    if agent.orders.times_bytes == 0 || !thread_blocks::touch_recent(block) || !table::prepare(times) {
         return None;
     }
     let whole = |part_256: u64| part_256.saturating_add(128) >> 8;
@@ -28,11 +30,12 @@ pub(crate) fn prepare(agent: &Agent, block: BlockRef, cfa: u64, now: u64) -> Opt
     times.last().store(now, Ordering::Relaxed);
     let chain = chains::make(agent, block, cfa, false)?;
     chains::enter(times, chain);
+    trace::thread(agent, block, chain, now);
     Some(())
 }
 
 /// A thread block gets another owner: ends the calls of the last one, which has ended, when its last call did.
-pub(crate) fn end(block: BlockRef) {
+pub(crate) fn end(agent: &Agent, block: BlockRef) {
     let times = block.times();
     if times.top().load(Ordering::Relaxed) == 0 {
         return;
@@ -41,10 +44,12 @@ pub(crate) fn end(block: BlockRef) {
     for chain in chains::all(times) {
         // Its calls ended when it ceased to run.
         if let Some(from) = chains::current(times).filter(|&from| from != chain) {
-            chains::change(times, from, chain, last);
+            chains::change(agent, block, from, chain, last);
         }
         while let Some(inner) = area::call(times.top().load(Ordering::Relaxed)) {
-            if inner.outer().load(Ordering::Relaxed) == 0 || open::close(times, inner, last).is_none() {
+            if inner.outer().load(Ordering::Relaxed) == 0
+                || open::close(block, inner, last, open::How::Left).is_none()
+            {
                 break;
             }
         }
@@ -128,5 +133,6 @@ fn reopen(
     let flags = INHERITED | ENDS_SLOWLY | if is_tail { TAIL } else { 0 };
     let call = open::push(child, block, top, entry, cfa, flags)?;
     call.start().store(times.first().load(Ordering::Relaxed), Ordering::Relaxed);
+    trace::begun(child, block, call, &Values::NONE);
     Some(())
 }

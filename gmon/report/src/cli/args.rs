@@ -14,6 +14,7 @@ use crate::cli::push_args::PushArgs;
 use crate::cli::ranks_args::RanksArgs;
 use crate::cli::report_args::{BlocksArgs, CoverageArgs, InstructionsArgs, LinesArgs, SumsArgs};
 use crate::cli::run_args::{ExportArgs, FlatArgs, GraphArgs, HtmlArgs};
+use crate::cli::trace_args::TraceArgs;
 
 /// Shows, sums and checks gmon.out files, and reports the basic-block counts in them and measured times.
 #[derive(Parser)]
@@ -96,6 +97,9 @@ pub(crate) enum Command {
     /// Print the measured times of each call path, as a tree
     #[command(after_long_help = examples::PATHS)]
     Paths(PathsArgs),
+    /// Print a trace: every call, nested, with its times; or its statistics; or write it for Perfetto or Chrome
+    #[command(after_long_help = examples::TRACE)]
+    Trace(TraceArgs),
 }
 
 #[derive(clap::Args)]

@@ -119,3 +119,10 @@ Examples:
   gprofinject --paths ./prog && gmon paths
   gmon paths -f parse --min-percent 2
   gmon paths --folded | flamegraph.pl > flame.svg";
+
+pub(crate) const TRACE: &str = "\
+Examples:
+  gprofinject --trace run.trace ./prog && gmon trace run.trace | less -S
+  gmon trace -f 'parse_*' --from 10ms --to 20ms run.trace
+  gmon trace --stats -n 20 run.trace
+  gmon trace --perfetto run.perfetto run.trace     # then open it in ui.perfetto.dev";

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use gmon::Program;
+use gmon_trace::Input;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_setfl};
 
@@ -67,6 +68,23 @@ pub(crate) fn read_any_kind(path: &Path) -> Result<Vec<u8>> {
     let magic = if bytes.starts_with(GZIP) || bytes == GMON { bytes.clone() } else { ELF.to_vec() };
     finish(file, &mut bytes, &magic).with_context(|| path.display().to_string())?;
     Ok(bytes)
+}
+
+/// Returns the bytes of a trace, of which a regular file stays where it is.
+///
+/// # Errors
+/// The file cannot be read, or is too large to be read into memory.
+pub(crate) fn trace_input(path: &Path) -> Result<Input> {
+    let read = || {
+        let (file, mut bytes) = open(path)?;
+        if file.metadata()?.is_file() {
+            return anyhow::Ok(Input::file(file)?);
+        }
+        // Without its beginning there may be others.
+        (&file).take(MAX_SIZE).read_to_end(&mut bytes)?;
+        Ok(Input::Bytes(bytes))
+    };
+    read().with_context(|| path.display().to_string())
 }
 
 /// Returns the first bytes of a regular file, and none of another one, which can be read only once.

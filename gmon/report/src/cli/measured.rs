@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use gmon::{BuildId, Program};
-use gmon_measured::{ClockSource, Measured, REST, REST_NAME, ReadError, Thread};
+use gmon_measured::{ClockSource, Function, Measured, REST, REST_NAME, ReadError, Thread};
 use serde_json::{Value, json};
 
 use crate::cli::files;
 use crate::cli::measured_args::MeasuredArgs;
 use crate::cli::similar::similar;
-use crate::cli::text::{Style, chosen_function, demangled, plain};
+use crate::cli::text::{Style, chosen_in_module, demangled, plain};
 use crate::cli::units::duration;
 
 /// The file that is read if none is named.
@@ -77,6 +77,11 @@ impl<'a> Measurement<'a> {
         Ok(Measurement { args, measured, style: Style::new(args.shown.color), files })
     }
 
+    /// Returns what was found out in another way from one file.
+    pub(crate) fn of(args: &'a MeasuredArgs, measured: Measured, file: &Path) -> Measurement<'a> {
+        Measurement { args, measured, style: Style::new(args.shown.color), files: vec![file.to_owned()] }
+    }
+
     /// Returns the names of the files, for messages.
     pub(crate) fn file_names(&self) -> String {
         let names: Vec<_> = self.files.iter().map(|file| file.display().to_string()).collect();
@@ -103,14 +108,21 @@ impl<'a> Measurement<'a> {
         module.map_or_else(String::new, |module| file_name(&module.name))
     }
 
+    /// Returns the path of a function's module.
+    fn path(&self, function: &Function) -> &str {
+        self.measured.modules.get(function.module as usize).map_or("", |module| &module.name)
+    }
+
     /// Returns for each function whether one of the patterns matches its name. If there is no pattern, each does.
     ///
     /// # Errors
     /// The patterns match no name. The message names similar ones.
     pub(crate) fn chosen(&self, patterns: &[String]) -> Result<Vec<bool>> {
         let functions = &self.measured.functions;
-        let chosen: Vec<bool> =
-            functions.iter().map(|function| chosen_function(patterns, &function.name)).collect();
+        let chosen: Vec<bool> = functions
+            .iter()
+            .map(|function| chosen_in_module(patterns, self.path(function), &function.name))
+            .collect();
         if !patterns.is_empty() && !chosen.contains(&true) {
             let files = self.file_names();
             let wanted = patterns.join(" or ");
@@ -139,7 +151,7 @@ impl<'a> Measurement<'a> {
         writeln!(out, "{}: {}, {threads}", plain(&measured.program), time.trim_end())?;
         writeln!(
             out,
-            "clock: {source}, {}; taken out of each call: {:.1} ns inside, {:.1} ns outside; error up to {:.1} ns a call, more if it ends with a long chain of operations",
+            "clock: {source}, {}; taken out of each call: {:.1} ns inside, {:.1} ns outside; error up to {:.1} ns a call, more right after a long chain of operations",
             frequency(clock.ticks_per_second),
             clock.inside_ns,
             clock.outside_ns,

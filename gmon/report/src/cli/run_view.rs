@@ -151,7 +151,7 @@ impl<'a> RunView<'a> {
             Time::Measured { error_ns } => {
                 writeln!(
                     out,
-                    "time: wall time, measured in each call; error up to {error_ns:.1} ns a call, more if it ends with a long chain of operations"
+                    "time: wall time, measured in each call; error up to {error_ns:.1} ns a call, more right after a long chain of operations"
                 )
             }
         }

@@ -59,6 +59,34 @@ pub(crate) fn chosen_function(patterns: &[String], name: &str) -> bool {
     patterns.iter().any(|pattern| [name, &full, short].iter().any(|name| matches(pattern, name)))
 }
 
+/// Whether a function's name matches one of the patterns, which may be `MODULE!FUNCTION`. If there is no pattern, every name does.
+pub(crate) fn chosen_in_module(patterns: &[String], module: &str, name: &str) -> bool {
+    let any = |pattern: &String| match split_module(pattern) {
+        None => chosen_function(std::slice::from_ref(pattern), name),
+        Some((wanted, function)) => {
+            let function = if function.is_empty() { "*" } else { function };
+            chosen_path(&[wanted.to_owned()], module) && chosen_function(&[function.to_owned()], name)
+        }
+    };
+    patterns.is_empty() || patterns.iter().any(any)
+}
+
+/// Returns the parts of `MODULE!FUNCTION`. The names of functions contain no exclamation mark, except those of C++ operators, before
+/// which a module's name would end in the word `operator`.
+fn split_module(pattern: &str) -> Option<(&str, &str)> {
+    let mut splits = pattern.match_indices('!').map(|(at, _)| (&pattern[..at], &pattern[at + 1..]));
+    splits.find(|(module, _)| !module.ends_with("operator"))
+}
+
+/// The depth from which names are not indented further. Deeper ones have their depth in front.
+const MAX_INDENT: u32 = 40;
+
+/// Returns what stands in front of a name with that many callers.
+pub(crate) fn indent(callers: u32) -> String {
+    let spaces = "  ".repeat(callers.min(MAX_INDENT) as usize);
+    if callers > MAX_INDENT { format!("{spaces}({callers}) ") } else { spaces }
+}
+
 /// The colours of the output.
 #[derive(Clone, Copy)]
 pub(crate) struct Style {
@@ -139,6 +167,17 @@ mod tests {
         assert!(
             function("foo::bar") && function("foo::bar(int)") && function("_ZN3foo*") && !function("bar")
         );
+    }
+
+    #[test]
+    fn patterns_with_modules() {
+        let chosen = |pattern: &str, module, name| chosen_in_module(&[pattern.to_owned()], module, name);
+        assert!(chosen("libm.so.6!s*", "/lib/libm.so.6", "sin") && chosen("*!sin", "/lib/libm.so.6", "sin"));
+        assert!(chosen("libm*!", "/lib/libm.so.6", "cos") && chosen("sin", "/lib/libm.so.6", "sin"));
+        assert!(
+            !chosen("prog!sin", "/lib/libm.so.6", "sin") && !chosen("libm*!sin", "/lib/libm.so.6", "cos")
+        );
+        assert!(chosen("operator!", "prog", "operator!") && chosen("prog!operator!=", "prog", "operator!="));
     }
 
     #[test]

@@ -108,6 +108,7 @@ fn a_plan_is_kept_and_found() {
             hooks: Some(hooks),
             engine: EngineArg::Builtin,
             measure: None,
+            args: None,
             filters: &filters,
             libs: &Libs::none(),
             running: false,

@@ -12,6 +12,7 @@ use crate::os::sys;
 use crate::store::private_folder::PrivateFolder;
 use crate::store::region::layout::{AgentReport, BLOCKS_MAX, Layout, Orders, read_value};
 use crate::store::region::read::{Region, load_records};
+use crate::store::region::ring::Rings;
 
 /// A region file in a run folder.
 #[derive(Clone, Debug)]
@@ -44,6 +45,18 @@ impl RegionFile {
     /// It cannot be opened.
     pub(crate) fn open(&self, layout: &Layout) -> io::Result<Region> {
         Ok(Region::new(self.file()?, *layout))
+    }
+
+    /// Opens the file to read the rings of events, while the process writes them. The file of a child that has become another user
+    /// is not written to.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub(crate) fn rings(&self, layout: &Layout) -> io::Result<Rings> {
+        match self.folder.open_to_write(&self.name) {
+            Ok(file) => Ok(Rings::new(file, true, *layout)),
+            Err(_) => Ok(Rings::new(self.file()?, false, *layout)),
+        }
     }
 
     /// Reads what the agent reports, before the layout is known.

@@ -6,16 +6,18 @@ use std::os::unix::fs::FileExt;
 
 use gprofinject_abi::VERSION;
 use gprofinject_abi::clock::ClockKind;
+use gprofinject_abi::full::Full;
 use gprofinject_abi::plan::{HookMode, HookModeCode};
 use gprofinject_abi::region::{
     LIBRARY_BYTES, LIBRARY_COUNTER_BYTES, LOADS_MAX, LoadRecord, MAGIC, PAGE, PANIC_FILE_WORDS, RegionHeader,
     RegionOrders, SAMPLES_MAX, SampleRecord, State, TroubleCode, library_counters_offset, round_up,
-    slot_chunk, times_offset,
+    slot_chunk, times_offset, trace_offset,
 };
 use gprofinject_abi::times::TIMES_BYTES;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::options::Measure;
+use crate::options::{FullArg, Measure, Tracing};
+use crate::os::clock;
 use crate::store::shape::Shape;
 
 /// Where everything is. The injector keeps this and does not rely on what the profiled process has left in
@@ -63,12 +65,26 @@ impl Layout {
 
     /// The length of the counters of one thread, in bytes.
     pub(crate) fn block_len(&self) -> u64 {
-        self.times_area() + self.times_bytes()
+        self.trace_ring() + self.trace_bytes()
     }
 
     /// The offset of the area for measured durations in the counters of one thread.
     pub(crate) fn times_area(&self) -> u64 {
         times_offset(self.slot_bytes, self.counter_bytes, self.library_bytes(), self.library_counter_bytes())
+    }
+
+    /// The offset of the ring of events in the counters of one thread.
+    pub(crate) fn trace_ring(&self) -> u64 {
+        trace_offset(self.times_area(), self.times_bytes())
+    }
+
+    /// The bytes of that ring, which is 0 if calls are not traced.
+    pub(crate) fn trace_bytes(&self) -> u64 {
+        if self.tracing().is_some() { RING_BYTES } else { 0 }
+    }
+
+    fn tracing(&self) -> Option<Tracing> {
+        self.measure.and_then(|measure| measure.trace)
     }
 
     /// The bytes of that area, which is 0 if durations are not measured.
@@ -148,9 +164,19 @@ impl Layout {
             nodes_max: paths.map_or(0, |paths| paths.nodes_max),
             unfolded: paths.is_some_and(|paths| !paths.folds).into(),
             clock: clock.code(),
-            reserved_for_clock: 0,
+            trace_full: self.tracing().map_or(Full::Wait, |tracing| full(tracing.full)).code(),
+            trace_bytes: self.trace_bytes(),
+            trace_least: self.tracing().map_or(0, |tracing| self.ticks(tracing.least_ns)),
+            trace_depth: self.tracing().map_or(0, |tracing| tracing.depth),
+            trace_args: self.tracing().is_some_and(|tracing| tracing.args).into(),
         };
         RegionHeader { orders, ..RegionHeader::default() }
+    }
+
+    /// Returns a duration in ticks of the clock.
+    fn ticks(&self, ns: u64) -> u64 {
+        let is_tsc = ns > 0 && self.measure.is_some_and(|measure| measure.is_tsc);
+        if is_tsc { (ns as f64 * clock::ticks_per_nanosecond()) as u64 } else { ns }
     }
 
     /// Whether the injector's part of a header is still as it was written.
@@ -163,10 +189,21 @@ impl Layout {
                 == (own.blocks_offset, own.block_len, own.slot_bytes)
             && (header.counter_bytes, header.loads_offset, header.library_bytes, header.elsewhere_offset)
                 == (own.counter_bytes, own.loads_offset, own.library_bytes, own.elsewhere_offset)
-            && (header.library_counter_bytes, header.times_bytes)
-                == (own.library_counter_bytes, own.times_bytes)
+            && (header.library_counter_bytes, header.times_bytes, header.trace_bytes)
+                == (own.library_counter_bytes, own.times_bytes, own.trace_bytes)
     }
 }
+
+fn full(choice: FullArg) -> Full {
+    match choice {
+        FullArg::Wait => Full::Wait,
+        FullArg::DropNew => Full::DropNew,
+        FullArg::DropOld => Full::DropOld,
+    }
+}
+
+/// Bytes of the ring of events of a thread: 262,144 of them. A thread that writes few takes less memory.
+const RING_BYTES: u64 = 4 << 20;
 
 /// The length of the histogram in bytes. That of a damaged program may exceed any file; then creating the
 /// file fails.

@@ -27,7 +27,7 @@ use crate::store::region::times::{self, ThreadTimes};
 /// get a profile of its own.
 const GUESTS_MAX: usize = 1000;
 /// The kernel's PID_MAX_LIMIT.
-const PROCESS_MAX: u32 = 1 << 22;
+pub(crate) const PROCESS_MAX: u32 = 1 << 22;
 
 /// A region file of this run.
 pub(crate) struct Region {

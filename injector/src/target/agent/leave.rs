@@ -262,8 +262,19 @@ impl Attachment {
         }
         // The agent calls a library function through a pointer and waits for its return. Its guard against panics calls only
         // code of its own, and remains of such calls are on many stacks.
+        // So do calls through its own table of addresses.
+        let calls_itself = |word: u64| {
+            let displacement =
+                memory.bytes(word - 6, 6).ok().filter(|bytes| bytes.starts_with(&[0xff, 0x15]));
+            let displacement =
+                displacement.and_then(|bytes| Some(i32::from_le_bytes(*bytes.last_chunk::<4>()?)));
+            let target =
+                displacement.and_then(|d| memory.record::<u64>(word.wrapping_add_signed(d.into())).ok());
+            target.is_some_and(|target| image.code.contains(&target))
+        };
         let calls_out = |word: u64| {
             image.code.contains(&word)
+                && !calls_itself(word)
                 && memory.bytes(word - 6, 6).is_ok_and(|bytes| {
                     bytes.starts_with(&[0xff, 0x15]) || bytes[4] == 0xff && bytes[5] & 0xf8 == 0xd0
                 })

@@ -10,15 +10,12 @@ use serde_json::json;
 use crate::cli::json::array;
 use crate::cli::measured::{Measurement, thread_name};
 use crate::cli::measured_args::PathsArgs;
-use crate::cli::text::percent;
+use crate::cli::text::{indent, percent};
 use crate::cli::tree::{Merged, Tree};
 use crate::cli::units::duration;
 
 /// The part of the time, in percent, below which text leaves out a path.
 const MIN_PERCENT: f64 = 0.5;
-/// The depth from which names are not indented further. Deeper ones have their depth in front.
-const MAX_INDENT: u32 = 40;
-
 /// Prints the tree as text, as JSON, or as lines for flame graph tools.
 ///
 /// # Errors
@@ -183,12 +180,6 @@ impl Shown<'_> {
         writeln!(out, "}}")?;
         Ok(())
     }
-}
-
-/// Returns what stands in front of a name with that many callers.
-fn indent(callers: u32) -> String {
-    let spaces = "  ".repeat(callers.min(MAX_INDENT) as usize);
-    if callers > MAX_INDENT { format!("{spaces}({callers}) ") } else { spaces }
 }
 
 /// Returns a name without what separates names.

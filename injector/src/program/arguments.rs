@@ -20,8 +20,8 @@ use gprofinject_image::signatures::{
 use gprofinject_image::{Function, FunctionKind};
 use gprofinject_plan::fetches::FetchTable;
 
+use crate::program::arguments::spec::{Item, ValueSpec};
 use crate::program::filters::Filters;
-use crate::trace::arguments::spec::{Item, ValueSpec};
 
 /// The greatest number of a function's parameters that a trace has.
 const PARAMETERS_MAX: usize = 64;

@@ -8,7 +8,7 @@ use gprofinject_abi::args::{Fetch, Op, RAW_MAX};
 use gprofinject_image::signatures::{self, Pointee, Shape, StringLayout, Struct, Type};
 use gprofinject_plan::fetches;
 
-use crate::trace::arguments::spec::{Format, ValueSpec};
+use crate::program::arguments::spec::{Format, ValueSpec};
 
 /// The greatest number of elements of an array that are shown.
 const ELEMENTS_MAX: u64 = 16;

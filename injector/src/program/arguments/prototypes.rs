@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-use crate::trace::arguments::spec::{self, Item, ValueSpec};
+use crate::program::arguments::spec::{self, Item, ValueSpec};
 
 const TABLE: &str = include_str!("prototypes.txt");
 
@@ -85,7 +85,7 @@ mod tests {
     use object::{Object, ObjectSymbol};
 
     use super::*;
-    use crate::trace::arguments::spec::Format;
+    use crate::program::arguments::spec::Format;
 
     #[test]
     fn the_table_is_sound() {

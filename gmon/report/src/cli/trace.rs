@@ -1,0 +1,65 @@
+//! `gmon trace`: prints a trace, or writes it in the format of another tool.
+
+use std::io::{self, BufWriter, Write};
+
+use anyhow::{Context, Result};
+
+use crate::cli::measured::Measurement;
+use crate::cli::measured_args::{MeasuredArgs, TimesArgs};
+use crate::cli::reports;
+use crate::cli::trace_args::TraceArgs;
+use crate::cli::traces::load::{choice, load, output, warn};
+use crate::cli::traces::measured::measured;
+use crate::cli::traces::{chrome, folded, json, perfetto, text};
+
+/// Prints or writes the trace. What of it is damaged is said at the end, on standard error.
+///
+/// # Errors
+/// The file is no trace, there is no such function, or the output cannot be written.
+pub(crate) fn run(args: TraceArgs) -> Result<()> {
+    if args.form.stats {
+        return statistics(args);
+    }
+    let trace = load(&args.file)?;
+    let choice = choice(&trace, &args, true)?;
+    if let Some(path) = args.form.perfetto.as_ref().or(args.form.chrome.as_ref()) {
+        let mut out = BufWriter::with_capacity(1 << 16, output(path)?);
+        let raw = args.shown.no_demangle;
+        let written = match args.form.perfetto {
+            Some(_) => perfetto::perfetto(&trace, &choice, raw, &mut out),
+            None => chrome::chrome(&trace, &choice, raw, &mut out),
+        };
+        let damage = written
+            .and_then(|damage| out.flush().map(|()| damage))
+            .with_context(|| path.display().to_string())?;
+        warn(&trace, &args.file, &damage);
+        return Ok(());
+    }
+    let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
+    let damage = if args.shown.json {
+        json::json(&trace, &choice, &mut out)?
+    } else if args.form.folded {
+        folded::folded(&trace, &choice, args.shown.no_demangle, &mut out)?
+    } else {
+        text::text(&trace, &choice, &args, &mut out)?
+    };
+    out.flush()?;
+    warn(&trace, &args.file, &damage);
+    Ok(())
+}
+
+/// Prints the times of functions, modules or threads.
+fn statistics(args: TraceArgs) -> Result<()> {
+    let trace = load(&args.file)?;
+    let choice = choice(&trace, &args, false)?;
+    let (measured, damage) = measured(&trace, &choice);
+    let TraceArgs { file, function, by, sort, raw, rows, shown, .. } = args;
+    let common = MeasuredArgs { program: None, files: Vec::new(), shown };
+    let args = TimesArgs { common, function, by, sort, raw, rows };
+    let measurement = Measurement::of(&args.common, measured, &file);
+    let mut out = BufWriter::new(io::stdout().lock());
+    reports::times::times(&measurement, &args, &mut out)?;
+    out.flush()?;
+    warn(&trace, &file, &damage);
+    Ok(())
+}

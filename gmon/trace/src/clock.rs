@@ -1,0 +1,135 @@
+//! From the ticks of a process's clock to nanoseconds.
+
+use crate::chunk::ClockKind;
+
+/// The clock of a process and the time of day at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pair {
+    pub(crate) ticks: u64,
+    pub(crate) unix_ns: u64,
+}
+
+/// The earliest and the latest of some moments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Span {
+    ends: Option<(Pair, Pair)>,
+}
+
+impl Span {
+    /// Adds a moment.
+    pub(crate) fn add(&mut self, pair: Pair) {
+        let (first, last) = self.ends.unwrap_or((pair, pair));
+        let first = if pair.ticks < first.ticks { pair } else { first };
+        let last = if pair.ticks > last.ticks { pair } else { last };
+        self.ends = Some((first, last));
+    }
+
+    /// Adds the moments of another span.
+    pub(crate) fn join(&mut self, other: Span) {
+        if let Some((first, last)) = other.ends {
+            self.add(first);
+            self.add(last);
+        }
+    }
+
+    /// The earliest and the latest moment.
+    pub(crate) fn ends(&self) -> Option<(Pair, Pair)> {
+        self.ends
+    }
+}
+
+/// What the ticks of a clock are in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Clock {
+    /// A moment.
+    at: Pair,
+    ns_per_tick: f64,
+    /// Whether the length of a tick is known. Otherwise it is taken for a nanosecond.
+    is_known: bool,
+}
+
+impl Clock {
+    /// Returns the clock of the kind that shows these moments.
+    pub(crate) fn new(kind: ClockKind, span: Span) -> Clock {
+        /// The shortest time, in nanoseconds, over which a rate is measured: the moments are known to some hundred nanoseconds.
+        const LEAST: u64 = 100_000;
+        let Some((first, last)) = span.ends() else {
+            let is_known = kind == ClockKind::Nanoseconds;
+            return Clock { at: Pair { ticks: 0, unix_ns: 0 }, ns_per_tick: 1.0, is_known };
+        };
+        let (ticks, ns) = (last.ticks - first.ticks, last.unix_ns.saturating_sub(first.unix_ns));
+        let measured = (ticks > 0 && ns >= LEAST).then_some(ns as f64 / ticks as f64);
+        let (ns_per_tick, is_known) = match kind {
+            ClockKind::Nanoseconds => (1.0, true),
+            ClockKind::Tsc => (measured.unwrap_or(1.0), measured.is_some()),
+        };
+        Clock { at: first, ns_per_tick, is_known }
+    }
+
+    /// Whether the length of a tick is known. Otherwise it is taken for a nanosecond.
+    pub fn is_known(&self) -> bool {
+        self.is_known
+    }
+
+    /// The number of ticks in a nanosecond.
+    pub fn ticks_per_ns(&self) -> f64 {
+        1.0 / self.ns_per_tick
+    }
+
+    /// Returns a duration in nanoseconds.
+    pub fn ns(&self, ticks: u64) -> u64 {
+        (ticks as f64 * self.ns_per_tick).round() as u64
+    }
+
+    /// Returns how long after a time of day a tick was, in nanoseconds. What was before is 0.
+    pub fn since(&self, unix_ns: u64, ticks: u64) -> u64 {
+        let later = ticks.wrapping_sub(self.at.ticks) as i64;
+        let offset = i128::from(self.at.unix_ns) - i128::from(unix_ns);
+        let since = offset + (later as f64 * self.ns_per_tick).round() as i128;
+        since.clamp(0, i128::from(u64::MAX)) as u64
+    }
+
+    /// Returns the tick that was so many nanoseconds after a time of day.
+    pub fn tick(&self, unix_ns: u64, since: u64) -> u64 {
+        let later = i128::from(unix_ns) + i128::from(since) - i128::from(self.at.unix_ns);
+        let ticks = i128::from(self.at.ticks) + (later as f64 / self.ns_per_tick).round() as i128;
+        ticks.clamp(0, i128::from(u64::MAX)) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_become_nanoseconds() {
+        let mut span = Span::default();
+        // Two ticks are five nanoseconds.
+        for (ticks, unix_ns) in [(2_000_000, 10_000_000), (1_000_000, 7_500_000), (1_400_000, 8_500_000)] {
+            span.add(Pair { ticks, unix_ns });
+        }
+        let clock = Clock::new(ClockKind::Tsc, span);
+        assert!(clock.is_known() && clock.ticks_per_ns() == 0.4);
+        assert_eq!(clock.ns(3), 8);
+        assert_eq!(clock.since(7_500_000, 1_000_100), 250);
+        assert_eq!(clock.since(7_000_000, 1_000_000), 500_000);
+        // Before the first moment, and before the time of day.
+        assert_eq!(clock.since(7_000_000, 900_000), 250_000);
+        assert_eq!(clock.since(7_500_000, 900_000), 0);
+        assert_eq!(clock.tick(7_000_000, 250_000), 900_000);
+        assert_eq!(clock.tick(7_500_000, 2_500_000), 2_000_000);
+    }
+
+    #[test]
+    fn without_a_second_moment() {
+        let mut span = Span::default();
+        span.add(Pair { ticks: 100, unix_ns: 5000 });
+        assert!(!Clock::new(ClockKind::Tsc, span).is_known());
+        let clock = Clock::new(ClockKind::Nanoseconds, span);
+        assert!(clock.is_known());
+        assert_eq!(clock.since(5000, 130), 30);
+        let huge = Clock::new(ClockKind::Tsc, Span::default());
+        assert_eq!(huge.since(u64::MAX, 5), 0);
+        assert_eq!(huge.tick(u64::MAX, u64::MAX), u64::MAX);
+    }
+}

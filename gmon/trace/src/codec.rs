@@ -1,0 +1,173 @@
+//! Numbers and strings as bytes: LEB128, and lengths before strings.
+
+/// Why a chunk cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Error {
+    /// The bytes end too early.
+    #[error("it is cut off")]
+    CutOff,
+    /// The checksum does not match.
+    #[error("its checksum is wrong")]
+    Checksum,
+    /// It cannot be decompressed, or not to the length that it says.
+    #[error("it cannot be decompressed")]
+    Compression,
+    /// There is something else than what the format allows at this offset of the decompressed bytes.
+    #[error("there is no valid value at byte {0} of its contents")]
+    Value(usize),
+    /// There is something else than a chunk.
+    #[error("there is no chunk")]
+    NoChunk,
+    /// It would take too much memory, alone or together with the others that are needed at the same time.
+    #[error("it takes too much memory")]
+    TooLarge,
+    /// Its events have the numbers of others.
+    #[error("it has events that there were already")]
+    Repeated,
+    /// It is of a kind that this version does not know.
+    #[error("it is of the unknown kind {0}")]
+    Kind(u32),
+}
+
+/// Appends a number.
+pub(crate) fn put(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// Appends a difference.
+pub(crate) fn put_signed(out: &mut Vec<u8>, value: i64) {
+    put(out, ((value << 1) ^ (value >> 63)) as u64);
+}
+
+/// A few numbers that are appended together.
+pub(crate) struct Short {
+    bytes: [u8; 32],
+    len: usize,
+}
+
+impl Short {
+    /// Begins with a byte.
+    #[inline]
+    pub(crate) fn new(tag: u8) -> Short {
+        let mut short = Short { bytes: [0; 32], len: 1 };
+        short.bytes[0] = tag;
+        short
+    }
+
+    /// Appends a number; at most three of them fit.
+    #[inline]
+    pub(crate) fn put(&mut self, mut value: u64) {
+        loop {
+            let byte = value as u8 & 0x7f;
+            value >>= 7;
+            let Some(place) = self.bytes.get_mut(self.len) else { return };
+            *place = if value == 0 { byte } else { byte | 0x80 };
+            self.len += 1;
+            if value == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Appends a difference.
+    #[inline]
+    pub(crate) fn put_signed(&mut self, value: i64) {
+        self.put(((value << 1) ^ (value >> 63)) as u64);
+    }
+
+    /// Appends the bytes to `out`.
+    #[inline]
+    pub(crate) fn end(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.bytes.get(..self.len).unwrap_or_default());
+    }
+}
+
+/// Appends a string.
+pub(crate) fn put_text(out: &mut Vec<u8>, text: &str) {
+    put(out, text.len() as u64);
+    out.extend_from_slice(text.as_bytes());
+}
+
+/// Reads values one after the other.
+pub(crate) struct Cursor<'b> {
+    bytes: &'b [u8],
+    pub(crate) at: usize,
+}
+
+impl<'b> Cursor<'b> {
+    pub(crate) fn new(bytes: &'b [u8]) -> Cursor<'b> {
+        Cursor { bytes, at: 0 }
+    }
+
+    /// Begins at an offset.
+    pub(crate) fn at(bytes: &'b [u8], at: usize) -> Cursor<'b> {
+        Cursor { bytes, at }
+    }
+
+    pub(crate) fn is_at_end(&self) -> bool {
+        self.at >= self.bytes.len()
+    }
+
+    /// The number of bytes that are left, which bounds the number of values that can follow.
+    pub(crate) fn left(&self) -> usize {
+        self.bytes.len().saturating_sub(self.at)
+    }
+
+    pub(crate) fn byte(&mut self) -> Result<u8, Error> {
+        let byte = *self.bytes.get(self.at).ok_or(Error::Value(self.at))?;
+        self.at += 1;
+        Ok(byte)
+    }
+
+    pub(crate) fn number(&mut self) -> Result<u64, Error> {
+        let start = self.at;
+        let (mut value, mut shift) = (0_u64, 0_u32);
+        loop {
+            let byte = self.byte()?;
+            if shift > 63 || shift == 63 && byte > 1 {
+                return Err(Error::Value(start));
+            }
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Ok(value);
+            }
+            shift += 7;
+        }
+    }
+
+    pub(crate) fn flag(&mut self) -> Result<bool, Error> {
+        let start = self.at;
+        match self.byte()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Error::Value(start)),
+        }
+    }
+
+    pub(crate) fn small(&mut self) -> Result<u32, Error> {
+        let start = self.at;
+        u32::try_from(self.number()?).map_err(|_| Error::Value(start))
+    }
+
+    pub(crate) fn signed(&mut self) -> Result<i64, Error> {
+        let value = self.number()?;
+        Ok((value >> 1) as i64 ^ -((value & 1) as i64))
+    }
+
+    pub(crate) fn take(&mut self) -> Result<&'b [u8], Error> {
+        let start = self.at;
+        let len = usize::try_from(self.number()?).map_err(|_| Error::Value(start))?;
+        let end = self.at.checked_add(len).ok_or(Error::Value(start))?;
+        let found = self.bytes.get(self.at..end).ok_or(Error::Value(start))?;
+        self.at = end;
+        Ok(found)
+    }
+
+    pub(crate) fn text(&mut self) -> Result<String, Error> {
+        Ok(String::from_utf8_lossy(self.take()?).into_owned())
+    }
+}

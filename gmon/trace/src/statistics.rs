@@ -1,0 +1,392 @@
+//! What a trace says of each function and each arc: the numbers that `gprofinject --times` measures in the same run.
+//!
+//! The agent adds up each call when it ends. The same is done here with the calls of the trace, thread by thread, so that both agree
+//! to the tick. Sums are in ticks.
+
+use std::collections::HashMap;
+
+use crate::event::OpenKind;
+use crate::hash::Quick;
+use crate::step::{Begun, Ended, How, Overhead, Step, What};
+use crate::trace::{Callee, Trace};
+
+/// The number of intervals of durations in which calls are counted.
+pub const BUCKETS: usize = 176;
+/// Each power of two has `1 << BUCKET_BITS` intervals, equally wide.
+const BUCKET_BITS: u32 = 2;
+
+/// Returns the interval of a duration.
+fn bucket(duration: u64) -> usize {
+    let exponent = (duration | 1 << BUCKET_BITS).ilog2() - BUCKET_BITS;
+    let bucket = (u64::from(exponent) << BUCKET_BITS) + (duration >> exponent);
+    (bucket as usize).min(BUCKETS - 1)
+}
+
+/// Returns the least duration in an interval, which ends where the next one begins. The last one has all longer durations.
+pub fn bucket_start(bucket: usize) -> u64 {
+    let steps = 1 << BUCKET_BITS;
+    match (bucket as u64 / steps).checked_sub(1) {
+        None => bucket as u64,
+        Some(exponent) => (steps + bucket as u64 % steps) << exponent,
+    }
+}
+
+/// What a trace says, thread by thread.
+#[derive(Debug, Default)]
+pub struct Statistics {
+    /// By the number of the buffer.
+    buffers: HashMap<u32, Buffer, Quick>,
+    /// The number of events that are not in the trace.
+    pub lost: u64,
+    /// The number of calls.
+    pub calls: u64,
+}
+
+/// What it says of the threads that have used a buffer.
+#[derive(Clone, Debug)]
+pub struct ThreadTimes {
+    /// The index of the process.
+    pub process: u32,
+    /// The number of the last of the threads.
+    pub tid: u32,
+    /// How long they lived, from the first call to the end of the last one.
+    pub life: u64,
+    /// What measuring took, of that time.
+    pub overhead: u64,
+    /// The arcs.
+    pub arcs: Vec<ArcTimes>,
+    /// The functions.
+    pub functions: Vec<FunctionTimes>,
+}
+
+/// The calls of a function by another one, in ticks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArcTimes {
+    /// The calling function; `None` if no traced call was open.
+    pub caller: Option<Callee>,
+    /// The called function.
+    pub callee: Callee,
+    /// The number of calls.
+    pub calls: u64,
+    /// Those of them that were open at the end.
+    pub open: u64,
+    /// The time in the function itself, without overhead. May be negative.
+    pub own: i64,
+    /// The time of the calls that no other open call of the arc contained, without overhead.
+    pub inclusive: u64,
+    /// The shortest and the longest duration of a call that has ended, without overhead; 0 if there is none.
+    pub min: u64,
+    /// See `min`.
+    pub max: u64,
+}
+
+/// What is known of a function beside its arcs, in ticks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FunctionTimes {
+    /// The function.
+    pub function: Callee,
+    /// The number of calls that no other open call of the function contained.
+    pub primitive: u64,
+    /// Their time without overhead.
+    pub inclusive: u64,
+    /// Their time with it.
+    pub inclusive_raw: u64,
+    /// The time in the function itself with the overhead.
+    pub own_raw: u64,
+    /// The number of ended calls by their durations without overhead: see [`bucket_start`].
+    pub histogram: Vec<u64>,
+}
+
+/// The numbers of open calls by stack. Nearly always there is one stack.
+#[derive(Debug, Default)]
+struct OpenCounts(Vec<(u32, u32)>);
+
+impl OpenCounts {
+    /// Adds a call on a stack.
+    fn add(&mut self, chain: u32) {
+        match self.0.iter_mut().find(|(number, _)| *number == chain) {
+            Some((_, count)) => *count += 1,
+            None => self.0.push((chain, 1)),
+        }
+    }
+
+    /// Removes a call. Returns whether it was the only one on its stack.
+    fn remove(&mut self, chain: u32) -> bool {
+        let Some(place) = self.0.iter().position(|(number, _)| *number == chain) else { return true };
+        let Some((_, count)) = self.0.get_mut(place) else { return true };
+        *count -= 1;
+        let is_last = *count == 0;
+        if is_last {
+            self.0.swap_remove(place);
+        }
+        is_last
+    }
+}
+
+#[derive(Debug)]
+struct Arc {
+    caller: Option<Callee>,
+    callee: Callee,
+    /// The index of the record of the called function.
+    function: u32,
+    calls: u64,
+    open: u64,
+    nested: u64,
+    own: i64,
+    inclusive: u64,
+    within: u64,
+    min: u64,
+    max: u64,
+    running: OpenCounts,
+}
+
+#[derive(Debug)]
+struct Function {
+    function: Callee,
+    nested: u64,
+    nested_inclusive: u64,
+    nested_within: u64,
+    histogram: Box<[u64; BUCKETS]>,
+    running: OpenCounts,
+}
+
+#[derive(Debug, Default)]
+struct Buffer {
+    process: u32,
+    tid: u32,
+    overhead: Overhead,
+    /// The time of the present thread's first and last step, without pauses.
+    first: Option<u64>,
+    last: u64,
+    earlier: u64,
+    arcs: Vec<Arc>,
+    functions: Vec<Function>,
+    arc_indices: HashMap<(Option<Callee>, Callee), u32, Quick>,
+    function_indices: HashMap<Callee, u32, Quick>,
+}
+
+impl Statistics {
+    /// Adds a step. All steps of a thread are needed, whether or not its functions are wanted.
+    pub fn add(&mut self, trace: &Trace, step: &Step) {
+        let buffer = self.buffers.entry(step.buffer).or_insert_with(|| {
+            let recorded = trace.processes.get(step.process as usize);
+            let overhead = recorded.map_or(Overhead::default(), |recorded| Overhead::of(&recorded.process));
+            Buffer { process: step.process, overhead, ..Buffer::default() }
+        });
+        buffer.note(step);
+        match &step.what {
+            What::Begin(begun) => {
+                self.calls += u64::from(is_counted(begun.kind, begun.earlier.is_some()));
+                buffer.begin(begun, step.chain);
+            }
+            What::End(ended) => buffer.end(ended, step.chain),
+            What::Leaf(begun, ended) => {
+                self.calls += u64::from(is_counted(begun.kind, begun.earlier.is_some()));
+                buffer.begin(begun, step.chain);
+                buffer.end(ended, step.chain);
+            }
+            What::Lost(count) => self.lost = self.lost.saturating_add(*count),
+            // Nothing is measured of a call whose end is not seen.
+            What::Mark(_) | What::Orphan { .. } | What::Missing(_) | What::Stack | What::TooDeep => {}
+        }
+    }
+
+    /// Returns the sums.
+    pub fn finish(self) -> Vec<ThreadTimes> {
+        let mut buffers: Vec<(u32, Buffer)> = self.buffers.into_iter().collect();
+        buffers.sort_unstable_by_key(|(number, _)| *number);
+        buffers.into_iter().map(|(_, buffer)| buffer.finish()).collect()
+    }
+}
+
+/// Whether a call is one of the process that is seen to begin.
+fn is_counted(kind: OpenKind, is_earlier: bool) -> bool {
+    kind != OpenKind::Inherited && !is_earlier
+}
+
+impl Buffer {
+    fn note(&mut self, step: &Step) {
+        if self.tid != step.tid {
+            self.earlier = self.earlier.saturating_add(self.life());
+            (self.tid, self.first) = (step.tid, None);
+        }
+        let (end, pauses) = match &step.what {
+            What::Leaf(_, ended) => (ended.ended, step.pauses.wrapping_add(ended.paused)),
+            _ => (step.time, step.pauses),
+        };
+        self.first.get_or_insert(step.time.wrapping_sub(step.pauses));
+        self.last = end.wrapping_sub(pauses);
+    }
+
+    fn life(&self) -> u64 {
+        self.first.map_or(0, |first| self.last.saturating_sub(first))
+    }
+
+    /// Returns the index of an arc.
+    fn index(&mut self, caller: Option<Callee>, callee: Callee) -> u32 {
+        let Buffer { arcs, functions, arc_indices, function_indices, .. } = self;
+        *arc_indices.entry((caller, callee)).or_insert_with(|| {
+            let function = *function_indices.entry(callee).or_insert_with(|| {
+                functions.push(Function {
+                    function: callee,
+                    nested: 0,
+                    nested_inclusive: 0,
+                    nested_within: 0,
+                    histogram: Box::new([0; BUCKETS]),
+                    running: OpenCounts::default(),
+                });
+                functions.len() as u32 - 1
+            });
+            arcs.push(Arc {
+                caller,
+                callee,
+                function,
+                calls: 0,
+                open: 0,
+                nested: 0,
+                own: 0,
+                inclusive: 0,
+                within: 0,
+                min: u64::MAX,
+                max: 0,
+                running: OpenCounts::default(),
+            });
+            arcs.len() as u32 - 1
+        })
+    }
+
+    fn begin(&mut self, begun: &Begun, chain: u32) {
+        let index = self.index(begun.caller, begun.function);
+        let Some(arc) = self.arcs.get_mut(index as usize) else { return };
+        arc.running.add(chain);
+        if let Some(function) = self.functions.get_mut(arc.function as usize) {
+            function.running.add(chain);
+        }
+    }
+
+    fn end(&mut self, ended: &Ended, chain: u32) {
+        let is_own = is_counted(ended.kind, ended.is_earlier);
+        let index = self.index(ended.caller, ended.function);
+        let Some(arc) = self.arcs.get_mut(index as usize) else { return };
+        let Some(function) = self.functions.get_mut(arc.function as usize) else { return };
+        arc.own = arc.own.saturating_add(ended.own);
+        let is_outermost = arc.running.remove(chain);
+        let is_nested = !function.running.remove(chain);
+        if is_outermost {
+            arc.inclusive = arc.inclusive.saturating_add(ended.lasted);
+            arc.within = arc.within.saturating_add(ended.within);
+        } else if is_own {
+            arc.nested += 1;
+        }
+        if is_nested && is_outermost {
+            function.nested_inclusive = function.nested_inclusive.saturating_add(ended.lasted);
+            function.nested_within = function.nested_within.saturating_add(ended.within);
+            function.nested += u64::from(is_own);
+        }
+        if !is_own {
+            return;
+        }
+        arc.calls += 1;
+        if ended.how == How::Open {
+            arc.open += 1;
+            return;
+        }
+        arc.min = arc.min.min(ended.duration);
+        arc.max = arc.max.max(ended.duration);
+        // The agent sets the lowest bit.
+        if let Some(count) = function.histogram.get_mut(bucket(ended.duration | 1)) {
+            *count += 1;
+        }
+    }
+
+    fn finish(self) -> ThreadTimes {
+        let life = self.earlier.saturating_add(self.life());
+        let Overhead { inside, outside } = self.overhead;
+        let both = inside.saturating_add(outside);
+        let taken_out = |sum: u64, within: u64, outermost: u64| {
+            sum.saturating_sub(within.saturating_mul(both).saturating_add(outermost.saturating_mul(inside)))
+        };
+        /// The sums of a function's arcs.
+        #[derive(Default)]
+        struct Sum {
+            inclusive: u64,
+            within: u64,
+            primitive: u64,
+            own: i64,
+            /// The number of calls that it has made.
+            made: u64,
+        }
+        let mut sums: HashMap<Callee, Sum> = HashMap::new();
+        let mut arcs = Vec::with_capacity(self.arcs.len());
+        let mut all_calls = 0_u64;
+        for arc in self.arcs {
+            let (caller, callee) = (arc.caller, arc.callee);
+            all_calls = all_calls.saturating_add(arc.calls);
+            let outermost = arc.calls.saturating_sub(arc.nested);
+            let sum = sums.entry(callee).or_default();
+            sum.inclusive = sum.inclusive.saturating_add(arc.inclusive);
+            sum.within = sum.within.saturating_add(arc.within);
+            sum.primitive = sum.primitive.saturating_add(outermost);
+            sum.own = sum.own.saturating_add(arc.own);
+            if let Some(caller) = caller {
+                let made = &mut sums.entry(caller).or_default().made;
+                *made = made.saturating_add(arc.calls);
+            }
+            if arc.calls > 0 || arc.own != 0 {
+                arcs.push(ArcTimes {
+                    caller,
+                    callee,
+                    calls: arc.calls,
+                    open: arc.open,
+                    own: arc.own.saturating_sub_unsigned(arc.calls.saturating_mul(inside)),
+                    inclusive: taken_out(arc.inclusive, arc.within, outermost),
+                    min: if arc.min == u64::MAX { 0 } else { arc.min },
+                    max: arc.max,
+                });
+            }
+        }
+        arcs.sort_unstable_by_key(|arc| (arc.callee, arc.caller));
+        let mut functions: Vec<FunctionTimes> = Vec::with_capacity(sums.len());
+        for record in self.functions {
+            let function = record.function;
+            let Some(sum) = sums.get(&function) else { continue };
+            let inclusive = sum.inclusive.saturating_sub(record.nested_inclusive);
+            let within = sum.within.saturating_sub(record.nested_within);
+            let primitive = sum.primitive.saturating_sub(record.nested);
+            let own = sum.own.saturating_add_unsigned(sum.made.saturating_mul(outside));
+            functions.push(FunctionTimes {
+                function,
+                primitive,
+                inclusive: taken_out(inclusive, within, primitive),
+                inclusive_raw: inclusive,
+                own_raw: own.max(0) as u64,
+                histogram: record.histogram.to_vec(),
+            });
+        }
+        functions.sort_unstable_by_key(|times| times.function);
+        ThreadTimes {
+            process: self.process,
+            tid: self.tid,
+            life,
+            overhead: all_calls.saturating_mul(both).min(life),
+            arcs,
+            functions,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each interval begins where the one before ends.
+    #[test]
+    fn intervals() {
+        for at in 0..BUCKETS {
+            let start = bucket_start(at);
+            assert_eq!(bucket(start), at);
+            assert!(at == 0 || bucket(start - 1) == at - 1);
+        }
+        assert_eq!(bucket(u64::MAX), BUCKETS - 1);
+    }
+}

@@ -1,0 +1,137 @@
+//! The functions of a process by the numbers that its events have.
+
+use std::collections::{HashMap, HashSet};
+
+use gmon_trace::value::Signature;
+use gprofinject_abi::plan::LIBRARIES;
+use gprofinject_abi::region::LoadRecord;
+
+use crate::program::filters::Filters;
+use crate::program::library::Library;
+use crate::program::planned::Planned;
+
+/// A function, as the trace names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Name {
+    /// As in the symbol table.
+    pub(crate) name: String,
+    /// The path of the module.
+    pub(crate) module: String,
+    /// The link address.
+    pub(crate) address: u64,
+    pub(crate) size: u64,
+    /// How its arguments and its result are shown.
+    pub(crate) signature: Option<Signature>,
+}
+
+/// The libraries that the processes of a run may have, by the number of their plan.
+pub(crate) type Libraries = HashMap<u32, &'static Library>;
+
+/// The numbers of a process's functions that are known already.
+pub(crate) struct Numbers {
+    binary: String,
+    planned: &'static Planned<'static, 'static>,
+    loads: Vec<LoadRecord>,
+    known: HashSet<u32>,
+    /// Some of the known numbers, each at the index that its lower bits are.
+    recent: Vec<u32>,
+    triggers: HashSet<u32>,
+    /// The number of numbers that are no function's. A process can write any.
+    unknown: u32,
+}
+
+/// After so many numbers that are no function's, no further ones are looked up.
+const UNKNOWN: u32 = 1000;
+/// The length of the list of recent numbers.
+const RECENT: usize = 1 << 12;
+
+impl Numbers {
+    pub(crate) fn new(binary: String, planned: &'static Planned<'static, 'static>) -> Numbers {
+        Numbers {
+            binary,
+            planned,
+            loads: Vec::new(),
+            known: HashSet::new(),
+            recent: vec![u32::MAX; RECENT],
+            triggers: HashSet::new(),
+            unknown: 0,
+        }
+    }
+
+    /// Whether a call of the function with this number is one at which the trace is written.
+    pub(crate) fn is_trigger(&self, number: u32) -> bool {
+        !self.triggers.is_empty() && self.triggers.contains(&number)
+    }
+
+    /// Returns the function with this number if it is not known yet. `loads` reads the process's table of libraries.
+    pub(crate) fn learn(
+        &mut self,
+        number: u32,
+        libraries: &Libraries,
+        triggers: &[Filters],
+        loads: impl FnOnce() -> Vec<LoadRecord>,
+    ) -> Option<Name> {
+        let recent = self.recent.get_mut(number as usize % RECENT)?;
+        if *recent == number {
+            return None;
+        }
+        *recent = number;
+        if self.known.contains(&number) || self.unknown >= UNKNOWN {
+            return None;
+        }
+        let found = self.find(number, libraries, triggers, loads);
+        match found {
+            Some(_) => drop(self.known.insert(number)),
+            None => self.unknown += 1,
+        }
+        found
+    }
+
+    fn find(
+        &mut self,
+        number: u32,
+        libraries: &Libraries,
+        triggers: &[Filters],
+        loads: impl FnOnce() -> Vec<LoadRecord>,
+    ) -> Option<Name> {
+        if number < LIBRARIES {
+            return self.of(number, number, self.planned, self.binary.clone(), triggers);
+        }
+        if load_of(&self.loads, number).is_none() {
+            self.loads = loads();
+        }
+        let load = load_of(&self.loads, number)?;
+        let library = libraries.get(&load.plan)?;
+        let (index, binary) = (number - load.first_function, library.binary.display().to_string());
+        self.of(number, index, library.planned, binary, triggers)
+    }
+
+    fn of(
+        &mut self,
+        number: u32,
+        index: u32,
+        planned: &'static Planned<'static, 'static>,
+        module: String,
+        triggers: &[Filters],
+    ) -> Option<Name> {
+        let address = planned.entry(index)?;
+        let function = planned.function_at(address);
+        let (name, size) = function.map_or((String::new(), 0), |f| (f.name.to_owned(), f.size));
+        if let Some(function) = function {
+            let file = module.rsplit('/').next().unwrap_or(&module);
+            let modules = [module.as_str(), file];
+            if triggers.iter().any(|filters| filters.select(&modules, function.names())) {
+                self.triggers.insert(number);
+            }
+        }
+        Some(Name { name, module, address, size, signature: planned.signature(index).cloned() })
+    }
+}
+
+/// Returns the library to which a number belongs. The process can write anything to its table.
+fn load_of(loads: &[LoadRecord], number: u32) -> Option<&LoadRecord> {
+    loads.iter().find(|load| {
+        load.first_function >= LIBRARIES
+            && number.checked_sub(load.first_function).is_some_and(|n| n < load.functions)
+    })
+}

@@ -1,0 +1,479 @@
+//! The thread that reads the rings of all processes while they run.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::time::{Duration, Instant};
+
+use gmon_trace::{Chunk, ClockKind, Encoder, Function, Process, Switch, SwitchKind};
+use gprofinject_abi::trace::Kind;
+
+use crate::os::clock::Moment;
+use crate::os::sys;
+use crate::program::filters::Filters;
+use crate::program::library::Library;
+use crate::program::planned::Planned;
+use crate::sampling::sampler::Switched;
+use crate::store::region::ring::{self, LoadTable, Piece, Rings, Source};
+use crate::trace::keep::Sink;
+use crate::trace::names::{Libraries, Name, Numbers};
+use crate::trace::stream::{Followed, Part, Stream};
+
+/// A thread's events become a chunk at the latest after this time.
+const OLDEST: Duration = Duration::from_millis(250);
+/// How long the recorder sleeps at least, and at most if nothing is written.
+const SHORTEST: Duration = Duration::from_micros(200);
+const LONGEST: Duration = Duration::from_millis(10);
+/// If a ring is filled to this part between two visits, the recorder does not sleep.
+const BUSY: f64 = 1.0 / 8.0;
+/// From this part on, it compresses less.
+const HURRIED: f64 = 1.0 / 2.0;
+/// The number of a process's threads, and of those of children that count in its file, from which on children are not told apart.
+const STREAMS: usize = 1 << 15;
+/// How often the clocks are compared.
+const COMPARED: Duration = Duration::from_secs(1);
+
+/// What the recorder is told.
+pub(crate) enum Message {
+    Begun(Box<Begun>),
+    Library(&'static Library),
+    /// What the scheduler has done up to this moment.
+    Switches(Vec<Switched>, Moment),
+    Ended {
+        process: u32,
+        moment: Moment,
+    },
+    /// Write what is kept. The answer is the file's name, or why there is none.
+    Save(SyncSender<Result<PathBuf, String>>),
+    /// There will be no more messages.
+    Finish,
+}
+
+/// A program in a process.
+pub(crate) struct Begun {
+    pub(crate) process: u32,
+    pub(crate) parent: Option<u32>,
+    pub(crate) pid: u32,
+    pub(crate) binary: String,
+    pub(crate) planned: &'static Planned<'static, 'static>,
+    /// Whether the time stamp counter is its clock.
+    pub(crate) is_tsc: bool,
+    /// They are opened as soon as the process is known, because its files are removed when it has ended.
+    pub(crate) rings: Rings,
+    pub(crate) loads: LoadTable,
+}
+
+/// What was recorded.
+#[derive(Debug, Default)]
+pub(crate) struct Summary {
+    pub(crate) events: u64,
+    pub(crate) calls: u64,
+    pub(crate) lost: u64,
+    pub(crate) bytes: u64,
+    /// The files that were written.
+    pub(crate) files: Vec<PathBuf>,
+    /// The number of chunks that were too old to be kept.
+    pub(crate) dropped: u64,
+    pub(crate) troubles: Vec<String>,
+}
+
+/// A process whose rings are read.
+struct Recorded {
+    process: u32,
+    is_tsc: bool,
+    rings: Rings,
+    loads: LoadTable,
+    numbers: Numbers,
+    streams: HashMap<Source, Stream>,
+    /// The children that count in this process's file, with their numbers in the trace.
+    guests: HashMap<u32, u32>,
+    /// The processor on which each thread ran last.
+    cpus: HashMap<u32, u32>,
+    begun: Process,
+    /// Whether the trace has the process: when the agent is ready.
+    is_defined: bool,
+}
+
+pub(crate) struct Recorder {
+    sink: Sink,
+    encoder: Encoder,
+    path: PathBuf,
+    triggers: Vec<Filters>,
+    all: Vec<Recorded>,
+    libraries: Libraries,
+    followed: Followed,
+    /// The number of the next process that has not announced itself.
+    next_guest: u32,
+    flushed: Instant,
+    compared: Instant,
+    summary: Summary,
+}
+
+impl Recorder {
+    pub(crate) fn new(
+        sink: Sink,
+        path: PathBuf,
+        triggers: Vec<Filters>,
+        start: Chunk,
+    ) -> io::Result<Recorder> {
+        let encoder = Encoder::new()?;
+        let now = Instant::now();
+        let mut recorder = Recorder {
+            sink,
+            encoder,
+            path,
+            triggers,
+            all: Vec::new(),
+            libraries: Libraries::new(),
+            followed: Followed::default(),
+            next_guest: 1 << 30,
+            flushed: now,
+            compared: now,
+            summary: Summary::default(),
+        };
+        recorder.define(&start);
+        Ok(recorder)
+    }
+
+    /// Records until there are no more messages.
+    pub(crate) fn run(mut self, messages: &Receiver<Message>) -> Summary {
+        let mut pause = LONGEST;
+        loop {
+            let fullest = self.visit();
+            // If this fails, the level stays as it is.
+            let _ = self.encoder.hurry(fullest >= HURRIED);
+            pause = if fullest >= BUSY {
+                Duration::ZERO
+            } else if fullest > 0.0 {
+                (pause / 2).max(SHORTEST)
+            } else {
+                (pause * 2).clamp(SHORTEST, LONGEST)
+            };
+            self.flush(false);
+            match messages.recv_timeout(pause) {
+                Ok(Message::Begun(begun)) => self.begin(*begun),
+                Ok(Message::Library(library)) => drop(self.libraries.insert(library.number, library)),
+                Ok(Message::Switches(list, moment)) => self.switches(&list, moment),
+                Ok(Message::Ended { process, moment }) => self.end(process, moment),
+                Ok(Message::Save(answer)) => {
+                    self.visit();
+                    let _ = answer.send(self.save());
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(Message::Finish) | Err(RecvTimeoutError::Disconnected) => return self.finish(),
+            }
+        }
+    }
+
+    fn begin(&mut self, begun: Begun) {
+        let Begun { process, parent, pid, binary, planned, is_tsc, rings, loads } = begun;
+        let begun = Process {
+            id: process,
+            parent,
+            pid,
+            program: binary.clone(),
+            clock: if is_tsc { ClockKind::Tsc } else { ClockKind::Nanoseconds },
+            inside_256: 0,
+            outside_256: 0,
+            spread_256: 0,
+        };
+        let numbers = Numbers::new(binary, planned);
+        self.all.push(Recorded {
+            process,
+            is_tsc,
+            rings,
+            loads,
+            numbers,
+            streams: HashMap::new(),
+            guests: HashMap::new(),
+            cpus: HashMap::new(),
+            begun,
+            is_defined: false,
+        });
+    }
+
+    /// Reads all rings. Returns how full the fullest one was.
+    fn visit(&mut self) -> f64 {
+        let mut fullest = 0.0_f64;
+        for index in 0..self.all.len() {
+            fullest = fullest.max(self.drain(index, false));
+        }
+        fullest
+    }
+
+    fn drain(&mut self, index: usize, is_over: bool) -> f64 {
+        let Some(recorded) = self.all.get_mut(index) else { return 0.0 };
+        let Recorded { rings, numbers, streams, loads, .. } = recorded;
+        let (libraries, triggers, followed) = (&self.libraries, &self.triggers, &self.followed);
+        let mut learnt = Vec::new();
+        let drained = rings.drain(is_over, |source, piece| {
+            // A process can name any number of guests.
+            let is_new = streams.len() >= STREAMS && !streams.contains_key(&source);
+            let source = if is_new { Source { guest: 0, ..source } } else { source };
+            let stream = streams.entry(source).or_insert_with(|| Stream::new(followed));
+            let slots = match piece {
+                Piece::Events(slots) => slots,
+                Piece::Lost(count) => return stream.lose(count),
+            };
+            for (kind, function, time) in ring::events(slots) {
+                stream.add(kind, function, time);
+                if matches!(kind, Kind::Enter | Kind::Jump | Kind::Inherited | Kind::Mark | Kind::Open) {
+                    let new = numbers.learn(function, libraries, triggers, || loads.read());
+                    learnt.extend(new.map(|name| (function, name)));
+                    if kind != Kind::Open && numbers.is_trigger(function) {
+                        stream.split(true);
+                    }
+                }
+            }
+        });
+        self.define_process(index);
+        for (number, name) in learnt {
+            self.define_function(index, number, name);
+        }
+        self.chunks(index);
+        match drained {
+            Ok(fullest) => fullest,
+            Err(error) => {
+                let pid = self.all.get(index).map_or(0, |recorded| recorded.begun.pid);
+                self.trouble(format!("the trace of process {pid} cannot be read: {}", sys::reason(&error)));
+                0.0
+            }
+        }
+    }
+
+    /// Defines a process that has events.
+    fn define_process(&mut self, index: usize) {
+        let Some(recorded) = self.all.get_mut(index).filter(|r| !r.is_defined && !r.streams.is_empty())
+        else {
+            return;
+        };
+        recorded.is_defined = true;
+        let report = recorded.rings.report().unwrap_or_default();
+        recorded.begun.inside_256 = report.inside_256;
+        recorded.begun.outside_256 = report.outside_256;
+        recorded.begun.spread_256 = report.spread_256;
+        let begun = recorded.begun.clone();
+        self.define(&Chunk::Process(begun));
+        self.compare(index, Moment::now());
+    }
+
+    /// Defines a function that is new to its process.
+    fn define_function(&mut self, index: usize, number: u32, name: Name) {
+        let Some(recorded) = self.all.get(index) else { return };
+        let Name { name, module, address, size, signature } = name;
+        let function = Function { number, name, module, address, size, signature };
+        let ids: Vec<u32> =
+            std::iter::once(recorded.process).chain(recorded.guests.values().copied()).collect();
+        for process in ids {
+            self.define(&Chunk::Functions { process, functions: vec![function.clone()] });
+        }
+    }
+
+    /// Makes chunks of the parts of a process's threads that have ended.
+    fn chunks(&mut self, index: usize) {
+        let Some(recorded) = self.all.get_mut(index) else { return };
+        let mut parts = Vec::new();
+        for (&source, stream) in &mut recorded.streams {
+            parts.extend(stream.take().into_iter().map(|part| (source, part)));
+        }
+        // A part that ends with a trigger comes last.
+        parts.sort_by_key(|(source, part)| (part.is_trigger, source.block, part.first));
+        for (source, part) in parts {
+            let Some(process) = self.process_of(index, source.guest) else { continue };
+            let Part { first, before, events, is_trigger } = part;
+            self.summary.events += events.len();
+            let place = (process, source.block as u32);
+            let encoded = self.encoder.encode_events(place, first, &before, &events);
+            self.add(encoded, false);
+            if let Some(stream) = self.all.get_mut(index).and_then(|r| r.streams.get_mut(&source)) {
+                stream.give_back(events);
+            }
+            if is_trigger && let Err(why) = self.save() {
+                self.trouble(why);
+            }
+        }
+    }
+
+    fn process_of(&mut self, index: usize, guest: u32) -> Option<u32> {
+        let recorded = self.all.get(index)?;
+        match guest {
+            0 => Some(recorded.process),
+            guest => Some(match recorded.guests.get(&guest) {
+                Some(&process) => process,
+                None => self.begin_guest(index, guest),
+            }),
+        }
+    }
+
+    /// A child that could make no file of its own has events in its parent's. Returns its number.
+    fn begin_guest(&mut self, index: usize, pid: u32) -> u32 {
+        let id = self.next_guest;
+        self.next_guest += 1;
+        if let Some(recorded) = self.all.get_mut(index) {
+            recorded.guests.insert(pid, id);
+            let begun = Process { id, parent: Some(recorded.process), pid, ..recorded.begun.clone() };
+            self.define(&Chunk::Process(begun));
+        }
+        id
+    }
+
+    /// Makes chunks of what is old enough, or of everything.
+    fn flush(&mut self, is_all: bool) {
+        if !is_all && self.flushed.elapsed() < OLDEST {
+            return;
+        }
+        self.flushed = Instant::now();
+        for index in 0..self.all.len() {
+            self.flush_one(index);
+        }
+        if is_all || self.compared.elapsed() >= COMPARED {
+            self.compared = Instant::now();
+            let now = Moment::now();
+            for index in 0..self.all.len() {
+                self.compare(index, now);
+            }
+        }
+    }
+
+    fn flush_one(&mut self, index: usize) {
+        if let Some(recorded) = self.all.get_mut(index) {
+            recorded.streams.values_mut().for_each(|stream| stream.split(false));
+        }
+        self.chunks(index);
+    }
+
+    /// Says what time the clock of a process has at a moment.
+    fn compare(&mut self, index: usize, moment: Moment) {
+        let Some(recorded) = self.all.get(index).filter(|recorded| recorded.is_defined) else { return };
+        let since = moment.date.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let ticks = by_clock(recorded.is_tsc, moment);
+        let clock = |process| Chunk::Clock { process, ticks, unix_ns: since.as_nanos() as u64 };
+        let ids: Vec<u32> =
+            std::iter::once(recorded.process).chain(recorded.guests.values().copied()).collect();
+        for id in ids {
+            self.define(&clock(id));
+        }
+    }
+
+    /// Adds what the scheduler has done with the threads of processes that are traced.
+    fn switches(&mut self, list: &[Switched], moment: Moment) {
+        let mut by_thread: HashMap<(u32, u32), Vec<Switch>> = HashMap::new();
+        for switched in list {
+            let process = switched.member as u32;
+            let Some(recorded) = self.all.iter_mut().find(|r| r.process == process) else { continue };
+            let time = by_clock(recorded.is_tsc, moment.back_to(switched.time));
+            let (cpu, tid) = (switched.cpu, switched.tid);
+            let here = by_thread.entry((process, tid)).or_default();
+            let kind = match switched.off {
+                Some(preempted) => SwitchKind::Off { preempted },
+                None => SwitchKind::On,
+            };
+            if switched.off.is_none() && recorded.cpus.insert(tid, cpu).is_some_and(|last| last != cpu) {
+                here.push(Switch { time, cpu, kind: SwitchKind::Migrated });
+            }
+            here.push(Switch { time, cpu, kind });
+        }
+        for ((process, tid), switches) in by_thread {
+            let encoded = self.encoder.encode(&Chunk::Switches { process, tid, switches });
+            self.add(encoded, false);
+        }
+    }
+
+    fn end(&mut self, process: u32, moment: Moment) {
+        let Some(index) = self.all.iter().position(|recorded| recorded.process == process) else { return };
+        while self.drain(index, true) > 0.0 {}
+        let Some(recorded) = self.all.get_mut(index) else { return };
+        let end = match recorded.rings.report() {
+            Ok(report) if report.clock_at_end != 0 => report.clock_at_end,
+            _ => by_clock(recorded.is_tsc, moment),
+        };
+        for stream in recorded.streams.values_mut() {
+            stream.close(end);
+        }
+        self.summary.lost += recorded.rings.untold().unwrap_or_default();
+        for stream in recorded.streams.values() {
+            self.summary.calls += stream.calls;
+            self.summary.lost += stream.lost;
+        }
+        self.flush_one(index);
+        self.compare(index, moment);
+        let recorded = self.all.swap_remove(index);
+        for id in std::iter::once(recorded.process).chain(recorded.guests.values().copied()) {
+            self.define(&Chunk::End { process: id, ticks: end });
+        }
+    }
+
+    /// Writes what is kept to a file.
+    fn save(&mut self) -> Result<PathBuf, String> {
+        // Calls that are open are told of as such by the end of what the file has.
+        for index in 0..self.all.len() {
+            if let Some(recorded) = self.all.get_mut(index) {
+                recorded.streams.values_mut().for_each(|stream| stream.split(false));
+            }
+        }
+        let Sink::Kept(kept) = &mut self.sink else {
+            return Err(
+                "the trace is written all the time; --trace-size keeps the last part of it".to_owned()
+            );
+        };
+        let path = kept
+            .write()
+            .map_err(|error| format!("cannot write {}: {}", self.path.display(), sys::reason(&error)))?;
+        self.summary.files.push(path.clone());
+        Ok(path)
+    }
+
+    fn finish(mut self) -> Summary {
+        let now = Moment::now();
+        let left: Vec<u32> = self.all.iter().map(|recorded| recorded.process).collect();
+        for process in left {
+            self.end(process, now);
+        }
+        if matches!(&self.sink, Sink::Kept(kept) if kept.is_unwritten())
+            && let Err(why) = self.save()
+        {
+            self.trouble(why);
+        }
+        match self.sink {
+            Sink::File { written, error, .. } => {
+                self.summary.bytes = written;
+                self.summary.files.push(self.path.clone());
+                if let Some(error) = error {
+                    let why = format!("cannot write {}: {}", self.path.display(), sys::reason(&error));
+                    self.summary.troubles.push(format!("{why}; the trace ends there"));
+                }
+            }
+            Sink::Kept(kept) => {
+                self.summary.dropped = kept.dropped;
+                self.summary.bytes = kept.bytes();
+            }
+        }
+        self.summary
+    }
+
+    /// Adds a chunk that others need.
+    fn define(&mut self, chunk: &Chunk) {
+        let encoded = self.encoder.encode(chunk);
+        self.add(encoded, true);
+    }
+
+    fn add(&mut self, encoded: io::Result<Vec<u8>>, lasts: bool) {
+        match encoded {
+            Ok(chunk) => self.sink.add(chunk, lasts),
+            Err(error) => self.trouble(format!("a part of the trace is lost: {}", sys::reason(&error))),
+        }
+    }
+
+    fn trouble(&mut self, text: String) {
+        /// What goes wrong once may go wrong a thousand times a second.
+        const MOST: usize = 16;
+        if self.summary.troubles.len() < MOST && !self.summary.troubles.contains(&text) {
+            self.summary.troubles.push(text);
+        }
+    }
+}
+
+fn by_clock(is_tsc: bool, moment: Moment) -> u64 {
+    if is_tsc { moment.ticks } else { moment.nanoseconds }
+}

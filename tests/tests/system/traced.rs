@@ -1,0 +1,475 @@
+//! Traces: programs that keep a log of their own calls, and what a trace of the same run says; numbers of events and numbers of
+//! counted calls; the last part of a trace after a crash; what is left out.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use gprofinject_skip as skip;
+use gprofinject_tests::place::{self, Place};
+use gprofinject_tests::{run, tool};
+
+gprofinject_tests::trials! {
+    together:
+        the_sequence_is_that_of_the_programs_log,
+        exceptions_are_told_apart_from_returns,
+        as_many_calls_as_are_counted,
+        the_times_are_those_of_times,
+        only_the_outer_calls,
+        only_the_long_calls,
+        what_led_to_a_crash,
+        what_led_to_a_call,
+        what_was_lost_is_said,
+        a_truncated_trace_is_read_up_to_its_end,
+        static_programs_are_traced,
+        arguments_and_results,
+        options_that_do_not_fit;
+}
+
+/// A program that prints a line when each of its functions begins and one when it returns: `tid > name`, `tid < name`.
+const LOGGED: &str = r#"
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+__attribute__((no_instrument_function, noinline)) static void say(char what, const char *name) {
+    char line[100];
+    int len = snprintf(line, sizeof line, "%ld %c %s\n", syscall(SYS_gettid), what, name);
+    if (write(1, line, len) != len) abort();
+}
+#define IN say('>', __func__)
+#define OUT say('<', __func__)
+static jmp_buf env;
+__attribute__((noinline)) static int leaf(int x) { IN; x += 1; OUT; return x; }
+__attribute__((noinline)) static int work(int n) { IN; int s = 0; for (int i = 0; i < n; i++) s += leaf(i); OUT; return s; }
+__attribute__((noinline)) static void deep(int n) { IN; if (n == 0) longjmp(env, 1); deep(n - 1); OUT; }
+static void handler(int signal) { IN; work(signal ? 1 : 2); OUT; }
+static void *thread(void *arg) { IN; work((int)(long)arg); OUT; return NULL; }
+__attribute__((noinline)) static int child(void) { IN; int s = work(3); OUT; return s; }
+int main(void) {
+    IN;
+    pthread_t threads[3];
+    for (long i = 0; i < 3; i++) pthread_create(&threads[i], NULL, thread, (void *)(i + 2));
+    for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
+    if (setjmp(env) == 0) deep(4);
+    signal(SIGUSR1, handler);
+    raise(SIGUSR1);
+    if (fork() == 0) { child(); _exit(0); }
+    wait(NULL);
+    work(2);
+    OUT;
+    return 0;
+}
+"#;
+
+/// Runs a program with `--trace trace` and these options, and asserts its status.
+fn traced(place: &Place, options: &[&str], program: &[&str], status: i32) -> run::Outcome {
+    let outcome = place.run(&[&["--trace", "trace"], options, program].concat());
+    assert_eq!(outcome.code(), status, "{options:?}: {}", outcome.stderr_text());
+    outcome
+}
+
+/// Returns what `gmon trace` prints of a file.
+fn shown(place: &Place, file: &str, options: &[&str]) -> String {
+    let mut command = Command::new(tool::gmon().unwrap());
+    command.arg("trace").arg(place.path(file)).args(options);
+    let outcome = place::finish(command);
+    assert_eq!(outcome.code(), 0, "{options:?}: {}", outcome.stderr_text());
+    outcome.stdout_text()
+}
+
+/// A line of a trace without times: the thread, how deep the call is, and the text.
+fn lines(text: &str) -> Vec<(u32, usize, String)> {
+    let line = |line: &str| {
+        let (tid, call) = line.trim_start().strip_prefix('[')?.split_once("] ")?;
+        let text = call.trim_start();
+        Some((tid.trim().parse().ok()?, (call.len() - text.len()) / 2, text.to_owned()))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+/// What happens in these functions on each thread: `> name` and `< name`, and `! name` if a call was left otherwise.
+fn happenings(place: &Place, file: &str, names: &[&str]) -> BTreeMap<u32, Vec<String>> {
+    let mut all: BTreeMap<u32, Vec<String>> = BTreeMap::new();
+    for (tid, _, text) in lines(&shown(place, file, &["--fields", "tid"])) {
+        let left = text.contains("left by");
+        let (begins, ends, name) = match text.strip_prefix("} /* ") {
+            Some(rest) => (false, true, rest),
+            None => (true, text.contains(';'), text.as_str()),
+        };
+        let name = name.split([' ', '(', ':', ';', '.']).next().unwrap_or_default();
+        // What a child has inherited is not its own call.
+        if !names.contains(&name) || text.contains("open") {
+            continue;
+        }
+        let here = all.entry(tid).or_default();
+        if begins {
+            here.push(format!("> {name}"));
+        }
+        if ends {
+            here.push(format!("{} {name}", if left { '!' } else { '<' }));
+        }
+    }
+    all
+}
+
+const LOGGED_NAMES: [&str; 7] = ["leaf", "work", "deep", "handler", "thread", "child", "main"];
+
+fn the_sequence_is_that_of_the_programs_log() {
+    for flags in [&["-O0"][..], &["-O2"], &["-O2", "-fno-pie", "-no-pie"]] {
+        let place = Place::new();
+        place.c("prog", LOGGED, &[flags, &["-pthread", "-fno-optimize-sibling-calls"]].concat());
+        let outcome = traced(&place, &["-q"], &["./prog"], 0);
+        let mut log: BTreeMap<u32, Vec<String>> = BTreeMap::new();
+        for line in outcome.stdout_text().lines() {
+            let (tid, what) = line.split_once(' ').unwrap();
+            log.entry(tid.parse().unwrap()).or_default().push(what.to_owned());
+        }
+        // The calls that the jump leaves say nothing themselves.
+        for here in log.values_mut() {
+            if let Some(last) = here.iter().rposition(|what| what == "> deep") {
+                let left = here.iter().filter(|what| *what == "> deep").count();
+                here.splice(last + 1..last + 1, std::iter::repeat_n("! deep".to_owned(), left));
+            }
+        }
+        let found = happenings(&place, "trace", &LOGGED_NAMES);
+        assert_eq!(found, log, "{flags:?}");
+    }
+}
+
+fn exceptions_are_told_apart_from_returns() {
+    const THROWING: &str = r#"
+#include <cstdio>
+struct Guard { ~Guard(); };
+__attribute__((noinline)) void closed(int x) { __asm__ volatile("" : : "r"(x)); }
+Guard::~Guard() { closed(1); }
+__attribute__((noinline)) int inner(int n) { if (n % 3 == 0) throw n; return n; }
+__attribute__((noinline)) int middle(int n) { Guard guard; return inner(n) + 1; }
+__attribute__((noinline)) int outer(int n) { try { return middle(n); } catch (int x) { return -x; } }
+int main() { int s = 0; for (int i = 1; i <= 3; i++) s += outer(i); std::printf("%d\n", s); return 0; }
+"#;
+    let place = Place::new();
+    place.compile("g++", "prog", THROWING, &["-O1", "-fno-optimize-sibling-calls", "-fno-inline"]).unwrap();
+    traced(&place, &["-q"], &["./prog"], 0);
+    let found = happenings(&place, "trace", &["inner", "middle", "outer"]);
+    let returns = ["> outer", "> middle", "> inner", "< inner", "< middle", "< outer"];
+    let throws = ["> outer", "> middle", "> inner", "! inner", "! middle", "< outer"];
+    let expected: Vec<String> = [returns, returns, throws].concat().iter().map(|&what| what.to_owned()).collect();
+    assert_eq!(found.into_values().collect::<Vec<_>>(), [expected]);
+}
+
+fn stats(place: &Place) -> serde_json::Value {
+    serde_json::from_slice(&std::fs::read(place.path("stats")).unwrap()).unwrap()
+}
+
+/// The rows of a table in JSON, by module and address.
+fn rows(text: &str) -> BTreeMap<(String, u64), serde_json::Value> {
+    let value: serde_json::Value = serde_json::from_str(text).unwrap();
+    let rows = value.as_object().unwrap().values().find_map(|value| {
+        let rows = value.as_array()?;
+        rows.first()?.get("self_ns").is_some().then(|| rows.clone())
+    });
+    let key = |row: &serde_json::Value| {
+        (row["module"].as_str().unwrap_or_default().to_owned(), row["address"].as_u64().unwrap_or_default())
+    };
+    rows.unwrap().into_iter().map(|row| (key(&row), row)).collect()
+}
+
+/// Programs of the system and of this test, each with arguments.
+fn programs(place: &Place) -> Vec<Vec<String>> {
+    place.c("logged", LOGGED, &["-O1", "-pthread"]);
+    place.c(
+        "marks",
+        "#include <stdio.h>\n#include <setjmp.h>\n\
+         __attribute__((noinline, noclone)) void *where(void) { return __builtin_return_address(0); }\n\
+         int main(void) { int n = 0; for (int i = 0; i < 1000; i++) n += where() != 0; printf(\"%d\\n\", n); return 0; }",
+        &["-O1"],
+    );
+    let mut all = vec![vec!["./logged".to_owned()], vec!["./marks".to_owned()]];
+    std::fs::write(
+        place.path("a.lua"),
+        "local t = {} for i = 1, 300 do t[i] = i * 7919 % 307 end table.sort(t) print(t[1], #t, pcall(error, 'e'))\n\
+         local w = coroutine.wrap(function() for i = 1, 50 do coroutine.yield(i) end end) for i = 1, 50 do w() end",
+    )
+    .unwrap();
+    for (tool, args) in [
+        ("lua5.4", &["a.lua"][..]),
+        ("perl", &["-e", "my %h; $h{$_ % 7} .= $_ for 1 .. 500; print join(',', sort keys %h), qq(\\n)"]),
+        ("git", &["--version"]),
+        ("python3", &["-S", "-c", "print(sum(i * i for i in range(300)))"]),
+    ] {
+        if skip::have(tool) {
+            all.push([tool].iter().chain(args).map(|&arg| arg.to_owned()).collect());
+        } else {
+            skip::skipped(&format!("traced: {tool}"), &format!("no {tool}"));
+        }
+    }
+    all
+}
+
+fn as_many_calls_as_are_counted() {
+    let place = Place::new();
+    for program in programs(&place) {
+        for options in [&["--libs", "none"][..], &[], &["--clock", "gettime"], &["--paths"]] {
+            let program: Vec<&str> = program.iter().map(String::as_str).collect();
+            traced(&place, &[&["-q", "--stats=stats", "--trace-full", "wait"], options].concat(), &program, 0);
+            let stats = stats(&place);
+            let others: u64 = stats["processes"].as_array().unwrap().iter().map(|p| p["calls"].as_u64().unwrap()).sum();
+            let counted = stats["calls"].as_u64().unwrap() + others;
+            assert_eq!(stats["trace"]["calls"].as_u64(), Some(counted), "{program:?} {options:?}");
+            assert_eq!(stats["trace"]["lost"].as_u64(), Some(0), "{program:?} {options:?}");
+            let rows = rows(&shown(&place, "trace", &["--stats", "--json"]));
+            let timed: u64 = rows.values().map(|row| row["calls"].as_u64().unwrap()).sum();
+            // Calls whose ends are not seen have no times.
+            let text = shown(&place, "trace", &["--fields", "tid"]);
+            let others = text.lines().filter(|line| line.contains("its end is not seen")).count() as u64;
+            assert_eq!(timed + others, counted, "{program:?} {options:?}");
+        }
+    }
+}
+
+fn the_times_are_those_of_times() {
+    const FIELDS: [&str; 6] = ["calls", "primitive", "self_ns", "inclusive_ns", "min_ns", "max_ns"];
+    let place = Place::new();
+    for program in programs(&place).into_iter().filter(|program| !program[0].ends_with("logged")) {
+        let program: Vec<&str> = program.iter().map(String::as_str).collect();
+        traced(&place, &["-q", "--times"], &program, 0);
+        let mut command = Command::new(tool::gmon().unwrap());
+        command.args(["times", "--json"]).arg(place.path("gmon.pb.gz"));
+        let (measured, traced) = (
+            rows(&place::finish(command).stdout_text()),
+            rows(&shown(&place, "trace", &["--stats", "--json"])),
+        );
+        let mut compared = 0;
+        for (name, row) in &measured {
+            let Some(other) = traced.get(name) else { continue };
+            compared += 1;
+            // The end of a process that executes another program is noticed at different moments.
+            let is_open = row["open"].as_u64() != Some(0);
+            let fields = if is_open { &FIELDS[..2] } else { &FIELDS[..] };
+            for &field in fields {
+                // A call that has not ended has neither a shortest nor a longest one.
+                let [one, two] = [row, other].map(|row| row[field].as_f64().unwrap_or(-1.0));
+                // Nanoseconds are rounded, and ticks per second known to a millionth.
+                let bound = if field.ends_with("_ns") { 20.0 + one.abs() * 1e-3 } else { 0.0 };
+                assert!((one - two).abs() <= bound, "{program:?}: {name:?}: {field}: {one} and {two}");
+            }
+        }
+        assert!(compared > 5, "{program:?}: {compared} functions");
+    }
+}
+
+/// `f(n)` calls `f(n - 1)` twice.
+const TREE: &str = r#"
+#include <stdlib.h>
+__attribute__((noinline)) static int f(int n) { __asm__ volatile(""); return n == 0 ? 1 : f(n - 1) + f(n - 1); }
+int main(int argc, char **argv) { return f(atoi(argv[argc - 1])) != 1 << atoi(argv[1]); }
+"#;
+
+fn only_the_outer_calls() {
+    let place = Place::new();
+    place.c("prog", TREE, &["-O1", "-fno-optimize-sibling-calls", "-fno-inline"]);
+    for depth in [1_u32, 2, 5, 9] {
+        traced(&place, &["-q", "--trace-depth", &depth.to_string()], &["./prog", "9"], 0);
+        let text = shown(&place, "trace", &["--fields", "tid"]);
+        let calls = lines(&text).iter().filter(|(_, _, text)| text.starts_with("f(")).count() as u32;
+        // main is one of the open calls, and f(9) the next one.
+        assert_eq!(calls, (1 << (depth - 1)) - 1, "{depth}: {text}");
+    }
+}
+
+fn only_the_long_calls() {
+    const SLEEPING: &str = r#"
+#include <time.h>
+__attribute__((noinline)) static int quick(int n) { __asm__ volatile("" : "+r"(n)); return n; }
+__attribute__((noinline)) static void slow(void) { quick(1); nanosleep(&(struct timespec){0, 20000000}, 0); quick(2); }
+__attribute__((noinline)) static void some(void) { quick(3); slow(); quick(4); }
+int main(void) { for (int i = 0; i < 100; i++) quick(i); some(); for (int i = 0; i < 100; i++) quick(i); slow(); return 0; }
+"#;
+    let place = Place::new();
+    place.c("prog", SLEEPING, &["-O1", "-fno-optimize-sibling-calls"]);
+    for clock in ["auto", "gettime"] {
+        traced(&place, &["-q", "--trace-min-time", "15000", "--clock", clock], &["./prog"], 0);
+        let found = happenings(&place, "trace", &["quick", "slow", "some", "main"]);
+        let expected = ["> main", "> some", "> slow", "< slow", "< some", "> slow", "< slow", "< main"];
+        assert_eq!(found.into_values().collect::<Vec<_>>(), [expected.map(str::to_owned)], "{clock}");
+    }
+}
+
+/// Makes many calls, and then ends as its argument says, four calls deep.
+const CRASHING: &str = r#"
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+__attribute__((noinline)) static int many(int n) { __asm__ volatile("" : "+r"(n)); return n; }
+__attribute__((noinline)) static void third(int how) {
+    if (how == 0) *(volatile int *)8 = 1;
+    if (how == 1) abort();
+    if (how == 2) kill(getpid(), SIGKILL);
+    if (how == 3) _exit(7);
+    many(how);
+}
+__attribute__((noinline)) static void second(int how) { many(1); third(how); many(2); }
+__attribute__((noinline)) static void first(int how) { many(3); second(how); many(4); }
+int main(int argc, char **argv) {
+    for (int i = 0; i < 3000000; i++) many(i);
+    first(atoi(argv[argc - 1]));
+    return 0;
+}
+"#;
+
+fn what_led_to_a_crash() {
+    let place = Place::new();
+    place.c("prog", CRASHING, &["-O1", "-fno-optimize-sibling-calls"]);
+    for (how, status) in [("0", 139), ("1", 134), ("2", 137), ("3", 7)] {
+        let _ = std::fs::remove_file(place.path("trace"));
+        traced(&place, &["-q", "--rate=0", "--trace-size", "1"], &["./prog", how], status);
+        let len = std::fs::metadata(place.path("trace")).unwrap().len();
+        assert!(len <= 1 << 20, "{how}: {len} bytes");
+        let text = shown(&place, "trace", &["--fields", "tid"]);
+        let last: Vec<String> = lines(&text).into_iter().map(|(_, _, text)| text).collect();
+        let from = last.iter().rposition(|text| text.starts_with("first(")).unwrap_or_else(|| panic!("{how}: {text}"));
+        let begun: Vec<&str> = last[from..].iter().map(|text| text.split('(').next().unwrap()).take(5).collect();
+        assert_eq!(begun, ["first", "many", "second", "many", "third"], "{how}");
+        // What the debugger would call the backtrace.
+        let open = last[from..].iter().filter(|text| text.starts_with('}') && text.contains("open")).count();
+        let left = last[from..].iter().filter(|text| text.contains("left by") || text.contains("open")).count();
+        assert!(open >= 1 || left >= 3, "{how}: {:?}", &last[from..]);
+    }
+}
+
+fn what_led_to_a_call() {
+    let place = Place::new();
+    place.c("prog", CRASHING, &["-O1", "-fno-optimize-sibling-calls"]);
+    let outcome = place.run(&["--trace", "trace", "--trace-size", "1", "--trace-trigger", "second", "./prog", "9"]);
+    assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
+    let found = happenings(&place, "trace", &["first", "second", "third"]).into_values().next().unwrap();
+    assert_eq!(found[..2], ["> first", "> second"], "{found:?}");
+    assert!(!place.path("trace.2").exists());
+    let outcome = place.run(&["--trace", "other", "--trace-size", "1", "--trace-trigger", "nothing", "./prog", "9"]);
+    assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
+    // Without a call of such a function, the end of the program is what counts.
+    assert!(place.path("other").exists());
+}
+
+fn what_was_lost_is_said() {
+    let place = Place::new();
+    place.c("prog", TREE, &["-O1", "-fno-optimize-sibling-calls", "-fno-inline"]);
+    for full in ["drop-new", "drop-old"] {
+        let outcome =
+            traced(&place, &["--stats=stats", "--rate=0", "--trace-full", full], &["./prog", "23"], 0);
+        let stats = stats(&place);
+        let [traced, lost, events] = ["calls", "lost", "events"].map(|field| stats["trace"][field].as_u64().unwrap());
+        let counted = stats["calls"].as_u64().unwrap();
+        assert!(traced <= counted, "{full}: {traced} of {counted}");
+        assert!(events > 0, "{full}");
+        assert_eq!(outcome.stderr_text().contains("the trace lacks"), lost > 0, "{full}: {}", outcome.stderr_text());
+        // Whatever is lost, what is there can be read.
+        let rows = rows(&shown(&place, "trace", &["--stats", "--json"]));
+        let shown: u64 = rows.values().map(|row| row["calls"].as_u64().unwrap()).sum();
+        assert!(shown <= counted && shown >= traced / 2, "{full}: {shown}, {traced} of {counted}");
+    }
+}
+
+fn a_truncated_trace_is_read_up_to_its_end() {
+    let place = Place::new();
+    place.c("prog", TREE, &["-O1", "-fno-optimize-sibling-calls", "-fno-inline"]);
+    traced(&place, &["-q"], &["./prog", "18"], 0);
+    let whole = std::fs::read(place.path("trace")).unwrap();
+    std::fs::write(place.path("cut"), &whole[..whole.len() * 2 / 3]).unwrap();
+    let mut command = Command::new(tool::gmon().unwrap());
+    command.args(["trace", "--stats", "--json"]).arg(place.path("cut"));
+    let outcome = place::finish(command);
+    let calls: u64 = rows(&outcome.stdout_text()).values().map(|row| row["calls"].as_u64().unwrap()).sum();
+    assert!(calls > 1000 && calls < 1 << 19, "{calls}");
+    assert!(outcome.stderr_text().contains("cut"), "{}", outcome.stderr_text());
+}
+
+fn static_programs_are_traced() {
+    let place = Place::new();
+    place.c("prog", TREE, &["-O1", "-static", "-fno-optimize-sibling-calls", "-fno-inline"]);
+    traced(&place, &["-q", "--stats=stats"], &["./prog", "7"], 0);
+    let stats = stats(&place);
+    assert_eq!(stats["trace"]["calls"], stats["calls"]);
+    let text = shown(&place, "trace", &["--fields", "tid", "-f", "f"]);
+    assert_eq!(lines(&text).iter().filter(|(_, _, text)| text.starts_with("f(")).count(), 255, "{text}");
+}
+
+fn arguments_and_results() {
+    const CALLED: &str = r#"
+#include <cstdio>
+#include <cstring>
+#include <string>
+struct Point { int x, y; };
+enum Colour { RED, GREEN = 5 };
+#define HERE __asm__ volatile("")
+__attribute__((noinline)) int add(int a, long b, const char *s) { HERE; return a + b + strlen(s); }
+__attribute__((noinline)) double half(double d, float f) { HERE; return d / 2 + f; }
+__attribute__((noinline)) Point move(Point p, Colour c, bool b) { HERE; p.x += c; p.y += b; return p; }
+__attribute__((noinline)) size_t length(const std::string &s, std::string v) { HERE; return s.size() + v.size(); }
+__attribute__((noinline)) const char *bad(const char *p, int *q) { HERE; (void)q; return p; }
+int main() {
+  std::printf("%d %g %d %zu\n", add(1, -2, "hello"), half(3.5, 1.25f), move({3, 4}, GREEN, true).x, length("short", std::string(40, 'x')));
+  bad((const char *)8, nullptr);
+  return 0;
+}
+"#;
+    let place = Place::new();
+    let expected = [
+        "add(a=1, b=-2, s=\"hello\") = 4;",
+        "half(d=3.5, f=1.25) = 3.0;",
+        "move(p={x=3, y=4}, c=GREEN, b=true) = {x=8, y=5};",
+        "length(s=\"short\", v=\"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\") = 45;",
+        "bad(p=<0x8>, q=NULL) = <0x8>;",
+    ];
+    for (flags, clock) in [("-O0", "auto"), ("-O1", "gettime"), ("-O2", "auto")] {
+        place.compile("g++", "prog", CALLED, &["-g", "-w", flags]).unwrap();
+        let plain = place::finish(Command::new(place.path("prog")));
+        let outcome = traced(&place, &["-q", "--args", "auto", "--clock", clock], &["./prog"], 0);
+        assert_eq!(outcome.stdout, plain.stdout);
+        let found: Vec<String> = lines(&shown(&place, "trace", &["--fields", "tid"])).into_iter().map(|line| line.2).collect();
+        for line in expected {
+            // At -O0, functions of the library's templates are called in between.
+            let begins = line.split(") = ").next().unwrap();
+            let is_there = found.iter().any(|found| found.starts_with(begins));
+            assert!(is_there, "{flags}: {line}: {found:#?}");
+            assert!(flags == "-O0" || found.iter().any(|found| found == line), "{flags}: {line}: {found:#?}");
+        }
+    }
+    // Without debug information, the user says what there is.
+    place.c(
+        "bare",
+        "#include <stdio.h>\n__attribute__((noinline)) int f(int a, const char *s, double d) { __asm__ volatile(\"\"); return a + s[0] + d; }\n\
+         int main(void) { printf(\"%d\\n\", f(3, \"abc\", 0.5)); return 0; }",
+        &["-O1"],
+    );
+    traced(&place, &["-q", "--args", "f@arg1/i32,arg2/s,fparg1/64,retval/i32"], &["./bare"], 0);
+    let text = shown(&place, "trace", &["--fields", "tid", "-f", "f"]);
+    assert!(text.contains("f(3, \"abc\", 0.5) = 100;"), "{text}");
+    let outcome = place.run(&["--trace", "t", "--args", "f@arg1/q", "./bare"]);
+    assert_ne!(outcome.code(), 0);
+    assert!(outcome.stderr_text().contains("--args takes"), "{}", outcome.stderr_text());
+}
+
+fn options_that_do_not_fit() {
+    let place = Place::new();
+    place.c("prog", "int main(void) { return 0; }", &[]);
+    for (options, about) in [
+        (&["--trace-depth", "3", "./prog"][..], "add --trace FILE"),
+        (&["--trace", "t", "--trace-trigger", "f", "./prog"], "--trace-size"),
+        (&["--trace", "t", "--hooks", "entry", "./prog"], "--hooks both"),
+        (&["--trace", "t", "--trace-min-time", "0", "./prog"], "more than 0"),
+        (&["--trace", "no/such/folder/t", "./prog"], "no/such/folder/t"),
+    ] {
+        let outcome = place.run(options);
+        assert_ne!(outcome.code(), 0, "{options:?}");
+        assert!(outcome.stderr_text().contains(about), "{options:?}: {}", outcome.stderr_text());
+        assert!(!Path::new(&place.path("gmon.out")).exists(), "{options:?}");
+    }
+}
