@@ -207,29 +207,36 @@ struct Function {
     signature: Signature,
 }
 
+/// A function that has been entered, by its number.
+struct Entered {
+    function: usize,
+    /// The words of the parameters that have places: the number of the parameter, and the first and the second word.
+    values: Vec<(usize, u64, u64)>,
+}
+
 /// Compares all values that gdb knows, and returns their number.
 fn compare(program: &Path, way: &Way, functions: &[Function]) -> usize {
     let context = format!("{} {:?}", way.compiler, way.options);
     let output = gdb(program, functions, way.is_optimised, Path::new("/dev/null"));
     let mut compared = 0;
-    let mut entered: Option<(usize, Vec<(usize, u64, u64)>)> = None;
+    let mut entered: Option<Entered> = None;
     let mut is_asked = false;
     for line in output.lines() {
         if let Some(number) = line.strip_prefix("@entry ") {
-            entered = Some((number.parse().unwrap(), Vec::new()));
+            entered = Some(Entered { function: number.parse().unwrap(), values: Vec::new() });
             is_asked = false;
         } else if let Some(value) = line.strip_prefix("@value ") {
             let mut words = value.split(' ');
             let index = words.next().unwrap().parse().unwrap();
             let mut word = || u64::from_str_radix(words.next().unwrap(), 16).unwrap();
-            let values = &mut entered.as_mut().expect("a function").1;
+            let values = &mut entered.as_mut().expect("a function").values;
             values.push((index, word(), word()));
         } else if line.starts_with("@asked ") {
             is_asked = true;
-        } else if let (Some((name, text)), Some((number, values)), true) =
+        } else if let (Some((name, text)), Some(Entered { function, values }), true) =
             (line.split_once(" = "), &entered, is_asked)
         {
-            let function = &functions[*number];
+            let function = &functions[*function];
             let named = |parameter: &Parameter| parameter.name.as_deref() == Some(name);
             let Some(index) = function.signature.parameters.iter().position(named) else { continue };
             let Some(&(_, first, second)) = values.iter().find(|(known, ..)| *known == index) else { continue };
