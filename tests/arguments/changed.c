@@ -1,4 +1,5 @@
 /* Functions that compilers make with fewer or other parameters than the source has. Each prints those that it uses. */
+#include <stdbool.h>
 #include <stdio.h>
 
 #define KEEP __attribute__((noinline))
@@ -25,6 +26,10 @@ static KEEP int unchanged(int a, float b, char c) {
     printf("unchanged a=%d b=%a c=%d\n", a, b, c);
     return a + c;
 }
+static KEEP int flagged(int n, long unused, bool is_set, unsigned char c) {
+    printf("flagged n=%d is_set=%d c=%d\n", n, is_set, c);
+    return n + is_set;
+}
 KEEP int exported(int unused, int a, double b) {
     printf("exported a=%d b=%a\n", a, b);
     return a;
@@ -37,6 +42,7 @@ int main(int argc, char **argv) {
     without_result(argc - 10, argc + 200);
     without_result(-argc, 3);
     sink = unchanged(argc, argc + 0.5f, 'c');
+    sink = flagged(argc, 3, argc == 1, argc + 200) + flagged(argc + 4, 5, argc == 2, 7);
     sink = exported(1, argc + 2, argc + 0.75);
     return 0;
 }

@@ -27,6 +27,11 @@ fn without_result(a: i16, b: u8) -> u64 {
     black_box(7)
 }
 #[inline(never)]
+fn texts(text: &str, _unused: u64, is_up: bool, last: u8) -> usize {
+    println!("texts text={:p} is_up={} last={last}", text.as_ptr(), u8::from(is_up));
+    text.len() + usize::from(is_up)
+}
+#[inline(never)]
 pub fn unchanged(a: i32, b: u64, c: f64) -> i32 {
     println!("unchanged a={a} b={b} c={}", c.to_bits());
     black_box(a)
@@ -42,4 +47,6 @@ fn main() {
     without_result(-(n as i16), 3);
     black_box(unchanged(n as i32 - 5, u64::from(n) + (1 << 40), f64::from(n) - 0.5));
     black_box(p.y);
+    let arguments: Vec<String> = std::env::args().collect();
+    black_box(texts(&arguments[0], 3, n == 1, n as u8 + 40) + texts(&arguments[0][1..], 4, n == 7, 255));
 }

@@ -84,30 +84,43 @@ fn in_fortran() {
 
 /// GCC gives a copy with other parameters another name.
 fn changed_by_gcc() {
-    let Some(known) = changed("changed.c", &way("gcc", &["-g", "-O2", "-no-pie"], true, 20)) else { return };
+    let Some(known) = changed("changed.c", &way("gcc", &["-g", "-O2", "-no-pie"], true, 26)) else { return };
     for name in ["removed.", "constant.constprop", "without_result", "unchanged"] {
-        assert!(known.iter().any(|symbol| symbol.starts_with(name)), "{name}: {known:?}");
+        assert!(known.iter().any(|function| function.symbol.starts_with(name)), "no {name}");
     }
 }
 
 /// clang does not, and before version 17 does not say that a function has other parameters at all.
 fn changed_by_clang() {
-    changed("changed.c", &way("clang", &["-g", "-O2", "-no-pie", "-fno-inline"], true, 18));
+    let optimised = way("clang", &["-g", "-O2", "-no-pie", "-fno-inline"], true, 24);
+    let Some(known) = changed("changed.c", &optimised) else { return };
+    is_somewhere(&known, "flagged", "is_set");
 }
 
 fn changed_by_rustc() {
     let options = &["--edition=2021", "-g", "-O", "-Crelocation-model=static"];
-    changed("changed.rs", &way("rustc", options, true, 6));
+    let Some(known) = changed("changed.rs", &way("rustc", options, true, 11)) else { return };
+    let texts = known.iter().find(|function| function.symbol.contains("texts")).unwrap();
+    let text = texts.signature.parameters.iter().find(|p| p.name.as_deref() == Some("text")).unwrap();
+    assert!(matches!(text.value.ty.shape, Shape::Str(_)), "{text:?}");
+    is_somewhere(&known, "texts", "is_up");
 }
 
-/// Compares the arguments of functions with what the functions print themselves. Returns the symbols of those that are known, or
+/// Checks that a truth value is known, of which LLVM says that it is the lowest bit of a register.
+fn is_somewhere(functions: &[Function], symbol: &str, name: &str) {
+    let function = functions.iter().find(|function| function.symbol.contains(symbol)).unwrap();
+    let is_it = |parameter: &&Parameter| parameter.name.as_deref() == Some(name);
+    let parameter = function.signature.parameters.iter().find(is_it).unwrap();
+    assert!(matches!(parameter.value.place, Place::Word(_)), "{symbol}: {parameter:?}");
+}
+
+/// Compares the arguments of functions with what the functions print themselves. Returns those that are known, or
 /// `None` if the compiler is missing.
-fn changed(source: &str, way: &Way) -> Option<Vec<String>> {
+fn changed(source: &str, way: &Way) -> Option<Vec<Function>> {
     let (_folder, program) = compiled(source, way)?;
     let functions = functions(&program);
-    let symbols = || functions.iter().map(|function| function.symbol.clone()).collect();
     if !skip::have_for(&format!("arguments::{source}"), &["gdb"]) {
-        return Some(symbols());
+        return Some(functions);
     }
     let printed = program.with_extension("printed");
     let output = gdb(&program, &functions, true, &printed);
@@ -137,7 +150,7 @@ fn changed(source: &str, way: &Way) -> Option<Vec<String>> {
     }
     println!("{source} {}: {compared} values", way.compiler);
     assert!(compared >= way.enough, "{source} {way:?}: only {compared} values");
-    Some(symbols())
+    Some(functions)
 }
 
 /// Returns the bits of a value that a program has printed: a number, hexadecimal floating point as C prints it, or, of Rust, the bits

@@ -4,11 +4,14 @@
 //! code it is the place in the frame to which the first instructions of the function will copy the parameter, which says nothing
 //! of the entry. So places come from the calling convention, and what is said here can only confirm or contradict them.
 
-use gimli::{AttributeValue, DW_AT_location, Expression, Operation};
+use gimli::{
+    AttributeValue, DW_AT_byte_size, DW_AT_encoding, DW_AT_location, DW_AT_name, Expression, Operation,
+    UnitOffset, constants as dw,
+};
 
-use crate::signatures::model::{Place, Word};
+use crate::signatures::model::{Place, Shape, Type, Word};
 use crate::signatures::sections::Slice;
-use crate::signatures::units::{Attribute, Entry, Unit, Units};
+use crate::signatures::units::{Attribute, Entry, Unit, Units, number};
 
 /// The greatest number of operations of an expression that is understood.
 const OPERATIONS_MAX: usize = 8;
@@ -46,13 +49,14 @@ pub(crate) enum Agreement {
 impl Said {
     /// Returns what is said of a parameter at an address, the entry of its function.
     ///
-    /// `base` is the distance from the CFA to the base of the function's frame.
+    /// `base` is the distance from the CFA to the base of the function's frame, and `ty` the type of the parameter.
     pub(crate) fn of<'s>(
         units: &Units<'s>,
         unit: &Unit<'s>,
         parameter: &Entry<'s>,
         at: u64,
         base: Option<i64>,
+        ty: &Type,
     ) -> Said {
         let value = parameter.attr_value(DW_AT_location);
         let expression = match value {
@@ -60,7 +64,7 @@ impl Said {
             Some(value) => in_list(units, unit, value, at),
             None => None,
         };
-        expression.map_or(Said::Nothing, |expression| understood(unit, expression, base))
+        expression.map_or(Said::Nothing, |expression| understood(units, unit, expression, base, ty))
     }
 
     /// Compares this with the place in the calling convention.
@@ -120,7 +124,13 @@ fn in_list<'s>(
     None
 }
 
-fn understood(unit: &Unit<'_>, expression: Expression<Slice<'_>>, base: Option<i64>) -> Said {
+fn understood<'s>(
+    units: &Units<'s>,
+    unit: &Unit<'s>,
+    expression: Expression<Slice<'s>>,
+    base: Option<i64>,
+    ty: &Type,
+) -> Said {
     let mut all = expression.operations(unit.unit.encoding());
     let mut operations = Vec::new();
     while let Ok(Some(operation)) = all.next() {
@@ -134,7 +144,7 @@ fn understood(unit: &Unit<'_>, expression: Expression<Slice<'_>>, base: Option<i
         [Operation::Register { register }] => Said::Register(word(*register)),
         // The value that a register had at the entry.
         [Operation::EntryValue { expression }, Operation::StackValue] => {
-            match understood(unit, Expression(*expression), base) {
+            match understood(units, unit, Expression(*expression), base, ty) {
                 said @ Said::Register(_) => said,
                 _ => Said::Other,
             }
@@ -142,7 +152,58 @@ fn understood(unit: &Unit<'_>, expression: Expression<Slice<'_>>, base: Option<i
         [Operation::RegisterOffset { register, offset: 0, .. }] => Said::Behind(word(*register)),
         [Operation::FrameOffset { offset }] => Said::Frame(base.and_then(|base| base.checked_add(*offset))),
         [Operation::FrameOffset { .. }, Operation::Deref { size: 8, .. }] => Said::BehindFrame,
+        // The register has the value in its lower bits, and the others are not said to be zero.
+        [Operation::RegisterOffset { register, offset: 0, .. }, cut @ .., Operation::StackValue]
+            if low_bits(units, unit, cut).is_some_and(|bits| bits >= bits_of(ty)) =>
+        {
+            Said::Register(word(*register))
+        }
         pieces => of_pieces(pieces),
+    }
+}
+
+/// Returns how many of the lower bits of a value these operations leave, if they do nothing but take others away.
+fn low_bits<'s>(units: &Units<'s>, unit: &Unit<'s>, operations: &[Operation<Slice<'s>>]) -> Option<u64> {
+    let mut bits = 64;
+    let mut rest = operations;
+    while !rest.is_empty() {
+        let (left, after) = match rest {
+            [Operation::UnsignedConstant { value }, Operation::And, after @ ..] => {
+                let is_mask = value & value.wrapping_add(1) == 0;
+                (u64::from(is_mask.then_some(value.trailing_ones())?), after)
+            }
+            // To a narrower type, and back to a wider one.
+            [Operation::Convert { base_type }, after @ ..] => (width(units, unit, *base_type)?, after),
+            _ => return None,
+        };
+        bits = bits.min(left);
+        rest = after;
+    }
+    Some(bits)
+}
+
+/// Returns the number of bits of a base type of integers.
+fn width<'s>(units: &Units<'s>, unit: &Unit<'s>, base_type: UnitOffset) -> Option<u64> {
+    // The type of addresses.
+    if base_type.0 == 0 {
+        return Some(64);
+    }
+    let entry = unit.unit.entry(base_type).ok()?;
+    let Some(AttributeValue::Encoding(encoding)) = entry.attr_value(DW_AT_encoding) else { return None };
+    let is_integer = matches!(encoding, dw::DW_ATE_signed | dw::DW_ATE_unsigned);
+    let bits = number(&entry, DW_AT_byte_size)?.checked_mul(8)?;
+    // LLVM says of its type of one bit that it has a byte, but names it by its bits: `DW_ATE_unsigned_1`.
+    let name = units.text(unit, entry.attr_value(DW_AT_name));
+    let named = name.and_then(|name| name.strip_prefix("DW_ATE_")?.rsplit_once('_')?.1.parse().ok());
+    is_integer.then_some(named.map_or(bits, |named: u64| named.min(bits)))
+}
+
+/// Returns how many bits of a parameter have to be known.
+fn bits_of(ty: &Type) -> u64 {
+    match ty.shape {
+        // The others are zero, by the calling convention.
+        Shape::Bool => 1,
+        _ => ty.size.saturating_mul(8),
     }
 }
 

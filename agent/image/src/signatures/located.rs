@@ -4,10 +4,13 @@
 //! The calling convention of such a function is known to the compiler alone. But optimised code says where each parameter is at
 //! the entry. What is in a register there is certain, and everything else unknown, like the result.
 
+use gimli::constants as dw;
+
 use crate::signatures::classes::{Class, Eightbyte};
 use crate::signatures::convention::Unclear;
 use crate::signatures::entry::Said;
 use crate::signatures::model::{Parameter, Place, Rest, Signature, Type, Value, Word};
+use crate::signatures::rust;
 use crate::signatures::subprogram::{Raw, Subprogram};
 
 /// Returns the signature of a function. Parameters that are not in registers have the place [`Place::Unread`].
@@ -16,7 +19,8 @@ use crate::signatures::subprogram::{Raw, Subprogram};
 /// No parameter is known to be in a register.
 pub(crate) fn signature(function: &Subprogram) -> Result<Signature, Unclear> {
     let is_known = |parameter: &Parameter| parameter.value.place != Place::Unread;
-    let parameters: Vec<Parameter> = function.parameters.iter().map(located).collect();
+    let is_rust = function.language == Some(dw::DW_LANG_Rust);
+    let parameters: Vec<Parameter> = function.parameters.iter().map(|raw| located(raw, is_rust)).collect();
     // In other code, the registers are those of a later time.
     if !function.is_optimised || !parameters.iter().any(is_known) {
         return Err(Unclear::Changed);
@@ -25,13 +29,14 @@ pub(crate) fn signature(function: &Subprogram) -> Result<Signature, Unclear> {
     Ok(Signature { parameters, rest, result: None })
 }
 
-fn located(raw: &Raw) -> Parameter {
+fn located(raw: &Raw, is_rust: bool) -> Parameter {
     let place = match raw.said {
         Said::Register(Some(word)) if fits(&raw.ty, word) => Place::Word(word),
         Said::Pair(low, high) if raw.ty.size == 16 => Place::Pair(low, high),
         _ => Place::Unread,
     };
-    Parameter { name: raw.name.clone(), value: Value { ty: raw.ty.clone(), place } }
+    let ty = if is_rust { rust::shown(&raw.ty) } else { raw.ty.clone() };
+    Parameter { name: raw.name.clone(), value: Value { ty, place } }
 }
 
 /// Whether a value of a type can be in a register of this kind.

@@ -127,7 +127,7 @@ fn is_fat(object: &Struct, size: u64) -> bool {
 }
 
 /// Returns the type by which a value is shown: a string for a reference to one.
-fn shown(ty: &Arc<Type>) -> Arc<Type> {
+pub(crate) fn shown(ty: &Arc<Type>) -> Arc<Type> {
     match &ty.shape {
         Shape::Struct(object) if matches!(object.name.as_deref(), Some("&str" | "&mut str")) => {
             Arc::new(Type { shape: Shape::Str(StrOrder::AddressFirst), ..(**ty).clone() })

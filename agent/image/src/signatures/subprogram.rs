@@ -51,7 +51,12 @@ pub(crate) struct Raw {
 
 impl Subprogram {
     /// Reads the function with this entry, whose code begins at `at`.
-    pub(crate) fn read(types: &mut Types, units: &mut Units<'_>, die: Die, at: u64) -> Option<Subprogram> {
+    pub(crate) fn read<'s>(
+        types: &mut Types,
+        units: &mut Units<'s>,
+        die: Die,
+        at: u64,
+    ) -> Option<Subprogram> {
         let mut function = Subprogram {
             parameters: Vec::new(),
             result: Arc::new(Type::void()),
@@ -115,7 +120,7 @@ impl Subprogram {
         let unit = units.unit(die.unit)?;
         match abstract_.zip(source).filter(|(abstract_, _)| !abstract_.parameters.is_empty()) {
             Some((abstract_, source)) => {
-                let mut instances: HashMap<Die, Entry<'_>> = HashMap::new();
+                let mut instances: HashMap<Die, Entry<'s>> = HashMap::new();
                 for parameter in own.parameters.drain(..) {
                     match units.referred(die.unit, parameter.attr_value(DW_AT_abstract_origin)) {
                         Some(origin) => drop(instances.insert(origin, parameter)),
@@ -124,8 +129,9 @@ impl Subprogram {
                 }
                 for parameter in &abstract_.parameters {
                     let of = Die { unit: source.unit, offset: parameter.offset() };
-                    let said = match instances.remove(&of) {
-                        Some(instance) => Said::of(units, &unit, &instance, at, base),
+                    let instance = instances.remove(&of);
+                    let said = |units: &Units<'s>, ty: &Type| match &instance {
+                        Some(instance) => Said::of(units, &unit, instance, at, base, ty),
                         None => Said::Nothing,
                     };
                     function.add(types, units, source.unit, parameter, said);
@@ -135,7 +141,7 @@ impl Subprogram {
             }
             None => {
                 for parameter in &own.parameters {
-                    let said = Said::of(units, &unit, parameter, at, base);
+                    let said = |units: &Units<'s>, ty: &Type| Said::of(units, &unit, parameter, at, base, ty);
                     function.add(types, units, die.unit, parameter, said);
                 }
             }
@@ -166,9 +172,10 @@ impl Subprogram {
         units: &mut Units<'s>,
         unit: usize,
         entry: &Entry<'s>,
-        said: Said,
+        said: impl FnOnce(&Units<'s>, &Type) -> Said,
     ) {
         let ty = types.of(units, unit, entry);
+        let said = said(units, &ty);
         let is_artificial = entry.has_attr(DW_AT_artificial);
         let name = units.unit(unit).and_then(|unit| units.name(&unit, entry));
         self.parameters.push(Raw { name, ty, is_artificial, said });
