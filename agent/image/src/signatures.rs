@@ -6,6 +6,7 @@
 //! ```text
 //! index                       which entry is that of a function
 //! c_family, rust, fortran     a function -> its signature, by the rules of its language
+//! located                     the same for one whose parameters the compiler has changed
 //! collect, convention         whether a parameter is where it should be
 //! subprogram, entry           what debug information says of a function, and of the places of its parameters
 //! types, aggregates           types
@@ -22,6 +23,7 @@ mod convention;
 mod entry;
 mod fortran;
 mod index;
+mod located;
 mod model;
 mod rust;
 mod sections;

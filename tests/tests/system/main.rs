@@ -38,6 +38,7 @@ modules! {
     runtimes
     control
     agent
+    arguments
     attach_errors
     cache
     c_library

@@ -125,7 +125,7 @@ impl Members {
                     let (offset, bits) = bits(child, offset, ty.size)?;
                     self.fields.push(Field { name, offset, bits, ty });
                 }
-                dw::DW_TAG_subprogram => self.see_function(units, unit, child),
+                dw::DW_TAG_subprogram => self.see_function(units, die, unit, child),
                 dw::DW_TAG_variant_part => self.is_odd = true,
                 _ => {}
             }
@@ -134,7 +134,7 @@ impl Members {
     }
 
     /// Takes a function of the class into account.
-    fn see_function<'s>(&mut self, units: &Units<'s>, unit: &Unit<'s>, function: &Entry<'s>) {
+    fn see_function<'s>(&mut self, units: &mut Units<'s>, class: Die, unit: &Unit<'s>, function: &Entry<'s>) {
         if number(function, DW_AT_virtuality).is_some_and(|kind| kind != 0) {
             self.special = Special::Yes;
         }
@@ -143,7 +143,10 @@ impl Members {
         let is_usual = function.has_attr(DW_AT_artificial)
             || function.has_attr(DW_AT_deleted)
             || number(function, DW_AT_defaulted) == Some(IN_CLASS);
-        if self.special != Special::Yes && !is_usual && (is_destructor() || copies(units, unit, function)) {
+        if self.special != Special::Yes
+            && !is_usual
+            && (is_destructor() || copies(units, class, unit, function))
+        {
             self.special = if unit.unit.header.version() >= 5 { Special::Yes } else { Special::Perhaps };
         }
     }
@@ -207,10 +210,13 @@ fn of_field(ty: &Type) -> Passing {
     }
 }
 
-/// Whether a member function is a constructor from another object of its class: its second parameter is a reference.
-fn copies<'s>(units: &Units<'s>, unit: &Unit<'s>, function: &Entry<'s>) -> bool {
-    // A constructor has no result.
-    if function.has_attr(DW_AT_type) || !function.has_children() {
+/// Whether a member function is a constructor from another object of its class: it has the name of the class, and its second
+/// parameter is a reference to one.
+fn copies<'s>(units: &mut Units<'s>, class: Die, unit: &Unit<'s>, function: &Entry<'s>) -> bool {
+    let Some((_, of)) = units.entry(class) else { return false };
+    let name = units.text(unit, of.attr_value(DW_AT_name)).and_then(|name| name.split('<').next());
+    let own = units.text(unit, function.attr_value(DW_AT_name));
+    if own.is_none() || own != name {
         return false;
     }
     let second = || {
@@ -225,11 +231,18 @@ fn copies<'s>(units: &Units<'s>, unit: &Unit<'s>, function: &Entry<'s>) -> bool 
         }
         None
     };
-    let Some(AttributeValue::UnitRef(offset)) = second() else { return false };
-    let Ok(ty) = unit.unit.entry(offset) else { return true };
-    let is_assignment = units.text(unit, function.attr_value(DW_AT_name)) == Some("operator=");
-    let is_reference = matches!(ty.tag(), dw::DW_TAG_reference_type | dw::DW_TAG_rvalue_reference_type);
-    is_reference && !is_assignment
+    let mut at = units.referred(class.unit, second());
+    let mut is_reference = false;
+    for _ in 0..NAMES_MAX {
+        let Some((die, (_, ty))) = at.and_then(|die| Some((die, units.entry(die)?))) else { return false };
+        let is_step = matches!(ty.tag(), dw::DW_TAG_reference_type | dw::DW_TAG_rvalue_reference_type);
+        is_reference |= is_step;
+        if !is_step && !is_name(ty.tag()) {
+            return is_reference && die == class;
+        }
+        at = units.referred(die.unit, ty.attr_value(DW_AT_type));
+    }
+    false
 }
 
 /// Returns the byte offset of a member; `None` if it depends on the object.

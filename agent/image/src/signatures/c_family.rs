@@ -37,10 +37,12 @@ pub(crate) fn signature(function: &Subprogram, trust: Trust, is_c: bool) -> Resu
 }
 
 fn next(assignment: &mut Assignment, raw: &Raw, is_promoted: bool) -> Next {
-    // The constructors and destructors of a class with virtual base classes have such a parameter or not, depending on which of
-    // them it is.
-    if raw.is_artificial && matches!(raw.name.as_deref(), Some("__in_chrg" | "__vtt_parm")) {
-        return Next::End(Rest::Changed);
+    match raw.name.as_deref().filter(|_| raw.is_artificial) {
+        // GCC makes several destructors of one, and none of them has this parameter of it.
+        Some("__in_chrg") => return Next::Left,
+        // Some constructors and destructors of a class with virtual base classes have it, and others do not.
+        Some("__vtt_parm") => return Next::End(Rest::Changed),
+        _ => {}
     }
     let ty = match raw.ty.shape {
         // C's functions without prototypes get a float as a double.
@@ -50,7 +52,9 @@ fn next(assignment: &mut Assignment, raw: &Raw, is_promoted: bool) -> Next {
     let place = match (passing(&ty), raw.said) {
         // The class does not say it, but its place does.
         (Passing::Unknown, Said::Behind(Some(_)) | Said::BehindFrame) => assignment.address(),
-        (Passing::Unknown, Said::Registers(_) | Said::Frame(_)) => assignment.value(&ty),
+        (Passing::Unknown, Said::Register(_) | Said::Pieces(_) | Said::Pair(..) | Said::Frame(_)) => {
+            assignment.value(&ty)
+        }
         _ => assignment.argument(&ty),
     };
     match place {

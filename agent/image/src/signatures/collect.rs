@@ -13,6 +13,8 @@ use crate::signatures::subprogram::{Raw, Subprogram};
 pub(crate) enum Next {
     /// It has this type, and is here.
     At(Arc<Type>, Place),
+    /// It is in the source's view of the function alone, and not passed.
+    Left,
     /// Nothing is certain from here on.
     End(Rest),
 }
@@ -45,6 +47,7 @@ pub(crate) fn collect(
     for raw in &function.parameters {
         let (ty, place) = match next(&mut assignment, raw) {
             Next::At(ty, place) => (ty, place),
+            Next::Left => continue,
             Next::End(rest) => {
                 collected.rest = Some(rest);
                 break;
@@ -54,7 +57,8 @@ pub(crate) fn collect(
             collected.rest = Some(Rest::Changed);
             break;
         }
-        let is_in_register = matches!(raw.said, Said::Registers(_) | Said::Behind(Some(_)));
+        let is_in_register =
+            matches!(raw.said, Said::Register(_) | Said::Pieces(_) | Said::Pair(..) | Said::Behind(Some(_)));
         collected.confirmed += usize::from(is_in_register && raw.said.agrees(place) == Agreement::Confirmed);
         collected.parameters.push(Parameter { name: raw.name.clone(), value: Value { ty, place } });
     }

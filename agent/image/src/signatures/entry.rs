@@ -4,11 +4,14 @@
 //! code it is the place in the frame to which the first instructions of the function will copy the parameter, which says nothing
 //! of the entry. So places come from the calling convention, and what is said here can only confirm or contradict them.
 
-use gimli::{AttributeValue, DW_AT_location, Expression, Operation};
+use gimli::{
+    AttributeValue, DW_AT_byte_size, DW_AT_encoding, DW_AT_location, DW_AT_name, Expression, Operation,
+    UnitOffset, constants as dw,
+};
 
-use crate::signatures::model::{Place, Word};
+use crate::signatures::model::{Place, Shape, Type, Word};
 use crate::signatures::sections::Slice;
-use crate::signatures::units::{Attribute, Entry, Unit, Units};
+use crate::signatures::units::{Attribute, Entry, Unit, Units, number};
 
 /// The greatest number of operations of an expression that is understood.
 const OPERATIONS_MAX: usize = 8;
@@ -18,8 +21,12 @@ const OPERATIONS_MAX: usize = 8;
 pub(crate) enum Said {
     /// Nothing is said of the entry: the compiler may have removed the parameter.
     Nothing,
-    /// In registers: the first ones of its pieces. `None` for one that no parameter is passed in.
-    Registers([Option<Word>; 2]),
+    /// In one register; `None` if that is one in which no parameter is passed.
+    Register(Option<Word>),
+    /// In two registers, with 8 bytes in each.
+    Pair(Word, Word),
+    /// In pieces, some of which are in registers: the first two of these.
+    Pieces([Option<Word>; 2]),
     /// In memory to which a register leads.
     Behind(Option<Word>),
     /// In the frame, or among the arguments on the stack: this many bytes above the CFA, if that is known.
@@ -42,13 +49,14 @@ pub(crate) enum Agreement {
 impl Said {
     /// Returns what is said of a parameter at an address, the entry of its function.
     ///
-    /// `base` is the distance from the CFA to the base of the function's frame.
+    /// `base` is the distance from the CFA to the base of the function's frame, and `ty` the type of the parameter.
     pub(crate) fn of<'s>(
         units: &Units<'s>,
         unit: &Unit<'s>,
         parameter: &Entry<'s>,
         at: u64,
         base: Option<i64>,
+        ty: &Type,
     ) -> Said {
         let value = parameter.attr_value(DW_AT_location);
         let expression = match value {
@@ -56,13 +64,17 @@ impl Said {
             Some(value) => in_list(units, unit, value, at),
             None => None,
         };
-        expression.map_or(Said::Nothing, |expression| understood(unit, expression, base))
+        expression.map_or(Said::Nothing, |expression| understood(units, unit, expression, base, ty))
     }
 
     /// Compares this with the place in the calling convention.
     pub(crate) fn agrees(self, place: Place) -> Agreement {
         let is = |holds: bool| if holds { Agreement::Confirmed } else { Agreement::Contradicted };
+        if let Said::Pair(low, high) = self {
+            return Said::Pieces([Some(low), Some(high)]).agrees(place);
+        }
         match (self, place) {
+            (Said::Pair(..), _) => Agreement::Open,
             (Said::Nothing | Said::Other, _) => Agreement::Open,
             (_, Place::Nowhere) => Agreement::Open,
             // Arguments on the stack are in the caller's frame, and the function's own frame is below.
@@ -73,17 +85,21 @@ impl Said {
             },
             // The code is not optimised.
             (Said::Frame(_) | Said::BehindFrame, _) => Agreement::Confirmed,
-            (Said::Registers([first, _]), Place::Word(word)) => is(first == Some(word)),
+            (Said::Register(first) | Said::Pieces([first, _]), Place::Word(word)) => is(first == Some(word)),
             // One of the pieces may be missing, and several may be in one register.
-            (Said::Registers(pieces), Place::Pair(low, high)) => {
+            // One of both has gone.
+            (Said::Register(first), Place::Pair(low, high)) => is(first == Some(low) || first == Some(high)),
+            (Said::Pieces(pieces), Place::Pair(low, high)) => {
                 is(pieces.into_iter().flatten().all(|piece| piece == low || piece == high))
             }
-            (Said::Registers(_), Place::Stack(_)) => Agreement::Contradicted,
-            (Said::Registers([first, _]), Place::Unread) => {
+            (Said::Register(_) | Said::Pieces(_), Place::Stack(_)) => Agreement::Contradicted,
+            (Said::Register(first) | Said::Pieces([first, _]), Place::Unread) => {
                 is(first.is_none_or(|word| matches!(word, Word::Vector(_))))
             }
             // The address of an object may be said in place of the object.
-            (Said::Registers([first, _]), Place::Behind(word)) => is(first == Some(word)),
+            (Said::Register(first) | Said::Pieces([first, _]), Place::Behind(word)) => {
+                is(first == Some(word))
+            }
             (Said::Behind(register), Place::Behind(word)) => is(register == Some(word)),
             // An object on the stack, relative to rsp.
             (Said::Behind(None), Place::Stack(_)) => Agreement::Confirmed,
@@ -108,7 +124,13 @@ fn in_list<'s>(
     None
 }
 
-fn understood(unit: &Unit<'_>, expression: Expression<Slice<'_>>, base: Option<i64>) -> Said {
+fn understood<'s>(
+    units: &Units<'s>,
+    unit: &Unit<'s>,
+    expression: Expression<Slice<'s>>,
+    base: Option<i64>,
+    ty: &Type,
+) -> Said {
     let mut all = expression.operations(unit.unit.encoding());
     let mut operations = Vec::new();
     while let Ok(Some(operation)) = all.next() {
@@ -119,23 +141,86 @@ fn understood(unit: &Unit<'_>, expression: Expression<Slice<'_>>, base: Option<i
     }
     match operations.as_slice() {
         [] => Said::Nothing,
-        [Operation::Register { register }] => Said::Registers([word(*register), None]),
+        [Operation::Register { register }] => Said::Register(word(*register)),
         // The value that a register had at the entry.
         [Operation::EntryValue { expression }, Operation::StackValue] => {
-            match understood(unit, Expression(*expression), base) {
-                said @ Said::Registers(_) => said,
+            match understood(units, unit, Expression(*expression), base, ty) {
+                said @ Said::Register(_) => said,
                 _ => Said::Other,
             }
         }
         [Operation::RegisterOffset { register, offset: 0, .. }] => Said::Behind(word(*register)),
         [Operation::FrameOffset { offset }] => Said::Frame(base.and_then(|base| base.checked_add(*offset))),
         [Operation::FrameOffset { .. }, Operation::Deref { size: 8, .. }] => Said::BehindFrame,
+        // The register has the value in its lower bits, and the others are not said to be zero.
+        [Operation::RegisterOffset { register, offset: 0, .. }, cut @ .., Operation::StackValue]
+            if low_bits(units, unit, cut).is_some_and(|bits| bits >= bits_of(ty)) =>
+        {
+            Said::Register(word(*register))
+        }
         pieces => of_pieces(pieces),
+    }
+}
+
+/// Returns how many of the lower bits of a value these operations leave, if they do nothing but take others away.
+fn low_bits<'s>(units: &Units<'s>, unit: &Unit<'s>, operations: &[Operation<Slice<'s>>]) -> Option<u64> {
+    let mut bits = 64;
+    let mut rest = operations;
+    while !rest.is_empty() {
+        let (left, after) = match rest {
+            [Operation::UnsignedConstant { value }, Operation::And, after @ ..] => {
+                let is_mask = value & value.wrapping_add(1) == 0;
+                (u64::from(is_mask.then_some(value.trailing_ones())?), after)
+            }
+            // To a narrower type, and back to a wider one.
+            [Operation::Convert { base_type }, after @ ..] => (width(units, unit, *base_type)?, after),
+            _ => return None,
+        };
+        bits = bits.min(left);
+        rest = after;
+    }
+    Some(bits)
+}
+
+/// Returns the number of bits of a base type of integers.
+fn width<'s>(units: &Units<'s>, unit: &Unit<'s>, base_type: UnitOffset) -> Option<u64> {
+    // The type of addresses.
+    if base_type.0 == 0 {
+        return Some(64);
+    }
+    let entry = unit.unit.entry(base_type).ok()?;
+    let Some(AttributeValue::Encoding(encoding)) = entry.attr_value(DW_AT_encoding) else { return None };
+    let is_integer = matches!(encoding, dw::DW_ATE_signed | dw::DW_ATE_unsigned);
+    let bits = number(&entry, DW_AT_byte_size)?.checked_mul(8)?;
+    // LLVM says of its type of one bit that it has a byte, but names it by its bits: `DW_ATE_unsigned_1`.
+    let name = units.text(unit, entry.attr_value(DW_AT_name));
+    let named = name.and_then(|name| name.strip_prefix("DW_ATE_")?.rsplit_once('_')?.1.parse().ok());
+    is_integer.then_some(named.map_or(bits, |named: u64| named.min(bits)))
+}
+
+/// Returns how many bits of a parameter have to be known.
+fn bits_of(ty: &Type) -> u64 {
+    match ty.shape {
+        // The others are zero, by the calling convention.
+        Shape::Bool => 1,
+        _ => ty.size.saturating_mul(8),
     }
 }
 
 /// Returns the registers of a value in pieces, if all that are somewhere are in registers.
 fn of_pieces(operations: &[Operation<Slice<'_>>]) -> Said {
+    let pair = |size: &u64, other: &u64| *size == 64 && *other == 64;
+    if let [
+        Operation::Register { register: low },
+        Operation::Piece { size_in_bits: size, bit_offset: None },
+        Operation::Register { register: high },
+        Operation::Piece { size_in_bits: other, bit_offset: None },
+    ] = operations
+        && pair(size, other)
+        && let (Some(low), Some(high)) = (word(*low), word(*high))
+    {
+        return Said::Pair(low, high);
+    }
     let mut found = Vec::new();
     let mut before = None;
     for operation in operations {
@@ -148,7 +233,7 @@ fn of_pieces(operations: &[Operation<Slice<'_>>]) -> Said {
     match found.as_slice() {
         [] => Said::Other,
         [first, rest @ ..] => {
-            Said::Registers([*first, rest.iter().copied().find(|word| word != first).flatten()])
+            Said::Pieces([*first, rest.iter().copied().find(|word| word != first).flatten()])
         }
     }
 }

@@ -40,7 +40,7 @@ fn next(assignment: &mut Assignment, raw: &Raw) -> Next {
     let address = || scalar(8, Shape::Pointer(Pointee::Other), ByteClass::Integer);
     let is_by_address = match raw.said {
         Said::Behind(_) | Said::BehindFrame => true,
-        Said::Registers(_) | Said::Frame(_) => false,
+        Said::Register(_) | Said::Pieces(_) | Said::Pair(..) | Said::Frame(_) => false,
         // It has gone, or nothing is said.
         Said::Nothing | Said::Other => return Next::End(Rest::Changed),
     };

@@ -12,12 +12,12 @@ use object::{Object, ObjectSymbol, SymbolKind};
 use crate::file::object as file;
 use crate::signatures::aggregates::OtherTypes;
 use crate::signatures::convention::{Trust, Unclear, is_changed_copy};
-use crate::signatures::model::{Enum, Shape, Signature};
+use crate::signatures::model::{Enum, Rest, Shape, Signature};
 use crate::signatures::sections::{DebugInfo, Slice};
 use crate::signatures::subprogram::Subprogram;
 use crate::signatures::types::{Types, is_fortran};
 use crate::signatures::units::{Die, Unit, Units};
-use crate::signatures::{c_family, fortran, rust};
+use crate::signatures::{c_family, fortran, located, rust};
 
 /// The functions that other files can call, so that no compiler can have changed their conventions.
 #[derive(Debug, Default)]
@@ -87,21 +87,29 @@ impl<'s> Signatures<'s> {
     ) -> Result<Signature, Unclear> {
         let found = self.functions.binary_search_by_key(&address, |&(address, _)| address);
         let (_, die) = self.functions[found.map_err(|_| Unclear::NoInformation)?];
-        if names.any(is_changed_copy) {
-            return Err(Unclear::Changed);
-        }
+        let is_copy = names.any(is_changed_copy);
         let function = Subprogram::read(&mut self.types, &mut self.units, die, address);
         let function = function.ok_or(Unclear::Damaged)?;
+        if is_copy || function.is_changed {
+            return located::signature(&function);
+        }
         if function.is_unusual {
             return Err(Unclear::Changed);
         }
         let trust = Trust::of(&function, !self.exported.0.contains(&address));
-        match function.language.ok_or(Unclear::Language)? {
-            language if is_c(language) => c_family::signature(&function, trust, true),
-            language if is_cpp(language) => c_family::signature(&function, trust, false),
-            language if is_fortran(language) => fortran::signature(&function, trust),
-            dw::DW_LANG_Rust => rust::signature(&function, trust, function.name.as_deref()),
-            _ => Err(Unclear::Language),
+        let signature = match function.language.ok_or(Unclear::Language)? {
+            language if is_c(language) => c_family::signature(&function, trust, true)?,
+            language if is_cpp(language) => c_family::signature(&function, trust, false)?,
+            language if is_fortran(language) => fortran::signature(&function, trust)?,
+            dw::DW_LANG_Rust => rust::signature(&function, trust, function.name.as_deref())?,
+            _ => return Err(Unclear::Language),
+        };
+        // A parameter is not where it should be: those after it may be elsewhere as well.
+        match signature.rest {
+            Some(Rest::Changed) if trust != Trust::Type => {
+                Ok(located::signature(&function).unwrap_or(signature))
+            }
+            _ => Ok(signature),
         }
     }
 

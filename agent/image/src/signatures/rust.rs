@@ -1,8 +1,8 @@
 //! Signatures of functions in Rust.
 //!
 //! The convention of Rust functions is not laid down. What has never changed: a number or an address is passed as C would pass it;
-//! a reference to something without a fixed size is passed as two words; and an object without contents is not passed. Other
-//! structures are passed in ways that depend on their layout and on the compiler's version, so nothing is said of the parameters
+//! a structure around one of them, if that is no floating-point number, is passed like it; a reference to something without a fixed
+//! size is passed as two words; and an object without contents is not passed. Other structures are passed in ways that depend on their layout and on the compiler's version, so nothing is said of the parameters
 //! from such a one on.
 
 use std::sync::Arc;
@@ -96,8 +96,24 @@ impl Kind {
             }
             Shape::Struct(_) if ty.size == 0 => Kind::Nothing,
             Shape::Struct(object) if is_fat(object, ty.size) => Kind::Two,
+            Shape::Struct(object) if is_wrapped_word(object, ty.size) => Kind::One(Eightbyte::Integer),
             _ => Kind::Other,
         }
+    }
+}
+
+/// Whether a structure has one field with contents, which is an integer or an address. It is passed like that, whatever its layout
+/// (a floating-point number would not be: with `repr(C)`, it is passed in an integer register).
+fn is_wrapped_word(object: &Struct, size: u64) -> bool {
+    let mut fields = object.fields.iter().filter(|field| field.ty.size > 0);
+    match (fields.next(), fields.next()) {
+        (Some(only), None) if only.offset == 0 && only.ty.size == size && !object.is_union => {
+            match &only.ty.shape {
+                Shape::Struct(inner) => is_wrapped_word(inner, size),
+                _ => matches!(Kind::of(&only.ty), Kind::One(Eightbyte::Integer)),
+            }
+        }
+        _ => false,
     }
 }
 
@@ -111,7 +127,7 @@ fn is_fat(object: &Struct, size: u64) -> bool {
 }
 
 /// Returns the type by which a value is shown: a string for a reference to one.
-fn shown(ty: &Arc<Type>) -> Arc<Type> {
+pub(crate) fn shown(ty: &Arc<Type>) -> Arc<Type> {
     match &ty.shape {
         Shape::Struct(object) if matches!(object.name.as_deref(), Some("&str" | "&mut str")) => {
             Arc::new(Type { shape: Shape::Str(StrOrder::AddressFirst), ..(**ty).clone() })

@@ -32,8 +32,10 @@ pub(crate) struct Subprogram {
     pub(crate) is_variadic: bool,
     /// Whether it was declared with the types of its parameters.
     pub(crate) is_prototyped: bool,
-    /// Whether it is said to have another calling convention, or changed parameters.
+    /// Whether it is said to have another calling convention, or has parameters that the source does not have.
     pub(crate) is_unusual: bool,
+    /// Whether the compiler is said to have changed its parameters or its result.
+    pub(crate) is_changed: bool,
     /// Whether the compiler may have optimised it.
     pub(crate) is_optimised: bool,
 }
@@ -49,7 +51,12 @@ pub(crate) struct Raw {
 
 impl Subprogram {
     /// Reads the function with this entry, whose code begins at `at`.
-    pub(crate) fn read(types: &mut Types, units: &mut Units<'_>, die: Die, at: u64) -> Option<Subprogram> {
+    pub(crate) fn read<'s>(
+        types: &mut Types,
+        units: &mut Units<'s>,
+        die: Die,
+        at: u64,
+    ) -> Option<Subprogram> {
         let mut function = Subprogram {
             parameters: Vec::new(),
             result: Arc::new(Type::void()),
@@ -59,6 +66,7 @@ impl Subprogram {
             is_variadic: false,
             is_prototyped: false,
             is_unusual: false,
+            is_changed: false,
             is_optimised: true,
         };
         let mut own = Children::read(units, die)?;
@@ -84,6 +92,10 @@ impl Subprogram {
             function.is_prototyped |= entry.has_attr(DW_AT_prototyped);
             function.is_unusual |= match entry.attr_value(DW_AT_calling_convention) {
                 None => false,
+                Some(AttributeValue::CallingConvention(dw::DW_CC_nocall)) => {
+                    function.is_changed = true;
+                    false
+                }
                 Some(AttributeValue::CallingConvention(convention)) => {
                     let usual = [dw::DW_CC_normal, dw::DW_CC_program, dw::DwCc(0xc2)];
                     !usual.contains(&convention)
@@ -108,7 +120,7 @@ impl Subprogram {
         let unit = units.unit(die.unit)?;
         match abstract_.zip(source).filter(|(abstract_, _)| !abstract_.parameters.is_empty()) {
             Some((abstract_, source)) => {
-                let mut instances: HashMap<Die, Entry<'_>> = HashMap::new();
+                let mut instances: HashMap<Die, Entry<'s>> = HashMap::new();
                 for parameter in own.parameters.drain(..) {
                     match units.referred(die.unit, parameter.attr_value(DW_AT_abstract_origin)) {
                         Some(origin) => drop(instances.insert(origin, parameter)),
@@ -117,8 +129,9 @@ impl Subprogram {
                 }
                 for parameter in &abstract_.parameters {
                     let of = Die { unit: source.unit, offset: parameter.offset() };
-                    let said = match instances.remove(&of) {
-                        Some(instance) => Said::of(units, &unit, &instance, at, base),
+                    let instance = instances.remove(&of);
+                    let said = |units: &Units<'s>, ty: &Type| match &instance {
+                        Some(instance) => Said::of(units, &unit, instance, at, base, ty),
                         None => Said::Nothing,
                     };
                     function.add(types, units, source.unit, parameter, said);
@@ -128,7 +141,7 @@ impl Subprogram {
             }
             None => {
                 for parameter in &own.parameters {
-                    let said = Said::of(units, &unit, parameter, at, base);
+                    let said = |units: &Units<'s>, ty: &Type| Said::of(units, &unit, parameter, at, base, ty);
                     function.add(types, units, die.unit, parameter, said);
                 }
             }
@@ -148,6 +161,7 @@ impl Subprogram {
             is_variadic: false,
             is_prototyped: false,
             is_unusual: false,
+            is_changed: false,
             is_optimised: true,
         }
     }
@@ -158,9 +172,10 @@ impl Subprogram {
         units: &mut Units<'s>,
         unit: usize,
         entry: &Entry<'s>,
-        said: Said,
+        said: impl FnOnce(&Units<'s>, &Type) -> Said,
     ) {
         let ty = types.of(units, unit, entry);
+        let said = said(units, &ty);
         let is_artificial = entry.has_attr(DW_AT_artificial);
         let name = units.unit(unit).and_then(|unit| units.name(&unit, entry));
         self.parameters.push(Raw { name, ty, is_artificial, said });

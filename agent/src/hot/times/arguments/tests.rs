@@ -4,4 +4,5 @@ use super::*;
 
 mod library;
 mod random;
+mod strings;
 mod written;
