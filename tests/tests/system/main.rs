@@ -82,6 +82,7 @@ modules! {
     top
     times
     traced
+    traced_gdb
     traced_uftrace
     unhookable
     unwinding
