@@ -83,6 +83,7 @@ modules! {
     times
     traced
     traced_gdb
+    traced_rust
     traced_uftrace
     unhookable
     unwinding
