@@ -83,6 +83,9 @@ modules! {
     top
     times
     traced
+    traced_gdb
+    traced_rust
+    traced_uftrace
     unhookable
     unwinding
     usage
