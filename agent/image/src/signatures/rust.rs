@@ -2,8 +2,8 @@
 //!
 //! The convention of Rust functions is not laid down. What has never changed: a number or an address is passed as C would pass it;
 //! a structure around one of them, if that is no floating-point number, is passed like it; a reference to something without a fixed
-//! size is passed as two words; and an object without contents is not passed. Other structures are passed in ways that depend on their layout and on the compiler's version, so nothing is said of the parameters
-//! from such a one on.
+//! size is passed as two words; and an object without contents is not passed. Other structures are passed in ways that depend on
+//! their layout and on the compiler's version, so nothing is said of the parameters from such a one on.
 
 use std::sync::Arc;
 
