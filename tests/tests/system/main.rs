@@ -81,7 +81,8 @@ modules! {
     switched
     top
     times
-    traced
+    traced,
+    traced_hard
     unhookable
     unwinding
     usage
