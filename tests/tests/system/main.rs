@@ -81,7 +81,7 @@ modules! {
     switched
     top
     times
-    traced,
+    traced
     traced_hard
     unhookable
     unwinding
