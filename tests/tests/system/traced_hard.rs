@@ -3,6 +3,7 @@
 
 use std::process::Command;
 
+use gprofinject_skip as skip;
 use gprofinject_tests::place::{self, Place};
 use gprofinject_tests::{run, tool};
 
@@ -12,7 +13,8 @@ gprofinject_tests::trials! {
         nothing_is_lost_under_seccomp,
         children_do_not_wait_for_a_killed_gprofinject,
         processes_from_before_are_not_waited_for,
-        triggers_without_number;
+        triggers_without_number,
+        no_memory_for_open_calls;
 }
 
 /// `fib(20)` makes 21,891 calls.
@@ -160,4 +162,30 @@ fn triggers_without_number() {
     let shown = place::finish(command);
     assert!(shown.stdout_text().contains("fib("), "{}", shown.stdout_text());
     assert_eq!(shown.stderr_text(), "");
+}
+
+fn no_memory_for_open_calls() {
+    /// Half a million calls that are open at the same time, each of which needs a record.
+    const DEEP: &str = "#include <stdio.h>
+        __attribute__((noinline)) static long deep(long n) { __asm__ volatile(\"\"); return n ? deep(n - 1) + 1 : 0; }
+        int main(void) { printf(\"%ld\\n\", deep(500000)); return 6; }";
+    if !skip::have("unshare") {
+        return skip::skipped("traced_hard: no memory", "no unshare");
+    }
+    let place = Place::new();
+    place.c("prog", DEEP, &["-O1", "-fno-optimize-sibling-calls"]);
+    // The harness ends what takes longer than 30 seconds.
+    let outcome = sh(
+        &place,
+        "ulimit -s 200000; unshare -rm sh -c 'mount -t tmpfs -o size=8m tmpfs /dev/shm || exit 77; \
+         exec \"$G\" -q --rate=0 --stats=stats --trace trace ./prog'",
+    );
+    if outcome.status.code() == Some(77) || outcome.stderr_text().starts_with("unshare:") {
+        return skip::skipped("traced_hard: no memory", "no namespaces");
+    }
+    assert_eq!((outcome.code(), outcome.stdout_text().as_str()), (6, "500000\n"), "{}", outcome.stderr_text());
+    // Those that were not traced are counted all the same, and there are some, so memory was short.
+    let stats = stats(&place);
+    let [counted, traced] = [&stats["calls"], &stats["trace"]["calls"]].map(|number| number.as_u64().unwrap());
+    assert!(counted > 500_000 && traced > 1000 && traced < counted, "{counted} counted, {traced} traced");
 }
