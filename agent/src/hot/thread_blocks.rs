@@ -11,7 +11,7 @@ use crate::os::words;
 use crate::program::agent::Agent;
 use crate::program::libraries;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use gprofinject_abi::plan::CounterRange;
 use gprofinject_abi::region::{
     COUNTER_BIT, LIBRARY_COUNTER_CHUNKS, PAGE, RECENT, SEGMENT_BIT, SEGMENTS, SLOT_CHUNKS, SLOTS,
@@ -164,11 +164,23 @@ fn map_source(agent: &Agent, block: BlockRef, offset: u64, len: u64) -> bool {
 }
 
 /// Commits a part of the area for measured durations in the calling thread's thread block. Returns `false` if the file system
-/// or memory is full, or if the agent makes no system calls any more.
+/// or memory is full, or was at one of the last attempts, or if the agent makes no system calls any more.
 pub(crate) fn commit_times(agent: &Agent, block: BlockRef, offset: u64, len: u64) -> bool {
-    !kernel::is_frozen()
-        && map_source(agent, block, offset, len)
-        && memory::populate(block.address() + offset, len).is_ok()
+    /// Where there is no memory, each call of a function asks for it. An attempt takes longer than a thousand calls.
+    const PATIENCE: u32 = 10_000;
+    static SKIPPED: AtomicU32 = AtomicU32::new(0);
+    let skipped = SKIPPED.load(Ordering::Relaxed);
+    if skipped > 0 || kernel::is_frozen() {
+        // Whether threads lose a step to each other does not matter.
+        SKIPPED.store(skipped.saturating_sub(1), Ordering::Relaxed);
+        return false;
+    }
+    let is_there =
+        map_source(agent, block, offset, len) && memory::populate(block.address() + offset, len).is_ok();
+    if !is_there {
+        SKIPPED.store(PATIENCE, Ordering::Relaxed);
+    }
+    is_there
 }
 
 /// Makes the table of recent arcs of the calling thread's thread block present, so that no call has the time of its page faults.

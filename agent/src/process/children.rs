@@ -8,6 +8,7 @@
 
 use crate::hot::threads;
 use crate::hot::times;
+use crate::hot::times::ring;
 use crate::os::files;
 use crate::os::kernel;
 use crate::os::lookup;
@@ -119,8 +120,9 @@ fn announce(place: &Place) {
     let name = place.name();
     let Some(packet) = packet.get_mut(..=name.len()) else { return };
     packet[1..].copy_from_slice(name);
-    if let Some(fd) = run::tell(packet) {
-        files::close(fd);
+    match run::tell(packet) {
+        Some(fd) => files::close(fd),
+        None => ring::expect_no_reader(),
     }
 }
 
@@ -182,6 +184,7 @@ fn begin_guest(parent: &Agent) -> Option<Agent> {
 
 /// Returns the state of a child that is not followed: its counts must not be written to the parent's file.
 fn begin_alone(parent: &Agent) -> Agent {
+    ring::expect_no_reader();
     let region = unread_region();
     let child = Agent { region, pid: task::getpid(), timer_rate: 0, counts_nowhere: true, ..*parent };
     if !threads::begin_child(parent, &child) {

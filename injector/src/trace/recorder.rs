@@ -33,7 +33,9 @@ const BUSY: f64 = 1.0 / 8.0;
 const HURRIED: f64 = 1.0 / 2.0;
 /// The number of a process's threads, and of those of children that count in its file, from which on children are not told apart.
 const STREAMS: usize = 1 << 15;
-/// How often the clocks are compared.
+/// How long after the start the clocks are compared for the first time, and how often later. A trace that ends early, because
+/// gprofinject is killed, is to know how long a tick is.
+const COMPARED_FIRST: Duration = Duration::from_millis(5);
 const COMPARED: Duration = Duration::from_secs(1);
 
 /// What the recorder is told.
@@ -111,6 +113,7 @@ pub(crate) struct Recorder {
     next_guest: u32,
     flushed: Instant,
     compared: Instant,
+    compare_after: Duration,
     summary: Summary,
 }
 
@@ -134,6 +137,7 @@ impl Recorder {
             next_guest: 1 << 30,
             flushed: now,
             compared: now,
+            compare_after: COMPARED_FIRST,
             summary: Summary::default(),
         };
         recorder.define(&start, Role::Start);
@@ -154,7 +158,7 @@ impl Recorder {
             } else {
                 (pause * 2).clamp(SHORTEST, LONGEST)
             };
-            self.flush(false);
+            self.flush();
             match messages.recv_timeout(pause) {
                 Ok(Message::Begun(begun)) => self.begin(*begun),
                 Ok(Message::Library(library)) => drop(self.libraries.insert(library.number, library)),
@@ -339,20 +343,20 @@ impl Recorder {
         id
     }
 
-    /// Makes chunks of what is old enough, or of everything.
-    fn flush(&mut self, is_all: bool) {
-        if !is_all && self.flushed.elapsed() < OLDEST {
-            return;
-        }
-        self.flushed = Instant::now();
-        for index in 0..self.all.len() {
-            self.flush_one(index);
-        }
-        if is_all || self.compared.elapsed() >= COMPARED {
+    /// Makes chunks of what is old enough.
+    fn flush(&mut self) {
+        if self.compared.elapsed() >= self.compare_after {
             self.compared = Instant::now();
+            self.compare_after = (self.compare_after * 8).min(COMPARED);
             let now = Moment::now();
             for index in 0..self.all.len() {
                 self.compare(index, now);
+            }
+        }
+        if self.flushed.elapsed() >= OLDEST {
+            self.flushed = Instant::now();
+            for index in 0..self.all.len() {
+                self.flush_one(index);
             }
         }
     }

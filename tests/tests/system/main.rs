@@ -84,6 +84,7 @@ modules! {
     times
     traced
     traced_gdb
+    traced_hard
     traced_rust
     traced_uftrace
     unhookable

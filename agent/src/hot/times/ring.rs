@@ -27,6 +27,12 @@ const SPINS: u32 = 1 << 22;
 /// Whether a thread has waited in vain for the injector to read. Then no thread waits, until one sees that the injector has read
 /// more: a program with many threads would wait for each of them otherwise.
 static HAS_GIVEN_UP: AtomicBool = AtomicBool::new(false);
+/// From now on no thread waits for room, until one sees that the injector has read. A child that cannot reach the injector calls
+/// this; each child of a program would wait in vain otherwise.
+pub(crate) fn expect_no_reader() {
+    HAS_GIVEN_UP.store(true, Ordering::Relaxed);
+}
+
 /// Returns the flags from which on a call's own calls are not traced: see [`TraceHeader::deepest`].
 ///
 /// [`TraceHeader::deepest`]: gprofinject_abi::trace::TraceHeader::deepest

@@ -3,6 +3,7 @@
 //! The gates write the events of most calls. What is here writes all others: those of slow paths, and those for which a gate
 //! finds no room. There is none when a further part of the ring is to be committed, when the injector has not read enough,
 //! and at the thread's first event.
+
 use crate::hot::thread_blocks;
 use crate::hot::times::ring::{Event, deepest, keep, put, take};
 use crate::hot::times::values::{self, Values};
