@@ -570,3 +570,51 @@ fn damaged_files() {
     assert!(said.contains("how fast the time stamp counter is"), "{said}");
     assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), whole.lines().count());
 }
+
+/// Functions of stripped programs: reports for people have their addresses, and JSON has an empty name beside the address, as
+/// `gmon times --json` has of such functions.
+#[test]
+fn functions_without_names() {
+    let folder = Folder::new("trace-nameless");
+    let chunks = [
+        Chunk::Process(Process {
+            id: 0,
+            parent: None,
+            pid: 100,
+            program: "/bin/prog".into(),
+            clock: ClockKind::Nanoseconds,
+            inside_256: 0,
+            outside_256: 0,
+            spread_256: 0,
+        }),
+        Chunk::Functions { process: 0, functions: vec![function(1, "", "/bin/prog", None)] },
+        Chunk::Events {
+            process: 0,
+            block: 0,
+            first: 0,
+            before: State::default(),
+            events: vec![
+                Event::Thread { tid: 100 },
+                Event::Enter { time: 10, function: 1 },
+                Event::Exit { time: 30, function: 1 },
+                Event::Exit { time: 40, function: 1 },
+            ],
+        },
+    ];
+    let mut bytes = FILE_HEADER.to_vec();
+    chunks.iter().for_each(|chunk| bytes.extend(chunk.encode().expect("memory")));
+    folder.write("run.trace", &bytes);
+    let shown = text(&folder, &["trace", "--fields", "tid", "run.trace"]);
+    assert!(shown.contains("]  0x1010();\n") && shown.contains("/* 0x1010: its beginning"), "{shown}");
+    let table = text(&folder, &["trace", "--stats", "run.trace"]);
+    assert!(table.lines().any(|line| line.ends_with("20 ns  0x1010  prog")), "{table}");
+    let json = |args: &[&str]| -> Value { serde_json::from_str(&text(&folder, args)).expect("JSON") };
+    let row = &json(&["trace", "--stats", "--json", "run.trace"])["rows"][0];
+    assert_eq!((&row["name"], &row["demangled"], &row["address"]), (&"".into(), &"".into(), &0x1010.into()));
+    for step in json(&["trace", "--json", "run.trace"])["steps"].as_array().expect("steps") {
+        assert_eq!((&step["function"], &step["address"]), (&"".into(), &0x1010.into()), "{step}");
+    }
+    text(&folder, &["trace", "--chrome", "run.json", "run.trace"]);
+    let bytes = std::fs::read(folder.0.join("run.json")).expect("a file");
+    assert!(String::from_utf8_lossy(&bytes).contains("\"name\":\"0x1010\""));
+}

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use gmon_trace::{Choice, Damage, Ended, How, OpenKind, Overhead, Step, Trace, What};
+use gmon_trace::{Callee, Choice, Damage, Ended, How, OpenKind, Overhead, Step, Trace, What};
 use serde_json::{Value, json};
 
 use crate::cli::text::demangled;
@@ -88,14 +88,14 @@ fn value(trace: &Trace, calls: &mut Calls, open: &mut Open, step: &Step) -> Opti
         What::Mark(begun) => {
             set("event", json!("mark"));
             set("time_ns", at(step.time));
-            set("function", json!(names::symbol(trace, begun.function)));
+            function(trace, begun.function, &mut set);
             set("depth", json!(begun.depth));
             set("arguments", json!(calls.arguments(begun)));
         }
-        What::Orphan { function, how } => {
+        What::Orphan { function: callee, how } => {
             set("event", json!("end"));
             set("time_ns", at(step.time));
-            set("function", json!(names::symbol(trace, *function)));
+            function(trace, *callee, &mut set);
             set("how", json!(how_name(*how)));
         }
         What::Lost(count) => {
@@ -120,12 +120,11 @@ fn value(trace: &Trace, calls: &mut Calls, open: &mut Open, step: &Step) -> Opti
 fn call(trace: &Trace, calls: &Calls, step: &Step, ended: &Ended, set: &mut impl FnMut(&str, Value)) {
     let Some(recorded) = trace.processes.get(step.process as usize) else { return };
     let ns = |ticks: u64| json!(recorded.clock.ns(ticks));
-    let symbol = names::symbol(trace, ended.function);
     set("event", json!("call"));
     set("begin_ns", json!(trace.elapsed(step.process, ended.began)));
     set("end_ns", json!(trace.elapsed(step.process, ended.ended)));
-    set("demangled", json!(demangled(&symbol)));
-    set("function", json!(symbol));
+    function(trace, ended.function, set);
+    set("demangled", json!(demangled(&names::symbol(trace, ended.function))));
     set("module", json!(trace.function(ended.function).map(|function| trace.module(function))));
     set("depth", json!(ended.depth));
     set("kind", json!(kind_name(ended.kind)));
@@ -137,6 +136,12 @@ fn call(trace: &Trace, calls: &Calls, step: &Step, ended: &Ended, set: &mut impl
     set("duration_raw_ns", json!(whole.map(|ended| ns(ended.lasted))));
     set("self_ns", json!(whole.map(|ended| ns(ended.own(Overhead::of(&recorded.process))))));
     set("overhead_ns", json!(whole.map(|ended| ns(ended.overhead()))));
+}
+
+/// Sets which function it is. One without a name has an empty one, as in the other reports, and its address.
+fn function(trace: &Trace, function: Callee, set: &mut impl FnMut(&str, Value)) {
+    set("function", json!(names::symbol(trace, function)));
+    set("address", json!(trace.function(function).map(|function| function.address)));
 }
 
 fn kind_name(kind: OpenKind) -> &'static str {

@@ -3,16 +3,12 @@
 use gmon_trace::{Callee, Process, Recorded, Trace};
 
 use crate::cli::measured::file_name;
-use crate::cli::text::{demangled, plain};
+use crate::cli::text::{address_name, demangled, plain};
 
-/// Returns a function's name in the symbol table; of one without a name, its address, and of one that the trace does not define,
-/// its number.
+/// Returns a function's name in the symbol table, which is empty if it has none. That of a function that the trace does not define
+/// is its number.
 pub(crate) fn symbol(trace: &Trace, callee: Callee) -> String {
-    match trace.function(callee) {
-        Some(function) if function.name.is_empty() => format!("{:#x}", function.address),
-        Some(function) => function.name.clone(),
-        None => format!("#{}", callee.number),
-    }
+    trace.function(callee).map_or_else(|| format!("#{}", callee.number), |function| function.name.clone())
 }
 
 /// Returns the file name of a process's program.
@@ -43,13 +39,16 @@ impl<'t> Names<'t> {
         Names { trace, raw, known: vec![None; trace.functions.len()], unknown: String::new() }
     }
 
-    /// Returns a function's name without its parameters.
+    /// Returns a function's name without its parameters, or its address if it has no name.
     pub(crate) fn of(&mut self, callee: Callee) -> &str {
         let place = callee.index.and_then(|index| self.known.get_mut(index as usize));
         match place {
             Some(place) => place.get_or_insert_with(|| {
-                let symbol = symbol(self.trace, callee);
-                let name = if self.raw { plain(&symbol) } else { without_parameters(&demangled(&symbol)) };
+                let name = match self.trace.function(callee) {
+                    Some(function) if function.name.is_empty() => address_name(function.address),
+                    _ if self.raw => plain(&symbol(self.trace, callee)),
+                    _ => without_parameters(&demangled(&symbol(self.trace, callee))),
+                };
                 name.into_boxed_str()
             }),
             None => {
