@@ -113,7 +113,8 @@ calls  primitive      self  share  inclusive      mean       min       max      
 #[test]
 fn functions_without_names() {
     let mut measured = example(true);
-    let function = measured.functions.iter_mut().find(|function| function.name == "work").expect("a function");
+    let function =
+        measured.functions.iter_mut().find(|function| function.name == "work").expect("a function");
     function.name = String::new();
     let name = format!("{:#x}", function.address);
     let address = function.address;

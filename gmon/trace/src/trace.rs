@@ -262,6 +262,8 @@ struct Index {
     known: HashMap<(u32, u64), u32>,
     known_modules: HashMap<String, u32>,
     known_streams: HashMap<(u32, u32), u32>,
+    /// The ticks of the time stamp counter in a nanosecond.
+    rate: Option<f64>,
     /// The memory that definitions take, in bytes.
     used: usize,
 }
@@ -313,6 +315,7 @@ impl Index {
                     recorded.end = Some(ticks);
                 }
             }
+            Chunk::Rate { ticks, nanoseconds } => self.rate = rate(ticks, nanoseconds).or(self.rate),
             Chunk::Events { .. } => {}
         }
         Ok(())
@@ -348,7 +351,7 @@ impl Index {
                 spread_256: 0,
             },
             parent: None,
-            clock: Clock::new(ClockKind::Tsc, Span::default()),
+            clock: Clock::new(ClockKind::Tsc, Span::default(), None),
             end: None,
             last: 0,
             threads: HashMap::new(),
@@ -466,7 +469,7 @@ impl Index {
             let mut span = Span::default();
             let is_one = |recorded: &&mut Recorded| recorded.process.clock == kind;
             self.processes.iter_mut().filter(is_one).for_each(|recorded| span.join(recorded.span));
-            let clock = Clock::new(kind, span);
+            let clock = Clock::new(kind, span, self.rate);
             self.processes.iter_mut().filter(is_one).for_each(|recorded| recorded.clock = clock);
         }
     }
@@ -483,6 +486,12 @@ impl Index {
         let moments = self.processes.iter().filter_map(|recorded| Some(recorded.span.ends()?.0.unix_ns));
         events.chain(moments).min().unwrap_or(0)
     }
+}
+
+/// Returns the ticks in a nanosecond, if the numbers can be those of a processor.
+fn rate(ticks: u64, nanoseconds: u64) -> Option<f64> {
+    let rate = ticks as f64 / nanoseconds as f64;
+    (1e-3..1e3).contains(&rate).then_some(rate)
 }
 
 /// Returns about how many bytes a signature takes in memory.

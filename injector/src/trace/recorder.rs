@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use gmon_trace::{Chunk, ClockKind, Encoder, Function, Process, Switch, SwitchKind};
 use gprofinject_abi::trace::Kind;
 
-use crate::os::clock::Moment;
+use crate::os::clock::{self, Moment, Rate};
 use crate::os::sys;
 use crate::program::filters::Filters;
 use crate::program::library::Library;
@@ -31,8 +31,10 @@ const BUSY: f64 = 1.0 / 8.0;
 const HURRIED: f64 = 1.0 / 2.0;
 /// The number of a process's threads, and of those of children that count in its file, from which on children are not told apart.
 const STREAMS: usize = 1 << 15;
-/// How often the clocks are compared.
+/// How often the clocks are compared, and how soon after a process has begun. If nothing more is written than the beginning, because
+/// this process is killed, that is known well enough.
 const COMPARED: Duration = Duration::from_secs(1);
+const COMPARED_SOON: Duration = Duration::from_millis(20);
 
 /// What the recorder is told.
 pub(crate) enum Message {
@@ -106,7 +108,10 @@ pub(crate) struct Recorder {
     /// The number of the next process that has not announced itself.
     next_guest: u32,
     flushed: Instant,
-    compared: Instant,
+    /// When the clocks are to be compared next.
+    comparing: Instant,
+    /// The rate of the time stamp counter that the trace has.
+    rate: Option<Rate>,
     summary: Summary,
 }
 
@@ -129,7 +134,8 @@ impl Recorder {
             followed: Followed::default(),
             next_guest: 1 << 30,
             flushed: now,
-            compared: now,
+            comparing: now + COMPARED,
+            rate: None,
             summary: Summary::default(),
         };
         recorder.define(&start);
@@ -150,7 +156,8 @@ impl Recorder {
             } else {
                 (pause * 2).clamp(SHORTEST, LONGEST)
             };
-            self.flush(false);
+            self.flush();
+            self.compare_all();
             match messages.recv_timeout(pause) {
                 Ok(Message::Begun(begun)) => self.begin(*begun),
                 Ok(Message::Library(library)) => drop(self.libraries.insert(library.number, library)),
@@ -256,6 +263,7 @@ impl Recorder {
         let begun = recorded.begun.clone();
         self.define(&Chunk::Process(begun));
         self.compare(index, Moment::now());
+        self.comparing = self.comparing.min(Instant::now() + COMPARED_SOON);
     }
 
     /// Defines a function that is new to its process.
@@ -318,21 +326,26 @@ impl Recorder {
         id
     }
 
-    /// Makes chunks of what is old enough, or of everything.
-    fn flush(&mut self, is_all: bool) {
-        if !is_all && self.flushed.elapsed() < OLDEST {
+    /// Makes chunks of what is old enough.
+    fn flush(&mut self) {
+        if self.flushed.elapsed() < OLDEST {
             return;
         }
         self.flushed = Instant::now();
         for index in 0..self.all.len() {
             self.flush_one(index);
         }
-        if is_all || self.compared.elapsed() >= COMPARED {
-            self.compared = Instant::now();
-            let now = Moment::now();
-            for index in 0..self.all.len() {
-                self.compare(index, now);
-            }
+    }
+
+    /// Compares the clocks, if it is time for that.
+    fn compare_all(&mut self) {
+        if Instant::now() < self.comparing {
+            return;
+        }
+        self.comparing = Instant::now() + COMPARED;
+        let now = Moment::now();
+        for index in 0..self.all.len() {
+            self.compare(index, now);
         }
     }
 
@@ -348,11 +361,18 @@ impl Recorder {
         let Some(recorded) = self.all.get(index).filter(|recorded| recorded.is_defined) else { return };
         let since = moment.date.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let ticks = by_clock(recorded.is_tsc, moment);
-        let clock = |process| Chunk::Clock { process, ticks, unix_ns: since.as_nanos() as u64 };
+        let pair = |process| Chunk::Clock { process, ticks, unix_ns: since.as_nanos() as u64 };
         let ids: Vec<u32> =
             std::iter::once(recorded.process).chain(recorded.guests.values().copied()).collect();
+        let is_tsc = recorded.is_tsc;
         for id in ids {
-            self.define(&clock(id));
+            self.define(&pair(id));
+        }
+        let rate = clock::rate_so_far().filter(|rate| is_tsc && self.rate != Some(*rate));
+        if let Some(rate) = rate {
+            let Rate { ticks, nanoseconds } = rate;
+            self.define(&Chunk::Rate { ticks, nanoseconds });
+            self.rate = Some(rate);
         }
     }
 

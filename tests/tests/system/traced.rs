@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use gprofinject_skip as skip;
 use gprofinject_tests::place::{self, Place};
@@ -15,6 +16,7 @@ gprofinject_tests::trials! {
         exceptions_are_told_apart_from_returns,
         as_many_calls_as_are_counted,
         the_times_are_those_of_times,
+        the_clocks_rate_is_known_from_the_beginning,
         only_the_outer_calls,
         only_the_long_calls,
         what_led_to_a_crash,
@@ -256,13 +258,49 @@ fn the_times_are_those_of_times() {
             for &field in fields {
                 // A call that has not ended has neither a shortest nor a longest one.
                 let [one, two] = [row, other].map(|row| row[field].as_f64().unwrap_or(-1.0));
-                // Nanoseconds are rounded, and ticks per second known to a millionth.
-                let bound = if field.ends_with("_ns") { 20.0 + one.abs() * 1e-3 } else { 0.0 };
-                assert!((one - two).abs() <= bound, "{program:?}: {name:?}: {field}: {one} and {two}");
+                // Both are of the same readings of the clock and of the same rate.
+                assert!(one == two, "{program:?}: {name:?}: {field}: {one} and {two}");
             }
         }
         assert!(compared > 5, "{program:?}: {compared} functions");
     }
+}
+
+/// gprofinject is killed in its first second: what it has written by then says how fast the clock is.
+fn the_clocks_rate_is_known_from_the_beginning() {
+    const NAPPING: &str = r#"
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+__attribute__((noinline)) static void nap(void) { nanosleep(&(struct timespec){0, 10000000}, 0); }
+int main(void) { while (getppid() != 1) nap(); return 0; }
+"#;
+    const NAP_NS: f64 = 1e7;
+    let place = Place::new();
+    place.c("prog", NAPPING, &["-O1", "-fno-optimize-sibling-calls"]);
+    let mut command = tool::command(&["-q", "--trace", "trace"], &place.path("gmon.out"), &place.path("prog"), &[]).unwrap();
+    let mut injector = command.current_dir(place.path("")).spawn().unwrap();
+    // A thread's events are written after a quarter of a second.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let has_calls = || {
+        let mut command = Command::new(tool::gmon().unwrap());
+        command.args(["trace", "--stats", "--json", "-f", "nap"]).arg(place.path("trace"));
+        let outcome = place::finish(command);
+        outcome.code() == 0 && outcome.stdout_text().contains("\"nap\"")
+    };
+    while !has_calls() {
+        assert!(Instant::now() < deadline, "no calls are written");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    injector.kill().unwrap();
+    injector.wait().unwrap();
+    let mut command = Command::new(tool::gmon().unwrap());
+    command.args(["trace", "--stats", "--json", "-f", "nap"]).arg(place.path("trace"));
+    let outcome = place::finish(command);
+    assert!(!outcome.stderr_text().contains("a tick is shown as a nanosecond"), "{}", outcome.stderr_text());
+    let least = rows(&outcome.stdout_text()).into_values().next().unwrap()["min_ns"].as_f64().unwrap();
+    // Ticks that are taken for nanoseconds would be two to five times as long.
+    assert!((NAP_NS..1.8 * NAP_NS).contains(&least), "{least} ns");
 }
 
 /// `f(n)` calls `f(n - 1)` twice.
