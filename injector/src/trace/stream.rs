@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gmon_trace::{Event, Events, Open, OpenKind, State};
-use gprofinject_abi::trace::Kind;
+use gprofinject_abi::trace::{Kind, TOLD_MOST};
 
 /// The greatest number of open calls that are followed, of all threads together. A process can write any number of beginnings.
 const OPEN: usize = 1 << 22;
@@ -70,6 +70,10 @@ pub(crate) struct Stream {
     spare: Vec<Events>,
     /// The bytes of an event that is not complete, and their number.
     data: Option<(Vec<u8>, usize)>,
+    /// The number of events that were lost before the next one.
+    missing: u64,
+    /// The number of slots that say only what is known.
+    known: u64,
     /// The number of calls that have begun, and of the events that are lost.
     pub(crate) calls: u64,
     pub(crate) lost: u64,
@@ -99,8 +103,19 @@ impl Stream {
     }
 
     fn follow(&mut self, kind: Kind, function: u32, time: u64) {
+        if self.known > 0 {
+            self.known -= 1;
+            return;
+        }
+        if self.missing > 0 {
+            if kind == Kind::Snapshot {
+                return self.resume(function);
+            }
+            self.say_lost();
+        }
         match kind {
             Kind::None => {}
+            Kind::Snapshot => self.known = time.min(1 + TOLD_MOST),
             Kind::Enter => self.begin(OpenKind::Call, function, time),
             Kind::Jump => self.begin(OpenKind::Jump, function, time),
             Kind::Inherited => self.begin(OpenKind::Inherited, function, time),
@@ -144,8 +159,25 @@ impl Stream {
     /// So many events are lost here. Which calls are open then is unknown.
     pub(crate) fn lose(&mut self, count: u64) {
         self.lost = self.lost.saturating_add(count);
-        self.push(Event::Lost { count });
+        self.missing = self.missing.saturating_add(count);
+        self.known = 0;
         self.forget();
+    }
+
+    /// Adds that events are lost.
+    fn say_lost(&mut self) {
+        let count = std::mem::take(&mut self.missing);
+        self.push(Event::Lost { count });
+    }
+
+    /// The ring says in the next slots on which stack its thread is, and which calls are open.
+    fn resume(&mut self, tid: u32) {
+        if tid != self.tid {
+            // That there is another thread is among what was lost.
+            self.tid = tid;
+            self.push(Event::Thread { tid });
+        }
+        self.say_lost();
     }
 
     /// Nothing is known of open calls.
@@ -177,6 +209,9 @@ impl Stream {
 
     /// All calls that are still open end at this time, those of the current stack first, which have run up to the end.
     pub(crate) fn close(&mut self, time: u64) {
+        if self.missing > 0 {
+            self.say_lost();
+        }
         let mut chains: Vec<u32> = self.others.keys().copied().collect();
         chains.sort_unstable();
         self.close_current(time);

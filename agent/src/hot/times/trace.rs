@@ -1,44 +1,25 @@
-//! The ring of a thread's events: `gprofinject --trace` ([`gprofinject_abi::trace`]).
+//! A thread's events: `gprofinject --trace` ([`gprofinject_abi::trace`]).
 //!
 //! The gates write the events of most calls. What is here writes all others: those of slow paths, and those for which a gate
 //! finds no room. There is none when a further part of the ring is to be committed, when the injector has not read enough,
-//! and at the thread's first event.
-//!
-//! A signal handler may write events between any two instructions. An event's slots are taken by one instruction, and if there is
-//! no room for them they are given back, unless a handler has taken others since: for these there was room, so there is for the
-//! first ones by now.
-#![allow(unsafe_code, reason = "slots are places in a thread block, and gates call from machine code")]
+//! when the open calls are to be told of, and at the thread's first event.
 
 use crate::hot::thread_blocks;
+pub(crate) use crate::hot::times::ring::is_on;
+use crate::hot::times::ring::{Event, deepest, keep, put, take};
+use crate::hot::times::told::{is_due, kind_of, number_of, of_call, open_calls, tell, with_pauses};
 use crate::hot::times::values::{self, Values};
-use crate::hot::times::{area, clock, nodes};
-use crate::os::kernel;
+use crate::hot::times::{area, clock};
 use crate::os::task;
 use crate::program::agent::Agent;
 use crate::program::failure;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use gprofinject_abi::full::Full;
-use gprofinject_abi::shared::{BlockRef, ChainRef, OpenCallRef, TraceRef};
-use gprofinject_abi::times::{DEPTH_BIT, HAS_RESULT, INHERITED, TAIL, TRACED, UNIT};
-use gprofinject_abi::trace::{Kind, Slot, data_slots, mark};
+use core::sync::atomic::Ordering;
+use gprofinject_abi::shared::{BlockRef, ChainRef, OpenCallRef};
+use gprofinject_abi::times::{DEPTH_BIT, HAS_RESULT, TRACED};
+use gprofinject_abi::trace::{Kind, data_slots};
 
-const SLOT: u64 = size_of::<Slot>() as u64;
-/// Bytes of the ring that are committed at first, and then the most that are committed at once.
-const FIRST: u64 = 64 << 10;
-const MOST: u64 = 1 << 20;
-/// How long a thread waits before it looks again whether the injector has read.
-const NAP_NS: u64 = 50_000;
-/// How often it looks without any progress before it gives up: after some two seconds.
-const NAPS: u32 = 20_000;
-/// The same where the thread may make no system calls, and only spins.
-const SPINS: u32 = 1 << 22;
 /// Bits of [`gprofinject_abi::times::OpenCall::flags`] below the depth.
 const FLAG_BITS: u32 = (1 << DEPTH_BIT) - 1;
-
-/// Returns whether calls are traced.
-pub(crate) fn is_on(agent: &Agent) -> bool {
-    agent.orders.trace_bytes != 0
-}
 
 /// Returns whether calls are written when they end, if they have lasted long enough.
 fn is_late(agent: &Agent) -> bool {
@@ -57,148 +38,10 @@ pub(crate) fn is_too_deep(agent: &Agent, outer: u32) -> bool {
     is_on(agent) && u64::from(outer) >= deepest(agent)
 }
 
-fn deepest(agent: &Agent) -> u64 {
-    match agent.orders.trace_depth {
-        0 => u64::MAX,
-        depth => u64::from(depth) << DEPTH_BIT,
-    }
-}
-
-/// An event whose fields are those of a [`Slot`].
-#[derive(Clone, Copy)]
-struct Event {
-    kind: Kind,
-    function: u32,
-    time: u64,
-}
-
-/// Makes the ring ready for the thread's first event.
-fn prepare(agent: &Agent, block: BlockRef, trace: TraceRef) {
-    if trace.ring().load(Ordering::Relaxed) != 0 {
-        return;
-    }
-    let slots = agent.orders.trace_bytes / SLOT;
-    trace.mask().store(slots.saturating_sub(1), Ordering::Relaxed);
-    trace.deepest().store(deepest(agent), Ordering::Relaxed);
-    trace.least().store(agent.orders.trace_least, Ordering::Relaxed);
-    let at = block.address() + area::offset(agent) + agent.orders.times_bytes;
-    trace.ring().store(at, Ordering::Relaxed);
-}
-
-/// Returns whether there is room for events up to this number, and raises the limit.
-fn has_room(agent: &Agent, block: BlockRef, end: u64) -> bool {
-    let trace = block.trace();
-    prepare(agent, block, trace);
-    let bytes = agent.orders.trace_bytes;
-    // The ring is committed from its start on, in steps that become larger.
-    loop {
-        let committed = trace.committed().load(Ordering::Relaxed);
-        if committed >= bytes || committed / SLOT >= end {
-            break;
-        }
-        let step = committed.clamp(FIRST, MOST).min(bytes - committed);
-        let at = area::offset(agent) + agent.orders.times_bytes + committed;
-        if !thread_blocks::commit_times(agent, block, at, step) {
-            return false;
-        }
-        trace.committed().fetch_max(committed + step, Ordering::Relaxed);
-    }
-    let committed = trace.committed().load(Ordering::Relaxed);
-    let limit = if committed < bytes {
-        committed / SLOT
-    } else if agent.orders.trace_full == Full::DropOld.code() {
-        u64::MAX
-    } else {
-        // The injector never says that it has read more than there was.
-        let drained = trace.drained().load(Ordering::Acquire).min(trace.next().load(Ordering::Relaxed));
-        drained + bytes / SLOT
-    };
-    trace.limit().store(limit, Ordering::Relaxed);
-    end <= limit
-}
-
-/// Waits until there is room for events up to this number, if that is wanted. Returns whether there is.
-fn wait_for_room(agent: &Agent, block: BlockRef, end: u64) -> bool {
-    let trace = block.trace();
-    if has_room(agent, block, end) {
-        return true;
-    }
-    let is_whole = trace.committed().load(Ordering::Relaxed) >= agent.orders.trace_bytes;
-    if agent.orders.trace_full != Full::Wait.code()
-        || !is_whole
-        || trace.hopeless().load(Ordering::Relaxed) != 0
-    {
-        return false;
-    }
-    let is_frozen = kernel::is_frozen();
-    let (mut drained, mut looks) = (trace.drained().load(Ordering::Relaxed), 0);
-    loop {
-        if is_frozen {
-            core::hint::spin_loop()
-        } else {
-            task::nap(NAP_NS)
-        }
-        if has_room(agent, block, end) {
-            return true;
-        }
-        let now = trace.drained().load(Ordering::Relaxed);
-        looks = if now == drained { looks + 1 } else { 0 };
-        drained = now;
-        if looks > if is_frozen { SPINS } else { NAPS } {
-            trace.hopeless().store(1, Ordering::Relaxed);
-            return false;
-        }
-    }
-}
-
-/// Takes the slots for an event. Returns the number of the first one, or `None` if there is no room. `waits`: whether the
-/// calling thread may wait for room.
-fn take(agent: &Agent, block: BlockRef, slots: u64, waits: bool) -> Option<u64> {
-    let trace = block.trace();
-    let number = trace.next().fetch_add(slots, Ordering::Relaxed);
-    keep(agent, block, number, slots, waits).then_some(number)
-}
-
-/// Makes room for slots that have been taken, or gives them back. Returns whether there is room.
-fn keep(agent: &Agent, block: BlockRef, number: u64, slots: u64, waits: bool) -> bool {
-    let trace = block.trace();
-    let end = number + slots;
-    if end <= trace.limit().load(Ordering::Relaxed)
-        || if waits { wait_for_room(agent, block, end) } else { has_room(agent, block, end) }
-    {
-        return true;
-    }
-    let is_back = trace.next().compare_exchange(end, number, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-    // A handler's events have found room behind these slots.
-    if !is_back && has_room(agent, block, end) {
-        return true;
-    }
-    trace.lost().fetch_add(1, Ordering::Relaxed);
-    trace.untold().fetch_add(1, Ordering::Relaxed);
-    false
-}
-
-/// Writes one slot, for which there is room.
-fn put(trace: TraceRef, number: u64, event: Event) {
-    let at = trace.ring().load(Ordering::Relaxed) + (number & trace.mask().load(Ordering::Relaxed)) * SLOT;
-    // SAFETY: the ring is a part of the thread block, which stays mapped, and slots are accessed only here, by the gates, and by
-    // the injector, which relies on nothing.
-    let (time, function, marked) = unsafe {
-        (
-            AtomicU64::from_ptr(at as *mut u64),
-            AtomicU32::from_ptr((at + core::mem::offset_of!(Slot, function) as u64) as *mut u32),
-            AtomicU32::from_ptr((at + core::mem::offset_of!(Slot, mark) as u64) as *mut u32),
-        )
-    };
-    time.store(event.time, Ordering::Relaxed);
-    function.store(event.function, Ordering::Relaxed);
-    marked.store(mark(event.kind, number), Ordering::Release);
-}
-
-/// Writes an event of one slot. If events before it were lost, it says so first. `without`: a call that has not been told of
+/// Writes an event of one slot. If events before it were lost, it says so first, and which calls are open. `without`: a call that has not been told of
 /// yet. Returns whether there was room.
 fn write(agent: &Agent, block: BlockRef, event: Event, without: Option<OpenCallRef>, waits: bool) -> bool {
-    if block.trace().untold().load(Ordering::Relaxed) != 0 && !tell_lost(agent, block, without, waits) {
+    if is_due(block) && !tell(agent, block, without, waits) {
         block.trace().lost().fetch_add(1, Ordering::Relaxed);
         block.trace().untold().fetch_add(1, Ordering::Relaxed);
         return false;
@@ -226,7 +69,7 @@ fn write_with(
         return write(agent, block, event, without, true);
     }
     let trace = block.trace();
-    if trace.untold().load(Ordering::Relaxed) != 0 && !tell_lost(agent, block, without, true) {
+    if is_due(block) && !tell(agent, block, without, true) {
         trace.lost().fetch_add(1, Ordering::Relaxed);
         trace.untold().fetch_add(1, Ordering::Relaxed);
         return false;
@@ -242,97 +85,6 @@ fn write_with(
         put(trace, number, Event { kind: Kind::More, function: word(at + 8, 4) as u32, time: word(at, 8) });
     }
     true
-}
-
-/// Says how many events were lost, and which calls are open now. Returns `false` if there is no room for that.
-fn tell_lost(agent: &Agent, block: BlockRef, without: Option<OpenCallRef>, waits: bool) -> bool {
-    let trace = block.trace();
-    let untold = trace.untold().swap(0, Ordering::Relaxed);
-    let mut left = [0; CALLS];
-    let (calls, _) = outermost(block, &mut left, |call| {
-        call.flags().load(Ordering::Relaxed) & TRACED != 0 && Some(call) != without
-    });
-    let Some(first) = take(agent, block, 2 + calls.len() as u64, waits) else {
-        // `take` has counted one more.
-        trace.untold().fetch_add(untold.wrapping_sub(1), Ordering::Relaxed);
-        trace.lost().fetch_sub(1, Ordering::Relaxed);
-        return false;
-    };
-    put(trace, first, Event { kind: Kind::Lost, function: 0, time: untold });
-    put(trace, first + 1, Event { kind: Kind::Chain, function: chain_now(block), time: now(block) });
-    for (number, &call) in (first + 2..).zip(calls) {
-        if let Some(call) = area::call(call) {
-            put(trace, number, of_call(block, call, Kind::Open));
-        }
-    }
-    true
-}
-
-/// The number of open calls that are looked at together.
-const CALLS: usize = 128;
-
-/// Returns the addresses of the outermost open calls of the current chain that `is_wanted` accepts, up to [`CALLS`] of them, from
-/// the outermost one inwards, and whether there are more.
-fn outermost(
-    block: BlockRef,
-    list: &mut [u64; CALLS],
-    is_wanted: impl Fn(OpenCallRef) -> bool,
-) -> (&[u64], bool) {
-    let mut count = 0_usize;
-    let mut next = area::call(block.times().top().load(Ordering::Relaxed));
-    while let Some(call) = next {
-        let outer = call.outer().load(Ordering::Relaxed);
-        if outer != 0 && is_wanted(call) {
-            // The list is a ring, in which the outermost ones stay.
-            if let Some(place) = list.get_mut(count % CALLS) {
-                *place = call.address();
-            }
-            count += 1;
-        }
-        next = area::call(outer);
-    }
-    if count > CALLS {
-        list.rotate_left(count % CALLS);
-    }
-    let kept = &mut list[..count.min(CALLS)];
-    kept.reverse();
-    (kept, count > CALLS)
-}
-
-/// Returns the time of the clock that an event has which happens at a time without pauses.
-fn with_pauses(block: BlockRef, time: u64) -> u64 {
-    time.wrapping_add(block.times().paused().load(Ordering::Relaxed))
-}
-
-fn now(block: BlockRef) -> u64 {
-    let times = block.times();
-    let last = times.last().load(Ordering::Relaxed);
-    with_pauses(block, last)
-}
-
-fn number_of(block: BlockRef, chain: u64) -> u32 {
-    (chain.wrapping_sub(block.address()) / UNIT) as u32
-}
-
-fn chain_now(block: BlockRef) -> u32 {
-    number_of(block, block.times().chain().load(Ordering::Relaxed))
-}
-
-/// Returns the event of an open call's beginning.
-fn of_call(block: BlockRef, call: OpenCallRef, kind: Kind) -> Event {
-    let function =
-        nodes::arc(call.arc().load(Ordering::Relaxed)).map_or(0, |arc| arc.callee().load(Ordering::Relaxed));
-    Event { kind, function, time: with_pauses(block, call.start().load(Ordering::Relaxed)) }
-}
-
-fn kind_of(flags: u32) -> Kind {
-    if flags & INHERITED != 0 {
-        Kind::Inherited
-    } else if flags & TAIL != 0 {
-        Kind::Jump
-    } else {
-        Kind::Enter
-    }
 }
 
 /// A call has begun, whose record is complete, with these arguments.
@@ -364,6 +116,32 @@ pub(crate) fn ended(agent: &Agent, block: BlockRef, call: OpenCallRef, time: u64
         let event = Event { time: with_pauses(block, time), ..of_call(block, call, kind) };
         write_with(agent, block, event, result.unwrap_or(&Values::NONE), None);
     }
+}
+
+/// The number of open calls that are looked at together.
+const CALLS: usize = 128;
+
+/// Returns the addresses of the outermost open calls of the current chain that `is_wanted` accepts, up to [`CALLS`] of them, from
+/// the outermost one inwards, and whether there are more.
+fn outermost(
+    block: BlockRef,
+    list: &mut [u64; CALLS],
+    is_wanted: impl Fn(OpenCallRef) -> bool,
+) -> (&[u64], bool) {
+    let mut count = 0_usize;
+    for call in open_calls(block).filter(|&call| is_wanted(call)) {
+        // The list is a ring, in which the outermost ones stay.
+        if let Some(place) = list.get_mut(count % CALLS) {
+            *place = call.address();
+        }
+        count += 1;
+    }
+    if count > CALLS {
+        list.rotate_left(count % CALLS);
+    }
+    let kept = &mut list[..count.min(CALLS)];
+    kept.reverse();
+    (kept, count > CALLS)
 }
 
 /// Writes the beginnings of all open calls of the current chain whose are not written yet, from the outermost one inwards.
@@ -403,14 +181,27 @@ pub(crate) fn changed(agent: &Agent, block: BlockRef, chain: ChainRef, time: u64
 /// The agent has taken so many ticks until now, which have been added to the pauses.
 pub(crate) fn paused(agent: &Agent, block: BlockRef, ticks: u64) {
     if is_on(agent) && ticks != 0 {
-        write(agent, block, Event { kind: Kind::Pause, function: 0, time: ticks }, None, true);
+        write_pause(agent, block, ticks, true);
+    }
+}
+
+/// Writes a pause, unless events before it were lost: the times of open calls, which are told of then, have the pause already.
+fn write_pause(agent: &Agent, block: BlockRef, ticks: u64, waits: bool) {
+    let trace = block.trace();
+    if trace.untold().load(Ordering::Relaxed) != 0 {
+        if !tell(agent, block, None, waits) {
+            trace.lost().fetch_add(1, Ordering::Relaxed);
+            trace.untold().fetch_add(1, Ordering::Relaxed);
+        }
+    } else if let Some(number) = take(agent, block, 1, waits) {
+        put(trace, number, Event { kind: Kind::Pause, function: 0, time: ticks });
     }
 }
 
 /// The same for another thread, which is stopped. If its ring is full, the pause is lost.
 pub(crate) fn paused_other(agent: &Agent, block: BlockRef, ticks: u64) {
     if is_on(agent) && ticks != 0 && block.times().top().load(Ordering::Relaxed) != 0 {
-        write(agent, block, Event { kind: Kind::Pause, function: 0, time: ticks }, None, false);
+        write_pause(agent, block, ticks, false);
     }
 }
 
@@ -436,7 +227,7 @@ pub(crate) fn marked_at(agent: &Agent, block: BlockRef, function: u32, time: u64
     }
 }
 
-/// Writes an event into a slot that has been taken. If events before it were lost, that is said first, in other slots. Returns
+/// Writes an event into a slot that has been taken. If the open calls are to be told of first, that is done in other slots. Returns
 /// whether there was room.
 fn put_after_lost(
     agent: &Agent,
@@ -446,7 +237,7 @@ fn put_after_lost(
     without: Option<OpenCallRef>,
 ) -> bool {
     let trace = block.trace();
-    if trace.untold().load(Ordering::Relaxed) == 0 {
+    if !is_due(block) {
         put(trace, number, event);
         return true;
     }

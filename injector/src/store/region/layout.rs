@@ -83,6 +83,11 @@ impl Layout {
         if self.tracing().is_some() { RING_BYTES } else { 0 }
     }
 
+    /// Whether a thread whose ring is full writes over the oldest events.
+    pub(crate) fn drops_old(&self) -> bool {
+        self.tracing().is_some_and(|tracing| tracing.full == FullArg::DropOld)
+    }
+
     fn tracing(&self) -> Option<Tracing> {
         self.measure.and_then(|measure| measure.trace)
     }
