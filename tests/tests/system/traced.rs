@@ -237,16 +237,25 @@ fn as_many_calls_as_are_counted() {
 }
 
 fn the_times_are_those_of_times() {
-    const FIELDS: [&str; 6] = ["calls", "primitive", "self_ns", "inclusive_ns", "min_ns", "max_ns"];
     let place = Place::new();
     for program in programs(&place).into_iter().filter(|program| !program[0].ends_with("logged")) {
         let program: Vec<&str> = program.iter().map(String::as_str).collect();
-        traced(&place, &["-q", "--times"], &program, 0);
+        compare_with_times(&place, &[], &program);
+    }
+}
+
+/// Runs a program with `--times` and `--trace`, and compares what both say of each function. Both are made of the same readings of the
+/// clock, by the agent and by the reader of the trace, in code that has nothing in common.
+fn compare_with_times(place: &Place, options: &[&str], program: &[&str]) {
+    const FIELDS: [&str; 6] = ["calls", "primitive", "self_ns", "inclusive_ns", "min_ns", "max_ns"];
+    {
+        traced(place, &[&["-q", "--times", "--stats=stats"], options].concat(), program, 0);
+        let is_alone = stats(place)["processes"].as_array().unwrap().is_empty();
         let mut command = Command::new(tool::gmon().unwrap());
         command.args(["times", "--json"]).arg(place.path("gmon.pb.gz"));
         let (measured, traced) = (
             rows(&place::finish(command).stdout_text()),
-            rows(&shown(&place, "trace", &["--stats", "--json"])),
+            rows(&shown(place, "trace", &["--stats", "--json"])),
         );
         let mut compared = 0;
         for (name, row) in &measured {

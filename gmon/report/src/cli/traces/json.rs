@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use gmon_trace::{Callee, Choice, Damage, Ended, How, OpenKind, Overhead, Step, Trace, What};
+use gmon_trace::{
+    Callee, Choice, Damage, Doing, Ended, How, OpenKind, Overhead, Scheduled, Step, Trace, What,
+};
 use serde_json::{Value, json};
 
 use crate::cli::text::demangled;
@@ -42,11 +44,22 @@ pub(crate) fn json(trace: &Trace, choice: &Choice, out: &mut impl Write) -> io::
     let mut open = Open::new();
     let mut steps = trace.steps(choice);
     let mut is_first = true;
+    let mut print = |value: Value| {
+        let separator = if std::mem::replace(&mut is_first, false) { "\n" } else { ",\n" };
+        write!(out, "{separator}{value}")
+    };
+    let mut scheduling = trace.scheduling(choice).peekable();
     for step in steps.by_ref() {
-        if let Some(value) = value(trace, &mut calls, &mut open, &step) {
-            write!(out, "{}{value}", if is_first { "\n" } else { ",\n" })?;
-            is_first = false;
+        let at = trace.elapsed(step.process, step.time);
+        while let Some(scheduled) = scheduling.next_if(|scheduled| scheduled.from_ns <= at) {
+            print(scheduled_value(trace, &scheduled))?;
         }
+        if let Some(value) = value(trace, &mut calls, &mut open, &step) {
+            print(value)?;
+        }
+    }
+    for scheduled in scheduling {
+        print(scheduled_value(trace, &scheduled))?;
     }
     let later = steps.damage().to_vec();
     let all = trace.damage.iter().chain(&later);
@@ -55,6 +68,25 @@ pub(crate) fn json(trace: &Trace, choice: &Choice, out: &mut impl Write) -> io::
         .collect();
     writeln!(out, "],\n\"damage\":{}}}", json!(damage))?;
     Ok(later)
+}
+
+/// Returns what is printed of what the scheduler had a thread do.
+fn scheduled_value(trace: &Trace, scheduled: &Scheduled) -> Value {
+    let pid = trace.processes.get(scheduled.process as usize).map(|recorded| recorded.process.pid);
+    let (event, cpu) = match scheduled.doing {
+        Doing::Runs { cpu } => ("runs", Some(cpu)),
+        Doing::Preempted => ("preempted", None),
+        Doing::Waits => ("waits", None),
+        Doing::Moved { cpu } => ("moved", Some(cpu)),
+    };
+    json!({
+        "pid": pid,
+        "tid": scheduled.tid,
+        "event": event,
+        "begin_ns": scheduled.from_ns,
+        "end_ns": scheduled.to_ns,
+        "cpu": cpu,
+    })
 }
 
 /// The arguments of open calls, by buffer and stack.

@@ -1,6 +1,6 @@
 //! The names of what is in a trace.
 
-use gmon_trace::{Callee, Process, Recorded, Trace};
+use gmon_trace::{Callee, Doing, Process, Recorded, Trace};
 
 use crate::cli::measured::file_name;
 use crate::cli::text::{address_name, demangled, plain};
@@ -22,6 +22,16 @@ pub(crate) fn program(process: &Process) -> String {
 /// Returns the name of a thread: that of the program if it has no other one.
 pub(crate) fn thread(recorded: &Recorded, tid: u32) -> String {
     recorded.threads.get(&tid).map_or_else(|| program(&recorded.process), |name| plain(name))
+}
+
+/// Returns what a thread does, in words.
+pub(crate) fn doing(doing: Doing) -> String {
+    match doing {
+        Doing::Runs { cpu } => format!("runs on cpu {cpu}"),
+        Doing::Preempted => "is preempted".to_owned(),
+        Doing::Waits => "waits".to_owned(),
+        Doing::Moved { cpu } => format!("is moved to cpu {cpu}"),
+    }
 }
 
 /// The names of functions as they are shown, each of which is demangled once.
