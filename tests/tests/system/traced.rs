@@ -2,13 +2,14 @@
 //! counted calls; the last part of a trace after a crash; what is left out.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use gprofinject_skip as skip;
 use gprofinject_tests::place::{self, Place};
-use gprofinject_tests::{run, tool};
+use gprofinject_tests::{compile, run, tool};
 
 gprofinject_tests::trials! {
     together:
@@ -16,6 +17,8 @@ gprofinject_tests::trials! {
         exceptions_are_told_apart_from_returns,
         as_many_calls_as_are_counted,
         the_times_are_those_of_times,
+        the_times_of_known_programs_are_those_of_times,
+        what_is_newest_is_right,
         the_clocks_rate_is_known_from_the_beginning,
         only_the_outer_calls,
         only_the_long_calls,
@@ -247,32 +250,146 @@ fn the_times_are_those_of_times() {
 /// Runs a program with `--times` and `--trace`, and compares what both say of each function. Both are made of the same readings of the
 /// clock, by the agent and by the reader of the trace, in code that has nothing in common.
 fn compare_with_times(place: &Place, options: &[&str], program: &[&str]) {
-    const FIELDS: [&str; 6] = ["calls", "primitive", "self_ns", "inclusive_ns", "min_ns", "max_ns"];
-    {
-        traced(place, &[&["-q", "--times", "--stats=stats"], options].concat(), program, 0);
-        let is_alone = stats(place)["processes"].as_array().unwrap().is_empty();
-        let mut command = Command::new(tool::gmon().unwrap());
-        command.args(["times", "--json"]).arg(place.path("gmon.pb.gz"));
-        let (measured, traced) = (
-            rows(&place::finish(command).stdout_text()),
-            rows(&shown(place, "trace", &["--stats", "--json"])),
-        );
-        let mut compared = 0;
-        for (name, row) in &measured {
-            let Some(other) = traced.get(name) else { continue };
-            compared += 1;
-            // The end of a process that executes another program is noticed at different moments.
-            let is_open = row["open"].as_u64() != Some(0);
-            let fields = if is_open { &FIELDS[..2] } else { &FIELDS[..] };
-            for &field in fields {
-                // A call that has not ended has neither a shortest nor a longest one.
-                let [one, two] = [row, other].map(|row| row[field].as_f64().unwrap_or(-1.0));
-                // Both are of the same readings of the clock and of the same rate.
-                assert!(one == two, "{program:?}: {name:?}: {field}: {one} and {two}");
-            }
+    const COUNTS: [&str; 3] = ["calls", "primitive", "open"];
+    const TIMES: [&str; 6] = ["self_ns", "self_raw_ns", "inclusive_ns", "inclusive_raw_ns", "min_ns", "max_ns"];
+    let what = format!("{program:?} {options:?}");
+    traced(place, &[&["-q", "--times", "--stats=stats"], options].concat(), program, 0);
+    let is_alone = stats(place)["processes"].as_array().unwrap().is_empty();
+    let mut command = Command::new(tool::gmon().unwrap());
+    command.args(["times", "--json"]).arg(place.path("gmon.pb.gz"));
+    let (measured, traced) = (
+        rows(&place::finish(command).stdout_text()),
+        rows(&shown(place, "trace", &["--stats", "--json"])),
+    );
+    let mut compared = 0;
+    for (name, row) in &measured {
+        let Some(other) = traced.get(name) else { continue };
+        compared += 1;
+        for count in COUNTS {
+            assert_eq!(row[count], other[count], "{what}: {name:?}: {count}");
         }
-        assert!(compared > 5, "{program:?}: {compared} functions");
+        // When the calls end that are open at the end is not known as well to one as to the other.
+        if row["open"].as_u64() != Some(0) {
+            continue;
+        }
+        for time in TIMES {
+            // A call that has not ended has neither a shortest nor a longest one.
+            let [one, two] = [row, other].map(|row| row[time].as_f64().unwrap_or(-1.0));
+            // Both are of the same rate. The end of a process that forks off or executes another program is noticed at different
+            // moments, though.
+            let bound = if is_alone { 0.0 } else { 20.0 + one.abs() * 1e-3 };
+            assert!((one - two).abs() <= bound, "{what}: {name:?}: {time}: {one} and {two}");
+        }
+        if is_alone {
+            assert_eq!(row["histogram"], other["histogram"], "{what}: {name:?}");
+        }
     }
+    assert!(compared > 5, "{what}: {compared} functions");
+}
+
+/// Recursion, jumps, exceptions, tail calls, callbacks, signal handlers, forks, coroutines, threads and rings that fill.
+fn the_times_of_known_programs_are_those_of_times() {
+    let place = Place::new();
+    let runs: [(&str, &[&str], &[&str]); 16] = [
+        ("callers", &[], &[]),
+        ("recursion", &[], &[]),
+        ("recursion", &["--clock=gettime"], &[]),
+        ("jumps", &[], &[]),
+        ("exceptions", &[], &[]),
+        ("tails", &[], &[]),
+        ("callbacks", &[], &[]),
+        ("callbacks", &["--libs=all"], &[]),
+        ("signals", &[], &[]),
+        ("signals", &[], &["alternate"]),
+        ("forks", &[], &[]),
+        ("coroutines", &[], &["apart"]),
+        ("coroutines", &[], &["assembly", "heap"]),
+        ("coroutines", &[], &["symmetric", "local"]),
+        ("short", &[], &[]),
+        ("many", &[], &[]),
+    ];
+    for (name, options, args) in runs {
+        let (compiler, extension) = if name == "exceptions" { ("g++", "cc") } else { ("gcc", "c") };
+        let calls = if name == "tails" { "-foptimize-sibling-calls" } else { "-fno-optimize-sibling-calls" };
+        let mut command = Command::new(compiler);
+        command.args(["-O2", "-pthread", calls, "-o"]).arg(place.path(name));
+        command.arg(tool::folder().join(format!("known/{name}.{extension}")));
+        compile::compile(command).unwrap();
+        compare_with_times(&place, options, &[&[format!("./{name}").as_str()], args].concat());
+    }
+}
+
+/// With gprofinject stopped, a thread writes over its events many times. What is left is what is newest, and each call in it is
+/// within those within which it was made, which were open when the events were lost.
+fn what_is_newest_is_right() {
+    const DEPTH: usize = 300;
+    let source = format!(
+        r#"
+#include <stdio.h>
+#include <unistd.h>
+#define F __attribute__((noinline)) static
+F int c(int x) {{ __asm__ volatile("" : "+r"(x)); return x; }}
+F int b(int x) {{ int s = c(x); s += c(s); __asm__ volatile("" : "+r"(s)); return s; }}
+F int a(int x) {{ int s = b(x); s += b(s); __asm__ volatile("" : "+r"(s)); return s; }}
+F int last(int x) {{ int s = c(x); __asm__ volatile("" : "+r"(s)); return s; }}
+F int deep(int n) {{
+    int s = 0;
+    if (n > 0) s = deep(n - 1);
+    else {{
+        puts("ready"); fflush(stdout);
+        char line[10];
+        if (!fgets(line, sizeof line, stdin)) return 1;
+        for (int i = 0; i < 1000000; i++) s += a(i);
+        puts("done"); fflush(stdout);
+        if (!fgets(line, sizeof line, stdin)) return 1;
+        for (int i = 0; i < 1000; i++) s += last(i);
+    }}
+    __asm__ volatile("" : "+r"(s));
+    return s;
+}}
+int main(void) {{ return deep({DEPTH}) == 7; }}
+"#
+    );
+    let place = Place::new();
+    place.c("prog", &source, &["-O1", "-fno-optimize-sibling-calls"]);
+    let options = ["-q", "--rate=0", "--libs=none", "--stats=stats", "--trace", "trace", "--trace-full", "drop-old"];
+    let mut command = tool::command(&options, &place.path("gmon.out"), &place.path("prog"), &[]).unwrap();
+    command.current_dir(place.path("")).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut injector = command.spawn().unwrap();
+    let pid = injector.id().to_string();
+    let (mut stdin, stdout) = (injector.stdin.take().unwrap(), injector.stdout.take().unwrap());
+    let mut said = BufReader::new(stdout).lines();
+    assert_eq!(said.next().unwrap().unwrap(), "ready");
+    let send = |signal| assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    send("-STOP");
+    stdin.write_all(b"go\n").unwrap();
+    assert_eq!(said.next().unwrap().unwrap(), "done");
+    send("-CONT");
+    std::thread::sleep(Duration::from_millis(300));
+    stdin.write_all(b"go\n").unwrap();
+    assert!(injector.wait().unwrap().success());
+    assert!(stats(&place)["trace"]["lost"].as_u64().unwrap() > 10_000_000, "{}", stats(&place));
+    let text = shown(&place, "trace", &["--json"]);
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let mut found: BTreeMap<String, u64> = BTreeMap::new();
+    for step in json["steps"].as_array().unwrap() {
+        let name = step["function"].as_str().unwrap_or_default();
+        assert_ne!(step["event"], "end", "{step}");
+        let beyond = match name {
+            "a" | "last" => 0,
+            "b" => 1,
+            // That within `last` is one further out.
+            "c" if step["depth"] == DEPTH + 3 => 1,
+            "c" => 2,
+            _ => continue,
+        };
+        // main, and DEPTH + 1 calls of `deep`.
+        assert_eq!(step["depth"], DEPTH + 2 + beyond, "{step}");
+        *found.entry(name.to_owned()).or_default() += 1;
+    }
+    assert_eq!(found["last"], 1000);
+    // Most of a ring of 262,144 events of 7 calls each.
+    assert!(found["a"] > 150_000 / 14 && found["a"] < 262_144 / 14 + 2, "{found:?}");
 }
 
 /// gprofinject is killed in its first second: what it has written by then says how fast the clock is.
