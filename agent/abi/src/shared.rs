@@ -369,6 +369,8 @@ shared! {
         untold: AtomicU64,
         /// Written by the owner.
         hopeless: AtomicU64,
+        /// Written before `ring`, and then raised by the owner.
+        due: AtomicU64,
     }
 }
 

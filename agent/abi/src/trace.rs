@@ -48,6 +48,8 @@ pub struct TraceHeader {
     /// Nonzero if the thread waits no longer, because the injector has read nothing for a while: `drained` as it was then, plus 1.
     /// When the injector has read more, the thread waits again.
     pub hopeless: u64,
+    /// The number of the event before which a [`Kind::Snapshot`] is to be written.
+    pub due: u64,
 }
 
 coded! {
@@ -82,6 +84,10 @@ coded! {
         More = 12,
         /// The thread with the number `function` owns the thread block from now on.
         Thread = 13,
+        /// The next `time` slots say what a reader knows that has read all slots before: the thread with the number `function` is on
+        /// the stack of the [`Kind::Chain`] that follows, and a [`Kind::Open`] tells of each open call. In rings in which new
+        /// events take the places of old ones, a reader that has missed some goes on here.
+        Snapshot = 14,
     }
 }
 
@@ -96,6 +102,11 @@ pub struct Slot {
     /// [`mark`].
     pub mark: u32,
 }
+
+/// A ring in which new events take the places of old ones has at least so many [`Kind::Snapshot`]s, unless stacks are very deep.
+pub const SNAPSHOTS: u64 = 8;
+/// The greatest number of open calls, the outermost ones, that are told of together.
+pub const TOLD_MOST: u64 = 1 << 12;
 
 /// Bits of [`Slot::mark`] that are the [`Kind`].
 pub const KIND_BITS: u32 = 4;

@@ -26,5 +26,6 @@ pub(crate) mod open;
 pub(crate) mod ring;
 pub(crate) mod table;
 pub(crate) mod threads;
+pub(crate) mod told;
 pub(crate) mod trace;
 pub(crate) mod values;

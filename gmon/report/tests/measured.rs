@@ -109,6 +109,25 @@ calls  primitive      self  share  inclusive      mean       min       max      
     );
 }
 
+/// Functions of stripped programs are told apart by their addresses. JSON has these beside the name, which is empty.
+#[test]
+fn functions_without_names() {
+    let mut measured = example(true);
+    let function =
+        measured.functions.iter_mut().find(|function| function.name == "work").expect("a function");
+    function.name = String::new();
+    let name = format!("{:#x}", function.address);
+    let address = function.address;
+    let folder = folder("nameless", &measured);
+    for report in [&["times"][..], &["paths"], &["callees", "*"]] {
+        let shown = text(&folder, report);
+        assert!(shown.contains(&name), "{report:?}: {shown}");
+    }
+    let json = json(&folder, &["times", "--json"]);
+    let row = &json["rows"][0];
+    assert_eq!((&row["name"], &row["demangled"], &row["address"]), (&"".into(), &"".into(), &address.into()));
+}
+
 /// Nothing but what was measured is shown.
 #[test]
 fn open_calls_and_no_samples() {

@@ -170,13 +170,16 @@ fn nested_text() {
     assert_eq!(
         text(&folder, &["trace", "run.trace"]),
         "       elapsed   duration       self   overhead        tid  calls
+   0.000000100     200 ns                            [101]  /* runs on cpu 1 */
    0.000000100                                       [100]  main() {
    0.000000150      50 ns      50 ns       1 ns      [100]    open(path=\"/etc/passwd\", flags=0x41) = 3;
    0.000000250                                       [100]    geo::turn({x=-1, y=2}, 0.5, true) {
    0.000000255      44 ns      44 ns       1 ns      [100]      geo::tail(); /* tail call, left by a jump or exception */
+   0.000000300     100 ns                            [101]  /* waits */
    0.000000300      46 ns       2 ns       4 ns      [100]    } /* geo::turn: left by a jump or exception */
    0.000000305                                       [100]    setjmp(); /* its end is not seen */
    0.000000305                                       [100]  /* 3 events are lost: there was no room */
+   0.000000350                                       [101]  /* is moved to cpu 3 */
    0.000000400                                       [101]  /* 5000 events are missing: too old to be kept, or damaged */
    0.000000400                                       [101]  geo::turn() { /* ... open since 0.000000000 s */
    0.000000400     400 ns                            [101]  } /* geo::turn */
@@ -280,7 +283,21 @@ fn json() {
     assert_eq!(of("geo::tail()", 1)["how"], "open");
     let events: Vec<&Value> =
         steps.iter().map(|step| &step["event"]).filter(|event| *event != "call").collect();
-    assert_eq!(events, ["mark", "lost", "missing"]);
+    assert_eq!(events, ["runs", "waits", "mark", "lost", "moved", "runs", "missing"]);
+    let scheduled: Vec<_> = steps
+        .iter()
+        .filter(|step| ["runs", "waits", "moved"].iter().any(|event| step["event"] == *event))
+        .map(|step| ["tid", "begin_ns", "end_ns", "cpu"].map(|key| step[key].as_u64()))
+        .collect();
+    assert_eq!(
+        scheduled,
+        [
+            [Some(101), Some(100), Some(300), Some(1)],
+            [Some(101), Some(300), Some(400), None],
+            [Some(101), Some(350), Some(350), Some(3)],
+            [Some(101), Some(400), Some(600), Some(3)],
+        ]
+    );
 }
 
 /// Events of a thread nest, each thread has a name, and a coroutine's stack is a thread of its own.
@@ -292,6 +309,7 @@ fn chrome() {
         serde_json::from_slice(&std::fs::read(folder.0.join("run.json")).expect("a file")).expect("JSON");
     let mut open: HashMap<(u64, u64), Vec<&Value>> = HashMap::new();
     let (mut names, mut calls, mut instants) = (Vec::new(), Vec::new(), Vec::new());
+    let mut scheduled = Vec::new();
     for event in json["traceEvents"].as_array().expect("events") {
         let (pid, tid) = (event["pid"].as_u64().expect("a process"), event["tid"].as_u64());
         let stack = open.entry((pid, tid.unwrap_or(0))).or_default();
@@ -305,6 +323,10 @@ fn chrome() {
                     (begin["ts"].as_f64().expect("a time"), event["ts"].as_f64().expect("a time"));
                 assert!(from <= to);
                 calls.push((begin["name"].as_str().expect("a name"), from, to));
+            }
+            "X" => {
+                let [at, dur] = ["ts", "dur"].map(|key| event[key].as_f64().expect("a time"));
+                scheduled.push((tid.expect("a row"), name, at, dur));
             }
             "i" => instants.push(name),
             other => panic!("{other}"),
@@ -321,6 +343,7 @@ fn chrome() {
             ("thread_name", "prog"),
             ("thread_name", "helper"),
             ("thread_name", "helper 101 stack 1"),
+            ("thread_name", "helper 101 scheduling"),
         ]
     );
     assert_eq!(
@@ -335,7 +358,41 @@ fn chrome() {
             ("main", 0.1, 2000.1),
         ]
     );
-    assert_eq!(instants, ["setjmp", "3 events lost", "5000 events missing"]);
+    assert_eq!(instants, ["setjmp", "3 events lost", "5000 events missing", "is moved to cpu 3"]);
+    // A row of its own, which has the number behind that of the coroutine's.
+    let row = (1 << 30) + 1;
+    assert_eq!(
+        scheduled,
+        [(row, "runs on cpu 1", 0.1, 0.2), (row, "waits", 0.3, 0.1), (row, "runs on cpu 3", 0.4, 0.2),]
+    );
+}
+
+/// A part of the time has parts of what threads do, and chosen functions only what happens within them.
+#[test]
+fn scheduling_of_a_part() {
+    let folder = folder("scheduling");
+    let args = [
+        "trace",
+        "--fields",
+        "elapsed,duration",
+        "--tid",
+        "101",
+        "--from",
+        "200ns",
+        "--to",
+        "320ns",
+        "run.trace",
+    ];
+    assert_eq!(
+        text(&folder, &args),
+        "       elapsed   duration  calls
+   0.000000200     100 ns  /* runs on cpu 1 */
+   0.000000300      20 ns  /* waits */
+"
+    );
+    // The helper is in no such call before 400 ns.
+    let shown = text(&folder, &["trace", "--fields", "tid", "-f", "geo::t*", "run.trace"]);
+    assert!(!shown.contains("waits") && !shown.contains("cpu"), "{shown}");
 }
 
 /// A field of a protobuf message: its number, and its value.
@@ -557,7 +614,10 @@ fn damaged_files() {
     let output = gmon(&folder, &["trace", "wrong.trace"]);
     assert_eq!(output.status.code(), Some(0));
     let shown = String::from_utf8_lossy(&output.stdout).into_owned();
-    let first: Vec<&str> = whole.lines().filter(|line| !line.contains("[101]")).collect();
+    // What the scheduler did is in another chunk.
+    let is_scheduled = |line: &str| line.ends_with("/* waits */") || line.contains(" cpu ");
+    let first: Vec<&str> =
+        whole.lines().filter(|line| !line.contains("[101]") || is_scheduled(line)).collect();
     assert_eq!(shown.lines().collect::<Vec<_>>(), first);
     let said =
         format!("gmon: wrong.trace: damaged: {} bytes at offset {at}: its checksum is wrong\n", last[7] - at);
@@ -569,4 +629,52 @@ fn damaged_files() {
     assert!(said.contains(&format!("damaged: 5 bytes at offset {}: it is cut off", last[8])), "{said}");
     assert!(said.contains("how fast the time stamp counter is"), "{said}");
     assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), whole.lines().count());
+}
+
+/// Functions of stripped programs: reports for people have their addresses, and JSON has an empty name beside the address, as
+/// `gmon times --json` has of such functions.
+#[test]
+fn functions_without_names() {
+    let folder = Folder::new("trace-nameless");
+    let chunks = [
+        Chunk::Process(Process {
+            id: 0,
+            parent: None,
+            pid: 100,
+            program: "/bin/prog".into(),
+            clock: ClockKind::Nanoseconds,
+            inside_256: 0,
+            outside_256: 0,
+            spread_256: 0,
+        }),
+        Chunk::Functions { process: 0, functions: vec![function(1, "", "/bin/prog", None)] },
+        Chunk::Events {
+            process: 0,
+            block: 0,
+            first: 0,
+            before: State::default(),
+            events: vec![
+                Event::Thread { tid: 100 },
+                Event::Enter { time: 10, function: 1 },
+                Event::Exit { time: 30, function: 1 },
+                Event::Exit { time: 40, function: 1 },
+            ],
+        },
+    ];
+    let mut bytes = FILE_HEADER.to_vec();
+    chunks.iter().for_each(|chunk| bytes.extend(chunk.encode().expect("memory")));
+    folder.write("run.trace", &bytes);
+    let shown = text(&folder, &["trace", "--fields", "tid", "run.trace"]);
+    assert!(shown.contains("]  0x1010();\n") && shown.contains("/* 0x1010: its beginning"), "{shown}");
+    let table = text(&folder, &["trace", "--stats", "run.trace"]);
+    assert!(table.lines().any(|line| line.ends_with("20 ns  0x1010  prog")), "{table}");
+    let json = |args: &[&str]| -> Value { serde_json::from_str(&text(&folder, args)).expect("JSON") };
+    let row = &json(&["trace", "--stats", "--json", "run.trace"])["rows"][0];
+    assert_eq!((&row["name"], &row["demangled"], &row["address"]), (&"".into(), &"".into(), &0x1010.into()));
+    for step in json(&["trace", "--json", "run.trace"])["steps"].as_array().expect("steps") {
+        assert_eq!((&step["function"], &step["address"]), (&"".into(), &0x1010.into()), "{step}");
+    }
+    text(&folder, &["trace", "--chrome", "run.json", "run.trace"]);
+    let bytes = std::fs::read(folder.0.join("run.json")).expect("a file");
+    assert!(String::from_utf8_lossy(&bytes).contains("\"name\":\"0x1010\""));
 }

@@ -33,6 +33,13 @@ pub enum Chunk {
         /// Nanoseconds since 1970, UTC.
         unix_ns: u64,
     },
+    /// How fast the time stamp counter runs: so many ticks took so many nanoseconds. A later chunk replaces an earlier one.
+    Rate {
+        /// The ticks.
+        ticks: u64,
+        /// The nanoseconds.
+        nanoseconds: u64,
+    },
     /// Consecutive events of a thread, or of threads that have used the same buffer one after the other.
     Events {
         /// [`Process::id`].

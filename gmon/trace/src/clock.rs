@@ -43,27 +43,28 @@ impl Span {
 pub struct Clock {
     /// A moment.
     at: Pair,
-    ns_per_tick: f64,
+    ticks_per_ns: f64,
     /// Whether the length of a tick is known. Otherwise it is taken for a nanosecond.
     is_known: bool,
 }
 
 impl Clock {
-    /// Returns the clock of the kind that shows these moments.
-    pub(crate) fn new(kind: ClockKind, span: Span) -> Clock {
+    /// Returns the clock of the kind that shows these moments. `rate` is that of the time stamp counter in ticks per nanosecond, as
+    /// the trace says it; it is measured between the moments if the trace does not.
+    pub(crate) fn new(kind: ClockKind, span: Span, rate: Option<f64>) -> Clock {
         /// The shortest time, in nanoseconds, over which a rate is measured: the moments are known to some hundred nanoseconds.
         const LEAST: u64 = 100_000;
-        let Some((first, last)) = span.ends() else {
-            let is_known = kind == ClockKind::Nanoseconds;
-            return Clock { at: Pair { ticks: 0, unix_ns: 0 }, ns_per_tick: 1.0, is_known };
+        let measured = span.ends().and_then(|(first, last)| {
+            let (ticks, ns) = (last.ticks - first.ticks, last.unix_ns.saturating_sub(first.unix_ns));
+            (ticks > 0 && ns >= LEAST).then_some(ticks as f64 / ns as f64)
+        });
+        let (ticks_per_ns, is_known) = match (kind, rate.or(measured)) {
+            (ClockKind::Nanoseconds, _) => (1.0, true),
+            (ClockKind::Tsc, Some(rate)) => (rate, true),
+            (ClockKind::Tsc, None) => (1.0, false),
         };
-        let (ticks, ns) = (last.ticks - first.ticks, last.unix_ns.saturating_sub(first.unix_ns));
-        let measured = (ticks > 0 && ns >= LEAST).then_some(ns as f64 / ticks as f64);
-        let (ns_per_tick, is_known) = match kind {
-            ClockKind::Nanoseconds => (1.0, true),
-            ClockKind::Tsc => (measured.unwrap_or(1.0), measured.is_some()),
-        };
-        Clock { at: first, ns_per_tick, is_known }
+        let at = span.ends().map_or(Pair { ticks: 0, unix_ns: 0 }, |(first, _)| first);
+        Clock { at, ticks_per_ns, is_known }
     }
 
     /// Whether the length of a tick is known. Otherwise it is taken for a nanosecond.
@@ -73,26 +74,26 @@ impl Clock {
 
     /// The number of ticks in a nanosecond.
     pub fn ticks_per_ns(&self) -> f64 {
-        1.0 / self.ns_per_tick
+        self.ticks_per_ns
     }
 
     /// Returns a duration in nanoseconds.
     pub fn ns(&self, ticks: u64) -> u64 {
-        (ticks as f64 * self.ns_per_tick).round() as u64
+        (ticks as f64 / self.ticks_per_ns).round() as u64
     }
 
     /// Returns how long after a time of day a tick was, in nanoseconds. What was before is 0.
     pub fn since(&self, unix_ns: u64, ticks: u64) -> u64 {
         let later = ticks.wrapping_sub(self.at.ticks) as i64;
         let offset = i128::from(self.at.unix_ns) - i128::from(unix_ns);
-        let since = offset + (later as f64 * self.ns_per_tick).round() as i128;
+        let since = offset + (later as f64 / self.ticks_per_ns).round() as i128;
         since.clamp(0, i128::from(u64::MAX)) as u64
     }
 
     /// Returns the tick that was so many nanoseconds after a time of day.
     pub fn tick(&self, unix_ns: u64, since: u64) -> u64 {
         let later = i128::from(unix_ns) + i128::from(since) - i128::from(self.at.unix_ns);
-        let ticks = i128::from(self.at.ticks) + (later as f64 / self.ns_per_tick).round() as i128;
+        let ticks = i128::from(self.at.ticks) + (later as f64 * self.ticks_per_ns).round() as i128;
         ticks.clamp(0, i128::from(u64::MAX)) as u64
     }
 }
@@ -108,7 +109,7 @@ mod tests {
         for (ticks, unix_ns) in [(2_000_000, 10_000_000), (1_000_000, 7_500_000), (1_400_000, 8_500_000)] {
             span.add(Pair { ticks, unix_ns });
         }
-        let clock = Clock::new(ClockKind::Tsc, span);
+        let clock = Clock::new(ClockKind::Tsc, span, None);
         assert!(clock.is_known() && clock.ticks_per_ns() == 0.4);
         assert_eq!(clock.ns(3), 8);
         assert_eq!(clock.since(7_500_000, 1_000_100), 250);
@@ -121,14 +122,27 @@ mod tests {
     }
 
     #[test]
+    fn with_a_rate() {
+        let mut span = Span::default();
+        span.add(Pair { ticks: 100, unix_ns: 5000 });
+        let clock = Clock::new(ClockKind::Tsc, span, Some(2.5));
+        assert!(clock.is_known());
+        assert_eq!((clock.ns(1000), clock.since(5000, 600), clock.tick(5000, 200)), (400, 200, 600));
+        // It is better than what two moments say, between which the time of day can be set.
+        span.add(Pair { ticks: 25_000_100, unix_ns: 11_005_000 });
+        assert_eq!(Clock::new(ClockKind::Tsc, span, Some(2.5)).ns(1000), 400);
+        assert_eq!(Clock::new(ClockKind::Tsc, span, None).ns(1000), 440);
+    }
+
+    #[test]
     fn without_a_second_moment() {
         let mut span = Span::default();
         span.add(Pair { ticks: 100, unix_ns: 5000 });
-        assert!(!Clock::new(ClockKind::Tsc, span).is_known());
-        let clock = Clock::new(ClockKind::Nanoseconds, span);
+        assert!(!Clock::new(ClockKind::Tsc, span, None).is_known());
+        let clock = Clock::new(ClockKind::Nanoseconds, span, Some(4.0));
         assert!(clock.is_known());
         assert_eq!(clock.since(5000, 130), 30);
-        let huge = Clock::new(ClockKind::Tsc, Span::default());
+        let huge = Clock::new(ClockKind::Tsc, Span::default(), None);
         assert_eq!(huge.since(u64::MAX, 5), 0);
         assert_eq!(huge.tick(u64::MAX, u64::MAX), u64::MAX);
     }

@@ -14,6 +14,7 @@ pub(crate) const EVENTS: u32 = 5;
 const END: u32 = 6;
 const THREAD: u32 = 7;
 const SWITCHES: u32 = 8;
+const RATE: u32 = 9;
 
 /// Appends what comes before the events of a [`Chunk::Events`].
 pub(crate) fn put_head(out: &mut Vec<u8>, process: u32, block: u32, first: u64, before: &State) {
@@ -63,6 +64,11 @@ impl Chunk {
                 put(out, *ticks);
                 put(out, *unix_ns);
                 CLOCK
+            }
+            Chunk::Rate { ticks, nanoseconds } => {
+                put(out, *ticks);
+                put(out, *nanoseconds);
+                RATE
             }
             Chunk::Events { process, block, first, before, events } => {
                 put_head(out, *process, *block, *first, before);
@@ -141,6 +147,7 @@ impl Chunk {
                 Chunk::Functions { process, functions }
             }
             CLOCK => Chunk::Clock { process: from.small()?, ticks: from.number()?, unix_ns: from.number()? },
+            RATE => Chunk::Rate { ticks: from.number()?, nanoseconds: from.number()? },
             EVENTS => Chunk::Events {
                 process: from.small()?,
                 block: from.small()?,

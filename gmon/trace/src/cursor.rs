@@ -3,8 +3,8 @@
 use crate::codec::Error;
 use crate::event::{Event, State};
 use crate::part::Part;
-use crate::scan::{Damage, read_contents};
-use crate::trace::{Place, Stream, Trace, damage_of};
+use crate::scan::{Damage, damage_of, read_contents};
+use crate::trace::{Place, Stream, Trace};
 
 /// What comes next in a buffer.
 #[derive(Debug)]

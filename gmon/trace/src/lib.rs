@@ -6,6 +6,7 @@
 //!
 //! Nothing here knows how a trace is recorded, or how it is shown.
 
+mod calls;
 mod chunk;
 mod clock;
 mod codec;
@@ -16,6 +17,7 @@ mod events;
 mod file;
 mod follow;
 mod hash;
+mod index;
 mod input;
 mod part;
 mod scan;
@@ -23,6 +25,7 @@ mod stack;
 mod statistics;
 mod step;
 mod steps;
+mod switches;
 mod trace;
 pub mod value;
 
@@ -32,9 +35,11 @@ pub use codec::Error;
 pub use event::{Event, Open, OpenKind, State};
 pub use events::Events;
 pub use file::{CHUNK_HEADER, Encoder, FILE_HEADER, MAGIC, Raw, VERSION};
+pub use index::OpenError;
 pub use input::Input;
 pub use scan::Damage;
 pub use statistics::{ArcTimes, BUCKETS, FunctionTimes, Statistics, ThreadTimes, bucket_start};
 pub use step::{Begun, Ended, How, Overhead, Step, What};
 pub use steps::{Choice, Steps};
-pub use trace::{Callee, Function as Named, OpenError, Recorded, Trace};
+pub use switches::{Doing, Scheduled, Scheduling};
+pub use trace::{Callee, Function as Named, Recorded, Trace};

@@ -23,6 +23,11 @@ impl Display for Damage {
     }
 }
 
+/// Returns the damage of a chunk.
+pub(crate) fn damage_of(offset: u64, raw: &Raw, why: Error) -> Damage {
+    Damage { offset, len: CHUNK_HEADER as u64 + u64::from(raw.stored), why }
+}
+
 /// What [`Scan`] finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {

@@ -3,8 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
+use crate::calls::{Depth, OPEN_MOST, Wanted};
 use crate::cursor::{Cursor, Piece, Room};
-use crate::follow::{Depth, Follower, OPEN_MOST, Wanted};
+use crate::follow::Follower;
 use crate::scan::Damage;
 use crate::step::Step;
 use crate::trace::{Stream, Trace};

@@ -54,14 +54,52 @@ pub(crate) fn beginning() -> Moment {
     *BEGINNING.get_or_init(Moment::now)
 }
 
-/// Returns the ticks of the time stamp counter per nanosecond, measured from the beginning of the run up to now.
-pub(crate) fn ticks_per_nanosecond() -> f64 {
+/// How fast the time stamp counter runs: so many ticks took so many nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rate {
+    pub(crate) ticks: u64,
+    pub(crate) nanoseconds: u64,
+}
+
+impl Rate {
+    /// Returns the ticks per nanosecond.
+    pub(crate) fn per_nanosecond(self) -> f64 {
+        if self.nanoseconds == 0 || self.ticks == 0 {
+            1.0
+        } else {
+            self.ticks as f64 / self.nanoseconds as f64
+        }
+    }
+}
+
+/// The rate that everything uses once the program has ended.
+static SETTLED: OnceLock<Rate> = OnceLock::new();
+
+/// Measures the rate for the last time: what is written from now on, of one file as of another, is of the same rate.
+pub(crate) fn settle_rate() {
+    let _ = SETTLED.set(rate());
+}
+
+/// Returns the rate, measured from the beginning of the run up to now.
+fn rate() -> Rate {
     /// The shortest time in which the rate can be measured to a ten-thousandth.
     const LEAST: Duration = Duration::from_millis(20);
     let beginning = beginning();
     let passed = Duration::from_nanos(nanoseconds().saturating_sub(beginning.nanoseconds));
     thread::sleep(LEAST.saturating_sub(passed));
-    Moment::now().rate_since(beginning)
+    SETTLED.get().copied().unwrap_or_else(|| Moment::now().rate_since(beginning))
+}
+
+/// Returns the rate as far as it is known, or `None` if the run has begun less than a millisecond ago.
+pub(crate) fn rate_so_far() -> Option<Rate> {
+    const LEAST_NS: u64 = 1_000_000;
+    let measured = || Some(Moment::now().rate_since(beginning())).filter(|rate| rate.nanoseconds >= LEAST_NS);
+    SETTLED.get().copied().or_else(measured)
+}
+
+/// Returns the ticks of the time stamp counter per nanosecond, measured from the beginning of the run up to now.
+pub(crate) fn ticks_per_nanosecond() -> f64 {
+    rate().per_nanosecond()
 }
 
 impl Moment {
@@ -84,15 +122,16 @@ impl Moment {
     /// Returns the moment that was at a time of CLOCK_MONOTONIC, shortly before this one.
     pub(crate) fn back_to(self, nanoseconds: u64) -> Moment {
         let passed = self.nanoseconds.saturating_sub(nanoseconds);
-        let ticks = (passed as f64 * self.rate_since(beginning())).round() as u64;
+        let ticks = (passed as f64 * self.rate_since(beginning()).per_nanosecond()).round() as u64;
         let date = self.date.checked_sub(Duration::from_nanos(passed)).unwrap_or(self.date);
         Moment { ticks: self.ticks.saturating_sub(ticks), nanoseconds: self.nanoseconds - passed, date }
     }
 
-    /// Returns the ticks per nanosecond since an earlier moment, which must be some milliseconds ago.
-    fn rate_since(self, earlier: Moment) -> f64 {
-        let ticks = self.ticks.saturating_sub(earlier.ticks);
-        let nanoseconds = self.nanoseconds.saturating_sub(earlier.nanoseconds);
-        if nanoseconds == 0 || ticks == 0 { 1.0 } else { ticks as f64 / nanoseconds as f64 }
+    /// Returns the rate since an earlier moment, which must be some milliseconds ago.
+    fn rate_since(self, earlier: Moment) -> Rate {
+        Rate {
+            ticks: self.ticks.saturating_sub(earlier.ticks),
+            nanoseconds: self.nanoseconds.saturating_sub(earlier.nanoseconds),
+        }
     }
 }

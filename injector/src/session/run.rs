@@ -11,6 +11,7 @@ use crate::live::model::Subject;
 use crate::live::view::{Look, View};
 use crate::options::Measure;
 use crate::os::child::Ending;
+use crate::os::clock;
 use crate::os::failure::Failure;
 use crate::os::say::{Level, Voice};
 use crate::os::signals::{self, Signals};
@@ -223,6 +224,8 @@ pub(crate) fn profile<T: Target>(
     target.leave(family.first_grip(), ending, voice)?;
     let ending = ending.unwrap_or(Ending::Exited(0));
 
+    // The trace and the measured times are of the same rate.
+    clock::settle_rate();
     let crashed = ending == Ending::Killed(libc::SIGSEGV);
     let crash = faults.filter(|_| crashed).and_then(|faults| faults.fatal(pid));
     let mut first = family.end_first(sampling.as_mut(), unplaced.as_ref(), crash);

@@ -26,6 +26,8 @@ pub(crate) enum Role {
     Start,
     /// Those of this process cannot be read without it.
     Defines(u32),
+    /// It says at which rate the time stamp counter runs. The last one is needed.
+    Rate,
     /// It says what time the clock of this process has. Of several, the first and the last one are needed.
     Clock(u32),
     /// It is the last one that is about this process.
@@ -39,6 +41,7 @@ pub(crate) struct Kept {
     path: PathBuf,
     target: Target,
     start: Vec<u8>,
+    rate: Vec<u8>,
     /// What is needed to read the recent chunks, by process.
     lasting: BTreeMap<u32, Lasting>,
     /// Chunks, each with its process.
@@ -90,6 +93,7 @@ impl Sink {
             path: path.to_owned(),
             target,
             start: FILE_HEADER.to_vec(),
+            rate: Vec::new(),
             lasting: BTreeMap::new(),
             recent: VecDeque::new(),
             bytes: FILE_HEADER.len() as u64,
@@ -117,6 +121,7 @@ impl Kept {
         self.bytes += chunk.len() as u64;
         match role {
             Role::Start => self.start.extend_from_slice(&chunk),
+            Role::Rate => self.bytes -= std::mem::replace(&mut self.rate, chunk).len() as u64,
             Role::Defines(process) => self.of(process).definitions.extend_from_slice(&chunk),
             Role::Clock(process) => {
                 let [first, last] = &mut self.of(process).clocks;
@@ -168,7 +173,7 @@ impl Kept {
             return Err(io::Error::other(format!("{FILES} files have been written already")));
         }
         self.files += 1;
-        let mut bytes = self.start.clone();
+        let mut bytes = [self.start.as_slice(), &self.rate].concat();
         self.lasting.values().flat_map(Lasting::parts).for_each(|part| bytes.extend_from_slice(part));
         self.recent.iter().for_each(|(_, chunk)| bytes.extend_from_slice(chunk));
         if self.files == 1 {

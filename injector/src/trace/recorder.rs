@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use gmon_trace::{Chunk, ClockKind, Encoder, Function, Process, Switch, SwitchKind};
 use gprofinject_abi::trace::Kind;
 
-use crate::os::clock::Moment;
+use crate::os::clock::{self, Moment, Rate};
 use crate::os::sys;
 use crate::profile::ends::Ends;
 use crate::program::filters::Filters;
@@ -33,10 +33,10 @@ const BUSY: f64 = 1.0 / 8.0;
 const HURRIED: f64 = 1.0 / 2.0;
 /// The number of a process's threads, and of those of children that count in its file, from which on children are not told apart.
 const STREAMS: usize = 1 << 15;
-/// How long after the start the clocks are compared for the first time, and how often later. A trace that ends early, because
-/// gprofinject is killed, is to know how long a tick is.
-const COMPARED_FIRST: Duration = Duration::from_millis(5);
+/// How often the clocks are compared, and how soon after a process has begun. If nothing more is written than the beginning, because
+/// this process is killed, that is known well enough.
 const COMPARED: Duration = Duration::from_secs(1);
+const COMPARED_SOON: Duration = Duration::from_millis(20);
 
 /// What the recorder is told.
 pub(crate) enum Message {
@@ -112,8 +112,10 @@ pub(crate) struct Recorder {
     /// The number of the next process that has not announced itself.
     next_guest: u32,
     flushed: Instant,
-    compared: Instant,
-    compare_after: Duration,
+    /// When the clocks are to be compared next.
+    comparing: Instant,
+    /// The rate of the time stamp counter that the trace has.
+    rate: Option<Rate>,
     summary: Summary,
 }
 
@@ -136,8 +138,8 @@ impl Recorder {
             followed: Followed::default(),
             next_guest: 1 << 30,
             flushed: now,
-            compared: now,
-            compare_after: COMPARED_FIRST,
+            comparing: now + COMPARED,
+            rate: None,
             summary: Summary::default(),
         };
         recorder.define(&start, Role::Start);
@@ -159,6 +161,7 @@ impl Recorder {
                 (pause * 2).clamp(SHORTEST, LONGEST)
             };
             self.flush();
+            self.compare_all();
             match messages.recv_timeout(pause) {
                 Ok(Message::Begun(begun)) => self.begin(*begun),
                 Ok(Message::Library(library)) => drop(self.libraries.insert(library.number, library)),
@@ -268,6 +271,7 @@ impl Recorder {
         let role = Role::Defines(begun.id);
         self.define(&Chunk::Process(begun), role);
         self.compare(index, Moment::now());
+        self.comparing = self.comparing.min(Instant::now() + COMPARED_SOON);
     }
 
     /// Defines a function that is new to its process.
@@ -345,19 +349,24 @@ impl Recorder {
 
     /// Makes chunks of what is old enough.
     fn flush(&mut self) {
-        if self.compared.elapsed() >= self.compare_after {
-            self.compared = Instant::now();
-            self.compare_after = (self.compare_after * 8).min(COMPARED);
-            let now = Moment::now();
-            for index in 0..self.all.len() {
-                self.compare(index, now);
-            }
+        if self.flushed.elapsed() < OLDEST {
+            return;
         }
-        if self.flushed.elapsed() >= OLDEST {
-            self.flushed = Instant::now();
-            for index in 0..self.all.len() {
-                self.flush_one(index);
-            }
+        self.flushed = Instant::now();
+        for index in 0..self.all.len() {
+            self.flush_one(index);
+        }
+    }
+
+    /// Compares the clocks, if it is time for that.
+    fn compare_all(&mut self) {
+        if Instant::now() < self.comparing {
+            return;
+        }
+        self.comparing = Instant::now() + COMPARED;
+        let now = Moment::now();
+        for index in 0..self.all.len() {
+            self.compare(index, now);
         }
     }
 
@@ -373,11 +382,18 @@ impl Recorder {
         let Some(recorded) = self.all.get(index).filter(|recorded| recorded.is_defined) else { return };
         let since = moment.date.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let ticks = by_clock(recorded.is_tsc, moment);
-        let clock = |process| Chunk::Clock { process, ticks, unix_ns: since.as_nanos() as u64 };
+        let pair = |process| Chunk::Clock { process, ticks, unix_ns: since.as_nanos() as u64 };
         let ids: Vec<u32> =
             std::iter::once(recorded.process).chain(recorded.guests.values().copied()).collect();
+        let is_tsc = recorded.is_tsc;
         for id in ids {
-            self.define(&clock(id), Role::Clock(id));
+            self.define(&pair(id), Role::Clock(id));
+        }
+        let rate = clock::rate_so_far().filter(|rate| is_tsc && self.rate != Some(*rate));
+        if let Some(rate) = rate {
+            let Rate { ticks, nanoseconds } = rate;
+            self.define(&Chunk::Rate { ticks, nanoseconds }, Role::Rate);
+            self.rate = Some(rate);
         }
     }
 

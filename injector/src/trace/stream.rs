@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gmon_trace::{Event, Events, Open, OpenKind, State};
-use gprofinject_abi::trace::Kind;
+use gprofinject_abi::trace::{Kind, TOLD_MOST};
 
 use crate::store::region::times::Reached;
 
@@ -74,6 +74,10 @@ pub(crate) struct Stream {
     spare: Vec<Events>,
     /// The bytes of an event that is not complete, and their number.
     data: Option<(Vec<u8>, usize)>,
+    /// The number of events that were lost before the next one.
+    missing: u64,
+    /// The number of slots that say only what is known.
+    known: u64,
     /// The number of calls that have begun, and of the events that are lost.
     pub(crate) calls: u64,
     pub(crate) lost: u64,
@@ -103,8 +107,19 @@ impl Stream {
     }
 
     fn follow(&mut self, kind: Kind, function: u32, time: u64) {
+        if self.known > 0 {
+            self.known -= 1;
+            return;
+        }
+        if self.missing > 0 {
+            if kind == Kind::Snapshot {
+                return self.resume(function);
+            }
+            self.say_lost();
+        }
         match kind {
             Kind::None => {}
+            Kind::Snapshot => self.known = time.min(1 + TOLD_MOST),
             Kind::Enter => self.begin(OpenKind::Call, function, time),
             Kind::Jump => self.begin(OpenKind::Jump, function, time),
             Kind::Inherited => self.begin(OpenKind::Inherited, function, time),
@@ -148,8 +163,25 @@ impl Stream {
     /// So many events are lost here. Which calls are open then is unknown.
     pub(crate) fn lose(&mut self, count: u64) {
         self.lost = self.lost.saturating_add(count);
-        self.push(Event::Lost { count });
+        self.missing = self.missing.saturating_add(count);
+        self.known = 0;
         self.forget();
+    }
+
+    /// Adds that events are lost.
+    fn say_lost(&mut self) {
+        let count = std::mem::take(&mut self.missing);
+        self.push(Event::Lost { count });
+    }
+
+    /// The ring says in the next slots on which stack its thread is, and which calls are open.
+    fn resume(&mut self, tid: u32) {
+        if tid != self.tid {
+            // That there is another thread is among what was lost.
+            self.tid = tid;
+            self.push(Event::Thread { tid });
+        }
+        self.say_lost();
     }
 
     /// Nothing is known of open calls.
@@ -188,6 +220,9 @@ impl Stream {
     /// end.
     pub(crate) fn close(&mut self, end: u64) {
         let time = end.wrapping_add(self.pauses);
+        if self.missing > 0 {
+            self.say_lost();
+        }
         let mut chains: Vec<u32> = self.others.keys().copied().collect();
         chains.sort_unstable();
         self.close_current(time);

@@ -2,12 +2,14 @@
 //! counted calls; the last part of a trace after a crash; what is left out.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use gprofinject_skip as skip;
 use gprofinject_tests::place::{self, Place};
-use gprofinject_tests::{run, tool};
+use gprofinject_tests::{compile, run, tool};
 
 gprofinject_tests::trials! {
     together:
@@ -15,6 +17,10 @@ gprofinject_tests::trials! {
         exceptions_are_told_apart_from_returns,
         as_many_calls_as_are_counted,
         the_times_are_those_of_times,
+        the_times_of_known_programs_are_those_of_times,
+        what_is_newest_is_right,
+        sleeping_is_waiting,
+        the_clocks_rate_is_known_from_the_beginning,
         only_the_outer_calls,
         only_the_long_calls,
         what_led_to_a_crash,
@@ -244,33 +250,230 @@ fn as_many_calls_as_are_counted() {
 }
 
 fn the_times_are_those_of_times() {
-    const FIELDS: [&str; 6] = ["calls", "primitive", "self_ns", "inclusive_ns", "min_ns", "max_ns"];
     let place = Place::new();
     for program in programs(&place).into_iter().filter(|program| !program[0].ends_with("logged")) {
         let program: Vec<&str> = program.iter().map(String::as_str).collect();
-        traced(&place, &["-q", "--times"], &program, 0);
-        let mut command = Command::new(tool::gmon().unwrap());
-        command.args(["times", "--json"]).arg(place.path("gmon.pb.gz"));
-        let (measured, traced) = (
-            rows(&place::finish(command).stdout_text()),
-            rows(&shown(&place, "trace", &["--stats", "--json"])),
-        );
-        let mut compared = 0;
-        for (name, row) in &measured {
-            let Some(other) = traced.get(name) else { continue };
-            compared += 1;
-            // The end of a process that executes another program is noticed at different moments.
-            let is_open = row["open"].as_u64() != Some(0);
-            let fields = if is_open { &FIELDS[..2] } else { &FIELDS[..] };
-            for &field in fields {
-                // A call that has not ended has neither a shortest nor a longest one.
-                let [one, two] = [row, other].map(|row| row[field].as_f64().unwrap_or(-1.0));
-                // Nanoseconds are rounded, and ticks per second known to a millionth.
-                let bound = if field.ends_with("_ns") { 20.0 + one.abs() * 1e-3 } else { 0.0 };
-                assert!((one - two).abs() <= bound, "{program:?}: {name:?}: {field}: {one} and {two}");
-            }
+        compare_with_times(&place, &[], &program);
+    }
+}
+
+/// Runs a program with `--times` and `--trace`, and compares what both say of each function. Both are made of the same readings of the
+/// clock, by the agent and by the reader of the trace, in code that has nothing in common.
+fn compare_with_times(place: &Place, options: &[&str], program: &[&str]) {
+    const COUNTS: [&str; 3] = ["calls", "primitive", "open"];
+    const TIMES: [&str; 6] = ["self_ns", "self_raw_ns", "inclusive_ns", "inclusive_raw_ns", "min_ns", "max_ns"];
+    let what = format!("{program:?} {options:?}");
+    traced(place, &[&["-q", "--times", "--stats=stats"], options].concat(), program, 0);
+    let others = stats(place)["processes"].as_array().unwrap().len();
+    let mut command = Command::new(tool::gmon().unwrap());
+    command.args(["times", "--json"]).arg(place.path("gmon.pb.gz"));
+    let (measured, traced) = (
+        rows(&place::finish(command).stdout_text()),
+        rows(&shown(place, "trace", &["--stats", "--json"])),
+    );
+    let mut compared = 0;
+    for (name, row) in &measured {
+        let Some(other) = traced.get(name) else { continue };
+        compared += 1;
+        for count in COUNTS {
+            assert_eq!(row[count], other[count], "{what}: {name:?}: {count}");
         }
-        assert!(compared > 5, "{program:?}: {compared} functions");
+        // When the calls end that are open at the end is not known as well to one as to the other.
+        if row["open"].as_u64() != Some(0) {
+            continue;
+        }
+        for time in TIMES {
+            // A call that has not ended has neither a shortest nor a longest one.
+            let [one, two] = [row, other].map(|row| row[time].as_f64().unwrap_or(-1.0));
+            // Both are of the same rate. That a process executes another program is noticed at different moments, though.
+            let bound = if others == 0 { 0.0 } else { 1e6 * others as f64 + one.abs() * 1e-3 };
+            assert!((one - two).abs() <= bound, "{what}: {name:?}: {time}: {one} and {two}");
+        }
+        if others == 0 {
+            assert_eq!(row["histogram"], other["histogram"], "{what}: {name:?}");
+        }
+    }
+    assert!(compared > 5, "{what}: {compared} functions");
+}
+
+/// Recursion, jumps, exceptions, tail calls, callbacks, signal handlers, forks, coroutines, threads and rings that fill.
+fn the_times_of_known_programs_are_those_of_times() {
+    let place = Place::new();
+    let runs: [(&str, &[&str], &[&str]); 16] = [
+        ("callers", &[], &[]),
+        ("recursion", &[], &[]),
+        ("recursion", &["--clock=gettime"], &[]),
+        ("jumps", &[], &[]),
+        ("exceptions", &[], &[]),
+        ("tails", &[], &[]),
+        ("callbacks", &[], &[]),
+        ("callbacks", &["--libs=all"], &[]),
+        ("signals", &[], &[]),
+        ("signals", &[], &["alternate"]),
+        ("forks", &[], &[]),
+        ("coroutines", &[], &["apart"]),
+        ("coroutines", &[], &["assembly", "heap"]),
+        ("coroutines", &[], &["symmetric", "local"]),
+        ("short", &[], &[]),
+        ("many", &[], &[]),
+    ];
+    for (name, options, args) in runs {
+        let (compiler, extension) = if name == "exceptions" { ("g++", "cc") } else { ("gcc", "c") };
+        let calls = if name == "tails" { "-foptimize-sibling-calls" } else { "-fno-optimize-sibling-calls" };
+        let mut command = Command::new(compiler);
+        command.args(["-O2", "-pthread", calls, "-o"]).arg(place.path(name));
+        command.arg(tool::folder().join(format!("known/{name}.{extension}")));
+        compile::compile(command).unwrap();
+        compare_with_times(&place, options, &[&[format!("./{name}").as_str()], args].concat());
+    }
+}
+
+/// With gprofinject stopped, a thread writes over its events many times. What is left is what is newest, and each call in it is
+/// within those within which it was made, which were open when the events were lost.
+fn what_is_newest_is_right() {
+    const DEPTH: usize = 300;
+    let source = format!(
+        r#"
+#include <stdio.h>
+#include <unistd.h>
+#define F __attribute__((noinline)) static
+F int c(int x) {{ __asm__ volatile("" : "+r"(x)); return x; }}
+F int b(int x) {{ int s = c(x); s += c(s); __asm__ volatile("" : "+r"(s)); return s; }}
+F int a(int x) {{ int s = b(x); s += b(s); __asm__ volatile("" : "+r"(s)); return s; }}
+F int last(int x) {{ int s = c(x); __asm__ volatile("" : "+r"(s)); return s; }}
+F int deep(int n) {{
+    int s = 0;
+    if (n > 0) s = deep(n - 1);
+    else {{
+        puts("ready"); fflush(stdout);
+        char line[10];
+        if (!fgets(line, sizeof line, stdin)) return 1;
+        for (int i = 0; i < 1000000; i++) s += a(i);
+        puts("done"); fflush(stdout);
+        if (!fgets(line, sizeof line, stdin)) return 1;
+        for (int i = 0; i < 1000; i++) s += last(i);
+    }}
+    __asm__ volatile("" : "+r"(s));
+    return s;
+}}
+int main(void) {{ return deep({DEPTH}) == 7; }}
+"#
+    );
+    let place = Place::new();
+    place.c("prog", &source, &["-O1", "-fno-optimize-sibling-calls"]);
+    let options = ["-q", "--rate=0", "--libs=none", "--stats=stats", "--trace", "trace", "--trace-full", "drop-old"];
+    let mut command = tool::command(&options, &place.path("gmon.out"), &place.path("prog"), &[]).unwrap();
+    command.current_dir(place.path("")).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut injector = command.spawn().unwrap();
+    let pid = injector.id().to_string();
+    let (mut stdin, stdout) = (injector.stdin.take().unwrap(), injector.stdout.take().unwrap());
+    let mut said = BufReader::new(stdout).lines();
+    assert_eq!(said.next().unwrap().unwrap(), "ready");
+    let send = |signal: &str| assert!(Command::new("kill").arg(signal).arg(&pid).status().unwrap().success());
+    send("-STOP");
+    stdin.write_all(b"go\n").unwrap();
+    assert_eq!(said.next().unwrap().unwrap(), "done");
+    send("-CONT");
+    std::thread::sleep(Duration::from_millis(300));
+    stdin.write_all(b"go\n").unwrap();
+    assert!(injector.wait().unwrap().success());
+    assert!(stats(&place)["trace"]["lost"].as_u64().unwrap() > 10_000_000, "{}", stats(&place));
+    let text = shown(&place, "trace", &["--json"]);
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let mut found: BTreeMap<String, u64> = BTreeMap::new();
+    for step in json["steps"].as_array().unwrap() {
+        let name = step["function"].as_str().unwrap_or_default();
+        assert_ne!(step["event"], "end", "{step}");
+        let beyond = match name {
+            "a" | "last" => 0,
+            "b" => 1,
+            // That within `last` is one further out.
+            "c" if step["depth"] == DEPTH + 3 => 1,
+            "c" => 2,
+            _ => continue,
+        };
+        // main, and DEPTH + 1 calls of `deep`.
+        assert_eq!(step["depth"], DEPTH + 2 + beyond, "{step}");
+        *found.entry(name.to_owned()).or_default() += 1;
+    }
+    assert_eq!(found["last"], 1000);
+    // Most of a ring of 262,144 events of 7 calls each.
+    assert!(found["a"] > 150_000 / 14 && found["a"] < 262_144 / 14 + 2, "{found:?}");
+}
+
+/// gprofinject is killed in its first second: what it has written by then says how fast the clock is.
+fn the_clocks_rate_is_known_from_the_beginning() {
+    const NAPPING: &str = r#"
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+__attribute__((noinline)) static void nap(void) { nanosleep(&(struct timespec){0, 10000000}, 0); }
+int main(void) { while (getppid() != 1) nap(); return 0; }
+"#;
+    const NAP_NS: f64 = 1e7;
+    let place = Place::new();
+    place.c("prog", NAPPING, &["-O1", "-fno-optimize-sibling-calls"]);
+    let mut command = tool::command(&["-q", "--trace", "trace"], &place.path("gmon.out"), &place.path("prog"), &[]).unwrap();
+    let mut injector = command.current_dir(place.path("")).spawn().unwrap();
+    // A thread's events are written after a quarter of a second.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let has_calls = || {
+        let mut command = Command::new(tool::gmon().unwrap());
+        command.args(["trace", "--stats", "--json", "-f", "nap"]).arg(place.path("trace"));
+        let outcome = place::finish(command);
+        outcome.code() == 0 && outcome.stdout_text().contains("\"nap\"")
+    };
+    while !has_calls() {
+        assert!(Instant::now() < deadline, "no calls are written");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    injector.kill().unwrap();
+    injector.wait().unwrap();
+    let mut command = Command::new(tool::gmon().unwrap());
+    command.args(["trace", "--stats", "--json", "-f", "nap"]).arg(place.path("trace"));
+    let outcome = place::finish(command);
+    assert!(!outcome.stderr_text().contains("a tick is shown as a nanosecond"), "{}", outcome.stderr_text());
+    let least = rows(&outcome.stdout_text()).into_values().next().unwrap()["min_ns"].as_f64().unwrap();
+    // Ticks that are taken for nanoseconds would be two to five times as long.
+    assert!((NAP_NS..1.8 * NAP_NS).contains(&least), "{least} ns");
+}
+
+/// The scheduler has a thread wait within each call that sleeps, for as long as it sleeps at least.
+fn sleeping_is_waiting() {
+    const SLEEPING: &str = r#"
+#include <pthread.h>
+#include <time.h>
+__attribute__((noinline)) static void nap(void) { nanosleep(&(struct timespec){0, 2000000}, 0); }
+__attribute__((noinline)) static void spin(void) { for (volatile int i = 0; i < 1000000; i++); }
+static void *thread(void *arg) { for (int i = 0; i < 10; i++) { nap(); spin(); } return arg; }
+int main(void) {
+    pthread_t threads[3];
+    for (int i = 0; i < 3; i++) pthread_create(&threads[i], 0, thread, 0);
+    for (int i = 0; i < 3; i++) pthread_join(threads[i], 0);
+    return 0;
+}
+"#;
+    let place = Place::new();
+    place.c("prog", SLEEPING, &["-O1", "-pthread", "-fno-optimize-sibling-calls"]);
+    traced(&place, &["-q"], &["./prog"], 0);
+    let json: serde_json::Value = serde_json::from_str(&shown(&place, "trace", &["--json"])).unwrap();
+    let steps = json["steps"].as_array().unwrap();
+    if !steps.iter().any(|step| step["event"] == "runs") {
+        return skip::skipped("traced: sleeping_is_waiting", "perf is not permitted here");
+    }
+    let number = |step: &serde_json::Value, key: &str| step[key].as_u64().unwrap();
+    let naps: Vec<_> = steps.iter().filter(|step| step["function"] == "nap").collect();
+    assert_eq!(naps.len(), 30);
+    for nap in naps {
+        let waits = steps.iter().filter(|step| {
+            step["event"] == "waits"
+                && step["tid"] == nap["tid"]
+                && number(step, "begin_ns") >= number(nap, "begin_ns")
+                && number(step, "end_ns") <= number(nap, "end_ns")
+        });
+        let waited: u64 = waits.map(|step| number(step, "end_ns") - number(step, "begin_ns")).sum();
+        // Switches are timed by another clock, of whose rate they have an error.
+        assert!(waited > 1_900_000, "{waited} ns in {nap}");
     }
 }
 

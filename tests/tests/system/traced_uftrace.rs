@@ -235,6 +235,10 @@ fn ours(place: &Place, program: &[&str], hooks: Hooks) -> BTreeMap<u32, Vec<Step
     for line in outcome.stdout_text().lines().skip(1) {
         let (tid, call) = line.trim_start().strip_prefix('[').unwrap().split_once("] ").unwrap();
         let text = call.trim_start();
+        // What the scheduler did is no call.
+        if ["/* runs on ", "/* is preempted ", "/* waits "].iter().any(|start| text.starts_with(start)) {
+            continue;
+        }
         let mut depth = (call.len() - text.len()) / 2;
         // Deeper calls are not moved to the right: `(41) f();`.
         let text = match text.strip_prefix('(').and_then(|text| text.split_once(") ")) {

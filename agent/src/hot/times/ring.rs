@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use gprofinject_abi::full::Full;
 use gprofinject_abi::shared::{BlockRef, TraceRef};
 use gprofinject_abi::times::DEPTH_BIT;
-use gprofinject_abi::trace::{Kind, Slot, mark};
+use gprofinject_abi::trace::{Kind, SNAPSHOTS, Slot, mark};
 
 const SLOT: u64 = size_of::<Slot>() as u64;
 /// Bytes of the ring that are committed at first. Each further step doubles them.
@@ -31,6 +31,21 @@ static HAS_GIVEN_UP: AtomicBool = AtomicBool::new(false);
 /// this; each child of a program would wait in vain otherwise.
 pub(crate) fn expect_no_reader() {
     HAS_GIVEN_UP.store(true, Ordering::Relaxed);
+}
+
+/// Returns whether calls are traced.
+pub(crate) fn is_on(agent: &Agent) -> bool {
+    agent.orders.trace_bytes != 0
+}
+
+/// Returns whether the newest events take the places of the oldest ones.
+pub(super) fn drops_old(agent: &Agent) -> bool {
+    agent.orders.trace_full == Full::DropOld.code()
+}
+
+/// Returns the number of slots of a ring that is ready.
+pub(super) fn slots(trace: TraceRef) -> u64 {
+    trace.mask().load(Ordering::Relaxed) + 1
 }
 
 /// Returns the flags from which on a call's own calls are not traced: see [`TraceHeader::deepest`].
@@ -60,13 +75,14 @@ fn prepare(agent: &Agent, block: BlockRef, trace: TraceRef) {
     trace.mask().store(slots.saturating_sub(1), Ordering::Relaxed);
     trace.deepest().store(deepest(agent), Ordering::Relaxed);
     trace.least().store(agent.orders.trace_least, Ordering::Relaxed);
+    trace.due().store(if drops_old(agent) { slots / SNAPSHOTS } else { u64::MAX }, Ordering::Relaxed);
     let at = block.address() + area::offset(agent) + agent.orders.times_bytes;
     trace.ring().store(at, Ordering::Relaxed);
 }
 
 /// Returns the bytes of the ring that are used: all, or those that were committed when no more could be.
 fn ring_bytes(trace: TraceRef) -> u64 {
-    (trace.mask().load(Ordering::Relaxed) + 1) * SLOT
+    slots(trace) * SLOT
 }
 
 /// Commits the ring up to the slot before this number, if it has so many. If that fails, the ring becomes as small as it is now: then
@@ -103,14 +119,15 @@ pub(super) fn has_room(agent: &Agent, block: BlockRef, end: u64) -> bool {
     let bytes = ring_bytes(trace);
     let limit = if committed < bytes {
         committed / SLOT
-    } else if agent.orders.trace_full == Full::DropOld.code() {
+    } else if drops_old(agent) {
         u64::MAX
     } else {
         // The injector never says that it has read more than there was.
         let drained = trace.drained().load(Ordering::Acquire).min(trace.next().load(Ordering::Relaxed));
         drained + bytes / SLOT
     };
-    trace.limit().store(limit, Ordering::Relaxed);
+    // Where the open calls are to be told of, the gates leave an event to compiled code too.
+    trace.limit().store(limit.min(trace.due().load(Ordering::Relaxed)), Ordering::Relaxed);
     end <= limit
 }
 

@@ -1,28 +1,25 @@
-//! The events of a thread, in its [`ring`](crate::hot::times::ring): `gprofinject --trace` ([`gprofinject_abi::trace`]).
+//! A thread's events: `gprofinject --trace` ([`gprofinject_abi::trace`]).
 //!
 //! The gates write the events of most calls. What is here writes all others: those of slow paths, and those for which a gate
 //! finds no room. There is none when a further part of the ring is to be committed, when the injector has not read enough,
-//! and at the thread's first event.
+//! when the open calls are to be told of, and at the thread's first event.
 
 use crate::hot::thread_blocks;
+pub(crate) use crate::hot::times::ring::is_on;
 use crate::hot::times::ring::{Event, deepest, keep, put, take};
+use crate::hot::times::told::{is_due, kind_of, number_of, of_call, open_calls, tell, with_pauses};
 use crate::hot::times::values::{self, Values};
-use crate::hot::times::{area, clock, nodes};
+use crate::hot::times::{area, clock};
 use crate::os::task;
 use crate::program::agent::Agent;
 use crate::program::failure;
 use core::sync::atomic::Ordering;
 use gprofinject_abi::shared::{BlockRef, ChainRef, OpenCallRef};
-use gprofinject_abi::times::{DEPTH_BIT, HAS_RESULT, INHERITED, TAIL, TRACED, UNIT};
+use gprofinject_abi::times::{DEPTH_BIT, HAS_RESULT, TRACED};
 use gprofinject_abi::trace::{Kind, data_slots};
 
 /// Bits of [`gprofinject_abi::times::OpenCall::flags`] below the depth.
 const FLAG_BITS: u32 = (1 << DEPTH_BIT) - 1;
-
-/// Returns whether calls are traced.
-pub(crate) fn is_on(agent: &Agent) -> bool {
-    agent.orders.trace_bytes != 0
-}
 
 /// Returns whether calls are written when they end, if they have lasted long enough.
 fn is_late(agent: &Agent) -> bool {
@@ -41,10 +38,10 @@ pub(crate) fn is_too_deep(agent: &Agent, outer: u32) -> bool {
     is_on(agent) && u64::from(outer) >= deepest(agent)
 }
 
-/// Writes an event of one slot. If events before it were lost, it says so first. `without`: a call that has not been told of
-/// yet. Returns whether there was room.
+/// Writes an event of one slot. If events before it were lost, it says so first, and which calls are open. `without`: a call that
+/// has not been told of yet. Returns whether there was room.
 fn write(agent: &Agent, block: BlockRef, event: Event, without: Option<OpenCallRef>, waits: bool) -> bool {
-    if block.trace().untold().load(Ordering::Relaxed) != 0 && !tell_lost(agent, block, without, waits) {
+    if is_due(block) && !tell(agent, block, without, waits) {
         block.trace().lost().fetch_add(1, Ordering::Relaxed);
         block.trace().untold().fetch_add(1, Ordering::Relaxed);
         return false;
@@ -72,7 +69,7 @@ fn write_with(
         return write(agent, block, event, without, true);
     }
     let trace = block.trace();
-    if trace.untold().load(Ordering::Relaxed) != 0 && !tell_lost(agent, block, without, true) {
+    if is_due(block) && !tell(agent, block, without, true) {
         trace.lost().fetch_add(1, Ordering::Relaxed);
         trace.untold().fetch_add(1, Ordering::Relaxed);
         return false;
@@ -89,98 +86,6 @@ fn write_with(
         put(trace, number, Event { kind: Kind::More, function: word(at + 8, 4) as u32, time: word(at, 8) });
     }
     true
-}
-
-/// Says how many events were lost, and which calls are open now. Returns `false` if there is no room for that.
-fn tell_lost(agent: &Agent, block: BlockRef, without: Option<OpenCallRef>, waits: bool) -> bool {
-    let trace = block.trace();
-    let mut left = [0; CALLS];
-    let (calls, _) = outermost(block, &mut left, |call| {
-        call.flags().load(Ordering::Relaxed) & TRACED != 0 && Some(call) != without
-    });
-    let Some((first, _blocked)) = take(agent, block, 2 + calls.len() as u64, waits) else {
-        // `take` has counted one more.
-        trace.untold().fetch_sub(1, Ordering::Relaxed);
-        trace.lost().fetch_sub(1, Ordering::Relaxed);
-        return false;
-    };
-    // Not earlier: a handler might leave the thread by a jump before this is told. If one has told it, nothing is left to tell here.
-    let untold = trace.untold().swap(0, Ordering::Relaxed);
-    put(trace, first, Event { kind: Kind::Lost, function: 0, time: untold });
-    put(trace, first + 1, Event { kind: Kind::Chain, function: chain_now(block), time: now(block) });
-    for (number, &call) in (first + 2..).zip(calls) {
-        if let Some(call) = area::call(call) {
-            put(trace, number, of_call(block, call, Kind::Open));
-        }
-    }
-    true
-}
-
-/// The number of open calls that are looked at together.
-const CALLS: usize = 128;
-
-/// Returns the addresses of the outermost open calls of the current chain that `is_wanted` accepts, up to [`CALLS`] of them, from
-/// the outermost one inwards, and whether there are more.
-fn outermost(
-    block: BlockRef,
-    list: &mut [u64; CALLS],
-    is_wanted: impl Fn(OpenCallRef) -> bool,
-) -> (&[u64], bool) {
-    let mut count = 0_usize;
-    let mut next = area::call(block.times().top().load(Ordering::Relaxed));
-    while let Some(call) = next {
-        let outer = call.outer().load(Ordering::Relaxed);
-        if outer != 0 && is_wanted(call) {
-            // The list is a ring, in which the outermost ones stay.
-            if let Some(place) = list.get_mut(count % CALLS) {
-                *place = call.address();
-            }
-            count += 1;
-        }
-        next = area::call(outer);
-    }
-    if count > CALLS {
-        list.rotate_left(count % CALLS);
-    }
-    let kept = &mut list[..count.min(CALLS)];
-    kept.reverse();
-    (kept, count > CALLS)
-}
-
-/// Returns the time of the clock that an event has which happens at a time without pauses.
-fn with_pauses(block: BlockRef, time: u64) -> u64 {
-    time.wrapping_add(block.times().paused().load(Ordering::Relaxed))
-}
-
-fn now(block: BlockRef) -> u64 {
-    let times = block.times();
-    let last = times.last().load(Ordering::Relaxed);
-    with_pauses(block, last)
-}
-
-fn number_of(block: BlockRef, chain: u64) -> u32 {
-    (chain.wrapping_sub(block.address()) / UNIT) as u32
-}
-
-fn chain_now(block: BlockRef) -> u32 {
-    number_of(block, block.times().chain().load(Ordering::Relaxed))
-}
-
-/// Returns the event of an open call's beginning.
-fn of_call(block: BlockRef, call: OpenCallRef, kind: Kind) -> Event {
-    let function =
-        nodes::arc(call.arc().load(Ordering::Relaxed)).map_or(0, |arc| arc.callee().load(Ordering::Relaxed));
-    Event { kind, function, time: with_pauses(block, call.start().load(Ordering::Relaxed)) }
-}
-
-fn kind_of(flags: u32) -> Kind {
-    if flags & INHERITED != 0 {
-        Kind::Inherited
-    } else if flags & TAIL != 0 {
-        Kind::Jump
-    } else {
-        Kind::Enter
-    }
 }
 
 /// A call has begun, whose record is complete, with these arguments.
@@ -212,6 +117,32 @@ pub(crate) fn ended(agent: &Agent, block: BlockRef, call: OpenCallRef, time: u64
         let event = Event { time: with_pauses(block, time), ..of_call(block, call, kind) };
         write_with(agent, block, event, result.unwrap_or(&Values::NONE), None);
     }
+}
+
+/// The number of open calls that are looked at together.
+const CALLS: usize = 128;
+
+/// Returns the addresses of the outermost open calls of the current chain that `is_wanted` accepts, up to [`CALLS`] of them, from
+/// the outermost one inwards, and whether there are more.
+fn outermost(
+    block: BlockRef,
+    list: &mut [u64; CALLS],
+    is_wanted: impl Fn(OpenCallRef) -> bool,
+) -> (&[u64], bool) {
+    let mut count = 0_usize;
+    for call in open_calls(block).filter(|&call| is_wanted(call)) {
+        // The list is a ring, in which the outermost ones stay.
+        if let Some(place) = list.get_mut(count % CALLS) {
+            *place = call.address();
+        }
+        count += 1;
+    }
+    if count > CALLS {
+        list.rotate_left(count % CALLS);
+    }
+    let kept = &mut list[..count.min(CALLS)];
+    kept.reverse();
+    (kept, count > CALLS)
 }
 
 /// Writes the beginnings of all open calls of the current chain whose are not written yet, from the outermost one inwards.
@@ -251,14 +182,27 @@ pub(crate) fn changed(agent: &Agent, block: BlockRef, chain: ChainRef, time: u64
 /// The agent has taken so many ticks until now, which have been added to the pauses.
 pub(crate) fn paused(agent: &Agent, block: BlockRef, ticks: u64) {
     if is_on(agent) && ticks != 0 {
-        write(agent, block, Event { kind: Kind::Pause, function: 0, time: ticks }, None, true);
+        write_pause(agent, block, ticks, true);
+    }
+}
+
+/// Writes a pause, unless events before it were lost: the times of open calls, which are told of then, have the pause already.
+fn write_pause(agent: &Agent, block: BlockRef, ticks: u64, waits: bool) {
+    let trace = block.trace();
+    if trace.untold().load(Ordering::Relaxed) != 0 {
+        if !tell(agent, block, None, waits) {
+            trace.lost().fetch_add(1, Ordering::Relaxed);
+            trace.untold().fetch_add(1, Ordering::Relaxed);
+        }
+    } else if let Some((number, _blocked)) = take(agent, block, 1, waits) {
+        put(trace, number, Event { kind: Kind::Pause, function: 0, time: ticks });
     }
 }
 
 /// The same for another thread, which is stopped. If its ring is full, the pause is lost.
 pub(crate) fn paused_other(agent: &Agent, block: BlockRef, ticks: u64) {
     if is_on(agent) && ticks != 0 && block.times().top().load(Ordering::Relaxed) != 0 {
-        write(agent, block, Event { kind: Kind::Pause, function: 0, time: ticks }, None, false);
+        write_pause(agent, block, ticks, false);
     }
 }
 
@@ -284,7 +228,7 @@ pub(crate) fn marked_at(agent: &Agent, block: BlockRef, function: u32, time: u64
     }
 }
 
-/// Writes an event into a slot that has been taken. If events before it were lost, that is said first, in other slots. Returns
+/// Writes an event into a slot that has been taken. If the open calls are to be told of first, that is done in other slots. Returns
 /// whether there was room.
 fn put_after_lost(
     agent: &Agent,
@@ -294,7 +238,7 @@ fn put_after_lost(
     without: Option<OpenCallRef>,
 ) -> bool {
     let trace = block.trace();
-    if trace.untold().load(Ordering::Relaxed) == 0 {
+    if !is_due(block) {
         put(trace, number, event);
         return true;
     }

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use gmon::{BuildId, Program};
-use gmon_measured::{ClockSource, Function, Measured, REST, REST_NAME, ReadError, Thread};
+use gmon_measured::{ClockSource, Function, Measured, REST_NAME, ReadError, Thread};
 use serde_json::{Value, json};
 
 use crate::cli::files;
 use crate::cli::measured_args::MeasuredArgs;
 use crate::cli::similar::similar;
-use crate::cli::text::{Style, chosen_in_module, demangled, plain};
+use crate::cli::text::{Style, address_name, chosen_in_module, demangled, plain};
 use crate::cli::units::duration;
 
 /// The file that is read if none is named.
@@ -93,11 +93,12 @@ impl<'a> Measurement<'a> {
         if self.args.shown.no_demangle { plain(name) } else { demangled(name) }
     }
 
-    /// Returns the name of a function as it is shown.
+    /// Returns the name of a function as it is shown: its address if it has no name.
     pub(crate) fn name(&self, function: u32) -> String {
-        match function {
-            REST => REST_NAME.to_owned(),
-            function => self.shown(&self.measured.functions[function as usize].name),
+        match self.measured.functions.get(function as usize) {
+            None => REST_NAME.to_owned(),
+            Some(function) if function.name.is_empty() => address_name(function.address),
+            Some(function) => self.shown(&function.name),
         }
     }
 

@@ -16,6 +16,11 @@ pub(crate) fn plain(text: &str) -> String {
     if text.chars().any(char::is_control) { text.escape_debug().to_string() } else { text.to_owned() }
 }
 
+/// Returns what a function without a name is called: its link address.
+pub(crate) fn address_name(address: u64) -> String {
+    format!("{address:#x}")
+}
+
 /// Whether the whole text matches a pattern with `*` and `?`.
 pub(crate) fn matches(pattern: &str, text: &str) -> bool {
     let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());

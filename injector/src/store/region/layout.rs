@@ -83,8 +83,8 @@ impl Layout {
         if self.tracing().is_some() { RING_BYTES } else { 0 }
     }
 
-    /// Whether a thread writes new events over old ones that were not read yet.
-    pub(crate) fn overwrites_events(&self) -> bool {
+    /// Whether a thread whose ring is full writes over the oldest events.
+    pub(crate) fn drops_old(&self) -> bool {
         self.tracing().is_some_and(|tracing| tracing.full == FullArg::DropOld)
     }
 

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
 
 use gprofinject_abi::region::{BlockHeader, LoadRecord, RegionHeader};
 use gprofinject_abi::trace::{self, Kind, Slot, TRACE, TraceHeader};
@@ -14,10 +15,12 @@ use crate::store::region::read::{PROCESS_MAX, load_records};
 const SLOT: u64 = size_of::<Slot>() as u64;
 /// The greatest number of slots that are read at a time.
 const PIECE: u64 = 1 << 14;
-/// How often the reader comes back to a slot that is taken and not written, while there are others behind it, before it goes on
-/// without it. A signal handler that has interrupted the thread there may take its time, or may have left it by a jump.
-const PATIENCE: u32 = 200;
-
+/// For how long the reader comes back to a slot that is taken and not written, although later ones are, before it goes on without
+/// it. A signal handler that has interrupted the thread there may take its time, and may never return.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// What part of a ring is between the thread and the reader that begins to copy the rest, and how often it tries to.
+const MARGINS: u64 = 16;
+const TRIES: usize = 4;
 /// The smallest number of slots of a ring that is believed.
 const SLOTS_MIN: u64 = 1 << 8;
 
@@ -54,9 +57,9 @@ impl LoadTable {
 struct Ring {
     /// The number of the next event to read.
     read: u64,
-    /// How often that event was not there yet, although there were others behind it.
-    visits: u32,
-    /// The number of the next event at the first of these visits.
+    /// Since when that event is not there, although later ones are.
+    passed: Option<Instant>,
+    /// The number of the next event at that time.
     behind: u64,
     /// Events below this number that are not there will never be.
     patient_until: u64,
@@ -81,18 +84,36 @@ pub(crate) enum Piece<'b> {
     Lost(u64),
 }
 
-/// Returns the number of slots of a ring that says that it has this mask, and would have so many slots. A process can write any mask.
-fn slots_of(mask: u64, slots: u64) -> u64 {
-    let is_smaller = mask.wrapping_add(1).is_power_of_two() && (SLOTS_MIN..slots).contains(&mask);
-    if is_smaller { mask + 1 } else { slots }
-}
-
 /// Returns the events in consecutive slots.
 pub(crate) fn events(slots: &[u8]) -> impl Iterator<Item = (Kind, u32, u64)> {
     slots.chunks_exact(SLOT as usize).map(|slot| {
         let Slot { time, function, mark } = Slot::read_from_bytes(slot).unwrap_or_default();
         (trace::kind_of(mark).unwrap_or(Kind::None), function, time)
     })
+}
+
+/// Returns what the slot of an event is, or `None` if the event is not written yet, or is overwritten.
+fn kind_of(slot: &[u8], number: u64) -> Option<Kind> {
+    let slot = Slot::read_from_bytes(slot).unwrap_or_default();
+    trace::kind(slot.mark, number).filter(|kind| *kind != Kind::None)
+}
+
+/// Returns the number of slots of a ring that says that it has this mask, and would have so many slots. A process can write any mask.
+fn slots_of(mask: u64, slots: u64) -> u64 {
+    let is_smaller = mask.wrapping_add(1).is_power_of_two() && (SLOTS_MIN..slots).contains(&mask);
+    if is_smaller { mask + 1 } else { slots }
+}
+
+/// Returns the number of slots up to the first one whose event is not there. `from` is the number of the first event.
+fn are_there(slots: &[u8], from: u64) -> usize {
+    let all = slots.chunks_exact(SLOT as usize).zip(from..);
+    all.take_while(|&(slot, number)| kind_of(slot, number).is_some()).count()
+}
+
+/// Returns the number of slots up to the first one whose event is there.
+fn are_missing(slots: &[u8], from: u64) -> u64 {
+    let all = slots.chunks_exact(SLOT as usize).zip(from..);
+    all.take_while(|&(slot, number)| kind_of(slot, number).is_none()).count() as u64
 }
 
 impl Rings {
@@ -174,74 +195,121 @@ impl Rings {
         // A process can write any number there.
         let source = Source { block, guest: if head.process < PROCESS_MAX { head.process } else { 0 } };
         // The newest slot may be half written, unless it has been there for a while.
-        let mut end = if is_over || next == ring.next { next } else { next - 1 };
+        let end = if is_over || next == ring.next { next } else { next - 1 };
         ring.next = next;
-        // A thread that does not overwrite events has taken slots beyond the ring's end at most for those that it is to write next.
-        let is_overwritten = |next: u64, read: u64| {
-            next - read > if self.layout.overwrites_events() { slots } else { 2 * slots }
-        };
-        if is_overwritten(end, ring.read) {
-            take(source, Piece::Lost(end - slots - ring.read));
-            (ring.read, ring.visits) = (end - slots, 0);
-        }
-        end = end.min(ring.read.saturating_add(slots));
+        let end = end.min(ring.read.saturating_add(slots));
         while ring.read < end {
             let from = ring.read % slots;
             let count = (end - ring.read).min(slots - from).min(PIECE);
             let mut buffer = std::mem::take(&mut self.buffer);
-            buffer.resize((count * SLOT) as usize, 0);
-            let found =
-                read_at(&self.file, &mut buffer, self.at(block) + self.layout.trace_ring() + from * SLOT)?;
-            buffer[found..].fill(0);
-            // What is not written yet, or was overwritten meanwhile, does not have the mark of its number.
-            let is_there = |(slot, number): (&[u8], u64)| {
-                let slot = Slot::read_from_bytes(slot).unwrap_or_default();
-                trace::kind(slot.mark, number).is_some_and(|kind| kind != Kind::None)
-            };
-            let mut slots_there =
-                buffer.chunks_exact(SLOT as usize).zip(ring.read..).map(is_there).peekable();
-            let good = std::iter::from_fn(|| slots_there.next_if(|&is_there| is_there)).count() as u64;
-            let missing = slots_there.take_while(|&is_there| !is_there).count() as u64;
+            buffer.clear();
+            let is_whole = self.copy(block, slots, ring.read, count, &mut buffer)?;
+            let good = if is_whole { are_there(&buffer, ring.read) } else { 0 };
             if good > 0 {
-                take(source, Piece::Events(&buffer[..(good * SLOT) as usize]));
-                ring.read += good;
-                ring.visits = 0;
+                take(source, Piece::Events(&buffer[..good * SLOT as usize]));
+                ring.read += good as u64;
+                ring.passed = None;
             }
             self.buffer = buffer;
+            if !is_whole {
+                self.catch_up(block, slots, &mut ring, is_over, |piece| take(source, piece))?;
+                break;
+            }
             self.say(block, ring.read);
-            if good == count {
+            if good as u64 == count {
                 // What remains is read at the next visit.
                 break;
             }
-            let newest = self.header(block)?.next.max(ring.read + 1);
-            let lost = if is_overwritten(newest, ring.read) {
-                // The thread is faster. With a quarter of the ring between them, the reader can follow it for a while.
-                (newest - slots + slots / 4).min(end).max(ring.read + 1) - ring.read
-            } else if is_over || ring.read < ring.patient_until {
-                missing.min(if is_over { end } else { ring.patient_until } - ring.read)
-            } else if newest == ring.read + 1 {
-                // The thread was interrupted before it could write its newest event, or waits for room.
+            let missing = are_missing(&self.buffer[good * SLOT as usize..], ring.read);
+            let lost = if is_over {
+                missing
+            } else if ring.read < ring.patient_until {
+                missing.min(ring.patient_until - ring.read)
+            } else if ring.read + missing >= end {
+                // The thread was interrupted before it could write its newest events, or waits for room.
                 part = part.min(good as f64 / slots as f64);
                 break;
-            } else if ring.visits < PATIENCE {
-                if ring.visits == 0 {
-                    ring.behind = newest;
-                }
-                ring.visits += 1;
-                break;
             } else {
-                // Whatever was taken at the first visit had as much time as this one.
+                if ring.passed.is_none() {
+                    ring.behind = next;
+                }
+                if ring.passed.get_or_insert_with(Instant::now).elapsed() < PATIENCE {
+                    break;
+                }
+                // Whatever was taken when this one was first missed had as much time.
                 ring.patient_until = ring.behind;
                 missing.min(ring.patient_until - ring.read)
             };
             take(source, Piece::Lost(lost));
-            (ring.read, ring.visits) = (ring.read + lost, 0);
+            (ring.read, ring.passed) = (ring.read + lost, None);
         }
         self.say(block, ring.read);
         if let Some(place) = self.all.get_mut(block as usize) {
             *place = ring;
         }
         Ok(part)
+    }
+
+    /// Appends the slots of so many events from one on, which are next to each other in the ring. Returns `false` if the thread may
+    /// have begun to write others over them: it takes the numbers of those before it writes them. Where it does not overwrite what
+    /// has not been read, it may take some numbers all the same, before it waits or gives them back.
+    fn copy(&self, block: u64, slots: u64, from: u64, count: u64, to: &mut Vec<u8>) -> io::Result<bool> {
+        let start = to.len();
+        to.resize(start + (count * SLOT) as usize, 0);
+        let at = self.at(block) + self.layout.trace_ring() + from % slots * SLOT;
+        let found = read_at(&self.file, &mut to[start..], at)?;
+        to[start + found..].fill(0);
+        let beyond = if self.layout.drops_old() { 0 } else { slots };
+        Ok(self.header(block)?.next <= from.saturating_add(slots + beyond))
+    }
+
+    /// Goes on with the newest events of a thread that has written others over those that are to be read next. All that are left
+    /// are copied before any is looked at: to deal with them takes longer than the thread needs to fill the ring again. Where the
+    /// ring says which calls are open, the first such place is where reading goes on.
+    fn catch_up(
+        &mut self,
+        block: u64,
+        slots: u64,
+        ring: &mut Ring,
+        is_over: bool,
+        mut take: impl FnMut(Piece<'_>),
+    ) -> io::Result<()> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let (mut first, mut is_whole) = (ring.read, false);
+        for _ in 0..TRIES {
+            let newest = self.header(block)?.next;
+            // Copying is faster than writing, so a small part of the ring between both is enough.
+            let margin = if is_over { 0 } else { slots / MARGINS };
+            first = (newest.saturating_sub(slots) + margin).max(ring.read);
+            let end = if is_over { newest } else { newest.saturating_sub(1) };
+            buffer.clear();
+            let mut at = first;
+            is_whole = true;
+            while is_whole && at < end {
+                let count = (end - at).min(slots - at % slots).min(PIECE);
+                is_whole = self.copy(block, slots, at, count, &mut buffer)?;
+                at += count;
+            }
+            if is_whole {
+                break;
+            }
+        }
+        if !is_whole {
+            // The thread is always faster. It may be slower at the next visit.
+            buffer.clear();
+        }
+        let marks = buffer.chunks_exact(SLOT as usize).zip(first..);
+        let snapshot =
+            marks.map(|(slot, number)| kind_of(slot, number)).position(|kind| kind == Some(Kind::Snapshot));
+        let from = snapshot.unwrap_or(0);
+        let rest = &buffer[from * SLOT as usize..];
+        first += from as u64;
+        let good = are_there(rest, first);
+        take(Piece::Lost(first - ring.read));
+        take(Piece::Events(&rest[..good * SLOT as usize]));
+        *ring = Ring { read: first + good as u64, passed: None, ..*ring };
+        self.buffer = buffer;
+        Ok(())
     }
 
     /// Tells the thread how far its ring has been read. If that fails, it loses events, which it counts.

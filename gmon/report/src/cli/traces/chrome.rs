@@ -2,12 +2,12 @@
 //! ("Trace Event Format", <https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU>).
 //!
 //! Calls are pairs of `B` and `E`, which nest on each thread. The stack of a coroutine is a thread of its own there, with a number that no
-//! thread has.
+//! thread has, and so is what the scheduler had a thread do, which does not nest with its calls.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use gmon_trace::{Begun, Choice, Damage, Ended, How, Step, Trace, What};
+use gmon_trace::{Begun, Choice, Damage, Doing, Ended, How, Recorded, Scheduled, Step, Trace, What};
 use serde_json::{Map, Value, json};
 
 use crate::cli::traces::calls::{Calls, at_begin, at_end};
@@ -40,6 +40,9 @@ pub(crate) fn chrome(
     for step in steps.by_ref() {
         writer.step(&step)?;
     }
+    for scheduled in trace.scheduling(choice) {
+        writer.scheduled(&scheduled)?;
+    }
     writeln!(writer.out, "\n]}}")?;
     Ok(steps.damage().to_vec())
 }
@@ -64,26 +67,53 @@ impl<W: Write> Writer<'_, W> {
     fn place(&mut self, step: &Step) -> io::Result<(u32, u64)> {
         let Some(recorded) = self.trace.processes.get(step.process as usize) else { return Ok((0, 0)) };
         let pid = recorded.process.pid;
+        let name = names::thread(recorded, step.tid);
+        match self.tracks.stack(step) {
+            None => self.row(recorded, u64::from(step.tid), Track::Thread(pid, step.tid), &name),
+            Some(ordinal) => {
+                let track = Track::Stack(step.buffer, step.tid, step.chain);
+                let tid = self.other(track);
+                self.row(recorded, tid, track, &format!("{name} {} stack {ordinal}", step.tid))
+            }
+        }
+    }
+
+    /// Returns the number of what is shown as a thread and is none.
+    fn other(&mut self, track: Track) -> u64 {
+        let next = FIRST_STACK + self.stacks.len() as u64;
+        *self.stacks.entry(track).or_insert(next)
+    }
+
+    /// Names a process and something that is shown as a thread of it, if they are new. Returns their numbers.
+    fn row(&mut self, recorded: &Recorded, tid: u64, track: Track, name: &str) -> io::Result<(u32, u64)> {
+        let pid = recorded.process.pid;
         if self.tracks.number(Track::Process(pid)).1 {
             let name = names::program(&recorded.process);
             self.event(&json!({"ph": "M", "pid": pid, "name": "process_name", "args": {"name": name}}))?;
         }
-        let name = names::thread(recorded, step.tid);
-        let (tid, name, track) = match self.tracks.stack(step) {
-            None => (u64::from(step.tid), name, Track::Thread(pid, step.tid)),
-            Some(ordinal) => {
-                let track = Track::Stack(step.buffer, step.tid, step.chain);
-                let next = FIRST_STACK + self.stacks.len() as u64;
-                let tid = *self.stacks.entry(track).or_insert(next);
-                (tid, format!("{name} {} stack {ordinal}", step.tid), track)
-            }
-        };
         if self.tracks.number(track).1 {
             self.event(
                 &json!({"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": name}}),
             )?;
         }
         Ok((pid, tid))
+    }
+
+    fn scheduled(&mut self, scheduled: &Scheduled) -> io::Result<()> {
+        let Scheduled { from_ns, to_ns, process, tid, doing } = *scheduled;
+        let Some(recorded) = self.trace.processes.get(process as usize) else { return Ok(()) };
+        let track = Track::Scheduling(recorded.process.pid, tid);
+        let number = self.other(track);
+        let name = format!("{} {tid} scheduling", names::thread(recorded, tid));
+        let (pid, tid) = self.row(recorded, number, track, &name)?;
+        let mut event =
+            json!({"pid": pid, "tid": tid, "ts": microseconds(from_ns), "name": names::doing(doing)});
+        if let Doing::Moved { .. } = doing {
+            (event["ph"], event["s"]) = (json!("i"), json!("t"));
+        } else {
+            (event["ph"], event["dur"]) = (json!("X"), microseconds(to_ns - from_ns));
+        }
+        self.event(&event)
     }
 
     fn step(&mut self, step: &Step) -> io::Result<()> {

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use gmon_trace::{Choice, Damage, Ended, How, OpenKind, Overhead, Step, Trace, What};
+use gmon_trace::{
+    Callee, Choice, Damage, Doing, Ended, How, OpenKind, Overhead, Scheduled, Step, Trace, What,
+};
 use serde_json::{Value, json};
 
 use crate::cli::text::demangled;
@@ -42,11 +44,22 @@ pub(crate) fn json(trace: &Trace, choice: &Choice, out: &mut impl Write) -> io::
     let mut open = Open::new();
     let mut steps = trace.steps(choice);
     let mut is_first = true;
+    let mut print = |value: Value| {
+        let separator = if std::mem::replace(&mut is_first, false) { "\n" } else { ",\n" };
+        write!(out, "{separator}{value}")
+    };
+    let mut scheduling = trace.scheduling(choice).peekable();
     for step in steps.by_ref() {
-        if let Some(value) = value(trace, &mut calls, &mut open, &step) {
-            write!(out, "{}{value}", if is_first { "\n" } else { ",\n" })?;
-            is_first = false;
+        let at = trace.elapsed(step.process, step.time);
+        while let Some(scheduled) = scheduling.next_if(|scheduled| scheduled.from_ns <= at) {
+            print(scheduled_value(trace, &scheduled))?;
         }
+        if let Some(value) = value(trace, &mut calls, &mut open, &step) {
+            print(value)?;
+        }
+    }
+    for scheduled in scheduling {
+        print(scheduled_value(trace, &scheduled))?;
     }
     let later = steps.damage().to_vec();
     let all = trace.damage.iter().chain(&later);
@@ -55,6 +68,25 @@ pub(crate) fn json(trace: &Trace, choice: &Choice, out: &mut impl Write) -> io::
         .collect();
     writeln!(out, "],\n\"damage\":{}}}", json!(damage))?;
     Ok(later)
+}
+
+/// Returns what is printed of what the scheduler had a thread do.
+fn scheduled_value(trace: &Trace, scheduled: &Scheduled) -> Value {
+    let pid = trace.processes.get(scheduled.process as usize).map(|recorded| recorded.process.pid);
+    let (event, cpu) = match scheduled.doing {
+        Doing::Runs { cpu } => ("runs", Some(cpu)),
+        Doing::Preempted => ("preempted", None),
+        Doing::Waits => ("waits", None),
+        Doing::Moved { cpu } => ("moved", Some(cpu)),
+    };
+    json!({
+        "pid": pid,
+        "tid": scheduled.tid,
+        "event": event,
+        "begin_ns": scheduled.from_ns,
+        "end_ns": scheduled.to_ns,
+        "cpu": cpu,
+    })
 }
 
 /// The arguments of open calls, by buffer and stack.
@@ -88,14 +120,14 @@ fn value(trace: &Trace, calls: &mut Calls, open: &mut Open, step: &Step) -> Opti
         What::Mark(begun) => {
             set("event", json!("mark"));
             set("time_ns", at(step.time));
-            set("function", json!(names::symbol(trace, begun.function)));
+            function(trace, begun.function, &mut set);
             set("depth", json!(begun.depth));
             set("arguments", json!(calls.arguments(begun)));
         }
-        What::Orphan { function, how } => {
+        What::Orphan { function: callee, how } => {
             set("event", json!("end"));
             set("time_ns", at(step.time));
-            set("function", json!(names::symbol(trace, *function)));
+            function(trace, *callee, &mut set);
             set("how", json!(how_name(*how)));
         }
         What::Lost(count) => {
@@ -120,12 +152,11 @@ fn value(trace: &Trace, calls: &mut Calls, open: &mut Open, step: &Step) -> Opti
 fn call(trace: &Trace, calls: &Calls, step: &Step, ended: &Ended, set: &mut impl FnMut(&str, Value)) {
     let Some(recorded) = trace.processes.get(step.process as usize) else { return };
     let ns = |ticks: u64| json!(recorded.clock.ns(ticks));
-    let symbol = names::symbol(trace, ended.function);
     set("event", json!("call"));
     set("begin_ns", json!(trace.elapsed(step.process, ended.began)));
     set("end_ns", json!(trace.elapsed(step.process, ended.ended)));
-    set("demangled", json!(demangled(&symbol)));
-    set("function", json!(symbol));
+    function(trace, ended.function, set);
+    set("demangled", json!(demangled(&names::symbol(trace, ended.function))));
     set("module", json!(trace.function(ended.function).map(|function| trace.module(function))));
     set("depth", json!(ended.depth));
     set("kind", json!(kind_name(ended.kind)));
@@ -137,6 +168,12 @@ fn call(trace: &Trace, calls: &Calls, step: &Step, ended: &Ended, set: &mut impl
     set("duration_raw_ns", json!(whole.map(|ended| ns(ended.lasted))));
     set("self_ns", json!(whole.map(|ended| ns(ended.own(Overhead::of(&recorded.process))))));
     set("overhead_ns", json!(whole.map(|ended| ns(ended.overhead()))));
+}
+
+/// Sets which function it is. One without a name has an empty one, as in the other reports, and its address.
+fn function(trace: &Trace, function: Callee, set: &mut impl FnMut(&str, Value)) {
+    set("function", json!(names::symbol(trace, function)));
+    set("address", json!(trace.function(function).map(|function| function.address)));
 }
 
 fn kind_name(kind: OpenKind) -> &'static str {

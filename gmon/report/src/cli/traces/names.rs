@@ -1,18 +1,14 @@
 //! The names of what is in a trace.
 
-use gmon_trace::{Callee, Process, Recorded, Trace};
+use gmon_trace::{Callee, Doing, Process, Recorded, Trace};
 
 use crate::cli::measured::file_name;
-use crate::cli::text::{demangled, plain};
+use crate::cli::text::{address_name, demangled, plain};
 
-/// Returns a function's name in the symbol table; of one without a name, its address, and of one that the trace does not define,
-/// its number.
+/// Returns a function's name in the symbol table, which is empty if it has none. That of a function that the trace does not define
+/// is its number.
 pub(crate) fn symbol(trace: &Trace, callee: Callee) -> String {
-    match trace.function(callee) {
-        Some(function) if function.name.is_empty() => format!("{:#x}", function.address),
-        Some(function) => function.name.clone(),
-        None => format!("#{}", callee.number),
-    }
+    trace.function(callee).map_or_else(|| format!("#{}", callee.number), |function| function.name.clone())
 }
 
 /// Returns the file name of a process's program.
@@ -26,6 +22,16 @@ pub(crate) fn program(process: &Process) -> String {
 /// Returns the name of a thread: that of the program if it has no other one.
 pub(crate) fn thread(recorded: &Recorded, tid: u32) -> String {
     recorded.threads.get(&tid).map_or_else(|| program(&recorded.process), |name| plain(name))
+}
+
+/// Returns what a thread does, in words.
+pub(crate) fn doing(doing: Doing) -> String {
+    match doing {
+        Doing::Runs { cpu } => format!("runs on cpu {cpu}"),
+        Doing::Preempted => "is preempted".to_owned(),
+        Doing::Waits => "waits".to_owned(),
+        Doing::Moved { cpu } => format!("is moved to cpu {cpu}"),
+    }
 }
 
 /// The names of functions as they are shown, each of which is demangled once.
@@ -43,13 +49,16 @@ impl<'t> Names<'t> {
         Names { trace, raw, known: vec![None; trace.functions.len()], unknown: String::new() }
     }
 
-    /// Returns a function's name without its parameters.
+    /// Returns a function's name without its parameters, or its address if it has no name.
     pub(crate) fn of(&mut self, callee: Callee) -> &str {
         let place = callee.index.and_then(|index| self.known.get_mut(index as usize));
         match place {
             Some(place) => place.get_or_insert_with(|| {
-                let symbol = symbol(self.trace, callee);
-                let name = if self.raw { plain(&symbol) } else { without_parameters(&demangled(&symbol)) };
+                let name = match self.trace.function(callee) {
+                    Some(function) if function.name.is_empty() => address_name(function.address),
+                    _ if self.raw => plain(&symbol(self.trace, callee)),
+                    _ => without_parameters(&demangled(&symbol(self.trace, callee))),
+                };
                 name.into_boxed_str()
             }),
             None => {

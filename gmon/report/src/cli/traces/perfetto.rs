@@ -9,9 +9,7 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 
 use gmon_trace::value::{Encoded, Value, ValueKind};
-use gmon_trace::{
-    Begun, Callee, Choice, Damage, Ended, How, OpenKind, Step, Switch, SwitchKind, Trace, What,
-};
+use gmon_trace::{Begun, Callee, Choice, Damage, Doing, Ended, How, OpenKind, Scheduled, Step, Trace, What};
 use prost::Message;
 
 use crate::cli::traces::calls::{Calls, at_end};
@@ -57,7 +55,9 @@ pub(crate) fn perfetto(
     for step in steps.by_ref() {
         writer.step(&step)?;
     }
-    writer.scheduling(choice)?;
+    for scheduled in trace.scheduling(choice) {
+        writer.scheduled(&scheduled)?;
+    }
     Ok(steps.damage().to_vec())
 }
 
@@ -310,75 +310,33 @@ impl<W: Write> Writer<'_, W> {
         number
     }
 
-    /// Writes when each thread ran, and when it waited.
-    fn scheduling(&mut self, choice: &Choice) -> io::Result<()> {
-        let trace = self.trace;
-        for (recorded, process) in trace.processes.iter().zip(0..) {
-            let pid = recorded.process.pid;
-            if !choice.pids.is_empty() && !choice.pids.contains(&pid) {
-                continue;
-            }
-            for tid in trace.switched_threads(process) {
-                if !choice.tids.is_empty() && !choice.tids.contains(&tid) {
-                    continue;
-                }
-                let parent = self.process_track(process)?;
-                let thread = self.thread_track(process, tid, parent)?;
-                let (track, is_new) = self.tracks.number(Track::Scheduling(pid, tid));
-                if is_new {
-                    self.describe(TrackDescriptor {
-                        uuid: Some(track),
-                        parent: Some(thread),
-                        name: Some("scheduling".to_owned()),
-                        ..TrackDescriptor::default()
-                    })?;
-                }
-                let (from, to) = (choice.from.unwrap_or(0), choice.to.unwrap_or(u64::MAX));
-                // What the thread does until the next switch, and since when.
-                let mut state: Option<(u64, Switch)> = None;
-                let mut result = Ok(());
-                trace.switches(process, tid, |switches| {
-                    for switch in switches {
-                        if result.is_err() {
-                            return;
-                        }
-                        let at = trace.elapsed(process, switch.time);
-                        let range = (from..=to).contains(&at);
-                        if switch.kind == SwitchKind::Migrated {
-                            let text = format!("is moved to cpu {}", switch.cpu);
-                            result = if range { self.instant(track, at, text) } else { Ok(()) };
-                        } else {
-                            result = self.state(track, state.replace((at, *switch)), (from, at.min(to)));
-                        }
-                    }
-                });
-                result?;
-                // A thread that does not run at the end may have ended.
-                let end = recorded.end.map_or(u64::MAX, |end| trace.elapsed(process, end));
-                let last = state.filter(|(_, switch)| switch.kind == SwitchKind::On);
-                self.state(track, last, (from, end.min(to).min(trace.duration_ns())))?;
-            }
+    /// Writes what the scheduler had a thread do, on a track of its own.
+    fn scheduled(&mut self, scheduled: &Scheduled) -> io::Result<()> {
+        let Scheduled { from_ns, to_ns, process, tid, doing } = *scheduled;
+        let parent = self.process_track(process)?;
+        let thread = self.thread_track(process, tid, parent)?;
+        let pid = self.trace.processes.get(process as usize).map_or(0, |recorded| recorded.process.pid);
+        let (track, is_new) = self.tracks.number(Track::Scheduling(pid, tid));
+        if is_new {
+            self.describe(TrackDescriptor {
+                uuid: Some(track),
+                parent: Some(thread),
+                name: Some("scheduling".to_owned()),
+                ..TrackDescriptor::default()
+            })?;
         }
-        Ok(())
-    }
-
-    /// Writes what a thread does up to a time.
-    fn state(&mut self, track: u64, state: Option<(u64, Switch)>, (from, to): (u64, u64)) -> io::Result<()> {
-        let Some((since, switch)) = state.filter(|(since, _)| (*since).max(from) < to) else { return Ok(()) };
-        let text = match switch.kind {
-            SwitchKind::On => format!("runs on cpu {}", switch.cpu),
-            SwitchKind::Off { preempted: true } => "is preempted".to_owned(),
-            SwitchKind::Off { preempted: false } | SwitchKind::Migrated => "waits".to_owned(),
-        };
+        let text = names::doing(doing);
+        if let Doing::Moved { .. } = doing {
+            return self.instant(track, from_ns, text);
+        }
         let event = TrackEvent {
             kind: Some(EventKind::Begin as i32),
             track: Some(track),
             name: Some(text),
             ..TrackEvent::default()
         };
-        let at = Some(since.max(from));
-        self.packet(&Packet { timestamp: at, event: Some(event), ..Self::with_state() })?;
-        self.event(track, to, EventKind::End, None, Vec::new(), InternedData::default())
+        self.packet(&Packet { timestamp: Some(from_ns), event: Some(event), ..Self::with_state() })?;
+        self.event(track, to_ns, EventKind::End, None, Vec::new(), InternedData::default())
     }
 }
 

@@ -1,14 +1,15 @@
 //! A trace as nested text, one line for each beginning and each end of a call. Calls that make no others take one line.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 
-use gmon_trace::{Callee, Choice, Damage, Ended, How, Overhead, Step, Trace, What};
+use gmon_trace::{Callee, Choice, Damage, Doing, Ended, How, Overhead, Scheduled, Step, Trace, What};
 
 use crate::cli::text::{Style, indent};
 use crate::cli::trace_args::{Field, TraceArgs};
 use crate::cli::traces::calls::{Calls, at_begin, at_end};
+use crate::cli::traces::names;
 use crate::cli::units::duration;
 
 /// By how many spaces each thread's column is further to the right.
@@ -31,17 +32,28 @@ pub(crate) fn text(
         calls: Calls::new(trace, args.shown.no_demangle),
         fields: &args.fields,
         is_column: args.column,
+        is_part: choice.functions.is_some(),
+        open: HashMap::new(),
+        seen: HashSet::new(),
         threads: HashMap::new(),
         style,
         line: String::new(),
     };
     writeln!(out, "{}", style.heading(&text.headings()))?;
     let mut steps = trace.steps(choice);
+    let mut scheduling = trace.scheduling(choice).peekable();
     for step in steps.by_ref() {
+        let at = trace.elapsed(step.process, step.time);
+        while let Some(scheduled) = scheduling.next_if(|scheduled| scheduled.from_ns <= at) {
+            text.scheduled(&scheduled, out)?;
+        }
         text.fields(&step);
         text.what(&step);
         text.line.push('\n');
         out.write_all(text.line.as_bytes())?;
+    }
+    for scheduled in scheduling {
+        text.scheduled(&scheduled, out)?;
     }
     Ok(steps.damage().to_vec())
 }
@@ -50,7 +62,13 @@ struct Text<'a> {
     calls: Calls<'a>,
     fields: &'a [Field],
     is_column: bool,
-    /// The columns of threads, in the order in which they appear.
+    /// Whether only some calls are shown, so that what happens outside of them is not.
+    is_part: bool,
+    /// The number of open calls that are shown, by process and thread.
+    open: HashMap<(u32, u32), u64>,
+    /// The processes and threads that are known to have run.
+    seen: HashSet<(u32, u32)>,
+    /// The columns of threads, by process and thread, in the order in which they appear.
     threads: HashMap<(u32, u32), usize>,
     style: Style,
     /// The line that is being made.
@@ -89,11 +107,52 @@ impl Text<'_> {
             let value = self.field(field, step, ended, function);
             self.line += &pad(field, &value);
         }
+        self.column(step.process, step.tid);
+        let open = self.open.entry((step.process, step.tid)).or_default();
+        match step.what {
+            What::Begin(_) => *open += 1,
+            What::End(_) => *open = open.saturating_sub(1),
+            _ => {}
+        }
+    }
+
+    /// Goes on in the column of a thread.
+    fn column(&mut self, process: u32, tid: u32) {
         if self.is_column {
             let next = self.threads.len().min(COLUMNS - 1);
-            let column = *self.threads.entry((step.buffer, step.tid)).or_insert(next);
+            let column = *self.threads.entry((process, tid)).or_insert(next);
             self.line.extend(std::iter::repeat_n(' ', column * COLUMN));
         }
+    }
+
+    /// Prints what the scheduler had a thread do. That a thread runs follows from the end of what it did before.
+    fn scheduled(&mut self, scheduled: &Scheduled, out: &mut impl Write) -> io::Result<()> {
+        let Scheduled { from_ns, to_ns, process, tid, doing } = *scheduled;
+        let is_new = self.seen.insert((process, tid));
+        let is_within = self.open.get(&(process, tid)).is_some_and(|&open| open > 0);
+        let is_known = !is_new && matches!(doing, Doing::Runs { .. });
+        if is_known || self.is_part && !is_within {
+            return Ok(());
+        }
+        self.line.clear();
+        let is_instant = matches!(doing, Doing::Moved { .. });
+        for &field in self.fields {
+            let value = match field {
+                Field::Elapsed => seconds(from_ns),
+                Field::Duration if !is_instant => duration(to_ns - from_ns),
+                Field::Tid => format!("[{tid}]"),
+                Field::Pid => {
+                    let recorded = self.calls.trace.processes.get(process as usize);
+                    recorded.map_or_else(String::new, |recorded| recorded.process.pid.to_string())
+                }
+                _ => String::new(),
+            };
+            self.line += &pad(field, &value);
+        }
+        self.column(process, tid);
+        self.remark(&[names::doing(doing)]);
+        self.line.push('\n');
+        out.write_all(self.line.as_bytes())
     }
 
     fn field(
