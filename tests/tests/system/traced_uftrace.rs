@@ -236,7 +236,7 @@ fn ours(place: &Place, program: &[&str], hooks: Hooks) -> BTreeMap<u32, Vec<Step
         let (tid, call) = line.trim_start().strip_prefix('[').unwrap().split_once("] ").unwrap();
         let text = call.trim_start();
         // What the scheduler did is no call.
-        if ["/* runs on ", "/* is preempted ", "/* waits "].iter().any(|start| text.starts_with(start)) {
+        if ["/* runs on ", "/* is ", "/* waits "].iter().any(|start| text.starts_with(start)) {
             continue;
         }
         let mut depth = (call.len() - text.len()) / 2;
