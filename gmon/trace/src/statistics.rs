@@ -38,6 +38,8 @@ pub struct Statistics {
     buffers: HashMap<u32, Buffer, Quick>,
     /// The number of events that are not in the trace.
     pub lost: u64,
+    /// Whether calls are left out because too many others were open.
+    pub is_too_deep: bool,
     /// The number of calls.
     pub calls: u64,
 }
@@ -185,9 +187,10 @@ impl Statistics {
                 buffer.begin(begun, step.chain);
                 buffer.end(ended, step.chain);
             }
-            What::Lost(count) => self.lost = self.lost.saturating_add(*count),
+            What::Lost(count) | What::Missing(count) => self.lost = self.lost.saturating_add(*count),
+            What::TooDeep => self.is_too_deep = true,
             // Nothing is measured of a call whose end is not seen.
-            What::Mark(_) | What::Orphan { .. } | What::Missing(_) | What::Stack | What::TooDeep => {}
+            What::Mark(_) | What::Orphan { .. } | What::Stack => {}
         }
     }
 

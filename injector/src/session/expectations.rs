@@ -2,12 +2,35 @@
 
 use crate::options::{EngineArg, HooksArg};
 use crate::os::say::Level;
+use crate::program::arguments::Known;
 use crate::program::planned::Planned;
 use crate::program::planner::UNCOUNTED_GO;
 use crate::program::resolve::Program;
 use crate::session::settings::Settings;
 use gprofinject_image::Image;
+use gprofinject_image::signatures::Unclear;
 use gprofinject_plan::{Hooks, Verdict};
+
+/// Reports of which functions of the program nothing is shown although the user wants it.
+fn say_of_arguments(known: &Known, program: &Program, settings: &Settings) {
+    let (voice, shown) = (settings.voice, program.binary.display());
+    for name in &known.missing {
+        voice.warn(format_args!("--args: the debug information of {shown} has no enumeration {name}"));
+    }
+    if known.signatures.is_empty() && known.unclear.contains_key(&Unclear::NoInformation) {
+        voice.note(format_args!(
+            "{shown} has no debug information, so the arguments of its functions are not shown: install its debug symbols, \
+             or say what they are, as in --args 'FUNCTION@arg1/i32,arg2/s,retval/i32'"
+        ));
+        return;
+    }
+    for (why, &functions) in &known.unclear {
+        voice.detail(format_args!(
+            "the arguments of {} of {shown} are not shown: {why}",
+            gmon::counted(functions as u64, "function", "functions")
+        ));
+    }
+}
 
 /// Reports what cannot be hooked or sampled, and why.
 pub(crate) fn say(planned: &Planned, program: &Program, settings: &Settings, sampled: bool) {
@@ -31,6 +54,9 @@ pub(crate) fn say(planned: &Planned, program: &Program, settings: &Settings, sam
         voice.warn(format_args!(
             "the calls of {shown} cannot be measured, because their ends are not seen; they are counted and sampled"
         ));
+    }
+    if let Some(known) = &planned.arguments {
+        say_of_arguments(known, program, settings);
     }
     let is_go = planned.subject.image.as_ref().is_some_and(|image| image.facts.go);
     if is_go && settings.filters.count().is_some() {

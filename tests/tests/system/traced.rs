@@ -664,6 +664,10 @@ int main() {
     traced(&place, &["-q", "--args", "f@arg1/i32,arg2/s,fparg1/64,retval/i32"], &["./bare"], 0);
     let text = shown(&place, "trace", &["--fields", "tid", "-f", "f"]);
     assert!(text.contains("f(3, \"abc\", 0.5) = 100;"), "{text}");
+    let outcome = place.run(&["--trace", "t", "--args", "auto", "./bare"]);
+    assert!(outcome.stderr_text().contains("bare has no debug information"), "{}", outcome.stderr_text());
+    let outcome = place.run(&["--trace", "t", "--args", "f@arg1/e:colour", "./bare"]);
+    assert!(outcome.stderr_text().contains("has no enumeration colour"), "{}", outcome.stderr_text());
     let outcome = place.run(&["--trace", "t", "--args", "f@arg1/q", "./bare"]);
     assert_ne!(outcome.code(), 0);
     assert!(outcome.stderr_text().contains("--args takes"), "{}", outcome.stderr_text());

@@ -9,7 +9,7 @@ use crate::cli::measured_args::{MeasuredArgs, TimesArgs};
 use crate::cli::reports;
 use crate::cli::trace_args::TraceArgs;
 use crate::cli::traces::load::{choice, load, output, warn};
-use crate::cli::traces::measured::measured;
+use crate::cli::traces::measured::{Times, measured};
 use crate::cli::traces::{chrome, folded, json, perfetto, text};
 
 /// Prints or writes the trace. What of it is damaged is said at the end, on standard error.
@@ -52,7 +52,7 @@ pub(crate) fn run(args: TraceArgs) -> Result<()> {
 fn statistics(args: TraceArgs) -> Result<()> {
     let trace = load(&args.file)?;
     let choice = choice(&trace, &args, false)?;
-    let (measured, damage) = measured(&trace, &choice);
+    let Times { measured, damage, lost, is_too_deep } = measured(&trace, &choice);
     let TraceArgs { file, function, by, sort, raw, rows, shown, .. } = args;
     let common = MeasuredArgs { program: None, files: Vec::new(), shown };
     let args = TimesArgs { common, function, by, sort, raw, rows };
@@ -61,5 +61,13 @@ fn statistics(args: TraceArgs) -> Result<()> {
     reports::times::times(&measurement, &args, &mut out)?;
     out.flush()?;
     warn(&trace, &file, &damage);
+    let path = file.display();
+    if lost > 0 {
+        let events = gmon::counted(lost, "event is", "events are");
+        eprintln!("gmon: {path}: {events} missing; the numbers and times are of the others");
+    }
+    if is_too_deep {
+        eprintln!("gmon: {path}: calls within more than a million others are left out");
+    }
     Ok(())
 }

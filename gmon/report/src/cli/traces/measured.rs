@@ -12,8 +12,19 @@ use crate::cli::traces::names;
 /// Nanoseconds of a second.
 const SECOND: f64 = 1e9;
 
-/// Returns the measured times of the calls that are wanted, and what of the trace was damaged.
-pub(crate) fn measured(trace: &Trace, choice: &Choice) -> (Measured, Vec<Damage>) {
+/// Measured times, and what they lack.
+pub(crate) struct Times {
+    pub(crate) measured: Measured,
+    /// What of the trace was damaged.
+    pub(crate) damage: Vec<Damage>,
+    /// The number of events that are not in the trace.
+    pub(crate) lost: u64,
+    /// Whether calls are left out because too many others were open.
+    pub(crate) is_too_deep: bool,
+}
+
+/// Returns the measured times of the calls that are wanted.
+pub(crate) fn measured(trace: &Trace, choice: &Choice) -> Times {
     let mut statistics = Statistics::default();
     let mut steps = trace.steps(choice);
     for step in steps.by_ref() {
@@ -21,11 +32,12 @@ pub(crate) fn measured(trace: &Trace, choice: &Choice) -> (Measured, Vec<Damage>
     }
     let damage = steps.damage().to_vec();
     let mut measured = head(trace);
+    let Statistics { lost, is_too_deep, .. } = statistics;
     let mut functions = HashMap::new();
     for (thread, number) in statistics.finish().into_iter().zip(0..) {
         add(&mut measured, trace, &thread, number, &mut functions);
     }
-    (measured, damage)
+    Times { measured, damage, lost, is_too_deep }
 }
 
 /// Returns what a trace says of the run.
