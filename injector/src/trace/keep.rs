@@ -173,17 +173,20 @@ impl Kept {
             return Err(io::Error::other(format!("{FILES} files have been written already")));
         }
         self.files += 1;
-        let mut bytes = [self.start.as_slice(), &self.rate].concat();
-        self.lasting.values().flat_map(Lasting::parts).for_each(|part| bytes.extend_from_slice(part));
-        self.recent.iter().for_each(|(_, chunk)| bytes.extend_from_slice(chunk));
-        if self.files == 1 {
-            self.target.write(&bytes)?;
-            return Ok(self.path.clone());
-        }
-        let mut name = self.path.clone().into_os_string();
-        name.push(format!(".{}", self.files));
-        let path = PathBuf::from(name);
-        Target::check(&path)?.write(&bytes)?;
+        let path = match self.files {
+            1 => self.path.clone(),
+            number => {
+                let mut name = self.path.clone().into_os_string();
+                name.push(format!(".{number}"));
+                PathBuf::from(name)
+            }
+        };
+        let other = (self.files > 1).then(|| Target::check(&path)).transpose()?;
+        // What is kept is not copied: it may be as large as half of the memory.
+        let mut head = [self.start.as_slice(), &self.rate].concat();
+        self.lasting.values().flat_map(Lasting::parts).for_each(|part| head.extend_from_slice(part));
+        let mut file = other.as_ref().unwrap_or(&self.target).begin(&head)?;
+        self.recent.iter().try_for_each(|(_, chunk)| file.write_all(chunk))?;
         Ok(path)
     }
 

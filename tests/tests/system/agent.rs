@@ -175,6 +175,7 @@ fn may_panic_only_if_guarded(library: &PathBuf, own: &[&str]) {
         "seccomp4stay",
         "children5begin17h",
         "execute11environment",
+        "execute12not_executed",
         "loads7changed",
         "orphan3end",
         "attach9carry_out",

@@ -129,20 +129,15 @@ fn outermost(
     list: &mut [u64; CALLS],
     is_wanted: impl Fn(OpenCallRef) -> bool,
 ) -> (&[u64], bool) {
-    let mut count = 0_usize;
-    for call in open_calls(block).filter(|&call| is_wanted(call)) {
-        // The list is a ring, in which the outermost ones stay.
-        if let Some(place) = list.get_mut(count % CALLS) {
-            *place = call.address();
-        }
-        count += 1;
+    let wanted = || open_calls(block).filter(|&call| is_wanted(call));
+    let count = wanted().count();
+    let list = list.get_mut(..count.min(CALLS)).unwrap_or_default();
+    // The innermost one comes first here and last there.
+    let calls = wanted().skip(count.saturating_sub(CALLS));
+    for (place, call) in list.iter_mut().rev().zip(calls) {
+        *place = call.address();
     }
-    if count > CALLS {
-        list.rotate_left(count % CALLS);
-    }
-    let kept = &mut list[..count.min(CALLS)];
-    kept.reverse();
-    (kept, count > CALLS)
+    (list, count > CALLS)
 }
 
 /// Writes the beginnings of all open calls of the current chain whose are not written yet, from the outermost one inwards.
