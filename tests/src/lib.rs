@@ -33,6 +33,7 @@ pub mod sequences;
 pub mod switched;
 pub mod synthetic;
 pub mod tool;
+pub mod traced;
 pub mod trials;
 pub mod whole;
 pub mod x86;

@@ -435,16 +435,21 @@ impl Recorder {
         let executed = rings.report().map_or(0, |report| report.clock_at_end);
         let end = ends.process.map(|end| by_clock(*is_tsc, end));
         let process_end = ProcessEnd { process: end, executed };
+        for (block, count) in rings.untold().unwrap_or_default() {
+            match streams.iter_mut().find(|(source, _)| source.block == block) {
+                Some((_, stream)) => stream.lose(count),
+                None => self.summary.lost = self.summary.lost.saturating_add(count),
+            }
+        }
         for stream in streams.values_mut() {
             let own = ends.threads.get(&stream.tid).into_iter().flatten();
             let own = own.map(|&end| by_clock(*is_tsc, end));
             stream.close(process_end.of_thread(stream.reached(), own));
         }
         let end = process_end.of_process().unwrap_or_else(|| by_clock(*is_tsc, moment));
-        self.summary.lost += recorded.rings.untold().unwrap_or_default();
         for stream in recorded.streams.values() {
             self.summary.calls += stream.calls;
-            self.summary.lost += stream.lost;
+            self.summary.lost = self.summary.lost.saturating_add(stream.lost);
         }
         self.flush_one(index);
         self.compare(index, moment);

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use gprofinject_skip as skip;
 use gprofinject_tests::place::{self, Place};
+use gprofinject_tests::traced::{Line, lines, shown};
 use gprofinject_tests::{compile, run, tool};
 
 gprofinject_tests::trials! {
@@ -81,29 +82,10 @@ fn traced(place: &Place, options: &[&str], program: &[&str], status: i32) -> run
     outcome
 }
 
-/// Returns what `gmon trace` prints of a file.
-fn shown(place: &Place, file: &str, options: &[&str]) -> String {
-    let mut command = Command::new(tool::gmon().unwrap());
-    command.arg("trace").arg(place.path(file)).args(options);
-    let outcome = place::finish(command);
-    assert_eq!(outcome.code(), 0, "{options:?}: {}", outcome.stderr_text());
-    outcome.stdout_text()
-}
-
-/// A line of a trace without times: the thread, how deep the call is, and the text.
-fn lines(text: &str) -> Vec<(u32, usize, String)> {
-    let line = |line: &str| {
-        let (tid, call) = line.trim_start().strip_prefix('[')?.split_once("] ")?;
-        let text = call.trim_start();
-        Some((tid.trim().parse().ok()?, (call.len() - text.len()) / 2, text.to_owned()))
-    };
-    text.lines().filter_map(line).collect()
-}
-
 /// What happens in these functions on each thread: `> name` and `< name`, and `! name` if a call was left otherwise.
 fn happenings(place: &Place, file: &str, names: &[&str]) -> BTreeMap<u32, Vec<String>> {
     let mut all: BTreeMap<u32, Vec<String>> = BTreeMap::new();
-    for (tid, _, text) in lines(&shown(place, file, &["--fields", "tid"])) {
+    for Line { tid, text, .. } in lines(&shown(place, file, &["--fields", "tid"])) {
         let left = text.contains("left by");
         let (begins, ends, name) = match text.strip_prefix("} /* ") {
             Some(rest) => (false, true, rest),
@@ -490,7 +472,7 @@ fn only_the_outer_calls() {
     for depth in [1_u32, 2, 5, 9] {
         traced(&place, &["-q", "--trace-depth", &depth.to_string()], &["./prog", "9"], 0);
         let text = shown(&place, "trace", &["--fields", "tid"]);
-        let calls = lines(&text).iter().filter(|(_, _, text)| text.starts_with("f(")).count() as u32;
+        let calls = lines(&text).iter().filter(|line| line.text.starts_with("f(")).count() as u32;
         // main is one of the open calls, and f(9) the next one.
         assert_eq!(calls, (1 << (depth - 1)) - 1, "{depth}: {text}");
     }
@@ -545,7 +527,7 @@ fn what_led_to_a_crash() {
         let len = std::fs::metadata(place.path("trace")).unwrap().len();
         assert!(len <= 1 << 20, "{how}: {len} bytes");
         let text = shown(&place, "trace", &["--fields", "tid"]);
-        let last: Vec<String> = lines(&text).into_iter().map(|(_, _, text)| text).collect();
+        let last: Vec<String> = lines(&text).into_iter().map(|line| line.text).collect();
         let from = last.iter().rposition(|text| text.starts_with("first(")).unwrap_or_else(|| panic!("{how}: {text}"));
         let begun: Vec<&str> = last[from..].iter().map(|text| text.split('(').next().unwrap()).take(5).collect();
         assert_eq!(begun, ["first", "many", "second", "many", "third"], "{how}");
@@ -583,7 +565,14 @@ fn what_was_lost_is_said() {
         assert!(events > 0, "{full}");
         assert_eq!(outcome.stderr_text().contains("the trace lacks"), lost > 0, "{full}: {}", outcome.stderr_text());
         // Whatever is lost, what is there can be read.
-        let rows = rows(&shown(&place, "trace", &["--stats", "--json"]));
+        let mut command = Command::new(tool::gmon().unwrap());
+        command.args(["trace", "--stats", "--json"]).arg(place.path("trace"));
+        let outcome = place::finish(command);
+        assert_eq!(outcome.code(), 0, "{full}: {}", outcome.stderr_text());
+        let said = if lost > 0 { format!("{lost} event") } else { String::new() };
+        assert!(outcome.stderr_text().contains(&said), "{full}: {lost}: {}", outcome.stderr_text());
+        assert_eq!(outcome.stderr_text().is_empty(), lost == 0, "{full}: {}", outcome.stderr_text());
+        let rows = rows(&outcome.stdout_text());
         let shown: u64 = rows.values().map(|row| row["calls"].as_u64().unwrap()).sum();
         assert!(shown <= counted && shown >= traced / 2, "{full}: {shown}, {traced} of {counted}");
     }
@@ -610,7 +599,7 @@ fn static_programs_are_traced() {
     let stats = stats(&place);
     assert_eq!(stats["trace"]["calls"], stats["calls"]);
     let text = shown(&place, "trace", &["--fields", "tid", "-f", "f"]);
-    assert_eq!(lines(&text).iter().filter(|(_, _, text)| text.starts_with("f(")).count(), 255, "{text}");
+    assert_eq!(lines(&text).iter().filter(|line| line.text.starts_with("f(")).count(), 255, "{text}");
 }
 
 fn arguments_and_results() {
@@ -645,7 +634,7 @@ int main() {
         let plain = place::finish(Command::new(place.path("prog")));
         let outcome = traced(&place, &["-q", "--args", "auto", "--clock", clock], &["./prog"], 0);
         assert_eq!(outcome.stdout, plain.stdout);
-        let found: Vec<String> = lines(&shown(&place, "trace", &["--fields", "tid"])).into_iter().map(|line| line.2).collect();
+        let found: Vec<String> = lines(&shown(&place, "trace", &["--fields", "tid"])).into_iter().map(|line| line.text).collect();
         for line in expected {
             // At -O0, functions of the library's templates are called in between.
             let begins = line.split(") = ").next().unwrap();

@@ -6,7 +6,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use gprofinject_skip as skip;
-use gprofinject_tests::place::{self, Place};
+use gprofinject_tests::place::Place;
+use gprofinject_tests::traced::{Line, lines, shown};
 use gprofinject_tests::{generate, run, tool};
 
 gprofinject_tests::trials! {
@@ -63,25 +64,10 @@ fn ours(place: &Place, program: &Path, args: &[&str]) -> Vec<Entry> {
     let program = program.to_str().unwrap();
     let outcome = place.run(&[&["-q", "--trace", "trace", "--libs", "none", program], args].concat());
     assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
-    let mut command = Command::new(tool::gmon().unwrap());
-    command.args(["trace", "--no-demangle", "--fields", "tid"]).arg(place.path("trace"));
-    let outcome = place::finish(command);
-    assert_eq!((outcome.code(), outcome.stderr_text()), (0, String::new()));
     // How deep each open call is, and whether it has a frame of its own.
     let mut open: Vec<(usize, bool)> = Vec::new();
     let mut entries = Vec::new();
-    for line in outcome.stdout_text().lines().skip(1) {
-        let (_, call) = line.split_once("] ").unwrap();
-        let text = call.trim_start();
-        let mut depth = (call.len() - text.len()) / 2;
-        // Deeper calls are not moved to the right: `(41) f();`.
-        let text = match text.strip_prefix('(').and_then(|text| text.split_once(") ")) {
-            Some((number, text)) => {
-                depth = number.parse().unwrap();
-                text
-            }
-            None => text,
-        };
+    for Line { depth, text, .. } in lines(&shown(place, "trace", &["--no-demangle", "--fields", "tid"])) {
         if let Some((name, rest)) = text.split_once("()").filter(|_| !text.starts_with('}')) {
             while open.last().is_some_and(|&(other, _)| other >= depth) {
                 open.pop();

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use gprofinject_skip as skip;
-use gprofinject_tests::place::{self, Place};
+use gprofinject_tests::place::Place;
 use gprofinject_tests::tool;
+use gprofinject_tests::traced::{Line, lines, shown};
 
 gprofinject_tests::trials! {
     together:
@@ -39,25 +40,10 @@ fn logs(place: &Place) -> Vec<Vec<String>> {
     logs
 }
 
-/// Returns the lines of `gmon trace` without times: the thread and the call.
-fn lines(place: &Place) -> Vec<(u32, String)> {
-    let mut command = Command::new(tool::gmon().unwrap());
-    command.args(["trace", "--fields", "tid"]).arg(place.path("trace"));
-    let outcome = place::finish(command);
-    assert_eq!((outcome.code(), outcome.stderr_text()), (0, String::new()));
-    let line = |line: &str| {
-        let (tid, call) = line.trim_start().strip_prefix('[').unwrap().split_once("] ").unwrap();
-        let text = call.trim_start();
-        let deep = text.strip_prefix('(').and_then(|text| text.split_once(") "));
-        (tid.trim().parse().unwrap(), deep.map_or(text, |(_, text)| text).to_owned())
-    };
-    outcome.stdout_text().lines().skip(1).map(line).collect()
-}
-
 /// Returns what happens in the program's own functions on each thread, in the words of the logs.
-fn happenings(lines: &[(u32, String)]) -> Vec<Vec<String>> {
+fn happenings(lines: &[Line]) -> Vec<Vec<String>> {
     let mut all: BTreeMap<u32, Vec<String>> = BTreeMap::new();
-    for (tid, text) in lines {
+    for Line { tid, text, .. } in lines {
         let ends = text.starts_with('}');
         let name = if ends { text.split("/* ").nth(1).unwrap() } else { text };
         let name = name.split([' ', '(', ':', ';']).next().unwrap();
@@ -93,7 +79,7 @@ fn threads_and_panics() {
             let options = ["-q", "--stats=stats", "--trace", "trace"];
             let outcome = place.run(&[&options[..], arguments, &["./jobs", "60"]].concat());
             assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
-            let (lines, logs) = (lines(&place), logs(&place));
+            let (lines, logs) = (lines(&shown(&place, "trace", &["--fields", "tid"])), logs(&place));
             assert_eq!(logs.len(), 4);
             assert_eq!(happenings(&lines), logs, "{level} {arguments:?}");
             let stats: serde_json::Value =
@@ -108,8 +94,8 @@ fn threads_and_panics() {
 }
 
 /// The arguments follow from the source: see how `main` makes the jobs.
-fn shows_arguments(lines: &[(u32, String)], level: &str) {
-    let begun = |call: &str| lines.iter().filter(|(_, text)| text.starts_with(call)).count();
+fn shows_arguments(lines: &[Line], level: &str) {
+    let begun = |call: &str| lines.iter().filter(|line| line.text.starts_with(call)).count();
     assert_eq!((begun("paint(c=Green, bright=true)"), begun("paint(c=Red, bright=false)")), (1, 1), "{level}");
     assert_eq!(begun("add(a=-3, b=1099511627776)"), 1, "{level}");
     // Jobs are numbered n in 0..60, for each of three threads i: (n + i) % 3 says which one it is, so each kind comes once for

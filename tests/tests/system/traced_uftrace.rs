@@ -14,6 +14,7 @@ use std::process::Command;
 
 use gprofinject_skip as skip;
 use gprofinject_tests::place::{self, Place};
+use gprofinject_tests::traced::{Line, lines, shown};
 use gprofinject_tests::{compile, generate, tool};
 
 gprofinject_tests::trials! {
@@ -226,34 +227,14 @@ fn theirs(place: &Place, program: &[&str]) -> BTreeMap<u32, Vec<Step>> {
 fn ours(place: &Place, program: &[&str], hooks: Hooks) -> BTreeMap<u32, Vec<Step>> {
     let outcome = place.run(&[&["-q", "--trace", "trace", "--libs", "none"], program].concat());
     assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
-    let mut command = Command::new(tool::gmon().unwrap());
-    command.args(["trace", "--no-demangle", "--fields", "tid"]).arg(place.path("trace"));
-    let outcome = place::finish(command);
-    assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
-    assert_eq!(outcome.stderr_text(), "");
     let mut all: BTreeMap<u32, Vec<Step>> = BTreeMap::new();
-    for line in outcome.stdout_text().lines().skip(1) {
-        let (tid, call) = line.trim_start().strip_prefix('[').unwrap().split_once("] ").unwrap();
-        let text = call.trim_start();
-        // What the scheduler did is no call.
-        if ["/* runs on ", "/* is ", "/* waits "].iter().any(|start| text.starts_with(start)) {
-            continue;
-        }
-        let mut depth = (call.len() - text.len()) / 2;
-        // Deeper calls are not moved to the right: `(41) f();`.
-        let text = match text.strip_prefix('(').and_then(|text| text.split_once(") ")) {
-            Some((number, text)) => {
-                depth = number.parse().unwrap();
-                text
-            }
-            None => text,
-        };
-        let here = all.entry(tid.trim().parse().unwrap()).or_default();
+    for Line { tid, depth, text } in lines(&shown(place, "trace", &["--no-demangle", "--fields", "tid"])) {
+        let here = all.entry(tid).or_default();
         let mut happens = |edge, name: &str| here.push((edge, depth, hooks.name(name)));
         if let Some(name) = text.strip_prefix("} /* ") {
             happens(Edge::Ends, name.split([' ', ':', ';']).next().unwrap());
         } else {
-            let (name, rest) = text.split_once("()").unwrap_or_else(|| panic!("what is {line:?}?"));
+            let (name, rest) = text.split_once("()").unwrap_or_else(|| panic!("what is {text:?}?"));
             happens(Edge::Begins, name);
             if rest.starts_with(';') {
                 happens(Edge::Ends, name);

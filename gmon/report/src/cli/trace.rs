@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use crate::cli::measured::Measurement;
 use crate::cli::measured_args::{MeasuredArgs, TimesArgs};
-use crate::cli::reports;
+use crate::cli::reports::times::times;
 use crate::cli::trace_args::TraceArgs;
 use crate::cli::traces::load::{choice, load, output, warn};
 use crate::cli::traces::measured::{Times, measured};
@@ -58,7 +58,7 @@ fn statistics(args: TraceArgs) -> Result<()> {
     let args = TimesArgs { common, function, by, sort, raw, rows };
     let measurement = Measurement::of(&args.common, measured, &file);
     let mut out = BufWriter::new(io::stdout().lock());
-    reports::times::times(&measurement, &args, &mut out)?;
+    times(&measurement, &args, &mut out)?;
     out.flush()?;
     warn(&trace, &file, &damage);
     let path = file.display();

@@ -140,16 +140,20 @@ impl Rings {
         Ok(fullest)
     }
 
-    /// Returns the number of events for which a thread found no room and that no event tells of yet, summed over all threads.
+    /// Returns the number of events for which a thread found no room and that no event tells of yet, for each ring that lacks some, by
+    /// the number of its counters.
     ///
     /// # Errors
     /// The file cannot be read.
-    pub(crate) fn untold(&self) -> io::Result<u64> {
-        let mut sum = 0_u64;
+    pub(crate) fn untold(&self) -> io::Result<Vec<(u64, u64)>> {
+        let mut found = Vec::new();
         for block in 0..self.all.len() as u64 {
-            sum = sum.saturating_add(self.header(block)?.untold);
+            let untold = self.header(block)?.untold;
+            if untold > 0 {
+                found.push((block, untold));
+            }
         }
-        Ok(sum)
+        Ok(found)
     }
 
     /// Reads what the agent reports.
