@@ -1,4 +1,6 @@
 //! Traces that gprofinject has recorded, as `gmon trace` prints them.
+// A test that cannot run gmon has failed.
+#![allow(clippy::unwrap_used)]
 
 use std::process::Command;
 
