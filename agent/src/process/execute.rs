@@ -115,7 +115,7 @@ pub(crate) unsafe extern "C" fn environment(
 
 /// The system call has returned: the process goes on with this program.
 unsafe extern "C" fn not_executed() {
-    times::calls::go_on_after_all();
+    times::calls::execution_failed();
 }
 
 /// # Safety

@@ -317,7 +317,7 @@ impl Stream {
         }
     }
 
-    /// So many open calls are not followed any more.
+    /// Gives back the room of this many open calls, which the stream does not follow any more.
     fn give_room(&mut self, calls: usize) {
         self.room += calls;
         if self.room >= 2 * ROOM {

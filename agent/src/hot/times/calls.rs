@@ -262,8 +262,8 @@ pub(crate) fn end_process() {
     set_end(clock::now);
 }
 
-/// It has not executed that program: its open calls go on.
-pub(crate) fn go_on_after_all() {
+/// The execution of another program has failed, so the open calls of the process go on.
+pub(crate) fn execution_failed() {
     set_end(|| 0);
 }
 

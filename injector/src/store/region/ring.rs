@@ -57,7 +57,7 @@ impl LoadTable {
 struct Ring {
     /// The number of the next event to read.
     read: u64,
-    /// Since when that event is not there, although later ones are.
+    /// When the reader first found that the next event is missing while later ones are there.
     passed: Option<Instant>,
     /// The number of the next event at that time.
     behind: u64,
