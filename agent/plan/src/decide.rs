@@ -19,6 +19,7 @@
 //! foreign               branches of other functions into what a hook overwrites
 //! thunk_spec, tails     what each thunk has to do; jumps from one hooked function to another
 //! needless, own_return  which exits need no hook, and which must have none
+//! uncalled              how a thunk sees that control has come without a call
 //! unwinder, own_text    functions of an unwinder; programs that read their own code
 //! agents, flags         what the agent calls itself; functions that take or return a condition in the flags
 //! shared                hooks whose patches others rely on
@@ -57,5 +58,6 @@ pub(crate) mod system_calls;
 pub(crate) mod tactics;
 pub(crate) mod tails;
 pub(crate) mod thunk_spec;
+pub(crate) mod uncalled;
 pub(crate) mod unwinder;
 pub(crate) mod verdict;

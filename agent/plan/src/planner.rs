@@ -11,6 +11,7 @@ use crate::decide::system_calls::{Purpose, SystemCalls};
 use crate::decide::thunk_spec::Exits;
 use crate::decide::verdict::{Earlier, Failed, Reason, Tactic, Verdict};
 use crate::decide::{agents, flags, foreign, go, own_text, shared, tails, thunk_spec, unwinder};
+use crate::decide::uncalled::Uncalled;
 use crate::emit::arena::emit;
 use crate::emit::emitted::Emitted;
 use crate::emit::homes::Homes;
@@ -18,7 +19,7 @@ use crate::emit::layout::Input;
 use crate::emit::patch::{recursions, removals};
 use crate::flow::branch::BranchKind;
 use crate::flow::facts::Flow;
-use crate::flow::falls;
+use crate::flow::falls::{self, Fall};
 use crate::plan::{Plan, code_extents, extents};
 use crate::x86::template::kind::Owner;
 use gprofinject_abi::plan::{CodeRange, Patch, SHARED, Stay};
@@ -74,6 +75,7 @@ impl Plan {
         let counted = counted.map(|counted| move |i: usize| counted(&image.functions[i]));
         let counted = counted.as_ref().map(|counted| counted as &dyn Fn(usize) -> bool);
         let engine = options.engine;
+        let falls = falls::all(image, &flow);
         let task = Task {
             image,
             flow: &flow,
@@ -89,6 +91,7 @@ impl Plan {
             standalone: &standalone,
             arena: options.arena,
             measured: options.measured && !entry_only,
+            falls: &falls,
         };
         let Decided { verdicts, hooks, mut emitted, homes, copies } = if let Some(reason) = none {
             let verdicts = vec![Err(reason); image.functions.len()];
@@ -132,7 +135,6 @@ impl Plan {
             slot_bytes: homes.bytes,
             arena_owners: std::mem::take(&mut emitted.owners),
             tail_sites: tail_sites(image, &flow, &hooks, &number_of),
-            falls: falls::all(image, &flow),
             hooked: hooked_ranges(image, &verdicts, &emitted),
             code: code_extents(image),
             entry: image.entry,
@@ -144,6 +146,7 @@ impl Plan {
             standalone: is_standalone,
             small_stacks: image.facts.go,
             measured: task.measured,
+            falls,
             resumes: emitted.resumes,
             verdicts: verdicts
                 .into_iter()
@@ -196,6 +199,8 @@ struct Task<'a, 'd> {
     arena: Option<u64>,
     /// Whether the durations of calls are measured.
     measured: bool,
+    /// See [`falls::all`].
+    falls: &'a [Fall],
 }
 
 /// One attempt: a set of decisions, and the output of emission for it.
@@ -285,7 +290,7 @@ impl Decided {
 /// Emits the machine code for one set of decisions. Returns it with the home slots, in which arcs are
 /// counted.
 fn emit_all(task: Task, hooks: &[Hook], copies: &Copies) -> (Emitted, Homes) {
-    let Task { image, flow, owner, exits, system_calls, standalone, arena, measured, .. } = task;
+    let Task { image, flow, owner, exits, system_calls, standalone, arena, measured, falls, .. } = task;
     // The program finds the agent's definitions before those of a library.
     let mut through_agent =
         if owner != Owner::Library { unwinder::through_agent(image, hooks) } else { Vec::new() };
@@ -296,6 +301,7 @@ fn emit_all(task: Task, hooks: &[Hook], copies: &Copies) -> (Emitted, Homes) {
     let counted = task.counted.is_some();
     let specs = thunk_spec::of_all(image, flow, hooks, exits, &through_agent, counted, &returns_condition);
     let tails = tails::find(image, flow, hooks, &specs);
+    let uncalled = Uncalled::of(image, flow, hooks, &specs, &tails, falls);
     let homes = Homes::new(image, flow, hooks, &tails, copies);
     let emitted = emit(Input {
         role: role_of(owner),
@@ -305,6 +311,7 @@ fn emit_all(task: Task, hooks: &[Hook], copies: &Copies) -> (Emitted, Homes) {
         specs: &specs,
         homes: &homes,
         tails: &tails,
+        uncalled: &uncalled,
         through_agent: &through_agent,
         system_calls: &system_calls.redirected,
         measured,

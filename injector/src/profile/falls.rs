@@ -15,12 +15,11 @@ pub(crate) fn is_one(counter: &Counter, to: u64, planned: &Planned, bias: u64) -
     match counter.key {
         ROOT => false,
         key if key & (CALLER | SITE) != 0 => false,
-        // The function of the frame has neither called it nor, as far as is known, jumped to it.
+        // Thunks recognise most falls themselves. This one is in the body of a function that has run on through many others.
         key if key & TAIL != 0 => {
             let caller = (key & !TAIL) as u32;
-            planned.entry(caller) == Some(fall.from)
-                && !fall.jumps_anywhere
-                && !plan.jumps_to(caller, counter.function)
+            let may_jump = fall.jumps_anywhere || plan.jumps_to(caller, counter.function);
+            !may_jump && planned.entry(caller).is_some_and(|caller| leads_to(planned, caller, to))
         }
         // The call was one of the preceding function.
         return_address => match planned.call_target(return_address.wrapping_sub(bias)) {

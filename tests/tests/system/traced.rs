@@ -179,6 +179,12 @@ fn programs(place: &Place) -> Vec<Vec<String>> {
          int main(void) { int n = 0; for (int i = 0; i < 1000; i++) n += where() != 0; printf(\"%d\\n\", n); return 0; }",
         &["-O1"],
     );
+    // Control runs on from one function into the next.
+    for name in ["run-on", "run-on-sometimes"] {
+        let folder = tool::folder().join("programs");
+        let source = std::fs::read_to_string(folder.join(format!("{name}.c"))).unwrap();
+        place.c(name, &source, &["-O2", "-I", folder.to_str().unwrap()]);
+    }
     // Children that end at once, children that execute programs, and at last the process itself, after a vain attempt.
     std::fs::write(
         place.path("script"),
@@ -188,6 +194,7 @@ fn programs(place: &Place) -> Vec<Vec<String>> {
     )
     .unwrap();
     let mut all = vec![vec!["./logged".to_owned()], vec!["./marks".to_owned()]];
+    all.extend(["./run-on", "./run-on-sometimes"].map(|program| vec![program.to_owned()]));
     all.push(["bash", "script"].map(str::to_owned).to_vec());
     std::fs::write(
         place.path("a.lua"),

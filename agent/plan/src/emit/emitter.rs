@@ -69,7 +69,19 @@ impl<'a, 'd> Emitter<'a, 'd> {
             ..Emitted::default()
         };
         let thunks = joined(&mut parts, |part| &mut part.thunks);
-        Emitter { layout, code, out, thunks, bodies }
+        let labels = joined(&mut parts, |part| &mut part.labels);
+        let mut emitter = Emitter { layout, code, out, thunks, bodies };
+        emitter.labels(&labels);
+        emitter
+    }
+
+    /// Writes the lower halves of exit labels, at places that are given with the number of the label's function.
+    fn labels(&mut self, labels: &[(usize, u32)]) {
+        for &(at, number) in labels {
+            let label = self.address(self.out.records[number as usize].exit as usize);
+            self.code.word(at, label as u32);
+            self.out.half_bias_fixups.push(at as u32);
+        }
     }
 
     /// Returns the address at an offset.

@@ -8,6 +8,7 @@ use crate::decide::options::Role;
 use crate::decide::system_calls::Redirected;
 use crate::decide::tails::Tail;
 use crate::decide::thunk_spec::ThunkSpec;
+use crate::decide::uncalled::Uncalled;
 use crate::decide::unwinder::ThroughAgent;
 use crate::decide::verdict::Tactic;
 use crate::emit::bodies::Bodies;
@@ -66,6 +67,8 @@ pub(crate) struct Input<'a, 'd> {
     pub(crate) homes: &'a Homes,
     /// The tail calls that get a thunk, sorted by callee.
     pub(crate) tails: &'a [Tail],
+    /// The exit labels that thunks compare with their return slot.
+    pub(crate) uncalled: &'a Uncalled,
     /// Functions whose bodies begin with a jump through the agent.
     pub(crate) through_agent: &'a [ThroughAgent],
     /// The system calls that lead to the agent.
@@ -128,7 +131,9 @@ impl<'a, 'd> Layout<'a, 'd> {
         let (chains, thunks) = place_sleds(sleds::chains(hooks), unwind + unwind_len);
         let room = |number: usize| {
             let before = begin_len(input.measured) + gate_of(input.through_agent, number);
-            thunk::room(specs[number], &hooks[number]) + templates[kinds[number].index()].bytes.len() + before
+            let checks = thunk::checks(input.uncalled, number);
+            let template = &templates[kinds[number].index()];
+            checks + thunk::room(specs[number], &hooks[number]) + template.bytes.len() + before
         };
         let parts = parts(hooks.len(), thunks, room);
         let stubs = parts.last().map_or(thunks, |(_, room)| room.end).next_multiple_of(64);

@@ -10,7 +10,7 @@ use crate::emit::emitted::{Emitted, NO_OWNER};
 use crate::emit::homes::Home;
 use crate::emit::layout::{Layout, SECOND_LOOK, STUBS};
 use crate::emit::thunk;
-use crate::emit::thunk::LOOP_CHECK;
+use crate::emit::thunk::CHECK;
 use crate::emit::to_text;
 use crate::x86::jump::JUMP;
 use crate::x86::relocate::call::Call;
@@ -34,6 +34,8 @@ pub(crate) struct Part {
     pub(super) thunks: Vec<usize>,
     /// Jumps at places outside this part's areas: arena offset and target.
     pub(super) jumps: Vec<(usize, usize)>,
+    /// Places of the lower half of an exit label, each with the number of its function, which may be in another part.
+    pub(super) labels: Vec<(usize, u32)>,
     /// The bodies that move the stack pointer.
     pub(super) bodies: Bodies,
     /// The first free byte after the thunks.
@@ -88,9 +90,8 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         // begins, and those of a jump through the agent, which are left free.
         let (begin, gate) = (layout.begin_len(), layout.gate_of(n));
         let before = begin + gate;
-        let check = thunk::is_checked(spec);
         let template = &layout.templates[kind.index()];
-        let checking = if check { LOOP_CHECK } else { 0 };
+        let checking = thunk::checks(layout.input.uncalled, n);
         let start = template.place(self.part.next, checking);
         self.part.thunks.push(start);
         let at = start + checking;
@@ -100,8 +101,8 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
             true => ((at - start) as u32 + template.popped, template.bytes.len() as u32 - template.pushed),
             false => (0, 0),
         };
-        if check {
-            self.loop_check(start, at + exit as usize, body + begin);
+        for (i, &(_, other)) in layout.input.uncalled.by(n).iter().enumerate() {
+            self.check(start + i * CHECK, other, body + begin);
         }
         let f = &layout.input.image.functions[hook.function];
         let entry = f.address;
@@ -236,22 +237,19 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         }
     }
 
-    /// Writes the check before the thunk of a function whose own indirect jumps may lead back to its
-    /// start. If the return slot contains the exit label, the function has already been entered, and the
-    /// memory below rsp may be in use.
+    /// Writes a check before a thunk. If the return slot contains the exit label of the function with number `other`, control
+    /// has not come by a call, and the memory below rsp may be in use.
     ///
     /// ```text
     ///   cmp  dword [rsp], exit label  ; the lower half
     ///   je   body
     /// ```
-    fn loop_check(&mut self, at: usize, exit: usize, body: usize) {
-        let label = self.address(exit) as u32;
+    fn check(&mut self, at: usize, other: u32, body: usize) {
         let code = &mut self.code;
         code.put(at, &[0x81, 0x3c, 0x24]);
-        code.word(at + 3, label);
         code.put(at + 7, &[0x0f, 0x84]);
         code.branch(at + 9, body);
-        self.part.out.half_bias_fixups.push(at as u32 + 3);
+        self.part.labels.push((at + 3, other));
     }
 
     /// Returns the offsets of the displacements with which the body of a library's function at offset `body` leads to the

@@ -6,7 +6,7 @@ use crate::emit::emitter::Emitter;
 use crate::emit::homes::Home;
 use crate::emit::layout::Input;
 use crate::emit::tails::{RESTORE_R11, STUBS};
-use crate::emit::thunk::{LOOP_CHECK, is_checked};
+use crate::emit::thunk::checks;
 use crate::x86::template::Template;
 use crate::x86::template::kind::{Kind, Second};
 use gprofinject_abi::plan::{ArenaHeader, TailRecord};
@@ -46,7 +46,7 @@ fn write_one(
     let callee = e.out.records[tail.callee as usize];
     let thunk = e.thunks[tail.callee as usize];
     let layout = e.layout;
-    let check = if is_checked(layout.input.specs[tail.callee as usize]) { LOOP_CHECK } else { 0 };
+    let checks = checks(layout.input.uncalled, tail.callee as usize);
     let at = layout.tails.thunk(index);
     let miss = layout.tails.stubs + index * STUBS;
     let outside = miss + STUB;
@@ -57,7 +57,7 @@ fn write_one(
         miss,
         outside,
         exit: outside,
-        resume: thunk + check + layout.templates[kind.index()].resume as usize,
+        resume: thunk + checks + layout.templates[kind.index()].resume as usize,
         body: callee.body as usize,
         body_in_text: false,
     };

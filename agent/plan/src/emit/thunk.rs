@@ -2,6 +2,7 @@
 
 use crate::decide::hook::Hook;
 use crate::decide::thunk_spec::ThunkSpec;
+use crate::decide::uncalled::Uncalled;
 use crate::emit::homes::Home;
 use crate::x86::jump::JUMP;
 use crate::x86::scratch::{R10, R11};
@@ -9,7 +10,7 @@ use crate::x86::template::LINE;
 use crate::x86::template::kind::{Kind, Second};
 
 /// Bytes of `cmp dword [rsp], label; je body`.
-pub(crate) const LOOP_CHECK: usize = 13;
+pub(crate) const CHECK: usize = 13;
 
 /// Returns the kind of the thunk.
 pub(crate) fn kind(spec: ThunkSpec, home: Home) -> Kind {
@@ -31,16 +32,15 @@ pub(crate) fn kind(spec: ThunkSpec, home: Home) -> Kind {
     }
 }
 
-/// Returns whether the thunk begins with a check for a loop.
-pub(crate) fn is_checked(spec: ThunkSpec) -> bool {
-    spec.loops && spec.both
+/// Returns the number of bytes of the checks with which the thunk of the function with a number begins.
+pub(crate) fn checks(uncalled: &Uncalled, number: usize) -> usize {
+    uncalled.by(number).len() * CHECK
 }
 
-/// Returns the maximum number of bytes that the function's thunk takes in addition to its template.
+/// Returns the maximum number of bytes that the function's thunk takes in addition to its checks and its template.
 pub(crate) fn room(spec: ThunkSpec, hook: &Hook) -> usize {
     let relocated = hook.relocated as usize;
-    let check = if is_checked(spec) { LOOP_CHECK } else { 0 };
     // Relocation turns an instruction of two bytes into at most nine (jrcxz), and a call into at most
     // fifty.
-    check + LINE + if spec.movable { relocated + JUMP as usize } else { relocated * 5 + 64 }
+    LINE + if spec.movable { relocated + JUMP as usize } else { relocated * 5 + 64 }
 }

@@ -1,9 +1,9 @@
 //! Functions whose last instruction is neither a jump nor a return, so that control runs on into the next
 //! function.
 //!
-//! This is not a call: no instruction has pushed a return address or jumped to the function's start. The
-//! hook of the next function cannot tell the difference, so it counts. The injector subtracts that count
-//! again when it reads the counters, by means of the facts found here.
+//! This is not a call: no instruction has pushed a return address or jumped to the function's start. The thunk of the next
+//! function recognises it by the exit label of the first one (`decide/uncalled.rs`). Without that label it counts, and the injector
+//! subtracts the count again when it reads the counters. Both rely on the facts found here.
 
 use crate::flow::facts::Flow;
 use crate::flow::padding::is_padding;
