@@ -117,7 +117,8 @@ pub struct PlanHeader {
     pub small_stacks: u64,
     /// Nonzero if preempted goroutines of a Go program continue through [`ArenaHeader::resume`].
     pub resumes: u64,
-    /// Nonzero if the durations of calls are measured: thunks with an exit call [`ArenaHeader::begin`] and [`ArenaHeader::end`].
+    /// 1 if the durations of calls are measured: thunks with an exit call [`ArenaHeader::begin`] and [`ArenaHeader::end`]. 2 if they do
+    /// so only for outer calls: see [`ThreadWords::deep`].
     pub measured: u64,
 }
 
@@ -205,7 +206,8 @@ pub struct FunctionRecord {
     /// the first two is that of the entry after the `pop`, and the stack of the third is that of the exit before the
     /// `push`. Before these are [`NOTE`] bytes of the exit, whose stack is that before the `push` as well.
     pub pushed: u8,
-    /// A combination of the bits [`ENTRY_ONLY`], [`LOOPS`], [`FRAMED`], [`NEEDS_NO_CELL`], [`SHARED`] and [`OFF`].
+    /// A combination of the bits [`ENTRY_ONLY`], [`LOOPS`], [`FRAMED`], [`NEEDS_NO_CELL`], [`SHARED`], [`OFF`], [`BEGINS`]
+    /// and [`SKIPS`].
     pub flags: u8,
     /// Arena offset at which the thunk continues after its arc has been counted.
     pub resume: u32,
@@ -431,6 +433,21 @@ pub struct Labels {
 }
 
 impl FunctionRecord {
+    /// Returns the number of bytes at the start of the body that tell the agent that a call begins. `outer`: only outer calls are
+    /// measured.
+    pub fn begin_len(&self, outer: bool) -> u32 {
+        match (self.flags & BEGINS != 0, outer) {
+            (false, _) => 0,
+            (true, false) => BEGIN_LEN,
+            (true, true) => OUTER_BEGIN_LEN,
+        }
+    }
+
+    /// Returns whether the address of an instruction of the function shows that it runs, because its frame need not have a cell.
+    pub fn is_shown(&self) -> bool {
+        self.flags & (NEEDS_NO_CELL | SKIPS) != 0
+    }
+
     /// Returns whether a call of the function gets a cell only if unhooked code makes it.
     pub fn is_for_callbacks(&self) -> bool {
         self.flags & (ENTRY_ONLY | NEEDS_NO_CELL) == NEEDS_NO_CELL
@@ -444,12 +461,18 @@ pub const CALLBACK_JUMP: u32 = 2;
 /// of `lea rsp, [rsp+8]`.
 pub const CALLBACK_STUB: u32 = 21 + 5;
 
-/// Bit of [`FunctionRecord::flags`]: the body begins with [`BEGIN_LEN`] bytes that tell the agent that a call begins.
+/// Bit of [`FunctionRecord::flags`]: the body begins with code that tells the agent that a call begins.
 pub const BEGINS: u8 = 64;
+/// Bit of [`FunctionRecord::flags`], in a plan in which only outer calls are measured: the thunk has an exit, but leads a deeper call
+/// to the body without a cell, as if the function had [`NEEDS_NO_CELL`] and [`ENTRY_ONLY`]. No hooked function is called by a jump of it.
+pub const SKIPS: u8 = 128;
 
 /// Bytes of the code at the start of the body of a function in a plan with measured calls: a store of the function's number, and
 /// a call through [`ArenaHeader::begin`] or [`ArenaHeader::mark`].
 pub const BEGIN_LEN: u32 = 14;
+/// The same if only outer calls are measured: two comparisons of rsp with [`ThreadWords::deep`] and [`ThreadWords::deep_from`], each
+/// with a short branch, come before.
+pub const OUTER_BEGIN_LEN: u32 = 2 * (9 + 2) + BEGIN_LEN;
 /// The distance in bytes from the return slot down to the function's number, for [`ArenaHeader::begin`].
 pub const NUMBER_BELOW: u64 = 64;
 
@@ -491,6 +514,12 @@ pub struct ThreadWords {
     /// The same as `last` for frames of hooked functions of libraries: `last` is written only by thunks of the program,
     /// and this word only by thunks of libraries. `u64::MAX` if no function of a library is hooked.
     pub library_last: u64,
+    /// If the innermost open call is as deep as calls are measured: its CFA - 8. Calls are deeper, and are not measured, if their
+    /// thunks find the stack pointer from `deep_from` up to here. Otherwise 0. The agent's gates decide the same without these
+    /// words, so they may be 0 at any time.
+    pub deep: u64,
+    /// The lowest address of the stack on which that call's frame is.
+    pub deep_from: u64,
 }
 
 /// The code to which the first function of a context of glibc's makecontext returns: `mov rsp, rbx; mov rdi, [rsp]`
@@ -561,7 +590,7 @@ const _: () = {
     assert!(offset_of!(ArenaHeader, end) == 120);
     assert!(offset_of!(ArenaHeader, program_labels) == 128);
     assert!(offset_of!(ArenaHeader, library_labels) == 136);
-    assert!(size_of::<ThreadWords>() == 64);
+    assert!(size_of::<ThreadWords>() == 80);
     assert!(offset_of!(ThreadWords, block) == 0);
     assert!(offset_of!(ThreadWords, cells) == 8);
     assert!(offset_of!(ThreadWords, last) == 16);
@@ -570,6 +599,8 @@ const _: () = {
     assert!(offset_of!(ThreadWords, stack_lo) == 40);
     assert!(offset_of!(ThreadWords, stack_hi) == 48);
     assert!(offset_of!(ThreadWords, library_last) == 56);
+    assert!(offset_of!(ThreadWords, deep) == 64);
+    assert!(offset_of!(ThreadWords, deep_from) == 72);
     assert!(size_of::<Cell>() == 16);
     assert!(offset_of!(Cell, return_address) == 0);
     assert!(offset_of!(Cell, function) == 8);

@@ -272,6 +272,10 @@ shared! {
         stack_hi: AtomicU64,
         /// Written like `last`, by thunks of libraries.
         library_last: AtomicU64,
+        /// Written last when such a call begins, and first when it ends.
+        deep: AtomicU64,
+        /// Written before `deep`.
+        deep_from: AtomicU64,
     }
 }
 

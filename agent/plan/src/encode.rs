@@ -84,7 +84,7 @@ impl Plan {
             first_counter: 0,
             standalone: self.standalone.into(),
             small_stacks: self.small_stacks.into(),
-            measured: self.measured.into(),
+            measured: self.measured as u64,
             resumes: self.resumes.into(),
         };
         file[..size_of::<PlanHeader>()].copy_from_slice(header.as_bytes());

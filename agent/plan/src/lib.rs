@@ -41,3 +41,4 @@ pub use crate::flow::facts::{Flow, FunctionFlow};
 pub use crate::placed::Placement;
 pub use crate::plan::Plan;
 pub use crate::stored::PLANNER;
+pub use crate::x86::template::kind::Measured;

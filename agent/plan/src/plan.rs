@@ -7,6 +7,7 @@ use crate::decide::options::{Engine, Hooks, Role};
 use crate::decide::verdict::Verdict;
 use crate::emit::emitted::{Emitted, NO_OWNER};
 use crate::flow::falls::Fall;
+use crate::x86::template::kind::Measured;
 use gprofinject_abi::plan::{CodeRange, FunctionRecord, Patch};
 use gprofinject_image::Image;
 use std::collections::HashMap;
@@ -74,8 +75,8 @@ pub struct Plan {
     pub standalone: bool,
     /// Whether functions may be entered with less stack than the agent's slow paths need.
     pub small_stacks: bool,
-    /// Whether the durations of calls are measured: see [`Options::measured`](crate::Options::measured).
-    pub measured: bool,
+    /// Which calls are measured: see [`Options::measured`](crate::Options::measured).
+    pub measured: Measured,
     /// Whether preempted goroutines continue through the agent.
     pub resumes: bool,
     /// The addresses of the `syscall` instructions of a standalone program that lead to the agent

@@ -9,9 +9,9 @@ use crate::decide::options::{Engine, Hooks, Options, Role};
 use crate::decide::standalone::Standalone;
 use crate::decide::system_calls::{Purpose, SystemCalls};
 use crate::decide::thunk_spec::Exits;
+use crate::decide::uncalled::Uncalled;
 use crate::decide::verdict::{Earlier, Failed, Reason, Tactic, Verdict};
 use crate::decide::{agents, flags, foreign, go, own_text, shared, tails, thunk_spec, unwinder};
-use crate::decide::uncalled::Uncalled;
 use crate::emit::arena::emit;
 use crate::emit::emitted::Emitted;
 use crate::emit::homes::Homes;
@@ -21,7 +21,7 @@ use crate::flow::branch::BranchKind;
 use crate::flow::facts::Flow;
 use crate::flow::falls::{self, Fall};
 use crate::plan::{Plan, code_extents, extents};
-use crate::x86::template::kind::Owner;
+use crate::x86::template::kind::{Measured, Owner};
 use gprofinject_abi::plan::{CodeRange, Patch, SHARED, Stay};
 use gprofinject_image::{Image, sort};
 use std::collections::{HashMap, HashSet};
@@ -83,14 +83,15 @@ impl Plan {
             owner,
             exits: match (entry_only, options.measured) {
                 (true, _) => Exits::Few,
-                (false, false) => Exits::Needed,
-                (false, true) => Exits::All,
+                (false, Measured::None) => Exits::Needed,
+                (false, Measured::All) => Exits::All,
+                (false, Measured::Outer) => Exits::Outer,
             },
             counted,
             system_calls: &system_calls,
             standalone: &standalone,
             arena: options.arena,
-            measured: options.measured && !entry_only,
+            measured: if entry_only { Measured::None } else { options.measured },
             falls: &falls,
         };
         let Decided { verdicts, hooks, mut emitted, homes, copies } = if let Some(reason) = none {
@@ -197,8 +198,8 @@ struct Task<'a, 'd> {
     system_calls: &'a SystemCalls,
     standalone: &'a Standalone,
     arena: Option<u64>,
-    /// Whether the durations of calls are measured.
-    measured: bool,
+    /// Which calls are measured.
+    measured: Measured,
     /// See [`falls::all`].
     falls: &'a [Fall],
 }
@@ -245,7 +246,7 @@ impl Decided {
         let Task { image, flow, engine, owner, exits, counted, system_calls, .. } = task;
         let mut failed = if exits == Exits::Few { Failed::new() } else { unwinder::steps(image, flow) };
         // A function that returns a condition keeps its flags if it needs no exit, also where calls are measured.
-        failed.extend(flags::passed(image, flow, if exits == Exits::All { Exits::Needed } else { exits }));
+        failed.extend(flags::passed(image, flow, if exits.are_measured() { Exits::Needed } else { exits }));
         failed.extend(go::entered_otherwise(image));
         failed.extend(system_calls.compared());
         match owner {
@@ -296,7 +297,7 @@ fn emit_all(task: Task, hooks: &[Hook], copies: &Copies) -> (Emitted, Homes) {
         if owner != Owner::Library { unwinder::through_agent(image, hooks) } else { Vec::new() };
     through_agent.extend(standalone.through_agent(hooks));
     through_agent.extend(go::through_agent(image, hooks));
-    let conditions = if exits == Exits::All { flags::passed(image, flow, exits) } else { Failed::new() };
+    let conditions = if exits.are_measured() { flags::passed(image, flow, exits) } else { Failed::new() };
     let returns_condition = |function: usize| conditions.contains_key(&function);
     let counted = task.counted.is_some();
     let specs = thunk_spec::of_all(image, flow, hooks, exits, &through_agent, counted, &returns_condition);

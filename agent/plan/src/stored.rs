@@ -13,6 +13,7 @@ use crate::decide::verdict::Verdict;
 use crate::emit::fixups::Fixups;
 use crate::flow::falls::Fall;
 use crate::plan::{Plan, code_extents, extents};
+use crate::x86::template::kind::Measured;
 use gprofinject_abi::VERSION;
 use gprofinject_abi::plan::{FunctionRecord, MAGIC, Patch, PlanHeader, Table};
 use gprofinject_abi::region::{SLOTS, Slot};
@@ -114,7 +115,7 @@ impl Plan {
             role: Role::Program,
             standalone: header.standalone != 0,
             small_stacks: header.small_stacks != 0,
-            measured: header.measured != 0,
+            measured: Measured::of(header.measured),
             resumes: header.resumes != 0,
             redirected: decisions.redirected.into_owned(),
             unredirected: decisions.unredirected.into_owned(),

@@ -4,6 +4,7 @@
 use crate::decide::options::{Engine, Hooks, Options, Role};
 use crate::decide::verdict::{Tactic, Verdict};
 use crate::plan::Plan;
+use crate::x86::template::kind::Measured;
 use gprofinject_image::{Code, Facts, Function, FunctionKind, Image, ImageKind, Segment};
 
 /// The address at which the code of a test program begins.
@@ -60,7 +61,7 @@ pub(crate) fn plan_of(image: &Image, skip: Option<usize>) -> Plan {
             counted: None,
             role: Role::Program,
             standalone: false,
-            measured: false,
+            measured: Measured::None,
             arena: None,
         },
     )

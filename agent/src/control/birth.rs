@@ -120,6 +120,8 @@ core::arch::global_asm!(
     "mov qword ptr [rax+48], 0",
     "mov rcx, [rip+{words}+16]",
     "mov [rax+56], rcx",
+    "mov qword ptr [rax+64], 0",
+    "mov qword ptr [rax+72], 0",
     ".endm",
     // Runs the first code in the child of a fork. All registers except rax, rcx and r11 are those before the
     // system call.
@@ -206,7 +208,7 @@ core::arch::global_asm!(
     clone3 = const CLONE3,
 );
 
-const _: () = assert!(size_of::<ThreadWords>() == 64, "gpi_new_words writes all of them");
+const _: () = assert!(size_of::<ThreadWords>() == 80, "gpi_new_words writes all of them");
 
 /// The initial values of the first two and the last of a new thread's words. The other words are 0.
 static WORDS: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];

@@ -141,10 +141,11 @@ fn above(agent: &Agent, domain: Domain, from: u64, interrupted: bool) -> Nearest
         // No frame is alive, so the next search begins at the end of the stack.
         None => (None, hi),
     };
-    // The signal has interrupted a thunk, between the record of its frame and its `call`, or after its exit label.
-    // That frame is not the handler's caller, but will be the newest one again when the handler has returned.
-    if interrupted && last == from && existing(last).is_some_and(|cell| is_alive(cell, last)) {
-        link = last;
+    // The signal has interrupted a thunk, between the record of its frame and its `call`, or after its exit label, or a slow path
+    // there. That frame is not the handler's caller, but will be the newest one again when the handler has returned. Another
+    // handler may have returned since the last event of the frame.
+    if interrupted && search.leads_to(last, from) && existing(from).is_some_and(|cell| is_alive(cell, from)) {
+        link = from;
     }
     domain.last(words).store(link, Ordering::Relaxed);
     Nearest { function, link }

@@ -14,7 +14,6 @@ use crate::os::own_frames::{self, Frame};
 use crate::program::agent::Agent;
 use crate::program::libraries;
 use core::sync::atomic::Ordering;
-use gprofinject_abi::plan::NEEDS_NO_CELL;
 
 /// Offsets in struct ucontext: flags, link, stack (40 bytes), then registers 10, 13, 15 and 16.
 const REGISTERS: u64 = 40;
@@ -75,7 +74,7 @@ fn jumped_to(agent: &Agent, handler: u64, gate: &Frame, cfa: u64) -> Option<u32>
     };
     let is_library = gate_code::is_library(gate.pc);
     let tail = if is_library { libraries::tail(index) } else { agent.program.tails.get(index as usize)? };
-    let is_shown = agent.function(tail.callee).flags & NEEDS_NO_CELL != 0 || tail.fills != 0;
+    let is_shown = agent.function(tail.callee).is_shown() || tail.fills != 0;
     is_shown.then_some(tail.callee)
 }
 
@@ -111,5 +110,5 @@ fn in_call(agent: &Agent, cfa: u64) -> Option<u32> {
         if agent.program.in_text(slot) { Some(&agent.program) } else { libraries::with_return(slot) }?;
     let address = module.original(slot).wrapping_sub(module.bias).wrapping_sub(1);
     let number = module.function_at(address)?;
-    (agent.function(number).flags & NEEDS_NO_CELL != 0).then_some(number)
+    agent.function(number).is_shown().then_some(number)
 }

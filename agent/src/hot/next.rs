@@ -1,7 +1,7 @@
 //! Where a thunk continues after a slow path.
 
 use crate::program::agent::Agent;
-use gprofinject_abi::plan::{BEGIN_LEN, BEGINS, CALL_LEN, FunctionRecord, ISLAND, NOTE};
+use gprofinject_abi::plan::{CALL_LEN, FunctionRecord, ISLAND, NOTE};
 
 /// Where a thunk continues.
 #[repr(C)]
@@ -28,7 +28,7 @@ impl Next {
 
     /// Continues as if the function were not hooked. Such a call is not measured.
     pub(crate) fn body(agent: &Agent, number: u32, record: &FunctionRecord) -> Next {
-        let begin = if record.flags & BEGINS != 0 { BEGIN_LEN.into() } else { 0 };
+        let begin = u64::from(record.begin_len(agent.program.outer));
         Next { target: agent.base(number).wrapping_add(u64::from(record.body) + begin), way: BODY }
     }
 

@@ -100,6 +100,21 @@ impl<'a> Search<'a> {
         Begin::At(start)
     }
 
+    /// Returns whether the thread's last event was that of a frame with this CFA, or of frames that have returned and whose links
+    /// lead there.
+    pub(crate) fn leads_to(&self, last: u64, cfa: u64) -> bool {
+        let mut at = last;
+        while at != cfa {
+            let Some(cell) = existing(at).filter(|&cell| self.is_of_domain(cell)) else { return false };
+            let link = cell.link().load(Ordering::Relaxed);
+            if link <= LEFT || at > cfa {
+                return false;
+            }
+            at += 8 * u64::from(link - 1);
+        }
+        true
+    }
+
     /// Returns the CFA and the function of the first live frame from a CFA on, or `None` if there is none.
     pub(crate) fn first(&self, start: u64) -> Option<(u64, u32)> {
         let mut at = start;

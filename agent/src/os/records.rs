@@ -39,6 +39,8 @@ const ZEROS: ThreadWords = ThreadWords {
     stack_lo: 0,
     stack_hi: 0,
     library_last: 0,
+    deep: 0,
+    deep_from: 0,
 };
 
 pub(crate) static MAIN: Main = Main(UnsafeCell::new(Record {

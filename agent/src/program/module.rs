@@ -4,8 +4,8 @@
 //! because the injector has made the plan for the place where the library is: there, `bias` is 0.
 
 use gprofinject_abi::plan::{
-    ArenaHeader, CALL_LEN, CallJump, CodeRange, CounterRange, EXIT_JUMPS, Frame, FunctionRecord,
-    NEEDS_NO_CELL, Original, Patch, TailRecord,
+    ArenaHeader, CALL_LEN, CallJump, CodeRange, CounterRange, EXIT_JUMPS, Frame, FunctionRecord, Original,
+    Patch, TailRecord,
 };
 
 /// Addresses are runtime addresses unless a field documents otherwise.
@@ -51,6 +51,8 @@ pub(crate) struct Module {
     pub(crate) bias: u64,
     /// Runtime address minus link address, for the addresses in the program headers.
     pub(crate) load_bias: u64,
+    /// Whether only outer calls are measured.
+    pub(crate) outer: bool,
 }
 
 impl Module {
@@ -79,6 +81,7 @@ impl Module {
         text_hi: 0,
         bias: 0,
         load_bias: 0,
+        outer: false,
     };
 
     /// Returns the address of the unwind table for a kind of place in the arena: an `.eh_frame_hdr`.
@@ -166,7 +169,7 @@ impl Module {
         let number = self.functions.partition_point(|record| record.entry <= address).checked_sub(1)?;
         let record = self.functions.get(number)?;
         let inside = address < record.entry + u64::from(record.size);
-        let shown = address == record.entry || record.flags & NEEDS_NO_CELL != 0;
+        let shown = address == record.entry || record.is_shown();
         (inside && shown).then_some(self.first + number as u32)
     }
 
@@ -183,7 +186,7 @@ impl Module {
             (number, offset < self.functions.get(number)?.body.into())
         };
         let record = self.functions.get(number)?;
-        (shown || record.flags & NEEDS_NO_CELL != 0).then_some(self.first + number as u32)
+        (shown || record.is_shown()).then_some(self.first + number as u32)
     }
 
     /// The same for an address in the thunks and stubs of tail calls: the function that is called, if it or the function that
@@ -204,7 +207,7 @@ impl Module {
             None => tail(before(stub)).filter(is_stub)?,
         };
         let record = self.functions.get(found.callee.checked_sub(self.first)? as usize)?;
-        (record.flags & NEEDS_NO_CELL != 0 || found.fills != 0).then_some(found.callee)
+        (record.is_shown() || found.fills != 0).then_some(found.callee)
     }
 
     /// Returns whether the instruction at an address is the jump with which the thunk of a tail call leads to the callee's

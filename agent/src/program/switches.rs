@@ -15,7 +15,7 @@ use crate::program::module::Module;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use gprofinject_abi::attach::CHOICE_WORDS;
-use gprofinject_abi::plan::{BEGIN_LEN, BEGINS, CallJump, LIBRARIES, OFF, Patch, SHARED, Stay};
+use gprofinject_abi::plan::{CallJump, LIBRARIES, OFF, Patch, SHARED, Stay};
 use gprofinject_abi::region::PAGE;
 
 /// In a word: the function is switched off.
@@ -139,8 +139,7 @@ pub(crate) fn set_as_planned(module: &Module) -> Result<bool, i32> {
 pub(crate) unsafe fn write_bypasses(module: &Module) {
     let body = |index: usize| {
         let record = module.functions.get(index)?;
-        let begin = if record.flags & BEGINS != 0 { BEGIN_LEN } else { 0 };
-        Some(module.base.wrapping_add(u64::from(record.body) + u64::from(begin)))
+        Some(module.base.wrapping_add(u64::from(record.body) + u64::from(record.begin_len(module.outer))))
     };
     for (index, record) in module.functions.iter().enumerate() {
         let Some(word) = function(module, index) else { continue };

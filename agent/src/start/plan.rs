@@ -69,6 +69,7 @@ impl PlanFile {
             text_lo: plan.text_lo.wrapping_add(bias),
             text_hi: plan.text_hi.wrapping_add(bias),
             bias,
+            outer: plan.measured == 2,
             ..Module::NONE
         };
         if module.call_jumps.iter().any(|jump| u64::from(jump.at) + 4 > plan.arena_len) {

@@ -15,7 +15,7 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::plan::{
     ArenaHeader, CALL_LEN, CALLBACK_JUMP, CALLBACK_STUB, ENTRY_ONLY, EXIT_JUMPS, FRAMED, Frame,
-    FunctionRecord, ISLAND, NOTE,
+    FunctionRecord, ISLAND, NOTE, SKIPS,
 };
 use linux_raw_sys::elf;
 
@@ -71,11 +71,18 @@ fn frame_at(module: &Module, pc: u64) -> Frame {
     }
     let jumps = record.exit - CALL_LEN - CALLBACK_JUMP..record.exit - CALL_LEN;
     let is_popped = at >= record.thunk + u32::from(record.popped);
-    if is_popped && !(record.is_for_callbacks() && jumps.contains(&at)) {
-        Frame::Popped
-    } else {
-        Frame::Called
-    }
+    let is_pushed =
+        record.is_for_callbacks() && jumps.contains(&at) || record.flags & SKIPS != 0 && skips_at(pc);
+    if is_popped && !is_pushed { Frame::Popped } else { Frame::Called }
+}
+
+/// Returns whether the instruction at an address in a thunk, behind its `pop`, is the jump with which it leads a call to the body that
+/// gets no cell: `jmp rel32`, directly after `lea rsp, [rsp-8]`.
+fn skips_at(pc: u64) -> bool {
+    const CODE: [u8; 6] = [0x48, 0x8d, 0x64, 0x24, 0xf8, 0xe9];
+    let jump = pc.wrapping_sub(CODE.len() as u64 - 1) as *const [u8; CODE.len()];
+    // SAFETY: the thunk is in the arena, which is readable, and its `pop` with the code before it is longer.
+    unsafe { jump.read() == CODE }
 }
 
 /// Returns whether the table of caves describes an address: a jump that has replaced instructions of another function.

@@ -7,7 +7,7 @@ use std::time::Instant;
 use gprofinject_abi::attach::DETOURED;
 use gprofinject_abi::plan::HookMode;
 use gprofinject_image::Function;
-use gprofinject_plan::{Hooks, Options, Plan, Reason, Role, Verdict};
+use gprofinject_plan::{Hooks, Measured, Options, Plan, Reason, Role, Verdict};
 
 use crate::options::{CountArg, EngineArg, HooksArg, Measure};
 use crate::os::{progress, sys};
@@ -224,7 +224,11 @@ impl Planner<'_> {
                 Part::Program { .. } => subject.standalone,
                 Part::Library(purpose) => purpose.is_musl(),
             },
-            measured: measure.is_some(),
+            measured: match measure {
+                None => Measured::None,
+                Some(measure) if measure.trace.is_some_and(|trace| trace.depth > 0) => Measured::Outer,
+                Some(_) => Measured::All,
+            },
             arena: arena.filter(|_| role == Role::Program),
         };
         let key = image

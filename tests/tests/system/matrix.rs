@@ -127,7 +127,7 @@ fn hooked(test: &Test, set: &FlagSet, engines: &[Engine]) {
         }
     }
     let is_measured = set.name == ALWAYS && test.hooks.is_none_or(|only| only == Hooks::Both);
-    for measure in [Measure::Times, Measure::Paths].into_iter().filter(|_| is_measured) {
+    for measure in [Measure::Times, Measure::Paths, Measure::Outer].into_iter().filter(|_| is_measured) {
         for &engine in engines {
             let wrong = one(test, &program, &alone, engine, Hooks::Both, measure);
             failures.extend(wrong.into_iter().map(|wrong| format!("{engine:?}, {measure:?}: {wrong}")));
@@ -142,14 +142,17 @@ enum Measure {
     Nothing,
     Times,
     Paths,
+    /// Only outer calls are traced; the thunks let the others pass.
+    Outer,
 }
 
 impl Measure {
-    fn option(self) -> Option<&'static str> {
+    fn options(self) -> &'static [&'static str] {
         match self {
-            Measure::Nothing => None,
-            Measure::Times => Some("--times"),
-            Measure::Paths => Some("--paths"),
+            Measure::Nothing => &[],
+            Measure::Times => &["--times"],
+            Measure::Paths => &["--paths"],
+            Measure::Outer => &["--trace=trace", "--trace-depth=3"],
         }
     }
 }
@@ -165,7 +168,7 @@ fn one(
 ) -> Vec<String> {
     let place = tempfile::tempdir().unwrap();
     let gmon = place.path().join("gmon.out");
-    let options: Vec<&str> = ["-q", hooks.option()].into_iter().chain(measure.option()).collect();
+    let options: Vec<&str> = [&["-q", hooks.option()], measure.options()].concat();
     let mut command = tool::command_by(engine, &options, &gmon, path, &test.args).unwrap();
     command.current_dir(place.path());
     let limit = if measure == Measure::Nothing { LIMIT } else { LIMIT_MEASURED };
@@ -188,7 +191,7 @@ fn one(
     }
     // The profile, and the view of the whole process.
     let is_expected =
-        |name: &std::ffi::OsString| ["gmon.out", "gmon.syms", "gmon.whole", "gmon.pb.gz"].iter().any(|known| name == known);
+        |name: &std::ffi::OsString| ["gmon.out", "gmon.syms", "gmon.whole", "gmon.pb.gz", "trace"].iter().any(|known| name == known);
     let files = std::fs::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().file_name());
     let unexpected: Vec<_> = files.filter(|name| !is_expected(name)).collect();
     if !unexpected.is_empty() {
@@ -207,7 +210,7 @@ fn one(
             });
             failures.extend(gprof_refuses(path, &gmon));
             // A thunk does not recognise control that runs on through more than eight functions: that is measured as a call.
-            if measure != Measure::Nothing && test.name != "run-on-long.c" {
+            if matches!(measure, Measure::Times | Measure::Paths) && test.name != "run-on-long.c" {
                 failures.extend(measured::differences(&place.path().join("gmon.pb.gz"), &profile, &program));
             }
         }

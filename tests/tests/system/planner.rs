@@ -12,7 +12,7 @@ use gprofinject_abi::plan::{Patch, PlanHeader};
 use gprofinject_image::{FunctionKind, Image};
 use gprofinject_image::x86::has_branch;
 use gprofinject_plan::x86::relocate::call::CALL_R11;
-use gprofinject_plan::{Engine, Hooks, Options, Plan, Verdict};
+use gprofinject_plan::{Engine, Hooks, Measured, Options, Plan, Verdict};
 use gprofinject_tests::sequences::{Generator, Surroundings};
 use gprofinject_tests::synthetic::{Piece, Program};
 use gprofinject_tests::{build, directives::Test, extent, flags, generate, tool};
@@ -226,7 +226,7 @@ fn judge(image: &Image, seed: u64) -> Result<(), String> {
             counted: count.then_some(&|_| true),
             role: gprofinject_plan::Role::Program,
             standalone: false,
-            measured: false,
+            measured: Measured::None,
             arena: None,
         };
         let plan = Plan::new(image, &options);

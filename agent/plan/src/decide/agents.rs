@@ -79,6 +79,7 @@ mod tests {
     use crate::decide::verdict::{Reason, Verdict};
     use crate::plan::Plan;
     use crate::testing::{TEXT, image};
+    use crate::x86::template::kind::Measured;
     use gprofinject_abi::plan::START_OF_CONTEXT;
     use gprofinject_image::ImageKind;
 
@@ -104,7 +105,7 @@ mod tests {
             counted: None,
             role: Role::Library,
             standalone: false,
-            measured: false,
+            measured: Measured::None,
             arena: None,
         };
         let verdicts = Plan::new(&image, &options).verdicts;

@@ -143,7 +143,7 @@ fn has_exit_hook(exits: Exits, function: &FunctionFlow) -> bool {
     match exits {
         Exits::Few => false,
         Exits::Needed => !is_leaf(function),
-        Exits::All => true,
+        Exits::All | Exits::Outer => true,
     }
 }
 

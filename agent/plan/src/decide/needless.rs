@@ -32,13 +32,15 @@ pub(crate) enum Cells {
 }
 
 /// Returns for each hook which calls of the function have a cell. If basic blocks are `counted`, no function without a cell
-/// jumps to one with a cell, because the thunk of the jump could not tell an exit label from a return address in a copy.
+/// jumps to one with a cell, because the thunk of the jump could not tell an exit label from a return address in a copy. Without
+/// `jumps`, functions that jump to others have cells.
 pub(crate) fn cells(
     image: &Image,
     flow: &Flow,
     hooks: &[Hook],
     through_agent: &[ThroughAgent],
     counted: bool,
+    jumps: bool,
 ) -> Vec<Cells> {
     let leaves = leaves(flow, hooks);
     if image.landing_pads.iter().any(|&pad| is_in_part_of_unknown_function(image, pad)) {
@@ -83,7 +85,9 @@ pub(crate) fn cells(
             continue;
         }
         match callee.filter(|&callee| may_be_called[callee]) {
-            Some(callee) if is_call || callee != caller.0 && caller.1.redirects(flow, *branch).is_some() => {
+            Some(callee)
+                if is_call || jumps && callee != caller.0 && caller.1.redirects(flow, *branch).is_some() =>
+            {
                 edges.push(Edge { callee, caller: caller.0, is_call });
             }
             _ => direct[caller.0] = false,

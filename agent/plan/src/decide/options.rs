@@ -1,6 +1,7 @@
 //! The user's requests to the planner.
 
 use crate::decide::verdict::Reason;
+use crate::x86::template::kind::Measured;
 use gprofinject_image::Function;
 use serde::{Deserialize, Serialize};
 
@@ -56,9 +57,8 @@ pub struct Options<'a> {
     /// Whether the image is a program for which no dynamic linker loads the agent, so that fs is the program's own and
     /// gs leads to the agent's words of each thread. Libraries never are.
     pub standalone: bool,
-    /// Whether the durations of calls are measured: every function whose exit can be hooked gets an exit, and its thunk
-    /// calls the agent after the entry and before the exit.
-    pub measured: bool,
+    /// Which calls tell the agent when they begin and end.
+    pub measured: Measured,
     /// The link address at which the arena begins, which is a multiple of the page size, or `None` for the usual place.
     /// In a process that runs already, something else may be there. In a position-independent image, addresses wrap
     /// around zero.
@@ -110,7 +110,7 @@ mod tests {
                 counted: None,
                 role: Role::Program,
                 standalone: false,
-                measured: false,
+                measured: Measured::None,
                 arena: None,
             };
             [&image.functions[0], &image.functions[1]].map(|function| options.selection().left_out(function))

@@ -17,6 +17,8 @@ pub(crate) struct ThunkSpec {
     pub callbacks: bool,
     /// Whether no call needs the function's frame to find its caller: see [`gprofinject_abi::plan::NEEDS_NO_CELL`].
     pub needs_no_cell: bool,
+    /// Whether a call that is deeper than calls are measured has no cell. Then `both` is set.
+    pub skips: bool,
     /// Whether an indirect jump of the function itself may lead to its first instruction.
     pub loops: bool,
     /// Whether the relocated instructions can be copied as they are, and no branch leads to one of them.
@@ -41,6 +43,15 @@ pub(crate) enum Exits {
     Needed,
     /// All in which an exit hook is possible.
     All,
+    /// The same, but calls that are deeper than calls are measured have only those that they need.
+    Outer,
+}
+
+impl Exits {
+    /// Returns whether functions have exits because calls are measured.
+    pub(crate) fn are_measured(self) -> bool {
+        matches!(self, Exits::All | Exits::Outer)
+    }
 }
 
 /// Returns the requirements of each hook's thunk, in the order of the hooks. `returns_condition` returns whether the exit of a
@@ -58,19 +69,28 @@ pub(crate) fn of_all(
     let none_if = |needless: bool| if needless { Cells::None } else { Cells::All };
     let cells: Vec<Cells> = match exits {
         Exits::Few => needless::leaves(flow, hooks).into_iter().map(none_if).collect(),
-        Exits::Needed => needless::cells(image, flow, hooks, through_agent, counted),
-        Exits::All => hooks.iter().map(|hook| none_if(returns_condition(hook.function))).collect(),
+        Exits::Needed => needless::cells(image, flow, hooks, through_agent, counted, true),
+        Exits::All | Exits::Outer => {
+            hooks.iter().map(|hook| none_if(returns_condition(hook.function))).collect()
+        }
+    };
+    // The cell of a function that jumps to another one would have to be there or not as that one expects it.
+    let inner = match exits {
+        Exits::Outer => needless::cells(image, flow, hooks, through_agent, counted, false),
+        _ => vec![Cells::All; hooks.len()],
     };
     hooks
         .iter()
-        .zip(cells)
-        .map(|(h, cells)| {
+        .zip(cells.into_iter().zip(inner))
+        .map(|(h, (cells, inner))| {
             let facts = flow.functions[h.function];
             // Only a shadow stack can distinguish a loop from a call.
             let both = exits != Exits::Few || facts.table_loops;
             let own_return = returns_otherwise(&image.functions[h.function]);
+            let both = both && !own_return && !facts.odd_return && cells == Cells::All;
             ThunkSpec {
-                both: both && !own_return && !facts.odd_return && cells == Cells::All,
+                both,
+                skips: both && inner == Cells::None,
                 callbacks: cells == Cells::Callbacks,
                 needs_no_cell: cells != Cells::All,
                 loops: facts.table_loops,

@@ -6,7 +6,7 @@ use crate::emit::homes::Home;
 use crate::x86::jump::near_jump;
 use crate::x86::template::kind::Second;
 use crate::x86::template::{Hole, Target, Template};
-use gprofinject_abi::plan::{ArenaHeader, NUMBER_BELOW};
+use gprofinject_abi::plan::{ArenaHeader, BEGIN_LEN, NUMBER_BELOW, OUTER_BEGIN_LEN, ThreadWords};
 use std::mem::offset_of;
 use std::ops::Range;
 
@@ -45,7 +45,9 @@ pub(crate) struct Values {
     pub resume: usize,
     /// The function's body.
     pub body: usize,
-    /// Whether that is not in the arena but in the module's text.
+    /// Where a call continues that is deeper than calls are measured: in the body.
+    pub inner: usize,
+    /// Whether `body` is not in the arena but in the module's text.
     pub body_in_text: bool,
 }
 
@@ -176,8 +178,24 @@ impl<'b> Writer<'b> {
     }
 
     /// Writes the code with which the body of a function begins in a plan with measured calls:
-    /// `mov dword [rsp-64], number; call [header]`. `word` is the offset in the arena header.
-    pub(crate) fn begin(&mut self, at: usize, number: u32, word: usize) {
+    /// `mov dword [rsp-64], number; call [header]`. `word` is the offset in the arena header. If only outer calls are measured,
+    /// `prefix` is that of the segment of the thread words, and the code comes after
+    /// `cmp rsp, fs:[deep]; ja outer; cmp rsp, fs:[deep_from]; jae inner`.
+    pub(crate) fn begin(&mut self, at: usize, number: u32, word: usize, prefix: Option<u8>) {
+        let mut at = at;
+        if let Some(prefix) = prefix {
+            const JA: u8 = 0x77;
+            const JAE: u8 = 0x73;
+            let words = [offset_of!(ThreadWords, deep), offset_of!(ThreadWords, deep_from)];
+            let compare_len = (OUTER_BEGIN_LEN - BEGIN_LEN) as u8 / 2;
+            for (word, branch) in words.into_iter().zip([[JA, compare_len], [JAE, BEGIN_LEN as u8]]) {
+                self.put(at, &[prefix, 0x48, 0x3b, 0x24, 0x25]);
+                self.word(at + 5, word as u32);
+                self.tls_fixups.push(at as u32 + 5);
+                self.put(at + 9, &branch);
+                at += usize::from(compare_len);
+            }
+        }
         self.put(at, &[0xc7, 0x44, 0x24, (NUMBER_BELOW as u8).wrapping_neg()]);
         self.word(at + 4, number);
         self.record(|fixups| fixups.numbers.push(at as u32 + 4));
@@ -262,6 +280,7 @@ impl<'b> Writer<'b> {
                 Hole::Branch(Target::Outside) => self.branch(hole, values.outside),
                 Hole::Branch(Target::Exit) => self.branch(hole, values.exit),
                 Hole::Branch(Target::Body) => self.branch(hole, values.body),
+                Hole::Branch(Target::Inner) => self.branch(hole, values.inner),
                 Hole::Branch(Target::Resume) => self.branch(hole, values.resume),
                 Hole::Header(word) => self.branch(hole, word as usize),
             }

@@ -20,9 +20,9 @@ use crate::emit::tails::Tails;
 use crate::emit::{code, sleds, system_call, tails, thunk};
 use crate::parallel;
 use crate::x86::jump::JUMP;
-use crate::x86::template::kind::{Kind, Owner, Second};
+use crate::x86::template::kind::{Kind, Measured, Owner, Second};
 use crate::x86::template::{LINE, Template};
-use gprofinject_abi::plan::{ArenaHeader, BEGIN_LEN, EXIT_JUMPS};
+use gprofinject_abi::plan::{ArenaHeader, BEGIN_LEN, EXIT_JUMPS, OUTER_BEGIN_LEN};
 use gprofinject_abi::region::{PAGE, round_up};
 use gprofinject_image::{Image, ImageKind};
 use std::collections::HashMap;
@@ -73,8 +73,8 @@ pub(crate) struct Input<'a, 'd> {
     pub(crate) through_agent: &'a [ThroughAgent],
     /// The system calls that lead to the agent.
     pub(crate) system_calls: &'a [Redirected],
-    /// Whether the durations of calls are measured.
-    pub(crate) measured: bool,
+    /// Which calls are measured.
+    pub(crate) measured: Measured,
     /// See [`Options::arena`](crate::Options::arena).
     pub(crate) arena: Option<u64>,
     /// The copies of counted functions.
@@ -204,8 +204,12 @@ impl<'a, 'd> Layout<'a, 'd> {
 
 /// Returns the number of bytes at the start of a function's body that tell the agent that a call begins, or 0 if calls are not
 /// measured.
-fn begin_len(measured: bool) -> usize {
-    if measured { BEGIN_LEN as usize } else { 0 }
+fn begin_len(measured: Measured) -> usize {
+    match measured {
+        Measured::None => 0,
+        Measured::All => BEGIN_LEN as usize,
+        Measured::Outer => OUTER_BEGIN_LEN as usize,
+    }
 }
 
 /// Returns the number of bytes of a function's jump through the agent, or 0 if the list does not contain the function.
@@ -214,8 +218,9 @@ fn gate_of(list: &[ThroughAgent], number: usize) -> usize {
 }
 
 /// Makes the templates of all kinds that some function has.
-fn templates(kinds: &[Kind], owner: Owner, measured: bool) -> Vec<Template> {
-    let mut templates = vec![Template::empty(owner); Kind::COUNT];
+fn templates(kinds: &[Kind], owner: Owner, measured: Measured) -> Vec<Template> {
+    let len = kinds.iter().map(|kind| kind.index() + 1).max().unwrap_or(0);
+    let mut templates = vec![Template::empty(owner); len];
     for &kind in kinds {
         let template = &mut templates[kind.index()];
         if template.bytes.is_empty() {

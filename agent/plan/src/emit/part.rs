@@ -16,9 +16,10 @@ use crate::x86::jump::JUMP;
 use crate::x86::relocate::call::Call;
 use crate::x86::relocate::instructions::{copied, leading_nops, relocate};
 use crate::x86::relocate::relocated::{Relocated, Unmovable};
-use crate::x86::template::kind::{Kind, Second};
+use crate::x86::template::kind::{Kind, Measured, Second};
 use gprofinject_abi::plan::{
-    ArenaHeader, BEGINS, CALLBACK_STUB, ENTRY_ONLY, FRAMED, FunctionRecord, LOOPS, NEEDS_NO_CELL, Patch, Stay,
+    ArenaHeader, BEGINS, CALLBACK_STUB, ENTRY_ONLY, FRAMED, FunctionRecord, LOOPS, NEEDS_NO_CELL, Patch,
+    SKIPS, Stay,
 };
 use gprofinject_image::sort;
 use iced_x86::{Decoder, DecoderOptions};
@@ -118,6 +119,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
             pushed: pushed as u8,
             flags: flag(!spec.has_exit(), ENTRY_ONLY)
                 | flag(begin != 0, BEGINS)
+                | flag(spec.skips, SKIPS)
                 | flag(spec.loops, LOOPS)
                 | flag(spec.needs_no_cell, NEEDS_NO_CELL),
             resume: if kind.second == Second::Free {
@@ -148,7 +150,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
                 let rest = relocated.rest.filter(|_| before == 0);
                 let goal = rest.map_or(body, |rest| rest.wrapping_sub(layout.arena) as usize);
                 let is_in_text = rest.is_some() && !layout.is_copied(hook.function);
-                self.thunk(at, goal, is_in_text, number, home, kind);
+                self.thunk(at, goal, is_in_text, number, home, kind, body + begin);
                 for r in &hook.retargets {
                     let jump = layout.moved_calls.get(&r.branch.site);
                     let goal = match hook.tactic {
@@ -163,7 +165,9 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
                     } else {
                         offset_of!(ArenaHeader, mark)
                     };
-                    self.code.begin(body, number, word);
+                    let outer = layout.input.measured == Measured::Outer;
+                    let prefix = outer.then(|| layout.input.owner.segment_prefix());
+                    self.code.begin(body, number, word, prefix);
                 }
                 self.code.put(moved, &relocated.bytes);
                 match self.to_text(hook, spec, moved, &relocated) {
@@ -308,7 +312,17 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
     }
 
     /// Writes a function's thunk and its stubs.
-    fn thunk(&mut self, at: usize, body: usize, body_in_text: bool, number: u32, home: Home, kind: Kind) {
+    #[expect(clippy::too_many_arguments, reason = "places and properties of one thunk")]
+    fn thunk(
+        &mut self,
+        at: usize,
+        body: usize,
+        body_in_text: bool,
+        number: u32,
+        home: Home,
+        kind: Kind,
+        inner: usize,
+    ) {
         let layout = self.layout;
         let template = &layout.templates[kind.index()];
         let look = layout.stubs + number as usize * STUBS;
@@ -319,7 +333,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         code.fill(
             template,
             at,
-            &Values { home, number, site, miss: first, outside, exit, body, body_in_text, resume: 0 },
+            &Values { home, number, site, miss: first, outside, exit, body, body_in_text, inner, resume: 0 },
         );
         if kind.hashed {
             // The arc may be counted one slot after its home. If it is not, control runs on into the stub

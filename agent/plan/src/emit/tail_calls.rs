@@ -25,6 +25,8 @@ pub(crate) fn write(e: &mut Emitter<'_, '_>) {
         }
         let slot = homes.of(tail.callee as usize).tails() + (i - first) as u32 * size_of::<Slot>() as u32;
         let kind = e.layout.kinds[tail.callee as usize];
+        // How the callee's own thunk begins makes no difference.
+        let kind = Kind { skips: false, ..kind };
         let template = &mut templates[usize::from(tail.fills)][kind.index()];
         if template.bytes.is_empty() {
             let make = if tail.fills { Template::filling_tail } else { Template::tail };
@@ -57,8 +59,9 @@ fn write_one(
         miss,
         outside,
         exit: outside,
-        resume: thunk + checks + layout.templates[kind.index()].resume as usize,
+        resume: thunk + checks + layout.templates[layout.kinds[tail.callee as usize].index()].resume as usize,
         body: callee.body as usize,
+        inner: 0,
         body_in_text: false,
     };
     let code = &mut e.code;

@@ -3,6 +3,7 @@
 use crate::decide::options::{Options, Role};
 use crate::stored::*;
 use crate::testing::{TEXT, image, plan_of};
+use crate::x86::template::kind::Measured;
 use gprofinject_image::ImageKind;
 
 /// A program that is always available: the one that runs these tests.
@@ -63,7 +64,7 @@ fn a_stored_plan_is_the_plan() {
                         counted: None,
                         role: Role::Program,
                         standalone: false,
-                        measured: false,
+                        measured: Measured::None,
                         arena: None,
                     };
                     let fresh = Plan::new(&image, &options);
@@ -99,7 +100,7 @@ fn plans_with_counted_blocks_are_not_stored() {
         insist: true,
         role: Role::Program,
         standalone: false,
-        measured: false,
+        measured: Measured::None,
         counted: Some(counted),
         arena: None,
     };
@@ -173,7 +174,7 @@ fn damaged_bytes_are_refused_or_harmless() {
         counted: None,
         role: Role::Program,
         standalone: false,
-        measured: false,
+        measured: Measured::None,
         arena: None,
     };
     let whole = stored(&Plan::new(&image, &options));

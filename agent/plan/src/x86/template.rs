@@ -15,7 +15,7 @@ use gprofinject_abi::region::Slot;
 use iced_x86::{Code, Encoder, Instruction, MemoryOperand, Register};
 use std::mem::offset_of;
 
-pub(crate) use crate::x86::template::kind::{Kind, Owner, Second};
+pub(crate) use crate::x86::template::kind::{Kind, Measured, Owner, Second};
 
 /// The value that fills a hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +58,8 @@ pub(crate) enum Target {
     Body,
     /// To the place in the called function's thunk where a call is counted and its cell is not filled yet.
     Resume,
+    /// To the function's body, behind the code that tells the agent that a call begins.
+    Inner,
 }
 
 /// Encoded bytes with holes, and the offsets of labels in them.
@@ -102,6 +104,8 @@ const BLOCK: i64 = offset_of!(ThreadWords, block) as i64;
 const CELLS: i64 = offset_of!(ThreadWords, cells) as i64;
 const LAST: i64 = offset_of!(ThreadWords, last) as i64;
 const LIBRARY_LAST: i64 = offset_of!(ThreadWords, library_last) as i64;
+const DEEP: i64 = offset_of!(ThreadWords, deep) as i64;
+const DEEP_FROM: i64 = offset_of!(ThreadWords, deep_from) as i64;
 const RETURN: i64 = offset_of!(Cell, return_address) as i64;
 const FUNCTION: i64 = offset_of!(Cell, function) as i64;
 const LINK: i64 = offset_of!(Cell, link) as i64;
@@ -228,19 +232,30 @@ impl Template {
     /// exit:
     /// ```
     ///
-    /// In the longest thunks the first island is too far away, and the branch to `miss` is a near one.
+    /// In the longest thunks the first islands are too far away, and the branches to `miss` and `outside` are near ones.
     ///
     /// The thunk of a library's function stores into the word `library_last` in place of `last`, and that of a
     /// standalone program has `gs:` in place of `fs:`. All have the same length.
     ///
-    /// If the calls are `measured`, the exit begins with a call of the agent.
-    pub(crate) fn thunk(kind: Kind, owner: Owner, measured: bool) -> Template {
-        let short = Template::thunk_with(kind, owner, measured, true);
-        if short.reaches_islands() { short } else { Template::thunk_with(kind, owner, measured, false) }
+    /// If calls are `measured`, the exit begins with a call of the agent; if that is only for the outer ones, with this code:
+    ///
+    /// ```text
+    ///   cmp  rsp, fs:[deep]
+    ///   ja   outer
+    ///   cmp  rsp, fs:[deep_from]
+    ///   jae  inner
+    /// outer:
+    ///   call [end]
+    /// inner:
+    /// ```
+    pub(crate) fn thunk(kind: Kind, owner: Owner, measured: Measured) -> Template {
+        let with = |near| Template::thunk_with(kind, owner, measured, near);
+        let reaches = |thunk: &Template| thunk.reaches_islands();
+        Some(with(0)).filter(reaches).or_else(|| Some(with(1)).filter(reaches)).unwrap_or_else(|| with(2))
     }
 
-    /// Makes a thunk. With `short`, the branch to `miss` of a thunk with an exit leads to an island.
-    fn thunk_with(kind: Kind, owner: Owner, measured: bool, short: bool) -> Template {
+    /// Makes a thunk. The first `near` branches on the entry of a thunk with an exit are near ones, and the others lead to islands.
+    fn thunk_with(kind: Kind, owner: Owner, measured: Measured, near: u32) -> Template {
         let mut t = Template::empty(owner);
         let (first, second) = (kind.second.first(), kind.second.register());
         // Displacements are relative to rsp as it is at that point.
@@ -274,15 +289,18 @@ impl Template {
         let key = Instruction::with2(Code::Cmp_rm64_r64, wide(first, KEY), second);
         t.put(key, Some(Hole::Slot));
         t.is_for_callbacks = kind.callbacks;
-        if kind.has_exit() && short {
+        if kind.has_exit() && near < 1 {
             t.by_island(Code::Jne_rel8_64, Target::Miss);
         } else {
             t.put(branch(Code::Jne_rel32_64), Some(Hole::Branch(Target::Miss)));
         }
         t.put(Instruction::with1(Code::Inc_rm64, wide(first, COUNT)), Some(Hole::Slot));
         (t.resume, t.again) = (t.here(), t.here());
+        if kind.skips {
+            t.skip(kind);
+        }
         if kind.both {
-            t.fill_cell(first, second);
+            t.fill_cell(first, second, near < 2);
         }
         let below = if kind.both { 0 } else { at_entry };
         t.restore(kind, below);
@@ -297,9 +315,13 @@ impl Template {
         if kind.has_exit() {
             t.put(branch(Code::Call_rel32_64), Some(Hole::Branch(Target::Body)));
             t.exit = t.here();
-            if measured {
+            let to_inner = (measured == Measured::Outer).then(|| t.if_inner());
+            if measured != Measured::None {
                 let end = offset_of!(ArenaHeader, end) as u32;
                 t.put(Instruction::with1(Code::Call_rm64, header_word()), Some(Hole::Header(end)));
+            }
+            if let Some(to_inner) = to_inner {
+                t.lands(to_inner);
             }
             let (to_note, noted) = t.leave(kind.dead_on_exit);
             t.islands();
@@ -382,9 +404,9 @@ impl Template {
     }
 
     /// Adds code that fills the frame's cell. rsp is the CFA.
-    fn fill_cell(&mut self, first: Register, second: Register) {
+    fn fill_cell(&mut self, first: Register, second: Register, island: bool) {
         self.put(Instruction::with2(Code::Mov_r64_rm64, first, Register::RSP), None);
-        self.find_cell(first, second, Target::Outside, true);
+        self.find_cell(first, second, Target::Outside, island);
         self.put(load(second, Register::RSP, -8), None);
         self.put(store(first, RETURN, second), None);
         // The upper half of the word is the cell's link, and becomes 0.
@@ -423,6 +445,47 @@ impl Template {
         t.put(Instruction::with1(Code::Inc_rm64, wide(second.first(), NEXT + COUNT)), Some(Hole::Slot));
         t.put(branch(Code::Jmp_rel32_64), Some(Hole::Branch(Target::Body)));
         t
+    }
+
+    /// Adds code with which a call that is deeper than calls are measured goes to the body, without a cell. rsp is the CFA.
+    ///
+    /// ```text
+    ///   cmp  rsp, fs:[deep]
+    ///   ja   fill
+    ///   cmp  rsp, fs:[deep_from]
+    ///   jb   fill
+    ///   mov  r11, [rsp-24]
+    ///   mov  rax, [rsp-16]
+    ///   lea  rsp, [rsp-8]
+    ///   jmp  body             ; behind the code that tells the agent
+    /// fill:
+    /// ```
+    fn skip(&mut self, kind: Kind) {
+        self.compare_sp(DEEP);
+        let above = self.short_branch(Code::Ja_rel8_64);
+        self.compare_sp(DEEP_FROM);
+        let elsewhere = self.short_branch(Code::Jb_rel8_64);
+        self.restore(kind, 0);
+        self.put(Instruction::with2(Code::Lea_r64_m, Register::RSP, mem(Register::RSP, -8)), None);
+        self.put(branch(Code::Jmp_rel32_64), Some(Hole::Branch(Target::Inner)));
+        self.lands(above);
+        self.lands(elsewhere);
+    }
+
+    /// Adds a comparison of rsp with a word of the thread.
+    fn compare_sp(&mut self, word: i64) {
+        let word = thread_word(self.owner.segment(), word);
+        self.put(Instruction::with2(Code::Cmp_r64_rm64, Register::RSP, word), Some(Hole::Tls));
+    }
+
+    /// Adds a branch that is taken if the call is deeper than calls are measured, and returns the offset of its displacement.
+    fn if_inner(&mut self) -> u32 {
+        self.compare_sp(DEEP);
+        let to_outer = self.short_branch(Code::Ja_rel8_64);
+        self.compare_sp(DEEP_FROM);
+        let to_inner = self.short_branch(Code::Jae_rel8_64);
+        self.lands(to_outer);
+        to_inner
     }
 
     /// Adds a short branch, and returns the offset of its displacement.

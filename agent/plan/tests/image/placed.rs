@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use gprofinject_abi::plan::{FunctionRecord, LIBRARIES, Patch, PlanHeader, Segment, Table, TailRecord};
 use gprofinject_abi::region::SLOTS;
 use gprofinject_image::{Function, Image};
-use gprofinject_plan::{Hooks, Options, Placement, Plan, Role};
+use gprofinject_plan::{Hooks, Measured, Options, Placement, Plan, Role};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind, Register};
 use zerocopy::FromBytes;
 
@@ -237,7 +237,7 @@ fn is_placed_right_in(library: &str, bytes: &[u8], standalone: bool) -> usize {
             counted,
             role: Role::Library,
             standalone,
-            measured: false,
+            measured: Measured::None,
             arena: None,
         };
         let pair = Pair::new(&Plan::new(&image, &options));
@@ -285,7 +285,7 @@ fn a_library_that_makes_threads() {
         counted: None,
         role: Role::Library,
         standalone: true,
-        measured: false,
+        measured: Measured::None,
         arena: None,
     };
     let plan = Plan::new(&image, &options);

@@ -4,7 +4,7 @@
 use crate::build::{compile_if_possible, folder, has, run, skipped};
 use gprofinject_abi::plan::{ArenaHeader, Patch, PlanHeader, Segment};
 use gprofinject_image::{Function, FunctionKind, Image};
-use gprofinject_plan::{Hooks, Options, Plan, Reason, Role, Verdict};
+use gprofinject_plan::{Hooks, Measured, Options, Plan, Reason, Role, Verdict};
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, OpKind, Register};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::mem::offset_of;
@@ -144,7 +144,7 @@ impl<'i, 'd> Carried<'i, 'd> {
             counted: counted.then_some(all),
             role: Role::Program,
             standalone: true,
-            measured: false,
+            measured: Measured::None,
             arena: None,
         };
         let plan = Plan::new(image, &options);

@@ -6,7 +6,7 @@
 //! those of other stacks. A stack may lie within another one, if a coroutine runs on an array of local variables.
 
 use crate::hot::cells;
-use crate::hot::times::open::{How, close};
+use crate::hot::times::open::{How, close, forget_depth};
 use crate::hot::times::{area, nodes, trace};
 use crate::os::kernel;
 use crate::os::task;
@@ -97,6 +97,7 @@ pub(crate) fn make(agent: &Agent, block: BlockRef, cfa: u64, is_base: bool) -> O
 
 /// Makes a chain the current one when there is none.
 pub(crate) fn enter(times: TimesRef, chain: ChainRef) {
+    forget_depth();
     chain.since().store(0, Ordering::Relaxed);
     times.chain().store(chain.address(), Ordering::Relaxed);
     times.stack_lo().store(chain.lo().load(Ordering::Relaxed), Ordering::Relaxed);

@@ -3,8 +3,11 @@
 use crate::hot::times::table::Entry;
 use crate::hot::times::values::Values;
 use crate::hot::times::{area, nodes, trace};
+use crate::os::words;
 use crate::program::agent::Agent;
 use core::sync::atomic::Ordering;
+#[cfg(doc)]
+use gprofinject_abi::plan::ThreadWords;
 use gprofinject_abi::shared::{ArcTimesRef, BlockRef, OpenCallRef};
 #[cfg(doc)]
 use gprofinject_abi::times::OpenCall;
@@ -42,6 +45,11 @@ pub(crate) fn push(
         function.open().fetch_add(1, Ordering::Relaxed);
     }
     times.top().store(call.address(), Ordering::Relaxed);
+    if trace::is_too_deep(agent, call.flags().load(Ordering::Relaxed)) {
+        let words = words::get();
+        words.deep_from().store(times.stack_lo().load(Ordering::Relaxed), Ordering::Relaxed);
+        words.deep().store(cfa - 8, Ordering::Relaxed);
+    }
     Some(call)
 }
 
@@ -103,9 +111,17 @@ pub(crate) fn close(block: BlockRef, call: OpenCallRef, now: u64, how: How<'_>) 
     }
     outer.children().fetch_add(lasted.wrapping_add(load(times.outside())), Ordering::Relaxed);
     times.last().store(now, Ordering::Relaxed);
+    forget_depth();
     times.top().store(outer.address(), Ordering::Relaxed);
     area::give_back(times, call);
     Some(outer)
+}
+
+/// Lets thunks ask the gates which calls are too deep, because another call is about to be the innermost one.
+/// [`ThreadWords::deep`] is set when a call begins that is as deep as calls are traced, and at no other time: a signal handler that
+/// comes before such a call is removed must not set it again.
+pub(crate) fn forget_depth() {
+    words::get().deep().store(0, Ordering::Relaxed);
 }
 
 /// Adds a duration to the extremes of an arc and the histogram of its function.

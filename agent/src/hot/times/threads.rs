@@ -106,6 +106,7 @@ fn len_of(count: u64) -> u64 {
 /// the parent's calls.
 #[allow(unsafe_code, reason = "the list is in memory of its own")]
 pub(crate) fn begin_child(child: &Agent, block: BlockRef, inherited: Option<Inherited>) {
+    open::forget_depth();
     let Some(Inherited { list, count }) = inherited else { return };
     let times = block.times();
     for n in 0..count {

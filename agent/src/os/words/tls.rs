@@ -7,7 +7,7 @@ use gprofinject_abi::plan::ThreadWords;
 use gprofinject_abi::shared::WordsRef;
 
 /// Bytes of the words.
-const WORDS_LEN: usize = 64;
+const WORDS_LEN: usize = 80;
 /// Bytes of the symbol below.
 const LEN: usize = WORDS_LEN + 16;
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use gprofinject_image::Image;
-use gprofinject_plan::{Engine, Hooks, Options, PLANNER, Role};
+use gprofinject_plan::{Engine, Hooks, Measured, Options, PLANNER, Role};
 
 use crate::program::subject::Subject;
 
@@ -34,7 +34,7 @@ pub(crate) struct Question<'q, 'd> {
 }
 
 /// Entries of another layout must have another number here.
-const LAYOUT: &[u8] = b"gprofinject plan cache, layout 5";
+const LAYOUT: &[u8] = b"gprofinject plan cache, layout 6";
 
 impl Question<'_, '_> {
     /// Returns the hash, or `None` if the program was not hashed or the answer has parts that are not kept.
@@ -59,6 +59,11 @@ impl Question<'_, '_> {
             Engine::Frida => 1,
             Engine::FridaOrBuiltin => 2,
         };
+        let measured = match measured {
+            Measured::None => 0,
+            Measured::All => 1,
+            Measured::Outer => 2,
+        };
         let role = match role {
             Role::Program => 0,
             Role::Library => 1,
@@ -68,7 +73,7 @@ impl Question<'_, '_> {
             hooks,
             engine,
             (*insist).into(),
-            (*measured).into(),
+            measured,
             (*standalone).into(),
             self.hookless.into(),
             self.subject.is_preloaded_to.into(),

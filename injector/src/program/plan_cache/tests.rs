@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use gprofinject_image::Function;
-use gprofinject_plan::{Engine, Hooks, Options, Role};
+use gprofinject_plan::{Engine, Hooks, Measured, Options, Role};
 
 use crate::options::{CountArg, EngineArg, HooksArg};
 use crate::os::say::Level;
@@ -58,7 +58,7 @@ fn whatever_a_plan_follows_from_makes_another_key() {
         counted: None,
         role: Role::Program,
         standalone: false,
-        measured: false,
+        measured: Measured::None,
         arena: None,
     };
     let key =
@@ -74,7 +74,7 @@ fn whatever_a_plan_follows_from_makes_another_key() {
     ];
     let plain = options(both, builtin, false, all);
     keys.push(key(subject, &Options { standalone: true, ..options(both, builtin, false, all) }));
-    keys.push(key(subject, &Options { measured: true, ..options(both, builtin, false, all) }));
+    keys.push(key(subject, &Options { measured: Measured::All, ..options(both, builtin, false, all) }));
     keys.push(key(subject, &Options { arena: Some(0x1000), ..options(both, builtin, false, all) }));
     // Another program, which differs by one byte.
     let path = tempfile::NamedTempFile::new().expect("a file");

@@ -4,6 +4,7 @@ use crate::decide::options::{Engine, Hooks, Options, Role};
 use crate::plan::Plan;
 use crate::testing::{TEXT, image};
 use crate::x86::relocate::instructions::tests::listing;
+use crate::x86::template::kind::Measured;
 use gprofinject_image::ImageKind;
 
 /// mov eax, edi; mov [rsi], rcx; ret
@@ -40,7 +41,7 @@ fn plan(image: &Image, hooks: Hooks) -> Plan {
         counted: None,
         role: Role::Program,
         standalone: true,
-        measured: false,
+        measured: Measured::None,
         arena: None,
     };
     Plan::new(image, &options)

@@ -4,6 +4,7 @@ use crate::decide::verdict::{Reason, Tactic, Verdict};
 use crate::plan::Plan;
 use crate::testing::{TEXT, image, patch};
 use crate::x86::relocate::instructions::tests::listing;
+use crate::x86::template::kind::Measured;
 use gprofinject_image::{Function, ImageKind};
 
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
@@ -23,7 +24,7 @@ fn plan(code: &[u8], counted: bool) -> Plan {
         counted: counted.then_some(all),
         role: Role::Program,
         standalone: true,
-        measured: false,
+        measured: Measured::None,
         arena: None,
     };
     Plan::new(&image, &options)

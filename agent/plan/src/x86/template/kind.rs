@@ -34,6 +34,37 @@ impl Owner {
     pub(crate) fn segment(self) -> Register {
         if self.is_standalone() { Register::GS } else { Register::FS }
     }
+
+    /// Returns the prefix byte of instructions that access the words.
+    pub(crate) fn segment_prefix(self) -> u8 {
+        if self.is_standalone() { 0x65 } else { 0x64 }
+    }
+}
+
+/// Which calls tell the agent when they begin and end, so that their durations are measured. Every function whose exit can be hooked
+/// then has an exit, and its thunk calls the agent after the entry and before the exit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Measured {
+    #[default]
+    /// None.
+    None,
+    /// All.
+    All,
+    /// Those up to a depth. The thunks compare the stack pointer with the [thread words] to find out which are deeper.
+    ///
+    /// [thread words]: gprofinject_abi::plan::ThreadWords::deep
+    Outer,
+}
+
+impl Measured {
+    /// Returns the value that the word in the plan's header stands for.
+    pub(crate) fn of(word: u64) -> Measured {
+        match word {
+            0 => Measured::None,
+            1 => Measured::All,
+            _ => Measured::Outer,
+        }
+    }
 }
 
 /// The register that a thunk uses besides rax on entry.
@@ -72,6 +103,8 @@ pub(crate) struct Kind {
     /// Whether only those calls have a hooked exit for which the slow path has filled a cell: calls by unhooked code. Then
     /// `both` is not set.
     pub callbacks: bool,
+    /// Whether a call that is deeper than calls are measured has no cell and no exit. Then `both` is set.
+    pub skips: bool,
     /// Whether there are several home slots, chosen by a hash of the return address.
     pub hashed: bool,
     /// Whether the hash is only the masked return address.
@@ -89,19 +122,21 @@ pub(crate) struct Kind {
 impl Kind {
     /// Returns a number for the kind, below [`Kind::COUNT`].
     pub(crate) fn index(self) -> usize {
-        let bits = [self.callbacks, self.narrow, self.masked, self.both, self.hashed, self.keep_rax];
+        let bits =
+            [self.skips, self.callbacks, self.narrow, self.masked, self.both, self.hashed, self.keep_rax];
         let bits = bits.iter().fold(0, |n, &b| n * 2 + usize::from(b));
         (bits * Second::ALL.len() + self.second as usize) * 4 + usize::from(self.dead_on_exit & 3)
     }
 
     /// The number of kinds.
-    pub(crate) const COUNT: usize = 64 * Second::ALL.len() * 4;
+    pub(crate) const COUNT: usize = 128 * Second::ALL.len() * 4;
 
     /// Returns the kind with this number.
     #[cfg(test)]
     pub(crate) fn of(index: usize) -> Kind {
         let bit = |n: usize| (index / (4 * Second::ALL.len())) >> n & 1 != 0;
         Kind {
+            skips: bit(6),
             callbacks: bit(5),
             narrow: bit(4),
             masked: bit(3),
@@ -117,6 +152,7 @@ impl Kind {
     pub(crate) const LARGEST: Kind = Kind {
         both: true,
         callbacks: false,
+        skips: false,
         hashed: true,
         masked: false,
         narrow: false,
