@@ -1,6 +1,7 @@
 //! The functions of a process by the numbers that its events have.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use gmon_trace::value::Signature;
 use gprofinject_abi::plan::LIBRARIES;
@@ -25,7 +26,21 @@ pub(crate) struct Name {
 }
 
 /// The libraries that the processes of a run may have, by the number of their plan.
-pub(crate) type Libraries = HashMap<u32, &'static Library>;
+///
+/// The recorder shares them with the thread that plans them. They are entered before a process is permitted to call their
+/// functions, so the recorder knows each function of which it reads an event, however late it is itself.
+#[derive(Clone, Default)]
+pub(crate) struct Libraries(Arc<Mutex<HashMap<u32, &'static Library>>>);
+
+impl Libraries {
+    pub(crate) fn add(&self, library: &'static Library) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(library.number, library);
+    }
+
+    fn get(&self, plan: u32) -> Option<&'static Library> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&plan).copied()
+    }
+}
 
 /// The numbers of a process's functions that are known already.
 pub(crate) struct Numbers {
@@ -101,7 +116,7 @@ impl Numbers {
             self.loads = loads();
         }
         let load = load_of(&self.loads, number)?;
-        let library = libraries.get(&load.plan)?;
+        let library = libraries.get(load.plan)?;
         let (index, binary) = (number - load.first_function, library.binary.display().to_string());
         self.of(number, index, library.planned, binary, triggers)
     }

@@ -13,7 +13,6 @@ use crate::os::clock::{self, Moment, Rate};
 use crate::os::sys;
 use crate::profile::ends::Ends;
 use crate::program::filters::Filters;
-use crate::program::library::Library;
 use crate::program::planned::Planned;
 use crate::sampling::sampler::Switched;
 use crate::store::region::ring::{self, LoadTable, Piece, Rings, Source};
@@ -41,7 +40,6 @@ const COMPARED_SOON: Duration = Duration::from_millis(20);
 /// What the recorder is told.
 pub(crate) enum Message {
     Begun(Box<Begun>),
-    Library(&'static Library),
     /// What the scheduler has done up to this moment.
     Switches(Vec<Switched>, Moment),
     /// A process has ended at this moment, and its threads at these.
@@ -124,6 +122,7 @@ impl Recorder {
         sink: Sink,
         path: PathBuf,
         triggers: Vec<Filters>,
+        libraries: Libraries,
         start: Chunk,
     ) -> io::Result<Recorder> {
         let encoder = Encoder::new()?;
@@ -134,7 +133,7 @@ impl Recorder {
             path,
             triggers,
             all: Vec::new(),
-            libraries: Libraries::new(),
+            libraries,
             followed: Followed::default(),
             next_guest: 1 << 30,
             flushed: now,
@@ -164,7 +163,6 @@ impl Recorder {
             self.compare_all();
             match messages.recv_timeout(pause) {
                 Ok(Message::Begun(begun)) => self.begin(*begun),
-                Ok(Message::Library(library)) => drop(self.libraries.insert(library.number, library)),
                 Ok(Message::Switches(list, moment)) => self.switches(&list, moment),
                 Ok(Message::Ended { process, moment, ends }) => self.end(process, moment, &ends),
                 Ok(Message::Save(answer)) => {
