@@ -85,6 +85,7 @@ modules! {
     traced
     traced_gdb
     traced_hard
+    traced_perfetto
     traced_rust
     traced_uftrace
     unhookable
