@@ -33,7 +33,7 @@ use crate::store::region::layout::{AgentState, Orders};
 use crate::store::run_folder::{FIRST, RunFolder};
 use crate::target::grip::Grip;
 use crate::target::loaded;
-use crate::trace::recorder::Begun;
+use crate::trace::messages::Begun;
 use crate::trace::tracer::Tracer;
 
 /// The processes of a run, and the programs that they have executed.

@@ -42,6 +42,15 @@ impl Libraries {
     }
 }
 
+/// By what the number of a function is understood.
+pub(crate) struct Known<'a> {
+    pub(crate) libraries: &'a Libraries,
+    /// The functions at whose calls the trace is written.
+    pub(crate) triggers: &'a [Filters],
+    /// Reads the process's table of libraries.
+    pub(crate) loads: &'a dyn Fn() -> Vec<LoadRecord>,
+}
+
 /// The numbers of a process's functions that are known already.
 pub(crate) struct Numbers {
     binary: String,
@@ -78,14 +87,8 @@ impl Numbers {
         !self.triggers.is_empty() && self.triggers.contains(&number)
     }
 
-    /// Returns the function with this number if it is not known yet. `loads` reads the process's table of libraries.
-    pub(crate) fn learn(
-        &mut self,
-        number: u32,
-        libraries: &Libraries,
-        triggers: &[Filters],
-        loads: impl FnOnce() -> Vec<LoadRecord>,
-    ) -> Option<Name> {
+    /// Returns the function with this number if it is not known yet.
+    pub(crate) fn learn(&mut self, number: u32, by: &Known<'_>) -> Option<Name> {
         let recent = self.recent.get_mut(number as usize % RECENT)?;
         if *recent == number {
             return None;
@@ -94,7 +97,7 @@ impl Numbers {
         if self.known.contains(&number) || self.unknown >= UNKNOWN {
             return None;
         }
-        let found = self.find(number, libraries, triggers, loads);
+        let found = self.find(number, by);
         match found {
             Some(_) => drop(self.known.insert(number)),
             None => self.unknown += 1,
@@ -102,23 +105,17 @@ impl Numbers {
         found
     }
 
-    fn find(
-        &mut self,
-        number: u32,
-        libraries: &Libraries,
-        triggers: &[Filters],
-        loads: impl FnOnce() -> Vec<LoadRecord>,
-    ) -> Option<Name> {
+    fn find(&mut self, number: u32, by: &Known<'_>) -> Option<Name> {
         if number < LIBRARIES {
-            return self.of(number, number, self.planned, self.binary.clone(), triggers);
+            return self.of(number, number, self.planned, self.binary.clone(), by.triggers);
         }
         if load_of(&self.loads, number).is_none() {
-            self.loads = loads();
+            self.loads = (by.loads)();
         }
         let load = load_of(&self.loads, number)?;
-        let library = libraries.get(load.plan)?;
+        let library = by.libraries.get(load.plan)?;
         let (index, binary) = (number - load.first_function, library.binary.display().to_string());
-        self.of(number, index, library.planned, binary, triggers)
+        self.of(number, index, library.planned, binary, by.triggers)
     }
 
     fn of(

@@ -16,8 +16,9 @@ use crate::program::filters::Filters;
 use crate::program::library::Library;
 use crate::sampling::sampler::Switched;
 use crate::trace::keep::Sink;
+use crate::trace::messages::{Begun, Message, Summary};
 use crate::trace::names::Libraries;
-use crate::trace::recorder::{Begun, Message, Recorder, Summary};
+use crate::trace::recorder::Recorder;
 
 /// The file of a trace, which has passed the check.
 #[derive(Debug)]
@@ -149,7 +150,7 @@ mod tests {
 
     use super::*;
     use crate::program::library::tests::library;
-    use crate::trace::names::Numbers;
+    use crate::trace::names::{Known, Numbers};
     use gprofinject_abi::plan::LIBRARIES;
     use gprofinject_abi::region::LoadRecord;
 
@@ -171,7 +172,8 @@ mod tests {
         };
         let mut numbers = Numbers::new(String::new(), library.planned);
 
-        let mut learn = |number| numbers.learn(number, &tracer.libraries, &[], || vec![record]);
+        let known = Known { libraries: &tracer.libraries, triggers: &[], loads: &|| vec![record] };
+        let mut learn = |number| numbers.learn(number, &known);
         assert!(learn(LIBRARIES).is_none(), "nobody has told of the library");
         tracer.library(library);
         let names: Vec<_> = (LIBRARIES + 1..LIBRARIES + functions).filter_map(learn).collect();
