@@ -87,6 +87,7 @@ modules! {
     traced_hard
     traced_perfetto
     traced_rust
+    traced_times
     traced_uftrace
     unhookable
     unwinding

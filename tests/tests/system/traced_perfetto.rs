@@ -206,8 +206,11 @@ fn text_of(value: &Value) -> &str {
     value.as_str().unwrap()
 }
 
-/// Returns rows of process, thread, name, time, duration and depth.
-fn sorted_slices(rows: &[Vec<Value>]) -> Vec<(u64, u64, String, (u64, u64), u64)> {
+/// A process, a thread, a function's name, its beginning and its duration, and its depth.
+type Slice = (u64, u64, String, (u64, u64), u64);
+
+/// Returns the rows of a query for slices.
+fn sorted_slices(rows: &[Vec<Value>]) -> Vec<Slice> {
     let number = |value: &Value| value.as_u64().unwrap();
     let mut slices: Vec<_> = (rows.iter())
         .map(|row| {
