@@ -266,7 +266,8 @@ impl<'s> Family<'s> {
         let Some(tracer) = &self.tracer else { return };
         let nothing = Threads::default();
         let threads = samples.map_or(&nothing, |samples| &samples.threads);
-        tracer.end(index as u32, noticed, Ends::new(End::Noticed(noticed), threads));
+        let ends = Ends::new(End::Noticed(noticed), threads);
+        tracer.end(index as u32, noticed, ends, threads.names.clone());
     }
 
     /// Notes that a member has ended, or is about to be left, unless that is noted already. Returns when that was noticed.

@@ -1,6 +1,8 @@
 //! What the thread that records a trace is told, and what it says at the end.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
 use crate::os::clock::Moment;
@@ -19,12 +21,16 @@ pub(crate) enum Message {
         process: u32,
         moment: Moment,
         ends: Ends,
+        names: ThreadNames,
     },
     /// Write what is kept. The answer is the file's name, or why there is none.
     Save(SyncSender<Result<PathBuf, String>>),
     /// There will be no more messages.
     Finish,
 }
+
+/// The names of threads that have been given one, by the number of the thread.
+pub(crate) type ThreadNames = BTreeMap<u32, Arc<str>>;
 
 /// A program in a process.
 pub(crate) struct Begun {

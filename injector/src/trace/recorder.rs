@@ -18,7 +18,7 @@ use crate::store::region::ring::{self, Piece, Source};
 use crate::store::region::times::ProcessEnd;
 use crate::trace::clocks::{self, Clocks, by_clock};
 use crate::trace::keep::{FILES, Role, Sink};
-use crate::trace::messages::{Message, Summary};
+use crate::trace::messages::{Message, Summary, ThreadNames};
 use crate::trace::names::{Known, Libraries, Name};
 use crate::trace::recorded::Recorded;
 use crate::trace::stream::{Followed, Part, Stream};
@@ -95,7 +95,9 @@ impl Recorder {
             match messages.recv_timeout(pause) {
                 Ok(Message::Begun(begun)) => self.all.push(Recorded::new(*begun)),
                 Ok(Message::Switches(list, moment)) => self.switches(&list, moment),
-                Ok(Message::Ended { process, moment, ends }) => self.end(process, moment, &ends),
+                Ok(Message::Ended { process, moment, ends, names }) => {
+                    self.end(process, moment, &ends, &names);
+                }
                 Ok(Message::Save(answer)) => {
                     self.visit();
                     let _ = answer.send(self.save());
@@ -304,7 +306,18 @@ impl Recorder {
         }
     }
 
-    fn end(&mut self, process: u32, moment: Moment, ends: &Ends) {
+    /// Says how threads of a process are called.
+    fn name_threads(&mut self, index: usize, names: &ThreadNames) {
+        // A process without events is not in the trace.
+        let Some(recorded) = self.all.get(index).filter(|recorded| recorded.is_defined) else { return };
+        let process = recorded.process;
+        for (&tid, name) in names {
+            let name = Chunk::Thread { process, tid, name: name.to_string() };
+            self.define(&name, Role::Defines(process));
+        }
+    }
+
+    fn end(&mut self, process: u32, moment: Moment, ends: &Ends, names: &ThreadNames) {
         let Some(index) = self.all.iter().position(|recorded| recorded.process == process) else { return };
         // A child that writes into the rings of its parent may go on when the parent has ended.
         const ROUNDS: usize = 1 << 10;
@@ -336,6 +349,7 @@ impl Recorder {
         }
         self.flush_one(index);
         self.compare(index, moment);
+        self.name_threads(index, names);
         let recorded = self.all.swap_remove(index);
         for id in recorded.numbers_in_trace() {
             self.define(&Chunk::End { process: id, ticks: end }, Role::Ends(id));
@@ -368,7 +382,7 @@ impl Recorder {
         let now = Moment::now();
         let left: Vec<u32> = self.all.iter().map(|recorded| recorded.process).collect();
         for process in left {
-            self.end(process, now, &Ends { process: Some(now), ..Ends::default() });
+            self.end(process, now, &Ends { process: Some(now), ..Ends::default() }, &ThreadNames::new());
         }
         if matches!(&self.sink, Sink::Kept(kept) if kept.is_unwritten())
             && let Err(why) = self.save()

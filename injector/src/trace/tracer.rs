@@ -16,7 +16,7 @@ use crate::program::filters::Filters;
 use crate::program::library::Library;
 use crate::sampling::sampler::Switched;
 use crate::trace::keep::Sink;
-use crate::trace::messages::{Begun, Message, Summary};
+use crate::trace::messages::{Begun, Message, Summary, ThreadNames};
 use crate::trace::names::Libraries;
 use crate::trace::recorder::Recorder;
 
@@ -111,8 +111,8 @@ impl Tracer {
     }
 
     /// A process has ended at this moment, and its threads at these; or it executes another program, or is not profiled any more.
-    pub(crate) fn end(&self, process: u32, moment: Moment, ends: Ends) {
-        let _ = self.messages.send(Message::Ended { process, moment, ends });
+    pub(crate) fn end(&self, process: u32, moment: Moment, ends: Ends, names: ThreadNames) {
+        let _ = self.messages.send(Message::Ended { process, moment, ends, names });
     }
 
     /// Writes what is kept. Returns the file's name.

