@@ -6,6 +6,7 @@
 pub(crate) mod args;
 pub(crate) mod ask;
 pub(crate) mod command;
+pub(crate) mod contradictions;
 pub(crate) mod list;
 pub(crate) mod meaning;
 pub(crate) mod recover;

@@ -2,9 +2,11 @@
 // A test that cannot run gmon has failed.
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeMap;
 use std::process::Command;
 
 use crate::place::{self, Place};
+use crate::run::Outcome;
 use crate::tool;
 
 /// A line of a trace without times: a call that begins, one that ends, or both.
@@ -14,6 +16,31 @@ pub struct Line {
     /// The number of calls around it.
     pub depth: usize,
     pub text: String,
+}
+
+/// Runs a program with `--trace trace` and these options, and asserts its status.
+pub fn traced(place: &Place, options: &[&str], program: &[&str], status: i32) -> Outcome {
+    let outcome = place.run(&[&["--trace", "trace"], options, program].concat());
+    assert_eq!(outcome.code(), status, "{options:?}: {}", outcome.stderr_text());
+    outcome
+}
+
+/// Returns the file `stats` of a run with `--stats=stats`.
+pub fn stats(place: &Place) -> serde_json::Value {
+    serde_json::from_slice(&std::fs::read(place.path("stats")).unwrap()).unwrap()
+}
+
+/// The rows of a table in JSON, by module and address.
+pub fn rows(text: &str) -> BTreeMap<(String, u64), serde_json::Value> {
+    let value: serde_json::Value = serde_json::from_str(text).unwrap();
+    let rows = value.as_object().unwrap().values().find_map(|value| {
+        let rows = value.as_array()?;
+        rows.first()?.get("self_ns").is_some().then(|| rows.clone())
+    });
+    let key = |row: &serde_json::Value| {
+        (row["module"].as_str().unwrap_or_default().to_owned(), row["address"].as_u64().unwrap_or_default())
+    };
+    rows.unwrap().into_iter().map(|row| (key(&row), row)).collect()
 }
 
 /// Returns what `gmon trace` prints of a file with these options. It must succeed, and say nothing else.

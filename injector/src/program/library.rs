@@ -280,7 +280,7 @@ pub(crate) fn is_mapped_at(pid: i32, address: u64, file: &std::fs::Metadata) -> 
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::fs;
     use std::process::Command;
 
@@ -308,7 +308,8 @@ mod tests {
         })
     }
 
-    fn library(place: &Path) -> &'static Library {
+    /// Returns a library with two functions, `leaf` and `work`, whose file is made in a folder.
+    pub(crate) fn library(place: &Path) -> &'static Library {
         let (source, file) = (place.join("library.c"), place.join("library.so"));
         fs::write(
             &source,

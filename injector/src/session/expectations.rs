@@ -48,8 +48,11 @@ pub(crate) fn say(planned: &Planned, program: &Program, settings: &Settings, sam
     if let Some(downgrade) = planned.plan.as_ref().and_then(|plan| plan.downgrade.as_ref()) {
         voice.note(format_args!("{shown}: {downgrade}"));
     }
-    let is_unmeasured =
-        planned.plan.as_ref().is_some_and(|plan| plan.hooks == Hooks::Entry || plan.records.is_empty());
+    // Options may have chosen functions of libraries only.
+    let has_libraries = planned.libraries.is_some();
+    let is_unmeasured = planned.plan.as_ref().is_some_and(|plan| {
+        if plan.records.is_empty() { !has_libraries } else { plan.hooks == Hooks::Entry }
+    });
     if settings.measure.is_some() && is_unmeasured {
         voice.warn(format_args!(
             "the calls of {shown} cannot be measured, because their ends are not seen; they are counted and sampled"

@@ -33,7 +33,7 @@ use crate::store::region::layout::{AgentState, Orders};
 use crate::store::run_folder::{FIRST, RunFolder};
 use crate::target::grip::Grip;
 use crate::target::loaded;
-use crate::trace::recorder::Begun;
+use crate::trace::messages::Begun;
 use crate::trace::tracer::Tracer;
 
 /// The processes of a run, and the programs that they have executed.
@@ -266,7 +266,8 @@ impl<'s> Family<'s> {
         let Some(tracer) = &self.tracer else { return };
         let nothing = Threads::default();
         let threads = samples.map_or(&nothing, |samples| &samples.threads);
-        tracer.end(index as u32, noticed, Ends::new(End::Noticed(noticed), threads));
+        let ends = Ends::new(End::Noticed(noticed), threads);
+        tracer.end(index as u32, noticed, ends, threads.names.clone());
     }
 
     /// Notes that a member has ended, or is about to be left, unless that is noted already. Returns when that was noticed.

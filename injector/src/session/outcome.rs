@@ -10,7 +10,7 @@ use crate::profile::placement::Placed;
 use crate::program::library::Library;
 use crate::program::planned::Planned;
 use crate::session::member::{Other, Unhooked, Who};
-use crate::trace::recorder::Summary;
+use crate::trace::messages::Summary;
 
 /// Everything that is known after a run.
 pub(crate) struct Run<'r> {

@@ -14,7 +14,7 @@ use crate::profile::times::{self, Times};
 use crate::program::planned::Planned;
 use crate::session::member::{Other, Unhooked, Who};
 use crate::session::outcome::Run;
-use crate::trace::recorder::Summary;
+use crate::trace::messages::Summary;
 
 /// The content of the `--stats` file.
 #[derive(Debug, Serialize)]

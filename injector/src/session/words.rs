@@ -9,7 +9,7 @@ use crate::os::say::{Level, Voice};
 use crate::profile::gmon_out::LibraryProfile;
 use crate::profile::placement::Placed;
 use crate::session::member::FirstView;
-use crate::trace::recorder::Summary;
+use crate::trace::messages::Summary;
 
 /// Returns the command that shows a profile and, in a comment of the shell, the one that shows the whole process if there
 /// is such a view, or the other way round if that view says more. If gprof shows nothing of the profile or too little, only the

@@ -1,6 +1,7 @@
 //! The functions of a process by the numbers that its events have.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use gmon_trace::value::Signature;
 use gprofinject_abi::plan::LIBRARIES;
@@ -25,7 +26,30 @@ pub(crate) struct Name {
 }
 
 /// The libraries that the processes of a run may have, by the number of their plan.
-pub(crate) type Libraries = HashMap<u32, &'static Library>;
+///
+/// The recorder shares them with the thread that plans them. They are entered before a process is permitted to call their
+/// functions, so the recorder knows each function of which it reads an event, however late it is itself.
+#[derive(Clone, Default)]
+pub(crate) struct Libraries(Arc<Mutex<HashMap<u32, &'static Library>>>);
+
+impl Libraries {
+    pub(crate) fn add(&self, library: &'static Library) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(library.number, library);
+    }
+
+    fn get(&self, plan: u32) -> Option<&'static Library> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&plan).copied()
+    }
+}
+
+/// By what the number of a function is understood.
+pub(crate) struct Known<'a> {
+    pub(crate) libraries: &'a Libraries,
+    /// The functions at whose calls the trace is written.
+    pub(crate) triggers: &'a [Filters],
+    /// Reads the process's table of libraries.
+    pub(crate) loads: &'a dyn Fn() -> Vec<LoadRecord>,
+}
 
 /// The numbers of a process's functions that are known already.
 pub(crate) struct Numbers {
@@ -63,14 +87,8 @@ impl Numbers {
         !self.triggers.is_empty() && self.triggers.contains(&number)
     }
 
-    /// Returns the function with this number if it is not known yet. `loads` reads the process's table of libraries.
-    pub(crate) fn learn(
-        &mut self,
-        number: u32,
-        libraries: &Libraries,
-        triggers: &[Filters],
-        loads: impl FnOnce() -> Vec<LoadRecord>,
-    ) -> Option<Name> {
+    /// Returns the function with this number if it is not known yet.
+    pub(crate) fn learn(&mut self, number: u32, by: &Known<'_>) -> Option<Name> {
         let recent = self.recent.get_mut(number as usize % RECENT)?;
         if *recent == number {
             return None;
@@ -79,7 +97,7 @@ impl Numbers {
         if self.known.contains(&number) || self.unknown >= UNKNOWN {
             return None;
         }
-        let found = self.find(number, libraries, triggers, loads);
+        let found = self.find(number, by);
         match found {
             Some(_) => drop(self.known.insert(number)),
             None => self.unknown += 1,
@@ -87,23 +105,17 @@ impl Numbers {
         found
     }
 
-    fn find(
-        &mut self,
-        number: u32,
-        libraries: &Libraries,
-        triggers: &[Filters],
-        loads: impl FnOnce() -> Vec<LoadRecord>,
-    ) -> Option<Name> {
+    fn find(&mut self, number: u32, by: &Known<'_>) -> Option<Name> {
         if number < LIBRARIES {
-            return self.of(number, number, self.planned, self.binary.clone(), triggers);
+            return self.of(number, number, self.planned, self.binary.clone(), by.triggers);
         }
         if load_of(&self.loads, number).is_none() {
-            self.loads = loads();
+            self.loads = (by.loads)();
         }
         let load = load_of(&self.loads, number)?;
-        let library = libraries.get(&load.plan)?;
+        let library = by.libraries.get(load.plan)?;
         let (index, binary) = (number - load.first_function, library.binary.display().to_string());
-        self.of(number, index, library.planned, binary, triggers)
+        self.of(number, index, library.planned, binary, by.triggers)
     }
 
     fn of(

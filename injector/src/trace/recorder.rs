@@ -3,23 +3,24 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use gmon_trace::{Chunk, ClockKind, Encoder, Function, Process, Switch, SwitchKind};
+use gmon_trace::{Chunk, Encoder, Function, Process, Switch};
 use gprofinject_abi::trace::Kind;
 
-use crate::os::clock::{self, Moment, Rate};
+use crate::os::clock::Moment;
 use crate::os::sys;
 use crate::profile::ends::Ends;
 use crate::program::filters::Filters;
-use crate::program::library::Library;
-use crate::program::planned::Planned;
 use crate::sampling::sampler::Switched;
-use crate::store::region::ring::{self, LoadTable, Piece, Rings, Source};
+use crate::store::region::ring::{self, Piece, Source};
 use crate::store::region::times::ProcessEnd;
+use crate::trace::clocks::{self, Clocks, by_clock};
 use crate::trace::keep::{FILES, Role, Sink};
-use crate::trace::names::{Libraries, Name, Numbers};
+use crate::trace::messages::{Message, Summary, ThreadNames};
+use crate::trace::names::{Known, Libraries, Name};
+use crate::trace::recorded::Recorded;
 use crate::trace::stream::{Followed, Part, Stream};
 
 /// A thread's events become a chunk at the latest after this time.
@@ -33,74 +34,6 @@ const BUSY: f64 = 1.0 / 8.0;
 const HURRIED: f64 = 1.0 / 2.0;
 /// The number of a process's threads, and of those of children that count in its file, from which on children are not told apart.
 const STREAMS: usize = 1 << 15;
-/// How often the clocks are compared, and how soon after a process has begun. If nothing more is written than the beginning, because
-/// this process is killed, that is known well enough.
-const COMPARED: Duration = Duration::from_secs(1);
-const COMPARED_SOON: Duration = Duration::from_millis(20);
-
-/// What the recorder is told.
-pub(crate) enum Message {
-    Begun(Box<Begun>),
-    Library(&'static Library),
-    /// What the scheduler has done up to this moment.
-    Switches(Vec<Switched>, Moment),
-    /// A process has ended at this moment, and its threads at these.
-    Ended {
-        process: u32,
-        moment: Moment,
-        ends: Ends,
-    },
-    /// Write what is kept. The answer is the file's name, or why there is none.
-    Save(SyncSender<Result<PathBuf, String>>),
-    /// There will be no more messages.
-    Finish,
-}
-
-/// A program in a process.
-pub(crate) struct Begun {
-    pub(crate) process: u32,
-    pub(crate) parent: Option<u32>,
-    pub(crate) pid: u32,
-    pub(crate) binary: String,
-    pub(crate) planned: &'static Planned<'static, 'static>,
-    /// Whether the time stamp counter is its clock.
-    pub(crate) is_tsc: bool,
-    /// They are opened as soon as the process is known, because its files are removed when it has ended.
-    pub(crate) rings: Rings,
-    pub(crate) loads: LoadTable,
-}
-
-/// What was recorded.
-#[derive(Debug, Default)]
-pub(crate) struct Summary {
-    pub(crate) events: u64,
-    pub(crate) calls: u64,
-    pub(crate) lost: u64,
-    pub(crate) bytes: u64,
-    /// The files that were written.
-    pub(crate) files: Vec<PathBuf>,
-    /// The number of chunks that were too old to be kept.
-    pub(crate) dropped: u64,
-    pub(crate) troubles: Vec<String>,
-}
-
-/// A process whose rings are read.
-struct Recorded {
-    process: u32,
-    is_tsc: bool,
-    rings: Rings,
-    loads: LoadTable,
-    numbers: Numbers,
-    streams: HashMap<Source, Stream>,
-    /// The children that count in this process's file, with their numbers in the trace.
-    guests: HashMap<u32, u32>,
-    /// The processor on which each thread ran last.
-    cpus: HashMap<u32, u32>,
-    begun: Process,
-    /// Whether the trace has the process: when the agent is ready.
-    is_defined: bool,
-}
-
 pub(crate) struct Recorder {
     sink: Sink,
     encoder: Encoder,
@@ -112,10 +45,7 @@ pub(crate) struct Recorder {
     /// The number of the next process that has not announced itself.
     next_guest: u32,
     flushed: Instant,
-    /// When the clocks are to be compared next.
-    comparing: Instant,
-    /// The rate of the time stamp counter that the trace has.
-    rate: Option<Rate>,
+    clocks: Clocks,
     summary: Summary,
 }
 
@@ -124,6 +54,7 @@ impl Recorder {
         sink: Sink,
         path: PathBuf,
         triggers: Vec<Filters>,
+        libraries: Libraries,
         start: Chunk,
     ) -> io::Result<Recorder> {
         let encoder = Encoder::new()?;
@@ -134,12 +65,11 @@ impl Recorder {
             path,
             triggers,
             all: Vec::new(),
-            libraries: Libraries::new(),
+            libraries,
             followed: Followed::default(),
             next_guest: 1 << 30,
             flushed: now,
-            comparing: now + COMPARED,
-            rate: None,
+            clocks: Clocks::new(now),
             summary: Summary::default(),
         };
         recorder.define(&start, Role::Start);
@@ -163,10 +93,11 @@ impl Recorder {
             self.flush();
             self.compare_all();
             match messages.recv_timeout(pause) {
-                Ok(Message::Begun(begun)) => self.begin(*begun),
-                Ok(Message::Library(library)) => drop(self.libraries.insert(library.number, library)),
+                Ok(Message::Begun(begun)) => self.all.push(Recorded::new(*begun)),
                 Ok(Message::Switches(list, moment)) => self.switches(&list, moment),
-                Ok(Message::Ended { process, moment, ends }) => self.end(process, moment, &ends),
+                Ok(Message::Ended { process, moment, ends, names }) => {
+                    self.end(process, moment, &ends, &names);
+                }
                 Ok(Message::Save(answer)) => {
                     self.visit();
                     let _ = answer.send(self.save());
@@ -175,33 +106,6 @@ impl Recorder {
                 Ok(Message::Finish) | Err(RecvTimeoutError::Disconnected) => return self.finish(),
             }
         }
-    }
-
-    fn begin(&mut self, begun: Begun) {
-        let Begun { process, parent, pid, binary, planned, is_tsc, rings, loads } = begun;
-        let begun = Process {
-            id: process,
-            parent,
-            pid,
-            program: binary.clone(),
-            clock: if is_tsc { ClockKind::Tsc } else { ClockKind::Nanoseconds },
-            inside_256: 0,
-            outside_256: 0,
-            spread_256: 0,
-        };
-        let numbers = Numbers::new(binary, planned);
-        self.all.push(Recorded {
-            process,
-            is_tsc,
-            rings,
-            loads,
-            numbers,
-            streams: HashMap::new(),
-            guests: HashMap::new(),
-            cpus: HashMap::new(),
-            begun,
-            is_defined: false,
-        });
     }
 
     /// Reads all rings. Returns how full the fullest one was.
@@ -218,8 +122,8 @@ impl Recorder {
         let is_armed = self.can_save();
         let Some(recorded) = self.all.get_mut(index) else { return 0.0 };
         let Recorded { rings, numbers, streams, loads, .. } = recorded;
-        let (libraries, triggers, followed) = (&self.libraries, &self.triggers, &self.followed);
-        // Nothing comes of a trigger when all files have been written, and each costs a chunk.
+        let followed = &self.followed;
+        let known = Known { libraries: &self.libraries, triggers: &self.triggers, loads: &|| loads.read() };
         let mut learnt = Vec::new();
         let drained = rings.drain(is_over, |source, piece| {
             // A process can name any number of guests.
@@ -233,7 +137,7 @@ impl Recorder {
             for (kind, function, time) in ring::events(slots) {
                 stream.add(kind, function, time);
                 if matches!(kind, Kind::Enter | Kind::Jump | Kind::Inherited | Kind::Mark | Kind::Open) {
-                    let new = numbers.learn(function, libraries, triggers, || loads.read());
+                    let new = numbers.learn(function, &known);
                     learnt.extend(new.map(|name| (function, name)));
                     if is_armed && kind != Kind::Open && numbers.is_trigger(function) {
                         stream.split(true);
@@ -271,7 +175,7 @@ impl Recorder {
         let role = Role::Defines(begun.id);
         self.define(&Chunk::Process(begun), role);
         self.compare(index, Moment::now());
-        self.comparing = self.comparing.min(Instant::now() + COMPARED_SOON);
+        self.clocks.soon();
     }
 
     /// Defines a function that is new to its process.
@@ -279,9 +183,7 @@ impl Recorder {
         let Some(recorded) = self.all.get(index) else { return };
         let Name { name, module, address, size, signature } = name;
         let function = Function { number, name, module, address, size, signature };
-        let ids: Vec<u32> =
-            std::iter::once(recorded.process).chain(recorded.guests.values().copied()).collect();
-        for process in ids {
+        for process in recorded.numbers_in_trace() {
             let functions = vec![function.clone()];
             self.define(&Chunk::Functions { process, functions }, Role::Defines(process));
         }
@@ -360,10 +262,9 @@ impl Recorder {
 
     /// Compares the clocks, if it is time for that.
     fn compare_all(&mut self) {
-        if Instant::now() < self.comparing {
+        if !self.clocks.is_time() {
             return;
         }
-        self.comparing = Instant::now() + COMPARED;
         let now = Moment::now();
         for index in 0..self.all.len() {
             self.compare(index, now);
@@ -380,20 +281,12 @@ impl Recorder {
     /// Says what time the clock of a process has at a moment.
     fn compare(&mut self, index: usize, moment: Moment) {
         let Some(recorded) = self.all.get(index).filter(|recorded| recorded.is_defined) else { return };
-        let since = moment.date.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        let ticks = by_clock(recorded.is_tsc, moment);
-        let pair = |process| Chunk::Clock { process, ticks, unix_ns: since.as_nanos() as u64 };
-        let ids: Vec<u32> =
-            std::iter::once(recorded.process).chain(recorded.guests.values().copied()).collect();
         let is_tsc = recorded.is_tsc;
-        for id in ids {
-            self.define(&pair(id), Role::Clock(id));
+        for id in recorded.numbers_in_trace() {
+            self.define(&clocks::pair(id, is_tsc, moment), Role::Clock(id));
         }
-        let rate = clock::rate_so_far().filter(|rate| is_tsc && self.rate != Some(*rate));
-        if let Some(rate) = rate {
-            let Rate { ticks, nanoseconds } = rate;
-            self.define(&Chunk::Rate { ticks, nanoseconds }, Role::Rate);
-            self.rate = Some(rate);
+        if is_tsc && let Some(rate) = self.clocks.new_rate() {
+            self.define(&rate, Role::Rate);
         }
     }
 
@@ -404,16 +297,8 @@ impl Recorder {
             let process = switched.member as u32;
             let Some(recorded) = self.all.iter_mut().find(|r| r.process == process) else { continue };
             let time = by_clock(recorded.is_tsc, moment.back_to(switched.time));
-            let (cpu, tid) = (switched.cpu, switched.tid);
-            let here = by_thread.entry((process, tid)).or_default();
-            let kind = match switched.off {
-                Some(preempted) => SwitchKind::Off { preempted },
-                None => SwitchKind::On,
-            };
-            if switched.off.is_none() && recorded.cpus.insert(tid, cpu).is_some_and(|last| last != cpu) {
-                here.push(Switch { time, cpu, kind: SwitchKind::Migrated });
-            }
-            here.push(Switch { time, cpu, kind });
+            let here = by_thread.entry((process, switched.tid)).or_default();
+            here.extend(recorded.cpus.switches(switched, time));
         }
         for ((process, tid), switches) in by_thread {
             let encoded = self.encoder.encode(&Chunk::Switches { process, tid, switches });
@@ -421,7 +306,18 @@ impl Recorder {
         }
     }
 
-    fn end(&mut self, process: u32, moment: Moment, ends: &Ends) {
+    /// Says how threads of a process are called.
+    fn name_threads(&mut self, index: usize, names: &ThreadNames) {
+        // A process without events is not in the trace.
+        let Some(recorded) = self.all.get(index).filter(|recorded| recorded.is_defined) else { return };
+        let process = recorded.process;
+        for (&tid, name) in names {
+            let name = Chunk::Thread { process, tid, name: name.to_string() };
+            self.define(&name, Role::Defines(process));
+        }
+    }
+
+    fn end(&mut self, process: u32, moment: Moment, ends: &Ends, names: &ThreadNames) {
         let Some(index) = self.all.iter().position(|recorded| recorded.process == process) else { return };
         // A child that writes into the rings of its parent may go on when the parent has ended.
         const ROUNDS: usize = 1 << 10;
@@ -453,8 +349,9 @@ impl Recorder {
         }
         self.flush_one(index);
         self.compare(index, moment);
+        self.name_threads(index, names);
         let recorded = self.all.swap_remove(index);
-        for id in std::iter::once(recorded.process).chain(recorded.guests.values().copied()) {
+        for id in recorded.numbers_in_trace() {
             self.define(&Chunk::End { process: id, ticks: end }, Role::Ends(id));
         }
     }
@@ -485,7 +382,7 @@ impl Recorder {
         let now = Moment::now();
         let left: Vec<u32> = self.all.iter().map(|recorded| recorded.process).collect();
         for process in left {
-            self.end(process, now, &Ends { process: Some(now), ..Ends::default() });
+            self.end(process, now, &Ends { process: Some(now), ..Ends::default() }, &ThreadNames::new());
         }
         if matches!(&self.sink, Sink::Kept(kept) if kept.is_unwritten())
             && let Err(why) = self.save()
@@ -529,8 +426,4 @@ impl Recorder {
             self.summary.troubles.push(text);
         }
     }
-}
-
-fn by_clock(is_tsc: bool, moment: Moment) -> u64 {
-    if is_tsc { moment.ticks } else { moment.nanoseconds }
 }

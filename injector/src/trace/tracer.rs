@@ -16,7 +16,9 @@ use crate::program::filters::Filters;
 use crate::program::library::Library;
 use crate::sampling::sampler::Switched;
 use crate::trace::keep::Sink;
-use crate::trace::recorder::{Begun, Message, Recorder, Summary};
+use crate::trace::messages::{Begun, Message, Summary, ThreadNames};
+use crate::trace::names::Libraries;
+use crate::trace::recorder::Recorder;
 
 /// The file of a trace, which has passed the check.
 #[derive(Debug)]
@@ -32,6 +34,7 @@ pub(crate) struct Place {
 /// A trace that is being recorded.
 pub(crate) struct Tracer {
     messages: Sender<Message>,
+    libraries: Libraries,
     state: State,
     /// Whether the last part is kept and written later.
     keeps: bool,
@@ -65,9 +68,10 @@ impl Tracer {
             Some(bytes_max) => Sink::kept(&path, target, bytes_max),
         };
         let (messages, received) = mpsc::channel();
-        let recorder =
-            Recorder::new(sink, path, triggers, start).context("the trace cannot be compressed")?;
-        Ok(Tracer { messages, state: State::Waiting(Box::new((recorder, received))), keeps })
+        let libraries = Libraries::default();
+        let recorder = Recorder::new(sink, path, triggers, libraries.clone(), start)
+            .context("the trace cannot be compressed")?;
+        Ok(Tracer { messages, libraries, state: State::Waiting(Box::new((recorder, received))), keeps })
     }
 
     /// Whether the last part is kept and written later.
@@ -96,7 +100,7 @@ impl Tracer {
 
     /// A library may be loaded from now on.
     pub(crate) fn library(&self, library: &'static Library) {
-        let _ = self.messages.send(Message::Library(library));
+        self.libraries.add(library);
     }
 
     /// The scheduler has done this.
@@ -107,8 +111,8 @@ impl Tracer {
     }
 
     /// A process has ended at this moment, and its threads at these; or it executes another program, or is not profiled any more.
-    pub(crate) fn end(&self, process: u32, moment: Moment, ends: Ends) {
-        let _ = self.messages.send(Message::Ended { process, moment, ends });
+    pub(crate) fn end(&self, process: u32, moment: Moment, ends: Ends, names: ThreadNames) {
+        let _ = self.messages.send(Message::Ended { process, moment, ends, names });
     }
 
     /// Writes what is kept. Returns the file's name.
@@ -123,7 +127,7 @@ impl Tracer {
 
     /// Ends the trace.
     pub(crate) fn finish(self) -> Summary {
-        let Tracer { messages, state, keeps: _ } = self;
+        let Tracer { messages, state, libraries: _, keeps: _ } = self;
         let _ = messages.send(Message::Finish);
         drop(messages);
         match state {
@@ -137,5 +141,43 @@ impl Tracer {
             },
             State::Failed(why) => Summary { troubles: vec![why], ..Summary::default() },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::program::library::tests::library;
+    use crate::trace::names::{Known, Numbers};
+    use gprofinject_abi::plan::LIBRARIES;
+    use gprofinject_abi::region::LoadRecord;
+
+    /// The recorder may read the first events of a library's functions before it has looked at any message.
+    #[test]
+    fn a_library_is_known_at_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("trace");
+        let target = Target::check(&path).expect("anyone can write there");
+        let place = Place { path, target, bytes_max: None, triggers: Vec::new(), command: Vec::new() };
+        let tracer = Tracer::new(place).expect("it is written");
+        let library = library(folder.path());
+        let functions = library.planned.plan.as_ref().expect("it is hooked").records.len() as u32;
+        let record = LoadRecord {
+            plan: library.number,
+            first_function: LIBRARIES,
+            functions,
+            ..LoadRecord::default()
+        };
+        let mut numbers = Numbers::new(String::new(), library.planned);
+
+        let known = Known { libraries: &tracer.libraries, triggers: &[], loads: &|| vec![record] };
+        let mut learn = |number| numbers.learn(number, &known);
+        assert!(learn(LIBRARIES).is_none(), "nobody has told of the library");
+        tracer.library(library);
+        let names: Vec<_> = (LIBRARIES + 1..LIBRARIES + functions).filter_map(learn).collect();
+        assert!(names.iter().any(|name| name.name == "work"), "{names:?}");
+        assert!(names.iter().all(|name| Path::new(&name.module) == library.binary), "{names:?}");
     }
 }

@@ -75,6 +75,9 @@ fn main() -> Result<()> {
     if wanted("traces") {
         traces::compare(folder.path(), rounds)?;
     }
+    if wanted("traces") || wanted("ltrace") {
+        traces::compare_ltrace(folder.path(), rounds)?;
+    }
     if wanted("mcount") {
         profilers::compare(folder.path(), rounds)?;
     }

@@ -85,7 +85,9 @@ modules! {
     traced
     traced_gdb
     traced_hard
+    traced_perfetto
     traced_rust
+    traced_times
     traced_uftrace
     unhookable
     unwinding

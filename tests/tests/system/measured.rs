@@ -12,6 +12,7 @@ use gmon_measured::{ClockSource, Measured, REST};
 use gprofinject_skip as skip;
 use gprofinject_tests::attached::Subject as Attached;
 use gprofinject_tests::known::{self, Known};
+use gprofinject_tests::place::Place;
 use gprofinject_tests::{compile, measured, run, tool};
 
 gprofinject_tests::trials! {
@@ -34,6 +35,7 @@ gprofinject_tests::trials! {
         coroutines,
         static_programs,
         from_the_midst,
+        functions_of_libraries_only,
         go_programs_cannot_be_measured;
 }
 
@@ -318,6 +320,20 @@ fn from_the_midst() {
         assert!(subject.is_clean(), "{said}");
     }
     subject.finish();
+}
+
+/// Nothing is said of the program if the user has asked for none of its functions.
+fn functions_of_libraries_only() {
+    let place = Place::new();
+    let source = "#include <stdlib.h>\nint main(void) { for (int i = 0; i < 50; i++) free(calloc(i + 1, 8)); return 0; }\n";
+    place.c("program", source, &["-fno-builtin"]);
+    let options = ["-q", "--times", "--libs", "libc.so*", "-I", "calloc", "-o", "gmon.out", "./program"];
+    let outcome = place.run(&options);
+    assert_eq!((outcome.code(), outcome.stderr_text()), (0, String::new()));
+    let measured = measured::read(&place.path("gmon.pb.gz")).unwrap();
+    let n = measured.functions.iter().position(|function| function.name.contains("calloc")).unwrap();
+    let calls: u64 = measured.rows.iter().filter(|row| row.function as usize == n).map(|row| row.calls).sum();
+    assert!((50..60).contains(&calls), "{calls}"); // libc may call it as well
 }
 
 /// Only entries of Go's functions can be hooked, so there is no end to measure. The program runs and is counted, and the user is
