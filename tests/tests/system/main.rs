@@ -85,6 +85,7 @@ modules! {
     traced
     traced_gdb
     traced_hard
+    traced_redis
     traced_rust
     traced_uftrace
     unhookable
