@@ -83,6 +83,7 @@ modules! {
     top
     times
     traced
+    traced_crash
     traced_gdb
     traced_hard
     traced_redis

@@ -1,0 +1,14 @@
+# Run by gdb on a core or on a process that stands still: prints a line "frame call PC" or "frame signal PC" for each frame of the selected
+# thread, the innermost one first, and then what gdb knows of the mappings. A frame of a signal is the one that the kernel has made.
+import gdb
+
+gdb.execute("set pagination off")
+gdb.execute("set backtrace past-main on")
+frame = gdb.newest_frame()
+while frame is not None and frame.is_valid():
+    # gdb also shows inlined functions, and those that have left by a tail call, as frames.
+    if frame.type() not in (gdb.INLINE_FRAME, gdb.TAILCALL_FRAME):
+        kind = "signal" if frame.type() == gdb.SIGTRAMP_FRAME else "call"
+        print("frame %s %#x" % (kind, frame.pc()))
+    frame = frame.older()
+gdb.execute("info proc mappings")
