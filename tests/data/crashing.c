@@ -1,4 +1,4 @@
-// Makes many calls, and then ends as its last argument says, four calls deep.
+// Makes as many calls as its first argument says if there are two, and then ends as its last argument says, four calls deep.
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -13,7 +13,8 @@ __attribute__((noinline)) static void third(int how) {
 __attribute__((noinline)) static void second(int how) { many(1); third(how); many(2); }
 __attribute__((noinline)) static void first(int how) { many(3); second(how); many(4); }
 int main(int argc, char **argv) {
-    for (int i = 0; i < 3000000; i++) many(i);
+    int calls = argc > 2 ? atoi(argv[1]) : 3000000;
+    for (int i = 0; i < calls; i++) many(i);
     first(atoi(argv[argc - 1]));
     return 0;
 }

@@ -2,6 +2,7 @@
 //! hooks, frame by frame.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -45,7 +46,7 @@ struct Files {
 struct File {
     pieces: BTreeMap<u64, Piece>,
     /// Ranges in the file, and the link-time addresses of their first bytes.
-    segments: Vec<(std::ops::Range<u64>, u64)>,
+    segments: Vec<(Range<u64>, u64)>,
 }
 
 impl Files {
@@ -63,10 +64,26 @@ impl Files {
         let (range, address) = file.segments.iter().find(|(range, _)| range.contains(&offset)).unwrap();
         let address = address + offset - range.start;
         let (&start, piece) = file.pieces.range(..=address).next_back().filter(|(_, piece)| address < piece.end)?;
-        // Which function the part belongs to, a stripped file does not say.
-        assert!(piece.is_function, "{}: {address:#x} is in a part of a function", path.display());
-        Some(start)
+        Some(if piece.is_function { start } else { parent(path, &file.pieces, start..piece.end) })
     }
+}
+
+/// Returns the function that a part belongs to: the only one that jumps there, as objdump has it.
+fn parent(path: &Path, pieces: &BTreeMap<u64, Piece>, part: Range<u64>) -> u64 {
+    let output = Command::new("objdump").args(["-d", "--no-show-raw-insn"]).arg(path).output().unwrap();
+    let jump = |line: &str| {
+        //     9600:	jne    1f630 <...>
+        let (from, code) = line.trim_start().split_once(":\t")?;
+        let (name, to) = code.split_once(' ')?;
+        let to = u64::from_str_radix(to.trim_start().split(' ').next()?, 16).ok()?;
+        let from = u64::from_str_radix(from, 16).ok()?;
+        (name.starts_with('j') && part.contains(&to) && !part.contains(&from)).then_some(from)
+    };
+    let jumps = String::from_utf8_lossy(&output.stdout).lines().filter_map(jump).collect::<Vec<_>>();
+    let function = |at: u64| pieces.range(..=at).next_back().map(|(&start, _)| start);
+    let from: BTreeSet<u64> = jumps.into_iter().filter_map(function).collect();
+    assert_eq!(from.len(), 1, "{}: what jumps to {part:x?}: {from:x?}", path.display());
+    from.into_iter().next().unwrap()
 }
 
 /// Returns the functions of gdb's backtrace from the outermost one, as far as they are in these files.
@@ -197,14 +214,14 @@ fn compare(crash: &Crash, frames: usize, files: usize) {
 }
 
 fn a_c_program() {
-    if !skip::have_for("crash: C", &["gdb", "readelf"]) {
+    if !skip::have_for("crash: C", &["gdb", "objdump", "readelf"]) {
         return;
     }
     let place = Place::new();
     let program = place.c("prog", include_str!("../../data/crashing.c"), &["-O1", "-fno-optimize-sibling-calls"]);
     for (how, signal) in [("0", libc::SIGSEGV), ("1", libc::SIGABRT)] {
         let (name, program) = (format!("C {how}"), program.clone());
-        compare(&Crash { name: &name, program, args: &[how], signal, times: 1, provoke: |_| {} }, 4, 1);
+        compare(&Crash { name: &name, program, args: &["1000", how], signal, times: 1, provoke: |_| {} }, 4, 1);
     }
 }
 
@@ -217,7 +234,7 @@ fn real(name: &str) -> Option<PathBuf> {
 /// Python's code calls C by libffi, which reads a string at NULL.
 fn python_in_ctypes() {
     let test = "crash: python";
-    let Some(program) = real("python3").filter(|_| skip::have_for(test, &["gdb", "readelf"])) else {
+    let Some(program) = real("python3").filter(|_| skip::have_for(test, &["gdb", "objdump", "readelf"])) else {
         return skip::skipped(test, "no python3");
     };
     let args = ["-S", "-c", "def f(n): return f(n - 1) if n else ctypes.string_at(0)\nimport ctypes; f(5)"];
@@ -227,7 +244,7 @@ fn python_in_ctypes() {
 /// The server crashes, its handler writes a report, and crashes again.
 fn redis_in_its_signal_handler() {
     let test = "crash: redis";
-    if !skip::have_for(test, &["gdb", "readelf", "redis-server", "redis-cli"]) {
+    if !skip::have_for(test, &["gdb", "objdump", "readelf", "redis-server", "redis-cli"]) {
         return;
     }
     let args = [
