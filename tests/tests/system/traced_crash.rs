@@ -2,6 +2,8 @@
 //! hooks, frame by frame.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -40,10 +42,10 @@ type Function = (PathBuf, u64);
 /// The descriptions and segments of the files of a process.
 #[derive(Default)]
 struct Files {
-    files: BTreeMap<PathBuf, File>,
+    files: BTreeMap<PathBuf, Described>,
 }
 
-struct File {
+struct Described {
     pieces: BTreeMap<u64, Piece>,
     /// Ranges in the file, and the link-time addresses of their first bytes.
     segments: Vec<(Range<u64>, u64)>,
@@ -59,7 +61,7 @@ impl Files {
                 let (start, len) = segment.file_range();
                 (start..start + len, segment.address())
             };
-            File { pieces: described::pieces(path).unwrap(), segments: object.segments().map(segment).collect() }
+            Described { pieces: described::pieces(path).unwrap(), segments: object.segments().map(segment).collect() }
         });
         let (range, address) = file.segments.iter().find(|(range, _)| range.contains(&offset)).unwrap();
         let address = address + offset - range.start;
@@ -116,14 +118,21 @@ fn backtrace(text: &str, hooked: &BTreeSet<PathBuf>) -> Vec<Function> {
     frames.iter().rev().filter_map(|pc| function(pc)).collect()
 }
 
-/// Has the program crash without hooks, and returns what gdb says of its core.
+/// Returns the core that the kernel has written in a folder, which is an ELF file of the type 4.
+fn core(folder: &Path) -> Option<PathBuf> {
+    let is_core = |path: &PathBuf| {
+        let mut head = [0; 17];
+        let read = File::open(path).and_then(|mut file| file.read_exact(&mut head));
+        read.is_ok() && head.starts_with(b"\x7fELF") && head[16] == 4
+    };
+    std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).find(is_core)
+}
+
+/// Has the program crash without hooks, and returns what gdb says of its core. Where the kernel writes none, or gives it to somebody else,
+/// gdb looks at the process where it would have been made.
 fn theirs(place: &Place, crash: &Crash) -> String {
-    let mut gdb = Command::new("gdb");
-    gdb.args(["-nx", "-batch"]).current_dir(place.path("")).env("DEBUGINFOD_URLS", "");
-    let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
-    let is_piped_or_elsewhere = pattern.starts_with(['|', '/']);
-    let script = tool::folder().join("data/backtrace.py");
-    let ran = |command| {
+    let ran = |mut command: Command| {
+        command.current_dir(place.path(""));
         let outcome = std::thread::scope(|scope| {
             scope.spawn(|| (crash.provoke)(place));
             run::run(command, None, LIMIT).unwrap()
@@ -131,29 +140,28 @@ fn theirs(place: &Place, crash: &Crash) -> String {
         assert!(!outcome.timed_out, "{}: {}", crash.name, outcome.stderr_text());
         outcome
     };
-    if is_piped_or_elsewhere {
-        // The kernel gives the core to somebody else: gdb looks at the process where it would have been made.
-        gdb.args(["-ex", "set startup-with-shell off", "-ex", "run"]);
-        for _ in 1..crash.times {
-            gdb.args(["-ex", "continue"]);
-        }
-        gdb.arg("-x").arg(script).arg("--args").arg(&crash.program).args(crash.args);
-        return ran(gdb).stdout_text();
-    }
     let mut command = Command::new("sh");
-    command.args(["-c", "ulimit -c unlimited && exec \"$@\"", "sh"]).arg(&crash.program).args(crash.args);
-    let outcome = ran({
-        command.current_dir(place.path(""));
-        command
-    });
+    command.args(["-c", "ulimit -c unlimited; exec \"$@\"", "sh"]).arg(&crash.program).args(crash.args);
+    let outcome = ran(command);
     assert_eq!(outcome.code(), 128 + crash.signal, "{}: {}", crash.name, outcome.stderr_text());
-    // A core is an ELF file of the type 4.
-    let is_core = |path: &PathBuf| {
-        path.is_file() && std::fs::read(path).unwrap().get(..17).is_some_and(|head| head.starts_with(b"\x7fELF") && head[16] == 4)
-    };
-    let core = std::fs::read_dir(place.path("")).unwrap().map(|entry| entry.unwrap().path()).find(is_core);
-    gdb.arg(&crash.program).arg(core.unwrap_or_else(|| panic!("{}: no core", crash.name))).arg("-x").arg(script);
-    place::finish(gdb).stdout_text()
+
+    let script = tool::folder().join("data/backtrace.py");
+    let said = || std::fs::read_to_string(place.path("backtrace")).unwrap();
+    let mut gdb = Command::new("gdb");
+    gdb.args(["-nx", "-batch"]).env("DEBUGINFOD_URLS", "").env("BACKTRACE", place.path("backtrace"));
+    if let Some(core) = core(&place.path("")) {
+        gdb.arg("-x").arg(script).arg(&crash.program).arg(core);
+        place::finish(gdb);
+        return said();
+    }
+    gdb.env("SHELL", "/bin/sh").args(["-ex", "run"]);
+    for _ in 1..crash.times {
+        gdb.args(["-ex", "continue"]);
+    }
+    gdb.arg("-x").arg(script).arg("--args").arg(&crash.program).args(crash.args);
+    println!("{}: the kernel has written no core here", crash.name);
+    ran(gdb);
+    said()
 }
 
 /// Has the program crash under gprofinject. Returns the open calls that have frames, from the outermost one, the functions whose ends are
@@ -225,16 +233,10 @@ fn a_c_program() {
     }
 }
 
-/// Returns the machine's program of this name that is no script.
-fn real(name: &str) -> Option<PathBuf> {
-    let candidates = skip::path_of(name).into_iter().chain([Path::new("/usr/bin").join(name)]);
-    candidates.into_iter().find(|path| std::fs::read(path).is_ok_and(|data| data.starts_with(b"\x7fELF")))
-}
-
 /// Python's code calls C by libffi, which reads a string at NULL.
 fn python_in_ctypes() {
     let test = "crash: python";
-    let Some(program) = real("python3").filter(|_| skip::have_for(test, &["gdb", "objdump", "readelf"])) else {
+    let Some(program) = tool::installed("python3").filter(|_| skip::have_for(test, &["gdb", "objdump", "readelf"])) else {
         return skip::skipped(test, "no python3");
     };
     let args = ["-S", "-c", "def f(n): return f(n - 1) if n else ctypes.string_at(0)\nimport ctypes; f(5)"];
@@ -251,13 +253,16 @@ fn redis_in_its_signal_handler() {
         "--port", "0", "--unixsocket", "socket", "--save", "", "--enable-debug-command", "yes", "--crash-memcheck-enabled", "no",
     ];
     let provoke = |place: &Place| {
-        let (socket, deadline) = (place.path("socket"), Instant::now() + LIMIT);
-        while !socket.exists() && Instant::now() < deadline {
+        let ask = |args: &[&str]| {
+            let mut client = Command::new("redis-cli");
+            client.arg("-s").arg(place.path("socket")).args(args);
+            place::finish(client).stdout_text()
+        };
+        let deadline = Instant::now() + LIMIT;
+        while ask(&["ping"]) != "PONG\n" && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(20));
         }
-        let mut client = Command::new("redis-cli");
-        client.arg("-s").arg(socket).args(["debug", "segfault"]);
-        place::finish(client);
+        ask(&["debug", "segfault"]);
     };
     let program = skip::path_of("redis-server").unwrap();
     compare(&Crash { name: "redis-server", program, args: &args, signal: libc::SIGSEGV, times: 2, provoke }, 10, 1);
