@@ -84,6 +84,7 @@ modules! {
     times
     traced
     traced_crash
+    traced_forks
     traced_gdb
     traced_hard
     traced_redis

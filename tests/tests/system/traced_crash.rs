@@ -115,7 +115,7 @@ fn backtrace(text: &str, hooked: &BTreeSet<PathBuf>) -> Vec<Function> {
         let path = path.canonicalize().ok().filter(|path| hooked.contains(path))?;
         Some((path.clone(), files.function(&path, pc - range.start + offset)?))
     };
-    frames.iter().rev().filter_map(|pc| function(pc)).collect()
+    frames.iter().rev().filter_map(function).collect()
 }
 
 /// Returns the core that the kernel has written in a folder, which is an ELF file of the type 4.
