@@ -110,7 +110,7 @@ fn backtrace(text: &str, hooked: &BTreeSet<PathBuf>) -> Vec<Function> {
     }
     assert!(frames.len() > 4, "{text}");
     let mut files = Files::default();
-    let mut function = |pc: &u64| {
+    let function = |pc: &u64| {
         let (range, offset, path) = mappings.iter().find(|(range, ..)| range.contains(pc))?;
         let path = path.canonicalize().ok().filter(|path| hooked.contains(path))?;
         Some((path.clone(), files.function(&path, pc - range.start + offset)?))
