@@ -69,6 +69,7 @@ fn parse(text: &str) -> Result<BTreeMap<u64, Piece>> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by a panic")]
 mod tests {
     use super::*;
 

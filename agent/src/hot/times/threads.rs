@@ -4,7 +4,7 @@ use crate::hot::thread_blocks;
 use crate::hot::times::{area, chains, open, table, trace};
 use crate::program::agent::Agent;
 use core::sync::atomic::Ordering;
-use gprofinject_abi::shared::{BlockRef, TimesRef};
+use gprofinject_abi::shared::BlockRef;
 
 /// Begins to measure the calling thread's calls, of which the first one's frame has this CFA, unless that has been done.
 /// `now` is the time without pauses. `None` means that there is no room.
