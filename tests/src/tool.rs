@@ -1,4 +1,4 @@
-//! Finds what the tests run: the `gprofinject` command, and the corpus of real programs.
+//! Finds what the tests run: the `gprofinject` command, the corpus of real programs, and the machine's own programs.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -305,6 +305,12 @@ pub fn make_corpus(programs: &[&str], kinds: &[&str]) -> Result<PathBuf> {
         bail!("{}", String::from_utf8_lossy(&made.stderr).trim_end());
     }
     Ok(corpus.canonicalize()?)
+}
+
+/// Returns the machine's program of this name. Version managers put scripts with the names of programs first.
+pub fn installed(name: &str) -> Option<PathBuf> {
+    let candidates = gprofinject_skip::path_of(name).into_iter().chain([Path::new("/usr/bin").join(name)]);
+    candidates.into_iter().find(|path| std::fs::read(path).is_ok_and(|data| data.starts_with(b"\x7fELF")))
 }
 
 #[cfg(test)]

@@ -86,11 +86,10 @@ pub(crate) fn begin_guest(parent: &Agent, child: &Agent) -> bool {
     }
     thread_blocks::forget_all(parent);
     let Some(block) = block else { return true };
-    let inherited = times::threads::inherit(block);
     if !thread_blocks::begin_again(child, block, index) {
         return false;
     }
-    times::threads::begin_child(child, block, inherited);
+    times::inherited::begin_child(child, block);
     block.tid().store(task::gettid(), Ordering::Release);
     count_again(child, block);
     true
@@ -104,11 +103,10 @@ pub(crate) fn begin_child(parent: &Agent, child: &Agent) -> bool {
     thread_blocks::forget_all(parent);
     let Some(block) = thread_blocks::current(parent) else { return true };
     let index = block.index().load(Ordering::Relaxed);
-    let inherited = times::threads::inherit(block);
     if !thread_blocks::begin_again(child, block, index) {
         return false;
     }
-    times::threads::begin_child(child, block, inherited);
+    times::inherited::begin_child(child, block);
     timer::restart(child, block);
     block.tid().store(task::gettid(), Ordering::Release);
     count_again(child, block);

@@ -21,6 +21,7 @@ pub(crate) mod calls;
 pub(crate) mod chains;
 pub(crate) mod clock;
 pub(crate) mod gates;
+pub(crate) mod inherited;
 pub(crate) mod nodes;
 pub(crate) mod open;
 pub(crate) mod ring;

@@ -18,6 +18,7 @@
 //! ([`crate::hot::small_stacks`]).
 #![allow(unsafe_code, reason = "machine code makes system calls, and the arguments of clone3 are read")]
 
+use crate::hot::times::inherited;
 use crate::os::memory;
 use crate::os::record::Record;
 use crate::os::records;
@@ -87,6 +88,7 @@ unsafe extern "C" fn prepare_birth(number: u64, first: u64, second: u64, fifth: 
     }
     let has = |flag: u32| flags & u64::from(flag) != 0;
     if !has(general::CLONE_VM) {
+        inherited::list();
         return Birth { stack, record: OWN_MEMORY };
     }
     if has(general::CLONE_VFORK) || stack == 0 {
@@ -240,6 +242,9 @@ core::arch::global_asm!(
     //
     "10:",                          // fork
     "gpi_aside",
+    "gpi_keep",
+    "call {list}",
+    "gpi_kept",
     "11:",
     "syscall",
     "test rax, rax",
@@ -454,6 +459,7 @@ core::arch::global_asm!(
     tid = const offset_of!(Record, tid),
     may_write_gs = sym MAY_WRITE_GS,
     prepare_birth = sym prepare_birth,
+    list = sym inherited::list,
     begin_child = sym begin_child,
     environment = sym execute::environment,
 );

@@ -209,6 +209,7 @@ unsafe extern "C" fn first(task: *const Task) -> i32 {
 
 #[cfg(not(test))]
 mod offered {
+    use crate::hot::times::inherited;
     use crate::process::children::{CLONE, FORK, begin, first};
     use core::arch::naked_asm;
     use linux_raw_sys::general;
@@ -220,6 +221,7 @@ mod offered {
     unsafe extern "C" fn _Fork() {
         naked_asm!(
             "sub rsp, 8",
+            "call {list}",
             "call [rip + {real}]",
             "test eax, eax",
             "jnz 2f",
@@ -228,6 +230,7 @@ mod offered {
             "2:",
             "add rsp, 8",
             "ret",
+            list = sym inherited::list,
             real = sym FORK,
             begin = sym begin,
         );
@@ -251,16 +254,26 @@ mod offered {
             "sub rsp, 16",
             "mov [rsp], rdi",
             "mov [rsp+8], rcx",
-            "mov rcx, rsp",
-            "lea rdi, [rip + {first}]",
             "sub rsp, 8",
             "push rax",
+            "push rsi",
+            "push rdx",
+            "push r8",
+            "push r9",
+            "call {list}",
+            "pop r9",
+            "pop r8",
+            "pop rdx",
+            "pop rsi",
+            "lea rcx, [rsp+16]",
+            "lea rdi, [rip + {first}]",
             "call [rip + {real}]",
             "leave",
             "ret",
             "2:",
             "jmp [rip + {real}]",
             clone_vm = const general::CLONE_VM,
+            list = sym inherited::list,
             first = sym first,
             real = sym CLONE,
         );

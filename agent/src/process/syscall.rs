@@ -2,6 +2,8 @@
 //! function. It is defined here, and calls the C library's own function.
 #![allow(unsafe_code, reason = "a function of the C library is defined")]
 
+#[cfg(not(test))]
+use crate::hot::times::inherited;
 use crate::os::lookup;
 #[cfg(not(test))]
 use crate::process::seccomp::NO_COUNTER;
@@ -57,6 +59,21 @@ unsafe extern "C" fn syscall() {
         "cmp qword ptr [rsi+40], 0",
         "jne 2b",
         "3:",
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "push rcx",
+        "push r8",
+        "push r9",
+        "sub rsp, 8",
+        "call {list}",
+        "add rsp, 8",
+        "pop r9",
+        "pop r8",
+        "pop rcx",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
         "sub rsp, 8",
         "call [rip + {real}]",
         "test rax, rax",
@@ -116,6 +133,7 @@ unsafe extern "C" fn syscall() {
         no_counter = const NO_COUNTER as i64,
         execve = sym execute::BY_EXECVE,
         execveat = sym execute::BY_EXECVEAT,
+        list = sym inherited::list,
         real = sym SYSCALL,
         begin = sym children::begin,
     );

@@ -132,6 +132,9 @@ fn json() {
     let events: Vec<&Value> =
         steps.iter().map(|step| &step["event"]).filter(|event| *event != "call").collect();
     assert_eq!(events, ["runs", "waits", "mark", "lost", "moved", "runs", "missing"]);
+    let mark = steps.iter().find(|step| step["event"] == "mark").expect("a mark");
+    assert_eq!(mark["module"], open["module"]);
+    assert!(mark["module"].is_string() && mark["address"].is_u64(), "{mark}");
     let scheduled: Vec<_> = steps
         .iter()
         .filter(|step| ["runs", "waits", "moved"].iter().any(|event| step["event"] == *event))

@@ -83,9 +83,12 @@ modules! {
     top
     times
     traced
+    traced_crash
+    traced_forks
     traced_gdb
     traced_hard
     traced_perfetto
+    traced_redis
     traced_rust
     traced_times
     traced_uftrace

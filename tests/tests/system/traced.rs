@@ -210,26 +210,7 @@ int main(void) { for (int i = 0; i < 100; i++) quick(i); some(); for (int i = 0;
 }
 
 /// Makes many calls, and then ends as its argument says, four calls deep.
-const CRASHING: &str = r#"
-#include <signal.h>
-#include <stdlib.h>
-#include <unistd.h>
-__attribute__((noinline)) static int many(int n) { __asm__ volatile("" : "+r"(n)); return n; }
-__attribute__((noinline)) static void third(int how) {
-    if (how == 0) *(volatile int *)8 = 1;
-    if (how == 1) abort();
-    if (how == 2) kill(getpid(), SIGKILL);
-    if (how == 3) _exit(7);
-    many(how);
-}
-__attribute__((noinline)) static void second(int how) { many(1); third(how); many(2); }
-__attribute__((noinline)) static void first(int how) { many(3); second(how); many(4); }
-int main(int argc, char **argv) {
-    for (int i = 0; i < 3000000; i++) many(i);
-    first(atoi(argv[argc - 1]));
-    return 0;
-}
-"#;
+const CRASHING: &str = include_str!("../../data/crashing.c");
 
 fn what_led_to_a_crash() {
     let place = Place::new();

@@ -157,7 +157,6 @@ fn call(trace: &Trace, calls: &Calls, step: &Step, ended: &Ended, set: &mut impl
     set("end_ns", json!(trace.elapsed(step.process, ended.ended)));
     function(trace, ended.function, set);
     set("demangled", json!(demangled(&names::symbol(trace, ended.function))));
-    set("module", json!(trace.function(ended.function).map(|function| trace.module(function))));
     set("depth", json!(ended.depth));
     set("kind", json!(kind_name(ended.kind)));
     set("how", json!(how_name(ended.how)));
@@ -170,10 +169,12 @@ fn call(trace: &Trace, calls: &Calls, step: &Step, ended: &Ended, set: &mut impl
     set("overhead_ns", json!(whole.map(|ended| ns(ended.overhead()))));
 }
 
-/// Sets which function it is. One without a name has an empty one, as in the other reports, and its address.
+/// Sets which function it is. One without a name has an empty one, as in the other reports, and its module and address.
 fn function(trace: &Trace, function: Callee, set: &mut impl FnMut(&str, Value)) {
+    let known = trace.function(function);
     set("function", json!(names::symbol(trace, function)));
-    set("address", json!(trace.function(function).map(|function| function.address)));
+    set("module", json!(known.map(|known| trace.module(known))));
+    set("address", json!(known.map(|known| known.address)));
 }
 
 fn kind_name(kind: OpenKind) -> &'static str {
