@@ -38,6 +38,11 @@ pub(crate) fn is_on(agent: &Agent) -> bool {
     agent.orders.trace_bytes != 0
 }
 
+/// Returns whether calls are written when they end, if they have lasted long enough.
+pub(super) fn is_late(agent: &Agent) -> bool {
+    agent.orders.trace_least != 0
+}
+
 /// Returns whether the newest events take the places of the oldest ones.
 pub(super) fn drops_old(agent: &Agent) -> bool {
     agent.orders.trace_full == Full::DropOld.code()
@@ -128,7 +133,24 @@ pub(super) fn has_room(agent: &Agent, block: BlockRef, end: u64) -> bool {
     };
     // Where the open calls are to be told of, the gates leave an event to compiled code too.
     trace.limit().store(limit.min(trace.due().load(Ordering::Relaxed)), Ordering::Relaxed);
+    if trace.untold().load(Ordering::Relaxed) != 0 {
+        close_gates(trace);
+    }
     end <= limit
+}
+
+/// Leaves the next event to compiled code, whatever room there is.
+fn close_gates(trace: TraceRef) {
+    trace.limit().store(0, Ordering::Relaxed);
+}
+
+/// Counts an event that is lost. Until it is told that events are lost, and which calls are open, the gates write none: a reader that
+/// has not been told takes the calls whose ends are lost for open ones. A handler may lose events between any two instructions of
+/// [`has_room`], so both change the limit in the order in which the last one of them closes the gates.
+pub(super) fn lose(trace: TraceRef) {
+    trace.lost().fetch_add(1, Ordering::Relaxed);
+    trace.untold().fetch_add(1, Ordering::Relaxed);
+    close_gates(trace);
 }
 
 /// Signals that are blocked while this lives.
@@ -228,8 +250,7 @@ pub(super) fn keep(agent: &Agent, block: BlockRef, number: u64, slots: u64, wait
     if !is_back && has_room(agent, block, end) {
         return Some(Blocked::none());
     }
-    trace.lost().fetch_add(1, Ordering::Relaxed);
-    trace.untold().fetch_add(1, Ordering::Relaxed);
+    lose(trace);
     None
 }
 

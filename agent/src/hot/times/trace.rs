@@ -6,7 +6,7 @@
 
 use crate::hot::thread_blocks;
 pub(crate) use crate::hot::times::ring::is_on;
-use crate::hot::times::ring::{Event, deepest, keep, put, take};
+use crate::hot::times::ring::{Event, deepest, is_late, keep, lose, put, take};
 use crate::hot::times::told::{is_due, kind_of, number_of, of_call, open_calls, tell, with_pauses};
 use crate::hot::times::values::{self, Values};
 use crate::hot::times::{area, clock};
@@ -15,16 +15,11 @@ use crate::program::agent::Agent;
 use crate::program::failure;
 use core::sync::atomic::Ordering;
 use gprofinject_abi::shared::{BlockRef, ChainRef, OpenCallRef};
-use gprofinject_abi::times::{DEPTH_BIT, HAS_RESULT, TRACED};
+use gprofinject_abi::times::{DEPTH_BIT, TRACED};
 use gprofinject_abi::trace::{Kind, data_slots};
 
 /// Bits of [`gprofinject_abi::times::OpenCall::flags`] below the depth.
 const FLAG_BITS: u32 = (1 << DEPTH_BIT) - 1;
-
-/// Returns whether calls are written when they end, if they have lasted long enough.
-fn is_late(agent: &Agent) -> bool {
-    agent.orders.trace_least != 0
-}
 
 /// Returns the flags of a call that is made by one with these flags: its depth.
 pub(crate) fn flags_below(agent: &Agent, outer: u32) -> u32 {
@@ -42,8 +37,7 @@ pub(crate) fn is_too_deep(agent: &Agent, outer: u32) -> bool {
 /// has not been told of yet. Returns whether there was room.
 fn write(agent: &Agent, block: BlockRef, event: Event, without: Option<OpenCallRef>, waits: bool) -> bool {
     if is_due(block) && !tell(agent, block, without, waits) {
-        block.trace().lost().fetch_add(1, Ordering::Relaxed);
-        block.trace().untold().fetch_add(1, Ordering::Relaxed);
+        lose(block.trace());
         return false;
     }
     match take(agent, block, 1, waits) {
@@ -70,8 +64,7 @@ fn write_with(
     }
     let trace = block.trace();
     if is_due(block) && !tell(agent, block, without, true) {
-        trace.lost().fetch_add(1, Ordering::Relaxed);
-        trace.untold().fetch_add(1, Ordering::Relaxed);
+        lose(trace);
         return false;
     }
     let slots = 1 + data_slots(bytes.len() as u64);
@@ -94,8 +87,7 @@ pub(crate) fn begun(agent: &Agent, block: BlockRef, call: OpenCallRef, arguments
         let flags = call.flags().load(Ordering::Relaxed);
         let event = of_call(block, call, kind_of(flags));
         if write_with(agent, block, event, arguments, Some(call)) {
-            let result = if values::has_result(event.function) { HAS_RESULT } else { 0 };
-            call.flags().store(flags | TRACED | result, Ordering::Relaxed);
+            call.flags().fetch_or(values::traced_flags(event.function), Ordering::Relaxed);
         }
     }
 }
@@ -185,10 +177,7 @@ pub(crate) fn paused(agent: &Agent, block: BlockRef, ticks: u64) {
 fn write_pause(agent: &Agent, block: BlockRef, ticks: u64, waits: bool) {
     let trace = block.trace();
     if trace.untold().load(Ordering::Relaxed) != 0 {
-        if !tell(agent, block, None, waits) {
-            trace.lost().fetch_add(1, Ordering::Relaxed);
-            trace.untold().fetch_add(1, Ordering::Relaxed);
-        }
+        tell(agent, block, None, waits);
     } else if let Some((number, _blocked)) = take(agent, block, 1, waits) {
         put(trace, number, Event { kind: Kind::Pause, function: 0, time: ticks });
     }
@@ -254,10 +243,14 @@ pub(crate) extern "C" fn no_room(number: u64, time: u64, is_entry: u64) {
         let kind = if is_entry != 0 { kind_of(flags) } else { Kind::Exit };
         let event = Event { time, ..of_call(block, call, kind) };
         let without = Some(call).filter(|_| is_entry != 0);
+        if is_entry != 0 {
+            // Before the event may be lost: if a handler tells then that this call is open, its end is to be written.
+            call.flags().fetch_and(!TRACED, Ordering::Relaxed);
+        }
         let is_written = keep(agent, block, number, 1, true)
             .is_some_and(|_blocked| put_after_lost(agent, block, number, event, without));
-        if !is_written && is_entry != 0 {
-            call.flags().store(flags & !TRACED, Ordering::Relaxed);
+        if is_written && is_entry != 0 {
+            call.flags().fetch_or(TRACED, Ordering::Relaxed);
         }
         Some(block)
     });
