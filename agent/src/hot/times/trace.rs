@@ -6,7 +6,9 @@
 
 use crate::hot::thread_blocks;
 pub(crate) use crate::hot::times::ring::is_on;
-use crate::hot::times::ring::{Event, deepest, is_late, keep, lose, put, take};
+use crate::hot::times::ring::{
+    Event, deepest, has_room, is_late, keep, lose, owe, pay, pay_in, put, take,
+};
 use crate::hot::times::told::{is_due, kind_of, number_of, of_call, open_calls, tell, with_pauses};
 use crate::hot::times::values::{self, Values};
 use crate::hot::times::{area, clock};
@@ -36,6 +38,7 @@ pub(crate) fn is_too_deep(agent: &Agent, outer: u32) -> bool {
 /// Writes an event of one slot. If events before it were lost, it says so first, and which calls are open. `without`: a call that
 /// has not been told of yet. Returns whether there was room.
 fn write(agent: &Agent, block: BlockRef, event: Event, without: Option<OpenCallRef>, waits: bool) -> bool {
+    pay(agent, block, waits);
     if is_due(block) && !tell(agent, block, without, waits) {
         lose(block.trace());
         return false;
@@ -63,6 +66,7 @@ fn write_with(
         return write(agent, block, event, without, true);
     }
     let trace = block.trace();
+    pay(agent, block, true);
     if is_due(block) && !tell(agent, block, without, true) {
         lose(trace);
         return false;
@@ -178,12 +182,14 @@ fn write_pause(agent: &Agent, block: BlockRef, ticks: u64, waits: bool) {
     let trace = block.trace();
     if trace.untold().load(Ordering::Relaxed) != 0 {
         tell(agent, block, None, waits);
+    } else if !waits && !has_room(agent, block, trace.next().load(Ordering::Relaxed) + 1) {
+        owe(trace, ticks);
     } else if let Some((number, _blocked)) = take(agent, block, 1, waits) {
         put(trace, number, Event { kind: Kind::Pause, function: 0, time: ticks });
     }
 }
 
-/// The same for another thread, which is stopped. If its ring is full, the pause is lost.
+/// The same for another thread, which is stopped. If its ring is full, the thread itself writes it later.
 pub(crate) fn paused_other(agent: &Agent, block: BlockRef, ticks: u64) {
     if is_on(agent) && ticks != 0 && block.times().top().load(Ordering::Relaxed) != 0 {
         write_pause(agent, block, ticks, false);
@@ -206,28 +212,39 @@ pub(crate) fn marked(agent: &Agent, block: BlockRef, function: u32, time: u64) {
 
 /// The same where a gate has taken the slot with this number, and has found no room.
 pub(crate) fn marked_at(agent: &Agent, block: BlockRef, function: u32, time: u64, number: u64) {
+    let owes = owes(block);
     if let Some(_blocked) = keep(agent, block, number, 1, true) {
         let event = Event { kind: Kind::Mark, function, time };
-        put_after_lost(agent, block, number, event, None);
+        put_after(agent, block, number, event, None, owes);
     }
 }
 
-/// Writes an event into a slot that has been taken. If the open calls are to be told of first, that is done in other slots. Returns
-/// whether there was room.
-fn put_after_lost(
+/// Returns whether there is a pause that is to be written before what happens now. One that comes while the thread waits for room is
+/// after it.
+fn owes(block: BlockRef) -> bool {
+    block.trace().owed().load(Ordering::Relaxed) != 0
+}
+
+/// Writes an event into a slot that has been taken, or in another one if something is to be written first. Returns whether there was
+/// room.
+fn put_after(
     agent: &Agent,
     block: BlockRef,
     number: u64,
     event: Event,
     without: Option<OpenCallRef>,
+    owes: bool,
 ) -> bool {
     let trace = block.trace();
-    if !is_due(block) {
+    if is_due(block) {
+        // This one says nothing.
+        put(trace, number, Event { kind: Kind::Pause, function: 0, time: 0 });
+    } else if owes {
+        pay_in(agent, block, number);
+    } else {
         put(trace, number, event);
         return true;
     }
-    // This one says nothing.
-    put(trace, number, Event { kind: Kind::Pause, function: 0, time: 0 });
     write(agent, block, event, without, true)
 }
 
@@ -247,8 +264,9 @@ pub(crate) extern "C" fn no_room(number: u64, time: u64, is_entry: u64) {
             // Before the event may be lost: if a handler tells then that this call is open, its end is to be written.
             call.flags().fetch_and(!TRACED, Ordering::Relaxed);
         }
+        let owes = owes(block);
         let is_written = keep(agent, block, number, 1, true)
-            .is_some_and(|_blocked| put_after_lost(agent, block, number, event, without));
+            .is_some_and(|_blocked| put_after(agent, block, number, event, without, owes));
         if is_written && is_entry != 0 {
             call.flags().fetch_or(TRACED, Ordering::Relaxed);
         }
