@@ -86,7 +86,7 @@ pub(crate) fn begin_guest(parent: &Agent, child: &Agent) -> bool {
     }
     thread_blocks::forget_all(parent);
     let Some(block) = block else { return true };
-    let inherited = times::threads::inherit(block);
+    let inherited = times::forks::inherited(block);
     if !thread_blocks::begin_again(child, block, index) {
         return false;
     }
@@ -104,7 +104,7 @@ pub(crate) fn begin_child(parent: &Agent, child: &Agent) -> bool {
     thread_blocks::forget_all(parent);
     let Some(block) = thread_blocks::current(parent) else { return true };
     let index = block.index().load(Ordering::Relaxed);
-    let inherited = times::threads::inherit(block);
+    let inherited = times::forks::inherited(block);
     if !thread_blocks::begin_again(child, block, index) {
         return false;
     }

@@ -10,6 +10,7 @@ use gprofinject_tests::{run, tool};
 gprofinject_tests::trials! {
     together:
         jumps_out_of_handlers_lose_at_most_their_own_events,
+        handlers_in_which_threads_stand_still_lose_nothing,
         nothing_is_lost_under_seccomp,
         children_do_not_wait_for_a_killed_gprofinject,
         processes_from_before_are_not_waited_for,
@@ -120,6 +121,42 @@ int main(int argc, char **argv) {
     // A jump leaves at most one call that was counted and whose event was to be written, and one of the handler's.
     assert!(counted > 100 * JUMPS, "{counted}");
     assert!(lost <= 2 * JUMPS && counted - traced <= 2 * JUMPS, "{counted} calls, {traced} traced, {lost} lost");
+}
+
+/// A signal comes while a gate writes an event, and its handler makes calls and then sleeps for longer than a reader would wait for
+/// that event if it went by the clock.
+fn handlers_in_which_threads_stand_still_lose_nothing() {
+    const SLEEPING: &str = r#"
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <time.h>
+#define THREADS 16
+static volatile int over;
+static void nap(long ms) { struct timespec t = {0, ms * 1000000}; while (nanosleep(&t, &t)) {} }
+__attribute__((noinline)) static int leaf(int x) { __asm__ volatile("" : "+r"(x)); return x; }
+__attribute__((noinline)) static int calls(int n) { return n ? calls(n - 1) + leaf(n) : 0; }
+static void handler(int signal) { leaf(signal); nap(150); leaf(signal); }
+static void *thread(void *arg) { while (!over) calls(20); return arg; }
+int main(int argc, char **argv) {
+    pthread_t threads[THREADS];
+    signal(SIGUSR1, handler);
+    for (int i = 0; i < THREADS; i++) pthread_create(&threads[i], 0, thread, 0);
+    for (int round = 0; round < atoi(argv[1]); round++) {
+        nap(180);
+        for (int i = 0; i < THREADS; i++) pthread_kill(threads[i], SIGUSR1);
+    }
+    over = 1;
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], 0);
+    return 5;
+}
+"#;
+    let place = Place::new();
+    place.c("prog", SLEEPING, &["-O1", "-pthread", "-fno-optimize-sibling-calls"]);
+    // One signal of 60 comes in the midst of a gate that has taken a slot.
+    let [counted, traced, lost] = counted_traced_lost(&place, &["--rate=0"], &["./prog", "30"], 5);
+    assert!(counted > 100_000, "{counted}");
+    assert_eq!((traced, lost), (counted, 0));
 }
 
 fn nothing_is_lost_under_seccomp() {

@@ -69,6 +69,32 @@ pub(crate) struct Inherited {
     count: u64,
 }
 
+impl Inherited {
+    /// Returns what [`from_parts`](Inherited::from_parts) takes.
+    pub(super) fn into_parts(self) -> (u64, u64) {
+        let parts = (self.list, self.count);
+        core::mem::forget(self);
+        parts
+    }
+
+    /// Returns the calls of which `into_parts` has returned the parts.
+    ///
+    /// # Safety
+    /// The parts are used once.
+    #[allow(unsafe_code, reason = "the list is in memory of its own")]
+    pub(super) unsafe fn from_parts(list: u64, count: u64) -> Inherited {
+        Inherited { list, count }
+    }
+}
+
+impl Drop for Inherited {
+    #[allow(unsafe_code, reason = "the list is in memory of its own")]
+    fn drop(&mut self) {
+        // SAFETY: the mapping is the list's alone.
+        let _ = unsafe { memory::munmap(self.list, len_of(self.count)) };
+    }
+}
+
 const PAIR: u64 = 16;
 const IS_TAIL: u64 = 1 << 32;
 
@@ -106,7 +132,8 @@ fn len_of(count: u64) -> u64 {
 /// the parent's calls.
 #[allow(unsafe_code, reason = "the list is in memory of its own")]
 pub(crate) fn begin_child(child: &Agent, block: BlockRef, inherited: Option<Inherited>) {
-    let Some(Inherited { list, count }) = inherited else { return };
+    let Some(inherited) = inherited else { return };
+    let (list, count) = (inherited.list, inherited.count);
     let times = block.times();
     for n in 0..count {
         // SAFETY: `inherit` has written `count` pairs there.
@@ -115,8 +142,6 @@ pub(crate) fn begin_child(child: &Agent, block: BlockRef, inherited: Option<Inhe
             break;
         }
     }
-    // SAFETY: the mapping is the list's alone.
-    let _ = unsafe { memory::munmap(list, len_of(count)) };
 }
 
 fn reopen(
