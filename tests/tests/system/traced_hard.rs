@@ -1,16 +1,19 @@
 //! Traces of programs that make it hard: jumps out of handlers while a thread waits for room, seccomp, a gprofinject that is killed,
 //! processes that wait for gprofinject's end, triggers without number.
 
+use std::collections::BTreeMap;
 use std::process::Command;
 
 use gprofinject_skip as skip;
 use gprofinject_tests::place::{self, Place};
+use gprofinject_tests::traced::{Line, lines, shown};
 use gprofinject_tests::{run, tool};
 
 gprofinject_tests::trials! {
     together:
         jumps_out_of_handlers_lose_at_most_their_own_events,
         handlers_in_which_threads_stand_still_lose_nothing,
+        forks_leave_the_parents_calls_alone,
         nothing_is_lost_under_seccomp,
         children_do_not_wait_for_a_killed_gprofinject,
         processes_from_before_are_not_waited_for,
@@ -157,6 +160,62 @@ int main(int argc, char **argv) {
     let [counted, traced, lost] = counted_traced_lost(&place, &["--rate=0"], &["./prog", "30"], 5);
     assert!(counted > 100_000, "{counted}");
     assert_eq!((traced, lost), (counted, 0));
+}
+
+/// Between a fork and the agent's first routine in the child, both processes have the same thread block. With the C library hooked,
+/// both make calls then, and without it the parent does.
+fn forks_leave_the_parents_calls_alone() {
+    const FORKING: &str = r#"
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+__attribute__((noinline)) static int leaf(int x) { __asm__ volatile("" : "+r"(x)); return x; }
+__attribute__((noinline)) static int parents(int n) { return n ? parents(n - 1) + leaf(n) : 0; }
+__attribute__((noinline)) static int childs(int n) { return n ? childs(n - 1) + leaf(n) : 0; }
+static void *thread(void *arg) { for (;;) pause(); return arg; }
+int main(int argc, char **argv) {
+    pthread_t other;
+    pthread_create(&other, 0, thread, 0);
+    for (int i = 0; i < atoi(argv[1]); i++) {
+        pid_t pid = fork();
+        if (pid == 0) _exit(childs(3) != 6);
+        parents(2000);
+        int status;
+        if (waitpid(pid, &status, 0) != pid || status) abort();
+    }
+    return 5;
+}
+"#;
+    const FORKS: usize = 100;
+    let place = Place::new();
+    place.c("prog", FORKING, &["-O1", "-pthread", "-fno-optimize-sibling-calls"]);
+    for libs in ["none", "all"] {
+        let options = ["--rate=0", "--libs", libs];
+        // The harness ends what takes longer than 30 seconds.
+        let [counted, traced, lost] =
+            counted_traced_lost(&place, &options, &["./prog", &FORKS.to_string()], 5);
+        assert_eq!(lost, 0, "{libs}");
+        assert!(traced <= counted && (libs == "all" || traced == counted), "{libs}: {traced} of {counted}");
+        let mut depths: BTreeMap<(u32, usize), usize> = BTreeMap::new();
+        let (mut main, mut inner) = (0, 0);
+        for Line { tid, depth, text } in lines(&shown(&place, "trace", &["--fields", "tid"])) {
+            match text.split('(').next().unwrap_or_default() {
+                // Of a child, it is an inherited call.
+                "main" => main = depth,
+                "parents" => inner += 1,
+                "childs" => *depths.entry((tid, depth)).or_default() += 1,
+                _ => {}
+            }
+        }
+        assert_eq!(inner, FORKS * 2001, "{libs}");
+        assert_eq!(depths.len(), FORKS * 4, "{libs}");
+        for ((tid, depth), count) in depths {
+            // With the C library, main is not the outermost function.
+            let is_right = (1..=4).contains(&(depth - main)) && count == 1;
+            assert!(is_right, "{libs}: {tid}: {count} at {depth}, main is at {main}");
+        }
+    }
 }
 
 fn nothing_is_lost_under_seccomp() {

@@ -23,9 +23,9 @@ pub(crate) extern "C" fn begin(number: u32, cfa: u64, integers: u64, vectors: u6
     let before = clock::now();
     let opened = failure::guarded(|| {
         let agent = Agent::get();
-        let block = measured(agent)?;
+        let block = thread_blocks::current(agent)?;
         let times = block.times();
-        if clock::is_forbidden() {
+        if clock::is_forbidden() || forks::is_new_child(agent) {
             times.unmeasured().fetch_add(1, Ordering::Relaxed);
             return None;
         }
