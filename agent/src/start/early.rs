@@ -142,12 +142,8 @@ extern "C" fn constructor() {
         core::arch::asm!("mov {}, [rip + __register_atfork@GOTPCREL]", out(reg) address, options(nostack, pure, readonly));
         if !address.is_null() {
             let register = core::mem::transmute::<*const u8, Register>(address);
-            let _ = register(
-                Some(forks::prepare),
-                Some(forks::go_on),
-                Some(children::begin),
-                core::ptr::null(),
-            );
+            let _ =
+                register(Some(forks::prepare), Some(forks::go_on), Some(children::begin), core::ptr::null());
         }
     }
 }

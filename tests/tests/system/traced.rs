@@ -398,21 +398,14 @@ fn what_is_kept_is_right() {
         .collect();
     let source = format!(
         r#"
-#include <signal.h>
-#include <sys/time.h>
 #define F __attribute__((noinline, noclone)) static int
-F leaf(int x) {{ __asm__ volatile("" : "+r"(x)); return x; }}
 F landing(int x) {{ __asm__ volatile("" : "+r"(x)); return x; }}
 F jumper(int x) {{ __asm__ volatile("" : "+r"(x)); return landing(x); }}
 F f{DEPTH}(int x) {{ __asm__ volatile("" : "+r"(x)); return jumper(x); }}
 {inner}
-static void handler(int signal) {{ leaf(signal); }}
 int main(void) {{
-    struct itimerval often = {{{{0, 500}}, {{0, 500}}}};
-    signal(SIGALRM, handler);
-    setitimer(ITIMER_REAL, &often, 0);
     int s = 0;
-    for (int i = 0; i < 100; i++) s += f0(i);
+    for (int i = 0; i < 60; i++) s += f0(i);
     return s == 7;
 }}
 "#
@@ -438,7 +431,7 @@ int main(void) {{
     command.args(["trace", "--fields", "tid"]).arg(place.path("trace"));
     let text = place::finish(command).stdout_text();
     let losses = text.lines().filter(|line| line.contains("events are lost")).count();
-    assert!(losses > 10, "{losses}");
+    assert!(losses > 3, "{losses}");
     let (mut found, mut wrong) = ([0_u64; DEPTH + 3], 0);
     for Line { depth, text, .. } in lines(&text) {
         let name = text.split('(').next().unwrap_or_default();

@@ -7,7 +7,7 @@ use crate::program::agent::Agent;
 use core::sync::atomic::Ordering;
 use gprofinject_abi::full::Full;
 use gprofinject_abi::shared::{BlockRef, OpenCallRef};
-use gprofinject_abi::times::{INHERITED, TAIL, TRACED, UNIT};
+use gprofinject_abi::times::{INHERITED, TAIL, TOLD, TRACED, UNIT};
 use gprofinject_abi::trace::{Kind, SNAPSHOTS, TOLD_MOST};
 
 /// Returns whether the open calls are to be told of before the next event.
@@ -60,7 +60,7 @@ pub(super) fn tell(agent: &Agent, block: BlockRef, without: Option<OpenCallRef>,
     }
     for number in (first + 2..first + 2 + told).rev() {
         let nothing = Event { kind: Kind::Pause, function: 0, time: 0 };
-        put(trace, number, calls.next().map_or(nothing, |call| told_call(block, call)));
+        put(trace, number, calls.next().map_or(nothing, |call| told_call(block, call, has_lost)));
     }
     let end = first + 2 + told;
     if ring::drops_old(agent) {
@@ -83,9 +83,17 @@ fn is_in_trace(agent: &Agent, call: OpenCallRef) -> bool {
         && outer.is_some_and(|outer| u64::from(outer.flags().load(Ordering::Relaxed)) < ring::deepest(agent))
 }
 
+/// Returns whether the call whose beginning is to be written has been told of as an open one meanwhile, by a signal handler.
+pub(super) fn is_told(call: Option<OpenCallRef>) -> bool {
+    call.is_some_and(|call| call.flags().load(Ordering::Relaxed) & TOLD != 0)
+}
+
 /// Returns the event that tells of an open call. Its end is written too from now on.
-fn told_call(block: BlockRef, call: OpenCallRef) -> Event {
+fn told_call(block: BlockRef, call: OpenCallRef, has_lost: bool) -> Event {
     let event = of_call(block, call, Kind::Open);
+    if has_lost {
+        call.flags().fetch_or(TOLD, Ordering::Relaxed);
+    }
     if call.flags().load(Ordering::Relaxed) & TRACED == 0 {
         call.flags().fetch_or(values::traced_flags(event.function), Ordering::Relaxed);
     }

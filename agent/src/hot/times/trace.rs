@@ -6,10 +6,8 @@
 
 use crate::hot::thread_blocks;
 pub(crate) use crate::hot::times::ring::is_on;
-use crate::hot::times::ring::{
-    Event, deepest, has_room, is_late, keep, lose, owe, pay, pay_in, put, take,
-};
-use crate::hot::times::told::{is_due, kind_of, number_of, of_call, open_calls, tell, with_pauses};
+use crate::hot::times::ring::{Event, deepest, has_room, is_late, keep, lose, owe, pay, pay_in, put, take};
+use crate::hot::times::told::{is_due, is_told, kind_of, number_of, of_call, open_calls, tell, with_pauses};
 use crate::hot::times::values::{self, Values};
 use crate::hot::times::{area, clock};
 use crate::os::task;
@@ -45,7 +43,7 @@ fn write(agent: &Agent, block: BlockRef, event: Event, without: Option<OpenCallR
     }
     match take(agent, block, 1, waits) {
         Some((number, _blocked)) => {
-            put(block.trace(), number, event);
+            put(block.trace(), number, if is_told(without) { NOTHING } else { event });
             true
         }
         None => false,
@@ -73,6 +71,10 @@ fn write_with(
     }
     let slots = 1 + data_slots(bytes.len() as u64);
     let Some((number, _blocked)) = take(agent, block, slots, true) else { return false };
+    if is_told(without) {
+        (number..number + slots).for_each(|number| put(trace, number, NOTHING));
+        return true;
+    }
     put(trace, number, event);
     let word = |at: usize, len: usize| {
         let part = bytes.get(at..bytes.len().min(at + len)).unwrap_or_default();
@@ -212,18 +214,30 @@ pub(crate) fn marked(agent: &Agent, block: BlockRef, function: u32, time: u64) {
 
 /// The same where a gate has taken the slot with this number, and has found no room.
 pub(crate) fn marked_at(agent: &Agent, block: BlockRef, function: u32, time: u64, number: u64) {
-    let owes = owes(block);
+    let before = Before::now(block);
     if let Some(_blocked) = keep(agent, block, number, 1, true) {
         let event = Event { kind: Kind::Mark, function, time };
-        put_after(agent, block, number, event, None, owes);
+        put_after(agent, block, number, event, None, before);
     }
 }
 
-/// Returns whether there is a pause that is to be written before what happens now. One that comes while the thread waits for room is
-/// after it.
-fn owes(block: BlockRef) -> bool {
-    block.trace().owed().load(Ordering::Relaxed) != 0
+/// What is to be written before an event for which a gate has taken a slot.
+#[derive(Clone, Copy)]
+struct Before {
+    /// A pause that another thread has noted. One that comes while the thread waits for room is after the event.
+    owes: bool,
+    /// Which calls are open. If a signal handler tells of them meanwhile, in slots behind this one, the event is after that.
+    is_due: bool,
 }
+
+impl Before {
+    fn now(block: BlockRef) -> Before {
+        Before { owes: block.trace().owed().load(Ordering::Relaxed) != 0, is_due: is_due(block) }
+    }
+}
+
+/// An event that says nothing, in a slot that was taken for another one.
+const NOTHING: Event = Event { kind: Kind::Pause, function: 0, time: 0 };
 
 /// Writes an event into a slot that has been taken, or in another one if something is to be written first. Returns whether there was
 /// room.
@@ -233,13 +247,16 @@ fn put_after(
     number: u64,
     event: Event,
     without: Option<OpenCallRef>,
-    owes: bool,
+    before: Before,
 ) -> bool {
     let trace = block.trace();
-    if is_due(block) {
-        // This one says nothing.
-        put(trace, number, Event { kind: Kind::Pause, function: 0, time: 0 });
-    } else if owes {
+    if is_told(without) {
+        put(trace, number, NOTHING);
+        return true;
+    }
+    if before.is_due || is_due(block) {
+        put(trace, number, NOTHING);
+    } else if before.owes {
         pay_in(agent, block, number);
     } else {
         put(trace, number, event);
@@ -264,9 +281,9 @@ pub(crate) extern "C" fn no_room(number: u64, time: u64, is_entry: u64) {
             // Before the event may be lost: if a handler tells then that this call is open, its end is to be written.
             call.flags().fetch_and(!TRACED, Ordering::Relaxed);
         }
-        let owes = owes(block);
+        let first = Before::now(block);
         let is_written = keep(agent, block, number, 1, true)
-            .is_some_and(|_blocked| put_after(agent, block, number, event, without, owes));
+            .is_some_and(|_blocked| put_after(agent, block, number, event, without, first));
         if is_written && is_entry != 0 {
             call.flags().fetch_or(TRACED, Ordering::Relaxed);
         }
