@@ -2,7 +2,9 @@
 //! processes that wait for gprofinject's end, triggers without number.
 
 use std::collections::BTreeMap;
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use gprofinject_skip as skip;
 use gprofinject_tests::place::{self, Place};
@@ -13,6 +15,7 @@ gprofinject_tests::trials! {
     together:
         jumps_out_of_handlers_lose_at_most_their_own_events,
         handlers_in_which_threads_stand_still_lose_nothing,
+        stopped_programs_lose_nothing,
         forks_leave_the_parents_calls_alone,
         nothing_is_lost_under_seccomp,
         children_do_not_wait_for_a_killed_gprofinject,
@@ -159,6 +162,53 @@ int main(int argc, char **argv) {
     // One signal of 60 comes in the midst of a gate that has taken a slot.
     let [counted, traced, lost] = counted_traced_lost(&place, &["--rate=0"], &["./prog", "30"], 5);
     assert!(counted > 100_000, "{counted}");
+    assert_eq!((traced, lost), (counted, 0));
+}
+
+/// The program alone is stopped at any moment, and continued. gprofinject stops with it, and has to go on with it too.
+fn stopped_programs_lose_nothing() {
+    const RUNNING: &str = r#"
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+__attribute__((noinline)) static int leaf(int x) { __asm__ volatile("" : "+r"(x)); return x; }
+__attribute__((noinline)) static int calls(int n) { return n ? calls(n - 1) + leaf(n) : 0; }
+int main(void) {
+    char byte;
+    printf("%d\n", getpid());
+    fflush(stdout);
+    fcntl(0, F_SETFL, O_NONBLOCK);
+    while (read(0, &byte, 1) != 0) for (int i = 0; i < 100; i++) calls(20);
+    return 5;
+}
+"#;
+    let place = Place::new();
+    place.c("prog", RUNNING, &["-O1", "-fno-optimize-sibling-calls"]);
+    let options = ["-q", "--rate=0", "--libs=none", "--stats=stats", "--trace", "trace"];
+    let mut command = tool::command(&options, &place.path("gmon.out"), &place.path("prog"), &[]).unwrap();
+    command.current_dir(place.path("")).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut injector = command.spawn().unwrap();
+    let said = BufReader::new(injector.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+    let send = |signal: &str, pid: &str| {
+        assert!(Command::new("kill").args([signal, pid]).status().unwrap().success(), "{signal} {pid}");
+    };
+    for round in 0..15 {
+        std::thread::sleep(Duration::from_millis(7 * round));
+        send("-STOP", &said);
+        std::thread::sleep(Duration::from_millis(300));
+        send("-CONT", &said);
+    }
+    // A thread that waits for a stopped gprofinject gives up after two seconds.
+    std::thread::sleep(Duration::from_millis(2500));
+    drop(injector.stdin.take());
+    std::thread::sleep(Duration::from_millis(500));
+    // One that stands still would never end.
+    send("-CONT", &injector.id().to_string());
+    assert_eq!(injector.wait().unwrap().code(), Some(5));
+    let stats = stats(&place);
+    let [counted, traced, lost] =
+        [&stats["calls"], &stats["trace"]["calls"], &stats["trace"]["lost"]].map(|number| number.as_u64().unwrap());
+    assert!(counted > 500_000, "{counted}");
     assert_eq!((traced, lost), (counted, 0));
 }
 
