@@ -281,3 +281,36 @@ pub(crate) fn state(from: &mut Cursor) -> Result<State, Error> {
     }
     Ok(State { tid, chain, pauses, chains })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_with_numbers_of_any_length() {
+        let mut list = Vec::new();
+        let mut time = 0_u64;
+        for bits in 0..64 {
+            for step in [(1_u64 << bits) - 1, 1 << bits, (1 << bits) + 1] {
+                // Forwards, and backwards.
+                for step in [step, step.wrapping_neg()] {
+                    time = time.wrapping_add(step);
+                    let function = (1_u64 << (bits % 33)).wrapping_sub(step & 1) as u32;
+                    list.push(Event::Enter { time, function });
+                    time = time.wrapping_add(step);
+                    list.push(Event::Mark { time, function: function.wrapping_add(1) });
+                    list.push(if bits % 2 == 0 {
+                        Event::Exit { time, function }
+                    } else {
+                        Event::Left { time: time.wrapping_add(step), function: function ^ 1 }
+                    });
+                }
+            }
+        }
+        let mut bytes = Vec::new();
+        put_events(&mut bytes, &Events::from(list.as_slice()));
+        let mut cursor = Cursor::new(&bytes);
+        assert_eq!(events(&mut cursor).unwrap(), list);
+        assert!(cursor.is_at_end());
+    }
+}
