@@ -16,3 +16,4 @@ pub(crate) mod scheduling;
 pub(crate) mod signals;
 pub(crate) mod sys;
 pub(crate) mod terminal;
+mod waker;

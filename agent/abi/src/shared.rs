@@ -375,6 +375,8 @@ shared! {
         hopeless: AtomicU64,
         /// Written before `ring`, and then raised by the owner.
         due: AtomicU64,
+        /// Written by another thread while the owner is stopped, and set to 0 by the owner.
+        owed: AtomicU64,
     }
 }
 

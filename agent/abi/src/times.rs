@@ -161,7 +161,7 @@ pub struct OpenCall {
     /// What identifies it in the key of the calls that it makes: its function's number, or that of its node if paths are
     /// measured; with [`CONTEXT`].
     pub context: u32,
-    /// [`TAIL`], [`ENDS_SLOWLY`], [`INHERITED`], [`TRACED`] and [`HAS_RESULT`], and in a traced run from [`DEPTH_BIT`] on the number of open calls
+    /// [`TAIL`], [`ENDS_SLOWLY`], [`INHERITED`], [`TRACED`], [`HAS_RESULT`] and [`TOLD`], and in a traced run from [`DEPTH_BIT`] on the number of open calls
     /// around it.
     pub flags: u32,
 }
@@ -180,6 +180,8 @@ pub const INHERITED: u32 = 4;
 pub const TRACED: u32 = 8;
 /// Bit of [`OpenCall::flags`]: when the call returns, its result is written to the thread's ring.
 pub const HAS_RESULT: u32 = 16;
+/// Bit of [`OpenCall::flags`]: after events were lost, the thread's ring tells that the call is open.
+pub const TOLD: u32 = 32;
 /// First bit of the depth in [`OpenCall::flags`], of which a root has 0. Deeper calls than it can say have the greatest one.
 pub const DEPTH_BIT: u32 = 8;
 

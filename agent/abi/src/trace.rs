@@ -50,6 +50,9 @@ pub struct TraceHeader {
     pub hopeless: u64,
     /// The number of the event before which a [`Kind::Snapshot`] is to be written.
     pub due: u64,
+    /// Ticks of a [`Kind::Pause`] for which there was no room when another thread added it. The thread writes it before its next
+    /// event.
+    pub owed: u64,
 }
 
 coded! {

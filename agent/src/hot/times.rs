@@ -20,6 +20,7 @@ pub(crate) mod calibration;
 pub(crate) mod calls;
 pub(crate) mod chains;
 pub(crate) mod clock;
+pub(crate) mod forks;
 pub(crate) mod gates;
 pub(crate) mod inherited;
 pub(crate) mod nodes;

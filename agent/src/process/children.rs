@@ -42,6 +42,7 @@ pub(crate) extern "C" fn begin() {
     let parent = Agent::get();
     let before = times::clock::now();
     let begun = !parent.is_set_up || failure::guarded(|| begin_counting(parent)).is_some();
+    times::forks::begun();
     times::calls::leave_out_since(before);
     if !begun {
         // No event of this process may be counted in the parent's file.

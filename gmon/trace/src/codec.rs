@@ -38,51 +38,55 @@ pub(crate) fn put(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Appends a difference.
-pub(crate) fn put_signed(out: &mut Vec<u8>, value: i64) {
-    put(out, ((value << 1) ^ (value >> 63)) as u64);
+/// Returns a difference as a number: the sign is in the lowest bit.
+#[inline]
+pub(crate) fn zigzag(value: i64) -> u64 {
+    ((value << 1) ^ (value >> 63)) as u64
 }
 
-/// A few numbers that are appended together.
+/// Appends a difference.
+pub(crate) fn put_signed(out: &mut Vec<u8>, value: i64) {
+    put(out, zigzag(value));
+}
+
+/// A byte and small numbers that are appended together, for which a register is enough.
+#[derive(Clone, Copy)]
 pub(crate) struct Short {
-    bytes: [u8; 32],
-    len: usize,
+    word: u64,
+    bits: u32,
 }
 
 impl Short {
+    /// Below these bounds, a first and a second number fit.
+    pub(crate) const FIRST: u64 = 1 << 28;
+    pub(crate) const SECOND: u64 = 1 << 21;
+
     /// Begins with a byte.
     #[inline]
-    pub(crate) fn new(tag: u8) -> Short {
-        let mut short = Short { bytes: [0; 32], len: 1 };
-        short.bytes[0] = tag;
-        short
+    pub(crate) fn new(byte: u8) -> Short {
+        Short { word: byte.into(), bits: 8 }
     }
 
-    /// Appends a number; at most three of them fit.
+    /// Appends a number.
     #[inline]
-    pub(crate) fn put(&mut self, mut value: u64) {
-        loop {
-            let byte = value as u8 & 0x7f;
+    pub(crate) fn put(mut self, mut value: u64) -> Short {
+        while value >= 0x80 {
+            self.word |= (value & 0x7f | 0x80) << (self.bits & 63);
+            self.bits += 8;
             value >>= 7;
-            let Some(place) = self.bytes.get_mut(self.len) else { return };
-            *place = if value == 0 { byte } else { byte | 0x80 };
-            self.len += 1;
-            if value == 0 {
-                return;
-            }
         }
-    }
-
-    /// Appends a difference.
-    #[inline]
-    pub(crate) fn put_signed(&mut self, value: i64) {
-        self.put(((value << 1) ^ (value >> 63)) as u64);
+        self.word |= value << (self.bits & 63);
+        self.bits += 8;
+        self
     }
 
     /// Appends the bytes to `out`.
     #[inline]
-    pub(crate) fn end(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(self.bytes.get(..self.len).unwrap_or_default());
+    pub(crate) fn end(self, out: &mut Vec<u8>) {
+        // To copy the whole register takes one instruction, and to copy a part of it a call of a function.
+        let end = out.len() + self.bits as usize / 8;
+        out.extend_from_slice(&self.word.to_le_bytes());
+        out.truncate(end);
     }
 }
 

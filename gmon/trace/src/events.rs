@@ -1,7 +1,7 @@
 //! The events of a thread as bytes: a tag, the time since the event before, and the function unless it follows from the calls
 //! that are open.
 
-use crate::codec::{Cursor, Error, Short, put, put_signed};
+use crate::codec::{Cursor, Error, Short, put, put_signed, zigzag};
 use crate::event::{Event, Open, OpenKind, State};
 
 /// The tags of events. [`SAME`] is added where the function is that of the innermost open call.
@@ -109,14 +109,12 @@ impl Events {
         }
     }
 
-    /// Returns the beginning of an event that happens at a time.
+    /// Returns the time since the event before one that happens at this time.
     #[inline]
-    fn timed(&mut self, tag: u8, time: u64) -> Short {
+    fn since(&mut self, time: u64) -> u64 {
         self.count += 1;
-        let mut short = Short::new(tag);
-        short.put_signed(time.wrapping_sub(self.last) as i64);
-        self.last = time;
-        short
+        let last = std::mem::replace(&mut self.last, time);
+        zigzag(time.wrapping_sub(last) as i64)
     }
 
     fn plain(&mut self, tag: u8, value: u64) {
@@ -133,18 +131,26 @@ impl Events {
 
     #[inline]
     fn with_number(&mut self, tag: u8, time: u64, number: u32) {
-        let mut short = self.timed(tag, time);
-        short.put(number.into());
-        short.end(&mut self.bytes);
+        let (since, number) = (self.since(time), u64::from(number));
+        if since < Short::FIRST && number < Short::SECOND {
+            return Short::new(tag).put(since).put(number).end(&mut self.bytes);
+        }
+        self.bytes.push(tag);
+        put(&mut self.bytes, since);
+        put(&mut self.bytes, number);
     }
 
     #[inline]
     fn end(&mut self, tag: u8, time: u64, function: u32) {
-        if self.stack.0.pop() == Some(function) {
-            self.timed(tag | SAME, time).end(&mut self.bytes);
-        } else {
-            self.with_number(tag, time, function);
+        if self.stack.0.pop() != Some(function) {
+            return self.with_number(tag, time, function);
         }
+        let since = self.since(time);
+        if since < Short::FIRST {
+            return Short::new(tag | SAME).put(since).end(&mut self.bytes);
+        }
+        self.bytes.push(tag | SAME);
+        put(&mut self.bytes, since);
     }
 }
 
@@ -274,4 +280,37 @@ pub(crate) fn state(from: &mut Cursor) -> Result<State, Error> {
         chains.push((number, omitted, open));
     }
     Ok(State { tid, chain, pauses, chains })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_with_numbers_of_any_length() {
+        let mut list = Vec::new();
+        let mut time = 0_u64;
+        for bits in 0..64 {
+            for step in [(1_u64 << bits) - 1, 1 << bits, (1 << bits) + 1] {
+                // Forwards, and backwards.
+                for step in [step, step.wrapping_neg()] {
+                    time = time.wrapping_add(step);
+                    let function = (1_u64 << (bits % 33)).wrapping_sub(step & 1) as u32;
+                    list.push(Event::Enter { time, function });
+                    time = time.wrapping_add(step);
+                    list.push(Event::Mark { time, function: function.wrapping_add(1) });
+                    list.push(if bits % 2 == 0 {
+                        Event::Exit { time, function }
+                    } else {
+                        Event::Left { time: time.wrapping_add(step), function: function ^ 1 }
+                    });
+                }
+            }
+        }
+        let mut bytes = Vec::new();
+        put_events(&mut bytes, &Events::from(list.as_slice()));
+        let mut cursor = Cursor::new(&bytes);
+        assert_eq!(events(&mut cursor).unwrap(), list);
+        assert!(cursor.is_at_end());
+    }
 }

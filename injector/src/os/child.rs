@@ -8,6 +8,7 @@ use rustix::process::{Pid, WaitOptions, wait, waitpid};
 
 use crate::os::failure::OURS;
 use crate::os::signals;
+use crate::os::waker::Waker;
 
 /// How the program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +49,7 @@ fn children() -> Vec<i32> {
 }
 
 /// Returns how a child has ended, or `None` if it has not. When a signal has stopped the child, this process
-/// stops as well, until it is continued.
+/// stops as well, until it or the child is continued.
 pub(crate) fn reap(pid: i32) -> Option<Ending> {
     loop {
         let status = match waitpid(Pid::from_raw(pid), WaitOptions::NOHANG | WaitOptions::UNTRACED) {
@@ -66,6 +67,8 @@ pub(crate) fn reap(pid: i32) -> Option<Ending> {
             return Some(Ending::Killed(signal));
         }
         if let Some(signal) = status.stopping_signal() {
+            // Whoever has stopped the program may continue it, and not this process.
+            let _waker = Waker::start(pid);
             signals::stop(signal);
         }
     }

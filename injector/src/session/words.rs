@@ -113,7 +113,7 @@ pub(crate) fn say_trace(traced: &Summary, missing: u64, voice: Voice) {
     if missing > 0 {
         voice.note(format_args!(
             "{} not in the trace: their ends are not seen (gprofinject --list shows which functions are hooked only at their \
-             entry), or there was no room",
+             entry), there was no room, or a forked child made them before the agent had begun in it",
             counted(missing, "counted call is", "counted calls are")
         ));
     }

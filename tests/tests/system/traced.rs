@@ -16,6 +16,7 @@ gprofinject_tests::trials! {
         the_sequence_is_that_of_the_programs_log,
         exceptions_are_told_apart_from_returns,
         what_is_newest_is_right,
+        what_is_kept_is_right,
         only_the_outer_calls,
         only_the_long_calls,
         what_led_to_a_crash,
@@ -170,6 +171,72 @@ int main(void) {{ return deep({DEPTH}) == 7; }}
     assert_eq!(found["last"], 1000);
     // Most of a ring of 262,144 events of 7 calls each.
     assert!(found["a"] > 150_000 / 14 && found["a"] < 262_144 / 14 + 2, "{found:?}");
+}
+
+/// With gprofinject stopped now and then, a thread that does not wait for it loses events in the midst of calls, of which some begin
+/// and others end meanwhile. Each call that is kept is within as many others as its name says.
+fn what_is_kept_is_right() {
+    const DEPTH: usize = 13;
+    // `f<n>` calls the next one twice. The last one ends with a jump to `jumper`, and that with one to `landing`.
+    let inner: String = (0..DEPTH)
+        .rev()
+        .map(|n| {
+            let next = n + 1;
+            format!("F f{n}(int x) {{ int s = f{next}(x); s += f{next}(s); __asm__ volatile(\"\" : \"+r\"(s)); return s; }}\n")
+        })
+        .collect();
+    let source = format!(
+        r#"
+#define F __attribute__((noinline, noclone)) static int
+F landing(int x) {{ __asm__ volatile("" : "+r"(x)); return x; }}
+F jumper(int x) {{ __asm__ volatile("" : "+r"(x)); return landing(x); }}
+F f{DEPTH}(int x) {{ __asm__ volatile("" : "+r"(x)); return jumper(x); }}
+{inner}
+int main(void) {{
+    int s = 0;
+    for (int i = 0; i < 60; i++) s += f0(i);
+    return s == 7;
+}}
+"#
+    );
+    let place = Place::new();
+    place.c("prog", &source, &["-O1", "-foptimize-sibling-calls"]);
+    let options = ["-q", "--rate=0", "--libs=none", "--stats=stats", "--trace", "trace", "--trace-full", "drop-new"];
+    let mut command = tool::command(&options, &place.path("gmon.out"), &place.path("prog"), &[]).unwrap();
+    let mut injector = command.current_dir(place.path("")).spawn().unwrap();
+    let pid = injector.id().to_string();
+    let mut signals = ["-STOP", "-CONT"].into_iter().cycle();
+    let status = loop {
+        if let Some(status) = injector.try_wait().unwrap() {
+            break status;
+        }
+        let _ = Command::new("kill").args([signals.next().unwrap(), &pid]).stderr(Stdio::null()).status();
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    assert!(status.success());
+    let lost = stats(&place)["trace"]["lost"].as_u64().unwrap();
+    assert!(lost > 100_000, "{lost}");
+    let mut command = Command::new(tool::gmon().unwrap());
+    command.args(["trace", "--fields", "tid"]).arg(place.path("trace"));
+    let text = place::finish(command).stdout_text();
+    let losses = text.lines().filter(|line| line.contains("events are lost")).count();
+    assert!(losses > 3, "{losses}");
+    let (mut found, mut wrong) = ([0_u64; DEPTH + 3], 0);
+    for Line { depth, text, .. } in lines(&text) {
+        let name = text.split('(').next().unwrap_or_default();
+        let known = match name {
+            "jumper" => Some(DEPTH + 1),
+            "landing" => Some(DEPTH + 2),
+            _ => name.strip_prefix('f').and_then(|number| number.parse().ok()),
+        };
+        if let Some(known) = known {
+            found[known] += 1;
+            // main is around them.
+            wrong += u64::from(depth != known + 1);
+        }
+    }
+    assert_eq!(wrong, 0, "of {found:?}, with {losses} losses");
+    assert!(found.iter().all(|&count| count > 0), "{found:?}");
 }
 
 /// `f(n)` calls `f(n - 1)` twice.

@@ -1,15 +1,22 @@
 //! Traces of programs that make it hard: jumps out of handlers while a thread waits for room, seccomp, a gprofinject that is killed,
 //! processes that wait for gprofinject's end, triggers without number.
 
-use std::process::Command;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use gprofinject_skip as skip;
 use gprofinject_tests::place::{self, Place};
+use gprofinject_tests::traced::{Line, lines, shown};
 use gprofinject_tests::{run, tool};
 
 gprofinject_tests::trials! {
     together:
         jumps_out_of_handlers_lose_at_most_their_own_events,
+        handlers_in_which_threads_stand_still_lose_nothing,
+        stopped_programs_lose_nothing,
+        forks_leave_the_parents_calls_alone,
         nothing_is_lost_under_seccomp,
         children_do_not_wait_for_a_killed_gprofinject,
         processes_from_before_are_not_waited_for,
@@ -120,6 +127,145 @@ int main(int argc, char **argv) {
     // A jump leaves at most one call that was counted and whose event was to be written, and one of the handler's.
     assert!(counted > 100 * JUMPS, "{counted}");
     assert!(lost <= 2 * JUMPS && counted - traced <= 2 * JUMPS, "{counted} calls, {traced} traced, {lost} lost");
+}
+
+/// A signal comes while a gate writes an event, and its handler makes calls and then sleeps for longer than a reader would wait for
+/// that event if it went by the clock.
+fn handlers_in_which_threads_stand_still_lose_nothing() {
+    const SLEEPING: &str = r#"
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <time.h>
+#define THREADS 16
+static volatile int over;
+static void nap(long ms) { struct timespec t = {0, ms * 1000000}; while (nanosleep(&t, &t)) {} }
+__attribute__((noinline)) static int leaf(int x) { __asm__ volatile("" : "+r"(x)); return x; }
+__attribute__((noinline)) static int calls(int n) { return n ? calls(n - 1) + leaf(n) : 0; }
+static void handler(int signal) { leaf(signal); nap(150); leaf(signal); }
+static void *thread(void *arg) { while (!over) calls(20); return arg; }
+int main(int argc, char **argv) {
+    pthread_t threads[THREADS];
+    signal(SIGUSR1, handler);
+    for (int i = 0; i < THREADS; i++) pthread_create(&threads[i], 0, thread, 0);
+    for (int round = 0; round < atoi(argv[1]); round++) {
+        nap(180);
+        for (int i = 0; i < THREADS; i++) pthread_kill(threads[i], SIGUSR1);
+    }
+    over = 1;
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], 0);
+    return 5;
+}
+"#;
+    let place = Place::new();
+    place.c("prog", SLEEPING, &["-O1", "-pthread", "-fno-optimize-sibling-calls"]);
+    // One signal of 60 comes in the midst of a gate that has taken a slot.
+    let [counted, traced, lost] = counted_traced_lost(&place, &["--rate=0"], &["./prog", "30"], 5);
+    assert!(counted > 100_000, "{counted}");
+    assert_eq!((traced, lost), (counted, 0));
+}
+
+/// The program alone is stopped at any moment, and continued. gprofinject stops with it, and has to go on with it too.
+fn stopped_programs_lose_nothing() {
+    const RUNNING: &str = r#"
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+__attribute__((noinline)) static int leaf(int x) { __asm__ volatile("" : "+r"(x)); return x; }
+__attribute__((noinline)) static int calls(int n) { return n ? calls(n - 1) + leaf(n) : 0; }
+int main(void) {
+    char byte;
+    printf("%d\n", getpid());
+    fflush(stdout);
+    fcntl(0, F_SETFL, O_NONBLOCK);
+    while (read(0, &byte, 1) != 0) for (int i = 0; i < 100; i++) calls(20);
+    return 5;
+}
+"#;
+    let place = Place::new();
+    place.c("prog", RUNNING, &["-O1", "-fno-optimize-sibling-calls"]);
+    let options = ["-q", "--rate=0", "--libs=none", "--stats=stats", "--trace", "trace"];
+    let mut command = tool::command(&options, &place.path("gmon.out"), &place.path("prog"), &[]).unwrap();
+    command.current_dir(place.path("")).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut injector = command.spawn().unwrap();
+    let said = BufReader::new(injector.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+    let send = |signal: &str, pid: &str| {
+        assert!(Command::new("kill").args([signal, pid]).status().unwrap().success(), "{signal} {pid}");
+    };
+    for round in 0..15 {
+        std::thread::sleep(Duration::from_millis(7 * round));
+        send("-STOP", &said);
+        std::thread::sleep(Duration::from_millis(300));
+        send("-CONT", &said);
+    }
+    // A thread that waits for a stopped gprofinject gives up after two seconds.
+    std::thread::sleep(Duration::from_millis(2500));
+    drop(injector.stdin.take());
+    std::thread::sleep(Duration::from_millis(500));
+    // One that stands still would never end.
+    send("-CONT", &injector.id().to_string());
+    assert_eq!(injector.wait().unwrap().code(), Some(5));
+    let stats = stats(&place);
+    let [counted, traced, lost] =
+        [&stats["calls"], &stats["trace"]["calls"], &stats["trace"]["lost"]].map(|number| number.as_u64().unwrap());
+    assert!(counted > 500_000, "{counted}");
+    assert_eq!((traced, lost), (counted, 0));
+}
+
+/// Between a fork and the agent's first routine in the child, both processes have the same thread block. With the C library hooked,
+/// both make calls then, and without it the parent does.
+fn forks_leave_the_parents_calls_alone() {
+    const FORKING: &str = r#"
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+__attribute__((noinline)) static int leaf(int x) { __asm__ volatile("" : "+r"(x)); return x; }
+__attribute__((noinline)) static int parents(int n) { return n ? parents(n - 1) + leaf(n) : 0; }
+__attribute__((noinline)) static int childs(int n) { return n ? childs(n - 1) + leaf(n) : 0; }
+static void *thread(void *arg) { for (;;) pause(); return arg; }
+int main(int argc, char **argv) {
+    pthread_t other;
+    pthread_create(&other, 0, thread, 0);
+    for (int i = 0; i < atoi(argv[1]); i++) {
+        pid_t pid = fork();
+        if (pid == 0) _exit(childs(3) != 6);
+        parents(2000);
+        int status;
+        if (waitpid(pid, &status, 0) != pid || status) abort();
+    }
+    return 5;
+}
+"#;
+    const FORKS: usize = 100;
+    let place = Place::new();
+    place.c("prog", FORKING, &["-O1", "-pthread", "-fno-optimize-sibling-calls"]);
+    for libs in ["none", "all"] {
+        let options = ["--rate=0", "--libs", libs];
+        // The harness ends what takes longer than 30 seconds.
+        let [counted, traced, lost] =
+            counted_traced_lost(&place, &options, &["./prog", &FORKS.to_string()], 5);
+        assert_eq!(lost, 0, "{libs}");
+        assert!(traced <= counted && (libs == "all" || traced == counted), "{libs}: {traced} of {counted}");
+        let mut depths: BTreeMap<(u32, usize), usize> = BTreeMap::new();
+        let (mut main, mut inner) = (0, 0);
+        for Line { tid, depth, text } in lines(&shown(&place, "trace", &["--fields", "tid"])) {
+            match text.split('(').next().unwrap_or_default() {
+                // Of a child, it is an inherited call.
+                "main" => main = depth,
+                "parents" => inner += 1,
+                "childs" => *depths.entry((tid, depth)).or_default() += 1,
+                _ => {}
+            }
+        }
+        assert_eq!(inner, FORKS * 2001, "{libs}");
+        assert_eq!(depths.len(), FORKS * 4, "{libs}");
+        for ((tid, depth), count) in depths {
+            // With the C library, main is not the outermost function.
+            let is_right = (1..=4).contains(&(depth - main)) && count == 1;
+            assert!(is_right, "{libs}: {tid}: {count} at {depth}, main is at {main}");
+        }
+    }
 }
 
 fn nothing_is_lost_under_seccomp() {

@@ -3,7 +3,7 @@
 use crate::hot::thread_blocks;
 use crate::hot::times::open::{How, close, push};
 use crate::hot::times::values::{Saved, Values};
-use crate::hot::times::{area, chains, clock, nodes, threads, trace};
+use crate::hot::times::{area, chains, clock, forks, nodes, threads, trace};
 use crate::os::kernel;
 use crate::os::task;
 use crate::program::agent::Agent;
@@ -11,6 +11,11 @@ use crate::program::failure;
 use core::sync::atomic::Ordering;
 use gprofinject_abi::shared::{BlockRef, OpenCallRef};
 use gprofinject_abi::times::{ENDS_SLOWLY, HAS_RESULT, TAIL};
+
+/// Returns the calling thread's block, unless it is that of the process that the thread has come from by a fork.
+fn measured(agent: &Agent) -> Option<BlockRef> {
+    if forks::is_new_child(agent) { None } else { thread_blocks::current(agent) }
+}
 
 /// A call of a function begins, in the frame with this CFA. `integers` and `vectors` are the addresses of its registers: see
 /// [`Saved`].
@@ -20,7 +25,7 @@ pub(crate) extern "C" fn begin(number: u32, cfa: u64, integers: u64, vectors: u6
         let agent = Agent::get();
         let block = thread_blocks::current(agent)?;
         let times = block.times();
-        if clock::is_forbidden() {
+        if clock::is_forbidden() || forks::is_new_child(agent) {
             times.unmeasured().fetch_add(1, Ordering::Relaxed);
             return None;
         }
@@ -60,7 +65,7 @@ pub(crate) extern "C" fn mark(number: u32, cfa: u64, event: u64) {
     let before = clock::now();
     let marked = failure::guarded(|| {
         let agent = Agent::get();
-        let block = thread_blocks::current(agent)?;
+        let block = measured(agent)?;
         let times = block.times();
         if event != u64::MAX {
             trace::marked_at(agent, block, number, before, event);
@@ -181,7 +186,7 @@ pub(crate) extern "C" fn end(cfa: u64, now: u64, integers: u64, vectors: u64) {
     let now = if now == 0 || is_stopped { clock::now() } else { now };
     let opened = failure::guarded(|| {
         let agent = Agent::get();
-        let block = thread_blocks::current(agent)?;
+        let block = measured(agent)?;
         let times = block.times();
         let now = now.wrapping_sub(times.paused().load(Ordering::Relaxed));
         chains::settle_for_end(agent, block, cfa, now)?;
@@ -210,7 +215,7 @@ pub(crate) fn leave_all() {
 /// A jump leads to this stack pointer: ends the calls whose frames it leaves. `u64::MAX` is above all frames.
 pub(crate) fn leave(to: u64) {
     let agent = Agent::get();
-    let Some(block) = thread_blocks::current(agent).filter(|_| agent.orders.times_bytes != 0) else { return };
+    let Some(block) = measured(agent).filter(|_| agent.orders.times_bytes != 0) else { return };
     let times = block.times();
     if times.top().load(Ordering::Relaxed) != 0 {
         let now = clock::now();
@@ -236,7 +241,7 @@ pub(crate) fn leave_out<T>(work: impl FnOnce() -> T) -> T {
 /// it was the agent's.
 pub(crate) fn leave_out_since(before: u64) {
     let agent = Agent::get();
-    let Some(block) = thread_blocks::current(agent).filter(|_| agent.orders.times_bytes != 0) else { return };
+    let Some(block) = measured(agent).filter(|_| agent.orders.times_bytes != 0) else { return };
     let times = block.times();
     if times.top().load(Ordering::Relaxed) != 0 {
         let paused = times.paused().load(Ordering::Relaxed);

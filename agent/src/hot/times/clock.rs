@@ -1,7 +1,7 @@
 //! The clock that measures calls.
 
 use crate::os::task;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Whether the time stamp counter measures; otherwise clock_gettime does. Stored once, before the first hook is in place.
 static IS_TSC: AtomicBool = AtomicBool::new(false);
@@ -9,6 +9,11 @@ static IS_TSC: AtomicBool = AtomicBool::new(false);
 /// The time at which the hooks were paused, or 0 while they are not. Until they are resumed, this is the time: nothing takes
 /// any. Written while all threads are stopped, or by [`forbid`].
 pub(crate) static STOPPED_AT: AtomicU64 = AtomicU64::new(0);
+
+/// Nonzero while the gates leave all calls to compiled code: [`STOPPED`] while the clock is stopped, and below that bit the number of
+/// threads that fork ([`forks`](crate::hot::times::forks)).
+pub(crate) static SLOWLY: AtomicU32 = AtomicU32::new(0);
+pub(crate) const STOPPED: u32 = 1 << 31;
 
 /// Whether the process has forbidden the time stamp counter to itself. The clock then stands still for good.
 static IS_FORBIDDEN: AtomicBool = AtomicBool::new(false);
@@ -26,6 +31,7 @@ pub(crate) fn is_tsc() -> bool {
 /// Stops the clock, while all threads are stopped.
 pub(crate) fn stop() {
     let _ = STOPPED_AT.compare_exchange(0, running(), Ordering::Relaxed, Ordering::Relaxed);
+    SLOWLY.fetch_or(STOPPED, Ordering::Relaxed);
 }
 
 /// Stops the clock for good: reading it would end the process from now on.
@@ -44,6 +50,7 @@ pub(crate) fn go_on() -> u64 {
     if is_forbidden() {
         return 0;
     }
+    SLOWLY.fetch_and(!STOPPED, Ordering::Relaxed);
     let stopped_at = STOPPED_AT.swap(0, Ordering::Relaxed);
     if stopped_at == 0 { 0 } else { running().saturating_sub(stopped_at) }
 }

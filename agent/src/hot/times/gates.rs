@@ -248,8 +248,8 @@ global_asm!(
     // The beginning of a call. `paths`: whether there are nodes. `trace`: 0 if calls are not traced, 1 if their beginnings are
     // written at once, and 2 if they are written at the end.
     ".macro gpi_times_begin paths, trace",
-    // The hooks are paused, or the process has forbidden the counter to itself.
-    "cmp dword ptr [rip+{stopped_at}], 0",
+    // The hooks are paused, the process has forbidden the counter to itself, or a thread forks.
+    "cmp dword ptr [rip+{slowly}], 0",
     "jne gpi_call_begin_slowly",
     "mov [rsp-16], rcx",
     words_offset!("rcx"),
@@ -310,8 +310,8 @@ global_asm!(
     ".endm",
     ".macro gpi_times_end paths, trace",
     "mov [rsp-8], rax",
-    // The hooks are paused, or the process has forbidden the counter to itself.
-    "cmp dword ptr [rip+{stopped_at}], 0",
+    // The hooks are paused, the process has forbidden the counter to itself, or a thread forks.
+    "cmp dword ptr [rip+{slowly}], 0",
     "jne 18f",
     ".if \\trace",
     "mov [rsp-24], rcx",
@@ -605,7 +605,7 @@ global_asm!(
     ".endif",
     ".ifc \\name, mark_traced",
     "mov [rsp-8], rax",
-    "cmp dword ptr [rip+{stopped_at}], 0",
+    "cmp dword ptr [rip+{slowly}], 0",
     "jne 18f",
     "mov [rsp-16], rcx",
     words_offset!("rcx"),
@@ -640,9 +640,12 @@ global_asm!(
     "mov rdx, [rsp-24]",
     "19:",
     "mov rcx, [rsp-16]",
-    "18:",
     "mov rax, [rsp-8]",
     "ret",
+    "18:",
+    "mov qword ptr [rsp-24], -1",
+    "mov rax, [rsp-8]",
+    "jmp gpi_call_mark_slowly",
     "25:",                            // there is no room: the number is given back there, or used
     "mov rcx, [rsp-16]",
     "mov [rsp-24], rax",
@@ -709,7 +712,7 @@ global_asm!(
     ".cfi_endproc",
     ".size gpi_call_\\name, . - gpi_call_\\name",
     ".endr",
-    stopped_at = sym clock::STOPPED_AT,
+    slowly = sym clock::SLOWLY,
     begin = sym calls::begin,
     end = sym calls::end,
     mark = sym calls::mark,

@@ -24,10 +24,13 @@ const NAP_NS: u64 = 50_000;
 const NAPS: u32 = 20_000;
 /// The same where the thread may make no system calls, and only spins.
 const SPINS: u32 = 1 << 22;
-/// Whether a thread has waited in vain for the injector to read. Then no thread waits, until one sees that the injector has read
-/// more: a program with many threads would wait for each of them otherwise.
+/// The part of that for which a thread waits when another one has waited in vain.
+const HOPELESS: u32 = 64;
+/// Whether a thread has waited in vain for the injector to read. Then the others wait for a short time only, until one sees that the
+/// injector has read more: a program with many threads, one after the other, would wait so long for each of them otherwise.
 static HAS_GIVEN_UP: AtomicBool = AtomicBool::new(false);
-/// From now on no thread waits for room, until one sees that the injector has read. A child that cannot reach the injector calls
+
+/// From now on no thread waits long for room, until one sees that the injector has read. A child that cannot reach the injector calls
 /// this; each child of a program would wait in vain otherwise.
 pub(crate) fn expect_no_reader() {
     HAS_GIVEN_UP.store(true, Ordering::Relaxed);
@@ -36,6 +39,11 @@ pub(crate) fn expect_no_reader() {
 /// Returns whether calls are traced.
 pub(crate) fn is_on(agent: &Agent) -> bool {
     agent.orders.trace_bytes != 0
+}
+
+/// Returns whether calls are written when they end, if they have lasted long enough.
+pub(super) fn is_late(agent: &Agent) -> bool {
+    agent.orders.trace_least != 0
 }
 
 /// Returns whether the newest events take the places of the oldest ones.
@@ -128,7 +136,51 @@ pub(super) fn has_room(agent: &Agent, block: BlockRef, end: u64) -> bool {
     };
     // Where the open calls are to be told of, the gates leave an event to compiled code too.
     trace.limit().store(limit.min(trace.due().load(Ordering::Relaxed)), Ordering::Relaxed);
+    if trace.untold().load(Ordering::Relaxed) != 0 || trace.owed().load(Ordering::Relaxed) != 0 {
+        close_gates(trace);
+    }
     end <= limit
+}
+
+/// Leaves the next event to compiled code, whatever room there is.
+fn close_gates(trace: TraceRef) {
+    trace.limit().store(0, Ordering::Relaxed);
+}
+
+/// Counts an event that is lost. Until it is told that events are lost, and which calls are open, the gates write none: a reader that
+/// has not been told takes the calls whose ends are lost for open ones. A handler may lose events between any two instructions of
+/// [`has_room`], so both change the limit in the order in which the last one of them closes the gates.
+pub(super) fn lose(trace: TraceRef) {
+    trace.lost().fetch_add(1, Ordering::Relaxed);
+    trace.untold().fetch_add(1, Ordering::Relaxed);
+    close_gates(trace);
+}
+
+/// Notes a pause for which there is no room, of a thread that is stopped. The thread writes it before its next event.
+pub(super) fn owe(trace: TraceRef, ticks: u64) {
+    trace.owed().fetch_add(ticks, Ordering::Relaxed);
+    close_gates(trace);
+}
+
+/// Writes the pause that another thread has noted.
+pub(super) fn pay(agent: &Agent, block: BlockRef, waits: bool) {
+    let trace = block.trace();
+    if trace.owed().load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    if trace.untold().load(Ordering::Relaxed) != 0 {
+        // The times of open calls, which are told of next, have it already.
+        trace.owed().store(0, Ordering::Relaxed);
+    } else if let Some((number, _blocked)) = take(agent, block, 1, waits) {
+        pay_in(agent, block, number);
+    }
+}
+
+/// The same in a slot that has been taken.
+pub(super) fn pay_in(agent: &Agent, block: BlockRef, number: u64) {
+    let time = block.trace().owed().swap(0, Ordering::Relaxed);
+    put(block.trace(), number, Event { kind: Kind::Pause, function: 0, time });
+    has_room(agent, block, number + 1);
 }
 
 /// Signals that are blocked while this lives.
@@ -172,9 +224,10 @@ fn wait_for_room(agent: &Agent, block: BlockRef, end: u64) -> Option<Blocked> {
     if agent.orders.trace_full != Full::Wait.code() || !is_whole {
         return None;
     }
-    if !HAS_GIVEN_UP.load(Ordering::Relaxed) {
+    if trace.hopeless().load(Ordering::Relaxed) == 0 {
         let blocked = Blocked::all();
         if wait(agent, block, end) {
+            HAS_GIVEN_UP.store(false, Ordering::Relaxed);
             return Some(blocked);
         }
         HAS_GIVEN_UP.store(true, Ordering::Relaxed);
@@ -183,12 +236,14 @@ fn wait_for_room(agent: &Agent, block: BlockRef, end: u64) -> Option<Blocked> {
     None
 }
 
-/// Waits until there is room for events up to this number. Returns `false` if the injector has read nothing for two seconds.
+/// Waits until there is room for events up to this number. Returns `false` if the injector has read nothing for two
+/// seconds, or for a short time when another thread has waited in vain.
 fn wait(agent: &Agent, block: BlockRef, end: u64) -> bool {
     let trace = block.trace();
     let is_frozen = kernel::is_frozen();
     let (mut drained, mut looks) = (trace.drained().load(Ordering::Relaxed), 0);
-    while looks <= if is_frozen { SPINS } else { NAPS } {
+    let most = if is_frozen { SPINS } else { NAPS };
+    while looks <= if HAS_GIVEN_UP.load(Ordering::Relaxed) { most / HOPELESS } else { most } {
         if is_frozen {
             core::hint::spin_loop()
         } else {
@@ -228,8 +283,7 @@ pub(super) fn keep(agent: &Agent, block: BlockRef, number: u64, slots: u64, wait
     if !is_back && has_room(agent, block, end) {
         return Some(Blocked::none());
     }
-    trace.lost().fetch_add(1, Ordering::Relaxed);
-    trace.untold().fetch_add(1, Ordering::Relaxed);
+    lose(trace);
     None
 }
 

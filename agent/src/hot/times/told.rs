@@ -2,12 +2,12 @@
 //! ring in which the newest events take the places of the oldest ones.
 
 use crate::hot::times::ring::{self, Event, has_room, put, take};
-use crate::hot::times::{area, nodes};
+use crate::hot::times::{area, nodes, values};
 use crate::program::agent::Agent;
 use core::sync::atomic::Ordering;
 use gprofinject_abi::full::Full;
 use gprofinject_abi::shared::{BlockRef, OpenCallRef};
-use gprofinject_abi::times::{INHERITED, TAIL, TRACED, UNIT};
+use gprofinject_abi::times::{INHERITED, TAIL, TOLD, TRACED, UNIT};
 use gprofinject_abi::trace::{Kind, SNAPSHOTS, TOLD_MOST};
 
 /// Returns whether the open calls are to be told of before the next event.
@@ -35,8 +35,7 @@ pub(super) fn tell(agent: &Agent, block: BlockRef, without: Option<OpenCallRef>,
     if agent.orders.trace_full == Full::DropNew.code() && !has_room(agent, block, next + slots / SNAPSHOTS) {
         return give_up();
     }
-    let is_wanted =
-        |call: OpenCallRef| call.flags().load(Ordering::Relaxed) & TRACED != 0 && Some(call) != without;
+    let is_wanted = |call: OpenCallRef| Some(call) != without && is_in_trace(agent, call);
     let count = open_calls(block).filter(|&call| is_wanted(call)).count() as u64;
     let told = count.min(TOLD_MOST).min(slots / SNAPSHOTS);
     let Some((first, _blocked)) = take(agent, block, 2 + told, waits) else {
@@ -53,18 +52,52 @@ pub(super) fn tell(agent: &Agent, block: BlockRef, without: Option<OpenCallRef>,
     put(trace, first, head);
     put(trace, first + 1, Event { kind: Kind::Chain, function: chain_now(block), time: now(block) });
     // The innermost one comes first here and last there.
-    let mut calls = open_calls(block).filter(|&call| is_wanted(call)).skip((count - told) as usize);
+    let mut calls = open_calls(block).filter(|&call| is_wanted(call));
+    let has_lost = head.kind == Kind::Lost;
+    for call in calls.by_ref().take((count - told) as usize).filter(|_| has_lost) {
+        // Its end would be taken for that of one that is told of.
+        call.flags().fetch_and(!TRACED, Ordering::Relaxed);
+    }
     for number in (first + 2..first + 2 + told).rev() {
         let nothing = Event { kind: Kind::Pause, function: 0, time: 0 };
-        put(trace, number, calls.next().map_or(nothing, |call| of_call(block, call, Kind::Open)));
+        put(trace, number, calls.next().map_or(nothing, |call| told_call(block, call, has_lost)));
     }
+    let end = first + 2 + told;
     if ring::drops_old(agent) {
         // To walk a very deep stack takes long, so that is done less often.
-        let end = first + 2 + told;
         trace.due().store(end + (slots / SNAPSHOTS).max(2 * count), Ordering::Relaxed);
-        has_room(agent, block, end);
     }
+    // The gates write again.
+    has_room(agent, block, end);
     true
+}
+
+/// Returns whether an open call is in the trace, or would be if its beginning had not been lost.
+fn is_in_trace(agent: &Agent, call: OpenCallRef) -> bool {
+    if call.flags().load(Ordering::Relaxed) & TRACED != 0 {
+        return true;
+    }
+    // The beginnings of others are written when one of them ends that has lasted long enough.
+    let outer = area::call(call.outer().load(Ordering::Relaxed));
+    !ring::is_late(agent)
+        && outer.is_some_and(|outer| u64::from(outer.flags().load(Ordering::Relaxed)) < ring::deepest(agent))
+}
+
+/// Returns whether the call whose beginning is to be written has been told of as an open one meanwhile, by a signal handler.
+pub(super) fn is_told(call: Option<OpenCallRef>) -> bool {
+    call.is_some_and(|call| call.flags().load(Ordering::Relaxed) & TOLD != 0)
+}
+
+/// Returns the event that tells of an open call. Its end is written too from now on.
+fn told_call(block: BlockRef, call: OpenCallRef, has_lost: bool) -> Event {
+    let event = of_call(block, call, Kind::Open);
+    if has_lost {
+        call.flags().fetch_or(TOLD, Ordering::Relaxed);
+    }
+    if call.flags().load(Ordering::Relaxed) & TRACED == 0 {
+        call.flags().fetch_or(values::traced_flags(event.function), Ordering::Relaxed);
+    }
+    event
 }
 
 /// Returns the open calls of the current chain, from the innermost one outwards.

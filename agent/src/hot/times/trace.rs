@@ -6,8 +6,8 @@
 
 use crate::hot::thread_blocks;
 pub(crate) use crate::hot::times::ring::is_on;
-use crate::hot::times::ring::{Event, deepest, keep, put, take};
-use crate::hot::times::told::{is_due, kind_of, number_of, of_call, open_calls, tell, with_pauses};
+use crate::hot::times::ring::{Event, deepest, has_room, is_late, keep, lose, owe, pay, pay_in, put, take};
+use crate::hot::times::told::{is_due, is_told, kind_of, number_of, of_call, open_calls, tell, with_pauses};
 use crate::hot::times::values::{self, Values};
 use crate::hot::times::{area, clock};
 use crate::os::task;
@@ -15,16 +15,11 @@ use crate::program::agent::Agent;
 use crate::program::failure;
 use core::sync::atomic::Ordering;
 use gprofinject_abi::shared::{BlockRef, ChainRef, OpenCallRef};
-use gprofinject_abi::times::{DEPTH_BIT, HAS_RESULT, TRACED};
+use gprofinject_abi::times::{DEPTH_BIT, TRACED};
 use gprofinject_abi::trace::{Kind, data_slots};
 
 /// Bits of [`gprofinject_abi::times::OpenCall::flags`] below the depth.
 const FLAG_BITS: u32 = (1 << DEPTH_BIT) - 1;
-
-/// Returns whether calls are written when they end, if they have lasted long enough.
-fn is_late(agent: &Agent) -> bool {
-    agent.orders.trace_least != 0
-}
 
 /// Returns the flags of a call that is made by one with these flags: its depth.
 pub(crate) fn flags_below(agent: &Agent, outer: u32) -> u32 {
@@ -41,14 +36,14 @@ pub(crate) fn is_too_deep(agent: &Agent, outer: u32) -> bool {
 /// Writes an event of one slot. If events before it were lost, it says so first, and which calls are open. `without`: a call that
 /// has not been told of yet. Returns whether there was room.
 fn write(agent: &Agent, block: BlockRef, event: Event, without: Option<OpenCallRef>, waits: bool) -> bool {
+    pay(agent, block, waits);
     if is_due(block) && !tell(agent, block, without, waits) {
-        block.trace().lost().fetch_add(1, Ordering::Relaxed);
-        block.trace().untold().fetch_add(1, Ordering::Relaxed);
+        lose(block.trace());
         return false;
     }
     match take(agent, block, 1, waits) {
         Some((number, _blocked)) => {
-            put(block.trace(), number, event);
+            put(block.trace(), number, if is_told(without) { NOTHING } else { event });
             true
         }
         None => false,
@@ -69,13 +64,17 @@ fn write_with(
         return write(agent, block, event, without, true);
     }
     let trace = block.trace();
+    pay(agent, block, true);
     if is_due(block) && !tell(agent, block, without, true) {
-        trace.lost().fetch_add(1, Ordering::Relaxed);
-        trace.untold().fetch_add(1, Ordering::Relaxed);
+        lose(trace);
         return false;
     }
     let slots = 1 + data_slots(bytes.len() as u64);
     let Some((number, _blocked)) = take(agent, block, slots, true) else { return false };
+    if is_told(without) {
+        (number..number + slots).for_each(|number| put(trace, number, NOTHING));
+        return true;
+    }
     put(trace, number, event);
     let word = |at: usize, len: usize| {
         let part = bytes.get(at..bytes.len().min(at + len)).unwrap_or_default();
@@ -94,8 +93,7 @@ pub(crate) fn begun(agent: &Agent, block: BlockRef, call: OpenCallRef, arguments
         let flags = call.flags().load(Ordering::Relaxed);
         let event = of_call(block, call, kind_of(flags));
         if write_with(agent, block, event, arguments, Some(call)) {
-            let result = if values::has_result(event.function) { HAS_RESULT } else { 0 };
-            call.flags().store(flags | TRACED | result, Ordering::Relaxed);
+            call.flags().fetch_or(values::traced_flags(event.function), Ordering::Relaxed);
         }
     }
 }
@@ -185,16 +183,15 @@ pub(crate) fn paused(agent: &Agent, block: BlockRef, ticks: u64) {
 fn write_pause(agent: &Agent, block: BlockRef, ticks: u64, waits: bool) {
     let trace = block.trace();
     if trace.untold().load(Ordering::Relaxed) != 0 {
-        if !tell(agent, block, None, waits) {
-            trace.lost().fetch_add(1, Ordering::Relaxed);
-            trace.untold().fetch_add(1, Ordering::Relaxed);
-        }
+        tell(agent, block, None, waits);
+    } else if !waits && !has_room(agent, block, trace.next().load(Ordering::Relaxed) + 1) {
+        owe(trace, ticks);
     } else if let Some((number, _blocked)) = take(agent, block, 1, waits) {
         put(trace, number, Event { kind: Kind::Pause, function: 0, time: ticks });
     }
 }
 
-/// The same for another thread, which is stopped. If its ring is full, the pause is lost.
+/// The same for another thread, which is stopped. If its ring is full, the thread itself writes it later.
 pub(crate) fn paused_other(agent: &Agent, block: BlockRef, ticks: u64) {
     if is_on(agent) && ticks != 0 && block.times().top().load(Ordering::Relaxed) != 0 {
         write_pause(agent, block, ticks, false);
@@ -217,28 +214,54 @@ pub(crate) fn marked(agent: &Agent, block: BlockRef, function: u32, time: u64) {
 
 /// The same where a gate has taken the slot with this number, and has found no room.
 pub(crate) fn marked_at(agent: &Agent, block: BlockRef, function: u32, time: u64, number: u64) {
+    let before = Before::now(block);
     if let Some(_blocked) = keep(agent, block, number, 1, true) {
         let event = Event { kind: Kind::Mark, function, time };
-        put_after_lost(agent, block, number, event, None);
+        put_after(agent, block, number, event, None, before);
     }
 }
 
-/// Writes an event into a slot that has been taken. If the open calls are to be told of first, that is done in other slots. Returns
-/// whether there was room.
-fn put_after_lost(
+/// What is to be written before an event for which a gate has taken a slot.
+#[derive(Clone, Copy)]
+struct Before {
+    /// A pause that another thread has noted. One that comes while the thread waits for room is after the event.
+    owes: bool,
+    /// Which calls are open. If a signal handler tells of them meanwhile, in slots behind this one, the event is after that.
+    is_due: bool,
+}
+
+impl Before {
+    fn now(block: BlockRef) -> Before {
+        Before { owes: block.trace().owed().load(Ordering::Relaxed) != 0, is_due: is_due(block) }
+    }
+}
+
+/// An event that says nothing, in a slot that was taken for another one.
+const NOTHING: Event = Event { kind: Kind::Pause, function: 0, time: 0 };
+
+/// Writes an event into a slot that has been taken, or in another one if something is to be written first. Returns whether there was
+/// room.
+fn put_after(
     agent: &Agent,
     block: BlockRef,
     number: u64,
     event: Event,
     without: Option<OpenCallRef>,
+    before: Before,
 ) -> bool {
     let trace = block.trace();
-    if !is_due(block) {
+    if is_told(without) {
+        put(trace, number, NOTHING);
+        return true;
+    }
+    if before.is_due || is_due(block) {
+        put(trace, number, NOTHING);
+    } else if before.owes {
+        pay_in(agent, block, number);
+    } else {
         put(trace, number, event);
         return true;
     }
-    // This one says nothing.
-    put(trace, number, Event { kind: Kind::Pause, function: 0, time: 0 });
     write(agent, block, event, without, true)
 }
 
@@ -254,10 +277,15 @@ pub(crate) extern "C" fn no_room(number: u64, time: u64, is_entry: u64) {
         let kind = if is_entry != 0 { kind_of(flags) } else { Kind::Exit };
         let event = Event { time, ..of_call(block, call, kind) };
         let without = Some(call).filter(|_| is_entry != 0);
+        if is_entry != 0 {
+            // Before the event may be lost: if a handler tells then that this call is open, its end is to be written.
+            call.flags().fetch_and(!TRACED, Ordering::Relaxed);
+        }
+        let first = Before::now(block);
         let is_written = keep(agent, block, number, 1, true)
-            .is_some_and(|_blocked| put_after_lost(agent, block, number, event, without));
-        if !is_written && is_entry != 0 {
-            call.flags().store(flags & !TRACED, Ordering::Relaxed);
+            .is_some_and(|_blocked| put_after(agent, block, number, event, without, first));
+        if is_written && is_entry != 0 {
+            call.flags().fetch_or(TRACED, Ordering::Relaxed);
         }
         Some(block)
     });

@@ -12,6 +12,7 @@ use crate::program::module::Module;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::args::{CALL_MAX, Fetch, Fetches};
 use gprofinject_abi::plan::LIBRARIES;
+use gprofinject_abi::times::{HAS_RESULT, TRACED};
 use zerocopy::IntoBytes;
 
 /// The address of the bitmap, with one bit for each number of a function, or 0 if no arguments are traced.
@@ -64,9 +65,9 @@ fn of(number: u32) -> (&'static [Fetch], &'static [Fetch]) {
     found.unwrap_or_default()
 }
 
-/// Returns whether the results of a function are traced.
-pub(crate) fn has_result(number: u32) -> bool {
-    !of(number).1.is_empty()
+/// Returns the flags of an open call of a function that is in the trace: whether its result is traced too.
+pub(crate) fn traced_flags(number: u32) -> u32 {
+    if of(number).1.is_empty() { TRACED } else { TRACED | HAS_RESULT }
 }
 
 /// The registers that a gate has saved: their address, and that of the vector registers.

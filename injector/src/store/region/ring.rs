@@ -15,9 +15,14 @@ use crate::store::region::read::{PROCESS_MAX, load_records};
 const SLOT: u64 = size_of::<Slot>() as u64;
 /// The greatest number of slots that are read at a time.
 const PIECE: u64 = 1 << 14;
-/// For how long the reader comes back to a slot that is taken and not written, although later ones are, before it goes on without
-/// it. A signal handler that has interrupted the thread there may take its time, and may never return.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// A slot that is taken and not written, although later ones are, is of a gate that a signal handler has interrupted. It is written
+/// when the handler returns, and never if the handler leaves the gate by a jump. Where what follows does not tell which, the reader
+/// goes on without the slot when the thread has gone on for so long since, or has filled this part of its ring. The time in which a
+/// thread writes nothing, because it is stopped, waits or gets no processor, does not count.
+const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENT_PART: u64 = 2;
+/// The greatest time between two visits for which a thread that has written something meanwhile is taken to have gone on.
+const STEP: Duration = Duration::from_millis(10);
 /// What part of a ring is between the thread and the reader that begins to copy the rest, and how often it tries to.
 const MARGINS: u64 = 16;
 const TRIES: usize = 4;
@@ -57,14 +62,34 @@ impl LoadTable {
 struct Ring {
     /// The number of the next event to read.
     read: u64,
-    /// When the reader first found that the next event is missing while later ones are there.
-    passed: Option<Instant>,
-    /// The number of the next event at that time.
-    behind: u64,
+    /// Set while the event that is to be read next is missing although later ones are there.
+    passed: Option<Passed>,
     /// Events below this number that are not there will never be.
     patient_until: u64,
     /// The number of the next event at the last visit.
     next: u64,
+}
+
+/// What a thread does while one of its events is missing.
+#[derive(Clone, Copy, Debug)]
+struct Passed {
+    /// The number of the thread's next event when that was first found.
+    behind: u64,
+    /// The same at the last visit, and when that was.
+    next: u64,
+    seen: Instant,
+    /// For how long the thread has gone on.
+    went_on: Duration,
+}
+
+impl Passed {
+    /// The thread's next event has this number now.
+    fn see(&mut self, next: u64, now: Instant) {
+        if next != self.next {
+            self.went_on += now.duration_since(self.seen).min(STEP);
+        }
+        (self.next, self.seen) = (next, now);
+    }
 }
 
 /// A ring, as those who get its events know it.
@@ -114,6 +139,24 @@ fn are_there(slots: &[u8], from: u64) -> usize {
 fn are_missing(slots: &[u8], from: u64) -> u64 {
     let all = slots.chunks_exact(SLOT as usize).zip(from..);
     all.take_while(|&(slot, number)| kind_of(slot, number).is_none()).count() as u64
+}
+
+/// Returns whether these events, which follow one that is missing, end a call that had begun before. Then the gate that was to write
+/// the missing one has been left by a jump: what a signal handler calls ends before the handler returns to the gate, and calls from
+/// which it jumps are left after it.
+fn end_older_calls(slots: &[u8], from: u64) -> bool {
+    let mut open = 0_u64;
+    for (slot, number) in slots.chunks_exact(SLOT as usize).zip(from..) {
+        match kind_of(slot, number) {
+            Some(Kind::Enter | Kind::Jump | Kind::Inherited) => open += 1,
+            Some(Kind::Exit | Kind::Left) if open == 0 => return true,
+            Some(Kind::Exit | Kind::Left) => open -= 1,
+            Some(Kind::Mark | Kind::Pause | Kind::Data | Kind::More) => {}
+            // The calls of another stack say nothing, and those that follow another missing event may be of that one.
+            _ => return false,
+        }
+    }
+    false
 }
 
 impl Rings {
@@ -224,7 +267,8 @@ impl Rings {
                 // What remains is read at the next visit.
                 break;
             }
-            let missing = are_missing(&self.buffer[good * SLOT as usize..], ring.read);
+            let rest = &self.buffer[good * SLOT as usize..];
+            let missing = are_missing(rest, ring.read);
             let lost = if is_over {
                 missing
             } else if ring.read < ring.patient_until {
@@ -233,15 +277,19 @@ impl Rings {
                 // The thread was interrupted before it could write its newest events, or waits for room.
                 part = part.min(good as f64 / slots as f64);
                 break;
+            } else if end_older_calls(&rest[(missing * SLOT) as usize..], ring.read + missing) {
+                missing
             } else {
-                if ring.passed.is_none() {
-                    ring.behind = next;
-                }
-                if ring.passed.get_or_insert_with(Instant::now).elapsed() < PATIENCE {
+                let now = Instant::now();
+                let first = Passed { behind: next, next, seen: now, went_on: Duration::ZERO };
+                let passed = ring.passed.get_or_insert(first);
+                passed.see(next, now);
+                if passed.went_on < PATIENCE && next - ring.read < slots / PATIENT_PART {
+                    part = part.min(good as f64 / slots as f64);
                     break;
                 }
                 // Whatever was taken when this one was first missed had as much time.
-                ring.patient_until = ring.behind;
+                ring.patient_until = passed.behind;
                 missing.min(ring.patient_until - ring.read)
             };
             take(source, Piece::Lost(lost));
