@@ -3,6 +3,5 @@
 //! This is the top layer: it uses the set-up and everything below, and no other code of the library uses it.
 
 pub(crate) mod attach;
-pub(crate) mod birth;
 pub(crate) mod frida;
 mod own;

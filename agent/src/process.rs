@@ -3,6 +3,7 @@
 //! The C library's functions for these are defined or patched here, and then call the originals. This layer uses the
 //! counting layer below it, and does not know how a process is set up or given orders.
 
+pub(crate) mod birth;
 #[cfg(feature = "standalone")]
 pub(crate) mod calls;
 pub(crate) mod children;

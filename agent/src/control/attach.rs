@@ -4,7 +4,6 @@
 //! agent, this code calls no function of the program and uses no heap.
 #![allow(unsafe_code, reason = "the injector calls a function with the address of an order")]
 
-use crate::control::birth;
 use crate::control::own;
 use crate::hot::cells;
 use crate::hot::timers;
@@ -18,6 +17,7 @@ use crate::os::place::{Files, Place};
 #[cfg(not(test))]
 use crate::os::vectors::{restore_vectors, save_vectors};
 use crate::os::words;
+use crate::process::birth;
 use crate::program::agent::Agent;
 use crate::program::failure;
 use crate::program::libraries;

@@ -3,8 +3,8 @@
 
 #[cfg(not(feature = "standalone"))]
 mod build {
-    use crate::control::birth;
     use crate::os::initial::{AT_BASE, Start};
+    use crate::process::birth;
     use crate::start::functions;
     use gprofinject_abi::attach::Order;
 

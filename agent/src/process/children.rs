@@ -37,6 +37,22 @@ pub(crate) fn prepare(dynamic_linker: u64) {
     CLONE.store(lookup::function(dynamic_linker, b"clone"), Ordering::Relaxed);
 }
 
+/// Returns whether the C library's text is in a range of addresses.
+pub(crate) fn is_in((lo, hi): (u64, u64)) -> bool {
+    (lo..hi).contains(&FORK.load(Ordering::Relaxed))
+}
+
+/// The C library is about to fork, in the calling thread.
+pub(crate) extern "C" fn prepare_fork() {
+    times::forks::prepare();
+    times::inherited::list();
+}
+
+/// The C library has forked, or could not, and goes on in the parent.
+pub(crate) extern "C" fn go_on() {
+    times::forks::go_on();
+}
+
 /// The first code of the agent that runs in a forked child.
 pub(crate) extern "C" fn begin() {
     let parent = Agent::get();

@@ -9,7 +9,6 @@
     reason = "the dynamic linker is given functions to call, and what the kernel left on the stack is read"
 )]
 
-use crate::hot::times::forks;
 use crate::os::files;
 use crate::os::initial::{AT_BASE, Start};
 use crate::os::place::Place;
@@ -142,8 +141,9 @@ extern "C" fn constructor() {
         core::arch::asm!("mov {}, [rip + __register_atfork@GOTPCREL]", out(reg) address, options(nostack, pure, readonly));
         if !address.is_null() {
             let register = core::mem::transmute::<*const u8, Register>(address);
-            let _ =
-                register(Some(forks::prepare), Some(forks::go_on), Some(children::begin), core::ptr::null());
+            let handlers = [children::prepare_fork, children::go_on, children::begin];
+            let [before, parent, child] = handlers.map(Some);
+            let _ = register(before, parent, child, core::ptr::null());
         }
     }
 }

@@ -22,6 +22,10 @@ use crate::os::place::Place;
 use crate::os::task;
 #[cfg(not(test))]
 use crate::os::vectors::{restore_vectors, save_vectors};
+#[cfg(not(feature = "standalone"))]
+use crate::os::words;
+#[cfg(not(feature = "standalone"))]
+use crate::process::birth;
 use crate::program::agent::{self, Agent, GATE_FACTS, LIBRARY_GATE_FACTS};
 use crate::program::failure;
 use crate::program::libraries::{self, Library, busy};
@@ -334,6 +338,16 @@ fn write(index: u32) -> Result<(), Refusal> {
         return Err(Refusal::errno(Trouble::Memory, errno));
     }
     set_state(index, Load::Hooked);
+    #[cfg(not(feature = "standalone"))]
+    if !words::is_attached() {
+        let module = &library.module;
+        birth::redirect_forks((lo, hi), |from, to| {
+            module.patches.iter().any(|patch| {
+                let at = module.bias.wrapping_add(patch.address);
+                at < to && from < at + u64::from(patch.len)
+            })
+        });
+    }
     Ok(())
 }
 

@@ -70,7 +70,7 @@ fn programs(place: &Place) -> Vec<Vec<String>> {
 fn as_many_calls_as_are_counted() {
     let place = Place::new();
     for program in programs(&place) {
-        for options in [&["--libs", "none"][..], &[], &["--clock", "gettime"], &["--paths"]] {
+        for options in [&["--libs", "none"][..], &[], &["--libs", "all"], &["--clock", "gettime"], &["--paths"]] {
             let program: Vec<&str> = program.iter().map(String::as_str).collect();
             traced(&place, &[&["-q", "--stats=stats", "--trace-full", "wait"], options].concat(), &program, 0);
             let stats = stats(&place);

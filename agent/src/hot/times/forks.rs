@@ -6,20 +6,18 @@
 //! code while any thread forks, and that asks which process it is in.
 
 use crate::hot::times::clock::{SLOWLY, STOPPED};
-use crate::hot::times::inherited;
 use crate::os::kernel;
 use crate::os::task;
 use crate::program::agent::Agent;
 use core::sync::atomic::Ordering;
 
 /// The calling thread is about to fork.
-pub(crate) extern "C" fn prepare() {
+pub(crate) fn prepare() {
     SLOWLY.fetch_add(1, Ordering::Relaxed);
-    inherited::list();
 }
 
 /// The calling thread has forked, or could not, and goes on in the parent.
-pub(crate) extern "C" fn go_on() {
+pub(crate) fn go_on() {
     SLOWLY.fetch_sub(1, Ordering::Relaxed);
 }
 

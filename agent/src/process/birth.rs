@@ -1,11 +1,12 @@
-//! New threads and forked children of a process that was attached to.
+//! Where the C library makes threads and forked children, by its system calls.
 //!
-//! In such a process the thread words are not a TLS variable, and a fork handler could not be removed again.
-//! Therefore the C library's system calls that make threads and children are redirected to this module: each
-//! `mov eax, number` becomes a call, which returns to the `syscall` after it, or makes the system call itself
-//! if the child needs preparation first.
+//! In a process that was attached to, the thread words are not a TLS variable, and a fork handler could not be removed again. And if
+//! functions of the C library are hooked, a forked child comes through some of their hooks before the library calls a handler.
+//! Therefore these system calls are redirected to this module: each `mov eax, number` becomes a call, which returns to the
+//! `syscall` after it, or makes the system call itself if the child needs preparation first.
 #![allow(unsafe_code, reason = "the C library's text is patched")]
 
+use crate::hot::times::inherited;
 use crate::os::kernel;
 use crate::os::lookup;
 use crate::os::memory;
@@ -39,15 +40,32 @@ fn stub(number: u64) -> u64 {
 /// Finds the places, while other threads may run. Returns the error ENOENT if the C library makes its threads
 /// in another way.
 pub(crate) fn prepare(dynamic_linker: u64) -> Result<(), i32> {
-    let (lo, hi) = lookup::libc_text(dynamic_linker);
+    if find(lookup::libc_text(dynamic_linker), &[CLONE, CLONE3])? { Ok(()) } else { Err(kernel::ENOENT) }
+}
+
+/// Redirects the system calls with which the C library forks, whose text this is, if it is the C library's. Threads get their words
+/// from the dynamic linker. `is_patched` returns whether a hook has overwritten something in a range of addresses. If this fails,
+/// children begin when the library calls their handlers.
+pub(crate) fn redirect_forks(text: (u64, u64), is_patched: impl Fn(u64, u64) -> bool) {
+    if !children::is_in(text) || find(text, &[CLONE]).is_err() {
+        return;
+    }
+    let mut places =
+        PLACES.iter().map(|[place, _]| place.load(Ordering::Relaxed)).filter(|&place| place != 0);
+    if places.any(|place| is_patched(place, place + LEN as u64)) || redirect().is_err() {
+        put_back();
+    }
+}
+
+/// Finds the system calls with these numbers in the C library's text. Returns whether there is one that forks.
+fn find((lo, hi): (u64, u64), numbers: &[u32]) -> Result<bool, i32> {
     // SAFETY: the range is the C library's text, which is readable.
     let text = unsafe { slice::from_raw_parts(lo as *const u8, (hi - lo) as usize) };
     let mut places = PLACES.iter();
     let mut clones = false;
     for (offset, bytes) in text.windows(7).enumerate() {
         let number = if bytes[0] == 0xb8 && bytes[5] == 0x0f { u32::from(bytes[1]) } else { continue };
-        let Some(number) = [CLONE, CLONE3].into_iter().find(|&n| n & 0xff == number && bytes == wanted(n))
-        else {
+        let Some(number) = numbers.iter().copied().find(|&n| n & 0xff == number && bytes == wanted(n)) else {
             continue;
         };
         let Some([place, known]) = places.next() else { return Err(kernel::ENOENT) };
@@ -55,7 +73,7 @@ pub(crate) fn prepare(dynamic_linker: u64) -> Result<(), i32> {
         known.store(number.into(), Ordering::Relaxed);
         clones |= number == CLONE;
     }
-    if clones { Ok(()) } else { Err(kernel::ENOENT) }
+    Ok(clones)
 }
 
 /// Redirects the places to the agent. All other threads are stopped, none of them between the two instructions.
@@ -105,8 +123,10 @@ core::arch::global_asm!(
     ".text",
     ".hidden gpi_clone, gpi_clone3",
     ".globl gpi_clone, gpi_clone3",
-    // Gives a new thread, whose control block is at \\block, words that lead to the slow path.
+    // Gives a new thread, whose control block is at \\block, words that lead to the slow path, unless it has TLS variables for them.
     ".macro gpi_new_words block",
+    "cmp qword ptr [rip+{words}], 0",
+    "je 7f",
     words_offset!("rax"),
     "add rax, \\block",
     "mov rcx, [rip+{words}]",
@@ -122,10 +142,10 @@ core::arch::global_asm!(
     "mov [rax+56], rcx",
     "mov qword ptr [rax+64], 0",
     "mov qword ptr [rax+72], 0",
+    "7:",
     ".endm",
-    // Runs the first code in the child of a fork. All registers except rax, rcx and r11 are those before the
-    // system call.
-    ".macro gpi_begin",
+    // Calls a function of the agent around a fork. All registers except rax, rcx and r11 are those before the system call.
+    ".macro gpi_around function",
     "push rdi",
     "push rsi",
     "push rdx",
@@ -135,7 +155,7 @@ core::arch::global_asm!(
     "push rbp",
     "mov rbp, rsp",
     "and rsp, -16",
-    "call {begin}",
+    "call \\function",
     "mov rsp, rbp",
     "pop rbp",
     "pop r10",
@@ -144,26 +164,31 @@ core::arch::global_asm!(
     "pop rdx",
     "pop rsi",
     "pop rdi",
-    "xor eax, eax",
     ".endm",
     // Makes the system call here for a child with memory of its own; at 5 for a child with memory and a stack
     // of its own; at 4 leaves the call to the C library.
-    ".macro gpi_make",
+    ".macro gpi_make number",
+    "gpi_around {list}",
+    "mov eax, \\number",
     "syscall",
     "test rax, rax",
     "jnz 3f",
-    "gpi_begin",
+    "gpi_around {begin}",
+    "xor eax, eax",
     "3:",
     "add qword ptr [rsp], 2",       // behind the syscall
     "4:",
     "ret",
     "5:",                           // a child with memory and a stack of its own: glibc's clone()
+    "gpi_around {list}",
+    "mov eax, \\number",
     "pop r9",
     "add r9, 2",
     "syscall",
     "test rax, rax",
     "jnz 6f",
-    "gpi_begin",
+    "gpi_around {begin}",
+    "xor eax, eax",
     "6:",
     "jmp r9",
     ".endm",
@@ -181,7 +206,7 @@ core::arch::global_asm!(
     "jnz 4f",
     "test rsi, rsi",
     "jnz 5f",
-    "gpi_make",
+    "gpi_make {clone}",
     ".size gpi_clone, . - gpi_clone",
     //
     // rdi = struct clone_args: flags at 0, stack at 40, the thread's control block at 56; rsi = its size.
@@ -198,10 +223,11 @@ core::arch::global_asm!(
     "jnz 4f",
     "cmp qword ptr [rdi+40], 0",
     "jne 5f",
-    "gpi_make",
+    "gpi_make {clone3}",
     ".size gpi_clone3, . - gpi_clone3",
     words = sym WORDS,
     begin = sym children::begin,
+    list = sym inherited::list,
     set_tls = const general::CLONE_SETTLS,
     clone_vm = const general::CLONE_VM,
     clone = const CLONE,
