@@ -310,7 +310,7 @@ mod tests {
         let mut bytes = Vec::new();
         put_events(&mut bytes, &Events::from(list.as_slice()));
         let mut cursor = Cursor::new(&bytes);
-        assert_eq!(events(&mut cursor).unwrap(), list);
+        assert_eq!(events(&mut cursor).expect("events"), list);
         assert!(cursor.is_at_end());
     }
 }

@@ -362,7 +362,7 @@ fn runtimes_that_rely_on_return_addresses_are_known_by_their_functions() {
             counted: None,
             role: gprofinject_plan::Role::Program,
             standalone: false,
-            measured: Measured::None,
+            measured: gprofinject_plan::Measured::None,
             arena: None,
         };
         let plan = gprofinject_plan::Plan::new(&image, &options);
