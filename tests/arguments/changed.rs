@@ -32,6 +32,18 @@ fn texts(text: &str, _unused: u64, is_up: bool, last: u8) -> usize {
     text.len() + usize::from(is_up)
 }
 #[inline(never)]
+fn only_length(text: &str, last: u8) -> usize {
+    println!("only_length last={last}");
+    black_box(text.len())
+}
+// Its convention is fixed, but calls need not pass what it ignores.
+#[no_mangle]
+#[inline(never)]
+pub fn exported_length(text: &str, _unused: u32, last: u8) -> usize {
+    println!("exported_length last={last}");
+    black_box(text.len())
+}
+#[inline(never)]
 pub fn unchanged(a: i32, b: u64, c: f64) -> i32 {
     println!("unchanged a={a} b={b} c={}", c.to_bits());
     black_box(a)
@@ -48,5 +60,8 @@ fn main() {
     black_box(unchanged(n as i32 - 5, u64::from(n) + (1 << 40), f64::from(n) - 0.5));
     black_box(p.y);
     let arguments: Vec<String> = std::env::args().collect();
+    for argument in arguments.iter().chain(&arguments) {
+        black_box(only_length(argument, n as u8 + 60) + exported_length(&argument[1..], n + 4, n as u8 + 70));
+    }
     black_box(texts(&arguments[0], 3, n == 1, n as u8 + 40) + texts(&arguments[0][1..], 4, n == 7, 255));
 }

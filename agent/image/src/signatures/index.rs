@@ -106,7 +106,7 @@ impl<'s> Signatures<'s> {
         };
         // A parameter is not where it should be: those after it may be elsewhere as well.
         match signature.rest {
-            Some(Rest::Changed) if trust != Trust::Type => {
+            Some(Rest::Changed) if matches!(trust, Trust::Said { .. }) => {
                 Ok(located::signature(&function).unwrap_or(signature))
             }
             _ => Ok(signature),
