@@ -50,7 +50,7 @@ def read_trace(path):
         for number, line in enumerate(file):
             if not line.startswith("{") or '"address":' not in line:
                 continue
-            step = json.loads(line.rstrip().rstrip(","))
+            step, _ = json.JSONDecoder().raw_decode(line)
             process = step["pid"] if process is None else process
             if step["event"] not in ("call", "mark") or step["pid"] != process or program not in (step.get("module") or program):
                 continue

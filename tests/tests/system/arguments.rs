@@ -138,9 +138,10 @@ fn functions_of_strings() {
 
 /// Checks that nothing is shown of a parameter.
 fn is_unread(functions: &[Function], symbol: &str, name: &str) {
-    let function = functions.iter().find(|function| function.symbol.contains(symbol)).unwrap();
+    // A function of which nothing is shown at all has no signature.
+    let function = functions.iter().find(|function| function.symbol.contains(symbol));
     let is_it = |parameter: &&Parameter| parameter.name.as_deref() == Some(name);
-    let parameter = function.signature.parameters.iter().find(is_it);
+    let parameter = function.and_then(|function| function.signature.parameters.iter().find(is_it));
     assert!(parameter.is_none_or(|p| p.value.place == Place::Unread), "{symbol}: {parameter:?}");
 }
 
