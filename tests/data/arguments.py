@@ -102,7 +102,7 @@ class Entry(gdb.Breakpoint):
             back = int.from_bytes(values.bytes_at(stack, 8), "little")
             if back not in returns:
                 returns[back] = Return(back)
-            returns[back].waiting.append((stack + 8, call, ty))
+            returns[back].waiting.append((stack + 8, call, ty, int(frame.read_register("rdi"))))
             if not returns[back].enabled:
                 returns[back].enabled = True
 
@@ -143,9 +143,9 @@ class Return(gdb.Breakpoint):
             stack = int(gdb.parse_and_eval("(unsigned long)$rsp"))
             # Those below have been left by a jump or an exception. Several are here if one has jumped to the other.
             while self.waiting and self.waiting[-1][0] <= stack:
-                at, call, ty = self.waiting.pop()
+                at, call, ty, first = self.waiting.pop()
                 if at == stack:
-                    call.result = values.result(ty)
+                    call.result = values.result(ty, first & (1 << 64) - 1)
         except Exception as error:
             troubles["%s: %s" % (type(error).__name__, error)] += 1
         return False

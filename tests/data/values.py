@@ -151,34 +151,12 @@ def leaves(ty, offset, found):
         found.append((offset, ty.sizeof, ty.code == gdb.TYPE_CODE_FLT))
 
 
-def has_special_functions(ty, seen=None):
-    """Whether a class of C++ may not be copied like bytes: it declares a destructor or constructor from another object, or has a
-    table of virtual functions, or contains such an object."""
-    ty = ty.strip_typedefs().unqualified()
-    if ty.code == gdb.TYPE_CODE_ARRAY:
-        return has_special_functions(ty.target())
-    if ty.code not in (gdb.TYPE_CODE_STRUCT, gdb.TYPE_CODE_UNION):
-        return False
-    name = str(ty)
-    if name not in special:
-        special[name] = False
-        own = (ty.name or "").split("<")[0].split("::")[-1]
-        text = gdb.execute("ptype %s" % name, to_string=True) if ty.name else ""
-        declared = "~" in text or "_vptr" in text
-        for line in text.splitlines():
-            line = line.strip()
-            declared |= line.startswith(own + "(") and "&" in line and "= de" not in line and own in line.split("(", 1)[1]
-        special[name] = declared or any(
-            has_special_functions(field.type) for field in ty.fields() if hasattr(field, "bitpos")
-        )
-    return special[name]
+def result(ty, first):
+    """Returns what a function with a result of this type has returned, when it has just returned, or None.
 
-
-special = {}
-
-
-def result(ty):
-    """Returns what a function with a result of this type has returned, when it has just returned: or None."""
+    `first` is what was in rdi when it was called. A class that may not be copied like bytes is returned in memory, the address of
+    which has been in rdi and is in rax. gdb does not know which constructors are the usual ones, so this tells both apart.
+    """
     ty = ty.strip_typedefs().unqualified()
     if ty.code == gdb.TYPE_CODE_VOID:
         return None
@@ -215,4 +193,4 @@ def result(ty):
         else:
             value = integers.pop(0)
         raw += (value & (1 << 64) - 1).to_bytes(8, "little")
-    return in_memory() if has_special_functions(ty) else of_bytes(raw)
+    return in_memory() if rax == first else of_bytes(raw)
