@@ -2,7 +2,8 @@
 #
 # TRACE names what `gmon trace --json` prints of a run of the program, MODE is `entry` for optimised code, whose parameters gdb knows
 # at the first instruction, and `body` for other code, where it knows them after the instructions that store them. CALLS is
-# how many calls of each function are compared.
+# how many calls of each function are compared. AGAIN is a second run: what differs between both is not compared. COMPARED names the
+# file to write.
 #
 # Addresses of the two runs differ by one number in each mapping, because what a process gets at its start is of another length.
 import collections
@@ -14,12 +15,11 @@ import sys
 import gdb
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import parsed
+import printed
 import values
 
 MODE = os.environ["MODE"]
 CALLS = int(os.environ.get("CALLS", "40"))
-MOST = int(os.environ.get("MOST", "60000"))
 
 
 class Call:
@@ -185,13 +185,6 @@ def ranges():
             mappings[low] = (high, words[5] if len(words) > 5 else "")
 
 
-def ended(event):
-    try:
-        ranges()
-    except (OSError, gdb.error):
-        pass
-
-
 def mapping(address):
     for low, (high, name) in mappings.items():
         if low <= address < high:
@@ -232,12 +225,11 @@ for address, calls in read_trace(os.environ["TRACE"]).items():
     if body is not None:
         body.entry = entry
     functions.append(function)
-gdb.events.exited.connect(lambda event: None)
-try:
-    gdb.execute("catch syscall exit_group", to_string=True)
-except gdb.error:
-    pass
+# Before the mappings have gone.
+gdb.execute("catch syscall exit_group", to_string=True)
 gdb.execute("continue", to_string=True)
-ended(None)
-parsed.report(functions, mapping, troubles, surplus, int(os.environ.get("SHOWN", "60")))
+ranges()
+with open(os.environ["COMPARED"], "w") as out:
+    is_same = printed.report(functions, mapping, troubles, surplus, int(os.environ.get("SHOWN", "60")), out)
 gdb.execute("kill", to_string=True)
+gdb.execute("quit %d" % (not is_same))

@@ -190,8 +190,8 @@ class Comparison:
         return wrong, by
 
 
-def report(functions, mapping, troubles, surplus, shown):
-    """Prints what is the same and what is not."""
+def report(functions, mapping, troubles, surplus, shown, out):
+    """Prints what is the same and what is not, and returns whether nothing is different."""
     comparison = Comparison(mapping)
     counts = collections.Counter()
     lines = collections.defaultdict(list)
@@ -233,19 +233,20 @@ def report(functions, mapping, troubles, surplus, shown):
         counts[what, "moved"] += 1
         lines[what, "moved"].append(f"{mapping_name} {mine:#x} {address:#x} {line}")
     for key, found in lines.items():
-        print("@@", *key, len(found))
+        print(*key, len(found), file=out)
         seen = collections.Counter()
         for line in found:
             seen[line.split(" #")[0]] += 1
             if seen[line.split(" #")[0]] <= 2 and len(seen) <= shown:
-                print("  ", line[:600])
+                print("   ", line[:600], file=out)
     for name, (delta, most, total) in sorted(by.items()):
-        print(f"@@ addresses of {name}: {most} of {total} moved by {delta:#x}")
+        print(f"addresses of {name}: {most} of {total} moved by {delta:#x}", file=out)
     for trouble, times in troubles.most_common(10):
-        print("@@ trouble", times, trouble)
+        print("trouble", times, trouble, file=out)
     if surplus:
-        print("@@ more calls than in the trace:", len(surplus), sorted(surplus)[:5])
+        print("more calls than in the trace:", len(surplus), sorted(surplus)[:5], file=out)
     calls = sum(function.seen for function in functions)
-    print("@@ functions", sum(function.seen > 0 for function in functions), "calls", calls)
+    print("functions", sum(function.seen > 0 for function in functions), "calls", calls, file=out)
     for key in sorted(counts):
-        print("@@", *key, counts[key])
+        print(*key, counts[key], file=out)
+    return not any(outcome in ("different", "moved") for _, outcome in counts)
