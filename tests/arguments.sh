@@ -11,6 +11,7 @@
 #
 #   GPROFINJECT=PATH   the command; gmon is beside it
 #   CALLS=N            how many calls of each function are compared (40)
+#   EXCEPT=REGEX       names of parameters that are not compared, such as times
 #   SHOWN=N            of how many functions differences are printed (60)
 set -eu
 
@@ -28,7 +29,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 for run in first again; do
     # The program's own status does not matter.
-    setarch -R "$command" -q --trace "$work/$run" --args auto --libs none "$@" >"$work/output" 2>&1 || true
+    env -i setarch -R "$command" -q --trace "$work/$run" --args auto --libs none "$@" >"$work/output" 2>&1 || true
     [ -s "$work/$run" ] || die "no trace: $(tail -n 3 "$work/output")"
     "$(dirname "$command")/gmon" trace --json "$work/$run" >"$work/$run.json"
 done

@@ -6,6 +6,7 @@
 # file to write.
 #
 # Addresses of the two runs differ by one number in each mapping, because what a process gets at its start is of another length.
+# On the stack it varies by up to 64, because some functions align it.
 import collections
 import heapq
 import json
@@ -151,6 +152,19 @@ class Return(gdb.Breakpoint):
         return False
 
 
+def is_stored(value, frame):
+    """Whether a value is where gdb looks for it. In a function's frame, it is not before the function has stored it there, and
+    the places that LLVM says relative to rsp are those after its first instructions."""
+    if MODE == "body":
+        return True
+    is_reference = value.type.strip_typedefs().code in (gdb.TYPE_CODE_REF, gdb.TYPE_CODE_RVALUE_REF)
+    if is_reference or value.address is None:
+        return True
+    distance = int(value.address) - int(frame.read_register("rsp"))
+    is_gcc = "GNU" in (getattr(frame.function().symtab, "producer", None) or "")
+    return not (-(1 << 20) < distance < (0 if is_gcc else 1 << 16))
+
+
 def arguments(frame):
     """Returns the parameters of a frame, in their order."""
     found = []
@@ -160,7 +174,8 @@ def arguments(frame):
     for symbol in block or ():
         if symbol.is_argument:
             try:
-                value = values.known(symbol.value(frame))
+                value = symbol.value(frame)
+                value = values.known(value) if is_stored(value, frame) else values.UNKNOWN
             except gdb.error as error:
                 value = {"kind": "unknown", "why": str(error)}
             found.append((symbol.name, value))
@@ -189,15 +204,17 @@ def mapping(address):
     for low, (high, name) in mappings.items():
         if low <= address < high:
             return name or "anonymous %x" % low
-    # The stack grows.
-    return "[stack]" if address > 0x7FFFFF000000 - (1 << 28) and address < 0x800000000000 else "elsewhere"
+    # The stack grows, and others may have been unmapped.
+    return "[stack]" if 0x7FFFFF000000 <= address < 0x800000000000 else "unmapped %x" % (address >> 20)
 
 
 gdb.execute("set pagination off")
 gdb.execute("set confirm off")
 gdb.execute("set width 0")
 gdb.execute("set breakpoint always-inserted on")
-gdb.execute("set print elements 300")
+# Registers are named as in C in all programs.
+gdb.execute("set language c")
+gdb.execute("set exec-wrapper env -i")
 gdb.execute("starti", to_string=True)
 program = gdb.current_progspace().filename
 mappings, returns, surplus = {}, {}, set()

@@ -8,6 +8,9 @@ TEXT = 200
 DEPTH = 7
 # The elements of an array that are read.
 ELEMENTS = 17
+# How many values in a structure are read.
+PARTS = 300
+room = [PARTS]
 
 UNKNOWN = {"kind": "unknown"}
 NUMBERS = (gdb.TYPE_CODE_INT, gdb.TYPE_CODE_CHAR, gdb.TYPE_CODE_ENUM, gdb.TYPE_CODE_BOOL)
@@ -64,6 +67,9 @@ def integer(value, size):
 
 def known(value, depth=0):
     """Returns what gdb knows of a value."""
+    room[0] = PARTS if depth == 0 else room[0] - 1
+    if room[0] < 0:
+        return {"kind": "other", "text": "beyond the limit"}
     try:
         return known_or_error(value, depth)
     except (gdb.error, RuntimeError, OverflowError, ValueError, UnicodeDecodeError) as error:
@@ -87,7 +93,7 @@ def known_or_error(value, depth):
         return {"kind": "integer", "value": integer(value, ty.sizeof), "size": ty.sizeof}
     if code == gdb.TYPE_CODE_FLT:
         return {"kind": "float", "value": float(value), "size": ty.sizeof}
-    if code == gdb.TYPE_CODE_ARRAY and depth < DEPTH and not ty.is_vector:
+    if code == gdb.TYPE_CODE_ARRAY and depth < DEPTH :
         low, high = ty.range()
         elements = [known(value[index], depth + 1) for index in range(low, min(high, low + ELEMENTS) + 1)]
         return {"kind": "array", "elements": elements}
