@@ -105,7 +105,7 @@ fn changed_by_clang() {
 
 fn changed_by_rustc() {
     let options = &["--edition=2021", "-g", "-O", "-Crelocation-model=static"];
-    let Some(known) = changed("changed.rs", &way("rustc", options, true, 11)) else { return };
+    let Some(known) = changed("changed.rs", &way("rustc", options, true, 17)) else { return };
     let texts = known.iter().find(|function| function.symbol.contains("texts")).unwrap();
     let text = texts.signature.parameters.iter().find(|p| p.name.as_deref() == Some("text")).unwrap();
     assert!(matches!(text.value.ty.shape, Shape::Str(_)), "{text:?}");
@@ -114,7 +114,11 @@ fn changed_by_rustc() {
     is_unread(&known, "only_length", "text");
     is_unread(&known, "exported_length", "text");
     is_unread(&known, "exported_length", "_unused");
-    is_somewhere(&known, "exported_length", "last");
+    is_somewhere(&known, "behind_object", "n");
+    is_somewhere(&known, "behind_object", "last");
+    let behind = known.iter().find(|function| function.symbol.contains("behind_object")).unwrap();
+    let text = behind.signature.parameters.iter().find(|p| p.name.as_deref() == Some("text")).unwrap();
+    assert!(matches!(text.value.place, Place::Pair(..)), "{text:?}");
 }
 
 /// What a constructor of `std::string` gets is no string yet, and what a function of its own gets may be none.

@@ -236,7 +236,10 @@ fn what_is_no_string_is_shown_by_its_address() {
     assert_eq!(shown(Op::LibcxxString, &long(16, 9)), None);
     // It cannot have more characters than its object.
     assert_eq!(shown(Op::LibcxxString, &[&[23 << 1], &[0; 23][..]].concat()), None);
-    assert_eq!(shown(Op::LibcxxString, &[&[22 << 1], &[b'x'; 22][..], &[0]].concat()), Some(Decoded::Text(vec![b'x'; 22], false)));
+    assert_eq!(
+        shown(Op::LibcxxString, &[&[22 << 1], &[b'x'; 22][..], &[0]].concat()),
+        Some(Decoded::Text(vec![b'x'; 22], false))
+    );
     assert_eq!(shown(Op::LibcxxString, &[&[21 << 1], &[b'x'; 22][..], &[0]].concat()), None);
 }
 
