@@ -11,6 +11,8 @@ ELEMENTS = 17
 # How many values in a structure are read.
 PARTS = 300
 room = [PARTS]
+# Whether types have special functions, by their names.
+special = {}
 
 UNKNOWN = {"kind": "unknown"}
 NUMBERS = (gdb.TYPE_CODE_INT, gdb.TYPE_CODE_CHAR, gdb.TYPE_CODE_ENUM, gdb.TYPE_CODE_BOOL)
@@ -157,11 +159,30 @@ def leaves(ty, offset, found):
         found.append((offset, ty.sizeof, ty.code == gdb.TYPE_CODE_FLT))
 
 
+def declares_special(ty):
+    """Whether a class, or what it contains, declares a destructor, a constructor from another object, or virtual functions."""
+    ty = ty.strip_typedefs().unqualified()
+    if ty.code == gdb.TYPE_CODE_ARRAY:
+        return declares_special(ty.target())
+    if ty.code not in (gdb.TYPE_CODE_STRUCT, gdb.TYPE_CODE_UNION):
+        return False
+    name = str(ty)
+    if name not in special:
+        special[name] = False
+        own = (ty.name or "").split("<")[0].split("::")[-1]
+        text = gdb.execute("ptype %s" % name, to_string=True) if ty.name else ""
+        is_copy = lambda line: line.startswith((own + "(const " + name + " &", own + "(" + name + " &"))
+        declared = "~" in text or "_vptr" in text or any(is_copy(line.strip()) for line in text.splitlines())
+        fields = [field.type for field in ty.fields() if hasattr(field, "bitpos")]
+        special[name] = declared or any(declares_special(field) for field in fields)
+    return special[name]
+
+
 def result(ty, first):
     """Returns what a function with a result of this type has returned, when it has just returned, or None.
 
     `first` is what was in rdi when it was called. A class that may not be copied like bytes is returned in memory, the address of
-    which has been in rdi and is in rax. gdb does not know which constructors are the usual ones, so this tells both apart.
+    which has been in rdi and is in rax. gdb does not know which of its functions are the usual ones, so this tells both apart.
     """
     ty = ty.strip_typedefs().unqualified()
     if ty.code == gdb.TYPE_CODE_VOID:
@@ -199,4 +220,4 @@ def result(ty, first):
         else:
             value = integers.pop(0)
         raw += (value & (1 << 64) - 1).to_bytes(8, "little")
-    return in_memory() if rax == first else of_bytes(raw)
+    return in_memory() if rax == first and declares_special(ty) else of_bytes(raw)
