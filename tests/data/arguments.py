@@ -2,8 +2,8 @@
 #
 # TRACE names what `gmon trace --json` prints of a run of the program, MODE is `entry` for optimised code, whose parameters gdb knows
 # at the first instruction, and `body` for other code, where it knows them after the instructions that store them. CALLS is
-# how many calls of each function are compared. AGAIN is a second run: what differs between both is not compared. COMPARED names the
-# file to write.
+# how many calls of each function are compared. AGAIN names those of other runs, separated by colons: what differs between runs is not
+# compared. COMPARED names the file to write.
 #
 # Addresses of the two runs differ by one number in each mapping, because what a process gets at its start is of another length.
 # On the stack it varies by up to 64, because some functions align it.
@@ -28,8 +28,8 @@ class Call:
 
     def __init__(self, step):
         self.step = step
-        # The same call in the second trace.
-        self.other = step
+        # The same call in the other traces.
+        self.others = []
         self.arguments = None
         self.result = None
 
@@ -103,7 +103,7 @@ class Entry(gdb.Breakpoint):
             back = int.from_bytes(values.bytes_at(stack, 8), "little")
             if back not in returns:
                 returns[back] = Return(back)
-            returns[back].waiting.append((stack + 8, call, ty, int(frame.read_register("rdi"))))
+            returns[back].waiting.append((stack + 8, call, ty, int(frame.read_register("rdi")) if is_cpp(symbol) else None))
             if not returns[back].enabled:
                 returns[back].enabled = True
 
@@ -146,10 +146,19 @@ class Return(gdb.Breakpoint):
             while self.waiting and self.waiting[-1][0] <= stack:
                 at, call, ty, first = self.waiting.pop()
                 if at == stack:
-                    call.result = values.result(ty, first & (1 << 64) - 1)
+                    call.result = values.result(ty, first if first is None else first & (1 << 64) - 1)
         except Exception as error:
             troubles["%s: %s" % (type(error).__name__, error)] += 1
         return False
+
+
+def producer(symbol):
+    """Returns the compiler that has made a function."""
+    return getattr(symbol.symtab, "producer", None) or ""
+
+
+def is_cpp(symbol):
+    return "rustc" not in producer(symbol)
 
 
 def is_stored(value, frame):
@@ -161,7 +170,7 @@ def is_stored(value, frame):
     if is_reference or value.address is None:
         return True
     distance = int(value.address) - int(frame.read_register("rsp"))
-    is_gcc = "GNU" in (getattr(frame.function().symtab, "producer", None) or "")
+    is_gcc = "GNU" in producer(frame.function())
     return not (-(1 << 20) < distance < (0 if is_gcc else 1 << 16))
 
 
@@ -212,8 +221,8 @@ gdb.execute("set pagination off")
 gdb.execute("set confirm off")
 gdb.execute("set width 0")
 gdb.execute("set breakpoint always-inserted on")
-# Registers are named as in C in all programs.
-gdb.execute("set language c")
+# Registers and types are named as in C++ in all programs.
+gdb.execute("set language c++")
 gdb.execute("set exec-wrapper env -i")
 gdb.execute("starti", to_string=True)
 program = gdb.current_progspace().filename
@@ -225,10 +234,11 @@ header = values.bytes_at(base, 18)
 is_fixed = header[16] == 2
 low = 0 if is_fixed else base
 functions = []
-again = read_trace(os.environ["AGAIN"])
+again = [read_trace(path) for path in os.environ["AGAIN"].split(":")]
 for address, calls in read_trace(os.environ["TRACE"]).items():
-    for call, other in zip(calls, again.get(address, [])):
-        call.other = other.step
+    for other in again:
+        for call, same in zip(calls, other.get(address, [])):
+            call.others.append(same.step)
     if not any(call.step["arguments"] is not None or call.step.get("result") is not None for call in calls):
         continue
     function = Function(low + address, calls[0].step["function"], calls)

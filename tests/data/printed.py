@@ -217,10 +217,10 @@ def report(functions, mapping, troubles, surplus, shown, out):
 
     for function in functions:
         for number, call in enumerate(function.calls[: function.seen]):
-            step, other = call.step, call.other
+            step = call.step
             name = f"{function.name} #{number}"
             mine = Parser(step["arguments"] or "").fields("")
-            again = Parser(other["arguments"] or "").fields("")
+            again = [Parser(other["arguments"] or "").fields("") for other in call.others]
             # Several have one name if the source has `args...`.
             theirs = numbered(call.arguments or [])
             mine = numbered(mine).items()
@@ -231,7 +231,7 @@ def report(functions, mapping, troubles, surplus, shown, out):
                 line = f"{name}: {parameter[0]}={value} gdb {theirs[parameter]}"
                 if excepted and re.search(excepted, parameter[0] or ""):
                     count("arguments", "excepted", line)
-                elif index >= len(again) or again[index][1] != value:
+                elif any(index >= len(other) or other[index][1] != value for other in again):
                     count("arguments", "varies", line)
                 else:
                     count("arguments", comparison.compare(value, theirs[parameter], ("arguments", line)), line)
@@ -242,7 +242,7 @@ def report(functions, mapping, troubles, surplus, shown, out):
             if call.result is not None:
                 value = Parser(step["result"]).value()
                 line = f"{name}: ={value} gdb {call.result}"
-                if other.get("result") != step["result"]:
+                if any(other.get("result") != step["result"] for other in call.others):
                     count("results", "varies", line)
                 else:
                     count("results", comparison.compare(value, call.result, ("results", line)), line)

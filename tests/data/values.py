@@ -170,7 +170,7 @@ def declares_special(ty):
     if name not in special:
         special[name] = False
         own = (ty.name or "").split("<")[0].split("::")[-1]
-        text = gdb.execute("ptype %s" % name, to_string=True) if ty.name else ""
+        text = gdb.execute("ptype '%s'" % ty.name, to_string=True) if ty.name else ""
         is_copy = lambda line: line.startswith((own + "(const " + name + " &", own + "(" + name + " &"))
         declared = "~" in text or "_vptr" in text or any(is_copy(line.strip()) for line in text.splitlines())
         fields = [field.type for field in ty.fields() if hasattr(field, "bitpos")]
