@@ -178,9 +178,10 @@ def arguments(frame):
     """Returns the parameters of a frame, in their order."""
     found = []
     block = frame.block()
-    while block is not None and block.function is None:
+    # The blocks of functions that have been inlined are inside.
+    while block.superblock is not None and not block.superblock.is_static:
         block = block.superblock
-    for symbol in block or ():
+    for symbol in block:
         if symbol.is_argument:
             try:
                 value = symbol.value(frame)

@@ -1,5 +1,7 @@
 # What gdb knows of the values of calls, as dictionaries: "kind" says what a value is, and the other keys what is in it. Used by
 # arguments.py.
+import re
+
 import gdb
 
 # The bytes of a string that are read: more than a trace keeps.
@@ -171,8 +173,8 @@ def declares_special(ty):
         special[name] = False
         own = (ty.name or "").split("<")[0].split("::")[-1]
         text = gdb.execute("ptype '%s'" % ty.name, to_string=True) if ty.name else ""
-        is_copy = lambda line: line.startswith((own + "(const " + name + " &", own + "(" + name + " &"))
-        declared = "~" in text or "_vptr" in text or any(is_copy(line.strip()) for line in text.splitlines())
+        copy = re.compile(r"\s*%s\((const )?([\w:]*::)?%s(<.*>)?( const)? ?&\)" % (re.escape(own), re.escape(own)))
+        declared = "~" in text or "_vptr" in text or any(copy.match(line) for line in text.splitlines())
         fields = [field.type for field in ty.fields() if hasattr(field, "bitpos")]
         special[name] = declared or any(declares_special(field) for field in fields)
     return special[name]
