@@ -5,7 +5,8 @@
 # that this repository need not contain copies of them. Each is built plain at -O2 and at -Os, with symbols, as
 # the compiler's default PIE; and with -pg; the kind cov is with --coverage, which only the bench of basic-block
 # counts uses, and the kind hooked is with gcc's -finstrument-functions and data/instrument.c, for the bench of measured times.
-# The variable CORPUS names other programs than these three: of these, and zstd, which only the bench uses.
+# The variable CORPUS names other programs than these three: of these, zstd, which only the bench uses, and ninja, which is for
+# arguments.sh.
 #
 # Leaves DIR/PROGRAM-KIND, by default of O2, Os and pg. Existing programs are not built again.
 set -eu
@@ -41,6 +42,7 @@ for program in $programs; do
         speedtest1) packages="$packages sqlite3" ;;
         bzip2) packages="$packages bzip2" ;;
         zstd) packages="$packages zstd" ;;
+        ninja) packages="$packages ninja-build" ;;
         *) die "$program is not in the corpus" ;;
     esac
 done
@@ -51,6 +53,7 @@ lua=$(unpacked lua5.4)/src
 sqlite=$(unpacked sqlite3)
 bzip2=$(unpacked bzip2)
 zstd=$(unpacked libzstd)
+ninja=$(unpacked ninja-build)
 
 # sqlite ships its parts; the amalgamation is put together by its own makefile.
 amalgamation=$dir/sqlite
@@ -93,6 +96,13 @@ build_zstd() {
     # shellcheck disable=SC2086
     (cd "$zstd" && "$cc" $2 -DZSTD_MULTITHREAD -DZSTD_LEGACY_SUPPORT=0 -pthread -I lib -I lib/common -o "$dir/zstd-$1" \
         programs/*.c lib/common/*.c lib/compress/*.c lib/decompress/*.c lib/decompress/*.S lib/dictBuilder/*.c)
+}
+build_ninja() {
+    # Some files are for Windows, are what re2c makes others of, or contain another main function.
+    others='.*(_test|perftest|-win32|win32port|\.in|/test|hash_collision_bench|browse|includes_normalize.*|minidump.*|msvc.*)\.cc'
+    # shellcheck disable=SC2046,SC2086
+    "${CXX:-g++}" $2 -std=c++17 -o "$dir/ninja-$1" \
+        $(find "$ninja/src" -maxdepth 1 -name '*.cc' -regextype posix-extended ! -regex "$others" | sort)
 }
 # All kinds at once: most of the time one compiler has sqlite's one large file.
 jobs=

@@ -34,6 +34,22 @@ KEEP int exported(int unused, int a, double b) {
     printf("exported a=%d b=%a\n", a, b);
     return a;
 }
+/* Its convention is fixed, but clang does not pass it what it ignores: a parameter, and half of one. */
+struct two { long a, b; };
+KEEP long ignoring(int first, long unused, struct two half, double last, int on_stack, struct two *p) {
+    printf("ignoring first=%d last=%a on_stack=%d p=%#lx\n", first, last, on_stack, (unsigned long)p);
+    return half.b;
+}
+/* Debug information says of n that it is 5, which no caller has passed. */
+static KEEP long reassigned(long n, long m) {
+    printf("reassigned m=%ld\n", m);
+    n = 5;
+    for (long i = 0; i < m; i++) {
+        sink = n;
+        n = 5;
+    }
+    return m;
+}
 int main(int argc, char **argv) {
     struct point p = {argc, 2, 3};
     sink = removed(argc, 5, argc + 6, 1.5, argc + 0.25) + removed(argc + 7, 5, 8, 2.5, -1);
@@ -44,5 +60,10 @@ int main(int argc, char **argv) {
     sink = unchanged(argc, argc + 0.5f, 'c');
     sink = flagged(argc, 3, argc == 1, argc + 200) + flagged(argc + 4, 5, argc == 2, 7);
     sink = exported(1, argc + 2, argc + 0.75);
+    for (int i = 0; i < 3; i++) {
+        struct two half = {argc * 1000 + i, i * 7};
+        sink = ignoring(argc + i, argc * 77 + i, half, argc + 0.5, i + 40, &half);
+        sink = reassigned(argc + 70 + i, argc + i);
+    }
     return 0;
 }

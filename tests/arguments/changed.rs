@@ -32,6 +32,24 @@ fn texts(text: &str, _unused: u64, is_up: bool, last: u8) -> usize {
     text.len() + usize::from(is_up)
 }
 #[inline(never)]
+fn only_length(text: &str, last: u8) -> usize {
+    println!("only_length last={last}");
+    black_box(text.len())
+}
+// Its convention is fixed, but calls need not pass what it ignores.
+#[no_mangle]
+#[inline(never)]
+pub fn exported_length(text: &str, _unused: u32, last: u8) -> usize {
+    println!("exported_length last={last}");
+    black_box(text.len())
+}
+// No convention says where an object is, nor what comes after it; debug information does.
+#[inline(never)]
+fn behind_object(object: Point, n: u32, text: &str, last: f64) -> i64 {
+    println!("behind_object n={} last={}", black_box(n), black_box(last).to_bits());
+    object.x + i64::from(object.y) + text.as_bytes().iter().map(|byte| i64::from(*byte)).sum::<i64>()
+}
+#[inline(never)]
 pub fn unchanged(a: i32, b: u64, c: f64) -> i32 {
     println!("unchanged a={a} b={b} c={}", c.to_bits());
     black_box(a)
@@ -48,5 +66,12 @@ fn main() {
     black_box(unchanged(n as i32 - 5, u64::from(n) + (1 << 40), f64::from(n) - 0.5));
     black_box(p.y);
     let arguments: Vec<String> = std::env::args().collect();
+    for i in 0..3 {
+        let object = Point { x: i, y: n as i32 };
+        black_box(behind_object(object, n + i as u32 * 3, &arguments[0][i as usize..], i as f64 * 0.75));
+    }
+    for argument in arguments.iter().chain(&arguments) {
+        black_box(only_length(argument, n as u8 + 60) + exported_length(&argument[1..], n + 4, n as u8 + 70));
+    }
     black_box(texts(&arguments[0], 3, n == 1, n as u8 + 40) + texts(&arguments[0][1..], 4, n == 7, 255));
 }

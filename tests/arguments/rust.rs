@@ -67,6 +67,16 @@ pub fn many(a: u8, b: u16, c: u32, d: u64, e: i8, f: i16, g: i32, h: i64, i: f32
     black_box((a, b, c, d, e, f, g, h, i, j));
     g
 }
+// A function's own type has no contents, and is not passed; a pointer to it is.
+#[inline(never)]
+pub fn applied<F: Fn(i32) -> i32>(before: i16, function: F, number: i32, small: u8) -> i32 {
+    black_box((before, number, small));
+    function(number)
+}
+#[inline(never)]
+fn negative(number: i32) -> i32 {
+    -number
+}
 
 fn main() {
     let count = std::env::args().count();
@@ -76,6 +86,8 @@ fn main() {
     black_box(strings(black_box("text"), black_box(3), black_box(&[1, 2]), black_box(4)));
     black_box(colours(black_box(Colour::Blue), (), black_box(9), &l, black_box(8)));
     black_box(colours(black_box(Colour::Red), (), black_box(9), &l, black_box(8)));
+    black_box(applied(black_box(-13), negative, black_box(14), black_box(15)));
+    black_box(applied(black_box(-16), negative as fn(i32) -> i32, black_box(17), black_box(18)));
     let mut byte = 1;
     let address = std::ptr::NonNull::from(&mut byte);
     black_box(wrapped(Twice(Wrapped(black_box(5), ())), black_box(6), LikeC { a: black_box(-7) }, address, black_box(-8)).0);

@@ -21,7 +21,8 @@ gprofinject_tests::trials! {
         in_fortran,
         changed_by_gcc,
         changed_by_clang,
-        changed_by_rustc;
+        changed_by_rustc,
+        functions_of_strings;
 }
 
 /// A way to compile a program.
@@ -88,6 +89,7 @@ fn changed_by_gcc() {
     for name in ["removed.", "constant.constprop", "without_result", "unchanged"] {
         assert!(known.iter().any(|function| function.symbol.starts_with(name)), "no {name}");
     }
+    is_unread(&known, "reassigned", "n");
 }
 
 /// clang does not, and before version 17 does not say that a function has other parameters at all.
@@ -95,15 +97,56 @@ fn changed_by_clang() {
     let optimised = way("clang", &["-g", "-O2", "-no-pie", "-fno-inline"], true, 24);
     let Some(known) = changed("changed.c", &optimised) else { return };
     is_somewhere(&known, "flagged", "is_set");
+    is_unread(&known, "reassigned", "n");
+    is_unread(&known, "ignoring", "unused");
+    is_unread(&known, "ignoring", "half");
+    is_somewhere(&known, "ignoring", "on_stack");
 }
 
 fn changed_by_rustc() {
     let options = &["--edition=2021", "-g", "-O", "-Crelocation-model=static"];
-    let Some(known) = changed("changed.rs", &way("rustc", options, true, 11)) else { return };
+    let Some(known) = changed("changed.rs", &way("rustc", options, true, 17)) else { return };
     let texts = known.iter().find(|function| function.symbol.contains("texts")).unwrap();
     let text = texts.signature.parameters.iter().find(|p| p.name.as_deref() == Some("text")).unwrap();
     assert!(matches!(text.value.ty.shape, Shape::Str(_)), "{text:?}");
     is_somewhere(&known, "texts", "is_up");
+    // Only the length of the text arrives.
+    is_unread(&known, "only_length", "text");
+    is_unread(&known, "exported_length", "text");
+    is_unread(&known, "exported_length", "_unused");
+    is_somewhere(&known, "behind_object", "n");
+    is_somewhere(&known, "behind_object", "last");
+    let behind = known.iter().find(|function| function.symbol.contains("behind_object")).unwrap();
+    let text = behind.signature.parameters.iter().find(|p| p.name.as_deref() == Some("text")).unwrap();
+    assert!(matches!(text.value.place, Place::Pair(..)), "{text:?}");
+}
+
+/// What a constructor of `std::string` gets is no string yet, and what a function of its own gets may be none.
+fn functions_of_strings() {
+    let way = way("g++", &["-g", "-O0", "-no-pie", "-std=c++17"], false, 0);
+    let Some((_folder, program)) = compiled("cpp.cc", &way) else { return };
+    let functions = functions(&program);
+    let is_string = |ty: &Type| matches!(ty.shape, Shape::Pointer(Pointee::String(_)));
+    let mut own = 0;
+    for function in functions.iter().filter(|function| function.symbol.contains("12basic_stringIc")) {
+        for parameter in &function.signature.parameters {
+            let is_this = parameter.name.as_deref() == Some("this");
+            assert!(!is_this || !is_string(&parameter.value.ty), "{}", function.symbol);
+            own += usize::from(is_this);
+        }
+    }
+    let parameters = functions.iter().flat_map(|function| &function.signature.parameters);
+    let others = parameters.filter(|parameter| is_string(&parameter.value.ty)).count();
+    assert!(own >= 1 && others >= 1, "{own} functions of strings, {others} parameters");
+}
+
+/// Checks that nothing is shown of a parameter.
+fn is_unread(functions: &[Function], symbol: &str, name: &str) {
+    // A function of which nothing is shown at all has no signature.
+    let function = functions.iter().find(|function| function.symbol.contains(symbol));
+    let is_it = |parameter: &&Parameter| parameter.name.as_deref() == Some(name);
+    let parameter = function.and_then(|function| function.signature.parameters.iter().find(is_it));
+    assert!(parameter.is_none_or(|p| p.value.place == Place::Unread), "{symbol}: {parameter:?}");
 }
 
 /// Checks that a truth value is known, of which LLVM says that it is the lowest bit of a register.

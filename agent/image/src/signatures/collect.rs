@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::signatures::assign::Assignment;
 use crate::signatures::classes::Eightbyte;
-use crate::signatures::convention::{Trust, Unclear};
+use crate::signatures::convention::{Arrival, Trust, Unclear};
 use crate::signatures::entry::{Agreement, Said};
 use crate::signatures::model::{Parameter, Place, Rest, Type, Value};
 use crate::signatures::subprogram::{Raw, Subprogram};
@@ -53,13 +53,18 @@ pub(crate) fn collect(
                 break;
             }
         };
-        if !trust.accepts(raw.said, place)? {
-            collected.rest = Some(Rest::Changed);
-            break;
-        }
+        let agreement = raw.said.agrees(place);
+        let place = match trust.arrival(raw.said, &raw.ty, place)? {
+            Arrival::Passed => place,
+            Arrival::Ignored => Place::Unread,
+            Arrival::Unclear => {
+                collected.rest = Some(Rest::Changed);
+                break;
+            }
+        };
         let is_in_register =
             matches!(raw.said, Said::Register(_) | Said::Pieces(_) | Said::Pair(..) | Said::Behind(Some(_)));
-        collected.confirmed += usize::from(is_in_register && raw.said.agrees(place) == Agreement::Confirmed);
+        collected.confirmed += usize::from(is_in_register && agreement == Agreement::Confirmed);
         collected.parameters.push(Parameter { name: raw.name.clone(), value: Value { ty, place } });
     }
     Ok(collected)

@@ -3,11 +3,12 @@
 //! GCC gives each function whose parameters it changes another name. LLVM does not: it removes parameters and results that nobody
 //! uses, or passes what a pointer leads to in place of the pointer, if all calls of the function are in the same compilation. Newer
 //! versions say so of each function that has lost a parameter or its result. For the others, a parameter counts only if the
-//! compiler says that it is in its register when the function is entered.
+//! compiler says that it is in its register when the function is entered. The functions that other files can call keep their
+//! convention, but the calls in their own file do not pass what they ignore.
 
 use crate::names::suffixes::{self, Suffix};
 use crate::signatures::entry::{Agreement, Said};
-use crate::signatures::model::Place;
+use crate::signatures::model::{Place, Type};
 use crate::signatures::subprogram::Subprogram;
 use crate::signatures::units::Producer;
 
@@ -31,6 +32,9 @@ pub enum Unclear {
 pub(crate) enum Trust {
     /// Its convention is that of its type, unless debug information says otherwise.
     Type,
+    /// The same, but what the function ignores may not be passed: a parameter has a value only if debug information says that it
+    /// arrives.
+    Used,
     /// Parameters count only as far as debug information says that they are there.
     Said {
         /// Whether the function still returns its result.
@@ -38,33 +42,47 @@ pub(crate) enum Trust {
     },
 }
 
+/// What is known of a parameter's place in the calling convention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// The parameter is there.
+    Passed,
+    /// The place is the parameter's, but there may be anything.
+    Ignored,
+    /// The function may have another convention from this parameter on.
+    Unclear,
+}
+
 impl Trust {
     /// Decides what is trusted of a function.
     pub(crate) fn of(function: &Subprogram, is_local: bool) -> Trust {
         match function.producer {
             Producer::Gcc => Trust::Type,
-            _ if !is_local || !function.is_optimised => Trust::Type,
+            _ if !function.is_optimised => Trust::Type,
+            _ if !is_local => Trust::Used,
             Producer::Llvm { marks_removal } => Trust::Said { has_result: marks_removal },
             Producer::Other => Trust::Said { has_result: false },
         }
     }
 
-    /// Whether a parameter is where the convention has it.
+    /// Returns whether a parameter of this type arrives at the place that the convention has for it.
     ///
     /// # Errors
     /// It is elsewhere, so the function has another convention.
-    pub(crate) fn accepts(self, said: Said, place: Place) -> Result<bool, Unclear> {
-        match (said.agrees(place), self) {
-            (Agreement::Confirmed, _) => Ok(true),
-            (Agreement::Open, Trust::Type) => Ok(true),
-            (Agreement::Open, Trust::Said { .. }) => Ok(place == Place::Nowhere),
-            (Agreement::Contradicted, Trust::Said { .. }) => Ok(false),
-            (Agreement::Contradicted, Trust::Type) => Err(Unclear::Changed),
+    pub(crate) fn arrival(self, said: Said, ty: &Type, place: Place) -> Result<Arrival, Unclear> {
+        let arrives = || said.arrives(ty, place);
+        match (self, said.agrees(place)) {
+            (Trust::Type | Trust::Used, Agreement::Contradicted) => Err(Unclear::Changed),
+            (Trust::Type, Agreement::Confirmed | Agreement::Open) => Ok(Arrival::Passed),
+            (Trust::Used, _) => Ok(if arrives() { Arrival::Passed } else { Arrival::Ignored }),
+            (Trust::Said { .. }, Agreement::Confirmed) if arrives() => Ok(Arrival::Passed),
+            (Trust::Said { .. }, _) if place == Place::Nowhere => Ok(Arrival::Passed),
+            (Trust::Said { .. }, _) => Ok(Arrival::Unclear),
         }
     }
 
     pub(crate) fn has_result(self) -> bool {
-        matches!(self, Trust::Type | Trust::Said { has_result: true })
+        matches!(self, Trust::Type | Trust::Used | Trust::Said { has_result: true })
     }
 }
 

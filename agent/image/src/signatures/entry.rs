@@ -33,8 +33,8 @@ pub(crate) enum Said {
     Frame(Option<i64>),
     /// In memory to which an address in the frame leads.
     BehindFrame,
-    /// Elsewhere, or it is a constant.
-    Other,
+    /// It is computed from what is in these registers, the first two; or it is a constant, or elsewhere.
+    Computed([Option<Word>; 2]),
 }
 
 /// Whether a place is where debug information says.
@@ -75,7 +75,7 @@ impl Said {
         }
         match (self, place) {
             (Said::Pair(..), _) => Agreement::Open,
-            (Said::Nothing | Said::Other, _) => Agreement::Open,
+            (Said::Nothing | Said::Computed(_), _) => Agreement::Open,
             (_, Place::Nowhere) => Agreement::Open,
             // Arguments on the stack are in the caller's frame, and the function's own frame is below.
             (Said::Frame(Some(offset)), place) if offset >= 0 => match place {
@@ -108,6 +108,32 @@ impl Said {
     }
 }
 
+impl Said {
+    /// Whether all of a parameter of this type arrives at its place in the calling convention.
+    ///
+    /// LLVM removes an argument that a function ignores from the calls of the function, although its convention stays as it is,
+    /// and says from then on that the argument is nowhere. So one of which something is said is passed. What is in memory is
+    /// always passed.
+    pub(crate) fn arrives(self, ty: &Type, place: Place) -> bool {
+        let registers = match self {
+            Said::Frame(_) | Said::BehindFrame => return true,
+            Said::Nothing => [None, None],
+            Said::Register(word) | Said::Behind(word) => [word, None],
+            Said::Pair(low, high) => [Some(low), Some(high)],
+            Said::Pieces(words) | Said::Computed(words) => words,
+        };
+        let is_in = |word: Word| registers.contains(&Some(word));
+        match place {
+            Place::Nowhere => true,
+            Place::Unread => false,
+            Place::Word(word) | Place::Behind(word) => is_in(word),
+            Place::Pair(low, high) => is_in(low) && is_in(high),
+            // LLVM passes a number of 16 bytes as two.
+            Place::Stack(_) => !matches!(ty.shape, Shape::Signed | Shape::Unsigned),
+        }
+    }
+}
+
 /// Returns the expression in a list of locations that holds at an address.
 fn in_list<'s>(
     units: &Units<'s>,
@@ -135,7 +161,7 @@ fn understood<'s>(
     let mut operations = Vec::new();
     while let Ok(Some(operation)) = all.next() {
         if operations.len() == OPERATIONS_MAX {
-            return Said::Other;
+            return computed(&operations);
         }
         operations.push(operation);
     }
@@ -146,7 +172,7 @@ fn understood<'s>(
         [Operation::EntryValue { expression }, Operation::StackValue] => {
             match understood(units, unit, Expression(*expression), base, ty) {
                 said @ Said::Register(_) => said,
-                _ => Said::Other,
+                _ => Said::Computed([None, None]),
             }
         }
         [Operation::RegisterOffset { register, offset: 0, .. }] => Said::Behind(word(*register)),
@@ -227,15 +253,26 @@ fn of_pieces(operations: &[Operation<Slice<'_>>]) -> Said {
         match operation {
             Operation::Register { register } if before.is_none() => before = Some(*register),
             Operation::Piece { .. } => found.extend(before.take().map(word)),
-            _ => return Said::Other,
+            _ => return computed(operations),
         }
     }
     match found.as_slice() {
-        [] => Said::Other,
+        [] => Said::Computed([None, None]),
         [first, rest @ ..] => {
             Said::Pieces([*first, rest.iter().copied().find(|word| word != first).flatten()])
         }
     }
+}
+
+/// Returns what is said by operations of which only the registers are looked at.
+fn computed(operations: &[Operation<Slice<'_>>]) -> Said {
+    let register = |operation: &Operation<Slice<'_>>| match operation {
+        Operation::Register { register } | Operation::RegisterOffset { register, .. } => word(*register),
+        _ => None,
+    };
+    let mut words = operations.iter().filter_map(register);
+    let first = words.next();
+    Said::Computed([first, words.find(|word| Some(*word) != first)])
 }
 
 /// Returns the word that a register of DWARF's numbering is for arguments.

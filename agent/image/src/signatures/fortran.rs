@@ -42,7 +42,7 @@ fn next(assignment: &mut Assignment, raw: &Raw) -> Next {
         Said::Behind(_) | Said::BehindFrame => true,
         Said::Register(_) | Said::Pieces(_) | Said::Pair(..) | Said::Frame(_) => false,
         // It has gone, or nothing is said.
-        Said::Nothing | Said::Other => return Next::End(Rest::Changed),
+        Said::Nothing | Said::Computed(_) => return Next::End(Rest::Changed),
     };
     // A string is where its address leads, whatever is said, and so is what the compiler has added, but for lengths.
     let is_scalar = raw.ty.shape == Shape::Signed || raw.ty.shape == Shape::Unsigned;

@@ -101,12 +101,15 @@ impl<'s> Signatures<'s> {
             language if is_c(language) => c_family::signature(&function, trust, true)?,
             language if is_cpp(language) => c_family::signature(&function, trust, false)?,
             language if is_fortran(language) => fortran::signature(&function, trust)?,
-            dw::DW_LANG_Rust => rust::signature(&function, trust, function.name.as_deref())?,
+            dw::DW_LANG_Rust => {
+                let signature = rust::signature(&function, trust, function.name.as_deref())?;
+                located::completed(signature, &function)
+            }
             _ => return Err(Unclear::Language),
         };
         // A parameter is not where it should be: those after it may be elsewhere as well.
         match signature.rest {
-            Some(Rest::Changed) if trust != Trust::Type => {
+            Some(Rest::Changed) if matches!(trust, Trust::Said { .. }) => {
                 Ok(located::signature(&function).unwrap_or(signature))
             }
             _ => Ok(signature),

@@ -1,5 +1,5 @@
 //! Signatures of functions whose parameters a compiler has changed: copies of functions with fewer parameters, and functions that
-//! have lost some.
+//! have lost some; and parameters of which no convention says where they are.
 //!
 //! The calling convention of such a function is known to the compiler alone. But optimised code says where each parameter is at
 //! the entry. What is in a register there is certain, and everything else unknown, like the result.
@@ -27,6 +27,20 @@ pub(crate) fn signature(function: &Subprogram) -> Result<Signature, Unclear> {
     }
     let rest = function.is_variadic.then_some(Rest::Variadic);
     Ok(Signature { parameters, rest, result: None })
+}
+
+/// Adds the parameters after one whose type does not say where it is: optimised code says of those in registers which ones these
+/// are.
+pub(crate) fn completed(signature: Signature, function: &Subprogram) -> Signature {
+    if signature.rest != Some(Rest::Type) || !function.is_optimised {
+        return signature;
+    }
+    let mut signature = signature;
+    let is_rust = function.language == Some(dw::DW_LANG_Rust);
+    let others = function.parameters.iter().skip(signature.parameters.len());
+    signature.parameters.extend(others.map(|raw| located(raw, is_rust)));
+    signature.rest = function.is_variadic.then_some(Rest::Variadic);
+    signature
 }
 
 fn located(raw: &Raw, is_rust: bool) -> Parameter {

@@ -11,7 +11,7 @@ use crate::signatures::assign::Assignment;
 use crate::signatures::classes::Eightbyte;
 use crate::signatures::collect::{Next, collect, collect_either};
 use crate::signatures::convention::{Trust, Unclear};
-use crate::signatures::model::{Place, Rest, Shape, Signature, StrOrder, Struct, Type, Value, Word};
+use crate::signatures::model::{Place, Pointee, Rest, Shape, Signature, StrOrder, Struct, Type, Value, Word};
 use crate::signatures::subprogram::{Raw, Subprogram};
 
 /// The size in bytes above which every result is returned in memory.
@@ -83,6 +83,8 @@ impl Kind {
     fn of(ty: &Type) -> Kind {
         match &ty.shape {
             Shape::Void => Kind::Nothing,
+            // A function's own type has no contents, and debug information does not tell it from a pointer to a function.
+            Shape::Pointer(Pointee::Function) => Kind::Other,
             Shape::Float if ty.size <= 8 => Kind::One(Eightbyte::Sse),
             Shape::Signed
             | Shape::Unsigned
@@ -110,6 +112,8 @@ fn is_wrapped_word(object: &Struct, size: u64) -> bool {
         (Some(only), None) if only.offset == 0 && only.ty.size == size && !object.is_union => {
             match &only.ty.shape {
                 Shape::Struct(inner) => is_wrapped_word(inner, size),
+                // What has contents is a pointer to a function.
+                Shape::Pointer(Pointee::Function) => true,
                 _ => matches!(Kind::of(&only.ty), Kind::One(Eightbyte::Integer)),
             }
         }

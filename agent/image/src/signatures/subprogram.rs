@@ -10,9 +10,10 @@ use gimli::{
 };
 
 use crate::signatures::aggregates::OtherTypes;
+use crate::signatures::classes::ByteClass;
 use crate::signatures::entry::Said;
-use crate::signatures::model::Type;
-use crate::signatures::types::Types;
+use crate::signatures::model::{Pointee, Shape, Type};
+use crate::signatures::types::{Types, scalar};
 use crate::signatures::units::{Die, Entry, Producer, Unit, Units};
 
 /// How many entries can say something of one function: the code, the abstract function, its declaration in a class.
@@ -177,7 +178,15 @@ impl Subprogram {
         let ty = types.of(units, unit, entry);
         let said = said(units, &ty);
         let is_artificial = entry.has_attr(DW_AT_artificial);
+        // The functions of a string are also called while it is being made, or has gone.
+        let is_string = matches!(ty.shape, Shape::Pointer(Pointee::String(_)));
+        let ty = match is_artificial && is_string {
+            true => Arc::new(scalar(8, Shape::Pointer(Pointee::Other), ByteClass::Integer)),
+            false => ty,
+        };
         let name = units.unit(unit).and_then(|unit| units.name(&unit, entry));
+        // Other code has all parameters in its frame.
+        self.is_optimised |= matches!(said, Said::Register(_) | Said::Pair(..) | Said::Pieces(_));
         self.parameters.push(Raw { name, ty, is_artificial, said });
     }
 }

@@ -88,13 +88,19 @@ impl Values<'_> {
                 Ok(len) => self.string(address, len, address),
                 Err(at) => self.unreadable(at),
             },
-            Op::StdString => match self.read_words::<2>(address) {
-                Some([characters, len]) => self.string(characters, len, address),
+            Op::StdString => match self.read_words::<3>(address) {
+                Some([characters, len, room]) => {
+                    // Short ones are in the string itself.
+                    let room = if characters == address.wrapping_add(16) { 15 } else { room };
+                    self.terminated(characters, len, room, address)
+                }
                 None => self.unreadable(address),
             },
             Op::LibcxxString => match self.read_words::<3>(address) {
-                Some([first, len, characters]) if first & 1 != 0 => self.string(characters, len, address),
-                Some([first, ..]) => self.string(address.wrapping_add(1), first >> 1 & 0x7f, address),
+                Some([first, len, characters]) if first & 1 != 0 => {
+                    self.terminated(characters, len, (first & !1).wrapping_sub(1), address)
+                }
+                Some([first, ..]) => self.terminated(address.wrapping_add(1), first >> 1 & 0x7f, 22, address),
                 None => self.unreadable(address),
             },
             Op::OldString => match self.read_word(address, 8) {
@@ -160,6 +166,26 @@ impl Values<'_> {
         }
         let flags = if (read as u64) < len { CUT } else { 0 };
         self.put_string(bytes.get(..read)?, flags)
+    }
+
+    /// Adds a string of which the length and the room are known, and which ends with a zero byte. One that does not is no string
+    /// yet, or no longer, and `value`, its address, is shown.
+    fn terminated(&mut self, address: u64, len: u64, room: u64, value: u64) -> Option<()> {
+        // Long ones are cut off before their ends.
+        if len > room || len > i64::MAX as u64 || address == 0 {
+            return self.unreadable(value);
+        }
+        let kept = self.room_for_string()?;
+        if len > kept as u64 {
+            return self.string(address, len, value);
+        }
+        let mut bytes = [u8::MAX; STRING_MAX + 1];
+        let bytes = bytes.get_mut(..=len as usize)?;
+        let read = self.read(address, bytes);
+        match bytes.split_last() {
+            Some((0, text)) if read > text.len() => self.put_string(text, 0),
+            _ => self.unreadable(value),
+        }
     }
 
     fn put_string(&mut self, bytes: &[u8], flags: u8) -> Option<()> {

@@ -23,15 +23,16 @@ public:
             __rep_.__s.__data_[size] = 0;
         } else {
             __rep_.__l.__is_long_ = 1; __rep_.__l.__cap_ = (size + 16) / 2; __rep_.__l.__size_ = size;
-            __rep_.__l.__data_ = const_cast<C *>(text);
+            static C copy[128];
+            memcpy(copy, text, size); copy[size] = 0; __rep_.__l.__data_ = copy;
         }
     }
     ~basic_string() {}
 };
 }}
 using string = std::basic_string<char>;
-__attribute__((noinline)) int by_reference(const string &text, int after) { asm volatile(""); return after; }
-__attribute__((noinline)) int by_value(string text, int after) { asm volatile(""); return after; }
+__attribute__((noinline)) int by_reference(const string &text, int after) { asm volatile("" : : "r"(&text)); return after; }
+__attribute__((noinline)) int by_value(string text, int after) { asm volatile("" : : "r"(&text)); return after; }
 static const char large[] = "0123456789012345678901234567890123456789012345678901234567890123456789"
     "0123456789012345678901234567890123456789";
 extern "C" {
@@ -203,10 +204,43 @@ fn bad_pointers() {
     assert_eq!(fetched(&[at(Op::OldString, 0)], &[object]), [Decoded::Unreadable(object)]);
     let long = pages.put(&[33_u64.to_le_bytes(), 7_u64.to_le_bytes(), unreadable.to_le_bytes()].concat());
     assert_eq!(fetched(&[at(Op::LibcxxString, 0)], &[long]), [Decoded::Unreadable(long)]);
-    // A short string of libc++ cannot have more characters than its object, but wrong memory may say so.
-    let short = pages.put(&[&[0xfe], &[b'x'; 23][..]].concat());
-    let found = fetched(&[at(Op::LibcxxString, 0)], &[short]);
-    assert_eq!(found, [Decoded::Text(vec![b'x'; 23], true)]);
+}
+
+/// Where there is no string yet, or no longer, memory may look like a part of one.
+#[test]
+fn what_is_no_string_is_shown_by_its_address() {
+    let pages = Pages::new();
+    let characters = b"0123456789\0".as_ptr() as u64;
+    let words = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+    let shown = |op, bytes: &[u8]| {
+        let object = pages.put(bytes);
+        fetched(&[at(op, 0)], &[object]).pop().filter(|found| *found != Decoded::Unreadable(object))
+    };
+    let digits = |len| Some(Decoded::Text(digits(len), false));
+    assert_eq!(shown(Op::StdString, &words(&[characters, 10, 10, 0])), digits(10));
+    // It has more characters than room, no characters, none behind which there is a zero, or a length that no string has.
+    assert_eq!(shown(Op::StdString, &words(&[characters, 10, 9, 0])), None);
+    assert_eq!(shown(Op::StdString, &words(&[0, 0, 9, 0])), None);
+    assert_eq!(shown(Op::StdString, &words(&[characters, 9, 10, 0])), None);
+    assert_eq!(shown(Op::StdString, &words(&[characters, u64::MAX - 1, u64::MAX, 0])), None);
+    // A short one is in its object, at the end of which is the page's.
+    let object = pages.0 + Pages::SIZE - 32;
+    let short = |len: u64| [words(&[object + 16, len]), b"0123456789abcde\0".to_vec()].concat();
+    assert_eq!(shown(Op::StdString, &short(15)), Some(Decoded::Text(b"0123456789abcde".to_vec(), false)));
+    for len in [14, 16, 96, 97] {
+        assert_eq!(shown(Op::StdString, &short(len)), None, "{len}");
+    }
+    let long = |room: u64, len| words(&[room | 1, len, characters]);
+    assert_eq!(shown(Op::LibcxxString, &long(16, 10)), digits(10));
+    assert_eq!(shown(Op::LibcxxString, &long(10, 10)), None);
+    assert_eq!(shown(Op::LibcxxString, &long(16, 9)), None);
+    // It cannot have more characters than its object.
+    assert_eq!(shown(Op::LibcxxString, &[&[23 << 1], &[0; 23][..]].concat()), None);
+    assert_eq!(
+        shown(Op::LibcxxString, &[&[22 << 1], &[b'x'; 22][..], &[0]].concat()),
+        Some(Decoded::Text(vec![b'x'; 22], false))
+    );
+    assert_eq!(shown(Op::LibcxxString, &[&[21 << 1], &[b'x'; 22][..], &[0]].concat()), None);
 }
 
 #[test]

@@ -29,22 +29,22 @@ KEEP int by_reference(const std::string &text, int after) { asm volatile(""); re
 KEEP int by_pointer(std::string *text, int after) { asm volatile(""); return text->size() + after; }
 KEEP int by_value(std::string text, int after) { asm volatile(""); return text.size() + after; }
 KEEP std::string returns(int x, const char *text) { return std::string(text) + std::to_string(x); }
-KEEP int view(std::string_view text, int after) { asm volatile(""); return text.size() + after; }
+KEEP int view(std::string_view text, int after) { asm volatile(""); return text.size() + after + !text.data(); }
 KEEP std::string_view returns_view(const char *text) { return std::string_view(text).substr(1); }
-KEEP long trivial(Trivial t, int x) { asm volatile(""); return t.a + x; }
+KEEP long trivial(Trivial t, int x) { asm volatile(""); return t.a + x + (t.b > 9); }
 KEEP long with_destructor(WithDestructor w, int x) { asm volatile(""); return w.value + x; }
 KEEP long defaulted(Defaulted w, int x) { asm volatile(""); return w.value + x; }
 KEEP long inherits(Inherits i, int x) { asm volatile(""); return i.a + x; }
 KEEP long empty(Empty, int x, Empty, int y) { asm volatile(""); return x + y; }
 KEEP long virtual_(Virtual v, int x) { asm volatile(""); return v.value + x; }
 KEEP long move_only(MoveOnly m, int x) { asm volatile(""); return *m.p + x; }
-KEEP int enums(Colour c, bool b, char16_t u, decltype(nullptr), int &r, int &&m) { asm volatile(""); return (int)c + b + u + r + m; }
+KEEP int enums(Colour c, bool b, char16_t u, void *p, int &r, int &&m) { asm volatile(""); return (int)c + b + u + !!p + r + m; }
 KEEP Virtual returns_virtual(int x) { Virtual v; v.value = x; return v; }
 KEEP int wide(const wchar_t *text, const unsigned char *bytes, signed char *s) { asm volatile(""); return *text + *bytes + *s; }
 KEEP int pointers(int (*function)(int), int S::*member, int (S::*method)(int, const char *) const, int x) {
-    asm volatile(""); return function(x);
+    asm volatile(""); return function(x) + !member + !method;
 }
-KEEP int variadic(const char *format, int x, ...) { asm volatile(""); return x; }
+KEEP int variadic(const char *format, int x, ...) { asm volatile(""); return x + !*format; }
 static KEEP int called(int x) { return x; }
 
 template<class F, class... A> auto by_capture(F *function, A &&...a) {
