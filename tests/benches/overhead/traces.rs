@@ -18,8 +18,8 @@ enum Way {
     Plain,
     /// With these options of gprofinject beside `--trace`.
     Ours(&'static [&'static str]),
-    /// With `--times` and no trace.
-    Times,
+    /// With this option in place of `--trace`, if any: calls are counted, or measured too.
+    Counted(Option<&'static str>),
     /// Under uftrace; the program was built with -pg.
     Uftrace,
     /// Under ltrace, which sees only [`ALLOCATOR`].
@@ -101,7 +101,8 @@ fn of_subject(
     let case = |how, work, way| Case { how, work, way, events: calls * 2 };
     let mut cases = vec![case("plain", &subject.plain, Way::Plain)];
     cases.extend(clock.map(|clock| case("rdtsc alone", clock, Way::Plain)));
-    cases.push(case("ours, --times (no trace)", &subject.plain, Way::Times));
+    cases.push(case("ours, calls counted (no trace)", &subject.plain, Way::Counted(None)));
+    cases.push(case("ours, --times (no trace)", &subject.plain, Way::Counted(Some("--times"))));
     cases.push(case("ours, --trace", &subject.plain, Way::Ours(&[])));
     cases.push(case("ours, drop-new", &subject.plain, Way::Ours(&["--trace-full=drop-new"])));
     cases.push(case("ours, last 16 MiB", &subject.plain, Way::Ours(&["--trace-size=16"])));
@@ -204,12 +205,10 @@ fn one(case: &Case<'_>, folder: &Path) -> Result<Cost> {
     let data = folder.join("uftrace.data");
     let mut command = match case.way {
         Way::Plain => Command::new(&case.work.program),
-        Way::Times => tool::command(
-            &["-q", "--times", "--libs=none", "--rate=0"],
-            &gmon,
-            &case.work.program,
-            &case.work.args,
-        )?,
+        Way::Counted(option) => {
+            let options = [&["-q", "--libs=none", "--rate=0"], option.as_slice()].concat();
+            tool::command(&options, &gmon, &case.work.program, &case.work.args)?
+        }
         Way::Ours(options) => {
             let (trace, stats) =
                 (format!("--trace={}", trace.display()), format!("--stats={}", stats.display()));
@@ -255,7 +254,7 @@ fn one(case: &Case<'_>, folder: &Path) -> Result<Cost> {
             });
         }
         Way::Ltrace => lost = None,
-        Way::Plain | Way::Times => {}
+        Way::Plain | Way::Counted(_) => {}
     }
     Ok(Cost { wall: outcome.wall, cpu: outcome.cpu(), lost, bytes })
 }
