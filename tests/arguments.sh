@@ -12,7 +12,7 @@
 #
 #   GPROFINJECT=PATH   the command; gmon is beside it
 #   CALLS=N            how many calls of each function are compared (40)
-#   EXCEPT=REGEX       names of parameters that are not compared, such as times
+#   EXCEPT=REGEX       what is not compared, such as times: it matches `FUNCTION: PARAMETER`, or `FUNCTION:` for a result
 #   RUNS=N             how often it is traced (2; Rust's hash tables have random seeds and need more)
 #   SHOWN=N            of how many functions differences are printed (60)
 set -eu

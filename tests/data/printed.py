@@ -229,7 +229,7 @@ def report(functions, mapping, troubles, surplus, shown, out):
                     counts["arguments", "not compared"] += 1
                     continue
                 line = f"{name}: {parameter[0]}={value} gdb {theirs[parameter]}"
-                if excepted and re.search(excepted, parameter[0] or ""):
+                if excepted and re.search(excepted, f"{function.name}: {parameter[0]}"):
                     count("arguments", "excepted", line)
                 elif any(index >= len(other) or other[index][1] != value for other in again):
                     count("arguments", "varies", line)
@@ -242,7 +242,9 @@ def report(functions, mapping, troubles, surplus, shown, out):
             if call.result is not None:
                 value = Parser(step["result"]).value()
                 line = f"{name}: ={value} gdb {call.result}"
-                if any(other.get("result") != step["result"] for other in call.others):
+                if excepted and re.search(excepted, f"{function.name}:"):
+                    count("results", "excepted", line)
+                elif any(other.get("result") != step["result"] for other in call.others):
                     count("results", "varies", line)
                 else:
                     count("results", comparison.compare(value, call.result, ("results", line)), line)

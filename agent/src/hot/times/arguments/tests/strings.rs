@@ -210,7 +210,7 @@ fn bad_pointers() {
 #[test]
 fn what_is_no_string_is_shown_by_its_address() {
     let pages = Pages::new();
-    let characters = b"0123456789\0".as_ptr() as u64;
+    let characters = c"0123456789".as_ptr() as u64;
     let words = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
     let shown = |op, bytes: &[u8]| {
         let object = pages.put(bytes);
