@@ -4,6 +4,7 @@
 //! Making a thunk must take well under a microsecond. The planner therefore encodes nothing for a single
 //! function, except relocated instructions that require it.
 
+mod deep;
 pub(crate) mod kind;
 mod tail;
 
@@ -104,8 +105,6 @@ const BLOCK: i64 = offset_of!(ThreadWords, block) as i64;
 const CELLS: i64 = offset_of!(ThreadWords, cells) as i64;
 const LAST: i64 = offset_of!(ThreadWords, last) as i64;
 const LIBRARY_LAST: i64 = offset_of!(ThreadWords, library_last) as i64;
-const DEEP: i64 = offset_of!(ThreadWords, deep) as i64;
-const DEEP_FROM: i64 = offset_of!(ThreadWords, deep_from) as i64;
 const RETURN: i64 = offset_of!(Cell, return_address) as i64;
 const FUNCTION: i64 = offset_of!(Cell, function) as i64;
 const LINK: i64 = offset_of!(Cell, link) as i64;
@@ -445,47 +444,6 @@ impl Template {
         t.put(Instruction::with1(Code::Inc_rm64, wide(second.first(), NEXT + COUNT)), Some(Hole::Slot));
         t.put(branch(Code::Jmp_rel32_64), Some(Hole::Branch(Target::Body)));
         t
-    }
-
-    /// Adds code with which a call that is deeper than calls are measured goes to the body, without a cell. rsp is the CFA.
-    ///
-    /// ```text
-    ///   cmp  rsp, fs:[deep]
-    ///   ja   fill
-    ///   cmp  rsp, fs:[deep_from]
-    ///   jb   fill
-    ///   mov  r11, [rsp-24]
-    ///   mov  rax, [rsp-16]
-    ///   lea  rsp, [rsp-8]
-    ///   jmp  body             ; behind the code that tells the agent
-    /// fill:
-    /// ```
-    fn skip(&mut self, kind: Kind) {
-        self.compare_sp(DEEP);
-        let above = self.short_branch(Code::Ja_rel8_64);
-        self.compare_sp(DEEP_FROM);
-        let elsewhere = self.short_branch(Code::Jb_rel8_64);
-        self.restore(kind, 0);
-        self.put(Instruction::with2(Code::Lea_r64_m, Register::RSP, mem(Register::RSP, -8)), None);
-        self.put(branch(Code::Jmp_rel32_64), Some(Hole::Branch(Target::Inner)));
-        self.lands(above);
-        self.lands(elsewhere);
-    }
-
-    /// Adds a comparison of rsp with a word of the thread.
-    fn compare_sp(&mut self, word: i64) {
-        let word = thread_word(self.owner.segment(), word);
-        self.put(Instruction::with2(Code::Cmp_r64_rm64, Register::RSP, word), Some(Hole::Tls));
-    }
-
-    /// Adds a branch that is taken if the call is deeper than calls are measured, and returns the offset of its displacement.
-    fn if_inner(&mut self) -> u32 {
-        self.compare_sp(DEEP);
-        let to_outer = self.short_branch(Code::Ja_rel8_64);
-        self.compare_sp(DEEP_FROM);
-        let to_inner = self.short_branch(Code::Jae_rel8_64);
-        self.lands(to_outer);
-        to_inner
     }
 
     /// Adds a short branch, and returns the offset of its displacement.
