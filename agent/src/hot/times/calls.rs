@@ -132,6 +132,9 @@ fn open(agent: &Agent, block: BlockRef, number: u32, cfa: u64, now: u64) -> Open
     let Some(place) = chains::settle(agent, block, cfa, now) else { return Opened::NoRoom };
     let Some(top) = area::call(times.top().load(Ordering::Relaxed)) else { return Opened::NoRoom };
     if trace::is_too_deep(agent, top.flags().load(Ordering::Relaxed)) {
+        if place == Place::SignalStack && chains::is_untold_handler(agent, cfa) {
+            chains::see_signal_stack(times);
+        }
         return Opened::TooDeep;
     }
     // The outermost call on a signal stack ends slowly: the gates have to know then that the thread leaves that stack.

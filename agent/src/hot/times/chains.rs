@@ -204,7 +204,7 @@ fn is_base(agent: &Agent, cfa: u64) -> bool {
 fn is_handler(agent: &Agent, times: TimesRef, cfa: u64) -> bool {
     let handler = top(times).filter(|&top| !is_on_current(times, top));
     agent.is_restorer(return_address(cfa))
-        || handler.is_some_and(|handler| is_below(cfa, area::cfa(handler)))
+        || handler.map(area::cfa).is_some_and(|handler| cfa == handler || is_below(cfa, handler))
         || !kernel::is_frozen() && task::is_on_signal_stack()
 }
 
@@ -216,6 +216,12 @@ pub(crate) enum Place {
     /// A stack that the kernel has changed to for a signal handler: its frames are below no other one, so nothing can be said of
     /// their order.
     SignalStack,
+}
+
+/// Returns whether the frame with this CFA is that of a signal handler which the kernel does not tell to be on a signal stack
+/// (`SS_AUTODISARM`). Nothing but an open call of it shows then that a function that it calls is on no stack of a coroutine.
+pub(crate) fn is_untold_handler(agent: &Agent, cfa: u64) -> bool {
+    agent.is_restorer(return_address(cfa)) && (kernel::is_frozen() || !task::is_on_signal_stack())
 }
 
 /// Makes the chain of the stack with a frame of this CFA, which begins, the current one, and ends the calls that a jump has
