@@ -170,7 +170,7 @@ pub struct OpenCall {
 /// that one.
 pub const TAIL: u32 = 1;
 /// Bit of [`OpenCall::flags`]: [`OpenCall::cfa`] is one less than the CFA. No frame has such an address, so the machine code at the
-/// end of calls leaves this one to compiled code.
+/// end of calls leaves this one to compiled code: it is inherited, or a signal handler's outermost one on a stack of its own.
 pub const ENDS_SLOWLY: u32 = 2;
 /// Bit of [`OpenCall::flags`]: the call was open at the fork by which the process began, and its parent counts it. It takes time in
 /// this process, but is no call of its own and has no duration here. It has [`ENDS_SLOWLY`] as well.

@@ -18,6 +18,7 @@ gprofinject_tests::trials! {
         what_is_newest_is_right,
         what_is_kept_is_right,
         only_the_outer_calls,
+        coroutines_after_signals,
         only_the_long_calls,
         what_led_to_a_crash,
         what_led_to_a_call,
@@ -255,6 +256,67 @@ fn only_the_outer_calls() {
         let calls = lines(&text).iter().filter(|line| line.text.starts_with("f(")).count() as u32;
         // main is one of the open calls, and f(9) the next one.
         assert_eq!(calls, (1 << (depth - 1)) - 1, "{depth}: {text}");
+    }
+}
+
+/// Four times, a signal comes on a stack of its own, and then a coroutine goes on, whose stack is another one. Both call `inner`, as
+/// the function that resumes the coroutine does.
+const RESUMING: &str = r#"
+#include <signal.h>
+#include <stdlib.h>
+#include <ucontext.h>
+#define F __attribute__((noinline)) static
+static ucontext_t outside, inside;
+static volatile int sum;
+F void leaf(void) { sum++; __asm__ volatile(""); }
+F void inner(void) { leaf(); leaf(); sum++; }
+F void handler(int s) { inner(); sum += s; }
+F void body(void) { for (;;) { inner(); swapcontext(&inside, &outside); } }
+F void resume(void) { inner(); raise(SIGUSR1); swapcontext(&outside, &inside); leaf(); sum++; }
+int main(void) {
+    stack_t stack = {.ss_sp = malloc(1 << 16), .ss_size = 1 << 16};
+    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_ONSTACK};
+    if (sigaltstack(&stack, 0) || sigaction(SIGUSR1, &action, 0)) return 1;
+    getcontext(&inside);
+    inside.uc_stack.ss_size = 1 << 16;
+    inside.uc_stack.ss_sp = malloc(1 << 16);
+    makecontext(&inside, body, 0);
+    for (int i = 0; i < 4; i++) resume();
+    return 0;
+}
+"#;
+
+fn coroutines_after_signals() {
+    let place = Place::new();
+    place.c("prog", RESUMING, &["-O2"]);
+    // How deep each call is: `body` is the outermost one of its stack.
+    let round: &[(usize, &str)] = &[
+        (1, "resume"),
+        (2, "inner"),
+        (3, "leaf"),
+        (3, "leaf"),
+        (2, "handler"),
+        (3, "inner"),
+        (4, "leaf"),
+        (4, "leaf"),
+        (0, "body"),
+        (1, "inner"),
+        (2, "leaf"),
+        (2, "leaf"),
+        (2, "leaf"),
+    ];
+    let begins_once = |n: usize, name: &str| n == 0 || name != "body";
+    let mut all = vec![(0, "main")];
+    all.extend((0..4).flat_map(|n| round.iter().copied().filter(move |(_, name)| begins_once(n, name))));
+    let names: Vec<&str> = all.iter().map(|&(_, name)| name).collect();
+    for depth in [1, 2, 3, 4, 9] {
+        traced(&place, &["-q", "--trace-depth", &depth.to_string()], &["./prog"], 0);
+        let text = shown(&place, "trace", &["--fields", "tid"]);
+        let all_lines = lines(&text);
+        let begun = all_lines.iter().filter_map(|line| Some((line.depth, line.text.split_once('(')?.0)));
+        let seen: Vec<(usize, &str)> = begun.filter(|(_, name)| names.contains(name)).collect();
+        let expected: Vec<_> = all.iter().copied().filter(|&(at, _)| at < depth).collect();
+        assert_eq!(seen, expected, "{depth}: {text}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! Beginnings and ends of calls that the gates cannot handle alone.
 
 use crate::hot::thread_blocks;
+use crate::hot::times::chains::Place;
 use crate::hot::times::open::{How, close, push};
 use crate::hot::times::values::{Saved, Values};
 use crate::hot::times::{area, chains, clock, forks, nodes, threads, trace};
@@ -128,23 +129,41 @@ enum Opened {
 /// Makes an open call the innermost one. `now` is the time without pauses.
 fn open(agent: &Agent, block: BlockRef, number: u32, cfa: u64, now: u64) -> Opened {
     let times = block.times();
-    let settled = chains::settle(agent, block, cfa, now);
-    let Some(top) = settled.and_then(|()| area::call(times.top().load(Ordering::Relaxed))) else {
-        return Opened::NoRoom;
-    };
+    let Some(place) = chains::settle(agent, block, cfa, now) else { return Opened::NoRoom };
+    let Some(top) = area::call(times.top().load(Ordering::Relaxed)) else { return Opened::NoRoom };
     if trace::is_too_deep(agent, top.flags().load(Ordering::Relaxed)) {
+        if place == Place::SignalStack && chains::is_untold_handler(agent, cfa) {
+            chains::see_signal_stack(times);
+        }
         return Opened::TooDeep;
     }
-    open_below(agent, block, top, number, cfa, now).map_or(Opened::NoRoom, Opened::Call)
+    // The outermost call on a signal stack ends slowly: the gates have to know then that the thread leaves that stack.
+    let flags = match place {
+        Place::SignalStack => {
+            let is_outermost = chains::is_on_current(times, top);
+            chains::see_signal_stack(times);
+            if is_outermost { ENDS_SLOWLY } else { 0 }
+        }
+        Place::Chain => 0,
+    };
+    open_below(agent, block, top, number, cfa, flags, now).map_or_else(
+        || {
+            chains::see_stack(times);
+            Opened::NoRoom
+        },
+        Opened::Call,
+    )
 }
 
-/// Makes an open call the innermost one, which `top` was until now, and returns it.
+/// Makes an open call the innermost one, which `top` was until now, and returns it. `flags` are those of a call that is no tail
+/// call.
 fn open_below(
     agent: &Agent,
     block: BlockRef,
     top: OpenCallRef,
     number: u32,
     cfa: u64,
+    flags: u32,
     now: u64,
 ) -> Option<OpenCallRef> {
     // A jump from one hooked function to another one: the first one's frame is the second one's, too.
@@ -152,7 +171,7 @@ fn open_below(
     let entry = nodes::of_call(agent, block, top, number)?;
     let outer = if is_tail { end_earlier(block, top, entry.arc, cfa, now) } else { top };
     let ends_slowly = outer.flags().load(Ordering::Relaxed) & ENDS_SLOWLY;
-    let flags = if is_tail { TAIL | ends_slowly } else { 0 };
+    let flags = if is_tail { TAIL | ends_slowly } else { flags };
     push(agent, block, outer, entry, cfa, flags)
 }
 
@@ -198,6 +217,7 @@ pub(crate) extern "C" fn end(cfa: u64, now: u64, integers: u64, vectors: u64) {
         while area::cfa(inner) == cfa {
             inner = close(block, inner, now, How::Returned(&Values::NONE))?;
         }
+        chains::see_stack(times);
         Some((agent, block))
     });
     if let Some(Some((agent, block))) = opened {

@@ -163,8 +163,9 @@ fn with(times: TimesRef, cfa: u64) -> Option<ChainRef> {
         return None;
     }
     let lowest = innermost(current);
-    let hi = current.hi().load(Ordering::Relaxed);
-    if cfa < lowest && lowest - cfa < FRAME {
+    let (least, hi) = (current.lo().load(Ordering::Relaxed), current.hi().load(Ordering::Relaxed));
+    // The innermost frame may be that of a handler, on a signal stack.
+    if (least..=hi).contains(&lowest) && is_below(cfa, lowest) {
         let lo = cfa.saturating_sub(GROWTH);
         current.lo().store(lo, Ordering::Relaxed);
         times.stack_lo().store(lo, Ordering::Relaxed);
@@ -177,6 +178,11 @@ fn with(times: TimesRef, cfa: u64) -> Option<ChainRef> {
         return Some(current);
     }
     None
+}
+
+/// Returns whether the frame with this CFA may have been called by the one with the CFA `lowest`, if nothing is known but these.
+fn is_below(cfa: u64, lowest: u64) -> bool {
+    cfa < lowest && lowest - cfa < FRAME
 }
 
 /// Returns the return address of the frame with this CFA, which has just begun, or 0.
@@ -195,13 +201,32 @@ fn is_base(agent: &Agent, cfa: u64) -> bool {
 
 /// Returns whether a frame on another stack is that of a signal handler which has interrupted the current one, or of a
 /// function that the handler has called.
-fn is_handler(agent: &Agent, cfa: u64) -> bool {
-    agent.is_restorer(return_address(cfa)) || !kernel::is_frozen() && task::is_on_signal_stack()
+fn is_handler(agent: &Agent, times: TimesRef, cfa: u64) -> bool {
+    let handler = top(times).filter(|&top| !is_on_current(times, top));
+    agent.is_restorer(return_address(cfa))
+        || handler.map(area::cfa).is_some_and(|handler| cfa == handler || is_below(cfa, handler))
+        || !kernel::is_frozen() && task::is_on_signal_stack()
+}
+
+/// What a frame that begins is on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// The stack of the current chain.
+    Chain,
+    /// A stack that the kernel has changed to for a signal handler: its frames are below no other one, so nothing can be said of
+    /// their order.
+    SignalStack,
+}
+
+/// Returns whether the frame with this CFA is that of a signal handler which the kernel does not tell to be on a signal stack
+/// (`SS_AUTODISARM`). Nothing but an open call of it shows then that a function that it calls is on no stack of a coroutine.
+pub(crate) fn is_untold_handler(agent: &Agent, cfa: u64) -> bool {
+    agent.is_restorer(return_address(cfa)) && (kernel::is_frozen() || !task::is_on_signal_stack())
 }
 
 /// Makes the chain of the stack with a frame of this CFA, which begins, the current one, and ends the calls that a jump has
 /// left. `None` means that there is no room.
-pub(crate) fn settle(agent: &Agent, block: BlockRef, cfa: u64, now: u64) -> Option<()> {
+pub(crate) fn settle(agent: &Agent, block: BlockRef, cfa: u64, now: u64) -> Option<Place> {
     let times = block.times();
     let from = current(times)?;
     let is_base = is_base(agent, cfa);
@@ -212,21 +237,36 @@ pub(crate) fn settle(agent: &Agent, block: BlockRef, cfa: u64, now: u64) -> Opti
     };
     let to = match known {
         Some(to) => to,
-        None if is_handler(agent, cfa) => {
-            // Its frames are below no other one, so nothing can be said of their order.
-            times.stack_lo().store(0, Ordering::Relaxed);
-            return Some(());
-        }
+        None if is_handler(agent, times, cfa) => return Some(Place::SignalStack),
         None => make(agent, block, cfa, is_base)?,
     };
     if to != from {
         change(agent, block, from, to, now);
-    } else {
-        times.stack_lo().store(to.lo().load(Ordering::Relaxed), Ordering::Relaxed);
     }
     // The call that began in the same frame, if this is the first one of its stack, was not left by a tail call.
     close_below(block, to, if is_base { cfa + 1 } else { cfa }, now);
-    Some(())
+    Some(Place::Chain)
+}
+
+/// Returns whether an open call of the current chain is on the chain's stack, and not on a signal stack.
+pub(crate) fn is_on_current(times: TimesRef, call: OpenCallRef) -> bool {
+    let is_root = call.outer().load(Ordering::Relaxed) == 0;
+    is_root || current(times).is_some_and(|chain| is_on(chain, area::cfa(call)))
+}
+
+/// Lets the gates open calls anywhere below the innermost one, whose frame is on a signal stack or about to be there. They cannot
+/// tell such a frame from one of a coroutine, so this ends with the handler's outermost call: [`see_stack`].
+pub(crate) fn see_signal_stack(times: TimesRef) {
+    times.stack_lo().store(0, Ordering::Relaxed);
+}
+
+/// Lets the gates open calls on the current chain's stack only, unless the innermost one is that of a handler on a signal stack.
+pub(crate) fn see_stack(times: TimesRef) {
+    if let Some(chain) = current(times)
+        && top(times).is_some_and(|top| is_on_current(times, top))
+    {
+        times.stack_lo().store(chain.lo().load(Ordering::Relaxed), Ordering::Relaxed);
+    }
 }
 
 /// Ends the calls of the current chain whose frames are below an address of its stack. So are those of signal handlers on
@@ -237,9 +277,10 @@ fn close_below(block: BlockRef, chain: ChainRef, cfa: u64, now: u64) {
         let is_root = inner.outer().load(Ordering::Relaxed) == 0;
         let stays = is_root || at >= cfa && is_on(chain, at);
         if stays || close(block, inner, now, How::Left).is_none() {
-            return;
+            break;
         }
     }
+    see_stack(block.times());
 }
 
 /// Makes the call in the frame with this CFA, which ends, the innermost one. `None` means that no call has been measured there.
@@ -262,6 +303,7 @@ pub(crate) fn settle_for_end(agent: &Agent, block: BlockRef, cfa: u64, now: u64)
     }
     while let Some(inner) = top(times).filter(|inner| area::cfa(*inner) != cfa) {
         if inner.outer().load(Ordering::Relaxed) == 0 {
+            see_stack(times);
             return None;
         }
         close(block, inner, now, How::Left)?;
