@@ -30,7 +30,7 @@ const EXIT_STATUS: &str = "Exit status: the program's; 125 if gprofinject itself
 
 /// Profiles a program that was built without -pg: counts every call, samples the time, and leaves a
 /// gmon.out for gprof.
-#[derive(Debug, Parser)]
+#[derive(Clone, Debug, Parser)]
 #[command(
     name = "gprofinject",
     version,

@@ -61,7 +61,7 @@ fn execute(args: Args) -> Result<Ending, Failure> {
     let verb = args.verb();
     let dump_to = args.output.clone();
     let pattern = args.enable.clone().or_else(|| args.disable.clone());
-    let settings = meaning::settings(args)?;
+    let settings = meaning::settings(args.clone())?;
     match (recover, pid, verb) {
         (Some(folder), ..) => recover::recover(&folder, &settings)?,
         (None, Some(pid), Some(verb)) => settings.voice.note(ask::control(pid, verb, dump_to, pattern)?),
@@ -69,12 +69,33 @@ fn execute(args: Args) -> Result<Ending, Failure> {
             top::check(settings.look)?;
             match settings.look.and_then(|look| Some((look, ask::holder(pid)?))) {
                 Some((look, folder)) => top::watch(pid, look, folder)?,
-                None => return attach(pid, duration, settings, start),
+                None => return attach_again(pid, duration, settings, start, &args),
             }
         }
         (None, None, _) => return launch(settings, start, &inherited),
     }
     Ok(Ending::Exited(0))
+}
+
+/// Attaches to a process, and does so again if it has mapped something in the place of the hooks while they were planned.
+fn attach_again(
+    pid: i32,
+    duration: Option<Duration>,
+    settings: Settings,
+    start: Instant,
+    args: &Args,
+) -> Result<Ending, Failure> {
+    const TRIES: u32 = 5;
+    let mut settings = settings;
+    for _ in 1..TRIES {
+        match attach(pid, duration, settings, start) {
+            Err(failure) if failure.error.is::<running::PlaceTaken>() => {
+                settings = meaning::settings(args.clone())?;
+            }
+            result => return result,
+        }
+    }
+    attach(pid, duration, settings, start)
 }
 
 /// Starts the program and profiles it, or with `--list` prints how it would be profiled.

@@ -158,6 +158,16 @@ impl Libraries {
         planned: Result<&'static Planned<'static, 'static>, String>,
         planner: &Planner,
     ) -> Result<&'static Library, Arc<str>> {
+        if key.1 == Purpose::Hooks
+            && let Ok(planned) = &planned
+            && planned.hooks() == "both"
+            && copies_stacks(binary, planned)
+        {
+            planner.cache.voice().warn(format_args!(
+                "{} copies stacks, which exit hooks do not survive: if the program crashes, profile it with --hooks entry",
+                binary.display()
+            ));
+        }
         let made = planned.and_then(|planned| self.add(binary, key.1, planned, planner)).map_err(Arc::from);
         if self.known.len() < MOST {
             self.known.insert(key, made.clone());
@@ -277,6 +287,16 @@ pub(crate) fn soname(path: &Path) -> Option<String> {
 /// Whether a file is the one from which a process has mapped the page at an address.
 pub(crate) fn is_mapped_at(pid: i32, address: u64, file: &std::fs::Metadata) -> bool {
     proc::inode_at(pid, address).is_ok_and(|inode| inode == file.ino())
+}
+
+/// Returns whether a library switches between coroutines by copying parts of the stack away and back, as Python's greenlet does. The
+/// frames of several coroutines then have the same addresses, and so the same cells.
+fn copies_stacks(binary: &Path, planned: &Planned) -> bool {
+    // The functions of greenlet that switch, one of which may be a part of the other.
+    const SWITCHES: [&str; 2] = ["slp_switch", "13g_switchstackEv"];
+    let is_greenlet = binary.file_name().is_some_and(|name| name.to_string_lossy().starts_with("_greenlet."));
+    let switches = |name: &str| name == SWITCHES[0] || name.ends_with(SWITCHES[1]);
+    is_greenlet || planned.functions().any(|(function, _)| function.names().any(switches))
 }
 
 #[cfg(test)]

@@ -29,6 +29,7 @@ use crate::target::grip::Grip;
 use crate::target::loaded::{self, Mapped};
 use crate::target::process::Process;
 use crate::target::threads::memory::Memory;
+use gprofinject_abi::region::Trouble;
 
 /// A process that already runs, and what of gprofinject is in it.
 pub(crate) struct Running {
@@ -260,10 +261,20 @@ pub(crate) fn program(process: &Process) -> Result<Program> {
     Ok(Program::running(binary))
 }
 
+/// While the hooks were planned, the process has mapped something where they were to be. Nothing is left in the process.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "nothing was hooked: the process has mapped something in the place of the hooks meanwhile; try again"
+)]
+pub(crate) struct PlaceTaken;
+
 /// Checks that the agent has prepared everything.
 fn check_prepared(region: &RegionFile) -> Result<()> {
     let report = region.report().context("the counters cannot be read")?;
     if report.state != AgentState::SettingUp {
+        if report.trouble == Trouble::Arena.code() && report.errno == libc::EEXIST {
+            return Err(PlaceTaken.into());
+        }
         let trouble = trouble(&report);
         bail!("nothing was hooked: {}", trouble.unwrap_or_else(|| "the agent did not begin".to_owned()));
     }
