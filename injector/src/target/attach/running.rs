@@ -128,7 +128,7 @@ impl Target for Running {
             }
             take_over(&self.process, voice)?;
         };
-        let armed = check_prepared(&folder.region(FIRST)).and_then(|()| {
+        let armed = check_prepared(&folder.region(FIRST), plan.standalone).and_then(|()| {
             if !wanted.is_empty() {
                 let paths = wanted.iter().map(|wanted| wanted.library.binary.clone());
                 let loaded = made.load_libraries(wanted)?;
@@ -264,15 +264,15 @@ pub(crate) fn program(process: &Process) -> Result<Program> {
 /// While the hooks were planned, the process has mapped something where they were to be. Nothing is left in the process.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "nothing was hooked: the process has mapped something in the place of the hooks meanwhile; try again"
+    "nothing was hooked: there was no memory near the program's code, because the process has mapped something there meanwhile; try again"
 )]
 pub(crate) struct PlaceTaken;
 
-/// Checks that the agent has prepared everything.
-fn check_prepared(region: &RegionFile) -> Result<()> {
+/// Checks that the agent has prepared everything. `was_free`: the place of the hooks was free when they were planned.
+fn check_prepared(region: &RegionFile, was_free: bool) -> Result<()> {
     let report = region.report().context("the counters cannot be read")?;
     if report.state != AgentState::SettingUp {
-        if report.trouble == Trouble::Arena.code() && report.errno == libc::EEXIST {
+        if was_free && report.trouble == Trouble::Arena.code() && report.errno == libc::EEXIST {
             return Err(PlaceTaken.into());
         }
         let trouble = trouble(&report);
