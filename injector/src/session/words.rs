@@ -106,7 +106,7 @@ pub(crate) fn say_trace(traced: &Summary, missing: u64, voice: Voice) {
     if traced.lost > 0 {
         voice.warn(format_args!(
             "the trace lacks {}: threads wrote faster than they were read (--trace-full wait has them wait; -X, --trace-depth \
-             and --trace-min-time leave calls out)",
+             and --trace-min-time leave calls out), or were left by a jump or their end while they wrote one",
             counted(traced.lost, "event", "events")
         ));
     }
