@@ -41,7 +41,7 @@ gprofinject_tests::trials! {
 
 const LIMIT: Duration = Duration::from_secs(120);
 /// Of so many runs, the times of one have to be right.
-const TRIES: usize = 10;
+const TRIES: usize = 30;
 /// The part by which a time may differ.
 const PART: f64 = 0.1;
 

@@ -101,7 +101,18 @@ fn hidden_names_are_charged_to_what_they_are_part_of() {
     let place = Place::new();
     clones(&place);
     for mode in MODES {
-        let (flat, stats, said) = run(&place, "clones", mode);
+        // On a busy machine, a short function may get no sample.
+        let are_sampled = |stats: &serde_json::Value| {
+            stats["unseen"].as_array().unwrap().iter().all(|unseen| unseen["samples"].as_u64() != Some(0))
+        };
+        let mut last = run(&place, "clones", mode);
+        for _ in 0..4 {
+            if are_sampled(&last.1) {
+                break;
+            }
+            last = run(&place, "clones", mode);
+        }
+        let (flat, stats, said) = last;
         assert!(!flat.contains_key("gone") && !flat.contains_key("lost"), "{mode:?}: {flat:?}");
         let hooked = mode[0] != "--hooks=none";
         assert!(flat["work"].0 > 0.0, "{mode:?}: {flat:?}");
