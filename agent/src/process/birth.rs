@@ -10,6 +10,8 @@ use crate::hot::times::inherited;
 use crate::os::kernel;
 use crate::os::lookup;
 use crate::os::memory;
+#[cfg(not(test))]
+use crate::os::vectors::{restore_vectors, save_vectors};
 use crate::os::words::words_offset;
 use crate::process::children;
 use core::slice;
@@ -144,7 +146,8 @@ core::arch::global_asm!(
     "mov qword ptr [rax+72], 0",
     "7:",
     ".endm",
-    // Calls a function of the agent around a fork. All registers except rax, rcx and r11 are those before the system call.
+    // Calls a function of the agent around a fork. All registers except rax, rcx and r11, vector registers included,
+    // are those before the system call.
     ".macro gpi_around function",
     "push rdi",
     "push rsi",
@@ -155,7 +158,9 @@ core::arch::global_asm!(
     "push rbp",
     "mov rbp, rsp",
     "and rsp, -16",
+    save_vectors!(),
     "call \\function",
+    restore_vectors!(),
     "mov rsp, rbp",
     "pop rbp",
     "pop r10",
