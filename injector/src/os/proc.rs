@@ -143,7 +143,31 @@ pub(crate) fn has_ended(pid: i32, tid: i32) -> bool {
     stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
 }
 
-/// Returns the numbers of all threads of a process.
+/// Returns whether a process has no threads but those that have just been listed. If one of them has ended meanwhile, this is not
+/// known, and the answer is no. `stands` is whether a thread stands still, so that it cannot end.
+///
+/// # Errors
+/// The process has ended.
+pub(crate) fn are_all_threads(pid: i32, ids: &[i32], stands: impl Fn(i32) -> bool) -> io::Result<bool> {
+    // If all threads that were listed exist after they were counted, and the number is the same, then there were no others.
+    let count = number_of_threads(pid)?;
+    let exists = |tid: i32| stands(tid) || fs::exists(format!("/proc/{pid}/task/{tid}")).unwrap_or(false);
+    Ok(ids.len() == count && ids.iter().all(|&tid| exists(tid)))
+}
+
+/// Returns the number of a process's threads, which include those that are about to end.
+fn number_of_threads(pid: i32) -> io::Result<usize> {
+    /// The place of this field (`num_threads` in proc_pid_stat(5)) after the name.
+    const FIELD: usize = 17;
+    let stat = fs::read(format!("/proc/{pid}/stat"))?;
+    let stat = String::from_utf8_lossy(&stat);
+    // The name is in parentheses and may contain some.
+    let field = stat.rsplit_once(") ").and_then(|(_, after)| after.split(' ').nth(FIELD)?.parse().ok());
+    field.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+}
+
+/// Returns the numbers of the threads of a process. If a thread ends meanwhile, the kernel may leave out others, which
+/// [`are_all_threads`] notices.
 ///
 /// # Errors
 /// The process has ended.
@@ -169,6 +193,23 @@ mod tests {
         let on_the_stack = 0_u8;
         assert_eq!(inode_at(own, &raw const on_the_stack as u64).ok(), Some(0));
         assert!(inode_at(own, 0).is_err());
+    }
+
+    #[test]
+    fn all_threads_of_a_process() {
+        let own = std::process::id() as i32;
+        let (release, wait) = std::sync::mpsc::channel::<()>();
+        let more = std::thread::spawn(move || wait.recv());
+        let ids = thread_ids(own).expect("this process");
+        assert!(ids.len() >= 2 && ids.contains(&own));
+        // Threads of other tests may begin and end meanwhile.
+        let all = || are_all_threads(own, &thread_ids(own).expect("this process"), |_| false);
+        assert!((0..1000).any(|_| all().expect("this process")));
+        let some = || are_all_threads(own, &thread_ids(own).expect("this process")[1..], |_| false);
+        assert!((0..100).any(|_| !some().expect("this process")));
+        drop(release);
+        assert!(more.join().expect("it ends").is_err());
+        assert!(are_all_threads(0, &[], |_| true).is_err());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use gprofinject_abi::attach::{BYPASS_LEN, CHOICE_WORDS, Command, Order};
 use gprofinject_plan::Plan;
 use zerocopy::IntoBytes;
 
-use crate::os::{proc, sys};
+use crate::os::sys;
 use crate::target::agent::attachment::{Attachment, Step};
 use crate::target::agent::modules::{Modules, Plans};
 use crate::target::agent::overwritten::{Overwritten, Patch};
@@ -60,7 +60,6 @@ impl Attachment {
         until: Instant,
     ) -> Result<Step<Pause>> {
         let memory = Memory::open(self.pid)?;
-        let mappings = proc::mappings(self.pid)?;
         let mut modules = self.planned_modules(plans);
         let pieces = self.pieces(plans, switch, &mut modules);
         let mut stopped = self.all(tracer)?;
@@ -69,7 +68,7 @@ impl Attachment {
         }
         let cleared = match switch.off {
             true => self.leave_patches(&mut stopped, &memory, &modules.overwritten, until)?,
-            false => self.make_room(&mut stopped, &memory, &mappings, &(0..0), &modules, until)?,
+            false => self.make_room(&mut stopped, &memory, &(0..0), &modules, until)?,
         };
         if let Step::Later(error) = cleared {
             return Ok(Step::Later(error));

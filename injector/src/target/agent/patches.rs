@@ -58,7 +58,7 @@ impl Attachment {
         {
             bail!("the process has just loaded a library; try again");
         }
-        let room = self.make_room(&mut stopped, &memory, &mappings, &libc, &modules, until)?;
+        let room = self.make_room(&mut stopped, &memory, &libc, &modules, until)?;
         if let Step::Later(error) = room {
             return Ok(Step::Later(error));
         }
@@ -106,13 +106,12 @@ impl Attachment {
     fn resume_running(&mut self, plans: Plans<'_>) -> Result<Pause> {
         self.with_retries(PATIENCE, |attachment, tracer, until| {
             let memory = Memory::open(attachment.pid)?;
-            let mappings = proc::mappings(attachment.pid)?;
             let mut modules = attachment.planned_modules(plans);
             let mut stopped = attachment.all(tracer)?;
             if !modules.are_those_of(attachment) {
                 modules = attachment.planned_modules(plans);
             }
-            let room = attachment.make_room(&mut stopped, &memory, &mappings, &(0..0), &modules, until)?;
+            let room = attachment.make_room(&mut stopped, &memory, &(0..0), &modules, until)?;
             if let Step::Later(error) = room {
                 return Ok(Step::Later(error));
             }

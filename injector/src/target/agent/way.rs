@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Result, anyhow};
 
-use crate::os::proc::Mapping;
+use crate::os::proc::{self, Mapping};
 use crate::target::agent::attachment::{Attachment, Step};
 use crate::target::agent::modules::Modules;
 use crate::target::agent::overwritten::Overwritten;
@@ -21,14 +21,15 @@ impl Attachment {
         &self,
         stopped: &mut Stopped,
         memory: &Memory,
-        mappings: &[Mapping],
         libc: &Range<u64>,
         modules: &Modules<'_>,
         until: Instant,
     ) -> Result<Step<()>> {
         loop {
             let late = Instant::now() > until;
-            let busy = self.move_away(stopped, memory, mappings, libc, modules);
+            // Threads that ran until now may have mapped stacks for new ones.
+            let mappings = proc::mappings(self.pid)?;
+            let busy = self.move_away(stopped, memory, &mappings, libc, modules);
             match busy.first() {
                 None => return Ok(Step::Done(())),
                 Some(&(tid, at)) if late => return Ok(Step::Later(stays(tid, at))),

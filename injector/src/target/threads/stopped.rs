@@ -147,10 +147,24 @@ impl Stopped {
             }
             if known.insert(pid) {
                 self.stop_these(vec![pid], seized, until)?;
-            } else if proc::thread_ids(pid)?.iter().all(|tid| known.contains(tid)) {
-                return Ok(());
+                continue;
+            }
+            let ids = proc::thread_ids(pid)?;
+            if ids.iter().all(|tid| known.contains(tid)) {
+                if self.are_all(&ids)? {
+                    return Ok(());
+                }
+                if Instant::now() > until {
+                    return Err(Error::from_raw_os_error(libc::ETIMEDOUT));
+                }
             }
         }
+    }
+
+    /// Returns whether the threads that have just been listed are certainly all of them.
+    pub(super) fn are_all(&self, ids: &[i32]) -> io::Result<bool> {
+        let standing: HashSet<i32> = self.threads.iter().map(|thread| thread.tid).collect();
+        proc::are_all_threads(self.pid, ids, |tid| standing.contains(&tid))
     }
 
     fn stop_these(

@@ -86,34 +86,53 @@ impl Stopped {
             return Err(error);
         }
         // The threads that ran may have created others.
-        let known: HashSet<i32> = self.threads.iter().map(|thread| thread.tid).collect();
-        if proc::thread_ids(self.pid)?.iter().any(|tid| !known.contains(tid)) {
-            self.stop_more(&known, until)?;
-        }
+        self.stop_others(until)?;
         match proc::auxiliary(self.pid)? == self.auxiliary {
             true => Ok(()),
             false => Err(Error::other("it executes another program now")),
         }
     }
 
-    fn stop_more(&mut self, known: &HashSet<i32>, until: Instant) -> io::Result<()> {
-        for tid in proc::thread_ids(self.pid)?.into_iter().filter(|tid| !known.contains(tid)) {
-            if requests::seize(tid).is_err() {
-                continue;
-            }
-            let _ = requests::interrupt(tid);
-            self.urgent.add(tid);
-            match wait_interrupted(tid, until) {
-                Ok(true) => {
-                    self.threads.push(Thread::new(tid, registers(tid)?));
+    /// Stops all threads that were created since the others were stopped.
+    fn stop_others(&mut self, until: Instant) -> io::Result<()> {
+        // Those that have ended, or are about to.
+        let mut gone = HashSet::new();
+        loop {
+            let ids = proc::thread_ids(self.pid)?;
+            let known: HashSet<i32> = self.threads.iter().map(|thread| thread.tid).collect();
+            let is_new = |tid: &i32| !known.contains(tid) && !gone.contains(tid);
+            let others: Vec<i32> = ids.iter().copied().filter(is_new).collect();
+            if others.is_empty() {
+                if self.are_all(&ids)? {
+                    return Ok(());
                 }
-                Ok(false) => {}
-                Err(error) => {
-                    self.late.push(tid);
-                    return Err(error);
+                if Instant::now() > until {
+                    return Err(Error::from_raw_os_error(libc::ETIMEDOUT));
+                }
+            }
+            for tid in others {
+                if !self.stop_another(tid, until)? {
+                    gone.insert(tid);
                 }
             }
         }
-        Ok(())
+    }
+
+    /// Stops a thread. Returns false if it has ended, or is about to.
+    fn stop_another(&mut self, tid: i32, until: Instant) -> io::Result<bool> {
+        if requests::seize(tid).is_err() {
+            return Ok(false);
+        }
+        let _ = requests::interrupt(tid);
+        self.urgent.add(tid);
+        match wait_interrupted(tid, until) {
+            Ok(true) => self.threads.push(Thread::new(tid, registers(tid)?)),
+            Ok(false) => return Ok(false),
+            Err(error) => {
+                self.late.push(tid);
+                return Err(error);
+            }
+        }
+        Ok(true)
     }
 }
