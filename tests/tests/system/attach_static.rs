@@ -39,7 +39,8 @@ gprofinject_tests::trials! {
         pauses_under_load,
         gprofinject_is_killed,
         programs_with_musl,
-        real_programs;
+        real_programs,
+        handlers_on_new_stacks;
 }
 
 const STATIC: [&[&str]; 2] = [&["-static"], &["-static-pie"]];
@@ -159,6 +160,19 @@ pub(crate) fn over_and_over(mut subject: Subject, options: &[&str], what: &str) 
     }
     assert_eq!(subject.changed(&before), None, "{what}");
     subject.finish();
+}
+
+/// Threads begin all the time whose stacks were mapped just before, and stand in signal handlers that have interrupted the first
+/// instructions of a function.
+fn handlers_on_new_stacks() {
+    let flags = ["-O2", "-w", "-pthread"];
+    over_and_over(subject("fresh.c", "gcc", &flags, &[]), &[], "gcc");
+    over_and_over(subject("fresh.c", "gcc", &[&flags[..], &["-static"]].concat(), &[]), &[], "gcc -static");
+    if skip::have("musl-gcc") {
+        over_and_over(subject("fresh.c", "musl-gcc", &flags, &[]), &[], "musl-gcc");
+    } else {
+        skip::skipped("handlers_on_new_stacks with musl", "no musl-gcc");
+    }
 }
 
 fn programs_with_musl() {
