@@ -20,4 +20,5 @@ pub(crate) mod library;
 #[cfg(feature = "standalone")]
 pub(crate) mod own;
 pub(crate) mod signals;
+pub(crate) mod stack_copies;
 pub(crate) mod unwinder;

@@ -420,6 +420,9 @@ pub struct ArenaHeader {
     pub library_labels: u64,
     /// The same as `begin`, for functions whose exits are not hooked, so that their calls cannot be measured.
     pub mark: u64,
+    /// For calls of functions that copy parts of the stack away and others back. Input: r11 = the function's body; all other
+    /// registers are those of the call. Puts the return addresses of the thread's frames back before that.
+    pub stack_copy: u64,
 }
 
 /// The addresses between which all exit labels of a set of functions lie. No return address of a call lies there.
@@ -571,7 +574,7 @@ const _: () = {
     assert!(offset_of!(FunctionRecord, exit) == 8);
     assert!(offset_of!(FunctionRecord, resume) == 28);
     assert!(offset_of!(FunctionRecord, body) == 32);
-    assert!(size_of::<ArenaHeader>() == 152);
+    assert!(size_of::<ArenaHeader>() == 160);
     assert!(offset_of!(ArenaHeader, miss) == 0);
     assert!(offset_of!(ArenaHeader, miss_entry) == 8);
     assert!(offset_of!(ArenaHeader, window) == 16);

@@ -52,6 +52,7 @@ pub(crate) mod retpoline;
 pub(crate) mod shared;
 pub(crate) mod sled;
 pub(crate) mod slide;
+pub(crate) mod stack_copiers;
 pub(crate) mod standalone;
 pub(crate) mod start;
 pub(crate) mod system_calls;

@@ -11,7 +11,9 @@ use crate::decide::system_calls::{Purpose, SystemCalls};
 use crate::decide::thunk_spec::Exits;
 use crate::decide::uncalled::Uncalled;
 use crate::decide::verdict::{Earlier, Failed, Reason, Tactic, Verdict};
-use crate::decide::{agents, flags, foreign, go, own_text, shared, tails, thunk_spec, unwinder};
+use crate::decide::{
+    agents, flags, foreign, go, own_text, shared, stack_copiers, tails, thunk_spec, unwinder,
+};
 use crate::emit::arena::emit;
 use crate::emit::emitted::Emitted;
 use crate::emit::homes::Homes;
@@ -57,6 +59,7 @@ impl Plan {
             if is_standalone { SystemCalls::of(image, &flow) } else { SystemCalls::default() };
         let standalone =
             if is_standalone { Standalone::of(image, !entry_only) } else { Standalone::default() };
+        let stack_copiers = if entry_only || image.facts.go { Vec::new() } else { stack_copiers::all(image) };
         let selection = options.selection();
         let chosen = |i: usize| selection.left_out(&image.functions[i]);
         // If the user wants no function of a program at all, the unwinder meets no hook. A library may meet those of the
@@ -67,7 +70,9 @@ impl Plan {
         }
         let needs = is_standalone && (any || owner.is_library());
         let left_out = |i: usize| {
-            let is_needed = needs && standalone.is_needed(image, i) || any && go::is_needed(image, i);
+            let is_needed = needs && standalone.is_needed(image, i)
+                || any && go::is_needed(image, i)
+                || (any || owner.is_library()) && stack_copiers.contains(&i);
             chosen(i).filter(|_| !is_needed)
         };
         // Copies of functions would leave return addresses in the arena.
@@ -90,6 +95,7 @@ impl Plan {
             counted,
             system_calls: &system_calls,
             standalone: &standalone,
+            stack_copiers: &stack_copiers,
             arena: options.arena,
             measured: if entry_only { Measured::None } else { options.measured },
             falls: &falls,
@@ -127,7 +133,10 @@ impl Plan {
             hooks: if entry_only { Hooks::Entry } else { Hooks::Both },
             nameless_parts: image.nameless_parts().to_vec(),
             downgrade,
-            caution: reader.filter(|_| none.is_none()).map(|why| format!("{why}, and finds hooks there")),
+            caution: reader
+                .filter(|_| none.is_none())
+                .map(|why| format!("{why}, and finds hooks there"))
+                .or_else(|| stack_copiers::caution(image, &stack_copiers, &hooks)),
             records: std::mem::take(&mut emitted.records),
             function_of: hooks.iter().map(|h| h.function).collect(),
             text: extents(image),
@@ -197,6 +206,8 @@ struct Task<'a, 'd> {
     counted: Option<&'a dyn Fn(usize) -> bool>,
     system_calls: &'a SystemCalls,
     standalone: &'a Standalone,
+    /// The functions that copy parts of the stack, if exits are hooked.
+    stack_copiers: &'a [usize],
     arena: Option<u64>,
     /// Which calls are measured.
     measured: Measured,
@@ -291,12 +302,25 @@ impl Decided {
 /// Emits the machine code for one set of decisions. Returns it with the home slots, in which arcs are
 /// counted.
 fn emit_all(task: Task, hooks: &[Hook], copies: &Copies) -> (Emitted, Homes) {
-    let Task { image, flow, owner, exits, system_calls, standalone, arena, measured, falls, .. } = task;
+    let Task {
+        image,
+        flow,
+        owner,
+        exits,
+        system_calls,
+        standalone,
+        stack_copiers,
+        arena,
+        measured,
+        falls,
+        ..
+    } = task;
     // The program finds the agent's definitions before those of a library.
     let mut through_agent =
         if owner != Owner::Library { unwinder::through_agent(image, hooks) } else { Vec::new() };
     through_agent.extend(standalone.through_agent(hooks));
     through_agent.extend(go::through_agent(image, hooks));
+    through_agent.extend(stack_copiers::through_agent(stack_copiers, hooks));
     let conditions = if exits.are_measured() { flags::passed(image, flow, exits) } else { Failed::new() };
     let returns_condition = |function: usize| conditions.contains_key(&function);
     let counted = task.counted.is_some();

@@ -22,11 +22,11 @@
 //!
 //! All of this is integer code; see [`crate::hot::gate`].
 
-use crate::hot::cells::{self, REGION, existing};
+use crate::hot::cells::{self, REGION, existing, is_alive};
 use crate::hot::interrupted;
 use crate::hot::links;
 use crate::hot::nearest::Nearest;
-use crate::hot::search::{Begin, Search, is_alive};
+use crate::hot::search::{Begin, Search};
 use crate::hot::times;
 use crate::os::words;
 use crate::program::agent::Agent;

@@ -91,6 +91,12 @@ pub(crate) fn cell(shadow: u64, cfa: u64) -> CellRef {
     unsafe { CellRef::new(NonNull::new_unchecked(at)) }
 }
 
+/// Returns whether the cell's frame has neither returned nor been left by a jump.
+pub(crate) fn is_alive(cell: CellRef, cfa: u64) -> bool {
+    let return_address = cell.return_address().load(Ordering::Relaxed);
+    return_address != 0 && return_address != cfa - 8 && cell.link().load(Ordering::Relaxed) != LEFT
+}
+
 /// Fills the cell of a frame that unhooked code has called, as the thunk would, and stores its caller in `link`.
 /// Returns whether that was possible: if not, the thunk does it, or moves the thread's window. Integer code only; see
 /// [`crate::hot::gate`].
@@ -129,6 +135,43 @@ pub(crate) fn forget(from: u64, to: u64) {
             // A cell that is not in use is not written, so that untouched memory stays unallocated.
             if cell.return_address().load(Ordering::Relaxed) != 0 {
                 cell.link().store(LEFT, Ordering::Relaxed);
+            }
+            at += 8;
+        }
+    }
+}
+
+/// Puts the return addresses of the frames back whose CFAs lie between two addresses, both included, and marks these frames as left.
+/// `is_exit_label` returns whether a word is an exit label, which shows that a frame is alive. If the stack is not known to be
+/// mapped, this looks first, page by page.
+pub(crate) fn put_back(from: u64, to: u64, is_mapped: bool, is_exit_label: impl Fn(u64) -> bool) {
+    let process = task::getpid();
+    let mut at = from.next_multiple_of(8);
+    let mut readable = if is_mapped { u64::MAX } else { at };
+    while at <= to {
+        let next = (at & !(REGION - 1)) + REGION;
+        let Some(shadow) = shadow(at, false) else {
+            at = next;
+            continue;
+        };
+        while at <= to && at < next {
+            let cell = cell(shadow, at);
+            if cell.return_address().load(Ordering::Relaxed) != 0 && is_alive(cell, at) {
+                if at > readable {
+                    if memory::is_unreadable(process, at - 8) {
+                        return;
+                    }
+                    readable = at.next_multiple_of(PAGE);
+                }
+                let slot = (at - 8) as *mut u64;
+                // SAFETY: the slot is on the calling thread's stack, above its stack pointer, and mapped. The word belongs to the
+                // frame's thunk as long as it is the exit label.
+                unsafe {
+                    if is_exit_label(slot.read()) {
+                        slot.write(cell.return_address().load(Ordering::Relaxed));
+                        cell.link().store(LEFT, Ordering::Relaxed);
+                    }
+                }
             }
             at += 8;
         }

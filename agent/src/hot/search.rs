@@ -3,7 +3,7 @@
 //! All of this is integer code; see [`crate::hot::gate`].
 #![allow(unsafe_code, reason = "return slots on the calling thread's stack are read")]
 
-use crate::hot::cells::{REGION, cell, existing, shadow};
+use crate::hot::cells::{REGION, cell, existing, is_alive, shadow};
 use crate::hot::nearest::Nearest;
 use crate::os::words;
 use crate::program::agent::Agent;
@@ -178,6 +178,13 @@ impl Frames<'_> {
         (cfa >= lo && cfa < end).then_some(end)
     }
 
+    /// Returns an address up to which a stack may extend that is not the thread's own, or not known to be, and whether the
+    /// stack is certainly mapped up to there.
+    pub(crate) fn end_of_other_stack(agent: &Agent, from: u64) -> (u64, bool) {
+        let search = Search::elsewhere(agent, None, from);
+        (search.end, search.readable <= from)
+    }
+
     /// Returns the frames of a set above a CFA on the thread's own stack, which ends at `end`. (An `Option` of them would
     /// be copied by vector registers.)
     #[inline(always)]
@@ -203,10 +210,4 @@ impl Frames<'_> {
     pub(crate) fn nearest(&self, function: u32, cfa: u64) -> Nearest {
         Nearest { function: Some(function), link: cfa }
     }
-}
-
-/// Returns whether the cell's frame has neither returned nor been left by a jump.
-pub(crate) fn is_alive(cell: CellRef, cfa: u64) -> bool {
-    let return_address = cell.return_address().load(Ordering::Relaxed);
-    return_address != 0 && return_address != cfa - 8 && cell.link().load(Ordering::Relaxed) != LEFT
 }

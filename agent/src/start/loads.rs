@@ -41,6 +41,7 @@ use crate::start::plan::PlanFile;
 use crate::start::refusal::Refusal;
 use crate::unwind::backtraces;
 use crate::unwind::landings;
+use crate::unwind::stack_copies;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::VERSION;
 use gprofinject_abi::ask::{LOADED, Question};
@@ -490,6 +491,7 @@ fn gates() -> ArenaHeader {
         shadows: cells::table(),
         backtrace: backtraces::gpi_backtrace as *const () as u64,
         land: landings::gpi_land as *const () as u64,
+        stack_copy: stack_copies::gate(),
         begin,
         end,
         mark,

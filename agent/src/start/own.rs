@@ -8,6 +8,7 @@ use crate::program::agent::{Agent, GATE_FACTS, LIBRARY_GATE_FACTS};
 use crate::unwind::backtraces;
 use crate::unwind::landings;
 use crate::unwind::signals;
+use crate::unwind::stack_copies;
 use gprofinject_abi::clock::ClockKind;
 use gprofinject_abi::plan::ArenaHeader;
 use gprofinject_abi::region::RegionOrders;
@@ -29,6 +30,7 @@ pub(crate) fn gates(shadows: u64, small_stacks: bool, orders: &RegionOrders) -> 
         land: landings::gpi_land as *const () as u64,
         signal: signals::gpi_signal as *const () as u64,
         resume: signals::gpi_resume as *const () as u64,
+        stack_copy: stack_copies::gate(),
         begin,
         end,
         mark,

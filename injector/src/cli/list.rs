@@ -76,11 +76,11 @@ fn libraries(
         };
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let is_wanted = settings.libs.wants(&name, || library::soname(&path));
-        let purpose = Purpose::of(is_wanted, planned.subject.musl).filter(|purpose| purpose.is_wanted());
-        let Some(purpose) = purpose else {
+        let purpose = Purpose::of(is_wanted, planned.subject.musl);
+        if !purpose.is_wanted() {
             visit(Module::LeftOut(path))?;
             continue;
-        };
+        }
         let subject = planner.library_subject(&path);
         match &subject.unhookable {
             Some(why) => visit(Module::Refused(path, why.clone()))?,

@@ -17,6 +17,7 @@ use gprofinject_plan::Placement;
 use gprofinject_plan::Plan;
 
 use crate::os::{proc, progress, sys};
+use crate::program::libs;
 use crate::program::memory;
 use crate::program::planned::Planned;
 use crate::program::planner::Planner;
@@ -158,15 +159,9 @@ impl Libraries {
         planned: Result<&'static Planned<'static, 'static>, String>,
         planner: &Planner,
     ) -> Result<&'static Library, Arc<str>> {
-        if key.1 == Purpose::Hooks
-            && let Ok(planned) = &planned
-            && planned.hooks() == "both"
-            && copies_stacks(binary, planned)
-        {
-            planner.cache.voice().warn(format_args!(
-                "{} copies stacks, which exit hooks do not survive: if the program crashes, profile it with --hooks entry",
-                binary.display()
-            ));
+        let caution = planned.as_ref().ok().and_then(|planned| planned.plan.as_ref()?.caution.as_ref());
+        if let Some(caution) = caution {
+            planner.cache.voice().warn(format_args!("{}: {caution}", binary.display()));
         }
         let made = planned.and_then(|planned| self.add(binary, key.1, planned, planner)).map_err(Arc::from);
         if self.known.len() < MOST {
@@ -289,14 +284,16 @@ pub(crate) fn is_mapped_at(pid: i32, address: u64, file: &std::fs::Metadata) -> 
     proc::inode_at(pid, address).is_ok_and(|inode| inode == file.ino())
 }
 
-/// Returns whether a library switches between coroutines by copying parts of the stack away and back, as Python's greenlet does. The
-/// frames of several coroutines then have the same addresses, and so the same cells.
-fn copies_stacks(binary: &Path, planned: &Planned) -> bool {
-    // The functions of greenlet that switch, one of which may be a part of the other.
-    const SWITCHES: [&str; 2] = ["slp_switch", "13g_switchstackEv"];
-    let is_greenlet = binary.file_name().is_some_and(|name| name.to_string_lossy().starts_with("_greenlet."));
-    let switches = |name: &str| name == SWITCHES[0] || name.ends_with(SWITCHES[1]);
-    is_greenlet || planned.functions().any(|(function, _)| function.names().any(switches))
+/// Returns whether the agent needs hooks in the library in a file that the user has left out, in a process of glibc's: whether it
+/// may copy parts of the stack, and exits are hooked.
+pub(crate) fn may_need_gates(path: &Path, planner: &Planner) -> bool {
+    /// The length in bytes above which a file is not read for that.
+    const LONGEST: u64 = 1 << 30;
+    let is_runtime = path.file_name().and_then(OsStr::to_str).is_some_and(libs::is_runtime);
+    let bytes = || sys::read_whole(&sys::open_regular(path).ok()?, LONGEST).ok();
+    planner.hooks_exits()
+        && !is_runtime
+        && bytes().is_some_and(|bytes| gprofinject_plan::may_move_frames(&bytes))
 }
 
 #[cfg(test)]

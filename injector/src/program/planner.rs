@@ -150,12 +150,26 @@ impl Planner<'_> {
         planned
     }
 
+    /// Whether exits of functions are hooked, in processes of glibc's.
+    pub(crate) fn hooks_exits(&self) -> bool {
+        match self.hooks {
+            Some(HooksArg::None | HooksArg::Entry) => false,
+            Some(HooksArg::Both) => true,
+            // Counting blocks must not cost more than necessary.
+            None => self.filters.count().is_none(),
+        }
+    }
+
     /// Which hooks the libraries get of a process that runs this program.
     fn library_hooks(&self, subject: &Subject) -> Option<LibraryHooks> {
         let is_possible = match subject.standalone {
             // The agent has to be called from musl's dynamic linker, whatever the user wants.
             true => subject.takes_agent() && subject.musl,
-            false => subject.takes_agent() && self.libs.wants_any() && self.engine == EngineArg::Builtin,
+            false => {
+                subject.takes_agent()
+                    && (self.libs.wants_any() || self.hooks_exits())
+                    && self.engine == EngineArg::Builtin
+            }
         };
         // The counters of a standalone program's threads follow their records, where there is no room for those of libraries.
         let counts = self.filters.count().is_some() && !subject.standalone;

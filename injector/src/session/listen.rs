@@ -225,7 +225,8 @@ impl Family<'_> {
             if !is_wanted {
                 self.leave(pid, &file.name, Unhooked::LeftOut);
             }
-            if let Some(purpose) = Purpose::of(is_wanted, is_musl) {
+            let purpose = Purpose::of(is_wanted, is_musl);
+            if purpose != Purpose::Gates || library::may_need_gates(&file.path(), &planner) {
                 chosen.push((file, order, purpose));
             }
         }
@@ -276,7 +277,10 @@ impl Family<'_> {
         if !is_wanted {
             self.leave(asker.pid, &file.name, Unhooked::LeftOut);
         }
-        let purpose = Purpose::of(is_wanted, self.is_musl(asker.pid))?;
+        let purpose = Purpose::of(is_wanted, self.is_musl(asker.pid));
+        if purpose == Purpose::Gates && !library::may_need_gates(&file.path(), &self.settings.planner()) {
+            return None;
+        }
         match self.placed(asker, question, &file, purpose) {
             Ok((file, number, slot_bytes)) => {
                 *answer = ask::Answer { hooked: 1, plan: number, slot_bytes, reserved: 0 };

@@ -13,27 +13,29 @@ pub(crate) enum Purpose {
     /// the same: system calls that make threads or processes or execute programs, longjmp, and the functions by which an
     /// unwinder looks up its data.
     MuslGates,
+    /// It is left out, in a process of glibc's. There the agent has to be called in place of functions that copy parts of the stack,
+    /// because the frames of hooked functions may be among these.
+    Gates,
 }
 
 impl Purpose {
-    /// Returns what a library is planned for that is `wanted` by the user or not, in a process that is of musl's or not. A
-    /// library that is left out in a process of glibc's has no plan.
-    pub(crate) fn of(wanted: bool, musl: bool) -> Option<Purpose> {
+    /// Returns what a library is planned for that is `wanted` by the user or not, in a process that is of musl's or not.
+    pub(crate) fn of(wanted: bool, musl: bool) -> Purpose {
         match (wanted, musl) {
-            (true, false) => Some(Purpose::Hooks),
-            (true, true) => Some(Purpose::MuslHooks),
-            (false, true) => Some(Purpose::MuslGates),
-            (false, false) => None,
+            (true, false) => Purpose::Hooks,
+            (true, true) => Purpose::MuslHooks,
+            (false, true) => Purpose::MuslGates,
+            (false, false) => Purpose::Gates,
         }
     }
 
     /// Whether the library is planned for processes of musl's.
     pub(crate) fn is_musl(self) -> bool {
-        self != Purpose::Hooks
+        matches!(self, Purpose::MuslHooks | Purpose::MuslGates)
     }
 
     /// Whether the user wants the library's functions hooked.
     pub(crate) fn is_wanted(self) -> bool {
-        self != Purpose::MuslGates
+        matches!(self, Purpose::Hooks | Purpose::MuslHooks)
     }
 }

@@ -3,6 +3,7 @@
 use crate::decide::hook::Hook;
 use crate::decide::needless::{self, Cells};
 use crate::decide::own_return::returns_otherwise;
+use crate::decide::stack_copiers;
 use crate::decide::unwinder::ThroughAgent;
 use crate::flow::facts::Flow;
 use crate::flow::registers::facts::Registers;
@@ -82,11 +83,14 @@ pub(crate) fn of_all(
     hooks
         .iter()
         .zip(cells.into_iter().zip(inner))
-        .map(|(h, (cells, inner))| {
+        .enumerate()
+        .map(|(number, (h, (cells, inner)))| {
             let facts = flow.functions[h.function];
             // Only a shadow stack can distinguish a loop from a call.
             let both = exits != Exits::Few || facts.table_loops;
             let own_return = returns_otherwise(&image.functions[h.function]);
+            let is_stack_copier = |f: &ThroughAgent| f.number == number && f.gate == stack_copiers::GATE;
+            let own_return = own_return || through_agent.iter().any(is_stack_copier);
             let both = both && !own_return && !facts.odd_return && cells == Cells::All;
             ThunkSpec {
                 both,
