@@ -8,9 +8,11 @@ pub(crate) mod asking;
 #[cfg(not(feature = "standalone"))]
 pub(crate) mod early;
 pub(crate) mod functions;
+pub(crate) mod library_plan;
 pub(crate) mod load_table;
 pub(crate) mod loads;
 pub(crate) mod mcount;
+pub(crate) mod notice;
 pub(crate) mod own;
 pub(crate) mod pauses;
 pub(crate) mod plan;

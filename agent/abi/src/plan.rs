@@ -15,6 +15,20 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::coded::coded;
 
+mod function;
+mod thread;
+mod thunk;
+
+pub use function::{
+    BEGINS, ENTRY_ONLY, FRAMED, FunctionRecord, LOOPS, NEEDS_NO_CELL, OFF, SHARED, SKIPS, SPARE_SLOTS,
+    TailRecord,
+};
+pub use thread::{Cell, LEFT, START_OF_CONTEXT, ThreadWords, WINDOW, WINDOW_WORD};
+pub use thunk::{
+    BEGIN_LEN, CALL_LEN, CALLBACK_JUMP, CALLBACK_STUB, EXIT_JUMPS, ISLAND, NOTE, NUMBER_BELOW,
+    OUTER_BEGIN_LEN,
+};
+
 /// First bytes of a plan file.
 pub const MAGIC: [u8; 8] = *b"gpi-plan";
 
@@ -180,101 +194,6 @@ coded! {
     }
 }
 
-/// A hooked function, as the slow paths and the collector need to know it.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-pub struct FunctionRecord {
-    /// Link address of the function's symbol.
-    pub entry: u64,
-    /// Arena offset of the exit label, the address that the thunk's `call` writes to the return slot, or 0 if the
-    /// thunk has no exit. A function whose return address lies in the arena was tail-called.
-    pub exit: u32,
-    /// Byte offset of the function's first home slot from the start of a thread block.
-    pub slots: u32,
-    /// The home slot of a key is at `slots + ((key as u32).wrapping_mul(multiplier) >> shift & mask)`.
-    /// `mask` is `(number of slots - 1) << 4`.
-    pub mask: u32,
-    /// See `mask`.
-    pub multiplier: u32,
-    /// See `mask`.
-    pub shift: u8,
-    /// Number of bytes from the thunk's start to the end of its `pop`, after which the return address is no longer in
-    /// its slot. 0 in entry-only thunks.
-    pub popped: u8,
-    /// Number of bytes from the end of the exit's `push`, which writes the return address back to its slot, to the
-    /// body. 0 in entry-only thunks. Directly before the body are three jumps of [`ISLAND`] bytes each: the stack of
-    /// the first two is that of the entry after the `pop`, and the stack of the third is that of the exit before the
-    /// `push`. Before these are [`NOTE`] bytes of the exit, whose stack is that before the `push` as well.
-    pub pushed: u8,
-    /// A combination of the bits [`ENTRY_ONLY`], [`LOOPS`], [`FRAMED`], [`NEEDS_NO_CELL`], [`SHARED`], [`OFF`], [`BEGINS`]
-    /// and [`SKIPS`].
-    pub flags: u8,
-    /// Arena offset at which the thunk continues after its arc has been counted.
-    pub resume: u32,
-    /// Arena offset of the function's body: its relocated first instructions, as if nothing were hooked.
-    pub body: u32,
-    /// Size of the function from `entry` on, in bytes.
-    pub size: u32,
-    /// Number of slots from `slots` on that count the function's arcs: the home slots, then [`SPARE_SLOTS`] if there
-    /// are several home slots, then one for each [`TailRecord`].
-    pub slot_count: u32,
-    /// Arena offset of the thunk.
-    pub thunk: u32,
-}
-
-/// Number of slots after a function's hashed home slots: a key may be up to this many slots after its home.
-pub const SPARE_SLOTS: u32 = 3;
-
-/// A jump by which one hooked function tail-calls another. It is redirected to a thunk of its own, which counts in a
-/// slot of its own.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-pub struct TailRecord {
-    /// Link address of the jump.
-    pub site: u64,
-    /// Byte offset of its slot from the start of a thread block. The slot's key is
-    /// [`crate::region::SITE`] | `site`.
-    pub slot: u32,
-    /// Number of the function that is called.
-    pub callee: u32,
-    /// Arena offset of the jump's thunk.
-    pub again: u32,
-    /// Arena offset of the called function's thunk, where the call is counted if the slot cannot be used. If the function
-    /// that jumps has no cell, that of the called function's body, and the call is lost.
-    pub thunk: u32,
-    /// Arena offset of the stub that leads from the jump's thunk to the slow path. Stubs and thunks are in the order of the
-    /// records.
-    pub stub: u32,
-    /// Arena offset of the jump with which the thunk ends if it fills the cell of the called function, where rsp is the CFA:
-    /// the function that jumps has no cell, and the one that is called gets one. Otherwise 0.
-    pub fills: u32,
-    /// Number of the function that jumps.
-    pub caller: u32,
-    /// 0.
-    pub reserved: u32,
-}
-
-/// Flag: calls of the function get no shadow stack cell, because the function is setjmp or similar, reads its own
-/// return address, or has [`NEEDS_NO_CELL`] and is not called by unhooked code or calls nothing that has a cell.
-pub const ENTRY_ONLY: u8 = 1;
-/// Flag: an indirect branch inside the function may lead back to its first instruction. A tail call of the function
-/// by itself is then a loop, not a call.
-pub const LOOPS: u8 = 2;
-/// Flag: the function's relocated instructions have an entry in the table [`Frame::Moved`].
-pub const FRAMED: u8 = 4;
-/// Flag: control leaves the function only by its return, and by direct calls of and jumps to hooked functions that have cells
-/// or this flag. It can be the caller only of functions that know it by their return addresses, and of a signal handler; then
-/// the interrupted program counter identifies it. Without [`ENTRY_ONLY`], a call of it by unhooked code gets a cell: see
-/// [`CALLBACK_JUMP`].
-pub const NEEDS_NO_CELL: u8 = 8;
-
-/// Flag: hooks of other functions rely on the patches of this one, or code in the arena leads to its thunk without them. The
-/// patches then stay while the function is switched off.
-pub const SHARED: u8 = 16;
-/// Flag: the function is switched off when its library is hooked. Only a plan that was made for a library in a process that
-/// already runs has it.
-pub const OFF: u8 = 32;
-
 /// A half-open range of link addresses.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -336,13 +255,13 @@ coded! {
 }
 
 coded! {
-    /// Whether a patch stays while the hooks are paused. Only patches of a standalone program do: in other programs, the
-    /// agent's definitions take the place of these functions.
+    /// Whether a patch stays while the hooks are paused.
     pub enum Stay as StayCode(u8) {
         /// It does not.
         Not = 0,
         /// It stays: it belongs to the hook of a function that is called through the agent. As long as hooked frames are on
-        /// a stack, an unwinder or a longjmp must find the agent.
+        /// a stack, a function that copies the stack must find the agent; so must an unwinder or a longjmp in a standalone
+        /// program. (In other programs, the agent's definitions take the place of these.)
         Function = 1,
         /// It stays: it leads a system call to the agent, which makes threads and processes.
         SystemCall = 2,
@@ -435,145 +354,10 @@ pub struct Labels {
     pub end: u64,
 }
 
-impl FunctionRecord {
-    /// Returns the number of bytes at the start of the body that tell the agent that a call begins. `outer`: only outer calls are
-    /// measured.
-    pub fn begin_len(&self, outer: bool) -> u32 {
-        match (self.flags & BEGINS != 0, outer) {
-            (false, _) => 0,
-            (true, false) => BEGIN_LEN,
-            (true, true) => OUTER_BEGIN_LEN,
-        }
-    }
-
-    /// Returns whether the address of an instruction of the function shows that it runs, because its frame need not have a cell.
-    pub fn is_shown(&self) -> bool {
-        self.flags & (NEEDS_NO_CELL | SKIPS) != 0
-    }
-
-    /// Returns whether a call of the function gets a cell only if unhooked code makes it.
-    pub fn is_for_callbacks(&self) -> bool {
-        self.flags & (ENTRY_ONLY | NEEDS_NO_CELL) == NEEDS_NO_CELL
-    }
-}
-
-/// Bytes of the jump with which the thunk of a function that has [`NEEDS_NO_CELL`] without [`ENTRY_ONLY`] continues at
-/// `resume`, after it has set rsp to CFA - 8. It comes directly before the `call` of the body.
-pub const CALLBACK_JUMP: u32 = 2;
-/// Bytes from the start of the stubs of such a function up to the place where rsp is the CFA: those of its second look, and
-/// of `lea rsp, [rsp+8]`.
-pub const CALLBACK_STUB: u32 = 21 + 5;
-
-/// Bit of [`FunctionRecord::flags`]: the body begins with code that tells the agent that a call begins.
-pub const BEGINS: u8 = 64;
-/// Bit of [`FunctionRecord::flags`], in a plan in which only outer calls are measured: the thunk has an exit, but leads a deeper call
-/// to the body without a cell, as if the function had [`NEEDS_NO_CELL`] and [`ENTRY_ONLY`]. No hooked function is called by a jump of it.
-pub const SKIPS: u8 = 128;
-
-/// Bytes of the code at the start of the body of a function in a plan with measured calls: a store of the function's number, and
-/// a call through [`ArenaHeader::begin`] or [`ArenaHeader::mark`].
-pub const BEGIN_LEN: u32 = 14;
-/// The same if only outer calls are measured: two comparisons of rsp with [`ThreadWords::deep`] and [`ThreadWords::deep_from`], each
-/// with a short branch, come before.
-pub const OUTER_BEGIN_LEN: u32 = 2 * (9 + 2) + BEGIN_LEN;
-/// The distance in bytes from the return slot down to the function's number, for [`ArenaHeader::begin`].
-pub const NUMBER_BELOW: u64 = 64;
-
-/// Size in bytes of the three jumps to the slow path of exits, which follow the [`ArenaHeader`]. They are for thunks
-/// that have saved rax and r11, only r11, or only rax.
-pub const EXIT_JUMPS: usize = 3 * 6 + 2 * 5;
-
-/// The agent's words of each thread, an initial-exec TLS variable. Thunks address them as `fs:[offset]`. In a standalone
-/// program ([`PlanHeader::standalone`]) they are at the start of memory of the agent's own, to which the base of gs leads,
-/// and thunks address them as `gs:[offset]`.
-///
-/// Only the thread itself and its signal handlers write the words; the injector does while the thread is stopped.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-pub struct ThreadWords {
-    /// The address of the thread block. Before the first hooked call, it is that of a block of zeros that all threads
-    /// share and that contains no arc.
-    pub block: u64,
-    /// The shadow of the thread's window, the [`WINDOW`] bytes of the address space whose frames the thread's thunks
-    /// find without help: the [`Cell`] of a frame is at `cells + 2 * (CFA - window)`. The word before the shadow
-    /// ([`WINDOW_WORD`]) contains the window's address, a multiple of its size. So one load of this word yields an
-    /// address and a shadow that belong together, even in a thunk that a signal handler interrupts.
-    pub cells: u64,
-    /// The CFA of the last *event*: of the hooked frame that was entered last, or of a frame with a link
-    /// ([`Cell::link`]) that has returned since, or of the frame that a search has found to be the newest live one.
-    /// While the thread runs on its own stack, no newer live frame is on that stack, so a search for the caller of a
-    /// function that unhooked code calls begins here. 0 if nothing is known.
-    pub last: u64,
-    /// The CFA of the thread's first hooked call, or 0 if there was none yet. The thread's stack continues from there
-    /// up to the thread's control block.
-    pub first_frame: u64,
-    /// Stack pointer of the frame in whose cleanup landing pad an exception has landed, or 0 if the exception has
-    /// reached its handler. As long as the stack is no shorter, the exception may still be in flight.
-    pub landing: u64,
-    /// The lowest address of the thread's own stack, or 0 if its extent is not known.
-    pub stack_lo: u64,
-    /// The end address of the thread's own stack, or 0 if its extent is not known.
-    pub stack_hi: u64,
-    /// The same as `last` for frames of hooked functions of libraries: `last` is written only by thunks of the program,
-    /// and this word only by thunks of libraries. `u64::MAX` if no function of a library is hooked.
-    pub library_last: u64,
-    /// If the innermost open call is as deep as calls are measured: its CFA - 8. Calls are deeper, and are not measured, if their
-    /// thunks find the stack pointer from `deep_from` up to here. Otherwise 0. The agent's gates decide the same without these
-    /// words, so they may be 0 at any time.
-    pub deep: u64,
-    /// The lowest address of the stack on which that call's frame is.
-    pub deep_from: u64,
-}
-
-/// The code to which the first function of a context of glibc's makecontext returns: `mov rsp, rbx; mov rdi, [rsp]`
-/// (`__start_context` in sysdeps/unix/sysv/linux/x86_64/__start_context.S). The agent recognises the stack of such a
-/// context by this code, which must therefore stay as it is. It is not called, so there is no return address to hook.
-pub const START_OF_CONTEXT: [u8; 7] = [0x48, 0x89, 0xdc, 0x48, 0x8b, 0x3c, 0x24];
-
-/// The offset, relative to the shadow, of the word that holds the window's address.
-pub const WINDOW_WORD: i64 = -8;
-
-/// Size in bytes of a near jump with which a thunk's short branches continue.
-pub const ISLAND: u32 = 5;
-
-/// Size in bytes of the code with which a thunk's exit records that a frame with a link has returned.
-pub const NOTE: u32 = 11;
-
-/// Size of a window, in bytes.
-pub const WINDOW: u64 = 1 << 26;
-
-/// The shadow stack's record of one hooked frame that has not returned. Its address follows from the frame's CFA (the
-/// value of rsp after the return), so the thread that returns through the frame finds it, in whatever order frames
-/// return and on whichever thread.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-pub struct Cell {
-    /// The frame's own return address. If there is no frame, this is 0 or the address of the frame's return slot.
-    /// (The exit code stores the latter because it has that address in a register.)
-    pub return_address: u64,
-    /// Number of the function that runs in the frame: the called function, or the last tail-called one.
-    pub function: u32,
-    /// For a frame that unhooked code has called: the distance in cells, plus 1, to the cell of the nearest frame
-    /// that was alive at the call, or to that of the stack's end if none was. [`LEFT`] means that a jump has left the
-    /// frame, which can no longer be a caller; if it belongs to a coroutine that is resumed, it can still return. 0
-    /// means unknown. The link remains when the frame returns, until another frame takes its place.
-    pub link: u32,
-}
-
-/// See [`Cell::link`].
-pub const LEFT: u32 = 1;
-
-/// Size in bytes of the thunk's `call`, which ends at [`FunctionRecord::exit`].
-pub const CALL_LEN: u32 = 5;
-
 // The planner's thunks, its unwind tables, and the agent's assembly address these fields.
 const _: () = {
     assert!(size_of::<PlanHeader>() == 400);
     assert!(size_of::<Patch>() == 48);
-    assert!(size_of::<FunctionRecord>() == 48);
-    assert!(offset_of!(FunctionRecord, exit) == 8);
-    assert!(offset_of!(FunctionRecord, resume) == 28);
-    assert!(offset_of!(FunctionRecord, body) == 32);
     assert!(size_of::<ArenaHeader>() == 160);
     assert!(offset_of!(ArenaHeader, miss) == 0);
     assert!(offset_of!(ArenaHeader, miss_entry) == 8);
@@ -593,19 +377,4 @@ const _: () = {
     assert!(offset_of!(ArenaHeader, end) == 120);
     assert!(offset_of!(ArenaHeader, program_labels) == 128);
     assert!(offset_of!(ArenaHeader, library_labels) == 136);
-    assert!(size_of::<ThreadWords>() == 80);
-    assert!(offset_of!(ThreadWords, block) == 0);
-    assert!(offset_of!(ThreadWords, cells) == 8);
-    assert!(offset_of!(ThreadWords, last) == 16);
-    assert!(offset_of!(ThreadWords, first_frame) == 24);
-    assert!(offset_of!(ThreadWords, landing) == 32);
-    assert!(offset_of!(ThreadWords, stack_lo) == 40);
-    assert!(offset_of!(ThreadWords, stack_hi) == 48);
-    assert!(offset_of!(ThreadWords, library_last) == 56);
-    assert!(offset_of!(ThreadWords, deep) == 64);
-    assert!(offset_of!(ThreadWords, deep_from) == 72);
-    assert!(size_of::<Cell>() == 16);
-    assert!(offset_of!(Cell, return_address) == 0);
-    assert!(offset_of!(Cell, function) == 8);
-    assert!(offset_of!(Cell, link) == 12);
 };

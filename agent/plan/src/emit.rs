@@ -10,6 +10,7 @@
 //! copies, tail_calls     the copies of counted functions; the thunks of tail calls
 //! system_calls, system_call  the system calls of a standalone program that lead to the agent: all, and the code of one
 //! part                   thunks and bodies of consecutive functions, the work of one thread
+//! thunks                 the thunk of one function, and its stubs
 //! to_text                where code of the arena refers to a library that may be loaded anywhere
 //! patch                  patches of the program
 //! layout                 the places of everything in the arena
@@ -37,4 +38,5 @@ pub(crate) mod system_calls;
 pub(crate) mod tail_calls;
 pub(crate) mod tails;
 pub(crate) mod thunk;
+pub(crate) mod thunks;
 pub(crate) mod to_text;

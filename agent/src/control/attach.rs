@@ -24,6 +24,7 @@ use crate::program::libraries;
 use crate::program::switches;
 use crate::program::text;
 use crate::start::loads;
+use crate::start::notice;
 use crate::start::pauses;
 use crate::start::setup;
 use crate::unwind::landings;
@@ -94,7 +95,7 @@ fn prepare_with(order: &mut Order) -> Result<(), i32> {
     order.words = ThreadWords { block, cells, library_last, ..ThreadWords::default() };
     birth::set_words(block, cells, library_last);
     if libraries::are_prepared()
-        && let Some(notice) = loads::prepare_running(start.auxiliary(AT_BASE), &place)
+        && let Some(notice) = notice::prepare_running(start.auxiliary(AT_BASE), &place)
     {
         let mut jump = [0; 8];
         if let Some(notice) = notice {

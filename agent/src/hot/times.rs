@@ -1,7 +1,7 @@
 //! Measuring how long calls take: `gprofinject --times`.
 //!
-//! The body of each function whose exit is hooked begins with a call of [`gates::gpi_call_begin`], and its exit with a call of
-//! [`gates::gpi_call_end`]. Each thread keeps its *open calls* in a chain from the innermost one outwards
+//! The body of each function whose exit is hooked begins with a call of `gpi_call_begin`, and its exit with a call of
+//! `gpi_call_end` ([`gates`]). Each thread keeps its *open calls* in a chain from the innermost one outwards
 //! ([`gprofinject_abi::times`]), so that a call's own time can be told from that of the calls that it makes: at its end, a call
 //! adds its duration to the `children` of the one that made it.
 //!

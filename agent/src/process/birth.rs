@@ -12,8 +12,9 @@ use crate::os::lookup;
 use crate::os::memory;
 #[cfg(not(test))]
 use crate::os::vectors::{restore_vectors, save_vectors};
-use crate::os::words::words_offset;
+use crate::os::words::{self, words_offset};
 use crate::process::children;
+use crate::program::module::Module;
 use core::slice;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::plan::ThreadWords;
@@ -45,13 +46,23 @@ pub(crate) fn prepare(dynamic_linker: u64) -> Result<(), i32> {
     if find(lookup::libc_text(dynamic_linker), &[CLONE, CLONE3])? { Ok(()) } else { Err(kernel::ENOENT) }
 }
 
-/// Redirects the system calls with which the C library forks, whose text this is, if it is the C library's. Threads get their words
-/// from the dynamic linker. `is_patched` returns whether a hook has overwritten something in a range of addresses. If this fails,
-/// children begin when the library calls their handlers.
-pub(crate) fn redirect_forks(text: (u64, u64), is_patched: impl Fn(u64, u64) -> bool) {
-    if !children::is_in(text) || find(text, &[CLONE]).is_err() {
+/// Redirects the system calls with which the C library forks, if the library of `module`, whose text this is, is the C library.
+/// Threads get their words from the dynamic linker. The hooks of the module are in place; if one of them has overwritten such a
+/// system call, or anything else fails, children begin when the library calls their handlers. In a process that was attached to,
+/// [`redirect`] has done more already, and in a standalone program, each system call that forks has a hook of its own.
+pub(crate) fn redirect_forks(text: (u64, u64), module: &Module) {
+    if cfg!(feature = "standalone") || words::is_attached() || !children::is_in(text) {
         return;
     }
+    if find(text, &[CLONE]).is_err() {
+        return;
+    }
+    let is_patched = |from, to| {
+        module.patches.iter().any(|patch| {
+            let at = module.bias.wrapping_add(patch.address);
+            at < to && from < at + u64::from(patch.len)
+        })
+    };
     let mut places =
         PLACES.iter().map(|[place, _]| place.load(Ordering::Relaxed)).filter(|&place| place != 0);
     if places.any(|place| is_patched(place, place + LEN as u64)) || redirect().is_err() {

@@ -53,22 +53,21 @@ pub(crate) fn unpatch(module: &Module) -> Result<(), i32> {
     rewrite(module, false, without_hooks)
 }
 
+/// Returns whether a module has patches that stay while hooks are paused.
+pub(crate) fn has_rest(module: &Module) -> bool {
+    module.patches.iter().any(|patch| patch.stays != Stay::Not.code())
+}
+
 /// Restores the original bytes of those patches that stay while hooks are paused, while all other threads are stopped. No
 /// hooked frame will return any more.
 pub(crate) fn unpatch_rest(module: &Module) -> Result<(), i32> {
-    match module.patches.iter().any(|patch| patch.stays != Stay::Not.code()) {
-        true => rewrite(module, false, |patch| &patch.original),
-        false => Ok(()),
-    }
+    if has_rest(module) { rewrite(module, false, |patch| &patch.original) } else { Ok(()) }
 }
 
 /// Writes those patches of a library that stay while hooks are paused, in which it is loaded. Its other bytes are the original
 /// ones. Other threads may run, as when hooks are written.
 pub(crate) fn patch_rest(module: &Module) -> Result<(), i32> {
-    match module.patches.iter().any(|patch| patch.stays != Stay::Not.code()) {
-        true => rewrite(module, false, without_hooks),
-        false => Ok(()),
-    }
+    if has_rest(module) { rewrite(module, false, without_hooks) } else { Ok(()) }
 }
 
 /// Returns whether the text of a module is as it is while hooks are paused. All the patches' addresses must be mapped.

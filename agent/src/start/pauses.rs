@@ -69,11 +69,15 @@ pub(crate) fn patch_all() -> Result<(), i32> {
 /// threads are stopped.
 ///
 /// # Errors
-/// Returns the first errno with which a library's text could not be written. The other libraries are restored.
+/// Returns EAGAIN, without doing anything, if a thread is loading or unloading a library, and otherwise the first errno with which
+/// a library's text could not be written. The other libraries are restored.
 pub(crate) fn unpatch_rest() -> Result<(), i32> {
-    // In other processes nothing stays, and a library may just be unmapped.
-    if !cfg!(feature = "standalone") {
+    let mut loaded = (0..libraries::used()).filter_map(libraries::get).filter(|library| library.is_loaded());
+    if !loaded.any(|library| text::has_rest(&library.module)) {
         return Ok(());
+    }
+    if !cfg!(feature = "standalone") {
+        check_settled()?;
     }
     each_present(|library| match text::is_paused(&library.module) {
         true => text::unpatch_rest(&library.module),

@@ -28,8 +28,10 @@ use crate::program::provoke;
 use crate::program::text;
 use crate::start::arena::{self, Room};
 use crate::start::asking;
+#[cfg(feature = "standalone")]
 use crate::start::loads;
 use crate::start::mcount;
+use crate::start::notice;
 use crate::start::own;
 use crate::start::plan::PlanFile;
 use crate::start::refusal::Refusal;
@@ -61,7 +63,7 @@ pub(crate) fn run(start: &Start, place: &Place) -> bool {
     if state(region) == Some(State::SettingUp) {
         let _ = arm(region, Agent::get());
         if libraries::are_prepared() {
-            loads::prepare(start.auxiliary(AT_BASE), place);
+            notice::prepare(start.auxiliary(AT_BASE), place);
         }
     }
     if orders.follow != 0 && run::follow(place) {

@@ -40,7 +40,8 @@ gprofinject_tests::trials! {
         gprofinject_is_killed,
         programs_with_musl,
         real_programs,
-        handlers_on_new_stacks;
+        handlers_on_new_stacks,
+        coroutines_that_share_a_stack;
 }
 
 const STATIC: [&[&str]; 2] = [&["-static"], &["-static-pie"]];
@@ -172,6 +173,25 @@ fn handlers_on_new_stacks() {
         over_and_over(subject("fresh.c", "musl-gcc", &flags, &[]), &[], "musl-gcc");
     } else {
         skip::skipped("handlers_on_new_stacks with musl", "no musl-gcc");
+    }
+}
+
+/// A thread copies parts of its stack away and back all the time, also while hooks are paused.
+fn coroutines_that_share_a_stack() {
+    for flags in [&["-O0"][..], &["-O2", "-static"]] {
+        let flags = [&["-w", "-pthread"], flags].concat();
+        over_and_over(subject("stack-copies.c", "gcc", &flags, &[]), &[], &flags.join(" "));
+        let mut subject = subject("stack-copies.c", "gcc", &flags, &[]);
+        let attached = subject.attached(&["--hooks=both"]);
+        for _ in 0..8 {
+            subject.ask("--pause");
+            std::thread::sleep(Duration::from_millis(3));
+            subject.ask("--resume");
+            subject.step(1);
+        }
+        let (status, said) = attached.end("-INT");
+        assert_eq!((status, subject.calls("step")), (Some(0), 8), "{flags:?}: {said}");
+        subject.finish();
     }
 }
 

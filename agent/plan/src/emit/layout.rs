@@ -5,6 +5,7 @@ use crate::blocks::copies::Copies;
 use crate::blocks::tables;
 use crate::decide::hook::{Hook, Retarget, relocates};
 use crate::decide::options::Role;
+use crate::decide::stack_copiers;
 use crate::decide::system_calls::Redirected;
 use crate::decide::tails::Tail;
 use crate::decide::thunk_spec::ThunkSpec;
@@ -193,6 +194,13 @@ impl<'a, 'd> Layout<'a, 'd> {
     /// not begin with one.
     pub(super) fn gate_of(&self, number: usize) -> usize {
         gate_of(self.input.through_agent, number)
+    }
+
+    /// Returns whether the patches of a function stay while hooks are paused, because frames that were hooked before depend on
+    /// its call through the agent.
+    pub(super) fn stays(&self, number: usize) -> bool {
+        let gate = self.input.through_agent.iter().find(|f| f.number == number).map(|f| f.gate);
+        gate.is_some_and(|gate| gate == stack_copiers::GATE || self.input.owner.is_standalone())
     }
 
     /// Returns whether a function (by its index in the image) is copied, itself or as a part of another

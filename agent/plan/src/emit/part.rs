@@ -5,21 +5,20 @@ use crate::decide::options::Role;
 use crate::decide::thunk_spec::ThunkSpec;
 use crate::decide::verdict::{Reason, Tactic};
 use crate::emit::bodies::Bodies;
-use crate::emit::code::{RESTORE, STUB, Values, Writer};
+use crate::emit::code::{RESTORE, Writer};
 use crate::emit::emitted::{Emitted, NO_OWNER};
-use crate::emit::homes::Home;
-use crate::emit::layout::{Layout, SECOND_LOOK, STUBS};
+use crate::emit::layout::{Layout, STUBS};
 use crate::emit::thunk;
 use crate::emit::thunk::CHECK;
+use crate::emit::thunks::Thunk;
 use crate::emit::to_text;
 use crate::x86::jump::JUMP;
 use crate::x86::relocate::call::Call;
 use crate::x86::relocate::instructions::{copied, leading_nops, relocate};
 use crate::x86::relocate::relocated::{Relocated, Unmovable};
-use crate::x86::template::kind::{Kind, Measured, Second};
+use crate::x86::template::kind::{Measured, Second};
 use gprofinject_abi::plan::{
-    ArenaHeader, BEGINS, CALLBACK_STUB, ENTRY_ONLY, FRAMED, FunctionRecord, LOOPS, NEEDS_NO_CELL, Patch,
-    SKIPS, Stay,
+    ArenaHeader, BEGINS, ENTRY_ONLY, FRAMED, FunctionRecord, LOOPS, NEEDS_NO_CELL, Patch, SKIPS, Stay,
 };
 use gprofinject_image::sort;
 use iced_x86::{Decoder, DecoderOptions};
@@ -139,8 +138,8 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
                 let patches = layout.patches(hook, layout.landing(number, start), moved, &relocated);
                 match patches {
                     Some(patches) => {
-                        let is_needed = gate != 0 && layout.input.owner.is_standalone();
-                        let stays = if is_needed { Stay::Function } else { Stay::Not }.code();
+                        let stays =
+                            if layout.stays(number as usize) { Stay::Function } else { Stay::Not }.code();
                         let owned = patches.into_iter().map(|p| Patch { stays, hook: number + 1, ..p });
                         self.part.out.patches.extend(owned);
                     }
@@ -150,7 +149,9 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
                 let rest = relocated.rest.filter(|_| before == 0);
                 let goal = rest.map_or(body, |rest| rest.wrapping_sub(layout.arena) as usize);
                 let is_in_text = rest.is_some() && !layout.is_copied(hook.function);
-                self.thunk(at, goal, is_in_text, number, home, kind, body + begin);
+                let inner = body + begin;
+                let thunk = Thunk { number, kind, home, at, body: goal, is_body_in_text: is_in_text, inner };
+                thunk.write(&mut self.code, layout);
                 for r in &hook.retargets {
                     let jump = layout.moved_calls.get(&r.branch.site);
                     let goal = match hook.tactic {
@@ -311,53 +312,6 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         image.code_at(hook.at, f.address + f.size - hook.at).map_or(0, leading_nops)
     }
 
-    /// Writes a function's thunk and its stubs.
-    #[expect(clippy::too_many_arguments, reason = "places and properties of one thunk")]
-    fn thunk(
-        &mut self,
-        at: usize,
-        body: usize,
-        body_in_text: bool,
-        number: u32,
-        home: Home,
-        kind: Kind,
-        inner: usize,
-    ) {
-        let layout = self.layout;
-        let template = &layout.templates[kind.index()];
-        let look = layout.stubs + number as usize * STUBS;
-        let (miss, outside) = (look + SECOND_LOOK, look + SECOND_LOOK + STUB);
-        let first = if kind.hashed { look } else { miss };
-        let code = &mut self.code;
-        let (site, exit) = (0, layout.exits[kind.exit_way() as usize]);
-        code.fill(
-            template,
-            at,
-            &Values { home, number, site, miss: first, outside, exit, body, body_in_text, inner, resume: 0 },
-        );
-        if kind.hashed {
-            // The arc may be counted one slot after its home. If it is not, control runs on into the stub
-            // that follows.
-            let again = at + template.again as usize;
-            let second_look = &layout.second_looks[kind.second as usize];
-            code.fill(second_look, look, &Values { home, body: again, ..Values::default() });
-        }
-        let (word, popped) = match kind.has_exit() {
-            true => (offset_of!(ArenaHeader, miss), true),
-            false => (offset_of!(ArenaHeader, miss_entry), false),
-        };
-        let mut stub = miss;
-        if kind.callbacks {
-            code.put(stub, &POP);
-            stub += POP.len();
-        }
-        code.stub(stub, number, word, kind.second, popped);
-        code.stub(outside, number, offset_of!(ArenaHeader, window), kind.second, popped);
-        if kind.second == Second::Free {
-            code.restore(outside + STUB, at + template.resume as usize, popped);
-        }
-    }
-
     /// Describes the function's caves to unwinders. Where a branch back leads to a later instruction than
     /// the first, the stack may differ from that at entry, so such a cave keeps its original description.
     fn caves(&mut self, hook: &Hook) {
@@ -367,10 +321,6 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         }
     }
 }
-
-/// `lea rsp, [rsp+8]`.
-const POP: [u8; 5] = [0x48, 0x8d, 0x64, 0x24, 8];
-const _: () = assert!(SECOND_LOOK + POP.len() == CALLBACK_STUB as usize);
 
 /// Returns the offset of the jump that follows the relocated instructions, if one does and no call comes before it.
 fn end_of_copies(relocated: &Relocated) -> Option<u32> {

@@ -16,6 +16,7 @@ use crate::os::proc::{self, Mapping};
 use crate::target::agent::attachment::{Attachment, Image, Stage, Step};
 use crate::target::agent::callers::{Callers, Files};
 use crate::target::agent::overwritten::Patch;
+use crate::target::agent::patches::loads;
 use crate::target::agent::room::libc_code;
 use crate::target::agent::{frames, stacks};
 use crate::target::process::Process;
@@ -140,7 +141,10 @@ impl Attachment {
                 thread.move_to(original);
             }
         }
-        self.command(stopped, memory, Command::Leave)?;
+        match self.command(stopped, memory, Command::Leave) {
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => return Ok(Step::Later(loads())),
+            result => result?,
+        }
         self.take_records(stopped)?;
         // No thread is inside a thunk now, which would rely on the frame's cell.
         if let Some(shadows) = self.guest().and_then(|guest| guest.shadows) {

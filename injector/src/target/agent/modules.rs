@@ -120,7 +120,7 @@ impl Attachment {
     pub(super) fn staying_patches(&self, memory: &Memory) -> Vec<Patch> {
         let mut left = PATCHES_MAX;
         let mut patches = Vec::new();
-        for record in self.libraries().iter().filter(|_| self.is_standalone) {
+        for record in &self.libraries() {
             patches.extend(written(record, &mut left, memory).into_iter().filter(Patch::stays));
         }
         patches

@@ -1,0 +1,98 @@
+//! The agent's words of each thread, and the shadow stack to which they lead.
+
+use core::mem::offset_of;
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// The agent's words of each thread, an initial-exec TLS variable. Thunks address them as `fs:[offset]`. In a standalone
+/// program ([`crate::plan::PlanHeader::standalone`]) they are at the start of memory of the agent's own, to which the base of
+/// gs leads, and thunks address them as `gs:[offset]`.
+///
+/// Only the thread itself and its signal handlers write the words; the injector does while the thread is stopped.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct ThreadWords {
+    /// The address of the thread block. Before the first hooked call, it is that of a block of zeros that all threads
+    /// share and that contains no arc.
+    pub block: u64,
+    /// The shadow of the thread's window, the [`WINDOW`] bytes of the address space whose frames the thread's thunks
+    /// find without help: the [`Cell`] of a frame is at `cells + 2 * (CFA - window)`. The word before the shadow
+    /// ([`WINDOW_WORD`]) contains the window's address, a multiple of its size. So one load of this word yields an
+    /// address and a shadow that belong together, even in a thunk that a signal handler interrupts.
+    pub cells: u64,
+    /// The CFA of the last *event*: of the hooked frame that was entered last, or of a frame with a link
+    /// ([`Cell::link`]) that has returned since, or of the frame that a search has found to be the newest live one.
+    /// While the thread runs on its own stack, no newer live frame is on that stack, so a search for the caller of a
+    /// function that unhooked code calls begins here. 0 if nothing is known.
+    pub last: u64,
+    /// The CFA of the thread's first hooked call, or 0 if there was none yet. The thread's stack continues from there
+    /// up to the thread's control block.
+    pub first_frame: u64,
+    /// Stack pointer of the frame in whose cleanup landing pad an exception has landed, or 0 if the exception has
+    /// reached its handler. As long as the stack is no shorter, the exception may still be in flight.
+    pub landing: u64,
+    /// The lowest address of the thread's own stack, or 0 if its extent is not known.
+    pub stack_lo: u64,
+    /// The end address of the thread's own stack, or 0 if its extent is not known.
+    pub stack_hi: u64,
+    /// The same as `last` for frames of hooked functions of libraries: `last` is written only by thunks of the program,
+    /// and this word only by thunks of libraries. `u64::MAX` if no function of a library is hooked.
+    pub library_last: u64,
+    /// If the innermost open call is as deep as calls are measured: its CFA - 8. Calls are deeper, and are not measured, if their
+    /// thunks find the stack pointer from `deep_from` up to here. Otherwise 0. The agent's gates decide the same without these
+    /// words, so they may be 0 at any time.
+    pub deep: u64,
+    /// The lowest address of the stack on which that call's frame is.
+    pub deep_from: u64,
+}
+
+/// Size of a window, in bytes.
+pub const WINDOW: u64 = 1 << 26;
+
+/// The offset, relative to the shadow, of the word that holds the window's address.
+pub const WINDOW_WORD: i64 = -8;
+
+/// The shadow stack's record of one hooked frame that has not returned. Its address follows from the frame's CFA (the
+/// value of rsp after the return), so the thread that returns through the frame finds it, in whatever order frames
+/// return and on whichever thread.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct Cell {
+    /// The frame's own return address. If there is no frame, this is 0 or the address of the frame's return slot.
+    /// (The exit code stores the latter because it has that address in a register.)
+    pub return_address: u64,
+    /// Number of the function that runs in the frame: the called function, or the last tail-called one.
+    pub function: u32,
+    /// For a frame that unhooked code has called: the distance in cells, plus 1, to the cell of the nearest frame
+    /// that was alive at the call, or to that of the stack's end if none was. [`LEFT`] means that a jump has left the
+    /// frame, which can no longer be a caller; if it belongs to a coroutine that is resumed, it can still return. 0
+    /// means unknown. The link remains when the frame returns, until another frame takes its place.
+    pub link: u32,
+}
+
+/// See [`Cell::link`].
+pub const LEFT: u32 = 1;
+
+/// The code to which the first function of a context of glibc's makecontext returns: `mov rsp, rbx; mov rdi, [rsp]`
+/// (`__start_context` in sysdeps/unix/sysv/linux/x86_64/__start_context.S). The agent recognises the stack of such a
+/// context by this code, which must therefore stay as it is. It is not called, so there is no return address to hook.
+pub const START_OF_CONTEXT: [u8; 7] = [0x48, 0x89, 0xdc, 0x48, 0x8b, 0x3c, 0x24];
+
+// The planner's thunks, its unwind tables, and the agent's assembly address these fields.
+const _: () = {
+    assert!(size_of::<ThreadWords>() == 80);
+    assert!(offset_of!(ThreadWords, block) == 0);
+    assert!(offset_of!(ThreadWords, cells) == 8);
+    assert!(offset_of!(ThreadWords, last) == 16);
+    assert!(offset_of!(ThreadWords, first_frame) == 24);
+    assert!(offset_of!(ThreadWords, landing) == 32);
+    assert!(offset_of!(ThreadWords, stack_lo) == 40);
+    assert!(offset_of!(ThreadWords, stack_hi) == 48);
+    assert!(offset_of!(ThreadWords, library_last) == 56);
+    assert!(offset_of!(ThreadWords, deep) == 64);
+    assert!(offset_of!(ThreadWords, deep_from) == 72);
+    assert!(size_of::<Cell>() == 16);
+    assert!(offset_of!(Cell, return_address) == 0);
+    assert!(offset_of!(Cell, function) == 8);
+    assert!(offset_of!(Cell, link) == 12);
+};

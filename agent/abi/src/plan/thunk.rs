@@ -1,0 +1,34 @@
+//! The sizes of the code in thunks and bodies on whose places the planner and the agent agree.
+
+/// Size in bytes of the thunk's `call`, which ends at [`crate::plan::FunctionRecord::exit`].
+pub const CALL_LEN: u32 = 5;
+
+/// Size in bytes of a near jump with which a thunk's short branches continue.
+pub const ISLAND: u32 = 5;
+
+/// Size in bytes of the code with which a thunk's exit records that a frame with a link has returned.
+pub const NOTE: u32 = 11;
+
+/// Bytes of the jump with which the thunk of a function that has [`crate::plan::NEEDS_NO_CELL`] without
+/// [`crate::plan::ENTRY_ONLY`] continues at `resume`, after it has set rsp to CFA - 8. It comes directly before the `call` of
+/// the body.
+pub const CALLBACK_JUMP: u32 = 2;
+
+/// Bytes from the start of the stubs of such a function up to the place where rsp is the CFA: those of its second look, and
+/// of `lea rsp, [rsp+8]`.
+pub const CALLBACK_STUB: u32 = 21 + 5;
+
+/// Bytes of the code at the start of the body of a function in a plan with measured calls: a store of the function's number, and
+/// a call through [`crate::plan::ArenaHeader::begin`] or [`crate::plan::ArenaHeader::mark`].
+pub const BEGIN_LEN: u32 = 14;
+
+/// The same if only outer calls are measured: two comparisons of rsp with [`crate::plan::ThreadWords::deep`] and
+/// [`crate::plan::ThreadWords::deep_from`], each with a short branch, come before.
+pub const OUTER_BEGIN_LEN: u32 = 2 * (9 + 2) + BEGIN_LEN;
+
+/// The distance in bytes from the return slot down to the function's number, for [`crate::plan::ArenaHeader::begin`].
+pub const NUMBER_BELOW: u64 = 64;
+
+/// Size in bytes of the three jumps to the slow path of exits, which follow the [`crate::plan::ArenaHeader`]. They are for thunks
+/// that have saved rax and r11, only r11, or only rax.
+pub const EXIT_JUMPS: usize = 3 * 6 + 2 * 5;

@@ -1,0 +1,203 @@
+//! Hooks one library by its plan: everything but the patches first, then the patches, and these once more if the library is
+//! loaded again.
+//!
+//! The plan was made for the places that [`question`] says are free. Which libraries are hooked, and when, is not decided here.
+
+use crate::hot::gate;
+use crate::hot::times::values;
+use crate::hot::{archive, cells, objects, sites, thread_blocks};
+use crate::os::files;
+use crate::process::birth;
+use crate::program::agent::{self, Agent, GATE_FACTS, LIBRARY_GATE_FACTS};
+use crate::program::libraries::{self, Library};
+use crate::program::module::Module;
+use crate::program::switches;
+use crate::program::text;
+use crate::start::arena::{self, Room};
+use crate::start::load_table::{note, set_state};
+use crate::start::own;
+use crate::start::pauses::patch;
+use crate::start::plan::PlanFile;
+use crate::start::refusal::Refusal;
+use crate::unwind::backtraces;
+use crate::unwind::landings;
+use crate::unwind::stack_copies;
+use gprofinject_abi::VERSION;
+use gprofinject_abi::ask::{LOADED, Question};
+use gprofinject_abi::plan::{ArenaHeader, MAGIC, Patch};
+use gprofinject_abi::region::{LIBRARY_BYTES, Load, LoadRecord, Trouble};
+
+/// Returns the question about a library with this load bias, with the places that are free for it.
+pub(crate) fn question(bias: u64) -> Question {
+    let free = libraries::free();
+    let arenas = agent::libraries_thunks();
+    let counters = thread_blocks::library_counters(Agent::get());
+    Question {
+        kind: u64::from(LOADED).to_le_bytes(),
+        bias,
+        start: bias,
+        arenas: arenas.start,
+        free: free.arena,
+        end: arenas.end,
+        first_function: free.function,
+        first_slot: slots_start().max(libraries::slots_end() as u32),
+        slots_end: slots_start() + LIBRARY_BYTES as u32,
+        first_tail: free.tail,
+        first_counter: counters.max(libraries::counters_end()) as u32,
+        counters_end: (counters + Agent::get().orders.library_counter_bytes) as u32,
+    }
+}
+
+/// Returns the patches of a library's plan, all of which lie in its text.
+pub(crate) fn patches(file: &PlanFile, (lo, hi): (u64, u64)) -> Result<&'static [Patch], Refusal> {
+    let patches: &[Patch] = file.table(file.header()?.patches)?;
+    // A patch of another file's plan may lead anywhere.
+    let is_inside = |patch: &Patch| patch.address >= lo && patch.address + u64::from(patch.len) <= hi;
+    if patches.iter().all(is_inside) { Ok(patches) } else { Err(Refusal::new(Trouble::TextDiffers)) }
+}
+
+/// Prepares the hooks of a library by its plan, whose [`patches`] were checked: everything but the patches. Returns the
+/// library's index.
+pub(crate) fn add(
+    file: &PlanFile,
+    identity: files::Identity,
+    headers: (u64, u64, u64),
+    question: &Question,
+    record: &LoadRecord,
+) -> Result<u32, Refusal> {
+    let damaged = || Refusal::new(Trouble::Version);
+    let plan = file.header()?;
+    let (lo, hi) = (record.lo, record.hi);
+    let arena_end = plan.arena.checked_add(plan.arena_len).ok_or_else(damaged)?;
+    let fits = plan.magic == MAGIC
+        && plan.version == VERSION
+        && (plan.standalone != 0) == cfg!(feature = "standalone")
+        && plan.records_base == question.arenas
+        && plan.first_function == question.first_function
+        && plan.arena == question.free
+        && plan.first_counter == question.first_counter.into()
+        && plan.counter_bytes <= (question.counters_end - question.first_counter).into()
+        && arena_end <= question.end;
+    if !fits {
+        return Err(damaged());
+    }
+    let module = Module { headers, load_bias: record.bias, ..file.module(plan, 0)? };
+    arena::fill(file, plan, 0, &gates(), Room::Reserved)?;
+    let (functions, tails) =
+        libraries::adopt(module.first, module.functions, module.tails).ok_or_else(damaged)?;
+    let module = Module { functions, tails, ..module };
+    agent::note_copies(module.arena_hi..module.copies_hi);
+    let index = libraries::add(record.bias, (lo, hi), identity, module).ok_or_else(damaged)?;
+    let library = libraries::get(index).ok_or_else(damaged)?;
+    let module = &library.module;
+    values::add(module);
+    let failed = |errno| Refusal::errno(Trouble::Memory, errno);
+    if switches::set_as_planned(module).map_err(failed)? {
+        text::switch(module, false).map_err(failed)?;
+    }
+    let record = LoadRecord {
+        functions: functions.len() as u32,
+        arena: plan.arena,
+        arena_len: plan.arena_len,
+        first_counter: question.first_counter,
+        counter_bytes: plan.counter_bytes as u32,
+        patches: module.patches.as_ptr() as u64,
+        patch_count: module.patches.len() as u64,
+        ..*record
+    };
+    if !note(index, &record) {
+        return Err(damaged());
+    }
+    set_state(index, Load::Prepared);
+    Ok(index)
+}
+
+/// Hooks a library that [`add`] has prepared, that is loaded, and whose text is its file's.
+pub(crate) fn write(index: u32) -> Result<(), Refusal> {
+    let Some(library) = libraries::get(index) else { return Err(Refusal::new(Trouble::Version)) };
+    let (lo, hi) = library.extent();
+    archive_others(lo, hi, Some(index));
+    forget_places();
+    libraries::set_loaded(index, true);
+    if let Err(errno) = patch(library) {
+        libraries::set_loaded(index, false);
+        set_state(index, Load::Refused);
+        return Err(Refusal::errno(Trouble::Memory, errno));
+    }
+    set_state(index, Load::Hooked);
+    birth::redirect_forks((lo, hi), &library.module);
+    Ok(())
+}
+
+/// Hooks a library that was unloaded and has been loaded from the same file at the same address, if its text is the same.
+pub(crate) fn write_again(index: u32, library: &Library) {
+    if text::first_difference(library.module.patches, 0).is_none() {
+        let (lo, hi) = library.extent();
+        archive_others(lo, hi, Some(index));
+        if library.is_archived() {
+            archive::restore(Agent::get(), index);
+            library.set_archived(false);
+        }
+        forget_places();
+        libraries::set_loaded(index, true);
+        if patch(library).is_ok() {
+            set_state(index, Load::Hooked);
+        } else {
+            libraries::set_loaded(index, false);
+        }
+    }
+}
+
+/// Marks the keys of the calls of unloaded libraries that were at these addresses, except for the one with index `but`.
+fn archive_others(lo: u64, hi: u64, but: Option<u32>) {
+    for index in (0..libraries::used()).filter(|&index| Some(index) != but) {
+        let Some(library) = libraries::get(index) else { continue };
+        if !library.is_loaded() && !library.is_archived() && library.overlaps(lo, hi) {
+            let (lo, hi) = library.extent();
+            archive::store(Agent::get(), index, lo, hi);
+            library.set_archived(true);
+            set_state(index, Load::Archived);
+        }
+    }
+}
+
+/// Notes that a library has been unloaded.
+pub(crate) fn note_gone(index: u32) {
+    forget_places();
+    libraries::set_loaded(index, false);
+    set_state(index, Load::Gone);
+}
+
+/// Forgets what is known of return addresses, because other code may have come to their places.
+fn forget_places() {
+    sites::forget();
+    objects::forget();
+}
+
+/// Returns the addresses of the slow paths for libraries' thunks.
+fn gates() -> ArenaHeader {
+    let [begin, end, mark] = own::times_gates(&Agent::get().orders);
+    let header = ArenaHeader {
+        miss: gate::gpi_library_miss as *const () as u64,
+        miss_entry: gate::gpi_library_miss_entry as *const () as u64,
+        window: gate::gpi_library_window as *const () as u64,
+        exit: gate::gpi_library_exit as *const () as u64,
+        tail: gate::gpi_library_tail as *const () as u64,
+        shadows: cells::table(),
+        backtrace: backtraces::gpi_backtrace as *const () as u64,
+        land: landings::gpi_land as *const () as u64,
+        stack_copy: stack_copies::gate(),
+        begin,
+        end,
+        mark,
+        program_labels: GATE_FACTS.labels(),
+        library_labels: LIBRARY_GATE_FACTS.labels(),
+        ..ArenaHeader::default()
+    };
+    own::with_calls(header)
+}
+
+/// Returns the offset of the library slots in a thread block.
+fn slots_start() -> u32 {
+    thread_blocks::library_slots(Agent::get()) as u32
+}
