@@ -205,7 +205,7 @@ global_asm!(
     "jnz 2b",
     "ret",
     ".endif",
-    // The code of a thunk with an exit (`gprofinject_plan`, x86/template.rs), with other jumps in their places.
+    // The code of a thunk with an exit (`gprofinject_plan`, x86/template/thunk.rs), with other jumps in their places.
     ".ifc \\name, calibrate_hooked",
     "jmp 3f",
     ".p2align 6",

@@ -1,7 +1,8 @@
 //! The code with which thunks let calls pass that are deeper than calls are measured.
 
+use crate::x86::template::encode::{branch, mem, thread_word};
 use crate::x86::template::kind::Kind;
-use crate::x86::template::{Hole, Target, Template, branch, mem, thread_word};
+use crate::x86::template::{Hole, Target, Template};
 use gprofinject_abi::plan::ThreadWords;
 use iced_x86::{Code, Instruction, Register};
 use std::mem::offset_of;

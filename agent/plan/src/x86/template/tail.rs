@@ -1,9 +1,8 @@
 //! The thunks of jumps by which one hooked function tail-calls another.
 
+use crate::x86::template::encode::{branch, header_word, load, mem, wide};
 use crate::x86::template::kind::{Kind, Owner};
-use crate::x86::template::{
-    BLOCK, COUNT, FUNCTION, Hole, KEY, Target, Template, branch, header_word, load, mem, wide,
-};
+use crate::x86::template::{BLOCK, COUNT, FUNCTION, Hole, KEY, Target, Template};
 use gprofinject_abi::plan::{ArenaHeader, Labels};
 use iced_x86::{Code, Instruction, Register};
 use std::mem::offset_of;

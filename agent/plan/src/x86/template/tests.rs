@@ -1,7 +1,9 @@
 //! Compares the templates with the listings in docs/hot-path.md, and checks their holes.
 #![allow(clippy::unwrap_used)]
-use crate::x86::template::kind::Measured;
+use crate::x86::template::exit::BEHIND_EXIT;
+use crate::x86::template::kind::{Kind, Measured, Second};
 use crate::x86::template::*;
+use gprofinject_abi::plan::{ArenaHeader, ISLAND};
 use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
 
 /// Returns in which plans there are thunks of a kind.
