@@ -331,7 +331,7 @@ impl Recorder {
         let executed = rings.report().map_or(0, |report| report.clock_at_end);
         let end = ends.process.map(|end| by_clock(*is_tsc, end));
         let process_end = ProcessEnd { process: end, executed };
-        for (block, count) in rings.untold().unwrap_or_default() {
+        for (block, count) in rings.unreported().unwrap_or_default() {
             match streams.iter_mut().find(|(source, _)| source.block == block) {
                 Some((_, stream)) => stream.lose(count),
                 None => self.summary.lost = self.summary.lost.saturating_add(count),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gmon_trace::{Event, Events, Open, OpenKind, State};
-use gprofinject_abi::trace::{Kind, TOLD_MOST};
+use gprofinject_abi::trace::{Kind, SNAPSHOT_MAX};
 
 use crate::store::region::times::Reached;
 
@@ -119,7 +119,7 @@ impl Stream {
         }
         match kind {
             Kind::None => {}
-            Kind::Snapshot => self.known = time.min(1 + TOLD_MOST),
+            Kind::Snapshot => self.known = time.min(1 + SNAPSHOT_MAX),
             Kind::Enter => self.begin(OpenKind::Call, function, time),
             Kind::Jump => self.begin(OpenKind::Jump, function, time),
             Kind::Inherited => self.begin(OpenKind::Inherited, function, time),

@@ -188,12 +188,12 @@ impl Rings {
     ///
     /// # Errors
     /// The file cannot be read.
-    pub(crate) fn untold(&self) -> io::Result<Vec<(u64, u64)>> {
+    pub(crate) fn unreported(&self) -> io::Result<Vec<(u64, u64)>> {
         let mut found = Vec::new();
         for block in 0..self.all.len() as u64 {
-            let untold = self.header(block)?.untold;
-            if untold > 0 {
-                found.push((block, untold));
+            let unreported = self.header(block)?.unreported;
+            if unreported > 0 {
+                found.push((block, unreported));
             }
         }
         Ok(found)
