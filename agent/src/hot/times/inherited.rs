@@ -8,7 +8,7 @@
 use crate::hot::thread_blocks;
 use crate::hot::times::threads::prepare;
 use crate::hot::times::values::Values;
-use crate::hot::times::{area, calls, clock, nodes, open, told, trace};
+use crate::hot::times::{area, calls, clock, nodes, open, snapshot, trace};
 use crate::os::kernel;
 use crate::os::memory;
 use crate::program::agent::Agent;
