@@ -58,7 +58,7 @@ pub struct TraceHeader {
 }
 
 coded! {
-    /// What an event is. `time` and `function` are the fields of the [`Slot`].
+    /// The kind of an event. `time` and `function` are the fields of the [`Slot`].
     pub enum Kind as KindCode(u32) {
         /// The slot was never used.
         None = 0,

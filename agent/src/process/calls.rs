@@ -42,7 +42,7 @@ pub(crate) fn prepare(may_write_gs: bool) {
     MAY_WRITE_GS.store(may_write_gs.into(), Ordering::Relaxed);
 }
 
-/// What the machine code does for the child of a clone.
+/// The preparation of a clone: the values that the machine code needs to start the child.
 #[repr(C)]
 struct Birth {
     /// The child's stack pointer, or 0 if the child begins with its parent's.

@@ -238,7 +238,7 @@ mod offered {
     use linux_raw_sys::general;
 
     /// # Safety
-    /// As glibc's function of that name.
+    /// The contract is that of glibc's `_Fork`.
     #[unsafe(naked)]
     #[unsafe(no_mangle)]
     unsafe extern "C" fn _Fork() {
@@ -262,7 +262,7 @@ mod offered {
     /// clone(function, stack, flags, argument, ...): a child with a copy of the memory begins in `first`.
     ///
     /// # Safety
-    /// As glibc's function of that name.
+    /// The contract is that of glibc's `clone`.
     #[unsafe(naked)]
     #[unsafe(no_mangle)]
     unsafe extern "C" fn clone() {

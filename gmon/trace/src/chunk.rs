@@ -59,7 +59,7 @@ pub enum Chunk {
         process: u32,
         /// The thread's number.
         tid: u32,
-        /// Its name.
+        /// The thread's name.
         name: String,
     },
     /// The scheduler's decisions about a thread: when the thread ran, and on which processor.
@@ -121,7 +121,7 @@ pub struct Function {
     pub module: String,
     /// The link address.
     pub address: u64,
-    /// Its length in bytes.
+    /// The length in bytes.
     pub size: u64,
     /// The kinds of the arguments and of the result, if the trace has them.
     pub signature: Option<Signature>,

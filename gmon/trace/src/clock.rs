@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(clock.ns(3), 8);
         assert_eq!(clock.since(7_500_000, 1_000_100), 250);
         assert_eq!(clock.since(7_000_000, 1_000_000), 500_000);
-        // Before the first moment, and before the time of day.
+        // Times before the first reading, and before the given time of day.
         assert_eq!(clock.since(7_000_000, 900_000), 250_000);
         assert_eq!(clock.since(7_500_000, 900_000), 0);
         assert_eq!(clock.tick(7_000_000, 250_000), 900_000);
@@ -128,7 +128,7 @@ mod tests {
         let clock = Clock::new(ClockKind::Tsc, span, Some(2.5));
         assert!(clock.is_known());
         assert_eq!((clock.ns(1000), clock.since(5000, 600), clock.tick(5000, 200)), (400, 200, 600));
-        // It is better than what two moments say, between which the time of day can be set.
+        // A rate from the trace takes precedence over the readings, because the time of day may be set between two readings.
         span.add(Pair { ticks: 25_000_100, unix_ns: 11_005_000 });
         assert_eq!(Clock::new(ClockKind::Tsc, span, Some(2.5)).ns(1000), 400);
         assert_eq!(Clock::new(ClockKind::Tsc, span, None).ns(1000), 440);

@@ -52,11 +52,11 @@ impl Event {
 /// How a call began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenKind {
-    /// By [`Event::Enter`].
+    /// The call began by [`Event::Enter`].
     Call,
-    /// By [`Event::Jump`].
+    /// The call began by [`Event::Jump`], a tail call.
     Jump,
-    /// By [`Event::Inherited`].
+    /// The call was open at the fork by which the process began: [`Event::Inherited`].
     Inherited,
 }
 

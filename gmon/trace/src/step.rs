@@ -55,50 +55,50 @@ pub enum What {
 /// A call that begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Begun {
-    /// Its function.
+    /// The called function.
     pub function: Callee,
-    /// The function of the call around it.
+    /// The calling function, if a call is open around this one.
     pub caller: Option<Callee>,
-    /// How it begins.
+    /// How the call begins.
     pub kind: OpenKind,
-    /// The number of calls around it, of those that are shown.
+    /// The number of calls around this one that are shown.
     pub depth: u32,
     /// The time at which the call began, if that was before the part of the trace that is shown.
     pub earlier: Option<u64>,
-    /// The bytes of its arguments.
+    /// The encoded arguments, if the trace has them.
     pub arguments: Option<Vec<u8>>,
 }
 
 /// A call that ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// Its function.
+    /// The called function.
     pub function: Callee,
-    /// The function of the call around it.
+    /// The calling function, if a call is open around this one.
     pub caller: Option<Callee>,
-    /// How it began.
+    /// How the call began.
     pub kind: OpenKind,
-    /// How it ends.
+    /// How the call ends.
     pub how: How,
-    /// As in [`Begun::depth`].
+    /// The number of calls around this one that are shown, as in [`Begun::depth`].
     pub depth: u32,
-    /// When it began and ended, in ticks.
+    /// The time at which the call began, in ticks.
     pub began: u64,
-    /// See `began`.
+    /// The time at which the call ended, in ticks.
     pub ended: u64,
-    /// Whether it began before what is shown of the trace. All durations below are then of the part that is shown.
+    /// Whether the call began before the part of the trace that is shown. If so, all durations below are those within that part.
     pub is_earlier: bool,
     /// The call's duration in ticks, without pauses and without the time in which its stack was not the current one.
     pub lasted: u64,
-    /// The same without the overhead of the measurement of this call and the calls within it.
+    /// `lasted` without the overhead of the measurement of this call and the calls within it.
     pub duration: u64,
     /// `lasted` minus the durations of the calls that this call made and the overhead outside of them. May be negative.
     pub own: i64,
-    /// The number of calls that began within it.
+    /// The number of calls that began within this one.
     pub within: u64,
-    /// The pauses within it.
+    /// The sum of the pauses within the call, in ticks.
     pub paused: u64,
-    /// The bytes of its result.
+    /// The encoded result, if the trace has it.
     pub result: Option<Vec<u8>>,
 }
 

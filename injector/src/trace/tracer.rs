@@ -155,7 +155,7 @@ mod tests {
     use gprofinject_abi::plan::LIBRARIES;
     use gprofinject_abi::region::LoadRecord;
 
-    /// The recorder may read the first events of a library's functions before it has looked at any message.
+    /// Checks that the recorder finds a library's functions even if it reads their first events before it has received any message.
     #[test]
     fn a_library_is_known_at_once() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -34,7 +34,7 @@ impl ThunkSpec {
     }
 }
 
-/// Which functions get exit hooks.
+/// Selects the functions that get exit hooks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exits {
     /// Only functions in which nothing but a cell distinguishes a loop from a call.

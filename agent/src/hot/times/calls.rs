@@ -273,7 +273,7 @@ pub(crate) fn leave_out_since(before: u64) {
     }
 }
 
-/// Restarts the clock, and excludes the time for which it stood still from the time of every thread. All threads are stopped.
+/// Restarts the clock, and excludes the time for which it was stopped from the time of every thread. All threads are stopped.
 pub(crate) fn go_on() {
     let stood = clock::go_on();
     let agent = Agent::get();

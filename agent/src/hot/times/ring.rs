@@ -23,9 +23,9 @@ const FIRST: u64 = 64 << 10;
 const NAP_NS: u64 = 50_000;
 /// The number of consecutive checks without progress after which a thread gives up. They take about two seconds.
 const NAPS: u32 = 20_000;
-/// The same for a thread that must not make system calls and therefore spins instead of sleeping.
+/// The number of such checks for a thread that must not make system calls and therefore spins instead of sleeping.
 const SPINS: u32 = 1 << 22;
-/// The divisor of these numbers of checks while [`HAS_GIVEN_UP`] is set.
+/// The divisor of [`NAPS`] and [`SPINS`] while [`HAS_GIVEN_UP`] is set.
 const AFTER_GIVING_UP: u32 = 64;
 /// Whether a thread has given up waiting for the injector. Until a thread sees that the injector has read more, other threads wait only
 /// briefly. Otherwise, a program that starts many threads in succession would wait for two seconds in each of them.

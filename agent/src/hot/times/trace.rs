@@ -218,7 +218,7 @@ pub(crate) fn marked(agent: &Agent, block: BlockRef, function: u32, time: u64) {
     write(agent, block, Event { kind: Kind::Mark, function, time }, None, true);
 }
 
-/// The same for an event for which a gate has taken slot `number` but has found no room.
+/// Writes the beginning of a call whose exit is not hooked, for which a gate has taken slot `number` but has found no room.
 pub(crate) fn marked_at(agent: &Agent, block: BlockRef, function: u32, time: u64, number: u64) {
     let before = Before::now(block);
     if let Some(_blocked) = keep(agent, block, number, 1, true) {
@@ -227,7 +227,7 @@ pub(crate) fn marked_at(agent: &Agent, block: BlockRef, function: u32, time: u64
     }
 }
 
-/// What was due, when a gate took a slot for an event, to be written before the event.
+/// The writes that were due before an event when a gate took a slot for the event.
 #[derive(Clone, Copy)]
 struct Before {
     /// Whether a pause was deferred ([`defer_pause`]). A pause that is deferred while the thread waits for room comes after the event.

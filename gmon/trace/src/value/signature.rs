@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(super::signature(&mut Cursor::new(&none)), Ok(None));
     }
 
-    /// What a writer leaves out is what a reader would refuse.
+    /// The writer omits exactly what the reader would reject.
     #[test]
     fn limits() {
         let int = Parameter { name: None, kind: ValueKind::Hex };

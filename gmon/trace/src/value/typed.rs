@@ -383,7 +383,7 @@ mod tests {
         Encoded::Text { bytes: b"/etc/passwd", is_cut: false }.put(&mut bytes);
         Encoded::Scalar(0x241).put(&mut bytes);
         assert_eq!(open.arguments(&bytes).to_string(), "path=\"/etc/passwd\", ?, flags=0x241");
-        // The trace may have fewer values than the signature says.
+        // The trace may have fewer values than the signature has parameters.
         assert_eq!(open.arguments(&bytes[..14]).to_string(), "path=\"/etc/passwd\", ?, flags=?");
         let result = |bytes: &[u8]| open.result(bytes).map(|value| value.to_string());
         let mut bytes = Vec::new();

@@ -134,7 +134,7 @@ mod tests {
         assert!(!is_c_library("libcrypt.so.1") && !is_c_library("libmagic.so.1"));
     }
 
-    /// Debug information of glibc, where it is installed, says what the prototypes are.
+    /// Compares the table with the prototypes in glibc's debug information, if that is installed.
     #[test]
     fn the_table_is_what_glibc_says() {
         let test = "the_table_is_what_glibc_says";
@@ -175,7 +175,7 @@ mod tests {
         assert!(compared > 250, "{compared}");
     }
 
-    /// Returns what a prototype has otherwise than debug information.
+    /// Returns the differences between a prototype and debug information.
     fn differences(name: &str, values: &[ValueSpec], signature: &Signature) -> Vec<String> {
         let arguments: Vec<_> = values.iter().filter(|value| !value.is_result).collect();
         let of_glibc: Vec<Value> = signature.parameters.iter().flat_map(|p| parts(&p.value)).collect();
