@@ -267,7 +267,7 @@ impl Stream {
     }
 
     fn state(&self) -> State {
-        let told = |chain: &Chain| {
+        let listed = |chain: &Chain| {
             let omitted = chain.open.len().saturating_sub(LISTED);
             (chain.beyond + omitted as u64, chain.open.get(omitted..).unwrap_or_default().to_vec())
         };
@@ -276,7 +276,7 @@ impl Stream {
             .chain([(self.chain, &self.current)])
             .filter(|(_, chain)| !chain.open.is_empty())
             .map(|(number, chain)| {
-                let (omitted, open) = told(chain);
+                let (omitted, open) = listed(chain);
                 (number, omitted, open)
             })
             .collect();

@@ -175,7 +175,7 @@ mod tests {
 
         let known = Known { libraries: &tracer.libraries, triggers: &[], loads: &|| vec![record] };
         let mut learn = |number| numbers.learn(number, &known);
-        assert!(learn(LIBRARIES).is_none(), "nobody has told of the library");
+        assert!(learn(LIBRARIES).is_none(), "no message has reported the library");
         tracer.library(library);
         let names: Vec<_> = (LIBRARIES + 1..LIBRARIES + functions).filter_map(learn).collect();
         assert!(names.iter().any(|name| name.name == "work"), "{names:?}");
