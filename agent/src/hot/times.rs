@@ -1,13 +1,13 @@
 //! Measuring how long calls take: `gprofinject --times`.
 //!
-//! The body of each function whose exit is hooked begins with a call of [`gates::gpi_call_begin`], and its exit with a call of
-//! [`gates::gpi_call_end`]. Each thread keeps its *open calls*, those that have not ended, in a chain from the innermost one
-//! outwards ([`gprofinject_abi::times`]). At its end, a call adds its duration to the `children` of its caller, so that the
+//! The body of each function whose exit is hooked begins with a call of `gpi_call_begin` ([`gates`]), and its exit with a call of
+//! `gpi_call_end`. Each thread keeps its *open calls*, those that have not ended, in a chain from the innermost one outwards
+//! ([`gprofinject_abi::times`]). At its end, a call adds its duration to the `children` of its caller, so that the
 //! caller's own time excludes that of its callees.
 //!
-//! These two routines are the *gates*: machine code that handles a call if its frame is below that of the innermost open call on
-//! the same stack, if its arc has been measured before, and if the call that ends is the innermost one. All other cases take the
-//! *slow path* in [`calls`]: frames that a non-local jump has left, tail calls, other stacks ([`chains`]), and the first call of
+//! These two routines are the *gates*. Their machine code handles the beginning of a call if the call's frame is below that of the
+//! innermost open call on the same stack and its arc has been measured before, and the end of a call if that call is the innermost
+//! one. All other cases take the *slow path* in [`calls`]: frames that a non-local jump has left, tail calls, other stacks ([`chains`]), and the first call of
 //! an arc, which gets a record in the thread block's [`area`].
 //!
 //! The agent's own time is excluded in two ways. The time of slow paths is added to `paused`, which is subtracted from the clock, so
