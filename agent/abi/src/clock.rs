@@ -3,9 +3,9 @@
 use crate::coded::coded;
 
 coded! {
-    /// What measures time.
+    /// The source of time.
     pub enum ClockKind as ClockCode(u32) {
-        /// Nothing: durations are not measured.
+        /// No clock: durations are not measured.
         None = 0,
         /// The processor's time stamp counter.
         Tsc = 1,

@@ -370,13 +370,13 @@ shared! {
         /// Increased by the owner.
         lost: AtomicU64,
         /// Increased with `lost`.
-        untold: AtomicU64,
+        unreported: AtomicU64,
         /// Written by the owner.
-        hopeless: AtomicU64,
+        gave_up_at: AtomicU64,
         /// Written before `ring`, and then raised by the owner.
         due: AtomicU64,
         /// Written by another thread while the owner is stopped, and set to 0 by the owner.
-        owed: AtomicU64,
+        deferred_pause: AtomicU64,
     }
 }
 

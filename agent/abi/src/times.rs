@@ -1,15 +1,15 @@
-//! The measured durations of calls: the records in a thread block that the thunks' code for them writes.
+//! The measured durations of calls: the layout of the records in a thread block that hold them.
 //!
-//! A thread block with measured calls has a [`TimesHeader`] at [`TIMES`], and at its end an *area* of
-//! [`crate::region::RegionOrders::times_bytes`] bytes: records of [`UNIT`] bytes or a multiple, one after the other, each of
-//! which begins with a [`Record`]. The area is committed from its start on, as records are added, so a reader finds all of
-//! them by their lengths ([`Record::units`]).
+//! A thread block with measured calls has a [`TimesHeader`] at [`TIMES`] and, at its end, an *area* of
+//! [`crate::region::RegionOrders::times_bytes`] bytes. The area contains consecutive records, whose lengths are multiples of
+//! [`UNIT`] and each of which begins with a [`Record`]. The agent commits the area from its start as it adds records. A reader
+//! walks the records by their lengths ([`Record::units`]).
 //!
 //! All times are in ticks of the clock ([`crate::clock::ClockKind`]) unless a field says otherwise.
 //!
 //! A call is *open* from its beginning to its end. The open calls of a thread form a chain from the innermost one outwards
-//! ([`OpenCall::outer`]), whose end is a *root*. A thread has a root for its own stack and one for each coroutine that it has
-//! run.
+//! ([`OpenCall::outer`]), which ends with a *root*. A thread has one root for its own stack, and one for each coroutine that it
+//! has run.
 
 use core::mem::offset_of;
 
@@ -20,15 +20,15 @@ use crate::region::{BlockHeader, RECENT};
 
 /// Offset of the [`TimesHeader`] in a thread block.
 pub const TIMES: u64 = 2048;
-/// Bytes of address space, and of the (sparse) file, for the area of a thread.
+/// The size of a thread's area, in bytes of address space and of the sparse file.
 pub const TIMES_BYTES: u64 = 1 << 30;
-/// Bytes by which the places and lengths of records are counted.
+/// The unit in bytes of the offsets and lengths of records.
 pub const UNIT: u64 = 64;
 
 coded! {
-    /// What a record is.
+    /// The kind of a record.
     pub enum Kind as KindCode(u32) {
-        /// Nothing yet: the end of the records.
+        /// No record: the end of the records.
         Free = 0,
         /// An [`ArcTimes`].
         Arc = 1,
@@ -36,7 +36,7 @@ coded! {
         Function = 2,
         /// A [`PathNode`].
         Node = 3,
-        /// A [`Record`] alone, which is followed by [`OpenCall`]s up to its length.
+        /// A [`Record`] that is followed by [`OpenCall`]s, which fill the rest of its length.
         Calls = 4,
         /// A [`Chain`].
         Chain = 5,
@@ -61,8 +61,8 @@ pub struct TimesHeader {
     /// The address of the innermost open call, or of the root of the chain if there is none. 0 before the thread's first
     /// measured call, and after the measurements have ended.
     pub top: u64,
-    /// The lowest address of the stack on which the open calls of the current chain are, as far as is known. An entry
-    /// below it is examined.
+    /// The lowest known address of the current chain's stack. A call with a frame below this address takes the slow path, which
+    /// determines the frame's stack.
     pub stack_lo: u64,
     /// The address of the first free [`OpenCall`], or 0.
     pub free: u64,
@@ -70,37 +70,37 @@ pub struct TimesHeader {
     pub begun: u64,
     /// The address of the table of arcs: [`TableEntry`] *.
     pub table: u64,
-    /// The bits of the offset of an entry in the table.
+    /// The mask for the offsets of entries in the table: see [`table_offset`].
     pub mask: u64,
-    /// The part of the overhead of a call that is outside of its measured interval.
+    /// The part of the overhead of a call, in ticks, that is outside of its measured interval.
     pub outside: u64,
-    /// The part of the overhead of a call that is inside of its measured interval.
+    /// The part that is inside of the measured interval.
     pub inside: u64,
     /// The sum of both.
     pub overhead: u64,
-    /// Bytes of records in the area.
+    /// The number of bytes of records in the area.
     pub used: u64,
-    /// Bytes of the area that are committed.
+    /// The number of bytes of the area that are committed.
     pub committed: u64,
     /// The number of arcs in the table.
     pub arcs: u64,
     /// The number of calls that were not measured, because the area is full or memory is short.
     pub unmeasured: u64,
-    /// When the thread began to be measured.
+    /// The time at which the thread's measurements began.
     pub first: u64,
-    /// When its last call ended.
+    /// The time at which the thread's last call ended.
     pub last: u64,
     /// The address of the current [`Chain`].
     pub chain: u64,
-    /// The address of the first of all chains.
+    /// The address of the first [`Chain`] in the list of all chains ([`Chain::next`]).
     pub chains: u64,
     /// The address of this thread block in the process.
     pub base: u64,
-    /// How long the agent's slow paths took. The clock minus this is the time that all other fields have.
+    /// The sum of the durations of the agent's slow paths. All other times are those of the clock minus this sum.
     pub paused: u64,
-    /// Number of nodes of the calling-context tree.
+    /// The number of nodes of the calling-context tree.
     pub nodes: u64,
-    /// How long the threads lived that have used this thread block before, from `first` to `last`.
+    /// The sum of the measured lifetimes, from `first` to `last`, of the threads that used this thread block before.
     pub earlier: u64,
 }
 
@@ -118,14 +118,14 @@ pub struct TableEntry {
     pub reserved: u64,
 }
 
-/// Bit of [`OpenCall::context`], so that no key is 0.
+/// A bit that is set in each [`OpenCall::context`], so that no key is 0.
 pub const CONTEXT: u32 = 1 << 31;
 /// Multiplier of the context in the table's hash.
 pub const TABLE_HASH: u32 = 0x9e37_79b1;
-/// Multiplier of the called function's number. With 1, the functions that a caller with many callees calls would take a run of
-/// consecutive entries, and the runs of such callers would push each other along.
+/// Multiplier of the called function's number in the table's hash. With a multiplier of 1, the callees of one caller, which often have
+/// consecutive numbers, would form clusters in the table, and the clusters of several callers would collide.
 pub const CALLEE_HASH: u32 = 0xc2b2_ae35;
-/// The number of entries that follow the table's last one, so that a search does not have to begin again at its start.
+/// The number of additional entries behind the table, so that a search does not have to wrap around to the table's start.
 pub const TABLE_TAIL: u64 = 64;
 
 /// Returns the key of the arc by which a call with this context ([`OpenCall::context`]) calls a function.
@@ -144,45 +144,47 @@ pub const fn table_offset(context: u32, callee: u32, mask: u64) -> u64 {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct OpenCall {
-    /// When it began. Time in which its chain was not the current one is added.
+    /// The time at which the call began, plus the time during which its chain was not the current one.
     pub start: u64,
-    /// The durations of the calls that it has made, each with the overhead outside of it.
+    /// The sum of the durations of the calls that this call has made, each with the overhead outside of its interval.
     pub children: u64,
-    /// The CFA of its frame, less 1 if `flags` has [`ENDS_SLOWLY`]; above the stack in a root.
+    /// The CFA of the call's frame, minus 1 if `flags` has [`ENDS_SLOWLY`]. In a root, an address above the stack.
     pub cfa: u64,
-    /// The address of its [`ArcTimes`].
+    /// The address of the [`ArcTimes`] of this call's arc.
     pub arc: u64,
-    /// The address of the open call that made it, or of the root. In a free record, that of the next free one, or 0.
+    /// The address of the open call that made this one, or of the root. In a free record, the address of the next free one, or 0.
     pub outer: u64,
-    /// [`TimesHeader::begun`] after it had begun. The calls that began while its chain was not the current one are added.
+    /// The value of [`TimesHeader::begun`] when this call began (itself included), plus the number of calls that began while its chain was
+    /// not the current one.
     pub begun: u64,
     /// The address of its [`PathNode`], or 0.
     pub node: u64,
-    /// What identifies it in the key of the calls that it makes: its function's number, or that of its node if paths are
-    /// measured; with [`CONTEXT`].
+    /// The part of [`table_key`] that identifies this call as a caller: the number of its function, or of its node if calling paths are
+    /// measured, with [`CONTEXT`].
     pub context: u32,
-    /// [`TAIL`], [`ENDS_SLOWLY`], [`INHERITED`], [`TRACED`], [`HAS_RESULT`] and [`TOLD`], and in a traced run from [`DEPTH_BIT`] on the number of open calls
-    /// around it.
+    /// [`TAIL`], [`ENDS_SLOWLY`], [`INHERITED`], [`TRACED`], [`HAS_RESULT`] and [`REPORTED`]. In a traced run, the bits from [`DEPTH_BIT`]
+    /// on are the call's depth.
     pub flags: u32,
 }
 
-/// Bit of [`OpenCall::flags`]: the call began by a jump out of [`OpenCall::outer`], in whose frame it is, and ends together with
-/// that one.
+/// Bit of [`OpenCall::flags`]: the call is a tail call by [`OpenCall::outer`]. It uses that call's frame and ends together with that
+/// call.
 pub const TAIL: u32 = 1;
-/// Bit of [`OpenCall::flags`]: [`OpenCall::cfa`] is one less than the CFA. No frame has such an address, so the machine code at the
-/// end of calls leaves this one to compiled code: it is inherited, or a signal handler's outermost one on a stack of its own.
+/// Bit of [`OpenCall::flags`]: [`OpenCall::cfa`] is one less than the CFA. Because no frame has such a CFA, the end of the call takes the
+/// slow path. Set for inherited calls and for a signal handler's outermost call on an alternate signal stack.
 pub const ENDS_SLOWLY: u32 = 2;
-/// Bit of [`OpenCall::flags`]: the call was open at the fork by which the process began, and its parent counts it. It takes time in
-/// this process, but is no call of its own and has no duration here. It has [`ENDS_SLOWLY`] as well.
+/// Bit of [`OpenCall::flags`]: the call was open at the fork that created the process, and the parent process counts it. In this
+/// process, the call takes time but is not counted and has no duration. It has [`ENDS_SLOWLY`] as well.
 pub const INHERITED: u32 = 4;
-
-/// Bit of [`OpenCall::flags`]: the event of its beginning has been written to the thread's ring ([`crate::trace`]).
+/// Bit of [`OpenCall::flags`]: the event of the call's beginning, or a listing of the call in a snapshot, has been written to the
+/// thread's ring ([`crate::trace`]).
 pub const TRACED: u32 = 8;
 /// Bit of [`OpenCall::flags`]: when the call returns, its result is written to the thread's ring.
 pub const HAS_RESULT: u32 = 16;
-/// Bit of [`OpenCall::flags`]: after events were lost, the thread's ring tells that the call is open.
-pub const TOLD: u32 = 32;
-/// First bit of the depth in [`OpenCall::flags`], of which a root has 0. Deeper calls than it can say have the greatest one.
+/// Bit of [`OpenCall::flags`]: a snapshot after lost events has listed the call as open.
+pub const REPORTED: u32 = 32;
+/// The lowest bit of the depth in [`OpenCall::flags`]: the number of open calls around the call, plus 1. A root has 0. The depth
+/// saturates at its greatest value.
 pub const DEPTH_BIT: u32 = 8;
 
 impl OpenCall {
@@ -192,8 +194,8 @@ impl OpenCall {
     }
 }
 
-/// The measured calls of one function by another one on a thread. What the end of nearly every call changes is in the first
-/// [`UNIT`], a cache line.
+/// The measured calls of one function by another one on a thread. The fields that nearly every call changes at its end are in the
+/// first [`UNIT`], which is a cache line.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct ArcTimes {
@@ -205,12 +207,12 @@ pub struct ArcTimes {
     pub reserved: u32,
     /// The address of the [`FunctionTimes`] of the called function.
     pub function: u64,
-    /// The durations of the ended calls without those of the calls that they made and the overhead outside of these. May be
-    /// negative.
+    /// The sum of the own times of the ended calls: their durations minus those of the calls that they made and the overhead outside of
+    /// these. May be negative.
     pub own: i64,
-    /// The durations of the ended calls that no other open call of the same arc contained.
+    /// The sum of the durations of the ended calls that no other open call of the same arc contained.
     pub inclusive: u64,
-    /// The number of calls that were made within those.
+    /// The number of calls that were made within the calls in `inclusive`.
     pub within: u64,
     /// The number of ended calls.
     pub calls: u64,
@@ -218,7 +220,7 @@ pub struct ArcTimes {
     pub nested: u64,
     /// The least duration of an ended call, without the overhead.
     pub min: u64,
-    /// The greatest one.
+    /// The greatest duration of an ended call, without the overhead.
     pub max: u64,
     /// Number of the caller, or [`crate::region::NO_FUNCTION`].
     pub caller: u32,
@@ -230,12 +232,12 @@ pub struct ArcTimes {
 
 /// The number of buckets in [`FunctionTimes::histogram`].
 pub const BUCKETS: usize = 176;
-/// Each power of two has `1 << BUCKET_BITS` buckets, equally wide.
+/// The logarithm of the number of equally wide buckets for each power of two.
 pub const BUCKET_BITS: u32 = 2;
 
-/// The first [`FunctionTimes::pending`], which no call has left.
+/// The initial value of [`FunctionTimes::pending`], which stands for no call.
 pub const NO_CALL: u64 = 1;
-/// The first value of the bucket in which [`NO_CALL`] will be counted: -1.
+/// The initial count, -1, of the bucket in which [`NO_CALL`] will be counted, so that the count is then 0.
 pub const BEFORE_NO_CALL: u64 = u64::MAX;
 
 /// Returns the bucket of a duration.
@@ -245,7 +247,7 @@ pub const fn bucket(duration: u64) -> usize {
     if bucket < BUCKETS { bucket } else { BUCKETS - 1 }
 }
 
-/// Returns the least duration in a bucket. The bucket ends where the next one begins, and the last one has all longer durations.
+/// Returns the least duration in a bucket. A bucket ends where the next one begins; the last bucket has no upper bound.
 pub const fn bucket_start(bucket: usize) -> u64 {
     let steps = 1 << BUCKET_BITS;
     match (bucket as u64 / steps).checked_sub(1) {
@@ -254,8 +256,9 @@ pub const fn bucket_start(bucket: usize) -> u64 {
     }
 }
 
-/// What is measured of a function's calls on a thread beside its arcs. Its inclusive time is the sum of its arcs' ones without
-/// what is counted here: most calls are contained in no other one of their function.
+/// The measured calls of one function on a thread, from all callers. The function's inclusive time is the sum of its arcs' inclusive
+/// times minus [`nested_inclusive`](FunctionTimes::nested_inclusive), which is 0 without
+/// recursion.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct FunctionTimes {
@@ -265,16 +268,16 @@ pub struct FunctionTimes {
     pub number: u32,
     /// Number of its open calls in the current chain.
     pub open: u32,
-    /// The durations of the ended calls that an open call of another arc of the function contained, but none of their own
-    /// arc: they are in [`ArcTimes::inclusive`].
+    /// The sum of the durations of the ended calls that an open call of another arc of the function contained, but none of their own
+    /// arc. [`ArcTimes::inclusive`] contains these durations.
     pub nested_inclusive: u64,
-    /// The number of calls that were made within those.
+    /// The number of calls that were made within the calls in `nested_inclusive`.
     pub nested_within: u64,
-    /// The number of those calls.
+    /// The number of calls in `nested_inclusive`.
     pub nested: u64,
-    /// The duration of the last ended call, without the overhead, with bit 0 set. `histogram` does not have it yet. The place
-    /// in the histogram depends on the clock; a store to an address that the processor does not know until the clock has been
-    /// read delays the loads that follow, so each call stores into the histogram for the one before.
+    /// The duration of the last ended call, without the overhead, with bit 0 set. `histogram` does not include this call yet. The
+    /// bucket of a call depends on the clock, and a store whose address the processor does not know until the clock has been read
+    /// would delay the loads that follow. Therefore the end of each call updates the bucket of the call before.
     pub pending: u64,
     /// Always 0.
     pub reserved: [u64; 2],
@@ -283,15 +286,15 @@ pub struct FunctionTimes {
 }
 
 impl FunctionTimes {
-    /// Returns the histogram with the call that is pending.
+    /// Returns the histogram including the pending call.
     pub fn complete_histogram(&self) -> [u64; BUCKETS] {
         let mut histogram = self.histogram;
-        // 0: the record is being made.
+        // A value of 0 means that the record is not initialized yet.
         if self.pending != 0 {
             let count = &mut histogram[bucket(self.pending)];
             *count = count.wrapping_add(1);
         }
-        // A process that is killed in the first call's end may leave `BEFORE_NO_CALL`.
+        // If the process is killed during the end of the first call, `BEFORE_NO_CALL` may remain.
         histogram.map(|count| if count == BEFORE_NO_CALL { 0 } else { count })
     }
 }
@@ -312,7 +315,7 @@ pub struct PathNode {
     pub reserved: u32,
     /// Number of calls that have ended.
     pub calls: u64,
-    /// As [`ArcTimes::own`].
+    /// The sum of the own times of the ended calls, as in [`ArcTimes::own`].
     pub own: i64,
     /// The address of the parent, or 0.
     pub parent_address: u64,
@@ -320,7 +323,7 @@ pub struct PathNode {
     pub reserved_words: [u64; 2],
 }
 
-/// [`PathNode::function`] of the node that stands for all calls for which there was no other one.
+/// [`PathNode::function`] of the node to which calls are charged when the tree is full.
 pub const REST: u32 = u32::MAX;
 
 /// A stack on which a thread has had open calls: its own, or a coroutine's.
@@ -339,9 +342,9 @@ pub struct Chain {
     pub lo: u64,
     /// The end address of the stack, as far as is known.
     pub hi: u64,
-    /// When it ceased to be the current one; 0 while it is.
+    /// The time at which the chain ceased to be the current one, or 0 while it is current.
     pub since: u64,
-    /// [`TimesHeader::begun`] when it ceased to be the current one.
+    /// The value of [`TimesHeader::begun`] when the chain ceased to be the current one.
     pub begun: u64,
 }
 
@@ -355,7 +358,7 @@ const _: () = {
     assert!(size_of::<Chain>() as u64 == UNIT);
     assert!(size_of::<ArcTimes>() as u64 == 2 * UNIT);
     assert!(size_of::<TableEntry>() == 32);
-    // What each call changes is in one cache line.
+    // The fields that each call changes are in one cache line.
     assert!(offset_of!(ArcTimes, min) as u64 == UNIT);
     assert!(offset_of!(FunctionTimes, histogram) as u64 == UNIT);
     // Each bucket begins where the one before ends.

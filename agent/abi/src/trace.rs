@@ -1,13 +1,13 @@
 //! Traces: a ring of events for each thread, in its thread block.
 //!
-//! A thread block of a traced run has a [`TraceHeader`] at [`TRACE`], and at its end a *ring* of
-//! [`crate::region::RegionOrders::trace_bytes`] bytes: [`Slot`]s, the first of which has the first event. Event number `n` is in
-//! slot `n & mask`. A thread takes a number by one instruction (`xadd` on [`TraceHeader::next`]), so a signal handler that
-//! interrupts it takes another one, and then writes the slot, [`Slot::mark`] last: a slot whose mark does not have the event's
-//! number is not written yet, or not any more.
+//! In a traced run, a thread block has a [`TraceHeader`] at [`TRACE`] and, at its end, a *ring* of
+//! [`crate::region::RegionOrders::trace_bytes`] bytes, which consists of [`Slot`]s. Event number `n` is in slot `n & mask`. A thread
+//! takes an event number by one instruction (`xadd` on [`TraceHeader::next`]), so that a signal handler that interrupts the thread
+//! takes a different one. Then the thread writes the slot, [`Slot::mark`] last: if a slot's mark does not have the number of the
+//! expected event, the event has not been written yet or has been overwritten.
 //!
-//! The injector reads events as they are written, and stores how many it has read in [`TraceHeader::drained`]. It relies on
-//! nothing that it finds: wrong events make a wrong trace, and nothing else.
+//! The injector reads events while the program runs, and stores in [`TraceHeader::drained`] how many it has read. It does not trust
+//! the ring's contents: wrong events make the trace wrong, and have no other effect.
 
 use core::mem::offset_of;
 
@@ -20,76 +20,78 @@ use crate::times::{TIMES, TimesHeader};
 /// Offset of the [`TraceHeader`] in a thread block.
 pub const TRACE: u64 = TIMES + 512;
 
-/// The state of a thread's ring. Everything but `drained` is written by the thread alone.
+/// The state of a thread's ring. The injector writes `drained`. The thread itself writes the other fields; when the hooks are resumed,
+/// another thread does so while this one is stopped.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct TraceHeader {
     /// The number of the next event.
     pub next: u64,
-    /// The first number for which there may be no room. The gates leave events from this one on to compiled code.
+    /// The number of the first event for which there may be no room. From this number on, the machine code at the beginning and end of
+    /// calls (`gpi_call_begin`, `gpi_call_end`) leaves events to the slow path.
     pub limit: u64,
-    /// The number of slots, less one. It is a power of two, and smaller than
-    /// [`trace_bytes`](crate::region::RegionOrders::trace_bytes) says if the ring could not be committed further.
+    /// The number of slots, a power of two, minus one. The ring is smaller than
+    /// [`trace_bytes`](crate::region::RegionOrders::trace_bytes) if not all of it could be committed.
     pub mask: u64,
     /// The address of the ring, or 0 before the first event.
     pub ring: u64,
-    /// A call that is made by one whose [`flags`](crate::times::OpenCall::flags) are not less than this is not traced.
+    /// Calls by a call whose [`flags`](crate::times::OpenCall::flags) are at least this value are too deep to be traced.
     pub deepest: u64,
-    /// The least duration of a traced call, in ticks, with the overhead that is inside of its interval.
+    /// The minimum duration of a traced call in ticks, which includes the overhead inside its interval.
     pub least: u64,
-    /// Bytes of the ring that are committed.
+    /// The number of bytes of the ring that are committed.
     pub committed: u64,
     /// The number of events that the injector has read. Written by the injector.
     pub drained: u64,
     /// The number of events for which there was no room.
     pub lost: u64,
-    /// The part of `lost` that no [`Kind::Lost`] event tells of yet.
-    pub untold: u64,
-    /// Nonzero if the thread waits no longer, because the injector has read nothing for a while: `drained` as it was then, plus 1.
-    /// When the injector has read more, the thread waits again.
-    pub hopeless: u64,
-    /// The number of the event before which a [`Kind::Snapshot`] is to be written.
+    /// The part of `lost` that no [`Kind::Lost`] event reports yet.
+    pub unreported: u64,
+    /// Nonzero if the thread does not wait for room any more, because the injector has stopped reading: the value of `drained` at that
+    /// time, plus 1. When `drained` has changed, the thread waits again.
+    pub gave_up_at: u64,
+    /// The number of the event before which the next [`Kind::Snapshot`] is due.
     pub due: u64,
-    /// Ticks of a [`Kind::Pause`] for which there was no room when another thread added it. The thread writes it before its next
-    /// event.
-    pub owed: u64,
+    /// The ticks of a [`Kind::Pause`] for which the ring had no room while another thread had stopped this one. The thread writes the
+    /// pause before its next event.
+    pub deferred_pause: u64,
 }
 
 coded! {
-    /// What an event is. `time` and `function` are the fields of the [`Slot`].
+    /// The kind of an event. `time` and `function` are the fields of the [`Slot`].
     pub enum Kind as KindCode(u32) {
         /// The slot was never used.
         None = 0,
         /// A call of `function` begins.
         Enter = 1,
-        /// The same, by a jump out of the innermost open call, with which it ends.
+        /// A call of `function` begins by a tail call of the innermost open call, and ends together with that call.
         Jump = 2,
         /// A call that was open at the fork by which the process began.
         Inherited = 3,
-        /// A call of a function whose end is not seen.
+        /// A call of `function` begins. The exit of this function is not hooked, so no event marks the end of the call.
         Mark = 4,
         /// The innermost open call, of `function`, returns.
         Exit = 5,
-        /// The innermost open call, of `function`, was left in another way.
+        /// The innermost open call, of `function`, ends without a return: by a non-local jump, an exception or the end of its thread.
         Left = 6,
-        /// The thread goes on on the stack with the number `function`.
+        /// The thread continues on the stack with the number `function`.
         Chain = 7,
-        /// The agent has taken `time` ticks until now.
+        /// The agent has taken `time` ticks until now, which are not the program's.
         Pause = 8,
-        /// There was no room for `time` events.
+        /// `time` events were lost, because the ring had no room for them.
         Lost = 9,
-        /// A call of `function` is open that began at `time`. Such events follow [`Kind::Lost`], from the outermost one inwards.
+        /// A call of `function` that began at `time` is open. Such events follow [`Kind::Lost`] and [`Kind::Snapshot`], from the outermost
+        /// call inwards.
         Open = 10,
-        /// The first of several slots with bytes that belong to the event before: `function` is their number, and `time` has the
-        /// first eight.
+        /// The encoded values of the event before: `function` is the number of bytes, and `time` has the first eight of them.
         Data = 11,
-        /// The next twelve bytes: eight in `time` and four in `function`.
+        /// The next twelve bytes of the values: eight in `time` and four in `function`.
         More = 12,
         /// The thread with the number `function` owns the thread block from now on.
         Thread = 13,
-        /// The next `time` slots say what a reader knows that has read all slots before: the thread with the number `function` is on
-        /// the stack of the [`Kind::Chain`] that follows, and a [`Kind::Open`] tells of each open call. In rings in which new
-        /// events take the places of old ones, a reader that has missed some goes on here.
+        /// The next `time` slots repeat the thread's state, so that a reader that has missed earlier slots can resume here: a
+        /// [`Kind::Chain`] has the current stack of the thread with the number `function`, and a [`Kind::Open`] stands for each open
+        /// call. Used in rings in which new events overwrite old ones.
         Snapshot = 14,
     }
 }
@@ -98,20 +100,20 @@ coded! {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct Slot {
-    /// When it happened, in ticks of the clock; see [`Kind`] for other meanings.
+    /// The time of the event in ticks of the clock; see [`Kind`] for other meanings.
     pub time: u64,
-    /// Number of the function; see [`Kind`] for other meanings.
+    /// The number of the function; see [`Kind`] for other meanings.
     pub function: u32,
-    /// [`mark`].
+    /// The event's kind and the lower bits of its number: see [`mark()`].
     pub mark: u32,
 }
 
-/// A ring in which new events take the places of old ones has at least so many [`Kind::Snapshot`]s, unless stacks are very deep.
+/// The least number of [`Kind::Snapshot`]s in a ring in which new events overwrite old ones, unless stacks are very deep.
 pub const SNAPSHOTS: u64 = 8;
-/// The greatest number of open calls, the outermost ones, that are told of together.
-pub const TOLD_MOST: u64 = 1 << 12;
+/// The maximum number of open calls in a snapshot, which lists the outermost ones.
+pub const SNAPSHOT_MAX: u64 = 1 << 12;
 
-/// Bits of [`Slot::mark`] that are the [`Kind`].
+/// The number of bits of [`Slot::mark`] that hold the [`Kind`].
 pub const KIND_BITS: u32 = 4;
 
 /// Returns the mark of an event: its kind and the lower bits of its number.
@@ -119,7 +121,7 @@ pub const fn mark(kind: Kind, number: u64) -> u32 {
     (number as u32) << KIND_BITS | kind.code().0
 }
 
-/// Returns the kind of an event if its mark is that of this number.
+/// Returns the kind of an event from its mark, or `None` if the mark is not that of event `number`.
 pub const fn kind(mark: u32, number: u64) -> Option<Kind> {
     if mark >> KIND_BITS != (number as u32) << KIND_BITS >> KIND_BITS {
         return None;
@@ -127,12 +129,12 @@ pub const fn kind(mark: u32, number: u64) -> Option<Kind> {
     kind_of(mark)
 }
 
-/// Returns the kind of an event with this mark, of whatever number, or `None` if there is no such kind.
+/// Returns the kind of an event from its mark, whatever the event's number, or `None` if there is no such kind.
 pub const fn kind_of(mark: u32) -> Option<Kind> {
     KindCode(mark & ((1 << KIND_BITS) - 1)).get()
 }
 
-/// Returns the number of slots for [`Kind::Data`] and [`Kind::More`] that so many bytes take.
+/// Returns the number of [`Kind::Data`] and [`Kind::More`] slots that hold this number of bytes.
 pub const fn data_slots(bytes: u64) -> u64 {
     if bytes == 0 { 0 } else { 1 + bytes.saturating_sub(8).div_ceil(12) }
 }
@@ -155,7 +157,7 @@ mod tests {
         assert_eq!(kind(mark(Kind::Exit, n), n), Some(Kind::Exit));
         assert_eq!(kind(mark(Kind::Exit, n), n + 1), None);
         assert_eq!(kind(mark(Kind::Exit, n), n - (1 << 18)), None);
-        // Rings have fewer slots than there are numbers that a mark can tell apart.
+        // A mark has the lower 28 bits of the number, and rings have fewer slots than that.
         assert_eq!(kind(mark(Kind::Exit, n), n + (1 << 28)), Some(Kind::Exit));
         assert_eq!(kind(0, 0), Some(Kind::None));
     }

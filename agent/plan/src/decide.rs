@@ -18,8 +18,8 @@
 //! fit, frida            whether a patch fits, for the built-in jump and for Frida's gum
 //! foreign               branches of other functions into what a hook overwrites
 //! thunk_spec, tails     what each thunk has to do; jumps from one hooked function to another
-//! needless, own_return  which exits need no hook, and which must have none
-//! uncalled              how a thunk sees that control has come without a call
+//! cells, own_return     which exits need no hook, and which must have none
+//! uncalled              how a thunk recognizes that control has come without a call
 //! unwinder, own_text    functions of an unwinder; programs that read their own code
 //! agents, flags         what the agent calls itself; functions that take or return a condition in the flags
 //! shared                hooks whose patches others rely on
@@ -35,6 +35,7 @@
 
 pub(crate) mod agents;
 pub(crate) mod caves;
+pub(crate) mod cells;
 pub(crate) mod decider;
 pub(crate) mod decisions;
 pub(crate) mod fit;
@@ -44,7 +45,6 @@ pub(crate) mod frida;
 pub(crate) mod go;
 pub(crate) mod hook;
 pub(crate) mod in_place;
-pub(crate) mod needless;
 pub(crate) mod options;
 pub(crate) mod own_return;
 pub(crate) mod own_text;

@@ -1,9 +1,11 @@
-//! Where the C library makes threads and forked children, by its system calls.
+//! Redirects the system calls with which the C library makes threads and forked children to the agent.
 //!
-//! In a process that was attached to, the thread words are not a TLS variable, and a fork handler could not be removed again. And if
-//! functions of the C library are hooked, a forked child comes through some of their hooks before the library calls a handler.
-//! Therefore these system calls are redirected to this module: each `mov eax, number` becomes a call, which returns to the
-//! `syscall` after it, or makes the system call itself if the child needs preparation first.
+//! There are two cases. In a process that was attached to, the thread words are not a TLS variable, so the agent has to initialize
+//! them for each new thread; and it cannot learn of forks by a fork handler, because such a handler cannot be removed again. If
+//! functions of the C library are hooked, a forked child runs through some of these hooks before the library calls the handlers.
+//!
+//! Each `mov eax, number` before a `syscall` is replaced by a call of a stub in this module. The stub returns to the `syscall`, or
+//! makes the system call itself if the child needs preparation before it continues.
 #![allow(unsafe_code, reason = "the C library's text is patched")]
 
 use crate::hot::times::inherited;
@@ -22,34 +24,39 @@ use linux_raw_sys::general;
 
 const CLONE: u32 = general::__NR_clone;
 const CLONE3: u32 = general::__NR_clone3;
-/// The maximum number of places in the C library: fork, clone, clone3, and some spare ones.
+/// The maximum number of places that are redirected. A C library has one each for fork, clone and clone3, or a few more.
 const MOST: usize = 16;
+/// The length of `mov eax, number`, and of the call that replaces it.
 const LEN: usize = 5;
 
-/// The places, and the numbers of their system calls. Found once.
+/// The address and the system call number of each place. Stored once.
 static PLACES: [[AtomicU64; 2]; MOST] = [const { [const { AtomicU64::new(0) }; 2] }; MOST];
 
-/// `mov eax, number; syscall`.
+/// Returns the machine code of `mov eax, number; syscall`.
 fn wanted(number: u32) -> [u8; 7] {
     let mut bytes = [0xb8, 0, 0, 0, 0, 0x0f, 0x05];
     bytes[1..5].copy_from_slice(&number.to_le_bytes());
     bytes
 }
 
+/// Returns the address of the stub for a system call.
 fn stub(number: u64) -> u64 {
     if number == u64::from(CLONE3) { gpi_clone3 as *const () as u64 } else { gpi_clone as *const () as u64 }
 }
 
-/// Finds the places, while other threads may run. Returns the error ENOENT if the C library makes its threads
-/// in another way.
+/// Finds the places, while other threads may run.
+///
+/// # Errors
+/// Returns ENOENT if the C library has no such place with which it forks, or too many places.
 pub(crate) fn prepare(dynamic_linker: u64) -> Result<(), i32> {
     if find(lookup::libc_text(dynamic_linker), &[CLONE, CLONE3])? { Ok(()) } else { Err(kernel::ENOENT) }
 }
 
-/// Redirects the system calls with which the C library forks, if the library of `module`, whose text this is, is the C library.
-/// Threads get their words from the dynamic linker. The hooks of the module are in place; if one of them has overwritten such a
-/// system call, or anything else fails, children begin when the library calls their handlers. In a process that was attached to,
-/// [`redirect`] has done more already, and in a standalone program, each system call that forks has a hook of its own.
+/// Redirects the fork system calls of the C library if the library of `module`, whose text this is, is the C library, after the hooks of
+/// the module are in place. Calls that make threads are not redirected, because there the thread words are a TLS variable. If a hook has
+/// overwritten such a system call, or the redirection fails otherwise, the agent in a child starts when the C library calls the
+/// fork handlers. In a process that was attached to, [`redirect`] has redirected all of these calls already, and in a standalone program, each
+/// system call that forks has a hook of its own.
 pub(crate) fn redirect_forks(text: (u64, u64), module: &Module) {
     if cfg!(feature = "standalone") || words::is_attached() || !children::is_in(text) {
         return;
@@ -70,9 +77,9 @@ pub(crate) fn redirect_forks(text: (u64, u64), module: &Module) {
     }
 }
 
-/// Finds the system calls with these numbers in the C library's text. Returns whether there is one that forks.
+/// Finds the places of the system calls with these numbers in the C library's text. Returns whether one of them can fork (clone).
 fn find((lo, hi): (u64, u64), numbers: &[u32]) -> Result<bool, i32> {
-    // SAFETY: the range is the C library's text, which is readable.
+    // SAFETY: the range is the C library's text, which is mapped and readable.
     let text = unsafe { slice::from_raw_parts(lo as *const u8, (hi - lo) as usize) };
     let mut places = PLACES.iter();
     let mut clones = false;
@@ -89,10 +96,11 @@ fn find((lo, hi): (u64, u64), numbers: &[u32]) -> Result<bool, i32> {
     Ok(clones)
 }
 
-/// Redirects the places to the agent. All other threads are stopped, none of them between the two instructions.
+/// Replaces the instructions at the places by calls of the stubs. All other threads are stopped, and none of them is between a
+/// place's two instructions.
 ///
 /// # Errors
-/// Returns ENOENT if the agent is too far from a place for a call, or the error number of mprotect.
+/// Returns ENOENT if the agent is out of reach of a near call, or the error number of mprotect.
 pub(crate) fn redirect() -> Result<(), i32> {
     for [place, number] in &PLACES {
         let place = place.load(Ordering::Relaxed);
@@ -136,7 +144,8 @@ core::arch::global_asm!(
     ".text",
     ".hidden gpi_clone, gpi_clone3",
     ".globl gpi_clone, gpi_clone3",
-    // Gives a new thread, whose control block is at \\block, words that lead to the slow path, unless it has TLS variables for them.
+    // Initializes the words of a new thread whose thread control block is at \\block. The words make the thread's first thunk take the
+    // slow path. Does nothing if the words are TLS variables.
     ".macro gpi_new_words block",
     "cmp qword ptr [rip+{words}], 0",
     "je 7f",
@@ -157,8 +166,8 @@ core::arch::global_asm!(
     "mov qword ptr [rax+72], 0",
     "7:",
     ".endm",
-    // Calls a function of the agent around a fork. All registers except rax, rcx and r11, vector registers included,
-    // are those before the system call.
+    // Calls a function of the agent before or after a fork. Preserves all registers except rax, rcx and r11, including vector
+    // registers.
     ".macro gpi_around function",
     "push rdi",
     "push rsi",
@@ -181,8 +190,8 @@ core::arch::global_asm!(
     "pop rsi",
     "pop rdi",
     ".endm",
-    // Makes the system call here for a child with memory of its own; at 5 for a child with memory and a stack
-    // of its own; at 4 leaves the call to the C library.
+    // Makes the system call in the stub if the child has a copy of the memory. Label 5: the child has a copy of the memory and a new
+    // stack. Label 4: the child shares the memory, and the stub returns to the C library's `syscall`.
     ".macro gpi_make number",
     "gpi_around {list}",
     "mov eax, \\number",
@@ -192,10 +201,10 @@ core::arch::global_asm!(
     "gpi_around {begin}",
     "xor eax, eax",
     "3:",
-    "add qword ptr [rsp], 2",       // behind the syscall
+    "add qword ptr [rsp], 2",       // return to the instruction after the syscall
     "4:",
     "ret",
-    "5:",                           // a child with memory and a stack of its own: glibc's clone()
+    "5:",                           // glibc's clone()
     "gpi_around {list}",
     "mov eax, \\number",
     "pop r9",
@@ -252,9 +261,10 @@ core::arch::global_asm!(
 
 const _: () = assert!(size_of::<ThreadWords>() == 80, "gpi_new_words writes all of them");
 
-/// The initial values of the first two and the last of a new thread's words. The other words are 0.
+/// The initial values of a new thread's first two words and its word for libraries. All other words are initially 0.
 static WORDS: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 
+/// Stores these initial values. Until this is called, stubs leave the words of new threads alone.
 pub(crate) fn set_words(block: u64, cells: u64, library_last: u64) {
     WORDS[0].store(block, Ordering::Relaxed);
     WORDS[1].store(cells, Ordering::Relaxed);

@@ -1,5 +1,6 @@
-//! The system calls of a standalone program that make threads and processes, or execute programs. The plan leads the
-//! program's `syscall` instructions for them here (`gprofinject_abi::plan::ArenaHeader::system_call`).
+//! Handles the system calls of a standalone program that make threads or processes, execute programs, or otherwise concern the agent.
+//! The plan redirects the program's `syscall` instructions for them to this module
+//! (`gprofinject_abi::plan::ArenaHeader::system_call`).
 //!
 //! ```text
 //! call                                     what the child shares    what it needs
@@ -8,14 +9,14 @@
 //! the same with CLONE_VFORK                the memory               nothing: its parent waits
 //! clone with CLONE_VM and no stack         memory and stack         nothing: its parent waits
 //! execve, execveat                         -                        the agent's variables in the environment
-//! prctl, seccomp                           -                        no system calls of the agent's from then on
+//! prctl, seccomp                           -                        the agent stops making system calls
 //! exit_group                               -                        the profile, if no injector is left to write it
 //! ```
 //!
 //! A call arrives with the registers of the `syscall` instruction, except rcx, which is the address at which the program
-//! continues. The 128 bytes below the stack pointer belong to the program. Where there may be little room below them (in Go
-//! programs), everything but the calls whose child shares the stack is done on the thread's stack for slow paths
-//! ([`crate::hot::small_stacks`]).
+//! continues. The 128 bytes below the stack pointer are the program's red zone. Below the red zone, there may be little room (in Go
+//! programs). Therefore the agent handles these calls on the thread's stack for slow paths ([`crate::hot::small_stacks`]), except
+//! calls whose child shares the stack.
 #![allow(unsafe_code, reason = "machine code makes system calls, and the arguments of clone3 are read")]
 
 use crate::hot::times::inherited;
@@ -41,21 +42,21 @@ pub(crate) fn prepare(may_write_gs: bool) {
     MAY_WRITE_GS.store(may_write_gs.into(), Ordering::Relaxed);
 }
 
-/// What the machine code has to do for the child of a clone.
+/// The preparation of a clone: the values that the machine code needs to start the child.
 #[repr(C)]
 struct Birth {
-    /// The child's stack pointer, or 0 if it begins with its parent's.
+    /// The child's stack pointer, or 0 if the child begins with its parent's.
     stack: u64,
-    /// The address of the child's record; [`OWN_MEMORY`] or [`SAME_RECORD`].
+    /// The address of the child's record, [`OWN_MEMORY`] or [`SAME_RECORD`].
     record: u64,
 }
 
-/// The child has memory of its own, so it has a copy of its parent's record.
+/// The child has a copy of the memory, and so of its parent's record.
 const OWN_MEMORY: u64 = 0;
-/// The child uses its parent's record, while its parent waits.
+/// The child uses its parent's record while the parent waits.
 const SAME_RECORD: u64 = 1;
 
-/// struct clone_args (clone(2)), its first version.
+/// The first version of struct clone_args (clone(2)).
 #[repr(C)]
 struct CloneArguments {
     flags: u64,
@@ -68,7 +69,10 @@ struct CloneArguments {
     tls: u64,
 }
 
-/// Prepares the birth of a thread or process by clone or clone3. The arguments are those of the system call.
+/// Prepares a clone or clone3. `first`, `second` and `fifth` are arguments of the system call.
+///
+/// # Safety
+/// The arguments must be those of a system call that the program makes.
 unsafe extern "C" fn prepare_birth(number: u64, first: u64, second: u64, fifth: u64) -> Birth {
     let (flags, lo, stack, tls);
     if number as u32 == general::__NR_clone3 {
@@ -100,15 +104,17 @@ unsafe extern "C" fn prepare_birth(number: u64, first: u64, second: u64, fifth: 
     Birth { stack, record: records::of_new_thread(extent) }
 }
 
-/// Returns the lowest address of a thread's stack, or 0 if it is not known. musl's struct pthread, to which the thread
-/// pointer leads, has the end and the size of the thread's stack side by side (pthread_impl.h, `stack` and `stack_size`).
-/// The stack pointer with which the thread begins is a little below the end.
+/// Returns the lowest address of a new thread's stack, or 0 if it is not known.
+///
+/// The thread pointer of musl points to a struct pthread, which has the end and the size of the thread's stack in consecutive fields
+/// (pthread_impl.h, `stack` and `stack_size`). The thread's initial stack pointer is a little below that end.
 fn lower_end(stack: u64, thread_pointer: u64) -> u64 {
     const PAGE: u64 = 4096;
-    /// The number of words in which the pair is looked for.
+    /// The number of words of the structure that are searched for the two fields.
     const WORDS: u64 = 32;
-    /// The number of bytes between the stack pointer and the end of the stack at most.
+    /// The maximum distance of the initial stack pointer from the end of the stack.
     const BELOW: u64 = 512;
+    /// The upper limit of plausible stack sizes.
     const LARGEST: u64 = 1 << 40;
     let is_aligned = thread_pointer != 0 && thread_pointer.is_multiple_of(8);
     if !is_aligned || memory::is_unreadable(task::getpid(), thread_pointer) {
@@ -125,7 +131,7 @@ fn lower_end(stack: u64, thread_pointer: u64) -> u64 {
     found.unwrap_or(0)
 }
 
-/// Runs the first agent code in a child with memory of its own.
+/// Sets up the agent in a child that has a copy of the memory.
 extern "C" fn begin_child() {
     records::begin_child();
     children::begin();
@@ -138,7 +144,8 @@ core::arch::global_asm!(
     ".hidden gpi_system_call",
     ".globl gpi_system_call",
     //
-    // Calls compiled code, and keeps all registers but rax, rcx and r11. rbp is the stack pointer before.
+    // gpi_keep and gpi_kept surround a call of a Rust function, and preserve all registers except rcx and r11. In between, rbp points
+    // to the saved registers.
     ".macro gpi_keep",
     "push rdi",
     "push rsi",
@@ -164,9 +171,8 @@ core::arch::global_asm!(
     "pop rsi",
     "pop rdi",
     ".endm",
-    // Leaves the program's stack as it is: takes the thread's stack for slow paths, if it has one that is free, and
-    // otherwise leaves the program's 128 bytes alone. Pushes the address where the program continues, which is in rcx.
-    // Changes r11.
+    // Switches to the thread's stack for slow paths, if it has one that is not in use; otherwise moves rsp below the program's red
+    // zone. Pushes rcx, the address at which the program continues. Changes r11.
     ".macro gpi_aside",
     "xor r11d, r11d",
     "xchg r11, gs:[{slow}]",
@@ -183,7 +189,7 @@ core::arch::global_asm!(
     "91:",
     "push rcx",
     ".endm",
-    // Undoes gpi_aside. Output: rcx = where the program continues. Changes r11.
+    // Undoes gpi_aside. Output: rcx = the address at which the program continues. Changes r11.
     ".macro gpi_back",
     "pop rcx",
     "pop r11",
@@ -218,7 +224,8 @@ core::arch::global_asm!(
     "cmp eax, {seccomp}",
     "je 51f",
     //
-    // A child with the same stack overwrites what its parent has there. So the parent keeps the address in its record.
+    // A child that shares the stack overwrites its parent's data there. So the parent stores its stack pointer and the address at
+    // which it continues in its record.
     "1:",
     "cmp qword ptr gs:[{slots}], 0",
     "jne 3f",
@@ -233,7 +240,7 @@ core::arch::global_asm!(
     "mov gs:[{slow}], r11",
     "2:",
     "jmp rcx",
-    "3:",                           // such a child does the same
+    "3:",                           // such a child makes another one
     "mov gs:[{slots}+16], rsp",
     "mov gs:[{slots}+24], rcx",
     "syscall",
@@ -255,7 +262,7 @@ core::arch::global_asm!(
     "12:",
     "gpi_continue",
     //
-    "20:",                          // clone. First the case in which there may be little stack: Go's fork
+    "20:",                          // clone. First the case of Go's fork, in which there may be little stack
     "mov r11d, edi",
     "and r11d, {clone_vm} | {clone_vfork}",
     "cmp r11d, {clone_vm} | {clone_vfork}",
@@ -322,7 +329,7 @@ core::arch::global_asm!(
     "gpi_back",
     "jmp 1b",
     //
-    "30:",                          // a child with memory of its own, and perhaps a stack
+    "30:",                          // the child has a copy of the memory, and perhaps a new stack
     "test rcx, rcx",
     "jz 11b",
     "push qword ptr [rsp]",
@@ -334,7 +341,7 @@ core::arch::global_asm!(
     "gpi_keep",
     "call {begin_child}",
     "gpi_kept",
-    "mov rcx, gs:[{slow}+8]",       // its parent has taken it
+    "mov rcx, gs:[{slow}+8]",       // the parent had taken the stack for slow paths
     "mov gs:[{slow}], rcx",
     "pop rcx",
     "lea rsp, [rsp+8]",
@@ -408,7 +415,7 @@ core::arch::global_asm!(
     "52:",
     "mov rsi, rdx",
     "call {enter}",
-    "movzx r11d, al",               // whether it is to be undone if the kernel refuses
+    "movzx r11d, al",               // whether to undo the preparation if the kernel refuses
     "gpi_kept",
     "push r11",
     "syscall",
@@ -467,6 +474,6 @@ core::arch::global_asm!(
 const _: () = assert!(OWN_MEMORY == 0);
 
 unsafe extern "C" {
-    /// See the top of this file.
+    /// Handles a redirected system call. See the top of this file for its registers.
     pub(crate) fn gpi_system_call();
 }

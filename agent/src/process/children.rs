@@ -1,9 +1,10 @@
-//! Forked children: each one counts from zero in a region file of its own.
+//! Forked children: each child counts from zero in a region file of its own.
 //!
-//! glibc's fork() calls the agent's handler in the child. The C library's other ways to fork, which call no handlers
-//! (`_Fork`, `clone` without CLONE_VM, `syscall`), are defined here; they call the C library's own functions. A child
-//! made by vfork, or by any clone that shares memory, is a guest in its parent: its calls before it executes a
-//! program are counted as the parent's.
+//! glibc's fork() calls the agent's fork handler in the child. `_Fork`, and `clone` without CLONE_VM, call no handlers. For them, the
+//! agent defines functions of the same names, which call the C library's functions. A child of vfork, or of any clone that shares
+//! memory, runs in its parent's memory: its calls before it executes a program are counted as the parent's.
+//!
+//! A *guest* is a forked child that can make no region file. Such a child counts in thread blocks of its own in its parent's file.
 #![allow(unsafe_code, reason = "functions of the C library are defined; a region file is mapped")]
 
 use crate::hot::threads;
@@ -27,7 +28,7 @@ use gprofinject_abi::region::{LoadRecord, PAGE, RegionHeader, State};
 use gprofinject_abi::shared::RegionRef;
 use gprofinject_abi::{REGION_SUFFIX, ask};
 
-/// The C library's functions that are called from here. Stored once, before the first hook is in place.
+/// The addresses of the C library's functions that the definitions below call. Stored once, before the first hook is in place.
 static FORK: AtomicU64 = AtomicU64::new(0);
 static CLONE: AtomicU64 = AtomicU64::new(0);
 
@@ -37,23 +38,23 @@ pub(crate) fn prepare(dynamic_linker: u64) {
     CLONE.store(lookup::function(dynamic_linker, b"clone"), Ordering::Relaxed);
 }
 
-/// Returns whether the C library's text is in a range of addresses.
+/// Returns whether a range of addresses contains the C library's text.
 pub(crate) fn is_in((lo, hi): (u64, u64)) -> bool {
     (lo..hi).contains(&FORK.load(Ordering::Relaxed))
 }
 
-/// The C library is about to fork, in the calling thread.
+/// The fork handler that the C library calls before a fork.
 pub(crate) extern "C" fn prepare_fork() {
     times::forks::prepare();
     times::inherited::list();
 }
 
-/// The C library has forked, or could not, and goes on in the parent.
+/// The fork handler that the C library calls in the parent, after a fork or a failed attempt.
 pub(crate) extern "C" fn go_on() {
     times::forks::go_on();
 }
 
-/// The first code of the agent that runs in a forked child.
+/// Sets up the agent in a forked child. This is the first code of the agent that runs there.
 pub(crate) extern "C" fn begin() {
     let parent = Agent::get();
     let before = times::clock::now();
@@ -70,22 +71,22 @@ pub(crate) extern "C" fn begin() {
 fn begin_counting(parent: &Agent) {
     provoke::at(provoke::Place::Fork);
     landings::begin_child();
-    // The handler that the C library calls runs after the definition of `_Fork` below.
+    // The agent may be set up already: the definition of `_Fork` below does so before the C library calls the fork handler.
     let is_frozen = kernel::is_frozen();
     if !is_frozen && parent.pid == task::getpid() {
         return;
     }
     let follows = !run::place().is_none();
     let Some(own) = agent::reserve() else {
-        // The calls are lost, and the parent's header reports that.
+        // The child's calls are lost, and the parent's header reports that.
         threads::lose(parent);
         parent.region.lost_children().fetch_add(1, Ordering::Relaxed);
         return;
     };
     libraries::nobody_is_busy();
     if is_frozen {
-        // No system call can be made. The calls are lost, and the parent's header reports that if the child is to be
-        // counted.
+        // The agent may make no system calls any more, so the child's calls are lost. The parent's header reports that if the child
+        // was to be followed.
         threads::lose(parent);
         own.install(Agent { counts_nowhere: !follows, ..*parent });
         return;
@@ -102,7 +103,7 @@ fn begin_counting(parent: &Agent) {
     own.install(child.unwrap_or_else(|| begin_alone(parent)));
 }
 
-/// Makes the child's region file, in which the child counts from now on. Returns `None` if that is not possible.
+/// Sets up a child that counts in a region file of its own. Returns `None` if that is not possible.
 fn begin_followed(parent: &Agent) -> Option<Agent> {
     let pid = task::getpid();
     let orders = &parent.orders;
@@ -131,7 +132,7 @@ fn begin_followed(parent: &Agent) -> Option<Agent> {
     Some(child)
 }
 
-/// Sends the child's name to the injector. If no injector listens, the file is found when the run is collected.
+/// Sends the name of the child's region file to the injector. If no injector listens, the file is found when the run is collected.
 fn announce(place: &Place) {
     let mut packet = [ask::FORKED; 1 + ask::NAME_MAX];
     let name = place.name();
@@ -156,8 +157,8 @@ fn map_header(fd: i32, parent: &Agent) -> Option<RegionRef> {
         return None;
     }
     let header = NonNull::new(at as *mut RegionHeader)?;
-    // SAFETY: the mapping is at least a page long, stays mapped as long as the process lives, and no other code knows
-    // of it yet. From now on only `RegionRef` accesses the header.
+    // SAFETY: the mapping is at least a page long and is never unmapped, and no other code has its address yet. From now on, only
+    // `RegionRef` accesses the header.
     let region = unsafe {
         header.write(RegionHeader {
             orders,
@@ -175,22 +176,23 @@ fn map_header(fd: i32, parent: &Agent) -> Option<RegionRef> {
         RegionRef::new(header)
     };
     if orders.loads_offset != 0 {
-        // The libraries' entries stay valid: the child has them at the same places.
+        // The entries for libraries are valid in the child too, which has the libraries at the same addresses.
         let len = (libraries::used() as usize * size_of::<LoadRecord>()) as u64;
         let (from, to) = (parent.region.address() + orders.loads_offset, at + orders.loads_offset);
         if memory::populate(to, len.next_multiple_of(PAGE)).is_ok() {
-            // SAFETY: both tables are mapped, and as long as all their entries. Only a thread that handles a change of the
-            // loaded libraries writes to the parent's; the child has one thread, and its own table is known to nobody.
+            // SAFETY: both tables are mapped, and `len` covers no more than their entries. Only a thread that handles a change of the
+            // loaded libraries writes to the parent's table; the child has one thread, and no other code has the address of its own
+            // table yet.
             unsafe { core::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, len as usize) };
         }
     }
     Some(region)
 }
 
-/// Makes the child count in thread blocks of its own in its parent's file. This is for a child that can make no file:
-/// it can no longer access the folder, has no descriptor left, or has reached a limit.
+/// Sets up a guest: a child that counts in thread blocks of its own in its parent's file. This is for children that can make no file,
+/// because they cannot access the folder any more, have no file descriptor left, or have reached a limit.
 fn begin_guest(parent: &Agent) -> Option<Agent> {
-    // The bins of the timer's samples are the parent's, so the child does not sample.
+    // The histogram of the timer's samples belongs to the parent, so the child takes no samples.
     let child = Agent { pid: task::getpid(), timer_rate: 0, guest: true, ..*parent };
     if !threads::begin_guest(parent, &child) {
         return None;
@@ -199,7 +201,7 @@ fn begin_guest(parent: &Agent) -> Option<Agent> {
     Some(child)
 }
 
-/// Returns the state of a child that is not followed: its counts must not be written to the parent's file.
+/// Sets up a child that is not followed, whose counts must not be written to the parent's file.
 fn begin_alone(parent: &Agent) -> Agent {
     ring::expect_no_reader();
     let region = unread_region();
@@ -210,17 +212,21 @@ fn begin_alone(parent: &Agent) -> Agent {
     child
 }
 
-/// The first routine that a child of `clone` runs, with its argument.
+/// The function and the argument that the program has passed to `clone`.
 #[repr(C)]
 struct Task {
     function: unsafe extern "C" fn(u64) -> i32,
     argument: u64,
 }
 
+/// The function with which a child of `clone` begins.
+///
+/// # Safety
+/// `task` must be the task that `clone` below has stored.
 unsafe extern "C" fn first(task: *const Task) -> i32 {
     begin();
-    // SAFETY: the child has a copy of its parent's stack, where `clone` below has stored the task; the program has
-    // passed the function and its argument.
+    // SAFETY: the child has a copy of its parent's stack, on which `clone` has stored the task. The program has passed the function
+    // and its argument to be called like this.
     unsafe { ((*task).function)((*task).argument) }
 }
 
@@ -232,7 +238,7 @@ mod offered {
     use linux_raw_sys::general;
 
     /// # Safety
-    /// As glibc's function of that name.
+    /// The contract is that of glibc's `_Fork`.
     #[unsafe(naked)]
     #[unsafe(no_mangle)]
     unsafe extern "C" fn _Fork() {
@@ -253,17 +259,17 @@ mod offered {
         );
     }
 
-    /// clone(function, stack, flags, argument, ...): a child with memory of its own begins in `first`.
+    /// clone(function, stack, flags, argument, ...): a child with a copy of the memory begins in `first`.
     ///
     /// # Safety
-    /// As glibc's function of that name.
+    /// The contract is that of glibc's `clone`.
     #[unsafe(naked)]
     #[unsafe(no_mangle)]
     unsafe extern "C" fn clone() {
         naked_asm!(
             "test edx, {clone_vm}",
             "jnz 2f",
-            "test rdi, rdi", // no function: an error, as from the real function
+            "test rdi, rdi", // without a function, the real function returns an error
             "jz 2f",
             "mov rax, [rsp+8]", // the seventh argument
             "push rbp",

@@ -1,7 +1,7 @@
-//! The open calls of one buffer, and the steps that their beginnings and ends are.
+//! The open calls of one buffer, and the steps of their beginnings and ends.
 //!
-//! Nothing is assumed of a file: a call that ends is the innermost open one of its function, or has no beginning; the stacks that are
-//! followed and their depths are bounded.
+//! The file is not trusted. The end of a call belongs to the innermost open call of its function, or to no known call; the number of
+//! stacks and their depths are bounded.
 
 use std::collections::VecDeque;
 
@@ -10,25 +10,25 @@ use crate::stack::{Call, Chain, Stacks};
 use crate::step::{Begun, Ended, How, Overhead, Step, What};
 use crate::trace::{Callee, Trace};
 
-/// What is wanted of a buffer's calls. Times are in ticks of the process.
+/// The selection of a buffer's steps. Times are in ticks of the process's clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted<'c> {
     pub(crate) from: u64,
     pub(crate) to: u64,
-    /// Only the steps of these threads, if there are any.
+    /// The threads whose steps are wanted; if empty, all.
     pub(crate) tids: &'c [u32],
-    /// By index: whether calls of the function are wanted, with those within them. `None`: all are.
+    /// For each function index, whether calls of the function and the calls within them are wanted. `None` selects all.
     pub(crate) functions: Option<&'c [bool]>,
 }
 
-/// The memory that is left for open calls, as a number of calls.
+/// The number of further open calls for which memory is left.
 pub(crate) type Depth = usize;
 
-/// The greatest number of open calls of all buffers together.
+/// The maximum number of open calls of all buffers together.
 pub(crate) const OPEN_MOST: Depth = 1 << 22;
-/// How far below the innermost call one is looked for that ends.
+/// The number of innermost calls among which a call that ends is searched for.
 const SEARCHED: usize = 64;
-/// The number of functions whose indices a buffer remembers.
+/// The number of functions whose indices are cached for a buffer.
 const REMEMBERED: usize = 256;
 
 /// The open calls of a buffer.
@@ -40,21 +40,22 @@ pub(crate) struct Calls<'t> {
     overhead: Overhead,
     pub(crate) tid: u32,
     pub(crate) stacks: Stacks,
-    /// The time of the last step, which is not before those of the steps before it.
+    /// The time of the last step. Times of steps never decrease.
     pub(crate) now: u64,
-    /// The time of the last event. The agent ends some calls at an earlier time than that of the event before.
+    /// The time of the last event. It may be earlier than that of the event before, because the agent ends some calls at an earlier
+    /// time.
     pub(crate) at: u64,
-    /// The same without pauses.
+    /// The time of the last event minus the pauses.
     pub(crate) clock: u64,
     /// The sum of all pauses.
     pub(crate) pauses: u64,
     /// The number of calls that have begun.
     pub(crate) begun: u64,
-    /// Whether nothing is shown yet.
+    /// Whether the wanted part has not begun, so that no steps are returned.
     pub(crate) is_silent: bool,
-    /// Whether calls of this thread are wanted.
+    /// Whether the steps of the present thread are wanted.
     is_wanted: bool,
-    /// The last step, which may get a value or become a [`What::Leaf`].
+    /// The last step, which may still get arguments or a result, or become a [`What::Leaf`].
     pending: Option<Step>,
     out: VecDeque<Step>,
     is_too_deep: bool,
@@ -86,7 +87,7 @@ impl<'t> Calls<'t> {
         }
     }
 
-    /// Returns the next step, if the pieces so far tell of one.
+    /// Returns the next step, if the pieces so far determine one.
     pub(crate) fn pop(&mut self) -> Option<Step> {
         self.out.pop_front()
     }
@@ -96,7 +97,7 @@ impl<'t> Calls<'t> {
     }
 
     pub(crate) fn set_time(&mut self, time: u64) {
-        // A pause between two events of the same time is after both: the agent has written one of them late.
+        // If two events have the same time, a pause between them comes after both, because the agent has written one of them late.
         if time != self.at {
             self.clock = time.wrapping_sub(self.pauses);
         }
@@ -104,7 +105,7 @@ impl<'t> Calls<'t> {
         self.now = self.now.max(time);
     }
 
-    /// How a call ends that is left now. What is open when the process ends does not end by itself.
+    /// Returns how a call ends that is left at the present time: calls that are open when the process ends are not left, but open.
     pub(crate) fn left(&self) -> How {
         let end = self.trace.processes.get(self.process as usize).and_then(|recorded| recorded.end);
         if end.is_some_and(|end| self.now >= end) { How::Open } else { How::Left }
@@ -133,7 +134,7 @@ impl<'t> Calls<'t> {
         })
     }
 
-    /// Returns what [`Call::shown`] is of a call in the current stack, within all that are open there.
+    /// Returns the value of [`Call::shown`] for a new innermost call of the current stack.
     pub(crate) fn shown(&self, function: Callee) -> u32 {
         let stack = &self.stacks.current;
         match stack.open.last() {
@@ -167,7 +168,7 @@ impl<'t> Calls<'t> {
         }
     }
 
-    /// Adds a call to the current stack, which is measured from now on.
+    /// Adds a call to the current stack, and measures it from now on.
     pub(crate) fn open(&mut self, call: Call) {
         let (clock, pauses, begun) = (self.clock, self.pauses, self.begun);
         self.stacks.current.push(call, clock, pauses, begun);
@@ -183,7 +184,7 @@ impl<'t> Calls<'t> {
         }
     }
 
-    /// If the pending step is the beginning of the call that ends now, both become one step.
+    /// If the pending step is the beginning of the call that ends now, combines both to a [`What::Leaf`] and returns `true`.
     pub(crate) fn becomes_leaf(&mut self, function: u32, how: How, room: &mut Depth) -> bool {
         let is_it = self.stacks.current.too_deep == 0
             && self.stacks.current.open.last().is_some_and(|call| call.function.number == function)
@@ -201,7 +202,7 @@ impl<'t> Calls<'t> {
         true
     }
 
-    /// The innermost open call of a function ends.
+    /// Ends the innermost open call of a function.
     pub(crate) fn end(&mut self, function: u32, how: How, room: &mut Depth) {
         let stack = &mut self.stacks.current;
         if stack.too_deep > 0 {
@@ -279,9 +280,9 @@ impl<'t> Calls<'t> {
         self.flush();
     }
 
-    /// What comes from now on is shown, and the calls that are open. They are measured from where the wanted part begins.
+    /// Begins the wanted part: from now on, steps are returned. The open calls are shown too, and measured from here.
     pub(crate) fn begin_to_show(&mut self) {
-        // The last step is before that part.
+        // The pending step is before the wanted part.
         self.pending = None;
         self.is_silent = false;
         let (now, at, clock) = (self.now, self.at, self.clock);
@@ -331,7 +332,7 @@ impl<'t> Calls<'t> {
         self.flush();
     }
 
-    /// Gives the pending step out.
+    /// Makes the pending step available to [`Calls::pop`].
     pub(crate) fn flush(&mut self) {
         if let Some(step) = self.pending.take().filter(|_| !self.is_silent && self.is_wanted) {
             self.out.push_back(step);

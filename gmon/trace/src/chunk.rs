@@ -1,4 +1,4 @@
-//! What the chunks of a file say.
+//! The chunks of a file.
 
 use crate::event::{Event, State};
 use crate::value::Signature;
@@ -6,7 +6,7 @@ use crate::value::Signature;
 /// A part of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Chunk {
-    /// The beginning of the recording.
+    /// The start of the recording.
     Start {
         /// The version of gprofinject.
         version: String,
@@ -24,7 +24,7 @@ pub enum Chunk {
         /// The functions.
         functions: Vec<Function>,
     },
-    /// The time of a process's clock at a moment.
+    /// A simultaneous reading of a process's clock and the time of day.
     Clock {
         /// [`Process::id`].
         process: u32,
@@ -33,14 +33,14 @@ pub enum Chunk {
         /// Nanoseconds since 1970, UTC.
         unix_ns: u64,
     },
-    /// How fast the time stamp counter runs: so many ticks took so many nanoseconds. A later chunk replaces an earlier one.
+    /// The rate of the time stamp counter: it advanced by `ticks` in `nanoseconds`. A later chunk replaces an earlier one.
     Rate {
         /// The ticks.
         ticks: u64,
         /// The nanoseconds.
         nanoseconds: u64,
     },
-    /// Consecutive events of a thread, or of threads that have used the same buffer one after the other.
+    /// Consecutive events of a thread, or of several threads that have used the same buffer in succession.
     Events {
         /// [`Process::id`].
         process: u32,
@@ -59,23 +59,23 @@ pub enum Chunk {
         process: u32,
         /// The thread's number.
         tid: u32,
-        /// Its name.
+        /// The thread's name.
         name: String,
     },
-    /// When a thread ran, and on which processor.
+    /// The scheduler's decisions about a thread: when the thread ran, and on which processor.
     Switches {
         /// [`Process::id`].
         process: u32,
         /// The thread's number.
         tid: u32,
-        /// What happened to it, in the order of the times.
+        /// The decisions in the order of their times.
         switches: Vec<Switch>,
     },
-    /// Nothing follows of a process.
+    /// The end of a process. No later chunk is about this process.
     End {
         /// [`Process::id`].
         process: u32,
-        /// The clock when it ended.
+        /// The time of the process's clock at the end.
         ticks: u64,
     },
 }
@@ -83,71 +83,71 @@ pub enum Chunk {
 /// A program in a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// The number by which other chunks name it. A process that executes another program has several.
+    /// The number by which other chunks refer to the process. A process that executes another program gets a new one.
     pub id: u32,
-    /// The `id` of the process that has forked it, or of the program that it was before.
+    /// The `id` of the process that has forked this one, or of the program that the process executed before.
     pub parent: Option<u32>,
-    /// The process's number.
+    /// The process ID.
     pub pid: u32,
     /// The path of the program.
     pub program: String,
-    /// What its times are.
+    /// The kind of the process's clock.
     pub clock: ClockKind,
-    /// Ticks that measuring a call takes inside of its interval, times 256.
+    /// The overhead of the measurement inside the interval of a call, in ticks times 256.
     pub inside_256: u64,
-    /// The same outside of it.
+    /// The overhead outside of the interval, in ticks times 256.
     pub outside_256: u64,
-    /// By how much both together vary.
+    /// The uncertainty of the sum of both, in ticks times 256.
     pub spread_256: u64,
 }
 
-/// What a tick is.
+/// The kind of a clock, which determines the length of a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockKind {
-    /// One of the time stamp counter.
+    /// The time stamp counter.
     Tsc,
-    /// A nanosecond of CLOCK_MONOTONIC.
+    /// CLOCK_MONOTONIC, with ticks of a nanosecond.
     Nanoseconds,
 }
 
 /// A function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function {
-    /// The number that events have.
+    /// The number by which events refer to the function.
     pub number: u32,
-    /// Its name as in the symbol table; empty if it has none.
+    /// The function's name as in the symbol table, or an empty string if it has none.
     pub name: String,
     /// The path of the program or library.
     pub module: String,
-    /// Its link address.
+    /// The link address.
     pub address: u64,
-    /// Its length in bytes.
+    /// The length in bytes.
     pub size: u64,
-    /// The kinds of its arguments and of its result, if the trace has them.
+    /// The kinds of the arguments and of the result, if the trace has them.
     pub signature: Option<Signature>,
 }
 
 /// The scheduler's decision about a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Switch {
-    /// When, in ticks of the process's clock.
+    /// The time of the decision in ticks of the process's clock.
     pub time: u64,
     /// The number of the processor.
     pub cpu: u32,
-    /// What it is.
+    /// The kind of the decision.
     pub kind: SwitchKind,
 }
 
-/// What a [`Switch`] is.
+/// The kind of a [`Switch`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SwitchKind {
     /// The thread runs on the processor from now on.
     On,
-    /// It does not run any more.
+    /// The thread does not run any more.
     Off {
-        /// Whether it could go on, and another one was preferred. Otherwise it waits.
+        /// Whether the thread is runnable, and the scheduler has chosen another one. Otherwise the thread waits.
         preempted: bool,
     },
-    /// It was moved to the processor.
+    /// The thread was migrated to the processor.
     Migrated,
 }

@@ -1,22 +1,22 @@
-//! From the ticks of a process's clock to nanoseconds.
+//! Converts ticks of a process's clock to nanoseconds.
 
 use crate::chunk::ClockKind;
 
-/// The clock of a process and the time of day at a moment.
+/// A simultaneous reading of a process's clock and the time of day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pair {
     pub(crate) ticks: u64,
     pub(crate) unix_ns: u64,
 }
 
-/// The earliest and the latest of some moments.
+/// The earliest and the latest of some readings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Span {
     ends: Option<(Pair, Pair)>,
 }
 
 impl Span {
-    /// Adds a moment.
+    /// Adds a reading.
     pub(crate) fn add(&mut self, pair: Pair) {
         let (first, last) = self.ends.unwrap_or((pair, pair));
         let first = if pair.ticks < first.ticks { pair } else { first };
@@ -24,7 +24,7 @@ impl Span {
         self.ends = Some((first, last));
     }
 
-    /// Adds the moments of another span.
+    /// Adds the readings of another span.
     pub(crate) fn join(&mut self, other: Span) {
         if let Some((first, last)) = other.ends {
             self.add(first);
@@ -32,27 +32,27 @@ impl Span {
         }
     }
 
-    /// The earliest and the latest moment.
+    /// Returns the earliest and the latest reading.
     pub(crate) fn ends(&self) -> Option<(Pair, Pair)> {
         self.ends
     }
 }
 
-/// What the ticks of a clock are in nanoseconds.
+/// The relation between the ticks of a clock and nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Clock {
-    /// A moment.
+    /// A reading to which times are relative.
     at: Pair,
     ticks_per_ns: f64,
-    /// Whether the length of a tick is known. Otherwise it is taken for a nanosecond.
+    /// Whether the length of a tick is known. Otherwise it is assumed to be a nanosecond.
     is_known: bool,
 }
 
 impl Clock {
-    /// Returns the clock of the kind that shows these moments. `rate` is that of the time stamp counter in ticks per nanosecond, as
-    /// the trace says it; it is measured between the moments if the trace does not.
+    /// Returns a clock of this kind that has shown these readings. `rate` is the rate of the time stamp counter in ticks per nanosecond,
+    /// if the trace has it; otherwise, the rate is computed from the readings.
     pub(crate) fn new(kind: ClockKind, span: Span, rate: Option<f64>) -> Clock {
-        /// The shortest time, in nanoseconds, over which a rate is measured: the moments are known to some hundred nanoseconds.
+        /// The minimum interval in nanoseconds for the computation of a rate. Readings are accurate to some hundred nanoseconds.
         const LEAST: u64 = 100_000;
         let measured = span.ends().and_then(|(first, last)| {
             let (ticks, ns) = (last.ticks - first.ticks, last.unix_ns.saturating_sub(first.unix_ns));
@@ -67,22 +67,22 @@ impl Clock {
         Clock { at, ticks_per_ns, is_known }
     }
 
-    /// Whether the length of a tick is known. Otherwise it is taken for a nanosecond.
+    /// Returns whether the length of a tick is known. Otherwise it is assumed to be a nanosecond.
     pub fn is_known(&self) -> bool {
         self.is_known
     }
 
-    /// The number of ticks in a nanosecond.
+    /// Returns the number of ticks per nanosecond.
     pub fn ticks_per_ns(&self) -> f64 {
         self.ticks_per_ns
     }
 
-    /// Returns a duration in nanoseconds.
+    /// Converts a duration to nanoseconds.
     pub fn ns(&self, ticks: u64) -> u64 {
         (ticks as f64 / self.ticks_per_ns).round() as u64
     }
 
-    /// Returns how long after a time of day a tick was, in nanoseconds. What was before is 0.
+    /// Converts a time of this clock to nanoseconds since a time of day. Earlier times yield 0.
     pub fn since(&self, unix_ns: u64, ticks: u64) -> u64 {
         let later = ticks.wrapping_sub(self.at.ticks) as i64;
         let offset = i128::from(self.at.unix_ns) - i128::from(unix_ns);
@@ -90,7 +90,7 @@ impl Clock {
         since.clamp(0, i128::from(u64::MAX)) as u64
     }
 
-    /// Returns the tick that was so many nanoseconds after a time of day.
+    /// Converts a time in nanoseconds since a time of day to a time of this clock.
     pub fn tick(&self, unix_ns: u64, since: u64) -> u64 {
         let later = i128::from(unix_ns) + i128::from(since) - i128::from(self.at.unix_ns);
         let ticks = i128::from(self.at.ticks) + (later as f64 * self.ticks_per_ns).round() as i128;
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(clock.ns(3), 8);
         assert_eq!(clock.since(7_500_000, 1_000_100), 250);
         assert_eq!(clock.since(7_000_000, 1_000_000), 500_000);
-        // Before the first moment, and before the time of day.
+        // Times before the first reading, and before the given time of day.
         assert_eq!(clock.since(7_000_000, 900_000), 250_000);
         assert_eq!(clock.since(7_500_000, 900_000), 0);
         assert_eq!(clock.tick(7_000_000, 250_000), 900_000);
@@ -128,7 +128,7 @@ mod tests {
         let clock = Clock::new(ClockKind::Tsc, span, Some(2.5));
         assert!(clock.is_known());
         assert_eq!((clock.ns(1000), clock.since(5000, 600), clock.tick(5000, 200)), (400, 200, 600));
-        // It is better than what two moments say, between which the time of day can be set.
+        // A rate from the trace takes precedence over the readings, because the time of day may be set between two readings.
         span.add(Pair { ticks: 25_000_100, unix_ns: 11_005_000 });
         assert_eq!(Clock::new(ClockKind::Tsc, span, Some(2.5)).ns(1000), 400);
         assert_eq!(Clock::new(ClockKind::Tsc, span, None).ns(1000), 440);

@@ -1,4 +1,4 @@
-//! Numbers and strings as bytes: LEB128, and lengths before strings.
+//! The encoding of numbers (LEB128) and strings (with a preceding length) as bytes.
 
 /// Why a chunk cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
@@ -9,22 +9,22 @@ pub enum Error {
     /// The checksum does not match.
     #[error("its checksum is wrong")]
     Checksum,
-    /// It cannot be decompressed, or not to the length that it says.
+    /// The contents cannot be decompressed to the length in the header.
     #[error("it cannot be decompressed")]
     Compression,
-    /// There is something else than what the format allows at this offset of the decompressed bytes.
+    /// The decompressed bytes have an invalid value at this offset.
     #[error("there is no valid value at byte {0} of its contents")]
     Value(usize),
-    /// There is something else than a chunk.
+    /// The bytes are not those of a chunk.
     #[error("there is no chunk")]
     NoChunk,
-    /// It would take too much memory, alone or together with the others that are needed at the same time.
+    /// The chunk would take too much memory, alone or together with others that are needed at the same time.
     #[error("it takes too much memory")]
     TooLarge,
-    /// Its events have the numbers of others.
+    /// The chunk's events have numbers that earlier events have.
     #[error("it has events that there were already")]
     Repeated,
-    /// It is of a kind that this version does not know.
+    /// The chunk is of a kind that this version does not know.
     #[error("it is of the unknown kind {0}")]
     Kind(u32),
 }
@@ -38,18 +38,18 @@ pub(crate) fn put(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Returns a difference as a number: the sign is in the lowest bit.
+/// Encodes a signed number as an unsigned one, with the sign in the lowest bit (zigzag encoding).
 #[inline]
 pub(crate) fn zigzag(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)) as u64
 }
 
-/// Appends a difference.
+/// Appends a signed number.
 pub(crate) fn put_signed(out: &mut Vec<u8>, value: i64) {
     put(out, zigzag(value));
 }
 
-/// A byte and small numbers that are appended together, for which a register is enough.
+/// A byte and small numbers that are encoded in a register and appended together.
 #[derive(Clone, Copy)]
 pub(crate) struct Short {
     word: u64,
@@ -57,11 +57,11 @@ pub(crate) struct Short {
 }
 
 impl Short {
-    /// Below these bounds, a first and a second number fit.
+    /// The bounds below which a first and a second number fit.
     pub(crate) const FIRST: u64 = 1 << 28;
     pub(crate) const SECOND: u64 = 1 << 21;
 
-    /// Begins with a byte.
+    /// Returns an encoding that begins with this byte.
     #[inline]
     pub(crate) fn new(byte: u8) -> Short {
         Short { word: byte.into(), bits: 8 }
@@ -83,7 +83,7 @@ impl Short {
     /// Appends the bytes to `out`.
     #[inline]
     pub(crate) fn end(self, out: &mut Vec<u8>) {
-        // To copy the whole register takes one instruction, and to copy a part of it a call of a function.
+        // A copy of the whole register takes one instruction; a copy of a part would call a function.
         let end = out.len() + self.bits as usize / 8;
         out.extend_from_slice(&self.word.to_le_bytes());
         out.truncate(end);
@@ -96,7 +96,7 @@ pub(crate) fn put_text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// Reads values one after the other.
+/// A reader of consecutive values.
 pub(crate) struct Cursor<'b> {
     bytes: &'b [u8],
     pub(crate) at: usize,
@@ -107,7 +107,7 @@ impl<'b> Cursor<'b> {
         Cursor { bytes, at: 0 }
     }
 
-    /// Begins at an offset.
+    /// Returns a reader that begins at an offset.
     pub(crate) fn at(bytes: &'b [u8], at: usize) -> Cursor<'b> {
         Cursor { bytes, at }
     }
@@ -116,7 +116,7 @@ impl<'b> Cursor<'b> {
         self.at >= self.bytes.len()
     }
 
-    /// The number of bytes that are left, which bounds the number of values that can follow.
+    /// Returns the number of bytes that are left, which bounds the number of values that can follow.
     pub(crate) fn left(&self) -> usize {
         self.bytes.len().saturating_sub(self.at)
     }

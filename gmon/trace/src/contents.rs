@@ -1,4 +1,4 @@
-//! The contents of chunks as bytes, before they are compressed.
+//! Encodes and decodes the uncompressed contents of chunks.
 
 use crate::chunk::{Chunk, ClockKind, Function, Process, Switch, SwitchKind};
 use crate::codec::{Cursor, Error, put, put_signed, put_text};
@@ -16,7 +16,7 @@ const THREAD: u32 = 7;
 const SWITCHES: u32 = 8;
 const RATE: u32 = 9;
 
-/// Appends what comes before the events of a [`Chunk::Events`].
+/// Appends the part of a [`Chunk::Events`] that precedes the events.
 pub(crate) fn put_head(out: &mut Vec<u8>, process: u32, block: u32, first: u64, before: &State) {
     put(out, process.into());
     put(out, block.into());
@@ -25,7 +25,7 @@ pub(crate) fn put_head(out: &mut Vec<u8>, process: u32, block: u32, first: u64, 
 }
 
 impl Chunk {
-    /// Appends the contents, and returns the kind.
+    /// Appends the chunk's contents, and returns its kind.
     pub(crate) fn put(&self, out: &mut Vec<u8>) -> u32 {
         match self {
             Chunk::Start { version, command, unix_ns } => {
@@ -102,7 +102,7 @@ impl Chunk {
         }
     }
 
-    /// Reads the contents of a chunk of a kind.
+    /// Reads the contents of a chunk of this kind.
     pub(crate) fn get(kind: u32, from: &mut Cursor) -> Result<Chunk, Error> {
         Ok(match kind {
             START => {

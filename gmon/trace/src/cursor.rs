@@ -1,4 +1,4 @@
-//! The events of one buffer, chunk by chunk.
+//! Reads the events of one buffer, chunk by chunk.
 
 use crate::codec::Error;
 use crate::event::{Event, State};
@@ -6,25 +6,25 @@ use crate::part::Part;
 use crate::scan::{Damage, damage_of, read_contents};
 use crate::trace::{Place, Stream, Trace};
 
-/// What comes next in a buffer.
+/// A piece of a buffer.
 #[derive(Debug)]
 pub(crate) enum Piece {
     Event(Event),
-    /// Events are missing before the next one, or it is the first one that is read. This is the state now, at this time at the
-    /// latest.
+    /// The state before the next event, which is the first one that is read or follows missing events. The time of the state is at most
+    /// `time`.
     Begin {
         /// The number of events that are missing.
         missing: u64,
         state: State,
         time: u64,
     },
-    /// A chunk, or the rest of one, cannot be read.
+    /// A chunk, or the rest of a chunk, cannot be read.
     Damage(Damage),
 }
 
-/// The memory in bytes that all parts may take which are read at the same time.
+/// The maximum memory in bytes of all parts that are read at the same time.
 const ROOM: usize = 1 << 29;
-/// What a part takes beside its contents, with all that belongs to a thread.
+/// The memory in bytes of a part besides its contents, including the other data of a thread.
 const BESIDE: usize = 1 << 11;
 
 /// The memory that is left for parts.
@@ -48,13 +48,13 @@ pub(crate) struct Cursor {
 }
 
 impl Cursor {
-    /// Begins at the last chunk that surely begins not after a time.
+    /// Returns a cursor at the last chunk that cannot begin after the time `from`.
     pub(crate) fn new(stream: &Stream, from: u64) -> Cursor {
         let after = stream.chunks.partition_point(|place| place.time <= from);
         Cursor { next: after.saturating_sub(1), part: None, number: None, contents: Vec::new() }
     }
 
-    /// Returns what comes next, if there is anything.
+    /// Returns the next piece, or `None` at the end of the buffer.
     pub(crate) fn next(&mut self, trace: &Trace, stream: &Stream, room: &mut Room) -> Option<Piece> {
         loop {
             if let Some((part, place, taken)) = &mut self.part {
@@ -96,7 +96,7 @@ impl Cursor {
         }
     }
 
-    /// Reads no more.
+    /// Ends reading, and releases the current part's memory.
     pub(crate) fn leave(&mut self, room: &mut Room) {
         if let Some((_, _, taken)) = self.part.take() {
             room.0 += taken;
@@ -116,7 +116,7 @@ impl Cursor {
         let state = std::mem::take(&mut part.before);
         room.0 = left;
         self.part = Some((part, *place, taken));
-        // The compressed contents of large chunks are not kept.
+        // Release the memory of large compressed contents.
         self.contents.shrink_to(1 << 16);
         Ok(state)
     }

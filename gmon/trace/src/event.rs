@@ -1,37 +1,36 @@
-//! What happens on a thread.
+//! The events of a thread.
 
 /// An event. Times are in ticks of the process's clock; functions are numbers that [`crate::Chunk::Functions`] defines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A call begins.
     Enter { time: u64, function: u32 },
-    /// A call begins by a jump out of the innermost open call. It is in the same frame, and both end together.
+    /// A call begins by a tail call (a jump) of the innermost open call. Both use the same frame and end together.
     Jump { time: u64, function: u32 },
-    /// A call is open that was made before the fork by which the process began: it is the parent's call.
+    /// A call is open that was made before the fork by which the process began, so it is counted as the parent's.
     Inherited { time: u64, function: u32 },
-    /// A call begins whose end is not seen.
+    /// A call begins whose end the trace does not contain, because the function's exit is not hooked.
     Mark { time: u64, function: u32 },
-    /// The innermost open call returns. One that began by [`Event::Jump`] has an event of its own, before that of the call that
-    /// jumped.
+    /// The innermost open call returns. A call that began by [`Event::Jump`] has its own event, which precedes that of its caller.
     Exit { time: u64, function: u32 },
-    /// The innermost open call is left: by an exception, a longjmp, or the end of its thread.
+    /// The innermost open call ends without a return: by an exception, a longjmp, or the end of its thread.
     Left { time: u64, function: u32 },
-    /// The thread goes on on another stack, which has open calls of its own. A thread begins on one with any number.
+    /// The thread continues on another stack, which has its own open calls. The number of the first stack is arbitrary.
     Chain { time: u64, chain: u32 },
-    /// So many ticks before now were the profiler's, and belong to no call.
+    /// This number of ticks before now is the profiler's own time, and belongs to no call.
     Pause { ticks: u64 },
-    /// So many events are missing here. Which calls are open now is told by [`Event::Open`].
+    /// This number of events is missing here. The [`Event::Open`]s that follow list the open calls.
     Lost { count: u64 },
-    /// A call is open that began at this time, within those before it. Follows [`Event::Lost`].
+    /// A call that began at this time is open, within the calls of preceding [`Event::Open`]s. Follows [`Event::Lost`].
     Open { time: u64, function: u32 },
     /// The arguments of the call that began with the event before, or the result of the call that ended with it.
     Data { bytes: Vec<u8> },
-    /// The events are another thread's from here on.
+    /// The events that follow are those of another thread.
     Thread { tid: u32 },
 }
 
 impl Event {
-    /// Returns when it happened. What tells of an earlier time has none.
+    /// Returns the time of the event. Events that refer to an earlier time have none.
     pub fn time(&self) -> Option<u64> {
         match *self {
             Event::Enter { time, .. }
@@ -53,26 +52,26 @@ impl Event {
 /// How a call began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenKind {
-    /// By [`Event::Enter`].
+    /// The call began by [`Event::Enter`].
     Call,
-    /// By [`Event::Jump`].
+    /// The call began by [`Event::Jump`], a tail call.
     Jump,
-    /// By [`Event::Inherited`].
+    /// The call was open at the fork by which the process began: [`Event::Inherited`].
     Inherited,
 }
 
 /// A call that has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Open {
-    /// Its function.
+    /// The number of the called function.
     pub function: u32,
-    /// When it began.
+    /// The time at which the call began.
     pub time: u64,
-    /// How it began.
+    /// How the call began.
     pub kind: OpenKind,
 }
 
-/// What a thread is doing between two events.
+/// The state of a thread between two events.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     /// The thread's number.
@@ -81,7 +80,7 @@ pub struct State {
     pub chain: u32,
     /// The sum of all [`Event::Pause`] before.
     pub pauses: u64,
-    /// By stack: its number, the number of open calls that are left out here, which are the outermost ones, and the others, from
-    /// the outermost one inwards.
+    /// For each stack: its number, the number of outermost open calls that are omitted here, and the other open calls from the
+    /// outermost one inwards.
     pub chains: Vec<(u32, u64, Vec<Open>)>,
 }

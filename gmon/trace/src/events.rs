@@ -1,10 +1,10 @@
-//! The events of a thread as bytes: a tag, the time since the event before, and the function unless it follows from the calls
-//! that are open.
+//! The encoding of a thread's events as bytes: a tag, the time since the preceding event, and the function, which is omitted if it is
+//! that of the innermost open call.
 
 use crate::codec::{Cursor, Error, Short, put, put_signed, zigzag};
 use crate::event::{Event, Open, OpenKind, State};
 
-/// The tags of events. [`SAME`] is added where the function is that of the innermost open call.
+/// The tags of events. The bit [`SAME`] is added if the function is that of the innermost open call.
 const ENTER: u8 = 1;
 const JUMP: u8 = 2;
 const INHERITED: u8 = 3;
@@ -19,10 +19,10 @@ const DATA: u8 = 11;
 const THREAD: u8 = 12;
 const SAME: u8 = 0x10;
 
-/// The greatest number of stacks and open calls in a [`State`], far above what a recorder writes.
+/// The maximum number of stacks and open calls in a [`State`]. Recorders write far fewer.
 const OPEN_MOST: u64 = 1 << 21;
 
-/// The functions of the open calls, as far as the events so far tell of them.
+/// The functions of the open calls, as far as the preceding events determine them.
 #[derive(Default)]
 struct Stack(Vec<u32>);
 
@@ -40,7 +40,7 @@ impl Stack {
     }
 }
 
-/// Consecutive events of a thread, as they are added.
+/// An encoder of consecutive events of a thread.
 #[derive(Default)]
 pub struct Events {
     bytes: Vec<u8>,
@@ -55,12 +55,12 @@ impl Events {
         self.count
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no events.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Forgets all events, and keeps the memory.
+    /// Removes all events, but keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.stack.0.clear();
@@ -109,7 +109,7 @@ impl Events {
         }
     }
 
-    /// Returns the time since the event before one that happens at this time.
+    /// Returns the difference of this time and that of the preceding event.
     #[inline]
     fn since(&mut self, time: u64) -> u64 {
         self.count += 1;
@@ -167,7 +167,7 @@ pub(crate) fn put_events(out: &mut Vec<u8>, events: &Events) {
     out.extend_from_slice(&events.bytes);
 }
 
-/// Reads events one after the other.
+/// A decoder of consecutive events.
 pub(crate) struct Decoder {
     /// The number of events that are left.
     left: u64,
@@ -176,7 +176,7 @@ pub(crate) struct Decoder {
 }
 
 impl Decoder {
-    /// Begins at the number of events.
+    /// Returns a decoder whose input begins with the number of events.
     pub(crate) fn new(from: &mut Cursor) -> Result<Decoder, Error> {
         Ok(Decoder { left: from.number()?, last: 0, stack: Stack::default() })
     }
@@ -198,7 +198,7 @@ impl Decoder {
 
 pub(crate) fn events(from: &mut Cursor) -> Result<Vec<Event>, Error> {
     let mut decoder = Decoder::new(from)?;
-    // Each event takes two bytes at least.
+    // The count is not trusted: each event takes at least two bytes.
     let mut all = Vec::with_capacity((decoder.left as usize).min(from.left() / 2 + 1));
     while let Some(event) = decoder.next(from)? {
         all.push(event);

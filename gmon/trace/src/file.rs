@@ -1,4 +1,4 @@
-//! Chunks: what a file consists of.
+//! The encoding of chunks, of which a file consists.
 //!
 //! ```text
 //! 0   magic number [`MAGIC`]
@@ -24,25 +24,25 @@ pub const VERSION: u32 = 1;
 pub const FILE_HEADER: [u8; 16] = *b"gpitrace\x01\0\0\0\0\0\0\0";
 /// The first bytes of a chunk.
 pub const MAGIC: [u8; 4] = *b"gpiC";
-/// Bytes before the contents.
+/// The number of bytes of a chunk before its contents.
 pub const CHUNK_HEADER: usize = 24;
-/// The greatest length of the contents, compressed or not.
+/// The maximum length of the contents, compressed or not.
 const MOST: u32 = 1 << 27;
-/// The greatest length of the contents of a chunk without events, decompressed. What it becomes in memory may be some forty times
-/// as large.
+/// The maximum length of the decompressed contents of a chunk without events. In memory, they may take about forty times as much.
 const DEFINITIONS_MOST: u32 = 1 << 24;
-/// The levels of zstd: the fastest one that is meant for general use, and one that takes half the time for a third more bytes.
+/// The usual level of zstd: the fastest one that is meant for general use.
 const LEVEL: i32 = 1;
+/// A faster level of zstd. It takes half the time of [`LEVEL`] and produces a third more bytes.
 const QUICK_LEVEL: i32 = -5;
 
-/// The header of a chunk, as it is in a file.
+/// The header of a chunk in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Raw {
-    /// The kind.
+    /// The kind of the chunk.
     pub kind: u32,
-    /// The number of bytes that follow.
+    /// The number of bytes of the contents in the file.
     pub stored: u32,
-    /// The number of bytes when decompressed.
+    /// The number of bytes of the decompressed contents.
     pub raw: u32,
     checksum: u32,
 }
@@ -57,12 +57,12 @@ impl Raw {
         is_one.then_some(raw)
     }
 
-    /// Whether the chunk has events, without which others can be read.
+    /// Returns whether the chunk has events. Other chunks can be read without such a chunk.
     pub fn has_events(&self) -> bool {
         self.kind == EVENTS
     }
 
-    /// Whether these are the contents.
+    /// Checks that these contents match the checksum.
     pub(crate) fn check(&self, contents: &[u8]) -> Result<(), Error> {
         if contents.len() != self.stored as usize {
             return Err(Error::CutOff);
@@ -70,13 +70,13 @@ impl Raw {
         if self.checksum == self.checksum_of(contents) { Ok(()) } else { Err(Error::Checksum) }
     }
 
-    /// Returns the contents, which have been checked, as they were before they were compressed.
+    /// Decompresses contents that have been checked.
     pub(crate) fn decompress(&self, contents: &[u8]) -> Result<Vec<u8>, Error> {
         let plain = zstd::bulk::decompress(contents, self.raw as usize).map_err(|_| Error::Compression)?;
         if plain.len() == self.raw as usize { Ok(plain) } else { Err(Error::Compression) }
     }
 
-    /// Returns the chunk with these contents, which have been checked.
+    /// Decodes the chunk with these contents, which have been checked.
     pub(crate) fn chunk(&self, contents: &[u8]) -> Result<Chunk, Error> {
         if !self.has_events() && self.raw > DEFINITIONS_MOST {
             return Err(Error::TooLarge);
@@ -97,7 +97,7 @@ impl Raw {
     }
 }
 
-/// Makes chunks, one after the other.
+/// An encoder of chunks, which reuses its memory.
 pub struct Encoder {
     zstd: zstd::bulk::Compressor<'static>,
     plain: Vec<u8>,
@@ -108,15 +108,15 @@ impl Encoder {
     /// Returns an encoder.
     ///
     /// # Errors
-    /// There is no memory for it.
+    /// Returns an error if memory is short.
     pub fn new() -> std::io::Result<Encoder> {
         Ok(Encoder { zstd: zstd::bulk::Compressor::new(LEVEL)?, plain: Vec::new(), is_quick: false })
     }
 
-    /// Chooses whether chunks are made quickly from now on; they are larger then.
+    /// Chooses whether later chunks are compressed faster, which makes them larger.
     ///
     /// # Errors
-    /// The level cannot be set.
+    /// Returns an error if the compression level cannot be set.
     pub fn hurry(&mut self, is_quick: bool) -> std::io::Result<()> {
         if is_quick != self.is_quick {
             self.zstd.set_compression_level(if is_quick { QUICK_LEVEL } else { LEVEL })?;
@@ -125,20 +125,20 @@ impl Encoder {
         Ok(())
     }
 
-    /// Returns a chunk as it is in a file.
+    /// Returns the bytes of a chunk in a file.
     ///
     /// # Errors
-    /// Memory is short.
+    /// Returns an error if memory is short.
     pub fn encode(&mut self, chunk: &Chunk) -> std::io::Result<Vec<u8>> {
         self.plain.clear();
         let kind = chunk.put(&mut self.plain);
         self.packed(kind)
     }
 
-    /// Returns a [`Chunk::Events`] as it is in a file.
+    /// Returns the bytes of a [`Chunk::Events`] in a file.
     ///
     /// # Errors
-    /// Memory is short.
+    /// Returns an error if memory is short.
     pub fn encode_events(
         &mut self,
         (process, block): (u32, u32),
@@ -152,7 +152,7 @@ impl Encoder {
         self.packed(EVENTS)
     }
 
-    /// Returns the contents, compressed, with the header.
+    /// Compresses the contents, and returns them with a header.
     fn packed(&mut self, kind: u32) -> std::io::Result<Vec<u8>> {
         let mut out = vec![0; CHUNK_HEADER + zstd::zstd_safe::compress_bound(self.plain.len())];
         let len = self.zstd.compress_to_buffer(&self.plain, &mut out[CHUNK_HEADER..])?;
@@ -169,18 +169,18 @@ impl Encoder {
 }
 
 impl Chunk {
-    /// Returns the chunk as it is in a file. Who makes many uses an [`Encoder`].
+    /// Returns the bytes of the chunk in a file. To encode many chunks, use an [`Encoder`].
     ///
     /// # Errors
-    /// Memory is short.
+    /// Returns an error if memory is short.
     pub fn encode(&self) -> std::io::Result<Vec<u8>> {
         Encoder::new()?.encode(self)
     }
 
-    /// Reads the chunk with this header and these contents.
+    /// Decodes the chunk with this header and these contents.
     ///
     /// # Errors
-    /// It is damaged, of an unknown kind, or too large.
+    /// Returns an error if the chunk is damaged, of an unknown kind, or too large.
     pub fn decode(header: &Raw, contents: &[u8]) -> Result<Chunk, Error> {
         header.check(contents)?;
         header.chunk(contents)

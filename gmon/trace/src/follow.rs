@@ -1,7 +1,7 @@
-//! Follows the calls of one buffer, from its events to steps.
+//! Follows the calls of one buffer: converts its events to steps.
 //!
-//! A buffer's events may be in any order, since anybody can write a file. Where some are missing, the calls that are open before and
-//! after that are compared.
+//! A file may come from anybody, so events may be in any order. Where events are missing, the calls that were open before the gap are
+//! compared with those that are open after it.
 
 use crate::calls::{Calls, Depth, Wanted};
 use crate::cursor::Piece;
@@ -10,17 +10,17 @@ use crate::stack::{Call, Stacks};
 use crate::step::{How, Step, What};
 use crate::trace::Trace;
 
-/// A buffer whose calls are followed.
+/// A follower of one buffer's calls.
 pub(crate) struct Follower<'t> {
     calls: Calls<'t>,
-    /// Whether the buffer's first thread has been named, so that another stack is news.
+    /// Whether the first stack of the present thread is known, so that a change of the stack is a step.
     has_begun: bool,
-    /// What was open when events were lost, until it is known what still is.
+    /// The calls that were open when events were lost, until it is known which of them still are.
     lost: Option<Stacks>,
-    /// When that was.
+    /// The time of the last step before events were lost.
     lost_at: u64,
-    /// Whether one of these calls is known to go on.
-    goes_on: bool,
+    /// Whether one of these calls is known to be still open.
+    is_continued: bool,
 }
 
 impl<'t> Follower<'t> {
@@ -30,11 +30,11 @@ impl<'t> Follower<'t> {
             has_begun: false,
             lost: None,
             lost_at: 0,
-            goes_on: false,
+            is_continued: false,
         }
     }
 
-    /// Returns the next step, if the pieces so far tell of one.
+    /// Returns the next step, if the pieces so far determine one.
     pub(crate) fn pop(&mut self) -> Option<Step> {
         self.calls.pop()
     }
@@ -43,7 +43,7 @@ impl<'t> Follower<'t> {
         self.calls.peek()
     }
 
-    /// Adds what comes next. Returns `false` if nothing that is wanted can follow.
+    /// Adds the next piece. Returns `false` if no wanted step can follow.
     pub(crate) fn add(&mut self, piece: Piece, room: &mut Depth) -> bool {
         match piece {
             Piece::Damage(_) => {}
@@ -56,7 +56,7 @@ impl<'t> Follower<'t> {
                     }
                     self.calls.set_time(time);
                     if self.calls.is_silent && time >= self.calls.wanted.from {
-                        self.settle(room);
+                        self.resolve_loss(room);
                         self.calls.begin_to_show();
                     }
                 }
@@ -66,15 +66,15 @@ impl<'t> Follower<'t> {
         true
     }
 
-    /// There is nothing more. Calls that are open are so until a time.
+    /// Ends the buffer. Calls that are still open are shown as open up to the time `end`.
     pub(crate) fn finish(&mut self, end: u64, room: &mut Depth) {
         self.calls.flush();
-        self.settle(room);
+        self.resolve_loss(room);
         self.calls.set_time(end.min(self.calls.wanted.to).max(self.calls.now));
         if self.calls.is_silent && self.calls.now >= self.calls.wanted.from {
             self.calls.begin_to_show();
         }
-        // The current stack runs up to now; the others have stood since they ceased to be current.
+        // Calls of the current stack run up to now; those of other stacks have not run since the thread left their stacks.
         loop {
             while !self.calls.stacks.current.open.is_empty() {
                 self.calls.close(How::Open, room);
@@ -90,15 +90,15 @@ impl<'t> Follower<'t> {
             Event::Pause { ticks } => return self.calls.pauses = self.calls.pauses.wrapping_add(ticks),
             Event::Data { bytes } => return self.calls.attach(bytes),
             Event::Open { time, function } if self.lost.is_some() => {
-                return self.told_open(time, function, room);
+                return self.listed_open(time, function, room);
             }
-            // It says which stack is current after events were lost.
+            // The first event after a loss names the current stack.
             Event::Chain { chain, .. }
                 if self.lost.is_some() && self.calls.stacks.current.open.is_empty() =>
             {
                 return self.calls.stacks.change(chain, self.calls.clock, self.calls.begun);
             }
-            _ => self.settle(room),
+            _ => self.resolve_loss(room),
         }
         match event {
             Event::Exit { function, .. } if self.calls.becomes_leaf(function, How::Returned, room) => {}
@@ -139,28 +139,30 @@ impl<'t> Follower<'t> {
                 self.has_begun = false;
                 self.calls.set_tid(tid);
             }
-            // One that follows no lost events says nothing new.
+            // An open call that is listed without a loss is known already. The others have been handled by the caller.
             Event::Open { .. } | Event::Pause { .. } | Event::Data { .. } => {}
         }
     }
 
-    /// Events are missing: what is open is unknown from now on.
+    /// Handles missing events: from now on, the open calls are unknown.
     fn lose(&mut self) {
-        // What was open before an earlier loss is not known to be open still.
+        // After an earlier loss that is not resolved yet, the calls before that loss are kept for the comparison.
         let old = self.calls.stacks.lose();
         if self.lost.is_none() {
             self.lost = Some(old);
             self.lost_at = self.calls.now;
-            self.goes_on = false;
+            self.is_continued = false;
         }
     }
 
-    /// The agent says that a call is open, in the order of the calls. The time is that of its beginning, with all pauses since,
-    /// of which some may be lost. So the calls that go on are those for which the lost ones are the same.
-    fn told_open(&mut self, time: u64, function: u32, room: &mut Depth) {
+    /// Handles an open call that the agent lists after a loss, from the outermost call inwards.
+    ///
+    /// `time` is the call's beginning plus all pauses since then. Some of these pauses may be lost, by the same sum for all calls that
+    /// were open throughout the loss. So a call is still open if its time differs from the known one by that sum.
+    fn listed_open(&mut self, time: u64, function: u32, room: &mut Depth) {
         let Stacks { number, current, .. } = &self.calls.stacks;
         let (number, depth, stood) = (*number, current.beyond + current.open.len() as u64, current.stood);
-        let most = if self.goes_on { 0 } else { self.calls.now.saturating_sub(self.lost_at) };
+        let most = if self.is_continued { 0 } else { self.calls.now.saturating_sub(self.lost_at) };
         let mut missing = 0;
         let pauses = self.calls.pauses;
         let is_it = |call: &Call| {
@@ -174,17 +176,17 @@ impl<'t> Follower<'t> {
             self.calls.stacks.current.open.extend_from_slice(calls);
             self.calls.pauses = self.calls.pauses.wrapping_add(missing);
             self.calls.clock = self.calls.at.wrapping_sub(self.calls.pauses);
-            self.goes_on = true;
+            self.is_continued = true;
             return;
         }
         self.open_earlier(Open { function, time, kind: OpenKind::Call }, room);
     }
 
-    /// The recorder says that a call is open, in the order of the calls, when events are missing.
+    /// Handles an open call of a chunk's state after missing events, from the outermost call inwards.
     fn reopen(&mut self, open: Open, room: &mut Depth) {
         let stack = &self.calls.stacks.current;
         let (number, depth) = (self.calls.stacks.number, stack.beyond + stack.open.len() as u64);
-        // It is the one that was open before, if it is at the same place and began at the same time.
+        // The call was open before if a call of the same function began at the same time at the same depth.
         let is_it = |call: &Call| call.function.number == open.function && call.time == open.time;
         if let Some((beyond, calls)) = self.lost.as_mut().and_then(|lost| lost.take(number, depth, is_it)) {
             self.calls.stacks.current.beyond = beyond;
@@ -194,7 +196,7 @@ impl<'t> Follower<'t> {
         self.open_earlier(open, room);
     }
 
-    /// A call is open that is not known to have been so before.
+    /// Opens a call that began in a gap, or before the buffer's first event.
     fn open_earlier(&mut self, open: Open, room: &mut Depth) {
         self.end_lost(Some(self.calls.stacks.number), room);
         let function = self.calls.callee(open.function);
@@ -210,15 +212,15 @@ impl<'t> Follower<'t> {
         }
     }
 
-    /// It is known now which calls are open after events were lost: all others have ended.
-    fn settle(&mut self, room: &mut Depth) {
+    /// Resolves a loss when all calls that are still open have been listed: all others have ended.
+    fn resolve_loss(&mut self, room: &mut Depth) {
         if self.lost.is_some() {
             self.end_lost(None, room);
             self.lost = None;
         }
     }
 
-    /// Ends the calls of one stack, or of all, that were open before events were lost.
+    /// Ends the calls of one stack, or of all stacks, that were open before a loss and have not been listed since.
     fn end_lost(&mut self, only: Option<u32>, room: &mut Depth) {
         let Some(mut lost) = self.lost.take() else { return };
         self.calls.flush();
@@ -233,7 +235,7 @@ impl<'t> Follower<'t> {
             }
             let (_, after) = self.calls.stacks.current.taken();
             self.calls.stacks.current.forget();
-            // What has ended was called by the innermost call that goes on.
+            // The innermost call that is still open has made the calls that have ended.
             if let Some(outer) = taken.checked_sub(1) {
                 lost.charge(number, outer, after.wrapping_sub(before));
             }
@@ -243,10 +245,10 @@ impl<'t> Follower<'t> {
         self.lost = Some(lost);
     }
 
-    /// Goes on with a state, because it is the first one or events before it are missing.
+    /// Continues with the state before a chunk, which is the buffer's first chunk or follows missing events.
     fn reset(&mut self, missing: u64, state: &State, time: u64, room: &mut Depth) {
         self.calls.flush();
-        self.settle(room);
+        self.resolve_loss(room);
         self.calls.set_time(time.min(self.calls.wanted.to));
         if !self.has_begun && self.calls.stacks.is_unused() {
             self.calls.stacks.number = state.chain;
@@ -280,6 +282,6 @@ impl<'t> Follower<'t> {
             }
         }
         self.calls.stacks.change(state.chain, self.calls.clock, self.calls.begun);
-        self.settle(room);
+        self.resolve_loss(room);
     }
 }

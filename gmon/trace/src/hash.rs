@@ -1,8 +1,8 @@
-//! Hashing of small numbers that a file chooses: quick, and with a secret, so that no file can make all of them collide.
+//! A fast hash function for small numbers that a file chooses. A random secret prevents a file from making all of them collide.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// Makes hashers with the same secret.
+/// A factory of hashers with the same secret.
 #[derive(Clone, Debug)]
 pub(crate) struct Quick {
     secret: u64,
@@ -23,7 +23,7 @@ impl BuildHasher for Quick {
     }
 }
 
-/// The hash of a few numbers.
+/// A hasher of a few numbers.
 pub(crate) struct QuickHasher {
     secret: u64,
     state: u64,

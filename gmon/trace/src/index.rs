@@ -1,4 +1,4 @@
-//! Reads the chunks of a file, and makes of them what a trace says beside its events.
+//! Reads all chunks of a file, and builds a [`Trace`] from those without events.
 
 use std::collections::HashMap;
 
@@ -15,22 +15,23 @@ use crate::value::{Signature, ValueKind};
 /// Why a file cannot be read as a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// It does not begin as a trace, and there is no chunk in it.
+    /// The file has no header of a trace, and no chunk.
     #[error("is no trace")]
     NoTrace,
-    /// It is a trace of another version of the format.
+    /// The file has another version of the format.
     #[error("a trace of version {0}; this program reads version {VERSION}")]
     Version(u32),
 }
 
-/// The memory, in bytes, that definitions may take. What does not fit is left out.
+/// The maximum memory of all definitions in bytes. Definitions beyond this limit are omitted.
 const ROOM: usize = 1 << 30;
 
 impl Trace {
-    /// Reads everything but the events.
+    /// Reads everything except the events.
     ///
     /// # Errors
-    /// It is no trace, or one of another version. What is damaged is in [`Trace::damage`].
+    /// Returns an error if the input is not a trace, or has another version of the format. Damaged parts are not an error: they are
+    /// listed in [`Trace::damage`].
     pub fn read(input: Input) -> Result<Trace, OpenError> {
         let mut header = Vec::new();
         input.read(0, FILE_HEADER.len(), &mut header);
@@ -66,7 +67,7 @@ impl Trace {
     }
 }
 
-/// What has been read of a trace.
+/// A trace of which some chunks have been read.
 #[derive(Default)]
 struct Index {
     version: String,
@@ -81,7 +82,7 @@ struct Index {
     known: HashMap<(u32, u64), u32>,
     known_modules: HashMap<String, u32>,
     known_streams: HashMap<(u32, u32), u32>,
-    /// The ticks of the time stamp counter in a nanosecond.
+    /// The rate of the time stamp counter in ticks per nanosecond.
     rate: Option<f64>,
     /// The memory that definitions take, in bytes.
     used: usize,
@@ -140,7 +141,7 @@ impl Index {
         Ok(())
     }
 
-    /// Takes memory for a definition.
+    /// Counts the memory of a definition. Returns an error if the limit is exceeded.
     fn take(&mut self, bytes: usize) -> Result<(), Error> {
         let used = self.used.saturating_add(bytes);
         if used > ROOM {
@@ -150,7 +151,7 @@ impl Index {
         Ok(())
     }
 
-    /// Returns the index of the process with an id.
+    /// Returns the index of the process with this `id`, and adds the process if the trace has not defined it.
     fn process(&mut self, id: u32) -> Result<u32, Error> {
         if let Some(&index) = self.ids.get(&id) {
             return Ok(index);
@@ -293,7 +294,7 @@ impl Index {
         }
     }
 
-    /// Returns the time of day of the earliest moment.
+    /// Returns the time of day at the start of the trace.
     fn start(&self) -> u64 {
         let of = |process: u32, ticks: u64| {
             self.processes.get(process as usize).map(|recorded| recorded.clock.since(0, ticks))
@@ -307,13 +308,13 @@ impl Index {
     }
 }
 
-/// Returns the ticks in a nanosecond, if the numbers can be those of a processor.
+/// Returns the rate in ticks per nanosecond, or `None` if no processor has such a rate.
 fn rate(ticks: u64, nanoseconds: u64) -> Option<f64> {
     let rate = ticks as f64 / nanoseconds as f64;
     (1e-3..1e3).contains(&rate).then_some(rate)
 }
 
-/// Returns about how many bytes a signature takes in memory.
+/// Returns the approximate size of a signature in memory, in bytes.
 fn cost(signature: &Signature) -> usize {
     let mut sum = 0_usize;
     let mut left: Vec<(&str, &ValueKind)> = Vec::new();

@@ -1,4 +1,4 @@
-//! The bytes of a trace, by their offsets: a file need not be in memory.
+//! Reads the bytes of a trace at given offsets, from memory or from a file.
 
 use std::fs::File;
 use std::io;
@@ -13,22 +13,22 @@ pub enum Input {
     File {
         /// The file.
         file: File,
-        /// How much of it is read.
+        /// The length of the part that is read.
         len: u64,
     },
 }
 
 impl Input {
-    /// Returns the input that reads a regular file, as long as it is now.
+    /// Returns an input that reads a regular file, up to its present length.
     ///
     /// # Errors
-    /// Its length cannot be found out.
+    /// Returns an error if the file's length cannot be determined.
     pub fn file(file: File) -> io::Result<Input> {
         let len = file.metadata()?.len();
         Ok(Input::File { file, len })
     }
 
-    /// The number of bytes.
+    /// Returns the number of bytes.
     pub fn len(&self) -> u64 {
         match self {
             Input::Bytes(bytes) => bytes.len() as u64,
@@ -36,12 +36,12 @@ impl Input {
         }
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Replaces `into` with up to `len` bytes from an offset on: fewer if there are no more, or if the rest cannot be read.
+    /// Replaces the contents of `into` with `len` bytes from `offset` on, or with fewer if the input ends or cannot be read.
     pub(crate) fn read(&self, offset: u64, len: usize, into: &mut Vec<u8>) {
         into.clear();
         let left = usize::try_from(self.len().saturating_sub(offset)).unwrap_or(usize::MAX);

@@ -1,10 +1,10 @@
 //! The file of a trace: every call of a program's functions, on all threads.
 //!
-//! A file is a [`FILE_HEADER`] and [`Chunk`]s. Each chunk can be read without the chunks of events before it: it says which
-//! calls were open when its first event happened. So the oldest chunks can be left out, and a reader that meets damage goes on
-//! with the next chunk.
+//! A file consists of a [`FILE_HEADER`] and [`Chunk`]s. A chunk of events lists the calls that were open at its first event, so
+//! that a reader does not need the events before it. Therefore a recorder can drop the oldest chunks, and a reader that finds
+//! damage continues with the next chunk.
 //!
-//! Nothing here knows how a trace is recorded, or how it is shown.
+//! This crate does not know how a trace is recorded or displayed.
 
 mod calls;
 mod chunk;

@@ -1,4 +1,4 @@
-//! The events of a chunk, which are decoded one at a time.
+//! Decodes the events of a chunk one at a time.
 
 use crate::codec::{Cursor, Error};
 use crate::event::{Event, State};
@@ -27,16 +27,16 @@ impl Part {
         Ok(Part { plain, at, decoder, process, block, first, before })
     }
 
-    /// The number of events that are left, which may be less than the chunk says.
+    /// Returns the number of events that are left.
     pub(crate) fn count(&self) -> u64 {
-        // Each event takes two bytes at least.
+        // The chunk's own count is not trusted: each event takes at least two bytes.
         self.decoder.left().min(self.plain.len() as u64 / 2)
     }
 
     /// Returns the next event.
     ///
     /// # Errors
-    /// There is something else.
+    /// Returns an error if the bytes are not those of an event.
     pub(crate) fn next(&mut self) -> Result<Option<Event>, Error> {
         let mut from = Cursor::at(&self.plain, self.at);
         let event = self.decoder.next(&mut from)?;

@@ -1,4 +1,4 @@
-//! Finds the chunks of a file, and what is damaged between them.
+//! Finds the chunks of a file, and the damaged parts between them.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -9,11 +9,11 @@ use crate::input::Input;
 /// A part of a file that cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// Where it begins.
+    /// The offset in the file.
     pub offset: u64,
-    /// Its length in bytes, up to the next chunk that can be read or to the end.
+    /// The length in bytes, up to the next chunk that can be read or to the end of the file.
     pub len: u64,
-    /// What is wrong at its beginning.
+    /// The error at the beginning of the part.
     pub why: Error,
 }
 
@@ -28,33 +28,33 @@ pub(crate) fn damage_of(offset: u64, raw: &Raw, why: Error) -> Damage {
     Damage { offset, len: CHUNK_HEADER as u64 + u64::from(raw.stored), why }
 }
 
-/// What [`Scan`] finds.
+/// A result of [`Scan`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// A chunk at an offset, whose contents are [`Scan::contents`]. Its checksum is right.
+    /// A chunk at this offset with a valid checksum. [`Scan::contents`] returns its contents.
     Chunk(u64, Raw),
     Damage(Damage),
 }
 
-/// The bytes that are read at once to look for a chunk.
+/// The number of bytes that are read at once in a search for a chunk.
 const WINDOW: usize = 1 << 16;
-/// By how much more than the length of the file a search for chunks may read. A file that seems to have large chunks
-/// everywhere could be read as often as it has bytes.
+/// The maximum number of bytes that searches for chunks may read, as a multiple of the length of the file. Without a limit, a file
+/// that seems to have a large chunk at every offset would take quadratic time.
 const EFFORT: u64 = 8;
 
-/// Goes through a file.
+/// A scan of a file.
 pub(crate) struct Scan<'i> {
     input: &'i Input,
     at: u64,
     contents: Vec<u8>,
     window: Vec<u8>,
-    /// The number of bytes that may still be read in vain.
+    /// The number of bytes that searches may still read.
     effort: u64,
     next: Option<Found>,
 }
 
 impl<'i> Scan<'i> {
-    /// Begins behind the file's header.
+    /// Returns a scan that begins after the file's header.
     pub(crate) fn new(input: &'i Input) -> Scan<'i> {
         Scan {
             input,
@@ -66,7 +66,7 @@ impl<'i> Scan<'i> {
         }
     }
 
-    /// Returns what comes next, if there is anything.
+    /// Returns the next chunk or damaged part, or `None` at the end of the file.
     pub(crate) fn next(&mut self) -> Option<Found> {
         if let Some(found) = self.next.take() {
             return Some(found);
@@ -90,7 +90,7 @@ impl<'i> Scan<'i> {
         }
     }
 
-    /// The contents of the chunk that was found last, compressed.
+    /// Returns the compressed contents of the chunk that was found last.
     pub(crate) fn contents(&self) -> &[u8] {
         &self.contents
     }
@@ -133,7 +133,7 @@ impl<'i> Scan<'i> {
 /// Reads the contents of the chunk with this header at an offset.
 ///
 /// # Errors
-/// They are cut off, or the checksum is wrong.
+/// Returns an error if the contents are truncated, or the checksum does not match.
 pub(crate) fn read_contents(
     input: &Input,
     offset: u64,

@@ -1,16 +1,16 @@
 //! The open calls of a thread, by stack.
 //!
-//! While a stack is not the current one, its calls do not run: that time is not theirs, nor are the calls that begin meanwhile.
-//! Each stack has the sums of both, which are taken out when one of its calls ends.
+//! While a stack is not the current one, its calls do not run. That time is excluded from their durations, and the calls that begin
+//! meanwhile are not counted as made by them. Each stack has the sums of both, which are subtracted when one of its calls ends.
 
 use std::collections::HashMap;
 
 use crate::event::OpenKind;
 use crate::trace::Callee;
 
-/// The greatest number of calls that are followed on a stack.
+/// The maximum number of calls that are followed on a stack.
 const DEEPEST: usize = 1 << 20;
-/// The greatest number of stacks that are followed beside the current one.
+/// The maximum number of stacks that are followed besides the current one.
 const STACKS: usize = 1 << 12;
 
 /// A call that is open.
@@ -20,22 +20,22 @@ pub(crate) struct Call {
     pub(crate) kind: OpenKind,
     /// The number of open calls that are shown, up to this one; 0 if this one is not.
     pub(crate) shown: u32,
-    /// Whether it began before it could be measured.
+    /// Whether the call began before the first event or the wanted part, so that only a part of it is measured.
     pub(crate) is_earlier: bool,
-    /// When it began.
+    /// The time at which the call began.
     pub(crate) time: u64,
-    /// From when on it is measured: without pauses and the time in which the stack has stood.
+    /// The start of the measured part, as a time without pauses and without the time during which the stack was not current.
     pub(crate) start: u64,
-    /// The number of calls that had begun then, without those that were not the stack's.
+    /// The number of calls of this stack that had begun at that time.
     pub(crate) begun: u64,
-    /// What the calls that it has made took, with the overhead outside of them.
+    /// The sum of the durations of the calls that this call has made, with the overhead outside of them.
     pub(crate) children: u64,
-    /// The sum of the pauses then.
+    /// The sum of all pauses before the measured part.
     pub(crate) pauses: u64,
 }
 
 impl Call {
-    /// Returns a call that began at a time. [`Chain::push`] says from when on it is measured.
+    /// Returns a call that began at this time. [`Chain::push`] sets the start of the measured part.
     pub(crate) fn new(function: Callee, kind: OpenKind, time: u64, shown: u32) -> Call {
         Call { function, kind, shown, is_earlier: false, time, start: 0, begun: 0, children: 0, pauses: 0 }
     }
@@ -46,17 +46,18 @@ impl Call {
 pub(crate) struct Chain {
     /// The open calls, from the outermost one inwards.
     pub(crate) open: Vec<Call>,
-    /// The number of open calls around these that are not known.
+    /// The number of open calls around these that the trace does not name.
     pub(crate) beyond: u64,
-    /// The number of open calls within these that are not followed.
+    /// The number of open calls within these that are too deep to be followed.
     pub(crate) too_deep: u64,
-    /// For how long it was not the current stack.
+    /// The total time during which the stack was not the current one.
     pub(crate) stood: u64,
-    /// The number of calls that began meanwhile.
+    /// The number of calls that began on other stacks during that time.
     pub(crate) others: u64,
-    /// The clock without pauses and the number of calls that had begun when it ceased to be the current stack.
+    /// The time without pauses, and the number of calls that had begun, when the stack ceased to be the current one.
     since: Option<(u64, u64)>,
-    /// The number of calls, the outermost ones, that are still open after events were lost, and that others have taken over.
+    /// After events were lost: the number of outermost calls of this (old) stack that are known to be still open, and have been copied
+    /// to the new stack.
     taken: usize,
 }
 
@@ -67,18 +68,18 @@ impl Chain {
         self.open.push(Call { start, begun, pauses, children: 0, ..call });
     }
 
-    /// Whether no more calls can be followed.
+    /// Returns whether no more calls can be followed.
     pub(crate) fn is_full(&self) -> bool {
         self.too_deep > 0 || self.open.len() >= DEEPEST
     }
 
-    /// Returns the number of calls that were taken over, and what the calls took that the innermost one of these has made.
+    /// Returns the number of calls that were copied to the new stack, and the [`Call::children`] of the innermost one of them.
     pub(crate) fn taken(&self) -> (usize, u64) {
         let innermost = self.taken.checked_sub(1).and_then(|place| self.open.get(place));
         (self.taken, innermost.map_or(0, |call| call.children))
     }
 
-    /// Forgets the calls that were taken over.
+    /// Removes the calls that were copied to the new stack.
     pub(crate) fn forget(&mut self) {
         self.open.clear();
         self.taken = 0;
@@ -92,7 +93,7 @@ impl Chain {
 /// The stacks of a thread.
 #[derive(Debug, Default)]
 pub(crate) struct Stacks {
-    /// The number of the current one.
+    /// The number of the current stack.
     pub(crate) number: u32,
     pub(crate) current: Chain,
     others: HashMap<u32, Chain>,
@@ -117,12 +118,12 @@ impl Stacks {
         }
     }
 
-    /// Whether no call is open.
+    /// Returns whether no call is open.
     pub(crate) fn is_unused(&self) -> bool {
         !self.current.is_used() && self.others.is_empty()
     }
 
-    /// Whether there is no room for the stack with this number beside the others.
+    /// Returns whether the stack with this number would be one too many.
     pub(crate) fn is_crowded(&self, number: u32) -> bool {
         self.others.len() >= STACKS && number != self.number && !self.others.contains_key(&number)
     }
@@ -141,7 +142,7 @@ impl Stacks {
         numbers
     }
 
-    /// Forgets which calls are open. Returns the stacks as they were.
+    /// Replaces the stacks by empty ones, and returns the old stacks.
     pub(crate) fn lose(&mut self) -> Stacks {
         let shell = |chain: &Chain| Chain {
             stood: chain.stood,
@@ -157,9 +158,9 @@ impl Stacks {
         std::mem::replace(self, empty)
     }
 
-    /// After events were lost: returns the call at a place of a stack, and those around it that were not taken over yet, if `is_it`
-    /// says that it is open there now. With them is the number of calls around all of them. Calls are taken over from the outermost
-    /// one inwards.
+    /// On the old stacks after events were lost: if `is_it` recognizes the call at a place of a stack as still open, returns that call
+    /// and the calls around it that were not copied yet, with the number of unnamed calls around all of them. Callers proceed from the
+    /// outermost call inwards.
     pub(crate) fn take(
         &mut self,
         number: u32,
@@ -179,7 +180,7 @@ impl Stacks {
         Some((chain.beyond, chain.open.get(taken..=place)?))
     }
 
-    /// Adds to what the calls took that a call has made, which is at a place of a stack.
+    /// Adds to [`Call::children`] of the call at a place of a stack.
     pub(crate) fn charge(&mut self, number: u32, place: usize, children: u64) {
         let chain =
             if number == self.number { Some(&mut self.current) } else { self.others.get_mut(&number) };

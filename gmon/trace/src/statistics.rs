@@ -1,7 +1,7 @@
-//! What a trace says of each function and each arc: the numbers that `gprofinject --times` measures in the same run.
+//! Sums of calls and times for each function and each arc of a trace: the numbers that `gprofinject --times` measures in the same run.
 //!
-//! The agent adds up each call when it ends. The same is done here with the calls of the trace, thread by thread, so that both agree
-//! to the tick. Sums are in ticks.
+//! The agent adds a call to its sums when the call ends. This module does the same with the calls of a trace, thread by thread, so
+//! that both agree to the tick. Sums are in ticks.
 
 use std::collections::HashMap;
 
@@ -10,9 +10,9 @@ use crate::hash::Quick;
 use crate::step::{Begun, Ended, How, Overhead, Step, What};
 use crate::trace::{Callee, Trace};
 
-/// The number of intervals of durations in which calls are counted.
+/// The number of intervals in a histogram of durations.
 pub const BUCKETS: usize = 176;
-/// Each power of two has `1 << BUCKET_BITS` intervals, equally wide.
+/// The logarithm of the number of equally wide intervals for each power of two.
 const BUCKET_BITS: u32 = 2;
 
 /// Returns the interval of a duration.
@@ -22,7 +22,7 @@ fn bucket(duration: u64) -> usize {
     (bucket as usize).min(BUCKETS - 1)
 }
 
-/// Returns the least duration in an interval, which ends where the next one begins. The last one has all longer durations.
+/// Returns the least duration in an interval. An interval ends where the next one begins; the last one has no upper bound.
 pub fn bucket_start(bucket: usize) -> u64 {
     let steps = 1 << BUCKET_BITS;
     match (bucket as u64 / steps).checked_sub(1) {
@@ -31,29 +31,29 @@ pub fn bucket_start(bucket: usize) -> u64 {
     }
 }
 
-/// What a trace says, thread by thread.
+/// The sums of a trace, thread by thread.
 #[derive(Debug, Default)]
 pub struct Statistics {
-    /// By the number of the buffer.
+    /// The sums by the number of the buffer.
     buffers: HashMap<u32, Buffer, Quick>,
     /// The number of events that are not in the trace.
     pub lost: u64,
-    /// Whether calls are left out because too many others were open.
+    /// Whether calls are omitted because too many calls were open.
     pub is_too_deep: bool,
     /// The number of calls.
     pub calls: u64,
 }
 
-/// What it says of the threads that have used a buffer.
+/// The sums of the threads that have used one buffer.
 #[derive(Clone, Debug)]
 pub struct ThreadTimes {
     /// The index of the process.
     pub process: u32,
-    /// The number of the last of the threads.
+    /// The thread ID of the last of these threads.
     pub tid: u32,
-    /// How long they lived, from the first call to the end of the last one.
+    /// The sum of the threads' lifetimes, each from its first call to the end of its last one.
     pub life: u64,
-    /// What measuring took, of that time.
+    /// The overhead of the measurement within these lifetimes.
     pub overhead: u64,
     /// The arcs.
     pub arcs: Vec<ArcTimes>,
@@ -61,16 +61,16 @@ pub struct ThreadTimes {
     pub functions: Vec<FunctionTimes>,
 }
 
-/// The calls of a function by another one, in ticks.
+/// The calls of one function by another one. Times are in ticks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArcTimes {
-    /// The calling function; `None` if no traced call was open.
+    /// The calling function, or `None` if no traced call was open.
     pub caller: Option<Callee>,
     /// The called function.
     pub callee: Callee,
     /// The number of calls.
     pub calls: u64,
-    /// Those of them that were open at the end.
+    /// The number of these calls that were open at the end.
     pub open: u64,
     /// The time in the function itself, without overhead. May be negative.
     pub own: i64,
@@ -78,28 +78,28 @@ pub struct ArcTimes {
     pub inclusive: u64,
     /// The shortest and the longest duration of a call that has ended, without overhead; 0 if there is none.
     pub min: u64,
-    /// See `min`.
+    /// The longest duration: see `min`.
     pub max: u64,
 }
 
-/// What is known of a function beside its arcs, in ticks.
+/// The sums of one function that do not follow from its arcs. Times are in ticks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FunctionTimes {
     /// The function.
     pub function: Callee,
     /// The number of calls that no other open call of the function contained.
     pub primitive: u64,
-    /// Their time without overhead.
+    /// The time of these calls without overhead.
     pub inclusive: u64,
-    /// Their time with it.
+    /// The time of these calls with the overhead.
     pub inclusive_raw: u64,
     /// The time in the function itself with the overhead.
     pub own_raw: u64,
-    /// The number of ended calls by their durations without overhead: see [`bucket_start`].
+    /// The number of ended calls in each interval of durations without overhead: see [`bucket_start`].
     pub histogram: Vec<u64>,
 }
 
-/// The numbers of open calls by stack. Nearly always there is one stack.
+/// The numbers of open calls by stack. Most threads have one stack.
 #[derive(Debug, Default)]
 struct OpenCounts(Vec<(u32, u32)>);
 
@@ -112,7 +112,7 @@ impl OpenCounts {
         }
     }
 
-    /// Removes a call. Returns whether it was the only one on its stack.
+    /// Removes a call. Returns whether the call was the only one on its stack.
     fn remove(&mut self, chain: u32) -> bool {
         let Some(place) = self.0.iter().position(|(number, _)| *number == chain) else { return true };
         let Some((_, count)) = self.0.get_mut(place) else { return true };
@@ -189,7 +189,7 @@ impl Statistics {
             }
             What::Lost(count) | What::Missing(count) => self.lost = self.lost.saturating_add(*count),
             What::TooDeep => self.is_too_deep = true,
-            // Nothing is measured of a call whose end is not seen.
+            // Calls without an end have no duration.
             What::Mark(_) | What::Orphan { .. } | What::Stack => {}
         }
     }
@@ -202,7 +202,7 @@ impl Statistics {
     }
 }
 
-/// Whether a call is one of the process that is seen to begin.
+/// Returns whether the process itself has made the call, and the call's beginning is known.
 fn is_counted(kind: OpenKind, is_earlier: bool) -> bool {
     kind != OpenKind::Inherited && !is_earlier
 }

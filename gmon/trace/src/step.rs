@@ -1,38 +1,39 @@
-//! The steps of a trace: what happens, one after the other.
+//! The steps of a trace, to which its events are converted.
 
 use crate::chunk::Process;
 use crate::event::OpenKind;
 use crate::trace::Callee;
 
-/// Something that happens on a thread.
+/// A step: a beginning or an end of a call, or another occurrence on a thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// When, in ticks of the process's clock. On a thread, times never decrease.
+    /// The time in ticks of the process's clock. The times of a thread's steps never decrease.
     pub time: u64,
     /// The index of the process in [`Trace::processes`](crate::Trace::processes).
     pub process: u32,
-    /// The number of the thread; 0 if it is not known.
+    /// The thread ID, or 0 if it is not known.
     pub tid: u32,
-    /// What tells threads apart: the number of the buffer in the trace. Threads may have used it one after the other.
+    /// The number of the buffer in the trace, which identifies a thread among those that run at the same time. Several threads may have
+    /// used a buffer in succession.
     pub buffer: u32,
-    /// The number of the stack. It tells the stacks of a thread apart: its own, and those of coroutines.
+    /// The number of the stack, which distinguishes the thread's own stack and those of coroutines.
     pub chain: u32,
-    /// For how long the thread has paused until then, because gprofinject had something to do, in ticks.
+    /// The sum of the thread's pauses up to this step, in ticks: the time that gprofinject itself has taken.
     pub pauses: u64,
-    /// What happens.
+    /// The kind of the step.
     pub what: What,
 }
 
-/// What happens.
+/// The kind of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     /// A call begins that makes others, or whose end is not in the trace.
     Begin(Begun),
     /// A call ends.
     End(Ended),
-    /// A call begins and ends, and nothing happens on its thread meanwhile. The step's time is that of the beginning.
+    /// A call begins and ends without another step between. The time of this step is that of the beginning.
     Leaf(Begun, Ended),
-    /// A call begins whose end is never seen.
+    /// A call begins whose end the trace does not contain, because the function's exit is not hooked.
     Mark(Begun),
     /// A call ends whose beginning is not known.
     Orphan {
@@ -41,76 +42,76 @@ pub enum What {
         /// How it ended.
         how: How,
     },
-    /// So many events are not in the trace, because there was no room for them.
+    /// This number of events is not in the trace, because the ring had no room for them.
     Lost(u64),
-    /// So many events are not in the file any more: they were too old to be kept, or are damaged.
+    /// This number of events is not in the file any more: they were too old to be kept, or are damaged.
     Missing(u64),
-    /// The thread goes on on the stack with the step's number.
+    /// The thread continues on the stack with the number [`Step::chain`].
     Stack,
-    /// More calls are open than can be followed. Those that begin from now on within them are left out.
+    /// More calls are open than can be followed. Calls within them are omitted from now on.
     TooDeep,
 }
 
 /// A call that begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Begun {
-    /// Its function.
+    /// The called function.
     pub function: Callee,
-    /// The function of the call around it.
+    /// The calling function, if a call is open around this one.
     pub caller: Option<Callee>,
-    /// How it begins.
+    /// How the call begins.
     pub kind: OpenKind,
-    /// The number of calls around it, of those that are shown.
+    /// The number of calls around this one that are shown.
     pub depth: u32,
-    /// When it began, if that was before what is shown of the trace.
+    /// The time at which the call began, if that was before the part of the trace that is shown.
     pub earlier: Option<u64>,
-    /// The bytes of its arguments.
+    /// The encoded arguments, if the trace has them.
     pub arguments: Option<Vec<u8>>,
 }
 
 /// A call that ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// Its function.
+    /// The called function.
     pub function: Callee,
-    /// The function of the call around it.
+    /// The calling function, if a call is open around this one.
     pub caller: Option<Callee>,
-    /// How it began.
+    /// How the call began.
     pub kind: OpenKind,
-    /// How it ends.
+    /// How the call ends.
     pub how: How,
-    /// As in [`Begun::depth`].
+    /// The number of calls around this one that are shown, as in [`Begun::depth`].
     pub depth: u32,
-    /// When it began and ended, in ticks.
+    /// The time at which the call began, in ticks.
     pub began: u64,
-    /// See `began`.
+    /// The time at which the call ended, in ticks.
     pub ended: u64,
-    /// Whether it began before what is shown of the trace. All durations below are then of the part that is shown.
+    /// Whether the call began before the part of the trace that is shown. If so, all durations below are those within that part.
     pub is_earlier: bool,
-    /// How long it lasted, in ticks: without pauses, and without the time in which its stack was not the current one.
+    /// The call's duration in ticks, without pauses and without the time in which its stack was not the current one.
     pub lasted: u64,
-    /// The same without the overhead of measuring it and the calls within it.
+    /// `lasted` without the overhead of the measurement of this call and the calls within it.
     pub duration: u64,
-    /// What of `lasted` is not in the calls that it made, each with the overhead outside of it. May be negative.
+    /// `lasted` minus the durations of the calls that this call made and the overhead outside of them. May be negative.
     pub own: i64,
-    /// The number of calls that began within it.
+    /// The number of calls that began within this one.
     pub within: u64,
-    /// The pauses within it.
+    /// The sum of the pauses within the call, in ticks.
     pub paused: u64,
-    /// The bytes of its result.
+    /// The encoded result, if the trace has it.
     pub result: Option<Vec<u8>>,
 }
 
 /// How a call ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// It returns.
+    /// The call returns.
     Returned,
-    /// It is left: by an exception, a longjmp, or the end of its thread.
+    /// The call ends without a return: by an exception, a longjmp, or the end of its thread.
     Left,
-    /// It is still open at the end of what is shown.
+    /// The call is still open at the end of the part that is shown.
     Open,
-    /// It has ended by now. When and how is not in the trace.
+    /// The call has ended, but the trace does not show when and how.
     Unknown,
 }
 
@@ -120,18 +121,18 @@ impl Ended {
         self.own.saturating_sub_unsigned(overhead.inside).max(0) as u64
     }
 
-    /// Returns what gprofinject has taken of the call's time and of that of the calls within it, in ticks.
+    /// Returns the overhead of gprofinject in this call and the calls within it, in ticks.
     pub fn overhead(&self) -> u64 {
         (self.lasted - self.duration.min(self.lasted)).saturating_add(self.paused)
     }
 }
 
-/// What measuring a call takes, in ticks.
+/// The overhead of the measurement of a call, in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Overhead {
     /// The part inside of its measured interval.
     pub inside: u64,
-    /// The part outside of it, which is in the interval of the call around it.
+    /// The part outside of the interval, which is in the caller's interval.
     pub outside: u64,
 }
 
@@ -142,7 +143,7 @@ impl Overhead {
         Overhead { inside: whole(process.inside_256), outside: whole(process.outside_256) }
     }
 
-    /// Returns a duration without the overhead of the call and of so many within it.
+    /// Returns a duration minus the overhead of the call itself and of the `within` calls inside it.
     pub fn taken_out(self, lasted: u64, within: u64) -> u64 {
         let both = self.inside.saturating_add(self.outside);
         lasted.saturating_sub(within.saturating_mul(both).saturating_add(self.inside))

@@ -10,33 +10,33 @@ use crate::scan::Damage;
 use crate::step::Step;
 use crate::trace::{Stream, Trace};
 
-/// Which steps are wanted. The default is all of them.
+/// The selection of steps. The default is all steps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Choice {
-    /// From when on, in nanoseconds since the start. Calls that are open then begin there.
+    /// The start of the wanted part in nanoseconds since the start of the trace. Calls that are open at this time begin there.
     pub from: Option<u64>,
-    /// Up to when, in nanoseconds since the start. Calls that are open then end there.
+    /// The end of the wanted part in nanoseconds since the start of the trace. Calls that are open at this time end there.
     pub to: Option<u64>,
-    /// Only those of these threads, if there are any.
+    /// The threads whose steps are wanted; if empty, all.
     pub tids: Vec<u32>,
-    /// Only those of these processes, if there are any.
+    /// The processes whose steps are wanted; if empty, all.
     pub pids: Vec<u32>,
-    /// By index: whether calls of the function are wanted, with those within them. `None`: all are.
+    /// For each function index, whether calls of the function and the calls within them are wanted. `None` selects all.
     pub functions: Option<Vec<bool>>,
 }
 
-/// The greatest number of damaged parts that are remembered.
+/// The maximum number of damaged parts that are listed.
 const DAMAGE_MOST: usize = 1 << 16;
 
-/// The steps of a trace. No more of it is in memory than a chunk for each thread that runs at the same time.
+/// An iterator over the steps of a trace. At any time, only one chunk for each concurrent thread is in memory.
 pub struct Steps<'t> {
     trace: &'t Trace,
     choice: &'t Choice,
-    /// The buffers that have not begun, with their times, the latest first.
+    /// The buffers that are not read yet, with the times of their first events, the latest first.
     waiting: Vec<(u64, u32)>,
-    /// The buffers that have a next step, with its time, but for the current one.
+    /// The other buffers that have a next step, with the time of that step.
     ready: BinaryHeap<Reverse<(u64, u32)>>,
-    /// The buffer that has given the last step.
+    /// The buffer from which the last step came.
     current: Option<(u32, Box<Thread<'t>>)>,
     threads: HashMap<u32, Box<Thread<'t>>>,
     room: Room,
@@ -44,7 +44,7 @@ pub struct Steps<'t> {
     damage: Vec<Damage>,
 }
 
-/// A buffer that is read.
+/// A buffer that is being read.
 struct Thread<'t> {
     stream: &'t Stream,
     cursor: Cursor,
@@ -53,7 +53,7 @@ struct Thread<'t> {
 }
 
 impl Trace {
-    /// Returns the steps that are wanted, in the order of their times.
+    /// Returns the selected steps in the order of their times.
     pub fn steps<'t>(&'t self, choice: &'t Choice) -> Steps<'t> {
         let mut waiting: Vec<(u64, u32)> = Vec::new();
         for (stream, index) in self.streams.iter().zip(0..) {
@@ -84,7 +84,7 @@ impl Trace {
 }
 
 impl<'t> Steps<'t> {
-    /// What of the events could not be read so far, beside [`Trace::damage`].
+    /// Returns the damage that has been found in events so far, in addition to [`Trace::damage`].
     pub fn damage(&self) -> &[Damage] {
         &self.damage
     }
@@ -140,7 +140,7 @@ impl<'t> Steps<'t> {
         }
     }
 
-    /// Returns the time of the earliest step that is not of the current buffer, as far as it is known.
+    /// Returns the earliest possible time of a step of another buffer than the current one.
     fn others(&self) -> u64 {
         let ready = self.ready.peek().map_or(u64::MAX, |Reverse((time, _))| *time);
         ready.min(self.waiting.last().map_or(u64::MAX, |(time, _)| *time))
@@ -151,7 +151,7 @@ impl<'t> Steps<'t> {
         loop {
             let ready = self.ready.peek().map_or(u64::MAX, |Reverse((time, _))| *time);
             if let Some((_, index)) = self.waiting.pop_if(|(time, _)| *time <= ready) {
-                // Its first step may be later than it seemed.
+                // The buffer's first step may be later than its first event.
                 if let Some(mut thread) = self.begin(index)
                     && let Some(time) = self.fill(&mut thread)
                 {

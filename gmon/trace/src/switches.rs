@@ -1,4 +1,4 @@
-//! What the scheduler did to threads: when each of them ran, and when it waited.
+//! The scheduling of threads: when each thread ran, and when it waited.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,46 +10,46 @@ use crate::scan::read_contents;
 use crate::steps::Choice;
 use crate::trace::Trace;
 
-/// The memory in bytes that all chunks may take which are read at the same time. What does not fit is left out.
+/// The maximum memory in bytes of all chunks that are read at the same time. Chunks beyond this limit are omitted.
 const ROOM: usize = 1 << 28;
-/// By how much larger a chunk may become in memory. A switch takes three bytes at least.
+/// The maximum ratio of a chunk's size in memory to its decompressed size. A switch takes at least three bytes.
 const LARGER: usize = size_of::<Switch>() / 3 + 1;
 
-/// What a thread does for a while.
+/// The scheduling state of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
-    /// It runs on a processor.
+    /// The thread runs on a processor.
     Runs {
         /// The processor's number.
         cpu: u32,
     },
-    /// It could run, and another thread does in its place.
+    /// The thread is runnable, but another one runs in its place.
     Preempted,
-    /// It waits.
+    /// The thread waits.
     Waits,
-    /// It is moved to another processor, which takes no time.
+    /// The thread is migrated to another processor. This state has no duration.
     Moved {
         /// The processor's number.
         cpu: u32,
     },
 }
 
-/// What a thread does between two decisions of the scheduler.
+/// The scheduling state of a thread between two decisions of the scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scheduled {
-    /// From when on, in nanoseconds since the start of the trace.
+    /// The start of the interval in nanoseconds since the start of the trace.
     pub from_ns: u64,
-    /// Up to when.
+    /// The end of the interval.
     pub to_ns: u64,
     /// The index of the process in [`Trace::processes`].
     pub process: u32,
     /// The number of the thread.
     pub tid: u32,
-    /// What it does.
+    /// The thread's state.
     pub doing: Doing,
 }
 
-/// What threads do, in the order of the times at which they begin with it.
+/// An iterator over the scheduling states of threads, in the order of their start times.
 pub struct Scheduling<'t> {
     trace: &'t Trace,
     from: u64,
@@ -65,11 +65,11 @@ struct Thread<'t> {
     tid: u32,
     chunks: std::slice::Iter<'t, (u64, Raw)>,
     switches: IntoIter<Switch>,
-    /// The memory that they take.
+    /// The memory that the chunks take.
     taken: usize,
-    /// What the thread does up to the next switch, and since when.
+    /// The thread's present state, and its start time.
     doing: Option<(u64, Doing)>,
-    /// When it was moved meanwhile, and to which processor; the last time if there are several.
+    /// The time of the last migration within the present state, and the processor.
     moved: Option<(u64, u32)>,
     /// The time of the last switch. Times do not decrease.
     last: u64,
@@ -77,12 +77,12 @@ struct Thread<'t> {
 }
 
 impl Trace {
-    /// Whether there is something about what the scheduler did.
+    /// Returns whether the trace has scheduling information.
     pub fn has_switches(&self) -> bool {
         self.processes.iter().any(|recorded| !recorded.switches.is_empty())
     }
 
-    /// Returns what the threads that are wanted do. What cannot be read is left out.
+    /// Returns the scheduling states of the selected threads. Parts that cannot be read are omitted.
     pub fn scheduling(&self, choice: &Choice) -> Scheduling<'_> {
         let mut scheduling = Scheduling {
             trace: self,
@@ -124,7 +124,7 @@ impl Trace {
 }
 
 impl Scheduling<'_> {
-    /// Finds what a thread does next.
+    /// Finds the next state of a thread.
     fn advance(&mut self, place: usize) {
         let Scheduling { trace, from, to, ready, threads, room } = self;
         let Some(thread) = threads.get_mut(place) else { return };
@@ -158,19 +158,19 @@ impl Iterator for Scheduling<'_> {
 }
 
 impl Thread<'_> {
-    /// Returns what the thread does next.
+    /// Returns the thread's next state.
     fn next(&mut self, trace: &Trace, room: &mut usize) -> Option<Scheduled> {
         let Thread { process, tid, .. } = *self;
         let scheduled = |from_ns, to_ns, doing| Some(Scheduled { from_ns, to_ns, process, tid, doing });
         loop {
-            // What it did before that has been returned.
+            // The state before the migration has been returned.
             if self.doing.is_none_or(|(since, _)| self.moved.is_some_and(|(at, _)| at <= since))
                 && let Some((at, cpu)) = self.moved.take()
             {
                 return scheduled(at, at, Doing::Moved { cpu });
             }
             let Some(switch) = self.switch(trace, room) else {
-                // A thread that does not run at the end may have ended.
+                // If the thread does not run at the end of the trace, it may have ended, so this state is omitted.
                 let (since, doing) = self.doing.take()?;
                 let end = trace.processes.get(process as usize).and_then(|recorded| recorded.end);
                 let end = end.map_or(u64::MAX, |end| trace.elapsed(process, end)).min(trace.duration_ns());

@@ -1,4 +1,4 @@
-//! A trace: what its chunks define, and where those with events are.
+//! A trace: the definitions of its chunks, and the places of the chunks with events.
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
@@ -10,78 +10,78 @@ use crate::input::Input;
 use crate::scan::Damage;
 use crate::value::Signature;
 
-/// A trace. Its events stay in the file, from where [`Trace::steps`](crate::Trace::steps) reads them.
+/// A trace. Its events stay in the file; [`Trace::steps`](crate::Trace::steps) reads them from there.
 #[derive(Debug)]
 pub struct Trace {
     pub(crate) input: Input,
-    /// The version of gprofinject; empty if it is not known.
+    /// The version of gprofinject, or an empty string if it is not known.
     pub version: String,
-    /// The program and its arguments; empty if they are not known.
+    /// The program and its arguments, or an empty list if they are not known.
     pub command: Vec<String>,
-    /// The processes, with the programs that they executed.
+    /// The processes. A process that executed several programs has one entry for each of them.
     pub processes: Vec<Recorded>,
-    /// All functions. Those of the same address in the same module are one, also if several processes have them.
+    /// All functions. Functions at the same address in the same module are one entry, even if several processes have them.
     pub functions: Vec<Function>,
     /// The paths of modules.
     pub modules: Vec<String>,
     /// The threads' buffers.
     pub(crate) streams: Vec<Stream>,
-    /// What could not be read.
+    /// The parts of the file that could not be read.
     pub damage: Vec<Damage>,
-    /// The time of day at which elapsed times begin.
+    /// The time of day to which elapsed times are relative, in nanoseconds since 1970, UTC.
     pub start_unix_ns: u64,
-    /// By [`Process::id`].
+    /// The indices of processes by [`Process::id`].
     pub(crate) ids: HashMap<u32, u32>,
 }
 
-/// A program in a process.
+/// A process while it executes one program.
 #[derive(Debug)]
 pub struct Recorded {
-    /// What the trace says of it. If it says nothing, there is only the [`Process::id`].
+    /// The definition in the trace. If there is none, only the [`Process::id`] is set.
     pub process: Process,
-    /// The index of the process that has forked it, or of the program that it was before.
+    /// The index of the process that has forked this one, or of the program that the process executed before.
     pub parent: Option<u32>,
-    /// Its clock.
+    /// The process's clock.
     pub clock: Clock,
-    /// When it ended, or the trace of it, in ticks.
+    /// The time at which the process or its trace ended, in ticks.
     pub end: Option<u64>,
-    /// The last time that the trace tells of, in ticks.
+    /// The latest time of the process in the trace, in ticks.
     pub(crate) last: u64,
-    /// The names of its threads.
+    /// The names of the process's threads, by thread ID.
     pub threads: HashMap<u32, String>,
-    /// The indices of its functions, without those of the process that has forked it.
+    /// The indices of the process's functions by number, without those that it has inherited by a fork.
     pub(crate) numbers: HashMap<u32, u32>,
     pub(crate) span: Span,
-    /// The chunks with what the scheduler did to threads.
+    /// The chunks with scheduler events, by thread ID.
     pub(crate) switches: HashMap<u32, Vec<(u64, Raw)>>,
 }
 
 /// A function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function {
-    /// Its name as in the symbol table; empty if it has none.
+    /// The function's name as in the symbol table, or an empty string if it has none.
     pub name: String,
-    /// The index of its module.
+    /// The index of the function's module in [`Trace::modules`].
     pub module: u32,
-    /// Its link address.
+    /// The link address.
     pub address: u64,
-    /// Its length in bytes.
+    /// The length in bytes.
     pub size: u64,
-    /// The kinds of its arguments and of its result, if the trace has them.
+    /// The kinds of the arguments and of the result, if the trace has them.
     pub signature: Option<Signature>,
 }
 
-/// A function that an event names.
+/// A reference to a function by an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Callee {
-    /// Its number in the process.
+    /// The function's number in the process.
     pub number: u32,
-    /// Its index in [`Trace::functions`], if the trace defines it.
+    /// The function's index in [`Trace::functions`], if the trace defines the function.
     pub index: Option<u32>,
 }
 
 impl Callee {
-    /// A number that no other function of the process has.
+    /// Returns a number that is unique among the functions of a process.
     fn key(self) -> u64 {
         self.index.map_or(u64::from(self.number) | 1 << 32, u64::from)
     }
@@ -93,7 +93,7 @@ impl Hash for Callee {
     }
 }
 
-/// Where the chunks of a buffer are, in the order of their events.
+/// The places of a buffer's chunks, in the order of their events.
 #[derive(Debug)]
 pub(crate) struct Stream {
     /// The index of the process.
@@ -101,37 +101,37 @@ pub(crate) struct Stream {
     pub(crate) chunks: Vec<Place>,
 }
 
-/// Where a chunk with events is.
+/// The place of a chunk with events.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) offset: u64,
     pub(crate) raw: Raw,
-    /// The number of its first event.
+    /// The number of the chunk's first event.
     pub(crate) first: u64,
-    /// The number of its events, as it says.
+    /// The number of events that the chunk claims to have.
     pub(crate) count: u64,
-    /// The time of its first event that has one, and not less than that of the chunk before.
+    /// The time of the chunk's first event that has one, but not less than that of the preceding chunk.
     pub(crate) time: u64,
 }
 
 impl Trace {
-    /// Returns the function with a number in a process: its own, or that of the process that has forked it.
+    /// Returns the function with this number in a process: the process's own, or one that it has inherited by a fork.
     pub(crate) fn callee(&self, process: u32, number: u32) -> Callee {
         let mut at = self.processes.get(process as usize);
-        // A file may say that processes have forked each other.
+        // The bound is needed because a file may claim that processes have forked each other.
         for _ in 0..self.processes.len() {
             let Some(recorded) = at else { break };
             if let Some(&index) = recorded.numbers.get(&number) {
                 return Callee { number, index: Some(index) };
             }
             let parent = recorded.parent.and_then(|parent| self.processes.get(parent as usize));
-            // The numbers of a program that the process was before are not its own.
+            // Numbers of a program that the same process executed before are not valid any more.
             at = parent.filter(|parent| parent.process.pid != recorded.process.pid);
         }
         Callee { number, index: None }
     }
 
-    /// Returns a function that an event names.
+    /// Returns the function to which an event refers, if the trace defines it.
     pub fn function(&self, callee: Callee) -> Option<&Function> {
         self.functions.get(callee.index? as usize)
     }
@@ -141,18 +141,18 @@ impl Trace {
         self.modules.get(function.module as usize).map_or("", String::as_str)
     }
 
-    /// Returns the index of the process with an [`Process::id`].
+    /// Returns the index of the process with this [`Process::id`].
     pub fn process(&self, id: u32) -> Option<u32> {
         self.ids.get(&id).copied()
     }
 
-    /// Returns how long after the start a tick of a process was, in nanoseconds.
+    /// Converts a time of a process's clock to nanoseconds since the start of the trace.
     pub fn elapsed(&self, process: u32, ticks: u64) -> u64 {
         let clock = self.processes.get(process as usize).map(|recorded| recorded.clock);
         clock.map_or(0, |clock| clock.since(self.start_unix_ns, ticks))
     }
 
-    /// Returns how long after the start the last event was, as far as is known, in nanoseconds.
+    /// Returns the time from the start of the trace to the last known event, in nanoseconds.
     pub fn duration_ns(&self) -> u64 {
         let ends =
             self.processes.iter().map(|recorded| recorded.clock.since(self.start_unix_ns, recorded.last));

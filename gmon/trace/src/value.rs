@@ -1,8 +1,8 @@
-//! Arguments and results: what they are, their bytes in a trace, and how they are shown.
+//! Arguments and results: their kinds, their bytes in a trace, and their text.
 //!
-//! A [`Signature`] says of which kind a function's parameters and its result are. The bytes of an [`Event::Data`] are one
-//! [`Encoded`] value for each parameter, or one for the result, in the order of the signature; a kind without a value
-//! ([`ValueKind::has_value`]) has none. Both together are [`Value`]s.
+//! A [`Signature`] has the kinds of a function's parameters and of its result. The bytes of an [`Event::Data`] are one
+//! [`Encoded`] value for each parameter in the order of the signature, or one for the result; kinds without a value
+//! ([`ValueKind::has_value`]) have no bytes. A [`Value`] combines a kind and an encoded value.
 //!
 //! [`Event::Data`]: crate::Event::Data
 

@@ -1,4 +1,4 @@
-//! The clocks of processes: when they are compared with the time of day, and what the trace says of that.
+//! Compares the clocks of processes with the time of day, and makes the chunks with the results.
 
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
@@ -6,15 +6,16 @@ use gmon_trace::Chunk;
 
 use crate::os::clock::{self, Moment, Rate};
 
-/// How often the clocks are compared, and how soon after a process has begun. If nothing more is written than the beginning, because
-/// this process is killed, that is known well enough.
+/// The interval between comparisons.
 const COMPARED: Duration = Duration::from_secs(1);
+/// The maximum time from the start of a process to the next comparison. It is short so that the trace has two comparisons that are far
+/// enough apart even if gprofinject is killed soon.
 const COMPARED_SOON: Duration = Duration::from_millis(20);
 
-/// When the clocks are compared.
+/// The schedule of comparisons.
 pub(crate) struct Clocks {
     next: Instant,
-    /// The rate of the time stamp counter that the trace has.
+    /// The rate of the time stamp counter that has been written to the trace.
     rate: Option<Rate>,
 }
 
@@ -23,7 +24,7 @@ impl Clocks {
         Clocks { next: now + COMPARED, rate: None }
     }
 
-    /// Whether it is time to compare them; it is not again for a while then.
+    /// Returns whether a comparison is due. If so, schedules the next one.
     pub(crate) fn is_time(&mut self) -> bool {
         let now = Instant::now();
         let is_time = now >= self.next;
@@ -33,12 +34,12 @@ impl Clocks {
         is_time
     }
 
-    /// Has them compared soon, because a process has begun.
+    /// Schedules an early comparison, because a process has started.
     pub(crate) fn soon(&mut self) {
         self.next = self.next.min(Instant::now() + COMPARED_SOON);
     }
 
-    /// Returns how fast the time stamp counter runs, if the trace does not have that yet.
+    /// Returns a chunk with the rate of the time stamp counter, unless the trace has this rate already.
     pub(crate) fn new_rate(&mut self) -> Option<Chunk> {
         let rate = clock::rate_so_far().filter(|rate| self.rate != Some(*rate))?;
         self.rate = Some(rate);
@@ -47,7 +48,7 @@ impl Clocks {
     }
 }
 
-/// Returns what time the clock of a process has at a moment.
+/// Returns a chunk with the time of a process's clock at a moment.
 pub(crate) fn pair(process: u32, is_tsc: bool, moment: Moment) -> Chunk {
     let since = moment.date.duration_since(UNIX_EPOCH).unwrap_or_default();
     Chunk::Clock { process, ticks: by_clock(is_tsc, moment), unix_ns: since.as_nanos() as u64 }

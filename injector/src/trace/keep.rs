@@ -1,4 +1,4 @@
-//! Where chunks go: to a file at once, or into memory until they are to be written.
+//! The destination of chunks: a file, or memory from which they are written on request (a flight recorder).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -8,31 +8,31 @@ use std::path::{Path, PathBuf};
 use gmon::output::Target;
 use gmon_trace::FILE_HEADER;
 
-/// The greatest number of files that are written while the program runs.
+/// The maximum number of files that are written while the program runs.
 pub(crate) const FILES: u32 = 100;
 
-/// The chunks of a trace.
+/// The destination of a trace's chunks.
 pub(crate) enum Sink {
-    /// All of them are in a file.
+    /// Chunks are written to a file at once.
     File { file: File, written: u64, error: Option<io::Error> },
-    /// The last ones are in memory.
+    /// The last chunks are kept in memory.
     Kept(Kept),
 }
 
-/// What a chunk is to others.
+/// The role of a chunk, which determines whether it can be dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// It is about the whole trace.
+    /// The chunk is about the whole trace.
     Start,
-    /// Those of this process cannot be read without it.
+    /// Other chunks of this process cannot be read without the chunk.
     Defines(u32),
-    /// It says at which rate the time stamp counter runs. The last one is needed.
+    /// The chunk has the rate of the time stamp counter. Only the last one is needed.
     Rate,
-    /// It says what time the clock of this process has. Of several, the first and the last one are needed.
+    /// The chunk has a reading of this process's clock. Only the first and the last one are needed.
     Clock(u32),
-    /// It is the last one that is about this process.
+    /// The chunk is the last one about this process.
     Ends(u32),
-    /// It says what this process has done, and can be left out.
+    /// The chunk has events of this process, and can be dropped.
     Happens(u32),
 }
 
@@ -42,9 +42,9 @@ pub(crate) struct Kept {
     target: Target,
     start: Vec<u8>,
     rate: Vec<u8>,
-    /// What is needed to read the recent chunks, by process.
+    /// The chunks that are needed to read the recent ones, by process.
     lasting: BTreeMap<u32, Lasting>,
-    /// Chunks, each with its process.
+    /// The chunks with events, each with its process.
     recent: VecDeque<(u32, Vec<u8>)>,
     /// The bytes of all chunks.
     bytes: u64,
@@ -55,11 +55,11 @@ pub(crate) struct Kept {
     files: u32,
 }
 
-/// What is needed to read the chunks of a process.
+/// The chunks that are needed to read the other chunks of a process.
 #[derive(Default)]
 struct Lasting {
     definitions: Vec<u8>,
-    /// The first one, and the last one of the later ones.
+    /// The first and the last reading of the process's clock.
     clocks: [Vec<u8>; 2],
     /// The number of recent chunks of the process.
     chunks: usize,
@@ -78,16 +78,16 @@ impl Lasting {
 }
 
 impl Sink {
-    /// Begins a file.
+    /// Creates the file.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// Returns an error if the file cannot be written.
     pub(crate) fn file(target: &Target) -> io::Result<Sink> {
         let file = target.begin(&FILE_HEADER)?;
         Ok(Sink::File { file, written: FILE_HEADER.len() as u64, error: None })
     }
 
-    /// Keeps the last chunks, of at most so many bytes together.
+    /// Returns a sink that keeps the last chunks, of at most `bytes_max` bytes in all.
     pub(crate) fn kept(path: &Path, target: Target, bytes_max: u64) -> Sink {
         Sink::Kept(Kept {
             path: path.to_owned(),
@@ -154,7 +154,7 @@ impl Kept {
         self.lasting.entry(process).or_default()
     }
 
-    /// A run may have any number of processes. What an ended one has defined is needed as long as there are chunks of it.
+    /// Drops the definitions of a process that has ended and has no more recent chunks: a run may have any number of processes.
     fn forget_if_over(&mut self, process: u32) {
         if self.lasting.get(&process).is_some_and(|lasting| lasting.has_ended && lasting.chunks == 0)
             && let Some(lasting) = self.lasting.remove(&process)
@@ -163,11 +163,11 @@ impl Kept {
         }
     }
 
-    /// Writes what is kept to a file: the first time to the one that the user has named, and then to others beside it. Returns the
-    /// file's name.
+    /// Writes the kept chunks to a file: first to the one that the user has named, and later to others beside it. Returns the file's
+    /// name.
     ///
     /// # Errors
-    /// The file cannot be written, or there are too many.
+    /// Returns an error if the file cannot be written, or too many files were written.
     pub(crate) fn write(&mut self) -> io::Result<PathBuf> {
         if self.files >= FILES {
             return Err(io::Error::other(format!("{FILES} files have been written already")));
@@ -182,7 +182,7 @@ impl Kept {
             }
         };
         let other = (self.files > 1).then(|| Target::check(&path)).transpose()?;
-        // What is kept is not copied: it may be as large as half of the memory.
+        // The chunks are not copied, because they may take half of the memory.
         let mut head = [self.start.as_slice(), &self.rate].concat();
         self.lasting.values().flat_map(Lasting::parts).for_each(|part| head.extend_from_slice(part));
         let mut file = other.as_ref().unwrap_or(&self.target).begin(&head)?;
@@ -190,17 +190,17 @@ impl Kept {
         Ok(path)
     }
 
-    /// The number of bytes that a file has which is written now.
+    /// Returns the number of bytes that a file would have if it were written now.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether a further file can be written.
+    /// Returns whether a further file can be written.
     pub(crate) fn has_files_left(&self) -> bool {
         self.files < FILES
     }
 
-    /// Whether nothing has been written yet.
+    /// Returns whether no file has been written yet.
     pub(crate) fn is_unwritten(&self) -> bool {
         self.files == 0
     }

@@ -1,4 +1,4 @@
-//! What the thread that records a trace is told, and what it says at the end.
+//! The messages to the thread that records a trace, and the summary that this thread returns.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,42 +11,42 @@ use crate::program::planned::Planned;
 use crate::sampling::sampler::Switched;
 use crate::store::region::ring::{LoadTable, Rings};
 
-/// What the recorder is told.
+/// A message to the recorder.
 pub(crate) enum Message {
     Begun(Box<Begun>),
-    /// What the scheduler has done up to this moment.
+    /// The scheduler's decisions up to this moment.
     Switches(Vec<Switched>, Moment),
-    /// A process has ended at this moment, and its threads at these.
+    /// A process has ended at this moment, and its threads at these moments.
     Ended {
         process: u32,
         moment: Moment,
         ends: Ends,
         names: ThreadNames,
     },
-    /// Write what is kept. The answer is the file's name, or why there is none.
+    /// The recorder is to write the kept chunks. Its answer is the file's name, or the reason why there is none.
     Save(SyncSender<Result<PathBuf, String>>),
-    /// There will be no more messages.
+    /// This is the last message.
     Finish,
 }
 
-/// The names of threads that have been given one, by the number of the thread.
+/// The names of threads that have one of their own, by thread ID.
 pub(crate) type ThreadNames = BTreeMap<u32, Arc<str>>;
 
-/// A program in a process.
+/// A process that starts to execute a program.
 pub(crate) struct Begun {
     pub(crate) process: u32,
     pub(crate) parent: Option<u32>,
     pub(crate) pid: u32,
     pub(crate) binary: String,
     pub(crate) planned: &'static Planned<'static, 'static>,
-    /// Whether the time stamp counter is its clock.
+    /// Whether the process's clock is the time stamp counter.
     pub(crate) is_tsc: bool,
-    /// They are opened as soon as the process is known, because its files are removed when it has ended.
+    /// The process's rings. They are opened as soon as the process is known, because its files are removed when it has ended.
     pub(crate) rings: Rings,
     pub(crate) loads: LoadTable,
 }
 
-/// What was recorded.
+/// A summary of the recording.
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
     pub(crate) events: u64,
@@ -55,7 +55,7 @@ pub(crate) struct Summary {
     pub(crate) bytes: u64,
     /// The files that were written.
     pub(crate) files: Vec<PathBuf>,
-    /// The number of chunks that were too old to be kept.
+    /// The number of chunks that were dropped because they were too old to be kept.
     pub(crate) dropped: u64,
     pub(crate) troubles: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! The functions of a process by the numbers that its events have.
+//! Finds the functions of a process by the numbers in its events.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,24 +11,24 @@ use crate::program::filters::Filters;
 use crate::program::library::Library;
 use crate::program::planned::Planned;
 
-/// A function, as the trace names it.
+/// A function, with the data that the trace defines for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Name {
-    /// As in the symbol table.
+    /// The name as in the symbol table.
     pub(crate) name: String,
     /// The path of the module.
     pub(crate) module: String,
     /// The link address.
     pub(crate) address: u64,
     pub(crate) size: u64,
-    /// How its arguments and its result are shown.
+    /// The kinds of the arguments and of the result.
     pub(crate) signature: Option<Signature>,
 }
 
 /// The libraries that the processes of a run may have, by the number of their plan.
 ///
-/// The recorder shares them with the thread that plans them. They are entered before a process is permitted to call their
-/// functions, so the recorder knows each function of which it reads an event, however late it is itself.
+/// The recorder shares this list with the thread that plans libraries. That thread adds a library before a process may call the
+/// library's functions, so the recorder finds the function of each event that it reads.
 #[derive(Clone, Default)]
 pub(crate) struct Libraries(Arc<Mutex<HashMap<u32, &'static Library>>>);
 
@@ -42,31 +42,31 @@ impl Libraries {
     }
 }
 
-/// By what the number of a function is understood.
+/// The data by which the number of a function is resolved.
 pub(crate) struct Known<'a> {
     pub(crate) libraries: &'a Libraries,
-    /// The functions at whose calls the trace is written.
+    /// The functions whose calls trigger the writing of the trace.
     pub(crate) triggers: &'a [Filters],
     /// Reads the process's table of libraries.
     pub(crate) loads: &'a dyn Fn() -> Vec<LoadRecord>,
 }
 
-/// The numbers of a process's functions that are known already.
+/// The function numbers of a process that have been resolved.
 pub(crate) struct Numbers {
     binary: String,
     planned: &'static Planned<'static, 'static>,
     loads: Vec<LoadRecord>,
     known: HashSet<u32>,
-    /// Some of the known numbers, each at the index that its lower bits are.
+    /// A cache of resolved numbers, each at the index of its lower bits.
     recent: Vec<u32>,
     triggers: HashSet<u32>,
-    /// The number of numbers that are no function's. A process can write any.
+    /// The count of numbers that are not those of functions. A process can write any numbers.
     unknown: u32,
 }
 
-/// After so many numbers that are no function's, no further ones are looked up.
+/// The number of invalid numbers after which no further ones are looked up.
 const UNKNOWN: u32 = 1000;
-/// The length of the list of recent numbers.
+/// The size of the cache of resolved numbers.
 const RECENT: usize = 1 << 12;
 
 impl Numbers {
@@ -82,12 +82,12 @@ impl Numbers {
         }
     }
 
-    /// Whether a call of the function with this number is one at which the trace is written.
+    /// Returns whether a call of the function with this number triggers the writing of the trace.
     pub(crate) fn is_trigger(&self, number: u32) -> bool {
         !self.triggers.is_empty() && self.triggers.contains(&number)
     }
 
-    /// Returns the function with this number if it is not known yet.
+    /// Returns the function with this number when the number occurs for the first time.
     pub(crate) fn learn(&mut self, number: u32, by: &Known<'_>) -> Option<Name> {
         let recent = self.recent.get_mut(number as usize % RECENT)?;
         if *recent == number {
@@ -140,7 +140,7 @@ impl Numbers {
     }
 }
 
-/// Returns the library to which a number belongs. The process can write anything to its table.
+/// Returns the library to which a number belongs. The table is not trusted, because the process can write to it.
 fn load_of(loads: &[LoadRecord], number: u32) -> Option<&LoadRecord> {
     loads.iter().find(|load| {
         load.first_function >= LIBRARIES

@@ -1,4 +1,4 @@
-//! A process whose events are recorded.
+//! The state of a process whose events are recorded.
 
 use std::collections::HashMap;
 
@@ -18,11 +18,11 @@ pub(crate) struct Recorded {
     pub(crate) loads: LoadTable,
     pub(crate) numbers: Numbers,
     pub(crate) streams: HashMap<Source, Stream>,
-    /// The children that count in this process's file, with their numbers in the trace.
+    /// The children that count in this process's file (guests), with their numbers in the trace.
     pub(crate) guests: HashMap<u32, u32>,
     pub(crate) cpus: LastCpus,
     pub(crate) begun: Process,
-    /// Whether the trace has the process: when the agent is ready.
+    /// Whether the trace defines the process, which happens when the agent is ready.
     pub(crate) is_defined: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The thread that reads the rings of all processes while they run.
+//! The recorder: the thread that reads the rings of all processes while they run, and writes the trace.
 
 use std::collections::HashMap;
 use std::io;
@@ -23,16 +23,18 @@ use crate::trace::names::{Known, Libraries, Name};
 use crate::trace::recorded::Recorded;
 use crate::trace::stream::{Followed, Part, Stream};
 
-/// A thread's events become a chunk at the latest after this time.
+/// The maximum age of a thread's events before they become a chunk.
 const OLDEST: Duration = Duration::from_millis(250);
-/// How long the recorder sleeps at least, and at most if nothing is written.
+/// The minimum time for which the recorder sleeps between two visits of the rings.
 const SHORTEST: Duration = Duration::from_micros(200);
+/// The maximum time for which the recorder sleeps, which is reached while no events are written.
 const LONGEST: Duration = Duration::from_millis(10);
-/// If a ring is filled to this part between two visits, the recorder does not sleep.
+/// The fill level of a ring from which on the recorder does not sleep.
 const BUSY: f64 = 1.0 / 8.0;
-/// From this part on, it compresses less.
+/// The fill level of a ring from which on the recorder compresses faster and less.
 const HURRIED: f64 = 1.0 / 2.0;
-/// The number of a process's threads, and of those of children that count in its file, from which on children are not told apart.
+/// The maximum number of streams of a process, which are its threads and those of guests. Beyond this limit, events of guests are
+/// attributed to the process itself.
 const STREAMS: usize = 1 << 15;
 pub(crate) struct Recorder {
     sink: Sink,
@@ -81,7 +83,7 @@ impl Recorder {
         let mut pause = LONGEST;
         loop {
             let fullest = self.visit();
-            // If this fails, the level stays as it is.
+            // On failure, the compression level stays as it is.
             let _ = self.encoder.hurry(fullest >= HURRIED);
             pause = if fullest >= BUSY {
                 Duration::ZERO
@@ -108,7 +110,7 @@ impl Recorder {
         }
     }
 
-    /// Reads all rings. Returns how full the fullest one was.
+    /// Reads all rings. Returns the fill level of the fullest one.
     fn visit(&mut self) -> f64 {
         let mut fullest = 0.0_f64;
         for index in 0..self.all.len() {
@@ -118,7 +120,7 @@ impl Recorder {
     }
 
     fn drain(&mut self, index: usize, is_over: bool) -> f64 {
-        // Nothing comes of a trigger when all files have been written, and each costs a chunk.
+        // Triggers are ignored when no further file can be written, because each one ends a chunk.
         let is_armed = self.can_save();
         let Some(recorded) = self.all.get_mut(index) else { return 0.0 };
         let Recorded { rings, numbers, streams, loads, .. } = recorded;
@@ -126,7 +128,7 @@ impl Recorder {
         let known = Known { libraries: &self.libraries, triggers: &self.triggers, loads: &|| loads.read() };
         let mut learnt = Vec::new();
         let drained = rings.drain(is_over, |source, piece| {
-            // A process can name any number of guests.
+            // A process can write any number of guests to its file.
             let is_new = streams.len() >= STREAMS && !streams.contains_key(&source);
             let source = if is_new { Source { guest: 0, ..source } } else { source };
             let stream = streams.entry(source).or_insert_with(|| Stream::new(followed));
@@ -160,7 +162,7 @@ impl Recorder {
         }
     }
 
-    /// Defines a process that has events.
+    /// Adds the definition of a process to the trace.
     fn define_process(&mut self, index: usize) {
         let Some(recorded) = self.all.get_mut(index).filter(|r| !r.is_defined && !r.streams.is_empty())
         else {
@@ -178,7 +180,7 @@ impl Recorder {
         self.clocks.soon();
     }
 
-    /// Defines a function that is new to its process.
+    /// Adds the definition of a function to the trace.
     fn define_function(&mut self, index: usize, number: u32, name: Name) {
         let Some(recorded) = self.all.get(index) else { return };
         let Name { name, module, address, size, signature } = name;
@@ -189,14 +191,14 @@ impl Recorder {
         }
     }
 
-    /// Makes chunks of the parts of a process's threads that have ended.
+    /// Writes the completed parts of a process's streams as chunks.
     fn chunks(&mut self, index: usize) {
         let Some(recorded) = self.all.get_mut(index) else { return };
         let mut parts = Vec::new();
         for (&source, stream) in &mut recorded.streams {
             parts.extend(stream.take().into_iter().map(|part| (source, part)));
         }
-        // A part that ends with a trigger comes last.
+        // A part that ends with a trigger comes last, so that the file that is then written has all parts.
         parts.sort_by_key(|(source, part)| (part.is_trigger, source.block, part.first));
         for (source, part) in parts {
             let Some(process) = self.process_of(index, source.guest) else { continue };
@@ -221,7 +223,7 @@ impl Recorder {
         }
     }
 
-    /// Whether a file can be written while the program runs.
+    /// Returns whether a further file can be written while the program runs.
     fn can_save(&self) -> bool {
         matches!(&self.sink, Sink::Kept(kept) if kept.has_files_left())
     }
@@ -237,7 +239,7 @@ impl Recorder {
         }
     }
 
-    /// A child that could make no file of its own has events in its parent's. Returns its number.
+    /// Defines a guest: a child that could make no file of its own and has events in its parent's. Returns its number in the trace.
     fn begin_guest(&mut self, index: usize, pid: u32) -> u32 {
         let id = self.next_guest;
         self.next_guest += 1;
@@ -249,7 +251,7 @@ impl Recorder {
         id
     }
 
-    /// Makes chunks of what is old enough.
+    /// Writes the events that are old enough as chunks.
     fn flush(&mut self) {
         if self.flushed.elapsed() < OLDEST {
             return;
@@ -260,7 +262,7 @@ impl Recorder {
         }
     }
 
-    /// Compares the clocks, if it is time for that.
+    /// Compares the clocks of all processes with the time of day if that is due.
     fn compare_all(&mut self) {
         if !self.clocks.is_time() {
             return;
@@ -278,7 +280,7 @@ impl Recorder {
         self.chunks(index);
     }
 
-    /// Says what time the clock of a process has at a moment.
+    /// Writes the time of a process's clock at a moment.
     fn compare(&mut self, index: usize, moment: Moment) {
         let Some(recorded) = self.all.get(index).filter(|recorded| recorded.is_defined) else { return };
         let is_tsc = recorded.is_tsc;
@@ -290,7 +292,7 @@ impl Recorder {
         }
     }
 
-    /// Adds what the scheduler has done with the threads of processes that are traced.
+    /// Writes the scheduler's decisions about threads of traced processes.
     fn switches(&mut self, list: &[Switched], moment: Moment) {
         let mut by_thread: HashMap<(u32, u32), Vec<Switch>> = HashMap::new();
         for switched in list {
@@ -306,7 +308,7 @@ impl Recorder {
         }
     }
 
-    /// Says how threads of a process are called.
+    /// Writes the names of a process's threads.
     fn name_threads(&mut self, index: usize, names: &ThreadNames) {
         // A process without events is not in the trace.
         let Some(recorded) = self.all.get(index).filter(|recorded| recorded.is_defined) else { return };
@@ -319,7 +321,7 @@ impl Recorder {
 
     fn end(&mut self, process: u32, moment: Moment, ends: &Ends, names: &ThreadNames) {
         let Some(index) = self.all.iter().position(|recorded| recorded.process == process) else { return };
-        // A child that writes into the rings of its parent may go on when the parent has ended.
+        // The number of rounds is limited, because a guest may continue to write to the parent's rings after the parent has ended.
         const ROUNDS: usize = 1 << 10;
         for _ in 0..ROUNDS {
             if self.drain(index, true) == 0.0 {
@@ -331,7 +333,7 @@ impl Recorder {
         let executed = rings.report().map_or(0, |report| report.clock_at_end);
         let end = ends.process.map(|end| by_clock(*is_tsc, end));
         let process_end = ProcessEnd { process: end, executed };
-        for (block, count) in rings.untold().unwrap_or_default() {
+        for (block, count) in rings.unreported().unwrap_or_default() {
             match streams.iter_mut().find(|(source, _)| source.block == block) {
                 Some((_, stream)) => stream.lose(count),
                 None => self.summary.lost = self.summary.lost.saturating_add(count),
@@ -356,12 +358,12 @@ impl Recorder {
         }
     }
 
-    /// Writes what is kept to a file.
+    /// Writes the kept chunks to a file.
     fn save(&mut self) -> Result<PathBuf, String> {
         let now = Moment::now();
         for index in 0..self.all.len() {
             self.compare(index, now);
-            // Calls that are open are told of as such by the end of what the file has.
+            // Complete the present parts, so that later chunks list the calls that are open now.
             if let Some(recorded) = self.all.get_mut(index) {
                 recorded.streams.values_mut().for_each(|stream| stream.split(false));
             }
@@ -406,7 +408,7 @@ impl Recorder {
         self.summary
     }
 
-    /// Adds a chunk that others may need.
+    /// Adds a chunk without events.
     fn define(&mut self, chunk: &Chunk, role: Role) {
         let encoded = self.encoder.encode(chunk);
         self.add(encoded, role);
@@ -420,7 +422,7 @@ impl Recorder {
     }
 
     fn trouble(&mut self, text: String) {
-        /// What goes wrong once may go wrong a thousand times a second.
+        /// The maximum number of messages that are kept. A failure may recur a thousand times per second.
         const MOST: usize = 16;
         if self.summary.troubles.len() < MOST && !self.summary.troubles.contains(&text) {
             self.summary.troubles.push(text);

@@ -1,4 +1,4 @@
-//! What the scheduler has done with the threads of a process, as the trace has it.
+//! Converts the scheduler's decisions about threads to the form of the trace.
 
 use std::collections::HashMap;
 
@@ -11,8 +11,8 @@ use crate::sampling::sampler::Switched;
 pub(crate) struct LastCpus(HashMap<u32, u32>);
 
 impl LastCpus {
-    /// Returns what the trace has of a thread that was switched at this time of its process's clock: also that it has another
-    /// processor than before.
+    /// Returns the entries for a decision about a thread at this time of the process's clock. They include a migration if the thread ran
+    /// on another processor before.
     pub(crate) fn switches(
         &mut self,
         switched: &Switched,

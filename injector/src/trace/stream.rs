@@ -1,84 +1,84 @@
-//! The events of one thread, from its ring to chunks of the trace.
+//! Converts the events of one thread's ring to parts, which become chunks of the trace.
 //!
-//! A chunk can be read without the chunks before it: it says which calls were open when its first event happened. So the stack of
-//! each thread is followed here, as far as the events tell of it.
+//! A chunk lists the calls that were open at its first event, so that it can be read without the chunks before it. Therefore a stream
+//! follows the open calls of its thread.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gmon_trace::{Event, Events, Open, OpenKind, State};
-use gprofinject_abi::trace::{Kind, TOLD_MOST};
+use gprofinject_abi::trace::{Kind, SNAPSHOT_MAX};
 
 use crate::store::region::times::Reached;
 
-/// The greatest number of open calls that are followed, of all threads together. A process can write any number of beginnings.
+/// The maximum number of open calls that are followed, of all threads together. A process can write any number of beginnings.
 const OPEN: usize = 1 << 22;
-/// The greatest number of stacks that are followed of a thread.
+/// The maximum number of stacks that are followed for a thread.
 const CHAINS: usize = 1 << 12;
-/// The greatest number of open calls of a stack, the innermost ones, that a chunk tells of.
-const TOLD: usize = 1 << 8;
-/// The greatest number of bytes of arguments or of a result.
+/// The maximum number of open calls of a stack that a chunk lists, which are the innermost ones.
+const LISTED: usize = 1 << 8;
+/// The maximum number of bytes of arguments or of a result.
 const DATA: u32 = 1 << 12;
 
 /// The stack of a thread, or of a coroutine that it runs.
 #[derive(Clone, Debug, Default)]
 struct Chain {
     open: Vec<Open>,
-    /// The number of open calls that are not in the list, because it has become too long.
+    /// The number of outermost open calls that are not in the list, because of the limit.
     beyond: u64,
 }
 
-/// The number of events of a thread from which on they become a part of their own.
+/// The number of events after which a part is completed.
 const PART: u64 = 1 << 16;
 
 /// Consecutive events of a thread, for a chunk.
 pub(crate) struct Part {
     /// The number of the first event.
     pub(crate) first: u64,
-    /// The state before it.
+    /// The state before the first event.
     pub(crate) before: State,
     pub(crate) events: Events,
-    /// Whether the last event is one at which the trace is to be written.
+    /// Whether the last event triggers the writing of the trace.
     pub(crate) is_trigger: bool,
 }
 
-/// A thread asks for room for so many at a time.
+/// The number of open calls for which a thread reserves room at a time.
 const ROOM: usize = 1 << 10;
 
-/// The number of open calls for which threads have room, of all threads together.
+/// The number of open calls for which all threads together have reserved room.
 pub(crate) type Followed = Arc<AtomicUsize>;
 
-/// What is known of a thread, and its events that are in no chunk yet.
+/// The known state of a thread, and its events that are in no chunk yet.
 #[derive(Default)]
 pub(crate) struct Stream {
     pub(crate) tid: u32,
     /// The number of the next event.
     pub(crate) index: u64,
-    /// The stack on which the thread runs, and its number.
+    /// The stack on which the thread runs.
     current: Chain,
     chain: u32,
-    /// The other ones.
+    /// The other stacks.
     others: HashMap<u32, Chain>,
     pauses: u64,
     /// The time of the last event.
     last: u64,
-    /// The state before the first of the events.
+    /// The state before the first of these events.
     before: State,
     events: Events,
     parts: Vec<Part>,
     followed: Followed,
-    /// The number of open calls that this thread may still have before it has to ask for more.
+    /// The number of further open calls for which this thread has reserved room.
     room: usize,
-    /// Lists of events that are empty again.
+    /// Empty lists of events, for reuse.
     spare: Vec<Events>,
-    /// The bytes of an event that is not complete, and their number.
+    /// The bytes so far of an incomplete [`Event::Data`], and the number of all of its bytes.
     data: Option<(Vec<u8>, usize)>,
     /// The number of events that were lost before the next one.
     missing: u64,
-    /// The number of slots that say only what is known.
+    /// The number of slots that belong to a snapshot and contain nothing new.
     known: u64,
-    /// The number of calls that have begun, and of the events that are lost.
+    /// The number of calls that have begun, and the number of lost events.
     pub(crate) calls: u64,
     pub(crate) lost: u64,
 }
@@ -91,14 +91,14 @@ impl Drop for Stream {
 }
 
 impl Stream {
-    /// Returns the stream of a thread of which nothing is known yet.
+    /// Returns the stream of a thread in its initial state.
     pub(crate) fn new(followed: &Followed) -> Stream {
         let mut stream = Stream::default();
         stream.followed = Arc::clone(followed);
         stream
     }
 
-    /// Adds what a ring says.
+    /// Adds an event of the ring.
     pub(crate) fn add(&mut self, kind: Kind, function: u32, time: u64) {
         self.follow(kind, function, time);
         if self.events.len() >= PART {
@@ -119,7 +119,7 @@ impl Stream {
         }
         match kind {
             Kind::None => {}
-            Kind::Snapshot => self.known = time.min(1 + TOLD_MOST),
+            Kind::Snapshot => self.known = time.min(1 + SNAPSHOT_MAX),
             Kind::Enter => self.begin(OpenKind::Call, function, time),
             Kind::Jump => self.begin(OpenKind::Jump, function, time),
             Kind::Inherited => self.begin(OpenKind::Inherited, function, time),
@@ -160,7 +160,7 @@ impl Stream {
         }
     }
 
-    /// So many events are lost here. Which calls are open then is unknown.
+    /// Notes that this number of events is lost here, so that the open calls are unknown.
     pub(crate) fn lose(&mut self, count: u64) {
         self.lost = self.lost.saturating_add(count);
         self.missing = self.missing.saturating_add(count);
@@ -168,23 +168,23 @@ impl Stream {
         self.forget();
     }
 
-    /// Adds that events are lost.
+    /// Adds the event that events are lost.
     fn say_lost(&mut self) {
         let count = std::mem::take(&mut self.missing);
         self.push(Event::Lost { count });
     }
 
-    /// The ring says in the next slots on which stack its thread is, and which calls are open.
+    /// Resumes at a snapshot in the ring, whose slots have the thread's stack and its open calls.
     fn resume(&mut self, tid: u32) {
         if tid != self.tid {
-            // That there is another thread is among what was lost.
+            // The event of a change of the thread is among the lost events.
             self.tid = tid;
             self.push(Event::Thread { tid });
         }
         self.say_lost();
     }
 
-    /// Nothing is known of open calls.
+    /// Forgets all open calls.
     fn forget(&mut self) {
         let forgotten =
             self.others.values().map(|chain| chain.open.len()).sum::<usize>() + self.current.open.len();
@@ -193,7 +193,7 @@ impl Stream {
         self.others.clear();
     }
 
-    /// Another stack becomes the current one.
+    /// Makes another stack the current one.
     fn change(&mut self, to: u32) {
         if to == self.chain {
             return;
@@ -211,13 +211,12 @@ impl Stream {
         self.chain = to;
     }
 
-    /// Returns how far the thread's clock has come.
+    /// Returns the latest known time of the thread.
     pub(crate) fn reached(&self) -> Reached {
         Reached { last: self.last.wrapping_sub(self.pauses), paused: self.pauses }
     }
 
-    /// All calls that are still open end at this time without pauses, those of the current stack first, which have run up to the
-    /// end.
+    /// Ends all open calls at this time without pauses. Those of the current stack, which have run up to the end, come first.
     pub(crate) fn close(&mut self, end: u64) {
         let time = end.wrapping_add(self.pauses);
         if self.missing > 0 {
@@ -239,7 +238,7 @@ impl Stream {
         }
     }
 
-    /// Ends a part here.
+    /// Completes the present part.
     pub(crate) fn split(&mut self, is_trigger: bool) {
         if self.events.is_empty() {
             return;
@@ -252,14 +251,14 @@ impl Stream {
         self.parts.push(Part { first, before, events, is_trigger });
     }
 
-    /// Returns the parts that have ended.
+    /// Returns the completed parts.
     pub(crate) fn take(&mut self) -> Vec<Part> {
         std::mem::take(&mut self.parts)
     }
 
-    /// Takes back the events of a part, for their memory.
+    /// Takes back the events of a part, to reuse their memory.
     pub(crate) fn give_back(&mut self, mut events: Events) {
-        /// A thread that writes quickly has one list in use while another one is encoded.
+        /// The maximum number of spare lists. One list is in use while another one is encoded.
         const SPARE: usize = 2;
         if self.spare.len() < SPARE {
             events.clear();
@@ -268,8 +267,8 @@ impl Stream {
     }
 
     fn state(&self) -> State {
-        let told = |chain: &Chain| {
-            let omitted = chain.open.len().saturating_sub(TOLD);
+        let listed = |chain: &Chain| {
+            let omitted = chain.open.len().saturating_sub(LISTED);
             (chain.beyond + omitted as u64, chain.open.get(omitted..).unwrap_or_default().to_vec())
         };
         let all = self.others.iter().map(|(&number, chain)| (number, chain));
@@ -277,7 +276,7 @@ impl Stream {
             .chain([(self.chain, &self.current)])
             .filter(|(_, chain)| !chain.open.is_empty())
             .map(|(number, chain)| {
-                let (omitted, open) = told(chain);
+                let (omitted, open) = listed(chain);
                 (number, omitted, open)
             })
             .collect();
@@ -317,7 +316,7 @@ impl Stream {
         }
     }
 
-    /// Gives back the room of this many open calls, which the stream does not follow any more.
+    /// Releases the room of this many open calls, which the stream does not follow any more.
     fn give_room(&mut self, calls: usize) {
         self.room += calls;
         if self.room >= 2 * ROOM {
@@ -339,7 +338,7 @@ impl Stream {
         }
     }
 
-    /// Adds bytes to an event that is not complete. With the last ones it is.
+    /// Adds bytes to the incomplete [`Event::Data`], and adds the event when it is complete.
     fn more(&mut self, bytes: &[u8]) {
         let Some((data, len)) = &mut self.data else { return };
         let missing = *len - data.len();

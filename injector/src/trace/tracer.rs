@@ -1,4 +1,4 @@
-//! The hold on the thread that records a trace.
+//! The handle of the thread that records a trace.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -20,12 +20,12 @@ use crate::trace::messages::{Begun, Message, Summary, ThreadNames};
 use crate::trace::names::Libraries;
 use crate::trace::recorder::Recorder;
 
-/// The file of a trace, which has passed the check.
+/// The file of a trace, whose path has been checked.
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) path: PathBuf,
     pub(crate) target: Target,
-    /// The greatest length of the file if only the last part is kept.
+    /// The maximum length of the file if only the last part of the trace is kept.
     pub(crate) bytes_max: Option<u64>,
     pub(crate) triggers: Vec<Filters>,
     pub(crate) command: Vec<String>,
@@ -36,24 +36,24 @@ pub(crate) struct Tracer {
     messages: Sender<Message>,
     libraries: Libraries,
     state: State,
-    /// Whether the last part is kept and written later.
+    /// Whether the last part of the trace is kept in memory and written on request.
     keeps: bool,
 }
 
 enum State {
-    /// The thread begins with the first process, because the program is forked before, when this process may have only one
-    /// thread.
+    /// The thread has not started. It starts with the first process, because gprofinject may have only one thread when it forks the
+    /// program.
     Waiting(Box<(Recorder, Receiver<Message>)>),
     Running(JoinHandle<Summary>),
-    /// There is no thread.
+    /// The thread could not be started, for this reason.
     Failed(String),
 }
 
 impl Tracer {
-    /// Begins the file.
+    /// Prepares the recording, and creates the file unless only the last part is kept.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// Returns an error if the file cannot be written.
     pub(crate) fn new(place: Place) -> Result<Tracer> {
         let Place { path, target, bytes_max, triggers, command } = place;
         let start = Chunk::Start {
@@ -74,12 +74,12 @@ impl Tracer {
         Ok(Tracer { messages, libraries, state: State::Waiting(Box::new((recorder, received))), keeps })
     }
 
-    /// Whether the last part is kept and written later.
+    /// Returns whether the last part of the trace is kept in memory and written on request.
     pub(crate) fn keeps(&self) -> bool {
         self.keeps
     }
 
-    /// A program begins to run in a process.
+    /// Reports that a process starts to execute a program.
     pub(crate) fn begin(&mut self, begun: Begun) {
         if let State::Waiting(_) = self.state {
             let State::Waiting(waiting) = std::mem::replace(&mut self.state, State::Failed(String::new()))
@@ -98,34 +98,35 @@ impl Tracer {
         let _ = self.messages.send(Message::Begun(Box::new(begun)));
     }
 
-    /// A library may be loaded from now on.
+    /// Reports a library that processes may load from now on.
     pub(crate) fn library(&self, library: &'static Library) {
         self.libraries.add(library);
     }
 
-    /// The scheduler has done this.
+    /// Reports decisions of the scheduler.
     pub(crate) fn switches(&self, list: Vec<Switched>) {
         if !list.is_empty() {
             let _ = self.messages.send(Message::Switches(list, Moment::now()));
         }
     }
 
-    /// A process has ended at this moment, and its threads at these; or it executes another program, or is not profiled any more.
+    /// Reports that a process has ended at this moment, and its threads at these moments. The process may also execute another program,
+    /// or not be profiled any more.
     pub(crate) fn end(&self, process: u32, moment: Moment, ends: Ends, names: ThreadNames) {
         let _ = self.messages.send(Message::Ended { process, moment, ends, names });
     }
 
-    /// Writes what is kept. Returns the file's name.
+    /// Writes the kept part. Returns the file's name.
     ///
     /// # Errors
-    /// It cannot be written, or everything is written at once.
+    /// Returns an error if the file cannot be written, or if the whole trace is written to a file anyway.
     pub(crate) fn save(&self) -> Result<PathBuf, String> {
         let (answer, answered) = mpsc::sync_channel(1);
         let _ = self.messages.send(Message::Save(answer));
         answered.recv().unwrap_or_else(|_| Err("the trace has ended".to_owned()))
     }
 
-    /// Ends the trace.
+    /// Ends the recording.
     pub(crate) fn finish(self) -> Summary {
         let Tracer { messages, state, libraries: _, keeps: _ } = self;
         let _ = messages.send(Message::Finish);
@@ -154,7 +155,7 @@ mod tests {
     use gprofinject_abi::plan::LIBRARIES;
     use gprofinject_abi::region::LoadRecord;
 
-    /// The recorder may read the first events of a library's functions before it has looked at any message.
+    /// Checks that the recorder finds a library's functions even if it reads their first events before it has received any message.
     #[test]
     fn a_library_is_known_at_once() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -174,7 +175,7 @@ mod tests {
 
         let known = Known { libraries: &tracer.libraries, triggers: &[], loads: &|| vec![record] };
         let mut learn = |number| numbers.learn(number, &known);
-        assert!(learn(LIBRARIES).is_none(), "nobody has told of the library");
+        assert!(learn(LIBRARIES).is_none(), "no message has reported the library");
         tracer.library(library);
         let names: Vec<_> = (LIBRARIES + 1..LIBRARIES + functions).filter_map(learn).collect();
         assert!(names.iter().any(|name| name.name == "work"), "{names:?}");

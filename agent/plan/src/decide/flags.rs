@@ -12,7 +12,7 @@
 //! Such functions are not hooked. What shows them is the code after a direct call, which reads a flag before it writes it,
 //! or the function's own beginning. x264's and other encoders' assembly has dozens.
 
-use crate::decide::needless::is_leaf;
+use crate::decide::cells::is_leaf;
 use crate::decide::thunk_spec::Exits;
 use crate::decide::verdict::{Failed, Reason};
 use crate::flow::branch::{Branch, BranchKind};

@@ -1,7 +1,7 @@
 //! The requirements of each hooked function's thunk.
 
+use crate::decide::cells::{self, Cells};
 use crate::decide::hook::Hook;
-use crate::decide::needless::{self, Cells};
 use crate::decide::own_return::returns_otherwise;
 use crate::decide::stack_copiers;
 use crate::decide::unwinder::ThroughAgent;
@@ -14,11 +14,11 @@ use gprofinject_image::Image;
 pub(crate) struct ThunkSpec {
     /// Whether every call has a cell, and the exit is hooked as well as the entry.
     pub both: bool,
-    /// Whether a call by unhooked code has a cell and a hooked exit. Such a function has `needs_no_cell`, and not `both`.
+    /// Whether calls by unhooked code have a cell and a hooked exit. Implies `needs_no_cell`, and excludes `both`.
     pub callbacks: bool,
-    /// Whether no call needs the function's frame to find its caller: see [`gprofinject_abi::plan::NEEDS_NO_CELL`].
+    /// Whether the function's callees are identified without its frame: see [`gprofinject_abi::plan::NEEDS_NO_CELL`].
     pub needs_no_cell: bool,
-    /// Whether a call that is deeper than calls are measured has no cell. Then `both` is set.
+    /// Whether calls beyond the maximum measured depth have no cell. Implies `both`.
     pub skips: bool,
     /// Whether an indirect jump of the function itself may lead to its first instruction.
     pub loops: bool,
@@ -35,21 +35,21 @@ impl ThunkSpec {
     }
 }
 
-/// Which functions get exit hooks.
+/// Selects the functions that get exit hooks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exits {
-    /// Only those in which nothing else can distinguish a loop from a call.
+    /// Only functions in which nothing but a cell distinguishes a loop from a call.
     Few,
-    /// Those that need a cell.
+    /// Functions that need a cell.
     Needed,
-    /// All in which an exit hook is possible.
+    /// All functions in which an exit hook is possible.
     All,
-    /// The same, but calls that are deeper than calls are measured have only those that they need.
+    /// All functions in which an exit hook is possible; but calls beyond the maximum measured depth have a cell only if they need one.
     Outer,
 }
 
 impl Exits {
-    /// Returns whether functions have exits because calls are measured.
+    /// Returns whether functions have exit hooks because calls are measured.
     pub(crate) fn are_measured(self) -> bool {
         matches!(self, Exits::All | Exits::Outer)
     }
@@ -67,17 +67,18 @@ pub(crate) fn of_all(
     counted: bool,
     returns_condition: &dyn Fn(usize) -> bool,
 ) -> Vec<ThunkSpec> {
-    let none_if = |needless: bool| if needless { Cells::None } else { Cells::All };
+    let none_if = |has_none: bool| if has_none { Cells::None } else { Cells::All };
     let cells: Vec<Cells> = match exits {
-        Exits::Few => needless::leaves(flow, hooks).into_iter().map(none_if).collect(),
-        Exits::Needed => needless::cells(image, flow, hooks, through_agent, counted, true),
+        Exits::Few => cells::leaves(flow, hooks).into_iter().map(none_if).collect(),
+        Exits::Needed => cells::cells(image, flow, hooks, through_agent, counted, true),
         Exits::All | Exits::Outer => {
             hooks.iter().map(|hook| none_if(returns_condition(hook.function))).collect()
         }
     };
-    // The cell of a function that jumps to another one would have to be there or not as that one expects it.
+    // The cells of calls beyond the maximum depth. Functions with tail calls keep their cells: otherwise, the callee could not know
+    // whether the frame has a cell already.
     let inner = match exits {
-        Exits::Outer => needless::cells(image, flow, hooks, through_agent, counted, false),
+        Exits::Outer => cells::cells(image, flow, hooks, through_agent, counted, false),
         _ => vec![Cells::All; hooks.len()],
     };
     hooks

@@ -1,10 +1,10 @@
-//! Which exit labels in the return slot show that control has come to a function without a call.
+//! Determines how a thunk recognizes that control has reached a function's start without a call.
 //!
-//! A call puts a return address into the return slot. If the slot has an exit label instead, the frame is that of a function
-//! that has been entered already, and control has come from there: by a jump, which is a tail call, or in one of two ways that
-//! are no call. An indirect jump of a function to its own first instruction is a loop, and from the end of a function control may
-//! run on into the next one ([`falls`](crate::flow::falls)). The thunk compares the return slot with the exit labels of the
-//! functions from which control may have come in such a way, and continues in the body.
+//! A call stores a return address in the return slot. If a thunk finds the exit label of a hooked function there instead, that
+//! function has been entered already and control has come from it. This is a tail call (a jump) or one of two cases that are not
+//! calls: an indirect jump of a function to its own first instruction is a loop, and control may fall through from the end of a
+//! function into the next one ([`falls`](crate::flow::falls)). The thunk compares the return slot with the exit labels of the
+//! functions for which one of these two cases is possible. If one matches, it continues in the body without counting a call.
 
 use crate::decide::hook::Hook;
 use crate::decide::tails::Tail;
@@ -15,20 +15,20 @@ use crate::flow::falls::Fall;
 use gprofinject_image::Image;
 use std::collections::HashSet;
 
-/// The largest number of exit labels that a thunk compares. Each takes 13 bytes, and the offsets of places in a thunk are stored in
-/// a byte.
+/// The maximum number of exit labels with which a thunk compares the return slot. Each comparison takes 13 bytes, and offsets in a
+/// thunk are stored in a byte.
 const MOST: usize = 8;
 
-/// For each hooked function, the functions whose exit label in the return slot shows that it has not been called. Functions are
-/// numbered as the hooks are.
+/// For each hooked function, the functions whose exit labels in the return slot show that the hooked function has not been called.
+/// Functions have the numbers of their hooks.
 #[derive(Debug, Default)]
 pub(crate) struct Uncalled {
-    /// The function that is entered, and the one whose exit label is in the return slot. Sorted by the former.
+    /// Pairs of the function that is entered and the function whose exit label is in the return slot, sorted by the former.
     pairs: Vec<(u32, u32)>,
 }
 
 impl Uncalled {
-    /// Finds them. `falls` and `tails` are all there are.
+    /// Finds the pairs. `falls` and `tails` are all fall-throughs and all counted tail calls of the image.
     pub(crate) fn of(
         image: &Image,
         flow: &Flow,
@@ -45,7 +45,8 @@ impl Uncalled {
             let number = |address: u64| {
                 hooks.binary_search_by_key(&address, |hook| image.functions[hook.function].address).ok()
             };
-            // Falls are sorted, so the chain that leads to `from` is known before the one that continues it.
+            // Control may fall through several functions; then the label is that of any function in this chain. Fall-throughs are
+            // sorted by address, so the chain up to `from` is complete when `from` itself is reached.
             let mut last: (u64, Vec<u32>) = (0, Vec::new());
             for fall in falls {
                 let before = if last.0 == fall.from { std::mem::take(&mut last.1) } else { Vec::new() };
@@ -64,7 +65,7 @@ impl Uncalled {
         Uncalled { pairs }
     }
 
-    /// Returns the pairs of the function with a number.
+    /// Returns the pairs of the function with this number.
     pub(crate) fn by(&self, number: usize) -> &[(u32, u32)] {
         let number = number as u32;
         let start = self.pairs.partition_point(|&(into, _)| into < number);
@@ -73,8 +74,8 @@ impl Uncalled {
     }
 }
 
-/// Returns whether a jump of the function in front may come to the other function's thunk. `counted` are the jumps that have
-/// thunks of their own, to which they lead instead.
+/// Returns whether a jump of the preceding function may lead to the thunk of the other function, as a tail call that has the same exit
+/// label in the return slot. `counted` are the sites of tail calls that are redirected to thunks of their own.
 fn jumps(image: &Image, flow: &Flow, fall: &Fall, counted: &HashSet<u64>) -> bool {
     let index = |address: u64| image.functions.binary_search_by_key(&address, |f| f.address).ok();
     let Some((from, into)) = index(fall.from).zip(index(fall.into)) else { return true };

@@ -1,4 +1,5 @@
-//! The records of a thread's measurements, in the area at the end of its thread block.
+//! Allocates the records of a thread's measurements in the area at the end of its thread block
+//! ([`gprofinject_abi::times`]).
 #![allow(unsafe_code, reason = "records are places in a thread block")]
 
 use crate::hot::thread_blocks;
@@ -8,11 +9,11 @@ use gprofinject_abi::region::times_offset;
 use gprofinject_abi::shared::{BlockRef, OpenCallRef, TimesRef};
 use gprofinject_abi::times::{ENDS_SLOWLY, Kind, OpenCall, Record, UNIT};
 
-/// Bytes that are committed at first.
+/// The number of bytes that the first commit covers.
 const FIRST: u64 = 64 << 10;
-/// Bytes that are committed at once, at most.
+/// The maximum number of bytes that one commit covers. Until then, each commit doubles the committed part.
 const MOST: u64 = 4 << 20;
-/// Open calls are added to the free ones by so many.
+/// The number of open calls that are added to the free list at once.
 const CALLS: u64 = 63;
 
 /// Returns the offset of the area in a thread block.
@@ -21,16 +22,16 @@ pub(crate) fn offset(agent: &Agent) -> u64 {
     times_offset(orders.slot_bytes, orders.counter_bytes, orders.library_bytes, orders.library_counter_bytes)
 }
 
-/// Returns the address of a new record of `units` units, which are zeros but for the record's start. `None` means that the
-/// area, the file system or memory is full.
+/// Allocates a record of `units` units and returns its address. All of its bytes are zero except those of its [`Record`] header.
+/// Returns `None` if the area, the file system or memory is full.
 pub(crate) fn take(agent: &Agent, block: BlockRef, kind: Kind, units: u64) -> Option<u64> {
     let times = block.times();
     let len = units * UNIT;
     // A signal handler of this thread may take a record at any time.
     let at = times.used().fetch_add(len, Ordering::Relaxed);
-    let is_there = at + len <= agent.orders.times_bytes && commit(agent, block, times, at + len);
-    if !is_there {
-        // Nothing is left free in between: the reader finds no record there and stops, so later ones would be lost.
+    let is_committed = at + len <= agent.orders.times_bytes && commit(agent, block, times, at + len);
+    if !is_committed {
+        // Give the bytes back: a reader stops at the first place without a record, so a gap would hide all later records.
         let _ = times.used().compare_exchange(at + len, at, Ordering::Relaxed, Ordering::Relaxed);
         return None;
     }
@@ -69,12 +70,12 @@ fn commit(agent: &Agent, block: BlockRef, times: TimesRef, end: u64) -> bool {
     }
 }
 
-/// Takes a free open call. Returns `None` if there is none and no room for more.
+/// Takes an open call from the free list. Returns `None` if the list is empty and there is no room for more open calls.
 pub(crate) fn take_call(agent: &Agent, block: BlockRef) -> Option<OpenCallRef> {
     let times = block.times();
     let mut first = times.free().load(Ordering::Relaxed);
-    // One always stays free: a signal may interrupt a gate after it has read the first one and the one after it. If the handler
-    // needs more, it adds them after these, and they stay in the list.
+    // The last entry is never taken, as in the gates: a signal may interrupt a gate after the gate has read the first two entries
+    // of the list. The handler's calls end before the handler returns, so both entries are free again when the gate continues.
     if call(first).is_none_or(|call| call.outer().load(Ordering::Relaxed) == 0) {
         let record = take(agent, block, Kind::Calls, 1 + CALLS)?;
         for n in 1..=CALLS {
@@ -88,14 +89,14 @@ pub(crate) fn take_call(agent: &Agent, block: BlockRef) -> Option<OpenCallRef> {
     Some(taken)
 }
 
-/// Adds an open call to the free ones.
+/// Returns an open call to the free list.
 pub(crate) fn give_back(times: TimesRef, call: OpenCallRef) {
     call.cfa().store(0, Ordering::Relaxed);
     call.outer().store(times.free().load(Ordering::Relaxed), Ordering::Relaxed);
     times.free().store(call.address(), Ordering::Relaxed);
 }
 
-/// Returns the CFA of an open call's frame, or what is above all frames of the stack if it is a root.
+/// Returns the CFA of an open call's frame. For a root, the result is an address above all frames of the stack.
 pub(crate) fn cfa(call: OpenCallRef) -> u64 {
     let ends_slowly = call.flags().load(Ordering::Relaxed) & ENDS_SLOWLY != 0;
     call.cfa().load(Ordering::Relaxed) + u64::from(ends_slowly)
@@ -104,7 +105,7 @@ pub(crate) fn cfa(call: OpenCallRef) -> u64 {
 /// Returns the open call at an address that a thread block's records contain, or `None` if it is 0.
 pub(crate) fn call(address: u64) -> Option<OpenCallRef> {
     const { assert!(size_of::<OpenCall>() as u64 == UNIT) };
-    // SAFETY: the addresses in a thread block's records are those of other records in it, which stay mapped, and open calls
-    // are accessed only by `OpenCallRef` and the gates.
+    // SAFETY: addresses in a thread block's records point to other records of that block, which stay mapped. Only `OpenCallRef`
+    // and the gates access open calls.
     unsafe { OpenCallRef::at(address) }
 }

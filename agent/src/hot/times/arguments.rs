@@ -1,9 +1,9 @@
 //! Reads the arguments and results of traced calls: executes the fetches of [`gprofinject_abi::args`].
 //!
-//! The registers of a call and its fetches enter; encoded values leave. A pointer may be wrong, or lead to memory that another
-//! thread unmaps at the same time. So memory is read by the kernel, which reports what cannot be read; only registers, and
-//! the words on the stack that are in the same page as the return address, are read directly. Once the program has entered
-//! seccomp, no system calls are made, and pointers are not followed.
+//! The input is a call's registers and its fetches; the output is encoded values. A pointer may be invalid, or point to memory
+//! that another thread unmaps at the same time. Therefore the agent reads memory by a system call, which fails instead of
+//! faulting. It reads directly only registers and the words of the stack on the page of the return address. Once the program
+//! has entered seccomp, the agent makes no system calls and follows no pointers.
 #![allow(unsafe_code, reason = "words on the stack are read")]
 
 use crate::os::{kernel, memory, task};
@@ -12,7 +12,7 @@ use gprofinject_abi::args::{
     VECTOR, VECTORS,
 };
 
-/// The registers of a call, at its beginning or its end.
+/// The registers at the beginning or the end of a call.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Registers {
@@ -20,11 +20,12 @@ pub(crate) struct Registers {
     pub(crate) integers: [u64; INTEGERS as usize],
     /// The lower halves of xmm0 to xmm7.
     pub(crate) vectors: [u64; VECTORS as usize],
-    /// The CFA of the call's frame, below which is the return address, or the place where it was.
+    /// The CFA of the call's frame. The return address is below it, or was there until the call returned.
     pub(crate) cfa: u64,
 }
 
-/// Reads the values of a call, encodes them, and returns the number of bytes. Values for which there is no room are left out.
+/// Reads the values of a call, encodes them into `out`, and returns the number of bytes. Encoding stops at the first value for
+/// which `out` has no room.
 pub(crate) fn fetch(fetches: &[Fetch], registers: &Registers, out: &mut [u8; CALL_MAX]) -> usize {
     let mut values = Values { registers, out, len: 0, pid: 0 };
     for fetch in fetches {
@@ -35,18 +36,19 @@ pub(crate) fn fetch(fetches: &[Fetch], registers: &Registers, out: &mut [u8; CAL
     values.len
 }
 
-/// The values that have been read.
+/// An encoder of one call's values.
 struct Values<'v> {
     registers: &'v Registers,
     out: &'v mut [u8; CALL_MAX],
     /// The number of bytes in `out`.
     len: usize,
-    /// The process's number, or 0 while it has not been needed. A child of vfork is not the process that the agent knows.
+    /// The process ID, or 0 until the first read of memory. It is asked of the kernel, because in a child of vfork it differs from
+    /// the one that the agent has stored.
     pid: u32,
 }
 
 impl Values<'_> {
-    /// Adds a value. `None` means that there is no room for it, or that there is no such fetch.
+    /// Adds the value of one fetch. Returns `None` if there is no room for the value or the fetch is invalid.
     fn add(&mut self, fetch: &Fetch) -> Option<()> {
         let size = (fetch.size as usize).min(RAW_MAX);
         match fetch.op.get()? {
@@ -75,7 +77,7 @@ impl Values<'_> {
         }
     }
 
-    /// Adds a value to which a pointer leads.
+    /// Adds a value to which a pointer points.
     fn follow(&mut self, op: Op, fetch: &Fetch, address: u64) -> Option<()> {
         match op {
             Op::Load => match self.read_word(address, (fetch.size as usize).min(8)) {
@@ -90,7 +92,7 @@ impl Values<'_> {
             },
             Op::StdString => match self.read_words::<3>(address) {
                 Some([characters, len, room]) => {
-                    // Short ones are in the string itself.
+                    // A short string's characters are in the object itself.
                     let room = if characters == address.wrapping_add(16) { 15 } else { room };
                     self.terminated(characters, len, room, address)
                 }
@@ -111,7 +113,7 @@ impl Values<'_> {
         }
     }
 
-    /// Adds a number: as many bytes of a word as it has.
+    /// Adds an integer: the lower `fetch.size` bytes of `word`, extended to 64 bits.
     fn scalar(&mut self, fetch: &Fetch, word: u64) -> Option<()> {
         let unused = 64 - 8 * fetch.size.clamp(1, 8);
         let number = match fetch.is_signed {
@@ -141,10 +143,10 @@ impl Values<'_> {
         if read(self, address, bytes) < size { self.unreadable(address) } else { self.raw(bytes) }
     }
 
-    /// Adds a string that ends with a zero byte. `value` is the address that is shown if it cannot be read.
+    /// Adds a string that ends with a zero byte. If the string cannot be read, the address `value` is added instead.
     fn c_string(&mut self, address: u64, value: u64) -> Option<()> {
         let room = self.room_for_string()?;
-        // One more, which tells whether the string ends there.
+        // The additional byte shows whether a string of the maximum length ends there or is cut off.
         let mut bytes = [0; STRING_MAX + 1];
         let read = self.read(address, bytes.get_mut(..=room)?);
         let bytes = bytes.get(..read)?;
@@ -155,7 +157,7 @@ impl Values<'_> {
         }
     }
 
-    /// Adds a string of which the length is known.
+    /// Adds a string of known length. If the string cannot be read, the address `value` is added instead.
     fn string(&mut self, address: u64, len: u64, value: u64) -> Option<()> {
         let room = self.room_for_string()?;
         let mut bytes = [0; STRING_MAX];
@@ -168,15 +170,15 @@ impl Values<'_> {
         self.put_string(bytes.get(..read)?, flags)
     }
 
-    /// Adds a string of which the length and the room are known, and which ends with a zero byte. One that does not is no string
-    /// yet, or no longer, and `value`, its address, is shown.
+    /// Adds the contents of a C++ string object, whose length and capacity (`room`) are known and whose characters end with a zero
+    /// byte. An object that violates this is not constructed yet or is destroyed; then its address `value` is added instead.
     fn terminated(&mut self, address: u64, len: u64, room: u64, value: u64) -> Option<()> {
-        // Long ones are cut off before their ends.
         if len > room || len > i64::MAX as u64 || address == 0 {
             return self.unreadable(value);
         }
         let kept = self.room_for_string()?;
         if len > kept as u64 {
+            // The string is cut off before its terminating zero.
             return self.string(address, len, value);
         }
         let mut bytes = [u8::MAX; STRING_MAX + 1];
@@ -192,13 +194,13 @@ impl Values<'_> {
         self.put(&[&[STRING, flags, bytes.len() as u8], bytes])
     }
 
-    /// Returns the number of bytes that the next string may have.
+    /// Returns the maximum length of a string that can still be added.
     fn room_for_string(&self) -> Option<usize> {
         let room = CALL_MAX.checked_sub(self.len + 3)?;
         (room > 0).then_some(room.min(STRING_MAX))
     }
 
-    /// Adds all of these bytes, or none if there is no room for all.
+    /// Appends all parts to `out`, or nothing if there is no room for all of them.
     fn put(&mut self, parts: &[&[u8]]) -> Option<()> {
         let len: usize = parts.iter().map(|part| part.len()).sum();
         let mut room = self.out.get_mut(self.len..self.len + len)?;
@@ -211,8 +213,8 @@ impl Values<'_> {
         Some(())
     }
 
-    /// Returns the first or the second word of a value, or the address at which it cannot be read. `None` means that there is no
-    /// such source.
+    /// Returns word number `index` of a value, or `Err` with the address if the word cannot be read. Returns `None` if the fetch
+    /// names no such source.
     fn word(&mut self, fetch: &Fetch, index: usize) -> Option<Result<u64, u64>> {
         let source = *fetch.sources.get(index)?;
         if source == ON_STACK {
@@ -226,7 +228,7 @@ impl Values<'_> {
         integer.or_else(vector).map(|&word| Ok(word))
     }
 
-    /// Copies words of the stack, and returns the number of bytes.
+    /// Copies words of the stack and returns the number of bytes that were copied.
     fn read_stack(&mut self, at: u64, to: &mut [u8]) -> usize {
         const PAGE: u64 = 4096;
         let of_return_address = self.registers.cfa.wrapping_sub(8) / PAGE;
@@ -235,8 +237,8 @@ impl Values<'_> {
             return self.read(at, to);
         }
         for (n, part) in to.chunks_mut(8).enumerate() {
-            // SAFETY: the word is in the same page as the return address, which the call has written, so it is readable. It
-            // is aligned.
+            // SAFETY: the word is aligned, and readable because it is on the same page as the return address, which the call has
+            // written.
             let word = unsafe { ((at + 8 * n as u64) as *const u64).read_volatile() };
             for (to, from) in part.iter_mut().zip(word.to_le_bytes()) {
                 *to = from;
@@ -245,7 +247,7 @@ impl Values<'_> {
         to.len()
     }
 
-    /// Copies memory that may not be readable, and returns the number of bytes that could be copied.
+    /// Copies memory that may be unreadable, and returns the number of bytes that were copied.
     fn read(&mut self, address: u64, to: &mut [u8]) -> usize {
         if address == 0 || kernel::is_frozen() {
             return 0;
@@ -256,14 +258,14 @@ impl Values<'_> {
         memory::read(self.pid, address, to)
     }
 
-    /// Returns the first bytes of a word in memory, if they can be read. The others are zeros.
+    /// Returns the first `len` bytes of a word in memory, zero-extended, or `None` if they cannot be read.
     fn read_word(&mut self, address: u64, len: usize) -> Option<u64> {
         let mut bytes = [0; 8];
         let read = self.read(address, bytes.get_mut(..len)?);
         (read == len).then_some(u64::from_le_bytes(bytes))
     }
 
-    /// Returns consecutive words in memory, if all can be read.
+    /// Returns `N` consecutive words in memory, or `None` if they cannot all be read.
     fn read_words<const N: usize>(&mut self, address: u64) -> Option<[u64; N]> {
         let mut bytes = [0; 24];
         let bytes = bytes.get_mut(..8 * N)?;

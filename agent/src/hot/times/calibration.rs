@@ -1,10 +1,10 @@
-//! Measures what a measured call costs, before the first hook is in place.
+//! Measures the overhead of a measured call, before the first hook is in place.
 //!
-//! A loop calls a function whose code is that of a thunk with a small body, and then one that has only the body. The difference
-//! is the overhead of a call. Its part inside of the measured interval is what the measurement itself says, less what the body
-//! takes; the rest is outside of it, in the time of the caller. The median of several rounds counts: a round is so short that
-//! few are disturbed, and the quickest one, which others take (Malony and Shende, Overhead Compensation in Performance
-//! Profiling, 2004), is quicker than the calls of real programs.
+//! One loop calls a function that consists of a thunk's code and a small body; another loop calls a function that has only the
+//! body. The difference of their durations is the overhead of a call. The part inside the measured interval is the duration that
+//! the gates record, less that of the body; the rest is outside of the interval, in the caller's time. The result is the median
+//! of several rounds. A round is so short that few rounds are disturbed. The minimum, which is used elsewhere (Malony and Shende,
+//! Overhead Compensation in Performance Profiling, 2004), is smaller than the overhead in real programs.
 #![allow(unsafe_code, reason = "machine code is called that uses memory made for it")]
 
 use crate::hot::cells;
@@ -21,29 +21,30 @@ use gprofinject_abi::shared::{ArcTimesRef, BlockRef, OpenCallRef, RegionRef};
 use gprofinject_abi::times::{CONTEXT, TABLE_TAIL, TableEntry, UNIT, table_key};
 use gprofinject_abi::trace;
 
-/// Calls of a round.
+/// The number of calls in a round.
 const CALLS: u64 = 256;
-/// Rounds.
+/// The number of rounds.
 const ROUNDS: usize = 24;
-/// The work of the called function in each loop, in steps of a chain of multiplications. The processor executes what a function
-/// does while it reads the clock at the beginning of the call, so the overhead inside is largest for a function that does nothing,
-/// and smaller by up to 9 ns for one that only waits for its own results. Nothing says of which kind a function is, so the mean
-/// of the two is taken out, and half of their difference is the error. (Code that the processor executes in the order in which
-/// it comes is in the middle, as is a function that waits for half as long.)
+/// The work of the called function in each of two calibrations, as the length of a chain of dependent multiplications.
+///
+/// The processor overlaps a function's first instructions with the read of the clock at the beginning of the call. So the
+/// overhead inside the interval is largest for a function that does nothing, and up to 9 ns smaller for one that is bound by the
+/// latency of its own results. The agent does not know which kind a function is: it subtracts the mean of the two, and reports
+/// half of their difference as the error. (In-order execution, and functions that wait for half as long, lie between the two.)
 const WORK: [u64; 2] = [1, 40];
-/// The work of the caller between two calls.
+/// The work of the caller between two calls, in the same unit.
 const CALLER_WORK: u64 = 1;
-/// In a thread block of its own, the loop has its slot, its ring and its records from here on.
+/// The offsets of the loops' arc slot, ring and records in a temporary thread block.
 const SLOT: u64 = RECENT;
 const RING: u64 = RECENT + 2048;
 const RECORDS: u64 = RECENT + 4096;
 const BLOCK: u64 = RECORDS + 8192;
 
-/// The gates, through which the loop calls as thunks do.
+/// The addresses of the gates. The hooked loop calls them as thunks do.
 static GATES: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
-/// Measures the overhead of a call and stores it in the region header. If there is no memory, it remains 0, and nothing will be
-/// taken out.
+/// Measures the overhead of a call and stores it in the region header. If memory is short, the stored overhead remains 0, and
+/// nothing is subtracted from durations.
 pub(crate) fn run(region: RegionRef, paths: bool, traced: Traced) {
     if !clock::is_tsc() {
         of_the_clock(region);
@@ -51,7 +52,7 @@ pub(crate) fn run(region: RegionRef, paths: bool, traced: Traced) {
     }
     let here = 0_u64;
     let Ok(at) = memory::map_zeros(BLOCK, memory::PROT_READ | memory::PROT_WRITE) else { return };
-    // The stack of the loop has to be in one window.
+    // The thunk's code in the loop handles only a stack within one window of the shadow stack.
     let Some(shadow) = cells::shadow(&raw const here as u64, true) else { return };
     let words = words::get();
     let old = [words.block(), words.cells(), words.last()].map(|word| word.load(Ordering::Relaxed));
@@ -66,35 +67,35 @@ pub(crate) fn run(region: RegionRef, paths: bool, traced: Traced) {
     for (word, old) in [words.block(), words.cells(), words.last()].into_iter().zip(old) {
         word.store(old, Ordering::Relaxed);
     }
-    // SAFETY: no thunk has had the block.
+    // SAFETY: only the loops have used the block, and they have ended.
     let _ = unsafe { memory::munmap(at, BLOCK) };
 }
 
-/// What a loop's calls cost, in 256ths of a tick per call.
+/// The overhead of a call, in 256ths of a tick.
 #[derive(Clone, Copy, Default)]
 struct Overhead {
     all: u64,
     inside: u64,
 }
 
-/// Runs the loops, and stores the overhead, and how far the loops are from their mean.
+/// Runs both calibrations. Stores the mean overhead and the distance of either calibration from that mean.
 fn measure(region: RegionRef, arc: ArcTimesRef) {
     let [first, second] = WORK.map(|work| of_loop(arc, work));
     region.inside_256().store((first.inside + second.inside) / 2, Ordering::Relaxed);
-    // The same for both: everything that the function does is complete then.
+    // This part is the same in both calibrations: at the end gate, all of the function's work is complete.
     region.outside_256().store(first.all - first.inside, Ordering::Relaxed);
     region.spread_256().store(first.inside.abs_diff(second.inside) / 2, Ordering::Relaxed);
 }
 
-/// Runs the rounds of one loop.
+/// Runs the rounds of one calibration.
 fn of_loop(arc: ArcTimesRef, work: u64) -> Overhead {
-    // The durations of the rounds with the thunk, each with what was measured inside, of those without it, and of those in
-    // which the called function does nothing.
+    // For each round: the duration with the thunk, and the sum of the durations that the gates recorded in it; the duration
+    // without the thunk; and the duration when the called function does minimal work.
     let mut hooked = [(0_u64, 0_u64); ROUNDS];
     let (mut plain, mut empty) = ([0_u64; ROUNDS], [0_u64; ROUNDS]);
     for ((hooked, plain), empty) in hooked.iter_mut().zip(&mut plain).zip(&mut empty) {
         let inside = arc.inclusive().load(Ordering::Relaxed);
-        // SAFETY: the words of the thread lead to memory that has all that the code uses.
+        // SAFETY: the thread's words point to the block and the shadow stack, which hold everything that the code accesses.
         unsafe {
             hooked.0 = gpi_calibrate(CALLS, gpi_calibrate_hooked as *const () as u64, CALLER_WORK, work);
             *plain = gpi_calibrate(CALLS, gpi_calibrate_plain as *const () as u64, CALLER_WORK, work);
@@ -113,7 +114,8 @@ fn of_loop(arc: ArcTimesRef, work: u64) -> Overhead {
     Overhead { all: part_256(all), inside: part_256(inside) }
 }
 
-/// Takes the time of reading the clock for the overhead, inside and outside, where each call takes a slow path.
+/// Stores the duration of one read of the clock as the overhead inside and outside of the interval. This is for clocks other than
+/// the time stamp counter, with which every call takes the slow path.
 fn of_the_clock(region: RegionRef) {
     const TIMES: u64 = 64;
     let mut least = u64::MAX;
@@ -129,7 +131,7 @@ fn of_the_clock(region: RegionRef) {
     region.spread_256().store((least << 8) / TIMES, Ordering::Relaxed);
 }
 
-/// Writes the records that the gates need. Returns that of the arc.
+/// Writes the records that the gates use, and returns the arc's record.
 fn prepare(at: u64, paths: bool) -> Option<ArcTimesRef> {
     let place = |n: u64| at + RECORDS + n * UNIT;
     let [root, free, arc, function, node, spare, table] = [0, 1, 2, 4, 27, 28, 29].map(place);
@@ -140,13 +142,13 @@ fn prepare(at: u64, paths: bool) -> Option<ArcTimesRef> {
     times.top().store(root.address(), Ordering::Relaxed);
     times.free().store(free.address(), Ordering::Relaxed);
     times.table().store(table, Ordering::Relaxed);
-    // The gates leave the last free one to the slow path.
+    // The gates take an open call only if another one remains free.
     free.outer().store(spare, Ordering::Relaxed);
     root.cfa().store(u64::MAX, Ordering::Relaxed);
     root.context().store(NO_FUNCTION | CONTEXT, Ordering::Relaxed);
     record.function().store(function, Ordering::Relaxed);
     record.min().store(u64::MAX, Ordering::Relaxed);
-    // Traced calls write their events to a small ring.
+    // With `--trace`, the gates write events to a small ring, which wraps around.
     let trace = block.trace();
     trace.ring().store(at + RING, Ordering::Relaxed);
     trace.limit().store(u64::MAX, Ordering::Relaxed);
@@ -205,7 +207,7 @@ global_asm!(
     "jnz 2b",
     "ret",
     ".endif",
-    // The code of a thunk with an exit (`gprofinject_plan`, x86/template/thunk.rs), with other jumps in their places.
+    // The code of a thunk with an exit (`gprofinject_plan`, x86/template/thunk.rs). The jumps to slow paths lead to the next instruction.
     ".ifc \\name, calibrate_hooked",
     "jmp 3f",
     ".p2align 6",
@@ -284,10 +286,11 @@ global_asm!(
 );
 
 unsafe extern "C" {
-    /// Calls a function so often, and returns the duration in ticks. Caller and called function do so many steps of work each.
+    /// Calls a function `calls` times and returns the duration in ticks. Between calls, the caller does `work` steps of work; each
+    /// call does `callee_work` steps.
     ///
     /// # Safety
-    /// The function must be one of those below, and the thread's words must lead to memory that it can use.
+    /// `function` must be one of the two functions below, and the thread's words must point to records that the gates can use.
     fn gpi_calibrate(calls: u64, function: u64, work: u64, callee_work: u64) -> u64;
     fn gpi_calibrate_plain();
     fn gpi_calibrate_hooked();

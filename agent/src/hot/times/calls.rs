@@ -1,4 +1,4 @@
-//! Beginnings and ends of calls that the gates cannot handle alone.
+//! The slow paths of the gates: beginnings and ends of calls that the machine code does not handle itself.
 
 use crate::hot::thread_blocks;
 use crate::hot::times::chains::Place;
@@ -13,13 +13,13 @@ use core::sync::atomic::Ordering;
 use gprofinject_abi::shared::{BlockRef, OpenCallRef};
 use gprofinject_abi::times::{ENDS_SLOWLY, HAS_RESULT, TAIL};
 
-/// Returns the calling thread's block, unless it is that of the process that the thread has come from by a fork.
+/// Returns the calling thread's block, or `None` in a forked child that still uses its parent's thread block.
 fn measured(agent: &Agent) -> Option<BlockRef> {
     if forks::is_new_child(agent) { None } else { thread_blocks::current(agent) }
 }
 
-/// A call of a function begins, in the frame with this CFA. `integers` and `vectors` are the addresses of its registers: see
-/// [`Saved`].
+/// Opens a call of function `number`, which begins in the frame with this CFA. `integers` and `vectors` are the addresses of the
+/// saved registers: see [`Saved`].
 pub(crate) extern "C" fn begin(number: u32, cfa: u64, integers: u64, vectors: u64) {
     let before = clock::now();
     let opened = failure::guarded(|| {
@@ -44,7 +44,8 @@ pub(crate) extern "C" fn begin(number: u32, cfa: u64, integers: u64, vectors: u6
     });
     if let Some(Some((agent, block, call))) = opened {
         let times = block.times();
-        // This is the time at which the slow path began, which the addition to the pauses below makes the present one.
+        // The call starts when the slow path ends. Below, the duration of the slow path is added to `paused`, so on the clock without
+        // pauses the slow path begins and ends at the same time.
         let paused = times.paused().load(Ordering::Relaxed);
         call.start().store(before.wrapping_sub(paused), Ordering::Relaxed);
         failure::guarded(|| {
@@ -60,8 +61,8 @@ pub(crate) extern "C" fn begin(number: u32, cfa: u64, integers: u64, vectors: u6
     }
 }
 
-/// A call of a function begins, in the frame with this CFA, whose end is not seen. `event` is the number of the event that the
-/// gate has taken for it and for which it has found no room, or -1.
+/// Records in the trace that a call of function `number` begins in the frame with this CFA. The exit of this function is not hooked.
+/// `event` is the number of the event for which the gate has found no room in the ring, or -1 if it has taken none.
 pub(crate) extern "C" fn mark(number: u32, cfa: u64, event: u64) {
     let before = clock::now();
     let marked = failure::guarded(|| {
@@ -90,8 +91,8 @@ pub(crate) extern "C" fn mark(number: u32, cfa: u64, event: u64) {
     }
 }
 
-/// A call has begun, whose arguments are traced. Where none are, no memory is filled for them: that takes code that unwinders do not
-/// know.
+/// Reads the arguments of a call that has begun, and writes its event. This is a function of its own so that calls without traced
+/// arguments do not clear the buffer: `memset` is code that unwinders do not know.
 #[inline(never)]
 fn begun_with_arguments(
     agent: &Agent,
@@ -104,7 +105,7 @@ fn begun_with_arguments(
     trace::begun(agent, block, call, &Values::of_arguments(number, saved, cfa));
 }
 
-/// The innermost open call ends, whose result is traced.
+/// Reads the result of the innermost open call, and ends the call.
 #[inline(never)]
 fn close_with_result(
     block: BlockRef,
@@ -117,46 +118,46 @@ fn close_with_result(
     close(block, call, now, How::Returned(&Values::of_result(number, saved, cfa)))
 }
 
-/// What has become of the beginning of a call.
+/// The outcome of opening a call.
 enum Opened {
     Call(OpenCallRef),
-    /// More calls are open on the stack than are traced.
+    /// The call is deeper than the maximum depth of the trace.
     TooDeep,
     /// The area is full, or memory is short.
     NoRoom,
 }
 
-/// Makes an open call the innermost one. `now` is the time without pauses.
+/// Opens a call on the chain of its stack. `now` is the time without pauses.
 fn open(agent: &Agent, block: BlockRef, number: u32, cfa: u64, now: u64) -> Opened {
     let times = block.times();
-    let Some(place) = chains::settle(agent, block, cfa, now) else { return Opened::NoRoom };
+    let Some(place) = chains::switch_for_begin(agent, block, cfa, now) else { return Opened::NoRoom };
     let Some(top) = area::call(times.top().load(Ordering::Relaxed)) else { return Opened::NoRoom };
     if trace::is_too_deep(agent, top.flags().load(Ordering::Relaxed)) {
-        if place == Place::SignalStack && chains::is_untold_handler(agent, cfa) {
-            chains::see_signal_stack(times);
+        if place == Place::SignalStack && chains::is_undetected_handler(agent, cfa) {
+            chains::allow_any_stack(times);
         }
         return Opened::TooDeep;
     }
-    // The outermost call on a signal stack ends slowly: the gates have to know then that the thread leaves that stack.
+    // The outermost call on a signal stack ends in the slow path, which restricts the gates to the chain's own stack again.
     let flags = match place {
         Place::SignalStack => {
             let is_outermost = chains::is_on_current(times, top);
-            chains::see_signal_stack(times);
+            chains::allow_any_stack(times);
             if is_outermost { ENDS_SLOWLY } else { 0 }
         }
         Place::Chain => 0,
     };
     open_below(agent, block, top, number, cfa, flags, now).map_or_else(
         || {
-            chains::see_stack(times);
+            chains::allow_current_stack(times);
             Opened::NoRoom
         },
         Opened::Call,
     )
 }
 
-/// Makes an open call the innermost one, which `top` was until now, and returns it. `flags` are those of a call that is no tail
-/// call.
+/// Opens a call below `top`, the innermost open call so far, and returns the new call. `flags` are the call's flags unless it is a
+/// tail call.
 fn open_below(
     agent: &Agent,
     block: BlockRef,
@@ -166,7 +167,7 @@ fn open_below(
     flags: u32,
     now: u64,
 ) -> Option<OpenCallRef> {
-    // A jump from one hooked function to another one: the first one's frame is the second one's, too.
+    // After a tail call, the called function uses its caller's frame.
     let is_tail = area::cfa(top) == cfa;
     let entry = nodes::of_call(agent, block, top, number)?;
     let outer = if is_tail { end_earlier(block, top, entry.arc, cfa, now) } else { top };
@@ -175,8 +176,8 @@ fn open_below(
     push(agent, block, outer, entry, cfa, flags)
 }
 
-/// Functions that call each other by jumps may do so without end, in one frame. If one of its open calls is of this arc
-/// already, it ends here, with those that came after it. Returns the call that makes the new one.
+/// Bounds the number of open calls in one frame: functions may call each other by tail calls any number of times. If the frame has
+/// an open tail call of this arc already, ends that call and all calls inside it. Returns the caller of the new call.
 fn end_earlier(block: BlockRef, top: OpenCallRef, arc: u64, cfa: u64, now: u64) -> OpenCallRef {
     let mut found = top;
     while area::cfa(found) == cfa && found.arc().load(Ordering::Relaxed) != arc {
@@ -185,7 +186,7 @@ fn end_earlier(block: BlockRef, top: OpenCallRef, arc: u64, cfa: u64, now: u64) 
             None => return top,
         }
     }
-    // The first call of a frame is no tail call, and stays.
+    // The first call of a frame is not a tail call, and stays open.
     if area::cfa(found) != cfa || found.flags().load(Ordering::Relaxed) & TAIL == 0 {
         return top;
     }
@@ -198,8 +199,8 @@ fn end_earlier(block: BlockRef, top: OpenCallRef, arc: u64, cfa: u64, now: u64) 
     top
 }
 
-/// The call in the frame with this CFA has ended at `now`, or just now if that is 0 or the clock is stopped. `integers` and
-/// `vectors` are the addresses of its registers: see [`Saved`].
+/// Ends the calls in the frame with this CFA. They ended at `now`, or at the present time if `now` is 0 or the clock is stopped.
+/// `integers` and `vectors` are the addresses of the saved registers: see [`Saved`].
 pub(crate) extern "C" fn end(cfa: u64, now: u64, integers: u64, vectors: u64) {
     let is_stopped = clock::STOPPED_AT.load(Ordering::Relaxed) != 0;
     let now = if now == 0 || is_stopped { clock::now() } else { now };
@@ -208,16 +209,16 @@ pub(crate) extern "C" fn end(cfa: u64, now: u64, integers: u64, vectors: u64) {
         let block = measured(agent)?;
         let times = block.times();
         let now = now.wrapping_sub(times.paused().load(Ordering::Relaxed));
-        chains::settle_for_end(agent, block, cfa, now)?;
+        chains::switch_for_end(agent, block, cfa, now)?;
         let mut inner = area::call(times.top().load(Ordering::Relaxed))?;
-        // The innermost one has returned the result, and the others have jumped to it.
+        // The innermost call of the frame has returned the result; the others in this frame ended in tail calls.
         if inner.flags().load(Ordering::Relaxed) & HAS_RESULT != 0 && area::cfa(inner) == cfa {
             inner = close_with_result(block, inner, now, Saved { integers, vectors }, cfa)?;
         }
         while area::cfa(inner) == cfa {
             inner = close(block, inner, now, How::Returned(&Values::NONE))?;
         }
-        chains::see_stack(times);
+        chains::allow_current_stack(times);
         Some((agent, block))
     });
     if let Some(Some((agent, block))) = opened {
@@ -232,7 +233,7 @@ pub(crate) fn leave_all() {
     leave(u64::MAX);
 }
 
-/// A jump leads to this stack pointer: ends the calls whose frames it leaves. `u64::MAX` is above all frames.
+/// Ends the calls whose frames a non-local jump to this stack pointer leaves. `u64::MAX` is above all frames.
 pub(crate) fn leave(to: u64) {
     let agent = Agent::get();
     let Some(block) = measured(agent).filter(|_| agent.orders.times_bytes != 0) else { return };
@@ -246,7 +247,7 @@ pub(crate) fn leave(to: u64) {
     }
 }
 
-/// Does some of the agent's work, which takes no time by the measured thread's clock.
+/// Does some work of the agent, and excludes its duration from the calling thread's measured time.
 pub(crate) fn leave_out<T>(work: impl FnOnce() -> T) -> T {
     if Agent::get().orders.times_bytes == 0 {
         return work();
@@ -257,8 +258,8 @@ pub(crate) fn leave_out<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Leaves out what has passed since a time by the clock, or since the thread began to be measured if that was later, because
-/// it was the agent's.
+/// Excludes the agent's own work from the calling thread's measured time: everything since `before`, a time of the clock, or since
+/// the first measurement of the thread if that is later.
 pub(crate) fn leave_out_since(before: u64) {
     let agent = Agent::get();
     let Some(block) = measured(agent).filter(|_| agent.orders.times_bytes != 0) else { return };
@@ -272,7 +273,7 @@ pub(crate) fn leave_out_since(before: u64) {
     }
 }
 
-/// Lets the clock of all threads run again, without the time for which it stood still. All threads are stopped.
+/// Restarts the clock, and excludes the time for which it was stopped from the time of every thread. All threads are stopped.
 pub(crate) fn go_on() {
     let stood = clock::go_on();
     let agent = Agent::get();
@@ -282,19 +283,19 @@ pub(crate) fn go_on() {
     }
 }
 
-/// The process is about to execute another program: its open calls end now.
+/// Records that the process is about to execute another program, so that its open calls end now.
 pub(crate) fn end_process() {
     set_end(clock::now);
 }
 
-/// The execution of another program has failed, so the open calls of the process go on.
+/// Records that the execution of another program has failed, so that the open calls continue.
 pub(crate) fn execution_failed() {
     set_end(|| 0);
 }
 
 fn set_end(end: impl Fn() -> u64) {
     let agent = Agent::get();
-    // A child of vfork executes a program in its parent's memory.
+    // A child of vfork calls this in its parent's memory; the parent's calls do not end then.
     if agent.orders.times_bytes != 0 && !kernel::is_frozen() && task::getpid() == agent.pid {
         agent.region.clock_at_end().store(end(), Ordering::Relaxed);
     }

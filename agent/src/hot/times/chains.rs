@@ -1,9 +1,11 @@
-//! The stacks on which a thread has open calls: its own, and those of coroutines. The open calls of each form a chain, one of
-//! which is the current one. While a chain is not the current one, its calls do not run, and that time is not theirs. Nor is a
-//! call within them that another chain makes meanwhile, so only those of the current one are counted as open.
+//! The chains of a thread's open calls: one for the thread's own stack, and one for each coroutine's stack.
 //!
-//! Which stack a frame is on follows from where the known frames are: the one that has called it is above it, and nearer than
-//! those of other stacks. A stack may lie within another one, if a coroutine runs on an array of local variables.
+//! One chain is the current one, on whose stack the thread runs. While a chain is not current, its calls do not run: the time that
+//! passes is excluded from their durations, and calls that begin on other stacks are not counted as made within them. Therefore
+//! arcs and functions count only the open calls of the current chain.
+//!
+//! The stack of a new frame is inferred from the CFAs of the open calls: the caller's frame is above the new one, and nearer than
+//! frames of other stacks. One stack may lie inside another, if a coroutine's stack is an array in a local variable.
 
 use crate::hot::cells;
 use crate::hot::times::open::{How, close, forget_depth};
@@ -17,18 +19,18 @@ use gprofinject_abi::region::NO_FUNCTION;
 use gprofinject_abi::shared::{BlockRef, ChainRef, OpenCallRef, TimesRef};
 use gprofinject_abi::times::{CONTEXT, Kind};
 
-/// Bytes by which a stack whose extent is not known is taken to continue below its lowest known address, and above its
+/// The number of bytes by which a stack of unknown extent is assumed to continue below its lowest known address and above its
 /// highest one.
 const GROWTH: u64 = 16 << 10;
-/// The largest distance between two frames of a stack whose extent is not known. Stacks of coroutines are often larger, and
-/// next to each other.
+/// The maximum distance between consecutive frames on a stack of unknown extent. Coroutines' stacks are often larger than this and
+/// adjacent to each other, so a larger distance would confuse them.
 const FRAME: u64 = 32 << 10;
 
 /// Returns the chain at an address that a thread block's records contain, or `None` if it is 0.
 #[allow(unsafe_code, reason = "records are places in a thread block")]
 fn chain(address: u64) -> Option<ChainRef> {
-    // SAFETY: the addresses in a thread block's records are those of other records in it, which stay mapped and are accessed
-    // only by these types and the gates.
+    // SAFETY: addresses in a thread block's records point to other records of that block, which stay mapped and are accessed only
+    // by these types and the gates.
     unsafe { ChainRef::at(address) }
 }
 
@@ -47,21 +49,21 @@ fn top(times: TimesRef) -> Option<OpenCallRef> {
     area::call(times.top().load(Ordering::Relaxed))
 }
 
-/// Returns the extent of the thread's own stack if it contains an address.
+/// Returns the extent of the thread's own stack if this address lies in it.
 fn own_stack(cfa: u64) -> Option<(u64, u64)> {
     let words = words::get();
     let (lo, hi) = (words.stack_lo().load(Ordering::Relaxed), words.stack_hi().load(Ordering::Relaxed));
     (lo <= cfa && cfa < hi).then_some((lo, hi))
 }
 
-/// Makes a chain for the stack with a frame of this CFA, without open calls, and returns it. `is_base`: the frame is the
-/// outermost one of its stack.
+/// Returns a chain without open calls for the stack that contains the frame with this CFA. `is_base` is whether the frame is the
+/// outermost one of a coroutine's stack.
 pub(crate) fn make(agent: &Agent, block: BlockRef, cfa: u64, is_base: bool) -> Option<ChainRef> {
     let times = block.times();
     let own = own_stack(cfa).filter(|_| !is_base);
     let (lo, hi) = own.unwrap_or((cfa.saturating_sub(GROWTH), cfa + 1));
-    // One without open calls says nothing that is still needed, so a program with many coroutines, one after the other, needs
-    // no more chains than there are at the same time.
+    // Chains without open calls are reused, so the number of chains is bounded by the number of coroutines that exist at the same
+    // time.
     let is_unused = |c: &ChainRef| {
         let is_current = c.address() == times.chain().load(Ordering::Relaxed);
         !is_current && c.top().load(Ordering::Relaxed) == c.root().load(Ordering::Relaxed)
@@ -79,7 +81,7 @@ pub(crate) fn make(agent: &Agent, block: BlockRef, cfa: u64, is_base: bool) -> O
     let made = chain(area::take(agent, block, Kind::Chain, 1)?)?;
     let root = area::take_call(agent, block)?;
     let context = nodes::node(root_node).map_or(NO_FUNCTION, |node| node.number().load(Ordering::Relaxed));
-    // No frame of this stack has a CFA so high, so the gates leave entries on other stacks above it to the slow path.
+    // The root's CFA is above all frames of this stack, so the gates take the slow path for frames on stacks at higher addresses.
     root.cfa().store(hi, Ordering::Relaxed);
     root.arc().store(0, Ordering::Relaxed);
     root.outer().store(0, Ordering::Relaxed);
@@ -95,7 +97,7 @@ pub(crate) fn make(agent: &Agent, block: BlockRef, cfa: u64, is_base: bool) -> O
     Some(made)
 }
 
-/// Makes a chain the current one when there is none.
+/// Makes a chain the current one, without changing the times of any calls.
 pub(crate) fn enter(times: TimesRef, chain: ChainRef) {
     forget_depth();
     chain.since().store(0, Ordering::Relaxed);
@@ -104,7 +106,8 @@ pub(crate) fn enter(times: TimesRef, chain: ChainRef) {
     times.top().store(chain.top().load(Ordering::Relaxed), Ordering::Relaxed);
 }
 
-/// Makes another chain the current one. What was not observed since the thread's last event belongs to the new one.
+/// Makes `to` the current chain in place of `from`. The time since the last observed beginning or end of a call is charged to `to`,
+/// because the thread may have switched stacks at any time since.
 pub(crate) fn change(agent: &Agent, block: BlockRef, from: ChainRef, to: ChainRef, now: u64) {
     let times = block.times();
     let Some(top) = top(times) else { return };
@@ -128,20 +131,20 @@ pub(crate) fn change(agent: &Agent, block: BlockRef, from: ChainRef, to: ChainRe
     trace::changed(agent, block, to, last);
 }
 
-/// Returns the open calls from this one outwards, without the root.
+/// Returns the open calls from `innermost` outwards, without the root.
 fn open_calls(innermost: u64) -> impl Iterator<Item = OpenCallRef> {
     core::iter::successors(area::call(innermost), |c| area::call(c.outer().load(Ordering::Relaxed)))
         .filter(|c| c.outer().load(Ordering::Relaxed) != 0)
 }
 
-/// Returns whether an address is on the stack of a chain, as far as is known.
+/// Returns whether an address lies within the known extent of a chain's stack.
 fn is_on(chain: ChainRef, cfa: u64) -> bool {
     let (lo, hi) = (chain.lo().load(Ordering::Relaxed), chain.hi().load(Ordering::Relaxed));
     lo <= cfa && cfa < hi
 }
 
-/// Returns the chain of the stack with a frame of this CFA, if there is one. The extent of the current one grows if the frame
-/// is near its innermost one.
+/// Returns the chain of the stack that contains the frame with this CFA, if the stack is known. If the frame is near the innermost
+/// frame of the current chain, the known extent of that chain's stack grows.
 fn with(times: TimesRef, cfa: u64) -> Option<ChainRef> {
     let current = current(times)?;
     let innermost = |c: ChainRef| {
@@ -152,7 +155,7 @@ fn with(times: TimesRef, cfa: u64) -> Option<ChainRef> {
     if let Some(nearest) = all(times).filter(above).min_by_key(|&c| (innermost(c), c != current)) {
         return Some(nearest);
     }
-    // A jump that was not seen has left frames.
+    // No chain has an innermost frame above this one: a non-local jump that was not observed has left frames.
     if is_on(current, cfa) {
         return Some(current);
     }
@@ -164,7 +167,7 @@ fn with(times: TimesRef, cfa: u64) -> Option<ChainRef> {
     }
     let lowest = innermost(current);
     let (least, hi) = (current.lo().load(Ordering::Relaxed), current.hi().load(Ordering::Relaxed));
-    // The innermost frame may be that of a handler, on a signal stack.
+    // If the innermost frame is a signal handler's on a signal stack, it is not in the chain's extent and shows nothing.
     if (least..=hi).contains(&lowest) && is_below(cfa, lowest) {
         let lo = cfa.saturating_sub(GROWTH);
         current.lo().store(lo, Ordering::Relaxed);
@@ -180,18 +183,18 @@ fn with(times: TimesRef, cfa: u64) -> Option<ChainRef> {
     None
 }
 
-/// Returns whether the frame with this CFA may have been called by the one with the CFA `lowest`, if nothing is known but these.
+/// Returns whether, judging by the CFAs alone, the frame with the CFA `lowest` may have called the frame with this CFA.
 fn is_below(cfa: u64, lowest: u64) -> bool {
     cfa < lowest && lowest - cfa < FRAME
 }
 
-/// Returns the return address of the frame with this CFA, which has just begun, or 0.
+/// Returns the return address of a frame that has just begun from its shadow stack cell, or 0 if there is none.
 fn return_address(cfa: u64) -> u64 {
     cells::existing(cfa).map_or(0, |cell| cell.return_address().load(Ordering::Relaxed))
 }
 
-/// Returns whether the frame with this CFA is the outermost one of a coroutine's stack: its return address is that of
-/// makecontext, or null, as the ABI has it for outermost frames.
+/// Returns whether the frame with this CFA is the outermost one of a coroutine's stack: its return address is that of makecontext, or
+/// zero, by which the ABI marks outermost frames.
 fn is_base(agent: &Agent, cfa: u64) -> bool {
     cells::existing(cfa).is_some() && {
         let address = return_address(cfa);
@@ -199,8 +202,8 @@ fn is_base(agent: &Agent, cfa: u64) -> bool {
     }
 }
 
-/// Returns whether a frame on another stack is that of a signal handler which has interrupted the current one, or of a
-/// function that the handler has called.
+/// Returns whether a frame outside of the known stacks belongs to a signal handler that has interrupted the current chain, or to a
+/// function that such a handler has called.
 fn is_handler(agent: &Agent, times: TimesRef, cfa: u64) -> bool {
     let handler = top(times).filter(|&top| !is_on_current(times, top));
     agent.is_restorer(return_address(cfa))
@@ -208,30 +211,31 @@ fn is_handler(agent: &Agent, times: TimesRef, cfa: u64) -> bool {
         || !kernel::is_frozen() && task::is_on_signal_stack()
 }
 
-/// What a frame that begins is on.
+/// The kind of stack on which a new frame is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     /// The stack of the current chain.
     Chain,
-    /// A stack that the kernel has changed to for a signal handler: its frames are below no other one, so nothing can be said of
-    /// their order.
+    /// The alternate signal stack of a handler. The addresses of its frames are unrelated to those of the interrupted stack, so the
+    /// order of addresses does not show which frame is the outer one.
     SignalStack,
 }
 
-/// Returns whether the frame with this CFA is that of a signal handler which the kernel does not tell to be on a signal stack
-/// (`SS_AUTODISARM`). Nothing but an open call of it shows then that a function that it calls is on no stack of a coroutine.
-pub(crate) fn is_untold_handler(agent: &Agent, cfa: u64) -> bool {
+/// Returns whether the frame with this CFA belongs to a signal handler on a signal stack that the kernel does not report as such
+/// (`SS_AUTODISARM`, or no system call can be made). Without an open call for the handler, a function that it calls would seem to be
+/// on a coroutine's stack.
+pub(crate) fn is_undetected_handler(agent: &Agent, cfa: u64) -> bool {
     agent.is_restorer(return_address(cfa)) && (kernel::is_frozen() || !task::is_on_signal_stack())
 }
 
-/// Makes the chain of the stack with a frame of this CFA, which begins, the current one, and ends the calls that a jump has
-/// left. `None` means that there is no room.
-pub(crate) fn settle(agent: &Agent, block: BlockRef, cfa: u64, now: u64) -> Option<Place> {
+/// Prepares the chains for a call that begins in the frame with this CFA: makes the chain of its stack the current one, and ends the
+/// calls that a non-local jump has left. Returns `None` if there is no room for a new chain.
+pub(crate) fn switch_for_begin(agent: &Agent, block: BlockRef, cfa: u64, now: u64) -> Option<Place> {
     let times = block.times();
     let from = current(times)?;
     let is_base = is_base(agent, cfa);
     let known = match is_base {
-        // The stack of a coroutine that has ended may be that of a new one.
+        // A new coroutine may reuse the stack of one that has ended.
         true => all(times).find(|c| c.hi().load(Ordering::Relaxed) == cfa + 1),
         false => with(times, cfa),
     };
@@ -243,25 +247,27 @@ pub(crate) fn settle(agent: &Agent, block: BlockRef, cfa: u64, now: u64) -> Opti
     if to != from {
         change(agent, block, from, to, now);
     }
-    // The call that began in the same frame, if this is the first one of its stack, was not left by a tail call.
+    // An open call in this very frame is the caller of a tail call, and stays open; but if the frame is a coroutine's outermost one,
+    // the open call is that of an earlier coroutine on the same stack, and ends.
     close_below(block, to, if is_base { cfa + 1 } else { cfa }, now);
     Some(Place::Chain)
 }
 
-/// Returns whether an open call of the current chain is on the chain's stack, and not on a signal stack.
+/// Returns whether the frame of an open call of the current chain is on the chain's own stack rather than on a signal stack.
 pub(crate) fn is_on_current(times: TimesRef, call: OpenCallRef) -> bool {
     let is_root = call.outer().load(Ordering::Relaxed) == 0;
     is_root || current(times).is_some_and(|chain| is_on(chain, area::cfa(call)))
 }
 
-/// Lets the gates open calls anywhere below the innermost one, whose frame is on a signal stack or about to be there. They cannot
-/// tell such a frame from one of a coroutine, so this ends with the handler's outermost call: [`see_stack`].
-pub(crate) fn see_signal_stack(times: TimesRef) {
+/// Lets the gates open calls at any address below the innermost frame, because a signal handler runs on a signal stack. The gates
+/// cannot distinguish its frames from those of a coroutine, so [`allow_current_stack`] restores the limit when the handler's
+/// outermost call ends.
+pub(crate) fn allow_any_stack(times: TimesRef) {
     times.stack_lo().store(0, Ordering::Relaxed);
 }
 
-/// Lets the gates open calls on the current chain's stack only, unless the innermost one is that of a handler on a signal stack.
-pub(crate) fn see_stack(times: TimesRef) {
+/// Restricts the gates to calls on the current chain's stack, unless the innermost open call is on a signal stack.
+pub(crate) fn allow_current_stack(times: TimesRef) {
     if let Some(chain) = current(times)
         && top(times).is_some_and(|top| is_on_current(times, top))
     {
@@ -269,8 +275,7 @@ pub(crate) fn see_stack(times: TimesRef) {
     }
 }
 
-/// Ends the calls of the current chain whose frames are below an address of its stack. So are those of signal handlers on
-/// stacks of their own.
+/// Ends the calls of `chain`, which is current, whose frames are below `cfa`, and those of signal handlers on signal stacks.
 fn close_below(block: BlockRef, chain: ChainRef, cfa: u64, now: u64) {
     while let Some(inner) = top(block.times()) {
         let at = area::cfa(inner);
@@ -280,18 +285,19 @@ fn close_below(block: BlockRef, chain: ChainRef, cfa: u64, now: u64) {
             break;
         }
     }
-    see_stack(block.times());
+    allow_current_stack(block.times());
 }
 
-/// Makes the call in the frame with this CFA, which ends, the innermost one. `None` means that no call has been measured there.
-pub(crate) fn settle_for_end(agent: &Agent, block: BlockRef, cfa: u64, now: u64) -> Option<()> {
+/// Prepares the chains for the end of the call in the frame with this CFA: makes its chain the current one, and ends the calls inside
+/// it. Returns `None` if no open call has this frame.
+pub(crate) fn switch_for_end(agent: &Agent, block: BlockRef, cfa: u64, now: u64) -> Option<()> {
     let times = block.times();
     let from = current(times)?;
     let is_in = |chain: ChainRef, start: u64| {
         let open =
             core::iter::successors(area::call(start), |c| area::call(c.outer().load(Ordering::Relaxed)));
         let frames = open.map(area::cfa);
-        // The frames of a stack are in order, except for those of signal handlers on stacks of their own.
+        // The CFAs of outer frames are higher, except for frames of signal handlers on signal stacks.
         let mut frames = frames.take_while(|&at| at <= cfa || !is_on(chain, at) || !is_on(chain, cfa));
         frames.any(|at| at == cfa)
     };
@@ -303,7 +309,7 @@ pub(crate) fn settle_for_end(agent: &Agent, block: BlockRef, cfa: u64, now: u64)
     }
     while let Some(inner) = top(times).filter(|inner| area::cfa(*inner) != cfa) {
         if inner.outer().load(Ordering::Relaxed) == 0 {
-            see_stack(times);
+            allow_current_stack(times);
             return None;
         }
         close(block, inner, now, How::Left)?;
@@ -311,7 +317,7 @@ pub(crate) fn settle_for_end(agent: &Agent, block: BlockRef, cfa: u64, now: u64)
     Some(())
 }
 
-/// A jump leads to this stack pointer: ends the calls whose frames it leaves, if it leads to a stack that is known.
+/// Ends the calls whose frames a non-local jump to the stack pointer `to` leaves. Does nothing if that stack is not known.
 pub(crate) fn leave(agent: &Agent, block: BlockRef, to: u64, now: u64) {
     let times = block.times();
     let Some(from) = current(times) else { return };
@@ -320,6 +326,6 @@ pub(crate) fn leave(agent: &Agent, block: BlockRef, to: u64, now: u64) {
     if chain != from {
         change(agent, block, from, chain, now);
     }
-    // The frame that calls setjmp, or that has the landing pad, is above its stack pointer.
+    // The CFA of the frame that called setjmp, or that has the landing pad, is above the stack pointer `to`.
     close_below(block, chain, to.saturating_add(1), now);
 }

@@ -3,19 +3,20 @@
 use crate::os::task;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// Whether the time stamp counter measures; otherwise clock_gettime does. Stored once, before the first hook is in place.
+/// Whether the clock is the time stamp counter; otherwise it is clock_gettime. Stored once, before the first hook is in place.
 static IS_TSC: AtomicBool = AtomicBool::new(false);
 
-/// The time at which the hooks were paused, or 0 while they are not. Until they are resumed, this is the time: nothing takes
-/// any. Written while all threads are stopped, or by [`forbid`].
+/// The time at which the clock was stopped because the hooks were paused, or 0 while it runs. [`now`] returns this time until the hooks
+/// are resumed, so nothing takes any time. Written while all threads are stopped, or by [`forbid`].
 pub(crate) static STOPPED_AT: AtomicU64 = AtomicU64::new(0);
 
-/// Nonzero while the gates leave all calls to compiled code: [`STOPPED`] while the clock is stopped, and below that bit the number of
-/// threads that fork ([`forks`](crate::hot::times::forks)).
+/// Nonzero while the gates take the slow path for every call. The bit [`STOPPED`] is set while the clock is stopped; the lower bits are
+/// the number of threads that fork ([`forks`](crate::hot::times::forks)).
 pub(crate) static SLOWLY: AtomicU32 = AtomicU32::new(0);
+/// The bit of [`SLOWLY`] for a stopped clock.
 pub(crate) const STOPPED: u32 = 1 << 31;
 
-/// Whether the process has forbidden the time stamp counter to itself. The clock then stands still for good.
+/// Whether the process has disabled the time stamp counter for itself (`PR_SET_TSC`). The clock is then stopped permanently.
 static IS_FORBIDDEN: AtomicBool = AtomicBool::new(false);
 
 /// Chooses the clock.
@@ -23,7 +24,7 @@ pub(crate) fn choose(is_tsc: bool) {
     IS_TSC.store(is_tsc, Ordering::Relaxed);
 }
 
-/// Returns whether the time stamp counter measures.
+/// Returns whether the clock is the time stamp counter.
 pub(crate) fn is_tsc() -> bool {
     IS_TSC.load(Ordering::Relaxed)
 }
@@ -34,18 +35,18 @@ pub(crate) fn stop() {
     SLOWLY.fetch_or(STOPPED, Ordering::Relaxed);
 }
 
-/// Stops the clock for good: reading it would end the process from now on.
+/// Stops the clock permanently: from now on, a read of the time stamp counter would raise SIGSEGV.
 pub(crate) fn forbid() {
     stop();
     IS_FORBIDDEN.store(true, Ordering::Relaxed);
 }
 
-/// Returns whether the clock stands still for good.
+/// Returns whether the clock is stopped permanently.
 pub(crate) fn is_forbidden() -> bool {
     IS_FORBIDDEN.load(Ordering::Relaxed)
 }
 
-/// Lets the clock run again, while all threads are stopped. Returns how long it stood still.
+/// Restarts the clock, while all threads are stopped. Returns the number of ticks for which it was stopped.
 pub(crate) fn go_on() -> u64 {
     if is_forbidden() {
         return 0;
@@ -63,13 +64,13 @@ pub(crate) fn now() -> u64 {
     }
 }
 
-/// Returns the time that the clock has if it is not stopped.
+/// Reads the clock, whether it is stopped or not.
 #[allow(unsafe_code, reason = "an instruction reads the counter")]
 fn running() -> u64 {
     if !is_tsc() {
         return task::now();
     }
-    // SAFETY: every x86-64 processor has the instruction. A process that has forbidden it to itself (PR_SET_TSC) is not
-    // measured by it: see `crate::process::seccomp`.
+    // SAFETY: every x86-64 processor has the instruction. When a process disables it (PR_SET_TSC), the agent stops the clock first:
+    // see `crate::process::seccomp`.
     unsafe { core::arch::x86_64::_rdtsc() }
 }

@@ -1,13 +1,14 @@
-//! The open calls with which a forked child begins.
+//! The open calls that a forked child inherits from its parent.
 //!
-//! The records of open calls are in the region file, where the parent goes on to change them while the child begins. So each way to
-//! fork lists them before the fork, in memory that is the process's own: the child's copy of it is as the fork has left it.
+//! The records of open calls are in the region file, which is shared memory, so the parent changes them while the child starts.
+//! Therefore each way to fork first copies the open calls to a list in private memory, whose copy in the child keeps the state at
+//! the fork.
 #![allow(unsafe_code, reason = "lists are in memory that is mapped here")]
 
 use crate::hot::thread_blocks;
 use crate::hot::times::threads::prepare;
 use crate::hot::times::values::Values;
-use crate::hot::times::{area, calls, clock, nodes, open, told, trace};
+use crate::hot::times::{area, calls, clock, nodes, open, snapshot, trace};
 use crate::os::kernel;
 use crate::os::memory;
 use crate::program::agent::Agent;
@@ -16,20 +17,21 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use gprofinject_abi::shared::{BlockRef, TimesRef};
 use gprofinject_abi::times::{ENDS_SLOWLY, INHERITED, TAIL};
 
-/// The open calls of a thread at its last fork. It is at the beginning of a mapping that is never removed; `room` entries follow.
+/// The open calls of a thread at its last fork. This header is at the start of a mapping that is never removed; `room` entries follow.
 #[repr(C)]
 struct List {
-    /// The list that was made before this one. Written before others can see the list.
+    /// The list that was made before this one. Written before the list is published.
     next: AtomicPtr<List>,
     /// The address of the thread block, or 0 if the list is too short for its thread. Only that thread, its signal handlers and its
     /// forked children use the entries.
     owner: AtomicU64,
+    /// The maximum number of entries.
     room: u64,
-    /// Written after the entries.
+    /// The number of entries in use. Written after the entries.
     count: AtomicU64,
 }
 
-/// An open call.
+/// An open call in a [`List`].
 #[repr(C)]
 struct Entry {
     cfa: AtomicU64,
@@ -39,7 +41,7 @@ struct Entry {
 
 const IS_TAIL: u64 = 1 << 32;
 
-/// The list that was made last.
+/// The newest list, the head of a linked list of all lists.
 static LISTS: AtomicPtr<List> = AtomicPtr::new(core::ptr::null_mut());
 
 impl List {
@@ -47,7 +49,7 @@ impl List {
     fn of(block: BlockRef) -> impl Iterator<Item = &'static List> {
         let mut next = LISTS.load(Ordering::Acquire);
         core::iter::from_fn(move || {
-            // SAFETY: the pointer is null, or `make` has stored it after it had written the list, which stays mapped.
+            // SAFETY: the pointer is null, or `make` has published it after writing the list, which stays mapped.
             let list = unsafe { next.as_ref() }?;
             next = list.next.load(Ordering::Relaxed);
             Some(list)
@@ -62,7 +64,7 @@ impl List {
         let room = (len - size_of::<List>() as u64) / size_of::<Entry>() as u64;
         let place = at as *mut MaybeUninit<List>;
         let mut newest = LISTS.load(Ordering::Acquire);
-        // SAFETY: the mapping is long enough, aligned, and known to nobody yet.
+        // SAFETY: the mapping is long enough and aligned, and no other code has its address yet.
         let list = unsafe {
             (*place).write(List {
                 next: AtomicPtr::new(newest),
@@ -71,7 +73,7 @@ impl List {
                 count: AtomicU64::new(0),
             })
         };
-        // SAFETY: it was written, and stays mapped.
+        // SAFETY: the list is initialized and stays mapped.
         let list = unsafe { &*core::ptr::from_mut(list) };
         while let Err(other) = LISTS.compare_exchange_weak(
             newest,
@@ -85,15 +87,15 @@ impl List {
         Some(list)
     }
 
-    /// Returns the entries for which there is room.
+    /// Returns all entries, used or not.
     fn entries(&self) -> &[Entry] {
-        // SAFETY: `make` has made room for them behind the list, where there were zeros at first.
+        // SAFETY: the mapping has room for `room` entries after the header, and zeros are valid entries.
         unsafe { core::slice::from_raw_parts(core::ptr::from_ref(self).add(1).cast(), self.room as usize) }
     }
 }
 
-/// Lists the open calls of the current chain, so that a child can begin with them. Each way to fork a child that is followed calls this
-/// before ([`crate::process::children`]).
+/// Copies the open calls of the current chain to the calling thread's list, from which a child reads them. Every way to fork calls this
+/// before the fork ([`crate::process::children`]).
 pub(crate) extern "C" fn list() {
     let agent = Agent::get();
     if !agent.is_set_up || agent.orders.times_bytes == 0 || kernel::is_frozen() {
@@ -106,8 +108,8 @@ pub(crate) extern "C" fn list() {
 }
 
 fn write(block: BlockRef) {
-    let count = told::open_calls(block).count() as u64;
-    // A signal handler that forks in between writes the same entries, and more of them, into this list or into a longer one.
+    let count = snapshot::open_calls(block).count() as u64;
+    // A signal handler that forks at this time writes the same entries and further ones, into this list or into a longer one.
     let found = List::of(block).find(|list| {
         let is_long_enough = list.room >= count;
         if !is_long_enough {
@@ -116,7 +118,7 @@ fn write(block: BlockRef) {
         is_long_enough
     });
     let Some(list) = found.or_else(|| List::make(block, count)) else { return };
-    for (entry, call) in list.entries().iter().take(count as usize).rev().zip(told::open_calls(block)) {
+    for (entry, call) in list.entries().iter().take(count as usize).rev().zip(snapshot::open_calls(block)) {
         let number = nodes::arc(call.arc().load(Ordering::Relaxed))
             .map_or(0, |arc| arc.callee().load(Ordering::Relaxed));
         let tail = if call.flags().load(Ordering::Relaxed) & TAIL != 0 { IS_TAIL } else { 0 };
@@ -126,8 +128,7 @@ fn write(block: BlockRef) {
     list.count.store(count, Ordering::Relaxed);
 }
 
-/// In a forked child whose thread block is empty again: begins with the open calls that were made before the fork. They are
-/// the parent's calls.
+/// Opens the inherited calls in a forked child, whose thread block is empty. Only the parent counts them.
 pub(crate) fn begin_child(child: &Agent, block: BlockRef) {
     open::forget_depth();
     let Some(list) = List::of(block).next() else { return };

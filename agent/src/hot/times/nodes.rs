@@ -14,24 +14,24 @@ use gprofinject_abi::times::{
 
 /// Returns the record at an address that a thread block's records contain, or `None` if it is 0.
 pub(crate) fn arc(address: u64) -> Option<ArcTimesRef> {
-    // SAFETY: the addresses in a thread block's records are those of other records in it, which stay mapped and are accessed
-    // only by these types and the gates.
+    // SAFETY: addresses in a thread block's records point to other records of that block, which stay mapped and are accessed only
+    // by these types and the gates.
     unsafe { ArcTimesRef::at(address) }
 }
 
-/// The same for a function's record.
+/// Returns the function record at such an address, or `None` if it is 0.
 pub(crate) fn function(address: u64) -> Option<FunctionTimesRef> {
     // SAFETY: as in `arc`.
     unsafe { FunctionTimesRef::at(address) }
 }
 
-/// The same for a node.
+/// Returns the node at such an address, or `None` if it is 0.
 pub(crate) fn node(address: u64) -> Option<PathNodeRef> {
     // SAFETY: as in `arc`.
     unsafe { PathNodeRef::at(address) }
 }
 
-/// Changes the numbers of open calls of an open call's arc and function.
+/// Applies `change` to the counts of open calls in the records of a call's arc and function.
 pub(crate) fn of_open(call: OpenCallRef, change: impl Fn(&AtomicU32) -> u32) {
     if let Some(arc) = arc(call.arc().load(Ordering::Relaxed)) {
         change(arc.open());
@@ -41,8 +41,8 @@ pub(crate) fn of_open(call: OpenCallRef, change: impl Fn(&AtomicU32) -> u32) {
     }
 }
 
-/// Returns the records for a call of a function by `caller`, an open call or a root. They are made if there are none yet.
-/// `None` means that there is no room for them.
+/// Returns the records for a call of `callee` by `caller`, which is an open call or a root. Makes the records if they do not exist yet.
+/// Returns `None` if there is no room for them.
 pub(crate) fn of_call(agent: &Agent, block: BlockRef, caller: OpenCallRef, callee: u32) -> Option<Entry> {
     let times = block.times();
     let context = caller.context().load(Ordering::Relaxed);
@@ -55,7 +55,7 @@ pub(crate) fn of_call(agent: &Agent, block: BlockRef, caller: OpenCallRef, calle
         let entry = Entry { arc: make_arc(agent, block, number, callee)?, node: 0 };
         return table::add(times, context, callee, entry).then_some(entry);
     }
-    // Several nodes have the same arc.
+    // Several nodes of the tree share one arc, so arcs have table entries of their own.
     let arc_context = number | CONTEXT | ARCS;
     let arc = match table::find(times, arc_context, callee) {
         Some(entry) => entry.arc,
@@ -99,7 +99,7 @@ fn make_function(agent: &Agent, block: BlockRef, callee: u32) -> Option<u64> {
     let address = area::take(agent, block, Kind::Function, size_of::<FunctionTimes>() as u64 / UNIT)?;
     let record = function(address)?;
     let place = address + offset_of!(FunctionTimes, histogram) as u64 + 8 * bucket(NO_CALL) as u64;
-    // SAFETY: the bucket is a part of the record, which no other code has yet.
+    // SAFETY: the bucket is a part of the record, to which no other code has a reference yet.
     let first = unsafe { AtomicU64::from_ptr(place as *mut u64) };
     first.store(BEFORE_NO_CALL, Ordering::Relaxed);
     record.pending().store(NO_CALL, Ordering::Relaxed);
@@ -107,8 +107,8 @@ fn make_function(agent: &Agent, block: BlockRef, callee: u32) -> Option<u64> {
     Some(address)
 }
 
-/// Returns the node for a call of `callee` that `parent` makes. A recursive call has the node of the outermost call of the
-/// function on its path, unless each is to have its own.
+/// Returns the node for a call of `callee` by `parent`. Recursive calls share the node of the function's outermost call on the path,
+/// unless the user asked for a node for each level of recursion.
 fn node_below(agent: &Agent, block: BlockRef, parent: PathNodeRef, callee: u32) -> Option<u64> {
     if parent.function().load(Ordering::Relaxed) == REST {
         return Some(parent.address());
@@ -126,7 +126,7 @@ fn node_below(agent: &Agent, block: BlockRef, parent: PathNodeRef, callee: u32) 
     if is_full { rest(agent, block) } else { make_node(agent, block, Some(parent), callee) }
 }
 
-/// Returns the node for everything for which there is no room, a child of no other one.
+/// Returns the node to which calls are charged when the tree is full. It has no parent.
 fn rest(agent: &Agent, block: BlockRef) -> Option<u64> {
     let times = block.times();
     if let Some(entry) = table::find(times, FUNCTIONS, REST) {
@@ -136,7 +136,7 @@ fn rest(agent: &Agent, block: BlockRef) -> Option<u64> {
     table::add(times, FUNCTIONS, REST, Entry { arc: 0, node }).then_some(node)
 }
 
-/// Makes a node. Without a parent it is a root.
+/// Makes a node, or a root if `parent` is `None`.
 pub(crate) fn make_node(
     agent: &Agent,
     block: BlockRef,

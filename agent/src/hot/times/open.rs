@@ -1,4 +1,4 @@
-//! The chain of a thread's open calls: a call is added at its inner end, and removed from there when it ends.
+//! Adds open calls at the inner end of the current chain, and removes them from there when they end.
 
 use crate::hot::times::table::Entry;
 use crate::hot::times::values::Values;
@@ -13,7 +13,7 @@ use gprofinject_abi::shared::{ArcTimesRef, BlockRef, OpenCallRef};
 use gprofinject_abi::times::OpenCall;
 use gprofinject_abi::times::{CONTEXT, ENDS_SLOWLY, FunctionTimes, INHERITED, bucket};
 
-/// Makes an open call below `outer`, with these [`OpenCall::flags`]. Its start is still to be stored.
+/// Opens a call that `outer` makes, with these [`OpenCall::flags`], and returns it. The caller stores the call's start time.
 pub(crate) fn push(
     agent: &Agent,
     block: BlockRef,
@@ -56,14 +56,14 @@ pub(crate) fn push(
 /// How a call ends.
 #[derive(Clone, Copy)]
 pub(crate) enum How<'v> {
-    /// It returns, with this result if that is traced.
+    /// The call returns. The values are its result if results of the function are traced, and empty otherwise.
     Returned(&'v Values),
-    /// It is left by a jump, an exception or the end of its thread.
+    /// A non-local jump, an exception or the end of the thread leaves the call.
     Left,
 }
 
-/// Ends the innermost open call at `now`, the time without pauses. Returns the one that had made it, which is the innermost
-/// one from now on. The gates do the same.
+/// Ends `call`, the innermost open call, at `now`, the time without pauses. Returns its caller, which is then the innermost open call.
+/// The gates do the same in machine code.
 pub(crate) fn close(block: BlockRef, call: OpenCallRef, now: u64, how: How<'_>) -> Option<OpenCallRef> {
     let times = block.times();
     let result = match how {
@@ -79,7 +79,7 @@ pub(crate) fn close(block: BlockRef, call: OpenCallRef, now: u64, how: How<'_>) 
     if let Some(node) = nodes::node(load(call.node())) {
         node.own().fetch_add(own, Ordering::Relaxed);
     }
-    // An inherited call takes time, but is its parent's.
+    // An inherited call takes time in this process, but only the parent process counts it.
     let is_own = call.flags().load(Ordering::Relaxed) & INHERITED == 0;
     if let Some(arc) = nodes::arc(load(call.arc())) {
         let function = nodes::function(load(arc.function()));
@@ -100,7 +100,7 @@ pub(crate) fn close(block: BlockRef, call: OpenCallRef, now: u64, how: How<'_>) 
             }
         }
         if is_own {
-            // Both counts change together: a thread that is cancelled may end here.
+            // The two counts change in close succession, because a thread may be cancelled at any instruction.
             arc.calls().fetch_add(1, Ordering::Relaxed);
             if let Some(node) = nodes::node(load(call.node())) {
                 node.calls().fetch_add(1, Ordering::Relaxed);
@@ -117,14 +117,14 @@ pub(crate) fn close(block: BlockRef, call: OpenCallRef, now: u64, how: How<'_>) 
     Some(outer)
 }
 
-/// Lets thunks ask the gates which calls are too deep, because another call is about to be the innermost one.
-/// [`ThreadWords::deep`] is set when a call begins that is as deep as calls are traced, and at no other time: a signal handler that
-/// comes before such a call is removed must not set it again.
+/// Resets [`ThreadWords::deep`], because another call is about to become the innermost one. Until the next call at the maximum depth
+/// begins, thunks call the gates for every call. Only the beginning of such a call sets the word: a signal handler that runs just
+/// before the call is removed must not set it again.
 pub(crate) fn forget_depth() {
     words::get().deep().store(0, Ordering::Relaxed);
 }
 
-/// Adds a duration to the extremes of an arc and the histogram of its function.
+/// Adds a duration to the minimum and maximum of an arc and to the histogram of its function.
 #[allow(unsafe_code, reason = "a bucket is a place in a record")]
 fn note_duration(arc: ArcTimesRef, duration: u64) {
     arc.min().fetch_min(duration, Ordering::Relaxed);
@@ -134,7 +134,7 @@ fn note_duration(arc: ArcTimesRef, duration: u64) {
     let place = function.address()
         + core::mem::offset_of!(FunctionTimes, histogram) as u64
         + 8 * bucket(before) as u64;
-    // SAFETY: the place is one of the buckets of the record, which stays mapped and is accessed by atomics and the gates.
+    // SAFETY: the address is that of a bucket of the record, which stays mapped and is accessed only by atomics and the gates.
     let count = unsafe { core::sync::atomic::AtomicU64::from_ptr(place as *mut u64) };
     count.fetch_add(1, Ordering::Relaxed);
 }

@@ -1,7 +1,8 @@
-//! The slots of a thread's ring of events ([`gprofinject_abi::trace`]): taking them, waiting until there is room, writing them.
+//! A thread's ring of events ([`gprofinject_abi::trace`]): takes slots, waits until there is room for them, and writes them.
 //!
-//! A signal handler may take slots between any two instructions. They are taken by one instruction, and if there is no room for them
-//! they are given back, unless a handler has taken others since: for these there was room, so there is for the first ones by now.
+//! A signal handler may take slots between any two instructions, so a single instruction takes slots. If there is no room for
+//! them, the thread gives them back, unless a handler has taken later slots in the meantime. The handler has found room for those,
+//! so there is room for the earlier ones as well.
 #![allow(unsafe_code, reason = "slots are places in a thread block")]
 
 use crate::hot::thread_blocks;
@@ -16,22 +17,22 @@ use gprofinject_abi::times::DEPTH_BIT;
 use gprofinject_abi::trace::{Kind, SNAPSHOTS, Slot, mark};
 
 const SLOT: u64 = size_of::<Slot>() as u64;
-/// Bytes of the ring that are committed at first. Each further step doubles them.
+/// The number of bytes of the ring that the first commit covers. Each further commit doubles the committed part.
 const FIRST: u64 = 64 << 10;
-/// How long a thread waits before it looks again whether the injector has read.
+/// The time for which a waiting thread sleeps between two checks whether the injector has read events.
 const NAP_NS: u64 = 50_000;
-/// How often it looks without any progress before it gives up: after some two seconds.
+/// The number of consecutive checks without progress after which a thread gives up. They take about two seconds.
 const NAPS: u32 = 20_000;
-/// The same where the thread may make no system calls, and only spins.
+/// The number of such checks for a thread that must not make system calls and therefore spins instead of sleeping.
 const SPINS: u32 = 1 << 22;
-/// The part of that for which a thread waits when another one has waited in vain.
-const HOPELESS: u32 = 64;
-/// Whether a thread has waited in vain for the injector to read. Then the others wait for a short time only, until one sees that the
-/// injector has read more: a program with many threads, one after the other, would wait so long for each of them otherwise.
+/// The divisor of [`NAPS`] and [`SPINS`] while [`HAS_GIVEN_UP`] is set.
+const AFTER_GIVING_UP: u32 = 64;
+/// Whether a thread has given up waiting for the injector. Until a thread sees that the injector has read more, other threads wait only
+/// briefly. Otherwise, a program that starts many threads in succession would wait for two seconds in each of them.
 static HAS_GIVEN_UP: AtomicBool = AtomicBool::new(false);
 
-/// From now on no thread waits long for room, until one sees that the injector has read. A child that cannot reach the injector calls
-/// this; each child of a program would wait in vain otherwise.
+/// Makes threads wait only briefly for room until one sees that the injector has read events. A child that cannot reach the injector
+/// calls this.
 pub(crate) fn expect_no_reader() {
     HAS_GIVEN_UP.store(true, Ordering::Relaxed);
 }
@@ -41,22 +42,22 @@ pub(crate) fn is_on(agent: &Agent) -> bool {
     agent.orders.trace_bytes != 0
 }
 
-/// Returns whether calls are written when they end, if they have lasted long enough.
+/// Returns whether only calls of a minimum duration are traced, so that a call's events are written when it ends.
 pub(super) fn is_late(agent: &Agent) -> bool {
     agent.orders.trace_least != 0
 }
 
-/// Returns whether the newest events take the places of the oldest ones.
+/// Returns whether new events overwrite the oldest ones when the ring is full.
 pub(super) fn drops_old(agent: &Agent) -> bool {
     agent.orders.trace_full == Full::DropOld.code()
 }
 
-/// Returns the number of slots of a ring that is ready.
+/// Returns the number of slots of a ring that [`prepare`] has set up.
 pub(super) fn slots(trace: TraceRef) -> u64 {
     trace.mask().load(Ordering::Relaxed) + 1
 }
 
-/// Returns the flags from which on a call's own calls are not traced: see [`TraceHeader::deepest`].
+/// Returns the lowest flags of a call whose callees are too deep to be traced: see [`TraceHeader::deepest`].
 ///
 /// [`TraceHeader::deepest`]: gprofinject_abi::trace::TraceHeader::deepest
 pub(super) fn deepest(agent: &Agent) -> u64 {
@@ -74,7 +75,7 @@ pub(super) struct Event {
     pub(super) time: u64,
 }
 
-/// Makes the ring ready for the thread's first event.
+/// Sets up the ring, if this has not been done yet.
 fn prepare(agent: &Agent, block: BlockRef, trace: TraceRef) {
     if trace.ring().load(Ordering::Relaxed) != 0 {
         return;
@@ -88,13 +89,13 @@ fn prepare(agent: &Agent, block: BlockRef, trace: TraceRef) {
     trace.ring().store(at, Ordering::Relaxed);
 }
 
-/// Returns the bytes of the ring that are used: all, or those that were committed when no more could be.
+/// Returns the size of the ring in bytes. It is smaller than ordered if a commit has failed.
 fn ring_bytes(trace: TraceRef) -> u64 {
     slots(trace) * SLOT
 }
 
-/// Commits the ring up to the slot before this number, if it has so many. If that fails, the ring becomes as small as it is now: then
-/// events still come through, though the injector has less time to read them. Returns whether it has any slots.
+/// Commits the ring for all events before number `end`, up to the ring's size. If a commit fails, the ring shrinks to its committed
+/// part: events are still recorded, but the injector has less time to read them. Returns whether any part of the ring is committed.
 fn commit(agent: &Agent, block: BlockRef, end: u64) -> bool {
     let trace = block.trace();
     loop {
@@ -110,13 +111,13 @@ fn commit(agent: &Agent, block: BlockRef, end: u64) -> bool {
         } else if committed == 0 {
             return false;
         } else if trace.committed().load(Ordering::Relaxed) == committed {
-            // No event is beyond, so each stays where it is.
+            // No event has been written beyond the committed part, so all events keep their slots.
             trace.mask().store(committed / SLOT - 1, Ordering::Relaxed);
         }
     }
 }
 
-/// Returns whether there is room for events up to this number, and raises the limit.
+/// Returns whether there is room for all events before number `end`, and updates the limit up to which the gates write events.
 pub(super) fn has_room(agent: &Agent, block: BlockRef, end: u64) -> bool {
     let trace = block.trace();
     prepare(agent, block, trace);
@@ -130,63 +131,65 @@ pub(super) fn has_room(agent: &Agent, block: BlockRef, end: u64) -> bool {
     } else if drops_old(agent) {
         u64::MAX
     } else {
-        // The injector never says that it has read more than there was.
+        // A valid `drained` never exceeds `next`.
         let drained = trace.drained().load(Ordering::Acquire).min(trace.next().load(Ordering::Relaxed));
         drained + bytes / SLOT
     };
-    // Where the open calls are to be told of, the gates leave an event to compiled code too.
+    // At the event before which a snapshot is due, the gates take the slow path as well.
     trace.limit().store(limit.min(trace.due().load(Ordering::Relaxed)), Ordering::Relaxed);
-    if trace.untold().load(Ordering::Relaxed) != 0 || trace.owed().load(Ordering::Relaxed) != 0 {
+    if trace.unreported().load(Ordering::Relaxed) != 0 || trace.deferred_pause().load(Ordering::Relaxed) != 0
+    {
         close_gates(trace);
     }
     end <= limit
 }
 
-/// Leaves the next event to compiled code, whatever room there is.
+/// Makes the gates take the slow path for the next event, even if there is room.
 fn close_gates(trace: TraceRef) {
     trace.limit().store(0, Ordering::Relaxed);
 }
 
-/// Counts an event that is lost. Until it is told that events are lost, and which calls are open, the gates write none: a reader that
-/// has not been told takes the calls whose ends are lost for open ones. A handler may lose events between any two instructions of
-/// [`has_room`], so both change the limit in the order in which the last one of them closes the gates.
+/// Counts a lost event. The gates write no further events until a snapshot reports the loss and the open calls, because a reader would
+/// take calls whose ends were lost for open ones. A signal handler may lose events between any two instructions of [`has_room`], so
+/// both functions set the limit to 0 as their last step while a loss is unreported.
 pub(super) fn lose(trace: TraceRef) {
     trace.lost().fetch_add(1, Ordering::Relaxed);
-    trace.untold().fetch_add(1, Ordering::Relaxed);
+    trace.unreported().fetch_add(1, Ordering::Relaxed);
     close_gates(trace);
 }
 
-/// Notes a pause for which there is no room, of a thread that is stopped. The thread writes it before its next event.
-pub(super) fn owe(trace: TraceRef, ticks: u64) {
-    trace.owed().fetch_add(ticks, Ordering::Relaxed);
+/// Notes a pause of a stopped thread in whose ring there is no room. The thread writes the pause before its next event.
+pub(super) fn defer_pause(trace: TraceRef, ticks: u64) {
+    trace.deferred_pause().fetch_add(ticks, Ordering::Relaxed);
     close_gates(trace);
 }
 
-/// Writes the pause that another thread has noted.
-pub(super) fn pay(agent: &Agent, block: BlockRef, waits: bool) {
+/// Writes the pause that [`defer_pause`] has noted, if any.
+pub(super) fn write_deferred_pause(agent: &Agent, block: BlockRef, waits: bool) {
     let trace = block.trace();
-    if trace.owed().load(Ordering::Relaxed) == 0 {
+    if trace.deferred_pause().load(Ordering::Relaxed) == 0 {
         return;
     }
-    if trace.untold().load(Ordering::Relaxed) != 0 {
-        // The times of open calls, which are told of next, have it already.
-        trace.owed().store(0, Ordering::Relaxed);
+    if trace.unreported().load(Ordering::Relaxed) != 0 {
+        // The next snapshot has the times of the open calls, which include the pause already.
+        trace.deferred_pause().store(0, Ordering::Relaxed);
     } else if let Some((number, _blocked)) = take(agent, block, 1, waits) {
-        pay_in(agent, block, number);
+        write_deferred_pause_at(agent, block, number);
     }
 }
 
-/// The same in a slot that has been taken.
-pub(super) fn pay_in(agent: &Agent, block: BlockRef, number: u64) {
-    let time = block.trace().owed().swap(0, Ordering::Relaxed);
+/// Writes the deferred pause to slot `number`, which has been taken.
+pub(super) fn write_deferred_pause_at(agent: &Agent, block: BlockRef, number: u64) {
+    let time = block.trace().deferred_pause().swap(0, Ordering::Relaxed);
     put(block.trace(), number, Event { kind: Kind::Pause, function: 0, time });
     has_room(agent, block, number + 1);
 }
 
-/// Signals that are blocked while this lives.
+/// A guard that restores the signal mask when it is dropped.
 ///
-/// A handler that leaves a thread by a jump while it waits for room would leave slots that are never written, and one that comes a
-/// hundred times meanwhile, a hundred of them. So the thread waits with signals blocked, until it has written the slots.
+/// A thread that waits for room blocks all signals until it has written the slots that it has taken. Otherwise, a handler that leaves
+/// by a non-local jump would abandon slots, which are then never written, and a repeated signal would make the thread take more and
+/// more of them.
 pub(super) struct Blocked(Option<u64>);
 
 impl Blocked {
@@ -207,14 +210,15 @@ impl Drop for Blocked {
     }
 }
 
-/// Waits until there is room for events up to this number, if that is wanted. Returns `None` if there is none.
+/// Waits until there is room for all events before number `end`, if the user chose that for full rings. Returns `None` if there is no
+/// room.
 fn wait_for_room(agent: &Agent, block: BlockRef, end: u64) -> Option<Blocked> {
     let trace = block.trace();
     let has_room_now = has_room(agent, block, end);
-    let gave_up_at = trace.hopeless().load(Ordering::Relaxed);
+    let gave_up_at = trace.gave_up_at().load(Ordering::Relaxed);
     if gave_up_at != 0 && gave_up_at != trace.drained().load(Ordering::Relaxed) + 1 {
-        // The injector reads again.
-        trace.hopeless().store(0, Ordering::Relaxed);
+        // The injector has read events since this thread gave up.
+        trace.gave_up_at().store(0, Ordering::Relaxed);
         HAS_GIVEN_UP.store(false, Ordering::Relaxed);
     }
     if has_room_now {
@@ -224,7 +228,7 @@ fn wait_for_room(agent: &Agent, block: BlockRef, end: u64) -> Option<Blocked> {
     if agent.orders.trace_full != Full::Wait.code() || !is_whole {
         return None;
     }
-    if trace.hopeless().load(Ordering::Relaxed) == 0 {
+    if trace.gave_up_at().load(Ordering::Relaxed) == 0 {
         let blocked = Blocked::all();
         if wait(agent, block, end) {
             HAS_GIVEN_UP.store(false, Ordering::Relaxed);
@@ -232,18 +236,18 @@ fn wait_for_room(agent: &Agent, block: BlockRef, end: u64) -> Option<Blocked> {
         }
         HAS_GIVEN_UP.store(true, Ordering::Relaxed);
     }
-    trace.hopeless().store(trace.drained().load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    trace.gave_up_at().store(trace.drained().load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     None
 }
 
-/// Waits until there is room for events up to this number. Returns `false` if the injector has read nothing for two
-/// seconds, or for a short time when another thread has waited in vain.
+/// Waits until there is room for all events before number `end`. Returns `false` if the injector has read nothing for two seconds, or
+/// for a fraction of that while [`HAS_GIVEN_UP`] is set.
 fn wait(agent: &Agent, block: BlockRef, end: u64) -> bool {
     let trace = block.trace();
     let is_frozen = kernel::is_frozen();
     let (mut drained, mut looks) = (trace.drained().load(Ordering::Relaxed), 0);
     let most = if is_frozen { SPINS } else { NAPS };
-    while looks <= if HAS_GIVEN_UP.load(Ordering::Relaxed) { most / HOPELESS } else { most } {
+    while looks <= if HAS_GIVEN_UP.load(Ordering::Relaxed) { most / AFTER_GIVING_UP } else { most } {
         if is_frozen {
             core::hint::spin_loop()
         } else {
@@ -259,16 +263,16 @@ fn wait(agent: &Agent, block: BlockRef, end: u64) -> bool {
     false
 }
 
-/// Takes the slots for an event. Returns the number of the first one, and what is to live until they are written, or `None` if there
-/// is no room. `waits`: whether the calling thread may wait for room.
+/// Takes `slots` slots for an event. Returns the number of the first slot and a guard that the caller drops after writing the slots, or
+/// `None` if there is no room. `waits` is whether the thread may wait for room.
 pub(super) fn take(agent: &Agent, block: BlockRef, slots: u64, waits: bool) -> Option<(u64, Blocked)> {
     let trace = block.trace();
     let number = trace.next().fetch_add(slots, Ordering::Relaxed);
     Some((number, keep(agent, block, number, slots, waits)?))
 }
 
-/// Makes room for slots that have been taken, or gives them back. Returns what is to live until they are written, or `None` if there
-/// is no room.
+/// Makes room for slots that have been taken, or gives them back. Returns a guard that the caller drops after writing the slots, or
+/// `None` if there is no room.
 pub(super) fn keep(agent: &Agent, block: BlockRef, number: u64, slots: u64, waits: bool) -> Option<Blocked> {
     let trace = block.trace();
     let end = number + slots;
@@ -279,7 +283,7 @@ pub(super) fn keep(agent: &Agent, block: BlockRef, number: u64, slots: u64, wait
         return Some(blocked);
     }
     let is_back = trace.next().compare_exchange(end, number, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-    // A handler's events have found room behind these slots.
+    // If a signal handler has taken later slots, the slots cannot be given back, but there may be room for them now.
     if !is_back && has_room(agent, block, end) {
         return Some(Blocked::none());
     }
@@ -287,11 +291,11 @@ pub(super) fn keep(agent: &Agent, block: BlockRef, number: u64, slots: u64, wait
     None
 }
 
-/// Writes one slot, for which there is room.
+/// Writes an event to slot `number`, for which there is room.
 pub(super) fn put(trace: TraceRef, number: u64, event: Event) {
     let at = trace.ring().load(Ordering::Relaxed) + (number & trace.mask().load(Ordering::Relaxed)) * SLOT;
-    // SAFETY: the ring is a part of the thread block, which stays mapped, and slots are accessed only here, by the gates, and by
-    // the injector, which relies on nothing.
+    // SAFETY: the ring is a part of the thread block, which stays mapped. Within the process, only this function and the gates access
+    // slots; the injector checks what it reads.
     let (time, function, marked) = unsafe {
         (
             AtomicU64::from_ptr(at as *mut u64),

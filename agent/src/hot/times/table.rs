@@ -1,8 +1,8 @@
-//! The table in which a thread finds the record of an arc.
+//! A thread's hash table from caller and callee to the record of the arc.
 //!
-//! The gates search it too. An entry never changes, and a table that has become too small stays where it is, because a signal
-//! may have interrupted a search. A handler that adds an entry at such a moment makes it a second time; readers of the region
-//! file add up records of the same arc.
+//! The gates search the table too. Entries never change, and a table that has been replaced by a larger one stays mapped, because a
+//! signal may have interrupted a search in it. If a signal handler adds an entry that the interrupted code is about to add, the arc
+//! gets two records; readers of the region file add up records of the same arc.
 #![allow(unsafe_code, reason = "entries are places in a table")]
 
 use crate::os::memory;
@@ -14,16 +14,16 @@ use gprofinject_abi::times::{TABLE_TAIL, TableEntry, table_offset};
 
 /// Number of entries of the first table.
 const FIRST: u64 = 1024;
-/// How often a table grows for one entry, at most.
+/// The maximum number of times that the table grows for one entry.
 const GROWTHS: u32 = 2;
 const ENTRY: u64 = size_of::<TableEntry>() as u64;
 
-/// A context in which functions' own records are found.
+/// The context of the entries for the records of functions.
 pub(crate) const FUNCTIONS: u32 = 1;
-/// Beside a caller's number, the context in which the records of its arcs are found if paths are measured.
+/// The bit that marks the context of the entries for arcs, beside the caller's number, when calling paths are measured.
 pub(crate) const ARCS: u32 = 1 << 30;
 
-/// What an entry leads to.
+/// The addresses that an entry holds.
 #[derive(Clone, Copy)]
 pub(crate) struct Entry {
     pub(crate) arc: u64,
@@ -31,7 +31,7 @@ pub(crate) struct Entry {
 }
 
 fn word(entry: u64, field: usize) -> &'static AtomicU64 {
-    // SAFETY: the entries of a thread's tables are mapped for good, and only atomics and the gates access them.
+    // SAFETY: a thread's tables are never unmapped, and only atomics and the gates access their entries.
     unsafe { AtomicU64::from_ptr((entry + field as u64) as *mut u64) }
 }
 
@@ -39,12 +39,12 @@ fn key(entry: u64) -> &'static AtomicU64 {
     word(entry, offset_of!(TableEntry, key))
 }
 
-/// Makes the thread's first table. Returns `false` if memory is short.
+/// Makes the thread's first table, if it has none. Returns `false` if memory is short.
 pub(crate) fn prepare(times: TimesRef) -> bool {
     times.table().load(Ordering::Relaxed) != 0 || grow(times, FIRST)
 }
 
-/// Returns what the entry of a key leads to. The key consists of a context and the number of a called function.
+/// Returns the entry whose key consists of this context and this number of a called function.
 pub(crate) fn find(times: TimesRef, context: u32, callee: u32) -> Option<Entry> {
     let wanted = gprofinject_abi::times::table_key(context, callee);
     let table = times.table().load(Ordering::Relaxed);
@@ -73,7 +73,7 @@ pub(crate) fn add(times: TimesRef, context: u32, callee: u32, entry: Entry) -> b
         times.arcs().fetch_sub(1, Ordering::Relaxed);
         return false;
     }
-    // A larger table has other places for the entries that are in the way.
+    // In a larger table, other entries do not occupy the same places.
     for _ in 0..=GROWTHS {
         let (table, mask) = (times.table().load(Ordering::Relaxed), times.mask().load(Ordering::Relaxed));
         if put(table, mask, context, callee, entry) {
@@ -87,10 +87,10 @@ pub(crate) fn add(times: TimesRef, context: u32, callee: u32, entry: Entry) -> b
     false
 }
 
-/// Writes an entry to a table. Returns `false` if there is no room near its place.
+/// Writes an entry to a table. Returns `false` if all places from its hash to the table's end are occupied.
 fn put(table: u64, mask: u64, context: u32, callee: u32, entry: Entry) -> bool {
     let mut at = table + table_offset(context, callee, mask);
-    // The last entry stays free, so that searches end.
+    // The last place stays free, so that every search ends.
     let end = table + mask + TABLE_TAIL * ENTRY;
     while key(at).load(Ordering::Relaxed) != 0 {
         at += ENTRY;
@@ -104,13 +104,13 @@ fn put(table: u64, mask: u64, context: u32, callee: u32, entry: Entry) -> bool {
     true
 }
 
-/// Makes a table of `entries` entries, a power of two, with those of the present one. Returns `false` if memory is short.
+/// Replaces the table by one of `entries` places, a power of two, and copies the entries. Returns `false` if memory is short.
 fn grow(times: TimesRef, entries: u64) -> bool {
     let bytes = ((entries + TABLE_TAIL) * ENTRY).next_multiple_of(PAGE);
     let Ok(new) = memory::map_zeros(bytes, memory::PROT_READ | memory::PROT_WRITE) else { return false };
-    // The clock stands still now. Page faults in the gates would be in the time of calls.
+    // The time of the slow path is excluded from calls. Page faults in the gates would be included.
     if memory::populate(new, bytes).is_err() {
-        // SAFETY: no other code knows of the mapping yet.
+        // SAFETY: no other code has the mapping's address yet.
         let _ = unsafe { memory::munmap(new, bytes) };
         return false;
     }
@@ -123,7 +123,7 @@ fn grow(times: TimesRef, entries: u64) -> bool {
             if found != 0 {
                 let [arc, node] = [offset_of!(TableEntry, arc), offset_of!(TableEntry, node)]
                     .map(|field| word(at, field).load(Ordering::Relaxed));
-                // What finds no room is made again when it is needed.
+                // An entry that finds no place is lost; its records are made again when they are needed.
                 put(new, new_mask, (found >> 32) as u32, found as u32, Entry { arc, node });
             }
         }

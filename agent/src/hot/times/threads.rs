@@ -1,4 +1,4 @@
-//! The beginning and the end of a thread's measurements.
+//! Starts and ends the measurements of a thread.
 
 use crate::hot::thread_blocks;
 use crate::hot::times::{area, chains, open, table, trace};
@@ -6,8 +6,8 @@ use crate::program::agent::Agent;
 use core::sync::atomic::Ordering;
 use gprofinject_abi::shared::BlockRef;
 
-/// Begins to measure the calling thread's calls, of which the first one's frame has this CFA, unless that has been done.
-/// `now` is the time without pauses. `None` means that there is no room.
+/// Starts to measure the calling thread's calls, if this has not been done yet. The frame of the first call has this CFA, and `now` is
+/// the time without pauses. Returns `None` if there is no room for the thread's records.
 pub(crate) fn prepare(agent: &Agent, block: BlockRef, cfa: u64, now: u64) -> Option<()> {
     let times = block.times();
     if times.top().load(Ordering::Relaxed) != 0 {
@@ -31,7 +31,8 @@ pub(crate) fn prepare(agent: &Agent, block: BlockRef, cfa: u64, now: u64) -> Opt
     Some(())
 }
 
-/// A thread block gets another owner: ends the calls of the last one, which has ended, when its last call did.
+/// Ends the calls of a thread that has ended, before another thread takes over its thread block. The calls end at the time of the
+/// last observed end of a call, because the agent does not see the end of the thread.
 pub(crate) fn end(agent: &Agent, block: BlockRef) {
     let times = block.times();
     if times.top().load(Ordering::Relaxed) == 0 {
@@ -39,7 +40,7 @@ pub(crate) fn end(agent: &Agent, block: BlockRef) {
     }
     let last = times.last().load(Ordering::Relaxed);
     for chain in chains::all(times) {
-        // Its calls ended when it ceased to run.
+        // The calls of a chain that was not current ended when the thread left that chain's stack.
         if let Some(from) = chains::current(times).filter(|&from| from != chain) {
             chains::change(agent, block, from, chain, last);
         }

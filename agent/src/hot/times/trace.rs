@@ -1,13 +1,18 @@
-//! A thread's events: `gprofinject --trace` ([`gprofinject_abi::trace`]).
+//! Writes the events of a trace (`gprofinject --trace`, [`gprofinject_abi::trace`]) outside of the gates.
 //!
-//! The gates write the events of most calls. What is here writes all others: those of slow paths, and those for which a gate
-//! finds no room. There is none when a further part of the ring is to be committed, when the injector has not read enough,
-//! when the open calls are to be told of, and at the thread's first event.
+//! The gates write the events of most calls. This module writes those of the slow paths, and those that a gate finds to be at the
+//! ring's limit: at the thread's first event, when a further part of the ring has to be committed, when the injector has not read
+//! enough, and when a snapshot is due ([`snapshot`](crate::hot::times::snapshot)).
 
 use crate::hot::thread_blocks;
 pub(crate) use crate::hot::times::ring::is_on;
-use crate::hot::times::ring::{Event, deepest, has_room, is_late, keep, lose, owe, pay, pay_in, put, take};
-use crate::hot::times::told::{is_due, is_told, kind_of, number_of, of_call, open_calls, tell, with_pauses};
+use crate::hot::times::ring::{
+    Event, deepest, defer_pause, has_room, is_late, keep, lose, put, take, write_deferred_pause,
+    write_deferred_pause_at,
+};
+use crate::hot::times::snapshot::{
+    is_due, is_reported, kind_of, number_of, of_call, open_calls, with_pauses, write_snapshot,
+};
 use crate::hot::times::values::{self, Values};
 use crate::hot::times::{area, clock};
 use crate::os::task;
@@ -21,37 +26,37 @@ use gprofinject_abi::trace::{Kind, data_slots};
 /// Bits of [`gprofinject_abi::times::OpenCall::flags`] below the depth.
 const FLAG_BITS: u32 = (1 << DEPTH_BIT) - 1;
 
-/// Returns the flags of a call that is made by one with these flags: its depth.
+/// Returns the flags that hold the depth of a call whose caller has the flags `outer`.
 pub(crate) fn flags_below(agent: &Agent, outer: u32) -> u32 {
     let is_deepest = outer >> DEPTH_BIT == u32::MAX >> DEPTH_BIT;
     let deeper = if is_deepest { outer } else { outer + (1 << DEPTH_BIT) };
     if is_on(agent) { deeper & !FLAG_BITS } else { 0 }
 }
 
-/// Returns whether a call that is made by one with these flags is too deep to be traced or measured.
+/// Returns whether a call whose caller has the flags `outer` is too deep to be traced or measured.
 pub(crate) fn is_too_deep(agent: &Agent, outer: u32) -> bool {
     is_on(agent) && u64::from(outer) >= deepest(agent)
 }
 
-/// Writes an event of one slot. If events before it were lost, it says so first, and which calls are open. `without`: a call that
-/// has not been told of yet. Returns whether there was room.
+/// Writes an event of one slot, after the pause and the snapshot that are due. `without` is the call whose beginning the event is, if any:
+/// a snapshot omits it. Returns whether there was room.
 fn write(agent: &Agent, block: BlockRef, event: Event, without: Option<OpenCallRef>, waits: bool) -> bool {
-    pay(agent, block, waits);
-    if is_due(block) && !tell(agent, block, without, waits) {
+    write_deferred_pause(agent, block, waits);
+    if is_due(block) && !write_snapshot(agent, block, without, waits) {
         lose(block.trace());
         return false;
     }
     match take(agent, block, 1, waits) {
         Some((number, _blocked)) => {
-            put(block.trace(), number, if is_told(without) { NOTHING } else { event });
+            put(block.trace(), number, if is_reported(without) { NOTHING } else { event });
             true
         }
         None => false,
     }
 }
 
-/// Writes an event, and the bytes that belong to it. A handler's events do not come in between, because all slots are taken at
-/// once. Returns whether there was room.
+/// Writes an event and its encoded values. All slots are taken at once, so that no signal handler's events come between them. Returns
+/// whether there was room.
 fn write_with(
     agent: &Agent,
     block: BlockRef,
@@ -64,14 +69,14 @@ fn write_with(
         return write(agent, block, event, without, true);
     }
     let trace = block.trace();
-    pay(agent, block, true);
-    if is_due(block) && !tell(agent, block, without, true) {
+    write_deferred_pause(agent, block, true);
+    if is_due(block) && !write_snapshot(agent, block, without, true) {
         lose(trace);
         return false;
     }
     let slots = 1 + data_slots(bytes.len() as u64);
     let Some((number, _blocked)) = take(agent, block, slots, true) else { return false };
-    if is_told(without) {
+    if is_reported(without) {
         (number..number + slots).for_each(|number| put(trace, number, NOTHING));
         return true;
     }
@@ -87,7 +92,7 @@ fn write_with(
     true
 }
 
-/// A call has begun, whose record is complete, with these arguments.
+/// Writes the beginning of an open call, with these arguments.
 pub(crate) fn begun(agent: &Agent, block: BlockRef, call: OpenCallRef, arguments: &Values) {
     if is_on(agent) && !is_late(agent) {
         let flags = call.flags().load(Ordering::Relaxed);
@@ -98,7 +103,8 @@ pub(crate) fn begun(agent: &Agent, block: BlockRef, call: OpenCallRef, arguments
     }
 }
 
-/// The innermost open call ends at a time without pauses. `result` is what it returns; `None` means that it was left otherwise.
+/// Writes the end of the innermost open call. `time` is a time without pauses. `result` is the call's result, or `None` if the call did
+/// not return.
 pub(crate) fn ended(agent: &Agent, block: BlockRef, call: OpenCallRef, time: u64, result: Option<&Values>) {
     if !is_on(agent) {
         return;
@@ -117,7 +123,7 @@ pub(crate) fn ended(agent: &Agent, block: BlockRef, call: OpenCallRef, time: u64
     }
 }
 
-/// The number of open calls that are looked at together.
+/// The number of open calls that [`announce_all`] handles in one pass.
 const CALLS: usize = 128;
 
 /// Returns the addresses of the outermost open calls of the current chain that `is_wanted` accepts, up to [`CALLS`] of them, from
@@ -130,7 +136,7 @@ fn outermost(
     let wanted = || open_calls(block).filter(|&call| is_wanted(call));
     let count = wanted().count();
     let list = list.get_mut(..count.min(CALLS)).unwrap_or_default();
-    // The innermost one comes first here and last there.
+    // The iterator begins with the innermost call, and the list with the outermost one.
     let calls = wanted().skip(count.saturating_sub(CALLS));
     for (place, call) in list.iter_mut().rev().zip(calls) {
         *place = call.address();
@@ -138,7 +144,7 @@ fn outermost(
     (list, count > CALLS)
 }
 
-/// Writes the beginnings of all open calls of the current chain whose are not written yet, from the outermost one inwards.
+/// Writes the beginnings of all open calls of the current chain that are not in the trace yet, from the outermost call inwards.
 fn announce_all(agent: &Agent, block: BlockRef) {
     loop {
         let mut list = [0; CALLS];
@@ -148,7 +154,7 @@ fn announce_all(agent: &Agent, block: BlockRef) {
             let flags = call.flags().load(Ordering::Relaxed);
             call.flags().store(flags | TRACED, Ordering::Relaxed);
             if !write(agent, block, of_call(block, call, kind_of(flags)), Some(call), true) {
-                // What is lost now is told of as open later.
+                // The next snapshot lists the remaining calls.
                 return;
             }
         }
@@ -158,7 +164,7 @@ fn announce_all(agent: &Agent, block: BlockRef) {
     }
 }
 
-/// The thread goes on on another stack, since a time without pauses.
+/// Writes that the thread has run on another stack since `time`, a time without pauses.
 pub(crate) fn changed(agent: &Agent, block: BlockRef, chain: ChainRef, time: u64) {
     if is_on(agent) {
         let function = number_of(block, chain.address());
@@ -172,33 +178,33 @@ pub(crate) fn changed(agent: &Agent, block: BlockRef, chain: ChainRef, time: u64
     }
 }
 
-/// The agent has taken so many ticks until now, which have been added to the pauses.
+/// Writes a pause: until now, the agent has taken `ticks` ticks, which the caller has added to `paused`.
 pub(crate) fn paused(agent: &Agent, block: BlockRef, ticks: u64) {
     if is_on(agent) && ticks != 0 {
         write_pause(agent, block, ticks, true);
     }
 }
 
-/// Writes a pause, unless events before it were lost: the times of open calls, which are told of then, have the pause already.
+/// Writes a pause, or a snapshot instead if events were lost: the times of the calls in a snapshot include the pause already.
 fn write_pause(agent: &Agent, block: BlockRef, ticks: u64, waits: bool) {
     let trace = block.trace();
-    if trace.untold().load(Ordering::Relaxed) != 0 {
-        tell(agent, block, None, waits);
+    if trace.unreported().load(Ordering::Relaxed) != 0 {
+        write_snapshot(agent, block, None, waits);
     } else if !waits && !has_room(agent, block, trace.next().load(Ordering::Relaxed) + 1) {
-        owe(trace, ticks);
+        defer_pause(trace, ticks);
     } else if let Some((number, _blocked)) = take(agent, block, 1, waits) {
         put(trace, number, Event { kind: Kind::Pause, function: 0, time: ticks });
     }
 }
 
-/// The same for another thread, which is stopped. If its ring is full, the thread itself writes it later.
+/// Writes a pause of another thread, which is stopped. If that thread's ring is full, the thread itself writes the pause later.
 pub(crate) fn paused_other(agent: &Agent, block: BlockRef, ticks: u64) {
     if is_on(agent) && ticks != 0 && block.times().top().load(Ordering::Relaxed) != 0 {
         write_pause(agent, block, ticks, false);
     }
 }
 
-/// The calling thread begins on a stack.
+/// Writes that the calling thread owns the thread block from now on, and runs on the stack of `chain`.
 pub(crate) fn thread(agent: &Agent, block: BlockRef, chain: ChainRef, time: u64) {
     if is_on(agent) {
         let event = Event { kind: Kind::Thread, function: task::gettid(), time: with_pauses(block, time) };
@@ -207,12 +213,12 @@ pub(crate) fn thread(agent: &Agent, block: BlockRef, chain: ChainRef, time: u64)
     }
 }
 
-/// A call begins whose end is not seen, at a time of the clock.
+/// Writes the beginning of a call whose exit is not hooked. `time` is a time of the clock.
 pub(crate) fn marked(agent: &Agent, block: BlockRef, function: u32, time: u64) {
     write(agent, block, Event { kind: Kind::Mark, function, time }, None, true);
 }
 
-/// The same where a gate has taken the slot with this number, and has found no room.
+/// Writes the beginning of a call whose exit is not hooked, for which a gate has taken slot `number` but has found no room.
 pub(crate) fn marked_at(agent: &Agent, block: BlockRef, function: u32, time: u64, number: u64) {
     let before = Before::now(block);
     if let Some(_blocked) = keep(agent, block, number, 1, true) {
@@ -221,26 +227,30 @@ pub(crate) fn marked_at(agent: &Agent, block: BlockRef, function: u32, time: u64
     }
 }
 
-/// What is to be written before an event for which a gate has taken a slot.
+/// The writes that were due before an event when a gate took a slot for the event.
 #[derive(Clone, Copy)]
 struct Before {
-    /// A pause that another thread has noted. One that comes while the thread waits for room is after the event.
-    owes: bool,
-    /// Which calls are open. If a signal handler tells of them meanwhile, in slots behind this one, the event is after that.
+    /// Whether a pause was deferred ([`defer_pause`]). A pause that is deferred while the thread waits for room comes after the event.
+    has_pause: bool,
+    /// Whether a snapshot was due. If a signal handler writes the snapshot meanwhile, it is in later slots than the gate's, so the event
+    /// has to go to a slot after it.
     is_due: bool,
 }
 
 impl Before {
     fn now(block: BlockRef) -> Before {
-        Before { owes: block.trace().owed().load(Ordering::Relaxed) != 0, is_due: is_due(block) }
+        Before {
+            has_pause: block.trace().deferred_pause().load(Ordering::Relaxed) != 0,
+            is_due: is_due(block),
+        }
     }
 }
 
-/// An event that says nothing, in a slot that was taken for another one.
+/// An event without effect, for a slot that was taken and is not needed.
 const NOTHING: Event = Event { kind: Kind::Pause, function: 0, time: 0 };
 
-/// Writes an event into a slot that has been taken, or in another one if something is to be written first. Returns whether there was
-/// room.
+/// Writes an event to slot `number`, which has been taken, or to a later slot if something has to be written first. Returns whether
+/// there was room.
 fn put_after(
     agent: &Agent,
     block: BlockRef,
@@ -250,14 +260,14 @@ fn put_after(
     before: Before,
 ) -> bool {
     let trace = block.trace();
-    if is_told(without) {
+    if is_reported(without) {
         put(trace, number, NOTHING);
         return true;
     }
     if before.is_due || is_due(block) {
         put(trace, number, NOTHING);
-    } else if before.owes {
-        pay_in(agent, block, number);
+    } else if before.has_pause {
+        write_deferred_pause_at(agent, block, number);
     } else {
         put(trace, number, event);
         return true;
@@ -265,8 +275,8 @@ fn put_after(
     write(agent, block, event, without, true)
 }
 
-/// A gate has taken the slot with this number for an event of the innermost open call and has found no room. `is_entry`: whether
-/// it is the call's beginning.
+/// Writes an event of the innermost open call for which a gate has taken slot `number` but has found no room. `is_entry` is nonzero for
+/// the beginning of the call, and 0 for its end.
 pub(crate) extern "C" fn no_room(number: u64, time: u64, is_entry: u64) {
     let before = clock::now();
     let block = failure::guarded(|| {
@@ -278,7 +288,8 @@ pub(crate) extern "C" fn no_room(number: u64, time: u64, is_entry: u64) {
         let event = Event { time, ..of_call(block, call, kind) };
         let without = Some(call).filter(|_| is_entry != 0);
         if is_entry != 0 {
-            // Before the event may be lost: if a handler tells then that this call is open, its end is to be written.
+            // Clear the flag before the event can be lost. A snapshot by a signal handler then lists the call and sets the flag, so that the
+            // call's end is traced.
             call.flags().fetch_and(!TRACED, Ordering::Relaxed);
         }
         let first = Before::now(block);
@@ -294,7 +305,7 @@ pub(crate) extern "C" fn no_room(number: u64, time: u64, is_entry: u64) {
     }
 }
 
-/// A call ends whose beginning is not written, in the gate, and has lasted long enough. `time` is that of the clock.
+/// Writes the events of a call that ends in the gate at `time`, a time of the clock, and that has lasted for the minimum duration.
 pub(crate) extern "C" fn late(time: u64) {
     let before = clock::now();
     let block = failure::guarded(|| {
@@ -311,7 +322,7 @@ pub(crate) extern "C" fn late(time: u64) {
     }
 }
 
-/// Takes out the time since `before`.
+/// Excludes the time since `before` from the calling thread's measured time.
 fn pause_since(block: BlockRef, before: u64) {
     let took = clock::now().wrapping_sub(before);
     block.times().paused().fetch_add(took, Ordering::Relaxed);

@@ -1,7 +1,7 @@
-//! The arguments and results of traced calls: whose are read, and when.
+//! Selects the functions whose arguments and results are traced, and reads those of a call.
 //!
-//! A bitmap says which functions have fetches ([`gprofinject_abi::args`]). The gates look there and leave calls of those functions
-//! to compiled code, which finds the registers of the call on the stack.
+//! A bitmap shows which functions have fetches ([`gprofinject_abi::args`]). The gates take the slow path for calls of these functions,
+//! and the slow path finds the call's registers on the stack, where the gates have saved them.
 #![allow(unsafe_code, reason = "the bitmap is mapped memory, and gates save registers on the stack")]
 
 use crate::hot::times::arguments::{self, Registers};
@@ -15,10 +15,10 @@ use gprofinject_abi::plan::LIBRARIES;
 use gprofinject_abi::times::{HAS_RESULT, TRACED};
 use zerocopy::IntoBytes;
 
-/// The address of the bitmap, with one bit for each number of a function, or 0 if no arguments are traced.
+/// The address of the bitmap, which has one bit for each function number, or 0 if no arguments are traced.
 pub(crate) static HAVE_FETCHES: AtomicU64 = AtomicU64::new(0);
 
-/// Bytes of the bitmap: as many numbers for libraries as for the program.
+/// The size of the bitmap in bytes: libraries have as many function numbers as the program.
 const BYTES: u64 = 2 * LIBRARIES as u64 / 8;
 
 /// Reserves the bitmap.
@@ -31,7 +31,7 @@ pub(crate) fn prepare() -> Result<(), i32> {
     Ok(())
 }
 
-/// Notes the functions of a module that have fetches, before its first hook is in place.
+/// Sets the bits of a module's functions that have fetches, before the module's first hook is in place.
 pub(crate) fn add(module: &Module) {
     let bitmap = HAVE_FETCHES.load(Ordering::Relaxed);
     let Some(fetches) = Fetches::read(module.fetches.as_bytes()).filter(|_| bitmap != 0) else { return };
@@ -48,7 +48,7 @@ pub(crate) fn add(module: &Module) {
     }
 }
 
-/// Returns the fetches for the arguments of a function, and for its result.
+/// Returns the fetches for the arguments of a function and those for its result.
 fn of(number: u32) -> (&'static [Fetch], &'static [Fetch]) {
     if HAVE_FETCHES.load(Ordering::Relaxed) == 0 {
         return (&[], &[]);
@@ -65,12 +65,12 @@ fn of(number: u32) -> (&'static [Fetch], &'static [Fetch]) {
     found.unwrap_or_default()
 }
 
-/// Returns the flags of an open call of a function that is in the trace: whether its result is traced too.
+/// Returns the flags of an open call whose beginning is in the trace: [`TRACED`], and [`HAS_RESULT`] if the function's result is traced.
 pub(crate) fn traced_flags(number: u32) -> u32 {
     if of(number).1.is_empty() { TRACED } else { TRACED | HAS_RESULT }
 }
 
-/// The registers that a gate has saved: their address, and that of the vector registers.
+/// The addresses of the registers that a gate has saved on the stack.
 #[derive(Clone, Copy)]
 pub(crate) struct Saved {
     /// rbp, r11, r10, r9, r8, rdi, rsi, rdx, rcx, rax.
@@ -81,7 +81,7 @@ pub(crate) struct Saved {
 
 impl Saved {
     fn registers(self, cfa: u64) -> Registers {
-        // SAFETY: the gate has saved ten words there, on the stack of this thread, and still has them.
+        // SAFETY: the gate has saved ten words there on this thread's stack, and pops them only after this call.
         let integer = |n: u64| unsafe { ((self.integers + 8 * n) as *const u64).read() };
         // SAFETY: the same holds for the vector registers, of 16 bytes each.
         let vector = |n: u64| unsafe { ((self.vectors + 16 * n) as *const u64).read() };

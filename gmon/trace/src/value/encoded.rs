@@ -1,24 +1,24 @@
-//! Values as bytes. Each begins with a byte that says how it is encoded:
+//! The encoding of values as bytes. The first byte is the type of the encoding:
 //!
-//! | byte | then |
+//! | first byte | meaning, and the bytes that follow |
 //! |---|---|
-//! | 0 | not readable: the address, 8 bytes |
+//! | 0 | unreadable: the address, 8 bytes |
 //! | 1 | scalar: 8 bytes, little-endian |
-//! | 2 | text: flags (bit 0: cut off), length, and so many bytes |
-//! | 3 | bytes: length, and so many bytes |
+//! | 2 | text: flags (bit 0: cut off), length, and that number of bytes |
+//! | 3 | object: length, and that number of bytes |
 
-/// A value as it is in a trace.
+/// A value in a trace, without its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoded<'b> {
-    /// It is at an address from which the program could not read.
+    /// The value could not be read from memory at this address.
     Unreadable(u64),
     /// The value of a register or of a word.
     Scalar(u64),
     /// A string.
     Text {
-        /// Its bytes, without those that end it.
+        /// The string's bytes, without a terminator.
         bytes: &'b [u8],
-        /// Whether it is longer.
+        /// Whether the string is longer than these bytes.
         is_cut: bool,
     },
     /// An object.
@@ -29,11 +29,11 @@ const UNREADABLE: u8 = 0;
 const SCALAR: u8 = 1;
 const TEXT: u8 = 2;
 const BYTES: u8 = 3;
-/// Bit of the flags of a text.
+/// Bit of the flags of a text: the text is cut off.
 const CUT: u8 = 1;
 
 impl Encoded<'_> {
-    /// Appends the value. Of a text or an object, up to 255 bytes are appended.
+    /// Appends the encoded value. A text or an object is truncated to 255 bytes.
     pub fn put(&self, out: &mut Vec<u8>) {
         let short = |bytes: &[u8]| bytes.len().min(usize::from(u8::MAX));
         match *self {
@@ -59,7 +59,7 @@ impl Encoded<'_> {
     }
 }
 
-/// The values in some bytes, one after the other. It ends at the first one that is not complete.
+/// An iterator over consecutive encoded values. It ends at the first incomplete one.
 #[derive(Clone, Debug)]
 pub struct Values<'b> {
     rest: &'b [u8],

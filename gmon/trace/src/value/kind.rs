@@ -1,29 +1,29 @@
-//! What a function's parameters and its result are.
+//! The kinds of a function's parameters and of its result.
 
 /// The kinds of a function's parameters and of its result.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Signature {
     /// The parameters, as far as they are known.
     pub parameters: Vec<Parameter>,
-    /// The result; `None` if nothing is known of it.
+    /// The result, or `None` if its kind is not known.
     pub result: Option<ValueKind>,
 }
 
 /// A parameter of a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameter {
-    /// Its name, if it is known.
+    /// The parameter's name, if it is known.
     pub name: Option<String>,
-    /// What it is.
+    /// The parameter's kind.
     pub kind: ValueKind,
 }
 
-/// What a value is, and so how it is shown.
+/// The kind of a value, which determines its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ValueKind {
-    /// A signed integer of so many bytes: 1, 2, 4, 8 or 16. What its encoding has above them does not count.
+    /// A signed integer of 1, 2, 4, 8 or 16 bytes. Further bits of the encoded value are ignored.
     Signed { bytes: u8 },
-    /// An unsigned integer of so many bytes.
+    /// An unsigned integer of 1, 2, 4, 8 or 16 bytes.
     Unsigned { bytes: u8 },
     /// An integer that is shown in hexadecimal.
     Hex,
@@ -35,13 +35,13 @@ pub enum ValueKind {
     Char,
     /// A floating-point number of 4 or 8 bytes, or x87's of 10 or 16 bytes, which is [`Encoded::Bytes`](crate::value::Encoded::Bytes).
     Float { bytes: u8 },
-    /// An enumeration, by the names of its values.
+    /// An enumeration, whose values are shown by name.
     Enum {
         /// The type's name.
         name: String,
-        /// Values and their names.
+        /// The values and their names.
         variants: Vec<(i64, String)>,
-        /// Bytes of the value.
+        /// The size in bytes.
         bytes: u8,
     },
     /// An address.
@@ -58,35 +58,35 @@ pub enum ValueKind {
     Struct {
         /// The type's name.
         name: String,
-        /// Its fields, as far as they are known.
+        /// The known fields.
         fields: Vec<Field>,
-        /// Its length in bytes.
+        /// The length in bytes.
         bytes: u32,
     },
-    /// `void` or `()`: there is no value.
+    /// `void` or `()`, which has no value.
     Unit,
-    /// A value that cannot be fetched, which is shown as `?`: there is none in the trace.
+    /// A value that cannot be read, so that the trace does not have it. It is shown as `?`.
     Unsupported,
 }
 
 /// A field of a structure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// Its name; empty if it has none.
+    /// The field's name, or an empty string if it has none.
     pub name: String,
-    /// Where it is in the structure, in bytes.
+    /// The field's offset in the structure in bytes.
     pub offset: u32,
-    /// What it is. Strings cannot be in a structure, and are [`ValueKind::Pointer`]s there.
+    /// The field's kind. Strings in a structure are not followed, and are [`ValueKind::Pointer`]s.
     pub kind: ValueKind,
 }
 
 impl ValueKind {
-    /// Whether the bytes of a trace have a value of this kind.
+    /// Returns whether values of this kind are in the bytes of a trace.
     pub fn has_value(&self) -> bool {
         !matches!(self, ValueKind::Unit | ValueKind::Unsupported)
     }
 
-    /// Returns how many bytes it takes in a structure. Strings take those of the pointer to them.
+    /// Returns the size of a value of this kind in a structure, in bytes. A string has the size of its pointer.
     pub fn bytes(&self) -> u32 {
         match self {
             ValueKind::Signed { bytes }

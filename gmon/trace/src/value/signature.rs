@@ -1,15 +1,15 @@
-//! Signatures as bytes.
+//! The encoding of signatures as bytes.
 
 use crate::codec::{Cursor, Error, put, put_signed, put_text};
 use crate::value::kind::{Field, Parameter, Signature, ValueKind};
 
-/// The greatest number of parameters.
+/// The maximum number of parameters.
 const PARAMETERS: usize = 64;
-/// The greatest depth of structures in each other.
+/// The maximum depth of nested structures.
 const DEEPEST: u32 = 16;
-/// The greatest number of fields of a parameter, with those of its fields. Thus showing a value never takes long.
+/// The maximum number of fields of a parameter, including nested ones. It bounds the time to format a value.
 const FIELDS: u32 = 256;
-/// The greatest number of names of an enumeration's values.
+/// The maximum number of names of an enumeration's values.
 const VARIANTS: usize = 1 << 12;
 
 const SIGNED: u8 = 1;
@@ -29,7 +29,7 @@ const STRUCT: u8 = 14;
 const UNIT: u8 = 15;
 const UNSUPPORTED: u8 = 16;
 
-/// Appends a signature, or that there is none. Parameters, fields and names above the limits are left out.
+/// Appends an optional signature. Parameters, fields and names beyond the limits are omitted.
 pub(crate) fn put_signature(out: &mut Vec<u8>, signature: Option<&Signature>) {
     let Some(signature) = signature else {
         put(out, 0);
@@ -80,7 +80,7 @@ fn put_kind(out: &mut Vec<u8>, kind: &ValueKind, depth: u32, room: &mut u32) {
             out.push(STRUCT);
             put_text(out, name);
             put(out, u64::from(*bytes));
-            // Each field follows a 1, because their number is not known before.
+            // Each field is preceded by a 1, because the number of fields within the limit is not known beforehand.
             for field in fields.iter().filter(|_| depth < DEEPEST) {
                 let Some(less) = room.checked_sub(1) else { break };
                 *room = less;
@@ -96,10 +96,10 @@ fn put_kind(out: &mut Vec<u8>, kind: &ValueKind, depth: u32, room: &mut u32) {
     }
 }
 
-/// Reads a signature, if there is one.
+/// Reads an optional signature.
 ///
 /// # Errors
-/// There is none, or it is larger than any that is written.
+/// Returns an error if the bytes are not a signature, or exceed the limits.
 pub(crate) fn signature(from: &mut Cursor) -> Result<Option<Signature>, Error> {
     let at = from.at;
     let has_result = match from.number()? {
@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(super::signature(&mut Cursor::new(&none)), Ok(None));
     }
 
-    /// What a writer leaves out is what a reader would refuse.
+    /// The writer omits exactly what the reader would reject.
     #[test]
     fn limits() {
         let int = Parameter { name: None, kind: ValueKind::Hex };

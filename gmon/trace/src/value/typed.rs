@@ -1,11 +1,11 @@
-//! Values with their kinds, and how they are shown: as in the source, names and all.
+//! Values with their kinds, and their text, which resembles the source.
 
 use std::fmt::{self, Display, Formatter, Write};
 
 use crate::value::encoded::{Encoded, Values};
 use crate::value::kind::{Field, Parameter, Signature, ValueKind};
 
-/// A value with its kind. Its text is what a debugger prints:
+/// A value with its kind. Its text resembles that of a debugger:
 ///
 /// | kind | text |
 /// |---|---|
@@ -16,17 +16,17 @@ use crate::value::kind::{Field, Parameter, Signature, ValueKind};
 /// | pointers | `0x5555`, `NULL` |
 /// | strings | `"abc"`, `"abc"...` if it is longer, `NULL` |
 /// | structures | `{x=1, y=2}` |
-/// | what cannot be read | `<0x1234>`, by its address |
-/// | what is not in the trace | `?` |
+/// | unreadable values | `<0x1234>`, the address |
+/// | values that are not in the trace | `?` |
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Value<'s, 'b> {
-    /// What it is.
+    /// The value's kind.
     pub kind: &'s ValueKind,
-    /// Its bytes; `None` if it is not in the trace.
+    /// The encoded value, or `None` if it is not in the trace.
     pub encoded: Option<Encoded<'b>>,
 }
 
-/// The arguments of a call. Their text is what stands between the parentheses of a call: `path="a", flags=0`.
+/// The arguments of a call. Their text is that between the parentheses of a call: `path="a", flags=0`.
 #[derive(Clone, Debug)]
 pub struct Arguments<'s, 'b> {
     parameters: &'s [Parameter],
@@ -72,7 +72,7 @@ impl Display for Arguments<'_, '_> {
 }
 
 impl Value<'_, '_> {
-    /// Returns the bytes of a string.
+    /// Returns the bytes of the string, if the value is a string.
     pub fn text(&self) -> Option<&[u8]> {
         match self.encoded? {
             Encoded::Text { bytes, .. } => Some(bytes),
@@ -90,7 +90,7 @@ impl Value<'_, '_> {
         }
     }
 
-    /// Returns the value if it is an integer, a character or an address. Those of enumerations are not.
+    /// Returns the value if it is an integer, a character or an address, but not if it is that of an enumeration.
     pub fn integer(&self) -> Option<i128> {
         match self.kind {
             ValueKind::Signed { bytes } => Some(signed(self.number()?, *bytes)),
@@ -119,7 +119,7 @@ impl Value<'_, '_> {
         }
     }
 
-    /// Returns the number with these bytes, if it is no string and not longer than 16 bytes.
+    /// Returns the value's bytes as a number, unless the value is a string or longer than 16 bytes.
     fn number(&self) -> Option<u128> {
         match self.encoded? {
             Encoded::Scalar(value) => Some(u128::from(value)),
@@ -192,7 +192,7 @@ impl Display for Value<'_, '_> {
     }
 }
 
-/// Structures are not deeper in each other than a signature's bytes allow.
+/// Formats a structure. The recursion is bounded, because the encoding of signatures bounds the depth of structures.
 fn fmt_struct(fields: &[Field], bytes: &[u8], f: &mut Formatter<'_>) -> fmt::Result {
     f.write_str("{")?;
     for (index, field) in fields.iter().enumerate() {
@@ -222,7 +222,7 @@ fn fmt_text(bytes: &[u8], f: &mut Formatter<'_>) -> fmt::Result {
     f.write_str("\"")
 }
 
-/// Characters of C are bytes, perhaps with a sign; those of Rust have up to 21 bits.
+/// Formats a character. A character of C is a byte, perhaps sign-extended; one of Rust has up to 21 bits.
 fn fmt_char(value: u64, f: &mut Formatter<'_>) -> fmt::Result {
     let byte = (value as i64 >= -128 && (value as i64) < 256).then_some(value as u8);
     let c = match byte {
@@ -237,7 +237,7 @@ fn fmt_char(value: u64, f: &mut Formatter<'_>) -> fmt::Result {
     }
 }
 
-/// Returns the bits above so many bytes, to shift them out.
+/// Returns the number of bits of a `u128` above `bytes` bytes, by which a value is shifted to remove these bits.
 fn above(bytes: u8) -> u32 {
     128 - 8 * u32::from(bytes.clamp(1, 16))
 }
@@ -250,14 +250,14 @@ fn unsigned(number: u128, bytes: u8) -> u128 {
     number << above(bytes) >> above(bytes)
 }
 
-/// Returns x87's number with these 80 bits: a sign, 15 bits of exponent, and 64 bits of fraction with its integer part.
+/// Converts an 80-bit number of the x87: a sign, 15 bits of exponent, and 64 bits of significand, which includes the integer bit.
 fn extended(bits: u128) -> f64 {
     let (fraction, exponent) = (bits as u64, (bits >> 64) as i32 & 0x7fff);
     let sign = if bits >> 79 & 1 == 1 { -1.0 } else { 1.0 };
     let magnitude = match (exponent, fraction << 1) {
         (0x7fff, 0) => f64::INFINITY,
         (0x7fff, _) => f64::NAN,
-        // In two steps, because the first factor alone may be too small for a number.
+        // The factor is applied in two steps, because the whole factor may be too small for an `f64`.
         _ => {
             fraction as f64
                 * 2_f64.powi((exponent - 16383) / 2)
@@ -383,7 +383,7 @@ mod tests {
         Encoded::Text { bytes: b"/etc/passwd", is_cut: false }.put(&mut bytes);
         Encoded::Scalar(0x241).put(&mut bytes);
         assert_eq!(open.arguments(&bytes).to_string(), "path=\"/etc/passwd\", ?, flags=0x241");
-        // The trace may have fewer values than the signature says.
+        // The trace may have fewer values than the signature has parameters.
         assert_eq!(open.arguments(&bytes[..14]).to_string(), "path=\"/etc/passwd\", ?, flags=?");
         let result = |bytes: &[u8]| open.result(bytes).map(|value| value.to_string());
         let mut bytes = Vec::new();

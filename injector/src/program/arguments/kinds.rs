@@ -1,7 +1,7 @@
-//! How values are shown: the kinds that a trace has, for types and formats.
+//! Converts types and formats to the kinds of values in a trace.
 //!
-//! A kind and a fetch belong together: the one says how the bytes are shown that the other reads. So both are made here at the same
-//! time, and a value that cannot be read has neither bytes nor another kind than "unsupported".
+//! A kind determines how the bytes that a fetch reads are shown, so this module makes both together. A value that cannot be read has
+//! no fetch, and the kind "unsupported".
 
 use gmon_trace::value::{Field, ValueKind};
 use gprofinject_abi::args::{Fetch, Op, RAW_MAX};
@@ -10,12 +10,12 @@ use gprofinject_plan::fetches;
 
 use crate::program::arguments::spec::{Format, ValueSpec};
 
-/// The greatest number of elements of an array that are shown.
+/// The maximum number of elements of an array that are shown.
 const ELEMENTS_MAX: u64 = 16;
-/// How deep structures in each other are shown.
+/// The maximum depth of nested structures that are shown.
 const DEPTH_MAX: u32 = 6;
 
-/// Returns how a value is shown, and how it is read, if it can be.
+/// Returns the kind of a value, and the fetch that reads it, if it can be read.
 pub(crate) fn of_value(value: &signatures::Value) -> (ValueKind, Option<Fetch>) {
     match fetches::fetch(value) {
         None => (ValueKind::Unsupported, None),
@@ -23,7 +23,7 @@ pub(crate) fn of_value(value: &signatures::Value) -> (ValueKind, Option<Fetch>) 
     }
 }
 
-/// Returns how a value of a type is shown that is read in this way.
+/// Returns the kind of a value of this type that is read by this operation.
 fn of_type(ty: &Type, op: Option<Op>) -> ValueKind {
     match op {
         Some(Op::CString) => ValueKind::CString,
@@ -33,7 +33,7 @@ fn of_type(ty: &Type, op: Option<Op>) -> ValueKind {
     }
 }
 
-/// Returns how a type is shown by its bytes alone.
+/// Returns the kind of a value of this type that is shown from its bytes alone, without following pointers.
 fn of_bytes(ty: &Type, depth: u32) -> ValueKind {
     let bytes = ty.size as u8;
     match &ty.shape {
@@ -63,7 +63,7 @@ fn of_bytes(ty: &Type, depth: u32) -> ValueKind {
 fn structure(object: &Struct, size: u64, depth: u32) -> ValueKind {
     let text = |name: &Option<std::sync::Arc<str>>| name.as_deref().unwrap_or_default().to_owned();
     let fields = object.fields.iter().filter_map(|of| {
-        // The bits of a bit-field are among others.
+        // A bit-field is not a whole number of bytes.
         let kind = if of.bits.is_some() { ValueKind::Unsupported } else { of_bytes(&of.ty, depth + 1) };
         field(text(&of.name), of.offset, kind)
     });
@@ -71,7 +71,7 @@ fn structure(object: &Struct, size: u64, depth: u32) -> ValueKind {
     ValueKind::Struct { name: text(&object.name), fields: fields.collect(), bytes }
 }
 
-/// Returns a field, if the bytes that are read have its start.
+/// Returns a field, or `None` if it begins beyond the bytes that are read.
 fn field(name: String, offset: u64, kind: ValueKind) -> Option<Field> {
     let offset = u32::try_from(offset).ok().filter(|&offset| (offset as usize) < RAW_MAX)?;
     Some(Field { name, offset, kind })
@@ -83,11 +83,11 @@ fn of_enum(all: &signatures::Enum, bytes: u8) -> ValueKind {
     ValueKind::Enum { name, variants: variants.collect(), bytes }
 }
 
-/// Bytes of an enumeration, whose size a specification does not say.
+/// The assumed size in bytes of an enumeration, which a specification does not contain.
 const ENUM_BYTES: u8 = 4;
 
-/// Returns how a value of a specification is shown and read. `enumeration` finds one by its name; `strings` is how the module's
-/// `std::string` is laid out.
+/// Returns the kind and the fetch of a value of a specification. `enumeration` finds an enumeration by its name; `strings` is the layout
+/// of the module's `std::string`.
 pub(crate) fn of_spec(
     spec: &ValueSpec,
     strings: StringLayout,

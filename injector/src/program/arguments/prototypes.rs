@@ -1,7 +1,7 @@
 //! Prototypes of the C library's functions, for which there is rarely debug information.
 //!
-//! The table `prototypes.txt` is in the terms of [`spec`]. It counts only in the C library itself: a function `open` of a
-//! program may be any function.
+//! The table `prototypes.txt` has the syntax of [`spec`]. It applies only to the C library itself, because a function `open` of a program
+//! may have other parameters.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -10,7 +10,7 @@ use crate::program::arguments::spec::{self, Item, ValueSpec};
 
 const TABLE: &str = include_str!("prototypes.txt");
 
-/// The file names with which the C library's parts begin, in glibc and musl.
+/// The prefixes of the file names of the C library's parts, in glibc and musl.
 const LIBRARIES: [&str; 10] = [
     "libc.so",
     "libc-2.",
@@ -24,12 +24,12 @@ const LIBRARIES: [&str; 10] = [
     "libmvec",
 ];
 
-/// Returns whether the library with this file name is a part of the C library.
+/// Returns whether a library with this file name is a part of the C library.
 pub(crate) fn is_c_library(name: &str) -> bool {
     LIBRARIES.iter().any(|known| name.starts_with(known))
 }
 
-/// Returns the values of a function of the C library that has one of these names.
+/// Returns the values of the function of the C library that has one of these names.
 pub(crate) fn of<'n>(mut names: impl Iterator<Item = &'n str>) -> Option<&'static [ValueSpec]> {
     let table = table();
     names.find_map(|name| {
@@ -50,7 +50,7 @@ fn entries() -> impl Iterator<Item = (&'static str, Vec<ValueSpec>)> {
     lines.flat_map(|line| {
         let values = match spec::parse(line).as_deref() {
             Ok([Item::Functions { values, .. }]) => values.clone(),
-            // A test parses all lines.
+            // Does not happen: a test parses all lines.
             _ => Vec::new(),
         };
         let names = line.split('@').next().unwrap_or_default();
@@ -63,8 +63,8 @@ fn without_version(name: &str) -> &str {
     name.split('@').next().unwrap_or(name)
 }
 
-/// Returns `memmove` for `__memmove_avx_unaligned_erms`, an implementation for some processors, and `open64` for `__open64` and
-/// `__GI___open64`, names inside the library.
+/// Returns the public name for an internal one: `memmove` for `__memmove_avx_unaligned_erms`, an implementation for some processors,
+/// and `open64` for `__open64` and `__GI___open64`.
 fn of_implementation(name: &str) -> Option<&str> {
     const PROCESSORS: [&str; 8] = ["_sse", "_ssse", "_avx", "_evex", "_erms", "_fma", "_x86_64", "_generic"];
     let inner = name.strip_prefix("__GI_").unwrap_or(name);
@@ -134,7 +134,7 @@ mod tests {
         assert!(!is_c_library("libcrypt.so.1") && !is_c_library("libmagic.so.1"));
     }
 
-    /// Debug information of glibc, where it is installed, says what the prototypes are.
+    /// Compares the table with the prototypes in glibc's debug information, if that is installed.
     #[test]
     fn the_table_is_what_glibc_says() {
         let test = "the_table_is_what_glibc_says";
@@ -175,7 +175,7 @@ mod tests {
         assert!(compared > 250, "{compared}");
     }
 
-    /// Returns what a prototype has otherwise than debug information.
+    /// Returns the differences between a prototype and debug information.
     fn differences(name: &str, values: &[ValueSpec], signature: &Signature) -> Vec<String> {
         let arguments: Vec<_> = values.iter().filter(|value| !value.is_result).collect();
         let of_glibc: Vec<Value> = signature.parameters.iter().flat_map(|p| parts(&p.value)).collect();

@@ -1,8 +1,8 @@
-//! What the user says of the arguments of functions: `--args SPEC`, in uftrace's terms.
+//! Parses the user's specification of arguments and results to trace: `--args SPEC`, in the syntax of uftrace.
 //!
 //! ```text
 //! spec     = item { ";" item }
-//! item     = "auto" | GLOB [ "@" values ]           without values: whatever is known of the function
+//! item     = "auto" | GLOB [ "@" values ]           without values: all known values of the function
 //! values   = value { "," value }
 //! value    = [ NAME "=" ] ( "arg" N | "fparg" N | "retval" ) [ "/" format ] [ "%" place ]
 //! format   = letter [ bits ] | "e:" NAME
@@ -11,29 +11,29 @@
 //! place    = REGISTER | "stack" [ "+" ] N
 //! ```
 //!
-//! That is what uftrace-record(1) has in its section ARGUMENTS, but for structures (`t`), which only `auto` shows, and for names of
-//! values and the format `a` (an address), which are ours.
+//! This is the syntax in the section ARGUMENTS of uftrace-record(1), without structures (`t`), which only `auto` shows, and with names
+//! of values and the format `a` (an address) as extensions.
 
 use gprofinject_image::signatures::Word;
 
-/// The greatest number of an argument, and of a word on the stack.
+/// The maximum number of an argument, and of a word on the stack.
 const NUMBER_MAX: u32 = 128;
-/// The number of values of a function above which no more make sense.
+/// The maximum number of values of a function.
 const VALUES_MAX: usize = 64;
-/// The integer registers of arguments.
+/// The number of integer registers for arguments.
 const INTEGERS: u32 = 6;
-/// The vector registers of arguments.
+/// The number of vector registers for arguments.
 const VECTORS: u32 = 8;
 
 /// One item of a specification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Item {
-    /// The arguments of all functions of which something is known.
+    /// All known values of all functions.
     Auto,
-    /// Those of the functions whose names match.
+    /// Values of the functions whose names match.
     Functions {
         glob: String,
-        /// The values; if there are none, those that are known.
+        /// The values. An empty list selects all known values.
         values: Vec<ValueSpec>,
     },
 }
@@ -42,13 +42,13 @@ pub(crate) enum Item {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ValueSpec {
     pub(crate) name: Option<String>,
-    /// Whether it is the function's result.
+    /// Whether the value is the function's result.
     pub(crate) is_result: bool,
     pub(crate) word: Word,
     pub(crate) format: Format,
 }
 
-/// How a value is read and shown.
+/// The format of a value, which determines how the value is read and shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     Signed {
@@ -64,7 +64,7 @@ pub(crate) enum Format {
         bytes: u8,
     },
     Char,
-    /// Of 4 or 8 bytes, or 16 for a long double.
+    /// A floating-point number of 4 or 8 bytes, or of 16 bytes for a long double.
     Float {
         bytes: u8,
     },
@@ -73,16 +73,16 @@ pub(crate) enum Format {
     StdString,
     Address,
     FunctionPointer,
-    /// An enumeration of the program, by its name.
+    /// The enumeration of the program with this name.
     Enum(String),
 }
 
-/// Why a specification is not one.
+/// An error in a specification.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{text}': column {}: {fault}", .at + 1)]
 pub(crate) struct SpecError {
     text: String,
-    /// Where, in characters.
+    /// The position of the error in characters.
     at: usize,
     fault: Fault,
 }
@@ -135,14 +135,14 @@ enum Fault {
 /// Parses a specification.
 ///
 /// # Errors
-/// It is not one: the error says where, and what would be right.
+/// Returns an error if the specification is invalid. The error has the position, and what is expected there.
 pub(crate) fn parse(text: &str) -> Result<Vec<Item>, SpecError> {
     let whole = Part { all: text, start: 0, text };
     let items = whole.split(';').filter(|item| !item.text.trim().is_empty());
     items.map(|item| item.trimmed().item()).collect()
 }
 
-/// A part of a specification, which knows where it is.
+/// A part of a specification, with its position.
 #[derive(Clone, Copy)]
 struct Part<'t> {
     all: &'t str,
@@ -176,7 +176,7 @@ impl<'t> Part<'t> {
         })
     }
 
-    /// Returns what is before and after the first such character, which `after` has not.
+    /// Splits the part at the first separator, which neither result contains.
     fn split_at(self, separator: char) -> (Part<'t>, Option<Part<'t>>) {
         match self.text.find(separator) {
             Some(at) => (self.before(at), Some(self.from(at + separator.len_utf8()))),
@@ -210,7 +210,7 @@ impl<'t> Part<'t> {
         Ok(Item::Functions { glob: glob.text.to_owned(), values })
     }
 
-    /// Refuses what is a pattern for uftrace and has another meaning here.
+    /// Rejects a pattern of uftrace that would have another meaning here.
     fn check_glob(self, next: char) -> Result<(), SpecError> {
         let glob = self.text;
         if glob.is_empty() {
@@ -254,7 +254,7 @@ impl<'t> Part<'t> {
             (_, Some(place)) => place.place()?,
             (What::Argument(number) | What::Float(number), None) => usual_place(number, is_float),
         };
-        // The address of a std::string result is that of the place for it, which the caller has provided.
+        // For a std::string result, the function returns the address of the object, for which the caller has provided the memory.
         if format == (Format::Float { bytes: 16 }) && !matches!((word, place), (Word::Stack(_), Some(_))) {
             return Err(rest.error(Fault::LongDouble));
         }
@@ -350,18 +350,18 @@ impl<'t> Part<'t> {
     }
 }
 
-/// Which value it is.
+/// Identifies a value of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
-    /// An argument that is an integer or a pointer, by its number among those.
+    /// The integer or pointer argument with this number among those arguments.
     Argument(u32),
-    /// A floating-point argument, by its number among those.
+    /// The floating-point argument with this number among those arguments.
     Float(u32),
     Result,
 }
 
-/// Returns where an argument is that is not a structure: in the register of its number, or on the stack if no other kind of argument
-/// is there.
+/// Returns the place of an argument that is not a structure: the register of its number, or a word on the stack, assuming that no
+/// arguments of the other kind are there.
 fn usual_place(number: u32, is_float: bool) -> Word {
     let index = number - 1;
     match if is_float { VECTORS } else { INTEGERS } {

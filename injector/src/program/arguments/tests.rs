@@ -54,7 +54,7 @@ fn compiled(test: &str, options: &[&str]) -> Option<Program> {
     Some(Program { _folder: folder, path, bytes })
 }
 
-/// What is known of each function: its name, with its signature and its fetches.
+/// The known functions, each with its name, signature and fetches.
 struct Functions {
     known: Known,
     names: Vec<String>,
@@ -87,7 +87,7 @@ impl Functions {
         self.known.signatures.iter().map(|(number, _)| self.names[*number as usize].as_str()).collect()
     }
 
-    /// Every value that has bytes has a fetch, in the same order.
+    /// Checks that every value that has bytes has a fetch, in the same order.
     fn check(&self) {
         let bytes = self.known.fetches.bytes();
         let mut words = vec![0_u64; bytes.len().div_ceil(8)];
@@ -140,7 +140,7 @@ fn by_debug_information() {
         ];
         assert_eq!(floats, expected);
 
-        // The structure is passed in memory, and the empty one not at all.
+        // One structure is passed in memory, and the empty one is not passed at all.
         let field = |name: &str, offset, kind| Field { name: name.into(), offset, kind };
         let point = ValueKind::Struct {
             name: "point".into(),
@@ -160,7 +160,7 @@ fn by_debug_information() {
             (Some("wide"), &ValueKind::Unsigned { bytes: 16 }),
         ];
         assert_eq!(kinds(functions.signature("called_back")), expected);
-        // It has neither arguments nor a result.
+        // The function has neither arguments nor a result.
         assert_eq!(functions.signature("nothing"), None);
         let of_main = kinds(functions.signature("main"));
         assert_eq!(
@@ -170,7 +170,7 @@ fn by_debug_information() {
     }
 }
 
-/// gcc removes the parameter that is not used, and gives the function another name. Debug information says where the other one is.
+/// gcc removes the unused parameter and renames the function. Debug information has the place of the other parameter.
 #[test]
 fn changed_functions_have_the_parameters_that_are_left() {
     let Some(program) = compiled("changed_functions_have_the_parameters_that_are_left", &["-g", "-O2"])
@@ -201,7 +201,7 @@ fn by_specifications() {
     assert_eq!(kinds(functions.signature("plain")), expected);
     assert_eq!(functions.signature("plain").expect("it").result, Some(ValueKind::Unsigned { bytes: 8 }));
     assert_eq!(kinds(functions.signature("floats")), [(None, &ValueKind::Float { bytes: 8 })]);
-    // A name alone: what is known of it.
+    // A name without values selects the known values.
     assert_eq!(kinds(functions.signature("object")).len(), 2);
     let mut names = functions.names();
     names.sort_unstable();
@@ -212,7 +212,7 @@ fn by_specifications() {
 #[test]
 fn without_debug_information() {
     let Some(program) = compiled("without_debug_information", &["-O1", "-s"]) else { return };
-    // The prototypes are those of the C library, and this is a program.
+    // The prototypes apply to the C library only, and this is a program.
     let functions = Functions::of(&program, "auto");
     assert!(functions.known.signatures.is_empty() && functions.known.fetches.is_empty());
     assert!(functions.known.unclear.contains_key(&Unclear::NoInformation));

@@ -1,4 +1,4 @@
-//! Reads the rings of events of a process while it writes them, whatever it has written there.
+//! Reads a process's rings of events while the process writes them. Their contents are not trusted.
 
 use std::fs::File;
 use std::io;
@@ -13,26 +13,29 @@ use crate::store::region::layout::{AgentReport, BLOCKS_MAX, Layout, read_at, rea
 use crate::store::region::read::{PROCESS_MAX, load_records};
 
 const SLOT: u64 = size_of::<Slot>() as u64;
-/// The greatest number of slots that are read at a time.
+/// The maximum number of slots that are read at a time.
 const PIECE: u64 = 1 << 14;
-/// A slot that is taken and not written, although later ones are, is of a gate that a signal handler has interrupted. It is written
-/// when the handler returns, and never if the handler leaves the gate by a jump. Where what follows does not tell which, the reader
-/// goes on without the slot when the thread has gone on for so long since, or has filled this part of its ring. The time in which a
-/// thread writes nothing, because it is stopped, waits or gets no processor, does not count.
+/// The time after which the reader skips a slot that a thread has taken but not written, although later slots are written.
+///
+/// Such a slot belongs to a gate (the agent's code at the beginning or end of a call) that a signal handler has interrupted. The gate
+/// writes the slot when the handler returns, and never writes it if the handler leaves by a non-local jump. If later events do not
+/// show which case it is, the reader skips the slot when the thread has run for this time, or has filled this part of its ring. The
+/// time in which the thread writes nothing, because it is stopped, waits or gets no processor, does not count.
 const PATIENCE: Duration = Duration::from_secs(2);
 const PATIENT_PART: u64 = 2;
-/// The greatest time between two visits for which a thread that has written something meanwhile is taken to have gone on.
+/// The maximum time between two visits that counts as running time of a thread that has written events in between.
 const STEP: Duration = Duration::from_millis(10);
-/// What part of a ring is between the thread and the reader that begins to copy the rest, and how often it tries to.
+/// The divisor of a ring's length that yields the distance from the thread's position at which the reader of an overwritten ring begins
+/// to copy; and the maximum number of attempts.
 const MARGINS: u64 = 16;
 const TRIES: usize = 4;
-/// The smallest number of slots of a ring that is believed.
+/// The minimum number of slots of a ring. Smaller numbers in the region file are rejected.
 const SLOTS_MIN: u64 = 1 << 8;
 
 /// The rings of a process.
 pub(crate) struct Rings {
     file: File,
-    /// Whether the file can be written to, so that the threads learn what has been read.
+    /// Whether the file is writable, so that the reader can store how far it has read.
     is_writable: bool,
     layout: Layout,
     all: Vec<Ring>,
@@ -42,12 +45,12 @@ pub(crate) struct Rings {
 /// The table of a process's libraries.
 pub(crate) struct LoadTable {
     file: File,
-    /// 0 if there is none.
+    /// The offset of the table in the region file, or 0 if there is none.
     offset: u64,
 }
 
 impl LoadTable {
-    /// Reads the table as it is now. The process can have written any numbers there.
+    /// Reads the present table. Its contents are not trusted.
     pub(crate) fn read(&self) -> Vec<LoadRecord> {
         if self.offset == 0 {
             return Vec::new();
@@ -57,33 +60,33 @@ impl LoadTable {
     }
 }
 
-/// The ring of a thread, up to where it has been read.
+/// The position of the reader in a thread's ring.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ring {
     /// The number of the next event to read.
     read: u64,
-    /// Set while the event that is to be read next is missing although later ones are there.
+    /// Set while the next event to read is missing although later ones are written.
     passed: Option<Passed>,
-    /// Events below this number that are not there will never be.
+    /// Missing events below this number are skipped without a further wait.
     patient_until: u64,
-    /// The number of the next event at the last visit.
+    /// The number of the thread's next event at the last visit.
     next: u64,
 }
 
-/// What a thread does while one of its events is missing.
+/// The progress of a thread while one of its events is missing.
 #[derive(Clone, Copy, Debug)]
 struct Passed {
-    /// The number of the thread's next event when that was first found.
+    /// The number of the thread's next event when the gap was found.
     behind: u64,
-    /// The same at the last visit, and when that was.
+    /// The number of the thread's next event at the last visit, and the time of that visit.
     next: u64,
     seen: Instant,
-    /// For how long the thread has gone on.
+    /// The running time of the thread since the gap was found.
     went_on: Duration,
 }
 
 impl Passed {
-    /// The thread's next event has this number now.
+    /// Notes the number of the thread's next event at a visit.
     fn see(&mut self, next: u64, now: Instant) {
         if next != self.next {
             self.went_on += now.duration_since(self.seen).min(STEP);
@@ -92,7 +95,7 @@ impl Passed {
     }
 }
 
-/// A ring, as those who get its events know it.
+/// The identity of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Source {
     /// The number of the thread's counters in the region file.
@@ -101,11 +104,11 @@ pub(crate) struct Source {
     pub(crate) guest: u32,
 }
 
-/// What a ring says.
+/// A piece of a ring.
 pub(crate) enum Piece<'b> {
     /// The slots of consecutive events: see [`events`].
     Events(&'b [u8]),
-    /// So many slots are gone before they could be read.
+    /// This number of slots was overwritten before they could be read.
     Lost(u64),
 }
 
@@ -117,33 +120,33 @@ pub(crate) fn events(slots: &[u8]) -> impl Iterator<Item = (Kind, u32, u64)> {
     })
 }
 
-/// Returns what the slot of an event is, or `None` if the event is not written yet, or is overwritten.
+/// Returns the kind of event `number` from its slot, or `None` if the event is not written yet or is overwritten.
 fn kind_of(slot: &[u8], number: u64) -> Option<Kind> {
     let slot = Slot::read_from_bytes(slot).unwrap_or_default();
     trace::kind(slot.mark, number).filter(|kind| *kind != Kind::None)
 }
 
-/// Returns the number of slots of a ring that says that it has this mask, and would have so many slots. A process can write any mask.
+/// Returns the number of slots of a ring with this mask, which is not trusted. `slots` is the number of slots that was ordered.
 fn slots_of(mask: u64, slots: u64) -> u64 {
     let is_smaller = mask.wrapping_add(1).is_power_of_two() && (SLOTS_MIN..slots).contains(&mask);
     if is_smaller { mask + 1 } else { slots }
 }
 
-/// Returns the number of slots up to the first one whose event is not there. `from` is the number of the first event.
+/// Returns the number of slots before the first one whose event is missing. `from` is the number of the first event.
 fn are_there(slots: &[u8], from: u64) -> usize {
     let all = slots.chunks_exact(SLOT as usize).zip(from..);
     all.take_while(|&(slot, number)| kind_of(slot, number).is_some()).count()
 }
 
-/// Returns the number of slots up to the first one whose event is there.
+/// Returns the number of slots before the first one whose event is written.
 fn are_missing(slots: &[u8], from: u64) -> u64 {
     let all = slots.chunks_exact(SLOT as usize).zip(from..);
     all.take_while(|&(slot, number)| kind_of(slot, number).is_none()).count() as u64
 }
 
-/// Returns whether these events, which follow one that is missing, end a call that had begun before. Then the gate that was to write
-/// the missing one has been left by a jump: what a signal handler calls ends before the handler returns to the gate, and calls from
-/// which it jumps are left after it.
+/// Returns whether these events, which follow a missing one, end a call that had begun before it. If so, a signal handler has left the
+/// interrupted gate by a non-local jump, and the missing event will never be written: a handler that returns to the gate ends only
+/// calls that it has made itself.
 fn end_older_calls(slots: &[u8], from: u64) -> bool {
     let mut open = 0_u64;
     for (slot, number) in slots.chunks_exact(SLOT as usize).zip(from..) {
@@ -152,7 +155,7 @@ fn end_older_calls(slots: &[u8], from: u64) -> bool {
             Some(Kind::Exit | Kind::Left) if open == 0 => return true,
             Some(Kind::Exit | Kind::Left) => open -= 1,
             Some(Kind::Mark | Kind::Pause | Kind::Data | Kind::More) => {}
-            // The calls of another stack say nothing, and those that follow another missing event may be of that one.
+            // Calls on another stack show nothing, and events after another missing event may belong to that one's handler.
             _ => return false,
         }
     }
@@ -164,12 +167,12 @@ impl Rings {
         Rings { file, is_writable, layout, all: Vec::new(), buffer: Vec::new() }
     }
 
-    /// Gives the events that were written since the last call to `take`. `is_over`: whether no thread writes any more, so that
-    /// everything that can be read is there. Of each ring, only a part is read, so that what was read can be dealt with while the
-    /// thread fills it again. Returns the greatest part of a ring that was full.
+    /// Passes the events that were written since the last call to `take`. `is_over` is whether no thread writes any more, so that missing
+    /// events stay missing. Only a part of each ring is read, so that the reader processes it while the thread fills the ring again.
+    /// Returns the fill level of the fullest ring.
     ///
     /// # Errors
-    /// The file cannot be read.
+    /// Returns an error if the file cannot be read.
     pub(crate) fn drain(&mut self, is_over: bool, mut take: impl FnMut(Source, Piece)) -> io::Result<f64> {
         let header: RegionHeader = read_value(&self.file, 0)?;
         let blocks = header.blocks.min(BLOCKS_MAX) as usize;
@@ -183,34 +186,34 @@ impl Rings {
         Ok(fullest)
     }
 
-    /// Returns the number of events for which a thread found no room and that no event tells of yet, for each ring that lacks some, by
-    /// the number of its counters.
+    /// Returns the numbers of lost events that no event reports yet, for each ring that has some, with the number of the thread's
+    /// counters.
     ///
     /// # Errors
-    /// The file cannot be read.
-    pub(crate) fn untold(&self) -> io::Result<Vec<(u64, u64)>> {
+    /// Returns an error if the file cannot be read.
+    pub(crate) fn unreported(&self) -> io::Result<Vec<(u64, u64)>> {
         let mut found = Vec::new();
         for block in 0..self.all.len() as u64 {
-            let untold = self.header(block)?.untold;
-            if untold > 0 {
-                found.push((block, untold));
+            let unreported = self.header(block)?.unreported;
+            if unreported > 0 {
+                found.push((block, unreported));
             }
         }
         Ok(found)
     }
 
-    /// Reads what the agent reports.
+    /// Reads the agent's report.
     ///
     /// # Errors
-    /// The file cannot be read.
+    /// Returns an error if the file cannot be read.
     pub(crate) fn report(&self) -> io::Result<AgentReport> {
         Ok(AgentReport::of(&read_value(&self.file, 0)?))
     }
 
-    /// Returns a reader of the table of libraries that the process has prepared or hooked. It has a descriptor of its own.
+    /// Returns a reader of the table of libraries that the process has prepared or hooked. The reader has its own file descriptor.
     ///
     /// # Errors
-    /// There are no more descriptors.
+    /// Returns an error if there are no more file descriptors.
     pub(crate) fn libraries(&self) -> io::Result<LoadTable> {
         let offset = if self.layout.libraries.is_some() { self.layout.loads_offset() } else { 0 };
         Ok(LoadTable { file: self.file.try_clone()?, offset })
@@ -239,9 +242,9 @@ impl Rings {
         }
         let mut part = (next - ring.read) as f64 / slots as f64;
         let head: BlockHeader = read_value(&self.file, self.at(block))?;
-        // A process can write any number there.
+        // A process can write any process ID there.
         let source = Source { block, guest: if head.process < PROCESS_MAX { head.process } else { 0 } };
-        // The newest slot may be half written, unless it has been there for a while.
+        // The newest slot may be partly written, unless it was there at the last visit already.
         let end = if is_over || next == ring.next { next } else { next - 1 };
         ring.next = next;
         let end = end.min(ring.read.saturating_add(slots));
@@ -264,7 +267,7 @@ impl Rings {
             }
             self.say(block, ring.read);
             if good as u64 == count {
-                // What remains is read at the next visit.
+                // The next visit reads the rest.
                 break;
             }
             let rest = &self.buffer[good * SLOT as usize..];
@@ -288,7 +291,7 @@ impl Rings {
                     part = part.min(good as f64 / slots as f64);
                     break;
                 }
-                // Whatever was taken when this one was first missed had as much time.
+                // All slots that were taken when the gap was found have had as much time as this one.
                 ring.patient_until = passed.behind;
                 missing.min(ring.patient_until - ring.read)
             };
@@ -302,9 +305,9 @@ impl Rings {
         Ok(part)
     }
 
-    /// Appends the slots of so many events from one on, which are next to each other in the ring. Returns `false` if the thread may
-    /// have begun to write others over them: it takes the numbers of those before it writes them. Where it does not overwrite what
-    /// has not been read, it may take some numbers all the same, before it waits or gives them back.
+    /// Appends the slots of `count` events from number `from` on, which are consecutive in the ring. Returns `false` if the thread may
+    /// have begun to overwrite them, which its next event number shows: a thread takes numbers before it writes events. Even a thread
+    /// that does not overwrite unread events may take numbers beyond the ring, before it waits or gives the numbers back.
     fn copy(&self, block: u64, slots: u64, from: u64, count: u64, to: &mut Vec<u8>) -> io::Result<bool> {
         let start = to.len();
         to.resize(start + (count * SLOT) as usize, 0);
@@ -315,9 +318,9 @@ impl Rings {
         Ok(self.header(block)?.next <= from.saturating_add(slots + beyond))
     }
 
-    /// Goes on with the newest events of a thread that has written others over those that are to be read next. All that are left
-    /// are copied before any is looked at: to deal with them takes longer than the thread needs to fill the ring again. Where the
-    /// ring says which calls are open, the first such place is where reading goes on.
+    /// Continues with the newest events of a thread that has overwritten the events to read next. Copies all remaining events before it
+    /// processes any, because processing takes longer than the thread needs to fill the ring again. Reading resumes at the first
+    /// snapshot among these events, if there is one.
     fn catch_up(
         &mut self,
         block: u64,
@@ -330,7 +333,7 @@ impl Rings {
         let (mut first, mut is_whole) = (ring.read, false);
         for _ in 0..TRIES {
             let newest = self.header(block)?.next;
-            // Copying is faster than writing, so a small part of the ring between both is enough.
+            // The reader copies faster than the thread writes, so a small distance between both is enough.
             let margin = if is_over { 0 } else { slots / MARGINS };
             first = (newest.saturating_sub(slots) + margin).max(ring.read);
             let end = if is_over { newest } else { newest.saturating_sub(1) };
@@ -347,7 +350,7 @@ impl Rings {
             }
         }
         if !is_whole {
-            // The thread is always faster. It may be slower at the next visit.
+            // In every attempt, the thread was faster. The next visit tries again.
             buffer.clear();
         }
         let marks = buffer.chunks_exact(SLOT as usize).zip(first..);
@@ -364,7 +367,7 @@ impl Rings {
         Ok(())
     }
 
-    /// Tells the thread how far its ring has been read. If that fails, it loses events, which it counts.
+    /// Stores how far the ring has been read. If that fails, the thread finds no room, and counts the events that it loses.
     fn say(&self, block: u64, read: u64) {
         if self.is_writable {
             let at = self.at(block) + TRACE + std::mem::offset_of!(TraceHeader, drained) as u64;

@@ -1,4 +1,7 @@
-//! The code with which thunks let calls pass that are deeper than calls are measured.
+//! The code by which thunks skip calls beyond the maximum measured depth (`--trace-depth`).
+//!
+//! While the innermost open call is at that depth, the word `deep` is its CFA minus 8. A call whose thunk finds rsp between `deep_from`
+//! and `deep` is made within that call, on the same stack, so it is too deep. Otherwise `deep` is 0.
 
 use crate::x86::template::encode::{branch, mem, thread_word};
 use crate::x86::template::kind::Kind;
@@ -11,7 +14,8 @@ const DEEP: i64 = offset_of!(ThreadWords, deep) as i64;
 const DEEP_FROM: i64 = offset_of!(ThreadWords, deep_from) as i64;
 
 impl Template {
-    /// Adds code with which a call that is deeper than calls are measured goes to the body, without a cell. rsp is the CFA.
+    /// Adds code by which a call beyond the maximum depth continues in the body without a cell. rsp is the CFA. `fill` is the code that
+    /// follows, which makes the cell.
     ///
     /// ```text
     ///   cmp  rsp, fs:[deep]
@@ -21,7 +25,7 @@ impl Template {
     ///   mov  r11, [rsp-24]
     ///   mov  rax, [rsp-16]
     ///   lea  rsp, [rsp-8]
-    ///   jmp  body             ; behind the code that tells the agent
+    ///   jmp  body             ; after the call of the gate
     /// fill:
     /// ```
     pub(super) fn skip(&mut self, kind: Kind) {
@@ -36,13 +40,13 @@ impl Template {
         self.lands(elsewhere);
     }
 
-    /// Adds a comparison of rsp with a word of the thread.
+    /// Adds a comparison of rsp with one of the thread's words.
     fn compare_sp(&mut self, word: i64) {
         let word = thread_word(self.owner.segment(), word);
         self.put(Instruction::with2(Code::Cmp_r64_rm64, Register::RSP, word), Some(Hole::Tls));
     }
 
-    /// Adds a branch that is taken if the call is deeper than calls are measured, and returns the offset of its displacement.
+    /// Adds a branch that is taken if the call is beyond the maximum depth, and returns the offset of the branch's displacement.
     pub(super) fn if_inner(&mut self) -> u32 {
         self.compare_sp(DEEP);
         let to_outer = self.short_branch(Code::Ja_rel8_64);

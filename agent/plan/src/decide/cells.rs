@@ -1,16 +1,15 @@
-//! Functions that need no cell in the shadow stack, and so no exit hook: no call can be charged to their frames.
+//! Finds the functions that need no cell in the shadow stack, and so no exit hook.
 //!
-//! A call is charged to a frame if code that is not hooked makes it, or if the function jumps away. A *leaf* makes no
-//! call at all. A function whose calls all lead, directly, to functions that have cells or need none does not need one
-//! either: its own calls are known by their return addresses, and where one of the functions below it calls code that is
-//! not hooked, the newest of these functions has a cell, to which calls by that code are charged. The same holds if the
-//! function jumps to such a function, by a jump that is counted by itself: the thunk of the jump gives the called function
-//! its cell.
+//! A cell identifies a frame as the caller of calls that return addresses do not identify: calls by code that is not hooked, and
+//! tail calls. A *leaf* makes no calls and needs no cell. A function also needs no cell if all of its calls are direct calls of
+//! functions that have cells or need none. Its own calls are identified by their return addresses. If one of its callees calls code
+//! that is not hooked, the innermost of these callees has a cell, to which calls by that code are charged. The same holds for a
+//! function with a tail call of such a function if the jump has a thunk of its own, because that thunk makes the callee's cell.
 //!
-//! If code that is not hooked calls the function (a callback, a signal handler), the call gets a cell all the same if a
-//! function with a cell can be reached from it. Its return is then the event from which the search for the caller of the
-//! next callback begins ([hot-path.md](../../../../docs/hot-path.md)), which would have to look at all of the stack in
-//! between otherwise; and a longjmp out of a signal handler finds the handler's frame.
+//! If code that is not hooked calls the function (a callback or a signal handler), the call gets a cell nevertheless if the function
+//! can reach a function with a cell. There are two reasons. The search for the caller of a later callback begins at the last return
+//! through an exit hook ([hot-path.md](../../../../docs/hot-path.md)), and would have to scan all of the stack in between without this
+//! one. And a longjmp out of a signal handler has to find the handler's frame.
 
 use crate::decide::hook::Hook;
 use crate::decide::own_return::returns_otherwise;
@@ -20,20 +19,20 @@ use crate::flow::branch::BranchKind;
 use crate::flow::facts::{Flow, FunctionFlow};
 use gprofinject_image::{FunctionKind, Image};
 
-/// Which calls of a function have a cell.
+/// The calls of a function that have a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cells {
-    /// All.
+    /// All calls.
     All,
-    /// Those by code that is not hooked.
+    /// The calls by code that is not hooked.
     Callbacks,
-    /// None.
+    /// No calls.
     None,
 }
 
-/// Returns for each hook which calls of the function have a cell. If basic blocks are `counted`, no function without a cell
-/// jumps to one with a cell, because the thunk of the jump could not tell an exit label from a return address in a copy. Without
-/// `jumps`, functions that jump to others have cells.
+/// Returns, for each hook, which calls of the function have a cell. If basic blocks are `counted`, a function without a cell has no tail
+/// call of a function with a cell, because return addresses may then lie in copies of functions, which the thunk of the jump could not
+/// distinguish from exit labels. If `jumps` is `false`, all functions with tail calls have cells.
 pub(crate) fn cells(
     image: &Image,
     flow: &Flow,
@@ -52,7 +51,7 @@ pub(crate) fn cells(
     }
     let mut direct: Vec<bool> = hooks.iter().map(|hook| leaves_directly(image, flow, hook)).collect();
     for &pad in &image.landing_pads {
-        // An exception leads to a part of the function to which no branch of it does.
+        // An exception may continue in a separate part of the function (a cold part) without a branch to that part.
         if let Some(part) = image.function_at(pad)
             && let Some(owner) = image.parent(part)
             && let Some(direct) = direct.get_mut(number_of[owner])
@@ -65,7 +64,7 @@ pub(crate) fn cells(
         (direct[f.number], may_be_called[f.number]) = (false, false);
     }
     let mut open: Vec<bool> = hooks.iter().map(|hook| is_taken(image, flow, hook)).collect();
-    // The calls and the jumps out of functions, by the numbers of caller and callee. Branches are sorted by target.
+    // The direct calls and tail calls between hooks. Branches are sorted by target, and so are the edges.
     let mut edges = Vec::new();
     for branch in flow.branches() {
         let f = &image.functions[branch.function as usize];
@@ -93,14 +92,15 @@ pub(crate) fn cells(
             _ => direct[caller.0] = false,
         }
     }
-    let mut needless: Vec<bool> = direct.iter().zip(&leaves).map(|(direct, leaf)| *direct || *leaf).collect();
+    let mut needs_none: Vec<bool> =
+        direct.iter().zip(&leaves).map(|(direct, leaf)| *direct || *leaf).collect();
     if counted {
-        spread(&edges, &mut needless, |edge| !edge.is_call);
+        spread(&edges, &mut needs_none, |edge| !edge.is_call);
     }
-    // Below a *quiet* function, no function has a cell.
-    let mut quiet = needless.clone();
-    spread(&edges, &mut quiet, |_| true);
-    let of = |number: usize| match (needless[number], open[number] && !quiet[number]) {
+    // The functions that need no cell and from which no function with a cell can be reached.
+    let mut reaches_none = needs_none.clone();
+    spread(&edges, &mut reaches_none, |_| true);
+    let of = |number: usize| match (needs_none[number], open[number] && !reaches_none[number]) {
         (false, _) => Cells::All,
         (true, true) => Cells::Callbacks,
         (true, false) => Cells::None,
@@ -108,15 +108,15 @@ pub(crate) fn cells(
     (0..hooks.len()).map(of).collect()
 }
 
-/// A direct call, or a jump out of a function, between hooks with these numbers.
+/// A direct call or a tail call between the hooks with these numbers.
 struct Edge {
     callee: usize,
     caller: usize,
     is_call: bool,
 }
 
-/// Takes a property from each function that has it and from which one of these edges leads to a function that does not.
-/// Edges are sorted by callee.
+/// Clears the property `has` of each function from which a path of edges that `counts` accepts leads to a function without the
+/// property. Edges are sorted by callee.
 fn spread(edges: &[Edge], has: &mut [bool], counts: impl Fn(&Edge) -> bool) {
     let mut lacking: Vec<usize> = (0..has.len()).filter(|&number| !has[number]).collect();
     while let Some(callee) = lacking.pop() {
@@ -129,7 +129,7 @@ fn spread(edges: &[Edge], has: &mut [bool], counts: impl Fn(&Edge) -> bool) {
     }
 }
 
-/// Returns for each hook whether the function is a leaf that returns in the ordinary way.
+/// Returns, for each hook, whether the function is a leaf that returns in the ordinary way.
 pub(crate) fn leaves(flow: &Flow, hooks: &[Hook]) -> Vec<bool> {
     hooks.iter().map(|hook| is_leaf(&flow.functions[hook.function])).collect()
 }
@@ -147,11 +147,11 @@ fn leaves_directly(image: &Image, flow: &Flow, hook: &Hook) -> bool {
     facts.leaves_directly && ordinary && !returns_otherwise(function)
 }
 
-/// Returns whether the callers of a function may do without cells as far as this function is concerned: it has a cell, or
-/// needs none.
+/// Returns whether this function allows its callers to have no cells.
 ///
-/// A signal handler that interrupts a call is charged to the called function from the call on. Only with these tactics
-/// does the address of the interrupted instruction show which function that is.
+/// Between the call and the function's own cell, a signal handler may interrupt the thread, and its calls are charged to the called
+/// function. Without a cell of the caller, the address of the interrupted instruction has to identify that function, which it does
+/// only with some tactics. A function that does not return in the ordinary way has no cell itself.
 fn may_be_called(image: &Image, flow: &Flow, hook: &Hook) -> bool {
     let is_known = match hook.tactic {
         Tactic::Jump | Tactic::JumpIntoPadding | Tactic::JumpOverCall | Tactic::ShortJump => !hook.slid_into,
@@ -166,7 +166,7 @@ fn is_taken(image: &Image, flow: &Flow, hook: &Hook) -> bool {
     flow.is_taken(image.functions[hook.function].address) || flow.is_taken(hook.at)
 }
 
-/// Returns whether an address is in a part of some function, but it is not known of which.
+/// Returns whether an address is in a part of a function that is not known.
 fn is_in_part_of_unknown_function(image: &Image, address: u64) -> bool {
     match image.function_at(address) {
         Some(i) => matches!(image.functions[i].kind, FunctionKind::Cold(_)) && image.parent(i).is_none(),
