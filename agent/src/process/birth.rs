@@ -1,8 +1,9 @@
 //! Redirects the system calls with which the C library makes threads and forked children to the agent.
 //!
-//! There are two cases. In a process that was attached to, the thread words are not a TLS variable, so the agent has to initialize
+//! There are three cases. In a process that was attached to, the thread words are not a TLS variable, so the agent has to initialize
 //! them for each new thread; and it cannot learn of forks by a fork handler, because such a handler cannot be removed again. If
-//! functions of the C library are hooked, a forked child runs through some of these hooks before the library calls the handlers.
+//! functions of the C library are hooked, a forked child runs through some of these hooks before the library calls the handlers. And if calls
+//! are measured, fork handlers of other libraries that come before the agent's would make calls that are not.
 //!
 //! Each `mov eax, number` before a `syscall` is replaced by a call of a stub in this module. The stub returns to the `syscall`, or
 //! makes the system call itself if the child needs preparation before it continues.
@@ -16,7 +17,6 @@ use crate::os::memory;
 use crate::os::vectors::{restore_vectors, save_vectors};
 use crate::os::words::{self, words_offset};
 use crate::process::children;
-use crate::program::module::Module;
 use core::slice;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::plan::ThreadWords;
@@ -52,27 +52,17 @@ pub(crate) fn prepare(dynamic_linker: u64) -> Result<(), i32> {
     if find(lookup::libc_text(dynamic_linker), &[CLONE, CLONE3])? { Ok(()) } else { Err(kernel::ENOENT) }
 }
 
-/// Redirects the fork system calls of the C library if the library of `module`, whose text this is, is the C library, after the hooks of
-/// the module are in place. Calls that make threads are not redirected, because there the thread words are a TLS variable. If a hook has
-/// overwritten such a system call, or the redirection fails otherwise, the agent in a child starts when the C library calls the
-/// fork handlers. In a process that was attached to, [`redirect`] has redirected all of these calls already, and in a standalone program, each
-/// system call that forks has a hook of its own.
-pub(crate) fn redirect_forks(text: (u64, u64), module: &Module) {
-    if cfg!(feature = "standalone") || words::is_attached() || !children::is_in(text) {
+/// Redirects the fork system calls of the C library, if this is its text, unless that was done before. The hooks of the library are in
+/// place: a system call that a hook has overwritten is not found. Calls that make threads are not redirected, because there the
+/// thread words are a TLS variable. If the redirection fails, the agent in a child starts when the C library calls the fork handlers. In a
+/// process that was attached to, [`redirect`] has redirected all of these calls already, and in a standalone program, each system call
+/// that forks has a hook of its own.
+pub(crate) fn redirect_forks(text: (u64, u64)) {
+    let is_done = PLACES.iter().any(|[place, _]| place.load(Ordering::Relaxed) != 0);
+    if cfg!(feature = "standalone") || words::is_attached() || is_done || !children::is_in(text) {
         return;
     }
-    if find(text, &[CLONE]).is_err() {
-        return;
-    }
-    let is_patched = |from, to| {
-        module.patches.iter().any(|patch| {
-            let at = module.bias.wrapping_add(patch.address);
-            at < to && from < at + u64::from(patch.len)
-        })
-    };
-    let mut places =
-        PLACES.iter().map(|[place, _]| place.load(Ordering::Relaxed)).filter(|&place| place != 0);
-    if places.any(|place| is_patched(place, place + LEN as u64)) || redirect().is_err() {
+    if find(text, &[CLONE]).is_ok() && redirect().is_err() {
         put_back();
     }
 }

@@ -125,7 +125,7 @@ pub(crate) fn write(index: u32) -> Result<(), Refusal> {
         return Err(Refusal::errno(Trouble::Memory, errno));
     }
     set_state(index, Load::Hooked);
-    birth::redirect_forks((lo, hi), &library.module);
+    birth::redirect_forks((lo, hi));
     Ok(())
 }
 

@@ -18,6 +18,7 @@ use crate::os::own_image;
 use crate::os::place::{Files, Place};
 use crate::os::task;
 use crate::os::words;
+use crate::process::birth;
 use crate::process::execute;
 use crate::process::run;
 use crate::program::agent::{self, Agent};
@@ -64,6 +65,10 @@ pub(crate) fn run(start: &Start, place: &Place) -> bool {
         let _ = arm(region, Agent::get());
         if libraries::are_prepared() {
             notice::prepare(start.auxiliary(AT_BASE), place);
+        }
+        // The fork handlers of libraries that come before the agent's would make calls that are not measured.
+        if orders.times_bytes != 0 {
+            birth::redirect_forks(Agent::get().libc);
         }
     }
     if orders.follow != 0 && run::follow(place) {

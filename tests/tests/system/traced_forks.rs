@@ -10,7 +10,8 @@ use gprofinject_tests::traced::{Line, lines, shown};
 gprofinject_tests::trials! {
     together:
         a_childs_calls_are_those_at_the_fork,
-        also_in_static_programs;
+        also_in_static_programs,
+        handlers_that_come_before_the_agents;
 }
 
 /// The number of children.
@@ -122,4 +123,44 @@ fn also_in_static_programs() {
     for how in ["fork", "syscall", "clone"] {
         run(&place, how);
     }
+}
+
+/// The constructors of libraries run before that of the agent, so that their fork handlers run before the agent's.
+const HANDLER: &str = r#"
+#include <pthread.h>
+__attribute__((noinline)) void handled(int n) { __asm__ volatile("" : "+r"(n)); }
+static void in_child(void) { for (int i = 0; i < 7; i++) handled(i); }
+__attribute__((constructor)) static void registers(void) { pthread_atfork(NULL, NULL, in_child); }
+"#;
+
+const FORKS: &str = r#"
+#include <sys/wait.h>
+#include <unistd.h>
+void handled(int n);
+int main(void) {
+    handled(0);
+    for (int i = 0; i < 5; i++) {
+        int status;
+        if (fork() == 0) _exit(0);
+        if (wait(&status) < 0 || status != 0) return 1;
+    }
+    return 0;
+}
+"#;
+
+fn handlers_that_come_before_the_agents() {
+    let place = Place::new();
+    let library = place.c("libhandler.so", HANDLER, &["-O1", "-shared", "-fPIC"]);
+    place.c("prog", FORKS, &["-O1", library.to_str().unwrap()]);
+    let outcome = place.run(&["--rate=0", "--trace=trace", "./prog"]);
+    assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
+    assert!(!outcome.stderr_text().contains("not in the trace"), "{}", outcome.stderr_text());
+    let text = shown(&place, "trace", &["--fields", "tid"]);
+    let mut calls: BTreeMap<u32, usize> = BTreeMap::new();
+    for Line { tid, .. } in lines(&text).into_iter().filter(|line| line.text.starts_with("handled(")) {
+        *calls.entry(tid).or_default() += 1;
+    }
+    let mut calls: Vec<usize> = calls.into_values().collect();
+    calls.sort_unstable();
+    assert_eq!(calls, [1, 7, 7, 7, 7, 7]);
 }
