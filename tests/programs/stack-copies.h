@@ -47,6 +47,8 @@ OPAQUE void yield(void) {
 OPAQUE void work(int depth);
 // Calls through pointers, so that frames need cells.
 static void (*volatile works)(int) = work, (*volatile yields)(void) = yield;
+// What does the work of a coroutine.
+static void (*volatile worker)(int) = work;
 OPAQUE void work(int depth) {
     volatile char room[100];
     room[depth] = depth;
@@ -56,7 +58,7 @@ OPAQUE void work(int depth) {
     BARRIER();
 }
 OPAQUE void body(int from) {
-    for (int i = 0; i < YIELDS; i++) works((from + i) % 5);
+    for (int i = 0; i < YIELDS; i++) worker((from + i) % 5);
     BARRIER();
 }
 OPAQUE void resume(struct coroutine *to) {

@@ -59,7 +59,7 @@ impl Plan {
             if is_standalone { SystemCalls::of(image, &flow) } else { SystemCalls::default() };
         let standalone =
             if is_standalone { Standalone::of(image, !entry_only) } else { Standalone::default() };
-        let stack_copiers = if entry_only || image.facts.go { Vec::new() } else { stack_copiers::all(image) };
+        let stack_copiers = if image.facts.go { Vec::new() } else { stack_copiers::all(image) };
         let selection = options.selection();
         let chosen = |i: usize| selection.left_out(&image.functions[i]);
         // If the user wants no function of a program at all, the unwinder meets no hook. A library may meet those of the
@@ -136,7 +136,7 @@ impl Plan {
             caution: reader
                 .filter(|_| none.is_none())
                 .map(|why| format!("{why}, and finds hooks there"))
-                .or_else(|| stack_copiers::caution(image, &stack_copiers, &hooks)),
+                .or_else(|| stack_copiers::caution(image, &stack_copiers, &hooks, entry_only)),
             records: std::mem::take(&mut emitted.records),
             function_of: hooks.iter().map(|h| h.function).collect(),
             text: extents(image),
@@ -206,7 +206,7 @@ struct Task<'a, 'd> {
     counted: Option<&'a dyn Fn(usize) -> bool>,
     system_calls: &'a SystemCalls,
     standalone: &'a Standalone,
-    /// The functions that copy parts of the stack, if exits are hooked.
+    /// The functions that copy parts of the stack.
     stack_copiers: &'a [usize],
     arena: Option<u64>,
     /// Which calls are measured.

@@ -285,13 +285,13 @@ pub(crate) fn is_mapped_at(pid: i32, address: u64, file: &std::fs::Metadata) -> 
 }
 
 /// Returns whether the agent needs hooks in the library in a file that the user has left out, in a process of glibc's: whether it
-/// may copy parts of the stack, and exits are hooked.
+/// may copy parts of the stack, and functions are hooked.
 pub(crate) fn may_need_gates(path: &Path, planner: &Planner) -> bool {
     /// The length in bytes above which a file is not read for that.
     const LONGEST: u64 = 1 << 30;
     let is_runtime = path.file_name().and_then(OsStr::to_str).is_some_and(libs::is_runtime);
     let bytes = || sys::read_whole(&sys::open_regular(path).ok()?, LONGEST).ok();
-    planner.hooks_exits()
+    planner.hooks_functions()
         && !is_runtime
         && bytes().is_some_and(|bytes| gprofinject_plan::may_move_frames(&bytes))
 }

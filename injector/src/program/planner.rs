@@ -150,14 +150,9 @@ impl Planner<'_> {
         planned
     }
 
-    /// Whether exits of functions are hooked, in processes of glibc's.
-    pub(crate) fn hooks_exits(&self) -> bool {
-        match self.hooks {
-            Some(HooksArg::None | HooksArg::Entry) => false,
-            Some(HooksArg::Both) => true,
-            // Counting blocks must not cost more than necessary.
-            None => self.filters.count().is_none(),
-        }
+    /// Whether functions are hooked, so that some have hooks on their exits.
+    pub(crate) fn hooks_functions(&self) -> bool {
+        self.hooks != Some(HooksArg::None)
     }
 
     /// Which hooks the libraries get of a process that runs this program.

@@ -3,7 +3,8 @@
 //! Python's greenlet and Stackless Python do this (`slp_switch`). The frames of several coroutines have the same addresses there,
 //! and so the same cells; the bytes that are copied must contain the true return addresses. Therefore the bodies of these
 //! functions begin with a jump through the agent, which puts the return addresses of all frames back. They are hooked for that
-//! even if the user has not selected them.
+//! even if the user has not selected them, and with `--hooks entry` too: functions whose loops only the shadow stack can
+//! distinguish from calls have exit hooks then as well, in this module or in another one.
 //!
 //! They are known by their code, because the copies are often inlined into functions of other names: `add reg, rsp` and, as the
 //! next instruction, `add reg, rbp`, which move a whole frame. (greenlet, `platform/switch_amd64_unix.h`.)
@@ -84,13 +85,14 @@ pub(crate) fn through_agent(copiers: &[usize], hooks: &[Hook]) -> impl Iterator<
 }
 
 /// Returns a warning for the user if one of these functions is not hooked.
-pub(crate) fn caution(image: &Image, copiers: &[usize], hooks: &[Hook]) -> Option<String> {
+pub(crate) fn caution(image: &Image, copiers: &[usize], hooks: &[Hook], entry_only: bool) -> Option<String> {
     let is_hooked = |function: usize| hooks.binary_search_by_key(&function, |hook| hook.function).is_ok();
     let unhooked = copiers.iter().find(|&&function| !is_hooked(function))?;
     Some(format!(
         "{} copies parts of the stack and cannot be hooked, which hooks on exits do not survive: if the program crashes, use \
-         --hooks entry",
-        image.functions[*unhooked].name
+         --hooks {}",
+        image.functions[*unhooked].name,
+        if entry_only { "none" } else { "entry" }
     ))
 }
 
