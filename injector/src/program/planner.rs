@@ -162,7 +162,7 @@ impl Planner<'_> {
             true => subject.takes_agent() && subject.musl,
             false => {
                 subject.takes_agent()
-                    && (self.libs.wants_any() || self.hooks_exits())
+                    && (self.libs.wants_any() || self.hooks_functions())
                     && self.engine == EngineArg::Builtin
             }
         };
