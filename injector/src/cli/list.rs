@@ -38,7 +38,7 @@ pub(crate) fn print(program: &Path, planned: &Planned, settings: &Settings, verb
     let out = BufWriter::new(io::stdout().lock());
     let mut list = List { out, verbose, libs: settings.libs.typed(), rest: Vec::new() };
     let mut print = || {
-        if planned.libraries.is_none() {
+        if !planned.wants_libraries() {
             list.functions(planned)?;
             return list.out.flush();
         }

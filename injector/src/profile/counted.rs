@@ -81,7 +81,7 @@ impl Finished {
     /// The formats cannot represent the profile, or the files cannot be written.
     pub(crate) fn write_whole(&self, output: &Output, own: &Path) -> anyhow::Result<Option<[PathBuf; 2]>> {
         let program = self.profile.modules.first();
-        let hooks_libraries = program.is_some_and(|program| program.program.libraries.is_some());
+        let hooks_libraries = program.is_some_and(|program| program.program.wants_libraries());
         let is_stripped = program.is_some_and(|program| program.program.subject.stripped());
         match hooks_libraries || is_stripped || self.placed.misses_much() {
             true => {

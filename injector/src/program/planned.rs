@@ -46,6 +46,11 @@ pub(crate) struct Planned<'s, 'd> {
 }
 
 impl Planned<'_, '_> {
+    /// Whether the user wants libraries of a process that runs this program hooked.
+    pub(crate) fn wants_libraries(&self) -> bool {
+        self.libraries.is_some_and(|hooks| hooks.wanted)
+    }
+
     /// The program's image, if it has one.
     pub(crate) fn image(&self) -> Option<&Image<'_>> {
         self.subject.image.as_ref()

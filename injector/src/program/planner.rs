@@ -175,7 +175,8 @@ impl Planner<'_> {
             Some(HooksArg::Entry) => HookMode::Entry,
             Some(HooksArg::Both) | None => HookMode::Both,
         };
-        is_possible.then_some(LibraryHooks { mode, counts })
+        let wanted = self.libs.wants_any() || subject.standalone;
+        is_possible.then_some(LibraryHooks { mode, counts, wanted })
     }
 
     fn plan_part<'s, 'd>(&self, subject: &'s Subject<'d>, names: &[&str], part: Part) -> Planned<'s, 'd> {

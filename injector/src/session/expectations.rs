@@ -39,7 +39,7 @@ pub(crate) fn say(planned: &Planned, program: &Program, settings: &Settings, sam
     if let Some(why) = planned.subject.unhookable.as_ref().or(planned.obstacle.as_ref()) {
         let rest = if sampled { "it is only sampled" } else { "it runs without a profile" };
         voice.warn(format_args!("{shown} cannot be hooked: {why}; {rest}"));
-    } else if settings.hooks != Some(HooksArg::None) && planned.libraries.is_none() {
+    } else if settings.hooks != Some(HooksArg::None) && !planned.wants_libraries() {
         // A pattern may be for functions of libraries, which are known only later.
         for pattern in settings.filters.unused() {
             voice.warn(format_args!("{pattern} matches no function of {shown}"));
@@ -49,7 +49,7 @@ pub(crate) fn say(planned: &Planned, program: &Program, settings: &Settings, sam
         voice.note(format_args!("{shown}: {downgrade}"));
     }
     // Options may have chosen functions of libraries only.
-    let has_libraries = planned.libraries.is_some();
+    let has_libraries = planned.wants_libraries();
     let is_unmeasured = planned.plan.as_ref().is_some_and(|plan| {
         if plan.records.is_empty() { !has_libraries } else { plan.hooks == Hooks::Entry }
     });
@@ -89,7 +89,7 @@ pub(crate) fn say(planned: &Planned, program: &Program, settings: &Settings, sam
             "{shown} is stripped and has no .eh_frame that describes its functions, so none of them can be hooked: install \
              its debug symbols, or profile a build with them"
         ));
-    } else if planned.subject.stripped() && (planned.libraries.is_some() || planned.image().is_some()) {
+    } else if planned.subject.stripped() && (planned.wants_libraries() || planned.image().is_some()) {
         voice.note(format_args!(
             "{shown} is stripped: its functions without names are shown by their addresses, unless its debug symbols \
              are installed"

@@ -147,7 +147,7 @@ impl Run<'_> {
         let all = self.placed.all().saturating_sub(self.placed.own);
         let unhooked = all.saturating_sub(self.profile.samples_inside());
         let percent = 100.0 * unhooked as f64 / all.max(1) as f64;
-        if self.planned.libraries.is_none() || all < FEW || percent < MUCH {
+        if !self.planned.wants_libraries() || all < FEW || percent < MUCH {
             return;
         }
         let mut sums: BTreeMap<&str, u64> = BTreeMap::new();

@@ -117,7 +117,7 @@ pub(crate) fn profile<T: Target>(
 
     // From here on, the limit on file sizes causes an error in the injector and not a signal.
     let signals = Signals::take().context("cannot take over signals")?;
-    let agent_wanted = planned.hooked() > 0 || planned.libraries.is_some() || prepared.agent_wanted;
+    let agent_wanted = planned.hooked() > 0 || planned.wants_libraries() || prepared.agent_wanted;
     let mut profilees = Profilees::default();
     let profilee = profilees.first(&program.binary, program.shown.clone(), planned, agent_wanted);
     let planned = profilee.planned;
@@ -262,7 +262,7 @@ pub(crate) fn profile<T: Target>(
         notes.push(trouble.clone());
     }
     say_what_was_not_followed(&family, voice);
-    if planned.libraries.is_some() {
+    if planned.wants_libraries() {
         for pattern in settings.filters.unused() {
             voice.warn(format_args!(
                 "{pattern} matches no function of {} or its libraries",
@@ -276,7 +276,7 @@ pub(crate) fn profile<T: Target>(
             program.binary.display()
         ));
     }
-    if let Some(pattern) = settings.libs.unused().next().filter(|_| planned.libraries.is_some()) {
+    if let Some(pattern) = settings.libs.unused().next().filter(|_| planned.wants_libraries()) {
         voice.warn(format_args!(
             "--libs '{pattern}' matches no library that was loaded; ldd shows the names of libraries"
         ));

@@ -298,7 +298,7 @@ impl Run<'_> {
             functions,
             unseen: self.placed.unseen.clone(),
             blocks: self.blocks(),
-            libraries: self.planned.libraries.map(|_| self.library_stats()),
+            libraries: self.planned.wants_libraries().then(|| self.library_stats()),
             calls: self.profile.calls(),
             arcs: self.profile.arcs.len() as u64,
             threads: self.profile.threads,

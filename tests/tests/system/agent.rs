@@ -176,7 +176,8 @@ fn may_panic_only_if_guarded(library: &PathBuf, own: &[&str]) {
         "children5begin17h",
         "execute11environment",
         "execute12not_executed",
-        "loads7changed",
+        "notice7changed",
+        "stack_copies8put_back",
         "orphan3end",
         "attach9carry_out",
     ];

@@ -40,6 +40,8 @@ pub(crate) struct LibraryHooks {
     pub(crate) mode: HookMode,
     /// Whether basic blocks are counted.
     pub(crate) counts: bool,
+    /// Whether the user wants any library hooked. If not, the agent needs hooks in some all the same.
+    pub(crate) wanted: bool,
 }
 
 /// The length in bytes of the table of samples outside of the program.
