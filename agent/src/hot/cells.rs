@@ -143,32 +143,43 @@ pub(crate) fn forget(from: u64, to: u64) {
 
 /// Puts the return addresses of the frames back whose CFAs lie between two addresses, both included, and marks these frames as left.
 /// `is_exit_label` returns whether a word is an exit label, which shows that a frame is alive. If the stack is not known to be
-/// mapped, this looks first, page by page.
+/// mapped, this ends at the first page that is not.
 pub(crate) fn put_back(from: u64, to: u64, is_mapped: bool, is_exit_label: impl Fn(u64) -> bool) {
     let process = task::getpid();
     let mut at = from.next_multiple_of(8);
+    // The slots below this address can be read.
     let mut readable = if is_mapped { u64::MAX } else { at };
     while at <= to {
+        if at > readable {
+            let page = (at - 8) & !(PAGE - 1);
+            readable = page + PAGE * memory::readable_pages(process, page);
+            if at > readable {
+                return;
+            }
+        }
         let next = (at & !(REGION - 1)) + REGION;
         let Some(shadow) = shadow(at, false) else {
             at = next;
             continue;
         };
-        while at <= to && at < next {
+        while at <= to && at < next && at <= readable {
             let cell = cell(shadow, at);
-            if cell.return_address().load(Ordering::Relaxed) != 0 && is_alive(cell, at) {
-                if at > readable {
-                    if memory::is_unreadable(process, at - 8) {
-                        return;
-                    }
-                    readable = at.next_multiple_of(PAGE);
-                }
-                let slot = (at - 8) as *mut u64;
-                // SAFETY: the slot is on the calling thread's stack, above its stack pointer, and mapped. The word belongs to the
-                // frame's thunk as long as it is the exit label.
-                unsafe {
-                    if is_exit_label(slot.read()) {
-                        slot.write(cell.return_address().load(Ordering::Relaxed));
+            let return_address = cell.return_address().load(Ordering::Relaxed);
+            if return_address != 0 && is_alive(cell, at) {
+                // SAFETY: the slot is mapped, and a multiple of 8. It is on the calling thread's stack, above its stack pointer.
+                // If the extent of that is not known, it may also belong to another stack, on which another thread runs.
+                let slot = unsafe { AtomicU64::from_ptr((at - 8) as *mut u64) };
+                let label = slot.load(Ordering::Relaxed);
+                // The word belongs to the frame's thunk as long as it is the exit label.
+                if is_exit_label(label) {
+                    let is_put_back = if is_mapped {
+                        slot.store(return_address, Ordering::Relaxed);
+                        true
+                    } else {
+                        slot.compare_exchange(label, return_address, Ordering::Relaxed, Ordering::Relaxed)
+                            .is_ok()
+                    };
+                    if is_put_back {
                         cell.link().store(LEFT, Ordering::Relaxed);
                     }
                 }

@@ -178,11 +178,25 @@ impl Frames<'_> {
         (cfa >= lo && cfa < end).then_some(end)
     }
 
-    /// Returns an address up to which a stack may extend that is not the thread's own, or not known to be, and whether the
-    /// stack is certainly mapped up to there.
-    pub(crate) fn end_of_other_stack(agent: &Agent, from: u64) -> (u64, bool) {
-        let search = Search::elsewhere(agent, None, from);
-        (search.end, search.readable <= from)
+    /// Returns an address up to which the stack that contains an address extends at most, and whether it is certainly mapped up to
+    /// there. Unlike [`Frames::end_of_stack`], this also holds where a part of the thread's own stack serves as another one.
+    pub(crate) fn end_of_any_stack(agent: &Agent, from: u64) -> (u64, bool) {
+        /// The kernel maps nothing so near below the end of the main thread's stack (`mmap_base`, arch/x86/mm/mmap.c).
+        const GAP: u64 = 128 << 20;
+        const LARGEST: u64 = 8 << 20;
+        let words = words::get();
+        let (lo, hi) = (words.stack_lo().load(Ordering::Relaxed), words.stack_hi().load(Ordering::Relaxed));
+        let is_main = words::thread_pointer() == agent.main_thread || hi == agent.stack_end;
+        let end = match hi {
+            0 if is_main => agent.stack_end,
+            0 => words::stack_end(),
+            hi => hi,
+        };
+        if lo != 0 && (lo..end).contains(&from) {
+            return (end, !is_main || end - from <= GAP);
+        }
+        let most = from.saturating_add(LARGEST);
+        (if from < end { end.min(most) } else { most }, false)
     }
 
     /// Returns the frames of a set above a CFA on the thread's own stack, which ends at `end`. (An `Option` of them would

@@ -178,6 +178,23 @@ pub(crate) fn is_unreadable(process: u32, address: u64) -> bool {
     unsafe { call(general::__NR_process_vm_readv, arguments) == Err(EFAULT) }
 }
 
+/// Returns how many pages of the process from an address on can be read, but at most 16. If the kernel does not tell, all of them
+/// count as readable.
+pub(crate) fn readable_pages(process: u32, page: u64) -> u64 {
+    const MOST: usize = 16;
+    let mut bytes = [0_u8; MOST];
+    let to = [bytes.as_mut_ptr() as u64, MOST as u64];
+    let from: [[u64; 2]; MOST] = core::array::from_fn(|n| [page.wrapping_add(PAGE * n as u64), 1]);
+    let arguments = [process.into(), to.as_ptr() as u64, 1, from.as_ptr() as u64, MOST as u64, 0];
+    // SAFETY: process_vm_readv writes at most `MOST` bytes, to `bytes`; it checks the other addresses, and ends at the first one that
+    // it cannot read.
+    match unsafe { call(general::__NR_process_vm_readv, arguments) } {
+        Ok(read) => read,
+        Err(EFAULT) => 0,
+        Err(_) => MOST as u64,
+    }
+}
+
 /// Copies bytes of a process that may not be readable, and returns the number of those that could be copied, from the first one
 /// on. It is 0 if no system calls are made any more, or if the kernel or a filter forbids this one.
 pub(crate) fn read(process: u32, address: u64, to: &mut [u8]) -> usize {

@@ -18,10 +18,7 @@ use crate::program::failure;
 extern "C" fn put_back(from: u64) {
     let _ = failure::attempt(|| {
         let agent = Agent::get();
-        let (end, is_mapped) = match Frames::end_of_stack(from) {
-            Some(end) => (end, true),
-            None => Frames::end_of_other_stack(agent, from),
-        };
+        let (end, is_mapped) = Frames::end_of_any_stack(agent, from);
         cells::put_back(from, end, is_mapped, |label| agent.in_thunks(label));
         times::calls::leave_all();
     });

@@ -150,9 +150,10 @@ impl Planner<'_> {
         planned
     }
 
-    /// Whether functions are hooked, so that some have hooks on their exits.
+    /// Whether functions are hooked, so that some have hooks on their exits. Where basic blocks are counted, those of libraries are in
+    /// any case.
     pub(crate) fn hooks_functions(&self) -> bool {
-        self.hooks != Some(HooksArg::None)
+        self.hooks != Some(HooksArg::None) || self.filters.count().is_some()
     }
 
     /// Which hooks the libraries get of a process that runs this program.

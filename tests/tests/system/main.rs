@@ -77,6 +77,7 @@ modules! {
     relocation
     shown
     size
+    stack_copies
     standalone
     surroundings
     switched
