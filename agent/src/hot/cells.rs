@@ -11,6 +11,7 @@
 #![allow(unsafe_code, reason = "cells are places in a shadow, which addresses on the stack lead to")]
 
 use crate::hot::next::Next;
+use crate::os::kernel;
 use crate::os::memory;
 use crate::os::task;
 use crate::os::words;
@@ -143,16 +144,18 @@ pub(crate) fn forget(from: u64, to: u64) {
 
 /// Puts the return addresses of the frames back whose CFAs lie between two addresses, both included, and marks these frames as left.
 /// `is_exit_label` returns whether a word is an exit label, which shows that a frame is alive. If the stack is not known to be
-/// mapped, this ends at the first page that is not.
+/// mapped, this ends at the first page that is not, or at the end of the page if the agent makes no system calls any more.
 pub(crate) fn put_back(from: u64, to: u64, is_mapped: bool, is_exit_label: impl Fn(u64) -> bool) {
-    let process = task::getpid();
     let mut at = from.next_multiple_of(8);
     // The slots below this address can be read.
-    let mut readable = if is_mapped { u64::MAX } else { at };
+    let mut readable = if is_mapped { u64::MAX } else { at.next_multiple_of(PAGE) };
     while at <= to {
         if at > readable {
+            if kernel::is_frozen() {
+                return;
+            }
             let page = (at - 8) & !(PAGE - 1);
-            readable = page + PAGE * memory::readable_pages(process, page);
+            readable = page + PAGE * memory::readable_pages(task::getpid(), page);
             if at > readable {
                 return;
             }
