@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 #include <unistd.h>
+#include "obey.h"
 #define CHECK(what) do { if (!(what)) { fprintf(stderr, "%d: %s: %m\n", __LINE__, #what); abort(); } } while (0)
 enum { PAGE = 4096, STACK = 64 << 10, LOAD_LEN = 2 };
 
@@ -58,13 +59,7 @@ int main(void) {
     CHECK(!sigaction(SIGSEGV, &action, 0));
     pthread_t maker;
     CHECK(!pthread_create(&maker, 0, makes, 0));
-    setlinebuf(stdout);
-    puts("ready");
-    char line[64];
-    while (fgets(line, sizeof line, stdin)) {
-        for (int n = atoi(line); n; n--) step();
-        puts("done");
-    }
+    OBEY();
     stop = 1;
     pthread_join(maker, 0);
     while (__atomic_load_n(&running, __ATOMIC_SEQ_CST)) usleep(1000);

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include "obey.h"
 #define CHECK(what) do { if (!(what)) { fprintf(stderr, "%d: %s: %m\n", __LINE__, #what); abort(); } } while (0)
 #define OPAQUE __attribute__((noinline, noclone))
 #define BARRIER() __asm__ volatile("" ::: "memory")
@@ -20,13 +21,7 @@ static void *switches(void *argument) {
 int main(void) {
     pthread_t thread;
     CHECK(!pthread_create(&thread, 0, switches, 0));
-    setlinebuf(stdout);
-    puts("ready");
-    char line[64];
-    while (fgets(line, sizeof line, stdin)) {
-        for (int n = atoi(line); n; n--) step();
-        puts("done");
-    }
+    OBEY();
     stop = 1;
     CHECK(!pthread_join(thread, 0));
     puts("the end");

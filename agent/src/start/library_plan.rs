@@ -8,7 +8,7 @@ use crate::hot::times::values;
 use crate::hot::{archive, cells, objects, sites, thread_blocks};
 use crate::os::files;
 use crate::process::birth;
-use crate::program::agent::{self, Agent, GATE_FACTS, LIBRARY_GATE_FACTS};
+use crate::program::agent::{self, Agent};
 use crate::program::libraries::{self, Library};
 use crate::program::module::Module;
 use crate::program::switches;
@@ -19,9 +19,6 @@ use crate::start::own;
 use crate::start::pauses::patch;
 use crate::start::plan::PlanFile;
 use crate::start::refusal::Refusal;
-use crate::unwind::backtraces;
-use crate::unwind::landings;
-use crate::unwind::stack_copies;
 use gprofinject_abi::VERSION;
 use gprofinject_abi::ask::{LOADED, Question};
 use gprofinject_abi::plan::{ArenaHeader, MAGIC, Patch};
@@ -176,25 +173,14 @@ fn forget_places() {
 
 /// Returns the addresses of the slow paths for libraries' thunks.
 fn gates() -> ArenaHeader {
-    let [begin, end, mark] = own::times_gates(&Agent::get().orders);
-    let header = ArenaHeader {
+    ArenaHeader {
         miss: gate::gpi_library_miss as *const () as u64,
         miss_entry: gate::gpi_library_miss_entry as *const () as u64,
         window: gate::gpi_library_window as *const () as u64,
         exit: gate::gpi_library_exit as *const () as u64,
         tail: gate::gpi_library_tail as *const () as u64,
-        shadows: cells::table(),
-        backtrace: backtraces::gpi_backtrace as *const () as u64,
-        land: landings::gpi_land as *const () as u64,
-        stack_copy: stack_copies::gate(),
-        begin,
-        end,
-        mark,
-        program_labels: GATE_FACTS.labels(),
-        library_labels: LIBRARY_GATE_FACTS.labels(),
-        ..ArenaHeader::default()
-    };
-    own::with_calls(header)
+        ..own::common_gates(cells::table(), &Agent::get().orders)
+    }
 }
 
 /// Returns the offset of the library slots in a thread block.

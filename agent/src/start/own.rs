@@ -15,8 +15,7 @@ use gprofinject_abi::region::RegionOrders;
 
 /// Returns the addresses of the slow paths.
 pub(crate) fn gates(shadows: u64, small_stacks: bool, orders: &RegionOrders) -> ArenaHeader {
-    let [begin, end, mark] = times_gates(orders);
-    let header = ArenaHeader {
+    ArenaHeader {
         miss: gate::gpi_miss as *const () as u64,
         miss_entry: match small_stacks {
             true => gpi_small_miss_entry as *const () as u64,
@@ -25,11 +24,19 @@ pub(crate) fn gates(shadows: u64, small_stacks: bool, orders: &RegionOrders) -> 
         window: gate::gpi_window as *const () as u64,
         exit: gate::gpi_exit as *const () as u64,
         tail: gate::gpi_tail as *const () as u64,
+        signal: signals::gpi_signal as *const () as u64,
+        resume: signals::gpi_resume as *const () as u64,
+        ..common_gates(shadows, orders)
+    }
+}
+
+/// Returns the addresses that are the same for thunks of the program and of libraries.
+pub(crate) fn common_gates(shadows: u64, orders: &RegionOrders) -> ArenaHeader {
+    let [begin, end, mark] = times_gates(orders);
+    let header = ArenaHeader {
         shadows,
         backtrace: backtraces::gpi_backtrace as *const () as u64,
         land: landings::gpi_land as *const () as u64,
-        signal: signals::gpi_signal as *const () as u64,
-        resume: signals::gpi_resume as *const () as u64,
         stack_copy: stack_copies::gate(),
         begin,
         end,
@@ -42,7 +49,7 @@ pub(crate) fn gates(shadows: u64, small_stacks: bool, orders: &RegionOrders) -> 
 }
 
 /// Returns the addresses of what is called at the beginning and the end of a measured call, and at the beginning of others.
-pub(crate) fn times_gates(orders: &RegionOrders) -> [u64; 3] {
+fn times_gates(orders: &RegionOrders) -> [u64; 3] {
     let (is_tsc, traced) = (orders.clock == ClockKind::Tsc.code(), Traced::of(orders));
     let gates = times::gates::gates(is_tsc, orders.nodes_max != 0, traced);
     let [begin, end] = if orders.trace_args == 0 { gates } else { times::gates::gates_with_arguments(gates) };
@@ -50,7 +57,7 @@ pub(crate) fn times_gates(orders: &RegionOrders) -> [u64; 3] {
 }
 
 /// Adds the addresses of what is called in place of some code of the C library, in a standalone program.
-pub(crate) fn with_calls(header: ArenaHeader) -> ArenaHeader {
+fn with_calls(header: ArenaHeader) -> ArenaHeader {
     #[cfg(feature = "standalone")]
     let header = {
         use crate::process::calls;

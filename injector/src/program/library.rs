@@ -53,6 +53,8 @@ pub(crate) struct Libraries {
     all: Vec<Option<&'static Library>>,
     /// The libraries by their files and what they are planned for; for those that are not hooked, the reason.
     known: HashMap<(Identity, Purpose), Result<&'static Library, Arc<str>>>,
+    /// The files that were searched for code that copies the stack, and whether it was found.
+    searched: HashMap<Identity, bool>,
 }
 
 impl Libraries {
@@ -102,6 +104,27 @@ impl Libraries {
             progress::during(planner.cache.voice(), what, || planned(path, binary, purpose, planner));
         memory::plan_made();
         self.enter((identity, purpose), binary, planned, planner)
+    }
+
+    /// Returns whether the agent needs hooks in the library in a file that can be read at `path` now, that messages call `binary`, and that
+    /// the user has left out, in a process of glibc's: whether it may copy parts of the stack, and functions are hooked.
+    pub(crate) fn may_need_gates(&mut self, path: &Path, binary: &Path, planner: &Planner) -> bool {
+        /// The length in bytes above which a file is not read for that.
+        const LONGEST: u64 = 1 << 30;
+        let is_runtime = binary.file_name().and_then(OsStr::to_str).is_some_and(libs::is_runtime);
+        if !planner.hooks_functions() || is_runtime {
+            return false;
+        }
+        let Some(identity) = identity(path) else { return false };
+        if let Some(&known) = self.searched.get(&identity) {
+            return known;
+        }
+        let bytes = sys::open_regular(path).and_then(|file| sys::read_whole(&file, LONGEST));
+        let may_copy = bytes.is_ok_and(|bytes| gprofinject_plan::may_move_frames(&bytes));
+        if self.searched.len() < MOST {
+            self.searched.insert(identity, may_copy);
+        }
+        may_copy
     }
 
     /// Plans those of these libraries that are not known yet, on all processors. The first path is one by which the file
@@ -282,18 +305,6 @@ pub(crate) fn soname(path: &Path) -> Option<String> {
 /// Whether a file is the one from which a process has mapped the page at an address.
 pub(crate) fn is_mapped_at(pid: i32, address: u64, file: &std::fs::Metadata) -> bool {
     proc::inode_at(pid, address).is_ok_and(|inode| inode == file.ino())
-}
-
-/// Returns whether the agent needs hooks in the library in a file that the user has left out, in a process of glibc's: whether it
-/// may copy parts of the stack, and functions are hooked.
-pub(crate) fn may_need_gates(path: &Path, planner: &Planner) -> bool {
-    /// The length in bytes above which a file is not read for that.
-    const LONGEST: u64 = 1 << 30;
-    let is_runtime = path.file_name().and_then(OsStr::to_str).is_some_and(libs::is_runtime);
-    let bytes = || sys::read_whole(&sys::open_regular(path).ok()?, LONGEST).ok();
-    planner.hooks_functions()
-        && !is_runtime
-        && bytes().is_some_and(|bytes| gprofinject_plan::may_move_frames(&bytes))
 }
 
 #[cfg(test)]

@@ -226,7 +226,8 @@ impl Family<'_> {
                 self.leave(pid, &file.name, Unhooked::LeftOut);
             }
             let purpose = Purpose::of(is_wanted, is_musl);
-            if purpose != Purpose::Gates || library::may_need_gates(&file.path(), &planner) {
+            if purpose != Purpose::Gates || self.libraries.may_need_gates(&file.path(), &file.name, &planner)
+            {
                 chosen.push((file, order, purpose));
             }
         }
@@ -278,7 +279,9 @@ impl Family<'_> {
             self.leave(asker.pid, &file.name, Unhooked::LeftOut);
         }
         let purpose = Purpose::of(is_wanted, self.is_musl(asker.pid));
-        if purpose == Purpose::Gates && !library::may_need_gates(&file.path(), &self.settings.planner()) {
+        if purpose == Purpose::Gates
+            && !self.libraries.may_need_gates(&file.path(), &file.name, &self.settings.planner())
+        {
             return None;
         }
         match self.placed(asker, question, &file, purpose) {
