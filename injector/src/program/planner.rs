@@ -150,8 +150,8 @@ impl Planner<'_> {
         planned
     }
 
-    /// Whether functions are hooked, so that some have hooks on their exits. Where basic blocks are counted, those of libraries are in
-    /// any case.
+    /// Whether functions are hooked, some of them on their exits. Where basic blocks are counted, functions of libraries are hooked even
+    /// with `--hooks none`.
     pub(crate) fn hooks_functions(&self) -> bool {
         self.hooks != Some(HooksArg::None) || self.filters.count().is_some()
     }
