@@ -81,6 +81,7 @@ impl<'d> Image<'d> {
             code_ranges: ranges.iter().map(|range| range.start..range.end).collect(),
             functions: functions.list,
             code_pointers,
+            relocated: pointers.relocated,
             exported: symbols::exported(elf, &ranges),
             landing_pads,
             facts: Facts {

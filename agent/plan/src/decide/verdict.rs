@@ -66,8 +66,8 @@ pub enum Reason {
     JumpedInto,
     /// Control only runs into it: see [`crate::flow::falls`].
     RunInto,
-    /// A jump table leads back to its start. Only an exit hook could distinguish that from a call, and the
-    /// program's runtime forbids exit hooks.
+    /// A jump table leads back to its start. Only an exit hook could distinguish that from a call, and the program's runtime or the
+    /// function itself forbids exit hooks.
     LoopsThroughTable,
     /// Its first instructions cannot run elsewhere.
     NotRelocatable,
@@ -173,7 +173,7 @@ impl fmt::Display for Reason {
             }
             Reason::JumpedInto => "its first bytes are the target of an indirect jump, of a return, or of a jump that cannot be redirected",
             Reason::RunInto => "nobody calls it: control only runs into it from the function before",
-            Reason::LoopsThroughTable => "a jump table leads back to its start, which only an exit hook could tell from calls, and the program's runtime forbids those",
+            Reason::LoopsThroughTable => "a jump table leads back to its start, which only an exit hook could tell from calls, and its exit cannot be hooked or it calls itself in the same way",
             Reason::NotRelocatable => "its first instructions cannot run elsewhere",
             Reason::Overlap => "its patch would overlap another one",
             Reason::SignalReturn => "signal handlers return to it, and nobody calls it",
