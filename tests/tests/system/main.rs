@@ -81,6 +81,7 @@ modules! {
     standalone
     surroundings
     switched
+    tails
     top
     times
     traced
