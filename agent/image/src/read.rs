@@ -81,6 +81,7 @@ impl<'d> Image<'d> {
             code_ranges: ranges.iter().map(|range| range.start..range.end).collect(),
             functions: functions.list,
             code_pointers,
+            relocated: pointers.relocated,
             exported: symbols::exported(elf, &ranges),
             landing_pads,
             facts: Facts {
@@ -95,6 +96,9 @@ impl<'d> Image<'d> {
                 build_id: notes.build_id,
                 text_relocations: pointers.in_code,
                 tls_descriptors: pointers.tls_descriptors,
+                exports_functions: symbols::exports_code(elf, &ranges, false),
+                exports_code_as_data: symbols::exports_code(elf, &ranges, true),
+                has_constructors: has_constructors(elf),
                 profiling,
                 hooks_removed: false,
             },
@@ -103,4 +107,12 @@ impl<'d> Image<'d> {
             nameless_parts: OnceLock::new(),
         })
     }
+}
+
+/// Returns whether the dynamic linker calls functions of the file when it loads it, or at its end.
+fn has_constructors(elf: &elf::Elf<'_>) -> bool {
+    use ::object::elf::{DT_FINI, DT_FINI_ARRAYSZ, DT_INIT, DT_INIT_ARRAYSZ};
+    [DT_INIT, DT_FINI, DT_INIT_ARRAYSZ, DT_FINI_ARRAYSZ]
+        .iter()
+        .any(|&tag| elf.dynamic_value(tag).is_some_and(|value| value != 0))
 }

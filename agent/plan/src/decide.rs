@@ -22,6 +22,7 @@
 //! uncalled              how a thunk recognizes that control has come without a call
 //! unwinder, own_text    functions of an unwinder; programs that read their own code
 //! agents, flags         what the agent calls itself; functions that take or return a condition in the flags
+//! runtime_code          code that a runtime has compiled for itself
 //! shared                hooks whose patches others rely on
 //! go                    functions of Go's runtime that are not entered by calls
 //! standalone            the functions by which a standalone program unwinds and leaves frames
@@ -49,6 +50,7 @@ pub(crate) mod options;
 pub(crate) mod own_return;
 pub(crate) mod own_text;
 pub(crate) mod retpoline;
+pub(crate) mod runtime_code;
 pub(crate) mod shared;
 pub(crate) mod sled;
 pub(crate) mod slide;

@@ -12,7 +12,7 @@ use crate::decide::thunk_spec::Exits;
 use crate::decide::uncalled::Uncalled;
 use crate::decide::verdict::{Earlier, Failed, Reason, Tactic, Verdict};
 use crate::decide::{
-    agents, flags, foreign, go, own_text, shared, stack_copiers, tails, thunk_spec, unwinder,
+    agents, flags, foreign, go, own_text, runtime_code, shared, stack_copiers, tails, thunk_spec, unwinder,
 };
 use crate::emit::arena::emit;
 use crate::emit::emitted::Emitted;
@@ -44,11 +44,15 @@ impl Plan {
             (Role::Library, true) => Owner::StandaloneLibrary,
         };
         let reader = own_text::reader(image, options.role);
+        let runtime = runtime_code::reader(image, options.role);
         let none = match &reader {
+            _ if runtime.is_some() => Some(Reason::RuntimeCode),
             Some(_) if !options.insist => Some(Reason::OwnText),
             _ => None,
         };
-        let downgrade = entries_because.or_else(|| downgrade(image, options.hooks, none, reader.as_deref()));
+        let downgrade = entries_because
+            .or_else(|| runtime.map(str::to_owned))
+            .or_else(|| downgrade(image, options.hooks, none, reader.as_deref()));
         let entry_only = options.hooks == Hooks::Entry || downgrade.is_some();
         // Where a runtime forbids exit hooks, no function gets one (see `refuse` in `decide::decisions`), so
         // what functions do with their return addresses matters only if basic blocks are counted.
@@ -260,6 +264,7 @@ impl Decided {
         failed.extend(flags::passed(image, flow, if exits.are_measured() { Exits::Needed } else { exits }));
         failed.extend(go::entered_otherwise(image));
         failed.extend(system_calls.compared());
+        failed.extend(runtime_code::parts(image, flow));
         match owner {
             Owner::Library => failed.extend(agents::needs(image, flow)),
             Owner::StandaloneLibrary => failed.extend(agents::needed_of_musl(image)),

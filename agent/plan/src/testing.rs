@@ -36,6 +36,7 @@ pub(crate) fn image<'d>(kind: ImageKind, base: u64, code: &'d [u8], sizes: &[usi
         removed: Vec::new(),
         code_ranges: std::iter::once(base..hi).collect(),
         code_pointers: functions.iter().map(|f| f.address).collect(),
+        relocated: Vec::new(),
         functions,
         exported: Vec::new(),
         landing_pads: Vec::new(),

@@ -83,6 +83,7 @@ modules! {
     standalone
     surroundings
     switched
+    tails
     top
     times
     traced

@@ -13,6 +13,8 @@ use object::read::elf::RelrIterator;
 pub(crate) struct Pointers {
     /// The addresses, sorted and without duplicates.
     pub(crate) to_code: Vec<u64>,
+    /// The places at which relocations write addresses of code, each with the address, sorted.
+    pub(crate) relocated: Vec<(u64, u64)>,
     /// The addresses at which relocations write into code, if the program says that they do, sorted.
     pub(crate) in_code: Vec<u64>,
     /// Whether relocations write descriptors of thread-local variables.
@@ -41,6 +43,7 @@ impl Pointers {
             let value = value.unwrap_or(0);
             if points_to_code(&value) {
                 pointers.to_code.push(value);
+                pointers.relocated.push((place, value));
             }
             let code = |load: &Load<'_>| load.executable && load.contains(place);
             if text_relocations && elf.loads.iter().any(code) {
@@ -77,6 +80,8 @@ impl Pointers {
         pointers.tls_descriptors = tls_descriptors;
         pointers.to_code.sort_unstable();
         pointers.to_code.dedup();
+        pointers.relocated.sort_unstable();
+        pointers.relocated.dedup_by_key(|&mut (place, _)| place);
         pointers.in_code.sort_unstable();
         pointers.in_code.dedup();
         pointers
