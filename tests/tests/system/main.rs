@@ -50,8 +50,10 @@ modules! {
     debug_files
     documents
     ends
+    environment
     executed
     exports
+    frames
     frida
     go
     interrupted
@@ -83,6 +85,7 @@ modules! {
     switched
     top
     times
+    tools
     traced
     traced_crash
     traced_forks
