@@ -52,25 +52,6 @@ fn contents(path: &[u8], buffer: &mut [u8]) -> Option<usize> {
     len.ok()
 }
 
-/// struct prctl_mm_map (linux/prctl.h).
-#[repr(C)]
-struct Map {
-    start_code: u64,
-    end_code: u64,
-    start_data: u64,
-    end_data: u64,
-    start_brk: u64,
-    brk: u64,
-    start_stack: u64,
-    arg_start: u64,
-    arg_end: u64,
-    env_start: u64,
-    env_end: u64,
-    auxv: u64,
-    auxv_size: u32,
-    exe_fd: u32,
-}
-
 /// Makes the kernel take an address for the end of the environment's strings. Nothing changes if the kernel cannot do that
 /// (it is built without CONFIG_CHECKPOINT_RESTORE), if the process has inherited a seccomp filter, which may punish prctl, or
 /// if the address is not one in the environment.
@@ -82,28 +63,25 @@ pub(crate) fn end_environment(end: u64) {
     }
     // SAFETY: without an argument, brk changes nothing, and returns where the heap ends.
     let Ok(brk) = (unsafe { call(general::__NR_brk, [0]) }) else { return };
-    let map = Map {
-        start_code: stat.field(26),
-        end_code: stat.field(27),
-        start_data: stat.field(45),
-        end_data: stat.field(46),
-        start_brk: stat.field(47),
+    // struct prctl_mm_map (linux/prctl.h): the extents of code and data, of the heap and of the arguments, no auxiliary vector,
+    // and in the last word its length, 0, and no descriptor of a program.
+    let map: [u64; 13] = [
+        stat.field(26),
+        stat.field(27),
+        stat.field(45),
+        stat.field(46),
+        stat.field(47),
         brk,
-        start_stack: stat.start_of_stack(),
-        arg_start: stat.field(48),
-        arg_end: stat.field(49),
-        env_start: start,
-        env_end: end,
-        auxv: 0,
-        auxv_size: 0,
-        exe_fd: u32::MAX,
-    };
-    let arguments = [
-        prctl::PR_SET_MM.into(),
-        prctl::PR_SET_MM_MAP.into(),
-        &raw const map as u64,
-        size_of::<Map>() as u64,
+        stat.start_of_stack(),
+        stat.field(48),
+        stat.field(49),
+        start,
+        end,
+        0,
+        u64::from(u32::MAX) << 32,
     ];
+    let arguments: [u64; 4] =
+        [prctl::PR_SET_MM.into(), prctl::PR_SET_MM_MAP.into(), map.as_ptr() as u64, size_of_val(&map) as u64];
     // SAFETY: the kernel reads the structure, all of whose values but one are those that it has itself.
     let _ = unsafe { call(general::__NR_prctl, arguments) };
 }

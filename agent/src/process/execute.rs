@@ -160,7 +160,7 @@ unsafe fn followed(
 
     // The new program finds its own variables as they are. The dynamic linker and the agent obey the last ones.
     let mut own: Option<&[u8]> = None;
-    let given = match count {
+    let given: &[*const u8] = match count {
         0 => &[],
         // SAFETY: the caller has promised that `given` ends with null, and that element has this number.
         _ => unsafe { core::slice::from_raw_parts(given, count) },

@@ -27,7 +27,8 @@ fn take_with(start: &Start, own: &[u8]) -> Option<Place> {
         let name = library.strip_prefix(folder).and_then(|rest| rest.strip_prefix(b"/"));
         name == Some(AGENT_FILE.as_bytes())
     };
-    let at = libraries.split(is_separator).position(|library| library == own || is_in_folder(library))?;
+    let is_own = |library: &[u8]| !own.is_empty() && library == own || is_in_folder(library);
+    let at = libraries.split(is_separator).position(is_own)?;
     let mut first = run.text();
     // What stands before the agent's library was put there after gprofinject had added it, by an emulator that executes the
     // program in its own way (valgrind). If the user has no value of their own, that part stays.

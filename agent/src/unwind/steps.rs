@@ -1,6 +1,7 @@
 //! Leaves thunks out of walks with libunwind's own functions, nongnu.org's and LLVM's: `unw_step` goes on until it has come to
 //! a frame of the program.
 #![allow(unsafe_code, reason = "functions of the unwinder are defined, and called by their addresses")]
+#![cfg_attr(test, allow(non_snake_case, reason = "these are the names of the library's functions"))]
 
 use crate::os::lookup;
 use crate::program::agent::Agent;
