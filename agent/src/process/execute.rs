@@ -166,8 +166,8 @@ unsafe fn followed(
         _ => unsafe { core::slice::from_raw_parts(given, count) },
     };
     let (kept, added) = room.environment.split_at_mut_checked(count)?;
-    kept.copy_from_slice(given);
-    for &entry in given {
+    for (to, &entry) in kept.iter_mut().zip(given) {
+        *to = entry;
         // SAFETY: the caller has promised that the strings end with NUL.
         own = unsafe { value_of(entry, PRELOAD) }.or(own);
     }
