@@ -19,6 +19,8 @@ pub(crate) mod place;
 pub(crate) mod record;
 #[cfg(feature = "standalone")]
 pub(crate) mod records;
+#[cfg(not(feature = "standalone"))]
+pub(crate) mod stat;
 pub(crate) mod task;
 pub(crate) mod vectors;
 pub(crate) mod words;

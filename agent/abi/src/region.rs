@@ -383,6 +383,8 @@ coded! {
         Panic = 9,
         /// musl's dynamic linker could not be hooked.
         DynamicLinker = 10,
+        /// AddressSanitizer is preloaded.
+        AddressSanitizer = 11,
     }
 }
 

@@ -320,9 +320,7 @@ fn emit_all(task: Task, hooks: &[Hook], copies: &Copies) -> (Emitted, Homes) {
         falls,
         ..
     } = task;
-    // The program finds the agent's definitions before those of a library.
-    let mut through_agent =
-        if owner != Owner::Library { unwinder::through_agent(image, hooks) } else { Vec::new() };
+    let mut through_agent = unwinder::through_agent(image, flow, hooks, owner);
     through_agent.extend(standalone.through_agent(hooks));
     through_agent.extend(go::through_agent(image, hooks));
     through_agent.extend(stack_copiers::through_agent(stack_copiers, hooks));

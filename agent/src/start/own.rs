@@ -9,6 +9,7 @@ use crate::unwind::backtraces;
 use crate::unwind::landings;
 use crate::unwind::signals;
 use crate::unwind::stack_copies;
+use crate::unwind::stops;
 use gprofinject_abi::clock::ClockKind;
 use gprofinject_abi::plan::ArenaHeader;
 use gprofinject_abi::region::RegionOrders;
@@ -37,6 +38,8 @@ pub(crate) fn common_gates(shadows: u64, orders: &RegionOrders) -> ArenaHeader {
         shadows,
         backtrace: backtraces::gpi_backtrace as *const () as u64,
         land: landings::gpi_land as *const () as u64,
+        stop: stops::gpi_stop as *const () as u64,
+        cfa: landings::gpi_cfa as *const () as u64,
         stack_copy: stack_copies::gate(),
         begin,
         end,

@@ -55,7 +55,11 @@ pub(crate) fn run(start: &Start, place: &Place) -> bool {
     if orders.library_bytes != 0 {
         asking::announce(start.auxiliary(AT_BASE), place);
     }
-    finish(start, &files, region, orders);
+    if lookup::is_in_library(start.auxiliary(AT_BASE), b"__asan_init") {
+        Refusal::new(Trouble::AddressSanitizer).report(region);
+    } else {
+        finish(start, &files, region, orders);
+    }
     #[cfg(feature = "standalone")]
     if state(region) == Some(State::SettingUp) && orders.library_bytes != 0 {
         hook_dynamic_linker(start, place, region);

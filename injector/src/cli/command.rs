@@ -287,7 +287,7 @@ fn printed(result: std::io::Result<()>) -> ExitCode {
 /// program.
 fn end_like(ending: Ending) -> ExitCode {
     match ending {
-        Ending::Exited(status) => ExitCode::from(status),
+        Ending::Exited(status) => signals::exit(status),
         Ending::Killed(signal) => {
             signals::die(signal);
             ExitCode::from(128u8.wrapping_add(signal as u8))

@@ -94,6 +94,14 @@ impl Family<'_> {
                 asker.answer(name.as_bytes());
                 self.settings.cache.keep_fresh();
             }
+            Ok(Message::Profiled) => {
+                if let Some(file) = asker.file.take() {
+                    let name = resolve::Executed::new(file).name;
+                    let name = name.display();
+                    self.unfollowed
+                        .insert(format!("{name} was not followed: another gprofinject profiles it"));
+                }
+            }
             Ok(Message::Loaded(question)) => {
                 let mut answer = ask::Answer::default();
                 let file = self.loaded(asker, &question, &mut answer);

@@ -221,12 +221,17 @@ fn needs_nothing_and_offers(library: &PathBuf, own: &[&str]) {
     }
     offered.sort_unstable();
     let unwinding = [
+        "_ULx86_64_step",
         "_Unwind_Backtrace",
+        "_Unwind_ForcedUnwind",
         "_Unwind_GetCFA",
         "_Unwind_SetIP",
+        "_Ux86_64_step",
         "_dl_find_object",
         "backtrace",
         "dl_iterate_phdr",
+        "unw_backtrace",
+        "unw_step",
     ];
     let forking = ["_Fork", "clone", "syscall", "fexecve", "prctl"];
     let jumping = ["__longjmp_chk", "_longjmp", "longjmp", "pthread_exit", "siglongjmp"];

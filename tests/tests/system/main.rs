@@ -52,8 +52,10 @@ modules! {
     debug_files
     documents
     ends
+    environment
     executed
     exports
+    frames
     frida
     go
     interrupted
@@ -86,6 +88,7 @@ modules! {
     tails
     top
     times
+    tools
     traced
     traced_crash
     traced_forks

@@ -119,7 +119,10 @@ impl<'a, 'd> Emitter<'a, 'd> {
     pub(crate) fn gate_jumps(&mut self) {
         for f in self.layout.input.through_agent {
             let at = self.out.records[f.number].body as usize + self.layout.begin_len();
-            let helper = f.helper.map(|n| self.out.records[n].body as usize + self.layout.begin_len());
+            // The agent calls the helper itself, not through a gate.
+            let helper = f.helper.map(|n| {
+                self.out.records[n].body as usize + self.layout.begin_len() + self.layout.gate_of(n)
+            });
             let code = &mut self.code;
             code.put(at, &LEA_R11);
             code.branch(at + LEA_R11.len(), at + gate_jump(f));
