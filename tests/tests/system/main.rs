@@ -74,6 +74,7 @@ modules! {
     ranks
     real
     recover
+    refusals
     relocation
     shown
     size

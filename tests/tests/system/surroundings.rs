@@ -17,6 +17,10 @@ gprofinject_tests::trials! {
         seccomp,
         no_counter,
         seccomp_that_is_not_entered,
+        instructions_of_the_programs_own,
+        instructions_of_a_static_program,
+        dispatched_calls,
+        dispatched_calls_of_a_static_program,
         no_new_code;
 }
 
@@ -109,6 +113,55 @@ fn no_counter() {
 fn seccomp_that_is_not_entered() {
     let program = Subject::new("seccomp");
     program.check(&["asks", "errno", "fork"], &[[5, 7, 0], [9, 0, 9]]);
+}
+
+/// A program may make system calls by instructions of its own.
+fn instructions_of_the_programs_own() {
+    check_instructions(&[]);
+}
+
+fn instructions_of_a_static_program() {
+    check_instructions(&["-static"]);
+}
+
+fn check_instructions(flags: &[&str]) {
+    let program = Subject::with("instructions", flags);
+    for way in ["fork", "any-fork", "clone"] {
+        program.check(&[way], &[[3, 7, 0], [9, 0, 9]]);
+    }
+    for way in ["exec", "execat"] {
+        program.check(&[way], &[[3, 7, 0], [3, 0, 11]]);
+    }
+    program.check(&["vfork"], &[[3, 7, 0]]);
+    program.check(&["seccomp"], &[[3, 7, 5]]);
+    let run = program.same_as_alone(&["-q", "--times"], &["tsc"], &[]);
+    assert_eq!(run.calls(&run.path("gmon.out")), [3, 7, 5]);
+    assert!(run.said.contains("the program has forbidden the clock"), "{}", run.said);
+}
+
+/// No system call of the agent's is dispatched to the program, and everything is counted.
+fn dispatched_calls() {
+    check_dispatched(&[]);
+}
+
+fn dispatched_calls_of_a_static_program() {
+    check_dispatched(&["-static"]);
+}
+
+fn check_dispatched(flags: &[&str]) {
+    let program = Subject::with("dispatch", flags);
+    let other_modes = [&["-q", "--times"][..], &["-q", "--trace", "trace"], &["-q", "--paths", "--clock=gettime"]];
+    for way in ["prctl", "syscall", "instruction"] {
+        for range in ["none", "range"] {
+            program.check(&[way, range, "none"], &[[5, 7, 0]]);
+            program.check(&[way, range, "thread"], &[[5, 7, 9]]);
+            program.check(&[way, range, "fork"], &[[5, 7, 0], [9, 0, 9]]);
+            for mode in other_modes {
+                let run = program.same_as_alone(mode, &[way, range, "thread"], &[]);
+                assert_eq!(run.calls(&run.path("gmon.out")), [5, 7, 9], "{mode:?} {way} {range}: {}", run.said);
+            }
+        }
+    }
 }
 
 /// If no memory may be made executable any more (PR_SET_MDWE, Linux 6.3), nothing can be hooked, and no page
