@@ -9,6 +9,8 @@ use crate::os::kernel;
 use crate::os::task;
 use crate::program::agent::Agent;
 use core::sync::atomic::{AtomicU64, Ordering};
+#[cfg(doc)]
+use gprofinject_abi::region::BlockHeader;
 use gprofinject_abi::shared::BlockRef;
 
 /// The number of thread blocks that are checked for a dead owner each time a thread needs one.
@@ -46,6 +48,7 @@ fn reuse(agent: &Agent) -> Option<BlockRef> {
     /// The number of threads whose durations are kept apart.
     const MEASURED_APART: u64 = 256;
     let tid = task::gettid();
+    let process = process(agent);
     let made = thread_blocks::made(agent);
     let is_apart = agent.orders.times_bytes != 0 && made < MEASURED_APART;
     for _ in 0..made.min(REUSE_LOOKS) {
@@ -53,7 +56,11 @@ fn reuse(agent: &Agent) -> Option<BlockRef> {
         let Some(block) = thread_blocks::numbered(agent, index) else { continue };
         let old = block.tid().load(Ordering::Acquire);
         let is_used = || task::thread_lives(agent.pid, old) || sharers::have(block.address());
-        if old == 0 || old != tid && (is_apart || is_used()) {
+        // What one process has counted is not to be taken for another one's.
+        if old == 0
+            || block.process().load(Ordering::Relaxed) != process
+            || old != tid && (is_apart || is_used())
+        {
             continue;
         }
         // Of several threads that saw the owner dead, one gets the thread block.
@@ -64,10 +71,21 @@ fn reuse(agent: &Agent) -> Option<BlockRef> {
     None
 }
 
+/// Returns the number of the calling thread's process if that is not the one to which the file belongs ([`BlockHeader::process`]), and
+/// otherwise 0. A process that shares its parent's words counts in its parent's file, as a guest does.
+fn process(agent: &Agent) -> u32 {
+    let other = || Some(task::getpid()).filter(|&pid| thread_blocks::are_words_shared() && pid != agent.pid);
+    if agent.guest { agent.pid } else { other().unwrap_or(0) }
+}
+
 /// Makes the thread block the calling thread's. A signal handler that interrupts this finds no thread block yet and
 /// gets another one, which is used only for the handler's counts; this one then replaces it.
 fn adopt(agent: &Agent, block: BlockRef) {
     times::threads::end(agent, block);
+    let process = process(agent);
+    if process != 0 && block.process().swap(process, Ordering::Relaxed) != process {
+        agent.region.guests().fetch_add(1, Ordering::Relaxed);
+    }
     block.owners().fetch_add(1, Ordering::Relaxed);
     timer::restart(agent, block);
     block.tid().store(task::gettid(), Ordering::Release);

@@ -96,9 +96,6 @@ impl Run<'_> {
             ));
             lead_to_libraries(&other.libraries, voice);
             other.placed.report(voice, &other.profilee.shown.to_string_lossy(), Some(&title));
-            if let Some(trouble) = &other.account.trouble {
-                voice.warn(format_args!("{title}: nothing was hooked: {trouble}"));
-            }
         }
         let unpatched = |other: &&Other| other.account.trouble.is_none() && other.account.unpatched > 0;
         for other in self.others.iter().filter(unpatched) {

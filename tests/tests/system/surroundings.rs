@@ -21,7 +21,8 @@ gprofinject_tests::trials! {
         instructions_of_a_static_program,
         dispatched_calls,
         dispatched_calls_of_a_static_program,
-        no_new_code;
+        no_new_code,
+        no_new_code_in_executed_programs;
 }
 
 /// After these changes, children and executed programs are still followed.
@@ -192,5 +193,34 @@ fn no_new_code() {
         let ours = run::run(refused(command), None, Duration::from_secs(60)).unwrap();
         assert_eq!((ours.code(), ours.stdout_text()), (alone.code(), alone.stdout_text()), "{mode}");
         assert!(ours.stderr_text().contains("nothing was hooked"), "{mode}: {}", ours.stderr_text());
+    }
+}
+
+/// A program that has refused itself new code hands that on to those that it executes, in which nothing can be hooked. gprofinject says so of
+/// each, whether it is linked dynamically or statically, and whether or not it is the first program once more.
+fn no_new_code_in_executed_programs() {
+    const PR_SET_MDWE: libc::c_int = 65;
+    let mut probe = std::process::Command::new("true");
+    // SAFETY: this is a system call without memory.
+    unsafe {
+        probe.pre_exec(|| match libc::prctl(PR_SET_MDWE, 1, 0, 0, 0) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        })
+    };
+    if probe.status().is_err() {
+        return skip::skipped("no_new_code_in_executed_programs", "the kernel has no PR_SET_MDWE");
+    }
+    const EXECUTED: &str = "__attribute__((noinline)) void work(void) { asm volatile(\"\"); }\n\
+        int main(void) { work(); return 5; }\n";
+    let program = Subject::new("mdwe");
+    for flags in [&[][..], &["-static"]] {
+        let executed = program.place().c("executed", EXECUTED, flags);
+        for options in [&["--hooks=both"][..], &["--per-process"]] {
+            let run = program.same_as_alone(options, &[executed.to_str().unwrap()], &[]);
+            assert_eq!(run.calls(&run.path("gmon.out")), [3, 7, 0], "{flags:?}");
+            let about = format!("nothing was hooked in a process of {}: ", executed.display());
+            assert!(run.said.contains(&about), "{flags:?} {options:?}: {}", run.said);
+        }
     }
 }
