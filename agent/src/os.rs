@@ -5,6 +5,7 @@
 
 pub(crate) mod builtins;
 pub(crate) mod current;
+pub(crate) mod dispatch;
 pub(crate) mod files;
 pub(crate) mod frame_table;
 pub(crate) mod initial;

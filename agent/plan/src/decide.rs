@@ -25,6 +25,7 @@
 //! runtime_code          code that a runtime has compiled for itself
 //! shared                hooks whose patches others rely on
 //! go                    functions of Go's runtime that are not entered by calls
+//! gs                    whether a program uses the register gs itself
 //! standalone            the functions by which a standalone program unwinds and leaves frames
 //! system_calls          the system calls of a standalone program that lead to the agent
 //! start                 the first instructions of a function, and what leads to them
@@ -44,6 +45,7 @@ pub(crate) mod flags;
 pub(crate) mod foreign;
 pub(crate) mod frida;
 pub(crate) mod go;
+pub(crate) mod gs;
 pub(crate) mod hook;
 pub(crate) mod in_place;
 pub(crate) mod options;

@@ -59,8 +59,11 @@ impl Plan {
         let exits = !entry_only || image.facts.runtime.is_none() || options.counted.is_some();
         let flow = Flow::of(image, exits);
         let is_standalone = owner.is_standalone();
-        let mut system_calls =
-            if is_standalone { SystemCalls::of(image, &flow) } else { SystemCalls::default() };
+        let mut system_calls = match owner {
+            Owner::Standalone | Owner::StandaloneLibrary => SystemCalls::of(image, &flow),
+            Owner::Program => SystemCalls::that_can_be_redirected(image, &flow),
+            Owner::Library => SystemCalls::default(),
+        };
         let standalone =
             if is_standalone { Standalone::of(image, !entry_only) } else { Standalone::default() };
         let stack_copiers = if image.facts.go { Vec::new() } else { stack_copiers::all(image) };
@@ -171,6 +174,7 @@ impl Plan {
                 false => copies.originals().into_iter().map(|(at, ip)| (emitted.copies + at, ip)).collect(),
             },
             redirected,
+            uses_gs: system_calls.uses_gs.filter(|_| is_standalone && options.role == Role::Program),
             unredirected: std::mem::take(&mut emitted.unredirected),
             copies,
             emitted,

@@ -402,8 +402,23 @@ pub(crate) extern "C" fn library_tail(index: u32) -> u64 {
 fn slot_of_tail(agent: &Agent, record: &TailRecord, base: u64) -> u64 {
     let slot = |block| slots::slot(block, record.slot);
     let take = |block| slots::take(agent, block, record.callee, slot(block), SITE | record.site);
-    let ready = failure::guarded(|| threads::block(agent).is_some_and(take)).unwrap_or(false);
-    if !ready && record.thunk == agent.function(record.callee).body && !agent.counts_nowhere {
+    // The thunk leads to the body if the called function's own thunk would not know the function that jumps.
+    let is_counted_here = record.thunk == agent.function(record.callee).body;
+    let take = || failure::guarded(|| threads::block(agent).filter(|&block| take(block))).flatten();
+    if thread_blocks::are_words_shared() {
+        // The jump's thunk would not find the slot, however often it runs.
+        let taken = if is_counted_here { take() } else { None };
+        match taken {
+            Some(block) => slots::increment(slot(block)),
+            None if is_counted_here && !agent.counts_nowhere => {
+                agent.region.lost_calls().fetch_add(1, Ordering::Relaxed);
+            }
+            None => {}
+        }
+        return base.wrapping_add(record.thunk.into());
+    }
+    let ready = take().is_some();
+    if !ready && is_counted_here && !agent.counts_nowhere {
         agent.region.lost_calls().fetch_add(1, Ordering::Relaxed);
     }
     base.wrapping_add(if ready { record.again } else { record.thunk }.into())

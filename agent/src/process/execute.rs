@@ -40,46 +40,54 @@ pub(crate) fn find(dynamic_linker: u64) {
     FEXECVE.store(lookup::function(dynamic_linker, b"fexecve"), Ordering::Relaxed);
 }
 
-/// Redirects the C library's calls if their code is as expected. Otherwise no executed program is followed.
-pub(crate) fn prepare(dynamic_linker: u64, place: &Place) {
+/// Redirects the C library's calls if their code is as expected. Otherwise no executed program is followed. Returns whether they are
+/// redirected.
+pub(crate) fn prepare(dynamic_linker: u64, place: &Place) -> bool {
     if place.folder().len() > FOLDER_MAX || !memory::may_make_code() {
-        return;
+        return false;
     }
     let text = lookup::libc_text(dynamic_linker);
+    let mut is_done = true;
     for (name, number, stub, after) in [
         (&b"execve"[..], general::__NR_execve, gpi_execve as *const () as u64, &AFTER_EXECVE),
         (b"execveat", general::__NR_execveat, gpi_execveat as *const () as u64, &AFTER_EXECVEAT),
     ] {
         let function = lookup::function(dynamic_linker, name);
-        if function >= text.0 && function + 64 <= text.1 {
-            redirect(function, number, stub, after);
+        // Older C libraries have no execveat.
+        if function == 0 {
+            continue;
         }
+        let is_there = function >= text.0 && function + 64 <= text.1;
+        is_done &= is_there && redirect(function, number, stub, after);
     }
+    is_done
 }
 
 /// Redirects the `mov eax, imm32; syscall` near the function's start to `stub`, and stores the address after it in
-/// `after`.
-fn redirect(function: u64, number: u32, stub: u64, after: &AtomicU64) {
+/// `after`. Returns whether that was possible.
+fn redirect(function: u64, number: u32, stub: u64, after: &AtomicU64) -> bool {
     const LOOK: usize = 8;
     // SAFETY: the bytes are inside the C library's text, which is mapped.
     let code = unsafe { core::slice::from_raw_parts(function as *const u8, LOOK + 7) };
     let mut wanted = [0xb8, 0, 0, 0, 0, 0x0f, 0x05];
     wanted[1..5].copy_from_slice(&number.to_le_bytes());
     // No jump may lead between the two instructions, so only straight-line code up to there is accepted.
-    let Some(at) = code.windows(7).position(|window| window == wanted) else { return };
+    let Some(at) = code.windows(7).position(|window| window == wanted) else { return false };
     let at = function + at as u64;
-    let Ok(distance) = i32::try_from(stub.wrapping_sub(at + 5) as i64) else { return };
+    let Ok(distance) = i32::try_from(stub.wrapping_sub(at + 5) as i64) else { return false };
     after.store(at + 7, Ordering::Relaxed);
     let page = at & !4095;
     let len = (at + 5).next_multiple_of(4096) - page;
     // SAFETY: the pages are the C library's own, and no other thread runs their code now.
     unsafe {
-        if memory::mprotect(page, len, memory::PROT_READ | memory::PROT_WRITE).is_ok() {
+        let is_writable = memory::mprotect(page, len, memory::PROT_READ | memory::PROT_WRITE).is_ok();
+        if is_writable {
             let mut jump = [0xe9, 0, 0, 0, 0];
             jump[1..].copy_from_slice(&distance.to_le_bytes());
             core::ptr::copy_nonoverlapping(jump.as_ptr(), at as *mut u8, jump.len());
         }
         let _ = memory::mprotect(page, len, memory::PROT_READ | memory::PROT_EXEC);
+        is_writable
     }
 }
 
@@ -117,7 +125,7 @@ pub(crate) unsafe extern "C" fn environment(
 }
 
 /// The system call has returned: the process goes on with this program.
-unsafe extern "C" fn not_executed() {
+pub(crate) unsafe extern "C" fn not_executed() {
     times::calls::execution_failed();
 }
 

@@ -191,8 +191,13 @@ impl Family<'_> {
     /// Has the agent put into the standalone program that a process is about to execute.
     fn usher_in(&mut self, pid: i32, name: &str, profilee: &Profilee) {
         let (Some(folder), Some(plan)) = (&self.folder, &profilee.planned.plan) else { return };
-        if let Err(error) = usher::attend(pid, &Entrance::new(plan, folder, name)) {
-            self.unfollowed.insert(format!("{} was not followed: {error:#}", profilee.binary.display()));
+        match usher::attend(pid, &Entrance::new(plan, folder, name)) {
+            Ok(usher) => {
+                self.ushers.insert(self.members.len() - 1, usher);
+            }
+            Err(error) => {
+                self.unfollowed.insert(format!("{} was not followed: {error:#}", profilee.binary.display()));
+            }
         }
     }
 

@@ -78,6 +78,7 @@ modules! {
     ranks
     real
     recover
+    refusals
     relocation
     shown
     size

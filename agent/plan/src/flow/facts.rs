@@ -61,6 +61,8 @@ pub struct Flow {
     pub(crate) entered_unseen: Vec<u64>,
     /// The calls of functions that such code seems to make: the function's start, and the address after the call.
     pub(crate) called_unseen: Vec<(u64, u64)>,
+    /// The address of an instruction of a function that reads or sets the base of gs, or accesses memory by it; `None` if there is none.
+    pub(crate) uses_gs: Option<u64>,
 }
 
 impl Flow {

@@ -15,7 +15,8 @@ use crate::x86::predecode::skim::Skimmed;
 use gprofinject_image::x86::{falls_through, is_call};
 use gprofinject_image::{FunctionKind, Image, ImageKind, sort};
 use iced_x86::{
-    Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpKind, Register,
+    Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind,
+    Register,
 };
 use std::ops::Range;
 
@@ -76,6 +77,17 @@ pub(crate) struct Wanted {
     pub(crate) exits: bool,
 }
 
+/// Returns whether an instruction reads or sets the base of gs, or accesses memory by it.
+fn uses_gs(i: &Instruction) -> bool {
+    match i.mnemonic() {
+        Mnemonic::Wrgsbase | Mnemonic::Rdgsbase | Mnemonic::Lgs => true,
+        Mnemonic::Mov | Mnemonic::Pop if i.op0_register() == Register::GS => true,
+        // These only name an address.
+        Mnemonic::Lea | Mnemonic::Nop => false,
+        _ => i.segment_prefix() == Register::GS && i.memory_segment() == Register::GS,
+    }
+}
+
 /// The facts about consecutive functions.
 #[derive(Default)]
 pub(crate) struct Part {
@@ -90,6 +102,8 @@ pub(crate) struct Part {
     /// The bytes of functions that could not be decoded: from the first byte that begins no instruction to
     /// the function's end.
     pub(crate) unread: Vec<Range<u64>>,
+    /// See [`Flow::uses_gs`](crate::flow::facts::Flow::uses_gs).
+    pub(crate) uses_gs: Option<u64>,
 }
 
 impl Part {
@@ -315,6 +329,9 @@ impl Part {
         factory: &mut InstructionInfoFactory,
     ) {
         let control = instruction.flow_control();
+        if self.uses_gs.is_none() && uses_gs(instruction) {
+            self.uses_gs = Some(instruction.ip());
+        }
         seen.scan.look(instruction, control, factory);
         seen.flow.head.look(instruction, seen.hook);
         if !stays(instruction, control, seen.lo, seen.hi) {
