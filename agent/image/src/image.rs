@@ -31,7 +31,8 @@ pub struct Image<'d> {
     pub code_ranges: Vec<Range<u64>>,
     /// The functions, sorted by address, one for each address (aliases are merged), without overlap.
     pub functions: Vec<Function<'d>>,
-    /// The addresses in code to which data has pointers (relocations, and words of an ET_EXEC), sorted.
+    /// The addresses in code to which data has pointers (relocations, and words of an ET_EXEC), the exported ones, and those
+    /// to which the kernel and the dynamic linker give control, sorted.
     pub code_pointers: Vec<u64>,
     /// The addresses in code that .dynsym exports by name, sorted.
     pub exported: Vec<u64>,
@@ -66,6 +67,8 @@ pub struct Code<'d> {
 pub struct Segment<'d> {
     pub address: u64,
     pub bytes: &'d [u8],
+    /// The number of bytes in memory, at least those of the file.
+    pub memory: u64,
 }
 
 impl<'d> Image<'d> {

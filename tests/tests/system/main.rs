@@ -50,8 +50,10 @@ modules! {
     debug_files
     documents
     ends
+    entered
     executed
     exports
+    far
     frida
     go
     interrupted
