@@ -31,7 +31,8 @@ pub struct Image<'d> {
     pub code_ranges: Vec<Range<u64>>,
     /// The functions, sorted by address, one for each address (aliases are merged), without overlap.
     pub functions: Vec<Function<'d>>,
-    /// The addresses in code to which data has pointers (relocations, and words of an ET_EXEC), sorted.
+    /// The addresses in code to which data has pointers (relocations, and words of an ET_EXEC), the exported ones, and those
+    /// to which the kernel and the dynamic linker give control, sorted.
     pub code_pointers: Vec<u64>,
     /// The places in the data of a position-independent image at which relocations write addresses of code, each with the address,
     /// sorted.
@@ -69,6 +70,8 @@ pub struct Code<'d> {
 pub struct Segment<'d> {
     pub address: u64,
     pub bytes: &'d [u8],
+    /// The number of bytes in memory, at least those of the file.
+    pub memory: u64,
 }
 
 impl<'d> Image<'d> {

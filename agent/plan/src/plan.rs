@@ -25,7 +25,7 @@ pub struct Plan {
     /// all of them.
     pub downgrade: Option<String>,
     /// What hooks may change in the program's behaviour, as text for the user, where the user insists on
-    /// them.
+    /// them; or what they leave out.
     pub caution: Option<String>,
     /// The decision for each function of the image, in the image's order.
     pub verdicts: Vec<Verdict>,

@@ -136,14 +136,16 @@ impl Plan {
         for (record, is_shared) in emitted.records.iter_mut().zip(shared::of_all(&hooks)) {
             record.flags |= if is_shared { SHARED } else { 0 };
         }
+        let caution = reader
+            .filter(|_| none.is_none())
+            .map(|why| format!("{why}, and finds hooks there"))
+            .or_else(|| stack_copiers::caution(image, &stack_copiers, &hooks, entry_only))
+            .or_else(|| far(&verdicts));
         Plan {
             hooks: if entry_only { Hooks::Entry } else { Hooks::Both },
             nameless_parts: image.nameless_parts().to_vec(),
             downgrade,
-            caution: reader
-                .filter(|_| none.is_none())
-                .map(|why| format!("{why}, and finds hooks there"))
-                .or_else(|| stack_copiers::caution(image, &stack_copiers, &hooks, entry_only)),
+            caution,
             records: std::mem::take(&mut emitted.records),
             function_of: hooks.iter().map(|h| h.function).collect(),
             text: extents(image),
@@ -200,6 +202,15 @@ fn downgrade(image: &Image, asked: Hooks, none: Option<Reason>, reader: Option<&
         }
         _ => None,
     }
+}
+
+/// Returns what the user has to know if the arena does not reach all functions, as text.
+fn far(verdicts: &[Result<Tactic, Reason>]) -> Option<String> {
+    let count = verdicts.iter().filter(|verdict| **verdict == Err(Reason::Far)).count();
+    let functions = if count == 1 { "function is" } else { "functions are" };
+    (count > 0).then(|| {
+        format!("{count} {functions} not hooked, because hooks reach 2 GiB and its code or data takes more (see --list)")
+    })
 }
 
 /// What is decided and emitted.
@@ -273,7 +284,7 @@ impl Decided {
             Owner::Library => failed.extend(agents::needs(image, flow)),
             Owner::StandaloneLibrary => failed.extend(agents::needed_of_musl(image)),
             Owner::Standalone => failed.extend(agents::starts_of_contexts(image)),
-            Owner::Program => {}
+            Owner::Program => failed.extend(agents::needed_of_program(image, flow)),
         }
         let mut earlier = Earlier { failed, unredirected: HashSet::new() };
         for _ in 0..ROUNDS {

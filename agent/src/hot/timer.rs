@@ -118,10 +118,11 @@ pub(crate) extern "C" fn tick(_signal: i32, info: *const u8, context: *const u8)
     let program = &agent.program;
     let samples = 1 + overrun.max(0) as u32;
     let orders = &agent.orders;
-    let bin = if (program.text_lo..program.text_hi).contains(&pc) {
-        (pc - program.text_lo) >> (orders.text_shift & 63)
-    } else if program.in_arena(pc) {
+    // The arena comes first: it may lie in a gap of the text.
+    let bin = if program.in_arena(pc) {
         orders.text_bins + ((pc - program.arena_lo) >> (orders.arena_shift & 63))
+    } else if (program.text_lo..program.text_hi).contains(&pc) {
+        (pc - program.text_lo) >> (orders.text_shift & 63)
     } else {
         count_elsewhere(agent, pc, samples);
         return;

@@ -166,9 +166,8 @@ impl Family<'_> {
                 return None;
             }
         };
-        if let Some(less) = profilee.planned.plan.as_ref().and_then(|plan| plan.downgrade.as_ref()) {
-            self.unfollowed.insert(format!("{}: {less}", binary.display()));
-        }
+        let less = profilee.planned.plan.iter().flat_map(|plan| [&plan.downgrade, &plan.caution]).flatten();
+        self.unfollowed.extend(less.map(|less| format!("{}: {less}", binary.display())));
         self.enter(profilee);
         let name = match self.make_files(profilee) {
             Ok(name) => name,

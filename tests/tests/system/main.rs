@@ -52,9 +52,11 @@ modules! {
     debug_files
     documents
     ends
+    entered
     environment
     executed
     exports
+    far
     frames
     frida
     go

@@ -95,6 +95,7 @@ fn target(relocation: &Rela, symbols: &[Symbol]) -> Option<u64> {
         elf::R_X86_64_RELATIVE | elf::R_X86_64_IRELATIVE => Some(addend),
         elf::R_X86_64_64 | elf::R_X86_64_GLOB_DAT | elf::R_X86_64_JUMP_SLOT => {
             match symbols.get(relocation.r_sym(LE, false) as usize) {
+                _ if relocation.r_sym(LE, false) == 0 => Some(addend),
                 Some(symbol) if symbol.st_shndx.get(LE) != elf::SHN_UNDEF => {
                     Some(symbol.st_value.get(LE).wrapping_add(addend))
                 }
@@ -144,8 +145,8 @@ pub(crate) fn dynamic_symbols<'d>(elf: &Elf<'d>) -> &'d [Symbol] {
 fn for_each_data_word(elf: &Elf<'_>, mut found: impl FnMut(u64)) {
     let data = |section: &&Section<'_>| section.loaded() && !section.executable() && !is_table(section.kind);
     let sections = elf.sections.iter().filter(data).map(|section| (section.address, section.bytes));
-    // Without sections, the whole of an executable segment counts as code.
-    let whole = elf.loads.iter().filter(|load| elf.sections.is_empty() && !load.executable);
+    // Without sections, nothing says which part of an executable segment is data.
+    let whole = elf.loads.iter().filter(|_| elf.sections.is_empty());
     for (address, bytes) in sections.chain(whole.map(|load| (load.address, Some(load.bytes)))) {
         let skip = (address.wrapping_neg() & 7) as usize;
         for word in records::<Word>(bytes.and_then(|bytes| bytes.get(skip..)).unwrap_or_default()) {

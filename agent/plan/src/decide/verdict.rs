@@ -71,6 +71,8 @@ pub enum Reason {
     LoopsThroughTable,
     /// Its first instructions cannot run elsewhere.
     NotRelocatable,
+    /// The arena is too far away: a jump reaches 2 GiB.
+    Far,
     /// Its patch would overlap another one.
     Overlap,
     /// Signal handlers return to it.
@@ -125,6 +127,7 @@ impl Reason {
             Reason::RunInto => "run-into",
             Reason::LoopsThroughTable => "loops-through-table",
             Reason::NotRelocatable => "not-relocatable",
+            Reason::Far => "far",
             Reason::Overlap => "overlap",
             Reason::SignalReturn => "signal-return",
             Reason::Retpoline => "retpoline",
@@ -178,6 +181,7 @@ impl fmt::Display for Reason {
             Reason::RunInto => "nobody calls it: control only runs into it from the function before",
             Reason::LoopsThroughTable => "a jump table leads back to its start, which only an exit hook could tell from calls, and its exit cannot be hooked or it calls itself in the same way",
             Reason::NotRelocatable => "its first instructions cannot run elsewhere",
+            Reason::Far => "no room for hooks is near enough: a jump reaches 2 GiB, and the program's code is farther apart",
             Reason::Overlap => "its patch would overlap another one",
             Reason::SignalReturn => "signal handlers return to it, and nobody calls it",
             Reason::Retpoline => "it stands for an indirect jump, call or return, which leads to another function or stays in the one that uses it",
