@@ -55,6 +55,7 @@ modules! {
     frida
     go
     interrupted
+    jobs
     layers
     libraries
     library_blocks
