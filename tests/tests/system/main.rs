@@ -61,6 +61,7 @@ modules! {
     frida
     go
     interrupted
+    jobs
     layers
     libraries
     library_blocks

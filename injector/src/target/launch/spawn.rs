@@ -16,6 +16,7 @@ use crate::os::signals::Inherited;
 use crate::os::sys::{self, Limits, c_string};
 use crate::program::resolve::Program;
 use crate::store::run_folder::{FIRST, RunFolder};
+use crate::target::launch::standing::Standing;
 use crate::target::launch::streams::Streams;
 
 unsafe extern "C" {
@@ -54,7 +55,7 @@ pub(crate) fn hold(
     run_folder: Option<&RunFolder>,
     inherited: Inherited,
     limits: Limits,
-    streams: &Streams,
+    (streams, standing): (&Streams, &Standing),
 ) -> io::Result<Held> {
     let exec = Exec::new(program, run_folder)?;
     let pointers = |strings: &[CString]| -> Vec<*const c_char> {
@@ -81,6 +82,7 @@ pub(crate) fn hold(
                 }
                 limits.restore();
                 streams.give();
+                standing.take_self();
                 let mut errno = try_exec(&exec.path, &argv, shell_argv.as_deref(), &env);
                 if errno == libc::E2BIG && exec.added > 0 {
                     // There is room for the user's own variables, perhaps.
