@@ -53,7 +53,7 @@ fn gprofinject_in_gprofinject() {
     for program in &programs {
         for mode in MODES {
             let _ = fs::remove_file(&inner);
-            let outer = gprofinject(&place, &["-X", "*", "--libs=none"]);
+            let outer = gprofinject(&place, &["--hooks=entry", "--libs=none"]);
             let words =
                 [tool::gprofinject().unwrap().as_os_str(), "-q".as_ref(), mode.as_ref(), "-o".as_ref(), inner.as_ref(), program.as_ref()];
             let said = is_as_alone(outer, &words);
