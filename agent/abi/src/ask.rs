@@ -19,7 +19,7 @@ pub const CONTROL: u8 = b'C';
 /// The length in bytes of the longest name in an answer to a process.
 pub const NAME_MAX: usize = 32;
 /// First byte of a question about a library that the process has loaded: the agent sends a [`Question`] with a
-/// descriptor of the library's file. The injector answers with an [`Answer`], and, if the library is to be hooked, with a
+/// descriptor of the library's file, unless the process cannot open that. The injector answers with an [`Answer`], and, if the library is to be hooked, with a
 /// descriptor of the library's plan file for the given places.
 pub const LOADED: u8 = b'L';
 
@@ -28,6 +28,9 @@ pub const LOADED: u8 = b'L';
 pub const AHEAD: u8 = b'A';
 /// The greatest number of descriptors in one such packet. The kernel passes at most 253 at once.
 pub const AHEAD_MAX: usize = 250;
+
+/// The number of bytes from the first address at which the arena of a library may lie: offsets in function records have 32 bits.
+pub const ARENAS_SPAN: u64 = 1 << 32;
 
 /// What the agent says of a library that it has found in the process.
 #[repr(C)]
@@ -39,11 +42,13 @@ pub struct Question {
     pub bias: u64,
     /// Runtime address of the library's first mapped byte, a multiple of the page size.
     pub start: u64,
-    /// The start of the reservation for the arenas of libraries.
+    /// The first address at which the arena of a library may lie, up to [`ARENAS_SPAN`] bytes further; a multiple of the page
+    /// size.
     pub arenas: u64,
-    /// The first free address in it, a multiple of the page size.
+    /// The first free address in the reservation for arenas, a multiple of the page size. The arena is there, or at another
+    /// place that the injector has found free.
     pub free: u64,
-    /// The end of the reservation.
+    /// The end of the reservation, which may be empty.
     pub end: u64,
     /// The first free function number.
     pub first_function: u32,

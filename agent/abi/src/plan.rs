@@ -344,7 +344,8 @@ pub struct ArenaHeader {
     pub stack_copy: u64,
 }
 
-/// The addresses between which all exit labels of a set of functions lie. No return address of a call lies there.
+/// Where all exit labels of a set of functions lie. No return address of a call lies in the same pages. Those of the program are all
+/// that is between the addresses.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct Labels {
@@ -352,6 +353,10 @@ pub struct Labels {
     pub start: u64,
     /// The first address after them.
     pub end: u64,
+    /// For libraries, the address of the first page that has a bit at `pages`.
+    pub base: u64,
+    /// For libraries, the address of bits, one for each page: whether exit labels are there.
+    pub pages: u64,
 }
 
 // The planner's thunks, its unwind tables, and the agent's assembly address these fields.

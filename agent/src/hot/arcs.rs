@@ -18,7 +18,7 @@ use crate::hot::threads;
 use crate::hot::times;
 use crate::os::task;
 use crate::os::words;
-use crate::program::agent::{self, Agent};
+use crate::program::agent::{Agent, LIBRARY_GATE_FACTS};
 use crate::program::domain::Domain;
 use crate::program::failure;
 use crate::program::libraries;
@@ -378,13 +378,13 @@ pub(crate) extern "C" fn tail(index: u32) -> u64 {
     let agent = Agent::get();
     let program = &agent.program;
     let Some(record) = program.tails.get(index as usize) else { task::sleep_for_ever() };
-    slot_of_tail(agent, record, program.arena_lo)
+    slot_of_tail(agent, record, program.base)
 }
 
 /// The same for a jump in a library. `index` is that of the table of all libraries.
 pub(crate) extern "C" fn library_tail(index: u32) -> u64 {
     let record = libraries::tail(index);
-    slot_of_tail(Agent::get(), record, agent::libraries_thunks().start)
+    slot_of_tail(Agent::get(), record, LIBRARY_GATE_FACTS.base.load(Ordering::Relaxed))
 }
 
 fn slot_of_tail(agent: &Agent, record: &TailRecord, base: u64) -> u64 {

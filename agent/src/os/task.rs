@@ -16,6 +16,12 @@ pub(crate) fn getpid() -> u32 {
     unsafe { call(general::__NR_getpid, []) }.unwrap_or(0) as u32
 }
 
+/// Returns the process's effective user.
+pub(crate) fn geteuid() -> u32 {
+    // SAFETY: the system call takes no arguments and touches no memory of the process.
+    unsafe { call(general::__NR_geteuid, []) }.unwrap_or(0) as u32
+}
+
 /// Returns whether a thread of a process is alive.
 pub(crate) fn thread_lives(pid: u32, tid: u32) -> bool {
     // SAFETY: signal 0 is not sent.

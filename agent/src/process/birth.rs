@@ -154,6 +154,8 @@ core::arch::global_asm!(
     "mov [rax+56], rcx",
     "mov qword ptr [rax+64], 0",
     "mov qword ptr [rax+72], 0",
+    "mov qword ptr [rax+{slow}], 0",
+    "mov qword ptr [rax+{slow}+8], 0",
     "7:",
     ".endm",
     // Calls a function of the agent before or after a fork. Preserves all registers except rax, rcx and r11, including vector
@@ -241,6 +243,7 @@ core::arch::global_asm!(
     "gpi_make {clone3}",
     ".size gpi_clone3, . - gpi_clone3",
     words = sym WORDS,
+    slow = const words::SLOW_STACK,
     begin = sym children::begin,
     list = sym inherited::list,
     set_tls = const general::CLONE_SETTLS,

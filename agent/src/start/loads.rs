@@ -8,10 +8,8 @@
 use crate::os::files;
 use crate::os::kernel;
 use crate::os::lookup::{self, LinkMap, Segments};
-use crate::os::memory;
 #[cfg(feature = "standalone")]
 use crate::os::place::Place;
-use crate::os::task;
 use crate::program::agent::Agent;
 use crate::program::libraries::{self, busy};
 use crate::program::text;
@@ -24,7 +22,8 @@ use crate::start::refusal::Refusal;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::ask::Question;
 use gprofinject_abi::attach::LibraryOrder;
-use gprofinject_abi::region::{Load, LoadRecord, Trouble};
+use gprofinject_abi::region::{Load, LoadRecord, Lost, Trouble};
+use gprofinject_abi::shared::RegionRef;
 
 /// Hooks musl's dynamic linker, which is the C library as well, before its first instruction. `name` is the path by which
 /// the program names it.
@@ -38,7 +37,7 @@ pub(crate) fn hook_dynamic_linker(
     place: &Place,
 ) -> Result<(), Unhooked> {
     if !asking::begin(place) {
-        return Err(Unhooked::Failed(kernel::EINVAL));
+        return Err(Unhooked::Failed(Lost::Answer, kernel::EINVAL));
     }
     hook(&LinkMap::named(dynamic_linker, name))
 }
@@ -63,13 +62,13 @@ pub(crate) fn update(at_start: bool) {
     lookup::all_objects(dynamic_linker, |map| {
         #[cfg(feature = "standalone")]
         note_code(map);
-        if is_known(map) || asking::is_over() {
+        if is_known(map) {
             return;
         }
-        match hook(map) {
+        match asking::is_over().map_or_else(|| hook(map), Err) {
             Ok(()) => {}
             Err(Unhooked::NotWanted) => {}
-            Err(Unhooked::Failed(_)) => lose(),
+            Err(Unhooked::Failed(why, errno)) => lose(map.name, why, errno),
         }
     });
 }
@@ -79,9 +78,7 @@ pub(crate) fn update(at_start: bool) {
 fn note_code(map: &LinkMap) {
     // SAFETY: the bytes at the load bias of an object are its ELF header, if they look like it.
     unsafe {
-        if map.bias != 0
-            && !memory::is_unreadable(task::getpid(), map.bias)
-            && *(map.bias as *const [u8; 4]) == *b"\x7fELF"
+        if lookup::is_header(map.bias)
             && let Some(segments) = lookup::segments_of(map.bias)
         {
             crate::os::loaded::add_code(segments.code);
@@ -89,9 +86,33 @@ fn note_code(map: &LinkMap) {
     }
 }
 
-/// Counts a library that was wanted and is not hooked.
-pub(crate) fn lose() {
-    Agent::get().region.lost_libraries().fetch_add(1, Ordering::Relaxed);
+/// Reports a library that is not hooked although nobody has decided that. `name` is its path, NUL-terminated, or null if all libraries
+/// are meant.
+pub(crate) fn lose(name: *const u8, why: Lost, errno: i32) {
+    lose_in(Agent::get().region, name, why, errno);
+}
+
+/// The same, in this region file.
+pub(crate) fn lose_in(region: RegionRef, name: *const u8, why: Lost, errno: i32) {
+    let number = region.lost_libraries().fetch_add(1, Ordering::Relaxed);
+    let Some([first, words @ ..]) = usize::try_from(number).ok().and_then(|number| region.lost().get(number))
+    else {
+        return;
+    };
+    // SAFETY: the dynamic linker's names are NUL-terminated.
+    let byte = |n: usize| if name.is_null() { 0 } else { unsafe { *name.add(n) } };
+    let mut len = 0;
+    while byte(len) != 0 {
+        len += 1;
+    }
+    let before = len.saturating_sub(words.len() * size_of::<u64>());
+    for (n, word) in words.iter().enumerate() {
+        let at = |k: usize| before + n * size_of::<u64>() + k;
+        let bytes: [u8; 8] = core::array::from_fn(|k| if at(k) < len { byte(at(k)) } else { 0 });
+        word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+    }
+    let errno = u64::from(errno.unsigned_abs()) << 32;
+    first.store(u64::from(why.code().0) | errno, Ordering::Release);
 }
 
 /// The objects about which the injector was asked, and the number of the update in which each was last seen: a hash table
@@ -103,7 +124,7 @@ static UPDATES: AtomicU64 = AtomicU64::new(0);
 /// Returns whether nothing has to be done for an object: it is the program or no file, or it is hooked, or the injector
 /// does not want it.
 fn is_known(map: &LinkMap) -> bool {
-    if map.bias == 0 || map.bias == Agent::get().program.load_bias || !has_path(map.name) {
+    if map.bias == Agent::get().program.load_bias || !has_path(map.name) {
         return true;
     }
     let at_its_place = (0..libraries::used())
@@ -124,7 +145,10 @@ fn is_known(map: &LinkMap) -> bool {
     place.swap(map.bias, Ordering::Relaxed) == map.bias && was_seen
 }
 
-/// Returns the identity of the file from which an object was loaded, unless it was removed.
+/// The identity of a file that the process cannot open. No file has it, so such a library is asked about each time that it is loaded.
+const UNKNOWN: files::Identity = files::Identity([0; 5]);
+
+/// Returns the identity of the file from which an object was loaded, unless it was removed or cannot be reached.
 fn file_of(map: &LinkMap) -> Option<files::Identity> {
     let fd = files::open_path(AT_FDCWD, map.name as u64).ok()?;
     let identity = files::identity(fd);
@@ -132,27 +156,46 @@ fn file_of(map: &LinkMap) -> Option<files::Identity> {
     identity.ok()
 }
 
-/// Asks the injector about a library, and hooks it.
+/// Asks the injector about a library, and hooks it. If another thread takes the place of its arena meanwhile, the injector
+/// finds another one.
 fn hook(map: &LinkMap) -> Result<(), Unhooked> {
-    let failed = Unhooked::Failed;
+    const TRIES: usize = 10;
+    for _ in 1..TRIES {
+        match hook_there(map) {
+            Err(Unhooked::Failed(_, kernel::EEXIST)) => {}
+            done => return done,
+        }
+    }
+    hook_there(map)
+}
+
+/// Asks the injector about a library, and hooks it with an arena at the place that the injector has found.
+fn hook_there(map: &LinkMap) -> Result<(), Unhooked> {
+    let failed = |why| move |errno| Unhooked::Failed(why, errno);
     // SAFETY: a library that the dynamic linker has loaded from a file begins with its ELF header, if its first segment has
     // link address 0. The bytes are compared before anything else is read.
     let Segments { headers, code: extent } = unsafe {
-        if memory::is_unreadable(task::getpid(), map.bias) || *(map.bias as *const [u8; 4]) != *b"\x7fELF" {
-            return Err(Unhooked::Failed(0));
+        if !lookup::is_header(map.bias) {
+            return Err(Unhooked::Failed(Lost::Base, 0));
         }
         lookup::segments_of(map.bias).ok_or(Unhooked::NotWanted)?
     };
     let question = question(map.bias);
-    let fd = files::open_path(AT_FDCWD, map.name as u64).map_err(failed)?;
-    let (identity, answer) = (files::identity(fd), ask(&question, fd));
-    files::close(fd);
-    let identity = identity.map_err(failed)?;
+    // In another root folder, the file has another name or none. The injector then takes what is mapped.
+    let (identity, answer) = match files::open_path(AT_FDCWD, map.name as u64) {
+        Ok(fd) => {
+            let asked = (files::identity(fd), ask(&question, &[fd]));
+            files::close(fd);
+            asked
+        }
+        Err(_) => (Ok(UNKNOWN), ask(&question, &[])),
+    };
+    let identity = identity.map_err(failed(Lost::File))?;
     let (answer, plan) = answer?;
     let Some(plan) = plan.filter(|_| answer.hooked != 0) else { return Err(Unhooked::NotWanted) };
     let file = PlanFile::open(plan);
     files::close(plan);
-    let file = file.map_err(failed)?;
+    let file = file.map_err(failed(Lost::Memory))?;
     file.note();
     let record = LoadRecord {
         plan: answer.plan,
@@ -172,7 +215,10 @@ fn hook(map: &LinkMap) -> Result<(), Unhooked> {
         let index = add(&file, identity, headers, &question, &record)?;
         write(index)
     });
-    hooked.map_err(|refusal| Unhooked::Failed(refusal.errno))
+    hooked.map_err(|refusal| match refusal.trouble {
+        Trouble::TextDiffers => Unhooked::Failed(Lost::Text, 0),
+        _ => Unhooked::Failed(Lost::Memory, refusal.errno),
+    })
 }
 
 /// Returns the places that are free for the next library of a process that already runs.
@@ -231,18 +277,21 @@ pub(crate) fn arm() -> Result<(), i32> {
     }
     for index in 0..libraries::used() {
         let Some(library) = libraries::get(index).filter(|library| !library.is_loaded()) else { continue };
-        let mut is_there = false;
+        let mut name = core::ptr::null();
         lookup::all_objects(dynamic_linker, |map| {
-            is_there |= map.bias == library.start && file_of(map) == Some(library.file);
+            // In another root folder, the file may have no name. The injector has compared it, and the text is compared below.
+            if map.bias == library.start && file_of(map).is_none_or(|file| file == library.file) {
+                name = map.name;
+            }
         });
         // If another library is there, the agent asks about it at the next change.
-        if !is_there {
+        if name.is_null() {
             set_state(index, Load::Refused);
         } else if text::first_difference(library.module.patches, 0).is_some() {
             set_state(index, Load::Refused);
-            lose();
-        } else if busy(|| write(index)).is_err() {
-            lose();
+            lose(name, Lost::Text, 0);
+        } else if let Err(refusal) = busy(|| write(index)) {
+            lose(name, Lost::Memory, refusal.errno);
         }
     }
     Ok(())

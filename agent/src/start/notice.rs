@@ -19,6 +19,7 @@ use crate::start::loads::{lose, update};
 use crate::start::pauses::DYNAMIC_LINKER;
 use core::sync::atomic::Ordering;
 use gprofinject_abi::attach::NOTICE_LEN;
+use gprofinject_abi::region::Lost;
 
 /// The state of the dynamic linker's function that tells debuggers of changes.
 pub(crate) struct Notice {
@@ -45,7 +46,7 @@ pub(crate) fn prepare_running(dynamic_linker: u64, place: &Place) -> Option<Opti
     let notice = notice(dynamic_linker);
     // In a process of musl's, the dynamic linker and the libraries that are there have to be hooked all the same.
     if cfg!(feature = "standalone") && notice.is_none() {
-        lose();
+        lose(core::ptr::null(), Lost::Answer, 0);
     } else {
         notice.as_ref()?;
     }
@@ -94,7 +95,7 @@ fn redirect(dynamic_linker: u64) {
     let Some(Notice { function, jump }) = notice(dynamic_linker) else {
         // The libraries of the start of a program of musl's are loaded later, too.
         if cfg!(feature = "standalone") {
-            lose();
+            lose(core::ptr::null(), Lost::Answer, 0);
         }
         return;
     };

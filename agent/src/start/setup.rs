@@ -29,7 +29,6 @@ use crate::program::provoke;
 use crate::program::text;
 use crate::start::arena::{self, Room};
 use crate::start::asking;
-#[cfg(feature = "standalone")]
 use crate::start::loads;
 use crate::start::mcount;
 use crate::start::notice;
@@ -42,7 +41,7 @@ use core::sync::atomic::Ordering;
 use gprofinject_abi::VERSION;
 use gprofinject_abi::clock::ClockKind;
 use gprofinject_abi::plan::{HookMode, MAGIC};
-use gprofinject_abi::region::{self, RegionHeader, RegionOrders, State, StateCode, Trouble};
+use gprofinject_abi::region::{self, Lost, RegionHeader, RegionOrders, State, StateCode, Trouble};
 use gprofinject_abi::shared::{RegionRef, WordsRef};
 
 /// A flag in AT_HWCAP2: user code may set the base of gs.
@@ -181,8 +180,8 @@ fn hook(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrder
     // the agent's is one of them.
     if orders.library_bytes != 0 {
         let near = gate::gpi_miss as *const () as u64;
-        if libraries::prepare(near, orders.library_hooks == HookMode::Both.code()).is_err() {
-            region.lost_libraries().fetch_add(1, Ordering::Relaxed);
+        if let Err(errno) = libraries::prepare(near, orders.library_hooks == HookMode::Both.code()) {
+            loads::lose_in(region, core::ptr::null(), Lost::Memory, errno);
         }
     }
     own::reserve(&orders).map_err(memory)?;

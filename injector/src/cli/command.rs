@@ -176,14 +176,14 @@ fn attach(
 ) -> Result<Ending, Failure> {
     let voice = settings.voice;
     let process = Process::open(pid)?;
-    take_over(&process, voice)?;
-    let program = running::program(&process)?;
+    take_over(&process, voice).map_err(|error| running::failed(&process, error))?;
+    let program = running::program(&process).map_err(|error| running::failed(&process, error))?;
     let subject = match process.is_foreign {
         true => settings.planner().foreign_subject(&process.binary()),
         false => settings.planner().subject(&process.binary()),
     };
     if let Some(why) = &subject.unhookable {
-        return Err(anyhow!("cannot attach to process {pid}: {why}").into());
+        return Err(running::failed(&process, anyhow!("cannot attach to process {pid}: {why}")).into());
     }
     if settings.sampler == SamplerArg::Timer {
         return Err(anyhow!(

@@ -1,8 +1,10 @@
 //! From a region file to a profile, and to the agent's account of the run.
 
 use std::io;
+use std::path::PathBuf;
 
 use gmon::Arc;
+use gprofinject_abi::region::LOST_NAMED;
 
 use crate::options::Measure;
 use crate::os::clock::Moment;
@@ -15,7 +17,7 @@ use crate::profile::times::Overhead;
 use crate::program::library::Libraries;
 use crate::sampling::maps::Maps;
 use crate::store::region::read::Region;
-use crate::store::trouble::{failure, trouble};
+use crate::store::trouble::{failure, lost, trouble};
 
 /// What the agent of one process says about itself: troubles, losses and costs. The counts are in the
 /// [`Profile`].
@@ -36,7 +38,9 @@ pub(crate) struct Account {
     pub(crate) lost_children: u64,
     /// The number of programs that the process has executed and that could not be followed.
     pub(crate) lost_programs: u64,
-    /// The number of libraries that the agent could not hook although they were wanted.
+    /// The libraries that the agent could not hook, with the reasons; some of them may not have been wanted.
+    pub(crate) lost: Vec<(PathBuf, String)>,
+    /// The number of further ones.
     pub(crate) lost_libraries: u64,
     /// The number of functions that Frida's gum should have patched and has not.
     pub(crate) unpatched: u64,
@@ -76,7 +80,8 @@ pub(crate) fn collect(
         frozen: report.frozen,
         lost_children: report.lost_children,
         lost_programs: report.lost_programs,
-        lost_libraries: report.lost_libraries,
+        lost: lost(&report),
+        lost_libraries: report.lost_libraries.saturating_sub(LOST_NAMED as u64),
         unpatched: (planned.frida() as u64).saturating_sub(report.frida_patched),
         frida_ns: report.frida_ns,
         unmeasured: 0,
@@ -187,6 +192,7 @@ impl Account {
         self.trouble = self.trouble.take().or(other.trouble);
         self.damage = self.damage.take().or(other.damage);
         self.frozen |= other.frozen;
+        self.lost.extend(other.lost);
         for (sum, part) in [
             (&mut self.lost_calls, other.lost_calls),
             (&mut self.lost_threads, other.lost_threads),

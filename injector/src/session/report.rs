@@ -51,8 +51,11 @@ impl Run<'_> {
             say(unpatched, not_patched(unpatched));
         }
         let libraries = account.lost_libraries;
-        let unhooked = counted(libraries, "library was", "libraries were");
-        say(libraries, format!("{unhooked} not hooked, because there was no room or no answer"));
+        let unhooked = counted(libraries, "more library was", "more libraries were");
+        say(
+            libraries,
+            format!("{unhooked} not hooked, because a process could not ask about them or had no memory"),
+        );
         let samples = self.lost_samples;
         let lost = counted(samples, "sample was", "samples were");
         say(samples, format!("{lost} lost; a lower --rate helps"));

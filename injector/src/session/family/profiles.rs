@@ -177,9 +177,17 @@ impl Family<'_> {
         let maps = &member.maps;
         let reading = Reading { profilee, libraries: &self.libraries, maps, rate: self.rate, end };
         let (names, troubles) = (&mut Names::default(), &mut self.troubles);
-        let (counted, state, _) =
+        let (mut counted, state, _) =
             counted(region.as_ref(), &reading, samples, crash, baseline, troubles, names);
         self.troubles.extend(counted.account.damage.clone());
+        for (path, why) in std::mem::take(&mut counted.account.lost) {
+            if path.as_os_str().is_empty() {
+                self.troubles
+                    .push(format!("libraries are not hooked in {}: {why}", profilee.binary.display()));
+            } else {
+                self.leave_wanted(profilee.number, &path, why.into());
+            }
+        }
         Some((counted, state))
     }
 }

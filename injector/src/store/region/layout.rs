@@ -9,9 +9,9 @@ use gprofinject_abi::clock::ClockKind;
 use gprofinject_abi::full::Full;
 use gprofinject_abi::plan::{HookMode, HookModeCode};
 use gprofinject_abi::region::{
-    LIBRARY_BYTES, LIBRARY_COUNTER_BYTES, LOADS_MAX, LoadRecord, MAGIC, PAGE, PANIC_FILE_WORDS, RegionHeader,
-    RegionOrders, SAMPLES_MAX, SampleRecord, State, TroubleCode, library_counters_offset, round_up,
-    slot_chunk, times_offset, trace_offset,
+    LIBRARY_BYTES, LIBRARY_COUNTER_BYTES, LOADS_MAX, LOST_NAMED, LOST_WORDS, LoadRecord, MAGIC, PAGE,
+    PANIC_FILE_WORDS, RegionHeader, RegionOrders, SAMPLES_MAX, SampleRecord, State, TroubleCode,
+    library_counters_offset, round_up, slot_chunk, times_offset, trace_offset,
 };
 use gprofinject_abi::times::TIMES_BYTES;
 use zerocopy::{FromBytes, IntoBytes};
@@ -256,6 +256,8 @@ pub(crate) struct AgentReport {
     pub(crate) lost_children: u64,
     pub(crate) lost_programs: u64,
     pub(crate) lost_libraries: u64,
+    /// See [`RegionHeader::lost`].
+    pub(crate) lost: [[u64; LOST_WORDS]; LOST_NAMED],
     pub(crate) frida_patched: u64,
     pub(crate) frida_ns: u64,
     /// Ticks, times 256: see [`RegionHeader::inside_256`].
@@ -306,6 +308,7 @@ impl AgentReport {
             lost_children: header.lost_children,
             lost_programs: header.lost_programs,
             lost_libraries: header.lost_libraries,
+            lost: header.lost,
             frida_patched: header.frida_patched,
             frida_ns: header.frida_ns,
             inside_256: header.inside_256,

@@ -1,10 +1,11 @@
-//! Finds room for the agent in a process, and the C library near it.
+//! Finds room for the agent and for the arenas of standalone programs in a process, and the C library.
 
 use std::ops::Range;
 
 use gprofinject_abi::region::PAGE;
 use gprofinject_image::Image;
 
+use crate::os::gaps;
 use crate::os::proc::{self, Mapping};
 use crate::target::process::Process;
 use crate::target::threads::memory::Memory;
@@ -12,28 +13,10 @@ use crate::target::threads::memory::Memory;
 /// Returns the address of free room for `len` bytes from which the C library's code at `near` can be reached,
 /// if there is any.
 pub(super) fn gap(mappings: &[Mapping], near: u64, len: u64) -> Option<u64> {
-    const REACH: u64 = 1 << 30;
-    const LOWEST: u64 = 1 << 20;
+    /// The process's next mappings are usually placed right below the existing ones.
     const AWAY: u64 = 256 << 20;
-    let below = mappings.iter().rposition(|mapping| mapping.lo <= near)?;
-    for n in (0..=below).rev() {
-        let hi = mappings[n].lo;
-        let lo = n.checked_sub(1).map_or(LOWEST, |n| mappings[n].hi);
-        // One page stays free on either side.
-        if hi.saturating_sub(lo) >= len + 2 * PAGE && near - hi < REACH {
-            // The process's next mappings are placed right below the existing ones.
-            let away = ((hi - lo - len - 2 * PAGE) / 2).min(AWAY) & !(PAGE - 1);
-            return Some(hi - PAGE - len - away);
-        }
-    }
-    let mut lo = mappings.get(below)?.hi;
-    for mapping in mappings.get(below + 1..)? {
-        if mapping.lo.saturating_sub(lo) >= len + 2 * PAGE && lo - near < REACH {
-            return Some(lo + PAGE);
-        }
-        lo = mapping.hi;
-    }
-    None
+    let within = near.saturating_sub(gaps::REACH)..near.saturating_add(gaps::REACH);
+    gaps::place(mappings, &within, len, (near, AWAY))
 }
 
 /// The distance between two places that are tried for the arena of a standalone program. Few places are different, so
