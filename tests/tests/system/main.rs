@@ -37,9 +37,11 @@ modules! {
     blocks
     runtimes
     control
+    crowded
     agent
     arguments
     attach_errors
+    attach_go
     cache
     c_library
     callbacks
