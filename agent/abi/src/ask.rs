@@ -14,6 +14,9 @@ pub const FORKED: u8 = b'F';
 /// root folder or mount namespace, or the path may lead through `/proc/self`. The injector answers with the name that
 /// the process has from then on, or with an empty packet if it does not follow the program.
 pub const EXECUTES: u8 = b'E';
+/// The only byte of the packet of a process that is about to execute a program which another gprofinject profiles. A descriptor
+/// of the program's file comes with it. The injector sends no answer.
+pub const PROFILED: u8 = b'P';
 /// First byte of a request from another gprofinject. The injector answers with a description of what it has done.
 pub const CONTROL: u8 = b'C';
 /// The length in bytes of the longest name in an answer to a process.

@@ -342,6 +342,11 @@ pub struct ArenaHeader {
     /// For calls of functions that copy parts of the stack away and others back. Input: r11 = the function's body; all other
     /// registers are those of the call. Puts the return addresses of the thread's frames back before that.
     pub stack_copy: u64,
+    /// For calls of the program's own `_Unwind_ForcedUnwind`. Input: r11 = the function's body, r10 = the program's
+    /// `_Unwind_GetIP`; all other registers are those of the call.
+    pub stop: u64,
+    /// The same for `_Unwind_GetCFA`, without r10.
+    pub cfa: u64,
 }
 
 /// Where all exit labels of a set of functions lie. No return address of a call lies in the same pages. Those of the program are all
@@ -363,7 +368,7 @@ pub struct Labels {
 const _: () = {
     assert!(size_of::<PlanHeader>() == 400);
     assert!(size_of::<Patch>() == 48);
-    assert!(size_of::<ArenaHeader>() == 160);
+    assert!(size_of::<ArenaHeader>() == 176);
     assert!(offset_of!(ArenaHeader, miss) == 0);
     assert!(offset_of!(ArenaHeader, miss_entry) == 8);
     assert!(offset_of!(ArenaHeader, window) == 16);

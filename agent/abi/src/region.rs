@@ -293,6 +293,12 @@ pub struct RegionHeader {
     /// Nonzero if the process has entered seccomp. From then on the agent makes no system calls, so it may be unable
     /// to store new arcs, and new threads and children are not counted.
     pub frozen: u64,
+    /// The number of times that threads have had their system calls dispatched to themselves except for a range of addresses that does not
+    /// contain the agent's. While they are, the agent makes no system calls there.
+    pub dispatched: u64,
+    /// What the agent will not see of the process because it could not change the code that would lead there: bits of [`UNSEEN_EXECUTED`] and
+    /// so on.
+    pub unseen: u64,
     /// Number of children that count in this file because they could not create a file of their own: see
     /// [`BlockHeader::process`].
     pub guests: u64,
@@ -343,6 +349,11 @@ coded! {
     }
 }
 
+/// A bit of [`RegionHeader::unseen`]: programs that the process executes.
+pub const UNSEEN_EXECUTED: u64 = 1;
+/// A bit of [`RegionHeader::unseen`]: libraries that the process loads after its start.
+pub const UNSEEN_LOADED: u64 = 2;
+
 /// Words of [`RegionHeader::panic_file`].
 pub const PANIC_FILE_WORDS: usize = 8;
 
@@ -385,6 +396,10 @@ coded! {
         Panic = 9,
         /// musl's dynamic linker could not be hooked.
         DynamicLinker = 10,
+        /// AddressSanitizer is preloaded.
+        AddressSanitizer = 11,
+        /// No page that was written may become executable.
+        NoNewCode = 12,
     }
 }
 
@@ -553,7 +568,7 @@ pub const fn round_up(value: u64, to: u64) -> u64 {
 
 const _: () = {
     assert!(size_of::<RegionOrders>() == 192);
-    assert!(size_of::<RegionHeader>() == 448 + LOST_NAMED * LOST_WORDS * 8);
+    assert!(size_of::<RegionHeader>() == 464 + LOST_NAMED * LOST_WORDS * 8);
     assert!(size_of::<LoadRecord>() == 88);
     assert!(size_of::<RegionHeader>() <= PAGE as usize);
     assert!(size_of::<BlockHeader>() == 1968);

@@ -122,6 +122,10 @@ shared! {
         lost_timers: AtomicU64,
         /// Incremented by a thread that enters seccomp, and decremented if the kernel refuses.
         frozen: AtomicU64,
+        /// Incremented by a thread that has its system calls dispatched to itself.
+        dispatched: AtomicU64,
+        /// Bits are set by the thread that sets up.
+        unseen: AtomicU64,
         /// Incremented by children that count in this file.
         guests: AtomicU64,
         /// Incremented by children that count nowhere.

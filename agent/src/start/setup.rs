@@ -55,7 +55,11 @@ pub(crate) fn run(start: &Start, place: &Place) -> bool {
     if orders.library_bytes != 0 {
         asking::announce(start.auxiliary(AT_BASE), place);
     }
-    finish(start, &files, region, orders);
+    if lookup::is_in_library(start.auxiliary(AT_BASE), b"__asan_init") {
+        Refusal::new(Trouble::AddressSanitizer).report(region);
+    } else {
+        finish(start, &files, region, orders);
+    }
     #[cfg(feature = "standalone")]
     if state(region) == Some(State::SettingUp) && orders.library_bytes != 0 {
         hook_dynamic_linker(start, place, region);
@@ -71,7 +75,11 @@ pub(crate) fn run(start: &Start, place: &Place) -> bool {
         }
     }
     if orders.follow != 0 && run::follow(place) {
-        execute::prepare(start.auxiliary(AT_BASE), place);
+        let is_possible = execute::prepare(start.auxiliary(AT_BASE), place);
+        // The program's own instructions lead to the agent where there is no dynamic linker of glibc's.
+        if !is_possible && cfg!(not(feature = "standalone")) {
+            region.unseen().fetch_or(region::UNSEEN_EXECUTED, Ordering::Relaxed);
+        }
     }
     region.setup_ns().store(task::now() - begun, Ordering::Relaxed);
     state(region) == Some(State::Armed)
@@ -232,8 +240,14 @@ fn hook(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrder
         region.lost_timers().fetch_add(1, Ordering::Relaxed);
     }
     if orders.times_bytes != 0 {
-        times::clock::choose(orders.clock == ClockKind::Tsc.code());
-        times::calibration::run(region, orders.nodes_max != 0, Traced::of(&orders));
+        let is_tsc = orders.clock == ClockKind::Tsc.code();
+        let is_forbidden = is_tsc && task::is_counter_forbidden();
+        times::clock::choose(is_tsc && !is_forbidden);
+        if is_forbidden {
+            times::clock::forbid();
+        } else {
+            times::calibration::run(region, orders.nodes_max != 0, Traced::of(&orders));
+        }
     }
     if orders.trace_args != 0 {
         times::values::prepare().map_err(memory)?;

@@ -34,6 +34,10 @@ pub(crate) struct Account {
     pub(crate) lost_timers: u64,
     /// Whether the process has entered seccomp, after which nothing new could be counted.
     pub(crate) frozen: bool,
+    /// Whether threads of the process have had their system calls dispatched to themselves, while which nothing new could be counted.
+    pub(crate) dispatched: bool,
+    /// What the agent could not see of the process: see [`RegionHeader::unseen`](gprofinject_abi::region::RegionHeader::unseen).
+    pub(crate) unseen: u64,
     /// The number of children that are counted nowhere.
     pub(crate) lost_children: u64,
     /// The number of programs that the process has executed and that could not be followed.
@@ -78,6 +82,8 @@ pub(crate) fn collect(
         bare_calls: report.bare_calls,
         lost_timers: report.lost_timers,
         frozen: report.frozen,
+        dispatched: report.dispatched,
+        unseen: report.unseen,
         lost_children: report.lost_children,
         lost_programs: report.lost_programs,
         lost: lost(&report),
@@ -187,12 +193,25 @@ pub(crate) fn collect_guest(
 }
 
 impl Account {
+    /// Returns why the agent has made no system calls in the process for a time, or `None` if it has.
+    pub(crate) fn why_silent(&self) -> Option<&'static str> {
+        if self.frozen {
+            Some("entered seccomp")
+        } else if self.dispatched {
+            Some("had system calls dispatched to a signal handler (PR_SET_SYSCALL_USER_DISPATCH)")
+        } else {
+            None
+        }
+    }
+
     /// Adds the account of another process that runs the same program.
     pub(crate) fn add(&mut self, other: Account) {
         self.trouble = self.trouble.take().or(other.trouble);
         self.damage = self.damage.take().or(other.damage);
         self.frozen |= other.frozen;
         self.lost.extend(other.lost);
+        self.dispatched |= other.dispatched;
+        self.unseen |= other.unseen;
         for (sum, part) in [
             (&mut self.lost_calls, other.lost_calls),
             (&mut self.lost_threads, other.lost_threads),

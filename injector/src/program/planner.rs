@@ -315,8 +315,14 @@ impl Planner<'_> {
     }
 }
 
-/// Returns why a plan must not be carried out: a new thread would share the words of its parent.
+/// Returns why a plan must not be carried out: the program and the agent would change each other's gs, or a new thread would share the
+/// words of its parent.
 fn obstacle(plan: &Plan, role: Role) -> Option<String> {
+    if let Some(at) = plan.uses_gs {
+        return Some(format!(
+            "its code at {at:#x} uses the register gs, by which gprofinject would reach its counters"
+        ));
+    }
     // A library may make threads that run functions of the program.
     let at = plan.unredirected.first().filter(|_| role == Role::Library || !plan.records.is_empty())?;
     Some(format!("its system call at {at:#x} may make threads, and cannot be led to the agent"))

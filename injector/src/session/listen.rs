@@ -94,6 +94,14 @@ impl Family<'_> {
                 asker.answer(name.as_bytes());
                 self.settings.cache.keep_fresh();
             }
+            Ok(Message::Profiled) => {
+                if let Some(file) = asker.file.take() {
+                    let name = resolve::Executed::new(file).name;
+                    let name = name.display();
+                    self.unfollowed
+                        .insert(format!("{name} was not followed: another gprofinject profiles it"));
+                }
+            }
             Ok(Message::Loaded(question)) => {
                 let mut answer = ask::Answer::default();
                 let file = self.loaded(asker, &question, &mut answer);
@@ -158,9 +166,8 @@ impl Family<'_> {
                 return None;
             }
         };
-        if let Some(less) = profilee.planned.plan.as_ref().and_then(|plan| plan.downgrade.as_ref()) {
-            self.unfollowed.insert(format!("{}: {less}", binary.display()));
-        }
+        let less = profilee.planned.plan.iter().flat_map(|plan| [&plan.downgrade, &plan.caution]).flatten();
+        self.unfollowed.extend(less.map(|less| format!("{}: {less}", binary.display())));
         self.enter(profilee);
         let name = match self.make_files(profilee) {
             Ok(name) => name,
@@ -183,8 +190,13 @@ impl Family<'_> {
     /// Has the agent put into the standalone program that a process is about to execute.
     fn usher_in(&mut self, pid: i32, name: &str, profilee: &Profilee) {
         let (Some(folder), Some(plan)) = (&self.folder, &profilee.planned.plan) else { return };
-        if let Err(error) = usher::attend(pid, &Entrance::new(plan, folder, name)) {
-            self.unfollowed.insert(format!("{} was not followed: {error:#}", profilee.binary.display()));
+        match usher::attend(pid, &Entrance::new(plan, folder, name)) {
+            Ok(usher) => {
+                self.ushers.insert(self.members.len() - 1, usher);
+            }
+            Err(error) => {
+                self.unfollowed.insert(format!("{} was not followed: {error:#}", profilee.binary.display()));
+            }
         }
     }
 

@@ -87,7 +87,13 @@ fn trouble_text(trouble: TroubleCode) -> String {
         Trouble::DynamicLinker => {
             "musl's dynamic linker, which makes the program's threads, could not be hooked"
         }
+        Trouble::NoNewCode => {
+            "no memory may become executable (PR_SET_MDWE, a seccomp filter or SELinux forbids it)"
+        }
         Trouble::Hooks => "a library defines __cyg_profile_func_enter, which was taken for libc's empty one",
+        Trouble::AddressSanitizer => {
+            "AddressSanitizer is preloaded, whose reports would show the hooks; without it in LD_PRELOAD, the program is hooked"
+        }
         Trouble::Panic => "the agent has a defect",
     };
     text.into()

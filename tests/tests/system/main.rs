@@ -52,11 +52,16 @@ modules! {
     debug_files
     documents
     ends
+    entered
+    environment
     executed
     exports
+    far
+    frames
     frida
     go
     interrupted
+    jobs
     layers
     libraries
     library_blocks
@@ -76,6 +81,7 @@ modules! {
     ranks
     real
     recover
+    refusals
     relocation
     shown
     size
@@ -83,8 +89,10 @@ modules! {
     standalone
     surroundings
     switched
+    tails
     top
     times
+    tools
     traced
     traced_crash
     traced_forks

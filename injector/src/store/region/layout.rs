@@ -244,6 +244,9 @@ pub(crate) struct AgentReport {
     /// Whether children count in this file.
     pub(crate) guests: bool,
     pub(crate) frozen: bool,
+    pub(crate) dispatched: bool,
+    /// See [`RegionHeader::unseen`].
+    pub(crate) unseen: u64,
     pub(crate) bias: u64,
     /// The runtime addresses of the agent's library.
     pub(crate) agent: (u64, u64),
@@ -297,6 +300,8 @@ impl AgentReport {
             plan: header.orders.plan,
             guests: header.guests > 0,
             frozen: header.frozen != 0,
+            dispatched: header.dispatched != 0,
+            unseen: header.unseen,
             bias: header.bias,
             agent: (header.agent_lo, header.agent_hi),
             setup_ns: header.setup_ns,
