@@ -3,6 +3,7 @@
 
 pub(crate) mod dynamic;
 pub(crate) mod elf;
+pub(crate) mod entries;
 pub(crate) mod error;
 pub(crate) mod imports;
 pub(crate) mod marks;

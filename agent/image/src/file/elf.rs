@@ -41,6 +41,8 @@ pub(crate) struct Load<'d> {
     pub(crate) bytes: &'d [u8],
     /// The bytes, and those after them up to the end of the last page, which the kernel maps as well.
     pub(crate) mapped: &'d [u8],
+    /// The number of bytes in memory, at least those of the file.
+    pub(crate) memory: u64,
     pub(crate) executable: bool,
     /// The offset of the bytes in the file.
     offset: u64,
@@ -248,7 +250,7 @@ impl<'d> Elf<'d> {
                     let mapped =
                         slice(bytes, offset, after).or_else(|| bytes.get(usize::try_from(offset).ok()?..));
                     let mapped = mapped.filter(|_| len > 0).unwrap_or(data);
-                    self.loads.push(Load { address, bytes: data, mapped, executable, offset });
+                    self.loads.push(Load { address, bytes: data, mapped, memory, executable, offset });
                 }
                 elf::PT_INTERP => {
                     let name = range(bytes, "the interpreter's name", offset, len)?;

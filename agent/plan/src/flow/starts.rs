@@ -91,7 +91,6 @@ fn is_attested(image: &Image, flow: &Flow, index: usize) -> bool {
     flow.branches_into(index, f.address + 1).iter().any(is_call)
         || !f.name.is_empty() && image.begins_frame(f.address)
         || flow.is_taken(f.address) && !is_exported()
-        || image.code_pointers.binary_search(&f.address).is_ok()
 }
 
 /// Whether the function directly in front continues in this one.
