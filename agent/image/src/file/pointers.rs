@@ -4,7 +4,7 @@
 use crate::file::dynamic;
 use crate::file::elf::{Elf, Load, Rela, Symbol, Word, records};
 use crate::file::marks::TextMarks;
-use crate::file::ranges::CodeRanges;
+use crate::file::ranges::{CodeRange, CodeRanges};
 use object::LittleEndian as LE;
 use object::elf::{self, FileHeader64};
 use object::read::elf::RelrIterator;
@@ -102,13 +102,15 @@ fn target(relocation: &Rela, symbols: &[Symbol]) -> Option<u64> {
 }
 
 /// Visits the aligned words of all data. In a program that is loaded at its link addresses, pointers are plain words. All
-/// loaded bytes that are not code count as data, whatever sections say, because a pointer that is missed may be a label. Words
-/// of the dynamic linker's tables that look like addresses in code are ones, or do no harm.
+/// loaded bytes outside of executable sections count as data, whatever other sections say, because a pointer that is missed may
+/// be a label. Without sections, nothing says which part of an executable segment is data. Words of the dynamic linker's tables
+/// that look like addresses in code are ones, or do no harm.
 fn for_each_data_word(elf: &Elf<'_>, code: &CodeRanges, mut found: impl FnMut(u64)) {
     for load in &elf.loads {
         let mut at = load.address;
         let end = load.address + load.bytes.len() as u64;
-        let inside = code.iter().filter(|range| range.start >= load.address && range.end <= end);
+        let is_code = |range: &CodeRange| range.start >= load.address && range.end <= end;
+        let inside = code.iter().filter(|range| elf.has_code_sections() && is_code(range));
         for range in inside.map(|range| range.start..range.end).chain(std::iter::once(end..end)) {
             let data = elf.at_address(at, range.start.saturating_sub(at)).unwrap_or_default();
             let skip = (at.wrapping_neg() & 7) as usize;

@@ -87,8 +87,9 @@ pub(crate) fn between_functions(image: &Image) -> Vec<Range<u64>> {
 fn outside_sections(image: &Image) -> Vec<Range<u64>> {
     let mut gaps = Vec::new();
     for code in &image.code {
-        let (mut at, end) = (code.address, code.address + code.bytes.len() as u64);
-        for range in image.code_ranges.iter().filter(|range| range.end > at && range.start < end) {
+        let (start, end) = (code.address, code.address + code.bytes.len() as u64);
+        let mut at = start;
+        for range in image.code_ranges.iter().filter(|range| range.end > start && range.start < end) {
             gaps.push(at..range.start);
             at = range.end;
         }
