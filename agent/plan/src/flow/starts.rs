@@ -19,6 +19,7 @@
 
 use crate::flow::branch::{Branch, BranchKind};
 use crate::flow::facts::Flow;
+use crate::flow::falls::comes_to_its_end;
 use crate::flow::return_slot::examine::has_return_address_on_top;
 use gprofinject_image::x86::{goes_on, is_fill, is_padding_instruction, is_stub};
 use gprofinject_image::{Function, FunctionKind, Image};
@@ -95,8 +96,12 @@ fn is_attested(image: &Image, flow: &Flow, index: usize) -> bool {
 
 /// Whether the function directly in front continues in this one.
 fn is_continued_into(image: &Image, flow: &Flow, index: usize) -> bool {
-    let front = in_front(image, index).map(|front| &flow.functions[front]);
-    front.is_some_and(|front| front.straddles || front.runs_on || front.contradicted)
+    in_front(image, index).is_some_and(|front| {
+        let facts = &flow.functions[front];
+        // The padding after a function without a size counts as part of it.
+        let runs_on = || facts.runs_on && comes_to_its_end(image, &image.functions[front]);
+        facts.straddles || facts.contradicted || runs_on()
+    })
 }
 
 /// Returns the function that ends where this one begins.
