@@ -176,7 +176,9 @@ impl Plan {
                 false => copies.originals().into_iter().map(|(at, ip)| (emitted.copies + at, ip)).collect(),
             },
             redirected,
-            uses_gs: system_calls.uses_gs.filter(|_| is_standalone && options.role == Role::Program),
+            uses_gs: system_calls
+                .uses_gs
+                .filter(|_| options.role == Role::Program && (is_standalone || task.counted.is_some())),
             unredirected: std::mem::take(&mut emitted.unredirected),
             copies,
             emitted,

@@ -103,7 +103,8 @@ pub(crate) fn profile<T: Target>(
         ..
     } = prepared;
     let voice = settings.voice;
-    let mut notes: Vec<String> = planned.subject.unhookable.iter().cloned().collect();
+    let mut notes: Vec<String> =
+        planned.subject.unhookable.iter().chain(&planned.obstacle).cloned().collect();
     notes.extend(planned.plan.iter().filter_map(|plan| plan.downgrade.clone()));
 
     for reason in &choice.reasons {
