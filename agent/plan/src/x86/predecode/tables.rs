@@ -150,7 +150,8 @@ pub(crate) static OPCODES: [u64; 512] = {
     t = set(t, 0x2e, 0x2e, LEGACY);
     t = set(t, 0x36, 0x36, LEGACY);
     t = set(t, 0x3e, 0x3e, LEGACY);
-    t = set(t, 0x64, 0x65, LEGACY);
+    // The prefix for gs (65) is left to iced: `flow/read/part.rs` notes a program that uses gs.
+    t = set(t, 0x64, 0x64, LEGACY);
     t = set(t, 0x66, 0x66, LEGACY | P66);
     t = set(t, 0xf3, 0xf3, LEGACY | PF3);
     t = set(t, 0xf2, 0xf2, LEGACY | PF2);
