@@ -86,8 +86,8 @@ pub struct Plan {
     /// The addresses of the `syscall` instructions that should lead there and cannot, sorted. If there are any, hooks in
     /// the program are not safe: a thread may begin with the words of another one.
     pub unredirected: Vec<u64>,
-    /// In a standalone program, the address of an instruction by which it uses the register gs, if it seems to. Then no hook is safe, because
-    /// the agent reaches the words of a thread by gs.
+    /// The address of an instruction by which the program uses the register gs, if it seems to and the agent needs gs: to reach the words of a
+    /// thread of a standalone program, or to count basic blocks. Then no hook is safe.
     pub uses_gs: Option<u64>,
     /// The copies of functions whose basic blocks are counted.
     pub(crate) copies: Copies,

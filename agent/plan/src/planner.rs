@@ -86,6 +86,7 @@ impl Plan {
         let counted = options.counted.filter(|_| !image.facts.go);
         let counted = counted.map(|counted| move |i: usize| counted(&image.functions[i]));
         let counted = counted.as_ref().map(|counted| counted as &dyn Fn(usize) -> bool);
+        let is_counted = counted.is_some();
         let engine = options.engine;
         let falls = falls::all(image, &flow);
         let task = Task {
@@ -176,7 +177,9 @@ impl Plan {
                 false => copies.originals().into_iter().map(|(at, ip)| (emitted.copies + at, ip)).collect(),
             },
             redirected,
-            uses_gs: system_calls.uses_gs.filter(|_| is_standalone && options.role == Role::Program),
+            uses_gs: system_calls
+                .uses_gs
+                .filter(|_| options.role == Role::Program && (is_standalone || is_counted)),
             unredirected: std::mem::take(&mut emitted.unredirected),
             copies,
             emitted,

@@ -72,10 +72,16 @@ fn reuse(agent: &Agent) -> Option<BlockRef> {
 }
 
 /// Returns the number of the calling thread's process if that is not the one to which the file belongs ([`BlockHeader::process`]), and
-/// otherwise 0. A process that shares its parent's words counts in its parent's file, as a guest does.
+/// otherwise 0. A process that shares its parent's words counts in its parent's file, as a guest does; or as a thread of its parent's if other
+/// processes are not followed.
 fn process(agent: &Agent) -> u32 {
-    let other = || Some(task::getpid()).filter(|&pid| thread_blocks::are_words_shared() && pid != agent.pid);
-    if agent.guest { agent.pid } else { other().unwrap_or(0) }
+    let is_guest = || agent.orders.follow != 0 && thread_blocks::are_words_shared();
+    let other = || Some(task::getpid()).filter(|&pid| pid != agent.pid);
+    match agent.guest {
+        true => agent.pid,
+        false if is_guest() => other().unwrap_or(0),
+        false => 0,
+    }
 }
 
 /// Makes the thread block the calling thread's. A signal handler that interrupts this finds no thread block yet and

@@ -118,9 +118,18 @@ pub(crate) fn text_around(dynamic_linker: u64, address: u64) -> (u64, u64) {
     found.unwrap_or((0, 0))
 }
 
-/// Returns the extent of the C library's text, or (0, 0) if it was not found.
+/// Returns the extent of the C library's text, or (0, 0) if it was not found. The function by which it is found is one that
+/// other libraries (sanitizers, which define many of the C library's functions) do not define.
 pub(crate) fn libc_text(dynamic_linker: u64) -> (u64, u64) {
-    text_around(dynamic_linker, start_of(dynamic_linker, b"siglongjmp"))
+    text_around(dynamic_linker, start_of(dynamic_linker, b"__libc_start_main"))
+}
+
+/// Returns the address of the C library's own function, which a library that was preloaded may define as well, or 0.
+pub(crate) fn of_libc(dynamic_linker: u64, name: &[u8]) -> u64 {
+    let (lo, hi) = libc_text(dynamic_linker);
+    // SAFETY: the map is one of ld.so's list.
+    let inside = |map: &LinkMap| unsafe { find_in(map, name) }.filter(|at| (lo..hi).contains(at));
+    each_object(dynamic_linker, inside).unwrap_or(0)
 }
 
 /// Returns whether an ELF header is mapped at an address.

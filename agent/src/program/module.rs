@@ -272,9 +272,10 @@ impl Module {
     }
 
     /// Returns whether a return address is in the program's text or in a copy. It may be the first byte after the
-    /// text.
+    /// text. The arena may lie in a gap of the text and does not belong to it.
     pub(crate) fn in_text(&self, return_address: u64) -> bool {
-        return_address > self.text_lo && return_address <= self.text_hi || self.in_copies(return_address)
+        let is_within = return_address > self.text_lo && return_address <= self.text_hi;
+        is_within && !self.in_arena(return_address) || self.in_copies(return_address)
     }
 
     /// Returns whether a return address lies in code of a hooked function.

@@ -319,9 +319,11 @@ impl Planner<'_> {
 /// words of its parent.
 fn obstacle(plan: &Plan, role: Role) -> Option<String> {
     if let Some(at) = plan.uses_gs {
-        return Some(format!(
-            "its code at {at:#x} uses the register gs, by which gprofinject would reach its counters"
-        ));
+        let use_of_it = match plan.standalone {
+            true => "by which gprofinject would reach its counters",
+            false => "by which basic blocks are counted; omit --count",
+        };
+        return Some(format!("its code at {at:#x} uses the register gs, {use_of_it}"));
     }
     // A library may make threads that run functions of the program.
     let at = plan.unredirected.first().filter(|_| role == Role::Library || !plan.records.is_empty())?;

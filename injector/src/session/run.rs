@@ -103,7 +103,8 @@ pub(crate) fn profile<T: Target>(
         ..
     } = prepared;
     let voice = settings.voice;
-    let mut notes: Vec<String> = planned.subject.unhookable.iter().cloned().collect();
+    let mut notes: Vec<String> =
+        planned.subject.unhookable.iter().chain(&planned.obstacle).cloned().collect();
     notes.extend(planned.plan.iter().filter_map(|plan| plan.downgrade.clone()));
 
     for reason in &choice.reasons {
@@ -259,13 +260,15 @@ pub(crate) fn profile<T: Target>(
     let Some(first) = first else { return Err(anyhow!("the profile is lost").into()) };
     let first = first.finish()?;
     let Finished { profile, account, placed, .. } = &first;
-    if let Some(trouble) = &account.trouble {
+    // Where the agent was not put in, its report has nothing to say.
+    let trouble = target.not_entered().map(str::to_owned).or_else(|| account.trouble.clone());
+    if let Some(trouble) = trouble {
         if target.was_hooked() {
-            voice.warn(trouble);
+            voice.warn(&trouble);
         } else if unplaced.is_none() {
             voice.warn(format_args!("nothing was hooked: {trouble}"));
         }
-        notes.push(trouble.clone());
+        notes.push(trouble);
     }
     say_what_was_not_followed(&family, voice);
     if planned.wants_libraries() {

@@ -113,6 +113,9 @@ pub(crate) trait Target {
     /// Whether the hooks are known to have been in place, whatever the agent's report says.
     fn was_hooked(&self) -> bool;
 
+    /// Returns why the agent was not put into the process, if gprofinject puts it there itself and knows.
+    fn not_entered(&self) -> Option<&str>;
+
     /// Returns how the run ends after the profile has been written.
     ///
     /// # Errors

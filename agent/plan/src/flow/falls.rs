@@ -38,7 +38,7 @@ pub(crate) fn before(image: &Image, flow: &Flow, index: usize) -> Option<usize> 
 
 /// Returns whether control can reach the function's last instruction. In assembly without symbol sizes,
 /// the padding counts as part of the function.
-fn comes_to_its_end(image: &Image, f: &Function) -> bool {
+pub(crate) fn comes_to_its_end(image: &Image, f: &Function) -> bool {
     let Some(code) = image.code_at(f.address, f.size) else { return false };
     let mut furthest = f.address;
     // The address at which padding begins that no instruction before it runs into.

@@ -234,6 +234,10 @@ impl Target for Running {
         true
     }
 
+    fn not_entered(&self) -> Option<&str> {
+        None
+    }
+
     fn result(self, ending: Ending) -> Result<Ending, Failure> {
         match self.stuck {
             Some(error) => Err(error.into()),

@@ -58,6 +58,8 @@ pub(crate) struct Launched {
     entrance: Option<Entrance>,
     /// Puts the agent into a standalone program.
     usher: Option<Usher>,
+    /// See [`Target::not_entered`].
+    not_entered: Option<String>,
 }
 
 impl Launched {
@@ -90,6 +92,7 @@ impl Launched {
             witness: None,
             entrance: None,
             usher: None,
+            not_entered: None,
         })
     }
 
@@ -157,11 +160,11 @@ impl Target for Launched {
         Ok(Ready { grip: Grip::unopened(self.pid), agent: None, unhooked: Vec::new() })
     }
 
-    fn begin(&mut self, voice: Voice) -> Result<()> {
+    fn begin(&mut self, _: Voice) -> Result<()> {
         if let Some(entrance) = &self.entrance {
             match usher::attend(self.pid, entrance) {
                 Ok(usher) => self.usher = Some(usher),
-                Err(error) => voice.warn(format_args!("nothing is hooked: {error:#}")),
+                Err(error) => self.not_entered = Some(format!("{error:#}")),
             }
         }
         if let Stage::Held(held) = std::mem::replace(&mut self.stage, Stage::Ended) {
@@ -197,9 +200,9 @@ impl Target for Launched {
         true
     }
 
-    fn leave(&mut self, _: Option<&mut Grip>, _: Option<Ending>, voice: Voice) -> Result<(), Failure> {
+    fn leave(&mut self, _: Option<&mut Grip>, _: Option<Ending>, _: Voice) -> Result<(), Failure> {
         if let Some(why) = self.usher.take().and_then(Usher::finish) {
-            voice.warn(format_args!("nothing was hooked: {why}"));
+            self.not_entered = Some(why);
         }
         // From here on, no signal is passed on to the program.
         self.witness = None;
@@ -216,6 +219,10 @@ impl Target for Launched {
 
     fn was_hooked(&self) -> bool {
         false
+    }
+
+    fn not_entered(&self) -> Option<&str> {
+        self.not_entered.as_deref()
     }
 
     fn result(self, ending: Ending) -> Result<Ending, Failure> {
