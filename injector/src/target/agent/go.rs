@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
+use gprofinject_image::Image;
 use libc::user_regs_struct;
 use serde::{Deserialize, Serialize};
 
-use crate::target::agent::attachment::Image;
 use crate::target::threads::memory::Memory;
 
 /// What has to be known of a Go program.
@@ -18,7 +18,7 @@ pub(super) struct Go {
 
 impl Go {
     /// Returns what has to be known of the program, if it is one of Go.
-    pub(super) fn of(image: Option<&gprofinject_image::Image>, bias: u64) -> Option<Go> {
+    pub(super) fn of(image: Option<&Image>, bias: u64) -> Option<Go> {
         let image = image.filter(|image| image.facts.go)?;
         let Range { start, end } = gprofinject_plan::preemption(image).unwrap_or_default();
         Some(Go { preemption: start.wrapping_add(bias)..end.wrapping_add(bias) })
@@ -27,11 +27,11 @@ impl Go {
 
 /// Whether a word is the address at which Go's signal handler returns to the agent (`gpi_signal` in `agent/src/unwind/signals.rs`): the
 /// agent has called it by `call r11`, and three instructions `pop` follow.
-pub(super) fn is_behind_handler(memory: &Memory, image: &Image, word: u64) -> bool {
+pub(super) fn is_behind_handler(memory: &Memory, agent: &Range<u64>, word: u64) -> bool {
     const CALL: usize = 3;
     const CODE: [u8; 6] = [0x41, 0xff, 0xd3, 0x58, 0x59, 0x5a];
     let code = || memory.bytes(word - CALL as u64, CODE.len());
-    image.code.contains(&word) && code().is_ok_and(|code| code == CODE)
+    agent.contains(&word) && code().is_ok_and(|code| code == CODE)
 }
 
 /// Returns where the stack ends on which a thread of a Go program runs, or `None` if it is no thread of Go's, so that what it

@@ -322,7 +322,7 @@ impl Attachment {
             let is_certain = |at: u64, word: u64| {
                 is_in_preemption(at, word)
                     || is_interrupted(at, word)
-                    || go::is_behind_handler(memory, image, word)
+                    || go::is_behind_handler(memory, &image.code, word)
             };
             if stacks::find(memory, thread, end, mappings, &ranges, is_certain).is_some() {
                 return true;
