@@ -75,7 +75,7 @@ pub(crate) struct Attachment {
     /// Whether the program is a standalone one: the base of gs leads to the words of each thread.
     pub(super) is_standalone: bool,
     /// The addresses in the arena at which threads wait in system calls, each with the address of the same instruction in
-    /// the program. Only a standalone program has such calls.
+    /// the program.
     pub(super) calls: Vec<(u64, u64)>,
     /// What has to be known of a Go program; `None` for others.
     pub(super) go: Option<Go>,

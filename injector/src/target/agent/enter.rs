@@ -124,7 +124,8 @@ impl Attachment {
         let found = if is_standalone { Vec::new() } else { detours::find(&memory, process, &mappings) };
         let bias = process.program_headers().wrapping_sub(plan.phdr());
         let instruction = instruction(process, plan, wanted, &mappings, &memory)?;
-        let image = planned.subject.image.as_ref().filter(|_| is_standalone);
+        // The plan may lead system calls of a program with a C library as well to the agent.
+        let image = planned.subject.image.as_ref();
         let calls = image.map_or(Vec::new(), |image| plan.after_system_calls(image));
         let arena = plan.arena.wrapping_add(bias);
         let calls = calls.into_iter().map(|(from, to)| (arena + u64::from(from), to.wrapping_add(bias)));

@@ -25,6 +25,15 @@ impl Go {
     }
 }
 
+/// Whether a word is the address at which Go's signal handler returns to the agent (`gpi_signal` in `agent/src/unwind/signals.rs`): the
+/// agent has called it by `call r11`, and three instructions `pop` follow.
+pub(super) fn is_behind_handler(memory: &Memory, agent: &Range<u64>, word: u64) -> bool {
+    const CALL: usize = 3;
+    const CODE: [u8; 6] = [0x41, 0xff, 0xd3, 0x58, 0x59, 0x5a];
+    let code = || memory.bytes(word - CALL as u64, CODE.len());
+    agent.contains(&word) && code().is_ok_and(|code| code == CODE)
+}
+
 /// Returns where the stack ends on which a thread of a Go program runs, or `None` if it is no thread of Go's, so that what it
 /// uses is a mapping of its own.
 ///

@@ -18,7 +18,7 @@ use crate::target::agent::callers::{Callers, Files};
 use crate::target::agent::overwritten::Patch;
 use crate::target::agent::patches::loads;
 use crate::target::agent::room::libc_code;
-use crate::target::agent::{frames, stacks};
+use crate::target::agent::{frames, go, stacks};
 use crate::target::process::Process;
 use crate::target::threads::memory::Memory;
 use crate::target::threads::stopped::{Pause, Stopped};
@@ -316,6 +316,18 @@ impl Attachment {
             ranges.extend(self.arenas.libraries.iter().cloned());
         }
         let end = self.end_of_stack(memory, thread);
+        if end.is_some() {
+            // Go's functions have no unwind tables. But their exits are not hooked, and slow paths run on stacks of the agent's own and
+            // call nothing else. So a thread returns to the agent only from a signal handler, or to code that one has interrupted.
+            let is_certain = |at: u64, word: u64| {
+                is_in_preemption(at, word)
+                    || is_interrupted(at, word)
+                    || go::is_behind_handler(memory, &image.code, word)
+            };
+            if stacks::find(memory, thread, end, mappings, &ranges, is_certain).is_some() {
+                return true;
+            }
+        }
         let suspicious = stacks::find(memory, thread, end, mappings, &ranges, |at, word| {
             calls_out(word)
                 || is_in_preemption(at, word)
@@ -327,14 +339,12 @@ impl Attachment {
         if suspicious.is_none() {
             return false;
         }
-        if end.is_some() {
-            // Go's functions have no unwind tables that could tell more. But no exit of theirs is hooked, and slow paths run on
-            // stacks of the agent's own, so hardly any word remains on a goroutine's.
-            return true;
-        }
         // The words may be remains of calls that have returned.
         let ours = |at| image.memory.contains(&at) || self.arenas.contains(at) || is_unwinder(at);
-        Callers { memory, pid: self.pid, mappings, files }.any(registers, ours, replaced).unwrap_or(true)
+        // Of a thread of Go's, the callers are C functions up to the first one of Go.
+        Callers { memory, pid: self.pid, mappings, files }
+            .any(registers, ours, replaced)
+            .unwrap_or(end.is_none())
     }
 
     /// Makes a stopped thread unmap everything that the agent has mapped.
