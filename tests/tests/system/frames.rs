@@ -168,14 +168,9 @@ fn built(place: &Place, name: &str, compiler: &str, source: &str, flags: &[&str]
 }
 
 /// Runs a program alone and in each mode: the output and the status must be the same.
-fn is_as_alone(place: &Place, program: &Path, preloaded: Option<&Path>) {
+fn is_as_alone(place: &Place, program: &Path) {
     let profile = place.path("gmon.out");
-    let with = |mut command: Command| {
-        if let Some(library) = preloaded {
-            command.env("LD_PRELOAD", library);
-        }
-        run::run(command, None, LIMIT).unwrap()
-    };
+    let with = |command: Command| run::run(command, None, LIMIT).unwrap();
     let alone = with(Command::new(program));
     assert!(!alone.stdout_text().is_empty(), "{}", alone.stderr_text());
     for mode in MODES {
@@ -203,15 +198,18 @@ fn stop_functions_and_callbacks() {
         ("pointers", &["-DCOUNTED", "-fno-omit-frame-pointer", "-O2"]),
     ];
     for (name, flags) in builds {
-        is_as_alone(&place, &built(&place, name, "gcc", WALKS, flags).unwrap(), None);
+        is_as_alone(&place, &built(&place, name, "gcc", WALKS, flags).unwrap());
     }
     match built(&place, "nongnu", "gcc", WALKS, &["-lunwind"]) {
-        Some(program) => is_as_alone(&place, &program, None),
+        Some(program) => is_as_alone(&place, &program),
         None => skip::skipped("stop_functions_and_callbacks", "no libunwind.so"),
     }
-    if let Some((library, _)) = llvm() {
-        let library = library.to_str().unwrap();
-        is_as_alone(&place, &built(&place, "llvm", "gcc", WALKS, &[library]).unwrap(), None);
+    match llvm() {
+        Some((library, _)) => {
+            let library = library.to_str().unwrap();
+            is_as_alone(&place, &built(&place, "llvm", "gcc", WALKS, &[library]).unwrap());
+        }
+        None => skip::skipped("stop_functions_and_callbacks", "no libunwind of LLVM"),
     }
 }
 
@@ -222,18 +220,21 @@ fn personality_routines() {
         [("shared", &[]), ("static", &["-static"]), ("static-both", &["-static-libgcc", "-static-libstdc++"])];
     for (name, flags) in builds {
         let program = built(&place, name, "g++", PERSONALITY, &[&[wrapped], flags].concat()).unwrap();
-        is_as_alone(&place, &program, None);
+        is_as_alone(&place, &program);
     }
 }
 
 fn walks_with_libunwind() {
     let place = Place::new();
     match built(&place, "nongnu", "gcc", LIBUNWIND, &["-DBACKTRACE", "-lunwind"]) {
-        Some(program) => is_as_alone(&place, &program, None),
+        Some(program) => is_as_alone(&place, &program),
         None => skip::skipped("walks_with_libunwind", "no libunwind.h"),
     }
-    if let Some((library, headers)) = llvm() {
-        let flags = ["-I", headers.to_str().unwrap(), library.to_str().unwrap()];
-        is_as_alone(&place, &built(&place, "llvm", "gcc", LIBUNWIND, &flags).unwrap(), None);
+    match llvm() {
+        Some((library, headers)) => {
+            let flags = ["-I", headers.to_str().unwrap(), library.to_str().unwrap()];
+            is_as_alone(&place, &built(&place, "llvm", "gcc", LIBUNWIND, &flags).unwrap());
+        }
+        None => skip::skipped("walks_with_libunwind", "no libunwind of LLVM"),
     }
 }

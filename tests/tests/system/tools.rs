@@ -49,18 +49,16 @@ fn is_as_alone(mut command: Command, words: &[&OsStr]) -> String {
 /// The inner one profiles the program, and the outer one says so.
 fn gprofinject_in_gprofinject() {
     let place = Place::new();
-    let programs = [place.c("p", PROGRAM, &[]), place.c("fixed", PROGRAM, &["-static"])];
     let inner = place.path("inner.out");
-    for program in &programs {
-        for mode in MODES {
-            let _ = fs::remove_file(&inner);
-            let outer = gprofinject(&place, &["--hooks=entry", "--libs=none"]);
-            let words =
-                [tool::gprofinject().unwrap().as_os_str(), "-q".as_ref(), mode.as_ref(), "-o".as_ref(), inner.as_ref(), program.as_ref()];
-            let said = is_as_alone(outer, &words);
-            assert!(said.contains("was not followed"), "{mode} {}: {said}", program.display());
-            assert!(inner.is_file(), "{mode} {}: {said}", program.display());
-        }
+    let (program, fixed) = (place.c("p", PROGRAM, &[]), place.c("fixed", PROGRAM, &["-static"]));
+    for (program, mode) in [(&program, "--hooks=both"), (&program, "--times"), (&fixed, "--hooks=both")] {
+        let _ = fs::remove_file(&inner);
+        let outer = gprofinject(&place, &["--hooks=entry", "--libs=none"]);
+        let words =
+            [tool::gprofinject().unwrap().as_os_str(), "-q".as_ref(), mode.as_ref(), "-o".as_ref(), inner.as_ref(), program.as_ref()];
+        let said = is_as_alone(outer, &words);
+        assert!(said.contains("was not followed"), "{mode} {}: {said}", program.display());
+        assert!(inner.is_file(), "{mode} {}: {said}", program.display());
     }
 }
 
