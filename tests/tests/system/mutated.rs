@@ -98,7 +98,7 @@ fn preloaded(place: &Place) -> PathBuf {
 }
 
 /// Whether a program does what it should alone, and with another library preloaded.
-fn runs(program: &Path, args: &[&str], preloaded: &Path, expected: &End) -> bool {
+fn runs_alone(program: &Path, args: &[&str], preloaded: &Path, expected: &End) -> bool {
     let mut command = Command::new(program);
     command.args(args).env("LD_PRELOAD", preloaded);
     end(&alone(program, args)) == *expected
@@ -247,7 +247,7 @@ fn programs() {
         let path = folder.join("mutated");
         let _ = fs::remove_file(&path);
         compile::write_program(&path, &data).unwrap();
-        if !runs(&path, args, &preloaded, expected) {
+        if !runs_alone(&path, args, &preloaded, expected) {
             return (false, Vec::new());
         }
         let failures = modes(seed).into_iter().filter_map(|mode| differs(&path, mode, args, expected));
@@ -290,7 +290,7 @@ fn libraries() {
             compile::copy(&program, &path).unwrap();
         }
         fs::write(folder.join("libown.so"), data).unwrap();
-        if !runs(&path, &[], &preloaded, &expected) {
+        if !runs_alone(&path, &[], &preloaded, &expected) {
             return (false, Vec::new());
         }
         let failures = modes(seed).into_iter().filter_map(|mode| differs(&path, mode, &[], &expected));
