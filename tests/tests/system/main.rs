@@ -75,6 +75,7 @@ modules! {
     real
     recover
     relocation
+    reports
     shown
     size
     stack_copies
