@@ -54,7 +54,12 @@ sources="$private -o Dir::Etc::sourcelist=$apt/sources.list -o Dir::Etc::sourcep
 apt-get -q $sources update >"$apt/sources.log" 2>&1 ||
     die "cannot read the source package lists (see $apt/sources.log)"
 for package in $missing; do
+    # A mirror may lack the files of the newest version that it lists.
     # shellcheck disable=SC2086
-    (cd "$src" && apt-get -q $sources source "$package") >"$apt/$package.log" 2>&1 ||
-        die "apt-get source $package failed (see $apt/$package.log)"
+    versions=$(apt-cache $sources showsrc "$package" 2>/dev/null | sed -n 's/^Version: //p' | sort -rVu)
+    for version in $versions; do
+        # shellcheck disable=SC2086
+        (cd "$src" && apt-get -q $sources source "$package=$version") >"$apt/$package.log" 2>&1 && continue 2
+    done
+    die "apt-get source $package failed (see $apt/$package.log)"
 done

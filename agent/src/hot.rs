@@ -22,6 +22,7 @@ pub(crate) mod objects;
 pub(crate) mod own_stack;
 pub(crate) mod saved;
 pub(crate) mod search;
+pub(crate) mod sharers;
 pub(crate) mod sites;
 pub(crate) mod slots;
 pub(crate) mod slow_stack;

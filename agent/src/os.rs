@@ -5,6 +5,7 @@
 
 pub(crate) mod builtins;
 pub(crate) mod current;
+pub(crate) mod dispatch;
 pub(crate) mod files;
 pub(crate) mod frame_table;
 pub(crate) mod initial;
@@ -19,6 +20,8 @@ pub(crate) mod place;
 pub(crate) mod record;
 #[cfg(feature = "standalone")]
 pub(crate) mod records;
+#[cfg(not(feature = "standalone"))]
+pub(crate) mod stat;
 pub(crate) mod task;
 pub(crate) mod vectors;
 pub(crate) mod words;

@@ -4,11 +4,13 @@
 //! counting layer below it, and does not know how a process is set up or given orders.
 
 pub(crate) mod birth;
-#[cfg(feature = "standalone")]
 pub(crate) mod calls;
 pub(crate) mod children;
+pub(crate) mod dispatch;
 pub(crate) mod execute;
+pub(crate) mod originals;
 pub(crate) mod orphan;
 pub(crate) mod run;
 pub(crate) mod seccomp;
+pub(crate) mod sharing;
 pub(crate) mod syscall;

@@ -6,6 +6,7 @@
 
 pub(crate) mod agent;
 pub(crate) mod domain;
+pub(crate) mod extents;
 pub(crate) mod failure;
 pub(crate) mod libraries;
 pub(crate) mod module;

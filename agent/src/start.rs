@@ -7,6 +7,8 @@ pub(crate) mod arena;
 pub(crate) mod asking;
 #[cfg(not(feature = "standalone"))]
 pub(crate) mod early;
+#[cfg(not(feature = "standalone"))]
+pub(crate) mod environment;
 pub(crate) mod functions;
 pub(crate) mod library_plan;
 pub(crate) mod load_table;

@@ -21,4 +21,6 @@ pub(crate) mod library;
 pub(crate) mod own;
 pub(crate) mod signals;
 pub(crate) mod stack_copies;
+pub(crate) mod steps;
+pub(crate) mod stops;
 pub(crate) mod unwinder;

@@ -7,6 +7,7 @@ pub(crate) mod child;
 pub(crate) mod clock;
 pub(crate) mod early;
 pub(crate) mod failure;
+pub(crate) mod gaps;
 mod keeper;
 pub(crate) mod loader;
 pub(crate) mod proc;

@@ -14,6 +14,9 @@ pub const FORKED: u8 = b'F';
 /// root folder or mount namespace, or the path may lead through `/proc/self`. The injector answers with the name that
 /// the process has from then on, or with an empty packet if it does not follow the program.
 pub const EXECUTES: u8 = b'E';
+/// The only byte of the packet of a process that is about to execute a program which another gprofinject profiles. A descriptor
+/// of the program's file comes with it. The injector sends no answer.
+pub const PROFILED: u8 = b'P';
 /// First byte of a request from another gprofinject. The injector answers with a description of what it has done.
 pub const CONTROL: u8 = b'C';
 /// The length in bytes of the longest name in an answer to a process.
@@ -29,6 +32,9 @@ pub const AHEAD: u8 = b'A';
 /// The greatest number of descriptors in one such packet. The kernel passes at most 253 at once.
 pub const AHEAD_MAX: usize = 250;
 
+/// The number of bytes from the first address at which the arena of a library may lie: offsets in function records have 32 bits.
+pub const ARENAS_SPAN: u64 = 1 << 32;
+
 /// What the agent says of a library that it has found in the process.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -39,11 +45,13 @@ pub struct Question {
     pub bias: u64,
     /// Runtime address of the library's first mapped byte, a multiple of the page size.
     pub start: u64,
-    /// The start of the reservation for the arenas of libraries.
+    /// The first address at which the arena of a library may lie, up to [`ARENAS_SPAN`] bytes further; a multiple of the page
+    /// size.
     pub arenas: u64,
-    /// The first free address in it, a multiple of the page size.
+    /// The first free address in the reservation for arenas, a multiple of the page size. The arena is there, or at another
+    /// place that the injector has found free.
     pub free: u64,
-    /// The end of the reservation.
+    /// The end of the reservation, which may be empty.
     pub end: u64,
     /// The first free function number.
     pub first_function: u32,

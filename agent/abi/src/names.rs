@@ -1,11 +1,13 @@
 //! Names of environment variables and of files in a run folder.
 
-/// Environment variable that identifies the run for the agent: `FOLDER/NAME`, where `FOLDER` is the run folder and
-/// `NAME` is the process's own name in it. The agent removes the variable, and itself from `LD_PRELOAD`, before any
-/// code of the program can read them.
+/// The variable by which the dynamic linker loads the agent's library. gprofinject adds one to the end of the environment,
+/// before [`RUN_VARIABLE`], and leaves the user's own one where it is. The dynamic linker obeys the last one, so its value
+/// begins with the agent's library and ends with the user's own value.
+pub const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
+/// The variable that identifies the run for the agent: `FOLDER/NAME`, where `FOLDER` is the run folder and `NAME` is the
+/// process's own name in it. The last one counts: the user may have a variable of that name. The agent removes both variables
+/// before any code of the program can read them.
 pub const RUN_VARIABLE: &str = "GPROFINJECT_RUN";
-/// The user's own `LD_PRELOAD`, if it was set. The agent restores it.
-pub const PRELOAD_VARIABLE: &str = "GPROFINJECT_LD_PRELOAD";
 /// File name of the agent's library in the run folder.
 pub const AGENT_FILE: &str = "libgprofinject.so";
 /// The file name of the library with Frida's gum, which is in the run folder if gum writes the patches (see

@@ -342,9 +342,15 @@ pub struct ArenaHeader {
     /// For calls of functions that copy parts of the stack away and others back. Input: r11 = the function's body; all other
     /// registers are those of the call. Puts the return addresses of the thread's frames back before that.
     pub stack_copy: u64,
+    /// For calls of the program's own `_Unwind_ForcedUnwind`. Input: r11 = the function's body, r10 = the program's
+    /// `_Unwind_GetIP`; all other registers are those of the call.
+    pub stop: u64,
+    /// The same for `_Unwind_GetCFA`, without r10.
+    pub cfa: u64,
 }
 
-/// The addresses between which all exit labels of a set of functions lie. No return address of a call lies there.
+/// Where all exit labels of a set of functions lie. No return address of a call lies in the same pages. Those of the program are all
+/// that is between the addresses.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct Labels {
@@ -352,13 +358,17 @@ pub struct Labels {
     pub start: u64,
     /// The first address after them.
     pub end: u64,
+    /// For libraries, the address of the first page that has a bit at `pages`.
+    pub base: u64,
+    /// For libraries, the address of bits, one for each page: whether exit labels are there.
+    pub pages: u64,
 }
 
 // The planner's thunks, its unwind tables, and the agent's assembly address these fields.
 const _: () = {
     assert!(size_of::<PlanHeader>() == 400);
     assert!(size_of::<Patch>() == 48);
-    assert!(size_of::<ArenaHeader>() == 160);
+    assert!(size_of::<ArenaHeader>() == 176);
     assert!(offset_of!(ArenaHeader, miss) == 0);
     assert!(offset_of!(ArenaHeader, miss_entry) == 8);
     assert!(offset_of!(ArenaHeader, window) == 16);

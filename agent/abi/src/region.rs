@@ -293,6 +293,12 @@ pub struct RegionHeader {
     /// Nonzero if the process has entered seccomp. From then on the agent makes no system calls, so it may be unable
     /// to store new arcs, and new threads and children are not counted.
     pub frozen: u64,
+    /// The number of times that threads have had their system calls dispatched to themselves except for a range of addresses that does not
+    /// contain the agent's. While they are, the agent makes no system calls there.
+    pub dispatched: u64,
+    /// What the agent will not see of the process because it could not change the code that would lead there: bits of [`UNSEEN_EXECUTED`] and
+    /// so on.
+    pub unseen: u64,
     /// Number of children that count in this file because they could not create a file of their own: see
     /// [`BlockHeader::process`].
     pub guests: u64,
@@ -300,7 +306,7 @@ pub struct RegionHeader {
     pub lost_children: u64,
     /// The number of executed programs for which the agent could not reach the injector.
     pub lost_programs: u64,
-    /// The number of libraries for which the agent could not reach the injector, or had no room.
+    /// The number of libraries that the agent has not hooked, without the injector's having decided that.
     pub lost_libraries: u64,
     /// Number of functions that Frida's gum has patched.
     pub frida_patched: u64,
@@ -317,7 +323,34 @@ pub struct RegionHeader {
     /// After [`Trouble::Panic`], the bytes of the source file's name. Zeros follow a shorter name; of a longer name,
     /// the field has the end.
     pub panic_file: [u64; PANIC_FILE_WORDS],
+    /// The first ones of the `lost_libraries`. Of each, the first word has a [`Lost`] in its lower half and an errno, or 0, in the
+    /// upper one, and is not 0 if the rest is there; the others have the path of the library, as that of `panic_file`.
+    pub lost: [[u64; LOST_WORDS]; LOST_NAMED],
 }
+
+/// The number of libraries in [`RegionHeader::lost`].
+pub const LOST_NAMED: usize = 12;
+/// The number of words that each of them takes.
+pub const LOST_WORDS: usize = 26;
+
+coded! {
+    /// Why a library was lost.
+    pub enum Lost as LostCode(u32) {
+        /// The process could not open its file.
+        File = 1,
+        /// The process could not ask about it.
+        Answer = 2,
+        /// There was no memory for its hooks.
+        Memory = 3,
+        /// Its text in memory is not that of its file.
+        Text = 4,
+    }
+}
+
+/// A bit of [`RegionHeader::unseen`]: programs that the process executes.
+pub const UNSEEN_EXECUTED: u64 = 1;
+/// A bit of [`RegionHeader::unseen`]: libraries that the process loads after its start.
+pub const UNSEEN_LOADED: u64 = 2;
 
 /// Words of [`RegionHeader::panic_file`].
 pub const PANIC_FILE_WORDS: usize = 8;
@@ -361,6 +394,10 @@ coded! {
         Panic = 9,
         /// musl's dynamic linker could not be hooked.
         DynamicLinker = 10,
+        /// AddressSanitizer is preloaded.
+        AddressSanitizer = 11,
+        /// No page that was written may become executable.
+        NoNewCode = 12,
     }
 }
 
@@ -529,7 +566,7 @@ pub const fn round_up(value: u64, to: u64) -> u64 {
 
 const _: () = {
     assert!(size_of::<RegionOrders>() == 192);
-    assert!(size_of::<RegionHeader>() == 448);
+    assert!(size_of::<RegionHeader>() == 464 + LOST_NAMED * LOST_WORDS * 8);
     assert!(size_of::<LoadRecord>() == 88);
     assert!(size_of::<RegionHeader>() <= PAGE as usize);
     assert!(size_of::<BlockHeader>() == 1968);

@@ -14,7 +14,8 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
 use crate::plan::{Cell, ThreadWords};
 use crate::region::{
-    BlockHeader, CHUNKS, LoadRecord, Overflow, PANIC_FILE_WORDS, RegionHeader, SampleRecord, Slot,
+    BlockHeader, CHUNKS, LOST_NAMED, LOST_WORDS, LoadRecord, Overflow, PANIC_FILE_WORDS, RegionHeader,
+    SampleRecord, Slot,
 };
 use crate::times::{ArcTimes, Chain, FunctionTimes, OpenCall, PathNode, TimesHeader};
 use crate::trace::TraceHeader;
@@ -121,6 +122,10 @@ shared! {
         lost_timers: AtomicU64,
         /// Incremented by a thread that enters seccomp, and decremented if the kernel refuses.
         frozen: AtomicU64,
+        /// Incremented by a thread that has its system calls dispatched to itself.
+        dispatched: AtomicU64,
+        /// Bits are set by the thread that sets up.
+        unseen: AtomicU64,
         /// Incremented by children that count in this file.
         guests: AtomicU64,
         /// Incremented by children that count nowhere.
@@ -489,6 +494,13 @@ shared! {
 }
 
 impl RegionRef {
+    /// The fields of [`RegionHeader::lost`]. The thread that has incremented `lost_libraries` to an entry's number writes the
+    /// entry, and its first word last, with `Release`.
+    pub fn lost(self) -> &'static [[AtomicU64; LOST_WORDS]; LOST_NAMED] {
+        // SAFETY: as for `panic_file`.
+        unsafe { &*(&raw const (*self.0.as_ptr()).lost).cast() }
+    }
+
     /// Written by the first thread that panics, before `trouble`.
     pub fn panic_file(self) -> &'static [AtomicU64; PANIC_FILE_WORDS] {
         // SAFETY: the caller of `new` has guaranteed that the header stays mapped and that all accesses are

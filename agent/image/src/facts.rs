@@ -28,6 +28,12 @@ pub struct Facts {
     /// Whether the code may find thread-local variables by TLS descriptors (`-mtls-dialect=gnu2`), which have a calling
     /// convention of their own.
     pub tls_descriptors: bool,
+    /// Whether other files may bind to functions of this one.
+    pub exports_functions: bool,
+    /// Whether other files may bind to data that lies among the code.
+    pub exports_code_as_data: bool,
+    /// Whether the dynamic linker calls functions of the file when it loads it, or at its end.
+    pub has_constructors: bool,
     pub profiling: Profiling,
     /// Whether calls of hooks are in [`crate::image::Image::removed`]. Then the hooks must be the C library's empty ones.
     pub hooks_removed: bool,

@@ -2,6 +2,7 @@
 //! folder takes the tables as they are written; the folders above determine what they mean for functions.
 
 pub(crate) mod elf;
+pub(crate) mod entries;
 pub(crate) mod error;
 pub(crate) mod imports;
 pub(crate) mod marks;

@@ -31,8 +31,12 @@ pub struct Image<'d> {
     pub code_ranges: Vec<Range<u64>>,
     /// The functions, sorted by address, one for each address (aliases are merged), without overlap.
     pub functions: Vec<Function<'d>>,
-    /// The addresses in code to which data has pointers (relocations, and words of an ET_EXEC), sorted.
+    /// The addresses in code to which data has pointers (relocations, and words of an ET_EXEC), the exported ones, and those
+    /// to which the kernel and the dynamic linker give control, sorted.
     pub code_pointers: Vec<u64>,
+    /// The places in the data of a position-independent image at which relocations write addresses of code, each with the address,
+    /// sorted.
+    pub relocated: Vec<(u64, u64)>,
     /// The addresses in code that .dynsym exports by name, sorted.
     pub exported: Vec<u64>,
     /// The landing pads in the exception tables, sorted.
@@ -66,6 +70,8 @@ pub struct Code<'d> {
 pub struct Segment<'d> {
     pub address: u64,
     pub bytes: &'d [u8],
+    /// The number of bytes in memory, at least those of the file.
+    pub memory: u64,
 }
 
 impl<'d> Image<'d> {
@@ -112,6 +118,16 @@ impl<'d> Image<'d> {
     /// Returns the bytes of code or data at an address, as the file has them (before relocation).
     pub fn data_at(&self, address: u64, len: u64) -> Option<&'d [u8]> {
         self.segments.iter().find_map(|segment| bytes_at(segment.address, segment.bytes, address, len))
+    }
+
+    /// Returns the pointer that the data at an address contains when the program runs, if that is known, and if it leads to code in a
+    /// position-independent image.
+    pub fn pointer_at(&self, address: u64) -> Option<u64> {
+        if self.kind == ImageKind::Exec {
+            return Some(u64::from_le_bytes(self.data_at(address, 8)?.try_into().ok()?));
+        }
+        let at = self.relocated.binary_search_by_key(&address, |&(place, _)| place).ok()?;
+        Some(self.relocated[at].1)
     }
 
     /// Returns the bytes from an address to the end of the segment.

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use crate::facts::Facts;
 use crate::file::error::ImageError;
-use crate::file::{elf, imports, notes, pointers, ranges};
+use crate::file::{elf, entries, imports, notes, pointers, ranges};
 use crate::frames::{landing_pads, unwind};
 use crate::functions::{merge, symbols};
 use crate::image::{Code, Image, ImageKind, Segment};
@@ -54,7 +54,11 @@ impl<'d> Image<'d> {
         let functions = merge::Functions::merge(elf, &ranges, &labels, &mut unwind);
         let landing_pads = landing_pads::landing_pads(elf, &ranges, &unwind.fdes);
         let mut marks = labels.marks;
-        let pointers = pointers::Pointers::read(elf, &ranges, functions.inner_labels, &mut marks);
+        let exported = symbols::exported(elf, &ranges);
+        let mut entered = functions.inner_labels;
+        entered.extend(entries::entries(elf));
+        entered.extend(&exported);
+        let pointers = pointers::Pointers::read(elf, &ranges, entered, &mut marks);
         let notes = notes::Notes::read(elf);
         let mut code_pointers = pointers.to_code;
         if notes.go {
@@ -68,7 +72,8 @@ impl<'d> Image<'d> {
         profiling.starts |= labels.profiler;
         let stubs = imports::stubs(elf, &ranges, &profiling);
         let code = |load: &elf::Load<'d>| Code { address: load.address, bytes: load.bytes.into() };
-        let segment = |load: &elf::Load<'d>| Segment { address: load.address, bytes: load.bytes };
+        let segment =
+            |load: &elf::Load<'d>| Segment { address: load.address, bytes: load.bytes, memory: load.memory };
         Ok(Image {
             kind: if elf.position_independent { ImageKind::Pie } else { ImageKind::Exec },
             entry: elf.entry,
@@ -81,7 +86,8 @@ impl<'d> Image<'d> {
             code_ranges: ranges.iter().map(|range| range.start..range.end).collect(),
             functions: functions.list,
             code_pointers,
-            exported: symbols::exported(elf, &ranges),
+            relocated: pointers.relocated,
+            exported,
             landing_pads,
             facts: Facts {
                 interpreter: elf.interpreter.clone(),
@@ -95,6 +101,9 @@ impl<'d> Image<'d> {
                 build_id: notes.build_id,
                 text_relocations: pointers.in_code,
                 tls_descriptors: pointers.tls_descriptors,
+                exports_functions: symbols::exports_code(elf, &ranges, false),
+                exports_code_as_data: symbols::exports_code(elf, &ranges, true),
+                has_constructors: has_constructors(elf),
                 profiling,
                 hooks_removed: false,
             },
@@ -103,4 +112,12 @@ impl<'d> Image<'d> {
             nameless_parts: OnceLock::new(),
         })
     }
+}
+
+/// Returns whether the dynamic linker calls functions of the file when it loads it, or at its end.
+fn has_constructors(elf: &elf::Elf<'_>) -> bool {
+    use ::object::elf::{DT_FINI, DT_FINI_ARRAYSZ, DT_INIT, DT_INIT_ARRAYSZ};
+    [DT_INIT, DT_FINI, DT_INIT_ARRAYSZ, DT_FINI_ARRAYSZ]
+        .iter()
+        .any(|&tag| elf.dynamic_value(tag).is_some_and(|value| value != 0))
 }

@@ -22,8 +22,10 @@
 //! uncalled              how a thunk recognizes that control has come without a call
 //! unwinder, own_text    functions of an unwinder; programs that read their own code
 //! agents, flags         what the agent calls itself; functions that take or return a condition in the flags
+//! runtime_code          code that a runtime has compiled for itself
 //! shared                hooks whose patches others rely on
 //! go                    functions of Go's runtime that are not entered by calls
+//! gs                    whether a program uses the register gs itself
 //! standalone            the functions by which a standalone program unwinds and leaves frames
 //! system_calls          the system calls of a standalone program that lead to the agent
 //! start                 the first instructions of a function, and what leads to them
@@ -43,12 +45,14 @@ pub(crate) mod flags;
 pub(crate) mod foreign;
 pub(crate) mod frida;
 pub(crate) mod go;
+pub(crate) mod gs;
 pub(crate) mod hook;
 pub(crate) mod in_place;
 pub(crate) mod options;
 pub(crate) mod own_return;
 pub(crate) mod own_text;
 pub(crate) mod retpoline;
+pub(crate) mod runtime_code;
 pub(crate) mod shared;
 pub(crate) mod sled;
 pub(crate) mod slide;

@@ -14,6 +14,7 @@
 //! to_text                where code of the arena refers to a library that may be loaded anywhere
 //! patch                  patches of the program
 //! layout                 the places of everything in the arena
+//! place                  where the arena is, and what it reaches
 //! thunk, homes, tails    the kind of each thunk; the counters of its arcs; the places of the thunks of tail calls
 //! sleds                  the code that distinguishes functions that slide into the same jump
 //! bodies, cfi            unwind tables of relocated instructions, and of thunks
@@ -32,6 +33,7 @@ pub(crate) mod homes;
 pub(crate) mod layout;
 pub(crate) mod part;
 pub(crate) mod patch;
+pub(crate) mod place;
 pub(crate) mod sleds;
 pub(crate) mod system_call;
 pub(crate) mod system_calls;

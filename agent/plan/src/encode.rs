@@ -29,9 +29,10 @@ impl Plan {
         let tls_fixups = table(&mut file, &e.code.tls_fixups);
         let bias_fixups = table(&mut file, &e.bias_fixups);
         let half_bias_fixups = table(&mut file, &e.half_bias_fixups);
-        let originals = self.originals.iter().map(|&(offset, address)| {
-            let text = address.wrapping_sub(self.text.0) as u32;
-            Original { offset, text }
+        // No function is copied whose addresses are too far from the start of the text (`Copies::unit`), and Go's linker puts no code that far.
+        let originals = self.originals.iter().filter_map(|&(offset, address)| {
+            let text = u32::try_from(address.checked_sub(self.text.0)?).ok()?;
+            Some(Original { offset, text })
         });
         let originals = table(&mut file, &originals.collect::<Vec<_>>());
         let call_jumps = table(&mut file, &e.call_jumps);

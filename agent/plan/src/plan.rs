@@ -25,7 +25,7 @@ pub struct Plan {
     /// all of them.
     pub downgrade: Option<String>,
     /// What hooks may change in the program's behaviour, as text for the user, where the user insists on
-    /// them.
+    /// them; or what they leave out.
     pub caution: Option<String>,
     /// The decision for each function of the image, in the image's order.
     pub verdicts: Vec<Verdict>,
@@ -86,6 +86,9 @@ pub struct Plan {
     /// The addresses of the `syscall` instructions that should lead there and cannot, sorted. If there are any, hooks in
     /// the program are not safe: a thread may begin with the words of another one.
     pub unredirected: Vec<u64>,
+    /// In a standalone program, the address of an instruction by which it uses the register gs, if it seems to. Then no hook is safe, because
+    /// the agent reaches the words of a thread by gs.
+    pub uses_gs: Option<u64>,
     /// The copies of functions whose basic blocks are counted.
     pub(crate) copies: Copies,
     /// The original instruction for each byte of the copies, sorted by offset. An entry applies from its

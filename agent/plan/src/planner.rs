@@ -12,7 +12,7 @@ use crate::decide::thunk_spec::Exits;
 use crate::decide::uncalled::Uncalled;
 use crate::decide::verdict::{Earlier, Failed, Reason, Tactic, Verdict};
 use crate::decide::{
-    agents, flags, foreign, go, own_text, shared, stack_copiers, tails, thunk_spec, unwinder,
+    agents, flags, foreign, go, own_text, runtime_code, shared, stack_copiers, tails, thunk_spec, unwinder,
 };
 use crate::emit::arena::emit;
 use crate::emit::emitted::Emitted;
@@ -44,19 +44,26 @@ impl Plan {
             (Role::Library, true) => Owner::StandaloneLibrary,
         };
         let reader = own_text::reader(image, options.role);
+        let runtime = runtime_code::reader(image, options.role);
         let none = match &reader {
+            _ if runtime.is_some() => Some(Reason::RuntimeCode),
             Some(_) if !options.insist => Some(Reason::OwnText),
             _ => None,
         };
-        let downgrade = entries_because.or_else(|| downgrade(image, options.hooks, none, reader.as_deref()));
+        let downgrade = entries_because
+            .or_else(|| runtime.map(str::to_owned))
+            .or_else(|| downgrade(image, options.hooks, none, reader.as_deref()));
         let entry_only = options.hooks == Hooks::Entry || downgrade.is_some();
         // Where a runtime forbids exit hooks, no function gets one (see `refuse` in `decide::decisions`), so
         // what functions do with their return addresses matters only if basic blocks are counted.
         let exits = !entry_only || image.facts.runtime.is_none() || options.counted.is_some();
         let flow = Flow::of(image, exits);
         let is_standalone = owner.is_standalone();
-        let mut system_calls =
-            if is_standalone { SystemCalls::of(image, &flow) } else { SystemCalls::default() };
+        let mut system_calls = match owner {
+            Owner::Standalone | Owner::StandaloneLibrary => SystemCalls::of(image, &flow),
+            Owner::Program => SystemCalls::that_can_be_redirected(image, &flow),
+            Owner::Library => SystemCalls::default(),
+        };
         let standalone =
             if is_standalone { Standalone::of(image, !entry_only) } else { Standalone::default() };
         let stack_copiers = if image.facts.go { Vec::new() } else { stack_copiers::all(image) };
@@ -129,14 +136,16 @@ impl Plan {
         for (record, is_shared) in emitted.records.iter_mut().zip(shared::of_all(&hooks)) {
             record.flags |= if is_shared { SHARED } else { 0 };
         }
+        let caution = reader
+            .filter(|_| none.is_none())
+            .map(|why| format!("{why}, and finds hooks there"))
+            .or_else(|| stack_copiers::caution(image, &stack_copiers, &hooks, entry_only))
+            .or_else(|| far(&verdicts));
         Plan {
             hooks: if entry_only { Hooks::Entry } else { Hooks::Both },
             nameless_parts: image.nameless_parts().to_vec(),
             downgrade,
-            caution: reader
-                .filter(|_| none.is_none())
-                .map(|why| format!("{why}, and finds hooks there"))
-                .or_else(|| stack_copiers::caution(image, &stack_copiers, &hooks, entry_only)),
+            caution,
             records: std::mem::take(&mut emitted.records),
             function_of: hooks.iter().map(|h| h.function).collect(),
             text: extents(image),
@@ -167,6 +176,7 @@ impl Plan {
                 false => copies.originals().into_iter().map(|(at, ip)| (emitted.copies + at, ip)).collect(),
             },
             redirected,
+            uses_gs: system_calls.uses_gs.filter(|_| is_standalone && options.role == Role::Program),
             unredirected: std::mem::take(&mut emitted.unredirected),
             copies,
             emitted,
@@ -192,6 +202,15 @@ fn downgrade(image: &Image, asked: Hooks, none: Option<Reason>, reader: Option<&
         }
         _ => None,
     }
+}
+
+/// Returns what the user has to know if the arena does not reach all functions, as text.
+fn far(verdicts: &[Result<Tactic, Reason>]) -> Option<String> {
+    let count = verdicts.iter().filter(|verdict| **verdict == Err(Reason::Far)).count();
+    let functions = if count == 1 { "function is" } else { "functions are" };
+    (count > 0).then(|| {
+        format!("{count} {functions} not hooked, because hooks reach 2 GiB and its code or data takes more (see --list)")
+    })
 }
 
 /// What is decided and emitted.
@@ -260,11 +279,12 @@ impl Decided {
         failed.extend(flags::passed(image, flow, if exits.are_measured() { Exits::Needed } else { exits }));
         failed.extend(go::entered_otherwise(image));
         failed.extend(system_calls.compared());
+        failed.extend(runtime_code::parts(image, flow));
         match owner {
             Owner::Library => failed.extend(agents::needs(image, flow)),
             Owner::StandaloneLibrary => failed.extend(agents::needed_of_musl(image)),
             Owner::Standalone => failed.extend(agents::starts_of_contexts(image)),
-            Owner::Program => {}
+            Owner::Program => failed.extend(agents::needed_of_program(image, flow)),
         }
         let mut earlier = Earlier { failed, unredirected: HashSet::new() };
         for _ in 0..ROUNDS {
@@ -315,9 +335,7 @@ fn emit_all(task: Task, hooks: &[Hook], copies: &Copies) -> (Emitted, Homes) {
         falls,
         ..
     } = task;
-    // The program finds the agent's definitions before those of a library.
-    let mut through_agent =
-        if owner != Owner::Library { unwinder::through_agent(image, hooks) } else { Vec::new() };
+    let mut through_agent = unwinder::through_agent(image, flow, hooks, owner);
     through_agent.extend(standalone.through_agent(hooks));
     through_agent.extend(go::through_agent(image, hooks));
     through_agent.extend(stack_copiers::through_agent(stack_copiers, hooks));

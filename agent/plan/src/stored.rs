@@ -46,6 +46,7 @@ struct Decisions<'p> {
     fixups: Cow<'p, Fixups>,
     redirected: Cow<'p, [u64]>,
     unredirected: Cow<'p, [u64]>,
+    uses_gs: Option<u64>,
 }
 
 impl Plan {
@@ -72,6 +73,7 @@ impl Plan {
             fixups: Cow::Borrowed(&self.emitted.fixups),
             redirected: Cow::Borrowed(&self.redirected),
             unredirected: Cow::Borrowed(&self.unredirected),
+            uses_gs: self.uses_gs,
         };
         postcard::to_allocvec(&decisions).ok()
     }
@@ -119,6 +121,7 @@ impl Plan {
             resumes: header.resumes != 0,
             redirected: decisions.redirected.into_owned(),
             unredirected: decisions.unredirected.into_owned(),
+            uses_gs: decisions.uses_gs,
             copies: Default::default(),
             originals: Vec::new(),
             file: None,

@@ -13,7 +13,7 @@ pub(crate) const TEXT: u64 = 0x1000;
 /// Returns a program whose functions have these sizes in bytes and follow each other in one section. The
 /// address of each function is taken.
 pub(crate) fn image<'d>(kind: ImageKind, base: u64, code: &'d [u8], sizes: &[usize]) -> Image<'d> {
-    let segment = Segment { address: base, bytes: code };
+    let segment = Segment { address: base, bytes: code, memory: code.len() as u64 };
     let mut functions = Vec::new();
     let mut address = base;
     for &size in sizes {
@@ -36,6 +36,7 @@ pub(crate) fn image<'d>(kind: ImageKind, base: u64, code: &'d [u8], sizes: &[usi
         removed: Vec::new(),
         code_ranges: std::iter::once(base..hi).collect(),
         code_pointers: functions.iter().map(|f| f.address).collect(),
+        relocated: Vec::new(),
         functions,
         exported: Vec::new(),
         landing_pads: Vec::new(),
@@ -48,6 +49,15 @@ pub(crate) fn image<'d>(kind: ImageKind, base: u64, code: &'d [u8], sizes: &[usi
 
 /// Returns a plan with entry and exit hooks for all functions except the one with index `skip`.
 pub(crate) fn plan_of(image: &Image, skip: Option<usize>) -> Plan {
+    plan_with(image, skip, None)
+}
+
+/// Returns a plan with hooks for all functions whose arena is at this address.
+pub(crate) fn plan_at(image: &Image, arena: u64) -> Plan {
+    plan_with(image, None, Some(arena))
+}
+
+fn plan_with(image: &Image, skip: Option<usize>, arena: Option<u64>) -> Plan {
     let left_out = skip.map(|i| image.functions[i].address);
     let selected = |f: &Function| Some(f.address) != left_out;
     Plan::new(
@@ -62,7 +72,7 @@ pub(crate) fn plan_of(image: &Image, skip: Option<usize>) -> Plan {
             role: Role::Program,
             standalone: false,
             measured: Measured::None,
-            arena: None,
+            arena,
         },
     )
 }

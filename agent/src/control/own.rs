@@ -3,10 +3,13 @@
 
 #[cfg(not(feature = "standalone"))]
 mod build {
+    use crate::hot::slow_stack;
     use crate::os::initial::{AT_BASE, Start};
+    use crate::os::words::SLOW_STACK;
     use crate::process::birth;
+    use crate::program::agent::Agent;
     use crate::start::functions;
-    use gprofinject_abi::attach::Order;
+    use gprofinject_abi::attach::{Order, ThreadOrder, WORDS};
 
     /// Makes it possible to carry out the order in the calling thread.
     #[allow(clippy::unnecessary_wraps, reason = "it fails in the other build")]
@@ -27,15 +30,27 @@ mod build {
     /// Nothing: the words of these threads are not in records.
     pub(in crate::control) fn report(_: &mut Order) {}
 
-    /// Nothing, as above.
-    pub(in crate::control) fn give_records(_: &mut Order) {}
+    /// Returns the address of a stopped thread's two words of its stack for slow paths.
+    fn words_of(thread: &ThreadOrder) -> u64 {
+        thread.fs + WORDS + SLOW_STACK as u64
+    }
+
+    /// Gives the threads, if hooks need it, stacks for slow paths; their words are not in records.
+    pub(in crate::control) fn give_records(order: &mut Order) {
+        let threads = order.threads.get(..order.threads_count as usize).unwrap_or_default();
+        if Agent::get().small_stacks {
+            slow_stack::give(threads.iter().map(words_of));
+        }
+    }
 }
 
 #[cfg(feature = "standalone")]
 mod build {
-    use crate::hot::own_stack;
+    use crate::hot::{own_stack, slow_stack};
     use crate::os::initial::Start;
+    use crate::os::words::SLOW_STACK;
     use crate::os::{records, words};
+    use crate::program::agent::Agent;
     use gprofinject_abi::attach::Order;
 
     /// Makes it possible to carry out the order in the calling thread.
@@ -65,6 +80,10 @@ mod build {
         for thread in order.threads.iter_mut().take(count) {
             let fs = thread.fs;
             thread.gs = records::of_running(thread.tid as u32, thread.gs, || own_stack::of_stopped(fs));
+        }
+        let threads = order.threads.get(..count).unwrap_or_default();
+        if Agent::get().small_stacks {
+            slow_stack::give(threads.iter().map(|thread| thread.gs + SLOW_STACK as u64));
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::hot::threads;
 use crate::hot::times;
 use crate::os::task;
 use crate::os::words;
-use crate::program::agent::{self, Agent};
+use crate::program::agent::{Agent, LIBRARY_GATE_FACTS};
 use crate::program::domain::Domain;
 use crate::program::failure;
 use crate::program::libraries;
@@ -291,7 +291,9 @@ impl Entry {
             Entry::Tail(cell) => {
                 // If the frame changes from one set to the other, its return slot changes, too.
                 let left = cell.function().load(Ordering::Relaxed);
-                !needs_return_address(record) && Domain::of(left) == Domain::of(number)
+                // So does it if one of the functions loops.
+                let loops = (record.flags | Agent::get().function(left).flags) & LOOPS != 0;
+                !loops && !needs_return_address(record) && Domain::of(left) == Domain::of(number)
             }
             Entry::Library | Entry::Callback | Entry::Loop => false,
         }
@@ -320,7 +322,9 @@ impl Entry {
             }
         }
         if let Entry::Tail(cell) = self {
-            if needs_return_address(record) {
+            let left = agent.function(cell.function().load(Ordering::Relaxed));
+            // The exit label of a function that loops does not stay in a frame that is another function's.
+            if needs_return_address(record) || !exits && left.flags & LOOPS != 0 {
                 // The function may do anything with its return address, so it must find the original one: the frame
                 // of the function that jumped ends here.
                 let own = cell.return_address().load(Ordering::Relaxed);
@@ -345,8 +349,12 @@ impl Entry {
 fn hand_over(agent: &Agent, cell: CellRef, number: u32, exits: bool, cfa: u64) {
     let left = cell.function().load(Ordering::Relaxed);
     let domain = Domain::of(number);
+    let record = agent.function(number);
     if Domain::of(left) == domain {
         cell.function().store(number, Ordering::Relaxed);
+        if exits && (record.flags | agent.function(left).flags) & LOOPS != 0 {
+            put_label(agent, number, record, cfa);
+        }
         return;
     }
     if !exits {
@@ -355,15 +363,19 @@ fn hand_over(agent: &Agent, cell: CellRef, number: u32, exits: bool, cfa: u64) {
     }
     // The exit label of the function that leaves stays behind in the return slot, so that the program's own view can still
     // find it there if it is the program's. The link was one within the other set.
-    let record = agent.function(left);
+    put_label(agent, left, agent.function(left), cfa);
+    cell.function_and_link().store(number.into(), Ordering::Relaxed);
+    domain.last(words::get()).store(cfa, Ordering::Relaxed);
+}
+
+/// Writes the exit label of the function with this number, if it has one, to the return slot of a frame.
+fn put_label(agent: &Agent, number: u32, record: &FunctionRecord, cfa: u64) {
     if record.exit != 0 {
-        let label = agent.base(left).wrapping_add(record.exit.into());
+        let label = agent.base(number).wrapping_add(record.exit.into());
         // SAFETY: the frame's return slot is directly below its CFA, and the thunk has just read it. The stack is the
         // calling thread's own. All exit labels lead back through the cell.
         unsafe { ((cfa - 8) as *mut u64).write_volatile(label) };
     }
-    cell.function_and_link().store(number.into(), Ordering::Relaxed);
-    domain.last(words::get()).store(cfa, Ordering::Relaxed);
 }
 
 /// Returns whether the function has no exit hook because it uses its return address for more than a return. A leaf
@@ -378,20 +390,35 @@ pub(crate) extern "C" fn tail(index: u32) -> u64 {
     let agent = Agent::get();
     let program = &agent.program;
     let Some(record) = program.tails.get(index as usize) else { task::sleep_for_ever() };
-    slot_of_tail(agent, record, program.arena_lo)
+    slot_of_tail(agent, record, program.base)
 }
 
 /// The same for a jump in a library. `index` is that of the table of all libraries.
 pub(crate) extern "C" fn library_tail(index: u32) -> u64 {
     let record = libraries::tail(index);
-    slot_of_tail(Agent::get(), record, agent::libraries_thunks().start)
+    slot_of_tail(Agent::get(), record, LIBRARY_GATE_FACTS.base.load(Ordering::Relaxed))
 }
 
 fn slot_of_tail(agent: &Agent, record: &TailRecord, base: u64) -> u64 {
     let slot = |block| slots::slot(block, record.slot);
     let take = |block| slots::take(agent, block, record.callee, slot(block), SITE | record.site);
-    let ready = failure::guarded(|| threads::block(agent).is_some_and(take)).unwrap_or(false);
-    if !ready && record.thunk == agent.function(record.callee).body && !agent.counts_nowhere {
+    // The thunk leads to the body if the called function's own thunk would not know the function that jumps.
+    let is_counted_here = record.thunk == agent.function(record.callee).body;
+    let take = || failure::guarded(|| threads::block(agent).filter(|&block| take(block))).flatten();
+    if thread_blocks::are_words_shared() {
+        // The jump's thunk would not find the slot, however often it runs.
+        let taken = if is_counted_here { take() } else { None };
+        match taken {
+            Some(block) => slots::increment(slot(block)),
+            None if is_counted_here && !agent.counts_nowhere => {
+                agent.region.lost_calls().fetch_add(1, Ordering::Relaxed);
+            }
+            None => {}
+        }
+        return base.wrapping_add(record.thunk.into());
+    }
+    let ready = take().is_some();
+    if !ready && is_counted_here && !agent.counts_nowhere {
         agent.region.lost_calls().fetch_add(1, Ordering::Relaxed);
     }
     base.wrapping_add(if ready { record.again } else { record.thunk }.into())

@@ -153,7 +153,7 @@ fn above(agent: &Agent, domain: Domain, from: u64, interrupted: bool) -> Nearest
 
 /// Handles another stack within the thread's own, for instance an array of its main function's on which a coroutine
 /// runs. From now on the thread's stack counts as one of unknown extent, if it contains the address.
-fn distrust_within(address: u64) {
+pub(crate) fn distrust_within(address: u64) {
     let words = words::get();
     let (lo, hi) = (words.stack_lo().load(Ordering::Relaxed), words.stack_hi().load(Ordering::Relaxed));
     if address >= lo && address < hi {

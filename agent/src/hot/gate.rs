@@ -35,7 +35,7 @@ use crate::hot::saved::{load_arguments, restore_registers, save_registers};
 use crate::hot::{arcs, cells, links, sites};
 use crate::os::vectors::{restore_vectors, save_vectors};
 use crate::os::words::{thread_word, words_offset};
-use crate::program::agent::{COPIES, GATE_FACTS, GateFacts, LIBRARY_GATE_FACTS};
+use crate::program::agent::{GATE_FACTS, GateFacts, LABELS, LIBRARY_GATE_FACTS};
 use core::arch::global_asm;
 use core::mem::offset_of;
 use gprofinject_abi::plan::{
@@ -139,15 +139,15 @@ global_asm!(
     "imul eax, eax, {record}",
     "mov rcx, [rip+{agent}+{functions}]",
     "mov eax, [rcx+rax+\\place]",
-    "add rax, [rip+{agent}+{arena_lo}]",
+    "add rax, [rip+{agent}+{base}]",
     ".if \\before",
     "sub rax, \\before",
     ".endif",
     "mov [rsp-32+\\below], rax",
     ".endm",
     newest_frame!($foreign, $native),
-    // After gpi_look: goes to `label` if the return address r11 is an exit label. The copies of counted functions of
-    // libraries lie between the arenas' thunks, so their pages are looked up. Changes rdi.
+    // After gpi_look: goes to `label` if the return address r11 is an exit label. Between the arenas of libraries there may be
+    // anything, so the page is looked up. Changes rdi.
     ".macro gpi_label label",
     "cmp r11, [rip+{agent}+{arena_lo}]",
     "jb 6f",
@@ -155,10 +155,10 @@ global_asm!(
     ".if {is_libraries}",
     "jae 6f",
     "mov rdi, r11",
-    "sub rdi, [rip+{agent}+{arena_lo}]",
+    "sub rdi, [rip+{agent}+{base}]",
     "shr rdi, {page_shift}",
-    "bt qword ptr [rip+{copies}], rdi",
-    "jnc \\label",
+    "bt qword ptr [rip+{labels}], rdi",
+    "jc \\label",
     ".else",
     "jb \\label",
     ".endif",
@@ -417,7 +417,8 @@ global_asm!(
     other = const offset_of!(ThreadWords, $other),
     arena_lo = const offset_of!(GateFacts, arena_lo),
     arena_hi = const offset_of!(GateFacts, arena_hi),
-    copies = sym COPIES,
+    base = const offset_of!(GateFacts, base),
+    labels = sym LABELS,
     page_shift = const PAGE.trailing_zeros(),
     functions = const offset_of!(GateFacts, functions),
     record = const size_of::<FunctionRecord>(),

@@ -29,8 +29,8 @@ macro_rules! newest_frame {
             ".endm\n",
             // Jumps to `otherwise` unless the frame with the CFA `at`, whose cell is at rcx, is older than the call
             // with the CFA r8, is on the same stack, was not left by a jump, and has in its return slot an exit label
-            // of the set `facts`, which `has_copies`. rdx = offset of the thread words. Changes r11.
-            ".macro gpi_alive at, facts, has_copies, otherwise\n",
+            // of the set `facts`, which is that of libraries if `is_paged`. rdx = offset of the thread words. Changes r11.
+            ".macro gpi_alive at, facts, is_paged, otherwise\n",
             "cmp \\at, r8\n",
             "jbe \\otherwise\n",
             thread_word!("cmp \\at, ", "[rdx+{stack_hi}]\n"),
@@ -42,11 +42,11 @@ macro_rules! newest_frame {
             "jb \\otherwise\n",
             "cmp r11, [rip+\\facts+{arena_hi}]\n",
             "jae \\otherwise\n",
-            ".if \\has_copies\n",
-            "sub r11, [rip+\\facts+{arena_lo}]\n",
+            ".if \\is_paged\n",
+            "sub r11, [rip+\\facts+{base}]\n",
             "shr r11, {page_shift}\n",
-            "bt qword ptr [rip+{copies}], r11\n",
-            "jc \\otherwise\n",
+            "bt qword ptr [rip+{labels}], r11\n",
+            "jnc \\otherwise\n",
             ".endif\n",
             ".endm\n",
             // After gpi_look: finds the keys of a call out of unhooked code, or out of a hooked library to the program,

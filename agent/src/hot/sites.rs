@@ -39,7 +39,7 @@ pub(crate) fn is_site(return_address: u64) -> bool {
 /// code only; see [`crate::hot::gate`].
 pub(crate) fn note(agent: &Agent, return_address: u64) -> bool {
     let is = return_address != 0
-        && !agent.in_copies(return_address)
+        && !libraries::in_copies(agent, return_address)
         && !agent.in_thunks(return_address)
         && (!agent.both
             || agent.program.in_text(return_address)

@@ -52,7 +52,7 @@ global_asm!(
     "imul eax, eax, {record}",
     "mov rcx, [rip+{facts}+{functions}]",
     "mov eax, [rcx+rax+{resume}]",
-    "add rax, [rip+{facts}+{arena_lo}]",
+    "add rax, [rip+{facts}+{base}]",
     "1:",                           // rax = where to go on
     "mov [rsp-24], rax",
     "mov rcx, [rsp-32]",
@@ -122,7 +122,7 @@ global_asm!(
     resume = const offset_of!(FunctionRecord, resume),
     facts = sym GATE_FACTS,
     functions = const offset_of!(GateFacts, functions),
-    arena_lo = const offset_of!(GateFacts, arena_lo),
+    base = const offset_of!(GateFacts, base),
     slow = const SLOW_STACK,
     known = sym arcs::known,
     rare = sym arcs::rare,

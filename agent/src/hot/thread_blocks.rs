@@ -5,6 +5,7 @@
 //! maps the pages of the source over the zeros.
 #![allow(unsafe_code, reason = "blocks are mapped, and reached by their addresses")]
 
+use crate::hot::sharers;
 use crate::os::kernel;
 use crate::os::memory;
 use crate::os::words;
@@ -57,10 +58,34 @@ pub(crate) fn at(address: u64) -> Option<BlockRef> {
     unsafe { BlockRef::at(address) }
 }
 
+/// Returns the address of the calling thread's thread block, or of the zeros that it has in place of one
+/// ([`Agent::no_block`], [`Agent::lost_block`]). Integer code only; see [`crate::hot::gate`].
+#[inline(always)]
+pub(crate) fn address(agent: &Agent) -> u64 {
+    let block = words::get().block().load(Ordering::Relaxed);
+    if sharers::is_shared(block) { sharers::block(agent) } else { block }
+}
+
+/// Returns whether the calling thread shares its words with others: see [`sharers`].
+pub(crate) fn are_words_shared() -> bool {
+    sharers::is_shared(words::get().block().load(Ordering::Relaxed))
+}
+
+/// Stores the address of the calling thread's thread block. Returns `false` if the thread shares its words with more threads than there
+/// is room for.
+pub(crate) fn set_address(block: u64) -> bool {
+    let word = words::get().block();
+    if sharers::is_shared(word.load(Ordering::Relaxed)) {
+        return sharers::set_block(block);
+    }
+    word.store(block, Ordering::Relaxed);
+    true
+}
+
 /// Returns the calling thread's thread block, if it has one. Integer code only; see [`crate::hot::gate`].
 #[inline(always)]
 pub(crate) fn current(agent: &Agent) -> Option<BlockRef> {
-    let block = words::get().block().load(Ordering::Relaxed);
+    let block = address(agent);
     if block == agent.no_block || block == agent.lost_block { None } else { at(block) }
 }
 

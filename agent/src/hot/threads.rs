@@ -1,14 +1,16 @@
 //! The calling thread's thread block: assigned on its first hooked call, and reused by another thread after its end.
 
 use crate::hot::counters;
+use crate::hot::sharers;
 use crate::hot::thread_blocks;
 use crate::hot::timer;
 use crate::hot::times;
 use crate::os::kernel;
 use crate::os::task;
-use crate::os::words;
 use crate::program::agent::Agent;
 use core::sync::atomic::{AtomicU64, Ordering};
+#[cfg(doc)]
+use gprofinject_abi::region::BlockHeader;
 use gprofinject_abi::shared::BlockRef;
 
 /// The number of thread blocks that are checked for a dead owner each time a thread needs one.
@@ -20,10 +22,14 @@ pub(crate) fn block(agent: &Agent) -> Option<BlockRef> {
     if let Some(block) = thread_blocks::current(agent) {
         return Some(block);
     }
-    if words::get().block().load(Ordering::Relaxed) == agent.lost_block {
+    // While the thread's system calls are dispatched, it can get no thread block. Later it may.
+    let is_dispatched = kernel::is_frozen() && !kernel::is_frozen_for_good();
+    if is_dispatched || thread_blocks::address(agent) == agent.lost_block {
         return None;
     }
-    let found = if kernel::is_frozen() { None } else { reuse(agent).or_else(|| thread_blocks::make(agent)) };
+    // A thread that shares its words needs room in a table as well.
+    let may_have_one = !kernel::is_frozen() && thread_blocks::set_address(agent.no_block);
+    let found = if may_have_one { reuse(agent).or_else(|| thread_blocks::make(agent)) } else { None };
     match found {
         Some(block) => adopt(agent, block),
         None => {
@@ -42,13 +48,19 @@ fn reuse(agent: &Agent) -> Option<BlockRef> {
     /// The number of threads whose durations are kept apart.
     const MEASURED_APART: u64 = 256;
     let tid = task::gettid();
+    let process = process(agent);
     let made = thread_blocks::made(agent);
     let is_apart = agent.orders.times_bytes != 0 && made < MEASURED_APART;
     for _ in 0..made.min(REUSE_LOOKS) {
         let index = NEXT.fetch_add(1, Ordering::Relaxed) % made;
         let Some(block) = thread_blocks::numbered(agent, index) else { continue };
         let old = block.tid().load(Ordering::Acquire);
-        if old == 0 || old != tid && (is_apart || task::thread_lives(agent.pid, old)) {
+        let is_used = || task::thread_lives(agent.pid, old) || sharers::have(block.address());
+        // What one process has counted is not to be taken for another one's.
+        if old == 0
+            || block.process().load(Ordering::Relaxed) != process
+            || old != tid && (is_apart || is_used())
+        {
             continue;
         }
         // Of several threads that saw the owner dead, one gets the thread block.
@@ -59,21 +71,40 @@ fn reuse(agent: &Agent) -> Option<BlockRef> {
     None
 }
 
+/// Returns the number of the calling thread's process if that is not the one to which the file belongs ([`BlockHeader::process`]), and
+/// otherwise 0. A process that shares its parent's words counts in its parent's file, as a guest does.
+fn process(agent: &Agent) -> u32 {
+    let other = || Some(task::getpid()).filter(|&pid| thread_blocks::are_words_shared() && pid != agent.pid);
+    if agent.guest { agent.pid } else { other().unwrap_or(0) }
+}
+
 /// Makes the thread block the calling thread's. A signal handler that interrupts this finds no thread block yet and
 /// gets another one, which is used only for the handler's counts; this one then replaces it.
 fn adopt(agent: &Agent, block: BlockRef) {
     times::threads::end(agent, block);
+    let process = process(agent);
+    if process != 0 && block.process().swap(process, Ordering::Relaxed) != process {
+        agent.region.guests().fetch_add(1, Ordering::Relaxed);
+    }
     block.owners().fetch_add(1, Ordering::Relaxed);
     timer::restart(agent, block);
     block.tid().store(task::gettid(), Ordering::Release);
-    words::get().block().store(block.address(), Ordering::Relaxed);
+    thread_blocks::set_address(block.address());
     counters::count_in(agent, block.address());
 }
 
 /// Makes the calling thread count nowhere from now on; its calls are counted as lost.
 pub(crate) fn lose(agent: &Agent) {
-    words::get().block().store(agent.lost_block, Ordering::Relaxed);
+    thread_blocks::set_address(agent.lost_block);
     counters::count_in(agent, agent.lost_block);
+}
+
+/// Prepares the thread words of the calling thread for a child that begins with them. Returns what [`sharers::born`] needs.
+pub(crate) fn expect_sharer(agent: &Agent, is_divided: bool) -> u64 {
+    // In a child of vfork, the words and the thread block are its parent's.
+    let owner = thread_blocks::current(agent).map_or(0, |block| block.tid().load(Ordering::Acquire));
+    let owner = if owner == 0 { task::gettid() } else { owner };
+    sharers::expect(agent, owner, thread_blocks::address(agent), is_divided)
 }
 
 /// In a forked child, which has one thread: makes that thread's thread block, at the same address, a new thread block

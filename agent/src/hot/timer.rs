@@ -7,9 +7,9 @@
     reason = "a signal handler reads what the kernel passes, and counts in the mapped histogram"
 )]
 
+use crate::os::kernel::gpi_restorer;
 use crate::os::task;
 use crate::program::agent::Agent;
-use core::arch::global_asm;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use gprofinject_abi::region::{SAMPLE_PROBES, SAMPLES_MAX, SampleRecord, sample_entry};
 use gprofinject_abi::shared::{BlockRef, SampleRef};
@@ -23,23 +23,6 @@ const REG_RIP: usize = 16;
 const GREGS: usize = 40;
 /// Offset of si_overrun in a siginfo of a timer.
 const SI_OVERRUN: usize = 20;
-
-global_asm!(
-    ".text",
-    ".globl gpi_restorer",
-    ".hidden gpi_restorer",
-    ".type gpi_restorer, @function",
-    "nop", // unwinders look up the return address minus one
-    "gpi_restorer:",
-    "mov eax, {rt_sigreturn}",
-    "syscall",
-    ".size gpi_restorer, . - gpi_restorer",
-    rt_sigreturn = const general::__NR_rt_sigreturn,
-);
-
-unsafe extern "C" {
-    fn gpi_restorer();
-}
 
 /// Installs the signal handler for samples.
 ///
@@ -135,10 +118,11 @@ pub(crate) extern "C" fn tick(_signal: i32, info: *const u8, context: *const u8)
     let program = &agent.program;
     let samples = 1 + overrun.max(0) as u32;
     let orders = &agent.orders;
-    let bin = if (program.text_lo..program.text_hi).contains(&pc) {
-        (pc - program.text_lo) >> (orders.text_shift & 63)
-    } else if program.in_arena(pc) {
+    // The arena comes first: it may lie in a gap of the text.
+    let bin = if program.in_arena(pc) {
         orders.text_bins + ((pc - program.arena_lo) >> (orders.arena_shift & 63))
+    } else if (program.text_lo..program.text_hi).contains(&pc) {
+        (pc - program.text_lo) >> (orders.text_shift & 63)
     } else {
         count_elsewhere(agent, pc, samples);
         return;

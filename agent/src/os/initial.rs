@@ -71,55 +71,58 @@ impl Start {
     }
 
     /// Returns the value of a variable, without its NUL, if the variable is set.
+    #[cfg(feature = "provoke-panic")]
     pub(crate) fn value(&self, name: &str) -> Option<&[u8]> {
-        let at = self.variable(name)?;
-        // SAFETY: the string begins with the name and "=", and ends with a NUL.
-        unsafe {
-            let value = (*at).add(name.len() + 1);
-            Some(slice::from_raw_parts(value, length(value)))
-        }
+        // SAFETY: the string begins with the name.
+        self.last(name).map(|variable| unsafe { variable.value(name) })
+    }
+
+    /// Returns the last variable of a name.
+    pub(crate) fn last(&self, name: &str) -> Option<Variable> {
+        self.elements().filter(|variable| variable.is_of(name)).last()
+    }
+
+    /// Returns whether a variable is set more than once, or `None` if it is not set.
+    pub(crate) fn is_repeated(&self, name: &str) -> Option<bool> {
+        let count = self.elements().filter(|variable| variable.is_of(name)).count();
+        (count > 0).then_some(count > 1)
+    }
+
+    /// Returns the address after the last byte of the strings, or `None` if the environment is empty.
+    pub(crate) fn texts_end(&self) -> Option<u64> {
+        // SAFETY: the strings end with a NUL.
+        self.elements()
+            .map(|variable| variable.text() + unsafe { length(variable.text() as *const u8) } as u64 + 1)
+            .max()
     }
 
     /// Removes a variable from the array, and blanks its string, which /proc/self/environ shows.
-    pub(crate) fn remove(&self, name: &str) {
-        let Some(at) = self.variable(name) else { return };
-        // SAFETY: the string is the process's own, writable memory, and ends with a NUL; no code of the program runs.
-        unsafe { slice::from_raw_parts_mut(*at, length(*at)).fill(0) };
-        self.remove_pointer(at);
-    }
-
-    /// Gives the variable `name` the value of the variable `saved`, whose name ends with `name`, and removes `saved`.
-    /// If `saved` is not set, removes `name`.
-    pub(crate) fn restore(&self, name: &str, saved: &str) {
-        let Some(at) = self.variable(saved) else {
-            self.remove(name);
-            return;
-        };
-        // "PREFIX_NAME=value" ends with "NAME=value".
-        // SAFETY: the string is longer than its name.
-        let restored = unsafe { (*at).add(saved.len() - name.len()) };
-        self.remove_pointer(at);
-        if let Some(at) = self.variable(name) {
-            // SAFETY: an element of the array, which is the process's own, writable memory.
-            unsafe { *at = restored };
-        }
-    }
-
-    /// Returns the element of the array that contains the variable, if it is set.
-    fn variable(&self, name: &str) -> Option<*mut *mut u8> {
-        let mut at = self.environment;
-        // SAFETY: the array is ended by null, and its strings are ended by a NUL. The comparison ends at the first
-        // difference, and so at the NUL at the latest.
+    ///
+    /// # Safety
+    /// It must be an element of the array, and no code of the program may run.
+    pub(crate) unsafe fn remove(&self, variable: Variable) {
+        // SAFETY: the string is the process's own, writable memory, and ends with a NUL.
         unsafe {
-            while !(*at).is_null() {
-                let same = name.bytes().enumerate().all(|(i, b)| *(*at).add(i) == b);
-                if same && *(*at).add(name.len()) == b'=' {
-                    return Some(at);
-                }
-                at = at.add(1);
-            }
+            let text = variable.text() as *mut u8;
+            slice::from_raw_parts_mut(text, length(text)).fill(0);
         }
-        None
+        self.remove_pointer(variable.at);
+    }
+
+    /// Goes through the array.
+    fn elements(&self) -> impl Iterator<Item = Variable> {
+        let mut at = self.environment;
+        core::iter::from_fn(move || {
+            // SAFETY: the array is ended by null, and the iteration ends there.
+            unsafe {
+                if (*at).is_null() {
+                    return None;
+                }
+                let variable = Variable { at };
+                at = at.add(1);
+                Some(variable)
+            }
+        })
     }
 
     /// Closes the gap that an element leaves in the array.
@@ -130,6 +133,55 @@ impl Start {
                 *at = *at.add(1);
                 at = at.add(1);
             }
+        }
+    }
+}
+
+/// An element of the environment.
+#[derive(Clone, Copy)]
+pub(crate) struct Variable {
+    at: *mut *mut u8,
+}
+
+#[cfg_attr(
+    feature = "standalone",
+    allow(dead_code, reason = "nothing is in a standalone program's environment")
+)]
+impl Variable {
+    /// Returns the address of the string.
+    pub(crate) fn text(self) -> u64 {
+        // SAFETY: `Start` has made the value for an element of the array.
+        unsafe { *self.at as u64 }
+    }
+
+    /// Returns whether the variable has this name.
+    fn is_of(self, name: &str) -> bool {
+        let text = self.text() as *const u8;
+        // SAFETY: the string ends with a NUL, and the comparison ends at the first difference, and so there at the latest.
+        unsafe {
+            name.bytes().enumerate().all(|(i, byte)| *text.add(i) == byte) && *text.add(name.len()) == b'='
+        }
+    }
+
+    /// Returns the value, without its NUL.
+    ///
+    /// # Safety
+    /// The variable must have this name, and no code of the program may run while the value is used.
+    pub(crate) unsafe fn value<'v>(self, name: &str) -> &'v [u8] {
+        let value = (self.text() as *const u8).wrapping_add(name.len() + 1);
+        // SAFETY: the string begins with the name and "=", and ends with a NUL.
+        unsafe { slice::from_raw_parts(value, length(value)) }
+    }
+
+    /// Ends the string after `len` bytes.
+    ///
+    /// # Safety
+    /// It must be as long as that, and no code of the program may run.
+    pub(crate) unsafe fn cut(self, len: usize) {
+        // SAFETY: the string is the process's own, writable memory, and ends with a NUL.
+        unsafe {
+            let rest = (self.text() as *mut u8).add(len);
+            slice::from_raw_parts_mut(rest, length(rest)).fill(0);
         }
     }
 }

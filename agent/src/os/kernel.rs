@@ -1,7 +1,8 @@
 //! The system call instruction. There is no libc, and so no errno: a call's result is `Ok(value)` or `Err(errno)`.
 #![allow(unsafe_code, reason = "the system call instruction")]
 
-use core::arch::asm;
+use crate::os::dispatch;
+use core::arch::{asm, global_asm};
 use core::sync::atomic::{AtomicBool, Ordering};
 use linux_raw_sys::errno;
 
@@ -31,9 +32,52 @@ pub(crate) fn freeze(frozen: bool) {
     FROZEN.store(frozen, Ordering::Relaxed);
 }
 
-/// Returns whether system calls fail without being made.
+/// Returns whether system calls fail without being made, for good or because they are dispatched at present ([`dispatch`]).
 pub(crate) fn is_frozen() -> bool {
+    is_frozen_for_good() || dispatch::blocks_calls()
+}
+
+/// Returns whether system calls fail without being made, until [`freeze`] allows them again.
+pub(crate) fn is_frozen_for_good() -> bool {
     FROZEN.load(Ordering::Relaxed)
+}
+
+// All instructions with which the agent makes system calls of its own, so that one range of addresses exempts them from dispatch.
+global_asm!(
+    ".text",
+    ".globl gpi_own_calls, gpi_restorer, gpi_make_call, gpi_own_calls_end",
+    ".hidden gpi_own_calls, gpi_restorer, gpi_make_call, gpi_own_calls_end",
+    "gpi_own_calls:",
+    "nop", // unwinders look up the return address minus one
+    // Where the handler of the agent's timers returns to.
+    ".type gpi_restorer, @function",
+    "gpi_restorer:",
+    "mov eax, {rt_sigreturn}",
+    "syscall",
+    ".size gpi_restorer, . - gpi_restorer",
+    // The arguments and the result are those of the instruction.
+    ".type gpi_make_call, @function",
+    "gpi_make_call:",
+    ".cfi_startproc",
+    "syscall",
+    "ret",
+    ".cfi_endproc",
+    ".size gpi_make_call, . - gpi_make_call",
+    "gpi_own_calls_end:",
+    rt_sigreturn = const linux_raw_sys::general::__NR_rt_sigreturn,
+);
+
+unsafe extern "C" {
+    fn gpi_own_calls();
+    pub(crate) fn gpi_restorer();
+    fn gpi_make_call();
+    fn gpi_own_calls_end();
+}
+
+/// Returns the address and length of the instructions with which the agent makes system calls of its own.
+pub(crate) fn own_calls() -> (u64, u64) {
+    let [start, end] = [gpi_own_calls, gpi_own_calls_end].map(|place| place as *const () as u64);
+    (start, end - start)
 }
 
 /// Makes a system call. Arguments that it does not have are 0.
@@ -55,11 +99,11 @@ pub(crate) unsafe fn call<const N: usize>(number: u32, arguments: [u64; N]) -> R
     // promise.
     unsafe {
         asm!(
-            "syscall",
+            "call {make}",
+            make = sym gpi_make_call,
             inlateout("rax") u64::from(number) => result,
             in("rdi") a[0], in("rsi") a[1], in("rdx") a[2], in("r10") a[3], in("r8") a[4], in("r9") a[5],
             lateout("rcx") _, lateout("r11") _,
-            options(nostack),
         );
     }
     if (-4095..0).contains(&result) { Err(-result as i32) } else { Ok(result as u64) }

@@ -7,6 +7,7 @@
     reason = "it reads the tables of loaded libraries at addresses that the dynamic linker keeps"
 )]
 
+use crate::os::own_image;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::attach::DETOURS_MAX;
 
@@ -66,6 +67,17 @@ pub(crate) fn function(dynamic_linker: u64, name: &[u8]) -> u64 {
 pub(crate) fn start_of(dynamic_linker: u64, name: &[u8]) -> u64 {
     // SAFETY: the map is one of ld.so's list.
     each_object(dynamic_linker, |map| unsafe { find_in(map, name) }).unwrap_or(0)
+}
+
+/// Returns whether a library defines a function, not only the program itself.
+pub(crate) fn is_in_library(dynamic_linker: u64, name: &[u8]) -> bool {
+    let defines = |map: &LinkMap| {
+        // SAFETY: the map is one of ld.so's list, whose names end with a NUL; the program's name is empty.
+        let is_library = !map.name.is_null() && unsafe { *map.name } != 0;
+        // SAFETY: as above.
+        if is_library { unsafe { find_in(map, name) } } else { None }
+    };
+    each_object(dynamic_linker, defines).is_some()
 }
 
 /// Returns the extent of the executable segment that contains an address, of whichever object, or (0, 0) if
@@ -163,6 +175,27 @@ fn each_object<T>(dynamic_linker: u64, mut ask: impl FnMut(&LinkMap) -> Option<T
             }
         }
     }
+    None
+}
+
+/// Returns the path by which the agent's library was loaded, NUL-terminated.
+#[cfg_attr(any(test, feature = "standalone"), allow(dead_code))]
+pub(crate) fn own_name(dynamic_linker: u64) -> Option<*const u8> {
+    let own = own_image::start();
+    #[cfg(not(test))]
+    if dynamic_linker != 0 {
+        // SAFETY: as in `each_object`.
+        unsafe {
+            let mut map = (*debug_of(dynamic_linker)?).map;
+            while !map.is_null() {
+                if (*map).bias == own {
+                    return Some((*map).name);
+                }
+                map = (*map).next;
+            }
+        }
+    }
+    let _ = (own, dynamic_linker);
     None
 }
 

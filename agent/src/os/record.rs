@@ -1,7 +1,7 @@
 //! What the agent keeps of each thread of a standalone program: the memory to which the base of gs leads.
 
 use core::mem::offset_of;
-use core::sync::atomic::AtomicU32;
+use core::sync::atomic::{AtomicU32, AtomicU64};
 use gprofinject_abi::attach::{PAD, RECORD_WORDS};
 use gprofinject_abi::plan::ThreadWords;
 
@@ -21,7 +21,9 @@ pub(crate) struct Record {
     pub(crate) shared_stack: [[u64; 2]; 2],
     /// The thread's stack for slow paths: see [`crate::hot::small_stacks`].
     pub(crate) slow_stack: [u64; 2],
-    pub(crate) free: [u64; 6],
+    /// See [`crate::os::dispatch`].
+    pub(crate) dispatch: AtomicU64,
+    pub(crate) free: [u64; 5],
     /// What a thread keeps while it waits for the injector before it continues in an exception handler: see
     /// `gprofinject_abi::attach::PAD`.
     pub(crate) waiting: [u64; 3],

@@ -51,7 +51,8 @@ pub(crate) static MAIN: Main = Main(UnsafeCell::new(Record {
     reserved: 0,
     shared_stack: [[0; 2]; 2],
     slow_stack: [0; 2],
-    free: [0; 6],
+    dispatch: AtomicU64::new(0),
+    free: [0; 5],
     waiting: [0; 3],
 }));
 
@@ -161,6 +162,7 @@ pub(crate) fn of_new_thread(stack: [u64; 2]) -> u64 {
         (*record).stack = stack;
         (*record).shared_stack = [[0; 2]; 2];
         (*record).slow_stack[0] = (*record).slow_stack[1];
+        (*record).dispatch = AtomicU64::new(0);
     }
     record as u64
 }

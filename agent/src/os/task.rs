@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "system calls read and write structures")]
 
 use crate::os::kernel::{EPERM, ESRCH, call};
-use linux_raw_sys::general;
+use linux_raw_sys::{general, prctl};
 
 /// Returns the calling thread's number.
 pub(crate) fn gettid() -> u32 {
@@ -16,11 +16,35 @@ pub(crate) fn getpid() -> u32 {
     unsafe { call(general::__NR_getpid, []) }.unwrap_or(0) as u32
 }
 
-/// Returns whether a thread of a process is alive.
+/// Returns the process's effective user.
+pub(crate) fn geteuid() -> u32 {
+    // SAFETY: the system call takes no arguments and touches no memory of the process.
+    unsafe { call(general::__NR_geteuid, []) }.unwrap_or(0) as u32
+}
+
+/// Returns whether a thread of a process is alive. A process that was made by `clone(CLONE_VM)` without CLONE_THREAD counts as a thread,
+/// as long as it has the calling process's memory.
 pub(crate) fn thread_lives(pid: u32, tid: u32) -> bool {
     // SAFETY: signal 0 is not sent.
     let result = unsafe { call(general::__NR_tgkill, [pid.into(), tid.into(), 0]) };
-    result != Err(ESRCH)
+    result != Err(ESRCH) || shares_memory(tid)
+}
+
+/// Returns whether a thread of any process has the calling thread's memory. It has not if it has ended or executed another program.
+pub(crate) fn shares_memory(tid: u32) -> bool {
+    /// linux/kcmp.h, which the crate linux-raw-sys does not have.
+    const KCMP_VM: u64 = 1;
+    // SAFETY: the system call touches no memory of the process.
+    let compared = unsafe { call(general::__NR_kcmp, [gettid().into(), tid.into(), KCMP_VM, 0, 0]) };
+    match compared {
+        Ok(order) => order == 0,
+        // The kernel may lack the call or refuse it.
+        // SAFETY: signal 0 is not sent.
+        Err(_) => {
+            let result = unsafe { call(general::__NR_tkill, [tid.into(), 0]) };
+            result != Err(ESRCH)
+        }
+    }
 }
 
 /// Returns the size limit of files that the process makes, in bytes.
@@ -119,6 +143,15 @@ pub(crate) const ARCH_SET_GS: u64 = 0x1001;
 pub(crate) fn set_gs(base: u64) -> Result<(), i32> {
     // SAFETY: programs do not use gs; see `hot/counters.rs`.
     unsafe { call(general::__NR_arch_prctl, [ARCH_SET_GS, base]) }.map(|_| ())
+}
+
+/// Returns whether the process has the time stamp counter forbidden to itself. A program that it executes inherits that.
+pub(crate) fn is_counter_forbidden() -> bool {
+    let mut mode = 0_u32;
+    let arguments = [prctl::PR_GET_TSC.into(), &raw mut mode as u64];
+    // SAFETY: the kernel writes the mode.
+    let result = unsafe { call(general::__NR_prctl, arguments) };
+    result.is_ok() && mode == prctl::PR_TSC_SIGSEGV
 }
 
 /// Forks without the C library.

@@ -11,11 +11,11 @@ mod tls;
 
 #[cfg(feature = "standalone")]
 pub(crate) use gs::{
-    SLOW_STACK, get, image, is_attached, offset, set_attached, slow_stack, stack, stack_end, thread_pointer,
-    thread_word, words_offset,
+    SLOW_STACK, dispatch, get, image, is_attached, offset, set_attached, slow_stack, stack, stack_end,
+    thread_pointer, thread_word, words_offset,
 };
 #[cfg(not(feature = "standalone"))]
 pub(crate) use tls::{
-    SLOW_STACK, get, image, is_attached, offset, slow_stack, stack_end, thread_pointer, thread_word,
-    words_offset,
+    SLOW_STACK, dispatch, get, image, is_attached, offset, slow_stack, stack_end, thread_pointer,
+    thread_word, words_offset,
 };

@@ -17,6 +17,7 @@ use crate::os::memory;
 use crate::os::vectors::{restore_vectors, save_vectors};
 use crate::os::words::{self, words_offset};
 use crate::process::children;
+use crate::process::sharing;
 use core::slice;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::plan::ThreadWords;
@@ -154,6 +155,8 @@ core::arch::global_asm!(
     "mov [rax+56], rcx",
     "mov qword ptr [rax+64], 0",
     "mov qword ptr [rax+72], 0",
+    "mov qword ptr [rax+{slow}], 0",
+    "mov qword ptr [rax+{slow}+8], 0",
     "7:",
     ".endm",
     // Calls a function of the agent before or after a fork. Preserves all registers except rax, rcx and r11, including vector
@@ -218,10 +221,41 @@ core::arch::global_asm!(
     "2:",
     "mov eax, {clone}",
     "test edi, {clone_vm}",
-    "jnz 4f",
+    "jnz 8f",
     "test rsi, rsi",
     "jnz 5f",
     "gpi_make {clone}",
+    // A child that shares the memory. If it does not get thread words, it shares its parent's.
+    "8:",
+    "test edi, {set_tls} | {clone_vfork}",
+    "jnz 4b",
+    "test rsi, rsi",
+    "jz 10f",
+    "gpi_around {expect}",
+    "pop r9",
+    "add r9, 2",
+    "push rax",
+    "mov eax, {clone}",
+    "syscall",
+    "test rax, rax",
+    "jnz 9f",
+    "jmp r9",
+    "9:",
+    "push rax",
+    "push rdi",
+    "push rsi",
+    "mov rdi, [rsp+24]",
+    "mov rsi, [rsp+16]",
+    "gpi_around {born}",
+    "pop rsi",
+    "pop rdi",
+    "pop rax",
+    "lea rsp, [rsp+8]",
+    "jmp r9",
+    "10:",                          // it shares the stack as well
+    "gpi_around {expect}",
+    "mov eax, {clone}",
+    "ret",
     ".size gpi_clone, . - gpi_clone",
     //
     // rdi = struct clone_args: flags at 0, stack at 40, the thread's control block at 56; rsi = its size.
@@ -241,10 +275,14 @@ core::arch::global_asm!(
     "gpi_make {clone3}",
     ".size gpi_clone3, . - gpi_clone3",
     words = sym WORDS,
+    slow = const words::SLOW_STACK,
     begin = sym children::begin,
     list = sym inherited::list,
     set_tls = const general::CLONE_SETTLS,
     clone_vm = const general::CLONE_VM,
+    clone_vfork = const general::CLONE_VFORK,
+    expect = sym sharing::expect,
+    born = sym sharing::born,
     clone = const CLONE,
     clone3 = const CLONE3,
 );

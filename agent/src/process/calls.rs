@@ -1,43 +1,55 @@
-//! Handles the system calls of a standalone program that make threads or processes, execute programs, or otherwise concern the agent.
-//! The plan redirects the program's `syscall` instructions for them to this module
-//! (`gprofinject_abi::plan::ArenaHeader::system_call`).
+//! Handles the system calls that a program makes by instructions of its own and that make threads or processes, execute programs, or
+//! otherwise concern the agent. The plan redirects these `syscall` instructions to this module
+//! (`gprofinject_abi::plan::ArenaHeader::system_call`): in a standalone program those of its C library too; in other programs, the
+//! C library's functions lead to the agent in another way ([`crate::process::syscall`]).
 //!
 //! ```text
 //! call                                     what the child shares    what it needs
 //! fork, clone without CLONE_VM             nothing                  a region file of its own
-//! clone with CLONE_VM and a stack          the memory               a record of its own, for its own thread words
+//! clone with CLONE_VM and a stack          the memory               thread words of its own, in a record, or a place among the threads that
+//!                                                                   share theirs ([`crate::process::sharing`])
 //! the same with CLONE_VFORK                the memory               nothing: its parent waits
 //! clone with CLONE_VM and no stack         memory and stack         nothing: its parent waits
 //! execve, execveat                         -                        the agent's variables in the environment
 //! prctl, seccomp                           -                        the agent stops making system calls
-//! exit_group                               -                        the profile, if no injector is left to write it
+//! exit_group in a standalone program       -                        the profile, if no injector is left to write it
 //! ```
 //!
 //! A call arrives with the registers of the `syscall` instruction, except rcx, which is the address at which the program
 //! continues. The 128 bytes below the stack pointer are the program's red zone. Below the red zone, there may be little room (in Go
 //! programs). Therefore the agent handles these calls on the thread's stack for slow paths ([`crate::hot::small_stacks`]), except
-//! calls whose child shares the stack.
+//! calls whose child shares the stack. Other programs have room for them below the red zone.
 #![allow(unsafe_code, reason = "machine code makes system calls, and the arguments of clone3 are read")]
 
 use crate::hot::times::inherited;
 use crate::os::memory;
+#[cfg(feature = "standalone")]
 use crate::os::record::Record;
+#[cfg(feature = "standalone")]
 use crate::os::records;
 use crate::os::task;
 use crate::os::vectors::{restore_vectors, save_vectors};
 use crate::os::words::SLOW_STACK;
 use crate::process::children;
+use crate::process::dispatch;
 use crate::process::execute;
 use crate::process::orphan;
 use crate::process::seccomp;
+#[cfg(not(feature = "standalone"))]
+use crate::process::sharing;
+#[cfg(feature = "standalone")]
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::AtomicU32;
+#[cfg(feature = "standalone")]
+use core::sync::atomic::Ordering;
 use linux_raw_sys::general;
 
-/// Whether user code may set the base of gs with an instruction: 1 or 0. Stored once, before the program runs.
+/// Whether user code may set the base of gs with an instruction: 1 or 0. Stored once, before the program runs. Used in standalone
+/// programs only.
 static MAY_WRITE_GS: AtomicU32 = AtomicU32::new(0);
 
 /// Stores whether user code may set the base of gs with an instruction.
+#[cfg(feature = "standalone")]
 pub(crate) fn prepare(may_write_gs: bool) {
     MAY_WRITE_GS.store(may_write_gs.into(), Ordering::Relaxed);
 }
@@ -47,7 +59,8 @@ pub(crate) fn prepare(may_write_gs: bool) {
 struct Birth {
     /// The child's stack pointer, or 0 if the child begins with its parent's.
     stack: u64,
-    /// The address of the child's record, [`OWN_MEMORY`] or [`SAME_RECORD`].
+    /// The address of the child's record, [`OWN_MEMORY`] or [`SAME_RECORD`]. In a program that is not standalone, a greater number than
+    /// these is [`FIRST_ENTRY`] plus what [`crate::process::sharing`] has returned.
     record: u64,
 }
 
@@ -55,6 +68,13 @@ struct Birth {
 const OWN_MEMORY: u64 = 0;
 /// The child uses its parent's record while the parent waits.
 const SAME_RECORD: u64 = 1;
+
+/// See [`Birth::record`].
+#[cfg(not(feature = "standalone"))]
+const FIRST_ENTRY: u64 = SAME_RECORD + 1;
+/// In a standalone program, the machine code does not use this.
+#[cfg(feature = "standalone")]
+const FIRST_ENTRY: u64 = 0;
 
 /// The first version of struct clone_args (clone(2)).
 #[repr(C)]
@@ -95,19 +115,35 @@ unsafe extern "C" fn prepare_birth(number: u64, first: u64, second: u64, fifth: 
         inherited::list();
         return Birth { stack, record: OWN_MEMORY };
     }
-    if has(general::CLONE_VFORK) || stack == 0 {
+    if has(general::CLONE_VFORK) {
         return Birth { stack, record: SAME_RECORD };
     }
     let tls = if has(general::CLONE_SETTLS) { tls } else { 0 };
+    Birth { stack, record: record_of_child(flags, lo, stack, tls) }
+}
+
+/// Returns the record of a child that shares the memory: see [`Birth::record`]. The child's stack begins at `lo`, or at an unknown address
+/// if that is 0, and its stack pointer is `stack`, or that of its parent if that is 0. `tls` is its thread pointer or 0.
+#[cfg(feature = "standalone")]
+fn record_of_child(_flags: u64, lo: u64, stack: u64, tls: u64) -> u64 {
+    if stack == 0 {
+        return SAME_RECORD;
+    }
     let lo = if lo == 0 { lower_end(stack, tls) } else { lo };
-    let extent = if lo == 0 { [0; 2] } else { [lo, stack] };
-    Birth { stack, record: records::of_new_thread(extent) }
+    records::of_new_thread(if lo == 0 { [0; 2] } else { [lo, stack] })
+}
+
+/// Returns the record of a child that shares the memory, as above.
+#[cfg(not(feature = "standalone"))]
+fn record_of_child(flags: u64, _lo: u64, stack: u64, tls: u64) -> u64 {
+    FIRST_ENTRY + sharing::expect(flags, stack, tls)
 }
 
 /// Returns the lowest address of a new thread's stack, or 0 if it is not known.
 ///
 /// The thread pointer of musl points to a struct pthread, which has the end and the size of the thread's stack in consecutive fields
 /// (pthread_impl.h, `stack` and `stack_size`). The thread's initial stack pointer is a little below that end.
+#[cfg(feature = "standalone")]
 fn lower_end(stack: u64, thread_pointer: u64) -> u64 {
     const PAGE: u64 = 4096;
     /// The number of words of the structure that are searched for the two fields.
@@ -133,11 +169,26 @@ fn lower_end(stack: u64, thread_pointer: u64) -> u64 {
 
 /// Sets up the agent in a child that has a copy of the memory.
 extern "C" fn begin_child() {
+    #[cfg(feature = "standalone")]
     records::begin_child();
     children::begin();
 }
 
-const SLOTS: usize = offset_of!(Record, shared_stack);
+/// Notes the result of a clone that has made a thread with this record.
+#[cfg(not(feature = "standalone"))]
+extern "C" fn born(record: u64, result: i64) {
+    sharing::born(record - FIRST_ENTRY, result);
+}
+
+/// The machine code of a standalone program does not call this.
+#[cfg(feature = "standalone")]
+extern "C" fn born(_record: u64, _result: i64) {}
+
+/// Offsets in a thread's record, which a program that is not standalone does not have.
+#[cfg(feature = "standalone")]
+const RECORD: [usize; 2] = [offset_of!(Record, shared_stack), offset_of!(Record, tid)];
+#[cfg(not(feature = "standalone"))]
+const RECORD: [usize; 2] = [0; 2];
 
 core::arch::global_asm!(
     ".text",
@@ -175,7 +226,9 @@ core::arch::global_asm!(
     // zone. Pushes rcx, the address at which the program continues. Changes r11.
     ".macro gpi_aside",
     "xor r11d, r11d",
+    ".if {is_standalone}",
     "xchg r11, gs:[{slow}]",
+    ".endif",
     "test r11, r11",
     "jz 90f",
     "mov [r11-8], rsp",
@@ -194,10 +247,12 @@ core::arch::global_asm!(
     "pop rcx",
     "pop r11",
     "pop rsp",
+    ".if {is_standalone}",
     "test r11, r11",
     "jz 92f",
     "mov gs:[{slow}], r11",
     "92:",
+    ".endif",
     ".endm",
     ".macro gpi_continue",
     "gpi_back",
@@ -225,8 +280,12 @@ core::arch::global_asm!(
     "je 51f",
     //
     // A child that shares the stack overwrites its parent's data there. So the parent stores its stack pointer and the address at
-    // which it continues in its record.
+    // which it continues in its record; or the call is made by the instruction before that address.
     "1:",
+    ".if {is_standalone} == 0",
+    "lea rcx, [rcx-2]",
+    "jmp rcx",
+    ".else",
     "cmp qword ptr gs:[{slots}], 0",
     "jne 3f",
     "mov gs:[{slots}], rsp",
@@ -246,6 +305,7 @@ core::arch::global_asm!(
     "syscall",
     "mov rcx, gs:[{slots}+24]",
     "jmp rcx",
+    ".endif",
     //
     "10:",                          // fork
     "gpi_aside",
@@ -294,24 +354,35 @@ core::arch::global_asm!(
     "pop rcx",
     "cmp rcx, {same_record}",
     "je 12b",
+    ".if {is_standalone}",
     "cmp rax, -4096",
     "ja 23f",
     "mov [rcx+{tid}], eax",
     "jmp 12b",
     "23:",                          // there is no child
     "mov dword ptr [rcx+{tid}], 0",
+    ".else",
+    "gpi_keep",
+    "mov rdi, rcx",
+    "mov rsi, rax",
+    "call {born}",
+    "gpi_kept",
+    ".endif",
     "jmp 12b",
     "22:",                          // the child, on its own stack
     "mov rcx, [rsp-8]",
     "mov r11, [rsp-16]",
+    ".if {is_standalone}",
     "cmp rcx, {same_record}",
     "je 24f",
     "cmp dword ptr [rip+{may_write_gs}], 0",
     "je 26f",
     "wrgsbase rcx",
     "24:",
+    ".endif",
     "xor eax, eax",
     "jmp r11",
+    ".if {is_standalone}",
     "26:",
     "push r11",
     "push rdi",
@@ -325,6 +396,7 @@ core::arch::global_asm!(
     "pop rcx",
     "xor eax, eax",
     "jmp rcx",
+    ".endif",
     "25:",                          // the child shares the stack
     "gpi_back",
     "jmp 1b",
@@ -341,8 +413,10 @@ core::arch::global_asm!(
     "gpi_keep",
     "call {begin_child}",
     "gpi_kept",
+    ".if {is_standalone}",
     "mov rcx, gs:[{slow}+8]",       // the parent had taken the stack for slow paths
     "mov gs:[{slow}], rcx",
+    ".endif",
     "pop rcx",
     "lea rsp, [rsp+8]",
     "jmp rcx",
@@ -386,6 +460,7 @@ core::arch::global_asm!(
     "syscall",
     "42:",                          // the program was not executed
     "mov [rbp+8], rax",
+    "call {not_executed}",
     "lea rsp, [rsp+8192]",
     "gpi_kept",
     "gpi_continue",
@@ -398,6 +473,8 @@ core::arch::global_asm!(
     "mov rdi, rsi",
     "jmp 52f",
     "54:",
+    "cmp edi, {set_dispatch}",
+    "je 55f",
     "cmp edi, {set_tsc}",
     "jne 53f",
     "cmp esi, {forbids}",
@@ -406,6 +483,14 @@ core::arch::global_asm!(
     "gpi_keep",
     "mov rdi, {no_counter}",
     "jmp 52f",
+    "55:",
+    "gpi_aside",
+    "gpi_keep",
+    "mov rcx, r10",
+    "call {dispatch}",
+    "mov [rbp+8], rax",
+    "gpi_kept",
+    "gpi_continue",
     "51:",                          // seccomp: edi = 0 or 1, mode - 1; rdx = filter
     "cmp edi, 1",
     "ja 53f",
@@ -434,6 +519,9 @@ core::arch::global_asm!(
     "jmp 12b",
     //
     "60:",                          // exit_group
+    ".if {is_standalone} == 0",
+    "jmp 1b",
+    ".endif",
     "gpi_aside",
     "gpi_keep",
     "call {end}",
@@ -447,6 +535,8 @@ core::arch::global_asm!(
     seccomp = const general::__NR_seccomp,
     set_seccomp = const linux_raw_sys::prctl::PR_SET_SECCOMP,
     set_tsc = const linux_raw_sys::prctl::PR_SET_TSC,
+    set_dispatch = const dispatch::PR_SET_SYSCALL_USER_DISPATCH,
+    dispatch = sym dispatch::by_instruction,
     forbids = const linux_raw_sys::prctl::PR_TSC_SIGSEGV,
     no_counter = const seccomp::NO_COUNTER as i64,
     enter = sym seccomp::enter,
@@ -461,9 +551,12 @@ core::arch::global_asm!(
     clone_vm = const general::CLONE_VM,
     clone_vfork = const general::CLONE_VFORK,
     same_record = const SAME_RECORD,
-    slots = const SLOTS,
+    is_standalone = const cfg!(feature = "standalone") as u32,
+    slots = const RECORD[0],
     slow = const SLOW_STACK,
-    tid = const offset_of!(Record, tid),
+    tid = const RECORD[1],
+    born = sym born,
+    not_executed = sym execute::not_executed,
     may_write_gs = sym MAY_WRITE_GS,
     prepare_birth = sym prepare_birth,
     list = sym inherited::list,

@@ -2,14 +2,17 @@
 //!
 //! glibc's fork() calls the agent's fork handler in the child. `_Fork`, and `clone` without CLONE_VM, call no handlers. For them, the
 //! agent defines functions of the same names, which call the C library's functions. A child of vfork, or of any clone that shares
-//! memory, runs in its parent's memory: its calls before it executes a program are counted as the parent's.
+//! memory, runs in its parent's memory: its calls before it executes a program are counted as the parent's. If the parent does not wait,
+//! they are counted in a thread block of the child's own ([`crate::process::sharing`]).
 //!
 //! A *guest* is a forked child that can make no region file. Such a child counts in thread blocks of its own in its parent's file.
 #![allow(unsafe_code, reason = "functions of the C library are defined; a region file is mapped")]
 
+use crate::hot::sharers;
 use crate::hot::threads;
 use crate::hot::times;
 use crate::hot::times::ring;
+use crate::os::dispatch;
 use crate::os::files;
 use crate::os::kernel;
 use crate::os::lookup;
@@ -57,6 +60,8 @@ pub(crate) extern "C" fn go_on() {
 /// Sets up the agent in a forked child. This is the first code of the agent that runs there.
 pub(crate) extern "C" fn begin() {
     let parent = Agent::get();
+    dispatch::restore(dispatch::EXEMPT);
+    sharers::begin_child(parent);
     let before = times::clock::now();
     let begun = !parent.is_set_up || failure::guarded(|| begin_counting(parent)).is_some();
     times::forks::begun();
@@ -259,7 +264,8 @@ mod offered {
         );
     }
 
-    /// clone(function, stack, flags, argument, ...): a child with a copy of the memory begins in `first`.
+    /// clone(function, stack, flags, argument, parent's number, thread area, child's number): a child with a copy of the memory begins in
+    /// `first`.
     ///
     /// # Safety
     /// The contract is that of glibc's `clone`.
@@ -267,10 +273,10 @@ mod offered {
     #[unsafe(no_mangle)]
     unsafe extern "C" fn clone() {
         naked_asm!(
-            "test edx, {clone_vm}",
-            "jnz 2f",
             "test rdi, rdi", // without a function, the real function returns an error
             "jz 2f",
+            "test edx, {clone_vm}",
+            "jnz 3f",
             "mov rax, [rsp+8]", // the seventh argument
             "push rbp",
             "mov rbp, rsp",
@@ -295,6 +301,11 @@ mod offered {
             "ret",
             "2:",
             "jmp [rip + {real}]",
+            "3:",
+            "mov eax, edx",
+            "mov r10, rsi",
+            "mov r11, [rip + {real}]",
+            "jmp gpi_share_words",
             clone_vm = const general::CLONE_VM,
             list = sym inherited::list,
             first = sym first,

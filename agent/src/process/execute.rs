@@ -40,51 +40,62 @@ pub(crate) fn find(dynamic_linker: u64) {
     FEXECVE.store(lookup::function(dynamic_linker, b"fexecve"), Ordering::Relaxed);
 }
 
-/// Redirects the C library's calls if their code is as expected. Otherwise no executed program is followed.
-pub(crate) fn prepare(dynamic_linker: u64, place: &Place) {
+/// Redirects the C library's calls if their code is as expected. Otherwise no executed program is followed. Returns whether they are
+/// redirected.
+pub(crate) fn prepare(dynamic_linker: u64, place: &Place) -> bool {
     if place.folder().len() > FOLDER_MAX || !memory::may_make_code() {
-        return;
+        return false;
     }
     let text = lookup::libc_text(dynamic_linker);
+    let mut is_done = true;
     for (name, number, stub, after) in [
         (&b"execve"[..], general::__NR_execve, gpi_execve as *const () as u64, &AFTER_EXECVE),
         (b"execveat", general::__NR_execveat, gpi_execveat as *const () as u64, &AFTER_EXECVEAT),
     ] {
         let function = lookup::function(dynamic_linker, name);
-        if function >= text.0 && function + 64 <= text.1 {
-            redirect(function, number, stub, after);
+        // Older C libraries have no execveat.
+        if function == 0 {
+            continue;
         }
+        let is_there = function >= text.0 && function + 64 <= text.1;
+        is_done &= is_there && redirect(function, number, stub, after);
     }
+    is_done
 }
 
 /// Redirects the `mov eax, imm32; syscall` near the function's start to `stub`, and stores the address after it in
-/// `after`.
-fn redirect(function: u64, number: u32, stub: u64, after: &AtomicU64) {
+/// `after`. Returns whether that was possible.
+fn redirect(function: u64, number: u32, stub: u64, after: &AtomicU64) -> bool {
     const LOOK: usize = 8;
     // SAFETY: the bytes are inside the C library's text, which is mapped.
     let code = unsafe { core::slice::from_raw_parts(function as *const u8, LOOK + 7) };
     let mut wanted = [0xb8, 0, 0, 0, 0, 0x0f, 0x05];
     wanted[1..5].copy_from_slice(&number.to_le_bytes());
     // No jump may lead between the two instructions, so only straight-line code up to there is accepted.
-    let Some(at) = code.windows(7).position(|window| window == wanted) else { return };
+    let Some(at) = code.windows(7).position(|window| window == wanted) else { return false };
     let at = function + at as u64;
-    let Ok(distance) = i32::try_from(stub.wrapping_sub(at + 5) as i64) else { return };
+    let Ok(distance) = i32::try_from(stub.wrapping_sub(at + 5) as i64) else { return false };
     after.store(at + 7, Ordering::Relaxed);
     let page = at & !4095;
     let len = (at + 5).next_multiple_of(4096) - page;
     // SAFETY: the pages are the C library's own, and no other thread runs their code now.
     unsafe {
-        if memory::mprotect(page, len, memory::PROT_READ | memory::PROT_WRITE).is_ok() {
+        let is_writable = memory::mprotect(page, len, memory::PROT_READ | memory::PROT_WRITE).is_ok();
+        if is_writable {
             let mut jump = [0xe9, 0, 0, 0, 0];
             jump[1..].copy_from_slice(&distance.to_le_bytes());
             core::ptr::copy_nonoverlapping(jump.as_ptr(), at as *mut u8, jump.len());
         }
         let _ = memory::mprotect(page, len, memory::PROT_READ | memory::PROT_EXEC);
+        is_writable
     }
 }
 
 /// The maximum number of environment variables.
 const MOST: usize = 600;
+/// The names of the two variables that are added.
+const PRELOAD: &[u8] = PRELOAD_VARIABLE.as_bytes();
+const RUN: &[u8] = RUN_VARIABLE.as_bytes();
 /// The size of the room for the agent's own variables, in bytes.
 const TEXT: usize = 2 * FOLDER_MAX + 1024;
 
@@ -114,7 +125,7 @@ pub(crate) unsafe extern "C" fn environment(
 }
 
 /// The system call has returned: the process goes on with this program.
-unsafe extern "C" fn not_executed() {
+pub(crate) unsafe extern "C" fn not_executed() {
     times::calls::execution_failed();
 }
 
@@ -137,59 +148,77 @@ unsafe fn followed(
         return None;
     }
     provoke::at(provoke::Place::Execute);
+    // SAFETY: the caller has promised that `given` is null or ends with null.
+    let count = unsafe { entries(given) };
     let mut name = [0; ask::NAME_MAX];
     let name = {
         // SAFETY: the caller has promised that `path` is NUL-terminated.
         let file = unsafe { Opened::program(folder, path) }?;
-        // SAFETY: the caller has promised that `given` is null or ends with null.
-        if unsafe { entries(given) } > MOST {
+        if count > MOST {
             missed();
+            return None;
+        }
+        // SAFETY: the caller has promised what that function demands.
+        if unsafe { is_of_another_run(given) } {
+            tell_of_another_run(&file);
             return None;
         }
         ask_for_name(&file, &mut name)?
     };
 
-    let mut text = Text { bytes: &mut room.text, len: 0 };
+    // The new program finds its own variables as they are. The dynamic linker and the agent obey the last ones.
     let mut own: Option<&[u8]> = None;
-    let mut count = 0;
-    let mut at = given;
-    // SAFETY: the caller has promised that `given` ends with null, and its strings with NUL.
-    unsafe {
-        while !at.is_null() && !(*at).is_null() {
-            let entry = *at;
-            at = at.add(1);
-            match value_of(entry, b"LD_PRELOAD=") {
-                Some(value) if own.is_none() => own = Some(value),
-                Some(_) => {}
-                None => {
-                    *room.environment.get_mut(..MOST)?.get_mut(count)? = entry;
-                    count += 1;
-                }
-            }
-        }
+    let given: &[*const u8] = match count {
+        0 => &[],
+        // SAFETY: the caller has promised that `given` ends with null, and that element has this number.
+        _ => unsafe { core::slice::from_raw_parts(given, count) },
+    };
+    let (kept, added) = room.environment.split_at_mut_checked(count)?;
+    for (to, &entry) in kept.iter_mut().zip(given) {
+        *to = entry;
+        // SAFETY: the caller has promised that the strings end with NUL.
+        own = unsafe { value_of(entry, PRELOAD) }.or(own);
     }
     let place = run::place();
-    // These are the variables that the injector sets for the first program, in the same order.
-    let mut add = |parts: &[&[u8]]| -> Option<()> {
-        room.environment[count] = text.put(parts)?;
-        count += 1;
-        Some(())
-    };
-    let mut preload: [&[u8]; 10] = [b""; 10];
-    preload[..4].copy_from_slice(&[b"LD_PRELOAD=", place.folder(), b"/", AGENT_FILE.as_bytes()]);
+    let mut preload: [&[u8]; 11] = [b""; 11];
+    preload[..5].copy_from_slice(&[PRELOAD, b"=", place.folder(), b"/", AGENT_FILE.as_bytes()]);
     if Agent::get().frida {
-        preload[4..8].copy_from_slice(&[b":", place.folder(), b"/", FRIDA_FILE.as_bytes()]);
+        preload[5..9].copy_from_slice(&[b":", place.folder(), b"/", FRIDA_FILE.as_bytes()]);
     }
     if let Some(own) = own {
-        preload[8..].copy_from_slice(&[b":", own]);
+        preload[9..].copy_from_slice(&[b":", own]);
     }
-    add(&preload)?;
-    add(&[RUN_VARIABLE.as_bytes(), b"=", place.folder(), b"/", name])?;
-    if let Some(own) = own {
-        add(&[PRELOAD_VARIABLE.as_bytes(), b"=", own])?;
-    }
-    room.environment[count] = core::ptr::null();
+    let mut text = Text { bytes: &mut room.text, len: 0 };
+    let [at_preload, at_run, end, ..] = added else { return None };
+    let (Some(preload), Some(run)) = (text.put(&preload), text.put(&[RUN, b"=", place.folder(), b"/", name]))
+    else {
+        missed();
+        return None;
+    };
+    // These are the variables that the injector adds for the first program, in the same order.
+    (*at_preload, *at_run, *end) = (preload, run, core::ptr::null());
     Some(room.environment.as_ptr())
+}
+
+/// Returns whether this is the environment with which another gprofinject starts a program that it profiles itself: the last
+/// `LD_PRELOAD` begins with the agent in the folder that the last variable for the agent names.
+///
+/// # Safety
+/// `given` must be an array of strings that end with NUL, ended by null, or null.
+unsafe fn is_of_another_run(given: *const *const u8) -> bool {
+    let (mut preload, mut run): (&[u8], &[u8]) = (b"", b"");
+    // SAFETY: the caller has promised that.
+    unsafe {
+        for n in 0..entries(given) {
+            let entry = *given.add(n);
+            preload = value_of(entry, PRELOAD).unwrap_or(preload);
+            run = value_of(entry, RUN).unwrap_or(run);
+        }
+    }
+    let folder = run.iter().rposition(|&byte| byte == b'/').and_then(|end| run.get(..end));
+    let Some(rest) = folder.and_then(|folder| preload.strip_prefix(folder)) else { return false };
+    let library = rest.strip_prefix(b"/").and_then(|rest| rest.strip_prefix(AGENT_FILE.as_bytes()));
+    library.is_some_and(|rest| matches!(rest.first(), None | Some(b':')))
 }
 
 /// # Safety
@@ -265,6 +294,14 @@ fn ask_for_name<'n>(file: &Opened, name: &'n mut [u8; ask::NAME_MAX]) -> Option<
     name.get(..len).filter(|name| !name.is_empty())
 }
 
+/// Tells the injector that another gprofinject profiles the program that is about to be executed.
+fn tell_of_another_run(file: &Opened) {
+    match run::tell_with(&[ask::PROFILED], file.fd) {
+        Some(fd) => files::close(fd),
+        None => missed(),
+    }
+}
+
 /// Counts a program that is not followed although it might be profiled.
 fn missed() {
     Agent::get().region.lost_programs().fetch_add(1, Ordering::Relaxed);
@@ -303,12 +340,13 @@ unsafe fn string<'t>(text: *const u8) -> &'t [u8] {
 
 /// # Safety
 /// `entry` must be NUL-terminated.
-unsafe fn value_of<'t>(entry: *const u8, prefix: &[u8]) -> Option<&'t [u8]> {
+unsafe fn value_of<'t>(entry: *const u8, name: &[u8]) -> Option<&'t [u8]> {
     // SAFETY: the caller has promised that `entry` is NUL-terminated, and the comparison ends at the first
     // difference, so at the NUL at the latest.
     unsafe {
-        let same = prefix.iter().enumerate().all(|(i, b)| *entry.add(i) == *b);
-        same.then(|| string(entry.add(prefix.len())))
+        let same =
+            name.iter().enumerate().all(|(i, b)| *entry.add(i) == *b) && *entry.add(name.len()) == b'=';
+        same.then(|| string(entry.add(name.len() + 1)))
     }
 }
 
@@ -332,6 +370,18 @@ core::arch::global_asm!(
     "and rsp, -16",
     "test [rsp], rsp",
     "mov rcx, rsp",
+    ".endm",
+    // If the arguments and the environment are too large with the agent's variables, the program is executed without them. In:
+    // the register with the environment that was passed, where the given one is saved, and the number of the call. The system call changes no other registers.
+    ".macro gpi_too_large register given number",
+    "cmp rax, -{e2big}",
+    "jne 9f",
+    "cmp \\register, [rbp-\\given]",
+    "je 9f",
+    "mov \\register, [rbp-\\given]",
+    "mov eax, \\number",
+    "syscall",
+    "9:",
     ".endm",
     // The call has returned, so the program was not executed.
     ".macro gpi_not_executed",
@@ -359,6 +409,7 @@ core::arch::global_asm!(
     "mov rdx, rax",
     "mov eax, {nr_execve}",
     "syscall",
+    "gpi_too_large rdx 24 {nr_execve}",
     "gpi_not_executed",
     "leave",
     "jmp [rip + {after_execve}]",
@@ -377,6 +428,7 @@ core::arch::global_asm!(
     "mov r8, [rbp-40]",
     "mov eax, {nr_execveat}",
     "syscall",
+    "gpi_too_large r10 32 {nr_execveat}",
     "gpi_not_executed",
     "leave",
     "jmp [rip + {after_execveat}]",
@@ -403,6 +455,7 @@ core::arch::global_asm!(
     "jmp [rip + {fexecve}]",
     "3: .byte 0",                   // the descriptor is the file: no path
     ".size gpi_fexecve, . - gpi_fexecve",
+    e2big = const linux_raw_sys::errno::E2BIG,
     nr_execve = const general::__NR_execve,
     nr_execveat = const general::__NR_execveat,
     environment = sym environment,

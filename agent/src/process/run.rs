@@ -5,13 +5,17 @@ use crate::os::current::Current;
 use crate::os::files;
 use crate::os::kernel;
 use crate::os::place::Place;
-use core::sync::atomic::{AtomicBool, Ordering};
+use crate::os::task;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use gprofinject_abi::ASK_FILE;
 use linux_raw_sys::net;
 
 /// The process's place. The set-up stores it, and so does each forked child that has a file of its own; for two
 /// generations of children this takes no system call.
 static PLACE: Current<Place, 3> = Current::new(&Place::NONE);
+
+/// The effective user that the process had when the agent began, which is the one that has started gprofinject, or root.
+static OWNER: AtomicU32 = AtomicU32::new(0);
 
 /// Whether an injector has listened by an abstract name.
 static HAS_LISTENED: AtomicBool = AtomicBool::new(false);
@@ -35,6 +39,11 @@ pub(crate) fn follow(place: &Place) -> bool {
     done
 }
 
+/// Notes whose injector the process trusts from now on, besides root's.
+pub(crate) fn note_owner() {
+    OWNER.store(task::geteuid(), Ordering::Relaxed);
+}
+
 /// Sends a packet to the injector. Returns the socket, or `None` if there is no injector.
 pub(crate) fn tell(packet: &[u8]) -> Option<i32> {
     tell_by(connect()?, |fd| files::send(fd, packet)).ok()
@@ -56,12 +65,12 @@ pub(crate) fn tell_from(place: &Place, packet: &[u8], passed: &[i32]) -> Result<
 }
 
 /// Connects to the injector from a process that cannot enter the run folder, because it belongs to another user or has
-/// another root folder. `errno` is what became of the usual way. An injector that attaches as root listens by a name in the
-/// abstract namespace as well, which is the path of the socket.
+/// another root folder. `errno` is what became of the usual way. The injector listens by a name in the abstract namespace as
+/// well, which is the path of the socket.
 ///
 /// Whoever gets such a name first has it, so a user could take it when the injector has ended. The answer contains machine
-/// code, so it is accepted from root only. In a user namespace that is the root of that namespace; any other user has
-/// another number there. Both may trace this process.
+/// code, so it is accepted only from root and from the user that the process had at first. In a user namespace root is that of the
+/// namespace; users without a number there have one that nobody else has. All of these may trace this process.
 ///
 /// # Errors
 /// Returns `errno` if no injector listens, or ECONNREFUSED if one listened before.
@@ -79,7 +88,8 @@ fn connect_from_outside(place: &Place, errno: i32) -> Result<i32, i32> {
         }
         Err(_) => return Err(errno),
     };
-    if files::peer(fd) != Ok(ROOT) {
+    let owner = OWNER.load(Ordering::Relaxed);
+    if !files::peer(fd).is_ok_and(|user| user == ROOT || user == owner) {
         files::close(fd);
         return Err(kernel::EPERM);
     }

@@ -14,18 +14,9 @@ use crate::hot::threads;
 use crate::hot::timers;
 use crate::hot::times::clock;
 use crate::os::kernel;
-use crate::os::lookup;
 use crate::program::agent::Agent;
 use crate::program::failure;
-use core::sync::atomic::{AtomicU64, Ordering};
-
-/// The C library's function. Stored once, before the first hook is in place.
-static PRCTL: AtomicU64 = AtomicU64::new(0);
-
-/// Finds the C library's function.
-pub(crate) fn prepare(dynamic_linker: u64) {
-    PRCTL.store(lookup::function(dynamic_linker, b"prctl"), Ordering::Relaxed);
-}
+use core::sync::atomic::Ordering;
 
 /// In place of a mode of seccomp: the call forbids the time stamp counter and does nothing else.
 pub(crate) const NO_COUNTER: u64 = u64::MAX;
@@ -141,7 +132,9 @@ core::arch::global_asm!(
 
 #[cfg(not(test))]
 mod offered {
-    use crate::process::seccomp::{NO_COUNTER, PRCTL};
+    use crate::process::dispatch::{self, PR_SET_SYSCALL_USER_DISPATCH};
+    use crate::process::originals::PRCTL;
+    use crate::process::seccomp::NO_COUNTER;
     use core::arch::naked_asm;
     use linux_raw_sys::prctl::{PR_SET_SECCOMP, PR_SET_TSC, PR_TSC_SIGSEGV};
 
@@ -156,6 +149,8 @@ mod offered {
             "je 2f",
             "cmp edi, {set_tsc}",     // mode
             "je 3f",
+            "cmp edi, {set_dispatch}",
+            "je {dispatch}",
             "4:",
             "jmp r11",
             "3:",
@@ -171,6 +166,8 @@ mod offered {
             set_tsc = const PR_SET_TSC,
             forbids = const PR_TSC_SIGSEGV,
             no_counter = const NO_COUNTER as i64,
+            set_dispatch = const PR_SET_SYSCALL_USER_DISPATCH,
+            dispatch = sym dispatch::by_prctl,
             real = sym PRCTL,
         );
     }

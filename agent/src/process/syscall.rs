@@ -4,23 +4,17 @@
 
 #[cfg(not(test))]
 use crate::hot::times::inherited;
-use crate::os::lookup;
+#[cfg(not(test))]
+use crate::process::dispatch::{self, PR_SET_SYSCALL_USER_DISPATCH};
+#[cfg(not(test))]
+use crate::process::originals::SYSCALL;
 #[cfg(not(test))]
 use crate::process::seccomp::NO_COUNTER;
 use crate::process::{children, execute};
-use core::sync::atomic::{AtomicU64, Ordering};
 use linux_raw_sys::{general, prctl};
 
-/// The C library's function. Stored once, before the first hook is in place.
-static SYSCALL: AtomicU64 = AtomicU64::new(0);
-
-/// Finds the C library's function.
-pub(crate) fn prepare(dynamic_linker: u64) {
-    SYSCALL.store(lookup::function(dynamic_linker, b"syscall"), Ordering::Relaxed);
-}
-
-/// Handles syscall(fork), syscall(clone, flags without CLONE_VM, no stack), syscall(clone3, the same), and the ways
-/// into seccomp, which are those of `seccomp.rs`.
+/// Handles syscall(fork), syscall(clone, flags without CLONE_VM, no stack), syscall(clone3, the same), those with CLONE_VM whose child may
+/// share its parent's thread words ([`crate::process::sharing`]), and the ways into seccomp, which are those of `seccomp.rs`.
 ///
 /// # Safety
 /// As glibc's function of that name.
@@ -47,17 +41,34 @@ unsafe extern "C" fn syscall() {
         "jmp [rip + {real}]",
         "4:",
         "test esi, {clone_vm}",
-        "jnz 2b",
+        "jnz 15f",
         "test rdx, rdx",
         "jnz 2b",
         "jmp 3f",
+        "15:",
+        "test esi, {clone_vfork}", // such a child returns to the caller on the same stack
+        "jnz 2b",
+        "mov rax, rsi",
+        "mov r10, rdx",
+        "16:",
+        "mov r11, [rip + {real}]",
+        "jmp gpi_share_words",
         "5:",
         "cmp rdx, 64", // the first size of the structure
         "jb 2b",
         "test dword ptr [rsi], {clone_vm}",
-        "jnz 2b",
+        "jnz 17f",
         "cmp qword ptr [rsi+40], 0",
         "jne 2b",
+        "jmp 3f",
+        "17:",
+        "test dword ptr [rsi], {clone_vfork}",
+        "jnz 2b",
+        "mov rax, [rsi]",
+        "mov r10, [rsi+40]", // the lower end of the stack, and its size
+        "add r10, [rsi+48]",
+        "mov r9, [rsi+56]", // clone3 does not have the fifth argument
+        "jmp 16b",
         "3:",
         "push rdi",
         "push rsi",
@@ -88,6 +99,8 @@ unsafe extern "C" fn syscall() {
         "mov r10, rcx",
         "jmp 9f",
         "8:",
+        "cmp esi, {set_dispatch}",
+        "je {dispatch}",
         "cmp esi, {set_tsc}",
         "je 14f",
         "cmp esi, {set_seccomp}",
@@ -127,6 +140,7 @@ unsafe extern "C" fn syscall() {
         nr_execve = const general::__NR_execve,
         nr_execveat = const general::__NR_execveat,
         clone_vm = const general::CLONE_VM,
+        clone_vfork = const general::CLONE_VFORK,
         set_seccomp = const prctl::PR_SET_SECCOMP,
         set_tsc = const prctl::PR_SET_TSC,
         forbids = const prctl::PR_TSC_SIGSEGV,
@@ -134,6 +148,8 @@ unsafe extern "C" fn syscall() {
         execve = sym execute::BY_EXECVE,
         execveat = sym execute::BY_EXECVEAT,
         list = sym inherited::list,
+        set_dispatch = const PR_SET_SYSCALL_USER_DISPATCH,
+        dispatch = sym dispatch::by_syscall,
         real = sym SYSCALL,
         begin = sym children::begin,
     );

@@ -14,6 +14,7 @@ use core::mem::{MaybeUninit, offset_of};
 use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
+use gprofinject_abi::ask::ARENAS_SPAN;
 use gprofinject_abi::clock::ClockCode;
 use gprofinject_abi::full::Full;
 use gprofinject_abi::plan::{FunctionRecord, HookModeCode, LIBRARIES, Labels, START_OF_CONTEXT};
@@ -137,9 +138,13 @@ static AGENT: Current<Agent, 8> = Current::new(&NOT_SET_UP);
 pub(crate) struct GateFacts {
     /// The address of the record of a function with number 0, if there were one.
     pub(crate) functions: AtomicU64,
-    /// Where the arenas are; the offsets in function records are relative to the start.
+    /// The addresses between which the arenas are. Between those of libraries there may be anything else; see [`LABELS`].
     pub(crate) arena_lo: AtomicU64,
     pub(crate) arena_hi: AtomicU64,
+    /// The address to which the offsets in function records and the pages of [`LABELS`] are relative.
+    pub(crate) base: AtomicU64,
+    /// The address of [`LABELS`]; 0 for the program, between whose addresses there are only exit labels.
+    pub(crate) pages: AtomicU64,
     pub(crate) both: AtomicU64,
 }
 
@@ -149,6 +154,8 @@ impl GateFacts {
             functions: AtomicU64::new(0),
             arena_lo: AtomicU64::new(0),
             arena_hi: AtomicU64::new(0),
+            base: AtomicU64::new(0),
+            pages: AtomicU64::new(0),
             both: AtomicU64::new(0),
         }
     }
@@ -156,10 +163,11 @@ impl GateFacts {
     /// Returns the address of the addresses between which the exit labels of the set lie: see [`Labels`].
     pub(crate) fn labels(&'static self) -> u64 {
         const {
-            assert!(
-                offset_of!(GateFacts, arena_hi) - offset_of!(GateFacts, arena_lo) == offset_of!(Labels, end)
-            );
+            const START: usize = offset_of!(GateFacts, arena_lo);
             assert!(offset_of!(Labels, start) == 0);
+            assert!(offset_of!(GateFacts, arena_hi) - START == offset_of!(Labels, end));
+            assert!(offset_of!(GateFacts, base) - START == offset_of!(Labels, base));
+            assert!(offset_of!(GateFacts, pages) - START == offset_of!(Labels, pages));
         }
         (&raw const self.arena_lo) as u64
     }
@@ -170,34 +178,37 @@ pub(crate) static GATE_FACTS: GateFacts = GateFacts::new();
 /// For the functions of libraries.
 pub(crate) static LIBRARY_GATE_FACTS: GateFacts = GateFacts::new();
 
-/// Bytes of address space for the arenas of libraries, at most. A library further than 2 GiB from its arena cannot be hooked.
-pub(crate) const ARENAS: u64 = 1 << 30;
+/// One bit for each page of the addresses in which the arenas of libraries may lie: whether it contains exit labels of a
+/// library. Other pages between the arenas contain copies of counted functions, or belong to the program. The bits of a
+/// library are set before its hooks are in place, and stay set.
+pub(crate) static LABELS: [AtomicU64; (ARENAS_SPAN / PAGE / 64) as usize] =
+    [const { AtomicU64::new(0) }; (ARENAS_SPAN / PAGE / 64) as usize];
 
-/// One bit for each page of the arenas of libraries: whether it contains copies of counted functions. An address there is
-/// not an exit label. The bits of a library are set before its hooks are in place, and stay set.
-pub(crate) static COPIES: [AtomicU64; (ARENAS / PAGE / 64) as usize] =
-    [const { AtomicU64::new(0) }; (ARENAS / PAGE / 64) as usize];
-
-/// Notes that these pages of the arenas of libraries contain copies.
-pub(crate) fn note_copies(copies: Range<u64>) {
-    let pages = pages_of(copies.start)..pages_of(copies.end.next_multiple_of(PAGE));
-    for page in pages {
-        if let Some(word) = COPIES.get((page / 64) as usize) {
+/// Notes that these pages contain the exit labels of a library, in an arena that ends at `end`.
+pub(crate) fn note_labels(labels: Range<u64>, end: u64) {
+    let facts = &LIBRARY_GATE_FACTS;
+    for page in pages_of(labels.start)..pages_of(labels.end.next_multiple_of(PAGE)) {
+        if let Some(word) = LABELS.get((page / 64) as usize) {
             word.fetch_or(1 << (page % 64), Ordering::Relaxed);
         }
     }
+    // A thread that sees one of the new bounds and not the other sees fewer arenas, none of which has been used.
+    if facts.arena_hi.load(Ordering::Relaxed) == 0 {
+        facts.arena_lo.store(labels.start, Ordering::Relaxed);
+    }
+    facts.arena_lo.fetch_min(labels.start, Ordering::Relaxed);
+    facts.arena_hi.fetch_max(end, Ordering::Relaxed);
 }
 
-/// Returns the number of whole pages of the arenas of libraries before an address.
+/// Returns the number of whole pages before an address, from the first address on at which an arena of a library may lie.
 fn pages_of(address: u64) -> u64 {
-    address.wrapping_sub(libraries_thunks().start) / PAGE
+    address.wrapping_sub(LIBRARY_GATE_FACTS.base.load(Ordering::Relaxed)) / PAGE
 }
 
-/// Returns whether an address lies in the copy of a counted function of a library. Integer code only; see
-/// [`crate::hot::gate`].
-pub(crate) fn in_library_copies(address: u64) -> bool {
+/// Returns whether an address lies in the thunks of a library. Integer code only; see [`crate::hot::gate`].
+pub(crate) fn in_library_thunks(address: u64) -> bool {
     let page = pages_of(address);
-    match COPIES.get((page / 64) as usize) {
+    match LABELS.get((page / 64) as usize) {
         Some(word) => word.load(Ordering::Relaxed) & 1 << (page % 64) != 0,
         None => false,
     }
@@ -208,8 +219,8 @@ pub(crate) fn reserve() -> Option<Reserved<Agent>> {
     AGENT.reserve()
 }
 
-/// Returns the addresses in which the arenas of libraries lie.
-pub(crate) fn libraries_thunks() -> Range<u64> {
+/// Returns the addresses between which the arenas of libraries lie. Integer code only; see [`crate::hot::gate`].
+pub(crate) fn libraries_arenas() -> Range<u64> {
     LIBRARY_GATE_FACTS.arena_lo.load(Ordering::Relaxed)..LIBRARY_GATE_FACTS.arena_hi.load(Ordering::Relaxed)
 }
 
@@ -226,6 +237,7 @@ impl Agent {
         GATE_FACTS.functions.store(program.functions.as_ptr() as u64, Ordering::Relaxed);
         GATE_FACTS.arena_lo.store(program.arena_lo, Ordering::Relaxed);
         GATE_FACTS.arena_hi.store(program.arena_hi, Ordering::Relaxed);
+        GATE_FACTS.base.store(program.base, Ordering::Relaxed);
         GATE_FACTS.both.store(self.both.into(), Ordering::Relaxed);
     }
 
@@ -241,18 +253,12 @@ impl Agent {
     /// Returns the address to which the offsets in the record of this function are relative.
     pub(crate) fn base(&self, number: u32) -> u64 {
         let facts = if number < LIBRARIES { &GATE_FACTS } else { &LIBRARY_GATE_FACTS };
-        facts.arena_lo.load(Ordering::Relaxed)
+        facts.base.load(Ordering::Relaxed)
     }
 
     /// Returns whether an address lies in thunks. A return slot that contains such an address is that of a live frame.
     pub(crate) fn in_thunks(&self, address: u64) -> bool {
-        self.program.in_arena(address) || libraries_thunks().contains(&address) && !in_library_copies(address)
-    }
-
-    /// Returns whether an address lies in the copy of a counted function of the program or of a library. Integer code only;
-    /// see [`crate::hot::gate`].
-    pub(crate) fn in_copies(&self, address: u64) -> bool {
-        self.program.in_copies(address) || in_library_copies(address)
+        self.program.in_arena(address) || in_library_thunks(address)
     }
 
     /// Returns whether a return address is the one that the C library gives to signal handlers. Integer code only; see

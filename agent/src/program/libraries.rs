@@ -1,16 +1,20 @@
 //! The hooked libraries of the process, and the tables of their functions.
 //!
-//! Function numbers, home slots and arenas of libraries are given out in the order in which libraries are loaded, and
-//! never given to another library. The tables only grow. A library that has been unloaded keeps its entry, because its
+//! Function numbers and home slots of libraries are given out in the order in which libraries are loaded, and
+//! arenas from a reservation near the first libraries, or anywhere near a library that the reservation does not reach. None is
+//! given to another library later. The tables only grow. A library that has been unloaded keeps its entry, because its
 //! counts and perhaps frames of it remain, and is found again if it is loaded at the same address.
 #![allow(unsafe_code, reason = "the tables are mapped, and reached by their addresses")]
 
 use crate::os::files::Identity;
 use crate::os::memory;
-use crate::program::agent::{ARENAS, LIBRARY_GATE_FACTS, in_library_copies, libraries_thunks};
+use crate::program::agent::{Agent, LABELS, LIBRARY_GATE_FACTS, in_library_thunks, libraries_arenas};
+use crate::program::extents::{Extent, Extents, Found, partition_point};
 use crate::program::module::Module;
+use core::ops::Range;
 use core::ptr::{self, NonNull};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use gprofinject_abi::ask::ARENAS_SPAN;
 use gprofinject_abi::plan::{FunctionRecord, LIBRARIES, TailRecord};
 use gprofinject_abi::region::{LOADS_MAX, PAGE, Slot};
 
@@ -18,6 +22,8 @@ use gprofinject_abi::region::{LOADS_MAX, PAGE, Slot};
 pub(crate) const FUNCTIONS_MAX: u64 = 1 << 21;
 /// The greatest number of tail calls of all libraries together.
 pub(crate) const TAILS_MAX: u64 = 1 << 20;
+/// Bytes of address space that are reserved for the arenas of libraries, at most.
+const RESERVED: u64 = 1 << 30;
 /// The greatest distance from the start of the reservation at which a library is expected.
 const REACH: u64 = 7 << 28;
 
@@ -39,25 +45,16 @@ pub(crate) struct Library {
     pub(crate) module: Module,
 }
 
-/// Where the text of a loaded library is. Only the thread that handles a change of the loaded libraries writes here.
-#[repr(C)]
-struct Text {
-    lo: AtomicU64,
-    hi: AtomicU64,
-    /// The library's index.
-    index: AtomicU32,
-}
-
 /// The entries, in the order in which the libraries were loaded. Stored once, by `prepare`.
 static TABLE: AtomicPtr<Library> = AtomicPtr::new(ptr::null_mut());
 /// The number of entries that are in use. Stored with `Release` when a new entry is complete.
 static USED: AtomicU32 = AtomicU32::new(0);
-/// The texts of the loaded libraries, sorted by their addresses. Stored once, by `prepare`.
-static TEXTS: AtomicPtr<Text> = AtomicPtr::new(ptr::null_mut());
-/// The number of entries of [`TEXTS`].
-static TEXTS_LEN: AtomicU32 = AtomicU32::new(0);
-/// Counts the beginnings and the ends of changes of [`TEXTS`], so it is odd during a change.
-static TEXTS_CHANGES: AtomicU32 = AtomicU32::new(0);
+/// The texts of the loaded libraries.
+static TEXTS: Extents = Extents::new();
+/// The arenas of the libraries, also of those that have been unloaded.
+static ARENAS: Extents = Extents::new();
+/// The start and the end of the reservation for arenas; both are 0 if there is none.
+static RESERVATION: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 /// The start of the table of all tail calls.
 static TAILS: AtomicU64 = AtomicU64::new(0);
 
@@ -90,40 +87,56 @@ pub(crate) fn prepare(near: u64, both: bool) -> Result<(), i32> {
     let access = memory::PROT_READ | memory::PROT_WRITE;
     let round = |len: u64| len.next_multiple_of(PAGE);
     let table = memory::map_zeros(round((LOADS_MAX * size_of::<Library>()) as u64), access)?;
-    let texts = memory::map_zeros(round((LOADS_MAX * size_of::<Text>()) as u64), access)?;
+    let extents = round((LOADS_MAX * size_of::<Extent>()) as u64);
+    let (texts, arenas) = (memory::map_zeros(extents, access)?, memory::map_zeros(extents, access)?);
     let functions = memory::map_zeros(round(FUNCTIONS_MAX * size_of::<FunctionRecord>() as u64), access)?;
     let tails = memory::map_zeros(round(TAILS_MAX * size_of::<TailRecord>() as u64), access)?;
     // The kernel places mappings of this kind next to each other, so libraries that are loaded later are near as well.
-    let (arenas, len) = reserve(near)?;
-    memory::leave_room_below(arenas);
+    let reserved = reserve(near)?;
+    memory::leave_room_below(if reserved.is_empty() { near } else { reserved.start });
+    // SAFETY: each table has just been mapped, is long enough, and stays.
+    unsafe {
+        TEXTS.begin(texts, LOADS_MAX as u32);
+        ARENAS.begin(arenas, LOADS_MAX as u32);
+    }
     TABLE.store(table as *mut Library, Ordering::Relaxed);
-    TEXTS.store(texts as *mut Text, Ordering::Relaxed);
     TAILS.store(tails, Ordering::Relaxed);
     let first = functions.wrapping_sub(u64::from(LIBRARIES) * size_of::<FunctionRecord>() as u64);
     LIBRARY_GATE_FACTS.functions.store(first, Ordering::Relaxed);
     LIBRARY_GATE_FACTS.both.store(both.into(), Ordering::Relaxed);
-    LIBRARY_GATE_FACTS.arena_lo.store(arenas, Ordering::Relaxed);
-    LIBRARY_GATE_FACTS.arena_hi.store(arenas + len, Ordering::Relaxed);
+    LIBRARY_GATE_FACTS.base.store(base(near, &reserved), Ordering::Relaxed);
+    LIBRARY_GATE_FACTS.pages.store((&raw const LABELS).addr() as u64, Ordering::Relaxed);
+    RESERVATION[0].store(reserved.start, Ordering::Relaxed);
+    RESERVATION[1].store(reserved.end, Ordering::Relaxed);
     Ok(())
 }
 
-/// Reserves address space near `near` for arenas. Returns its address and length. Where [`ARENAS`] bytes are free near the
-/// libraries, it is that long; an earlier reservation may have parted them, so that only less is free between them.
-fn reserve(near: u64) -> Result<(u64, u64), i32> {
-    const LEAST: u64 = ARENAS >> 4;
-    let mut len = ARENAS;
-    loop {
+/// Reserves address space near `near` for arenas. Where [`RESERVED`] bytes are free near the libraries, it is that long; other
+/// mappings may have parted the libraries, so that only less is free between them. If the process has mapped so much that
+/// nothing of some length is free where the kernel looks first, the range is empty, and the injector finds a place for the
+/// arena of each library.
+fn reserve(near: u64) -> Result<Range<u64>, i32> {
+    const LEAST: u64 = RESERVED >> 4;
+    let mut len = RESERVED;
+    while len >= LEAST {
         let arenas = memory::map_zeros(len, 0)?;
         if arenas.abs_diff(near) <= REACH {
-            return Ok((arenas, len));
+            return Ok(arenas..arenas + len);
         }
         // SAFETY: this is a new mapping, of which no other code knows.
         let _ = unsafe { memory::munmap(arenas, len) };
-        if len <= LEAST {
-            return Err(crate::os::kernel::EINVAL);
-        }
         len /= 2;
     }
+    Ok(0..0)
+}
+
+/// Returns the lowest address at which an arena may lie, a multiple of the page size. The kernel usually places mappings, and so
+/// the libraries that are loaded later, below the ones that are there, or above if the reservation has come to lie there.
+fn base(near: u64, reserved: &Range<u64>) -> u64 {
+    const BEHIND: u64 = 512 << 20;
+    let is_upwards = reserved.start > near;
+    let before = if is_upwards { BEHIND } else { ARENAS_SPAN - BEHIND };
+    near.saturating_sub(before).next_multiple_of(PAGE)
 }
 
 /// Returns whether libraries can be hooked.
@@ -156,24 +169,8 @@ pub(crate) fn get(index: u32) -> Option<&'static Library> {
     entry(index).map(|entry| unsafe { entry.as_ref() })
 }
 
-/// Returns the number of indices, from 0 up to `len`, for which `is_before` holds. It holds for none after the first for
-/// which it does not. Integer code only; see [`crate::hot::gate`].
-#[inline(always)]
-fn partition_point(len: u32, is_before: impl Fn(u32) -> bool) -> u32 {
-    let (mut lo, mut hi) = (0, len);
-    while lo < hi {
-        let middle = (lo + hi) / 2;
-        if is_before(middle) {
-            lo = middle + 1;
-        } else {
-            hi = middle;
-        }
-    }
-    lo
-}
-
-/// Returns the last library for which `is_before` holds. Numbers and arenas grow with the index, so it holds for no
-/// library after that one. Integer code only; see [`crate::hot::gate`].
+/// Returns the last library for which `is_before` holds. Numbers grow with the index, so it holds for no library after
+/// that one. Integer code only; see [`crate::hot::gate`].
 #[inline(always)]
 fn last_before(is_before: impl Fn(&Library) -> bool) -> Option<&'static Module> {
     let after = partition_point(used(), |index| match get(index) {
@@ -195,22 +192,28 @@ pub(crate) fn with_return(address: u64) -> Option<&'static Module> {
     if in_library_copies(address) {
         return with_arena(address);
     }
-    let before = TEXTS_CHANGES.load(Ordering::Acquire);
-    let index = text_with_return(address);
-    fence(Ordering::Acquire);
-    if before.is_multiple_of(2) && TEXTS_CHANGES.load(Ordering::Relaxed) == before {
-        if index == u32::MAX {
-            return None;
-        }
-        return match get(index) {
-            Some(library) => Some(&library.module),
-            None => None,
-        };
+    match TEXTS.with_return(address) {
+        Found::Library(index) => module(index),
+        Found::Nothing => None,
+        Found::Changing => search(|library| {
+            address > library.lo.load(Ordering::Relaxed) && address <= library.hi.load(Ordering::Relaxed)
+        }),
     }
-    // The table of texts is just being changed, perhaps by code that a signal handler of this thread has interrupted.
+}
+
+/// Returns a library by its index. Integer code only; see [`crate::hot::gate`].
+fn module(index: u32) -> Option<&'static Module> {
+    match get(index) {
+        Some(library) => Some(&library.module),
+        None => None,
+    }
+}
+
+/// Returns the first library for which `is_it` holds. Integer code only; see [`crate::hot::gate`].
+fn search(is_it: impl Fn(&Library) -> bool) -> Option<&'static Module> {
     let mut index = 0;
     while let Some(library) = get(index) {
-        if address > library.lo.load(Ordering::Relaxed) && address <= library.hi.load(Ordering::Relaxed) {
+        if is_it(library) {
             return Some(&library.module);
         }
         index += 1;
@@ -218,85 +221,31 @@ pub(crate) fn with_return(address: u64) -> Option<&'static Module> {
     None
 }
 
-/// Looks a return address up in [`TEXTS`], which may be changing. Returns the library's index, or `u32::MAX`.
-#[inline(always)]
-fn text_with_return(address: u64) -> u32 {
-    let len = TEXTS_LEN.load(Ordering::Relaxed);
-    let after = partition_point(len, |at| match text(at) {
-        Some(text) => text.lo.load(Ordering::Relaxed) < address,
-        None => false,
-    });
-    if after == 0 {
-        return u32::MAX;
-    }
-    match text(after - 1) {
-        Some(text) if address <= text.hi.load(Ordering::Relaxed) => text.index.load(Ordering::Relaxed),
-        _ => u32::MAX,
-    }
-}
-
-/// Returns an entry of [`TEXTS`].
-fn text(at: u32) -> Option<&'static Text> {
-    let table = NonNull::new(TEXTS.load(Ordering::Relaxed)).filter(|_| (at as usize) < LOADS_MAX)?;
-    // SAFETY: `prepare` has mapped a table of LOADS_MAX entries, which is never unmapped. Zeros are a valid `Text`.
-    Some(unsafe { table.add(at as usize).as_ref() })
-}
-
-impl Text {
-    fn set(&self, lo: u64, hi: u64, index: u32) {
-        self.lo.store(lo, Ordering::Relaxed);
-        self.hi.store(hi, Ordering::Relaxed);
-        self.index.store(index, Ordering::Relaxed);
-    }
-
-    fn copy_from(&self, other: &Text) {
-        let index = other.index.load(Ordering::Relaxed);
-        self.set(other.lo.load(Ordering::Relaxed), other.hi.load(Ordering::Relaxed), index);
-    }
-}
-
-/// Changes [`TEXTS`] by `change`, which gets the number of entries and returns the new one.
-fn change_texts(change: impl FnOnce(u32) -> Option<u32>) {
-    TEXTS_CHANGES.fetch_add(1, Ordering::Relaxed);
-    fence(Ordering::Release);
-    if let Some(len) = change(TEXTS_LEN.load(Ordering::Relaxed)) {
-        TEXTS_LEN.store(len, Ordering::Relaxed);
-    }
-    TEXTS_CHANGES.fetch_add(1, Ordering::Release);
-}
-
-/// Adds the text of the library with this index to [`TEXTS`].
-fn add_text(lo: u64, hi: u64, index: u32) {
-    change_texts(|len| {
-        let mut at = len;
-        while at > 0 && text(at - 1)?.lo.load(Ordering::Relaxed) > lo {
-            text(at)?.copy_from(text(at - 1)?);
-            at -= 1;
-        }
-        text(at)?.set(lo, hi, index);
-        Some(len + 1)
-    });
-}
-
-/// Removes the text of the library with this index from [`TEXTS`], if it is there.
-fn remove_text(index: u32) {
-    change_texts(|len| {
-        let is_it = |at: &u32| text(*at).is_some_and(|text| text.index.load(Ordering::Relaxed) == index);
-        let removed = (0..len).find(is_it)?;
-        for at in removed + 1..len {
-            text(at - 1)?.copy_from(text(at)?);
-        }
-        Some(len - 1)
-    });
-}
-
 /// Returns the library in whose arena an address is. Integer code only; see [`crate::hot::gate`].
 pub(crate) fn with_arena(address: u64) -> Option<&'static Module> {
-    if !libraries_thunks().contains(&address) {
+    if !libraries_arenas().contains(&address) {
         return None;
     }
-    let module = last_before(|library| library.module.arena_lo <= address)?;
-    if address < module.copies_hi { Some(module) } else { None }
+    // An arena contains its first address, and not the first one after it.
+    match ARENAS.with_return(address.wrapping_add(1)) {
+        Found::Library(index) => module(index),
+        Found::Nothing => None,
+        Found::Changing => {
+            search(|library| library.module.arena_lo <= address && address < library.module.copies_hi)
+        }
+    }
+}
+
+/// Returns whether an address lies in the copy of a counted function of a library. Integer code only; see
+/// [`crate::hot::gate`].
+fn in_library_copies(address: u64) -> bool {
+    libraries_arenas().contains(&address) && !in_library_thunks(address) && with_arena(address).is_some()
+}
+
+/// Returns whether an address lies in the copy of a counted function of the program or of a library. Integer code only;
+/// see [`crate::hot::gate`].
+pub(crate) fn in_copies(agent: &Agent, address: u64) -> bool {
+    agent.program.in_copies(address) || in_library_copies(address)
 }
 
 /// Returns the library of which a function, by its number, is. Integer code only; see [`crate::hot::gate`].
@@ -319,21 +268,24 @@ pub(crate) fn first_tail(module: &Module) -> usize {
 }
 
 /// The first numbers and places that are not given out yet.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct Free {
-    /// The first free page in the reservation for arenas.
-    pub(crate) arena: u64,
+    /// The rest of the reservation for arenas.
+    pub(crate) arena: Range<u64>,
     pub(crate) function: u32,
     pub(crate) tail: u32,
 }
 
 /// Returns what is free after the libraries that have an entry.
 pub(crate) fn free() -> Free {
-    let mut free = Free { arena: libraries_thunks().start, function: LIBRARIES, tail: 0 };
+    let [start, end] = [&RESERVATION[0], &RESERVATION[1]].map(|word| word.load(Ordering::Relaxed));
+    let mut free = Free { arena: start..end, function: LIBRARIES, tail: 0 };
     let mut index = 0;
     while let Some(library) = get(index) {
         let module = &library.module;
-        free.arena = free.arena.max(module.copies_hi);
+        if (start..end).contains(&module.arena_lo) {
+            free.arena.start = free.arena.start.max(module.copies_hi);
+        }
         free.function = free.function.max(module.first + module.functions.len() as u32);
         free.tail += module.tails.len() as u32;
         index += 1;
@@ -397,6 +349,7 @@ pub(crate) fn add(start: u64, extent: (u64, u64), file: Identity, module: Module
         entry(index)?.write(Library { lo, hi, start, extent, file, archived, module })
     };
     USED.store(index + 1, Ordering::Release);
+    ARENAS.add(module.arena_lo, module.copies_hi, index);
     Some(index)
 }
 
@@ -404,13 +357,13 @@ pub(crate) fn add(start: u64, extent: (u64, u64), file: Identity, module: Module
 pub(crate) fn set_loaded(index: u32, loaded: bool) {
     let Some(library) = get(index) else { return };
     if library.is_loaded() {
-        remove_text(index);
+        TEXTS.remove(index);
     }
     let (lo, hi) = if loaded { library.extent } else { (0, 0) };
     library.hi.store(hi, Ordering::Relaxed);
     library.lo.store(lo, Ordering::Relaxed);
     if loaded {
-        add_text(lo, hi, index);
+        TEXTS.add(lo, hi, index);
     }
 }
 

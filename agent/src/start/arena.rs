@@ -53,7 +53,7 @@ pub(crate) fn fill(
     arena.write(plan.arena_header, gates.as_bytes()).ok_or_else(damaged)?;
     // SAFETY: this function has mapped the arena, and from now on only `program/text.rs` writes to it.
     unsafe { memory::mprotect(arena.at, arena.len, memory::PROT_READ | memory::PROT_EXEC) }
-        .map_err(failed)?;
+        .map_err(|e| Refusal::errno(Trouble::NoNewCode, e))?;
     Ok(())
 }
 

@@ -8,31 +8,46 @@ use crate::os::lookup;
 use crate::os::place::Place;
 use crate::os::words;
 use crate::process::run;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicI32, Ordering};
 use gprofinject_abi::ask::{AHEAD, AHEAD_MAX, Answer, Question};
+use gprofinject_abi::region::Lost;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// For a path that is relative to the current folder.
 pub(crate) const AT_FDCWD: i32 = -100;
 /// A place in the run folder, through which the injector is reached.
 static PLACE: Current<Place, 1> = Current::new(&Place::NONE);
-/// Whether the injector did not answer once. Then it is not asked again.
-static SILENT: AtomicBool = AtomicBool::new(false);
+/// The errno for which the injector did not answer once, or 0. Then it is not asked again.
+static SILENT: AtomicI32 = AtomicI32::new(0);
 
 /// Why a library is not hooked.
 pub(crate) enum Unhooked {
     NotWanted,
-    Failed(#[allow(dead_code, reason = "for debuggers")] i32),
+    /// The agent has not hooked it, for this reason; the second number is an errno, or 0.
+    Failed(Lost, i32),
 }
 
 /// Prepares for questions. `place` is a place in the run folder. Returns whether questions can be asked.
 pub(crate) fn begin(place: &Place) -> bool {
+    run::note_owner();
     PLACE.reserve().map(|reserved| reserved.install(*place)).is_some()
 }
 
-/// Returns whether the injector did not answer once, so that it is asked no more.
-pub(crate) fn is_over() -> bool {
-    SILENT.load(Ordering::Relaxed)
+/// Returns why the injector is not asked about another library, if it did not answer once.
+pub(crate) fn is_over() -> Option<Unhooked> {
+    match SILENT.load(Ordering::Relaxed) {
+        0 => None,
+        errno => Some(unanswered(errno)),
+    }
+}
+
+/// Returns what becomes of a library about which the injector could not be asked.
+fn unanswered(errno: i32) -> Unhooked {
+    match errno {
+        // An injector that is about to leave a process to which it has attached hears no questions any more.
+        kernel::ECONNREFUSED if words::is_attached() => Unhooked::NotWanted,
+        _ => Unhooked::Failed(Lost::Answer, errno),
+    }
 }
 
 /// Tells the injector which libraries are loaded, so that it can plan them while the agent hooks the program. What cannot be
@@ -63,12 +78,8 @@ pub(crate) fn announce(dynamic_linker: u64, place: &Place) {
 /// There is no answer; [`SILENT`] is set then.
 pub(crate) fn ask(question: &Question, file: i32) -> Result<(Answer, Option<i32>), Unhooked> {
     answer(question, file).map_err(|errno| {
-        SILENT.store(true, Ordering::Relaxed);
-        // An injector that is about to leave a process to which it has attached hears no questions any more.
-        match errno {
-            kernel::ECONNREFUSED if words::is_attached() => Unhooked::NotWanted,
-            _ => Unhooked::Failed(errno),
-        }
+        SILENT.store(errno.max(1), Ordering::Relaxed);
+        unanswered(errno)
     })
 }
 

@@ -9,17 +9,17 @@
     reason = "the dynamic linker is given functions to call, and what the kernel left on the stack is read"
 )]
 
-use crate::os::files;
 use crate::os::initial::{AT_BASE, Start};
-use crate::os::place::Place;
+#[cfg(not(test))]
+use crate::os::stat::Stat;
 use crate::process::children;
 use crate::process::orphan;
 use crate::program::failure;
 use crate::program::provoke;
+use crate::start::environment;
 use crate::start::functions;
 use crate::start::mcount;
 use crate::start::setup;
-use gprofinject_abi::{PRELOAD_VARIABLE, RUN_VARIABLE};
 
 #[cfg(not(test))]
 core::arch::global_asm!(
@@ -55,25 +55,6 @@ unsafe extern "C" {
     static gprofinject_trigger: u64;
 }
 
-/// Returns the address where the stack began, from field 28 of /proc/self/stat, or null if that file does not have
-/// it.
-fn start_of_stack() -> *mut u64 {
-    const FIELD: usize = 28;
-    let mut text = [0_u8; 1024];
-    let Ok(fd) = files::open(b"/proc/self/stat\0", false) else { return core::ptr::null_mut() };
-    let len = files::read(fd, &mut text).unwrap_or(0);
-    files::close(fd);
-    let text = text.get(..len).unwrap_or_default();
-    // The second field is a name in parentheses, which may itself contain blanks and parentheses.
-    let Some(behind) = text.iter().rposition(|&b| b == b')') else { return core::ptr::null_mut() };
-    let mut fields = text.get(behind + 2..).unwrap_or_default().split(|&b| b == b' ');
-    let digits = fields.nth(FIELD - 3).unwrap_or_default();
-    let value = digits
-        .iter()
-        .fold(0_u64, |value, &b| value.wrapping_mul(10).wrapping_add(u64::from(b.wrapping_sub(b'0'))));
-    value as *mut u64
-}
-
 #[cfg_attr(test, allow(dead_code))]
 extern "C" fn early() {
     #[cfg(not(test))]
@@ -89,7 +70,10 @@ extern "C" fn early() {
                 return;
             }
             // A program may have its own copy of the variable (a copy relocation), which is filled only later.
-            let stack = if (*end).is_null() { start_of_stack() } else { *end };
+            let stack = match *end {
+                stack if stack.is_null() => Stat::read().map_or(0, |stat| stat.start_of_stack()) as *mut u64,
+                stack => stack,
+            };
             if !stack.is_null() {
                 let start = Start::of(stack);
                 let _ = failure::guarded(|| begin(start));
@@ -111,10 +95,7 @@ fn begin(start: Start) {
 /// have. Returns whether the program is profiled.
 #[cfg_attr(test, allow(dead_code))]
 fn is_profiled(start: &Start) -> bool {
-    let Some(value) = start.value(RUN_VARIABLE) else { return false };
-    let place = Place::new(value);
-    start.remove(RUN_VARIABLE);
-    start.restore("LD_PRELOAD", PRELOAD_VARIABLE);
+    let place = environment::take(start);
     place.is_some_and(|place| setup::run(start, &place))
 }
 

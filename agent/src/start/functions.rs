@@ -2,8 +2,7 @@
 
 use crate::process::children;
 use crate::process::execute;
-use crate::process::seccomp;
-use crate::process::syscall;
+use crate::process::originals;
 use crate::unwind::jumps;
 use crate::unwind::unwinder;
 
@@ -13,6 +12,5 @@ pub(crate) fn find(dynamic_linker: u64) {
     unwinder::prepare(dynamic_linker);
     children::prepare(dynamic_linker);
     execute::find(dynamic_linker);
-    seccomp::prepare(dynamic_linker);
-    syscall::prepare(dynamic_linker);
+    originals::prepare(dynamic_linker);
 }

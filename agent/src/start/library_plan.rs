@@ -19,23 +19,23 @@ use crate::start::own;
 use crate::start::pauses::patch;
 use crate::start::plan::PlanFile;
 use crate::start::refusal::Refusal;
+use core::sync::atomic::Ordering;
 use gprofinject_abi::VERSION;
-use gprofinject_abi::ask::{LOADED, Question};
+use gprofinject_abi::ask::{ARENAS_SPAN, LOADED, Question};
 use gprofinject_abi::plan::{ArenaHeader, MAGIC, Patch};
-use gprofinject_abi::region::{LIBRARY_BYTES, Load, LoadRecord, Trouble};
+use gprofinject_abi::region::{LIBRARY_BYTES, Load, LoadRecord, PAGE, Trouble};
 
 /// Returns the question about a library with this load bias, with the places that are free for it.
 pub(crate) fn question(bias: u64) -> Question {
     let free = libraries::free();
-    let arenas = agent::libraries_thunks();
     let counters = thread_blocks::library_counters(Agent::get());
     Question {
         kind: u64::from(LOADED).to_le_bytes(),
         bias,
         start: bias,
-        arenas: arenas.start,
-        free: free.arena,
-        end: arenas.end,
+        arenas: agent::LIBRARY_GATE_FACTS.base.load(Ordering::Relaxed),
+        free: free.arena.start,
+        end: free.arena.end,
         first_function: free.function,
         first_slot: slots_start().max(libraries::slots_end() as u32),
         slots_end: slots_start() + LIBRARY_BYTES as u32,
@@ -54,7 +54,7 @@ pub(crate) fn patches(file: &PlanFile, (lo, hi): (u64, u64)) -> Result<&'static 
 }
 
 /// Prepares the hooks of a library by its plan, whose [`patches`] were checked: everything but the patches. Returns the
-/// library's index.
+/// library's index. The errno of a refusal is EEXIST if another thread has mapped something where the arena was to be.
 pub(crate) fn add(
     file: &PlanFile,
     identity: files::Identity,
@@ -66,24 +66,30 @@ pub(crate) fn add(
     let plan = file.header()?;
     let (lo, hi) = (record.lo, record.hi);
     let arena_end = plan.arena.checked_add(plan.arena_len).ok_or_else(damaged)?;
+    let last = question.arenas.saturating_add(ARENAS_SPAN);
+    let room = match plan.arena == question.free && arena_end <= question.end {
+        true => Room::Reserved,
+        false => Room::Free,
+    };
     let fits = plan.magic == MAGIC
         && plan.version == VERSION
         && (plan.standalone != 0) == cfg!(feature = "standalone")
         && plan.records_base == question.arenas
         && plan.first_function == question.first_function
-        && plan.arena == question.free
+        && plan.arena >= question.arenas
+        && plan.arena.is_multiple_of(PAGE)
         && plan.first_counter == question.first_counter.into()
         && plan.counter_bytes <= (question.counters_end - question.first_counter).into()
-        && arena_end <= question.end;
+        && arena_end <= last;
     if !fits {
         return Err(damaged());
     }
     let module = Module { headers, load_bias: record.bias, ..file.module(plan, 0)? };
-    arena::fill(file, plan, 0, &gates(), Room::Reserved)?;
+    arena::fill(file, plan, 0, &gates(), room)?;
     let (functions, tails) =
         libraries::adopt(module.first, module.functions, module.tails).ok_or_else(damaged)?;
     let module = Module { functions, tails, ..module };
-    agent::note_copies(module.arena_hi..module.copies_hi);
+    agent::note_labels(module.arena_lo..module.arena_hi, module.copies_hi);
     let index = libraries::add(record.bias, (lo, hi), identity, module).ok_or_else(damaged)?;
     let library = libraries::get(index).ok_or_else(damaged)?;
     let module = &library.module;

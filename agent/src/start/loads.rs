@@ -24,7 +24,8 @@ use crate::start::refusal::Refusal;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::ask::Question;
 use gprofinject_abi::attach::LibraryOrder;
-use gprofinject_abi::region::{Load, LoadRecord, Trouble};
+use gprofinject_abi::region::{Load, LoadRecord, Lost, Trouble};
+use gprofinject_abi::shared::RegionRef;
 
 /// Hooks musl's dynamic linker, which is the C library as well, before its first instruction. `name` is the path by which
 /// the program names it.
@@ -38,7 +39,7 @@ pub(crate) fn hook_dynamic_linker(
     place: &Place,
 ) -> Result<(), Unhooked> {
     if !asking::begin(place) {
-        return Err(Unhooked::Failed(kernel::EINVAL));
+        return Err(Unhooked::Failed(Lost::Answer, kernel::EINVAL));
     }
     hook(&LinkMap::named(dynamic_linker, name))
 }
@@ -63,13 +64,13 @@ pub(crate) fn update(at_start: bool) {
     lookup::all_objects(dynamic_linker, |map| {
         #[cfg(feature = "standalone")]
         note_code(map);
-        if is_known(map) || asking::is_over() {
+        if is_known(map) {
             return;
         }
-        match hook(map) {
+        match asking::is_over().map_or_else(|| hook(map), Err) {
             Ok(()) => {}
             Err(Unhooked::NotWanted) => {}
-            Err(Unhooked::Failed(_)) => lose(),
+            Err(Unhooked::Failed(why, errno)) => lose(map.name, why, errno),
         }
     });
 }
@@ -89,9 +90,33 @@ fn note_code(map: &LinkMap) {
     }
 }
 
-/// Counts a library that was wanted and is not hooked.
-pub(crate) fn lose() {
-    Agent::get().region.lost_libraries().fetch_add(1, Ordering::Relaxed);
+/// Reports a library that is not hooked although nobody has decided that. `name` is its path, NUL-terminated, or null if all libraries
+/// are meant.
+pub(crate) fn lose(name: *const u8, why: Lost, errno: i32) {
+    lose_in(Agent::get().region, name, why, errno);
+}
+
+/// The same, in this region file.
+pub(crate) fn lose_in(region: RegionRef, name: *const u8, why: Lost, errno: i32) {
+    let number = region.lost_libraries().fetch_add(1, Ordering::Relaxed);
+    let Some([first, words @ ..]) = usize::try_from(number).ok().and_then(|number| region.lost().get(number))
+    else {
+        return;
+    };
+    // SAFETY: the dynamic linker's names are NUL-terminated.
+    let byte = |n: usize| if name.is_null() { 0 } else { unsafe { *name.add(n) } };
+    let mut len = 0;
+    while byte(len) != 0 {
+        len += 1;
+    }
+    let before = len.saturating_sub(words.len() * size_of::<u64>());
+    for (n, word) in words.iter().enumerate() {
+        let at = |k: usize| before + n * size_of::<u64>() + k;
+        let bytes: [u8; 8] = core::array::from_fn(|k| if at(k) < len { byte(at(k)) } else { 0 });
+        word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+    }
+    let errno = u64::from(errno.unsigned_abs()) << 32;
+    first.store(u64::from(why.code().0) | errno, Ordering::Release);
 }
 
 /// The objects about which the injector was asked, and the number of the update in which each was last seen: a hash table
@@ -132,27 +157,40 @@ fn file_of(map: &LinkMap) -> Option<files::Identity> {
     identity.ok()
 }
 
-/// Asks the injector about a library, and hooks it.
+/// Asks the injector about a library, and hooks it. If another thread takes the place of its arena meanwhile, the injector
+/// finds another one.
 fn hook(map: &LinkMap) -> Result<(), Unhooked> {
-    let failed = Unhooked::Failed;
+    const TRIES: usize = 10;
+    for _ in 1..TRIES {
+        match hook_there(map) {
+            Err(Unhooked::Failed(_, kernel::EEXIST)) => {}
+            done => return done,
+        }
+    }
+    hook_there(map)
+}
+
+/// Asks the injector about a library, and hooks it with an arena at the place that the injector has found.
+fn hook_there(map: &LinkMap) -> Result<(), Unhooked> {
+    let failed = |why| move |errno| Unhooked::Failed(why, errno);
     // SAFETY: a library that the dynamic linker has loaded from a file begins with its ELF header, if its first segment has
     // link address 0. The bytes are compared before anything else is read.
     let Segments { headers, code: extent } = unsafe {
         if memory::is_unreadable(task::getpid(), map.bias) || *(map.bias as *const [u8; 4]) != *b"\x7fELF" {
-            return Err(Unhooked::Failed(0));
+            return Err(Unhooked::Failed(Lost::Text, 0));
         }
         lookup::segments_of(map.bias).ok_or(Unhooked::NotWanted)?
     };
     let question = question(map.bias);
-    let fd = files::open_path(AT_FDCWD, map.name as u64).map_err(failed)?;
+    let fd = files::open_path(AT_FDCWD, map.name as u64).map_err(failed(Lost::File))?;
     let (identity, answer) = (files::identity(fd), ask(&question, fd));
     files::close(fd);
-    let identity = identity.map_err(failed)?;
+    let identity = identity.map_err(failed(Lost::File))?;
     let (answer, plan) = answer?;
     let Some(plan) = plan.filter(|_| answer.hooked != 0) else { return Err(Unhooked::NotWanted) };
     let file = PlanFile::open(plan);
     files::close(plan);
-    let file = file.map_err(failed)?;
+    let file = file.map_err(failed(Lost::Memory))?;
     file.note();
     let record = LoadRecord {
         plan: answer.plan,
@@ -172,7 +210,10 @@ fn hook(map: &LinkMap) -> Result<(), Unhooked> {
         let index = add(&file, identity, headers, &question, &record)?;
         write(index)
     });
-    hooked.map_err(|refusal| Unhooked::Failed(refusal.errno))
+    hooked.map_err(|refusal| match refusal.trouble {
+        Trouble::TextDiffers => Unhooked::Failed(Lost::Text, 0),
+        _ => Unhooked::Failed(Lost::Memory, refusal.errno),
+    })
 }
 
 /// Returns the places that are free for the next library of a process that already runs.
@@ -231,18 +272,20 @@ pub(crate) fn arm() -> Result<(), i32> {
     }
     for index in 0..libraries::used() {
         let Some(library) = libraries::get(index).filter(|library| !library.is_loaded()) else { continue };
-        let mut is_there = false;
+        let mut name = core::ptr::null();
         lookup::all_objects(dynamic_linker, |map| {
-            is_there |= map.bias == library.start && file_of(map) == Some(library.file);
+            if map.bias == library.start && file_of(map) == Some(library.file) {
+                name = map.name;
+            }
         });
         // If another library is there, the agent asks about it at the next change.
-        if !is_there {
+        if name.is_null() {
             set_state(index, Load::Refused);
         } else if text::first_difference(library.module.patches, 0).is_some() {
             set_state(index, Load::Refused);
-            lose();
-        } else if busy(|| write(index)).is_err() {
-            lose();
+            lose(name, Lost::Text, 0);
+        } else if let Err(refusal) = busy(|| write(index)) {
+            lose(name, Lost::Memory, refusal.errno);
         }
     }
     Ok(())

@@ -19,6 +19,7 @@ use crate::start::loads::{lose, update};
 use crate::start::pauses::DYNAMIC_LINKER;
 use core::sync::atomic::Ordering;
 use gprofinject_abi::attach::NOTICE_LEN;
+use gprofinject_abi::region::{Lost, UNSEEN_LOADED};
 
 /// The state of the dynamic linker's function that tells debuggers of changes.
 pub(crate) struct Notice {
@@ -45,7 +46,7 @@ pub(crate) fn prepare_running(dynamic_linker: u64, place: &Place) -> Option<Opti
     let notice = notice(dynamic_linker);
     // In a process of musl's, the dynamic linker and the libraries that are there have to be hooked all the same.
     if cfg!(feature = "standalone") && notice.is_none() {
-        lose();
+        lose(core::ptr::null(), Lost::Answer, 0);
     } else {
         notice.as_ref()?;
     }
@@ -91,10 +92,16 @@ fn notice(dynamic_linker: u64) -> Option<Notice> {
 
 /// Redirects that function, before the program's own threads exist.
 fn redirect(dynamic_linker: u64) {
+    let unseen = || {
+        if cfg!(not(feature = "standalone")) {
+            Agent::get().region.unseen().fetch_or(UNSEEN_LOADED, Ordering::Relaxed);
+        }
+    };
     let Some(Notice { function, jump }) = notice(dynamic_linker) else {
+        unseen();
         // The libraries of the start of a program of musl's are loaded later, too.
         if cfg!(feature = "standalone") {
-            lose();
+            lose(core::ptr::null(), Lost::Answer, 0);
         }
         return;
     };
@@ -104,6 +111,8 @@ fn redirect(dynamic_linker: u64) {
     unsafe {
         if memory::mprotect(page, 4096, memory::PROT_READ | memory::PROT_WRITE).is_ok() {
             core::ptr::copy_nonoverlapping(jump.as_ptr(), function as *mut u8, jump.len());
+        } else {
+            unseen();
         }
         let _ = memory::mprotect(page, 4096, memory::PROT_READ | memory::PROT_EXEC);
     }

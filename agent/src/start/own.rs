@@ -4,11 +4,13 @@ use crate::hot::gate;
 use crate::hot::small_stacks::gpi_small_miss_entry;
 use crate::hot::times;
 use crate::hot::times::gates::Traced;
+use crate::process::calls;
 use crate::program::agent::{Agent, GATE_FACTS, LIBRARY_GATE_FACTS};
 use crate::unwind::backtraces;
 use crate::unwind::landings;
 use crate::unwind::signals;
 use crate::unwind::stack_copies;
+use crate::unwind::stops;
 use gprofinject_abi::clock::ClockKind;
 use gprofinject_abi::plan::ArenaHeader;
 use gprofinject_abi::region::RegionOrders;
@@ -35,8 +37,11 @@ pub(crate) fn common_gates(shadows: u64, orders: &RegionOrders) -> ArenaHeader {
     let [begin, end, mark] = times_gates(orders);
     let header = ArenaHeader {
         shadows,
+        system_call: calls::gpi_system_call as *const () as u64,
         backtrace: backtraces::gpi_backtrace as *const () as u64,
         land: landings::gpi_land as *const () as u64,
+        stop: stops::gpi_stop as *const () as u64,
+        cfa: landings::gpi_cfa as *const () as u64,
         stack_copy: stack_copies::gate(),
         begin,
         end,
@@ -60,10 +65,8 @@ fn times_gates(orders: &RegionOrders) -> [u64; 3] {
 fn with_calls(header: ArenaHeader) -> ArenaHeader {
     #[cfg(feature = "standalone")]
     let header = {
-        use crate::process::calls;
         use crate::unwind::own;
         ArenaHeader {
-            system_call: calls::gpi_system_call as *const () as u64,
             find_object: own::gpi_find_object as *const () as u64,
             iterate: own::gpi_iterate as *const () as u64,
             jump: own::gpi_jump as *const () as u64,
@@ -96,6 +99,6 @@ pub(crate) fn prepare(agent: &Agent) {
         let [block, cells, library_last] =
             [words.block(), words.cells(), words.library_last()].map(|word| word.load(Ordering::Relaxed));
         records::set_first_words(block, cells, library_last);
-        crate::process::calls::prepare(agent.fsgsbase);
+        calls::prepare(agent.fsgsbase);
     }
 }

@@ -29,7 +29,6 @@ use crate::program::provoke;
 use crate::program::text;
 use crate::start::arena::{self, Room};
 use crate::start::asking;
-#[cfg(feature = "standalone")]
 use crate::start::loads;
 use crate::start::mcount;
 use crate::start::notice;
@@ -42,7 +41,7 @@ use core::sync::atomic::Ordering;
 use gprofinject_abi::VERSION;
 use gprofinject_abi::clock::ClockKind;
 use gprofinject_abi::plan::{HookMode, MAGIC};
-use gprofinject_abi::region::{self, RegionHeader, RegionOrders, State, StateCode, Trouble};
+use gprofinject_abi::region::{self, Lost, RegionHeader, RegionOrders, State, StateCode, Trouble};
 use gprofinject_abi::shared::{RegionRef, WordsRef};
 
 /// A flag in AT_HWCAP2: user code may set the base of gs.
@@ -56,7 +55,11 @@ pub(crate) fn run(start: &Start, place: &Place) -> bool {
     if orders.library_bytes != 0 {
         asking::announce(start.auxiliary(AT_BASE), place);
     }
-    finish(start, &files, region, orders);
+    if lookup::is_in_library(start.auxiliary(AT_BASE), b"__asan_init") {
+        Refusal::new(Trouble::AddressSanitizer).report(region);
+    } else {
+        finish(start, &files, region, orders);
+    }
     #[cfg(feature = "standalone")]
     if state(region) == Some(State::SettingUp) && orders.library_bytes != 0 {
         hook_dynamic_linker(start, place, region);
@@ -72,7 +75,11 @@ pub(crate) fn run(start: &Start, place: &Place) -> bool {
         }
     }
     if orders.follow != 0 && run::follow(place) {
-        execute::prepare(start.auxiliary(AT_BASE), place);
+        let is_possible = execute::prepare(start.auxiliary(AT_BASE), place);
+        // The program's own instructions lead to the agent where there is no dynamic linker of glibc's.
+        if !is_possible && cfg!(not(feature = "standalone")) {
+            region.unseen().fetch_or(region::UNSEEN_EXECUTED, Ordering::Relaxed);
+        }
     }
     region.setup_ns().store(task::now() - begun, Ordering::Relaxed);
     state(region) == Some(State::Armed)
@@ -181,8 +188,8 @@ fn hook(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrder
     // the agent's is one of them.
     if orders.library_bytes != 0 {
         let near = gate::gpi_miss as *const () as u64;
-        if libraries::prepare(near, orders.library_hooks == HookMode::Both.code()).is_err() {
-            region.lost_libraries().fetch_add(1, Ordering::Relaxed);
+        if let Err(errno) = libraries::prepare(near, orders.library_hooks == HookMode::Both.code()) {
+            loads::lose_in(region, core::ptr::null(), Lost::Memory, errno);
         }
     }
     own::reserve(&orders).map_err(memory)?;
@@ -233,8 +240,14 @@ fn hook(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrder
         region.lost_timers().fetch_add(1, Ordering::Relaxed);
     }
     if orders.times_bytes != 0 {
-        times::clock::choose(orders.clock == ClockKind::Tsc.code());
-        times::calibration::run(region, orders.nodes_max != 0, Traced::of(&orders));
+        let is_tsc = orders.clock == ClockKind::Tsc.code();
+        let is_forbidden = is_tsc && task::is_counter_forbidden();
+        times::clock::choose(is_tsc && !is_forbidden);
+        if is_forbidden {
+            times::clock::forbid();
+        } else {
+            times::calibration::run(region, orders.nodes_max != 0, Traced::of(&orders));
+        }
     }
     if orders.trace_args != 0 {
         times::values::prepare().map_err(memory)?;

@@ -146,9 +146,15 @@ struct Info {
 
 type Visitor = unsafe extern "C" fn(*mut Info, usize, *mut c_void) -> i32;
 
+/// Bytes of the structure that are copied. This is more than any version of it has.
+const INFO_BYTES: usize = 128;
+
 struct Visit {
     visitor: Visitor,
     data: *mut c_void,
+    /// The structure of the agent's own library, or of a standalone program, and its size in bytes, once it was there.
+    own: [u64; INFO_BYTES / 8],
+    own_size: usize,
 }
 
 /// Returns what `is_wanted` returns for the address that an unwinder looks for with `dl_iterate_phdr`. The unwinder does not pass it
@@ -196,23 +202,45 @@ unsafe fn table_len(table: u64) -> u64 {
     BEFORE_PAIRS + 8 * u64::from(unsafe { *((table + 8) as *const u32) })
 }
 
-/// Calls the callback of `dl_iterate_phdr`, and once more, after the agent's own library or a standalone program, for the
-/// arena.
+/// Calls the callback of `dl_iterate_phdr`, but not for the agent's own library. That comes after all others: a program may
+/// demand that a certain library is the first one (AddressSanitizer does).
 unsafe extern "C" fn visit(info: *mut Info, size: usize, visit: *mut c_void) -> i32 {
-    const PT_LOAD: u64 = elf::PT_LOAD as u64;
-    const PT_GNU_EH_FRAME: u64 = 0x6474_e550;
-    const READ_EXECUTE: u64 = ((elf::PF_R | elf::PF_X) as u64) << 32;
     // SAFETY: `dl_iterate_phdr` below has passed its `Visit`, which still exists. The C library passes a struct
     // dl_phdr_info that is `size` bytes long, and the visitor is the program's, which expects such structures.
     unsafe {
-        let visit = &*visit.cast::<Visit>();
-        let answer = (visit.visitor)(info, size, visit.data);
-        let program = &Agent::get().program;
+        let visit = &mut *visit.cast::<Visit>();
         // A standalone program's list does not contain the agent's library.
-        let last = if cfg!(feature = "standalone") { program.load_bias } else { own_image::start() };
-        if answer != 0 || (*info).bias != last {
-            return answer;
+        let is_standalone = cfg!(feature = "standalone");
+        let last = if is_standalone { Agent::get().program.load_bias } else { own_image::start() };
+        if (*info).bias == last {
+            visit.own_size = size.min(INFO_BYTES);
+            core::ptr::copy_nonoverlapping(info.cast::<u8>(), visit.own.as_mut_ptr().cast(), visit.own_size);
+            if !is_standalone {
+                return 0;
+            }
         }
+        (visit.visitor)(info, size, visit.data)
+    }
+}
+
+/// Calls the callback of `dl_iterate_phdr` for the agent's own library, and then for the arena.
+///
+/// # Safety
+/// The visit must be that of a call of `dl_iterate_phdr`, which has come to the library.
+unsafe fn visit_own(visit: &mut Visit) -> i32 {
+    const PT_LOAD: u64 = elf::PT_LOAD as u64;
+    const PT_GNU_EH_FRAME: u64 = 0x6474_e550;
+    const READ_EXECUTE: u64 = ((elf::PF_R | elf::PF_X) as u64) << 32;
+    // SAFETY: the visitor is the program's, which expects such structures. The tables are the plan's.
+    unsafe {
+        let info = visit.own.as_mut_ptr().cast::<Info>();
+        if !cfg!(feature = "standalone") {
+            let answer = (visit.visitor)(info, visit.own_size, visit.data);
+            if answer != 0 {
+                return answer;
+            }
+        }
+        let program = &Agent::get().program;
         let module = asked(visit.data, |pc| Some((pc, with_arena(program, pc)?)));
         let (start, end, table) = match asked(visit.data, library::unlisted).filter(|_| module.is_none()) {
             Some(library) => library,
@@ -226,7 +254,7 @@ unsafe extern "C" fn visit(info: *mut Info, size: usize, visit: *mut c_void) -> 
             }
         };
         if start == end {
-            return answer;
+            return 0;
         }
         // LLVM's unwinder, since version 22, reads nothing of a table that is said to be empty.
         let table_len = table_len(table);
@@ -236,15 +264,11 @@ unsafe extern "C" fn visit(info: *mut Info, size: usize, visit: *mut c_void) -> 
             [PT_LOAD | READ_EXECUTE, 0, 0, 0, len, len, 4096],
             [PT_GNU_EH_FRAME | READ_EXECUTE, table, table, table, table_len, table_len, 4],
         ];
-        let mut arena = [0_u64; 16];
-        let size = size.min(size_of_val(&arena));
-        core::ptr::copy_nonoverlapping(info.cast::<u8>(), arena.as_mut_ptr().cast(), size);
-        let arena = arena.as_mut_ptr().cast::<Info>();
-        ((*arena).bias, (*arena).headers, (*arena).count) = (start, headers.as_ptr(), 2);
+        ((*info).bias, (*info).headers, (*info).count) = (start, headers.as_ptr(), 2);
         // The structure is declared to end before the counts of libraries, by which libgcc finds out whether it may
         // keep the result: the next request may have another answer.
         const BEFORE_COUNTS: usize = 32;
-        (visit.visitor)(arena, size.min(BEFORE_COUNTS), visit.data)
+        (visit.visitor)(info, visit.own_size.min(BEFORE_COUNTS), visit.data)
     }
 }
 
@@ -253,10 +277,15 @@ unsafe extern "C" fn visit(info: *mut Info, size: usize, visit: *mut c_void) -> 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C" fn dl_iterate_phdr(visitor: Visitor, data: *mut c_void) -> i32 {
     type Iterate = unsafe extern "C" fn(Visitor, *mut c_void) -> i32;
-    let mut pass = Visit { visitor, data };
-    match ITERATE.load(Ordering::Relaxed) {
+    let mut pass = Visit { visitor, data, own: [0; INFO_BYTES / 8], own_size: 0 };
+    let answer = match ITERATE.load(Ordering::Relaxed) {
         0 => 0,
         // SAFETY: the address is that of glibc's function, which has this type.
         real => unsafe { core::mem::transmute::<u64, Iterate>(real)(visit, (&raw mut pass).cast()) },
+    };
+    if answer != 0 || pass.own_size == 0 {
+        return answer;
     }
+    // SAFETY: the iteration has come to the library.
+    unsafe { visit_own(&mut pass) }
 }

@@ -31,17 +31,28 @@ unsafe extern "C" fn filter(context: *mut c_void, request: *mut c_void) -> i32 {
         if is_ours(Agent::get(), pc) {
             return URC_NO_REASON;
         }
-        // For an address in a copy, the callback gets the address in the original. The unwinder has already
-        // determined the next frame, and afterwards gets its own address back.
-        type SetIp = unsafe extern "C" fn(*mut c_void, u64);
-        let shown = original(Agent::get(), pc);
-        let set_ip = SET_IP.load(Ordering::Relaxed);
-        if shown == pc || set_ip == 0 || request.get_ip as usize as u64 != GET_IP.load(Ordering::Relaxed) {
-            return (request.trace)(context, request.argument);
-        }
+        shown(context, pc, request.get_ip as usize as u64, || (request.trace)(context, request.argument))
+    }
+}
+
+/// Makes a call of the program's function for frames, with a context whose program counter is `pc`. For an address in a copy,
+/// the function gets the address in the original. The unwinder has already determined how it goes on from the frame, and
+/// afterwards gets its own address back.
+///
+/// # Safety
+/// The context must be that of the unwinder whose `_Unwind_GetIP` has the address `get_ip`.
+pub(super) unsafe fn shown(context: *mut c_void, pc: u64, get_ip: u64, call: impl FnOnce() -> i32) -> i32 {
+    type SetIp = unsafe extern "C" fn(*mut c_void, u64);
+    let original = original(Agent::get(), pc);
+    let set_ip = SET_IP.load(Ordering::Relaxed);
+    if original == pc || set_ip == 0 || get_ip != GET_IP.load(Ordering::Relaxed) {
+        return call();
+    }
+    // SAFETY: the context is that of the unwinder that has both functions.
+    unsafe {
         let set_ip = core::mem::transmute::<u64, SetIp>(set_ip);
-        set_ip(context, shown);
-        let answer = (request.trace)(context, request.argument);
+        set_ip(context, original);
+        let answer = call();
         set_ip(context, pc);
         answer
     }
@@ -55,22 +66,28 @@ fn original(agent: &Agent, pc: u64) -> u64 {
     }
 }
 
-/// Calls glibc's function, and removes the agent's frames from the result.
-///
 /// # Safety
 /// As glibc's function of that name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C" fn backtrace(buffer: *mut u64, size: i32) -> i32 {
+    match BACKTRACE.load(Ordering::Relaxed) {
+        0 => 0,
+        // SAFETY: the address is that of glibc's function, and the caller's buffer has room for `size` addresses.
+        real => unsafe { filtered(real, buffer, size) },
+    }
+}
+
+/// Calls a function that fills an array with the addresses of a backtrace, and removes the agent's frames from the result.
+///
+/// # Safety
+/// `real` must be the address of such a function, and the buffer must have room for `size` addresses.
+pub(super) unsafe fn filtered(real: u64, buffer: *mut u64, size: i32) -> i32 {
     type Backtrace = unsafe extern "C" fn(*mut u64, i32) -> i32;
     let agent = Agent::get();
     let room = if size < 1 << 20 { 2 * size + 2 } else { size };
     let bytes = (room.max(0) as u64 * 8).next_multiple_of(4096);
-    let real = BACKTRACE.load(Ordering::Relaxed);
-    if real == 0 {
-        return 0;
-    }
-    // SAFETY: the address is that of glibc's function. The program's buffer has room for `size` addresses, as that
-    // function demands; ours has room for `room` addresses, and no other code knows of it.
+    // SAFETY: the caller has promised that the address is that of such a function, and that the program's buffer has room for
+    // `size` addresses; ours has room for `room` addresses, and no other code knows of it.
     unsafe {
         let real = core::mem::transmute::<u64, Backtrace>(real);
         let own = if size > 0 {

@@ -13,7 +13,9 @@ use crate::os::kernel;
 use crate::os::words;
 #[cfg(not(test))]
 use crate::os::words::thread_word;
-use crate::unwind::unwinder::{GET_CFA, GET_GR, SET_IP, UNWINDER_HI, UNWINDER_LO, offer};
+use crate::unwind::unwinder::{
+    GET_CFA, GET_GR, LINKER_HI, LINKER_LO, SET_IP, UNWINDER_HI, UNWINDER_LO, offer,
+};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::attach::{ACCUMULATOR, PAD, ROUNDS};
@@ -110,8 +112,8 @@ offer!(_Unwind_SetIP, gpi_set_ip);
 #[cfg(not(test))]
 core::arch::global_asm!(
     ".text",
-    ".hidden gpi_land, gpi_set_ip, gpi_get_cfa, gpi_wait, gpi_wait_end",
-    ".globl gpi_land, gpi_set_ip, gpi_get_cfa, gpi_wait, gpi_wait_end",
+    ".hidden gpi_land, gpi_set_ip, gpi_get_cfa, gpi_cfa, gpi_wait, gpi_wait_end",
+    ".globl gpi_land, gpi_set_ip, gpi_get_cfa, gpi_cfa, gpi_wait, gpi_wait_end",
     //
     ".p2align 4",
     ".type gpi_set_ip, @function",
@@ -195,7 +197,28 @@ core::arch::global_asm!(
     "cmp rax, [rip + {unwinder_hi}]",
     "jae 3f",
     "jmp r11",
+    // An auditor (LD_AUDIT) may have the dynamic linker call functions in place of the code that calls them. Then rbx is the
+    // frame of its _dl_runtime_profile, which has the return address of the true call at rbx + 48
+    // (sysdeps/x86_64/dl-trampoline.h).
     "3:",
+    "cmp rax, [rip + {linker_lo}]",
+    "jb gpi_cfa",
+    "cmp rax, [rip + {linker_hi}]",
+    "jae gpi_cfa",
+    "mov rax, [rbx + 48]",
+    "cmp rax, [rip + {unwinder_lo}]",
+    "jb gpi_cfa",
+    "cmp rax, [rip + {unwinder_hi}]",
+    "jae gpi_cfa",
+    "jmp r11",
+    ".cfi_endproc",
+    ".size gpi_get_cfa, . - gpi_get_cfa",
+    //
+    // In: rdi = the context, r11 = the real function.
+    ".p2align 4",
+    ".type gpi_cfa, @function",
+    "gpi_cfa:",
+    ".cfi_startproc",
     "sub rsp, 8",
     ".cfi_adjust_cfa_offset 8",
     "call r11",
@@ -204,12 +227,14 @@ core::arch::global_asm!(
     "and rax, -8",
     "ret",
     ".cfi_endproc",
-    ".size gpi_get_cfa, . - gpi_get_cfa",
+    ".size gpi_cfa, . - gpi_cfa",
     land = sym land,
     set_ip = sym SET_IP,
     get_cfa = sym GET_CFA,
     unwinder_lo = sym UNWINDER_LO,
     unwinder_hi = sym UNWINDER_HI,
+    linker_lo = sym LINKER_LO,
+    linker_hi = sym LINKER_HI,
     waiting = sym WAITING,
     accumulator = const ACCUMULATOR,
     pad = const PAD,
@@ -220,12 +245,15 @@ core::arch::global_asm!(
 #[cfg(not(test))]
 unsafe extern "C" {
     pub(crate) fn gpi_land();
+    pub(crate) fn gpi_cfa();
     fn gpi_wait();
     fn gpi_wait_end();
 }
 
 #[cfg(test)]
 pub(crate) fn gpi_land() {}
+#[cfg(test)]
+pub(crate) fn gpi_cfa() {}
 #[cfg(test)]
 fn gpi_wait() {}
 #[cfg(test)]

@@ -37,9 +37,13 @@ pub(crate) static GET_CFA: AtomicU64 = AtomicU64::new(0);
 pub(crate) static SET_IP: AtomicU64 = AtomicU64::new(0);
 pub(crate) static GET_GR: AtomicU64 = AtomicU64::new(0);
 pub(crate) static UNWIND_BACKTRACE: AtomicU64 = AtomicU64::new(0);
+pub(crate) static FORCED_UNWIND: AtomicU64 = AtomicU64::new(0);
 /// The extent of the code of the library that contains these functions.
 pub(crate) static UNWINDER_LO: AtomicU64 = AtomicU64::new(0);
 pub(crate) static UNWINDER_HI: AtomicU64 = AtomicU64::new(0);
+/// The extent of the dynamic linker's code.
+pub(crate) static LINKER_LO: AtomicU64 = AtomicU64::new(0);
+pub(crate) static LINKER_HI: AtomicU64 = AtomicU64::new(0);
 
 /// Finds the functions in the libraries that are already loaded.
 pub(crate) fn prepare(dynamic_linker: u64) {
@@ -47,6 +51,9 @@ pub(crate) fn prepare(dynamic_linker: u64) {
     loaded::prepare(dynamic_linker);
     ITERATE.store(lookup::function(dynamic_linker, b"dl_iterate_phdr"), Ordering::Relaxed);
     BACKTRACE.store(lookup::function(dynamic_linker, b"backtrace"), Ordering::Relaxed);
+    let (lo, hi) = lookup::text_around(dynamic_linker, lookup::change_notice(dynamic_linker));
+    LINKER_LO.store(lo, Ordering::Relaxed);
+    LINKER_HI.store(hi, Ordering::Relaxed);
     find_unwinder();
 }
 
@@ -62,6 +69,7 @@ extern "C" fn find_unwinder() {
         (&GET_IP, &b"_Unwind_GetIP"[..]),
         (&GET_CFA, b"_Unwind_GetCFA"),
         (&UNWIND_BACKTRACE, b"_Unwind_Backtrace"),
+        (&FORCED_UNWIND, b"_Unwind_ForcedUnwind"),
         (&SET_IP, b"_Unwind_SetIP"),
         (&GET_GR, b"_Unwind_GetGR"),
     ] {

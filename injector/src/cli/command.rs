@@ -29,6 +29,7 @@ use crate::target::agent::room;
 use crate::target::attach::earlier::take_over;
 use crate::target::attach::running::{self, Running};
 use crate::target::launch::launched::{Inherited, Launched};
+use crate::target::launch::standing::Standing;
 use crate::target::launch::streams::Streams;
 use crate::target::process::Process;
 use crate::trace::tracer::{Place, Tracer};
@@ -137,6 +138,7 @@ fn launch(mut settings: Settings, start: Instant, inherited: &Inherited) -> Resu
         choice.method == Method::Timer || follow || takes_agent && subject.profiling().is_some();
     let planned = settings.planner().plan(subject, &program.binary, agent_wanted);
     expectations::say(&planned, &program, &settings, choice.method != Method::None);
+    let standing = Standing::find(settings.look.is_some_and(|look| !look.is_plain));
     let streams = match settings.look {
         Some(look) if !look.is_plain => Streams::apart().context("the program's output cannot be kept")?,
         _ => Streams::default(),
@@ -163,7 +165,7 @@ fn launch(mut settings: Settings, start: Instant, inherited: &Inherited) -> Resu
         start,
     };
     run::profile(prepared, |at| {
-        Launched::hold((at.program, at.folder, at.inherited), subject, inherited, &streams)
+        Launched::hold((at.program, at.folder, at.inherited), subject, inherited, &streams, standing)
     })
 }
 
@@ -176,14 +178,14 @@ fn attach(
 ) -> Result<Ending, Failure> {
     let voice = settings.voice;
     let process = Process::open(pid)?;
-    take_over(&process, voice)?;
-    let program = running::program(&process)?;
+    take_over(&process, voice).map_err(|error| running::failed(&process, error))?;
+    let program = running::program(&process).map_err(|error| running::failed(&process, error))?;
     let subject = match process.is_foreign {
         true => settings.planner().foreign_subject(&process.binary()),
         false => settings.planner().subject(&process.binary()),
     };
     if let Some(why) = &subject.unhookable {
-        return Err(anyhow!("cannot attach to process {pid}: {why}").into());
+        return Err(running::failed(&process, anyhow!("cannot attach to process {pid}: {why}")).into());
     }
     if settings.sampler == SamplerArg::Timer {
         return Err(anyhow!(
@@ -287,7 +289,7 @@ fn printed(result: std::io::Result<()>) -> ExitCode {
 /// program.
 fn end_like(ending: Ending) -> ExitCode {
     match ending {
-        Ending::Exited(status) => ExitCode::from(status),
+        Ending::Exited(status) => signals::exit(status),
         Ending::Killed(signal) => {
             signals::die(signal);
             ExitCode::from(128u8.wrapping_add(signal as u8))

@@ -7,7 +7,6 @@ use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions, wait, waitpid};
 
 use crate::os::failure::OURS;
-use crate::os::signals;
 use crate::os::waker::Waker;
 
 /// How the program ended.
@@ -48,9 +47,9 @@ fn children() -> Vec<i32> {
     lists.flat_map(|list| list.split_whitespace().flat_map(str::parse).collect::<Vec<i32>>()).collect()
 }
 
-/// Returns how a child has ended, or `None` if it has not. When a signal has stopped the child, this process
-/// stops as well, until it or the child is continued.
-pub(crate) fn reap(pid: i32) -> Option<Ending> {
+/// Returns how a child has ended, or `None` if it has not. When a signal has stopped the child, `stop` is called with it,
+/// and stops this process until it or the child is continued.
+pub(crate) fn reap(pid: i32, stop: impl Fn(i32)) -> Option<Ending> {
     loop {
         let status = match waitpid(Pid::from_raw(pid), WaitOptions::NOHANG | WaitOptions::UNTRACED) {
             Ok(None) => return None,
@@ -69,7 +68,7 @@ pub(crate) fn reap(pid: i32) -> Option<Ending> {
         if let Some(signal) = status.stopping_signal() {
             // Whoever has stopped the program may continue it, and not this process.
             let _waker = Waker::start(pid);
-            signals::stop(signal);
+            stop(signal);
         }
     }
 }

@@ -158,7 +158,11 @@ impl Drop for Terminal {
     }
 }
 
-fn open() -> io::Result<File> {
+/// Opens the terminal of this process's session.
+///
+/// # Errors
+/// The session has none.
+pub(crate) fn controlling() -> io::Result<File> {
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     Ok(File::from(rustix::fs::open("/dev/tty", flags, Mode::empty())?))
 }
@@ -168,7 +172,7 @@ fn open() -> io::Result<File> {
 /// # Errors
 /// There is none, or this process is in the background there.
 fn foreground() -> io::Result<File> {
-    let file = open()?;
+    let file = controlling()?;
     if termios::tcgetpgrp(&file)? != rustix::process::getpgrp() {
         return Err(io::Error::other("gprofinject runs in the background there"));
     }

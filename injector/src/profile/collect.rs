@@ -1,8 +1,10 @@
 //! From a region file to a profile, and to the agent's account of the run.
 
 use std::io;
+use std::path::PathBuf;
 
 use gmon::Arc;
+use gprofinject_abi::region::LOST_NAMED;
 
 use crate::options::Measure;
 use crate::os::clock::Moment;
@@ -17,7 +19,7 @@ use crate::program::library::Libraries;
 use crate::sampling::histogram::Histogram;
 use crate::sampling::maps::Maps;
 use crate::store::region::read::Region;
-use crate::store::trouble::{failure, trouble};
+use crate::store::trouble::{failure, lost, trouble};
 
 /// What the agent of one process says about itself: troubles, losses and costs. The counts are in the
 /// [`Profile`].
@@ -34,11 +36,17 @@ pub(crate) struct Account {
     pub(crate) lost_timers: u64,
     /// Whether the process has entered seccomp, after which nothing new could be counted.
     pub(crate) frozen: bool,
+    /// Whether threads of the process have had their system calls dispatched to themselves, while which nothing new could be counted.
+    pub(crate) dispatched: bool,
+    /// What the agent could not see of the process: see [`RegionHeader::unseen`](gprofinject_abi::region::RegionHeader::unseen).
+    pub(crate) unseen: u64,
     /// The number of children that are counted nowhere.
     pub(crate) lost_children: u64,
     /// The number of programs that the process has executed and that could not be followed.
     pub(crate) lost_programs: u64,
-    /// The number of libraries that the agent could not hook although they were wanted.
+    /// The libraries that the agent could not hook, with the reasons; some of them may not have been wanted.
+    pub(crate) lost: Vec<(PathBuf, String)>,
+    /// The number of further ones.
     pub(crate) lost_libraries: u64,
     /// The number of functions that Frida's gum should have patched and has not.
     pub(crate) unpatched: u64,
@@ -82,9 +90,12 @@ pub(crate) fn collect(
         bare_calls: count(report.bare_calls),
         lost_timers: count(report.lost_timers),
         frozen: report.frozen,
+        dispatched: report.dispatched,
+        unseen: report.unseen,
         lost_children: count(report.lost_children),
         lost_programs: count(report.lost_programs),
-        lost_libraries: count(report.lost_libraries),
+        lost: lost(&report),
+        lost_libraries: count(report.lost_libraries.saturating_sub(LOST_NAMED as u64)),
         unpatched: (planned.frida() as u64).saturating_sub(report.frida_patched),
         frida_ns: report.frida_ns,
         unmeasured: 0,
@@ -202,11 +213,25 @@ pub(crate) fn collect_guest(
 }
 
 impl Account {
+    /// Returns why the agent has made no system calls in the process for a time, or `None` if it has.
+    pub(crate) fn why_silent(&self) -> Option<&'static str> {
+        if self.frozen {
+            Some("entered seccomp")
+        } else if self.dispatched {
+            Some("had system calls dispatched to a signal handler (PR_SET_SYSCALL_USER_DISPATCH)")
+        } else {
+            None
+        }
+    }
+
     /// Adds the account of another process that runs the same program.
     pub(crate) fn add(&mut self, other: Account) {
         self.trouble = self.trouble.take().or(other.trouble);
         self.damage = self.damage.take().or(other.damage);
         self.frozen |= other.frozen;
+        self.lost.extend(other.lost);
+        self.dispatched |= other.dispatched;
+        self.unseen |= other.unseen;
         for (sum, part) in [
             (&mut self.lost_calls, other.lost_calls),
             (&mut self.lost_threads, other.lost_threads),

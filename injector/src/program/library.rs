@@ -9,13 +9,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
-use gprofinject_abi::ask::Question;
+use gprofinject_abi::ask::{ARENAS_SPAN, Question};
 use gprofinject_abi::plan::LIBRARIES;
 use gprofinject_abi::region::PAGE;
 use gprofinject_image::headers;
 use gprofinject_plan::Placement;
 use gprofinject_plan::Plan;
 
+use crate::os::gaps;
+use crate::os::proc::Mapping;
 use crate::os::{proc, progress, sys};
 use crate::program::libs;
 use crate::program::memory;
@@ -243,8 +245,19 @@ fn planned(
     }
 }
 
-/// Returns the plan file for a library at the places that a process offers, and the bytes of its home slots. The functions with
-/// the numbers `off` are switched off from the beginning.
+/// A library for which there is a place in a process.
+#[derive(Debug)]
+pub(crate) struct Placed {
+    /// The plan file.
+    pub(crate) file: OwnedFd,
+    /// The bytes of its home slots.
+    pub(crate) slot_bytes: u32,
+    /// The address of its arena.
+    pub(crate) arena: u64,
+}
+
+/// Finds a place for a library's arena: in the agent's reservation, if that is near enough and has room, or else by the
+/// `mappings` of the process. The functions with the numbers `off` are switched off from the beginning.
 ///
 /// # Errors
 /// The library does not fit there, or there is no memory.
@@ -252,8 +265,9 @@ pub(crate) fn placed(
     library: &Library,
     question: &Question,
     off: &BTreeSet<u32>,
-) -> Result<(OwnedFd, u32), &'static str> {
-    const DISTANT: &str = "there is no room for it near the process's libraries";
+    mappings: impl FnOnce() -> Vec<Mapping>,
+) -> Result<Placed, &'static str> {
+    const DISTANT: &str = "no addresses are free within reach of its code for what gprofinject adds";
     const CROWDED: &str = "the libraries before it have taken the room that a thread has for counters; --libs and -X leave \
                            others out";
     const ODD: &str = "the process has asked for a place that cannot be";
@@ -262,11 +276,9 @@ pub(crate) fn placed(
         && question.first_counter.is_multiple_of(8)
         && question.arenas.is_multiple_of(PAGE)
         && question.bias.is_multiple_of(PAGE);
-    if !is_aligned || question.free < question.arenas || question.first_function < LIBRARIES {
+    let is_reserved = question.free < question.end;
+    if !is_aligned || is_reserved && question.free < question.arenas || question.first_function < LIBRARIES {
         return Err(ODD);
-    }
-    if question.free.checked_add(plan.arena_len).is_none_or(|end| end > question.end) {
-        return Err(DISTANT);
     }
     let slot_bytes = u32::try_from(plan.slot_bytes).map_err(|_| CROWDED)?;
     let slots_end = question.first_slot.checked_add(slot_bytes).ok_or(CROWDED)?;
@@ -275,9 +287,9 @@ pub(crate) fn placed(
     if slots_end > question.slots_end || !has_counters {
         return Err(CROWDED);
     }
-    let placement = Placement {
+    let placement = |arena| Placement {
         bias: question.bias,
-        arena: question.free,
+        arena,
         records_base: question.arenas,
         first_function: question.first_function,
         first_slot: question.first_slot,
@@ -285,13 +297,37 @@ pub(crate) fn placed(
         first_counter: question.first_counter,
     };
     let pieces = library.planned.pieces();
-    let mut fits = false;
-    let file = sys::memory_file(&pieces, |bytes| {
-        let placed = plan.place(&placement, bytes);
-        fits = placed.and_then(|()| Plan::switch_off(off.iter().copied(), bytes)).is_some();
-    })
-    .map_err(|_| "there is no memory for its plan")?;
-    if fits { Ok((file, slot_bytes)) } else { Err(DISTANT) }
+    let made = |arena| {
+        let mut fits = false;
+        let file = sys::memory_file(&pieces, |bytes| {
+            let placed = plan.place(&placement(arena), bytes);
+            fits = placed.and_then(|()| Plan::switch_off(off.iter().copied(), bytes)).is_some();
+        })
+        .map_err(|_| "there is no memory for its plan")?;
+        if fits { Ok(Placed { file, slot_bytes, arena }) } else { Err(DISTANT) }
+    };
+    if question.free.checked_add(plan.arena_len).is_some_and(|end| end <= question.end) {
+        match made(question.free) {
+            Err(DISTANT) => {}
+            done => return done,
+        }
+    }
+    made(elsewhere(question, plan.arena_len, &mappings()).ok_or(DISTANT)?)
+}
+
+/// Returns a free address for the arena of a library, from which all of the library can be reached.
+fn elsewhere(question: &Question, len: u64, mappings: &[Mapping]) -> Option<u64> {
+    let start = question.start;
+    let first = mappings.iter().find(|mapping| mapping.lo == start)?;
+    let is_of_it = |mapping: &&Mapping| {
+        mapping.inode == first.inode
+            && mapping.path == first.path
+            && mapping.lo.wrapping_sub(start) < gaps::REACH
+    };
+    let end = mappings.iter().filter(is_of_it).map(|mapping| mapping.hi).max()?;
+    let lo = question.arenas.max(end.saturating_sub(gaps::REACH));
+    let hi = question.arenas.saturating_add(ARENAS_SPAN).min(start.saturating_add(gaps::REACH));
+    gaps::place(mappings, &(lo..hi), len, (start, 0))
 }
 
 /// Returns the name by which others need the library in a file, if it has one.
@@ -371,7 +407,9 @@ pub(crate) mod tests {
     fn places_that_cannot_be() {
         let folder = tempfile::tempdir().expect("a folder");
         let library = library(folder.path());
-        let bytes = placed(library, &SOUND, &BTreeSet::new()).expect("a sound question").1;
+        let nothing = Vec::new;
+        let there = placed(library, &SOUND, &BTreeSet::new(), nothing).expect("a sound question");
+        let bytes = there.slot_bytes;
         assert!(bytes > 0);
         for (why, question) in [
             ("cannot be", Question { free: SOUND.free + 8, ..SOUND }),
@@ -380,15 +418,15 @@ pub(crate) mod tests {
             ("cannot be", Question { first_counter: 4, ..SOUND }),
             ("cannot be", Question { free: SOUND.arenas - PAGE, ..SOUND }),
             ("cannot be", Question { first_function: LIBRARIES - 1, ..SOUND }),
-            ("no room", Question { end: SOUND.free, ..SOUND }),
-            ("no room", Question { free: !(PAGE - 1), end: u64::MAX, ..SOUND }),
+            ("no addresses", Question { end: SOUND.free, ..SOUND }),
+            ("no addresses", Question { free: !(PAGE - 1), end: u64::MAX, ..SOUND }),
             // A jump cannot reach that far.
-            ("no room", Question { bias: 0x1000_0000_0000, ..SOUND }),
-            ("no room", Question { bias: !(PAGE - 1), ..SOUND }),
+            ("no addresses", Question { bias: 0x1000_0000_0000, ..SOUND }),
+            ("no addresses", Question { bias: !(PAGE - 1), ..SOUND }),
             ("counters", Question { slots_end: SOUND.first_slot + bytes - 1, ..SOUND }),
             ("counters", Question { first_slot: u32::MAX - 15, slots_end: u32::MAX, ..SOUND }),
         ] {
-            let said = placed(library, &question, &BTreeSet::new()).expect_err(why);
+            let said = placed(library, &question, &BTreeSet::new(), nothing).expect_err(why);
             assert!(said.contains(why), "{said}: {question:?}");
         }
         // These numbers only have to cause no panic.
@@ -419,7 +457,16 @@ pub(crate) mod tests {
                 counters_end: next() as u32,
                 ..SOUND
             };
-            let _ = placed(library, &question, &BTreeSet::new());
+            let _ = placed(library, &question, &BTreeSet::new(), || {
+                vec![Mapping {
+                    lo: question.start,
+                    hi: !0,
+                    executable: true,
+                    offset: 0,
+                    inode: 1,
+                    path: String::new(),
+                }]
+            });
         }
     }
 

@@ -57,9 +57,6 @@ fn file_name(path: &Path) -> &str {
     path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
 }
 
-/// Why no function is hooked in a running Go program, for messages.
-const RUNNING_GO: &str = "it is a Go program that runs already: its threads have no stacks for gprofinject, so it is \
-                          only sampled; start it with gprofinject to count calls";
 /// What is said if the basic blocks of a Go program were to be counted.
 pub(crate) const UNCOUNTED_GO: &str =
     "basic blocks of Go programs are not counted: Go would find return addresses that it does not know";
@@ -199,9 +196,8 @@ impl Planner<'_> {
         let hooks = if blocks_only { Some(HooksArg::Entry) } else { hooks };
         // Unless the user says otherwise, counting must not cost more than necessary.
         let entry = hooks == Some(HooksArg::Entry) || counting && hooks.is_none();
-        let is_running_go = running && role == Role::Program && is_go;
         let is_left_out = matches!(part, Part::Library(purpose) if !purpose.is_wanted());
-        let nothing = hooks == Some(HooksArg::None) || subject.unhookable.is_some() || is_running_go;
+        let nothing = hooks == Some(HooksArg::None) || subject.unhookable.is_some();
         let lines = filters.asks_for_files().then(|| subject.lines());
         let counted = |function: &Function| {
             let (lo, hi) = (function.address, function.address + function.size);
@@ -216,12 +212,20 @@ impl Planner<'_> {
                 && part == Part::Library(Purpose::Hooks)
                 && function.names().any(|name| DETOURED.contains(&name))
         };
+        let running_go = subject.image.as_ref().filter(|image| running && image.facts.go);
+        let is_reentered = |function: &Function| {
+            running_go.is_some_and(|image| gprofinject_plan::is_reentered(image, function))
+        };
         let selected = |function: &Function| {
-            !nothing && !is_left_out && filters.select(names, function.names()) && !is_detoured(function)
+            !nothing
+                && !is_left_out
+                && filters.select(names, function.names())
+                && !is_detoured(function)
+                && !is_reentered(function)
         };
         let insist = hooks.is_some() && !blocks_only;
         let hooks = if entry { Hooks::Entry } else { Hooks::Both };
-        let image = subject.image.as_ref().filter(|_| agent_wanted || !nothing || is_running_go);
+        let image = subject.image.as_ref().filter(|_| agent_wanted || !nothing);
         let counted = counts.then_some(&counted as &dyn Fn(&Function) -> bool);
         let options = Options {
             hooks,
@@ -253,15 +257,20 @@ impl Planner<'_> {
         }
         if let Some(plan) = plan.as_mut().filter(|_| nothing) {
             plan.caution = None;
-            plan.downgrade = is_running_go.then(|| RUNNING_GO.to_owned());
+            plan.downgrade = None;
             for verdict in plan.verdicts.iter_mut().filter(|v| **v == Verdict::Refused(Reason::NotSelected)) {
                 *verdict = Verdict::Refused(Reason::NoHooks);
             }
         }
         if let Some(plan) = plan.as_mut().filter(|_| running && !nothing) {
             for (function, verdict) in subject.functions().iter().zip(&mut plan.verdicts) {
-                if *verdict == Verdict::Refused(Reason::NotSelected) && is_detoured(function) {
+                if *verdict != Verdict::Refused(Reason::NotSelected) {
+                    continue;
+                }
+                if is_detoured(function) {
                     *verdict = Verdict::Refused(Reason::Agent);
+                } else if filters.select(names, function.names()) && is_reentered(function) {
+                    *verdict = Verdict::Refused(Reason::JumpedInto);
                 }
             }
         }
@@ -308,8 +317,14 @@ impl Planner<'_> {
     }
 }
 
-/// Returns why a plan must not be carried out: a new thread would share the words of its parent.
+/// Returns why a plan must not be carried out: the program and the agent would change each other's gs, or a new thread would share the
+/// words of its parent.
 fn obstacle(plan: &Plan, role: Role) -> Option<String> {
+    if let Some(at) = plan.uses_gs {
+        return Some(format!(
+            "its code at {at:#x} uses the register gs, by which gprofinject would reach its counters"
+        ));
+    }
     // A library may make threads that run functions of the program.
     let at = plan.unredirected.first().filter(|_| role == Role::Library || !plan.records.is_empty())?;
     Some(format!("its system call at {at:#x} may make threads, and cannot be led to the agent"))

@@ -305,6 +305,16 @@ fn loads_musl(interpreter: &str) -> bool {
 
 /// Returns why the agent cannot be put into a file that asks for no dynamic linker, or `None` if it is a static program.
 fn without_interpreter(bytes: &[u8], program: &headers::Program) -> Option<&'static str> {
+    /// Linkers place fixed programs far below this address unless they are told another one.
+    const FAR: u64 = 0x1000_0000;
+    let first = program.code.iter().map(|segment| segment.address).min();
+    // Such a program manages the address space itself and may translate its own code with that of the other program
+    // (valgrind's tools do both), in which thunks have no place.
+    if program.fixed && first.is_some_and(|first| first >= FAR) {
+        return Some(
+            "it leaves the usual addresses to a program that it loads itself, and decides what is in the address space",
+        );
+    }
     if symbols::is_dynamic_linker(bytes) {
         Some(
             "it is the dynamic linker, which loads another program; name that program instead, and what --library-path \

@@ -32,6 +32,7 @@ use crate::store::output::Output;
 use crate::store::region::layout::Orders;
 use crate::store::run_folder::{FIRST, RunFolder};
 use crate::target::grip::Grip;
+use crate::target::launch::usher::Usher;
 use crate::target::loaded;
 use crate::trace::messages::Begun;
 use crate::trace::tracer::Tracer;
@@ -79,6 +80,8 @@ pub(crate) struct Family<'s> {
     /// The executed programs that could not be followed, or not be hooked as the user asked, with the
     /// reasons.
     pub(crate) unfollowed: BTreeSet<String>,
+    /// The ushers of members that are standalone programs, by the index of the member.
+    pub(crate) ushers: HashMap<usize, Usher>,
     /// The reports about profiles that could not be written where they should be.
     pub(crate) troubles: Vec<String>,
     /// The run folder; `None` if there is no agent. Then there is only the first process, and it is only
@@ -138,6 +141,7 @@ impl<'s> Family<'s> {
             written: HashMap::new(),
             others: Vec::new(),
             unfollowed,
+            ushers: HashMap::new(),
             troubles: Vec::new(),
         }
     }

@@ -2,6 +2,7 @@
 //! and of users who ask for something.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,7 +20,7 @@ use crate::sampling::sampler::Sampling;
 use crate::session::family::Family;
 use crate::session::member::Unhooked;
 use crate::session::message::{Answer, Malformed, MemberName, Message, Request};
-use crate::store::listener::Asker;
+use crate::store::listener::{Asker, Listener};
 use crate::store::purpose::Purpose;
 use crate::target::agent::libraries::{self, Wanted};
 use crate::target::launch::usher::{self, Entrance};
@@ -49,10 +50,21 @@ impl Family<'_> {
         for (_, pid) in ended {
             self.end(pid, sampling.as_deref_mut());
         }
+        // A forked child announces itself in the run folder before it asks from outside.
+        let strangers = self.listener.as_ref().map(Listener::strangers).unwrap_or_default();
         let heard = self.listener.as_ref().map(|listener| listener.heard(AT_ONCE)).unwrap_or_default();
         let is_more = heard.len() >= AT_ONCE;
         for mut asker in heard {
             self.hear(&mut asker, sampling.as_deref_mut());
+        }
+        for stranger in strangers {
+            if !self.living.contains_key(&stranger.pid) {
+                continue;
+            }
+            let asker = self.listener.as_ref().and_then(|listener| listener.hear_stranger(stranger));
+            if let Some(mut asker) = asker {
+                self.hear(&mut asker, sampling.as_deref_mut());
+            }
         }
         is_more
     }
@@ -81,6 +93,14 @@ impl Family<'_> {
                 let name = self.executes(asker, sampling).unwrap_or_default();
                 asker.answer(name.as_bytes());
                 self.settings.cache.keep_fresh();
+            }
+            Ok(Message::Profiled) => {
+                if let Some(file) = asker.file.take() {
+                    let name = resolve::Executed::new(file).name;
+                    let name = name.display();
+                    self.unfollowed
+                        .insert(format!("{name} was not followed: another gprofinject profiles it"));
+                }
             }
             Ok(Message::Loaded(question)) => {
                 let mut answer = ask::Answer::default();
@@ -146,9 +166,8 @@ impl Family<'_> {
                 return None;
             }
         };
-        if let Some(less) = profilee.planned.plan.as_ref().and_then(|plan| plan.downgrade.as_ref()) {
-            self.unfollowed.insert(format!("{}: {less}", binary.display()));
-        }
+        let less = profilee.planned.plan.iter().flat_map(|plan| [&plan.downgrade, &plan.caution]).flatten();
+        self.unfollowed.extend(less.map(|less| format!("{}: {less}", binary.display())));
         self.enter(profilee);
         let name = match self.make_files(profilee) {
             Ok(name) => name,
@@ -171,8 +190,13 @@ impl Family<'_> {
     /// Has the agent put into the standalone program that a process is about to execute.
     fn usher_in(&mut self, pid: i32, name: &str, profilee: &Profilee) {
         let (Some(folder), Some(plan)) = (&self.folder, &profilee.planned.plan) else { return };
-        if let Err(error) = usher::attend(pid, &Entrance::new(plan, folder, name)) {
-            self.unfollowed.insert(format!("{} was not followed: {error:#}", profilee.binary.display()));
+        match usher::attend(pid, &Entrance::new(plan, folder, name)) {
+            Ok(usher) => {
+                self.ushers.insert(self.members.len() - 1, usher);
+            }
+            Err(error) => {
+                self.unfollowed.insert(format!("{} was not followed: {error:#}", profilee.binary.display()));
+            }
         }
     }
 
@@ -190,18 +214,29 @@ impl Family<'_> {
         self.libraries.plan_ahead(&files, &self.settings.planner());
     }
 
+    /// Listens to profiled processes that cannot enter the run folder: they have become another user's, or have another root
+    /// folder or mount namespace. `running` is a process that runs already, whose network namespace may be another one.
+    pub(crate) fn listen_outside(&mut self, running: Option<i32>) {
+        let (Some(listener), Some(folder)) = (&mut self.listener, &self.folder) else { return };
+        // Without this socket, only libraries that such a process loads later are not hooked, and the agent says so.
+        let _ = listener.listen_outside(folder.private(), None);
+        let namespace = |path: String| {
+            let file = std::fs::File::open(path).ok()?;
+            let inode = file.metadata().ok()?.ino();
+            Some((file, inode))
+        };
+        let own = namespace("/proc/self/ns/net".to_owned()).map(|(_, inode)| inode);
+        let other = running.and_then(|pid| namespace(format!("/proc/{pid}/ns/net")));
+        if let Some((file, _)) = other.filter(|(_, inode)| Some(*inode) != own) {
+            let _ = listener.listen_outside(folder.private(), Some(&file));
+        }
+    }
+
     /// Plans the libraries of a process that already runs. Returns those that are to be hooked there.
     ///
     /// # Errors
     /// It is a process of musl's, in which nothing can be hooked, because not all libraries are known.
     pub(crate) fn running(&mut self, pid: i32, mapped: Mapped) -> Result<Vec<Wanted>> {
-        // The process may belong to another user, or have another root folder.
-        if sys::ids().euid == 0
-            && let (Some(listener), Some(folder)) = (&mut self.listener, &self.folder)
-        {
-            // Without this socket, only libraries that the process loads later are not hooked.
-            let _ = listener.listen_outside(folder.private(), pid);
-        }
         let Mapped { dynamic_linker, loaded, unreadable } = mapped;
         let is_musl = dynamic_linker != 0 && self.is_musl(pid);
         let named = |path: &Path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
@@ -214,9 +249,8 @@ impl Family<'_> {
                     path.display()
                 );
             }
-            let is_wanted = named(&path).is_some_and(|name| self.settings.libs.wants(&name, || None));
             let why = Arc::from("its file cannot be read, or was replaced after the process had loaded it");
-            self.leave(pid, &path, if is_wanted { Unhooked::Refused(why) } else { Unhooked::LeftOut });
+            self.leave_wanted(self.program_of(pid), &path, why);
         }
         let (mut chosen, planner) = (Vec::new(), self.settings.planner());
         for Loaded { file, order } in loaded {
@@ -264,16 +298,12 @@ impl Family<'_> {
         answer: &mut ask::Answer,
     ) -> Option<OwnedFd> {
         self.note_maps(asker.pid);
-        let file = match asker.is_outside {
+        // A process may have become another user's and still enter the run folder.
+        let file = match asker.is_outside || asker.user != sys::ids().euid {
             true => self.mapped_outside(asker.pid, question.start)?,
             false => resolve::Executed::new(asker.file.take()?),
         };
         let name = file.name.file_name()?.to_str()?;
-        if asker.user != sys::ids().euid && !asker.is_outside {
-            let why = Arc::from("the process runs as another user");
-            self.leave(asker.pid, &file.name, Unhooked::Refused(why));
-            return None;
-        }
         let is_wanted = self.settings.libs.wants(name, || library::soname(&file.path()));
         if !is_wanted {
             self.leave(asker.pid, &file.name, Unhooked::LeftOut);
@@ -302,7 +332,16 @@ impl Family<'_> {
     /// has sent is not used: it may be that of a file which the process may not read. Returns `None` if the library is not to
     /// be hooked.
     fn mapped_outside(&mut self, pid: i32, address: u64) -> Option<resolve::Executed> {
-        let (file, len) = loaded::file_at(pid, address)?;
+        if !self.living.contains_key(&pid) {
+            return None;
+        }
+        let Some((file, len)) = loaded::file_at(pid, address) else {
+            let mappings = proc::mappings(pid).unwrap_or_default();
+            let path = mappings.into_iter().find(|mapping| mapping.lo == address)?.path;
+            let why = Arc::from("its file cannot be read, or was replaced after the process had loaded it");
+            self.leave_wanted(self.program_of(pid), Path::new(&path), why);
+            return None;
+        };
         if self.unhooked.contains_key(&(self.program_of(pid), file.name.clone())) {
             return None;
         }
@@ -333,11 +372,22 @@ impl Family<'_> {
         self.profilee_of(pid).is_some_and(|profilee| profilee.planned.subject.musl)
     }
 
+    /// Notes that a library is not hooked in a process that runs this program, unless the user has left it out.
+    pub(crate) fn leave_wanted(&mut self, program: u32, library: &Path, why: Arc<str>) {
+        let name = library.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let is_wanted = self.settings.libs.wants(name, || None);
+        self.leave_in(program, library, if is_wanted { Unhooked::Refused(why) } else { Unhooked::LeftOut });
+    }
+
     /// Notes that a library is not hooked in a process.
     pub(crate) fn leave(&mut self, pid: i32, library: &Path, why: Unhooked) {
+        self.leave_in(self.program_of(pid), library, why);
+    }
+
+    /// The same in processes that run a program, by its number.
+    fn leave_in(&mut self, program: u32, library: &Path, why: Unhooked) {
         /// A process can name any number of files.
         const MOST: usize = 4096;
-        let program = self.program_of(pid);
         if self.unhooked.len() < MOST {
             self.unhooked.insert((program, library.to_owned()), why);
         }
@@ -365,11 +415,12 @@ impl Family<'_> {
         let member = self.living.get(&asker.pid).and_then(|process| process.members.last().copied());
         let mut member = member.and_then(|index| self.members.get_mut(index));
         let off = member.as_mut().map(|member| member.switched.of_library(library)).unwrap_or_default();
-        let (file, slot_bytes) = library::placed(library, question, &off)?;
+        let mappings = || proc::mappings(asker.pid).unwrap_or_default();
+        let placed = library::placed(library, question, &off, mappings)?;
         if let Some(member) = member {
-            member.grip.note_library(library, question);
+            member.grip.note_library(library, &Question { free: placed.arena, ..*question });
         }
-        Ok((file, library.number, slot_bytes))
+        Ok((placed.file, library.number, placed.slot_bytes))
     }
 
     /// Carries out a user's request from the socket, and answers it.

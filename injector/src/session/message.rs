@@ -19,6 +19,8 @@ pub(crate) enum Message {
     Forked(MemberName),
     /// The process is about to execute the program whose file came with the packet.
     Executes,
+    /// The process is about to execute the program whose file came with the packet, and another gprofinject profiles it.
+    Profiled,
     /// The process has loaded a library, whose file came with the packet.
     Loaded(Question),
     /// The process will ask about the libraries whose files came with the packet.
@@ -82,6 +84,7 @@ impl Message {
         match packet.split_first() {
             Some((&ask::FORKED, name)) => MemberName::parse(name).map(Message::Forked).ok_or(Malformed::Name),
             Some((&ask::EXECUTES, [])) => Ok(Message::Executes),
+            Some((&ask::PROFILED, [])) => Ok(Message::Profiled),
             Some((&ask::AHEAD, [])) => Ok(Message::Ahead),
             Some((&ask::LOADED, _)) => {
                 let question = Question::read_from_bytes(packet).map_err(|_| Malformed::Kind)?;
@@ -172,6 +175,7 @@ mod tests {
             assert_eq!(Message::parse(&packet), Ok(Message::Control(request)));
         }
         assert_eq!(Message::parse(b"E"), Ok(Message::Executes));
+        assert_eq!(Message::parse(b"P"), Ok(Message::Profiled));
         let Ok(Message::Forked(name)) = Message::parse(b"Ff123") else { panic!("a child's name") };
         assert_eq!(name.as_str(), "f123");
         for answer in [Answer::Done("it is done".into()), Answer::Failed(String::new())] {

@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 
 use gmon::counted;
+use gprofinject_abi::region::{UNSEEN_EXECUTED, UNSEEN_LOADED};
 
 use crate::os::say::Voice;
 use crate::profile::placement::Placed;
@@ -14,6 +15,18 @@ use crate::session::stats::{Blocks, Memory, Samples, Setup};
 use crate::session::words::{
     calls_and_samples, commands, in_hooked_code, lead_to_libraries, left_out, not_patched, quoted,
 };
+
+/// What an agent may be unable to see of its process, by the bits of [`Account::unseen`](crate::profile::collect::Account::unseen).
+const UNSEEN: [(u64, &str); 2] = [
+    (
+        UNSEEN_EXECUTED,
+        "programs that it executes are not followed: the code of libc's execve could not be changed",
+    ),
+    (
+        UNSEEN_LOADED,
+        "libraries that it loads later are not hooked: the code of the dynamic linker could not be changed",
+    ),
+];
 
 impl Run<'_> {
     /// Returns a sentence for each kind of data that is missing in the profile.
@@ -27,9 +40,9 @@ impl Run<'_> {
         };
         let calls = account.lost_calls;
         let threads = account.lost_threads;
-        if account.frozen {
+        if let Some(why) = account.why_silent() {
             let lost = counted(calls, "call", "calls");
-            say(calls, format!("{lost} lost: the program entered seccomp"));
+            say(calls, format!("{lost} lost: the program {why}"));
         } else {
             let (lost, without) = (counted(calls, "call", "calls"), counted(threads, "thread", "threads"));
             say(calls, format!("{lost} could not be counted: no memory for counters"));
@@ -51,8 +64,14 @@ impl Run<'_> {
             say(unpatched, not_patched(unpatched));
         }
         let libraries = account.lost_libraries;
-        let unhooked = counted(libraries, "library was", "libraries were");
-        say(libraries, format!("{unhooked} not hooked, because there was no room or no answer"));
+        let unhooked = counted(libraries, "more library was", "more libraries were");
+        say(
+            libraries,
+            format!("{unhooked} not hooked, because a process could not ask about them or had no memory"),
+        );
+        for (bit, text) in UNSEEN {
+            say(account.unseen & bit, text.to_owned());
+        }
         let samples = self.lost_samples;
         let lost = counted(samples, "sample was", "samples were");
         say(samples, format!("{lost} lost; a lower --rate helps"));
@@ -80,9 +99,6 @@ impl Run<'_> {
             ));
             lead_to_libraries(&other.libraries, voice);
             other.placed.report(voice, &other.profilee.shown.to_string_lossy(), Some(&title));
-            if let Some(trouble) = &other.account.trouble {
-                voice.warn(format_args!("{title}: nothing was hooked: {trouble}"));
-            }
         }
         let unpatched = |other: &&Other| other.account.trouble.is_none() && other.account.unpatched > 0;
         for other in self.others.iter().filter(unpatched) {
@@ -93,15 +109,27 @@ impl Run<'_> {
             voice.note(format_args!("and {}", counted(more, "more profile", "more profiles")));
         }
         let others = || self.others.iter().map(|other| &other.account);
-        let frozen: u64 = others().filter(|c| c.frozen).map(|c| c.lost_calls).sum();
-        if frozen > 0 {
-            let frozen = counted(frozen, "call", "calls");
-            voice.warn(format_args!("{frozen} of other processes lost: they entered seccomp"));
+        let mut silent: BTreeMap<&str, u64> = BTreeMap::new();
+        for account in others().filter(|c| c.lost_calls > 0) {
+            if let Some(why) = account.why_silent() {
+                *silent.entry(why).or_default() += account.lost_calls;
+            }
         }
-        let lost: u64 = others().filter(|c| !c.frozen).map(|c| c.lost_calls).sum();
+        for (why, lost) in silent {
+            let lost = counted(lost, "call", "calls");
+            voice.warn(format_args!("{lost} of other processes lost: they {why}"));
+        }
+        let lost: u64 = others().filter(|c| c.why_silent().is_none()).map(|c| c.lost_calls).sum();
         if lost > 0 {
             let lost = counted(lost, "call", "calls");
             voice.warn(format_args!("{lost} of other processes could not be counted: no memory"));
+        }
+        for (bit, text) in UNSEEN {
+            let processes = others().filter(|account| account.unseen & bit != 0).count() as u64;
+            if processes > 0 {
+                let processes = counted(processes, "other process", "other processes");
+                voice.warn(format_args!("in {processes}, {text}"));
+            }
         }
         let all = || others().chain([self.account]);
         let children: u64 = all().map(|c| c.lost_children).sum();

@@ -155,7 +155,7 @@ pub(crate) fn profile<T: Target>(
             Err(error) => {
                 let why = perf::refusal(&error, scope);
                 if prepared.insists {
-                    return Err(anyhow!(why).into());
+                    return Err(target.failed(anyhow!(why)).into());
                 }
                 voice.warn(format_args!("no samples are taken: {why}"));
                 (choice.method, choice.rate) = (Method::None, 0);
@@ -174,8 +174,14 @@ pub(crate) fn profile<T: Target>(
         }
     }
     let follows = family.follows();
+    if planned.wants_libraries() {
+        family.listen_outside(target.bias(planned).map(|_| pid));
+    }
     let wanted = match planned.libraries {
-        Some(_) => family.running(pid, target.loaded())?,
+        Some(_) => {
+            let loaded = target.loaded();
+            family.running(pid, loaded).map_err(|error| target.failed(error))?
+        }
         None => Vec::new(),
     };
     let (folder, libraries) = (family.folder.as_ref(), &family.libraries);

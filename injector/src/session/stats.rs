@@ -294,7 +294,7 @@ impl Run<'_> {
             },
             engine: self.engine,
             hooks: if self.hooked() > 0 { self.planned.hooks() } else { "none" },
-            notes: self.notes.to_vec(),
+            notes: self.notes.iter().cloned().chain(self.losses()).collect(),
             functions,
             unseen: self.placed.unseen.clone(),
             blocks: self.blocks(),

@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -32,8 +33,8 @@ const OUTSIDE_MOST: usize = 64;
 /// The injector's end of the socket.
 pub(crate) struct Listener {
     socket: OwnedFd,
-    /// The socket for a process that cannot enter the run folder, and the process's number.
-    outside: Option<(OwnedFd, i32)>,
+    /// The sockets for processes that cannot enter the run folder.
+    outside: Vec<OwnedFd>,
     /// The connections that have not sent anything yet.
     silent: RefCell<VecDeque<Silent>>,
 }
@@ -43,6 +44,13 @@ struct Silent {
     connection: OwnedFd,
     is_outside: bool,
     since: Instant,
+}
+
+/// A connection by a process that cannot enter the run folder, or says so, which has not been read from.
+pub(crate) struct Stranger {
+    connection: OwnedFd,
+    /// The process's number.
+    pub(crate) pid: i32,
 }
 
 /// A packet that has arrived, and the connection for the answer.
@@ -120,36 +128,47 @@ impl Listener {
             let len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
             check(libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len))?;
             check(libc::listen(socket.as_raw_fd(), 4096))?;
-            Ok(Listener { socket, outside: None, silent: RefCell::new(VecDeque::new()) })
+            Ok(Listener { socket, outside: Vec::new(), silent: RefCell::new(VecDeque::new()) })
         }
     }
 
-    /// Listens to a process that cannot enter the run folder as well, by the path of the socket as a name in the abstract
-    /// namespace. Every process can connect there; those of other processes are closed unread.
+    /// Listens to processes that cannot enter the run folder as well, by the path of the socket as a name in the abstract
+    /// namespace: that of this process, or that of the network namespace `of`. Every process can connect there.
     ///
     /// # Errors
     /// The socket cannot be made, or the name is in use.
-    pub(crate) fn listen_outside(&mut self, folder: &PrivateFolder, pid: i32) -> io::Result<()> {
+    pub(crate) fn listen_outside(&mut self, folder: &PrivateFolder, of: Option<&File>) -> io::Result<()> {
         let mut address = address(&folder.path().join(ASK_FILE))?;
         let len = address.sun_path.iter().position(|&byte| byte == 0).unwrap_or_default();
         address.sun_path.copy_within(..len, 1);
         address.sun_path[0] = 0;
-        // SAFETY: the address is valid for the calls, and the name fits, because the path with its NUL does.
-        unsafe {
-            let flags = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-            let socket = OwnedFd::from_raw_fd(check(libc::socket(libc::AF_UNIX, flags, 0))?);
-            let len = (size_of::<libc::sa_family_t>() + 1 + len) as libc::socklen_t;
-            check(libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len))?;
-            check(libc::listen(socket.as_raw_fd(), 128))?;
-            self.outside = Some((socket, pid));
-        }
+        let make = move || {
+            if let Some(of) = of {
+                // SAFETY: this thread only makes the socket, which stays in that namespace.
+                check(unsafe { libc::setns(of.as_raw_fd(), libc::CLONE_NEWNET) })?;
+            }
+            // SAFETY: the address is valid for the calls, and the name fits, because the path with its NUL does.
+            unsafe {
+                let flags = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+                let socket = OwnedFd::from_raw_fd(check(libc::socket(libc::AF_UNIX, flags, 0))?);
+                let len = (size_of::<libc::sa_family_t>() + 1 + len) as libc::socklen_t;
+                check(libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len))?;
+                check(libc::listen(socket.as_raw_fd(), 128))?;
+                Ok::<OwnedFd, io::Error>(socket)
+            }
+        };
+        let made = std::thread::scope(|scope| match of {
+            None => make(),
+            Some(_) => scope.spawn(make).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+        });
+        self.outside.push(made?);
         Ok(())
     }
 
     /// Returns the descriptors that become readable when a process connects or sends something.
     pub(crate) fn descriptors(&self) -> Vec<RawFd> {
         let silent = self.silent.borrow();
-        let outside = self.outside.iter().map(|(socket, _)| socket.as_raw_fd());
+        let outside = self.outside.iter().map(AsRawFd::as_raw_fd);
         let silent = silent.iter().map(|silent| silent.connection.as_raw_fd());
         [self.socket.as_raw_fd()].into_iter().chain(outside).chain(silent).collect()
     }
@@ -171,15 +190,23 @@ impl Listener {
         {
             heard.extend(self.listen_to(connection, false));
         }
-        if let Some((socket, pid)) = &self.outside {
-            // Any number of processes may connect all the time.
-            for connection in (0..most.min(OUTSIDE_MOST)).map_while(|_| accept(socket)) {
-                if peer(&connection).is_ok_and(|peer| peer.pid == *pid) {
-                    heard.extend(self.listen_to(connection, true));
-                }
-            }
-        }
         heard
+    }
+
+    /// Returns new connections from outside of the run folder. Nothing has been read from them. Those of other processes than the
+    /// profiled ones are to be dropped.
+    pub(crate) fn strangers(&self) -> Vec<Stranger> {
+        // Any number of processes may connect all the time.
+        let connections =
+            self.outside.iter().flat_map(|socket| (0..OUTSIDE_MOST).map_while(|_| accept(socket)));
+        let known = connections
+            .filter_map(|connection| Some(Stranger { pid: peer(&connection).ok()?.pid, connection }));
+        known.collect()
+    }
+
+    /// Returns the packet of a profiled process. If there is none yet, remembers the connection.
+    pub(crate) fn hear_stranger(&self, stranger: Stranger) -> Option<Asker> {
+        self.listen_to(stranger.connection, true)
     }
 
     /// Returns the packet of a new connection. If there is none yet, remembers the connection.
@@ -310,29 +337,27 @@ mod tests {
     }
 
     #[test]
-    fn one_process_is_heard_from_outside() {
+    fn who_speaks_from_outside_is_known_first() {
         let place = tempfile::tempdir().expect("a folder");
         let folder = PrivateFolder::create(place.path()).expect("a folder");
         let mut listener = Listener::new(&folder).expect("listens");
         let own = std::process::id() as i32;
-        listener.listen_outside(&folder, own).expect("listens");
-        assert!(Listener::new(&folder).is_err() && listener.listen_outside(&folder, own).is_err(), "in use");
+        listener.listen_outside(&folder, None).expect("listens");
+        assert!(Listener::new(&folder).is_err() && listener.listen_outside(&folder, None).is_err(), "in use");
         let _inside = connect(&folder);
         let talkers = [(); 2].map(|()| from_outside(&folder));
-        let heard = listener.heard(usize::MAX);
-        assert_eq!(
-            heard.iter().map(|asker| (asker.is_outside, asker.pid)).collect::<Vec<_>>(),
-            [(true, own); 2]
-        );
+        assert!(listener.heard(usize::MAX).is_empty(), "not before it is known who speaks");
+        let strangers = listener.strangers();
+        assert!(strangers.len() == 2 && strangers.iter().all(|stranger| stranger.pid == own));
+        let heard = strangers.into_iter().filter_map(|stranger| listener.hear_stranger(stranger));
+        assert_eq!(heard.map(|asker| (asker.is_outside, asker.pid)).collect::<Vec<_>>(), [(true, own); 2]);
         drop(talkers);
-        drop(listener);
-        // Another process is meant.
-        std::fs::remove_file(folder.reach(ASK_FILE)).expect("removed");
-        let mut listener = Listener::new(&folder).expect("listens");
-        listener.listen_outside(&folder, own + 1).expect("the name is free");
+        // The connection from inside, which says nothing.
+        let before = listener.descriptors().len();
         let strangers: Vec<OwnedFd> = (0..OUTSIDE_MOST + 9).map(|_| from_outside(&folder)).collect();
-        assert!(listener.heard(usize::MAX).is_empty() && listener.heard(usize::MAX).is_empty());
-        assert_eq!(listener.descriptors().len(), 2, "no stranger is remembered");
+        assert_eq!(listener.strangers().len(), OUTSIDE_MOST);
+        assert_eq!(listener.strangers().len(), 9);
+        assert_eq!(listener.descriptors().len(), before, "no stranger is remembered");
         let flags = rustix::net::RecvFlags::DONTWAIT;
         for stranger in strangers {
             let end = rustix::net::recv(&stranger, &mut [0; 9], flags);

@@ -42,12 +42,12 @@ impl Shape {
 
     /// Returns the place of a link address, or `None` if it is outside the program.
     pub(crate) fn place(&self, address: u64) -> Option<Place> {
-        if (self.text.0..self.text.1).contains(&address) {
-            return Some(Place::Text(address));
-        }
-        // The arena of a position-independent program may have negative link addresses.
+        // The arena of a position-independent program may have negative link addresses, and it may lie in a gap of the text.
         let offset = address.wrapping_sub(self.arena);
-        (offset < self.arena_len).then_some(Place::Arena(offset))
+        if offset < self.arena_len {
+            return Some(Place::Arena(offset));
+        }
+        (self.text.0..self.text.1).contains(&address).then_some(Place::Text(address))
     }
 
     /// Returns the link address at which a bin begins.

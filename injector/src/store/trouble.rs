@@ -1,6 +1,11 @@
 //! Messages for what an agent reports about itself.
 
-use gprofinject_abi::region::{Trouble, TroubleCode};
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+use gprofinject_abi::region::{LOST_WORDS, Lost, LostCode, Trouble, TroubleCode};
 
 use crate::os::sys;
 use crate::store::region::layout::{AgentReport, AgentState};
@@ -28,6 +33,27 @@ pub(crate) fn trouble(report: &AgentReport) -> Option<String> {
         errno => format!(": {}", sys::errno_text(errno)),
     };
     Some(format!("{what}{place}{errno}"))
+}
+
+/// Returns the libraries that the agent has not hooked although nobody has decided that, with the reasons, as far as the report has
+/// room for them. An empty path stands for all libraries. The program may have written anything there instead.
+pub(crate) fn lost(report: &AgentReport) -> Vec<(PathBuf, String)> {
+    let count = usize::try_from(report.lost_libraries).unwrap_or(usize::MAX);
+    let one = |[first, path @ ..]: &[u64; LOST_WORDS]| {
+        let path = path.iter().flat_map(|word| word.to_le_bytes()).take_while(|&byte| byte != 0).collect();
+        let error = match (first >> 32) as i32 {
+            0 => String::new(),
+            errno => format!(" ({})", sys::reason(&io::Error::from_raw_os_error(errno))),
+        };
+        let what = match LostCode(*first as u32).get()? {
+            Lost::File => "the process could not open its file",
+            Lost::Answer => "the process could not ask gprofinject about it",
+            Lost::Memory => "there was no memory for its hooks",
+            Lost::Text => "its code in memory is not that of its file",
+        };
+        Some((PathBuf::from(OsString::from_vec(path)), format!("{what}{error}")))
+    };
+    report.lost.iter().take(count).filter_map(one).collect()
 }
 
 /// Returns what is wrong with the counters if the agent has panicked after the hooks were in place, or `None` if it has
@@ -60,7 +86,13 @@ fn trouble_text(trouble: TroubleCode) -> String {
         Trouble::DynamicLinker => {
             "musl's dynamic linker, which makes the program's threads, could not be hooked"
         }
+        Trouble::NoNewCode => {
+            "no memory may become executable (PR_SET_MDWE, a seccomp filter or SELinux forbids it)"
+        }
         Trouble::Hooks => "a library defines __cyg_profile_func_enter, which was taken for libc's empty one",
+        Trouble::AddressSanitizer => {
+            "AddressSanitizer is preloaded, whose reports would show the hooks; without it in LD_PRELOAD, the program is hooked"
+        }
         Trouble::Panic => "the agent has a defect",
     };
     text.into()

@@ -12,6 +12,7 @@ pub(crate) mod detours;
 mod enter;
 pub(crate) mod foreign_file;
 mod frames;
+mod go;
 mod handover;
 pub(crate) mod image;
 mod leave;

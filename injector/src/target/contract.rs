@@ -64,6 +64,11 @@ pub(crate) trait Target {
     /// Returns the difference between runtime addresses and link addresses, if the program is already mapped.
     fn bias(&self, planned: &Planned) -> Option<u64>;
 
+    /// Returns why the target cannot be profiled: its end, if that is why there is an error.
+    fn failed(&self, error: anyhow::Error) -> anyhow::Error {
+        error
+    }
+
     /// Returns the libraries that the process has mapped, if it already runs.
     fn loaded(&mut self) -> Mapped;
 

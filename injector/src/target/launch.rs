@@ -4,6 +4,7 @@
 
 pub(crate) mod launched;
 pub(crate) mod spawn;
+pub(crate) mod standing;
 pub(crate) mod streams;
 pub(crate) mod usher;
 pub(crate) mod witness;

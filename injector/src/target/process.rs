@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 
 use crate::os::proc::Mapping;
 use crate::os::{proc, sys};
@@ -36,6 +36,14 @@ impl Process {
     /// There is no such process, the injector may not trace it, or it is of a kind that cannot be attached
     /// to.
     pub(crate) fn open(pid: i32) -> Result<Process> {
+        let known = is_there(pid);
+        Process::look(pid).map_err(|error| match known && !is_there(pid) {
+            true => anyhow!("process {pid} has ended; nothing was profiled"),
+            false => error,
+        })
+    }
+
+    fn look(pid: i32) -> Result<Process> {
         if pid <= 0 {
             bail!("{pid} is no process number");
         }
@@ -149,6 +157,11 @@ impl Process {
         let has_ended = matches!(state, Some("Z" | "X")) && proc::visible_thread(self.pid) == self.pid;
         !has_ended && started == Some(self.started)
     }
+}
+
+/// Whether there is a process with this number, which may have ended without its parent's having noticed.
+fn is_there(pid: i32) -> bool {
+    fs::exists(format!("/proc/{pid}/stat")).unwrap_or(false)
 }
 
 /// Says in words why the kernel has refused ptrace.

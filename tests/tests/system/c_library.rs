@@ -5,7 +5,8 @@ use std::process::Command;
 
 use gprofinject_skip as skip;
 use gprofinject_tests::elf::Program;
-use gprofinject_tests::place::Place;
+use gprofinject_tests::place::{HELLO, Place, finish};
+use gprofinject_tests::run::Outcome;
 use gprofinject_tests::tool::Hooks;
 
 use crate::libraries::{has, own, same, whole};
@@ -17,7 +18,8 @@ gprofinject_tests::trials! {
         the_dynamic_linker_itself,
         a_dynamic_linker_without_names,
         thread_local_variables_by_descriptors,
-        the_c_library_itself;
+        the_c_library_itself,
+        runnable_libraries;
 }
 
 /// The dynamic linker is hooked like the libraries that it loads and unloads, in threads, with lazy binding.
@@ -52,6 +54,70 @@ fn the_dynamic_linker_itself() {
         };
         assert!(refused("_dl_debug_state") && refused("_dl_find_object"), "{linker:#?}");
     }
+}
+
+/// The C library and the dynamic linker can be run as programs, and do what they do alone. So can any library that has an
+/// interpreter, whatever it exports.
+fn runnable_libraries() {
+    const MODES: [&[&str]; 6] = [
+        &[],
+        &["--hooks", "entry"],
+        &["--times"],
+        &["--trace", "trace"],
+        &["--libs", "all"],
+        &["--count", "blocks"],
+    ];
+    /// It exports functions with the names of those that gprofinject looks for in a process.
+    const LIBRARY: &str = r#"
+#include <stdio.h>
+#include <unistd.h>
+__asm__(".section .interp, \"a\"\n.string \"/lib64/ld-linux-x86-64.so.2\"\n.text");
+__attribute__((noinline)) int twice(int x) { __asm__ volatile(""); return 2 * x; }
+int execveat(void) { return twice(1) + 1; }
+int begin(void) {
+    int x = 1;
+    for (int i = 0; i < 20; i++) x = twice(x);
+    printf("%d %d\n", x, execveat());
+    fflush(stdout);
+    _exit(7);
+}
+__asm__(".globl enter\nenter: and $-16, %rsp\ncall begin\n");
+"#;
+    let place = Place::new();
+    place.c("hello", HELLO, &[]);
+    let library = place.c("libruns.so", LIBRARY, &["-shared", "-fPIC", "-Wl,-e,enter", "-Wl,-soname,libruns.so"]);
+    let found = finish({
+        let mut compiler = Command::new("gcc");
+        compiler.arg("-print-file-name=libc.so.6");
+        compiler
+    });
+    let libc = found.stdout_text().trim().to_owned();
+    let linker = "/lib64/ld-linux-x86-64.so.2";
+    let runs: [&[&str]; 5] = [
+        &[&libc],
+        &[library.to_str().unwrap()],
+        &[linker, "--version"],
+        &[linker, "--list", "./hello"],
+        &[linker, "./hello"],
+    ];
+    for run in runs {
+        let mut alone = Command::new(run[0]);
+        alone.args(&run[1..]).current_dir(place.folder.path());
+        let alone = finish(alone);
+        for mode in MODES {
+            let outcome = place.run(&[mode, run].concat());
+            let said = outcome.stderr_text();
+            assert_eq!(outcome.code(), alone.code(), "{mode:?} {run:?}: {said}");
+            assert_eq!(without_addresses(&outcome), without_addresses(&alone), "{mode:?} {run:?}: {said}");
+            assert!(run[0] == linker || !said.contains("cannot be hooked"), "{mode:?} {run:?}: {said}");
+        }
+    }
+}
+
+/// Returns what was printed without the addresses at which libraries are loaded, which differ each time.
+fn without_addresses(outcome: &Outcome) -> String {
+    let text = outcome.stdout_text();
+    text.lines().map(|line| line.split(" (0x").next().unwrap_or_default().to_owned() + "\n").collect()
 }
 
 /// Where neither a symbol table nor a debug file names the dynamic linker's functions, none of them is hooked: gprofinject

@@ -29,7 +29,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 const RUNS: u32 = 3;
 
 /// Returns whether there is a Go compiler. A missing one is reported.
-fn has_go(test: &str) -> bool {
+pub(crate) fn has_go(test: &str) -> bool {
     let found = skip::have("go");
     if !found {
         skip::skipped(test, "no go");
@@ -46,7 +46,7 @@ fn go(place: &Place, args: &[&str]) -> Command {
 }
 
 /// Builds a program of tests/go with more arguments of `go build`. Returns whether that was possible.
-fn build(place: &Place, source: &str, name: &str, args: &[&str]) -> Result<(), String> {
+pub(crate) fn build(place: &Place, source: &str, name: &str, args: &[&str]) -> Result<(), String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("go");
     fs::copy(folder.join(source), place.path(source)).unwrap();
     let all = [&["build", "-o", name], args, &[source]].concat();

@@ -37,9 +37,11 @@ modules! {
     blocks
     runtimes
     control
+    crowded
     agent
     arguments
     attach_errors
+    attach_go
     cache
     c_library
     callbacks
@@ -50,11 +52,16 @@ modules! {
     debug_files
     documents
     ends
+    entered
+    environment
     executed
     exports
+    far
+    frames
     frida
     go
     interrupted
+    jobs
     layers
     libraries
     library_blocks
@@ -74,6 +81,7 @@ modules! {
     ranks
     real
     recover
+    refusals
     relocation
     reports
     shown
@@ -82,8 +90,10 @@ modules! {
     standalone
     surroundings
     switched
+    tails
     top
     times
+    tools
     traced
     traced_crash
     traced_forks

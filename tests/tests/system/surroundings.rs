@@ -17,7 +17,12 @@ gprofinject_tests::trials! {
         seccomp,
         no_counter,
         seccomp_that_is_not_entered,
-        no_new_code;
+        instructions_of_the_programs_own,
+        instructions_of_a_static_program,
+        dispatched_calls,
+        dispatched_calls_of_a_static_program,
+        no_new_code,
+        no_new_code_in_executed_programs;
 }
 
 /// After these changes, children and executed programs are still followed.
@@ -111,6 +116,55 @@ fn seccomp_that_is_not_entered() {
     program.check(&["asks", "errno", "fork"], &[[5, 7, 0], [9, 0, 9]]);
 }
 
+/// A program may make system calls by instructions of its own.
+fn instructions_of_the_programs_own() {
+    check_instructions(&[]);
+}
+
+fn instructions_of_a_static_program() {
+    check_instructions(&["-static"]);
+}
+
+fn check_instructions(flags: &[&str]) {
+    let program = Subject::with("instructions", flags);
+    for way in ["fork", "any-fork", "clone"] {
+        program.check(&[way], &[[3, 7, 0], [9, 0, 9]]);
+    }
+    for way in ["exec", "execat"] {
+        program.check(&[way], &[[3, 7, 0], [3, 0, 11]]);
+    }
+    program.check(&["vfork"], &[[3, 7, 0]]);
+    program.check(&["seccomp"], &[[3, 7, 5]]);
+    let run = program.same_as_alone(&["-q", "--times"], &["tsc"], &[]);
+    assert_eq!(run.calls(&run.path("gmon.out")), [3, 7, 5]);
+    assert!(run.said.contains("the program has forbidden the clock"), "{}", run.said);
+}
+
+/// No system call of the agent's is dispatched to the program, and everything is counted.
+fn dispatched_calls() {
+    check_dispatched(&[]);
+}
+
+fn dispatched_calls_of_a_static_program() {
+    check_dispatched(&["-static"]);
+}
+
+fn check_dispatched(flags: &[&str]) {
+    let program = Subject::with("dispatch", flags);
+    let other_modes = [&["-q", "--times"][..], &["-q", "--trace", "trace"], &["-q", "--paths", "--clock=gettime"]];
+    for way in ["prctl", "syscall", "instruction"] {
+        for range in ["none", "range"] {
+            program.check(&[way, range, "none"], &[[5, 7, 0]]);
+            program.check(&[way, range, "thread"], &[[5, 7, 9]]);
+            program.check(&[way, range, "fork"], &[[5, 7, 0], [9, 0, 9]]);
+            for mode in other_modes {
+                let run = program.same_as_alone(mode, &[way, range, "thread"], &[]);
+                assert_eq!(run.calls(&run.path("gmon.out")), [5, 7, 9], "{mode:?} {way} {range}: {}", run.said);
+            }
+        }
+    }
+}
+
 /// If no memory may be made executable any more (PR_SET_MDWE, Linux 6.3), nothing can be hooked, and no page
 /// of code may be changed, because it could not be made executable again.
 fn no_new_code() {
@@ -139,5 +193,34 @@ fn no_new_code() {
         let ours = run::run(refused(command), None, Duration::from_secs(60)).unwrap();
         assert_eq!((ours.code(), ours.stdout_text()), (alone.code(), alone.stdout_text()), "{mode}");
         assert!(ours.stderr_text().contains("nothing was hooked"), "{mode}: {}", ours.stderr_text());
+    }
+}
+
+/// A program that has refused itself new code hands that on to those that it executes, in which nothing can be hooked. gprofinject says so of
+/// each, whether it is linked dynamically or statically, and whether or not it is the first program once more.
+fn no_new_code_in_executed_programs() {
+    const PR_SET_MDWE: libc::c_int = 65;
+    let mut probe = std::process::Command::new("true");
+    // SAFETY: this is a system call without memory.
+    unsafe {
+        probe.pre_exec(|| match libc::prctl(PR_SET_MDWE, 1, 0, 0, 0) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        })
+    };
+    if probe.status().is_err() {
+        return skip::skipped("no_new_code_in_executed_programs", "the kernel has no PR_SET_MDWE");
+    }
+    const EXECUTED: &str = "__attribute__((noinline)) void work(void) { asm volatile(\"\"); }\n\
+        int main(void) { work(); return 5; }\n";
+    let program = Subject::new("mdwe");
+    for flags in [&[][..], &["-static"]] {
+        let executed = program.place().c("executed", EXECUTED, flags);
+        for options in [&["--hooks=both"][..], &["--per-process"]] {
+            let run = program.same_as_alone(options, &[executed.to_str().unwrap()], &[]);
+            assert_eq!(run.calls(&run.path("gmon.out")), [3, 7, 0], "{flags:?}");
+            let about = format!("nothing was hooked in a process of {}: ", executed.display());
+            assert!(run.said.contains(&about), "{flags:?} {options:?}: {}", run.said);
+        }
     }
 }

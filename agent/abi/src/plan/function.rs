@@ -76,6 +76,10 @@ pub const ENTRY_ONLY: u8 = 1;
 
 /// Flag: an indirect branch inside the function may lead back to its first instruction. A tail call of the function
 /// by itself is then a loop, not a call.
+///
+/// The thunk recognises the loop by the function's exit label in the return slot, and stores nothing before. So that the label is there
+/// if, and only if, the frame is the function's, the agent replaces it when the function takes over a frame of the same set of functions, or
+/// hands one over. (If it takes over one of the other set, the agent recognises the loop by the frame's cell.)
 pub const LOOPS: u8 = 2;
 
 /// Flag: the function's relocated instructions have an entry in the table [`crate::plan::Frame::Moved`].

@@ -34,6 +34,8 @@ const ADDRESS_END: u64 = 1 << 47;
 pub(crate) struct Load<'d> {
     pub(crate) address: u64,
     pub(crate) bytes: &'d [u8],
+    /// The number of bytes in memory, at least those of the file.
+    pub(crate) memory: u64,
     pub(crate) executable: bool,
 }
 
@@ -206,7 +208,7 @@ impl<'d> Elf<'d> {
                         self.phdr = address + (phoff - offset);
                     }
                     let executable = segment.p_flags.get(LE).0 & elf::PF_X.0 != 0;
-                    self.loads.push(Load { address, bytes: data, executable });
+                    self.loads.push(Load { address, bytes: data, memory, executable });
                 }
                 elf::PT_INTERP => {
                     let name = range(bytes, "the interpreter's name", offset, len)?;

@@ -13,6 +13,8 @@ use object::read::elf::RelrIterator;
 pub(crate) struct Pointers {
     /// The addresses, sorted and without duplicates.
     pub(crate) to_code: Vec<u64>,
+    /// The places at which relocations write addresses of code, each with the address, sorted.
+    pub(crate) relocated: Vec<(u64, u64)>,
     /// The addresses at which relocations write into code, if the program says that they do, sorted.
     pub(crate) in_code: Vec<u64>,
     /// Whether relocations write descriptors of thread-local variables.
@@ -41,6 +43,7 @@ impl Pointers {
             let value = value.unwrap_or(0);
             if points_to_code(&value) {
                 pointers.to_code.push(value);
+                pointers.relocated.push((place, value));
             }
             let code = |load: &Load<'_>| load.executable && load.contains(place);
             if text_relocations && elf.loads.iter().any(code) {
@@ -77,6 +80,8 @@ impl Pointers {
         pointers.tls_descriptors = tls_descriptors;
         pointers.to_code.sort_unstable();
         pointers.to_code.dedup();
+        pointers.relocated.sort_unstable();
+        pointers.relocated.dedup_by_key(|&mut (place, _)| place);
         pointers.in_code.sort_unstable();
         pointers.in_code.dedup();
         pointers
@@ -90,6 +95,7 @@ fn target(relocation: &Rela, symbols: &[Symbol]) -> Option<u64> {
         elf::R_X86_64_RELATIVE | elf::R_X86_64_IRELATIVE => Some(addend),
         elf::R_X86_64_64 | elf::R_X86_64_GLOB_DAT | elf::R_X86_64_JUMP_SLOT => {
             match symbols.get(relocation.r_sym(LE, false) as usize) {
+                _ if relocation.r_sym(LE, false) == 0 => Some(addend),
                 Some(symbol) if symbol.st_shndx.get(LE) != elf::SHN_UNDEF => {
                     Some(symbol.st_value.get(LE).wrapping_add(addend))
                 }
@@ -139,8 +145,8 @@ pub(crate) fn dynamic_symbols<'d>(elf: &Elf<'d>) -> &'d [Symbol] {
 fn for_each_data_word(elf: &Elf<'_>, mut found: impl FnMut(u64)) {
     let data = |section: &&Section<'_>| section.loaded() && !section.executable() && !is_table(section.kind);
     let sections = elf.sections.iter().filter(data).map(|section| (section.address, section.bytes));
-    // Without sections, the whole of an executable segment counts as code.
-    let whole = elf.loads.iter().filter(|load| elf.sections.is_empty() && !load.executable);
+    // Without sections, nothing says which part of an executable segment is data.
+    let whole = elf.loads.iter().filter(|_| elf.sections.is_empty());
     for (address, bytes) in sections.chain(whole.map(|load| (load.address, Some(load.bytes)))) {
         let skip = (address.wrapping_neg() & 7) as usize;
         for word in records::<Word>(bytes.and_then(|bytes| bytes.get(skip..)).unwrap_or_default()) {

@@ -247,14 +247,23 @@ fn dynamic_symbols<'d>(elf: &Elf<'d>) -> (&'d [Symbol], &'d [u8]) {
 
 /// Returns the addresses in code that .dynsym exports, sorted.
 pub(crate) fn exported(elf: &Elf<'_>, code: &CodeRanges) -> Vec<u64> {
+    let mut addresses: Vec<u64> = exports(elf, code).map(|symbol| symbol.st_value.get(LE)).collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    addresses
+}
+
+/// Returns whether .dynsym exports places in code, as data or otherwise.
+pub(crate) fn exports_code(elf: &Elf<'_>, code: &CodeRanges, as_data: bool) -> bool {
+    exports(elf, code).any(|symbol| (symbol.st_type() == elf::STT_OBJECT) == as_data)
+}
+
+/// Returns the symbols that .dynsym exports and that lie in code.
+fn exports<'d>(elf: &Elf<'d>, code: &CodeRanges) -> impl Iterator<Item = &'d Symbol> {
     let (symbols, _) = match elf.sections.iter().find(|section| section.kind == elf::SHT_DYNSYM) {
         Some(section) => (records(section.bytes.unwrap_or_default()), &[][..]),
         None => dynamic_symbols(elf),
     };
-    let defined = symbols.iter().filter(|symbol| symbol.st_shndx.get(LE) != elf::SHN_UNDEF);
-    let mut addresses: Vec<u64> =
-        defined.map(|symbol| symbol.st_value.get(LE)).filter(|&at| code.find_code(at).is_some()).collect();
-    addresses.sort_unstable();
-    addresses.dedup();
-    addresses
+    let is_defined = |symbol: &&Symbol| symbol.st_shndx.get(LE) != elf::SHN_UNDEF;
+    symbols.iter().filter(is_defined).filter(|symbol| code.find_code(symbol.st_value.get(LE)).is_some())
 }

@@ -153,6 +153,12 @@ impl Copies {
         stretches: &[(u64, u64)],
         taken: &[Range<u64>],
     ) -> Result<Unit, Uncounted> {
+        // The agent knows an original instruction by its distance from the first function.
+        let text = image.functions.first().map_or(0, |first| first.address);
+        let is_known = |&(_, hi): &(u64, u64)| u32::try_from(hi.saturating_sub(text)).is_ok();
+        if !stretches.iter().all(is_known) {
+            return Err(Uncounted::NotRelocatable);
+        }
         let steps = Steps::decode(image, flow, stretches)?;
         let targets = entries::targets(image, flow, &steps)?;
         let pads = image.landing_pads_in(stretches);

@@ -155,7 +155,7 @@ impl Redirect {
     /// the near jump's reach.
     pub(super) fn bytes(&self, target: u64) -> Option<Vec<u8>> {
         match self.short {
-            None => Some(near_jump(self.at, target).to_vec()),
+            None => near_jump(self.at, target).map(|jump| jump.to_vec()),
             Some(cave) => Some(vec![0xeb, short(self.at + SHORT_JUMP, cave)?]),
         }
     }

@@ -43,10 +43,10 @@ impl Unit {
     }
 
     /// Returns the patches that lead from the original to the copy: addresses and bytes. `base` is the
-    /// address of the copies.
-    pub(crate) fn redirects(&self, base: u64) -> impl Iterator<Item = (u64, Vec<u8>)> + '_ {
+    /// address of the copies. A patch is `None` if the copy is out of its reach.
+    pub(crate) fn redirects(&self, base: u64) -> impl Iterator<Item = Option<(u64, Vec<u8>)>> + '_ {
         let target = move |to: u64| self.offset(to).map(|offset| base.wrapping_add(offset.into()));
-        self.redirects.iter().filter_map(move |r| Some((r.at, r.bytes(target(r.to)?)?)))
+        self.redirects.iter().map(move |r| Some((r.at, r.bytes(target(r.to)?)?)))
     }
 
     /// Writes the copy into `bytes`, the bytes of all copies, and returns the offsets of what depends on

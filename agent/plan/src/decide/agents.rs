@@ -1,4 +1,4 @@
-//! Functions of a library, or of the C library in a standalone program, that the agent needs as they are.
+//! Functions of a library, or of the C library in a standalone program or as a program, that the agent needs as they are.
 //!
 //! The agent uses no functions of the program's libraries, with few exceptions. A slow path asks the C library to which
 //! object an address belongs (`_dl_find_object`); if that function, or one that it calls, were hooked, its first call would
@@ -55,6 +55,17 @@ pub(crate) fn needs(image: &Image, flow: &Flow) -> Failed {
     needed.into_iter().map(|function| (function, Reason::Agent)).chain(starts_of_contexts(image)).collect()
 }
 
+/// Returns the same for a program that exports such a function, because the agent looks for them in the program first: the
+/// C library can be run as a program.
+pub(crate) fn needed_of_program(image: &Image, flow: &Flow) -> Failed {
+    let mut exported = image.exported.iter().filter_map(|&address| image.function_at(address));
+    let is_needed = |name: &str| CALLED.contains(&name) || REDIRECTED.contains(&name);
+    match exported.any(|i| image.functions[i].names().any(is_needed)) {
+        true => needs(image, flow),
+        false => Failed::new(),
+    }
+}
+
 /// Returns the same for a library of a standalone program, whose C library is musl. The agent calls none of its functions,
 /// and the plan redirects system calls.
 pub(crate) fn needed_of_musl(image: &Image) -> Failed {
@@ -91,6 +102,11 @@ mod tests {
 
     /// The same if that function has this code.
     fn refused_with(name: &'static str, has_symtab: bool, second: &[u8]) -> [Option<Reason>; 2] {
+        refused_in(Role::Library, name, has_symtab, second)
+    }
+
+    /// The same in a file of this role.
+    fn refused_in(role: Role, name: &'static str, has_symtab: bool, second: &[u8]) -> [Option<Reason>; 2] {
         let code = [&[0x31, 0xc0, 0xc3], second, &[0x90; 15]].concat();
         let mut image = image(ImageKind::Pie, TEXT, &code, &[3, second.len()]);
         image.functions[1].name = name;
@@ -103,7 +119,7 @@ mod tests {
             min_size: 0,
             insist: true,
             counted: None,
-            role: Role::Library,
+            role,
             standalone: false,
             measured: Measured::None,
             arena: None,
@@ -127,6 +143,15 @@ mod tests {
         assert_eq!(refused_with("f", true, &code), [Some(Reason::NoRoom), Some(Reason::Agent)]);
         let other = [&START_OF_CONTEXT[3..], &[0xc3]].concat();
         assert_eq!(refused_with("f", true, &other), [None, None]);
+    }
+
+    #[test]
+    fn the_same_holds_if_the_c_library_is_the_program() {
+        let second = [0x53, 0x48, 0x89, 0xfb, 0x5b, 0xc3];
+        assert_eq!(refused_in(Role::Program, "f", true, &second)[1], None);
+        for name in ["_dl_find_object", "execve"] {
+            assert_eq!(refused_in(Role::Program, name, true, &second)[1], Some(Reason::Agent), "{name}");
+        }
     }
 
     #[test]

@@ -85,7 +85,11 @@ pub(crate) fn cells(
         }
         match callee.filter(|&callee| may_be_called[callee]) {
             Some(callee)
-                if is_call || jumps && callee != caller.0 && caller.1.redirects(flow, *branch).is_some() =>
+                if is_call
+                    || jumps
+                        && callee != caller.0
+                        && !flow.functions[hooks[callee].function].table_loops
+                        && caller.1.redirects(flow, *branch).is_some() =>
             {
                 edges.push(Edge { callee, caller: caller.0, is_call });
             }

@@ -3,6 +3,7 @@
 use crate::decide::decider::{Decider, Way};
 use crate::decide::hook::Hook;
 use crate::decide::options::Engine;
+use crate::decide::own_return::returns_otherwise;
 use crate::decide::retpoline::is_retpoline;
 use crate::decide::slide;
 use crate::decide::verdict::{Earlier, Reason, Tactic};
@@ -115,7 +116,9 @@ fn refuse(
     if is_retpoline(image, i) {
         return Some(Reason::Retpoline);
     }
-    if image.facts.runtime.is_some() && flow.functions[i].table_loops {
+    let facts = &flow.functions[i];
+    let has_no_exit = image.facts.runtime.is_some() || facts.odd_return || returns_otherwise(f);
+    if facts.table_loops && (has_no_exit || facts.calls_itself_too) {
         return Some(Reason::LoopsThroughTable);
     }
     let failed = earlier.failed.get(&i).copied();

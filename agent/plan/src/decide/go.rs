@@ -25,9 +25,10 @@ use crate::decide::unwinder::ThroughAgent;
 use crate::decide::verdict::{Failed, Reason};
 use crate::x86::jump::JUMP;
 use gprofinject_abi::plan::ArenaHeader;
-use gprofinject_image::Image;
+use gprofinject_image::{Function, Image};
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, OpKind, Register};
 use std::mem::offset_of;
+use std::ops::Range;
 
 /// The functions that the kernel calls for each signal. They look up the interrupted function by the program counter, to
 /// make a panic of a fault or to take a sample.
@@ -94,6 +95,25 @@ fn window(code: &[Instruction]) -> Option<(u64, u64)> {
         }
     }
     None
+}
+
+/// Returns where `runtime.asyncPreempt` is, or `None` if it is not led through the agent. A thread in it may be about to return
+/// into a patch, or to the copy of an instruction.
+pub fn preemption(image: &Image) -> Option<Range<u64>> {
+    let at = resumption(image)?.at;
+    let function = image.functions.iter().find(|f| (f.address..f.address + f.size).contains(&at))?;
+    Some(function.address..function.address + function.size)
+}
+
+/// Returns whether a branch of a function leads into its first instructions, but not to the first one. A goroutine that waits in a
+/// call of such a function when hooks are written would run that branch into the patch; no thread's stack shows it.
+pub fn is_reentered(image: &Image, function: &Function) -> bool {
+    let Some(code) = image.code_at(function.address, function.size) else { return false };
+    let patch = function.address + 1..function.address + JUMP as u64;
+    let leads_there = |i: &Instruction| {
+        i.op_count() == 1 && i.op0_kind() == OpKind::NearBranch64 && patch.contains(&i.near_branch_target())
+    };
+    Decoder::with_ip(64, code, function.address, DecoderOptions::NONE).iter().any(|i| leads_there(&i))
 }
 
 /// The number of the system call by which a signal handler returns.
@@ -168,6 +188,17 @@ mod tests {
             image.facts.go = true;
             assert_eq!(entered_otherwise(&image).get(&0).copied(), expected, "{code:x?}");
         }
+    }
+
+    #[test]
+    fn branches_into_the_first_instructions() {
+        // xor eax,eax; inc eax; ..; jl TARGET; ret
+        let is = |target: u8| {
+            let code = [0x31, 0xc0, 0xff, 0xc0, 0x83, 0xf8, 9, 0x7c, target.wrapping_sub(9), 0xc3];
+            let image = image(ImageKind::Exec, TEXT, &code, &[code.len()]);
+            is_reentered(&image, &image.functions[0])
+        };
+        assert_eq!([0, 2, 4, 7].map(is), [false, true, true, false]);
     }
 
     #[test]

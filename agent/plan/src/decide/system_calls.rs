@@ -12,6 +12,7 @@
 //!   48 3d 00 f0 ff ff  cmp  rax, -4096       ..                 (dead)
 //! ```
 
+use crate::decide::gs;
 use crate::decide::hook::Hook;
 use crate::decide::verdict::{Failed, Reason};
 use crate::flow::facts::Flow;
@@ -51,13 +52,15 @@ pub(crate) struct Redirected {
     pub(crate) window: (u64, u64),
 }
 
-/// The system calls of a standalone program that may be one of [`SPECIAL`].
+/// The system calls that a program makes by instructions of its own and that may be one of [`SPECIAL`].
 #[derive(Debug, Default)]
 pub(crate) struct SystemCalls {
     /// Those that lead to the agent, sorted by address.
     pub(crate) redirected: Vec<Redirected>,
     /// The addresses of those that cannot be led there, sorted.
     pub(crate) unredirected: Vec<u64>,
+    /// The address of an instruction by which the program uses the register gs, or `None` if it does not seem to.
+    pub(crate) uses_gs: Option<u64>,
     /// The functions with system calls that must stay where they are, by their indices in the image.
     compared: Vec<usize>,
 }
@@ -65,8 +68,9 @@ pub(crate) struct SystemCalls {
 impl SystemCalls {
     /// Finds the system calls of a program, and chooses what is relocated for each.
     pub(crate) fn of(image: &Image, flow: &Flow) -> SystemCalls {
-        let mut calls = SystemCalls::default();
-        for call in find(image, flow) {
+        let found = find(image, flow);
+        let mut calls = SystemCalls { uses_gs: gs::use_of(image, flow, &found), ..SystemCalls::default() };
+        for call in found {
             let is_known = match call.number {
                 Some(number) if SPECIAL.contains(&number) => true,
                 None if call.is_compared => {
@@ -90,6 +94,12 @@ impl SystemCalls {
             }
         }
         calls
+    }
+
+    /// Does the same for a program that makes most system calls by its C library's functions, which lead to the agent in another way. Those
+    /// that cannot be led there stay as they are.
+    pub(crate) fn that_can_be_redirected(image: &Image, flow: &Flow) -> SystemCalls {
+        SystemCalls { unredirected: Vec::new(), ..SystemCalls::of(image, flow) }
     }
 
     /// Adds the place at which a Go program's preempted goroutines continue.

@@ -29,7 +29,8 @@ pub(crate) struct Tail {
 }
 
 /// Returns the tail calls that get a thunk, sorted by callee. The caller must have a cell in the shadow stack, which the
-/// callee takes over if it needs one, or need none.
+/// callee takes over if it needs one, or need none. Frames of functions that loop through a table are handed over by the agent, which
+/// changes the exit label in the return slot: see [`gprofinject_abi::plan::LOOPS`].
 pub(crate) fn find(image: &Image, flow: &Flow, hooks: &[Hook], specs: &[ThunkSpec]) -> Vec<Tail> {
     let mut number_of = vec![u32::MAX; image.functions.len()];
     for (hook, number) in hooks.iter().zip(0..) {
@@ -40,12 +41,18 @@ pub(crate) fn find(image: &Image, flow: &Flow, hooks: &[Hook], specs: &[ThunkSpe
         if !(specs[callee].both || specs[callee].needs_no_cell) || hook.tactic == Tactic::CallSites {
             continue;
         }
+        if flow.functions[hook.function].table_loops {
+            continue;
+        }
         let address = image.functions[hook.function].address;
         for &branch in flow.branches_into(hook.function, address + 1) {
             let caller = number_of[image.owner(branch.function as usize)] as usize;
             let own = caller == callee;
             let counts = specs.get(caller).is_some_and(|spec| spec.both || spec.needs_no_cell);
             if branch.kind == BranchKind::Call || own || !counts {
+                continue;
+            }
+            if flow.functions[hooks[caller].function].table_loops {
                 continue;
             }
             let Some(relocated) = hooks[caller].redirects(flow, branch) else { continue };

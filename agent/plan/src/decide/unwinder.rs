@@ -9,6 +9,7 @@ use crate::decide::hook::Hook;
 use crate::decide::verdict::{Failed, Reason};
 use crate::flow::branch::BranchKind;
 use crate::flow::facts::Flow;
+use crate::x86::template::kind::Owner;
 use gprofinject_abi::plan::ArenaHeader;
 use gprofinject_image::{FunctionKind, Image};
 use std::mem::offset_of;
@@ -24,10 +25,12 @@ pub(crate) struct ThroughAgent {
     pub(crate) gate: usize,
 }
 
-/// Each function that is called through the agent, its helper, and the offset of the address to jump to.
-const THROUGH_AGENT: [(&str, &str, usize); 2] = [
-    ("_Unwind_Backtrace", "_Unwind_GetIP", offset_of!(ArenaHeader, backtrace)),
-    ("_Unwind_SetIP", "_Unwind_GetCFA", offset_of!(ArenaHeader, land)),
+/// Each function that is called through the agent, its helper if it has one, and the offset of the address to jump to.
+const THROUGH_AGENT: [(&str, Option<&str>, usize); 4] = [
+    ("_Unwind_Backtrace", Some("_Unwind_GetIP"), offset_of!(ArenaHeader, backtrace)),
+    ("_Unwind_ForcedUnwind", Some("_Unwind_GetIP"), offset_of!(ArenaHeader, stop)),
+    ("_Unwind_SetIP", Some("_Unwind_GetCFA"), offset_of!(ArenaHeader, land)),
+    ("_Unwind_GetCFA", None, offset_of!(ArenaHeader, cfa)),
 ];
 
 /// Returns whether the agent needs a hook in the function, because the function is called through the
@@ -35,18 +38,43 @@ const THROUGH_AGENT: [(&str, &str, usize); 2] = [
 pub(crate) fn is_needed(image: &Image, function: usize) -> bool {
     let mut names = image.functions[function].names();
     image.facts.own_unwinder
-        && names.any(|n| THROUGH_AGENT.iter().any(|(name, helper, _)| [*name, *helper].contains(&n)))
+        && names.any(|n| THROUGH_AGENT.iter().any(|(name, helper, _)| *name == n || *helper == Some(n)))
 }
 
-/// Returns the hooked functions that are called through the agent, with their helpers.
-pub(crate) fn through_agent(image: &Image, hooks: &[Hook]) -> Vec<ThroughAgent> {
+/// Returns the hooked functions that are called through the agent, with their helpers. The agent defines the same functions,
+/// and all code finds its definitions before those that a library exports.
+pub(crate) fn through_agent(image: &Image, flow: &Flow, hooks: &[Hook], owner: Owner) -> Vec<ThroughAgent> {
     let find =
         |wanted: &str| hooks.iter().position(|h| image.functions[h.function].names().any(|n| n == wanted));
     if !image.facts.own_unwinder {
         return Vec::new();
     }
-    let both =
-        |(name, helper, gate)| Some(ThroughAgent { number: find(name)?, helper: Some(find(helper)?), gate });
+    let both = |(name, helper, gate): (&str, Option<&str>, usize)| {
+        let number = find(name)?;
+        let helper = match helper {
+            Some(helper) => Some(find(helper)?),
+            None => None,
+        };
+        // The unwinder itself needs the offset by which the agent's gate changes the result. Where the compiler has not
+        // inlined the function, the gate cannot tell its calls from the program's.
+        let function = hooks[number].function;
+        if owner == Owner::Library && image.exported.contains(&image.functions[function].address) {
+            return None;
+        }
+        let is_stepped = || {
+            let mut callers = flow.branches_into(function, image.functions[function].address + 1).iter();
+            callers.any(|b| {
+                image.functions[image.owner(b.function as usize)]
+                    .names()
+                    .any(|n| drives(n) || steps_by_name(n))
+            })
+        };
+        (gate != offset_of!(ArenaHeader, cfa) || !is_stepped()).then_some(ThroughAgent {
+            number,
+            helper,
+            gate,
+        })
+    };
     THROUGH_AGENT.into_iter().filter_map(both).collect()
 }
 

@@ -66,11 +66,13 @@ pub enum Reason {
     JumpedInto,
     /// Control only runs into it: see [`crate::flow::falls`].
     RunInto,
-    /// A jump table leads back to its start. Only an exit hook could distinguish that from a call, and the
-    /// program's runtime forbids exit hooks.
+    /// A jump table leads back to its start. Only an exit hook could distinguish that from a call, and the program's runtime or the
+    /// function itself forbids exit hooks.
     LoopsThroughTable,
     /// Its first instructions cannot run elsewhere.
     NotRelocatable,
+    /// The arena is too far away: a jump reaches 2 GiB.
+    Far,
     /// Its patch would overlap another one.
     Overlap,
     /// Signal handlers return to it.
@@ -79,6 +81,8 @@ pub enum Reason {
     Retpoline,
     /// The program may check its own code.
     OwnText,
+    /// A runtime has compiled it for itself: see [`crate::decide::runtime_code`].
+    RuntimeCode,
     /// It belongs to an unwinder, and exits are hooked.
     Unwinder,
     /// It takes or returns a condition in the processor's flags: see [`crate::decide::flags`].
@@ -123,10 +127,12 @@ impl Reason {
             Reason::RunInto => "run-into",
             Reason::LoopsThroughTable => "loops-through-table",
             Reason::NotRelocatable => "not-relocatable",
+            Reason::Far => "far",
             Reason::Overlap => "overlap",
             Reason::SignalReturn => "signal-return",
             Reason::Retpoline => "retpoline",
             Reason::OwnText => "own-text",
+            Reason::RuntimeCode => "runtime-code",
             Reason::Unwinder => "unwinder",
             Reason::Flags => "flags",
             Reason::Agent => "agent",
@@ -173,12 +179,14 @@ impl fmt::Display for Reason {
             }
             Reason::JumpedInto => "its first bytes are the target of an indirect jump, of a return, or of a jump that cannot be redirected",
             Reason::RunInto => "nobody calls it: control only runs into it from the function before",
-            Reason::LoopsThroughTable => "a jump table leads back to its start, which only an exit hook could tell from calls, and the program's runtime forbids those",
+            Reason::LoopsThroughTable => "a jump table leads back to its start, which only an exit hook could tell from calls, and its exit cannot be hooked or it calls itself in the same way",
             Reason::NotRelocatable => "its first instructions cannot run elsewhere",
+            Reason::Far => "no room for hooks is near enough: a jump reaches 2 GiB, and the program's code is farther apart",
             Reason::Overlap => "its patch would overlap another one",
             Reason::SignalReturn => "signal handlers return to it, and nobody calls it",
             Reason::Retpoline => "it stands for an indirect jump, call or return, which leads to another function or stays in the one that uses it",
             Reason::OwnText => "the program may check its own code; --hooks both hooks it all the same",
+            Reason::RuntimeCode => "a runtime has compiled it for itself, and decodes and unwinds it in its own way",
             Reason::Unwinder => "it belongs to an unwinder, which takes one more step for each hooked frame; --hooks entry hooks it",
             Reason::Flags => "it takes a condition in the processor's flags from its caller, or returns one, and hooks change the flags",
             Reason::Agent => "gprofinject itself calls, changes or recognises it in the process",

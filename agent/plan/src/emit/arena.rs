@@ -9,18 +9,24 @@
 //!
 //! The thunks of neighbouring functions are next to each other; code that rarely runs is apart from them.
 
+use crate::decide::verdict::Reason;
 use crate::emit::code::Writer;
 use crate::emit::emitted::Emitted;
 use crate::emit::emitter::Emitter;
 use crate::emit::layout::{Input, Layout};
 use crate::emit::part::PartEmitter;
+use crate::emit::place::MOST;
 use crate::emit::{copies, system_calls, tail_calls};
 use crate::parallel;
 
 /// Writes the arena, and the patches of the program that lead there. The result lists the functions that
-/// could not be emitted.
+/// could not be emitted: all of them, if the arena would be so large that code in it is out of reach.
 pub(crate) fn emit(input: Input<'_, '_>) -> Emitted {
     let layout = Layout::new(input);
+    if layout.len as u64 >= MOST {
+        let failed = input.hooks.iter().map(|hook| (hook.function, Reason::Far)).collect();
+        return Emitted { failed, ..Emitted::default() };
+    }
     // The kernel zeroes these pages when they are first written to.
     let mut bytes = vec![0; layout.len];
     let areas: Vec<_> =

@@ -3,7 +3,6 @@
 use crate::decide::options::Role;
 use crate::emit::fixups::Fixups;
 use crate::emit::homes::Home;
-use crate::x86::jump::near_jump;
 use crate::x86::template::kind::Second;
 use crate::x86::template::{Hole, Target, Template};
 use gprofinject_abi::plan::{ArenaHeader, BEGIN_LEN, NUMBER_BELOW, OUTER_BEGIN_LEN, ThreadWords};
@@ -161,14 +160,17 @@ impl<'b> Writer<'b> {
         self.put(at, &value.to_le_bytes());
     }
 
-    /// Writes the displacement at `hole`, the last four bytes of a branch to `target`.
+    /// Writes the displacement at `hole`, the last four bytes of a branch to `target`. The distance always fits: no arena
+    /// has [`MOST`](crate::emit::place::MOST) bytes or more, and code that an arena does not reach is not hooked
+    /// ([`Layout::reaches`](crate::emit::layout::Layout::reaches)).
     pub(crate) fn branch(&mut self, hole: usize, target: usize) {
         self.word(hole, (target as u32).wrapping_sub(hole as u32 + 4));
     }
 
     /// Writes a `jmp` to `target`.
     pub(crate) fn jump(&mut self, at: usize, target: usize) {
-        self.put(at, &near_jump(at as u64, target as u64));
+        self.put(at, &[0xe9]);
+        self.branch(at + 1, target);
     }
 
     /// Writes `jmp [rip+...]` through the word of the arena header at offset `word`.

@@ -50,7 +50,8 @@ pub(crate) fn write(e: &mut Emitter<'_, '_>) {
             }
             Err(reason) => uncounted.push((unit.function, reason)),
         }
-        let redirects = unit.redirects(base).map(|(at, bytes)| layout.redirect(at, &bytes));
+        let patch = |(at, bytes): (u64, Vec<u8>)| layout.redirect(at, &bytes);
+        let redirects = unit.redirects(base).map(|redirect| redirect.and_then(patch));
         match redirects.collect::<Option<Vec<_>>>() {
             Some(all) => patches.extend(all),
             None => uncounted.push((unit.function, Uncounted::NoRoom)),

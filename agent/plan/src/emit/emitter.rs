@@ -1,5 +1,6 @@
 //! Joins the parts of the arena, and writes the code and tables between and after them.
 
+use crate::decide::verdict::Reason;
 use crate::emit::bodies::Bodies;
 use crate::emit::cfi::Tables;
 use crate::emit::code::{Code, Writer};
@@ -96,7 +97,13 @@ impl<'a, 'd> Emitter<'a, 'd> {
         for (at, chain) in &self.layout.chains {
             let numbers = std::iter::once(&chain.head).chain(&chain.sleds);
             let thunks: Vec<u64> = numbers.map(|&n| self.address(self.thunks[n])).collect();
-            self.code.put(*at, &sleds::code(self.address(*at), &thunks));
+            match sleds::code(self.address(*at), &thunks) {
+                Some(code) => self.code.put(*at, &code),
+                None => {
+                    let head = self.layout.input.hooks[chain.head].function;
+                    self.out.failed.push((head, Reason::Far));
+                }
+            }
         }
     }
 
@@ -119,7 +126,10 @@ impl<'a, 'd> Emitter<'a, 'd> {
     pub(crate) fn gate_jumps(&mut self) {
         for f in self.layout.input.through_agent {
             let at = self.out.records[f.number].body as usize + self.layout.begin_len();
-            let helper = f.helper.map(|n| self.out.records[n].body as usize + self.layout.begin_len());
+            // The agent calls the helper itself, not through a gate.
+            let helper = f.helper.map(|n| {
+                self.out.records[n].body as usize + self.layout.begin_len() + self.layout.gate_of(n)
+            });
             let code = &mut self.code;
             code.put(at, &LEA_R11);
             code.branch(at + LEA_R11.len(), at + gate_jump(f));

@@ -18,24 +18,17 @@ use crate::emit::code::{JUMP_THROUGH, RESTORE, STUB};
 use crate::emit::homes::Homes;
 use crate::emit::sleds::Chain;
 use crate::emit::tails::Tails;
-use crate::emit::{code, sleds, system_call, tails, thunk};
+use crate::emit::{code, place, sleds, system_call, tails, thunk};
 use crate::parallel;
 use crate::x86::jump::JUMP;
 use crate::x86::template::kind::{Kind, Measured, Owner, Second};
 use crate::x86::template::{LINE, Template};
 use gprofinject_abi::plan::{ArenaHeader, BEGIN_LEN, EXIT_JUMPS, OUTER_BEGIN_LEN};
 use gprofinject_abi::region::{PAGE, round_up};
-use gprofinject_image::{Image, ImageKind};
+use gprofinject_image::Image;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Bytes left free between the arena and the program.
-const GUARD: u64 = 0x1_0000;
-/// The lowest address at which a process may map memory (vm.mmap_min_addr).
-const LOWEST: u64 = 0x2_0000;
-/// If an ET_EXEC has no room for the arena below it, the arena is placed above it and leaves this many
-/// bytes to the heap.
-const HEAP: u64 = 1 << 29;
 /// Bytes of a function's stubs: a second look (see [`Template::second_look`]), two of
 /// [`code::Writer::stub`], and one of [`code::Writer::restore`].
 pub(crate) const STUBS: usize = SECOND_LOOK + 2 * STUB + RESTORE;
@@ -150,7 +143,7 @@ impl<'a, 'd> Layout<'a, 'd> {
         let len = copies_at + round_up(copies_len(image, copies), PAGE);
         Layout {
             input,
-            arena: input.arena.unwrap_or_else(|| place(image, len)),
+            arena: input.arena.unwrap_or_else(|| place::place(image, input.role, hooks, len)),
             len: len as usize,
             templates,
             kinds,
@@ -171,6 +164,11 @@ impl<'a, 'd> Layout<'a, 'd> {
     /// Returns the address at an offset.
     pub(super) fn address(&self, offset: usize) -> u64 {
         self.arena.wrapping_add(offset as u64)
+    }
+
+    /// Returns whether the code of a function and all of the arena reach each other.
+    pub(super) fn reaches(&self, hook: &Hook) -> bool {
+        place::reaches(self.arena, self.len as u64, self.input.image, hook)
     }
 
     /// Returns the range of the stubs of these functions.
@@ -270,7 +268,7 @@ fn copies_len(image: &Image, copies: &Copies) -> u64 {
     if copies.units.is_empty() {
         return 0;
     }
-    let near = image.lo.wrapping_sub(GUARD + u64::from(copies.len));
+    let near = image.lo.wrapping_sub(place::GUARD + u64::from(copies.len));
     let site = Site { base: near, ..Site::default() };
     let tables = tables::tables(image, copies, site, near).map_or(0, |tables| tables.bytes.len() as u64);
     u64::from(copies.len).next_multiple_of(8) + tables
@@ -287,14 +285,4 @@ fn moved_calls(hooks: &[Hook], first: usize) -> HashMap<u64, usize> {
     let sites = hooks.iter().flat_map(|h| h.retargets.iter().filter(move |r| is_moved(h, r)));
     let sites = sites.map(|r| r.branch.site);
     sites.zip((first..).step_by(JUMP as usize)).collect()
-}
-
-/// Returns the address of an arena of `len` bytes: just below the program, if there is room.
-fn place(image: &Image, len: u64) -> u64 {
-    let below = image.lo.wrapping_sub(GUARD + len);
-    match image.kind {
-        ImageKind::Pie => below,
-        ImageKind::Exec if image.lo > LOWEST + GUARD + len => below,
-        ImageKind::Exec => round_up(image.hi, PAGE) + HEAP,
-    }
 }

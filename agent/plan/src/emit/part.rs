@@ -133,6 +133,11 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         };
         let moved = body + before;
         self.part.out.owners.push((start as u32, NO_OWNER));
+        if !layout.reaches(hook) {
+            self.part.out.failed.push((hook.function, Reason::Far));
+            self.part.out.records.push(FunctionRecord { exit: 0, ..record });
+            return;
+        }
         match self.body(hook, spec, moved) {
             Ok(relocated) => {
                 let patches = layout.patches(hook, layout.landing(number, start), moved, &relocated);
@@ -286,14 +291,14 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         let image = layout.input.image;
         if let Some(start) = layout.input.copies.start(hook.function) {
             let copy = self.address(layout.copies + start as usize).wrapping_add(shift);
-            return Ok(copied(&[], copy, to));
+            return copied(&[], copy, to);
         }
         let bytes = image.code_at(hook.at, hook.relocated).ok_or(Unmovable("no code"))?;
         if spec.movable {
             // If all of the code is nops (a removed call, or room for a patch), nothing is left.
             let nops = leading_nops(bytes);
             let all = if nops == bytes.len() { self.nops_behind(hook) } else { nops };
-            return Ok(copied(bytes.get(nops..).unwrap_or_default(), hook.at + all as u64, to));
+            return copied(bytes.get(nops..).unwrap_or_default(), hook.at + all as u64, to);
         }
         let elsewhere = |site: u64| {
             let tail = layout.tails.moved(site);

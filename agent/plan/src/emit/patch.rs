@@ -7,7 +7,7 @@ use crate::emit::emitted::Emitted;
 use crate::emit::layout::Layout;
 use crate::flow::branch::{Branch, BranchKind};
 use crate::flow::facts::Flow;
-use crate::x86::jump::{JUMP, near_jump, short};
+use crate::x86::jump::{JUMP, near, near_jump, short};
 use crate::x86::relocate::call::CALL_R11;
 use crate::x86::relocate::relocated::Relocated;
 use gprofinject_abi::plan::{CallJump, Maker, Patch};
@@ -46,8 +46,8 @@ pub(crate) fn removals(image: &Image, hooks: &[Hook], copies: &Copies) -> Vec<Pa
 }
 
 /// Returns the patches that redirect a function's direct calls of itself to its thunk, which saves a jump
-/// each. `emitted.patches` must be sorted. Calls that another patch overwrites, or that a hook relocates,
-/// are left as they are.
+/// each. `emitted.patches` must be sorted. Calls that another patch overwrites, that a hook relocates, or
+/// that do not reach the thunk, are left as they are.
 pub(crate) fn recursions(
     image: &Image,
     flow: &Flow,
@@ -72,8 +72,8 @@ pub(crate) fn recursions(
         let is_own = |b: &&Branch| b.function as usize == i && b.kind == BranchKind::Call && b.width == 4;
         let calls = flow.branches_into(i, image.functions[i].address + 1).iter().filter(is_own);
         for b in calls.filter(|b| !relocates(hooks, b.site) && !is_overwritten(b)) {
-            let displacement = thunk.wrapping_sub(b.end()) as u32;
-            let redirected = patch(image, b.end() - 4, &displacement.to_le_bytes());
+            let displacement = near(b.end(), thunk);
+            let redirected = displacement.and_then(|bytes| patch(image, b.end() - 4, &bytes));
             patches.extend(redirected.map(|patch| Patch { displacement: 1, hook: number + 1, ..patch }));
         }
     }
@@ -82,7 +82,7 @@ pub(crate) fn recursions(
 
 impl Layout<'_, '_> {
     /// Returns the patches of a hook. `at` is the offset that the function's jump leads to, and `body` the
-    /// offset of its body. Returns `None` if a branch cannot be redirected to its new target.
+    /// offset of its body. Returns `None` if a branch cannot be redirected to its new target, or does not reach it.
     pub(super) fn patches(
         &self,
         hook: &Hook,
@@ -120,8 +120,7 @@ impl Layout<'_, '_> {
                     patches.push(self.jump_patch(cave, target)?);
                 }
                 None => {
-                    let displacement = target.wrapping_sub(branch.end()) as u32;
-                    patches.push(self.arena_patch(branch.end() - 4, &displacement.to_le_bytes(), 0)?);
+                    patches.push(self.arena_patch(branch.end() - 4, &near(branch.end(), target)?, 0)?);
                 }
             }
         }
@@ -129,18 +128,18 @@ impl Layout<'_, '_> {
     }
 
     /// Returns the jump from the relocated instructions, which are at offset `body`, to the call that is
-    /// still made at its original address.
+    /// still made at its original address. Without it, they emulate the call.
     pub(super) fn call_jump(&self, hook: &Hook, body: usize, moved: &Relocated) -> Option<CallJump> {
         let at = body + moved.call_jump? as usize;
-        let displacement = hook.call?.wrapping_sub(self.address(at + 4)) as u32;
-        Some(CallJump { at: at as u32, displacement })
+        let displacement = near(self.address(at + 4), hook.call?)?;
+        Some(CallJump { at: at as u32, displacement: u32::from_le_bytes(displacement) })
     }
 
     /// Returns the bytes that gum writes: the jump, and nops over the rest of the overwritten
     /// instructions, in as many records as necessary.
     fn by_frida(&self, hook: &Hook, thunk: u64) -> Option<Vec<Patch>> {
         const NOP: u8 = 0x90;
-        let mut bytes = near_jump(hook.at, thunk).to_vec();
+        let mut bytes = near_jump(hook.at, thunk)?.to_vec();
         bytes.resize(hook.relocated as usize, NOP);
         let longest = size_of_val(&Patch::default().replacement);
         let parts = bytes.chunks(longest).enumerate().map(|(n, part)| {
@@ -151,9 +150,9 @@ impl Layout<'_, '_> {
         parts.collect()
     }
 
-    /// Makes a patch of a near jump.
+    /// Makes a patch of a near jump. Returns `None` if the jump does not reach its target.
     pub(super) fn jump_patch(&self, from: u64, to: u64) -> Option<Patch> {
-        self.arena_patch(from, &near_jump(from, to), 1)
+        self.arena_patch(from, &near_jump(from, to)?, 1)
     }
 
     /// Makes the patch of a jump that leads to a copy: a near jump, or a short one to a near one.

@@ -2,6 +2,7 @@
 //! [`crate::decide::sled`].
 
 use crate::decide::hook::Hook;
+use crate::x86::jump::near_jump;
 use std::collections::HashMap;
 
 /// A function with a jump, and the functions that slide into it, as indices of hooks.
@@ -41,8 +42,8 @@ pub(crate) fn code_len(sleds: usize) -> usize {
 }
 
 /// Returns the code after the jump, for the address `at`. `thunks` has the addresses of the thunks,
-/// beginning with that of the function with the jump.
-pub(crate) fn code(at: u64, thunks: &[u64]) -> Vec<u8> {
+/// beginning with that of the function with the jump. Returns `None` if a thunk is out of reach.
+pub(crate) fn code(at: u64, thunks: &[u64]) -> Option<Vec<u8>> {
     const CHECK: [u8; 17] = [
         0x48, 0x8d, 0x64, 0x24, 0x08, // lea rsp, [rsp+8]
         0x48, 0x39, 0x64, 0x24, 0xf8, // cmp [rsp-8], rsp
@@ -54,11 +55,9 @@ pub(crate) fn code(at: u64, thunks: &[u64]) -> Vec<u8> {
         if n + 1 < thunks.len() {
             code.extend(CHECK);
         }
-        let end = at.wrapping_add((code.len() + JUMP) as u64);
-        code.push(0xe9);
-        code.extend((thunk.wrapping_sub(end) as u32).to_le_bytes());
+        code.extend(near_jump(at.wrapping_add(code.len() as u64), *thunk)?);
     }
-    code
+    Some(code)
 }
 
 #[cfg(test)]

@@ -1,12 +1,14 @@
 //! Writes the thunks of tail calls: jumps from one hooked function to the start of another.
 
 use crate::decide::tails::Tail;
+use crate::decide::verdict::Reason;
 use crate::emit::code::{LOAD_RAX, STUB, Values};
 use crate::emit::emitter::Emitter;
 use crate::emit::homes::Home;
 use crate::emit::layout::Input;
 use crate::emit::tails::{RESTORE_R11, STUBS};
 use crate::emit::thunk::checks;
+use crate::x86::jump::near;
 use crate::x86::template::Template;
 use crate::x86::template::kind::{Kind, Second};
 use gprofinject_abi::plan::{ArenaHeader, TailRecord};
@@ -91,7 +93,12 @@ fn write_one(
         reserved: 0,
     });
     if !tail.relocated && !layout.is_copied(tail.branch.function as usize) {
-        let displacement = (e.address(at).wrapping_sub(tail.branch.end()) as u32).to_le_bytes();
-        e.out.patches.extend(layout.arena_patch(tail.branch.end() - 4, &displacement, 0));
+        match near(tail.branch.end(), e.address(at)) {
+            Some(bytes) => e.out.patches.extend(layout.arena_patch(tail.branch.end() - 4, &bytes, 0)),
+            None => {
+                let caller = layout.input.hooks[tail.caller as usize].function;
+                e.out.failed.push((caller, Reason::Far));
+            }
+        }
     }
 }

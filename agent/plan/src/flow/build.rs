@@ -30,6 +30,7 @@ impl Flow {
             flow.functions.extend(part.functions);
             flow.taken.extend(part.taken);
             flow.indirect.extend(part.indirect);
+            flow.uses_gs = flow.uses_gs.or(part.uses_gs);
         }
         let references = unread::references(image, &unread);
         flow.taken.extend(references.taken);

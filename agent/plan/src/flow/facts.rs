@@ -16,8 +16,11 @@ pub struct FunctionFlow {
     /// A bit for each frame above the function's own whose return address it reads: see `Uses::callers` in
     /// `flow::return_slot`.
     pub(crate) reads_callers: u8,
-    /// Whether a jump table or label table leads back to the function's first instruction.
+    /// Whether an indirect jump of the function may lead to its first instruction without being a tail call: the jump of a
+    /// `switch`, or a `goto`.
     pub table_loops: bool,
+    /// Whether it has [`FunctionFlow::table_loops`], and a tail call of it by itself is the same jump.
+    pub calls_itself_too: bool,
     /// Whether the function is a leaf: it makes no call and no system call, and ends with its own return.
     /// Between its entry and its exit, control stays in it.
     pub leaf: bool,
@@ -58,6 +61,8 @@ pub struct Flow {
     pub(crate) entered_unseen: Vec<u64>,
     /// The calls of functions that such code seems to make: the function's start, and the address after the call.
     pub(crate) called_unseen: Vec<(u64, u64)>,
+    /// The address of an instruction of a function that reads or sets the base of gs, or accesses memory by it; `None` if there is none.
+    pub(crate) uses_gs: Option<u64>,
 }
 
 impl Flow {

@@ -45,15 +45,11 @@ impl Detour {
         if len < JUMP || targets.iter().any(|&target| target > at && target < at + len) {
             return None;
         }
-        let reaches = |from: u64, to: u64| i32::try_from(to.wrapping_sub(from + JUMP) as i64).is_ok();
-        if !reaches(at, to) || !reaches(copy, at) {
-            return None;
-        }
         let moved = relocate(code.get(..len as usize)?, at, copy, at, Call::Emulated, &|_| None).ok()?;
         if moved.return_address.is_some() {
             return None;
         }
-        let mut replacement = near_jump(at, to).to_vec();
+        let mut replacement = near_jump(at, to)?.to_vec();
         // Control never reaches these bytes, so they become `int3`.
         replacement.resize(len as usize, 0xcc);
         Some(Detour { replacement, original: moved.bytes })
@@ -73,7 +69,7 @@ mod tests {
         let detour = Detour::new(&code, AT, 0x9000, 0x5000).expect("long enough");
         assert_eq!(detour.replacement, [0xe9, 0xfb, 0x3f, 0, 0, 0xcc, 0xcc]);
         let mut expected = code[..7].to_vec();
-        expected.extend(near_jump(0x9007, AT + 7));
+        expected.extend(near_jump(0x9007, AT + 7).expect("it is near"));
         assert_eq!(detour.original, expected);
     }
 
@@ -83,7 +79,8 @@ mod tests {
         assert_eq!(Detour::new(&[0x31, 0xc0, 0xc3], AT, 0x9000, 0x5000), None);
         // dec edi; jne to itself + 2; ret: the jump leads to the second instruction.
         assert_eq!(Detour::new(&[0xff, 0xcf, 0x90, 0x90, 0x90, 0x75, 0xfb, 0xc3], AT, 0x9000, 0x5000), None);
-        // The target is out of reach.
+        // The target is out of reach, or the copy.
         assert_eq!(Detour::new(&[0x90; 16], AT, 0x9000, 0x5_0000_0000), None);
+        assert_eq!(Detour::new(&[0x90; 16], AT, 0x5_0000_0000, 0x9000), None);
     }
 }

@@ -5,6 +5,7 @@
 //! processes changed the chain of open calls at the same time, they would corrupt it, and write to the same slots of the ring.
 //! Therefore the gates take the slow path for every call while any thread forks, and the slow path checks the process ID.
 
+use crate::hot::sharers;
 use crate::hot::times::clock::{SLOWLY, STOPPED};
 use crate::os::kernel;
 use crate::os::task;
@@ -29,5 +30,5 @@ pub(crate) fn begun() {
 /// Returns whether the calling thread runs in a child in which the agent is not set up yet.
 pub(crate) fn is_new_child(agent: &Agent) -> bool {
     let forking = SLOWLY.load(Ordering::Relaxed) & !STOPPED;
-    forking != 0 && !kernel::is_frozen() && task::getpid() != agent.pid
+    forking != 0 && !kernel::is_frozen() && task::getpid() != agent.pid && !sharers::has_calling_thread()
 }

@@ -1,5 +1,6 @@
 //! Adds open calls at the inner end of the current chain, and removes them from there when they end.
 
+use crate::hot::thread_blocks;
 use crate::hot::times::table::Entry;
 use crate::hot::times::values::Values;
 use crate::hot::times::{area, nodes, trace};
@@ -45,7 +46,9 @@ pub(crate) fn push(
         function.open().fetch_add(1, Ordering::Relaxed);
     }
     times.top().store(call.address(), Ordering::Relaxed);
-    if trace::is_too_deep(agent, call.flags().load(Ordering::Relaxed)) {
+    let is_deepest = trace::is_too_deep(agent, call.flags().load(Ordering::Relaxed));
+    // The words may be those of other threads as well, whose calls are not within this one.
+    if is_deepest && !thread_blocks::are_words_shared() {
         let words = words::get();
         words.deep_from().store(times.stack_lo().load(Ordering::Relaxed), Ordering::Relaxed);
         words.deep().store(cfa - 8, Ordering::Relaxed);

@@ -3,7 +3,7 @@
 
 use core::arch::{asm, global_asm};
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use gprofinject_abi::plan::ThreadWords;
 use gprofinject_abi::shared::WordsRef;
 
@@ -57,6 +57,13 @@ pub(crate) fn get() -> WordsRef {
     // SAFETY: the base of gs leads to the thread's record, which begins with the words and is never unmapped. Apart
     // from thunks, only `WordsRef` accesses the words.
     unsafe { WordsRef::new(core::ptr::NonNull::new_unchecked(at)) }
+}
+
+/// Returns the calling thread's word for system call user dispatch, which is 0 in a new thread: see [`crate::os::dispatch`].
+pub(crate) fn dispatch() -> Option<&'static AtomicU64> {
+    let record = thread_pointer() as *const Record;
+    // SAFETY: the record is the calling thread's and is never unmapped.
+    Some(unsafe { &(*record).dispatch })
 }
 
 /// Returns the address of the thread's record, which no other thread has.

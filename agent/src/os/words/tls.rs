@@ -3,17 +3,22 @@
 #![allow(unsafe_code, reason = "the thread pointer and the linker's symbols are read by instructions")]
 
 use core::arch::{asm, global_asm};
+use core::sync::atomic::AtomicU64;
+use gprofinject_abi::attach;
 use gprofinject_abi::plan::ThreadWords;
 use gprofinject_abi::shared::WordsRef;
 
 /// Bytes of the words.
 const WORDS_LEN: usize = 80;
 /// Bytes of the symbol below.
-const LEN: usize = WORDS_LEN + 16;
+const LEN: usize = DISPATCH + 8;
 
-/// The offset of the two words of the thread's stack for slow paths ([`crate::hot::small_stacks`]) from the others. A
-/// process that was already running has no such words.
-pub(crate) const SLOW_STACK: usize = WORDS_LEN;
+/// The offset of the two words of the thread's stack for slow paths ([`crate::hot::small_stacks`]) from the others. In a process
+/// that was already running, the words for a thread that waits for the injector are in between.
+pub(crate) const SLOW_STACK: usize = WORDS_LEN + 24;
+const _: () = assert!(SLOW_STACK as u64 + attach::WORDS == attach::ROUNDS + 8);
+/// The offset of the word that [`dispatch`] returns. A process that was already running has no such word.
+const DISPATCH: usize = SLOW_STACK + 16;
 
 // A thread begins with the contents of the TLS image; the set-up writes the image (see `image`). The symbol is global
 // because the compiler may divide the crate into several object files, and only one of them has this definition.
@@ -62,7 +67,7 @@ pub(crate) fn offset() -> i64 {
 
 /// Returns whether the agent was put into a process that was already running.
 pub(crate) fn is_attached() -> bool {
-    offset() == gprofinject_abi::attach::WORDS as i64
+    offset() == attach::WORDS as i64
 }
 
 /// Returns the calling thread's words.
@@ -77,6 +82,13 @@ pub(crate) fn get() -> WordsRef {
 /// Returns the address of the two words of the calling thread's stack for slow paths.
 pub(crate) fn slow_stack() -> *mut u64 {
     thread_pointer().wrapping_add_signed(offset() + SLOW_STACK as i64) as *mut u64
+}
+
+/// Returns the calling thread's word for system call user dispatch, which is 0 in a new thread: see [`crate::os::dispatch`].
+pub(crate) fn dispatch() -> Option<&'static AtomicU64> {
+    let at = thread_pointer().wrapping_add_signed(offset() + DISPATCH as i64) as *mut u64;
+    // SAFETY: the word is part of the thread's TLS block, and only the thread itself uses the reference.
+    (!is_attached()).then(|| unsafe { AtomicU64::from_ptr(at) })
 }
 
 /// Returns the address of the thread control block, which no other thread has.

@@ -14,6 +14,7 @@ use crate::session::family::{Family, Sum};
 use crate::session::member::{Other, Who};
 use crate::store::output::Written;
 use crate::store::region::layout::AgentState;
+use crate::target::launch::usher::Usher;
 
 impl Family<'_> {
     /// Writes the profiles of children that could create no file of their own and have counted in this
@@ -48,13 +49,27 @@ impl Family<'_> {
         {
             folder.remove_region(&name);
         }
+        // The usher of a standalone program ends before the program begins.
+        if let Some(why) = self.ushers.remove(&index).and_then(Usher::finish) {
+            self.note_unhooked(profilee, &why);
+        }
         if finished.is_worth_writing(state) {
             self.write_other(pid, profilee, finished);
         }
     }
 
+    /// Notes why nothing was hooked in a process other than the first one.
+    fn note_unhooked(&mut self, profilee: &Profilee, why: &str) {
+        let program = profilee.binary.display();
+        self.unfollowed.insert(format!("nothing was hooked in a process of {program}: {why}"));
+    }
+
     /// Writes the profile of a process other than the first one, or adds it to the others of the same program.
-    fn write_other(&mut self, pid: i32, profilee: &'static Profilee, counted: Counted) {
+    fn write_other(&mut self, pid: i32, profilee: &'static Profilee, mut counted: Counted) {
+        // The profile of several processes says nothing of one of them, and an empty one is not written.
+        if let Some(why) = counted.account.trouble.take() {
+            self.note_unhooked(profilee, &why);
+        }
         // An empty profile would be of no use.
         if counted.profile.calls() == 0 && counted.profile.samples_inside() == 0 {
             return;
@@ -178,9 +193,17 @@ impl Family<'_> {
         let own_call = member.own_call.as_ref();
         let reading = Reading { profilee, libraries: &self.libraries, maps, rate: self.rate, end, own_call };
         let (names, troubles) = (&mut Names::default(), &mut self.troubles);
-        let (counted, state, _) =
+        let (mut counted, state, _) =
             counted(region.as_ref(), &reading, samples, crash, baseline, troubles, names);
         self.troubles.extend(counted.account.damage.clone());
+        for (path, why) in std::mem::take(&mut counted.account.lost) {
+            if path.as_os_str().is_empty() {
+                self.troubles
+                    .push(format!("libraries are not hooked in {}: {why}", profilee.binary.display()));
+            } else {
+                self.leave_wanted(profilee.number, &path, why.into());
+            }
+        }
         Some((counted, state))
     }
 }

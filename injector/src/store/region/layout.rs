@@ -9,9 +9,9 @@ use gprofinject_abi::clock::ClockKind;
 use gprofinject_abi::full::Full;
 use gprofinject_abi::plan::{HookMode, HookModeCode};
 use gprofinject_abi::region::{
-    LIBRARY_BYTES, LIBRARY_COUNTER_BYTES, LOADS_MAX, LoadRecord, MAGIC, PAGE, PANIC_FILE_WORDS, RegionHeader,
-    RegionOrders, SAMPLES_MAX, SampleRecord, State, TroubleCode, library_counters_offset, round_up,
-    slot_chunk, times_offset, trace_offset,
+    LIBRARY_BYTES, LIBRARY_COUNTER_BYTES, LOADS_MAX, LOST_NAMED, LOST_WORDS, LoadRecord, MAGIC, PAGE,
+    PANIC_FILE_WORDS, RegionHeader, RegionOrders, SAMPLES_MAX, SampleRecord, State, TroubleCode,
+    library_counters_offset, round_up, slot_chunk, times_offset, trace_offset,
 };
 use gprofinject_abi::times::TIMES_BYTES;
 use zerocopy::{FromBytes, IntoBytes};
@@ -244,6 +244,9 @@ pub(crate) struct AgentReport {
     /// Whether children count in this file.
     pub(crate) guests: bool,
     pub(crate) frozen: bool,
+    pub(crate) dispatched: bool,
+    /// See [`RegionHeader::unseen`].
+    pub(crate) unseen: u64,
     pub(crate) bias: u64,
     /// The runtime addresses of the agent's library.
     pub(crate) agent: (u64, u64),
@@ -256,6 +259,8 @@ pub(crate) struct AgentReport {
     pub(crate) lost_children: u64,
     pub(crate) lost_programs: u64,
     pub(crate) lost_libraries: u64,
+    /// See [`RegionHeader::lost`].
+    pub(crate) lost: [[u64; LOST_WORDS]; LOST_NAMED],
     pub(crate) frida_patched: u64,
     pub(crate) frida_ns: u64,
     /// Ticks, times 256: see [`RegionHeader::inside_256`].
@@ -295,6 +300,8 @@ impl AgentReport {
             plan: header.orders.plan,
             guests: header.guests > 0,
             frozen: header.frozen != 0,
+            dispatched: header.dispatched != 0,
+            unseen: header.unseen,
             bias: header.bias,
             agent: (header.agent_lo, header.agent_hi),
             setup_ns: header.setup_ns,
@@ -306,6 +313,7 @@ impl AgentReport {
             lost_children: header.lost_children,
             lost_programs: header.lost_programs,
             lost_libraries: header.lost_libraries,
+            lost: header.lost,
             frida_patched: header.frida_patched,
             frida_ns: header.frida_ns,
             inside_256: header.inside_256,

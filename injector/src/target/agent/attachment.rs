@@ -26,12 +26,14 @@ use zerocopy::IntoBytes;
 use crate::sampling::maps::Mapped;
 use crate::store::private_folder::PrivateFolder;
 use crate::target::agent::arenas::Arenas;
+use crate::target::agent::go::{self, Go};
 use crate::target::agent::image::Agent;
 use crate::target::agent::overwritten::Patch;
 use crate::target::process::{Process, refusal};
 use crate::target::threads::deadline;
 use crate::target::threads::memory::Memory;
 use crate::target::threads::stopped::Stopped;
+use crate::target::threads::thread::Thread;
 use crate::target::threads::tracer::{self, Tracer};
 
 /// For how long all threads may stand still in one try, during which some of them run out of the way. After
@@ -75,6 +77,8 @@ pub(crate) struct Attachment {
     /// The addresses in the arena at which threads wait in system calls, each with the address of the same instruction in
     /// the program. Only a standalone program has such calls.
     pub(super) calls: Vec<(u64, u64)>,
+    /// What has to be known of a Go program; `None` for others.
+    pub(super) go: Option<Go>,
     /// The run folder's path as the process's mappings show it.
     pub(super) folder: String,
     /// The name of the process's region file in the run folder.
@@ -193,6 +197,7 @@ impl Attachment {
             unwinder: Vec::new(),
             is_standalone: plan.standalone,
             calls: Vec::new(),
+            go: None,
             folder: folder.path().to_string_lossy().into_owned(),
             region: format!("{name}{REGION_SUFFIX}"),
             stage: Stage::Outside,
@@ -210,6 +215,17 @@ impl Attachment {
     /// Returns the address of a thread's [`ThreadWords`].
     pub(super) fn words_of(&self, registers: &user_regs_struct) -> u64 {
         self.block_of(registers).wrapping_add(if self.is_standalone { RECORD_WORDS } else { WORDS })
+    }
+
+    /// Returns where a thread's stack ends, if that is not the end of its mapping.
+    pub(super) fn end_of_stack(&self, memory: &Memory, thread: &Thread) -> Option<u64> {
+        self.go.as_ref().and_then(|_| go::end_of_stack(memory, &thread.registers))
+    }
+
+    /// Whether an address is one at which a preempted goroutine may be about to return into a patch, or to the copy of an
+    /// instruction.
+    pub(super) fn is_in_preemption(&self, at: u64) -> bool {
+        self.go.as_ref().is_some_and(|go| go.preemption.contains(&at))
     }
 
     /// Whether this record belongs to `process` itself, and not to a process that has forked it.

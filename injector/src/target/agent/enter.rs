@@ -20,6 +20,7 @@ use crate::store::private_folder::PrivateFolder;
 use crate::store::run_folder::plan_file;
 use crate::target::agent::attachment::{Attachment, Detoured, Guest, Image, Landing, Stage};
 use crate::target::agent::detours::{self, COPY, Found};
+use crate::target::agent::go::Go;
 use crate::target::agent::handover;
 use crate::target::agent::image::Agent;
 use crate::target::agent::libraries::Wanted;
@@ -130,6 +131,7 @@ impl Attachment {
         let mut attachment = Attachment {
             unwinder: unwinder(planned, bias),
             calls: calls.collect(),
+            go: Go::of(planned.subject.image.as_ref(), bias),
             ..Attachment::outside(process, plan, (folder, name), instruction)
         };
         let get_gr = get_gr(planned, plan, bias, arena);
@@ -261,6 +263,8 @@ impl Attachment {
         const READ_WRITE: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
         const READ_EXECUTE: u64 = (libc::PROT_READ | libc::PROT_EXEC) as u64;
         const TRIES: usize = 50;
+        const NO_ROOM: &str = "no addresses are free within 2 GiB of the C library's code, from where it could lead to the agent: the \
+                               process has mapped all of them";
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
         let len = agent.len() + COPIES + ORDER + STACK;
         let control = agent.function(CONTROL).context("the agent library is damaged")?;
@@ -268,7 +272,7 @@ impl Attachment {
         let mut found = None;
         for _ in 0..TRIES {
             let mappings = proc::mappings(self.pid)?;
-            let base = gap(&mappings, near, len).context("there is no memory near the C library's code")?;
+            let base = gap(&mappings, near, len).context(NO_ROOM)?;
             let arguments = [base, len, READ_WRITE, flags as u64, u64::MAX, 0];
             match stopped.call(self.instruction, libc::SYS_mmap, arguments) {
                 Ok(made) if made == base => {

@@ -248,7 +248,10 @@ impl Attachment {
         let rip = self.original_of(thread.registers.rip).unwrap_or(thread.registers.rip);
         let registers = &user_regs_struct { rip, ..thread.registers };
         let is_in_rest = |patch: &Patch| patch.stays() && patch.addresses().contains(&registers.rip);
-        if self.is_ours(registers.rip) || self.patches.iter().chain(rest).any(is_in_rest) {
+        if self.is_ours(registers.rip)
+            || self.is_in_preemption(registers.rip)
+            || self.patches.iter().chain(rest).any(is_in_rest)
+        {
             return true;
         }
         let words = memory.record::<ThreadWords>(self.words_of(registers));
@@ -297,16 +300,25 @@ impl Attachment {
             |at: u64| libc.contains(&at) && others.insert(at) && stacks::is_restorer(memory, at);
         // A standalone program may have no unwind tables by which the interrupted code could be found later.
         let is_interrupted = |at: u64, word: u64| {
-            self.is_standalone && self.is_ours(word) && stacks::is_interrupted(memory, at, &self.arenas)
+            (self.is_standalone || self.go.is_some())
+                && self.is_ours(word)
+                && stacks::is_interrupted(memory, at, &self.arenas)
+        };
+        let is_in_preemption = |at: u64, word: u64| {
+            self.is_in_preemption(word) && stacks::is_interrupted(memory, at, &self.arenas)
         };
         let mut ranges = vec![image.code.clone(), library.clone(), libc.clone()];
+        ranges.extend(self.go.iter().map(|go| go.preemption.clone()));
         ranges.extend(own.iter().map(|&(function, size)| function..function + size));
         // The functions of an unwinder are hooked if it is part of the program, or by `--libs all`.
-        if !own.is_empty() || self.is_standalone || !self.arenas.libraries.is_empty() {
-            ranges.extend([self.arenas.program.clone(), self.arenas.libraries.clone()]);
+        if !own.is_empty() || self.is_standalone || self.go.is_some() || !self.arenas.libraries.is_empty() {
+            ranges.push(self.arenas.program.clone());
+            ranges.extend(self.arenas.libraries.iter().cloned());
         }
-        let suspicious = stacks::find(memory, thread, mappings, &ranges, |at, word| {
+        let end = self.end_of_stack(memory, thread);
+        let suspicious = stacks::find(memory, thread, end, mappings, &ranges, |at, word| {
             calls_out(word)
+                || is_in_preemption(at, word)
                 || is_unwinder(word)
                 || is_restorer(word)
                 || is_interrupted(at, word)
@@ -314,6 +326,11 @@ impl Attachment {
         });
         if suspicious.is_none() {
             return false;
+        }
+        if end.is_some() {
+            // Go's functions have no unwind tables that could tell more. But no exit of theirs is hooked, and slow paths run on
+            // stacks of the agent's own, so hardly any word remains on a goroutine's.
+            return true;
         }
         // The words may be remains of calls that have returned.
         let ours = |at| image.memory.contains(&at) || self.arenas.contains(at) || is_unwinder(at);

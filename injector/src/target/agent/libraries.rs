@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::io;
 use std::mem::offset_of;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -10,8 +11,8 @@ use gprofinject_abi::ask::Question;
 use gprofinject_abi::attach::{Command, LibraryOrder, Order};
 use zerocopy::IntoBytes;
 
-use crate::os::sys;
-use crate::program::library::{self, Library};
+use crate::os::{proc, sys};
+use crate::program::library::{self, Library, Placed};
 use crate::target::agent::attachment::Attachment;
 use crate::target::agent::unwinder::{get_gr, unwinder};
 use crate::target::threads::memory::Memory;
@@ -51,19 +52,39 @@ impl Attachment {
         })
     }
 
+    /// Prepares the hooks of a library. If another thread takes the place of its arena meanwhile, another one is found.
     fn load_one(&mut self, wanted: &Wanted) -> Result<()> {
+        const TRIES: usize = 10;
+        let is_taken = |error: &anyhow::Error| {
+            let error = error.root_cause().downcast_ref::<io::Error>();
+            error.and_then(io::Error::raw_os_error) == Some(libc::EEXIST)
+        };
+        for _ in 1..TRIES {
+            match self.load_there(wanted) {
+                Err(error) if is_taken(&error) => {}
+                done => return done,
+            }
+        }
+        self.load_there(wanted)
+    }
+
+    fn load_there(&mut self, wanted: &Wanted) -> Result<()> {
         deadline::check()?;
         let memory = Memory::open(self.pid)?;
         let at = self.guest().context("the agent has not prepared")?.image.order;
         let free = memory.record::<Order>(at)?.free;
         if free == Question::default() {
-            bail!("the agent cannot hook libraries in this process");
+            bail!(
+                "the dynamic linker cannot be made to tell of libraries, so that one that is unloaded would go unnoticed"
+            );
         }
         let start = wanted.order.start;
         let question = Question { bias: start, start, ..free };
-        let (file, slot_bytes) =
-            library::placed(wanted.library, &question, &BTreeSet::new()).map_err(|why| anyhow!(why))?;
-        let file = File::from(file);
+        let mappings = || proc::mappings(self.pid).unwrap_or_default();
+        let Placed { file, slot_bytes, arena } =
+            library::placed(wanted.library, &question, &BTreeSet::new(), mappings)
+                .map_err(|why| anyhow!(why))?;
+        let (file, question) = (File::from(file), Question { free: arena, ..question });
         let order = LibraryOrder { plan: wanted.library.number, slot_bytes, ..wanted.order };
         tracer::apart(self.pid, |tracer| {
             let mut stopped = self.one(tracer)?;
@@ -75,8 +96,10 @@ impl Attachment {
             memory.write(at + offset_of!(Order, library) as u64, order.as_bytes())?;
             let get_gr = self.own_get_gr(wanted.library, &question);
             memory.write(at + offset_of!(Order, get_gr) as u64, get_gr.as_bytes())?;
-            self.command(&mut stopped, &memory, Command::Load)
-                .map_err(|error| anyhow!("the agent could not prepare it: {}", sys::reason(&error)))
+            self.command(&mut stopped, &memory, Command::Load).map_err(|error| match error.raw_os_error() {
+                Some(libc::EEXIST) => error.into(),
+                _ => anyhow!("the agent could not prepare it: {}", sys::reason(&error)),
+            })
         })?;
         self.note_library(wanted.library, &question);
         Ok(())

@@ -6,8 +6,9 @@
 
 use std::collections::BTreeSet;
 
+use gprofinject_abi::ask::ARENAS_SPAN;
 use gprofinject_abi::plan as abi;
-use gprofinject_abi::region::LoadRecord;
+use gprofinject_abi::region::{LOADS_MAX, LoadRecord};
 use gprofinject_plan::Plan;
 
 use crate::os::proc::Mapping;
@@ -21,8 +22,6 @@ use crate::target::threads::memory::Memory;
 const PATCHES_MAX: usize = 1 << 22;
 /// The end of the addresses that a process can map: they have 47 bits.
 const TOP: u64 = 1 << 47;
-/// The greatest distance between the first thunk of a library and the last one. The agent reserves a part of that.
-const ARENAS_MAX: u64 = 1 << 32;
 
 /// The plans of the modules that may be hooked in a process.
 #[derive(Clone, Copy)]
@@ -135,10 +134,10 @@ impl Attachment {
     pub(super) fn note_arena(&mut self, arena: u64, len: u64) {
         if arena < TOP && len < TOP {
             let all = &self.arenas.libraries;
-            let lo = if all.is_empty() { arena } else { all.start.min(arena) };
-            let hi = all.end.max(arena + len);
-            if hi - lo <= ARENAS_MAX {
-                self.arenas.libraries = lo..hi;
+            let lo = all.first().map_or(arena, |first| first.start.min(arena));
+            let hi = all.last().map_or(0, |last| last.end).max(arena + len);
+            if hi - lo <= ARENAS_SPAN && len != 0 && all.len() < LOADS_MAX {
+                self.arenas.add(arena..arena + len);
             }
         }
     }
@@ -192,6 +191,7 @@ mod tests {
             unwinder: Vec::new(),
             is_standalone: false,
             calls: Vec::new(),
+            go: None,
             folder: String::new(),
             region: "0.region".into(),
             stage: Stage::Outside,
@@ -276,11 +276,11 @@ mod tests {
     fn arenas_are_bounded_in_length() {
         let arena = |arena: u64, arena_len: u64| LoadRecord { arena, arena_len, ..library(0x5000, &[]) };
         for (records, expected) in [
-            (vec![arena(0x10000, 0x2000), arena(0x20000, 0x1000)], 0x10000..0x21000),
-            (vec![arena(0x10000, 0x2000), arena(0x10000 + ARENAS_MAX, 0x1000)], 0x10000..0x12000),
-            (vec![arena(0x10000, 0x2000), arena(TOP, 0x1000), arena(0x10000, TOP)], 0x10000..0x12000),
-            (vec![arena(0x10000, ARENAS_MAX + 1)], 0..0),
-            (vec![arena(u64::MAX, u64::MAX)], 0..0),
+            (vec![arena(0x10000, 0x2000), arena(0x20000, 0x1000)], vec![0x10000..0x12000, 0x20000..0x21000]),
+            (vec![arena(0x10000, 0x2000), arena(0x10000 + ARENAS_SPAN, 0x1000)], vec![0x10000..0x12000]),
+            (vec![arena(0x10000, 0x2000), arena(TOP, 0x1000), arena(0x10000, TOP)], vec![0x10000..0x12000]),
+            (vec![arena(0x10000, ARENAS_SPAN + 1)], vec![]),
+            (vec![arena(u64::MAX, u64::MAX)], vec![]),
         ] {
             let (_place, mut attachment) = attachment(&records);
             attachment.note_arenas(&records);

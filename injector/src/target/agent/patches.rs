@@ -64,6 +64,9 @@ impl Attachment {
         }
         if self.is_standalone {
             self.check_gs(&stopped)?;
+        }
+        // Threads of Go get stacks for slow paths as well.
+        if self.is_standalone || self.go.is_some() {
             self.give_records(&mut stopped, &memory)?;
         }
         let is_standalone = self.is_standalone;

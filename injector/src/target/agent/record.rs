@@ -11,6 +11,7 @@ use std::ops::Range;
 use anyhow::{Context, Result, bail};
 use gprofinject_abi::REGION_SUFFIX;
 use gprofinject_abi::attach::DETOURS_MAX;
+use gprofinject_abi::region::LOADS_MAX;
 
 use crate::store::private_folder::PrivateFolder;
 use crate::target::agent::arenas::Arenas;
@@ -66,7 +67,10 @@ impl Attachment {
         demand(self.pid > 0, "process number")?;
         demand(is_address(self.instruction), "an address")?;
         let Arenas { program, libraries } = &self.arenas;
-        demand(fits(program, CODE_MAX) && fits(libraries, CODE_MAX), "the thunks' place")?;
+        let are_sorted = libraries.is_sorted_by(|one, next| one.end <= next.start);
+        let of_libraries =
+            libraries.len() <= LOADS_MAX && are_sorted && libraries.iter().all(|arena| fits(arena, CODE_MAX));
+        demand(fits(program, CODE_MAX) && of_libraries, "the thunks' place")?;
         demand(is_region(&self.region), "the name of a file")?;
         demand(self.auxiliary.len() <= AUXILIARY_MAX, "the auxiliary vector")?;
         demand(self.patches.len() <= PATCHES_MAX, "the number of patches")?;
@@ -79,6 +83,7 @@ impl Attachment {
         let unwinder = self.unwinder.len() <= UNWINDER_MAX && self.unwinder.iter().all(is_function);
         demand(unwinder, "the unwinder")?;
         let are_calls = |&(from, to): &(u64, u64)| self.arenas.contains(from) && is_address(from.max(to));
+        demand(self.go.as_ref().is_none_or(|go| fits(&go.preemption, CODE_MAX)), "Go's preemption")?;
         demand(self.calls.len() <= CALLS_MAX && self.calls.iter().all(are_calls), "a system call")?;
         match &self.stage {
             Stage::Outside | Stage::Left => Ok(()),
@@ -166,7 +171,7 @@ mod tests {
     fn record(stage: serde_json::Value) -> serde_json::Value {
         serde_json::json!({
             "pid": 7, "started": 1, "auxiliary": [[3, 64]], "instruction": 9,
-            "arenas": {"program": {"start": 65536, "end": 131072}, "libraries": {"start": 0, "end": 0}},
+            "arenas": {"program": {"start": 65536, "end": 131072}, "libraries": [{"start": 131072, "end": 135168}]},
             "patches": [{"addresses": {"start": 10, "end": 15}, "cave": false, "stays": false}], "unwinder": [[5, 6]],
             "is_standalone": true, "calls": [[65600, 100]],
             "folder": "/elsewhere", "region": "0.region", "stage": stage
@@ -215,7 +220,7 @@ mod tests {
         for (field, value) in [
             ("/pid", serde_json::json!(-1)),
             ("/arenas/program", range(0, CODE_MAX + 1)),
-            ("/arenas/libraries", range(0, CODE_MAX + 1)),
+            ("/arenas/libraries/0", range(0, CODE_MAX + 1)),
             ("/region", serde_json::json!("../0.region")),
             ("/region", serde_json::json!(".region")),
             ("/region", serde_json::json!("0.plan")),

@@ -34,7 +34,7 @@ impl Attachment {
             || self.guest().is_some_and(|guest| guest.records.contains(&address))
     }
 
-    /// Gives each of the stopped threads a record of its own. When this returns, their gs is set, so that hooks can be
+    /// Gives each of the stopped threads a record of its own, in a standalone program, and what else it needs. When this returns, their gs is set, so that hooks can be
     /// written even if this process ends.
     ///
     /// # Errors
@@ -57,6 +57,7 @@ impl Attachment {
             self.command(stopped, memory, Command::Records)
                 .context("the threads could not get their records")?;
             let given: Vec<ThreadOrder> = memory.records(place, threads.len())?;
+            let given = given.into_iter().filter(|_| self.is_standalone);
             for (thread, given) in stopped.threads[first..last].iter_mut().zip(given) {
                 thread.set_gs(given.gs);
             }

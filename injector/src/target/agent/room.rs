@@ -1,10 +1,11 @@
-//! Finds room for the agent in a process, and the C library near it.
+//! Finds room for the agent and for the arenas of standalone programs in a process, and the C library.
 
 use std::ops::Range;
 
 use gprofinject_abi::region::PAGE;
 use gprofinject_image::Image;
 
+use crate::os::gaps;
 use crate::os::proc::{self, Mapping};
 use crate::target::process::Process;
 use crate::target::threads::memory::Memory;
@@ -12,28 +13,10 @@ use crate::target::threads::memory::Memory;
 /// Returns the address of free room for `len` bytes from which the C library's code at `near` can be reached,
 /// if there is any.
 pub(super) fn gap(mappings: &[Mapping], near: u64, len: u64) -> Option<u64> {
-    const REACH: u64 = 1 << 30;
-    const LOWEST: u64 = 1 << 20;
+    /// The process's next mappings are usually placed right below the existing ones.
     const AWAY: u64 = 256 << 20;
-    let below = mappings.iter().rposition(|mapping| mapping.lo <= near)?;
-    for n in (0..=below).rev() {
-        let hi = mappings[n].lo;
-        let lo = n.checked_sub(1).map_or(LOWEST, |n| mappings[n].hi);
-        // One page stays free on either side.
-        if hi.saturating_sub(lo) >= len + 2 * PAGE && near - hi < REACH {
-            // The process's next mappings are placed right below the existing ones.
-            let away = ((hi - lo - len - 2 * PAGE) / 2).min(AWAY) & !(PAGE - 1);
-            return Some(hi - PAGE - len - away);
-        }
-    }
-    let mut lo = mappings.get(below)?.hi;
-    for mapping in mappings.get(below + 1..)? {
-        if mapping.lo.saturating_sub(lo) >= len + 2 * PAGE && lo - near < REACH {
-            return Some(lo + PAGE);
-        }
-        lo = mapping.hi;
-    }
-    None
+    let within = near.saturating_sub(gaps::REACH)..near.saturating_add(gaps::REACH);
+    gaps::place(mappings, &within, len, (near, AWAY))
 }
 
 /// The distance between two places that are tried for the arena of a standalone program. Few places are different, so
@@ -49,18 +32,46 @@ const STEP: u64 = 64 << 20;
 pub(crate) fn arena(process: &Process, image: &Image) -> Option<u64> {
     let mappings = process.mappings().ok()?;
     let bias = process.program_headers().wrapping_sub(image.phdr);
-    place(&mappings, bias.wrapping_add(image.lo)..bias.wrapping_add(image.hi), code_len_of(image))
+    let code = image.code.iter().map(|code| code.address..code.address + code.bytes.len() as u64);
+    let functions = |range: &Range<u64>| {
+        let before = |at: u64| image.functions.partition_point(|function| function.address < at);
+        before(range.end) - before(range.start)
+    };
+    let near = whole_or_code(image.lo..image.hi, code, functions);
+    place(&mappings, bias.wrapping_add(near.start)..bias.wrapping_add(near.end), code_len_of(image))
         .map(|place| place.wrapping_sub(bias))
+}
+
+/// The farthest that a jump reaches, with a reserve.
+const REACH: u64 = (2 << 30) - (64 << 20);
+
+/// Returns the part of a program near which its arena has to be: the whole program, or if that is too large, the code with
+/// most functions that is close together. `code` are the segments of code, sorted, and `functions` counts those in a range.
+fn whole_or_code(
+    whole: Range<u64>,
+    code: impl Iterator<Item = Range<u64>>,
+    functions: impl Fn(&Range<u64>) -> usize,
+) -> Range<u64> {
+    if whole.end - whole.start <= REACH / 2 {
+        return whole;
+    }
+    let mut parts: Vec<Range<u64>> = Vec::new();
+    for segment in code {
+        match parts.last_mut() {
+            Some(part) if segment.end - part.start <= REACH / 2 => part.end = segment.end,
+            _ => parts.push(segment),
+        }
+    }
+    parts.into_iter().max_by_key(functions).unwrap_or(whole)
 }
 
 fn code_len_of(image: &Image) -> u64 {
     image.code.iter().map(|code| code.bytes.len() as u64).sum()
 }
 
-/// Returns a runtime address for the arena of a program that is at `program` and has so many bytes of code.
+/// Returns a runtime address for the arena of a program, or of the part of one that it has to reach, that is at `program` and
+/// has so many bytes of code.
 fn place(mappings: &[Mapping], program: Range<u64>, code: u64) -> Option<u64> {
-    /// The farthest that a jump reaches, with a reserve.
-    const REACH: u64 = (2 << 30) - (64 << 20);
     const LOWEST: u64 = 1 << 20;
     /// The number of bytes of thunks for one byte of code at most, and the least room.
     const FACTOR: u64 = 16;
@@ -145,6 +156,25 @@ mod tests {
         let by = 0x5000;
         let moved = all.map(|old| mapping(old.lo + by, old.hi + by));
         assert_eq!(place(&moved, program.start + by..program.end + by, MIB / 2), Some(at + by));
+    }
+
+    /// Like programs with gigabytes of data, and like those whose code is far apart.
+    #[test]
+    fn an_arena_is_near_most_of_the_code() {
+        const GIB: u64 = 1 << 30;
+        let code = [MIB..2 * MIB, 3 * MIB..4 * MIB, 5 * GIB..5 * GIB + MIB];
+        let of = |whole, functions: [usize; 2]| {
+            let functions = move |range: &Range<u64>| functions[usize::from(range.start > GIB)];
+            whole_or_code(whole, code.clone().into_iter(), functions)
+        };
+        assert_eq!(of(0..GIB / 2, [1, 2]), 0..GIB / 2);
+        assert_eq!(of(0..6 * GIB, [2, 1]), MIB..4 * MIB);
+        assert_eq!(of(0..6 * GIB, [1, 2]), 5 * GIB..5 * GIB + MIB);
+        let mapped = [mapping(0x40_0000, 0x40_0000 + 3 * GIB)];
+        assert_eq!(place(&mapped, 0x40_0000..0x40_0000 + 3 * GIB, MIB), None);
+        let apart = [mapping(MIB, 4 * MIB), mapping(5 * GIB, 5 * GIB + MIB)];
+        let at = place(&apart, 5 * GIB..5 * GIB + MIB, MIB).expect("a place");
+        assert!(at > 3 * GIB && at + 32 * MIB <= 5 * GIB, "{at:#x}");
     }
 
     /// Like a fixed program with a heap that grows.

@@ -13,11 +13,12 @@ const RED_ZONE: u64 = 128;
 /// The code of `__restore_rt`: `mov rax, 15; syscall`.
 const RESTORER: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
 
-/// Searches a thread's stack for words that are in one of the ranges. Passes each word and its address to
-/// `is_it`, and returns the first word for which it returns true.
+/// Searches a thread's stack, which ends at `end` or else with the mapping, for words that are in one of the ranges. Passes each
+/// word and its address to `is_it`, and returns the first word for which it returns true.
 pub(crate) fn find(
     memory: &Memory,
     thread: &Thread,
+    end: Option<u64>,
     mappings: &[Mapping],
     ranges: &[Range<u64>],
     mut is_it: impl FnMut(u64, u64) -> bool,
@@ -29,7 +30,7 @@ pub(crate) fn find(
     let n = mappings.partition_point(|mapping| mapping.hi <= top);
     let stack = mappings.get(n).filter(|stack| stack.lo <= top)?;
     let mut from = top.saturating_sub(RED_ZONE).max(stack.lo);
-    let end = stack.hi.min(from + MOST);
+    let end = stack.hi.min(from + MOST).min(end.map_or(u64::MAX, |end| end.next_multiple_of(8).max(from)));
     let mut buffer = vec![0; PIECE.min(end - from) as usize];
     while from < end {
         let piece = buffer.get_mut(..PIECE.min(end - from) as usize)?;

@@ -58,6 +58,7 @@ impl Attachment {
         for thread in stopped.threads.iter_mut().filter(|thread| thread.fresh) {
             let at = thread.registers.rip;
             if makes_thread(memory, thread, libc)
+                || self.is_in_preemption(at)
                 || self.detours().iter().any(|d| inside(d.at, d.before.len() as u32, at))
             {
                 busy.push((thread.tid, at));
@@ -71,7 +72,7 @@ impl Attachment {
                 }
             }
         }
-        let patched = overwritten.extents();
+        let patched = self.watched(overwritten);
         for thread in stopped.threads.iter_mut().filter(|thread| thread.fresh) {
             if deadline::has_passed() {
                 // A thread that was not examined counts as one in the way, so nothing is changed.
@@ -79,8 +80,10 @@ impl Attachment {
                 break;
             }
             thread.fresh = false;
-            let saved = stacks::find(memory, thread, mappings, &patched, |at, word| {
+            let end = self.end_of_stack(memory, thread);
+            let saved = stacks::find(memory, thread, end, mappings, &patched, |at, word| {
                 overwritten.is_returned_to(word) && stacks::may_go_on_at(memory, at, word, &self.arenas)
+                    || self.is_in_preemption(word) && stacks::is_interrupted(memory, at, &self.arenas)
             });
             busy.extend(saved.map(|word| (thread.tid, word)));
         }
@@ -95,11 +98,19 @@ impl Attachment {
         mappings: &[Mapping],
         overwritten: &Overwritten,
     ) -> bool {
-        overwritten.contains(thread.registers.rip)
-            || stacks::find(memory, thread, mappings, &overwritten.extents(), |at, word| {
-                overwritten.contains(word) && stacks::is_interrupted(memory, at, &self.arenas)
+        let is_in = |at: u64| overwritten.contains(at) || self.is_in_preemption(at);
+        let end = self.end_of_stack(memory, thread);
+        is_in(thread.registers.rip)
+            || stacks::find(memory, thread, end, mappings, &self.watched(overwritten), |at, word| {
+                is_in(word) && stacks::is_interrupted(memory, at, &self.arenas)
             })
             .is_some()
+    }
+
+    /// Returns the addresses at which a thread may be in the way of patches.
+    fn watched(&self, overwritten: &Overwritten) -> Vec<Range<u64>> {
+        let preemption = self.go.iter().map(|go| go.preemption.clone());
+        overwritten.extents().into_iter().chain(preemption).collect()
     }
 }
 

@@ -77,11 +77,6 @@ impl Running {
         self.handle.has_ended() || !self.process.lives()
     }
 
-    /// Returns the reason why the process cannot be attached to, which is its end if it has ended.
-    fn failed(&self, error: anyhow::Error) -> anyhow::Error {
-        if self.has_ended() { anyhow!("process {} has ended", self.process.pid) } else { error }
-    }
-
     /// Removes what a failed attempt to write the hooks has left.
     fn back_out(&mut self, mut made: Attachment) {
         let out = made.detach();
@@ -102,6 +97,10 @@ impl Target for Running {
     fn bias(&self, planned: &Planned) -> Option<u64> {
         let headers = planned.plan.as_ref().map_or(0, |plan| plan.phdr());
         Some(self.process.program_headers().wrapping_sub(headers))
+    }
+
+    fn failed(&self, error: anyhow::Error) -> anyhow::Error {
+        if self.has_ended() { ended(self.process.pid) } else { error }
     }
 
     fn loaded(&mut self) -> Mapped {
@@ -241,6 +240,16 @@ impl Target for Running {
             None => Ok(ending),
         }
     }
+}
+
+/// Says that a process has ended while gprofinject attached to it.
+fn ended(pid: i32) -> anyhow::Error {
+    anyhow!("process {pid} has ended; nothing was profiled")
+}
+
+/// Returns the error of a step before anything of the process was profiled: its end, if it has ended.
+pub(crate) fn failed(process: &Process, error: anyhow::Error) -> anyhow::Error {
+    if process.lives() { error } else { ended(process.pid) }
 }
 
 /// Returns the file that a process runs, and the name to show for it.

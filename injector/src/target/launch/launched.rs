@@ -19,6 +19,7 @@ use crate::store::run_folder::{FIRST, RunFolder};
 use crate::target::contract::{Patience, Ready, Readying, Target};
 use crate::target::grip::Grip;
 use crate::target::launch::spawn::{self, Child, Held};
+use crate::target::launch::standing::Standing;
 use crate::target::launch::streams::Streams;
 use crate::target::launch::usher::{self, Entrance, Usher};
 use crate::target::launch::witness::Witness;
@@ -44,6 +45,8 @@ enum Stage {
 pub(crate) struct Launched {
     pid: i32,
     stage: Stage,
+    /// What the program is among process groups.
+    standing: Standing,
     /// The file to execute.
     path: PathBuf,
     /// Whether the program changes its user. The kernel then removes the child's perf events when it executes
@@ -67,17 +70,21 @@ impl Launched {
         subject: &Subject,
         inherited: &Inherited,
         streams: &Streams,
+        standing: Standing,
     ) -> Result<Launched> {
         child::remember_earlier();
         let preloaded = folder.filter(|_| !subject.standalone);
-        let held = spawn::hold(program, preloaded, signals, inherited.limits, streams).map_err(|error| {
-            let limit = if error.raw_os_error() == Some(libc::EAGAIN) { " (ulimit -u)" } else { "" };
-            anyhow!("cannot start a process: {}{limit}", sys::reason(&error))
-        })?;
+        let held = spawn::hold(program, preloaded, signals, inherited.limits, (streams, &standing)).map_err(
+            |error| {
+                let limit = if error.raw_os_error() == Some(libc::EAGAIN) { " (ulimit -u)" } else { "" };
+                anyhow!("cannot start a process: {}{limit}", sys::reason(&error))
+            },
+        )?;
         sys::release(&inherited.descriptors);
         Ok(Launched {
             pid: held.pid(),
             stage: Stage::Held(held),
+            standing,
             path: program.path.clone(),
             changes_ids: subject.changes_ids,
             witness: None,
@@ -96,9 +103,17 @@ impl Launched {
             return;
         }
         let leader = session == own;
+        let to_group =
+            arrived.sent && self.witness.as_mut().is_some_and(|witness| witness.saw(arrived.signal));
+        let is_apart = self.standing.is_apart();
         let to_us_alone = match arrived.signal {
             libc::SIGCHLD => false,
-            _ if arrived.sent => !self.witness.as_mut().is_some_and(|witness| witness.saw(arrived.signal)),
+            // What gprofinject's group gets, the program's group would have got.
+            libc::SIGTTIN | libc::SIGTTOU if is_apart && !arrived.sent => false,
+            _ if is_apart && (to_group || !arrived.sent && arrived.signal != libc::SIGALRM) => {
+                return self.standing.send(self.pid, arrived.signal);
+            }
+            _ if arrived.sent => !to_group,
             // An alarm that was set before the injector was executed.
             libc::SIGALRM => true,
             // When a terminal hangs up, the kernel signals its session leader, which is the injector.
@@ -150,6 +165,7 @@ impl Target for Launched {
             }
         }
         if let Stage::Held(held) = std::mem::replace(&mut self.stage, Stage::Ended) {
+            self.standing.take(self.pid);
             self.stage = Stage::Released(held.release().context("the new process has ended")?);
         }
         Ok(())
@@ -160,7 +176,11 @@ impl Target for Launched {
     }
 
     fn ending(&mut self) -> Option<Ending> {
-        reap(self.pid)
+        let ending = reap(self.pid, |signal| self.standing.stop(self.pid, signal));
+        if ending.is_some() {
+            self.standing.take_back(self.pid);
+        }
+        ending
     }
 
     fn patience(&self) -> Patience {

@@ -16,9 +16,9 @@ use crate::os::signals::Inherited;
 use crate::os::sys::{self, Limits, c_string};
 use crate::program::resolve::Program;
 use crate::store::run_folder::{FIRST, RunFolder};
+use crate::target::launch::standing::Standing;
 use crate::target::launch::streams::Streams;
 
-const PRELOAD: &str = "LD_PRELOAD";
 unsafe extern "C" {
     static environ: *const *const c_char;
 }
@@ -42,6 +42,8 @@ struct Exec {
     /// The arguments for /bin/sh, which executes files whose format execve does not know.
     shell_argv: Option<Vec<CString>>,
     env: Vec<CString>,
+    /// The number of the agent's variables, at the end of `env`.
+    added: usize,
 }
 
 /// Forks the child. With `run_folder`, the program will find the agent there.
@@ -53,7 +55,7 @@ pub(crate) fn hold(
     run_folder: Option<&RunFolder>,
     inherited: Inherited,
     limits: Limits,
-    streams: &Streams,
+    (streams, standing): (&Streams, &Standing),
 ) -> io::Result<Held> {
     let exec = Exec::new(program, run_folder)?;
     let pointers = |strings: &[CString]| -> Vec<*const c_char> {
@@ -61,7 +63,7 @@ pub(crate) fn hold(
     };
     let argv = pointers(&exec.argv);
     let shell_argv = exec.shell_argv.as_deref().map(pointers);
-    let env = pointers(&exec.env);
+    let mut env = pointers(&exec.env);
     let (wait, go) = sys::pipe()?;
     let (errors, report) = sys::pipe()?;
     // SAFETY: this process has one thread, so the child may do anything. It does little, and ends by exec or
@@ -80,7 +82,15 @@ pub(crate) fn hold(
                 }
                 limits.restore();
                 streams.give();
-                let errno = try_exec(&exec.path, &argv, shell_argv.as_deref(), &env);
+                standing.take_self();
+                let mut errno = try_exec(&exec.path, &argv, shell_argv.as_deref(), &env);
+                if errno == libc::E2BIG && exec.added > 0 {
+                    // There is room for the user's own variables, perhaps.
+                    if let Some(first) = env.get_mut(exec.env.len() - exec.added) {
+                        *first = ptr::null();
+                    }
+                    errno = try_exec(&exec.path, &argv, shell_argv.as_deref(), &env);
+                }
                 let _ = File::from(report).write_all(&errno.to_ne_bytes());
             }
             // SAFETY: this ends the child without running the parent's exit handlers.
@@ -143,10 +153,12 @@ impl Exec {
             [c"/bin/sh".to_owned(), path.clone()].into_iter().chain(arguments).collect()
         });
         let mut env = environment();
+        let own = env.len();
         if let Some(folder) = run_folder {
             inject(&mut env, &folder.libraries(), &folder.path().join(FIRST))?;
         }
-        Ok(Exec { path, argv, shell_argv, env })
+        let added = env.len() - own;
+        Ok(Exec { path, argv, shell_argv, env, added })
     }
 }
 
@@ -166,23 +178,18 @@ fn environment() -> Vec<CString> {
     env
 }
 
-/// Adds the agent's variables at the end, in the order in which the agent expects them.
+/// Adds the agent's variables at the end, as the agent does for programs that are executed later. The user's own variables stay
+/// as they are; the dynamic linker and the agent obey the last ones.
 fn inject(env: &mut Vec<CString>, libraries: &[PathBuf], place: &Path) -> io::Result<()> {
-    let is_preload = |entry: &CString| {
-        entry.as_bytes().strip_prefix(PRELOAD.as_bytes()).is_some_and(|rest| rest.starts_with(b"="))
+    let value = |entry: &CString| {
+        let rest = entry.as_bytes().strip_prefix(PRELOAD_VARIABLE.as_bytes())?;
+        rest.strip_prefix(b"=").map(<[u8]>::to_vec)
     };
-    let own: Option<Vec<u8>> = env
-        .iter()
-        .find(|entry| is_preload(entry))
-        .map(|entry| entry.as_bytes()[PRELOAD.len() + 1..].to_vec());
-    env.retain(|entry| !is_preload(entry));
+    let own: Option<Vec<u8>> = env.iter().rev().find_map(value);
     let ours = libraries.iter().map(|library| library.as_os_str().as_bytes());
     let preload: Vec<&[u8]> = ours.chain(own.as_deref()).collect();
-    env.push(variable(PRELOAD, &preload.join(&b':'))?);
+    env.push(variable(PRELOAD_VARIABLE, &preload.join(&b':'))?);
     env.push(variable(RUN_VARIABLE, place.as_os_str().as_bytes())?);
-    if let Some(own) = &own {
-        env.push(variable(PRELOAD_VARIABLE, own)?);
-    }
     Ok(())
 }
 
@@ -197,15 +204,16 @@ mod tests {
     #[test]
     fn the_agents_variables_come_last() {
         let entry = |text: &str| CString::new(text).expect("no zero byte");
-        let mut env = vec![entry("A=1"), entry("LD_PRELOAD=x.so"), entry("odd")];
+        let mut env = ["A=1", "LD_PRELOAD=w.so", "LD_PRELOAD=x.so", "odd"].map(entry).to_vec();
         let libraries = ["/run/f/libgprofinject.so", "/run/f/libgprofinject-frida.so"].map(PathBuf::from);
         inject(&mut env, &libraries, Path::new("/run/f/0")).expect("no zero byte");
         let expected = [
             "A=1",
+            "LD_PRELOAD=w.so",
+            "LD_PRELOAD=x.so",
             "odd",
             "LD_PRELOAD=/run/f/libgprofinject.so:/run/f/libgprofinject-frida.so:x.so",
             "GPROFINJECT_RUN=/run/f/0",
-            "GPROFINJECT_LD_PRELOAD=x.so",
         ];
         assert_eq!(env, expected.map(entry));
     }

@@ -3,7 +3,8 @@
 
 use crate::flow::branch::{Branch, BranchKind, NEAR};
 use crate::flow::facts::FunctionFlow;
-use crate::flow::read::own_label::may_be_label;
+use crate::flow::read::jumps::Table;
+use crate::flow::read::loops::{self, Found};
 use crate::flow::read::seen::Seen;
 use crate::flow::read::switches;
 use crate::flow::registers::argument::takes_rax;
@@ -14,7 +15,8 @@ use crate::x86::predecode::skim::Skimmed;
 use gprofinject_image::x86::{falls_through, is_call};
 use gprofinject_image::{FunctionKind, Image, ImageKind, sort};
 use iced_x86::{
-    Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpKind, Register,
+    Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind,
+    Register,
 };
 use std::ops::Range;
 
@@ -75,6 +77,17 @@ pub(crate) struct Wanted {
     pub(crate) exits: bool,
 }
 
+/// Returns whether an instruction reads or sets the base of gs, or accesses memory by it.
+fn uses_gs(i: &Instruction) -> bool {
+    match i.mnemonic() {
+        Mnemonic::Wrgsbase | Mnemonic::Rdgsbase | Mnemonic::Lgs => true,
+        Mnemonic::Mov | Mnemonic::Pop if i.op0_register() == Register::GS => true,
+        // These only name an address.
+        Mnemonic::Lea | Mnemonic::Nop => false,
+        _ => i.segment_prefix() == Register::GS && i.memory_segment() == Register::GS,
+    }
+}
+
 /// The facts about consecutive functions.
 #[derive(Default)]
 pub(crate) struct Part {
@@ -89,6 +102,8 @@ pub(crate) struct Part {
     /// The bytes of functions that could not be decoded: from the first byte that begins no instruction to
     /// the function's end.
     pub(crate) unread: Vec<Range<u64>>,
+    /// See [`Flow::uses_gs`](crate::flow::facts::Flow::uses_gs).
+    pub(crate) uses_gs: Option<u64>,
 }
 
 impl Part {
@@ -115,6 +130,7 @@ impl Part {
         factory: &mut InstructionInfoFactory,
     ) -> FunctionFlow {
         let f = &image.functions[index];
+        let taken_before = self.taken.len();
         let mut seen = Seen::new(image, index);
         seen.note_interest();
         let Some(bytes) = image.code_at(f.address, f.size) else {
@@ -175,27 +191,24 @@ impl Part {
         // in rax (OCaml's does).
         let is_called = !matches!(f.kind, FunctionKind::Cold(_)) && image.facts.runtime.is_none();
         flow.registers.takes_rax = reads_rax && is_called && takes_rax(image, f, factory);
+        if indirect_jump {
+            flow.leaves_directly &= wanted.exits && switches::stay(image, f, &tables, factory);
+            for &table in &tables {
+                self.note_table(image, Table::Distances(table), lo, hi);
+                self.note_table(image, Table::Addresses(table), lo, hi);
+            }
+            let found = Found { tables: &tables, taken: &self.taken[taken_before..], own_start };
+            let loops = loops::of(image, f, &found, factory);
+            (flow.table_loops, flow.calls_itself_too) = (loops.by_label, loops.by_label && loops.by_call);
+        }
+        // The exit of a function that loops is hooked in any case.
+        let may_have_exit = wanted.exits || flow.leaf || flow.table_loops;
         // No code calls the entry point: the words on its stack are the program's arguments.
-        if watch.is_suspicious() && (wanted.exits || flow.leaf) && f.address != image.entry {
+        if watch.is_suspicious() && may_have_exit && f.address != image.entry {
             let uses = examine(image, f, factory);
             flow.odd_return |= uses.own;
             flow.reads_callers = uses.callers;
         }
-        if indirect_jump {
-            flow.leaves_directly &= wanted.exits && switches::stay(image, f, &tables, factory);
-            for table in tables {
-                self.note_table(image, table, lo, hi, &mut flow);
-            }
-        }
-        flow.table_loops |= indirect_jump && own_start && may_be_label(image, f, &flow.registers);
-        // Go's linker takes the address of each table in one instruction, so that all of them have been read above.
-        let is_in_data = !image.facts.go && image.code_pointers.binary_search(&lo).is_ok();
-        flow.table_loops |= is_in_data && indirect_jump && {
-            // A label table also contains other labels of the same function; a table of function pointers
-            // contains only starts of functions.
-            let from = image.code_pointers.partition_point(|&p| p <= lo);
-            image.code_pointers.get(from).is_some_and(|&p| p < hi)
-        };
         flow
     }
 
@@ -316,6 +329,9 @@ impl Part {
         factory: &mut InstructionInfoFactory,
     ) {
         let control = instruction.flow_control();
+        if self.uses_gs.is_none() && uses_gs(instruction) {
+            self.uses_gs = Some(instruction.ip());
+        }
         seen.scan.look(instruction, control, factory);
         seen.flow.head.look(instruction, seen.hook);
         if !stays(instruction, control, seen.lo, seen.hi) {
@@ -420,33 +436,20 @@ impl Part {
         self.note_address(image, address, tables)
     }
 
-    /// Reads a table of 32-bit distances from itself (the `switch` of position-independent code) and a
-    /// table of addresses (a `switch` or label table of an ET_EXEC). Each is read for as long as its
-    /// entries lead into the function.
-    fn note_table(&mut self, image: &Image, table: u64, lo: u64, hi: u64, flow: &mut FunctionFlow) {
-        const MOST: u64 = 4096;
-        let mut note = |target: u64| {
-            if target == lo {
-                flow.table_loops = true;
-            } else if target - lo < NEAR {
+    /// Records to which of the function's first bytes a table of jump targets leads. The table is read for as long as its entries lead
+    /// into the function or a cold part.
+    fn note_table(&mut self, image: &Image, table: Table, lo: u64, hi: u64) {
+        let is_cold = |i: usize| matches!(image.functions[i].kind, FunctionKind::Cold(_));
+        for target in table.targets(image) {
+            if !(lo..hi).contains(&target) {
+                if image.function_at(target).is_some_and(is_cold) {
+                    continue;
+                }
+                break;
+            }
+            if target != lo && target - lo < NEAR {
                 self.indirect.push(target);
             }
-        };
-        for i in 0..MOST {
-            let Some(&[a, b, c, d]) = image.data_at(table + 4 * i, 4) else { break };
-            let target = table.wrapping_add(i32::from_le_bytes([a, b, c, d]) as u64);
-            if !(lo..hi).contains(&target) {
-                break;
-            }
-            note(target);
-        }
-        for i in 0..MOST {
-            let Some(Ok(word)) = image.data_at(table + 8 * i, 8).map(<[u8; 8]>::try_from) else { break };
-            let target = u64::from_le_bytes(word);
-            if !(lo..hi).contains(&target) {
-                break;
-            }
-            note(target);
         }
     }
 }

@@ -79,7 +79,7 @@ pub fn relocate(
             let emulation = call::append(&call, form, elsewhere(call.ip()), from, to, &mut out)?;
             frames.emulated_call(emulation);
         }
-        None if last_falls_through => jump(end, to, &mut out),
+        None if last_falls_through => jump(end, to, &mut out)?,
         None => {}
     }
     out.frames = frames.code;
@@ -88,7 +88,11 @@ pub fn relocate(
 
 /// Copies instructions that do not depend on their addresses, and adds a jump to the rest of the function.
 /// See [`relocate`].
-pub fn copied(bytes: &[u8], from: u64, to: u64) -> Relocated {
+///
+/// # Errors
+///
+/// Returns an error if the rest of the function cannot be reached from `to`.
+pub fn copied(bytes: &[u8], from: u64, to: u64) -> Result<Relocated, Unmovable> {
     let mut out = Relocated::with_room(bytes.len());
     out.bytes.extend_from_slice(bytes);
     let mut frames = Frames::new();
@@ -98,8 +102,8 @@ pub fn copied(bytes: &[u8], from: u64, to: u64) -> Relocated {
     out.frames = frames.code;
     let rest = from + bytes.len() as u64;
     out.rest = bytes.is_empty().then_some(rest);
-    jump(rest, to, &mut out);
-    out
+    jump(rest, to, &mut out)?;
+    Ok(out)
 }
 
 /// Returns the total size in bytes of the nops at the start of the code.
@@ -167,7 +171,8 @@ fn encode_block(
     to: u64,
     out: &mut Relocated,
 ) -> Result<(), Unmovable> {
-    let options = BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS;
+    let options =
+        BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS | BlockEncoderOptions::RETURN_RELOC_INFOS;
     let mut block = Vec::with_capacity(instructions.len() + 1);
     for i in instructions {
         let at = (i.ip() - from) as usize;
@@ -187,6 +192,11 @@ fn encode_block(
         block.push(label);
     }
     let mut result = BlockEncoder::encode(64, InstructionBlock::new(&block, to), options)?;
+    // For a branch whose target is out of reach, the encoder makes a jump through a word with the target's link address,
+    // which is another address where a position-independent program runs.
+    if !result.reloc_infos.is_empty() {
+        return Err(Unmovable("the target of a branch is out of reach"));
+    }
     if call.is_some() {
         result.code_buffer.pop();
     }
@@ -202,9 +212,12 @@ fn encode_block(
 }
 
 /// Appends a jump.
-fn jump(target: u64, to: u64, out: &mut Relocated) {
+/// # Errors
+/// The target is out of reach.
+fn jump(target: u64, to: u64, out: &mut Relocated) -> Result<(), Unmovable> {
     let from = to.wrapping_add(out.bytes.len() as u64);
-    out.bytes.extend_from_slice(&near_jump(from, target));
+    out.bytes.extend_from_slice(&near_jump(from, target).ok_or(Unmovable("the code is out of reach"))?);
+    Ok(())
 }
 
 #[cfg(test)]
@@ -313,5 +326,16 @@ pub(crate) mod tests {
     #[test]
     fn operands_out_of_reach_are_an_error() {
         assert!(moved_to(&[0x48, 0x8d, 0x3d, 0x10, 0, 0, 0], 0x1000, 0x7000_0000_0000, 0x1000).is_err());
+    }
+
+    #[test]
+    fn code_out_of_reach_is_an_error() {
+        // push rbx; ret. Nothing has to lead back from a return.
+        assert!(moved_to(&[0x53], 0x1000, 0x1_0000_0000, 0x1000).is_err());
+        assert!(moved_to(&[0x53, 0xc3], 0x1000, 0x1_0000_0000, 0x1000).is_ok());
+        assert!(copied(&[0x53], 0x1000, 0x1_0000_0000).is_err());
+        assert!(copied(&[0x53], 0x1000, 0x7000_0000).is_ok());
+        // je 0x1040; ret
+        assert!(moved_to(&[0x74, 0x3e, 0xc3], 0x1000, 0x1_0000_0000, 0x1000).is_err());
     }
 }

@@ -4,6 +4,7 @@ use crate::x86::template::encode::{branch, header_word, load, mem, wide};
 use crate::x86::template::kind::{Kind, Owner};
 use crate::x86::template::{BLOCK, COUNT, FUNCTION, Hole, KEY, Target, Template};
 use gprofinject_abi::plan::{ArenaHeader, Labels};
+use gprofinject_abi::region::PAGE;
 use iced_x86::{Code, Instruction, Register};
 use std::mem::offset_of;
 
@@ -73,6 +74,11 @@ impl Template {
     ///   cmp  rax, [r11]
     ///   jb   address
     ///   cmp  rax, [r11+8]
+    ///   jae  address
+    ///   sub  rax, [r11+16]
+    ///   shr  rax, 12
+    ///   mov  r11, [r11+24]
+    ///   bt   [r11], rax      ; between the arenas of libraries there may be anything
     ///   jb   label
     /// address:
     ///   mov  r11, fs:[block]
@@ -98,6 +104,8 @@ impl Template {
     pub(crate) fn filling_tail(kind: Kind, owner: Owner) -> Template {
         const START: i64 = offset_of!(Labels, start) as i64;
         const END: i64 = offset_of!(Labels, end) as i64;
+        const BASE: i64 = offset_of!(Labels, base) as i64;
+        const PAGES: i64 = offset_of!(Labels, pages) as i64;
         let mut t = Template::empty(owner);
         let (first, second) = (kind.second.first(), kind.second.register());
         t.save(kind, 8);
@@ -106,16 +114,26 @@ impl Template {
         t.put(key, Some(Hole::SlotAndSite));
         t.put(branch(Code::Jne_rel32_64), Some(Hole::Branch(Target::Miss)));
         t.put(load(first, Register::RSP, 0), None);
-        let mut to_label = Vec::new();
+        let (mut to_label, mut to_address) = (Vec::new(), Vec::new());
         for labels in [offset_of!(ArenaHeader, program_labels), offset_of!(ArenaHeader, library_labels)] {
             let word = Instruction::with2(Code::Mov_r64_rm64, second, header_word());
             t.put(word, Some(Hole::Header(labels as u32)));
             t.put(Instruction::with2(Code::Cmp_r64_rm64, first, mem(second, START)), None);
-            let below = t.short_branch(Code::Jb_rel8_64);
+            to_address.push(t.short_branch(Code::Jb_rel8_64));
             t.put(Instruction::with2(Code::Cmp_r64_rm64, first, mem(second, END)), None);
-            to_label.push(t.short_branch(Code::Jb_rel8_64));
-            t.lands(below);
+            if labels == offset_of!(ArenaHeader, library_labels) {
+                to_address.push(t.short_branch(Code::Jae_rel8_64));
+                t.put(Instruction::with2(Code::Sub_r64_rm64, first, mem(second, BASE)), None);
+                t.put(Instruction::with2(Code::Shr_rm64_imm8, first, PAGE.trailing_zeros()), None);
+                t.put(load(second, second, PAGES), None);
+                t.put(Instruction::with2(Code::Bt_rm64_r64, mem(second, 0), first), None);
+                to_label.push(t.short_branch(Code::Jb_rel8_64));
+            } else {
+                to_label.push(t.short_branch(Code::Jb_rel8_64));
+                to_address.drain(..).for_each(|hole| t.lands(hole));
+            }
         }
+        to_address.into_iter().for_each(|hole| t.lands(hole));
         t.put_with_word(Code::Mov_r64_rm64, second, BLOCK);
         t.put(Instruction::with1(Code::Inc_rm64, wide(second, COUNT)), Some(Hole::Slot));
         t.put(Instruction::with2(Code::Lea_r64_m, Register::RSP, mem(Register::RSP, 8)), None);

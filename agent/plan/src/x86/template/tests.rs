@@ -238,6 +238,11 @@ fn a_tail_call_that_fills_a_cell_is_as_documented() {
         "cmp rax,[r11]",
         "jb short ADDRESS",
         "cmp rax,[r11+8]",
+        "jae short ADDRESS",
+        "sub rax,[r11+0x10]",
+        "shr rax,0xC",
+        "mov r11,[r11+0x18]",
+        "bt [r11],rax",
         "jb short LABEL",
         "mov r11,fs:[0]",
         "inc qword ptr [r11+8]",
@@ -260,9 +265,9 @@ fn a_tail_call_that_fills_a_cell_is_as_documented() {
         Decoder::with_ip(64, &t.bytes, 0, DecoderOptions::NONE).iter().map(|i| i.ip()).collect();
     let at = |n: usize| format!("0x{:016X}", offsets[n]);
     let expected = expected
-        .map(|line| line.replace("LIBRARY", &at(11)).replace("ADDRESS", &at(16)).replace("LABEL", &at(20)));
+        .map(|line| line.replace("LIBRARY", &at(11)).replace("ADDRESS", &at(21)).replace("LABEL", &at(25)));
     assert_eq!(listing(&t), expected);
-    assert_eq!(offsets[19], t.popped.into());
+    assert_eq!(offsets[24], t.popped.into());
 }
 
 #[test]

@@ -19,7 +19,7 @@ fn stays(kind: ImageKind, table: &[u8], code: impl FnOnce(&mut CodeAssembler)) -
     bytes.resize(3 * LEN, 0x90);
     let mut image = image(kind, TEXT, &bytes, &[LEN, LEN, LEN]);
     image.functions[2].kind = FunctionKind::Cold(Some(0));
-    image.segments.push(Segment { address: TABLE, bytes: table });
+    image.segments.push(Segment { address: TABLE, bytes: table, memory: table.len() as u64 });
     stay(&image, &image.functions[0], &[TABLE], &mut InstructionInfoFactory::new())
 }
 

@@ -1,0 +1,81 @@
+//! The program's standing among process groups and sessions is the one that it has alone: as a job of an interactive shell, as the leader of a
+//! session, in a pipeline, in a script. `processes/standing.c` says what it sees.
+
+use std::process::Command;
+use std::time::Duration;
+
+use gprofinject_skip as skip;
+use gprofinject_tests::family::Subject;
+use gprofinject_tests::{run, tool};
+
+gprofinject_tests::trials! {
+    together:
+        jobs_of_a_shell,
+        leaders_of_sessions,
+        members_of_groups;
+}
+
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// The words of a command that runs the program alone, and of one that profiles it.
+fn ways(program: &Subject) -> [Vec<String>; 2] {
+    let profile = format!("--output={}", program.place().path("profile.out").display());
+    let command = tool::gprofinject().unwrap().to_str().unwrap().to_owned();
+    let own = program.name().to_owned();
+    [vec![own.clone()], vec![command, "--no-cache".into(), "-q".into(), profile, own]]
+}
+
+/// Runs both commands in the same surroundings, and compares what the program prints.
+fn compare(what: &str, program: &Subject, surroundings: impl Fn(&[String]) -> Command) -> String {
+    let [alone, profiled] = ways(program).map(|words| run::run(surroundings(&words), None, LIMIT).unwrap());
+    assert_eq!(profiled.stdout_text(), alone.stdout_text(), "{what}: {}", profiled.stderr_text());
+    assert_eq!(profiled.code(), alone.code(), "{what}: {}", alone.stdout_text());
+    alone.stdout_text()
+}
+
+/// Ctrl-Z, fg, bg, Ctrl-C, `kill %1`, and a program that stops itself.
+fn jobs_of_a_shell() {
+    if !skip::have_for("jobs_of_a_shell", &["python3", "bash", "dash"]) {
+        return;
+    }
+    let program = Subject::new("standing");
+    for shell in ["bash", "dash"] {
+        let printed = compare(shell, &program, |words| {
+            let mut command = Command::new("python3");
+            command.arg(tool::folder().join("data/jobs.py")).arg(shell).args(words);
+            command
+        });
+        assert!(printed.contains("@leads its group: 1, its session: 0, terminal: 1, in the foreground: 1"), "{printed}");
+        assert!(printed.ends_with("status\n"), "{printed}");
+    }
+}
+
+/// A program that a service manager starts signals its own group.
+fn leaders_of_sessions() {
+    let program = Subject::new("standing");
+    let printed = compare("setsid", &program, |words| {
+        let mut command = Command::new("setsid");
+        command.args(words).arg("group");
+        command
+    });
+    assert!(printed.contains("@leads its group: 1, its session: 1"), "{printed}");
+    assert!(printed.contains("@helper: signal 15"), "{printed}");
+}
+
+/// In a script, the program leads no group, and a signal to the group reaches it as well.
+fn members_of_groups() {
+    let program = Subject::new("standing");
+    let printed = compare("sh", &program, |words| {
+        let mut command = Command::new("sh");
+        command.args(["-c", "\"$@\"; echo status $?", "sh"]).args(words);
+        command
+    });
+    assert!(printed.contains("@leads its group: 0"), "{printed}");
+    // A member of a pipeline, whose other programs belong to the same group.
+    let printed = compare("pipeline", &program, |words| {
+        let mut command = Command::new("setsid");
+        command.args(["sh", "-c", "exec \"$@\" | cat", "sh"]).args(words);
+        command
+    });
+    assert!(printed.contains("@leads its group: 0"), "{printed}");
+}
