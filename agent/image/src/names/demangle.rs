@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 
-use cpp_demangle::{BorrowedSymbol, DemangleOptions, DemangleWrite};
+use cpp_demangle::{BorrowedSymbol, DemangleOptions};
 use rustc_demangle::Demangle;
 
 /// The length in bytes above which a name is shortened. The longest names of programs that were looked at have some thousand.
@@ -91,12 +91,6 @@ impl Write for Bounded {
         }
         self.text.push_str(part);
         Ok(())
-    }
-}
-
-impl DemangleWrite for Bounded {
-    fn write_string(&mut self, part: &str) -> fmt::Result {
-        self.write_str(part)
     }
 }
 
