@@ -1,6 +1,6 @@
 //! `gmon dump`: prints the records as text.
 
-use std::io::Write;
+use std::io::{self, Write};
 
 use anyhow::{Context, Result};
 use gmon::{BlockForm, Place, Program, Reading, counted};

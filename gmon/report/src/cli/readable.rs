@@ -126,7 +126,7 @@ fn memberships(passwd: &str, group: &str, uid: u32) -> BTreeSet<u32> {
     for line in group.lines() {
         let mut fields = line.split(':').skip(2);
         let (gid, members) =
-            (fields.next().and_then(|gid| gid.parse().ok()), fields.next().unwrap_or_default());
+            (fields.next().and_then(|gid| gid.parse::<u32>().ok()), fields.next().unwrap_or_default());
         if members.split(',').any(|member| names.contains(member)) {
             groups.extend(gid);
         }
