@@ -27,6 +27,7 @@ pub mod known;
 pub mod layers;
 pub mod machine;
 pub mod measured;
+pub mod mutate;
 pub mod normalise;
 pub mod place;
 pub mod run;

@@ -22,7 +22,7 @@ pub const CONTROL: u8 = b'C';
 /// The length in bytes of the longest name in an answer to a process.
 pub const NAME_MAX: usize = 32;
 /// First byte of a question about a library that the process has loaded: the agent sends a [`Question`] with a
-/// descriptor of the library's file. The injector answers with an [`Answer`], and, if the library is to be hooked, with a
+/// descriptor of the library's file, unless the process cannot open that. The injector answers with an [`Answer`], and, if the library is to be hooked, with a
 /// descriptor of the library's plan file for the given places.
 pub const LOADED: u8 = b'L';
 

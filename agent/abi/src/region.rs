@@ -344,6 +344,8 @@ coded! {
         Memory = 3,
         /// Its text in memory is not that of its file.
         Text = 4,
+        /// Its first link address is not 0, so its headers are not at its load address.
+        Base = 5,
     }
 }
 

@@ -37,4 +37,6 @@ pub struct Facts {
     pub profiling: Profiling,
     /// Whether calls of hooks are in [`crate::image::Image::removed`]. Then the hooks must be the C library's empty ones.
     pub hooks_removed: bool,
+    /// Whether section headers say where the code is. Otherwise executable segments, which may also have data, count as code.
+    pub has_code_sections: bool,
 }

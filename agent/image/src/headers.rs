@@ -109,8 +109,9 @@ fn read_program<Elf: FileHeader<Endian = LE>>(bytes: &[u8]) -> Result<Program, &
                 program.interpreter = Some(String::from_utf8_lossy(name).into_owned());
             }
             elf::PT_DYNAMIC => {
-                let entries: &[Elf::Dyn] = records(contents().unwrap_or_default());
-                program.needs_libraries = entries.iter().any(|entry| entry.d_tag(LE) == elf::DT_NEEDED);
+                let entries: &[Elf::Dyn] = records(at_address(bytes, segments, segment.p_vaddr(LE).into()));
+                let used = entries.iter().map(|entry| entry.d_tag(LE)).take_while(|&tag| tag != elf::DT_NULL);
+                program.needs_libraries = used.into_iter().any(|tag| tag == elf::DT_NEEDED);
             }
             elf::PT_LOAD if segment.p_flags(LE).contains(elf::PF_X) => {
                 contents().ok_or("the file ends before its code does")?;
@@ -124,6 +125,20 @@ fn read_program<Elf: FileHeader<Endian = LE>>(bytes: &[u8]) -> Result<Program, &
         }
     }
     if program.code.is_empty() { Err("the ELF file has no code") } else { Ok(program) }
+}
+
+/// Returns the file's bytes from an address to the end of its segment: the dynamic linker finds what it reads by addresses.
+fn at_address<'d, Segment: ProgramHeader<Endian = LE>>(
+    bytes: &'d [u8],
+    segments: &[Segment],
+    address: u64,
+) -> &'d [u8] {
+    let found = segments.iter().filter(|segment| segment.p_type(LE) == elf::PT_LOAD).find_map(|load| {
+        let (len, offset): (u64, u64) = (load.p_filesz(LE).into(), load.p_offset(LE).into());
+        let within = address.checked_sub(load.p_vaddr(LE).into())?;
+        slice(bytes, offset.checked_add(within)?, len.checked_sub(within)?)
+    });
+    found.unwrap_or_default()
 }
 
 fn machine_name(machine: elf::Machine) -> String {

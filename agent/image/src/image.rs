@@ -21,13 +21,14 @@ pub struct Image<'d> {
     /// The extent of all PT_LOAD segments, as mapped (page-aligned).
     pub lo: u64,
     pub hi: u64,
-    /// The executable PT_LOAD segments with their file contents, except for what is [`Image::removed`].
+    /// The executable PT_LOAD segments with their file contents up to the end of the last page, except for what is
+    /// [`Image::removed`].
     pub code: Vec<Code<'d>>,
     /// All PT_LOAD segments with their file contents.
     pub segments: Vec<Segment<'d>>,
     /// The calls that the plan removes from the program, sorted. See [`Image::remove_profiling`].
     pub removed: Vec<Removed>,
-    /// The executable sections, or segments if the file has no sections, sorted and disjoint.
+    /// The executable sections, or segments if no sections are believed, sorted and disjoint. Functions are nowhere else.
     pub code_ranges: Vec<Range<u64>>,
     /// The functions, sorted by address, one for each address (aliases are merged), without overlap.
     pub functions: Vec<Function<'d>>,
@@ -79,6 +80,11 @@ impl<'d> Image<'d> {
     /// rbp, 7: rsp) and an offset.
     pub fn cfa(&self, address: u64) -> Option<(u16, i64)> {
         self.frames.cfa(address)
+    }
+
+    /// Whether a frame description begins at an address.
+    pub fn begins_frame(&self, address: u64) -> bool {
+        self.frames.begin(address)
     }
 
     /// Returns the canonical frame addresses for all addresses of the frame description that covers this one.
@@ -143,6 +149,11 @@ impl<'d> Image<'d> {
         let i = self.functions.partition_point(|f| f.address <= address).checked_sub(1)?;
         let f = &self.functions[i];
         (address < f.address + f.size.max(1)).then_some(i)
+    }
+
+    /// Whether data may be at the address: outside of executable sections or, if they are unknown, of functions.
+    pub fn may_be_data(&self, address: u64) -> bool {
+        !self.is_code(address) || !self.facts.has_code_sections && self.function_at(address).is_none()
     }
 
     /// Whether the address is in an executable section.

@@ -30,7 +30,7 @@ impl<'d> Image<'d> {
     /// # Errors
     /// The file is not an x86-64 Linux program, or is damaged.
     pub fn read_with(bytes: &'d [u8], debug_file: Option<&'d [u8]>) -> Result<Self, ImageError> {
-        Image::of(&elf::Elf::parse(bytes)?, bytes, debug_file)
+        Ok(Image::of(&elf::Elf::parse(bytes)?, bytes, debug_file))
     }
 
     /// Reads a shared library's file in the same way.
@@ -38,10 +38,10 @@ impl<'d> Image<'d> {
     /// # Errors
     /// The file is not an x86-64 Linux library, or is damaged.
     pub fn read_library(bytes: &'d [u8], debug_file: Option<&'d [u8]>) -> Result<Self, ImageError> {
-        Image::of(&elf::Elf::parse_any(bytes)?, bytes, debug_file)
+        Ok(Image::of(&elf::Elf::parse_any(bytes)?, bytes, debug_file))
     }
 
-    fn of(elf: &elf::Elf<'d>, bytes: &'d [u8], debug_file: Option<&'d [u8]>) -> Result<Self, ImageError> {
+    fn of(elf: &elf::Elf<'d>, bytes: &'d [u8], debug_file: Option<&'d [u8]>) -> Self {
         let ranges = ranges::CodeRanges::of(elf);
         // The two sources of functions do not depend on each other.
         let (labels, unwind) = std::thread::scope(|scope| {
@@ -49,8 +49,7 @@ impl<'d> Image<'d> {
             let labels = symbols::Labels::read(elf, &ranges, debug_file);
             (labels, unwind.and_then(|thread| thread.join().ok()))
         });
-        let labels = labels?;
-        let mut unwind = unwind.unwrap_or_else(|| unwind::Unwind::read(elf))?;
+        let mut unwind = unwind.unwrap_or_else(|| unwind::Unwind::read(elf));
         let functions = merge::Functions::merge(elf, &ranges, &labels, &mut unwind);
         let landing_pads = landing_pads::landing_pads(elf, &ranges, &unwind.fdes);
         let mut marks = labels.marks;
@@ -71,10 +70,10 @@ impl<'d> Image<'d> {
         let mut profiling = imports::read(elf);
         profiling.starts |= labels.profiler;
         let stubs = imports::stubs(elf, &ranges, &profiling);
-        let code = |load: &elf::Load<'d>| Code { address: load.address, bytes: load.bytes.into() };
+        let code = |load: &elf::Load<'d>| Code { address: load.address, bytes: load.mapped.into() };
         let segment =
             |load: &elf::Load<'d>| Segment { address: load.address, bytes: load.bytes, memory: load.memory };
-        Ok(Image {
+        Image {
             kind: if elf.position_independent { ImageKind::Pie } else { ImageKind::Exec },
             entry: elf.entry,
             phdr: elf.phdr,
@@ -106,11 +105,12 @@ impl<'d> Image<'d> {
                 has_constructors: has_constructors(elf),
                 profiling,
                 hooks_removed: false,
+                has_code_sections: elf.has_code_sections(),
             },
             stubs,
             frames: unwind.keep(),
             nameless_parts: OnceLock::new(),
-        })
+        }
     }
 }
 

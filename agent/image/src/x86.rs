@@ -72,6 +72,26 @@ pub fn is_stub(code: &[u8]) -> bool {
     code.strip_prefix(&[0xf2]).unwrap_or(code).starts_with(&[0xff, 0x25])
 }
 
+/// Whether the bytes are only what assemblers fill gaps with: int3, nop, long nops with any prefixes, and zeros.
+pub fn is_fill(mut bytes: &[u8]) -> bool {
+    if bytes.iter().all(|&byte| byte == 0) {
+        return true;
+    }
+    while let Some((&first, rest)) = bytes.split_first() {
+        bytes = match (first, rest) {
+            (0xcc | 0x90 | 0x66 | 0x2e, rest) => rest,
+            // nopw disp8/disp32(...): the operand's first byte contains the length.
+            (0x0f, [0x1f, 0x00, rest @ ..]) => rest,
+            (0x0f, [0x1f, 0x40, _, rest @ ..]) => rest,
+            (0x0f, [0x1f, 0x44, _, _, rest @ ..]) => rest,
+            (0x0f, [0x1f, 0x80, _, _, _, _, rest @ ..]) => rest,
+            (0x0f, [0x1f, 0x84, _, _, _, _, _, rest @ ..]) => rest,
+            _ => return false,
+        };
+    }
+    true
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,6 +11,7 @@
 //! padding       whether bytes only align functions
 //! label         which labels control may enter because an instruction computes their addresses
 //! system_calls  the system calls, their numbers, and the instructions around them
+//! starts        which functions cannot begin where symbols and frame descriptions say
 //! spread        what callers and callees mean for each other, over the whole program
 //! read          one pass over the instructions of a function, or of code that is in no function
 //! facts         the Flow: what is known of each function, and lookups
@@ -35,4 +36,5 @@ pub(crate) mod read;
 pub(crate) mod registers;
 pub(crate) mod return_slot;
 pub(crate) mod spread;
+pub(crate) mod starts;
 pub(crate) mod system_calls;

@@ -7,7 +7,9 @@
     reason = "it reads the tables of loaded libraries at addresses that the dynamic linker keeps"
 )]
 
+use crate::os::memory;
 use crate::os::own_image;
+use crate::os::task;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::attach::DETOURS_MAX;
 
@@ -93,10 +95,11 @@ pub(crate) fn text_around(dynamic_linker: u64, address: u64) -> (u64, u64) {
     }
     let found = each_object(dynamic_linker, |map| {
         const PT_LOAD: u32 = 1;
-        if map.bias == 0 {
+        // An object whose first link address is not 0, as some linkers make programs, has its header elsewhere. It is not the C library.
+        if !is_header(map.bias) {
             return None;
         }
-        // SAFETY: a library's load address is that of its ELF header; see `of_header`.
+        // SAFETY: an ELF header is there, with the object it is of.
         unsafe {
             let headers = map.bias + *((map.bias + 0x20) as *const u64);
             let (size, count) = (*((map.bias + 0x36) as *const u16), *((map.bias + 0x38) as *const u16));
@@ -115,9 +118,29 @@ pub(crate) fn text_around(dynamic_linker: u64, address: u64) -> (u64, u64) {
     found.unwrap_or((0, 0))
 }
 
-/// Returns the extent of the C library's text, or (0, 0) if it was not found.
+/// Returns the extent of the C library's text, or (0, 0) if it was not found. The function by which it is found is one that
+/// other libraries (sanitizers, which define many of the C library's functions) do not define.
 pub(crate) fn libc_text(dynamic_linker: u64) -> (u64, u64) {
-    text_around(dynamic_linker, start_of(dynamic_linker, b"siglongjmp"))
+    text_around(dynamic_linker, start_of(dynamic_linker, b"__libc_start_main"))
+}
+
+/// Returns the address of the C library's own function, which a library that was preloaded may define as well, or 0.
+pub(crate) fn of_libc(dynamic_linker: u64, name: &[u8]) -> u64 {
+    let (lo, hi) = libc_text(dynamic_linker);
+    // SAFETY: the map is one of ld.so's list.
+    let inside = |map: &LinkMap| unsafe { find_in(map, name) }.filter(|at| (lo..hi).contains(at));
+    each_object(dynamic_linker, inside).unwrap_or(0)
+}
+
+/// Returns whether an ELF header is mapped at an address.
+pub(crate) fn is_header(address: u64) -> bool {
+    const ELF: [u8; 4] = *b"\x7fELF";
+    // SAFETY: the bytes are in one page, which can be read.
+    let is = |address: u64| unsafe { *(address as *const [u8; 4]) == ELF };
+    address != 0
+        && address.is_multiple_of(4096)
+        && !memory::is_unreadable(task::getpid(), address)
+        && is(address)
 }
 
 /// The segments of a loaded object.

@@ -35,8 +35,8 @@ pub(crate) static BY_EXECVEAT: AtomicU64 = AtomicU64::new(0);
 
 /// Finds the C library's functions.
 pub(crate) fn find(dynamic_linker: u64) {
-    BY_EXECVE.store(lookup::function(dynamic_linker, b"execve"), Ordering::Relaxed);
-    BY_EXECVEAT.store(lookup::function(dynamic_linker, b"execveat"), Ordering::Relaxed);
+    BY_EXECVE.store(lookup::of_libc(dynamic_linker, b"execve"), Ordering::Relaxed);
+    BY_EXECVEAT.store(lookup::of_libc(dynamic_linker, b"execveat"), Ordering::Relaxed);
     FEXECVE.store(lookup::function(dynamic_linker, b"fexecve"), Ordering::Relaxed);
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn prepare(dynamic_linker: u64, place: &Place) -> bool {
         (&b"execve"[..], general::__NR_execve, gpi_execve as *const () as u64, &AFTER_EXECVE),
         (b"execveat", general::__NR_execveat, gpi_execveat as *const () as u64, &AFTER_EXECVEAT),
     ] {
-        let function = lookup::function(dynamic_linker, name);
+        let function = lookup::of_libc(dynamic_linker, name);
         // Older C libraries have no execveat.
         if function == 0 {
             continue;

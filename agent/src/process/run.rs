@@ -61,7 +61,10 @@ pub(crate) fn tell_with(packet: &[u8], passed: i32) -> Option<i32> {
 pub(crate) fn tell_from(place: &Place, packet: &[u8], passed: &[i32]) -> Result<i32, i32> {
     let connection = connect_from(place).unwrap_or(Err(kernel::EINVAL));
     let connection = connection.or_else(|errno| connect_from_outside(place, errno));
-    tell_by(connection, |fd| files::send_with(fd, packet, passed))
+    tell_by(connection, |fd| match passed {
+        [] => files::send(fd, packet),
+        _ => files::send_with(fd, packet, passed),
+    })
 }
 
 /// Connects to the injector from a process that cannot enter the run folder, because it belongs to another user or has

@@ -72,11 +72,11 @@ pub(crate) fn announce(dynamic_linker: u64, place: &Place) {
     files.iter().for_each(|&fd| files::close(fd));
 }
 
-/// Asks the injector.
+/// Asks the injector. `file` has a descriptor of the library's file, if the process can open it.
 ///
 /// # Errors
 /// There is no answer; [`SILENT`] is set then.
-pub(crate) fn ask(question: &Question, file: i32) -> Result<(Answer, Option<i32>), Unhooked> {
+pub(crate) fn ask(question: &Question, file: &[i32]) -> Result<(Answer, Option<i32>), Unhooked> {
     answer(question, file).map_err(|errno| {
         SILENT.store(errno.max(1), Ordering::Relaxed);
         unanswered(errno)
@@ -87,10 +87,10 @@ pub(crate) fn ask(question: &Question, file: i32) -> Result<(Answer, Option<i32>
 ///
 /// # Errors
 /// Returns an errno if there is no answer: ECONNREFUSED if the injector does not listen, or has stopped to listen.
-fn answer(question: &Question, file: i32) -> Result<(Answer, Option<i32>), i32> {
+fn answer(question: &Question, file: &[i32]) -> Result<(Answer, Option<i32>), i32> {
     /// This is longer than planning takes.
     const PATIENCE_MS: u64 = 60_000;
-    let socket = run::tell_from(PLACE.get(), question.as_bytes(), &[file])?;
+    let socket = run::tell_from(PLACE.get(), question.as_bytes(), file)?;
     let mut bytes = [0; size_of::<Answer>()];
     let received = if files::wait_readable(socket, PATIENCE_MS) {
         files::receive_with(socket, &mut bytes).map_err(|_| kernel::ECONNREFUSED)

@@ -8,10 +8,8 @@
 use crate::os::files;
 use crate::os::kernel;
 use crate::os::lookup::{self, LinkMap, Segments};
-use crate::os::memory;
 #[cfg(feature = "standalone")]
 use crate::os::place::Place;
-use crate::os::task;
 use crate::program::agent::Agent;
 use crate::program::libraries::{self, busy};
 use crate::program::text;
@@ -80,9 +78,7 @@ pub(crate) fn update(at_start: bool) {
 fn note_code(map: &LinkMap) {
     // SAFETY: the bytes at the load bias of an object are its ELF header, if they look like it.
     unsafe {
-        if map.bias != 0
-            && !memory::is_unreadable(task::getpid(), map.bias)
-            && *(map.bias as *const [u8; 4]) == *b"\x7fELF"
+        if lookup::is_header(map.bias)
             && let Some(segments) = lookup::segments_of(map.bias)
         {
             crate::os::loaded::add_code(segments.code);
@@ -128,7 +124,7 @@ static UPDATES: AtomicU64 = AtomicU64::new(0);
 /// Returns whether nothing has to be done for an object: it is the program or no file, or it is hooked, or the injector
 /// does not want it.
 fn is_known(map: &LinkMap) -> bool {
-    if map.bias == 0 || map.bias == Agent::get().program.load_bias || !has_path(map.name) {
+    if map.bias == Agent::get().program.load_bias || !has_path(map.name) {
         return true;
     }
     let at_its_place = (0..libraries::used())
@@ -149,7 +145,10 @@ fn is_known(map: &LinkMap) -> bool {
     place.swap(map.bias, Ordering::Relaxed) == map.bias && was_seen
 }
 
-/// Returns the identity of the file from which an object was loaded, unless it was removed.
+/// The identity of a file that the process cannot open. No file has it, so such a library is asked about each time that it is loaded.
+const UNKNOWN: files::Identity = files::Identity([0; 5]);
+
+/// Returns the identity of the file from which an object was loaded, unless it was removed or cannot be reached.
 fn file_of(map: &LinkMap) -> Option<files::Identity> {
     let fd = files::open_path(AT_FDCWD, map.name as u64).ok()?;
     let identity = files::identity(fd);
@@ -176,15 +175,21 @@ fn hook_there(map: &LinkMap) -> Result<(), Unhooked> {
     // SAFETY: a library that the dynamic linker has loaded from a file begins with its ELF header, if its first segment has
     // link address 0. The bytes are compared before anything else is read.
     let Segments { headers, code: extent } = unsafe {
-        if memory::is_unreadable(task::getpid(), map.bias) || *(map.bias as *const [u8; 4]) != *b"\x7fELF" {
-            return Err(Unhooked::Failed(Lost::Text, 0));
+        if !lookup::is_header(map.bias) {
+            return Err(Unhooked::Failed(Lost::Base, 0));
         }
         lookup::segments_of(map.bias).ok_or(Unhooked::NotWanted)?
     };
     let question = question(map.bias);
-    let fd = files::open_path(AT_FDCWD, map.name as u64).map_err(failed(Lost::File))?;
-    let (identity, answer) = (files::identity(fd), ask(&question, fd));
-    files::close(fd);
+    // In another root folder, the file has another name or none. The injector then takes what is mapped.
+    let (identity, answer) = match files::open_path(AT_FDCWD, map.name as u64) {
+        Ok(fd) => {
+            let asked = (files::identity(fd), ask(&question, &[fd]));
+            files::close(fd);
+            asked
+        }
+        Err(_) => (Ok(UNKNOWN), ask(&question, &[])),
+    };
     let identity = identity.map_err(failed(Lost::File))?;
     let (answer, plan) = answer?;
     let Some(plan) = plan.filter(|_| answer.hooked != 0) else { return Err(Unhooked::NotWanted) };
@@ -274,7 +279,8 @@ pub(crate) fn arm() -> Result<(), i32> {
         let Some(library) = libraries::get(index).filter(|library| !library.is_loaded()) else { continue };
         let mut name = core::ptr::null();
         lookup::all_objects(dynamic_linker, |map| {
-            if map.bias == library.start && file_of(map) == Some(library.file) {
+            // In another root folder, the file may have no name. The injector has compared it, and the text is compared below.
+            if map.bias == library.start && file_of(map).is_none_or(|file| file == library.file) {
                 name = map.name;
             }
         });

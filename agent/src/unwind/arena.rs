@@ -226,7 +226,7 @@ unsafe extern "C" fn visit(info: *mut Info, size: usize, visit: *mut c_void) -> 
 /// Calls the callback of `dl_iterate_phdr` for the agent's own library, and then for the arena.
 ///
 /// # Safety
-/// The visit must be that of a call of `dl_iterate_phdr`, which has come to the library.
+/// The visit must be that of a call of `dl_iterate_phdr`, which has come to the library unless that is not listed.
 unsafe fn visit_own(visit: &mut Visit) -> i32 {
     const PT_LOAD: u64 = elf::PT_LOAD as u64;
     const PT_GNU_EH_FRAME: u64 = 0x6474_e550;
@@ -234,7 +234,7 @@ unsafe fn visit_own(visit: &mut Visit) -> i32 {
     // SAFETY: the visitor is the program's, which expects such structures. The tables are the plan's.
     unsafe {
         let info = visit.own.as_mut_ptr().cast::<Info>();
-        if !cfg!(feature = "standalone") {
+        if !library::is_unlisted() {
             let answer = (visit.visitor)(info, visit.own_size, visit.data);
             if answer != 0 {
                 return answer;
@@ -283,9 +283,18 @@ unsafe extern "C" fn dl_iterate_phdr(visitor: Visitor, data: *mut c_void) -> i32
         // SAFETY: the address is that of glibc's function, which has this type.
         real => unsafe { core::mem::transmute::<u64, Iterate>(real)(visit, (&raw mut pass).cast()) },
     };
-    if answer != 0 || pass.own_size == 0 {
+    if answer != 0 {
         return answer;
     }
-    // SAFETY: the iteration has come to the library.
+    if pass.own_size == 0 {
+        if !library::is_unlisted() {
+            return answer;
+        }
+        // The library has no entry; that of the arena begins with what is there: no name, and four words.
+        const NAME: usize = 1;
+        pass.own[NAME] = c"".as_ptr() as u64;
+        pass.own_size = size_of::<Info>();
+    }
+    // SAFETY: the iteration has come to the library, or there is no entry of it.
     unsafe { visit_own(&mut pass) }
 }

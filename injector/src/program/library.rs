@@ -317,6 +317,8 @@ pub(crate) fn placed(
 
 /// Returns a free address for the arena of a library, from which all of the library can be reached.
 fn elsewhere(question: &Question, len: u64, mappings: &[Mapping]) -> Option<u64> {
+    /// The kernel usually places the process's next mapping next to the library, and the plan file is one.
+    const AWAY: u64 = 64 << 20;
     let start = question.start;
     let first = mappings.iter().find(|mapping| mapping.lo == start)?;
     let is_of_it = |mapping: &&Mapping| {
@@ -327,7 +329,7 @@ fn elsewhere(question: &Question, len: u64, mappings: &[Mapping]) -> Option<u64>
     let end = mappings.iter().filter(is_of_it).map(|mapping| mapping.hi).max()?;
     let lo = question.arenas.max(end.saturating_sub(gaps::REACH));
     let hi = question.arenas.saturating_add(ARENAS_SPAN).min(start.saturating_add(gaps::REACH));
-    gaps::place(mappings, &(lo..hi), len, (start, 0))
+    gaps::place(mappings, &(lo..hi), len, (start, AWAY))
 }
 
 /// Returns the name by which others need the library in a file, if it has one.

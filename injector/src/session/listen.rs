@@ -298,10 +298,11 @@ impl Family<'_> {
         answer: &mut ask::Answer,
     ) -> Option<OwnedFd> {
         self.note_maps(asker.pid);
-        // A process may have become another user's and still enter the run folder.
-        let file = match asker.is_outside || asker.user != sys::ids().euid {
-            true => self.mapped_outside(asker.pid, question.start)?,
-            false => resolve::Executed::new(asker.file.take()?),
+        // A process may have become another user's, or have another root folder, and still reach the run folder.
+        let is_ours = !asker.is_outside && asker.user == sys::ids().euid;
+        let file = match asker.file.take().filter(|_| is_ours) {
+            Some(file) => resolve::Executed::new(file),
+            None => self.mapped_outside(asker.pid, question.start)?,
         };
         let name = file.name.file_name()?.to_str()?;
         let is_wanted = self.settings.libs.wants(name, || library::soname(&file.path()));

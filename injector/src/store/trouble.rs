@@ -50,6 +50,7 @@ pub(crate) fn lost(report: &AgentReport) -> Vec<(PathBuf, String)> {
             Lost::Answer => "the process could not ask gprofinject about it",
             Lost::Memory => "there was no memory for its hooks",
             Lost::Text => "its code in memory is not that of its file",
+            Lost::Base => "it is linked for another first address than 0",
         };
         Some((PathBuf::from(OsString::from_vec(path)), format!("{what}{error}")))
     };

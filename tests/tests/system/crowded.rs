@@ -6,11 +6,12 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
+use std::time::Duration;
 
 use gprofinject_skip as skip;
 use gprofinject_tests::attached::Subject;
 use gprofinject_tests::place::{Place, complains};
-use gprofinject_tests::tool;
+use gprofinject_tests::{run, tool};
 
 use crate::libraries::{has, whole};
 
@@ -147,8 +148,8 @@ fn libraries_about_which_nobody_can_be_asked() {
     let place = built();
     fs::write(place.path("commands"), "c 7\nr 0\nn 0\nu 65534\no 0\nl 9\n").unwrap();
     let mut command = place.command(&["-v", "--stats=stats", "./prog"]);
-    command.stdin(fs::File::open(place.path("commands")).unwrap());
-    let outcome = gprofinject_tests::place::finish(command);
+    command.env("XDG_RUNTIME_DIR", place.folder.path());
+    let outcome = run::run(command, Some(&place.path("commands")), Duration::from_secs(60)).unwrap();
     let said = outcome.stderr_text();
     assert_eq!((outcome.code(), outcome.stdout_text().matches("done").count()), (3, 6), "{said}");
     let lines: Vec<&str> = said.lines().filter(|line| line.contains("is not hooked")).collect();

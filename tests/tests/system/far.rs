@@ -8,7 +8,7 @@ use gprofinject_skip as skip;
 use gprofinject_tests::attached::Subject;
 use gprofinject_tests::elf::Program;
 use gprofinject_tests::gprofdata;
-use gprofinject_tests::place::{Place, finish};
+use gprofinject_tests::place::Place;
 
 use crate::libraries::same;
 

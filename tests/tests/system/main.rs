@@ -69,6 +69,7 @@ modules! {
     library_lists
     many_libraries
     measured
+    mutated
     limits
     odd_libraries
     outputs

@@ -14,6 +14,7 @@ use crate::libraries::{has, whole};
 gprofinject_tests::trials! {
     together:
         without_files_or_with_others,
+        first_addresses_other_than_zero,
         damaged_files;
 }
 
@@ -151,5 +152,25 @@ fn damaged_files() {
         has(&whole(&place), &[("work", "leaf2", 40), ("work", "leaf4", 40), ("work", "leaf8", 80), ("call", "work", 60)], &format!("{hooks}: {said}"));
         assert!(said.contains("5.so is not hooked: the file is truncated: a symbol table"), "{said}");
         assert!(said.contains("refused"), "{said}");
+    }
+}
+
+/// A library that is linked for another first address than 0 has its headers there, and not at its load address. gprofinject says
+/// that it is not hooked. Two of them cannot both be at that address.
+fn first_addresses_other_than_zero() {
+    let place = built(&[2]);
+    let shared = ["-g", "-O2", "-fPIC", "-shared", "-Wl,-Ttext-segment=0x400000"];
+    let odd = |name: &str| place.c(name, LIBRARY, &[&["-DLEAF=leaf7", "-DTIMES=7"], &shared[..]].concat());
+    let odd = [odd("libodd1.so"), odd("libodd2.so")];
+    let odd = odd.each_ref().map(|path| path.to_str().unwrap());
+    // The agent meets them before it knows the C library.
+    place.c("prog", PROGRAM, &[&["-g", "-O2", "-Wl,--no-as-needed", "-Wl,-rpath,$ORIGIN"], &odd[..]].concat());
+    for hooks in ["--hooks=both", "--hooks=entry"] {
+        let said = run(&place, hooks, &["./2.so", "./libodd1.so"]);
+        for name in ["libodd1.so", "libodd2.so"] {
+            let what = format!("{name} is not hooked: it is linked for another first address than 0");
+            assert!(said.contains(&what), "{said}");
+        }
+        has(&whole(&place), &[("main", "call", 2), ("work", "leaf2", 20)], &said);
     }
 }

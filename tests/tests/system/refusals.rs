@@ -127,9 +127,9 @@ fn text_that_may_not_become_writable() {
 }
 
 fn memory_that_is_refused() {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    const PRIVATE: u32 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as u32;
     let tests = &[
-        (FLAGS, Is::Equal(flags as u32)),
+        (FLAGS, Is::Equal(PRIVATE)),
         (PROTECTION, Is::Equal((libc::PROT_READ | libc::PROT_WRITE) as u32)),
     ];
     let refused = Refused { number: libc::SYS_mmap, tests, error: libc::ENOMEM };

@@ -108,7 +108,9 @@ fn case(machine: &mut Machine, seed: u64, tally: &mut Tally) -> Option<String> {
     };
     let fixed =
         |i: &Instruction| has_branch(i) || i.is_ip_rel_memory_operand() || !falls_through(i) || is_call(i);
-    if !instructions.iter().any(fixed) && copied(&sequence.bytes, from, to).bytes != moved.bytes {
+    if !instructions.iter().any(fixed)
+        && copied(&sequence.bytes, from, to).is_ok_and(|copied| copied.bytes != moved.bytes)
+    {
         return Some(format!("copied differs\n{}", listing(&sequence.bytes, from)));
     }
     let entry = sequence.starts[generator.below(sequence.starts.len() as u64) as usize];

@@ -22,7 +22,7 @@ gprofinject_tests::trials! {
 }
 
 const MODES: [&[&str]; 5] =
-    [&["--hooks=both"], &["--hooks=entry"], &["--times"], &["--trace"], &["--count=blocks"]];
+    [&["--hooks=both"], &["--hooks=entry"], &["--times"], &["--trace=calls.trace"], &["--count=blocks"]];
 
 /// Each operation ends in a tail call through a table that begins with its own start or another one's, and prints how often it ran.
 const OPERATIONS: &str = r"
@@ -124,7 +124,8 @@ fn interpreters_in_libraries() {
 
 /// An image that has the form of those of Mono: its code calls stubs, each of which is a jump with a number behind it.
 const IMAGE: &str = r#"
-__asm__(".text\nmethod: sub $8, %rsp\ncall plt_1\ncall plt_2\ncall method_2\nadd $8, %rsp\nret\n"
+__asm__(".text\n.type method, @function\n.type method_2, @function\n.type plt_1, @function\n.type plt_2, @function\n"
+        "method: sub $8, %rsp\ncall plt_1\ncall plt_2\ncall method_2\nadd $8, %rsp\nret\n"
         "method_2: sub $8, %rsp\ncall plt_2\nadd $8, %rsp\nret\n"
         "plt_1: jmp *slots(%rip)\n.long 0x29815\nplt_2: jmp *8+slots(%rip)\n.long 0x29818\n"
         ".data\n.p2align 3\nslots: .quad 0, 0\n.globl info\ninfo: .quad method, slots\n");
@@ -169,15 +170,19 @@ fn code_that_a_runtime_decodes() {
     let place = Place::new();
     let alone = ["-shared", "-nostdlib", "-fPIC", "-fno-asynchronous-unwind-tables"];
     place.c("image.so", IMAGE, &alone);
-    place.c("prog", RUNTIME, &["-O2"]);
+    // The program needs the image, so that the list has it, and asks for it by its name.
+    let image = place.path("image.so");
+    let needs = ["-Wl,--no-as-needed", image.to_str().unwrap(), "-Wl,-rpath,$ORIGIN"];
+    place.c("prog", RUNTIME, &[&["-O2"][..], &needs].concat());
     for mode in MODES {
         for libs in ["--libs=auto", "--libs=all"] {
             let said = same(&place, &[mode, &["-v", libs]].concat(), &[]).stderr_text();
             assert!(said.contains("image.so") && said.contains("decodes and unwinds"), "{mode:?} {libs}: {said}");
         }
     }
-    let list = finish(place.command(&["--list", "--libs=all", "./image.so"])).stdout_text();
-    assert!(list.contains("refused: runtime-code"), "{list}");
+    let list = finish(place.command(&["--list", "--libs=all", "./prog"])).stdout_text();
+    let image = list.split_once("/image.so:").unwrap().1;
+    assert!(image.lines().nth(1).is_some_and(|line| line.contains("refused: runtime-code")), "{list}");
 
     // The same image in the program itself, whose own functions are hooked.
     let place = Place::new();

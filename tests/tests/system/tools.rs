@@ -16,7 +16,8 @@ gprofinject_tests::trials! {
         valgrind,
         strace,
         exceptions_under_an_auditor,
-        a_preloaded_sanitizer;
+        a_preloaded_sanitizer,
+        a_preloaded_execve;
 }
 
 /// Sorts, calls back, and has a status of its own.
@@ -147,4 +148,19 @@ fn a_preloaded_sanitizer() {
         let said = is_as_alone(gprofinject(&place, &[mode]), &["env".as_ref(), assignment.as_ref(), program.as_ref()]);
         assert!(said.contains("AddressSanitizer is preloaded"), "{mode}: {said}");
     }
+}
+
+/// A library that wraps execve, as fakechroot's does, is no obstacle to following.
+fn a_preloaded_execve() {
+    const WRAPPER: &str = "#define _GNU_SOURCE\n#include <dlfcn.h>\n\
+        int execve(const char *p, char *const a[], char *const e[]) { return ((int (*)(const char *, char *const[], char *const[]))dlsym(RTLD_NEXT, \"execve\"))(p, a, e); }\n";
+    const EXECUTES: &str = "#include <unistd.h>\nextern char **environ;\n\
+        int main(int n, char **a) { execve(a[1], a + 1, environ); return 9; }\n";
+    let place = Place::new();
+    let library = place.c("wrapper.so", WRAPPER, &["-shared", "-fPIC"]);
+    let (program, executes) = (place.c("p", PROGRAM, &[]), place.c("executes", EXECUTES, &[]));
+    let mut command = gprofinject(&place, &[]);
+    command.env("LD_PRELOAD", &library);
+    let said = is_as_alone(command, &[executes.as_ref(), program.as_ref()]);
+    assert!(place.path("gmon.out.p").is_file(), "{said}");
 }

@@ -1,11 +1,16 @@
 //! The headers, segments and sections of an x86-64 program that gprofinject may patch.
 //!
+//! The kernel and the dynamic linker read program headers and what these lead to. Nobody reads section headers when a program
+//! runs, so they may be wrong in a program that works. They only refine what the segments say, and loaded sections are believed
+//! only if all of them agree with the segments.
+//!
 //! The structures are those of the `object` crate; the checks are made here, because a plan needs more than a
 //! report: every range is checked against the file's length once, so that later code only slices, a damaged
 //! table is named in the error, and what the kernel would refuse to load is refused. Reports open files of any
 //! width by [`object`](crate::file::object) instead.
 
 use crate::file::error::{ImageError, NotExecutable};
+use crate::x86::is_fill;
 use object::LittleEndian as LE;
 use object::elf;
 use object::pod;
@@ -34,9 +39,13 @@ const ADDRESS_END: u64 = 1 << 47;
 pub(crate) struct Load<'d> {
     pub(crate) address: u64,
     pub(crate) bytes: &'d [u8],
+    /// The bytes, and those after them up to the end of the last page, which the kernel maps as well.
+    pub(crate) mapped: &'d [u8],
     /// The number of bytes in memory, at least those of the file.
     pub(crate) memory: u64,
     pub(crate) executable: bool,
+    /// The offset of the bytes in the file.
+    offset: u64,
 }
 
 impl Load<'_> {
@@ -56,8 +65,9 @@ pub(crate) struct Section<'d> {
     pub(crate) size: u64,
     /// The contents; `None` if the section has none (NOBITS) or is partly beyond the file's end.
     pub(crate) bytes: Option<&'d [u8]>,
-    pub(crate) offset: u64,
     pub(crate) link: u32,
+    /// The offset of the contents in the file.
+    offset: u64,
 }
 
 impl Section<'_> {
@@ -92,12 +102,14 @@ pub(crate) struct Elf<'d> {
     pub(crate) hi: u64,
     /// The loaded segments, sorted by address and disjoint.
     pub(crate) loads: Vec<Load<'d>>,
-    /// The sections; empty if the file has no section headers (sstrip).
+    /// The sections that are not loaded, and the loaded ones if all of them agree with the segments. Empty if the file has
+    /// no section headers (sstrip) or damaged ones.
     pub(crate) sections: Vec<Section<'d>>,
     pub(crate) interpreter: Option<String>,
     /// The contents and alignments of the PT_NOTE segments.
     pub(crate) notes: Vec<(&'d [u8], u64)>,
-    pub(crate) dynamic: &'d [Dynamic],
+    /// From the dynamic section to the end of its segment. The last entry is DT_NULL.
+    dynamic: &'d [Dynamic],
     /// The address of .eh_frame_hdr.
     pub(crate) eh_frame_hdr: Option<u64>,
 }
@@ -164,8 +176,37 @@ impl<'d> Elf<'d> {
         if !file.loads.iter().any(|load| load.executable && !load.bytes.is_empty()) {
             return Err(ImageError::NoCode);
         }
-        file.sections = sections(bytes, header)?;
+        file.sections = sections(bytes, header);
+        if !file.agrees_with_segments() {
+            file.sections.retain(|section| !section.loaded());
+        }
         Ok(file)
+    }
+
+    /// Whether each loaded section is where a segment loads its bytes, is executable only if the segment is, and overlaps no
+    /// other one; and whether they hide no code.
+    fn agrees_with_segments(&self) -> bool {
+        let has_bytes =
+            |section: &&Section<'_>| section.loaded() && section.kind != elf::SHT_NOBITS && section.size > 0;
+        let mut sections: Vec<&Section<'_>> = self.sections.iter().filter(has_bytes).collect();
+        let is_there = |section: &&Section<'_>| {
+            let load = self.loads.iter().find(|load| load.contains(section.address));
+            load.is_some_and(|load| {
+                let within = section.address - load.address;
+                within.checked_add(section.size).is_some_and(|end| end <= load.bytes.len() as u64)
+                    && section.offset.checked_sub(load.offset) == Some(within)
+                    && (load.executable || !section.executable())
+            })
+        };
+        sections.sort_by_key(|section| section.address);
+        sections.iter().all(is_there)
+            && sections.windows(2).all(|two| two[0].address + two[0].size <= two[1].address)
+            && self.loads.iter().filter(|load| load.executable).all(|load| hides_nothing(load, &sections))
+    }
+
+    /// Whether sections say where the code is.
+    pub(crate) fn has_code_sections(&self) -> bool {
+        self.sections.iter().any(Section::executable)
     }
 
     fn read_segments(
@@ -175,6 +216,7 @@ impl<'d> Elf<'d> {
         segments: &'d [SegmentHeader],
     ) -> Result<(), ImageError> {
         let mut mapped_end = 0;
+        let mut dynamic = None;
         let mut budget = (bytes.len() as u64).saturating_mul(2);
         for (index, segment) in segments.iter().enumerate() {
             let header_at = phoff + (index * size_of::<SegmentHeader>()) as u64;
@@ -208,16 +250,20 @@ impl<'d> Elf<'d> {
                         self.phdr = address + (phoff - offset);
                     }
                     let executable = segment.p_flags.get(LE).0 & elf::PF_X.0 != 0;
-                    self.loads.push(Load { address, bytes: data, memory, executable });
+                    // The bytes that the kernel maps begin and end with a page.
+                    let after = (address + len).next_multiple_of(PAGE) - address;
+                    let mapped =
+                        slice(bytes, offset, after).or_else(|| bytes.get(usize::try_from(offset).ok()?..));
+                    let mapped = mapped.filter(|_| len > 0).unwrap_or(data);
+                    self.loads.push(Load { address, bytes: data, mapped, memory, executable, offset });
                 }
                 elf::PT_INTERP => {
                     let name = range(bytes, "the interpreter's name", offset, len)?;
                     let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
                     self.interpreter = Some(String::from_utf8_lossy(name).into_owned());
                 }
-                elf::PT_DYNAMIC => {
-                    self.dynamic = records(range(bytes, "the dynamic section", offset, len)?);
-                }
+                // The dynamic linker finds it by its address, and reads up to an entry that says that it is the last one.
+                elf::PT_DYNAMIC => dynamic = Some(address),
                 // Neither is needed to run the program, so a missing one is not an error.
                 elf::PT_NOTE => {
                     if let Some(data) = slice(bytes, offset, len) {
@@ -228,6 +274,7 @@ impl<'d> Elf<'d> {
                 _ => {}
             }
         }
+        self.dynamic = dynamic.and_then(|address| self.rest_at(address)).map_or(&[], records);
         if self.phdr == 0 {
             let stated = segments.iter().find(|segment| segment.p_type.get(LE) == elf::PT_PHDR);
             self.phdr = stated.map_or(self.lo.saturating_add(phoff), |segment| segment.p_vaddr.get(LE));
@@ -290,6 +337,23 @@ impl<'d> Elf<'d> {
     pub(crate) fn section(&self, name: &[u8]) -> Option<&Section<'d>> {
         self.sections.iter().find(|section| section.name == name)
     }
+}
+
+/// Whether all bytes of an executable segment are in executable sections, except for padding between them. In a segment with
+/// the ELF header, data is beside the code (`-z noseparate-code`), but that is in sections too.
+fn hides_nothing(load: &Load<'_>, sections: &[&Section<'_>]) -> bool {
+    let is_mixed = load.offset == 0;
+    let inside: Vec<_> = sections.iter().filter(|section| load.contains(section.address)).collect();
+    let Some(first) = inside.first() else { return false };
+    let mut at = if is_mixed { first.address } else { load.address };
+    for section in &inside {
+        let gap = load.bytes.get((at - load.address) as usize..(section.address - load.address) as usize);
+        if !gap.is_some_and(is_fill) || !is_mixed && !section.executable() {
+            return false;
+        }
+        at = section.address + section.size;
+    }
+    load.bytes.get((at - load.address) as usize..).is_some_and(is_fill)
 }
 
 fn at<'d>(load: &Load<'d>, address: u64) -> Option<&'d [u8]> {
@@ -366,24 +430,24 @@ fn segment_headers<'d>(bytes: &'d [u8], header: &Header) -> Result<&'d [SegmentH
 /// Returns the sections of a file that need not be a program. In a debug file the segments are empty.
 ///
 /// # Errors
-/// The file is not an x86-64 ELF file, or is damaged.
+/// The file is not an x86-64 ELF file.
 pub(crate) fn sections_of(bytes: &[u8]) -> Result<Vec<Section<'_>>, ImageError> {
-    sections(bytes, header(bytes)?)
+    Ok(sections(bytes, header(bytes)?))
 }
 
-fn sections<'d>(bytes: &'d [u8], header: &Header) -> Result<Vec<Section<'d>>, ImageError> {
+/// Returns the sections, or none if the table is damaged: no program needs it to run.
+fn sections<'d>(bytes: &'d [u8], header: &Header) -> Vec<Section<'d>> {
+    section_table(bytes, header).unwrap_or_default()
+}
+
+fn section_table<'d>(bytes: &'d [u8], header: &Header) -> Option<Vec<Section<'d>>> {
     let offset = header.e_shoff.get(LE);
-    if offset == 0 {
-        return Ok(Vec::new());
-    }
     let size = header.e_shentsize.get(LE);
-    if usize::from(size) != size_of::<SectionHeader>() {
-        return Err(ImageError::Corrupt { what: "the section header size", offset: 58, value: size.into() });
+    if offset == 0 || usize::from(size) != size_of::<SectionHeader>() {
+        return None;
     }
-    let what = "the section header table";
-    let first = range(bytes, what, offset, size.into())?;
     // The first section header has counts that do not fit into the ELF header.
-    let Some(first) = records::<SectionHeader>(first).first() else { return Ok(Vec::new()) };
+    let first = records::<SectionHeader>(slice(bytes, offset, size.into())?).first()?;
     let count = match header.e_shnum.get(LE) {
         0 => first.sh_size.get(LE),
         count => count.into(),
@@ -392,7 +456,7 @@ fn sections<'d>(bytes: &'d [u8], header: &Header) -> Result<Vec<Section<'d>>, Im
         elf::SHN_XINDEX => first.sh_link.get(LE),
         index => u32::from(index.0),
     };
-    let headers: &[SectionHeader] = records(range(bytes, what, offset, count.saturating_mul(size.into()))?);
+    let headers: &[SectionHeader] = records(slice(bytes, offset, count.checked_mul(size.into())?)?);
     let contents = |header: &SectionHeader| {
         let present = header.sh_type.get(LE) != elf::SHT_NOBITS;
         present.then(|| slice(bytes, header.sh_offset.get(LE), header.sh_size.get(LE))).flatten()
@@ -408,7 +472,7 @@ fn sections<'d>(bytes: &'d [u8], header: &Header) -> Result<Vec<Section<'d>>, Im
         offset: header.sh_offset.get(LE),
         link: header.sh_link.get(LE),
     };
-    Ok(headers.iter().map(section).collect())
+    Some(headers.iter().map(section).collect())
 }
 
 /// Returns the zero-terminated string at an offset of a string table, or an empty one if there is none of at

@@ -4,8 +4,8 @@
 //! The dynamic linker writes a function's address into a word of the program (in its GOT). Calls go through
 //! that word, or through a stub in the PLT that jumps through it.
 
-use crate::file::elf::{Elf, Rela, Symbol, records, slice, string};
-use crate::file::pointers::{dynamic_symbols, tables};
+use crate::file::dynamic::{Symbols, relocations};
+use crate::file::elf::{Elf, Symbol, slice, string};
 use crate::file::ranges::CodeRanges;
 use crate::x86::ENDBR64;
 use object::LittleEndian as LE;
@@ -40,11 +40,9 @@ const NAME_MAX: usize = 32;
 /// Finds the profiling functions that a program imports.
 pub(crate) fn read(elf: &Elf<'_>) -> Profiling {
     let mut found = Profiling::default();
-    let symbols = dynamic_symbols(elf);
-    let Some(names) = elf.dynamic_value(elf::DT_STRTAB).and_then(|at| elf.rest_at(at)) else { return found };
+    let Symbols { entries: symbols, names } = Symbols::read(elf);
     let versions = Versions::read(elf, names);
-    let tags = [(elf::DT_RELA, elf::DT_RELASZ), (elf::DT_JMPREL, elf::DT_PLTRELSZ)];
-    for relocation in tables(elf, elf::SHT_RELA, &tags).into_iter().flat_map(records::<Rela>) {
+    for relocation in relocations(elf) {
         let kind = relocation.r_type(LE, false);
         if !matches!(kind, elf::R_X86_64_GLOB_DAT | elf::R_X86_64_JUMP_SLOT | elf::R_X86_64_64) {
             continue;
@@ -145,7 +143,7 @@ pub(crate) fn stubs(elf: &Elf<'_>, code: &CodeRanges, profiling: &Profiling) -> 
     let is_wanted = |word: u64| counters.binary_search(&word).is_ok() || hooks.binary_search(&word).is_ok();
     let mut stubs = Vec::new();
     // Without section headers, a stub may be anywhere.
-    for range in code.iter().filter(|range| range.plt || elf.sections.is_empty()) {
+    for range in code.iter().filter(|range| range.plt || !elf.has_code_sections()) {
         let Some(bytes) = elf.at_address(range.start, range.end - range.start) else { continue };
         for at in 0..bytes.len() {
             let Some(&[0xff, 0x25, a, b, c, d]) = bytes.get(at..at + 6) else { continue };

@@ -1,9 +1,10 @@
 //! The addresses of code in data: those that relocations write, or the plain words of a program without
 //! relocations. Also the relocations that change code itself, and whether there are descriptors of thread-local variables.
 
-use crate::file::elf::{Elf, Load, Rela, Section, Symbol, Word, records};
+use crate::file::dynamic;
+use crate::file::elf::{Elf, Load, Rela, Symbol, Word, records};
 use crate::file::marks::TextMarks;
-use crate::file::ranges::CodeRanges;
+use crate::file::ranges::{CodeRange, CodeRanges};
 use object::LittleEndian as LE;
 use object::elf::{self, FileHeader64};
 use object::read::elf::RelrIterator;
@@ -50,24 +51,18 @@ impl Pointers {
                 pointers.in_code.push(place);
             }
         };
-        let symbols = dynamic_symbols(elf);
+        let symbols = dynamic::Symbols::read(elf).entries;
         let mut tls_descriptors = false;
-        for table in
-            tables(elf, elf::SHT_RELA, &[(elf::DT_RELA, elf::DT_RELASZ), (elf::DT_JMPREL, elf::DT_PLTRELSZ)])
-        {
-            for relocation in records::<Rela>(table) {
-                tls_descriptors |= relocation.r_type(LE, false) == elf::R_X86_64_TLSDESC;
-                found(relocation.r_offset.get(LE), target(relocation, symbols));
-            }
+        for relocation in dynamic::relocations(elf) {
+            tls_descriptors |= relocation.r_type(LE, false) == elf::R_X86_64_TLSDESC;
+            found(relocation.r_offset.get(LE), target(relocation, symbols));
         }
-        for table in tables(elf, elf::SHT_RELR, &[(elf::DT_RELR, elf::DT_RELRSZ)]) {
-            for place in RelrIterator::<FileHeader64<LE>>::new(LE, records(table)) {
-                let word = elf.at_address(place, 8).and_then(|bytes| bytes.try_into().ok());
-                found(place, word.map(u64::from_le_bytes));
-            }
+        for place in RelrIterator::<FileHeader64<LE>>::new(LE, records(dynamic::relative(elf))) {
+            let word = elf.at_address(place, 8).and_then(|bytes| bytes.try_into().ok());
+            found(place, word.map(u64::from_le_bytes));
         }
         if !elf.position_independent {
-            for_each_data_word(elf, |value| {
+            for_each_data_word(elf, code, |value| {
                 // Most words of the data are outside this range.
                 if (first..=last).contains(&value) {
                     mark(value);
@@ -106,68 +101,23 @@ fn target(relocation: &Rela, symbols: &[Symbol]) -> Option<u64> {
     }
 }
 
-/// Returns the relocation tables that the loader sees, by the dynamic section and by the sections (a static
-/// program has only those). A table that is in both comes once.
-pub(crate) fn tables<'d>(
-    elf: &Elf<'d>,
-    kind: elf::SectionType,
-    tags: &[(elf::DynamicTag, elf::DynamicTag)],
-) -> Vec<&'d [u8]> {
-    let value = |tag| elf.dynamic_value(tag);
-    let dynamic = tags.iter().filter_map(|&(address, len)| Some((value(address)?, value(len)?)));
-    let sections = elf.sections.iter().filter(|section| section.loaded() && section.kind == kind);
-    let mut ranges: Vec<(u64, u64)> =
-        dynamic.chain(sections.map(|section| (section.address, section.size))).collect();
-    // Of two tables with the same start the longer comes first, because DT_RELASZ may include .rela.plt.
-    ranges.sort_unstable_by_key(|&(address, len)| (address, std::cmp::Reverse(len)));
-    let mut covered = 0;
-    ranges.retain(|&(address, len)| {
-        let end = address.saturating_add(len);
-        let new = end > covered;
-        covered = covered.max(end);
-        new
-    });
-    ranges.iter().filter_map(|&(address, len)| elf.at_address(address, len)).collect()
-}
-
-/// Returns the dynamic symbols.
-pub(crate) fn dynamic_symbols<'d>(elf: &Elf<'d>) -> &'d [Symbol] {
-    let section = elf.sections.iter().find(|section| section.kind == elf::SHT_DYNSYM);
-    if let Some(bytes) = section.and_then(|section| section.bytes) {
-        return records(bytes);
-    }
-    // Their number is nowhere. The table is as long as the largest index of a relocation requires.
-    elf.dynamic_value(elf::DT_SYMTAB).and_then(|address| elf.rest_at(address)).map_or(&[], records)
-}
-
-/// Visits the aligned words of all data. In a program that is loaded at its link addresses, pointers are
-/// plain words.
-fn for_each_data_word(elf: &Elf<'_>, mut found: impl FnMut(u64)) {
-    let data = |section: &&Section<'_>| section.loaded() && !section.executable() && !is_table(section.kind);
-    let sections = elf.sections.iter().filter(data).map(|section| (section.address, section.bytes));
-    // Without sections, nothing says which part of an executable segment is data.
-    let whole = elf.loads.iter().filter(|_| elf.sections.is_empty());
-    for (address, bytes) in sections.chain(whole.map(|load| (load.address, Some(load.bytes)))) {
-        let skip = (address.wrapping_neg() & 7) as usize;
-        for word in records::<Word>(bytes.and_then(|bytes| bytes.get(skip..)).unwrap_or_default()) {
-            found(word.get(LE));
+/// Visits the aligned words of all data. In a program that is loaded at its link addresses, pointers are plain words. All
+/// loaded bytes outside of executable sections count as data, whatever other sections say, because a pointer that is missed may
+/// be a label. Without sections, nothing says which part of an executable segment is data. Words of the dynamic linker's tables
+/// that look like addresses in code are ones, or do no harm.
+fn for_each_data_word(elf: &Elf<'_>, code: &CodeRanges, mut found: impl FnMut(u64)) {
+    for load in &elf.loads {
+        let mut at = load.address;
+        let end = load.address + load.bytes.len() as u64;
+        let is_code = |range: &CodeRange| range.start >= load.address && range.end <= end;
+        let inside = code.iter().filter(|range| elf.has_code_sections() && is_code(range));
+        for range in inside.map(|range| range.start..range.end).chain(std::iter::once(end..end)) {
+            let data = elf.at_address(at, range.start.saturating_sub(at)).unwrap_or_default();
+            let skip = (at.wrapping_neg() & 7) as usize;
+            for word in records::<Word>(data.get(skip..).unwrap_or_default()) {
+                found(word.get(LE));
+            }
+            at = range.end;
         }
     }
-}
-
-/// Whether a section is one of the loader's, which contain no pointers of the program.
-fn is_table(kind: elf::SectionType) -> bool {
-    matches!(
-        kind,
-        elf::SHT_STRTAB
-            | elf::SHT_RELA
-            | elf::SHT_HASH
-            | elf::SHT_NOTE
-            | elf::SHT_DYNSYM
-            | elf::SHT_RELR
-            | elf::SHT_GNU_HASH
-            | elf::SHT_GNU_VERDEF
-            | elf::SHT_GNU_VERNEED
-            | elf::SHT_GNU_VERSYM
-    )
 }

@@ -1,4 +1,4 @@
-//! The ranges of code: executable sections, or executable segments if the file has no sections.
+//! The ranges of code: executable sections, or executable segments if no sections are believed.
 
 use crate::file::elf::Elf;
 
@@ -31,7 +31,7 @@ impl CodeRanges {
                 }
             }
         }
-        if elf.sections.is_empty() {
+        if !elf.has_code_sections() {
             ranges.extend(segments.iter().map(|&(start, end)| CodeRange { start, end, plt: false }));
         }
         ranges.sort_unstable_by_key(|range| (range.start, range.end));

@@ -3,14 +3,17 @@
 //! The bytes of a file and where it is mapped enter; the registers of the caller leave. Who reads the stack, and what stands
 //! between two frames, is not known here.
 
-use ::object::{File, Object, ObjectSection, ObjectSegment};
+use ::object::{File, Object, ObjectSegment};
 use gimli::{
     BaseAddresses, CfaRule, EhFrame, EhFrameHdr, LittleEndian, Register, RegisterRule, UnwindContext,
     UnwindSection, X86_64,
 };
 
-/// The size in bytes above which unwind tables are not read. Those of node have 10 MB.
-const TABLE_MAX: u64 = 256 << 20;
+use crate::file::elf::Elf;
+use crate::frames::unwind;
+
+/// The number of bytes of an unwind table that are read at most. Those of node have 10 MB.
+const TABLE_MAX: usize = 256 << 20;
 /// The smallest page of Linux, in bytes.
 const PAGE: u64 = 4096;
 /// The registers that calls preserve, by their DWARF numbers: rbx, rbp, r12 to r15.
@@ -31,6 +34,11 @@ pub struct Mapped {
     pub hi: u64,
     /// The offset in the file.
     pub offset: u64,
+}
+
+/// Returns a copy of a table that may end behind it.
+fn kept(bytes: &[u8]) -> Vec<u8> {
+    bytes[..bytes.len().min(TABLE_MAX)].to_vec()
 }
 
 /// The unwind tables of a mapped file.
@@ -59,12 +67,11 @@ impl Tables {
         let (offset, _) = segment.file_range();
         let address = segment.address().wrapping_add(mapped.offset).wrapping_sub(offset);
         let bias = mapped.lo.wrapping_sub(address);
-        let section = |name| {
-            let section = object.section_by_name(name)?;
-            let data = section.data().ok().filter(|data| data.len() as u64 <= TABLE_MAX)?;
-            Some((section.address(), data.to_vec()))
-        };
-        let (header, frames) = (section(".eh_frame_hdr")?, section(".eh_frame")?);
+        let elf = Elf::parse_any(bytes).ok()?;
+        let header_at = elf.eh_frame_hdr?;
+        let (frames, frames_at) = unwind::eh_frame(&elf)?;
+        let header = (header_at, kept(elf.rest_at(header_at)?));
+        let frames = (frames_at, kept(frames));
         Some(Tables { header, frames, bias })
     }
 

@@ -8,16 +8,11 @@ use crate::frames::unwind::Fde;
 
 /// Returns the landing pads of all exception tables, sorted and without duplicates.
 pub(crate) fn landing_pads(elf: &Elf<'_>, code: &CodeRanges, fdes: &[Fde]) -> Vec<u64> {
-    let table = elf.section(b".gcc_except_table").and_then(|section| Some((section.address, section.bytes?)));
     let mut pads = Vec::new();
     // Tables that overlap would be read over and over: a file's length of them is enough.
     let mut budget: usize = elf.loads.iter().map(|load| load.bytes.len()).sum();
     for fde in fdes.iter().filter(|fde| fde.lsda != 0) {
-        let bytes = match table {
-            Some((address, bytes)) => offset(address, fde.lsda).and_then(|at| bytes.get(at..)),
-            None => elf.rest_at(fde.lsda),
-        };
-        let Some(bytes) = bytes else { continue };
+        let Some(bytes) = elf.rest_at(fde.lsda) else { continue };
         let Some(head) = Head::read(Reader { bytes, address: fde.lsda, function: fde.start }) else {
             continue;
         };
@@ -30,8 +25,4 @@ pub(crate) fn landing_pads(elf: &Elf<'_>, code: &CodeRanges, fdes: &[Fde]) -> Ve
     pads.sort_unstable();
     pads.dedup();
     pads
-}
-
-fn offset(section: u64, address: u64) -> Option<usize> {
-    usize::try_from(address.checked_sub(section)?).ok()
 }

@@ -5,7 +5,6 @@
 //! before, so it is jumped to.
 
 use crate::file::elf::Elf;
-use crate::file::error::ImageError;
 use crate::frames::encoded::Reader;
 use gimli::{
     BaseAddresses, CallFrameInstruction, CallFrameInstructionIter, EhFrame, EhFrameOffset, EndianSlice,
@@ -69,17 +68,11 @@ impl Cfa {
 
 impl<'d> Unwind<'d> {
     /// Reads .eh_frame.
-    ///
-    /// # Errors
-    /// The section is partly beyond the file's end.
-    pub(crate) fn read(elf: &Elf<'d>) -> Result<Self, ImageError> {
-        let (bytes, address) = eh_frame(elf)?;
-        let address_of = |name| elf.section(name).map_or(0, |section| section.address);
-        let bases = BaseAddresses::default()
-            .set_eh_frame(address)
-            .set_eh_frame_hdr(elf.eh_frame_hdr.unwrap_or(0))
-            .set_text(address_of(b".text"))
-            .set_got(address_of(b".got"));
+    pub(crate) fn read(elf: &Elf<'d>) -> Self {
+        let (bytes, address) = eh_frame(elf).unwrap_or_default();
+        // Nothing on x86-64 is relative to sections of other names.
+        let bases =
+            BaseAddresses::default().set_eh_frame(address).set_eh_frame_hdr(elf.eh_frame_hdr.unwrap_or(0));
         let mut unwind = Unwind {
             bytes,
             section: EhFrame::new(bytes, LittleEndian),
@@ -95,7 +88,7 @@ impl<'d> Unwind<'d> {
         // The sort is stable, and fast on the few sorted runs that linkers leave.
         unwind.fdes.sort_by_key(|fde| fde.start);
         unwind.fdes.dedup_by_key(|fde| fde.start);
-        Ok(unwind)
+        unwind
     }
 
     /// Reads the entries by their lengths, so that an entry that cannot be read has no effect on the others.
@@ -226,6 +219,11 @@ impl Cfas {
 }
 
 impl Frames<'_> {
+    /// Whether a frame description begins at an address.
+    pub(crate) fn begin(&self, address: u64) -> bool {
+        self.fdes.binary_search_by_key(&address, |fde| fde.start).is_ok()
+    }
+
     /// Returns the CFA at an address, as [`Cfas::at`] does.
     pub(crate) fn cfa(&self, address: u64) -> Option<(u16, i64)> {
         self.cfas(address, Some(address))?.at(address)
@@ -439,21 +437,16 @@ fn follow_cfa(
     Some(cfa)
 }
 
-/// Finds the section by its name, or by means of .eh_frame_hdr, which has a version, three encodings and a
-/// pointer to it.
-fn eh_frame<'d>(elf: &Elf<'d>) -> Result<(&'d [u8], u64), ImageError> {
-    if let Some(section) = elf.section(b".eh_frame") {
-        let (offset, len) = (section.offset, section.size);
-        let bytes = section.bytes.ok_or(ImageError::Truncated { what: ".eh_frame", offset, len })?;
-        return Ok((bytes, section.address));
-    }
-    let found = || {
-        let header_at = elf.eh_frame_hdr?;
-        let header = elf.rest_at(header_at)?;
-        let bases = BaseAddresses::default().set_eh_frame_hdr(header_at);
-        let parsed = gimli::EhFrameHdr::new(header, LittleEndian).parse(&bases, 8).ok()?;
-        let address = parsed.eh_frame_ptr().direct().ok()?;
-        Some((elf.rest_at(address)?, address))
-    };
-    Ok(found().unwrap_or_default())
+/// Finds .eh_frame as unwinders do: by means of .eh_frame_hdr, which PT_GNU_EH_FRAME names, and which has a version, three
+/// encodings and a pointer to it. A section of that name only says where it ends. Without PT_GNU_EH_FRAME (in old static
+/// programs) the section is believed.
+pub(crate) fn eh_frame<'d>(elf: &Elf<'d>) -> Option<(&'d [u8], u64)> {
+    let section = elf.section(b".eh_frame").filter(|section| section.loaded());
+    let section = section.and_then(|section| Some((section.bytes?, section.address)));
+    let Some(header_at) = elf.eh_frame_hdr else { return section };
+    let header = elf.rest_at(header_at)?;
+    let bases = BaseAddresses::default().set_eh_frame_hdr(header_at);
+    let parsed = gimli::EhFrameHdr::new(header, LittleEndian).parse(&bases, 8).ok()?;
+    let found = parsed.eh_frame_ptr().direct().ok()?;
+    section.filter(|&(_, address)| address == found).or_else(|| Some((elf.rest_at(found)?, found)))
 }

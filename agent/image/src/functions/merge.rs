@@ -129,7 +129,7 @@ impl<'d> Merger<'_, 'd> {
         let Some(label) = next.filter(counts).filter(|label| label.address < fde.end) else { return false };
         let gap = label.address - fde.start;
         gap == 1 && fde.signal
-            || gap < PADDING_MAX && self.elf.at_address(fde.start, gap).is_some_and(is_padding)
+            || gap < PADDING_MAX && self.elf.at_address(fde.start, gap).is_some_and(x86::is_fill)
     }
 
     fn push(
@@ -188,12 +188,9 @@ impl<'d> Merger<'_, 'd> {
         }
     }
 
-    /// Whether a frame description belongs to the dynamic linker's stubs. Without section headers, the code
-    /// itself decides.
+    /// Whether a frame description belongs to the dynamic linker's stubs. The code decides, because sections may have any name
+    /// or be missing.
     fn is_stub(&self, address: u64) -> bool {
-        if !self.elf.sections.is_empty() {
-            return false;
-        }
         x86::is_stub(self.elf.rest_at(address).unwrap_or_default())
     }
 
@@ -216,23 +213,6 @@ impl<'d> Merger<'_, 'd> {
 
 /// The largest alignment of functions in bytes.
 const PADDING_MAX: u64 = 64;
-
-/// Whether the bytes are only what assemblers fill gaps with: int3, nop, and long nops with any prefixes.
-fn is_padding(mut bytes: &[u8]) -> bool {
-    while let Some((&first, rest)) = bytes.split_first() {
-        bytes = match (first, rest) {
-            (0xcc | 0x90 | 0x66 | 0x2e, rest) => rest,
-            // nopw disp8/disp32(...): the operand's first byte contains the length.
-            (0x0f, [0x1f, 0x00, rest @ ..]) => rest,
-            (0x0f, [0x1f, 0x40, _, rest @ ..]) => rest,
-            (0x0f, [0x1f, 0x44, _, _, rest @ ..]) => rest,
-            (0x0f, [0x1f, 0x80, _, _, _, _, rest @ ..]) => rest,
-            (0x0f, [0x1f, 0x84, _, _, _, _, _, rest @ ..]) => rest,
-            _ => return false,
-        };
-    }
-    true
-}
 
 /// Whether a label is that of a cold part that is empty, whose address is that of whatever follows.
 fn is_empty_cold(label: &Label<'_>) -> bool {

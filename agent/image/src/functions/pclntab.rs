@@ -13,9 +13,9 @@
 //! Where a function ends is not in the table: padding (`int3`) follows up to the next one. Anything in the table may be
 //! wrong in a damaged file. What does not fit is left out, and the table takes no more time than its length.
 
-use crate::file::elf::{Elf, Load, Rela, records, string};
+use crate::file::dynamic;
+use crate::file::elf::{Elf, Load, string};
 use crate::file::notes::Notes;
-use crate::file::pointers;
 use crate::file::ranges::CodeRanges;
 use crate::functions::label::{Label, LabelKind, NAME_MAX};
 use crate::names::text;
@@ -143,9 +143,7 @@ impl Layout {
 
 /// Returns what the dynamic linker writes to a word, if it does.
 fn relocated(elf: &Elf<'_>, place: u64) -> Option<u64> {
-    let tables = pointers::tables(elf, elf::SHT_RELA, &[(elf::DT_RELA, elf::DT_RELASZ)]);
-    let mut all = tables.into_iter().flat_map(records::<Rela>);
-    let relocation = all.find(|relocation| relocation.r_offset.get(LE) == place)?;
+    let relocation = dynamic::relocations(elf).find(|relocation| relocation.r_offset.get(LE) == place)?;
     let is_relative = relocation.r_type(LE, false) == elf::R_X86_64_RELATIVE;
     is_relative.then(|| relocation.r_addend.get(LE) as u64)
 }

@@ -1,7 +1,7 @@
 //! The symbols of a symbol table whose addresses are in code.
 
-use crate::file::elf::{Elf, Section, Symbol, records, slice, string};
-use crate::file::error::ImageError;
+use crate::file::dynamic;
+use crate::file::elf::{Elf, Section, Symbol, records, string};
 use crate::file::marks::{MARK_MAX, TextMarks, is_text_end, is_text_start};
 use crate::file::ranges::CodeRanges;
 use crate::functions::label::{Label, LabelKind, NAME_MAX};
@@ -33,54 +33,32 @@ pub(crate) struct Labels<'d> {
 }
 
 impl<'d> Labels<'d> {
-    /// Reads .symtab. If it has no functions, reads the .symtab of the debug file and .dynsym, and without a
-    /// debug file Go's own table of functions and .dynsym.
-    pub(crate) fn read(
-        elf: &Elf<'d>,
-        code: &CodeRanges,
-        debug_file: Option<&'d [u8]>,
-    ) -> Result<Self, ImageError> {
-        if let Some(labels) = Labels::of_table(&elf.sections, elf::SHT_SYMTAB, code)? {
-            return Ok(labels);
+    /// Reads .symtab. If it has no functions, reads the .symtab of the debug file and the dynamic symbols, and without a
+    /// debug file Go's own table of functions and the dynamic symbols.
+    pub(crate) fn read(elf: &Elf<'d>, code: &CodeRanges, debug_file: Option<&'d [u8]>) -> Self {
+        if let Some(labels) = Labels::of_sections(&elf.sections, code) {
+            return labels;
         }
+        let exported = || {
+            let symbols = dynamic::Symbols::read(elf);
+            Labels::collect(symbols.entries, symbols.names, code, false)
+        };
         // A damaged debug file counts as absent.
         let sections = debug_file.and_then(|bytes| crate::file::elf::sections_of(bytes).ok());
-        let separate = sections.map(|sections| Labels::of_table(&sections, elf::SHT_SYMTAB, code));
-        if let Some(Ok(Some(labels))) = separate {
-            // A debug file in .gnu_debugdata has only what .dynsym has not.
-            let exported = Labels::of_table(&elf.sections, elf::SHT_DYNSYM, code)?;
-            return Ok(labels.and(exported.unwrap_or_default()));
+        if let Some(labels) = sections.and_then(|sections| Labels::of_sections(&sections, code)) {
+            // A debug file in .gnu_debugdata has only what the dynamic symbols have not.
+            return labels.and(exported());
         }
         let go = Labels { labels: pclntab::labels(elf, code), ..Labels::default() };
-        if !go.labels.is_empty() {
-            let exported = Labels::of_table(&elf.sections, elf::SHT_DYNSYM, code)?;
-            return Ok(go.and(exported.unwrap_or_default()));
-        }
-        if let Some(labels) = Labels::of_table(&elf.sections, elf::SHT_DYNSYM, code)? {
-            return Ok(labels);
-        }
-        if elf.sections.is_empty() {
-            let (symbols, strings) = dynamic_symbols(elf);
-            return Ok(Labels::collect(symbols, strings, code, false));
-        }
-        Ok(Labels::default())
+        if go.labels.is_empty() { exported() } else { go.and(exported()) }
     }
 
-    /// Reads a table. Returns `None` if there is no such table, or if it has no functions.
-    fn of_table(
-        sections: &[Section<'d>],
-        kind: elf::SectionType,
-        code: &CodeRanges,
-    ) -> Result<Option<Self>, ImageError> {
-        let Some(table) = sections.iter().find(|section| section.kind == kind) else { return Ok(None) };
-        let symbols = records(contents(table)?);
-        let strings = match sections.get(table.link as usize) {
-            Some(section) => contents(section)?,
-            None => &[],
-        };
-        let labels = Labels::collect(symbols, strings, code, kind == elf::SHT_SYMTAB);
-        let is_of_use = labels.labels.iter().any(|label| label.kind != LabelKind::Bare);
-        Ok(is_of_use.then_some(labels))
+    /// Reads .symtab. Returns `None` if there is none, or if it has no functions.
+    fn of_sections(sections: &[Section<'d>], code: &CodeRanges) -> Option<Self> {
+        let table = sections.iter().find(|section| section.kind == elf::SHT_SYMTAB)?;
+        let strings = sections.get(table.link as usize).and_then(|section| section.bytes);
+        let labels = Labels::collect(records(table.bytes?), strings.unwrap_or_default(), code, true);
+        labels.labels.iter().any(|label| label.kind != LabelKind::Bare).then_some(labels)
     }
 
     /// Adds the labels of another table that this one does not have.
@@ -158,11 +136,6 @@ impl<'d> Labels<'d> {
     }
 }
 
-fn contents<'d>(section: &Section<'d>) -> Result<&'d [u8], ImageError> {
-    let what = "a symbol table";
-    section.bytes.ok_or(ImageError::Truncated { what, offset: section.offset, len: section.size })
-}
-
 /// Returns the name of a runtime that looks up return addresses in tables of its own (to collect garbage, to
 /// throw exceptions), and so must find the true ones. GHC's code does not return through the stack at all.
 /// Free Pascal's runtime walks the frames by their pointers for each exception that is not handled, and
@@ -231,20 +204,6 @@ fn rank(name: &str, size: u64, kind: LabelKind, bind: elf::SymbolBind) -> u8 {
         | u8::from(name.starts_with('_') || name.is_empty())
 }
 
-/// Returns the dynamic symbols of a file without section headers. Nothing says how many there are, but every
-/// linker puts their names immediately after them.
-fn dynamic_symbols<'d>(elf: &Elf<'d>) -> (&'d [Symbol], &'d [u8]) {
-    let value = |tag| elf.dynamic_value(tag);
-    let (Some(symbols), Some(strings), Some(len)) =
-        (value(elf::DT_SYMTAB), value(elf::DT_STRTAB), value(elf::DT_STRSZ))
-    else {
-        return (&[], &[]);
-    };
-    let table = elf.rest_at(symbols).unwrap_or_default();
-    let table = slice(table, 0, strings.saturating_sub(symbols)).unwrap_or_default();
-    (records(table), elf.at_address(strings, len).unwrap_or_default())
-}
-
 /// Returns the addresses in code that .dynsym exports, sorted.
 pub(crate) fn exported(elf: &Elf<'_>, code: &CodeRanges) -> Vec<u64> {
     let mut addresses: Vec<u64> = exports(elf, code).map(|symbol| symbol.st_value.get(LE)).collect();
@@ -260,10 +219,7 @@ pub(crate) fn exports_code(elf: &Elf<'_>, code: &CodeRanges, as_data: bool) -> b
 
 /// Returns the symbols that .dynsym exports and that lie in code.
 fn exports<'d>(elf: &Elf<'d>, code: &CodeRanges) -> impl Iterator<Item = &'d Symbol> {
-    let (symbols, _) = match elf.sections.iter().find(|section| section.kind == elf::SHT_DYNSYM) {
-        Some(section) => (records(section.bytes.unwrap_or_default()), &[][..]),
-        None => dynamic_symbols(elf),
-    };
+    let symbols = dynamic::Symbols::read(elf).entries;
     let is_defined = |symbol: &&Symbol| symbol.st_shndx.get(LE) != elf::SHN_UNDEF;
     symbols.iter().filter(is_defined).filter(|symbol| code.find_code(symbol.st_value.get(LE)).is_some())
 }

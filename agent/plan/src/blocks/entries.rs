@@ -67,7 +67,7 @@ pub(super) fn targets(image: &Image, flow: &Flow, steps: &Steps) -> Result<Targe
     }
     if steps.jumps_indirectly {
         let before = targets.indirect.len();
-        for &table in steps.addresses.iter().filter(|&&a| !image.is_code(a)) {
+        for &table in steps.addresses.iter().filter(|&&a| image.may_be_data(a)) {
             // Entries may be distances from the table itself, or from a label. In a program with a fixed
             // load address, they may be addresses.
             let none = (image.kind == ImageKind::Exec).then_some(&0);

@@ -102,6 +102,9 @@ fn refuse(
     if let Some(reason) = left_out(i) {
         return Some(reason);
     }
+    if flow.functions[i].contradicted {
+        return Some(Reason::NoStart);
+    }
     if falls::is_no_start(image, flow, i) {
         return Some(Reason::RunInto);
     }

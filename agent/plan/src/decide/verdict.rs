@@ -66,6 +66,8 @@ pub enum Reason {
     JumpedInto,
     /// Control only runs into it: see [`crate::flow::falls`].
     RunInto,
+    /// The code contradicts that a function begins there: see [`crate::flow::starts`].
+    NoStart,
     /// A jump table leads back to its start. Only an exit hook could distinguish that from a call, and the program's runtime or the
     /// function itself forbids exit hooks.
     LoopsThroughTable,
@@ -125,6 +127,7 @@ impl Reason {
             Reason::NoRoom => "no-room",
             Reason::JumpedInto => "jumped-into",
             Reason::RunInto => "run-into",
+            Reason::NoStart => "no-start",
             Reason::LoopsThroughTable => "loops-through-table",
             Reason::NotRelocatable => "not-relocatable",
             Reason::Far => "far",
@@ -179,6 +182,7 @@ impl fmt::Display for Reason {
             }
             Reason::JumpedInto => "its first bytes are the target of an indirect jump, of a return, or of a jump that cannot be redirected",
             Reason::RunInto => "nobody calls it: control only runs into it from the function before",
+            Reason::NoStart => "no function begins there, whatever the symbol or the frame description says: nobody calls it, and the code in front of it continues in it",
             Reason::LoopsThroughTable => "a jump table leads back to its start, which only an exit hook could tell from calls, and its exit cannot be hooked or it calls itself in the same way",
             Reason::NotRelocatable => "its first instructions cannot run elsewhere",
             Reason::Far => "no room for hooks is near enough: a jump reaches 2 GiB, and the program's code is farther apart",

@@ -112,7 +112,7 @@ fn entries(frame: Frame, len: u32, at: u32, shadows: u64) -> Option<(Vec<u8>, u3
 
 /// Returns the rules of a table.
 fn rules(frame: Frame, shadows: u64) -> Vec<CallFrameInstruction> {
-    use CallFrameInstruction::{Cfa, Offset, ValExpression};
+    use CallFrameInstruction::{Cfa, Expression as AtExpression, Offset, ValExpression};
     match frame {
         Frame::Left => vec![
             Cfa(X86_64::RSP, APART as i32),
@@ -120,7 +120,9 @@ fn rules(frame: Frame, shadows: u64) -> Vec<CallFrameInstruction> {
             ValExpression(X86_64::RA, return_address(shadows, APART)),
         ],
         Frame::LeftPlain => {
-            vec![Cfa(X86_64::RSP, 0), ValExpression(X86_64::RA, return_address(shadows, 0))]
+            // nongnu.org's libunwind changes the instruction pointer of a frame in the place where the unwinder has found it,
+            // so the rule names the place, which is the cell. The frame is left then.
+            vec![Cfa(X86_64::RSP, 0), AtExpression(X86_64::RA, place_of_return_address(shadows, 0))]
         }
         // These are the initial rules. `emit/bodies.rs` and `blocks/tables.rs` make the others.
         Frame::Called | Frame::Moved | Frame::Copied | Frame::Cave => {
@@ -141,6 +143,13 @@ fn stack_pointer(apart: u32) -> Expression {
 /// The expression `cfa -= apart; *(*(shadows + cfa / WINDOW * 8) + cfa % WINDOW * 2)`. The unwinder pushes
 /// the CFA before it evaluates the expression.
 fn return_address(shadows: u64, apart: u32) -> Expression {
+    let mut e = place_of_return_address(shadows, apart);
+    e.op_deref();
+    e
+}
+
+/// The same expression without the last access: the address of the cell.
+fn place_of_return_address(shadows: u64, apart: u32) -> Expression {
     const { assert!(offset_of!(Cell, return_address) == 0 && size_of::<Cell>() == 16) };
     let mut e = Expression::new();
     e.op_constu(apart.into());
@@ -160,7 +169,6 @@ fn return_address(shadows: u64, apart: u32) -> Expression {
     e.op_constu(1);
     e.op(DW_OP_shl);
     e.op(DW_OP_plus);
-    e.op_deref();
     e
 }
 
@@ -213,7 +221,7 @@ mod tests {
             assert!(matches!(ra, RegisterRule::ValExpression(_)));
             let (plain, ra, rsp) = read(Frame::LeftPlain, address);
             assert_eq!((plain, rsp), (cfa(0), RegisterRule::SameValue));
-            assert!(matches!(ra, RegisterRule::ValExpression(_)));
+            assert!(matches!(ra, RegisterRule::Expression(_)));
         }
     }
 

@@ -6,6 +6,7 @@ use crate::flow::label;
 use crate::flow::read::part::{Part, Wanted};
 use crate::flow::read::unread;
 use crate::flow::spread::{registers, returns};
+use crate::flow::starts;
 use crate::parallel;
 use gprofinject_image::Image;
 
@@ -59,6 +60,9 @@ impl Flow {
         flow.taken.dedup();
         flow.indirect.sort_unstable();
         flow.indirect.dedup();
+        if starts::check(image, &mut flow) {
+            returns::spread(image, &mut flow);
+        }
         registers::spread(image, &mut flow);
         flow
     }

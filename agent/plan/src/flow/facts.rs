@@ -9,6 +9,10 @@ use crate::flow::registers::facts::Registers;
 pub struct FunctionFlow {
     /// Whether some of the function's bytes are not instructions.
     pub undecodable: bool,
+    /// Whether the last instruction reaches beyond the function's end. The function is then undecodable as well.
+    pub(crate) straddles: bool,
+    /// Whether the code contradicts that a function begins there: see `flow::starts`.
+    pub(crate) contradicted: bool,
     /// Whether the function uses its return address for anything but a return: it reads the address
     /// (`__builtin_return_address(0)`), removes its arguments from the stack when it returns, or jumps to
     /// a function that does one of these.

@@ -193,7 +193,7 @@ impl Unit {
         for i in code {
             targets.extend(has_branch(i).then(|| i.near_branch_target()));
             jumps_indirectly |= i.flow_control() == FlowControl::IndirectBranch;
-            tables.extend(computed(image, i).filter(|&address| !image.is_code(address)));
+            tables.extend(computed(image, i).filter(|&address| image.may_be_data(address)));
         }
         if jumps_indirectly {
             tables.iter().for_each(|&table| self.table(image, table, &mut targets));

@@ -48,13 +48,9 @@ fn other_machines() {
 #[test]
 fn damage_is_told_with_its_place() {
     let good = program("damage", &["-O1"]);
-    let whole = good.len() as u64;
-    match error(&good[..good.len() - 1]) {
-        ImageError::Truncated { what: "the section header table", offset, len } => {
-            assert_eq!(offset + len, whole)
-        }
-        other => panic!("{other}"),
-    }
+    // No program needs section headers to run.
+    assert!(Image::read(&good[..good.len() - 1]).is_ok());
+    assert!(matches!(error(&good[..0x1010]), ImageError::Truncated { what: "a segment", .. }));
     assert_eq!(
         error(&good[..20]).to_string(),
         "the file is truncated: the ELF header (64 bytes at offset 0x0) is not all there"

@@ -46,6 +46,11 @@ fn leaves_directly(instruction: &Instruction, control: FlowControl, lo: u64, hi:
     }
 }
 
+/// Returns whether the bytes begin with an instruction.
+fn begins_instruction(bytes: &[u8]) -> bool {
+    !Decoder::new(64, bytes, DecoderOptions::NONE).decode().is_invalid()
+}
+
 /// Returns an instruction as a direct branch, or `None` if it is not one.
 fn branch(function: u32, instruction: &Instruction, passes_r10: bool) -> Option<Branch> {
     if !matches!(instruction.op0_kind(), OpKind::NearBranch64) {
@@ -100,7 +105,7 @@ pub(crate) struct Part {
     /// Targets of indirect branches that lie near the start of a function.
     pub(crate) indirect: Vec<u64>,
     /// The bytes of functions that could not be decoded: from the first byte that begins no instruction to
-    /// the function's end.
+    /// the function's end, or to that of the next one if an instruction reaches beyond the function's end.
     pub(crate) unread: Vec<Range<u64>>,
     /// See [`Flow::uses_gs`](crate::flow::facts::Flow::uses_gs).
     pub(crate) uses_gs: Option<u64>,
@@ -172,7 +177,15 @@ impl Part {
             if instruction.is_invalid() {
                 seen.flow.undecodable = true;
                 seen.last = Class::Return;
-                self.unread.push(ip..f.address + f.size);
+                seen.flow.straddles = begins_instruction(&behind[at..]);
+                // If the function's end is wrong, the bytes after it are to be read from this instruction on.
+                let next = image.functions.get(index + 1).filter(|next| next.address == f.address + f.size);
+                let end = if seen.flow.straddles {
+                    next.map_or(f.limit, |next| next.address + next.size)
+                } else {
+                    seen.hi
+                };
+                self.unread.push(ip..end);
                 break;
             }
             at += instruction.len();
@@ -404,7 +417,8 @@ impl Part {
         }
         if image.is_code(address) {
             self.taken.push(address);
-        } else {
+        }
+        if image.may_be_data(address) {
             tables.push(address);
         }
         Some(address)

@@ -33,7 +33,7 @@ pub(crate) struct References {
     pub(crate) called: Vec<(u64, u64)>,
 }
 
-/// Searches the code between the functions of an image, and `rest`, the parts of functions that could not be
+/// Searches the code between the functions of an image, what may be code outside of its sections, and `rest`, the parts of functions that could not be
 /// decoded.
 pub(crate) fn references(image: &Image, rest: &[Range<u64>]) -> References {
     // An image without functions has nothing that the code could enter.
@@ -41,7 +41,8 @@ pub(crate) fn references(image: &Image, rest: &[Range<u64>]) -> References {
         return References::default();
     }
     let mut pieces = Vec::new();
-    for range in between_functions(image).into_iter().chain(rest.iter().cloned()) {
+    let gaps = between_functions(image).into_iter().chain(outside_sections(image));
+    for range in gaps.chain(rest.iter().cloned()) {
         if !is_padding(image, &range) {
             let end = range.end;
             pieces.extend(range.step_by(PIECE as usize).map(|lo| lo..end.min(lo + PIECE + OVERLAP)));
@@ -77,6 +78,22 @@ pub(crate) fn between_functions(image: &Image) -> Vec<Range<u64>> {
             at = at.max(f.address.saturating_add(f.size));
         }
         gaps.push(at..range.end);
+    }
+    gaps.retain(|gap| gap.start < gap.end);
+    gaps
+}
+
+/// Returns the parts of executable segments that are in no executable section. Section headers may hide code there.
+fn outside_sections(image: &Image) -> Vec<Range<u64>> {
+    let mut gaps = Vec::new();
+    for code in &image.code {
+        let (start, end) = (code.address, code.address + code.bytes.len() as u64);
+        let mut at = start;
+        for range in image.code_ranges.iter().filter(|range| range.end > start && range.start < end) {
+            gaps.push(at..range.start);
+            at = range.end;
+        }
+        gaps.push(at..end);
     }
     gaps.retain(|gap| gap.start < gap.end);
     gaps

@@ -148,9 +148,7 @@ pub(crate) fn examine(image: &Image, function: &Function, factory: &mut Instruct
     if !is_examined(image, function) {
         return uses;
     }
-    let bytes = image.code_at(function.address, function.size).unwrap_or_default();
-    let decoder = Decoder::with_ip(64, bytes, function.address, DecoderOptions::NONE);
-    let instructions: Vec<Instruction> = decoder.into_iter().take_while(|i| !i.is_invalid()).collect();
+    let instructions = instructions(image, function);
     let states = vec![None; instructions.len()];
     let mut ways = Ways { instructions: &instructions, states, work: Vec::new(), switch: None };
     ways.reach(0, State::entry());
@@ -175,6 +173,40 @@ pub(crate) fn examine(image: &Image, function: &Function, factory: &mut Instruct
         }
     }
     uses
+}
+
+/// Returns the function's instructions, up to the first byte that begins none.
+fn instructions(image: &Image, function: &Function) -> Vec<Instruction> {
+    let bytes = image.code_at(function.address, function.size).unwrap_or_default();
+    let decoder = Decoder::with_ip(64, bytes, function.address, DecoderOptions::NONE);
+    decoder.into_iter().take_while(|i| !i.is_invalid()).collect()
+}
+
+/// Returns whether the return address is on top of the stack before an instruction of a function, as it is before a tail call;
+/// `None` if that is not known. What the unwind table says is preferred, because it takes less time.
+pub(crate) fn has_return_address_on_top(
+    image: &Image,
+    function: &Function,
+    address: u64,
+    factory: &mut InstructionInfoFactory,
+) -> Option<bool> {
+    if let Some(cfa) = image.cfa(address) {
+        return Some(cfa == (7, 8));
+    }
+    if !is_examined(image, function) {
+        return None;
+    }
+    let instructions = instructions(image, function);
+    let states = vec![None; instructions.len()];
+    let mut ways = Ways { instructions: &instructions, states, work: Vec::new(), switch: None };
+    ways.reach(0, State::entry());
+    ways.run(factory);
+    ways.run_unreached(&Description { image, cfas: None }, factory);
+    match ways.states[ways.at(address)?].as_ref()?.registers[RSP] {
+        Stack(at) => Some(at == 0),
+        Unknown => None,
+        _ => Some(false),
+    }
 }
 
 /// Returns whether the unwind table agrees with the followed values about the frame at an instruction. If

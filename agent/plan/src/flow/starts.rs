@@ -1,0 +1,158 @@
+//! Functions that cannot begin where a symbol or a frame description says.
+//!
+//! Nothing reads symbols when a program runs, or frame descriptions unless something is thrown. So both may be wrong in a program
+//! that works. The code cannot be wrong, nor can the addresses that code and relocations have. A function is *attested* if
+//! code calls it, or if its address is computed or in data. Another one may be a function, too: one that is never called, or only
+//! reached by jumps. It is believed unless the code contradicts it:
+//!
+//! - an instruction in front reaches beyond its start;
+//! - control runs on into it;
+//! - a jump leads there from where the return address is not on top of the stack;
+//! - an indirect jump leads there, or may do so because the code directly in front has one.
+//!
+//! If a function symbol and a frame description begin at the same address, these two witnesses are believed in any case:
+//! hand-written assembly has functions that are run into, and data in front of functions.
+//!
+//! A function that is contradicted is refused, and nothing in it is patched. It is part of the function in front, which gets no
+//! exit hook, because what it does with its return address there is not known. The same holds for a function that continues in
+//! bytes of which nothing says to which function they belong: its size may be wrong.
+
+use crate::flow::branch::{Branch, BranchKind};
+use crate::flow::facts::Flow;
+use crate::flow::return_slot::examine::has_return_address_on_top;
+use gprofinject_image::x86::{goes_on, is_fill, is_padding_instruction, is_stub};
+use gprofinject_image::{Function, FunctionKind, Image};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, InstructionInfoFactory};
+
+/// The usual alignment of functions in bytes.
+const ALIGNMENT: u64 = 16;
+
+/// Marks the functions whose starts are contradicted, and those whose ends are not known. Returns whether it has marked any.
+pub(crate) fn check(image: &Image, flow: &mut Flow) -> bool {
+    let mut open_ended = running_on(image, flow);
+    open_ended.extend(jumping_out(image, flow));
+    let mut factory = InstructionInfoFactory::new();
+    for (index, f) in image.functions.iter().enumerate() {
+        let is_part = match f.kind {
+            FunctionKind::Start => continue,
+            FunctionKind::Cold(_) => true,
+            FunctionKind::Ordinary | FunctionKind::IfuncResolver => false,
+        };
+        let is_contradicted = !is_attested(image, flow, index)
+            && (is_continued_into(image, flow, index)
+                || !is_part && is_contradicted(image, flow, index, &mut factory));
+        if is_contradicted {
+            flow.functions[index].contradicted = true;
+            flow.functions[index].undecodable = true;
+        }
+        // A symbol in the middle of a frame description cuts a function off.
+        if is_contradicted || is_part && f.frame.is_some() && !image.begins_frame(f.address) {
+            open_ended.extend(index.checked_sub(1));
+        }
+    }
+    for &index in &open_ended {
+        let facts = &mut flow.functions[index];
+        facts.odd_return = true;
+        facts.leaf = false;
+        facts.leaves_directly = false;
+    }
+    !open_ended.is_empty()
+}
+
+/// Returns the functions that run on into bytes that belong to no function.
+fn running_on(image: &Image, flow: &Flow) -> Vec<usize> {
+    let is_one = |&index: &usize| {
+        let (f, facts) = (&image.functions[index], &flow.functions[index]);
+        let end = f.address + f.size;
+        (facts.runs_on || facts.ends_in_call || facts.straddles) && !is_padding(image, end, f.limit)
+    };
+    (0..image.functions.len()).filter(is_one).collect()
+}
+
+/// Returns the functions that jump to code that belongs to no function, other than a stub of the dynamic linker.
+fn jumping_out(image: &Image, flow: &Flow) -> Vec<usize> {
+    let mut functions = Vec::new();
+    let mut next = 0;
+    for branch in flow.branches().iter().filter(|branch| branch.kind != BranchKind::Call) {
+        next += image.functions[next..].iter().take_while(|f| f.address + f.size <= branch.target).count();
+        let is_listed = image.functions.get(next).is_some_and(|f| f.address <= branch.target);
+        if !is_listed && image.code_from(branch.target).is_some_and(|code| !is_stub(code)) {
+            functions.push(branch.function as usize);
+        }
+    }
+    functions
+}
+
+/// Whether something else than a function symbol alone, or a frame description alone, says that the function begins there.
+fn is_attested(image: &Image, flow: &Flow, index: usize) -> bool {
+    let f = &image.functions[index];
+    let is_call = |branch: &Branch| branch.kind == BranchKind::Call;
+    let is_exported = || image.exported.binary_search(&f.address).is_ok();
+    flow.branches_into(index, f.address + 1).iter().any(is_call)
+        || !f.name.is_empty() && image.begins_frame(f.address)
+        || flow.is_taken(f.address) && !is_exported()
+}
+
+/// Whether the function directly in front continues in this one.
+fn is_continued_into(image: &Image, flow: &Flow, index: usize) -> bool {
+    let front = in_front(image, index).map(|front| &flow.functions[front]);
+    front.is_some_and(|front| front.straddles || front.runs_on || front.contradicted)
+}
+
+/// Returns the function that ends where this one begins.
+fn in_front(image: &Image, index: usize) -> Option<usize> {
+    let front = index.checked_sub(1)?;
+    let f = &image.functions[front];
+    (f.address + f.size == image.functions[index].address).then_some(front)
+}
+
+/// Whether code that does not run on into it contradicts that a function begins there.
+fn is_contradicted(image: &Image, flow: &Flow, index: usize, factory: &mut InstructionInfoFactory) -> bool {
+    let f = &image.functions[index];
+    let in_front = in_front(image, index);
+    if let Some(front) = in_front {
+        // Compilers align functions, and rarely labels.
+        let may_be_label = !image.begins_frame(f.address) && f.address % ALIGNMENT != 0;
+        if may_be_label && jumps_indirectly(image, &image.functions[front]) {
+            return true;
+        }
+    } else if let Some(front) = index.checked_sub(1).map(|front| &image.functions[front]) {
+        let end = front.address + front.size;
+        if !is_padding(image, end, f.address) && !ends_before(image, end, f.address) {
+            return true;
+        }
+    }
+    if !flow.indirect_in(f.address, f.address + 1).is_empty() {
+        return true;
+    }
+    flow.branches_into(index, f.address + 1).iter().any(|jump| {
+        let from = jump.function as usize;
+        let is_in_front = in_front.is_some_and(|front| front == image.owner(from));
+        let Some(function) = image.functions.get(from).filter(|_| from != index) else { return false };
+        !has_return_address_on_top(image, function, jump.site, factory).unwrap_or(!is_in_front)
+    })
+}
+
+/// Whether the bytes of a range that is in no function are whole instructions, after which control does not continue.
+fn ends_before(image: &Image, from: u64, to: u64) -> bool {
+    let Some(bytes) = image.code_from(from) else { return false };
+    let mut ends = false;
+    for i in Decoder::with_ip(64, bytes, from, DecoderOptions::NONE).into_iter() {
+        if i.ip() >= to || i.is_invalid() {
+            return ends && i.ip() == to;
+        }
+        ends = !goes_on(&i) || ends && is_padding_instruction(&i);
+    }
+    false
+}
+
+fn jumps_indirectly(image: &Image, f: &Function) -> bool {
+    let bytes = image.code_at(f.address, f.size).unwrap_or_default();
+    let mut instructions = Decoder::with_ip(64, bytes, f.address, DecoderOptions::NONE).into_iter();
+    instructions.any(|i| i.flow_control() == FlowControl::IndirectBranch)
+}
+
+/// Whether there is nothing in a range that code could continue in.
+fn is_padding(image: &Image, from: u64, to: u64) -> bool {
+    from >= to || image.code_at(from, to - from).is_none_or(is_fill)
+}
