@@ -51,5 +51,5 @@ pub use profile::{CountOverflow, Profile};
 pub use program::{Function, Hidden, Place, Program, Relation, Whole};
 pub use read::{ReadOptions, Reading, read};
 pub use records::ReadError;
-pub use words::counted;
+pub use words::{EscapedJson, counted, is_hidden, visible};
 pub use write::{PLACEHOLDER_RATE, WriteError, write};

@@ -28,7 +28,11 @@ const PRIVATE: u32 = 0o600;
 
 /// A file that will be written later and, as far as can be determined, can be.
 #[derive(Debug)]
-pub struct Target(Kind);
+pub struct Target {
+    kind: Kind,
+    /// The bits that the mode of a new file may have.
+    mode: u32,
+}
 
 #[derive(Debug)]
 enum Kind {
@@ -74,7 +78,7 @@ impl Target {
             None | Some(FileType::RegularFile) => {
                 match way(&place)? {
                     Way::Replace => check_permission(&place)?,
-                    Way::Overwrite => drop(open_to_overwrite(&place)?),
+                    Way::Overwrite => drop(open_to_overwrite(&place, READ_AND_WRITE)?),
                 }
                 Kind::File { real: place.path().unwrap_or_else(|| path.clone()), path }
             }
@@ -84,7 +88,7 @@ impl Target {
                 Err(error) => return Err(error),
             },
         };
-        Ok(Target(target))
+        Ok(Target { kind: target, mode: READ_AND_WRITE })
     }
 
     /// Returns standard output as it is now, whatever descriptor 1 means later.
@@ -92,12 +96,18 @@ impl Target {
     /// # Errors
     /// It is closed, or not open for writing.
     pub fn standard_output() -> io::Result<Target> {
-        Ok(Target(Kind::Device(io::stdout().as_fd().try_clone_to_owned()?.into())))
+        let file = io::stdout().as_fd().try_clone_to_owned()?.into();
+        Ok(Target { kind: Kind::Device(file), mode: READ_AND_WRITE })
+    }
+
+    /// Returns the same target for a file that no other user may read, if it is a new one.
+    pub fn private(self) -> Target {
+        Target { mode: PRIVATE, ..self }
     }
 
     /// Returns the real name of the regular file that is written.
     pub fn file(&self) -> Option<&Path> {
-        match &self.0 {
+        match &self.kind {
             Kind::File { real, .. } => Some(real),
             Kind::Open { real, .. } => real.as_deref(),
             Kind::Device(_) | Kind::Pipe(_) => None,
@@ -106,7 +116,7 @@ impl Target {
 
     /// Whether only one file can be written here: to a device, a pipe, or a file that was already open.
     pub fn is_stream(&self) -> bool {
-        !matches!(self.0, Kind::File { .. })
+        !matches!(self.kind, Kind::File { .. })
     }
 
     /// Writes the file. If it is a pipe, waits some seconds for a reader.
@@ -141,13 +151,13 @@ impl Target {
 
     fn begin_with(&self, bytes: &[u8], durably: bool) -> io::Result<File> {
         let all = |mut file: File| file.write_all(bytes).map(|()| file);
-        match &self.0 {
+        match &self.kind {
             Kind::File { path, .. } => {
                 // The folder may have been replaced since. The user then wants the file in the new folder.
                 let place = walk(path)?;
                 match place.entry.as_ref().map(kind) {
                     None | Some(FileType::RegularFile) if !place.is_descriptor => {
-                        write_file(&place, bytes, durably)
+                        write_file(&place, bytes, durably, self.mode)
                     }
                     _ => all(open_special(&place)?),
                 }
@@ -232,15 +242,15 @@ fn check_permission(place: &Place) -> io::Result<()> {
     }
 }
 
-fn write_file(place: &Place, bytes: &[u8], durably: bool) -> io::Result<File> {
+fn write_file(place: &Place, bytes: &[u8], durably: bool, mode: u32) -> io::Result<File> {
     if matches!(way(place)?, Way::Replace) {
-        match replace(place, bytes, durably) {
+        match replace(place, bytes, durably, mode) {
             // Something is mounted on the file, or a rule of the file system forbids it.
             Err(error) if place.entry.is_some() && forbids_renaming(&error) => {}
             result => return result,
         }
     }
-    let mut file = open_to_overwrite(place)?;
+    let mut file = open_to_overwrite(place, mode)?;
     file.set_len(0)?;
     file.write_all(bytes)?;
     if durably {
@@ -304,14 +314,14 @@ fn allowed() -> u32 {
     READ_AND_WRITE & !umask().unwrap_or(0o077)
 }
 
-fn replace(place: &Place, bytes: &[u8], durably: bool) -> io::Result<File> {
+fn replace(place: &Place, bytes: &[u8], durably: bool, mode: u32) -> io::Result<File> {
     let folder = &place.folder.fd;
     let New { mut file, mut name } = new_file(&place.folder)?;
     let old = place.entry.as_ref().map_or(READ_AND_WRITE, |old| old.st_mode);
     let mut put = || -> io::Result<()> {
         file.write_all(bytes)?;
         // The mode is set only now, so that no other user opens the file before it is complete.
-        fs::fchmod(&file, Mode::from_raw_mode(allowed() & old))?;
+        fs::fchmod(&file, Mode::from_raw_mode(allowed() & old & mode))?;
         if durably {
             file.sync_all()?;
         }
@@ -347,7 +357,7 @@ fn link(file: &File, folder: impl AsFd, name: &OsStr) -> io::Result<()> {
 
 /// Opens a file to overwrite it. Where others can write to the folder, they may have put a file there on
 /// purpose, even one of the calling user's, by a hard link.
-fn open_to_overwrite(place: &Place) -> io::Result<File> {
+fn open_to_overwrite(place: &Place, most: u32) -> io::Result<File> {
     let Some(entry) = &place.entry else { return Err(Errno::NOENT.into()) };
     let euid = place.trust.euid;
     if !place.folder.is_trusted {
@@ -361,8 +371,9 @@ fn open_to_overwrite(place: &Place) -> io::Result<File> {
     }
     let file = open(place, OFlags::WRONLY)?;
     let mode = entry.st_mode & 0o7777;
-    if mode & !allowed() != 0 && (entry.st_uid == euid || euid == 0) {
-        fs::fchmod(&file, Mode::from_raw_mode(mode & allowed()))?;
+    let allowed = allowed() & most;
+    if mode & !allowed != 0 && (entry.st_uid == euid || euid == 0) {
+        fs::fchmod(&file, Mode::from_raw_mode(mode & allowed))?;
     }
     Ok(file)
 }

@@ -18,6 +18,7 @@ pub(crate) mod measured;
 pub(crate) mod model;
 pub(crate) mod place;
 pub(crate) mod placement;
+pub(crate) mod possible;
 pub(crate) mod recorded;
 pub(crate) mod space;
 pub(crate) mod threads;

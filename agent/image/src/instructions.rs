@@ -7,6 +7,7 @@ use gmon::{BuildId, Format, Function};
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 
 use crate::file::object::{self, ProgramError, is_code};
+use crate::names::text;
 
 /// The executable bytes and the functions of an x86 program.
 #[derive(Clone, Debug)]
@@ -178,7 +179,7 @@ impl Section {
 /// Returns the function symbols; for a stripped program, those to which other objects may bind.
 fn symbols(file: &::object::File) -> Vec<Function> {
     let taken = |symbol: &::object::Symbol| {
-        let name = symbol.name().ok().filter(|name| !name.is_empty())?;
+        let name = symbol.name_bytes().ok().map(text::of).filter(|name| !name.is_empty())?;
         let function = symbol.kind() == SymbolKind::Text && symbol.is_definition();
         function.then(|| Function { start: symbol.address(), size: symbol.size(), name: name.to_owned() })
     };

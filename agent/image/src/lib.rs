@@ -24,6 +24,7 @@ mod image;
 pub mod instructions;
 pub mod library;
 pub mod names;
+pub mod plt;
 mod profiling;
 mod read;
 mod removed;

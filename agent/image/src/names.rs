@@ -4,3 +4,4 @@
 
 pub mod demangle;
 pub mod suffixes;
+pub(crate) mod text;

@@ -10,6 +10,7 @@ use ::object::{File, Object, ObjectSection, ObjectSymbol, SectionFlags, Symbol, 
 use crate::file::object;
 use crate::function::{Function, FunctionKind};
 use crate::names::suffixes::{Suffix, split};
+use crate::names::text;
 
 /// A function that a file offers to others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +75,7 @@ fn offers(bytes: &[u8], names: &[&str]) -> bool {
 /// Returns a symbol's function, and whether the symbol is local.
 fn function<'d>(file: &File<'d>, symbol: &Symbol<'d, '_>) -> Option<(Function<'d>, bool)> {
     let section = file.section_by_index(symbol.section_index()?).ok()?;
-    let name = symbol.name().ok().filter(|name| !name.is_empty())?;
+    let name = symbol.name_bytes().ok().map(text::of).filter(|name| !name.is_empty())?;
     if symbol.kind() != SymbolKind::Text || !is_executable(&section) {
         return None;
     }

@@ -3,6 +3,8 @@
 //! Indexes refer to the vectors of [`Run`]. A run that this crate has loaded contains valid indexes only. Times are in
 //! nanoseconds and never negative; [`Run::time`] says what they are.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
 /// What a run, or the sum of several, has measured.
@@ -43,6 +45,9 @@ pub struct Run {
     pub spots: Vec<Spot>,
     /// Whether executed instructions and lines were counted.
     pub has_instructions: bool,
+    /// The owners of the modules' files from which source lines come. They have chosen the names in `files`.
+    #[serde(skip)]
+    pub owners: BTreeSet<u32>,
 }
 
 /// Whose calls these are.

@@ -20,7 +20,7 @@ pub enum ReadError {
     NotGzip(Vec<u8>),
     #[error("damaged, at offset {offset} of the decompressed file: {source}")]
     Gzip { offset: u64, source: io::Error },
-    #[error("larger than {} GiB when decompressed", MAX_SIZE >> 30)]
+    #[error("larger when decompressed than such a file can be: {} GiB, or 128 times its length", MAX_SIZE >> 30)]
     TooLarge,
     #[error("what it contains would take more than {} GiB of memory", MAX_MEMORY >> 30)]
     TooMuchMemory,

@@ -29,7 +29,7 @@ impl Measured {
         if !bytes.starts_with(&MAGIC) {
             return Err(ReadError::NotGzip(bytes.iter().copied().take(MAGIC.len()).collect()));
         }
-        let mut profile = decode(MultiGzDecoder::new(bytes), MAX_SIZE, is_kept)?;
+        let mut profile = decode(MultiGzDecoder::new(bytes), unpacked_at_most(bytes.len()), is_kept)?;
         let extension = profile.extension.take().ok_or(ReadError::Foreign)?;
         if extension.version != wire::VERSION {
             return Err(ReadError::Version(extension.version));
@@ -38,6 +38,14 @@ impl Measured {
         measured.check()?;
         Ok(measured)
     }
+}
+
+/// Returns the number of bytes that a file of this length is unpacked to at most. Profiles become smaller by a factor of five
+/// to twenty; what becomes smaller by far more is made to keep its reader busy.
+fn unpacked_at_most(len: usize) -> u64 {
+    const FACTOR: u64 = 128;
+    const ANY: u64 = 64 << 20;
+    (len as u64).saturating_mul(FACTOR).clamp(ANY, MAX_SIZE)
 }
 
 /// Decodes those fields of a profile that are wanted, by their numbers.

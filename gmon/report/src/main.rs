@@ -40,6 +40,7 @@ mod cli {
         pub(crate) mod sums;
         pub(crate) mod times;
     }
+    pub(crate) mod readable;
     pub(crate) mod run;
     pub(crate) mod run_args;
     pub(crate) mod run_view;
@@ -67,7 +68,7 @@ mod cli {
     pub(crate) mod view;
 }
 
-use std::io::{self, BufWriter, StdoutLock, Write};
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -83,6 +84,7 @@ use crate::cli::ranks_args::RanksArgs;
 use crate::cli::report_args::ReportArgs;
 use crate::cli::run_args::TableArgs;
 use crate::cli::run_view::RunView;
+use crate::cli::text::{Out, plain, standard_output};
 use crate::cli::view::View;
 use crate::cli::{diff, dump, export, files, html, load, merge, reports, run, trace};
 
@@ -98,7 +100,7 @@ fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             // If standard error is closed too, nothing can be done.
-            let _ = writeln!(io::stderr(), "gmon: {error:#}");
+            let _ = writeln!(io::stderr(), "gmon: {}", gmon::visible(&format!("{error:#}")));
             ExitCode::from(EXIT_FAILED)
         }
     }
@@ -147,13 +149,10 @@ fn run(args: Args) -> Result<ExitCode> {
     }
 }
 
-/// Where reports are written.
-type Out = BufWriter<StdoutLock<'static>>;
-
 fn report(args: &ReportArgs, write: impl FnOnce(&View, &mut Out) -> Result<()>) -> Result<ExitCode> {
     let loaded = load::load(args)?;
     let view = View::new(args, &loaded)?;
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = standard_output();
     write(&view, &mut out)?;
     out.flush()?;
     Ok(ExitCode::SUCCESS)
@@ -164,7 +163,7 @@ fn measured(
     write: impl FnOnce(&Measurement, &mut Out) -> Result<()>,
 ) -> Result<ExitCode> {
     let measurement = Measurement::load(args)?;
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = standard_output();
     write(&measurement, &mut out)?;
     out.flush()?;
     Ok(ExitCode::SUCCESS)
@@ -173,7 +172,7 @@ fn measured(
 fn run_table(args: &TableArgs, write: impl FnOnce(&RunView, &mut Out) -> Result<()>) -> Result<ExitCode> {
     let run = run::load(&args.files, Detail::Functions)?;
     let view = RunView::new(args, &run)?;
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = standard_output();
     write(&view, &mut out)?;
     out.flush()?;
     Ok(ExitCode::SUCCESS)
@@ -181,7 +180,7 @@ fn run_table(args: &TableArgs, write: impl FnOnce(&RunView, &mut Out) -> Result<
 
 fn ranks(args: &RanksArgs) -> Result<ExitCode> {
     let ranks = Ranks::load(args)?;
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = standard_output();
     reports::ranks::ranks(&ranks, args, &mut out)?;
     out.flush()?;
     Ok(ExitCode::SUCCESS)
@@ -190,13 +189,13 @@ fn ranks(args: &RanksArgs) -> Result<ExitCode> {
 fn check(args: &CheckArgs) -> Result<ExitCode> {
     let program = args.program.as_deref().map(files::read_program).transpose()?;
     let mut found = false;
-    let mut out = io::stdout().lock();
+    let mut out = standard_output();
     for file in &args.files {
         let bytes = files::read_any(file)?;
         let options = args.form.resolve(&bytes, program.as_ref());
         for finding in gmon::check(&bytes, &options, program.as_ref()) {
             found |= finding.severity == Severity::Error;
-            writeln!(out, "{}: {finding}", file.display())?;
+            writeln!(out, "{}", plain(&format!("{}: {finding}", file.display())))?;
         }
     }
     out.flush()?;

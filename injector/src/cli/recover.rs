@@ -184,7 +184,8 @@ impl Recovery<'_> {
         let decode = |bytes: Vec<u8>| Baseline::decode(&bytes, profilee.planned, &self.libraries);
         let baseline = baseline.and_then(decode);
         let maps = &Maps::default();
-        let reading = Reading { profilee, libraries: &self.libraries, maps, rate, end: End::Unknown };
+        let reading =
+            Reading { profilee, libraries: &self.libraries, maps, rate, end: End::Unknown, own_call: None };
         let (finished, state, _) = counted::counted(
             Some(&region),
             &reading,

@@ -5,6 +5,8 @@ use std::fmt::Arguments;
 use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+pub(crate) use gmon::visible;
+
 /// How much is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Level {
@@ -89,38 +91,8 @@ pub(crate) fn line(message: Arguments) {
     let _ = std::io::stderr().write_all(format!("gprofinject: {text}\n").as_bytes());
 }
 
-/// Returns a text in which control characters, and characters that change the direction of writing, are
-/// escaped. Other users choose the names of files, programs and functions, and another gprofinject's answers;
-/// such text must not move the cursor or begin a line that looks like one of gprofinject's.
-pub(crate) fn visible(text: &str) -> Cow<'_, str> {
-    let is_hidden = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    if !text.contains(is_hidden) {
-        return Cow::Borrowed(text);
-    }
-    let mut clean = String::with_capacity(text.len());
-    for c in text.chars() {
-        if is_hidden(c) { clean.extend(c.escape_default()) } else { clean.push(c) }
-    }
-    Cow::Owned(clean)
-}
-
 /// Prints several lines, all of which come from gprofinject's own command line definition, such as the help.
 pub(crate) fn lines(text: &str) {
     let shown: Vec<Cow<str>> = text.lines().map(visible).collect();
     let _ = std::io::stderr().write_all(format!("gprofinject: {}\n", shown.join("\n")).as_bytes());
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn other_peoples_words_do_not_move_the_cursor() {
-        assert_eq!(visible("/tmp/a b \u{e9}"), "/tmp/a b \u{e9}");
-        let text = "a\x1b[2Jb\r\n\u{9b}31m\u{7f}\u{202e}";
-        assert_eq!(visible(text), "a\\u{1b}[2Jb\\r\\n\\u{9b}31m\\u{7f}\\u{202e}");
-    }
 }

@@ -11,10 +11,12 @@ use crate::os::clock::Moment;
 use crate::profile::ends::Ends;
 use crate::profile::falls;
 use crate::profile::model::{self, Counters, Profile};
+use crate::profile::possible::{Possible, greatest_kept};
 use crate::profile::recorded;
 use crate::profile::space::Space;
 use crate::profile::times::Overhead;
 use crate::program::library::Libraries;
+use crate::sampling::histogram::Histogram;
 use crate::sampling::maps::Maps;
 use crate::store::region::read::Region;
 use crate::store::trouble::{failure, lost, trouble};
@@ -59,7 +61,7 @@ pub(crate) struct Account {
 /// Reads a region file into the profile of its process, to whose samples it adds the agent's. Returns the
 /// agent's account, and the process's address space. `maps` are the files that the process has mapped, for
 /// the agent's samples outside of the program. `ends` says when its threads have ended. `crash` is the address of the instruction that
-/// killed the process, if it is known.
+/// killed the process, if it is known. What is not `possible` is left out, and the account says so.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -70,37 +72,48 @@ pub(crate) fn collect(
     maps: &Maps,
     crash: Option<u64>,
     ends: &Ends,
+    possible: &Possible,
 ) -> io::Result<(Account, Option<Space>)> {
     let Some(module) = profile.modules.first_mut() else { return Ok((Account::default(), None)) };
     let planned = module.program;
     let (report, is_damaged) = region.report()?;
+    let mut refused = Refused::default();
+    let threads = region.threads()?;
+    profile.threads = threads.count;
+    let lost_calls = report.lost_calls.saturating_add(threads.lost_calls);
+    let mut count = |value| refused.check("lost calls, threads or children", value, possible.calls);
     let mut account = Account {
         trouble: trouble(&report),
         setup_ns: report.setup_ns,
-        lost_calls: report.lost_calls,
-        lost_threads: report.lost_threads,
-        bare_calls: report.bare_calls,
-        lost_timers: report.lost_timers,
+        lost_calls: count(lost_calls),
+        lost_threads: count(report.lost_threads),
+        bare_calls: count(report.bare_calls),
+        lost_timers: count(report.lost_timers),
         frozen: report.frozen,
         dispatched: report.dispatched,
         unseen: report.unseen,
-        lost_children: report.lost_children,
-        lost_programs: report.lost_programs,
+        lost_children: count(report.lost_children),
+        lost_programs: count(report.lost_programs),
         lost: lost(&report),
-        lost_libraries: report.lost_libraries.saturating_sub(LOST_NAMED as u64),
+        lost_libraries: count(report.lost_libraries.saturating_sub(LOST_NAMED as u64)),
         unpatched: (planned.frida() as u64).saturating_sub(report.frida_patched),
         frida_ns: report.frida_ns,
         unmeasured: 0,
         committed: region.committed(),
         damage: if is_damaged { Some(OVERWRITTEN.to_owned()) } else { failure(&report) },
     };
-    let threads = region.threads()?;
-    profile.threads = threads.count;
-    account.lost_calls = account.lost_calls.saturating_add(threads.lost_calls);
-    let samples = &mut module.samples;
-    samples.outside = samples.outside.saturating_add(report.samples_outside);
+    for time in [&mut account.setup_ns, &mut account.frida_ns] {
+        *time = refused.check("time", *time, possible.time);
+    }
+    let mut samples = Histogram::new(module.samples.shape);
+    samples.outside = report.samples_outside;
     region.histogram(|first, counts| samples.add_bins(first, counts))?;
     region.elsewhere(|address, count| maps.count(address, count, &mut samples.elsewhere))?;
+    let all = samples.inside().saturating_add(samples.outside);
+    if refused.check("samples", all.max(samples.elsewhere.sum()), possible.samples) > 0 {
+        module.samples.add_all(&samples);
+        module.samples.elsewhere.add_all(samples.elsewhere);
+    }
 
     let stopped =
         crash.and_then(|at| planned.original(at.wrapping_sub(report.bias).wrapping_sub(planned.shape.arena)));
@@ -108,9 +121,11 @@ pub(crate) fn collect(
     let space = Space::new(profile, libraries, &report, &region.loads()?);
     read_library_counters(region, profile, &space, crash)?;
     if !planned.blocks_only {
-        read_arcs(region, profile, &space, &mut account.damage)?;
+        read_arcs(region, profile, &space, &mut account.damage, &mut refused, possible)?;
     }
+    check_blocks(profile, &mut refused, possible);
     account.unmeasured = read_times(region, profile, &space, report.pid, ends)?;
+    account.damage = refused.sentence().or(account.damage);
     Ok((account, Some(space)))
 }
 
@@ -176,19 +191,24 @@ pub(crate) fn collect_guest(
     region: &Region,
     profile: &mut Profile,
     libraries: &Libraries,
+    possible: &Possible,
 ) -> io::Result<Account> {
     let mut account = Account::default();
+    let mut refused = Refused::default();
     let Some(module) = profile.modules.first_mut() else { return Ok(account) };
     module.counters.values = region.block_counters()?;
     let blocks_only = module.program.blocks_only;
     let space = Space::new(profile, libraries, &region.report()?.0, &region.loads()?);
     read_library_counters(region, profile, &space, None)?;
     if !blocks_only {
-        read_arcs(region, profile, &space, &mut account.damage)?;
+        read_arcs(region, profile, &space, &mut account.damage, &mut refused, possible)?;
     }
+    check_blocks(profile, &mut refused, possible);
     account.unmeasured = read_times(region, profile, &space, process, &Ends::default())?;
     let threads = region.threads()?;
-    (profile.threads, account.lost_calls) = (threads.count, threads.lost_calls);
+    profile.threads = threads.count;
+    account.lost_calls = refused.check("lost calls", threads.lost_calls, possible.calls);
+    account.damage = refused.sentence().or(account.damage);
     Ok(account)
 }
 
@@ -229,6 +249,45 @@ impl Account {
     }
 }
 
+/// Sets counters of basic blocks to zero that are higher than possible.
+fn check_blocks(profile: &mut Profile, refused: &mut Refused, possible: &Possible) {
+    for value in profile.modules.iter_mut().flat_map(|module| &mut module.counters.values) {
+        *value = refused.check("executions of basic blocks", *value, possible.blocks);
+    }
+}
+
+/// What was left out because it is not [`Possible`].
+#[derive(Default)]
+struct Refused(Vec<&'static str>);
+
+impl Refused {
+    /// Returns a number if it is possible, and otherwise zero.
+    fn check(&mut self, what: &'static str, value: u64, most: u64) -> u64 {
+        if value <= most {
+            return value;
+        }
+        self.add(what);
+        0
+    }
+
+    fn add(&mut self, what: &'static str) {
+        if !self.0.contains(&what) {
+            self.0.push(what);
+        }
+    }
+
+    /// Returns what there is to say, if anything was left out.
+    fn sentence(&self) -> Option<String> {
+        (!self.0.is_empty()).then(|| {
+            format!(
+                "the program has overwritten the file of its counters, which names more {} than the time allows; these are \
+                 left out",
+                self.0.join(", ")
+            )
+        })
+    }
+}
+
 const OVERWRITTEN: &str =
     "the program has overwritten or cut off the file of its counters: counts may be wrong";
 const TOO_MANY: &str = "the file of the counters names more pairs of caller and function than a program can have: \
@@ -240,6 +299,8 @@ fn read_arcs(
     profile: &mut Profile,
     space: &Space,
     damage: &mut Option<String>,
+    refused: &mut Refused,
+    possible: &Possible,
 ) -> io::Result<()> {
     let (mut whole, mut own) = (Vec::new(), Vec::new());
     let mut is_full = false;
@@ -257,7 +318,15 @@ fn read_arcs(
         *damage = Some(TOO_MANY.to_owned());
     }
     summed_up(&mut whole);
-    profile.own = falls::without(summed(own), space.program);
+    let mut own = summed(own);
+    let kept = greatest_kept(whole.iter().map(|arc| arc.count), possible.calls)
+        .min(greatest_kept(own.iter().map(|arc| arc.count), possible.calls));
+    if kept < u64::MAX {
+        refused.add("calls");
+        whole.retain(|arc| arc.count <= kept);
+        own.retain(|arc| arc.count <= kept);
+    }
+    profile.own = falls::without(own, space.program);
     profile.arcs = space.without_falls(whole);
     Ok(())
 }

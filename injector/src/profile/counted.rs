@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use gmon_measured::Measured;
 
+use crate::os::clock::Moment;
 use crate::os::sys;
 use crate::profile::baseline::Baseline;
 use crate::profile::by_thread;
@@ -16,6 +17,7 @@ use crate::profile::gmon_out::{self, LibraryProfile};
 use crate::profile::measured;
 use crate::profile::model::Profile;
 use crate::profile::placement::Placed;
+use crate::profile::possible::Possible;
 use crate::profile::space::Space;
 use crate::profile::whole;
 use crate::program::library::Libraries;
@@ -74,7 +76,7 @@ impl Counted {
 }
 
 impl Finished {
-    /// Writes the view of the whole process beside the program's own profile, if libraries were hooked or if gprof
+    /// Writes the view of the whole process beside the program's own profile, if libraries were hooked or have samples, or if gprof
     /// leaves out much of the program itself, or all of it because the program is stripped. Returns the names of the files in the order in which gprof takes them.
     ///
     /// # Errors
@@ -83,7 +85,10 @@ impl Finished {
         let program = self.profile.modules.first();
         let hooks_libraries = program.is_some_and(|program| program.program.wants_libraries());
         let is_stripped = program.is_some_and(|program| program.program.subject.stripped());
-        match hooks_libraries || is_stripped || self.placed.misses_much() {
+        // Functions that are not hooked have samples all the same.
+        let has_more =
+            program.is_some_and(|program| program.program.wants_whole) && !self.profile.named.is_empty();
+        match hooks_libraries || is_stripped || has_more || self.placed.misses_much() {
             true => {
                 let profile = self.clocked.as_ref().map_or(&self.profile, |(_, profile)| profile);
                 whole::encode(profile)?.write(output, own)
@@ -134,6 +139,8 @@ pub(crate) struct Reading<'r> {
     pub(crate) rate: u32,
     /// Up to when its open calls are measured.
     pub(crate) end: End,
+    /// See [`elsewhere::distribute`].
+    pub(crate) own_call: Option<&'r elsewhere::InFile>,
 }
 
 /// Returns the profile of a member, the state of its agent, and its address space if that is known. `crash` is as for
@@ -148,7 +155,7 @@ pub(crate) fn counted(
     troubles: &mut Vec<String>,
     names: &mut elsewhere::Names,
 ) -> (Counted, AgentState, Option<Space>) {
-    let Reading { profilee, libraries, maps, rate, end } = *reading;
+    let Reading { profilee, libraries, maps, rate, end, own_call } = *reading;
     let mut profile = Profile::of_program(profilee.planned, rate);
     (profile.name, profile.path) = (profilee.name(), profilee.binary.display().to_string());
     let mut kernel = Threads::default();
@@ -161,7 +168,16 @@ pub(crate) fn counted(
     if let (Some(region), Some((_, layout))) = (region, &profilee.plan) {
         let read = region.open(layout).and_then(|region| {
             state = region.report()?.0.state;
-            collect::collect(&region, &mut profile, libraries, maps, crash, &Ends::new(end, &kernel))
+            let possible = Possible::of(end, rate);
+            collect::collect(
+                &region,
+                &mut profile,
+                libraries,
+                maps,
+                crash,
+                &Ends::new(end, &kernel),
+                &possible,
+            )
         });
         match read {
             Ok(read) => (account, space) = read,
@@ -171,7 +187,7 @@ pub(crate) fn counted(
     if let Some(baseline) = baseline {
         baseline.subtract(&mut profile, &mut account);
     }
-    elsewhere::distribute(&mut profile, space.as_ref(), names);
+    elsewhere::distribute(&mut profile, space.as_ref(), names, own_call);
     by_thread::add(&mut profile, space.as_ref(), &kernel);
     (Counted { profile, account }, state, space)
 }
@@ -189,16 +205,18 @@ pub(crate) fn guests<S: Iterator<Item = Option<u64>>>(
     let Some((_, layout)) = profilee.plan.as_ref().filter(|_| has_guests(region)) else { return Vec::new() };
     let Ok(mut region) = region.open(layout) else { return Vec::new() };
     let mut finished = Vec::new();
+    let possible = Possible::of(End::Noticed(Moment::now()), rate);
     for pid in region.guests().unwrap_or_default() {
         let mut profile = Profile::of_program(profilee.planned, rate);
         (profile.name, profile.path) = (profilee.name(), profilee.binary.display().to_string());
-        let account = match collect::collect_guest(pid, region.of_guest(pid), &mut profile, libraries) {
-            Ok(account) => account,
-            Err(error) => {
-                troubles.push(format!("counters cannot be read: {}", sys::reason(&error)));
-                continue;
-            }
-        };
+        let account =
+            match collect::collect_guest(pid, region.of_guest(pid), &mut profile, libraries, &possible) {
+                Ok(account) => account,
+                Err(error) => {
+                    troubles.push(format!("counters cannot be read: {}", sys::reason(&error)));
+                    continue;
+                }
+            };
         if let Some(module) = profile.modules.first_mut() {
             samples(pid).for_each(|place| module.samples.add(place));
         }

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use gprofinject_abi::{AGENT_FILE, FRIDA_FILE};
-use gprofinject_image::Image;
 use gprofinject_image::headers::ExecutableSegment;
+use gprofinject_image::{Image, plt};
 
 use crate::os::sys;
 use crate::profile::model::{Named, Place, Profile};
@@ -17,8 +17,24 @@ use crate::store::private_folder;
 /// The length in bytes above which a file is not read for its names.
 const LONGEST: u64 = 1 << 30;
 
+/// The number of bytes of a `syscall` instruction. The kernel reports a sample in a system call behind it.
+const SYSCALL: u64 = 2;
+
+/// A place in a mapped file: its name as in the process's mappings, and an offset.
+pub(crate) type InFile = (Arc<str>, u64);
+
 /// Distributes the samples of a process. `space` is its address space, if it was hooked. `names` keeps what was read of files.
-pub(crate) fn distribute(profile: &mut Profile, space: Option<&Space>, names: &mut Names) {
+/// `own_call` is the `syscall` instruction, in whichever function that is, by which gprofinject has had the process make system
+/// calls. It is the first one of the C library, which no function uses often.
+pub(crate) fn distribute(
+    profile: &mut Profile,
+    space: Option<&Space>,
+    names: &mut Names,
+    own_call: Option<&InFile>,
+) {
+    let is_own_call = |file: &Arc<str>, offset: u64| {
+        own_call.is_some_and(|(own, at)| own == file && (*at..=at + SYSCALL).contains(&offset))
+    };
     let Some(program) = profile.modules.first() else { return };
     let elsewhere = program.samples.elsewhere.clone();
     for (&address, &count) in &elsewhere.memory {
@@ -32,7 +48,8 @@ pub(crate) fn distribute(profile: &mut Profile, space: Option<&Space>, names: &m
     }
     let mut named: BTreeMap<(String, String), u64> = BTreeMap::new();
     for ((file, offset), &count) in &elsewhere.files {
-        match of_file(profile, file, *offset) {
+        let found = if is_own_call(file, *offset) { Where::Agent } else { of_file(profile, file, *offset) };
+        match found {
             Where::Agent => {
                 profile.in_agent = profile.in_agent.saturating_add(count);
                 continue;
@@ -110,7 +127,7 @@ pub(crate) struct Names {
 /// The functions of a file, with what they are read from.
 struct Functions {
     code: Vec<ExecutableSegment>,
-    /// Address, size and name, sorted by address.
+    /// Address, size and name of functions and of stubs of the PLT, sorted by address.
     list: Vec<(u64, u64, String)>,
 }
 
@@ -149,7 +166,10 @@ impl Functions {
         let list = image.functions.iter().enumerate().filter_map(|(index, f)| {
             Some((f.address, f.size, name(image.functions[image.owner(index)].name)?))
         });
-        Some(Functions { code, list: list.collect() })
+        let stubs = plt::stubs(&bytes).into_iter().map(|stub| (stub.address, stub.size, stub.name));
+        let mut list: Vec<_> = list.chain(stubs).collect();
+        list.sort_by_key(|(address, ..)| *address);
+        Some(Functions { code, list })
     }
 
     fn at(&self, offset: u64) -> Option<String> {

@@ -57,6 +57,7 @@ fn reading(profilee: &'static Profilee) -> Reading<'static> {
         maps: Box::leak(Box::default()),
         rate: 100,
         end: End::Running(Moment::now()),
+        own_call: None,
     }
 }
 

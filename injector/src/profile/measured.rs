@@ -189,10 +189,7 @@ impl Functions<'_> {
 
 /// Returns the name of the function at a place.
 fn name_of(module: &model::Module, place: Place) -> Option<String> {
-    let functions = module.program.subject.functions();
-    let after = functions.partition_point(|function| function.address <= place.address);
-    let function = functions.get(after.checked_sub(1)?)?;
-    Some(function.names().next()?.to_owned())
+    Some(module.program.function_at(place.address)?.names().next()?.to_owned())
 }
 
 /// Returns the source file and the line at which the function at a place begins, if that is known.

@@ -102,10 +102,8 @@ impl Module {
 
     /// Returns where the function begins in whose own code a place is. What gprofinject has added belongs to none.
     pub(crate) fn function_at(&self, place: shape::Place) -> Option<u64> {
-        let address = self.program.text_address(place)?;
-        let functions = self.program.subject.functions();
-        let after = functions.partition_point(|function| function.address <= address);
-        functions.get(after.checked_sub(1)?).map(|function| function.address)
+        // What lies behind the end of a function, such as a stub of the PLT, is none of its code.
+        self.program.function_at(self.program.text_address(place)?).map(|function| function.address)
     }
 
     /// Returns how often each basic block was executed, and how many were executed at all. There is nothing if

@@ -152,9 +152,10 @@ fn name<'p>(profile: &'p Profile, modules: &'p [String], item: Item) -> Name<'p>
                 return Name { function: OUTSIDE.into(), module: "" };
             };
             let known = module.program.function_at(address).filter(|_| matches!(item, Item::Function(..)));
-            let function = match known.filter(|function| !function.name.is_empty()) {
-                Some(function) => function.name.into(),
-                None => format!("{file}+{address:#x}").into(),
+            let stub = || module.program.stub_at(address).map(|stub| stub.name.as_str());
+            let function = match known.map(|function| function.name).or_else(stub) {
+                Some(name) if !name.is_empty() => name.into(),
+                _ => format!("{file}+{address:#x}").into(),
             };
             Name { function, module: file }
         }

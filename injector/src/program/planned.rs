@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use gmon_trace::value::Signature;
 use gprofinject_abi::plan::{PlanHeader, Table};
+use gprofinject_image::plt::{self, Stub};
 use gprofinject_image::{Function, FunctionKind, Image};
 use gprofinject_plan::{Hooks, Plan, Reason, Tactic, Verdict};
 
@@ -41,6 +42,10 @@ pub(crate) struct Planned<'s, 'd> {
     pub(crate) libraries: Option<LibraryHooks>,
     /// How the arguments and results of its functions are read and shown, if they are traced.
     pub(crate) arguments: Option<Known>,
+    /// Whether the user wants a view of the whole process, beside the program's own, if there is anything in it.
+    pub(crate) wants_whole: bool,
+    /// See [`Planned::stub_at`].
+    pub(crate) stubs: OnceLock<Vec<Stub>>,
     /// See [`Planned::gprof`].
     pub(crate) gprof: OnceLock<Option<gmon::Program>>,
 }
@@ -134,6 +139,11 @@ impl Planned<'_, '_> {
         let after = functions.partition_point(|function| function.address <= address);
         let function = functions.get(after.checked_sub(1)?)?;
         (address - function.address < function.size).then_some(function)
+    }
+
+    /// Returns the stub of the program's PLT that contains a link address.
+    pub(crate) fn stub_at(&self, address: u64) -> Option<&Stub> {
+        plt::at(self.stubs.get_or_init(|| plt::stubs(self.subject.bytes)), address)
     }
 
     /// Returns the function to which a function belongs as a cold part, or `None` if it is none, or of an unknown function.

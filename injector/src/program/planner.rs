@@ -178,7 +178,7 @@ impl Planner<'_> {
     }
 
     fn plan_part<'s, 'd>(&self, subject: &'s Subject<'d>, names: &[&str], part: Part) -> Planned<'s, 'd> {
-        let Planner { hooks, engine, measure, args: _, filters, libs: _, running, arena, cache } = *self;
+        let Planner { hooks, engine, measure, args: _, filters, libs, running, arena, cache } = *self;
         let agent_wanted = part == Part::Program { agent_wanted: true };
         let role = match part {
             Part::Program { .. } => Role::Program,
@@ -303,6 +303,8 @@ impl Planner<'_> {
             measure: measure.filter(|_| role == Role::Program),
             libraries: if role == Role::Program { self.library_hooks(subject) } else { None },
             arguments: None,
+            wants_whole: libs.wants_any(),
+            stubs: OnceLock::new(),
             gprof: OnceLock::new(),
         }
     }

@@ -42,6 +42,17 @@ impl Elsewhere {
         add(&mut self.memory, address, samples);
     }
 
+    /// Returns the number of samples.
+    pub(crate) fn sum(&self) -> u64 {
+        self.files.values().chain(self.memory.values()).fold(0, |sum, count| sum.saturating_add(*count))
+    }
+
+    /// Adds other samples.
+    pub(crate) fn add_all(&mut self, other: Elsewhere) {
+        other.files.into_iter().for_each(|(place, count)| add(&mut self.files, place, count));
+        other.memory.into_iter().for_each(|(place, count)| add(&mut self.memory, place, count));
+    }
+
     fn subtract(&mut self, before: &Elsewhere) {
         subtract(&mut self.files, &before.files);
         subtract(&mut self.memory, &before.memory);

@@ -63,6 +63,18 @@ impl Maps {
         }
     }
 
+    /// Returns what a process has mapped now.
+    pub(crate) fn of(pid: i32) -> Maps {
+        let mut maps = Maps::default();
+        maps.add_those_of(pid);
+        maps
+    }
+
+    /// Returns the file that is mapped at an address, and the offset in it.
+    pub(crate) fn place(&self, address: u64) -> Option<(Arc<str>, u64)> {
+        self.at(address).map(|(file, offset)| (Arc::clone(file), offset))
+    }
+
     /// Counts a sample at a runtime address.
     pub(crate) fn count(&self, address: u64, samples: u64, elsewhere: &mut Elsewhere) {
         match self.at(address) {

@@ -97,6 +97,7 @@ impl Family<'_> {
             maps,
             rate: self.rate,
             end: End::Running(Moment::now()),
+            own_call: member.own_call.as_ref(),
         };
         let names = &mut Names::default();
         let (finished, ..) = counted(copy.as_ref(), &reading, samples, None, baseline, &mut troubles, names);

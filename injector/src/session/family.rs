@@ -160,6 +160,7 @@ impl<'s> Family<'s> {
     /// Replaces the hold on the first member.
     pub(crate) fn hold_first(&mut self, grip: Grip) {
         if let Some(first) = self.members.first_mut() {
+            first.own_call = grip.own_call().and_then(|address| Maps::of(first.pid).place(address));
             first.grip = grip;
         }
     }
@@ -223,6 +224,7 @@ impl<'s> Family<'s> {
             is_paused: false,
             switched: Switched::default(),
             maps,
+            own_call: None,
             ended: None,
         });
     }

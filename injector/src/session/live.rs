@@ -56,7 +56,8 @@ impl Family<'_> {
         let region = self.folder.as_ref().map(|folder| folder.region(&member.name));
         let end = member.ended.map_or_else(|| End::Running(Moment::now()), End::Noticed);
         let (libraries, maps) = (&self.libraries, &member.maps);
-        let reading = Reading { profilee, libraries, maps, rate: self.rate, end };
+        let own_call = member.own_call.as_ref();
+        let reading = Reading { profilee, libraries, maps, rate: self.rate, end, own_call };
         let mut troubles = Vec::new();
         let Kept { names, files } = &mut self.seen;
         let baseline = member.baseline.as_ref();

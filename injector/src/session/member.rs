@@ -8,6 +8,7 @@ use crate::os::clock::Moment;
 use crate::os::sys::Handle;
 use crate::profile::baseline::Baseline;
 use crate::profile::collect::Account;
+use crate::profile::elsewhere::InFile;
 use crate::profile::gmon_out::LibraryProfile;
 use crate::profile::placement::Placed;
 use crate::program::choice::Switched;
@@ -74,6 +75,8 @@ pub(crate) struct Member {
     pub(crate) switched: Switched,
     /// The code that the process has mapped, as far as it is needed for the agent's samples.
     pub(crate) maps: Maps,
+    /// The instruction by which gprofinject has had the process make system calls, if it has attached to it.
+    pub(crate) own_call: Option<InFile>,
     /// When it was noticed that it has ended, or has begun to execute another program.
     pub(crate) ended: Option<Moment>,
 }

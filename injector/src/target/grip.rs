@@ -48,6 +48,11 @@ impl Grip {
         Grip { pid: attached.pid, attached: Some(attached) }
     }
 
+    /// Returns the address of the `syscall` instruction by which an attached process makes system calls for gprofinject.
+    pub(crate) fn own_call(&self) -> Option<u64> {
+        self.attached.as_ref().map(Attachment::own_call)
+    }
+
     /// Notes that the process has loaded a library, whose plan was placed for this question.
     pub(crate) fn note_library(&mut self, library: &Library, question: &Question) {
         if let Some(attached) = &mut self.attached {

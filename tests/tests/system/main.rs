@@ -84,6 +84,7 @@ modules! {
     recover
     refusals
     relocation
+    reports
     shown
     size
     stack_copies

@@ -3,7 +3,8 @@
 //!
 //! Whoever makes a program decides what the program says about its debug file. So a name is only accepted as
 //! the name of a file, without folders; only regular files are opened; and a file counts only if its build-id
-//! is the program's, or if it has the checksum in the program's `.gnu_debuglink`. The cache of debuginfod may be in
+//! is the program's, or if it has the checksum in the program's `.gnu_debuglink`. It must belong to this user, to root or
+//! to the program's owner, because its line information names files. The cache of debuginfod may be in
 //! a folder of somebody for whom root works; what is there counts only if this user or root has written it.
 
 use std::ffi::OsString;
@@ -42,19 +43,22 @@ pub fn debug_files(program: &Path, bytes: &[u8]) -> impl Iterator<Item = DebugFi
 }
 
 /// Reads the file of a program or library at a path that a profile contains, if it still has this build-id, or any if that is
-/// empty. Whoever has written the profile chose the path, so nothing but regular ELF files are read.
-pub fn module_file(path: &Path, build_id: &[u8]) -> Option<Vec<u8>> {
-    let bytes = read(&Candidate { path: path.to_owned(), cached: false })?;
+/// empty. Returns its bytes and its owner. Whoever has written the profile chose the path, so nothing but regular ELF files are read.
+pub fn module_file(path: &Path, build_id: &[u8]) -> Option<(Vec<u8>, u32)> {
+    let (bytes, owner) = read(path, |_| true)?;
     let known = object::File::parse(&*bytes).ok()?.build_id().ok().flatten().unwrap_or_default().to_vec();
-    (build_id.is_empty() || known == build_id).then_some(bytes)
+    (build_id.is_empty() || known == build_id).then_some((bytes, owner))
 }
 
 fn search(program: &Path, bytes: &[u8], caches: &[PathBuf]) -> impl Iterator<Item = DebugFile> + use<> {
     let program = program.canonicalize().unwrap_or_else(|_| program.to_owned());
+    let trusted = [0, rustix::process::geteuid().as_raw()];
+    let maker = program.metadata().ok().map(|metadata| metadata.uid());
     let claim = Claim::of(bytes);
     let candidates = claim.as_ref().map_or_else(Vec::new, |claim| claim.candidates(&program, caches));
     candidates.into_iter().filter(move |candidate| candidate.path != program).filter_map(move |candidate| {
-        let bytes = read(&candidate)?;
+        let is_trusted = |owner| trusted.contains(&owner) || !candidate.cached && maker == Some(owner);
+        let (bytes, _) = read(&candidate.path, is_trusted)?;
         let is_it = claim.as_ref()?.is_met_by(&bytes);
         is_it.then_some(DebugFile { path: candidate.path, bytes, embedded: false })
     })
@@ -134,18 +138,18 @@ fn is_name(name: &[u8]) -> bool {
     matches!((components.next(), components.next()), (Some(Component::Normal(only)), None) if only == name.as_os_str())
 }
 
-/// Reads a regular file. It does not wait for anything else that has this name.
-fn read(candidate: &Candidate) -> Option<Vec<u8>> {
+/// Reads a regular ELF file if its owner is trusted, and returns its bytes and its owner. It does not wait for anything else that
+/// has this name.
+fn read(path: &Path, is_trusted: impl FnOnce(u32) -> bool) -> Option<(Vec<u8>, u32)> {
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
-    let file = File::options().read(true).custom_flags(flags).open(&candidate.path).ok()?;
+    let file = File::options().read(true).custom_flags(flags).open(path).ok()?;
     let metadata = file.metadata().ok().filter(|metadata| metadata.is_file() && metadata.len() < MAX_SIZE)?;
-    let is_trusted = || [0, rustix::process::geteuid().as_raw()].contains(&metadata.uid());
-    if candidate.cached && !is_trusted() {
+    if !is_trusted(metadata.uid()) {
         return None;
     }
-    let mut bytes = Vec::with_capacity(metadata.len() as usize);
+    let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).ok()?);
     file.take(MAX_SIZE).read_to_end(&mut bytes).ok()?;
-    bytes.starts_with(b"\x7fELF").then_some(bytes)
+    bytes.starts_with(b"\x7fELF").then_some((bytes, metadata.uid()))
 }
 
 #[cfg(test)]

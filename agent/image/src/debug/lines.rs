@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ::object::Object;
 use addr2line::Context;
-use gimli::{EndianArcSlice, RunTimeEndian};
+use gimli::{EndianArcSlice, Reader, RunTimeEndian, Section};
 use gmon::BuildId;
 
 use crate::debug::sections::{self, SectionError};
@@ -64,6 +64,8 @@ pub enum LinesError {
     Dwarf(#[from] gimli::Error),
     #[error("cannot read section {name}")]
     Section { name: &'static str, source: SectionError },
+    #[error("damaged debug information: more units than a program has share a line table")]
+    Shared,
     #[error("no line information")]
     None,
 }
@@ -76,7 +78,7 @@ impl Lines {
     pub fn parse(bytes: &[u8]) -> Result<Lines, LinesError> {
         let file = object::open(bytes)?;
         let endian = if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
-        let dwarf = gimli::Dwarf::load(|id| {
+        let mut dwarf = gimli::Dwarf::load(|id| {
             let name = id.name();
             let section = file.section_by_name(name);
             let data = section.map(|section| sections::contents(&section)).transpose();
@@ -84,6 +86,7 @@ impl Lines {
             Ok::<_, LinesError>(Slice::new(Arc::from(data.as_ref()), endian))
         })?;
         let build_id = object::build_id(&file);
+        check_size(&mut dwarf)?;
         let context = Context::from_dwarf(dwarf)?;
         let Table { files, indices, rows } = table(&context)?;
         if rows.is_empty() {
@@ -147,6 +150,24 @@ impl Lines {
     }
 }
 
+/// Checks that reading all line tables takes time in proportion to them. Units may share one; only a damaged file has many units
+/// that all name a long one.
+fn check_size(dwarf: &mut gimli::Dwarf<Slice>) -> Result<(), LinesError> {
+    /// How often the bytes of all line tables are read at most.
+    const TIMES: usize = 8;
+    dwarf.populate_abbreviations_cache(gimli::AbbreviationsCacheStrategy::Duplicates);
+    let mut left = dwarf.debug_line.reader().len().saturating_mul(TIMES);
+    let mut units = dwarf.units();
+    while let Ok(Some(header)) = units.next() {
+        // A unit that cannot be read is left out later.
+        let Ok(unit) = dwarf.unit(header) else { continue };
+        let Some(program) = &unit.line_program else { continue };
+        let len = program.header().raw_program_buf().len();
+        left = left.checked_sub(len).ok_or(LinesError::Shared)?;
+    }
+    Ok(())
+}
+
 /// A whole line table; see [`Lines`].
 struct Table {
     files: Vec<String>,
@@ -157,16 +178,17 @@ struct Table {
 /// Reads the whole line table. Where rows overlap (in a damaged table, or in sections that the linker has
 /// dropped, which all begin at 0), the first row with the highest start counts.
 fn table(context: &Context<Slice>) -> Result<Table, LinesError> {
-    let mut files = Vec::new();
+    let mut files: Vec<String> = Vec::new();
     let mut indices: HashMap<&str, FileIndex> = HashMap::new();
+    let mut cleaned: HashMap<String, FileIndex> = HashMap::new();
     let mut rows = Vec::new();
     for (start, len, location) in context.find_location_range(0, u64::MAX)? {
         let Some(end) = start.checked_add(len).filter(|_| len > 0 && start > 0) else { continue };
         let location = location.file.zip(location.line).map(|(file, line)| {
             let file = *indices.entry(file).or_insert_with(|| {
                 let path = clean(file);
-                files.iter().position(|other| *other == path).unwrap_or_else(|| {
-                    files.push(path);
+                *cleaned.entry(path).or_insert_with_key(|path| {
+                    files.push(path.clone());
                     files.len() - 1
                 })
             });

@@ -83,8 +83,13 @@ impl Section<'_> {
 
     /// Whether the section contains stubs of the dynamic linker: code that belongs to no function.
     pub(crate) fn is_plt(&self) -> bool {
-        matches!(self.name, b".plt" | b".plt.sec" | b".plt.got" | b".plt.bnd" | b".iplt")
+        is_plt(self.name)
     }
+}
+
+/// Whether a section of this name has stubs of the dynamic linker.
+pub(crate) fn is_plt(name: &[u8]) -> bool {
+    matches!(name, b".plt" | b".plt.sec" | b".plt.got" | b".plt.bnd" | b".iplt")
 }
 
 /// A checked ELF file.

@@ -18,6 +18,7 @@ use crate::file::elf::{Elf, Load, string};
 use crate::file::notes::Notes;
 use crate::file::ranges::CodeRanges;
 use crate::functions::label::{Label, LabelKind, NAME_MAX};
+use crate::names::text;
 use iced_x86::{Code, Decoder, DecoderOptions};
 use object::LittleEndian as LE;
 use object::elf;
@@ -114,7 +115,7 @@ impl<'d> Table<'d> {
         let record = usize::try_from(self.number(at + half)?).ok()?;
         let name = u32::from_le_bytes(*self.functions.get(record.checked_add(half)?..)?.first_chunk()?);
         let address = self.text.checked_add(start)?;
-        let name = std::str::from_utf8(string(self.names, name, NAME_MAX)).unwrap_or_default();
+        let name = text::of(string(self.names, name, NAME_MAX));
         Some(Label { address, size: 0, name, rank: 0, kind: LabelKind::Function, local: false, file: 0 })
     }
 

@@ -7,6 +7,7 @@ use crate::file::ranges::CodeRanges;
 use crate::functions::label::{Label, LabelKind, NAME_MAX};
 use crate::functions::pclntab;
 use crate::names::suffixes::parent_name;
+use crate::names::text;
 use crate::sort;
 use object::LittleEndian as LE;
 use object::elf;
@@ -123,7 +124,7 @@ impl<'d> Labels<'d> {
             profiler |= name == b"__monstartup";
             runtime = runtime.or_else(|| runtime_of(name));
             checker = checker.or_else(|| checker_of(name));
-            let name = std::str::from_utf8(name).unwrap_or_default();
+            let name = text::of(name);
             let size = symbol.st_size.get(LE);
             let bind = symbol.st_bind();
             let rank = rank(name, size, kind, bind);

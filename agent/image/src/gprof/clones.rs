@@ -6,6 +6,7 @@
 //! where no other function can have them: within a source file, and between C++ names that the whole program
 //! shares. In all other cases, the code of `f` must lead to the part.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 
 use gmon::{Function, Relation, Whole};
@@ -49,57 +50,94 @@ fn shorter(name: &str) -> Option<(&str, Relation)> {
     Some((split.base, relation))
 }
 
+/// The bytes of code that are searched at most, for each byte of all code. Each part of a function takes a search of the
+/// function; only a damaged file has many parts of large functions that overlap.
+const SEARCHED: u64 = 64;
+/// The number of functions of one name whose code is searched at most.
+const CANDIDATES: usize = 1000;
+/// The number of suffixes of a name that are taken off at most. Compilers add three or four.
+const SUFFIXES: usize = 16;
+
 /// Returns the hidden labels in their order, with the functions to which they belong. `text` returns the code
-/// at an address.
+/// at an address, of which there are `len` bytes.
 pub(crate) fn wholes<'l, 'd>(
     labels: &'l [Label<'d>],
+    len: u64,
     text: &dyn Fn(u64, u64) -> Option<&'d [u8]>,
 ) -> Vec<(&'l Label<'d>, Option<Whole>)> {
     let hidden = || labels.iter().filter(|label| !label.shown);
-    // The names that are looked up, each with the labels that have it.
-    let mut named: HashMap<&str, Vec<&Label<'_>>> = HashMap::new();
+    // The names that are looked up, with the labels that have them.
+    let mut named: HashMap<&str, Named<'_, '_>> = HashMap::new();
     for label in hidden() {
-        let names = std::iter::successors(shorter(label.name), |(name, _)| shorter(name));
-        named.extend(names.map(|(name, _)| (name, Vec::new())));
+        named.extend(bases(label.name).map(|(name, _)| (name, Named::default())));
     }
     if !named.is_empty() {
         for label in labels.iter().filter(|label| label.shown && label.function) {
             if let Some(found) = named.get_mut(label.name) {
-                found.push(label);
+                found.add(label);
             }
         }
     }
+    let budget = Cell::new(len.saturating_mul(SEARCHED));
+    let text = |address: u64, size: u64| {
+        budget.set(budget.get().checked_sub(size)?);
+        text(address, size)
+    };
     let whole = |part: &Label<'_>| {
         let mut relation = Relation::Version;
-        let mut name = part.name;
-        while let Some((whole, step)) = shorter(name) {
-            (name, relation) = (whole, relation.max(step));
-            let mut candidates = named.get(name).into_iter().flatten();
-            if let Some(label) = candidates.find(|label| is_same(part, label, relation, text)) {
-                return Some(Whole { start: label.start, relation });
-            }
-        }
-        None
+        bases(part.name).find_map(|(name, step)| {
+            relation = relation.max(step);
+            let label = named.get(name)?.whole_of(part, relation, &text)?;
+            Some(Whole { start: label.start, relation })
+        })
     };
     hidden().map(|label| (label, whole(label))).collect()
 }
 
-/// Whether the part belongs to this function, which has its name.
-fn is_same<'d>(
-    part: &Label<'_>,
-    whole: &Label<'_>,
-    relation: Relation,
-    text: &dyn Fn(u64, u64) -> Option<&'d [u8]>,
-) -> bool {
-    if whole.local && whole.file.is_some() && whole.file == part.file {
-        return true;
+/// Returns a name without its last suffix, without its last two, and so on, each with the meaning of the suffix before it.
+fn bases(name: &str) -> impl Iterator<Item = (&str, Relation)> {
+    std::iter::successors(shorter(name), |(name, _)| shorter(name)).take(SUFFIXES)
+}
+
+/// The functions of one name.
+#[derive(Default)]
+struct Named<'l, 'd> {
+    /// The first one that is not local.
+    global: Option<&'l Label<'d>>,
+    /// The first one of each source file that is local to it.
+    locals: HashMap<u32, &'l Label<'d>>,
+    /// The first [`CANDIDATES`] of all.
+    all: Vec<&'l Label<'d>>,
+}
+
+impl<'l, 'd> Named<'l, 'd> {
+    fn add(&mut self, label: &'l Label<'d>) {
+        match label.file.filter(|_| label.local) {
+            Some(file) => _ = self.locals.entry(file).or_insert(label),
+            None if !label.local => _ = self.global.get_or_insert(label),
+            None => {}
+        }
+        if self.all.len() < CANDIDATES {
+            self.all.push(label);
+        }
     }
-    if !whole.local && whole.name.starts_with("_Z") {
-        return true;
+
+    /// Returns the function to which a part belongs that has its name.
+    fn whole_of(
+        &self,
+        part: &Label<'_>,
+        relation: Relation,
+        text: &dyn Fn(u64, u64) -> Option<&'d [u8]>,
+    ) -> Option<&'l Label<'d>> {
+        let of_file = part.file.and_then(|file| self.locals.get(&file));
+        let of_all = || self.global.filter(|whole| whole.name.starts_with("_Z"));
+        let leads = |whole: &&Label<'_>| {
+            text(whole.start, whole.size).is_some_and(|code| leads_to(code, whole.start, part.start))
+        };
+        // Other functions call a version, but not the function itself.
+        let by_code = || self.all.iter().copied().find(|whole| relation != Relation::Version && leads(whole));
+        of_file.copied().or_else(of_all).or_else(by_code)
     }
-    // Other functions call a version, but not the function itself.
-    relation != Relation::Version
-        && text(whole.start, whole.size).is_some_and(|code| leads_to(code, whole.start, part.start))
 }
 
 /// Whether the code contains a displacement at the end of an instruction, or a number, that leads to an
@@ -146,7 +184,7 @@ mod tests {
         // At 0x1000: jmp 0x2000.
         let code = [0xe9, 0xfb, 0x0f, 0, 0];
         let text = |start: u64, _: u64| Some(if start == 0x1000 { &code[..] } else { &[0; 5] });
-        let find = |labels: &[Label<'static>]| wholes(labels, &text)[0].1.map(|whole| whole.start);
+        let find = |labels: &[Label<'static>]| wholes(labels, 0x1000, &text)[0].1.map(|whole| whole.start);
         let part = label("f.part.0", 0x2000, true, Some(1));
         assert_eq!(find(&[label("f", 0x1000, false, None), part]), Some(0x1000), "its code leads there");
         assert_eq!(find(&[label("f", 0x1100, false, None), part]), None, "another file's");

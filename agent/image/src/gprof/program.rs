@@ -4,6 +4,8 @@
 //! `gprof/corefile.c`, `symtab_finalize` in `gprof/symtab.c`, `bfd_decode_symclass` in `bfd/syms.c` and
 //! `elf_slurp_symbol_table` in `bfd/elfcode.h`. x86 has no synthetic symbols there.
 
+use std::collections::HashMap;
+
 use ::object::elf;
 use ::object::read::elf::{ElfFile, FileHeader, SectionHeader, Sym};
 use ::object::{Endianness, File, Object, ObjectSection};
@@ -11,6 +13,7 @@ use gmon::{Endian, Format, Hidden, Program, Width};
 
 use crate::file::object::{self, ProgramError, is_code};
 use crate::gprof::clones::{self, Label};
+use crate::names::text;
 
 /// Reads the functions of an ELF file as gprof does: the symbols that gprof accepts, and those that it leaves
 /// out because of their names. A file without a symbol table has none, as for gprof.
@@ -45,13 +48,20 @@ fn with_labels(program: Program, mut labels: Vec<Label<'_>>, file: &File<'_>) ->
         }
         functions.push(chosen.to_function());
     }
+    let mut code: Vec<(u64, &[u8])> = file
+        .sections()
+        .filter(is_code)
+        .filter_map(|section| Some((section.address(), section.data().ok()?)))
+        .collect();
+    code.sort_by_key(|(start, _)| *start);
     let text = |address: u64, len: u64| {
-        let section = file.sections().find(|section| {
-            is_code(section) && address.checked_sub(section.address()).is_some_and(|at| at < section.size())
-        })?;
-        section.data_range(address, len).ok().flatten()
+        let (start, bytes) =
+            code.get(code.partition_point(|(start, _)| *start <= address).checked_sub(1)?)?;
+        let at = usize::try_from(address - start).ok()?;
+        bytes.get(at..at.checked_add(usize::try_from(len).ok()?)?)
     };
-    for (label, whole) in clones::wholes(&labels, &text) {
+    let len = code.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(bytes.len() as u64));
+    for (label, whole) in clones::wholes(&labels, len, &text) {
         let known = functions.binary_search_by_key(&label.start, |function| function.start);
         let listed = hidden.last().is_some_and(|hidden| hidden.function.start == label.start);
         if known.is_err() && !listed {
@@ -94,6 +104,7 @@ fn labels<'d, Elf: FileHeader<Endian = Endianness>>(file: &ElfFile<'d, Elf>) -> 
     let strings =
         sections.section(table.string_section()).and_then(|section| section.data(endian, file.data()));
     let strings = strings.unwrap_or_default();
+    let mut names = LocalNames::default();
     let mut labels = Vec::new();
     let mut file_name: &[u8] = &[];
     let mut file_number = 0;
@@ -122,7 +133,7 @@ fn labels<'d, Elf: FileHeader<Endian = Endianness>>(file: &ElfFile<'d, Elf>) -> 
             }
             _ => false,
         };
-        let shown = taken && (!local || is_shown_local(bytes));
+        let shown = taken && (!local || names.is_shown(bytes));
         let hidden = executable && local && !shown && kind == elf::STT_FUNC;
         if !shown && !hidden {
             continue;
@@ -130,7 +141,7 @@ fn labels<'d, Elf: FileHeader<Endian = Endianness>>(file: &ElfFile<'d, Elf>) -> 
         labels.push(Label {
             start: symbol.st_value(endian).into(),
             size: symbol.st_size(endian).into(),
-            name: std::str::from_utf8(name).unwrap_or_default(),
+            name: text::of(name),
             local,
             function: kind == elf::STT_FUNC,
             data: !executable || matches!(kind, elf::STT_OBJECT | elf::STT_TLS | elf::STT_COMMON),
@@ -144,41 +155,63 @@ fn labels<'d, Elf: FileHeader<Endian = Endianness>>(file: &ElfFile<'d, Elf>) -> 
     labels
 }
 
-/// Whether gprof accepts a local symbol with this name. `bytes` is the string table from the name on.
+/// The local names that gprof accepts.
 ///
 /// gprof's loop steps over the zero after a name that ends with a number, such as `f.1`, and continues with
 /// the next string of the table, whatever symbol that belongs to.
-fn is_shown_local(bytes: &[u8]) -> bool {
-    const CLONES: [&[u8]; 2] = [b".clone.", b".constprop."];
-    let end = |at: usize| bytes.get(at).is_none_or(|&byte| byte == 0);
-    let rest = |at: usize| {
-        let rest = bytes.get(at..).unwrap_or_default();
-        rest.split(|&byte| byte == 0).next().unwrap_or_default()
-    };
-    if end(0) || [&b"__gnu_compiled"[..], b"___gnu_compiled"].iter().any(|mark| rest(0).starts_with(mark)) {
-        return false;
-    }
-    let mut at = 0;
-    while !end(at) {
-        if bytes[at] == b'$' {
+#[derive(Default)]
+struct LocalNames {
+    /// What the loop finds from the start of a string on, by the number of bytes from there to the end of the table. Without
+    /// it, each of many such names would take the rest of the table.
+    known: HashMap<usize, bool>,
+}
+
+impl LocalNames {
+    /// Whether gprof accepts a local symbol with this name. `bytes` is the string table from the name on.
+    fn is_shown(&mut self, bytes: &[u8]) -> bool {
+        let end = |at: usize| bytes.get(at).is_none_or(|&byte| byte == 0);
+        let is_mark = |mark: &[u8]| bytes.starts_with(mark);
+        if end(0) || is_mark(b"__gnu_compiled") || is_mark(b"___gnu_compiled") {
             return false;
         }
-        while bytes.get(at) == Some(&b'.') {
-            let clone =
-                CLONES.iter().find(|clone| rest(at).len() > clone.len() && rest(at).starts_with(clone));
-            at += clone.map_or(0, |clone| clone.len() - 1) + 1;
-            let mut digits = false;
-            while !(end(at) || digits && bytes[at] == b'.') {
-                if !bytes[at].is_ascii_digit() {
-                    return false;
+        let mut strings = Vec::new();
+        let is_shown = self.runs_through(bytes, &mut strings);
+        self.known.extend(strings.into_iter().map(|len| (len, is_shown)));
+        is_shown
+    }
+
+    /// Runs gprof's loop. `strings` gets the further strings that it has come to.
+    fn runs_through(&self, bytes: &[u8], strings: &mut Vec<usize>) -> bool {
+        const CLONES: [&[u8]; 2] = [b".clone.", b".constprop."];
+        let end = |at: usize| bytes.get(at).is_none_or(|&byte| byte == 0);
+        let mut at = 0;
+        while !end(at) {
+            if bytes[at] == b'$' {
+                return false;
+            }
+            while bytes.get(at) == Some(&b'.') {
+                let is_it = |clone: &&&[u8]| bytes[at..].starts_with(clone) && !end(at + clone.len());
+                at += CLONES.iter().find(is_it).map_or(0, |clone| clone.len() - 1) + 1;
+                let mut digits = false;
+                while !(end(at) || digits && bytes[at] == b'.') {
+                    if !bytes[at].is_ascii_digit() {
+                        return false;
+                    }
+                    digits = true;
+                    at += 1;
                 }
-                digits = true;
-                at += 1;
+            }
+            at += 1;
+            if bytes.get(at - 1) == Some(&0) && !end(at) {
+                let left = bytes.len() - at;
+                if let Some(&known) = self.known.get(&left) {
+                    return known;
+                }
+                strings.push(left);
             }
         }
-        at += 1;
+        true
     }
-    true
 }
 
 #[cfg(test)]
@@ -188,20 +221,20 @@ mod tests {
     #[test]
     fn gprofs_choice_of_local_names() {
         for kept in ["main", "f.1", "f.constprop.0", "f.clone.12", "f.1.constprop.0", "f."] {
-            assert!(is_shown_local(kept.as_bytes()), "{kept}");
+            assert!(LocalNames::default().is_shown(kept.as_bytes()), "{kept}");
         }
         let dropped =
             ["f.cold", "f.part.0", "f$1", "f.constprop", "f.isra.0", "f.constprop.0.cold", "", "f.clone."];
         for dropped in dropped {
-            assert!(!is_shown_local(dropped.as_bytes()), "{dropped}");
+            assert!(!LocalNames::default().is_shown(dropped.as_bytes()), "{dropped}");
         }
-        assert!(!is_shown_local(b"__gnu_compiled_c\0"));
+        assert!(!LocalNames::default().is_shown(b"__gnu_compiled_c\0"));
     }
 
     #[test]
     fn a_number_at_the_end_lets_gprof_read_on() {
-        assert!(is_shown_local(b"f.1\0g\0h.part.0\0"));
-        assert!(!is_shown_local(b"f.1\0g.part.0\0"));
-        assert!(is_shown_local(b"f\0g.part.0\0"));
+        assert!(LocalNames::default().is_shown(b"f.1\0g\0h.part.0\0"));
+        assert!(!LocalNames::default().is_shown(b"f.1\0g.part.0\0"));
+        assert!(LocalNames::default().is_shown(b"f\0g.part.0\0"));
     }
 }

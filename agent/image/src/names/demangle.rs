@@ -1,17 +1,34 @@
 //! The names of functions as people write them, in C++ and Rust.
+//!
+//! A mangled name says by a few bytes that a part of it comes again, so that the demangled one may be longer by any factor. No
+//! more than [`LONGEST`] bytes of it are made, and of a longer one the beginning is shown.
 
 use std::borrow::Cow;
+use std::fmt::{self, Write};
 
-/// Returns the demangled name with parameters, or the name itself if it is not mangled.
+use cpp_demangle::{BorrowedSymbol, DemangleOptions};
+use rustc_demangle::Demangle;
+
+/// The length in bytes above which a name is shortened. The longest names of programs that were looked at have some thousand.
+pub const LONGEST: usize = 16 << 10;
+/// The number of bytes at the beginning of a longer name that are shown.
+const BEGINNING: usize = 1000;
+/// What stands behind the name of a function in that of its stub in the PLT.
+const STUB: &str = "@plt";
+
+/// Returns the demangled name with parameters, or the name itself if it is not mangled. Names that are too long are
+/// shortened so that different ones stay different.
 pub fn demangle(name: &str) -> Cow<'_, str> {
-    match split(name) {
-        Mangled::No => Cow::Borrowed(name),
-        Mangled::Rust(text) => Cow::Owned(text),
-        Mangled::Cpp(symbol) => match symbol.demangle() {
-            Ok(text) => Cow::Owned(text),
-            Err(_) => Cow::Borrowed(name),
-        },
+    if name.len() > LONGEST {
+        return Cow::Owned(shortened(name, name));
     }
+    let (symbol, stub) = name.strip_suffix(STUB).map_or((name, ""), |function| (function, STUB));
+    let text = match split(symbol) {
+        Mangled::No => None,
+        Mangled::Rust(symbol) => Some(of_rust(&symbol, name)),
+        Mangled::Cpp(symbol) => of_cpp(&symbol, name, DemangleOptions::new()),
+    };
+    text.map_or(Cow::Borrowed(name), |text| Cow::Owned(text + stub))
 }
 
 /// Visits all spellings that a pattern may mean: the name in the symbol table, the name without the suffix of
@@ -27,33 +44,85 @@ pub fn any_spelling(name: &str, mut visit: impl FnMut(&str) -> bool) -> bool {
     }
     match split(name) {
         Mangled::No => false,
-        Mangled::Rust(text) => visit(&text),
+        Mangled::Rust(symbol) => visit(&of_rust(&symbol, name)),
         Mangled::Cpp(symbol) => {
-            let short = cpp_demangle::DemangleOptions::new().no_params().no_return_type();
-            symbol.demangle().is_ok_and(|text| visit(&text))
-                || symbol.demangle_with_options(&short).is_ok_and(|text| visit(&text))
+            let short = DemangleOptions::new().no_params().no_return_type();
+            of_cpp(&symbol, name, DemangleOptions::new()).is_some_and(|text| visit(&text))
+                || of_cpp(&symbol, name, short).is_some_and(|text| visit(&text))
         }
     }
 }
 
 enum Mangled<'n> {
     No,
-    Rust(String),
-    Cpp(cpp_demangle::BorrowedSymbol<'n>),
+    Rust(Demangle<'n>),
+    Cpp(BorrowedSymbol<'n>),
 }
 
 fn split(name: &str) -> Mangled<'_> {
+    if name.len() > LONGEST {
+        return Mangled::No;
+    }
     // Rust's older mangling scheme is C++'s with a hash as the last component; the v0 scheme begins with _R.
     let rust = name.starts_with("_R") || (name.starts_with("_ZN") && name.contains("17h"));
     if rust && let Ok(symbol) = rustc_demangle::try_demangle(name) {
-        return Mangled::Rust(format!("{symbol:#}"));
+        return Mangled::Rust(symbol);
     }
     if name.starts_with("_Z")
-        && let Ok(symbol) = cpp_demangle::BorrowedSymbol::new(name.as_bytes())
+        && let Ok(symbol) = BorrowedSymbol::new(name.as_bytes())
     {
         return Mangled::Cpp(symbol);
     }
     Mangled::No
+}
+
+/// Text of at most [`LONGEST`] bytes. A demangler that writes more gets an error, and so does no more work.
+#[derive(Default)]
+struct Bounded {
+    text: String,
+    is_full: bool,
+}
+
+impl Write for Bounded {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        if part.len() > LONGEST - self.text.len() {
+            self.is_full = true;
+            return Err(fmt::Error);
+        }
+        self.text.push_str(part);
+        Ok(())
+    }
+}
+
+fn of_rust(symbol: &Demangle, name: &str) -> String {
+    let mut out = Bounded::default();
+    match write!(out, "{symbol:#}") {
+        Ok(()) => out.text,
+        Err(_) => shortened(&out.text, name),
+    }
+}
+
+/// Returns `None` if the name is mangled wrongly.
+fn of_cpp(symbol: &BorrowedSymbol, name: &str, options: DemangleOptions) -> Option<String> {
+    let mut out = Bounded::default();
+    match symbol.structured_demangle(&mut out, &options) {
+        Ok(()) => Some(out.text),
+        Err(_) if out.is_full => Some(shortened(&out.text, name)),
+        Err(_) => None,
+    }
+}
+
+/// Returns the beginning of a name that is too long, and what tells it apart: the mangled name, or if that is long too, its
+/// length and its hash (FNV-1a).
+fn shortened(text: &str, mangled: &str) -> String {
+    let beginning = &text[..text.floor_char_boundary(BEGINNING)];
+    if mangled.len() <= BEGINNING {
+        return format!("{beginning}...[{mangled}]");
+    }
+    let hash = mangled.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("{beginning}...[{} bytes, {hash:016x}]", mangled.len())
 }
 
 #[cfg(test)]
@@ -66,6 +135,7 @@ mod tests {
         assert_eq!(demangle("_ZN3foo3barEi"), "foo::bar(int)");
         assert_eq!(demangle("_ZN4core3fmt5write17h0123456789abcdefE"), "core::fmt::write");
         assert_eq!(demangle("_RNvC6_123foo3bar"), "123foo::bar");
+        assert_eq!(demangle("_ZN3foo3barEi@plt"), "foo::bar(int)@plt");
         assert_eq!(demangle("_Rnot"), "_Rnot");
         assert_eq!(demangle("_Znot"), "_Znot");
         assert_eq!(demangle(""), "");
@@ -85,5 +155,24 @@ mod tests {
         assert_eq!(all("_ZN3foo3barEi"), ["_ZN3foo3barEi", "foo::bar(int)", "foo::bar"]);
         assert_eq!(all("main"), ["main"]);
         assert_eq!(all(".text"), [".text"]);
+    }
+
+    #[test]
+    fn names_that_would_be_endless() {
+        // Each part is twice the one before: S_ is the type before, and St4pairI..E takes two of them.
+        let mut name = "_Z1fSt4pairIiiE".to_owned();
+        for part in
+            ["S_", "S0_", "S1_", "S2_", "S3_", "S4_", "S5_", "S6_", "S7_", "S8_", "S9_", "SA_", "SB_", "SC_"]
+        {
+            name += &format!("St4pairI{part}{part}E");
+        }
+        for name in [name.clone(), format!("{name}i")] {
+            let shown = demangle(&name);
+            assert!(shown.len() < 3 * BEGINNING && shown.ends_with(&format!("...[{name}]")), "{shown}");
+        }
+        let long = |end| "x".repeat(100_000) + end;
+        assert!(demangle(&long("a")).len() < 2 * BEGINNING);
+        assert_ne!(demangle(&long("a")), demangle(&long("b")));
+        assert!(any_spelling(&name, |text| text.starts_with("f(std::pair<int, int>")));
     }
 }

@@ -61,7 +61,7 @@ pub(crate) fn write(run: &Run, out: &mut dyn Write) -> io::Result<()> {
         "profilerOverhead": [],
         "counters": [],
     });
-    Ok(serde_json::to_writer(out, &profile)?)
+    Ok(serde_json::to_writer(gmon::EscapedJson(out), &profile)?)
 }
 
 /// Returns a library of the profile.

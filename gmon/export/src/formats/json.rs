@@ -5,6 +5,6 @@ use std::io::{self, Write};
 use crate::model::Run;
 
 pub(crate) fn write(run: &Run, out: &mut dyn Write) -> io::Result<()> {
-    serde_json::to_writer(&mut *out, run)?;
+    serde_json::to_writer(gmon::EscapedJson(&mut *out), run)?;
     writeln!(out)
 }

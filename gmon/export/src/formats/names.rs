@@ -7,7 +7,7 @@ use crate::model::{Function, Run};
 /// Returns the names of all functions so that no two are equal. Of those that would be, the ones in libraries get the name of
 /// their module, and those of one module their addresses.
 pub(crate) fn distinct(run: &Run) -> Vec<String> {
-    // What is compared is what readers see: "a\nb" and " a b" are the same to them.
+    // What is compared is what readers see: " a b" and "a b" are the same to them.
     let plain: Vec<String> = run.functions.iter().map(visible).collect();
     // The module of the first function of each name, and whether there are others; and how many a module has.
     let mut modules: HashMap<&str, (Option<u32>, bool)> = HashMap::new();
@@ -41,9 +41,9 @@ fn visible(function: &Function) -> String {
     }
 }
 
-/// Returns a text without the control characters that would end a line or a field.
+/// Returns a text in which the characters are escaped that would end a line or a field, or that are not seen.
 pub(crate) fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    gmon::visible(text).into_owned()
 }
 
 #[cfg(test)]
@@ -70,14 +70,14 @@ mod tests {
                 function("h", Some(0), 0x50),
                 function("a\nb", None, 0),
                 function("c d", Some(0), 0x60),
-                function(" c\nd", Some(0), 0x70),
-                function("\n", Some(0), 0x80),
+                function(" c d", Some(0), 0x70),
+                function(" ", Some(0), 0x80),
             ],
             ..Run::default()
         };
         assert_eq!(
             distinct(&run),
-            ["f", "f [a.so]", "g", "h [0x40]", "h [0x50]", "a b", "c d [0x60]", "c d [0x70]", "0x80"]
+            ["f", "f [a.so]", "g", "h [0x40]", "h [0x50]", "a\\nb", "c d [0x60]", "c d [0x70]", "0x80"]
         );
     }
 }

@@ -139,6 +139,8 @@ impl<'r> Tables<'r> {
     }
 
     fn string(&mut self, text: &str) -> i64 {
+        // pprof prints names as they are.
+        let text = &*gmon::visible(text);
         if let Some(&index) = self.string_index.get(text) {
             return index;
         }

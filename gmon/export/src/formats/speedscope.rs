@@ -94,7 +94,7 @@ pub(crate) fn write(run: &Run, out: &mut dyn Write) -> io::Result<()> {
         shared: Shared { frames: frames.list },
         profiles,
     };
-    Ok(serde_json::to_writer(out, &file)?)
+    Ok(serde_json::to_writer(gmon::EscapedJson(out), &file)?)
 }
 
 /// The stacks of a thread, and the weight of each.

@@ -1,6 +1,6 @@
 //! A gmon.whole and its gmon.syms: the view of the whole process.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
 use gmon::Profile;
@@ -54,18 +54,22 @@ pub fn process(symbols: &[u8], profile: &Profile, detail: Detail) -> Result<Run,
     }
     if detail == Detail::Lines {
         let files: Vec<_> = run.modules.iter().map(|m| (m.path.clone(), m.build_id.clone())).collect();
+        let mut owners = BTreeSet::new();
         let mut places = Places::new(&mut run);
         for (index, (path, build_id)) in (0..).zip(files) {
             let path = Path::new(&path);
-            let Some(bytes) = path.is_absolute().then(|| module_file(path, &build_id)).flatten() else {
+            let Some((bytes, owner)) = path.is_absolute().then(|| module_file(path, &build_id)).flatten()
+            else {
                 continue;
             };
+            owners.insert(owner);
             if let Some(lines) = lines_of(path, &bytes) {
                 let samples = samples.get(&index).map_or(&[][..], Vec::as_slice);
                 add_lines(&mut places, index, &lines, samples);
             }
         }
         places.finish();
+        run.owners = owners;
     }
     Ok(run)
 }

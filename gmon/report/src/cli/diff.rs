@@ -1,7 +1,7 @@
 //! `gmon diff`: prints what has changed between two runs.
 
 use std::cmp::Reverse;
-use std::io::{self, BufWriter, Write};
+use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
@@ -14,7 +14,7 @@ use crate::cli::diff_args::{Compared, DiffArgs};
 use crate::cli::json::array;
 use crate::cli::run_view::{NOT_KNOWN, json_head};
 use crate::cli::table::Table;
-use crate::cli::text::{Style, plain};
+use crate::cli::text::{Style, plain, standard_output};
 use crate::cli::units::duration;
 use crate::cli::{files, run};
 
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &DiffArgs) -> Result<bool> {
     found.arcs.sort_by_key(|change| Reverse(comparison.change_of(change).unsigned_abs()));
     let worse: Vec<&Change<Key>> =
         found.functions.iter().filter(|change| comparison.is_worse(change)).collect();
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = standard_output();
     if args.json {
         comparison.json(&found, &worse, &mut out)?;
     } else {

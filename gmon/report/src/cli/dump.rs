@@ -1,11 +1,12 @@
 //! `gmon dump`: prints the records as text.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 
 use anyhow::{Context, Result};
 use gmon::{BlockForm, Place, Program, Reading, counted};
 
 use crate::cli::args::DumpArgs;
+use crate::cli::text::{plain, standard_output};
 use crate::cli::{files, json};
 
 /// Prints the file.
@@ -17,7 +18,7 @@ pub(crate) fn run(args: &DumpArgs) -> Result<()> {
     let bytes = files::read_any(&args.file)?;
     let options = args.form.resolve(&bytes, program.as_ref());
     let reading = options.read(&bytes).with_context(|| args.file.display().to_string())?;
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = standard_output();
     if args.json {
         json::write(&mut out, &reading, program.as_ref())?;
     } else {
@@ -33,8 +34,8 @@ fn name(program: Option<&Program>, address: u64) -> String {
         Some(Place::Nowhere) => " ?".to_owned(),
         Some(Place::In(function) | Place::Behind(function)) => match address - function.start {
             // A symbol's name may contain any bytes, which must not control the terminal.
-            0 => format!(" {}", function.name.escape_debug()),
-            offset => format!(" {}+{offset:#x}", function.name.escape_debug()),
+            0 => format!(" {}", plain(&function.name)),
+            offset => format!(" {}+{offset:#x}", plain(&function.name)),
         },
     }
 }

@@ -23,9 +23,9 @@ pub(crate) fn run(args: &ExportArgs) -> Result<()> {
     }
     if format == Format::Html {
         let sources = SourceArgs::default();
-        let page = html::page(&args.files, Some(&sources).filter(|_| !args.no_lines))?;
+        let (page, authors) = html::page(&args.files, Some(&sources).filter(|_| !args.no_lines))?;
         return match &args.output {
-            Some(path) => files::replace(path, &page),
+            Some(path) => files::replace(path, &page, &authors),
             None => Ok(io::stdout().lock().write_all(&page)?),
         };
     }
@@ -50,5 +50,5 @@ pub(crate) fn run(args: &ExportArgs) -> Result<()> {
     } else {
         write(&run, format, &mut bytes).with_context(|| format!("--to {format}"))?;
     }
-    files::replace(path, &bytes)
+    files::replace(path, &bytes, &run::authors(&run))
 }

@@ -1,15 +1,19 @@
 //! Reads and writes files. Errors begin with the file's name.
 
+use std::collections::BTreeSet;
 use std::fs::{File, FileType};
 use std::io::{ErrorKind, Read};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
 use gmon::Program;
 use gmon_trace::Input;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_setfl};
+
+use crate::cli::readable::Authors;
 
 /// The size in bytes above which a file is not read: it is no profile, but an endless pipe.
 const MAX_SIZE: u64 = 4 << 30;
@@ -19,6 +23,14 @@ const WRITER_PATIENCE: i64 = 5;
 const GMON: &[u8] = b"gmon";
 const ELF: &[u8] = b"\x7fELF";
 const GZIP: &[u8] = b"\x1f\x8b";
+
+/// The owners of the files that this command has read.
+static OWNERS: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+
+/// Returns the owners of all files that were read so far. What the files name, these users have chosen.
+pub(crate) fn owners() -> BTreeSet<u32> {
+    OWNERS.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
 
 /// Returns a gmon.out file's bytes.
 ///
@@ -166,7 +178,9 @@ fn open(path: &Path) -> Result<(File, Vec<u8>)> {
     // The call must not wait: opening a named pipe in the usual way takes until a process writes to it.
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let mut file = File::options().read(true).custom_flags(flags.bits() as i32).open(path)?;
-    let kind = file.metadata()?.file_type();
+    let metadata = file.metadata()?;
+    OWNERS.lock().unwrap_or_else(PoisonError::into_inner).insert(metadata.uid());
+    let kind = metadata.file_type();
     if let Some(name) = unreadable(kind) {
         bail!("is a {name}, expected a file or a pipe");
     }
@@ -197,12 +211,21 @@ fn unreadable(kind: FileType) -> Option<&'static str> {
     }
 }
 
-/// Writes a file. An older file stays until the new one is complete.
+/// Writes a file. An older file stays until the new one is complete. `authors` are those of what is in it.
 ///
 /// # Errors
 /// The file cannot be written.
-pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+pub(crate) fn replace(path: &Path, bytes: &[u8], authors: &Authors) -> Result<()> {
     gmon::output::Target::check(path)
-        .and_then(|target| target.write_durably(bytes))
+        .and_then(|target| restricted(target, authors).write_durably(bytes))
         .with_context(|| path.display().to_string())
+}
+
+/// Returns the target for a report. What root makes of other users' files is for root, who may read more of them than those who
+/// read the report.
+pub(crate) fn restricted(target: gmon::output::Target, authors: &Authors) -> gmon::output::Target {
+    match rustix::process::geteuid().is_root() && !authors.is_empty() {
+        true => target.private(),
+        false => target,
+    }
 }

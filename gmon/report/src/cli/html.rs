@@ -8,11 +8,13 @@ use gmon_export::Run;
 use gmon_export::html::{self, Extras, Listing, listings};
 use gmon_export::load::Detail;
 
-use crate::cli::files::{parse_program, read_any, read_elf};
+use crate::cli::files::{parse_program, read_any, read_elf, restricted};
+use crate::cli::readable::Authors;
 use crate::cli::report_args::SourceArgs;
 use crate::cli::run::{self, DEFAULT_PROFILE};
 use crate::cli::run_args::{HtmlArgs, RunArgs};
 use crate::cli::sources::Sources;
+use crate::cli::text::plain;
 
 /// The file name that stands for standard output.
 const STANDARD_OUTPUT: &str = "-";
@@ -29,33 +31,35 @@ pub(crate) fn run(args: &HtmlArgs) -> Result<()> {
         false => Target::check(&args.output),
     };
     let target = target.with_context(|| name.to_string())?;
-    let page = page(&args.files, Some(&args.sources).filter(|_| !args.no_source))?;
+    let (page, authors) = page(&args.files, Some(&args.sources).filter(|_| !args.no_source))?;
+    let target = restricted(target, &authors);
     target.write(&page).with_context(|| name.to_string())?;
     if let Some(file) = target.file() {
         let (file, size) = (file.display().to_string(), page.len().div_ceil(1000));
-        eprintln!("gmon: wrote {} ({size} kB); open it in a browser", file.escape_debug());
+        eprintln!("gmon: wrote {} ({size} kB); open it in a browser", plain(&file));
     }
     Ok(())
 }
 
-/// Returns the report. Without `sources`, it has neither source lines nor disassembly.
+/// Returns the report, and the other users who have made what it is about. Without `sources`, it has neither source lines nor
+/// disassembly.
 ///
 /// # Errors
 /// A file cannot be read, or the files do not belong together.
-pub(crate) fn page(files: &RunArgs, sources: Option<&SourceArgs>) -> Result<Vec<u8>> {
+pub(crate) fn page(files: &RunArgs, sources: Option<&SourceArgs>) -> Result<(Vec<u8>, Authors)> {
     let mut page = Vec::new();
     let Some(sources) = sources else {
         let run = run::load(files, Detail::Functions)?;
         html::write(&run, &mut Extras::default(), &mut page)?;
-        return Ok(page);
+        return Ok((page, run::authors(&run)));
     };
     let run = run::load(files, Detail::Lines)?;
     let listings = instructions(files, &run)?;
-    let mut sources = Sources::new(sources, &files.run[0])?;
+    let mut sources = Sources::new(sources, &files.run[0], run::authors(&run))?;
     let mut read = |path: &str| sources.read(path);
     html::write(&run, &mut Extras { source: Some(&mut read), listings }, &mut page)?;
     sources.complain();
-    Ok(page)
+    Ok((page, run::authors(&run)))
 }
 
 /// Returns the instructions with their counts, if the run counted basic blocks.

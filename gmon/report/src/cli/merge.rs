@@ -14,6 +14,7 @@ use crate::cli::fold::{self, Sum};
 use crate::cli::merge::counts::Counts;
 use crate::cli::merge::program::Program;
 use crate::cli::merge::times::Times;
+use crate::cli::readable::Authors;
 use crate::cli::{files, measured};
 
 /// Sums the files and writes the sum.
@@ -33,7 +34,7 @@ pub(crate) fn run(args: &MergeArgs) -> Result<()> {
     for note in &sum.notes {
         eprintln!("gmon: {note}");
     }
-    files::replace(&args.output, &sum.bytes(&args.output)?)
+    files::replace(&args.output, &sum.bytes(&args.output)?, &Authors::default())
 }
 
 /// The sum of files of one of both kinds.

@@ -10,6 +10,7 @@ use gmon_export::{Run, origins};
 use crate::cli::files;
 use crate::cli::form_args::FormArgs;
 use crate::cli::measured;
+use crate::cli::readable::Authors;
 use crate::cli::run_args::RunArgs;
 
 /// The file that is read if only a program is named.
@@ -17,6 +18,11 @@ pub(crate) const DEFAULT_PROFILE: &str = "gmon.out";
 /// The ending of the profile of a whole process, and that of its symbols.
 const WHOLE: &str = "whole";
 const SYMBOLS: &str = "syms";
+
+/// Returns the other users who have made the files of a run and its modules.
+pub(crate) fn authors(run: &Run) -> Authors {
+    Authors::among(files::owners().into_iter().chain(run.owners.iter().copied()))
+}
 
 /// Reads the run that the arguments name.
 ///

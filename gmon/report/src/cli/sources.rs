@@ -1,21 +1,28 @@
 //! Finds source files where they are now.
 
 use std::collections::BTreeMap;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use anyhow::{Context, Result};
 
+use crate::cli::readable::Authors;
 use crate::cli::report_args::SourceArgs;
+use crate::cli::text::plain;
 
 /// Finds and reads source files.
 pub(crate) struct Sources {
     substitutes: Vec<(String, String)>,
     folders: Vec<PathBuf>,
+    /// The other users who have chosen the names of the files.
+    authors: Authors,
     /// When the program was made.
     program: Option<SystemTime>,
     /// The paths of files that were not found.
     missing: Vec<String>,
+    /// The paths of files that the authors could not read.
+    refused: Vec<String>,
     /// The files that have changed since the program was made.
     newer: Vec<PathBuf>,
 }
@@ -24,11 +31,11 @@ pub(crate) struct Sources {
 const MAX_SIZE: u64 = 64 << 20;
 
 impl Sources {
-    /// Returns a reader for the sources of this program.
+    /// Returns a reader for the sources of this program, whose files are named by what `authors` have made.
     ///
     /// # Errors
     /// A substitution has no `=`.
-    pub(crate) fn new(args: &SourceArgs, program: &Path) -> Result<Sources> {
+    pub(crate) fn new(args: &SourceArgs, program: &Path, authors: Authors) -> Result<Sources> {
         let substitute = |text: &String| {
             let (old, new) = text
                 .split_once('=')
@@ -37,15 +44,31 @@ impl Sources {
         };
         let substitutes = args.substitute_path.iter().map(substitute).collect::<Result<_>>()?;
         let (folders, program) = (args.source_dir.clone(), modified(program));
-        Ok(Sources { substitutes, folders, program, missing: Vec::new(), newer: Vec::new() })
+        let (missing, refused, newer) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Sources { substitutes, folders, authors, program, missing, refused, newer })
     }
 
     /// Returns the file's lines, from number 1 on, or `None` if it is not found. Bytes that are not UTF-8 are
     /// replaced.
     pub(crate) fn read(&mut self, path: &str) -> Option<BTreeMap<u32, String>> {
-        let found = self.candidates(path).into_iter().find_map(|path| Some((read(&path)?, path)));
+        // Where the user has said that sources are, all of them may be shown. Elsewhere, the authors must be able to read them.
+        let nobody = Authors::default();
+        let named = self.candidates(path).into_iter().map(|path| (path, &nobody));
+        let mut is_refused = false;
+        let found =
+            named.chain([(PathBuf::from(path), &self.authors)]).find_map(|(path, authors)| {
+                match read(&path, authors) {
+                    Ok(text) => Some((text, path)),
+                    Err(error) => {
+                        is_refused |= error.kind() == ErrorKind::PermissionDenied;
+                        None
+                    }
+                }
+            });
         let Some((text, found)) = found else {
-            self.missing.push(path.to_owned());
+            let list =
+                if is_refused && !self.authors.is_empty() { &mut self.refused } else { &mut self.missing };
+            list.push(path.to_owned());
             return None;
         };
         if self.program.is_some() && modified(&found) > self.program {
@@ -54,13 +77,15 @@ impl Sources {
         Some((1..).zip(text.lines().map(str::to_owned)).collect())
     }
 
-    /// Returns the paths at which the file may be, the most likely one first.
+    /// Returns the paths at which the file may be by what the user has said, the most likely one first. None of them is outside
+    /// of the folders that the user has named.
     fn candidates(&self, path: &str) -> Vec<PathBuf> {
         let mut found = Vec::new();
         for (old, new) in &self.substitutes {
             // `/a` is not a prefix of `/ab`.
             let rest = path.strip_prefix(old.trim_end_matches('/'));
-            if let Some(rest) = rest.filter(|rest| rest.is_empty() || rest.starts_with('/')) {
+            let stays = |rest: &&str| !rest.split('/').any(|part| part == "..");
+            if let Some(rest) = rest.filter(|rest| rest.is_empty() || rest.starts_with('/')).filter(stays) {
                 found.push(PathBuf::from(format!("{}{rest}", new.trim_end_matches('/'))));
             }
         }
@@ -68,7 +93,6 @@ impl Sources {
         for folder in &self.folders {
             found.extend((0..parts.len()).map(|first| folder.join(parts[first..].join("/"))));
         }
-        found.push(PathBuf::from(path));
         found
     }
 
@@ -80,16 +104,21 @@ impl Sources {
         };
         if let Some(first) = self.newer.first() {
             let (first, more) = (first.display().to_string(), and_more(self.newer.len()));
+            eprintln!("gmon: {}{more}: newer than the program, so lines may have moved", plain(&first));
+        }
+        if let Some(first) = self.refused.first() {
+            let more = and_more(self.refused.len());
             eprintln!(
-                "gmon: {}{more}: newer than the program, so lines may have moved",
-                first.escape_debug()
+                "gmon: source {}{more} not shown: the owner of the program, whose line information names it, could not read it; \
+                 --source-dir DIR names a folder whose files may be shown",
+                plain(first)
             );
         }
         if let Some(first) = self.missing.first() {
             let more = and_more(self.missing.len());
             eprintln!(
                 "gmon: source {}{more} not found; --source-dir DIR or --substitute-path OLD=NEW says where",
-                first.escape_debug()
+                plain(first)
             );
         }
     }
@@ -99,11 +128,16 @@ fn modified(path: &Path) -> Option<SystemTime> {
     std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok()
 }
 
-fn read(path: &Path) -> Option<String> {
-    let metadata = std::fs::metadata(path).ok()?;
-    let readable = metadata.is_file() && metadata.len() <= MAX_SIZE;
-    let bytes = readable.then(|| std::fs::read(path).ok()).flatten()?;
-    Some(String::from_utf8_lossy(&bytes).into_owned())
+fn read(path: &Path, authors: &Authors) -> std::io::Result<String> {
+    let file = authors.open(path)?;
+    let len = file.metadata()?.len();
+    if len > MAX_SIZE {
+        return Err(ErrorKind::FileTooLarge.into());
+    }
+    // Files of /proc say that they are empty, and are no sources.
+    let mut bytes = Vec::new();
+    file.take(len).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 #[cfg(test)]
@@ -116,10 +150,12 @@ mod tests {
             source_dir: vec![PathBuf::from("/new")],
             substitute_path: vec!["/build/=/home/me".to_owned(), "/bu=/no".to_owned()],
         };
-        let sources = Sources::new(&args, Path::new("/")).expect("good arguments");
-        let expected = ["/home/me/x/a.c", "/new/build/x/a.c", "/new/x/a.c", "/new/a.c", "/build/x/a.c"];
+        let sources = Sources::new(&args, Path::new("/"), Authors::default()).expect("good arguments");
+        let expected = ["/home/me/x/a.c", "/new/build/x/a.c", "/new/x/a.c", "/new/a.c"];
         assert_eq!(sources.candidates("/build/x/a.c"), expected.map(PathBuf::from));
+        let outside = sources.candidates("/build/../../etc/shadow");
+        assert!(outside.iter().all(|path| path.starts_with("/new")), "{outside:?}");
         let bad = SourceArgs { substitute_path: vec!["x".to_owned()], ..args };
-        assert!(Sources::new(&bad, Path::new("/")).is_err());
+        assert!(Sources::new(&bad, Path::new("/"), Authors::default()).is_err());
     }
 }

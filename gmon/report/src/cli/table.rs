@@ -4,6 +4,8 @@ use std::io::{self, Write};
 
 use crate::cli::text::Style;
 
+/// The width above which a text does not widen its column, so that one long name does not move what follows the others.
+const WIDEST: usize = 300;
 /// The distance between columns.
 const GAP: &str = "  ";
 
@@ -32,7 +34,7 @@ impl Table {
     pub(crate) fn print(&self, total: bool, style: Style, out: &mut impl Write) -> io::Result<()> {
         let width = |column: usize| {
             let texts = self.rows.iter().filter_map(|row| row.get(column)).map(|text| text.chars().count());
-            texts.max().unwrap_or(0).max(self.headings[column].len())
+            texts.filter(|&width| width <= WIDEST).max().unwrap_or(0).max(self.headings[column].len())
         };
         let widths: Vec<usize> = (0..self.headings.len()).map(width).collect();
         let line = |texts: &mut dyn Iterator<Item = &str>| {

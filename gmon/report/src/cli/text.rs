@@ -1,19 +1,28 @@
 //! The text that reports have in common: names, patterns, colours.
 
-use std::io::IsTerminal;
+use std::io::{self, BufWriter, IsTerminal, StdoutLock};
 
+use gmon::EscapedJson;
 use gprofinject_image::names::demangle::demangle;
 
 use crate::cli::report_args::When;
 
-/// Returns a name as it is in the source, with control characters escaped.
+/// Where reports are written. Text escapes hidden characters in its own way before; what comes here with some is JSON.
+pub(crate) type Out = BufWriter<EscapedJson<StdoutLock<'static>>>;
+
+/// Returns standard output for a report.
+pub(crate) fn standard_output() -> Out {
+    BufWriter::with_capacity(1 << 16, EscapedJson(io::stdout().lock()))
+}
+
+/// Returns a name as it is in the source, with hidden characters escaped.
 pub(crate) fn demangled(name: &str) -> String {
     plain(&demangle(name))
 }
 
-/// Returns a text with control characters escaped.
+/// Returns a text with hidden characters escaped.
 pub(crate) fn plain(text: &str) -> String {
-    if text.chars().any(char::is_control) { text.escape_debug().to_string() } else { text.to_owned() }
+    gmon::visible(text).into_owned()
 }
 
 /// Returns what a function without a name is called: its link address.
@@ -189,6 +198,6 @@ mod tests {
     fn names() {
         assert_eq!(demangled("_ZN3foo3barEi"), "foo::bar(int)");
         assert_eq!(demangled("main"), "main");
-        assert_eq!(demangled("a\x1b[31m"), "a\\u{1b}[31m");
+        assert_eq!(demangled("a\x1b[31m\u{202e}"), "a\\u{1b}[31m\\u{202e}");
     }
 }

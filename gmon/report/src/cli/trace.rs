@@ -1,12 +1,14 @@
 //! `gmon trace`: prints a trace, or writes it in the format of another tool.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{BufWriter, Write};
 
 use anyhow::{Context, Result};
+use gmon::EscapedJson;
 
 use crate::cli::measured::Measurement;
 use crate::cli::measured_args::{MeasuredArgs, TimesArgs};
 use crate::cli::reports::times::times;
+use crate::cli::text::standard_output;
 use crate::cli::trace_args::TraceArgs;
 use crate::cli::traces::load::{choice, load, output, warn};
 use crate::cli::traces::measured::{Times, measured};
@@ -27,7 +29,7 @@ pub(crate) fn run(args: TraceArgs) -> Result<()> {
         let raw = args.shown.no_demangle;
         let written = match args.form.perfetto {
             Some(_) => perfetto::perfetto(&trace, &choice, raw, &mut out),
-            None => chrome::chrome(&trace, &choice, raw, &mut out),
+            None => chrome::chrome(&trace, &choice, raw, &mut EscapedJson(&mut out)),
         };
         let damage = written
             .and_then(|damage| out.flush().map(|()| damage))
@@ -35,7 +37,7 @@ pub(crate) fn run(args: TraceArgs) -> Result<()> {
         warn(&trace, &args.file, &damage);
         return Ok(());
     }
-    let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
+    let mut out = standard_output();
     let damage = if args.shown.json {
         json::json(&trace, &choice, &mut out)?
     } else if args.form.folded {
@@ -57,7 +59,7 @@ fn statistics(args: TraceArgs) -> Result<()> {
     let common = MeasuredArgs { program: None, files: Vec::new(), shown };
     let args = TimesArgs { common, function, by, sort, raw, rows };
     let measurement = Measurement::of(&args.common, measured, &file);
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = standard_output();
     times(&measurement, &args, &mut out)?;
     out.flush()?;
     warn(&trace, &file, &damage);

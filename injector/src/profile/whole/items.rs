@@ -2,7 +2,7 @@
 
 use crate::profile::model::{Module, ModuleIndex, NOWHERE, Place, Profile};
 
-/// A function of the view: that at a link address of a module, or code without one.
+/// A function of the view: that at a link address of a module (or a stub of its PLT), or code without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Item {
     Function(ModuleIndex, u64),
@@ -35,7 +35,8 @@ pub(super) fn item(profile: &Profile, place: Place) -> (Item, u64) {
             None => (function.address, offset),
         })
     });
-    match function {
+    let stub = || planned?.stub_at(place.address).map(|stub| (stub.address, place.address - stub.address));
+    match function.or_else(stub) {
         Some((start, offset)) => (Item::Function(place.module, start), offset),
         None => (Item::Code(place.module, place.address), 0),
     }
@@ -43,6 +44,9 @@ pub(super) fn item(profile: &Profile, place: Place) -> (Item, u64) {
 
 pub(super) fn size(profile: &Profile, item: Item) -> u64 {
     let Item::Function(index, address) = item else { return 1 };
-    let function = module(profile, index).and_then(|module| module.program.function_at(address));
-    function.map_or(1, |function| function.size)
+    let Some(module) = module(profile, index) else { return 1 };
+    match module.program.function_at(address) {
+        Some(function) => function.size,
+        None => module.program.stub_at(address).map_or(1, |stub| stub.size),
+    }
 }

@@ -71,14 +71,14 @@ fn essence(name: &str) -> Cow<'_, str> {
     Cow::Borrowed(at.map_or(name, |at| &name[..at]))
 }
 
-/// Replaces what would break the lines of a table or one of its columns, and what ends a string of a symbol table.
+/// Replaces what would break the lines of a table or one of its columns, what ends a string of a symbol table, and what gprof
+/// would pass on to a terminal although it is not seen there.
 fn harmless(name: &str) -> String {
     let harmless = |c: char| match c {
-        _ if c.is_control() => '?',
         _ if c.is_whitespace() => '_',
         _ => c,
     };
-    let name: String = name.chars().map(harmless).collect();
+    let name: String = gmon::visible(name).chars().map(harmless).collect();
     if name.is_empty() { "?".to_owned() } else { name }
 }
 
@@ -121,7 +121,7 @@ mod tests {
                 "_ZN1r1f17hfedcba9876543210E@libb.so",
                 "_RNvCs1_1r1g@liba.so.1",
                 "_RNvCs2_1r1g@libb.so",
-                "a?b_c",
+                "a\\nb_c",
                 "mcount@prog",
             ]
         );

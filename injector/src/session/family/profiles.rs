@@ -190,7 +190,8 @@ impl Family<'_> {
         let region = self.folder.as_ref().map(|folder| folder.region(&member.name));
         let (profilee, baseline) = (member.profilee, member.baseline.as_ref());
         let maps = &member.maps;
-        let reading = Reading { profilee, libraries: &self.libraries, maps, rate: self.rate, end };
+        let own_call = member.own_call.as_ref();
+        let reading = Reading { profilee, libraries: &self.libraries, maps, rate: self.rate, end, own_call };
         let (names, troubles) = (&mut Names::default(), &mut self.troubles);
         let (mut counted, state, _) =
             counted(region.as_ref(), &reading, samples, crash, baseline, troubles, names);

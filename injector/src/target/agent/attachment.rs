@@ -172,6 +172,11 @@ impl Detoured {
 }
 
 impl Attachment {
+    /// Returns the address of the `syscall` instruction by which the process makes system calls for gprofinject.
+    pub(crate) fn own_call(&self) -> u64 {
+        self.instruction
+    }
+
     /// Returns the record of a process that has nothing of the agent, and whose files in the folder have that name.
     /// `instruction` is the address of a `syscall` instruction in the process.
     pub(super) fn outside(

@@ -1,7 +1,7 @@
 //! `gmon coverage`: prints how much of each file ran, in percent, and writes a file for lcov.
 
 use std::collections::BTreeMap;
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -12,9 +12,10 @@ use serde_json::{Value, json};
 
 use crate::cli::files;
 use crate::cli::json::array;
+use crate::cli::readable::Authors;
 use crate::cli::report_args::CoverageArgs;
 use crate::cli::reports::lines::chooses_instance;
-use crate::cli::text::{percent, plain};
+use crate::cli::text::{percent, plain, standard_output};
 use crate::cli::view::View;
 
 /// How much ran, of what was counted.
@@ -162,11 +163,11 @@ fn json(of: &Coverage) -> Value {
 
 fn write_lcov(path: &Path, view: &View, tally: &Tally) -> Result<()> {
     if path == Path::new("-") {
-        return lcov(view, tally, &mut BufWriter::new(std::io::stdout().lock()));
+        return lcov(view, tally, &mut standard_output());
     }
     let mut bytes = Vec::new();
     lcov(view, tally, &mut bytes).with_context(|| path.display().to_string())?;
-    files::replace(path, &bytes)
+    files::replace(path, &bytes, &Authors::among(files::owners()))
 }
 
 /// Writes lcov's tracefile (geninfo(1)): lines and functions. Branches would need the counts of the edges

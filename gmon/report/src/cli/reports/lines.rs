@@ -8,7 +8,9 @@ use gmon_blocks::{Instance, LineCounts, Tally};
 use gprofinject_image::debug::{FileIndex, Lines};
 use serde_json::{Value, json};
 
+use crate::cli::files;
 use crate::cli::json::array;
+use crate::cli::readable::Authors;
 use crate::cli::report_args::LinesArgs;
 use crate::cli::sources::Sources;
 use crate::cli::text::{chosen_function, margin, percent, plain};
@@ -43,7 +45,7 @@ pub(crate) fn lines(view: &View, args: &LinesArgs, out: &mut impl Write) -> Resu
     if view.args.shown.json {
         return write_json(view, lines, &files, out);
     }
-    let mut sources = Sources::new(&args.sources, &view.args.program)?;
+    let mut sources = Sources::new(&args.sources, &view.args.program, Authors::among(files::owners()))?;
     for (file, counts) in &files {
         let path = &lines.files()[*file];
         Listing { view, args, lines }.write(path, counts, sources.read(path).as_ref(), out)?;
