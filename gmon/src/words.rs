@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn json_is_the_same_to_programs() {
         let mut out = EscapedJson(Vec::new());
-        write!(out, "{{\n\"a{}b{}c\": {}}}", '\u{202e}', '\u{e0041}', '\u{7f}').expect("memory");
+        write!(out, "{{\n\"a\u{202e}b\u{e0041}c\": \u{7f}}}").expect("memory");
         assert_eq!(String::from_utf8_lossy(&out.0), "{\n\"a\\u202eb\\udb40\\udc41c\": \\u007f}");
     }
 

@@ -41,6 +41,7 @@ pub(crate) fn shares_memory(tid: u32) -> bool {
         // The kernel may lack the call or refuse it.
         // SAFETY: signal 0 is not sent.
         Err(_) => {
+            // SAFETY: signal 0 is not sent.
             let result = unsafe { call(general::__NR_tkill, [tid.into(), 0]) };
             result != Err(ESRCH)
         }

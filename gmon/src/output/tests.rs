@@ -228,7 +228,7 @@ fn a_link_that_comes_after_the_check() {
     std::fs::remove_file(&path).unwrap();
     let place = walk(&path).unwrap();
     symlink(&victim, &path).unwrap();
-    replace(&place, b"new", false).unwrap();
+    replace(&place, b"new", false, 0o666).unwrap();
     assert_eq!(std::fs::read(&victim).unwrap(), b"old");
     assert!(std::fs::symlink_metadata(&path).unwrap().is_file());
     assert_eq!(std::fs::metadata(&path).unwrap().uid(), 0);
@@ -263,11 +263,11 @@ fn a_file_that_another_user_has_put_there_is_not_overwritten() {
     std::fs::write(theirs.join("own"), b"old").unwrap();
     chown(theirs.join("own"), Some(OTHER), None).unwrap();
     for (name, why) in [("linked", "other names"), ("own", "another user")] {
-        let error = open_to_overwrite(&walk(&theirs.join(name)).unwrap()).unwrap_err();
+        let error = open_to_overwrite(&walk(&theirs.join(name)).unwrap(), 0o666).unwrap_err();
         assert!(error.to_string().contains(why), "{error}");
     }
     let place = walk(&here.file("ours", 0o6777)).unwrap();
-    drop(open_to_overwrite(&place).unwrap());
+    drop(open_to_overwrite(&place, 0o666).unwrap());
     assert_eq!(mode(&here.at("ours")), 0o666 & allowed());
 }
 

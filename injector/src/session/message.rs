@@ -243,7 +243,9 @@ mod tests {
                     assert!(!name.is_empty() && name.len() <= ask::NAME_MAX && !name.contains(['/', '.']));
                     parsed += 1;
                 }
-                Ok(Message::Executes | Message::Loaded(_) | Message::Ahead) => parsed += 1,
+                Ok(Message::Executes | Message::Loaded(_) | Message::Ahead | Message::Profiled) => {
+                    parsed += 1
+                }
                 Ok(Message::Control(request)) => {
                     assert!(request.pid > 0 && request.output.as_ref().is_none_or(|path| path.is_absolute()));
                     let again = request.packet().expect("a packet");

@@ -115,7 +115,8 @@ fn of_cpp(symbol: &BorrowedSymbol, name: &str, options: DemangleOptions) -> Opti
 /// Returns the beginning of a name that is too long, and what tells it apart: the mangled name, or if that is long too, its
 /// length and its hash (FNV-1a).
 fn shortened(text: &str, mangled: &str) -> String {
-    let beginning = &text[..text.floor_char_boundary(BEGINNING)];
+    let end = (0..=BEGINNING.min(text.len())).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+    let beginning = &text[..end];
     if mangled.len() <= BEGINNING {
         return format!("{beginning}...[{mangled}]");
     }

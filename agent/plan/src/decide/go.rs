@@ -109,7 +109,7 @@ pub fn preemption(image: &Image) -> Option<Range<u64>> {
 /// call of such a function when hooks are written would run that branch into the patch; no thread's stack shows it.
 pub fn is_reentered(image: &Image, function: &Function) -> bool {
     let Some(code) = image.code_at(function.address, function.size) else { return false };
-    let patch = function.address + 1..function.address + JUMP as u64;
+    let patch = function.address + 1..function.address + JUMP;
     let leads_there = |i: &Instruction| {
         i.op_count() == 1 && i.op0_kind() == OpKind::NearBranch64 && patch.contains(&i.near_branch_target())
     };

@@ -117,7 +117,7 @@ fn is_contradicted(image: &Image, flow: &Flow, index: usize, factory: &mut Instr
     let in_front = in_front(image, index);
     if let Some(front) = in_front {
         // Compilers align functions, and rarely labels.
-        let may_be_label = !image.begins_frame(f.address) && f.address % ALIGNMENT != 0;
+        let may_be_label = !image.begins_frame(f.address) && !f.address.is_multiple_of(ALIGNMENT);
         if may_be_label && jumps_indirectly(image, &image.functions[front]) {
             return true;
         }

@@ -19,7 +19,7 @@ fn loops(kind: ImageKind, table: &[u8], code: impl FnOnce(&mut CodeAssembler)) -
     assert!(bytes.len() <= LEN as usize);
     bytes.resize(2 * LEN as usize, 0x90);
     let mut image = image(kind, TEXT, &bytes, &[LEN as usize, LEN as usize]);
-    image.segments.push(Segment { address: TABLE, bytes: table });
+    image.segments.push(Segment { address: TABLE, memory: table.len() as u64, bytes: table });
     let words = table.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
     let places = (TABLE..).step_by(8).zip(words);
     let relocated: Vec<(u64, u64)> = places.filter(|&(_, to)| image.is_code(to)).collect();
