@@ -101,6 +101,6 @@ mod tests {
         let high = [mapping(0, u64::MAX, ""), mapping(u64::MAX - 1, u64::MAX, "[heap]")];
         assert_eq!(place(&high, &(0..u64::MAX), PAGE, (0, u64::MAX)), None);
         assert_eq!(place(&[], &(0..u64::MAX), u64::MAX - PAGE, (0, 0)), None);
-        assert_eq!(place(&[], &(0x5000..0x4000), PAGE, (0, 0)), None);
+        assert_eq!(place(&[], &Range { start: 0x5000, end: 0x4000 }, PAGE, (0, 0)), None);
     }
 }

@@ -47,6 +47,6 @@ mod tests {
             inside.iter().all(|&at| arenas.contains(at)) && !outside.iter().any(|&at| arenas.contains(at))
         );
         arenas.add(0x1500..0x8500);
-        assert_eq!(arenas.libraries, [0x1000..0x9000]);
+        assert_eq!(arenas.libraries, Vec::from_iter([Range { start: 0x1000, end: 0x9000 }]));
     }
 }
