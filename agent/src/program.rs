@@ -7,6 +7,7 @@
 pub(crate) mod agent;
 pub(crate) mod domain;
 pub(crate) mod failure;
+pub(crate) mod interned;
 pub(crate) mod libraries;
 pub(crate) mod module;
 pub(crate) mod provoke;

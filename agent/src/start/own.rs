@@ -38,6 +38,7 @@ pub(crate) fn common_gates(shadows: u64, orders: &RegionOrders) -> ArenaHeader {
         backtrace: backtraces::gpi_backtrace as *const () as u64,
         land: landings::gpi_land as *const () as u64,
         stack_copy: stack_copies::gate(),
+        interned: gate::gpi_interned as *const () as u64,
         begin,
         end,
         mark,
