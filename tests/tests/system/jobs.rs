@@ -55,7 +55,8 @@ fn leaders_of_sessions() {
     let program = Subject::new("standing");
     let printed = compare("setsid", &program, |words| {
         let mut command = Command::new("setsid");
-        command.args(words).arg("group");
+        // setsid forks if it leads a group itself, and waits then.
+        command.arg("--wait").args(words).arg("group");
         command
     });
     assert!(printed.contains("@leads its group: 1, its session: 1"), "{printed}");
@@ -74,7 +75,7 @@ fn members_of_groups() {
     // A member of a pipeline, whose other programs belong to the same group.
     let printed = compare("pipeline", &program, |words| {
         let mut command = Command::new("setsid");
-        command.args(["sh", "-c", "exec \"$@\" | cat", "sh"]).args(words);
+        command.args(["--wait", "sh", "-c", "exec \"$@\" | cat", "sh"]).args(words);
         command
     });
     assert!(printed.contains("@leads its group: 0"), "{printed}");
