@@ -10,6 +10,7 @@ use crate::hot::nearest::{self, Nearest};
 use crate::hot::next::Next;
 use crate::hot::objects;
 use crate::hot::own_stack;
+use crate::hot::sharers;
 use crate::hot::sites;
 use crate::hot::slots::{self, Found};
 use crate::hot::slow_stack;
@@ -53,6 +54,9 @@ impl Call {
 pub(crate) extern "C" fn known(number: u32, return_address: u64, cfa: u64, base: u64) -> Next {
     let agent = Agent::get();
     let record = agent.function(number);
+    if thread_blocks::are_words_shared() && sharers::is_time_to_settle() {
+        return Next::RARE;
+    }
     let Some(block) = thread_blocks::current(agent) else { return Next::RARE };
     let entry = Entry::of(agent, record, number, return_address, cfa);
     let both = keeps_cells(agent, number);
@@ -134,6 +138,9 @@ fn uncounted(number: u32, return_address: u64, cfa: u64) -> Next {
 
 fn counted(number: u32, return_address: u64, cfa: u64) -> Next {
     provoke::at(provoke::Place::Rare);
+    if thread_blocks::are_words_shared() {
+        sharers::settle();
+    }
     let agent = Agent::get();
     let record = agent.function(number);
     let entry = Entry::of(agent, record, number, return_address, cfa);

@@ -155,13 +155,14 @@ pub(crate) fn block(agent: &Agent) -> u64 {
         return agent.lost_block;
     }
     let words = words::get().address();
-    let Some(own) = find(words, task::gettid()) else { return agent.no_block };
+    find(words, task::gettid()).map_or(agent.no_block, |own| own.block.load(Ordering::Relaxed))
+}
+
+/// Returns whether it is time to call [`settle`]. The calling thread's words are shared, and it is about to count a call.
+pub(crate) fn is_time_to_settle() -> bool {
     /// Counts the calls of all threads; it orders nothing.
     static CALLS: AtomicU32 = AtomicU32::new(0);
-    if CALLS.fetch_add(1, Ordering::Relaxed).is_multiple_of(PATIENCE) {
-        settle(own);
-    }
-    own.block.load(Ordering::Relaxed)
+    CALLS.fetch_add(1, Ordering::Relaxed).is_multiple_of(PATIENCE)
 }
 
 /// Stores the address of the calling thread's thread block, whose words are shared. Returns `false` if there is no room for the thread in
@@ -193,12 +194,13 @@ pub(crate) fn has_calling_thread() -> bool {
     USED.load(Ordering::Relaxed) != 0 && find(words::get().address(), task::gettid()).is_some()
 }
 
-/// Makes the words lead to the calling thread's own thread block again if no other thread shares them any more.
-fn settle(own: &Sharer) {
-    let (words, tid) = (own.words.load(Ordering::Relaxed), own.tid.load(Ordering::Relaxed));
-    if IS_DIVIDED.load(Ordering::Relaxed) {
+/// Makes the calling thread's words lead to its own thread block again if no other thread shares them any more. This is no integer code.
+pub(crate) fn settle() {
+    if IS_DIVIDED.load(Ordering::Relaxed) || kernel::is_frozen() {
         return;
     }
+    let (words, tid) = (words::get().address(), task::gettid());
+    let Some(own) = find(words, tid) else { return };
     for other in all() {
         let theirs = other.tid.load(Ordering::Acquire);
         if theirs == 0 || theirs == tid || other.words.load(Ordering::Relaxed) != words {

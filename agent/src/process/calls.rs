@@ -180,10 +180,6 @@ extern "C" fn born(record: u64, result: i64) {
     sharing::born(record - FIRST_ENTRY, result);
 }
 
-/// The machine code of a standalone program does not call this.
-#[cfg(feature = "standalone")]
-extern "C" fn born(_record: u64, _result: i64) {}
-
 /// Offsets in a thread's record, which a program that is not standalone does not have.
 #[cfg(feature = "standalone")]
 const RECORD: [usize; 2] = [offset_of!(Record, shared_stack), offset_of!(Record, tid)];
@@ -555,6 +551,7 @@ core::arch::global_asm!(
     slots = const RECORD[0],
     slow = const SLOW_STACK,
     tid = const RECORD[1],
+    #[cfg(not(feature = "standalone"))]
     born = sym born,
     not_executed = sym execute::not_executed,
     may_write_gs = sym MAY_WRITE_GS,
