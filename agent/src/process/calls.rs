@@ -361,6 +361,7 @@ core::arch::global_asm!(
     "gpi_keep",
     "mov rdi, rcx",
     "mov rsi, rax",
+    #[cfg(not(feature = "standalone"))]
     "call {born}",
     "gpi_kept",
     ".endif",
