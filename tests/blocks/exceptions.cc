@@ -36,6 +36,23 @@ OPAQUE int middle(int x, int *count) {
     }
 }
 
+static void *caller;
+
+OPAQUE void knows_its_caller(int x) {
+    caller = __builtin_return_address(0);
+    if (x % 2)
+        throw x;
+}
+
+OPAQUE int catches(int x) {
+    try {
+        knows_its_caller(x);
+    } catch (int i) {
+        return i % 3 ? i : -i;
+    }
+    return 1;
+}
+
 OPAQUE void stops(int x) noexcept {
     if (x > 1000)
         thrower(3);
@@ -59,6 +76,8 @@ int main() {
             sum -= 1000;
         }
     }
+    for (int i = 0; i < 20; i++)
+        sum += catches(i);
     std::vector<std::string> strings;
     for (int i = 0; i < 50; i++)
         strings.push_back(std::string(static_cast<size_t>(i), 'x'));

@@ -5,7 +5,7 @@
 //           early or with an error: none, if nothing disturbs them.
 // alone     None but the main one, which waits for commands.
 // handler   A thread whose calls are interrupted by a signal, and whose handler waits as well.
-// gs        None, but the main thread uses gs. Prints whether gs still leads to its variable.
+// gs        None, but the main thread uses gs, if the program is compiled with GS. Prints whether gs still leads to its variable.
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -95,19 +95,22 @@ int main(int argc, char **argv) {
         sigaction(SIGUSR1, &action, 0);
         pthread_create(&pair[0], 0, interrupted, 0);
         pthread_create(&pair[1], 0, interrupts, &pair[0]);
-    } else if (!strcmp(way, "gs")) {
-        static long own = 0x67730a;
-        syscall(SYS_arch_prctl, 0x1001 /* ARCH_SET_GS */, &own);
     }
+#ifdef GS
+    static long own = 0x67730a;
+    if (!strcmp(way, "gs")) syscall(SYS_arch_prctl, 0x1001 /* ARCH_SET_GS */, &own);
+#endif
     OBEY();
     stop = 1;
     for (int n = 0; n < count; n++) pthread_join(timed[n], 0);
     if (!strcmp(way, "handler")) pthread_join(pair[1], 0);
+#ifdef GS
     if (!strcmp(way, "gs")) {
         long seen;
         __asm__ volatile("mov %%gs:0, %0" : "=r"(seen));
         printf("%lx\n", seen);
     }
+#endif
     printf("early: %x\n", early);
     return 0;
 }

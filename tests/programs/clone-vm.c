@@ -7,6 +7,7 @@
 //# arc: by_function -> work 2000
 //# arc: by_number -> work 1000
 //# arc: main -> work 2000
+//# arc: main -> stack_end 3
 //# arc: work -> sum 5000
 //# arc: work -> pass 5000
 //# arc: sum -> sum 35000
@@ -29,8 +30,9 @@ static volatile long sums[4];
 static volatile int alive, go;
 OPAQUE long sum(long n) {
     if (n == 0) return 1;
-    BARRIER();
-    return sum(n - 1) + 1;
+    long rest = sum(n - 1);
+    __asm__ volatile("" : "+r"(rest)); // so that it does not become a loop
+    return rest + 1;
 }
 OPAQUE long last(long n) { BARRIER(); return n; }
 ASM_FUNCTION(pass, "jmp last"); // a tail call
@@ -53,7 +55,7 @@ OPAQUE void by_number(void) {
     for (int i = 0; i < 1000; i++) work(NUMBER);
     syscall(SYS_exit, 0);
 }
-static char *stack_end(void) {
+OPAQUE char *stack_end(void) {
     char *stack = mmap(0, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(stack != MAP_FAILED);
     return stack + SIZE;
@@ -68,7 +70,8 @@ int main(void) {
     CHECK(thread > 0);
     // syscall() returns to the address at the end of the new stack.
     uintptr_t *end = (uintptr_t *)stack_end() - 2;
-    *end = (uintptr_t)by_number;
+    end[0] = (uintptr_t)by_number;
+    end[1] = 1; // its return address
     int number = syscall(SYS_clone, CLONE_VM | SIGCHLD, end, 0, 0, 0);
     CHECK(number > 0);
     go = 1;

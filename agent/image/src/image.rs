@@ -40,6 +40,8 @@ pub struct Image<'d> {
     pub relocated: Vec<(u64, u64)>,
     /// The addresses in code that .dynsym exports by name, sorted.
     pub exported: Vec<u64>,
+    /// The addresses to which the kernel and the dynamic linker give control, sorted. Some may not be in code.
+    pub entries: Vec<u64>,
     /// The landing pads in the exception tables, sorted.
     pub landing_pads: Vec<u64>,
     pub facts: Facts,

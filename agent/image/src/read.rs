@@ -54,8 +54,10 @@ impl<'d> Image<'d> {
         let landing_pads = landing_pads::landing_pads(elf, &ranges, &unwind.fdes);
         let mut marks = labels.marks;
         let exported = symbols::exported(elf, &ranges);
+        let mut entries = entries::entries(elf);
+        entries.sort_unstable();
         let mut entered = functions.inner_labels;
-        entered.extend(entries::entries(elf));
+        entered.extend(&entries);
         entered.extend(&exported);
         let pointers = pointers::Pointers::read(elf, &ranges, entered, &mut marks);
         let notes = notes::Notes::read(elf);
@@ -87,6 +89,7 @@ impl<'d> Image<'d> {
             code_pointers,
             relocated: pointers.relocated,
             exported,
+            entries,
             landing_pads,
             facts: Facts {
                 interpreter: elf.interpreter.clone(),

@@ -39,6 +39,7 @@ pub(crate) fn image<'d>(kind: ImageKind, base: u64, code: &'d [u8], sizes: &[usi
         relocated: Vec::new(),
         functions,
         exported: Vec::new(),
+        entries: Vec::new(),
         landing_pads: Vec::new(),
         facts: Facts::default(),
         stubs: Vec::new(),

@@ -336,6 +336,8 @@ unsafe fn find_in(map: &LinkMap, name: &[u8]) -> Option<u64> {
     const DT_STRTAB: u64 = 5;
     const DT_SYMTAB: u64 = 6;
     const DT_GNU_HASH: u64 = 0x6fff_fef5;
+    /// The size of a symbol in bytes.
+    const SYMBOL: u64 = 24;
     let (mut strings, mut symbols, mut hash) = (0, 0, 0);
     // SAFETY: the dynamic section is terminated by type 0, and its tables are mapped and consistent.
     unsafe {
@@ -356,18 +358,27 @@ unsafe fn find_in(map: &LinkMap, name: &[u8]) -> Option<u64> {
             return None;
         }
         let words = hash as *const u32;
-        let (buckets, first, bloom) = (*words, *words.add(1), *words.add(2));
-        let bucket_table = words.add(4 + 2 * bloom as usize);
-        let chains = bucket_table.add(buckets as usize);
+        let (buckets, first, bloom, shift) = (*words, *words.add(1), *words.add(2), *words.add(3));
         let wanted = gnu_hash(name);
-        let mut index = *bucket_table.add((wanted % buckets.max(1)) as usize);
-        if buckets == 0 || index < first {
+        // As in the dynamic linker, the filter comes before the table: a file whose table is damaged works for the names that the filter
+        // keeps away from it.
+        let filter = words.add(4).cast::<u64>().add((wanted / 64 & bloom.wrapping_sub(1)) as usize);
+        let bits = 1 << (wanted % 64) | 1 << (wanted.wrapping_shr(shift) % 64);
+        if buckets == 0 || bloom == 0 || *filter & bits != bits {
             return None;
         }
-        loop {
+        let bucket_table = words.add(4 + 2 * bloom as usize);
+        let chains = bucket_table.add(buckets as usize);
+        let mut index = *bucket_table.add((wanted % buckets) as usize);
+        // Linkers put the names behind the symbols.
+        let end = if symbols < strings { (strings - symbols) / SYMBOL } else { u64::MAX };
+        if index < first {
+            return None;
+        }
+        while u64::from(index) < end {
             let hash = *chains.add((index - first) as usize);
             // struct Elf64_Sym: name, info, other, section index, value, size.
-            let symbol = (symbols + u64::from(index) * 24) as *const u8;
+            let symbol = (symbols + u64::from(index) * SYMBOL) as *const u8;
             let text = (strings + u64::from(*symbol.cast::<u32>())) as *const u8;
             let defined = *symbol.add(6).cast::<u16>() != 0;
             if hash | 1 == wanted | 1 && defined && is(text, name) {
@@ -378,6 +389,7 @@ unsafe fn find_in(map: &LinkMap, name: &[u8]) -> Option<u64> {
             }
             index += 1;
         }
+        None
     }
 }
 

@@ -118,8 +118,8 @@ pub(crate) fn lose_in(region: RegionRef, name: *const u8, why: Lost, errno: i32)
 /// The objects about which the injector was asked, and the number of the update in which each was last seen: a hash table
 /// by the load bias, of limited size. An object that is not in it is asked about again, which only takes time.
 static ASKED: [[AtomicU64; 2]; 1024] = [const { [const { AtomicU64::new(0) }; 2] }; 1024];
-/// The number of updates.
-static UPDATES: AtomicU64 = AtomicU64::new(0);
+/// One more than the number of updates: what no update has seen is zero in the table, which is also the load bias of some objects.
+static UPDATES: AtomicU64 = AtomicU64::new(1);
 
 /// Returns whether nothing has to be done for an object: it is the program or no file, or it is hooked, or the injector
 /// does not want it.

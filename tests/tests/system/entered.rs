@@ -26,7 +26,8 @@ fn calls(place: &Place, program: &Program, name: &str) -> u64 {
     profile.arcs.iter().filter(|((_, to), _)| *to == address).map(|(_, count)| count).sum()
 }
 
-/// The kernel begins after the function's fourth byte.
+/// The kernel begins after the function's fourth byte. The function can be hooked only if there is padding after it, in which its jump
+/// has room.
 fn the_entry_point_within_a_function() {
     const CODE: &str = r"
 .globl f
@@ -45,17 +46,20 @@ f:      lea 1(%rdi), %eax
 .size f, . - f
 ";
     let place = Place::new();
-    fs::write(place.path("code.s"), CODE).unwrap();
     // At fixed addresses, and position-independent.
     for kind in [&["-static", "-no-pie"][..], &["-static-pie"]] {
-        let mut compiler = Command::new("gcc");
-        compiler.args(["-nostdlib", "-Wl,--build-id=none", "-Wl,-Ttext=0x401000", "-Wl,-e,0x401004", "-o"]);
-        compiler.arg(place.path("prog")).arg(place.path("code.s")).args(kind);
-        gprofinject_tests::compile::compile(compiler).unwrap();
-        let program = Program::read(&place.path("prog")).unwrap();
-        for options in [&["--hooks", "both"][..], &["--hooks", "entry"], &["--times"], &["--count", "blocks"]] {
-            let outcome = same(&place, options, &[]);
-            assert_eq!((outcome.code(), calls(&place, &program, "f")), (10, 10), "{kind:?} {options:?}");
+        for (padding, calls_of_f) in [("", 0), (".p2align 6\n", 10)] {
+            fs::write(place.path("code.s"), format!("{CODE}{padding}")).unwrap();
+            let mut compiler = Command::new("gcc");
+            compiler.args(["-nostdlib", "-Wl,--build-id=none", "-Wl,-Ttext=0x401000", "-Wl,-e,0x401004", "-o"]);
+            compiler.arg(place.path("prog")).arg(place.path("code.s")).args(kind);
+            gprofinject_tests::compile::compile(compiler).unwrap();
+            let program = Program::read(&place.path("prog")).unwrap();
+            for options in [&["--hooks", "both"][..], &["--hooks", "entry"], &["--times"], &["--count", "blocks"]] {
+                let outcome = same(&place, options, &[]);
+                let counted = calls(&place, &program, "f");
+                assert_eq!((outcome.code(), counted), (10, calls_of_f), "{kind:?} {options:?} {padding}");
+            }
         }
     }
 }

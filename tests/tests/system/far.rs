@@ -32,9 +32,11 @@ const SOURCE: &str = r#"
 A int one(int x) { __asm__ volatile(""); return x + 1; }
 B int leads(int x) { __asm__ volatile(""); return one(x) + 1; }
 B int jumps(int x) { __asm__ volatile(""); return x & 1 ? one(x) : leads(x); }
-B int itself(int x) { __asm__ volatile(""); return x ? itself(x - 1) + one(x) : 0; }
+/* An addition that the compiler cannot see through, so that it makes no loop of a recursion. */
+#define PLUS(a, b) ({ int sum = (a); __asm__("" : "+r"(sum)); sum + (b); })
+B int itself(int x) { __asm__ volatile(""); return x ? PLUS(itself(x - 1), one(x)) : 0; }
 B int tiny(void) { __asm__ volatile(""); return 3; }
-A int again(int x) { __asm__ volatile(""); return x ? again(x - 1) + 1 : 0; }
+A int again(int x) { __asm__ volatile(""); return x ? PLUS(again(x - 1), 1) : 0; }
 A int through(int (*f)(int), int x) { return f(x) + 1; }
 A int back(int x) { __asm__ volatile(""); return jumps(x + 3); }
 A int round_of(int i) {
@@ -70,7 +72,8 @@ const CALLS: [(&str, u64); 9] = [
 
 /// Most functions are near the rest of the program.
 const MOST_NEAR: [&str; 3] = ["-DA=NEAR", "-DB=FAR", "-mcmodel=large"];
-const MOST_FAR: [&str; 3] = ["-DA=FAR", "-DB=FAR", "-mcmodel=large"];
+/// Without padding, the first two would not be hooked.
+const MOST_FAR: [&str; 4] = ["-DA=FAR", "-DB=FAR", "-mcmodel=large", "-falign-functions=16"];
 /// Without frame descriptions, which do not reach so far either.
 const APART: [&str; 3] =
     ["-fno-asynchronous-unwind-tables", "-foptimize-sibling-calls", "-Wl,--section-start=.far=0x300000000"];

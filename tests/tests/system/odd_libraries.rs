@@ -145,13 +145,13 @@ fn damaged_files() {
     let without = ["-O1", "-fPIC", "-shared", "-fno-asynchronous-unwind-tables", "-nostartfiles"];
     place.c("8.so", LIBRARY, &[&without[..], &["-DLEAF=leaf8", "-DTIMES=8"]].concat());
     place.c("9.so", LIBRARY, &[&without[..], &["-DLEAF=leaf9", "-DTIMES=9", "-s"]].concat());
-    // All but three are hooked, the first of them twice, and `work` is exported by each.
+    // All are hooked, the first of them twice, because nothing that is damaged is needed; `work` is exported by each.
     for hooks in ["--hooks=both", "--hooks=entry"] {
         let libraries = ["./2.so", "./3.so", "./4.so", "./5.so", "./6.so", "./7.so", "./8.so", "./9.so", "./2.so"];
         let said = run(&place, hooks, &libraries);
-        has(&whole(&place), &[("work", "leaf2", 40), ("work", "leaf4", 40), ("work", "leaf8", 80), ("call", "work", 60)], &format!("{hooks}: {said}"));
-        assert!(said.contains("5.so is not hooked: the file is truncated: a symbol table"), "{said}");
-        assert!(said.contains("refused"), "{said}");
+        let calls = [("work", "leaf2", 40), ("work", "leaf4", 40), ("work", "leaf8", 80), ("call", "work", 90)];
+        has(&whole(&place), &calls, &format!("{hooks}: {said}"));
+        assert!(said.contains("functions of 8 libraries") && !said.contains("refused"), "{said}");
     }
 }
 

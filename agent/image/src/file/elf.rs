@@ -98,6 +98,8 @@ pub(crate) struct Elf<'d> {
     pub(crate) position_independent: bool,
     pub(crate) entry: u64,
     pub(crate) phdr: u64,
+    /// The address after the program headers.
+    pub(crate) phdr_end: u64,
     pub(crate) lo: u64,
     pub(crate) hi: u64,
     /// The loaded segments, sorted by address and disjoint.
@@ -163,6 +165,7 @@ impl<'d> Elf<'d> {
             position_independent: header.e_type.get(LE) == elf::ET_DYN,
             entry: header.e_entry.get(LE),
             phdr: 0,
+            phdr_end: 0,
             lo: 0,
             hi: 0,
             loads: Vec::new(),
@@ -279,6 +282,7 @@ impl<'d> Elf<'d> {
             let stated = segments.iter().find(|segment| segment.p_type.get(LE) == elf::PT_PHDR);
             self.phdr = stated.map_or(self.lo.saturating_add(phoff), |segment| segment.p_vaddr.get(LE));
         }
+        self.phdr_end = self.phdr.saturating_add(size_of_val(segments) as u64);
         Ok(())
     }
 

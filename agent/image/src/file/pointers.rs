@@ -104,10 +104,11 @@ fn target(relocation: &Rela, symbols: &[Symbol]) -> Option<u64> {
 /// Visits the aligned words of all data. In a program that is loaded at its link addresses, pointers are plain words. All
 /// loaded bytes outside of executable sections count as data, whatever other sections say, because a pointer that is missed may
 /// be a label. Without sections, nothing says which part of an executable segment is data. Words of the dynamic linker's tables
-/// that look like addresses in code are ones, or do no harm.
+/// that look like addresses in code are ones, or do no harm; those of the program headers in the first segment are left out, because
+/// the address of the file's start is there.
 fn for_each_data_word(elf: &Elf<'_>, code: &CodeRanges, mut found: impl FnMut(u64)) {
     for load in &elf.loads {
-        let mut at = load.address;
+        let mut at = if load.contains(elf.phdr) { elf.phdr_end } else { load.address };
         let end = load.address + load.bytes.len() as u64;
         let is_code = |range: &CodeRange| range.start >= load.address && range.end <= end;
         let inside = code.iter().filter(|range| elf.has_code_sections() && is_code(range));

@@ -85,6 +85,7 @@ impl<'d> Unwind<'d> {
             budget: 4 * bytes.len() as u64 + 1024,
         };
         unwind.read_entries(bytes);
+        unwind.read_listed(elf, address);
         // The sort is stable, and fast on the few sorted runs that linkers leave.
         unwind.fdes.sort_by_key(|fde| fde.start);
         unwind.fdes.dedup_by_key(|fde| fde.start);
@@ -115,11 +116,7 @@ impl<'d> Unwind<'d> {
             let Some(end) = end.filter(|&end| end <= bytes.len()) else { break };
             match u32_at(body) {
                 Some(0) => {
-                    let cie = self.section.cie_from_offset(&self.bases, EhFrameOffset(at)).ok();
-                    let known = cie.map(|cie| {
-                        let cfa = self.initial_cfa(&cie);
-                        KnownCie { cie, cfa }
-                    });
+                    let known = self.cie(at);
                     self.cies.push((at, known));
                 }
                 Some(_) => self.read_fde(at),
@@ -127,6 +124,50 @@ impl<'d> Unwind<'d> {
             }
             at = end;
         }
+    }
+
+    /// Reads the frame descriptions that only .eh_frame_hdr leads to. That is where unwinders look for them, so an entry with a wrong
+    /// length, behind which nothing is found in the other way, does not disturb them.
+    fn read_listed(&mut self, elf: &Elf<'d>, section: u64) {
+        const MOST_CIES: usize = 1 << 12;
+        let Some((header, at)) = elf.eh_frame_hdr.and_then(|at| Some((elf.rest_at(at)?, at))) else { return };
+        let bases = BaseAddresses::default().set_eh_frame_hdr(at);
+        let parsed = gimli::EhFrameHdr::new(header, LittleEndian).parse(&bases, 8);
+        let Some(table) = parsed.as_ref().ok().and_then(|parsed| parsed.table()) else { return };
+        let read: Vec<usize> = self.fdes.iter().map(|fde| fde.offset).collect();
+        let mut entries = table.iter(&bases);
+        // An entry of the table has eight bytes or more.
+        for _ in 0..header.len() / 8 {
+            let Ok(Some((_, gimli::Pointer::Direct(fde)))) = entries.next() else { return };
+            let Some(offset) = fde.checked_sub(section).and_then(|offset| usize::try_from(offset).ok())
+            else {
+                continue;
+            };
+            if read.binary_search(&offset).is_ok() {
+                continue;
+            }
+            let Ok(partial) = self.section.partial_fde_from_offset(&self.bases, EhFrameOffset(offset)) else {
+                continue;
+            };
+            let wanted = partial.cie_offset().0;
+            match self.cies.binary_search_by_key(&wanted, |(at, _)| *at) {
+                Ok(_) => {}
+                // Files have few of them.
+                Err(_) if self.cies.len() >= MOST_CIES => continue,
+                Err(index) => {
+                    let known = self.cie(wanted);
+                    self.cies.insert(index, (wanted, known));
+                }
+            }
+            self.read_fde(offset);
+        }
+    }
+
+    /// Reads the CIE at an offset.
+    fn cie(&mut self, offset: usize) -> Option<KnownCie<'d>> {
+        let cie = self.section.cie_from_offset(&self.bases, EhFrameOffset(offset)).ok()?;
+        let cfa = self.initial_cfa(&cie);
+        Some(KnownCie { cie, cfa })
     }
 
     fn read_fde(&mut self, offset: usize) {

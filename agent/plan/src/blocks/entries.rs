@@ -55,10 +55,13 @@ pub(super) fn targets(image: &Image, flow: &Flow, steps: &Steps) -> Result<Targe
             }
         }
     }
-    // A function that was called with the return address of the original returns there.
-    let returns =
-        steps.list.iter().filter(|s| matches!(s.way, Way::CallWithOriginalReturn(_))).map(|s| s.end());
-    targets.outside.extend(returns.filter(|&end| steps.at(end).is_some()));
+    // A function that was called with the return address of the original returns there. What it throws is caught there, too.
+    let with_original = steps.list.iter().filter(|s| matches!(s.way, Way::CallWithOriginalReturn(_)));
+    let mut returns: Vec<u64> = with_original.map(|s| s.end()).collect();
+    if !returns.is_empty() {
+        returns.extend(steps.parts.iter().flat_map(|part| in_range(&image.landing_pads, part.lo, part.hi)));
+    }
+    targets.outside.extend(returns.into_iter().filter(|&end| steps.at(end).is_some()));
     // The code may take the address of the function's start as a function pointer. It has no known reason
     // to compute the address of any other place.
     let labels: Vec<u64> = steps.addresses.iter().copied().filter(|&a| steps.holds(a)).collect();

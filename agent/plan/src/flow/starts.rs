@@ -1,8 +1,8 @@
 //! Functions that cannot begin where a symbol or a frame description says.
 //!
 //! Nothing reads symbols when a program runs, or frame descriptions unless something is thrown. So both may be wrong in a program
-//! that works. The code cannot be wrong, nor can the addresses that code and relocations have. A function is *attested* if
-//! code calls it, or if its address is computed or in data. Another one may be a function, too: one that is never called, or only
+//! that works. The code cannot be wrong, nor can the addresses that code and relocations have. A function is *attested* if code or the
+//! dynamic linker calls it, or if its address is computed or in data. Another one may be a function, too: one that is never called, or only
 //! reached by jumps. It is believed unless the code contradicts it:
 //!
 //! - an instruction in front reaches beyond its start;
@@ -70,14 +70,21 @@ fn running_on(image: &Image, flow: &Flow) -> Vec<usize> {
     (0..image.functions.len()).filter(is_one).collect()
 }
 
-/// Returns the functions that jump to code that belongs to no function, other than a stub of the dynamic linker.
+/// Returns the functions that jump to code that belongs to no function, other than a stub of the dynamic linker, or padding: code
+/// that never runs may jump to the function's end.
 fn jumping_out(image: &Image, flow: &Flow) -> Vec<usize> {
     let mut functions = Vec::new();
     let mut next = 0;
     for branch in flow.branches().iter().filter(|branch| branch.kind != BranchKind::Call) {
         next += image.functions[next..].iter().take_while(|f| f.address + f.size <= branch.target).count();
-        let is_listed = image.functions.get(next).is_some_and(|f| f.address <= branch.target);
-        if !is_listed && image.code_from(branch.target).is_some_and(|code| !is_stub(code)) {
+        let following = image.functions.get(next).map(|f| f.address);
+        let is_listed = following.is_some_and(|start| start <= branch.target);
+        let is_fill = |code: &[u8]| {
+            let len = following.map_or(code.len(), |start| (start - branch.target) as usize);
+            code.get(..len).is_some_and(is_fill)
+        };
+        let is_code = |code: &[u8]| !is_stub(code) && !is_fill(code);
+        if !is_listed && image.code_from(branch.target).is_some_and(is_code) {
             functions.push(branch.function as usize);
         }
     }
@@ -92,6 +99,7 @@ fn is_attested(image: &Image, flow: &Flow, index: usize) -> bool {
     flow.branches_into(index, f.address + 1).iter().any(is_call)
         || !f.name.is_empty() && image.begins_frame(f.address)
         || flow.is_taken(f.address) && !is_exported()
+        || image.entries.binary_search(&f.address).is_ok()
 }
 
 /// Whether the function directly in front continues in this one.
