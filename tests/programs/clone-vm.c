@@ -44,7 +44,7 @@ OPAQUE void work(int which) {
     BARRIER();
 }
 // Nobody begins before all are there.
-static inline void wait_for_all(void) { while (!go) __asm__ volatile("pause" ::: "memory"); }
+static inline __attribute__((always_inline)) void wait_for_all(void) { while (!go) __asm__ volatile("pause" ::: "memory"); }
 OPAQUE int by_function(void *which) {
     wait_for_all();
     for (int i = 0; i < 1000; i++) work((int)(intptr_t)which);

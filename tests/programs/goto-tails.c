@@ -21,7 +21,7 @@ ASM_FUNCTION(bounce,
     "add $5, %rax\n mov to_looper(%rip), %rdx\n jmp *%rdx\n"
     ".pushsection .data.rel.ro, \"aw\"\n .p2align 3\n to_looper: .quad looper\n .popsection");
 
-static long call(void (*function)(void), const void *code, long value) {
+static inline __attribute__((always_inline)) long call(void (*function)(void), const void *code, long value) {
     __asm__ volatile("sub $128, %%rsp\n call *%2\n add $128, %%rsp"
                      : "+c"(code), "+a"(value) : "r"(function) : "rdx", "rsi", "memory", "cc");
     return value;

@@ -72,11 +72,15 @@ const CALLS: [(&str, u64); 9] = [
 
 /// Most functions are near the rest of the program.
 const MOST_NEAR: [&str; 3] = ["-DA=NEAR", "-DB=FAR", "-mcmodel=large"];
-/// Without padding, the first two would not be hooked.
-const MOST_FAR: [&str; 4] = ["-DA=FAR", "-DB=FAR", "-mcmodel=large", "-falign-functions=16"];
-/// Without frame descriptions, which do not reach so far either.
-const APART: [&str; 3] =
-    ["-fno-asynchronous-unwind-tables", "-foptimize-sibling-calls", "-Wl,--section-start=.far=0x300000000"];
+const MOST_FAR: [&str; 3] = ["-DA=FAR", "-DB=FAR", "-mcmodel=large"];
+/// Without frame descriptions, which do not reach so far either. With padding, without which the shortest would not be hooked, and a
+/// function after an indirect jump might be a label of it.
+const APART: [&str; 4] = [
+    "-fno-asynchronous-unwind-tables",
+    "-foptimize-sibling-calls",
+    "-falign-functions=16",
+    "-Wl,--section-start=.far=0x300000000",
+];
 
 /// Compiles the program, if that is possible here.
 fn built(compiler: &str, flags: &[&[&str]]) -> Option<Place> {

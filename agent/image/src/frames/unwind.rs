@@ -260,9 +260,11 @@ impl Cfas {
 }
 
 impl Frames<'_> {
-    /// Whether a frame description begins at an address.
+    /// Whether a frame description begins at an address. Those of signal frames begin a byte before their code, because an unwinder
+    /// looks for the address before the one to which a handler returns.
     pub(crate) fn begin(&self, address: u64) -> bool {
-        self.fdes.binary_search_by_key(&address, |fde| fde.start).is_ok()
+        let find = |address: u64| self.fdes.binary_search_by_key(&address, |fde| fde.start).ok();
+        find(address).is_some() || find(address.wrapping_sub(1)).is_some_and(|index| self.fdes[index].signal)
     }
 
     /// Returns the CFA at an address, as [`Cfas::at`] does.

@@ -131,7 +131,8 @@ fn is_contradicted(image: &Image, flow: &Flow, index: usize, factory: &mut Instr
         }
     } else if let Some(front) = index.checked_sub(1).map(|front| &image.functions[front]) {
         let end = front.address + front.size;
-        if !is_padding(image, end, f.address) && !ends_before(image, end, f.address) {
+        let may_be_code = !is_padding(image, end, f.address) && !ends_before(image, end, f.address);
+        if may_be_code && !is_behind_data(image, flow, index, end, factory) {
             return true;
         }
     }
@@ -144,6 +145,26 @@ fn is_contradicted(image: &Image, flow: &Flow, index: usize, factory: &mut Instr
         let Some(function) = image.functions.get(from).filter(|_| from != index) else { return false };
         !has_return_address_on_top(image, function, jump.site, factory).unwrap_or(!is_in_front)
     })
+}
+
+/// Whether the bytes between `end` and a function's start seem to be data, as hand-written assembly has it: no branch leads there, and a
+/// tail call leads to the function, at whose start a frame description begins.
+fn is_behind_data(
+    image: &Image,
+    flow: &Flow,
+    index: usize,
+    end: u64,
+    factory: &mut InstructionInfoFactory,
+) -> bool {
+    let f = &image.functions[index];
+    let mut jumps =
+        flow.branches_into(index, f.address + 1).iter().filter(|jump| jump.function as usize != index);
+    image.begins_frame(f.address)
+        && flow.branches_to(end, f.address).is_empty()
+        && jumps.any(|jump| {
+            let from = image.functions.get(jump.function as usize);
+            from.and_then(|from| has_return_address_on_top(image, from, jump.site, factory)) == Some(true)
+        })
 }
 
 /// Whether the bytes of a range that is in no function are whole instructions, after which control does not continue.
