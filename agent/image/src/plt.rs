@@ -136,7 +136,7 @@ mod tests {
                 .filter(|(_, name)| !name.starts_with('.'))
                 .collect();
             let found = stubs(&std::fs::read(folder.path().join("p")).expect("a program"));
-            assert_eq!(expected.is_empty(), options == "-fno-plt", "{options}: {text}");
+            assert!(!expected.is_empty(), "{options}: {text}");
             for (address, name) in expected {
                 let stub = at(&found, address).unwrap_or_else(|| panic!("{options}: no {name} in {found:?}"));
                 assert_eq!(

@@ -71,7 +71,7 @@ fn stubs_of_the_plt_are_no_functions() {
         if hooks == ["--times"] {
             let text = gmon(&place, &["times", "--json", "p.pb.gz"]).stdout_text();
             let times: serde_json::Value = serde_json::from_str(&text).unwrap();
-            let functions = times["functions"].as_array().unwrap();
+            let functions = times["rows"].as_array().unwrap();
             let cpu = |name: &str| -> u64 {
                 functions.iter().filter(|f| f["name"] == name).map(|f| f["cpu_ns"].as_u64().unwrap()).sum()
             };

@@ -173,7 +173,7 @@ mod tests {
             "pid": 7, "started": 1, "auxiliary": [[3, 64]], "instruction": 9,
             "arenas": {"program": {"start": 65536, "end": 131072}, "libraries": [{"start": 131072, "end": 135168}]},
             "patches": [{"addresses": {"start": 10, "end": 15}, "cave": false, "stays": false}], "unwinder": [[5, 6]],
-            "is_standalone": true, "calls": [[65600, 100]],
+            "is_standalone": true, "calls": [[65600, 100]], "go": null,
             "folder": "/elsewhere", "region": "0.region", "stage": stage
         })
     }

@@ -11,13 +11,16 @@ const TABLE: u64 = TEXT + 0x400;
 /// The length of the function, and of the one after it.
 const LEN: u64 = 0x40;
 
+/// The function's code ends before the function, so that control does not continue in the one after it.
+const RET: u8 = 0xc3;
+
 /// Returns whether the first function may loop. `table` has the data at [`TABLE`].
 fn loops(kind: ImageKind, table: &[u8], code: impl FnOnce(&mut CodeAssembler)) -> bool {
     let mut assembler = CodeAssembler::new(64).unwrap();
     code(&mut assembler);
     let mut bytes = assembler.assemble(TEXT).unwrap();
     assert!(bytes.len() <= LEN as usize);
-    bytes.resize(2 * LEN as usize, 0x90);
+    bytes.resize(2 * LEN as usize, RET);
     let mut image = image(kind, TEXT, &bytes, &[LEN as usize, LEN as usize]);
     image.segments.push(Segment { address: TABLE, memory: table.len() as u64, bytes: table });
     let words = table.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
