@@ -43,7 +43,7 @@ f:      lea 1(%rdi), %eax
         jne 1b
         mov $60, %eax
         syscall
-        hlt
+        ud2
 .size f, . - f
 ";
     let place = Place::new();

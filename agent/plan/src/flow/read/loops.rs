@@ -118,14 +118,15 @@ impl Labels {
                 break;
             }
             let is_cold = |i: usize| matches!(image.functions[i].kind, FunctionKind::Cold(_));
-            // Compilers let impossible cases lead to the function's end.
+            // Compilers let impossible cases lead to the function's end. If another function begins there, it may be meant.
+            let is_end = target == f.address + f.size && image.function_at(target).is_none();
             if target == f.address {
                 labels.has_start = true;
             } else if (f.address..f.address + f.size).contains(&target)
                 || image.function_at(target).is_some_and(is_cold)
             {
                 labels.within.push(target);
-            } else if target != f.address + f.size {
+            } else if !is_end {
                 break;
             }
         }
