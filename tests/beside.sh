@@ -295,6 +295,8 @@ serve() { # NAME WAY COMMAND...
     kill "$pid"
     status=0
     wait "$pid" || status=$?
+    # What a server leaves behind, as postfix does, is in its session.
+    pkill -s "$pid" && sleep 1
     started=()
 }
 # Attaches ten times to a server while it is asked. A worker may end meanwhile, which must be said.

@@ -10,7 +10,8 @@ use crate::sampling::sampler::Sampling;
 use crate::session::family::Family;
 
 /// Waits until all descendants, which have become the injector's children, have ended, or until a signal asks
-/// the injector to end.
+/// the injector to end. If a signal has done so before, and the program has ended by it, the others get some time only: alone, they would
+/// keep nobody waiting who waits for the program.
 pub(crate) fn until_alone(signals: &Signals, family: &mut Family, mut sampling: Option<&mut Sampling>) {
     /// After this time, gprofinject reports why it still runs.
     const SOON: Duration = Duration::from_secs(2);
@@ -18,6 +19,9 @@ pub(crate) fn until_alone(signals: &Signals, family: &mut Family, mut sampling: 
     let mut said = false;
     while has_children() {
         if !said && start.elapsed() >= SOON {
+            if family.is_over {
+                return;
+            }
             said = true;
             family.settings.voice.note(
                 "the program has ended; waiting for the processes it has left (Ctrl-C: their profiles up to now)",

@@ -84,6 +84,8 @@ pub(crate) struct Family<'s> {
     pub(crate) ushers: HashMap<usize, Usher>,
     /// The reports about profiles that could not be written where they should be.
     pub(crate) troubles: Vec<String>,
+    /// Whether somebody has asked for the end of the run, by SIGTERM.
+    pub(crate) is_over: bool,
     /// The run folder; `None` if there is no agent. Then there is only the first process, and it is only
     /// sampled. This field is dropped last, because removing the folder takes a descriptor, and the fields
     /// above may use all of them.
@@ -143,6 +145,7 @@ impl<'s> Family<'s> {
             unfollowed,
             ushers: HashMap::new(),
             troubles: Vec::new(),
+            is_over: false,
         }
     }
 

@@ -353,6 +353,7 @@ fn until_end(
             if !is_asked && !target.hear(arrived) {
                 return None;
             }
+            family.is_over |= !is_asked && arrived.signal == libc::SIGTERM;
         }
         let mut own = Own { family: &mut *family, sampling: sampling.as_deref_mut() };
         if !live::turn(view, &mut own, pid) {

@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use gprofinject_skip as skip;
 use gprofinject_tests::family::Subject;
+use gprofinject_tests::place::Place;
 use gprofinject_tests::{run, tool};
 
 gprofinject_tests::trials! {
     together:
         jobs_of_a_shell,
         leaders_of_sessions,
-        members_of_groups;
+        members_of_groups,
+        the_end_of_a_program_with_daemons;
 }
 
 const LIMIT: Duration = Duration::from_secs(90);
@@ -79,4 +81,24 @@ fn members_of_groups() {
         command
     });
     assert!(printed.contains("@leads its group: 0"), "{printed}");
+}
+
+/// Whoever ends a program by SIGTERM waits no longer for gprofinject than for the program, whatever processes that has left.
+fn the_end_of_a_program_with_daemons() {
+    const SCRIPT: &str = "rm -f daemon; \"$@\" -c 'sleep 3600 >/dev/null 2>&1 & echo $! >daemon; wait' & program=$!
+        until [ -s daemon ]; do sleep 0.1; done
+        kill $program; wait $program; echo status $?; kill -0 $(cat daemon) && echo there; kill $(cat daemon)";
+    let place = Place::new();
+    let ended = |words: &[&str]| {
+        let mut command = Command::new("sh");
+        command.args(["-c", SCRIPT, "sh"]).args(words).current_dir(place.folder.path());
+        run::run(command, None, LIMIT).unwrap()
+    };
+    let alone = ended(&["sh"]);
+    assert_eq!(alone.stdout_text(), "status 143\nthere\n", "{}", alone.stderr_text());
+    let command = tool::gprofinject().unwrap();
+    let profiled = ended(&[command.to_str().unwrap(), "--no-cache", "sh"]);
+    let said = profiled.stderr_text();
+    assert_eq!(profiled.stdout_text(), alone.stdout_text(), "{said}");
+    assert!(said.contains("1 process still runs"), "{said}");
 }
