@@ -11,7 +11,7 @@
 //! subprogram, entry           what debug information says of a function, and of the places of its parameters
 //! types, aggregates           types
 //! assign, classes, model      the System V ABI: classes, registers, the stack
-//! units, sections             units, entries and sections
+//! units, split, sections      units, those in other files, entries and sections
 //! ```
 
 mod aggregates;
@@ -27,6 +27,7 @@ mod located;
 mod model;
 mod rust;
 mod sections;
+mod split;
 mod subprogram;
 mod types;
 mod units;
@@ -38,3 +39,4 @@ pub use crate::signatures::model::{
     StringLayout, Struct, Type, Value, Word,
 };
 pub use crate::signatures::sections::{DebugInfo, DebugInfoError};
+pub use crate::signatures::split::MissingUnits;
