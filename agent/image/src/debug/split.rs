@@ -12,11 +12,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use gimli::{Dwarf, DwoId, Reader, SectionId};
-use object::Object;
+use object::{Object, ObjectSection, SectionFlags, elf};
 
 use crate::debug::authors::Authors;
 use crate::debug::files::{MAX_SIZE, read_open};
 use crate::debug::sections::{SectionError, contents};
+
+/// The size in bytes above which further sections of one name are left out.
+const SECTIONS_MAX: usize = 1 << 30;
 
 /// Where a program's .dwo files and its package are searched.
 #[derive(Debug, Default)]
@@ -90,14 +93,30 @@ fn push_new(paths: &mut Vec<PathBuf>, path: PathBuf) {
 
 /// Returns the contents of a section of a .dwo file or a package. Those with macros, which are large, count as missing.
 ///
+/// Types that several files define (`-fdebug-types-section`) have sections of their own, in groups. They follow the others here.
+///
 /// # Errors
 /// The section is damaged, or compressed in an unknown way.
 pub(crate) fn section<'d>(file: &object::File<'d>, id: SectionId) -> Result<Cow<'d, [u8]>, SectionError> {
     let is_read = !matches!(id, SectionId::DebugMacinfo | SectionId::DebugMacro);
-    let name = id.dwo_name().filter(|_| is_read);
-    match name.and_then(|name| file.section_by_name(name)) {
-        Some(section) => contents(&section),
-        None => Ok(Cow::Borrowed(&[])),
+    let Some(name) = id.dwo_name().filter(|_| is_read) else { return Ok(Cow::Borrowed(&[])) };
+    let mut found: Vec<_> = file.sections().filter(|section| section.name() == Ok(name)).collect();
+    found.sort_by_key(|section| {
+        matches!(section.flags(), SectionFlags::Elf { sh_flags, .. } if sh_flags & elf::SHF_GROUP == elf::SHF_GROUP)
+    });
+    match found.as_slice() {
+        [only] => contents(only),
+        all => {
+            let mut bytes = Vec::new();
+            for section in all {
+                let contents = contents(section)?;
+                if bytes.len() + contents.len() > SECTIONS_MAX {
+                    break;
+                }
+                bytes.extend_from_slice(&contents);
+            }
+            Ok(Cow::Owned(bytes))
+        }
     }
 }
 

@@ -141,6 +141,8 @@ impl Split {
                 Source::Package | Source::Nowhere => {}
             }
         }
+        // Those of another build.
+        all.retain(|(_, skeletons)| !skeletons.is_empty());
         if let Some(package) = package.filter(|_| !used.is_empty()) {
             let types = 1..=package.tu_index.unit_count();
             all.extend(

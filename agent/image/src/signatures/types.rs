@@ -265,7 +265,8 @@ fn base<'s>(units: &Units<'s>, unit: &Unit<'s>, entry: &Entry<'s>) -> Option<Typ
     // An integer of any number of bits: what the others are is not said.
     let named = || name.split_once("_BitInt(")?.1.strip_suffix(')')?.parse().ok();
     let bits = number(entry, DW_AT_bit_size).or_else(named);
-    let has_spare_bits = bits.is_some_and(|bits: u64| bits != size.saturating_mul(8));
+    // clang 14 does not say how many bits it has.
+    let has_spare_bits = bits.map_or(name.ends_with("_BitInt"), |bits: u64| bits != size.saturating_mul(8));
     let is_integer_size = matches!(size, 1 | 2 | 4 | 8 | 16);
     let integer = |shape| {
         let shape = if has_spare_bits { Shape::Opaque } else { shape };

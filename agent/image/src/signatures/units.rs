@@ -130,9 +130,10 @@ impl<'s> Units<'s> {
         let &Header { file, header } = self.units.get(unit)?;
         let File { dwarf, skeletons, .. } = self.files.get(file)?;
         let mut unit = dwarf.unit(header).ok()?;
-        // Addresses are relative to what the skeleton unit says.
-        if let Some(skeleton) = unit.dwo_id.and_then(|id| skeletons.get(&id)) {
-            unit.copy_relocated_attributes(skeleton);
+        // Addresses are relative to what the skeleton unit says. A .dwo file may have units of another program as well.
+        match unit.dwo_id {
+            Some(id) if file > 0 => unit.copy_relocated_attributes(skeletons.get(&id)?),
+            _ => {}
         }
         let root = unit.entry(unit.header.root_offset()).ok()?;
         let language = match root.attr_value(DW_AT_language) {

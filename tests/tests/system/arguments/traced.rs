@@ -181,7 +181,9 @@ struct Build {
 }
 
 fn builds() -> Vec<Build> {
-    const PACKAGES: &[&str] = &["dwp -e prog -o prog.dwp", "llvm-dwp -e prog -o prog.dwp"];
+    // LLVM 14's never ends with GCC's DWARF 5, and binutils 2.40's crashes.
+    const PACKAGES: &[&str] =
+        &["timeout 10 dwp -e prog -o prog.dwp", "timeout 10 llvm-dwp -e prog -o prog.dwp"];
     let mut all = Vec::new();
     for (compiler, source) in [("gcc", "odd.c"), ("clang", "odd.c"), ("g++", "cpp.cc"), ("clang++", "cpp.cc")]
     {
@@ -283,7 +285,7 @@ fn same_inlined(build: &Build, whole: &Place, split: &Place) {
             let frames = lines.frames(row.start);
             inlined += usize::from(frames.len() > 1);
             assert_eq!(lines.inlined(row.start).len(), frames.len().saturating_sub(1));
-            let location = |at| lines.files()[at].rsplit('/').next().unwrap_or_default().to_owned();
+            let location = |at: usize| lines.files()[at].rsplit('/').next().unwrap_or_default().to_owned();
             let frames = frames.into_iter().map(|frame| {
                 (frame.name, frame.location.map(|location_of| (location(location_of.file), location_of.line)))
             });
