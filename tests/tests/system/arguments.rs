@@ -15,7 +15,9 @@ use gprofinject_skip as skip;
 use gprofinject_tests::compile;
 use gprofinject_tests::elf::Program;
 
-use self::traced::{of_missing_files, of_odd_types, of_references_to_strings, of_split_dwarf};
+use self::traced::{
+    lines_of_split_dwarf, of_missing_files, of_odd_types, of_references_to_strings, of_split_dwarf,
+};
 
 gprofinject_tests::trials! {
     together:
@@ -30,7 +32,8 @@ gprofinject_tests::trials! {
         of_odd_types,
         of_references_to_strings,
         of_split_dwarf,
-        of_missing_files;
+        of_missing_files,
+        lines_of_split_dwarf;
 }
 
 /// A way to compile a program.

@@ -9,7 +9,8 @@ use gimli::{
     UnitHeader, UnitOffset, UnitType, constants as dw,
 };
 
-use crate::signatures::sections::{DebugInfo, Slice};
+use crate::signatures::info::DebugInfo;
+use crate::signatures::sections::Slice;
 use crate::signatures::split::Skeletons;
 
 pub(crate) type Entry<'s> = DebuggingInformationEntry<Slice<'s>>;

@@ -6,7 +6,8 @@ use std::process::Command;
 
 use gprofinject_image::debug::Lines;
 use gprofinject_skip as skip;
-use gprofinject_tests::place::Place;
+use gprofinject_tests::place::{self, Place};
+use gprofinject_tests::tool;
 use gprofinject_tests::traced::{shown, traced};
 use serde_json::Value;
 
@@ -352,5 +353,34 @@ pub(super) fn of_missing_files() {
                 .iter()
                 .all(|call| call.arguments == "b=true, c=GREEN, k='x'")
         );
+    }
+}
+
+/// `gmon lines` counts the lines of inlined functions as without split DWARF.
+pub(super) fn lines_of_split_dwarf() {
+    for compiler in ["gcc", "clang"] {
+        if !skip::have_for("arguments::lines_of_split_dwarf", &[compiler]) {
+            continue;
+        }
+        for standard in ["-gdwarf-4", "-gdwarf-5"] {
+            let counted = |split: &str| {
+                let place = Place::new();
+                let compile =
+                    format!("{compiler} -O1 {standard} {split} -o p.o -c $SOURCE; {compiler} -o prog p.o");
+                run(&place, "inlined.c", &compile).unwrap();
+                let outcome = place.run(&["-q", "--count", "lines", "./prog"]);
+                assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
+                assert_eq!(dwo_files(&place).is_empty(), split.is_empty(), "{compile}");
+                let mut command = Command::new(tool::gmon().unwrap());
+                command.arg("lines").arg("prog").current_dir(place.folder.path());
+                let outcome = place::finish(command);
+                assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
+                outcome.stdout_text()
+            };
+            let (expected, found) = (counted(""), counted("-gsplit-dwarf"));
+            // The body of the loop: 0 + 1 + ... + 999, and 1 + 2 + ... + 1000.
+            assert!(expected.contains("1000000"), "{expected}");
+            assert_eq!(found, expected, "{compiler} {standard}");
+        }
     }
 }
