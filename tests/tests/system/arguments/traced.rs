@@ -104,6 +104,10 @@ fn split(arguments: &str) -> Vec<&str> {
 fn compare(found: &str, wanted: &str) -> Option<usize> {
     let (found, wanted) = (split(found), split(wanted));
     let mut known = 0;
+    // Less is known without optimisation.
+    if wanted == ["?"] {
+        return Some(known);
+    }
     for (index, wanted) in wanted.iter().enumerate() {
         match found.get(index) {
             Some(&found) if found == *wanted => known += 1,
@@ -277,6 +281,10 @@ pub(super) fn of_split_dwarf() {
 
 /// Checks that the functions at each address of a function's code have the same names in both programs.
 fn same_inlined(build: &Build, whole: &Place, split: &Place) {
+    // Line tables are read again for each unit of a type, and are refused if that is too often.
+    if build.compile.contains("-fdebug-types-section") {
+        return;
+    }
     let names = |place: &Place| {
         let path = place.path("prog");
         let bytes = std::fs::read(&path).unwrap();
