@@ -55,6 +55,9 @@ def read_trace(path):
             process = step["pid"] if process is None else process
             if step["event"] not in ("call", "mark") or step["pid"] != process or program not in (step.get("module") or program):
                 continue
+            # Nothing is known of the function, and gdb may not know it either.
+            if step.get("arguments") == "?" and step.get("result") is None:
+                continue
             begin = step.get("begin_ns", step.get("time_ns"))
             calls = first.setdefault(step["address"], [])
             # The greatest one is on top.

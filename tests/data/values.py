@@ -1,6 +1,7 @@
 # What gdb knows of the values of calls, as dictionaries: "kind" says what a value is, and the other keys what is in it. Used by
 # arguments.py.
 import re
+import struct
 
 import gdb
 
@@ -193,6 +194,10 @@ def result(ty, first):
     if ty.code == gdb.TYPE_CODE_FLT:
         if ty.sizeof > 8:
             return known(gdb.parse_and_eval("$st0"))
+        if ty.sizeof == 2:
+            # gdb 13 has no lanes of this type.
+            bits = int(gdb.parse_and_eval("$xmm0.v8_int16[0]")) & 0xFFFF
+            return {"kind": "float", "value": struct.unpack("<e", struct.pack("<H", bits))[0], "size": 2}
         lane = "v4_float" if ty.sizeof == 4 else "v2_double"
         return known(gdb.parse_and_eval("$xmm0.%s[0]" % lane))
     rax = int(gdb.parse_and_eval("(unsigned long)$rax"))

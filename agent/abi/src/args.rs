@@ -71,6 +71,9 @@ coded! {
         Stack = 9,
         /// An object of [`Fetch::size`] bytes in memory at the address in the first source.
         Bytes = 10,
+        /// A string whose address and length in bytes are words of an object, at the address in the first source. The lowest
+        /// byte of [`Fetch::size`] is the index of the address among these words, and the next one that of the length.
+        Text = 11,
     }
 }
 

@@ -11,7 +11,8 @@
 //! subprogram, entry           what debug information says of a function, and of the places of its parameters
 //! types, aggregates           types
 //! assign, classes, model      the System V ABI: classes, registers, the stack
-//! units, sections             units, entries and sections
+//! units                       units, and entries in them
+//! info, split, sections       the sections of a file, and of the files of split DWARF
 //! ```
 
 mod aggregates;
@@ -23,18 +24,22 @@ mod convention;
 mod entry;
 mod fortran;
 mod index;
+mod info;
 mod located;
 mod model;
 mod rust;
 mod sections;
+mod split;
 mod subprogram;
 mod types;
 mod units;
 
 pub use crate::signatures::convention::Unclear;
 pub use crate::signatures::index::{Exported, Signatures};
+pub use crate::signatures::info::DebugInfo;
 pub use crate::signatures::model::{
     Enum, FIELDS_MAX, Field, Parameter, Passing, Place, Pointee, Rest, Shape, Signature, StrOrder,
     StringLayout, Struct, Type, Value, Word,
 };
-pub use crate::signatures::sections::{DebugInfo, DebugInfoError};
+pub use crate::signatures::sections::DebugInfoError;
+pub use crate::signatures::split::MissingUnits;

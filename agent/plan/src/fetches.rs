@@ -74,6 +74,7 @@ fn of_pointer(to: Pointee, word: Word) -> Fetch {
     match to {
         Pointee::Characters => one(Op::CString, word, 0),
         Pointee::String(layout) => one(string(layout), word, 0),
+        Pointee::Text { address, length } => one(Op::Text, word, u32::from(address) | u32::from(length) << 8),
         Pointee::Function | Pointee::Other => one(Op::Scalar, word, 8),
     }
 }

@@ -40,7 +40,6 @@ mod cli {
         pub(crate) mod sums;
         pub(crate) mod times;
     }
-    pub(crate) mod readable;
     pub(crate) mod run;
     pub(crate) mod run_args;
     pub(crate) mod run_view;

@@ -28,7 +28,7 @@ fn nested_text() {
    0.000000305                                       [100]  /* 3 events are lost: there was no room */
    0.000000350                                       [101]  /* is moved to cpu 3 */
    0.000000400                                       [101]  /* 5000 events are missing: too old to be kept, or damaged */
-   0.000000400                                       [101]  geo::turn() { /* ... open since 0.000000000 s */
+   0.000000400                                       [101]  geo::turn(?, ?, ?) { /* ... open since 0.000000000 s */
    0.000000400     400 ns                            [101]  } /* geo::turn */
    0.000000450                                       [101]  geo::tail() {
    0.000000500                                       [101]  /* on another stack */
@@ -45,7 +45,7 @@ fn nested_text() {
     100      [100]  prog              } /* geo::turn: left by a jump or exception */
     100      [100]                    /* 3 events are lost: there was no room */
     100      [101]                            /* 5000 events are missing: too old to be kept, or damaged */
-    100      [101]  prog                      geo::turn() { /* ... open since 0.000000000 s */
+    100      [101]  prog                      geo::turn(?, ?, ?) { /* ... open since 0.000000000 s */
     100      [101]  prog                      } /* geo::turn */
     100      [101]  prog                      geo::tail() {
     100      [101]                            /* on another stack */
@@ -58,7 +58,7 @@ fn nested_text() {
         text(&folder, &part),
         "       elapsed  calls
    0.000000160  main() { /* ... open since 0.000000100 s */
-   0.000000160    open() { /* ... open since 0.000000150 s */
+   0.000000160    open(path=?, flags=?) { /* ... open since 0.000000150 s */
    0.000000201    } = 3 /* open */
    0.000000250    geo::turn({x=-1, y=2}, 0.5, true) {
    0.000000255      geo::tail() { /* tail call */

@@ -268,6 +268,9 @@ fn perfetto() {
             (name("begins"), (6, bytes_of("tail call"))),
             (name("ends"), (6, bytes_of("left by a jump or exception"))),
             (name("ends"), (6, bytes_of("left by a jump or exception"))),
+            (name("argument 1"), (6, bytes_of("?"))),
+            (name("argument 2"), (6, bytes_of("?"))),
+            (name("argument 3"), (6, bytes_of("?"))),
             (name("began"), (6, bytes_of("at 0 ns"))),
             (name("ends"), (6, bytes_of("... open"))),
         ]

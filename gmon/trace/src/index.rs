@@ -334,6 +334,7 @@ fn cost(signature: &Signature) -> usize {
                 sum += name.len();
                 left.extend(fields.iter().map(|field| (field.name.as_str(), &field.kind)));
             }
+            ValueKind::Bits { of, .. } => left.push(("", of)),
             _ => {}
         }
     }

@@ -2,7 +2,8 @@
 
 use crate::chunk::Process;
 use crate::event::OpenKind;
-use crate::trace::Callee;
+use crate::trace::{Callee, Trace};
+use crate::value::{Arguments, Value};
 
 /// A step: a beginning or an end of a call, or another occurrence on a thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,6 +101,30 @@ pub struct Ended {
     pub paused: u64,
     /// The encoded result, if the trace has it.
     pub result: Option<Vec<u8>>,
+}
+
+impl Begun {
+    /// Returns the call's arguments, if the trace knows of some. Those whose values it does not have are among them.
+    pub fn arguments_in<'t>(&'t self, trace: &'t Trace) -> Option<Arguments<'t, 't>> {
+        let signature = trace.function(self.function)?.signature.as_ref()?;
+        let bytes = self.arguments.as_deref();
+        let has_some = bytes.is_some() || !signature.parameters.is_empty();
+        has_some.then(|| signature.arguments(bytes.unwrap_or_default()))
+    }
+}
+
+impl Ended {
+    /// Returns the call's result, if the trace has it, or knows that there is one of which it cannot have the value.
+    pub fn result_in<'t>(&'t self, trace: &'t Trace) -> Option<Value<'t, 't>> {
+        let signature = trace.function(self.function)?.signature.as_ref()?;
+        let is_unsupported =
+            || self.how == How::Returned && signature.result.as_ref().is_some_and(|kind| !kind.has_value());
+        match self.result.as_deref() {
+            Some(bytes) => signature.result(bytes),
+            None if is_unsupported() => signature.result(&[]),
+            None => None,
+        }
+    }
 }
 
 /// How a call ends.

@@ -8,19 +8,19 @@ pub(crate) mod prototypes;
 pub(crate) mod spec;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use gmon_trace::value::{Parameter, Signature, ValueKind};
 use gprofinject_abi::args::Fetch;
-use gprofinject_image::debug::{DebugFile, debug_files};
+use gprofinject_image::debug::{DebugFile, SplitFiles, debug_files};
 use gprofinject_image::signatures::{
     self, DebugInfo, Exported, Rest, Shape, Signatures, StringLayout, Unclear, Value,
 };
 use gprofinject_image::{Function, FunctionKind};
 use gprofinject_plan::fetches::FetchTable;
 
-use crate::program::arguments::spec::{Item, ValueSpec};
+use crate::program::arguments::spec::{Format, Item, ValueSpec};
 use crate::program::filters::Filters;
 
 /// The greatest number of a function's parameters that a trace has.
@@ -98,12 +98,14 @@ pub(crate) struct Module<'m> {
 pub(crate) struct Known {
     /// For the agent.
     pub(crate) fetches: FetchTable,
-    /// For the trace: those of functions that have arguments or results to be shown.
+    /// For the trace: those of functions that have or may have arguments or results.
     pub(crate) signatures: Vec<(u32, Signature)>,
     /// Of how many functions nothing is shown although it was wanted, and why.
     pub(crate) unclear: BTreeMap<Unclear, usize>,
     /// Enumerations that the user has named and that are not there.
     pub(crate) missing: BTreeSet<String>,
+    /// How many units of split DWARF were not found, and the name of the .dwo file of one.
+    pub(crate) missing_units: Option<(usize, PathBuf)>,
 }
 
 /// Finds out what is known of functions, each with its number in the module.
@@ -128,7 +130,17 @@ pub(crate) fn signatures<'f, 'd: 'f>(
     }
     let file = debug_file(module);
     let bytes = file.as_ref().map(|file| file.bytes()).unwrap_or_default();
-    let info = DebugInfo::read(bytes).ok();
+    let mut info = DebugInfo::read(bytes).ok();
+    if let Some(info) = &mut info {
+        // An enumeration that the user names may be in any unit.
+        let names_enum = |value: &&ValueSpec| matches!(value.format, Format::Enum(_));
+        let needs_all = wanted.iter().any(|(.., values)| values.iter().any(names_enum));
+        let mut addresses: Vec<u64> = wanted.iter().map(|(_, function, _)| function.address).collect();
+        addresses.sort_unstable();
+        let files = SplitFiles::of(module.path, file.as_ref().and_then(Source::path));
+        info.find_split(&files, Some(addresses.as_slice()).filter(|_| !needs_all));
+        known.missing_units = info.missing_units().map(|missing| (missing.count, missing.name.clone()));
+    }
     let exported = || Exported::read([module.bytes, bytes]);
     let mut debug = info.as_ref().map(|info| Signatures::new(info, exported()));
     let strings = strings_of(module.bytes);
@@ -152,7 +164,10 @@ pub(crate) fn signatures<'f, 'd: 'f>(
                 known.add(number, by_specs(values.iter(), strings, None, &mut BTreeSet::new()));
             }
             (Ok(signature), None) => known.add(number, by_types(&signature)),
-            (Err(why), None) => *known.unclear.entry(why).or_default() += 1,
+            (Err(why), None) => {
+                *known.unclear.entry(why).or_default() += 1;
+                known.add(number, Shown::unknown());
+            }
         }
     }
     known
@@ -161,12 +176,13 @@ pub(crate) fn signatures<'f, 'd: 'f>(
 impl Known {
     fn add(&mut self, number: u32, shown: Shown) {
         let Shown { signature, arguments, result } = shown;
-        // A function without arguments and results has nothing to be shown.
-        if arguments.is_empty() && result.is_none() {
-            return;
+        if !arguments.is_empty() || result.is_some() {
+            self.fetches.add(number, &arguments, result);
         }
-        self.fetches.add(number, &arguments, result);
-        self.signatures.push((number, signature));
+        // A function without arguments and results has nothing to be shown.
+        if !signature.parameters.is_empty() || signature.result.is_some() {
+            self.signatures.push((number, signature));
+        }
     }
 }
 
@@ -179,6 +195,13 @@ struct Shown {
 }
 
 impl Shown {
+    /// Returns what is shown of a function of whose arguments and result nothing is known: that there may be some.
+    fn unknown() -> Shown {
+        let mut shown = Shown::default();
+        shown.argument(None, (ValueKind::Unsupported, None));
+        shown
+    }
+
     fn argument(&mut self, name: Option<String>, (kind, fetch): (ValueKind, Option<Fetch>)) {
         if self.signature.parameters.len() < PARAMETERS_MAX {
             self.signature.parameters.push(Parameter { name, kind });
@@ -242,6 +265,8 @@ fn by_specs<'v>(
 /// The file that has a module's debug information.
 enum Source<'m> {
     Own(&'m [u8]),
+    /// The debug file that has the names of its functions.
+    Known(&'m DebugFile),
     Other(DebugFile),
 }
 
@@ -249,17 +274,26 @@ impl Source<'_> {
     fn bytes(&self) -> &[u8] {
         match self {
             Source::Own(bytes) => bytes,
+            Source::Known(file) => &file.bytes,
             Source::Other(file) => &file.bytes,
+        }
+    }
+
+    /// Returns the path of a file that is not the module.
+    fn path(&self) -> Option<&Path> {
+        match self {
+            Source::Own(_) => None,
+            Source::Known(file) => Some(&file.path),
+            Source::Other(file) => Some(&file.path),
         }
     }
 }
 
 /// Finds the file with a module's debug information.
 fn debug_file<'m>(module: &Module<'m>) -> Option<Source<'m>> {
-    let known = [Some(module.bytes), module.debug_file.map(|file| file.bytes.as_slice())];
-    let own = known.into_iter().flatten().find(|bytes| DebugInfo::is_in(bytes));
-    let other = || debug_files(module.path, module.bytes).find(|file| DebugInfo::is_in(&file.bytes));
-    own.map(Source::Own).or_else(|| other().map(Source::Other))
+    let own = Some(Source::Own(module.bytes)).into_iter().chain(module.debug_file.map(Source::Known));
+    let others = debug_files(module.path, module.bytes).map(Source::Other);
+    own.chain(others).find(|source| DebugInfo::is_in(source.bytes()))
 }
 
 /// Returns how the strings are laid out of which the user says that they are some: as those of the C++ library that the module needs.

@@ -17,7 +17,16 @@ fn say_of_arguments(known: &Known, program: &Program, settings: &Settings) {
     for name in &known.missing {
         voice.warn(format_args!("--args: the debug information of {shown} has no enumeration {name}"));
     }
-    if known.signatures.is_empty() && known.unclear.contains_key(&Unclear::NoInformation) {
+    if let Some((count, name)) = &known.missing_units {
+        voice.note(format_args!(
+            "the debug information of {shown} is in .dwo files, of which {} missing or of another build, such as {}: the arguments \
+             of functions in them are shown as ?",
+            gmon::counted(*count as u64, "is", "are"),
+            name.display()
+        ));
+    }
+    let is_all_unknown = known.fetches.is_empty() && !known.unclear.contains_key(&Unclear::Split);
+    if is_all_unknown && known.unclear.contains_key(&Unclear::NoInformation) {
         voice.note(format_args!(
             "{shown} has no debug information, so the arguments of its functions are not shown: install its debug symbols, \
              or say what they are, as in --args 'FUNCTION@arg1/i32,arg2/s,retval/i32'"

@@ -2,6 +2,8 @@
 //! prints. Without optimisation, gdb is asked after the function's first instructions, which have copied the arguments to the
 //! places that debug information names. Without one of the compilers, or without gdb, the rest still runs.
 
+mod traced;
+
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,6 +15,10 @@ use gprofinject_skip as skip;
 use gprofinject_tests::compile;
 use gprofinject_tests::elf::Program;
 
+use self::traced::{
+    lines_of_split_dwarf, of_missing_files, of_odd_types, of_references_to_strings, of_split_dwarf,
+};
+
 gprofinject_tests::trials! {
     together:
         in_c,
@@ -22,7 +28,12 @@ gprofinject_tests::trials! {
         changed_by_gcc,
         changed_by_clang,
         changed_by_rustc,
-        functions_of_strings;
+        functions_of_strings,
+        of_odd_types,
+        of_references_to_strings,
+        of_split_dwarf,
+        of_missing_files,
+        lines_of_split_dwarf;
 }
 
 /// A way to compile a program.
@@ -186,8 +197,14 @@ fn changed(source: &str, way: &Way) -> Option<Vec<Function>> {
             let parameter = &function.signature.parameters[words[0].parse::<usize>().unwrap()];
             let first = u64::from_str_radix(words[1], 16).unwrap();
             let name = parameter.name.as_deref().unwrap_or_default();
-            let Some(text) = line.split(' ').find_map(|part| part.strip_prefix(&format!("{name}="))) else { continue };
-            assert_eq!(said(&parameter.value.ty, text), masked(&parameter.value.ty, first), "{source} {way:?} {line}: {name}");
+            let Some(text) = line.split(' ').find_map(|part| part.strip_prefix(&format!("{name}="))) else {
+                continue;
+            };
+            assert_eq!(
+                said(&parameter.value.ty, text),
+                masked(&parameter.value.ty, first),
+                "{source} {way:?} {line}: {name}"
+            );
             compared += 1;
         }
     }
@@ -295,7 +312,9 @@ fn compare(program: &Path, way: &Way, functions: &[Function]) -> usize {
             let function = &functions[*function];
             let named = |parameter: &Parameter| parameter.name.as_deref() == Some(name);
             let Some(index) = function.signature.parameters.iter().position(named) else { continue };
-            let Some(&(_, first, second)) = values.iter().find(|(known, ..)| *known == index) else { continue };
+            let Some(&(_, first, second)) = values.iter().find(|(known, ..)| *known == index) else {
+                continue;
+            };
             let parameter = &function.signature.parameters[index];
             if let Some(is_same) = is_same(&parameter.value.ty, first, second, text) {
                 assert!(
@@ -341,7 +360,12 @@ fn gdb(program: &Path, functions: &[Function], is_optimised: bool, printed: &Pat
     for (number, function) in functions.iter().enumerate() {
         // gdb skips the first instructions at a function's name. Where it does not, there are none.
         if !is_optimised {
-            writeln!(script, "break {}\ncommands\nsilent\nprintf \"@asked {number}\\n\"", quoted(&function.symbol)).unwrap();
+            writeln!(
+                script,
+                "break {}\ncommands\nsilent\nprintf \"@asked {number}\\n\"",
+                quoted(&function.symbol)
+            )
+            .unwrap();
             script.push_str("info args\ncontinue\nend\n");
         }
         writeln!(script, "break *{:#x}\ncommands\nsilent\nset language c", function.address).unwrap();
@@ -405,6 +429,7 @@ fn is_same(ty: &Type, first: u64, second: u64, text: &str) -> Option<bool> {
         }
         Shape::Unsigned if ty.size <= 8 => Some(number()? == i128::from(unsigned)),
         Shape::Bool => Some(matches!(text, "true" | ".TRUE.") == (unsigned != 0)),
+        Shape::Float if ty.size == 2 => None,
         Shape::Float if ty.size == 4 => Some(token.parse::<f32>().ok()? == f32::from_bits(unsigned as u32)),
         Shape::Float if ty.size == 8 => Some(token.parse::<f64>().ok()? == f64::from_bits(unsigned)),
         Shape::Float => {
@@ -421,7 +446,8 @@ fn is_same(ty: &Type, first: u64, second: u64, text: &str) -> Option<bool> {
             // `@0x1234: 5` is a reference; a type in parentheses may come first.
             let at = text.find("0x")?;
             let before = &text[..at];
-            let is_address = before.is_empty() || before == "@" || before.ends_with(") ") || before.ends_with(") @");
+            let is_address =
+                before.is_empty() || before == "@" || before.ends_with(") ") || before.ends_with(") @");
             let digits = text[at + 2..].split(|c: char| !c.is_ascii_hexdigit()).next()?;
             // What a string of C++ prints is its text.
             let is_shown = !matches!(to, Pointee::String(_)) && is_address;

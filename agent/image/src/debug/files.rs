@@ -20,7 +20,7 @@ use rustix::fs::OFlags;
 /// The folder into which distributions put debug files.
 const SYSTEM: &str = "/usr/lib/debug";
 /// The size in bytes above which a file is not read.
-const MAX_SIZE: u64 = 4 << 30;
+pub(crate) const MAX_SIZE: u64 = 4 << 30;
 
 /// A debug file that belongs to the program's build.
 #[derive(Debug)]
@@ -142,13 +142,21 @@ fn is_name(name: &[u8]) -> bool {
 /// has this name.
 fn read(path: &Path, is_trusted: impl FnOnce(u32) -> bool) -> Option<(Vec<u8>, u32)> {
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
-    let file = File::options().read(true).custom_flags(flags).open(path).ok()?;
-    let metadata = file.metadata().ok().filter(|metadata| metadata.is_file() && metadata.len() < MAX_SIZE)?;
+    read_open(File::options().read(true).custom_flags(flags).open(path).ok()?, MAX_SIZE, is_trusted)
+}
+
+/// Reads an open file, if it is a regular ELF file of less than `most` bytes whose owner is trusted.
+pub(crate) fn read_open(
+    file: File,
+    most: u64,
+    is_trusted: impl FnOnce(u32) -> bool,
+) -> Option<(Vec<u8>, u32)> {
+    let metadata = file.metadata().ok().filter(|metadata| metadata.is_file() && metadata.len() < most)?;
     if !is_trusted(metadata.uid()) {
         return None;
     }
     let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).ok()?);
-    file.take(MAX_SIZE).read_to_end(&mut bytes).ok()?;
+    file.take(most).read_to_end(&mut bytes).ok()?;
     bytes.starts_with(b"\x7fELF").then_some((bytes, metadata.uid()))
 }
 

@@ -1,14 +1,19 @@
 //! The source lines of a program: DWARF's line table, and the inlined calls.
 
+use std::cell::OnceCell;
 use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ::object::Object;
-use addr2line::Context;
-use gimli::{EndianArcSlice, Reader, RunTimeEndian, Section};
+use addr2line::{Context, SplitDwarfLoad};
+use gimli::{Dwarf, DwarfPackage, EndianArcSlice, Reader, RunTimeEndian, Section, SectionId};
 use gmon::BuildId;
 
 use crate::debug::sections::{self, SectionError};
+use crate::debug::split::{SplitFiles, section};
 use crate::file::object::{self, ProgramError};
 
 type Slice = EndianArcSlice<RunTimeEndian>;
@@ -17,6 +22,8 @@ type Slice = EndianArcSlice<RunTimeEndian>;
 pub struct Lines {
     pub build_id: BuildId,
     context: Context<Slice>,
+    /// Where the inlined calls are, if the program has skeleton units only.
+    split: Option<SplitUnits>,
     files: Vec<String>,
     /// The index in `files` of each path as the line tables have it.
     indices: HashMap<String, FileIndex>,
@@ -77,7 +84,7 @@ impl Lines {
     /// The file has no line information, or it is damaged.
     pub fn parse(bytes: &[u8]) -> Result<Lines, LinesError> {
         let file = object::open(bytes)?;
-        let endian = if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
+        let endian = endian(&file);
         let mut dwarf = gimli::Dwarf::load(|id| {
             let name = id.name();
             let section = file.section_by_name(name);
@@ -92,7 +99,18 @@ impl Lines {
         if rows.is_empty() {
             return Err(LinesError::None);
         }
-        Ok(Lines { build_id, context, files, indices, rows })
+        Ok(Lines { build_id, context, split: None, files, indices, rows })
+    }
+
+    /// Reads the line information of a program, or that of its debug file with this path. Inlined calls are also found in the files
+    /// of split DWARF.
+    ///
+    /// # Errors
+    /// The same as those of [`Lines::parse`].
+    pub fn of(bytes: &[u8], program: &Path, debug_file: Option<&Path>) -> Result<Lines, LinesError> {
+        let lines = Lines::parse(bytes)?;
+        let files = SplitFiles::of(program, debug_file);
+        Ok(Lines { split: Some(SplitUnits { files, package: OnceCell::new() }), ..lines })
     }
 
     /// The paths of the source files, without `.` and `..` where these can be resolved.
@@ -124,6 +142,7 @@ impl Lines {
     /// Returns the inlined calls to which an address belongs, by [`Frame::id`], the innermost first.
     pub fn inlined(&self, address: u64) -> Vec<usize> {
         let mut ids = Vec::new();
+        self.load(address);
         let Ok(mut found) = self.context.find_frames(address).skip_all_loads() else { return ids };
         while let Ok(Some(frame)) = found.next() {
             ids.push(frame.dw_die_offset.map_or(0, |offset| offset.0));
@@ -136,6 +155,7 @@ impl Lines {
     /// Returns the functions of an address, the innermost inlined one first. Damaged ones are left out.
     pub fn frames(&self, address: u64) -> Vec<Frame> {
         let mut frames = Vec::new();
+        self.load(address);
         let Ok(mut found) = self.context.find_frames(address).skip_all_loads() else { return frames };
         while let Ok(Some(frame)) = found.next() {
             let name = frame.function.as_ref().and_then(|name| name.raw_name().ok());
@@ -148,6 +168,61 @@ impl Lines {
         }
         frames
     }
+
+    /// Reads the units of split DWARF to which an address belongs, if that has not happened yet.
+    fn load(&self, address: u64) {
+        let Some(split) = &self.split else { return };
+        for (load, resume) in self.context.preload_units(address) {
+            // A damaged unit is left out.
+            let _ = resume(split.find(&load).map(Arc::new));
+        }
+    }
+}
+
+/// The units of split DWARF.
+struct SplitUnits {
+    files: SplitFiles,
+    package: OnceCell<Option<DwarfPackage<Slice>>>,
+}
+
+impl SplitUnits {
+    /// Returns the file with a unit, which is the first one in it.
+    fn find(&self, wanted: &SplitDwarfLoad<Slice>) -> Option<Dwarf<Slice>> {
+        let package = self.package.get_or_init(|| {
+            let bytes = self.files.package()?;
+            let file = object::open(&bytes).ok()?;
+            let endian = endian(&file);
+            DwarfPackage::load(|id| split_section(&file, id), Slice::new(Arc::from([]), endian)).ok()
+        });
+        let packed =
+            package.as_ref().and_then(|package| package.find_cu(wanted.dwo_id, &wanted.parent).ok()?);
+        packed.or_else(|| {
+            let (name, folder) = (path(wanted.path.as_ref()?)?, wanted.comp_dir.as_ref().and_then(path));
+            let mut candidates = self.files.candidates(folder.as_deref(), &name).into_iter();
+            candidates.find_map(|path| {
+                let bytes = self.files.read(&path)?;
+                let file = object::open(&bytes).ok()?;
+                let mut dwarf = Dwarf::load(|id| split_section(&file, id)).ok()?;
+                dwarf.make_dwo(&wanted.parent);
+                let first = dwarf.unit(dwarf.units().next().ok()??).ok()?;
+                (first.dwo_id == Some(wanted.dwo_id)).then_some(dwarf)
+            })
+        })
+    }
+}
+
+/// Reads a section of a .dwo file or a package.
+fn split_section(file: &::object::File<'_>, id: SectionId) -> Result<Slice, LinesError> {
+    let data = section(file, id).map_err(|source| LinesError::Section { name: id.name(), source })?;
+    Ok(Slice::new(Arc::from(data.as_ref()), endian(file)))
+}
+
+fn path(text: &Slice) -> Option<PathBuf> {
+    Some(Path::new(OsStr::from_bytes(&text.to_slice().ok()?)).to_owned())
+}
+
+fn endian(file: &::object::File<'_>) -> RunTimeEndian {
+    if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big }
 }
 
 /// Checks that reading all line tables takes time in proportion to them. Units may share one; only a damaged file has many units

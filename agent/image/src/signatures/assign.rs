@@ -1,7 +1,7 @@
 //! Which registers and which part of the stack the values of a call take (System V ABI, section 3.2.3, "Passing" and
 //! "Returning of Values").
 
-use crate::signatures::classes::{Class, Eightbyte};
+use crate::signatures::classes::{ByteClass, Class, Eightbyte};
 use crate::signatures::model::{Passing, Place, Shape, Type, Word};
 use crate::signatures::units::Producer;
 
@@ -18,15 +18,13 @@ pub(crate) struct Assignment {
     integers: u8,
     vectors: u8,
     stack: u64,
-    /// Whether the compiler passes numbers of 128 bits on the stack as the ABI says. Before version 18, LLVM split them between the
-    /// last register and the stack and did not align them; before version 20, the register was then lost for later arguments.
-    aligns_wide_numbers: bool,
+    producer: Producer,
 }
 
 impl Assignment {
     /// Begins with the first argument of a function that this compiler has made.
     pub(crate) fn new(producer: Producer) -> Assignment {
-        Assignment { integers: 0, vectors: 0, stack: 0, aligns_wide_numbers: producer == Producer::Gcc }
+        Assignment { integers: 0, vectors: 0, stack: 0, producer }
     }
 
     /// Returns the place of the next argument, of this type, in the convention of C and C++. `None` means that it is not known,
@@ -44,6 +42,15 @@ impl Assignment {
         self.word(Eightbyte::Integer).map(Place::Behind)
     }
 
+    /// The same for an argument that is passed by value in a vector register, if one is free.
+    pub(crate) fn vector(&mut self, ty: &Type) -> Option<Place> {
+        if self.vectors == VECTORS {
+            return self.on_stack(ty);
+        }
+        self.vectors += 1;
+        Some(Place::Unread)
+    }
+
     /// The same for an argument that is passed by value.
     pub(crate) fn value(&mut self, ty: &Type) -> Option<Place> {
         match Class::of(&ty.classes, ty.size) {
@@ -52,13 +59,15 @@ impl Assignment {
             Class::One(class) if ty.size > 8 && !self.is_free(class) => self.on_stack(ty),
             Class::One(class) => self.word(class).map(Place::Word),
             Class::Two(low, high) => self.pair(low, high, ty),
-            Class::Vector if self.vectors < VECTORS => {
-                self.vectors += 1;
-                Some(Place::Unread)
-            }
-            Class::Vector | Class::X87 | Class::Memory => self.on_stack(ty),
+            Class::Vector => self.vector(ty),
+            Class::X87 | Class::Memory => self.on_stack(ty),
             Class::Unknown => None,
         }
+    }
+
+    /// Returns the vector register for the next argument that is passed in one.
+    pub(crate) fn next_vector(&self) -> Word {
+        Word::Vector(self.vectors)
     }
 
     fn is_free(&self, class: Eightbyte) -> bool {
@@ -92,13 +101,16 @@ impl Assignment {
         let is_free = self.integers + needed(Eightbyte::Integer) <= INTEGERS
             && self.vectors + needed(Eightbyte::Sse) <= VECTORS;
         if !is_free {
+            // GCC passes numbers of 128 bits on the stack as the ABI says. Before version 18, LLVM split them between the last
+            // register and the stack and did not align them; before version 20, the register was then lost for later arguments.
             let is_number = matches!(ty.shape, Shape::Signed | Shape::Unsigned);
-            return if is_number && !self.aligns_wide_numbers { None } else { self.on_stack(ty) };
+            return if is_number && self.producer != Producer::Gcc { None } else { self.on_stack(ty) };
         }
         Some(Place::Pair(self.word(low)?, self.word(high)?))
     }
 
-    fn on_stack(&mut self, ty: &Type) -> Option<Place> {
+    /// The same for an argument that is passed by value on the stack.
+    pub(crate) fn on_stack(&mut self, ty: &Type) -> Option<Place> {
         self.stack_room(ty.size, ty.align).map(Place::Stack)
     }
 
@@ -142,13 +154,18 @@ pub(crate) fn result(ty: &Type) -> Returned {
         // The second one takes the next free register of its kind.
         Class::Two(low, high) => Place::Pair(word(low, false), word(high, low == high)),
         Class::Vector | Class::X87 => Place::Unread,
-        Class::Memory if is_complex(ty) => Place::Unread,
+        Class::Memory if is_complex(ty) => match ty.classes.first() {
+            // Two registers of the x87 unit (class COMPLEX_X87).
+            ByteClass::X87 => Place::Unread,
+            ByteClass::None => return Returned::Unknown,
+            _ => return Returned::InMemory,
+        },
         Class::Memory => return Returned::InMemory,
         Class::Unknown => return Returned::Unknown,
     })
 }
 
-/// Whether a type is the complex long double, which is returned in two registers of the x87 unit (class COMPLEX_X87).
+/// Whether a type is a complex number whose parts have 16 bytes each.
 fn is_complex(ty: &Type) -> bool {
     ty.shape == Shape::Opaque && ty.size == 32
 }

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use crate::signatures::assign::{self, Assignment, Returned, passing};
-use crate::signatures::classes::ByteClass;
+use crate::signatures::classes::{ByteClass, Classes};
 use crate::signatures::collect::{Next, collect, collect_either};
 use crate::signatures::convention::{Trust, Unclear};
 use crate::signatures::entry::Said;
-use crate::signatures::model::{Passing, Place, Rest, Shape, Signature, Value, Word};
+use crate::signatures::model::{Passing, Place, Rest, Shape, Signature, Type, Value, Word};
 use crate::signatures::subprogram::{Raw, Subprogram};
 use crate::signatures::types::scalar;
+use crate::signatures::units::Producer;
 
 /// Returns the signature of a function. `is_c` tells C from the languages in which all functions are prototyped.
 ///
@@ -17,7 +18,8 @@ use crate::signatures::types::scalar;
 /// Its parameters are not where the System V ABI has them, or it is not known where that is.
 pub(crate) fn signature(function: &Subprogram, trust: Trust, is_c: bool) -> Result<Signature, Unclear> {
     let is_promoted = is_c && !function.is_prototyped;
-    let next = |assignment: &mut Assignment, raw: &Raw| next(assignment, raw, is_promoted);
+    let producer = function.producer;
+    let next = |assignment: &mut Assignment, raw: &Raw| next(assignment, raw, is_promoted, producer);
     let returned = match function.result.shape {
         Shape::Void => Returned::At(Place::Nowhere),
         _ => assign::result(&function.result),
@@ -36,7 +38,7 @@ pub(crate) fn signature(function: &Subprogram, trust: Trust, is_c: bool) -> Resu
     Ok(Signature { parameters: collected.parameters, rest: collected.rest, result })
 }
 
-fn next(assignment: &mut Assignment, raw: &Raw, is_promoted: bool) -> Next {
+fn next(assignment: &mut Assignment, raw: &Raw, is_promoted: bool, producer: Producer) -> Next {
     match raw.name.as_deref().filter(|_| raw.is_artificial) {
         // GCC makes several destructors of one, and none of them has this parameter of it.
         Some("__in_chrg") => return Next::Left,
@@ -55,6 +57,7 @@ fn next(assignment: &mut Assignment, raw: &Raw, is_promoted: bool) -> Next {
         (Passing::Unknown, Said::Register(_) | Said::Pieces(_) | Said::Pair(..) | Said::Frame(_)) => {
             assignment.value(&ty)
         }
+        (Passing::Value, said) if is_wide_vector(&ty) => wide_vector(assignment, &ty, said, producer),
         _ => assignment.argument(&ty),
     };
     match place {
@@ -63,11 +66,29 @@ fn next(assignment: &mut Assignment, raw: &Raw, is_promoted: bool) -> Next {
     }
 }
 
+/// Returns the place of a vector of more than 16 bytes. It is in a register if the code may use AVX, and otherwise on the stack, and
+/// what is said of its place has to show which of both.
+fn wide_vector(assignment: &mut Assignment, ty: &Type, said: Said, producer: Producer) -> Option<Place> {
+    match said {
+        Said::Register(Some(word)) if word == assignment.next_vector() => assignment.vector(ty),
+        // GCC's code finds arguments on the stack by the CFA, and others where it has stored them.
+        Said::Frame(Some(above_cfa)) if producer == Producer::Gcc && above_cfa >= 0 => {
+            assignment.on_stack(ty)
+        }
+        Said::Frame(_) | Said::Computed(_) if producer == Producer::Gcc => assignment.vector(ty),
+        _ => None,
+    }
+}
+
+/// Whether a type is a vector of 32 or 64 bytes.
+fn is_wide_vector(ty: &Type) -> bool {
+    ty.shape == Shape::Opaque && matches!(ty.size, 32 | 64) && ty.classes == Classes::UNKNOWN
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::signatures::classes::Classes;
-    use crate::signatures::model::{Field, Pointee, Struct, Type};
+    use crate::signatures::model::{Field, Pointee, Struct};
 
     fn raw(ty: Type) -> Raw {
         Raw { name: None, ty: Arc::new(ty), is_artificial: false, said: Said::Nothing }

@@ -83,6 +83,11 @@ impl Classes {
         classes
     }
 
+    /// Returns the class of the first byte.
+    pub(crate) fn first(&self) -> ByteClass {
+        self.bytes[0]
+    }
+
     /// Adds those of a field.
     pub(crate) fn add(&mut self, field: &Classes, offset: u64) {
         self.is_mixed |= field.is_mixed;

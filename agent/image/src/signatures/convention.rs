@@ -17,6 +17,8 @@ use crate::signatures::units::Producer;
 pub enum Unclear {
     #[error("there is no debug information of it")]
     NoInformation,
+    #[error("its debug information is in a .dwo file, which was not found")]
+    Split,
     #[error("its debug information is damaged")]
     Damaged,
     #[error("the compiler has changed its parameters or its result")]

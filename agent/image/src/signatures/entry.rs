@@ -141,7 +141,7 @@ fn in_list<'s>(
     value: Attribute<'s>,
     at: u64,
 ) -> Option<Expression<Slice<'s>>> {
-    let mut all = units.dwarf.attr_locations(&unit.unit, value).ok()??;
+    let mut all = units.dwarf(unit).attr_locations(&unit.unit, value).ok()??;
     while let Some(entry) = all.next().ok()? {
         if entry.range.begin <= at && at < entry.range.end {
             return Some(entry.data);

@@ -12,8 +12,10 @@ use object::{Object, ObjectSymbol, SymbolKind};
 use crate::file::object as file;
 use crate::signatures::aggregates::OtherTypes;
 use crate::signatures::convention::{Trust, Unclear, is_changed_copy};
+use crate::signatures::info::DebugInfo;
 use crate::signatures::model::{Enum, Rest, Shape, Signature};
-use crate::signatures::sections::{DebugInfo, Slice};
+use crate::signatures::sections::Slice;
+use crate::signatures::split::MissingUnits;
 use crate::signatures::subprogram::Subprogram;
 use crate::signatures::types::{Types, is_fortran};
 use crate::signatures::units::{Die, Unit, Units};
@@ -44,12 +46,13 @@ pub struct Signatures<'s> {
     exported: Exported,
     /// The entries of functions, sorted by address.
     functions: Vec<(u64, Die)>,
+    missing: Option<&'s MissingUnits>,
 }
 
 impl<'s> Signatures<'s> {
     /// Finds the functions. What is damaged is left out.
     pub fn new(info: &'s DebugInfo<'_>, exported: Exported) -> Signatures<'s> {
-        let units = Units::new(info.dwarf());
+        let units = Units::new(info);
         let mut functions = Vec::new();
         for number in 0..units.count() {
             let Some(unit) = units.read(number) else { continue };
@@ -63,7 +66,7 @@ impl<'s> Signatures<'s> {
         // The code of a function that several files define is kept once, and so should be its entry.
         functions.sort_by_key(|&(address, _)| address);
         functions.dedup_by_key(|&mut (address, _)| address);
-        Signatures { units, types: Types::default(), exported, functions }
+        Signatures { units, types: Types::default(), exported, functions, missing: info.missing_units() }
     }
 
     /// The number of functions.
@@ -86,7 +89,9 @@ impl<'s> Signatures<'s> {
         mut names: impl Iterator<Item = &'n str>,
     ) -> Result<Signature, Unclear> {
         let found = self.functions.binary_search_by_key(&address, |&(address, _)| address);
-        let (_, die) = self.functions[found.map_err(|_| Unclear::NoInformation)?];
+        let is_elsewhere = || self.missing.is_some_and(|missing| missing.have(address));
+        let why = |_| if is_elsewhere() { Unclear::Split } else { Unclear::NoInformation };
+        let (_, die) = self.functions[found.map_err(why)?];
         let is_copy = names.any(is_changed_copy);
         let function = Subprogram::read(&mut self.types, &mut self.units, die, address);
         let function = function.ok_or(Unclear::Damaged)?;
@@ -197,10 +202,10 @@ fn address<'s>(
     unit: &Unit<'s>,
     attribute: impl Fn(gimli::DwAt) -> Option<AttributeValue<Slice<'s>>>,
 ) -> Option<u64> {
-    let one = |value| units.dwarf.attr_address(&unit.unit, value).ok().flatten();
+    let one = |value| units.dwarf(unit).attr_address(&unit.unit, value).ok().flatten();
     let named = attribute(DW_AT_entry_pc).and_then(one).or_else(|| attribute(DW_AT_low_pc).and_then(one));
     let of_ranges = || {
-        let mut ranges = units.dwarf.attr_ranges(&unit.unit, attribute(DW_AT_ranges)?).ok()??;
+        let mut ranges = units.dwarf(unit).attr_ranges(&unit.unit, attribute(DW_AT_ranges)?).ok()??;
         Some(ranges.next().ok()??.begin)
     };
     let address = named.or_else(of_ranges)?;

@@ -94,7 +94,7 @@ pub enum Shape {
     Bool,
     /// A character: of one byte, or a code unit of UTF-16 or UTF-32.
     Char,
-    /// A floating-point number of 4 or 8 bytes, or one of the x87 unit, which has 16 with its padding.
+    /// A floating-point number of 2, 4 or 8 bytes, or one of the x87 unit, which has 16 with its padding.
     Float,
     Enum(Arc<Enum>),
     Pointer(Pointee),
@@ -121,6 +121,11 @@ pub enum Pointee {
     Characters,
     /// A `std::string`.
     String(StringLayout),
+    /// A string of known length: the words of the object that are the address and the length of its text.
+    Text {
+        address: u8,
+        length: u8,
+    },
     Other,
 }
 

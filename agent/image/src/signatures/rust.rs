@@ -85,7 +85,7 @@ impl Kind {
             Shape::Void => Kind::Nothing,
             // A function's own type has no contents, and debug information does not tell it from a pointer to a function.
             Shape::Pointer(Pointee::Function) => Kind::Other,
-            Shape::Float if ty.size <= 8 => Kind::One(Eightbyte::Sse),
+            Shape::Float if matches!(ty.size, 4 | 8) => Kind::One(Eightbyte::Sse),
             Shape::Signed
             | Shape::Unsigned
             | Shape::Bool

@@ -1,20 +1,12 @@
 //! The sections of an x86-64 file's debug information.
 
-use std::borrow::Cow;
-
-use gimli::{DwarfSections, EndianSlice, LittleEndian};
+use gimli::{EndianSlice, LittleEndian, SectionId};
 use object::{Architecture, Endianness, Object};
 
-use crate::debug::{SectionError, contents};
+use crate::debug::{SectionError, section};
 use crate::file::object::{self as file, ProgramError};
 
 pub(crate) type Slice<'s> = EndianSlice<'s, LittleEndian>;
-
-/// The debug information of a program, a library, or their separate debug file.
-#[derive(Debug)]
-pub struct DebugInfo<'d> {
-    sections: DwarfSections<Cow<'d, [u8]>>,
-}
 
 /// Why debug information cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -29,36 +21,34 @@ pub enum DebugInfoError {
     Architecture,
 }
 
-impl<'d> DebugInfo<'d> {
-    /// Whether a file has debug information of functions.
-    pub fn is_in(bytes: &[u8]) -> bool {
-        let Ok(file) = file::open(bytes) else { return false };
-        // A file that is only stripped of the contents of its sections has an empty one.
-        let section = file.section_by_name(".debug_info");
-        section.is_some_and(|section| contents(&section).is_ok_and(|bytes| !bytes.is_empty()))
-    }
+/// Returns a reader of a section.
+pub(crate) fn slice(bytes: &[u8]) -> Slice<'_> {
+    EndianSlice::new(bytes, LittleEndian)
+}
 
-    /// Reads the sections of a file. Compressed ones are decompressed.
-    ///
-    /// # Errors
-    /// It is not a file for x86-64, or a section is damaged.
-    pub fn read(bytes: &'d [u8]) -> Result<DebugInfo<'d>, DebugInfoError> {
-        let file = file::open(bytes)?;
-        let is_ours = file.architecture() == Architecture::X86_64
-            && file.is_64()
-            && file.endianness() == Endianness::Little;
-        if !is_ours {
-            return Err(DebugInfoError::Architecture);
-        }
-        let sections = DwarfSections::load(|id| {
-            let name = id.name();
-            let Some(section) = file.section_by_name(name) else { return Ok(Cow::Borrowed(&[][..])) };
-            contents(&section).map_err(|source| DebugInfoError::Section { name, source })
-        })?;
-        Ok(DebugInfo { sections })
-    }
+/// Opens a file for x86-64.
+///
+/// # Errors
+/// It is no ELF file, or one for another machine.
+pub(crate) fn open(bytes: &[u8]) -> Result<object::File<'_>, DebugInfoError> {
+    let file = file::open(bytes)?;
+    let is_ours = file.architecture() == Architecture::X86_64
+        && file.is_64()
+        && file.endianness() == Endianness::Little;
+    if is_ours { Ok(file) } else { Err(DebugInfoError::Architecture) }
+}
 
-    pub(crate) fn dwarf(&self) -> gimli::Dwarf<Slice<'_>> {
-        self.sections.borrow(|bytes| EndianSlice::new(bytes, LittleEndian))
-    }
+/// Returns a function that reads the sections of a .dwo file or a package.
+///
+/// # Errors
+/// It is not a file for x86-64.
+pub(crate) fn split_sections(
+    bytes: &[u8],
+) -> Result<impl Fn(SectionId) -> Result<Vec<u8>, DebugInfoError>, DebugInfoError> {
+    let file = open(bytes)?;
+    Ok(move |id: SectionId| {
+        let data = section(&file, id);
+        let data = data.map_err(|source| DebugInfoError::Section { name: id.name(), source })?;
+        Ok(data.into_owned())
+    })
 }

@@ -113,6 +113,12 @@ impl Types {
                 tag if is_name(tag) => at = units.referred(die.unit, entry.attr_value(DW_AT_type)),
                 dw::DW_TAG_subroutine_type => return Pointee::Function,
                 dw::DW_TAG_base_type if is_character(units, &unit, &entry) => return Pointee::Characters,
+                dw::DW_TAG_structure_type if unit.language == Some(dw::DW_LANG_Rust) => {
+                    let name = units.text(&unit, entry.attr_value(gimli::DW_AT_name));
+                    let is_text = matches!(name, Some("String" | "&str" | "&mut str"));
+                    let text = if is_text { rust_text(&self.at(units, die)) } else { None };
+                    return text.unwrap_or(Pointee::Other);
+                }
                 dw::DW_TAG_structure_type | dw::DW_TAG_class_type => {
                     return match aggregates::string_layout(units, die, &unit, &entry) {
                         Some(layout) => Pointee::String(layout),
@@ -204,6 +210,39 @@ impl Types {
     }
 }
 
+/// Returns where a `String` or `&str` of Rust has the address and the length of its text. The compiler chooses the order.
+fn rust_text(ty: &Type) -> Option<Pointee> {
+    let Shape::Struct(object) = &ty.shape else { return None };
+    let field = |object: &Struct, name: &str| {
+        let field = object.fields.iter().find(|field| field.name.as_deref() == Some(name))?;
+        Some((field.offset, field.ty.clone()))
+    };
+    let is_length = |ty: &Type| ty.shape == Shape::Unsigned && ty.size == 8;
+    let (address, (length, ty)) = match field(object, "vec") {
+        Some((vec, ty)) => {
+            let Shape::Struct(inner) = &ty.shape else { return None };
+            let (buffer, ty) = field(inner, "buf")?;
+            let (length, of_length) = field(inner, "len")?;
+            (vec + buffer + first_pointer(&ty)?, (vec + length, of_length))
+        }
+        None => (field(object, "data_ptr")?.0, field(object, "length")?),
+    };
+    let word = |offset: u64| u8::try_from(offset / 8).ok().filter(|_| offset.is_multiple_of(8));
+    let text = Pointee::Text { address: word(address)?, length: word(length)? };
+    is_length(&ty).then_some(text)
+}
+
+/// Returns the offset of the first pointer in a structure of structures.
+fn first_pointer(ty: &Type) -> Option<u64> {
+    match &ty.shape {
+        Shape::Pointer(_) => Some(0),
+        Shape::Struct(object) => {
+            object.fields.iter().find_map(|field| Some(field.offset + first_pointer(&field.ty)?))
+        }
+        _ => None,
+    }
+}
+
 /// Returns a type that is as large as it is aligned.
 pub(crate) fn scalar(size: u64, shape: Shape, class: ByteClass) -> Type {
     Type::new(size, size.next_power_of_two().min(16), shape, Classes::scalar(class, size))
@@ -224,7 +263,10 @@ fn base<'s>(units: &Units<'s>, unit: &Unit<'s>, entry: &Entry<'s>) -> Option<Typ
         return Some(Type::void());
     }
     // An integer of any number of bits: what the others are is not said.
-    let has_spare_bits = number(entry, DW_AT_bit_size).is_some_and(|bits| bits != 8 * size);
+    let named = || name.split_once("_BitInt(")?.1.strip_suffix(')')?.parse().ok();
+    let bits = number(entry, DW_AT_bit_size).or_else(named);
+    // clang 14 does not say how many bits it has.
+    let has_spare_bits = bits.map_or(name.ends_with("_BitInt"), |bits: u64| bits != size.saturating_mul(8));
     let is_integer_size = matches!(size, 1 | 2 | 4 | 8 | 16);
     let integer = |shape| {
         let shape = if has_spare_bits { Shape::Opaque } else { shape };
@@ -240,7 +282,15 @@ fn base<'s>(units: &Units<'s>, unit: &Unit<'s>, entry: &Entry<'s>) -> Option<Typ
         dw::DW_ATE_float => float(size, name),
         dw::DW_ATE_complex_float => match size {
             8 | 16 => Some(complex(name, size)),
-            32 if is_x87(name) => Some(Type::new(32, 16, Shape::Opaque, Classes::scalar(ByteClass::X87, 16))),
+            32 => {
+                // clang gives all complex types the same name. As an argument, either is in memory.
+                let classes = match name {
+                    _ if is_x87(name) => Classes::scalar(ByteClass::X87, 16),
+                    "complex" => Classes::EMPTY,
+                    _ => Classes::vector(),
+                };
+                Some(Type::new(32, 16, Shape::Opaque, classes))
+            }
             _ => None,
         },
         dw::DW_ATE_decimal_float => match size {
@@ -264,7 +314,9 @@ fn complex(name: &str, size: u64) -> Type {
 
 fn float(size: u64, name: &str) -> Option<Type> {
     match size {
-        2 => Some(scalar(2, Shape::Opaque, ByteClass::Sse)),
+        // With 8 bits of exponent, which is not decoded.
+        2 if name.contains("bf") => Some(scalar(2, Shape::Opaque, ByteClass::Sse)),
+        2 => Some(scalar(2, Shape::Float, ByteClass::Sse)),
         4 | 8 => Some(scalar(size, Shape::Float, ByteClass::Sse)),
         16 if is_x87(name) => Some(scalar(16, Shape::Float, ByteClass::X87)),
         // __float128

@@ -1,6 +1,7 @@
 //! The units of debug information, and the entries in them.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use gimli::{
@@ -8,7 +9,9 @@ use gimli::{
     UnitHeader, UnitOffset, UnitType, constants as dw,
 };
 
+use crate::signatures::info::DebugInfo;
 use crate::signatures::sections::Slice;
+use crate::signatures::split::Skeletons;
 
 pub(crate) type Entry<'s> = DebuggingInformationEntry<Slice<'s>>;
 pub(crate) type Attribute<'s> = AttributeValue<Slice<'s>>;
@@ -27,19 +30,33 @@ pub(crate) struct Die {
 
 /// All units.
 pub(crate) struct Units<'s> {
-    pub(crate) dwarf: gimli::Dwarf<Slice<'s>>,
-    /// Those of `.debug_info`, by their offsets, and then those of `.debug_types`.
-    headers: Vec<UnitHeader<Slice<'s>>>,
-    /// The number of units of `.debug_info`.
-    of_info: usize,
+    /// The program's, and those of split DWARF.
+    files: Vec<File<'s>>,
+    units: Vec<Header<'s>>,
     /// The types in type units, by their signatures.
     types: HashMap<u64, Die>,
     loaded: HashMap<usize, Arc<Unit<'s>>>,
 }
 
+/// A file with units.
+struct File<'s> {
+    dwarf: gimli::Dwarf<Slice<'s>>,
+    /// Those of its `.debug_info`, by their offsets.
+    of_info: Range<usize>,
+    /// The skeleton units of its units, if it is one of split DWARF.
+    skeletons: Skeletons<'s>,
+}
+
+struct Header<'s> {
+    file: usize,
+    header: UnitHeader<Slice<'s>>,
+}
+
 /// A unit that is ready for reading.
 pub(crate) struct Unit<'s> {
     pub(crate) unit: gimli::Unit<Slice<'s>>,
+    /// The index of its file.
+    file: usize,
     pub(crate) language: Option<gimli::DwLang>,
     pub(crate) producer: Producer,
 }
@@ -58,43 +75,75 @@ pub(crate) enum Producer {
 }
 
 impl<'s> Units<'s> {
-    /// Finds all units. Those after a damaged one are left out.
-    pub(crate) fn new(dwarf: gimli::Dwarf<Slice<'s>>) -> Units<'s> {
-        let mut headers = Vec::new();
+    /// Finds all units. Those after a damaged one are left out, and so are skeleton units, whose entries are elsewhere.
+    pub(crate) fn new(info: &'s DebugInfo<'_>) -> Units<'s> {
+        let mut units =
+            Units { files: Vec::new(), units: Vec::new(), types: HashMap::new(), loaded: HashMap::new() };
+        let (dwarf, split) = (info.dwarf(), info.split());
+        let others = split.files(&dwarf);
+        units.add(dwarf, Skeletons::new(), |header| !split.is_skeleton(header.debug_info_offset()));
+        for (dwarf, skeletons) in others {
+            units.add(dwarf, skeletons, |_| true);
+        }
+        units
+    }
+
+    fn add(
+        &mut self,
+        dwarf: gimli::Dwarf<Slice<'s>>,
+        skeletons: Skeletons<'s>,
+        is_wanted: impl Fn(&UnitHeader<Slice<'s>>) -> bool,
+    ) {
+        let (file, first) = (self.files.len(), self.units.len());
         let mut all = dwarf.units();
         while let Ok(Some(header)) = all.next() {
-            headers.push(header);
+            if is_wanted(&header) {
+                self.units.push(Header { file, header });
+            }
         }
-        let of_info = headers.len();
+        let of_info = first..self.units.len();
         let mut all = dwarf.type_units();
         while let Ok(Some(header)) = all.next() {
-            headers.push(header);
+            self.units.push(Header { file, header });
         }
-        let types = headers.iter().enumerate().filter_map(|(unit, header)| match header.type_() {
-            UnitType::Type { type_signature, type_offset } => {
-                Some((type_signature.0, Die { unit, offset: type_offset }))
+        for (unit, Header { header, .. }) in self.units.iter().enumerate().skip(first) {
+            if let UnitType::Type { type_signature, type_offset }
+            | UnitType::SplitType { type_signature, type_offset } = header.type_()
+            {
+                self.types.insert(type_signature.0, Die { unit, offset: type_offset });
             }
-            _ => None,
-        });
-        Units { types: types.collect(), dwarf, headers, of_info, loaded: HashMap::new() }
+        }
+        self.files.push(File { dwarf, of_info, skeletons });
     }
 
     /// The number of units.
     pub(crate) fn count(&self) -> usize {
-        self.headers.len()
+        self.units.len()
+    }
+
+    /// Returns the sections that a unit's attributes refer to.
+    pub(crate) fn dwarf(&self, unit: &Unit<'s>) -> &gimli::Dwarf<Slice<'s>> {
+        &self.files[unit.file].dwarf
     }
 
     /// Returns a unit without keeping it.
     pub(crate) fn read(&self, unit: usize) -> Option<Unit<'s>> {
-        let unit = self.dwarf.unit(*self.headers.get(unit)?).ok()?;
+        let &Header { file, header } = self.units.get(unit)?;
+        let File { dwarf, skeletons, .. } = self.files.get(file)?;
+        let mut unit = dwarf.unit(header).ok()?;
+        // Addresses are relative to what the skeleton unit says. A .dwo file may have units of another program as well.
+        match unit.dwo_id {
+            Some(id) if file > 0 => unit.copy_relocated_attributes(skeletons.get(&id)?),
+            _ => {}
+        }
         let root = unit.entry(unit.header.root_offset()).ok()?;
         let language = match root.attr_value(DW_AT_language) {
             Some(AttributeValue::Language(language)) => Some(language),
             _ => None,
         };
-        let producer = root.attr_value(DW_AT_producer).and_then(|v| self.dwarf.attr_string(&unit, v).ok());
+        let producer = root.attr_value(DW_AT_producer).and_then(|v| dwarf.attr_string(&unit, v).ok());
         let producer = producer.map_or(Producer::Other, |name| Producer::named(&name.to_string_lossy()));
-        Some(Unit { unit, language, producer })
+        Some(Unit { unit, file, language, producer })
     }
 
     /// Returns a unit.
@@ -121,23 +170,24 @@ impl<'s> Units<'s> {
     pub(crate) fn referred(&self, unit: usize, attribute: Option<Attribute<'s>>) -> Option<Die> {
         match attribute? {
             AttributeValue::UnitRef(offset) => Some(Die { unit, offset }),
-            AttributeValue::DebugInfoRef(offset) => self.at(offset),
+            AttributeValue::DebugInfoRef(offset) => self.at(self.units.get(unit)?.file, offset),
             AttributeValue::DebugTypesRef(signature) => self.types.get(&signature.0).copied(),
             _ => None,
         }
     }
 
-    fn at(&self, offset: DebugInfoOffset) -> Option<Die> {
-        let headers = self.headers.get(..self.of_info)?;
-        let start = |header: &UnitHeader<Slice>| header.debug_info_offset().unwrap_or(DebugInfoOffset(0));
-        let unit = headers.partition_point(|header| start(header).0 <= offset.0).checked_sub(1)?;
-        let offset = offset.to_unit_offset(headers.get(unit)?)?;
-        Some(Die { unit, offset })
+    fn at(&self, file: usize, offset: DebugInfoOffset) -> Option<Die> {
+        let of_info = &self.files.get(file)?.of_info;
+        let units = self.units.get(of_info.clone())?;
+        let start = |unit: &Header| unit.header.debug_info_offset().unwrap_or(DebugInfoOffset(0));
+        let index = units.partition_point(|unit| start(unit).0 <= offset.0).checked_sub(1)?;
+        let offset = offset.to_unit_offset(&units.get(index)?.header)?;
+        Some(Die { unit: of_info.start + index, offset })
     }
 
     /// Returns the text of an attribute, if it is UTF-8.
     pub(crate) fn text(&self, unit: &Unit<'s>, attribute: Option<Attribute<'s>>) -> Option<&'s str> {
-        let bytes = self.dwarf.attr_string(&unit.unit, attribute?).ok()?;
+        let bytes = self.dwarf(unit).attr_string(&unit.unit, attribute?).ok()?;
         std::str::from_utf8(bytes.slice()).ok()
     }
 

@@ -90,6 +90,13 @@ impl Values<'_> {
                 Ok(len) => self.string(address, len, address),
                 Err(at) => self.unreadable(at),
             },
+            Op::Text => {
+                let word = |index: u32| address.wrapping_add(8 * u64::from(index & 0xff));
+                match (self.read_word(word(fetch.size), 8), self.read_word(word(fetch.size >> 8), 8)) {
+                    (Some(characters), Some(len)) => self.string(characters, len, address),
+                    _ => self.unreadable(address),
+                }
+            }
             Op::StdString => match self.read_words::<3>(address) {
                 Some([characters, len, room]) => {
                     // A short string's characters are in the object itself.

@@ -23,11 +23,11 @@ pub fn listings(path: &Path, bytes: &[u8], profile: &Profile, run: &Run) -> Resu
         return Ok(Vec::new());
     }
     let mut code = Code::parse(bytes)?;
-    let mut lines = Lines::parse(bytes).ok();
+    let mut lines = Lines::of(bytes, path, None).ok();
     if lines.is_none()
         && let Some(file) = debug_files(path, bytes).find(|file| code.take_symbols(&file.bytes).is_ok())
     {
-        lines = Lines::parse(&file.bytes).ok();
+        lines = Lines::of(&file.bytes, path, Some(&file.path)).ok();
     }
     let report = Report::new(profile, &code, lines.as_ref());
     let of_address: HashMap<u64, u32> =

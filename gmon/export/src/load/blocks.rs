@@ -28,11 +28,11 @@ pub(crate) fn add(
         return Ok(());
     }
     let mut code = Code::parse(bytes)?;
-    let mut lines = Lines::parse(bytes).ok();
+    let mut lines = Lines::of(bytes, path, None).ok();
     if lines.is_none()
         && let Some(file) = debug_files(path, bytes).find(|file| code.take_symbols(&file.bytes).is_ok())
     {
-        lines = Lines::parse(&file.bytes).ok();
+        lines = Lines::of(&file.bytes, path, Some(&file.path)).ok();
     }
     let lines = lines.as_ref().filter(|_| detail == Detail::Lines);
     let report = Report::new(profile, &code, lines);

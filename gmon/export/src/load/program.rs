@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use gmon::{Profile, Relation};
-use gprofinject_image::debug::{debug_files, file_with_names};
+use gprofinject_image::debug::{DebugFile, Lines, debug_files, file_with_names};
 use gprofinject_image::headers::{Header, read};
 use gprofinject_image::{FunctionKind, Image, gprof};
 use object::Object;
@@ -96,11 +96,9 @@ impl KnownProgram {
 }
 
 /// Returns the line information of a program, from itself or from its debug file.
-pub(crate) fn lines_of(path: &Path, bytes: &[u8]) -> Option<gprofinject_image::debug::Lines> {
-    use gprofinject_image::debug::Lines;
-    Lines::parse(bytes)
-        .ok()
-        .or_else(|| debug_files(path, bytes).find_map(|file| Lines::parse(&file.bytes).ok()))
+pub(crate) fn lines_of(path: &Path, bytes: &[u8]) -> Option<Lines> {
+    let of_debug_file = |file: DebugFile| Lines::of(&file.bytes, path, Some(&file.path)).ok();
+    Lines::of(bytes, path, None).ok().or_else(|| debug_files(path, bytes).find_map(of_debug_file))
 }
 
 /// Returns the module of a program's file.

@@ -10,10 +10,9 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Context, Result, bail};
 use gmon::Program;
 use gmon_trace::Input;
+use gprofinject_image::debug::Authors;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_setfl};
-
-use crate::cli::readable::Authors;
 
 /// The size in bytes above which a file is not read: it is no profile, but an endless pipe.
 const MAX_SIZE: u64 = 4 << 30;

@@ -7,9 +7,9 @@ use gmon::output::Target;
 use gmon_export::Run;
 use gmon_export::html::{self, Extras, Listing, listings};
 use gmon_export::load::Detail;
+use gprofinject_image::debug::Authors;
 
 use crate::cli::files::{parse_program, read_any, read_elf, restricted};
-use crate::cli::readable::Authors;
 use crate::cli::report_args::SourceArgs;
 use crate::cli::run::{self, DEFAULT_PROFILE};
 use crate::cli::run_args::{HtmlArgs, RunArgs};

@@ -93,14 +93,15 @@ fn read_profile(args: &ReportArgs, code: &Code, file: &Path) -> Result<Profile> 
 fn find_lines(args: &ReportArgs, program: &[u8], code: &mut Code) -> Result<Option<Lines>> {
     if let Some(path) = &args.debug_file {
         let bytes = files::read_elf(path)?;
-        let lines = Lines::parse(&bytes).with_context(|| path.display().to_string())?;
+        let lines =
+            Lines::of(&bytes, &args.program, Some(path)).with_context(|| path.display().to_string())?;
         if code.build_id.agree(lines.build_id).is_err() {
             bail!("{}: its build-id is not that of {}", path.display(), args.program.display());
         }
         code.take_symbols(&bytes).with_context(|| path.display().to_string())?;
         return Ok(Some(lines));
     }
-    match Lines::parse(program) {
+    match Lines::of(program, &args.program, None) {
         Ok(lines) => return Ok(Some(lines)),
         Err(LinesError::None) => {}
         Err(error) => {
@@ -109,7 +110,7 @@ fn find_lines(args: &ReportArgs, program: &[u8], code: &mut Code) -> Result<Opti
         }
     }
     for file in gprofinject_image::debug::debug_files(&args.program, program) {
-        let Ok(lines) = Lines::parse(&file.bytes) else { continue };
+        let Ok(lines) = Lines::of(&file.bytes, &args.program, Some(&file.path)) else { continue };
         if code.take_symbols(&file.bytes).is_ok() {
             return Ok(Some(lines));
         }

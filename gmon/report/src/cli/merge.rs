@@ -7,6 +7,7 @@ mod times;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use gprofinject_image::debug::Authors;
 use gprofinject_image::instructions::Code;
 
 use crate::cli::args::MergeArgs;
@@ -14,7 +15,6 @@ use crate::cli::fold::{self, Sum};
 use crate::cli::merge::counts::Counts;
 use crate::cli::merge::program::Program;
 use crate::cli::merge::times::Times;
-use crate::cli::readable::Authors;
 use crate::cli::{files, measured};
 
 /// Sums the files and writes the sum.

@@ -6,11 +6,11 @@ use anyhow::{Context, Result, bail};
 use gmon::Profile;
 use gmon_export::load::{self, Detail, KnownProgram};
 use gmon_export::{Run, origins};
+use gprofinject_image::debug::Authors;
 
 use crate::cli::files;
 use crate::cli::form_args::FormArgs;
 use crate::cli::measured;
-use crate::cli::readable::Authors;
 use crate::cli::run_args::RunArgs;
 
 /// The file that is read if only a program is named.

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use anyhow::{Context, Result};
+use gprofinject_image::debug::Authors;
 
-use crate::cli::readable::Authors;
 use crate::cli::report_args::SourceArgs;
 use crate::cli::text::plain;
 

@@ -33,7 +33,7 @@ pub enum ValueKind {
     Bool,
     /// A character: a byte, or a Unicode scalar value.
     Char,
-    /// A floating-point number of 4 or 8 bytes, or x87's of 10 or 16 bytes, which is [`Encoded::Bytes`](crate::value::Encoded::Bytes).
+    /// A floating-point number of 2, 4 or 8 bytes, or x87's of 10 or 16 bytes, which is [`Encoded::Bytes`](crate::value::Encoded::Bytes).
     Float { bytes: u8 },
     /// An enumeration, whose values are shown by name.
     Enum {
@@ -61,6 +61,20 @@ pub enum ValueKind {
         /// The known fields.
         fields: Vec<Field>,
         /// The length in bytes.
+        bytes: u32,
+    },
+    /// A bit-field of a structure: bits of its bytes there.
+    Bits {
+        /// The number of bits before it in its first byte.
+        start: u8,
+        /// The number of bits, from 1 to 64.
+        width: u8,
+        /// The kind of its value: an integer, a truth value or an enumeration.
+        of: Box<ValueKind>,
+    },
+    /// An array of characters in a structure: a string, which ends with the first null character.
+    Characters {
+        /// The length of the array in bytes.
         bytes: u32,
     },
     /// `void` or `()`, which has no value.
@@ -94,7 +108,8 @@ impl ValueKind {
             | ValueKind::Float { bytes }
             | ValueKind::Enum { bytes, .. } => u32::from(*bytes),
             ValueKind::Bool | ValueKind::Char => 1,
-            ValueKind::Struct { bytes, .. } => *bytes,
+            ValueKind::Struct { bytes, .. } | ValueKind::Characters { bytes } => *bytes,
+            ValueKind::Bits { start, width, .. } => (u32::from(*start) + u32::from(*width)).div_ceil(8),
             ValueKind::Unit | ValueKind::Unsupported => 0,
             ValueKind::Hex
             | ValueKind::Octal

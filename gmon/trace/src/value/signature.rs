@@ -28,6 +28,8 @@ const STD_STRING: u8 = 13;
 const STRUCT: u8 = 14;
 const UNIT: u8 = 15;
 const UNSUPPORTED: u8 = 16;
+const BITS: u8 = 17;
+const CHARACTERS: u8 = 18;
 
 /// Appends an optional signature. Parameters, fields and names beyond the limits are omitted.
 pub(crate) fn put_signature(out: &mut Vec<u8>, signature: Option<&Signature>) {
@@ -90,6 +92,14 @@ fn put_kind(out: &mut Vec<u8>, kind: &ValueKind, depth: u32, room: &mut u32) {
                 put_kind(out, &field.kind, depth + 1, room);
             }
             out.push(0);
+        }
+        ValueKind::Bits { start, width, of } => {
+            out.extend_from_slice(&[BITS, *start, *width]);
+            put_kind(out, of, depth + 1, room);
+        }
+        ValueKind::Characters { bytes } => {
+            out.push(CHARACTERS);
+            put(out, u64::from(*bytes));
         }
         ValueKind::Unit => out.push(UNIT),
         ValueKind::Unsupported => out.push(UNSUPPORTED),
@@ -160,6 +170,14 @@ fn kind(from: &mut Cursor, depth: u32, room: &mut u32) -> Result<ValueKind, Erro
             }
             ValueKind::Struct { name, fields, bytes }
         }
+        BITS if depth <= DEEPEST => {
+            let (start, width) = (from.byte()?, from.byte()?);
+            if start > 7 || !(1..=64).contains(&width) {
+                return Err(Error::Value(at));
+            }
+            ValueKind::Bits { start, width, of: Box::new(kind(from, depth + 1, room)?) }
+        }
+        CHARACTERS => ValueKind::Characters { bytes: from.small()? },
         UNIT => ValueKind::Unit,
         UNSUPPORTED => ValueKind::Unsupported,
         _ => return Err(Error::Value(at)),
@@ -205,6 +223,8 @@ mod tests {
             ValueKind::RustStr,
             ValueKind::StdString,
             structure(vec![field("a", 0, ValueKind::Bool), field("", 4, structure(Vec::new()))]),
+            ValueKind::Bits { start: 7, width: 64, of: Box::new(ValueKind::Signed { bytes: 8 }) },
+            ValueKind::Characters { bytes: 300 },
             ValueKind::Unit,
             ValueKind::Unsupported,
         ];
@@ -220,6 +240,19 @@ mod tests {
         let mut none = Vec::new();
         put_signature(&mut none, None);
         assert_eq!(super::signature(&mut Cursor::new(&none)), Ok(None));
+    }
+
+    #[test]
+    fn bits_of_bits() {
+        let mut bytes = vec![1, 1, 0];
+        for _ in 0..1000 {
+            bytes.extend_from_slice(&[BITS, 0, 1]);
+        }
+        assert!(super::signature(&mut Cursor::new(&bytes)).is_err());
+        for wrong in [[BITS, 8, 1], [BITS, 0, 0], [BITS, 0, 65]] {
+            let bytes = [&[1, 1, 0][..], &wrong, &[HEX]].concat();
+            assert!(super::signature(&mut Cursor::new(&bytes)).is_err(), "{wrong:?}");
+        }
     }
 
     /// The writer omits exactly what the reader would reject.

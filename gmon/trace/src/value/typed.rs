@@ -15,7 +15,7 @@ use crate::value::kind::{Field, Parameter, Signature, ValueKind};
 /// | enumerations | `RED`, or the number if it has no name |
 /// | pointers | `0x5555`, `NULL` |
 /// | strings | `"abc"`, `"abc"...` if it is longer, `NULL` |
-/// | structures | `{x=1, y=2}` |
+/// | structures | `{x=1, y=2}`; strings in them, and bit-fields, as if they were not in one |
 /// | unreadable values | `<0x1234>`, the address |
 /// | values that are not in the trace | `?` |
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -112,6 +112,7 @@ impl Value<'_, '_> {
     pub fn float(&self) -> Option<f64> {
         let ValueKind::Float { bytes } = self.kind else { return None };
         match bytes {
+            2 => Some(half(self.number()? as u16)),
             4 => Some(f64::from(f32::from_bits(self.number()? as u32))),
             8 => Some(f64::from_bits(self.number()? as u64)),
             10 | 16 => Some(extended(self.number()?)),
@@ -183,6 +184,14 @@ impl Display for Value<'_, '_> {
                 fmt_struct(fields, &value.to_le_bytes(), f)
             }
             (Encoded::Bytes(bytes), ValueKind::Struct { fields, .. }) => fmt_struct(fields, bytes, f),
+            (Encoded::Bytes(bytes), ValueKind::Characters { bytes: size }) => fmt_characters(bytes, *size, f),
+            (_, ValueKind::Bits { start, width, of }) => match self.number() {
+                Some(number) => {
+                    let number = field_of_bits(number >> (start & 7), *width, of);
+                    Value { kind: of, encoded: Some(Encoded::Scalar(number)) }.fmt(f)
+                }
+                None => f.write_str("?"),
+            },
             (Encoded::Bytes(bytes), _) if bytes.len() > 16 => f.write_str("?"),
             (Encoded::Scalar(_) | Encoded::Bytes(_), _) => match self.number() {
                 Some(number) => self.fmt_number(number, f),
@@ -201,11 +210,34 @@ fn fmt_struct(fields: &[Field], bytes: &[u8], f: &mut Formatter<'_>) -> fmt::Res
             write!(f, "{}=", field.name.escape_debug())?;
         }
         let start = field.offset as usize;
-        let part = start.checked_add(field.kind.bytes() as usize).and_then(|end| bytes.get(start..end));
+        let end = start.saturating_add(field.kind.bytes() as usize);
+        // The trace has the beginning of a long structure.
+        let is_text = matches!(field.kind, ValueKind::Characters { .. });
+        let part = bytes.get(start..if is_text { end.min(bytes.len()) } else { end });
         let encoded = part.filter(|_| field.kind.has_value()).map(Encoded::Bytes);
         Value { kind: &field.kind, encoded }.fmt(f)?;
     }
     f.write_str("}")
+}
+
+/// Formats an array of `size` characters, of which these are the first ones.
+fn fmt_characters(bytes: &[u8], size: u32, f: &mut Formatter<'_>) -> fmt::Result {
+    let end = bytes.iter().position(|&byte| byte == 0);
+    fmt_text(bytes.get(..end.unwrap_or(bytes.len())).unwrap_or_default(), f)?;
+    let is_cut = end.is_none() && bytes.len() < size as usize;
+    f.write_str(if is_cut { "..." } else { "" })
+}
+
+/// Returns the value of a bit-field that begins with the lowest bit of `number`.
+fn field_of_bits(number: u128, width: u8, of: &ValueKind) -> u64 {
+    let unused = 64 - u32::from(width.clamp(1, 64));
+    let bits = (number as u64) << unused;
+    let is_signed = match of {
+        ValueKind::Signed { .. } => true,
+        ValueKind::Enum { variants, .. } => variants.iter().any(|(value, _)| *value < 0),
+        _ => false,
+    };
+    if is_signed { ((bits as i64) >> unused) as u64 } else { bits >> unused }
 }
 
 fn fmt_text(bytes: &[u8], f: &mut Formatter<'_>) -> fmt::Result {
@@ -248,6 +280,18 @@ fn signed(number: u128, bytes: u8) -> i128 {
 
 fn unsigned(number: u128, bytes: u8) -> u128 {
     number << above(bytes) >> above(bytes)
+}
+
+/// Converts a number of 16 bits: a sign, 5 bits of exponent and 10 of fraction.
+fn half(bits: u16) -> f64 {
+    let (exponent, fraction) = (i32::from(bits >> 10 & 0x1f), f64::from(bits & 0x3ff));
+    let magnitude = match exponent {
+        0x1f if fraction == 0.0 => f64::INFINITY,
+        0x1f => f64::NAN,
+        0 => fraction * 2_f64.powi(-24),
+        _ => (fraction + 1024.0) * 2_f64.powi(exponent - 25),
+    };
+    if bits >> 15 == 1 { -magnitude } else { magnitude }
 }
 
 /// Converts an 80-bit number of the x87: a sign, 15 bits of exponent, and 64 bits of significand, which includes the integer bit.
@@ -295,6 +339,11 @@ mod tests {
             (ValueKind::Char, -23_i64 as u64, "'\\xe9'"),
             (ValueKind::Char, 0x1f600, "'\u{1f600}'"),
             (ValueKind::Char, 0xd800, "0xd800"),
+            (ValueKind::Float { bytes: 2 }, 0x3c00, "1.0"),
+            (ValueKind::Float { bytes: 2 }, 0xc100, "-2.5"),
+            (ValueKind::Float { bytes: 2 }, 0x7bff, "65504.0"),
+            (ValueKind::Float { bytes: 2 }, 0x0001, "5.960464477539063e-8"),
+            (ValueKind::Float { bytes: 2 }, 0xfc00, "-inf"),
             (ValueKind::Float { bytes: 4 }, u64::from(0.1_f32.to_bits()), "0.1"),
             (ValueKind::Float { bytes: 8 }, 1e300_f64.to_bits(), "1e300"),
             (ValueKind::Pointer, 0x5555, "0x5555"),
@@ -366,6 +415,44 @@ mod tests {
         };
         let twice = [&bytes[..], &bytes].concat();
         assert_eq!(shown(line, Encoded::Bytes(&twice)), "{a={x=-3, y=0.5}, {x=-3, y=0.5}, c=?}");
+    }
+
+    #[test]
+    fn bit_fields() {
+        let bits = |start, width, of| ValueKind::Bits { start, width, of: Box::new(of) };
+        let signs = vec![(-1, "DOWN".to_owned()), (1, "UP".to_owned())];
+        let sign = ValueKind::Enum { name: String::new(), variants: signs, bytes: 4 };
+        for (kind, bytes, text) in [
+            (bits(3, 5, ValueKind::Unsigned { bytes: 4 }), &[0xff, 0][..], "31"),
+            (bits(3, 5, ValueKind::Signed { bytes: 4 }), &[0xe8], "-3"),
+            (
+                bits(7, 64, ValueKind::Unsigned { bytes: 8 }),
+                &[0x80, 1, 0, 0, 0, 0, 0, 0, 0x40],
+                "9223372036854775811",
+            ),
+            (bits(1, 1, ValueKind::Bool), &[2], "true"),
+            (bits(6, 2, sign.clone()), &[0xc0], "DOWN"),
+            (bits(6, 2, sign), &[0x40], "UP"),
+        ] {
+            assert_eq!(shown(kind, Encoded::Bytes(bytes)), text);
+        }
+    }
+
+    #[test]
+    fn strings_in_structures() {
+        let field = |name: &str, offset, kind| Field { name: name.to_owned(), offset, kind };
+        let kind = ValueKind::Struct {
+            name: String::new(),
+            fields: vec![
+                field("a", 0, ValueKind::Characters { bytes: 3 }),
+                field("b", 3, ValueKind::Characters { bytes: 2 }),
+                field("c", 5, ValueKind::Characters { bytes: 9 }),
+                field("d", 14, ValueKind::Characters { bytes: 9 }),
+            ],
+            bytes: 23,
+        };
+        let text = r#"{a="x", b="yz", c="uvw"..., d=?}"#;
+        assert_eq!(shown(kind, Encoded::Bytes(b"x\0.yzuvw")), text);
     }
 
     #[test]

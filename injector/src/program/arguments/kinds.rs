@@ -27,7 +27,7 @@ pub(crate) fn of_value(value: &signatures::Value) -> (ValueKind, Option<Fetch>) 
 fn of_type(ty: &Type, op: Option<Op>) -> ValueKind {
     match op {
         Some(Op::CString) => ValueKind::CString,
-        Some(Op::Str) => ValueKind::RustStr,
+        Some(Op::Str | Op::Text) => ValueKind::RustStr,
         Some(Op::StdString | Op::LibcxxString | Op::OldString) => ValueKind::StdString,
         _ => of_bytes(ty, 0),
     }
@@ -48,6 +48,9 @@ fn of_bytes(ty: &Type, depth: u32) -> ValueKind {
         Shape::Pointer(Pointee::Function) => ValueKind::FunctionPointer,
         Shape::Pointer(_) => ValueKind::Pointer,
         Shape::Struct(object) if depth < DEPTH_MAX => structure(object, ty.size, depth),
+        Shape::Array { element, .. } if element.shape == Shape::Char && element.size == 1 => {
+            ValueKind::Characters { bytes: u32::try_from(ty.size).unwrap_or(u32::MAX) }
+        }
         Shape::Array { element, count } if depth < DEPTH_MAX => {
             let elements = (0..(*count).min(ELEMENTS_MAX)).map_while(|n| {
                 let offset = n.checked_mul(element.size)?;
@@ -63,12 +66,30 @@ fn of_bytes(ty: &Type, depth: u32) -> ValueKind {
 fn structure(object: &Struct, size: u64, depth: u32) -> ValueKind {
     let text = |name: &Option<std::sync::Arc<str>>| name.as_deref().unwrap_or_default().to_owned();
     let fields = object.fields.iter().filter_map(|of| {
-        // A bit-field is not a whole number of bytes.
-        let kind = if of.bits.is_some() { ValueKind::Unsupported } else { of_bytes(&of.ty, depth + 1) };
+        let whole = of_bytes(&of.ty, depth + 1);
+        let kind = match of.bits {
+            Some(bits) => of_bits(whole, bits),
+            None => whole,
+        };
         field(text(&of.name), of.offset, kind)
     });
     let bytes = u32::try_from(size).unwrap_or(u32::MAX);
     ValueKind::Struct { name: text(&object.name), fields: fields.collect(), bytes }
+}
+
+/// Returns the kind of a bit-field with values of a kind, by the bits before it in its structure and its width.
+fn of_bits(kind: ValueKind, (start, width): (u64, u64)) -> ValueKind {
+    let of = match kind {
+        ValueKind::Char => ValueKind::Signed { bytes: 1 },
+        ValueKind::Signed { .. } | ValueKind::Unsigned { .. } | ValueKind::Bool | ValueKind::Enum { .. } => {
+            kind
+        }
+        _ => return ValueKind::Unsupported,
+    };
+    match width {
+        1..=64 => ValueKind::Bits { start: (start % 8) as u8, width: width as u8, of: Box::new(of) },
+        _ => ValueKind::Unsupported,
+    }
 }
 
 /// Returns a field, or `None` if it begins beyond the bytes that are read.

@@ -7,12 +7,11 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use gmon::counted;
 use gmon_blocks::{LineCounts, Tally};
-use gprofinject_image::debug::FileIndex;
+use gprofinject_image::debug::{Authors, FileIndex};
 use serde_json::{Value, json};
 
 use crate::cli::files;
 use crate::cli::json::array;
-use crate::cli::readable::Authors;
 use crate::cli::report_args::CoverageArgs;
 use crate::cli::reports::lines::chooses_instance;
 use crate::cli::text::{percent, plain, standard_output};

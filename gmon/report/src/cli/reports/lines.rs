@@ -5,12 +5,11 @@ use std::io::Write;
 
 use anyhow::{Result, bail};
 use gmon_blocks::{Instance, LineCounts, Tally};
-use gprofinject_image::debug::{FileIndex, Lines};
+use gprofinject_image::debug::{Authors, FileIndex, Lines};
 use serde_json::{Value, json};
 
 use crate::cli::files;
 use crate::cli::json::array;
-use crate::cli::readable::Authors;
 use crate::cli::report_args::LinesArgs;
 use crate::cli::sources::Sources;
 use crate::cli::text::{chosen_function, margin, percent, plain};

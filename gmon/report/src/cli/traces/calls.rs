@@ -25,16 +25,14 @@ impl<'t> Calls<'t> {
         line.push(')');
     }
 
-    /// Returns the arguments of a call, if the trace has them.
+    /// Returns the arguments of a call, if the trace knows of some.
     pub(crate) fn arguments(&self, begun: &Begun) -> Option<String> {
-        let signature = self.trace.function(begun.function)?.signature.as_ref()?;
-        Some(signature.arguments(begun.arguments.as_deref()?).to_string())
+        Some(begun.arguments_in(self.trace)?.to_string())
     }
 
     /// Returns the result of a call, if the trace has it.
     pub(crate) fn result(&self, ended: &Ended) -> Option<String> {
-        let signature = self.trace.function(ended.function)?.signature.as_ref()?;
-        Some(signature.result(ended.result.as_deref()?)?.to_string())
+        Some(ended.result_in(self.trace)?.to_string())
     }
 
     /// Returns ` = RESULT`, if the trace has it.

@@ -154,12 +154,9 @@ impl<W: Write> Writer<'_, W> {
             "name": self.calls.name(begun.function),
         });
         let mut args = Map::new();
-        let signature = trace.function(begun.function).and_then(|function| function.signature.as_ref());
-        if let (Some(signature), Some(bytes)) = (signature, begun.arguments.as_deref()) {
-            for ((name, value), number) in signature.arguments(bytes).zip(1..) {
-                let name = name.map_or_else(|| format!("argument {number}"), str::to_owned);
-                args.insert(name, json!(value.to_string()));
-            }
+        for ((name, value), number) in begun.arguments_in(trace).into_iter().flatten().zip(1..) {
+            let name = name.map_or_else(|| format!("argument {number}"), str::to_owned);
+            args.insert(name, json!(value.to_string()));
         }
         let remarks = at_begin(begun, |time| format!("{} ns", trace.elapsed(step.process, time)));
         if !remarks.is_empty() {

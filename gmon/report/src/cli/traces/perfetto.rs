@@ -222,10 +222,7 @@ impl<W: Write> Writer<'_, W> {
     fn end_call(&mut self, track: u64, at: u64, ended: &Ended) -> io::Result<()> {
         let mut interned = InternedData::default();
         let mut annotations = Vec::new();
-        let signature = self.trace.function(ended.function).and_then(|function| function.signature.as_ref());
-        if let (Some(signature), Some(bytes)) = (signature, ended.result.as_deref())
-            && let Some(result) = signature.result(bytes)
-        {
+        if let Some(result) = ended.result_in(self.trace) {
             let number = self.annotation_name("result", &mut interned);
             annotations.push(of_value(number, &result));
         }
@@ -284,11 +281,8 @@ impl<W: Write> Writer<'_, W> {
     }
 
     fn arguments(&mut self, begun: &Begun, interned: &mut InternedData) -> Vec<DebugAnnotation> {
-        let signature = self.trace.function(begun.function).and_then(|function| function.signature.as_ref());
-        let (Some(signature), Some(bytes)) = (signature, begun.arguments.as_deref()) else {
-            return Vec::new();
-        };
-        let all = signature.arguments(bytes).zip(1..).map(|((name, value), number)| {
+        let all = begun.arguments_in(self.trace).into_iter().flatten().zip(1..);
+        let all = all.map(|((name, value), number)| {
             let name = name.map_or_else(|| format!("argument {number}"), str::to_owned);
             of_value(self.annotation_name(&name, interned), &value)
         });

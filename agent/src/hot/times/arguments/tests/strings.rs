@@ -181,16 +181,40 @@ fn strings_at_the_end_of_memory() {
     assert_eq!(fetched(&[number], &[at_end + 1]), [Decoded::Unreadable(at_end + 1)]);
 }
 
+/// The address and the length are words of an object, in any order, and nothing behind them is read.
+#[test]
+fn strings_whose_words_are_in_an_object() {
+    let pages = Pages::new();
+    let characters = c"0123456789".as_ptr() as u64;
+    let object =
+        |words: &[u64]| pages.put(&words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>());
+    let shown = |address: u32, length: u32, object: u64| {
+        let fetch = Fetch { size: address | length << 8, ..at(Op::Text, 0) };
+        fetched(&[fetch], &[object]).pop()
+    };
+    let text = |len| Some(Decoded::Text(digits(len), false));
+    assert_eq!(shown(0, 1, object(&[characters, 10])), text(10));
+    assert_eq!(shown(1, 2, object(&[99, characters, 4])), text(4));
+    assert_eq!(shown(2, 0, object(&[3, 99, characters])), text(3));
+    // An empty one has no memory: Rust's is at the address 1.
+    assert_eq!(shown(0, 1, object(&[1, 0])), text(0));
+    let without_memory = object(&[1, 5]);
+    assert_eq!(shown(0, 1, without_memory), Some(Decoded::Unreadable(without_memory)));
+    let cut = object(&[characters]);
+    assert_eq!(shown(0, 1, cut), Some(Decoded::Unreadable(cut)));
+}
+
 #[test]
 fn bad_pointers() {
     let pages = Pages::new();
     let unreadable = pages.0 + Pages::SIZE;
-    let all = [Op::CString, Op::Str, Op::StdString, Op::LibcxxString, Op::OldString, Op::Bytes, Op::Load];
+    let strings = [Op::CString, Op::Str, Op::Text, Op::StdString, Op::LibcxxString, Op::OldString];
+    let all = [&strings[..], &[Op::Bytes, Op::Load]].concat();
     let not_canonical = 0x8000_0000_0000_0000;
     for bad in
         [0, 1, unreadable, unreadable - 1, not_canonical, u64::MAX, u64::MAX - 4095, 0xffff_8000_0000_0000]
     {
-        for op in all {
+        for &op in &all {
             if bad == unreadable - 1 && matches!(op, Op::CString | Op::Str) {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Whether another user could read a file: whoever has made a program chose the names of the files in its line information, and
+//! Whether another user could read a file: whoever has made a program chose the names of the files in its debug information, and
 //! must not have this user show what they cannot read themselves.
 //!
 //! A path enters; the open file leaves, or a refusal. All components are opened by descriptor, without symbolic links, and each
@@ -17,7 +17,7 @@ const SEARCH: u32 = 1;
 
 /// The other users who have made what a report is about, with the groups of each.
 #[derive(Debug, Default)]
-pub(crate) struct Authors(Vec<Author>);
+pub struct Authors(Vec<Author>);
 
 #[derive(Debug)]
 struct Author {
@@ -27,14 +27,14 @@ struct Author {
 
 impl Authors {
     /// Returns the authors among the owners of files: all but root, who may read everything, and this user.
-    pub(crate) fn among(owners: impl IntoIterator<Item = u32>) -> Authors {
+    pub fn among(owners: impl IntoIterator<Item = u32>) -> Authors {
         let own = rustix::process::geteuid().as_raw();
         let others: BTreeSet<u32> = owners.into_iter().filter(|&uid| uid != 0 && uid != own).collect();
         Authors(others.into_iter().map(|uid| Author { uid, groups: groups_of(uid) }).collect())
     }
 
     /// Whether there are none.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
@@ -42,7 +42,7 @@ impl Authors {
     ///
     /// # Errors
     /// It cannot be opened, or one of them could not read it (`PermissionDenied`).
-    pub(crate) fn open(&self, path: &Path) -> io::Result<File> {
+    pub fn open(&self, path: &Path) -> io::Result<File> {
         let last = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         if self.is_empty() {
             return regular(openat(CWD, path, last, Mode::empty())?.into());
