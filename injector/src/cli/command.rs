@@ -16,7 +16,9 @@ use crate::options::SamplerArg;
 use crate::os::child::Ending;
 use crate::os::clock;
 use crate::os::failure::{self, Failure};
+use crate::os::limits::Limits;
 use crate::os::say::{self, Level};
+use crate::os::scheduling::Scheduling;
 use crate::os::{signals, sys};
 use crate::program::resolve;
 use crate::sampling::sampler::{self, Method};
@@ -34,8 +36,8 @@ use crate::target::launch::streams::Streams;
 use crate::target::process::Process;
 use crate::trace::tracer::{Place, Tracer};
 
-/// Runs the whole command. Its exit status is the program's.
-pub(crate) fn main() -> ExitCode {
+/// Runs the whole command. Its exit status is the program's. `limits` are those with which it was started.
+pub(crate) fn main(limits: Limits) -> ExitCode {
     let args = match Args::typed(std::env::args_os()) {
         Ok(args) => args,
         Err(answer) => return end_at_once(&answer),
@@ -43,7 +45,7 @@ pub(crate) fn main() -> ExitCode {
     if let Some(kind) = args.generate {
         return generate(kind);
     }
-    match execute(args) {
+    match execute(args, limits) {
         Ok(ending) => end_like(ending),
         Err(failure) => {
             say::line(format_args!("{}", sys::plain(&format!("{:#}", failure.error))));
@@ -53,10 +55,11 @@ pub(crate) fn main() -> ExitCode {
 }
 
 /// Does what the arguments ask for.
-fn execute(args: Args) -> Result<Ending, Failure> {
+fn execute(args: Args, limits: Limits) -> Result<Ending, Failure> {
     let start = Instant::now();
     clock::beginning();
-    let inherited = Inherited { descriptors: sys::inherited_descriptors(), limits: sys::Limits::raise() };
+    let descriptors = sys::inherited_descriptors();
+    let inherited = Inherited { descriptors, limits, scheduling: Scheduling::leave() };
     let recover = args.recover.clone();
     let (pid, duration) = (args.pid, args.duration);
     let verb = args.verb();

@@ -8,9 +8,11 @@ use rustix::process::{Pid, getpid, getppid, getsid};
 
 use crate::os::child::{self, Ending, reap};
 use crate::os::failure::Failure;
+use crate::os::limits::{self, Limits};
 use crate::os::say::Voice;
+use crate::os::scheduling::{self, Scheduling};
 use crate::os::signals::{self, Arrived};
-use crate::os::sys::{self, Limits};
+use crate::os::sys;
 use crate::program::planned::Planned;
 use crate::program::resolve::Program;
 use crate::program::subject::Subject;
@@ -31,6 +33,7 @@ pub(crate) struct Inherited {
     /// only.
     pub(crate) descriptors: Vec<i32>,
     pub(crate) limits: Limits,
+    pub(crate) scheduling: Scheduling,
 }
 
 /// The stages of the child.
@@ -76,12 +79,18 @@ impl Launched {
     ) -> Result<Launched> {
         child::remember_earlier();
         let preloaded = folder.filter(|_| !subject.standalone);
-        let held = spawn::hold(program, preloaded, signals, inherited.limits, (streams, &standing)).map_err(
-            |error| {
-                let limit = if error.raw_os_error() == Some(libc::EAGAIN) { " (ulimit -u)" } else { "" };
-                anyhow!("cannot start a process: {}{limit}", sys::reason(&error))
-            },
-        )?;
+        let given = spawn::Given { limits: inherited.limits, scheduling: inherited.scheduling, streams, standing: &standing };
+        let held = spawn::hold(program, preloaded, signals, &given).map_err(|error| {
+            let why = match error.raw_os_error() {
+                Some(libc::EAGAIN) if scheduling::is_deadline() => {
+                    " (SCHED_DEADLINE, which nobody can leave here, allows no new processes without chrt --reset-on-fork)".to_owned()
+                }
+                Some(libc::EAGAIN) => limits::behind_processes(),
+                _ => String::new(),
+            };
+            anyhow!("cannot start a process: {}{why}", sys::reason(&error))
+        })?;
+        child::launched(held.pid());
         sys::release(&inherited.descriptors);
         Ok(Launched {
             pid: held.pid(),

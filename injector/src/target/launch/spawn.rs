@@ -12,8 +12,10 @@ use std::ptr;
 use gprofinject_abi::{PRELOAD_VARIABLE, RUN_VARIABLE};
 
 use crate::os::early;
+use crate::os::limits::Limits;
+use crate::os::scheduling::Scheduling;
 use crate::os::signals::Inherited;
-use crate::os::sys::{self, Limits, c_string};
+use crate::os::sys::{self, c_string};
 use crate::program::resolve::Program;
 use crate::store::run_folder::{FIRST, RunFolder};
 use crate::target::launch::standing::Standing;
@@ -35,6 +37,14 @@ pub(crate) struct Child {
     errors: File,
 }
 
+/// What the program gets apart from its arguments.
+pub(crate) struct Given<'g> {
+    pub(crate) limits: Limits,
+    pub(crate) scheduling: Scheduling,
+    pub(crate) streams: &'g Streams,
+    pub(crate) standing: &'g Standing,
+}
+
 /// The arguments of execve, all of them prepared before the fork.
 struct Exec {
     path: CString,
@@ -54,8 +64,7 @@ pub(crate) fn hold(
     program: &Program,
     run_folder: Option<&RunFolder>,
     inherited: Inherited,
-    limits: Limits,
-    (streams, standing): (&Streams, &Standing),
+    given: &Given,
 ) -> io::Result<Held> {
     let exec = Exec::new(program, run_folder)?;
     let pointers = |strings: &[CString]| -> Vec<*const c_char> {
@@ -80,10 +89,15 @@ pub(crate) fn hold(
                     // here on.
                     unsafe { libc::close(fd) };
                 }
-                limits.restore();
-                streams.give();
-                standing.take_self();
-                let mut errno = try_exec(&exec.path, &argv, shell_argv.as_deref(), &env);
+                given.streams.give();
+                given.standing.take_self();
+                // The limits come last, because they may allow nothing of this.
+                let scheduled = given.scheduling.restore();
+                given.limits.restore();
+                let mut errno = match scheduled {
+                    Ok(()) => try_exec(&exec.path, &argv, shell_argv.as_deref(), &env),
+                    Err(error) => error.raw_os_error().unwrap_or(libc::EPERM),
+                };
                 if errno == libc::E2BIG && exec.added > 0 {
                     // There is room for the user's own variables, perhaps.
                     if let Some(first) = env.get_mut(exec.env.len() - exec.added) {
