@@ -16,13 +16,14 @@ use crate::options::SamplerArg;
 use crate::os::child::Ending;
 use crate::os::clock;
 use crate::os::failure::{self, Failure};
-use crate::os::limits::Limits;
+use crate::os::limits::{self, Limits};
 use crate::os::say::{self, Level};
 use crate::os::scheduling::Scheduling;
 use crate::os::{signals, sys};
 use crate::program::resolve;
 use crate::sampling::sampler::{self, Method};
 use crate::session::expectations;
+use crate::session::headroom;
 use crate::session::run::{self, Prepared, Viewed};
 use crate::session::settings::{Settings, TraceFile};
 use crate::store::exports::Exports;
@@ -127,6 +128,7 @@ fn launch(mut settings: Settings, start: Instant, inherited: &Inherited) -> Resu
         list::print(&program.binary, &planned, &settings, voice.0 >= Level::Verbose)?;
         return Ok(Ending::Exited(0));
     }
+    headroom::say_what_is_low(voice);
     let output = settings.output.check()?;
     let stats = settings.stats.as_deref().map(output::stats_target).transpose()?;
     let exports = Exports::check(&settings.exports)?;
@@ -229,8 +231,9 @@ fn attach(
 fn tracer(settings: &mut Settings) -> anyhow::Result<Option<Tracer>> {
     let Some(TraceFile { path, kept }) = settings.trace.take() else { return Ok(None) };
     let target = if path == Path::new("-") { Target::standard_output() } else { Target::check(&path) };
-    let target = target.with_context(|| {
-        format!("cannot write to {}; name another file with --trace FILE", path.display())
+    let target = target.map_err(|error| {
+        let other = limits::unless_behind(&error, "; name another file with --trace FILE");
+        anyhow::Error::new(error).context(format!("cannot write to {}{other}", path.display()))
     })?;
     let (bytes_max, triggers) = kept.map_or((None, Vec::new()), |kept| (Some(kept.bytes), kept.triggers));
     let command = settings.command.iter().map(|part| part.to_string_lossy().into_owned()).collect();

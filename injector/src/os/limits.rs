@@ -52,6 +52,11 @@ impl Limit {
     pub(crate) fn of(resource: Resource) -> Option<Limit> {
         Some(Limit { resource, most: getrlimit(resource).current? })
     }
+
+    /// Returns it if it is lower than that.
+    pub(crate) fn below(resource: Resource, enough: u64) -> Option<Limit> {
+        Limit::of(resource).filter(|limit| limit.most < enough)
+    }
 }
 
 impl fmt::Display for Limit {
@@ -105,6 +110,11 @@ pub(crate) fn behind_processes() -> String {
         Some(limit) => format!(" ({limit}; pids.max may limit the control group as well)"),
         None => " (pids.max limits the processes and threads of the control group)".to_owned(),
     }
+}
+
+/// Returns `hint`, which names another file or folder, unless the error comes from a limit that would be met there as well.
+pub(crate) fn unless_behind<'h>(error: &std::io::Error, hint: &'h str) -> &'h str {
+    if is_behind(error) { "" } else { hint }
 }
 
 /// Whether an error comes from a limit of this process, so that another file or folder would not help.

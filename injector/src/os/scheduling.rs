@@ -80,7 +80,8 @@ pub(crate) fn is_deadline() -> bool {
 /// Returns how the calling thread is scheduled, if the kernel tells.
 fn attributes() -> Option<Attributes> {
     let size = size_of::<Attributes>() as u32;
-    let mut attributes = Attributes { size, policy: 0, flags: 0, nice: 0, priority: 0, runtime: 0, deadline: 0, period: 0 };
+    let mut attributes =
+        Attributes { size, policy: 0, flags: 0, nice: 0, priority: 0, runtime: 0, deadline: 0, period: 0 };
     // SAFETY: the kernel writes no more than `size` bytes.
     let result = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) };
     (result == 0).then_some(attributes)
@@ -88,7 +89,8 @@ fn attributes() -> Option<Attributes> {
 
 fn set_attributes(attributes: &Attributes) -> io::Result<()> {
     // SAFETY: the kernel reads the structure, which has its own layout and is valid for the call.
-    check(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const *attributes, 0) } as libc::c_int).map(drop)
+    check(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const *attributes, 0) } as libc::c_int)
+        .map(drop)
 }
 
 /// Sets the policy and the priority of a thread; 0 is the calling one. A signal handler may call this.

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 
 use gmon::counted;
-use gprofinject_abi::region::{UNSEEN_EXECUTED, UNSEEN_LOADED};
+use gprofinject_abi::region::{UNSEEN_EXECUTED, UNSEEN_LOADED, UNSEEN_WITHOUT_FILES};
 
 use crate::os::say::Voice;
 use crate::profile::placement::Placed;
@@ -17,7 +17,7 @@ use crate::session::words::{
 };
 
 /// What an agent may be unable to see of its process, by the bits of [`Account::unseen`](crate::profile::collect::Account::unseen).
-const UNSEEN: [(u64, &str); 2] = [
+const UNSEEN: [(u64, &str); 3] = [
     (
         UNSEEN_EXECUTED,
         "programs that it executes are not followed: the code of libc's execve could not be changed",
@@ -25,6 +25,10 @@ const UNSEEN: [(u64, &str); 2] = [
     (
         UNSEEN_LOADED,
         "libraries that it loads later are not hooked: the code of the dynamic linker could not be changed",
+    ),
+    (
+        UNSEEN_WITHOUT_FILES,
+        "some programs that were executed were not followed: the process could open no more files (ulimit -n)",
     ),
 ];
 

@@ -79,7 +79,12 @@ impl Launched {
     ) -> Result<Launched> {
         child::remember_earlier();
         let preloaded = folder.filter(|_| !subject.standalone);
-        let given = spawn::Given { limits: inherited.limits, scheduling: inherited.scheduling, streams, standing: &standing };
+        let given = spawn::Given {
+            limits: inherited.limits,
+            scheduling: inherited.scheduling,
+            streams,
+            standing: &standing,
+        };
         let held = spawn::hold(program, preloaded, signals, &given).map_err(|error| {
             let why = match error.raw_os_error() {
                 Some(libc::EAGAIN) if scheduling::is_deadline() => {
