@@ -139,6 +139,8 @@ fn forget(at: u64) {
     }
 }
 
+/// The limit of data is not adapted, because nothing large and writable is unmapped again while the program runs.
+///
 /// # Safety
 /// The caller must own `address..address + len`, and nothing may use it any more.
 pub(crate) unsafe fn munmap(address: u64, len: u64) -> Result<u64, i32> {

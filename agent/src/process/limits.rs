@@ -4,6 +4,7 @@
 //! `setrlimit`, `getrlimit` and `prlimit` are defined here; they call the C library's own functions. A system call that is made in another way
 //! sets the kernel's limit, and sees it.
 #![allow(unsafe_code, reason = "functions of the C library are defined")]
+#![cfg_attr(test, allow(dead_code))]
 
 use crate::os::limits::{self, Pair};
 use crate::os::memory;

@@ -55,6 +55,7 @@ impl Need {
         // SAFETY: these are new mappings, of which no other code knows.
         unsafe {
             let _ = memory::munmap(first, data);
+            limits::unmap(0, data);
             if let Ok(second) = second {
                 let _ = memory::munmap(second, other);
             }

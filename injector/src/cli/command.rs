@@ -31,7 +31,7 @@ use crate::store::output::{self, Output};
 use crate::target::agent::room;
 use crate::target::attach::earlier::take_over;
 use crate::target::attach::running::{self, Running};
-use crate::target::launch::launched::{Inherited, Launched};
+use crate::target::launch::launched::{self, Inherited, Launched};
 use crate::target::launch::standing::Standing;
 use crate::target::launch::streams::Streams;
 use crate::target::process::Process;
@@ -111,6 +111,13 @@ fn launch(mut settings: Settings, start: Instant, inherited: &Inherited) -> Resu
     if let Some(note) = &program.note {
         voice.note(note);
     }
+    if !settings.list {
+        if let Some(why) = headroom::too_little() {
+            voice.warn(format_args!("{why}, too little for gprofinject; the program runs without a profile"));
+            return Err(launched::replace(&program, inherited));
+        }
+        headroom::say_what_is_low(voice);
+    }
     let rate = if settings.list { 0 } else { settings.rate };
     let read = || settings.planner().subject(&program.binary);
     let subject = sampler::preparing(settings.sampler, rate, read);
@@ -128,7 +135,6 @@ fn launch(mut settings: Settings, start: Instant, inherited: &Inherited) -> Resu
         list::print(&program.binary, &planned, &settings, voice.0 >= Level::Verbose)?;
         return Ok(Ending::Exited(0));
     }
-    headroom::say_what_is_low(voice);
     let output = settings.output.check()?;
     let stats = settings.stats.as_deref().map(output::stats_target).transpose()?;
     let exports = Exports::check(&settings.exports)?;

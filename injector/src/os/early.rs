@@ -39,6 +39,14 @@ pub(crate) fn pipe_ignored() -> bool {
     PIPE_IGNORED.load(Relaxed)
 }
 
+/// Gives SIGPIPE the disposition that it had when the injector was started.
+pub(crate) fn restore_pipe() {
+    if !pipe_ignored() {
+        // SAFETY: no handler runs, and the disposition is that of a process that has set none.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    }
+}
+
 /// Gives SIGXFSZ the disposition that it had when the injector was started. To be called when the signal is blocked.
 pub(crate) fn restore_file_size() {
     if !FILE_SIZE_IGNORED.load(Relaxed) {

@@ -36,6 +36,31 @@ pub(crate) fn is_left(pid: i32, len: u64) -> Result<(), Arc<str>> {
     Ok(())
 }
 
+/// Returns whether there is memory for hooks in a process at all.
+///
+/// # Errors
+/// There is not; the error is the reason.
+pub(crate) fn is_enough(pid: i32) -> Result<(), String> {
+    const LEAST: u64 = 4 << 20;
+    match cgroup::memory(pid).filter(|&most| most < LEAST) {
+        Some(most) => {
+            Err(format!("the control group of the process may use only {most} bytes of memory (memory.max)"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Returns which limit leaves gprofinject so little that it had better not begin.
+pub(crate) fn too_little() -> Option<String> {
+    const FILES: u64 = 12;
+    const MEMORY: u64 = 12 << 20;
+    let files = Limit::below(Resource::Nofile, FILES).map(|files| files.to_string());
+    files.or_else(|| {
+        let most = cgroup::memory(std::process::id() as i32).filter(|&most| most < MEMORY)?;
+        Some(format!("the control group may use only {most} bytes of memory (memory.max)"))
+    })
+}
+
 /// Says which limits may stop gprofinject, before they do.
 pub(crate) fn say_what_is_low(voice: Voice) {
     /// Every processor and every process of the program takes a few of gprofinject's descriptors.

@@ -160,6 +160,10 @@ impl Family<'_> {
         }
         let executed = resolve::executed(pid, file)?;
         let binary = &executed.name;
+        if let Err(why) = headroom::is_enough(pid) {
+            self.unfollowed.insert(format!("{} was not followed: {why}", binary.display()));
+            return None;
+        }
         let profilee = match self.profilees.executed(&executed.path(), binary, &self.settings.planner()) {
             Ok(profilee) => profilee,
             Err(why) => {

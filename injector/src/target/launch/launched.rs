@@ -1,7 +1,7 @@
 //! A program that gprofinject starts for its profile.
 
 use std::os::fd::RawFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow};
 use rustix::process::{Pid, getpid, getppid, getsid};
@@ -63,6 +63,20 @@ pub(crate) struct Launched {
     usher: Option<Usher>,
     /// See [`Target::not_entered`].
     not_entered: Option<String>,
+}
+
+/// Executes the program in place of gprofinject, without a profile. Returns only if that fails.
+pub(crate) fn replace(program: &Program, inherited: &Inherited) -> Failure {
+    match spawn::replace(program, inherited.limits, inherited.scheduling) {
+        Ok(errno) => not_executed(&program.path, errno),
+        Err(error) => anyhow!("cannot start the program: {}", sys::reason(&error)).into(),
+    }
+}
+
+/// Returns why a program could not be executed.
+fn not_executed(path: &Path, errno: i32) -> Failure {
+    let hint = if errno == libc::ENOEXEC { " (this kernel does not run such programs)" } else { "" };
+    Failure::exec(errno, anyhow!("{}: {}{hint}", path.display(), sys::errno_text(errno)))
 }
 
 impl Launched {
@@ -222,9 +236,7 @@ impl Target for Launched {
         self.witness = None;
         let Stage::Released(child) = std::mem::replace(&mut self.stage, Stage::Ended) else { return Ok(()) };
         let Some(errno) = child.exec_error() else { return Ok(()) };
-        let hint = if errno == libc::ENOEXEC { " (this kernel does not run such programs)" } else { "" };
-        let error = anyhow!("{}: {}{hint}", self.path.display(), sys::errno_text(errno));
-        Err(Failure::exec(errno, error))
+        Err(not_executed(&self.path, errno))
     }
 
     fn is_clean(&self) -> bool {

@@ -67,9 +67,6 @@ pub(crate) fn hold(
     given: &Given,
 ) -> io::Result<Held> {
     let exec = Exec::new(program, run_folder)?;
-    let pointers = |strings: &[CString]| -> Vec<*const c_char> {
-        strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect()
-    };
     let argv = pointers(&exec.argv);
     let shell_argv = exec.shell_argv.as_deref().map(pointers);
     let mut env = pointers(&exec.env);
@@ -84,11 +81,7 @@ pub(crate) fn hold(
             let released = File::from(wait).read(&mut [0]).is_ok_and(|count| count == 1);
             if released {
                 inherited.restore(early::pipe_ignored());
-                for fd in early::closed_descriptors() {
-                    // SAFETY: Rust's runtime has opened it as a stand-in, and nothing is written to it from
-                    // here on.
-                    unsafe { libc::close(fd) };
-                }
+                close_stand_ins();
                 given.streams.give();
                 given.standing.take_self();
                 // The limits come last, because they may allow nothing of this.
@@ -111,6 +104,35 @@ pub(crate) fn hold(
             unsafe { libc::_exit(127) }
         }
         pid => Ok(Held { pid, go, errors: errors.into() }),
+    }
+}
+
+/// Executes the program in place of this process, which has made no other process and has taken over no signal. Returns only if that fails,
+/// with errno.
+///
+/// # Errors
+/// A string contains a zero byte.
+pub(crate) fn replace(program: &Program, limits: Limits, scheduling: Scheduling) -> io::Result<i32> {
+    let exec = Exec::new(program, None)?;
+    let (argv, env) = (pointers(&exec.argv), pointers(&exec.env));
+    let shell_argv = exec.shell_argv.as_deref().map(pointers);
+    early::restore_file_size();
+    early::restore_pipe();
+    close_stand_ins();
+    scheduling.restore()?;
+    limits.restore();
+    Ok(try_exec(&exec.path, &argv, shell_argv.as_deref(), &env))
+}
+
+fn pointers(strings: &[CString]) -> Vec<*const c_char> {
+    strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect()
+}
+
+/// Closes what was closed when the injector was started.
+fn close_stand_ins() {
+    for fd in early::closed_descriptors() {
+        // SAFETY: Rust's runtime has opened it as a stand-in, and nothing is written to it from here on.
+        unsafe { libc::close(fd) };
     }
 }
 
