@@ -109,7 +109,6 @@ impl Launched {
             };
             anyhow!("cannot start a process: {}{why}", sys::reason(&error))
         })?;
-        child::launched(held.pid());
         sys::release(&inherited.descriptors);
         Ok(Launched {
             pid: held.pid(),
@@ -198,6 +197,7 @@ impl Target for Launched {
         if let Stage::Held(held) = std::mem::replace(&mut self.stage, Stage::Ended) {
             self.standing.take(self.pid);
             self.stage = Stage::Released(held.release().context("the new process has ended")?);
+            child::launched(self.pid);
         }
         Ok(())
     }
