@@ -4,6 +4,8 @@
 //! permitted: by what the agent has mapped. The program sees and sets its own limit ([`crate::process::limits`]), and so does a program that
 //! it executes.
 #![allow(unsafe_code, reason = "system calls read and write limits")]
+// Only the C library calls most of this, which a standalone program does not share with the agent.
+#![cfg_attr(feature = "standalone", allow(dead_code))]
 
 use crate::os::kernel::{self, call};
 use crate::os::own_image;

@@ -115,7 +115,7 @@ fn limits_of_executed_static_programs() {
 /// Runs the program alone and profiled in all modes. It prints and returns the same.
 fn check(program: &Subject, args: &[&str], each: impl Fn(&Run, &str)) {
     for mode in MODES {
-        let options = [&["-q"], mode].concat();
+        let options = [&["-q"][..], mode].concat();
         let run = program.same_as_alone(&options, args, &[]);
         each(&run, &format!("{mode:?} {args:?}: {}", run.said));
     }
@@ -411,7 +411,7 @@ fn a_small_control_group() {
     let alone = run(Command::new("sh"));
     for mode in MODES {
         let mut command = tool::uncached(tool::gprofinject().unwrap());
-        command.args(["-o", "gmon.out"]).args(mode).arg("sh").env_remove("GMON_OUT_PREFIX");
+        command.args(["-v", "-o", "gmon.out"]).args(mode).arg("sh").env_remove("GMON_OUT_PREFIX");
         let profiled = run(command);
         let said = profiled.stderr_text();
         assert_eq!((profiled.stdout_text(), profiled.code()), (alone.stdout_text(), alone.code()), "{mode:?} {said}");
