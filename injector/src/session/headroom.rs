@@ -41,7 +41,7 @@ pub(crate) fn is_left(pid: i32, len: u64) -> Result<(), Arc<str>> {
 /// # Errors
 /// There is not; the error is the reason.
 pub(crate) fn is_enough(pid: i32) -> Result<(), String> {
-    const LEAST: u64 = 4 << 20;
+    const LEAST: u64 = 8 << 20;
     match cgroup::memory(pid).filter(|&most| most < LEAST) {
         Some(most) => {
             Err(format!("the control group of the process may use only {most} bytes of memory (memory.max)"))
