@@ -17,7 +17,7 @@ use crate::session::words::{
 };
 
 /// What an agent may be unable to see of its process, by the bits of [`Account::unseen`](crate::profile::collect::Account::unseen).
-const UNSEEN: [(u64, &str); 3] = [
+const UNSEEN: [(u64, &str); 2] = [
     (
         UNSEEN_EXECUTED,
         "programs that it executes are not followed: the code of libc's execve could not be changed",
@@ -25,10 +25,6 @@ const UNSEEN: [(u64, &str); 3] = [
     (
         UNSEEN_LOADED,
         "libraries that it loads later are not hooked: the code of the dynamic linker could not be changed",
-    ),
-    (
-        UNSEEN_WITHOUT_FILES,
-        "some programs that were executed were not followed: the process could open no more files (ulimit -n)",
     ),
 ];
 
@@ -140,6 +136,12 @@ impl Run<'_> {
         if children > 0 {
             let children = counted(children, "forked child", "forked children");
             voice.note(format_args!("{children} could not be profiled: no memory"));
+        }
+        if all().any(|c| c.unseen & UNSEEN_WITHOUT_FILES != 0) {
+            voice.note(
+                "some programs that were executed were not followed: the process could open no more files \
+                 (ulimit -n)",
+            );
         }
         if all().any(|c| c.lost_programs > 0) {
             voice.note(
