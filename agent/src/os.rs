@@ -10,6 +10,7 @@ pub(crate) mod files;
 pub(crate) mod frame_table;
 pub(crate) mod initial;
 pub(crate) mod kernel;
+pub(crate) mod limits;
 pub(crate) mod loaded;
 pub(crate) mod lookup;
 pub(crate) mod memory;

@@ -8,6 +8,9 @@ pub(crate) mod calls;
 pub(crate) mod children;
 pub(crate) mod dispatch;
 pub(crate) mod execute;
+pub(crate) mod fork_stack;
+#[cfg(not(feature = "standalone"))]
+pub(crate) mod limits;
 pub(crate) mod originals;
 pub(crate) mod orphan;
 pub(crate) mod run;

@@ -19,6 +19,7 @@ pub(crate) mod own;
 pub(crate) mod pauses;
 pub(crate) mod plan;
 pub(crate) mod refusal;
+pub(crate) mod room;
 pub(crate) mod setup;
 #[cfg(feature = "standalone")]
 pub(crate) mod standalone;

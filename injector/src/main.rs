@@ -27,6 +27,10 @@ mod store;
 mod target;
 mod trace;
 
+#[global_allocator]
+static HEAP: os::heap::Heap = os::heap::Heap;
+
 fn main() -> std::process::ExitCode {
-    cli::command::main()
+    let limits = os::limits::Limits::raise();
+    os::stack::with_enough(|| cli::command::main(limits))
 }

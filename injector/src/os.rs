@@ -3,18 +3,22 @@
 //! Numbers, paths and descriptors enter; checked results leave. This layer knows nothing of profiles,
 //! programs or runs.
 
+pub(crate) mod cgroup;
 pub(crate) mod child;
 pub(crate) mod clock;
 pub(crate) mod early;
 pub(crate) mod failure;
 pub(crate) mod gaps;
+pub(crate) mod heap;
 mod keeper;
+pub(crate) mod limits;
 pub(crate) mod loader;
 pub(crate) mod proc;
 pub(crate) mod progress;
 pub(crate) mod say;
 pub(crate) mod scheduling;
 pub(crate) mod signals;
+pub(crate) mod stack;
 pub(crate) mod sys;
 pub(crate) mod terminal;
 mod waker;

@@ -296,8 +296,7 @@ pub struct RegionHeader {
     /// The number of times that threads have had their system calls dispatched to themselves except for a range of addresses that does not
     /// contain the agent's. While they are, the agent makes no system calls there.
     pub dispatched: u64,
-    /// What the agent will not see of the process because it could not change the code that would lead there: bits of [`UNSEEN_EXECUTED`] and
-    /// so on.
+    /// What the agent will not see of the process, or has not seen: bits of [`UNSEEN_EXECUTED`] and so on.
     pub unseen: u64,
     /// Number of children that count in this file because they could not create a file of their own: see
     /// [`BlockHeader::process`].
@@ -353,6 +352,8 @@ coded! {
 pub const UNSEEN_EXECUTED: u64 = 1;
 /// A bit of [`RegionHeader::unseen`]: libraries that the process loads after its start.
 pub const UNSEEN_LOADED: u64 = 2;
+/// A bit of [`RegionHeader::unseen`]: programs that it has executed when it could open no more files.
+pub const UNSEEN_WITHOUT_FILES: u64 = 4;
 
 /// Words of [`RegionHeader::panic_file`].
 pub const PANIC_FILE_WORDS: usize = 8;

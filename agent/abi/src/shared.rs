@@ -124,7 +124,7 @@ shared! {
         frozen: AtomicU64,
         /// Incremented by a thread that has its system calls dispatched to itself.
         dispatched: AtomicU64,
-        /// Bits are set by the thread that sets up.
+        /// Bits are set by any thread.
         unseen: AtomicU64,
         /// Incremented by children that count in this file.
         guests: AtomicU64,

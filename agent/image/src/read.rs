@@ -45,7 +45,9 @@ impl<'d> Image<'d> {
         let ranges = ranges::CodeRanges::of(elf);
         // The two sources of functions do not depend on each other.
         let (labels, unwind) = std::thread::scope(|scope| {
-            let unwind = (bytes.len() > LARGE).then(|| scope.spawn(|| unwind::Unwind::read(elf)));
+            let read = || unwind::Unwind::read(elf);
+            let builder = std::thread::Builder::new;
+            let unwind = (bytes.len() > LARGE).then(|| builder().spawn_scoped(scope, read).ok()).flatten();
             let labels = symbols::Labels::read(elf, &ranges, debug_file);
             (labels, unwind.and_then(|thread| thread.join().ok()))
         });

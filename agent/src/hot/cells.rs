@@ -30,6 +30,9 @@ const PAGE: u64 = 4096;
 /// Bytes of shadow for a region. A CFA at the region's end belongs to the next region.
 const SHADOW: u64 = 2 * REGION;
 
+/// The bytes of the table of shadows, and of the shadow of the first stack.
+pub(crate) const FIRST: u64 = REGIONS * size_of::<AtomicU64>() as u64 + PAGE + SHADOW;
+
 /// The address of each region's shadow, or 0 if there is none yet. Each is written once, by compare-and-exchange.
 static SHADOWS: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
 

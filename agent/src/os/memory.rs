@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "mappings are made, changed and taken away")]
 
 use crate::os::kernel::{EFAULT, EINVAL, call};
+use crate::os::limits;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::attach;
 use linux_raw_sys::general::{self, __NR_madvise, __NR_mmap, __NR_mprotect, __NR_mremap, __NR_munmap};
@@ -31,8 +32,16 @@ pub(crate) unsafe fn mmap(
     fd: i32,
     offset: u64,
 ) -> Result<u64, i32> {
+    // What replaces another mapping takes no more address space.
+    let added = if flags & MAP_FIXED == 0 { len } else { 0 };
+    let data = if flags & MAP_PRIVATE != 0 && protection & PROT_WRITE != 0 { added } else { 0 };
+    limits::map(added, data);
     // SAFETY: without MAP_FIXED the kernel replaces nothing; with it, the caller owns what is replaced.
-    unsafe { call(__NR_mmap, [address, len, protection, flags, fd as u64, offset]) }
+    let mapped = unsafe { call(__NR_mmap, [address, len, protection, flags, fd as u64, offset]) };
+    if mapped.is_err() {
+        limits::unmap(added, data);
+    }
+    mapped
 }
 
 /// The address below which the next large mapping is to be, or 0 if it does not matter where it is.
@@ -130,12 +139,18 @@ fn forget(at: u64) {
     }
 }
 
+/// The limit of data is not adapted, because nothing large and writable is unmapped again while the program runs.
+///
 /// # Safety
 /// The caller must own `address..address + len`, and nothing may use it any more.
 pub(crate) unsafe fn munmap(address: u64, len: u64) -> Result<u64, i32> {
     forget(address);
     // SAFETY: the caller owns the range and has given up its use.
-    unsafe { call(__NR_munmap, [address, len]) }
+    let unmapped = unsafe { call(__NR_munmap, [address, len]) };
+    if unmapped.is_ok() {
+        limits::unmap(len, 0);
+    }
+    unmapped
 }
 
 /// # Safety

@@ -19,6 +19,7 @@ use crate::os::lookup;
 use crate::os::memory;
 use crate::os::place::Place;
 use crate::os::task;
+use crate::process::fork_stack;
 use crate::process::run;
 use crate::program::agent::{self, Agent, unread_region};
 use crate::program::failure;
@@ -59,6 +60,10 @@ pub(crate) extern "C" fn go_on() {
 
 /// Sets up the agent in a forked child. This is the first code of the agent that runs there.
 pub(crate) extern "C" fn begin() {
+    fork_stack::with_room(set_up);
+}
+
+extern "C" fn set_up() {
     let parent = Agent::get();
     dispatch::restore(dispatch::EXEMPT);
     sharers::begin_child(parent);

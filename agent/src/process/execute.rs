@@ -10,6 +10,7 @@
 use crate::hot::times;
 use crate::os::files;
 use crate::os::kernel;
+use crate::os::limits;
 use crate::os::lookup;
 use crate::os::memory;
 use crate::os::place::Place;
@@ -19,6 +20,7 @@ use crate::program::agent::Agent;
 use crate::program::failure;
 use crate::program::provoke;
 use core::sync::atomic::{AtomicU64, Ordering};
+use gprofinject_abi::region::UNSEEN_WITHOUT_FILES;
 use gprofinject_abi::{AGENT_FILE, FOLDER_MAX, FRIDA_FILE, PRELOAD_VARIABLE, RUN_VARIABLE, ask};
 use linux_raw_sys::general;
 
@@ -121,11 +123,19 @@ pub(crate) unsafe extern "C" fn environment(
     // SAFETY: the C library's caller has passed what execve demands. The stub has reserved the room, which no other
     // code uses.
     let followed = failure::guarded(|| unsafe { followed(folder, path, given, &mut *room) });
+    // A shell looks for a program in many places. What it has given back, an unprivileged process could not take again.
+    // SAFETY: as above.
+    if limits::are_kept() && unsafe { is_there(folder, path) } {
+        limits::give_back();
+    }
     followed.flatten().unwrap_or(given)
 }
 
 /// The system call has returned: the process goes on with this program.
 pub(crate) unsafe extern "C" fn not_executed() {
+    if limits::are_kept() {
+        limits::take_again();
+    }
     times::calls::execution_failed();
 }
 
@@ -233,6 +243,36 @@ unsafe fn entries(given: *const *const u8) -> usize {
     count
 }
 
+/// The errors of a file that cannot be executed either.
+const NO_SUCH_FILE: [i32; 7] = [
+    kernel::ENOENT,
+    kernel::ENOTDIR,
+    kernel::EACCES,
+    kernel::ELOOP,
+    kernel::ENAMETOOLONG,
+    kernel::EBADF,
+    kernel::EFAULT,
+];
+
+/// Returns whether there is a file to be executed, as far as that can be determined.
+///
+/// # Safety
+/// `path` must be NUL-terminated, or not readable at all.
+unsafe fn is_there(folder: i32, path: *const u8) -> bool {
+    // With an empty path, the descriptor may be the file.
+    // SAFETY: the caller has promised that a path that can be read has a first byte.
+    if path.is_null() || memory::is_unreadable(task::getpid(), path as u64) || unsafe { *path } == 0 {
+        return folder >= 0;
+    }
+    match files::open_path(folder, path as u64) {
+        Ok(fd) => {
+            files::close(fd);
+            true
+        }
+        Err(errno) => !NO_SUCH_FILE.contains(&errno),
+    }
+}
+
 /// The file to be executed.
 struct Opened {
     fd: i32,
@@ -247,15 +287,6 @@ impl Opened {
     /// # Safety
     /// `path` must be NUL-terminated.
     unsafe fn program(folder: i32, path: *const u8) -> Option<Opened> {
-        const NO_SUCH_FILE: [i32; 7] = [
-            kernel::ENOENT,
-            kernel::ENOTDIR,
-            kernel::EACCES,
-            kernel::ELOOP,
-            kernel::ENAMETOOLONG,
-            kernel::EBADF,
-            kernel::EFAULT,
-        ];
         // SAFETY: the caller has promised that `path` is NUL-terminated, so it has a first byte.
         if unsafe { *path } == 0 {
             // With AT_EMPTY_PATH the descriptor is the file.
@@ -264,7 +295,9 @@ impl Opened {
         match files::open_path(folder, path as u64) {
             Ok(fd) => Some(Opened { fd, own: true }),
             Err(errno) => {
-                if !NO_SUCH_FILE.contains(&errno) {
+                if errno == kernel::EMFILE {
+                    Agent::get().region.unseen().fetch_or(UNSEEN_WITHOUT_FILES, Ordering::Relaxed);
+                } else if !NO_SUCH_FILE.contains(&errno) {
                     missed();
                 }
                 None

@@ -23,7 +23,9 @@ pub(crate) const FUNCTIONS_MAX: u64 = 1 << 21;
 /// The greatest number of tail calls of all libraries together.
 pub(crate) const TAILS_MAX: u64 = 1 << 20;
 /// Bytes of address space that are reserved for the arenas of libraries, at most.
-const RESERVED: u64 = 1 << 30;
+pub(crate) const RESERVED: u64 = 1 << 30;
+/// Fewer bytes are not reserved.
+pub(crate) const RESERVED_LEAST: u64 = RESERVED >> 4;
 /// The greatest distance from the start of the reservation at which a library is expected.
 const REACH: u64 = 7 << 28;
 
@@ -79,20 +81,29 @@ pub(crate) fn nobody_is_busy() {
     BUSY.store(false, Ordering::SeqCst);
 }
 
-/// Reserves the tables, and address space for arenas near `near`.
+/// The lengths of the tables in bytes: libraries, extents of texts and those of arenas, functions, tail calls.
+const TABLES: [u64; 5] = [
+    ((LOADS_MAX * size_of::<Library>()) as u64).next_multiple_of(PAGE),
+    ((LOADS_MAX * size_of::<Extent>()) as u64).next_multiple_of(PAGE),
+    ((LOADS_MAX * size_of::<Extent>()) as u64).next_multiple_of(PAGE),
+    (FUNCTIONS_MAX * size_of::<FunctionRecord>() as u64).next_multiple_of(PAGE),
+    (TAILS_MAX * size_of::<TailRecord>() as u64).next_multiple_of(PAGE),
+];
+
+/// The length of all of them.
+pub(crate) const TABLES_LEN: u64 = TABLES[0] + TABLES[1] + TABLES[2] + TABLES[3] + TABLES[4];
+
+/// Reserves the tables, and `most` bytes of address space for arenas near `near`, or less.
 ///
 /// # Errors
 /// Returns the errno of the failed system call.
-pub(crate) fn prepare(near: u64, both: bool) -> Result<(), i32> {
-    let access = memory::PROT_READ | memory::PROT_WRITE;
-    let round = |len: u64| len.next_multiple_of(PAGE);
-    let table = memory::map_zeros(round((LOADS_MAX * size_of::<Library>()) as u64), access)?;
-    let extents = round((LOADS_MAX * size_of::<Extent>()) as u64);
-    let (texts, arenas) = (memory::map_zeros(extents, access)?, memory::map_zeros(extents, access)?);
-    let functions = memory::map_zeros(round(FUNCTIONS_MAX * size_of::<FunctionRecord>() as u64), access)?;
-    let tails = memory::map_zeros(round(TAILS_MAX * size_of::<TailRecord>() as u64), access)?;
+pub(crate) fn prepare(near: u64, both: bool, most: u64) -> Result<(), i32> {
+    let map = |len| memory::map_zeros(len, memory::PROT_READ | memory::PROT_WRITE);
+    let [table, texts, arenas, functions, tails] = TABLES;
+    let (table, texts, arenas) = (map(table)?, map(texts)?, map(arenas)?);
+    let (functions, tails) = (map(functions)?, map(tails)?);
     // The kernel places mappings of this kind next to each other, so libraries that are loaded later are near as well.
-    let reserved = reserve(near)?;
+    let reserved = reserve(near, most)?;
     memory::leave_room_below(if reserved.is_empty() { near } else { reserved.start });
     // SAFETY: each table has just been mapped, is long enough, and stays.
     unsafe {
@@ -111,14 +122,13 @@ pub(crate) fn prepare(near: u64, both: bool) -> Result<(), i32> {
     Ok(())
 }
 
-/// Reserves address space near `near` for arenas. Where [`RESERVED`] bytes are free near the libraries, it is that long; other
+/// Reserves address space near `near` for arenas. Where `most` bytes are free near the libraries, it is that long; other
 /// mappings may have parted the libraries, so that only less is free between them. If the process has mapped so much that
 /// nothing of some length is free where the kernel looks first, the range is empty, and the injector finds a place for the
 /// arena of each library.
-fn reserve(near: u64) -> Result<Range<u64>, i32> {
-    const LEAST: u64 = RESERVED >> 4;
-    let mut len = RESERVED;
-    while len >= LEAST {
+fn reserve(near: u64, most: u64) -> Result<Range<u64>, i32> {
+    let mut len = most;
+    while len >= RESERVED_LEAST {
         let arenas = memory::map_zeros(len, 0)?;
         if arenas.abs_diff(near) <= REACH {
             return Ok(arenas..arenas + len);

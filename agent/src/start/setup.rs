@@ -10,6 +10,7 @@ use crate::hot::times;
 use crate::hot::times::gates::Traced;
 use crate::os::initial::{AT_BASE, AT_ENTRY, AT_HWCAP2, AT_PHDR, AT_PHENT, AT_PHNUM, Start};
 use crate::os::kernel;
+use crate::os::limits;
 #[cfg(feature = "standalone")]
 use crate::os::loaded;
 use crate::os::lookup;
@@ -35,6 +36,7 @@ use crate::start::notice;
 use crate::start::own;
 use crate::start::plan::PlanFile;
 use crate::start::refusal::Refusal;
+use crate::start::room::Need;
 use crate::unwind::signals;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
@@ -52,6 +54,10 @@ pub(crate) fn run(start: &Start, place: &Place) -> bool {
     let begun = task::now();
     let files = Files::Named(place);
     let Ok((region, orders)) = begin(&files) else { return false };
+    let may_raise = orders.follow != 0 && cfg!(not(feature = "standalone"));
+    if may_raise {
+        limits::begin();
+    }
     if orders.library_bytes != 0 {
         asking::announce(start.auxiliary(AT_BASE), place);
     }
@@ -74,12 +80,17 @@ pub(crate) fn run(start: &Start, place: &Place) -> bool {
             birth::redirect_forks(Agent::get().libc);
         }
     }
+    let mut is_raised = false;
     if orders.follow != 0 && run::follow(place) {
         let is_possible = execute::prepare(start.auxiliary(AT_BASE), place);
+        is_raised = may_raise && is_possible;
         // The program's own instructions lead to the agent where there is no dynamic linker of glibc's.
         if !is_possible && cfg!(not(feature = "standalone")) {
             region.unseen().fetch_or(region::UNSEEN_EXECUTED, Ordering::Relaxed);
         }
+    }
+    if may_raise && !is_raised {
+        limits::end();
     }
     region.setup_ns().store(task::now() - begun, Ordering::Relaxed);
     state(region) == Some(State::Armed)
@@ -184,11 +195,17 @@ fn hook(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrder
     region.agent_hi().store(own_image::end(), Ordering::Relaxed);
     let memory = |e| Refusal::errno(Trouble::Memory, e);
     let access = memory::PROT_READ | memory::PROT_WRITE;
+    let need = Need::of_program(&orders, plan);
+    if !need.is_met() {
+        return Err(memory(kernel::ENOMEM));
+    }
     // This comes before everything that takes a large part of the address space: libraries are mapped near each other, and
     // the agent's is one of them.
     if orders.library_bytes != 0 {
         let near = gate::gpi_miss as *const () as u64;
-        if let Err(errno) = libraries::prepare(near, orders.library_hooks == HookMode::Both.code()) {
+        let both = orders.library_hooks == HookMode::Both.code();
+        let room = need.with_libraries().ok_or(kernel::ENOMEM);
+        if let Err(errno) = room.and_then(|most| libraries::prepare(near, both, most)) {
             loads::lose_in(region, core::ptr::null(), Lost::Memory, errno);
         }
     }

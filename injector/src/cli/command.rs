@@ -16,11 +16,14 @@ use crate::options::SamplerArg;
 use crate::os::child::Ending;
 use crate::os::clock;
 use crate::os::failure::{self, Failure};
+use crate::os::limits::{self, Limits};
 use crate::os::say::{self, Level};
+use crate::os::scheduling::Scheduling;
 use crate::os::{signals, sys};
 use crate::program::resolve;
 use crate::sampling::sampler::{self, Method};
 use crate::session::expectations;
+use crate::session::headroom;
 use crate::session::run::{self, Prepared, Viewed};
 use crate::session::settings::{Settings, TraceFile};
 use crate::store::exports::Exports;
@@ -28,14 +31,14 @@ use crate::store::output::{self, Output};
 use crate::target::agent::room;
 use crate::target::attach::earlier::take_over;
 use crate::target::attach::running::{self, Running};
-use crate::target::launch::launched::{Inherited, Launched};
+use crate::target::launch::launched::{self, Inherited, Launched};
 use crate::target::launch::standing::Standing;
 use crate::target::launch::streams::Streams;
 use crate::target::process::Process;
 use crate::trace::tracer::{Place, Tracer};
 
-/// Runs the whole command. Its exit status is the program's.
-pub(crate) fn main() -> ExitCode {
+/// Runs the whole command. Its exit status is the program's. `limits` are those with which it was started.
+pub(crate) fn main(limits: Limits) -> ExitCode {
     let args = match Args::typed(std::env::args_os()) {
         Ok(args) => args,
         Err(answer) => return end_at_once(&answer),
@@ -43,7 +46,7 @@ pub(crate) fn main() -> ExitCode {
     if let Some(kind) = args.generate {
         return generate(kind);
     }
-    match execute(args) {
+    match execute(args, limits) {
         Ok(ending) => end_like(ending),
         Err(failure) => {
             say::line(format_args!("{}", sys::plain(&format!("{:#}", failure.error))));
@@ -53,10 +56,11 @@ pub(crate) fn main() -> ExitCode {
 }
 
 /// Does what the arguments ask for.
-fn execute(args: Args) -> Result<Ending, Failure> {
+fn execute(args: Args, limits: Limits) -> Result<Ending, Failure> {
     let start = Instant::now();
     clock::beginning();
-    let inherited = Inherited { descriptors: sys::inherited_descriptors(), limits: sys::Limits::raise() };
+    let descriptors = sys::inherited_descriptors();
+    let inherited = Inherited { descriptors, limits, scheduling: Scheduling::leave() };
     let recover = args.recover.clone();
     let (pid, duration) = (args.pid, args.duration);
     let verb = args.verb();
@@ -106,6 +110,13 @@ fn launch(mut settings: Settings, start: Instant, inherited: &Inherited) -> Resu
     let program = resolve::find(&settings.command)?;
     if let Some(note) = &program.note {
         voice.note(note);
+    }
+    if !settings.list {
+        if let Some(why) = headroom::too_little() {
+            voice.warn(format_args!("{why}, too little for gprofinject; the program runs without a profile"));
+            return Err(launched::replace(&program, inherited));
+        }
+        headroom::say_what_is_low(voice);
     }
     let rate = if settings.list { 0 } else { settings.rate };
     let read = || settings.planner().subject(&program.binary);
@@ -226,8 +237,9 @@ fn attach(
 fn tracer(settings: &mut Settings) -> anyhow::Result<Option<Tracer>> {
     let Some(TraceFile { path, kept }) = settings.trace.take() else { return Ok(None) };
     let target = if path == Path::new("-") { Target::standard_output() } else { Target::check(&path) };
-    let target = target.with_context(|| {
-        format!("cannot write to {}; name another file with --trace FILE", path.display())
+    let target = target.map_err(|error| {
+        let other = limits::unless_behind(&error, "; name another file with --trace FILE");
+        anyhow::Error::new(error).context(format!("cannot write to {}{other}", path.display()))
     })?;
     let (bytes_max, triggers) = kept.map_or((None, Vec::new()), |kept| (Some(kept.bytes), kept.triggers));
     let command = settings.command.iter().map(|part| part.to_string_lossy().into_owned()).collect();

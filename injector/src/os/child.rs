@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions, wait, waitpid};
 
 use crate::os::failure::OURS;
+use crate::os::signals;
 use crate::os::waker::Waker;
 
 /// How the program ended.
@@ -19,6 +21,35 @@ pub(crate) enum Ending {
 /// The children that this process has had before it was gprofinject: a shell that executes gprofinject may have started some in the
 /// background. They are no part of the run, and may wait for gprofinject's end: to read from a pipe what it writes, say.
 static EARLIER: OnceLock<Vec<i32>> = OnceLock::new();
+
+/// The process number of the program, or 0 before there is one.
+static LAUNCHED: AtomicI32 = AtomicI32::new(0);
+
+/// Notes that this child executes the program.
+pub(crate) fn launched(pid: i32) {
+    LAUNCHED.store(pid, Relaxed);
+}
+
+/// Whether there is a child that executes the program.
+pub(crate) fn is_launched() -> bool {
+    LAUNCHED.load(Relaxed) != 0
+}
+
+/// Waits until the program has ended, if it was started, and ends this process in the same way. Takes no memory of the heap.
+pub(crate) fn end_like_launched() -> ! {
+    let Some(pid) = Pid::from_raw(LAUNCHED.load(Relaxed)) else { signals::exit_at_once(OURS) };
+    let status = loop {
+        match waitpid(Some(pid), WaitOptions::empty()) {
+            Ok(Some((_, status))) => break status,
+            Ok(None) | Err(Errno::INTR) => {}
+            Err(_) => signals::exit_at_once(OURS),
+        }
+    };
+    if let Some(signal) = status.terminating_signal() {
+        signals::die(signal);
+    }
+    signals::exit_at_once(status.exit_status().map_or(OURS, |code| code as u8))
+}
 
 /// Remembers the children that are there before the first one is forked.
 pub(crate) fn remember_earlier() {

@@ -6,6 +6,7 @@ use std::io::{self, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd};
 
+use crate::os::early;
 use crate::os::sys::check;
 use crate::os::terminal;
 
@@ -72,6 +73,7 @@ impl Signals {
             let mut default: libc::sigaction = std::mem::zeroed();
             default.sa_sigaction = libc::SIG_DFL;
             check(libc::sigaction(libc::SIGCHLD, &default, &mut old))?;
+            early::restore_file_size();
             let fd = check(libc::signalfd(-1, &taken, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK))?;
             Ok(Signals {
                 // The descriptor is new and has no other owner.
@@ -178,7 +180,12 @@ pub(crate) fn die(signal: i32) {
 /// well, and what they do when a process exits (a leak checker) must not change the status or add to the output.
 pub(crate) fn exit(status: u8) -> ! {
     let _ = std::io::Write::flush(&mut std::io::stdout());
-    // SAFETY: no thread of this process has anything left to do, and standard output is written.
+    exit_at_once(status)
+}
+
+/// Ends this process without writing what standard output still has to write.
+pub(crate) fn exit_at_once(status: u8) -> ! {
+    // SAFETY: no thread of this process has anything left to do.
     unsafe { libc::_exit(status.into()) }
 }
 

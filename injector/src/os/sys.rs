@@ -18,6 +18,8 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{self, Pid, PidfdFlags};
 use rustix::time::{ClockId, clock_getres, clock_gettime};
 
+use crate::os::limits;
+
 /// Converts the result of a system call that returns -1 on failure.
 ///
 /// # Errors
@@ -39,20 +41,18 @@ pub(crate) fn reason(error: &io::Error) -> String {
     plain(&error.to_string())
 }
 
-/// Removes "(os error N)" from the end of a longer text. An error that comes from a limit names the limit.
+/// Removes "(os error N)" from the end of a longer text. An error that comes from a limit of this process names the limit.
 pub(crate) fn plain(text: &str) -> String {
     let Some((plain, errno)) = text.rsplit_once(" (os error ") else { return text.to_owned() };
-    let limit = match errno.trim_end_matches(')').parse() {
-        Ok(libc::EFBIG) => " (ulimit -f)",
-        Ok(libc::EMFILE) => " (ulimit -n)",
-        _ => "",
-    };
-    format!("{plain}{limit}")
+    format!("{plain}{}", errno.trim_end_matches(')').parse().map_or(String::new(), limits::behind))
 }
 
-/// Returns the text of strerror for an error number.
+/// Returns the text of strerror for an error number of another process. An error that comes from a limit of that process names the
+/// limit.
 pub(crate) fn errno_text(errno: i32) -> String {
-    reason(&Error::from_raw_os_error(errno))
+    let text = Error::from_raw_os_error(errno).to_string();
+    let plain = text.rsplit_once(" (os error ").map_or(text.as_str(), |(plain, _)| plain);
+    format!("{plain}{}", limits::behind_elsewhere(errno))
 }
 
 /// Opens a regular file for reading, whatever its name may lead to by then. (Opening a named pipe in the
@@ -314,36 +314,6 @@ pub(crate) unsafe fn close_range(first: libc::c_uint, last: libc::c_uint) {
     unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
 }
 
-/// The soft limits that the injector has raised for itself and the program gets back.
-#[derive(Clone, Copy)]
-pub(crate) struct Limits([Option<libc::rlimit>; 2]);
-
-impl Limits {
-    /// Raises the injector's limits of open files and of file sizes to the highest allowed values.
-    pub(crate) fn raise() -> Limits {
-        Limits([libc::RLIMIT_NOFILE, libc::RLIMIT_FSIZE].map(|resource| {
-            let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-            // SAFETY: `limit` and `most` are valid for the calls.
-            unsafe {
-                check(libc::getrlimit(resource, &mut limit)).ok()?;
-                let most = libc::rlimit { rlim_cur: limit.rlim_max, ..limit };
-                libc::setrlimit(resource, &most);
-            }
-            Some(limit)
-        }))
-    }
-
-    /// Restores the limits. To be called in the child, between fork and exec.
-    pub(crate) fn restore(&self) {
-        for (resource, limit) in [libc::RLIMIT_NOFILE, libc::RLIMIT_FSIZE].into_iter().zip(&self.0) {
-            if let Some(limit) = limit {
-                // SAFETY: `limit` is valid for the call.
-                unsafe { libc::setrlimit(resource, limit) };
-            }
-        }
-    }
-}
-
 /// Returns the kernel's ticks per second. CPU-time timers are rounded up to a tick.
 pub(crate) fn ticks_per_second() -> u32 {
     match u32::try_from(clock_getres(ClockId::MonotonicCoarse).tv_nsec) {
@@ -490,10 +460,7 @@ mod tests {
     fn reasons_in_words() {
         assert_eq!(errno_text(libc::ENOENT), "No such file or directory");
         assert_eq!(errno_text(libc::EFBIG), "File too large (ulimit -f)");
-        assert_eq!(
-            plain("cannot start: Too many open files (os error 24)"),
-            "cannot start: Too many open files (ulimit -n)"
-        );
+        assert_eq!(plain("cannot start: Permission denied (os error 13)"), "cannot start: Permission denied");
         assert_eq!(plain("no errno (os errors)"), "no errno (os errors)");
     }
 }

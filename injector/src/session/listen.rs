@@ -18,6 +18,7 @@ use crate::program::profilee::Profilee;
 use crate::program::resolve;
 use crate::sampling::sampler::Sampling;
 use crate::session::family::Family;
+use crate::session::headroom;
 use crate::session::member::Unhooked;
 use crate::session::message::{Answer, Malformed, MemberName, Message, Request};
 use crate::store::listener::{Asker, Listener};
@@ -159,6 +160,10 @@ impl Family<'_> {
         }
         let executed = resolve::executed(pid, file)?;
         let binary = &executed.name;
+        if let Err(why) = headroom::is_enough(pid) {
+            self.unfollowed.insert(format!("{} was not followed: {why}", binary.display()));
+            return None;
+        }
         let profilee = match self.profilees.executed(&executed.path(), binary, &self.settings.planner()) {
             Ok(profilee) => profilee,
             Err(why) => {
@@ -210,7 +215,12 @@ impl Family<'_> {
             let name = file.name.file_name().and_then(|name| name.to_str());
             name.is_some_and(|name| self.settings.libs.wants(name, || library::soname(&file.path())))
         };
-        let files: Vec<_> = files.iter().filter(is_wanted).map(|file| (file.path(), &*file.name)).collect();
+        let has_room = |file: &&resolve::Executed| {
+            std::fs::metadata(file.path())
+                .is_ok_and(|metadata| headroom::is_left(asker.pid, metadata.len()).is_ok())
+        };
+        let files = files.iter().filter(is_wanted).filter(has_room);
+        let files: Vec<_> = files.map(|file| (file.path(), &*file.name)).collect();
         self.libraries.plan_ahead(&files, &self.settings.planner());
     }
 
@@ -410,6 +420,9 @@ impl Family<'_> {
         let metadata = metadata.ok_or("it is not a file")?;
         if !library::is_mapped_at(asker.pid, question.start, &metadata) {
             return Err("the file was replaced after a process had loaded it".into());
+        }
+        if purpose == Purpose::Hooks {
+            headroom::is_left(asker.pid, metadata.len())?;
         }
         let library = self.libraries.at(&file.path(), &file.name, purpose, &self.settings.planner())?;
         self.enter_library(library);

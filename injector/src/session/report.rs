@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 
 use gmon::counted;
-use gprofinject_abi::region::{UNSEEN_EXECUTED, UNSEEN_LOADED};
+use gprofinject_abi::region::{UNSEEN_EXECUTED, UNSEEN_LOADED, UNSEEN_WITHOUT_FILES};
 
 use crate::os::say::Voice;
 use crate::profile::placement::Placed;
@@ -136,6 +136,12 @@ impl Run<'_> {
         if children > 0 {
             let children = counted(children, "forked child", "forked children");
             voice.note(format_args!("{children} could not be profiled: no memory"));
+        }
+        if all().any(|c| c.unseen & UNSEEN_WITHOUT_FILES != 0) {
+            voice.note(
+                "some programs that were executed were not followed: the process could open no more files \
+                 (ulimit -n)",
+            );
         }
         if all().any(|c| c.lost_programs > 0) {
             voice.note(

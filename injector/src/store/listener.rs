@@ -159,7 +159,10 @@ impl Listener {
         };
         let made = std::thread::scope(|scope| match of {
             None => make(),
-            Some(_) => scope.spawn(make).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            Some(_) => {
+                let maker = std::thread::Builder::new().spawn_scoped(scope, make)?;
+                maker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            }
         });
         self.outside.push(made?);
         Ok(())

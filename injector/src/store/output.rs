@@ -6,11 +6,11 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use gmon::output::{self, Target};
 use serde::{Deserialize, Serialize};
 
-use crate::os::sys;
+use crate::os::{limits, sys};
 use crate::store::rank::Suffix;
 
 /// How the name of the profile is determined.
@@ -62,12 +62,15 @@ impl Naming {
     /// It cannot.
     pub(crate) fn check(&self) -> Result<Output> {
         let other = match self {
-            Naming::Fixed(_) => "name another file with -o FILE",
-            Naming::Prefix(_) => "name another with GMON_OUT_PREFIX or -o FILE",
+            Naming::Fixed(_) => "; name another file with -o FILE",
+            Naming::Prefix(_) => "; name another with GMON_OUT_PREFIX or -o FILE",
         };
         let path = self.path(std::process::id());
-        let target = Target::check(&path)
-            .with_context(|| format!("cannot write the profile to {}; {other}", path.display()))?;
+        let target = Target::check(&path).map_err(|error| {
+            let other = limits::unless_behind(&error, other);
+            anyhow::Error::new(error)
+                .context(format!("cannot write the profile to {}{other}", path.display()))
+        })?;
         Ok(Output { naming: self.clone(), target })
     }
 }
@@ -222,7 +225,10 @@ fn written(path: PathBuf, result: io::Result<()>, other: &str, bytes: &[u8]) -> 
 /// It cannot be written.
 pub(crate) fn stats_target(path: &Path) -> Result<Target> {
     let target = if path == Path::new("-") { Target::standard_output() } else { Target::check(path) };
-    target.with_context(|| format!("cannot write to {}; name another file with --stats FILE", path.display()))
+    target.map_err(|error| {
+        let other = limits::unless_behind(&error, "; name another file with --stats FILE");
+        anyhow::Error::new(error).context(format!("cannot write to {}{other}", path.display()))
+    })
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use anyhow::{Result, anyhow};
 use gprofinject_abi::{FOLDER_MAX, PLAN_SUFFIX, REGION_SUFFIX};
 
 use crate::options::EngineArg;
-use crate::os::sys;
+use crate::os::{limits, sys};
 use crate::store::private_folder::PrivateFolder;
 use crate::store::region::file::RegionFile;
 use crate::store::region::layout::{Layout, Orders};
@@ -76,8 +76,7 @@ impl RunFolder {
                 Ok(folder) => return Ok(folder),
                 Err(error) => {
                     refusals.push(format!("{}: {}", place.display(), sys::reason(&error)));
-                    let limits = [Some(libc::EFBIG), Some(libc::EMFILE)];
-                    limited = limited.or(limits.contains(&error.raw_os_error()).then_some(error));
+                    limited = limited.or(limits::is_behind(&error).then_some(error));
                 }
             }
         }

@@ -1,7 +1,6 @@
 //! Messages for what an agent reports about itself.
 
 use std::ffi::OsString;
-use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
@@ -29,7 +28,6 @@ pub(crate) fn trouble(report: &AgentReport) -> Option<String> {
     };
     let errno = match report.errno {
         0 => String::new(),
-        libc::ENOMEM => format!(": {} (ulimit -v, ulimit -d)", sys::errno_text(libc::ENOMEM)),
         errno => format!(": {}", sys::errno_text(errno)),
     };
     Some(format!("{what}{place}{errno}"))
@@ -43,7 +41,7 @@ pub(crate) fn lost(report: &AgentReport) -> Vec<(PathBuf, String)> {
         let path = path.iter().flat_map(|word| word.to_le_bytes()).take_while(|&byte| byte != 0).collect();
         let error = match (first >> 32) as i32 {
             0 => String::new(),
-            errno => format!(" ({})", sys::reason(&io::Error::from_raw_os_error(errno))),
+            errno => format!(": {}", sys::errno_text(errno)),
         };
         let what = match LostCode(*first as u32).get()? {
             Lost::File => "the process could not open its file",

@@ -1,5 +1,8 @@
 //! Demangles the names of all functions.
 
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
 use gprofinject_image::names::demangle::demangle;
 
 use crate::model::Function;
@@ -13,13 +16,22 @@ pub(crate) fn demangle_all(functions: &mut [Function]) {
     let set = |functions: &mut [Function]| {
         functions.iter_mut().for_each(|function| function.demangled = demangle(&function.name).into_owned());
     };
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = thread::available_parallelism().map_or(1, usize::from);
     if functions.len() < FEW || threads == 1 {
         return set(functions);
     }
-    std::thread::scope(|scope| {
-        for part in functions.chunks_mut(functions.len().div_ceil(threads)) {
-            scope.spawn(move || set(part));
+    let parts = Mutex::new(functions.chunks_mut(functions.len().div_ceil(threads)));
+    let next = || parts.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let work = || {
+        while let Some(part) = next() {
+            set(part);
         }
+    };
+    thread::scope(|scope| {
+        // If no thread can be created, the calling one does all of it.
+        for _ in 1..threads {
+            let _ = thread::Builder::new().spawn_scoped(scope, work);
+        }
+        work();
     });
 }

@@ -74,12 +74,19 @@ fn side_by_side<S: Sum>(
 ) -> Result<S> {
     let failed = &AtomicBool::new(false);
     thread::scope(|scope| {
-        let running: Vec<_> =
-            parts.iter().map(|range| scope.spawn(move || part(files, range, failed, new))).collect();
+        let begin = |range| {
+            let work = move || part(files, range, failed, new);
+            // If no thread can be created, the calling one does the work.
+            thread::Builder::new().spawn_scoped(scope, work).map_err(|_| work())
+        };
+        let begun: Vec<_> = parts.iter().map(begin).collect();
         let mut whole: Option<S> = None;
-        for thread in running {
-            // A panic has already ended the process.
-            let sum = thread.join().map_err(|_| anyhow!("a thread has ended early"))??;
+        for part in begun {
+            let sum = match part {
+                // A panic has already ended the process.
+                Ok(thread) => thread.join().map_err(|_| anyhow!("a thread has ended early"))??,
+                Err(done) => done?,
+            };
             match &mut whole {
                 None => whole = Some(sum),
                 Some(whole) => whole.join(sum)?,

@@ -1,16 +1,18 @@
 //! A program that gprofinject starts for its profile.
 
 use std::os::fd::RawFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow};
 use rustix::process::{Pid, getpid, getppid, getsid};
 
 use crate::os::child::{self, Ending, reap};
 use crate::os::failure::Failure;
+use crate::os::limits::{self, Limits};
 use crate::os::say::Voice;
+use crate::os::scheduling::{self, Scheduling};
 use crate::os::signals::{self, Arrived};
-use crate::os::sys::{self, Limits};
+use crate::os::sys;
 use crate::program::planned::Planned;
 use crate::program::resolve::Program;
 use crate::program::subject::Subject;
@@ -31,6 +33,7 @@ pub(crate) struct Inherited {
     /// only.
     pub(crate) descriptors: Vec<i32>,
     pub(crate) limits: Limits,
+    pub(crate) scheduling: Scheduling,
 }
 
 /// The stages of the child.
@@ -62,6 +65,20 @@ pub(crate) struct Launched {
     not_entered: Option<String>,
 }
 
+/// Executes the program in place of gprofinject, without a profile. Returns only if that fails.
+pub(crate) fn replace(program: &Program, inherited: &Inherited) -> Failure {
+    match spawn::replace(program, inherited.limits, inherited.scheduling) {
+        Ok(errno) => not_executed(&program.path, errno),
+        Err(error) => anyhow!("cannot start the program: {}", sys::reason(&error)).into(),
+    }
+}
+
+/// Returns why a program could not be executed.
+fn not_executed(path: &Path, errno: i32) -> Failure {
+    let hint = if errno == libc::ENOEXEC { " (this kernel does not run such programs)" } else { "" };
+    Failure::exec(errno, anyhow!("{}: {}{hint}", path.display(), sys::errno_text(errno)))
+}
+
 impl Launched {
     /// Forks the child that will execute the program, and closes what was open for the program only.
     ///
@@ -76,12 +93,22 @@ impl Launched {
     ) -> Result<Launched> {
         child::remember_earlier();
         let preloaded = folder.filter(|_| !subject.standalone);
-        let held = spawn::hold(program, preloaded, signals, inherited.limits, (streams, &standing)).map_err(
-            |error| {
-                let limit = if error.raw_os_error() == Some(libc::EAGAIN) { " (ulimit -u)" } else { "" };
-                anyhow!("cannot start a process: {}{limit}", sys::reason(&error))
-            },
-        )?;
+        let given = spawn::Given {
+            limits: inherited.limits,
+            scheduling: inherited.scheduling,
+            streams,
+            standing: &standing,
+        };
+        let held = spawn::hold(program, preloaded, signals, &given).map_err(|error| {
+            let why = match error.raw_os_error() {
+                Some(libc::EAGAIN) if scheduling::is_deadline() => {
+                    " (SCHED_DEADLINE, which nobody can leave here, allows no new processes without chrt --reset-on-fork)".to_owned()
+                }
+                Some(libc::EAGAIN) => limits::behind_processes(),
+                _ => String::new(),
+            };
+            anyhow!("cannot start a process: {}{why}", sys::reason(&error))
+        })?;
         sys::release(&inherited.descriptors);
         Ok(Launched {
             pid: held.pid(),
@@ -170,6 +197,7 @@ impl Target for Launched {
         if let Stage::Held(held) = std::mem::replace(&mut self.stage, Stage::Ended) {
             self.standing.take(self.pid);
             self.stage = Stage::Released(held.release().context("the new process has ended")?);
+            child::launched(self.pid);
         }
         Ok(())
     }
@@ -208,9 +236,7 @@ impl Target for Launched {
         self.witness = None;
         let Stage::Released(child) = std::mem::replace(&mut self.stage, Stage::Ended) else { return Ok(()) };
         let Some(errno) = child.exec_error() else { return Ok(()) };
-        let hint = if errno == libc::ENOEXEC { " (this kernel does not run such programs)" } else { "" };
-        let error = anyhow!("{}: {}{hint}", self.path.display(), sys::errno_text(errno));
-        Err(Failure::exec(errno, error))
+        Err(not_executed(&self.path, errno))
     }
 
     fn is_clean(&self) -> bool {

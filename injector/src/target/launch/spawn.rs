@@ -12,8 +12,10 @@ use std::ptr;
 use gprofinject_abi::{PRELOAD_VARIABLE, RUN_VARIABLE};
 
 use crate::os::early;
+use crate::os::limits::Limits;
+use crate::os::scheduling::Scheduling;
 use crate::os::signals::Inherited;
-use crate::os::sys::{self, Limits, c_string};
+use crate::os::sys::{self, c_string};
 use crate::program::resolve::Program;
 use crate::store::run_folder::{FIRST, RunFolder};
 use crate::target::launch::standing::Standing;
@@ -35,6 +37,14 @@ pub(crate) struct Child {
     errors: File,
 }
 
+/// What the program gets apart from its arguments.
+pub(crate) struct Given<'g> {
+    pub(crate) limits: Limits,
+    pub(crate) scheduling: Scheduling,
+    pub(crate) streams: &'g Streams,
+    pub(crate) standing: &'g Standing,
+}
+
 /// The arguments of execve, all of them prepared before the fork.
 struct Exec {
     path: CString,
@@ -54,13 +64,9 @@ pub(crate) fn hold(
     program: &Program,
     run_folder: Option<&RunFolder>,
     inherited: Inherited,
-    limits: Limits,
-    (streams, standing): (&Streams, &Standing),
+    given: &Given,
 ) -> io::Result<Held> {
     let exec = Exec::new(program, run_folder)?;
-    let pointers = |strings: &[CString]| -> Vec<*const c_char> {
-        strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect()
-    };
     let argv = pointers(&exec.argv);
     let shell_argv = exec.shell_argv.as_deref().map(pointers);
     let mut env = pointers(&exec.env);
@@ -75,15 +81,16 @@ pub(crate) fn hold(
             let released = File::from(wait).read(&mut [0]).is_ok_and(|count| count == 1);
             if released {
                 inherited.restore(early::pipe_ignored());
-                for fd in early::closed_descriptors() {
-                    // SAFETY: Rust's runtime has opened it as a stand-in, and nothing is written to it from
-                    // here on.
-                    unsafe { libc::close(fd) };
-                }
-                limits.restore();
-                streams.give();
-                standing.take_self();
-                let mut errno = try_exec(&exec.path, &argv, shell_argv.as_deref(), &env);
+                close_stand_ins();
+                given.streams.give();
+                given.standing.take_self();
+                // The limits come last, because they may allow nothing of this.
+                let scheduled = given.scheduling.restore();
+                given.limits.restore();
+                let mut errno = match scheduled {
+                    Ok(()) => try_exec(&exec.path, &argv, shell_argv.as_deref(), &env),
+                    Err(error) => error.raw_os_error().unwrap_or(libc::EPERM),
+                };
                 if errno == libc::E2BIG && exec.added > 0 {
                     // There is room for the user's own variables, perhaps.
                     if let Some(first) = env.get_mut(exec.env.len() - exec.added) {
@@ -97,6 +104,35 @@ pub(crate) fn hold(
             unsafe { libc::_exit(127) }
         }
         pid => Ok(Held { pid, go, errors: errors.into() }),
+    }
+}
+
+/// Executes the program in place of this process, which has made no other process and has taken over no signal. Returns only if that fails,
+/// with errno.
+///
+/// # Errors
+/// A string contains a zero byte.
+pub(crate) fn replace(program: &Program, limits: Limits, scheduling: Scheduling) -> io::Result<i32> {
+    let exec = Exec::new(program, None)?;
+    let (argv, env) = (pointers(&exec.argv), pointers(&exec.env));
+    let shell_argv = exec.shell_argv.as_deref().map(pointers);
+    early::restore_file_size();
+    early::restore_pipe();
+    close_stand_ins();
+    scheduling.restore()?;
+    limits.restore();
+    Ok(try_exec(&exec.path, &argv, shell_argv.as_deref(), &env))
+}
+
+fn pointers(strings: &[CString]) -> Vec<*const c_char> {
+    strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect()
+}
+
+/// Closes what was closed when the injector was started.
+fn close_stand_ins() {
+    for fd in early::closed_descriptors() {
+        // SAFETY: Rust's runtime has opened it as a stand-in, and nothing is written to it from here on.
+        unsafe { libc::close(fd) };
     }
 }
 
