@@ -6,7 +6,9 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-use gprofinject_abi::plan::{Cell, WINDOW};
+use gprofinject_abi::plan::{
+    ASIDE, Cell, FREE, INTERNED, INTERNED_LABELS, Interned, LABEL_LEN, LABELS_AT, SHADOWS, STATE, WINDOW,
+};
 use gprofinject_abi::region::PAGE;
 
 use crate::os::proc;
@@ -15,9 +17,6 @@ use crate::target::threads::deadline;
 use crate::target::threads::memory::Memory;
 
 const CELL: u64 = size_of::<Cell>() as u64;
-/// The length of the table, in bytes: one word for each window of the user's address space, which has 47
-/// bits.
-const TABLE: u64 = (1 << 47) / WINDOW * 8;
 
 /// The page map of a process (/proc/PID/pagemap).
 struct Pages(File);
@@ -42,12 +41,40 @@ impl Pages {
     }
 }
 
-/// Returns what a return slot contained before a hook replaced it, if one did. The frame's CFA is the address
+/// Returns what a return slot contained before a hook replaced it with `label`, if one did. The frame's CFA is the address
 /// after the slot, and `shadows` is the address of the agent's table of shadow stacks.
-pub(crate) fn replaced(memory: &Memory, shadows: u64, cfa: u64) -> Option<u64> {
+pub(crate) fn replaced(memory: &Memory, shadows: u64, arenas: &Arenas, cfa: u64, label: u64) -> Option<u64> {
     let shadow = memory.word(shadows + cfa / WINDOW * 8).ok().filter(|shadow| *shadow != 0)?;
-    let cell: Cell = memory.record(shadow + (cfa % WINDOW) / 8 * CELL).ok()?;
-    Some(cell.return_address).filter(|address| *address != 0)
+    let at = shadow + (cfa % WINDOW) / 8 * CELL;
+    let cell: Cell = memory.record(at).ok()?;
+    return_address(memory, shadows, arenas, &Frame { cell, at, label })
+}
+
+/// A frame as its cell and its return slot describe it.
+struct Frame {
+    cell: Cell,
+    /// The address of the cell.
+    at: u64,
+    /// What the return slot contains: a word in an arena.
+    label: u64,
+}
+
+/// Returns the return address of a frame, if it is alive: the one for which its label stands or, if it is an exit label, the
+/// one in its cell, or in what is kept aside of that.
+fn return_address(memory: &Memory, shadows: u64, arenas: &Arenas, frame: &Frame) -> Option<u64> {
+    let labels = arenas.program.start.wrapping_add(LABELS_AT as u64);
+    let index = frame.label.wrapping_sub(labels) / LABEL_LEN as u64;
+    let address = if index < INTERNED_LABELS {
+        let entry = shadows + SHADOWS + index * size_of::<Interned>() as u64;
+        memory.record::<Interned>(entry).ok()?.return_address
+    } else if frame.cell.link & STATE == INTERNED {
+        memory.record::<Cell>(frame.at + ASIDE).ok()?.return_address
+    } else if frame.cell.link < FREE {
+        frame.cell.return_address
+    } else {
+        0
+    };
+    Some(address).filter(|address| *address != 0)
 }
 
 /// Restores all return addresses that hooks have replaced, and returns their number. `shadows` is the address
@@ -59,7 +86,7 @@ pub(crate) fn replaced(memory: &Memory, shadows: u64, cfa: u64) -> Option<u64> {
 pub(crate) fn put_back(pid: i32, memory: &Memory, shadows: u64, arenas: &Arenas) -> io::Result<usize> {
     let mut frames = Vec::new();
     let pages = Pages::of(pid)?;
-    for page in pages.present(shadows..shadows + TABLE)? {
+    for page in pages.present(shadows..shadows + SHADOWS)? {
         let table: Vec<u64> = memory.records(page, PAGE as usize / 8)?;
         for (n, shadow) in table.into_iter().enumerate().filter(|(_, shadow)| *shadow != 0) {
             // The process can have written any number of windows there.
@@ -68,7 +95,7 @@ pub(crate) fn put_back(pid: i32, memory: &Memory, shadows: u64, arenas: &Arenas)
             for cells in runs(&pages.present(shadow..shadow.saturating_add(2 * WINDOW))?) {
                 deadline::check()?;
                 let first = window + (cells.start - shadow) / 2;
-                find(memory, &cells, first, arenas, &mut frames)?;
+                find(memory, shadows, &cells, first, arenas, &mut frames)?;
             }
         }
     }
@@ -90,9 +117,10 @@ fn runs(pages: &[u64]) -> Vec<Range<u64>> {
 }
 
 /// Returns the return slot and the true return address of each live frame. `cells` are the frames' cells, the
-/// first of which belongs to the frame with the given CFA.
+/// first of which belongs to the frame with the given CFA. `shadows` is as above.
 fn find(
     memory: &Memory,
+    shadows: u64,
     cells: &Range<u64>,
     first: u64,
     arenas: &Arenas,
@@ -105,16 +133,19 @@ fn find(
         if half == cells.start {
             return Ok(());
         }
-        find(memory, &(cells.start..half), first, arenas, frames)?;
-        return find(memory, &(half..cells.end), first + (half - cells.start) / 2, arenas, frames);
+        find(memory, shadows, &(cells.start..half), first, arenas, frames)?;
+        return find(memory, shadows, &(half..cells.end), first + (half - cells.start) / 2, arenas, frames);
     };
     if !slots.iter().any(|slot| arenas.contains(*slot)) {
         return Ok(());
     }
-    let cells: Vec<Cell> = memory.records(cells.start, count as usize)?;
-    for ((cell, slot), cfa) in cells.into_iter().zip(slots).zip((first..).step_by(8)) {
-        let address = cell.return_address;
-        if address != 0 && address != cfa - 8 && arenas.contains(slot) {
+    let contents: Vec<Cell> = memory.records(cells.start, count as usize)?;
+    let places = (cells.start..).step_by(CELL as usize).zip((first..).step_by(8));
+    for ((cell, label), (at, cfa)) in contents.into_iter().zip(slots).zip(places) {
+        if cell.return_address != 0
+            && arenas.contains(label)
+            && let Some(address) = return_address(memory, shadows, arenas, &Frame { cell, at, label })
+        {
             frames.push((cfa - 8, address));
         }
     }

@@ -290,7 +290,7 @@ impl Attachment {
         let shadows = self.guest().and_then(|guest| guest.shadows);
         let replaced = |cfa, slot| {
             let shadows = shadows.filter(|_| self.arenas.contains(slot))?;
-            frames::replaced(memory, shadows, cfa)
+            frames::replaced(memory, shadows, &self.arenas, cfa, slot)
         };
         // Functions that are called by an unwinder which is part of the program are hooked as well.
         let calls_hooked = |at: u64, word: u64| replaced(at + 8, word).is_some_and(is_unwinder);
