@@ -165,6 +165,7 @@ fn counted(number: u32, return_address: u64, cfa: u64) -> Next {
     if first_frame.load(Ordering::Relaxed) == 0 {
         first_frame.store(cfa, Ordering::Relaxed);
         own_stack::find(agent);
+        callers::begin_thread(cfa);
     }
     if agent.counts_nowhere {
         text::restore(agent);

@@ -186,6 +186,27 @@ pub(crate) fn leave(from: u64, to: u64, is_over: bool) {
     cells::forget(newest, to, is_over);
 }
 
+/// Frees the cells of frames that another thread has left on a stack that the calling thread has got, and on which its first frame
+/// has this CFA. Otherwise its calls would find these cells in use. Most of them are near the stack's end.
+pub(crate) fn begin_thread(cfa: u64) {
+    const NEAR: u64 = 16 << 10;
+    let words = words::get();
+    let (lo, hi) = (words.stack_lo().load(Ordering::Relaxed), words.stack_hi().load(Ordering::Relaxed));
+    if cfa >= lo && cfa < hi {
+        cells::forget(lo.max(cfa.saturating_sub(NEAR)), cfa, true);
+    }
+}
+
+/// Frees the cells of all frames on the calling thread's own stack, which the thread leaves.
+pub(crate) fn end_thread() {
+    let here = 0_u8;
+    let (here, words) = (&raw const here as u64, words::get());
+    let (lo, hi) = (words.stack_lo().load(Ordering::Relaxed), words.stack_hi().load(Ordering::Relaxed));
+    if here >= lo && here < hi {
+        cells::forget(here, hi, true);
+    }
+}
+
 /// Returns where the thread's own stack ended when a signal switched the thread to the stack that contains `from`.
 /// The handler, whose frame is one of those above, may have interrupted another handler on a third stack.
 fn interrupted_from(from: u64, own: impl Fn(u64) -> bool) -> Option<u64> {

@@ -103,6 +103,16 @@ pub(crate) fn put_back(pid: i32, memory: &Memory, shadows: u64, arenas: &Arenas)
     Ok(frames.len())
 }
 
+/// Returns whether any frame has got an interned label: then coroutines may share a stack, and such labels may be in bytes that
+/// are copied away at present. `shadows` is the address of the agent's table of shadow stacks.
+///
+/// # Errors
+/// The process's memory cannot be read.
+pub(crate) fn take_turns(memory: &Memory, shadows: u64) -> io::Result<bool> {
+    let labels: Vec<Interned> = memory.records(shadows + SHADOWS, LABELS as usize)?;
+    Ok(labels.iter().any(|label| label.function != 0))
+}
+
 /// Joins adjacent pages into ranges of at most one MiB.
 fn runs(pages: &[u64]) -> Vec<Range<u64>> {
     const MOST: u64 = 1 << 20;

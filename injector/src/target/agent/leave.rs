@@ -60,19 +60,28 @@ impl Attachment {
             self.stage = Stage::Left;
             return Ok((longest, true));
         }
-        let mut is_unpatched = self.is_paused();
+        let (mut is_unpatched, mut frames_take_turns) = (self.is_paused(), false);
         let mut files = Files::default();
         files.load(self.pid, &mappings);
         let left = self.with_retries(PATIENCE, |attachment, tracer, until| {
             let memory = Memory::open(attachment.pid)?;
             let mut stopped = attachment.all(tracer)?;
-            let step = attachment.detach_stopped(&mut stopped, &memory, &mut files, &mut is_unpatched, until);
+            let step = attachment.detach_stopped(
+                &mut stopped,
+                &memory,
+                &mut files,
+                &mut is_unpatched,
+                &mut frames_take_turns,
+                until,
+            );
             if stopped.pause().took > longest.took {
                 longest = stopped.pause();
             }
             step
         });
         match left {
+            // Frames that are copied away at present will return through the thunks.
+            Ok(()) if frames_take_turns => Ok((longest, false)),
             Ok(()) => {
                 let is_clean = self.unmap_running();
                 if is_clean {
@@ -115,6 +124,7 @@ impl Attachment {
         memory: &Memory,
         files: &mut Files,
         is_unpatched: &mut bool,
+        frames_take_turns: &mut bool,
         until: Instant,
     ) -> Result<Step<()>> {
         if !*is_unpatched {
@@ -149,6 +159,7 @@ impl Attachment {
         // No thread is inside a thunk now, which would rely on the frame's cell.
         if let Some(shadows) = self.guest().and_then(|guest| guest.shadows) {
             frames::put_back(self.pid, memory, shadows, &self.arenas)?;
+            *frames_take_turns = frames::take_turns(memory, shadows)?;
         }
         // Unwinders needed the detours as long as return addresses were replaced.
         for detoured in self.detours().iter().filter(|d| d.stands(memory, &d.after)) {
