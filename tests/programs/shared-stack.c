@@ -6,6 +6,7 @@
 // alone before the others, and works again after they have ended.
 //# arc: main -> run 33
 //# arc: run -> start 3
+//# arc: _start -> body 3
 //# arc: run -> switch_to 33
 //# arc: body -> first 20
 //# arc: body -> second 10
@@ -62,6 +63,7 @@ OPAQUE long second(long depth) {
 }
 OPAQUE void body(void) {
     for (int i = 0; i < ROUNDS; i++) {
+        // The calls have different return addresses.
         if (current->number == 1) current->sum += functions[1](1);
         else if (i % 2) current->sum += functions[0](1);
         else current->sum += functions[0](1);

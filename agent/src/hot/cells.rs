@@ -178,6 +178,10 @@ fn give_back(shadow: u64, cell: CellRef, cfa: u64) {
         Some(aside) => {
             copy(aside, cell, 0);
             aside.return_address().store(0, Ordering::Relaxed);
+            // The thread's last event may be one of the frame that has used the cell, so no search may follow this link.
+            if distance(cell) != LEFT {
+                cell.link().store(0, Ordering::Relaxed);
+            }
         }
         None => free(cell),
     }
@@ -526,7 +530,9 @@ pub(crate) extern "C" fn exit(cfa: u64) -> u64 {
     }
     if distance(cell) > LEFT {
         let domain = Domain::of(cell.function().load(Ordering::Relaxed));
-        domain.last(words::get()).store(cfa, Ordering::Relaxed);
+        // The cell of an interned frame may be given back, so its link is followed now.
+        let last = if state == RETURNING { cfa + 8 * u64::from(distance(cell) - 1) } else { cfa };
+        domain.last(words::get()).store(last, Ordering::Relaxed);
     }
     let return_address = cell.return_address().load(Ordering::Relaxed);
     if state == RETURNING {

@@ -5,7 +5,6 @@
 //! integer code (`hot/gate.rs`).
 #![allow(unsafe_code, reason = "the table is mapped, and an address on a stack leads to its entries")]
 
-use crate::program::agent::GATE_FACTS;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use gprofinject_abi::plan::{INTERNED_LABELS, Interned, LABEL_LEN, LABELS_AT};
 use gprofinject_abi::shared::InternedRef;
@@ -30,12 +29,16 @@ pub(crate) unsafe fn set_table(at: u64) {
     TABLE.store(at, Ordering::Relaxed);
 }
 
-/// Returns the address of the first label, or 0 if the program has no arena.
+/// The address of the first label, or 0 if the program has no arena.
+static FIRST: AtomicU64 = AtomicU64::new(0);
+
+/// Sets the address of the program's arena, which contains the labels.
+pub(crate) fn set_arena(arena: u64) {
+    FIRST.store(arena + LABELS_AT as u64, Ordering::Relaxed);
+}
+
 fn labels() -> u64 {
-    match GATE_FACTS.arena_lo.load(Ordering::Relaxed) {
-        0 => 0,
-        arena => arena + LABELS_AT as u64,
-    }
+    FIRST.load(Ordering::Relaxed)
 }
 
 /// Returns whether any label is in use.
@@ -107,7 +110,7 @@ mod tests {
         let at_table = memory::map_zeros(BYTES, memory::PROT_READ | memory::PROT_WRITE).unwrap();
         // SAFETY: the memory is zeros and stays mapped.
         unsafe { set_table(at_table) };
-        GATE_FACTS.arena_lo.store(0x5000_0000, Ordering::Relaxed);
+        set_arena(0x5000_0000);
         let first = label(7, 0x40_1234).unwrap();
         assert_eq!(label(7, 0x40_1234), Some(first));
         assert_ne!(label(8, 0x40_1234), Some(first));
