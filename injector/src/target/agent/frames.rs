@@ -109,7 +109,7 @@ pub(crate) fn put_back(pid: i32, memory: &Memory, shadows: u64, arenas: &Arenas)
 /// # Errors
 /// The process's memory cannot be read.
 pub(crate) fn take_turns(memory: &Memory, shadows: u64) -> io::Result<bool> {
-    let labels: Vec<Interned> = memory.records(shadows + SHADOWS, LABELS as usize)?;
+    let labels: Vec<Interned> = memory.records(shadows + SHADOWS, INTERNED_LABELS as usize)?;
     Ok(labels.iter().any(|label| label.function != 0))
 }
 
