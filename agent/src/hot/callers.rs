@@ -187,23 +187,21 @@ pub(crate) fn leave(from: u64, to: u64, is_over: bool) {
 }
 
 /// Frees the cells of frames that another thread has left on a stack that the calling thread has got, and on which its first frame
-/// has this CFA. Otherwise its calls would find these cells in use. Most of them are near the stack's end.
+/// has this CFA. Otherwise its calls would find these cells in use. The search ends where no cell of a part of the stack is in use.
 pub(crate) fn begin_thread(cfa: u64) {
-    const NEAR: u64 = 16 << 10;
+    const PART: u64 = 16 << 10;
     let words = words::get();
     let (lo, hi) = (words.stack_lo().load(Ordering::Relaxed), words.stack_hi().load(Ordering::Relaxed));
-    if cfa >= lo && cfa < hi {
-        cells::forget(lo.max(cfa.saturating_sub(NEAR)), cfa, true);
+    if cfa < lo || cfa >= hi {
+        return;
     }
-}
-
-/// Frees the cells of all frames on the calling thread's own stack, which the thread leaves.
-pub(crate) fn end_thread() {
-    let here = 0_u8;
-    let (here, words) = (&raw const here as u64, words::get());
-    let (lo, hi) = (words.stack_lo().load(Ordering::Relaxed), words.stack_hi().load(Ordering::Relaxed));
-    if here >= lo && here < hi {
-        cells::forget(here, hi, true);
+    let mut end = cfa;
+    while end >= lo {
+        let start = lo.max(end.saturating_sub(PART));
+        if !cells::forget(start, end, true) || start == lo {
+            return;
+        }
+        end = start - 8;
     }
 }
 

@@ -288,8 +288,9 @@ fn bare(agent: &Agent, record: &FunctionRecord, number: u32) -> Next {
 
 /// Marks the frames whose CFAs lie between two addresses, both included, as left by a jump. If it `is_over` for certain with
 /// these frames, because no coroutine can resume them, their cells become free. Stacks may span any number of regions; a
-/// region without a shadow has never had frames.
-pub(crate) fn forget(from: u64, to: u64, is_over: bool) {
+/// region without a shadow has never had frames. Returns whether there were such frames.
+pub(crate) fn forget(from: u64, to: u64, is_over: bool) -> bool {
+    let mut any = false;
     // A frame's CFA is a multiple of 8.
     let mut at = from.next_multiple_of(8);
     while at <= to {
@@ -302,6 +303,7 @@ pub(crate) fn forget(from: u64, to: u64, is_over: bool) {
             let cell = cell(shadow, at);
             // A cell that is not in use is not written, so that untouched memory stays unallocated.
             if is_in_use(cell) {
+                any = true;
                 let state = cell.link().load(Ordering::Relaxed) & STATE;
                 cell.link().store(state | LEFT, Ordering::Relaxed);
                 if is_over && state == INTERNED {
@@ -313,6 +315,7 @@ pub(crate) fn forget(from: u64, to: u64, is_over: bool) {
             at += 8;
         }
     }
+    any
 }
 
 /// Puts the return addresses of the frames back whose CFAs lie between two addresses, both included, and ends their use of their cells.

@@ -82,12 +82,10 @@ macro_rules! pass_on {
     };
 }
 
-/// A thread ends without returning from its functions: their measured calls and their cells' use end now. The calls would
-/// otherwise be open until the process ends, because no landing pad in C says that the unwinder leaves them.
+/// A thread ends without returning from its functions: their measured calls end now. They would otherwise be open until the
+/// process ends, because no landing pad in C says that the unwinder leaves them.
 extern "C" fn leave_thread() {
     times::calls::leave_all();
-    // The unwinder still finds the return addresses in these cells.
-    callers::end_thread();
 }
 
 /// # Safety
