@@ -8,6 +8,7 @@ pub(crate) mod agent;
 pub(crate) mod domain;
 pub(crate) mod extents;
 pub(crate) mod failure;
+pub(crate) mod interned;
 pub(crate) mod libraries;
 pub(crate) mod module;
 pub(crate) mod provoke;

@@ -23,10 +23,13 @@ pub use function::{
     BEGINS, ENTRY_ONLY, FRAMED, FunctionRecord, LOOPS, NEEDS_NO_CELL, OFF, SHARED, SKIPS, SPARE_SLOTS,
     TailRecord,
 };
-pub use thread::{Cell, LEFT, START_OF_CONTEXT, ThreadWords, WINDOW, WINDOW_WORD};
+pub use thread::{
+    ASIDE, Cell, DISTANCE, FREE, INTERNED, INTERNED_LABELS, Interned, LEFT, RETURNING, SHADOWS,
+    START_OF_CONTEXT, STATE, ThreadWords, WINDOW, WINDOW_WORD,
+};
 pub use thunk::{
-    BEGIN_LEN, CALL_LEN, CALLBACK_JUMP, CALLBACK_STUB, EXIT_JUMPS, ISLAND, NOTE, NUMBER_BELOW,
-    OUTER_BEGIN_LEN,
+    BEGIN_LEN, CALL_LEN, CALLBACK_JUMP, CALLBACK_STUB, EXIT_JUMPS, ISLAND, LABEL_LEN, LABELS_AT, NOTE,
+    NOTE_PUSHED, NUMBER_BELOW, OUTER_BEGIN_LEN,
 };
 
 /// First bytes of a plan file.
@@ -176,10 +179,14 @@ pub enum Frame {
     /// In a jump that has replaced instructions of another function than the one to whose thunk it leads: the table
     /// describes each such jump.
     Cave = 6,
+    /// Like [`Frame::Left`], but the return slot, below rsp, contains the label of an interned frame.
+    Interned = 7,
+    /// Like [`Frame::Interned`], for unwinders that use a frame's CFA as its caller's stack pointer.
+    InternedPlain = 8,
 }
 
 /// Number of kinds of [`Frame`].
-pub const FRAMES: usize = 7;
+pub const FRAMES: usize = 9;
 
 /// The lowest number of a library's function. The program's functions have the numbers below it.
 pub const LIBRARIES: u32 = 1 << 23;
@@ -339,6 +346,9 @@ pub struct ArenaHeader {
     pub library_labels: u64,
     /// The same as `begin`, for functions whose exits are not hooked, so that their calls cannot be measured.
     pub mark: u64,
+    /// For interned frames that return. Input: rsp = CFA - 8, where the address behind the label's call is; all registers are those of
+    /// the return. Continues at the exit label of the function.
+    pub interned: u64,
     /// For calls of functions that copy parts of the stack away and others back. Input: r11 = the function's body; all other
     /// registers are those of the call. Puts the return addresses of the thread's frames back before that.
     pub stack_copy: u64,
@@ -366,9 +376,9 @@ pub struct Labels {
 
 // The planner's thunks, its unwind tables, and the agent's assembly address these fields.
 const _: () = {
-    assert!(size_of::<PlanHeader>() == 400);
+    assert!(size_of::<PlanHeader>() == 408);
     assert!(size_of::<Patch>() == 48);
-    assert!(size_of::<ArenaHeader>() == 176);
+    assert!(size_of::<ArenaHeader>() == 184);
     assert!(offset_of!(ArenaHeader, miss) == 0);
     assert!(offset_of!(ArenaHeader, miss_entry) == 8);
     assert!(offset_of!(ArenaHeader, window) == 16);

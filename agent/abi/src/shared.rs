@@ -12,7 +12,7 @@
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
-use crate::plan::{Cell, ThreadWords};
+use crate::plan::{Cell, Interned, ThreadWords};
 use crate::region::{
     BlockHeader, CHUNKS, LOST_NAMED, LOST_WORDS, LoadRecord, Overflow, PANIC_FILE_WORDS, RegionHeader,
     SampleRecord, Slot,
@@ -294,8 +294,20 @@ shared! {
         return_address: AtomicU64,
         /// Number of the function.
         function: AtomicU32,
-        /// See [`Cell::link`].
+        /// See [`Cell::link`]. Thunks also write its highest byte alone.
         link: AtomicU32,
+    }
+}
+
+shared! {
+    /// An interned label.
+    ///
+    /// Any thread and any signal handler may take a label that is not in use. It keeps its meaning for ever.
+    pub struct InternedRef(Interned) {
+        /// Stored with `Release` after `function`: a reader that loads it with `Acquire` sees the function.
+        return_address: AtomicU64,
+        /// Compared and exchanged from 0 to the number plus 1, once.
+        function: AtomicU32,
     }
 }
 

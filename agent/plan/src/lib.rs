@@ -37,7 +37,7 @@ pub mod x86;
 pub use crate::blocks::uncounted::Uncounted;
 pub use crate::decide::go::{is_reentered, preemption};
 pub use crate::decide::options::{Engine, Hooks, Options, Role};
-pub use crate::decide::stack_copiers::may_move_frames;
+pub use crate::decide::stack_copiers::may_copy_stack;
 pub use crate::decide::verdict::{Reason, Tactic, Verdict};
 pub use crate::flow::facts::{Flow, FunctionFlow};
 pub use crate::placed::Placement;

@@ -22,11 +22,12 @@ use crate::os::words;
 use crate::program::agent::{Agent, LIBRARY_GATE_FACTS};
 use crate::program::domain::Domain;
 use crate::program::failure;
+use crate::program::interned;
 use crate::program::libraries;
 use crate::program::provoke;
 use crate::program::text;
 use core::sync::atomic::Ordering;
-use gprofinject_abi::plan::{ENTRY_ONLY, FunctionRecord, LOOPS, NEEDS_NO_CELL, TailRecord};
+use gprofinject_abi::plan::{ENTRY_ONLY, FunctionRecord, LOOPS, NEEDS_NO_CELL, STATE, TailRecord};
 use gprofinject_abi::region::{CALLER, NO_FUNCTION, OWN, ROOT, SITE, TAIL, TWICE};
 use gprofinject_abi::shared::CellRef;
 
@@ -164,6 +165,7 @@ fn counted(number: u32, return_address: u64, cfa: u64) -> Next {
     if first_frame.load(Ordering::Relaxed) == 0 {
         first_frame.store(cfa, Ordering::Relaxed);
         own_stack::find(agent);
+        callers::begin_thread(cfa);
     }
     if agent.counts_nowhere {
         text::restore(agent);
@@ -220,7 +222,7 @@ impl Entry {
         }
         match cells::existing(cfa) {
             Some(cell) if agent.in_thunks(return_address) => {
-                let same = cell.function().load(Ordering::Relaxed) == number;
+                let same = cells::function(cell, cfa, return_address) == number;
                 if same && record.flags & LOOPS != 0 { Entry::Loop } else { Entry::Tail(cell) }
             }
             _ if libraries::with_return(return_address).is_none() => Entry::Callback,
@@ -244,7 +246,7 @@ impl Entry {
         match self {
             Entry::Text if is_hooked => return,
             Entry::Tail(cell) => {
-                let left = cell.function().load(Ordering::Relaxed);
+                let left = cells::function(cell, cfa, return_address);
                 call.key = TAIL | u64::from(left);
                 if domain == Domain::Libraries || Domain::of(left) == Domain::Program {
                     return;
@@ -321,28 +323,29 @@ impl Entry {
             return Next::body(agent, number, record);
         }
         if exits && call.searched {
-            if cells::fill(cfa, number, return_address, nearest::link_between(call.link, cfa)) {
-                return Next::call(agent, number, record);
+            let link = nearest::link_between(call.link, cfa);
+            let next = cells::fill(agent, record, cfa, number, return_address, link);
+            if next.target != 0 {
+                return next;
             }
             if record.is_for_callbacks() {
                 return Next::outside(agent, number, record);
             }
         }
         if let Entry::Tail(cell) = self {
-            let left = agent.function(cell.function().load(Ordering::Relaxed));
+            let left = agent.function(cells::function(cell, cfa, return_address));
             // The exit label of a function that loops does not stay in a frame that is another function's.
             if needs_return_address(record) || !exits && left.flags & LOOPS != 0 {
                 // The function may do anything with its return address, so it must find the original one: the frame
                 // of the function that jumped ends here.
-                let own = cell.return_address().load(Ordering::Relaxed);
+                let own = cells::take(cfa, return_address);
                 // SAFETY: the frame's return slot is directly below its CFA, and the thunk has just read it. The
-                // stack is the calling thread's own. The cell is freed afterwards, so that a signal handler that
+                // stack is the calling thread's own. The cell keeps the return address, so that a signal handler that
                 // unwinds finds either of the two.
                 unsafe { ((cfa - 8) as *mut u64).write_volatile(own) };
-                cell.return_address().store(0, Ordering::Relaxed);
                 return Next::resume(agent, number, record);
             }
-            hand_over(agent, cell, number, exits, cfa);
+            hand_over(agent, cell, number, exits, cfa, return_address);
             if exits {
                 return Next::handed_over(agent, number, record);
             }
@@ -353,14 +356,14 @@ impl Entry {
 
 /// Gives a frame to the function with this number, which was tail-called in it. `exits` is whether the function's exit is
 /// hooked.
-fn hand_over(agent: &Agent, cell: CellRef, number: u32, exits: bool, cfa: u64) {
-    let left = cell.function().load(Ordering::Relaxed);
+fn hand_over(agent: &Agent, cell: CellRef, number: u32, exits: bool, cfa: u64, return_address: u64) {
+    let left = cells::function(cell, cfa, return_address);
     let domain = Domain::of(number);
     let record = agent.function(number);
     if Domain::of(left) == domain {
-        cell.function().store(number, Ordering::Relaxed);
+        cells::hand_over(cfa, return_address, number);
         if exits && (record.flags | agent.function(left).flags) & LOOPS != 0 {
-            put_label(agent, number, record, cfa);
+            put_label(agent, number, record, cfa, return_address);
         }
         return;
     }
@@ -370,14 +373,16 @@ fn hand_over(agent: &Agent, cell: CellRef, number: u32, exits: bool, cfa: u64) {
     }
     // The exit label of the function that leaves stays behind in the return slot, so that the program's own view can still
     // find it there if it is the program's. The link was one within the other set.
-    put_label(agent, left, agent.function(left), cfa);
-    cell.function_and_link().store(number.into(), Ordering::Relaxed);
+    put_label(agent, left, agent.function(left), cfa, return_address);
+    cells::hand_over(cfa, return_address, number);
+    cell.link().store(cell.link().load(Ordering::Relaxed) & STATE, Ordering::Relaxed);
     domain.last(words::get()).store(cfa, Ordering::Relaxed);
 }
 
-/// Writes the exit label of the function with this number, if it has one, to the return slot of a frame.
-fn put_label(agent: &Agent, number: u32, record: &FunctionRecord, cfa: u64) {
-    if record.exit != 0 {
+/// Writes the exit label of the function with this number, if it has one, to the return slot of a frame, which contains `present`.
+/// An interned label stays, because it stands for the return address.
+fn put_label(agent: &Agent, number: u32, record: &FunctionRecord, cfa: u64, present: u64) {
+    if record.exit != 0 && interned::at(present).is_none() {
         let label = agent.base(number).wrapping_add(record.exit.into());
         // SAFETY: the frame's return slot is directly below its CFA, and the thunk has just read it. The stack is the
         // calling thread's own. All exit labels lead back through the cell.

@@ -144,7 +144,7 @@ fn above(agent: &Agent, domain: Domain, from: u64, interrupted: bool) -> Nearest
     // The signal has interrupted a thunk, between the record of its frame and its `call`, or after its exit label, or a slow path
     // there. That frame is not the handler's caller, but will be the newest one again when the handler has returned. Another
     // handler may have returned since the last event of the frame.
-    if interrupted && search.leads_to(last, from) && existing(from).is_some_and(|cell| is_alive(cell, from)) {
+    if interrupted && search.leads_to(last, from) && existing(from).is_some_and(is_alive) {
         link = from;
     }
     domain.last(words).store(link, Ordering::Relaxed);
@@ -167,22 +167,42 @@ pub(crate) fn distrust_within(address: u64) {
 /// them is where the signal has interrupted the thread. A jump away from the thread's own stack leaves no frame: it
 /// resumes a coroutine. For a jump between two places on stacks of unknown extent, it is not known whether they are
 /// on the same stack. If they are not far apart, the frames between them are marked. If such frames are resumed
-/// later, they only stop being found as callers.
-pub(crate) fn leave(from: u64, to: u64) {
+/// later, they only stop being found as callers. `is_over` is whether no coroutine can resume the frames that are left on the
+/// thread's own stack.
+pub(crate) fn leave(from: u64, to: u64, is_over: bool) {
     times::calls::leave(to);
     let words = words::get();
     let (lo, hi) = (words.stack_lo().load(Ordering::Relaxed), words.stack_hi().load(Ordering::Relaxed));
     let own = |address| address >= lo && address < hi;
-    let newest = match (own(from), own(to)) {
-        (true, true) => from,
+    let (newest, is_over) = match (own(from), own(to)) {
+        (true, true) => (from, is_over),
         (false, true) => match interrupted_from(from, own) {
-            Some(newest) => newest,
+            Some(newest) => (newest, is_over),
             None => return,
         },
-        (false, false) if to.wrapping_sub(from) <= REGION => from,
+        (false, false) if to.wrapping_sub(from) <= REGION => (from, false),
         _ => return,
     };
-    cells::forget(newest, to);
+    cells::forget(newest, to, is_over);
+}
+
+/// Frees the cells of frames that another thread has left on a stack that the calling thread has got, and on which its first frame
+/// has this CFA. Otherwise its calls would find these cells in use. The search ends where no cell of a part of the stack is in use.
+pub(crate) fn begin_thread(cfa: u64) {
+    const PART: u64 = 16 << 10;
+    let words = words::get();
+    let (lo, hi) = (words.stack_lo().load(Ordering::Relaxed), words.stack_hi().load(Ordering::Relaxed));
+    if cfa < lo || cfa >= hi {
+        return;
+    }
+    let mut end = cfa;
+    while end >= lo {
+        let start = lo.max(end.saturating_sub(PART));
+        if !cells::forget(start, end, true) || start == lo {
+            return;
+        }
+        end = start - 8;
+    }
 }
 
 /// Returns where the thread's own stack ended when a signal switched the thread to the stack that contains `from`.

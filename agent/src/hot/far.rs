@@ -11,7 +11,7 @@ use crate::program::agent::Agent;
 use crate::program::domain::Domain;
 use crate::program::libraries;
 use core::sync::atomic::Ordering;
-use gprofinject_abi::plan::LEFT;
+use gprofinject_abi::plan::{DISTANCE, FREE, LEFT};
 
 /// Returns the frame from which a direct call of function `number` comes, found from the state at the callee's entry.
 /// `base` is the caller's rbp.
@@ -46,9 +46,10 @@ pub(crate) fn caller(
     // all, it fills the cell, and the distance is lost.
     let memory = existing(cfa + 8)?;
     let link = memory.link().load(Ordering::Relaxed);
+    // Such a cell is in the state [`FREE`], as that of a frame that has returned.
     let is_free = memory.return_address().load(Ordering::Relaxed) == 0;
-    if is_free && memory.function().load(Ordering::Relaxed) == number && link > LEFT {
-        let at = cfa + 8 * u64::from(link - 1);
+    if is_free && memory.function().load(Ordering::Relaxed) == number && link & DISTANCE > LEFT {
+        let at = cfa + 8 * u64::from((link & DISTANCE) - 1);
         if is_it(at) {
             return Some(frames.nearest(function, at));
         }
@@ -58,7 +59,7 @@ pub(crate) fn caller(
         return None;
     }
     if is_free {
-        let contents = u64::from(number) | u64::from(nearest.link_from(cfa)) << 32;
+        let contents = u64::from(number) | u64::from(nearest.link_from(cfa) | FREE) << 32;
         memory.function_and_link().store(contents, Ordering::Relaxed);
     }
     Some(nearest)

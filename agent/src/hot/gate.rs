@@ -39,7 +39,8 @@ use crate::program::agent::{GATE_FACTS, GateFacts, LABELS, LIBRARY_GATE_FACTS};
 use core::arch::global_asm;
 use core::mem::offset_of;
 use gprofinject_abi::plan::{
-    CALL_LEN, Cell, FunctionRecord, LEFT, LIBRARIES, ThreadWords, WINDOW, WINDOW_WORD,
+    CALL_LEN, Cell, DISTANCE, FREE, FunctionRecord, INTERNED, INTERNED_LABELS, LABEL_LEN, LABELS_AT, LEFT,
+    LIBRARIES, ThreadWords, WINDOW, WINDOW_WORD,
 };
 use gprofinject_abi::region::{
     CALLER, NO_FUNCTION, OWN, PAGE, RECENT, RECENT_HASH, RECENT_SHIFT, RECENT_WAYS, ROOT, Slot, TAIL, TWICE,
@@ -126,6 +127,15 @@ global_asm!(
     "cmp rdx, {window}",
     "jae \\otherwise",
     "lea rsi, [rsi+rdx*2]",
+    // The cell may be that of another frame than an interned one, or than a standard one whose contents are aside.
+    "cmp byte ptr [rsi+{state}], {interned}",
+    "jae \\otherwise",
+    ".if {is_libraries} == 0",
+    "mov rdx, r11",
+    "sub rdx, [rip+{agent}+{arena_lo}]",
+    "cmp rdx, {labels_end}",
+    "jb \\otherwise",
+    ".endif",
     "mov r11d, [rsi+{function}]",
     "cmp r11d, eax",
     "je \\otherwise",
@@ -207,9 +217,10 @@ global_asm!(
     "cmp r8, {window}",
     "jae 13f",
     "lea r8, [rdi+r8*2]",           // the frame's cell
-    "mov rdi, rsi",
-    "shr rdi, 32",
-    "jnz 13f",
+    "cmp byte ptr [r8+{state}], {free}",
+    "jb 13f",
+    "cmp rsi, {distance}",
+    "ja 13f",
     "gpi_both 13f",
     "shl rsi, 32",
     "mov edx, eax",
@@ -289,6 +300,10 @@ global_asm!(
     ".cfi_def_cfa_offset 128",
     "mov r11, [rsp+120]",           // the thunk may have lost it
     "gpi_save",
+    "gpi_arguments",
+    "call {occupied}",
+    "test rax, rax",
+    "jnz 2b",
     "gpi_save_vectors",
     "gpi_arguments",
     "call {enter}",
@@ -383,11 +398,9 @@ global_asm!(
     "lea rsp, [rsp-128]",
     ".cfi_def_cfa_offset 128",
     "gpi_save",
-    "gpi_save_vectors",
     "gpi_arguments",
     "mov rdi, rdx",
     "call {exit}",
-    "gpi_restore_vectors",
     "mov [rbp+184], rax",           // CFA-8: the return slot
     "gpi_restore",
     "lea rsp, [rsp+120]",           // rsp = CFA - 8
@@ -397,6 +410,36 @@ global_asm!(
     "ret",
     ".cfi_endproc",
     concat!(".size gpi_", $prefix, "exit, . - gpi_", $prefix, "exit"),
+    ".if {is_libraries} == 0",
+    // An interned frame returns. In: rsp = CFA - 8, where the address behind the label's call is. Results may be in any register.
+    ".p2align 4",
+    ".globl gpi_interned",
+    ".hidden gpi_interned",
+    ".type gpi_interned, @function",
+    "gpi_interned:",
+    ".cfi_startproc",
+    ".cfi_undefined rip",
+    "mov [rsp-8], r11",
+    "mov [rsp-16], rax",
+    "lea rsp, [rsp-120]",
+    ".cfi_def_cfa_offset 128",
+    "gpi_save",
+    "gpi_arguments",
+    "mov rdi, [rdx-8]",
+    "and rdi, -{label_len}",
+    "mov [rdx-8], rdi",
+    "mov rsi, rdx",
+    "call {returns}",
+    "mov [rbp+160], rax",           // CFA-32
+    "gpi_restore",
+    "lea rsp, [rsp+128]",           // rsp = CFA
+    ".cfi_def_cfa_offset 0",
+    "mov r11, [rsp-16]",
+    "mov rax, [rsp-24]",
+    "jmp [rsp-32]",
+    ".cfi_endproc",
+    ".size gpi_interned, . - gpi_interned",
+    ".endif",
     concat!(".globl gpi_", $prefix, "end"),
     concat!(".hidden gpi_", $prefix, "end"),
     concat!("gpi_", $prefix, "end:"),
@@ -445,6 +488,10 @@ global_asm!(
     return_address = const offset_of!(Cell, return_address),
     link = const offset_of!(Cell, link),
     left = const LEFT,
+    state = const offset_of!(Cell, link) + 3,
+    free = const FREE >> 24,
+    interned = const INTERNED >> 24,
+    distance = const DISTANCE,
     caller_bit = const CALLER.trailing_zeros(),
     root = const ROOT as i64,
     sites = sym sites::SITES,
@@ -453,8 +500,12 @@ global_asm!(
     known = sym arcs::known,
     rare = sym arcs::rare,
     tail = sym arcs::$tail,
+    occupied = sym cells::occupied,
     enter = sym cells::enter,
     exit = sym cells::exit,
+    returns = sym cells::returns,
+    label_len = const LABEL_LEN,
+    labels_end = const LABELS_AT + INTERNED_LABELS as usize * LABEL_LEN,
 );
     };
 }
@@ -467,6 +518,7 @@ unsafe extern "C" {
     pub(crate) fn gpi_miss_entry();
     pub(crate) fn gpi_window();
     pub(crate) fn gpi_exit();
+    pub(crate) fn gpi_interned();
     pub(crate) fn gpi_tail();
     pub(crate) fn gpi_library_miss();
     pub(crate) fn gpi_library_miss_entry();

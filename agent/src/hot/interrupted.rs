@@ -8,12 +8,11 @@
 //! All of this is integer code; see [`crate::hot::gate`].
 #![allow(unsafe_code, reason = "the kernel's description of an interrupted thread is read")]
 
-use crate::hot::cells::existing;
+use crate::hot::cells::{self, existing};
 use crate::hot::gate_code;
 use crate::os::own_frames::{self, Frame};
 use crate::program::agent::Agent;
 use crate::program::libraries;
-use core::sync::atomic::Ordering;
 
 /// Offsets in struct ucontext: flags, link, stack (40 bytes), then registers 10, 13, 15 and 16.
 const REGISTERS: u64 = 40;
@@ -104,7 +103,7 @@ fn in_call(agent: &Agent, cfa: u64) -> Option<u32> {
     let slot = unsafe { *((cfa - 8) as *const u64) };
     if agent.in_thunks(slot) {
         // A return, or a jump out of a function: the frame is still that of the function in its cell.
-        return existing(cfa).map(|cell| cell.function().load(Ordering::Relaxed));
+        return existing(cfa).map(|cell| cells::function(cell, cfa, slot));
     }
     let module =
         if agent.program.in_text(slot) { Some(&agent.program) } else { libraries::with_return(slot) }?;

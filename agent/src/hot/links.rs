@@ -27,6 +27,7 @@ use crate::program::agent::Agent;
 use crate::program::domain::Domain;
 use crate::program::libraries;
 use core::sync::atomic::{AtomicU32, Ordering};
+use gprofinject_abi::plan::FREE;
 use gprofinject_abi::region::{CALLER, LINKED, LINKS, LINKS_SHIFT, SITE, Slot, TAIL, is_linked, plain_key};
 use gprofinject_abi::shared::{BlockRef, SlotRef};
 
@@ -74,7 +75,8 @@ pub(crate) fn searched(agent: &Agent, start: u64, caller: u64, number: u32) {
     let mut at = start - 8;
     while at < start + FAR && budget != 0 {
         if let Some(cell) = existing(at) {
-            let is_over = cell.return_address().load(Ordering::Relaxed) == at - 8;
+            let is_over = cell.link().load(Ordering::Relaxed) >= FREE
+                && cell.return_address().load(Ordering::Relaxed) != 0;
             let callee = cell.function().load(Ordering::Relaxed);
             if is_over && link_calls(agent, block, callee, number, calls, TAILS, &mut budget) {
                 attempts.store(0, Ordering::Relaxed);

@@ -1,5 +1,7 @@
 //! The result of a search for the caller of a call out of unhooked code.
 
+use gprofinject_abi::plan::DISTANCE;
+
 /// The newest live frame of the program, or of libraries.
 #[derive(Clone, Copy)]
 pub(crate) struct Nearest {
@@ -25,7 +27,7 @@ pub(crate) fn link_between(caller: u64, cfa: u64) -> u32 {
     }
     // Both are multiples of 8. A link may refer from a signal stack to the thread's own stack.
     match (caller - cfa) / 8 + 1 {
-        link if link <= u64::from(u32::MAX) => link as u32,
+        link if link <= u64::from(DISTANCE) => link as u32,
         _ => 0,
     }
 }

@@ -16,20 +16,19 @@ macro_rules! newest_frame {
             "cmp rcx, {window}\n",
             "jae \\otherwise\n",
             "lea rcx, [rdi+rcx*2]\n",
-            "gpi_exists \\at, \\gone\n",
+            "gpi_exists \\gone\n",
             ".endm\n",
-            // Jumps to `gone` unless there is a frame with the CFA `at`, whose cell is at rcx. Changes r11.
-            ".macro gpi_exists at, gone\n",
-            "mov r11, [rcx+{return_address}]\n",
-            "test r11, r11\n",
-            "jz \\gone\n",
-            "add r11, 8\n",                   // a frame that has returned holds the address of its return slot
-            "cmp r11, \\at\n",
+            // Jumps to `gone` unless there is a frame whose cell is at rcx.
+            ".macro gpi_exists gone\n",
+            "cmp qword ptr [rcx+{return_address}], 0\n",
             "je \\gone\n",
+            "cmp byte ptr [rcx+{state}], {free}\n",
+            "jae \\gone\n",
             ".endm\n",
             // Jumps to `otherwise` unless the frame with the CFA `at`, whose cell is at rcx, is older than the call
             // with the CFA r8, is on the same stack, was not left by a jump, and has in its return slot an exit label
-            // of the set `facts`, which is that of libraries if `is_paged`. rdx = offset of the thread words. Changes r11.
+            // of the set `facts`, which is that of libraries if `is_paged`. Interned frames are left to the slow path. rdx = offset of
+            // the thread words. Changes r11.
             ".macro gpi_alive at, facts, is_paged, otherwise\n",
             "cmp \\at, r8\n",
             "jbe \\otherwise\n",
@@ -37,6 +36,8 @@ macro_rules! newest_frame {
             "jae \\otherwise\n",
             "cmp dword ptr [rcx+{link}], {left}\n",
             "je \\otherwise\n",
+            "cmp byte ptr [rcx+{state}], {interned}\n",
+            "jae \\otherwise\n",
             "mov r11, [\\at-8]\n",
             "cmp r11, [rip+\\facts+{arena_lo}]\n",
             "jb \\otherwise\n",
@@ -47,6 +48,10 @@ macro_rules! newest_frame {
             "shr r11, {page_shift}\n",
             "bt qword ptr [rip+{labels}], r11\n",
             "jnc \\otherwise\n",
+            ".else\n",
+            "sub r11, [rip+\\facts+{arena_lo}]\n",
+            "cmp r11, {labels_end}\n",       // an interned label: the cell may be that of another frame
+            "jb \\otherwise\n",
             ".endif\n",
             ".endm\n",
             // After gpi_look: finds the keys of a call out of unhooked code, or out of a hooked library to the program,
@@ -99,6 +104,7 @@ macro_rules! newest_frame {
             "cmp dword ptr [rcx+{function}], {libraries}\n",
             $foreign, " 42f\n",      // one of the other set has used its place
             "mov ecx, [rcx+{link}]\n",
+            "and ecx, {distance}\n",
             "sub ecx, {left}\n",
             "jbe 42f\n",
             "lea rsi, [rsi+rcx*8]\n",
@@ -137,7 +143,7 @@ macro_rules! newest_frame {
             "add rcx, {cell}\n",
             "cmp rsi, rdi\n",
             "jae 35b\n",
-            "gpi_exists rsi, 43b\n",
+            "gpi_exists 43b\n",
             "cmp dword ptr [rcx+{link}], {left}\n",
             "je 43b\n",
             "cmp dword ptr [rcx+{function}], {libraries}\n",
@@ -188,6 +194,7 @@ macro_rules! newest_frame {
             "cmp dword ptr [rcx+{function}], {libraries}\n",
             $native, " 35b\n",
             "mov ecx, [rcx+{link}]\n",
+            "and ecx, {distance}\n",
             "sub ecx, {left}\n",
             "jbe 35b\n",
             "lea r9, [r9+rcx*8]\n",

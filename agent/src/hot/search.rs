@@ -3,11 +3,12 @@
 //! All of this is integer code; see [`crate::hot::gate`].
 #![allow(unsafe_code, reason = "return slots on the calling thread's stack are read")]
 
-use crate::hot::cells::{REGION, cell, existing, is_alive, shadow};
+use crate::hot::cells::{self, REGION, cell, distance, existing, is_alive, shadow};
 use crate::hot::nearest::Nearest;
 use crate::os::words;
 use crate::program::agent::Agent;
 use crate::program::domain::Domain;
+use crate::program::interned;
 use core::sync::atomic::Ordering;
 use gprofinject_abi::plan::LEFT;
 use gprofinject_abi::shared::CellRef;
@@ -61,7 +62,7 @@ impl<'a> Search<'a> {
                 // SAFETY: the cell shows that this thread has had a frame there, on its own stack, which stays
                 // readable.
                 let slot = unsafe { *((last - 8) as *const u64) };
-                self.is_of_domain(cell) && is_alive(cell, last) && self.agent.in_thunks(slot)
+                self.is_of_domain(cell) && is_alive(cell) && self.agent.in_thunks(slot)
             })
     }
 
@@ -85,7 +86,7 @@ impl<'a> Search<'a> {
                 // A frame of the other set has taken this place, and its link leads to one of that set.
                 return Begin::At(if own && at >= start { at + 8 } else { start });
             }
-            let link = cell.link().load(Ordering::Relaxed);
+            let link = distance(cell);
             if link > LEFT {
                 // A link leads up the thread's own stack, or there from another stack.
                 at += 8 * u64::from(link - 1);
@@ -106,7 +107,7 @@ impl<'a> Search<'a> {
         let mut at = last;
         while at != cfa {
             let Some(cell) = existing(at).filter(|&cell| self.is_of_domain(cell)) else { return false };
-            let link = cell.link().load(Ordering::Relaxed);
+            let link = distance(cell);
             if link <= LEFT || at > cfa {
                 return false;
             }
@@ -121,7 +122,7 @@ impl<'a> Search<'a> {
         while at <= self.end {
             let next = (at & !(REGION - 1)) + REGION;
             // The next region may have another shadow, or none.
-            let Some(cells) = shadow(at, false) else {
+            let Some(cells) = shadow(at) else {
                 at = next;
                 continue;
             };
@@ -147,18 +148,25 @@ impl<'a> Search<'a> {
     /// Returns the function of the cell's frame, if the frame is alive, as far as that can be determined, and one of
     /// those that are looked for.
     fn caller(&self, cell: CellRef, at: u64) -> Option<u32> {
-        if !is_alive(cell, at) {
-            return None;
-        }
-        let function = cell.function().load(Ordering::Relaxed);
-        let is_wanted = self.is_of_domain(cell);
         if at < self.readable {
-            return is_wanted.then_some(function);
+            let is_wanted = is_alive(cell) && self.is_of_domain(cell);
+            return is_wanted.then(|| cell.function().load(Ordering::Relaxed));
+        }
+        if !is_alive(cell) && !interned::are_used() {
+            return None;
         }
         // SAFETY: the return slot is not below `readable`, the address from which the stack is mapped.
         let label = unsafe { *((at - 8) as *const u64) };
-        if is_wanted {
-            return self.agent.in_thunks(label).then_some(function);
+        // An interned frame is alive as long as its label is there: its cell may be that of another frame meanwhile.
+        if !is_alive(cell) && (distance(cell) == LEFT || interned::at(label).is_none()) {
+            return None;
+        }
+        if !self.agent.in_thunks(label) {
+            return None;
+        }
+        let function = cells::function(cell, at, label);
+        if self.domain.is_none_or(|domain| domain == Domain::of(function)) {
+            return Some(function);
         }
         // A function of the program has tail-called a library's, which now has the frame. While it runs, the program's
         // function still counts as the caller in the program's own view. Its exit label is in the return slot.

@@ -8,6 +8,7 @@
 )]
 
 use crate::os::current::{Current, Reserved};
+use crate::program::interned;
 use crate::program::module::Module;
 use core::cell::UnsafeCell;
 use core::mem::{MaybeUninit, offset_of};
@@ -236,6 +237,9 @@ impl Agent {
         let program = &self.program;
         GATE_FACTS.functions.store(program.functions.as_ptr() as u64, Ordering::Relaxed);
         GATE_FACTS.arena_lo.store(program.arena_lo, Ordering::Relaxed);
+        if program.arena_lo != 0 {
+            interned::set_arena(program.arena_lo);
+        }
         GATE_FACTS.arena_hi.store(program.arena_hi, Ordering::Relaxed);
         GATE_FACTS.base.store(program.base, Ordering::Relaxed);
         GATE_FACTS.both.store(self.both.into(), Ordering::Relaxed);

@@ -3,6 +3,8 @@
 //! The records of the program's plan have link addresses. The records of a library's plan have runtime addresses,
 //! because the injector has made the plan for the place where the library is: there, `bias` is 0.
 
+use crate::program::interned;
+use core::sync::atomic::Ordering;
 use gprofinject_abi::plan::{
     ArenaHeader, CALL_LEN, CallJump, CodeRange, CounterRange, EXIT_JUMPS, Frame, FunctionRecord, Original,
     Patch, TailRecord,
@@ -86,7 +88,7 @@ impl Module {
 
     /// Returns the address of the unwind table for a kind of place in the arena: an `.eh_frame_hdr`.
     pub(crate) fn frame_table(&self, frame: Frame) -> u64 {
-        let [left, called, popped, moved, plain, copied, cave] = self.frame_tables;
+        let [left, called, popped, moved, plain, copied, cave, interned, interned_plain] = self.frame_tables;
         let table = match frame {
             Frame::Left => left,
             Frame::Called => called,
@@ -95,6 +97,8 @@ impl Module {
             Frame::LeftPlain => plain,
             Frame::Copied => copied,
             Frame::Cave => cave,
+            Frame::Interned => interned,
+            Frame::InternedPlain => interned_plain,
         };
         self.arena_lo + u64::from(table)
     }
@@ -242,12 +246,12 @@ impl Module {
         at
     }
 
-    /// Returns whether an address lies in the jumps to the slow path of exits, with which the code of the arena begins.
-    /// There, rsp is the CFA of the frame that returns.
+    /// Returns whether an address lies in the jumps to the slow path of exits, with which the code of the arena begins, or in
+    /// that of interned labels. There, rsp is the CFA of the frame that returns.
     pub(crate) fn is_exit_jump(&self, pc: u64) -> bool {
         let at = pc.wrapping_sub(self.arena_lo);
         let first = size_of::<ArenaHeader>() as u64;
-        pc >= self.arena_lo && at >= first && at < first + EXIT_JUMPS as u64
+        pc >= self.arena_lo && at >= first && at < first + EXIT_JUMPS as u64 || interned::at(pc).is_some()
     }
 
     /// Returns the number of the hooked function that contains an address, which is relative to `bias`. Separate parts
@@ -261,6 +265,11 @@ impl Module {
     /// Returns the number of the function to whose thunk an exit label of this module belongs. Integer code only; see
     /// [`crate::hot::gate`].
     pub(crate) fn function_of_label(&self, label: u64) -> Option<u32> {
+        if let Some(entry) = interned::at(label) {
+            let number = entry.function().load(Ordering::Relaxed).wrapping_sub(1);
+            let is_own = (number.wrapping_sub(self.first) as usize) < self.functions.len();
+            return is_own.then_some(number);
+        }
         let offset = label.wrapping_sub(self.base);
         let after = self.functions.partition_point(|record| u64::from(record.thunk) <= offset);
         after.checked_sub(1).map(|number| self.first + number as u32)

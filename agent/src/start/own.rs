@@ -43,6 +43,7 @@ pub(crate) fn common_gates(shadows: u64, orders: &RegionOrders) -> ArenaHeader {
         stop: stops::gpi_stop as *const () as u64,
         cfa: landings::gpi_cfa as *const () as u64,
         stack_copy: stack_copies::gate(),
+        interned: gate::gpi_interned as *const () as u64,
         begin,
         end,
         mark,

@@ -7,6 +7,7 @@ use crate::os::loaded::{self, Object};
 use crate::os::lookup;
 use crate::os::own_image;
 use crate::program::agent::Agent;
+use crate::program::interned;
 use crate::program::libraries;
 use crate::program::module::Module;
 use crate::unwind::library;
@@ -15,7 +16,7 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::plan::{
     ArenaHeader, CALL_LEN, CALLBACK_JUMP, CALLBACK_STUB, ENTRY_ONLY, EXIT_JUMPS, FRAMED, Frame,
-    FunctionRecord, ISLAND, NOTE, SKIPS,
+    FunctionRecord, ISLAND, NOTE, NOTE_PUSHED, SKIPS,
 };
 use linux_raw_sys::elf;
 
@@ -24,6 +25,10 @@ use linux_raw_sys::elf;
 fn frame_at(module: &Module, pc: u64) -> Frame {
     if module.in_copies(pc) {
         return Frame::Copied;
+    }
+    // The byte before the first label is asked for as well.
+    if interned::at(pc).or_else(|| interned::at(pc + 1)).is_some() {
+        return Frame::Interned;
     }
     let at = pc.wrapping_sub(module.arena_lo) as u32;
     if at >= module.tail_code {
@@ -61,6 +66,7 @@ fn frame_at(module: &Module, pc: u64) -> Frame {
     if at >= record.exit - 1 {
         let before_body = record.body - at;
         return match before_body.saturating_sub(NOTE).div_ceil(ISLAND) {
+            0 if before_body <= NOTE_PUSHED => Frame::Called,
             0..=1 => Frame::Left,
             // The first island: such a thunk has not popped the return address yet.
             3 if record.is_for_callbacks() => Frame::Called,
@@ -247,6 +253,7 @@ unsafe fn visit_own(visit: &mut Visit) -> i32 {
             None => {
                 let frame = match module.map_or(Frame::Left, |(pc, module)| frame_at(module, pc)) {
                     Frame::Left if is_libunwind(visit.visitor as usize as u64) => Frame::LeftPlain,
+                    Frame::Interned if is_libunwind(visit.visitor as usize as u64) => Frame::InternedPlain,
                     frame => frame,
                 };
                 let module = module.map_or(program, |(_, module)| module);

@@ -10,6 +10,7 @@
 use crate::hot::callers;
 use crate::hot::times;
 use crate::os::lookup;
+use crate::os::words;
 use core::arch::{asm, naked_asm};
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -43,7 +44,11 @@ extern "C" fn leave_frames(environment: *const u64) {
     // PTR_DEMANGLE, sysdeps/unix/sysv/linux/x86_64/pointer_guard.h
     let target = if is_mangled(stored, guard) { stored.rotate_right(17) ^ guard } else { stored };
     let here = &raw const guard as u64;
-    callers::leave(here, target);
+    // Programs that handle errors keep the jmp_buf in a frame further up. Another one may be that of a coroutine whose frames
+    // are copied back later.
+    let stack_hi = words::get().stack_hi().load(Ordering::Relaxed);
+    let is_over = (target..stack_hi).contains(&(environment as u64));
+    callers::leave(here, target, is_over);
 }
 
 /// Returns whether the C library has mangled a pointer, as glibc does. musl does not, and has small numbers where glibc

@@ -54,7 +54,8 @@ unsafe extern "C" fn land(context: *mut c_void, get_cfa: GetCfa, pad: u64) -> u6
     let here = 0_u8;
     // SAFETY: `gpi_land` passes the context that it got from the unwinder, and the unwinder's own function for it.
     let cfa = unsafe { get_cfa(context) };
-    callers::leave(&raw const here as u64, cfa);
+    // The unwinder has gone from frame to frame, so this is the end of all of them.
+    callers::leave(&raw const here as u64, cfa, true);
     // The agent is never taken out of a program that was started with it.
     if !words::is_attached() {
         return pad;

@@ -57,7 +57,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn mapping(lo: u64, hi: u64, path: &str) -> Mapping {
-        Mapping { lo, hi, executable: false, offset: 0, inode: 0, path: path.into() }
+        Mapping { lo, hi, writable: false, executable: false, offset: 0, inode: 0, path: path.into() }
     }
 
     /// Like a process with many threads: their stacks fill what is below the libraries.

@@ -10,6 +10,7 @@ use std::os::fd::AsRawFd;
 pub(crate) struct Mapping {
     pub(crate) lo: u64,
     pub(crate) hi: u64,
+    pub(crate) writable: bool,
     pub(crate) executable: bool,
     pub(crate) offset: u64,
     pub(crate) inode: u64,
@@ -107,6 +108,7 @@ fn mapping(line: &str) -> Option<Mapping> {
     Some(Mapping {
         lo: hex(lo)?,
         hi: hex(hi)?,
+        writable: permissions.contains('w'),
         executable: permissions.contains('x'),
         offset,
         inode,
@@ -218,6 +220,7 @@ mod tests {
         let expected = Mapping {
             lo: 0x7f00_0000_1000,
             hi: 0x7f00_0000_3000,
+            writable: false,
             executable: true,
             offset: 0x26000,
             inode: 1234,
@@ -225,7 +228,10 @@ mod tests {
         };
         assert_eq!(mapping(line), Some(expected));
         let line = "55d0c0000000-55d0c0021000 rw-p 00000000 00:00 0 ";
-        assert_eq!(mapping(line).map(|m| (m.executable, m.path)), Some((false, String::new())));
+        assert_eq!(
+            mapping(line).map(|m| (m.writable, m.executable, m.path)),
+            Some((true, false, String::new()))
+        );
         assert_eq!(mapping("nonsense"), None);
     }
 }

@@ -122,7 +122,7 @@ impl Libraries {
             return known;
         }
         let bytes = sys::open_regular(path).and_then(|file| sys::read_whole(&file, LONGEST));
-        let may_copy = bytes.is_ok_and(|bytes| gprofinject_plan::may_move_frames(&bytes));
+        let may_copy = bytes.is_ok_and(|bytes| gprofinject_plan::may_copy_stack(&bytes));
         if self.searched.len() < MOST {
             self.searched.insert(identity, may_copy);
         }
@@ -463,6 +463,7 @@ pub(crate) mod tests {
                 vec![Mapping {
                     lo: question.start,
                     hi: !0,
+                    writable: false,
                     executable: true,
                     offset: 0,
                     inode: 1,

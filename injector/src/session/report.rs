@@ -358,7 +358,7 @@ impl Run<'_> {
         if deep > 0 {
             let deep = counted(deep, "call", "calls");
             voice.detail(format_args!(
-                "{deep} on stacks that got no shadow stack (no memory): no exit was hooked there"
+                "the exits of {deep} were not hooked: no memory for a shadow stack, or too many frames that take turns on one stack"
             ));
         }
         if stats.lost.throttled {

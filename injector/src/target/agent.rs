@@ -8,6 +8,7 @@ mod arenas;
 pub(crate) mod attachment;
 mod callers;
 pub(crate) mod choice;
+mod copies;
 pub(crate) mod detours;
 mod enter;
 pub(crate) mod foreign_file;

@@ -40,7 +40,8 @@ gprofinject_tests::trials! {
         programs_with_musl,
         real_programs,
         handlers_on_new_stacks,
-        coroutines_that_share_a_stack;
+        coroutines_that_share_a_stack,
+        coroutines_that_are_switched_by_code_of_their_own;
 }
 
 const STATIC: [&[&str]; 2] = [&["-static"], &["-static-pie"]];
@@ -191,6 +192,26 @@ fn coroutines_that_share_a_stack() {
         let (status, said) = attached.end("-INT");
         assert_eq!((status, subject.calls("step")), (Some(0), 8), "{flags:?}: {said}");
         subject.finish();
+    }
+}
+
+/// The same, where gprofinject does not know the code that copies. If frames with labels are copied away when it leaves, or such bytes
+/// are in memory that was freed, the agent's memory stays in the process, which goes on.
+fn coroutines_that_are_switched_by_code_of_their_own() {
+    for flags in [&["-O0"][..], &["-O2", "-static"]] {
+        let flags = [&["-w", "-pthread"], flags].concat();
+        for n in 1..=3 {
+            let mut subject = subject("shared-stack.c", "gcc", &flags, &[]);
+            let attached = subject.attached(&["-v", "--hooks=both"]);
+            subject.step(n);
+            std::thread::sleep(Duration::from_millis(5));
+            let (status, said) = attached.end("-INT");
+            assert_eq!((status, subject.calls("step")), (Some(0), u64::from(n)), "{flags:?}, {n}: {said}");
+            assert!(subject.is_clean() || said.contains("memory stays"), "{flags:?}, {n}: {said}");
+            std::thread::sleep(Duration::from_millis(20));
+            subject.step(1000);
+            subject.finish();
+        }
     }
 }
 

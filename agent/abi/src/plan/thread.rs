@@ -58,20 +58,62 @@ pub const WINDOW_WORD: i64 = -8;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct Cell {
-    /// The frame's own return address. If there is no frame, this is 0 or the address of the frame's return slot.
-    /// (The exit code stores the latter because it has that address in a register.)
+    /// The frame's own return address, or 0 if there has never been a frame.
     pub return_address: u64,
     /// Number of the function that runs in the frame: the called function, or the last tail-called one.
     pub function: u32,
-    /// For a frame that unhooked code has called: the distance in cells, plus 1, to the cell of the nearest frame
-    /// that was alive at the call, or to that of the stack's end if none was. [`LEFT`] means that a jump has left the
-    /// frame, which can no longer be a caller; if it belongs to a coroutine that is resumed, it can still return. 0
-    /// means unknown. The link remains when the frame returns, until another frame takes its place.
+    /// The upper two bits are the cell's *state*, those of [`STATE`]. The others are the *distance* ([`DISTANCE`]): for a
+    /// frame that unhooked code has called, the distance in cells, plus 1, to the cell of the nearest frame that was alive
+    /// at the call, or to that of the stack's end if none was. [`LEFT`] means that a jump has left the frame, which can no
+    /// longer be a caller; if it belongs to a coroutine that is resumed, it can still return. 0 means unknown. The distance
+    /// remains when the frame returns, until another frame takes its place.
     pub link: u32,
 }
 
+/// The bits of [`Cell::link`] that are the cell's state. If none of them is set, the cell is that of the *standard* frame with
+/// this CFA, whose return slot contains the exit label of its function.
+pub const STATE: u32 = 3 << 30;
+
+/// A state: the cell is that of an *interned* frame, whose return slot contains a label that stands for its return address
+/// ([`Interned`]). The cell of the standard frame with this CFA, if there is one, is [`ASIDE`] bytes further on.
+pub const INTERNED: u32 = 1 << 30;
+
+/// A state: an interned frame is returning through the exit code of its function.
+pub const RETURNING: u32 = 2 << 30;
+
+/// A state: the frame is gone. Thunks compare the highest byte, so no greater state may be possible.
+pub const FREE: u32 = 3 << 30;
+
+/// The bits of [`Cell::link`] that are the distance.
+pub const DISTANCE: u32 = !STATE;
+
 /// See [`Cell::link`].
 pub const LEFT: u32 = 1;
+
+/// The distance in bytes from a cell to the one that keeps the standard frame's contents while another frame with the same CFA
+/// uses the cell.
+pub const ASIDE: u64 = 2 * WINDOW;
+
+/// The length in bytes of the table of shadows: one word for each window of the user's address space, which has 47 bits. The
+/// table of interned labels, [`INTERNED_LABELS`] times [`Interned`], follows it.
+pub const SHADOWS: u64 = (1 << 47) / WINDOW * 8;
+
+/// An *interned label*: an address that stands for a function and a return address. A frame whose return slot contains such a
+/// label can return without its cell, so any number of frames with the same CFA can take turns on a stack that coroutines
+/// share.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct Interned {
+    /// The return address, or 0 if the label is not in use.
+    pub return_address: u64,
+    /// The number of the function, plus 1.
+    pub function: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// The number of interned labels of a process.
+pub const INTERNED_LABELS: u64 = 4096;
 
 /// The code to which the first function of a context of glibc's makecontext returns: `mov rsp, rbx; mov rdi, [rsp]`
 /// (`__start_context` in sysdeps/unix/sysv/linux/x86_64/__start_context.S). The agent recognises the stack of such a
@@ -95,4 +137,6 @@ const _: () = {
     assert!(offset_of!(Cell, return_address) == 0);
     assert!(offset_of!(Cell, function) == 8);
     assert!(offset_of!(Cell, link) == 12);
+    assert!(size_of::<Interned>() == 16);
+    assert!(offset_of!(Interned, return_address) == 0);
 };

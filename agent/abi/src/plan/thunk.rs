@@ -6,8 +6,12 @@ pub const CALL_LEN: u32 = 5;
 /// Size in bytes of a near jump with which a thunk's short branches continue.
 pub const ISLAND: u32 = 5;
 
-/// Size in bytes of the code with which a thunk's exit records that a frame with a link has returned.
-pub const NOTE: u32 = 11;
+/// Size in bytes of the code with which a thunk's exit handles a cell that is not that of a standard frame without a link. It
+/// pushes the return address back [`NOTE_POPPED`] bytes before its end.
+pub const NOTE: u32 = 26;
+
+/// Size in bytes of the part of this code that follows its `push`, which writes the return address back to its slot.
+pub const NOTE_PUSHED: u32 = 7;
 
 /// Bytes of the jump with which the thunk of a function that has [`crate::plan::NEEDS_NO_CELL`] without
 /// [`crate::plan::ENTRY_ONLY`] continues at `resume`, after it has set rsp to CFA - 8. It comes directly before the `call` of
@@ -32,3 +36,10 @@ pub const NUMBER_BELOW: u64 = 64;
 /// Size in bytes of the three jumps to the slow path of exits, which follow the [`crate::plan::ArenaHeader`]. They are for thunks
 /// that have saved rax and r11, only r11, or only rax.
 pub const EXIT_JUMPS: usize = 3 * 6 + 2 * 5;
+
+/// Offset in the program's arena of the labels of interned frames ([`crate::plan::Interned`]). Each is the address of a call of
+/// [`crate::plan::ArenaHeader::interned`], and they are [`LABEL_LEN`] bytes apart.
+pub const LABELS_AT: usize = 256;
+
+/// Size in bytes of the code at a label of interned frames.
+pub const LABEL_LEN: usize = 8;

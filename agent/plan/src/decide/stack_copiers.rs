@@ -1,13 +1,17 @@
-//! Functions that switch between coroutines which share one stack: they copy a part of the stack away and another one back.
+//! Functions that copy parts of the stack away, and others back: they switch between coroutines that share one stack, or make
+//! continuations.
 //!
-//! Python's greenlet and Stackless Python do this (`slp_switch`). The frames of several coroutines have the same addresses there,
+//! Python's greenlet and Stackless Python switch so (`slp_switch`). The frames of several coroutines have the same addresses there,
 //! and so the same cells; the bytes that are copied must contain the true return addresses. Therefore the bodies of these
 //! functions begin with a jump through the agent, which puts the return addresses of all frames back. They are hooked for that
 //! even if the user has not selected them, and with `--hooks entry` too: functions whose loops only the shadow stack can
 //! distinguish from calls have exit hooks then as well, in this module or in another one.
 //!
 //! They are known by their code, because the copies are often inlined into functions of other names: `add reg, rsp` and, as the
-//! next instruction, `add reg, rbp`, which move a whole frame. (greenlet, `platform/switch_amd64_unix.h`.)
+//! next instruction, `add reg, rbp`, which move a whole frame (greenlet, `platform/switch_amd64_unix.h`); or they fill a buffer of
+//! `__builtin_setjmp` ([`contexts`]).
+
+mod contexts;
 
 use crate::decide::hook::Hook;
 use crate::decide::unwinder::ThroughAgent;
@@ -22,16 +26,26 @@ pub(crate) const GATE: usize = offset_of!(ArenaHeader, stack_copy);
 /// The length in bytes of the two instructions.
 const LEN: usize = 6;
 
-/// Returns whether bytes may contain code that moves a frame. This is fast enough for whole files.
+/// Returns whether bytes may contain code that copies parts of the stack. This is fast enough for whole files.
 #[must_use]
-pub fn may_move_frames(bytes: &[u8]) -> bool {
+pub fn may_copy_stack(bytes: &[u8]) -> bool {
     /// The processor compares all of a block at once.
     const BLOCK: usize = 256;
-    let starts = bytes.len().saturating_sub(LEN - 1);
+    let starts = bytes.len().saturating_sub(contexts::LEN - 1);
     (0..starts).step_by(BLOCK).any(|from| {
         let block = &bytes[from..(from + BLOCK + LEN - 1).min(bytes.len())];
         let looks_like_it = block.windows(LEN).fold(false, |any, bytes| any | has_both(bytes));
-        looks_like_it && block.windows(LEN).fold(false, |any, bytes| any | moves_frame(bytes))
+        if looks_like_it && block.windows(LEN).fold(false, |any, bytes| any | moves_frame(bytes)) {
+            return true;
+        }
+        let block = &block[..block.len().min(BLOCK + contexts::LEN - 1)];
+        let stores = block
+            .windows(contexts::LEN)
+            .fold(false, |any, bytes| any | contexts::stores_stack_pointer(bytes));
+        stores
+            && (from..).zip(block.windows(contexts::LEN)).any(|(at, instruction)| {
+                contexts::stores_stack_pointer(instruction) && contexts::may_fill(bytes, at)
+            })
     })
 }
 
@@ -57,12 +71,14 @@ fn moves_frame(bytes: &[u8]) -> bool {
 
 /// Returns the functions that copy parts of the stack, by their indices in the image.
 pub(crate) fn all(image: &Image) -> Vec<usize> {
-    if !image.code.iter().any(|code| may_move_frames(&code.bytes)) {
+    if !image.code.iter().any(|code| may_copy_stack(&code.bytes)) {
         return Vec::new();
     }
     let copies = |&i: &usize| {
         let f = &image.functions[i];
-        image.code_at(f.address, f.size).is_some_and(|code| may_move_frames(code) && moves(code, f.address))
+        let copies =
+            |code: &[u8]| may_copy_stack(code) && (moves(code, f.address) || contexts::fill(code, f.address));
+        image.code_at(f.address, f.size).is_some_and(copies)
     };
     let mut all: Vec<usize> = (0..image.functions.len()).filter(copies).map(|i| image.owner(i)).collect();
     all.dedup();
@@ -115,7 +131,7 @@ mod tests {
         let of = |code: &[u8]| {
             let code = [code, &[0xc3]].concat();
             let found = all(&image(ImageKind::Pie, TEXT, &code, &[code.len()]));
-            assert!(may_move_frames(&code) || found.is_empty());
+            assert!(may_copy_stack(&code) || found.is_empty());
             found.len()
         };
         assert_eq!(of(&MOVES), 1);
@@ -132,9 +148,9 @@ mod tests {
         for at in [0, 1, 4090, 4091, 4092, 4095, 4096, 4097, 8191] {
             let mut bytes = vec![0x90; 9000];
             bytes[at..at + LEN].copy_from_slice(&MOVES);
-            assert!(may_move_frames(&bytes), "{at}");
-            assert!(!may_move_frames(&bytes[..at + LEN - 1]), "{at}");
+            assert!(may_copy_stack(&bytes), "{at}");
+            assert!(!may_copy_stack(&bytes[..at + LEN - 1]), "{at}");
         }
-        assert!(!may_move_frames(&[]) && may_move_frames(&MOVES));
+        assert!(!may_copy_stack(&[]) && may_copy_stack(&MOVES));
     }
 }

@@ -9,6 +9,9 @@
 //! rip = return address in the cell of the frame whose CFA is rsp  (a DWARF expression)
 //! ```
 //!
+//! The return address of an interned frame ([`gprofinject_abi::plan::Interned`]) is that of the label in its return slot. While
+//! the cell is that of such a frame, the contents of the standard frame's cell are aside.
+//!
 //! The caller's rsp is the callee's, so the true CFA is that of the frame before. But libgcc distinguishes
 //! frames by their CFAs when it looks for the handler's frame a second time (`uw_identify_context`), and
 //! aborts if it reaches the thunk first. No other frame's CFA is an odd multiple of 4.
@@ -17,14 +20,17 @@
 
 use gimli::constants::{
     DW_EH_PE_datarel, DW_EH_PE_pcrel, DW_EH_PE_sdata4, DW_EH_PE_udata4, DW_OP_and, DW_OP_dup, DW_OP_minus,
-    DW_OP_plus, DW_OP_shl, DW_OP_shr, DW_OP_swap, DwEhPe,
+    DW_OP_plus, DW_OP_shl, DW_OP_shr, DW_OP_swap, DW_OP_xor, DwEhPe,
 };
 use gimli::write::{
     Address, CallFrameInstruction, CommonInformationEntry, EhFrame, EndianVec, Expression,
     FrameDescriptionEntry, FrameTable,
 };
 use gimli::{Encoding, Format, LittleEndian, X86_64};
-use gprofinject_abi::plan::{Cell, Frame, WINDOW};
+use gprofinject_abi::plan::{
+    ASIDE, ArenaHeader, Cell, FREE, Frame, INTERNED, Interned, LABEL_LEN, LABELS_AT, RETURNING, SHADOWS,
+    WINDOW,
+};
 use std::mem::offset_of;
 
 /// Bytes of the padded `.eh_frame_hdr` with one entry, with which each table begins. The `.eh_frame`
@@ -40,7 +46,7 @@ pub(crate) struct Tables {
     /// All tables.
     pub(crate) bytes: Vec<u8>,
     /// Offset of each table in `bytes`.
-    pub(crate) starts: [(Frame, u32); 4],
+    pub(crate) starts: [(Frame, u32); 6],
     /// Offsets in `bytes` of u64 words that hold addresses.
     pub(crate) addresses: Vec<u32>,
 }
@@ -50,7 +56,8 @@ impl Tables {
     /// word that contains the address of the table of shadows. The length of the tables does not depend on
     /// the arguments. Returns `None` if the arena is too large for a description.
     pub(crate) fn new(len: u32, at: u32, shadows: u64) -> Option<Tables> {
-        let starts = [Frame::Left, Frame::Called, Frame::Popped, Frame::LeftPlain].map(|frame| (frame, 0));
+        use Frame::{Called, Interned, InternedPlain, Left, LeftPlain, Popped};
+        let starts = [Left, Called, Popped, LeftPlain, Interned, InternedPlain].map(|frame| (frame, 0));
         let mut tables = Tables { bytes: Vec::new(), starts, addresses: Vec::new() };
         for (frame, at_start) in starts.iter().map(|s| s.0).zip(0..) {
             let start = tables.bytes.len() as u32;
@@ -58,10 +65,10 @@ impl Tables {
             let (code, description) = entries(frame, len, at + start + HEADER as u32, shadows)?;
             let header = header(at + start, description);
             tables.bytes.extend_from_slice(&header);
-            if matches!(frame, Frame::Left | Frame::LeftPlain) {
-                let word = code.windows(8).position(|w| w == shadows.to_le_bytes())?;
-                tables.addresses.push(tables.bytes.len() as u32 + word as u32);
-            }
+            let places = code.windows(8).enumerate().filter(|(_, w)| *w == shadows.to_le_bytes());
+            let words = if matches!(frame, Called | Popped) { 0 } else { usize::MAX };
+            let from = tables.bytes.len() as u32;
+            tables.addresses.extend(places.take(words).map(|(word, _)| from + word as u32));
             tables.bytes.extend_from_slice(&code);
             tables.bytes.resize(tables.bytes.len().next_multiple_of(8), 0);
         }
@@ -124,6 +131,14 @@ fn rules(frame: Frame, shadows: u64) -> Vec<CallFrameInstruction> {
             // so the rule names the place, which is the cell. The frame is left then.
             vec![Cfa(X86_64::RSP, 0), AtExpression(X86_64::RA, place_of_return_address(shadows, 0))]
         }
+        Frame::Interned => vec![
+            Cfa(X86_64::RSP, APART as i32),
+            ValExpression(X86_64::RSP, stack_pointer(APART)),
+            ValExpression(X86_64::RA, interned(shadows, APART)),
+        ],
+        Frame::InternedPlain => {
+            vec![Cfa(X86_64::RSP, 0), ValExpression(X86_64::RA, interned(shadows, 0))]
+        }
         // These are the initial rules. `emit/bodies.rs` and `blocks/tables.rs` make the others.
         Frame::Called | Frame::Moved | Frame::Copied | Frame::Cave => {
             vec![Cfa(X86_64::RSP, 8), Offset(X86_64::RA, -8)]
@@ -140,17 +155,24 @@ fn stack_pointer(apart: u32) -> Expression {
     e
 }
 
-/// The expression `cfa -= apart; *(*(shadows + cfa / WINDOW * 8) + cfa % WINDOW * 2)`. The unwinder pushes
-/// the CFA before it evaluates the expression.
+/// The expression `cfa -= apart; cell = *(*shadows + cfa / WINDOW * 8) + cfa % WINDOW * 2;
+/// state = *(u8 *)(cell + 15); *(cell + ((state >> 1 ^ 0x40) & state & 0x40) * (ASIDE / 0x40))`: if the state is
+/// [`INTERNED`](gprofinject_abi::plan::INTERNED), the word is read aside. The unwinder pushes the CFA before it evaluates the
+/// expression.
 fn return_address(shadows: u64, apart: u32) -> Expression {
     let mut e = place_of_return_address(shadows, apart);
     e.op_deref();
     e
 }
 
-/// The same expression without the last access: the address of the cell.
+/// The same expression without the last access: the address of the cell, or of what is aside.
 fn place_of_return_address(shadows: u64, apart: u32) -> Expression {
-    const { assert!(offset_of!(Cell, return_address) == 0 && size_of::<Cell>() == 16) };
+    const BIT: u32 = INTERNED >> 24;
+    const {
+        assert!(offset_of!(Cell, return_address) == 0 && size_of::<Cell>() == 16);
+        assert!(BIT == 0x40 && FREE >> 24 == 0xc0 && RETURNING >> 24 == 0x80);
+        assert!(ASIDE.is_power_of_two());
+    }
     let mut e = Expression::new();
     e.op_constu(apart.into());
     e.op(DW_OP_minus);
@@ -169,6 +191,45 @@ fn place_of_return_address(shadows: u64, apart: u32) -> Expression {
     e.op_constu(1);
     e.op(DW_OP_shl);
     e.op(DW_OP_plus);
+    e.op(DW_OP_dup);
+    e.op_plus_uconst(offset_of!(Cell, link) as u64 + 3);
+    e.op_deref_size(1);
+    e.op(DW_OP_dup);
+    e.op_constu(1);
+    e.op(DW_OP_shr);
+    e.op_constu(BIT.into());
+    e.op(DW_OP_xor);
+    e.op(DW_OP_and);
+    e.op_constu(BIT.into());
+    e.op(DW_OP_and);
+    e.op_constu((ASIDE / u64::from(BIT)).trailing_zeros().into());
+    e.op(DW_OP_shl);
+    e.op(DW_OP_plus);
+    e
+}
+
+/// The expression `label = *(cfa - apart - 8); *(*shadows + SHADOWS + (label - labels) / LABEL_LEN * sizeof (Interned))`. The
+/// labels are at a constant distance from the word `shadows`.
+fn interned(shadows: u64, apart: u32) -> Expression {
+    const DISTANCE: u64 = (LABELS_AT - offset_of!(ArenaHeader, shadows)) as u64;
+    const { assert!(size_of::<Interned>() == 2 * LABEL_LEN && offset_of!(Interned, return_address) == 0) };
+    let mut e = Expression::new();
+    e.op_constu(u64::from(apart) + 8);
+    e.op(DW_OP_minus);
+    e.op_deref();
+    // While the label's call is in progress, the slot contains the address behind it.
+    e.op_consts(-(LABEL_LEN as i64));
+    e.op(DW_OP_and);
+    e.op_addr(Address::Constant(shadows));
+    e.op_plus_uconst(DISTANCE);
+    e.op(DW_OP_minus);
+    e.op_constu(1);
+    e.op(DW_OP_shl);
+    e.op_addr(Address::Constant(shadows));
+    e.op_deref();
+    e.op_plus_uconst(SHADOWS);
+    e.op(DW_OP_plus);
+    e.op_deref();
     e
 }
 
@@ -233,17 +294,43 @@ mod tests {
         let start = code.windows(3).position(|w| w == [0x34, 0x1c, 0x12]).unwrap();
         let len = code[start - 1] as usize;
         let bytes = EndianSlice::new(&code[start..start + len], LittleEndian);
+        let cfa = 0x7ffd_1234_5678_u64;
+        let cell = 0x9000_0000 + cfa % WINDOW * 2;
+        // Memory: the word at SHADOWS holds 0x1000, the table's entry 0x9000_0000, the cell its state and 0x40_1234.
+        for (state, at) in [(0, cell), (0x40, cell + ASIDE), (0x41, cell + ASIDE), (0x80, cell), (0xc0, cell)]
+        {
+            let answers = [0x1000, 0x9000_0000, state, 0x40_1234];
+            let asked = evaluate(bytes, cfa + 4, &answers);
+            assert_eq!(asked, [SHADOWS, 0x1000 + cfa / WINDOW * 8, cell + 15, at]);
+        }
+        assert_eq!(tables.addresses.len(), 6);
+    }
+
+    #[test]
+    fn the_expression_finds_the_label() {
+        let (code, _) = entries(Frame::Interned, LEN, AT, SHADOWS).unwrap();
+        // lit12, minus, deref
+        let start = code.windows(3).position(|w| w == [0x3c, 0x1c, 0x06]).unwrap();
+        let bytes = EndianSlice::new(&code[start..start + code[start - 1] as usize], LittleEndian);
+        let cfa = 0x7ffd_1234_5678_u64;
+        for behind in [0, 6] {
+            let label = ARENA + LABELS_AT as u64 + 5 * LABEL_LEN as u64 + behind;
+            let asked = evaluate(bytes, cfa + 4, &[label, 0x1000, 0x40_1234]);
+            assert_eq!(asked, [cfa - 8, SHADOWS, 0x1000 + gprofinject_abi::plan::SHADOWS + 5 * 16]);
+        }
+    }
+
+    /// Evaluates an expression. The words that it reads have the values `answers`, of which the last one is the result.
+    /// Returns the addresses of the words.
+    fn evaluate(bytes: EndianSlice<LittleEndian>, initial: u64, answers: &[u64]) -> Vec<u64> {
         let encoding = Encoding { address_size: 8, format: Format::Dwarf32, version: 1 };
         let mut evaluation = gimli::read::Expression(bytes).evaluation(encoding);
-        let cfa = 0x7ffd_1234_5678_u64;
-        evaluation.set_initial_value(cfa + 4);
+        evaluation.set_initial_value(initial);
         let mut asked = Vec::new();
-        // Memory: the word at SHADOWS holds 0x1000, the table's entry 0x9000_0000, the cell 0x40_1234.
-        let answers = [0x1000, 0x9000_0000, 0x40_1234];
         let mut result = evaluation.evaluate().unwrap();
         while result != EvaluationResult::Complete {
             result = match result {
-                EvaluationResult::RequiresMemory { address, size: 8, .. } => {
+                EvaluationResult::RequiresMemory { address, .. } => {
                     asked.push(address);
                     evaluation.resume_with_memory(Value::Generic(answers[asked.len() - 1])).unwrap()
                 }
@@ -253,9 +340,7 @@ mod tests {
                 other => panic!("{other:?}"),
             };
         }
-        let cell = 0x9000_0000 + cfa % WINDOW * 2;
-        assert_eq!(asked, [SHADOWS, 0x1000 + cfa / WINDOW * 8, cell]);
-        assert_eq!(evaluation.value_result(), Some(Value::Generic(0x40_1234)));
-        assert_eq!(tables.addresses.len(), 2);
+        assert_eq!(evaluation.value_result(), answers.last().map(|&word| Value::Generic(word)));
+        asked
     }
 }

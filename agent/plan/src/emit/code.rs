@@ -179,6 +179,12 @@ impl<'b> Writer<'b> {
         self.branch(at + 2, word);
     }
 
+    /// Writes `call [rip+...]` through the word of the arena header at offset `word`.
+    pub(crate) fn call_through(&mut self, at: usize, word: usize) {
+        self.put(at, &[0xff, 0x15]);
+        self.branch(at + 2, word);
+    }
+
     /// Writes the code with which the body of a function begins in a plan with measured calls:
     /// `mov dword [rsp-64], number; call [header]`. `word` is the offset in the arena header. If only outer calls are measured,
     /// `prefix` is that of the segment of the thread words, and the code comes after
@@ -201,8 +207,7 @@ impl<'b> Writer<'b> {
         self.put(at, &[0xc7, 0x44, 0x24, (NUMBER_BELOW as u8).wrapping_neg()]);
         self.word(at + 4, number);
         self.record(|fixups| fixups.numbers.push(at as u32 + 4));
-        self.put(at + 8, &[0xff, 0x15]);
-        self.branch(at + 10, word);
+        self.call_through(at + 8, word);
     }
 
     /// Writes `mov eax, number; jmp [header]`, the way to a slow path; `number` is that of a function, or the index of a

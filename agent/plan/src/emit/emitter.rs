@@ -5,10 +5,10 @@ use crate::emit::bodies::Bodies;
 use crate::emit::cfi::Tables;
 use crate::emit::code::{Code, Writer};
 use crate::emit::emitted::{Emitted, NO_OWNER};
-use crate::emit::layout::{LEA_LEN, Layout, STUBS, gate_jump};
+use crate::emit::layout::{LEA_LEN, Layout, STUBS, gate_jump, labels};
 use crate::emit::part::Part;
 use crate::emit::sleds;
-use gprofinject_abi::plan::{ArenaHeader, Frame};
+use gprofinject_abi::plan::{ArenaHeader, Frame, LABEL_LEN};
 use gprofinject_abi::region::{PAGE, round_up};
 use std::mem::offset_of;
 use std::ops::Range;
@@ -90,9 +90,13 @@ impl<'a, 'd> Emitter<'a, 'd> {
         self.layout.address(offset)
     }
 
-    /// Writes the jumps to the slow path of exits, the thunks' unwind tables, and the ends of sleds.
+    /// Writes the jumps to the slow path of exits, the labels of interned frames, the thunks' unwind tables, and the ends of
+    /// sleds.
     pub(crate) fn fixed(&mut self) {
         self.code.exits(self.layout.exits);
+        for at in labels(self.layout.input.role).into_iter().flatten().step_by(LABEL_LEN) {
+            self.code.call_through(at, offset_of!(ArenaHeader, interned));
+        }
         self.unwind_tables();
         for (at, chain) in &self.layout.chains {
             let numbers = std::iter::once(&chain.head).chain(&chain.sleds);

@@ -23,7 +23,9 @@ use crate::parallel;
 use crate::x86::jump::JUMP;
 use crate::x86::template::kind::{Kind, Measured, Owner, Second};
 use crate::x86::template::{LINE, Template};
-use gprofinject_abi::plan::{ArenaHeader, BEGIN_LEN, EXIT_JUMPS, OUTER_BEGIN_LEN};
+use gprofinject_abi::plan::{
+    ArenaHeader, BEGIN_LEN, EXIT_JUMPS, INTERNED_LABELS, LABEL_LEN, LABELS_AT, OUTER_BEGIN_LEN,
+};
 use gprofinject_abi::region::{PAGE, round_up};
 use gprofinject_image::Image;
 use std::collections::HashMap;
@@ -120,7 +122,8 @@ impl<'a, 'd> Layout<'a, 'd> {
             specs.iter().enumerate().map(|(number, spec)| thunk::kind(*spec, homes.of(number))).collect();
         let templates = templates(&kinds, input.owner, input.measured);
         let header = size_of::<ArenaHeader>();
-        let unwind = (header + EXIT_JUMPS).next_multiple_of(LINE);
+        let unwind =
+            (labels(input.role).map_or(header + EXIT_JUMPS, |labels| labels.end)).next_multiple_of(LINE);
         let unwind_len = Tables::new(0, 0, 0).map_or(0, |t| t.bytes.len());
         let (chains, thunks) = place_sleds(sleds::chains(hooks), unwind + unwind_len);
         let room = |number: usize| {
@@ -206,6 +209,12 @@ impl<'a, 'd> Layout<'a, 'd> {
     pub(super) fn is_copied(&self, function: usize) -> bool {
         self.input.copies.unit_with(self.input.image, function).is_some()
     }
+}
+
+/// Returns the range of the labels of interned frames. Those in the program's arena serve the libraries as well.
+pub(super) fn labels(role: Role) -> Option<Range<usize>> {
+    const { assert!(size_of::<ArenaHeader>() + EXIT_JUMPS <= LABELS_AT && LABELS_AT.is_multiple_of(LABEL_LEN)) };
+    (role == Role::Program).then(|| LABELS_AT..LABELS_AT + INTERNED_LABELS as usize * LABEL_LEN)
 }
 
 /// Returns the number of bytes at the start of a function's body that tell the agent that a call begins, or 0 if calls are not

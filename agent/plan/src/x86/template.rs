@@ -12,7 +12,7 @@ mod tail;
 mod thunk;
 
 use crate::x86::template::kind::Owner;
-use gprofinject_abi::plan::{Cell, ThreadWords};
+use gprofinject_abi::plan::{Cell, FREE, INTERNED, ThreadWords};
 use gprofinject_abi::region::Slot;
 use std::mem::offset_of;
 
@@ -98,6 +98,11 @@ const LIBRARY_LAST: i64 = offset_of!(ThreadWords, library_last) as i64;
 const RETURN: i64 = offset_of!(Cell, return_address) as i64;
 const FUNCTION: i64 = offset_of!(Cell, function) as i64;
 const LINK: i64 = offset_of!(Cell, link) as i64;
+/// The byte of a cell that contains its state.
+const STATE_BYTE: i64 = LINK + 3;
+/// The states as values of that byte.
+const FREE_BYTE: i32 = (FREE >> 24) as i32;
+const INTERNED_BYTE: i32 = (INTERNED >> 24) as i32;
 const KEY: i64 = offset_of!(Slot, key) as i64;
 const COUNT: i64 = offset_of!(Slot, count) as i64;
 

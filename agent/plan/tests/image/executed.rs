@@ -22,7 +22,8 @@ const AGENT: &str = r#"
 .intel_syntax noprefix
 .globl _start
 _start:
-  .quad both, entry_only, both, 0, tail, 0, through, through, system, through, through, through, through, through, 0, 0, 0, 0, 0, through, through, through
+  .quad both, entry_only, both, 0, tail, 0, through, through, system, through, through, through, through, through, 0, 0, 0, 0, 0, 0
+  .quad through, through, through
   .quad start
 words:
   .quad block, cells, 0, 0, 0, 0, 0, 0

@@ -15,7 +15,7 @@ use crate::os::words::{self, thread_word, words_offset};
 use core::arch::global_asm;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering};
-use gprofinject_abi::plan::{Cell, NUMBER_BELOW, ThreadWords, WINDOW, WINDOW_WORD};
+use gprofinject_abi::plan::{Cell, FREE, NUMBER_BELOW, ThreadWords, WINDOW, WINDOW_WORD};
 use gprofinject_abi::region::{NO_FUNCTION, RECENT, Slot};
 use gprofinject_abi::shared::{ArcTimesRef, BlockRef, OpenCallRef, RegionRef};
 use gprofinject_abi::times::{CONTEXT, TABLE_TAIL, TableEntry, UNIT, table_key};
@@ -53,7 +53,7 @@ pub(crate) fn run(region: RegionRef, paths: bool, traced: Traced) {
     let here = 0_u64;
     let Ok(at) = memory::map_zeros(BLOCK, memory::PROT_READ | memory::PROT_WRITE) else { return };
     // The thunk's code in the loop handles only a stack within one window of the shadow stack.
-    let Some(shadow) = cells::shadow(&raw const here as u64, true) else { return };
+    let Some(shadow) = cells::made_shadow(&raw const here as u64) else { return };
     let words = words::get();
     let old = [words.block(), words.cells(), words.last()].map(|word| word.load(Ordering::Relaxed));
     if let Some(arc) = prepare(at, paths) {
@@ -229,6 +229,9 @@ global_asm!(
     "jae 5f",
     "5:",
     "lea rax, [r11+rax*2]",
+    "cmp byte ptr [rax+{link}+3], {free}",
+    "jne 10f",
+    "10:",
     "mov r11, [rsp-8]",
     "mov [rax+{return_address}], r11",
     "mov qword ptr [rax+{function}], 0",
@@ -252,7 +255,7 @@ global_asm!(
     "ja 7f",
     "7:",
     "push qword ptr [rax+{return_address}]",
-    "mov [rax+{return_address}], rsp",
+    "mov byte ptr [rax+{link}+3], {free}",
     "mov r11, [rsp-8]",
     "mov rax, [rsp-16]",
     "ret",
@@ -281,6 +284,7 @@ global_asm!(
     return_address = const offset_of!(Cell, return_address),
     function = const offset_of!(Cell, function),
     link = const offset_of!(Cell, link),
+    free = const FREE >> 24,
     number = const NUMBER_BELOW,
     gates = sym GATES,
 );

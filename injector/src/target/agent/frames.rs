@@ -6,7 +6,9 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-use gprofinject_abi::plan::{Cell, WINDOW};
+use gprofinject_abi::plan::{
+    ASIDE, Cell, FREE, INTERNED, INTERNED_LABELS, Interned, LABEL_LEN, LABELS_AT, SHADOWS, STATE, WINDOW,
+};
 use gprofinject_abi::region::PAGE;
 
 use crate::os::proc;
@@ -15,15 +17,12 @@ use crate::target::threads::deadline;
 use crate::target::threads::memory::Memory;
 
 const CELL: u64 = size_of::<Cell>() as u64;
-/// The length of the table, in bytes: one word for each window of the user's address space, which has 47
-/// bits.
-const TABLE: u64 = (1 << 47) / WINDOW * 8;
 
 /// The page map of a process (/proc/PID/pagemap).
-struct Pages(File);
+pub(super) struct Pages(File);
 
 impl Pages {
-    fn of(pid: i32) -> io::Result<Pages> {
+    pub(super) fn of(pid: i32) -> io::Result<Pages> {
         File::open(format!("/proc/{}/pagemap", proc::visible_thread(pid))).map(Pages)
     }
 
@@ -31,7 +30,7 @@ impl Pages {
     ///
     /// # Errors
     /// The page map cannot be read.
-    fn present(&self, range: Range<u64>) -> io::Result<Vec<u64>> {
+    pub(super) fn present(&self, range: Range<u64>) -> io::Result<Vec<u64>> {
         const PRESENT: u64 = 1 << 63;
         const SWAPPED: u64 = 1 << 62;
         let mut bytes = vec![0; ((range.end - range.start) / PAGE * 8) as usize];
@@ -42,42 +41,127 @@ impl Pages {
     }
 }
 
-/// Returns what a return slot contained before a hook replaced it, if one did. The frame's CFA is the address
-/// after the slot, and `shadows` is the address of the agent's table of shadow stacks.
-pub(crate) fn replaced(memory: &Memory, shadows: u64, cfa: u64) -> Option<u64> {
-    let shadow = memory.word(shadows + cfa / WINDOW * 8).ok().filter(|shadow| *shadow != 0)?;
-    let cell: Cell = memory.record(shadow + (cfa % WINDOW) / 8 * CELL).ok()?;
-    Some(cell.return_address).filter(|address| *address != 0)
+/// What has to be known to find hooked frames in a process.
+pub(crate) struct Frames<'a> {
+    pub(crate) memory: &'a Memory,
+    /// The address of the agent's table of shadow stacks.
+    pub(crate) shadows: u64,
+    pub(super) arenas: &'a Arenas,
 }
 
-/// Restores all return addresses that hooks have replaced, and returns their number. `shadows` is the address
-/// of the agent's table of shadow stacks, whose cells stay as they are: a frame counts as alive only if its
-/// return slot contains an exit label.
-///
-/// # Errors
-/// The process's memory cannot be accessed, or the order's time is over.
-pub(crate) fn put_back(pid: i32, memory: &Memory, shadows: u64, arenas: &Arenas) -> io::Result<usize> {
-    let mut frames = Vec::new();
-    let pages = Pages::of(pid)?;
-    for page in pages.present(shadows..shadows + TABLE)? {
-        let table: Vec<u64> = memory.records(page, PAGE as usize / 8)?;
-        for (n, shadow) in table.into_iter().enumerate().filter(|(_, shadow)| *shadow != 0) {
-            // The process can have written any number of windows there.
-            deadline::check()?;
-            let window = ((page - shadows) / 8 + n as u64) * WINDOW;
-            for cells in runs(&pages.present(shadow..shadow.saturating_add(2 * WINDOW))?) {
+/// A frame as its cell and its return slot describe it.
+struct Frame {
+    cell: Cell,
+    /// The address of the cell.
+    at: u64,
+    /// What the return slot contains: a word in an arena.
+    label: u64,
+}
+
+impl Frames<'_> {
+    /// Returns what a return slot contained before a hook replaced it with `label`, if one did. The frame's CFA is the address
+    /// after the slot.
+    pub(crate) fn replaced(&self, cfa: u64, label: u64) -> Option<u64> {
+        let at = self.cell(cfa)?;
+        let cell: Cell = self.memory.record(at).ok()?;
+        self.return_address(&Frame { cell, at, label })
+    }
+
+    /// Returns the address of the cell of a frame, if its stack has a shadow.
+    pub(super) fn cell(&self, cfa: u64) -> Option<u64> {
+        let shadow = self.memory.word(self.shadows + cfa / WINDOW * 8).ok().filter(|shadow| *shadow != 0)?;
+        Some(shadow + (cfa % WINDOW) / 8 * CELL)
+    }
+
+    /// Returns the address of the entry of an interned label, if a word is one.
+    pub(super) fn interned(&self, label: u64) -> Option<u64> {
+        let labels = self.arenas.program.start.wrapping_add(LABELS_AT as u64);
+        let index = label.wrapping_sub(labels) / LABEL_LEN as u64;
+        (index < INTERNED_LABELS).then(|| self.shadows + SHADOWS + index * size_of::<Interned>() as u64)
+    }
+
+    /// Returns the return address of a frame, if it is alive: the one for which its label stands or, if it is an exit label, the
+    /// one in its cell, or in what is kept aside of that.
+    fn return_address(&self, frame: &Frame) -> Option<u64> {
+        let address = if let Some(entry) = self.interned(frame.label) {
+            self.memory.record::<Interned>(entry).ok()?.return_address
+        } else if frame.cell.link & STATE == INTERNED {
+            self.memory.record::<Cell>(frame.at + ASIDE).ok()?.return_address
+        } else if frame.cell.link < FREE {
+            frame.cell.return_address
+        } else {
+            0
+        };
+        Some(address).filter(|address| *address != 0)
+    }
+
+    /// Returns whether any frame has got an interned label: then coroutines may share a stack.
+    ///
+    /// # Errors
+    /// The process's memory cannot be read.
+    pub(crate) fn take_turns(&self) -> io::Result<bool> {
+        let labels: Vec<Interned> = self.memory.records(self.shadows + SHADOWS, INTERNED_LABELS as usize)?;
+        Ok(labels.iter().any(|label| label.function != 0))
+    }
+
+    /// Restores all return addresses that hooks have replaced, and returns their number. The cells stay as they are: a frame
+    /// counts as alive only if its return slot contains a label.
+    ///
+    /// # Errors
+    /// The process's memory cannot be accessed, or the order's time is over.
+    pub(crate) fn put_back(&self, pid: i32) -> io::Result<usize> {
+        let (memory, shadows) = (self.memory, self.shadows);
+        let mut frames = Vec::new();
+        let pages = Pages::of(pid)?;
+        for page in pages.present(shadows..shadows + SHADOWS)? {
+            let table: Vec<u64> = memory.records(page, PAGE as usize / 8)?;
+            for (n, shadow) in table.into_iter().enumerate().filter(|(_, shadow)| *shadow != 0) {
+                // The process can have written any number of windows there.
                 deadline::check()?;
-                let first = window + (cells.start - shadow) / 2;
-                find(memory, &cells, first, arenas, &mut frames)?;
+                let window = ((page - shadows) / 8 + n as u64) * WINDOW;
+                for cells in runs(&pages.present(shadow..shadow.saturating_add(2 * WINDOW))?) {
+                    deadline::check()?;
+                    let first = window + (cells.start - shadow) / 2;
+                    self.find(&cells, first, &mut frames)?;
+                }
             }
         }
+        memory.write_words(&frames)?;
+        Ok(frames.len())
     }
-    memory.write_words(&frames)?;
-    Ok(frames.len())
+
+    /// Finds the return slot and the true return address of each live frame. `cells` are the frames' cells, the first of which
+    /// belongs to the frame with the given CFA.
+    fn find(&self, cells: &Range<u64>, first: u64, frames: &mut Vec<(u64, u64)>) -> io::Result<()> {
+        let count = (cells.end - cells.start) / CELL;
+        let Ok(slots) = self.memory.records::<u64>(first - 8, count as usize) else {
+            // A part of the stack has been unmapped.
+            let half = cells.start + (cells.end - cells.start) / 2 / CELL * CELL;
+            if half == cells.start {
+                return Ok(());
+            }
+            self.find(&(cells.start..half), first, frames)?;
+            return self.find(&(half..cells.end), first + (half - cells.start) / 2, frames);
+        };
+        if !slots.iter().any(|slot| self.arenas.contains(*slot)) {
+            return Ok(());
+        }
+        let contents: Vec<Cell> = self.memory.records(cells.start, count as usize)?;
+        let places = (cells.start..).step_by(CELL as usize).zip((first..).step_by(8));
+        for ((cell, label), (at, cfa)) in contents.into_iter().zip(slots).zip(places) {
+            if cell.return_address != 0
+                && self.arenas.contains(label)
+                && let Some(address) = self.return_address(&Frame { cell, at, label })
+            {
+                frames.push((cfa - 8, address));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Joins adjacent pages into ranges of at most one MiB.
-fn runs(pages: &[u64]) -> Vec<Range<u64>> {
+pub(super) fn runs(pages: &[u64]) -> Vec<Range<u64>> {
     const MOST: u64 = 1 << 20;
     let mut runs: Vec<Range<u64>> = Vec::new();
     for &page in pages {
@@ -87,38 +171,6 @@ fn runs(pages: &[u64]) -> Vec<Range<u64>> {
         }
     }
     runs
-}
-
-/// Returns the return slot and the true return address of each live frame. `cells` are the frames' cells, the
-/// first of which belongs to the frame with the given CFA.
-fn find(
-    memory: &Memory,
-    cells: &Range<u64>,
-    first: u64,
-    arenas: &Arenas,
-    frames: &mut Vec<(u64, u64)>,
-) -> io::Result<()> {
-    let count = (cells.end - cells.start) / CELL;
-    let Ok(slots) = memory.records::<u64>(first - 8, count as usize) else {
-        // A part of the stack has been unmapped.
-        let half = cells.start + (cells.end - cells.start) / 2 / CELL * CELL;
-        if half == cells.start {
-            return Ok(());
-        }
-        find(memory, &(cells.start..half), first, arenas, frames)?;
-        return find(memory, &(half..cells.end), first + (half - cells.start) / 2, arenas, frames);
-    };
-    if !slots.iter().any(|slot| arenas.contains(*slot)) {
-        return Ok(());
-    }
-    let cells: Vec<Cell> = memory.records(cells.start, count as usize)?;
-    for ((cell, slot), cfa) in cells.into_iter().zip(slots).zip((first..).step_by(8)) {
-        let address = cell.return_address;
-        if address != 0 && address != cfa - 8 && arenas.contains(slot) {
-            frames.push((cfa - 8, address));
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

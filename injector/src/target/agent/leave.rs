@@ -3,6 +3,7 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -13,12 +14,13 @@ use gprofinject_abi::plan::ThreadWords;
 use libc::user_regs_struct;
 
 use crate::os::proc::{self, Mapping};
-use crate::target::agent::attachment::{Attachment, Image, Stage, Step};
+use crate::target::agent::attachment::{Attachment, Stage, Step};
 use crate::target::agent::callers::{Callers, Files};
+use crate::target::agent::frames::Frames;
 use crate::target::agent::overwritten::Patch;
 use crate::target::agent::patches::loads;
 use crate::target::agent::room::libc_code;
-use crate::target::agent::{frames, go, stacks};
+use crate::target::agent::{copies, go, stacks};
 use crate::target::process::Process;
 use crate::target::threads::memory::Memory;
 use crate::target::threads::stopped::{Pause, Stopped};
@@ -60,19 +62,28 @@ impl Attachment {
             self.stage = Stage::Left;
             return Ok((longest, true));
         }
-        let mut is_unpatched = self.is_paused();
+        let (mut is_unpatched, mut are_copied) = (self.is_paused(), false);
         let mut files = Files::default();
         files.load(self.pid, &mappings);
         let left = self.with_retries(PATIENCE, |attachment, tracer, until| {
             let memory = Memory::open(attachment.pid)?;
             let mut stopped = attachment.all(tracer)?;
-            let step = attachment.detach_stopped(&mut stopped, &memory, &mut files, &mut is_unpatched, until);
+            let step = attachment.detach_stopped(
+                &mut stopped,
+                &memory,
+                &mut files,
+                &mut is_unpatched,
+                &mut are_copied,
+                until,
+            );
             if stopped.pause().took > longest.took {
                 longest = stopped.pause();
             }
             step
         });
         match left {
+            // Frames that are copied away at present will return through the thunks.
+            Ok(()) if are_copied => Ok((longest, false)),
             Ok(()) => {
                 let is_clean = self.unmap_running();
                 if is_clean {
@@ -115,6 +126,7 @@ impl Attachment {
         memory: &Memory,
         files: &mut Files,
         is_unpatched: &mut bool,
+        are_copied: &mut bool,
         until: Instant,
     ) -> Result<Step<()>> {
         if !*is_unpatched {
@@ -148,7 +160,10 @@ impl Attachment {
         self.take_records(stopped)?;
         // No thread is inside a thunk now, which would rely on the frame's cell.
         if let Some(shadows) = self.guest().and_then(|guest| guest.shadows) {
-            frames::put_back(self.pid, memory, shadows, &self.arenas)?;
+            let frames = Frames { memory, shadows, arenas: &self.arenas };
+            frames.put_back(self.pid)?;
+            *are_copied =
+                frames.take_turns()? && copies::are_in(self.pid, &frames, &self.mapped_by_agent(memory)?)?;
         }
         // Unwinders needed the detours as long as return addresses were replaced.
         for detoured in self.detours().iter().filter(|d| d.stands(memory, &d.after)) {
@@ -290,7 +305,7 @@ impl Attachment {
         let shadows = self.guest().and_then(|guest| guest.shadows);
         let replaced = |cfa, slot| {
             let shadows = shadows.filter(|_| self.arenas.contains(slot))?;
-            frames::replaced(memory, shadows, cfa)
+            Frames { memory, shadows, arenas: &self.arenas }.replaced(cfa, slot)
         };
         // Functions that are called by an unwinder which is part of the program are hooked as well.
         let calls_hooked = |at: u64, word: u64| replaced(at + 8, word).is_some_and(is_unwinder);
@@ -347,28 +362,32 @@ impl Attachment {
             .unwrap_or(end.is_none())
     }
 
+    /// Returns everything that the agent has mapped.
+    fn mapped_by_agent(&self, memory: &Memory) -> io::Result<Vec<Range<u64>>> {
+        let mut ranges = Vec::new();
+        if let Some(mapped) = self.mapped() {
+            let table: Vec<[u64; 2]> = memory.records(mapped, MAPPED_MAX).unwrap_or_default();
+            let mapped = table.into_iter().filter(|&[address, len]| address != 0 && len != 0);
+            ranges.extend(mapped.map(|[address, len]| address..address.saturating_add(len)));
+        }
+        for mapping in proc::mappings(self.pid)? {
+            if self.is_in_folder(&mapping) {
+                ranges.push(mapping.lo..mapping.hi);
+            }
+        }
+        ranges.extend(self.image().map(|image| image.memory.clone()));
+        Ok(ranges)
+    }
+
     /// Makes a stopped thread unmap everything that the agent has mapped.
     ///
     /// # Errors
     /// A system call in the process fails.
     pub(super) fn unmap(&self, stopped: &mut Stopped, memory: &Memory) -> Result<()> {
-        let mut ranges: Vec<(u64, u64)> = Vec::new();
-        if let Some(mapped) = self.mapped() {
-            let table: Vec<[u64; 2]> = memory.records(mapped, MAPPED_MAX).unwrap_or_default();
-            let pairs = table.into_iter().map(|[address, len]| (address, len));
-            ranges.extend(pairs.filter(|&(address, len)| address != 0 && len != 0));
-        }
-        for mapping in proc::mappings(self.pid)? {
-            if self.is_in_folder(&mapping) {
-                ranges.push((mapping.lo, mapping.hi - mapping.lo));
-            }
-        }
-        if let Some(Image { memory: own, .. }) = self.image() {
-            ranges.push((own.start, own.end - own.start));
-        }
-        for (address, len) in ranges {
+        for range in self.mapped_by_agent(memory)? {
             deadline::check()?;
-            stopped.call(self.instruction, libc::SYS_munmap, [address, len, 0, 0, 0, 0])?;
+            let len = range.end - range.start;
+            stopped.call(self.instruction, libc::SYS_munmap, [range.start, len, 0, 0, 0, 0])?;
         }
         Ok(())
     }

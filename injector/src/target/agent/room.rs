@@ -141,7 +141,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn mapping(lo: u64, hi: u64) -> Mapping {
-        Mapping { lo, hi, executable: false, offset: 0, inode: 0, path: String::new() }
+        Mapping { lo, hi, writable: false, executable: false, offset: 0, inode: 0, path: String::new() }
     }
 
     /// Like a static position-independent program with a thread: the stack and the vDSO are directly below it.

@@ -207,8 +207,8 @@ impl Target for Running {
                 voice.detail(format_args!("left process {pid}: {pause}"));
                 if !is_clean {
                     voice.warn(format_args!(
-                        "a thread of process {pid} does not come out of the agent, whose memory stays; gprofinject --pid \
-                         {pid} --duration 0 takes it out, later"
+                        "a thread or a coroutine of process {pid} does not come out of the agent, whose memory stays; \
+                         gprofinject --pid {pid} --duration 0 takes it out, later"
                     ));
                 }
                 if is_clean { Hooks::Out } else { Hooks::Stay }

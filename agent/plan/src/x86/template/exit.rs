@@ -2,16 +2,15 @@
 
 use crate::x86::scratch::{R10, R11};
 use crate::x86::template::encode::{branch, load, mem, store};
-use crate::x86::template::{Hole, LINK, RETURN, Target, Template};
-use gprofinject_abi::plan::{ISLAND, LEFT, NOTE};
+use crate::x86::template::{FREE_BYTE, Hole, INTERNED_BYTE, LINK, RETURN, STATE_BYTE, Target, Template};
+use gprofinject_abi::plan::{ISLAND, LEFT, NOTE, NOTE_PUSHED};
 use iced_x86::{Code, Instruction, Register};
 
 /// Branches out of thunks with an exit are short and lead to *islands*, which are near jumps after the exit's
 /// `ret`. This saves eight bytes on the path of each call.
 const ISLANDS: [Target; 3] = [Target::Miss, Target::Outside, Target::Exit];
 
-/// The size in bytes of the islands and of the code after them, which records the return of a frame with a
-/// link.
+/// The size in bytes of the islands and of the code after them, which handles the return of a frame with a link.
 pub(super) const BEHIND_EXIT: usize = ISLANDS.len() * ISLAND as usize + NOTE as usize;
 
 /// Where the exit code saves r11, as an offset from the CFA. The exit code's own return slot is at CFA - 8.
@@ -20,11 +19,20 @@ const EXIT_SAVED_R11: i64 = -16;
 /// Where the exit code saves rax.
 const EXIT_SAVED_RAX: i64 = -24;
 
+/// What the code of an exit and [`Template::note`] know of each other.
+pub(super) struct Exit {
+    /// The register that contains the address of the cell.
+    cell: Register,
+    /// The offset of the displacement of the branch to [`Template::note`].
+    to_note: u32,
+    /// The offset to which that code jumps back, when the cell is free.
+    freed: u32,
+}
+
 impl Template {
     /// Adds the code from the exit label on. rsp is the CFA, [rsp-8] is the return slot, and any register
-    /// except those in `dead` may hold a result. Returns the offset of the displacement of the branch to
-    /// [`Template::note`], and the offset to which that code jumps back.
-    pub(super) fn leave(&mut self, dead: u8) -> (u32, u32) {
+    /// except those in `dead` may hold a result.
+    pub(super) fn leave(&mut self, dead: u8) -> Exit {
         let (cfa, other) = match dead & (R10 | R11) {
             0 | R11 => (Register::RAX, Register::R11),
             R10 => (Register::RAX, Register::R10),
@@ -43,11 +51,11 @@ impl Template {
         // entered.
         let linked = Instruction::with2(Code::Cmp_rm32_imm8, mem(cfa, LINK), LEFT as i32);
         self.put(linked, None);
-        self.put(Instruction::with_branch(Code::Ja_rel8_64, self.bytes.len() as u64), None);
-        let noted = self.here();
+        let to_note = self.short_branch(Code::Ja_rel8_64);
         self.put(Instruction::with1(Code::Push_rm64, mem(cfa, RETURN)), None);
         self.pushed = self.here();
-        self.put(store(cfa, RETURN, Register::RSP), None);
+        self.put(Instruction::with2(Code::Mov_rm8_imm8, mem(cfa, STATE_BYTE), FREE_BYTE), None);
+        let freed = self.here();
         if keep_r11 {
             self.put(load(Register::R11, Register::RSP, EXIT_SAVED_R11 + 8), None);
         }
@@ -55,7 +63,7 @@ impl Template {
             self.put(load(Register::RAX, Register::RSP, EXIT_SAVED_RAX + 8), None);
         }
         self.put(Ok(Instruction::with(Code::Retnq)), None);
-        (noted - 1, noted)
+        Exit { cell: cfa, to_note, freed }
     }
 
     /// Adds a short branch to an island.
@@ -78,14 +86,31 @@ impl Template {
         }
     }
 
-    /// Adds the code that records the exit and jumps back to `noted`. The displacement of the branch to it is
-    /// at `hole`.
-    pub(super) fn note(&mut self, hole: u32, noted: u32) {
+    /// Adds the code for a cell that is not that of a standard frame without a link. If the frame is a standard one, it records
+    /// the exit, frees the cell, whose link remains, and jumps back. Otherwise it leads to the slow path.
+    pub(super) fn note(&mut self, exit: &Exit) {
+        self.lands(exit.to_note);
         let start = self.here();
-        self.bytes[hole as usize] = (start - hole - 1) as u8;
+        // Instructions on r10 are longer by a byte than those on rax.
+        let pad =
+            |t: &mut Template, bytes| (0..bytes).for_each(|_| t.put(Ok(Instruction::with(Code::Nopd)), None));
+        if exit.cell == Register::RAX {
+            pad(self, 2);
+        }
+        let interned = Instruction::with2(Code::Cmp_rm8_imm8, mem(exit.cell, STATE_BYTE), INTERNED_BYTE);
+        self.put(interned, None);
+        let island = start - ISLAND;
+        self.put(Instruction::with_branch(Code::Jae_rel8_64, island.into()), None);
         self.note_last();
-        self.put(Instruction::with_branch(Code::Jmp_rel8_64, noted.into()), None);
-        debug_assert_eq!(self.here() - start, NOTE);
+        self.put(Instruction::with1(Code::Push_rm64, mem(exit.cell, RETURN)), None);
+        let pushed = self.here();
+        let free = Instruction::with2(Code::Or_rm8_imm8, mem(exit.cell, STATE_BYTE), FREE_BYTE);
+        self.put(free, None);
+        self.put(Instruction::with_branch(Code::Jmp_rel8_64, exit.freed.into()), None);
+        if exit.cell == Register::RAX {
+            pad(self, 1);
+        }
+        debug_assert_eq!((self.here() - start, self.here() - pushed), (NOTE, NOTE_PUSHED));
     }
 
     /// Returns whether all branches to islands reach them.

@@ -51,8 +51,10 @@ fn entry_and_exit_is_as_documented() {
         "mov r11,fs:[8]",
         "xor rax,[r11-8]",
         "cmp rax,0x4000000",
-        "jae short 0x00000000000000AE",
+        "jae short 0x00000000000000B5",
         "lea rax,[r11+rax*2]",
+        "cmp byte ptr [rax+0xF],0xC0",
+        "jne short 0x00000000000000B5",
         "mov r11,[rsp-8]",
         "mov [rax],r11",
         "mov qword ptr [rax+8],0x12345678",
@@ -66,28 +68,35 @@ fn entry_and_exit_is_as_documented() {
         "mov r11,fs:[8]",
         "xor rax,[r11-8]",
         "cmp rax,0x4000000",
-        "jae short 0x00000000000000B3",
+        "jae short 0x00000000000000BA",
         "lea rax,[r11+rax*2]",
         "cmp dword ptr [rax+0xC],1",
-        "ja short 0x00000000000000B8",
+        "ja short 0x00000000000000BF",
         "push qword ptr [rax]",
-        "mov [rax],rsp",
+        "mov byte ptr [rax+0xF],0xC0",
         "mov r11,[rsp-8]",
         "mov rax,[rsp-0x10]",
         "ret",
         "jmp 0x0000000010000000",
         "jmp 0x0000000010000000",
         "jmp 0x0000000010000000",
+        "nop",
+        "nop",
+        "cmp byte ptr [rax+0xF],0x40",
+        "jae short 0x00000000000000BA",
         "mov fs:[0x10],rsp",
-        "jmp short 0x0000000000000099",
+        "push qword ptr [rax]",
+        "or byte ptr [rax+0xF],0xC0",
+        "jmp short 0x00000000000000A5",
+        "nop",
     ];
     assert_eq!(listing(&t), expected);
     assert_eq!(
         listing(&Template { bytes: t.bytes[t.exit as usize..].to_vec(), ..t.clone() })[0],
         "mov [rsp-0x10],r11"
     );
-    // This is little more than three cache lines. The body follows.
-    assert!(t.bytes.len() <= 200, "{}", t.bytes.len());
+    // This is less than three and a half cache lines. The body follows.
+    assert!(t.bytes.len() <= 224, "{}", t.bytes.len());
 }
 
 #[test]
@@ -160,7 +169,7 @@ fn the_thunk_for_callbacks_is_as_documented() {
         "mov r11,[rsp]",
         "mov rax,fs:[0]",
         "cmp [rax],r11",
-        "jne short 0x000000000000007E",
+        "jne short 0x000000000000007F",
         "inc qword ptr [rax+8]",
         "mov r11,[rsp-0x10]",
         "mov rax,[rsp-8]",
@@ -316,7 +325,10 @@ fn short_branches_lead_to_islands() {
         // A thunk that fills no cell does not look at the window on entry.
         let expected =
             all.into_iter().enumerate().filter(|(n, _)| !(*n < 2 && near[*n] || *n == 1 && kind.callbacks));
-        assert_eq!(leads.collect::<Vec<_>>(), expected.map(|(_, at)| at).collect::<Vec<_>>(), "{kind:?}");
+        // Two branches lead to the slow path for a stack pointer outside of the window.
+        let mut leads: Vec<usize> = leads.collect();
+        leads.dedup();
+        assert_eq!(leads, expected.map(|(_, at)| at).collect::<Vec<_>>(), "{kind:?}");
         let to: Vec<Hole> = t.holes[t.holes.len() - 4..].iter().map(|&(_, hole)| hole).collect();
         assert_eq!(to[..3], [Target::Miss, Target::Outside, Target::Exit].map(Hole::Branch));
         assert_eq!(to[3], Hole::Tls);
@@ -369,5 +381,5 @@ fn words_of_a_standalone_program_are_in_gs() {
     }
     let gs = Template::thunk(Kind { hashed: false, ..Kind::LARGEST }, Owner::Standalone, Measured::None);
     assert_eq!(listing(&gs)[3], "mov rax,gs:[0]");
-    assert_eq!(listing(&gs)[16], "mov gs:[0x10],rsp");
+    assert_eq!(listing(&gs)[18], "mov gs:[0x10],rsp");
 }

@@ -4,7 +4,8 @@ use crate::x86::template::encode::{branch, header_word, load, mem, store, thread
 use crate::x86::template::exit::BEHIND_EXIT;
 use crate::x86::template::kind::{Kind, Measured, Owner, Second};
 use crate::x86::template::{
-    BLOCK, CELLS, COUNT, FUNCTION, Hole, KEY, LAST, LIBRARY_LAST, LINE, RETURN, Target, Template,
+    BLOCK, CELLS, COUNT, FREE_BYTE, FUNCTION, Hole, KEY, LAST, LIBRARY_LAST, LINE, RETURN, STATE_BYTE,
+    Target, Template,
 };
 use gprofinject_abi::plan::{ArenaHeader, CALLBACK_JUMP, WINDOW, WINDOW_WORD};
 use gprofinject_abi::region::Slot;
@@ -37,6 +38,8 @@ impl Template {
     ///   cmp  rax, 64 MiB                    relocated instructions
     ///   jae  outside the window             jmp  rest of the function
     ///   lea  rax, [r11+rax*2]
+    ///   cmp  byte [rax+15], FREE
+    ///   jne  outside the window
     ///   mov  r11, [rsp-8]
     ///   mov  [rax], r11
     ///   mov  qword [rax+8], number
@@ -54,10 +57,10 @@ impl Template {
     ///   jae  outside the window
     ///   lea  rax, [r11+rax*2]
     ///   cmp  dword [rax+12], 1
-    ///   ja   note             ; unhooked code has called it
-    /// noted:
+    ///   ja   note             ; unhooked code has called it, or it is not a standard frame
     ///   push qword [rax]      ; the return address back into its slot
-    ///   mov  [rax], rsp       ; no frame here any more
+    ///   mov  byte [rax+15], FREE
+    /// freed:
     ///   mov  r11, [rsp-8]
     ///   mov  rax, [rsp-16]
     ///   ret
@@ -65,8 +68,12 @@ impl Template {
     ///   jmp  outside the window
     ///   jmp  outside the window, on exit
     /// note:
+    ///   cmp  byte [rax+15], INTERNED
+    ///   jae  outside the window, on exit
     ///   mov  fs:[last], rsp
-    ///   jmp  noted
+    ///   push qword [rax]
+    ///   or   byte [rax+15], FREE
+    ///   jmp  freed
     /// body:
     ///   relocated instructions
     ///   jmp  rest of the function
@@ -79,7 +86,11 @@ impl Template {
     /// `imul eax, r11d, multiplier; shr eax, shift; and eax, mask; add rax, fs:[block]`. If the known return
     /// addresses differ in the masked bits, `mov eax, r11d` replaces the first two instructions.
     ///
-    /// No word of memory is both read and written on every call, so no call has to wait for the previous one.
+    /// `FREE` and `INTERNED` are the highest bytes of these states of a cell. If the cell is not free on entry, there has been no
+    /// frame yet, or a frame has vanished: a coroutine that shares the stack has been copied away. The slow path for stack
+    /// pointers outside the window handles that as well.
+    ///
+    /// No result of a call depends on a word that the call before has written, so no call has to wait for the previous one.
     /// A signal handler may interrupt the thunk anywhere, because its frames have cells of their own.
     ///
     /// A function that needs a cell only if unhooked code calls it has both: its thunk begins as that of entry hooks only. The
@@ -188,9 +199,9 @@ impl Template {
             if let Some(to_inner) = to_inner {
                 t.lands(to_inner);
             }
-            let (to_note, noted) = t.leave(kind.dead_on_exit);
+            let left = t.leave(kind.dead_on_exit);
             t.islands();
-            t.note(to_note, noted);
+            t.note(&left);
         }
         t
     }
@@ -252,9 +263,15 @@ impl Template {
     fn fill_cell(&mut self, first: Register, second: Register, island: bool) {
         self.put(Instruction::with2(Code::Mov_r64_rm64, first, Register::RSP), None);
         self.find_cell(first, second, Target::Outside, island);
+        self.put(Instruction::with2(Code::Cmp_rm8_imm8, mem(first, STATE_BYTE), FREE_BYTE), None);
+        if island {
+            self.by_island(Code::Jne_rel8_64, Target::Outside);
+        } else {
+            self.put(branch(Code::Jne_rel32_64), Some(Hole::Branch(Target::Outside)));
+        }
         self.put(load(second, Register::RSP, -8), None);
         self.put(store(first, RETURN, second), None);
-        // The upper half of the word is the cell's link, and becomes 0.
+        // The upper half of the word is the cell's link, and becomes 0: the frame is a standard one.
         let number = Instruction::with2(Code::Mov_rm64_imm32, mem(first, FUNCTION), 0x1234_5678);
         self.put(number, Some(Hole::Number));
         // This comes after the cell is filled. To a signal handler that interrupts the code before this

@@ -1,0 +1,78 @@
+//! Looks for frames that have been copied away, to memory that is no stack. Their labels lead to thunks, and will do so
+//! when they are copied back, which nobody sees.
+
+use std::io;
+use std::ops::Range;
+
+use gprofinject_abi::plan::{CALL_LEN, Cell, WINDOW};
+
+use crate::os::proc;
+use crate::target::agent::frames::{Frames, Pages, runs};
+use crate::target::threads::deadline;
+
+/// The length in bytes of the memory that is searched at most, while the threads of the process are stopped.
+const MOST: u64 = 1 << 30;
+
+/// Returns whether a process contains such frames, or has too much memory to find out. `ours` are the agent's mappings. All return
+/// addresses on stacks have been put back.
+///
+/// # Errors
+/// The process's memory cannot be examined.
+pub(crate) fn are_in(pid: i32, frames: &Frames, ours: &[Range<u64>]) -> io::Result<bool> {
+    /// The page map is read in pieces for this many bytes.
+    const PIECE: u64 = 1 << 30;
+    let pages = Pages::of(pid)?;
+    let mut left = MOST;
+    for mapping in proc::mappings(pid)?.iter().filter(|mapping| mapping.writable) {
+        for from in (mapping.lo..mapping.hi).step_by(PIECE as usize) {
+            if deadline::has_passed() {
+                return Ok(true);
+            }
+            let mut there = pages.present(from..mapping.hi.min(from + PIECE))?;
+            there.retain(|page| !ours.iter().any(|own| own.contains(page)));
+            for run in runs(&there) {
+                let Some(rest) = left.checked_sub(run.end - run.start) else { return Ok(true) };
+                left = rest;
+                if has_label(frames, &run) {
+                    return Ok(true);
+                }
+            }
+        }
+    }
+    Ok(false)
+}
+
+/// Returns whether there is the label of a frame that is copied away.
+fn has_label(frames: &Frames, memory: &Range<u64>) -> bool {
+    // A device's memory cannot be read.
+    let words: Vec<u64> =
+        frames.memory.records(memory.start, (memory.end - memory.start) as usize / 8).unwrap_or_default();
+    let places = (memory.start..).step_by(8).zip(words);
+    places
+        .filter(|&(_, word)| frames.arenas.contains(word))
+        .any(|(at, word)| is_label(frames, word) && !is_remains(frames, at))
+}
+
+/// Returns whether a word in an arena is an interned label, or an exit label: behind a call.
+fn is_label(frames: &Frames, word: u64) -> bool {
+    const CALL: u8 = 0xe8;
+    let is_behind_call =
+        || frames.memory.bytes(word - u64::from(CALL_LEN), 1).is_ok_and(|code| code == [CALL]);
+    frames.interned(word).is_some() || is_behind_call()
+}
+
+/// Returns whether a word is what the agent, or a signal that has interrupted it, has left on a stack: in the agent's own frames and in the
+/// description of the interrupted registers. Then there has been a frame nearby.
+fn is_remains(frames: &Frames, at: u64) -> bool {
+    /// The agent uses less below a CFA (`agent/src/hot/gate.rs`), and so do the kernel's descriptions, which are above the frames of
+    /// the handlers.
+    const NEAR: u64 = 16 << 10;
+    let within = |from: u64, to: u64| {
+        let count = ((to - from) / 8) as usize;
+        let cells = frames.cell(from).and_then(|cell| frames.memory.records::<Cell>(cell, count).ok());
+        cells.is_some_and(|cells| cells.iter().any(|cell| cell.return_address != 0))
+    };
+    let (from, to) = (at.saturating_sub(NEAR), at.saturating_add(NEAR));
+    let border = to & !(WINDOW - 1);
+    if from < border && border < to { within(from, border) || within(border, to) } else { within(from, to) }
+}
