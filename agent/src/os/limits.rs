@@ -33,13 +33,12 @@ struct Limit {
 
 impl Limit {
     const fn new(resource: u32) -> Limit {
-        const ZEROS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
         Limit {
             resource,
             mapped: AtomicU64::new(0),
             is_kept: AtomicBool::new(false),
-            program: ZEROS,
-            kernel: ZEROS,
+            program: [const { AtomicU64::new(0) }; 2],
+            kernel: [const { AtomicU64::new(0) }; 2],
         }
     }
 

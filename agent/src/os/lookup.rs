@@ -362,7 +362,7 @@ unsafe fn find_in(map: &LinkMap, name: &[u8]) -> Option<u64> {
         let wanted = gnu_hash(name);
         // As in the dynamic linker, the filter comes before the table: a file whose table is damaged works for the names that the filter
         // keeps away from it.
-        let filter = words.add(4).cast::<u64>().add((wanted / 64 & bloom.wrapping_sub(1)) as usize);
+        let filter = words.add(4).cast::<u64>().add(((wanted / 64) & bloom.wrapping_sub(1)) as usize);
         let bits = 1 << (wanted % 64) | 1 << (wanted.wrapping_shr(shift) % 64);
         if buckets == 0 || bloom == 0 || *filter & bits != bits {
             return None;

@@ -107,16 +107,16 @@ mod tests {
 
     #[test]
     fn labels_are_interned_once_and_run_out() {
-        let at_table = memory::map_zeros(BYTES, memory::PROT_READ | memory::PROT_WRITE).unwrap();
+        let at_table = memory::map_zeros(BYTES, memory::PROT_READ | memory::PROT_WRITE).expect("memory");
         // SAFETY: the memory is zeros and stays mapped.
         unsafe { set_table(at_table) };
         set_arena(0x5000_0000);
-        let first = label(7, 0x40_1234).unwrap();
+        let first = label(7, 0x40_1234).expect("a label");
         assert_eq!(label(7, 0x40_1234), Some(first));
         assert_ne!(label(8, 0x40_1234), Some(first));
         assert_ne!(label(7, 0x40_1235), Some(first));
         for behind in [0, 6] {
-            let entry = at(first + behind).unwrap();
+            let entry = at(first + behind).expect("an entry");
             assert_eq!(entry.return_address().load(Ordering::Relaxed), 0x40_1234);
             assert_eq!(entry.function().load(Ordering::Relaxed), 8);
         }
