@@ -47,9 +47,9 @@ f:      lea 1(%rdi), %eax
 .size f, . - f
 ";
     let place = Place::new();
-    // At fixed addresses, and position-independent.
-    for kind in [&["-static", "-no-pie"][..], &["-static-pie"]] {
-        for (padding, calls_of_f) in [("", 0), (".p2align 6\n", 10)] {
+    // At fixed addresses, and position-independent, where the linker itself leaves padding.
+    for (kind, bare) in [(&["-static", "-no-pie"][..], 0), (&["-static-pie"], 10)] {
+        for (padding, calls_of_f) in [("", bare), (".p2align 6\n", 10)] {
             fs::write(place.path("code.s"), format!("{CODE}{padding}")).unwrap();
             let mut compiler = Command::new("gcc");
             compiler.args(["-nostdlib", "-Wl,--build-id=none", "-Wl,-Ttext=0x401000", "-Wl,-e,0x401004", "-o"]);

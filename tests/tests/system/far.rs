@@ -145,12 +145,17 @@ fn code_apart() {
     assert_eq!(list.lines().filter(|line| line.contains("refused: far")).count(), 4, "{list}");
     let pie = built("gcc", &[&MOST_NEAR, &APART, &["-pie", "-fPIE"]]).unwrap();
     runs(&pie, &USUAL, &NEAR);
-    // Out of reach, but not of an arena between them; and at the other end of the address space.
-    let all = CALLS.map(|(name, _)| name);
-    for (at, hooked) in [("0x80400000", &all[..]), ("0x7f0000000000", &NEAR)] {
+    let at = |at: &str| {
         let at = format!("-Wl,--section-start=.far={at}");
-        let place = built("gcc", &[&MOST_NEAR, &APART, &["-no-pie", "-fno-pie", &at]]).unwrap();
-        runs(&place, &USUAL, hooked);
+        built("gcc", &[&MOST_NEAR, &APART, &["-no-pie", "-fno-pie", &at]]).unwrap()
+    };
+    // Out of reach, but not of an arena between them.
+    runs(&at("0x80400000"), &USUAL, &CALLS.map(|(name, _)| name));
+    // At the other end of the address space. There is no memory for counters of such an extent, which is said.
+    let place = at("0x7f0000000000");
+    for options in USUAL {
+        let said = same(&place, options, &[]).stderr_text();
+        assert!(said.contains("hooks reach 2 GiB") && said.contains("no memory for counters"), "{said}");
     }
 }
 
