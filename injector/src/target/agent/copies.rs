@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use gprofinject_abi::plan::{CALL_LEN, Cell, WINDOW};
 
-use crate::os::proc;
+use crate::os::proc::{self, Mapping};
 use crate::target::agent::frames::{Frames, Pages, runs};
 use crate::target::threads::deadline;
 
@@ -23,7 +23,9 @@ pub(crate) fn are_in(pid: i32, frames: &Frames, ours: &[Range<u64>]) -> io::Resu
     const PIECE: u64 = 1 << 30;
     let pages = Pages::of(pid)?;
     let mut left = MOST;
-    for mapping in proc::mappings(pid)?.iter().filter(|mapping| mapping.writable) {
+    let mappings = proc::mappings(pid)?;
+    let searched = |&n: &usize| mappings[n].writable && !is_stack(&mappings, n);
+    for mapping in (0..mappings.len()).filter(searched).map(|n| &mappings[n]) {
         for from in (mapping.lo..mapping.hi).step_by(PIECE as usize) {
             if deadline::has_passed() {
                 return Ok(true);
@@ -40,6 +42,20 @@ pub(crate) fn are_in(pid: i32, frames: &Frames, ours: &[Range<u64>]) -> io::Resu
         }
     }
     Ok(false)
+}
+
+/// Returns whether a mapping seems to be the stack of a thread or of a coroutine, also of one that has ended: below it, there is a page
+/// that nobody may access. What is not in use of it has labels of frames that are gone.
+fn is_stack(mappings: &[Mapping], n: usize) -> bool {
+    let mapping = &mappings[n];
+    let is_guard = |below: &Mapping| {
+        below.hi == mapping.lo
+            && !below.writable
+            && !below.executable
+            && below.inode == 0
+            && below.path.is_empty()
+    };
+    mapping.path == "[stack]" || n.checked_sub(1).is_some_and(|below| is_guard(&mappings[below]))
 }
 
 /// Returns whether there is the label of a frame that is copied away.
