@@ -81,8 +81,8 @@ fn is_label(frames: &Frames, word: u64) -> bool {
 /// description of the interrupted registers. Then there has been a frame nearby.
 fn is_remains(frames: &Frames, at: u64) -> bool {
     /// The agent uses less below a CFA (`agent/src/hot/gate.rs`), and so do the kernel's descriptions, which are above the frames of
-    /// the handlers.
-    const NEAR: u64 = 16 << 10;
+    /// the handlers. Coroutines have stacks of about this size, whose used parts move.
+    const NEAR: u64 = 128 << 10;
     let within = |from: u64, to: u64| {
         let count = ((to - from) / 8) as usize;
         let cells = frames.cell(from).and_then(|cell| frames.memory.records::<Cell>(cell, count).ok());
