@@ -8,6 +8,7 @@ pub(crate) mod clock;
 pub(crate) mod early;
 pub(crate) mod failure;
 pub(crate) mod gaps;
+pub(crate) mod heir;
 mod keeper;
 pub(crate) mod loader;
 pub(crate) mod proc;

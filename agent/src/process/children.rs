@@ -125,27 +125,40 @@ fn begin_followed(parent: &Agent) -> Option<Agent> {
         result => result,
     };
     let fd = fd.ok()?;
-    let region = map_header(fd, parent);
+    // Whoever can open the file can truncate it, so the child counts in a memory file if it can give that to the injector. The
+    // injector makes a link to it in place of the file.
+    let injector = run::reach();
+    let memory = injector.and_then(|_| files::create_in_memory(file.path(), len).ok());
+    let region = map_header(memory.unwrap_or(fd), parent);
     files::close(fd);
+    // There may have been no descriptor left.
+    let injector = injector.or_else(run::reach);
     let child = region.map(|region| Agent { region, pid, guest: false, ..*parent });
-    let Some(child) = child.filter(|child| threads::begin_child(parent, child) && run::follow(&place)) else {
-        files::remove(file.path());
-        return None;
-    };
-    child.region.state().store(State::Armed.code().0, Ordering::Release);
-    announce(&place);
-    Some(child)
+    let child = child.filter(|child| threads::begin_child(parent, child) && run::follow(&place));
+    match &child {
+        Some(child) => {
+            child.region.state().store(State::Armed.code().0, Ordering::Release);
+            announce(injector, &place, memory);
+        }
+        None => files::remove(file.path()),
+    }
+    [injector, memory].into_iter().flatten().for_each(files::close);
+    child
 }
 
-/// Sends the name of the child's region file to the injector. If no injector listens, the file is found when the run is collected.
-fn announce(place: &Place) {
+/// Sends the name of the child's region file to the injector, and the descriptor if it is a memory file. If no injector listens, the file
+/// is found when the run is collected.
+fn announce(injector: Option<i32>, place: &Place, memory: Option<i32>) {
     let mut packet = [ask::FORKED; 1 + ask::NAME_MAX];
     let name = place.name();
     let Some(packet) = packet.get_mut(..=name.len()) else { return };
     packet[1..].copy_from_slice(name);
-    match run::tell(packet) {
-        Some(fd) => files::close(fd),
-        None => ring::expect_no_reader(),
+    let sent = injector.is_some_and(|injector| match memory {
+        Some(memory) => files::send_with(injector, packet, &[memory]).is_ok(),
+        None => files::send(injector, packet).is_ok(),
+    });
+    if !sent {
+        ring::expect_no_reader();
     }
 }
 

@@ -91,8 +91,51 @@ pub(crate) fn is_trusted_owner(file: &File) -> bool {
     fs::fstat(file).is_ok_and(|stat| stat.st_uid == 0 || stat.st_uid == ids().euid)
 }
 
-/// Returns a new file without a name that consists of these pieces, after `change` was applied to them. They begin at the
-/// start of a page.
+/// What precedes the name of a memory file wherever the kernel shows it.
+pub(crate) const MEMORY_FILE: &str = "/memfd:";
+
+/// Makes an empty memory file: it has no name in any file system, and [`fix_length`] can be applied to it. `shown` is its name
+/// in the lists of mappings.
+///
+/// # Errors
+/// The kernel makes none.
+pub(crate) fn empty_memory_file(shown: &Path) -> io::Result<File> {
+    let flags = fs::MemfdFlags::CLOEXEC | fs::MemfdFlags::ALLOW_SEALING;
+    Ok(fs::memfd_create(shown, flags)?.into())
+}
+
+/// Fixes the length of a memory file for ever. A mapping of a file that is truncated ends a process that accesses it.
+///
+/// # Errors
+/// It is not a memory file.
+pub(crate) fn fix_length(file: &File) -> io::Result<()> {
+    Ok(fs::fcntl_add_seals(file, fs::SealFlags::SHRINK | fs::SealFlags::GROW)?)
+}
+
+/// Fixes the contents of a memory file for ever. It is not mapped for writing.
+///
+/// # Errors
+/// It is not a memory file.
+pub(crate) fn fix_contents(file: &File) -> io::Result<()> {
+    Ok(fs::fcntl_add_seals(file, fs::SealFlags::WRITE)?)
+}
+
+/// Whether a file is a memory file whose length is fixed.
+pub(crate) fn has_fixed_length(file: &File) -> bool {
+    let fixed = fs::SealFlags::SHRINK | fs::SealFlags::GROW;
+    fs::fcntl_get_seals(file).is_ok_and(|seals| seals.contains(fixed))
+}
+
+/// Opens an open file again, for reading and perhaps for writing.
+///
+/// # Errors
+/// It cannot be opened so.
+pub(crate) fn open_again(file: &File, write: bool) -> io::Result<File> {
+    File::options().read(true).write(write).open(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+/// Returns a new memory file that consists of these pieces, after `change` was applied to them. They begin at the
+/// start of a page. Nobody can change it.
 ///
 /// # Errors
 /// There is no memory for it.
@@ -100,9 +143,11 @@ pub(crate) fn memory_file(
     pieces: &[impl AsRef<[u8]>],
     change: impl FnOnce(&mut [u8]),
 ) -> io::Result<OwnedFd> {
-    let file = File::from(fs::memfd_create("gprofinject", fs::MemfdFlags::CLOEXEC)?);
+    let file = empty_memory_file(Path::new("gprofinject"))?;
     let len = pieces.iter().map(|piece| piece.as_ref().len()).sum();
     fs::ftruncate(&file, len as u64)?;
+    // From here on, nobody can truncate what this process maps.
+    fix_length(&file)?;
     if len == 0 {
         return Ok(file.into());
     }
@@ -112,7 +157,7 @@ pub(crate) fn memory_file(
     let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
     let access = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new mapping at an address that the kernel chooses changes nothing that exists. The file is as long as the
-    // mapping, and no other process has it yet. The slice ends before the mapping does.
+    // mapping, for ever, and no other process has it yet. The slice ends before the mapping does.
     unsafe {
         let address = libc::mmap(ptr::null_mut(), len, access, flags, file.as_raw_fd(), 0);
         if address == libc::MAP_FAILED {
@@ -128,6 +173,7 @@ pub(crate) fn memory_file(
         change(bytes);
         libc::munmap(address, len);
     }
+    fix_contents(&file)?;
     Ok(file.into())
 }
 
@@ -444,14 +490,16 @@ pub(crate) fn lock_for_process(file: &File) -> bool {
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw const lock) == 0 }
 }
 
-/// Whether another process has locked the file with [`lock_for_process`].
+/// Whether another process that runs has locked the file with [`lock_for_process`]. One that shared its descriptors has its lock a
+/// little longer ([`crate::os::heir`]).
 pub(crate) fn is_locked(file: &File) -> bool {
     // SAFETY: this is plain data; all zeros means the whole file.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = libc::F_WRLCK as libc::c_short;
     // SAFETY: `lock` is valid for the call, which writes the owner into it.
     let known = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &raw mut lock) == 0 };
-    known && lock.l_type != libc::F_UNLCK as libc::c_short
+    let has_ended = || lock.l_pid > 0 && Handle::of(lock.l_pid).has_ended();
+    known && lock.l_type != libc::F_UNLCK as libc::c_short && !has_ended()
 }
 
 /// Whether a process has the file open for writing, or mapped from such a descriptor; then the kernel grants

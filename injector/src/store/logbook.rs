@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use gprofinject_abi::COMMAND_FILE;
@@ -18,6 +19,9 @@ use crate::store::purpose::Purpose;
 const FILE: &str = "run.json";
 /// The longest logbook in bytes. A longer one is damaged.
 const LONGEST: u64 = 64 << 20;
+/// For how long the lock of a gprofinject that has ended is waited for.
+const PATIENCE: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// What `--recover` needs to know about a run.
 #[derive(Debug, Serialize, Deserialize)]
@@ -125,8 +129,13 @@ impl Logbook {
             bail!("{shown} was made by another version of gprofinject; use that one");
         }
         let lock = folder.open_to_write(LOCK).context("the run's lock cannot be opened")?;
-        if !sys::lock_for_process(&lock) {
-            bail!("{shown} belongs to a gprofinject that still runs; it will write the profiles");
+        // The heir of a gprofinject that has just been killed still has the lock.
+        let since = Instant::now();
+        while !sys::lock_for_process(&lock) {
+            if sys::is_locked(&lock) || since.elapsed() > PATIENCE {
+                bail!("{shown} belongs to a gprofinject that still runs; it will write the profiles");
+            }
+            std::thread::sleep(PAUSE);
         }
         Ok(Logbook { folder: folder.clone(), _lock: lock, entries })
     }

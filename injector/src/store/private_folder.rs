@@ -215,12 +215,29 @@ impl PrivateFolder {
     /// Opens a regular file and returns it and its owner. It does not wait; opening a named pipe in the usual
     /// way would wait for a writer.
     fn open_any(&self, name: &str, access: OFlags) -> io::Result<(File, u32)> {
-        let file = fs::openat(self, name, access | FILE | OFlags::NONBLOCK, Mode::empty())?;
+        let file = match fs::openat(self, name, access | FILE | OFlags::NONBLOCK, Mode::empty()) {
+            Err(Errno::LOOP) => self.open_memory_file(name, access)?,
+            opened => opened?,
+        };
         let stat = fs::fstat(&file)?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => Ok((file.into(), stat.st_uid)),
             _ => Err(io::Error::other("it is no regular file")),
         }
+    }
+
+    /// Opens the memory file to which a link leads. No other link is followed. The process through whose folder in /proc the link
+    /// leads may have ended, so that its number is another one's by now, which can offer no other file than such a one.
+    fn open_memory_file(&self, name: &str, access: OFlags) -> io::Result<OwnedFd> {
+        let target = fs::readlinkat(self, name, Vec::new())?;
+        let target = target.to_str().ok().filter(|target| is_descriptor(target)).ok_or(Errno::LOOP)?;
+        let found = fs::open(target, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        if FileType::from_raw_mode(fs::fstat(&found)?.st_mode) != FileType::RegularFile {
+            return Err(Errno::LOOP.into());
+        }
+        let found = format!("/proc/self/fd/{}", found.as_raw_fd());
+        let file = File::from(fs::open(found, access | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?);
+        if sys::has_fixed_length(&file) { Ok(file.into()) } else { Err(Errno::LOOP.into()) }
     }
 
     /// Reads a file of the injector's user or root that has at most `most` bytes.
@@ -261,6 +278,17 @@ impl PrivateFolder {
     /// The name exists, or the link cannot be made.
     pub(crate) fn link(&self, name: &str, second: &str) -> io::Result<()> {
         Ok(fs::linkat(self, name, self, second, AtFlags::empty())?)
+    }
+
+    /// Makes a symbolic link, which replaces a file in one step.
+    ///
+    /// # Errors
+    /// The link cannot be made.
+    pub(crate) fn replace_by_symlink(&self, target: &Path, name: &str) -> io::Result<()> {
+        let fresh = format!("{name}.new");
+        let _ = self.remove_file(&fresh);
+        self.symlink(target, &fresh)?;
+        self.rename(&fresh, name)
     }
 
     /// Makes a symbolic link.
@@ -358,6 +386,13 @@ impl AsRawFd for PrivateFolder {
 
 const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const FILE: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NOCTTY);
+
+/// Whether a path is that of a descriptor of a process.
+fn is_descriptor(path: &str) -> bool {
+    let parts = path.strip_prefix("/proc/").and_then(|rest| rest.split_once("/fd/"));
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    parts.is_some_and(|(pid, fd)| is_number(pid) && is_number(fd))
+}
 
 /// Opens a folder one component of its name at a time, so that no symbolic link is followed. (openat2 with
 /// RESOLVE_NO_SYMLINKS does the same, but kernels before 5.6 do not have it, and some containers forbid it.)

@@ -1,8 +1,14 @@
 //! The private folder of one run, which contains the agent library, the plans, and the region file of each
 //! process.
+//!
+//! Processes map plans and region files. If a mapped file is truncated, the next access ends the process, so these are memory files
+//! of fixed lengths, to which links in the folder lead. Where that is not possible, they are in the folder.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -11,9 +17,10 @@ use anyhow::{Result, anyhow};
 use gprofinject_abi::{FOLDER_MAX, PLAN_SUFFIX, REGION_SUFFIX};
 
 use crate::options::EngineArg;
+use crate::os::heir::Heir;
 use crate::os::sys;
 use crate::store::private_folder::PrivateFolder;
-use crate::store::region::file::RegionFile;
+use crate::store::region::file::{self, RegionFile};
 use crate::store::region::layout::{Layout, Orders};
 
 /// The first process's name in the run folder.
@@ -36,6 +43,11 @@ pub(crate) struct RunFolder {
     folder: PrivateFolder,
     engine: EngineArg,
     stays: bool,
+    /// `None` if the files are in the folder.
+    heir: Option<Heir>,
+    /// The memory files, by the names of the links to them. They are open for reading only: a descriptor for writing would look
+    /// like a process that counts in the file.
+    held: RefCell<HashMap<String, File>>,
 }
 
 impl Drop for RunFolder {
@@ -48,7 +60,12 @@ impl Drop for RunFolder {
 
 /// Returns the region file of a process, by the process's name in the run folder.
 pub(crate) fn region_in(folder: &PrivateFolder, name: &str) -> RegionFile {
-    RegionFile::new(folder, format!("{name}{REGION_SUFFIX}"))
+    RegionFile::new(folder, region_file(name))
+}
+
+/// The name of a region file.
+fn region_file(name: &str) -> String {
+    format!("{name}{REGION_SUFFIX}")
 }
 
 /// The name of a plan file.
@@ -58,7 +75,7 @@ pub(crate) fn plan_file(name: &str) -> String {
 
 impl RunFolder {
     /// Creates the folder in the first place that meets the conditions. The folder contains the first
-    /// process's files, and there is room for its counters.
+    /// process's files, and there is room for its counters. Without an heir, no file is a memory file.
     ///
     /// # Errors
     /// No place meets the conditions.
@@ -68,11 +85,20 @@ impl RunFolder {
         plan: &[Piece],
         layout: &Layout,
         orders: Orders,
+        mut heir: Option<Heir>,
     ) -> Result<RunFolder> {
         let mut refusals = Vec::new();
         let mut limited = None;
         for place in places() {
-            match create_in(&place, first, engine, plan, layout, orders) {
+            let made = create_in(&place, engine).and_then(|mut folder| {
+                folder.heir = heir.take();
+                let added = folder.add(first, plan, layout, orders);
+                if added.is_err() {
+                    heir = folder.heir.take();
+                }
+                added.map(|()| folder)
+            });
+            match made {
                 Ok(folder) => return Ok(folder),
                 Err(error) => {
                     refusals.push(format!("{}: {}", place.display(), sys::reason(&error)));
@@ -101,9 +127,12 @@ impl RunFolder {
         self.engine.libraries().map(|(name, _)| self.path().join(name)).collect()
     }
 
-    /// Leaves the folder in place.
+    /// Leaves the folder in place, and its memory files to the heir.
     pub(crate) fn keep(mut self) {
         self.stays = true;
+        if let Some(heir) = self.heir.take() {
+            heir.stay();
+        }
     }
 
     /// The folder as a private folder.
@@ -125,11 +154,18 @@ impl RunFolder {
         if self.folder.free_space()? < plan_len as u64 + layout.reserved(orders.timer_rate) + SPARE {
             return Err(io::Error::from_raw_os_error(libc::ENOSPC));
         }
-        let mut file = self.folder.create_file(&plan_file(name))?;
+        let plan_name = plan_file(name);
+        let memory = self.memory_file(&plan_name);
+        let is_memory = memory.is_some();
+        let mut file = memory.map_or_else(|| self.folder.create_file(&plan_name), Ok)?;
         for piece in plan {
             file.write_all(piece)?;
         }
-        self.region(name).create(layout, orders).map(drop)
+        if is_memory {
+            sys::fix_contents(&file)?;
+            self.hold(&plan_name, &file)?;
+        }
+        self.add_region(name, layout, orders)
     }
 
     /// Creates the files of a process that has the same plan as another one.
@@ -144,7 +180,59 @@ impl RunFolder {
         orders: Orders,
     ) -> io::Result<()> {
         self.folder.link(&plan_file(other), &plan_file(name))?;
-        self.region(name).create(layout, orders).map(drop)
+        self.add_region(name, layout, orders)
+    }
+
+    /// Creates the region file of a process.
+    fn add_region(&self, name: &str, layout: &Layout, orders: Orders) -> io::Result<()> {
+        let region_name = region_file(name);
+        match self.memory_file(&region_name) {
+            Some(file) => {
+                file::begin(&file, layout, orders)?;
+                self.hold(&region_name, &file)
+            }
+            None => self.region(name).create(layout, orders).map(drop),
+        }
+    }
+
+    /// Makes a memory file that will have a name in the folder. Returns `None` if there is no heir, or if the kernel makes none,
+    /// for example because the name is too long.
+    fn memory_file(&self, name: &str) -> Option<File> {
+        self.heir.as_ref()?;
+        sys::empty_memory_file(&self.path().join(name)).ok()
+    }
+
+    /// Fixes the length of a memory file, and makes a link to it.
+    fn hold(&self, name: &str, file: &File) -> io::Result<()> {
+        sys::fix_length(file)?;
+        let Some(heir) = &self.heir else { return Ok(()) };
+        let held = sys::open_again(file, false)?;
+        self.folder.symlink(&heir.path_of(&held), name)?;
+        self.held.borrow_mut().insert(name.to_owned(), held);
+        Ok(())
+    }
+
+    /// Makes a link to the memory file in which a forked child counts, in place of the file of that name that the child has made
+    /// in the folder. The child can have sent the descriptor of any file.
+    ///
+    /// # Errors
+    /// It is no memory file of a fixed length, or there is no heir, or the link cannot be made.
+    pub(crate) fn adopt(&self, name: &str, file: &File) -> io::Result<()> {
+        let Some(heir) = self.heir.as_ref().filter(|_| sys::has_fixed_length(file)) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let name = region_file(name);
+        let held = sys::open_again(file, false)?;
+        self.folder.replace_by_symlink(&heir.path_of(&held), &name)?;
+        self.held.borrow_mut().insert(name, held);
+        Ok(())
+    }
+
+    /// Opens a memory file for the process to which it belongs: a region file for reading and writing, a plan for reading.
+    /// Returns `None` if there is no memory file of that name.
+    pub(crate) fn open_held(&self, name: &str) -> Option<File> {
+        let held = self.held.borrow();
+        sys::open_again(held.get(name)?, name.ends_with(REGION_SUFFIX)).ok()
     }
 
     /// Writes a process's samples. If that fails, the old ones stay.
@@ -161,6 +249,7 @@ impl RunFolder {
     /// processes too.
     pub(crate) fn remove_region(&self, name: &str) {
         self.region(name).remove();
+        self.held.borrow_mut().remove(&region_file(name));
         let _ = self.folder.remove_file(&format!("{name}{SAMPLES_SUFFIX}"));
     }
 }
@@ -181,20 +270,13 @@ fn places() -> Vec<PathBuf> {
     places
 }
 
-fn create_in(
-    place: &Path,
-    first: &str,
-    engine: EngineArg,
-    plan: &[Piece],
-    layout: &Layout,
-    orders: Orders,
-) -> io::Result<RunFolder> {
+fn create_in(place: &Path, engine: EngineArg) -> io::Result<RunFolder> {
     let libraries_len: usize = engine.libraries().map(|(_, bytes)| bytes.len()).sum();
     if sys::free_space(place)? < libraries_len as u64 {
         return Err(io::Error::from_raw_os_error(libc::ENOSPC));
     }
     let folder = PrivateFolder::create(place)?;
-    let folder = RunFolder { folder, engine, stays: false };
+    let folder = RunFolder { folder, engine, stays: false, heir: None, held: RefCell::default() };
     if !loadable(folder.path().as_os_str()) || folder.path().as_os_str().len() + 32 > FOLDER_MAX {
         return Err(io::Error::other("LD_PRELOAD cannot name files in it"));
     }
@@ -205,7 +287,6 @@ fn create_in(
             return Err(io::Error::other("code there cannot be executed (noexec)"));
         }
     }
-    folder.add(first, plan, layout, orders)?;
     Ok(folder)
 }
 

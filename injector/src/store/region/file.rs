@@ -33,9 +33,7 @@ impl RegionFile {
     /// It exists, or there is no space for it.
     pub(crate) fn create(&self, layout: &Layout, orders: Orders) -> io::Result<Region> {
         let file = self.folder.create_file(&self.name)?;
-        sys::allocate(&file, layout.reserved(orders.timer_rate))?;
-        let blocks_max = make_room(&file, layout)?;
-        file.write_all_at(layout.header(orders, blocks_max).as_bytes(), 0)?;
+        begin(&file, layout, orders)?;
         Ok(Region::new(file, *layout))
     }
 
@@ -105,6 +103,16 @@ impl RegionFile {
     fn file(&self) -> io::Result<File> {
         self.folder.open_of_anybody(&self.name)
     }
+}
+
+/// Gives an empty file its length, a layout and the orders to the agent.
+///
+/// # Errors
+/// There is no space for it.
+pub(crate) fn begin(file: &File, layout: &Layout, orders: Orders) -> io::Result<()> {
+    sys::allocate(file, layout.reserved(orders.timer_rate))?;
+    let blocks_max = make_room(file, layout)?;
+    file.write_all_at(layout.header(orders, blocks_max).as_bytes(), 0)
 }
 
 /// Gives the file, which stays sparse, the length for as many threads as the file system and the file size
