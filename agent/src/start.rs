@@ -16,6 +16,8 @@ pub(crate) mod loads;
 pub(crate) mod mcount;
 pub(crate) mod notice;
 pub(crate) mod own;
+#[cfg(not(feature = "standalone"))]
+pub(crate) mod own_memory;
 pub(crate) mod pauses;
 pub(crate) mod plan;
 pub(crate) mod process_files;

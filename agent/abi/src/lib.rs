@@ -34,8 +34,8 @@ pub mod times;
 pub mod trace;
 
 pub use names::{
-    AGENT_FILE, ASK_FILE, COMMAND_FILE, FOLDER_MAX, FRIDA_FILE, PLAN_SUFFIX, PRELOAD_VARIABLE, REGION_SUFFIX,
-    RUN_VARIABLE,
+    AGENT_FILE, AGENT_MEMORY_FILE, ASK_FILE, COMMAND_FILE, FOLDER_MAX, FRIDA_FILE, PLAN_SUFFIX,
+    PRELOAD_VARIABLE, REGION_SUFFIX, RUN_VARIABLE,
 };
 
 /// Version of all layouts in this crate. Every change of a layout raises it.

@@ -10,6 +10,9 @@ pub const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
 pub const RUN_VARIABLE: &str = "GPROFINJECT_RUN";
 /// File name of the agent's library in the run folder.
 pub const AGENT_FILE: &str = "libgprofinject.so";
+/// File name of a link to a memory file with the agent's library, if there is one. Its length is fixed, so that the library in
+/// memory does not depend on the file in the run folder.
+pub const AGENT_MEMORY_FILE: &str = "libgprofinject.memory";
 /// The file name of the library with Frida's gum, which is in the run folder if gum writes the patches (see
 /// [`crate::frida`]).
 pub const FRIDA_FILE: &str = "libgprofinject-frida.so";

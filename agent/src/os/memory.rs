@@ -156,6 +156,16 @@ pub(crate) unsafe fn map_again_over(address: u64, len: u64, to: u64) -> Result<u
     unsafe { call(__NR_mremap, [address, 0, len, MREMAP_MAYMOVE | MREMAP_FIXED, to]) }
 }
 
+/// Moves a mapping over those at `to`, in one step.
+///
+/// # Safety
+/// The caller must own both ranges, and whoever uses what is at `to` must find the same bytes there as before.
+#[cfg_attr(feature = "standalone", allow(dead_code))]
+pub(crate) unsafe fn move_over(address: u64, len: u64, to: u64) -> Result<u64, i32> {
+    // SAFETY: the caller owns what is moved and what is replaced.
+    unsafe { call(__NR_mremap, [address, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, to]) }
+}
+
 /// Makes every page of a shared mapping present and writable. If the file system is full, this is an error
 /// here, and would be a SIGBUS later. A kernel before 5.14 does not support the call; the SIGBUS is then
 /// possible.

@@ -19,6 +19,7 @@ use crate::program::provoke;
 use crate::start::environment;
 use crate::start::functions;
 use crate::start::mcount;
+use crate::start::own_memory;
 use crate::start::setup;
 
 #[cfg(not(test))]
@@ -96,7 +97,10 @@ fn begin(start: Start) {
 #[cfg_attr(test, allow(dead_code))]
 fn is_profiled(start: &Start) -> bool {
     let place = environment::take(start);
-    place.is_some_and(|place| setup::run(start, &place))
+    place.is_some_and(|place| {
+        own_memory::replace(&place);
+        setup::run(start, &place)
+    })
 }
 
 #[cfg(not(test))]

@@ -130,7 +130,9 @@ mod tests {
     fn names_of_memory_files() {
         let name = |shown: &str| name_of(Path::new(shown));
         assert_eq!(name("/memfd:/run/f/0.region (deleted)"), Some(PathBuf::from("/run/f/0.region")));
-        for other in ["/memfd:gprofinject (deleted)", "/run/f/0.region", "/run/f/0.region (deleted)", "pipe:[1]"] {
+        for other in
+            ["/memfd:gprofinject (deleted)", "/run/f/0.region", "/run/f/0.region (deleted)", "pipe:[1]"]
+        {
             assert_eq!(name(other), None, "{other}");
         }
     }

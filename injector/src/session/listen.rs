@@ -98,7 +98,11 @@ impl Family<'_> {
             }
             Ok(Message::Opens(name)) => {
                 let is_ours = asker.user == sys::ids().euid;
-                let file = self.folder.as_ref().filter(|_| is_ours).and_then(|folder| folder.open_held(name.as_str()));
+                let file = self
+                    .folder
+                    .as_ref()
+                    .filter(|_| is_ours)
+                    .and_then(|folder| folder.open_held(name.as_str()));
                 match file {
                     Some(file) => asker.answer_with(&[ask::OPENS], file.as_fd()),
                     None => asker.answer(&[]),

@@ -57,7 +57,8 @@ pub(crate) struct FileName(String);
 impl FileName {
     /// Returns the name if these bytes are one.
     fn parse(bytes: &[u8]) -> Option<FileName> {
-        let member = [PLAN_SUFFIX, REGION_SUFFIX].iter().find_map(|suffix| bytes.strip_suffix(suffix.as_bytes()))?;
+        let member =
+            [PLAN_SUFFIX, REGION_SUFFIX].iter().find_map(|suffix| bytes.strip_suffix(suffix.as_bytes()))?;
         MemberName::parse(member)?;
         str::from_utf8(bytes).ok().map(|name| FileName(name.to_owned()))
     }

@@ -12,13 +12,15 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
-use gprofinject_abi::{FOLDER_MAX, PLAN_SUFFIX, REGION_SUFFIX};
+use gprofinject_abi::{AGENT_FILE, AGENT_MEMORY_FILE, FOLDER_MAX, PLAN_SUFFIX, REGION_SUFFIX};
 
 use crate::options::EngineArg;
 use crate::os::heir::Heir;
 use crate::os::sys;
+use crate::store::libraries;
 use crate::store::private_folder::PrivateFolder;
 use crate::store::region::file::{self, RegionFile};
 use crate::store::region::layout::{Layout, Orders};
@@ -47,7 +49,7 @@ pub(crate) struct RunFolder {
     heir: Option<Heir>,
     /// The memory files, by the names of the links to them. They are open for reading only: a descriptor for writing would look
     /// like a process that counts in the file.
-    held: RefCell<HashMap<String, File>>,
+    held: RefCell<HashMap<String, Arc<File>>>,
 }
 
 impl Drop for RunFolder {
@@ -92,7 +94,7 @@ impl RunFolder {
         for place in places() {
             let made = create_in(&place, engine).and_then(|mut folder| {
                 folder.heir = heir.take();
-                let added = folder.add(first, plan, layout, orders);
+                let added = folder.hold_agent().and_then(|()| folder.add(first, plan, layout, orders));
                 if added.is_err() {
                     heir = folder.heir.take();
                 }
@@ -142,7 +144,8 @@ impl RunFolder {
 
     /// Returns the region file of that name.
     pub(crate) fn region(&self, name: &str) -> RegionFile {
-        region_in(&self.folder, name)
+        let held = self.held.borrow().get(&region_file(name)).cloned();
+        region_in(&self.folder, name).held_by(held)
     }
 
     /// Creates the plan file and the region file of a process.
@@ -183,8 +186,27 @@ impl RunFolder {
         self.add_region(name, layout, orders)
     }
 
+    /// Makes the memory file with the agent's library. When gprofinject has ended, no more processes need it.
+    fn hold_agent(&self) -> io::Result<()> {
+        let Some(mut file) = self.memory_file(AGENT_FILE) else { return Ok(()) };
+        file.write_all(libraries::AGENT)?;
+        sys::fix_contents(&file)?;
+        self.hold(AGENT_MEMORY_FILE, &file)
+    }
+
+    /// Writes the libraries again if they are not as long any more. The dynamic linker would complain.
+    fn mend_libraries(&self) -> io::Result<()> {
+        for (name, bytes) in self.engine.libraries() {
+            if !self.folder.stat(name).is_ok_and(|stat| stat.st_size as u64 == bytes.len() as u64) {
+                self.folder.replace(name, bytes)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Creates the region file of a process.
     fn add_region(&self, name: &str, layout: &Layout, orders: Orders) -> io::Result<()> {
+        self.mend_libraries()?;
         let region_name = region_file(name);
         match self.memory_file(&region_name) {
             Some(file) => {
@@ -208,7 +230,7 @@ impl RunFolder {
         let Some(heir) = &self.heir else { return Ok(()) };
         let held = sys::open_again(file, false)?;
         self.folder.symlink(&heir.path_of(&held), name)?;
-        self.held.borrow_mut().insert(name.to_owned(), held);
+        self.held.borrow_mut().insert(name.to_owned(), Arc::new(held));
         Ok(())
     }
 
@@ -224,7 +246,7 @@ impl RunFolder {
         let name = region_file(name);
         let held = sys::open_again(file, false)?;
         self.folder.replace_by_symlink(&heir.path_of(&held), &name)?;
-        self.held.borrow_mut().insert(name, held);
+        self.held.borrow_mut().insert(name, Arc::new(held));
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use gprofinject_abi::region::{Load, LoadRecord, RegionHeader};
@@ -19,12 +20,19 @@ use crate::store::region::ring::Rings;
 pub(crate) struct RegionFile {
     folder: PrivateFolder,
     name: String,
+    /// The file, if it is a memory file of this run. It stays when the link to it is removed.
+    held: Option<Arc<File>>,
 }
 
 impl RegionFile {
     /// Returns the region file of that name, which may not exist yet.
     pub(crate) fn new(folder: &PrivateFolder, name: String) -> RegionFile {
-        RegionFile { folder: folder.clone(), name }
+        RegionFile { folder: folder.clone(), name, held: None }
+    }
+
+    /// Returns the same file, which `held` refers to if that is known.
+    pub(crate) fn held_by(self, held: Option<Arc<File>>) -> RegionFile {
+        RegionFile { held, ..self }
     }
 
     /// Creates the file with a layout and the orders to the agent.
@@ -51,7 +59,11 @@ impl RegionFile {
     /// # Errors
     /// It cannot be opened.
     pub(crate) fn rings(&self, layout: &Layout) -> io::Result<Rings> {
-        match self.folder.open_to_write(&self.name) {
+        let to_write = match &self.held {
+            Some(held) => sys::open_again(held, true),
+            None => self.folder.open_to_write(&self.name),
+        };
+        match to_write {
             Ok(file) => Ok(Rings::new(file, true, *layout)),
             Err(_) => Ok(Rings::new(self.file()?, false, *layout)),
         }
@@ -101,7 +113,10 @@ impl RegionFile {
 
     /// Opens the file. A child that has become another user makes a file that belongs to that user.
     fn file(&self) -> io::Result<File> {
-        self.folder.open_of_anybody(&self.name)
+        match &self.held {
+            Some(held) => sys::open_again(held, false),
+            None => self.folder.open_of_anybody(&self.name),
+        }
     }
 }
 

@@ -59,7 +59,7 @@ impl Attachment {
         let agent = Agent::read(plan.standalone)?;
         let library = match plan.standalone {
             true => placed_library(&mappings, &memory, &agent),
-            false => loaded_library(&mappings, &folder.path().join(AGENT_FILE).to_string_lossy()),
+            false => loaded_library(&mappings, &folder.path().join(AGENT_FILE).to_string_lossy(), &agent),
         };
         let Range { start: base, end } = library.context("the process executes another program now")?;
         let instruction = instruction(process, plan, &[], &mappings, &memory)?;
@@ -360,10 +360,12 @@ fn instruction(
     Ok(libc.lo + find_syscall(&code).context("the C library makes no system calls")?)
 }
 
-/// Returns where the dynamic linker has loaded the agent library, whose file is `own`.
-fn loaded_library(mappings: &[Mapping], own: &str) -> Option<Range<u64>> {
-    let library = || mappings.iter().filter(|mapping| mapping.path == own);
-    Some(library().next()?.lo..library().map(|mapping| mapping.hi).max()?)
+/// Returns where the dynamic linker has loaded the agent library, whose file is `own`. By now a memory file of that name may be
+/// mapped there.
+fn loaded_library(mappings: &[Mapping], own: &str, agent: &Agent) -> Option<Range<u64>> {
+    let in_memory = format!("{}{own} (deleted)", sys::MEMORY_FILE);
+    let base = mappings.iter().find(|mapping| mapping.path == own || mapping.path == in_memory)?.lo;
+    Some(base..base + agent.len())
 }
 
 /// Returns where an usher has placed the agent library in a standalone program. It is in memory without a file.
