@@ -18,8 +18,10 @@ pub(crate) fn replace(place: &Place) {
             // SAFETY: no other code knows of the copy, and it has the same bytes as the segment: no code of the agent writes to its
             // statics in between, and there is no other thread.
             let moved = unsafe { memory::move_over(copy, segment.len, segment.start) };
-            // SAFETY: no other code knows of the copy.
-            moved.inspect_err(|_| drop(unsafe { memory::munmap(copy, segment.len) }))
+            moved.inspect_err(|_| {
+                // SAFETY: no other code knows of the copy.
+                let _ = unsafe { memory::munmap(copy, segment.len) };
+            })
         });
     }
     files::close(fd);

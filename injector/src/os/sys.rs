@@ -524,6 +524,16 @@ pub(crate) fn is_open_for_writing(file: &File) -> Option<bool> {
     }
 }
 
+/// Whether a process has a memory file mapped for writing. If none has, the kernel lets none write to it from then on. Returns `None` if
+/// the kernel does not tell. `file` is open for writing. (The kernel grants a lease on a memory file although a process has it open.)
+pub(crate) fn is_mapped_for_writing(file: &File) -> Option<bool> {
+    match fs::fcntl_add_seals(file, fs::SealFlags::WRITE) {
+        Ok(()) => Some(false),
+        Err(Errno::BUSY) => Some(true),
+        Err(_) => None,
+    }
+}
+
 /// Makes orphaned descendants children of this process, so that it can wait for their end.
 pub(crate) fn adopt_orphans() {
     // Without it, only the end of orphans goes unnoticed.

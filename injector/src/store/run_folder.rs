@@ -321,6 +321,39 @@ fn loadable(path: &OsStr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::shape::Shape;
+
+    #[test]
+    fn memory_files_cannot_be_truncated_and_outlive_their_links() {
+        let place = tempfile::tempdir().expect("a folder");
+        let mut folder = create_in(place.path(), EngineArg::Builtin).expect("a folder");
+        folder.heir = Some(Heir::start().expect("a process"));
+        let shape = Shape { text: (0x1000, 0x2000), arena: 0, arena_len: 0, text_shift: 1, arena_shift: 4 };
+        let layout = Layout::new(shape, 16, 0, None, None);
+        folder.add("0", &[Piece::Borrowed(b"plan")], &layout, Orders::default()).expect("added");
+
+        let by_link = folder.private().open_to_write("0.region").expect("followed");
+        assert!(by_link.set_len(0).is_err() && by_link.set_len(1 << 60).is_err());
+        let mut plan = folder.private().open_to_write("0.plan").expect("followed");
+        assert!(plan.write_all(b"other").is_err() && plan.set_len(0).is_err());
+        assert_eq!(folder.private().read("0.plan", 100).expect("readable"), b"plan");
+        assert!(folder.open_held("0.region").is_some() && folder.open_held("1.region").is_none());
+        folder.private().remove_file("0.region").expect("removed");
+        let report = folder.region("0").open(&layout).and_then(|region| region.report());
+        assert!(!report.expect("readable").1, "damaged");
+
+        // Only a memory file of a fixed length is taken over, whatever a process has sent.
+        let sent = folder.private().create_file("sent").expect("created");
+        assert!(folder.adopt("f1", &sent).is_err());
+        let sent = sys::empty_memory_file(Path::new("sent")).expect("created");
+        assert!(folder.adopt("f1", &sent).is_err());
+        sys::fix_length(&sent).expect("fixed");
+        folder.private().create_file("f1.region").expect("created");
+        folder.adopt("f1", &sent).expect("taken over");
+        assert!(folder.private().open_of_anybody("f1.region").is_ok());
+        folder.remove_region("f1");
+        assert!(!folder.private().has("f1.region") && folder.open_held("f1.region").is_none());
+    }
 
     #[test]
     fn names_that_the_linker_would_misread_are_avoided() {

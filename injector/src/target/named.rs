@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use gprofinject_abi::REGION_SUFFIX;
 
 use crate::os::proc::{self, Mapping};
-use crate::os::sys::MEMORY_FILE;
 use crate::store::private_folder::{Distrust, PREFIX, PrivateFolder};
 
 /// The number of folders that are examined at most.
@@ -61,9 +60,7 @@ pub(crate) fn folders(pid: i32) -> io::Result<Vec<Named>> {
 
 /// Returns the folder and the process's name in it, if the path in a mapping is that of a region file.
 fn region_of(path: &str) -> Option<(&Path, &str)> {
-    let path = path.strip_suffix(" (deleted)").unwrap_or(path);
-    // A memory file has the path of the link to it as its name.
-    let path = Path::new(path.strip_prefix(MEMORY_FILE).unwrap_or(path));
+    let path = Path::new(proc::named(path));
     let (folder, file) = (path.parent()?, path.file_name()?.to_str()?);
     let is_run = folder.file_name()?.to_str()?.starts_with(PREFIX);
     (is_run && file.ends_with(REGION_SUFFIX)).then_some((folder, file))

@@ -112,3 +112,24 @@ fn places_where_others_can_rename_are_refused() {
         assert_eq!(PrivateFolder::create(&inner).is_ok(), fits, "{outer:o} {mode:o}");
     }
 }
+
+#[test]
+fn only_links_to_memory_files_of_a_fixed_length_are_followed() {
+    let place = place();
+    let made = PrivateFolder::create(place.path()).expect("made");
+    let link = |file: &File, name: &str| {
+        let target = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+        made.symlink(Path::new(&target), name).expect("linked");
+    };
+    let regular = made.create_file("regular").expect("made");
+    let memory = sys::empty_memory_file(Path::new("memory")).expect("made");
+    link(&regular, "a");
+    link(&memory, "b");
+    made.symlink(&made.path().join("regular"), "c").expect("linked");
+    made.symlink(Path::new("/proc/self/fd/../maps"), "d").expect("linked");
+    for name in ["a", "b", "c", "d"] {
+        assert!(made.open_of_anybody(name).is_err(), "{name}");
+    }
+    sys::fix_length(&memory).expect("fixed");
+    assert!(made.open_to_write("b").is_ok() && made.open_file("b").is_ok());
+}

@@ -91,9 +91,13 @@ impl RegionFile {
         Ok(records.into_iter().map(|(_, record)| record).filter(is_there).collect())
     }
 
-    /// Whether a process still counts in the file; `None` if the kernel cannot tell.
+    /// Whether a process still counts in the file; `None` if the kernel cannot tell. If none does, none may begin to.
     pub(crate) fn is_counted_in(&self) -> Option<bool> {
-        sys::is_open_for_writing(&self.file().ok()?)
+        let file = self.file().ok()?;
+        match sys::has_fixed_length(&file) {
+            true => sys::is_mapped_for_writing(&sys::open_again(&file, true).ok()?),
+            false => sys::is_open_for_writing(&file),
+        }
     }
 
     /// Returns when the file was created, if the file system records that.
@@ -158,6 +162,16 @@ mod tests {
         let file = folder.create_file("region").expect("created");
         assert_eq!(region.is_counted_in(), Some(true));
         file.set_len(4096).expect("resized");
+        is_seen(&region, file);
+
+        let file = sys::empty_memory_file(std::path::Path::new("region")).expect("created");
+        file.set_len(4096).expect("resized");
+        sys::fix_length(&file).expect("fixed");
+        let held = sys::open_again(&file, false).expect("opened");
+        is_seen(&RegionFile::new(&folder, "none".into()).held_by(Some(Arc::new(held))), file);
+    }
+
+    fn is_seen(region: &RegionFile, file: File) {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: this is a new mapping, which is neither read nor written.
         let at =

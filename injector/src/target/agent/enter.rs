@@ -363,8 +363,7 @@ fn instruction(
 /// Returns where the dynamic linker has loaded the agent library, whose file is `own`. By now a memory file of that name may be
 /// mapped there.
 fn loaded_library(mappings: &[Mapping], own: &str, agent: &Agent) -> Option<Range<u64>> {
-    let in_memory = format!("{}{own} (deleted)", sys::MEMORY_FILE);
-    let base = mappings.iter().find(|mapping| mapping.path == own || mapping.path == in_memory)?.lo;
+    let base = mappings.iter().find(|mapping| mapping.named() == own)?.lo;
     Some(base..base + agent.len())
 }
 
