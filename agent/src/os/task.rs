@@ -30,6 +30,12 @@ pub(crate) fn thread_lives(pid: u32, tid: u32) -> bool {
     result != Err(ESRCH) || shares_memory(tid)
 }
 
+/// Returns whether there is no process of this number.
+pub(crate) fn has_ended(pid: u32) -> bool {
+    // SAFETY: signal 0 is not sent.
+    unsafe { call(general::__NR_kill, [pid.into(), 0]) == Err(ESRCH) }
+}
+
 /// Returns whether a thread of any process has the calling thread's memory. It has not if it has ended or executed another program.
 pub(crate) fn shares_memory(tid: u32) -> bool {
     /// linux/kcmp.h, which the crate linux-raw-sys does not have.

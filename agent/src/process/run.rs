@@ -92,7 +92,7 @@ fn connect_from_outside(place: &Place, errno: i32) -> Result<i32, i32> {
         Err(_) => return Err(errno),
     };
     let owner = OWNER.load(Ordering::Relaxed);
-    if !files::peer(fd).is_ok_and(|user| user == ROOT || user == owner) {
+    if !files::peer(fd).is_ok_and(|peer| peer.user == ROOT || peer.user == owner) {
         files::close(fd);
         return Err(kernel::EPERM);
     }
@@ -105,12 +105,14 @@ fn tell_by(connection: Result<i32, i32>, send: impl FnOnce(i32) -> Result<(), i3
     send(fd).map(|()| fd).inspect_err(|_| files::close(fd))
 }
 
-/// Returns whether an injector listens.
+/// Returns whether an injector listens. For a moment after an injector was killed, its heir still has the socket.
 pub(crate) fn is_injector_there() -> bool {
     match connect() {
         Some(Ok(fd)) => {
+            let has_ended =
+                files::peer(fd).is_ok_and(|peer| peer.process != 0 && task::has_ended(peer.process));
             files::close(fd);
-            true
+            !has_ended
         }
         // Only this error means that no process listens.
         Some(Err(errno)) => errno != kernel::ECONNREFUSED,

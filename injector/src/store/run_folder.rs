@@ -133,6 +133,8 @@ impl RunFolder {
     pub(crate) fn keep(mut self) {
         self.stays = true;
         if let Some(heir) = self.heir.take() {
+            // Until this process ends, the heir's descriptors are those of this process.
+            std::mem::forget(self.held.take());
             heir.stay();
         }
     }

@@ -59,11 +59,7 @@ impl RegionFile {
     /// # Errors
     /// It cannot be opened.
     pub(crate) fn rings(&self, layout: &Layout) -> io::Result<Rings> {
-        let to_write = match &self.held {
-            Some(held) => sys::open_again(held, true),
-            None => self.folder.open_to_write(&self.name),
-        };
-        match to_write {
+        match self.or_held(self.folder.open_to_write(&self.name), true) {
             Ok(file) => Ok(Rings::new(file, true, *layout)),
             Err(_) => Ok(Rings::new(self.file()?, false, *layout)),
         }
@@ -117,10 +113,15 @@ impl RegionFile {
 
     /// Opens the file. A child that has become another user makes a file that belongs to that user.
     fn file(&self) -> io::Result<File> {
-        match &self.held {
-            Some(held) => sys::open_again(held, false),
-            None => self.folder.open_of_anybody(&self.name),
-        }
+        self.or_held(self.folder.open_of_anybody(&self.name), false)
+    }
+
+    /// Returns the file, or if it could not be opened by its name, the one that is held. A helper process has not got that.
+    fn or_held(&self, opened: io::Result<File>, write: bool) -> io::Result<File> {
+        opened.or_else(|error| match &self.held {
+            Some(held) => sys::open_again(held, write).map_err(|_| error),
+            None => Err(error),
+        })
     }
 }
 
