@@ -148,7 +148,8 @@ impl Family<'_> {
             return;
         }
         if let Err(error) = folder.adopt(name, &file) {
-            self.troubles.push(format!("the counts of a forked process are lost: {}", sys::reason(&error)));
+            self.unfollowed
+                .insert(format!("the counts of a forked process are lost: {}", sys::reason(&error)));
         }
     }
 
