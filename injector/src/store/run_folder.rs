@@ -237,17 +237,20 @@ impl RunFolder {
     }
 
     /// Makes a link to the memory file in which a forked child counts, in place of the file of that name that the child has made
-    /// in the folder. The child can have sent the descriptor of any file.
+    /// in the folder. Without an heir, this process alone holds the file. The child can have sent the descriptor of any file.
     ///
     /// # Errors
-    /// It is no memory file of a fixed length, or there is no heir, or the link cannot be made.
+    /// It is no memory file of a fixed length, or the link cannot be made.
     pub(crate) fn adopt(&self, name: &str, file: &File) -> io::Result<()> {
-        let Some(heir) = self.heir.as_ref().filter(|_| sys::has_fixed_length(file)) else {
+        if !sys::has_fixed_length(file) {
             return Err(io::ErrorKind::InvalidInput.into());
-        };
+        }
         let name = region_file(name);
         let held = sys::open_again(file, false)?;
-        self.folder.replace_by_symlink(&heir.path_of(&held), &name)?;
+        match &self.heir {
+            Some(heir) => self.folder.replace_by_symlink(&heir.path_of(&held), &name)?,
+            None => self.folder.remove_file(&name)?,
+        }
         self.held.borrow_mut().insert(name, Arc::new(held));
         Ok(())
     }
