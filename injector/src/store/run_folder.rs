@@ -358,6 +358,10 @@ mod tests {
         assert!(folder.private().open_of_anybody("f1.region").is_ok());
         folder.remove_region("f1");
         assert!(!folder.private().has("f1.region") && folder.open_held("f1.region").is_none());
+        folder.heir = None;
+        folder.private().create_file("f2.region").expect("created");
+        folder.adopt("f2", &sent).expect("taken over");
+        assert!(!folder.private().has("f2.region") && folder.region("f2").inode().is_some());
     }
 
     #[test]
