@@ -65,6 +65,13 @@ pub(crate) fn function(dynamic_linker: u64, name: &[u8]) -> u64 {
     detour.map_or(found, |[_, copy]| copy.load(Ordering::Relaxed))
 }
 
+/// Stores the addresses of functions, as [`function`] returns them, in the places where none is stored yet.
+pub(crate) fn store(dynamic_linker: u64, functions: &[(&AtomicU64, &[u8])]) {
+    for (place, name) in functions.iter().filter(|(place, _)| place.load(Ordering::Relaxed) == 0) {
+        place.store(function(dynamic_linker, name), Ordering::Relaxed);
+    }
+}
+
 /// Returns the start of a function like [`function`], even if that start is redirected to the agent.
 pub(crate) fn start_of(dynamic_linker: u64, name: &[u8]) -> u64 {
     // SAFETY: the map is one of ld.so's list.

@@ -10,7 +10,7 @@
 #![allow(unsafe_code, reason = "functions of the C library are defined")]
 
 use crate::os::lookup;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::AtomicU64;
 
 /// The addresses of glibc's functions, or 0 if they are not to be called.
 static MCOUNT: AtomicU64 = AtomicU64::new(0);
@@ -25,15 +25,14 @@ static CLEAN_UP: AtomicU64 = AtomicU64::new(0);
     allow(dead_code, reason = "there is no other runtime to which calls could be passed")
 )]
 pub(crate) fn pass_on(dynamic_linker: u64) {
-    for (place, name) in [
-        (&MCOUNT, &b"_mcount"[..]),
+    let functions: [(_, &[u8]); 5] = [
+        (&MCOUNT, b"_mcount"),
         (&FENTRY, b"__fentry__"),
         (&START, b"__monstartup"),
         (&CONTROL, b"moncontrol"),
         (&CLEAN_UP, b"_mcleanup"),
-    ] {
-        place.store(lookup::function(dynamic_linker, name), Ordering::Relaxed);
-    }
+    ];
+    lookup::store(dynamic_linker, &functions);
 }
 
 /// Returns whether the hooks of -finstrument-functions, which the plan has taken for the C library's empty ones, are

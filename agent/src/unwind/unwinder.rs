@@ -65,18 +65,15 @@ pub(crate) fn dynamic_linker() -> u64 {
 /// Finds the unwinder's functions. Its library may be loaded late; a thread that calls one of them has it loaded.
 extern "C" fn find_unwinder() {
     let dynamic_linker = dynamic_linker();
-    for (place, name) in [
-        (&GET_IP, &b"_Unwind_GetIP"[..]),
+    let functions: [(_, &[u8]); 6] = [
+        (&GET_IP, b"_Unwind_GetIP"),
         (&GET_CFA, b"_Unwind_GetCFA"),
         (&UNWIND_BACKTRACE, b"_Unwind_Backtrace"),
         (&FORCED_UNWIND, b"_Unwind_ForcedUnwind"),
         (&SET_IP, b"_Unwind_SetIP"),
         (&GET_GR, b"_Unwind_GetGR"),
-    ] {
-        if place.load(Ordering::Relaxed) == 0 {
-            place.store(lookup::function(dynamic_linker, name), Ordering::Relaxed);
-        }
-    }
+    ];
+    lookup::store(dynamic_linker, &functions);
     let (lo, hi) = lookup::text_around(dynamic_linker, lookup::start_of(dynamic_linker, b"_Unwind_GetCFA"));
     UNWINDER_LO.store(lo, Ordering::Relaxed);
     UNWINDER_HI.store(hi, Ordering::Relaxed);
