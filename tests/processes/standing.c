@@ -1,6 +1,7 @@
 // Prints its standing among process groups and sessions, and which signals it gets.
 #include "common.h"
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 static volatile sig_atomic_t interrupted, continued, ended;
@@ -38,17 +39,19 @@ int main(int argc, char **argv) {
         tell("group");
         return 4;
     }
-    // Each line that is read is a question. A read that a signal interrupts begins again.
+    // Each line that is read is a question. Signals are handled while the program waits only, so that each is told, whenever it comes.
+    sigset_t handled, before;
+    sigemptyset(&handled), sigaddset(&handled, SIGINT), sigaddset(&handled, SIGCONT), sigaddset(&handled, SIGTERM);
+    sigprocmask(SIG_BLOCK, &handled, &before);
+    setvbuf(stdin, NULL, _IONBF, 0);
     char line[100];
     for (;;) {
-        errno = 0;
-        if (!fgets(line, sizeof line, stdin)) {
-            if (errno == EINTR && (clearerr(stdin), 1)) {
-                tell("signal");
-                continue;
-            }
-            break;
+        struct pollfd input = {.fd = 0, .events = POLLIN};
+        if (ppoll(&input, 1, NULL, &before) < 0) {
+            tell("signal");
+            continue;
         }
+        if (!fgets(line, sizeof line, stdin)) break;
         line[strcspn(line, "\r\n")] = 0;
         tell(line);
         if (!strcmp(line, "stop")) raise(SIGSTOP), tell("went on");

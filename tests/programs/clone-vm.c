@@ -69,8 +69,8 @@ int main(void) {
                        CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_CHILD_CLEARTID,
                        (void *)THREAD, 0, 0, &alive);
     CHECK(thread > 0);
-    // syscall() returns to the address at the end of the new stack.
-    uintptr_t *end = (uintptr_t *)stack_end() - 2;
+    // syscall() returns to the address at the end of the new stack. There is room above for arguments of syscall() in memory, which it reads always.
+    uintptr_t *end = (uintptr_t *)stack_end() - 8;
     end[0] = (uintptr_t)by_number;
     end[1] = 1; // its return address
     int number = syscall(SYS_clone, CLONE_VM | SIGCHLD, end, 0, 0, 0);
