@@ -164,6 +164,9 @@ pub struct Order {
     /// exception has reached a handler wait before they continue there. Then the start and the end of the code in
     /// which they wait.
     pub waiting: [u64; 3],
+    /// Output of [`Command::Leave`], for the functions of the program and for those of libraries: the address that the record
+    /// of a function with number 0 would have, and the address to which the offsets in records are relative.
+    pub records_of_functions: [[u64; 2]; 2],
     /// Output: the last step that was begun, for the report of a failure. 1: the C library's system calls; 2: the
     /// libraries' text; 3: the program's.
     pub step: u64,

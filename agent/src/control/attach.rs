@@ -18,7 +18,7 @@ use crate::os::place::{Files, Place};
 use crate::os::vectors::{restore_vectors, save_vectors};
 use crate::os::words;
 use crate::process::birth;
-use crate::program::agent::Agent;
+use crate::program::agent::{self, Agent};
 use crate::program::failure;
 use crate::program::libraries;
 use crate::program::switches;
@@ -52,6 +52,7 @@ unsafe extern "C" fn carry_out(order: *mut Order) {
         Some(Command::Resume) => resume(Agent::get()),
         Some(Command::Choose) => choose(order),
         Some(Command::Leave) => {
+            order.records_of_functions = agent::records_of_functions();
             birth::put_back();
             let libraries = pauses::unpatch_rest();
             text::unpatch_rest(&Agent::get().program)?;

@@ -225,6 +225,12 @@ pub(crate) fn libraries_arenas() -> Range<u64> {
     LIBRARY_GATE_FACTS.arena_lo.load(Ordering::Relaxed)..LIBRARY_GATE_FACTS.arena_hi.load(Ordering::Relaxed)
 }
 
+/// Returns where the records of functions are: see [`gprofinject_abi::attach::Order::records_of_functions`].
+pub(crate) fn records_of_functions() -> [[u64; 2]; 2] {
+    [&GATE_FACTS, &LIBRARY_GATE_FACTS]
+        .map(|facts| [facts.functions.load(Ordering::Relaxed), facts.base.load(Ordering::Relaxed)])
+}
+
 impl Agent {
     /// Returns the current value.
     #[inline(always)]

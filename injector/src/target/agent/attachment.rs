@@ -299,15 +299,21 @@ impl Attachment {
     /// # Errors
     /// The process has no agent, its memory cannot be accessed, the thread does not finish in time, or the
     /// agent answers with an error number.
-    pub(super) fn command(&self, stopped: &mut Stopped, memory: &Memory, command: Command) -> io::Result<()> {
+    pub(super) fn command(
+        &self,
+        stopped: &mut Stopped,
+        memory: &Memory,
+        command: Command,
+    ) -> io::Result<Order> {
         let image = self.image().ok_or_else(|| Error::from_raw_os_error(libc::ESRCH))?;
         memory.write(image.order + offset_of!(Order, command) as u64, command.code().as_bytes())?;
         let is_bare = stopped.threads.first().is_some_and(|thread| thread.registers.gs_base == 0);
         memory.write(image.order + offset_of!(Order, bare) as u64, &u64::from(is_bare).to_le_bytes())?;
         let done = image.order + offset_of!(Order, done) as u64;
         stopped.run(memory, image.entry, image.stack, image.order, done)?;
-        match memory.record::<Order>(image.order)?.result {
-            0 => Ok(()),
+        let order: Order = memory.record(image.order)?;
+        match order.result {
+            0 => Ok(order),
             errno => Err(Error::from_raw_os_error(errno as i32)),
         }
     }

@@ -1,10 +1,11 @@
 //! Looks for frames that have been copied away, to memory that is no stack. Their labels lead to thunks, and will do so
 //! when they are copied back, which nobody sees.
 
+use std::collections::HashSet;
 use std::io;
 use std::ops::Range;
 
-use gprofinject_abi::plan::{CALL_LEN, Cell, WINDOW};
+use gprofinject_abi::plan::{Cell, WINDOW};
 
 use crate::os::proc::{self, Mapping};
 use crate::target::agent::frames::{Frames, Pages, runs};
@@ -13,14 +14,23 @@ use crate::target::threads::deadline;
 /// The length in bytes of the memory that is searched at most, while the threads of the process are stopped.
 const MOST: u64 = 1 << 30;
 
-/// Returns whether a process contains such frames, or has too much memory to find out. `ours` are the agent's mappings. All return
-/// addresses on stacks have been put back.
+/// Returns whether a process contains such frames, which have these labels, or has too much memory to find out. `ours` are the agent's
+/// mappings. All return addresses on stacks have been put back. Bytes that look like a label but are no frame's, as on a stack
+/// where there were frames when the process was profiled before, are taken for one only if a frame with that label is missing.
 ///
 /// # Errors
 /// The process's memory cannot be examined.
-pub(crate) fn are_in(pid: i32, frames: &Frames, ours: &[Range<u64>]) -> io::Result<bool> {
+pub(crate) fn are_in(
+    pid: i32,
+    frames: &Frames,
+    labels: &HashSet<u64>,
+    ours: &[Range<u64>],
+) -> io::Result<bool> {
     /// The page map is read in pieces for this many bytes.
     const PIECE: u64 = 1 << 30;
+    if labels.is_empty() {
+        return Ok(false);
+    }
     let pages = Pages::of(pid)?;
     let mut left = MOST;
     let mappings = proc::mappings(pid)?;
@@ -35,7 +45,7 @@ pub(crate) fn are_in(pid: i32, frames: &Frames, ours: &[Range<u64>]) -> io::Resu
             for run in runs(&there) {
                 let Some(rest) = left.checked_sub(run.end - run.start) else { return Ok(true) };
                 left = rest;
-                if has_label(frames, &run) {
+                if has_label(frames, labels, &run) {
                     return Ok(true);
                 }
             }
@@ -58,23 +68,15 @@ fn is_stack(mappings: &[Mapping], n: usize) -> bool {
     mapping.path == "[stack]" || n.checked_sub(1).is_some_and(|below| is_guard(&mappings[below]))
 }
 
-/// Returns whether there is the label of a frame that is copied away.
-fn has_label(frames: &Frames, memory: &Range<u64>) -> bool {
+/// Returns whether one of the labels is in a piece of memory, where a frame has been copied to.
+fn has_label(frames: &Frames, labels: &HashSet<u64>, memory: &Range<u64>) -> bool {
     // A device's memory cannot be read.
     let words: Vec<u64> =
         frames.memory.records(memory.start, (memory.end - memory.start) as usize / 8).unwrap_or_default();
     let places = (memory.start..).step_by(8).zip(words);
     places
         .filter(|&(_, word)| frames.arenas.contains(word))
-        .any(|(at, word)| is_label(frames, word) && !is_remains(frames, at))
-}
-
-/// Returns whether a word in an arena is an interned label, or an exit label: behind a call.
-fn is_label(frames: &Frames, word: u64) -> bool {
-    const CALL: u8 = 0xe8;
-    let is_behind_call =
-        || frames.memory.bytes(word - u64::from(CALL_LEN), 1).is_ok_and(|code| code == [CALL]);
-    frames.interned(word).is_some() || is_behind_call()
+        .any(|(at, word)| labels.contains(&word) && !is_remains(frames, at))
 }
 
 /// Returns whether a word is what the agent, or a signal that has interrupted it, has left on a stack: in the agent's own frames and in the

@@ -1,13 +1,15 @@
 //! Restores return addresses that hooks have replaced. Every hooked frame on a stack, of a thread or of a
 //! coroutine, has a cell in the shadow of its stack and an exit label in its return slot.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use gprofinject_abi::plan::{
-    ASIDE, Cell, FREE, INTERNED, INTERNED_LABELS, Interned, LABEL_LEN, LABELS_AT, SHADOWS, STATE, WINDOW,
+    ASIDE, Cell, FREE, FunctionRecord, INTERNED, INTERNED_LABELS, Interned, LABEL_LEN, LABELS_AT, LIBRARIES,
+    SHADOWS, STATE, WINDOW,
 };
 use gprofinject_abi::region::PAGE;
 
@@ -58,6 +60,15 @@ struct Frame {
     label: u64,
 }
 
+/// The frames that have not returned.
+#[derive(Default)]
+struct Found {
+    /// The return slot and the true return address of each frame in its place.
+    here: Vec<(u64, u64)>,
+    /// The functions of those that are elsewhere.
+    away: HashSet<u32>,
+}
+
 impl Frames<'_> {
     /// Returns what a return slot contained before a hook replaced it with `label`, if one did. The frame's CFA is the address
     /// after the slot.
@@ -95,23 +106,36 @@ impl Frames<'_> {
         Some(address).filter(|address| *address != 0)
     }
 
-    /// Returns whether any frame has got an interned label: then coroutines may share a stack.
+    /// Returns the labels of the frames that may be away: the exit labels of these functions, the records of which are as
+    /// [`Order::records_of_functions`](gprofinject_abi::attach::Order::records_of_functions) says, and all interned labels that frames
+    /// have got.
     ///
     /// # Errors
     /// The process's memory cannot be read.
-    pub(crate) fn take_turns(&self) -> io::Result<bool> {
-        let labels: Vec<Interned> = self.memory.records(self.shadows + SHADOWS, INTERNED_LABELS as usize)?;
-        Ok(labels.iter().any(|label| label.function != 0))
+    pub(super) fn labels(&self, away: &HashSet<u32>, records: &[[u64; 2]; 2]) -> io::Result<HashSet<u64>> {
+        let mut labels = HashSet::new();
+        for &number in away {
+            let [records, base] = records[usize::from(number >= LIBRARIES)];
+            let at = records.wrapping_add(u64::from(number).wrapping_mul(size_of::<FunctionRecord>() as u64));
+            labels.insert(base.wrapping_add(self.memory.record::<FunctionRecord>(at)?.exit.into()));
+        }
+        let interned: Vec<Interned> =
+            self.memory.records(self.shadows + SHADOWS, INTERNED_LABELS as usize)?;
+        let first = self.arenas.program.start.wrapping_add(LABELS_AT as u64);
+        let used = (first..).step_by(LABEL_LEN).zip(interned).filter(|(_, entry)| entry.function != 0);
+        labels.extend(used.map(|(label, _)| label));
+        Ok(labels)
     }
 
-    /// Restores all return addresses that hooks have replaced, and returns their number. The cells stay as they are: a frame
-    /// counts as alive only if its return slot contains a label.
+    /// Restores all return addresses that hooks have replaced. Returns the functions that have frames elsewhere: standard frames
+    /// that have not returned, and whose return slots contain something else. They were copied away, or abandoned. The cells stay
+    /// as they are.
     ///
     /// # Errors
     /// The process's memory cannot be accessed, or the order's time is over.
-    pub(crate) fn put_back(&self, pid: i32) -> io::Result<usize> {
+    pub(super) fn put_back(&self, pid: i32) -> io::Result<HashSet<u32>> {
         let (memory, shadows) = (self.memory, self.shadows);
-        let mut frames = Vec::new();
+        let mut found = Found::default();
         let pages = Pages::of(pid)?;
         for page in pages.present(shadows..shadows + SHADOWS)? {
             let table: Vec<u64> = memory.records(page, PAGE as usize / 8)?;
@@ -122,17 +146,17 @@ impl Frames<'_> {
                 for cells in runs(&pages.present(shadow..shadow.saturating_add(2 * WINDOW))?) {
                     deadline::check()?;
                     let first = window + (cells.start - shadow) / 2;
-                    self.find(&cells, first, &mut frames)?;
+                    self.find(&cells, first, &mut found)?;
                 }
             }
         }
-        memory.write_words(&frames)?;
-        Ok(frames.len())
+        memory.write_words(&found.here)?;
+        Ok(found.away)
     }
 
     /// Finds the return slot and the true return address of each live frame. `cells` are the frames' cells, the first of which
     /// belongs to the frame with the given CFA.
-    fn find(&self, cells: &Range<u64>, first: u64, frames: &mut Vec<(u64, u64)>) -> io::Result<()> {
+    fn find(&self, cells: &Range<u64>, first: u64, found: &mut Found) -> io::Result<()> {
         let count = (cells.end - cells.start) / CELL;
         let Ok(slots) = self.memory.records::<u64>(first - 8, count as usize) else {
             // A part of the stack has been unmapped.
@@ -140,20 +164,31 @@ impl Frames<'_> {
             if half == cells.start {
                 return Ok(());
             }
-            self.find(&(cells.start..half), first, frames)?;
-            return self.find(&(half..cells.end), first + (half - cells.start) / 2, frames);
+            self.find(&(cells.start..half), first, found)?;
+            return self.find(&(half..cells.end), first + (half - cells.start) / 2, found);
         };
-        if !slots.iter().any(|slot| self.arenas.contains(*slot)) {
-            return Ok(());
-        }
         let contents: Vec<Cell> = self.memory.records(cells.start, count as usize)?;
         let places = (cells.start..).step_by(CELL as usize).zip((first..).step_by(8));
         for ((cell, label), (at, cfa)) in contents.into_iter().zip(slots).zip(places) {
-            if cell.return_address != 0
-                && self.arenas.contains(label)
+            if cell.return_address == 0 || cell.link >= FREE {
+                continue;
+            }
+            if self.arenas.contains(label)
                 && let Some(address) = self.return_address(&Frame { cell, at, label })
             {
-                frames.push((cfa - 8, address));
+                found.here.push((cfa - 8, address));
+            }
+            // What a standard frame has in its cell, or aside if another frame uses that.
+            let standard = match cell.link & STATE {
+                INTERNED => {
+                    self.memory.record(at + ASIDE).ok().filter(|aside: &Cell| aside.return_address != 0)
+                }
+                _ => Some(cell),
+            };
+            if let Some(standard) = standard
+                && (!self.arenas.contains(label) || self.interned(label).is_some())
+            {
+                found.away.insert(standard.function);
             }
         }
         Ok(())

@@ -153,17 +153,17 @@ impl Attachment {
                 thread.move_to(original);
             }
         }
-        match self.command(stopped, memory, Command::Leave) {
+        let order = match self.command(stopped, memory, Command::Leave) {
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => return Ok(Step::Later(loads())),
             result => result?,
-        }
+        };
         self.take_records(stopped)?;
         // No thread is inside a thunk now, which would rely on the frame's cell.
         if let Some(shadows) = self.guest().and_then(|guest| guest.shadows) {
             let frames = Frames { memory, shadows, arenas: &self.arenas };
-            frames.put_back(self.pid)?;
-            *are_copied =
-                frames.take_turns()? && copies::are_in(self.pid, &frames, &self.mapped_by_agent(memory)?)?;
+            let away = frames.put_back(self.pid)?;
+            let labels = frames.labels(&away, &order.records_of_functions)?;
+            *are_copied = copies::are_in(self.pid, &frames, &labels, &self.mapped_by_agent(memory)?)?;
         }
         // Unwinders needed the detours as long as return addresses were replaced.
         for detoured in self.detours().iter().filter(|d| d.stands(memory, &d.after)) {
