@@ -93,13 +93,14 @@ pub(crate) fn close(shadow: u64, block: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hot::cells::made_shadow;
+    use crate::os::memory;
 
     #[test]
     fn blocks_are_open_while_their_cells_may_be_in_use() {
-        // No stack is there.
+        const PAGE: u64 = 4096;
+        let protection = memory::PROT_READ | memory::PROT_WRITE;
+        let shadow = BITS + PAGE + memory::map_zeros(BITS + PAGE + 4 * REGION, protection).expect("memory");
         let region = 17 * REGION;
-        let shadow = made_shadow(region).expect("a shadow");
         let (first, second) = (region + 3 * BLOCK + 16, region + 200 * BLOCK + 8);
         assert_eq!(next_open(shadow, region), region + REGION);
         open(shadow, first);
