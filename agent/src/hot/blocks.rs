@@ -66,7 +66,7 @@ pub(crate) fn next_open(shadow: u64, cfa: u64) -> u64 {
 /// else runs.
 pub(crate) fn close(shadow: u64, block: u64) {
     // The cell of an interned frame may be that of another one, which has returned.
-    if interned::are_used() {
+    if interned::take_turns() {
         return;
     }
     let mut at = block;

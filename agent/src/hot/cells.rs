@@ -217,6 +217,9 @@ fn claim(shadow: u64, cell: CellRef, cfa: u64, number: u32, return_address: u64)
     }
     let Some(aside) = aside.filter(|_| !has_hardware_shadow_stack()) else { return Claim::None };
     let Some(label) = interned::label(number, return_address) else { return Claim::None };
+    if distance(cell) != LEFT {
+        interned::note_turn();
+    }
     if is_standard {
         copy(cell, aside, 0);
     }

@@ -131,7 +131,7 @@ impl<'a> Search<'a> {
             let is_wanted = is_alive(cell) && self.is_of_domain(cell);
             return is_wanted.then(|| cell.function().load(Ordering::Relaxed));
         }
-        if !is_alive(cell) && !interned::are_used() {
+        if !is_alive(cell) && !interned::take_turns() {
             return None;
         }
         // SAFETY: the return slot is not below `readable`, the address from which the stack is mapped.
