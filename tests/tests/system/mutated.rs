@@ -77,10 +77,12 @@ fn build(folder: &Path, kind: &Kind) -> PathBuf {
     path
 }
 
-/// Runs a program alone, with limits on time and memory.
+/// Runs a program alone, with limits on time and memory. prlimit gives a file that the kernel does not take for a program to a shell, which
+/// may write files, so this is in the program's folder.
 fn alone(program: &Path, args: &[&str]) -> Outcome {
     let mut command = Command::new("prlimit");
     command.arg(format!("--as={MEMORY}")).arg("--core=0").arg(program).args(args);
+    command.current_dir(program.parent().unwrap());
     run::run(command, None, ALONE).unwrap()
 }
 
