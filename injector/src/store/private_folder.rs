@@ -180,6 +180,15 @@ impl PrivateFolder {
         Ok(fs::openat(self, name, flags, Mode::RUSR | Mode::WUSR)?.into())
     }
 
+    /// Creates a file, which must not exist, and which nobody but root can open for writing from then on.
+    ///
+    /// # Errors
+    /// It exists, or cannot be created.
+    pub(crate) fn create_read_only(&self, name: &str) -> io::Result<File> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | FILE;
+        Ok(fs::openat(self, name, flags, Mode::RUSR)?.into())
+    }
+
     /// Opens a file of the injector's user or root for reading.
     ///
     /// # Errors

@@ -198,7 +198,7 @@ fn create_in(
         return Err(io::Error::other("LD_PRELOAD cannot name files in it"));
     }
     for (name, bytes) in engine.libraries() {
-        let mut library = folder.folder.create_file(name)?;
+        let mut library = folder.folder.create_read_only(name)?;
         library.write_all(bytes)?;
         if !sys::maps_executable(&library) {
             return Err(io::Error::other("code there cannot be executed (noexec)"));
