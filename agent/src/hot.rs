@@ -7,14 +7,13 @@
 
 pub(crate) mod archive;
 pub(crate) mod arcs;
+pub(crate) mod blocks;
 pub(crate) mod callers;
 pub(crate) mod cells;
 pub(crate) mod counters;
-pub(crate) mod far;
 pub(crate) mod gate;
 pub(crate) mod gate_code;
 pub(crate) mod interrupted;
-pub(crate) mod links;
 pub(crate) mod nearest;
 pub(crate) mod newest_frame;
 pub(crate) mod next;

@@ -3,6 +3,7 @@
 //
 // Hooked code makes direct calls and tail calls; a library makes calls with any amount of stack in between.
 // Frames are left by returns, longjmp and exceptions. Signal handlers run on the same stack and on one of their own,
+// code that the program has made at run time calls functions, with any amount of stack in between as well;
 // coroutines (ucontext) are resumed at any depth and by either of two threads. The frames of some functions grow and
 // shrink between their calls.
 //
@@ -33,11 +34,11 @@ extern "C" void call_back(size_t size, int times, Function *function, void *cont
 // The functions that can call and be called; FUNCTIONS of them are selected.
 enum {
     TINY, SMALL, MIDDLE, PAGE, LARGE, HUGE_FRAME, SHRINKING, GROWING, TAIL, OTHER_TAIL, CATCHING, JUMPED, LEAF, FUNCTIONS,
-    HANDLER = FUNCTIONS, COROUTINE, WORKER, MAIN, ROOT, NAMES
+    HANDLER = FUNCTIONS, COROUTINE, WORKER, MADE, MAIN, ROOT, NAMES
 };
 static const char *const NAME[] = {
     "tiny", "small", "middle", "page", "large", "huge_frame", "shrinking", "growing", "tail", "other_tail", "catching",
-    "jumped", "leaf", "handler", "coroutine", "worker", "main", "_start"
+    "jumped", "leaf", "handler", "coroutine", "worker", "made", "main", "_start"
 };
 
 // The targets of jumps and exceptions that are open on the stack that runs.
@@ -47,7 +48,7 @@ struct Level { sigjmp_buf environment; };
 struct Context {
     uint64_t state;
     long budget;
-    unsigned long counts[NAMES][FUNCTIONS + 3];
+    unsigned long counts[NAMES][FUNCTIONS + 4];
     Level levels[LEVELS];
     int jumps;          // how many of `levels` are open
     int tries;          // how many functions that catch are on the stack
@@ -141,13 +142,34 @@ INSIDE void call(int me, int depth) {
     BARRIER();
 }
 
+// Calls a function with `size` bytes of stack in between: code that is in no file, so the function gets no frame that is known.
+static void (*made_code)(size_t size, Function *function, void *context, int depth);
+
+static void make_code() {
+    static const unsigned char CODE[] = {
+        0x55, 0x48, 0x89, 0xe5,             // push rbp; mov rbp, rsp
+        0x48, 0x29, 0xfc,                   // sub rsp, rdi
+        0x48, 0x83, 0xe4, 0xf0,             // and rsp, -16
+        0x48, 0x89, 0xf0,                   // mov rax, rsi
+        0x48, 0x89, 0xd7, 0x89, 0xce,       // mov rdi, rdx; mov esi, ecx
+        0xff, 0xd0, 0xc9, 0xc3,             // call rax; leave; ret
+    };
+    void *code = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (code == MAP_FAILED) abort();
+    memcpy(code, CODE, sizeof CODE);
+    if (mprotect(code, 4096, PROT_READ | PROT_EXEC)) abort();
+    made_code = (decltype(made_code))code;
+}
+
+extern "C" Function made;
+
 static int in_handler;
 static bool alone;      // no coroutine and no second thread, so a jump may lead from a signal stack
 
 INSIDE void act(int me, int owner, int depth) {
     for (int actions = (int)number(4); actions > 0 && depth > 0 && c->budget > 0; actions--) {
         c->budget--;
-        switch (number(12)) {
+        switch (number(14)) {
         case 0: case 1: case 2: case 3:
             call(me, depth);
             break;
@@ -185,6 +207,15 @@ INSIDE void act(int me, int owner, int depth) {
             }
             BARRIER();
             break;
+        case 12: case 13: {
+            // No exception passes code that has no unwind information.
+            Segment here;
+            c->tries = 0;
+            c->counts[owner][MADE]++;
+            made_code(room(), made, c, depth - 1);
+            here.back();
+            break;
+        }
         }
     }
 }
@@ -254,6 +285,11 @@ OPAQUE void catching(void *, int depth) {
     }
     here.back();
     act(CATCHING, CATCHING, depth - 1);
+}
+
+// Only the code that is made at run time calls it. Calls that the library makes for it would be charged to the caller of that code.
+OPAQUE void made(void *, int depth) {
+    for (int calls = (int)number(4); calls > 0 && depth > 0; calls--) call(MADE, depth);
 }
 
 // Calls setjmp, and is hooked at entry only: calls that the library makes for it are charged to its caller, which it does
@@ -330,6 +366,7 @@ OPAQUE void *worker(void *) {
 int main(int argc, char **argv) {
     c->state = strtoull(argc > 1 ? argv[1] : "1", nullptr, 10) * 0x9E3779B97F4A7C15ULL + 1;
     c->budget = 60 + number(800);
+    make_code();
     signal_stack();
     struct sigaction action = {};
     action.sa_handler = handler;
@@ -366,7 +403,7 @@ int main(int argc, char **argv) {
     }
     if (two) pthread_join(thread, nullptr);
     for (int from = 0; from < NAMES; from++)
-        for (int to = 0; to < FUNCTIONS + 3; to++)
+        for (int to = 0; to < FUNCTIONS + 4; to++)
             if (c->counts[from][to]) printf("%s -> %s %lu\n", NAME[from], NAME[to], c->counts[from][to]);
     return 0;
 }

@@ -39,7 +39,8 @@ int main(int argc, char **argv) {
         tell("group");
         return 4;
     }
-    // Each line that is read is a question. Signals are handled while the program waits only, so that each is told, whenever it comes.
+    // Each line that is read is a question. Signals are handled while the program waits only, so that each is told,
+    // whenever it comes.
     sigset_t handled, before;
     sigemptyset(&handled), sigaddset(&handled, SIGINT), sigaddset(&handled, SIGCONT), sigaddset(&handled, SIGTERM);
     sigprocmask(SIG_BLOCK, &handled, &before);
@@ -47,11 +48,21 @@ int main(int argc, char **argv) {
     char line[100];
     for (;;) {
         struct pollfd input = {.fd = 0, .events = POLLIN};
-        if (ppoll(&input, 1, NULL, &before) < 0) {
+        errno = 0;
+        if (ppoll(&input, 1, NULL, &before) == 1) {
+            // In the background, it may be the shell's input: then this stops, and begins again after signals.
+            sigprocmask(SIG_SETMASK, &before, NULL);
+            char *read = fgets(line, sizeof line, stdin);
+            int error = errno;
+            sigprocmask(SIG_BLOCK, &handled, NULL);
+            if (!read && error != EINTR) break;
+            errno = error;
+        }
+        if (errno == EINTR) {
+            clearerr(stdin);
             tell("signal");
             continue;
         }
-        if (!fgets(line, sizeof line, stdin)) break;
         line[strcspn(line, "\r\n")] = 0;
         tell(line);
         if (!strcmp(line, "stop")) raise(SIGSTOP), tell("went on");

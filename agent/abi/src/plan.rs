@@ -24,7 +24,7 @@ pub use function::{
     TailRecord,
 };
 pub use thread::{
-    ASIDE, Cell, DISTANCE, FREE, INTERNED, INTERNED_LABELS, Interned, LEFT, RETURNING, SHADOWS,
+    ASIDE, CLOSED, Cell, DISTANCE, FREE, INTERNED, INTERNED_LABELS, Interned, LEFT, RETURNING, SHADOWS,
     START_OF_CONTEXT, STATE, ThreadWords, WINDOW, WINDOW_WORD,
 };
 pub use thunk::{

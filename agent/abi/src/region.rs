@@ -68,32 +68,13 @@ pub const RETURN_ADDRESS: u64 = (1 << 47) - 1;
 
 /// Returns the index of the library in a key with [`ARCHIVED`], or `None` if it is another key.
 pub const fn is_archived(key: u64) -> Option<u32> {
-    let is = key & (CALLER | TAIL | SITE | LINKED | OWN | ARCHIVED) == ARCHIVED;
+    let is = key & (CALLER | TAIL | SITE | OWN | ARCHIVED) == ARCHIVED;
     if is { Some((key >> LOAD_SHIFT) as u32 % LOADS_MAX as u32) } else { None }
 }
 
 /// The number of no function: [`OWN`] | [`CALLER`] | this is the key, in the program's own view, of a call that came
 /// from a hooked library while no hooked function of the program was running.
 pub const NO_FUNCTION: u32 = LIBRARIES - 1;
-
-/// Bit in the key of a home slot, beside a return address: the next calls from there are *linked*, which
-/// means that the thunk does not find the key and the agent looks for the caller's frame (see the agent's
-/// `far.rs`).
-pub const LINKED: u64 = 1 << 60;
-/// First bit of the number of calls that are still to be linked, in a key with [`LINKED`].
-pub const LINKS_SHIFT: u32 = 47;
-/// The largest such number.
-pub const LINKS: u64 = (1 << 13) - 1;
-
-/// Returns whether a key contains [`LINKED`].
-pub const fn is_linked(key: u64) -> bool {
-    key & (CALLER | TAIL | SITE | LINKED) == LINKED
-}
-
-/// Returns the key as it was before its calls were linked. User addresses have 47 bits.
-pub const fn plain_key(key: u64) -> u64 {
-    if is_linked(key) { key & ((1 << LINKS_SHIFT) - 1) } else { key }
-}
 
 /// First bytes of a region file.
 pub const MAGIC: [u8; 8] = *b"gpi-regn";

@@ -233,7 +233,7 @@ shared! {
     /// same time.
     pub struct SlotRef(Slot) {
         /// Stored once, by a compare-and-exchange against 0 with `Release`, because a signal handler may use the same
-        /// free slot; after that, only the mark of linked calls in it changes.
+        /// free slot; after that, it does not change.
         key: AtomicU64,
         /// Only increases, by one instruction each time, which a signal handler cannot interrupt.
         count: AtomicU64,

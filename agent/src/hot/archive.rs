@@ -10,7 +10,7 @@ use crate::program::agent::Agent;
 use crate::program::libraries;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::region::{
-    ARCHIVED, LOAD_SHIFT, RETURN_ADDRESS, SEGMENT_BIT, SEGMENTS, SLOTS, Slot, TWICE, is_archived, plain_key,
+    ARCHIVED, LOAD_SHIFT, RETURN_ADDRESS, SEGMENT_BIT, SEGMENTS, SLOTS, Slot, TWICE, is_archived,
     segment_entries,
 };
 use gprofinject_abi::shared::BlockRef;
@@ -20,10 +20,9 @@ use gprofinject_abi::shared::BlockRef;
 pub(crate) fn store(agent: &Agent, index: u32, lo: u64, hi: u64) {
     each_key(agent, |key| {
         let old = key.load(Ordering::Relaxed);
-        let plain = plain_key(old);
-        let address = plain & RETURN_ADDRESS;
-        if plain & !(RETURN_ADDRESS | TWICE) == 0 && address > lo && address <= hi {
-            key.store(plain | ARCHIVED | u64::from(index) << LOAD_SHIFT, Ordering::Relaxed);
+        let address = old & RETURN_ADDRESS;
+        if old & !(RETURN_ADDRESS | TWICE) == 0 && address > lo && address <= hi {
+            key.store(old | ARCHIVED | u64::from(index) << LOAD_SHIFT, Ordering::Relaxed);
         }
     });
 }

@@ -4,9 +4,7 @@
 
 use crate::hot::callers;
 use crate::hot::cells;
-use crate::hot::far;
-use crate::hot::links;
-use crate::hot::nearest::{self, Nearest};
+use crate::hot::nearest;
 use crate::hot::next::Next;
 use crate::hot::objects;
 use crate::hot::own_stack;
@@ -51,8 +49,8 @@ impl Call {
     }
 }
 
-/// Counts an arc that already has a place. `base` is the caller's rbp. Integer code only; see [`crate::hot::gate`].
-pub(crate) extern "C" fn known(number: u32, return_address: u64, cfa: u64, base: u64) -> Next {
+/// Counts an arc that already has a place. Integer code only; see [`crate::hot::gate`].
+pub(crate) extern "C" fn known(number: u32, return_address: u64, cfa: u64) -> Next {
     let agent = Agent::get();
     let record = agent.function(number);
     if thread_blocks::are_words_shared() && sharers::is_time_to_settle() {
@@ -85,18 +83,7 @@ pub(crate) extern "C" fn known(number: u32, return_address: u64, cfa: u64, base:
         Entry::Text | Entry::Library => call.searched,
         Entry::Tail(_) | Entry::Loop => false,
     };
-    if links::is_next_linked(slot) {
-        match far::caller(agent, number, return_address, cfa, base) {
-            Some(Nearest { link, .. }) => {
-                call.searched = true;
-                call.link = link;
-            }
-            None => {
-                call.searched = false;
-                links::unlink(slot);
-            }
-        }
-    } else if site || entry.is_simple(record, number) {
+    if site || entry.is_simple(record, number) {
         slots::remember(block, number, call.key, slot);
     }
     entry.next(agent, record, number, return_address, cfa, &call)

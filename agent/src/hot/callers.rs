@@ -24,7 +24,6 @@
 
 use crate::hot::cells::{self, REGION, existing, is_alive};
 use crate::hot::interrupted;
-use crate::hot::links;
 use crate::hot::nearest::Nearest;
 use crate::hot::search::{Begin, Search};
 use crate::hot::times;
@@ -66,7 +65,7 @@ pub(crate) fn newest(
     let together = |from: u64| {
         let start = (from & !7) + 8;
         let search = if from >= lo && from < hi {
-            Search { agent, domain: None, end: hi, readable: start }
+            Search { agent, domain: None, end: hi, readable: start, is_own: true }
         } else {
             Search::elsewhere(agent, None, from)
         };
@@ -89,7 +88,7 @@ pub(crate) fn newest(
     if last > end {
         return found.function;
     }
-    let search = Search { agent, domain: Some(other), end, readable: start };
+    let search = Search { agent, domain: Some(other), end, readable: start, is_own: true };
     let newer = match search.begin(last, lo, start) {
         Begin::With(at, function) => (at <= end).then_some((at, function)),
         Begin::At(at) => search.first(at),
@@ -121,20 +120,14 @@ fn above(agent: &Agent, domain: Domain, from: u64, interrupted: bool) -> Nearest
     }
     // A signal handler that interrupts the thread after this leaves a `last` that leads to the same frame.
     let last = domain.last(words).load(Ordering::Relaxed);
-    let search = Search { agent, domain: Some(domain), end: hi, readable: start };
+    let search = Search { agent, domain: Some(domain), end: hi, readable: start, is_own: true };
     if !interrupted && search.is_left_behind(last, lo, start) {
         distrust_within(from);
         return above(agent, domain, from, false);
     }
     let found = match search.begin(last, lo, start) {
         Begin::With(cfa, function) => Some((cfa, function)),
-        Begin::At(at) => {
-            let found = search.first(at);
-            if let Some((cfa, function)) = found {
-                links::searched(agent, at, cfa, function);
-            }
-            found
-        }
+        Begin::At(at) => search.first(at),
     };
     let (function, mut link) = match found {
         Some((cfa, function)) => (Some(function), cfa),
@@ -142,9 +135,8 @@ fn above(agent: &Agent, domain: Domain, from: u64, interrupted: bool) -> Nearest
         None => (None, hi),
     };
     // The signal has interrupted a thunk, between the record of its frame and its `call`, or after its exit label, or a slow path
-    // there. That frame is not the handler's caller, but will be the newest one again when the handler has returned. Another
-    // handler may have returned since the last event of the frame.
-    if interrupted && search.leads_to(last, from) && existing(from).is_some_and(is_alive) {
+    // there. That frame is not the handler's caller, but will be the newest one again when the handler has returned.
+    if interrupted && last == from && existing(from).is_some_and(is_alive) {
         link = from;
     }
     domain.last(words).store(link, Ordering::Relaxed);

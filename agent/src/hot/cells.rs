@@ -16,6 +16,7 @@
 //! the cell if the state of that is not [`INTERNED`], and otherwise aside.
 #![allow(unsafe_code, reason = "cells are places in a shadow, which addresses on the stack lead to")]
 
+use crate::hot::blocks::{self, BITS};
 use crate::hot::next::Next;
 use crate::os::kernel;
 use crate::os::memory;
@@ -37,13 +38,15 @@ const REGION_BITS: u32 = WINDOW.trailing_zeros();
 /// User addresses have 47 bits.
 const REGIONS: u64 = 1 << (47 - REGION_BITS);
 const PAGE: u64 = 4096;
+/// Bytes in front of a shadow: the bits of blocks, and a page that holds the window's address, and whether contents can be kept aside.
+const FRONT: u64 = BITS + PAGE;
 /// Bytes of shadow for a region. A CFA at the region's end belongs to the next region.
 const SHADOW: u64 = 2 * REGION;
 /// The offset, relative to a shadow, of the word that is not 0 if contents of cells can be kept aside.
 const ASIDE_WORD: i64 = WINDOW_WORD - 8;
 
 /// The bytes of the table of shadows, and of the shadow of the first stack.
-pub(crate) const FIRST: u64 = REGIONS * size_of::<AtomicU64>() as u64 + PAGE + SHADOW;
+pub(crate) const FIRST: u64 = REGIONS * size_of::<AtomicU64>() as u64 + FRONT + SHADOW;
 
 /// The address of each region's shadow, or 0 if there is none yet. Each is written once, by compare-and-exchange.
 static SHADOWS: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
@@ -87,13 +90,12 @@ pub(crate) fn made_shadow(address: u64) -> Option<u64> {
     if known != 0 {
         return Some(known);
     }
-    // One more page in front holds the window's address, and whether contents can be kept aside. A limit of the address space
-    // may leave no room for that.
+    // A limit of the address space may leave no room for contents that are kept aside.
     let protection = memory::PROT_READ | memory::PROT_WRITE;
-    let twice = memory::map_zeros(PAGE + 2 * SHADOW, protection).map(|at| (at, 2 * SHADOW));
+    let twice = memory::map_zeros(FRONT + 2 * SHADOW, protection).map(|at| (at, 2 * SHADOW));
     let (at, len) =
-        twice.or_else(|_| memory::map_zeros(PAGE + SHADOW, protection).map(|at| (at, SHADOW))).ok()?;
-    let fresh = at + PAGE;
+        twice.or_else(|_| memory::map_zeros(FRONT + SHADOW, protection).map(|at| (at, SHADOW))).ok()?;
+    let fresh = at + FRONT;
     // SAFETY: the words are the last two of that page, and no other code knows of the mapping.
     unsafe {
         *(fresh.wrapping_add_signed(WINDOW_WORD) as *mut u64) = address & !(REGION - 1);
@@ -103,7 +105,7 @@ pub(crate) fn made_shadow(address: u64) -> Option<u64> {
         Ok(_) => Some(fresh),
         Err(other) => {
             // SAFETY: no other code knows of the mapping.
-            let _ = unsafe { memory::munmap(at, PAGE + len) };
+            let _ = unsafe { memory::munmap(at, FRONT + len) };
             Some(other)
         }
     }
@@ -134,7 +136,7 @@ fn aside(shadow: u64, cfa: u64) -> Option<CellRef> {
 }
 
 /// Returns whether a frame has used the cell and not returned: one that may return by it, or by its label.
-fn is_in_use(cell: CellRef) -> bool {
+pub(crate) fn is_in_use(cell: CellRef) -> bool {
     cell.link().load(Ordering::Relaxed) < FREE && cell.return_address().load(Ordering::Relaxed) != 0
 }
 
@@ -181,7 +183,7 @@ fn give_back(shadow: u64, cell: CellRef, cfa: u64) {
         Some(aside) => {
             copy(aside, cell, 0);
             aside.return_address().store(0, Ordering::Relaxed);
-            // The thread's last event may be one of the frame that has used the cell, so no search may follow this link.
+            // The cell does not know from where unhooked code has called the standard frame.
             if distance(cell) != LEFT {
                 cell.link().store(0, Ordering::Relaxed);
             }
@@ -202,6 +204,7 @@ enum Claim {
 
 /// Makes a cell ready for a new frame of a function.
 fn claim(shadow: u64, cell: CellRef, cfa: u64, number: u32, return_address: u64) -> Claim {
+    blocks::open(shadow, cfa);
     let link = cell.link().load(Ordering::Relaxed);
     if link >= FREE {
         return Claim::Free;
@@ -214,6 +217,9 @@ fn claim(shadow: u64, cell: CellRef, cfa: u64, number: u32, return_address: u64)
     }
     let Some(aside) = aside.filter(|_| !has_hardware_shadow_stack()) else { return Claim::None };
     let Some(label) = interned::label(number, return_address) else { return Claim::None };
+    if distance(cell) != LEFT {
+        interned::note_turn();
+    }
     if is_standard {
         copy(cell, aside, 0);
     }
@@ -303,6 +309,11 @@ pub(crate) fn forget(from: u64, to: u64, is_over: bool) -> bool {
             continue;
         };
         while at <= to && at < next {
+            // No cell of a block that is closed is in use.
+            at = blocks::next_open(shadow, at);
+            if at > to || at >= next {
+                break;
+            }
             let cell = cell(shadow, at);
             // A cell that is not in use is not written, so that untouched memory stays unallocated.
             if is_in_use(cell) {
@@ -408,6 +419,7 @@ pub(crate) fn hand_over(cfa: u64, label: u64, number: u32) {
     if let Some(entry) = interned::at(label) {
         let return_address = entry.return_address().load(Ordering::Relaxed);
         if !is_of(cell, return_address) {
+            blocks::open(shadow, cfa);
             keep_aside(shadow, cell, cfa);
             set(cell, number, INTERNED, return_address);
         }
@@ -502,6 +514,7 @@ fn prepare_return(return_address: u64, number: u32, cfa: u64) {
         cell.link().store(distance(cell) | RETURNING, Ordering::Relaxed);
         return;
     }
+    blocks::open(shadow, cfa);
     keep_aside(shadow, cell, cfa);
     set(cell, number, RETURNING, return_address);
 }
@@ -536,9 +549,7 @@ pub(crate) extern "C" fn exit(cfa: u64) -> u64 {
     }
     if distance(cell) > LEFT {
         let domain = Domain::of(cell.function().load(Ordering::Relaxed));
-        // The cell of an interned frame may be given back, so its link is followed now.
-        let last = if state == RETURNING { cfa + 8 * u64::from(distance(cell) - 1) } else { cfa };
-        domain.last(words::get()).store(last, Ordering::Relaxed);
+        domain.last(words::get()).store(cfa + 8 * u64::from(distance(cell) - 1), Ordering::Relaxed);
     }
     let return_address = cell.return_address().load(Ordering::Relaxed);
     if state == RETURNING {

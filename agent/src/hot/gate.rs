@@ -32,7 +32,8 @@
 use crate::hot::newest_frame::newest_frame;
 use crate::hot::next::BODY;
 use crate::hot::saved::{load_arguments, restore_registers, save_registers};
-use crate::hot::{arcs, cells, links, sites};
+use crate::hot::search::NEAR;
+use crate::hot::{arcs, cells, sites};
 use crate::os::vectors::{restore_vectors, save_vectors};
 use crate::os::words::{thread_word, words_offset};
 use crate::program::agent::{GATE_FACTS, GateFacts, LABELS, LIBRARY_GATE_FACTS};
@@ -218,7 +219,7 @@ global_asm!(
     "jae 13f",
     "lea r8, [rdi+r8*2]",           // the frame's cell
     "cmp byte ptr [r8+{state}], {free}",
-    "jb 13f",
+    "jne 13f",
     "cmp rsi, {distance}",
     "ja 13f",
     "gpi_both 13f",
@@ -455,7 +456,7 @@ global_asm!(
     no_caller = const (CALLER | NO_FUNCTION as u64) as i64,
     twice_bit = const TWICE.trailing_zeros(),
     own_bit = const OWN.trailing_zeros(),
-    near = const links::FAR,
+    near = const NEAR,
     cell = const size_of::<Cell>(),
     other = const offset_of!(ThreadWords, $other),
     arena_lo = const offset_of!(GateFacts, arena_lo),

@@ -12,13 +12,6 @@ pub(crate) struct Nearest {
     pub(crate) link: u64,
 }
 
-impl Nearest {
-    /// Returns the link to this caller for the cell of a frame with this CFA.
-    pub(crate) fn link_from(self, cfa: u64) -> u32 {
-        link_between(self.link, cfa)
-    }
-}
-
 /// Returns the link from the cell of a frame with this CFA to that of the frame with the CFA `caller`; see
 /// [`Nearest::link`].
 pub(crate) fn link_between(caller: u64, cfa: u64) -> u32 {

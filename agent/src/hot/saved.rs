@@ -32,14 +32,13 @@ macro_rules! save_registers {
 }
 
 /// Assembly: loads the arguments for Rust code from the saved registers: edi = number, rsi = return address, rdx =
-/// CFA, rcx = the program's rbp.
+/// CFA.
 macro_rules! load_arguments {
     () => {
         concat!(
             "mov edi, [rbp-8]\n",
             "mov rsi, [rbp-16]\n",
             "lea rdx, [rbp+192]\n", // 8 pushes and 128 bytes
-            "mov rcx, [rbp]\n",     // the caller's rbp
         )
     };
 }

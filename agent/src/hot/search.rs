@@ -3,8 +3,8 @@
 //! All of this is integer code; see [`crate::hot::gate`].
 #![allow(unsafe_code, reason = "return slots on the calling thread's stack are read")]
 
+use crate::hot::blocks::{self, BLOCK};
 use crate::hot::cells::{self, REGION, cell, distance, existing, is_alive, shadow};
-use crate::hot::nearest::Nearest;
 use crate::os::words;
 use crate::program::agent::Agent;
 use crate::program::domain::Domain;
@@ -12,6 +12,9 @@ use crate::program::interned;
 use core::sync::atomic::Ordering;
 use gprofinject_abi::plan::LEFT;
 use gprofinject_abi::shared::CellRef;
+
+/// The length in bytes of the stack that gates search by themselves.
+pub(crate) const NEAR: u64 = 2048;
 
 /// The start of a search on the thread's own stack.
 pub(crate) enum Begin {
@@ -32,6 +35,8 @@ pub(crate) struct Search<'a> {
     /// slot. That check is needed because an exception, a thread's end or an unknown kind of jump may have left
     /// frames without marking their cells, and other data is in their place.
     pub(crate) readable: u64,
+    /// Whether all of this is the calling thread's own stack.
+    pub(crate) is_own: bool,
 }
 
 impl<'a> Search<'a> {
@@ -50,7 +55,7 @@ impl<'a> Search<'a> {
         let most = from + if near { FARTHEST } else { ELSEWHERE };
         let first = words::get().first_frame().load(Ordering::Relaxed);
         let readable = if near && first != 0 { first } else { u64::MAX };
-        Search { agent, domain, end: if near && end < most { end } else { most }, readable }
+        Search { agent, domain, end: if near && end < most { end } else { most }, readable, is_own: false }
     }
 
     /// Returns whether the frame of the thread's last event is alive, but below all possible frames: then this is
@@ -69,54 +74,22 @@ impl<'a> Search<'a> {
     /// Returns where a search begins after the thread's last event. `lo` is the lowest address of its stack, and
     /// `start` the lowest CFA to be considered.
     pub(crate) fn begin(&self, last: u64, lo: u64, start: u64) -> Begin {
-        let mut at = last;
-        if at == self.end {
+        if last == self.end {
             // The last search has found that no frame is alive.
             return Begin::At(self.end);
         }
-        while let Some(cell) = existing(at) {
-            let own = at >= lo && at < self.end;
-            if own
-                && at >= start
-                && let Some(function) = self.caller(cell, at)
-            {
-                return Begin::With(at, function);
-            }
-            if !self.is_of_domain(cell) {
-                // A frame of the other set has taken this place, and its link leads to one of that set.
-                return Begin::At(if own && at >= start { at + 8 } else { start });
-            }
-            let link = distance(cell);
-            if link > LEFT {
-                // A link leads up the thread's own stack, or there from another stack.
-                at += 8 * u64::from(link - 1);
-                if at >= self.end {
-                    return Begin::At(self.end);
-                }
-                continue;
-            }
-            // A frame that is alive but below `start` has been left in an unknown way, or is just being entered.
-            return Begin::At(if own && at >= start { at + 8 } else { start });
+        // A frame below `start` has been left in an unknown way, or is just being entered.
+        if last < lo || last >= self.end || last < start {
+            return Begin::At(start);
         }
-        Begin::At(start)
+        match existing(last).and_then(|cell| self.caller(cell, last)) {
+            Some(function) => Begin::With(last, function),
+            None => Begin::At(last + 8),
+        }
     }
 
-    /// Returns whether the thread's last event was that of a frame with this CFA, or of frames that have returned and whose links
-    /// lead there.
-    pub(crate) fn leads_to(&self, last: u64, cfa: u64) -> bool {
-        let mut at = last;
-        while at != cfa {
-            let Some(cell) = existing(at).filter(|&cell| self.is_of_domain(cell)) else { return false };
-            let link = distance(cell);
-            if link <= LEFT || at > cfa {
-                return false;
-            }
-            at += 8 * u64::from(link - 1);
-        }
-        true
-    }
-
-    /// Returns the CFA and the function of the first live frame from a CFA on, or `None` if there is none.
+    /// Returns the CFA and the function of the first live frame from a CFA on, or `None` if there is none. On the thread's own stack, blocks
+    /// without any live frame are closed.
     pub(crate) fn first(&self, start: u64) -> Option<(u64, u32)> {
         let mut at = start;
         while at <= self.end {
@@ -126,6 +99,9 @@ impl<'a> Search<'a> {
                 at = next;
                 continue;
             };
+            at = blocks::next_open(cells, at);
+            let from = at;
+            let next = (at & !(BLOCK - 1)) + BLOCK;
             let stop = if self.end < next { self.end + 1 } else { next };
             while at < stop {
                 let cell = cell(cells, at);
@@ -135,6 +111,9 @@ impl<'a> Search<'a> {
                     return Some((at, function));
                 }
                 at += 8;
+            }
+            if self.is_own && at - from == BLOCK {
+                blocks::close(cells, from);
             }
         }
         None
@@ -152,7 +131,7 @@ impl<'a> Search<'a> {
             let is_wanted = is_alive(cell) && self.is_of_domain(cell);
             return is_wanted.then(|| cell.function().load(Ordering::Relaxed));
         }
-        if !is_alive(cell) && !interned::are_used() {
+        if !is_alive(cell) && !interned::take_turns() {
             return None;
         }
         // SAFETY: the return slot is not below `readable`, the address from which the stack is mapped.
@@ -175,61 +154,23 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The frames of the thread's own stack above a frame that is being entered.
-pub(crate) struct Frames<'a>(Search<'a>);
-
-impl Frames<'_> {
-    /// Returns the end of the thread's own stack if a CFA is on it.
-    pub(crate) fn end_of_stack(cfa: u64) -> Option<u64> {
-        let words = words::get();
-        let (lo, end) = (words.stack_lo().load(Ordering::Relaxed), words.stack_hi().load(Ordering::Relaxed));
-        (cfa >= lo && cfa < end).then_some(end)
+/// Returns an address up to which the stack that contains an address extends at most, and whether it is certainly mapped up to
+/// there. This also holds where a part of the thread's own stack serves as another one.
+pub(crate) fn end_of_any_stack(agent: &Agent, from: u64) -> (u64, bool) {
+    /// The kernel maps nothing so near below the end of the main thread's stack (`mmap_base`, arch/x86/mm/mmap.c).
+    const GAP: u64 = 128 << 20;
+    const LARGEST: u64 = 8 << 20;
+    let words = words::get();
+    let (lo, hi) = (words.stack_lo().load(Ordering::Relaxed), words.stack_hi().load(Ordering::Relaxed));
+    let is_main = words::thread_pointer() == agent.main_thread || hi == agent.stack_end;
+    let end = match hi {
+        0 if is_main => agent.stack_end,
+        0 => words::stack_end(),
+        hi => hi,
+    };
+    if lo != 0 && (lo..end).contains(&from) {
+        return (end, !is_main || end - from <= GAP);
     }
-
-    /// Returns an address up to which the stack that contains an address extends at most, and whether it is certainly mapped up to
-    /// there. Unlike [`Frames::end_of_stack`], this also holds where a part of the thread's own stack serves as another one.
-    pub(crate) fn end_of_any_stack(agent: &Agent, from: u64) -> (u64, bool) {
-        /// The kernel maps nothing so near below the end of the main thread's stack (`mmap_base`, arch/x86/mm/mmap.c).
-        const GAP: u64 = 128 << 20;
-        const LARGEST: u64 = 8 << 20;
-        let words = words::get();
-        let (lo, hi) = (words.stack_lo().load(Ordering::Relaxed), words.stack_hi().load(Ordering::Relaxed));
-        let is_main = words::thread_pointer() == agent.main_thread || hi == agent.stack_end;
-        let end = match hi {
-            0 if is_main => agent.stack_end,
-            0 => words::stack_end(),
-            hi => hi,
-        };
-        if lo != 0 && (lo..end).contains(&from) {
-            return (end, !is_main || end - from <= GAP);
-        }
-        let most = from.saturating_add(LARGEST);
-        (if from < end { end.min(most) } else { most }, false)
-    }
-
-    /// Returns the frames of a set above a CFA on the thread's own stack, which ends at `end`. (An `Option` of them would
-    /// be copied by vector registers.)
-    #[inline(always)]
-    pub(crate) fn above(agent: &Agent, domain: Domain, cfa: u64, end: u64) -> Frames<'_> {
-        Frames(Search { agent, domain: Some(domain), end, readable: cfa + 8 })
-    }
-
-    /// Returns the function of the frame with this CFA, if there is such a frame and it is alive.
-    pub(crate) fn is_alive(&self, at: u64) -> Option<u32> {
-        if at < self.0.readable || at >= self.0.end {
-            return None;
-        }
-        let cell = existing(at)?;
-        self.0.caller(cell, at)
-    }
-
-    /// Returns the newest live frame, by a search.
-    pub(crate) fn first(&self) -> Option<Nearest> {
-        self.0.first(self.0.readable).map(|(cfa, function)| self.nearest(function, cfa))
-    }
-
-    /// Returns the description of a live frame.
-    pub(crate) fn nearest(&self, function: u32, cfa: u64) -> Nearest {
-        Nearest { function: Some(function), link: cfa }
-    }
+    let most = from.saturating_add(LARGEST);
+    (if from < end { end.min(most) } else { most }, false)
 }

@@ -9,8 +9,8 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::plan::{FunctionRecord, SPARE_SLOTS};
 use gprofinject_abi::region::{
-    BlockHeader, Overflow, PROBES, RECENT_WAYS, SEGMENT_BIT, SEGMENTS, SLOTS, Slot, is_linked, plain_key,
-    recent, segment_entries, segment_len, segment_offset,
+    BlockHeader, Overflow, PROBES, RECENT_WAYS, SEGMENT_BIT, SEGMENTS, SLOTS, Slot, recent, segment_entries,
+    segment_len, segment_offset,
 };
 use gprofinject_abi::shared::{BlockRef, OverflowRef, SlotRef};
 
@@ -44,7 +44,7 @@ pub(crate) fn find(agent: &Agent, block: BlockRef, number: u32, record: &Functio
     while at <= last {
         let slot = slot(block, record.slots + at);
         let found = slot.key().load(Ordering::Relaxed);
-        if found == key || is_linked(found) && plain_key(found) == key {
+        if found == key {
             return Found::At(slot);
         }
         if found == 0 {

@@ -12,8 +12,8 @@ use gprofinject_abi::shared::InternedRef;
 /// The address of the table.
 static TABLE: AtomicU64 = AtomicU64::new(0);
 
-/// Whether any label is in use.
-static ARE_USED: AtomicBool = AtomicBool::new(false);
+/// Whether frames take turns: see [`take_turns`].
+static TAKE_TURNS: AtomicBool = AtomicBool::new(false);
 
 /// Bytes of the table.
 pub(crate) const BYTES: u64 = INTERNED_LABELS * size_of::<Interned>() as u64;
@@ -41,9 +41,15 @@ fn labels() -> u64 {
     FIRST.load(Ordering::Relaxed)
 }
 
-/// Returns whether any label is in use.
-pub(crate) fn are_used() -> bool {
-    ARE_USED.load(Ordering::Relaxed)
+/// Returns whether a frame has vanished although no jump has left it. Then coroutines share a stack: frames with one CFA take turns, and an
+/// interned frame is alive if its label is there, whatever its cell contains. In other programs, such a word is a remainder on the stack.
+pub(crate) fn take_turns() -> bool {
+    TAKE_TURNS.load(Ordering::Relaxed)
+}
+
+/// Notes that a frame has vanished although no jump has left it.
+pub(crate) fn note_turn() {
+    TAKE_TURNS.store(true, Ordering::Relaxed);
 }
 
 /// Returns the entry of the label that is at an address or, while the code there calls the agent, before it.
@@ -82,7 +88,6 @@ pub(crate) fn label(number: u32, return_address: u64) -> Option<u64> {
         );
         let is_mine = match claim {
             Ok(_) => {
-                ARE_USED.store(true, Ordering::Relaxed);
                 entry.return_address().store(return_address, Ordering::Release);
                 true
             }

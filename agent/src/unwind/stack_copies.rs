@@ -7,7 +7,7 @@
 #![allow(unsafe_code, reason = "return slots of the calling thread's stack are written")]
 
 use crate::hot::cells;
-use crate::hot::search::Frames;
+use crate::hot::search;
 use crate::hot::times;
 #[cfg(not(test))]
 use crate::os::vectors::{restore_vectors, save_vectors};
@@ -18,7 +18,7 @@ use crate::program::failure;
 extern "C" fn put_back(from: u64) {
     let _ = failure::attempt(|| {
         let agent = Agent::get();
-        let (end, is_mapped) = Frames::end_of_any_stack(agent, from);
+        let (end, is_mapped) = search::end_of_any_stack(agent, from);
         cells::put_back(from, end, is_mapped, |label| agent.in_thunks(label));
         times::calls::leave_all();
     });

@@ -84,6 +84,9 @@ pub const RETURNING: u32 = 2 << 30;
 /// A state: the frame is gone. Thunks compare the highest byte, so no greater state may be possible.
 pub const FREE: u32 = 3 << 30;
 
+/// The link of a cell that is free and *closed*: a thunk takes it for one in use, and asks the agent. See the agent's `hot/blocks.rs`.
+pub const CLOSED: u32 = FREE | 1 << 24;
+
 /// The bits of [`Cell::link`] that are the distance.
 pub const DISTANCE: u32 = !STATE;
 

@@ -8,7 +8,7 @@ pub const ISLAND: u32 = 5;
 
 /// Size in bytes of the code with which a thunk's exit handles a cell that is not that of a standard frame without a link. It
 /// pushes the return address back [`NOTE_PUSHED`] bytes before its end.
-pub const NOTE: u32 = 26;
+pub const NOTE: u32 = 35;
 
 /// Size in bytes of the part of this code that follows its `push`, which writes the return address back to its slot.
 pub const NOTE_PUSHED: u32 = 7;

@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 use gprofinject_abi::region::{
     BlockHeader, LOADS_MAX, Load, LoadRecord, Overflow, ROOT, RegionHeader, SEGMENTS, SLOTS, SampleRecord,
-    Slot, counters_offset, library_offset, plain_key, segment_entries, segment_offset,
+    Slot, counters_offset, library_offset, segment_entries, segment_offset,
 };
 use gprofinject_abi::times::{TIMES, TimesHeader};
 use rustix::fs::SeekFrom;
@@ -237,7 +237,7 @@ impl Region {
                         {
                             // A return address of 0, which the first frame of a coroutine has, is counted in a
                             // free slot.
-                            let key = if key == 0 { ROOT } else { plain_key(key) };
+                            let key = if key == 0 { ROOT } else { key };
                             visit(owner, Counter { function: *function, key, count });
                         }
                     }

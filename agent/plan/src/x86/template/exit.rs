@@ -4,7 +4,7 @@ use crate::x86::scratch::{R10, R11};
 use crate::x86::template::encode::{branch, load, mem, store};
 use crate::x86::template::{FREE_BYTE, Hole, INTERNED_BYTE, LINK, RETURN, STATE_BYTE, Target, Template};
 use gprofinject_abi::plan::{ISLAND, LEFT, NOTE, NOTE_PUSHED};
-use iced_x86::{Code, Instruction, Register};
+use iced_x86::{Code, Instruction, MemoryOperand, Register};
 
 /// Branches out of thunks with an exit are short and lead to *islands*, which are near jumps after the exit's
 /// `ret`. This saves eight bytes on the path of each call.
@@ -23,6 +23,8 @@ const EXIT_SAVED_RAX: i64 = -24;
 pub(super) struct Exit {
     /// The register that contains the address of the cell.
     cell: Register,
+    /// A register whose contents are not needed any more.
+    free: Register,
     /// The offset of the displacement of the branch to [`Template::note`].
     to_note: u32,
     /// The offset to which that code jumps back, when the cell is free.
@@ -63,7 +65,7 @@ impl Template {
             self.put(load(Register::RAX, Register::RSP, EXIT_SAVED_RAX + 8), None);
         }
         self.put(Ok(Instruction::with(Code::Retnq)), None);
-        Exit { cell: cfa, to_note, freed }
+        Exit { cell: cfa, free: other, to_note, freed }
     }
 
     /// Adds a short branch to an island.
@@ -87,7 +89,7 @@ impl Template {
     }
 
     /// Adds the code for a cell that is not that of a standard frame without a link. If the frame is a standard one, it records
-    /// the exit, frees the cell, whose link remains, and jumps back. Otherwise it leads to the slow path.
+    /// the exit, frees the cell, and jumps back. Otherwise it leads to the slow path.
     pub(super) fn note(&mut self, exit: &Exit) {
         self.lands(exit.to_note);
         let start = self.here();
@@ -101,7 +103,12 @@ impl Template {
         self.put(interned, None);
         let island = start - ISLAND;
         self.put(Instruction::with_branch(Code::Jae_rel8_64, island.into()), None);
-        self.note_last();
+        // The newest frame is now the one to which the link leads.
+        let low = if exit.free == Register::R11 { Register::R11D } else { Register::R10D };
+        self.put(Instruction::with2(Code::Mov_r32_rm32, low, mem(exit.cell, LINK)), None);
+        let caller = MemoryOperand::with_base_index_scale_displ_size(Register::RSP, exit.free, 8, -8, 1);
+        self.put(Instruction::with2(Code::Lea_r64_m, exit.free, caller), None);
+        self.note_last(exit.free);
         self.put(Instruction::with1(Code::Push_rm64, mem(exit.cell, RETURN)), None);
         let pushed = self.here();
         let free = Instruction::with2(Code::Or_rm8_imm8, mem(exit.cell, STATE_BYTE), FREE_BYTE);

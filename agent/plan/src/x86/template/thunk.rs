@@ -276,14 +276,14 @@ impl Template {
         self.put(number, Some(Hole::Number));
         // This comes after the cell is filled. To a signal handler that interrupts the code before this
         // instruction, the frame does not exist yet.
-        self.note_last();
+        self.note_last(Register::RSP);
     }
 
-    /// Adds code that records that the frame is entered or left. rsp is the CFA.
-    pub(super) fn note_last(&mut self) {
+    /// Adds code that records the newest frame, with the CFA that a register contains.
+    pub(super) fn note_last(&mut self, cfa: Register) {
         let last = if self.owner.is_library() { LIBRARY_LAST } else { LAST };
         let word = thread_word(self.owner.segment(), last);
-        self.put(Instruction::with2(Code::Mov_rm64_r64, word, Register::RSP), Some(Hole::Tls));
+        self.put(Instruction::with2(Code::Mov_rm64_r64, word, cfa), Some(Hole::Tls));
     }
 
     /// Makes the second look: the code with which a thunk with a hash tries the next slot if its arc is not

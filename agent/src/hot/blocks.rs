@@ -1,0 +1,126 @@
+//! The blocks of a stack in which a search for a live frame can find one.
+//!
+//! A *block* is [`BLOCK`] bytes of stack. A bit for each says whether it is *open*: whether any cell in it may be in use. No thunk sets such a
+//! bit, because a thunk fills only cells that are free and not [`CLOSED`]; any other one leads to the agent ([`cells::occupied`]), which opens the
+//! block. So the bits cost nothing until a search has passed over a block in vain. It closes the block then, and the next ones skip it,
+//! 64 blocks at a time: a search costs what has happened on the stack since the last one, and not how deep the stack is.
+//!
+//! All of this is integer code; see [`crate::hot::gate`].
+//!
+//! [`cells::occupied`]: crate::hot::cells::occupied
+#![allow(unsafe_code, reason = "bits and cells are places at a distance from a shadow")]
+
+use crate::hot::cells::{self, REGION, cell};
+use crate::program::interned;
+use core::sync::atomic::{AtomicU64, Ordering};
+use gprofinject_abi::plan::{CLOSED, FREE, WINDOW_WORD};
+
+/// The length in bytes of a block of stack: 64 cells.
+pub(crate) const BLOCK: u64 = 512;
+
+const WORDS: u64 = REGION / BLOCK / 64;
+
+/// The bytes of the bits of a region. They lie in front of the page with the window's address, so that what a stack touches is together.
+pub(crate) const BITS: u64 = WORDS * 8;
+
+/// Returns the word with the bit of the block that contains an address.
+fn word(shadow: u64, address: u64) -> &'static AtomicU64 {
+    const PAGE: u64 = 4096;
+    const { assert!(-WINDOW_WORD <= PAGE as i64) };
+    let index = (address & (REGION - 1)) / BLOCK / 64;
+    // SAFETY: the bits are in front of the page in front of each shadow, and stay mapped. Only this module accesses them.
+    unsafe { &*((shadow - PAGE - BITS + 8 * index) as *const AtomicU64) }
+}
+
+fn bit(address: u64) -> u64 {
+    1 << (address / BLOCK % 64)
+}
+
+/// Opens the block with the cell of a CFA, which is about to be used.
+pub(crate) fn open(shadow: u64, cfa: u64) {
+    let word = word(shadow, cfa);
+    if word.load(Ordering::Relaxed) & bit(cfa) == 0 {
+        // Other threads may have their stacks in the same region.
+        word.fetch_or(bit(cfa), Ordering::Relaxed);
+    }
+}
+
+/// Returns the first CFA from the given one on whose block is open, or one in the next region if there is none.
+pub(crate) fn next_open(shadow: u64, cfa: u64) -> u64 {
+    let mut rest = word(shadow, cfa).load(Ordering::Relaxed) & !(bit(cfa) - 1);
+    if rest & bit(cfa) != 0 {
+        return cfa;
+    }
+    let mut at = cfa & !(64 * BLOCK - 1);
+    while rest == 0 {
+        at += 64 * BLOCK;
+        if at & (REGION - 1) == 0 {
+            return at;
+        }
+        rest = word(shadow, at).load(Ordering::Relaxed);
+    }
+    at + BLOCK * u64::from(rest.trailing_zeros())
+}
+
+/// Closes the block that begins at an address if none of its cells is in use. It is one of the calling thread's own stack, on which nothing
+/// else runs.
+pub(crate) fn close(shadow: u64, block: u64) {
+    // The cell of an interned frame may be that of another one, which has returned.
+    if interned::take_turns() {
+        return;
+    }
+    let mut at = block;
+    while at < block + BLOCK {
+        if cells::is_in_use(cell(shadow, at)) {
+            return;
+        }
+        at += 8;
+    }
+    at = block;
+    while at < block + BLOCK {
+        let contents = cell(shadow, at).function_and_link();
+        let old = contents.load(Ordering::Relaxed);
+        // If a coroutine has an array in the stack of another thread as its stack, the cell may be filled at this moment.
+        if old >> 32 >= u64::from(FREE) && old >> 32 != u64::from(CLOSED) {
+            let closed = old & u64::from(u32::MAX) | u64::from(CLOSED) << 32;
+            let _ = contents.compare_exchange(old, closed, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        at += 8;
+    }
+    word(shadow, block).fetch_and(!bit(block), Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::memory;
+
+    #[test]
+    fn blocks_are_open_while_their_cells_may_be_in_use() {
+        const PAGE: u64 = 4096;
+        let protection = memory::PROT_READ | memory::PROT_WRITE;
+        let shadow = BITS + PAGE + memory::map_zeros(BITS + PAGE + 4 * REGION, protection).expect("memory");
+        let region = 17 * REGION;
+        let (first, second) = (region + 3 * BLOCK + 16, region + 200 * BLOCK + 8);
+        assert_eq!(next_open(shadow, region), region + REGION);
+        open(shadow, first);
+        open(shadow, second);
+        assert_eq!(next_open(shadow, region), first - 16);
+        assert_eq!(next_open(shadow, first), first);
+        assert_eq!(next_open(shadow, first + BLOCK), second - 8);
+        assert_eq!(next_open(shadow, second + BLOCK), region + REGION);
+
+        let used = cell(shadow, first);
+        used.return_address().store(0x40_1234, Ordering::Relaxed);
+        used.function_and_link().store(7, Ordering::Relaxed);
+        close(shadow, first - 16);
+        assert_eq!(next_open(shadow, region), first - 16);
+        used.link().store(FREE | 5, Ordering::Relaxed);
+        close(shadow, first - 16);
+        assert_eq!(next_open(shadow, region), second - 8);
+        // No thunk takes it for a free one, and it names its function.
+        assert_eq!(used.link().load(Ordering::Relaxed), CLOSED);
+        assert_eq!(used.function().load(Ordering::Relaxed), 7);
+        assert!(!cells::is_in_use(used) && CLOSED >> 24 != FREE >> 24);
+    }
+}
