@@ -1,19 +1,18 @@
 //! The blocks of a stack in which a search for a live frame can find one.
 //!
 //! A *block* is [`BLOCK`] bytes of stack. A bit for each says whether it is *open*: whether any cell in it may be in use. No thunk sets such a
-//! bit, because a thunk fills only cells that are free and not [`CLOSED`]; any other one leads to the agent ([`cells::occupied`]), which opens the
-//! block. So the bits cost nothing until a search has passed over a block in vain. It closes the block then, and the next ones skip it,
-//! 64 blocks at a time: a search costs what has happened on the stack since the last one, and not how deep the stack is.
+//! bit, because a thunk fills only cells that are free and not [`CLOSED`](gprofinject_abi::plan::CLOSED); any other one leads to the agent ([`cells::occupied`]), which opens the
+//! block. So the bits cost nothing until a search has passed over a block in vain. It closes the block then ([`cells::close`]), and the next ones
+//! skip it, 64 blocks at a time: a search costs what has happened on the stack since the last one, and not how deep the stack is.
 //!
 //! All of this is integer code; see [`crate::hot::gate`].
 //!
 //! [`cells::occupied`]: crate::hot::cells::occupied
-#![allow(unsafe_code, reason = "bits and cells are places at a distance from a shadow")]
+//! [`cells::close`]: crate::hot::cells::close
+#![allow(unsafe_code, reason = "the bits are places at a distance from a shadow")]
 
-use crate::hot::cells::{self, REGION, cell};
-use crate::program::interned;
 use core::sync::atomic::{AtomicU64, Ordering};
-use gprofinject_abi::plan::{CLOSED, FREE, WINDOW_WORD};
+use gprofinject_abi::plan::{WINDOW as REGION, WINDOW_WORD};
 
 /// The length in bytes of a block of stack: 64 cells.
 pub(crate) const BLOCK: u64 = 512;
@@ -62,32 +61,9 @@ pub(crate) fn next_open(shadow: u64, cfa: u64) -> u64 {
     at + BLOCK * u64::from(rest.trailing_zeros())
 }
 
-/// Closes the block that begins at an address if none of its cells is in use. It is one of the calling thread's own stack, on which nothing
-/// else runs.
-pub(crate) fn close(shadow: u64, block: u64) {
-    // The cell of an interned frame may be that of another one, which has returned.
-    if interned::take_turns() {
-        return;
-    }
-    let mut at = block;
-    while at < block + BLOCK {
-        if cells::is_in_use(cell(shadow, at)) {
-            return;
-        }
-        at += 8;
-    }
-    at = block;
-    while at < block + BLOCK {
-        let contents = cell(shadow, at).function_and_link();
-        let old = contents.load(Ordering::Relaxed);
-        // If a coroutine has an array in the stack of another thread as its stack, the cell may be filled at this moment.
-        if old >> 32 >= u64::from(FREE) && old >> 32 != u64::from(CLOSED) {
-            let closed = old & u64::from(u32::MAX) | u64::from(CLOSED) << 32;
-            let _ = contents.compare_exchange(old, closed, Ordering::Relaxed, Ordering::Relaxed);
-        }
-        at += 8;
-    }
-    word(shadow, block).fetch_and(!bit(block), Ordering::Relaxed);
+/// Closes the block that contains an address.
+pub(crate) fn close(shadow: u64, address: u64) {
+    word(shadow, address).fetch_and(!bit(address), Ordering::Relaxed);
 }
 
 #[cfg(test)]
@@ -110,17 +86,7 @@ mod tests {
         assert_eq!(next_open(shadow, first + BLOCK), second - 8);
         assert_eq!(next_open(shadow, second + BLOCK), region + REGION);
 
-        let used = cell(shadow, first);
-        used.return_address().store(0x40_1234, Ordering::Relaxed);
-        used.function_and_link().store(7, Ordering::Relaxed);
-        close(shadow, first - 16);
-        assert_eq!(next_open(shadow, region), first - 16);
-        used.link().store(FREE | 5, Ordering::Relaxed);
-        close(shadow, first - 16);
+        close(shadow, first);
         assert_eq!(next_open(shadow, region), second - 8);
-        // No thunk takes it for a free one, and it names its function.
-        assert_eq!(used.link().load(Ordering::Relaxed), CLOSED);
-        assert_eq!(used.function().load(Ordering::Relaxed), 7);
-        assert!(!cells::is_in_use(used) && CLOSED >> 24 != FREE >> 24);
     }
 }

@@ -16,7 +16,7 @@
 //! the cell if the state of that is not [`INTERNED`], and otherwise aside.
 #![allow(unsafe_code, reason = "cells are places in a shadow, which addresses on the stack lead to")]
 
-use crate::hot::blocks::{self, BITS};
+use crate::hot::blocks::{self, BITS, BLOCK};
 use crate::hot::next::Next;
 use crate::os::kernel;
 use crate::os::memory;
@@ -28,8 +28,8 @@ use crate::program::interned;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering, compiler_fence};
 use gprofinject_abi::plan::{
-    ASIDE, Cell, DISTANCE, FREE, FunctionRecord, INTERNED, LEFT, RETURNING, SHADOWS as TABLE, STATE, WINDOW,
-    WINDOW_WORD,
+    ASIDE, CLOSED, Cell, DISTANCE, FREE, FunctionRecord, INTERNED, LEFT, RETURNING, SHADOWS as TABLE, STATE,
+    WINDOW, WINDOW_WORD,
 };
 use gprofinject_abi::shared::CellRef;
 
@@ -332,6 +332,34 @@ pub(crate) fn forget(from: u64, to: u64, is_over: bool) -> bool {
     any
 }
 
+/// Closes the block that begins at an address if none of its cells is in use. It is one of the calling thread's own stack, on which nothing
+/// else runs.
+pub(crate) fn close(shadow: u64, block: u64) {
+    // The cell of an interned frame may be that of another one, which has returned.
+    if interned::take_turns() {
+        return;
+    }
+    let mut at = block;
+    while at < block + BLOCK {
+        if is_in_use(cell(shadow, at)) {
+            return;
+        }
+        at += 8;
+    }
+    at = block;
+    while at < block + BLOCK {
+        let contents = cell(shadow, at).function_and_link();
+        let old = contents.load(Ordering::Relaxed);
+        // If a coroutine has an array in the stack of another thread as its stack, the cell may be filled at this moment.
+        if old >> 32 >= u64::from(FREE) && old >> 32 != u64::from(CLOSED) {
+            let closed = old & u64::from(u32::MAX) | u64::from(CLOSED) << 32;
+            let _ = contents.compare_exchange(old, closed, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        at += 8;
+    }
+    blocks::close(shadow, block);
+}
+
 /// Puts the return addresses of the frames back whose CFAs lie between two addresses, both included, and ends their use of their cells.
 /// `is_exit_label` returns whether a word is an exit label, which shows that a frame is alive. If the stack is not known to be
 /// mapped, this ends at the first page that is not, or at the end of the page if the agent makes no system calls any more.
@@ -558,4 +586,28 @@ pub(crate) extern "C" fn exit(cfa: u64) -> u64 {
         free(cell);
     }
     return_address
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_is_closed_if_no_cell_is_in_use() {
+        let protection = memory::PROT_READ | memory::PROT_WRITE;
+        let shadow = FRONT + memory::map_zeros(FRONT + 2 * SHADOW, protection).expect("memory");
+        let (block, cfa) = (17 * REGION + 3 * BLOCK, 17 * REGION + 3 * BLOCK + 16);
+        blocks::open(shadow, cfa);
+        let used = cell(shadow, cfa);
+        set(used, 7, 0, 0x40_1234);
+        close(shadow, block);
+        assert_eq!(blocks::next_open(shadow, block), block);
+        used.link().store(FREE | 5, Ordering::Relaxed);
+        close(shadow, block);
+        assert_eq!(blocks::next_open(shadow, block), 18 * REGION);
+        // No thunk takes it for a free one, and it names its function.
+        assert_eq!(used.link().load(Ordering::Relaxed), CLOSED);
+        assert_eq!(used.function().load(Ordering::Relaxed), 7);
+        assert!(!is_in_use(used) && CLOSED >> 24 != FREE >> 24);
+    }
 }

@@ -113,7 +113,7 @@ impl<'a> Search<'a> {
                 at += 8;
             }
             if self.is_own && at - from == BLOCK {
-                blocks::close(cells, from);
+                cells::close(cells, from);
             }
         }
         None
