@@ -18,6 +18,7 @@ pub(crate) mod notice;
 pub(crate) mod own;
 pub(crate) mod pauses;
 pub(crate) mod plan;
+pub(crate) mod process_files;
 pub(crate) mod refusal;
 pub(crate) mod room;
 pub(crate) mod setup;

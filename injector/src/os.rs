@@ -10,6 +10,7 @@ pub(crate) mod early;
 pub(crate) mod failure;
 pub(crate) mod gaps;
 pub(crate) mod heap;
+pub(crate) mod heir;
 mod keeper;
 pub(crate) mod limits;
 pub(crate) mod loader;

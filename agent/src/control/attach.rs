@@ -13,7 +13,7 @@ use crate::os::initial::{AT_BASE, Start};
 use crate::os::kernel;
 use crate::os::lookup;
 use crate::os::memory;
-use crate::os::place::{Files, Place};
+use crate::os::place::Place;
 #[cfg(not(test))]
 use crate::os::vectors::{restore_vectors, save_vectors};
 use crate::os::words;
@@ -26,6 +26,7 @@ use crate::program::text;
 use crate::start::loads;
 use crate::start::notice;
 use crate::start::pauses;
+use crate::start::process_files::Files;
 use crate::start::setup;
 use crate::unwind::landings;
 use core::sync::atomic::Ordering;

@@ -6,33 +6,49 @@ use crate::os::task;
 use gprofinject_abi::ask::AHEAD_MAX;
 use linux_raw_sys::{general, net};
 
-const O_CLOEXEC_NOFOLLOW: u64 = (general::O_CLOEXEC | general::O_NOFOLLOW) as u64;
-
 /// Opens a file, also for writing if `write` is set. Returns a descriptor.
 pub(crate) fn open(path: &[u8], write: bool) -> Result<i32, i32> {
     let access = if write { general::O_RDWR } else { general::O_RDONLY };
-    let flags = O_CLOEXEC_NOFOLLOW | u64::from(access);
+    let flags = u64::from(general::O_CLOEXEC | access);
     // SAFETY: the kernel only reads the path, up to its NUL.
     unsafe { call(general::__NR_open, [path.as_ptr() as u64, flags]) }.map(|fd| fd as i32)
 }
 
 /// Makes a new file that only its user may read and write, `len` bytes long. Returns a descriptor.
 pub(crate) fn create(path: &[u8], len: u64) -> Result<i32, i32> {
-    const NEW: u64 = (general::O_RDWR | general::O_CREAT | general::O_EXCL) as u64;
+    // With O_EXCL, a link is not followed.
+    const NEW: u64 = (general::O_RDWR | general::O_CREAT | general::O_EXCL | general::O_CLOEXEC) as u64;
+    let arguments = [path.as_ptr() as u64, NEW, 0o600];
+    // SAFETY: the kernel only reads the path, up to its NUL.
+    let fd = unsafe { call(general::__NR_open, arguments) }? as i32;
+    lengthen(fd, len).inspect_err(|_| {
+        close(fd);
+        remove(path);
+    })?;
+    Ok(fd)
+}
+
+/// Makes a new memory file, which has no name in any file system and keeps the length `len` for ever, so that a mapping of it stays
+/// accessible. `shown` is its name in the lists of mappings. Returns a descriptor.
+pub(crate) fn create_in_memory(shown: &[u8], len: u64) -> Result<i32, i32> {
+    const FLAGS: u64 = (general::MFD_CLOEXEC | general::MFD_ALLOW_SEALING) as u64;
+    const FIXED: u64 = (general::F_SEAL_SHRINK | general::F_SEAL_GROW) as u64;
+    // SAFETY: the kernel only reads the name, up to its NUL.
+    let fd = unsafe { call(general::__NR_memfd_create, [shown.as_ptr() as u64, FLAGS]) }? as i32;
+    // SAFETY: no memory is involved.
+    let fix = || unsafe { call(general::__NR_fcntl, [fd as u64, general::F_ADD_SEALS.into(), FIXED]) };
+    lengthen(fd, len).and_then(|()| fix()).inspect_err(|_| close(fd))?;
+    Ok(fd)
+}
+
+/// Gives an empty file a length.
+fn lengthen(fd: i32, len: u64) -> Result<(), i32> {
     // Beyond the limit, the kernel not only returns an error but also sends a SIGXFSZ.
     if task::file_size_limit() < len {
         return Err(EFBIG);
     }
-    let arguments = [path.as_ptr() as u64, O_CLOEXEC_NOFOLLOW | NEW, 0o600];
-    // SAFETY: the kernel only reads the path, up to its NUL.
-    let fd = unsafe { call(general::__NR_open, arguments) }? as i32;
     // SAFETY: no memory is involved.
-    if let Err(errno) = unsafe { call(general::__NR_ftruncate, [fd as u64, len]) } {
-        close(fd);
-        remove(path);
-        return Err(errno);
-    }
-    Ok(fd)
+    unsafe { call(general::__NR_ftruncate, [fd as u64, len]) }.map(drop)
 }
 
 pub(crate) fn remove(path: &[u8]) {

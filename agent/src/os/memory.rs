@@ -10,7 +10,7 @@ use linux_raw_sys::general::{self, __NR_madvise, __NR_mmap, __NR_mprotect, __NR_
 pub(crate) const PROT_READ: u64 = general::PROT_READ as u64;
 pub(crate) const PROT_WRITE: u64 = general::PROT_WRITE as u64;
 pub(crate) const PROT_EXEC: u64 = general::PROT_EXEC as u64;
-pub(crate) const MAP_SHARED: u64 = general::MAP_SHARED as u64;
+const MAP_SHARED: u64 = general::MAP_SHARED as u64;
 pub(crate) const MAP_PRIVATE: u64 = general::MAP_PRIVATE as u64;
 pub(crate) const MAP_FIXED: u64 = general::MAP_FIXED as u64;
 pub(crate) const MAP_ANONYMOUS: u64 = general::MAP_ANONYMOUS as u64;
@@ -169,6 +169,17 @@ pub(crate) unsafe fn mprotect(address: u64, len: u64, protection: u64) -> Result
 pub(crate) unsafe fn map_again_over(address: u64, len: u64, to: u64) -> Result<u64, i32> {
     // SAFETY: an old size of 0 leaves the old mapping alone, and the caller owns what is replaced.
     unsafe { call(__NR_mremap, [address, 0, len, MREMAP_MAYMOVE | MREMAP_FIXED, to]) }
+}
+
+/// Maps the first `len` bytes of a file that this process shares with others. They are not part of a core dump, where a sparse file would
+/// be full, and neither are those of the mappings that are made from this one.
+pub(crate) fn map_shared(fd: i32, len: u64) -> Result<u64, i32> {
+    // SAFETY: the kernel chooses the address, so the mapping replaces nothing. What is not dumped stays as it is.
+    unsafe {
+        let at = mmap(0, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)?;
+        let _ = call(__NR_madvise, [at, len, general::MADV_DONTDUMP.into()]);
+        Ok(at)
+    }
 }
 
 /// Makes every page of a shared mapping present and writable. If the file system is full, this is an error

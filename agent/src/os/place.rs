@@ -1,8 +1,6 @@
 //! The place of a process's files: the run folder, and the process's own name in it.
 
-use gprofinject_abi::{FOLDER_MAX, PLAN_SUFFIX, REGION_SUFFIX, ask::NAME_MAX};
-
-use crate::os::files;
+use gprofinject_abi::{FOLDER_MAX, ask::NAME_MAX};
 
 const PATH: usize = FOLDER_MAX + NAME_MAX + 32;
 
@@ -71,41 +69,6 @@ impl Place {
         file.push(name);
         file
     }
-}
-
-/// The way in which the set-up gets at a process's files.
-pub(crate) enum Files<'a> {
-    Named(&'a Place),
-    /// The files are already open, and the code that has opened them closes them.
-    Open {
-        region: i32,
-        plan: i32,
-    },
-}
-
-impl Files<'_> {
-    /// Calls `work` with a descriptor of the region file.
-    pub(crate) fn region<T>(&self, work: impl FnOnce(i32) -> Result<T, i32>) -> Result<T, i32> {
-        match self {
-            Files::Named(place) => opened(&place.file(REGION_SUFFIX), true, work),
-            Files::Open { region, .. } => work(*region),
-        }
-    }
-
-    /// Calls `work` with a descriptor of the plan file.
-    pub(crate) fn plan<T>(&self, work: impl FnOnce(i32) -> Result<T, i32>) -> Result<T, i32> {
-        match self {
-            Files::Named(place) => opened(&place.file(PLAN_SUFFIX), false, work),
-            Files::Open { plan, .. } => work(*plan),
-        }
-    }
-}
-
-fn opened<T>(file: &File, write: bool, work: impl FnOnce(i32) -> Result<T, i32>) -> Result<T, i32> {
-    let fd = files::open(file.path(), write)?;
-    let result = work(fd);
-    files::close(fd);
-    result
 }
 
 /// A path.

@@ -130,36 +130,53 @@ fn begin_followed(parent: &Agent) -> Option<Agent> {
         result => result,
     };
     let fd = fd.ok()?;
-    let region = map_header(fd, parent);
+    // Whoever can open the file can truncate it, so the child counts in a memory file if the injector will take that from this user.
+    // The injector makes a link to it in place of the file.
+    let injector = run::reach();
+    let memory = injector.filter(|&fd| files::peer(fd) == Ok(task::geteuid()));
+    let memory = memory.and_then(|_| files::create_in_memory(file.path(), len).ok());
+    let region = map_header(memory.unwrap_or(fd), parent);
     files::close(fd);
     let child = region.map(|region| Agent { region, pid, guest: false, ..*parent });
-    let Some(child) = child.filter(|child| threads::begin_child(parent, child) && run::follow(&place)) else {
-        files::remove(file.path());
-        return None;
-    };
-    child.region.state().store(State::Armed.code().0, Ordering::Release);
-    announce(&place);
-    Some(child)
+    let child = child.filter(|child| threads::begin_child(parent, child) && run::follow(&place));
+    match &child {
+        Some(child) => {
+            child.region.state().store(State::Armed.code().0, Ordering::Release);
+            announce(injector, &place, memory);
+        }
+        None => files::remove(file.path()),
+    }
+    [injector, memory].into_iter().flatten().for_each(files::close);
+    child
 }
 
-/// Sends the name of the child's region file to the injector. If no injector listens, the file is found when the run is collected.
-fn announce(place: &Place) {
+/// Sends the name of the child's region file to the injector, and the descriptor if it is a memory file. If no injector listens, the file
+/// is found when the run is collected.
+fn announce(injector: Option<i32>, place: &Place, memory: Option<i32>) {
     let mut packet = [ask::FORKED; 1 + ask::NAME_MAX];
     let name = place.name();
     let Some(packet) = packet.get_mut(..=name.len()) else { return };
     packet[1..].copy_from_slice(name);
-    match run::tell(packet) {
-        Some(fd) => files::close(fd),
-        None => ring::expect_no_reader(),
+    let send = |fd: i32| match memory {
+        Some(memory) => files::send_with(fd, packet, &[memory]).is_ok(),
+        None => files::send(fd, packet).is_ok(),
+    };
+    // There may have been no descriptor for the connection, or it was silent for too long.
+    let sent = injector.is_some_and(send)
+        || run::reach().is_some_and(|again| {
+            let sent = send(again);
+            files::close(again);
+            sent
+        });
+    if !sent {
+        ring::expect_no_reader();
     }
 }
 
 /// Maps the new region's header and histogram, and copies the parent's orders. Returns `None` if that fails.
 fn map_header(fd: i32, parent: &Agent) -> Option<RegionRef> {
-    let access = memory::PROT_READ | memory::PROT_WRITE;
     let orders = parent.orders;
-    // SAFETY: the kernel chooses the address, so the mapping replaces nothing.
-    let at = unsafe { memory::mmap(0, orders.blocks_offset, access, memory::MAP_SHARED, fd, 0) }.ok()?;
+    let at = memory::map_shared(fd, orders.blocks_offset).ok()?;
     let reserved = if parent.timer_rate == 0 { PAGE } else { orders.blocks_offset };
     if memory::populate(at, reserved).is_err() {
         // SAFETY: no other code knows of the mapping.

@@ -44,9 +44,9 @@ pub(crate) fn note_owner() {
     OWNER.store(task::geteuid(), Ordering::Relaxed);
 }
 
-/// Sends a packet to the injector. Returns the socket, or `None` if there is no injector.
-pub(crate) fn tell(packet: &[u8]) -> Option<i32> {
-    tell_by(connect()?, |fd| files::send(fd, packet)).ok()
+/// Connects to the injector, which is sent a packet at once. Returns the socket, or `None` if there is no injector.
+pub(crate) fn reach() -> Option<i32> {
+    connect()?.ok()
 }
 
 /// Sends a packet and a descriptor to the injector. Returns the socket, or `None` if there is no injector.

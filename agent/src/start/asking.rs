@@ -1,4 +1,4 @@
-//! Asks the injector about the libraries of the process, over a socket in the run folder; see `gprofinject_abi::ask`.
+//! Asks the injector for the process's files and about its libraries, over a socket in the run folder; see `gprofinject_abi::ask`.
 #![allow(unsafe_code, reason = "the dynamic linker's names of libraries are read")]
 
 use crate::os::current::Current;
@@ -9,10 +9,13 @@ use crate::os::place::Place;
 use crate::os::words;
 use crate::process::run;
 use core::sync::atomic::{AtomicI32, Ordering};
-use gprofinject_abi::ask::{AHEAD, AHEAD_MAX, Answer, Question};
+use gprofinject_abi::ask::{AHEAD, AHEAD_MAX, Answer, NAME_MAX, OPENS, Question};
 use gprofinject_abi::region::Lost;
+use gprofinject_abi::{PLAN_SUFFIX, REGION_SUFFIX};
 use zerocopy::{FromBytes, IntoBytes};
 
+const LONGEST_SUFFIX: usize =
+    if REGION_SUFFIX.len() > PLAN_SUFFIX.len() { REGION_SUFFIX.len() } else { PLAN_SUFFIX.len() };
 /// For a path that is relative to the current folder.
 pub(crate) const AT_FDCWD: i32 = -100;
 /// A place in the run folder, through which the injector is reached.
@@ -88,22 +91,46 @@ pub(crate) fn ask(question: &Question, file: &[i32]) -> Result<(Answer, Option<i
 /// # Errors
 /// Returns an errno if there is no answer: ECONNREFUSED if the injector does not listen, or has stopped to listen.
 fn answer(question: &Question, file: &[i32]) -> Result<(Answer, Option<i32>), i32> {
-    /// This is longer than planning takes.
-    const PATIENCE_MS: u64 = 60_000;
     let socket = run::tell_from(PLACE.get(), question.as_bytes(), file)?;
     let mut bytes = [0; size_of::<Answer>()];
+    let plan = receive(socket, &mut bytes)?;
+    Ok((Answer::read_from_bytes(&bytes).map_err(|_| kernel::EINVAL)?, plan))
+}
+
+/// Asks the injector for a descriptor of one of the process's files, which the process cannot open. `place` is the process's place.
+///
+/// # Errors
+/// Returns an errno if there is no descriptor.
+pub(crate) fn file(place: &Place, suffix: &str) -> Result<i32, i32> {
+    let mut packet = [OPENS; 1 + NAME_MAX + LONGEST_SUFFIX];
+    let (name, suffix) = (place.name(), suffix.as_bytes());
+    let end = 1 + name.len() + suffix.len();
+    packet.get_mut(1..=name.len()).ok_or(kernel::EINVAL)?.copy_from_slice(name);
+    packet.get_mut(1 + name.len()..end).ok_or(kernel::EINVAL)?.copy_from_slice(suffix);
+    let socket = run::tell_from(place, packet.get(..end).ok_or(kernel::EINVAL)?, &[])?;
+    receive(socket, &mut [0])?.ok_or(kernel::EINVAL)
+}
+
+/// Waits for the answer to a question, which is as long as `bytes`, and closes the socket. Returns the descriptor that comes with the
+/// answer.
+///
+/// # Errors
+/// Returns an errno if there is no such answer.
+fn receive(socket: i32, bytes: &mut [u8]) -> Result<Option<i32>, i32> {
+    /// This is longer than planning takes.
+    const PATIENCE_MS: u64 = 60_000;
     let received = if files::wait_readable(socket, PATIENCE_MS) {
-        files::receive_with(socket, &mut bytes).map_err(|_| kernel::ECONNREFUSED)
+        files::receive_with(socket, bytes).map_err(|_| kernel::ECONNREFUSED)
     } else {
         Err(kernel::EAGAIN)
     };
     files::close(socket);
-    let (len, plan) = received?;
+    let (len, file) = received?;
     if len != bytes.len() {
-        plan.into_iter().for_each(files::close);
+        file.into_iter().for_each(files::close);
         return Err(if len == 0 { kernel::ECONNREFUSED } else { kernel::EINVAL });
     }
-    Ok((Answer::read_from_bytes(&bytes).map_err(|_| kernel::EINVAL)?, plan))
+    Ok(file)
 }
 
 /// Returns whether a name is a path: the program has an empty name, and the kernel's object has one without a folder.

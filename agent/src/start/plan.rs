@@ -3,8 +3,8 @@
 
 use crate::os::files;
 use crate::os::memory;
-use crate::os::place::Files;
 use crate::program::module::Module;
+use crate::start::process_files::Files;
 use crate::start::refusal::Refusal;
 use core::slice;
 use gprofinject_abi::plan::{PlanHeader, Table};

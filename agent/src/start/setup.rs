@@ -16,7 +16,7 @@ use crate::os::loaded;
 use crate::os::lookup;
 use crate::os::memory;
 use crate::os::own_image;
-use crate::os::place::{Files, Place};
+use crate::os::place::Place;
 use crate::os::task;
 use crate::os::words;
 use crate::process::birth;
@@ -35,6 +35,7 @@ use crate::start::mcount;
 use crate::start::notice;
 use crate::start::own;
 use crate::start::plan::PlanFile;
+use crate::start::process_files::Files;
 use crate::start::refusal::Refusal;
 use crate::start::room::Need;
 use crate::unwind::signals;
@@ -157,10 +158,8 @@ pub(crate) fn arm(region: RegionRef, agent: &Agent) -> Result<(), i32> {
 
 /// Maps the header and the histogram for the life of the process.
 fn map_region(files: &Files<'_>) -> Result<(RegionRef, RegionOrders), i32> {
-    let access = memory::PROT_READ | memory::PROT_WRITE;
     files.region(|fd| {
-        // SAFETY: the kernel chooses the address, so the mapping replaces nothing.
-        let first = unsafe { memory::mmap(0, region::PAGE, access, memory::MAP_SHARED, fd, 0) }?;
+        let first = memory::map_shared(fd, region::PAGE)?;
         // SAFETY: the injector has made the file at least a page long, and writes the orders only before the program
         // starts.
         let orders = unsafe { (*(first as *const RegionHeader)).orders };
@@ -169,8 +168,7 @@ fn map_region(files: &Files<'_>) -> Result<(RegionRef, RegionOrders), i32> {
         if orders.magic != region::MAGIC || orders.version != VERSION {
             return Err(kernel::EINVAL);
         }
-        // SAFETY: the kernel chooses the address, so the mapping replaces nothing.
-        let whole = unsafe { memory::mmap(0, orders.blocks_offset, access, memory::MAP_SHARED, fd, 0) }?;
+        let whole = memory::map_shared(fd, orders.blocks_offset)?;
         // SAFETY: the header is at the beginning of the mapping, which is never unmapped. This process, its children
         // and the injector access the header by atomics, or when no process uses it any more.
         let region =

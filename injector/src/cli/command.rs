@@ -16,6 +16,7 @@ use crate::options::SamplerArg;
 use crate::os::child::Ending;
 use crate::os::clock;
 use crate::os::failure::{self, Failure};
+use crate::os::heir::Heir;
 use crate::os::limits::{self, Limits};
 use crate::os::say::{self, Level};
 use crate::os::scheduling::Scheduling;
@@ -118,6 +119,7 @@ fn launch(mut settings: Settings, start: Instant, inherited: &Inherited) -> Resu
         }
         headroom::say_what_is_low(voice);
     }
+    let heir = if settings.list { None } else { Heir::start() };
     let rate = if settings.list { 0 } else { settings.rate };
     let read = || settings.planner().subject(&program.binary);
     let subject = sampler::preparing(settings.sampler, rate, read);
@@ -173,6 +175,7 @@ fn launch(mut settings: Settings, start: Instant, inherited: &Inherited) -> Resu
         stats,
         exports,
         tracer,
+        heir,
         start,
     };
     run::profile(prepared, |at| {
@@ -191,6 +194,7 @@ fn attach(
     let process = Process::open(pid)?;
     take_over(&process, voice).map_err(|error| running::failed(&process, error))?;
     let program = running::program(&process).map_err(|error| running::failed(&process, error))?;
+    let heir = Heir::start();
     let subject = match process.is_foreign {
         true => settings.planner().foreign_subject(&process.binary()),
         false => settings.planner().subject(&process.binary()),
@@ -228,6 +232,7 @@ fn attach(
         stats,
         exports,
         tracer,
+        heir,
         start,
     };
     run::profile(prepared, |_| Ok(Running::new(process, duration)))

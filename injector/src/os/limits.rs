@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 
 /// What may stop the injector.
 const RAISED: [Resource; 9] = [
@@ -73,6 +73,12 @@ impl fmt::Display for Limit {
         write!(f, "the limit of {what}, ulimit -{option}, is {}", self.most)?;
         if in_bytes { f.write_str(" bytes") } else { Ok(()) }
     }
+}
+
+/// Returns the limit of the user's processes if that is so low that gprofinject's own ones count.
+pub(crate) fn few_processes() -> Option<Limit> {
+    const FEW: u64 = 32;
+    Limit::below(Resource::Nproc, FEW).filter(|_| !geteuid().is_root())
 }
 
 /// Returns the lowest limit of memory, if there is one. Takes no memory of the heap.

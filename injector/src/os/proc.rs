@@ -4,6 +4,9 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::path::Path;
+
+use crate::os::sys;
 
 /// One line of /proc/PID/maps.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +19,26 @@ pub(crate) struct Mapping {
     pub(crate) inode: u64,
     /// The path, or an empty string for an anonymous mapping.
     pub(crate) path: String,
+}
+
+impl Mapping {
+    /// The path that the file had, also if it was removed. A memory file has its name, which for those of a run is the path of the
+    /// link to it.
+    pub(crate) fn named(&self) -> &str {
+        named(&self.path)
+    }
+}
+
+/// Returns [`Mapping::named`] for a path that the kernel shows.
+pub(crate) fn named(path: &str) -> &str {
+    let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+    path.strip_prefix(sys::MEMORY_FILE).unwrap_or(path)
+}
+
+/// Returns the name of a memory file, if that is a path. `shown` is what the kernel shows for it.
+pub(crate) fn memory_file_name(shown: &str) -> Option<&Path> {
+    let name = Path::new(shown.strip_prefix(sys::MEMORY_FILE)?.strip_suffix(" (deleted)")?);
+    name.is_absolute().then_some(name)
 }
 
 /// Returns the mappings of a process, in the order of their addresses.

@@ -8,7 +8,8 @@ use std::io::{self, Error};
 use std::ops::Deref;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::ptr;
 use std::time::Duration;
 
@@ -91,8 +92,87 @@ pub(crate) fn is_trusted_owner(file: &File) -> bool {
     fs::fstat(file).is_ok_and(|stat| stat.st_uid == 0 || stat.st_uid == ids().euid)
 }
 
-/// Returns a new file without a name that consists of these pieces, after `change` was applied to them. They begin at the
-/// start of a page.
+/// What precedes the name of a memory file wherever the kernel shows it.
+pub(crate) const MEMORY_FILE: &str = "/memfd:";
+
+/// Makes an empty memory file: it has no name in any file system, and [`fix_length`] can be applied to it. `shown` is its name
+/// in the lists of mappings.
+///
+/// # Errors
+/// The kernel makes none.
+pub(crate) fn empty_memory_file(shown: &Path) -> io::Result<File> {
+    let flags = fs::MemfdFlags::CLOEXEC | fs::MemfdFlags::ALLOW_SEALING;
+    Ok(fs::memfd_create(shown, flags)?.into())
+}
+
+/// Fixes the length of a memory file for ever. A mapping of a file that is truncated ends a process that accesses it.
+///
+/// # Errors
+/// It is not a memory file.
+pub(crate) fn fix_length(file: &File) -> io::Result<()> {
+    Ok(fs::fcntl_add_seals(file, fs::SealFlags::SHRINK | fs::SealFlags::GROW)?)
+}
+
+/// Fixes the contents of a memory file for ever. It is not mapped for writing.
+///
+/// # Errors
+/// It is not a memory file.
+pub(crate) fn fix_contents(file: &File) -> io::Result<()> {
+    Ok(fs::fcntl_add_seals(file, fs::SealFlags::WRITE)?)
+}
+
+/// Whether a file is a memory file whose length is fixed.
+pub(crate) fn has_fixed_length(file: &File) -> bool {
+    let fixed = fs::SealFlags::SHRINK | fs::SealFlags::GROW;
+    fs::fcntl_get_seals(file).is_ok_and(|seals| seals.contains(fixed))
+}
+
+/// Copies a file to a new one, which is as sparse.
+///
+/// # Errors
+/// The new one exists, or there is no space for it.
+pub(crate) fn copy_data(file: &File, to: &Path) -> io::Result<()> {
+    let copy = File::options().write(true).create_new(true).mode(0o600).open(to)?;
+    let len = file.metadata()?.len();
+    copy.set_len(len)?;
+    let mut bytes = vec![0; 64 << 10];
+    let mut at = 0;
+    loop {
+        // There is no more data.
+        let Ok(start) = fs::seek(file, fs::SeekFrom::Data(at)) else { return Ok(()) };
+        let stop = fs::seek(file, fs::SeekFrom::Hole(start))?;
+        at = start;
+        while at < stop {
+            let part = bytes.len().min((stop - at) as usize);
+            let part = &mut bytes[..part];
+            file.read_exact_at(part, at)?;
+            copy.write_all_at(part, at)?;
+            at += part.len() as u64;
+        }
+    }
+}
+
+/// Whether this process finds itself in /proc under the number that it has, which may be the /proc of another PID namespace.
+pub(crate) fn sees_itself() -> bool {
+    let own = std::process::id().to_string();
+    std::fs::read_link("/proc/self").is_ok_and(|found| found.as_os_str() == own.as_str())
+}
+
+/// The path through which other processes of this user reach an open file of this process.
+pub(crate) fn path_of(file: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()))
+}
+
+/// Opens an open file again, for reading and perhaps for writing.
+///
+/// # Errors
+/// It cannot be opened so.
+pub(crate) fn open_again(file: &File, write: bool) -> io::Result<File> {
+    File::options().read(true).write(write).open(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+/// Returns a new memory file that consists of these pieces, after `change` was applied to them. They begin at the
+/// start of a page. Nobody can change it.
 ///
 /// # Errors
 /// There is no memory for it.
@@ -100,9 +180,11 @@ pub(crate) fn memory_file(
     pieces: &[impl AsRef<[u8]>],
     change: impl FnOnce(&mut [u8]),
 ) -> io::Result<OwnedFd> {
-    let file = File::from(fs::memfd_create("gprofinject", fs::MemfdFlags::CLOEXEC)?);
+    let file = empty_memory_file(Path::new("gprofinject"))?;
     let len = pieces.iter().map(|piece| piece.as_ref().len()).sum();
     fs::ftruncate(&file, len as u64)?;
+    // From here on, nobody can truncate what this process maps.
+    fix_length(&file)?;
     if len == 0 {
         return Ok(file.into());
     }
@@ -112,7 +194,7 @@ pub(crate) fn memory_file(
     let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
     let access = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new mapping at an address that the kernel chooses changes nothing that exists. The file is as long as the
-    // mapping, and no other process has it yet. The slice ends before the mapping does.
+    // mapping, for ever, and no other process has it yet. The slice ends before the mapping does.
     unsafe {
         let address = libc::mmap(ptr::null_mut(), len, access, flags, file.as_raw_fd(), 0);
         if address == libc::MAP_FAILED {
@@ -128,6 +210,7 @@ pub(crate) fn memory_file(
         change(bytes);
         libc::munmap(address, len);
     }
+    fix_contents(&file)?;
     Ok(file.into())
 }
 
@@ -443,6 +526,16 @@ pub(crate) fn is_open_for_writing(file: &File) -> Option<bool> {
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => Some(true),
             Err(_) => None,
         }
+    }
+}
+
+/// Whether a process has a memory file mapped for writing. If none has, the kernel lets none write to it from then on. Returns `None` if
+/// the kernel does not tell. `file` is open for writing. (The kernel grants a lease on a memory file although a process has it open.)
+pub(crate) fn is_mapped_for_writing(file: &File) -> Option<bool> {
+    match fs::fcntl_add_seals(file, fs::SealFlags::WRITE) {
+        Ok(()) => Some(false),
+        Err(Errno::BUSY) => Some(true),
+        Err(_) => None,
     }
 }
 

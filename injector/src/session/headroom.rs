@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use rustix::process::{Resource, geteuid};
+use rustix::process::Resource;
 
 use crate::os::cgroup;
-use crate::os::limits::Limit;
+use crate::os::limits::{self, Limit};
 use crate::os::say::Voice;
 
 /// In files of fewer bytes, hooks take little.
@@ -65,12 +65,11 @@ pub(crate) fn too_little() -> Option<String> {
 pub(crate) fn say_what_is_low(voice: Voice) {
     /// Every processor and every process of the program takes a few of gprofinject's descriptors.
     const FILES: u64 = 64;
-    const PROCESSES: u64 = 32;
     const MEMORY: u64 = 32 << 20;
     if let Some(files) = Limit::below(Resource::Nofile, FILES) {
         voice.note(format_args!("{files}, which may be too few for gprofinject"));
     }
-    if let Some(processes) = Limit::below(Resource::Nproc, PROCESSES).filter(|_| !geteuid().is_root()) {
+    if let Some(processes) = limits::few_processes() {
         voice.note(format_args!("{processes}, and gprofinject's own ones count as well"));
     }
     if let Some(most) = cgroup::memory(std::process::id() as i32).filter(|&most| most < MEMORY) {

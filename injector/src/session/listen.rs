@@ -1,6 +1,7 @@
 //! Handles the messages to a run: of children that begin, of processes that are about to execute a program,
 //! and of users who ask for something.
 
+use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -89,7 +90,25 @@ impl Family<'_> {
             return;
         }
         match message {
-            Ok(Message::Forked(name)) => self.forked(asker.pid, &name, sampling),
+            Ok(Message::Forked(name)) => {
+                let own = sys::ids().euid;
+                if let Some(file) = asker.file.take().filter(|_| asker.user == own) {
+                    self.adopt(&name, file.into());
+                }
+                self.forked(asker.pid, &name, sampling);
+            }
+            Ok(Message::Opens(name)) => {
+                let is_ours = asker.user == sys::ids().euid;
+                let file = self
+                    .folder
+                    .as_ref()
+                    .filter(|_| is_ours)
+                    .and_then(|folder| folder.open_held(name.as_str()));
+                match file {
+                    Some(file) => asker.answer_with(&[ask::OPENS], file.as_fd()),
+                    None => asker.answer(&[]),
+                }
+            }
             Ok(Message::Executes) => {
                 let name = self.executes(asker, sampling).unwrap_or_default();
                 asker.answer(name.as_bytes());
@@ -119,6 +138,19 @@ impl Family<'_> {
             Ok(Message::Control(request)) => self.control(asker, &request, sampling),
             Err(error @ Malformed::Request) => asker.answer(&Answer::Failed(error.to_string()).packet()),
             Err(Malformed::Kind | Malformed::Name) => {}
+        }
+    }
+
+    /// Takes over the memory file in which a forked child of that name counts.
+    fn adopt(&mut self, name: &MemberName, file: File) {
+        let Some(folder) = &self.folder else { return };
+        let name = name.as_str();
+        if self.members.iter().any(|member| member.name == name) {
+            return;
+        }
+        if let Err(error) = folder.adopt(name, file) {
+            self.unfollowed
+                .insert(format!("the counts of a forked process are lost: {}", sys::reason(&error)));
         }
     }
 

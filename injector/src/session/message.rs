@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 
 use gprofinject_abi::ask::{self, Question};
+use gprofinject_abi::{PLAN_SUFFIX, REGION_SUFFIX};
 use serde::{Deserialize, Serialize};
 use zerocopy::FromBytes;
 
@@ -17,6 +18,8 @@ use crate::options::Verb;
 pub(crate) enum Message {
     /// A forked child has begun, and counts in the region file of this name.
     Forked(MemberName),
+    /// The process cannot follow the link to the file of this name.
+    Opens(FileName),
     /// The process is about to execute the program whose file came with the packet.
     Executes,
     /// The process is about to execute the program whose file came with the packet, and another gprofinject profiles it.
@@ -47,6 +50,25 @@ impl MemberName {
     }
 }
 
+/// The name of a plan or of a region file in the run folder.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct FileName(String);
+
+impl FileName {
+    /// Returns the name if these bytes are one.
+    fn parse(bytes: &[u8]) -> Option<FileName> {
+        let member =
+            [PLAN_SUFFIX, REGION_SUFFIX].iter().find_map(|suffix| bytes.strip_suffix(suffix.as_bytes()))?;
+        MemberName::parse(member)?;
+        str::from_utf8(bytes).ok().map(|name| FileName(name.to_owned()))
+    }
+
+    /// The name as text.
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
 /// What `--dump`, `--reset`, `--pause`, `--resume`, `--enable` and `--disable` ask for.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -69,7 +91,7 @@ pub(crate) const PATTERN_MAX: usize = 1024;
 pub(crate) enum Malformed {
     #[error("the packet is of no known kind")]
     Kind,
-    #[error("a forked child has no such name")]
+    #[error("a forked child or a file has no such name")]
     Name,
     #[error("another version of gprofinject looks after this process")]
     Request,
@@ -83,6 +105,7 @@ impl Message {
     pub(crate) fn parse(packet: &[u8]) -> Result<Message, Malformed> {
         match packet.split_first() {
             Some((&ask::FORKED, name)) => MemberName::parse(name).map(Message::Forked).ok_or(Malformed::Name),
+            Some((&ask::OPENS, name)) => FileName::parse(name).map(Message::Opens).ok_or(Malformed::Name),
             Some((&ask::EXECUTES, [])) => Ok(Message::Executes),
             Some((&ask::PROFILED, [])) => Ok(Message::Profiled),
             Some((&ask::AHEAD, [])) => Ok(Message::Ahead),
@@ -178,6 +201,11 @@ mod tests {
         assert_eq!(Message::parse(b"P"), Ok(Message::Profiled));
         let Ok(Message::Forked(name)) = Message::parse(b"Ff123") else { panic!("a child's name") };
         assert_eq!(name.as_str(), "f123");
+        for file in ["0.region", "f12.plan"] {
+            let packet = [&[ask::OPENS], file.as_bytes()].concat();
+            let Ok(Message::Opens(name)) = Message::parse(&packet) else { panic!("a file's name") };
+            assert_eq!(name.as_str(), file);
+        }
         for answer in [Answer::Done("it is done".into()), Answer::Failed(String::new())] {
             assert_eq!(Answer::parse(&answer.packet()), Some(answer));
         }
@@ -188,6 +216,12 @@ mod tests {
         for name in ["", ".", "../x", "a/b", "a\0b", "é", "x x", &"n".repeat(ask::NAME_MAX + 1)] {
             let packet = [&[ask::FORKED], name.as_bytes()].concat();
             assert_eq!(Message::parse(&packet), Err(Malformed::Name), "{name}");
+            let packet = [&[ask::OPENS], name.as_bytes(), REGION_SUFFIX.as_bytes()].concat();
+            assert_eq!(Message::parse(&packet), Err(Malformed::Name), "{name}");
+        }
+        for file in ["0", "0.so", "ask", "0.region.plan"] {
+            let packet = [&[ask::OPENS], file.as_bytes()].concat();
+            assert_eq!(Message::parse(&packet), Err(Malformed::Name), "{file}");
         }
         let relative = request(Verb::Dump, Some("file"));
         let of_a_pause = request(Verb::Pause, Some("/tmp/file"));
@@ -215,6 +249,7 @@ mod tests {
         let seeds = [
             b"Ff4242".to_vec(),
             b"E".to_vec(),
+            b"O12.region".to_vec(),
             request(Verb::Dump, Some("/tmp/file")).packet().expect("a packet"),
             request(Verb::Reset, None).packet().expect("a packet"),
         ];
@@ -241,6 +276,11 @@ mod tests {
                 Ok(Message::Forked(name)) => {
                     let name = name.as_str();
                     assert!(!name.is_empty() && name.len() <= ask::NAME_MAX && !name.contains(['/', '.']));
+                    parsed += 1;
+                }
+                Ok(Message::Opens(name)) => {
+                    let (member, suffix) = name.as_str().split_once('.').expect("a suffix");
+                    assert!(!member.contains('/') && matches!(suffix, "plan" | "region"));
                     parsed += 1;
                 }
                 Ok(Message::Executes | Message::Loaded(_) | Message::Ahead | Message::Profiled) => {

@@ -13,6 +13,7 @@ use crate::options::Measure;
 use crate::os::child::Ending;
 use crate::os::clock;
 use crate::os::failure::Failure;
+use crate::os::heir::Heir;
 use crate::os::say::{Level, Voice};
 use crate::os::signals::{self, Signals};
 use crate::os::sys;
@@ -58,6 +59,8 @@ pub(crate) struct Prepared {
     pub(crate) stats: Option<File>,
     /// The live view, if there is one.
     pub(crate) viewed: Option<Viewed>,
+    /// The process that inherits the run's memory files, if there can be one.
+    pub(crate) heir: Option<Heir>,
     /// The time at which the injector was started.
     pub(crate) start: Instant,
 }
@@ -128,7 +131,7 @@ pub(crate) fn profile<T: Target>(
     let mut unplaced = None;
     let folder = match &profilee.plan {
         Some((plan, layout)) => {
-            match RunFolder::create(FIRST, settings.engine, plan, layout, orders) {
+            match RunFolder::create(FIRST, settings.engine, plan, layout, orders, prepared.heir) {
                 Ok(folder) => Some(folder),
                 // An incomplete profile is better than none.
                 Err(error) if choice.method == Method::Perf && !prepared.insists => {

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 
-use crate::os::sys;
+use crate::os::{proc, sys};
 
 /// The mode bits that give a permission to users other than the owner.
 /// What the names of private folders begin with.
@@ -180,6 +180,15 @@ impl PrivateFolder {
         Ok(fs::openat(self, name, flags, Mode::RUSR | Mode::WUSR)?.into())
     }
 
+    /// Creates a file, which must not exist, and which nobody but root can open for writing from then on.
+    ///
+    /// # Errors
+    /// It exists, or cannot be created.
+    pub(crate) fn create_read_only(&self, name: &str) -> io::Result<File> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | FILE;
+        Ok(fs::openat(self, name, flags, Mode::RUSR)?.into())
+    }
+
     /// Opens a file of the injector's user or root for reading.
     ///
     /// # Errors
@@ -215,12 +224,48 @@ impl PrivateFolder {
     /// Opens a regular file and returns it and its owner. It does not wait; opening a named pipe in the usual
     /// way would wait for a writer.
     fn open_any(&self, name: &str, access: OFlags) -> io::Result<(File, u32)> {
-        let file = fs::openat(self, name, access | FILE | OFlags::NONBLOCK, Mode::empty())?;
+        let open = || fs::openat(self, name, access | FILE | OFlags::NONBLOCK, Mode::empty());
+        let file = match open() {
+            // Meanwhile, the heir may have put the file in place of the link.
+            Err(Errno::LOOP) => {
+                self.open_memory_file(name, access).or_else(|error| open().map_err(|_| error))?
+            }
+            opened => opened?,
+        };
         let stat = fs::fstat(&file)?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => Ok((file.into(), stat.st_uid)),
             _ => Err(io::Error::other("it is no regular file")),
         }
+    }
+
+    /// Opens the memory file of this folder to which a link leads. No other link is followed: if the process through whose folder in
+    /// /proc it leads has ended, the number may be another one's. Then its heir has the file under the same descriptor.
+    fn open_memory_file(&self, name: &str, access: OFlags) -> io::Result<OwnedFd> {
+        let target = self.read_link(name)?;
+        let fd = descriptor_in(&target).ok_or(Errno::LOOP)?;
+        self.open_made(&target, access).or_else(|error| {
+            let heir = self.read_link(HEIR).map_err(|_| error)?;
+            self.open_made(&format!("{heir}/fd/{fd}"), access)
+        })
+    }
+
+    /// Opens a file if it is a memory file of a fixed length that was made for this folder.
+    fn open_made(&self, path: &str, access: OFlags) -> io::Result<OwnedFd> {
+        let found = fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        let found = format!("/proc/self/fd/{}", found.as_raw_fd());
+        let shown = fs::readlink(&found, Vec::new())?;
+        let shown = shown.to_string_lossy();
+        let folder = proc::memory_file_name(&shown).and_then(|name| name.parent()?.file_name());
+        if folder.is_none() || folder != self.path().file_name() {
+            return Err(Errno::LOOP.into());
+        }
+        let file = File::from(fs::open(found, access | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?);
+        if sys::has_fixed_length(&file) { Ok(file.into()) } else { Err(Errno::LOOP.into()) }
+    }
+
+    fn read_link(&self, name: &str) -> io::Result<String> {
+        Ok(fs::readlinkat(self, name, Vec::new())?.into_string().map_err(|_| Errno::LOOP)?)
     }
 
     /// Reads a file of the injector's user or root that has at most `most` bytes.
@@ -261,6 +306,17 @@ impl PrivateFolder {
     /// The name exists, or the link cannot be made.
     pub(crate) fn link(&self, name: &str, second: &str) -> io::Result<()> {
         Ok(fs::linkat(self, name, self, second, AtFlags::empty())?)
+    }
+
+    /// Makes a symbolic link, which replaces a file in one step.
+    ///
+    /// # Errors
+    /// The link cannot be made.
+    pub(crate) fn replace_by_symlink(&self, target: &Path, name: &str) -> io::Result<()> {
+        let fresh = format!("{name}.new");
+        let _ = self.remove_file(&fresh);
+        self.symlink(target, &fresh)?;
+        self.rename(&fresh, name)
     }
 
     /// Makes a symbolic link.
@@ -358,6 +414,14 @@ impl AsRawFd for PrivateFolder {
 
 const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const FILE: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NOCTTY);
+
+/// The name of a link to the folder in /proc of the heir ([`crate::os::heir`]).
+pub(crate) const HEIR: &str = "heir";
+
+/// Returns the number of a descriptor whose path in /proc this is.
+fn descriptor_in(path: &str) -> Option<u32> {
+    path.strip_prefix("/proc/")?.split_once("/fd/")?.1.parse().ok()
+}
 
 /// Opens a folder one component of its name at a time, so that no symbolic link is followed. (openat2 with
 /// RESOLVE_NO_SYMLINKS does the same, but kernels before 5.6 do not have it, and some containers forbid it.)

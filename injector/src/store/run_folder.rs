@@ -1,19 +1,27 @@
 //! The private folder of one run, which contains the agent library, the plans, and the region file of each
 //! process.
+//!
+//! Processes map plans and region files. If a mapped file is truncated, the next access ends the process, so these are memory files
+//! of fixed lengths, to which links in the folder lead. Where that is not possible, they are in the folder.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
 use gprofinject_abi::{FOLDER_MAX, PLAN_SUFFIX, REGION_SUFFIX};
 
 use crate::options::EngineArg;
+use crate::os::heir::Heir;
 use crate::os::{limits, sys};
-use crate::store::private_folder::PrivateFolder;
-use crate::store::region::file::RegionFile;
+use crate::store::private_folder::{HEIR, PrivateFolder};
+use crate::store::region::file::{self, RegionFile};
 use crate::store::region::layout::{Layout, Orders};
 
 /// The first process's name in the run folder.
@@ -36,11 +44,16 @@ pub(crate) struct RunFolder {
     folder: PrivateFolder,
     engine: EngineArg,
     stays: bool,
+    heir: Option<Heir>,
+    /// The memory files, by the names of the links to them.
+    held: RefCell<HashMap<String, Arc<File>>>,
 }
 
 impl Drop for RunFolder {
     fn drop(&mut self) {
         if !self.stays {
+            // It ends while the folder is removed.
+            self.heir.iter().for_each(Heir::end);
             let _ = self.folder.remove();
         }
     }
@@ -48,7 +61,12 @@ impl Drop for RunFolder {
 
 /// Returns the region file of a process, by the process's name in the run folder.
 pub(crate) fn region_in(folder: &PrivateFolder, name: &str) -> RegionFile {
-    RegionFile::new(folder, format!("{name}{REGION_SUFFIX}"))
+    RegionFile::new(folder, region_file(name))
+}
+
+/// The name of a region file.
+fn region_file(name: &str) -> String {
+    format!("{name}{REGION_SUFFIX}")
 }
 
 /// The name of a plan file.
@@ -68,12 +86,18 @@ impl RunFolder {
         plan: &[Piece],
         layout: &Layout,
         orders: Orders,
+        heir: Option<Heir>,
     ) -> Result<RunFolder> {
         let mut refusals = Vec::new();
         let mut limited = None;
         for place in places() {
-            match create_in(&place, first, engine, plan, layout, orders) {
-                Ok(folder) => return Ok(folder),
+            let made = create_in(&place, engine)
+                .and_then(|folder| folder.add(first, plan, layout, orders).map(|()| folder));
+            match made {
+                Ok(mut folder) => {
+                    folder.leave_to(heir);
+                    return Ok(folder);
+                }
                 Err(error) => {
                     refusals.push(format!("{}: {}", place.display(), sys::reason(&error)));
                     limited = limited.or(limits::is_behind(&error).then_some(error));
@@ -100,9 +124,10 @@ impl RunFolder {
         self.engine.libraries().map(|(name, _)| self.path().join(name)).collect()
     }
 
-    /// Leaves the folder in place.
+    /// Leaves the folder in place, and its memory files to the heir.
     pub(crate) fn keep(mut self) {
         self.stays = true;
+        self.heir.take().into_iter().for_each(Heir::stay);
     }
 
     /// The folder as a private folder.
@@ -112,7 +137,8 @@ impl RunFolder {
 
     /// Returns the region file of that name.
     pub(crate) fn region(&self, name: &str) -> RegionFile {
-        region_in(&self.folder, name)
+        let held = self.held.borrow().get(&region_file(name)).cloned();
+        region_in(&self.folder, name).held_by(held)
     }
 
     /// Creates the plan file and the region file of a process.
@@ -124,11 +150,18 @@ impl RunFolder {
         if self.folder.free_space()? < plan_len as u64 + layout.reserved(orders.timer_rate) + SPARE {
             return Err(io::Error::from_raw_os_error(libc::ENOSPC));
         }
-        let mut file = self.folder.create_file(&plan_file(name))?;
+        let plan_name = plan_file(name);
+        let memory = self.memory_file(&plan_name);
+        let is_memory = memory.is_some();
+        let mut file = memory.map_or_else(|| self.folder.create_file(&plan_name), Ok)?;
         for piece in plan {
             file.write_all(piece)?;
         }
-        self.region(name).create(layout, orders).map(drop)
+        if is_memory {
+            sys::fix_contents(&file)?;
+            self.hold(plan_name, file)?;
+        }
+        self.add_region(name, layout, orders)
     }
 
     /// Creates the files of a process that has the same plan as another one.
@@ -143,7 +176,73 @@ impl RunFolder {
         orders: Orders,
     ) -> io::Result<()> {
         self.folder.link(&plan_file(other), &plan_file(name))?;
-        self.region(name).create(layout, orders).map(drop)
+        let mut held = self.held.borrow_mut();
+        if let Some(plan) = held.get(&plan_file(other)).cloned() {
+            held.insert(plan_file(name), plan);
+        }
+        drop(held);
+        self.add_region(name, layout, orders)
+    }
+
+    /// Creates the region file of a process.
+    fn add_region(&self, name: &str, layout: &Layout, orders: Orders) -> io::Result<()> {
+        let region_name = region_file(name);
+        match self.memory_file(&region_name) {
+            Some(file) => {
+                file::begin(&file, layout, orders)?;
+                self.hold(region_name, file)
+            }
+            None => self.region(name).create(layout, orders).map(drop),
+        }
+    }
+
+    /// Makes a memory file that will have a name in the folder. Returns `None` if links to it would lead nowhere, or if the kernel
+    /// makes none, for example because the name is too long.
+    fn memory_file(&self, name: &str) -> Option<File> {
+        sys::sees_itself().then(|| sys::empty_memory_file(&self.path().join(name)).ok())?
+    }
+
+    /// Fixes the length of a memory file, and makes a link to it.
+    fn hold(&self, name: String, file: File) -> io::Result<()> {
+        sys::fix_length(&file)?;
+        self.folder.symlink(&sys::path_of(&file), &name)?;
+        self.note(name, file);
+        Ok(())
+    }
+
+    fn note(&self, name: String, file: File) {
+        self.heir.iter().for_each(|heir| heir.keep(&file));
+        self.held.borrow_mut().insert(name, Arc::new(file));
+    }
+
+    /// Gives the memory files to the heir, also those that follow.
+    fn leave_to(&mut self, heir: Option<Heir>) {
+        // Without the link, the heir's files are not found.
+        self.heir = heir.filter(|heir| self.folder.symlink(&heir.folder(), HEIR).is_ok());
+        let held = self.held.borrow();
+        self.heir.iter().for_each(|heir| held.values().for_each(|file| heir.keep(file)));
+    }
+
+    /// Makes a link to the memory file in which a forked child counts, in place of the file of that name that the child has made
+    /// in the folder. The child can have sent the descriptor of any file.
+    ///
+    /// # Errors
+    /// It is no memory file of a fixed length, or the link cannot be made.
+    pub(crate) fn adopt(&self, name: &str, file: File) -> io::Result<()> {
+        if !sys::has_fixed_length(&file) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let name = region_file(name);
+        self.folder.replace_by_symlink(&sys::path_of(&file), &name)?;
+        self.note(name, file);
+        Ok(())
+    }
+
+    /// Opens a memory file for the process to which it belongs: a region file for reading and writing, a plan for reading.
+    /// Returns `None` if there is no memory file of that name.
+    pub(crate) fn open_held(&self, name: &str) -> Option<File> {
+        let held = self.held.borrow();
+        sys::open_again(held.get(name)?, name.ends_with(REGION_SUFFIX)).ok()
     }
 
     /// Writes a process's samples. If that fails, the old ones stay.
@@ -160,6 +259,9 @@ impl RunFolder {
     /// processes too.
     pub(crate) fn remove_region(&self, name: &str) {
         self.region(name).remove();
+        if let (Some(file), Some(heir)) = (self.held.borrow_mut().remove(&region_file(name)), &self.heir) {
+            heir.release(&file);
+        }
         let _ = self.folder.remove_file(&format!("{name}{SAMPLES_SUFFIX}"));
     }
 }
@@ -180,31 +282,23 @@ fn places() -> Vec<PathBuf> {
     places
 }
 
-fn create_in(
-    place: &Path,
-    first: &str,
-    engine: EngineArg,
-    plan: &[Piece],
-    layout: &Layout,
-    orders: Orders,
-) -> io::Result<RunFolder> {
+fn create_in(place: &Path, engine: EngineArg) -> io::Result<RunFolder> {
     let libraries_len: usize = engine.libraries().map(|(_, bytes)| bytes.len()).sum();
     if sys::free_space(place)? < libraries_len as u64 {
         return Err(io::Error::from_raw_os_error(libc::ENOSPC));
     }
     let folder = PrivateFolder::create(place)?;
-    let folder = RunFolder { folder, engine, stays: false };
+    let folder = RunFolder { folder, engine, stays: false, heir: None, held: RefCell::default() };
     if !loadable(folder.path().as_os_str()) || folder.path().as_os_str().len() + 32 > FOLDER_MAX {
         return Err(io::Error::other("LD_PRELOAD cannot name files in it"));
     }
     for (name, bytes) in engine.libraries() {
-        let mut library = folder.folder.create_file(name)?;
+        let mut library = folder.folder.create_read_only(name)?;
         library.write_all(bytes)?;
         if !sys::maps_executable(&library) {
             return Err(io::Error::other("code there cannot be executed (noexec)"));
         }
     }
-    folder.add(first, plan, layout, orders)?;
     Ok(folder)
 }
 
@@ -217,6 +311,38 @@ fn loadable(path: &OsStr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::shape::Shape;
+
+    #[test]
+    fn memory_files_cannot_be_truncated_and_outlive_their_links() {
+        let place = tempfile::tempdir().expect("a folder");
+        let folder = create_in(place.path(), EngineArg::Builtin).expect("a folder");
+        let shape = Shape { text: (0x1000, 0x2000), arena: 0, arena_len: 0, text_shift: 1, arena_shift: 4 };
+        let layout = Layout::new(shape, 16, 0, None, None);
+        folder.add("0", &[Piece::Borrowed(b"plan")], &layout, Orders::default()).expect("added");
+
+        let by_link = folder.private().open_to_write("0.region").expect("followed");
+        assert!(by_link.set_len(0).is_err() && by_link.set_len(1 << 60).is_err());
+        let mut plan = folder.private().open_to_write("0.plan").expect("followed");
+        assert!(plan.write_all(b"other").is_err() && plan.set_len(0).is_err());
+        assert_eq!(folder.private().read("0.plan", 100).expect("readable"), b"plan");
+        assert!(folder.open_held("0.region").is_some() && folder.open_held("1.region").is_none());
+        folder.private().remove_file("0.region").expect("removed");
+        let report = folder.region("0").open(&layout).and_then(|region| region.report());
+        assert!(!report.expect("readable").1, "damaged");
+
+        // Only a memory file of a fixed length is taken over, whatever a process has sent.
+        let sent = folder.private().create_file("sent").expect("created");
+        assert!(folder.adopt("f1", sent).is_err());
+        let sent = sys::empty_memory_file(&folder.path().join("f1.region")).expect("created");
+        assert!(folder.adopt("f1", sent.try_clone().expect("duplicated")).is_err());
+        sys::fix_length(&sent).expect("fixed");
+        folder.private().create_file("f1.region").expect("created");
+        folder.adopt("f1", sent).expect("taken over");
+        assert!(folder.private().open_of_anybody("f1.region").is_ok());
+        folder.remove_region("f1");
+        assert!(!folder.private().has("f1.region") && folder.open_held("f1.region").is_none());
+    }
 
     #[test]
     fn names_that_the_linker_would_misread_are_avoided() {

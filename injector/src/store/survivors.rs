@@ -128,11 +128,13 @@ mod tests {
     fn regions_are_found_in_mappings() {
         let maps = b"7f00-7f10 rw-s 00000000 00:1b 5 /dev/shm/gprofinject-Ab1/0.region\n\
             7f10-7f20 rw-s 00000000 00:1b 5 /gprofinject-Ab1/f77.region (deleted)\n\
+            7f20-7f30 rw-s 00000000 00:01 7 /memfd:/dev/shm/gprofinject-Ab1/1.region (deleted)\n\
             7f20-7f30 r--s 00000000 00:1b 6 /dev/shm/gprofinject-Ab1/0.plan\n\
             7f20-7f30 r--s 00000000 00:1b 6 /tmp/\xff\n\
             7f30-7f40 rw-s 00000000 00:1b 9 /dev/shm/gprofinject-Ab2/1.region\n\
             7fff-8000 rw-p 00000000 00:00 0\n";
-        assert_eq!(regions(maps, b"/gprofinject-Ab1/"), [("0".to_owned(), 5), ("f77".to_owned(), 5)]);
+        let found = [("0".to_owned(), 5), ("f77".to_owned(), 5), ("1".to_owned(), 7)];
+        assert_eq!(regions(maps, b"/gprofinject-Ab1/"), found);
         assert!(regions(b"", b"/gprofinject-Ab1/").is_empty());
     }
 

@@ -60,7 +60,7 @@ pub(crate) fn folders(pid: i32) -> io::Result<Vec<Named>> {
 
 /// Returns the folder and the process's name in it, if the path in a mapping is that of a region file.
 fn region_of(path: &str) -> Option<(&Path, &str)> {
-    let path = Path::new(path.strip_suffix(" (deleted)").unwrap_or(path));
+    let path = Path::new(proc::named(path));
     let (folder, file) = (path.parent()?, path.file_name()?.to_str()?);
     let is_run = folder.file_name()?.to_str()?.starts_with(PREFIX);
     (is_run && file.ends_with(REGION_SUFFIX)).then_some((folder, file))
@@ -95,6 +95,7 @@ mod tests {
         let found = Some((Path::new("/dev/shm/gprofinject-Ab1"), "0.region"));
         assert_eq!(region_of("/dev/shm/gprofinject-Ab1/0.region"), found);
         assert_eq!(region_of("/dev/shm/gprofinject-Ab1/0.region (deleted)"), found);
+        assert_eq!(region_of("/memfd:/dev/shm/gprofinject-Ab1/0.region (deleted)"), found);
         for other in
             ["", "/0.region", "/tmp/x/0.region", "/gprofinject-x/a/0.region", "/gprofinject-x/0.plan"]
         {

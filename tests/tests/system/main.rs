@@ -105,6 +105,7 @@ modules! {
     traced_rust
     traced_times
     traced_uftrace
+    truncated
     unhookable
     unwinding
     usage

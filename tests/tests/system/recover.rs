@@ -77,7 +77,13 @@ impl Run {
         Run { place, command }
     }
 
+    /// Kills gprofinject when it has the files of all forked children: until then, there are empty ones.
     fn kill_gprofinject(&mut self) {
+        let folder = self.folder().unwrap();
+        wait_for("the files of children", || {
+            let files = fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path());
+            files.filter(|file| file.to_string_lossy().ends_with(".region")).all(|file| file.is_symlink())
+        });
         self.command.kill().unwrap();
         self.command.wait().unwrap();
     }
@@ -153,15 +159,21 @@ fn a_killed_programs_profile_is_recovered() {
 /// The program can write to its counters until its end. Whatever it leaves there, a profile is written.
 fn a_damaged_region_gives_a_profile() {
     const STATE: u64 = std::mem::offset_of!(RegionHeader, state) as u64;
-    // The file is truncated completely, or after its header; or the word with the agent's state is set to
-    // zero.
+    // The file is replaced by nothing, or by its header; or the word with the agent's state is set to zero.
     for (kept, zeroed) in [(0, 0..0), (4096, 0..0), (u64::MAX, STATE..STATE + 4)] {
         let mut run = Run::start();
+        let path = run.folder().unwrap().join("0.region");
+        let region = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
         run.kill_gprofinject();
         run.kill_program();
-        let region = fs::OpenOptions::new().write(true).open(run.folder().unwrap().join("0.region")).unwrap();
-        region.set_len(kept.min(region.metadata().unwrap().len())).unwrap();
         region.write_all_at(&vec![0; zeroed.clone().count()], zeroed.start).unwrap();
+        assert!(region.set_len(0).is_err(), "a file in memory cannot be truncated");
+        if kept < u64::MAX {
+            let mut bytes = vec![0; kept as usize];
+            region.read_exact_at(&mut bytes, 0).unwrap();
+            fs::remove_file(&path).unwrap();
+            fs::write(&path, bytes).unwrap();
+        }
         // A process that has the file open for writing might count in it.
         drop(region);
         let (status, said) = run.recover();

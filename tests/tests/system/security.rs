@@ -400,7 +400,9 @@ fn recovering_another_users_run() {
     let folder = runs_in(&own).remove(0);
     until("the record", || folder.join("run.json").exists() && folder.join("lock").exists());
     std::thread::sleep(Duration::from_millis(500));
-    let profiled = children(run.id());
+    let is_heir = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "gpi-heir\n");
+    let mut profiled = children(run.id());
+    profiled.retain(|pid| !is_heir(pid));
     run.kill().unwrap();
     run.wait().unwrap();
     profiled.iter().for_each(|pid| signal("-KILL", *pid));

@@ -112,3 +112,31 @@ fn places_where_others_can_rename_are_refused() {
         assert_eq!(PrivateFolder::create(&inner).is_ok(), fits, "{outer:o} {mode:o}");
     }
 }
+
+#[test]
+fn only_links_to_memory_files_of_the_folder_are_followed() {
+    let place = place();
+    let made = PrivateFolder::create(place.path()).expect("made");
+    let memory = |name: &Path| sys::empty_memory_file(name).expect("made");
+    let regular = made.create_file("regular").expect("made");
+    let (own, other) = (memory(&made.path().join("own")), memory(&place.path().join("other")));
+    for (file, name) in [(&regular, "a"), (&own, "b"), (&other, "c")] {
+        made.symlink(&sys::path_of(file), name).expect("linked");
+    }
+    made.symlink(&made.path().join("regular"), "d").expect("linked");
+    made.symlink(Path::new("/proc/self/fd/../maps"), "e").expect("linked");
+    for name in ["a", "b", "c", "d", "e"] {
+        assert!(made.open_of_anybody(name).is_err(), "{name}");
+    }
+    for file in [&own, &other] {
+        sys::fix_length(file).expect("fixed");
+    }
+    assert!(made.open_to_write("b").is_ok() && made.open_file("b").is_ok());
+    assert!(made.open_of_anybody("c").is_err());
+    // If the process has ended, its heir has the file.
+    let gone = format!("/proc/{}/fd/{}", i32::MAX, own.as_raw_fd());
+    made.symlink(Path::new(&gone), "f").expect("linked");
+    assert!(made.open_of_anybody("f").is_err());
+    made.symlink(Path::new("/proc/self"), HEIR).expect("linked");
+    assert!(made.open_of_anybody("f").is_ok());
+}

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use gprofinject_abi::region::{Load, LoadRecord, RegionHeader};
@@ -19,12 +20,19 @@ use crate::store::region::ring::Rings;
 pub(crate) struct RegionFile {
     folder: PrivateFolder,
     name: String,
+    /// The file, if it is a memory file of this run. It stays when the link to it is removed.
+    held: Option<Arc<File>>,
 }
 
 impl RegionFile {
     /// Returns the region file of that name, which may not exist yet.
     pub(crate) fn new(folder: &PrivateFolder, name: String) -> RegionFile {
-        RegionFile { folder: folder.clone(), name }
+        RegionFile { folder: folder.clone(), name, held: None }
+    }
+
+    /// Returns the same file, which `held` refers to if that is known.
+    pub(crate) fn held_by(self, held: Option<Arc<File>>) -> RegionFile {
+        RegionFile { held, ..self }
     }
 
     /// Creates the file with a layout and the orders to the agent.
@@ -33,9 +41,7 @@ impl RegionFile {
     /// It exists, or there is no space for it.
     pub(crate) fn create(&self, layout: &Layout, orders: Orders) -> io::Result<Region> {
         let file = self.folder.create_file(&self.name)?;
-        sys::allocate(&file, layout.reserved(orders.timer_rate))?;
-        let blocks_max = make_room(&file, layout)?;
-        file.write_all_at(layout.header(orders, blocks_max).as_bytes(), 0)?;
+        begin(&file, layout, orders)?;
         Ok(Region::new(file, *layout))
     }
 
@@ -53,7 +59,7 @@ impl RegionFile {
     /// # Errors
     /// It cannot be opened.
     pub(crate) fn rings(&self, layout: &Layout) -> io::Result<Rings> {
-        match self.folder.open_to_write(&self.name) {
+        match self.or_held(self.folder.open_to_write(&self.name), true) {
             Ok(file) => Ok(Rings::new(file, true, *layout)),
             Err(_) => Ok(Rings::new(self.file()?, false, *layout)),
         }
@@ -81,9 +87,13 @@ impl RegionFile {
         Ok(records.into_iter().map(|(_, record)| record).filter(is_there).collect())
     }
 
-    /// Whether a process still counts in the file; `None` if the kernel cannot tell.
+    /// Whether a process still counts in the file; `None` if the kernel cannot tell. If none does, none may begin to.
     pub(crate) fn is_counted_in(&self) -> Option<bool> {
-        sys::is_open_for_writing(&self.file().ok()?)
+        let file = self.file().ok()?;
+        match sys::has_fixed_length(&file) {
+            true => sys::is_mapped_for_writing(&sys::open_again(&file, true).ok()?),
+            false => sys::is_open_for_writing(&file),
+        }
     }
 
     /// Returns when the file was created, if the file system records that.
@@ -103,8 +113,27 @@ impl RegionFile {
 
     /// Opens the file. A child that has become another user makes a file that belongs to that user.
     fn file(&self) -> io::Result<File> {
-        self.folder.open_of_anybody(&self.name)
+        self.or_held(self.folder.open_of_anybody(&self.name), false)
     }
+
+    /// Returns the file, or if it could not be opened by its name, the one that is held. A helper process has closed that, so that
+    /// another file may have its number.
+    fn or_held(&self, opened: io::Result<File>, write: bool) -> io::Result<File> {
+        opened.or_else(|error| match self.held.as_ref().filter(|held| sys::has_fixed_length(held)) {
+            Some(held) => sys::open_again(held, write).map_err(|_| error),
+            None => Err(error),
+        })
+    }
+}
+
+/// Gives an empty file its length, a layout and the orders to the agent.
+///
+/// # Errors
+/// There is no space for it.
+pub(crate) fn begin(file: &File, layout: &Layout, orders: Orders) -> io::Result<()> {
+    sys::allocate(file, layout.reserved(orders.timer_rate))?;
+    let blocks_max = make_room(file, layout)?;
+    file.write_all_at(layout.header(orders, blocks_max).as_bytes(), 0)
 }
 
 /// Gives the file, which stays sparse, the length for as many threads as the file system and the file size
@@ -135,6 +164,16 @@ mod tests {
         let file = folder.create_file("region").expect("created");
         assert_eq!(region.is_counted_in(), Some(true));
         file.set_len(4096).expect("resized");
+        is_seen(&region, file);
+
+        let file = sys::empty_memory_file(std::path::Path::new("region")).expect("created");
+        file.set_len(4096).expect("resized");
+        sys::fix_length(&file).expect("fixed");
+        let held = sys::open_again(&file, true).expect("opened");
+        is_seen(&RegionFile::new(&folder, "none".into()).held_by(Some(Arc::new(held))), file);
+    }
+
+    fn is_seen(region: &RegionFile, file: File) {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: this is a new mapping, which is neither read nor written.
         let at =

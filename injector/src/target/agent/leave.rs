@@ -106,7 +106,7 @@ impl Attachment {
     }
 
     fn is_in_folder(&self, mapping: &Mapping) -> bool {
-        Path::new(&mapping.path).starts_with(&self.folder)
+        Path::new(mapping.named()).starts_with(&self.folder)
     }
 
     /// Unmaps the agent's memory. No thread can enter it any more, so all threads but one may run meanwhile.
