@@ -97,8 +97,8 @@ fn entry_and_exit_is_as_documented() {
         listing(&Template { bytes: t.bytes[t.exit as usize..].to_vec(), ..t.clone() })[0],
         "mov [rsp-0x10],r11"
     );
-    // This is less than three and a half cache lines. The body follows.
-    assert!(t.bytes.len() <= 224, "{}", t.bytes.len());
+    // This is little more than three and a half cache lines. The body follows.
+    assert!(t.bytes.len() <= 226, "{}", t.bytes.len());
 }
 
 #[test]
