@@ -19,6 +19,7 @@ pub(crate) mod newest_frame;
 pub(crate) mod next;
 pub(crate) mod objects;
 pub(crate) mod own_stack;
+pub(crate) mod ranges;
 pub(crate) mod saved;
 pub(crate) mod search;
 pub(crate) mod sharers;

@@ -2,13 +2,13 @@
 //!
 //! A *block* is [`BLOCK`] bytes of stack. A bit for each says whether it is *open*: whether any cell in it may be in use. No thunk sets such a
 //! bit, because a thunk fills only cells that are free and not [`CLOSED`](gprofinject_abi::plan::CLOSED); any other one leads to the agent ([`cells::occupied`]), which opens the
-//! block. So the bits cost nothing until a search has passed over a block in vain. It closes the block then ([`cells::close`]), and the next ones
+//! block. So the bits cost nothing until a search has passed over a block in vain. It closes the block then ([`ranges::close`]), and the next ones
 //! skip it, 64 blocks at a time: a search costs what has happened on the stack since the last one, and not how deep the stack is.
 //!
 //! All of this is integer code; see [`crate::hot::gate`].
 //!
 //! [`cells::occupied`]: crate::hot::cells::occupied
-//! [`cells::close`]: crate::hot::cells::close
+//! [`ranges::close`]: crate::hot::ranges::close
 #![allow(unsafe_code, reason = "the bits are places at a distance from a shadow")]
 
 use core::sync::atomic::{AtomicU64, Ordering};

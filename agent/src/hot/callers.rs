@@ -1,15 +1,13 @@
 //! Finds the caller of a call out of unhooked code: the newest hooked frame that is still alive.
 //!
-//! Frames are in no list ([`cells`]), but a stack has an order: when a function is entered, every frame below its own
+//! Frames are in no list ([`crate::hot::cells`]), but a stack has an order: when a function is entered, every frame below its own
 //! is gone. Therefore a thread's last event limits where its newest live frame can be. An event is an entry into a
-//! hooked function with a cell, or a return from one; [`gprofinject_abi::plan::ThreadWords::last`] is the CFA of the
-//! last one. While the thread is on its own stack, no frame newer than `last` is alive:
+//! hooked function with a cell, or a return to unhooked code from one. [`gprofinject_abi::plan::ThreadWords::last`] is a CFA: after an entry, that
+//! of the frame; after such a return, that of the caller which the search at the frame's entry has found, and to which the *link* in its cell leads.
+//! While the thread is on its own stack, no frame newer than `last` is alive:
 //!
 //! - If the frame at `last` is alive, it is the caller.
-//! - If that frame is gone, and unhooked code had called it, its cell's *link* leads to the frame that was the newest
-//!   when it was entered. No frame has been entered since, so the newest one is now that frame, or the first of its
-//!   callers that is still alive.
-//! - If that frame is gone and hooked code had called it, the cells above it are searched. The search usually finds
+//! - If that frame is gone, hooked code had called it, and the cells above it are searched. The search usually finds
 //!   the frame of its caller, and is done only once, because `last` is set to the result.
 //!
 //! Coroutines, signal stacks and stacks of unknown extent are not the thread's own. There, `last` may be on another
@@ -22,9 +20,10 @@
 //!
 //! All of this is integer code; see [`crate::hot::gate`].
 
-use crate::hot::cells::{self, REGION, existing, is_alive};
+use crate::hot::cells::{REGION, existing, is_alive};
 use crate::hot::interrupted;
 use crate::hot::nearest::Nearest;
+use crate::hot::ranges;
 use crate::hot::search::{Begin, Search};
 use crate::hot::times;
 use crate::os::words;
@@ -175,7 +174,7 @@ pub(crate) fn leave(from: u64, to: u64, is_over: bool) {
         (false, false) if to.wrapping_sub(from) <= REGION => (from, false),
         _ => return,
     };
-    cells::forget(newest, to, is_over);
+    ranges::forget(newest, to, is_over);
 }
 
 /// Frees the cells of frames that another thread has left on a stack that the calling thread has got, and on which its first frame
@@ -190,7 +189,7 @@ pub(crate) fn begin_thread(cfa: u64) {
     let mut end = cfa;
     while end >= lo {
         let start = lo.max(end.saturating_sub(PART));
-        if !cells::forget(start, end, true) || start == lo {
+        if !ranges::forget(start, end, true) || start == lo {
             return;
         }
         end = start - 8;

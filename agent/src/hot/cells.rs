@@ -16,9 +16,8 @@
 //! the cell if the state of that is not [`INTERNED`], and otherwise aside.
 #![allow(unsafe_code, reason = "cells are places in a shadow, which addresses on the stack lead to")]
 
-use crate::hot::blocks::{self, BITS, BLOCK};
+use crate::hot::blocks::{self, BITS};
 use crate::hot::next::Next;
-use crate::os::kernel;
 use crate::os::memory;
 use crate::os::task;
 use crate::os::words;
@@ -28,8 +27,8 @@ use crate::program::interned;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering, compiler_fence};
 use gprofinject_abi::plan::{
-    ASIDE, CLOSED, Cell, DISTANCE, FREE, FunctionRecord, INTERNED, LEFT, RETURNING, SHADOWS as TABLE, STATE,
-    WINDOW, WINDOW_WORD,
+    ASIDE, Cell, DISTANCE, FREE, FunctionRecord, INTERNED, LEFT, RETURNING, SHADOWS as TABLE, STATE, WINDOW,
+    WINDOW_WORD,
 };
 use gprofinject_abi::shared::CellRef;
 
@@ -39,9 +38,9 @@ const REGION_BITS: u32 = WINDOW.trailing_zeros();
 const REGIONS: u64 = 1 << (47 - REGION_BITS);
 const PAGE: u64 = 4096;
 /// Bytes in front of a shadow: the bits of blocks, and a page that holds the window's address, and whether contents can be kept aside.
-const FRONT: u64 = BITS + PAGE;
+pub(super) const FRONT: u64 = BITS + PAGE;
 /// Bytes of shadow for a region. A CFA at the region's end belongs to the next region.
-const SHADOW: u64 = 2 * REGION;
+pub(super) const SHADOW: u64 = 2 * REGION;
 /// The offset, relative to a shadow, of the word that is not 0 if contents of cells can be kept aside.
 const ASIDE_WORD: i64 = WINDOW_WORD - 8;
 
@@ -173,12 +172,12 @@ fn copy(from: CellRef, to: CellRef, state: u32) {
 }
 
 /// Marks a cell as free. The distance remains.
-fn free(cell: CellRef) {
+pub(super) fn free(cell: CellRef) {
     cell.link().store(cell.link().load(Ordering::Relaxed) | FREE, Ordering::Relaxed);
 }
 
 /// Gives a cell that an interned frame has used back: to the standard frame with the same CFA, if there is one.
-fn give_back(shadow: u64, cell: CellRef, cfa: u64) {
+pub(super) fn give_back(shadow: u64, cell: CellRef, cfa: u64) {
     match aside(shadow, cfa).filter(|aside| is_in_use(*aside)) {
         Some(aside) => {
             copy(aside, cell, 0);
@@ -295,122 +294,6 @@ fn bare(agent: &Agent, record: &FunctionRecord, number: u32) -> Next {
     Next::body(agent, number, record)
 }
 
-/// Marks the frames whose CFAs lie between two addresses, both included, as left by a jump. If it `is_over` for certain with
-/// these frames, because no coroutine can resume them, their cells become free. Stacks may span any number of regions; a
-/// region without a shadow has never had frames. Returns whether there were such frames.
-pub(crate) fn forget(from: u64, to: u64, is_over: bool) -> bool {
-    let mut any = false;
-    // A frame's CFA is a multiple of 8.
-    let mut at = from.next_multiple_of(8);
-    while at <= to {
-        let next = (at & !(REGION - 1)) + REGION;
-        let Some(shadow) = shadow(at) else {
-            at = next;
-            continue;
-        };
-        while at <= to && at < next {
-            // No cell of a block that is closed is in use.
-            at = blocks::next_open(shadow, at);
-            if at > to || at >= next {
-                break;
-            }
-            let cell = cell(shadow, at);
-            // A cell that is not in use is not written, so that untouched memory stays unallocated.
-            if is_in_use(cell) {
-                any = true;
-                let state = cell.link().load(Ordering::Relaxed) & STATE;
-                cell.link().store(state | LEFT, Ordering::Relaxed);
-                if is_over && state == INTERNED {
-                    give_back(shadow, cell, at);
-                } else if is_over {
-                    free(cell);
-                }
-            }
-            at += 8;
-        }
-    }
-    any
-}
-
-/// Closes the block that begins at an address if none of its cells is in use. It is one of the calling thread's own stack, on which nothing
-/// else runs.
-pub(crate) fn close(shadow: u64, block: u64) {
-    // The cell of an interned frame may be that of another one, which has returned.
-    if interned::take_turns() {
-        return;
-    }
-    let mut at = block;
-    while at < block + BLOCK {
-        if is_in_use(cell(shadow, at)) {
-            return;
-        }
-        at += 8;
-    }
-    at = block;
-    while at < block + BLOCK {
-        let contents = cell(shadow, at).function_and_link();
-        let old = contents.load(Ordering::Relaxed);
-        // If a coroutine has an array in the stack of another thread as its stack, the cell may be filled at this moment.
-        if old >> 32 >= u64::from(FREE) && old >> 32 != u64::from(CLOSED) {
-            let closed = old & u64::from(u32::MAX) | u64::from(CLOSED) << 32;
-            let _ = contents.compare_exchange(old, closed, Ordering::Relaxed, Ordering::Relaxed);
-        }
-        at += 8;
-    }
-    blocks::close(shadow, block);
-}
-
-/// Puts the return addresses of the frames back whose CFAs lie between two addresses, both included, and ends their use of their cells.
-/// `is_exit_label` returns whether a word is an exit label, which shows that a frame is alive. If the stack is not known to be
-/// mapped, this ends at the first page that is not, or at the end of the page if the agent makes no system calls any more.
-pub(crate) fn put_back(from: u64, to: u64, is_mapped: bool, is_exit_label: impl Fn(u64) -> bool) {
-    let mut at = from.next_multiple_of(8);
-    // The slots below this address can be read.
-    let mut readable = if is_mapped { u64::MAX } else { at.next_multiple_of(PAGE) };
-    while at <= to {
-        if at > readable {
-            if kernel::is_frozen() {
-                return;
-            }
-            let page = (at - 8) & !(PAGE - 1);
-            readable = page + PAGE * memory::readable_pages(task::getpid(), page);
-            if at > readable {
-                return;
-            }
-        }
-        let next = (at & !(REGION - 1)) + REGION;
-        let Some(shadow) = shadow(at) else {
-            at = next;
-            continue;
-        };
-        while at <= to && at < next && at <= readable {
-            let cell = cell(shadow, at);
-            if cell.return_address().load(Ordering::Relaxed) != 0 {
-                // SAFETY: the slot is mapped, and a multiple of 8. It is on the calling thread's stack, above its stack pointer.
-                // If the extent of that is not known, it may also belong to another stack, on which another thread runs.
-                let slot = unsafe { AtomicU64::from_ptr((at - 8) as *mut u64) };
-                let label = slot.load(Ordering::Relaxed);
-                // The word belongs to the frame's thunk as long as it is the exit label.
-                if is_exit_label(label)
-                    && let Some(return_address) = return_address(shadow, cell, at, label)
-                {
-                    let is_put_back = if is_mapped {
-                        slot.store(return_address, Ordering::Relaxed);
-                        true
-                    } else {
-                        slot.compare_exchange(label, return_address, Ordering::Relaxed, Ordering::Relaxed)
-                            .is_ok()
-                    };
-                    if is_put_back {
-                        end(shadow, cell, at, label);
-                    }
-                }
-            }
-            at += 8;
-        }
-    }
-}
-
 /// Handles a call whose thunk has not found a free cell in the thread's window: moves the window, and makes the cell ready. If
 /// the shadow of the stack has to be made first, this returns [`Next::RARE`]. Integer code only; see [`crate::hot::gate`].
 ///
@@ -474,7 +357,7 @@ fn keep_aside(shadow: u64, cell: CellRef, cfa: u64) {
 
 /// Sets the contents of a cell. A signal handler that interrupts this sees no frame, or a complete one: the return address is
 /// written when the rest is there. A handler runs on the same thread, so the order of the instructions is sufficient.
-fn set(cell: CellRef, number: u32, link: u32, return_address: u64) {
+pub(super) fn set(cell: CellRef, number: u32, link: u32, return_address: u64) {
     cell.function_and_link().store(u64::from(number) | u64::from(link) << 32, Ordering::Relaxed);
     compiler_fence(Ordering::Release);
     cell.return_address().store(return_address, Ordering::Relaxed);
@@ -490,7 +373,7 @@ pub(crate) extern "C" fn enter(number: u32, return_address: u64, cfa: u64) -> Ne
 }
 
 /// Returns the return address of the frame with this CFA, whose return slot contains `label`, if it is alive.
-fn return_address(shadow: u64, cell: CellRef, cfa: u64, label: u64) -> Option<u64> {
+pub(super) fn return_address(shadow: u64, cell: CellRef, cfa: u64, label: u64) -> Option<u64> {
     let address = match interned::at(label) {
         Some(entry) => entry.return_address().load(Ordering::Acquire),
         None => of_standard(shadow, cell, cfa)?.return_address().load(Ordering::Relaxed),
@@ -506,7 +389,7 @@ fn of_standard(shadow: u64, cell: CellRef, cfa: u64) -> Option<CellRef> {
 }
 
 /// Ends the use of the cell by the frame with this CFA, whose return slot has contained `label`.
-fn end(shadow: u64, cell: CellRef, cfa: u64, label: u64) {
+pub(super) fn end(shadow: u64, cell: CellRef, cfa: u64, label: u64) {
     let is_interned = cell.link().load(Ordering::Relaxed) & STATE == INTERNED;
     match interned::at(label) {
         Some(entry) => {
@@ -586,28 +469,4 @@ pub(crate) extern "C" fn exit(cfa: u64) -> u64 {
         free(cell);
     }
     return_address
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_block_is_closed_if_no_cell_is_in_use() {
-        let protection = memory::PROT_READ | memory::PROT_WRITE;
-        let shadow = FRONT + memory::map_zeros(FRONT + 2 * SHADOW, protection).expect("memory");
-        let (block, cfa) = (17 * REGION + 3 * BLOCK, 17 * REGION + 3 * BLOCK + 16);
-        blocks::open(shadow, cfa);
-        let used = cell(shadow, cfa);
-        set(used, 7, 0, 0x40_1234);
-        close(shadow, block);
-        assert_eq!(blocks::next_open(shadow, block), block);
-        used.link().store(FREE | 5, Ordering::Relaxed);
-        close(shadow, block);
-        assert_eq!(blocks::next_open(shadow, block), 18 * REGION);
-        // No thunk takes it for a free one, and it names its function.
-        assert_eq!(used.link().load(Ordering::Relaxed), CLOSED);
-        assert_eq!(used.function().load(Ordering::Relaxed), 7);
-        assert!(!is_in_use(used) && CLOSED >> 24 != FREE >> 24);
-    }
 }

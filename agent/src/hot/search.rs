@@ -5,6 +5,7 @@
 
 use crate::hot::blocks::{self, BLOCK};
 use crate::hot::cells::{self, REGION, cell, distance, existing, is_alive, shadow};
+use crate::hot::ranges;
 use crate::os::words;
 use crate::program::agent::Agent;
 use crate::program::domain::Domain;
@@ -113,7 +114,7 @@ impl<'a> Search<'a> {
                 at += 8;
             }
             if self.is_own && at - from == BLOCK {
-                cells::close(cells, from);
+                ranges::close(cells, from);
             }
         }
         None

@@ -16,7 +16,7 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::plan::{
     ArenaHeader, CALL_LEN, CALLBACK_JUMP, CALLBACK_STUB, ENTRY_ONLY, EXIT_JUMPS, FRAMED, Frame,
-    FunctionRecord, ISLAND, NOTE, NOTE_PUSHED, SKIPS,
+    FunctionRecord, ISLAND, NOTE, SKIPS,
 };
 use linux_raw_sys::elf;
 
@@ -66,7 +66,6 @@ fn frame_at(module: &Module, pc: u64) -> Frame {
     if at >= record.exit - 1 {
         let before_body = record.body - at;
         return match before_body.saturating_sub(NOTE).div_ceil(ISLAND) {
-            0 if before_body <= NOTE_PUSHED => Frame::Called,
             0..=1 => Frame::Left,
             // The first island: such a thunk has not popped the return address yet.
             3 if record.is_for_callbacks() => Frame::Called,

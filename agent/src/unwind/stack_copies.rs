@@ -6,7 +6,7 @@
 //! measured end now.
 #![allow(unsafe_code, reason = "return slots of the calling thread's stack are written")]
 
-use crate::hot::cells;
+use crate::hot::ranges;
 use crate::hot::search;
 use crate::hot::times;
 #[cfg(not(test))]
@@ -19,7 +19,7 @@ extern "C" fn put_back(from: u64) {
     let _ = failure::attempt(|| {
         let agent = Agent::get();
         let (end, is_mapped) = search::end_of_any_stack(agent, from);
-        cells::put_back(from, end, is_mapped, |label| agent.in_thunks(label));
+        ranges::put_back(from, end, is_mapped, |label| agent.in_thunks(label));
         times::calls::leave_all();
     });
 }

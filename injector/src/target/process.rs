@@ -100,17 +100,22 @@ impl Process {
                  one when it has executed its program"
             );
         }
-        if field("VmSize").is_empty() {
-            bail!("{pid} is a process of the kernel, or is about to end");
-        }
-        let Ok(auxiliary) = proc::auxiliary(pid) else {
-            bail!("process {pid} cannot be examined; run gprofinject as its user, or as root");
-        };
+        /// A thread of the kernel (include/linux/sched.h).
+        const PF_KTHREAD: u64 = 0x0020_0000;
         let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
         // The second field is a name in parentheses, which may contain any bytes.
         let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
         let number = |field: usize| {
             rest.split_whitespace().nth(field - 3).and_then(|text| text.parse().ok()).unwrap_or(0)
+        };
+        if field("VmSize").is_empty() {
+            match number(9) & PF_KTHREAD {
+                0 => bail!("process {pid} has ended"),
+                _ => bail!("{pid} is a process of the kernel"),
+            }
+        }
+        let Ok(auxiliary) = proc::auxiliary(pid) else {
+            bail!("process {pid} cannot be examined; run gprofinject as its user, or as root");
         };
         Ok(Process { pid, auxiliary, stack: number(28), started: number(22), is_foreign: user != Some(own) })
     }

@@ -169,15 +169,7 @@ fn counters_are_overwritten_and_cut_off() {
     for way in ["scribble", "cut", "grow"] {
         let mut hostile = Hostile::new(&program, &[way]);
         let arguments = ["--rate", "0", "--pid", &hostile.pid(), "--duration", "1", "-o", "profile"];
-        let mut outcome = gprofinject(&place, &arguments);
-        // What it writes may say that the agent has failed, before the agent says anything.
-        for _ in 0..4 {
-            if way != "scribble" || !outcome.stderr_text().contains("nothing was hooked") {
-                break;
-            }
-            assert_eq!(outcome.code(), 125, "{}", outcome.stderr_text());
-            outcome = gprofinject(&place, &arguments);
-        }
+        let outcome = gprofinject(&place, &arguments);
         assert_eq!(outcome.code(), 0, "{way}: {}", outcome.stderr_text());
         assert!(outcome.stderr_text().contains("next: gprof"), "{way}: {}", outcome.stderr_text());
         // In these seconds, no processor counts more than some 10^12 of anything.

@@ -181,8 +181,7 @@ fn our_own_time_in_libraries_is_left_out() {
         let (stats, _) = tiny.run(&["-q", "--libs=libtiny*", sampler], "prog", &["600"]);
         some_are_own(&stats, sampler);
         tiny.has_true_shares("gmon.syms", "gmon.whole", sampler);
-        // It is about half as much; what runs beside this at the same moment may shift it.
-        assert!(number(&stats, "/samples/own") < 2.0 * number(&stats, "/samples/outside"), "{stats}");
+        assert!(number(&stats, "/samples/own") < number(&stats, "/samples/outside"), "{stats}");
     }
 }
 

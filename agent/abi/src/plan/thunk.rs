@@ -6,12 +6,8 @@ pub const CALL_LEN: u32 = 5;
 /// Size in bytes of a near jump with which a thunk's short branches continue.
 pub const ISLAND: u32 = 5;
 
-/// Size in bytes of the code with which a thunk's exit handles a cell that is not that of a standard frame without a link. It
-/// pushes the return address back [`NOTE_PUSHED`] bytes before its end.
-pub const NOTE: u32 = 35;
-
-/// Size in bytes of the part of this code that follows its `push`, which writes the return address back to its slot.
-pub const NOTE_PUSHED: u32 = 7;
+/// Size in bytes of the code with which a thunk's exit handles a cell that is not that of a standard frame without a link.
+pub const NOTE: u32 = 27;
 
 /// Bytes of the jump with which the thunk of a function that has [`crate::plan::NEEDS_NO_CELL`] without
 /// [`crate::plan::ENTRY_ONLY`] continues at `resume`, after it has set rsp to CFA - 8. It comes directly before the `call` of

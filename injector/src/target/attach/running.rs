@@ -284,7 +284,10 @@ pub(crate) struct PlaceTaken;
 /// Checks that the agent has prepared everything. `was_free`: the place of the hooks was free when they were planned.
 fn check_prepared(region: &RegionFile, was_free: bool) -> Result<()> {
     let report = region.report().context("the counters cannot be read")?;
-    if report.state != AgentState::SettingUp {
+    // A reason that no agent has is something that the process has written there. If the agent has not prepared everything, it does not begin.
+    if report.state != AgentState::SettingUp
+        && (report.state != AgentState::Refused || report.trouble.get().is_some())
+    {
         if was_free && report.trouble == Trouble::Arena.code() && report.errno == libc::EEXIST {
             return Err(PlaceTaken.into());
         }

@@ -3,7 +3,7 @@
 use crate::x86::scratch::{R10, R11};
 use crate::x86::template::encode::{branch, load, mem, store};
 use crate::x86::template::{FREE_BYTE, Hole, INTERNED_BYTE, LINK, RETURN, STATE_BYTE, Target, Template};
-use gprofinject_abi::plan::{ISLAND, LEFT, NOTE, NOTE_PUSHED};
+use gprofinject_abi::plan::{ISLAND, LEFT, NOTE};
 use iced_x86::{Code, Instruction, MemoryOperand, Register};
 
 /// Branches out of thunks with an exit are short and lead to *islands*, which are near jumps after the exit's
@@ -27,8 +27,8 @@ pub(super) struct Exit {
     free: Register,
     /// The offset of the displacement of the branch to [`Template::note`].
     to_note: u32,
-    /// The offset to which that code jumps back, when the cell is free.
-    freed: u32,
+    /// The offset to which that code jumps back, where the return address is pushed.
+    push: u32,
 }
 
 impl Template {
@@ -54,10 +54,10 @@ impl Template {
         let linked = Instruction::with2(Code::Cmp_rm32_imm8, mem(cfa, LINK), LEFT as i32);
         self.put(linked, None);
         let to_note = self.short_branch(Code::Ja_rel8_64);
+        let push = self.here();
         self.put(Instruction::with1(Code::Push_rm64, mem(cfa, RETURN)), None);
         self.pushed = self.here();
         self.put(Instruction::with2(Code::Mov_rm8_imm8, mem(cfa, STATE_BYTE), FREE_BYTE), None);
-        let freed = self.here();
         if keep_r11 {
             self.put(load(Register::R11, Register::RSP, EXIT_SAVED_R11 + 8), None);
         }
@@ -65,7 +65,7 @@ impl Template {
             self.put(load(Register::RAX, Register::RSP, EXIT_SAVED_RAX + 8), None);
         }
         self.put(Ok(Instruction::with(Code::Retnq)), None);
-        Exit { cell: cfa, free: other, to_note, freed }
+        Exit { cell: cfa, free: other, to_note, push }
     }
 
     /// Adds a short branch to an island.
@@ -89,15 +89,13 @@ impl Template {
     }
 
     /// Adds the code for a cell that is not that of a standard frame without a link. If the frame is a standard one, it records
-    /// the exit, frees the cell, and jumps back. Otherwise it leads to the slow path.
+    /// the exit and jumps back. Otherwise it leads to the slow path.
     pub(super) fn note(&mut self, exit: &Exit) {
         self.lands(exit.to_note);
         let start = self.here();
-        // Instructions on r10 are longer by a byte than those on rax.
-        let pad =
-            |t: &mut Template, bytes| (0..bytes).for_each(|_| t.put(Ok(Instruction::with(Code::Nopd)), None));
+        // The comparison is longer by a byte with r10 than with rax.
         if exit.cell == Register::RAX {
-            pad(self, 2);
+            self.put(Ok(Instruction::with(Code::Nopd)), None);
         }
         let interned = Instruction::with2(Code::Cmp_rm8_imm8, mem(exit.cell, STATE_BYTE), INTERNED_BYTE);
         self.put(interned, None);
@@ -109,15 +107,8 @@ impl Template {
         let caller = MemoryOperand::with_base_index_scale_displ_size(Register::RSP, exit.free, 8, -8, 1);
         self.put(Instruction::with2(Code::Lea_r64_m, exit.free, caller), None);
         self.note_last(exit.free);
-        self.put(Instruction::with1(Code::Push_rm64, mem(exit.cell, RETURN)), None);
-        let pushed = self.here();
-        let free = Instruction::with2(Code::Or_rm8_imm8, mem(exit.cell, STATE_BYTE), FREE_BYTE);
-        self.put(free, None);
-        self.put(Instruction::with_branch(Code::Jmp_rel8_64, exit.freed.into()), None);
-        if exit.cell == Register::RAX {
-            pad(self, 1);
-        }
-        debug_assert_eq!((self.here() - start, self.here() - pushed), (NOTE, NOTE_PUSHED));
+        self.put(Instruction::with_branch(Code::Jmp_rel8_64, exit.push.into()), None);
+        debug_assert_eq!(self.here() - start, NOTE);
     }
 
     /// Returns whether all branches to islands reach them.
