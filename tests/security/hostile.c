@@ -143,11 +143,16 @@ int main(int argc, char **argv) {
             for (;;) pause();
         }
         if (strcmp(way, "shadows") == 0) {
-            // The table has one word for each 64 MiB of the address space; it may be one mapping with what is beside it.
+            // The table has one word for each 64 MiB of the address space; it may be one mapping with what is beside it. Each word names a
+            // shadow whose cells all look used: two bytes for each of the stack, and a page in front.
             struct mapping found = find(0, 16 << 20);
             if (!found.lo || !find(".region", 0).lo) continue;
+            uint64_t len = 4096 + (256 << 20);
+            char *used = mmap(0, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            if (used == MAP_FAILED) return 93;
+            for (uint64_t at = 0; at < 4096 + (128 << 20); at += 8) *(volatile uint64_t *)(used + at) = (uint64_t)used + 4096;
             usleep(500000);
-            for (uint64_t at = found.lo; at < found.hi; at += 8) *(volatile uint64_t *)at = found.lo;
+            for (uint64_t at = found.lo; at < found.hi; at += 8) *(volatile uint64_t *)at = (uint64_t)used + 4096;
             puts("done");
             fflush(stdout);
             for (;;) {

@@ -12,23 +12,20 @@
 #![allow(unsafe_code, reason = "the bits are places at a distance from a shadow")]
 
 use core::sync::atomic::{AtomicU64, Ordering};
-use gprofinject_abi::plan::{WINDOW as REGION, WINDOW_WORD};
+use gprofinject_abi::plan::WINDOW as REGION;
 
-/// The length in bytes of a block of stack: 64 cells.
-pub(crate) const BLOCK: u64 = 512;
+/// The length in bytes of a block of stack.
+pub(crate) const BLOCK: u64 = 4096;
 
 const WORDS: u64 = REGION / BLOCK / 64;
-
-/// The bytes of the bits of a region. They lie in front of the page with the window's address, so that what a stack touches is together.
-pub(crate) const BITS: u64 = WORDS * 8;
 
 /// Returns the word with the bit of the block that contains an address.
 fn word(shadow: u64, address: u64) -> &'static AtomicU64 {
     const PAGE: u64 = 4096;
-    const { assert!(-WINDOW_WORD <= PAGE as i64) };
+    const { assert!(8 * WORDS <= PAGE / 2) };
     let index = (address & (REGION - 1)) / BLOCK / 64;
-    // SAFETY: the bits are in front of the page in front of each shadow, and stay mapped. Only this module accesses them.
-    unsafe { &*((shadow - PAGE - BITS + 8 * index) as *const AtomicU64) }
+    // SAFETY: the page in front of each shadow stays mapped, and only this module accesses its first half.
+    unsafe { &*((shadow - PAGE + 8 * index) as *const AtomicU64) }
 }
 
 fn bit(address: u64) -> u64 {
@@ -75,7 +72,7 @@ mod tests {
     fn blocks_are_open_while_their_cells_may_be_in_use() {
         const PAGE: u64 = 4096;
         let protection = memory::PROT_READ | memory::PROT_WRITE;
-        let shadow = BITS + PAGE + memory::map_zeros(BITS + PAGE + 4 * REGION, protection).expect("memory");
+        let shadow = PAGE + memory::map_zeros(PAGE + 4 * REGION, protection).expect("memory");
         let region = 17 * REGION;
         let (first, second) = (region + 3 * BLOCK + 16, region + 200 * BLOCK + 8);
         assert_eq!(next_open(shadow, region), region + REGION);

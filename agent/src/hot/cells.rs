@@ -16,7 +16,7 @@
 //! the cell if the state of that is not [`INTERNED`], and otherwise aside.
 #![allow(unsafe_code, reason = "cells are places in a shadow, which addresses on the stack lead to")]
 
-use crate::hot::blocks::{self, BITS};
+use crate::hot::blocks;
 use crate::hot::next::Next;
 use crate::os::memory;
 use crate::os::task;
@@ -36,16 +36,14 @@ pub(crate) const REGION: u64 = WINDOW;
 const REGION_BITS: u32 = WINDOW.trailing_zeros();
 /// User addresses have 47 bits.
 const REGIONS: u64 = 1 << (47 - REGION_BITS);
-const PAGE: u64 = 4096;
-/// Bytes in front of a shadow: the bits of blocks, and a page that holds the window's address, and whether contents can be kept aside.
-pub(super) const FRONT: u64 = BITS + PAGE;
+pub(super) const PAGE: u64 = 4096;
 /// Bytes of shadow for a region. A CFA at the region's end belongs to the next region.
 pub(super) const SHADOW: u64 = 2 * REGION;
 /// The offset, relative to a shadow, of the word that is not 0 if contents of cells can be kept aside.
 const ASIDE_WORD: i64 = WINDOW_WORD - 8;
 
 /// The bytes of the table of shadows, and of the shadow of the first stack.
-pub(crate) const FIRST: u64 = REGIONS * size_of::<AtomicU64>() as u64 + FRONT + SHADOW;
+pub(crate) const FIRST: u64 = REGIONS * size_of::<AtomicU64>() as u64 + PAGE + SHADOW;
 
 /// The address of each region's shadow, or 0 if there is none yet. Each is written once, by compare-and-exchange.
 static SHADOWS: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
@@ -89,12 +87,13 @@ pub(crate) fn made_shadow(address: u64) -> Option<u64> {
     if known != 0 {
         return Some(known);
     }
-    // A limit of the address space may leave no room for contents that are kept aside.
+    // One more page in front holds the bits of blocks, the window's address, and whether contents can be kept aside. A limit of the
+    // address space may leave no room for that.
     let protection = memory::PROT_READ | memory::PROT_WRITE;
-    let twice = memory::map_zeros(FRONT + 2 * SHADOW, protection).map(|at| (at, 2 * SHADOW));
+    let twice = memory::map_zeros(PAGE + 2 * SHADOW, protection).map(|at| (at, 2 * SHADOW));
     let (at, len) =
-        twice.or_else(|_| memory::map_zeros(FRONT + SHADOW, protection).map(|at| (at, SHADOW))).ok()?;
-    let fresh = at + FRONT;
+        twice.or_else(|_| memory::map_zeros(PAGE + SHADOW, protection).map(|at| (at, SHADOW))).ok()?;
+    let fresh = at + PAGE;
     // SAFETY: the words are the last two of that page, and no other code knows of the mapping.
     unsafe {
         *(fresh.wrapping_add_signed(WINDOW_WORD) as *mut u64) = address & !(REGION - 1);
@@ -104,7 +103,7 @@ pub(crate) fn made_shadow(address: u64) -> Option<u64> {
         Ok(_) => Some(fresh),
         Err(other) => {
             // SAFETY: no other code knows of the mapping.
-            let _ = unsafe { memory::munmap(at, FRONT + len) };
+            let _ = unsafe { memory::munmap(at, PAGE + len) };
             Some(other)
         }
     }

@@ -4,15 +4,13 @@
 #![allow(unsafe_code, reason = "return slots on the calling thread's stack are read and written")]
 
 use crate::hot::blocks::{self, BLOCK};
-use crate::hot::cells::{REGION, cell, end, free, give_back, is_in_use, return_address, shadow};
+use crate::hot::cells::{PAGE, REGION, cell, end, free, give_back, is_in_use, return_address, shadow};
 use crate::os::kernel;
 use crate::os::memory;
 use crate::os::task;
 use crate::program::interned;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::plan::{CLOSED, FREE, INTERNED, LEFT, STATE};
-
-const PAGE: u64 = 4096;
 
 /// Marks the frames whose CFAs lie between two addresses, both included, as left by a jump. If it `is_over` for certain with
 /// these frames, because no coroutine can resume them, their cells become free. Stacks may span any number of regions; a
@@ -133,12 +131,12 @@ pub(crate) fn put_back(from: u64, to: u64, is_mapped: bool, is_exit_label: impl 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hot::cells::{FRONT, SHADOW, set};
+    use crate::hot::cells::{SHADOW, set};
 
     #[test]
     fn a_block_is_closed_if_no_cell_is_in_use() {
         let protection = memory::PROT_READ | memory::PROT_WRITE;
-        let shadow = FRONT + memory::map_zeros(FRONT + 2 * SHADOW, protection).expect("memory");
+        let shadow = PAGE + memory::map_zeros(PAGE + 2 * SHADOW, protection).expect("memory");
         let (block, cfa) = (17 * REGION + 3 * BLOCK, 17 * REGION + 3 * BLOCK + 16);
         blocks::open(shadow, cfa);
         let used = cell(shadow, cfa);

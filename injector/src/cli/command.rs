@@ -187,20 +187,34 @@ fn launch(mut settings: Settings, start: Instant, inherited: &Inherited) -> Resu
 fn attach(
     pid: i32,
     duration: Option<Duration>,
+    settings: Settings,
+    start: Instant,
+) -> Result<Ending, Failure> {
+    let process = Process::open(pid)?;
+    attach_to(process.clone(), duration, settings, start).map_err(|failure| {
+        match failure.error.is::<running::PlaceTaken>() {
+            true => failure,
+            false => Failure { error: process.failed(failure.error), ..failure },
+        }
+    })
+}
+
+fn attach_to(
+    process: Process,
+    duration: Option<Duration>,
     mut settings: Settings,
     start: Instant,
 ) -> Result<Ending, Failure> {
-    let voice = settings.voice;
-    let process = Process::open(pid)?;
-    take_over(&process, voice).map_err(|error| running::failed(&process, error))?;
-    let program = running::program(&process).map_err(|error| running::failed(&process, error))?;
+    let (pid, voice) = (process.pid, settings.voice);
+    take_over(&process, voice)?;
+    let program = running::program(&process)?;
     let heir = Heir::start();
     let subject = match process.is_foreign {
         true => settings.planner().foreign_subject(&process.binary()),
         false => settings.planner().subject(&process.binary()),
     };
     if let Some(why) = &subject.unhookable {
-        return Err(running::failed(&process, anyhow!("cannot attach to process {pid}: {why}")).into());
+        return Err(anyhow!("cannot attach to process {pid}: {why}").into());
     }
     if settings.sampler == SamplerArg::Timer {
         return Err(anyhow!(

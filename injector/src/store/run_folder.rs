@@ -19,7 +19,7 @@ use gprofinject_abi::{FOLDER_MAX, PLAN_SUFFIX, REGION_SUFFIX};
 
 use crate::options::EngineArg;
 use crate::os::heir::Heir;
-use crate::os::{limits, sys};
+use crate::os::{limits, proc, sys};
 use crate::store::private_folder::{HEIR, PrivateFolder};
 use crate::store::region::file::{self, RegionFile};
 use crate::store::region::layout::{Layout, Orders};
@@ -211,7 +211,11 @@ impl RunFolder {
     }
 
     fn note(&self, name: String, file: File) {
-        self.heir.iter().for_each(|heir| heir.keep(&file));
+        // The heir will put the file where the name of the file says, which whoever has made it has chosen.
+        let shown = std::fs::read_link(sys::path_of(&file)).unwrap_or_default();
+        if proc::memory_file_name(&shown.to_string_lossy()) == Some(&self.path().join(&name)) {
+            self.heir.iter().for_each(|heir| heir.keep(&file));
+        }
         self.held.borrow_mut().insert(name, Arc::new(file));
     }
 

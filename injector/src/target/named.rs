@@ -6,6 +6,8 @@
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use gprofinject_abi::REGION_SUFFIX;
 
@@ -68,10 +70,34 @@ fn region_of(path: &str) -> Option<(&Path, &str)> {
 
 fn look(pid: i32, mapping: &Mapping, path: &Path, file: &str) -> Named {
     match PrivateFolder::open(path) {
-        Ok(folder) if is_mapped(pid, mapping, &folder, file) => Named::Ours(folder),
+        Ok(folder) if is_mapped_soon(pid, mapping, &folder, file) => Named::Ours(folder),
         Err(Distrust::Foreign(user)) => Named::Foreign(path.to_owned(), user),
         _ => Named::Gone(path.to_owned()),
     }
+}
+
+/// Whether the folder's file is the one that is mapped, or becomes it: a forked child counts in a memory file before gprofinject has made
+/// the link to it.
+fn is_mapped_soon(pid: i32, mapping: &Mapping, folder: &PrivateFolder, file: &str) -> bool {
+    /// How often the file is looked at, and the time in between.
+    const TIMES: u32 = 100;
+    const PAUSE: Duration = Duration::from_millis(10);
+    let is_awaited = || {
+        let is_link = rustix::fs::readlinkat(folder, file, Vec::new()).is_ok();
+        proc::memory_file_name(&mapping.path).is_some() && !is_link && folder.has(file)
+    };
+    for _ in 0..TIMES {
+        // The link may be made between the two looks.
+        let was_awaited = is_awaited();
+        if is_mapped(pid, mapping, folder, file) {
+            return true;
+        }
+        if !was_awaited {
+            return false;
+        }
+        thread::sleep(PAUSE);
+    }
+    false
 }
 
 /// Whether the folder's file is the one that is mapped. In another mount namespace, another file may have the

@@ -4,6 +4,8 @@
 use std::fs;
 use std::io;
 use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 
@@ -37,8 +39,8 @@ impl Process {
     /// to.
     pub(crate) fn open(pid: i32) -> Result<Process> {
         let known = is_there(pid);
-        Process::look(pid).map_err(|error| match known && !is_there(pid) {
-            true => anyhow!("process {pid} has ended; nothing was profiled"),
+        Process::look(pid).map_err(|error| match known && is_soon(|| !is_there(pid)) {
+            true => ended(pid),
             false => error,
         })
     }
@@ -153,15 +155,40 @@ impl Process {
         proc::auxiliary(self.pid).is_ok_and(|now| now != self.auxiliary)
     }
 
+    /// Returns the error of a step before anything of the process was profiled: that it has ended, if it has, or is about to.
+    pub(crate) fn failed(&self, error: anyhow::Error) -> anyhow::Error {
+        if is_soon(|| !self.lives()) { ended(self.pid) } else { error }
+    }
+
     /// Whether the process still runs and is the one that was opened.
     pub(crate) fn lives(&self) -> bool {
         let Ok(stat) = fs::read_to_string(format!("/proc/{}/stat", self.pid)) else { return false };
         let mut fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
         let state = fields.next();
         let started = fields.nth(22 - 4).and_then(|text| text.parse::<u64>().ok());
-        let has_ended = matches!(state, Some("Z" | "X")) && proc::visible_thread(self.pid) == self.pid;
+        // The 23rd field is the length of the memory, which is gone before the rest of a process.
+        let is_over = matches!(state, Some("Z" | "X")) || fields.next() == Some("0");
+        let has_ended = is_over && proc::visible_thread(self.pid) == self.pid;
         !has_ended && started == Some(self.started)
     }
+}
+
+/// Returns whether something is so, or becomes so in the next moment. A process loses its memory and its threads before it has ended, and what
+/// is done with it fails meanwhile in other ways than afterwards.
+fn is_soon(is: impl Fn() -> bool) -> bool {
+    const TIMES: u32 = 20;
+    const PAUSE: Duration = Duration::from_millis(5);
+    (0..TIMES).any(|_| {
+        is() || {
+            thread::sleep(PAUSE);
+            false
+        }
+    }) || is()
+}
+
+/// The error of an attempt to profile a process that has ended.
+fn ended(pid: i32) -> anyhow::Error {
+    anyhow!("process {pid} has ended; nothing was profiled")
 }
 
 /// Whether there is a process with this number, which may have ended without its parent's having noticed.

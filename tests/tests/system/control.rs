@@ -89,7 +89,7 @@ impl Session {
         until("attached", || {
             let ended = session.attached.as_mut().unwrap().try_wait().unwrap();
             assert_eq!(ended, None, "{}", session.said());
-            is_hooked(pid) && is_patched(&session)
+            is_hooked(pid) && patched(&session) == [true; 2]
         });
         session
     }
@@ -194,8 +194,15 @@ fn spawn(subject: &Subject, command: Command) -> (Child, BufReader<ChildStdout>)
     (child, answers)
 }
 
-/// Whether the functions' code in memory differs from the file.
+/// Whether the functions' code in memory differs from the file, in all of them or in none.
 fn is_patched(session: &Session) -> bool {
+    let patched = patched(session);
+    assert!(patched == [patched[0]; 2], "{patched:?}");
+    patched[0]
+}
+
+/// Whether the code of main and of mid in memory differs from the file. While gprofinject attaches, it writes one patch after the other.
+fn patched(session: &Session) -> [bool; 2] {
     use std::os::unix::fs::FileExt;
     let program = Program::read(&session.subject.path).unwrap();
     let maps = fs::read_to_string(format!("/proc/{}/maps", session.pid)).unwrap();
@@ -212,9 +219,7 @@ fn is_patched(session: &Session) -> bool {
         bytes != program.code(function.address)[..bytes.len()]
     };
     // leaf has a single byte and is hooked at its call sites.
-    let patched = ["main", "mid"].map(differs);
-    assert!(patched == [patched[0]; 2], "{patched:?}");
-    patched[0]
+    ["main", "mid"].map(differs)
 }
 
 fn all(mut session: Session) {

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::os::child::Ending;
 use crate::os::failure::Failure;
@@ -100,7 +100,7 @@ impl Target for Running {
     }
 
     fn failed(&self, error: anyhow::Error) -> anyhow::Error {
-        if self.has_ended() { ended(self.process.pid) } else { error }
+        self.process.failed(error)
     }
 
     fn loaded(&mut self) -> Mapped {
@@ -244,16 +244,6 @@ impl Target for Running {
             None => Ok(ending),
         }
     }
-}
-
-/// Says that a process has ended while gprofinject attached to it.
-fn ended(pid: i32) -> anyhow::Error {
-    anyhow!("process {pid} has ended; nothing was profiled")
-}
-
-/// Returns the error of a step before anything of the process was profiled: its end, if it has ended.
-pub(crate) fn failed(process: &Process, error: anyhow::Error) -> anyhow::Error {
-    if process.lives() { error } else { ended(process.pid) }
 }
 
 /// Returns the file that a process runs, and the name to show for it.
