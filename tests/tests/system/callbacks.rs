@@ -42,6 +42,9 @@ const BUILDS: &[(&str, &[&str], Unhooked)] = &[
 /// the C library.
 const LIBRARIES: [&str; 3] = ["auto", "none", "all"];
 
+/// Seeds that a cell of siglongjmp's frame, which stayed in use after the jump, has made wrong.
+const ONCE_WRONG: [u64; 2] = [733, 2395];
+
 fn random_trees_of_calls() {
     let seeds = extent::times("GPROFINJECT_FUZZ_PROGRAMS", 60, 1000);
     let folder = tempfile::tempdir().unwrap();
@@ -56,7 +59,7 @@ fn random_trees_of_calls() {
     }
     let mut failures = Vec::new();
     let first = generate::first_seed();
-    for seed in first..first + seeds {
+    for seed in (first..first + seeds).chain(ONCE_WRONG) {
         let (program, unhooked) = &programs[seed as usize % programs.len()];
         for failure in compare(program, *unhooked, seed, folder.path()) {
             failures.push(format!("seed {seed}, {}: {failure}", program.display()));

@@ -25,7 +25,13 @@ pub(crate) const OWN_RETURN: [&str; 15] = [
     "uw_init_context_1",
 ];
 
-/// Returns whether the function returns twice, or to another frame, or saves its caller's registers.
+/// The functions of C libraries that leave frames. They do not return: the cell of such a frame would stay in use, because the agent marks
+/// the frames that a jump leaves before these functions run.
+pub(crate) const JUMPS: [&str; 6] =
+    ["longjmp", "_longjmp", "siglongjmp", "__libc_siglongjmp", "__libc_longjmp", "__longjmp_chk"];
+
+/// Returns whether the function returns twice, or to another frame, or not at all, or saves its caller's registers.
 pub(crate) fn returns_otherwise(function: &Function) -> bool {
-    function.names().any(|name| OWN_RETURN.contains(&name) || unwinder::drives(name))
+    let is_known = |name| OWN_RETURN.contains(&name) || JUMPS.contains(&name) || unwinder::drives(name);
+    function.names().any(is_known)
 }

@@ -8,6 +8,7 @@
 //! hooked, only entries are hooked.
 
 use crate::decide::hook::Hook;
+use crate::decide::own_return::JUMPS;
 use crate::decide::unwinder::{self, ThroughAgent};
 use crate::flow::read::unread::between_functions;
 use gprofinject_abi::plan::ArenaHeader;
@@ -22,10 +23,6 @@ const LOOKUPS: [(&str, usize); 2] = [
     ("_dl_find_object", offset_of!(ArenaHeader, find_object)),
     ("dl_iterate_phdr", offset_of!(ArenaHeader, iterate)),
 ];
-
-/// The functions that leave frames. Where they have no names, the one is found that does it for the others, by its code.
-const JUMPS: [&str; 6] =
-    ["longjmp", "_longjmp", "siglongjmp", "__libc_siglongjmp", "__libc_longjmp", "__longjmp_chk"];
 
 /// PT_GNU_EH_FRAME. Unwinders look for the program header with this type, as does the C library's `_dl_find_object`.
 const HEADER_TYPE: [u8; 4] = 0x6474_e550_u32.to_le_bytes();
@@ -55,6 +52,7 @@ impl Standalone {
             let lookup = LOOKUPS.iter().find(|(name, _)| f.names().any(|n| n == *name));
             if let Some(&(_, gate)) = lookup {
                 gates.push((i, gate));
+            // Where they have no names, the one is found that does it for the others, by its code.
             } else if f.names().any(|name| JUMPS.contains(&name))
                 || exits
                     && !image.facts.has_symtab
