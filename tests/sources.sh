@@ -28,10 +28,11 @@ done
 # apt drops to a user of its own, who may not be able to write here.
 private="-o Dir::State::lists=$apt/lists -o Dir::Cache=$apt/cache -o APT::Sandbox::User=root"
 
-# Where this machine gets a package from: "URI SUITE COMPONENT" lines, from apt's own tables.
+# Where this machine gets a package from: "URI SUITE COMPONENT" lines, from apt's own tables. No program may have the name of the source
+# package, but each machine has dpkg.
 origins() {
     # shellcheck disable=SC2086
-    apt-cache $1 madison $missing 2>/dev/null |
+    apt-cache $1 madison $missing dpkg 2>/dev/null |
         sed -n 's/^[^|]*|[^|]*| *\([a-z]*:[^ ]*\) \([^ /]*\)\/\([^ ]*\) .*/\1 \2 \3/p' | sort -u
 }
 

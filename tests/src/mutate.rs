@@ -211,6 +211,9 @@ impl Sound {
 
 /// Changes a little-endian number a little, or entirely.
 fn change(word: &mut [u8], random: &mut impl FnMut() -> u64) {
+    if word.is_empty() {
+        return;
+    }
     let mut bytes = [0; 8];
     let len = word.len().min(8);
     bytes[..len].copy_from_slice(&word[..len]);

@@ -6,7 +6,7 @@
 //! reached by jumps. It is believed unless the code contradicts it:
 //!
 //! - an instruction in front reaches beyond its start;
-//! - control runs on into it;
+//! - control runs on into it, from a function or from a place to which code, the kernel or the dynamic linker gives control;
 //! - a jump leads there from where the return address is not on top of the stack;
 //! - an indirect jump leads there, or may do so because the code directly in front has one.
 //!
@@ -21,9 +21,9 @@ use crate::flow::branch::{Branch, BranchKind};
 use crate::flow::facts::Flow;
 use crate::flow::falls::comes_to_its_end;
 use crate::flow::return_slot::examine::has_return_address_on_top;
-use gprofinject_image::x86::{goes_on, is_fill, is_padding_instruction, is_stub};
+use gprofinject_image::x86::{falls_through, goes_on, is_call, is_fill, is_padding_instruction, is_stub};
 use gprofinject_image::{Function, FunctionKind, Image};
-use iced_x86::{Decoder, DecoderOptions, FlowControl, InstructionInfoFactory};
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, InstructionInfoFactory};
 
 /// The usual alignment of functions in bytes.
 const ALIGNMENT: u64 = 16;
@@ -39,9 +39,11 @@ pub(crate) fn check(image: &Image, flow: &mut Flow) -> bool {
             FunctionKind::Cold(_) => true,
             FunctionKind::Ordinary | FunctionKind::IfuncResolver => false,
         };
-        let is_contradicted = !is_attested(image, flow, index)
-            && (is_continued_into(image, flow, index)
-                || !is_part && is_contradicted(image, flow, index, &mut factory));
+        let is_contradicted = !is_certain(image, flow, index)
+            && (is_run_into(image, flow, index)
+                || !is_taken(image, flow, index)
+                    && (is_continued_into(image, flow, index)
+                        || !is_part && is_contradicted(image, flow, index, &mut factory)));
         if is_contradicted {
             flow.functions[index].contradicted = true;
             flow.functions[index].undecodable = true;
@@ -91,15 +93,19 @@ fn jumping_out(image: &Image, flow: &Flow) -> Vec<usize> {
     functions
 }
 
-/// Whether something else than a function symbol alone, or a frame description alone, says that the function begins there.
-fn is_attested(image: &Image, flow: &Flow, index: usize) -> bool {
+/// Whether code, the kernel or the dynamic linker calls the function, or both a function symbol and a frame description begin there.
+fn is_certain(image: &Image, flow: &Flow, index: usize) -> bool {
     let f = &image.functions[index];
     let is_call = |branch: &Branch| branch.kind == BranchKind::Call;
-    let is_exported = || image.exported.binary_search(&f.address).is_ok();
     flow.branches_into(index, f.address + 1).iter().any(is_call)
         || !f.name.is_empty() && image.begins_frame(f.address)
-        || flow.is_taken(f.address) && !is_exported()
         || image.entries.binary_search(&f.address).is_ok()
+}
+
+/// Whether something computes the function's address, or data contains it. What is exported has a symbol, which proves nothing.
+fn is_taken(image: &Image, flow: &Flow, index: usize) -> bool {
+    let address = image.functions[index].address;
+    flow.is_taken(address) && image.exported.binary_search(&address).is_err()
 }
 
 /// Whether the function directly in front continues in this one.
@@ -145,6 +151,36 @@ fn is_contradicted(image: &Image, flow: &Flow, index: usize, factory: &mut Instr
         let Some(function) = image.functions.get(from).filter(|_| from != index) else { return false };
         !has_return_address_on_top(image, function, jump.site, factory).unwrap_or(!is_in_front)
     })
+}
+
+/// Whether control comes to a function's start, or to the middle of its first instruction, from the last place between functions in front of
+/// it that is called or to which the kernel or the dynamic linker gives control. Jumps in the code between functions prove nothing.
+fn is_run_into(image: &Image, flow: &Flow, index: usize) -> bool {
+    let start = image.functions[index].address;
+    let front = index.checked_sub(1).map(|front| &image.functions[front]);
+    let lo = front.map_or(0, |front| front.address + front.size);
+    if front.is_some() && is_padding(image, lo, start) {
+        return false;
+    }
+    let entries = &image.entries[..image.entries.partition_point(|&at| at < start)];
+    let mut branches = flow.branches_to(lo, start).iter().rev();
+    let called = branches.find(|branch| branch.kind == BranchKind::Call).map(|branch| branch.target);
+    let Some(from) = entries.last().copied().max(called).filter(|&from| from >= lo) else { return false };
+    let Some(bytes) = image.code_at(from, start - from) else { return false };
+    // A call that does not return may be the end of a function, after which there is padding.
+    let (mut is_padded, mut was_call) = (false, false);
+    for i in Decoder::with_ip(64, bytes, from, DecoderOptions::NONE).into_iter() {
+        if i.is_invalid() {
+            // The bytes end in the middle of an instruction.
+            return true;
+        }
+        if !falls_through(&i) || i.code() == Code::Hlt {
+            return false;
+        }
+        is_padded = (was_call || is_padded) && is_padding_instruction(&i);
+        was_call = is_call(&i);
+    }
+    !is_padded
 }
 
 /// Whether the bytes between `end` and a function's start seem to be data, as hand-written assembly has it: no branch leads there, and a
