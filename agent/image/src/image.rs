@@ -119,7 +119,7 @@ impl<'d> Image<'d> {
     pub fn code_from(&self, address: u64) -> Option<&[u8]> {
         self.code.iter().find_map(|code| {
             let start = usize::try_from(address.checked_sub(code.address)?).ok()?;
-            code.bytes.get(start..)
+            code.bytes.get(start..).filter(|bytes| !bytes.is_empty())
         })
     }
 

@@ -1,8 +1,8 @@
 //! The addresses to which the kernel and the dynamic linker give control, other than by a call of a symbol's function: nothing
-//! in the code refers to them, and they need not be the start of a function. (IFUNC resolvers are not among them, because
-//! relocations contain their addresses.)
+//! in the code refers to them, and they need not be the start of a function.
 
-use crate::file::elf::{Elf, Word, records};
+use crate::file::dynamic;
+use crate::file::elf::{Elf, Rela, Word, records};
 use object::LittleEndian as LE;
 use object::elf;
 
@@ -22,5 +22,25 @@ pub(crate) fn entries(elf: &Elf<'_>) -> Vec<u64> {
         .into_iter()
         .filter_map(|(address, size)| elf.at_address(elf.dynamic_value(address)?, elf.dynamic_value(size)?));
     entries.extend(arrays.flat_map(records::<Word>).map(|word| word.get(LE)));
+    let is_resolved = |relocation: &&Rela| relocation.r_type(LE, false) == elf::R_X86_64_IRELATIVE;
+    entries.extend(dynamic::relocations(elf).filter(is_resolved).map(|r| r.r_addend.get(LE) as u64));
+    entries.extend(unlisted_resolvers(elf));
     entries
+}
+
+/// Returns the addresses of the IFUNC resolvers of a static program that is not position-independent. Only symbols say where the table of its
+/// relocations is (`apply_irel` in glibc's csu/libc-start.c), so its entries are recognised by their contents.
+fn unlisted_resolvers(elf: &Elf<'_>) -> Vec<u64> {
+    let is_static = !elf.position_independent && elf.interpreter.is_none();
+    let in_code = |address| elf.loads.iter().any(|load| load.executable && load.contains(address));
+    let in_memory =
+        |address: u64| elf.loads.iter().any(|load| address.wrapping_sub(load.address) < load.memory);
+    let words =
+        elf.loads.iter().filter(|_| is_static).flat_map(|load| records::<Word>(load.bytes).windows(3));
+    let addends = words.filter_map(|words| {
+        let [place, info, addend] = [0, 1, 2].map(|n| words[n].get(LE));
+        let is_one = info == u64::from(elf::R_X86_64_IRELATIVE.0) && in_memory(place) && in_code(addend);
+        is_one.then_some(addend)
+    });
+    addends.collect()
 }

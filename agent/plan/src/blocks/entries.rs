@@ -18,7 +18,7 @@ use std::ops::Range;
 pub(super) struct Targets {
     /// Those that indirect jumps may lead to.
     pub(super) indirect: Vec<u64>,
-    /// Those that code outside of the unit branches to.
+    /// Those that code outside of the unit branches to, or to which the kernel or the dynamic linker gives control.
     pub(super) outside: Vec<u64>,
     /// The functions with that code, by their indices in the image.
     pub(super) sources: Vec<usize>,
@@ -47,6 +47,10 @@ pub(super) fn targets(image: &Image, flow: &Flow, steps: &Steps) -> Result<Targe
         let pointers = in_range(&image.code_pointers, first, part.hi).iter();
         let found = pointers.chain(in_range(&flow.taken, first, part.hi));
         targets.indirect.extend(found.filter(|&&address| steps.at(address).is_some()));
+        for &entry in in_range(&image.entries, first, part.hi) {
+            steps.at(entry).ok_or(Uncounted::Overlapping)?;
+            targets.outside.push(entry);
+        }
         for branch in flow.branches_to(first, part.hi) {
             if !steps.holds(branch.site) {
                 steps.at(branch.target).ok_or(Uncounted::Overlapping)?;

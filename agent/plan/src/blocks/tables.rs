@@ -142,7 +142,7 @@ impl Writer {
         let mut sites = Vec::new();
         for site in &table.sites {
             let (lo, hi) = (site.start.clamp(bounds.lo, bounds.hi), site.end.clamp(bounds.lo, bounds.hi));
-            let (lo, hi) = (copy.of(lo), copy.of(hi));
+            let (lo, hi) = (copy.bound(lo), copy.bound(hi));
             let pad = if site.pad == 0 { 0 } else { unit.offset(site.pad)? };
             if hi <= lo && site.start != site.end {
                 continue;
@@ -311,6 +311,16 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
+    /// Returns the offset in the copies for a bound of a range of calls. Unwinders look up the last byte of a call, so an instruction in whose
+    /// middle a range begins belongs to it, and one in whose middle it ends does not.
+    fn bound(&self, address: u64) -> u32 {
+        let part = &self.unit.steps.parts[self.part];
+        let list = &self.unit.steps.list[part.first..part.end];
+        let n = list.partition_point(|step| step.ip + u64::from(step.len) <= address);
+        let is_inside = list.get(n).is_some_and(|step| step.ip < address);
+        if is_inside { self.unit.layout.offset(part.first + n) } else { self.of(address) }
+    }
+
     /// Returns the offset in the copies for an address of the original. For an address between instructions,
     /// this is the offset of the next instruction.
     fn of(&self, address: u64) -> u32 {

@@ -141,7 +141,8 @@ impl Part {
         let Some(bytes) = image.code_at(f.address, f.size) else {
             return FunctionFlow { undecodable: true, ..Default::default() };
         };
-        let behind = image.code_from(f.address).unwrap_or(bytes);
+        // Of segments that overlap, the first that contains the function's start may end inside the function.
+        let behind = image.code_from(f.address).filter(|behind| behind.len() >= bytes.len()).unwrap_or(bytes);
         // Immediate operands in this range may be addresses: see `note_reference`.
         let addresses = if image.kind == ImageKind::Pie { 0..0 } else { image.lo..image.hi };
         let mut decoder = Decoder::with_ip(64, bytes, f.address, DecoderOptions::NONE);
