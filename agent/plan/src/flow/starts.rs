@@ -1,17 +1,18 @@
 //! Functions that cannot begin where a symbol or a frame description says.
 //!
 //! Nothing reads symbols when a program runs, or frame descriptions unless something is thrown. So both may be wrong in a program
-//! that works. The code cannot be wrong, nor can the addresses that code and relocations have. A function is *attested* if code or the
-//! dynamic linker calls it, or if its address is computed or in data. Another one may be a function, too: one that is never called, or only
+//! that works. The code cannot be wrong, nor can the addresses that code and relocations have. A function is *certain* if code, the kernel or
+//! the dynamic linker calls it. So is one at whose start both a function symbol and a frame description begin: hand-written assembly has
+//! functions that are run into, and data in front of functions. Another one may be a function, too: one that is never called, or only
 //! reached by jumps. It is believed unless the code contradicts it:
 //!
-//! - an instruction in front reaches beyond its start;
-//! - control runs on into it, from a function or from a place to which code, the kernel or the dynamic linker gives control;
+//! - control runs on into it from a place between functions that is called, or to which the kernel or the dynamic linker gives control.
+//!
+//! If nothing computes its address, and no data contains it, these contradict it as well:
+//!
+//! - an instruction in front reaches beyond its start, or control runs on into it from a function;
 //! - a jump leads there from where the return address is not on top of the stack;
 //! - an indirect jump leads there, or may do so because the code directly in front has one.
-//!
-//! If a function symbol and a frame description begin at the same address, these two witnesses are believed in any case:
-//! hand-written assembly has functions that are run into, and data in front of functions.
 //!
 //! A function that is contradicted is refused, and nothing in it is patched. It is part of the function in front, which gets no
 //! exit hook, because what it does with its return address there is not known. The same holds for a function that continues in
