@@ -191,23 +191,17 @@ fn attach(
     start: Instant,
 ) -> Result<Ending, Failure> {
     let process = Process::open(pid)?;
-    attach_to(process.clone(), duration, settings, start).map_err(|failure| {
-        match failure.error.is::<running::PlaceTaken>() {
-            true => failure,
-            false => Failure { error: process.failed(failure.error), ..failure },
-        }
-    })
+    // Errors after this are the target's, or those of a profile that was made.
+    let prepared = prepare_attach(&process, settings, start)
+        .map_err(|failure| Failure { error: process.failed(failure.error), ..failure })?;
+    run::profile(prepared, |_| Ok(Running::new(process, duration)))
 }
 
-fn attach_to(
-    process: Process,
-    duration: Option<Duration>,
-    mut settings: Settings,
-    start: Instant,
-) -> Result<Ending, Failure> {
+/// Determines and checks what a running process will be profiled with.
+fn prepare_attach(process: &Process, mut settings: Settings, start: Instant) -> Result<Prepared, Failure> {
     let (pid, voice) = (process.pid, settings.voice);
-    take_over(&process, voice)?;
-    let program = running::program(&process)?;
+    take_over(process, voice)?;
+    let program = running::program(process)?;
     let heir = Heir::start();
     let subject = match process.is_foreign {
         true => settings.planner().foreign_subject(&process.binary()),
@@ -228,12 +222,12 @@ fn attach_to(
     let tracer = tracer(&mut settings)?;
     let choice = sampler::choose(SamplerArg::Perf, settings.rate, true, false, false);
     let image = subject.image.as_ref().filter(|_| subject.standalone);
-    let settings = Settings { arena: image.and_then(|image| room::arena(&process, image)), ..settings };
+    let settings = Settings { arena: image.and_then(|image| room::arena(process, image)), ..settings };
     let planned = settings.planner().plan(subject, &program.binary, false);
     expectations::say(&planned, &program, &settings, choice.method != Method::None);
     let viewed =
         settings.look.map(|look| Viewed { look, subject: Subject::Attached, output: None, is_output: true });
-    let prepared = Prepared {
+    Ok(Prepared {
         viewed,
         settings,
         program,
@@ -248,8 +242,7 @@ fn attach_to(
         tracer,
         heir,
         start,
-    };
-    run::profile(prepared, |_| Ok(Running::new(process, duration)))
+    })
 }
 
 /// Begins the trace that the settings ask for.

@@ -204,7 +204,7 @@ pub(crate) fn profile<T: Target>(
             if !target.is_clean() {
                 family.folder.take().into_iter().for_each(RunFolder::keep);
             }
-            return Err(error.into());
+            return Err(target.failed(error).into());
         }
     }
     if let (Some(sampling), Scope::Running(_)) = (&mut sampling, target.scope()) {

@@ -157,7 +157,12 @@ impl Process {
 
     /// Returns the error of a step before anything of the process was profiled: that it has ended, if it has, or is about to.
     pub(crate) fn failed(&self, error: anyhow::Error) -> anyhow::Error {
-        if is_soon(|| !self.lives()) { ended(self.pid) } else { error }
+        if self.ends() { ended(self.pid) } else { error }
+    }
+
+    /// Whether the process has ended, or ends in the next moment.
+    pub(crate) fn ends(&self) -> bool {
+        is_soon(|| !self.lives())
     }
 
     /// Whether the process still runs and is the one that was opened.

@@ -12,6 +12,7 @@ use gprofinject_tests::place::Place;
 use gprofinject_tests::run::{self, Outcome};
 use gprofinject_tests::{compile, extent, generate, tool};
 use object::LittleEndian as LE;
+use object::elf::Sym64;
 
 gprofinject_tests::trials! {
     together:
@@ -205,32 +206,30 @@ fn false_symbols() {
         let sound = build(place.folder.path(), kind);
         let expected = end(&alone(&sound, &[]));
         let sound = Sound::new(fs::read(sound).unwrap());
+        let mut run = |data: Vec<u8>, name: &str, distance: u64| {
+            let path = place.path("false");
+            let _ = fs::remove_file(&path);
+            compile::write_program(&path, &data).unwrap();
+            let mode = MODES[distance as usize % MODES.len()];
+            let failure = differs(&path, mode, &[], &expected);
+            failures.extend(failure.map(|f| format!("{} {name}+{distance}: {f}", kind.name)));
+        };
         for (name, distance) in ["frame", "fold", "choose", "main", "checked"]
             .into_iter()
             .flat_map(|name| [1, 2, 4, 9, 17, 30].map(|distance| (name, distance)))
         {
-            let path = place.path("false");
-            let _ = fs::remove_file(&path);
             // Another function's symbol moves there; its own code then has none.
             let target = sound.symbol("many").wrapping_sub(sound.symbol(name));
             let data = sound.with_symbol("many", |symbol| {
                 let address = symbol.st_value.get(LE).wrapping_sub(target).wrapping_add(distance);
                 symbol.st_value.set(LE, address);
             });
-            compile::write_program(&path, &data).unwrap();
-            let mode = MODES[distance as usize % MODES.len()];
-            failures.extend(differs(&path, mode, &[], &expected).map(|f| format!("{} {name}+{distance}: {f}", kind.name)));
+            run(data, name, distance);
         }
         // Nothing is known of the code in front of the first function but that the dynamic linker calls it.
         for distance in [1, 3, 4, 11, 18, 22] {
-            let path = place.path("false");
-            let _ = fs::remove_file(&path);
-            let data = sound.with_symbol("_init", |symbol| {
-                symbol.st_value.set(LE, symbol.st_value.get(LE) + distance);
-            });
-            compile::write_program(&path, &data).unwrap();
-            let mode = MODES[distance as usize % MODES.len()];
-            failures.extend(differs(&path, mode, &[], &expected).map(|f| format!("{} _init+{distance}: {f}", kind.name)));
+            let moved = |symbol: &mut Sym64<LE>| symbol.st_value.set(LE, symbol.st_value.get(LE) + distance);
+            run(sound.with_symbol("_init", moved), "_init", distance);
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));

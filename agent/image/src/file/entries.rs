@@ -31,12 +31,13 @@ pub(crate) fn entries(elf: &Elf<'_>) -> Vec<u64> {
 /// Returns the addresses of the IFUNC resolvers of a static program that is not position-independent. Only symbols say where the table of its
 /// relocations is (`apply_irel` in glibc's csu/libc-start.c), so its entries are recognised by their contents.
 fn unlisted_resolvers(elf: &Elf<'_>) -> Vec<u64> {
-    let is_static = !elf.position_independent && elf.interpreter.is_none();
+    if elf.position_independent || elf.interpreter.is_some() {
+        return Vec::new();
+    }
     let in_code = |address| elf.loads.iter().any(|load| load.executable && load.contains(address));
     let in_memory =
         |address: u64| elf.loads.iter().any(|load| address.wrapping_sub(load.address) < load.memory);
-    let words =
-        elf.loads.iter().filter(|_| is_static).flat_map(|load| records::<Word>(load.bytes).windows(3));
+    let words = elf.loads.iter().flat_map(|load| records::<Word>(load.bytes).windows(3));
     let addends = words.filter_map(|words| {
         let [place, info, addend] = [0, 1, 2].map(|n| words[n].get(LE));
         let is_one = info == u64::from(elf::R_X86_64_IRELATIVE.0) && in_memory(place) && in_code(addend);

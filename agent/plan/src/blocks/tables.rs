@@ -316,7 +316,7 @@ impl Place<'_> {
     fn bound(&self, address: u64) -> u32 {
         let part = &self.unit.steps.parts[self.part];
         let list = &self.unit.steps.list[part.first..part.end];
-        let n = list.partition_point(|step| step.ip + u64::from(step.len) <= address);
+        let n = list.partition_point(|step| step.end() <= address);
         let is_inside = list.get(n).is_some_and(|step| step.ip < address);
         if is_inside { self.unit.layout.offset(part.first + n) } else { self.of(address) }
     }

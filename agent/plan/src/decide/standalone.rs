@@ -50,9 +50,9 @@ impl Standalone {
         let is_function = |f: &Function| !matches!(f.kind, FunctionKind::Cold(_));
         for (i, f) in image.functions.iter().enumerate().filter(|(_, f)| is_function(f)) {
             let lookup = LOOKUPS.iter().find(|(name, _)| f.names().any(|n| n == *name));
+            // Where jumps have no names, the one is found that does it for the others, by its code.
             if let Some(&(_, gate)) = lookup {
                 gates.push((i, gate));
-            // Where they have no names, the one is found that does it for the others, by its code.
             } else if f.names().any(|name| JUMPS.contains(&name))
                 || exits
                     && !image.facts.has_symtab

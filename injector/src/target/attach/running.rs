@@ -100,7 +100,8 @@ impl Target for Running {
     }
 
     fn failed(&self, error: anyhow::Error) -> anyhow::Error {
-        self.process.failed(error)
+        // The next attempt finds out whether the process has ended.
+        if error.is::<PlaceTaken>() { error } else { self.process.failed(error) }
     }
 
     fn loaded(&mut self) -> Mapped {
@@ -122,7 +123,7 @@ impl Target for Running {
         }
         let mut made = loop {
             let made = Attachment::prepare(&self.process, planned, plan, (folder.private(), FIRST), wanted);
-            if let Some(made) = made.map_err(|error| self.failed(error))? {
+            if let Some(made) = made? {
                 break made;
             }
             take_over(&self.process, voice)?;
@@ -141,7 +142,7 @@ impl Target for Running {
             Ok(pause) => voice.detail(format_args!("attached to process {pid}: {pause}")),
             Err(error) => {
                 self.back_out(made);
-                return Err(self.failed(error));
+                return Err(error);
             }
         }
         self.hooks = Hooks::Armed;
@@ -203,6 +204,7 @@ impl Target for Running {
         }
         let Some(left) = grip.and_then(Grip::leave) else { return Ok(()) };
         self.hooks = match left {
+            Ok((_, false)) | Err(_) if self.process.ends() => Hooks::Out,
             Ok((pause, is_clean)) => {
                 voice.detail(format_args!("left process {pid}: {pause}"));
                 if !is_clean {
@@ -213,8 +215,6 @@ impl Target for Running {
                 }
                 if is_clean { Hooks::Out } else { Hooks::Stay }
             }
-            // The process has ended meanwhile.
-            Err(_) if !self.process.lives() => Hooks::Out,
             Err(error) => {
                 self.stuck = Some(error.context(format!(
                     "process {pid} could not be left: its hooks stay; gprofinject --pid {pid} --duration 0 tries once \
