@@ -17,9 +17,16 @@ pub const OPENS: u8 = b'O';
 /// root folder or mount namespace, or the path may lead through `/proc/self`. The injector answers with the name that
 /// the process has from then on, or with an empty packet if it does not follow the program.
 pub const EXECUTES: u8 = b'E';
-/// The only byte of the packet of a process that is about to execute a program which another gprofinject profiles. A descriptor
-/// of the program's file comes with it. The injector sends no answer.
+/// First byte of the packet of a process that is about to execute a program which is not to be followed. The reason follows:
+/// [`PROFILED`] or [`LIMITED`]. A descriptor of the program's file comes with it. The injector sends no answer.
+pub const ALONE: u8 = b'N';
+/// A reason in such a packet: another gprofinject profiles the program.
 pub const PROFILED: u8 = b'P';
+/// A reason in such a packet: the program's hard limit of address space is lower than [`LEAST_SPACE`].
+pub const LIMITED: u8 = b'L';
+/// The least address space, in bytes, in which a program is followed. The agent's library and the files that it maps take some megabytes
+/// before the agent can tell that the limit leaves no room for hooks. A program that runs at its lowest limit would miss them.
+pub const LEAST_SPACE: u64 = 16 << 20;
 /// First byte of a request from another gprofinject. The injector answers with a description of what it has done.
 pub const CONTROL: u8 = b'C';
 /// The length in bytes of the longest name in an answer to a process.

@@ -119,6 +119,12 @@ pub(crate) fn are_there() -> bool {
         .any(|limit| read(limit.resource).is_some_and(|[soft, _]| soft != INFINITY))
 }
 
+/// Returns whether a program that the process executes has less address space than so many bytes, and cannot raise that limit.
+pub(crate) fn are_hard_below(len: u64) -> bool {
+    let kernel = read(general::RLIMIT_AS);
+    kernel.is_some_and(|kernel| shown(general::RLIMIT_AS, kernel)[1] < len)
+}
+
 /// Notes that the agent is about to map so many bytes, of which `data` are private and writable.
 pub(crate) fn map(len: u64, data: u64) {
     for (limit, len) in [(&ADDRESS_SPACE, len), (&DATA, data)] {

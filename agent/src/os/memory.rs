@@ -1,7 +1,7 @@
 //! Memory mappings of the process.
 #![allow(unsafe_code, reason = "mappings are made, changed and taken away")]
 
-use crate::os::kernel::{EFAULT, EINVAL, call};
+use crate::os::kernel::{EFAULT, EINVAL, ENOMEM, call};
 use crate::os::limits;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::attach;
@@ -168,7 +168,16 @@ pub(crate) unsafe fn mprotect(address: u64, len: u64, protection: u64) -> Result
 /// The caller must own `to..to + len`.
 pub(crate) unsafe fn map_again_over(address: u64, len: u64, to: u64) -> Result<u64, i32> {
     // SAFETY: an old size of 0 leaves the old mapping alone, and the caller owns what is replaced.
-    unsafe { call(__NR_mremap, [address, 0, len, MREMAP_MAYMOVE | MREMAP_FIXED, to]) }
+    let map = || unsafe { call(__NR_mremap, [address, 0, len, MREMAP_MAYMOVE | MREMAP_FIXED, to]) };
+    let mapped = map();
+    if mapped != Err(ENOMEM) {
+        return mapped;
+    }
+    // Linux 6.17 and later compare the limit before they unmap what is replaced (mm/mremap.c, `check_prep_vma`).
+    limits::map(len, 0);
+    let mapped = map();
+    limits::unmap(len, 0);
+    mapped
 }
 
 /// Maps the first `len` bytes of a file that this process shares with others. They are not part of a core dump, where a sparse file would

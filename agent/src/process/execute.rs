@@ -170,7 +170,11 @@ unsafe fn followed(
         }
         // SAFETY: the caller has promised what that function demands.
         if unsafe { is_of_another_run(given) } {
-            tell_of_another_run(&file);
+            tell_why_alone(&file, ask::PROFILED);
+            return None;
+        }
+        if limits::are_hard_below(ask::LEAST_SPACE) {
+            tell_why_alone(&file, ask::LIMITED);
             return None;
         }
         ask_for_name(&file, &mut name)?
@@ -327,9 +331,9 @@ fn ask_for_name<'n>(file: &Opened, name: &'n mut [u8; ask::NAME_MAX]) -> Option<
     name.get(..len).filter(|name| !name.is_empty())
 }
 
-/// Tells the injector that another gprofinject profiles the program that is about to be executed.
-fn tell_of_another_run(file: &Opened) {
-    match run::tell_with(&[ask::PROFILED], file.fd) {
+/// Tells the injector why the program that is about to be executed is not to be followed.
+fn tell_why_alone(file: &Opened, reason: u8) {
+    match run::tell_with(&[ask::ALONE, reason], file.fd) {
         Some(fd) => files::close(fd),
         None => missed(),
     }

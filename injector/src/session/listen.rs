@@ -114,12 +114,10 @@ impl Family<'_> {
                 asker.answer(name.as_bytes());
                 self.settings.cache.keep_fresh();
             }
-            Ok(Message::Profiled) => {
+            Ok(Message::Alone(reason)) => {
                 if let Some(file) = asker.file.take() {
                     let name = resolve::Executed::new(file).name;
-                    let name = name.display();
-                    self.unfollowed
-                        .insert(format!("{name} was not followed: another gprofinject profiles it"));
+                    self.unfollowed.insert(format!("{} was not followed: {reason}", name.display()));
                 }
             }
             Ok(Message::Loaded(question)) => {

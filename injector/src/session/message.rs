@@ -3,6 +3,7 @@
 //! Every process that can reach the socket can send any bytes. A packet is parsed here, once, into a record
 //! whose fields have been checked; the rest of the session never reads the bytes.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use gprofinject_abi::ask::{self, Question};
@@ -22,14 +23,32 @@ pub(crate) enum Message {
     Opens(FileName),
     /// The process is about to execute the program whose file came with the packet.
     Executes,
-    /// The process is about to execute the program whose file came with the packet, and another gprofinject profiles it.
-    Profiled,
+    /// The process is about to execute the program whose file came with the packet, and does not ask to be followed.
+    Alone(Reason),
     /// The process has loaded a library, whose file came with the packet.
     Loaded(Question),
     /// The process will ask about the libraries whose files came with the packet.
     Ahead,
     /// A user asks for something.
     Control(Request),
+}
+
+/// Why a process does not ask that the program which it executes be followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// Another gprofinject profiles the program.
+    Profiled,
+    /// The limit of address space leaves no room.
+    Limited,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Reason::Profiled => "another gprofinject profiles it",
+            Reason::Limited => "its limit of address space (ulimit -v) leaves no room",
+        })
+    }
 }
 
 /// The name of a process's files in the run folder: ASCII letters and digits, [`ask::NAME_MAX`] of them at most.
@@ -107,7 +126,8 @@ impl Message {
             Some((&ask::FORKED, name)) => MemberName::parse(name).map(Message::Forked).ok_or(Malformed::Name),
             Some((&ask::OPENS, name)) => FileName::parse(name).map(Message::Opens).ok_or(Malformed::Name),
             Some((&ask::EXECUTES, [])) => Ok(Message::Executes),
-            Some((&ask::PROFILED, [])) => Ok(Message::Profiled),
+            Some((&ask::ALONE, &[ask::PROFILED])) => Ok(Message::Alone(Reason::Profiled)),
+            Some((&ask::ALONE, &[ask::LIMITED])) => Ok(Message::Alone(Reason::Limited)),
             Some((&ask::AHEAD, [])) => Ok(Message::Ahead),
             Some((&ask::LOADED, _)) => {
                 let question = Question::read_from_bytes(packet).map_err(|_| Malformed::Kind)?;
@@ -198,7 +218,9 @@ mod tests {
             assert_eq!(Message::parse(&packet), Ok(Message::Control(request)));
         }
         assert_eq!(Message::parse(b"E"), Ok(Message::Executes));
-        assert_eq!(Message::parse(b"P"), Ok(Message::Profiled));
+        assert_eq!(Message::parse(b"NP"), Ok(Message::Alone(Reason::Profiled)));
+        assert_eq!(Message::parse(b"NL"), Ok(Message::Alone(Reason::Limited)));
+        assert_eq!(Message::parse(b"NX"), Err(Malformed::Kind));
         let Ok(Message::Forked(name)) = Message::parse(b"Ff123") else { panic!("a child's name") };
         assert_eq!(name.as_str(), "f123");
         for file in ["0.region", "f12.plan"] {
@@ -283,7 +305,7 @@ mod tests {
                     assert!(!member.contains('/') && matches!(suffix, "plan" | "region"));
                     parsed += 1;
                 }
-                Ok(Message::Executes | Message::Loaded(_) | Message::Ahead | Message::Profiled) => {
+                Ok(Message::Executes | Message::Loaded(_) | Message::Ahead | Message::Alone(_)) => {
                     parsed += 1
                 }
                 Ok(Message::Control(request)) => {

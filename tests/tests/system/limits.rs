@@ -19,6 +19,8 @@ gprofinject_tests::trials! {
         limits_that_the_program_sets,
         limits_of_memory_that_the_program_sets,
         limits_of_memory_are_those_of_executed_programs,
+        the_lowest_limit_of_memory_is_the_same,
+        children_of_a_program_that_limits_its_memory,
         soft_limits_are_the_programs_only,
         a_soft_limit_of_file_sizes_is_the_programs_only,
         a_hard_limit_of_file_sizes_leaves_room_for_fewer_threads,
@@ -174,6 +176,39 @@ fn limits_of_memory_are_those_of_executed_programs() {
         command.args(["-q", "-o", "gmon.out", shell]);
         assert_eq!(run(command), run(Command::new(shell)), "{shell}");
     }
+}
+
+/// coreutils' tests look for the lowest limit under which a tool runs, and want it to do more under that.
+fn the_lowest_limit_of_memory_is_the_same() {
+    let place = Place::new();
+    let program = Subject::new("limited");
+    // The limit counts pages, so this is exact.
+    let script = "for kib in $(seq 1000 4 9000); do x=$(ulimit -v $kib; \"$0\" memory 2>&1) || [ $? != 6 ] || { echo $kib; break; }; done";
+    let run = |mut command: Command| {
+        command.args(["-c", script]).arg(&program.path).current_dir(place.folder.path());
+        finish(command)
+    };
+    let alone = run(Command::new("sh")).stdout_text();
+    assert!(!alone.is_empty());
+    let mut command = tool::uncached(tool::gprofinject().unwrap());
+    command.args(["-o", "gmon.out", "sh"]).env_remove("GMON_OUT_PREFIX");
+    let profiled = run(command);
+    let said = profiled.stderr_text();
+    assert_eq!(profiled.stdout_text(), alone, "{said}");
+    let reason = "was not followed: its limit of address space (ulimit -v) leaves no room";
+    assert!(said.contains(reason), "{said}");
+}
+
+/// What the agent maps for a forked child is not taken from it either.
+fn children_of_a_program_that_limits_its_memory() {
+    if !skip::have("bash") {
+        return skip::skipped("children_of_a_program_that_limits_its_memory", "it takes bash");
+    }
+    let place = Place::new();
+    let outcome = place.run(&["-o", "gmon.out", "bash", "-c", "ulimit -v 30000; (echo of a child); exit 3"]);
+    let said = outcome.stderr_text();
+    assert_eq!((outcome.code(), outcome.stdout_text().as_str()), (3, "of a child\n"), "{said}");
+    assert!(!said.contains("could not be profiled"), "{said}");
 }
 
 /// gprofinject raises its own, and the program has those that were there. Soft limits leave room for a whole profile.
