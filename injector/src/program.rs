@@ -4,6 +4,7 @@
 
 pub(crate) mod arguments;
 pub(crate) mod choice;
+pub(crate) mod contents;
 pub(crate) mod filters;
 pub(crate) mod library;
 pub(crate) mod libs;

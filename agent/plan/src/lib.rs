@@ -42,5 +42,5 @@ pub use crate::decide::verdict::{Reason, Tactic, Verdict};
 pub use crate::flow::facts::{Flow, FunctionFlow};
 pub use crate::placed::Placement;
 pub use crate::plan::Plan;
-pub use crate::stored::PLANNER;
+pub use crate::stored::{PLANNER, StoredFile};
 pub use crate::x86::template::kind::Measured;

@@ -96,7 +96,7 @@ pub struct Plan {
     pub(crate) originals: Vec<(u32, u64)>,
     /// The plan file, if the plan was loaded from a cache. In that case, `emitted` has only the fields that
     /// are used after planning.
-    pub(crate) file: Option<Vec<u8>>,
+    pub(crate) file: Option<crate::stored::StoredFile>,
 }
 
 impl Plan {

@@ -21,11 +21,37 @@ use gprofinject_image::Image;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::fmt;
+use std::ops::Deref;
 use zerocopy::{FromBytes, Immutable};
 
 /// The planner's version, a hash of its sources. A planner with another version may make a different plan for
 /// the same program.
 pub const PLANNER: &str = env!("GPROFINJECT_PLANNER");
+
+/// The bytes of a plan file, in memory or mapped.
+pub struct StoredFile(Box<dyn Deref<Target = [u8]> + Send + Sync>);
+
+impl StoredFile {
+    /// Takes the bytes, or what holds them.
+    pub fn new(bytes: impl Deref<Target = [u8]> + Send + Sync + 'static) -> StoredFile {
+        StoredFile(Box::new(bytes))
+    }
+}
+
+impl Deref for StoredFile {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for StoredFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.len())
+    }
+}
 
 /// The data that the plan file does not have. The fields are those of [`Plan`].
 #[derive(Serialize, Deserialize)]
@@ -81,7 +107,7 @@ impl Plan {
     /// Makes the plan for `image` from the results of [`Plan::to_stored`] (`decisions`) and
     /// [`Plan::encode`] (`file`). The image then knows its nameless parts. Returns `None` if the bytes are damaged, or belong to the plan of
     /// another program.
-    pub fn from_stored(image: &Image, decisions: &[u8], file: Vec<u8>) -> Option<Plan> {
+    pub fn from_stored(image: &Image, decisions: &[u8], file: StoredFile) -> Option<Plan> {
         let (decisions, []) = postcard::take_from_bytes::<Decisions>(decisions).ok()? else { return None };
         let (header, _) = PlanHeader::read_from_prefix(&file).ok()?;
         if header.magic != MAGIC || header.version != VERSION {

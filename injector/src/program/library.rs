@@ -19,6 +19,7 @@ use gprofinject_plan::Plan;
 use crate::os::gaps;
 use crate::os::proc::Mapping;
 use crate::os::{proc, progress, sys};
+use crate::program::contents::Contents;
 use crate::program::libs;
 use crate::program::memory;
 use crate::program::planned::Planned;
@@ -111,8 +112,6 @@ impl Libraries {
     /// Returns whether the agent needs hooks in the library in a file that can be read at `path` now, that messages call `binary`, and that
     /// the user has left out, in a process of glibc's: whether it may copy parts of the stack, and functions are hooked.
     pub(crate) fn may_need_gates(&mut self, path: &Path, binary: &Path, planner: &Planner) -> bool {
-        /// The length in bytes above which a file is not read for that.
-        const LONGEST: u64 = 1 << 30;
         let is_runtime = binary.file_name().and_then(OsStr::to_str).is_some_and(libs::is_runtime);
         if !planner.hooks_functions() || is_runtime {
             return false;
@@ -121,8 +120,8 @@ impl Libraries {
         if let Some(&known) = self.searched.get(&identity) {
             return known;
         }
-        let bytes = sys::open_regular(path).and_then(|file| sys::read_whole(&file, LONGEST));
-        let may_copy = bytes.is_ok_and(|bytes| gprofinject_plan::may_copy_stack(&bytes));
+        let may_copy =
+            Contents::open(path, false).is_ok_and(|bytes| gprofinject_plan::may_copy_stack(&bytes));
         if self.searched.len() < MOST {
             self.searched.insert(identity, may_copy);
         }
@@ -334,10 +333,7 @@ fn elsewhere(question: &Question, len: u64, mappings: &[Mapping]) -> Option<u64>
 
 /// Returns the name by which others need the library in a file, if it has one.
 pub(crate) fn soname(path: &Path) -> Option<String> {
-    /// The length in bytes above which a file is not read for that.
-    const LONGEST: u64 = 1 << 30;
-    let bytes = sys::read_whole(&sys::open_regular(path).ok()?, LONGEST).ok()?;
-    headers::soname(&bytes)
+    headers::soname(&Contents::open(path, false).ok()?)
 }
 
 /// Whether a file is the one from which a process has mapped the page at an address.

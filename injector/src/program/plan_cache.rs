@@ -1,11 +1,8 @@
 //! The plans of earlier runs, in `$XDG_CACHE_HOME/gprofinject`, so that a large program is planned only once.
 //!
-//! A plan is kept under a [`Key`], a hash of everything that determines it: all bytes of the program, what is
-//! hooked and how, and the planner itself. A build-id would not be enough: a user can give a program the
-//! build-id of another one, and gprofinject would patch that other program by the wrong plan from then on.
-//!
-//! The bytes that are planned are exactly those that were hashed: only a program that was read into the
-//! injector's own memory has a key, since the owner of a mapped file could change it between the two steps.
+//! A plan is kept under a [`Key`], a hash of everything that determines it: the program's contents
+//! ([`Contents::hash`](crate::program::contents::Contents::hash)), what is hooked and how, and the planner itself. A build-id would not be enough:
+//! a user can give a program the build-id of another one, and gprofinject would patch that other program by the wrong plan from then on.
 //!
 //! No failure here is an error. Without a folder to which only this user can write, or without space in it,
 //! each run makes its plan, and `-v` says why.
@@ -20,7 +17,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use gprofinject_image::Image;
-use gprofinject_plan::Plan;
+use gprofinject_plan::{Plan, StoredFile};
 
 use crate::os::say::Voice;
 use crate::os::sys;
@@ -87,8 +84,9 @@ impl PlanCache {
     /// Returns the plan that an earlier run has kept.
     pub(crate) fn find(&self, key: &Key, image: &Image) -> Option<Plan> {
         let Folder::Opened(folder) = self.folder() else { return None };
-        let entry::Entry { decisions, file } = entry::read(folder, key)?;
-        Plan::from_stored(image, &decisions, file)
+        let entry = entry::read(folder, key)?;
+        let decisions = entry.decisions().to_vec();
+        Plan::from_stored(image, &decisions, StoredFile::new(entry))
     }
 
     fn folder(&self) -> &Folder {

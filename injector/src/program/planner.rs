@@ -10,8 +10,9 @@ use gprofinject_image::Function;
 use gprofinject_plan::{Hooks, Measured, Options, Plan, Reason, Role, Verdict};
 
 use crate::options::{CountArg, EngineArg, HooksArg, Measure};
-use crate::os::{progress, sys};
+use crate::os::progress;
 use crate::program::arguments::{self, ArgsChoice};
+use crate::program::contents::Contents;
 use crate::program::filters::Filters;
 use crate::program::libs::Libs;
 use crate::program::memory;
@@ -67,9 +68,9 @@ impl Planner<'_> {
         subject(path, self.caches())
     }
 
-    /// Reads a program that another user runs, who can truncate the file while it is read.
+    /// Reads a program that another user runs.
     pub(crate) fn foreign_subject(&self, path: &Path) -> &'static Subject<'static> {
-        examined(Binary::read(path, self.caches()))
+        examined(Binary::new(path, Contents::open_foreign(path), self.caches()))
     }
 
     /// Whether the plan may be one that an earlier run has kept.
@@ -100,10 +101,9 @@ impl Planner<'_> {
 
     /// Reads a library's file and keeps it in memory to the end of this process.
     pub(crate) fn library_subject(&self, path: &Path) -> &'static Subject<'static> {
-        // Others could truncate their file while it is mapped.
-        let is_trusted = sys::open_regular(path).is_ok_and(|file| sys::is_trusted_owner(&file));
-        let open = if is_trusted { Binary::open } else { Binary::read };
-        let binary: &'static Binary = Box::leak(Box::new(open(path, self.caches())));
+        let cached = self.caches();
+        let binary = Binary::new(path, Contents::open(path, cached), cached);
+        let binary: &'static Binary = Box::leak(Box::new(binary));
         Box::leak(Box::new(binary.examine_library()))
     }
 
@@ -250,7 +250,15 @@ impl Planner<'_> {
             .and_then(|image| cache.key(&Question { subject, image, options: &options, hookless: nothing }));
         let cached = key.zip(image).and_then(|(key, image)| cache.find(&key, image));
         let is_cached = cached.is_some();
-        let mut plan = cached.or_else(|| image.map(|image| Plan::new(image, &options)));
+        let plan_anew = |image| {
+            // Libraries are planned by several threads, before which [`Libraries::plan_ahead`](crate::program::library::Libraries::plan_ahead)
+            // does this.
+            if role == Role::Program {
+                memory::expect_plan(subject.bytes.len());
+            }
+            Plan::new(image, &options)
+        };
+        let mut plan = cached.or_else(|| image.map(plan_anew));
         let obstacle = plan.as_ref().and_then(|plan| obstacle(plan, role));
         if obstacle.is_some() {
             plan = None;
@@ -332,9 +340,9 @@ fn obstacle(plan: &Plan, role: Role) -> Option<String> {
     Some(format!("its system call at {at:#x} may make threads, and cannot be led to the agent"))
 }
 
-/// Reads a program's file. If its plan may be `cached`, its bytes are hashed for the key.
+/// Reads a program's file. If its plan may be `cached`, its contents get a hash for the key.
 pub(crate) fn subject(path: &Path, cached: bool) -> &'static Subject<'static> {
-    examined(Binary::open(path, cached))
+    examined(Binary::new(path, Contents::open(path, cached), cached))
 }
 
 fn examined(binary: Binary) -> &'static Subject<'static> {

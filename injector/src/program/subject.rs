@@ -1,48 +1,30 @@
 //! Determines what kind of program it is, and so what can be done with it.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::io;
-use std::ops::Deref;
 use std::path::Path;
-use std::thread;
 
 use blake3::Hash;
 use gprofinject_image::debug::DebugFile;
 use gprofinject_image::headers::{self, ExecutableSegment, Header};
 use gprofinject_image::{Function, Image, Profiling, symbols};
 
-use crate::os::sys::{self, Mapped};
-use crate::program::{memory, privileges};
+use crate::os::sys;
+use crate::program::contents::Contents;
+use crate::program::privileges;
 
 /// The number of bytes of code below which planning takes no longer than reading a plan from the cache.
 pub(crate) const LEAST_CODE: usize = 64 << 10;
 
 /// The program's file in memory, or why there is none.
 pub(crate) struct Binary {
-    bytes: Result<Bytes, String>,
+    contents: Result<Contents, String>,
     /// What the kernel will change about the process's ids or capabilities, if anything.
     privileges: Option<String>,
     /// The file with the names of its functions, if the program itself has none.
     debug_file: Option<DebugFile>,
-    /// Whether the bytes are to be hashed; see [`Subject::contents`].
-    hashed: bool,
-}
-
-enum Bytes {
-    Mapped(Mapped),
-    Read(Vec<u8>),
-}
-
-impl Deref for Bytes {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            Bytes::Mapped(mapped) => mapped,
-            Bytes::Read(bytes) => bytes,
-        }
-    }
+    /// See [`Subject::hash`].
+    hash: Option<Hash>,
 }
 
 /// What is known about the program.
@@ -69,59 +51,31 @@ pub(crate) struct Subject<'d> {
     pub(crate) blind: bool,
     /// Whether its ids or capabilities will change. The kernel then ends a process's perf events.
     pub(crate) changes_ids: bool,
-    /// The hash of all bytes of the file and of its debug file, if it was asked for. Then they are in the
-    /// injector's own memory, where no other process can change them.
-    pub(crate) contents: Option<Hash>,
+    /// What tells the contents of the file and of its debug file from all others, if it was asked for and can be told.
+    pub(crate) hash: Option<Hash>,
     /// Whether the dynamic linker will load libraries into it for which it does not ask.
     pub(crate) is_preloaded_to: bool,
 }
 
 impl Binary {
-    /// Maps the program's file. If its plan may be cached, the file is read instead, and hashed when it is
-    /// examined.
-    pub(crate) fn open(path: &Path, cached: bool) -> Binary {
-        /// The length in bytes above which a program is mapped, because much of it is never accessed.
-        const LONG: usize = 256 << 20;
-        let mut hashed = false;
-        let bytes = sys::open_regular(path).and_then(|file| {
-            let len = expect(&file)?;
-            hashed = cached && (LEAST_CODE..=LONG).contains(&len);
-            match hashed {
-                true => sys::read_whole(&file, LONG as u64).map(Bytes::Read),
-                false => Mapped::new(&file).map(Bytes::Mapped),
-            }
-        });
-        Binary::of(path, bytes, hashed)
-    }
-
-    /// Reads a program that another user runs. That user could truncate the file, which would end this
-    /// process if the file were mapped.
-    pub(crate) fn read(path: &Path, cached: bool) -> Binary {
-        /// The length in bytes above which such a program is not profiled.
-        const LONGEST: u64 = 4 << 30;
-        let bytes = sys::open_regular(path).and_then(|file| {
-            expect(&file)?;
-            sys::read_whole(&file, LONGEST)
-        });
-        Binary::of(path, bytes.map(Bytes::Read), cached)
-    }
-
-    fn of(path: &Path, bytes: io::Result<Bytes>, hashed: bool) -> Binary {
-        let names = |bytes: &Bytes| gprofinject_image::debug::file_with_names(path, bytes);
-        let debug_file = bytes.as_ref().ok().and_then(names);
+    /// Takes the contents of the program's file. If its plan may be `cached`, they get a hash.
+    pub(crate) fn new(path: &Path, contents: io::Result<Contents>, cached: bool) -> Binary {
+        let names = |contents: &Contents| gprofinject_image::debug::file_with_names(path, contents);
+        let debug_file = contents.as_ref().ok().and_then(names);
+        let hash = contents.as_ref().ok().filter(|_| cached).and_then(|c| c.hash(debug_file.as_ref()));
         Binary {
             debug_file,
-            bytes: bytes.map_err(|error| format!("it cannot be read ({})", sys::reason(&error))),
+            contents: contents.map_err(|error| format!("it cannot be read ({})", sys::reason(&error))),
             privileges: privileges::gained(path),
-            hashed,
+            hash,
         }
     }
 
     /// Reads it as a library.
     pub(crate) fn examine_library(&self) -> Subject<'_> {
-        let bytes: &[u8] = match &self.bytes {
+        let bytes: &[u8] = match &self.contents {
             Err(why) => return Subject::blind(why.clone()),
-            Ok(bytes) => bytes,
+            Ok(contents) => contents,
         };
         let debug_file = self.debug_file.as_ref();
         let Header::Ours(headers::Program { code, .. }) = headers::read(bytes) else {
@@ -135,22 +89,14 @@ impl Binary {
                 Ok(image) => (Some(image), None),
                 Err(error) => (None, Some(error.to_string())),
             };
-        let contents = self.hashed.then(|| contents(bytes, debug_file));
-        Subject { image, bytes, debug_file, code, unhookable, contents, ..Subject::default() }
+        Subject { image, bytes, debug_file, code, unhookable, hash: self.hash, ..Subject::default() }
     }
 
     /// Determines what kind of program it is.
     pub(crate) fn examine(&self) -> Subject<'_> {
-        let mut subject = match &self.bytes {
+        let mut subject = match &self.contents {
             Err(why) => Subject::blind(why.clone()),
-            Ok(bytes) => std::thread::scope(|scope| {
-                let (bytes, debug_file): (&[u8], _) = (bytes, self.debug_file.as_ref());
-                let hash = move || contents(bytes, debug_file);
-                let hasher = self.hashed.then(|| thread::Builder::new().spawn_scoped(scope, hash).ok());
-                let subject = examine(bytes, debug_file);
-                let contents = hasher.flatten().and_then(|hasher| hasher.join().ok());
-                Subject { contents, ..subject }
-            }),
+            Ok(contents) => Subject { hash: self.hash, ..examine(contents, self.debug_file.as_ref()) },
         };
         if let Some(why) = self.privileges.clone().filter(|_| !subject.blind) {
             subject.unhookable = Some(why);
@@ -162,22 +108,7 @@ impl Binary {
 
 /// Whether a file can be read and has these bytes.
 pub(crate) fn is_file_of(path: &Path, bytes: &[u8]) -> bool {
-    sys::open_regular(path).and_then(|file| Mapped::new(&file)).is_ok_and(|mapped| *mapped == *bytes)
-}
-
-/// Prepares for reading and planning a program, before any of its bytes are in memory. Returns the number of
-/// bytes.
-fn expect(file: &File) -> io::Result<usize> {
-    let len = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
-    memory::expect_plan(len);
-    Ok(len)
-}
-
-fn contents(bytes: &[u8], debug_file: Option<&DebugFile>) -> Hash {
-    let mut hasher = blake3::Hasher::new();
-    // The length says where the debug file begins.
-    hasher.update(&(bytes.len() as u64).to_le_bytes()).update(bytes);
-    hasher.update(debug_file.map_or(&[], |file| &file.bytes)).finalize()
+    Contents::open(path, false).is_ok_and(|contents| *contents == *bytes)
 }
 
 impl<'d> Subject<'d> {
@@ -299,8 +230,8 @@ fn loads_musl(interpreter: &str) -> bool {
     if name.starts_with("ld-musl-") || name.starts_with("ld-linux-") {
         return name.starts_with("ld-musl-");
     }
-    let read = sys::open_regular(Path::new(interpreter)).and_then(|file| sys::read_whole(&file, LONGEST));
-    read.is_ok_and(|bytes| symbols::is_musl(&bytes))
+    let contents = Contents::open(Path::new(interpreter), false);
+    contents.is_ok_and(|bytes| bytes.len() as u64 <= LONGEST && symbols::is_musl(&bytes))
 }
 
 /// Returns why the agent cannot be put into a file that asks for no dynamic linker, or `None` if it is a static program.

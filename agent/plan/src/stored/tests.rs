@@ -69,14 +69,15 @@ fn a_stored_plan_is_the_plan() {
                     };
                     let fresh = Plan::new(&image, &options);
                     let (decisions, file) = stored(&fresh);
-                    let loaded = Plan::from_stored(&image, &decisions, file).expect("undamaged");
+                    let loaded =
+                        Plan::from_stored(&image, &decisions, StoredFile::new(file)).expect("undamaged");
                     assert_same(&image, &fresh, &loaded);
                     // The loaded plan is stored once more.
                     let (decisions, file) = stored(&loaded);
                     assert_same(
                         &image,
                         &fresh,
-                        &Plan::from_stored(&image, &decisions, file).expect("undamaged"),
+                        &Plan::from_stored(&image, &decisions, StoredFile::new(file)).expect("undamaged"),
                     );
                     hooked += fresh.records.len();
                 }
@@ -115,12 +116,12 @@ fn another_programs_plan_is_refused() {
     let (one, two) = ([8].as_slice(), [8, 8].as_slice());
     let own = image(ImageKind::Pie, TEXT, &twice, two);
     let (decisions, file) = stored(&plan_of(&own, None));
-    assert!(Plan::from_stored(&own, &decisions, file.clone()).is_some());
+    assert!(Plan::from_stored(&own, &decisions, StoredFile::new(file.clone())).is_some());
     let shorter = image(ImageKind::Pie, TEXT, &code, one);
     let elsewhere = image(ImageKind::Pie, 2 * TEXT, &twice, two);
     let otherwise = image(ImageKind::Pie, TEXT, &twice, &[12, 4]);
     for other in [shorter, elsewhere, otherwise] {
-        assert!(Plan::from_stored(&other, &decisions, file.clone()).is_none());
+        assert!(Plan::from_stored(&other, &decisions, StoredFile::new(file.clone())).is_none());
     }
 }
 
@@ -143,7 +144,12 @@ fn parts_that_the_image_does_not_have_are_refused() {
         plan.nameless_parts = parts;
         let (decisions, file) = stored(&plan);
         own.nameless_parts.take();
-        assert_eq!(Plan::from_stored(&own, &decisions, file).is_some(), fits, "{:?}", plan.nameless_parts);
+        assert_eq!(
+            Plan::from_stored(&own, &decisions, StoredFile::new(file)).is_some(),
+            fits,
+            "{:?}",
+            plan.nameless_parts
+        );
         assert_eq!(own.parent(1), plan.nameless_parts.first().map(|&(_, parent)| parent).filter(|_| fits));
     }
 }
@@ -203,7 +209,7 @@ fn damaged_bytes_are_refused_or_harmless() {
                 }
             }
         }
-        match Plan::from_stored(&image, &decisions, file) {
+        match Plan::from_stored(&image, &decisions, StoredFile::new(file)) {
             Some(plan) => {
                 use_up(&plan, &image);
                 accepted += 1;

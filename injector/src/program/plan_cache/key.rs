@@ -34,14 +34,14 @@ pub(crate) struct Question<'q, 'd> {
 }
 
 /// Entries of another layout must have another number here.
-const LAYOUT: &[u8] = b"gprofinject plan cache, layout 6";
+const LAYOUT: &[u8] = b"gprofinject plan cache, layout 7";
 
 impl Question<'_, '_> {
     /// Returns the hash, or `None` if the program was not hashed or the answer has parts that are not kept.
     pub(super) fn key(&self) -> Option<Key> {
         let Options { hooks, engine, selected, min_size, insist, counted, role, standalone, measured, arena } =
             self.options;
-        let contents = self.subject.contents.filter(|_| counted.is_none())?;
+        let contents = self.subject.hash.filter(|_| counted.is_none())?;
         let mut hasher = blake3::Hasher::new();
         let mut add = |bytes: &[u8]| {
             // The length keeps one part from being mistaken for the beginning of the next.

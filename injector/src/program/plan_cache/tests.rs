@@ -83,7 +83,7 @@ fn whatever_a_plan_follows_from_makes_another_key() {
     fs::write(path.path(), bytes).expect("written");
     keys.push(key(planner::subject(path.path(), true), &plain));
     let mut preloaded = Subject::default();
-    (preloaded.contents, preloaded.is_preloaded_to) = (subject.contents, true);
+    (preloaded.hash, preloaded.is_preloaded_to) = (subject.hash, true);
     keys.push(key(&preloaded, &plain));
     keys.push(Question { subject, image, options: &plain, hookless: true }.key());
     assert!(keys.iter().all(Option::is_some));

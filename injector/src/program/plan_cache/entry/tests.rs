@@ -23,7 +23,7 @@ fn shelf() -> (tempfile::TempDir, PrivateFolder, PathBuf) {
 fn an_entry_is_read_as_it_was_written() {
     let (_place, folder, path) = shelf();
     let entry = read(&folder, &KEY).expect("there");
-    assert_eq!((entry.decisions.as_slice(), entry.file.as_slice()), (DECISIONS, FILE.concat().as_slice()));
+    assert_eq!((entry.decisions(), &*entry), (DECISIONS, FILE.concat().as_slice()));
     assert!(read(&folder, &Key([8; blake3::OUT_LEN])).is_none());
     // Under another key's name it is not a valid entry of that key.
     let other = Key([9; blake3::OUT_LEN]);
@@ -60,10 +60,11 @@ fn each_changed_byte_and_each_other_length_is_noticed() {
     std::fs::write(&path, [whole.as_slice(), b"x"].concat()).expect("written");
     assert!(read(&folder, &KEY).is_none(), "a byte more");
     // Lengths whose sum overflows or exceeds any memory.
-    for lens in [[u64::MAX, whole.len() as u64 - HEADER as u64 + 1], [1 << 62, 1 << 62], [1 << 40, 0]] {
+    let trailer = whole.len() - TRAILER;
+    for lens in [[u64::MAX, trailer as u64 + 1], [1 << 62, 1 << 62], [1 << 40, 0]] {
         let mut damaged = whole.clone();
-        damaged[8..16].copy_from_slice(&lens[0].to_le_bytes());
-        damaged[16..24].copy_from_slice(&lens[1].to_le_bytes());
+        damaged[trailer..][..8].copy_from_slice(&lens[0].to_le_bytes());
+        damaged[trailer + 8..][..8].copy_from_slice(&lens[1].to_le_bytes());
         std::fs::write(&path, damaged).expect("written");
         assert!(read(&folder, &KEY).is_none(), "{lens:?}");
     }

@@ -1,0 +1,177 @@
+//! The contents of a program's or library's file, and what tells them from all others.
+
+use std::fs::File;
+use std::io;
+use std::ops::Deref;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use blake3::{Hash, Hasher};
+use gprofinject_image::debug::DebugFile;
+
+use crate::os::sys::{self, Mapped};
+
+/// A file's contents. The file is mapped if only root or the user who runs gprofinject can have written it. Others could truncate a file
+/// while it is mapped, which would end this process, or change it after it was hashed; such a file is read. So is one that is to be hashed and
+/// has no [`Version`].
+pub(crate) struct Contents {
+    bytes: Bytes,
+    version: Option<Version>,
+}
+
+enum Bytes {
+    Mapped(Mapped),
+    Read(Vec<u8>),
+}
+
+impl Deref for Contents {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &self.bytes {
+            Bytes::Mapped(mapped) => mapped,
+            Bytes::Read(bytes) => bytes,
+        }
+    }
+}
+
+/// Device, inode, length in bytes, and the seconds and nanoseconds of the last changes of the contents and of the inode. See [`settled`].
+type Version = [u64; 7];
+
+impl Contents {
+    /// Opens a file that may be hashed, if `hashed`.
+    ///
+    /// # Errors
+    /// The file is not regular, or cannot be read.
+    pub(crate) fn open(path: &Path, hashed: bool) -> io::Result<Contents> {
+        /// The length in bytes above which a file without a version is not hashed.
+        const LONG: u64 = 256 << 20;
+        let file = sys::open_regular(path)?;
+        if !sys::is_trusted_owner(&file) {
+            return Contents::read(&file);
+        }
+        let version = settled(&file);
+        match hashed && version.is_none() && file.metadata()?.len() <= LONG {
+            true => Contents::read(&file),
+            false => Ok(Contents { bytes: Bytes::Mapped(Mapped::new(&file)?), version }),
+        }
+    }
+
+    /// Reads a program that another user runs, whoever has written it: that user may decide what is mounted where it lies.
+    ///
+    /// # Errors
+    /// As for [`Contents::open`].
+    pub(crate) fn open_foreign(path: &Path) -> io::Result<Contents> {
+        Contents::read(&sys::open_regular(path)?)
+    }
+
+    fn read(file: &File) -> io::Result<Contents> {
+        /// The length in bytes above which a file is not read.
+        const LONGEST: u64 = 4 << 30;
+        Ok(Contents { bytes: Bytes::Read(sys::read_whole(file, LONGEST)?), version: None })
+    }
+
+    /// Returns a hash that no other contents have, together with those of the debug file. For a mapped file it is one of the file's version;
+    /// it is `None` if there is none. For a file that was read it is one of all bytes, which are in this process's own memory.
+    pub(crate) fn hash(&self, debug_file: Option<&DebugFile>) -> Option<Hash> {
+        /// The length of the first part, which has the ELF header and usually the build-id, in bytes.
+        const HEAD: usize = 4096;
+        let mut hasher = Hasher::new();
+        let mut add_version = |version: &Version| {
+            version.iter().for_each(|number| _ = hasher.update(&number.to_le_bytes()));
+        };
+        let separate = debug_file.filter(|file| !file.embedded);
+        match &self.bytes {
+            Bytes::Mapped(bytes) => {
+                add_version(self.version.as_ref()?);
+                if let Some(file) = separate {
+                    // Its bytes have been read by now, so they are older than what this looks at.
+                    add_version(&sys::open_regular(&file.path).ok().and_then(|file| settled(&file))?);
+                }
+                hasher.update(b"version").update(bytes.get(..HEAD).unwrap_or(bytes));
+            }
+            Bytes::Read(bytes) => {
+                // The length says where the debug file begins.
+                hasher.update(b"bytes").update(&(bytes.len() as u64).to_le_bytes()).update(bytes);
+                hasher.update(debug_file.map_or(&[], |file| &file.bytes));
+            }
+        }
+        Some(hasher.finalize())
+    }
+}
+
+/// Returns the version of a file. Each later change of the contents makes another one: it gives the inode a new time, which cannot be set
+/// otherwise. Returns `None` if the file was changed so recently that a later change could have the same time, or if it may be changed without
+/// that, because a process has it mapped for writing.
+fn settled(file: &File) -> Option<Version> {
+    /// The coarsest times of common file systems, in seconds.
+    const COARSE: i64 = 2;
+    let metadata = file.metadata().ok()?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs() as i64;
+    let last = metadata.mtime().max(metadata.ctime());
+    if now.saturating_sub(last) <= COARSE || sys::is_open_for_writing(file) == Some(true) {
+        return None;
+    }
+    let times = [metadata.mtime(), metadata.mtime_nsec(), metadata.ctime(), metadata.ctime_nsec()];
+    let [mtime, mtime_nsec, ctime, ctime_nsec] = times.map(i64::cast_unsigned);
+    Some([metadata.dev(), metadata.ino(), metadata.len(), mtime, mtime_nsec, ctime, ctime_nsec])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Write;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Waits until a file that was changed just now has settled.
+    fn wait() {
+        thread::sleep(Duration::from_millis(3100));
+    }
+
+    fn hash(path: &Path) -> Option<Hash> {
+        Contents::open(path, true).expect("readable").hash(None)
+    }
+
+    fn is_mapped(path: &Path) -> bool {
+        matches!(Contents::open(path, true).expect("readable").bytes, Bytes::Mapped(_))
+    }
+
+    #[test]
+    fn a_change_makes_another_version() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = &folder.path().join("file");
+        fs::write(path, b"contents").expect("written");
+        assert!(hash(path).is_some() && !is_mapped(path), "it could still be changed within the same tick");
+        wait();
+        assert!(is_mapped(path));
+        let before = hash(path).expect("it has settled");
+        assert_eq!(hash(path), Some(before));
+        let modified = fs::metadata(path).and_then(|metadata| metadata.modified()).expect("known");
+        // The same length, and the same time of the last change as before.
+        let mut again = File::options().write(true).open(path).expect("writable");
+        again.write_all(b"CONTENTS").and_then(|()| again.set_modified(modified)).expect("written");
+        assert!(!is_mapped(path), "it is open for writing");
+        drop(again);
+        wait();
+        assert_ne!(hash(path).expect("it has settled"), before);
+    }
+
+    #[test]
+    fn files_of_others_are_read() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        fs::write(file.path(), b"contents").expect("written");
+        if std::os::unix::fs::chown(file.path(), Some(65534), None).is_err() {
+            // Only root can give a file away.
+            return;
+        }
+        assert!(!is_mapped(file.path()));
+        let before = hash(file.path()).expect("its bytes cannot change");
+        assert_eq!(hash(file.path()), Some(before));
+        fs::write(file.path(), b"CONTENTS").expect("written");
+        assert_ne!(hash(file.path()), Some(before));
+    }
+}
