@@ -220,6 +220,11 @@ pub(crate) struct Mapped {
     len: usize,
 }
 
+// SAFETY: the mapping is only read, whichever thread does so, until the value is dropped.
+unsafe impl Send for Mapped {}
+// SAFETY: as above.
+unsafe impl Sync for Mapped {}
+
 impl Mapped {
     /// Maps a file.
     ///
@@ -419,12 +424,13 @@ pub(crate) fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
     Ok(fs::fcntl_setfl(fd, fs::OFlags::NONBLOCK)?)
 }
 
-/// Waits until one of the descriptors is readable or at its end. Returns false if the time is over or poll
+/// Waits until one of the descriptors is readable or at its end; with a time of zero it only looks. Returns false if the time is over or poll
 /// has failed.
 pub(crate) fn wait_readable(fds: &[libc::c_int], patience: Option<Duration>) -> bool {
     let mut polled: Vec<libc::pollfd> =
         fds.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
-    let timeout = patience.map_or(-1, |left| left.as_millis().clamp(1, 60_000) as libc::c_int);
+    let least = |left: Duration| u128::from(!left.is_zero());
+    let timeout = patience.map_or(-1, |left| left.as_millis().clamp(least(left), 60_000) as libc::c_int);
     loop {
         // SAFETY: `polled` is an array of that many entries.
         match check(unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, timeout) }) {

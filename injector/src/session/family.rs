@@ -6,7 +6,7 @@
 
 mod profiles;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
@@ -64,6 +64,8 @@ pub(crate) struct Family<'s> {
     pub(super) seen: Kept,
     /// All members of the run, in the order in which they began.
     pub(crate) members: Vec<Member>,
+    /// The members' names.
+    pub(crate) taken: HashSet<String>,
     /// The processes that have not ended, by number.
     pub(crate) living: BTreeMap<i32, Living>,
     /// The number of names that were used in the run folder.
@@ -136,6 +138,7 @@ impl<'s> Family<'s> {
             tracer,
             seen: Kept::default(),
             members: Vec::new(),
+            taken: HashSet::new(),
             living: BTreeMap::new(),
             names: 1,
             plan_names: HashMap::from([(0, FIRST.to_owned())]),
@@ -218,6 +221,7 @@ impl<'s> Family<'s> {
         self.trace(index, parent.or(before), pid, profilee, &name);
         let grip = Grip::unopened(pid);
         let maps = Maps::default();
+        self.taken.insert(name.clone());
         self.members.push(Member {
             pid,
             profilee,

@@ -143,7 +143,7 @@ impl Family<'_> {
     fn adopt(&mut self, name: &MemberName, file: File) {
         let Some(folder) = &self.folder else { return };
         let name = name.as_str();
-        if self.members.iter().any(|member| member.name == name) {
+        if self.taken.contains(name) {
             return;
         }
         if let Err(error) = folder.adopt(name, file) {
@@ -156,7 +156,7 @@ impl Family<'_> {
     fn forked(&mut self, pid: i32, name: &MemberName, sampling: Option<&mut Sampling>) {
         let Some(folder) = &self.folder else { return };
         let name = name.as_str();
-        if self.members.iter().any(|member| member.name == name) {
+        if self.taken.contains(name) {
             return;
         }
         let profilee = folder.region(name).report().ok().and_then(|report| self.profilees.get(report.plan));
