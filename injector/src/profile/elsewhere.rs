@@ -9,13 +9,11 @@ use gprofinject_abi::{AGENT_FILE, FRIDA_FILE};
 use gprofinject_image::headers::ExecutableSegment;
 use gprofinject_image::{Image, plt};
 
-use crate::os::sys;
 use crate::profile::model::{Named, Place, Profile};
 use crate::profile::space::Space;
+use crate::program::contents::Contents;
+use crate::program::profilee::{self, Identity};
 use crate::store::private_folder;
-
-/// The length in bytes above which a file is not read for its names.
-const LONGEST: u64 = 1 << 30;
 
 /// The number of bytes of a `syscall` instruction. The kernel reports a sample in a system call behind it.
 const SYSCALL: u64 = 2;
@@ -118,10 +116,11 @@ fn file_name(path: &str) -> &str {
     path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or(path)
 }
 
-/// The functions of the files in which samples are.
+/// The functions of the files in which samples are. One of these serves all processes of a run.
 #[derive(Default)]
 pub(crate) struct Names {
-    files: HashMap<Arc<str>, Option<Functions>>,
+    /// By path. A file that was replaced since is read again.
+    files: HashMap<Arc<str>, (Option<Identity>, Option<Functions>)>,
 }
 
 /// The functions of a file, with what they are read from.
@@ -134,8 +133,17 @@ struct Functions {
 impl Names {
     /// Returns the name of the function at an offset of a file, or the offset if no name is known.
     fn function(&mut self, file: &Arc<str>, offset: u64) -> String {
-        let functions = self.files.entry(Arc::clone(file)).or_insert_with(|| Functions::read(file));
-        let known = functions.as_ref().and_then(|functions| functions.at(offset));
+        /// Processes can map any number of files.
+        const MOST: usize = 1000;
+        let now = Some(Path::new(&**file)).filter(|path| path.is_absolute()).and_then(profilee::identity);
+        if self.files.get(file).is_none_or(|(then, _)| *then != now) {
+            if self.files.len() >= MOST {
+                self.files.clear();
+            }
+            self.files.insert(Arc::clone(file), (now, Functions::read(file)));
+        }
+        let functions = self.files.get(file).and_then(|(_, functions)| functions.as_ref());
+        let known = functions.and_then(|functions| functions.at(offset));
         known.unwrap_or_else(|| match file.starts_with('/') {
             true => format!("{}+{offset:#x}", file_name(file)),
             // The kernel's own names, such as [vdso], and //anon for memory without a file.
@@ -150,11 +158,7 @@ impl Functions {
     /// any other.
     fn read(file: &str) -> Option<Functions> {
         let path = Some(Path::new(file)).filter(|path| path.is_absolute())?;
-        let opened = sys::open_regular(path).ok()?;
-        if !sys::is_trusted_owner(&opened) {
-            return None;
-        }
-        let bytes = sys::read_whole(&opened, LONGEST).ok()?;
+        let bytes = Contents::open_trusted(path)?;
         let debug = gprofinject_image::debug::file_with_names(path, &bytes);
         let image = Image::read_library(&bytes, debug.as_ref().map(|file| file.bytes.as_slice())).ok()?;
         let code = match gprofinject_image::headers::read(&bytes) {
@@ -177,5 +181,34 @@ impl Functions {
         let after = self.list.partition_point(|(start, ..)| *start <= address);
         let (start, size, name) = self.list.get(after.checked_sub(1)?)?;
         (address - start < (*size).max(1)).then(|| name.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A long run may see a library replaced.
+    #[test]
+    fn a_replaced_file_is_read_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("library.so");
+        let path: Arc<str> = file.to_str().expect("a name").into();
+        let mut names = Names::default();
+        for name in ["first", "second"] {
+            let source = folder.path().join("library.c");
+            std::fs::write(&source, format!("int {name}(int x) {{ return x * 3; }}\n")).expect("written");
+            let _ = std::fs::remove_file(&file);
+            let mut compiler = std::process::Command::new("gcc");
+            let compiled = compiler.args(["-O1", "-fPIC", "-shared", "-o"]).args([&file, &source]).status();
+            assert!(compiled.expect("gcc").success());
+            let functions = Functions::read(&path).expect("readable");
+            let (start, ..) = functions.list.iter().find(|(.., found)| found == name).expect("there");
+            let segment = functions.code.first().expect("code");
+            let offset = start - segment.address + segment.offset;
+            for _ in 0..2 {
+                assert_eq!(names.function(&path, offset), name);
+            }
+        }
     }
 }

@@ -140,6 +140,9 @@ impl Libraries {
                 new.push((identity, file));
             }
         }
+        if new.is_empty() {
+            return;
+        }
         let lens = new.iter().map(|((_, _, len, ..), _)| usize::try_from(*len).unwrap_or(usize::MAX));
         memory::expect_plan(lens.fold(0, usize::saturating_add));
         let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));

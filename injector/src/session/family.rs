@@ -16,6 +16,7 @@ use crate::live::collect::Kept;
 use crate::os::clock::Moment;
 use crate::os::sys::{self, Handle};
 use crate::profile::counted::Counted;
+use crate::profile::elsewhere::Names;
 use crate::profile::ends::{End, Ends};
 use crate::program::choice::Switched;
 use crate::program::library::{Libraries, Library};
@@ -64,6 +65,8 @@ pub(crate) struct Family<'s> {
     pub(super) seen: Kept,
     /// All members of the run, in the order in which they began.
     pub(crate) members: Vec<Member>,
+    /// The functions of files in which processes were sampled.
+    pub(crate) names_elsewhere: Names,
     /// The members' names.
     pub(crate) taken: HashSet<String>,
     /// The processes that have not ended, by number.
@@ -138,6 +141,7 @@ impl<'s> Family<'s> {
             tracer,
             seen: Kept::default(),
             members: Vec::new(),
+            names_elsewhere: Names::default(),
             taken: HashSet::new(),
             living: BTreeMap::new(),
             names: 1,

@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::collections::btree_map::Entry;
 
 use crate::profile::counted::{Counted, Finished, Reading, counted, guests, has_guests};
-use crate::profile::elsewhere::Names;
 use crate::profile::ends::End;
 use crate::program::profilee::Profilee;
 use crate::sampling::sampler::Sampling;
@@ -192,7 +191,7 @@ impl Family<'_> {
         let maps = &member.maps;
         let own_call = member.own_call.as_ref();
         let reading = Reading { profilee, libraries: &self.libraries, maps, rate: self.rate, end, own_call };
-        let (names, troubles) = (&mut Names::default(), &mut self.troubles);
+        let (names, troubles) = (&mut self.names_elsewhere, &mut self.troubles);
         let (mut counted, state, _) =
             counted(region.as_ref(), &reading, samples, crash, baseline, troubles, names);
         self.troubles.extend(counted.account.damage.clone());

@@ -365,7 +365,8 @@ impl Region {
 
     /// Visits the parts of a table that are not holes, in pieces of whole entries.
     fn pieces(&self, table: Range<u64>, entry: u64, mut visit: impl FnMut(u64, &[u8])) -> io::Result<()> {
-        let mut buffer = vec![0; PIECE];
+        // Most tables of a short process have a page of data or none.
+        let mut buffer = Vec::new();
         let mut at = table.start;
         while let Some(data) = self.next_data(at, table.end)? {
             // A hole begins and ends at a page, and an entry anywhere.
@@ -374,6 +375,9 @@ impl Region {
             let len = ((end - start).min(PIECE as u64) / entry * entry) as usize;
             if len == 0 {
                 break;
+            }
+            if buffer.len() < len {
+                buffer.resize(len, 0);
             }
             let Some(piece) = buffer.get_mut(..len) else { break };
             let count = read_at(&self.file, piece, start)?;
