@@ -2,11 +2,11 @@
 # beside.sh [PART...]: programs that nobody here wrote, alone beside hooked. Prints a row for each program and each way to profile it:
 # whether its output and its exit status are those that it has alone, and what gprofinject said at the end. The parts are
 # runtimes, nested, servers, attached and suites; all by default. Exits with 1 if a row differs. Tests of the suites with timeouts of
-# microseconds (bash's read7.sub), or that run at the lowest limit of memory with which they can (coreutils' split/line-bytes.sh), may differ.
+# microseconds (bash's read7.sub) may differ.
 #
 # As root on Debian it installs the programs that are missing. A program that is not there is named as SKIPPED.
 # suites runs the test suites of zlib, jq, bash and coreutils, from Debian's source packages, whole under gprofinject: each test has the
-# result that it has alone. It takes half an hour.
+# result that it has alone. It takes 20 minutes.
 #
 #   GPROFINJECT=PATH   the command
 #   KEEP=FOLDER        where sources are kept between runs

@@ -29,6 +29,7 @@ mod placed;
 mod plan;
 mod planner;
 mod stored;
+mod stored_file;
 mod switch;
 #[cfg(test)]
 mod testing;
@@ -42,5 +43,6 @@ pub use crate::decide::verdict::{Reason, Tactic, Verdict};
 pub use crate::flow::facts::{Flow, FunctionFlow};
 pub use crate::placed::Placement;
 pub use crate::plan::Plan;
-pub use crate::stored::{PLANNER, StoredFile};
+pub use crate::stored::PLANNER;
+pub use crate::stored_file::StoredFile;
 pub use crate::x86::template::kind::Measured;

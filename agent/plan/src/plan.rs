@@ -7,6 +7,7 @@ use crate::decide::options::{Engine, Hooks, Role};
 use crate::decide::verdict::Verdict;
 use crate::emit::emitted::{Emitted, NO_OWNER};
 use crate::flow::falls::Fall;
+use crate::stored_file::StoredFile;
 use crate::x86::template::kind::Measured;
 use gprofinject_abi::plan::{CodeRange, FunctionRecord, Patch};
 use gprofinject_image::Image;
@@ -96,7 +97,7 @@ pub struct Plan {
     pub(crate) originals: Vec<(u32, u64)>,
     /// The plan file, if the plan was loaded from a cache. In that case, `emitted` has only the fields that
     /// are used after planning.
-    pub(crate) file: Option<crate::stored::StoredFile>,
+    pub(crate) file: Option<StoredFile>,
 }
 
 impl Plan {

@@ -13,6 +13,7 @@ use crate::decide::verdict::Verdict;
 use crate::emit::fixups::Fixups;
 use crate::flow::falls::Fall;
 use crate::plan::{Plan, code_extents, extents};
+use crate::stored_file::StoredFile;
 use crate::x86::template::kind::Measured;
 use gprofinject_abi::VERSION;
 use gprofinject_abi::plan::{FunctionRecord, MAGIC, Patch, PlanHeader, Table};
@@ -21,37 +22,11 @@ use gprofinject_image::Image;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fmt;
-use std::ops::Deref;
 use zerocopy::{FromBytes, Immutable};
 
 /// The planner's version, a hash of its sources. A planner with another version may make a different plan for
 /// the same program.
 pub const PLANNER: &str = env!("GPROFINJECT_PLANNER");
-
-/// The bytes of a plan file, in memory or mapped.
-pub struct StoredFile(Box<dyn Deref<Target = [u8]> + Send + Sync>);
-
-impl StoredFile {
-    /// Takes the bytes, or what holds them.
-    pub fn new(bytes: impl Deref<Target = [u8]> + Send + Sync + 'static) -> StoredFile {
-        StoredFile(Box::new(bytes))
-    }
-}
-
-impl Deref for StoredFile {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl fmt::Debug for StoredFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes", self.len())
-    }
-}
 
 /// The data that the plan file does not have. The fields are those of [`Plan`].
 #[derive(Serialize, Deserialize)]

@@ -78,33 +78,44 @@ impl Contents {
         Ok(Contents { bytes: Bytes::Read(sys::read_whole(file, LONGEST)?), version: None })
     }
 
-    /// Returns a hash that no other contents have, together with those of the debug file. For a mapped file it is one of the file's version;
-    /// it is `None` if there is none. For a file that was read it is one of all bytes, which are in this process's own memory.
-    pub(crate) fn hash(&self, debug_file: Option<&DebugFile>) -> Option<Hash> {
+    /// Returns what tells the contents, together with those of the debug file, from all others, or `None` if that cannot be told of a mapped
+    /// file.
+    pub(crate) fn mark(&self, debug_file: Option<&DebugFile>) -> Option<Mark> {
         /// The length of the first part, which has the ELF header and usually the build-id, in bytes.
         const HEAD: usize = 4096;
+        let bytes = match &self.bytes {
+            Bytes::Mapped(bytes) => bytes,
+            Bytes::Read(bytes) => return Some(Mark::Bytes(of_bytes(bytes, debug_file))),
+        };
         let mut hasher = Hasher::new();
         let mut add_version = |version: &Version| {
             version.iter().for_each(|number| _ = hasher.update(&number.to_le_bytes()));
         };
-        let separate = debug_file.filter(|file| !file.embedded);
-        match &self.bytes {
-            Bytes::Mapped(bytes) => {
-                add_version(self.version.as_ref()?);
-                if let Some(file) = separate {
-                    // Its bytes have been read by now, so they are older than what this looks at.
-                    add_version(&sys::open_regular(&file.path).ok().and_then(|file| settled(&file))?);
-                }
-                hasher.update(b"version").update(bytes.get(..HEAD).unwrap_or(bytes));
-            }
-            Bytes::Read(bytes) => {
-                // The length says where the debug file begins.
-                hasher.update(b"bytes").update(&(bytes.len() as u64).to_le_bytes()).update(bytes);
-                hasher.update(debug_file.map_or(&[], |file| &file.bytes));
-            }
+        add_version(self.version.as_ref()?);
+        if let Some(file) = debug_file.filter(|file| !file.embedded) {
+            // Its bytes have been read by now, so they are older than what this looks at.
+            add_version(&sys::open_regular(&file.path).ok().and_then(|file| settled(&file))?);
         }
-        Some(hasher.finalize())
+        hasher.update(b"version").update(bytes.get(..HEAD).unwrap_or(bytes));
+        Some(Mark::Version(hasher.finalize()))
     }
+}
+
+/// What tells contents from all others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mark {
+    /// A hash of the file's version.
+    Version(Hash),
+    /// A hash of all bytes, which are in this process's own memory: what is planned is what was hashed.
+    Bytes(Hash),
+}
+
+/// Returns a hash of all bytes of a file and of its debug file.
+pub(crate) fn of_bytes(bytes: &[u8], debug_file: Option<&DebugFile>) -> Hash {
+    let mut hasher = Hasher::new();
+    // The length says where the debug file begins.
+    hasher.update(b"bytes").update(&(bytes.len() as u64).to_le_bytes()).update(bytes);
+    hasher.update(debug_file.map_or(&[], |file| &file.bytes)).finalize()
 }
 
 /// Returns the version of a file. Each later change of the contents makes another one: it gives the inode a new time, which cannot be set
@@ -138,8 +149,8 @@ mod tests {
         thread::sleep(Duration::from_millis(3100));
     }
 
-    fn hash(path: &Path) -> Option<Hash> {
-        Contents::open(path, true).expect("readable").hash(None)
+    fn mark(path: &Path) -> Option<Mark> {
+        Contents::open(path, true).expect("readable").mark(None)
     }
 
     fn is_mapped(path: &Path) -> bool {
@@ -151,11 +162,11 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = &folder.path().join("file");
         fs::write(path, b"contents").expect("written");
-        assert!(hash(path).is_some() && !is_mapped(path), "it could still be changed within the same tick");
+        assert!(mark(path).is_some() && !is_mapped(path), "it could still be changed within the same tick");
         wait();
         assert!(is_mapped(path));
-        let before = hash(path).expect("it has settled");
-        assert_eq!(hash(path), Some(before));
+        let before = mark(path).expect("it has settled");
+        assert_eq!(mark(path), Some(before));
         let modified = fs::metadata(path).and_then(|metadata| metadata.modified()).expect("known");
         // The same length, and the same time of the last change as before.
         let mut again = File::options().write(true).open(path).expect("writable");
@@ -163,7 +174,7 @@ mod tests {
         assert!(!is_mapped(path), "it is open for writing");
         drop(again);
         wait();
-        assert_ne!(hash(path).expect("it has settled"), before);
+        assert_ne!(mark(path).expect("it has settled"), before);
     }
 
     #[test]
@@ -175,9 +186,9 @@ mod tests {
             return;
         }
         assert!(!is_mapped(file.path()));
-        let before = hash(file.path()).expect("its bytes cannot change");
-        assert_eq!(hash(file.path()), Some(before));
+        let before = mark(file.path()).expect("its bytes cannot change");
+        assert_eq!(mark(file.path()), Some(before));
         fs::write(file.path(), b"CONTENTS").expect("written");
-        assert_ne!(hash(file.path()), Some(before));
+        assert_ne!(mark(file.path()), Some(before));
     }
 }

@@ -1,7 +1,7 @@
 //! The plans of earlier runs, in `$XDG_CACHE_HOME/gprofinject`, so that a large program is planned only once.
 //!
 //! A plan is kept under a [`Key`], a hash of everything that determines it: the program's contents
-//! ([`Contents::hash`](crate::program::contents::Contents::hash)), what is hooked and how, and the planner itself. A build-id would not be enough:
+//! ([`Contents::mark`](crate::program::contents::Contents::mark)), what is hooked and how, and the planner itself. A build-id would not be enough:
 //! a user can give a program the build-id of another one, and gprofinject would patch that other program by the wrong plan from then on.
 //!
 //! No failure here is an error. Without a folder to which only this user can write, or without space in it,
@@ -81,8 +81,15 @@ impl PlanCache {
         (code >= LEAST_CODE && !matches!(self.folder(), Folder::None)).then(|| question.key())?
     }
 
-    /// Returns the plan that an earlier run has kept.
-    pub(crate) fn find(&self, key: &Key, image: &Image) -> Option<Plan> {
+    /// Returns the plan that an earlier run has kept, and whether it was kept under another key: a program that was just made is known by
+    /// its bytes, and later by its version.
+    pub(crate) fn find(&self, question: &Question, key: &Key) -> Option<(Plan, bool)> {
+        let Folder::Opened(_) = self.folder() else { return None };
+        let kept = self.kept(key, question.image).map(|plan| (plan, false));
+        kept.or_else(|| Some((self.kept(&question.key_by_bytes()?, question.image)?, true)))
+    }
+
+    fn kept(&self, key: &Key, image: &Image) -> Option<Plan> {
         let Folder::Opened(folder) = self.folder() else { return None };
         let entry = entry::read(folder, key)?;
         let decisions = entry.decisions().to_vec();

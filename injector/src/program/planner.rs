@@ -246,10 +246,13 @@ impl Planner<'_> {
             },
             arena: arena.filter(|_| role == Role::Program),
         };
-        let key = image
-            .and_then(|image| cache.key(&Question { subject, image, options: &options, hookless: nothing }));
-        let cached = key.zip(image).and_then(|(key, image)| cache.find(&key, image));
+        let question = image.map(|image| Question { subject, image, options: &options, hookless: nothing });
+        let key = question.as_ref().and_then(|question| cache.key(question));
+        let cached = question.zip(key).and_then(|(question, key)| cache.find(&question, &key));
         let is_cached = cached.is_some();
+        // It is kept under this key as well.
+        let is_kept = cached.as_ref().is_some_and(|(_, is_elsewhere)| !is_elsewhere);
+        let cached = cached.map(|(plan, _)| plan);
         let plan_anew = |image| {
             // Libraries are planned by several threads, before which [`Libraries::plan_ahead`](crate::program::library::Libraries::plan_ahead)
             // does this.
@@ -305,7 +308,7 @@ impl Planner<'_> {
             took: start.elapsed(),
             obstacle,
             is_cached,
-            key: key.filter(|_| !is_cached),
+            key: key.filter(|_| !is_kept),
             counts,
             blocks_only,
             measure: measure.filter(|_| role == Role::Program),
@@ -340,7 +343,7 @@ fn obstacle(plan: &Plan, role: Role) -> Option<String> {
     Some(format!("its system call at {at:#x} may make threads, and cannot be led to the agent"))
 }
 
-/// Reads a program's file. If its plan may be `cached`, its contents get a hash for the key.
+/// Reads a program's file. If its plan may be `cached`, its contents get a mark for the key.
 pub(crate) fn subject(path: &Path, cached: bool) -> &'static Subject<'static> {
     examined(Binary::new(path, Contents::open(path, cached), cached))
 }

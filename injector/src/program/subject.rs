@@ -4,13 +4,12 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::Path;
 
-use blake3::Hash;
 use gprofinject_image::debug::DebugFile;
 use gprofinject_image::headers::{self, ExecutableSegment, Header};
 use gprofinject_image::{Function, Image, Profiling, symbols};
 
 use crate::os::sys;
-use crate::program::contents::Contents;
+use crate::program::contents::{Contents, Mark};
 use crate::program::privileges;
 
 /// The number of bytes of code below which planning takes no longer than reading a plan from the cache.
@@ -23,8 +22,8 @@ pub(crate) struct Binary {
     privileges: Option<String>,
     /// The file with the names of its functions, if the program itself has none.
     debug_file: Option<DebugFile>,
-    /// See [`Subject::hash`].
-    hash: Option<Hash>,
+    /// See [`Subject::mark`].
+    mark: Option<Mark>,
 }
 
 /// What is known about the program.
@@ -52,22 +51,22 @@ pub(crate) struct Subject<'d> {
     /// Whether its ids or capabilities will change. The kernel then ends a process's perf events.
     pub(crate) changes_ids: bool,
     /// What tells the contents of the file and of its debug file from all others, if it was asked for and can be told.
-    pub(crate) hash: Option<Hash>,
+    pub(crate) mark: Option<Mark>,
     /// Whether the dynamic linker will load libraries into it for which it does not ask.
     pub(crate) is_preloaded_to: bool,
 }
 
 impl Binary {
-    /// Takes the contents of the program's file. If its plan may be `cached`, they get a hash.
+    /// Takes the contents of the program's file. If its plan may be `cached`, they get a mark.
     pub(crate) fn new(path: &Path, contents: io::Result<Contents>, cached: bool) -> Binary {
         let names = |contents: &Contents| gprofinject_image::debug::file_with_names(path, contents);
         let debug_file = contents.as_ref().ok().and_then(names);
-        let hash = contents.as_ref().ok().filter(|_| cached).and_then(|c| c.hash(debug_file.as_ref()));
+        let mark = contents.as_ref().ok().filter(|_| cached).and_then(|c| c.mark(debug_file.as_ref()));
         Binary {
             debug_file,
             contents: contents.map_err(|error| format!("it cannot be read ({})", sys::reason(&error))),
             privileges: privileges::gained(path),
-            hash,
+            mark,
         }
     }
 
@@ -89,14 +88,14 @@ impl Binary {
                 Ok(image) => (Some(image), None),
                 Err(error) => (None, Some(error.to_string())),
             };
-        Subject { image, bytes, debug_file, code, unhookable, hash: self.hash, ..Subject::default() }
+        Subject { image, bytes, debug_file, code, unhookable, mark: self.mark, ..Subject::default() }
     }
 
     /// Determines what kind of program it is.
     pub(crate) fn examine(&self) -> Subject<'_> {
         let mut subject = match &self.contents {
             Err(why) => Subject::blind(why.clone()),
-            Ok(contents) => Subject { hash: self.hash, ..examine(contents, self.debug_file.as_ref()) },
+            Ok(contents) => Subject { mark: self.mark, ..examine(contents, self.debug_file.as_ref()) },
         };
         if let Some(why) = self.privileges.clone().filter(|_| !subject.blind) {
             subject.unhookable = Some(why);

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::fd::{AsFd, RawFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use gmon::output::Target as File;
@@ -328,6 +328,9 @@ pub(crate) fn profile<T: Target>(
     target.result(ending)
 }
 
+/// After this time, the target's end is looked for even if more signals have arrived.
+const LONGEST_TURN: Duration = Duration::from_millis(40);
+
 /// Waits for the end of the target, and meanwhile handles events for the family, the sampler and signals.
 /// Returns `None` if the target is to be left while it runs.
 fn until_end(
@@ -351,12 +354,17 @@ fn until_end(
         let typed = view.as_ref().and_then(View::descriptor);
         let also: Vec<RawFd> = target.descriptor().into_iter().chain(typed).collect();
         events::wait(signals, family, sampling.as_deref_mut(), &also, at_most);
+        let turn = Instant::now();
         while let Some(arrived) = signals.next() {
             let is_asked = family.is_asked_by(arrived.signal, sampling.as_deref_mut());
             if !is_asked && !target.hear(arrived) {
                 return None;
             }
             family.is_over |= !is_asked && arrived.signal == libc::SIGTERM;
+            // To hear of a signal can take longer than until the next one arrives.
+            if turn.elapsed() > LONGEST_TURN {
+                break;
+            }
         }
         let mut own = Own { family: &mut *family, sampling: sampling.as_deref_mut() };
         if !live::turn(view, &mut own, pid) {

@@ -86,7 +86,7 @@ fn main() -> Result<()> {
     }
     if wanted("setup") {
         real::set_up(folder.path(), rounds)?;
-        real::compilations(folder.path(), rounds)?;
+        real::short_commands(folder.path(), rounds)?;
         scale::set_up(folder.path(), rounds)?;
         many::set_up(folder.path(), rounds)?;
     }

@@ -1,11 +1,11 @@
-//! The set-up time of real programs, which depends on the size of their code, and of compilations, which run
-//! several programs.
+//! The set-up time of real programs, which depends on the size of their code, and the cost of short commands, some of which run
+//! many programs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use gprofinject_skip as skip;
 use gprofinject_tests::{run, tool};
 use object::{Object, ObjectSegment, SegmentFlags};
@@ -85,16 +85,21 @@ pub(crate) fn set_up(folder: &Path, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// Prints what profiling adds to the compilation of one tiny file, and to `make -j2` with six of them. The
-/// compiler, the assembler and the linker are profiled together with the command that starts them.
+/// The ways to run a command: the name, the options, and whether plans are kept; `None` for the command alone.
+type Way = (&'static str, Option<(&'static [&'static str], bool)>);
+
+/// Prints what profiling adds to commands that take milliseconds: to single programs, and to those that start many. All of their
+/// processes are profiled.
 ///
 /// # Errors
 /// A program cannot be run.
-pub(crate) fn compilations(folder: &Path, rounds: usize) -> Result<()> {
-    if !skip::have("gcc") || !skip::have("make") {
-        skip::skipped("compilations", "gcc or make is not installed");
-        return Ok(());
-    }
+pub(crate) fn short_commands(folder: &Path, rounds: usize) -> Result<()> {
+    const WAYS: [Way; 4] = [
+        ("plain", None),
+        ("default", Some((&["-q"], false))),
+        ("default, plans kept", Some((&["-q"], true))),
+        ("--hooks none", Some((&["-q", "--hooks", "none"], true))),
+    ];
     let caches = folder.canonicalize()?.join("caches");
     let folder = folder.join("tiny");
     std::fs::create_dir(&folder)?;
@@ -104,37 +109,56 @@ pub(crate) fn compilations(folder: &Path, rounds: usize) -> Result<()> {
         makefile += &format!("{name}.o: {name}.c\n\tgcc -c {name}.c -o {name}.o\n");
     }
     std::fs::write(folder.join("Makefile"), makefile)?;
-    let which = |name: &str| answer("sh", &["-c", &format!("command -v {name}")]).context("no compiler");
     let at = folder.display().to_string();
+    let git = format!(
+        "cd {at} && git init -q && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m one"
+    );
+    // Without git there is no row for it.
+    Command::new("sh").args(["-c", &git]).output()?;
     let (file, object) = (folder.join("a.c").display().to_string(), folder.join("a.o").display().to_string());
+    let hundred = "i=0; while [ $i -lt 100 ]; do /bin/true; i=$((i+1)); done";
+    let fifty = "for i in {1..50}; do (: $i); done";
     let commands = [
-        ("gcc -c of a tiny file", which("gcc")?, vec!["-c", &file, "-o", &object]),
-        ("make -j2 of six", which("make")?, vec!["-s", "-B", "-j2", "-C", &at]),
+        ("/bin/true", "/bin/true", vec![]),
+        ("git log -1", "git", vec!["-C", &at, "log", "-1"]),
+        ("gcc -c of a tiny file", "gcc", vec!["-c", &file, "-o", &object]),
+        ("make -j2 of six", "make", vec!["-s", "-B", "-j2", "-C", &at]),
+        ("100 /bin/true from sh", "sh", vec!["-c", hundred]),
+        ("50 children of bash", "bash", vec!["-c", fifty]),
     ];
-    println!("\n| compilation | how | wall s | CPU s |\n|---|---|---:|---:|");
+    println!("\n| command | how | wall ms | CPU ms | wall, alone = 1 |\n|---|---|---:|---:|---:|");
     for (name, program, args) in commands {
+        // A shell has true as a command of its own.
+        let Some(program) = answer("sh", &["-c", &format!("PATH=/bin:/usr/bin:$PATH; which {program}")])
+        else {
+            skip::skipped(name, &format!("{program} is not installed"));
+            continue;
+        };
         let args: Vec<String> = args.iter().map(|&arg| arg.into()).collect();
         let profile = folder.join("gmon.out");
-        let plain = || {
-            let mut command = Command::new(&program);
-            command.args(&args);
-            Ok(command)
+        let command = |way: &Way| match way.1 {
+            None => {
+                let mut command = Command::new(&program);
+                command.args(&args);
+                Ok(command)
+            }
+            Some((options, false)) => tool::command(options, &profile, &program, &args),
+            Some((options, true)) => tool::cached(&caches, options, &profile, &program, &args),
         };
-        let planned = || tool::command(&["-q"], &profile, &program, &args);
-        let kept = || tool::cached(&caches, &["-q"], &profile, &program, &args);
-        let ways: [&dyn Fn() -> Result<Command>; 3] = [&plain, &planned, &kept];
         // The run that keeps the plans is not measured.
-        run::run(kept()?, None, LIMIT)?;
-        let mut figures = [const { (Vec::new(), Vec::new()) }; 3];
+        run::run(command(&WAYS[2])?, None, LIMIT)?;
+        let mut figures = WAYS.map(|_| (Vec::new(), Vec::new()));
         for _ in 0..rounds.max(3) {
-            for (way, (wall, cpu)) in ways.iter().zip(&mut figures) {
-                let outcome = run::run(way()?, None, LIMIT)?;
-                wall.push(outcome.wall.as_secs_f64());
-                cpu.push(outcome.cpu().as_secs_f64());
+            for (way, (wall, cpu)) in WAYS.iter().zip(&mut figures) {
+                let outcome = run::run(command(way)?, None, LIMIT)?;
+                wall.push(outcome.wall.as_secs_f64() * 1e3);
+                cpu.push(outcome.cpu().as_secs_f64() * 1e3);
             }
         }
-        for (how, (wall, cpu)) in ["plain", "ours, both", "ours, both, plans kept"].into_iter().zip(figures) {
-            println!("| {name} | {how} | {:.3} | {:.3} |", median(wall), median(cpu));
+        let alone = median(figures[0].0.clone());
+        for ((how, _), (wall, cpu)) in WAYS.into_iter().zip(figures) {
+            let wall = median(wall);
+            println!("| {name} | {how} | {wall:.1} | {:.1} | {:.1} |", median(cpu), wall / alone);
         }
     }
     Ok(())

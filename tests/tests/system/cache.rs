@@ -8,6 +8,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use gprofinject_tests::place::{HELLO, Place, finish};
 use gprofinject_tests::run::Outcome;
@@ -18,6 +19,7 @@ gprofinject_tests::trials! {
     together:
         the_second_run_finds_the_plan_and_counts_the_same,
         what_is_listed_is_the_same,
+        the_plan_of_a_program_that_was_just_made_is_found_later,
         another_program_under_the_same_name_and_build_id_is_planned_anew,
         small_programs_and_counted_blocks_are_planned_anew,
         a_damaged_entry_is_replaced,
@@ -72,8 +74,20 @@ struct Run {
     said: String,
 }
 
+/// Waits until files that were made just now are known by their version, in runs at any speed.
+fn settle() {
+    std::thread::sleep(Duration::from_secs(4));
+}
+
 impl Scene {
     fn new() -> Scene {
+        let scene = Scene::fresh();
+        settle();
+        scene
+    }
+
+    /// Makes the program just now: it has no version yet.
+    fn fresh() -> Scene {
         let place = Place::new();
         fs::set_permissions(place.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         place.c("program", &source(1), &["-Wl,--build-id=0x1234"]);
@@ -171,6 +185,17 @@ fn the_second_run_finds_the_plan_and_counts_the_same() {
             assert_eq!((run.cached, run.said.contains(reason)), (cached, true), "{options}: {}", run.said);
             assert!(run.arcs.is_empty());
         }
+    }
+}
+
+fn the_plan_of_a_program_that_was_just_made_is_found_later() {
+    let scene = Scene::fresh();
+    let first = scene.run(&[]);
+    assert!(!first.cached);
+    settle();
+    for _ in 0..2 {
+        let next = scene.run(&[]);
+        assert!(next.cached && next.arcs == first.arcs, "{}", next.said);
     }
 }
 

@@ -2,7 +2,7 @@
 //! session, in a pipeline, in a script. `processes/standing.c` says what it sees.
 
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gprofinject_skip as skip;
 use gprofinject_tests::family::Subject;
@@ -14,7 +14,8 @@ gprofinject_tests::trials! {
         jobs_of_a_shell,
         leaders_of_sessions,
         members_of_groups,
-        the_end_of_a_program_with_daemons;
+        the_end_of_a_program_with_daemons,
+        signals_that_do_not_cease;
 }
 
 const LIMIT: Duration = Duration::from_secs(90);
@@ -101,4 +102,26 @@ fn the_end_of_a_program_with_daemons() {
     let said = profiled.stderr_text();
     assert_eq!(profiled.stdout_text(), alone.stdout_text(), "{said}");
     assert!(said.contains("1 process still runs"), "{said}");
+}
+
+/// Signals arrive faster than gprofinject finds out whether they were sent to its group. It ends with the program all the same.
+fn signals_that_do_not_cease() {
+    let place = Place::new();
+    let mut command = Command::new(tool::gprofinject().unwrap());
+    command.args(["--no-cache", "-q", "-o", "gmon.out", "sh", "-c", "sleep 1; exit 3"]);
+    let mut profiled = command.current_dir(place.folder.path()).spawn().unwrap();
+    let pid = profiled.id().to_string();
+    let until = Instant::now() + LIMIT;
+    let status = loop {
+        if let Some(status) = profiled.try_wait().unwrap() {
+            break status;
+        }
+        if Instant::now() > until {
+            profiled.kill().unwrap();
+            panic!("gprofinject did not end");
+        }
+        Command::new("kill").args(["-CONT", &pid]).output().unwrap();
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    assert_eq!(status.code(), Some(3));
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use gprofinject_image::Image;
 use gprofinject_plan::{Engine, Hooks, Measured, Options, PLANNER, Role};
 
+use crate::program::contents::{self, Mark};
 use crate::program::subject::Subject;
 
 /// The hash of a [`Question`], and so the name of its answer, the plan.
@@ -37,11 +38,24 @@ pub(crate) struct Question<'q, 'd> {
 const LAYOUT: &[u8] = b"gprofinject plan cache, layout 7";
 
 impl Question<'_, '_> {
-    /// Returns the hash, or `None` if the program was not hashed or the answer has parts that are not kept.
+    /// Returns the hash, or `None` if the program's contents have no mark or the answer has parts that are not kept.
     pub(super) fn key(&self) -> Option<Key> {
+        self.key_with(self.subject.mark?)
+    }
+
+    /// Returns the hash under which the answer is kept if the program was read when it was asked for, or `None` if that is [`Question::key`].
+    pub(super) fn key_by_bytes(&self) -> Option<Key> {
+        let Some(Mark::Version(_)) = self.subject.mark else { return None };
+        self.key_with(Mark::Bytes(contents::of_bytes(self.subject.bytes, self.subject.debug_file)))
+    }
+
+    fn key_with(&self, mark: Mark) -> Option<Key> {
         let Options { hooks, engine, selected, min_size, insist, counted, role, standalone, measured, arena } =
             self.options;
-        let contents = self.subject.hash.filter(|_| counted.is_none())?;
+        if counted.is_some() {
+            return None;
+        }
+        let (Mark::Version(contents) | Mark::Bytes(contents)) = mark;
         let mut hasher = blake3::Hasher::new();
         let mut add = |bytes: &[u8]| {
             // The length keeps one part from being mistaken for the beginning of the next.

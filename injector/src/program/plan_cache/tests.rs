@@ -83,7 +83,7 @@ fn whatever_a_plan_follows_from_makes_another_key() {
     fs::write(path.path(), bytes).expect("written");
     keys.push(key(planner::subject(path.path(), true), &plain));
     let mut preloaded = Subject::default();
-    (preloaded.hash, preloaded.is_preloaded_to) = (subject.hash, true);
+    (preloaded.mark, preloaded.is_preloaded_to) = (subject.mark, true);
     keys.push(key(&preloaded, &plain));
     keys.push(Question { subject, image, options: &plain, hookless: true }.key());
     assert!(keys.iter().all(Option::is_some));
