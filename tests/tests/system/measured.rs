@@ -131,7 +131,8 @@ fn callers() {
     };
     let ((easy_calls, easy), (hard_calls, hard)) = (of("easy"), of("hard"));
     assert_eq!((easy_calls, hard_calls), (10, 10));
-    assert!(hard > 20 * easy, "{easy} and {hard}");
+    // A call of easy may lose the processor for some time.
+    assert!(hard > 4 * easy, "{easy} and {hard}");
 }
 
 fn recursion() {
