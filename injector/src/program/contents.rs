@@ -12,9 +12,8 @@ use gprofinject_image::debug::DebugFile;
 
 use crate::os::sys::{self, Mapped};
 
-/// A file's contents. The file is mapped if only root or the user who runs gprofinject can have written it. Others could truncate a file
-/// while it is mapped, which would end this process, or change it after it was hashed; such a file is read. So is one that is to be hashed and
-/// has no [`Version`].
+/// A file's contents. What is kept for the length of a run is read: a build may run a program and overwrite its file later, and the end of a
+/// mapped file that is truncated would end this process. What others than root and the user can have written is read as well.
 pub(crate) struct Contents {
     bytes: Bytes,
     version: Option<Version>,
@@ -45,15 +44,16 @@ impl Contents {
     /// # Errors
     /// The file is not regular, or cannot be read.
     pub(crate) fn open(path: &Path, hashed: bool) -> io::Result<Contents> {
-        /// The length in bytes above which a file without a version is not hashed.
+        /// The length in bytes above which a program is mapped, because much of it is never accessed.
         const LONG: u64 = 256 << 20;
         let file = sys::open_regular(path)?;
         if !sys::is_trusted_owner(&file) {
             return Contents::read(&file);
         }
-        let version = settled(&file);
-        match hashed && version.is_none() && file.metadata()?.len() <= LONG {
-            true => Contents::read(&file),
+        // The version is older than the bytes: if they change in between, it will not be seen again.
+        let version = if hashed { settled(&file) } else { None };
+        match hashed && file.metadata()?.len() <= LONG {
+            true => Ok(Contents { version, ..Contents::read(&file)? }),
             false => Ok(Contents { bytes: Bytes::Mapped(Mapped::new(&file)?), version }),
         }
     }
@@ -83,20 +83,20 @@ impl Contents {
     pub(crate) fn mark(&self, debug_file: Option<&DebugFile>) -> Option<Mark> {
         /// The length of the first part, which has the ELF header and usually the build-id, in bytes.
         const HEAD: usize = 4096;
-        let bytes = match &self.bytes {
-            Bytes::Mapped(bytes) => bytes,
-            Bytes::Read(bytes) => return Some(Mark::Bytes(of_bytes(bytes, debug_file))),
+        let Some(version) = &self.version else {
+            let Bytes::Read(bytes) = &self.bytes else { return None };
+            return Some(Mark::Bytes(of_bytes(bytes, debug_file)));
         };
         let mut hasher = Hasher::new();
         let mut add_version = |version: &Version| {
             version.iter().for_each(|number| _ = hasher.update(&number.to_le_bytes()));
         };
-        add_version(self.version.as_ref()?);
+        add_version(version);
         if let Some(file) = debug_file.filter(|file| !file.embedded) {
             // Its bytes have been read by now, so they are older than what this looks at.
             add_version(&sys::open_regular(&file.path).ok().and_then(|file| settled(&file))?);
         }
-        hasher.update(b"version").update(bytes.get(..HEAD).unwrap_or(bytes));
+        hasher.update(b"version").update(self.get(..HEAD).unwrap_or(self));
         Some(Mark::Version(hasher.finalize()))
     }
 }
@@ -153,8 +153,8 @@ mod tests {
         Contents::open(path, true).expect("readable").mark(None)
     }
 
-    fn is_mapped(path: &Path) -> bool {
-        matches!(Contents::open(path, true).expect("readable").bytes, Bytes::Mapped(_))
+    fn has_version(path: &Path) -> bool {
+        matches!(mark(path), Some(Mark::Version(_)))
     }
 
     #[test]
@@ -162,16 +162,16 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = &folder.path().join("file");
         fs::write(path, b"contents").expect("written");
-        assert!(mark(path).is_some() && !is_mapped(path), "it could still be changed within the same tick");
+        assert!(mark(path).is_some() && !has_version(path), "it could still be changed within the same tick");
         wait();
-        assert!(is_mapped(path));
+        assert!(has_version(path));
         let before = mark(path).expect("it has settled");
         assert_eq!(mark(path), Some(before));
         let modified = fs::metadata(path).and_then(|metadata| metadata.modified()).expect("known");
         // The same length, and the same time of the last change as before.
         let mut again = File::options().write(true).open(path).expect("writable");
         again.write_all(b"CONTENTS").and_then(|()| again.set_modified(modified)).expect("written");
-        assert!(!is_mapped(path), "it is open for writing");
+        assert!(!has_version(path), "it is open for writing");
         drop(again);
         wait();
         assert_ne!(mark(path).expect("it has settled"), before);
@@ -185,7 +185,7 @@ mod tests {
             // Only root can give a file away.
             return;
         }
-        assert!(!is_mapped(file.path()));
+        assert!(!has_version(file.path()));
         let before = mark(file.path()).expect("its bytes cannot change");
         assert_eq!(mark(file.path()), Some(before));
         fs::write(file.path(), b"CONTENTS").expect("written");
