@@ -7,9 +7,11 @@
 
 pub(crate) mod archive;
 pub(crate) mod arcs;
+pub(crate) mod bare;
 pub(crate) mod blocks;
 pub(crate) mod callers;
 pub(crate) mod cells;
+pub(crate) mod clear;
 pub(crate) mod counters;
 pub(crate) mod gate;
 pub(crate) mod gate_code;

@@ -10,9 +10,10 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags};
@@ -53,8 +54,8 @@ enum Kind {
 
 /// How a regular file is written.
 enum Way {
-    /// A new file replaces the old one, if there is one.
-    Replace,
+    /// This new file replaces the old one, if there is one.
+    Replace(New),
     /// The old file is overwritten, because the folder takes no new files.
     Overwrite,
 }
@@ -77,7 +78,10 @@ impl Target {
             }
             None | Some(FileType::RegularFile) => {
                 match way(&place)? {
-                    Way::Replace => check_permission(&place)?,
+                    Way::Replace(new) => {
+                        new.discard(&place.folder)?;
+                        check_permission(&place)?;
+                    }
                     Way::Overwrite => drop(open_to_overwrite(&place, READ_AND_WRITE)?),
                 }
                 Kind::File { real: place.path().unwrap_or_else(|| path.clone()), path }
@@ -157,7 +161,7 @@ impl Target {
                 let place = walk(path)?;
                 match place.entry.as_ref().map(kind) {
                     None | Some(FileType::RegularFile) if !place.is_descriptor => {
-                        write_file(&place, bytes, durably, self.mode)
+                        write_file(&place, way(&place)?, bytes, durably, self.mode)
                     }
                     _ => all(open_special(&place)?),
                 }
@@ -173,6 +177,29 @@ impl Target {
             }
         }
     }
+}
+
+/// Checks a file and writes it, which takes less than [`Target::check`] and [`Target::write`] do.
+///
+/// # Errors
+/// The file cannot be written, or another user could decide what is written to.
+pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    if !path.as_os_str().as_bytes().ends_with(b"/") {
+        let place = walk(&std::path::absolute(path)?)?;
+        let is_regular = matches!(place.entry.as_ref().map(kind), None | Some(FileType::RegularFile));
+        if is_regular && !place.is_descriptor {
+            let mut way = way(&place)?;
+            if let Way::Replace(new) = way {
+                if let Err(error) = check_permission(&place) {
+                    new.discard(&place.folder)?;
+                    return Err(error);
+                }
+                way = Way::Replace(new);
+            }
+            return write_file(&place, way, bytes, false, READ_AND_WRITE).map(drop);
+        }
+    }
+    Target::check(path)?.write(bytes)
 }
 
 /// Writes a new file with this name, or a similar one, into a folder for temporary files, as a last resort.
@@ -223,14 +250,10 @@ fn way(place: &Place) -> io::Result<Way> {
         return Ok(Way::Overwrite);
     }
     match new_file(&place.folder) {
-        Ok(New { name: Some(name), .. }) => {
-            fs::unlinkat(&place.folder.fd, name, AtFlags::empty())?;
-        }
-        Ok(_) => {}
-        Err(_) if place.entry.is_some() => return Ok(Way::Overwrite),
-        Err(error) => return Err(error),
+        Ok(new) => Ok(Way::Replace(new)),
+        Err(_) if place.entry.is_some() => Ok(Way::Overwrite),
+        Err(error) => Err(error),
     }
-    Ok(Way::Replace)
 }
 
 /// Checks that an old file is writable. If it is not, it is kept, although its folder would allow replacing
@@ -242,9 +265,9 @@ fn check_permission(place: &Place) -> io::Result<()> {
     }
 }
 
-fn write_file(place: &Place, bytes: &[u8], durably: bool, mode: u32) -> io::Result<File> {
-    if matches!(way(place)?, Way::Replace) {
-        match replace(place, bytes, durably, mode) {
+fn write_file(place: &Place, way: Way, bytes: &[u8], durably: bool, mode: u32) -> io::Result<File> {
+    if let Way::Replace(new) = way {
+        match replace(place, new, bytes, durably, mode) {
             // Something is mounted on the file, or a rule of the file system forbids it.
             Err(error) if place.entry.is_some() && forbids_renaming(&error) => {}
             result => return result,
@@ -268,6 +291,16 @@ struct New {
     file: File,
     /// A temporary name; `None` if it has no name yet.
     name: Option<String>,
+}
+
+impl New {
+    /// Removes the file.
+    fn discard(self, folder: &Folder) -> io::Result<()> {
+        match self.name {
+            Some(name) => Ok(fs::unlinkat(&folder.fd, name, AtFlags::empty())?),
+            None => Ok(()),
+        }
+    }
 }
 
 fn new_file(folder: &Folder) -> io::Result<New> {
@@ -303,20 +336,21 @@ fn random() -> io::Result<u64> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
-/// Returns the permissions that the umask leaves to a new file. If the umask is unknown, other users get
-/// none.
+/// Returns the permissions that the umask, which this process does not change, leaves to a new file. If the umask is unknown, other
+/// users get none.
 fn allowed() -> u32 {
+    static ALLOWED: OnceLock<u32> = OnceLock::new();
     let umask = || {
         let status = std::fs::read_to_string("/proc/self/status").ok()?;
         let line = status.lines().find_map(|line| line.strip_prefix("Umask:"))?;
         u32::from_str_radix(line.trim(), 8).ok()
     };
-    READ_AND_WRITE & !umask().unwrap_or(0o077)
+    *ALLOWED.get_or_init(|| READ_AND_WRITE & !umask().unwrap_or(0o077))
 }
 
-fn replace(place: &Place, bytes: &[u8], durably: bool, mode: u32) -> io::Result<File> {
+fn replace(place: &Place, new: New, bytes: &[u8], durably: bool, mode: u32) -> io::Result<File> {
     let folder = &place.folder.fd;
-    let New { mut file, mut name } = new_file(&place.folder)?;
+    let New { mut file, mut name } = new;
     let old = place.entry.as_ref().map_or(READ_AND_WRITE, |old| old.st_mode);
     let mut put = || -> io::Result<()> {
         file.write_all(bytes)?;
@@ -337,15 +371,30 @@ fn replace(place: &Place, bytes: &[u8], durably: bool, mode: u32) -> io::Result<
                 temporary
             }
         };
-        let renamed = fs::renameat(folder, &temporary, folder, &place.name);
+        let renamed = rename(folder, &temporary, place);
         name = renamed.is_err().then_some(temporary);
-        Ok(renamed?)
+        renamed
     };
     let result = put();
     if let Some(temporary) = name {
         let _ = fs::unlinkat(folder, temporary, AtFlags::empty());
     }
     result.map(|()| file)
+}
+
+/// Gives the name of the place to a file with a temporary name.
+fn rename(folder: &OwnedFd, temporary: &str, place: &Place) -> io::Result<()> {
+    // If a file is renamed over another one, ext4 begins to write its data to the disk (`auto_da_alloc`), which takes longer than all
+    // else here. It does not if two files exchange their names.
+    let exchange = || fs::renameat_with(folder, temporary, folder, &place.name, fs::RenameFlags::EXCHANGE);
+    if place.entry.is_some() && exchange().is_ok() {
+        // What had the name was perhaps no file any more.
+        return match fs::unlinkat(folder, temporary, AtFlags::empty()) {
+            Err(error) => exchange().and(Err(error)).map_err(io::Error::from),
+            Ok(()) => Ok(()),
+        };
+    }
+    Ok(fs::renameat(folder, temporary, folder, &place.name)?)
 }
 
 /// Gives a name to a file that has none.

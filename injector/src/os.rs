@@ -18,6 +18,7 @@ pub(crate) mod proc;
 pub(crate) mod progress;
 pub(crate) mod say;
 pub(crate) mod scheduling;
+pub(crate) mod shared;
 pub(crate) mod signals;
 pub(crate) mod stack;
 pub(crate) mod sys;

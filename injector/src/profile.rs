@@ -8,12 +8,14 @@ pub(crate) mod baseline;
 pub(crate) mod by_thread;
 pub(crate) mod clocked;
 pub(crate) mod collect;
+pub(crate) mod costs;
 pub(crate) mod counted;
 pub(crate) mod elsewhere;
 pub(crate) mod ends;
 pub(crate) mod exported;
 pub(crate) mod falls;
 pub(crate) mod gmon_out;
+mod homes;
 pub(crate) mod measured;
 pub(crate) mod model;
 pub(crate) mod place;
@@ -23,6 +25,7 @@ pub(crate) mod recorded;
 pub(crate) mod space;
 pub(crate) mod threads;
 pub(crate) mod times;
+mod totals;
 pub(crate) mod whole;
 
 #[cfg(test)]

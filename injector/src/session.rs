@@ -16,5 +16,6 @@ pub(crate) mod outcome;
 pub(crate) mod report;
 pub(crate) mod run;
 pub(crate) mod settings;
+pub(crate) mod spares;
 pub(crate) mod stats;
 pub(crate) mod words;

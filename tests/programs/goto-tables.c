@@ -36,7 +36,7 @@ ASM_FUNCTION(behind,
     ".popsection\n .pushsection .rodata\n .p2align 2\n behind_table: .long behind.cold - behind_table, .Lbehind_1 - behind_table\n .popsection");
 
 extern const void *const threads[];
-static long call(void (*function)(void), const void *code, long value) {
+static inline __attribute__((always_inline)) long call(void (*function)(void), const void *code, long value) {
     __asm__ volatile("sub $128, %%rsp\n call *%2\n add $128, %%rsp"
                      : "+c"(code), "+a"(value) : "r"(function) : "rdx", "rsi", "memory", "cc");
     return value;

@@ -160,9 +160,10 @@ impl Line {
 }
 
 impl Comparison {
-    /// Returns the times that differ by more than a part, and by more than what each call may take beside spinning.
+    /// Returns the times that differ by more than a part, and by more than what each call may take beside spinning: what each is the
+    /// time of, and both times.
     #[must_use]
-    pub fn differing(&self, part: f64) -> Vec<String> {
+    pub fn differing(&self, part: f64) -> BTreeMap<String, String> {
         /// Nanoseconds: a program notes how long it has spun, and may print paths.
         const BESIDE: u64 = 1000;
         /// The same of a program, and what it does at its start and end.
@@ -178,16 +179,18 @@ impl Comparison {
                 None => difference > expected * part + (ONCE + line.calls * BESIDE) as f64,
             }
         };
-        let show =
-            |line: &Line| format!("{}: {} ns, measured {} ns", line.what, line.expected, line.measured);
+        let show = |line: &Line| {
+            (line.what.clone(), format!("{}: {} ns, measured {} ns", line.what, line.expected, line.measured))
+        };
         let times = self.times.iter().filter(far).map(show);
         let is_elsewhere = |(_, known, estimate): &&(String, u64, u64)| {
             let (known, estimate) = (*known as f64, *estimate as f64);
             !(known / WIDTH - BESIDE as f64..=known * WIDTH + BESIDE as f64).contains(&estimate)
         };
         let quantiles = self.quantiles.iter().filter(is_elsewhere);
-        let quantiles =
-            quantiles.map(|(what, known, estimate)| format!("{what}: {known} ns, measured {estimate} ns"));
+        let quantiles = quantiles.map(|(what, known, estimate)| {
+            (what.clone(), format!("{what}: {known} ns, measured {estimate} ns"))
+        });
         times.chain(quantiles).collect()
     }
 }

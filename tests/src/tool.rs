@@ -163,10 +163,13 @@ fn is_fresh(command: PathBuf, build: &str) -> Result<PathBuf> {
 }
 
 /// Returns gprofinject, started without a cache, so that no plan of an earlier run hides the planner that is
-/// tested.
+/// tested. If `$GPROFINJECT_CACHE` names a folder, the cache is there: if all tests have run once, they run by images of the programs then.
 pub fn uncached(gprofinject: &Path) -> Command {
     let mut command = Command::new(gprofinject);
-    command.arg("--no-cache");
+    match std::env::var_os("GPROFINJECT_CACHE") {
+        Some(folder) => command.env("XDG_CACHE_HOME", folder),
+        None => command.arg("--no-cache"),
+    };
     command
 }
 

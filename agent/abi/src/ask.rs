@@ -33,7 +33,7 @@ pub const CONTROL: u8 = b'C';
 pub const NAME_MAX: usize = 32;
 /// First byte of a question about a library that the process has loaded: the agent sends a [`Question`] with a
 /// descriptor of the library's file, unless the process cannot open that. The injector answers with an [`Answer`], and, if the library is to be hooked, with a
-/// descriptor of the library's plan file for the given places.
+/// descriptor of the library's plan file for the given numbers. A second descriptor may come with it: that of an image whose text has the patches.
 pub const LOADED: u8 = b'L';
 
 /// The only byte of the packet in which a process names libraries about which it will ask soon. Descriptors of their files
@@ -58,11 +58,8 @@ pub struct Question {
     /// The first address at which the arena of a library may lie, up to [`ARENAS_SPAN`] bytes further; a multiple of the page
     /// size.
     pub arenas: u64,
-    /// The first free address in the reservation for arenas, a multiple of the page size. The arena is there, or at another
-    /// place that the injector has found free.
-    pub free: u64,
-    /// The end of the reservation, which may be empty.
-    pub end: u64,
+    /// 0, or 1 if something else is already where the plan has the arena. Then the injector finds another place.
+    pub is_taken: u64,
     /// The first free function number.
     pub first_function: u32,
     /// The byte offset from the start of a thread block of the first free home slot.
@@ -75,6 +72,8 @@ pub struct Question {
     pub first_counter: u32,
     /// The byte offset of the end of these counters.
     pub counters_end: u32,
+    /// The thread pointer offset of the agent's words.
+    pub words: i64,
 }
 
 /// What the injector answers.

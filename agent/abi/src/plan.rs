@@ -1,13 +1,18 @@
 //! The plan file, which determines all changes that the agent makes to the program's memory.
 //!
 //! ```text
-//! PlanHeader | FunctionRecord * | CodeRange * | Patch * | u32 fixups (TLS, bias) *
-//!     | CallJump * | Segment * | segment bytes
+//! [copy of the program's file] | PlanHeader | FunctionRecord * | CodeRange * | Patch * | u32 fixups (TLS, bias) *
+//!     | CallJump * | TextRange * | arena | ... | PlanEnd
 //! ```
 //!
-//! A [`Table`] in the header gives the place of each table. The *arena* is the memory near the program's text that
-//! contains thunks and relocated code; the plan fixes its address relative to the text. The agent maps the file
-//! read-only and uses its tables as slices of these records.
+//! [`PlanEnd`] gives the place of the header, and a [`Table`] in the header that of each table. The *arena* is the memory near the
+//! program's text that contains thunks and relocated code; the plan fixes its address relative to the text. The agent
+//! maps the tables read-only and uses them as slices of these records, and it maps the arena as it is in the file. So header
+//! and arena begin at multiples of the page size.
+//!
+//! A plan that is kept for later runs is an *image*: in front of it is a copy of the program's file, whose text has the patches.
+//! The agent maps that text in place of the program's. Whoever reads the names of mapped files finds an ELF file with the same
+//! symbols at the same offsets.
 
 use core::mem::offset_of;
 
@@ -25,7 +30,7 @@ pub use function::{
 };
 pub use thread::{
     ASIDE, CLOSED, Cell, DISTANCE, FREE, INTERNED, INTERNED_LABELS, Interned, LEFT, RETURNING, SHADOWS,
-    START_OF_CONTEXT, STATE, ThreadWords, WINDOW, WINDOW_WORD,
+    START_OF_CONTEXT, STATE, ThreadWords, WINDOW, WINDOW_WORD, WORDS_ALIGN, WORDS_BYTES,
 };
 pub use thunk::{
     BEGIN_LEN, CALL_LEN, CALLBACK_JUMP, CALLBACK_STUB, EXIT_JUMPS, ISLAND, LABEL_LEN, LABELS_AT, NOTE,
@@ -72,10 +77,6 @@ pub struct PlanHeader {
     pub arena: u64,
     /// Bytes of the arena, a multiple of the page size.
     pub arena_len: u64,
-    /// The address to which the arena offsets in [`FunctionRecord`] and [`TailRecord`] are relative. In the program's
-    /// plan this is `arena`. The arenas of all libraries lie in one reservation, whose start this is in their plans, so
-    /// that the records of all libraries are one table. All other arena offsets are relative to `arena`.
-    pub records_base: u64,
     /// [`FunctionRecord`]; the index is the function's number in thunks and shadow stack entries.
     pub functions: Table,
     /// [`TailRecord`].
@@ -84,10 +85,12 @@ pub struct PlanHeader {
     pub hooked: Table,
     /// [`Patch`], sorted by address.
     pub patches: Table,
-    /// [`Segment`]: initial contents of the arena. The rest of it is zero.
-    pub segments: Table,
-    /// u32 arena offsets of i32 displacements to which the thread pointer offset of the agent's
-    /// [`ThreadWords`] is added.
+    /// Offset of the arena's contents from the start of this header, a multiple of the page size.
+    pub arena_file: u64,
+    /// The thread pointer offset of the agent's [`ThreadWords`] that is in the arena's contents.
+    pub words: i64,
+    /// u32 arena offsets of i32 displacements that contain `words`. If the offset is another one in a process, the difference is
+    /// added.
     pub tls_fixups: Table,
     /// u32 arena offsets of u64 words to which the load bias is added.
     pub bias_fixups: Table,
@@ -134,6 +137,10 @@ pub struct PlanHeader {
     pub small_stacks: u64,
     /// Nonzero if preempted goroutines of a Go program continue through [`ArenaHeader::resume`].
     pub resumes: u64,
+    /// [`TextRange`]: the patched text in the copy of the program's file, if there is one.
+    pub text: Table,
+    /// The version of the file of which it is a copy.
+    pub version_of_text: FileVersion,
     /// 1 if the durations of calls are measured: thunks with an exit call [`ArenaHeader::begin`] and [`ArenaHeader::end`]. 2 if they do
     /// so only for outer calls: see [`ThreadWords::deep`].
     pub measured: u64,
@@ -187,6 +194,14 @@ pub enum Frame {
 
 /// Number of kinds of [`Frame`].
 pub const FRAMES: usize = 9;
+
+/// The link address of the arena of a library, if the arena is no longer than the library: a gigabyte below it. The dynamic linker maps
+/// libraries next to each other, so that no library is there, nor the arena of another one. Where the place is taken all the same, the
+/// injector finds another one.
+pub const LIBRARY_ARENA: u64 = 0_u64.wrapping_sub(1 << 30);
+
+/// The same for an arena that is longer than the library, apart from the others.
+pub const LONG_LIBRARY_ARENA: u64 = 0_u64.wrapping_sub(3 << 29);
 
 /// The lowest number of a library's function. The program's functions have the numbers below it.
 pub const LIBRARIES: u32 = 1 << 23;
@@ -275,17 +290,31 @@ coded! {
     }
 }
 
-/// Initial contents of a part of the arena.
+/// The end of a plan file.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-pub struct Segment {
-    /// Offset of the first byte in the arena.
-    pub arena_offset: u64,
-    /// Offset of the first byte in the plan file.
-    pub file_offset: u64,
-    /// Number of bytes.
-    pub len: u64,
+pub struct PlanEnd {
+    /// Byte offset of the [`PlanHeader`] from the start of the file, a multiple of the page size.
+    pub plan: u64,
+    /// [`MAGIC`].
+    pub magic: [u8; 8],
 }
+
+/// Pages of the program's executable segments, patched.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct TextRange {
+    /// Link address of the first page.
+    pub address: u64,
+    /// Number of bytes, a multiple of the page size.
+    pub len: u64,
+    /// Byte offset from the start of the file, a multiple of the page size.
+    pub offset: u64,
+}
+
+/// What tells the contents of a file from all others: device, inode, length in bytes, and the seconds and nanoseconds of the
+/// last changes of the contents and of the inode.
+pub type FileVersion = [u64; 7];
 
 /// Addresses of the agent's slow paths. The agent writes them once, into the start of the arena; thunks jump through
 /// them, at the offsets that are asserted below.
@@ -376,7 +405,7 @@ pub struct Labels {
 
 // The planner's thunks, its unwind tables, and the agent's assembly address these fields.
 const _: () = {
-    assert!(size_of::<PlanHeader>() == 408);
+    assert!(size_of::<PlanHeader>() == 472);
     assert!(size_of::<Patch>() == 48);
     assert!(size_of::<ArenaHeader>() == 184);
     assert!(offset_of!(ArenaHeader, miss) == 0);

@@ -128,8 +128,9 @@ pub struct RegionOrders {
     pub elsewhere_offset: u64,
     /// The hooks of the thunks of libraries.
     pub library_hooks: HookModeCode,
-    /// Always 0.
-    pub reserved: u32,
+    /// Nonzero if thread blocks of memory files are mapped as a whole: a page of a memory file takes nothing but memory, which the kernel
+    /// promises to nobody beforehand.
+    pub maps_whole: u32,
     /// Bytes of basic block counters of libraries in a thread block, or 0 if they are not counted.
     pub library_counter_bytes: u64,
     /// Bytes of the area for measured durations in a thread block ([`crate::times`]), or 0 if durations are not measured.
@@ -405,18 +406,34 @@ pub struct BlockHeader {
     pub timer: u64,
     /// How often chunks of home slots were committed, several of them at once or a single one.
     pub pieces: u64,
-    /// Bit i: chunk i of the home slots is committed. The chunks of the program's home slots (the first of which contains
-    /// this header) have the first [`SLOT_CHUNKS`] bits, and those of libraries the others.
-    pub committed_chunks: [u64; CHUNKS as usize / 64],
+    /// Bit i: chunk i of the program's home slots is committed. The first one contains this header.
+    pub committed_chunks: [u64; SLOT_CHUNKS as usize / 64],
+    /// What the agent's assembly knows of frames of the program's functions, and of those of libraries. Only the owner's calls use it.
+    pub newest: [Newest; 2],
+}
+
+/// The number of frames that [`Newest`] describes.
+pub const NEWEST: usize = 16;
+
+/// What frames had in common with others that were found to be the newest live one: a frame in which the agent's assembly finds the same words
+/// is taken for alive. The index is the low bits of the number of the frame's function.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct Newest {
+    /// The function and the link in the frame's cell, whose state is that of a standard frame that no jump has left.
+    pub contents: [u64; NEWEST],
+    /// The exit label in the frame's return slot, or 0 if there was no such frame yet.
+    pub slots: [u64; NEWEST],
 }
 
 /// The number of chunks of the library slots.
-pub const LIBRARY_CHUNKS: u64 = 176 * 64;
-/// The greatest number of chunks of home slots, of the program and of libraries.
-pub const CHUNKS: u64 = SLOT_CHUNKS + LIBRARY_CHUNKS;
-/// Bytes of library slots in a thread block in which libraries are counted, in chunks of one page. Only chunks in which
-/// something is counted take memory.
-pub const LIBRARY_BYTES: u64 = LIBRARY_CHUNKS * PAGE;
+pub const LIBRARY_CHUNKS: u64 = 40 << 10;
+/// Bytes of the pages in front of the library slots that have a bit for each chunk that is committed, in words of 64. They reach no
+/// file.
+pub const LIBRARY_BITS: u64 = round_up(LIBRARY_CHUNKS / 8, PAGE);
+/// Bytes of these pages and the library slots in a thread block in which libraries are counted. The slots are in chunks of one page, and
+/// only chunks in which something is counted take memory.
+pub const LIBRARY_BYTES: u64 = LIBRARY_BITS + LIBRARY_CHUNKS * PAGE;
 
 /// The number of chunks of the libraries' basic block counters.
 pub const LIBRARY_COUNTER_CHUNKS: u64 = 256 * 64;
@@ -509,13 +526,14 @@ pub const fn counters_offset(slot_bytes: u64) -> u64 {
     segment_offset(slot_bytes, SEGMENTS)
 }
 
-/// Returns the offset of the library slots from the start of the thread block; a multiple of the page size.
+/// Returns the offset of the pages with the bits of the library slots from the start of the thread block, or of what follows if there are no
+/// such slots; a multiple of the page size.
 pub const fn library_offset(slot_bytes: u64, counter_bytes: u64) -> u64 {
     counters_offset(slot_bytes) + round_up(counter_bytes, PAGE)
 }
 
 /// Returns the offset of the page with the bits of the libraries' basic block counters from the start of the thread block,
-/// which follows `library_bytes` bytes of library slots; a multiple of the page size.
+/// which follows `library_bytes` bytes of library slots and their bits; a multiple of the page size.
 pub const fn library_counters_offset(slot_bytes: u64, counter_bytes: u64, library_bytes: u64) -> u64 {
     library_offset(slot_bytes, counter_bytes) + library_bytes
 }
@@ -553,7 +571,8 @@ const _: () = {
     assert!(size_of::<RegionHeader>() == 464 + LOST_NAMED * LOST_WORDS * 8);
     assert!(size_of::<LoadRecord>() == 88);
     assert!(size_of::<RegionHeader>() <= PAGE as usize);
-    assert!(size_of::<BlockHeader>() == 1968);
+    assert!(size_of::<BlockHeader>() == 1072);
+    assert!(LIBRARY_CHUNKS.is_multiple_of(64));
     assert!(size_of::<BlockHeader>() <= RECENT as usize);
     assert!(recent(u64::MAX, u32::MAX) + 8 * RECENT_WAYS <= SLOTS && RECENT + 8 * RECENT_ENTRIES <= SLOTS);
     assert!(LIBRARY_COUNTER_CHUNKS / 8 <= PAGE);

@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
 use crate::plan::{Cell, Interned, ThreadWords};
 use crate::region::{
-    BlockHeader, CHUNKS, LOST_NAMED, LOST_WORDS, LoadRecord, Overflow, PANIC_FILE_WORDS, RegionHeader,
+    BlockHeader, LOST_NAMED, LOST_WORDS, LoadRecord, Overflow, PANIC_FILE_WORDS, RegionHeader, SLOT_CHUNKS,
     SampleRecord, Slot,
 };
 use crate::times::{ArcTimes, Chain, FunctionTimes, OpenCall, PathNode, TimesHeader};
@@ -281,6 +281,12 @@ shared! {
         deep: AtomicU64,
         /// Written before `deep`.
         deep_from: AtomicU64,
+        /// Written after `clear_to` when the part grows: a signal handler sees a part that is clear.
+        clear_from: AtomicU64,
+        clear_to: AtomicU64,
+        vain: AtomicU64,
+        /// Becomes less before a frame's cell is filled.
+        bare: AtomicU64,
     }
 }
 
@@ -543,7 +549,7 @@ impl BlockRef {
         // atomic. An `AtomicU64` is as large as a `u64`, and the header is aligned to 8.
         unsafe {
             let words = &raw const (*self.0.as_ptr()).committed_chunks;
-            &*words.cast::<[AtomicU64; CHUNKS as usize / 64]>()
+            &*words.cast::<[AtomicU64; SLOT_CHUNKS as usize / 64]>()
         }
     }
 }

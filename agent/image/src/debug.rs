@@ -14,7 +14,7 @@ mod split;
 pub use crate::debug::authors::Authors;
 pub use crate::debug::files::{DebugFile, debug_files, module_file};
 pub use crate::debug::lines::{FileIndex, Frame, Lines, LinesError, Location, Row};
-pub use crate::debug::names::file_with_names;
+pub use crate::debug::names::{file_with_names, names_alone};
 pub use crate::debug::sections::SectionError;
 pub use crate::debug::split::SplitFiles;
 pub(crate) use crate::debug::{

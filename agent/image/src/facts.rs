@@ -1,10 +1,14 @@
 //! The properties of a program other than its functions.
 
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
 use crate::file::imports::Profiling;
 use crate::file::marks::TextMarks;
 
 /// The properties that matter for hooking.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Facts {
     /// The path in PT_INTERP; `None` for a static program.
     pub interpreter: Option<String>,
@@ -14,10 +18,10 @@ pub struct Facts {
     /// Whether the unwinder is part of the program (libgcc or libunwind, linked statically).
     pub own_unwinder: bool,
     /// The name of a runtime that needs true return addresses, so that exits must not be hooked.
-    pub runtime: Option<&'static str>,
+    pub runtime: Option<Cow<'static, str>>,
     pub go: bool,
     /// The name of a cryptographic module in the program that checks its own code, as FIPS 140 requires.
-    pub checker: Option<&'static str>,
+    pub checker: Option<Cow<'static, str>>,
     pub marks: TextMarks,
     /// Whether the program needs the shared AddressSanitizer, which insists on being the program's first
     /// library.

@@ -76,6 +76,23 @@ pub fn read(bytes: &[u8]) -> Header {
     }
 }
 
+/// The thread-local variables of a file (PT_TLS): the address, the number of bytes that a thread has of them, and their alignment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tls {
+    pub address: u64,
+    pub len: u64,
+    pub align: u64,
+}
+
+/// Returns the thread-local variables of a file with 64-bit addresses, if it has any.
+pub fn tls(bytes: &[u8]) -> Option<Tls> {
+    let (header, _) = pod::from_bytes::<elf::FileHeader64<LE>>(bytes).ok()?;
+    let len = usize::from(header.e_phnum(LE)) * size_of::<elf::ProgramHeader64<LE>>();
+    let segments: &[elf::ProgramHeader64<LE>] = records(slice(bytes, header.e_phoff(LE), len as u64)?);
+    let segment = segments.iter().find(|segment| segment.p_type(LE) == elf::PT_TLS)?;
+    Some(Tls { address: segment.p_vaddr(LE), len: segment.p_memsz(LE), align: segment.p_align(LE).max(1) })
+}
+
 /// Returns the name by which other files need a library (DT_SONAME), if it has one.
 pub fn soname(bytes: &[u8]) -> Option<String> {
     let name = crate::file::elf::Elf::parse_any(bytes).ok()?.soname()?;

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use crate::facts::Facts;
 use crate::file::imports;
 use crate::frames::{lsda, unwind};
-use crate::function::Function;
+use crate::list::Functions;
 use crate::removed::Removed;
 
 /// A program, read and checked. Addresses are link addresses.
@@ -31,7 +31,21 @@ pub struct Image<'d> {
     /// The executable sections, or segments if no sections are believed, sorted and disjoint. Functions are nowhere else.
     pub code_ranges: Vec<Range<u64>>,
     /// The functions, sorted by address, one for each address (aliases are merged), without overlap.
-    pub functions: Vec<Function<'d>>,
+    pub functions: Functions<'d>,
+    pub facts: Facts,
+    /// See [`Image::nameless_parts`].
+    pub nameless_parts: OnceLock<Vec<(usize, usize)>>,
+    /// See [`Image::details`].
+    pub details: OnceLock<Details>,
+    /// The section .eh_frame.
+    pub eh_frame: &'d [u8],
+    /// The files that were read: the program's, and the separate debug file with its names.
+    pub files: (&'d [u8], Option<&'d [u8]>),
+}
+
+/// What only the planner needs to know of a program.
+#[derive(Debug, Default)]
+pub struct Details {
     /// The addresses in code to which data has pointers (relocations, and words of an ET_EXEC), the exported ones, and those
     /// to which the kernel and the dynamic linker give control, sorted.
     pub code_pointers: Vec<u64>,
@@ -40,16 +54,15 @@ pub struct Image<'d> {
     pub relocated: Vec<(u64, u64)>,
     /// The addresses in code that .dynsym exports by name, sorted.
     pub exported: Vec<u64>,
+    /// Those of them that are in `code_pointers` for no other reason, sorted.
+    pub only_exported: Vec<u64>,
     /// The addresses to which the kernel and the dynamic linker give control, sorted. Some may not be in code.
     pub entries: Vec<u64>,
     /// The landing pads in the exception tables, sorted.
     pub landing_pads: Vec<u64>,
-    pub facts: Facts,
     /// The dynamic linker's stubs, if there are calls to remove.
     pub stubs: imports::Stubs,
-    pub frames: unwind::Frames<'d>,
-    /// See [`Image::nameless_parts`].
-    pub nameless_parts: OnceLock<Vec<(usize, usize)>>,
+    pub frames: unwind::FrameTable,
 }
 
 /// The kinds of programs.
@@ -78,28 +91,44 @@ pub struct Segment<'d> {
 }
 
 impl<'d> Image<'d> {
+    /// Returns the details. Those of an image that was kept ([`Image::outline`]) are read when they are first needed.
+    pub fn details(&self) -> &Details {
+        self.details.get_or_init(|| Image::read_details(self.files.0, self.files.1))
+    }
+
+    /// Returns the details, which may be changed.
+    pub fn details_mut(&mut self) -> &mut Details {
+        self.details();
+        self.details.get_mut().expect("they were just read")
+    }
+
+    /// Returns the frame descriptions.
+    pub fn frames(&self) -> unwind::Frames<'_, 'd> {
+        unwind::Frames { bytes: self.eh_frame, table: &self.details().frames }
+    }
+
     /// Returns the canonical frame address that .eh_frame has for an address, as a DWARF register number (6:
     /// rbp, 7: rsp) and an offset.
     pub fn cfa(&self, address: u64) -> Option<(u16, i64)> {
-        self.frames.cfa(address)
+        self.frames().cfa(address)
     }
 
     /// Whether a frame description begins at an address.
     pub fn begins_frame(&self, address: u64) -> bool {
-        self.frames.begin(address)
+        self.frames().begin(address)
     }
 
     /// Returns the canonical frame addresses for all addresses of the frame description that covers this one.
     pub fn cfas(&self, address: u64) -> Option<unwind::Cfas> {
-        self.frames.cfas(address, None)
+        self.frames().cfas(address, None)
     }
 
     /// Returns the landing pads in these ranges.
     pub fn landing_pads_in(&self, ranges: &[(u64, u64)]) -> Vec<u64> {
         let mut pads = Vec::new();
         for &(lo, hi) in ranges {
-            let from = self.landing_pads.partition_point(|&pad| pad < lo);
-            pads.extend(self.landing_pads[from..].iter().take_while(|&&pad| pad < hi));
+            let from = self.details().landing_pads.partition_point(|&pad| pad < lo);
+            pads.extend(self.details().landing_pads[from..].iter().take_while(|&&pad| pad < hi));
         }
         pads
     }
@@ -134,8 +163,8 @@ impl<'d> Image<'d> {
         if self.kind == ImageKind::Exec {
             return Some(u64::from_le_bytes(self.data_at(address, 8)?.try_into().ok()?));
         }
-        let at = self.relocated.binary_search_by_key(&address, |&(place, _)| place).ok()?;
-        Some(self.relocated[at].1)
+        let at = self.details().relocated.binary_search_by_key(&address, |&(place, _)| place).ok()?;
+        Some(self.details().relocated[at].1)
     }
 
     /// Returns the bytes from an address to the end of the segment.
@@ -148,9 +177,9 @@ impl<'d> Image<'d> {
 
     /// Returns the index of the function that contains `address`, or `None` between functions.
     pub fn function_at(&self, address: u64) -> Option<usize> {
-        let i = self.functions.partition_point(|f| f.address <= address).checked_sub(1)?;
-        let f = &self.functions[i];
-        (address < f.address + f.size.max(1)).then_some(i)
+        let index = self.functions.last_up_to(address, usize::MAX)?;
+        let (start, end) = self.functions.bounds(index)?;
+        (address < end.max(start.saturating_add(1))).then_some(index)
     }
 
     /// Whether data may be at the address: outside of executable sections or, if they are unknown, of functions.

@@ -103,7 +103,8 @@ impl Image<'_> {
         if profiling.counters.is_empty() && (profiling.hooks.is_empty() || !hooks) {
             return;
         }
-        let callees = Callees { facts: &self.facts, stubs: &self.stubs, hooks, split: self.split() };
+        let callees =
+            Callees { facts: &self.facts, stubs: &self.details().stubs, hooks, split: self.split() };
         let mut factory = InstructionInfoFactory::new();
         let mut removed = Vec::new();
         let mut hooks_removed = false;
@@ -188,7 +189,7 @@ impl Image<'_> {
         let is_stray = |index: usize| {
             matches!(self.functions[index].kind, FunctionKind::Cold(_)) && self.parent(index).is_none()
         };
-        let any = !self.landing_pads.is_empty() && (0..self.functions.len()).any(is_stray);
+        let any = !self.details().landing_pads.is_empty() && (0..self.functions.len()).any(is_stray);
         let mut split = vec![any; self.functions.len()];
         for parent in (0..self.functions.len()).filter_map(|index| self.parent(index)) {
             split[parent] = true;

@@ -1,5 +1,6 @@
 //! From the bytes of a file to an [`Image`].
 
+use std::borrow::Cow;
 use std::sync::OnceLock;
 
 use crate::facts::Facts;
@@ -7,7 +8,7 @@ use crate::file::error::ImageError;
 use crate::file::{elf, entries, imports, notes, pointers, ranges};
 use crate::frames::{landing_pads, unwind};
 use crate::functions::{merge, symbols};
-use crate::image::{Code, Image, ImageKind, Segment};
+use crate::image::{Details, Image};
 
 /// The name of Go's runtime in messages.
 const GO: &str = "Go";
@@ -60,62 +61,61 @@ impl<'d> Image<'d> {
         entries.sort_unstable();
         let mut entered = functions.inner_labels;
         entered.extend(&entries);
-        entered.extend(&exported);
         let pointers = pointers::Pointers::read(elf, &ranges, entered, &mut marks);
         let notes = notes::Notes::read(elf);
         let mut code_pointers = pointers.to_code;
+        let mut only_exported = exported.clone();
+        only_exported.retain(|address| code_pointers.binary_search(address).is_err());
+        only_exported.sort_unstable();
+        code_pointers.extend(&exported);
         if notes.go {
             // Go's tables of methods and closures have distances from the start of the text, too.
             code_pointers.extend(functions.list.iter().map(|function| function.address));
-            code_pointers.sort_unstable();
-            code_pointers.dedup();
         }
+        code_pointers.sort_unstable();
+        code_pointers.dedup();
         let address_sanitizer = elf.needed().any(|name| name.starts_with(b"libasan.so"));
         let mut profiling = imports::read(elf);
         profiling.starts |= labels.profiler;
         let stubs = imports::stubs(elf, &ranges, &profiling);
-        let code = |load: &elf::Load<'d>| Code { address: load.address, bytes: load.mapped.into() };
-        let segment =
-            |load: &elf::Load<'d>| Segment { address: load.address, bytes: load.bytes, memory: load.memory };
-        Image {
-            kind: if elf.position_independent { ImageKind::Pie } else { ImageKind::Exec },
-            entry: elf.entry,
-            phdr: elf.phdr,
-            lo: elf.lo,
-            hi: elf.hi,
-            code: elf.loads.iter().filter(|load| load.executable).map(code).collect(),
-            segments: elf.loads.iter().map(segment).collect(),
-            removed: Vec::new(),
-            code_ranges: ranges.iter().map(|range| range.start..range.end).collect(),
-            functions: functions.list,
+        let code_ranges = ranges.iter().map(|range| (range.start, range.end)).collect();
+        let facts = Facts {
+            interpreter: elf.interpreter.clone(),
+            has_symtab: labels.complete,
+            own_unwinder: labels.unwinder,
+            runtime: labels.runtime.or(notes.go.then_some(GO)).map(Cow::Borrowed),
+            go: notes.go,
+            checker: labels.checker.map(Cow::Borrowed),
+            marks,
+            address_sanitizer,
+            build_id: notes.build_id,
+            text_relocations: pointers.in_code,
+            tls_descriptors: pointers.tls_descriptors,
+            exports_functions: symbols::exports_code(elf, &ranges, false),
+            exports_code_as_data: symbols::exports_code(elf, &ranges, true),
+            has_constructors: has_constructors(elf),
+            profiling,
+            hooks_removed: false,
+            has_code_sections: elf.has_code_sections(),
+        };
+        let image = Image::with(elf, (bytes, debug_file), code_ranges, functions.list.into(), facts);
+        let details = Details {
             code_pointers,
             relocated: pointers.relocated,
             exported,
+            only_exported,
             entries,
             landing_pads,
-            facts: Facts {
-                interpreter: elf.interpreter.clone(),
-                has_symtab: labels.complete,
-                own_unwinder: labels.unwinder,
-                runtime: labels.runtime.or(notes.go.then_some(GO)),
-                go: notes.go,
-                checker: labels.checker,
-                marks,
-                address_sanitizer,
-                build_id: notes.build_id,
-                text_relocations: pointers.in_code,
-                tls_descriptors: pointers.tls_descriptors,
-                exports_functions: symbols::exports_code(elf, &ranges, false),
-                exports_code_as_data: symbols::exports_code(elf, &ranges, true),
-                has_constructors: has_constructors(elf),
-                profiling,
-                hooks_removed: false,
-                has_code_sections: elf.has_code_sections(),
-            },
             stubs,
             frames: unwind.keep(),
-            nameless_parts: OnceLock::new(),
-        }
+        };
+        Image { details: OnceLock::from(details), ..image }
+    }
+
+    /// Reads a file again for its details.
+    pub(crate) fn read_details(bytes: &'d [u8], debug_file: Option<&'d [u8]>) -> Details {
+        let image = Image::read_library(bytes, debug_file);
+        image.ok().and_then(|image| image.details.into_inner()).unwrap_or_default()
     }
 }
 

@@ -5,27 +5,51 @@ use crate::decide::options::{Engine, Hooks, Role};
 use crate::plan::Plan;
 use gprofinject_abi::VERSION;
 use gprofinject_abi::plan::{
-    CallJump, CodeRange, CounterRange, FunctionRecord, HookMode, MAGIC, Original, Patch, PlanHeader, Segment,
-    Table, TailRecord,
+    CallJump, CodeRange, CounterRange, FileVersion, FunctionRecord, HookMode, MAGIC, Original, Patch,
+    PlanEnd, PlanHeader, Table, TailRecord,
 };
 use gprofinject_abi::region::{PAGE, round_up};
 use std::borrow::Cow;
 use zerocopy::{Immutable, IntoBytes};
 
 impl Plan {
-    /// Returns the plan file in pieces, which have to be written in this order. The arena makes up most of
-    /// it, and is borrowed rather than copied.
-    pub fn encode(&self) -> Vec<Cow<'_, [u8]>> {
-        if let Some(file) = &self.file {
-            return vec![Cow::Borrowed(file)];
+    /// Returns the plan file in pieces, which have to be written in this order, without a copy of the program's file. The arena
+    /// makes up most of it, and is borrowed rather than copied. `fetches` are the words of the table of fetches, which may be empty.
+    pub fn encode(&self, fetches: &[u8]) -> Vec<Cow<'_, [u8]>> {
+        let (mut header, tables, arena) = self.parts();
+        let offset = header.arena_file + header.arena_len;
+        if !fetches.is_empty() {
+            header.fetches = Table { offset, count: (fetches.len() / size_of::<u64>()) as u64 };
         }
+        let end = PlanEnd { plan: 0, magic: MAGIC };
+        vec![
+            Cow::Owned(header.as_bytes().to_vec()),
+            tables,
+            Cow::Borrowed(arena),
+            Cow::Owned([fetches, end.as_bytes()].concat()),
+        ]
+    }
+
+    /// Returns the header as it is without a copy of the program's file, what is between it and the arena, and the arena.
+    pub(crate) fn parts(&self) -> (PlanHeader, Cow<'_, [u8]>, &[u8]) {
+        let Some(file) = &self.file else {
+            let (header, tables) = self.tables();
+            return (header, Cow::Owned(tables), &self.emitted.code.bytes);
+        };
+        let (text, version_of_text) = Default::default();
+        let header = PlanHeader { text, version_of_text, ..file.header() };
+        (header, Cow::Borrowed(file.tables()), file.arena())
+    }
+
+    /// Returns the header, and what is between it and the arena.
+    fn tables(&self) -> (PlanHeader, Vec<u8>) {
         let e = &self.emitted;
         let mut file = Vec::with_capacity(self.tables_len());
         file.resize(size_of::<PlanHeader>(), 0);
         let functions = table(&mut file, &self.records);
         let tails = table(&mut file, &e.tails);
         let hooked = table(&mut file, &self.hooked);
-        let patches = table(&mut file, &e.patches);
+        let patches = table(&mut file, &self.patches);
         let tls_fixups = table(&mut file, &e.code.tls_fixups);
         let bias_fixups = table(&mut file, &e.bias_fixups);
         let half_bias_fixups = table(&mut file, &e.half_bias_fixups);
@@ -37,13 +61,7 @@ impl Plan {
         let originals = table(&mut file, &originals.collect::<Vec<_>>());
         let call_jumps = table(&mut file, &e.call_jumps);
         let counters = table(&mut file, &self.counter_ranges());
-        let mut next = (file.len() + e.used.len() * size_of::<Segment>()) as u64;
-        let segments = e.used.iter().map(|used| {
-            let (file_offset, len) = (next, used.len() as u64);
-            next += len;
-            Segment { arena_offset: used.start as u64, file_offset, len }
-        });
-        let segments = table(&mut file, &segments.collect::<Vec<_>>());
+        file.resize(file.len().next_multiple_of(PAGE as usize), 0);
         let mode = if self.hooks == Hooks::Both { HookMode::Both } else { HookMode::Entry };
         let header = PlanHeader {
             magic: MAGIC,
@@ -57,12 +75,12 @@ impl Plan {
             code_hi: round_up(self.code.1, PAGE),
             arena: self.arena,
             arena_len: self.arena_len,
-            records_base: self.arena,
             functions,
             tails,
             hooked,
             patches,
-            segments,
+            arena_file: file.len() as u64,
+            words: self.words,
             tls_fixups,
             bias_fixups,
             half_bias_fixups,
@@ -80,17 +98,18 @@ impl Plan {
             originals,
             call_jumps,
             counters,
-            // Whoever traces arguments appends it.
+            // See `encode`.
             fetches: Table { offset: 0, count: 0 },
             first_counter: 0,
             standalone: self.standalone.into(),
             small_stacks: self.small_stacks.into(),
             measured: self.measured as u64,
             resumes: self.resumes.into(),
+            // Only an image has these.
+            text: Table::default(),
+            version_of_text: FileVersion::default(),
         };
-        file[..size_of::<PlanHeader>()].copy_from_slice(header.as_bytes());
-        let arena = e.used.iter().map(|used| Cow::Borrowed(&e.code.bytes[used.clone()]));
-        std::iter::once(Cow::Owned(file)).chain(arena).collect()
+        (header, file.split_off(size_of::<PlanHeader>()))
     }
 }
 
@@ -116,9 +135,9 @@ impl Plan {
             + self.records.len() * size_of::<FunctionRecord>()
             + e.tails.len() * size_of::<TailRecord>()
             + self.hooked.len() * size_of::<CodeRange>()
-            + e.patches.len() * size_of::<Patch>()
+            + self.patches.len() * size_of::<Patch>()
             + e.call_jumps.len() * size_of::<CallJump>()
-            + e.used.len() * size_of::<Segment>()
+            + PAGE as usize
             + (fixups + 3) * size_of::<u32>()
             + self.originals.len() * size_of::<Original>()
             + self.copies.reach.len() * size_of::<CounterRange>()

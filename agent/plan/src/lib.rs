@@ -24,6 +24,7 @@ mod emit;
 mod encode;
 pub mod fetches;
 mod flow;
+mod image_file;
 mod parallel;
 mod placed;
 mod plan;
@@ -33,6 +34,7 @@ mod stored_file;
 mod switch;
 #[cfg(test)]
 mod testing;
+mod words;
 pub mod x86;
 
 pub use crate::blocks::uncounted::Uncounted;
@@ -41,8 +43,10 @@ pub use crate::decide::options::{Engine, Hooks, Options, Role};
 pub use crate::decide::stack_copiers::may_copy_stack;
 pub use crate::decide::verdict::{Reason, Tactic, Verdict};
 pub use crate::flow::facts::{Flow, FunctionFlow};
+pub use crate::image_file::ImageFile;
 pub use crate::placed::Placement;
 pub use crate::plan::Plan;
 pub use crate::stored::PLANNER;
 pub use crate::stored_file::StoredFile;
+pub use crate::words::offset_of_words;
 pub use crate::x86::template::kind::Measured;

@@ -5,13 +5,14 @@ use crate::blocks::copies::Copies;
 use crate::blocks::uncounted::Uncounted;
 use crate::decide::options::{Engine, Hooks, Role};
 use crate::decide::verdict::Verdict;
-use crate::emit::emitted::{Emitted, NO_OWNER};
+use crate::emit::emitted::{Emitted, Moved, NO_OWNER};
 use crate::flow::falls::Fall;
 use crate::stored_file::StoredFile;
 use crate::x86::template::kind::Measured;
 use gprofinject_abi::plan::{CodeRange, FunctionRecord, Patch};
 use gprofinject_image::Image;
-use std::collections::HashMap;
+use std::borrow::Cow;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// The plan for a program: which functions are hooked and how, and everything that the agent needs to carry
 /// that out.
@@ -29,32 +30,35 @@ pub struct Plan {
     /// them; or what they leave out.
     pub caution: Option<String>,
     /// The decision for each function of the image, in the image's order.
-    pub verdicts: Vec<Verdict>,
+    pub verdicts: Cow<'static, [Verdict]>,
     /// One record for each hooked function. The index of a record is the function's *number*.
-    pub records: Vec<FunctionRecord>,
+    pub records: Cow<'static, [FunctionRecord]>,
     /// For each function number, the function's index in the image.
-    pub function_of: Vec<usize>,
+    pub function_of: Cow<'static, [u32]>,
     /// The start of the first function of the image and the end of the last one.
     pub text: (u64, u64),
     /// Address of the arena, the memory in which the agent puts the thunks.
     pub arena: u64,
     /// Bytes of the arena.
     pub arena_len: u64,
+    /// The thread pointer offset of the agent's words that the arena contains: see [`Options::words`](crate::Options::words).
+    pub(crate) words: i64,
     /// Bytes of home slots in the counters of each thread.
     pub slot_bytes: u64,
     /// The function whose relocated instructions are at each byte of the arena, sorted by offset. An entry applies from its
     /// arena offset up to that of the next entry; it has the index of the function in the image, or [`NO_OWNER`] for
     /// thunks, stubs, and everything else that is not the program's.
-    pub arena_owners: Vec<(u32, u32)>,
-    /// For each pair of function numbers (caller, callee) with a jump from the caller to the start of the
-    /// callee: the address of that jump, or `None` if there are several.
-    pub(crate) tail_sites: HashMap<(u32, u32), Option<u64>>,
+    pub arena_owners: Cow<'static, [[u32; 2]]>,
+    /// For each pair of functions with a jump from one to the start of the other, that jump. Sorted.
+    pub(crate) tail_sites: Cow<'static, [TailSite]>,
     /// Where control may run on from one function into the next, sorted by the address of the second one.
     pub(crate) falls: Vec<Fall>,
     /// See [`gprofinject_image::Image::nameless_parts`].
-    pub(crate) nameless_parts: Vec<(usize, usize)>,
+    pub(crate) nameless_parts: Cow<'static, [[u32; 2]]>,
     /// The machine code, the patches, and the tables of the agent.
     pub(crate) emitted: Emitted,
+    /// See [`Emitted::moved`].
+    pub(crate) moved: Cow<'static, [Moved]>,
     /// The ranges of addresses in which a return address belongs to hooked code, sorted.
     pub(crate) hooked: Vec<CodeRange>,
     /// The lowest address of executable segments, and the first address after the highest.
@@ -64,7 +68,7 @@ pub struct Plan {
     /// Address of the program headers when loaded.
     pub(crate) phdr: u64,
     /// The addresses at which hooks overwrite something, sorted.
-    pub(crate) hook_points: Vec<u64>,
+    pub(crate) hook_points: Cow<'static, [u64]>,
     /// Whether some patches remove calls of the functions of another profiler. Such a patch is harmless only
     /// if those functions are the empty ones of the C library.
     pub(crate) hooks_removed: bool,
@@ -98,6 +102,8 @@ pub struct Plan {
     /// The plan file, if the plan was loaded from a cache. In that case, `emitted` has only the fields that
     /// are used after planning.
     pub(crate) file: Option<StoredFile>,
+    /// The patches, sorted by address.
+    pub(crate) patches: Cow<'static, [Patch]>,
 }
 
 impl Plan {
@@ -105,9 +111,9 @@ impl Plan {
     /// instruction was not relocated with the first instructions of its function. For the first instruction
     /// of a function it also returns `None`, because the hook is at its address.
     pub fn moved(&self, address: u64) -> Option<u32> {
-        let moved = &self.emitted.moved;
-        let after = moved.partition_point(|&(from, ..)| from <= address);
-        let &(from, len, to) = moved.get(after.checked_sub(1)?)?;
+        let moved = &self.moved;
+        let after = moved.partition_point(|moved| moved.from <= address);
+        let &Moved { from, len, to } = moved.get(after.checked_sub(1)?)?;
         let offset = address - from;
         (offset < len.into()).then_some(to + offset as u32)
     }
@@ -118,12 +124,12 @@ impl Plan {
     pub fn relocated_until(&self, address: u64) -> u64 {
         /// No instruction is longer. Others of the function may have been relocated elsewhere: around a system call.
         const LONGEST: u64 = 15;
-        let moved = &self.emitted.moved;
+        let moved = &self.moved;
         let after = self.hook_points.partition_point(|&point| point <= address);
         let next = self.hook_points.get(after).copied().unwrap_or(u64::MAX);
-        let first = moved.partition_point(|&(from, ..)| from <= address);
+        let first = moved.partition_point(|moved| moved.from <= address);
         let mut end = address + 1;
-        for &(from, len, _) in moved[first..].iter().take_while(|&&(from, ..)| from < next) {
+        for &Moved { from, len, .. } in moved[first..].iter().take_while(|moved| moved.from < next) {
             if from >= end + LONGEST {
                 break;
             }
@@ -137,8 +143,9 @@ impl Plan {
     /// original.
     pub fn after_system_calls(&self, image: &Image) -> Vec<(u32, u64)> {
         const SYSCALL: [u8; 2] = [0x0f, 0x05];
-        let moved = self.emitted.moved.iter();
-        let moved = moved.flat_map(|&(from, len, to)| (0..len).map(move |n| (to + n, from + u64::from(n))));
+        let moved = self.moved.iter();
+        let moved =
+            moved.flat_map(|&Moved { from, len, to }| (0..len).map(move |n| (to + n, from + u64::from(n))));
         let follows = |&(_, from): &(u32, u64)| image.code_at(from.wrapping_sub(2), 2) == Some(&SYSCALL);
         moved.filter(follows).collect()
     }
@@ -189,7 +196,7 @@ impl Plan {
 
     /// Returns the bytes of the program that the plan overwrites, sorted by address.
     pub fn patches(&self) -> &[Patch] {
-        &self.emitted.patches
+        &self.patches
     }
 
     /// Returns whether a hook overwrites the instruction at an address. A thread whose next instruction is at
@@ -205,14 +212,14 @@ impl Plan {
         if let Some(address) = self.original(offset) {
             return Some(address);
         }
-        let after = self.arena_owners.partition_point(|&(start, _)| start <= offset);
-        let &(start, owner) = self.arena_owners.get(after.checked_sub(1)?)?;
-        let function = image.functions.get(owner as usize).filter(|_| owner != NO_OWNER)?;
-        let moved = &self.emitted.moved;
-        let first = moved.partition_point(|&(from, ..)| from < function.address);
-        let inside = moved[first..].iter().take_while(|(from, ..)| from - function.address < function.size);
-        let before = inside.filter(|(.., to)| (start..=offset).contains(to)).max_by_key(|(.., to)| *to);
-        Some(before.map_or(function.address, |&(from, len, to)| {
+        let after = self.arena_owners.partition_point(|&[start, _]| start <= offset);
+        let &[start, owner] = self.arena_owners.get(after.checked_sub(1)?)?;
+        let function = image.functions.function(owner as usize).filter(|_| owner != NO_OWNER)?;
+        let moved = &self.moved;
+        let first = moved.partition_point(|moved| moved.from < function.address);
+        let inside = moved[first..].iter().take_while(|moved| moved.from - function.address < function.size);
+        let before = inside.filter(|moved| (start..=offset).contains(&moved.to)).max_by_key(|moved| moved.to);
+        Some(before.map_or(function.address, |&Moved { from, len, to }| {
             from + u64::from((offset - to).min(len.saturating_sub(1)))
         }))
     }
@@ -220,7 +227,7 @@ impl Plan {
     /// Returns whether the function with number `caller` is known to jump to the start of the function with
     /// number `callee`.
     pub fn jumps_to(&self, caller: u32, callee: u32) -> bool {
-        self.tail_sites.contains_key(&(caller, callee))
+        self.find_tail_site(caller, callee).is_some()
     }
 
     /// Returns how control may run on into the function at an address from the function before it, or `None`
@@ -233,15 +240,35 @@ impl Plan {
     /// Returns the address of the jump by which the function with number `caller` tail-calls the function
     /// with number `callee`, or `None` unless there is exactly one such jump.
     pub fn tail_site(&self, caller: u32, callee: u32) -> Option<u64> {
-        self.tail_sites.get(&(caller, callee)).copied().flatten()
+        self.find_tail_site(caller, callee).map(|site| site.address).filter(|&address| address != SEVERAL)
+    }
+
+    fn find_tail_site(&self, caller: u32, callee: u32) -> Option<&TailSite> {
+        let at = self
+            .tail_sites
+            .binary_search_by_key(&(caller, callee), |site| (site.caller, site.callee))
+            .ok()?;
+        self.tail_sites.get(at)
     }
 }
 
+/// A jump from one function to the start of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct TailSite {
+    /// The numbers of the functions.
+    pub(crate) caller: u32,
+    pub(crate) callee: u32,
+    /// The address of the jump, or [`SEVERAL`] if there are several.
+    pub(crate) address: u64,
+}
+
+/// No jump is there.
+pub(crate) const SEVERAL: u64 = u64::MAX;
+
 /// Returns the start of the first function and the end of the last one.
 pub(crate) fn extents(image: &Image) -> (u64, u64) {
-    let lo = image.functions.first().map_or(image.lo, |f| f.address);
-    let hi = image.functions.iter().map(|f| f.address + f.size).max().unwrap_or(image.hi);
-    (lo, hi)
+    image.functions.extent().unwrap_or((image.lo, image.hi))
 }
 
 /// Returns the lowest address of executable segments and the first address after the highest.

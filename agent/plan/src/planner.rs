@@ -22,7 +22,7 @@ use crate::emit::patch::{recursions, removals};
 use crate::flow::branch::BranchKind;
 use crate::flow::facts::Flow;
 use crate::flow::falls::{self, Fall};
-use crate::plan::{Plan, code_extents, extents};
+use crate::plan::{Plan, SEVERAL, TailSite, code_extents, extents};
 use crate::x86::template::kind::{Measured, Owner};
 use gprofinject_abi::plan::{CodeRange, Patch, SHARED, Stay};
 use gprofinject_image::{Image, sort};
@@ -134,6 +134,7 @@ impl Plan {
         more.extend(recursions(image, &flow, &hooks, &emitted, &copies));
         emitted.add_patches(more);
         spread_stay(&hooks, &mut emitted.patches);
+        emitted.code.write_words(options.words);
         for (record, is_shared) in emitted.records.iter_mut().zip(shared::of_all(&hooks)) {
             record.flags |= if is_shared { SHARED } else { 0 };
         }
@@ -144,22 +145,28 @@ impl Plan {
             .or_else(|| far(&verdicts));
         Plan {
             hooks: if entry_only { Hooks::Entry } else { Hooks::Both },
-            nameless_parts: image.nameless_parts().to_vec(),
+            nameless_parts: image
+                .nameless_parts()
+                .iter()
+                .map(|&(part, function)| [part as u32, function as u32])
+                .collect(),
             downgrade,
             caution,
-            records: std::mem::take(&mut emitted.records),
-            function_of: hooks.iter().map(|h| h.function).collect(),
+            records: std::mem::take(&mut emitted.records).into(),
+            function_of: hooks.iter().map(|h| h.function as u32).collect(),
             text: extents(image),
             arena: emitted.code.arena,
+            words: options.words,
             arena_len: emitted.code.bytes.len() as u64,
             slot_bytes: homes.bytes,
-            arena_owners: std::mem::take(&mut emitted.owners),
-            tail_sites: tail_sites(image, &flow, &hooks, &number_of),
+            arena_owners: std::mem::take(&mut emitted.owners).into(),
+            tail_sites: tail_sites(image, &flow, &hooks, &number_of).into(),
+            moved: std::mem::take(&mut emitted.moved).into(),
             hooked: hooked_ranges(image, &verdicts, &emitted),
             code: code_extents(image),
             entry: image.entry,
             phdr: image.phdr,
-            hook_points: hook_points(&hooks),
+            hook_points: hook_points(&hooks).into(),
             hooks_removed: image.facts.hooks_removed,
             engine: options.engine,
             role: options.role,
@@ -182,6 +189,7 @@ impl Plan {
                 .filter(|_| options.role == Role::Program && (is_standalone || is_counted)),
             unredirected: std::mem::take(&mut emitted.unredirected),
             copies,
+            patches: std::mem::take(&mut emitted.patches).into(),
             emitted,
             file: None,
         }
@@ -196,7 +204,7 @@ fn role_of(owner: Owner) -> Role {
 /// Returns why the plan makes fewer hooks than the user asked for, as text for the user, or `None` if it
 /// makes all of them.
 fn downgrade(image: &Image, asked: Hooks, none: Option<Reason>, reader: Option<&str>) -> Option<String> {
-    match image.facts.runtime {
+    match &image.facts.runtime {
         _ if none.is_some() => {
             reader.map(|why| format!("{why}: it is only sampled; --hooks both hooks it all the same"))
         }
@@ -348,7 +356,7 @@ fn emit_all(task: Task, hooks: &[Hook], copies: &Copies) -> (Emitted, Homes) {
     let specs = thunk_spec::of_all(image, flow, hooks, exits, &through_agent, counted, &returns_condition);
     let tails = tails::find(image, flow, hooks, &specs);
     let uncalled = Uncalled::of(image, flow, hooks, &specs, &tails, falls);
-    let homes = Homes::new(image, flow, hooks, &tails, copies);
+    let homes = Homes::new(image, flow, role_of(owner), hooks, &tails, copies);
     let emitted = emit(Input {
         role: role_of(owner),
         owner,
@@ -465,13 +473,8 @@ fn hooked_ranges(image: &Image, verdicts: &[Result<Tactic, Reason>], emitted: &E
 }
 
 /// Finds the jumps from one hooked function to the start of another: see [`Plan::tail_site`].
-fn tail_sites(
-    image: &Image,
-    flow: &Flow,
-    hooks: &[Hook],
-    number_of: &[u32],
-) -> HashMap<(u32, u32), Option<u64>> {
-    let mut sites: HashMap<(u32, u32), Option<u64>> = HashMap::new();
+fn tail_sites(image: &Image, flow: &Flow, hooks: &[Hook], number_of: &[u32]) -> Vec<TailSite> {
+    let mut sites: HashMap<(u32, u32), u64> = HashMap::new();
     for (hook, number) in hooks.iter().zip(0..) {
         let address = image.functions[hook.function].address;
         for b in flow.branches_into(hook.function, address + 1) {
@@ -481,9 +484,12 @@ fn tail_sites(
             let from = image.owner(b.function as usize);
             let caller = number_of[from];
             if caller != u32::MAX && from != hook.function {
-                sites.entry((caller, number)).and_modify(|s| *s = None).or_insert(Some(b.site));
+                sites.entry((caller, number)).and_modify(|s| *s = SEVERAL).or_insert(b.site);
             }
         }
     }
+    let site = |((caller, callee), address)| TailSite { caller, callee, address };
+    let mut sites: Vec<TailSite> = sites.into_iter().map(site).collect();
+    sites.sort_unstable_by_key(|site| (site.caller, site.callee));
     sites
 }

@@ -10,41 +10,32 @@
 
 use crate::decide::options::{Engine, Hooks, Role};
 use crate::decide::verdict::Verdict;
-use crate::emit::fixups::Fixups;
+use crate::emit::emitted::Moved;
 use crate::flow::falls::Fall;
 use crate::plan::{Plan, code_extents, extents};
 use crate::stored_file::StoredFile;
 use crate::x86::template::kind::Measured;
-use gprofinject_abi::VERSION;
-use gprofinject_abi::plan::{FunctionRecord, MAGIC, Patch, PlanHeader, Table};
+use gprofinject_abi::plan::{FunctionRecord, Patch};
 use gprofinject_abi::region::{SLOTS, Slot};
 use gprofinject_image::Image;
+use gprofinject_image::tables::{Reader, Writer};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
-use std::collections::HashMap;
-use zerocopy::{FromBytes, Immutable};
+use zerocopy::TryFromBytes;
 
 /// The planner's version, a hash of its sources. A planner with another version may make a different plan for
 /// the same program.
 pub const PLANNER: &str = env!("GPROFINJECT_PLANNER");
 
-/// The data that the plan file does not have. The fields are those of [`Plan`].
+/// The data that the plan file does not have, and that are no long tables. The fields are those of [`Plan`].
 #[derive(Serialize, Deserialize)]
 struct Decisions<'p> {
     hooks: Hooks,
     engine: Engine,
     downgrade: Option<Cow<'p, str>>,
     caution: Option<Cow<'p, str>>,
-    verdicts: Cow<'p, [Verdict]>,
-    function_of: Cow<'p, [usize]>,
     slot_bytes: u64,
-    arena_owners: Cow<'p, [(u32, u32)]>,
-    tail_sites: Cow<'p, HashMap<(u32, u32), Option<u64>>>,
     falls: Cow<'p, [Fall]>,
-    nameless_parts: Cow<'p, [(usize, usize)]>,
-    hook_points: Cow<'p, [u64]>,
-    moved: Cow<'p, [(u64, u32, u32)]>,
-    fixups: Cow<'p, Fixups>,
     redirected: Cow<'p, [u64]>,
     unredirected: Cow<'p, [u64]>,
     uses_gs: Option<u64>,
@@ -62,56 +53,61 @@ impl Plan {
             engine: self.engine,
             downgrade: self.downgrade.as_deref().map(Cow::Borrowed),
             caution: self.caution.as_deref().map(Cow::Borrowed),
-            verdicts: Cow::Borrowed(&self.verdicts),
-            function_of: Cow::Borrowed(&self.function_of),
             slot_bytes: self.slot_bytes,
-            arena_owners: Cow::Borrowed(&self.arena_owners),
-            tail_sites: Cow::Borrowed(&self.tail_sites),
             falls: Cow::Borrowed(&self.falls),
-            nameless_parts: Cow::Borrowed(&self.nameless_parts),
-            hook_points: Cow::Borrowed(&self.hook_points),
-            moved: Cow::Borrowed(&self.emitted.moved),
-            fixups: Cow::Borrowed(&self.emitted.fixups),
             redirected: Cow::Borrowed(&self.redirected),
             unredirected: Cow::Borrowed(&self.unredirected),
             uses_gs: self.uses_gs,
         };
-        postcard::to_allocvec(&decisions).ok()
+        let mut writer = Writer::default();
+        writer.add(&postcard::to_allocvec(&decisions).ok()?);
+        writer.add(&self.verdicts);
+        writer.add(&self.function_of);
+        writer.add(&self.arena_owners);
+        writer.add(&self.tail_sites);
+        writer.add(&self.moved);
+        writer.add(&self.hook_points);
+        writer.add(&self.nameless_parts);
+        self.emitted.fixups.lists().into_iter().for_each(|list| writer.add(list));
+        Some(writer.into_bytes())
     }
 
     /// Makes the plan for `image` from the results of [`Plan::to_stored`] (`decisions`) and
     /// [`Plan::encode`] (`file`). The image then knows its nameless parts. Returns `None` if the bytes are damaged, or belong to the plan of
     /// another program.
-    pub fn from_stored(image: &Image, decisions: &[u8], file: StoredFile) -> Option<Plan> {
-        let (decisions, []) = postcard::take_from_bytes::<Decisions>(decisions).ok()? else { return None };
-        let (header, _) = PlanHeader::read_from_prefix(&file).ok()?;
-        if header.magic != MAGIC || header.version != VERSION {
+    pub fn from_stored(image: &Image, decisions: &'static [u8], file: StoredFile) -> Option<Plan> {
+        let mut reader = Reader::new(decisions);
+        let (decisions, []) = postcard::take_from_bytes::<Decisions>(reader.bytes(1)?).ok()? else {
             return None;
-        }
-        let records: Vec<FunctionRecord> = table(&file, header.functions)?;
-        let patches: Vec<Patch> = table(&file, header.patches)?;
+        };
+        let verdicts = <[Verdict]>::try_ref_from_bytes(reader.bytes(size_of::<Verdict>())?).ok()?;
+        let header = file.header();
+        let records: Cow<'static, [FunctionRecord]> = file.table(header.functions)?;
+        let patches: Cow<'static, [Patch]> = file.table(header.patches)?;
         let (arena, arena_len) = (header.arena, header.arena_len);
         let mut plan = Plan {
             hooks: decisions.hooks,
             downgrade: decisions.downgrade.map(Cow::into_owned),
             caution: decisions.caution.map(Cow::into_owned),
-            verdicts: decisions.verdicts.into_owned(),
+            verdicts: verdicts.into(),
             records,
-            function_of: decisions.function_of.into_owned(),
+            function_of: reader.table()?,
             text: (header.text_lo, header.text_hi),
             arena,
             arena_len,
+            words: header.words,
             slot_bytes: decisions.slot_bytes,
-            arena_owners: decisions.arena_owners.into_owned(),
-            tail_sites: decisions.tail_sites.into_owned(),
+            arena_owners: reader.table()?,
+            tail_sites: reader.table()?,
             falls: decisions.falls.into_owned(),
-            nameless_parts: decisions.nameless_parts.into_owned(),
+            nameless_parts: Cow::default(),
             emitted: Default::default(),
+            moved: reader.table()?,
             hooked: Vec::new(),
             code: code_extents(image),
             entry: header.entry,
             phdr: header.phdr,
-            hook_points: decisions.hook_points.into_owned(),
+            hook_points: reader.table()?,
             hooks_removed: image.facts.hooks_removed,
             engine: decisions.engine,
             // The role matters only to copies.
@@ -126,12 +122,15 @@ impl Plan {
             copies: Default::default(),
             originals: Vec::new(),
             file: None,
+            patches,
         };
-        plan.emitted.patches = patches;
-        plan.emitted.moved = decisions.moved.into_owned();
-        plan.emitted.fixups = decisions.fixups.into_owned();
+        plan.nameless_parts = reader.table()?;
+        for list in plan.emitted.fixups.lists_mut() {
+            *list = reader.table()?;
+        }
         plan.emitted.copies = u32::try_from(arena_len).ok()?;
-        let fits = plan.fits(image) && image.set_nameless_parts(plan.nameless_parts.clone());
+        let parts = plan.nameless_parts.iter().map(|&[part, function]| (part as usize, function as usize));
+        let fits = reader.is_at_end() && plan.fits(image) && image.set_nameless_parts(parts.collect());
         plan.file = Some(file);
         fits.then_some(plan)
     }
@@ -143,8 +142,8 @@ impl Plan {
             u64::from(record.slots) + u64::from(record.slot_count) * size_of::<Slot>() as u64
                 <= SLOTS + self.slot_bytes
         };
-        let are_hooked = self.function_of.iter().zip(&self.records).all(|(&function, record)| {
-            functions.get(function).is_some_and(|function| function.address == record.entry)
+        let are_hooked = self.function_of.iter().zip(&*self.records).all(|(&function, record)| {
+            functions.address(function as usize) == Some(record.entry)
                 && slots_fit(record)
                 && u64::from(record.body) < self.arena_len
         });
@@ -153,25 +152,16 @@ impl Plan {
                 && patch.address >= self.code.0
                 && patch.address.checked_add(patch.len.into()).is_some_and(|end| end <= self.code.1)
         };
-        let is_moved_to_arena =
-            |&(_, len, to): &(u64, u32, u32)| u64::from(len) + u64::from(to) <= self.arena_len;
+        let is_moved_to_arena = |moved: &Moved| u64::from(moved.len) + u64::from(moved.to) <= self.arena_len;
         (self.text, self.entry, self.phdr) == (extents(image), image.entry, image.phdr)
             && self.verdicts.len() == functions.len()
             && self.function_of.len() == self.records.len()
             && are_hooked
             && self.slot_bytes <= u32::MAX.into()
-            && self.emitted.patches.iter().all(is_patch_of_code)
-            && self.emitted.patches.is_sorted_by_key(|patch| patch.address)
-            && self.emitted.moved.iter().all(is_moved_to_arena)
+            && self.patches.iter().all(is_patch_of_code)
+            && self.patches.is_sorted_by_key(|patch| patch.address)
+            && self.moved.iter().all(is_moved_to_arena)
     }
-}
-
-/// Returns a table of a plan file, or `None` if the file does not contain all of it.
-fn table<T: FromBytes + Immutable + Copy>(file: &[u8], table: Table) -> Option<Vec<T>> {
-    let (offset, count) = (usize::try_from(table.offset).ok()?, usize::try_from(table.count).ok()?);
-    let entries = file.get(offset..offset.checked_add(count.checked_mul(size_of::<T>())?)?)?;
-    // The file may have any alignment in memory, so its entries are copied rather than cast.
-    entries.chunks_exact(size_of::<T>()).map(|entry| T::read_from_bytes(entry).ok()).collect()
 }
 
 #[cfg(test)]

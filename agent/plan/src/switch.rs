@@ -1,5 +1,7 @@
 //! Functions that are switched off and on in a running process: what of a plan is a function's.
 
+use std::borrow::Cow;
+
 use crate::plan::Plan;
 use gprofinject_abi::plan::{FunctionRecord, OFF, Patch, PlanHeader, SHARED, Stay, TailRecord};
 use zerocopy::FromBytes;
@@ -26,24 +28,12 @@ impl Plan {
     pub fn thunks_of(&self, is_one: &dyn Fn(u32) -> bool) -> Vec<u32> {
         let own = self.records.iter().zip(0..).filter(|&(_, number)| is_one(number));
         let mut thunks: Vec<u32> = own.map(|(record, _)| record.thunk).collect();
-        let mut add = |tail: &TailRecord| {
-            if is_one(tail.caller) || is_one(tail.callee) {
-                thunks.push(tail.again);
-            }
+        let tails: Cow<[TailRecord]> = match &self.file {
+            None => Cow::Borrowed(&self.emitted.tails),
+            Some(file) => file.table(file.header().tails).unwrap_or_default(),
         };
-        match &self.file {
-            None => self.emitted.tails.iter().for_each(add),
-            Some(file) => {
-                let tails = PlanHeader::read_from_prefix(file).ok().and_then(|(header, _)| {
-                    let len = (header.tails.count as usize).checked_mul(size_of::<TailRecord>())?;
-                    file.get(header.tails.offset as usize..)?.get(..len)
-                });
-                let records = tails.unwrap_or_default().chunks_exact(size_of::<TailRecord>());
-                records
-                    .filter_map(|bytes| TailRecord::read_from_bytes(bytes).ok())
-                    .for_each(|tail| add(&tail));
-            }
-        }
+        let theirs = tails.iter().filter(|tail| is_one(tail.caller) || is_one(tail.callee));
+        thunks.extend(theirs.map(|tail| tail.again));
         thunks
     }
 

@@ -1,11 +1,13 @@
 //! Small programs for unit tests, and their plans.
 #![allow(clippy::unwrap_used)]
 
+use std::sync::OnceLock;
+
 use crate::decide::options::{Engine, Hooks, Options, Role};
 use crate::decide::verdict::{Tactic, Verdict};
 use crate::plan::Plan;
 use crate::x86::template::kind::Measured;
-use gprofinject_image::{Code, Facts, Function, FunctionKind, Image, ImageKind, Segment};
+use gprofinject_image::{Code, Details, Facts, Function, FunctionKind, Image, ImageKind, Segment};
 
 /// The address at which the code of a test program begins.
 pub(crate) const TEXT: u64 = 0x1000;
@@ -35,16 +37,15 @@ pub(crate) fn image<'d>(kind: ImageKind, base: u64, code: &'d [u8], sizes: &[usi
         segments: vec![segment],
         removed: Vec::new(),
         code_ranges: std::iter::once(base..hi).collect(),
-        code_pointers: functions.iter().map(|f| f.address).collect(),
-        relocated: Vec::new(),
-        functions,
-        exported: Vec::new(),
-        entries: Vec::new(),
-        landing_pads: Vec::new(),
+        details: OnceLock::from(Details {
+            code_pointers: functions.iter().map(|f| f.address).collect(),
+            ..Details::default()
+        }),
+        functions: functions.into(),
         facts: Facts::default(),
-        stubs: Vec::new(),
-        frames: Default::default(),
         nameless_parts: Default::default(),
+        eh_frame: &[],
+        files: (&[], None),
     }
 }
 
@@ -74,13 +75,14 @@ fn plan_with(image: &Image, skip: Option<usize>, arena: Option<u64>) -> Plan {
             standalone: false,
             measured: Measured::None,
             arena,
+            words: 0,
         },
     )
 }
 
 /// Returns the bytes that the plan writes at an address.
 pub(crate) fn patch(plan: &Plan, address: u64) -> Vec<u8> {
-    let p = plan.emitted.patches.iter().find(|p| p.address == address).unwrap();
+    let p = plan.patches.iter().find(|p| p.address == address).unwrap();
     p.replacement[..p.len as usize].to_vec()
 }
 

@@ -10,7 +10,7 @@ use crate::program::agent::Agent;
 use crate::program::libraries;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::region::{
-    ARCHIVED, LOAD_SHIFT, RETURN_ADDRESS, SEGMENT_BIT, SEGMENTS, SLOTS, Slot, TWICE, is_archived,
+    ARCHIVED, LOAD_SHIFT, PAGE, RETURN_ADDRESS, SEGMENT_BIT, SEGMENTS, SLOTS, Slot, TWICE, is_archived,
     segment_entries,
 };
 use gprofinject_abi::shared::BlockRef;
@@ -47,6 +47,14 @@ fn each_key(agent: &Agent, mut visit: impl FnMut(&AtomicU64)) {
         for range in [&own, &of_libraries] {
             let mut at = range.start;
             while at + slot_len <= range.end {
+                let is_first_of_page = at.is_multiple_of(PAGE);
+                if is_first_of_page
+                    && range == &of_libraries
+                    && !thread_blocks::is_library_slot_committed(agent, block, at)
+                {
+                    at += PAGE;
+                    continue;
+                }
                 visit(slots::slot(block, at as u32).key());
                 at += slot_len;
             }

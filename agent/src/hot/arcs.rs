@@ -2,6 +2,7 @@
 //! call.
 #![allow(unsafe_code, reason = "a frame's return slot is written where its thunk has found it")]
 
+use crate::hot::bare;
 use crate::hot::callers;
 use crate::hot::cells;
 use crate::hot::nearest;
@@ -263,6 +264,9 @@ impl Entry {
             return;
         }
         let found = callers::nearest(agent, domain, return_address, cfa);
+        if domain == Domain::Program {
+            bare::end_at(cfa);
+        }
         call.searched = true;
         call.link = found.link;
         let own = found.function;

@@ -64,7 +64,7 @@ pub(crate) fn newest(
     let together = |from: u64| {
         let start = (from & !7) + 8;
         let search = if from >= lo && from < hi {
-            Search { agent, domain: None, end: hi, readable: start, is_own: true }
+            Search { agent, domain: None, end: hi, readable: start, is_own: true, closes: false }
         } else {
             Search::elsewhere(agent, None, from)
         };
@@ -87,7 +87,7 @@ pub(crate) fn newest(
     if last > end {
         return found.function;
     }
-    let search = Search { agent, domain: Some(other), end, readable: start, is_own: true };
+    let search = Search { agent, domain: Some(other), end, readable: start, is_own: true, closes: true };
     let newer = match search.begin(last, lo, start) {
         Begin::With(at, function) => (at <= end).then_some((at, function)),
         Begin::At(at) => search.first(at),
@@ -119,7 +119,8 @@ fn above(agent: &Agent, domain: Domain, from: u64, interrupted: bool) -> Nearest
     }
     // A signal handler that interrupts the thread after this leaves a `last` that leads to the same frame.
     let last = domain.last(words).load(Ordering::Relaxed);
-    let search = Search { agent, domain: Some(domain), end: hi, readable: start, is_own: true };
+    let closes = !interrupted;
+    let search = Search { agent, domain: Some(domain), end: hi, readable: start, is_own: true, closes };
     if !interrupted && search.is_left_behind(last, lo, start) {
         distrust_within(from);
         return above(agent, domain, from, false);

@@ -16,7 +16,9 @@
 //! the cell if the state of that is not [`INTERNED`], and otherwise aside.
 #![allow(unsafe_code, reason = "cells are places in a shadow, which addresses on the stack lead to")]
 
+use crate::hot::bare;
 use crate::hot::blocks;
+use crate::hot::clear;
 use crate::hot::next::Next;
 use crate::os::memory;
 use crate::os::task;
@@ -133,6 +135,15 @@ fn aside(shadow: u64, cfa: u64) -> Option<CellRef> {
     can_be.then(|| cell(shadow + ASIDE, cfa))
 }
 
+/// The state of contents that were kept aside, for ever: there may be interned frames with this CFA, whatever the cell contains.
+const TAKES_TURNS: u32 = RETURNING;
+
+/// Returns whether there may be an interned frame with a CFA whose cell does not know of it.
+pub(crate) fn takes_turns(shadow: u64, cfa: u64) -> bool {
+    interned::take_turns()
+        && aside(shadow, cfa).is_some_and(|aside| aside.link().load(Ordering::Relaxed) & STATE == TAKES_TURNS)
+}
+
 /// Returns whether a frame has used the cell and not returned: one that may return by it, or by its label.
 pub(crate) fn is_in_use(cell: CellRef) -> bool {
     cell.link().load(Ordering::Relaxed) < FREE && cell.return_address().load(Ordering::Relaxed) != 0
@@ -190,6 +201,12 @@ pub(super) fn give_back(shadow: u64, cell: CellRef, cfa: u64) {
     }
 }
 
+/// Notes that the cell with this CFA is about to be used.
+fn open(shadow: u64, cfa: u64) {
+    blocks::open(shadow, cfa);
+    clear::shrink(cfa);
+}
+
 /// How a frame gets its cell.
 enum Claim {
     /// The cell is free.
@@ -202,7 +219,7 @@ enum Claim {
 
 /// Makes a cell ready for a new frame of a function.
 fn claim(shadow: u64, cell: CellRef, cfa: u64, number: u32, return_address: u64) -> Claim {
-    blocks::open(shadow, cfa);
+    open(shadow, cfa);
     let link = cell.link().load(Ordering::Relaxed);
     if link >= FREE {
         return Claim::Free;
@@ -219,7 +236,7 @@ fn claim(shadow: u64, cell: CellRef, cfa: u64, number: u32, return_address: u64)
         interned::note_turn();
     }
     if is_standard {
-        copy(cell, aside, 0);
+        copy(cell, aside, TAKES_TURNS);
     }
     Claim::Label(label)
 }
@@ -324,12 +341,13 @@ pub(crate) extern "C" fn occupied(number: u32, return_address: u64, cfa: u64) ->
 /// Gives the frame with this CFA, whose return slot contains `label`, to the function with this number, which was tail-called in
 /// it.
 pub(crate) fn hand_over(cfa: u64, label: u64, number: u32) {
+    bare::end_at(cfa);
     let Some(shadow) = shadow(cfa) else { return };
     let cell = cell(shadow, cfa);
     if let Some(entry) = interned::at(label) {
         let return_address = entry.return_address().load(Ordering::Relaxed);
         if !is_of(cell, return_address) {
-            blocks::open(shadow, cfa);
+            open(shadow, cfa);
             keep_aside(shadow, cell, cfa);
             set(cell, number, INTERNED, return_address);
         }
@@ -350,7 +368,7 @@ fn keep_aside(shadow: u64, cell: CellRef, cfa: u64) {
         && is_in_use(cell)
         && let Some(aside) = aside(shadow, cfa)
     {
-        copy(cell, aside, 0);
+        copy(cell, aside, TAKES_TURNS);
     }
 }
 
@@ -424,7 +442,7 @@ fn prepare_return(return_address: u64, number: u32, cfa: u64) {
         cell.link().store(distance(cell) | RETURNING, Ordering::Relaxed);
         return;
     }
-    blocks::open(shadow, cfa);
+    open(shadow, cfa);
     keep_aside(shadow, cell, cfa);
     set(cell, number, RETURNING, return_address);
 }

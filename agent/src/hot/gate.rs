@@ -17,9 +17,9 @@
 //! recent arcs, and meanwhile keeps three or four registers at CFA-40 and below. That is sufficient for arcs that
 //! share a home slot with others and for indirect tail calls, except the first time. A call out of unhooked code, or
 //! out of a hooked library to the program, whose return address is a known *site* ([`crate::hot::sites`]) is finished
-//! here as well, if its caller is easily found: `gpi_caller` does the first steps of [`crate::hot::callers::nearest`]
-//! and [`crate::hot::callers::newest`], and the rest is that of [`cells::fill`], in the same order; all other cases
-//! are left to them.
+//! here as well, if its caller is easily found: `gpi_again` recognises a frame like one that was found before, `gpi_caller` does
+//! the first steps of [`crate::hot::callers::nearest`] and [`crate::hot::callers::newest`], and the rest is that of
+//! [`cells::fill`], in the same order; all other cases are left to them.
 //!
 //! `arcs::known` is compiled Rust that must not use a vector register (a test reads its machine code); the rarer
 //! functions may use them, and the gate saves them. Nothing here uses x87, MMX, AVX or the direction flag. At most 1
@@ -33,18 +33,19 @@ use crate::hot::newest_frame::newest_frame;
 use crate::hot::next::BODY;
 use crate::hot::saved::{load_arguments, restore_registers, save_registers};
 use crate::hot::search::NEAR;
-use crate::hot::{arcs, cells, sites};
+use crate::hot::{arcs, cells, clear, sites};
 use crate::os::vectors::{restore_vectors, save_vectors};
 use crate::os::words::{thread_word, words_offset};
 use crate::program::agent::{GATE_FACTS, GateFacts, LABELS, LIBRARY_GATE_FACTS};
 use core::arch::global_asm;
 use core::mem::offset_of;
 use gprofinject_abi::plan::{
-    CALL_LEN, Cell, DISTANCE, FREE, FunctionRecord, INTERNED, INTERNED_LABELS, LABEL_LEN, LABELS_AT, LEFT,
-    LIBRARIES, ThreadWords, WINDOW, WINDOW_WORD,
+    BEGINS, CALL_LEN, Cell, DISTANCE, FREE, FunctionRecord, INTERNED, INTERNED_LABELS, LABEL_LEN, LABELS_AT,
+    LEFT, LIBRARIES, ThreadWords, WINDOW, WINDOW_WORD,
 };
 use gprofinject_abi::region::{
-    CALLER, NO_FUNCTION, OWN, PAGE, RECENT, RECENT_HASH, RECENT_SHIFT, RECENT_WAYS, ROOT, Slot, TAIL, TWICE,
+    BlockHeader, CALLER, NEWEST, NO_FUNCTION, Newest, OWN, PAGE, RECENT, RECENT_HASH, RECENT_SHIFT,
+    RECENT_WAYS, ROOT, Slot, TAIL, TWICE,
 };
 
 /// Defines the gates of one set of functions. `$prefix` is part of their names, `$facts` is the [`GateFacts`] of the set,
@@ -58,31 +59,35 @@ macro_rules! gates {
         $foreign:literal, $native:literal, $tail:ident
     ) => {
 global_asm!(
-    // Finds the slot of the arc of function eax with the key r11, if it is in the table of recent arcs; otherwise jumps
-    // to `otherwise`. rcx = thread block. Output: rdx = the slot's offset in it. Changes rdi.
-    ".macro gpi_find otherwise",
+    // Loads into rdi the address of the set of the table of recent arcs in which the arc of function eax with the key r11
+    // is, if it is in the table. rcx = thread block. Changes rdx.
+    ".macro gpi_set",
     "lea edx, [r11+rax]",
     "imul edx, edx, {hash}",
     "shr edx, {shift}",
     "shl edx, {ways_bits}",
     "lea rdi, [rcx+rdx*8+{recent}]",
-    "mov rdx, [rdi]",
+    ".endm",
+    // Loads into rdx the offset of the arc's slot in the thread block, if it is in the word of that set at this offset; otherwise
+    // jumps to `otherwise`.
+    ".macro gpi_way word, otherwise",
+    "mov rdx, [rdi+\\word]",
     "ror rdx, 32",
     "sub rdx, 1",
     "cmp edx, eax",
-    "jne 51f",
+    "jne \\otherwise",
     "shr rdx, 32",
     "cmp [rcx+rdx+{key}], r11",
-    "je 52f",
+    "jne \\otherwise",
+    ".endm",
+    // Finds the slot of the arc of function eax with the key r11, if it is in the table of recent arcs; otherwise jumps
+    // to `otherwise`. rcx = thread block. Output: rdx = the slot's offset in it. Changes rdi.
+    ".macro gpi_find otherwise",
+    "gpi_set",
+    "gpi_way 0, 51f",
+    "jmp 52f",
     "51:",
-    "mov rdx, [rdi+8]",
-    "ror rdx, 32",
-    "sub rdx, 1",
-    "cmp edx, eax",
-    "jne \\otherwise",
-    "shr rdx, 32",
-    "cmp [rcx+rdx+{key}], r11",
-    "jne \\otherwise",
+    "gpi_way 8, \\otherwise",
     "52:",
     ".endm",
     // The same, and counts the arc.
@@ -203,14 +208,75 @@ global_asm!(
     ".cfi_def_cfa_offset 0",
     "gpi_look 0",
     "gpi_label 8f",
-    "gpi_recent 12f",
+    "gpi_set",
+    "gpi_way 0, 15f",
+    "10:",
+    "inc qword ptr [rcx+rdx+{count}]",
     "gpi_next {resume}, 0",
     "gpi_looked 0",
     "mov r11, [rsp-24]",
     "jmp [rsp-32]",
+    "15:",
+    "gpi_site 0",
+    "ja 21f",
+    "jb 17f",
+    // A call out of code that was made at run time, with a caller like that of an earlier one: it gets no cell.
+    "gpi_again 0, 18f, 22f, 23f",
+    "23:",
+    "gpi_set",
+    "gpi_way 0, 24f",
+    "25:",
+    "imul edi, eax, {record}",
+    "add rdi, [rip+{agent}+{functions}]",
+    "test byte ptr [rdi+{flags}], {begins}",
+    "jnz 18f",
+    "inc qword ptr [rcx+rdx+{count}]",
+    "mov eax, [rdi+{body}]",
+    "add rax, [rip+{agent}+{base}]",
+    "mov [rsp-32], rax",
+    "mov rsi, [rsp-64]",
+    "gpi_looked 0",
+    "lea rsp, [rsp-8]",
+    ".cfi_def_cfa_offset 8",
+    "mov r11, [rsp-16]",
+    "mov rax, [rsp-8]",
+    "jmp [rsp-24]",
+    ".cfi_def_cfa_offset 0",
+    "21:",
+    "mov rsi, [rsp-64]",
+    "gpi_way 8, 12f",
+    "jmp 10b",
+    "24:",
+    "gpi_way 8, 18f",
+    "jmp 25b",
+    "22:",
+    "gpi_gone 0, 18f",
+    "jmp 23b",
+    "26:",
+    "gpi_gone 0, 18f",
+    "jmp 27f",
+    // A call out of other code, with a caller like that of an earlier one.
+    "17:",
+    "gpi_again 0, 18f, 26b, 27f",
+    "27:",
+    "mov [rsp-72], r8",
+    "mov [rsp-80], r9",
+    "mov [rsp-88], r10",
+    "mov qword ptr [rsp-96], 0",    // the frame need not be noted
+    words_offset!("rdx"),
+    thread_word!("mov rdi, ", "[rdx+{cells}]"),
+    "mov r8, rsp",
+    "xor r10d, r10d",
+    "jmp 19f",
+    "18:",
+    "mov rsi, [rsp-64]",
+    "mov r11, [rsp-8]",
     // A call out of unhooked code, as in `cells::fill`.
     "12:",
     "gpi_caller 0, 7f",
+    "bt qword ptr [rsp-96], {made_bit}",
+    "jc 14f",
+    "19:",
     "sub rsi, r8",
     "shr rsi, 3",
     "inc rsi",                      // the link
@@ -223,6 +289,11 @@ global_asm!(
     "cmp rsi, {distance}",
     "ja 13f",
     "gpi_both 13f",
+    "cmp qword ptr [rsp-96], 0",
+    "je 20f",
+    "lea r9, [rsp+rsi*8-8]",        // the caller's CFA
+    "gpi_note",
+    "20:",
     "shl rsi, 32",
     "mov edx, eax",
     "or rsi, rdx",
@@ -241,6 +312,26 @@ global_asm!(
     "gpi_called 0",
     "mov r11, [rsp-8]",
     "jmp 7f",
+    // A call out of code that was made at run time: it gets no cell.
+    "14:",
+    "imul edi, eax, {record}",
+    "add rdi, [rip+{agent}+{functions}]",
+    "test byte ptr [rdi+{flags}], {begins}",
+    "jnz 13b",
+    "gpi_both 13b",
+    "mov r9, rsi",
+    "gpi_note",
+    words_offset!("rdx"),
+    thread_word!("mov ", "[rdx+{last}], rsi"),
+    "gpi_next {body}, 0",
+    "gpi_looked 0",
+    "gpi_called 0",
+    "lea rsp, [rsp-8]",
+    ".cfi_def_cfa_offset 8",
+    "mov r11, [rsp-16]",
+    "mov rax, [rsp-8]",
+    "jmp [rsp-24]",
+    ".cfi_def_cfa_offset 0",
     // The return address is an exit label.
     "8:",
     "gpi_tail 0, 9f",
@@ -318,17 +409,53 @@ global_asm!(
     ".cfi_startproc",
     "gpi_look 8",
     "gpi_label 8f",
-    "gpi_recent 12f",
+    "gpi_set",
+    "gpi_way 0, 15f",
+    "10:",
+    "inc qword ptr [rcx+rdx+{count}]",
     "2:",
     "gpi_next {resume}, 8",
     "gpi_looked 8",
     "mov r11, [rsp-16]",
     "jmp [rsp-24]",
-    // A call out of unhooked code, of a function that gets no cell.
+    "15:",
+    "gpi_site 8",
+    "ja 21f",
+    // A call out of unhooked code, of a function that gets no cell, with a caller like that of an earlier one.
+    "gpi_again 8, 18f, 22f, 23f",
+    "23:",
+    "gpi_set",
+    "gpi_way 0, 24f",
+    "25:",
+    "inc qword ptr [rcx+rdx+{count}]",
+    "gpi_next {resume}, 8",
+    "mov rsi, [rsp-56]",
+    "gpi_looked 8",
+    "mov r11, [rsp-16]",
+    "jmp [rsp-24]",
+    "21:",
+    "mov rsi, [rsp-56]",
+    "gpi_way 8, 12f",
+    "jmp 10b",
+    "24:",
+    "gpi_way 8, 18f",
+    "jmp 25b",
+    "22:",
+    "gpi_gone 8, 18f",
+    "jmp 23b",
+    "18:",
+    "mov rsi, [rsp-56]",
+    "mov r11, [rsp]",
+    // The same with another caller.
     "12:",
     "gpi_caller 8, 7f",
     thread_word!("mov ", "[rdx+{last}], rsi"),
     "gpi_both 13f",
+    "cmp byte ptr [rip+{agent}+{both}], 0",
+    "je 20f",
+    "mov r9, rsi",
+    "gpi_note",
+    "20:",
     "gpi_called 8",
     "jmp 2b",
     "13:",
@@ -445,7 +572,7 @@ global_asm!(
     concat!(".hidden gpi_", $prefix, "end"),
     concat!("gpi_", $prefix, "end:"),
     // The other set of gates defines these macros again.
-    ".irp name, find, recent, both, look, looked, tail, next, frame, exists, alive, caller, called, label, save, arguments, restore, save_vectors, restore_vectors",
+    ".irp name, set, way, find, recent, both, look, looked, tail, next, frame, exists, alive, bare, vain, site, noted, again, gone, note, caller, called, label, save, arguments, restore, save_vectors, restore_vectors",
     ".purgem gpi_\\name",
     ".endr",
     agent = sym $facts,
@@ -468,6 +595,8 @@ global_asm!(
     record = const size_of::<FunctionRecord>(),
     resume = const offset_of!(FunctionRecord, resume),
     body = const offset_of!(FunctionRecord, body),
+    flags = const offset_of!(FunctionRecord, flags),
+    begins = const BEGINS,
     block = const offset_of!(ThreadWords, block),
     cells = const offset_of!(ThreadWords, cells),
     window_word = const WINDOW_WORD,
@@ -486,6 +615,16 @@ global_asm!(
     last = const offset_of!(ThreadWords, $last),
     stack_lo = const offset_of!(ThreadWords, stack_lo),
     stack_hi = const offset_of!(ThreadWords, stack_hi),
+    clear_from = const offset_of!(ThreadWords, clear_from),
+    clear_to = const offset_of!(ThreadWords, clear_to),
+    vain = const offset_of!(ThreadWords, vain),
+    bare = const offset_of!(ThreadWords, bare),
+    much = const clear::MUCH,
+    contents = const offset_of!(BlockHeader, newest) + $is_libraries * size_of::<Newest>() + offset_of!(Newest, contents),
+    slots = const offset_of!(BlockHeader, newest) + $is_libraries * size_of::<Newest>() + offset_of!(Newest, slots),
+    newest_mask = const NEWEST - 1,
+    flags_bits = const u64::BITS - sites::MADE.trailing_zeros(),
+    made_bit = const sites::MADE.trailing_zeros(),
     return_address = const offset_of!(Cell, return_address),
     link = const offset_of!(Cell, link),
     left = const LEFT,

@@ -8,10 +8,11 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 const PAGE_BITS: u32 = 12;
 /// The number of pages in the table; a page's index is the low bits of its number.
-const PLACES: usize = 256;
+const PLACES: usize = 4096;
 /// A flag in an entry, beside the page's number.
 const MADE_AT_RUN_TIME: u64 = 1 << 63;
-const NONE: u64 = u64::MAX;
+/// An entry without a page. Zeros take no room in the library's file.
+const NONE: u64 = 0;
 
 static PAGES: [AtomicU64; PLACES] = [const { AtomicU64::new(NONE) }; PLACES];
 
@@ -32,7 +33,8 @@ pub(crate) fn forget() {
 /// Integer code only; see [`crate::hot::gate`].
 pub(crate) fn known(address: u64) -> Option<bool> {
     let entry = place(address).load(Ordering::Relaxed);
-    (entry & !MADE_AT_RUN_TIME == address >> PAGE_BITS).then_some(entry & MADE_AT_RUN_TIME != 0)
+    (entry != NONE && entry & !MADE_AT_RUN_TIME == address >> PAGE_BITS)
+        .then_some(entry & MADE_AT_RUN_TIME != 0)
 }
 
 /// Returns whether the code around an address was made at run time, by asking the dynamic linker if necessary.

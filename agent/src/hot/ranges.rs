@@ -8,7 +8,6 @@ use crate::hot::cells::{PAGE, REGION, cell, end, free, give_back, is_in_use, ret
 use crate::os::kernel;
 use crate::os::memory;
 use crate::os::task;
-use crate::program::interned;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::plan::{CLOSED, FREE, INTERNED, LEFT, STATE};
 
@@ -49,32 +48,40 @@ pub(crate) fn forget(from: u64, to: u64, is_over: bool) -> bool {
     any
 }
 
-/// Closes the block that begins at an address if none of its cells is in use. It is one of the calling thread's own stack, on which nothing
-/// else runs.
-pub(crate) fn close(shadow: u64, block: u64) {
-    // The cell of an interned frame may be that of another one, which has returned.
-    if interned::take_turns() {
-        return;
-    }
-    let mut at = block;
-    while at < block + BLOCK {
-        if is_in_use(cell(shadow, at)) {
-            return;
+/// Closes the free cells from a CFA up to another one, and the blocks that consist of such cells. No cell in between may be in use, and the
+/// stack must be the calling thread's own, on which nothing else runs.
+pub(crate) fn close(from: u64, to: u64) {
+    let mut at = from;
+    while at < to {
+        let next = (at & !(REGION - 1)) + REGION;
+        if let Some(shadow) = shadow(at) {
+            close_in(shadow, at, if to < next { to } else { next });
         }
-        at += 8;
+        at = next;
     }
-    at = block;
-    while at < block + BLOCK {
-        let contents = cell(shadow, at).function_and_link();
-        let old = contents.load(Ordering::Relaxed);
-        // If a coroutine has an array in the stack of another thread as its stack, the cell may be filled at this moment.
-        if old >> 32 >= u64::from(FREE) && old >> 32 != u64::from(CLOSED) {
-            let closed = old & u64::from(u32::MAX) | u64::from(CLOSED) << 32;
-            let _ = contents.compare_exchange(old, closed, Ordering::Relaxed, Ordering::Relaxed);
+}
+
+/// The same within a region that has this shadow.
+fn close_in(shadow: u64, from: u64, to: u64) {
+    let mut at = blocks::next_open(shadow, from);
+    while at < to {
+        let (start, block) = (at, (at & !(BLOCK - 1)) + BLOCK);
+        let stop = if to < block { to } else { block };
+        while at < stop {
+            let contents = cell(shadow, at).function_and_link();
+            let old = contents.load(Ordering::Relaxed);
+            // If a coroutine has an array in the stack of another thread as its stack, the cell may be filled at this moment.
+            if old >> 32 >= u64::from(FREE) && old >> 32 != u64::from(CLOSED) {
+                let closed = old & u64::from(u32::MAX) | u64::from(CLOSED) << 32;
+                let _ = contents.compare_exchange(old, closed, Ordering::Relaxed, Ordering::Relaxed);
+            }
+            at += 8;
         }
-        at += 8;
+        if at - start == BLOCK {
+            blocks::close(shadow, start);
+        }
+        at = blocks::next_open(shadow, at);
     }
-    blocks::close(shadow, block);
 }
 
 /// Puts the return addresses of the frames back whose CFAs lie between two addresses, both included, and ends their use of their cells.
@@ -141,10 +148,8 @@ mod tests {
         blocks::open(shadow, cfa);
         let used = cell(shadow, cfa);
         set(used, 7, 0, 0x40_1234);
-        close(shadow, block);
-        assert_eq!(blocks::next_open(shadow, block), block);
         used.link().store(FREE | 5, Ordering::Relaxed);
-        close(shadow, block);
+        close_in(shadow, block, block + BLOCK);
         assert_eq!(blocks::next_open(shadow, block), 18 * REGION);
         // No thunk takes it for a free one, and it names its function.
         assert_eq!(used.link().load(Ordering::Relaxed), CLOSED);

@@ -3,8 +3,10 @@
 //! All of this is integer code; see [`crate::hot::gate`].
 #![allow(unsafe_code, reason = "return slots on the calling thread's stack are read")]
 
+use crate::hot::bare;
 use crate::hot::blocks::{self, BLOCK};
-use crate::hot::cells::{self, REGION, cell, distance, existing, is_alive, shadow};
+use crate::hot::cells::{self, REGION, cell, distance, existing, is_alive, is_in_use, shadow, takes_turns};
+use crate::hot::clear;
 use crate::hot::ranges;
 use crate::os::words;
 use crate::program::agent::Agent;
@@ -38,6 +40,9 @@ pub(crate) struct Search<'a> {
     pub(crate) readable: u64,
     /// Whether all of this is the calling thread's own stack.
     pub(crate) is_own: bool,
+    /// Whether the search may close the cells there. It may not if a signal handler is called: the signal may have interrupted the agent
+    /// just before it fills one of them.
+    pub(crate) closes: bool,
 }
 
 impl<'a> Search<'a> {
@@ -56,7 +61,14 @@ impl<'a> Search<'a> {
         let most = from + if near { FARTHEST } else { ELSEWHERE };
         let first = words::get().first_frame().load(Ordering::Relaxed);
         let readable = if near && first != 0 { first } else { u64::MAX };
-        Search { agent, domain, end: if near && end < most { end } else { most }, readable, is_own: false }
+        Search {
+            agent,
+            domain,
+            end: if near && end < most { end } else { most },
+            readable,
+            is_own: false,
+            closes: false,
+        }
     }
 
     /// Returns whether the frame of the thread's last event is alive, but below all possible frames: then this is
@@ -89,11 +101,22 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Returns the CFA and the function of the first live frame from a CFA on, or `None` if there is none. On the thread's own stack, blocks
-    /// without any live frame are closed.
+    /// Returns the CFA and the function of the first live frame from a CFA on, or `None` if there is none. On the thread's own stack, the part
+    /// without any live frame may become its clear part.
     pub(crate) fn first(&self, start: u64) -> Option<(u64, u32)> {
+        let part = if self.is_own { clear::start() } else { u64::MAX };
+        let is_programs = self.is_own && self.domain == Some(Domain::Program);
+        // In the bare part, no frame of the program is alive.
+        let bare = if is_programs { bare::start() } else { u64::MAX };
+        let end = if self.end < bare { self.end } else { bare.wrapping_sub(1) };
+        // Whether a frame may be alive again that has vanished from the stack, but not returned.
+        let mut is_sure = is_programs && self.closes && end + 1 >= bare;
         let mut at = start;
-        while at <= self.end {
+        // From here on up to `at`, no cell is in use. This number of bytes of that have been searched, and not skipped.
+        let mut free_from = start;
+        let mut searched = 0;
+        let mut found = None;
+        'search: while at <= end {
             let next = (at & !(REGION - 1)) + REGION;
             // The next region may have another shadow, or none.
             let Some(cells) = shadow(at) else {
@@ -101,23 +124,43 @@ impl<'a> Search<'a> {
                 continue;
             };
             at = blocks::next_open(cells, at);
-            let from = at;
+            if at >= part {
+                let end = clear::skip(at);
+                if end != at {
+                    at = end;
+                    continue;
+                }
+            }
             let next = (at & !(BLOCK - 1)) + BLOCK;
-            let stop = if self.end < next { self.end + 1 } else { next };
+            let mut stop = if end < next { end + 1 } else { next };
+            if at < part && part < stop {
+                stop = part;
+            }
             while at < stop {
                 let cell = cell(cells, at);
-                if cell.return_address().load(Ordering::Relaxed) != 0
-                    && let Some(function) = self.caller(cell, at)
-                {
-                    return Some((at, function));
+                if is_in_use(cell) || takes_turns(cells, at) {
+                    if let Some(function) = self.caller(cell, at) {
+                        found = Some((at, function));
+                        break 'search;
+                    }
+                    is_sure = is_sure && !self.is_of_domain(cell) && !takes_turns(cells, at);
+                    free_from = at + 8;
+                    searched = 0;
+                } else {
+                    searched += 8;
                 }
                 at += 8;
             }
-            if self.is_own && at - from == BLOCK {
-                ranges::close(cells, from);
-            }
         }
-        None
+        if self.closes && clear::is_time(searched / 8) {
+            let to = if at < end { at } else { end & !7 };
+            ranges::close(free_from, to);
+            clear::set(free_from, to);
+        }
+        if found.is_none() && is_sure {
+            bare::begin_at(start);
+        }
+        found
     }
 
     /// Returns whether the function that the cell names belongs to the set whose frames are looked for.

@@ -1,8 +1,11 @@
 //! Thread blocks: parts of the region file, each of which has an address of its own in the process.
 //!
-//! A thread block has two mappings. The one that thunks use contains private zeros at first. The *source* is a shared
-//! mapping of the thread block's part of the region file, which no code reads or writes. To commit a chunk, the agent
-//! maps the pages of the source over the zeros.
+//! If the region file is a memory file, a thread block is a shared mapping of its part of the file, whose pages the kernel makes when they
+//! are accessed first.
+//!
+//! Of a file in the folder, a page that is accessed first may find the file system full, and the process would end by SIGBUS. So a thread
+//! block has two mappings. The one that thunks use contains private zeros at first. The *source* is a shared mapping of the thread block's
+//! part of the file, which no code reads or writes. To commit a chunk, the agent maps the pages of the source over the zeros.
 #![allow(unsafe_code, reason = "blocks are mapped, and reached by their addresses")]
 
 use crate::hot::sharers;
@@ -15,7 +18,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use gprofinject_abi::plan::CounterRange;
 use gprofinject_abi::region::{
-    COUNTER_BIT, LIBRARY_COUNTER_CHUNKS, PAGE, RECENT, SEGMENT_BIT, SEGMENTS, SLOT_CHUNKS, SLOTS,
+    COUNTER_BIT, LIBRARY_BITS, LIBRARY_COUNTER_CHUNKS, PAGE, RECENT, SEGMENT_BIT, SEGMENTS, SLOTS,
     counters_offset, library_counters_offset, library_offset, round_up, segment_len, segment_offset,
 };
 use gprofinject_abi::shared::BlockRef;
@@ -27,8 +30,8 @@ pub(crate) struct Place {
     /// the thread that has made the thread block, and loaded with `Acquire`: a thread that sees the address sees the
     /// header.
     block: AtomicU64,
-    /// The shared mapping of the same part of the file, or 0 if the counts of the thread block reach no file. Stored
-    /// before `block`, by the thread that makes the thread block.
+    /// The shared mapping of the same part of the file, which is the same as `block` if the file is a memory file; or 0 if the counts of
+    /// the thread block reach no file. Stored before `block`, by the thread that makes the thread block.
     source: AtomicU64,
 }
 
@@ -110,18 +113,25 @@ pub(crate) fn make(agent: &Agent) -> Option<BlockRef> {
     let index = agent.region.blocks().fetch_add(1, Ordering::Relaxed);
     let place = place(agent, index)?;
     let len = agent.orders.block_len;
-    let zeros = memory::map_zeros(len, memory::PROT_READ | memory::PROT_WRITE).ok()?;
-    let Some(source) = source(agent, index) else {
-        // SAFETY: no other code knows of the mapping yet.
-        let _ = unsafe { memory::munmap(zeros, len) };
-        return None;
+    let (address, source) = if agent.maps_whole {
+        let source = source(agent, index)?;
+        memory::note(source, len);
+        (source, source)
+    } else {
+        let zeros = memory::map_zeros(len, memory::PROT_READ | memory::PROT_WRITE).ok()?;
+        let Some(source) = source(agent, index) else {
+            // SAFETY: no other code knows of the mapping yet.
+            let _ = unsafe { memory::munmap(zeros, len) };
+            return None;
+        };
+        (zeros, source)
     };
-    let block = at(zeros)?;
+    let block = at(address)?;
     place.source.store(source, Ordering::Relaxed);
     if !begin(agent, block, index) {
         return None;
     }
-    place.block.store(zeros, Ordering::Release);
+    place.block.store(address, Ordering::Release);
     Some(block)
 }
 
@@ -175,8 +185,8 @@ pub(crate) fn commit(agent: &Agent, block: BlockRef, bit: u32, offset: u64, len:
 fn map_source(agent: &Agent, block: BlockRef, offset: u64, len: u64) -> bool {
     let source = place(agent, block.index().load(Ordering::Relaxed))
         .map_or(0, |place| place.source.load(Ordering::Relaxed));
-    // A child that is not followed does not count, and its thread blocks have no source.
-    if source == 0 {
+    // A child that is not followed does not count, and its thread blocks have no source. One that is a memory file's has all its pages.
+    if source == 0 || source == block.address() {
         return true;
     }
     if memory::populate(source + offset, len).is_err() {
@@ -214,9 +224,15 @@ pub(crate) fn touch_recent(block: BlockRef) -> bool {
     kernel::is_frozen() || memory::populate(block.address() + RECENT, SLOTS - RECENT).is_ok()
 }
 
-/// Returns the offset of the library slots in a thread block.
+/// Returns the offset of the library slots in a thread block. Their bits are in front of them.
 pub(crate) fn library_slots(agent: &Agent) -> u64 {
-    library_offset(agent.orders.slot_bytes, agent.orders.counter_bytes)
+    let bits = if agent.orders.library_bytes == 0 { 0 } else { LIBRARY_BITS };
+    library_offset(agent.orders.slot_bytes, agent.orders.counter_bytes) + bits
+}
+
+/// Returns the offset of the end of the library slots in a thread block.
+pub(crate) fn library_slots_end(agent: &Agent) -> u64 {
+    library_offset(agent.orders.slot_bytes, agent.orders.counter_bytes) + agent.orders.library_bytes
 }
 
 /// The home slots of the program or of libraries in a thread block, or the basic block counters of libraries. Their chunks
@@ -226,38 +242,53 @@ struct Slots {
     end: u64,
     /// Bytes of a chunk; the last one may be shorter.
     chunk: u64,
-    /// Where the bits of the chunks are: in [`committed_counters`] if they are those of counters, and otherwise in
-    /// `committed_chunks`.
-    are_counters: bool,
-    /// The bit of the first chunk there.
-    first_bit: u64,
+    /// The bytes of the pages in front of the first chunk that have the bits of the chunks, or 0 if they are in the header.
+    bits: u64,
 }
 
 impl Slots {
     fn of_program(agent: &Agent) -> Slots {
         // The last chunk ends where the overflow segments begin.
         let end = segment_offset(agent.orders.slot_bytes, 0);
-        Slots { start: 0, end, chunk: agent.orders.slot_chunk, are_counters: false, first_bit: 0 }
+        Slots { start: 0, end, chunk: agent.orders.slot_chunk, bits: 0 }
     }
 
     fn of_libraries(agent: &Agent) -> Slots {
-        let start = library_slots(agent);
-        let end = start + agent.orders.library_bytes;
-        Slots { start, end, chunk: PAGE, are_counters: false, first_bit: SLOT_CHUNKS }
+        let (start, end) = (library_slots(agent), library_slots_end(agent));
+        Slots { start, end, chunk: PAGE, bits: LIBRARY_BITS }
     }
 
     fn of_counters(agent: &Agent) -> Slots {
         let start = library_counters(agent);
         let end = start - PAGE + agent.orders.library_counter_bytes;
-        Slots { start, end, chunk: PAGE, are_counters: true, first_bit: 0 }
+        Slots { start, end, chunk: PAGE, bits: PAGE }
+    }
+
+    /// Returns the words with the bits of the chunks in a thread block.
+    fn words(&self, block: BlockRef) -> &'static [AtomicU64] {
+        if self.bits == 0 {
+            return block.committed_chunks();
+        }
+        let at = (block.address() + self.start - self.bits) as *const AtomicU64;
+        let chunks = self.end.saturating_sub(self.start) / PAGE;
+        // SAFETY: every thread block has these pages if it has such chunks, and they stay mapped. They are accessed only here, zeros are
+        // valid words, and a page of bits is enough for each of `bits / PAGE` times 32768 chunks. The address is aligned, and not 0.
+        unsafe { core::slice::from_raw_parts(at, (chunks / 64) as usize) }
     }
 
     /// Returns the word with the bit of a chunk, and the bit.
-    fn bit_of(&self, agent: &Agent, block: BlockRef, chunk: u64) -> Option<(&'static AtomicU64, u64)> {
-        let bit = self.first_bit + chunk;
-        let words: &[AtomicU64] =
-            if self.are_counters { committed_counters(agent, block) } else { block.committed_chunks() };
-        Some((words.get((bit / 64) as usize)?, 1 << (bit % 64)))
+    fn bit_of(&self, block: BlockRef, chunk: u64) -> Option<(&'static AtomicU64, u64)> {
+        Some((self.words(block).get((chunk / 64) as usize)?, 1 << (chunk % 64)))
+    }
+
+    /// Returns whether the chunk with a slot that is this far from the start of the thread block is committed.
+    fn is_committed(&self, block: BlockRef, offset: u64) -> bool {
+        // A chunk has bytes; the division must not be able to panic all the same.
+        let chunk = (offset - self.start).checked_div(self.chunk).unwrap_or_default();
+        match self.bit_of(block, chunk) {
+            Some((word, bit)) => word.load(Ordering::Relaxed) & bit != 0,
+            None => false,
+        }
     }
 }
 
@@ -281,14 +312,12 @@ pub(crate) fn is_out_of_reach(agent: &Agent, block: BlockRef, offset: u64) -> bo
     if PIECES.load(Ordering::Relaxed) < PIECES_MAX {
         return false;
     }
-    let slots = slots_with(agent, offset);
-    // A chunk has bytes; the division must not be able to panic all the same.
-    let chunk = (offset - slots.start).checked_div(slots.chunk);
-    let bit = slots.first_bit + chunk.unwrap_or_default();
-    match block.committed_chunks().get((bit / 64) as usize) {
-        Some(word) => word.load(Ordering::Relaxed) >> (bit % 64) & 1 == 0,
-        None => true,
-    }
+    !slots_with(agent, offset).is_committed(block, offset)
+}
+
+/// Returns whether the chunk with the home slot of a library at an offset in a thread block is committed.
+pub(crate) fn is_library_slot_committed(agent: &Agent, block: BlockRef, offset: u64) -> bool {
+    Slots::of_libraries(agent).is_committed(block, offset)
 }
 
 /// Commits the chunk of the calling thread's thread block that contains a home slot, and perhaps more. `offset` is the
@@ -316,7 +345,7 @@ fn commit_around(agent: &Agent, block: BlockRef, slots: &Slots, chunk: u64) -> b
 /// Commits up to `count` chunks from the one with this index on, unless they are all committed. Returns `false` if the file system or memory is full.
 fn commit_chunks(agent: &Agent, block: BlockRef, slots: &Slots, first: u64, count: u64) -> bool {
     let bits = first..first + count;
-    let word_of = |chunk| slots.bit_of(agent, block, chunk);
+    let word_of = |chunk| slots.bit_of(block, chunk);
     let is_committed =
         |chunk| word_of(chunk).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0);
     if bits.clone().all(is_committed) {
@@ -330,8 +359,10 @@ fn commit_chunks(agent: &Agent, block: BlockRef, slots: &Slots, first: u64, coun
     for (word, bit) in bits.filter_map(word_of) {
         word.fetch_or(bit, Ordering::Relaxed);
     }
-    block.pieces().fetch_add(1, Ordering::Relaxed);
-    PIECES.fetch_add(1, Ordering::Relaxed);
+    if !agent.maps_whole {
+        block.pieces().fetch_add(1, Ordering::Relaxed);
+        PIECES.fetch_add(1, Ordering::Relaxed);
+    }
     true
 }
 
@@ -341,15 +372,6 @@ pub(crate) fn library_counters(agent: &Agent) -> u64 {
     library_counters_offset(orders.slot_bytes, orders.counter_bytes, orders.library_bytes) + PAGE
 }
 
-/// Returns the bits of the committed chunks of the libraries' basic block counters.
-fn committed_counters(agent: &Agent, block: BlockRef) -> &'static [AtomicU64] {
-    let at = (block.address() + library_counters(agent) - PAGE) as *const AtomicU64;
-    let len = if agent.orders.library_counter_bytes == 0 { 0 } else { LIBRARY_COUNTER_CHUNKS / 64 };
-    // SAFETY: if libraries' basic blocks are counted, every thread block has this page, which stays mapped. It is accessed
-    // only here, and zeros are valid words. The address is aligned, and not 0.
-    unsafe { core::slice::from_raw_parts(at, len as usize) }
-}
-
 /// Commits basic block counters of a library in the calling thread's thread block. Returns `false` if the file system or
 /// memory is full.
 pub(crate) fn commit_library_counters(agent: &Agent, block: BlockRef, counters: CounterRange) -> bool {
@@ -357,7 +379,7 @@ pub(crate) fn commit_library_counters(agent: &Agent, block: BlockRef, counters: 
     let Some(first) = u64::from(counters.first).checked_sub(slots.start) else { return false };
     let mut chunks = first / PAGE..(first + u64::from(counters.len)).div_ceil(PAGE);
     let is_committed = |chunk| {
-        let bit = slots.bit_of(agent, block, chunk);
+        let bit = slots.bit_of(block, chunk);
         bit.is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
     };
     // These counters have no other place, so if mappings are scarce, a thread gets one for all of them.
@@ -420,20 +442,25 @@ pub(crate) fn begin_again(child: &Agent, block: BlockRef, index: u64) -> bool {
     };
     // The thread returns to functions that it has entered before the fork, whose counters have to be committed again.
     let mut counters = [0; (LIBRARY_COUNTER_CHUNKS / 64) as usize];
-    for (word, committed) in counters.iter_mut().zip(committed_counters(child, block)) {
+    for (word, committed) in counters.iter_mut().zip(Slots::of_counters(child).words(block)) {
         *word = committed.load(Ordering::Relaxed);
     }
+    let is_whole = child.maps_whole && source != 0;
     // SAFETY: the thread block is the calling thread's, and the process has no other thread. A signal handler may
     // have forked inside a thunk, which holds the thread block's address; the thunk will count in the new one at the
-    // same address.
-    let cleared = unsafe {
+    // same address. No other code knows of the source.
+    let replaced = unsafe {
         let flags = memory::MAP_PRIVATE | memory::MAP_ANONYMOUS | memory::MAP_FIXED | memory::MAP_NORESERVE;
         let access = memory::PROT_READ | memory::PROT_WRITE;
-        memory::mmap(block.address(), child.orders.block_len, access, flags, -1, 0)
+        match is_whole {
+            true => memory::move_over(source, child.orders.block_len, block.address()),
+            false => memory::mmap(block.address(), child.orders.block_len, access, flags, -1, 0),
+        }
     };
-    if cleared.is_err() {
+    if replaced.is_err() {
         return false;
     }
+    let source = if is_whole { block.address() } else { source };
     place.source.store(source, Ordering::Relaxed);
     place.block.store(block.address(), Ordering::Release);
     if source == 0 {

@@ -4,6 +4,8 @@
 use crate::os::kernel::{EFBIG, EINTR, call};
 use crate::os::task;
 use gprofinject_abi::ask::AHEAD_MAX;
+#[cfg(not(feature = "standalone"))]
+use gprofinject_abi::plan::FileVersion;
 use linux_raw_sys::{general, net};
 
 /// Opens a file, also for writing if `write` is set. Returns a descriptor.
@@ -71,6 +73,28 @@ pub(crate) fn read(fd: i32, buffer: &mut [u8]) -> Result<usize, i32> {
     unsafe { call(general::__NR_read, arguments) }.map(|n| n as usize)
 }
 
+/// Reads a file from an offset on. Returns the number of bytes read.
+pub(crate) fn read_at(fd: i32, buffer: &mut [u8], offset: u64) -> Result<usize, i32> {
+    let arguments = [fd as u64, buffer.as_mut_ptr() as u64, buffer.len() as u64, offset];
+    // SAFETY: the kernel writes no more than the buffer's length.
+    unsafe { call(general::__NR_pread64, arguments) }.map(|n| n as usize)
+}
+
+/// A descriptor.
+pub(crate) struct Descriptor {
+    pub(crate) number: i32,
+    /// Whether it is closed when this is dropped.
+    pub(crate) is_own: bool,
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        if self.is_own {
+            close(self.number);
+        }
+    }
+}
+
 /// Closes a descriptor that the agent has opened, or was given.
 pub(crate) fn close(fd: i32) {
     // SAFETY: the descriptor is not the program's, so no other code uses it.
@@ -96,6 +120,31 @@ pub(crate) fn identity(fd: i32) -> Result<Identity, i32> {
         stat.assume_init()
     };
     Ok(Identity([stat.st_dev, stat.st_ino, stat.st_size as u64, stat.st_mtime, stat.st_mtime_nsec]))
+}
+
+/// Returns the version of the program's file.
+#[cfg(not(feature = "standalone"))]
+pub(crate) fn version_of_program() -> Result<FileVersion, i32> {
+    version(general::__NR_stat, c"/proc/self/exe".as_ptr() as u64)
+}
+
+/// Returns the version of the file to which a descriptor refers.
+#[cfg(not(feature = "standalone"))]
+pub(crate) fn version_of(fd: i32) -> Result<FileVersion, i32> {
+    version(general::__NR_fstat, fd as u64)
+}
+
+#[cfg(not(feature = "standalone"))]
+fn version(number: u32, file: u64) -> Result<FileVersion, i32> {
+    let mut stat = core::mem::MaybeUninit::<general::stat>::zeroed();
+    // SAFETY: the kernel reads a path, if it gets one, and writes the structure, for which zeros are a value.
+    let stat = unsafe {
+        call(number, [file, stat.as_mut_ptr() as u64])?;
+        stat.assume_init()
+    };
+    let times = [stat.st_mtime, stat.st_mtime_nsec, stat.st_ctime, stat.st_ctime_nsec];
+    let [mtime, mtime_nsec, ctime, ctime_nsec] = times;
+    Ok([stat.st_dev, stat.st_ino, stat.st_size as u64, mtime, mtime_nsec, ctime, ctime_nsec])
 }
 
 /// Returns whether the folder /proc/self/task contains one thread. If the kernel does not tell, the answer is
@@ -170,11 +219,11 @@ pub(crate) fn send_with(fd: i32, packet: &[u8], passed: &[i32]) -> Result<(), i3
     unsafe { call(general::__NR_sendmsg, arguments) }.map(|_| ())
 }
 
-/// Receives one packet, and the descriptor that comes with it. Returns the number of bytes.
-pub(crate) fn receive_with(fd: i32, packet: &mut [u8]) -> Result<(usize, Option<i32>), i32> {
+/// Receives one packet, and the descriptors that come with it, two at most. Returns the number of bytes.
+pub(crate) fn receive_with(fd: i32, packet: &mut [u8]) -> Result<(usize, [Option<i32>; 2]), i32> {
     const RIGHTS: u64 = net::SOL_SOCKET as u64 | (net::SCM_RIGHTS as u64) << 32;
     const CLOSE_ON_EXEC: u64 = 0x4000_0000;
-    // struct cmsghdr, which is 16 bytes long, and room for one descriptor.
+    // struct cmsghdr, which is 16 bytes long and begins with its length, and room for two descriptors.
     let mut control = [0_u64; 3];
     // struct iovec.
     let data = [packet.as_mut_ptr() as u64, packet.len() as u64];
@@ -187,8 +236,9 @@ pub(crate) fn receive_with(fd: i32, packet: &mut [u8]) -> Result<(usize, Option<
     let (control, len_of_control) = unsafe {
         (core::ptr::read_volatile(&raw const control), core::ptr::read_volatile(&raw const message[5]))
     };
-    let came = len_of_control >= 20 && control[1] == RIGHTS;
-    Ok((len as usize, came.then_some(control[2] as i32)))
+    let (first, second) = (control[2] as i32, (control[2] >> 32) as i32);
+    let is_there = |end: u64| len_of_control >= end && control[0] >= end && control[1] == RIGHTS;
+    Ok((len as usize, [is_there(20).then_some(first), is_there(24).then_some(second)]))
 }
 
 /// Waits until there is something to read, for at most `milliseconds`. Returns whether there is. A signal

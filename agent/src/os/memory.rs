@@ -82,20 +82,15 @@ fn map_zeros_at(hint: u64, len: u64, protection: u64) -> Result<u64, i32> {
     let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     // SAFETY: the address is a hint, so the mapping replaces nothing.
     let at = unsafe { mmap(hint, len, protection, flags, -1, 0) }?;
-    advise(at, len, general::MADV_NOHUGEPAGE);
+    avoid_huge_pages(at, len);
     note(at, len);
     Ok(at)
 }
 
-/// Asks for huge pages, so that filling the memory takes fewer page faults, and using it fewer misses.
-pub(crate) fn prefer_huge_pages(address: u64, len: u64) {
-    advise(address, len, general::MADV_HUGEPAGE);
-}
-
-/// Gives advice about huge pages. A kernel without huge pages refuses it, which does no harm.
-fn advise(address: u64, len: u64, advice: u32) {
+/// Forbids huge pages. A kernel without huge pages refuses that, which does no harm.
+fn avoid_huge_pages(address: u64, len: u64) {
     // SAFETY: advice about huge pages changes no contents.
-    let _ = unsafe { call(__NR_madvise, [address, len, advice.into()]) };
+    let _ = unsafe { call(__NR_madvise, [address, len, general::MADV_NOHUGEPAGE.into()]) };
 }
 
 /// Returns whether a page that was written may be executed. PR_SET_MDWE or a security policy may forbid it;
@@ -180,13 +175,28 @@ pub(crate) unsafe fn map_again_over(address: u64, len: u64, to: u64) -> Result<u
     mapped
 }
 
+/// Moves a mapping over the mappings at `to`.
+///
+/// # Safety
+/// The caller must own `address..address + len`, which nothing else uses, and `to..to + len`.
+pub(crate) unsafe fn move_over(address: u64, len: u64, to: u64) -> Result<u64, i32> {
+    // SAFETY: the caller owns what is moved and what is replaced.
+    let moved = unsafe { call(__NR_mremap, [address, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, to]) };
+    if moved.is_ok() {
+        forget(address);
+        limits::unmap(len, 0);
+    }
+    moved
+}
+
 /// Maps the first `len` bytes of a file that this process shares with others. They are not part of a core dump, where a sparse file would
-/// be full, and neither are those of the mappings that are made from this one.
+/// be full, and neither are those of the mappings that are made from this one. They are used sparsely, so they get no huge pages.
 pub(crate) fn map_shared(fd: i32, len: u64) -> Result<u64, i32> {
     // SAFETY: the kernel chooses the address, so the mapping replaces nothing. What is not dumped stays as it is.
     unsafe {
         let at = mmap(0, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)?;
         let _ = call(__NR_madvise, [at, len, general::MADV_DONTDUMP.into()]);
+        avoid_huge_pages(at, len);
         Ok(at)
     }
 }

@@ -29,7 +29,7 @@ pub(crate) struct Record {
     pub(crate) waiting: [u64; 3],
 }
 
-const _: () = assert!(size_of::<Record>() == 256 && offset_of!(Record, own) == size_of::<ThreadWords>());
+const _: () = assert!(size_of::<Record>() == 384 && offset_of!(Record, own) == size_of::<ThreadWords>());
 const _: () = assert!(offset_of!(Record, waiting) == PAD as usize);
 const _: () = assert!(offset_of!(Record, words) == RECORD_WORDS as usize);
 

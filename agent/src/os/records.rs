@@ -41,6 +41,10 @@ const ZEROS: ThreadWords = ThreadWords {
     library_last: 0,
     deep: 0,
     deep_from: 0,
+    clear_from: 0,
+    clear_to: 0,
+    vain: 0,
+    bare: 0,
 };
 
 pub(crate) static MAIN: Main = Main(UnsafeCell::new(Record {

@@ -88,9 +88,19 @@ pub(crate) fn end_environment(end: u64) {
 
 /// Returns whether the process has no seccomp filter.
 fn has_no_filter() -> bool {
+    has_status(b"Seccomp:\t0")
+}
+
+/// Returns whether the kernel says that no other process traces this one.
+pub(crate) fn is_untraced() -> bool {
+    has_status(b"TracerPid:\t0")
+}
+
+/// Returns whether /proc/self/status has this line.
+fn has_status(wanted: &[u8]) -> bool {
     let mut text = [0_u8; 4096];
     let len = contents(b"/proc/self/status\0", &mut text).unwrap_or(0);
-    text.get(..len).unwrap_or_default().split(|&byte| byte == b'\n').any(|line| line == b"Seccomp:\t0")
+    text.get(..len).unwrap_or_default().split(|&byte| byte == b'\n').any(|line| line == wanted)
 }
 
 #[cfg(test)]

@@ -155,6 +155,10 @@ core::arch::global_asm!(
     "mov [rax+56], rcx",
     "mov qword ptr [rax+64], 0",
     "mov qword ptr [rax+72], 0",
+    "mov qword ptr [rax+80], 0",
+    "mov qword ptr [rax+88], 0",
+    "mov qword ptr [rax+96], 0",
+    "mov qword ptr [rax+104], 0",
     "mov qword ptr [rax+{slow}], 0",
     "mov qword ptr [rax+{slow}+8], 0",
     "7:",
@@ -287,7 +291,7 @@ core::arch::global_asm!(
     clone3 = const CLONE3,
 );
 
-const _: () = assert!(size_of::<ThreadWords>() == 80, "gpi_new_words writes all of them");
+const _: () = assert!(size_of::<ThreadWords>() == 112, "gpi_new_words writes all of them");
 
 /// The initial values of a new thread's first two words and its word for libraries. All other words are initially 0.
 static WORDS: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];

@@ -137,7 +137,8 @@ fn begin_followed(parent: &Agent) -> Option<Agent> {
     let memory = memory.and_then(|_| files::create_in_memory(file.path(), len).ok());
     let region = map_header(memory.unwrap_or(fd), parent);
     files::close(fd);
-    let child = region.map(|region| Agent { region, pid, guest: false, ..*parent });
+    let maps_whole = memory.is_some() && orders.maps_whole != 0;
+    let child = region.map(|region| Agent { region, pid, guest: false, maps_whole, ..*parent });
     let child = child.filter(|child| threads::begin_child(parent, child) && run::follow(&place));
     match &child {
         Some(child) => {

@@ -62,6 +62,8 @@ pub(crate) struct Agent {
     pub(crate) counts_nowhere: bool,
     /// Whether this is a forked child that counts in an ancestor's file because it could not create its own.
     pub(crate) guest: bool,
+    /// Whether the region file is one of which thread blocks are mapped as a whole ([`RegionOrders::maps_whole`]).
+    pub(crate) maps_whole: bool,
 }
 
 /// A region header that is never read, for a process that counts nowhere.
@@ -103,7 +105,7 @@ static NOT_SET_UP: Agent = Agent {
         elsewhere_offset: 0,
         library_hooks: HookModeCode(0),
         library_counter_bytes: 0,
-        reserved: 0,
+        maps_whole: 0,
         times_bytes: 0,
         nodes_max: 0,
         unfolded: 0,
@@ -128,6 +130,7 @@ static NOT_SET_UP: Agent = Agent {
     pid: 0,
     counts_nowhere: false,
     guest: false,
+    maps_whole: false,
 };
 
 /// The current value. Eight generations of forked children replace it without a system call.

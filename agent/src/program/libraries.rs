@@ -1,7 +1,6 @@
 //! The hooked libraries of the process, and the tables of their functions.
 //!
-//! Function numbers and home slots of libraries are given out in the order in which libraries are loaded, and
-//! arenas from a reservation near the first libraries, or anywhere near a library that the reservation does not reach. None is
+//! Function numbers and home slots of libraries are given out in the order in which libraries are loaded. None is
 //! given to another library later. The tables only grow. A library that has been unloaded keeps its entry, because its
 //! counts and perhaps frames of it remain, and is found again if it is loaded at the same address.
 #![allow(unsafe_code, reason = "the tables are mapped, and reached by their addresses")]
@@ -11,23 +10,16 @@ use crate::os::memory;
 use crate::program::agent::{Agent, LABELS, LIBRARY_GATE_FACTS, in_library_thunks, libraries_arenas};
 use crate::program::extents::{Extent, Extents, Found, partition_point};
 use crate::program::module::Module;
-use core::ops::Range;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use gprofinject_abi::ask::ARENAS_SPAN;
-use gprofinject_abi::plan::{FunctionRecord, LIBRARIES, TailRecord};
+use gprofinject_abi::plan::{FunctionRecord, LIBRARIES, LONG_LIBRARY_ARENA, TailRecord};
 use gprofinject_abi::region::{LOADS_MAX, PAGE, Slot};
 
 /// The greatest number of functions of all libraries together.
 pub(crate) const FUNCTIONS_MAX: u64 = 1 << 21;
 /// The greatest number of tail calls of all libraries together.
 pub(crate) const TAILS_MAX: u64 = 1 << 20;
-/// Bytes of address space that are reserved for the arenas of libraries, at most.
-pub(crate) const RESERVED: u64 = 1 << 30;
-/// Fewer bytes are not reserved.
-pub(crate) const RESERVED_LEAST: u64 = RESERVED >> 4;
-/// The greatest distance from the start of the reservation at which a library is expected.
-const REACH: u64 = 7 << 28;
 
 /// A library. The fields are written before the entry is published, except for the extent of its text.
 #[repr(C)]
@@ -55,8 +47,6 @@ static USED: AtomicU32 = AtomicU32::new(0);
 static TEXTS: Extents = Extents::new();
 /// The arenas of the libraries, also of those that have been unloaded.
 static ARENAS: Extents = Extents::new();
-/// The start and the end of the reservation for arenas; both are 0 if there is none.
-static RESERVATION: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 /// The start of the table of all tail calls.
 static TAILS: AtomicU64 = AtomicU64::new(0);
 
@@ -93,18 +83,17 @@ const TABLES: [u64; 5] = [
 /// The length of all of them.
 pub(crate) const TABLES_LEN: u64 = TABLES[0] + TABLES[1] + TABLES[2] + TABLES[3] + TABLES[4];
 
-/// Reserves the tables, and `most` bytes of address space for arenas near `near`, or less.
+/// Reserves the tables. `near` is an address in one of the first libraries.
 ///
 /// # Errors
 /// Returns the errno of the failed system call.
-pub(crate) fn prepare(near: u64, both: bool, most: u64) -> Result<(), i32> {
+pub(crate) fn prepare(near: u64, both: bool) -> Result<(), i32> {
+    // The arenas are as far below the libraries as the plans have them.
+    memory::leave_room_below(near.saturating_sub(LONG_LIBRARY_ARENA.wrapping_neg()));
     let map = |len| memory::map_zeros(len, memory::PROT_READ | memory::PROT_WRITE);
     let [table, texts, arenas, functions, tails] = TABLES;
     let (table, texts, arenas) = (map(table)?, map(texts)?, map(arenas)?);
     let (functions, tails) = (map(functions)?, map(tails)?);
-    // The kernel places mappings of this kind next to each other, so libraries that are loaded later are near as well.
-    let reserved = reserve(near, most)?;
-    memory::leave_room_below(if reserved.is_empty() { near } else { reserved.start });
     // SAFETY: each table has just been mapped, is long enough, and stays.
     unsafe {
         TEXTS.begin(texts, LOADS_MAX as u32);
@@ -115,37 +104,21 @@ pub(crate) fn prepare(near: u64, both: bool, most: u64) -> Result<(), i32> {
     let first = functions.wrapping_sub(u64::from(LIBRARIES) * size_of::<FunctionRecord>() as u64);
     LIBRARY_GATE_FACTS.functions.store(first, Ordering::Relaxed);
     LIBRARY_GATE_FACTS.both.store(both.into(), Ordering::Relaxed);
-    LIBRARY_GATE_FACTS.base.store(base(near, &reserved), Ordering::Relaxed);
+    LIBRARY_GATE_FACTS.base.store(base(near), Ordering::Relaxed);
     LIBRARY_GATE_FACTS.pages.store((&raw const LABELS).addr() as u64, Ordering::Relaxed);
-    RESERVATION[0].store(reserved.start, Ordering::Relaxed);
-    RESERVATION[1].store(reserved.end, Ordering::Relaxed);
     Ok(())
 }
 
-/// Reserves address space near `near` for arenas. Where `most` bytes are free near the libraries, it is that long; other
-/// mappings may have parted the libraries, so that only less is free between them. If the process has mapped so much that
-/// nothing of some length is free where the kernel looks first, the range is empty, and the injector finds a place for the
-/// arena of each library.
-fn reserve(near: u64, most: u64) -> Result<Range<u64>, i32> {
-    let mut len = most;
-    while len >= RESERVED_LEAST {
-        let arenas = memory::map_zeros(len, 0)?;
-        if arenas.abs_diff(near) <= REACH {
-            return Ok(arenas..arenas + len);
-        }
-        // SAFETY: this is a new mapping, of which no other code knows.
-        let _ = unsafe { memory::munmap(arenas, len) };
-        len /= 2;
-    }
-    Ok(0..0)
-}
-
-/// Returns the lowest address at which an arena may lie, a multiple of the page size. The kernel usually places mappings, and so
-/// the libraries that are loaded later, below the ones that are there, or above if the reservation has come to lie there.
-fn base(near: u64, reserved: &Range<u64>) -> u64 {
-    const BEHIND: u64 = 512 << 20;
-    let is_upwards = reserved.start > near;
-    let before = if is_upwards { BEHIND } else { ARENAS_SPAN - BEHIND };
+/// Returns the lowest address at which an arena may lie, a multiple of the page size. The kernel places later mappings, and so
+/// the libraries that are loaded later, below the ones that are there; in the older layout, which a process can ask for, above them.
+fn base(near: u64) -> u64 {
+    /// The mappings grow upwards from a third of the address space in that layout (`TASK_UNMAPPED_BASE`).
+    const UPWARDS: u64 = (1 << 47) / 3 + (1 << 40);
+    const MARGIN: u64 = 512 << 20;
+    let before = match near < UPWARDS {
+        true => LONG_LIBRARY_ARENA.wrapping_neg() + MARGIN,
+        false => ARENAS_SPAN - MARGIN,
+    };
     near.saturating_sub(before).next_multiple_of(PAGE)
 }
 
@@ -277,25 +250,19 @@ pub(crate) fn first_tail(module: &Module) -> usize {
     (module.tails.as_ptr() as u64).saturating_sub(table) as usize / size_of::<TailRecord>()
 }
 
-/// The first numbers and places that are not given out yet.
+/// The first numbers that are not given out yet.
 #[derive(Clone)]
 pub(crate) struct Free {
-    /// The rest of the reservation for arenas.
-    pub(crate) arena: Range<u64>,
     pub(crate) function: u32,
     pub(crate) tail: u32,
 }
 
 /// Returns what is free after the libraries that have an entry.
 pub(crate) fn free() -> Free {
-    let [start, end] = [&RESERVATION[0], &RESERVATION[1]].map(|word| word.load(Ordering::Relaxed));
-    let mut free = Free { arena: start..end, function: LIBRARIES, tail: 0 };
+    let mut free = Free { function: LIBRARIES, tail: 0 };
     let mut index = 0;
     while let Some(library) = get(index) {
         let module = &library.module;
-        if (start..end).contains(&module.arena_lo) {
-            free.arena.start = free.arena.start.max(module.copies_hi);
-        }
         free.function = free.function.max(module.first + module.functions.len() as u32);
         free.tail += module.tails.len() as u32;
         index += 1;
@@ -315,11 +282,13 @@ pub(crate) fn counters_end() -> u64 {
 }
 
 /// Copies the records of a new library to the tables of all libraries, and returns them there. `first` is the number
-/// of its first function.
+/// of its first function. The offsets in the records of the plan are relative to the library's arena, which is `offset` bytes after the
+/// address to which they are relative in the tables.
 pub(crate) fn adopt(
     first: u32,
     functions: &[FunctionRecord],
     tails: &[TailRecord],
+    offset: u32,
 ) -> Option<(&'static [FunctionRecord], &'static [TailRecord])> {
     let free = free();
     let number = u64::from(first.checked_sub(LIBRARIES)?);
@@ -329,15 +298,33 @@ pub(crate) fn adopt(
     if !fits {
         return None;
     }
+    let placed = |at: u32| at.wrapping_add(offset);
+    let placed_if_any = |at: u32| if at == 0 { 0 } else { placed(at) };
     let table = LIBRARY_GATE_FACTS.functions.load(Ordering::Relaxed) as *mut FunctionRecord;
     let all_tails = TAILS.load(Ordering::Relaxed) as *mut TailRecord;
     // SAFETY: the check above has shown that the records fit into the tables. No thunk has these numbers yet, and only
     // the thread that handles the change of the loaded libraries writes here.
     unsafe {
         let own = table.wrapping_add(first as usize);
-        ptr::copy_nonoverlapping(functions.as_ptr(), own, functions.len());
+        for (number, record) in functions.iter().enumerate() {
+            own.add(number).write(FunctionRecord {
+                resume: placed(record.resume),
+                body: placed(record.body),
+                thunk: placed(record.thunk),
+                exit: placed_if_any(record.exit),
+                ..*record
+            });
+        }
         let own_tails = all_tails.add(free.tail as usize);
-        ptr::copy_nonoverlapping(tails.as_ptr(), own_tails, tails.len());
+        for (number, tail) in tails.iter().enumerate() {
+            own_tails.add(number).write(TailRecord {
+                again: placed(tail.again),
+                thunk: placed(tail.thunk),
+                stub: placed(tail.stub),
+                fills: placed_if_any(tail.fills),
+                ..*tail
+            });
+        }
         Some((
             core::slice::from_raw_parts(own, functions.len()),
             core::slice::from_raw_parts(own_tails, tails.len()),

@@ -1,7 +1,6 @@
 //! The facts about one ELF object whose functions are hooked: the program, or a library.
 //!
-//! The records of the program's plan have link addresses. The records of a library's plan have runtime addresses,
-//! because the injector has made the plan for the place where the library is: there, `bias` is 0.
+//! The records of plans have link addresses: `bias` is what is added to get runtime addresses.
 
 use crate::program::interned;
 use core::sync::atomic::Ordering;
@@ -34,8 +33,8 @@ pub(crate) struct Module {
     /// The program headers: address, size of one in bytes, number. They are separate from the auxiliary vector,
     /// because the program may overwrite that.
     pub(crate) headers: (u64, u64, u64),
-    /// The address to which the offsets in function and tail records are relative; see
-    /// [`gprofinject_abi::plan::PlanHeader::records_base`].
+    /// The address to which the offsets in function and tail records are relative: the start of the program's arena, or an address below
+    /// the arenas of all libraries, whose records are one table.
     pub(crate) base: u64,
     pub(crate) arena_lo: u64,
     /// The end of the thunks, and start of the copies of counted functions.

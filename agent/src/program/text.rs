@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "the program's text is read and overwritten")]
 
 use crate::os::files;
+use crate::os::kernel::EINVAL;
 use crate::os::memory;
 use crate::os::task;
 use crate::os::words;
@@ -13,7 +14,7 @@ use crate::program::switches;
 use core::ptr;
 use core::slice;
 use core::sync::atomic::{AtomicU32, Ordering};
-use gprofinject_abi::plan::{Maker, Patch, Stay};
+use gprofinject_abi::plan::{Maker, Patch, Stay, TextRange};
 use gprofinject_abi::region::PAGE;
 use linux_raw_sys::elf;
 
@@ -23,6 +24,34 @@ pub(crate) fn patch(module: &Module) -> Result<(), i32> {
     rewrite(module, true, |patch| {
         if patch.by == Maker::Agent.code() { with_hooks(module, patch) } else { &patch.original }
     })
+}
+
+/// Maps patched text in place of the module's, and writes what has to be changed in the arena with it. `fd` is the descriptor of the
+/// file that has the text, and whose other pages are like those of the module's file. The caller has checked that the module's text
+/// is that of its file, and no other thread runs.
+pub(crate) fn replace(module: &Module, ranges: &[TextRange], fd: i32) -> Result<(), i32> {
+    const ACCESS: u64 = memory::PROT_READ | memory::PROT_EXEC;
+    const FLAGS: u64 = memory::MAP_PRIVATE | memory::MAP_FIXED;
+    for range in ranges {
+        let at = range.address.wrapping_add(module.load_bias);
+        let is_its_text = executable_segments(module).any(|(lo, len, loaded)| {
+            loaded == ACCESS && at >= lo && at.wrapping_add(range.len) <= lo.wrapping_add(len)
+        });
+        if !is_its_text {
+            return Err(EINVAL);
+        }
+    }
+    if !module.call_jumps.is_empty() {
+        protect_arena(module, memory::PROT_READ | memory::PROT_WRITE)?;
+        write_call_jumps(module, true);
+        protect_arena(module, ACCESS)?;
+    }
+    for range in ranges {
+        let at = range.address.wrapping_add(module.load_bias);
+        // SAFETY: the module's text is there, as was checked above, and what replaces it is the same but for the patches.
+        unsafe { memory::mmap(at, range.len, ACCESS, FLAGS, fd, range.offset) }?;
+    }
+    Ok(())
 }
 
 /// Writes all patches, including those of Frida's gum, while all other threads are stopped.
@@ -184,13 +213,7 @@ fn may_be_in_handler(agent: &Agent) -> bool {
 /// Writes the bytes of all patches. `patched` is whether these are the replacements; it selects the displacements of
 /// the call jumps.
 fn write<'m>(module: &Module, patched: bool, bytes: impl Fn(&'m Patch) -> &'m [u8]) {
-    for jump in module.call_jumps {
-        let is_there = patched && !switches::is_without_call(module, jump);
-        let displacement = if is_there { jump.displacement } else { 0 };
-        // SAFETY: the set-up has checked that the displacement lies inside the arena, and `protect` has made the
-        // arena writable.
-        unsafe { ((module.arena_lo + u64::from(jump.at)) as *mut u32).write_unaligned(displacement) };
-    }
+    write_call_jumps(module, patched);
     for patch in module.patches {
         // SAFETY: the set-up has compared the text there with the plan's, and `protect` has made it writable. The
         // callers ensure that no thread runs these instructions. `get` checks that the plan's `len` is no longer than
@@ -200,6 +223,16 @@ fn write<'m>(module: &Module, patched: bool, bytes: impl Fn(&'m Patch) -> &'m [u
             let from = bytes(patch).get(..patch.len as usize).unwrap_or_default();
             ptr::copy_nonoverlapping(from.as_ptr(), to, from.len());
         }
+    }
+}
+
+/// Writes the displacements of the call jumps. The arena is writable.
+fn write_call_jumps(module: &Module, patched: bool) {
+    for jump in module.call_jumps {
+        let is_there = patched && !switches::is_without_call(module, jump);
+        let displacement = if is_there { jump.displacement } else { 0 };
+        // SAFETY: the set-up has checked that the displacement lies inside the arena, which the caller has made writable.
+        unsafe { ((module.arena_lo + u64::from(jump.at)) as *mut u32).write_unaligned(displacement) };
     }
 }
 

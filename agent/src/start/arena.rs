@@ -1,5 +1,5 @@
-//! Maps the arena, the memory near the program's text, and fills it with the plan's thunks and tables.
-#![allow(unsafe_code, reason = "the arena is mapped and filled")]
+//! Maps the arena, the memory near the program's text, from the plan file, which has the plan's thunks and tables.
+#![allow(unsafe_code, reason = "the arena is mapped and changed")]
 
 use crate::os::kernel;
 use crate::os::memory;
@@ -7,7 +7,7 @@ use crate::os::words;
 use crate::start::plan::PlanFile;
 use crate::start::refusal::Refusal;
 use core::ptr;
-use gprofinject_abi::plan::{ArenaHeader, PlanHeader, Segment};
+use gprofinject_abi::plan::{ArenaHeader, PlanHeader};
 use gprofinject_abi::region::Trouble;
 use zerocopy::IntoBytes;
 
@@ -26,7 +26,7 @@ pub(crate) enum Room {
     Reserved,
 }
 
-/// Maps the arena, fills it and makes it executable.
+/// Maps the arena, changes what depends on the process, and makes it executable.
 pub(crate) fn fill(
     file: &PlanFile,
     plan: &PlanHeader,
@@ -36,19 +36,21 @@ pub(crate) fn fill(
 ) -> Result<(), Refusal> {
     let damaged = || Refusal::new(Trouble::Version);
     let failed = |e| Refusal::errno(Trouble::Arena, e);
-    let arena = Arena::map(plan.arena.wrapping_add(bias), plan.arena_len, room).map_err(failed)?;
-    for segment in file.table::<Segment>(plan.segments)? {
-        let contents = file.bytes(segment.file_offset, segment.len).ok_or_else(damaged)?;
-        arena.write(segment.arena_offset, contents).ok_or_else(damaged)?;
+    let arena = Arena::map(file, plan, plan.arena.wrapping_add(bias), room).map_err(failed)?;
+    // The pages that nothing is added to are those of the file, which other processes use too.
+    let distance = words::offset().wrapping_sub(plan.words);
+    if distance != 0 {
+        for &at in file.table::<u32>(plan.tls_fixups)? {
+            arena.add(at, distance as i32, i32::wrapping_add);
+        }
     }
-    for &at in file.table::<u32>(plan.tls_fixups)? {
-        arena.add(at, words::offset() as i32, i32::wrapping_add);
-    }
-    for &at in file.table::<u32>(plan.bias_fixups)? {
-        arena.add(at, bias, u64::wrapping_add);
-    }
-    for &at in file.table::<u32>(plan.half_bias_fixups)? {
-        arena.add(at, bias as u32, u32::wrapping_add);
+    if bias != 0 {
+        for &at in file.table::<u32>(plan.bias_fixups)? {
+            arena.add(at, bias, u64::wrapping_add);
+        }
+        for &at in file.table::<u32>(plan.half_bias_fixups)? {
+            arena.add(at, bias as u32, u32::wrapping_add);
+        }
     }
     arena.write(plan.arena_header, gates.as_bytes()).ok_or_else(damaged)?;
     // SAFETY: this function has mapped the arena, and from now on only `program/text.rs` writes to it.
@@ -58,14 +60,14 @@ pub(crate) fn fill(
 }
 
 impl Arena {
-    fn map(at: u64, len: u64, room: Room) -> Result<Arena, i32> {
+    fn map(file: &PlanFile, plan: &PlanHeader, at: u64, room: Room) -> Result<Arena, i32> {
+        let len = plan.arena_len;
         let place = match room {
             Room::Free => memory::MAP_FIXED_NOREPLACE,
             Room::Reserved => memory::MAP_FIXED,
         };
-        let flags = memory::MAP_PRIVATE | memory::MAP_ANONYMOUS | memory::MAP_NORESERVE | place;
         // SAFETY: MAP_FIXED_NOREPLACE replaces nothing, and a part of a reservation is in nobody's use.
-        let got = unsafe { memory::mmap(at, len, memory::PROT_READ | memory::PROT_WRITE, flags, -1, 0) }?;
+        let got = unsafe { file.map_at(plan.arena_file, len, at, place) }?;
         if got != at {
             // A kernel before 4.17 takes the address as a hint.
             // SAFETY: no other code knows of the mapping.
@@ -76,7 +78,6 @@ impl Arena {
         if room == Room::Free {
             memory::note(at, len);
         }
-        memory::prefer_huge_pages(at, len);
         Ok(Arena { at, len })
     }
 

@@ -75,11 +75,12 @@ pub(crate) fn announce(dynamic_linker: u64, place: &Place) {
     files.iter().for_each(|&fd| files::close(fd));
 }
 
-/// Asks the injector. `file` has a descriptor of the library's file, if the process can open it.
+/// Asks the injector. `file` has a descriptor of the library's file, if the process can open it. Returns the answer, and the descriptors
+/// that come with it: of the plan file, and of an image.
 ///
 /// # Errors
 /// There is no answer; [`SILENT`] is set then.
-pub(crate) fn ask(question: &Question, file: &[i32]) -> Result<(Answer, Option<i32>), Unhooked> {
+pub(crate) fn ask(question: &Question, file: &[i32]) -> Result<(Answer, [Option<i32>; 2]), Unhooked> {
     answer(question, file).map_err(|errno| {
         SILENT.store(errno.max(1), Ordering::Relaxed);
         unanswered(errno)
@@ -90,11 +91,11 @@ pub(crate) fn ask(question: &Question, file: &[i32]) -> Result<(Answer, Option<i
 ///
 /// # Errors
 /// Returns an errno if there is no answer: ECONNREFUSED if the injector does not listen, or has stopped to listen.
-fn answer(question: &Question, file: &[i32]) -> Result<(Answer, Option<i32>), i32> {
+fn answer(question: &Question, file: &[i32]) -> Result<(Answer, [Option<i32>; 2]), i32> {
     let socket = run::tell_from(PLACE.get(), question.as_bytes(), file)?;
     let mut bytes = [0; size_of::<Answer>()];
-    let plan = receive(socket, &mut bytes)?;
-    Ok((Answer::read_from_bytes(&bytes).map_err(|_| kernel::EINVAL)?, plan))
+    let files = receive(socket, &mut bytes)?;
+    Ok((Answer::read_from_bytes(&bytes).map_err(|_| kernel::EINVAL)?, files))
 }
 
 /// Asks the injector for a descriptor of one of the process's files, which the process cannot open. `place` is the process's place.
@@ -108,15 +109,17 @@ pub(crate) fn file(place: &Place, suffix: &str) -> Result<i32, i32> {
     packet.get_mut(1..=name.len()).ok_or(kernel::EINVAL)?.copy_from_slice(name);
     packet.get_mut(1 + name.len()..end).ok_or(kernel::EINVAL)?.copy_from_slice(suffix);
     let socket = run::tell_from(place, packet.get(..end).ok_or(kernel::EINVAL)?, &[])?;
-    receive(socket, &mut [0])?.ok_or(kernel::EINVAL)
+    let [file, other] = receive(socket, &mut [0])?;
+    other.into_iter().for_each(files::close);
+    file.ok_or(kernel::EINVAL)
 }
 
-/// Waits for the answer to a question, which is as long as `bytes`, and closes the socket. Returns the descriptor that comes with the
+/// Waits for the answer to a question, which is as long as `bytes`, and closes the socket. Returns the descriptors that come with the
 /// answer.
 ///
 /// # Errors
 /// Returns an errno if there is no such answer.
-fn receive(socket: i32, bytes: &mut [u8]) -> Result<Option<i32>, i32> {
+fn receive(socket: i32, bytes: &mut [u8]) -> Result<[Option<i32>; 2], i32> {
     /// This is longer than planning takes.
     const PATIENCE_MS: u64 = 60_000;
     let received = if files::wait_readable(socket, PATIENCE_MS) {
@@ -125,12 +128,12 @@ fn receive(socket: i32, bytes: &mut [u8]) -> Result<Option<i32>, i32> {
         Err(kernel::EAGAIN)
     };
     files::close(socket);
-    let (len, file) = received?;
+    let (len, files) = received?;
     if len != bytes.len() {
-        file.into_iter().for_each(files::close);
+        files.into_iter().flatten().for_each(files::close);
         return Err(if len == 0 { kernel::ECONNREFUSED } else { kernel::EINVAL });
     }
-    Ok(file)
+    Ok(files)
 }
 
 /// Returns whether a name is a path: the program has an empty name, and the kernel's object has one without a folder.

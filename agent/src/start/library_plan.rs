@@ -1,12 +1,13 @@
 //! Hooks one library by its plan: everything but the patches first, then the patches, and these once more if the library is
 //! loaded again.
 //!
-//! The plan was made for the places that [`question`] says are free. Which libraries are hooked, and when, is not decided here.
+//! The plan was made for the numbers that [`question`] says are free. Which libraries are hooked, and when, is not decided here.
 
 use crate::hot::gate;
 use crate::hot::times::values;
 use crate::hot::{archive, cells, objects, sites, thread_blocks};
 use crate::os::files;
+use crate::os::words;
 use crate::process::birth;
 use crate::program::agent::{self, Agent};
 use crate::program::libraries::{self, Library};
@@ -16,17 +17,18 @@ use crate::program::text;
 use crate::start::arena::{self, Room};
 use crate::start::load_table::{note, set_state};
 use crate::start::own;
-use crate::start::pauses::patch;
-use crate::start::plan::PlanFile;
+use crate::start::pauses::{self, patch};
+use crate::start::plan::{PatchedText, PlanFile};
 use crate::start::refusal::Refusal;
 use core::sync::atomic::Ordering;
 use gprofinject_abi::VERSION;
 use gprofinject_abi::ask::{ARENAS_SPAN, LOADED, Question};
 use gprofinject_abi::plan::{ArenaHeader, MAGIC, Patch};
-use gprofinject_abi::region::{LIBRARY_BYTES, Load, LoadRecord, PAGE, Trouble};
+use gprofinject_abi::region::{Load, LoadRecord, PAGE, Trouble};
 
-/// Returns the question about a library with this load bias, with the places that are free for it.
-pub(crate) fn question(bias: u64) -> Question {
+/// Returns the question about a library with this load bias, with the numbers that are free for it. `is_taken` is whether something
+/// else is where its plan has the arena.
+pub(crate) fn question(bias: u64, is_taken: bool) -> Question {
     let free = libraries::free();
     let counters = thread_blocks::library_counters(Agent::get());
     Question {
@@ -34,22 +36,25 @@ pub(crate) fn question(bias: u64) -> Question {
         bias,
         start: bias,
         arenas: agent::LIBRARY_GATE_FACTS.base.load(Ordering::Relaxed),
-        free: free.arena.start,
-        end: free.arena.end,
+        is_taken: is_taken.into(),
         first_function: free.function,
         first_slot: slots_start().max(libraries::slots_end() as u32),
-        slots_end: slots_start() + LIBRARY_BYTES as u32,
+        slots_end: thread_blocks::library_slots_end(Agent::get()) as u32,
         first_tail: free.tail,
         first_counter: counters.max(libraries::counters_end()) as u32,
         counters_end: (counters + Agent::get().orders.library_counter_bytes) as u32,
+        words: words::offset(),
     }
 }
 
-/// Returns the patches of a library's plan, all of which lie in its text.
-pub(crate) fn patches(file: &PlanFile, (lo, hi): (u64, u64)) -> Result<&'static [Patch], Refusal> {
+/// Returns the patches of the plan of a library with this load bias, all of which lie in its text.
+pub(crate) fn patches(file: &PlanFile, bias: u64, (lo, hi): (u64, u64)) -> Result<&'static [Patch], Refusal> {
     let patches: &[Patch] = file.table(file.header()?.patches)?;
     // A patch of another file's plan may lead anywhere.
-    let is_inside = |patch: &Patch| patch.address >= lo && patch.address + u64::from(patch.len) <= hi;
+    let is_inside = |patch: &Patch| {
+        let at = patch.address.wrapping_add(bias);
+        at >= lo && at.checked_add(patch.len.into()).is_some_and(|end| end <= hi)
+    };
     if patches.iter().all(is_inside) { Ok(patches) } else { Err(Refusal::new(Trouble::TextDiffers)) }
 }
 
@@ -65,29 +70,27 @@ pub(crate) fn add(
     let damaged = || Refusal::new(Trouble::Version);
     let plan = file.header()?;
     let (lo, hi) = (record.lo, record.hi);
-    let arena_end = plan.arena.checked_add(plan.arena_len).ok_or_else(damaged)?;
+    let arena = plan.arena.wrapping_add(record.bias);
+    let arena_end = arena.checked_add(plan.arena_len).ok_or_else(damaged)?;
     let last = question.arenas.saturating_add(ARENAS_SPAN);
-    let room = match plan.arena == question.free && arena_end <= question.end {
-        true => Room::Reserved,
-        false => Room::Free,
-    };
     let fits = plan.magic == MAGIC
         && plan.version == VERSION
         && (plan.standalone != 0) == cfg!(feature = "standalone")
-        && plan.records_base == question.arenas
         && plan.first_function == question.first_function
-        && plan.arena >= question.arenas
-        && plan.arena.is_multiple_of(PAGE)
+        && arena >= question.arenas
+        && arena.is_multiple_of(PAGE)
         && plan.first_counter == question.first_counter.into()
         && plan.counter_bytes <= (question.counters_end - question.first_counter).into()
         && arena_end <= last;
     if !fits {
         return Err(damaged());
     }
-    let module = Module { headers, load_bias: record.bias, ..file.module(plan, 0)? };
-    arena::fill(file, plan, 0, &gates(), room)?;
+    let module =
+        Module { headers, load_bias: record.bias, base: question.arenas, ..file.module(plan, record.bias)? };
+    arena::fill(file, plan, record.bias, &gates(), Room::Free)?;
+    let offset = (arena - question.arenas) as u32;
     let (functions, tails) =
-        libraries::adopt(module.first, module.functions, module.tails).ok_or_else(damaged)?;
+        libraries::adopt(module.first, module.functions, module.tails, offset).ok_or_else(damaged)?;
     let module = Module { functions, tails, ..module };
     agent::note_labels(module.arena_lo..module.arena_hi, module.copies_hi);
     let index = libraries::add(record.bias, (lo, hi), identity, module).ok_or_else(damaged)?;
@@ -100,7 +103,7 @@ pub(crate) fn add(
     }
     let record = LoadRecord {
         functions: functions.len() as u32,
-        arena: plan.arena,
+        arena,
         arena_len: plan.arena_len,
         first_counter: question.first_counter,
         counter_bytes: plan.counter_bytes as u32,
@@ -115,14 +118,20 @@ pub(crate) fn add(
     Ok(index)
 }
 
-/// Hooks a library that [`add`] has prepared, that is loaded, and whose text is its file's.
-pub(crate) fn write(index: u32) -> Result<(), Refusal> {
+/// Hooks a library that [`add`] has prepared, that is loaded, and whose text is its file's. `text` has the patches, if there is such a
+/// text.
+pub(crate) fn write(index: u32, text: Option<&PatchedText>) -> Result<(), Refusal> {
     let Some(library) = libraries::get(index) else { return Err(Refusal::new(Trouble::Version)) };
     let (lo, hi) = library.extent();
     archive_others(lo, hi, Some(index));
     forget_places();
     libraries::set_loaded(index, true);
-    if let Err(errno) = patch(library) {
+    // While the hooks are out, the text is the library's own.
+    let text = text.filter(|_| !pauses::are_out());
+    let replace = |text: &PatchedText| text::replace(&library.module, &text.ranges, text.file.number).is_ok();
+    if !text.is_some_and(replace)
+        && let Err(errno) = patch(library)
+    {
         libraries::set_loaded(index, false);
         set_state(index, Load::Refused);
         return Err(Refusal::errno(Trouble::Memory, errno));
@@ -134,7 +143,7 @@ pub(crate) fn write(index: u32) -> Result<(), Refusal> {
 
 /// Hooks a library that was unloaded and has been loaded from the same file at the same address, if its text is the same.
 pub(crate) fn write_again(index: u32, library: &Library) {
-    if text::first_difference(library.module.patches, 0).is_none() {
+    if text::first_difference(library.module.patches, library.module.bias).is_none() {
         let (lo, hi) = library.extent();
         archive_others(lo, hi, Some(index));
         if library.is_archived() {

@@ -5,11 +5,15 @@
 //! runs, the injector sends the plans without a question.
 #![allow(unsafe_code, reason = "the headers of loaded libraries are read")]
 
-use crate::os::files;
+use crate::os::files::{self, Descriptor};
 use crate::os::kernel;
 use crate::os::lookup::{self, LinkMap, Segments};
 #[cfg(feature = "standalone")]
 use crate::os::place::Place;
+#[cfg(not(feature = "standalone"))]
+use crate::os::stat;
+#[cfg(not(feature = "standalone"))]
+use crate::os::words;
 use crate::program::agent::Agent;
 use crate::program::libraries::{self, busy};
 use crate::program::text;
@@ -17,11 +21,14 @@ use crate::start::asking::{self, AT_FDCWD, Unhooked, ask, has_path};
 use crate::start::library_plan::{self, add, patches, question, write};
 use crate::start::load_table::set_state;
 use crate::start::pauses::DYNAMIC_LINKER;
-use crate::start::plan::PlanFile;
+#[cfg(not(feature = "standalone"))]
+use crate::start::plan::TextRanges;
+use crate::start::plan::{PatchedText, PlanFile};
 use crate::start::refusal::Refusal;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::ask::Question;
 use gprofinject_abi::attach::LibraryOrder;
+use gprofinject_abi::plan::Patch;
 use gprofinject_abi::region::{Load, LoadRecord, Lost, Trouble};
 use gprofinject_abi::shared::RegionRef;
 
@@ -156,21 +163,22 @@ fn file_of(map: &LinkMap) -> Option<files::Identity> {
     identity.ok()
 }
 
-/// Asks the injector about a library, and hooks it. If another thread takes the place of its arena meanwhile, the injector
-/// finds another one.
+/// Asks the injector about a library, and hooks it. If there is something else where its arena would be, the injector
+/// finds another place; another thread may take that meanwhile.
 fn hook(map: &LinkMap) -> Result<(), Unhooked> {
     const TRIES: usize = 10;
-    for _ in 1..TRIES {
-        match hook_there(map) {
+    for number in 1..TRIES {
+        match hook_there(map, number > 1) {
             Err(Unhooked::Failed(_, kernel::EEXIST)) => {}
             done => return done,
         }
     }
-    hook_there(map)
+    hook_there(map, true)
 }
 
-/// Asks the injector about a library, and hooks it with an arena at the place that the injector has found.
-fn hook_there(map: &LinkMap) -> Result<(), Unhooked> {
+/// Asks the injector about a library, and hooks it with an arena where its plan has it, or if that `is_taken`, at the place that the
+/// injector has found.
+fn hook_there(map: &LinkMap, is_taken: bool) -> Result<(), Unhooked> {
     let failed = |why| move |errno| Unhooked::Failed(why, errno);
     // SAFETY: a library that the dynamic linker has loaded from a file begins with its ELF header, if its first segment has
     // link address 0. The bytes are compared before anything else is read.
@@ -180,23 +188,21 @@ fn hook_there(map: &LinkMap) -> Result<(), Unhooked> {
         }
         lookup::segments_of(map.bias).ok_or(Unhooked::NotWanted)?
     };
-    let question = question(map.bias);
+    let question = question(map.bias, is_taken);
     // In another root folder, the file has another name or none. The injector then takes what is mapped.
-    let (identity, answer) = match files::open_path(AT_FDCWD, map.name as u64) {
-        Ok(fd) => {
-            let asked = (files::identity(fd), ask(&question, &[fd]));
-            files::close(fd);
-            asked
-        }
+    let library =
+        files::open_path(AT_FDCWD, map.name as u64).map(|number| Descriptor { number, is_own: true });
+    let (identity, answer) = match &library {
+        Ok(file) => (files::identity(file.number), ask(&question, &[file.number])),
         Err(_) => (Ok(UNKNOWN), ask(&question, &[])),
     };
+    let (answer, files) = answer?;
+    let [plan, image] = files.map(|file| file.map(|number| Descriptor { number, is_own: true }));
     let identity = identity.map_err(failed(Lost::File))?;
-    let (answer, plan) = answer?;
     let Some(plan) = plan.filter(|_| answer.hooked != 0) else { return Err(Unhooked::NotWanted) };
-    let file = PlanFile::open(plan);
-    files::close(plan);
-    let file = file.map_err(failed(Lost::Memory))?;
+    let file = PlanFile::open(plan.number).map_err(failed(Lost::Memory))?;
     file.note();
+    let text = library.ok().zip(image).and_then(|(library, image)| patched_text(&library, image));
     let record = LoadRecord {
         plan: answer.plan,
         first_function: question.first_function,
@@ -209,11 +215,12 @@ fn hook_there(map: &LinkMap) -> Result<(), Unhooked> {
     };
     let hooked = busy(|| {
         // Nothing is given out for a library whose text is not its file's.
-        if text::first_difference(patches(&file, (record.lo, record.hi))?, 0).is_some() {
+        let patches = patches(&file, record.bias, (record.lo, record.hi))?;
+        if text.is_none() && text::first_difference(patches, record.bias).is_some() {
             return Err(Refusal::new(Trouble::TextDiffers));
         }
         let index = add(&file, identity, headers, &question, &record)?;
-        write(index)
+        write(index, text.as_ref())
     });
     hooked.map_err(|refusal| match refusal.trouble {
         Trouble::TextDiffers => Unhooked::Failed(Lost::Text, 0),
@@ -221,9 +228,24 @@ fn hook_there(map: &LinkMap) -> Result<(), Unhooked> {
     })
 }
 
-/// Returns the places that are free for the next library of a process that already runs.
+/// Returns the text with the patches in a library's image, if the library's own text is certainly that of the file of which the image
+/// has a copy. The injector has found that the process has mapped the file to which `library` refers.
+#[cfg(not(feature = "standalone"))]
+fn patched_text(library: &Descriptor, image: Descriptor) -> Option<PatchedText> {
+    let ranges = TextRanges::of(image.number, files::version_of(library.number).ok()?)?;
+    // A debugger may have written breakpoints into the text, and a process that gprofinject will leave gets its own text back.
+    (!words::is_attached() && stat::is_untraced()).then_some(PatchedText { file: image, ranges })
+}
+
+/// There is no such text for standalone programs.
+#[cfg(feature = "standalone")]
+fn patched_text(_: &Descriptor, _: Descriptor) -> Option<PatchedText> {
+    None
+}
+
+/// Returns the numbers that are free for the next library of a process that already runs.
 pub(crate) fn free() -> Question {
-    question(0)
+    question(0, false)
 }
 
 /// Prepares the hooks of a library of a process that already runs. `is_redirected` says whether there is anything else
@@ -238,7 +260,7 @@ pub(crate) fn load(
 ) -> Result<(), i32> {
     let file = PlanFile::open(plan)?;
     file.note();
-    let question = question(order.start);
+    let question = question(order.start, false);
     let [lo, hi] = order.text;
     let record = LoadRecord {
         plan: order.plan,
@@ -251,11 +273,11 @@ pub(crate) fn load(
         ..LoadRecord::default()
     };
     let errno = |refusal: Refusal| if refusal.errno != 0 { refusal.errno } else { kernel::EINVAL };
-    if patches(&file, (lo, hi))
-        .map_err(errno)?
-        .iter()
-        .any(|patch| is_redirected(patch.address, patch.address + u64::from(patch.len)))
-    {
+    let is_redirected = |patch: &Patch| {
+        let at = patch.address.wrapping_add(order.start);
+        is_redirected(at, at + u64::from(patch.len))
+    };
+    if patches(&file, order.start, (lo, hi)).map_err(errno)?.iter().any(is_redirected) {
         return Err(kernel::EINVAL);
     }
     let [at, size, count] = order.headers;
@@ -287,10 +309,10 @@ pub(crate) fn arm() -> Result<(), i32> {
         // If another library is there, the agent asks about it at the next change.
         if name.is_null() {
             set_state(index, Load::Refused);
-        } else if text::first_difference(library.module.patches, 0).is_some() {
+        } else if text::first_difference(library.module.patches, library.module.bias).is_some() {
             set_state(index, Load::Refused);
             lose(name, Lost::Text, 0);
-        } else if let Err(refusal) = busy(|| write(index)) {
+        } else if let Err(refusal) = busy(|| write(index, None)) {
             lose(name, Lost::Memory, refusal.errno);
         }
     }
@@ -303,8 +325,10 @@ fn arm_dynamic_linker(dynamic_linker: u64) -> Result<(), i32> {
     let is_it = |index: &u32| libraries::get(*index).is_some_and(|library| library.start == dynamic_linker);
     let index = (0..libraries::used()).find(is_it).ok_or(kernel::ENOENT)?;
     let library = libraries::get(index).filter(|library| !library.is_loaded());
-    if library.is_some_and(|library| text::first_difference(library.module.patches, 0).is_some()) {
+    let differs =
+        |library: &libraries::Library| text::first_difference(library.module.patches, library.module.bias);
+    if library.and_then(differs).is_some() {
         return Err(kernel::EINVAL);
     }
-    if library.is_some() { busy(|| write(index)).map_err(|refusal| refusal.errno) } else { Ok(()) }
+    if library.is_some() { busy(|| write(index, None)).map_err(|refusal| refusal.errno) } else { Ok(()) }
 }

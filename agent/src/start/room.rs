@@ -6,7 +6,7 @@
 use crate::hot::cells;
 use crate::os::limits;
 use crate::os::memory;
-use crate::program::libraries::{RESERVED, RESERVED_LEAST, TABLES_LEN};
+use crate::program::libraries::TABLES_LEN;
 use gprofinject_abi::plan::PlanHeader;
 use gprofinject_abi::region::RegionOrders;
 
@@ -27,16 +27,11 @@ impl Need {
         Need { data: blocks + cells::FIRST + plan.arena_len, other: orders.blocks_offset + orders.block_len }
     }
 
-    /// Returns how many bytes can be reserved for the arenas of libraries besides, or `None` if there is no room for libraries.
-    pub(crate) fn with_libraries(self) -> Option<u64> {
-        let mut reserved = RESERVED;
-        while reserved >= RESERVED_LEAST {
-            if (Need { data: self.data + TABLES_LEN, other: self.other + reserved }).is_met() {
-                return Some(reserved);
-            }
-            reserved /= 2;
-        }
-        None
+    /// Returns whether there is room for libraries besides.
+    pub(crate) fn with_libraries(self) -> bool {
+        /// What their arenas and plans may take.
+        const ARENAS: u64 = 64 << 20;
+        Need { data: self.data + TABLES_LEN, other: self.other + ARENAS }.is_met()
     }
 
     /// Returns whether the limits leave room for twice as much.

@@ -8,6 +8,8 @@ use crate::hot::thread_blocks;
 use crate::hot::timer;
 use crate::hot::times;
 use crate::hot::times::gates::Traced;
+#[cfg(not(feature = "standalone"))]
+use crate::os::files;
 use crate::os::initial::{AT_BASE, AT_ENTRY, AT_HWCAP2, AT_PHDR, AT_PHENT, AT_PHNUM, Start};
 use crate::os::kernel;
 use crate::os::limits;
@@ -17,6 +19,8 @@ use crate::os::lookup;
 use crate::os::memory;
 use crate::os::own_image;
 use crate::os::place::Place;
+#[cfg(not(feature = "standalone"))]
+use crate::os::stat;
 use crate::os::task;
 use crate::os::words;
 use crate::process::birth;
@@ -34,7 +38,7 @@ use crate::start::loads;
 use crate::start::mcount;
 use crate::start::notice;
 use crate::start::own;
-use crate::start::plan::PlanFile;
+use crate::start::plan::{PatchedText, PlanFile, TextRanges};
 use crate::start::process_files::Files;
 use crate::start::refusal::Refusal;
 use crate::start::room::Need;
@@ -62,17 +66,25 @@ pub(crate) fn run(start: &Start, place: &Place) -> bool {
     if orders.library_bytes != 0 {
         asking::announce(start.auxiliary(AT_BASE), place);
     }
+    let mut text = None;
     if lookup::is_in_library(start.auxiliary(AT_BASE), b"__asan_init") {
         Refusal::new(Trouble::AddressSanitizer).report(region);
     } else {
-        finish(start, &files, region, orders);
+        text = finish(start, &files, region, orders);
     }
     #[cfg(feature = "standalone")]
     if state(region) == Some(State::SettingUp) && orders.library_bytes != 0 {
         hook_dynamic_linker(start, place, region);
     }
     if state(region) == Some(State::SettingUp) {
-        let _ = arm(region, Agent::get());
+        let program = &Agent::get().program;
+        let is_replaced =
+            text.is_some_and(|text| text::replace(program, &text.ranges, text.file.number).is_ok());
+        if is_replaced {
+            note_armed(region);
+        } else {
+            let _ = arm(region, Agent::get());
+        }
         if libraries::are_prepared() {
             notice::prepare(start.auxiliary(AT_BASE), place);
         }
@@ -119,7 +131,7 @@ fn state(region: RegionRef) -> Option<State> {
 /// There is no region file; the error is the errno.
 pub(crate) fn prepare(start: &Start, files: &Files<'_>) -> Result<(RegionRef, RegionOrders), i32> {
     let (region, orders) = begin(files)?;
-    finish(start, files, region, orders);
+    let _ = finish(start, files, region, orders);
     Ok((region, orders))
 }
 
@@ -137,9 +149,13 @@ fn begin(files: &Files<'_>) -> Result<(RegionRef, RegionOrders), i32> {
 }
 
 /// Does the rest of [`prepare`].
-fn finish(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrders) {
-    if let Err(refusal) = hook(start, files, region, orders) {
-        refusal.report(region);
+fn finish(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrders) -> Option<PatchedText> {
+    match hook(start, files, region, orders) {
+        Ok(text) => text,
+        Err(refusal) => {
+            refusal.report(region);
+            None
+        }
     }
 }
 
@@ -150,10 +166,14 @@ fn finish(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrd
 pub(crate) fn arm(region: RegionRef, agent: &Agent) -> Result<(), i32> {
     let done = text::patch(&agent.program);
     match done {
-        Ok(()) => region.state().store(State::Armed.code().0, Ordering::Release),
+        Ok(()) => note_armed(region),
         Err(errno) => Refusal::errno(Trouble::Protect, errno).report(region),
     }
     done
+}
+
+fn note_armed(region: RegionRef) {
+    region.state().store(State::Armed.code().0, Ordering::Release);
 }
 
 /// Maps the header and the histogram for the life of the process.
@@ -177,8 +197,16 @@ fn map_region(files: &Files<'_>) -> Result<(RegionRef, RegionOrders), i32> {
     })
 }
 
-fn hook(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrders) -> Result<(), Refusal> {
-    let file = PlanFile::map(files).map_err(|e| Refusal::errno(Trouble::Files, e))?;
+/// Does everything up to the patches. Returns text that has them, if there is one that may take the place of the program's.
+fn hook(
+    start: &Start,
+    files: &Files<'_>,
+    region: RegionRef,
+    orders: RegionOrders,
+) -> Result<Option<PatchedText>, Refusal> {
+    let unreadable = |errno| Refusal::errno(Trouble::Files, errno);
+    let descriptor = files.plan().map_err(unreadable)?;
+    let file = PlanFile::open(descriptor.number).map_err(unreadable)?;
     let plan = file.header()?;
     let is_standalone = cfg!(feature = "standalone");
     if plan.magic != MAGIC || plan.version != VERSION || (plan.standalone != 0) != is_standalone {
@@ -202,8 +230,9 @@ fn hook(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrder
     if orders.library_bytes != 0 {
         let near = gate::gpi_miss as *const () as u64;
         let both = orders.library_hooks == HookMode::Both.code();
-        let room = need.with_libraries().ok_or(kernel::ENOMEM);
-        if let Err(errno) = room.and_then(|most| libraries::prepare(near, both, most)) {
+        let prepared =
+            if need.with_libraries() { libraries::prepare(near, both) } else { Err(kernel::ENOMEM) };
+        if let Err(errno) = prepared {
             loads::lose_in(region, core::ptr::null(), Lost::Memory, errno);
         }
     }
@@ -233,11 +262,15 @@ fn hook(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrder
         pid: task::getpid(),
         counts_nowhere: false,
         guest: false,
+        maps_whole: orders.maps_whole != 0,
     };
     if plan.hooks_removed != 0 && !is_standalone && mcount::has_hooks(start.auxiliary(AT_BASE), agent.libc) {
         return Err(Refusal::new(Trouble::Hooks));
     }
-    if let Some(address) = text::first_difference(agent.program.patches, bias) {
+    let ranges = if words::is_attached() { None } else { text_of_file(descriptor.number) };
+    if ranges.is_none()
+        && let Some(address) = text::first_difference(agent.program.patches, bias)
+    {
         return Err(Refusal { address, ..Refusal::new(Trouble::TextDiffers) });
     }
     let shadows = cells::prepare().map_err(memory)?;
@@ -283,7 +316,20 @@ fn hook(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrder
     {
         region.lost_timers().fetch_add(1, Ordering::Relaxed);
     }
-    Ok(())
+    Ok(ranges.map(|ranges| PatchedText { file: descriptor, ranges }))
+}
+
+/// Returns where the patched text is in the plan file, if the program's own text is certainly that of the file of which this has a copy.
+#[cfg(not(feature = "standalone"))]
+fn text_of_file(plan: i32) -> Option<TextRanges> {
+    // A debugger may have written breakpoints into the text.
+    TextRanges::of(plan, files::version_of_program().ok()?).filter(|_| stat::is_untraced())
+}
+
+/// There is none. The injector, which has put the agent into the process, still traces it.
+#[cfg(feature = "standalone")]
+fn text_of_file(_: i32) -> Option<TextRanges> {
+    None
 }
 
 /// Returns the extent of the C library's code. `own` is that of the program's.

@@ -25,7 +25,7 @@ use crate::session::words::{calls_and_samples, commands, quoted};
 use crate::store::logbook::{Logbook, Program};
 use crate::store::output::{Output, Written};
 use crate::store::private_folder::{Distrust, PrivateFolder};
-use crate::store::run_folder::{BASELINE_SUFFIX, FIRST, SAMPLES_SUFFIX, plan_file, region_in};
+use crate::store::run_folder::{BASELINE_SUFFIX, FIRST, SAMPLES_SUFFIX, region_in};
 use crate::store::survivors::Survivors;
 
 struct Recovery<'s> {
@@ -173,7 +173,7 @@ impl Recovery<'_> {
     fn process(&mut self, name: &str) -> Result<Life> {
         let region = region_in(&self.folder, name);
         let report = region.report().context("its counters cannot be read")?;
-        let profilee = self.profilee(self.program(name, report.plan), name)?;
+        let profilee = self.profilee(self.program(name, report.plan))?;
         let mut samples = Histogram::new(profilee.planned.shape);
         if let Ok(bytes) = self.folder.read(&format!("{name}{SAMPLES_SUFFIX}"), LONGEST) {
             samples.add_encoded(&bytes);
@@ -184,8 +184,15 @@ impl Recovery<'_> {
         let decode = |bytes: Vec<u8>| Baseline::decode(&bytes, profilee.planned, &self.libraries);
         let baseline = baseline.and_then(decode);
         let maps = &Maps::default();
-        let reading =
-            Reading { profilee, libraries: &self.libraries, maps, rate, end: End::Unknown, own_call: None };
+        let reading = Reading {
+            profilee,
+            libraries: &self.libraries,
+            maps,
+            rate,
+            end: End::Unknown,
+            own_call: None,
+            is_part: false,
+        };
         let (finished, state, _) = counted::counted(
             Some(&region),
             &reading,
@@ -193,7 +200,7 @@ impl Recovery<'_> {
             None,
             baseline.as_ref(),
             &mut troubles,
-            &mut Names::default(),
+            &mut Names::new(self.cache),
         );
         if let Some(trouble) = troubles.pop() {
             bail!(trouble);
@@ -255,13 +262,13 @@ impl Recovery<'_> {
         if name == FIRST || !is_known { 0 } else { says }
     }
 
-    /// Plans the program of a process again. The result must be the plan that the process has carried out.
-    fn profilee(&mut self, number: u32, name: &str) -> Result<&'static Profilee> {
+    /// Plans the program of a process again. The file must be the one whose plan the process has carried out.
+    fn profilee(&mut self, number: u32) -> Result<&'static Profilee> {
         let profilee = match self.planned.get(&number) {
             Some(profilee) => *profilee,
             None => {
                 let program = self.logbook.entries.programs.get(number as usize).cloned();
-                let Program { binary, shown } = program.context("its program is not known")?;
+                let Program { binary, shown, label } = program.context("its program is not known")?;
                 let entries = &self.logbook.entries;
                 let (hooks, engine, measure) = (entries.hooks, entries.engine, entries.measure);
                 let (filters, libs) = (&self.filters, &self.libs);
@@ -269,22 +276,16 @@ impl Recovery<'_> {
                 let cache = self.cache;
                 let args = None;
                 let planner = Planner { hooks, engine, measure, args, filters, libs, running, arena, cache };
-                let planned = planner.plan(planner.subject(&binary), &binary, true);
+                let subject = planner.subject_to_compare(&binary);
+                if !subject.is_labelled(&label) {
+                    bail!("{} is no longer the file that was run", binary.display());
+                }
+                let planned = planner.plan(subject, &binary, true);
                 let profilee = self.profilees.first(&binary, shown, planned, true);
                 self.planned.insert(number, profilee);
                 profilee
             }
         };
-        // A forked child has its parent's plan, which is its program's.
-        let file = plan_file(name);
-        if self.folder.has(&file) {
-            let then = self.folder.read(&file, profilee.plan_len()).context("its plan cannot be read");
-            let pieces = profilee.plan.iter().flat_map(|(pieces, _)| pieces.iter());
-            let now = pieces.flat_map(|piece| piece.iter());
-            if !then.is_ok_and(|then| then.iter().eq(now)) {
-                bail!("{} is no longer the file that was run", profilee.binary.display());
-            }
-        }
         Ok(profilee)
     }
 }

@@ -7,7 +7,6 @@ use gprofinject_image::names::demangle::demangle;
 use crate::live::snapshot::{Function, Snapshot};
 use crate::os::clock;
 use crate::os::say::visible;
-use crate::profile::elsewhere;
 use crate::profile::measured::samples_by_function;
 use crate::profile::model::{ModuleIndex, NOWHERE, Place, Profile};
 use crate::program::choice::{Part, Switched};
@@ -19,13 +18,6 @@ const MOST: usize = 100_000;
 const IDLE_MOST: usize = 10_000;
 /// The greatest length of a name in bytes. A process chooses its names.
 const LONGEST: usize = 1024;
-
-/// What is kept from one snapshot to the next.
-#[derive(Default)]
-pub(crate) struct Kept {
-    pub(crate) names: Names,
-    pub(crate) files: elsewhere::Names,
-}
 
 /// The names of functions, which are demangled once.
 #[derive(Default)]
@@ -98,7 +90,7 @@ impl Functions<'_> {
         let functions = planned.subject.functions();
         let number = planned.plan.as_ref().and_then(|plan| {
             let index = functions.binary_search_by_key(&address, |function| function.address).ok()?;
-            plan.function_of.binary_search(&index).ok()
+            plan.function_of.binary_search(&u32::try_from(index).ok()?).ok()
         });
         let switch = part.library.map_or(Part::Program, |library| Part::Library(library.number));
         let is_named = functions
@@ -127,7 +119,7 @@ pub(crate) fn snapshot(profile: &Profile, switched: &Switched, names: &mut Names
     for (place, count) in samples_by_function(profile) {
         let planned = profile.modules.get(place.module as usize).map(|module| module.program);
         // Samples in a cold part are the function's.
-        let parent = planned.and_then(|planned| planned.parent(planned.function_at(place.address)?));
+        let parent = planned.and_then(|planned| planned.parent(&planned.function_at(place.address)?));
         let place = Place { address: parent.map_or(place.address, |parent| parent.address), ..place };
         if let Some(function) = functions.at(place) {
             function.samples = function.samples.saturating_add(count);

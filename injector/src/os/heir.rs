@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
@@ -22,6 +23,9 @@ use crate::os::{limits, proc, sys};
 
 /// When the heir looks at the files for the second time, and how often it does later on.
 const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
+
+/// How long the heir lets files gather before it takes them. A program that executes others all the time does not have it waken for each.
+const GATHERING: Duration = Duration::from_millis(2);
 
 /// The heir, as gprofinject sees it. It ends when this is dropped.
 #[derive(Debug)]
@@ -114,7 +118,18 @@ fn inherit(socket: &OwnedFd) -> ! {
         sys::close_range(own + 1, libc::c_uint::MAX);
     }
     let mut kept = Vec::new();
-    while let Some((number, file)) = receive(socket) {
+    let mut flags = RecvFlags::CMSG_CLOEXEC;
+    loop {
+        let (number, file) = match receive(socket, flags) {
+            Ok(Some(received)) => received,
+            // There is no more for now.
+            Err(Errno::AGAIN) => {
+                flags.remove(RecvFlags::DONTWAIT);
+                continue;
+            }
+            Err(Errno::INTR) => continue,
+            Ok(None) | Err(_) => break,
+        };
         kept.retain(|&kept| kept != number);
         // SAFETY: the number is one that this process uses for nothing but such a file.
         unsafe {
@@ -122,6 +137,10 @@ fn inherit(socket: &OwnedFd) -> ! {
                 Some(file) => kept.extend(place(file, number)),
                 None => _ = libc::close(number),
             }
+        }
+        if !flags.contains(RecvFlags::DONTWAIT) {
+            flags.insert(RecvFlags::DONTWAIT);
+            std::thread::sleep(GATHERING);
         }
     }
     // SAFETY: each of these numbers is that of a file, which no other value owns.
@@ -139,17 +158,19 @@ fn inherit(socket: &OwnedFd) -> ! {
 }
 
 /// Receives a number and perhaps a file. Returns `None` if gprofinject has ended.
-fn receive(socket: &OwnedFd) -> Option<(RawFd, Option<OwnedFd>)> {
+///
+/// # Errors
+/// There is nothing to receive, or the system call fails.
+fn receive(socket: &OwnedFd, flags: RecvFlags) -> Result<Option<(RawFd, Option<OwnedFd>)>, Errno> {
     let mut number = [0; size_of::<RawFd>()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC;
-    let received = recvmsg(socket, &mut [IoSliceMut::new(&mut number)], &mut control, flags).ok()?;
+    let received = recvmsg(socket, &mut [IoSliceMut::new(&mut number)], &mut control, flags)?;
     let file = control.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut files) => files.next(),
         _ => None,
     });
-    (received.bytes == number.len()).then(|| (RawFd::from_ne_bytes(number), file))
+    Ok((received.bytes == number.len()).then(|| (RawFd::from_ne_bytes(number), file)))
 }
 
 /// Gives a file this number, and returns the number if that was possible.

@@ -53,6 +53,11 @@ impl Limit {
         Some(Limit { resource, most: getrlimit(resource).current? })
     }
 
+    /// The limit.
+    pub(crate) fn most(&self) -> u64 {
+        self.most
+    }
+
     /// Returns it if it is lower than that.
     pub(crate) fn below(resource: Resource, enough: u64) -> Option<Limit> {
         Limit::of(resource).filter(|limit| limit.most < enough)

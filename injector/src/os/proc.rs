@@ -2,9 +2,10 @@
 #![allow(unsafe_code, reason = "it makes an ioctl, for which no crate has a function")]
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use crate::os::sys;
 
@@ -50,9 +51,22 @@ pub(crate) fn mappings(pid: i32) -> io::Result<Vec<Mapping>> {
     Ok(String::from_utf8_lossy(&text).lines().filter_map(mapping).collect())
 }
 
+/// Returns the text of a file that the kernel makes, which is short. (The standard library begins with a few bytes and reads many times,
+/// because such a file has no length.)
+///
+/// # Errors
+/// It cannot be opened or read.
+pub(crate) fn text(path: impl AsRef<Path>) -> io::Result<String> {
+    /// What the kernel makes at once for most of them.
+    const USUAL: usize = 4096;
+    let mut text = String::with_capacity(USUAL);
+    File::open(path)?.take(u64::MAX).read_to_string(&mut text)?;
+    Ok(text)
+}
+
 /// Returns the process's parent, or `None` if it has ended.
 pub(crate) fn parent(pid: i32) -> Option<i32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let status = text(format!("/proc/{pid}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
 }
 
@@ -202,6 +216,16 @@ pub(crate) fn thread_ids(pid: i32) -> io::Result<Vec<i32>> {
         ids.extend(entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok()));
     }
     Ok(ids)
+}
+
+/// Whether the kernel promises memory before it is used (vm.overcommit_memory), so that there may be none for a page of a memory file
+/// although there is memory. The access to the page would end the process.
+pub(crate) fn is_memory_promised() -> bool {
+    const NEVER_TOO_MUCH: &str = "2";
+    static IS_IT: OnceLock<bool> = OnceLock::new();
+    *IS_IT.get_or_init(|| {
+        text("/proc/sys/vm/overcommit_memory").map_or(true, |mode| mode.trim() == NEVER_TOO_MUCH)
+    })
 }
 
 #[cfg(test)]

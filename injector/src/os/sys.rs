@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::fs;
@@ -171,6 +172,12 @@ pub(crate) fn open_again(file: &File, write: bool) -> io::Result<File> {
     File::options().read(true).write(write).open(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
+/// What lists of mappings show of the memory files of [`memory_file`].
+pub(crate) const NAMELESS: &str = "gprofinject";
+
+/// What the names of files in the cache end in that have the arena of a library, as a process maps it.
+pub(crate) const ARENA: &str = ".arena";
+
 /// Returns a new memory file that consists of these pieces, after `change` was applied to them. They begin at the
 /// start of a page. Nobody can change it.
 ///
@@ -180,7 +187,7 @@ pub(crate) fn memory_file(
     pieces: &[impl AsRef<[u8]>],
     change: impl FnOnce(&mut [u8]),
 ) -> io::Result<OwnedFd> {
-    let file = empty_memory_file(Path::new("gprofinject"))?;
+    let file = empty_memory_file(Path::new(NAMELESS))?;
     let len = pieces.iter().map(|piece| piece.as_ref().len()).sum();
     fs::ftruncate(&file, len as u64)?;
     // From here on, nobody can truncate what this process maps.
@@ -330,15 +337,16 @@ pub(crate) struct Ids {
     pub(crate) no_new_privileges: bool,
 }
 
-/// Returns the ids of this process.
+/// Returns the ids of this process, which never change.
 pub(crate) fn ids() -> Ids {
-    Ids {
+    static IDS: OnceLock<Ids> = OnceLock::new();
+    *IDS.get_or_init(|| Ids {
         uid: process::getuid().as_raw(),
         euid: process::geteuid().as_raw(),
         gid: process::getgid().as_raw(),
         egid: process::getegid().as_raw(),
         no_new_privileges: rustix::thread::no_new_privs().unwrap_or(false),
-    }
+    })
 }
 
 /// Returns the reading and the writing end of a pipe, which are closed on exec.
@@ -440,6 +448,19 @@ pub(crate) fn wait_readable(fds: &[libc::c_int], patience: Option<Duration>) -> 
     }
 }
 
+/// Returns those of the descriptors that are readable or at their end now. Without memory for the kernel's lists, it returns none.
+pub(crate) fn readable(fds: impl Iterator<Item = libc::c_int>) -> Vec<libc::c_int> {
+    let mut polled: Vec<libc::pollfd> =
+        fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
+    loop {
+        // SAFETY: `polled` is an array of that many entries.
+        match check(unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, 0) }) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            _ => return polled.iter().filter(|entry| entry.revents != 0).map(|entry| entry.fd).collect(),
+        }
+    }
+}
+
 /// Whether two processes are known to share their memory.
 pub(crate) fn share_memory(pid: i32, other: i32) -> bool {
     /// linux/kcmp.h
@@ -478,10 +499,15 @@ impl Handle {
         }
     }
 
-    /// Whether the process has ended.
-    pub(crate) fn has_ended(&self) -> bool {
+    /// Whether the process has ended, for which poll is asked.
+    pub(crate) fn has_ended_now(&self) -> bool {
+        self.has_ended(&readable(self.descriptor().into_iter()))
+    }
+
+    /// Whether the process has ended. `readable` are the descriptors that poll has reported.
+    pub(crate) fn has_ended(&self, readable: &[libc::c_int]) -> bool {
         match self {
-            Handle::Waiting(fd) => wait_readable(&[fd.as_raw_fd()], Some(Duration::ZERO)),
+            Handle::Waiting(fd) => readable.contains(&fd.as_raw_fd()),
             Handle::Ended => true,
             Handle::Unknown => false,
         }
@@ -543,6 +569,12 @@ pub(crate) fn is_mapped_for_writing(file: &File) -> Option<bool> {
         Err(Errno::BUSY) => Some(true),
         Err(_) => None,
     }
+}
+
+/// Returns the bytes of memory that the machine has.
+pub(crate) fn memory() -> u64 {
+    let info = rustix::system::sysinfo();
+    info.totalram.saturating_mul(info.mem_unit.into())
 }
 
 /// Makes orphaned descendants children of this process, so that it can wait for their end.

@@ -47,6 +47,8 @@ pub(crate) fn profile(profile: &Profile, measured: &Measured) -> Profile {
         modules,
         arcs: profile.arcs.clone(),
         own: profile.own.clone(),
+        totals: None,
+        is_part: false,
         named: Vec::new(),
         in_agent: 0,
         threads: profile.threads,

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gmon::Arc;
 use gprofinject_abi::region::LOST_NAMED;
@@ -302,20 +303,38 @@ fn read_arcs(
     refused: &mut Refused,
     possible: &Possible,
 ) -> io::Result<()> {
-    let (mut whole, mut own) = (Vec::new(), Vec::new());
+    /// As many arcs as the process before had. There may be many processes, and most run the same programs.
+    static ROOM: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
+    let room = [&ROOM[0], &ROOM[1]].map(|room| room.load(Ordering::Relaxed));
+    let (mut whole, mut own) = (Vec::with_capacity(room[0]), Vec::with_capacity(room[1]));
     let mut is_full = false;
-    region.counters(&space.slot_owners(), |counter| {
-        let counted = space.counted(&counter);
-        whole.extend(counted.whole.filter(|_| !is_full));
-        own.extend(counted.own.filter(|_| !is_full));
-        if whole.len().max(own.len()) >= 2 * ARCS_MAX {
-            summed_up(&mut whole);
-            own = summed(std::mem::take(&mut own));
-            is_full = whole.len().max(own.len()) >= ARCS_MAX;
-        }
-    })?;
+    let homes = space.homes();
+    region.counters(
+        || homes.finder(),
+        |counter| {
+            let counted = space.counted(&counter);
+            whole.extend(counted.whole.filter(|_| !is_full));
+            own.extend(counted.own.filter(|_| !is_full));
+            if whole.len().max(own.len()) >= 2 * ARCS_MAX {
+                summed_up(&mut whole);
+                own = summed(std::mem::take(&mut own));
+                is_full = whole.len().max(own.len()) >= ARCS_MAX;
+            }
+        },
+    )?;
+    ROOM[0].store(whole.len(), Ordering::Relaxed);
+    ROOM[1].store(own.len(), Ordering::Relaxed);
     if is_full {
         *damage = Some(TOO_MANY.to_owned());
+    }
+    // What else there is to do needs the sums.
+    if profile.is_part
+        && !space.has_entry_hooks()
+        && is_at_most(possible.calls, whole.iter().map(|arc| arc.count))
+        && is_at_most(possible.calls, own.iter().map(|arc| arc.count))
+    {
+        (profile.own, profile.arcs) = (own, whole);
+        return Ok(());
     }
     summed_up(&mut whole);
     let mut own = summed(own);
@@ -329,6 +348,11 @@ fn read_arcs(
     profile.own = falls::without(own, space.program);
     profile.arcs = space.without_falls(whole);
     Ok(())
+}
+
+/// Whether counts together are at most that.
+fn is_at_most(most: u64, mut counts: impl Iterator<Item = u64>) -> bool {
+    counts.try_fold(0_u64, u64::checked_add).is_some_and(|sum| sum <= most)
 }
 
 /// Sorts the arcs and adds up the counts of equal ones.

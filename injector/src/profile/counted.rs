@@ -56,7 +56,8 @@ impl Counted {
     /// # Errors
     /// The format cannot represent it.
     pub(crate) fn finish(self) -> anyhow::Result<Finished> {
-        let Counted { profile, account } = self;
+        let Counted { mut profile, account } = self;
+        profile.settle();
         let (mut bytes, placed) = gmon_out::encode(&profile)?;
         let clocked = measured::of(&profile).map(|measured| {
             let profile = clocked::profile(&profile, &measured);
@@ -141,6 +142,8 @@ pub(crate) struct Reading<'r> {
     pub(crate) end: End,
     /// See [`elsewhere::distribute`].
     pub(crate) own_call: Option<&'r elsewhere::InFile>,
+    /// Whether the calls are needed only when they were added to those of other processes. They may be unsorted then.
+    pub(crate) is_part: bool,
 }
 
 /// Returns the profile of a member, the state of its agent, and its address space if that is known. `crash` is as for
@@ -153,11 +156,12 @@ pub(crate) fn counted(
     crash: Option<u64>,
     baseline: Option<&Baseline>,
     troubles: &mut Vec<String>,
-    names: &mut elsewhere::Names,
+    names: &mut elsewhere::Names<'_>,
 ) -> (Counted, AgentState, Option<Space>) {
-    let Reading { profilee, libraries, maps, rate, end, own_call } = *reading;
+    let Reading { profilee, libraries, maps, rate, end, own_call, is_part } = *reading;
     let mut profile = Profile::of_program(profilee.planned, rate);
     (profile.name, profile.path) = (profilee.name(), profilee.binary.display().to_string());
+    profile.is_part = is_part && baseline.is_none();
     let mut kernel = Threads::default();
     if let (Some(module), Some(samples)) = (profile.modules.first_mut(), samples) {
         (module.samples, kernel) = (samples.histogram, samples.threads);

@@ -1,18 +1,20 @@
 //! Finds out to which code samples outside of the program belong: to libraries that are hooked, or by the names of
 //! functions to other files.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
 use gprofinject_abi::{AGENT_FILE, FRIDA_FILE};
 use gprofinject_image::headers::ExecutableSegment;
-use gprofinject_image::{Image, plt};
+use gprofinject_image::plt::{self, Stub};
 
 use crate::profile::model::{Named, Place, Profile};
 use crate::profile::space::Space;
-use crate::program::contents::Contents;
+use crate::program::plan_cache::PlanCache;
 use crate::program::profilee::{self, Identity};
+use crate::program::subject::Subject;
 use crate::store::private_folder;
 
 /// The number of bytes of a `syscall` instruction. The kernel reports a sample in a system call behind it.
@@ -87,9 +89,8 @@ pub(crate) fn of_file(profile: &Profile, file: &str, offset: u64) -> Where {
     if is_agent(file) {
         return Where::Agent;
     }
-    let is_it = |path: &Path| path == Path::new(file);
     let mut modules = profile.modules.iter().zip(0..);
-    let found = modules.find(|(module, _)| module.library.is_some_and(|library| is_it(&library.binary)));
+    let found = modules.find(|(module, _)| module.library.is_some_and(|library| library.is_mapped_as(file)));
     let place = found.and_then(|(module, index)| {
         let address = link_address(&module.program.subject.code, offset)?;
         Some(Place { module: index, address })
@@ -117,20 +118,25 @@ fn file_name(path: &str) -> &str {
 }
 
 /// The functions of the files in which samples are. One of these serves all processes of a run.
-#[derive(Default)]
-pub(crate) struct Names {
+pub(crate) struct Names<'c> {
+    /// What earlier runs have found out about files.
+    cache: &'c PlanCache,
     /// By path. A file that was replaced since is read again.
     files: HashMap<Arc<str>, (Option<Identity>, Option<Functions>)>,
 }
 
-/// The functions of a file, with what they are read from.
+/// The functions of a file, and the stubs of its PLT once they are needed.
 struct Functions {
-    code: Vec<ExecutableSegment>,
-    /// Address, size and name of functions and of stubs of the PLT, sorted by address.
-    list: Vec<(u64, u64, String)>,
+    subject: &'static Subject<'static>,
+    stubs: OnceCell<Vec<Stub>>,
 }
 
-impl Names {
+impl Names<'_> {
+    /// No file was read yet.
+    pub(crate) fn new(cache: &PlanCache) -> Names<'_> {
+        Names { cache, files: HashMap::new() }
+    }
+
     /// Returns the name of the function at an offset of a file, or the offset if no name is known.
     fn function(&mut self, file: &Arc<str>, offset: u64) -> String {
         /// Processes can map any number of files.
@@ -140,53 +146,50 @@ impl Names {
             if self.files.len() >= MOST {
                 self.files.clear();
             }
-            self.files.insert(Arc::clone(file), (now, Functions::read(file)));
+            self.files.insert(Arc::clone(file), (now, Functions::read(file, self.cache)));
         }
         let functions = self.files.get(file).and_then(|(_, functions)| functions.as_ref());
         let known = functions.and_then(|functions| functions.at(offset));
-        known.unwrap_or_else(|| match file.starts_with('/') {
-            true => format!("{}+{offset:#x}", file_name(file)),
-            // The kernel's own names, such as [vdso], and //anon for memory without a file.
-            false if file.starts_with("//") => "[memory]".to_owned(),
-            false => file.to_string(),
-        })
+        known.map_or_else(
+            || match file.starts_with('/') {
+                true => format!("{}+{offset:#x}", file_name(file)),
+                // The kernel's own names, such as [vdso], and //anon for memory without a file.
+                false if file.starts_with("//") => "[memory]".to_owned(),
+                false => file.to_string(),
+            },
+            str::to_owned,
+        )
     }
 }
 
 impl Functions {
-    /// Reads a file that the process has mapped. Of another user's files, nothing is read: that user could replace one by
-    /// any other.
-    fn read(file: &str) -> Option<Functions> {
+    /// Reads a file that the process has mapped. Of another user's files, nothing is read.
+    fn read(file: &str, cache: &PlanCache) -> Option<Functions> {
         let path = Some(Path::new(file)).filter(|path| path.is_absolute())?;
-        let bytes = Contents::open_trusted(path)?;
-        let debug = gprofinject_image::debug::file_with_names(path, &bytes);
-        let image = Image::read_library(&bytes, debug.as_ref().map(|file| file.bytes.as_slice())).ok()?;
-        let code = match gprofinject_image::headers::read(&bytes) {
-            gprofinject_image::headers::Header::Ours(program) => program.code,
-            _ => return None,
-        };
-        let name = |name: &str| if name.is_empty() { None } else { Some(name.to_owned()) };
-        // A cold part has the name of its function.
-        let list = image.functions.iter().enumerate().filter_map(|(index, f)| {
-            Some((f.address, f.size, name(image.functions[image.owner(index)].name)?))
-        });
-        let stubs = plt::stubs(&bytes).into_iter().map(|stub| (stub.address, stub.size, stub.name));
-        let mut list: Vec<_> = list.chain(stubs).collect();
-        list.sort_by_key(|(address, ..)| *address);
-        Some(Functions { code, list })
+        Some(Functions { subject: cache.names_of(path)?, stubs: OnceCell::new() })
     }
 
-    fn at(&self, offset: u64) -> Option<String> {
-        let address = link_address(&self.code, offset)?;
-        let after = self.list.partition_point(|(start, ..)| *start <= address);
-        let (start, size, name) = self.list.get(after.checked_sub(1)?)?;
-        (address - start < (*size).max(1)).then(|| name.clone())
+    /// Returns the name of the function at an offset.
+    fn at(&self, offset: u64) -> Option<&str> {
+        let address = link_address(&self.subject.code, offset)?;
+        self.function_at(address).or_else(|| {
+            let stubs = self.stubs.get_or_init(|| plt::stubs(self.subject.bytes));
+            plt::at(stubs, address).map(|stub| stub.name.as_str())
+        })
+    }
+
+    fn function_at(&self, address: u64) -> Option<&'static str> {
+        let image = self.subject.image.as_ref()?;
+        // A cold part has the name of its function.
+        let owner = image.functions.function(image.owner(image.function_at(address)?))?;
+        (!owner.name.is_empty()).then_some(owner.name)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::os::say::{Level, Voice};
 
     /// A long run may see a library replaced.
     #[test]
@@ -194,7 +197,8 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("library.so");
         let path: Arc<str> = file.to_str().expect("a name").into();
-        let mut names = Names::default();
+        let cache = PlanCache::new(false, Voice(Level::Quiet));
+        let mut names = Names::new(&cache);
         for name in ["first", "second"] {
             let source = folder.path().join("library.c");
             std::fs::write(&source, format!("int {name}(int x) {{ return x * 3; }}\n")).expect("written");
@@ -202,10 +206,11 @@ mod tests {
             let mut compiler = std::process::Command::new("gcc");
             let compiled = compiler.args(["-O1", "-fPIC", "-shared", "-o"]).args([&file, &source]).status();
             assert!(compiled.expect("gcc").success());
-            let functions = Functions::read(&path).expect("readable");
-            let (start, ..) = functions.list.iter().find(|(.., found)| found == name).expect("there");
-            let segment = functions.code.first().expect("code");
-            let offset = start - segment.address + segment.offset;
+            let functions = Functions::read(&path, &cache).expect("readable");
+            let all = functions.subject.functions();
+            let function = all.iter().find(|function| function.name == name).expect("there");
+            let segment = functions.subject.code.first().expect("code");
+            let offset = function.address - segment.address + segment.offset;
             for _ in 0..2 {
                 assert_eq!(names.function(&path, offset), name);
             }

@@ -58,6 +58,7 @@ fn reading(profilee: &'static Profilee) -> Reading<'static> {
         rate: 100,
         end: End::Running(Moment::now()),
         own_call: None,
+        is_part: false,
     }
 }
 
@@ -172,7 +173,8 @@ fn survives(count: Option<CountArg>, seed: u64, cases: u32) {
         damage(&folder, layout, &mut random);
         let mut troubles = Vec::new();
         let samples = Histogram::new(profilee.planned.shape);
-        let (reading, names) = (reading(profilee), &mut Names::default());
+        let cache = PlanCache::new(false, Voice(Level::Quiet));
+        let (reading, names) = (reading(profilee), &mut Names::new(&cache));
         let (finished, ..) =
             counted(Some(&region), &reading, Some(samples.into()), None, None, &mut troubles, names);
         assert!(troubles.is_empty(), "case {case}: {troubles:?}");
@@ -224,6 +226,8 @@ fn processes_of_one_program_are_added_up() {
     };
     let mut sum = counted(5..15);
     sum.add(counted(10..20));
+    assert_eq!(sum.profile.calls(), (5..15).sum::<u64>() + (10..20).sum::<u64>());
+    sum.profile.settle();
     let counts: Vec<u64> = sum.profile.own.iter().map(|arc| arc.count).collect();
     assert_eq!(counts, [5, 6, 7, 8, 9, 20, 22, 24, 26, 28, 15, 16, 17, 18, 19]);
     assert_eq!(sum.profile.arcs.iter().map(|arc| arc.count).collect::<Vec<_>>(), counts);
@@ -241,7 +245,8 @@ fn a_sound_region_is_not_called_damaged() {
     sound(&folder, layout, profilee, &mut Random(7));
     let region = RegionFile::new(&folder, "0.region".into());
     let mut troubles = Vec::new();
-    let names = &mut Names::default();
+    let cache = PlanCache::new(false, Voice(Level::Quiet));
+    let names = &mut Names::new(&cache);
     let (finished, state, _) =
         counted(Some(&region), &reading(profilee), None, None, None, &mut troubles, names);
     assert_eq!((state, &finished.account.damage, finished.profile.threads), (AgentState::Armed, &None, 2));
@@ -268,7 +273,8 @@ fn counts_that_time_makes_impossible_are_left_out() {
         file.write_all_at(&bytes, at).expect("written");
     }
     let region = RegionFile::new(&folder, "0.region".into());
-    let (names, troubles) = (&mut Names::default(), &mut Vec::new());
+    let cache = PlanCache::new(false, Voice(Level::Quiet));
+    let (names, troubles) = (&mut Names::new(&cache), &mut Vec::new());
     let (finished, ..) = counted(Some(&region), &reading(profilee), None, None, None, troubles, names);
     assert!(troubles.is_empty(), "{troubles:?}");
     let bytes = finished.finish().expect("fits").bytes;

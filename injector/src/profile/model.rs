@@ -8,6 +8,7 @@ use gmon::Block;
 
 pub(crate) use crate::profile::place::{ModuleIndex, NOWHERE, PROGRAM, Place};
 use crate::profile::times::Times;
+use crate::profile::totals::Totals;
 use crate::program::library::Library;
 use crate::program::planned::Planned;
 use crate::sampling::histogram::Histogram;
@@ -22,11 +23,16 @@ pub(crate) struct Profile {
     /// The files whose code was profiled: first the program, then the libraries in the order in which they were first
     /// loaded.
     pub(crate) modules: Vec<Module>,
-    /// The calls, by caller and called function, with the true callers. The arcs are sorted, each pair once.
+    /// The calls, by caller and called function, with the true callers. The arcs are sorted, each pair once, unless the profile
+    /// `is_part` of another one, or others were added to it: then [`Profile::settle`] does that.
     pub(crate) arcs: Vec<Arc>,
     /// The calls of the program's functions as the program's own view has them: the caller is the newest live function of
-    /// the program, whatever libraries are between. Sorted, each pair once.
+    /// the program, whatever libraries are between. Sorted in the same way.
     pub(crate) own: Vec<gmon::Arc>,
+    /// The calls of further processes, which [`Profile::settle`] adds to both.
+    pub(super) totals: Option<Totals>,
+    /// Whether the profile is only needed as a part of one of several processes, so that its calls may be unsorted.
+    pub(super) is_part: bool,
     /// The samples in code that is not hooked, by function.
     pub(crate) named: Vec<Named>,
     /// The samples in the agent's library.
@@ -132,6 +138,8 @@ impl Profile {
             modules: vec![module],
             arcs: Vec::new(),
             own: Vec::new(),
+            totals: None,
+            is_part: false,
             named: Vec::new(),
             in_agent: 0,
             threads: 0,
@@ -161,10 +169,12 @@ impl Profile {
 
     /// Returns the number of counted calls.
     pub(crate) fn calls(&self) -> u64 {
-        self.arcs.iter().fold(0, |sum, arc| sum.saturating_add(arc.count))
+        let further = self.totals.iter().flat_map(|totals| &totals.arcs.all).map(|&(.., count)| count);
+        self.arcs.iter().map(|arc| arc.count).chain(further).fold(0, u64::saturating_add)
     }
 
-    /// Adds what another process that runs the same program has counted.
+    /// Adds what another process that runs the same program has counted. The calls are in their lists when [`Profile::settle`] has
+    /// added them.
     pub(crate) fn add(&mut self, other: Profile) {
         // The libraries of the other process may have been loaded in another order.
         let indices: Vec<ModuleIndex> = other
@@ -176,18 +186,26 @@ impl Profile {
             Some(&module) => Place { module, ..place },
             None => place,
         };
-        let arcs =
-            other.arcs.iter().map(|arc| Arc { from: place(arc.from), to: place(arc.to), count: arc.count });
-        self.arcs.extend(arcs);
-        sum(&mut self.arcs, |arc| (arc.from, arc.to), |arc| &mut arc.count);
-        self.own.extend(other.own);
-        sum(&mut self.own, |arc| (arc.from, arc.to), |arc| &mut arc.count);
-        self.named.extend(other.named);
-        sum(
-            &mut self.named,
-            |named| (named.module.clone(), named.function.clone()),
-            |named| &mut named.samples,
-        );
+        let totals = self.totals.get_or_insert_default();
+        let Totals { arcs, own } = other.totals.unwrap_or_default();
+        totals.arcs.rewind();
+        let further = arcs.all.into_iter().map(|(from, to, count)| Arc { from, to, count });
+        for Arc { from, to, count } in other.arcs.into_iter().chain(further) {
+            totals.arcs.add(place(from), place(to), count);
+        }
+        totals.own.rewind();
+        let further = own.all.into_iter().map(|(from, to, count)| gmon::Arc { from, to, count });
+        for gmon::Arc { from, to, count } in other.own.into_iter().chain(further) {
+            totals.own.add(from, to, count);
+        }
+        if !other.named.is_empty() {
+            self.named.extend(other.named);
+            sum(
+                &mut self.named,
+                |named| (named.module.clone(), named.function.clone()),
+                |named| &mut named.samples,
+            );
+        }
         self.in_agent = self.in_agent.saturating_add(other.in_agent);
         self.threads = self.threads.saturating_add(other.threads);
         match (&mut self.times, other.times) {
@@ -201,6 +219,15 @@ impl Profile {
                 own.counters.add(module.counters);
             }
         }
+    }
+
+    /// Sorts the calls, and adds up those of each pair.
+    pub(crate) fn settle(&mut self) {
+        let Totals { arcs, own } = self.totals.take().unwrap_or_default();
+        self.arcs.extend(arcs.all.into_iter().map(|(from, to, count)| Arc { from, to, count }));
+        sum(&mut self.arcs, |arc| (arc.from, arc.to), |arc| &mut arc.count);
+        self.own.extend(own.all.into_iter().map(|(from, to, count)| gmon::Arc { from, to, count }));
+        sum(&mut self.own, |arc| (arc.from, arc.to), |arc| &mut arc.count);
     }
 
     /// Returns the number of samples in hooked modules.
@@ -238,7 +265,7 @@ impl Profile {
 
 /// Sorts a list and adds up the counts of entries with equal keys.
 fn sum<A, K: Ord>(list: &mut Vec<A>, key: impl Fn(&A) -> K, count: impl Fn(&mut A) -> &mut u64) {
-    // The list consists of sorted runs, which a stable sort merges.
+    // If the list consists of sorted runs, a stable sort merges them.
     list.sort_by_key(&key);
     list.dedup_by(|next, first| {
         let same = key(next) == key(first);

@@ -8,7 +8,6 @@
 use std::collections::BTreeMap;
 
 use gmon::{Arc, HistogramBuilder, Program, Relation};
-use gprofinject_image::Function;
 use serde::Serialize;
 
 use crate::os::say::Voice;
@@ -250,11 +249,11 @@ impl<'p> Placement<'p> {
     }
 
     fn seat(&self, address: u64) -> Seat {
-        let (Some(gprof), true) = (self.gprof, self.planned.functions().next().is_some()) else {
+        let (Some(gprof), true) = (self.gprof, !self.planned.subject.functions().is_empty()) else {
             return Seat::Here;
         };
         let Some(function) = self.planned.function_at(address) else { return self.in_gap(gprof, address) };
-        let function = self.planned.parent(function).unwrap_or(function);
+        let function = self.planned.parent(&function).unwrap_or(function);
         let is_own = function.address <= address && address - function.address < function.size;
         let known = |address| gprof.symbol(address).is_some_and(|symbol| symbol.start == function.address);
         let label = gprof.symbol(address).filter(|symbol| symbol.start > function.address);
@@ -274,7 +273,7 @@ impl<'p> Placement<'p> {
     /// own.
     fn in_gap(&self, gprof: &Program, address: u64) -> Seat {
         let functions = self.planned.subject.functions();
-        let before = functions[..functions.partition_point(|f| f.address <= address)].last();
+        let before = functions.last_up_to(address, usize::MAX).and_then(|index| functions.function(index));
         let gap = before.map_or(0, |function| function.address + function.size);
         let label = gprof.symbol(address).filter(|label| label.start >= gap && !gprof.is_data(label));
         let same =
@@ -285,8 +284,8 @@ impl<'p> Placement<'p> {
     /// Returns the arcs, the histogram, and what is in neither.
     pub(crate) fn finish(self) -> (Vec<Arc>, HistogramBuilder, Placed) {
         let name = |address| {
-            let function = self.planned.function_at(address).map(Function::names);
-            let name = function.and_then(|mut names| names.find(|name| !name.is_empty()));
+            let function = self.planned.function_at(address);
+            let name = function.and_then(|function| function.names().find(|name| !name.is_empty()));
             name.map_or_else(|| format!("{address:#x}"), str::to_owned)
         };
         let unseen = self.unseen.iter().filter(|&(_, &counts)| counts != (0, 0));

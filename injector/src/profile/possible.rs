@@ -3,6 +3,7 @@
 //! The program can write to the file of its counters. What the time that has passed makes impossible was not counted, and is
 //! left out; so numbers stay bounded, whatever the program has written.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::os::clock;
@@ -55,9 +56,12 @@ impl Possible {
 fn processors() -> u64 {
     /// What Linux is built for at most.
     const MOST: u64 = 8192;
-    let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
-    let last = text.trim().rsplit(['-', ',']).next().and_then(|last| last.parse::<u64>().ok());
-    last.map_or(MOST, |last| last.saturating_add(1)).min(MOST)
+    static NUMBER: OnceLock<u64> = OnceLock::new();
+    *NUMBER.get_or_init(|| {
+        let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+        let last = text.trim().rsplit(['-', ',']).next().and_then(|last| last.parse::<u64>().ok());
+        last.map_or(MOST, |last| last.saturating_add(1)).min(MOST)
+    })
 }
 
 /// Returns the greatest count that can be kept so that the sum of all that are not greater is at most `most`.

@@ -8,10 +8,11 @@ use std::ops::Range;
 use gmon::Arc;
 use gprofinject_abi::plan::LIBRARIES;
 use gprofinject_abi::region::{
-    CALLER, Load, LoadRecord, NO_FUNCTION, OWN, RETURN_ADDRESS, ROOT, SITE, Slot, TAIL, TWICE, is_archived,
+    CALLER, Load, LoadRecord, NO_FUNCTION, OWN, RETURN_ADDRESS, ROOT, SITE, SLOTS, TAIL, TWICE, is_archived,
 };
 
 use crate::profile::falls;
+use crate::profile::homes::Homes;
 use crate::profile::model::{self, ModuleIndex, PROGRAM, Place, Profile};
 use crate::program::library::Libraries;
 use crate::program::planned::Planned;
@@ -101,26 +102,15 @@ impl Space {
         self.loads.iter().map(|load| (load.module, &load.at))
     }
 
-    /// Returns the byte ranges of home slots in a thread's counters, sorted, each with the number of its function.
-    pub(crate) fn slot_owners(&self) -> Vec<(Range<u64>, u32)> {
-        let records = |planned: &'static Planned<'static, 'static>| {
-            planned.plan.iter().flat_map(|plan| &plan.records).zip(0_u32..)
-        };
-        let range = |slots: u64, count: u32| slots..slots + u64::from(count) * size_of::<Slot>() as u64;
-        let own = records(self.program)
-            .map(|(record, number)| (range(record.slots.into(), record.slot_count), number));
-        let of_libraries = self.loads.iter().flat_map(|load| {
-            let start = |slots: u32| {
-                u64::from(load.at.first_slot)
-                    + u64::from(slots).saturating_sub(gprofinject_abi::region::SLOTS)
-            };
-            records(load.planned).map(move |(record, number)| {
-                (range(start(record.slots), record.slot_count), load.at.first_function + number)
-            })
-        });
-        let mut owners: Vec<_> = own.chain(of_libraries).collect();
-        owners.sort_unstable_by_key(|(range, _)| range.start);
-        owners
+    /// Returns which functions' home slots are where in a thread's counters.
+    pub(crate) fn homes(&self) -> Homes {
+        let mut homes = Homes::default();
+        homes.add(self.program, 0, 0);
+        for load in &self.loads {
+            let shift = u64::from(load.at.first_slot).wrapping_sub(SLOTS);
+            homes.add(load.planned, shift, load.at.first_function);
+        }
+        homes
     }
 
     fn load_of(&self, function: u32) -> Option<&Loaded> {
@@ -250,8 +240,7 @@ impl Space {
         if function < LIBRARIES {
             return Some(Place { module: PROGRAM, address });
         }
-        let load = self.load_of(function)?;
-        Some(Place { module: load.module, address: address.wrapping_sub(load.at.bias) })
+        Some(Place { module: self.load_of(function)?.module, address })
     }
 
     /// Whether a counter has counted how often control ran on into a function.
@@ -272,6 +261,12 @@ impl Space {
         };
         let local = Counter { function: counter.function - first, key, count: counter.count };
         falls::is_one(&local, to.address, load.planned, load.at.bias)
+    }
+
+    /// Whether a module has entry hooks alone, so that [`falls::ran_on`] may find something.
+    pub(crate) fn has_entry_hooks(&self) -> bool {
+        let mut all = self.loads.iter().map(|load| load.planned).chain([self.program]);
+        all.any(|planned| planned.hooks() == "entry")
     }
 
     /// Removes from arcs what [`falls::ran_on`] finds, in each module. The arcs stay sorted.

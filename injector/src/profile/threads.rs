@@ -16,11 +16,15 @@ pub(crate) fn of_process(region: &Region, space: &Space) -> io::Result<BTreeMap<
     const MOST: usize = 1 << 21;
     let mut threads: BTreeMap<Owner, Vec<Arc>> = BTreeMap::new();
     let mut left = MOST;
-    region.thread_counters(&space.slot_owners(), |owner, counter| {
-        if let Some(arc) = space.counted(&counter).whole.filter(|_| left > 0) {
-            left -= 1;
-            threads.entry(owner).or_default().push(arc);
-        }
-    })?;
+    let homes = space.homes();
+    region.thread_counters(
+        || homes.finder(),
+        |owner, counter| {
+            if let Some(arc) = space.counted(&counter).whole.filter(|_| left > 0) {
+                left -= 1;
+                threads.entry(owner).or_default().push(arc);
+            }
+        },
+    )?;
     Ok(threads)
 }

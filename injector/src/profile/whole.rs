@@ -10,7 +10,6 @@ mod names;
 mod ranges;
 mod symbols;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -19,7 +18,7 @@ use gmon_export::origins::{ELSEWHERE, OUTSIDE};
 
 use crate::profile::collect::summed;
 use crate::profile::model::{Place, Profile};
-use crate::profile::whole::items::{Item, item, module, size};
+use crate::profile::whole::items::{Found, Item, Items};
 use crate::profile::whole::names::Name;
 use crate::store::output::Output;
 
@@ -58,12 +57,12 @@ const LARGEST: u64 = 1 << 28;
 /// # Errors
 /// The files cannot be represented.
 pub(crate) fn encode(profile: &Profile) -> Result<Whole> {
-    let mut items: BTreeMap<Item, u64> = BTreeMap::new();
-    let mut samples: BTreeMap<(Item, u64), u64> = BTreeMap::new();
+    let mut items = Items::new(profile);
+    let mut samples: Vec<(usize, u64, u64)> = Vec::new();
     let outside = profile.modules.first().map_or(0, |program| program.samples.outside);
     let mut elsewhere = outside.saturating_sub(profile.in_agent);
     for (index, named) in profile.named.iter().enumerate() {
-        samples.insert((Item::Named(index), 0), named.samples);
+        samples.push((items.index(Item::Named(index), 1), 0, named.samples));
         elsewhere = elsewhere.saturating_sub(named.samples);
     }
     for (index, module) in (0..).zip(&profile.modules) {
@@ -73,43 +72,44 @@ pub(crate) fn encode(profile: &Profile) -> Result<Whole> {
         }
         for (place, count) in module.samples.places() {
             let Some(address) = module.program.text_address(place) else { continue };
-            let (item, offset) = item(profile, Place { module: index, address });
-            let sum = samples.entry((item, offset)).or_default();
-            *sum = sum.saturating_add(count);
+            let (item, offset) = items.place(Place { module: index, address });
+            samples.push((item, offset, count));
         }
     }
     if elsewhere > 0 {
-        samples.insert((Item::Elsewhere, 0), elsewhere);
+        samples.push((items.index(Item::Elsewhere, 1), 0, elsewhere));
     }
-    let arcs: Vec<_> =
-        profile.arcs.iter().map(|arc| (item(profile, arc.from), item(profile, arc.to), arc.count)).collect();
-    for &(item, offset) in samples.keys().chain(arcs.iter().flat_map(|(from, to, _)| [from, to])) {
-        let reach = items.entry(item).or_default();
-        *reach = (*reach).max(offset + 1);
-    }
+    let arcs = profile.arcs.iter().map(|arc| (items.place(arc.from), items.entry(arc.to), arc.count));
+    let arcs: Vec<_> = arcs.collect();
 
     // Addresses are given out in the order of modules and addresses.
+    let mut order: Vec<usize> = (0..items.all.len()).collect();
+    order.sort_unstable_by_key(|&at| items.all.get(at).map(|found| found.item));
     let mut next = FIRST;
-    for (item, reach) in &mut items {
-        let room = size(profile, *item).max(*reach).clamp(1, LARGEST);
-        *reach = next;
+    let mut starts = vec![FIRST; items.all.len()];
+    let mut placed = Vec::with_capacity(items.all.len());
+    for at in order {
+        let (Some(&found), Some(start)) = (items.all.get(at), starts.get_mut(at)) else { continue };
+        let room = found.size.max(found.reach).clamp(1, LARGEST);
+        *start = next;
+        placed.push((found, next));
         next += room.next_multiple_of(ALIGN);
     }
     let place =
-        |(item, offset): (Item, u64)| items.get(&item).map_or(next, |start| start + offset.min(LARGEST - 1));
+        |(item, offset): (usize, u64)| starts.get(item).map_or(next, |start| start + offset.min(LARGEST - 1));
 
     let modules = names::distinct(profile.modules.iter().map(|module| profile.name_of(module)));
-    let names: Vec<Name> = items.keys().map(|&item| name(profile, &modules, item)).collect();
+    let names: Vec<Name> = placed.iter().map(|(found, _)| name(profile, &modules, found)).collect();
     let names = names::told_apart(&names, modules.first().map_or("", String::as_str));
-    let starts = items.values().copied();
-    let named = starts.clone().zip(names.iter().map(String::as_str));
+    let addresses = placed.iter().map(|&(_, start)| start);
+    let named = addresses.clone().zip(names.iter().map(String::as_str));
     let build_id = build_id(named.clone());
-    let origins = ranges::origins(profile, &modules, &items);
+    let origins = ranges::origins(profile, &modules, &placed, items.parts());
     let symbols =
         symbols::encode(named, next, build_id, &origins).context("the symbols cannot be written")?;
 
-    let mut builder = HistogramBuilder::new(FIRST..next, profile.rate).functions(starts);
-    samples.iter().for_each(|(&at, &count)| builder.add(place(at), count));
+    let mut builder = HistogramBuilder::new(FIRST..next, profile.rate).functions(addresses);
+    samples.iter().for_each(|&(item, offset, count)| builder.add(place((item, offset)), count));
     let mut written = gmon::Profile::new(Format::LITTLE_64);
     written.build_id = BuildId::new(&build_id);
     written.arcs = summed(
@@ -139,8 +139,8 @@ fn build_id<'n>(functions: impl Iterator<Item = (u64, &'n str)>) -> [u8; symbols
 }
 
 /// Returns the name of an item. `modules` are the names of the modules.
-fn name<'p>(profile: &'p Profile, modules: &'p [String], item: Item) -> Name<'p> {
-    match item {
+fn name<'p>(profile: &'p Profile, modules: &'p [String], found: &Found<'p>) -> Name<'p> {
+    match found.item {
         Item::Outside => Name { function: OUTSIDE.into(), module: "" },
         Item::Elsewhere => Name { function: ELSEWHERE.into(), module: "" },
         Item::Named(index) => match profile.named.get(index) {
@@ -148,14 +148,12 @@ fn name<'p>(profile: &'p Profile, modules: &'p [String], item: Item) -> Name<'p>
             None => Name { function: ELSEWHERE.into(), module: "" },
         },
         Item::Code(index, address) | Item::Function(index, address) => {
-            let (Some(module), Some(file)) = (module(profile, index), modules.get(index as usize)) else {
+            let Some(file) = modules.get(index as usize) else {
                 return Name { function: OUTSIDE.into(), module: "" };
             };
-            let known = module.program.function_at(address).filter(|_| matches!(item, Item::Function(..)));
-            let stub = || module.program.stub_at(address).map(|stub| stub.name.as_str());
-            let function = match known.map(|function| function.name).or_else(stub) {
-                Some(name) if !name.is_empty() => name.into(),
-                _ => format!("{file}+{address:#x}").into(),
+            let function = match found.name {
+                "" => format!("{file}+{address:#x}").into(),
+                name => name.into(),
             };
             Name { function, module: file }
         }

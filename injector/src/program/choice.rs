@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use anyhow::Result;
+use gprofinject_image::FunctionKind;
+use gprofinject_plan::Verdict;
 
 use crate::program::filters::Filters;
 use crate::program::library::Library;
@@ -60,7 +62,9 @@ impl Choice {
         let functions = planned.subject.functions();
         let numbered = plan.function_of.iter().zip(0..);
         let matches = numbered.filter(|&(&index, _)| {
-            functions.get(index).is_some_and(|function| self.filters.select(module, function.names()))
+            functions
+                .get(index as usize)
+                .is_some_and(|function| self.filters.select(module, function.names()))
         });
         matches.map(|(_, number)| number).collect()
     }
@@ -68,8 +72,10 @@ impl Choice {
     /// Returns why a function of the program that matches is not hooked, if there is one.
     pub(crate) fn refused(&self, profilee: &Profilee) -> Option<String> {
         let module = ["", &profilee.name()];
-        let refused = profilee.planned.callable().find_map(|(function, verdict)| match verdict {
-            gprofinject_plan::Verdict::Refused(reason) if self.filters.select(&module, function.names()) => {
+        let refused = profilee.planned.functions().find_map(|(function, verdict)| match verdict {
+            Verdict::Refused(reason)
+                if function.kind != FunctionKind::Start && self.filters.select(&module, function.names()) =>
+            {
                 Some((function, reason))
             }
             _ => None,

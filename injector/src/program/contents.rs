@@ -1,14 +1,16 @@
 //! The contents of a program's or library's file, and what tells them from all others.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::ops::Deref;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use blake3::{Hash, Hasher};
+use gprofinject_abi::plan::FileVersion;
 use gprofinject_image::debug::DebugFile;
+use memchr::memmem;
 
 use crate::os::sys::{self, Mapped};
 
@@ -16,12 +18,23 @@ use crate::os::sys::{self, Mapped};
 /// mapped file that is truncated would end this process. What others than root and the user can have written is read as well.
 pub(crate) struct Contents {
     bytes: Bytes,
-    version: Option<Version>,
+    /// See [`settled`].
+    version: Option<FileVersion>,
 }
 
 enum Bytes {
     Mapped(Mapped),
     Read(Vec<u8>),
+    /// A copy that an earlier run has kept.
+    Kept(&'static [u8]),
+}
+
+/// Whether a module may map its own text a second time, by what /proc/self/maps says of it, as V8 does with its built-in functions
+/// (`OS::RemapPages`). What it would find there of an image has patches, which lead nowhere from another address.
+pub(crate) fn may_map_itself(bytes: &[u8]) -> bool {
+    let has = |text: &str| memmem::find(bytes, text.as_bytes()).is_some();
+    // The first one is an option of V8's. Rust's standard library reads the list to find names.
+    has("short_builtin_calls") || has("/proc/self/maps") && !has("/rustc/")
 }
 
 impl Deref for Contents {
@@ -31,12 +44,10 @@ impl Deref for Contents {
         match &self.bytes {
             Bytes::Mapped(mapped) => mapped,
             Bytes::Read(bytes) => bytes,
+            Bytes::Kept(copy) => copy,
         }
     }
 }
-
-/// Device, inode, length in bytes, and the seconds and nanoseconds of the last changes of the contents and of the inode. See [`settled`].
-type Version = [u64; 7];
 
 impl Contents {
     /// Opens a file that may be hashed, if `hashed`.
@@ -58,10 +69,13 @@ impl Contents {
         }
     }
 
-    /// Opens a file that is not to be hashed, if it is one of root's or of the user who runs gprofinject.
-    pub(crate) fn open_trusted(path: &Path) -> Option<Contents> {
+    /// Maps a file that is not to be hooked, if it is one of root's or of the user who runs gprofinject. Returns the hash of its version
+    /// as well, if that tells the contents from all others.
+    pub(crate) fn open_trusted(path: &Path) -> Option<(Contents, Option<Hash>)> {
         let file = sys::open_regular(path).ok().filter(sys::is_trusted_owner)?;
-        Some(Contents { bytes: Bytes::Mapped(Mapped::new(&file).ok()?), version: None })
+        let (version, mapped) = (settled(&file), Mapped::new(&file).ok()?);
+        let hash = version.as_ref().map(|version| hash_of(version, mapped.get(..HEAD).unwrap_or(&mapped)));
+        Some((Contents { bytes: Bytes::Mapped(mapped), version }, hash))
     }
 
     /// Reads a program that another user runs, whoever has written it: that user may decide what is mounted where it lies.
@@ -78,17 +92,25 @@ impl Contents {
         Ok(Contents { bytes: Bytes::Read(sys::read_whole(file, LONGEST)?), version: None })
     }
 
+    /// Takes a copy of a file that had this version when it was copied.
+    pub(crate) fn kept(copy: &'static [u8], version: FileVersion) -> Contents {
+        Contents { bytes: Bytes::Kept(copy), version: Some(version) }
+    }
+
+    /// Returns the version of the file, if it tells the contents from all others.
+    pub(crate) fn version(&self) -> Option<FileVersion> {
+        self.version
+    }
+
     /// Returns what tells the contents, together with those of the debug file, from all others, or `None` if that cannot be told of a mapped
     /// file.
     pub(crate) fn mark(&self, debug_file: Option<&DebugFile>) -> Option<Mark> {
-        /// The length of the first part, which has the ELF header and usually the build-id, in bytes.
-        const HEAD: usize = 4096;
         let Some(version) = &self.version else {
             let Bytes::Read(bytes) = &self.bytes else { return None };
             return Some(Mark::Bytes(of_bytes(bytes, debug_file)));
         };
         let mut hasher = Hasher::new();
-        let mut add_version = |version: &Version| {
+        let mut add_version = |version: &FileVersion| {
             version.iter().for_each(|number| _ = hasher.update(&number.to_le_bytes()));
         };
         add_version(version);
@@ -101,6 +123,27 @@ impl Contents {
     }
 }
 
+/// The length of the first part of a file, which has the ELF header and usually the build-id, in bytes.
+const HEAD: usize = 4096;
+
+/// Returns the version of a file, and a hash of it, if the version tells the contents from all others and nobody but root and the user can
+/// have written the file.
+pub(crate) fn version_of(path: &Path) -> Option<(FileVersion, Hash)> {
+    let file = sys::open_regular(path).ok().filter(sys::is_trusted_owner)?;
+    let version = settled(&file)?;
+    let mut head = Vec::new();
+    file.take(HEAD as u64).read_to_end(&mut head).ok()?;
+    let hash = hash_of(&version, &head);
+    Some((version, hash))
+}
+
+/// Returns the hash of a file's version and of its first part.
+fn hash_of(version: &FileVersion, head: &[u8]) -> Hash {
+    let mut hasher = Hasher::new();
+    version.iter().for_each(|number| _ = hasher.update(&number.to_le_bytes()));
+    hasher.update(b"file").update(head).finalize()
+}
+
 /// What tells contents from all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mark {
@@ -108,6 +151,14 @@ pub(crate) enum Mark {
     Version(Hash),
     /// A hash of all bytes, which are in this process's own memory: what is planned is what was hashed.
     Bytes(Hash),
+}
+
+impl Mark {
+    /// The hash.
+    pub(crate) fn hash(self) -> Hash {
+        let (Mark::Version(hash) | Mark::Bytes(hash)) = self;
+        hash
+    }
 }
 
 /// Returns a hash of all bytes of a file and of its debug file.
@@ -121,7 +172,7 @@ pub(crate) fn of_bytes(bytes: &[u8], debug_file: Option<&DebugFile>) -> Hash {
 /// Returns the version of a file. Each later change of the contents makes another one: it gives the inode a new time, which cannot be set
 /// otherwise. Returns `None` if the file was changed so recently that a later change could have the same time, or if it may be changed without
 /// that, because a process has it mapped for writing.
-fn settled(file: &File) -> Option<Version> {
+fn settled(file: &File) -> Option<FileVersion> {
     /// The coarsest times of common file systems, in seconds.
     const COARSE: i64 = 2;
     let metadata = file.metadata().ok()?;

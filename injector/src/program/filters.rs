@@ -106,6 +106,11 @@ impl Filters {
         included && !excluded
     }
 
+    /// Whether all functions are selected.
+    pub(crate) fn selects_all(&self) -> bool {
+        self.include.is_empty() && self.exclude.is_empty()
+    }
+
     /// Returns the size in bytes that a function must have to be hooked.
     pub(crate) fn min_size(&self) -> u64 {
         self.min_size

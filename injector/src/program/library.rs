@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
-use std::os::fd::OwnedFd;
+use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 
 use gprofinject_abi::ask::{ARENAS_SPAN, Question};
@@ -14,7 +14,7 @@ use gprofinject_abi::plan::LIBRARIES;
 use gprofinject_abi::region::PAGE;
 use gprofinject_image::headers;
 use gprofinject_plan::Placement;
-use gprofinject_plan::Plan;
+use gprofinject_plan::{Plan, Role};
 
 use crate::os::gaps;
 use crate::os::proc::Mapping;
@@ -22,6 +22,7 @@ use crate::os::{proc, progress, sys};
 use crate::program::contents::Contents;
 use crate::program::libs;
 use crate::program::memory;
+use crate::program::plan_cache::PlanCache;
 use crate::program::planned::Planned;
 use crate::program::planner::Planner;
 use crate::program::profilee::{Identity, identity};
@@ -40,9 +41,48 @@ pub(crate) struct Library {
     pub(crate) binary: PathBuf,
     pub(crate) purpose: Purpose,
     pub(crate) planned: &'static Planned<'static, 'static>,
+    /// Its plan files, for processes whose arenas are where the plan has them.
+    placed: Files,
+    /// The image that an earlier run has kept.
+    image: Option<Arc<File>>,
+    /// The name of the image's file.
+    image_name: Option<String>,
+}
+
+/// The plan files of a library, by the numbers for which they were made. Processes that load the same libraries in the same order
+/// share them.
+#[derive(Default)]
+struct Files(Mutex<HashMap<Placement, Arc<File>>>);
+
+impl Files {
+    /// Returns the file for these numbers, which is made if there is none.
+    /// `make` learns how many there are.
+    fn get_or<E>(
+        &self,
+        at: Placement,
+        make: impl FnOnce(usize) -> Result<Arc<File>, E>,
+    ) -> Result<Arc<File>, E> {
+        /// A process can ask for any numbers.
+        const MOST: usize = 32;
+        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = files.get(&at) {
+            return Ok(file.clone());
+        }
+        let file = make(files.len())?;
+        if files.len() < MOST {
+            files.insert(at, file.clone());
+        }
+        Ok(file)
+    }
 }
 
 impl Library {
+    /// Whether a file, by its name among a process's mappings, is the library's own, or the image whose text processes map in its place.
+    pub(crate) fn is_mapped_as(&self, file: &str) -> bool {
+        let name = file.trim_end_matches(" (deleted)").rsplit('/').next();
+        self.binary == Path::new(file) || name.is_some() && name == self.image_name.as_deref()
+    }
+
     /// The name of its file.
     pub(crate) fn name(&self) -> &str {
         self.binary.file_name().and_then(OsStr::to_str).unwrap_or("library")
@@ -207,7 +247,7 @@ impl Libraries {
         if self.all.len() >= MOST {
             return Err("there are too many libraries".to_owned());
         }
-        planner.keep(planned);
+        planner.keep(binary, Role::Library, planned);
         if let Some(obstacle) = &planned.obstacle {
             return Err(obstacle.clone());
         }
@@ -223,8 +263,12 @@ impl Libraries {
             }));
         }
         let number = self.all.len() as u32;
+        let (binary, image) = (binary.to_owned(), planned.image_file());
+        let placed = Files::default();
+        let path = image.as_ref().and_then(|image| std::fs::read_link(sys::path_of(image)).ok());
+        let image_name = path.and_then(|path| Some(path.file_name()?.to_str()?.to_owned()));
         let library: &'static Library =
-            Box::leak(Box::new(Library { number, binary: binary.to_owned(), purpose, planned }));
+            Box::leak(Box::new(Library { number, binary, purpose, planned, placed, image, image_name }));
         self.all.push(Some(library));
         Ok(library)
     }
@@ -251,15 +295,18 @@ fn planned(
 #[derive(Debug)]
 pub(crate) struct Placed {
     /// The plan file.
-    pub(crate) file: OwnedFd,
+    pub(crate) file: Arc<File>,
+    /// An image whose text has the patches that lead to the arena there, if there is one.
+    pub(crate) image: Option<Arc<File>>,
     /// The bytes of its home slots.
     pub(crate) slot_bytes: u32,
     /// The address of its arena.
     pub(crate) arena: u64,
 }
 
-/// Finds a place for a library's arena: in the agent's reservation, if that is near enough and has room, or else by the
-/// `mappings` of the process. The functions with the numbers `off` are switched off from the beginning.
+/// Makes the plan file of a library for the numbers that are free in a process. The arena is where the plan has it, or if something else
+/// is there, where the `mappings` of the process leave room. The functions with the numbers `off` are switched off from the beginning.
+/// `cache` has the files of earlier runs, if they may be used.
 ///
 /// # Errors
 /// The library does not fit there, or there is no memory.
@@ -268,18 +315,17 @@ pub(crate) fn placed(
     question: &Question,
     off: &BTreeSet<u32>,
     mappings: impl FnOnce() -> Vec<Mapping>,
+    cache: Option<&PlanCache>,
 ) -> Result<Placed, &'static str> {
     const DISTANT: &str = "no addresses are free within reach of its code for what gprofinject adds";
     const CROWDED: &str = "the libraries before it have taken the room that a thread has for counters; --libs and -X leave \
                            others out";
     const ODD: &str = "the process has asked for a place that cannot be";
     let plan = library.planned.plan.as_ref().ok_or("it has no plan")?;
-    let is_aligned = question.free.is_multiple_of(PAGE)
-        && question.first_counter.is_multiple_of(8)
+    let is_aligned = question.first_counter.is_multiple_of(8)
         && question.arenas.is_multiple_of(PAGE)
         && question.bias.is_multiple_of(PAGE);
-    let is_reserved = question.free < question.end;
-    if !is_aligned || is_reserved && question.free < question.arenas || question.first_function < LIBRARIES {
+    if !is_aligned || question.first_function < LIBRARIES {
         return Err(ODD);
     }
     let slot_bytes = u32::try_from(plan.slot_bytes).map_err(|_| CROWDED)?;
@@ -289,32 +335,51 @@ pub(crate) fn placed(
     if slots_end > question.slots_end || !has_counters {
         return Err(CROWDED);
     }
-    let placement = |arena| Placement {
-        bias: question.bias,
-        arena,
-        records_base: question.arenas,
+    let usual = plan.arena.wrapping_add(question.bias);
+    let is_within = |arena: u64| {
+        arena.checked_sub(question.arenas).is_some_and(|before| before + plan.arena_len <= ARENAS_SPAN)
+    };
+    let arena = match question.is_taken == 0 && is_within(usual) {
+        true => usual,
+        false => elsewhere(question, plan.arena_len, &mappings()).ok_or(DISTANT)?,
+    };
+    let placement = Placement {
+        moved: arena.wrapping_sub(usual) as i64,
         first_function: question.first_function,
         first_slot: question.first_slot,
         first_tail: question.first_tail,
         first_counter: question.first_counter,
+        words: question.words,
     };
-    let pieces = library.planned.pieces();
-    let made = |arena| {
+    let made = || {
         let mut fits = false;
+        let pieces = library.planned.pieces();
         let file = sys::memory_file(&pieces, |bytes| {
-            let placed = plan.place(&placement(arena), bytes);
+            let placed = plan.place(&placement, bytes);
             fits = placed.and_then(|()| Plan::switch_off(off.iter().copied(), bytes)).is_some();
         })
         .map_err(|_| "there is no memory for its plan")?;
-        if fits { Ok(Placed { file, slot_bytes, arena }) } else { Err(DISTANT) }
+        if fits { Ok(Arc::new(File::from(file))) } else { Err(DISTANT) }
     };
-    if question.free.checked_add(plan.arena_len).is_some_and(|end| end <= question.end) {
-        match made(question.free) {
-            Err(DISTANT) => {}
-            done => return done,
+    let is_usual = arena == usual && off.is_empty();
+    // What is traced of arguments is not in the key.
+    let kept = cache.zip(library.planned.key.as_ref().filter(|_| library.planned.arguments.is_none()));
+    let kept_or_made = |others: usize| {
+        /// Threads may load libraries in another order each time, so that these numbers do not come again.
+        const MOST_KEPT: usize = 4;
+        let Some((cache, key)) = kept else { return made() };
+        if let Some(file) = cache.find_placed(key, &placement) {
+            return Ok(file);
         }
-    }
-    made(elsewhere(question, plan.arena_len, &mappings()).ok_or(DISTANT)?)
+        let file = made()?;
+        if others < MOST_KEPT {
+            cache.add_placed(key, &placement, &file);
+        }
+        Ok(file)
+    };
+    let file = if is_usual { library.placed.get_or(placement, kept_or_made)? } else { made()? };
+    let image = library.image.clone().filter(|_| is_usual);
+    Ok(Placed { file, image, slot_bytes, arena })
 }
 
 /// Returns a free address for the arena of a library, from which all of the library can be reached.
@@ -348,6 +413,8 @@ pub(crate) fn is_mapped_at(pid: i32, address: u64, file: &std::fs::Metadata) -> 
 pub(crate) mod tests {
     use std::fs;
     use std::process::Command;
+
+    use gprofinject_abi::plan::LIBRARY_ARENA;
 
     use super::*;
     use crate::options::{EngineArg, HooksArg};
@@ -392,15 +459,15 @@ pub(crate) mod tests {
         kind: [0; 8],
         bias: 0x7000_0000_0000,
         start: 0x7000_0000_0000,
-        arenas: 0x7000_1000_0000,
-        free: 0x7000_1000_0000,
-        end: 0x7000_2000_0000,
+        arenas: 0x6fff_8000_0000,
+        is_taken: 0,
         first_function: LIBRARIES,
         first_slot: 1 << 20,
         slots_end: 2 << 20,
         first_tail: 0,
         first_counter: 0,
         counters_end: 0,
+        words: -128,
     };
 
     /// A process can ask for any place. It gets a plan file for what it has asked for, or none.
@@ -409,25 +476,31 @@ pub(crate) mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let library = library(folder.path());
         let nothing = Vec::new;
-        let there = placed(library, &SOUND, &BTreeSet::new(), nothing).expect("a sound question");
+        let there = placed(library, &SOUND, &BTreeSet::new(), nothing, None).expect("a sound question");
         let bytes = there.slot_bytes;
-        assert!(bytes > 0);
+        assert!(bytes > 0 && there.arena == SOUND.bias.wrapping_add(LIBRARY_ARENA));
+        // Another process with the same numbers gets the same file, wherever it has loaded the library.
+        let (bias, arenas) = (SOUND.bias + PAGE, SOUND.arenas + 3 * PAGE);
+        let elsewhere = Question { bias, arenas, ..SOUND };
+        let same = placed(library, &elsewhere, &BTreeSet::new(), nothing, None).expect("a sound question");
+        assert!(Arc::ptr_eq(&there.file, &same.file) && same.arena == there.arena + PAGE);
+        let next = Question { first_slot: SOUND.first_slot + 16, ..SOUND };
+        let other = placed(library, &next, &BTreeSet::new(), nothing, None).expect("a sound question");
+        assert!(!Arc::ptr_eq(&there.file, &other.file));
         for (why, question) in [
-            ("cannot be", Question { free: SOUND.free + 8, ..SOUND }),
             ("cannot be", Question { arenas: SOUND.arenas + 8, ..SOUND }),
             ("cannot be", Question { bias: SOUND.bias + 8, ..SOUND }),
             ("cannot be", Question { first_counter: 4, ..SOUND }),
-            ("cannot be", Question { free: SOUND.arenas - PAGE, ..SOUND }),
             ("cannot be", Question { first_function: LIBRARIES - 1, ..SOUND }),
-            ("no addresses", Question { end: SOUND.free, ..SOUND }),
-            ("no addresses", Question { free: !(PAGE - 1), end: u64::MAX, ..SOUND }),
+            ("no addresses", Question { is_taken: 1, ..SOUND }),
+            ("no addresses", Question { arenas: !(PAGE - 1), ..SOUND }),
             // A jump cannot reach that far.
             ("no addresses", Question { bias: 0x1000_0000_0000, ..SOUND }),
             ("no addresses", Question { bias: !(PAGE - 1), ..SOUND }),
             ("counters", Question { slots_end: SOUND.first_slot + bytes - 1, ..SOUND }),
             ("counters", Question { first_slot: u32::MAX - 15, slots_end: u32::MAX, ..SOUND }),
         ] {
-            let said = placed(library, &question, &BTreeSet::new(), nothing).expect_err(why);
+            let said = placed(library, &question, &BTreeSet::new(), nothing, None).expect_err(why);
             assert!(said.contains(why), "{said}: {question:?}");
         }
         // These numbers only have to cause no panic.
@@ -440,7 +513,7 @@ pub(crate) mod tests {
                 match random % 4 {
                     0 => random & !(PAGE - 1),
                     1 => !(PAGE - 1),
-                    2 => SOUND.free,
+                    2 => SOUND.arenas,
                     _ => random % 100 * PAGE,
                 }
             };
@@ -448,8 +521,7 @@ pub(crate) mod tests {
                 bias: next(),
                 start: next(),
                 arenas: next(),
-                free: next(),
-                end: next(),
+                is_taken: next() & 1,
                 first_function: next() as u32 | LIBRARIES,
                 first_slot: next() as u32,
                 slots_end: next() as u32,
@@ -458,17 +530,23 @@ pub(crate) mod tests {
                 counters_end: next() as u32,
                 ..SOUND
             };
-            let _ = placed(library, &question, &BTreeSet::new(), || {
-                vec![Mapping {
-                    lo: question.start,
-                    hi: !0,
-                    writable: false,
-                    executable: true,
-                    offset: 0,
-                    inode: 1,
-                    path: String::new(),
-                }]
-            });
+            let _ = placed(
+                library,
+                &question,
+                &BTreeSet::new(),
+                || {
+                    vec![Mapping {
+                        lo: question.start,
+                        hi: !0,
+                        writable: false,
+                        executable: true,
+                        offset: 0,
+                        inode: 1,
+                        path: String::new(),
+                    }]
+                },
+                None,
+            );
         }
     }
 

@@ -7,23 +7,26 @@
 //! No failure here is an error. Without a folder to which only this user can write, or without space in it,
 //! each run makes its plan, and `-v` says why.
 
-mod entry;
+pub(crate) mod entry;
 pub(crate) mod key;
 mod shelf;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use gprofinject_image::Image;
-use gprofinject_plan::{Plan, StoredFile};
+use gprofinject_plan::{Placement, Plan, StoredFile};
 
 use crate::os::say::Voice;
-use crate::os::sys;
+use crate::os::sys::{self, Mapped};
+use crate::program::contents::{self, Contents};
 use crate::program::filters::Filters;
-use crate::program::plan_cache::key::{Key, Question};
-use crate::program::subject::LEAST_CODE;
+use crate::program::plan_cache::entry::{Entry, Source};
+use crate::program::plan_cache::key::{Key, Question, ReadFor};
+use crate::program::subject::{Binary, Subject};
 use crate::store::private_folder::{Distrust, PrivateFolder};
 
 /// The plans that are kept, and those that will be.
@@ -34,7 +37,9 @@ pub(crate) struct PlanCache {
     voice: Voice,
     folder: OnceLock<Folder>,
     /// The plans that were made in this run.
-    fresh: Mutex<Vec<(Key, &'static Plan)>>,
+    fresh: Mutex<Vec<(Key, Source<'static>)>>,
+    /// How many bytes are kept, if the user says so.
+    bytes: Option<u64>,
     writers: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -57,12 +62,21 @@ impl PlanCache {
             }
             place => place.flatten(),
         };
-        PlanCache::at(path, voice)
+        let bytes = std::env::var(SIZE).ok().filter(|size| !size.is_empty()).and_then(|size| {
+            let bytes = bytes(&size);
+            if bytes.is_none() {
+                voice.warn(format_args!(
+                    "{SIZE} is '{size}', which is no size such as 500M or 2G; 1G of plans are kept"
+                ));
+            }
+            bytes
+        });
+        PlanCache::at(path, bytes, voice)
     }
 
-    fn at(path: Option<PathBuf>, voice: Voice) -> PlanCache {
+    fn at(path: Option<PathBuf>, bytes: Option<u64>, voice: Voice) -> PlanCache {
         let (fresh, writers) = (Mutex::default(), Mutex::default());
-        PlanCache { path, voice, folder: OnceLock::new(), fresh, writers }
+        PlanCache { path, voice, folder: OnceLock::new(), fresh, bytes, writers }
     }
 
     /// Prints messages about plans.
@@ -77,23 +91,67 @@ impl PlanCache {
 
     /// Returns the key of a question's answer, or `None` if the answer is not kept.
     pub(crate) fn key(&self, question: &Question) -> Option<Key> {
-        let code: usize = question.image.code.iter().map(|code| code.bytes.len()).sum();
-        (code >= LEAST_CODE && !matches!(self.folder(), Folder::None)).then(|| question.key())?
+        if matches!(self.folder(), Folder::None) { None } else { question.key() }
     }
 
-    /// Returns the plan that an earlier run has kept, and whether it was kept under another key: a program that was just made is known by
-    /// its bytes, and later by its version.
-    pub(crate) fn find(&self, question: &Question, key: &Key) -> Option<(Plan, bool)> {
+    /// Returns the plan that an earlier run has kept under a key, and its file.
+    pub(crate) fn find(&self, question: &Question, key: &Key) -> Option<(Plan, Arc<File>)> {
+        self.kept(key, question.image)
+    }
+
+    /// The same for a program that was just made when it was planned: it is known by its bytes, and later by its version.
+    pub(crate) fn find_by_bytes(&self, question: &Question) -> Option<Plan> {
         let Folder::Opened(_) = self.folder() else { return None };
-        let kept = self.kept(key, question.image).map(|plan| (plan, false));
-        kept.or_else(|| Some((self.kept(&question.key_by_bytes()?, question.image)?, true)))
+        Some(self.kept(&question.key_by_bytes()?, question.image)?.0)
     }
 
-    fn kept(&self, key: &Key, image: &Image) -> Option<Plan> {
+    /// Reads a file, or finds what an earlier run has found out about it: then its contents are the copy that was kept.
+    pub(crate) fn read(&self, path: &Path, purpose: ReadFor) -> Binary {
+        let kept = contents::version_of(path).and_then(|(version, hash)| {
+            let Folder::Opened(folder) = self.folder() else { return None };
+            Some((entry::read(folder, &Key::of_file(hash, purpose))?.0, version))
+        });
+        let Some((entry, version)) = kept else { return Binary::new(path, Contents::open(path, true), true) };
+        let binary = Binary::new(path, Ok(Contents::kept(entry.contents(), version)), true);
+        outlined(binary, &entry)
+    }
+
+    /// Adds what was found out about a file.
+    pub(crate) fn add_file(&self, path: &Path, purpose: ReadFor, subject: &'static Subject<'static>) {
+        let (Some(image), Some(mark), Some(version)) = (&subject.image, subject.mark, subject.version) else {
+            return;
+        };
+        // Calls that are removed from the code of a program depend on what is preloaded.
+        let is_kept = !subject.is_outlined && image.removed.is_empty();
+        let found = contents::version_of(path).filter(|(now, _)| is_kept && *now == version);
+        if let Some((_, hash)) = found {
+            let bytes = if purpose == ReadFor::Names { &[] } else { subject.bytes };
+            let mark = *mark.hash().as_bytes();
+            self.add(Key::of_file(hash, purpose), Source::File { image, bytes, mark });
+        }
+    }
+
+    /// Reads a file of which only the names of functions are wanted, and keeps it in memory to the end of this process. Returns `None` if
+    /// other users than root and this one may have written it: they could replace it by any other.
+    pub(crate) fn names_of(&self, path: &Path) -> Option<&'static Subject<'static>> {
+        let (contents, hash) = Contents::open_trusted(path)?;
+        let mut binary = Binary::with_names_alone(path, contents, hash.is_some());
+        if let (Some(hash), Folder::Opened(folder)) = (hash, self.folder())
+            && let Some((entry, _)) = entry::read(folder, &Key::of_file(hash, ReadFor::Names))
+        {
+            binary = outlined(binary, &entry);
+        }
+        let binary: &'static Binary = Box::leak(Box::new(binary));
+        let subject: &'static Subject = Box::leak(Box::new(binary.examine_library()));
+        self.add_file(path, ReadFor::Names, subject);
+        Some(subject)
+    }
+
+    fn kept(&self, key: &Key, image: &Image) -> Option<(Plan, Arc<File>)> {
         let Folder::Opened(folder) = self.folder() else { return None };
-        let entry = entry::read(folder, key)?;
-        let decisions = entry.decisions().to_vec();
-        Plan::from_stored(image, &decisions, StoredFile::new(entry))
+        let (entry, file) = entry::read(folder, key)?;
+        let plan = Plan::from_stored(image, entry.decisions(), StoredFile::new(entry.contents())?)?;
+        Some((plan, Arc::new(file)))
     }
 
     fn folder(&self) -> &Folder {
@@ -108,22 +166,38 @@ impl PlanCache {
         self.folder.get_or_init(|| self.path.as_ref().map_or(Folder::None, open))
     }
 
+    /// Returns the plan file that an earlier run has kept of a library's plan, which has this key, for these numbers.
+    pub(crate) fn find_placed(&self, plan: &Key, at: &Placement) -> Option<Arc<File>> {
+        let Folder::Opened(folder) = self.folder() else { return None };
+        let (_, file) = entry::read(folder, &Key::of_placed(plan, at))?;
+        sys::maps_executable(&file).then(|| Arc::new(file))
+    }
+
+    /// Adds such a plan file.
+    pub(crate) fn add_placed(&self, plan: &Key, at: &Placement, file: &File) {
+        // The mapping stays to the end of this process, as plans do.
+        if let Ok(bytes) = Mapped::new(file) {
+            let bytes: &'static Mapped = Box::leak(Box::new(bytes));
+            self.add(Key::of_placed(plan, at), Source::Placed { bytes });
+        }
+    }
+
     /// Adds a new plan, which [`PlanCache::keep_fresh`] writes under its key.
-    pub(crate) fn add(&self, key: Key, plan: &'static Plan) {
-        locked(&self.fresh).push((key, plan));
+    pub(crate) fn add(&self, key: Key, source: Source<'static>) {
+        locked(&self.fresh).push((key, source));
     }
 
     /// Writes the new plans in a thread, so that the program that runs meanwhile does not wait.
     pub(crate) fn keep_fresh(&self) {
         let fresh = std::mem::take(&mut *locked(&self.fresh));
         let Some(path) = self.path.clone().filter(|_| !fresh.is_empty()) else { return };
-        let voice = self.voice;
+        let (voice, bytes) = (self.voice, self.bytes);
         let keep = move || {
-            let shelf = shelf::open(&path);
-            for (key, plan) in fresh {
+            let shelf = shelf::open(&path, bytes);
+            for (key, source) in fresh {
                 let shelf = shelf.as_ref().map_err(ToString::to_string);
                 let kept =
-                    shelf.and_then(|shelf| shelf.keep(&key, plan).map_err(|error| sys::reason(&error)));
+                    shelf.and_then(|shelf| shelf.keep(&key, &source).map_err(|error| sys::reason(&error)));
                 let shown = path.display();
                 match kept {
                     Ok(()) => voice.detail(format_args!("the plan is kept for later runs in {shown}")),
@@ -148,6 +222,25 @@ impl Drop for PlanCache {
 
 fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Adds what an earlier run has found out about a file, by its entry.
+fn outlined(binary: Binary, entry: &Entry) -> Binary {
+    let (mark, outline) = entry.decisions().split_at_checked(MARK).unwrap_or_default();
+    binary.with_outline(outline, mark)
+}
+
+/// The bytes of a mark.
+const MARK: usize = blake3::OUT_LEN;
+
+/// The variable that says how much is kept.
+const SIZE: &str = "GPROFINJECT_CACHE_SIZE";
+
+/// Returns the bytes of a size that may end in K, M, G or T.
+fn bytes(size: &str) -> Option<u64> {
+    let units = [("T", 4), ("G", 3), ("M", 2), ("K", 1), ("", 0)];
+    let (number, power) = units.iter().find_map(|(unit, power)| Some((size.strip_suffix(unit)?, *power)))?;
+    number.parse::<u64>().ok()?.checked_mul(1024_u64.pow(power))
 }
 
 /// Returns the folder that the XDG base directory specification names.

@@ -1,22 +1,22 @@
 //! A planned program, and the answers about it that the other layers need.
 
 use std::borrow::Cow;
-use std::sync::OnceLock;
+use std::fs::File;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use gmon_trace::value::Signature;
-use gprofinject_abi::plan::{PlanHeader, Table};
 use gprofinject_image::plt::{self, Stub};
 use gprofinject_image::{Function, FunctionKind, Image};
 use gprofinject_plan::{Hooks, Plan, Reason, Tactic, Verdict};
 
-use zerocopy::FromBytes;
-
 use crate::options::Measure;
+use crate::os::sys;
 use crate::program::arguments::Known;
 use crate::program::plan_cache::key::Key;
 use crate::program::subject::Subject;
 use crate::store::region::layout::LibraryHooks;
+use crate::store::run_folder::PlanFile;
 use crate::store::shape::{Place, Shape};
 
 /// What was decided about a program.
@@ -30,8 +30,12 @@ pub(crate) struct Planned<'s, 'd> {
     pub(crate) obstacle: Option<String>,
     /// Whether the plan was made in an earlier run.
     pub(crate) is_cached: bool,
-    /// The key under which the plan may be kept for later runs, if it is not kept yet.
+    /// The key under which the plan may be kept for later runs.
     pub(crate) key: Option<Key>,
+    /// Whether it is kept under that key.
+    pub(crate) is_kept: bool,
+    /// The file that an earlier run has kept, if there is one.
+    pub(crate) file: Option<Arc<File>>,
     /// Whether basic blocks are counted.
     pub(crate) counts: bool,
     /// Whether there are hooks only because basic blocks are counted, so that arcs are not wanted.
@@ -50,7 +54,7 @@ pub(crate) struct Planned<'s, 'd> {
     pub(crate) gprof: OnceLock<Option<gmon::Program>>,
 }
 
-impl Planned<'_, '_> {
+impl<'d> Planned<'_, 'd> {
     /// Whether the user wants libraries of a process that runs this program hooked.
     pub(crate) fn wants_libraries(&self) -> bool {
         self.libraries.is_some_and(|hooks| hooks.wanted)
@@ -63,23 +67,24 @@ impl Planned<'_, '_> {
 
     /// Returns the plan file in pieces, with the fetches for the arguments that are traced.
     pub(crate) fn pieces(&self) -> Vec<Cow<'_, [u8]>> {
-        let mut pieces = self.plan.as_ref().map(Plan::encode).unwrap_or_default();
         let fetches = self.arguments.as_ref().filter(|known| !known.fetches.is_empty());
-        let Some(table) = fetches.map(|known| known.fetches.bytes()) else { return pieces };
-        const WORD: usize = size_of::<u64>();
-        let len: usize = pieces.iter().map(|piece| piece.len()).sum();
-        let offset = len.next_multiple_of(WORD);
-        let mut last = vec![0; offset - len];
-        last.extend_from_slice(&table);
-        last.resize(last.len().next_multiple_of(WORD), 0);
-        let words = (len + last.len() - offset) / WORD;
-        if let Some(first) = pieces.first_mut()
-            && let Ok((header, _)) = PlanHeader::mut_from_prefix(first.to_mut())
-        {
-            header.fetches = Table { offset: offset as u64, count: words as u64 };
-            pieces.push(Cow::Owned(last));
-        }
-        pieces
+        let mut table = fetches.map(|known| known.fetches.bytes()).unwrap_or_default();
+        table.resize(table.len().next_multiple_of(size_of::<u64>()), 0);
+        self.plan.as_ref().map(|plan| plan.encode(&table)).unwrap_or_default()
+    }
+
+    /// Returns the plan file, as it is given to processes.
+    pub(crate) fn plan_file(&'static self) -> PlanFile {
+        let is_whole = |_: &&Arc<File>| self.arguments.is_none() && sys::sees_itself();
+        let file = self.file.as_ref().filter(is_whole).filter(|file| sys::maps_executable(file));
+        file.map_or_else(|| PlanFile::Pieces(self.pieces()), |file| PlanFile::Kept(file.clone()))
+    }
+
+    /// Returns the file with the image, if an earlier run has kept one, whose text can be mapped in place of the module's.
+    pub(crate) fn image_file(&self) -> Option<Arc<File>> {
+        let has_text = self.plan.as_ref().is_some_and(Plan::has_patched_text);
+        let file = self.file.as_ref().filter(|_| has_text);
+        file.filter(|file| sys::maps_executable(file)).cloned()
     }
 
     /// Returns how the arguments and the result of a function, by its number, are shown.
@@ -91,24 +96,27 @@ impl Planned<'_, '_> {
 
     /// Returns all functions that may be called, with their verdicts: everything except `.cold` parts.
     pub(crate) fn functions(&self) -> impl Iterator<Item = (&Function<'_>, Verdict)> {
-        let functions = self.subject.functions();
-        let verdicts = self.plan.iter().flat_map(|plan| plan.verdicts.iter().copied());
-        let none = std::iter::repeat(Verdict::Refused(Reason::NoHooks));
-        functions
-            .iter()
-            .zip(verdicts.chain(none))
-            .filter(|(function, _)| !matches!(function.kind, FunctionKind::Cold(_)))
+        let all = self.subject.functions().iter().zip(self.all_verdicts());
+        all.filter(|(function, _)| !matches!(function.kind, FunctionKind::Cold(_)))
     }
 
-    /// Returns the same functions without those that only the dynamic linker or the kernel jumps to, where no
+    /// Returns the verdict on each function of the file, and refusals behind them.
+    fn all_verdicts(&self) -> impl Iterator<Item = Verdict> {
+        let verdicts = self.plan.iter().flat_map(|plan| plan.verdicts.iter().copied());
+        verdicts.chain(std::iter::repeat(Verdict::Refused(Reason::NoHooks)))
+    }
+
+    /// Returns the verdicts on the same functions without those that only the dynamic linker or the kernel jumps to, where no
     /// hook is missing.
-    pub(crate) fn callable(&self) -> impl Iterator<Item = (&Function<'_>, Verdict)> {
-        self.functions().filter(|(function, _)| function.kind != FunctionKind::Start)
+    pub(crate) fn verdicts(&self) -> impl Iterator<Item = Verdict> {
+        let callable = |kind| !matches!(kind, FunctionKind::Cold(_) | FunctionKind::Start);
+        let all = self.subject.functions().kinds().zip(self.all_verdicts());
+        all.filter(move |&(kind, _)| callable(kind)).map(|(_, verdict)| verdict)
     }
 
     /// The number of functions that may be called.
     pub(crate) fn found(&self) -> usize {
-        self.callable().count()
+        self.verdicts().count()
     }
 
     /// The number of hooked functions.
@@ -118,7 +126,7 @@ impl Planned<'_, '_> {
 
     /// The number of functions that Frida's gum has to patch.
     pub(crate) fn frida(&self) -> usize {
-        let verdicts = self.plan.iter().flat_map(|plan| &plan.verdicts);
+        let verdicts = self.plan.iter().flat_map(|plan| plan.verdicts.iter());
         verdicts.filter(|verdict| **verdict == Verdict::Hooked(Tactic::Frida)).count()
     }
 
@@ -134,11 +142,9 @@ impl Planned<'_, '_> {
     }
 
     /// Returns the function that contains a link address.
-    pub(crate) fn function_at(&self, address: u64) -> Option<&Function<'_>> {
+    pub(crate) fn function_at(&self, address: u64) -> Option<Function<'d>> {
         let functions = self.subject.functions();
-        let after = functions.partition_point(|function| function.address <= address);
-        let function = functions.get(after.checked_sub(1)?)?;
-        (address - function.address < function.size).then_some(function)
+        functions.function(functions.index_at(address)?)
     }
 
     /// Returns the stub of the program's PLT that contains a link address.
@@ -147,16 +153,14 @@ impl Planned<'_, '_> {
     }
 
     /// Returns the function to which a function belongs as a cold part, or `None` if it is none, or of an unknown function.
-    pub(crate) fn parent(&self, function: &Function) -> Option<&Function<'_>> {
+    pub(crate) fn parent(&self, function: &Function) -> Option<Function<'d>> {
         let functions = self.subject.functions();
         let parent = match (function.kind, self.image()) {
-            (FunctionKind::Cold(_), Some(image)) => {
-                image.parent(functions.binary_search_by_key(&function.address, |f| f.address).ok()?)
-            }
+            (FunctionKind::Cold(_), Some(image)) => image.parent(functions.index_at(function.address)?),
             (FunctionKind::Cold(parent), None) => parent,
             _ => None,
         };
-        functions.get(parent?)
+        functions.function(parent?)
     }
 
     /// Returns what gprof will know of the program: the symbols of the file that it has to be given, or
@@ -237,7 +241,7 @@ impl Planned<'_, '_> {
     /// Returns the address that is charged as caller of functions that nobody in the program calls.
     pub(crate) fn root(&self) -> u64 {
         let Some(image) = self.image() else { return 0 };
-        let start = image.functions.iter().find(|function| function.kind == FunctionKind::Start);
-        start.map_or(image.entry, |function| function.address)
+        let start = image.functions.kinds().position(|kind| kind == FunctionKind::Start);
+        start.and_then(|index| image.functions.address(index)).unwrap_or(image.entry)
     }
 }

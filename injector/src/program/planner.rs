@@ -4,9 +4,9 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Instant;
 
-use gprofinject_abi::attach::DETOURED;
+use gprofinject_abi::attach::{self, DETOURED};
 use gprofinject_abi::plan::HookMode;
-use gprofinject_image::Function;
+use gprofinject_image::{Function, headers};
 use gprofinject_plan::{Hooks, Measured, Options, Plan, Reason, Role, Verdict};
 
 use crate::options::{CountArg, EngineArg, HooksArg, Measure};
@@ -17,7 +17,8 @@ use crate::program::filters::Filters;
 use crate::program::libs::Libs;
 use crate::program::memory;
 use crate::program::plan_cache::PlanCache;
-use crate::program::plan_cache::key::Question;
+use crate::program::plan_cache::entry::Source;
+use crate::program::plan_cache::key::{Question, ReadFor};
 use crate::program::planned::Planned;
 use crate::program::subject::{Binary, Subject};
 use crate::store::purpose::Purpose;
@@ -65,7 +66,16 @@ pub(crate) const UNCOUNTED_GO: &str =
 impl Planner<'_> {
     /// Reads a program's file and keeps it in memory to the end of this process.
     pub(crate) fn subject(&self, path: &Path) -> &'static Subject<'static> {
-        subject(path, self.caches())
+        match self.caches() {
+            true => examined(self.cache.read(path, ReadFor::Program)),
+            false => subject(path, false),
+        }
+    }
+
+    /// Reads a program's file in a way that tells whether it is that of an earlier run ([`Subject::is_labelled`]), which may have had a
+    /// cache although there is none now.
+    pub(crate) fn subject_to_compare(&self, path: &Path) -> &'static Subject<'static> {
+        if self.caches() { self.subject(path) } else { subject(path, true) }
     }
 
     /// Reads a program that another user runs.
@@ -101,8 +111,10 @@ impl Planner<'_> {
 
     /// Reads a library's file and keeps it in memory to the end of this process.
     pub(crate) fn library_subject(&self, path: &Path) -> &'static Subject<'static> {
-        let cached = self.caches();
-        let binary = Binary::new(path, Contents::open(path, cached), cached);
+        let binary = match self.caches() {
+            true => self.cache.read(path, ReadFor::Library),
+            false => Binary::new(path, Contents::open(path, false), false),
+        };
         let binary: &'static Binary = Box::leak(Box::new(binary));
         Box::leak(Box::new(binary.examine_library()))
     }
@@ -139,8 +151,7 @@ impl Planner<'_> {
                 is_static: subject.standalone && !subject.musl,
             };
             let functions = plan.records.iter().zip(0_u32..).filter_map(|(record, number)| {
-                let at = subject.functions().binary_search_by_key(&record.entry, |f| f.address).ok()?;
-                Some((number, subject.functions().get(at)?))
+                Some((number, subject.functions().get(subject.functions().index_at(record.entry)?)?))
             });
             planned.arguments = Some(arguments::signatures(&module, choice, functions));
         }
@@ -151,6 +162,15 @@ impl Planner<'_> {
     /// with `--hooks none`.
     pub(crate) fn hooks_functions(&self) -> bool {
         self.hooks != Some(HooksArg::None) || self.filters.count().is_some()
+    }
+
+    /// Returns where the agent's words of each thread will be in a process that runs this program.
+    fn words(&self, subject: &Subject) -> i64 {
+        match (subject.standalone, self.running) {
+            (true, _) => 0,
+            (false, true) => attach::WORDS as i64,
+            (false, false) => gprofinject_plan::offset_of_words(headers::tls(subject.bytes)),
+        }
     }
 
     /// Which hooks the libraries get of a process that runs this program.
@@ -223,6 +243,10 @@ impl Planner<'_> {
                 && !is_detoured(function)
                 && !is_reentered(function)
         };
+        let selects = match nothing || is_left_out {
+            true => Some(false),
+            false => (filters.selects_all() && !running).then_some(true),
+        };
         let insist = hooks.is_some() && !blocks_only;
         let hooks = if entry { Hooks::Entry } else { Hooks::Both };
         let image = subject.image.as_ref().filter(|_| agent_wanted || !nothing);
@@ -245,14 +269,20 @@ impl Planner<'_> {
                 Some(_) => Measured::All,
             },
             arena: arena.filter(|_| role == Role::Program),
+            words: match part {
+                Part::Program { .. } => self.words(subject),
+                Part::Library(_) => 0,
+            },
         };
-        let question = image.map(|image| Question { subject, image, options: &options, hookless: nothing });
+        let question =
+            image.map(|image| Question { subject, image, options: &options, selects, hookless: nothing });
         let key = question.as_ref().and_then(|question| cache.key(question));
-        let cached = question.zip(key).and_then(|(question, key)| cache.find(&question, &key));
+        let asked = question.as_ref().zip(key.as_ref());
+        let kept = asked.and_then(|(question, key)| cache.find(question, key));
+        let (kept, file) = kept.map_or((None, None), |(plan, file)| (Some(plan), Some(file)));
+        // What was found otherwise is kept under this key as well.
+        let cached = kept.or_else(|| cache.find_by_bytes(asked?.0));
         let is_cached = cached.is_some();
-        // It is kept under this key as well.
-        let is_kept = cached.as_ref().is_some_and(|(_, is_elsewhere)| !is_elsewhere);
-        let cached = cached.map(|(plan, _)| plan);
         let plan_anew = |image| {
             // Libraries are planned by several threads, before which [`Libraries::plan_ahead`](crate::program::library::Libraries::plan_ahead)
             // does this.
@@ -269,12 +299,14 @@ impl Planner<'_> {
         if let Some(plan) = plan.as_mut().filter(|_| nothing) {
             plan.caution = None;
             plan.downgrade = None;
-            for verdict in plan.verdicts.iter_mut().filter(|v| **v == Verdict::Refused(Reason::NotSelected)) {
+            for verdict in
+                plan.verdicts.to_mut().iter_mut().filter(|v| **v == Verdict::Refused(Reason::NotSelected))
+            {
                 *verdict = Verdict::Refused(Reason::NoHooks);
             }
         }
         if let Some(plan) = plan.as_mut().filter(|_| running && !nothing) {
-            for (function, verdict) in subject.functions().iter().zip(&mut plan.verdicts) {
+            for (function, verdict) in subject.functions().iter().zip(plan.verdicts.to_mut()) {
                 if *verdict != Verdict::Refused(Reason::NotSelected) {
                     continue;
                 }
@@ -287,9 +319,8 @@ impl Planner<'_> {
         }
         let shape = match &plan {
             Some(plan) => {
-                let starts =
-                    subject.functions().iter().map(|function| function.address.wrapping_sub(plan.text.0));
-                let owners = plan.arena_owners.iter().map(|&(start, _)| u64::from(start));
+                let starts = subject.functions().addresses().map(|address| address.wrapping_sub(plan.text.0));
+                let owners = plan.arena_owners.iter().map(|&[start, _]| u64::from(start));
                 Shape {
                     text: plan.text,
                     arena: plan.arena,
@@ -308,7 +339,10 @@ impl Planner<'_> {
             took: start.elapsed(),
             obstacle,
             is_cached,
-            key: key.filter(|_| !is_kept),
+            key,
+            is_kept: file.is_some(),
+            // A process to which gprofinject attaches may be another user's, and gets rid of all files of gprofinject's in the end.
+            file: file.filter(|_| !running),
             counts,
             blocks_only,
             measure: measure.filter(|_| role == Role::Program),
@@ -321,9 +355,20 @@ impl Planner<'_> {
     }
 
     /// Adds a new plan, which [`PlanCache::keep_fresh`] writes to the cache.
-    pub(crate) fn keep(&self, planned: &'static Planned) {
-        if let (Some(key), Some(plan)) = (planned.key, &planned.plan) {
-            self.cache.add(key, plan);
+    pub(crate) fn keep(&self, path: &Path, role: Role, planned: &'static Planned<'static, 'static>) {
+        if self.caches() {
+            let purpose = match role {
+                Role::Program => ReadFor::Program,
+                Role::Library => ReadFor::Library,
+            };
+            self.cache.add_file(path, purpose, planned.subject);
+        }
+        if let (Some(key), Some(plan), false) = (planned.key, &planned.plan, planned.is_kept) {
+            let Subject { bytes, version, ref image, .. } = *planned.subject;
+            // The dynamic linker would relocate the program's own text, and not the image's.
+            let is_relocated = image.as_ref().is_some_and(|image| !image.facts.text_relocations.is_empty());
+            let version = version.filter(|_| !is_relocated);
+            self.cache.add(key, Source::Plan { plan, bytes, version });
         }
     }
 }
@@ -370,11 +415,8 @@ fn files(lines: &gprofinject_image::debug::Lines, lo: u64, hi: u64) -> impl Iter
 
 /// Returns the extent of the functions, or of all code if none are known.
 fn text_extents(subject: &Subject) -> (u64, u64) {
-    let functions = subject.functions();
-    if let (Some(first), Some(end)) =
-        (functions.first(), functions.iter().map(|function| function.address + function.size).max())
-    {
-        return (first.address, end);
+    if let Some(extent) = subject.functions().extent() {
+        return extent;
     }
     let lo = subject.code.iter().map(|segment| segment.address).min().unwrap_or(0);
     let ends = subject.code.iter().map(|segment| segment.address.saturating_add(segment.len));

@@ -6,13 +6,15 @@ use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use gprofinject_plan::Role;
+
 use crate::os::sys;
 use crate::program::planned::Planned;
 use crate::program::planner::Planner;
 use crate::program::subject::is_file_of;
 use crate::store::output::Output;
 use crate::store::region::layout::Layout;
-use crate::store::run_folder::Piece;
+use crate::store::run_folder::PlanFile;
 
 /// A program that is profiled. It lives as long as the injector: there are few programs, and all layers refer
 /// to their parts.
@@ -29,7 +31,7 @@ pub(crate) struct Profilee {
     pub(crate) shown: OsString,
     pub(crate) planned: &'static Planned<'static, 'static>,
     /// The plan file, if there is a plan, and the region file's layout.
-    pub(crate) plan: Option<(Vec<Piece>, Layout)>,
+    pub(crate) plan: Option<(PlanFile, Layout)>,
 }
 
 /// What identifies a file. Its name is not enough, because the file may be replaced.
@@ -93,8 +95,7 @@ impl Profilee {
 
     /// The length of the plan file in bytes.
     pub(crate) fn plan_len(&self) -> u64 {
-        let pieces = self.plan.iter().flat_map(|(pieces, _)| pieces);
-        pieces.map(|piece| piece.len() as u64).sum()
+        self.plan.as_ref().map_or(0, |(file, _)| file.len())
     }
 }
 
@@ -138,7 +139,7 @@ impl Profilees {
                     planned.libraries,
                     planned.measure,
                 );
-                (planned.pieces(), layout)
+                (planned.plan_file(), layout)
             }),
             planned,
         }));
@@ -166,7 +167,7 @@ impl Profilees {
                     Some(why) => Err(why),
                     None => {
                         let profilee = self.add(path, binary, binary.into(), planned, true);
-                        planner.keep(profilee.planned);
+                        planner.keep(path, Role::Program, profilee.planned);
                         Ok(profilee)
                     }
                 }

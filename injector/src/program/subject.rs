@@ -4,16 +4,15 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::Path;
 
+use gprofinject_abi::plan::FileVersion;
 use gprofinject_image::debug::DebugFile;
 use gprofinject_image::headers::{self, ExecutableSegment, Header};
-use gprofinject_image::{Function, Image, Profiling, symbols};
+use gprofinject_image::{Functions, Image, Profiling, symbols};
+use gprofinject_plan::PLANNER;
 
 use crate::os::sys;
-use crate::program::contents::{Contents, Mark};
+use crate::program::contents::{self, Contents, Mark};
 use crate::program::privileges;
-
-/// The number of bytes of code below which planning takes no longer than reading a plan from the cache.
-pub(crate) const LEAST_CODE: usize = 64 << 10;
 
 /// The program's file in memory, or why there is none.
 pub(crate) struct Binary {
@@ -24,6 +23,8 @@ pub(crate) struct Binary {
     debug_file: Option<DebugFile>,
     /// See [`Subject::mark`].
     mark: Option<Mark>,
+    /// What an earlier run has found out about the file, if it has kept that.
+    outline: Option<&'static [u8]>,
 }
 
 /// What is known about the program.
@@ -35,7 +36,7 @@ pub(crate) struct Subject<'d> {
     /// The debug file with the names of its functions, if the program itself has none.
     pub(crate) debug_file: Option<&'d DebugFile>,
     /// The functions of a program without an image.
-    functions: Vec<Function<'d>>,
+    functions: Functions<'d>,
     /// Whether it has 32-bit addresses.
     pub(crate) narrow: bool,
     /// The executable segments; empty if they are not known.
@@ -52,6 +53,10 @@ pub(crate) struct Subject<'d> {
     pub(crate) changes_ids: bool,
     /// What tells the contents of the file and of its debug file from all others, if it was asked for and can be told.
     pub(crate) mark: Option<Mark>,
+    /// The version of the file, if it tells the contents from all others.
+    pub(crate) version: Option<FileVersion>,
+    /// Whether an earlier run has kept what was found out about the file.
+    pub(crate) is_outlined: bool,
     /// Whether the dynamic linker will load libraries into it for which it does not ask.
     pub(crate) is_preloaded_to: bool,
 }
@@ -61,13 +66,42 @@ impl Binary {
     pub(crate) fn new(path: &Path, contents: io::Result<Contents>, cached: bool) -> Binary {
         let names = |contents: &Contents| gprofinject_image::debug::file_with_names(path, contents);
         let debug_file = contents.as_ref().ok().and_then(names);
+        Binary::with_debug_file(path, contents, debug_file, cached)
+    }
+
+    /// Takes the contents of a file of which only the names of functions are wanted.
+    pub(crate) fn with_names_alone(path: &Path, contents: Contents, cached: bool) -> Binary {
+        let debug_file = gprofinject_image::debug::names_alone(path, &contents);
+        Binary::with_debug_file(path, Ok(contents), debug_file, cached)
+    }
+
+    fn with_debug_file(
+        path: &Path,
+        contents: io::Result<Contents>,
+        debug_file: Option<DebugFile>,
+        cached: bool,
+    ) -> Binary {
         let mark = contents.as_ref().ok().filter(|_| cached).and_then(|c| c.mark(debug_file.as_ref()));
         Binary {
             debug_file,
             contents: contents.map_err(|error| format!("it cannot be read ({})", sys::reason(&error))),
             privileges: privileges::gained(path),
             mark,
+            outline: None,
         }
+    }
+
+    /// Takes what an earlier run has found out about the file, with the mark that the contents had then.
+    pub(crate) fn with_outline(self, kept: &'static [u8], mark: &[u8]) -> Binary {
+        // Another debug file may be there now.
+        let is_same = self.mark.is_some_and(|now| now.hash().as_bytes() == mark);
+        Binary { outline: is_same.then_some(kept), ..self }
+    }
+
+    /// Returns what an earlier run has found out, as an image.
+    fn outlined(&self) -> Option<Image<'_>> {
+        let bytes = self.contents.as_ref().ok()?;
+        Image::from_outline(bytes, self.debug_file.as_ref().map(|file| file.bytes.as_slice()), self.outline?)
     }
 
     /// Reads it as a library.
@@ -80,22 +114,40 @@ impl Binary {
         let Header::Ours(headers::Program { code, .. }) = headers::read(bytes) else {
             return Subject::blind("it is not a library for this processor".to_owned());
         };
-        let (image, unhookable) =
-            match Image::read_library(bytes, debug_file.map(|file| file.bytes.as_slice())) {
-                Ok(image) if image.lo != 0 => {
-                    (Some(image), Some("its first segment is not at address 0".to_owned()))
-                }
-                Ok(image) => (Some(image), None),
-                Err(error) => (None, Some(error.to_string())),
-            };
-        Subject { image, bytes, debug_file, code, unhookable, mark: self.mark, ..Subject::default() }
+        let read = || Image::read_library(bytes, debug_file.map(|file| file.bytes.as_slice()));
+        let (image, unhookable) = match self.outlined().map_or_else(read, Ok) {
+            Ok(image) if image.lo != 0 => {
+                (Some(image), Some("its first segment is not at address 0".to_owned()))
+            }
+            Ok(image) => (Some(image), None),
+            Err(error) => (None, Some(error.to_string())),
+        };
+        let version = self.contents.as_ref().ok().and_then(Contents::version);
+        let is_outlined = self.outline.is_some();
+        let mark = self.mark;
+        Subject {
+            image,
+            bytes,
+            debug_file,
+            code,
+            unhookable,
+            mark,
+            version,
+            is_outlined,
+            ..Subject::default()
+        }
     }
 
     /// Determines what kind of program it is.
     pub(crate) fn examine(&self) -> Subject<'_> {
         let mut subject = match &self.contents {
             Err(why) => Subject::blind(why.clone()),
-            Ok(contents) => Subject { mark: self.mark, ..examine(contents, self.debug_file.as_ref()) },
+            Ok(contents) => Subject {
+                mark: self.mark,
+                version: contents.version(),
+                is_outlined: self.outline.is_some(),
+                ..examine(contents, self.debug_file.as_ref(), self.outlined())
+            },
         };
         if let Some(why) = self.privileges.clone().filter(|_| !subject.blind) {
             subject.unhookable = Some(why);
@@ -105,12 +157,27 @@ impl Binary {
     }
 }
 
+fn label(contents: blake3::Hash) -> String {
+    format!("{PLANNER} {contents}")
+}
+
 /// Whether a file can be read and has these bytes.
 pub(crate) fn is_file_of(path: &Path, bytes: &[u8]) -> bool {
     Contents::open(path, false).is_ok_and(|contents| *contents == *bytes)
 }
 
 impl<'d> Subject<'d> {
+    /// Returns text that tells what was planned of this file from all other plans, and is the same as long as the file is.
+    pub(crate) fn label(&self) -> String {
+        label(self.mark.map_or_else(|| contents::of_bytes(self.bytes, self.debug_file), Mark::hash))
+    }
+
+    /// Whether such a text is that of this file.
+    pub(crate) fn is_labelled(&self, text: &str) -> bool {
+        let by_bytes = || label(contents::of_bytes(self.bytes, self.debug_file));
+        self.mark.is_some_and(|mark| label(mark.hash()) == text) || by_bytes() == text
+    }
+
     /// Returns the dynamic linker that the program names.
     pub(crate) fn interpreter(&self) -> Option<String> {
         match headers::read(self.bytes) {
@@ -120,7 +187,7 @@ impl<'d> Subject<'d> {
     }
 
     /// Returns the functions, sorted and without overlap.
-    pub(crate) fn functions(&self) -> &[Function<'d>] {
+    pub(crate) fn functions(&self) -> &Functions<'d> {
         self.image.as_ref().map_or(&self.functions, |image| &image.functions)
     }
 
@@ -163,12 +230,16 @@ impl<'d> Subject<'d> {
     }
 }
 
-fn examine<'d>(bytes: &'d [u8], debug_file: Option<&'d DebugFile>) -> Subject<'d> {
+fn examine<'d>(
+    bytes: &'d [u8],
+    debug_file: Option<&'d DebugFile>,
+    outlined: Option<Image<'d>>,
+) -> Subject<'d> {
     let program = match headers::read(bytes) {
         Header::Ours(program) => program,
         Header::Narrow(program, abi) => {
             return Subject {
-                functions: symbols::functions(debug_file.map_or(bytes, |file| &file.bytes)),
+                functions: symbols::functions(debug_file.map_or(bytes, |file| &file.bytes)).into(),
                 bytes,
                 debug_file,
                 narrow: true,
@@ -182,7 +253,8 @@ fn examine<'d>(bytes: &'d [u8], debug_file: Option<&'d DebugFile>) -> Subject<'d
         Header::NotElf => return Subject::blind("it is not an ELF program".to_owned()),
     };
     let is_preloaded_to = anything_is_preloaded();
-    let (image, fault) = match Image::read_with(bytes, debug_file.map(|file| file.bytes.as_slice())) {
+    let read = || Image::read_with(bytes, debug_file.map(|file| file.bytes.as_slice()));
+    let (image, fault) = match outlined.map_or_else(read, Ok) {
         Ok(mut image) => {
             image.remove_profiling(!is_preloaded_to);
             (Some(image), None)
@@ -271,7 +343,7 @@ mod tests {
     #[test]
     fn what_has_no_interpreter_is_told_apart() {
         let loader = std::fs::read("/lib64/ld-linux-x86-64.so.2").expect("glibc's dynamic linker");
-        let said = |bytes: &[u8]| examine(bytes, None).unhookable.unwrap_or_default();
+        let said = |bytes: &[u8]| examine(bytes, None, None).unhookable.unwrap_or_default();
         assert!(said(&loader).contains("it is the dynamic linker"), "{}", said(&loader));
         let maps = std::fs::read_to_string("/proc/self/maps").expect("our own maps");
         let library =
@@ -285,7 +357,7 @@ mod tests {
     #[test]
     fn what_is_no_program_is_said() {
         for bytes in [&b"#!/bin/sh\n"[..], b"", b"\x7fELF", &[0; 100]] {
-            let subject = examine(bytes, None);
+            let subject = examine(bytes, None, None);
             assert!(subject.blind && subject.unhookable.is_some());
         }
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::os::proc::{self, Mapping};
+use crate::os::sys;
 use crate::sampling::histogram::Elsewhere;
 
 /// The name of memory without a file, as in the kernel's records.
@@ -83,12 +84,24 @@ impl Maps {
         }
     }
 
-    /// Returns the file that is mapped at an address, and the offset in it. Memory without a file has none.
+    /// Returns the file that is mapped at an address, and the offset in it. Memory without a file has none, and neither have the thunks of
+    /// a library: they are known by their addresses.
     fn at(&self, address: u64) -> Option<(&Arc<str>, u64)> {
         let after = self.0.partition_point(|map| map.start <= address);
         let map = self.0.get(after.checked_sub(1)?).filter(|map| address < map.end)?;
-        (!map.file.starts_with("//")).then(|| (&map.file, address - map.start + map.offset))
+        let is_memory =
+            map.file.starts_with("//") || proc::named(&map.file) == sys::NAMELESS || is_arena(&map.file);
+        (!is_memory).then(|| (&map.file, address - map.start + map.offset))
     }
+}
+
+/// Whether a file is one of the cache's that have the arena of a library.
+fn is_arena(file: &str) -> bool {
+    /// The name is a hash.
+    const DIGITS: usize = 64;
+    let name = file.trim_end_matches(" (deleted)").rsplit('/').next();
+    let key = name.and_then(|name| name.strip_suffix(sys::ARENA));
+    key.is_some_and(|key| key.len() == DIGITS && key.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
 #[cfg(test)]
@@ -112,10 +125,16 @@ mod tests {
             map(0xa800, 0xb000, 0x800, "b"),
         ];
         assert_eq!(maps.0, expected);
+        maps.add(map(0xc000, 0xd000, 0x1000, "/memfd:gprofinject (deleted)"));
+        let key = "0f".repeat(32);
+        maps.add(map(0xd000, 0xe000, 0, &format!("/caches/gprofinject/{key}.arena (deleted)")));
+        maps.add(map(0xe000, 0xf000, 0, "/home/user/noahs.arena"));
         let at = |address| maps.at(address).map(|(file, offset)| (&**file, offset));
         assert_eq!(at(0x7fff), Some(("a", 0x73ff)));
         assert_eq!(at(0x8000), None);
+        assert_eq!(at(0xc000), None);
         assert_eq!(at(0xb000), None);
+        assert_eq!((at(0xd800), at(0xe800)), (None, Some(("/home/user/noahs.arena", 0x800))));
     }
 
     #[test]

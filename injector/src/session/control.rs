@@ -98,8 +98,9 @@ impl Family<'_> {
             rate: self.rate,
             end: End::Running(Moment::now()),
             own_call: member.own_call.as_ref(),
+            is_part: false,
         };
-        let names = &mut Names::default();
+        let names = &mut Names::new(&self.settings.cache);
         let (finished, ..) = counted(copy.as_ref(), &reading, samples, None, baseline, &mut troubles, names);
         if let Some(copy) = copy {
             copy.remove();

@@ -69,8 +69,10 @@ pub(crate) fn wait(
             family.trace_switches(sampling);
         }
     }
-    if others.iter().skip(1).any(|entry| entry.revents != 0) {
-        family.attend(sampling);
+    let readable = others.iter().skip(1).filter(|entry| entry.revents != 0).map(|entry| entry.fd);
+    let readable: Vec<RawFd> = readable.collect();
+    if !readable.is_empty() {
+        family.attend(&readable, sampling);
     }
 }
 

@@ -91,7 +91,7 @@ pub(crate) fn say(planned: &Planned, program: &Program, settings: &Settings, sam
         _ => {}
     }
     // The file's header names the program's entry point in any case.
-    let is_known = |image: &Image| image.functions.iter().any(|function| function.address != image.entry);
+    let is_known = |image: &Image| image.functions.addresses().any(|address| address != image.entry);
     let is_nameless = planned.subject.image.as_ref().is_some_and(|image| !is_known(image));
     if planned.subject.stripped() && is_nameless {
         voice.note(format_args!(

@@ -12,7 +12,7 @@ use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::live::collect::Kept;
+use crate::live::collect;
 use crate::os::clock::Moment;
 use crate::os::sys::{self, Handle};
 use crate::profile::counted::Counted;
@@ -26,6 +26,7 @@ use crate::sampling::sampler::Sampling;
 use crate::sampling::samples::{Samples, Threads};
 use crate::session::member::{Living, Member, Other, Unhooked};
 use crate::session::settings::Settings;
+use crate::session::spares::Spares;
 use crate::store::exports::Exports;
 use crate::store::listener::Listener;
 use crate::store::logbook::Logbook;
@@ -62,17 +63,19 @@ pub(crate) struct Family<'s> {
     /// The trace, if there is one.
     pub(crate) tracer: Option<Tracer>,
     /// What a live view keeps from one snapshot to the next.
-    pub(super) seen: Kept,
+    pub(super) seen: collect::Names,
     /// All members of the run, in the order in which they began.
     pub(crate) members: Vec<Member>,
     /// The functions of files in which processes were sampled.
-    pub(crate) names_elsewhere: Names,
+    pub(crate) names_elsewhere: Names<'s>,
     /// The members' names.
     pub(crate) taken: HashSet<String>,
     /// The processes that have not ended, by number.
     pub(crate) living: BTreeMap<i32, Living>,
     /// The number of names that were used in the run folder.
     names: u32,
+    /// The files of processes that have ended, for processes that will run the same programs.
+    pub(super) spares: Spares,
     /// The first name under which each plan was written.
     plan_names: HashMap<u32, String>,
     /// What processes other than the first one have counted, by the number of their program, if one profile is written
@@ -139,12 +142,13 @@ impl<'s> Family<'s> {
             orders,
             rate,
             tracer,
-            seen: Kept::default(),
+            seen: collect::Names::default(),
             members: Vec::new(),
-            names_elsewhere: Names::default(),
+            names_elsewhere: Names::new(&settings.cache),
             taken: HashSet::new(),
             living: BTreeMap::new(),
             names: 1,
+            spares: Spares::default(),
             plan_names: HashMap::from([(0, FIRST.to_owned())]),
             programs: BTreeMap::new(),
             written: HashMap::new(),
@@ -186,7 +190,8 @@ impl<'s> Family<'s> {
         if let Some(logbook) = &mut self.logbook
             && logbook.entries.programs.len() == profilee.number as usize
         {
-            let _ = logbook.add(&profilee.binary, profilee.shown.clone());
+            let label = profilee.planned.subject.label();
+            let _ = logbook.add(&profilee.binary, profilee.shown.clone(), label);
         }
     }
 
@@ -230,6 +235,7 @@ impl<'s> Family<'s> {
             pid,
             profilee,
             name,
+            committed_before: 0,
             grip,
             baseline: None,
             is_paused: false,
@@ -316,11 +322,26 @@ impl<'s> Family<'s> {
         self.listener.iter().flat_map(Listener::descriptors).chain(handles)
     }
 
-    /// Creates the files of a member that is about to begin. Returns their name.
+    /// Returns the name of the files of a member that is about to begin, and the bytes that its counters occupy already. The files are
+    /// those of a process that has ended, or new ones.
     ///
     /// # Errors
     /// The files cannot be created.
-    pub(crate) fn make_files(&mut self, profilee: &Profilee) -> io::Result<String> {
+    pub(crate) fn make_files(&mut self, profilee: &Profilee) -> io::Result<(String, u64)> {
+        while let (Some(spare), Some(folder)) = (self.spares.take(profilee.number), &self.folder) {
+            if folder.is_in_place(&spare.name) {
+                return Ok((spare.name, spare.bytes));
+            }
+            folder.remove_region(&spare.name);
+        }
+        self.create_files(profilee).map(|name| (name, 0))
+    }
+
+    /// Creates the files of a member. Returns their name.
+    ///
+    /// # Errors
+    /// The files cannot be created.
+    fn create_files(&mut self, profilee: &Profilee) -> io::Result<String> {
         let name = self.names.to_string();
         self.names += 1;
         let missing = || io::Error::from_raw_os_error(libc::ENOENT);
@@ -344,14 +365,15 @@ impl<'s> Family<'s> {
             sampling.forget(pid);
         }
         for index in self.living.remove(&pid).into_iter().flat_map(|process| process.members) {
-            self.finish(index, sampling.as_deref_mut());
+            self.finish(index, sampling.as_deref_mut(), true);
         }
     }
 
     /// Writes the profiles of all members that are left, whose processes have ended or are not waited for any
     /// more. Returns how many processes still run.
     pub(crate) fn end_rest(&mut self, mut sampling: Option<&mut Sampling>) -> usize {
-        let lives = |process: &&Living| process.handle.is_some() && !process.has_ended();
+        let readable = sys::readable(self.descriptors());
+        let lives = |process: &&Living| process.handle.is_some() && !process.has_ended(&readable);
         let alive = self.living.values().filter(lives).count();
         if let Some(sampling) = sampling.as_deref_mut() {
             sampling.settle();
@@ -361,7 +383,7 @@ impl<'s> Family<'s> {
         let mut left: Vec<usize> = left.flat_map(|process| process.members).collect();
         left.sort_unstable();
         for index in left {
-            self.finish(index, sampling.as_deref_mut());
+            self.finish(index, sampling.as_deref_mut(), false);
         }
         for index in 0..self.members.len() {
             self.finish_guests(index, sampling.as_deref());

@@ -26,7 +26,7 @@ pub(crate) fn is_left(pid: i32, len: u64) -> Result<(), Arc<str>> {
     }
     let own = std::process::id() as i32;
     for (pid, share, whose) in [(pid, IN_THE_PROCESS, "the process"), (own, PLANNING, "gprofinject")] {
-        if let Some(most) = cgroup::memory(pid).filter(|&most| len.saturating_mul(share) > most) {
+        if let Some(most) = cgroup::memory_lately(pid).filter(|&most| len.saturating_mul(share) > most) {
             return Err(format!(
                 "the control group of {whose} may use only {most} bytes of memory (memory.max)"
             )
@@ -36,17 +36,17 @@ pub(crate) fn is_left(pid: i32, len: u64) -> Result<(), Arc<str>> {
     Ok(())
 }
 
-/// Returns whether there is memory for hooks in a process at all.
+/// Returns how many bytes of memory the control group of a process may use, if that is limited.
 ///
 /// # Errors
-/// There is not; the error is the reason.
-pub(crate) fn is_enough(pid: i32) -> Result<(), String> {
+/// There is no memory for hooks in the process at all; the error is the reason.
+pub(crate) fn is_enough(pid: i32) -> Result<Option<u64>, String> {
     const LEAST: u64 = 8 << 20;
-    match cgroup::memory(pid).filter(|&most| most < LEAST) {
-        Some(most) => {
+    match cgroup::memory(pid) {
+        Some(most @ ..LEAST) => {
             Err(format!("the control group of the process may use only {most} bytes of memory (memory.max)"))
         }
-        None => Ok(()),
+        most => Ok(most),
     }
 }
 

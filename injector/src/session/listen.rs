@@ -2,7 +2,7 @@
 //! and of users who ask for something.
 
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use zerocopy::IntoBytes;
 
 use crate::options::Verb;
 use crate::os::{proc, sys};
-use crate::program::library;
+use crate::program::library::{self, Placed};
 use crate::program::profilee::Profilee;
 use crate::program::resolve;
 use crate::sampling::sampler::Sampling;
@@ -40,11 +40,11 @@ impl Family<'_> {
         }
     }
 
-    /// Handles the packets that have arrived, and writes the profiles of processes that have ended. Returns
-    /// whether there may be more packets.
-    pub(crate) fn attend(&mut self, mut sampling: Option<&mut Sampling>) -> bool {
+    /// Handles the packets that have arrived, and writes the profiles of processes that have ended, by those of the
+    /// [`Family::descriptors`] that are `readable`. Returns whether there may be more packets.
+    pub(crate) fn attend(&mut self, readable: &[RawFd], mut sampling: Option<&mut Sampling>) -> bool {
         // Ends are handled first, because a new process may have the number of one that has ended.
-        let ended = self.living.iter().filter(|(_, process)| process.has_ended());
+        let ended = self.living.iter().filter(|(_, process)| process.has_ended(readable));
         let mut ended: Vec<(Option<usize>, i32)> =
             ended.map(|(pid, process)| (process.members.first().copied(), *pid)).collect();
         // In the order in which the processes began.
@@ -53,8 +53,10 @@ impl Family<'_> {
             self.end(pid, sampling.as_deref_mut());
         }
         // A forked child announces itself in the run folder before it asks from outside.
-        let strangers = self.listener.as_ref().map(Listener::strangers).unwrap_or_default();
-        let heard = self.listener.as_ref().map(|listener| listener.heard(AT_ONCE)).unwrap_or_default();
+        let listener = self.listener.as_ref();
+        let strangers = listener.map(|listener| listener.strangers(readable)).unwrap_or_default();
+        let is_heard = |listener: &&Listener| !strangers.is_empty() || listener.has_news(readable);
+        let heard = listener.filter(is_heard).map(|listener| listener.heard(AT_ONCE)).unwrap_or_default();
         let is_more = heard.len() >= AT_ONCE;
         for mut asker in heard {
             self.hear(&mut asker, sampling.as_deref_mut());
@@ -77,7 +79,12 @@ impl Family<'_> {
         // A process that sends packets without end cannot keep the injector from ending.
         let until = Instant::now() + Duration::from_secs(5);
         // Processes may have announced themselves just now and ended.
-        while self.attend(sampling.as_deref_mut()) && Instant::now() < until {}
+        loop {
+            let readable = sys::readable(self.descriptors());
+            if !self.attend(&readable, sampling.as_deref_mut()) || Instant::now() >= until {
+                break;
+            }
+        }
         self.end_rest(sampling)
     }
 
@@ -105,7 +112,7 @@ impl Family<'_> {
                     .filter(|_| is_ours)
                     .and_then(|folder| folder.open_held(name.as_str()));
                 match file {
-                    Some(file) => asker.answer_with(&[ask::OPENS], file.as_fd()),
+                    Some(file) => asker.answer_with(&[ask::OPENS], &[file.as_fd()]),
                     None => asker.answer(&[]),
                 }
             }
@@ -122,9 +129,13 @@ impl Family<'_> {
             }
             Ok(Message::Loaded(question)) => {
                 let mut answer = ask::Answer::default();
-                let file = self.loaded(asker, &question, &mut answer);
-                match file {
-                    Some(file) => asker.answer_with(answer.as_bytes(), file.as_fd()),
+                match self.loaded(asker, &question, &mut answer) {
+                    Some(Placed { file, image: Some(image), .. }) => {
+                        asker.answer_with(answer.as_bytes(), &[file.as_fd(), image.as_fd()]);
+                    }
+                    Some(Placed { file, image: None, .. }) => {
+                        asker.answer_with(answer.as_bytes(), &[file.as_fd()]);
+                    }
                     None => asker.answer(answer.as_bytes()),
                 }
                 self.settings.cache.keep_fresh();
@@ -190,9 +201,12 @@ impl Family<'_> {
         }
         let executed = resolve::executed(pid, file)?;
         let binary = &executed.name;
-        if let Err(why) = headroom::is_enough(pid) {
-            self.unfollowed.insert(format!("{} was not followed: {why}", binary.display()));
-            return None;
+        match headroom::is_enough(pid) {
+            Ok(most) => self.spares.limit(most),
+            Err(why) => {
+                self.unfollowed.insert(format!("{} was not followed: {why}", binary.display()));
+                return None;
+            }
         }
         let profilee = match self.profilees.executed(&executed.path(), binary, &self.settings.planner()) {
             Ok(profilee) => profilee,
@@ -204,8 +218,8 @@ impl Family<'_> {
         let less = profilee.planned.plan.iter().flat_map(|plan| [&plan.downgrade, &plan.caution]).flatten();
         self.unfollowed.extend(less.map(|less| format!("{}: {less}", binary.display())));
         self.enter(profilee);
-        let name = match self.make_files(profilee) {
-            Ok(name) => name,
+        let (name, committed) = match self.make_files(profilee) {
+            Ok(made) => made,
             Err(error) => {
                 let why = sys::reason(&error);
                 self.unfollowed.insert(format!("{} was not followed: {why}", binary.display()));
@@ -213,6 +227,9 @@ impl Family<'_> {
             }
         };
         self.join(pid, profilee, name.clone(), None);
+        if let Some(member) = self.members.last_mut() {
+            member.committed_before = committed;
+        }
         self.announce(self.members.len() - 1, true, sampling);
         if profilee.planned.subject.standalone {
             // The program's environment stays as it is.
@@ -329,14 +346,9 @@ impl Family<'_> {
         Ok(wanted)
     }
 
-    /// Handles the announcement of a library that a process has loaded. Returns the plan file if the library is to be
+    /// Handles the announcement of a library that a process has loaded. Returns its files if the library is to be
     /// hooked, and fills in the answer.
-    fn loaded(
-        &mut self,
-        asker: &mut Asker,
-        question: &Question,
-        answer: &mut ask::Answer,
-    ) -> Option<OwnedFd> {
+    fn loaded(&mut self, asker: &mut Asker, question: &Question, answer: &mut ask::Answer) -> Option<Placed> {
         self.note_maps(asker.pid);
         // A process may have become another user's, or have another root folder, and still reach the run folder.
         let is_ours = !asker.is_outside && asker.user == sys::ids().euid;
@@ -356,9 +368,9 @@ impl Family<'_> {
             return None;
         }
         match self.placed(asker, question, &file, purpose) {
-            Ok((file, number, slot_bytes)) => {
-                *answer = ask::Answer { hooked: 1, plan: number, slot_bytes, reserved: 0 };
-                Some(file)
+            Ok((placed, plan)) => {
+                *answer = ask::Answer { hooked: 1, plan, slot_bytes: placed.slot_bytes, reserved: 0 };
+                Some(placed)
             }
             Err(why) => {
                 if &*why != library::UNNEEDED {
@@ -434,8 +446,7 @@ impl Family<'_> {
         }
     }
 
-    /// Plans a library for a process that has loaded it. Returns the plan file, the number of the plan, and the
-    /// bytes of the library's home slots.
+    /// Plans a library for a process that has loaded it. Returns its files, and the number of the plan.
     ///
     /// # Errors
     /// It cannot be hooked, for this reason.
@@ -445,7 +456,7 @@ impl Family<'_> {
         question: &Question,
         file: &resolve::Executed,
         purpose: Purpose,
-    ) -> Result<(OwnedFd, u32, u32), Arc<str>> {
+    ) -> Result<(Placed, u32), Arc<str>> {
         let metadata = std::fs::metadata(file.path()).ok().filter(|metadata| metadata.is_file());
         let metadata = metadata.ok_or("it is not a file")?;
         if !library::is_mapped_at(asker.pid, question.start, &metadata) {
@@ -460,11 +471,11 @@ impl Family<'_> {
         let mut member = member.and_then(|index| self.members.get_mut(index));
         let off = member.as_mut().map(|member| member.switched.of_library(library)).unwrap_or_default();
         let mappings = || proc::mappings(asker.pid).unwrap_or_default();
-        let placed = library::placed(library, question, &off, mappings)?;
+        let placed = library::placed(library, question, &off, mappings, Some(&self.settings.cache))?;
         if let Some(member) = member {
-            member.grip.note_library(library, &Question { free: placed.arena, ..*question });
+            member.grip.note_library(library, question.start, placed.arena);
         }
-        Ok((placed.file, library.number, placed.slot_bytes))
+        Ok((placed, library.number))
     }
 
     /// Carries out a user's request from the socket, and answers it.

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 
 use anyhow::{Context, Result, anyhow};
 
-use crate::live::collect::{self, Kept, shown};
+use crate::live::collect::{self, shown};
 use crate::live::snapshot::{Snapshot, Thread, Wants};
 use crate::live::view::{Source, View, Wish};
 use crate::options::Verb;
@@ -57,9 +57,9 @@ impl Family<'_> {
         let end = member.ended.map_or_else(|| End::Running(Moment::now()), End::Noticed);
         let (libraries, maps) = (&self.libraries, &member.maps);
         let own_call = member.own_call.as_ref();
-        let reading = Reading { profilee, libraries, maps, rate: self.rate, end, own_call };
+        let reading = Reading { profilee, libraries, maps, rate: self.rate, end, own_call, is_part: false };
         let mut troubles = Vec::new();
-        let Kept { names, files } = &mut self.seen;
+        let (names, files) = (&mut self.seen, &mut self.names_elsewhere);
         let baseline = member.baseline.as_ref();
         let (mut counted, _, space) =
             counted(region.as_ref(), &reading, samples, None, baseline, &mut troubles, files);
@@ -103,7 +103,7 @@ impl Family<'_> {
             Ok(sys::memory_file(&[text], |_| {})?)
         });
         match made {
-            Ok(file) => asker.answer_with(&Answer::Done(String::new()).packet(), file.as_fd()),
+            Ok(file) => asker.answer_with(&Answer::Done(String::new()).packet(), &[file.as_fd()]),
             Err(error) => asker.answer(&Answer::Failed(format!("{error:#}")).packet()),
         }
     }

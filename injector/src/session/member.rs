@@ -1,6 +1,7 @@
 //! The members of a family: programs in processes, while they run and after their end.
 
 use std::ffi::OsString;
+use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -63,8 +64,10 @@ impl FirstView {
 pub(crate) struct Member {
     pub(crate) pid: i32,
     pub(crate) profilee: &'static Profilee,
-    /// The name of its files in the run folder.
+    /// The name of its files in the run folder; empty when its process has ended and another one may have them.
     pub(crate) name: String,
+    /// The memory that its counters took before it began, in bytes.
+    pub(crate) committed_before: u64,
     /// The hold on the program while it runs.
     pub(crate) grip: Grip,
     /// What had been counted when its counts were last set to zero.
@@ -91,9 +94,9 @@ pub(crate) struct Living {
 }
 
 impl Living {
-    /// Whether the process has ended. Always false for the first process.
-    pub(crate) fn has_ended(&self) -> bool {
-        self.handle.as_ref().is_some_and(Handle::has_ended)
+    /// Whether the process has ended, by the descriptors that poll has reported. Always false for the first process.
+    pub(crate) fn has_ended(&self, readable: &[RawFd]) -> bool {
+        self.handle.as_ref().is_some_and(|handle| handle.has_ended(readable))
     }
 }
 
@@ -137,4 +140,6 @@ pub(crate) struct Other {
     pub(crate) threads: u64,
     pub(crate) placed: Placed,
     pub(crate) account: Account,
+    /// Why most of its samples are in gprofinject's own code, if they are.
+    pub(crate) advice: Option<String>,
 }

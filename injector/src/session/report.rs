@@ -8,7 +8,7 @@ use gmon::counted;
 use gprofinject_abi::region::{UNSEEN_EXECUTED, UNSEEN_LOADED, UNSEEN_WITHOUT_FILES};
 
 use crate::os::say::Voice;
-use crate::profile::placement::Placed;
+use crate::profile::costs;
 use crate::session::member::{FirstView, Other, Unhooked};
 use crate::session::outcome::Run;
 use crate::session::stats::{Blocks, Memory, Samples, Setup};
@@ -151,24 +151,16 @@ impl Run<'_> {
         }
     }
 
-    /// Advises the user if so few samples are left that the shares are of little use.
+    /// Says why most samples of a program are in gprofinject's own code, if they are.
     pub(crate) fn advise(&self, voice: Voice) {
-        /// The share of gprofinject's own code, in percent, from which on most of the profile is missing.
-        const MUCH: f64 = 75.0;
-        /// With fewer samples, the share is accidental.
-        const FEW: u64 = 100;
-        let Placed { own, .. } = *self.placed;
-        if self.placed.own_percent() < MUCH || own < FEW {
-            return;
+        if let Some(advice) = costs::advice(self.profile, self.placed, self.processes) {
+            voice.note(advice);
         }
-        let less = match self.planned.hooks() {
-            "both" => "--hooks entry takes less time for each call, and -I and -X choose",
-            _ => "-I and -X choose",
-        };
-        voice.note(format_args!(
-            "nearly all samples were in gprofinject's own code, because the functions are so short: {less} which \
-             functions are hooked; --hooks none only samples"
-        ));
+        for other in self.others {
+            if let Some(advice) = &other.advice {
+                voice.note(format_args!("{}: {advice}", other.title()));
+            }
+        }
     }
 
     /// Says where most samples are, if they are not in hooked code, and what hooks it. `whole` says whether there is a view of the

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use gmon::output::Target as File;
+use gprofinject_plan::Role;
 
 use crate::live::model::Subject;
 use crate::live::view::{Look, View};
@@ -125,9 +126,9 @@ pub(crate) fn profile<T: Target>(
     let mut profilees = Profilees::default();
     let profilee = profilees.first(&program.binary, program.shown.clone(), planned, agent_wanted);
     let planned = profilee.planned;
-    settings.planner().keep(planned);
+    settings.planner().keep(&program.binary, Role::Program, planned);
     let timer_rate = if choice.method == Method::Timer { choice.rate } else { 0 };
-    let orders = Orders { timer_rate, follow: prepared.follow, plan: profilee.number };
+    let orders = Orders { timer_rate, follow: prepared.follow, plan: profilee.number, ..Orders::default() };
     let mut unplaced = None;
     let folder = match &profilee.plan {
         Some((plan, layout)) => {
@@ -234,8 +235,10 @@ pub(crate) fn profile<T: Target>(
     target.leave(family.first_grip(), ending, voice)?;
     let ending = ending.unwrap_or(Ending::Exited(0));
 
-    // The trace and the measured times are of the same rate.
-    clock::settle_rate();
+    // The trace and the measured times are of the same rate. Measuring it takes until the run is some time old.
+    if settings.measure.is_some() {
+        clock::settle_rate();
+    }
     let crashed = ending == Ending::Killed(libc::SIGSEGV);
     let crash = faults.filter(|_| crashed).and_then(|faults| faults.fatal(pid));
     let mut first = family.end_first(sampling.as_mut(), unplaced.as_ref(), crash);

@@ -240,7 +240,7 @@ impl Functions {
             refused_by_reason: BTreeMap::new(),
             instructions_removed: 0,
         };
-        for (_, verdict) in planned.callable() {
+        for verdict in planned.verdicts() {
             let (table, name) = match verdict {
                 Verdict::Hooked(tactic) => (&mut functions.hooked_by_tactic, tactic.name()),
                 Verdict::Refused(reason) => (&mut functions.refused_by_reason, reason.name()),

@@ -176,18 +176,32 @@ impl Listener {
         [self.socket.as_raw_fd()].into_iter().chain(outside).chain(silent).collect()
     }
 
+    /// Whether a connection from inside has come, or one that is remembered says something or can be forgotten, by the descriptors
+    /// that are `readable`.
+    pub(crate) fn has_news(&self, readable: &[RawFd]) -> bool {
+        readable.contains(&self.socket.as_raw_fd()) || !self.silent.borrow().is_empty()
+    }
+
     /// Returns up to `most` packets that have arrived. It does not wait for connections that have sent
     /// nothing.
     pub(crate) fn heard(&self, most: usize) -> Vec<Asker> {
         let mut heard = Vec::new();
-        self.silent.borrow_mut().retain(|silent| match Asker::read(&silent.connection, silent.is_outside) {
-            Ok(Some(asker)) => {
-                heard.push(asker);
-                false
+        let remembered = std::mem::take(&mut *self.silent.borrow_mut());
+        let silent = remembered.into_iter().filter_map(|silent| {
+            let Silent { connection, is_outside, since } = silent;
+            match Asker::read(connection, is_outside) {
+                Ok(asker) => {
+                    heard.push(asker);
+                    None
+                }
+                Err(connection) => {
+                    let connection = connection.filter(|_| since.elapsed() < SILENCE)?;
+                    Some(Silent { connection, is_outside, since })
+                }
             }
-            Ok(None) => silent.since.elapsed() < SILENCE,
-            Err(_) => false,
         });
+        let silent: VecDeque<Silent> = silent.collect();
+        *self.silent.borrow_mut() = silent;
         while heard.len() < most
             && let Some(connection) = accept(&self.socket)
         {
@@ -196,12 +210,12 @@ impl Listener {
         heard
     }
 
-    /// Returns new connections from outside of the run folder. Nothing has been read from them. Those of other processes than the
-    /// profiled ones are to be dropped.
-    pub(crate) fn strangers(&self) -> Vec<Stranger> {
+    /// Returns new connections from outside of the run folder, through those of the sockets that are `readable`. Nothing has been read
+    /// from them. Those of other processes than the profiled ones are to be dropped.
+    pub(crate) fn strangers(&self, readable: &[RawFd]) -> Vec<Stranger> {
+        let outside = self.outside.iter().filter(|socket| readable.contains(&socket.as_raw_fd()));
         // Any number of processes may connect all the time.
-        let connections =
-            self.outside.iter().flat_map(|socket| (0..OUTSIDE_MOST).map_while(|_| accept(socket)));
+        let connections = outside.flat_map(|socket| (0..OUTSIDE_MOST).map_while(|_| accept(socket)));
         let known = connections
             .filter_map(|connection| Some(Stranger { pid: peer(&connection).ok()?.pid, connection }));
         known.collect()
@@ -214,15 +228,18 @@ impl Listener {
 
     /// Returns the packet of a new connection. If there is none yet, remembers the connection.
     fn listen_to(&self, connection: OwnedFd, is_outside: bool) -> Option<Asker> {
-        let asker = Asker::read(&connection, is_outside).ok()?;
-        if asker.is_none() {
-            let mut silent = self.silent.borrow_mut();
-            if silent.len() >= SILENT_MAX {
-                silent.pop_front();
+        match Asker::read(connection, is_outside) {
+            Ok(asker) => return Some(asker),
+            Err(connection) => {
+                let connection = connection?;
+                let mut silent = self.silent.borrow_mut();
+                if silent.len() >= SILENT_MAX {
+                    silent.pop_front();
+                }
+                silent.push_back(Silent { connection, is_outside, since: Instant::now() });
             }
-            silent.push_back(Silent { connection, is_outside, since: Instant::now() });
         }
-        asker
+        None
     }
 }
 
@@ -273,30 +290,30 @@ fn receive(connection: &OwnedFd, packet: &mut Vec<u8>) -> io::Result<Vec<OwnedFd
 }
 
 impl Asker {
-    /// Reads the packet of a connection without waiting. Returns `None` if nothing has been sent yet.
-    fn read(connection: &OwnedFd, is_outside: bool) -> io::Result<Option<Asker>> {
+    /// Reads the packet of a connection without waiting.
+    ///
+    /// # Errors
+    /// There is none. The connection is returned if it may still send one.
+    fn read(connection: OwnedFd, is_outside: bool) -> Result<Asker, Option<OwnedFd>> {
+        let Ok(libc::ucred { pid, uid: user, .. }) = peer(&connection) else { return Err(None) };
         let mut packet = vec![0; PACKET];
-        let libc::ucred { pid, uid: user, .. } = peer(connection)?;
-        match receive(connection, &mut packet) {
+        match receive(&connection, &mut packet) {
             Ok(mut files) => {
-                let connection = connection.try_clone()?;
                 let mut file = None;
                 if packet.first() != Some(&ask::AHEAD) {
                     file = files.drain(..).next();
                 }
-                Ok(Some(Asker { connection, pid, user, packet, file, files, is_outside }))
+                Ok(Asker { connection, pid, user, packet, file, files, is_outside })
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-            Err(error) => Err(error),
+            Err(error) => Err((error.kind() == io::ErrorKind::WouldBlock).then_some(connection)),
         }
     }
 
-    /// Sends an answer and a descriptor with it. A process that has ended gets none.
-    pub(crate) fn answer_with(&self, packet: &[u8], file: BorrowedFd) {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    /// Sends an answer, and one or two descriptors with it. A process that has ended gets none.
+    pub(crate) fn answer_with(&self, packet: &[u8], files: &[BorrowedFd]) {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        let files = [file];
-        control.push(SendAncillaryMessage::ScmRights(&files));
+        control.push(SendAncillaryMessage::ScmRights(files));
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let _ = sendmsg(&self.connection, &[io::IoSlice::new(packet)], &mut control, flags);
     }
@@ -350,7 +367,7 @@ mod tests {
         let _inside = connect(&folder);
         let talkers = [(); 2].map(|()| from_outside(&folder));
         assert!(listener.heard(usize::MAX).is_empty(), "not before it is known who speaks");
-        let strangers = listener.strangers();
+        let strangers = listener.strangers(&listener.descriptors());
         assert!(strangers.len() == 2 && strangers.iter().all(|stranger| stranger.pid == own));
         let heard = strangers.into_iter().filter_map(|stranger| listener.hear_stranger(stranger));
         assert_eq!(heard.map(|asker| (asker.is_outside, asker.pid)).collect::<Vec<_>>(), [(true, own); 2]);
@@ -358,8 +375,8 @@ mod tests {
         // The connection from inside, which says nothing.
         let before = listener.descriptors().len();
         let strangers: Vec<OwnedFd> = (0..OUTSIDE_MOST + 9).map(|_| from_outside(&folder)).collect();
-        assert_eq!(listener.strangers().len(), OUTSIDE_MOST);
-        assert_eq!(listener.strangers().len(), 9);
+        assert_eq!(listener.strangers(&listener.descriptors()).len(), OUTSIDE_MOST);
+        assert_eq!(listener.strangers(&listener.descriptors()).len(), 9);
         assert_eq!(listener.descriptors().len(), before, "no stranger is remembered");
         let flags = rustix::net::RecvFlags::DONTWAIT;
         for stranger in strangers {

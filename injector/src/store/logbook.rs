@@ -52,6 +52,8 @@ pub(crate) struct Entries {
 pub(crate) struct Program {
     pub(crate) binary: PathBuf,
     pub(crate) shown: OsString,
+    /// What tells what was planned from other plans.
+    pub(crate) label: String,
 }
 
 /// The logbook of a run. It is open and locked as long as a gprofinject looks after the run.
@@ -89,9 +91,9 @@ impl Logbook {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub(crate) fn add(&mut self, binary: &Path, shown: OsString) -> io::Result<()> {
+    pub(crate) fn add(&mut self, binary: &Path, shown: OsString, label: String) -> io::Result<()> {
         let binary = std::path::absolute(binary).unwrap_or_else(|_| binary.to_owned());
-        self.entries.programs.push(Program { binary, shown });
+        self.entries.programs.push(Program { binary, shown, label });
         self.write()
     }
 

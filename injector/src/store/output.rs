@@ -106,7 +106,7 @@ impl Output {
         let result = match &self.naming {
             Naming::Fixed(_) => self.target.write(bytes),
             // The name is known only now.
-            Naming::Prefix(_) => Target::check(&path).and_then(|target| target.write(bytes)),
+            Naming::Prefix(_) => output::write(&path, bytes),
         };
         written(path, result, &format!("gmon.out.{pid}"), bytes)
     }
@@ -129,7 +129,7 @@ impl Output {
         };
         name.push(&suffix);
         let path = PathBuf::from(name);
-        let result = Target::check(&path).and_then(|target| target.write(bytes));
+        let result = output::write(&path, bytes);
         written(path, result, &format!("gmon.out{suffix}"), bytes)
     }
 }
@@ -147,7 +147,7 @@ impl Output {
         };
         path.push(format!(".{name}"));
         let path = PathBuf::from(path);
-        let result = Target::check(&path).and_then(|target| target.write(bytes));
+        let result = output::write(&path, bytes);
         written(path, result, &format!("gmon.out.{name}"), bytes)
     }
 
@@ -164,9 +164,7 @@ impl Output {
         };
         let name = [stem, rest, b".", suffix.as_bytes()].concat();
         let path = profile.with_file_name(OsStr::from_bytes(&name));
-        let target = Target::check(&path);
-        target
-            .and_then(|target| target.write(bytes))
+        output::write(&path, bytes)
             .map_err(|error| anyhow!("cannot write {}: {}", path.display(), sys::reason(&error)))?;
         Ok(path)
     }
@@ -188,7 +186,7 @@ impl Output {
         }
         let mut name = profile.as_os_str().to_owned();
         name.push(".program");
-        Target::check(Path::new(&name))?.write(bytes)?;
+        output::write(Path::new(&name), bytes)?;
         Ok(name.into())
     }
 }
@@ -201,9 +199,7 @@ pub(crate) fn write_library(profile: &Path, name: &str, bytes: &[u8]) -> Result<
     let mut path = profile.as_os_str().to_owned();
     path.push(format!(".{name}"));
     let path = PathBuf::from(path);
-    let target = Target::check(&path);
-    target
-        .and_then(|target| target.write(bytes))
+    output::write(&path, bytes)
         .map_err(|error| anyhow!("cannot write {}: {}", path.display(), sys::reason(&error)))?;
     Ok(path)
 }

@@ -264,7 +264,11 @@ impl PrivateFolder {
         if sys::has_fixed_length(&file) { Ok(file.into()) } else { Err(Errno::LOOP.into()) }
     }
 
-    fn read_link(&self, name: &str) -> io::Result<String> {
+    /// Returns where a symbolic link leads.
+    ///
+    /// # Errors
+    /// There is no symbolic link of this name, or its target is no text.
+    pub(crate) fn read_link(&self, name: &str) -> io::Result<String> {
         Ok(fs::readlinkat(self, name, Vec::new())?.into_string().map_err(|_| Errno::LOOP)?)
     }
 

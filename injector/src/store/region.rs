@@ -11,3 +11,4 @@ pub(crate) mod layout;
 pub(crate) mod read;
 pub(crate) mod ring;
 pub(crate) mod times;
+pub(crate) mod window;

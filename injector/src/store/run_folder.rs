@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write};
@@ -23,6 +23,7 @@ use crate::os::{limits, proc, sys};
 use crate::store::private_folder::{HEIR, PrivateFolder};
 use crate::store::region::file::{self, RegionFile};
 use crate::store::region::layout::{Layout, Orders};
+use crate::store::region::window::Window;
 
 /// The first process's name in the run folder.
 pub(crate) const FIRST: &str = "0";
@@ -36,8 +37,23 @@ pub(crate) const BASELINE_SUFFIX: &str = ".baseline";
 /// The room for the counters of the first threads, in bytes.
 const SPARE: u64 = 1 << 20;
 
-/// A part of a plan file.
-pub(crate) type Piece = Cow<'static, [u8]>;
+/// A plan file.
+pub(crate) enum PlanFile {
+    /// It has to be written: the pieces, in their order.
+    Pieces(Vec<Cow<'static, [u8]>>),
+    /// An earlier run has kept it.
+    Kept(Arc<File>),
+}
+
+impl PlanFile {
+    /// The length in bytes.
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            PlanFile::Pieces(pieces) => pieces.iter().map(|piece| piece.len() as u64).sum(),
+            PlanFile::Kept(file) => file.metadata().map_or(0, |metadata| metadata.len()),
+        }
+    }
+}
 
 /// The run folder. It is removed when this is dropped, unless it has to stay.
 pub(crate) struct RunFolder {
@@ -46,7 +62,19 @@ pub(crate) struct RunFolder {
     stays: bool,
     heir: Option<Heir>,
     /// The memory files, by the names of the links to them.
-    held: RefCell<HashMap<String, Arc<File>>>,
+    held: RefCell<HashMap<String, Held>>,
+    /// The process that has them open, which is the one that has made this value.
+    holder: u32,
+    /// The names of the files with samples.
+    sampled: RefCell<HashSet<String>>,
+}
+
+/// A memory file that this process has open.
+#[derive(Clone)]
+struct Held {
+    file: Arc<File>,
+    /// The window through which it is read, if it is a region file that this process has made, and not a process that is profiled.
+    window: Option<Arc<Window>>,
 }
 
 impl Drop for RunFolder {
@@ -83,7 +111,7 @@ impl RunFolder {
     pub(crate) fn create(
         first: &str,
         engine: EngineArg,
-        plan: &[Piece],
+        plan: &PlanFile,
         layout: &Layout,
         orders: Orders,
         heir: Option<Heir>,
@@ -137,24 +165,35 @@ impl RunFolder {
 
     /// Returns the region file of that name.
     pub(crate) fn region(&self, name: &str) -> RegionFile {
-        let held = self.held.borrow().get(&region_file(name)).cloned();
-        region_in(&self.folder, name).held_by(held)
+        let region = region_in(&self.folder, name);
+        match self.held.borrow().get(&region_file(name)).cloned() {
+            Some(Held { file, window }) => region.held_by(file, window, self.holder),
+            None => region,
+        }
     }
 
     /// Creates the plan file and the region file of a process.
     ///
     /// # Errors
     /// They cannot be created.
-    pub(crate) fn add(&self, name: &str, plan: &[Piece], layout: &Layout, orders: Orders) -> io::Result<()> {
-        let plan_len: usize = plan.iter().map(|piece| piece.len()).sum();
-        if self.folder.free_space()? < plan_len as u64 + layout.reserved(orders.timer_rate) + SPARE {
+    pub(crate) fn add(&self, name: &str, plan: &PlanFile, layout: &Layout, orders: Orders) -> io::Result<()> {
+        let plan_name = plan_file(name);
+        let written = if let PlanFile::Pieces(_) = plan { plan.len() } else { 0 };
+        if self.folder.free_space()? < written + layout.reserved(orders.timer_rate) + SPARE {
             return Err(io::Error::from_raw_os_error(libc::ENOSPC));
         }
-        let plan_name = plan_file(name);
+        let pieces = match plan {
+            PlanFile::Pieces(pieces) => pieces,
+            PlanFile::Kept(file) => {
+                self.folder.symlink(&sys::path_of(file), &plan_name)?;
+                self.held.borrow_mut().insert(plan_name, Held { file: file.clone(), window: None });
+                return self.add_region(name, layout, orders);
+            }
+        };
         let memory = self.memory_file(&plan_name);
         let is_memory = memory.is_some();
         let mut file = memory.map_or_else(|| self.folder.create_file(&plan_name), Ok)?;
-        for piece in plan {
+        for piece in pieces {
             file.write_all(piece)?;
         }
         if is_memory {
@@ -189,7 +228,7 @@ impl RunFolder {
         let region_name = region_file(name);
         match self.memory_file(&region_name) {
             Some(file) => {
-                file::begin(&file, layout, orders)?;
+                file::begin(&file, layout, in_memory(orders))?;
                 self.hold(region_name, file)
             }
             None => self.region(name).create(layout, orders).map(drop),
@@ -206,17 +245,18 @@ impl RunFolder {
     fn hold(&self, name: String, file: File) -> io::Result<()> {
         sys::fix_length(&file)?;
         self.folder.symlink(&sys::path_of(&file), &name)?;
-        self.note(name, file);
+        let window = name.ends_with(REGION_SUFFIX).then(Arc::default);
+        self.note(name, file, window);
         Ok(())
     }
 
-    fn note(&self, name: String, file: File) {
+    fn note(&self, name: String, file: File, window: Option<Arc<Window>>) {
         // The heir will put the file where the name of the file says, which whoever has made it has chosen.
         let shown = std::fs::read_link(sys::path_of(&file)).unwrap_or_default();
         if proc::memory_file_name(&shown.to_string_lossy()) == Some(&self.path().join(&name)) {
             self.heir.iter().for_each(|heir| heir.keep(&file));
         }
-        self.held.borrow_mut().insert(name, Arc::new(file));
+        self.held.borrow_mut().insert(name, Held { file: Arc::new(file), window });
     }
 
     /// Gives the memory files to the heir, also those that follow.
@@ -224,7 +264,7 @@ impl RunFolder {
         // Without the link, the heir's files are not found.
         self.heir = heir.filter(|heir| self.folder.symlink(&heir.folder(), HEIR).is_ok());
         let held = self.held.borrow();
-        self.heir.iter().for_each(|heir| held.values().for_each(|file| heir.keep(file)));
+        self.heir.iter().for_each(|heir| held.values().for_each(|held| heir.keep(&held.file)));
     }
 
     /// Makes a link to the memory file in which a forked child counts, in place of the file of that name that the child has made
@@ -238,7 +278,7 @@ impl RunFolder {
         }
         let name = region_file(name);
         self.folder.replace_by_symlink(&sys::path_of(&file), &name)?;
-        self.note(name, file);
+        self.note(name, file, None);
         Ok(())
     }
 
@@ -246,12 +286,14 @@ impl RunFolder {
     /// Returns `None` if there is no memory file of that name.
     pub(crate) fn open_held(&self, name: &str) -> Option<File> {
         let held = self.held.borrow();
-        sys::open_again(held.get(name)?, name.ends_with(REGION_SUFFIX)).ok()
+        sys::open_again(&held.get(name)?.file, name.ends_with(REGION_SUFFIX)).ok()
     }
 
     /// Writes a process's samples. If that fails, the old ones stay.
     pub(crate) fn keep_samples(&self, name: &str, bytes: &[u8]) {
-        let _ = self.folder.replace(&format!("{name}{SAMPLES_SUFFIX}"), bytes);
+        let name = format!("{name}{SAMPLES_SUFFIX}");
+        let _ = self.folder.replace(&name, bytes);
+        self.sampled.borrow_mut().insert(name);
     }
 
     /// Writes what a process had counted when its counts were set to zero.
@@ -263,11 +305,47 @@ impl RunFolder {
     /// processes too.
     pub(crate) fn remove_region(&self, name: &str) {
         self.region(name).remove();
-        if let (Some(file), Some(heir)) = (self.held.borrow_mut().remove(&region_file(name)), &self.heir) {
-            heir.release(&file);
+        if let (Some(held), Some(heir)) = (self.held.borrow_mut().remove(&region_file(name)), &self.heir) {
+            heir.release(&held.file);
         }
-        let _ = self.folder.remove_file(&format!("{name}{SAMPLES_SUFFIX}"));
+        self.remove_samples(name);
     }
+
+    fn remove_samples(&self, name: &str) {
+        let samples = format!("{name}{SAMPLES_SUFFIX}");
+        if self.sampled.borrow_mut().remove(&samples) {
+            let _ = self.folder.remove_file(&samples);
+        }
+    }
+
+    /// Makes the files of a process that has ended those of a process that will run the same program, under the same name. Returns
+    /// whether that was possible. It is not if the region file is not a memory file that this process has made, or if somebody can still
+    /// write to it. Nothing but the header is in it then, and most of its pages need not be made again.
+    pub(crate) fn renew(&self, name: &str, layout: &Layout, orders: Orders) -> bool {
+        let held = self.held.borrow().get(&region_file(name)).cloned();
+        let is_done = held.is_some_and(|held| {
+            let renew = |window: &Arc<Window>| file::renew(&held.file, window, layout, in_memory(orders));
+            held.window.as_ref().is_some_and(|window| renew(window).is_ok_and(|is_done| is_done))
+        });
+        if is_done {
+            self.remove_samples(name);
+        }
+        is_done
+    }
+
+    /// Whether the files of that name can be found by it: whoever may enter the folder can have removed the names.
+    pub(crate) fn is_in_place(&self, name: &str) -> bool {
+        let region = region_file(name);
+        let target = self.held.borrow().get(&region).map(|held| sys::path_of(&held.file));
+        let is_linked = target
+            .is_some_and(|target| self.folder.read_link(&region).is_ok_and(|to| Path::new(&to) == target));
+        is_linked && self.folder.has(&plan_file(name))
+    }
+}
+
+/// Returns the orders for a region file that is a memory file.
+fn in_memory(orders: Orders) -> Orders {
+    Orders { maps_whole: !proc::is_memory_promised(), ..orders }
 }
 
 fn places() -> Vec<PathBuf> {
@@ -292,7 +370,15 @@ fn create_in(place: &Path, engine: EngineArg) -> io::Result<RunFolder> {
         return Err(io::Error::from_raw_os_error(libc::ENOSPC));
     }
     let folder = PrivateFolder::create(place)?;
-    let folder = RunFolder { folder, engine, stays: false, heir: None, held: RefCell::default() };
+    let folder = RunFolder {
+        folder,
+        engine,
+        stays: false,
+        heir: None,
+        held: RefCell::default(),
+        holder: std::process::id(),
+        sampled: RefCell::default(),
+    };
     if !loadable(folder.path().as_os_str()) || folder.path().as_os_str().len() + 32 > FOLDER_MAX {
         return Err(io::Error::other("LD_PRELOAD cannot name files in it"));
     }
@@ -323,7 +409,9 @@ mod tests {
         let folder = create_in(place.path(), EngineArg::Builtin).expect("a folder");
         let shape = Shape { text: (0x1000, 0x2000), arena: 0, arena_len: 0, text_shift: 1, arena_shift: 4 };
         let layout = Layout::new(shape, 16, 0, None, None);
-        folder.add("0", &[Piece::Borrowed(b"plan")], &layout, Orders::default()).expect("added");
+        folder
+            .add("0", &PlanFile::Pieces(vec![Cow::Borrowed(b"plan")]), &layout, Orders::default())
+            .expect("added");
 
         let by_link = folder.private().open_to_write("0.region").expect("followed");
         assert!(by_link.set_len(0).is_err() && by_link.set_len(1 << 60).is_err());

@@ -2,7 +2,6 @@
 //! resumes it.
 
 use anyhow::{Result, anyhow, bail};
-use gprofinject_abi::ask::Question;
 
 use crate::os::sys;
 use crate::program::library::{Libraries, Library};
@@ -54,9 +53,9 @@ impl Grip {
     }
 
     /// Notes that the process has loaded a library, whose plan was placed for this question.
-    pub(crate) fn note_library(&mut self, library: &Library, question: &Question) {
+    pub(crate) fn note_library(&mut self, library: &Library, start: u64, arena: u64) {
         if let Some(attached) = &mut self.attached {
-            attached.note_library(library, question);
+            attached.note_library(library, start, arena);
         }
     }
 

@@ -128,7 +128,7 @@ impl Numbers {
     ) -> Option<Name> {
         let address = planned.entry(index)?;
         let function = planned.function_at(address);
-        let (name, size) = function.map_or((String::new(), 0), |f| (f.name.to_owned(), f.size));
+        let (name, size) = function.as_ref().map_or((String::new(), 0), |f| (f.name.to_owned(), f.size));
         if let Some(function) = function {
             let file = module.rsplit('/').next().unwrap_or(&module);
             let modules = [module.as_str(), file];

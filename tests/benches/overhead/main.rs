@@ -90,6 +90,9 @@ fn main() -> Result<()> {
         scale::set_up(folder.path(), rounds)?;
         many::set_up(folder.path(), rounds)?;
     }
+    if wanted("programs") {
+        real::programs(folder.path(), rounds)?;
+    }
     if wanted("memory") {
         scale::memory(folder.path())?;
         many::memory(folder.path())?;

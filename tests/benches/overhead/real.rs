@@ -1,5 +1,5 @@
-//! The set-up time of real programs, which depends on the size of their code, and the cost of short commands, some of which run
-//! many programs.
+//! The set-up time of real programs, which depends on the size of their code; the cost of short commands, some of which run
+//! many programs; and the cost of real programs that work for some seconds.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -126,40 +126,177 @@ pub(crate) fn short_commands(folder: &Path, rounds: usize) -> Result<()> {
         ("100 /bin/true from sh", "sh", vec!["-c", hundred]),
         ("50 children of bash", "bash", vec!["-c", fifty]),
     ];
-    println!("\n| command | how | wall ms | CPU ms | wall, alone = 1 |\n|---|---|---:|---:|---:|");
+    let commands = commands.map(|(name, program, args)| (name, found(program), args));
+    let commands =
+        commands.map(|(name, program, args)| (name, program, args.iter().map(|&arg| arg.into()).collect()));
+    by_turns(&commands, &WAYS, (&folder, &caches), rounds)
+}
+
+/// Returns the path of a program. A shell has some, such as true, as commands of its own.
+fn found(program: &str) -> Option<PathBuf> {
+    answer("sh", &["-c", &format!("PATH=/bin:/usr/bin:$PATH; which {program}")])
+}
+
+/// Returns a command with these arguments.
+fn with(program: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.args(args);
+    command
+}
+
+/// A command: its name in the table, its program if that is installed, and its arguments.
+type Row<'r> = (&'r str, Option<PathBuf>, Vec<String>);
+
+/// Runs commands in different ways by turns, the first of which is the command alone, and prints a table of the medians. The folders
+/// are for the results and the kept plans.
+fn by_turns(commands: &[Row], ways: &[Way], (folder, caches): (&Path, &Path), rounds: usize) -> Result<()> {
+    println!("\n| command | how | wall ms | CPU ms | wall, alone = 1 | CPU |\n|---|---|---:|---:|---:|---:|");
     for (name, program, args) in commands {
-        // A shell has true as a command of its own.
-        let Some(program) = answer("sh", &["-c", &format!("PATH=/bin:/usr/bin:$PATH; which {program}")])
-        else {
-            skip::skipped(name, &format!("{program} is not installed"));
+        let Some(program) = program else {
+            skip::skipped(name, "it is not installed");
             continue;
         };
-        let args: Vec<String> = args.iter().map(|&arg| arg.into()).collect();
         let profile = folder.join("gmon.out");
         let command = |way: &Way| match way.1 {
             None => {
-                let mut command = Command::new(&program);
-                command.args(&args);
+                let mut command = Command::new(program);
+                command.args(args);
                 Ok(command)
             }
-            Some((options, false)) => tool::command(options, &profile, &program, &args),
-            Some((options, true)) => tool::cached(&caches, options, &profile, &program, &args),
+            Some((options, false)) => tool::command(options, &profile, program, args),
+            Some((options, true)) => tool::cached(caches, options, &profile, program, args),
         };
-        // The run that keeps the plans is not measured.
-        run::run(command(&WAYS[2])?, None, LIMIT)?;
-        let mut figures = WAYS.map(|_| (Vec::new(), Vec::new()));
-        for _ in 0..rounds.max(3) {
-            for (way, (wall, cpu)) in WAYS.iter().zip(&mut figures) {
-                let outcome = run::run(command(way)?, None, LIMIT)?;
-                wall.push(outcome.wall.as_secs_f64() * 1e3);
-                cpu.push(outcome.cpu().as_secs_f64() * 1e3);
+        // The first runs, which keep plans, images and the arenas of libraries, are not measured.
+        for way in ways.iter().filter(|way| way.1.is_some_and(|(_, is_kept)| is_kept)) {
+            for _ in 0..2 {
+                run::run(command(way)?, None, LIMIT)?;
             }
         }
-        let alone = median(figures[0].0.clone());
-        for ((how, _), (wall, cpu)) in WAYS.into_iter().zip(figures) {
-            let wall = median(wall);
-            println!("| {name} | {how} | {wall:.1} | {:.1} | {:.1} |", median(cpu), wall / alone);
+        let mut figures: Vec<_> = ways.iter().map(|_| (Vec::new(), Vec::new())).collect();
+        let mut alone = None;
+        for _ in 0..rounds.max(3) {
+            for ((how, way), (wall, cpu)) in ways.iter().zip(&mut figures) {
+                let outcome = run::run(command(&(how, *way))?, None, LIMIT)?;
+                wall.push(outcome.wall.as_secs_f64() * 1e3);
+                cpu.push(outcome.cpu().as_secs_f64() * 1e3);
+                let ended = (outcome.code(), outcome.stdout_text());
+                let alone = alone.get_or_insert_with(|| ended.clone());
+                anyhow::ensure!(*alone == ended, "{name}, {how}: {ended:?}, alone {alone:?}");
+            }
+        }
+        let mut alone = None;
+        for ((how, _), (wall, cpu)) in ways.iter().zip(figures) {
+            let (wall, cpu) = (median(wall), median(cpu));
+            let alone = alone.get_or_insert((wall, cpu));
+            println!(
+                "| {name} | {how} | {wall:.1} | {cpu:.1} | {:.1} | {:.1} |",
+                wall / alone.0,
+                cpu / alone.1
+            );
         }
     }
     Ok(())
+}
+
+/// Prints what profiling adds to programs that nobody here wrote: runtimes with generated code, compilers, a browser. All of their
+/// processes, and all libraries but the C library, are hooked.
+///
+/// # Errors
+/// A program cannot be run, or prints something else than alone.
+pub(crate) fn programs(folder: &Path, rounds: usize) -> Result<()> {
+    const WAYS: [Way; 3] = [
+        ("plain", None),
+        ("default, plans kept", Some((&["-q"], true))),
+        ("--hooks entry, plans kept", Some((&["-q", "--hooks", "entry"], true))),
+    ];
+    let folder = folder.canonicalize()?;
+    let caches = folder.join("caches");
+    let data = tool::folder().join("data/programs");
+    let at = |name: &str| data.join(name).display().to_string();
+    let out = |name: &str| folder.join(name).display().to_string();
+    let mut classes = String::new();
+    for class in 0..40 {
+        classes += &format!("class C{class} {{\n");
+        for method in 0..40 {
+            classes += &format!(
+                "    static int f{method}(int a, java.util.List<String> l) {{ int s = a; for (String x : l) {{ s += x.length() * {method}; \
+                 var q = new java.util.HashMap<String, Integer>(); q.put(x, s); s += q.values().stream().mapToInt(i -> i).sum(); }} \
+                 return s; }}\n"
+            );
+        }
+        classes += "}\n";
+    }
+    std::fs::write(folder.join("Classes.java"), classes)?;
+    let mut modules = String::new();
+    for module in 0..150 {
+        modules += &format!(
+            "pub mod m{module} {{ use std::collections::*; pub fn f(a: &[u32]) -> u32 {{ let mut h = HashMap::new(); let mut b = BTreeMap::new(); \
+             for &x in a {{ *h.entry(x ^ {module}).or_insert(0u32) += x; b.insert(x, vec![x; 3]); }} let mut v: Vec<_> = h.into_iter().collect(); \
+             v.sort(); v.iter().map(|p| p.1).sum::<u32>() + b.values().flatten().sum::<u32>() }} }}\n"
+        );
+    }
+    std::fs::write(folder.join("modules.rs"), modules)?;
+    std::fs::write(folder.join("page.html"), "<h1>hello</h1><script>document.body.append(2 + 2)</script>\n")?;
+    if let Some(javac) = found("javac") {
+        run::run(with(&javac, &["-d", &out("classes"), &at("Deep.java")]), None, LIMIT)?;
+    }
+    let rustc = answer("rustup", &["which", "rustc"]).or_else(|| found("rustc"));
+    let arguments = |args: &[&str]| args.iter().map(|&arg| arg.to_owned()).collect::<Vec<_>>();
+    let commands = [
+        ("LuaJIT", found("luajit"), arguments(&[&at("work.lua")])),
+        ("PyPy", found("pypy3"), arguments(&[&at("work.py")])),
+        ("CPython", found("python3"), arguments(&[&at("work.py")])),
+        ("Ruby", found("ruby"), arguments(&[&at("work.rb")])),
+        ("PHP", found("php"), arguments(&[&at("work.php")])),
+        ("Erlang", found("escript"), arguments(&[&at("work.escript")])),
+        ("node", found("node"), arguments(&[&at("work.js")])),
+        (
+            "Java, 20 StackOverflowErrors",
+            found("java"),
+            arguments(&["-cp", &out("classes"), "Deep", "overflow"]),
+        ),
+        (
+            "Java, File.exists below 3,000 frames",
+            found("java"),
+            arguments(&["-cp", &out("classes"), "Deep", "exists"]),
+        ),
+        ("javac", found("javac"), arguments(&["-d", &out("classes"), &out("Classes.java")])),
+        (
+            "rustc -O",
+            rustc,
+            arguments(&["-O", "--crate-type", "lib", "-o", &out("m.rlib"), &out("modules.rs")]),
+        ),
+        (
+            "ffmpeg, libx264",
+            found("ffmpeg"),
+            arguments(&[
+                "-v",
+                "error",
+                "-f",
+                "lavfi",
+                "-i",
+                "testsrc=duration=4:size=640x360",
+                "-c:v",
+                "libx264",
+                "-threads",
+                "2",
+                "-f",
+                "null",
+                "-",
+            ]),
+        ),
+        (
+            "Chromium, a picture of a page",
+            found("chromium"),
+            arguments(&[
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                &format!("--user-data-dir={}", out("user")),
+                &format!("--screenshot={}", out("page.png")),
+                &format!("file://{}", out("page.html")),
+            ]),
+        ),
+    ];
+    by_turns(&commands, &WAYS, (&folder, &caches), rounds.min(5))
 }

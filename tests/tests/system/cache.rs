@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use gprofinject_tests::place::{HELLO, Place, finish};
+use gprofinject_tests::place::{Place, finish};
 use gprofinject_tests::run::Outcome;
 use gprofinject_skip as skip;
 use gprofinject_tests::{gprofdata, tool};
@@ -21,12 +21,14 @@ gprofinject_tests::trials! {
         what_is_listed_is_the_same,
         the_plan_of_a_program_that_was_just_made_is_found_later,
         another_program_under_the_same_name_and_build_id_is_planned_anew,
-        small_programs_and_counted_blocks_are_planned_anew,
+        programs_with_counted_blocks_are_planned_anew,
         a_damaged_entry_is_replaced,
         folders_that_others_can_enter_or_replace_are_not_used,
         root_does_not_use_another_users_cache,
         without_a_place_for_it_there_is_no_cache,
         runs_at_the_same_time_do_not_meet,
+        a_kept_plan_serves_another_users_process,
+        the_oldest_entries_go,
         executed_programs_are_cached_too;
 }
 
@@ -34,8 +36,8 @@ gprofinject_tests::trials! {
 const USER: u32 = 65534;
 
 /// The number of functions in the program. Function N is called N % 7 + 1 times.
-const FUNCTIONS: usize = 400;
-const CALLS: usize = {
+pub(crate) const FUNCTIONS: usize = 400;
+pub(crate) const CALLS: usize = {
     let (mut n, mut sum) = (0, 0);
     while n < FUNCTIONS {
         sum += n % 7 + 1;
@@ -45,7 +47,7 @@ const CALLS: usize = {
 };
 
 /// Returns a source with enough code for a plan to be kept. `answer` is one byte of it.
-fn source(answer: u8) -> String {
+pub(crate) fn source(answer: u8) -> String {
     let mut source = String::from("#include <stdio.h>\n");
     for n in 0..FUNCTIONS {
         let body = "asm volatile(\".rept 400\\n nop\\n .endr\");";
@@ -61,21 +63,21 @@ fn source(answer: u8) -> String {
 }
 
 /// A folder with the program, and a folder for caches.
-struct Scene {
-    place: Place,
-    caches: PathBuf,
+pub(crate) struct Scene {
+    pub(crate) place: Place,
+    pub(crate) caches: PathBuf,
 }
 
 /// One run of gprofinject.
-struct Run {
-    cached: bool,
+pub(crate) struct Run {
+    pub(crate) cached: bool,
     /// The arcs in the profile.
-    arcs: std::collections::BTreeMap<(u64, u64), u64>,
-    said: String,
+    pub(crate) arcs: std::collections::BTreeMap<(u64, u64), u64>,
+    pub(crate) said: String,
 }
 
 /// Waits until files that were made just now are known by their version, in runs at any speed.
-fn settle() {
+pub(crate) fn settle() {
     std::thread::sleep(Duration::from_secs(4));
 }
 
@@ -87,7 +89,7 @@ impl Scene {
     }
 
     /// Makes the program just now: it has no version yet.
-    fn fresh() -> Scene {
+    pub(crate) fn fresh() -> Scene {
         let place = Place::new();
         fs::set_permissions(place.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         place.c("program", &source(1), &["-Wl,--build-id=0x1234"]);
@@ -96,7 +98,7 @@ impl Scene {
         Scene { place, caches }
     }
 
-    fn command(&self, program: &str, options: &[&str]) -> Command {
+    pub(crate) fn command(&self, program: &str, options: &[&str]) -> Command {
         let mut command = Command::new(tool::gprofinject().unwrap());
         command.args(options).args(["-v", "--stats", "stats", "-o", "profile", program]);
         command.current_dir(self.place.folder.path()).env_remove("GMON_OUT_PREFIX");
@@ -104,7 +106,7 @@ impl Scene {
         command
     }
 
-    fn run(&self, options: &[&str]) -> Run {
+    pub(crate) fn run(&self, options: &[&str]) -> Run {
         self.judge(finish(self.command("./program", options)), options)
     }
 
@@ -133,17 +135,18 @@ impl Scene {
         self.caches.join("gprofinject")
     }
 
-    /// Returns the names of all files in the cache.
+    /// Returns the names of the files in the cache, but for those with what was found out about files, beside the plans.
     fn names(&self) -> Vec<String> {
         let Ok(entries) = fs::read_dir(self.folder()) else { return Vec::new() };
         let mut names: Vec<String> =
             entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.retain(|name| !name.ends_with(".file"));
         names.sort();
         names
     }
 
     /// Returns the only entry.
-    fn entry(&self) -> PathBuf {
+    pub(crate) fn entry(&self) -> PathBuf {
         let names = self.names();
         assert_eq!(names.len(), 1, "{names:?}");
         self.folder().join(&names[0])
@@ -230,18 +233,20 @@ fn another_program_under_the_same_name_and_build_id_is_planned_anew() {
     assert_eq!(scene.names().len(), 2);
 }
 
-fn small_programs_and_counted_blocks_are_planned_anew() {
+fn programs_with_counted_blocks_are_planned_anew() {
     let scene = Scene::new();
-    scene.place.c("hello", HELLO, &[]);
     for _ in 0..2 {
-        let outcome = finish(scene.command("./hello", &[]));
-        assert!(!outcome.stderr_text().contains("cache"), "{}", outcome.stderr_text());
         assert!(!scene.run(&["--count=blocks"]).cached);
     }
-    assert!(!scene.caches.exists());
+    // The names of functions in which samples were may be kept.
+    let kept = fs::read_dir(scene.caches.join("gprofinject")).into_iter().flatten();
+    let names: Vec<_> = kept.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    assert!(names.iter().all(|name| name.ends_with(".file")), "{names:?}");
 }
 
 fn a_damaged_entry_is_replaced() {
+    // The end of an entry says when it was written.
+    let parts = |entry: &[u8]| entry[..entry.len() - 112].to_vec();
     let scene = Scene::new();
     let good = scene.run(&[]);
     let whole = fs::read(scene.entry()).unwrap();
@@ -269,7 +274,7 @@ fn a_damaged_entry_is_replaced() {
         let again = scene.run(&[]);
         assert!(!again.cached && again.arcs == good.arcs, "damage {n}");
         assert_eq!(
-            (mode(&scene.entry()), fs::read(scene.entry()).unwrap() == whole),
+            (mode(&scene.entry()), parts(&fs::read(scene.entry()).unwrap()) == parts(&whole)),
             (0o600, true),
             "damage {n}"
         );
@@ -350,7 +355,8 @@ fn root_does_not_use_another_users_cache() {
     let folder = home.join(".cache/gprofinject");
     let owners: Vec<u32> =
         fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().metadata().unwrap().uid()).collect();
-    assert_eq!(owners, [USER]);
+    // The plan, and the program with what was found out about it.
+    assert_eq!(owners, [USER, USER]);
 
     // A folder of the user inside one of root's is not used either.
     fs::create_dir(scene.place.path("roots")).unwrap();
@@ -406,6 +412,56 @@ fn runs_at_the_same_time_do_not_meet() {
             assert!(arcs == last.arcs, "round {round}, run {n}");
         }
     }
+}
+
+/// Root attaches to a process of another user, who cannot read the cache.
+fn a_kept_plan_serves_another_users_process() {
+    if !is_root("a_kept_plan_serves_another_users_process") {
+        return;
+    }
+    let scene = Scene::fresh();
+    let source = "#include <unistd.h>\n__attribute__((noinline)) int f(int x) { __asm__ volatile(\"\"); return x + 1; }\n\
+        int main(void) { int x = 0; for (;;) { x = f(x); usleep(1000); } }\n";
+    scene.place.c("program", source, &[]);
+    settle();
+    for _ in 0..3 {
+        let mut program = Command::new(scene.place.path("program")).uid(USER).gid(USER).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        let mut command = Command::new(tool::gprofinject().unwrap());
+        command.args(["--pid", &program.id().to_string(), "--duration", "0.2", "-o", "profile"]);
+        command.current_dir(scene.place.folder.path()).env("XDG_CACHE_HOME", &scene.caches);
+        let outcome = finish(command);
+        let maps = fs::read_to_string(format!("/proc/{}/maps", program.id())).unwrap();
+        let lives = program.try_wait().unwrap().is_none();
+        program.kill().unwrap();
+        program.wait().unwrap();
+        assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
+        assert!(lives && !maps.contains("gprofinject"), "{maps}");
+    }
+    assert!(fs::read_dir(scene.folder()).unwrap().count() > 0);
+}
+
+/// The cache has at most as many bytes as the user says, and what was used last stays.
+fn the_oldest_entries_go() {
+    let scene = Scene::new();
+    let run = |size: &str, options: &[&str]| {
+        let mut command = scene.command("./program", options);
+        command.env("GPROFINJECT_CACHE_SIZE", size);
+        scene.judge(finish(command), options)
+    };
+    let bytes = || -> u64 {
+        let entries = fs::read_dir(scene.folder()).unwrap();
+        entries.map(|entry| entry.unwrap().metadata().unwrap().len()).sum()
+    };
+    assert!(!run("1T", &[]).cached && run("", &[]).cached);
+    let most = bytes();
+    // There is room for one plan; the other mode's takes its place.
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(!run(&most.to_string(), &["--hooks=entry"]).cached);
+    assert!(bytes() <= most && run(&most.to_string(), &["--hooks=entry"]).cached);
+    assert!(!run("0", &[]).cached);
+    let odd = run("much", &["--hooks=entry"]);
+    assert!(odd.said.contains("GPROFINJECT_CACHE_SIZE is 'much'"), "{}", odd.said);
 }
 
 fn executed_programs_are_cached_too() {

@@ -57,7 +57,8 @@ const MODES: [&[&str]; 7] = [
 fn limited(place: &Place, limit: &str, args: &[&str]) -> Outcome {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("ulimit {limit}; exec \"$@\""), "sh"]).arg(tool::gprofinject().unwrap());
-    command.args(args).current_dir(place.folder.path()).env_remove("GMON_OUT_PREFIX");
+    // A kept plan would take less memory.
+    command.arg("--no-cache").args(args).current_dir(place.folder.path()).env_remove("GMON_OUT_PREFIX");
     finish(command)
 }
 

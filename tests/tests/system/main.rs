@@ -60,6 +60,7 @@ modules! {
     frames
     frida
     go
+    images
     interrupted
     jobs
     layers
@@ -90,6 +91,7 @@ modules! {
     stack_copies
     standalone
     surroundings
+    successors
     switched
     tails
     top

@@ -228,6 +228,7 @@ fn judge(image: &Image, seed: u64) -> Result<(), String> {
             standalone: false,
             measured: Measured::None,
             arena: None,
+            words: 0,
         };
         let plan = Plan::new(image, &options);
         let patches = patches(&plan);
@@ -323,7 +324,7 @@ fn check_ways(image: &Image, patches: &[Patch]) -> Result<(), String> {
 
 /// Returns the patches in the plan file, as the agent reads them.
 fn patches(plan: &Plan) -> Vec<Patch> {
-    let file = plan.encode().concat();
+    let file = plan.encode(&[]).concat();
     let (header, _) = PlanHeader::read_from_prefix(&file).unwrap();
     let table = &file[header.patches.offset as usize..][..header.patches.count as usize * size_of::<Patch>()];
     table.chunks_exact(size_of::<Patch>()).map(|patch| Patch::read_from_bytes(patch).unwrap()).collect()

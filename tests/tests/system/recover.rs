@@ -10,11 +10,12 @@ use gprofinject_abi::region::RegionHeader;
 use gprofinject_tests::elf::Program;
 use gprofinject_tests::gprofdata;
 use gprofinject_tests::place::Place;
+use gprofinject_tests::tool;
 
 gprofinject_tests::trials! {
     together:
         a_program_that_goes_on_writes_its_own_profile_at_its_end,
-        a_killed_programs_profile_is_recovered, a_damaged_region_gives_a_profile, no_symbolic_link_leads_to_a_run,
+        a_killed_programs_profile_is_recovered, a_run_with_a_cache_is_recovered_without, a_damaged_region_gives_a_profile, no_symbolic_link_leads_to_a_run,
         what_cannot_be_recovered_is_left_alone,
         the_folder_stays_as_long_as_a_guest_counts_in_it;
 }
@@ -70,6 +71,11 @@ impl Run {
         place.c("waits", source, &["-pthread"]);
         let mut command = place.command(&["-q", "./waits"]);
         command.args(args);
+        Run::by(place, command)
+    }
+
+    /// The same by a command that runs the program in its place.
+    fn by(place: Place, mut command: Command) -> Run {
         command.env("XDG_RUNTIME_DIR", place.folder.path()).stdin(Stdio::null());
         let command = command.spawn().unwrap();
         let ready = place.path("ready");
@@ -154,6 +160,23 @@ fn a_killed_programs_profile_is_recovered() {
     let (status, said) = run.recover();
     assert_eq!((status, run.steps()), (0, 1000), "{said}");
     assert!(run.folder().is_none(), "{said}");
+}
+
+/// The run knows its program by the version of the file. Recovery has no cache, and knows it nevertheless: the agent, which asks for it in
+/// the end, hands on no variables.
+fn a_run_with_a_cache_is_recovered_without() {
+    let place = Place::new();
+    place.c("waits", WAITS, &["-pthread"]);
+    crate::cache::settle();
+    let folder = place.folder.path().canonicalize().unwrap();
+    let mut command = Command::new(tool::gprofinject().unwrap());
+    command.args(["-q", "-o", "gmon.out", "./waits"]).current_dir(&folder).env_remove("GMON_OUT_PREFIX");
+    command.env("XDG_CACHE_HOME", folder.join("caches"));
+    let mut run = Run::by(place, command);
+    run.kill_gprofinject();
+    run.kill_program();
+    let (status, said) = run.recover();
+    assert_eq!((status, run.steps()), (0, 1000), "{said}");
 }
 
 /// The program can write to its counters until its end. Whatever it leaves there, a profile is written.

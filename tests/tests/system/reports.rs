@@ -78,7 +78,9 @@ fn stubs_of_the_plt_are_no_functions() {
             assert!(cpu("main") > 0 && cpu("_init") == 0, "{text}");
         } else {
             let text = gmon(&place, &["flat", "p.whole"]).stdout_text();
-            assert!(!text.lines().any(|line| line.contains("_init")), "{hooks:?}: {text}");
+            // Libraries have functions with such names, `__init_misc` for one, that a sample may meet.
+            let is_init = |line: &str| line.split_whitespace().rev().take(2).eq(["p", "_init"]);
+            assert!(!text.lines().any(is_init), "{hooks:?}: {text}");
             assert!(text.contains("callee@plt"), "{hooks:?}: {text}");
         }
     }

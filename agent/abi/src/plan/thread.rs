@@ -44,7 +44,21 @@ pub struct ThreadWords {
     pub deep: u64,
     /// The lowest address of the stack on which that call's frame is.
     pub deep_from: u64,
+    /// The addresses between which no frame is alive on the thread's own stack: see the agent's `hot/clear.rs`. Both are 0 if there is no
+    /// such part.
+    pub clear_from: u64,
+    pub clear_to: u64,
+    /// The number of cells that searches for a caller have examined in vain since the last of them became a clear part.
+    pub vain: u64,
+    /// The length in bytes of the part at the end of the thread's own stack in which no frame of the program is alive, as far as that is
+    /// known: see the agent's `hot/bare.rs`.
+    pub bare: u64,
 }
+
+/// Bytes of the agent's thread-local variable that begins with the words, and the only one.
+pub const WORDS_BYTES: u64 = 160;
+/// Its alignment.
+pub const WORDS_ALIGN: u64 = 64;
 
 /// Size of a window, in bytes.
 pub const WINDOW: u64 = 1 << 26;
@@ -125,7 +139,7 @@ pub const START_OF_CONTEXT: [u8; 7] = [0x48, 0x89, 0xdc, 0x48, 0x8b, 0x3c, 0x24]
 
 // The planner's thunks, its unwind tables, and the agent's assembly address these fields.
 const _: () = {
-    assert!(size_of::<ThreadWords>() == 80);
+    assert!(size_of::<ThreadWords>() == 112);
     assert!(offset_of!(ThreadWords, block) == 0);
     assert!(offset_of!(ThreadWords, cells) == 8);
     assert!(offset_of!(ThreadWords, last) == 16);

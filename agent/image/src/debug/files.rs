@@ -11,10 +11,11 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 
-use object::Object;
+use object::read::elf::{FileHeader, SectionHeader};
+use object::{LittleEndian, Object, elf};
 use rustix::fs::OFlags;
 
 /// The folder into which distributions put debug files.
@@ -39,7 +40,19 @@ pub struct DebugFile {
 /// `.debug/.build-id`; in debuginfod's cache; under the name in the program's `.gnu_debuglink`, beside the program, in
 /// `.debug` and below `/usr/lib/debug`; and as `PROGRAM.debug` beside the program and in `.debug`.
 pub fn debug_files(program: &Path, bytes: &[u8]) -> impl Iterator<Item = DebugFile> {
-    search(program, bytes, &caches(|name| std::env::var_os(name)))
+    search(program, bytes, &caches(|name| std::env::var_os(name)), Wanted::All)
+}
+
+/// Returns the same files, with zeros in place of the sections about lines, types and variables, which are most of them.
+pub(crate) fn symbol_files(program: &Path, bytes: &[u8]) -> impl Iterator<Item = DebugFile> {
+    search(program, bytes, &caches(|name| std::env::var_os(name)), Wanted::Symbols)
+}
+
+/// What is wanted of a debug file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    All,
+    Symbols,
 }
 
 /// Reads the file of a program or library at a path that a profile contains, if it still has this build-id, or any if that is
@@ -50,7 +63,12 @@ pub fn module_file(path: &Path, build_id: &[u8]) -> Option<(Vec<u8>, u32)> {
     (build_id.is_empty() || known == build_id).then_some((bytes, owner))
 }
 
-fn search(program: &Path, bytes: &[u8], caches: &[PathBuf]) -> impl Iterator<Item = DebugFile> + use<> {
+fn search(
+    program: &Path,
+    bytes: &[u8],
+    caches: &[PathBuf],
+    wanted: Wanted,
+) -> impl Iterator<Item = DebugFile> + use<> {
     let program = program.canonicalize().unwrap_or_else(|_| program.to_owned());
     let trusted = [0, rustix::process::geteuid().as_raw()];
     let maker = program.metadata().ok().map(|metadata| metadata.uid());
@@ -58,8 +76,13 @@ fn search(program: &Path, bytes: &[u8], caches: &[PathBuf]) -> impl Iterator<Ite
     let candidates = claim.as_ref().map_or_else(Vec::new, |claim| claim.candidates(&program, caches));
     candidates.into_iter().filter(move |candidate| candidate.path != program).filter_map(move |candidate| {
         let is_trusted = |owner| trusted.contains(&owner) || !candidate.cached && maker == Some(owner);
-        let (bytes, _) = read(&candidate.path, is_trusted)?;
-        let is_it = claim.as_ref()?.is_met_by(&bytes);
+        let claim = claim.as_ref()?;
+        // A checksum is one of all bytes.
+        let bytes = match wanted {
+            Wanted::Symbols if claim.build_id.is_some() => read_symbols(&candidate.path, is_trusted)?,
+            _ => read(&candidate.path, is_trusted)?.0,
+        };
+        let is_it = claim.is_met_by(&bytes, wanted);
         is_it.then_some(DebugFile { path: candidate.path, bytes, embedded: false })
     })
 }
@@ -123,10 +146,11 @@ impl Claim {
         found
     }
 
-    fn is_met_by(&self, bytes: &[u8]) -> bool {
+    fn is_met_by(&self, bytes: &[u8], wanted: Wanted) -> bool {
         let Ok(file) = object::File::parse(bytes) else { return false };
         match (&self.build_id, file.build_id().ok().flatten()) {
             (Some(own), Some(other)) => own == other,
+            (Some(_), None) if wanted == Wanted::Symbols => false,
             _ => self.link.as_ref().is_some_and(|(_, crc)| *crc == crc32fast::hash(bytes)),
         }
     }
@@ -138,11 +162,50 @@ fn is_name(name: &[u8]) -> bool {
     matches!((components.next(), components.next()), (Some(Component::Normal(only)), None) if only == name.as_os_str())
 }
 
-/// Reads a regular ELF file if its owner is trusted, and returns its bytes and its owner. It does not wait for anything else that
-/// has this name.
-fn read(path: &Path, is_trusted: impl FnOnce(u32) -> bool) -> Option<(Vec<u8>, u32)> {
+/// Opens a file without waiting for anything but a regular file that has this name.
+fn open(path: &Path) -> Option<File> {
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
-    read_open(File::options().read(true).custom_flags(flags).open(path).ok()?, MAX_SIZE, is_trusted)
+    File::options().read(true).custom_flags(flags).open(path).ok()
+}
+
+/// Reads a regular ELF file if its owner is trusted, and returns its bytes and its owner.
+fn read(path: &Path, is_trusted: impl FnOnce(u32) -> bool) -> Option<(Vec<u8>, u32)> {
+    read_open(open(path)?, MAX_SIZE, is_trusted)
+}
+
+/// Reads a regular ELF file if its owner is trusted, with zeros in place of the `.debug` sections.
+fn read_symbols(path: &Path, is_trusted: impl FnOnce(u32) -> bool) -> Option<Vec<u8>> {
+    let file = open(path)?;
+    let metadata = file.metadata().ok().filter(|metadata| metadata.is_file() && metadata.len() < MAX_SIZE)?;
+    if !is_trusted(metadata.uid()) {
+        return None;
+    }
+    // Of these zeros, only what is written takes memory.
+    let mut bytes = vec![0; usize::try_from(metadata.len()).ok()?];
+    let fill = |bytes: &mut [u8], (start, len): (u64, u64)| {
+        let end = usize::try_from(start.checked_add(len)?).ok()?;
+        file.read_exact_at(bytes.get_mut(usize::try_from(start).ok()?..end)?, start).ok()
+    };
+    let head = size_of::<elf::FileHeader64<LittleEndian>>() as u64;
+    fill(&mut bytes, (0, head))?;
+    let header = elf::FileHeader64::<LittleEndian>::parse(&*bytes).ok()?;
+    let (at, count) = (header.e_shoff(LittleEndian), u64::from(header.e_shnum(LittleEndian)));
+    let table = (at, count * u64::from(header.e_shentsize(LittleEndian)));
+    let names = usize::from(header.e_shstrndx(LittleEndian).0);
+    fill(&mut bytes, table)?;
+    let header = elf::FileHeader64::<LittleEndian>::parse(&*bytes).ok()?;
+    let sections = header.section_headers(LittleEndian, &*bytes).ok()?.to_vec();
+    let range = |section: &elf::SectionHeader64<LittleEndian>| section.file_range(LittleEndian);
+    fill(&mut bytes, sections.get(names).and_then(range)?)?;
+    let header = elf::FileHeader64::<LittleEndian>::parse(&*bytes).ok()?;
+    let strings = header.section_strings(LittleEndian, &*bytes, &sections).ok()?;
+    let is_needed = |section: &&elf::SectionHeader64<LittleEndian>| {
+        let name = section.name(LittleEndian, strings).unwrap_or_default();
+        !name.starts_with(b".debug") && !name.starts_with(b".zdebug")
+    };
+    let needed: Vec<_> = sections.iter().filter(is_needed).filter_map(range).collect();
+    needed.into_iter().try_for_each(|range| fill(&mut bytes, range))?;
+    Some(bytes)
 }
 
 /// Reads an open file, if it is a regular ELF file of less than `most` bytes whose owner is trusted.
@@ -203,6 +266,38 @@ mod tests {
     }
 
     #[test]
+    fn symbols_without_the_rest() {
+        let test = "symbols_without_the_rest";
+        if !have("gcc") {
+            return skipped(test, "no gcc");
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let line = "echo 'int f(int x) { return x + 1; } int main(void) { return f(0); }' > p.c
+             gcc -g -gz -Wl,--build-id=0x0123 -o p p.c; cp p p.debug; strip -s p";
+        let done = Command::new("sh").args(["-ec", line]).current_dir(folder.path()).status();
+        assert!(done.expect("a shell").success());
+        let path = folder.path().join("p");
+        let bytes = std::fs::read(&path).expect("a program");
+        let all = search(&path, &bytes, &[], Wanted::All).next().expect("the debug file");
+        let symbols = search(&path, &bytes, &[], Wanted::Symbols).next().expect("the debug file");
+        let functions = |file: &DebugFile| {
+            let found = crate::symbols::functions(&file.bytes);
+            found.iter().map(|function| (function.address, function.name.to_owned())).collect::<Vec<_>>()
+        };
+        assert!(functions(&all).iter().any(|(_, name)| name == "f"));
+        assert_eq!((&symbols.path, functions(&symbols)), (&all.path, functions(&all)));
+        let zeros = |file: &DebugFile| file.bytes.iter().filter(|byte| **byte == 0).count();
+        assert!(symbols.bytes.len() == all.bytes.len() && zeros(&symbols) > zeros(&all));
+        // Damaged files, whatever is in their headers, are refused or read.
+        for at in 0..64 {
+            let mut damaged = all.bytes.clone();
+            damaged[at] ^= 0xff;
+            std::fs::write(&all.path, damaged).expect("written");
+            let _ = search(&path, &bytes, &[], Wanted::Symbols).next();
+        }
+    }
+
+    #[test]
     fn a_cache_of_somebody_else_is_not_used() {
         let test = "a_cache_of_somebody_else_is_not_used";
         if !have("gcc") {
@@ -216,7 +311,9 @@ mod tests {
         let done = Command::new("sh").args(["-ec", line]).current_dir(folder.path()).status();
         assert!(done.expect("a shell").success());
         let bytes = std::fs::read(at("p")).expect("a program");
-        let found = || search(&at("p"), &bytes, &[at("cache")]).map(|file| file.path).collect::<Vec<_>>();
+        let found = || {
+            search(&at("p"), &bytes, &[at("cache")], Wanted::All).map(|file| file.path).collect::<Vec<_>>()
+        };
         let file = at("cache/0123/debuginfo");
         assert_eq!(found(), std::slice::from_ref(&file));
         if std::os::unix::fs::chown(&file, Some(12_345), None).is_err() {

@@ -5,7 +5,7 @@ use std::path::Path;
 use object::Object;
 
 use crate::debug::embedded::embedded;
-use crate::debug::files::{DebugFile, debug_files};
+use crate::debug::files::{DebugFile, debug_files, symbol_files};
 use crate::symbols::is_stripped;
 
 /// Returns the debug file with the names of the functions of a program or library, or `None` if the file itself
@@ -17,7 +17,20 @@ pub fn file_with_names(path: &Path, bytes: &[u8]) -> Option<DebugFile> {
     if !is_stripped(bytes) {
         return None;
     }
-    debug_files(path, bytes).find(|file| !is_stripped(&file.bytes)).or_else(|| {
+    with_names(path, bytes, debug_files(path, bytes))
+}
+
+/// Returns the same file for somebody who wants nothing but the names: a separate file has zeros in place of the sections about
+/// lines, types and variables.
+pub fn names_alone(path: &Path, bytes: &[u8]) -> Option<DebugFile> {
+    if !is_stripped(bytes) {
+        return None;
+    }
+    with_names(path, bytes, symbol_files(path, bytes))
+}
+
+fn with_names(path: &Path, bytes: &[u8], mut files: impl Iterator<Item = DebugFile>) -> Option<DebugFile> {
+    files.find(|file| !is_stripped(&file.bytes)).or_else(|| {
         let inner = embedded(bytes).filter(|inner| is_of_use(inner, bytes))?;
         Some(DebugFile { path: path.to_owned(), bytes: inner, embedded: true })
     })

@@ -10,9 +10,10 @@ use crate::file::ranges::CodeRanges;
 use crate::x86::ENDBR64;
 use object::LittleEndian as LE;
 use object::elf;
+use serde::{Deserialize, Serialize};
 
 /// What a program that was built for profiling uses of the C library.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Profiling {
     /// The words through which it calls `mcount`, `_mcount` or `__fentry__` (-pg), sorted.
     pub counters: Vec<u64>,

@@ -1,7 +1,9 @@
 //! The symbols that linkers define at the start and the end of a program's code.
 
+use serde::{Deserialize, Serialize};
+
 /// The addresses of these symbols, if the program uses them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TextMarks {
     /// The address of `__executable_start` and similar symbols, where the file's first segment is.
     pub start: Option<u64>,

@@ -62,9 +62,17 @@ impl Pointers {
             found(place, word.map(u64::from_le_bytes));
         }
         if !elf.position_independent {
-            for_each_data_word(elf, code, |value| {
+            let table = elf.dynamic_value(elf::DT_SYMTAB).unwrap_or_default();
+            // That a function has a symbol does not say that anything has its address. (What is behind the table counts as data.)
+            let is_of_symbol = |place: u64| {
+                const SIZE: u64 = size_of::<Symbol>() as u64;
+                let at = place.wrapping_sub(table);
+                let symbol = symbols.get((at / SIZE) as usize).filter(|_| at % SIZE == VALUE);
+                symbol.is_some_and(|s| s.st_type() == elf::STT_FUNC && s.st_shndx.get(LE) != elf::SHN_UNDEF)
+            };
+            for_each_data_word(elf, code, |place, value| {
                 // Most words of the data are outside this range.
-                if (first..=last).contains(&value) {
+                if (first..=last).contains(&value) && !is_of_symbol(place) {
                     mark(value);
                     if points_to_code(&value) {
                         pointers.to_code.push(value);
@@ -82,6 +90,9 @@ impl Pointers {
         pointers
     }
 }
+
+/// The offset of a symbol's address in its entry (`Elf64_Sym::st_value`).
+const VALUE: u64 = 8;
 
 /// Returns the address that a relocation writes, as linked, if it is known before the program runs.
 fn target(relocation: &Rela, symbols: &[Symbol]) -> Option<u64> {
@@ -101,12 +112,12 @@ fn target(relocation: &Rela, symbols: &[Symbol]) -> Option<u64> {
     }
 }
 
-/// Visits the aligned words of all data. In a program that is loaded at its link addresses, pointers are plain words. All
+/// Visits the aligned words of all data, and their addresses. In a program that is loaded at its link addresses, pointers are plain words. All
 /// loaded bytes outside of executable sections count as data, whatever other sections say, because a pointer that is missed may
 /// be a label. Without sections, nothing says which part of an executable segment is data. Words of the dynamic linker's tables
 /// that look like addresses in code are ones, or do no harm; those of the program headers in the first segment are left out, because
 /// the address of the file's start is there.
-fn for_each_data_word(elf: &Elf<'_>, code: &CodeRanges, mut found: impl FnMut(u64)) {
+fn for_each_data_word(elf: &Elf<'_>, code: &CodeRanges, mut found: impl FnMut(u64, u64)) {
     for load in &elf.loads {
         let mut at = if load.contains(elf.phdr) { elf.phdr_end } else { load.address };
         let end = load.address + load.bytes.len() as u64;
@@ -115,9 +126,9 @@ fn for_each_data_word(elf: &Elf<'_>, code: &CodeRanges, mut found: impl FnMut(u6
         for range in inside.map(|range| range.start..range.end).chain(std::iter::once(end..end)) {
             let data = elf.at_address(at, range.start.saturating_sub(at)).unwrap_or_default();
             let skip = (at.wrapping_neg() & 7) as usize;
-            for word in records::<Word>(data.get(skip..).unwrap_or_default()) {
-                found(word.get(LE));
-            }
+            let words = records::<Word>(data.get(skip..).unwrap_or_default());
+            let places = (at + skip as u64..).step_by(size_of::<Word>());
+            places.zip(words).for_each(|(place, word)| found(place, word.get(LE)));
             at = range.end;
         }
     }

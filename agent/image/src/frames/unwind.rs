@@ -32,7 +32,6 @@ pub(crate) struct Fde {
 /// The contents of .eh_frame.
 #[derive(Debug)]
 pub(crate) struct Unwind<'d> {
-    bytes: &'d [u8],
     section: EhFrame<Slice<'d>>,
     bases: BaseAddresses,
     /// The CIEs by their offsets in the section, in ascending order.
@@ -74,7 +73,6 @@ impl<'d> Unwind<'d> {
         let bases =
             BaseAddresses::default().set_eh_frame(address).set_eh_frame_hdr(elf.eh_frame_hdr.unwrap_or(0));
         let mut unwind = Unwind {
-            bytes,
             section: EhFrame::new(bytes, LittleEndian),
             bases,
             cies: Vec::new(),
@@ -220,19 +218,26 @@ impl<'d> Unwind<'d> {
     }
 }
 
-/// What is kept of .eh_frame for later questions. It contains none of gimli's types, which would make it, and
+/// What is known of .eh_frame for later questions. It contains none of gimli's types that borrow, which would make it, and
 /// the image with it, invariant.
 #[derive(Debug, Default)]
-pub struct Frames<'d> {
-    bytes: &'d [u8],
+pub struct FrameTable {
     bases: BaseAddresses,
     fdes: Vec<Fde>,
 }
 
-impl<'d> Unwind<'d> {
+/// The frame descriptions of a program.
+#[derive(Clone, Copy, Debug)]
+pub struct Frames<'i, 'd> {
+    /// .eh_frame.
+    pub(crate) bytes: &'d [u8],
+    pub(crate) table: &'i FrameTable,
+}
+
+impl Unwind<'_> {
     /// Keeps what later questions need.
-    pub(crate) fn keep(self) -> Frames<'d> {
-        Frames { bytes: self.bytes, bases: self.bases, fdes: self.fdes }
+    pub(crate) fn keep(self) -> FrameTable {
+        FrameTable { bases: self.bases, fdes: self.fdes }
     }
 }
 
@@ -259,12 +264,13 @@ impl Cfas {
     }
 }
 
-impl Frames<'_> {
+impl Frames<'_, '_> {
     /// Whether a frame description begins at an address. Those of signal frames begin a byte before their code, because an unwinder
     /// looks for the address before the one to which a handler returns.
     pub(crate) fn begin(&self, address: u64) -> bool {
-        let find = |address: u64| self.fdes.binary_search_by_key(&address, |fde| fde.start).ok();
-        find(address).is_some() || find(address.wrapping_sub(1)).is_some_and(|index| self.fdes[index].signal)
+        let find = |address: u64| self.table.fdes.binary_search_by_key(&address, |fde| fde.start).ok();
+        find(address).is_some()
+            || find(address.wrapping_sub(1)).is_some_and(|index| self.table.fdes[index].signal)
     }
 
     /// Returns the CFA at an address, as [`Cfas::at`] does.
@@ -277,15 +283,15 @@ impl Frames<'_> {
     pub(crate) fn cfas(&self, address: u64, last: Option<u64>) -> Option<Cfas> {
         // The number of rows of one function that are read at most.
         const MOST: u64 = 1 << 16;
-        let after = self.fdes.partition_point(|fde| fde.start <= address);
-        let fde = self.fdes[..after].last().filter(|fde| address < fde.end)?;
+        let after = self.table.fdes.partition_point(|fde| fde.start <= address);
+        let fde = self.table.fdes[..after].last().filter(|fde| address < fde.end)?;
         let section = EhFrame::new(self.bytes, LittleEndian);
-        let partial = section.partial_fde_from_offset(&self.bases, EhFrameOffset(fde.offset)).ok()?;
+        let partial = section.partial_fde_from_offset(&self.table.bases, EhFrameOffset(fde.offset)).ok()?;
         let parsed = partial.parse(|section, bases, offset| section.cie_from_offset(bases, offset)).ok()?;
         let mut budget = MOST;
-        let before = parsed.cie().instructions(&section, &self.bases);
+        let before = parsed.cie().instructions(&section, &self.table.bases);
         let initial = cfa_at(parsed.cie(), Cfa::Expression, before, None, &mut budget)?;
-        let instructions = parsed.instructions(&section, &self.bases);
+        let instructions = parsed.instructions(&section, &self.table.bases);
         let simple = |cfa| match cfa {
             Cfa::Register(register, offset) => Some((register.0, offset)),
             Cfa::Expression => None,
@@ -329,16 +335,20 @@ pub struct Common<'d> {
     pub instructions: &'d [u8],
 }
 
-impl<'d> Frames<'d> {
+impl<'d> Frames<'_, 'd> {
     /// Returns the descriptions of the code in a range, or `None` if one of them cannot be read.
     pub fn descriptions(&self, lo: u64, hi: u64) -> Option<Vec<Description<'d>>> {
-        let from = self.fdes.partition_point(|fde| fde.end <= lo);
-        self.fdes[from..].iter().take_while(|fde| fde.start < hi).map(|fde| self.description(fde)).collect()
+        let from = self.table.fdes.partition_point(|fde| fde.end <= lo);
+        self.table.fdes[from..]
+            .iter()
+            .take_while(|fde| fde.start < hi)
+            .map(|fde| self.description(fde))
+            .collect()
     }
 
     /// Returns the bytes of the section from an entry's start to its end, after the length.
     fn entry(&self, offset: usize) -> Option<Reader<'d>> {
-        let section = self.bases.eh_frame.section?;
+        let section = self.table.bases.eh_frame.section?;
         let rest = self.bytes.get(offset..)?;
         let (len, body) = rest.split_first_chunk::<4>()?;
         // 64-bit entries are only for sections larger than those of any program.

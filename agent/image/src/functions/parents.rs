@@ -41,7 +41,7 @@ impl Image<'_> {
     /// Returns the index of the function to which a cold part belongs, or `None` if that is not known, or `index` is no cold
     /// part.
     pub fn parent(&self, index: usize) -> Option<usize> {
-        match self.functions.get(index)?.kind {
+        match self.functions.kind(index)? {
             FunctionKind::Cold(Some(parent)) => Some(parent),
             FunctionKind::Cold(None) => {
                 let parts = self.nameless_parts();
@@ -60,10 +60,9 @@ impl Image<'_> {
 
     /// Makes known what [`Image::nameless_parts`] has returned for the same file before. Returns whether it may be true.
     pub fn set_nameless_parts(&self, parts: Vec<(usize, usize)>) -> bool {
-        let is_part =
-            |index: usize| self.functions.get(index).map(|f| f.kind) == Some(FunctionKind::Cold(None));
+        let is_part = |index: usize| self.functions.kind(index) == Some(FunctionKind::Cold(None));
         let is_function = |index: usize| {
-            self.functions.get(index).is_some_and(|f| !matches!(f.kind, FunctionKind::Cold(_)))
+            self.functions.kind(index).is_some_and(|kind| !matches!(kind, FunctionKind::Cold(_)))
         };
         let fits = parts.iter().all(|&(part, function)| is_part(part) && is_function(function))
             && parts.is_sorted_by(|one, other| one.0 < other.0);
@@ -150,8 +149,8 @@ impl Search<'_, '_> {
     fn look_at_data(&mut self) {
         let image = self.image;
         let is_entered = |part: usize| image.functions[part].frame != Some(false);
-        let named = image.exported.iter().filter_map(|&address| self.part_at(address));
-        let pointed = image.code_pointers.iter().filter_map(|&address| self.part_at(address));
+        let named = image.details().exported.iter().filter_map(|&address| self.part_at(address));
+        let pointed = image.details().code_pointers.iter().filter_map(|&address| self.part_at(address));
         let excluded: Vec<usize> = named.chain(pointed.filter(|&part| is_entered(part))).collect();
         excluded.into_iter().for_each(|part| self.owners[part] = Owner::Nobody);
     }
@@ -250,7 +249,7 @@ impl Search<'_, '_> {
 
     /// Returns the functions between which and this one a branch with a distance of one byte is possible, and this one.
     fn near(&self, index: usize) -> impl Iterator<Item = usize> + use<'_> {
-        let functions = &self.image.functions;
+        let functions: &[Function<'_>] = &self.image.functions;
         let this = &functions[index];
         let (lo, hi) = (this.address.saturating_sub(NEAR), end(this).saturating_add(NEAR));
         let before = (0..index).rev().take_while(move |&other| end(&functions[other]) > lo);

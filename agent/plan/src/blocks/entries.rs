@@ -44,10 +44,10 @@ pub(super) fn targets(image: &Image, flow: &Flow, steps: &Steps) -> Result<Targe
     for part in &steps.parts {
         let first = part.lo + u64::from(part.lo == start);
         // A number that looks like an address counts only if an instruction begins there.
-        let pointers = in_range(&image.code_pointers, first, part.hi).iter();
+        let pointers = in_range(&image.details().code_pointers, first, part.hi).iter();
         let found = pointers.chain(in_range(&flow.taken, first, part.hi));
         targets.indirect.extend(found.filter(|&&address| steps.at(address).is_some()));
-        for &entry in in_range(&image.entries, first, part.hi) {
+        for &entry in in_range(&image.details().entries, first, part.hi) {
             steps.at(entry).ok_or(Uncounted::Overlapping)?;
             targets.outside.push(entry);
         }
@@ -63,7 +63,9 @@ pub(super) fn targets(image: &Image, flow: &Flow, steps: &Steps) -> Result<Targe
     let with_original = steps.list.iter().filter(|s| matches!(s.way, Way::CallWithOriginalReturn(_)));
     let mut returns: Vec<u64> = with_original.map(|s| s.end()).collect();
     if !returns.is_empty() {
-        returns.extend(steps.parts.iter().flat_map(|part| in_range(&image.landing_pads, part.lo, part.hi)));
+        returns.extend(
+            steps.parts.iter().flat_map(|part| in_range(&image.details().landing_pads, part.lo, part.hi)),
+        );
     }
     targets.outside.extend(returns.into_iter().filter(|&end| steps.at(end).is_some()));
     // The code may take the address of the function's start as a function pointer. It has no known reason

@@ -49,7 +49,7 @@ pub(crate) fn tables(image: &Image, copies: &Copies, site: Site, at: u64) -> Res
         .map(|(u, unit)| {
             let parts = unit.steps.parts.iter().enumerate();
             let all = parts.flat_map(|(p, part)| {
-                let found = image.frames.descriptions(part.lo, part.hi).unwrap_or_default();
+                let found = image.frames().descriptions(part.lo, part.hi).unwrap_or_default();
                 found.into_iter().map(move |d| (p, d))
             });
             (u, all.collect())

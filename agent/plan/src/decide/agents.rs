@@ -26,7 +26,7 @@ const REDIRECTED: [&str; 3] = ["execve", "execveat", NOTICE];
 /// Returns whether a library is the dynamic linker: it exports the function that debuggers stop at, and needs no other one.
 pub(crate) fn is_dynamic_linker(image: &Image) -> bool {
     let is_notice = |i: usize| image.functions[i].names().any(|name| name == NOTICE);
-    let mut exported = image.exported.iter().filter_map(|&address| image.function_at(address));
+    let mut exported = image.details().exported.iter().filter_map(|&address| image.function_at(address));
     image.facts.interpreter.is_none() && exported.any(is_notice)
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn needs(image: &Image, flow: &Flow) -> Failed {
 /// Returns the same for a program that exports such a function, because the agent looks for them in the program first: the
 /// C library can be run as a program.
 pub(crate) fn needed_of_program(image: &Image, flow: &Flow) -> Failed {
-    let mut exported = image.exported.iter().filter_map(|&address| image.function_at(address));
+    let mut exported = image.details().exported.iter().filter_map(|&address| image.function_at(address));
     let is_needed = |name: &str| CALLED.contains(&name) || REDIRECTED.contains(&name);
     match exported.any(|i| image.functions[i].names().any(is_needed)) {
         true => needs(image, flow),
@@ -110,7 +110,8 @@ mod tests {
         let code = [&[0x31, 0xc0, 0xc3], second, &[0x90; 15]].concat();
         let mut image = image(ImageKind::Pie, TEXT, &code, &[3, second.len()]);
         image.functions[1].name = name;
-        image.exported.push(image.functions[1].address);
+        let address = image.functions[1].address;
+        image.details_mut().exported.push(address);
         image.facts.has_symtab = has_symtab;
         let options = Options {
             hooks: Hooks::Both,
@@ -123,6 +124,7 @@ mod tests {
             standalone: false,
             measured: Measured::None,
             arena: None,
+            words: 0,
         };
         let verdicts = Plan::new(&image, &options).verdicts;
         [0, 1].map(|i| match verdicts[i] {

@@ -42,7 +42,7 @@ pub(crate) fn cells(
     jumps: bool,
 ) -> Vec<Cells> {
     let leaves = leaves(flow, hooks);
-    if image.landing_pads.iter().any(|&pad| is_in_part_of_unknown_function(image, pad)) {
+    if image.details().landing_pads.iter().any(|&pad| is_in_part_of_unknown_function(image, pad)) {
         return leaves.into_iter().map(|leaf| if leaf { Cells::None } else { Cells::All }).collect();
     }
     let mut number_of = vec![usize::MAX; image.functions.len()];
@@ -50,7 +50,7 @@ pub(crate) fn cells(
         number_of[hook.function] = number;
     }
     let mut direct: Vec<bool> = hooks.iter().map(|hook| leaves_directly(image, flow, hook)).collect();
-    for &pad in &image.landing_pads {
+    for &pad in &image.details().landing_pads {
         // An exception may continue in a separate part of the function (a cold part) without a branch to that part.
         if let Some(part) = image.function_at(pad)
             && let Some(owner) = image.parent(part)
@@ -215,8 +215,8 @@ mod tests {
         let lengths: Vec<usize> = parts.iter().map(|part| part.len()).collect();
         let code = parts.concat();
         let mut image = image(ImageKind::Pie, TEXT, &code, &lengths);
-        let addresses = std::mem::take(&mut image.code_pointers);
-        image.code_pointers.extend(taken.map(|i| addresses[i]));
+        let addresses = std::mem::take(&mut image.details_mut().code_pointers);
+        image.details_mut().code_pointers.extend(taken.map(|i| addresses[i]));
         cells(&plan_of(&image, skip))
     }
 

@@ -116,7 +116,7 @@ mod tests {
         let program = image(ImageKind::Pie, TEXT, &both, &[code.len(), other.len()]);
         let plan = plan_of(&program, None);
         assert_eq!(tactics(&plan), [Some(Tactic::ShortJump), Some(Tactic::Jump)]);
-        assert!(plan.emitted.patches.iter().all(|p| p.address != TEXT + 17 && p.address != TEXT + 18));
+        assert!(plan.patches.iter().all(|p| p.address != TEXT + 17 && p.address != TEXT + 18));
     }
 
     #[test]
@@ -130,7 +130,7 @@ mod tests {
             let program = image(ImageKind::Pie, TEXT, &code, &[COMMON.len(), jump.len() + 8]);
             let plan = plan_of(&program, None);
             assert_eq!(tactics(&plan), [Some(Tactic::Jump), Some(Tactic::Jump)], "{jump:x?}");
-            assert!(plan.emitted.patches.iter().all(|p| p.address != TEXT + 12 && p.address != TEXT + 13));
+            assert!(plan.patches.iter().all(|p| p.address != TEXT + 12 && p.address != TEXT + 13));
         }
     }
 }

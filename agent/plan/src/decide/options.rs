@@ -63,6 +63,8 @@ pub struct Options<'a> {
     /// In a process that runs already, something else may be there. In a position-independent image, addresses wrap
     /// around zero.
     pub arena: Option<u64>,
+    /// The thread pointer offset of the agent's words, as far as it is known: see [`PlanHeader::words`](gprofinject_abi::plan::PlanHeader::words).
+    pub words: i64,
 }
 
 /// What the user selects: by the function's names, and by its size.
@@ -112,6 +114,7 @@ mod tests {
                 standalone: false,
                 measured: Measured::None,
                 arena: None,
+                words: 0,
             };
             [&image.functions[0], &image.functions[1]].map(|function| options.selection().left_out(function))
         };

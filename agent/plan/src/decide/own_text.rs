@@ -20,7 +20,7 @@ const GMON_START: &str = "__gmon_start__";
 
 /// Returns why the program seems to read its own code, as text for the user, or `None` if it does not.
 pub(crate) fn reader(image: &Image, role: Role) -> Option<String> {
-    if let Some(module) = image.facts.checker {
+    if let Some(module) = &image.facts.checker {
         return Some(format!("{module}'s FIPS module in it checks its own code"));
     }
     if role == Role::Library && agents::is_dynamic_linker(image) {

@@ -63,8 +63,10 @@ impl Standalone {
             }
         }
         // Landing pads are of use only to an unwinder.
-        let unwinds =
-            exits && (image.facts.own_unwinder || !image.landing_pads.is_empty() || names_unwind_data(image));
+        let unwinds = exits
+            && (image.facts.own_unwinder
+                || !image.details().landing_pads.is_empty()
+                || names_unwind_data(image));
         let jumps_unseen = exits && between_functions(image).iter().any(|gap| leaves_frames(image, gap));
         Standalone { gates, unwinds, jumps_unseen }
     }

@@ -58,7 +58,7 @@ pub(crate) fn through_agent(image: &Image, flow: &Flow, hooks: &[Hook], owner: O
         // The unwinder itself needs the offset by which the agent's gate changes the result. Where the compiler has not
         // inlined the function, the gate cannot tell its calls from the program's.
         let function = hooks[number].function;
-        if owner == Owner::Library && image.exported.contains(&image.functions[function].address) {
+        if owner == Owner::Library && image.details().exported.contains(&image.functions[function].address) {
             return None;
         }
         let is_stepped = || {

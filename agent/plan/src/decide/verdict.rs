@@ -1,11 +1,15 @@
 //! The possible decisions about a function, and their names and descriptions for the user.
 
-use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
+use zerocopy::{Immutable, IntoBytes, KnownLayout, TryFromBytes};
+
 /// How a function is hooked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, TryFromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(u8)]
 pub enum Tactic {
     /// A `jmp rel32` over the first instructions, which are relocated.
     Jump,
@@ -42,7 +46,10 @@ impl Tactic {
 }
 
 /// Why a function is not hooked. The text for each is its [`Display`](fmt::Display).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, TryFromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(u8)]
 pub enum Reason {
     /// It is part of another function: it is jumped into and never called.
     ColdPart,
@@ -208,7 +215,8 @@ impl fmt::Display for Reason {
 }
 
 /// The decision for one function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(u8)]
 pub enum Verdict {
     /// It is hooked in this way.
     Hooked(Tactic),

@@ -67,7 +67,7 @@ pub(crate) struct Code {
     pub arena: u64,
     /// The bytes.
     pub bytes: Vec<u8>,
-    /// Arena offsets of displacements to which the agent adds the offset of its thread-local words.
+    /// Arena offsets of displacements by which the agent's thread-local words are reached.
     pub tls_fixups: Vec<u32>,
 }
 
@@ -75,6 +75,15 @@ impl Code {
     /// Returns the address at an offset.
     pub(crate) fn address(&self, offset: usize) -> u64 {
         self.arena.wrapping_add(offset as u64)
+    }
+
+    /// Adds the offset of the agent's thread-local words to the displacements by which they are reached.
+    pub(crate) fn write_words(&mut self, offset: i64) {
+        for &at in &self.tls_fixups {
+            if let Some(word) = self.bytes.get_mut(at as usize..).and_then(<[u8]>::first_chunk_mut) {
+                *word = i32::from_le_bytes(*word).wrapping_add(offset as i32).to_le_bytes();
+            }
+        }
     }
 }
 
@@ -206,7 +215,7 @@ impl<'b> Writer<'b> {
         }
         self.put(at, &[0xc7, 0x44, 0x24, (NUMBER_BELOW as u8).wrapping_neg()]);
         self.word(at + 4, number);
-        self.record(|fixups| fixups.numbers.push(at as u32 + 4));
+        self.record(|fixups| fixups.numbers.to_mut().push(at as u32 + 4));
         self.call_through(at + 8, word);
     }
 
@@ -229,8 +238,8 @@ impl<'b> Writer<'b> {
         self.word(at + 1, number);
         let is_tail = word == offset_of!(ArenaHeader, tail);
         self.record(|fixups| match is_tail {
-            true => fixups.tails.push(at as u32 + 1),
-            false => fixups.numbers.push(at as u32 + 1),
+            true => fixups.tails.to_mut().push(at as u32 + 1),
+            false => fixups.numbers.to_mut().push(at as u32 + 1),
         });
         self.jump_through(at + 5, word);
     }
@@ -259,13 +268,9 @@ impl<'b> Writer<'b> {
             let hole = at + hole as usize;
             let place = hole as u32;
             self.record(|fixups| match kind {
-                Hole::Slot => fixups.slots.push(place),
-                Hole::SlotAndSite => {
-                    fixups.slots.push(place);
-                    fixups.sites.push(place + 4);
-                }
-                Hole::Number => fixups.numbers.push(place),
-                Hole::Branch(Target::Body) if values.body_in_text => fixups.text.push(place),
+                Hole::Slot | Hole::SlotAndSite => fixups.slots.to_mut().push(place),
+                Hole::Number => fixups.numbers.to_mut().push(place),
+                Hole::Branch(Target::Body) if values.body_in_text => fixups.text.to_mut().push(place),
                 _ => {}
             });
             match kind {

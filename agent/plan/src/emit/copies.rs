@@ -63,16 +63,16 @@ pub(crate) fn write(e: &mut Emitter<'_, '_>) {
     e.out.patches.extend(patches);
     e.code.put(layout.copies, &bytes);
     e.code.record(|fixups| {
-        fixups.text.extend(moved(layout.copies, words.text));
-        fixups.counters.extend(moved(layout.copies, words.counters));
+        fixups.text.to_mut().extend(moved(layout.copies, words.text));
+        fixups.counters.to_mut().extend(moved(layout.copies, words.counters));
     });
     let tables_at = layout.copies + bytes.len().next_multiple_of(8);
     match tables::tables(image, copies, site, e.address(tables_at)) {
         Ok(tables) if tables_at + tables.bytes.len() <= layout.len => {
             e.code.put(tables_at, &tables.bytes);
             e.code.record(|fixups| {
-                fixups.text.extend(moved(tables_at, tables.text));
-                fixups.wide_text.extend(moved(tables_at, tables.wide_text));
+                fixups.text.to_mut().extend(moved(tables_at, tables.text));
+                fixups.wide_text.to_mut().extend(moved(tables_at, tables.wide_text));
             });
         }
         Ok(_) => {

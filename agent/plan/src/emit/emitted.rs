@@ -5,7 +5,7 @@ use crate::decide::verdict::Reason;
 use crate::emit::code::Code;
 use crate::emit::fixups::Fixups;
 use gprofinject_abi::plan::{CallJump, FRAMES, FunctionRecord, Patch, TailRecord};
-use std::ops::Range;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// In [`Emitted::owners`]: these bytes stand for no instructions of the program. They count, or keep the shadow stack.
 pub(crate) const NO_OWNER: u32 = u32::MAX;
@@ -39,13 +39,9 @@ pub(crate) struct Emitted {
     pub tail_code: u32,
     /// The function whose instructions the bytes of the arena stand for, sorted: from each offset on, the index of the
     /// function in the image, or [`NO_OWNER`].
-    pub owners: Vec<(u32, u32)>,
-    /// The parts of the arena that are used. The rest stays zero.
-    pub used: Vec<Range<usize>>,
-    /// Relocated code, sorted: original address, length in bytes, arena offset. An entry is a single
-    /// instruction, with length 1, or several that were copied unchanged. The first instruction of each
-    /// function has no entry.
-    pub moved: Vec<(u64, u32, u32)>,
+    pub owners: Vec<[u32; 2]>,
+    /// Relocated code, sorted. The first instruction of each function has no entry.
+    pub moved: Vec<Moved>,
     /// In a Go program: the start of each thunk, and each relocated instruction, with the address of the instruction in the
     /// program at which the stack is the same. Sorted.
     pub originals: Vec<(u32, u64)>,
@@ -59,6 +55,20 @@ pub(crate) struct Emitted {
     pub copies: u32,
     /// Functions that could not be copied after all, by index in the image.
     pub uncounted: Vec<(usize, Uncounted)>,
+}
+
+/// Relocated code: a single instruction, with length 1, or several that were copied unchanged.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub(crate) struct Moved {
+    /// The original address.
+    pub from: u64,
+    /// The length in bytes.
+    pub len: u32,
+    /// The arena offset.
+    pub to: u32,
 }
 
 impl Emitted {

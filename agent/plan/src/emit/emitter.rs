@@ -11,7 +11,6 @@ use crate::emit::sleds;
 use gprofinject_abi::plan::{ArenaHeader, Frame, LABEL_LEN};
 use gprofinject_abi::region::{PAGE, round_up};
 use std::mem::offset_of;
-use std::ops::Range;
 
 /// `lea r11, [rip+..]` and `lea r10, [rip+..]`, without their displacements.
 const LEA_R11: [u8; 3] = [0x4c, 0x8d, 0x1d];
@@ -38,24 +37,18 @@ impl<'a, 'd> Emitter<'a, 'd> {
         mut code: Writer<'a>,
         mut parts: Vec<Part>,
     ) -> Emitter<'a, 'd> {
-        let mut used: Vec<Range<usize>> =
-            parts.iter().zip(&layout.parts).map(|(part, (_, room))| room.start..part.next).collect();
-        let next = used.last().map_or(0, |part| part.end);
-        // The first used range includes everything before the first part.
-        if let Some(first) = used.first_mut() {
-            first.start = 0;
-        }
+        let next = parts.last().map_or(0, |part| part.next);
         let mut bodies = Bodies::default();
         for part in &mut parts {
             for &(from, to) in &part.jumps {
                 code.jump(from, to);
             }
             bodies.append(std::mem::take(&mut part.bodies));
-            code.record(|fixups| fixups.append(&mut part.out.fixups));
+            code.record(|fixups| fixups.append(&part.out.fixups));
         }
         code.tls_fixups = joined(&mut parts, |part| &mut part.out.code.tls_fixups);
         let mut owners = joined(&mut parts, |part| &mut part.out.owners);
-        owners.push((next as u32, NO_OWNER));
+        owners.push([next as u32, NO_OWNER]);
         let out = Emitted {
             records: joined(&mut parts, |part| &mut part.out.records),
             patches: joined(&mut parts, |part| &mut part.out.patches),
@@ -66,7 +59,6 @@ impl<'a, 'd> Emitter<'a, 'd> {
             originals: joined(&mut parts, |part| &mut part.out.originals),
             failed: joined(&mut parts, |part| &mut part.out.failed),
             owners,
-            used,
             ..Emitted::default()
         };
         let thunks = joined(&mut parts, |part| &mut part.thunks);
@@ -120,7 +112,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
         self.code.put(at, &tables.bytes);
         let addresses = tables.addresses.iter().map(|a| at as u32 + a);
         self.out.bias_fixups.extend(addresses.clone());
-        self.code.record(|fixups| fixups.arena_words.extend(addresses));
+        self.code.record(|fixups| fixups.arena_words.to_mut().extend(addresses));
         for (frame, start) in tables.starts {
             self.out.frame_tables[frame as usize] = at as u32 + start;
         }
@@ -156,16 +148,12 @@ impl<'a, 'd> Emitter<'a, 'd> {
         let caves = (layout.bodies + table.len()).next_multiple_of(8);
         let (table, to_text) = self.bodies.caves(caves as u32);
         self.code.put(caves, &table);
-        self.code.record(|fixups| fixups.text.extend(to_text));
+        self.code.record(|fixups| fixups.text.to_mut().extend(to_text));
         self.out.frame_tables[Frame::Cave as usize] = caves as u32;
         let end = caves + table.len();
-        self.out.used.push(layout.stubs..end.next_multiple_of(8).min(layout.len));
         let copied = !layout.input.copies.units.is_empty();
         let len = if copied { layout.len } else { round_up(end as u64, PAGE) as usize };
         self.out.copies = if copied { layout.copies } else { len } as u32;
-        if copied {
-            self.out.used.push(layout.copies..len);
-        }
         (self.out.stubs, self.out.stub_len) = (layout.stubs as u32, STUBS as u32);
         self.out.tail_code = layout.tails.start() as u32;
         // The parts are sorted runs, which a stable sort only merges.

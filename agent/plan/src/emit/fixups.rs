@@ -3,39 +3,44 @@
 //! All entries are arena offsets of words of four bytes, but for [`Fixups::arena_words`] and [`Fixups::wide_text`], whose
 //! words have eight.
 
-use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 /// The places that [`Plan::placed`](crate::Plan::placed) changes. They are recorded for libraries only.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fixups {
     /// Displacements that lead from the arena to the module itself.
-    pub text: Vec<u32>,
+    pub text: Cow<'static, [u32]>,
     /// The same with eight bytes.
-    pub wide_text: Vec<u32>,
+    pub wide_text: Cow<'static, [u32]>,
     /// Offsets of home slots in a thread block.
-    pub slots: Vec<u32>,
+    pub slots: Cow<'static, [u32]>,
     /// Numbers of functions.
-    pub numbers: Vec<u32>,
+    pub numbers: Cow<'static, [u32]>,
     /// Indices of tail calls.
-    pub tails: Vec<u32>,
-    /// Lower halves of addresses of jumps in the module's text.
-    pub sites: Vec<u32>,
+    pub tails: Cow<'static, [u32]>,
     /// Those of the words of eight bytes with the load bias that hold addresses of the arena, not of the module.
-    pub arena_words: Vec<u32>,
+    pub arena_words: Cow<'static, [u32]>,
     /// Displacements of basic-block counters from the start of the library's counters.
-    pub counters: Vec<u32>,
+    pub counters: Cow<'static, [u32]>,
 }
 
 impl Fixups {
+    /// All lists.
+    pub(crate) fn lists(&self) -> [&Cow<'static, [u32]>; 7] {
+        let Fixups { text, wide_text, slots, numbers, tails, arena_words, counters } = self;
+        [text, wide_text, slots, numbers, tails, arena_words, counters]
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn lists_mut(&mut self) -> [&mut Cow<'static, [u32]>; 7] {
+        let Fixups { text, wide_text, slots, numbers, tails, arena_words, counters } = self;
+        [text, wide_text, slots, numbers, tails, arena_words, counters]
+    }
+
     /// Adds the entries of another part of the arena.
-    pub(crate) fn append(&mut self, other: &mut Fixups) {
-        self.text.append(&mut other.text);
-        self.slots.append(&mut other.slots);
-        self.numbers.append(&mut other.numbers);
-        self.tails.append(&mut other.tails);
-        self.sites.append(&mut other.sites);
-        self.arena_words.append(&mut other.arena_words);
-        self.wide_text.append(&mut other.wide_text);
-        self.counters.append(&mut other.counters);
+    pub(crate) fn append(&mut self, other: &Fixups) {
+        for (list, other) in self.lists_mut().into_iter().zip(other.lists()) {
+            list.to_mut().extend_from_slice(other);
+        }
     }
 }

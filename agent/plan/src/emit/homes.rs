@@ -1,10 +1,11 @@
 //! Home slots: the counters of a function's arcs, in the counters of each thread.
-//! A function has as many slots as it has call sites in the program, rounded up to a power of two, and a
-//! multiplier under which as few call sites as possible share a slot. The hash uses only the low twelve
+//! A function has as many slots as it has call sites in the program, or half as many if these are many, rounded up to a power of
+//! two, and a multiplier under which as few call sites as possible share a slot. The hash uses only the low twelve
 //! bits of a return address, so the load bias, a multiple of the page size, does not change it.
 
 use crate::blocks::copies::Copies;
 use crate::decide::hook::Hook;
+use crate::decide::options::Role;
 use crate::decide::tails::Tail;
 use crate::flow::branch::BranchKind;
 use crate::flow::facts::Flow;
@@ -56,7 +57,10 @@ pub(crate) struct Homes {
 
 /// The number of slots for unknown callers, of a function that may be called through a pointer or from
 /// outside.
-const UNKNOWN_CALLERS: usize = 8;
+const UNKNOWN_CALLERS: usize = 4;
+/// Of the call sites of a function with more than these, a run uses few. Room for all would be mostly empty, and each page of it
+/// that a process uses takes longer to make than hundreds of calls.
+const MANY: usize = 64;
 /// The largest number of home slots of a function. Further arcs are counted in the overflow tables.
 const MOST: usize = 4096;
 /// The largest number of slots of a function whose hash only masks the return address.
@@ -100,7 +104,14 @@ impl Homes {
     }
 
     /// Gives each hooked function its slots. `tails` must be sorted by callee.
-    pub(crate) fn new(image: &Image, flow: &Flow, hooks: &[Hook], tails: &[Tail], copies: &Copies) -> Homes {
+    pub(crate) fn new(
+        image: &Image,
+        flow: &Flow,
+        role: Role,
+        hooks: &[Hook],
+        tails: &[Tail],
+        copies: &Copies,
+    ) -> Homes {
         let mut homes = Homes { homes: Vec::with_capacity(hooks.len()), bytes: 0 };
         let mut returns = Vec::new();
         let mut rest = tails;
@@ -124,7 +135,12 @@ impl Homes {
                 }
             }
             let taken = flow.is_taken(address) || flow.is_taken(hook.at);
-            let unknown = if taken { UNKNOWN_CALLERS } else { 0 };
+            // A program that is linked with -rdynamic exports all of its functions. Other files call few of them, and hardly those that
+            // the program itself calls.
+            let is_inner = role == Role::Program
+                && returns.len() + tails > 0
+                && flow.only_exported.binary_search(&address).is_ok();
+            let unknown = if taken && !is_inner { UNKNOWN_CALLERS } else { 0 };
             let by_thunk = own.min(tails);
             homes.add(&returns, (returns.len() + tails - by_thunk + unknown).max(1), own as u32);
         }
@@ -134,7 +150,11 @@ impl Homes {
     /// Gives the next function its slots. `returns` has the low halves of its known return addresses,
     /// `expected` is the number of callers, and `tails` the number of its tail calls with a thunk.
     fn add(&mut self, returns: &[u32], expected: usize, tails: u32) {
-        let roomy = if expected > 4 { expected * 3 / 2 } else { expected };
+        let roomy = match expected {
+            0..=4 => expected,
+            5..=MANY => expected * 3 / 2,
+            _ => (expected / 2).max(MANY),
+        };
         let mut slots = roomy.next_power_of_two().min(MOST);
         // A few more slots are worthwhile if they save the multiplication.
         let more = [slots, 2 * slots, 4 * slots]
@@ -212,6 +232,6 @@ mod tests {
         // The load bias does not change which slots collide.
         let moved = [0x1005_u32, 0x1105, 0x2205].map(|r| home.slot(r.wrapping_add(0x5555_4000)));
         assert_eq!(slots, moved);
-        assert_eq!(homes.bytes, 16 * (3 + 7 + 19 + 7 + 7));
+        assert_eq!(homes.bytes, 16 * (3 + 7 + 7 + 7 + 7));
     }
 }

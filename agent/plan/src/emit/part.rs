@@ -6,7 +6,7 @@ use crate::decide::thunk_spec::ThunkSpec;
 use crate::decide::verdict::{Reason, Tactic};
 use crate::emit::bodies::Bodies;
 use crate::emit::code::{RESTORE, Writer};
-use crate::emit::emitted::{Emitted, NO_OWNER};
+use crate::emit::emitted::{Emitted, Moved, NO_OWNER};
 use crate::emit::layout::{Layout, STUBS};
 use crate::emit::thunk;
 use crate::emit::thunk::CHECK;
@@ -132,7 +132,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
             thunk: start as u32,
         };
         let moved = body + before;
-        self.part.out.owners.push((start as u32, NO_OWNER));
+        self.part.out.owners.push([start as u32, NO_OWNER]);
         if !layout.reaches(hook) {
             self.part.out.failed.push((hook.function, Reason::Far));
             self.part.out.records.push(FunctionRecord { exit: 0, ..record });
@@ -177,7 +177,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
                 }
                 self.code.put(moved, &relocated.bytes);
                 match self.to_text(hook, spec, moved, &relocated) {
-                    Some(holes) => self.code.record(|fixups| fixups.text.extend(holes)),
+                    Some(holes) => self.code.record(|fixups| fixups.text.to_mut().extend(holes)),
                     None => self.part.out.failed.push((hook.function, Reason::NotRelocatable)),
                 }
                 if let Some(word) = relocated.return_address {
@@ -202,12 +202,16 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
                     }
                 }
                 let later = relocated.map.iter().filter(|(from, _)| *from > 0);
-                let later = later.map(|&(from, to)| (hook.at + u64::from(from), 1, moved as u32 + to));
+                let later = later.map(|&(from, to)| Moved {
+                    from: hook.at + u64::from(from),
+                    len: 1,
+                    to: moved as u32 + to,
+                });
                 self.part.out.moved.extend(later);
                 self.part.next = moved + relocated.bytes.len();
                 // The jump after the relocated instructions is the function's too: an interrupt during the last of them
                 // is often taken only after it, and then the jump is next.
-                self.part.out.owners.push((moved as u32, hook.function as u32));
+                self.part.out.owners.push([moved as u32, hook.function as u32]);
                 self.caves(hook);
                 if !relocated.frames.is_empty() {
                     record.flags |= FRAMED;
@@ -236,14 +240,18 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
     /// them continues after them.
     fn moved_as_is(&mut self, hook: &Hook, body: u32) {
         let nops = self.layout.input.image.code_at(hook.at, hook.relocated).map_or(0, leading_nops) as u32;
-        self.part.out.moved.extend((1..nops).map(|n| (hook.at + u64::from(n), 1, body)));
+        self.part.out.moved.extend((1..nops).map(|n| Moved {
+            from: hook.at + u64::from(n),
+            len: 1,
+            to: body,
+        }));
         let first = nops.max(1);
         if hook.relocated as u32 > first {
-            self.part.out.moved.push((
-                hook.at + u64::from(first),
-                hook.relocated as u32 - first,
-                body + first - nops,
-            ));
+            self.part.out.moved.push(Moved {
+                from: hook.at + u64::from(first),
+                len: hook.relocated as u32 - first,
+                to: body + first - nops,
+            });
         }
     }
 

@@ -1,13 +1,15 @@
 //! Where the arena of a module is.
 //!
 //! A jump reaches 2 GiB, and so do the operands of relocated instructions. Nearly all programs are smaller than that, and
-//! have their arena directly below them, or above their heap if they are loaded at a fixed address that leaves no room. If
+//! have their arena directly below them, or above their heap if they are loaded at a fixed address that leaves no room. The arena of
+//! a library is a gigabyte below it, or one and a half ([`LIBRARY_ARENA`]). If
 //! that place is not near all of the hooked functions, because a program has code that is farther apart or data of
 //! gigabytes around it, the arena is at the place that is near most of them. The other functions are refused
 //! ([`Reason::Far`](crate::decide::verdict::Reason::Far)).
 
 use crate::decide::hook::Hook;
 use crate::decide::options::Role;
+use gprofinject_abi::plan::{LIBRARY_ARENA, LONG_LIBRARY_ARENA};
 use gprofinject_abi::region::{PAGE, round_up};
 use gprofinject_image::{Image, ImageKind};
 
@@ -26,12 +28,21 @@ pub(super) const MOST: u64 = REACH;
 
 /// Returns the address of an arena of `len` bytes for these hooks.
 pub(super) fn place(image: &Image, role: Role, hooks: &[Hook], len: u64) -> u64 {
-    let usual = usual(image, len);
+    let usual = match role {
+        Role::Program => usual(image, len),
+        Role::Library if len > image.hi.saturating_sub(image.lo) => LONG_LIBRARY_ARENA,
+        Role::Library => LIBRARY_ARENA,
+    };
     let reached = |at: u64| hooks.iter().filter(|hook| reaches(at, len, image, hook)).count();
     let mut best = (reached(usual), usual);
-    // The dynamic linker maps a library as a whole. The process has to say where there is room for its arena.
-    if best.0 < hooks.len() && role == Role::Program {
-        for at in gaps(image, len) {
+    if best.0 < hooks.len() {
+        // The dynamic linker maps a library as a whole. The process has to say where there is room for the arena of a library of more
+        // than a gigabyte.
+        let others = match role {
+            Role::Program => gaps(image, len),
+            Role::Library => vec![LIBRARY_ARENA, self::usual(image, len)],
+        };
+        for at in others {
             let reached = reached(at);
             if reached > best.0 {
                 best = (reached, at);

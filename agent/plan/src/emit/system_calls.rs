@@ -2,7 +2,7 @@
 
 use crate::decide::options::Role;
 use crate::decide::system_calls::Purpose;
-use crate::emit::emitted::NO_OWNER;
+use crate::emit::emitted::{Moved, NO_OWNER};
 use crate::emit::emitter::Emitter;
 use crate::emit::system_call::{self, room};
 use crate::emit::to_text::{SHIFT, displacements};
@@ -33,7 +33,8 @@ pub(crate) fn write(e: &mut Emitter<'_, '_>) {
                 e.out.unredirected.push(call.at);
                 continue;
             };
-            e.code.record(|fixups| fixups.text.extend(found.iter().map(|offset| at as u32 + offset)));
+            e.code
+                .record(|fixups| fixups.text.to_mut().extend(found.iter().map(|offset| at as u32 + offset)));
         }
         e.out.resumes |= call.purpose == Purpose::Resume;
         e.code.put(at, &piece.bytes);
@@ -42,13 +43,13 @@ pub(crate) fn write(e: &mut Emitter<'_, '_>) {
         // waits in the call continues there, and the kernel may repeat the call that is directly before.
         let is_moved = |from: u64| from > call.window.0 && (from < call.window.1 || from == call.end);
         let later = piece.map.iter().filter(|&&(from, _)| is_moved(from));
-        e.out.moved.extend(later.map(|&(from, to)| (from, 1, at as u32 + to)));
+        e.out.moved.extend(later.map(|&(from, to)| Moved { from, len: 1, to: at as u32 + to }));
         // The system call itself is the program's, and the kernel's time in it is that of the function.
-        e.out.owners.push((at as u32, call.function.map_or(NO_OWNER, |function| function as u32)));
+        e.out.owners.push([at as u32, call.function.map_or(NO_OWNER, |function| function as u32)]);
         at += room(call);
     }
     if !layout.input.system_calls.is_empty() {
-        e.out.owners.push((at as u32, NO_OWNER));
+        e.out.owners.push([at as u32, NO_OWNER]);
         e.out.moved.sort_unstable();
     }
 }

@@ -43,8 +43,12 @@ impl Flow {
         flow.branches.sort_by_key(|b| b.target);
         flow.first = first_branches(image, &flow.branches);
         returns::spread(image, &mut flow);
-        flow.indirect.extend(image.landing_pads.iter().copied());
-        for &pointer in &image.code_pointers {
+        flow.indirect.extend(image.details().landing_pads.iter().copied());
+        flow.taken.sort_unstable();
+        let is_taken = |address: &u64| flow.taken.binary_search(address).is_ok();
+        let only_exported = image.details().only_exported.iter().copied();
+        flow.only_exported = only_exported.filter(|address| !is_taken(address)).collect();
+        for &pointer in &image.details().code_pointers {
             // A pointer to a function's start makes that address a taken one; a pointer into the function
             // is a label.
             match image.function_at(pointer) {
@@ -53,7 +57,7 @@ impl Flow {
                 _ => {}
             }
         }
-        flow.taken.extend(image.exported.iter().copied());
+        flow.taken.extend(image.details().exported.iter().copied());
         flow.taken.sort_unstable();
         // `label::entered` expects an address once for each reference to it.
         flow.indirect.extend(label::entered(image, &flow.taken));

@@ -59,6 +59,8 @@ pub struct Flow {
     /// Addresses in code that instructions compute (`lea`, immediate operands) or read, or that data holds;
     /// sorted.
     pub taken: Vec<u64>,
+    /// Those of them that nothing in the file computes, reads or holds, and that are there because they are exported; sorted.
+    pub(crate) only_exported: Vec<u64>,
     /// Targets of indirect branches that lie near the start of a function; sorted.
     pub indirect: Vec<u64>,
     /// Starts of functions to which code that belongs to no function seems to branch.

@@ -100,13 +100,13 @@ fn is_certain(image: &Image, flow: &Flow, index: usize) -> bool {
     let is_call = |branch: &Branch| branch.kind == BranchKind::Call;
     flow.branches_into(index, f.address + 1).iter().any(is_call)
         || !f.name.is_empty() && image.begins_frame(f.address)
-        || image.entries.binary_search(&f.address).is_ok()
+        || image.details().entries.binary_search(&f.address).is_ok()
 }
 
 /// Whether something computes the function's address, or data contains it. What is exported has a symbol, which proves nothing.
 fn is_taken(image: &Image, flow: &Flow, index: usize) -> bool {
     let address = image.functions[index].address;
-    flow.is_taken(address) && image.exported.binary_search(&address).is_err()
+    flow.is_taken(address) && image.details().exported.binary_search(&address).is_err()
 }
 
 /// Whether the function directly in front continues in this one.
@@ -163,7 +163,7 @@ fn is_run_into(image: &Image, flow: &Flow, index: usize) -> bool {
     if front.is_some() && is_padding(image, lo, start) {
         return false;
     }
-    let entries = &image.entries[..image.entries.partition_point(|&at| at < start)];
+    let entries = &image.details().entries[..image.details().entries.partition_point(|&at| at < start)];
     let mut branches = flow.branches_to(lo, start).iter().rev();
     let called = branches.find(|branch| branch.kind == BranchKind::Call).map(|branch| branch.target);
     let Some(from) = entries.last().copied().max(called).filter(|&from| from >= lo) else { return false };

@@ -209,8 +209,8 @@ impl Unit {
             for list in [
                 &flow.taken,
                 &flow.entered_unseen,
-                &image.code_pointers,
-                &image.landing_pads,
+                &image.details().code_pointers,
+                &image.details().landing_pads,
                 &strays.targets,
                 &strays.taken,
             ] {

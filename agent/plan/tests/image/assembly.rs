@@ -65,7 +65,7 @@ fn labels() {
     assert_eq!(named(&image, "first").aliases, ["_first", "__first"]);
     let sized = named(&image, "sized");
     // The kernel enters the program at its start.
-    assert_eq!(image.code_pointers, [image.entry, sized.address + 5]);
+    assert_eq!(image.details().code_pointers, [image.entry, sized.address + 5]);
 }
 
 #[test]

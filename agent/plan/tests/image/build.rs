@@ -112,7 +112,8 @@ pub(crate) fn check(image: &Image<'_>) {
             assert_ne!(image.functions[parent].address, function.address);
         }
     }
-    for list in [&image.code_pointers, &image.landing_pads, &image.facts.text_relocations] {
+    for list in [&image.details().code_pointers, &image.details().landing_pads, &image.facts.text_relocations]
+    {
         assert!(list.is_sorted_by(|a, b| a < b));
         assert!(list.iter().all(|&address| image.code_at(address, 1).is_some()));
     }

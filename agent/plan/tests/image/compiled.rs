@@ -78,7 +78,10 @@ fn compare(program: &Path) {
     }
     for addend in readelf::relative_addends(program) {
         let function = image.functions.binary_search_by_key(&addend, |function| function.address);
-        assert!(function.is_err() || image.code_pointers.binary_search(&addend).is_ok(), "{addend:#x}");
+        assert!(
+            function.is_err() || image.details().code_pointers.binary_search(&addend).is_ok(),
+            "{addend:#x}"
+        );
     }
     let build_id = image.facts.build_id.as_ref();
     let build_id = build_id.map(|id| id.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
@@ -131,7 +134,7 @@ fn facts_of_a_plain_program() {
     assert_eq!((image.lo, image.phdr), (0, 64));
     assert_eq!(image.facts.interpreter.as_deref(), Some("/lib64/ld-linux-x86-64.so.2"));
     assert!(image.facts.has_symtab && !image.facts.own_unwinder && !image.facts.go);
-    assert_eq!(image.landing_pads, []);
+    assert_eq!(image.details().landing_pads, []);
     assert_eq!(image.facts.text_relocations, []);
     let exported = named(&image, "exported");
     // Both names are global, so either may be the main one.
@@ -140,9 +143,9 @@ fn facts_of_a_plain_program() {
     names.sort_unstable();
     assert_eq!((names, exported.frame), (vec!["alias", "exported"], Some(true)));
     for name in ["twice", "square"] {
-        assert!(image.code_pointers.contains(&named(&image, name).address));
+        assert!(image.details().code_pointers.contains(&named(&image, name).address));
     }
-    assert!(!image.code_pointers.contains(&exported.address));
+    assert!(!image.details().code_pointers.contains(&exported.address));
 }
 
 #[test]
@@ -153,9 +156,9 @@ fn pointers_of_a_fixed_program() {
     let image = Image::read(&bytes).unwrap();
     assert_eq!((image.kind, image.lo), (ImageKind::Exec, 0x400000));
     for name in ["twice", "square"] {
-        assert!(image.code_pointers.contains(&named(&image, name).address));
+        assert!(image.details().code_pointers.contains(&named(&image, name).address));
     }
-    assert!(!image.code_pointers.contains(&named(&image, "main").address));
+    assert!(!image.details().code_pointers.contains(&named(&image, "main").address));
 }
 
 #[test]
@@ -165,7 +168,7 @@ fn jump_tables_of_a_fixed_program_are_pointers() {
     let image = Image::read(&bytes).unwrap();
     let dispatch = named(&image, "dispatch");
     let inside = dispatch.address + 1..dispatch.address + dispatch.size;
-    assert!(image.code_pointers.iter().filter(|pointer| inside.contains(pointer)).count() >= 4);
+    assert!(image.details().code_pointers.iter().filter(|pointer| inside.contains(pointer)).count() >= 4);
 }
 
 #[test]
@@ -184,7 +187,7 @@ fn packed_relocations() {
     let bytes = std::fs::read(program).unwrap();
     let image = Image::read(&bytes).unwrap();
     for name in ["twice", "square"] {
-        assert!(image.code_pointers.contains(&named(&image, name).address), "{name}");
+        assert!(image.details().code_pointers.contains(&named(&image, name).address), "{name}");
     }
 }
 
@@ -209,7 +212,7 @@ fn exceptions() {
             compare(&program);
             let bytes = std::fs::read(program).unwrap();
             let image = Image::read(&bytes).unwrap();
-            assert!(!image.landing_pads.is_empty());
+            assert!(!image.details().landing_pads.is_empty());
             let ours = |name: &str| {
                 let hot = named(&image, name);
                 let parts = image.functions.iter().filter(|function| match function.kind {
@@ -217,7 +220,7 @@ fn exceptions() {
                     _ => function.address == hot.address,
                 });
                 let inside = |pad: &u64| parts.clone().any(|part| (part.address..part.limit).contains(pad));
-                image.landing_pads.iter().filter(|pad| inside(pad)).count()
+                image.details().landing_pads.iter().filter(|pad| inside(pad)).count()
             };
             // The frame of `catcher` is entered for its exception and to destroy its vector, `risky`'s to
             // destroy its string.
@@ -258,7 +261,7 @@ fn landing_pads_are_the_compilers() {
         let bytes = std::fs::read(program).unwrap();
         let image = Image::read(&bytes).unwrap();
         assert!(expected.len() > 3);
-        assert_eq!(image.landing_pads, expected.into_iter().collect::<Vec<u64>>(), "{flags:?}");
+        assert_eq!(image.details().landing_pads, expected.into_iter().collect::<Vec<u64>>(), "{flags:?}");
         assert!(image.functions.iter().all(|function| !function.name.starts_with(".L")));
     }
 }
@@ -274,7 +277,7 @@ fn rust() {
     compare(&program);
     let bytes = std::fs::read(program).unwrap();
     let image = Image::read(&bytes).unwrap();
-    assert!(!image.landing_pads.is_empty() && !image.facts.go && image.functions.len() > 100);
+    assert!(!image.details().landing_pads.is_empty() && !image.facts.go && image.functions.len() > 100);
 }
 
 #[test]
@@ -322,7 +325,7 @@ fn text_relocations() {
     let image = Image::read(&bytes).unwrap();
     let main = named(&image, "main").address;
     assert_eq!(image.facts.text_relocations, [main + 2]);
-    assert!(image.code_pointers.contains(&main));
+    assert!(image.details().code_pointers.contains(&main));
 }
 
 /// Reads programs that were not built for this test: the test program itself, and those whose paths are in
@@ -351,7 +354,7 @@ fn runtimes_that_rely_on_return_addresses_are_known_by_their_functions() {
         let program = compile(&folder("runtime"), "gcc", &[("a.c", &source)], &["-O1"]);
         let bytes = std::fs::read(program).unwrap();
         let image = Image::read(&bytes).unwrap();
-        assert_eq!(image.facts.runtime, runtime, "{name}");
+        assert_eq!(image.facts.runtime.as_deref(), runtime, "{name}");
         let hooks = gprofinject_plan::Hooks::Both;
         let options = gprofinject_plan::Options {
             hooks,
@@ -364,6 +367,7 @@ fn runtimes_that_rely_on_return_addresses_are_known_by_their_functions() {
             standalone: false,
             measured: gprofinject_plan::Measured::None,
             arena: None,
+            words: 0,
         };
         let plan = gprofinject_plan::Plan::new(&image, &options);
         let expected =

@@ -95,7 +95,7 @@ fn patched(folder: &Path, program: &Path, hooks: Hooks) -> Option<PathBuf> {
     let image = Image::read(&bytes).unwrap();
     let Carried { plan, mut arena, .. } = Carried::new(&image, hooks, false);
     let (patches, entry, at) = (plan.patches().to_vec(), image.entry, plan.arena);
-    let file = plan.encode().concat();
+    let file = plan.encode(&[]).concat();
     let header = PlanHeader::read_from_prefix(&file).unwrap().0;
     let tails: Vec<u64> = (0..header.tails.count as usize)
         .map(|n| {

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use gprofinject_abi::plan::{FunctionRecord, LIBRARIES, Patch, PlanHeader, Segment, Table, TailRecord};
+use gprofinject_abi::plan::{FunctionRecord, LIBRARIES, Patch, PlanHeader, Table, TailRecord};
 use gprofinject_abi::region::SLOTS;
 use gprofinject_image::{Function, Image};
 use gprofinject_plan::{Hooks, Measured, Options, Placement, Plan, Role};
@@ -36,23 +36,12 @@ struct Placed {
 impl Placed {
     fn new(file: Vec<u8>) -> Placed {
         let header = PlanHeader::read_from_prefix(&file).unwrap().0;
-        let mut arena = vec![0; header.arena_len as usize];
-        for segment in entries::<Segment>(&file, header.segments) {
-            let (from, len) = (segment.file_offset as usize, segment.len as usize);
-            let to = segment.arena_offset as usize;
-            arena[to..to + len].copy_from_slice(&file[from..from + len]);
-        }
+        let arena = file[header.arena_file as usize..][..header.arena_len as usize].to_vec();
         Placed { file, header, arena }
     }
 
     fn functions(&self) -> Vec<FunctionRecord> {
         entries(&self.file, self.header.functions)
-    }
-
-    /// Returns the arena offset for an offset in a record, or `None` for one that is not used.
-    fn offset(&self, record: u32) -> Option<u32> {
-        let arena = (self.header.arena - self.header.records_base) as u32;
-        (record != 0).then(|| record - arena)
     }
 
     /// Returns the arena offsets at which code begins.
@@ -61,7 +50,8 @@ impl Placed {
         let fields = records.iter().flat_map(|r| [r.resume, r.body, r.thunk, r.exit]);
         let tails = entries::<TailRecord>(&self.file, self.header.tails);
         let fields = fields.chain(tails.iter().flat_map(|tail| [tail.again, tail.thunk]));
-        fields.filter_map(|field| self.offset(field)).collect()
+        // 0 stands for an offset that is not used.
+        fields.filter(|&field| field != 0).collect()
     }
 
     fn decode(&self, offset: u32) -> Instruction {
@@ -84,19 +74,16 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(plan: &Plan) -> Pair {
-        let planned = Placed::new(plan.encode().concat());
+    fn new(plan: &Plan, moved: i64) -> Pair {
+        let planned = Placed::new(plan.encode(&[]).concat());
         // Numbers that occur nowhere else.
-        let bias = 0x7f12_3456_7000;
-        let arena = planned.header.arena.wrapping_add(bias).wrapping_add(0x0123_4000);
         let placement = Placement {
-            bias,
-            arena,
-            records_base: arena - 0x2_1000,
+            moved,
             first_function: LIBRARIES + 0x1_2345,
             first_slot: SLOTS as u32 + 0x0300_4560,
             first_tail: 0x5432,
             first_counter: 0x0412_3458,
+            words: -0x7654,
         };
         let placed = Placed::new(plan.placed(&placement).expect("the library fits there"));
         Pair { planned, placed, placement }
@@ -105,10 +92,8 @@ impl Pair {
     /// Returns where an address of the plan is in the process.
     fn place(&self, address: u64) -> u64 {
         let offset = address.wrapping_sub(self.planned.header.arena);
-        match offset < self.planned.header.arena_len {
-            true => self.placement.arena + offset,
-            false => address.wrapping_add(self.placement.bias),
-        }
+        let is_in_arena = offset < self.planned.header.arena_len;
+        if is_in_arena { address.wrapping_add_signed(self.placement.moved) } else { address }
     }
 
     /// Checks that an instruction does in the process what it does in the plan. Returns the arena offset to which it
@@ -135,6 +120,9 @@ impl Pair {
                     } else if before.segment_prefix() == Register::GS && self.planned.header.standalone == 0 {
                         // The library's code uses no gs, or it is not copied.
                         assert_eq!(new.wrapping_sub(old), self.placement.first_counter.into(), "{what}");
+                    } else if matches!(before.segment_prefix(), Register::FS | Register::GS) {
+                        let words = self.placement.words as u64;
+                        assert!([0, words].contains(&new.wrapping_sub(old)), "{what}");
                     } else {
                         let slots = u64::from(self.placement.first_slot) - SLOTS;
                         assert!([0, slots].contains(&new.wrapping_sub(old)), "{what}");
@@ -145,11 +133,9 @@ impl Pair {
                 }
                 _ => {
                     let (old, new) = (before.immediate(operand), after.immediate(operand));
-                    let Placement { first_function, first_tail, bias, .. } = self.placement;
-                    let moved = new.wrapping_sub(old) as u32;
-                    let arena = self.placement.arena.wrapping_sub(self.planned.header.arena);
-                    let numbers = [0, first_function, first_tail, bias as u32, arena as u32];
-                    let known = numbers.contains(&moved) || new == self.place(old);
+                    let Placement { first_function, first_tail, moved, .. } = self.placement;
+                    let numbers = [0, first_function, first_tail, moved as u32];
+                    let known = numbers.contains(&(new.wrapping_sub(old) as u32)) || new == self.place(old);
                     assert!(known, "{what}");
                 }
             }
@@ -239,11 +225,18 @@ fn is_placed_right_in(library: &str, bytes: &[u8], standalone: bool) -> usize {
             standalone,
             measured: Measured::None,
             arena: None,
+            words: 0,
         };
-        let pair = Pair::new(&Plan::new(&image, &options));
-        hooked = pair.planned.functions().len();
-        let instructions = pair.check_all(library);
-        assert!(instructions >= 3 * hooked, "{library}: {instructions} instructions of {hooked} functions");
+        let plan = Plan::new(&image, &options);
+        for moved in [0, 0x0123_4000, -0x0543_2000] {
+            let pair = Pair::new(&plan, moved);
+            hooked = pair.planned.functions().len();
+            let instructions = pair.check_all(library);
+            assert!(
+                instructions >= 3 * hooked,
+                "{library}: {instructions} instructions of {hooked} functions"
+            );
+        }
     }
     hooked
 }
@@ -287,10 +280,11 @@ fn a_library_that_makes_threads() {
         standalone: true,
         measured: Measured::None,
         arena: None,
+        words: 0,
     };
     let plan = Plan::new(&image, &options);
     assert_eq!((plan.records.len(), plan.redirected.len(), plan.patches().len()), (0, 2, 2));
-    assert!(Pair::new(&plan).check_all("the test's library") > 20);
+    assert!(Pair::new(&plan, 0).check_all("the test's library") > 20);
     let elsewhere = Plan::new(&image, &Options { standalone: false, ..options });
     assert!(elsewhere.patches().is_empty());
 }

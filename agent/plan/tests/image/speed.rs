@@ -49,7 +49,7 @@ fn speed() {
             let image = Image::read(&bytes).unwrap();
             best = best.min(start.elapsed().as_secs_f64());
             functions = image.functions.len();
-            assert!(image.code_pointers.len() >= count as usize);
+            assert!(image.details().code_pointers.len() >= count as usize);
         }
         check(&Image::read(&bytes).unwrap());
         let each = best * 1e9 / functions as f64;

@@ -2,7 +2,7 @@
 //! patch is right. What the programs contain is compared with the output of objdump.
 
 use crate::build::{compile_if_possible, folder, has, run, skipped};
-use gprofinject_abi::plan::{ArenaHeader, Patch, PlanHeader, Segment};
+use gprofinject_abi::plan::{ArenaHeader, Patch, PlanHeader};
 use gprofinject_image::{Function, FunctionKind, Image};
 use gprofinject_plan::{Hooks, Measured, Options, Plan, Reason, Role, Verdict};
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, OpKind, Register};
@@ -146,18 +146,13 @@ impl<'i, 'd> Carried<'i, 'd> {
             standalone: true,
             measured: Measured::None,
             arena: None,
+            words: 0,
         };
         let plan = Plan::new(image, &options);
-        let file = plan.encode().concat();
+        let file = plan.encode(&[]).concat();
         let header = PlanHeader::read_from_prefix(&file).unwrap().0;
         assert_eq!(header.standalone, 1);
-        let mut arena = vec![0; header.arena_len as usize];
-        for n in 0..header.segments.count as usize {
-            let at = header.segments.offset as usize + n * size_of::<Segment>();
-            let s = Segment::read_from_prefix(&file[at..]).unwrap().0;
-            let bytes = &file[s.file_offset as usize..][..s.len as usize];
-            arena[s.arena_offset as usize..][..bytes.len()].copy_from_slice(bytes);
-        }
+        let arena = file[header.arena_file as usize..][..header.arena_len as usize].to_vec();
         Carried { image, plan, arena }
     }
 
@@ -329,7 +324,7 @@ fn check(program: &Path, compared: &[u64]) -> (usize, usize) {
             Verdict::Hooked(_) => None,
         };
         let mut refusals: BTreeMap<Reason, Vec<&str>> = BTreeMap::new();
-        for (f, verdict) in image.functions.iter().zip(&plan.verdicts) {
+        for (f, verdict) in image.functions.iter().zip(plan.verdicts.iter()) {
             if !matches!(f.kind, FunctionKind::Cold(_))
                 && let Some(reason) = refused(verdict)
             {

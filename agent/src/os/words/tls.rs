@@ -5,11 +5,11 @@
 use core::arch::{asm, global_asm};
 use core::sync::atomic::AtomicU64;
 use gprofinject_abi::attach;
-use gprofinject_abi::plan::ThreadWords;
+use gprofinject_abi::plan::{ThreadWords, WORDS_ALIGN, WORDS_BYTES};
 use gprofinject_abi::shared::WordsRef;
 
 /// Bytes of the words.
-const WORDS_LEN: usize = 80;
+const WORDS_LEN: usize = 112;
 /// Bytes of the symbol below.
 const LEN: usize = DISPATCH + 8;
 
@@ -24,7 +24,7 @@ const DISPATCH: usize = SLOW_STACK + 16;
 // because the compiler may divide the crate into several object files, and only one of them has this definition.
 global_asm!(
     ".section .tdata.gprofinject, \"awT\", @progbits",
-    ".balign 64",
+    ".balign {align}",
     ".globl gprofinject_thread_words",
     ".hidden gprofinject_thread_words",
     ".type gprofinject_thread_words, @object",
@@ -34,9 +34,10 @@ global_asm!(
     ".hidden __ehdr_start",
     ".text",
     len = const LEN,
+    align = const WORDS_ALIGN,
 );
 
-const _: () = assert!(size_of::<ThreadWords>() == WORDS_LEN);
+const _: () = assert!(size_of::<ThreadWords>() == WORDS_LEN && LEN as u64 == WORDS_BYTES);
 
 /// Assembly: an instruction with one of the calling thread's words as its memory operand. The register in the operand
 /// contains what [`words_offset`] has loaded.

@@ -74,6 +74,9 @@ fn essence(name: &str) -> Cow<'_, str> {
 /// Replaces what would break the lines of a table or one of its columns, what ends a string of a symbol table, and what gprof
 /// would pass on to a terminal although it is not seen there.
 fn harmless(name: &str) -> String {
+    if !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return name.to_owned();
+    }
     let harmless = |c: char| match c {
         _ if c.is_whitespace() => '_',
         _ => c,

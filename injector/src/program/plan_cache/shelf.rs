@@ -5,11 +5,11 @@ use std::io;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use gprofinject_plan::Plan;
 use rustix::fs::{self, Mode};
 
-use crate::program::plan_cache::entry;
-use crate::program::plan_cache::key::Key;
+use crate::os::sys::ARENA;
+use crate::program::plan_cache::entry::{self, Source};
+use crate::program::plan_cache::key::{FILE, Key, PLAN};
 use crate::store::private_folder::{Distrust, PrivateFolder};
 
 /// The folders that are created if they are missing: `gprofinject`, and the folder of all caches.
@@ -23,13 +23,15 @@ const ABANDONED: i64 = 3600;
 /// The limits on what is kept.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
-    pub(super) entries: usize,
     pub(super) bytes: u64,
     /// The space in bytes that stays free for other uses.
     pub(super) free: u64,
 }
 
-const BOUNDS: Bounds = Bounds { entries: 256, bytes: 512 << 20, free: 256 << 20 };
+/// The bytes that are kept unless the user says otherwise.
+const BYTES: u64 = 1 << 30;
+/// The space that stays free for other uses.
+const FREE: u64 = 256 << 20;
 
 /// The folder with the entries.
 #[derive(Debug)]
@@ -38,12 +40,13 @@ pub(super) struct Shelf {
     bounds: Bounds,
 }
 
-/// Opens the folder, and creates it if it is missing.
+/// Opens the folder, and creates it if it is missing. `bytes` is how much is kept, unless that is the usual amount.
 ///
 /// # Errors
 /// The folder is not private.
-pub(super) fn open(path: &Path) -> Result<Shelf, Distrust> {
-    Ok(Shelf { folder: PrivateFolder::open_own(path, MADE)?, bounds: BOUNDS })
+pub(super) fn open(path: &Path, bytes: Option<u64>) -> Result<Shelf, Distrust> {
+    let bounds = Bounds { bytes: bytes.unwrap_or(BYTES), free: FREE };
+    Ok(Shelf { folder: PrivateFolder::open_own(path, MADE)?, bounds })
 }
 
 impl Shelf {
@@ -53,8 +56,8 @@ impl Shelf {
     ///
     /// # Errors
     /// The entry cannot be written.
-    pub(super) fn keep(&self, key: &Key, plan: &Plan) -> io::Result<()> {
-        self.keep_written(key, |file| entry::write(file, key, plan))
+    pub(super) fn keep(&self, key: &Key, source: &Source) -> io::Result<()> {
+        self.keep_written(key, |file| entry::write(file, key, source, self.bounds.bytes))
     }
 
     fn keep_written(&self, key: &Key, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
@@ -87,17 +90,16 @@ impl Shelf {
             let is_abandoned = now.abs_diff(stat.st_mtime) > ABANDONED as u64;
             if name.ends_with(UNFINISHED) && is_abandoned {
                 let _ = self.folder.remove_file(&name);
-            } else if name.ends_with(entry::SUFFIX) {
-                entries.push(((stat.st_mtime, stat.st_mtime_nsec as i64), stat.st_size as u64, name));
+            } else if [PLAN, FILE, ARENA].iter().any(|suffix| name.ends_with(suffix)) {
+                entries.push(((stat.st_atime, stat.st_atime_nsec), stat.st_size as u64, name));
             }
         }
         entries.sort_unstable();
         // From the entry that was used last.
-        let (mut count, mut bytes) = (0, 0_u64);
+        let mut bytes = 0_u64;
         for (_, size, name) in entries.iter().rev() {
-            count += 1;
             bytes = bytes.saturating_add(*size);
-            if count > self.bounds.entries || bytes > self.bounds.bytes {
+            if bytes > self.bounds.bytes {
                 let _ = self.folder.remove_file(name);
             }
         }

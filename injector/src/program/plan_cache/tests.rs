@@ -9,6 +9,7 @@ use gprofinject_plan::{Engine, Hooks, Measured, Options, Role};
 use crate::options::{CountArg, EngineArg, HooksArg};
 use crate::os::say::Level;
 use crate::program::libs::Libs;
+use crate::program::plan_cache::entry::Source;
 use crate::program::plan_cache::*;
 use crate::program::planned::Planned;
 use crate::program::planner::{self, Planner};
@@ -19,7 +20,7 @@ fn voice() -> Voice {
 }
 
 fn cache_in(path: &Path) -> PlanCache {
-    PlanCache::at(Some(path.to_owned()), voice())
+    PlanCache::at(Some(path.to_owned()), None, voice())
 }
 
 /// Returns a program that is always there: this test program.
@@ -60,9 +61,11 @@ fn whatever_a_plan_follows_from_makes_another_key() {
         standalone: false,
         measured: Measured::None,
         arena: None,
+        words: -128,
     };
-    let key =
-        |subject: &Subject, options: &Options| Question { subject, image, options, hookless: false }.key();
+    let key = |subject: &Subject, options: &Options| {
+        Question { subject, image, options, selects: None, hookless: false }.key()
+    };
     let (both, builtin) = (Hooks::Both, Engine::Builtin);
     let mut keys = vec![
         key(subject, &options(both, builtin, false, all)),
@@ -76,6 +79,7 @@ fn whatever_a_plan_follows_from_makes_another_key() {
     keys.push(key(subject, &Options { standalone: true, ..options(both, builtin, false, all) }));
     keys.push(key(subject, &Options { measured: Measured::All, ..options(both, builtin, false, all) }));
     keys.push(key(subject, &Options { arena: Some(0x1000), ..options(both, builtin, false, all) }));
+    keys.push(key(subject, &Options { words: -192, ..options(both, builtin, false, all) }));
     // Another program, which differs by one byte.
     let path = tempfile::NamedTempFile::new().expect("a file");
     let mut bytes = subject.bytes.to_vec();
@@ -85,7 +89,7 @@ fn whatever_a_plan_follows_from_makes_another_key() {
     let mut preloaded = Subject::default();
     (preloaded.mark, preloaded.is_preloaded_to) = (subject.mark, true);
     keys.push(key(&preloaded, &plain));
-    keys.push(Question { subject, image, options: &plain, hookless: true }.key());
+    keys.push(Question { subject, image, options: &plain, selects: None, hookless: true }.key());
     assert!(keys.iter().all(Option::is_some));
     for (n, key) in keys.iter().enumerate() {
         assert!(!keys[..n].contains(key), "key {n}");
@@ -120,14 +124,18 @@ fn a_plan_is_kept_and_found() {
     let cache = cache_in(&path);
     let first: &'static Planned = Box::leak(Box::new(make(&cache, HooksArg::Both)));
     assert!(!first.is_cached && first.key.is_some() && !path.exists());
-    cache.add(first.key.expect("new"), first.plan.as_ref().expect("planned"));
+    let Subject { bytes, version, .. } = *subject;
+    cache.add(
+        first.key.expect("new"),
+        Source::Plan { plan: first.plan.as_ref().expect("planned"), bytes, version },
+    );
     drop(cache);
     assert_eq!(fs::read_dir(&path).expect("made").count(), 1);
 
     let cache = cache_in(&path);
     let second = make(&cache, HooksArg::Both);
-    assert!(second.is_cached && second.key.is_none());
-    let file = |planned: &Planned| planned.plan.as_ref().map(|plan| plan.encode().concat());
+    assert!(second.is_cached && second.is_kept && second.file.is_some());
+    let file = |planned: &Planned| planned.plan.as_ref().map(|plan| plan.encode(&[]).concat());
     assert!(file(first) == file(&second));
     let found = [HooksArg::Entry, HooksArg::None].map(|hooks| make(&cache, hooks).is_cached);
     assert_eq!(found, [false, false]);
@@ -136,4 +144,13 @@ fn a_plan_is_kept_and_found() {
     let counting =
         Filters::new(&[], &[], 0).and_then(|f| f.counting(Some(CountArg::Blocks), &[])).expect("none");
     assert!(cache.takes(&filters) && !cache.takes(&counting) && !off.takes(&filters));
+}
+
+#[test]
+fn sizes_have_units() {
+    let sizes = ["0", "4096", "3K", "500M", "2G", "1T"].map(bytes);
+    assert_eq!(sizes, [0, 4096, 3 << 10, 500 << 20, 2 << 30, 1 << 40].map(Some));
+    for none in ["", "G", "-1", "1.5G", "2 G", "2g", "16777216T"] {
+        assert_eq!(bytes(none), None, "{none}");
+    }
 }

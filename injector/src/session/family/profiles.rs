@@ -4,6 +4,8 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::collections::btree_map::Entry;
 
+use crate::profile::collect::Account;
+use crate::profile::costs;
 use crate::profile::counted::{Counted, Finished, Reading, counted, guests, has_guests};
 use crate::profile::ends::End;
 use crate::program::profilee::Profilee;
@@ -11,8 +13,9 @@ use crate::sampling::sampler::Sampling;
 use crate::sampling::samples::Samples;
 use crate::session::family::{Family, Sum};
 use crate::session::member::{Other, Who};
+use crate::session::spares::Spare;
 use crate::store::output::Written;
-use crate::store::region::layout::AgentState;
+use crate::store::region::layout::{AgentState, Orders};
 use crate::target::launch::usher::Usher;
 
 impl Family<'_> {
@@ -33,8 +36,9 @@ impl Family<'_> {
         }
     }
 
-    /// Writes the profile of a member whose process has ended or is not waited for any more, and removes its files.
-    pub(super) fn finish(&mut self, index: usize, sampling: Option<&mut Sampling>) {
+    /// Writes the profile of a member whose process has ended or is not waited for any more, and removes its files. If others may
+    /// begin later, the files may be kept for one of them.
+    pub(super) fn finish(&mut self, index: usize, sampling: Option<&mut Sampling>, may_others_begin: bool) {
         let Some(member) = self.members.get(index) else { return };
         let (pid, profilee, name) = (member.pid, member.profilee, member.name.clone());
         let samples = sampling.and_then(|sampling| sampling.take(index));
@@ -42,7 +46,9 @@ impl Family<'_> {
         let Some((finished, state)) = self.counted(index, samples, None) else { return };
         // A child that will be a guest may not have announced itself yet, but it has had the file mapped
         // since its fork.
-        if let Some(folder) = &self.folder
+        if may_others_begin && self.spare(index, &finished.account, state) {
+            self.drop_spares();
+        } else if let Some(folder) = &self.folder
             && folder.region(&name).is_counted_in() != Some(true)
             && !has_guests(&folder.region(&name))
         {
@@ -54,6 +60,42 @@ impl Family<'_> {
         }
         if finished.is_worth_writing(state) {
             self.write_other(pid, profilee, finished);
+        }
+    }
+
+    /// Keeps the files of a member whose process has ended, and whose counts were read, if another process can have them. They then
+    /// belong to no member. Returns whether they are kept.
+    fn spare(&mut self, index: usize, account: &Account, state: AgentState) -> bool {
+        let (Some(member), Some(folder)) = (self.members.get_mut(index), &self.folder) else { return false };
+        let Some((_, layout)) = &member.profilee.plan else { return false };
+        // The first process's name tells it apart.
+        if index == 0 {
+            return false;
+        }
+        // If the agent has not armed itself, a program that the process has executed may still have the name in its environment.
+        let is_over = state == AgentState::Armed && !member.profilee.planned.subject.standalone;
+        // Somebody may still read what was measured, or set to zero.
+        let is_read = layout.measure.is_none() && member.baseline.is_none();
+        let is_sound = account.damage.is_none() && account.trouble.is_none();
+        if !is_over || !is_read || !is_sound {
+            return false;
+        }
+        let region = folder.region(&member.name);
+        let bytes = member.committed_before.saturating_add(account.committed);
+        let orders = Orders { plan: member.profilee.number, ..self.orders };
+        if !self.spares.has_room(bytes) || has_guests(&region) || !folder.renew(&member.name, layout, orders)
+        {
+            return false;
+        }
+        let name = std::mem::take(&mut member.name);
+        self.spares.add(Spare { program: member.profilee.number, name, bytes });
+        true
+    }
+
+    /// Removes the oldest files if they are too many.
+    fn drop_spares(&mut self) {
+        while let Some(spare) = self.spares.surplus() {
+            self.folder.iter().for_each(|folder| folder.remove_region(&spare.name));
         }
     }
 
@@ -155,6 +197,8 @@ impl Family<'_> {
                     }
                 }
                 let Finished { profile, account, placed, .. } = finished;
+                let processes = if let Who::Program { processes } = who { processes } else { 1 };
+                let advice = costs::advice(&profile, &placed, processes);
                 let (symbols, note) = profilee.symbols_beside(self.output, &written.path);
                 self.unfollowed.extend(note);
                 self.others.push(Other {
@@ -171,6 +215,7 @@ impl Family<'_> {
                     threads: profile.threads,
                     placed,
                     account,
+                    advice,
                 });
             }
             Err(error) => self.troubles.push(format!("{error:#}")),
@@ -190,11 +235,16 @@ impl Family<'_> {
         let (profilee, baseline) = (member.profilee, member.baseline.as_ref());
         let maps = &member.maps;
         let own_call = member.own_call.as_ref();
-        let reading = Reading { profilee, libraries: &self.libraries, maps, rate: self.rate, end, own_call };
+        let libraries = &self.libraries;
+        let is_part = index > 0 && !self.settings.per_process;
+        let reading = Reading { profilee, libraries, maps, rate: self.rate, end, own_call, is_part };
         let (names, troubles) = (&mut self.names_elsewhere, &mut self.troubles);
         let (mut counted, state, _) =
             counted(region.as_ref(), &reading, samples, crash, baseline, troubles, names);
         self.troubles.extend(counted.account.damage.clone());
+        // What the file had before was another process's, whose account says so.
+        let before = self.members.get(index).map_or(0, |member| member.committed_before);
+        counted.account.committed = counted.account.committed.saturating_sub(before);
         for (path, why) in std::mem::take(&mut counted.account.lost) {
             if path.as_os_str().is_empty() {
                 self.troubles

@@ -6,14 +6,16 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use gprofinject_abi::region::{Load, LoadRecord, RegionHeader};
+use gprofinject_abi::region::{Load, LoadRecord, PAGE, RegionHeader};
 use zerocopy::IntoBytes;
 
+use crate::os::shared::{Access, Part};
 use crate::os::sys;
 use crate::store::private_folder::PrivateFolder;
 use crate::store::region::layout::{AgentReport, BLOCKS_MAX, Layout, Orders, read_value};
-use crate::store::region::read::{Region, load_records};
+use crate::store::region::read::{Region, load_records, next_data};
 use crate::store::region::ring::Rings;
+use crate::store::region::window::{WINDOW, Window};
 
 /// A region file in a run folder.
 #[derive(Clone, Debug)]
@@ -21,7 +23,16 @@ pub(crate) struct RegionFile {
     folder: PrivateFolder,
     name: String,
     /// The file, if it is a memory file of this run. It stays when the link to it is removed.
-    held: Option<Arc<File>>,
+    held: Option<Held>,
+}
+
+/// An open memory file, and the number of the process that has it open. A helper that this process forks has closed it, so that
+/// another file may have its number there.
+#[derive(Clone, Debug)]
+struct Held {
+    file: Arc<File>,
+    window: Option<Arc<Window>>,
+    holder: u32,
 }
 
 impl RegionFile {
@@ -30,9 +41,9 @@ impl RegionFile {
         RegionFile { folder: folder.clone(), name, held: None }
     }
 
-    /// Returns the same file, which `held` refers to if that is known.
-    pub(crate) fn held_by(self, held: Option<Arc<File>>) -> RegionFile {
-        RegionFile { held, ..self }
+    /// Returns the same file, which `file` refers to in the process `holder`, and which is mapped through the window when it is read.
+    pub(crate) fn held_by(self, file: Arc<File>, window: Option<Arc<Window>>, holder: u32) -> RegionFile {
+        RegionFile { held: Some(Held { file, window, holder }), ..self }
     }
 
     /// Creates the file with a layout and the orders to the agent.
@@ -42,7 +53,7 @@ impl RegionFile {
     pub(crate) fn create(&self, layout: &Layout, orders: Orders) -> io::Result<Region> {
         let file = self.folder.create_file(&self.name)?;
         begin(&file, layout, orders)?;
-        Ok(Region::new(file, *layout))
+        Ok(Region::new(file.into(), None, *layout))
     }
 
     /// Opens the file with a known layout.
@@ -50,7 +61,8 @@ impl RegionFile {
     /// # Errors
     /// It cannot be opened.
     pub(crate) fn open(&self, layout: &Layout) -> io::Result<Region> {
-        Ok(Region::new(self.file()?, *layout))
+        let window = self.held_here().and_then(|held| held.window.clone());
+        Ok(Region::new(self.file()?, window, *layout))
     }
 
     /// Opens the file to read the rings of events, while the process writes them. The file of a child that has become another user
@@ -61,7 +73,7 @@ impl RegionFile {
     pub(crate) fn rings(&self, layout: &Layout) -> io::Result<Rings> {
         match self.or_held(self.folder.open_to_write(&self.name), true) {
             Ok(file) => Ok(Rings::new(file, true, *layout)),
-            Err(_) => Ok(Rings::new(self.file()?, false, *layout)),
+            Err(_) => Ok(Rings::new(self.file_of_its_own()?, false, *layout)),
         }
     }
 
@@ -70,7 +82,7 @@ impl RegionFile {
     /// # Errors
     /// The file cannot be opened or read.
     pub(crate) fn report(&self) -> io::Result<AgentReport> {
-        Ok(AgentReport::of(&read_value(&self.file()?, 0)?))
+        Ok(AgentReport::of(&read_value(&*self.file()?, 0)?))
     }
 
     /// Reads the table of libraries that the process has prepared or hooked, before the layout is known. The process
@@ -90,8 +102,13 @@ impl RegionFile {
     /// Whether a process still counts in the file; `None` if the kernel cannot tell. If none does, none may begin to.
     pub(crate) fn is_counted_in(&self) -> Option<bool> {
         let file = self.file().ok()?;
+        if let Some(window) = self.held_here().and_then(|held| held.window.as_ref()) {
+            window.close();
+        }
         match sys::has_fixed_length(&file) {
-            true => sys::is_mapped_for_writing(&sys::open_again(&file, true).ok()?),
+            // The file may be open for reading only.
+            true => sys::is_mapped_for_writing(&file)
+                .or_else(|| sys::is_mapped_for_writing(&sys::open_again(&file, true).ok()?)),
             false => sys::is_open_for_writing(&file),
         }
     }
@@ -111,15 +128,29 @@ impl RegionFile {
         let _ = self.folder.remove_file(&self.name);
     }
 
-    /// Opens the file. A child that has become another user makes a file that belongs to that user.
-    fn file(&self) -> io::Result<File> {
+    /// Returns the file, which is opened unless this process holds it. A child that has become another user makes a file that belongs
+    /// to that user.
+    fn file(&self) -> io::Result<Arc<File>> {
+        match self.held_here() {
+            Some(held) => Ok(held.file.clone()),
+            None => self.file_of_its_own().map(Arc::new),
+        }
+    }
+
+    /// Returns the open file, if it is one of this process.
+    fn held_here(&self) -> Option<&Held> {
+        self.held.as_ref().filter(|held| held.holder == std::process::id())
+    }
+
+    /// Opens the file.
+    fn file_of_its_own(&self) -> io::Result<File> {
         self.or_held(self.folder.open_of_anybody(&self.name), false)
     }
 
-    /// Returns the file, or if it could not be opened by its name, the one that is held. A helper process has closed that, so that
-    /// another file may have its number.
+    /// Returns the file, or if it could not be opened by its name, the one that is held, unless a helper process has closed that.
     fn or_held(&self, opened: io::Result<File>, write: bool) -> io::Result<File> {
-        opened.or_else(|error| match self.held.as_ref().filter(|held| sys::has_fixed_length(held)) {
+        let held = self.held.as_ref().map(|held| &held.file);
+        opened.or_else(|error| match held.filter(|held| sys::has_fixed_length(held)) {
             Some(held) => sys::open_again(held, write).map_err(|_| error),
             None => Err(error),
         })
@@ -134,6 +165,36 @@ pub(crate) fn begin(file: &File, layout: &Layout, orders: Orders) -> io::Result<
     sys::allocate(file, layout.reserved(orders.timer_rate))?;
     let blocks_max = make_room(file, layout)?;
     file.write_all_at(layout.header(orders, blocks_max).as_bytes(), 0)
+}
+
+/// Makes a memory file that [`begin`] has made, and whose process has ended, as it was then, but for pages of zeros in place of holes.
+/// Returns whether that is done: not if the file is open elsewhere, or mapped, so that somebody could write to it later.
+///
+/// # Errors
+/// It is not such a file, or it cannot be mapped.
+pub(crate) fn renew(file: &File, window: &Window, layout: &Layout, orders: Orders) -> io::Result<bool> {
+    // The injector's own way to the file, which memfd_create has opened, does not count.
+    if sys::is_open_for_writing(file) != Some(false) {
+        return Ok(false);
+    }
+    let len = file.metadata()?.len();
+    let mut part = window.part(file).ok_or(io::ErrorKind::OutOfMemory)?;
+    let mut at = PAGE;
+    while let Some(data) = next_data(file, at, len)? {
+        let mut range = data.start / PAGE * PAGE..data.end.next_multiple_of(PAGE);
+        if !part.has(&(range.start..range.start + PAGE)) {
+            part = Part::of(file, range.start..len.min(range.start + WINDOW), Access::Clear)?.into();
+        }
+        range.end = range.end.min(part.end());
+        at = range.end;
+        part.clear(range)?;
+    }
+    // Up to here the file says whose it was.
+    let blocks_max = len.saturating_sub(layout.blocks_offset) / layout.block_len().max(1);
+    let mut page = [0; PAGE as usize];
+    layout.header(orders, blocks_max).write_to_prefix(&mut page).map_err(|_| io::ErrorKind::InvalidInput)?;
+    file.write_all_at(&page, 0)?;
+    Ok(true)
 }
 
 /// Gives the file, which stays sparse, the length for as many threads as the file system and the file size
@@ -154,7 +215,11 @@ fn make_room(file: &File, layout: &Layout) -> io::Result<u64> {
 mod tests {
     use std::os::fd::AsRawFd;
 
+    use gprofinject_abi::plan::HookMode;
+
     use super::*;
+    use crate::store::region::layout::LibraryHooks;
+    use crate::store::shape::Shape;
 
     #[test]
     fn a_mapping_is_seen_after_its_descriptor() {
@@ -170,7 +235,74 @@ mod tests {
         file.set_len(4096).expect("resized");
         sys::fix_length(&file).expect("fixed");
         let held = sys::open_again(&file, true).expect("opened");
-        is_seen(&RegionFile::new(&folder, "none".into()).held_by(Some(Arc::new(held))), file);
+        is_seen(
+            &RegionFile::new(&folder, "none".into()).held_by(Arc::new(held), None, std::process::id()),
+            file,
+        );
+    }
+
+    /// What is not zero in a file.
+    fn contents(file: &File) -> Vec<(u64, u8)> {
+        let len = file.metadata().expect("readable").len();
+        let (mut found, mut at) = (Vec::new(), 0);
+        while let Some(data) = next_data(file, at, len).expect("known") {
+            let mut bytes = vec![0; (data.end - data.start) as usize];
+            file.read_exact_at(&mut bytes, data.start).expect("read");
+            found.extend((data.start..).zip(bytes).filter(|(_, byte)| *byte != 0));
+            at = data.end;
+        }
+        found
+    }
+
+    #[test]
+    fn a_renewed_file_is_like_a_new_one() {
+        let shape =
+            Shape { text: (0x1000, 0x9000), arena: 0xa000, arena_len: 0x2000, text_shift: 1, arena_shift: 4 };
+        let hooks = LibraryHooks { mode: HookMode::Both, counts: true, wanted: true };
+        let layout = Layout::new(shape, 20000, 800, Some(hooks), None);
+        let orders = Orders { follow: true, plan: 7, ..Orders::default() };
+        let make = || {
+            let file = sys::empty_memory_file(std::path::Path::new("region")).expect("made");
+            begin(&file, &layout, orders).expect("begun");
+            sys::fix_length(&file).expect("fixed");
+            file
+        };
+        let (new, file) = (make(), make());
+        let len = file.metadata().expect("readable").len();
+        let blocks = (0..BLOCKS_MAX).step_by(1000).map(|n| layout.blocks_offset + n * layout.block_len());
+        let places = blocks.flat_map(|block| [block, block + 4096 * 3 + 1, block + layout.block_len() - 9]);
+        for at in [0, 8, 700, 4090, 4096, layout.loads_offset(), layout.blocks_offset - 1, len - 1]
+            .into_iter()
+            .chain(places)
+        {
+            file.write_all_at(&[0xa5; 10][..(len - at).min(10) as usize], at).expect("written");
+        }
+        let left = contents(&file);
+        assert!(left.len() > 400);
+
+        // Whoever can write to it could do that later.
+        let other = sys::open_again(&file, true).expect("opened");
+        assert!(!renew(&file, &Window::default(), &layout, orders).expect("known"));
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: this is a new mapping, which is neither read nor written.
+        let at =
+            unsafe { libc::mmap(std::ptr::null_mut(), 4096, access, libc::MAP_SHARED, other.as_raw_fd(), 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        drop(other);
+        assert!(!renew(&file, &Window::default(), &layout, orders).expect("known"));
+        assert_eq!(contents(&file), left);
+        // SAFETY: this is that mapping, and nothing else.
+        assert_eq!(unsafe { libc::munmap(at, 4096) }, 0);
+
+        assert!(renew(&file, &Window::default(), &layout, orders).expect("known"));
+        assert_eq!(contents(&file), contents(&new));
+        assert!(file.metadata().expect("readable").blocks() > new.metadata().expect("readable").blocks());
+        // A file in a folder can be truncated.
+        let place = tempfile::tempdir().expect("a folder");
+        let folder = PrivateFolder::create(place.path()).expect("a folder");
+        RegionFile::new(&folder, "region".into()).create(&layout, orders).expect("created");
+        let file = folder.open_to_write("region").expect("opened");
+        assert!(!renew(&file, &Window::default(), &layout, orders).is_ok_and(|is_done| is_done));
     }
 
     fn is_seen(region: &RegionFile, file: File) {

@@ -165,7 +165,7 @@ impl Layout {
             library_bytes: self.library_bytes(),
             elsewhere_offset: self.elsewhere_offset(),
             library_hooks: self.libraries.map_or(HookModeCode(0), |hooks| hooks.mode.code()),
-            reserved: 0,
+            maps_whole: orders.maps_whole.into(),
             library_counter_bytes: self.library_counter_bytes(),
             times_bytes: self.times_bytes(),
             nodes_max: paths.map_or(0, |paths| paths.nodes_max),
@@ -227,6 +227,8 @@ pub(crate) struct Orders {
     pub(crate) follow: bool,
     /// The number of the plan.
     pub(crate) plan: u32,
+    /// See [`RegionOrders::maps_whole`].
+    pub(crate) maps_whole: bool,
 }
 
 /// What the agent reports about its process, or whatever the process has written there instead. It is not

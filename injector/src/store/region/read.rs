@@ -6,21 +6,24 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::Arc;
 
 use gprofinject_abi::region::{
-    BlockHeader, LOADS_MAX, Load, LoadRecord, Overflow, ROOT, RegionHeader, SEGMENTS, SLOTS, SampleRecord,
-    Slot, counters_offset, library_offset, segment_entries, segment_offset,
+    BlockHeader, LOADS_MAX, Load, LoadRecord, Overflow, PAGE, ROOT, RegionHeader, SEGMENTS, SLOTS,
+    SampleRecord, Slot, counters_offset, library_offset, segment_entries, segment_offset,
 };
 use gprofinject_abi::times::{TIMES, TimesHeader};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
+use crate::os::shared::{Access, Part};
 use crate::store::private_folder::PrivateFolder;
 use crate::store::region::layout::{
     AgentReport, BLOCKS_MAX, ELSEWHERE_LEN, HISTOGRAM, Layout, histogram_len, read_at, read_value,
 };
 use crate::store::region::times::{self, ProcessEnd, Reached, ThreadTimes};
+use crate::store::region::window::Window;
 
 /// The number of guests (children that could create no file of their own and count in this one) that are kept
 /// apart at most. A process can write any number into the header of thread counters, and each number would
@@ -31,13 +34,16 @@ pub(crate) const PROCESS_MAX: u32 = 1 << 22;
 
 /// A region file of this run.
 pub(crate) struct Region {
-    file: File,
+    file: Arc<File>,
+    window: Option<Arc<Window>>,
     layout: Layout,
     /// The process whose thread counters are read: 0 for the file's own process, or the number of a guest.
     process: u32,
     /// The headers of thread counters, read once, because the process may change them in the file at any
     /// time.
     heads: OnceCell<Vec<Head>>,
+    /// See [`Region::report`], in the same way.
+    report: OnceCell<(AgentReport, bool)>,
 }
 
 /// The header of one thread's counters.
@@ -74,14 +80,14 @@ pub(crate) struct Owner {
     pub(crate) count: u32,
 }
 
-/// The number of bytes that are read at a time. It need not be a multiple of an entry's size, since reads
-/// follow the tables.
-const PIECE: usize = 1 << 20;
+/// The number of bytes that are read at a time, which stay in the processor's cache until they are visited. It need not be a multiple of
+/// an entry's size, since reads follow the tables.
+const PIECE: u64 = 64 << 10;
 
 impl Region {
     /// Returns the region in an open file.
-    pub(super) fn new(file: File, layout: Layout) -> Region {
-        Region { file, layout, process: 0, heads: OnceCell::new() }
+    pub(super) fn new(file: Arc<File>, window: Option<Arc<Window>>, layout: Layout) -> Region {
+        Region { file, window, layout, process: 0, heads: OnceCell::new(), report: OnceCell::new() }
     }
 
     /// Reads what the agent reports, and whether the header is damaged: the injector's own part of it is not
@@ -90,9 +96,13 @@ impl Region {
     /// # Errors
     /// The file cannot be read.
     pub(crate) fn report(&self) -> io::Result<(AgentReport, bool)> {
+        if let Some(report) = self.report.get() {
+            return Ok(*report);
+        }
         let header: RegionHeader = read_value(&self.file, 0)?;
         let is_cut_off = self.file.metadata()?.len() < self.layout.blocks_offset + self.layout.block_len();
-        Ok((AgentReport::of(&header), is_cut_off || !self.layout.is_that_of(&header)))
+        let report = (AgentReport::of(&header), is_cut_off || !self.layout.is_that_of(&header));
+        Ok(*self.report.get_or_init(|| report))
     }
 
     /// The number of bytes that the file occupies on its disk or in memory.
@@ -201,20 +211,20 @@ impl Region {
         self
     }
 
-    /// Visits every counter in use. `owners` are the byte ranges of home slots in a thread's counters with
-    /// the numbers of their functions, sorted.
-    pub(crate) fn counters(
+    /// Visits every counter in use. `walk` returns a function that returns the number of the function that has a home slot at an offset
+    /// in the counters of a thread. It is asked for rising offsets.
+    pub(crate) fn counters<W: FnMut(u64) -> Option<u32>>(
         &self,
-        owners: &[(Range<u64>, u32)],
+        walk: impl Fn() -> W,
         mut visit: impl FnMut(Counter),
     ) -> io::Result<()> {
-        self.thread_counters(owners, |_, counter| visit(counter))
+        self.thread_counters(walk, |_, counter| visit(counter))
     }
 
     /// Does the same, and says whose the counter is.
-    pub(crate) fn thread_counters(
+    pub(crate) fn thread_counters<W: FnMut(u64) -> Option<u32>>(
         &self,
-        owners: &[(Range<u64>, u32)],
+        walk: impl Fn() -> W,
         mut visit: impl FnMut(Owner, Counter),
     ) -> io::Result<()> {
         let own = SLOTS..SLOTS + self.layout.slot_bytes;
@@ -224,21 +234,18 @@ impl Region {
             let owner = Owner { tid, count };
             for slots in [&own, &libraries] {
                 let slots = block + slots.start..block + slots.end;
+                let mut function_at = walk();
                 self.pieces(slots, size_of::<Slot>() as u64, |offset, bytes| {
                     let at = offset - block;
-                    let mut next = owners.partition_point(|(range, _)| range.end <= at);
                     for (Slot { key, count }, at) in records(bytes).zip((at..).step_by(size_of::<Slot>())) {
-                        while owners.get(next).is_some_and(|(range, _)| range.end <= at) {
-                            next += 1;
+                        if count == 0 {
+                            continue;
                         }
-                        if let Some((range, function)) = owners.get(next)
-                            && range.start <= at
-                            && count != 0
-                        {
+                        if let Some(function) = function_at(at) {
                             // A return address of 0, which the first frame of a coroutine has, is counted in a
                             // free slot.
                             let key = if key == 0 { ROOT } else { key };
-                            visit(owner, Counter { function: *function, key, count });
+                            visit(owner, Counter { function, key, count });
                         }
                     }
                 })?;
@@ -363,44 +370,101 @@ impl Region {
         Ok(self.file.metadata()?.len().min(most))
     }
 
-    /// Visits the parts of a table that are not holes, in pieces of whole entries.
+    /// Visits the parts of a table that are not holes, in pieces of whole entries. Pages of zeros may be left out like holes.
     fn pieces(&self, table: Range<u64>, entry: u64, mut visit: impl FnMut(u64, &[u8])) -> io::Result<()> {
-        // Most tables of a short process have a page of data or none.
-        let mut buffer = Vec::new();
+        let mut reader = Reader { region: self, table: table.clone(), part: None, words: Vec::new() };
         let mut at = table.start;
         while let Some(data) = self.next_data(at, table.end)? {
             // A hole begins and ends at a page, and an entry anywhere.
-            let start = table.start + (data.start - table.start) / entry * entry;
+            let mut start = table.start + (data.start - table.start) / entry * entry;
             let end = table.end.min(table.start + (data.end - table.start).div_ceil(entry) * entry);
-            let len = ((end - start).min(PIECE as u64) / entry * entry) as usize;
-            if len == 0 {
-                break;
+            while end - start >= entry {
+                let len = (end - start).min(PIECE) / entry * entry;
+                let bytes = reader.read(start, len as usize)?;
+                if PAGE.is_multiple_of(entry) {
+                    for (page, start) in bytes.chunks(PAGE as usize).zip((start..).step_by(PAGE as usize)) {
+                        if !is_zero(page) {
+                            visit(start, page);
+                        }
+                    }
+                } else {
+                    visit(start, bytes);
+                }
+                start += len;
             }
-            if buffer.len() < len {
-                buffer.resize(len, 0);
-            }
-            let Some(piece) = buffer.get_mut(..len) else { break };
-            let count = read_at(&self.file, piece, start)?;
-            visit(start, piece.get(..count).unwrap_or_default());
-            at = start + len as u64;
+            at = data.end.max(start);
         }
         Ok(())
     }
 
-    /// Returns the next range below `end` that is not a hole.
     fn next_data(&self, at: u64, end: u64) -> io::Result<Option<Range<u64>>> {
-        let seek = |place| match rustix::fs::seek(&self.file, place) {
-            Ok(found) => Ok(Some(found)),
-            Err(Errno::NXIO) => Ok(None),
-            Err(error) => Err(io::Error::from(error)),
-        };
-        if at >= end {
-            return Ok(None);
-        }
-        let Some(start) = seek(SeekFrom::Data(at))?.filter(|&start| start < end) else { return Ok(None) };
-        let stop = seek(SeekFrom::Hole(start))?.unwrap_or(end).min(end);
-        Ok(Some(start..stop))
+        next_data(&self.file, at, end)
     }
+}
+
+/// Returns the next range of a file, at or behind `at` and below `end`, that is not a hole.
+///
+/// # Errors
+/// The file system does not tell.
+pub(super) fn next_data(file: &File, at: u64, end: u64) -> io::Result<Option<Range<u64>>> {
+    let seek = |place| match rustix::fs::seek(file, place) {
+        Ok(found) => Ok(Some(found)),
+        Err(Errno::NXIO) => Ok(None),
+        Err(error) => Err(io::Error::from(error)),
+    };
+    if at >= end {
+        return Ok(None);
+    }
+    let Some(start) = seek(SeekFrom::Data(at))?.filter(|&start| start < end) else { return Ok(None) };
+    let stop = seek(SeekFrom::Hole(start))?.unwrap_or(end).min(end);
+    Ok(Some(start..stop))
+}
+
+/// Reads pieces of a table.
+struct Reader<'r> {
+    region: &'r Region,
+    table: Range<u64>,
+    /// The table, mapped when there is anything to read; `None` in it if it cannot be mapped.
+    part: Option<Option<Arc<Part>>>,
+    words: Vec<u64>,
+}
+
+impl Reader<'_> {
+    /// Returns bytes of the table, up to the end of the file.
+    fn read(&mut self, start: u64, len: usize) -> io::Result<&[u8]> {
+        const WORD: usize = size_of::<u64>();
+        let file = &self.region.file;
+        let table = &self.table;
+        let part = self.part.get_or_insert_with(|| {
+            let window = self.region.window.as_ref().and_then(|window| window.part(file));
+            let is_in = |part: &Arc<Part>| part.has(table);
+            window.filter(is_in).or_else(|| Part::of(file, table.clone(), Access::Read).ok().map(Arc::new))
+        });
+        let before = if part.is_some() { start as usize % WORD } else { 0 };
+        let count = (before + len).div_ceil(WORD);
+        if self.words.len() < count {
+            self.words.resize(count, 0);
+        }
+        let words = self.words.get_mut(..count).unwrap_or_default();
+        let read = match part {
+            Some(part) => {
+                part.read(start - before as u64, words);
+                len
+            }
+            None => {
+                let bytes = words.as_mut_bytes().get_mut(..len).unwrap_or_default();
+                read_at(file, bytes, start)?
+            }
+        };
+        Ok(words.as_bytes().get(before..before + read).unwrap_or_default())
+    }
+}
+
+/// Whether bytes are all zero.
+fn is_zero(bytes: &[u8]) -> bool {
+    let (words, rest) = bytes.as_chunks::<16>();
+    words.iter().fold(0, |all, word| all | u128::from_ne_bytes(*word)) == 0
+        && rest.iter().all(|byte| *byte == 0)
 }
 
 /// Returns the whole records in a piece of a table. The piece need not be aligned, so each record is copied.
@@ -457,9 +521,10 @@ mod tests {
         put(block + segment_offset(slot_bytes, 1) + 24 * 170, &[0x4444, 8, 9]);
         put(HISTOGRAM + 4 * 100, &[3]);
 
-        let owners = [(SLOTS..SLOTS + 16, 0), (SLOTS + 16..SLOTS + slot_bytes, 1)];
+        let walk =
+            || |at: u64| (SLOTS..SLOTS + slot_bytes).contains(&at).then_some(u32::from(at >= SLOTS + 16));
         let mut found = Vec::new();
-        region.counters(&owners, |c| found.push((c.function, c.key, c.count))).expect("readable");
+        region.counters(walk, |c| found.push((c.function, c.key, c.count))).expect("readable");
         assert_eq!(found, [(0, 0x1111, 5), (1, 0x2222, 6), (1, 0x3333, 7), (9, 0x4444, 8)]);
         assert_eq!(region.threads().expect("readable"), Threads { count: 2, lost_calls: 3 });
         let mut bins = Vec::new();
@@ -492,9 +557,7 @@ mod tests {
             assert!(report.1 == (len <= layout.blocks_offset) || len >= most - 1, "{len}");
             assert_eq!(region.threads().expect("readable"), Threads::default());
             assert!(region.guests().expect("readable").is_empty());
-            region
-                .counters(&[(SLOTS..SLOTS + 20000, 0)], |_| panic!("nothing was counted"))
-                .expect("readable");
+            region.counters(|| |_| Some(0), |_| panic!("nothing was counted")).expect("readable");
             assert_eq!(region.block_counters().expect("readable"), [0; 100]);
             region.copy_to(&folder, "copy").expect("copied");
             assert!(folder.open_file("copy").expect("there").metadata().expect("known").len() <= most);

@@ -79,18 +79,20 @@ fn has_label(frames: &Frames, labels: &HashSet<u64>, memory: &Range<u64>) -> boo
         .any(|(at, word)| labels.contains(&word) && !is_remains(frames, at))
 }
 
-/// Returns whether a word is what the agent, or a signal that has interrupted it, has left on a stack: in the agent's own frames and in the
-/// description of the interrupted registers. Then there has been a frame nearby.
+/// Returns whether a word is what a frame that is gone has left on its stack: its return slot, or what the agent has written below
+/// that while it worked for the frame. Then the cell of a frame a little above is not empty. The rule is narrow, because a copy that is
+/// taken for remains ends the process, and remains that are taken for a copy cost some memory: copies can be beside the stack in the
+/// same heap.
 fn is_remains(frames: &Frames, at: u64) -> bool {
-    /// The agent uses less below a CFA (`agent/src/hot/gate.rs`), and so do the kernel's descriptions, which are above the frames of
-    /// the handlers. Coroutines have stacks of about this size, whose used parts move.
-    const NEAR: u64 = 128 << 10;
+    /// The agent has the labels that it works with less far below a CFA (`agent/src/hot/gate.rs`).
+    const NEAR: u64 = 8 << 10;
     let within = |from: u64, to: u64| {
         let count = ((to - from) / 8) as usize;
         let cells = frames.cell(from).and_then(|cell| frames.memory.records::<Cell>(cell, count).ok());
         cells.is_some_and(|cells| cells.iter().any(|cell| cell.return_address != 0))
     };
-    let (from, to) = (at.saturating_sub(NEAR), at.saturating_add(NEAR));
+    // The address after a return slot is its frame's CFA.
+    let (from, to) = (at + 8, at.saturating_add(NEAR));
     let border = to & !(WINDOW - 1);
     if from < border && border < to { within(from, border) || within(border, to) } else { within(from, to) }
 }

@@ -19,7 +19,7 @@ use crate::target::agent::callers::{Callers, Files};
 use crate::target::agent::frames::Frames;
 use crate::target::agent::overwritten::Patch;
 use crate::target::agent::patches::loads;
-use crate::target::agent::room::libc_code;
+use crate::target::agent::room::{code_of, libc_code};
 use crate::target::agent::{copies, go, stacks};
 use crate::target::process::Process;
 use crate::target::threads::memory::Memory;
@@ -64,7 +64,9 @@ impl Attachment {
         }
         let (mut is_unpatched, mut are_copied) = (self.is_paused(), false);
         let mut files = Files::default();
-        files.load(self.pid, &mappings);
+        let mut code = mappings.clone();
+        code.retain(|mapping| !self.arenas.contains(mapping.lo));
+        files.load(self.pid, &code);
         let left = self.with_retries(PATIENCE, |attachment, tracer, until| {
             let memory = Memory::open(attachment.pid)?;
             let mut stopped = attachment.all(tracer)?;
@@ -273,8 +275,8 @@ impl Attachment {
         if words.is_ok_and(|words| words.landing >= registers.rsp) {
             return true;
         }
-        let is_library = |mapping: &&Mapping| mapping.executable && mapping.path.contains("/libgcc_s");
-        let library = mappings.iter().find(is_library).map_or(0..0, |mapping| mapping.lo..mapping.hi);
+        let library = code_of(mappings, |path| path.contains("/libgcc_s"));
+        let library = library.map_or(0..0, |mapping| mapping.lo..mapping.hi);
         let own = &self.unwinder;
         let is_unwinder = |at: u64| {
             library.contains(&at) || own.iter().any(|&(function, size)| at.wrapping_sub(function) < size)

@@ -2,7 +2,6 @@
 //! stopped at a time, and their patches are written with those of the program.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::io;
 use std::mem::offset_of;
 
@@ -52,23 +51,24 @@ impl Attachment {
         })
     }
 
-    /// Prepares the hooks of a library. If another thread takes the place of its arena meanwhile, another one is found.
+    /// Prepares the hooks of a library. If something else is where its arena would be, another place is found; another thread may take
+    /// that meanwhile.
     fn load_one(&mut self, wanted: &Wanted) -> Result<()> {
         const TRIES: usize = 10;
         let is_taken = |error: &anyhow::Error| {
             let error = error.root_cause().downcast_ref::<io::Error>();
             error.and_then(io::Error::raw_os_error) == Some(libc::EEXIST)
         };
-        for _ in 1..TRIES {
-            match self.load_there(wanted) {
+        for number in 1..TRIES {
+            match self.load_there(wanted, number > 1) {
                 Err(error) if is_taken(&error) => {}
                 done => return done,
             }
         }
-        self.load_there(wanted)
+        self.load_there(wanted, true)
     }
 
-    fn load_there(&mut self, wanted: &Wanted) -> Result<()> {
+    fn load_there(&mut self, wanted: &Wanted, is_taken: bool) -> Result<()> {
         deadline::check()?;
         let memory = Memory::open(self.pid)?;
         let at = self.guest().context("the agent has not prepared")?.image.order;
@@ -79,12 +79,11 @@ impl Attachment {
             );
         }
         let start = wanted.order.start;
-        let question = Question { bias: start, start, ..free };
+        let question = Question { bias: start, start, is_taken: is_taken.into(), ..free };
         let mappings = || proc::mappings(self.pid).unwrap_or_default();
-        let Placed { file, slot_bytes, arena } =
-            library::placed(wanted.library, &question, &BTreeSet::new(), mappings)
+        let Placed { file, slot_bytes, arena, .. } =
+            library::placed(wanted.library, &question, &BTreeSet::new(), mappings, None)
                 .map_err(|why| anyhow!(why))?;
-        let (file, question) = (File::from(file), Question { free: arena, ..question });
         let order = LibraryOrder { plan: wanted.library.number, slot_bytes, ..wanted.order };
         tracer::apart(self.pid, |tracer| {
             let mut stopped = self.one(tracer)?;
@@ -94,36 +93,36 @@ impl Attachment {
             let descriptors = [-1, i64::from(*given.first().context("the process has no descriptor left")?)];
             memory.write(at + offset_of!(Order, descriptors) as u64, descriptors.as_bytes())?;
             memory.write(at + offset_of!(Order, library) as u64, order.as_bytes())?;
-            let get_gr = self.own_get_gr(wanted.library, &question);
+            let get_gr = self.own_get_gr(wanted.library, start, arena);
             memory.write(at + offset_of!(Order, get_gr) as u64, get_gr.as_bytes())?;
             self.command(&mut stopped, &memory, Command::Load).map_err(|error| match error.raw_os_error() {
                 Some(libc::EEXIST) => error.into(),
                 _ => anyhow!("the agent could not prepare it: {}", sys::reason(&error)),
             })
         })?;
-        self.note_library(wanted.library, &question);
+        self.note_library(wanted.library, start, arena);
         Ok(())
     }
 
-    /// Returns the address at which a library's `_Unwind_GetGR` can be called, or 0 if the agent finds it by itself.
-    fn own_get_gr(&self, library: &Library, question: &Question) -> u64 {
+    /// Returns the address at which a library's `_Unwind_GetGR` can be called, or 0 if the agent finds it by itself. `start` is its
+    /// load bias.
+    fn own_get_gr(&self, library: &Library, start: u64, arena: u64) -> u64 {
         let planned = library.planned;
         let plan = planned.plan.as_ref().filter(|_| self.is_standalone);
-        plan.map_or(0, |plan| get_gr(planned, plan, question.start, question.free))
+        plan.map_or(0, |plan| get_gr(planned, plan, start, arena))
     }
 
-    /// Notes where threads may wait in system calls of a library of a process of musl's, and what its unwinder is. The
-    /// question is the one for which its plan was placed.
-    pub(crate) fn note_library(&mut self, library: &Library, question: &Question) {
+    /// Notes where threads may wait in system calls of a library of a process of musl's, and what its unwinder is. `start` is its
+    /// load bias.
+    pub(crate) fn note_library(&mut self, library: &Library, start: u64, arena: u64) {
         let planned = library.planned;
         let (Some(plan), Some(image)) = (&planned.plan, &planned.subject.image) else { return };
         if self.is_standalone {
-            self.note_arena(question.free, plan.arena_len);
-            let of =
-                |(from, to): (u32, u64)| (question.free + u64::from(from), question.start.wrapping_add(to));
+            self.note_arena(arena, plan.arena_len);
+            let of = |(from, to): (u32, u64)| (arena + u64::from(from), start.wrapping_add(to));
             let calls = plan.after_system_calls(image).into_iter().map(of);
             self.calls.extend(calls.filter(|&(from, _)| self.arenas.contains(from)));
-            self.unwinder.extend(unwinder(planned, question.start));
+            self.unwinder.extend(unwinder(planned, start));
         }
     }
 }

@@ -157,7 +157,7 @@ fn written(record: &LoadRecord, left: &mut usize, memory: &Memory) -> Vec<Patch>
     *left = rest;
     let written: Vec<abi::Patch> = memory.records(record.patches, count).unwrap_or_default();
     let text = record.lo..record.hi;
-    written.iter().filter_map(|patch| Patch::of_library(patch, &text)).collect()
+    written.iter().filter_map(|patch| Patch::of_library(patch, record.bias, &text)).collect()
 }
 
 #[cfg(test)]
@@ -201,11 +201,14 @@ mod tests {
         (place, attachment)
     }
 
+    /// The load bias of all libraries here.
+    const BIAS: u64 = 0x3000;
+
     /// Returns a library in the text from `lo` on, of 4096 bytes, with these patches.
     fn library(lo: u64, patches: &[abi::Patch]) -> LoadRecord {
         LoadRecord {
             state: Load::Hooked.code(),
-            bias: lo,
+            bias: BIAS,
             lo,
             hi: lo + 0x1000,
             patches: patches.as_ptr() as u64,
@@ -214,8 +217,9 @@ mod tests {
         }
     }
 
-    fn patch(address: u64, len: u8) -> abi::Patch {
-        abi::Patch { address, len, ..abi::Patch::new_zeroed() }
+    /// Returns a patch at a runtime address.
+    fn patch(at: u64, len: u8) -> abi::Patch {
+        abi::Patch { address: at.wrapping_sub(BIAS), len, ..abi::Patch::new_zeroed() }
     }
 
     fn overwritten(records: &[LoadRecord]) -> Overwritten {

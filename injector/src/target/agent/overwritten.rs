@@ -48,15 +48,15 @@ impl Patch {
         Patch { addresses: at + 1..at + len, cave: false, stays: false }
     }
 
-    /// Returns the addresses of a patch that is in a library's text. It is not known whether its first address is the
+    /// Returns the addresses of a patch that is in the text of a library with this load bias. It is not known whether its first address is the
     /// start of a function, so that address is among them. Returns `None` if the patch is not inside the text.
-    pub(super) fn of_library(patch: &abi::Patch, text: &Range<u64>) -> Option<Patch> {
-        let end = patch.address.checked_add(patch.len.into())?;
-        let is_inside = patch.address >= text.start
-            && end <= text.end
-            && (1..=patch.original.len()).contains(&patch.len.into());
+    pub(super) fn of_library(patch: &abi::Patch, bias: u64, text: &Range<u64>) -> Option<Patch> {
+        let start = patch.address.wrapping_add(bias);
+        let end = start.checked_add(patch.len.into())?;
+        let is_inside =
+            start >= text.start && end <= text.end && (1..=patch.original.len()).contains(&patch.len.into());
         let stays = patch.stays == Stay::Function.code();
-        is_inside.then_some(Patch { addresses: patch.address..end, cave: true, stays })
+        is_inside.then_some(Patch { addresses: start..end, cave: true, stays })
     }
 
     /// Whether a thread must not be in the patch when the agent is taken out, although hooks are paused.

@@ -53,9 +53,10 @@ impl Attachment {
         };
         let modules = self.planned_modules(plans);
         let mut stopped = self.all(tracer)?;
-        if let Some(code) = code
-            && !modules::code(&proc::mappings(self.pid)?).is_subset(code)
-        {
+        let is_new = |found: &(u64, u64)| {
+            !self.arenas.contains(found.0) && code.is_some_and(|code| !code.contains(found))
+        };
+        if code.is_some() && modules::code(&proc::mappings(self.pid)?).iter().any(is_new) {
             bail!("the process has just loaded a library; try again");
         }
         let room = self.make_room(&mut stopped, &memory, &libc, &modules, until)?;

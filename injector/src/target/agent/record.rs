@@ -158,7 +158,7 @@ mod tests {
     fn guest() -> serde_json::Value {
         serde_json::json!({
             "image": image(), "detours": [{"at": 100, "before": [1, 2], "after": [3, 4]}],
-            "words": [1, 2, 3, u64::MAX, 0, 0, 0, 8, 0, 0], "shadows": 4096, "mapped": 4096, "landing": null,
+            "words": [1, 2, 3, u64::MAX, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0], "shadows": 4096, "mapped": 4096, "landing": null,
             "records": {"start": 4096, "end": 8192}
         })
     }

@@ -99,7 +99,16 @@ pub(super) fn libc_code(mappings: &[Mapping]) -> Option<&Mapping> {
         let name = path.trim_end_matches(" (deleted)").rsplit('/').next().unwrap_or_default();
         name.starts_with("libc.so.") || name.starts_with("libc-2.")
     };
-    mappings.iter().find(|mapping| mapping.executable && is_libc(&mapping.path))
+    code_of(mappings, is_libc)
+}
+
+/// Returns the first mapping of the code of the library whose path is the one that is sought. The code may be that of an image, in place of
+/// the library's own and between its other parts.
+pub(super) fn code_of(mappings: &[Mapping], is_sought: impl Fn(&str) -> bool) -> Option<&Mapping> {
+    let is_part = |mapping: &Mapping| is_sought(&mapping.path);
+    let first = mappings.iter().position(is_part)?;
+    let last = mappings.iter().rposition(is_part)?;
+    mappings.get(first..=last)?.iter().find(|mapping| mapping.executable)
 }
 
 /// The number of bytes of the C library's code that are read. Another file may have the library's name, and

@@ -74,7 +74,7 @@ impl Running {
     }
 
     fn has_ended(&self) -> bool {
-        self.handle.has_ended() || !self.process.lives()
+        self.handle.has_ended_now() || !self.process.lives()
     }
 
     /// Removes what a failed attempt to write the hooks has left.

@@ -11,7 +11,7 @@ use gprofinject_image::Image;
 /// Returns [`Uncounted::Frames`] if they cannot be copied.
 pub(crate) fn check(image: &Image, steps: &Steps) -> Result<(), Uncounted> {
     for part in &steps.parts {
-        for description in image.frames.descriptions(part.lo, part.hi).ok_or(Uncounted::Frames)? {
+        for description in image.frames().descriptions(part.lo, part.hi).ok_or(Uncounted::Frames)? {
             let mut out = Program::default();
             out.rules(&description, part, &|_| 0).ok_or(Uncounted::Frames)?;
             if description.common.signal {

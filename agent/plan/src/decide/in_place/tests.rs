@@ -29,7 +29,7 @@ fn plan(functions: &[&[u8]], taken: usize) -> Plan {
     for (f, function) in image.functions.iter_mut().zip(functions) {
         f.size = function.len() as u64;
     }
-    image.code_pointers.truncate(taken);
+    image.details_mut().code_pointers.truncate(taken);
     plan_of(&image, None)
 }
 
@@ -37,7 +37,7 @@ fn plan(functions: &[&[u8]], taken: usize) -> Plan {
 /// call.
 fn site(plan: &Plan) -> Option<u64> {
     assert!(tactics(plan).iter().all(Option::is_some));
-    let written = plan.emitted.patches.iter().find(|p| p.replacement[..p.len as usize] == CALL_R11);
+    let written = plan.patches.iter().find(|p| p.replacement[..p.len as usize] == CALL_R11);
     assert_eq!(usize::from(written.is_some()), plan.emitted.call_jumps.len());
     written.map(|p| (p.address - TEXT) % PITCH as u64)
 }

@@ -9,7 +9,7 @@ fn refused(behind: &[u8], change: impl FnOnce(&mut Image)) -> Vec<usize> {
     let caller = [0xe8, 0x03, 0, 0, 0, 0xc3, 0x90, 0x90];
     let bytes = [&caller[..], &[0xff, 0x25, 0, 1, 0, 0], behind].concat();
     let mut image = image(ImageKind::Pie, TEXT, &bytes, &[caller.len(), bytes.len() - caller.len()]);
-    for f in &mut image.functions {
+    for f in image.functions.iter_mut() {
         f.frame = None;
     }
     change(&mut image);

@@ -43,6 +43,7 @@ fn plan(image: &Image, hooks: Hooks) -> Plan {
         standalone: true,
         measured: Measured::None,
         arena: None,
+        words: 0,
     };
     Plan::new(image, &options)
 }
@@ -113,7 +114,7 @@ fn landing_pads_are_for_an_unwinder() {
     let code = BODY.repeat(2);
     let mut image = program(&code, &[("", BODY.len()), ("", BODY.len())]);
     assert_eq!(plan(&image, Hooks::Both).hooks, Hooks::Both);
-    image.landing_pads.push(TEXT + 6 + 2);
+    image.details_mut().landing_pads.push(TEXT + 6 + 2);
     let plan = plan(&image, Hooks::Both);
     assert!(plan.hooks == Hooks::Entry && plan.downgrade.unwrap().contains("functions without names"));
 }

@@ -26,6 +26,7 @@ fn plan(code: &[u8], counted: bool) -> Plan {
         standalone: true,
         measured: Measured::None,
         arena: None,
+        words: 0,
     };
     Plan::new(&image, &options)
 }
@@ -45,7 +46,7 @@ fn a_jump_replaces_the_system_call_and_what_follows() {
     let code = [&[0xb8, 57, 0, 0, 0][..], &SYSCALL, &AFTER].concat();
     let plan = plan(&code, false);
     assert_eq!((plan.redirected.as_slice(), plan.unredirected.as_slice()), (&[TEXT + 5][..], &[][..]));
-    assert_eq!(plan.verdicts, [Verdict::Hooked(Tactic::Jump)], "the hook takes the first instruction");
+    assert_eq!(*plan.verdicts, [Verdict::Hooked(Tactic::Jump)], "the hook takes the first instruction");
     let piece = code_behind(&plan, TEXT + 5);
     assert!(piece[0].starts_with("lea rcx,[") && piece[1].starts_with("jmp qword ptr ["), "{piece:?}");
     assert_eq!(piece[2..4], ["syscall", "cmp rax,0xFFFFFFFFFFFFF000"]);
@@ -77,7 +78,7 @@ fn a_system_call_in_the_first_instructions_forbids_the_hook() {
     let code = [&[0x89, 0xf8, 0x53][..], &SYSCALL, &[0xc3]].concat();
     let plan = plan(&code, false);
     assert_eq!(plan.redirected, [TEXT + 3]);
-    assert_eq!(plan.verdicts, [Verdict::Refused(Reason::Agent)]);
+    assert_eq!(*plan.verdicts, [Verdict::Refused(Reason::Agent)]);
     assert_eq!(plan.patches().len(), 1);
 }
 

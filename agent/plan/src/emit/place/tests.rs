@@ -17,13 +17,13 @@ fn apart<'d>(kind: ImageKind, code: &'d [u8], near: usize, far: usize) -> Image<
         let code = &code[..count * FUNCTION.len()];
         image(kind, base, code, &vec![FUNCTION.len(); count])
     };
-    let (mut all, more) = (at(NEAR, near), at(FAR, far));
+    let (mut all, mut more) = (at(NEAR, near), at(FAR, far));
+    all.details_mut().code_pointers.extend(&more.details().code_pointers);
     all.hi = more.hi;
     all.code.extend(more.code);
     all.segments.extend(more.segments);
     all.code_ranges.extend(more.code_ranges);
-    all.code_pointers.extend(more.code_pointers);
-    all.functions.extend(more.functions);
+    all.functions.append(&mut more.functions);
     all
 }
 
@@ -38,7 +38,7 @@ fn checked(image: &Image, plan: Plan) -> Vec<Verdict> {
     let of_segments =
         |s: &Segment| plan.arena < s.address + s.memory && plan.arena + plan.arena_len > s.address;
     assert!(image.kind == ImageKind::Pie || !image.segments.iter().any(of_segments));
-    plan.verdicts
+    plan.verdicts.into_owned()
 }
 
 const HOOKED: Verdict = Verdict::Hooked(Tactic::Jump);

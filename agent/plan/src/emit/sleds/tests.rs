@@ -35,7 +35,7 @@ fn reached(plan: &Plan, image: &Image, address: u64) -> u32 {
     ];
     let arena = |ip: u64| ip.wrapping_sub(plan.arena) < plan.arena_len;
     let mut text = image.code[0].bytes.to_vec();
-    for p in &plan.emitted.patches {
+    for p in plan.patches.iter() {
         let at = (p.address - image.code[0].address) as usize;
         text[at..at + p.len as usize].copy_from_slice(&p.replacement[..p.len as usize]);
     }
@@ -76,7 +76,7 @@ fn reached(plan: &Plan, image: &Image, address: u64) -> u32 {
 
 fn all_reach_their_own(plan: &Plan, image: &Image) {
     for (number, &function) in plan.function_of.iter().enumerate() {
-        assert_eq!(reached(plan, image, image.functions[function].address), number as u32);
+        assert_eq!(reached(plan, image, image.functions[function as usize].address), number as u32);
     }
 }
 
@@ -139,7 +139,7 @@ fn through_an_endbr64() {
     let code = [&RET[..], &neighbour].concat();
     let image = image(ImageKind::Pie, TEXT, &code, &[1, neighbour.len()]);
     let plan = plan_of(&image, None);
-    assert_eq!(plan.emitted.patches.iter().map(|p| p.address).collect::<Vec<_>>(), [TEXT, TEXT + 5]);
+    assert_eq!(plan.patches.iter().map(|p| p.address).collect::<Vec<_>>(), [TEXT, TEXT + 5]);
     all_reach_their_own(&plan, &image);
 }
 
@@ -148,7 +148,7 @@ fn over_the_gap_between_two_sections() {
     let code = [&RET[..], &RET, &[0; 2], &NEIGHBOUR].concat();
     let mut image = image(ImageKind::Pie, TEXT, &code, &[1, 1, 2, 9]);
     image.functions.remove(2);
-    image.code_pointers.remove(2);
+    image.details_mut().code_pointers.remove(2);
     image.code_ranges = [TEXT..TEXT + 2, TEXT + 4..TEXT + 13].to_vec();
     let plan = plan_of(&image, None);
     assert_eq!(patch(&plan, TEXT + 1), [0x54, 0x66, 0x90]);
@@ -179,12 +179,12 @@ fn a_neighbour_whose_call_sites_were_patched_comes_along() {
     let parts: [&[u8]; 3] = [&RET, &RET, &calls];
     let (code, sizes) = (parts.concat(), parts.map(<[u8]>::len));
     let mut image = image(ImageKind::Pie, TEXT, &code, &sizes);
-    image.code_pointers = vec![TEXT, TEXT + 2];
+    image.details_mut().code_pointers = vec![TEXT, TEXT + 2];
     let plan = plan_of(&image, None);
     assert_eq!(tactics(&plan), [Some(Tactic::Sled), Some(Tactic::Sled), Some(Tactic::Jump)]);
     all_reach_their_own(&plan, &image);
     // If it need not become a sled, it is hooked at its call sites.
-    image.code_pointers = vec![TEXT + 2];
+    image.details_mut().code_pointers = vec![TEXT + 2];
     assert_eq!(tactics(&plan_of(&image, Some(0)))[1], Some(Tactic::CallSites));
 }
 
@@ -193,7 +193,7 @@ fn without_a_hooked_neighbour_there_is_none() {
     let plan = pie(&[&RET, &NEIGHBOUR, &RET], Some(1));
     assert_eq!(tactics(&plan), [None; 3]);
     assert_eq!(plan.verdicts[0], Verdict::Refused(Reason::NoRoom));
-    assert!(plan.emitted.patches.is_empty());
+    assert!(plan.patches.is_empty());
 }
 
 #[test]
@@ -220,8 +220,8 @@ fn a_neighbour_given_up_takes_its_caves_along() {
     let movable = [&[0x90][..], &STUCK[1..]].concat();
     assert_eq!(pie(&[&XOR, &movable], None).verdicts[0], Verdict::Hooked(Tactic::ShortJump));
     let plan = pie(&[&XOR, &STUCK], None);
-    assert_eq!(plan.verdicts, [Reason::NoRoom, Reason::NotRelocatable].map(Verdict::Refused));
-    assert!(plan.emitted.patches.is_empty());
+    assert_eq!(*plan.verdicts, [Reason::NoRoom, Reason::NotRelocatable].map(Verdict::Refused));
+    assert!(plan.patches.is_empty());
 }
 
 #[test]

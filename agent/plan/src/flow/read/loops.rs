@@ -56,9 +56,9 @@ pub(crate) fn of(image: &Image, f: &Function, found: &Found, factory: &mut Instr
     let is_within = |address: &&u64| (f.address + 1..f.address + f.size).contains(*address);
     let has_start_in_table = all.iter().any(|labels| labels.has_start && !labels.within.is_empty());
     // Labels that data contains, or that instructions compute.
-    let from = image.code_pointers.partition_point(|&pointer| pointer <= f.address);
-    let in_data = image.code_pointers[from..].iter().take_while(is_within);
-    let is_start_in_data = image.code_pointers.binary_search(&f.address).is_ok();
+    let from = image.details().code_pointers.partition_point(|&pointer| pointer <= f.address);
+    let in_data = image.details().code_pointers[from..].iter().take_while(is_within);
+    let is_start_in_data = image.details().code_pointers.binary_search(&f.address).is_ok();
     // Go's linker takes the address of each table in one instruction, so that all of them have been read above.
     let unexplained = in_data.filter(|_| !image.facts.go && (is_start_in_data || found.own_start)).copied();
     let mut unexplained: Vec<u64> = unexplained.collect();

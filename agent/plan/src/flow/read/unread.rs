@@ -217,7 +217,7 @@ mod tests {
         let mut image = image(kind, base, code, &[1, gap.len(), 16]);
         image.functions.remove(1);
         image.functions[0].limit = image.functions[1].address;
-        image.code_pointers.clear();
+        image.details_mut().code_pointers.clear();
         image
     }
 
@@ -328,7 +328,7 @@ mod tests {
         // ret; in the second function: push es, which no 64-bit program has, then a call of the first.
         let code = [&[RET, 0x06][..], &relative(&[0xe8], TEXT + 2, TEXT), &[RET]].concat();
         let mut image = image(ImageKind::Pie, TEXT, &code, &[1, code.len() - 1]);
-        image.code_pointers.clear();
+        image.details_mut().code_pointers.clear();
         assert!(crate::flow::facts::Flow::of(&image, true).is_taken(TEXT));
     }
 

@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_runtime_may_have_another_first_argument() {
-        assert_eq!(preserved(&TAKES, |image| image.facts.runtime = Some("OCaml")), (0, 0));
+        assert_eq!(preserved(&TAKES, |image| image.facts.runtime = Some("OCaml".into())), (0, 0));
     }
 
     #[test]

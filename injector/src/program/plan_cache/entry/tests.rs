@@ -4,8 +4,9 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use crate::program::plan_cache::entry::*;
+use crate::program::plan_cache::key::PLAN;
 
-const KEY: Key = Key([7; blake3::OUT_LEN]);
+const KEY: Key = Key { hash: [7; blake3::OUT_LEN], suffix: PLAN };
 const DECISIONS: &[u8] = b"what was decided";
 const FILE: [&[u8]; 2] = [b"the plan ", b"file"];
 
@@ -14,7 +15,7 @@ fn shelf() -> (tempfile::TempDir, PrivateFolder, PathBuf) {
     let place = tempfile::tempdir().expect("a folder");
     let folder = PrivateFolder::open_own(&place.path().join("c"), 1).expect("made");
     let mut file = folder.create_file(&name(&KEY)).expect("a file");
-    write_parts(&mut file, &KEY, DECISIONS, &FILE).expect("written");
+    write_parts(&mut file, &KEY, DECISIONS, (&FILE, 0), 1 << 20).expect("written");
     let path = folder.path().join(name(&KEY));
     (place, folder, path)
 }
@@ -22,11 +23,11 @@ fn shelf() -> (tempfile::TempDir, PrivateFolder, PathBuf) {
 #[test]
 fn an_entry_is_read_as_it_was_written() {
     let (_place, folder, path) = shelf();
-    let entry = read(&folder, &KEY).expect("there");
-    assert_eq!((entry.decisions(), &*entry), (DECISIONS, FILE.concat().as_slice()));
-    assert!(read(&folder, &Key([8; blake3::OUT_LEN])).is_none());
+    let (entry, _) = read(&folder, &KEY).expect("there");
+    assert_eq!((entry.decisions(), entry.contents()), (DECISIONS, FILE.concat().as_slice()));
+    assert!(read(&folder, &Key { hash: [8; blake3::OUT_LEN], suffix: PLAN }).is_none());
     // Under another key's name it is not a valid entry of that key.
-    let other = Key([9; blake3::OUT_LEN]);
+    let other = Key { hash: [9; blake3::OUT_LEN], suffix: PLAN };
     std::fs::rename(path, folder.path().join(name(&other))).expect("renamed");
     assert!(read(&folder, &other).is_none());
 }
@@ -34,13 +35,12 @@ fn an_entry_is_read_as_it_was_written() {
 #[test]
 fn reading_an_entry_makes_it_the_youngest() {
     let (_place, folder, path) = shelf();
-    let modified = || std::fs::metadata(&path).expect("there").modified().expect("known");
-    std::fs::File::open(&path)
-        .and_then(|file| file.set_modified(std::time::UNIX_EPOCH))
-        .expect("an old entry");
-    assert_eq!(modified(), std::time::UNIX_EPOCH);
+    let accessed = || std::fs::metadata(&path).expect("there").accessed().expect("known");
+    let old = std::fs::FileTimes::new().set_accessed(std::time::UNIX_EPOCH);
+    std::fs::File::open(&path).and_then(|file| file.set_times(old)).expect("an old entry");
+    assert_eq!(accessed(), std::time::UNIX_EPOCH);
     read(&folder, &KEY).expect("there");
-    assert!(modified().elapsed().expect("in the past").as_secs() < 3600);
+    assert!(accessed().elapsed().expect("in the past").as_secs() < 3600);
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn what_is_no_private_file_is_not_read() {
     replace_by(&|path| {
         // The file is sparse, and none of its many bytes is read.
         let file = folder.create_file(&name(&KEY)).expect("a file");
-        file.set_len(MOST + 1).expect("so long");
+        file.set_len(1 << 40).expect("so long");
         assert!(path.exists());
     });
     if sys::ids().euid == 0 {
@@ -118,4 +118,24 @@ fn what_is_no_private_file_is_not_read() {
             let _ = made;
         });
     }
+}
+
+#[test]
+fn an_entry_is_checked_once_after_each_start_of_the_system() {
+    let (_place, folder, path) = shelf();
+    assert!(read(&folder, &KEY).is_some());
+    // A process that maps the file changes the time of its last access.
+    let file = std::fs::File::open(&path).expect("there");
+    let accessed = std::time::SystemTime::now();
+    file.set_times(std::fs::FileTimes::new().set_accessed(accessed)).expect("times");
+    let left = file.metadata().and_then(|metadata| metadata.modified()).expect("known");
+    let mut damaged = std::fs::read(&path).expect("there");
+    damaged[0] ^= 1;
+    std::fs::write(&path, damaged).expect("written");
+    let modified = |time| file.set_times(std::fs::FileTimes::new().set_modified(time)).expect("times");
+    modified(left);
+    assert!(read(&folder, &KEY).is_some(), "it is checked although it is as gprofinject has left it");
+    // Another start of the system has other nanoseconds.
+    modified(left - std::time::Duration::from_nanos(1));
+    assert!(read(&folder, &KEY).is_none(), "it is not checked");
 }

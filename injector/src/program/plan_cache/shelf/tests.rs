@@ -1,5 +1,6 @@
 //! Tests of what is kept and what is removed.
 
+use std::fs::FileTimes;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use crate::program::plan_cache::shelf::*;
 
 fn shelf(bounds: Bounds) -> (tempfile::TempDir, Shelf) {
     let place = tempfile::tempdir().expect("a folder");
-    let folder = open(&place.path().join("caches/gprofinject")).expect("made").folder;
+    let folder = open(&place.path().join("caches/gprofinject"), None).expect("made").folder;
     (place, Shelf { folder, bounds })
 }
 
@@ -17,7 +18,7 @@ fn keep(shelf: &Shelf, number: u8, len: usize) -> io::Result<()> {
 }
 
 fn key(number: u8) -> Key {
-    Key([number; blake3::OUT_LEN])
+    Key { hash: [number; blake3::OUT_LEN], suffix: PLAN }
 }
 
 /// Returns the numbers of the entries that are there.
@@ -28,22 +29,23 @@ fn kept(shelf: &Shelf) -> Vec<u8> {
 /// Sets the time at which an entry was last used.
 fn age(shelf: &Shelf, name: &str, seconds: u64) {
     let file = shelf.folder.open_to_write(name).expect("there");
-    file.set_modified(SystemTime::now() - Duration::from_secs(seconds)).expect("set");
+    let time = SystemTime::now() - Duration::from_secs(seconds);
+    file.set_times(FileTimes::new().set_accessed(time).set_modified(time)).expect("set");
 }
 
 #[test]
 fn what_was_not_used_for_longest_goes_first() {
-    let (_place, shelf) = shelf(Bounds { entries: 3, bytes: 1000, free: 0 });
+    let (_place, shelf) = shelf(Bounds { bytes: 1000, free: 0 });
     for number in 1..=3 {
-        keep(&shelf, number, 10).expect("kept");
+        keep(&shelf, number, 300).expect("kept");
         age(&shelf, &entry::name(&key(number)), 100 - u64::from(number));
     }
     assert_eq!(kept(&shelf), [1, 2, 3]);
     age(&shelf, &entry::name(&key(1)), 50);
-    keep(&shelf, 4, 10).expect("kept");
+    keep(&shelf, 4, 300).expect("kept");
     assert_eq!(kept(&shelf), [1, 3, 4]);
     age(&shelf, &entry::name(&key(4)), 40);
-    keep(&shelf, 5, 985).expect("kept");
+    keep(&shelf, 5, 695).expect("kept");
     assert_eq!(kept(&shelf), [4, 5], "995 bytes");
     // An entry replaces another one of the same key.
     keep(&shelf, 5, 10).expect("kept");
@@ -56,7 +58,7 @@ fn what_was_not_used_for_longest_goes_first() {
 
 #[test]
 fn what_cannot_be_written_leaves_nothing_and_takes_nothings_place() {
-    let (_place, shelf) = shelf(Bounds { entries: 9, bytes: 1000, free: 0 });
+    let (_place, shelf) = shelf(Bounds { bytes: 1000, free: 0 });
     keep(&shelf, 1, 10).expect("kept");
     let full = shelf.keep_written(&key(1), |file| {
         file.write_all(b"a part")?;
@@ -72,7 +74,7 @@ fn what_cannot_be_written_leaves_nothing_and_takes_nothings_place() {
 
 #[test]
 fn what_killed_writers_left_goes_and_other_files_stay() {
-    let (_place, shelf) = shelf(Bounds { entries: 9, bytes: 1000, free: 0 });
+    let (_place, shelf) = shelf(Bounds { bytes: 1000, free: 0 });
     let unfinished = |number| format!("{}-1{UNFINISHED}", entry::name(&key(number)));
     for (name, seconds) in [(unfinished(1), 7200), (unfinished(2), 60), ("notes".to_owned(), 1 << 30)] {
         shelf.folder.create_file(&name).expect("a file");
@@ -86,7 +88,7 @@ fn what_killed_writers_left_goes_and_other_files_stay() {
 
 #[test]
 fn an_entry_is_for_its_owner_only() {
-    let (place, shelf) = shelf(BOUNDS);
+    let (place, shelf) = shelf(Bounds { bytes: 1000, free: 0 });
     keep(&shelf, 1, 10).expect("kept");
     let mode =
         |path: &str| std::fs::metadata(place.path().join(path)).expect("there").permissions().mode() & 0o7777;

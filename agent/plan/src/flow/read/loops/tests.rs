@@ -26,11 +26,11 @@ fn loops(kind: ImageKind, table: &[u8], code: impl FnOnce(&mut CodeAssembler)) -
     let words = table.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
     let places = (TABLE..).step_by(8).zip(words);
     let relocated: Vec<(u64, u64)> = places.filter(|&(_, to)| image.is_code(to)).collect();
-    image.code_pointers.extend(relocated.iter().map(|&(_, to)| to));
-    image.code_pointers.sort_unstable();
-    image.code_pointers.dedup();
+    image.details_mut().code_pointers.extend(relocated.iter().map(|&(_, to)| to));
+    image.details_mut().code_pointers.sort_unstable();
+    image.details_mut().code_pointers.dedup();
     if kind == ImageKind::Pie {
-        image.relocated = relocated;
+        image.details_mut().relocated = relocated;
     }
     Flow::of(&image, true).functions[0].table_loops
 }
