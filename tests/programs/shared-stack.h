@@ -3,6 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+// What is done while frames of two coroutines are copied away.
+#ifndef AFTER_ROUND
+#define AFTER_ROUND(round)
+#endif
+
 enum { SIZE = 1 << 16, COROUTINES = 3, ROUNDS = 10 };
 void switch_to(void **from, void *to);
 ASM_FUNCTION(switch_to,
@@ -84,7 +89,10 @@ OPAQUE void run_all(void) {
         coroutines[i].number = i;
     }
     run(&coroutines[0]);
-    for (int round = 0; round < ROUNDS; round++) for (int i = 1; i < COROUTINES; i++) run(&coroutines[i]);
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 1; i < COROUTINES; i++) run(&coroutines[i]);
+        AFTER_ROUND(round);
+    }
     for (int i = 0; i < COROUTINES; i++) run(&coroutines[i]);
     for (int round = 1; round < ROUNDS; round++) run(&coroutines[0]);
     CHECK(coroutines[0].sum == 2 * ROUNDS && coroutines[2].sum == 2 * ROUNDS);

@@ -212,6 +212,16 @@ fn coroutines_that_are_switched_by_code_of_their_own() {
             subject.step(1000);
             subject.finish();
         }
+        // Their frames are copied back after gprofinject has left, for certain.
+        let mut subject = subject("shared-stack.c", "gcc", &flags, &["slowly"]);
+        let attached = subject.attached(&["-v", "--hooks=both"]);
+        subject.step(1);
+        std::thread::sleep(Duration::from_millis(50));
+        let (status, said) = attached.end("-INT");
+        assert_eq!((status, subject.calls("step")), (Some(0), 1), "{flags:?}: {said}");
+        assert!(said.contains("memory stays"), "{flags:?}: {said}");
+        subject.step(1000);
+        subject.finish();
     }
 }
 

@@ -159,13 +159,16 @@ impl Attachment {
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => return Ok(Step::Later(loads())),
             result => result?,
         };
-        self.take_records(stopped)?;
         // No thread is inside a thunk now, which would rely on the frame's cell.
         if let Some(shadows) = self.guest().and_then(|guest| guest.shadows) {
             let frames = Frames { memory, shadows, arenas: &self.arenas };
             let away = frames.put_back(self.pid)?;
             let labels = frames.labels(&away, &order.records_of_functions)?;
             *are_copied = copies::are_in(self.pid, &frames, &labels, &self.mapped_by_agent(memory)?)?;
+        }
+        // A frame that is copied back returns through its thunk, which works with the thread's record.
+        if !*are_copied {
+            self.take_records(stopped)?;
         }
         // Unwinders needed the detours as long as return addresses were replaced.
         for detoured in self.detours().iter().filter(|d| d.stands(memory, &d.after)) {
