@@ -138,9 +138,13 @@ impl Plan {
     /// Returns whether every index and extent in the plan lies within the image, the arena and the slots.
     fn fits(&self, image: &Image) -> bool {
         let functions = &image.functions;
-        let slots_fit = |record: &FunctionRecord| {
-            u64::from(record.slots) + u64::from(record.slot_count) * size_of::<Slot>() as u64
-                <= SLOTS + self.slot_bytes
+        // The home slots of functions follow each other.
+        let mut next_slot = SLOTS;
+        let mut slots_fit = |record: &FunctionRecord| {
+            let start = u64::from(record.slots);
+            let follows = start >= next_slot;
+            next_slot = start + u64::from(record.slot_count) * size_of::<Slot>() as u64;
+            follows && next_slot <= SLOTS + self.slot_bytes
         };
         let are_hooked = self.function_of.iter().zip(&*self.records).all(|(&function, record)| {
             functions.address(function as usize) == Some(record.entry)

@@ -92,6 +92,9 @@ pub(crate) fn is_in_library(dynamic_linker: u64, name: &[u8]) -> bool {
 /// Returns the extent of the executable segment that contains an address, of whichever object, or (0, 0) if
 /// there is none.
 pub(crate) fn text_around(dynamic_linker: u64, address: u64) -> (u64, u64) {
+    if address == 0 {
+        return (0, 0);
+    }
     // The list is not there before musl's dynamic linker has begun, and then begins with the program.
     // SAFETY: AT_BASE is the address of the dynamic linker's ELF header.
     let own = (dynamic_linker != 0).then(|| unsafe { segments_of(dynamic_linker) }).flatten();
@@ -128,7 +131,15 @@ pub(crate) fn text_around(dynamic_linker: u64, address: u64) -> (u64, u64) {
 /// Returns the extent of the C library's text, or (0, 0) if it was not found. The function by which it is found is one that
 /// other libraries (sanitizers, which define many of the C library's functions) do not define.
 pub(crate) fn libc_text(dynamic_linker: u64) -> (u64, u64) {
-    text_around(dynamic_linker, start_of(dynamic_linker, b"__libc_start_main"))
+    // It is looked for several times while the agent is set up. The C library is never unloaded.
+    static KNOWN: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+    let [lo, hi] = &KNOWN;
+    if hi.load(Ordering::Relaxed) == 0 {
+        let found = text_around(dynamic_linker, start_of(dynamic_linker, b"__libc_start_main"));
+        lo.store(found.0, Ordering::Relaxed);
+        hi.store(found.1, Ordering::Relaxed);
+    }
+    (lo.load(Ordering::Relaxed), hi.load(Ordering::Relaxed))
 }
 
 /// Returns the address of the C library's own function, which a library that was preloaded may define as well, or 0.

@@ -14,8 +14,9 @@ use memchr::memmem;
 
 use crate::os::sys::{self, Mapped};
 
-/// A file's contents. What is kept for the length of a run is read: a build may run a program and overwrite its file later, and the end of a
-/// mapped file that is truncated would end this process. What others than root and the user can have written is read as well.
+/// A file's contents. What is kept for the length of a run is read, unless it is long: a build may run a program and overwrite its file
+/// later, and the end of a mapped file that is truncated would end this process. What others than root and the user can have written is read
+/// as well.
 pub(crate) struct Contents {
     bytes: Bytes,
     /// See [`settled`].
@@ -50,20 +51,19 @@ impl Deref for Contents {
 }
 
 impl Contents {
-    /// Opens a file that may be hashed, if `hashed`.
+    /// Opens a file. If it is to be kept and hashed, `kept` is the length up to which it is read.
     ///
     /// # Errors
     /// The file is not regular, or cannot be read.
-    pub(crate) fn open(path: &Path, hashed: bool) -> io::Result<Contents> {
-        /// The length in bytes above which a program is mapped, because much of it is never accessed.
-        const LONG: u64 = 256 << 20;
+    pub(crate) fn open(path: &Path, kept: Option<u64>) -> io::Result<Contents> {
         let file = sys::open_regular(path)?;
         if !sys::is_trusted_owner(&file) {
             return Contents::read(&file);
         }
         // The version is older than the bytes: if they change in between, it will not be seen again.
-        let version = if hashed { settled(&file) } else { None };
-        match hashed && file.metadata()?.len() <= LONG {
+        let version = kept.and_then(|_| settled(&file));
+        let len = file.metadata()?.len();
+        match kept.is_some_and(|longest| len <= longest) {
             true => Ok(Contents { version, ..Contents::read(&file)? }),
             false => Ok(Contents { bytes: Bytes::Mapped(Mapped::new(&file)?), version }),
         }
@@ -122,6 +122,11 @@ impl Contents {
         Some(Mark::Version(hasher.finalize()))
     }
 }
+
+/// The length in bytes up to which a program is read: much of a longer one is never accessed.
+pub(crate) const LONGEST_PROGRAM: u64 = 256 << 20;
+/// The same for a library, which is more likely to stay as it is while it is in use. An overwritten one ends the processes that use it.
+pub(crate) const LONGEST_LIBRARY: u64 = 32 << 20;
 
 /// The length of the first part of a file, which has the ELF header and usually the build-id, in bytes.
 const HEAD: usize = 4096;
@@ -201,7 +206,7 @@ mod tests {
     }
 
     fn mark(path: &Path) -> Option<Mark> {
-        Contents::open(path, true).expect("readable").mark(None)
+        Contents::open(path, Some(u64::MAX)).expect("readable").mark(None)
     }
 
     fn has_version(path: &Path) -> bool {

@@ -160,8 +160,7 @@ impl Libraries {
         if let Some(&known) = self.searched.get(&identity) {
             return known;
         }
-        let may_copy =
-            Contents::open(path, false).is_ok_and(|bytes| gprofinject_plan::may_copy_stack(&bytes));
+        let may_copy = Contents::open(path, None).is_ok_and(|bytes| gprofinject_plan::may_copy_stack(&bytes));
         if self.searched.len() < MOST {
             self.searched.insert(identity, may_copy);
         }
@@ -183,8 +182,6 @@ impl Libraries {
         if new.is_empty() {
             return;
         }
-        let lens = new.iter().map(|((_, _, len, ..), _)| usize::try_from(*len).unwrap_or(usize::MAX));
-        memory::expect_plan(lens.fold(0, usize::saturating_add));
         let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let made: Vec<OnceLock<Result<&'static Planned, String>>> =
             new.iter().map(|_| OnceLock::new()).collect();
@@ -401,7 +398,7 @@ fn elsewhere(question: &Question, len: u64, mappings: &[Mapping]) -> Option<u64>
 
 /// Returns the name by which others need the library in a file, if it has one.
 pub(crate) fn soname(path: &Path) -> Option<String> {
-    headers::soname(&Contents::open(path, false).ok()?)
+    headers::soname(&Contents::open(path, None).ok()?)
 }
 
 /// Whether a file is the one from which a process has mapped the page at an address.

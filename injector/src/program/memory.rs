@@ -1,6 +1,8 @@
-//! Memory for planning: allocated at once, in huge pages, and used again. That is for glibc's malloc; musl's has no such
-//! settings, and planning takes longer there.
+//! Memory for planning and for results: allocated at once, in huge pages, and used again. That is for glibc's malloc; musl's has no such
+//! settings, and both take longer there.
 #![allow(unsafe_code, reason = "it tunes malloc and advises the kernel about the heap")]
+
+use std::sync::Once;
 
 /// Programs with smaller files are planned in a few milliseconds anyway.
 const LARGE: usize = 1 << 21;
@@ -22,6 +24,27 @@ pub(crate) fn expect_plan(len: usize) {
     malloc::set(malloc::ARENA_MAX, 1);
     malloc::set(malloc::MMAP_MAX, 0);
     malloc::set(malloc::TRIM_THRESHOLD, 2 * room as libc::c_int);
+    reserve(room);
+}
+
+/// Prepares the allocator for the results of a program or library whose plan was kept, with so many hooked functions.
+pub(crate) fn expect_results(functions: usize) {
+    /// With fewer, a huge page takes longer than the pages that are needed.
+    const MANY: usize = 1 << 13;
+    /// What results need, in bytes.
+    const ROOM: usize = 16 << 20;
+    static BEGUN: Once = Once::new();
+    if functions >= MANY && cfg!(target_env = "gnu") {
+        BEGUN.call_once(|| {
+            malloc::set(malloc::MMAP_THRESHOLD, 2 * ROOM as libc::c_int);
+            malloc::set(malloc::TRIM_THRESHOLD, 4 * ROOM as libc::c_int);
+            reserve(ROOM);
+        });
+    }
+}
+
+/// Makes the heap so long, with huge pages.
+fn reserve(room: usize) {
     let mut heap = Vec::<u8>::new();
     if heap.try_reserve_exact(room).is_ok() {
         let first = (heap.as_ptr() as usize).next_multiple_of(PAGE);
@@ -41,7 +64,8 @@ pub(crate) fn plan_made() {
 #[cfg(target_env = "gnu")]
 mod malloc {
     pub(super) use libc::{
-        M_ARENA_MAX as ARENA_MAX, M_MMAP_MAX as MMAP_MAX, M_TRIM_THRESHOLD as TRIM_THRESHOLD,
+        M_ARENA_MAX as ARENA_MAX, M_MMAP_MAX as MMAP_MAX, M_MMAP_THRESHOLD as MMAP_THRESHOLD,
+        M_TRIM_THRESHOLD as TRIM_THRESHOLD,
     };
 
     pub(super) fn set(what: libc::c_int, value: libc::c_int) {
@@ -55,6 +79,7 @@ mod malloc {
 mod malloc {
     pub(super) const ARENA_MAX: libc::c_int = 0;
     pub(super) const MMAP_MAX: libc::c_int = 0;
+    pub(super) const MMAP_THRESHOLD: libc::c_int = 0;
     pub(super) const TRIM_THRESHOLD: libc::c_int = 0;
 
     pub(super) fn set(_: libc::c_int, _: libc::c_int) {}

@@ -105,15 +105,22 @@ impl PlanCache {
         Some(self.kept(&question.key_by_bytes()?, question.image)?.0)
     }
 
-    /// Reads a file, or finds what an earlier run has found out about it: then its contents are the copy that was kept.
+    /// Reads a file, or finds what an earlier run has found out about it: then its contents are the copy that was kept, if there is one.
     pub(crate) fn read(&self, path: &Path, purpose: ReadFor) -> Binary {
         let kept = contents::version_of(path).and_then(|(version, hash)| {
             let Folder::Opened(folder) = self.folder() else { return None };
             Some((entry::read(folder, &Key::of_file(hash, purpose))?.0, version))
         });
-        let Some((entry, version)) = kept else { return Binary::new(path, Contents::open(path, true), true) };
-        let binary = Binary::new(path, Ok(Contents::kept(entry.contents(), version)), true);
-        outlined(binary, &entry)
+        let copy = kept.as_ref().filter(|(entry, _)| !entry.contents().is_empty());
+        let contents = match copy {
+            Some((entry, version)) => Ok(Contents::kept(entry.contents(), *version)),
+            None => Contents::open(path, Some(purpose.longest())),
+        };
+        let binary = Binary::new(path, contents, true);
+        match &kept {
+            Some((entry, _)) => outlined(binary, entry),
+            None => binary,
+        }
     }
 
     /// Adds what was found out about a file.
@@ -125,7 +132,8 @@ impl PlanCache {
         let is_kept = !subject.is_outlined && image.removed.is_empty();
         let found = contents::version_of(path).filter(|(now, _)| is_kept && *now == version);
         if let Some((_, hash)) = found {
-            let bytes = if purpose == ReadFor::Names { &[] } else { subject.bytes };
+            let is_copied = subject.bytes.len() as u64 <= purpose.longest();
+            let bytes = if is_copied { subject.bytes } else { &[] };
             let mark = *mark.hash().as_bytes();
             self.add(Key::of_file(hash, purpose), Source::File { image, bytes, mark });
         }
