@@ -39,4 +39,4 @@ pub use names::{
 };
 
 /// Version of all layouts in this crate. Every change of a layout raises it.
-pub const VERSION: u32 = 34;
+pub const VERSION: u32 = 35;

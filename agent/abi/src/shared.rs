@@ -134,6 +134,8 @@ shared! {
         lost_programs: AtomicU64,
         /// Incremented by any thread that loads libraries.
         lost_libraries: AtomicU64,
+        /// Bits are set by any thread that loads libraries.
+        left_out_seen: AtomicU64,
         /// Written once by Frida's library.
         frida_patched: AtomicU64,
         /// Written once by Frida's library.

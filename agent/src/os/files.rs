@@ -6,6 +6,7 @@ use crate::os::task;
 use gprofinject_abi::ask::AHEAD_MAX;
 #[cfg(not(feature = "standalone"))]
 use gprofinject_abi::plan::FileVersion;
+use gprofinject_abi::region::FileIdentity;
 use linux_raw_sys::{general, net};
 
 /// Opens a file, also for writing if `write` is set. Returns a descriptor.
@@ -109,7 +110,7 @@ pub(crate) fn file_size(fd: i32) -> Result<u64, i32> {
 
 /// What identifies the contents of a file: device, inode, size in bytes, and the time of the last change.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Identity(pub(crate) [u64; 5]);
+pub(crate) struct Identity(pub(crate) FileIdentity);
 
 /// Returns the identity of an open file.
 pub(crate) fn identity(fd: i32) -> Result<Identity, i32> {

@@ -2,15 +2,16 @@
 #![allow(unsafe_code, reason = "the dynamic linker's names of libraries are read")]
 
 use crate::os::current::Current;
-use crate::os::files;
+use crate::os::files::{self, Identity};
 use crate::os::kernel;
-use crate::os::lookup;
+use crate::os::lookup::{self, LinkMap};
 use crate::os::place::Place;
 use crate::os::words;
 use crate::process::run;
 use core::sync::atomic::{AtomicI32, Ordering};
 use gprofinject_abi::ask::{AHEAD, AHEAD_MAX, Answer, NAME_MAX, OPENS, Question};
-use gprofinject_abi::region::Lost;
+use gprofinject_abi::region::{Lost, RegionOrders};
+use gprofinject_abi::shared::RegionRef;
 use gprofinject_abi::{PLAN_SUFFIX, REGION_SUFFIX};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -53,9 +54,21 @@ fn unanswered(errno: i32) -> Unhooked {
     }
 }
 
+/// Returns whether a library that the process has loaded from this file is left out, and tells the injector by the region file.
+pub(crate) fn is_left_out(file: &Identity, region: RegionRef, orders: &RegionOrders) -> bool {
+    let index = orders.left_out.iter().position(|known| *known == file.0);
+    index.inspect(|index| _ = region.left_out_seen().fetch_or(1 << index, Ordering::Relaxed)).is_some()
+}
+
 /// Tells the injector which libraries are loaded, so that it can plan them while the agent hooks the program. What cannot be
-/// told is planned later.
-pub(crate) fn announce(dynamic_linker: u64, place: &Place) {
+/// told is planned later. What the orders leave out is passed to `note_asked`: it is not
+/// asked about later either.
+pub(crate) fn announce(
+    dynamic_linker: u64,
+    place: &Place,
+    (region, orders): (RegionRef, &RegionOrders),
+    note_asked: impl Fn(&LinkMap),
+) {
     let mut files = [0; AHEAD_MAX];
     let mut count = 0;
     lookup::all_objects(dynamic_linker, |map| {
@@ -64,8 +77,13 @@ pub(crate) fn announce(dynamic_linker: u64, place: &Place) {
             && let Some(file) = files.get_mut(count)
             && let Ok(fd) = files::open_path(AT_FDCWD, map.name as u64)
         {
-            *file = fd;
-            count += 1;
+            if files::identity(fd).is_ok_and(|identity| is_left_out(&identity, region, orders)) {
+                note_asked(map);
+                files::close(fd);
+            } else {
+                *file = fd;
+                count += 1;
+            }
         }
     });
     let files = files.get(..count).unwrap_or_default();

@@ -128,6 +128,18 @@ static ASKED: [[AtomicU64; 2]; 1024] = [const { [const { AtomicU64::new(0) }; 2]
 /// One more than the number of updates: what no update has seen is zero in the table, which is also the load bias of some objects.
 static UPDATES: AtomicU64 = AtomicU64::new(1);
 
+/// Returns the entry of an object in that table.
+fn asked(map: &LinkMap) -> &'static [AtomicU64; 2] {
+    &ASKED[(map.bias >> 12) as usize % ASKED.len()]
+}
+
+/// Notes that nothing has to be done for an object that the next update will see.
+pub(crate) fn note_asked(map: &LinkMap) {
+    let [place, seen] = asked(map);
+    place.store(map.bias, Ordering::Relaxed);
+    seen.store(UPDATES.load(Ordering::Relaxed), Ordering::Relaxed);
+}
+
 /// Returns whether nothing has to be done for an object: it is the program or no file, or it is hooked, or the injector
 /// does not want it.
 fn is_known(map: &LinkMap) -> bool {
@@ -145,7 +157,7 @@ fn is_known(map: &LinkMap) -> bool {
             return true;
         }
     }
-    let [place, seen] = &ASKED[(map.bias >> 12) as usize % ASKED.len()];
+    let [place, seen] = asked(map);
     let now = UPDATES.load(Ordering::Relaxed);
     // If the last update did not see it, this is another object at the same place.
     let was_seen = seen.swap(now, Ordering::Relaxed) == now - 1;
@@ -192,11 +204,14 @@ fn hook_there(map: &LinkMap, is_taken: bool) -> Result<(), Unhooked> {
     // In another root folder, the file has another name or none. The injector then takes what is mapped.
     let library =
         files::open_path(AT_FDCWD, map.name as u64).map(|number| Descriptor { number, is_own: true });
-    let (identity, answer) = match &library {
-        Ok(file) => (files::identity(file.number), ask(&question, &[file.number])),
-        Err(_) => (Ok(UNKNOWN), ask(&question, &[])),
-    };
-    let (answer, files) = answer?;
+    let identity = library.as_ref().map_or(Ok(UNKNOWN), |file| files::identity(file.number));
+    if identity
+        .is_ok_and(|identity| asking::is_left_out(&identity, Agent::get().region, &Agent::get().orders))
+    {
+        return Err(Unhooked::NotWanted);
+    }
+    let file = library.as_ref().ok().map(|file| file.number);
+    let (answer, files) = ask(&question, file.as_slice())?;
     let [plan, image] = files.map(|file| file.map(|number| Descriptor { number, is_own: true }));
     let identity = identity.map_err(failed(Lost::File))?;
     let Some(plan) = plan.filter(|_| answer.hooked != 0) else { return Err(Unhooked::NotWanted) };

@@ -64,7 +64,7 @@ pub(crate) fn run(start: &Start, place: &Place) -> bool {
         limits::begin();
     }
     if orders.library_bytes != 0 {
-        asking::announce(start.auxiliary(AT_BASE), place);
+        asking::announce(start.auxiliary(AT_BASE), place, (region, &orders), loads::note_asked);
     }
     let mut text = None;
     if lookup::is_in_library(start.auxiliary(AT_BASE), b"__asan_init") {

@@ -49,6 +49,9 @@ pub(crate) struct Account {
     pub(crate) lost: Vec<(PathBuf, String)>,
     /// The number of further ones.
     pub(crate) lost_libraries: u64,
+    /// The libraries that the agent has found left out already: see
+    /// [`RegionHeader::left_out_seen`](gprofinject_abi::region::RegionHeader::left_out_seen).
+    pub(crate) left_out_seen: u64,
     /// The number of functions that Frida's gum should have patched and has not.
     pub(crate) unpatched: u64,
     /// The time for which Frida's gum worked, in nanoseconds.
@@ -97,6 +100,7 @@ pub(crate) fn collect(
         lost_programs: count(report.lost_programs),
         lost: lost(&report),
         lost_libraries: count(report.lost_libraries.saturating_sub(LOST_NAMED as u64)),
+        left_out_seen: report.left_out_seen,
         unpatched: (planned.frida() as u64).saturating_sub(report.frida_patched),
         frida_ns: report.frida_ns,
         unmeasured: 0,
@@ -233,6 +237,7 @@ impl Account {
         self.lost.extend(other.lost);
         self.dispatched |= other.dispatched;
         self.unseen |= other.unseen;
+        self.left_out_seen |= other.left_out_seen;
         for (sum, part) in [
             (&mut self.lost_calls, other.lost_calls),
             (&mut self.lost_threads, other.lost_threads),

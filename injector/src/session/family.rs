@@ -20,7 +20,7 @@ use crate::profile::elsewhere::Names;
 use crate::profile::ends::{End, Ends};
 use crate::program::choice::Switched;
 use crate::program::library::{Libraries, Library};
-use crate::program::profilee::{Profilee, Profilees};
+use crate::program::profilee::{Profilee, Profilees, identity};
 use crate::sampling::maps::Maps;
 use crate::sampling::sampler::Sampling;
 use crate::sampling::samples::{Samples, Threads};
@@ -55,6 +55,8 @@ pub(crate) struct Family<'s> {
     pub(crate) libraries: Libraries,
     /// The libraries that are not hooked, each with the number of a program whose processes have loaded it.
     pub(crate) unhooked: BTreeMap<(u32, PathBuf), Unhooked>,
+    /// The names of the files in [`Orders::left_out`].
+    left_out: Vec<PathBuf>,
     /// The length in bytes of all files together that a process may still have read which cannot enter the run folder.
     pub(crate) outside_left: u64,
     orders: Orders,
@@ -138,6 +140,7 @@ impl<'s> Family<'s> {
             profilees,
             libraries: Libraries::default(),
             unhooked: BTreeMap::new(),
+            left_out: Vec::new(),
             outside_left: loaded::BYTES_MOST,
             orders,
             rate,
@@ -337,6 +340,18 @@ impl<'s> Family<'s> {
         self.create_files(profilee).map(|name| (name, 0))
     }
 
+    /// Notes that a file, which can be read at `path`, is that of a library which is hooked in no process of glibc's, so that processes which
+    /// begin from now on do not ask about it.
+    pub(crate) fn leave_out(&mut self, path: &Path, name: &Path) {
+        // What a process has mapped is noted when it asks.
+        let is_asked = self.orders.timer_rate > 0;
+        let place = self.orders.left_out.get_mut(self.left_out.len()).filter(|_| !is_asked);
+        if let Some((place, (dev, inode, len, seconds, nanoseconds))) = place.zip(identity(path)) {
+            *place = [dev, inode, len, seconds.cast_unsigned(), nanoseconds.cast_unsigned()];
+            self.left_out.push(name.to_owned());
+        }
+    }
+
     /// Creates the files of a member. Returns their name.
     ///
     /// # Errors
@@ -347,7 +362,7 @@ impl<'s> Family<'s> {
         let missing = || io::Error::from_raw_os_error(libc::ENOENT);
         let folder = self.folder.as_ref().ok_or_else(missing)?;
         let (plan, layout) = profilee.plan.as_ref().ok_or_else(missing)?;
-        let orders = Orders { plan: profilee.number, ..self.orders };
+        let orders = orders_for(profilee, self.orders);
         if let Some(other) = self.plan_names.get(&profilee.number) {
             folder.add_like(&name, other, layout, orders)?;
         } else {
@@ -435,6 +450,16 @@ impl<'s> Family<'s> {
                 folder.keep_samples(&member.name, &histogram.encode());
             }
         }
+    }
+}
+
+/// Returns the orders to the agent in a process that runs a program.
+fn orders_for(profilee: &Profilee, orders: Orders) -> Orders {
+    let orders = Orders { plan: profilee.number, ..orders };
+    // musl's dynamic linker asks about all of its libraries.
+    match profilee.planned.subject.standalone {
+        true => Orders { left_out: Default::default(), ..orders },
+        false => orders,
     }
 }
 

@@ -365,6 +365,9 @@ impl Family<'_> {
         if purpose == Purpose::Gates
             && !self.libraries.may_need_gates(&file.path(), &file.name, &self.settings.planner())
         {
+            if is_ours {
+                self.leave_out(&file.path(), &file.name);
+            }
             return None;
         }
         match self.placed(asker, question, &file, purpose) {
@@ -438,7 +441,7 @@ impl Family<'_> {
     }
 
     /// The same in processes that run a program, by its number.
-    fn leave_in(&mut self, program: u32, library: &Path, why: Unhooked) {
+    pub(crate) fn leave_in(&mut self, program: u32, library: &Path, why: Unhooked) {
         /// A process can name any number of files.
         const MOST: usize = 4096;
         if self.unhooked.len() < MOST {

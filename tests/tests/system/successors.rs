@@ -2,14 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::process::Command;
 
 use gprofinject_tests::family::{Calls, Run, Subject};
+use gprofinject_skip as skip;
+use gprofinject_tests::tool;
 
 gprofinject_tests::trials! {
     together:
         nothing_of_the_process_before_is_counted,
         a_child_that_outlives_its_parent_keeps_its_counts,
-        a_link_that_was_removed_is_made_again;
+        a_link_that_was_removed_is_made_again,
+        libraries_that_are_left_out_are_asked_about_once;
 }
 
 /// What the program has noted of each process: its number, the inode of its file if it has looked for it, and what it has done.
@@ -67,4 +71,27 @@ fn a_link_that_was_removed_is_made_again() {
     assert!(run.said.is_empty(), "{}", run.said);
     let counted = calls(&run, "count");
     assert!(counted.len() == 4 && counted.iter().all(|(_, calls)| *calls == [3, 7, 0]), "{counted:?}");
+}
+
+/// strace shows the questions. The run folder has no more of them if there are more processes, unless libraries are hooked, or the agent
+/// samples: then what a process has mapped is noted when it asks.
+fn libraries_that_are_left_out_are_asked_about_once() {
+    if !skip::have("strace") {
+        return skip::skipped("libraries_that_are_left_out_are_asked_about_once", "no strace");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let questions = |options: &[&str], processes: usize| {
+        let trace = folder.path().join("trace");
+        let mut command = Command::new("strace");
+        command.args(["-f", "-e", "trace=sendmsg", "-o"]).arg(&trace).arg(tool::gprofinject().unwrap()).args(options);
+        command.args(["sh", "-c", &"/bin/true; ".repeat(processes)]).current_dir(folder.path());
+        assert!(command.status().unwrap().success());
+        fs::read_to_string(&trace).unwrap().lines().filter(|line| line.contains("iov_base=\"L\\0")).count()
+    };
+    for (options, is_once) in
+        [(&["-q"][..], true), (&["-q", "--libs=all"], false), (&["-q", "--sampler=timer"], false)]
+    {
+        let [few, many] = [2, 5].map(|processes| questions(options, processes));
+        assert!(few > 0 && (few == many) == is_once, "{options:?}: {few} and {many} questions");
+    }
 }

@@ -11,11 +11,11 @@ use crate::profile::ends::End;
 use crate::program::profilee::Profilee;
 use crate::sampling::sampler::Sampling;
 use crate::sampling::samples::Samples;
-use crate::session::family::{Family, Sum};
-use crate::session::member::{Other, Who};
+use crate::session::family::{Family, Sum, orders_for};
+use crate::session::member::{Other, Unhooked, Who};
 use crate::session::spares::Spare;
 use crate::store::output::Written;
-use crate::store::region::layout::{AgentState, Orders};
+use crate::store::region::layout::AgentState;
 use crate::target::launch::usher::Usher;
 
 impl Family<'_> {
@@ -82,7 +82,7 @@ impl Family<'_> {
         }
         let region = folder.region(&member.name);
         let bytes = member.committed_before.saturating_add(account.committed);
-        let orders = Orders { plan: member.profilee.number, ..self.orders };
+        let orders = orders_for(member.profilee, self.orders);
         if !self.spares.has_room(bytes) || has_guests(&region) || !folder.renew(&member.name, layout, orders)
         {
             return false;
@@ -251,6 +251,11 @@ impl Family<'_> {
                     .push(format!("libraries are not hooked in {}: {why}", profilee.binary.display()));
             } else {
                 self.leave_wanted(profilee.number, &path, why.into());
+            }
+        }
+        for (index, path) in self.left_out.clone().into_iter().enumerate() {
+            if counted.account.left_out_seen >> index & 1 == 1 {
+                self.leave_in(profilee.number, &path, Unhooked::LeftOut);
             }
         }
         Some((counted, state))

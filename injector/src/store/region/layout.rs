@@ -9,9 +9,9 @@ use gprofinject_abi::clock::ClockKind;
 use gprofinject_abi::full::Full;
 use gprofinject_abi::plan::{HookMode, HookModeCode};
 use gprofinject_abi::region::{
-    LIBRARY_BYTES, LIBRARY_COUNTER_BYTES, LOADS_MAX, LOST_NAMED, LOST_WORDS, LoadRecord, MAGIC, PAGE,
-    PANIC_FILE_WORDS, RegionHeader, RegionOrders, SAMPLES_MAX, SampleRecord, State, TroubleCode,
-    library_counters_offset, round_up, slot_chunk, times_offset, trace_offset,
+    FileIdentity, LEFT_OUT, LIBRARY_BYTES, LIBRARY_COUNTER_BYTES, LOADS_MAX, LOST_NAMED, LOST_WORDS,
+    LoadRecord, MAGIC, PAGE, PANIC_FILE_WORDS, RegionHeader, RegionOrders, SAMPLES_MAX, SampleRecord, State,
+    TroubleCode, library_counters_offset, round_up, slot_chunk, times_offset, trace_offset,
 };
 use gprofinject_abi::times::TIMES_BYTES;
 use zerocopy::{FromBytes, IntoBytes};
@@ -176,6 +176,7 @@ impl Layout {
             trace_least: self.tracing().map_or(0, |tracing| self.ticks(tracing.least_ns)),
             trace_depth: self.tracing().map_or(0, |tracing| tracing.depth),
             trace_args: self.tracing().is_some_and(|tracing| tracing.args).into(),
+            left_out: orders.left_out,
         };
         RegionHeader { orders, ..RegionHeader::default() }
     }
@@ -229,6 +230,8 @@ pub(crate) struct Orders {
     pub(crate) plan: u32,
     /// See [`RegionOrders::maps_whole`].
     pub(crate) maps_whole: bool,
+    /// See [`RegionOrders::left_out`].
+    pub(crate) left_out: [FileIdentity; LEFT_OUT],
 }
 
 /// What the agent reports about its process, or whatever the process has written there instead. It is not
@@ -261,6 +264,8 @@ pub(crate) struct AgentReport {
     pub(crate) lost_children: u64,
     pub(crate) lost_programs: u64,
     pub(crate) lost_libraries: u64,
+    /// See [`RegionHeader::left_out_seen`].
+    pub(crate) left_out_seen: u64,
     /// See [`RegionHeader::lost`].
     pub(crate) lost: [[u64; LOST_WORDS]; LOST_NAMED],
     pub(crate) frida_patched: u64,
@@ -315,6 +320,7 @@ impl AgentReport {
             lost_children: header.lost_children,
             lost_programs: header.lost_programs,
             lost_libraries: header.lost_libraries,
+            left_out_seen: header.left_out_seen,
             lost: header.lost,
             frida_patched: header.frida_patched,
             frida_ns: header.frida_ns,
