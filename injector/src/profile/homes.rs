@@ -97,20 +97,20 @@ mod tests {
 
     #[test]
     fn functions_are_found_in_their_order() {
-        let records = |homes: &[Range<u32>]| -> &'static [FunctionRecord] {
-            let record = |home: &Range<u32>| FunctionRecord {
-                slots: home.start,
-                slot_count: (home.end - home.start) / size_of::<Slot>() as u32,
+        let records = |homes: &[(u32, u32)]| -> &'static [FunctionRecord] {
+            let record = |&(start, end): &(u32, u32)| FunctionRecord {
+                slots: start,
+                slot_count: (end - start) / size_of::<Slot>() as u32,
                 ..FunctionRecord::default()
             };
             Vec::leak(homes.iter().map(record).collect())
         };
         let parts = [
-            Part::new(records(&[100..116, 116..148, 180..196]), 0, 0),
+            Part::new(records(&[(100, 116), (116, 148), (180, 196)]), 0, 0),
             Part::new(&[], 5, 40),
-            Part::new(records(&[100..116]), 900, 50),
-            Part::new(records(&[100..132]), 1000, 63),
-            Part::new(records(&(0..90).map(|n| 16 * n..16 * n + 16).collect::<Vec<_>>()), 2000, 70),
+            Part::new(records(&[(100, 116)]), 900, 50),
+            Part::new(records(&[(100, 132)]), 1000, 63),
+            Part::new(records(&(0..90).map(|n| (16 * n, 16 * n + 16)).collect::<Vec<_>>()), 2000, 70),
         ];
         let homes = Homes(parts.into_iter().flatten().collect());
         let mut walk = homes.walk();
