@@ -22,6 +22,7 @@ pub(crate) mod next;
 pub(crate) mod objects;
 pub(crate) mod own_stack;
 pub(crate) mod ranges;
+pub(crate) mod recent_arcs;
 pub(crate) mod saved;
 pub(crate) mod search;
 pub(crate) mod sharers;

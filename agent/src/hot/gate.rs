@@ -31,6 +31,7 @@
 
 use crate::hot::newest_frame::newest_frame;
 use crate::hot::next::BODY;
+use crate::hot::recent_arcs::recent_arcs;
 use crate::hot::saved::{load_arguments, restore_registers, save_registers};
 use crate::hot::search::NEAR;
 use crate::hot::{arcs, cells, clear, sites};
@@ -59,56 +60,7 @@ macro_rules! gates {
         $foreign:literal, $native:literal, $tail:ident
     ) => {
 global_asm!(
-    // Loads into rdi the address of the set of the table of recent arcs in which the arc of function eax with the key r11
-    // is, if it is in the table. rcx = thread block. Changes rdx.
-    ".macro gpi_set",
-    "lea edx, [r11+rax]",
-    "imul edx, edx, {hash}",
-    "shr edx, {shift}",
-    "shl edx, {ways_bits}",
-    "lea rdi, [rcx+rdx*8+{recent}]",
-    ".endm",
-    // Loads into rdx the offset of the arc's slot in the thread block, if it is in the word of that set at this offset; otherwise
-    // jumps to `otherwise`.
-    ".macro gpi_way word, otherwise",
-    "mov rdx, [rdi+\\word]",
-    "ror rdx, 32",
-    "sub rdx, 1",
-    "cmp edx, eax",
-    "jne \\otherwise",
-    "shr rdx, 32",
-    "cmp [rcx+rdx+{key}], r11",
-    "jne \\otherwise",
-    ".endm",
-    // Finds the slot of the arc of function eax with the key r11, if it is in the table of recent arcs; otherwise jumps
-    // to `otherwise`. rcx = thread block. Output: rdx = the slot's offset in it. Changes rdi.
-    ".macro gpi_find otherwise",
-    "gpi_set",
-    "gpi_way 0, 51f",
-    "jmp 52f",
-    "51:",
-    "gpi_way 8, \\otherwise",
-    "52:",
-    ".endm",
-    // The same, and counts the arc.
-    ".macro gpi_recent otherwise",
-    "gpi_find \\otherwise",
-    "inc qword ptr [rcx+rdx+{count}]",
-    ".endm",
-    // The same for the arc with the key r11 and, unless r10 is 0, the one with the key r10: counts both or none. Changes r9.
-    ".macro gpi_both otherwise",
-    "gpi_find \\otherwise",
-    ".if {has_own}",
-    "test r10, r10",
-    "jz 53f",
-    "mov r9, rdx",
-    "mov r11, r10",
-    "gpi_find \\otherwise",
-    "inc qword ptr [rcx+r9+{count}]",
-    "53:",
-    ".endif",
-    "inc qword ptr [rcx+rdx+{count}]",
-    ".endm",
+    recent_arcs!(),
     // Input: rsp = CFA - below. Output: rcx = thread block, rdx = offset of the thread words.
     ".macro gpi_look below",
     "mov [rsp-40+\\below], rcx",
