@@ -74,6 +74,14 @@ pub struct Question {
     pub counters_end: u32,
     /// The thread pointer offset of the agent's words.
     pub words: i64,
+    /// The [`hash_of`] the path by which the dynamic linker has loaded the library.
+    pub name: u64,
+}
+
+/// Returns a hash of the bytes of a path.
+pub fn hash_of(path: impl Iterator<Item = u8>) -> u64 {
+    // FNV-1a: Fowler, Noll and Vo, RFC 9923.
+    path.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 /// What the injector answers.

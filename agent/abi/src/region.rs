@@ -151,14 +151,24 @@ pub struct RegionOrders {
     pub trace_depth: u32,
     /// Nonzero if plan files have fetches ([`crate::args`]), by which traced calls tell their arguments and results.
     pub trace_args: u32,
-    /// Files of libraries that are hooked in no process of glibc's; zeros where there are fewer. The agent does not ask about them.
-    pub left_out: [FileIdentity; LEFT_OUT],
+    /// Libraries that are hooked in no process of glibc's; zeros where there are fewer. The agent does not ask about them.
+    pub left_out: [LeftOut; LEFT_OUT],
+}
+
+/// A library that is hooked in no process of glibc's. Its name decides that, so the same file may be hooked by another one.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct LeftOut {
+    /// Its file.
+    pub file: FileIdentity,
+    /// [`crate::ask::Question::name`].
+    pub name: u64,
 }
 
 /// What identifies the contents of a file: the device, the inode, the length in bytes, and the seconds and nanoseconds of the last change
 /// of the contents, as struct stat has them.
 pub type FileIdentity = [u64; 5];
-/// The number of files in [`RegionOrders::left_out`].
+/// The number of libraries in [`RegionOrders::left_out`].
 pub const LEFT_OUT: usize = 6;
 
 /// The number of entries in the table of samples outside of the program; a power of two.
@@ -297,7 +307,7 @@ pub struct RegionHeader {
     pub lost_programs: u64,
     /// The number of libraries that the agent has not hooked, without the injector's having decided that.
     pub lost_libraries: u64,
-    /// The files in [`RegionOrders::left_out`] that the process has loaded: bit n stands for the file with index n.
+    /// The libraries in [`RegionOrders::left_out`] that the process has loaded: bit n stands for the one with index n.
     pub left_out_seen: u64,
     /// Number of functions that Frida's gum has patched.
     pub frida_patched: u64,
@@ -577,7 +587,7 @@ pub const fn round_up(value: u64, to: u64) -> u64 {
 }
 
 const _: () = {
-    assert!(size_of::<RegionOrders>() == 192 + LEFT_OUT * size_of::<FileIdentity>());
+    assert!(size_of::<RegionOrders>() == 192 + LEFT_OUT * size_of::<LeftOut>());
     assert!(size_of::<RegionHeader>() == size_of::<RegionOrders>() + 280 + LOST_NAMED * LOST_WORDS * 8);
     assert!(size_of::<LoadRecord>() == 88);
     assert!(size_of::<RegionHeader>() <= PAGE as usize);

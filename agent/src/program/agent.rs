@@ -19,7 +19,7 @@ use gprofinject_abi::ask::ARENAS_SPAN;
 use gprofinject_abi::clock::ClockCode;
 use gprofinject_abi::full::Full;
 use gprofinject_abi::plan::{FunctionRecord, HookModeCode, LIBRARIES, Labels, START_OF_CONTEXT};
-use gprofinject_abi::region::{LEFT_OUT, PAGE, RegionHeader, RegionOrders};
+use gprofinject_abi::region::{LEFT_OUT, LeftOut, PAGE, RegionHeader, RegionOrders};
 use gprofinject_abi::shared::RegionRef;
 
 /// Addresses are runtime addresses unless a field documents otherwise.
@@ -115,7 +115,7 @@ static NOT_SET_UP: Agent = Agent {
         trace_least: 0,
         trace_depth: 0,
         trace_args: 0,
-        left_out: [[0; 5]; LEFT_OUT],
+        left_out: [LeftOut { file: [0; 5], name: 0 }; LEFT_OUT],
     },
     fsgsbase: false,
     stack_end: 0,

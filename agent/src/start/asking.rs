@@ -9,8 +9,8 @@ use crate::os::place::Place;
 use crate::os::words;
 use crate::process::run;
 use core::sync::atomic::{AtomicI32, Ordering};
-use gprofinject_abi::ask::{AHEAD, AHEAD_MAX, Answer, NAME_MAX, OPENS, Question};
-use gprofinject_abi::region::{Lost, RegionOrders};
+use gprofinject_abi::ask::{self, AHEAD, AHEAD_MAX, Answer, NAME_MAX, OPENS, Question};
+use gprofinject_abi::region::{LeftOut, Lost, RegionOrders};
 use gprofinject_abi::shared::RegionRef;
 use gprofinject_abi::{PLAN_SUFFIX, REGION_SUFFIX};
 use zerocopy::{FromBytes, IntoBytes};
@@ -54,10 +54,24 @@ fn unanswered(errno: i32) -> Unhooked {
     }
 }
 
-/// Returns whether a library that the process has loaded from this file is left out, and tells the injector by the region file.
-pub(crate) fn is_left_out(file: &Identity, region: RegionRef, orders: &RegionOrders) -> bool {
-    let index = orders.left_out.iter().position(|known| *known == file.0);
+/// Returns whether a library that the process has loaded from this file, by this [`name`], is left out, and tells the injector by the region
+/// file.
+pub(crate) fn is_left_out(file: &Identity, name: u64, region: RegionRef, orders: &RegionOrders) -> bool {
+    let index = orders.left_out.iter().position(|known| *known == LeftOut { file: file.0, name });
     index.inspect(|index| _ = region.left_out_seen().fetch_or(1 << index, Ordering::Relaxed)).is_some()
+}
+
+/// Returns [`Question::name`] of an object.
+pub(crate) fn name(map: &LinkMap) -> u64 {
+    let mut at = map.name;
+    ask::hash_of(core::iter::from_fn(|| {
+        // SAFETY: the dynamic linker's names are NUL-terminated, and nothing behind the NUL is read.
+        let byte = if at.is_null() { 0 } else { unsafe { *at } };
+        (byte != 0).then(|| {
+            at = at.wrapping_add(1);
+            byte
+        })
+    }))
 }
 
 /// Tells the injector which libraries are loaded, so that it can plan them while the agent hooks the program. What cannot be
@@ -77,7 +91,7 @@ pub(crate) fn announce(
             && let Some(file) = files.get_mut(count)
             && let Ok(fd) = files::open_path(AT_FDCWD, map.name as u64)
         {
-            if files::identity(fd).is_ok_and(|identity| is_left_out(&identity, region, orders)) {
+            if files::identity(fd).is_ok_and(|identity| is_left_out(&identity, name(map), region, orders)) {
                 note_asked(map);
                 files::close(fd);
             } else {

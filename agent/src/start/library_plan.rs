@@ -44,6 +44,7 @@ pub(crate) fn question(bias: u64, is_taken: bool) -> Question {
         first_counter: counters.max(libraries::counters_end()) as u32,
         counters_end: (counters + Agent::get().orders.library_counter_bytes) as u32,
         words: words::offset(),
+        name: 0,
     }
 }
 

@@ -200,14 +200,14 @@ fn hook_there(map: &LinkMap, is_taken: bool) -> Result<(), Unhooked> {
         }
         lookup::segments_of(map.bias).ok_or(Unhooked::NotWanted)?
     };
-    let question = question(map.bias, is_taken);
+    let question = Question { name: asking::name(map), ..question(map.bias, is_taken) };
     // In another root folder, the file has another name or none. The injector then takes what is mapped.
     let library =
         files::open_path(AT_FDCWD, map.name as u64).map(|number| Descriptor { number, is_own: true });
     let identity = library.as_ref().map_or(Ok(UNKNOWN), |file| files::identity(file.number));
-    if identity
-        .is_ok_and(|identity| asking::is_left_out(&identity, Agent::get().region, &Agent::get().orders))
-    {
+    if identity.is_ok_and(|identity| {
+        asking::is_left_out(&identity, question.name, Agent::get().region, &Agent::get().orders)
+    }) {
         return Err(Unhooked::NotWanted);
     }
     let file = library.as_ref().ok().map(|file| file.number);

@@ -51,19 +51,20 @@ impl Deref for Contents {
 }
 
 impl Contents {
-    /// Opens a file. If it is to be kept and hashed, `kept` is the length up to which it is read.
+    /// Opens a file. It is read if it is `kept` for the length of the run.
     ///
     /// # Errors
     /// The file is not regular, or cannot be read.
-    pub(crate) fn open(path: &Path, kept: Option<u64>) -> io::Result<Contents> {
+    pub(crate) fn open(path: &Path, kept: bool) -> io::Result<Contents> {
+        /// The length in bytes above which a file is mapped, because much of it is never accessed.
+        const LONG: u64 = 256 << 20;
         let file = sys::open_regular(path)?;
         if !sys::is_trusted_owner(&file) {
             return Contents::read(&file);
         }
         // The version is older than the bytes: if they change in between, it will not be seen again.
-        let version = kept.and_then(|_| settled(&file));
-        let len = file.metadata()?.len();
-        match kept.is_some_and(|longest| len <= longest) {
+        let version = if kept { settled(&file) } else { None };
+        match kept && file.metadata()?.len() <= LONG {
             true => Ok(Contents { version, ..Contents::read(&file)? }),
             false => Ok(Contents { bytes: Bytes::Mapped(Mapped::new(&file)?), version }),
         }
@@ -122,11 +123,6 @@ impl Contents {
         Some(Mark::Version(hasher.finalize()))
     }
 }
-
-/// The length in bytes up to which a program is read: much of a longer one is never accessed.
-pub(crate) const LONGEST_PROGRAM: u64 = 256 << 20;
-/// The same for a library, which is more likely to stay as it is while it is in use. An overwritten one ends the processes that use it.
-pub(crate) const LONGEST_LIBRARY: u64 = 32 << 20;
 
 /// The length of the first part of a file, which has the ELF header and usually the build-id, in bytes.
 const HEAD: usize = 4096;
@@ -206,7 +202,7 @@ mod tests {
     }
 
     fn mark(path: &Path) -> Option<Mark> {
-        Contents::open(path, Some(u64::MAX)).expect("readable").mark(None)
+        Contents::open(path, true).expect("readable").mark(None)
     }
 
     fn has_version(path: &Path) -> bool {

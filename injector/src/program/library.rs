@@ -160,7 +160,8 @@ impl Libraries {
         if let Some(&known) = self.searched.get(&identity) {
             return known;
         }
-        let may_copy = Contents::open(path, None).is_ok_and(|bytes| gprofinject_plan::may_copy_stack(&bytes));
+        let may_copy =
+            Contents::open(path, false).is_ok_and(|bytes| gprofinject_plan::may_copy_stack(&bytes));
         if self.searched.len() < MOST {
             self.searched.insert(identity, may_copy);
         }
@@ -398,7 +399,7 @@ fn elsewhere(question: &Question, len: u64, mappings: &[Mapping]) -> Option<u64>
 
 /// Returns the name by which others need the library in a file, if it has one.
 pub(crate) fn soname(path: &Path) -> Option<String> {
-    headers::soname(&Contents::open(path, None).ok()?)
+    headers::soname(&Contents::open(path, false).ok()?)
 }
 
 /// Whether a file is the one from which a process has mapped the page at an address.
@@ -465,6 +466,7 @@ pub(crate) mod tests {
         first_counter: 0,
         counters_end: 0,
         words: -128,
+        name: 0,
     };
 
     /// A process can ask for any place. It gets a plan file for what it has asked for, or none.

@@ -11,6 +11,7 @@ pub(crate) mod entry;
 pub(crate) mod key;
 mod shelf;
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -41,6 +42,8 @@ pub(crate) struct PlanCache {
     /// How many bytes are kept, if the user says so.
     bytes: Option<u64>,
     writers: Mutex<Vec<JoinHandle<()>>>,
+    /// What was said of plans that were kept, and why others were not. It is said once.
+    said: Arc<Mutex<BTreeSet<Option<String>>>>,
 }
 
 #[derive(Debug)]
@@ -76,7 +79,7 @@ impl PlanCache {
 
     fn at(path: Option<PathBuf>, bytes: Option<u64>, voice: Voice) -> PlanCache {
         let (fresh, writers) = (Mutex::default(), Mutex::default());
-        PlanCache { path, voice, folder: OnceLock::new(), fresh, bytes, writers }
+        PlanCache { path, voice, folder: OnceLock::new(), fresh, bytes, writers, said: Arc::default() }
     }
 
     /// Prints messages about plans.
@@ -105,22 +108,15 @@ impl PlanCache {
         Some(self.kept(&question.key_by_bytes()?, question.image)?.0)
     }
 
-    /// Reads a file, or finds what an earlier run has found out about it: then its contents are the copy that was kept, if there is one.
+    /// Reads a file, or finds what an earlier run has found out about it: then its contents are the copy that was kept.
     pub(crate) fn read(&self, path: &Path, purpose: ReadFor) -> Binary {
         let kept = contents::version_of(path).and_then(|(version, hash)| {
             let Folder::Opened(folder) = self.folder() else { return None };
             Some((entry::read(folder, &Key::of_file(hash, purpose))?.0, version))
         });
-        let copy = kept.as_ref().filter(|(entry, _)| !entry.contents().is_empty());
-        let contents = match copy {
-            Some((entry, version)) => Ok(Contents::kept(entry.contents(), *version)),
-            None => Contents::open(path, Some(purpose.longest())),
-        };
-        let binary = Binary::new(path, contents, true);
-        match &kept {
-            Some((entry, _)) => outlined(binary, entry),
-            None => binary,
-        }
+        let Some((entry, version)) = kept else { return Binary::new(path, Contents::open(path, true), true) };
+        let binary = Binary::new(path, Ok(Contents::kept(entry.contents(), version)), true);
+        outlined(binary, &entry)
     }
 
     /// Adds what was found out about a file.
@@ -132,8 +128,7 @@ impl PlanCache {
         let is_kept = !subject.is_outlined && image.removed.is_empty();
         let found = contents::version_of(path).filter(|(now, _)| is_kept && *now == version);
         if let Some((_, hash)) = found {
-            let is_copied = subject.bytes.len() as u64 <= purpose.longest();
-            let bytes = if is_copied { subject.bytes } else { &[] };
+            let bytes = if purpose == ReadFor::Names { &[] } else { subject.bytes };
             let mark = *mark.hash().as_bytes();
             self.add(Key::of_file(hash, purpose), Source::File { image, bytes, mark });
         }
@@ -199,16 +194,18 @@ impl PlanCache {
     pub(crate) fn keep_fresh(&self) {
         let fresh = std::mem::take(&mut *locked(&self.fresh));
         let Some(path) = self.path.clone().filter(|_| !fresh.is_empty()) else { return };
-        let (voice, bytes) = (self.voice, self.bytes);
+        let (voice, bytes, said) = (self.voice, self.bytes, self.said.clone());
         let keep = move || {
             let shelf = shelf::open(&path, bytes);
+            let shelf = shelf.as_ref().map_err(ToString::to_string);
+            let shown = path.display();
             for (key, source) in fresh {
-                let shelf = shelf.as_ref().map_err(ToString::to_string);
                 let kept =
-                    shelf.and_then(|shelf| shelf.keep(&key, &source).map_err(|error| sys::reason(&error)));
-                let shown = path.display();
+                    shelf.clone().and_then(|s| s.keep(&key, &source).map_err(|error| sys::reason(&error)));
+                let is_new = locked(&said).insert(kept.clone().err());
                 match kept {
-                    Ok(()) => voice.detail(format_args!("the plan is kept for later runs in {shown}")),
+                    _ if !is_new => {}
+                    Ok(()) => voice.detail(format_args!("plans are kept for later runs in {shown}")),
                     Err(why) => voice.detail(format_args!("the plan is not kept in {shown}: {why}")),
                 }
             }

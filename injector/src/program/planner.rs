@@ -12,7 +12,7 @@ use gprofinject_plan::{Hooks, Measured, Options, Plan, Reason, Role, Verdict};
 use crate::options::{CountArg, EngineArg, HooksArg, Measure};
 use crate::os::progress;
 use crate::program::arguments::{self, ArgsChoice};
-use crate::program::contents::{self, Contents};
+use crate::program::contents::Contents;
 use crate::program::filters::Filters;
 use crate::program::libs::Libs;
 use crate::program::memory;
@@ -113,7 +113,7 @@ impl Planner<'_> {
     pub(crate) fn library_subject(&self, path: &Path) -> &'static Subject<'static> {
         let binary = match self.caches() {
             true => self.cache.read(path, ReadFor::Library),
-            false => Binary::new(path, Contents::open(path, None), false),
+            false => Binary::new(path, Contents::open(path, true), false),
         };
         let binary: &'static Binary = Box::leak(Box::new(binary));
         Box::leak(Box::new(binary.examine_library()))
@@ -387,7 +387,7 @@ fn obstacle(plan: &Plan, role: Role) -> Option<String> {
 
 /// Reads a program's file. If its plan may be `cached`, its contents get a mark for the key.
 pub(crate) fn subject(path: &Path, cached: bool) -> &'static Subject<'static> {
-    examined(Binary::new(path, Contents::open(path, cached.then_some(contents::LONGEST_PROGRAM)), cached))
+    examined(Binary::new(path, Contents::open(path, true), cached))
 }
 
 fn examined(binary: Binary) -> &'static Subject<'static> {

@@ -163,7 +163,7 @@ fn label(contents: blake3::Hash) -> String {
 
 /// Whether a file can be read and has these bytes.
 pub(crate) fn is_file_of(path: &Path, bytes: &[u8]) -> bool {
-    Contents::open(path, None).is_ok_and(|contents| *contents == *bytes)
+    Contents::open(path, false).is_ok_and(|contents| *contents == *bytes)
 }
 
 impl<'d> Subject<'d> {
@@ -301,7 +301,7 @@ fn loads_musl(interpreter: &str) -> bool {
     if name.starts_with("ld-musl-") || name.starts_with("ld-linux-") {
         return name.starts_with("ld-musl-");
     }
-    let contents = Contents::open(Path::new(interpreter), None);
+    let contents = Contents::open(Path::new(interpreter), false);
     contents.is_ok_and(|bytes| bytes.len() as u64 <= LONGEST && symbols::is_musl(&bytes))
 }
 

@@ -12,6 +12,8 @@ use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use gprofinject_abi::region::LeftOut;
+
 use crate::live::collect;
 use crate::os::clock::Moment;
 use crate::os::sys::{self, Handle};
@@ -55,7 +57,7 @@ pub(crate) struct Family<'s> {
     pub(crate) libraries: Libraries,
     /// The libraries that are not hooked, each with the number of a program whose processes have loaded it.
     pub(crate) unhooked: BTreeMap<(u32, PathBuf), Unhooked>,
-    /// The names of the files in [`Orders::left_out`].
+    /// The names of those in [`Orders::left_out`].
     left_out: Vec<PathBuf>,
     /// The length in bytes of all files together that a process may still have read which cannot enter the run folder.
     pub(crate) outside_left: u64,
@@ -340,14 +342,20 @@ impl<'s> Family<'s> {
         self.create_files(profilee).map(|name| (name, 0))
     }
 
-    /// Notes that a file, which can be read at `path`, is that of a library which is hooked in no process of glibc's, so that processes which
-    /// begin from now on do not ask about it.
-    pub(crate) fn leave_out(&mut self, path: &Path, name: &Path) {
+    /// Notes that a library, whose file can be read at `path`, is hooked in no process of glibc's, so that processes which begin from now on
+    /// do not ask about it. `hash` is that of the path by which a process has loaded it.
+    pub(crate) fn leave_out(&mut self, path: &Path, name: &Path, hash: u64) {
         // What a process has mapped is noted when it asks.
         let is_asked = self.orders.timer_rate > 0;
-        let place = self.orders.left_out.get_mut(self.left_out.len()).filter(|_| !is_asked);
-        if let Some((place, (dev, inode, len, seconds, nanoseconds))) = place.zip(identity(path)) {
-            *place = [dev, inode, len, seconds.cast_unsigned(), nanoseconds.cast_unsigned()];
+        let Some((dev, inode, len, seconds, nanoseconds)) = identity(path).filter(|_| !is_asked) else {
+            return;
+        };
+        let file = [dev, inode, len, seconds.cast_unsigned(), nanoseconds.cast_unsigned()];
+        let library = LeftOut { file, name: hash };
+        if !self.orders.left_out.contains(&library)
+            && let Some(place) = self.orders.left_out.get_mut(self.left_out.len())
+        {
+            *place = library;
             self.left_out.push(name.to_owned());
         }
     }

@@ -366,7 +366,7 @@ impl Family<'_> {
             && !self.libraries.may_need_gates(&file.path(), &file.name, &self.settings.planner())
         {
             if is_ours {
-                self.leave_out(&file.path(), &file.name);
+                self.leave_out(&file.path(), &file.name, question.name);
             }
             return None;
         }

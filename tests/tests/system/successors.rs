@@ -6,14 +6,16 @@ use std::process::Command;
 
 use gprofinject_tests::family::{Calls, Run, Subject};
 use gprofinject_skip as skip;
-use gprofinject_tests::tool;
+use gprofinject_tests::{compile, tool};
 
 gprofinject_tests::trials! {
     together:
         nothing_of_the_process_before_is_counted,
         a_child_that_outlives_its_parent_keeps_its_counts,
         a_link_that_was_removed_is_made_again,
-        libraries_that_are_left_out_are_asked_about_once;
+        libraries_that_are_left_out_are_asked_about_once,
+        a_library_is_left_out_by_its_name,
+        libraries_are_overwritten_after_they_were_used;
 }
 
 /// What the program has noted of each process: its number, the inode of its file if it has looked for it, and what it has done.
@@ -93,5 +95,53 @@ fn libraries_that_are_left_out_are_asked_about_once() {
     {
         let [few, many] = [2, 5].map(|processes| questions(options, processes));
         assert!(few > 0 && (few == many) == is_once, "{options:?}: {few} and {many} questions");
+    }
+}
+
+/// Makes a folder with a program that loads the library which its argument names and calls its function `called` ten times, with a library
+/// that has it, and with that library under another name.
+fn loader() -> tempfile::TempDir {
+    const LOADER: &str = "#include <dlfcn.h>\nint main(int n, char **names) { void *library = dlopen(names[1], RTLD_NOW);\n\
+        int (*called)(int) = (int (*)(int))dlsym(library, \"called\"); int sum = 0;\n\
+        for (int i = 0; i < 10; i++) sum += called(i); return sum != 100; }\n";
+    const LIBRARY: &str = "int called(int i) { return 2 * i + 1; }\n";
+    let folder = tempfile::tempdir().unwrap();
+    for (source, text, flags) in
+        [("loader.c", LOADER, &["-o", "loader"][..]), ("other.c", LIBRARY, &["-shared", "-fPIC", "-o", "libother.so"])]
+    {
+        fs::write(folder.path().join(source), text).unwrap();
+        let mut gcc = Command::new("gcc");
+        gcc.args(["-O1", source]).args(flags).current_dir(folder.path());
+        compile::compile(gcc).unwrap();
+    }
+    fs::hard_link(folder.path().join("libother.so"), folder.path().join("libwanted.so")).unwrap();
+    folder
+}
+
+/// The same file is hooked if a process loads it by another name, which the user wants.
+fn a_library_is_left_out_by_its_name() {
+    let folder = loader();
+    let mut command = Command::new(tool::gprofinject().unwrap());
+    command.args(["--no-cache", "--libs=libwanted*", "-o", "out", "sh", "-c"]);
+    command.arg("for name in other wanted other wanted; do ./loader ./lib$name.so || exit 1; done");
+    let outcome = command.current_dir(folder.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&outcome.stderr);
+    assert!(outcome.status.success(), "{said}");
+    let mut gprof = Command::new("gprof");
+    gprof.args(["-b", "-p", "out.loader.syms", "out.loader.whole"]).current_dir(folder.path());
+    let table = String::from_utf8(gprof.output().unwrap().stdout).unwrap();
+    let line = table.lines().find(|line| line.split_whitespace().last() == Some("called"));
+    assert!(line.is_some_and(|line| line.split_whitespace().any(|word| word == "20")), "{said}{table}");
+}
+
+/// The file of a library may be truncated when its process has ended.
+fn libraries_are_overwritten_after_they_were_used() {
+    for options in [&["-q", "--no-cache"][..], &["-q", "--count=blocks"], &["-q"]] {
+        let folder = loader();
+        let mut command = Command::new(tool::gprofinject().unwrap());
+        command.args(options).args(["--libs=all", "-o", "out", "sh", "-c"]);
+        command.arg("./loader ./libother.so; : >libother.so; : >loader; exit 3");
+        let status = command.env("XDG_CACHE_HOME", folder.path()).current_dir(folder.path()).status().unwrap();
+        assert_eq!(status.code(), Some(3), "{options:?}: {status:?}");
     }
 }

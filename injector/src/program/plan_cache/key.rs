@@ -60,17 +60,6 @@ pub(crate) enum ReadFor {
     Names,
 }
 
-impl ReadFor {
-    /// Returns the length in bytes up to which the file is read, and a copy of it is kept.
-    pub(super) fn longest(self) -> u64 {
-        match self {
-            ReadFor::Program => contents::LONGEST_PROGRAM,
-            ReadFor::Library => contents::LONGEST_LIBRARY,
-            ReadFor::Names => 0,
-        }
-    }
-}
-
 impl Key {
     /// Returns the key of what was found out about a file with this hash of its version, when it was read for this purpose.
     pub(super) fn of_file(version: blake3::Hash, purpose: ReadFor) -> Key {

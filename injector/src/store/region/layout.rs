@@ -9,9 +9,9 @@ use gprofinject_abi::clock::ClockKind;
 use gprofinject_abi::full::Full;
 use gprofinject_abi::plan::{HookMode, HookModeCode};
 use gprofinject_abi::region::{
-    FileIdentity, LEFT_OUT, LIBRARY_BYTES, LIBRARY_COUNTER_BYTES, LOADS_MAX, LOST_NAMED, LOST_WORDS,
-    LoadRecord, MAGIC, PAGE, PANIC_FILE_WORDS, RegionHeader, RegionOrders, SAMPLES_MAX, SampleRecord, State,
-    TroubleCode, library_counters_offset, round_up, slot_chunk, times_offset, trace_offset,
+    LEFT_OUT, LIBRARY_BYTES, LIBRARY_COUNTER_BYTES, LOADS_MAX, LOST_NAMED, LOST_WORDS, LeftOut, LoadRecord,
+    MAGIC, PAGE, PANIC_FILE_WORDS, RegionHeader, RegionOrders, SAMPLES_MAX, SampleRecord, State, TroubleCode,
+    library_counters_offset, round_up, slot_chunk, times_offset, trace_offset,
 };
 use gprofinject_abi::times::TIMES_BYTES;
 use zerocopy::{FromBytes, IntoBytes};
@@ -231,7 +231,7 @@ pub(crate) struct Orders {
     /// See [`RegionOrders::maps_whole`].
     pub(crate) maps_whole: bool,
     /// See [`RegionOrders::left_out`].
-    pub(crate) left_out: [FileIdentity; LEFT_OUT],
+    pub(crate) left_out: [LeftOut; LEFT_OUT],
 }
 
 /// What the agent reports about its process, or whatever the process has written there instead. It is not
