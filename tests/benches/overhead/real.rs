@@ -157,6 +157,9 @@ fn by_turns(commands: &[Row], ways: &[Way], (folder, caches): (&Path, &Path), ro
             continue;
         };
         let profile = folder.join("gmon.out");
+        // The plans of all programs together, and of rustc in several ways, are more than are kept.
+        std::fs::create_dir_all(caches)?;
+        let caches = tempfile::tempdir_in(caches)?;
         let command = |way: &Way| match way.1 {
             None => {
                 let mut command = Command::new(program);
@@ -164,7 +167,12 @@ fn by_turns(commands: &[Row], ways: &[Way], (folder, caches): (&Path, &Path), ro
                 Ok(command)
             }
             Some((options, false)) => tool::command(options, &profile, program, args),
-            Some((options, true)) => tool::cached(caches, options, &profile, program, args),
+            Some((options, true)) => {
+                tool::cached(caches.path(), options, &profile, program, args).map(|mut command| {
+                    command.env("GPROFINJECT_CACHE_SIZE", "8G");
+                    command
+                })
+            }
         };
         // The first runs, which keep plans, images and the arenas of libraries, are not measured.
         for way in ways.iter().filter(|way| way.1.is_some_and(|(_, is_kept)| is_kept)) {
