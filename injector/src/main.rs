@@ -31,6 +31,7 @@ mod trace;
 static HEAP: os::heap::Heap = os::heap::Heap;
 
 fn main() -> std::process::ExitCode {
+    os::heap::watch_threads();
     let limits = os::limits::Limits::raise();
     os::stack::with_enough(|| cli::command::main(limits))
 }

@@ -45,6 +45,18 @@ fn obtained(at: *mut u8, len: usize) -> *mut u8 {
     at
 }
 
+/// Has [`exhausted`] called for a new thread that finds no memory for the stack of its signal handlers, too: Rust's standard library panics in
+/// such a thread (`std/src/sys/pal/unix/stack_overflow.rs`), where a thread that gets no stack at all is an error that its creator handles.
+pub(crate) fn watch_threads() {
+    let other = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if panic.location().is_some_and(|place| place.file().ends_with("stack_overflow.rs")) {
+            exhausted();
+        }
+        other(panic);
+    }));
+}
+
 /// Says which limit leaves no memory, and ends the process, once the program has ended if it runs. Returns if there is no such limit.
 #[cold]
 fn exhausted() {

@@ -330,6 +330,11 @@ fn a_limit_of_memory_that_leaves_gprofinject_none() {
             assert!(said.contains("ulimit -d"), "{kibibytes} {options:?} {said}");
         }
     }
+    // Some of these leave room for a thread, but none for the stack of its signal handlers.
+    for kibibytes in (2200..2500).step_by(4) {
+        let said = limited(&place, &format!("-d {kibibytes}"), &["./hello"]).stderr_text();
+        assert!(said.contains("ulimit -d"), "{kibibytes} {said}");
+    }
 }
 
 /// gprofinject itself needs more stack than that, and a child's set-up more than is left.
