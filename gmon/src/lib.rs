@@ -28,6 +28,7 @@
 mod build_id;
 mod check;
 mod finding;
+mod fit;
 mod format;
 mod histogram;
 mod merge;

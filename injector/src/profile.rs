@@ -12,21 +12,19 @@ pub(crate) mod costs;
 pub(crate) mod counted;
 pub(crate) mod elsewhere;
 pub(crate) mod ends;
-pub(crate) mod exported;
 pub(crate) mod falls;
 pub(crate) mod gmon_out;
 mod homes;
-pub(crate) mod measured;
 pub(crate) mod model;
 pub(crate) mod place;
 pub(crate) mod placement;
 pub(crate) mod possible;
 pub(crate) mod recorded;
+pub(crate) mod recorder;
 pub(crate) mod space;
 pub(crate) mod threads;
 pub(crate) mod times;
 mod totals;
-pub(crate) mod whole;
 
 #[cfg(test)]
 mod hostile_tests;

@@ -14,6 +14,7 @@ pub(crate) mod member;
 pub(crate) mod message;
 pub(crate) mod outcome;
 pub(crate) mod report;
+pub(crate) mod results;
 pub(crate) mod run;
 pub(crate) mod settings;
 pub(crate) mod spares;

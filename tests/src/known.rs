@@ -17,7 +17,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gmon_measured::{FunctionTimes, Measured, REST};
+use gmon_run::{FunctionTimes, REST, Recording};
 
 /// What a program has printed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -197,7 +197,7 @@ impl Comparison {
 
 /// Compares a program's output with what was measured.
 #[must_use]
-pub fn compare(known: &Known, measured: &Measured, is_folded: bool) -> Comparison {
+pub fn compare(known: &Known, measured: &Recording, is_folded: bool) -> Comparison {
     let mut result = Comparison { wrong: consistency(measured), ..Comparison::default() };
     let names = known.names();
     let name_of = |function: u32| measured.functions[function as usize].name.as_str();
@@ -292,7 +292,7 @@ pub fn compare(known: &Known, measured: &Measured, is_folded: bool) -> Compariso
 
 /// Returns the paths of the tree, of which each consists of functions that the program names, with their own times and calls.
 /// What other functions do in between belongs to neither.
-fn paths_of(measured: &Measured, names: &BTreeSet<&str>) -> Vec<(Vec<String>, u64, u64)> {
+fn paths_of(measured: &Recording, names: &BTreeSet<&str>) -> Vec<(Vec<String>, u64, u64)> {
     let mut paths: Vec<Vec<String>> = Vec::new();
     let mut found = Vec::new();
     for node in &measured.nodes {
@@ -311,7 +311,7 @@ fn paths_of(measured: &Measured, names: &BTreeSet<&str>) -> Vec<(Vec<String>, u6
 /// Returns what contradicts itself: the times of a thread are not its life, those of a function not the sum of its arcs or
 /// nodes, a part is more than the whole.
 #[must_use]
-pub fn consistency(measured: &Measured) -> Vec<String> {
+pub fn consistency(measured: &Recording) -> Vec<String> {
     let mut wrong = Vec::new();
     let name_of = |function: u32| measured.functions[function as usize].name.as_str();
     for (thread, number) in measured.threads.iter().zip(0_u32..) {

@@ -37,5 +37,6 @@ pub mod synthetic;
 pub mod tool;
 pub mod traced;
 pub mod trials;
+pub mod view;
 pub mod whole;
 pub mod x86;

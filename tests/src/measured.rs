@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use gmon_measured::{Measured, REST};
+use gmon_run::{REST, Recording};
 
 use crate::elf::Program;
 use crate::gprofdata::GmonOut;
@@ -15,9 +15,9 @@ use crate::gprofdata::GmonOut;
 ///
 /// # Errors
 /// It does not exist, or is damaged.
-pub fn read(path: &Path) -> anyhow::Result<Measured> {
+pub fn read(path: &Path) -> anyhow::Result<Recording> {
     let bytes = std::fs::read(path)?;
-    Ok(Measured::read(&bytes)?)
+    Ok(Recording::read(&bytes)?)
 }
 
 /// Returns what is wrong in a file of measured times beside the counts of the same run.
@@ -33,7 +33,7 @@ pub fn differences(path: &Path, counted: &GmonOut, program: &Program) -> Vec<Str
 const LOST_TO_SIGNALS: u64 = 8;
 
 /// Returns the functions of the program of which not all calls were measured, or more than there were.
-fn calls(measured: &Measured, counted: &GmonOut, program: &Program) -> Vec<String> {
+fn calls(measured: &Recording, counted: &GmonOut, program: &Program) -> Vec<String> {
     let mut sums: BTreeMap<u64, u64> = BTreeMap::new();
     for row in &measured.rows {
         let function = &measured.functions[row.function as usize];
@@ -57,7 +57,7 @@ fn calls(measured: &Measured, counted: &GmonOut, program: &Program) -> Vec<Strin
 }
 
 /// Returns the times that are not parts of others.
-fn parts(measured: &Measured) -> Vec<String> {
+fn parts(measured: &Recording) -> Vec<String> {
     /// Each time is rounded.
     const ROUNDING: u64 = 1;
     let mut wrong = Vec::new();
@@ -88,7 +88,7 @@ fn parts(measured: &Measured) -> Vec<String> {
 }
 
 /// Returns the functions whose calls in the tree are not those in the table.
-fn nodes(measured: &Measured) -> Vec<String> {
+fn nodes(measured: &Recording) -> Vec<String> {
     if measured.nodes.is_empty() {
         return Vec::new();
     }

@@ -6,6 +6,7 @@ mod callgrind;
 mod dot;
 mod firefox;
 mod folded;
+mod gprof;
 mod json;
 mod names;
 mod pprof;
@@ -17,6 +18,8 @@ use std::str::FromStr;
 
 use crate::html::{self, Extras};
 use crate::model::Run;
+
+pub use crate::formats::gprof::{Pair, PairError, pair, rate_of_times};
 
 /// A format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,6 @@
 //! Whatever a run measured, in one model, and its exports for other tools.
 //!
-//! A gmon.out with its program, a gmon.whole with its gmon.syms, or the measured times of a gmon.pb.gz enter, and become a
-//! [`Run`] ([`load`]). What a run does not say, the model does not have; inclusive times without measured ones are
+//! A gmon.pb.gz, or a gmon.out with its program, enters and becomes a [`Run`] ([`load`]). What a run does not say, the model does not have; inclusive times without measured ones are
 //! [estimated](estimate()) as gprof does, and [`Run::time`] says so. Tables, exports and comparisons take a [`Run`] and do not
 //! know where it comes from.
 //!
@@ -15,11 +14,10 @@ pub mod formats;
 pub mod html;
 pub mod load;
 mod model;
-pub mod origins;
 mod stacks;
 
 pub use crate::estimate::estimate;
 pub use crate::model::{
-    Arc, Cycle, Durations, Frame, Function, Inlined, Line, Module, Node, Run, Spot, Thread, ThreadFunction,
-    Time, View,
+    Arc, Cycle, Durations, Frame, Function, Inlined, Line, Module, Node, Program, Run, Spot, Thread,
+    ThreadFunction, Time, View,
 };

@@ -10,8 +10,10 @@ use serde::Serialize;
 /// What a run, or the sum of several, has measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Run {
-    /// The file name of the program.
+    /// The name of the program, or words for several.
     pub program: String,
+    /// The programs of which this is the sum.
+    pub programs: Vec<Program>,
     pub view: View,
     /// What the times are, and how far they can be trusted.
     pub time: Time,
@@ -23,7 +25,7 @@ pub struct Run {
     pub sample_period_ns: u64,
     /// All samples of CPU time, also those in no function.
     pub samples: u64,
-    /// The program and its libraries; the first one is the program.
+    /// The files of programs and libraries; the first one is that of the first program.
     pub modules: Vec<Module>,
     /// The functions that were called, that called, or that have samples or counts of basic blocks.
     pub functions: Vec<Function>,
@@ -48,6 +50,19 @@ pub struct Run {
     /// The owners of the modules' files from which source lines come. They have chosen the names in `files`.
     #[serde(skip)]
     pub owners: BTreeSet<u32>,
+}
+
+/// A program: in one process, or in all processes of the run that ran it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Program {
+    /// The name that is shown: that of its file, or of the script that it runs.
+    pub name: String,
+    /// The index of its file.
+    pub module: u32,
+    /// The number of processes.
+    pub processes: u32,
+    /// The number of its process, if it is known to be the only one; otherwise 0.
+    pub pid: u32,
 }
 
 /// Whose calls these are.

@@ -6,8 +6,8 @@
 
 use std::io;
 
-use gmon_measured::REST_NAME;
-use gmon_measured::paths::{Frame as PathFrame, LEFT_OUT_NAME, Paths};
+use gmon_run::REST_NAME;
+use gmon_run::paths::{Frame as PathFrame, LEFT_OUT_NAME, Paths};
 
 use crate::model::{Arc, Function, Line, Run};
 

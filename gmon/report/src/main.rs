@@ -13,6 +13,7 @@ mod cli {
     pub(crate) mod files;
     pub(crate) mod fold;
     pub(crate) mod form_args;
+    pub(crate) mod gprof;
     pub(crate) mod html;
     pub(crate) mod json;
     pub(crate) mod load;
@@ -26,6 +27,7 @@ mod cli {
     pub(crate) mod rank;
     pub(crate) mod ranks;
     pub(crate) mod ranks_args;
+    pub(crate) mod recordings;
     pub(crate) mod report_args;
     pub(crate) mod reports {
         pub(crate) mod arcs;
@@ -142,6 +144,7 @@ fn run(args: Args) -> Result<ExitCode> {
         Command::Export(args) => export::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Flat(args) => run_table(&args.common, |view, out| reports::flat::flat(view, &args, out)),
         Command::Graph(args) => run_table(&args.common, |view, out| reports::graph::graph(view, &args, out)),
+        Command::Gprof(args) => cli::gprof::run(args),
         Command::Html(args) => html::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Trace(args) => trace::run(args).map(|()| ExitCode::SUCCESS),
         Command::Paths(args) => measured(&args.common, |times, out| reports::paths::paths(times, &args, out)),

@@ -1,6 +1,6 @@
 //! `gmon html`: what is in its report, and whether a browser shows it.
 
-#[path = "../../measured/tests/support/mod.rs"]
+#[path = "../../run/tests/support/mod.rs"]
 mod example;
 mod support;
 
@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 use base64::prelude::{BASE64_STANDARD, Engine};
 use example::{CALLS, SELF_NS, example, synthetic};
 use gmon::{Block, Format, Profile};
-use gmon_measured::Measured;
+use gmon_run::{Module, Program, Recording};
 use gprofinject_skip::{have, have_for, skipped};
 use serde_json::{Value, json};
 use support::Folder;
@@ -144,10 +144,19 @@ fn where_it_is_written() {
     assert!(!folder.file("gmon.html").exists());
 }
 
+/// A run of a program that has called nothing.
+fn nothing() -> Recording {
+    Recording {
+        programs: vec![Program { name: "prog".into(), ..Program::default() }],
+        modules: vec![Module::default()],
+        ..Recording::default()
+    }
+}
+
 #[test]
 fn nothing_measured() {
     let folder = Folder::new("html-nothing");
-    folder.write("gmon.pb.gz", &Measured { program: "prog".into(), ..Measured::default() }.write());
+    folder.write("gmon.pb.gz", &nothing().write());
     let data = report(&folder, &["gmon.pb.gz"]);
     assert_eq!(data["functions"]["name"], json!([]));
     assert!(data["notes"][0].as_str().is_some_and(|note| note.contains("names no function")));
@@ -175,7 +184,7 @@ fn in_a_browser() {
     for (kind, name, measured) in [
         ("paths", "paths", example(true)),
         ("measured", "measured", example(false)),
-        ("empty", "empty", Measured { program: "prog".into(), ..Measured::default() }),
+        ("empty", "empty", nothing()),
         ("large", "large", synthetic(50_000, 300_000, 100_000)),
     ] {
         let file = format!("{name}.html");

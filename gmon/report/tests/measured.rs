@@ -1,6 +1,6 @@
 //! `gmon times`, `callers`, `callees` and `paths`, on measured times that were made up by hand.
 
-#[path = "../../measured/tests/support/mod.rs"]
+#[path = "../../run/tests/support/mod.rs"]
 mod example;
 mod support;
 
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use example::example;
-use gmon_measured::{ArcTimes, FunctionTimes, Measured};
+use gmon_run::{ArcTimes, FunctionTimes, Recording};
 use serde_json::Value;
 use support::Folder;
 
@@ -38,7 +38,7 @@ fn message(folder: &Folder, args: &[&str]) -> String {
 }
 
 /// Returns a folder with `gmon.pb.gz`.
-fn folder(name: &str, measured: &Measured) -> Folder {
+fn folder(name: &str, measured: &Recording) -> Folder {
     let folder = Folder::new(&format!("measured-{name}"));
     folder.write("gmon.pb.gz", &measured.write());
     folder
@@ -328,16 +328,14 @@ fn files() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), default);
 
     let wrong = message(&folder, &["times", "gmon.pb.gz", program]);
-    assert!(wrong.ends_with(
-        "/prog: a program, expected a file of measured times; the program comes before the files"
-    ));
+    assert!(wrong.ends_with("/prog: a program, expected a gmon.pb.gz; the program comes before the files"));
     folder.write("gmon.out", b"gmon\x01\0\0\0");
     assert_eq!(
         message(&folder, &["times", "gmon.out"]),
-        "gmon.out: a gmon.out file, which has no measured times; `gprofinject --times` writes them to gmon.pb.gz"
+        "gmon.out: a gmon.out file, expected a gmon.pb.gz, which gprofinject writes beside it"
     );
     folder.write("text", b"text");
-    assert_eq!(message(&folder, &["times", "text"]), "text: neither a program nor a file of measured times");
+    assert_eq!(message(&folder, &["times", "text"]), "text: neither a program nor a gmon.pb.gz");
     folder.write("short.gz", &ours.write()[..100]);
     assert!(message(&folder, &["times", "short.gz"]).starts_with("short.gz: damaged, at offset "));
     std::fs::remove_file(folder.file("gmon.pb.gz")).expect("the file");
@@ -377,7 +375,7 @@ fn hostile() {
     measured.functions[0].name = "a\x1b[31m;\n".to_owned();
     measured.modules[0].name = "/\x1b]0;".to_owned();
     measured.threads[0].name = "\x07".to_owned();
-    measured.program = "\x1b".to_owned();
+    measured.programs[0].name = "\x1b".to_owned();
     measured.clock.ticks_per_second = f64::MAX;
     measured.sample_period_ns = i64::MAX as u64;
     for row in &mut measured.rows {

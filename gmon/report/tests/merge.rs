@@ -1,6 +1,6 @@
 //! `gmon merge` of many files: the same on any number of threads, as `gprof -s` has it, and of measured times.
 
-#[path = "../../measured/tests/support/mod.rs"]
+#[path = "../../run/tests/support/mod.rs"]
 mod example;
 mod support;
 
@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 
 use example::example;
 use gmon::{Arc, Block, Format, HistogramBuilder, Profile};
-use gmon_measured::{Measured, Thread};
+use gmon_run::{Recording, Thread};
 use support::{Folder, bytes};
 
 fn merge(folder: &Folder, args: &[&str], files: &[PathBuf]) -> Output {
@@ -103,8 +103,8 @@ fn the_first_file_that_does_not_fit() {
     for (files, expected) in [
         (with(&[(11, &rate)]), "rate: a rate of 100 per second after 250, expected one rate"),
         (with(&[(3, &block), (15, &other_block)]), "other: block counts at other addresses than in "),
-        (with(&[(15, &times)]), "times: a file of measured times among gmon.out files"),
-        (with(&[(0, &times)]), "0: no file of measured times, as the files before it are"),
+        (with(&[(15, &times)]), "times: a gmon.pb.gz among gmon.out files"),
+        (with(&[(0, &times)]), "0: no gmon.pb.gz, as the files before it are"),
         (with(&[(14, &damaged), (18, &rate)]), "damaged: "),
         (with(&[(2, &folder.file("missing"))]), "missing: No such file"),
         (with(&[(2, &folder.0)]), "is a folder, expected a file or a pipe"),
@@ -145,24 +145,24 @@ fn measured_times() {
         run.threads.push(Thread { name: format!("only {index}"), tid: 1, pid: index, ..Thread::default() });
         run
     };
-    let runs: Vec<Measured> = (0..30).map(run).collect();
+    let runs: Vec<Recording> = (0..30).map(run).collect();
     let files: Vec<PathBuf> = runs
         .iter()
         .enumerate()
         .map(|(index, run)| folder.write(&format!("gmon.rank{index}.pb.gz"), &run.write()))
         .collect();
 
-    let apart = Measured::read(&sum(&folder, &["--keep-threads"], &files)).expect("measured times");
-    let mut expected = Measured::default();
+    let apart = Recording::read(&sum(&folder, &["--keep-threads"], &files)).expect("measured times");
+    let mut expected = Recording::default();
     runs.iter().for_each(|run| expected.merge(run.clone().with_common_intervals()).expect("one rate"));
     assert_eq!(apart, expected);
 
-    let by_name = Measured::read(&sum(&folder, &[], &files)).expect("measured times");
+    let by_name = Recording::read(&sum(&folder, &[], &files)).expect("measured times");
     let names: Vec<&str> = by_name.threads.iter().map(|thread| thread.name.as_str()).collect();
     let count = example(true).threads.len();
     assert_eq!(names.len(), count + 30, "{names:?}");
     // All sums by function are those of the threads apart.
-    let calls = |of: &Measured| {
+    let calls = |of: &Recording| {
         let mut sums = std::collections::BTreeMap::new();
         for row in &of.rows {
             let sum = sums.entry(of.functions[row.function as usize].name.clone()).or_insert([0, 0, 0]);
@@ -171,7 +171,7 @@ fn measured_times() {
         sums
     };
     assert_eq!(calls(&by_name), calls(&apart));
-    let nodes = |of: &Measured| {
+    let nodes = |of: &Recording| {
         let of_nodes = of.nodes.iter().fold([0, 0, 0], |sum: [u64; 3], node| {
             [sum[0] + node.calls, sum[1] + node.self_ns, sum[2] + node.samples]
         });

@@ -1,7 +1,7 @@
 //! `gmon push`, against a server of these tests, which checks requests as Pyroscope's documentation has them: POST /ingest,
 //! the query `name`, `from` and `until`, and a form with the fields `profile` and `sample_type_config`.
 
-#[path = "../../measured/tests/support/mod.rs"]
+#[path = "../../run/tests/support/mod.rs"]
 mod example;
 mod support;
 
@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use example::example;
-use gmon_measured::Measured;
+use gmon_run::Recording;
 use gprofinject_skip as skip;
 use support::Folder;
 
@@ -242,7 +242,7 @@ fn profile(request: &Request) -> Vec<u8> {
     let profile = parts.remove("profile").expect("the profile");
     assert!(parts.is_empty());
     assert!(profile.filename.ends_with(".pprof") && profile.bytes.starts_with(b"\x1f\x8b"));
-    assert_eq!(Measured::read(&profile.bytes).expect("pprof"), measured);
+    assert_eq!(Recording::read(&profile.bytes).expect("pprof"), measured);
     profile.bytes
 }
 
@@ -513,7 +513,7 @@ server.serve_forever()
     server.wait().expect("the server ends");
     assert_eq!(trusted.status.code(), Some(0), "{}", text(&trusted.stderr));
     let sent = std::fs::read(folder.file("sent.pb.gz")).expect("what was sent");
-    assert_eq!(Measured::read(&sent).expect("pprof"), example(true));
+    assert_eq!(Recording::read(&sent).expect("pprof"), example(true));
     assert_eq!(std::fs::read_to_string(folder.file("names")).expect("names"), "profile sample_type_config");
     for (output, message) in
         [(unknown, "UnknownIssuer"), (wrong_name, "127.0.0.1"), (no_certificates, "key.pem: no certificate")]

@@ -1,6 +1,6 @@
 //! `gmon ranks`, against the flat profile that gprof prints of each process.
 
-#[path = "../../measured/tests/support/mod.rs"]
+#[path = "../../run/tests/support/mod.rs"]
 mod example;
 mod support;
 
@@ -104,8 +104,7 @@ fn of_measured_times() {
         })
         .collect();
     let table: Value = serde_json::from_str(&gmon(&folder, &["--json"], &files)).expect("JSON");
-    let once =
-        |pick: fn(&gmon_measured::FunctionTimes) -> u64| example(false).rows.iter().map(pick).sum::<u64>();
+    let once = |pick: fn(&gmon_run::FunctionTimes) -> u64| example(false).rows.iter().map(pick).sum::<u64>();
     for (key, sum) in [("calls", once(|row| row.calls)), ("self_ns", once(|row| row.self_ns))] {
         let total = &table["total"][key];
         assert_eq!((total["min"].as_u64(), total["max"].as_u64()), (Some(sum), Some(3 * sum)));

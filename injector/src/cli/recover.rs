@@ -11,6 +11,7 @@ use crate::profile::baseline::Baseline;
 use crate::profile::counted::{self, Finished, Reading};
 use crate::profile::elsewhere::Names;
 use crate::profile::ends::End;
+use crate::profile::recorder::Processes;
 use crate::program::filters::Filters;
 use crate::program::library::Libraries;
 use crate::program::libs::Libs;
@@ -19,11 +20,11 @@ use crate::program::planner::Planner;
 use crate::program::profilee::{Profilee, Profilees};
 use crate::sampling::histogram::Histogram;
 use crate::sampling::maps::Maps;
-use crate::session::member::FirstView;
+use crate::session::results::{Item, Of, Results, Said};
 use crate::session::settings::Settings;
-use crate::session::words::{calls_and_samples, commands, quoted};
+use crate::session::words::{calls_and_samples, quoted};
 use crate::store::logbook::{Logbook, Program};
-use crate::store::output::{Output, Written};
+use crate::store::output::Output;
 use crate::store::private_folder::{Distrust, PrivateFolder};
 use crate::store::run_folder::{BASELINE_SUFFIX, FIRST, SAMPLES_SUFFIX, region_in};
 use crate::store::survivors::Survivors;
@@ -33,7 +34,13 @@ struct Recovery<'s> {
     logbook: Logbook,
     filters: Filters,
     libs: Libs,
-    output: Output,
+    output: &'s Output,
+    /// What is recovered; `None` before the first profile.
+    results: Option<Results<'s>>,
+    /// What was written, with words for it.
+    items: Vec<(String, Item)>,
+    /// The process whose profile was written first.
+    first_pid: Option<u32>,
     profilees: Profilees,
     libraries: Libraries,
     /// The programs, by the numbers of their plans.
@@ -76,7 +83,10 @@ pub(crate) fn recover(folder: &Path, settings: &Settings) -> Result<()> {
         filters,
         libs,
         libraries,
-        output,
+        output: &output,
+        results: None,
+        items: Vec::new(),
+        first_pid: None,
         logbook,
         profilees: Profilees::default(),
         planned: HashMap::new(),
@@ -96,6 +106,10 @@ pub(crate) fn recover(folder: &Path, settings: &Settings) -> Result<()> {
                 voice.warn(format_args!("{name}: {error:#}"));
             }
         }
+    }
+    if let Err(error) = recovery.finish() {
+        failures += 1;
+        voice.warn(format_args!("{error:#}"));
     }
     if failures > 0 {
         let failures = gmon::counted(failures, "profile", "profiles");
@@ -225,34 +239,45 @@ impl Recovery<'_> {
         Ok(if lives { Life::Lives } else { Life::Ended })
     }
 
-    fn write(&mut self, name: &str, pid: u32, profilee: &Profilee, finished: &Finished) -> Result<()> {
+    fn write(
+        &mut self,
+        name: &str,
+        pid: u32,
+        profilee: &'static Profilee,
+        finished: &Finished,
+    ) -> Result<()> {
         let (calls, placed) = (finished.profile.calls(), &finished.placed);
-        let before = self.written.entry(pid).or_default();
         if name != FIRST && calls == 0 && placed.inside == 0 {
             return Ok(());
         }
-        let Written { path, detour } = match name {
-            FIRST => self.output.write(pid, &finished.bytes)?,
-            _ => self.output.write_other(pid, *before, &finished.bytes)?,
-        };
+        let first = self.profilee(0)?;
+        let before = self.written.entry(pid).or_default();
+        let (number, output) = (*before, self.output);
         *before += 1;
-        if let Some(detour) = detour {
-            self.voice.warn(format_args!("{detour}; it is in {}", path.display()));
-        }
-        let whole = finished.write_whole(&self.output, &path)?;
-        let measured = finished.write_measured(&self.output, &path)?;
-        let (_, troubles) = finished.write_libraries(&self.output, &path);
-        troubles.iter().for_each(|trouble| self.voice.warn(trouble));
+        let of = if name == FIRST { Of::First } else { Of::Other("") };
+        let processes = Processes { number: 1, pid };
+        let mut said = Said::default();
+        let results = self.results.get_or_insert_with(|| Results::new(output, None, first));
+        let item = results.add(of, profilee, finished, processes, &mut said, |bytes| match of {
+            Of::First => output.write(pid, bytes),
+            Of::Other(_) => output.write_other(pid, number, bytes),
+        });
+        said.troubles.iter().for_each(|trouble| self.voice.warn(trouble));
         let samples = placed.inside + placed.outside;
-        let symbols = profilee.names_for_gprof();
-        let own = finished.profile.samples_in_program();
-        let first = FirstView::of(profilee.planned.subject.stripped(), placed, own);
-        self.voice.note(format_args!(
-            "process {pid}: {}; {}",
-            calls_and_samples(calls, samples),
-            commands(&symbols, &path, whole.as_ref(), measured.as_deref(), first)
-        ));
+        self.first_pid.get_or_insert(pid);
+        self.items.push((format!("process {pid}: {}", calls_and_samples(calls, samples)), item?));
         Ok(())
+    }
+
+    /// Writes the recording of all processes, and says what was written.
+    fn finish(&mut self) -> Result<()> {
+        let pid = self.first_pid.unwrap_or(0);
+        let recording = self.results.take().map_or(Ok(None), |results| results.finish(pid));
+        let file = recording.as_ref().ok().and_then(|file| file.as_deref());
+        for (what, item) in &self.items {
+            self.voice.note(format_args!("{what}; {}", item.commands(file)));
+        }
+        recording.map(drop)
     }
 
     /// Returns the number of a process's program. The number in the region, to which the process can write,

@@ -7,7 +7,6 @@ use gprofinject_image::names::demangle::demangle;
 use crate::live::snapshot::{Function, Snapshot};
 use crate::os::clock;
 use crate::os::say::visible;
-use crate::profile::measured::samples_by_function;
 use crate::profile::model::{ModuleIndex, NOWHERE, Place, Profile};
 use crate::program::choice::{Part, Switched};
 use crate::program::planned::Planned;
@@ -116,7 +115,7 @@ pub(crate) fn snapshot(profile: &Profile, switched: &Switched, names: &mut Names
             function.calls = function.calls.saturating_add(arc.count);
         }
     }
-    for (place, count) in samples_by_function(profile) {
+    for (place, count) in profile.samples_by_function() {
         let planned = profile.modules.get(place.module as usize).map(|module| module.program);
         // Samples in a cold part are the function's.
         let parent = planned.and_then(|planned| planned.parent(&planned.function_at(place.address)?));

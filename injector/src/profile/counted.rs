@@ -1,8 +1,6 @@
 //! Makes profiles from region files: a member's own counts, and those of children that count in its file.
 
-use std::path::{Path, PathBuf};
-
-use gmon_measured::Measured;
+use std::path::PathBuf;
 
 use crate::os::clock::Moment;
 use crate::os::sys;
@@ -12,19 +10,15 @@ use crate::profile::clocked;
 use crate::profile::collect::{self, Account};
 use crate::profile::elsewhere;
 use crate::profile::ends::{End, Ends};
-use crate::profile::exported;
-use crate::profile::gmon_out::{self, LibraryProfile};
-use crate::profile::measured;
+use crate::profile::gmon_out;
 use crate::profile::model::Profile;
 use crate::profile::placement::Placed;
 use crate::profile::possible::Possible;
 use crate::profile::space::Space;
-use crate::profile::whole;
 use crate::program::library::Libraries;
 use crate::program::profilee::Profilee;
 use crate::sampling::maps::Maps;
 use crate::sampling::samples::{Samples, Threads};
-use crate::store::output::Output;
 use crate::store::region::file::RegionFile;
 use crate::store::region::layout::AgentState;
 
@@ -39,9 +33,8 @@ pub(crate) struct Finished {
     pub(crate) profile: Profile,
     pub(crate) account: Account,
     pub(crate) placed: Placed,
+    /// The bytes of its gmon.out.
     pub(crate) bytes: Vec<u8>,
-    /// The measured durations, and the profile that has them in place of samples; `None` if nothing was measured.
-    clocked: Option<(Measured, Profile)>,
 }
 
 impl Counted {
@@ -59,14 +52,10 @@ impl Counted {
         let Counted { mut profile, account } = self;
         profile.settle();
         let (mut bytes, placed) = gmon_out::encode(&profile)?;
-        let clocked = measured::of(&profile).map(|measured| {
-            let profile = clocked::profile(&profile, &measured);
-            (measured, profile)
-        });
-        if let Some((_, profile)) = &clocked {
-            (bytes, _) = gmon_out::encode(profile)?;
+        if let Some(times) = &profile.times {
+            (bytes, _) = gmon_out::encode(&clocked::profile(&profile, times))?;
         }
-        Ok(Finished { profile, account, placed, bytes, clocked })
+        Ok(Finished { profile, account, placed, bytes })
     }
 
     /// Whether the process has executed its program, as far as that is known. If it could not, its counters
@@ -77,56 +66,35 @@ impl Counted {
 }
 
 impl Finished {
-    /// Writes the view of the whole process beside the program's own profile, if libraries were hooked or have samples, or if gprof
-    /// leaves out much of the program itself, or all of it because the program is stripped. Returns the names of the files in the order in which gprof takes them.
-    ///
-    /// # Errors
-    /// The formats cannot represent the profile, or the files cannot be written.
-    pub(crate) fn write_whole(&self, output: &Output, own: &Path) -> anyhow::Result<Option<[PathBuf; 2]>> {
-        let program = self.profile.modules.first();
-        let hooks_libraries = program.is_some_and(|program| program.program.wants_libraries());
-        let is_stripped = program.is_some_and(|program| program.program.subject.stripped());
-        // Functions that are not hooked have samples all the same.
-        let has_more =
-            program.is_some_and(|program| program.program.wants_whole) && !self.profile.named.is_empty();
-        match hooks_libraries || is_stripped || has_more || self.placed.misses_much() {
-            true => {
-                let profile = self.clocked.as_ref().map_or(&self.profile, |(_, profile)| profile);
-                whole::encode(profile)?.write(output, own)
-            }
-            false => Ok(None),
-        }
+    /// Whether the view of the whole process says more than the program's own: libraries were hooked or have samples, or gprof leaves out
+    /// much of the program itself, or all of it because the program is stripped.
+    pub(crate) fn says_more(&self) -> bool {
+        let Some(program) = self.profile.modules.first().map(|module| module.program) else { return false };
+        program.wants_libraries()
+            || program.subject.stripped()
+            // Functions that are not hooked have samples all the same.
+            || program.wants_whole && !self.profile.named.is_empty()
+            || self.placed.misses_much()
     }
 
-    /// Writes the measured durations beside the program's own profile, as `gmon.pb.gz`. Returns the name of the file, or `None`
-    /// if nothing was measured.
-    ///
-    /// # Errors
-    /// The file cannot be written.
-    pub(crate) fn write_measured(&self, output: &Output, own: &Path) -> anyhow::Result<Option<PathBuf>> {
-        if output.is_stream() {
-            return Ok(None);
-        }
-        let measured = self.clocked.as_ref().map(|(measured, _)| measured);
-        measured.map(|measured| output.write_beside(own, "pb.gz", &measured.write())).transpose()
+    /// Returns the libraries whose basic blocks were counted and of which any has run.
+    pub(crate) fn counted_libraries(&self) -> Vec<CountedLibrary> {
+        let libraries = self.profile.modules.iter().filter_map(|module| Some((module, module.library?)));
+        let ran = libraries.filter(|(module, _)| module.blocks().1 > 0);
+        ran.map(|(module, library)| CountedLibrary {
+            library: library.binary.clone(),
+            has_lines: module.program.subject.lines().is_some(),
+        })
+        .collect()
     }
+}
 
-    /// Returns what was counted, for exports.
-    ///
-    /// # Errors
-    /// A format cannot represent it.
-    pub(crate) fn exported(&self) -> anyhow::Result<gmon_export::Run> {
-        exported::run(&self.profile, &self.bytes, self.clocked.as_ref().map(|(measured, _)| measured))
-    }
-
-    /// Writes the profiles of libraries whose basic blocks were counted beside the program's own profile. Returns them, and
-    /// what went wrong.
-    pub(crate) fn write_libraries(&self, output: &Output, own: &Path) -> (Vec<LibraryProfile>, Vec<String>) {
-        if output.is_stream() {
-            return (Vec::new(), Vec::new());
-        }
-        gmon_out::write_libraries(&self.profile, own)
-    }
+/// A library whose basic blocks were counted.
+#[derive(Debug)]
+pub(crate) struct CountedLibrary {
+    pub(crate) library: PathBuf,
+    /// Whether it has line information.
+    pub(crate) has_lines: bool,
 }
 
 /// What has to be known to read the counts of a process.

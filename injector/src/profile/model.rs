@@ -4,6 +4,8 @@
 //! and decides what its format can represent. The first writer is `gmon_out`; the report and `--stats` read
 //! the same profile.
 
+use std::collections::HashMap;
+
 use gmon::Block;
 
 pub(crate) use crate::profile::place::{ModuleIndex, NOWHERE, PROGRAM, Place};
@@ -228,6 +230,19 @@ impl Profile {
         sum(&mut self.arcs, |arc| (arc.from, arc.to), |arc| &mut arc.count);
         self.own.extend(own.all.into_iter().map(|(from, to, count)| gmon::Arc { from, to, count }));
         sum(&mut self.own, |arc| (arc.from, arc.to), |arc| &mut arc.count);
+    }
+
+    /// Returns the samples in each function itself.
+    pub(crate) fn samples_by_function(&self) -> HashMap<Place, u64> {
+        let mut sums: HashMap<Place, u64> = HashMap::new();
+        for (index, module) in (0..).zip(&self.modules) {
+            for (place, count) in module.samples.places() {
+                if let Some(address) = module.function_at(place) {
+                    *sums.entry(Place { module: index, address }).or_default() += count;
+                }
+            }
+        }
+        sums
     }
 
     /// Returns the number of samples in hooked modules.

@@ -79,6 +79,18 @@ pub(crate) struct Node {
     pub(crate) own: u64,
 }
 
+impl Thread {
+    /// Returns the own time of each function, which is the sum over its arcs.
+    pub(crate) fn own(&self) -> HashMap<Place, u64> {
+        let mut sums: HashMap<Place, i64> = HashMap::new();
+        for arc in &self.arcs {
+            let sum = sums.entry(arc.callee).or_default();
+            *sum = sum.saturating_add(arc.own);
+        }
+        sums.into_iter().map(|(place, own)| (place, own.max(0) as u64)).collect()
+    }
+}
+
 impl Times {
     /// Adds what other processes have measured. `place` returns the place of one of the other's.
     pub(crate) fn add(&mut self, other: Times, place: impl Fn(Place) -> Place) {

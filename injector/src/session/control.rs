@@ -15,14 +15,15 @@ use crate::profile::collect::Account;
 use crate::profile::counted::{Finished, Reading, counted};
 use crate::profile::elsewhere::Names;
 use crate::profile::ends::End;
+use crate::profile::recorder::Processes;
 use crate::program::choice::{Choice, Part};
 use crate::program::profilee::Profilee;
 use crate::sampling::histogram::Histogram;
 use crate::sampling::sampler::Sampling;
 use crate::session::family::Family;
-use crate::session::member::FirstView;
 use crate::session::message::Request;
-use crate::session::words::{calls_and_samples, commands};
+use crate::session::results::{Of, Results, Said};
+use crate::session::words::calls_and_samples;
 use crate::store::output::Written;
 use crate::store::region::file::RegionFile;
 use crate::target::agent::choice::Switch;
@@ -115,42 +116,33 @@ impl Family<'_> {
         let (finished, pause) = self.up_to_now(index, sampling)?;
         let (pid, profilee) = self.member(index)?;
         let mut is_stream = self.output.is_stream();
-        let path = match file {
+        let written = self.written.get(&pid).copied().unwrap_or_default();
+        let mut results = Results::new(self.output, None, profilee);
+        let mut said = Said::default();
+        let processes = Processes { number: 1, pid: pid as u32 };
+        let item = results.add(Of::First, profilee, &finished, processes, &mut said, |bytes| match file {
             Some(file) => {
                 let target = Target::check(file).and_then(|target| {
-                    target.write(&finished.bytes)?;
+                    target.write(bytes)?;
                     Ok(target)
                 });
                 let target = target.map_err(|error| {
                     anyhow!("cannot write to {}: {}", file.display(), sys::reason(&error))
                 })?;
                 is_stream = target.is_stream();
-                file.to_owned()
+                Ok(Written { path: file.to_owned(), detour: None })
             }
-            None if index == 0 => self.output.write(pid as u32, &finished.bytes)?.path,
-            None => {
-                let before = self.written.get(&pid).copied().unwrap_or_default();
-                let Written { path, .. } = self.output.write_other(pid as u32, before, &finished.bytes)?;
-                path
-            }
-        };
-        let (mut whole, mut measured) = (None, None);
-        if !is_stream {
-            whole = finished.write_whole(self.output, &path)?;
-            measured = finished.write_measured(self.output, &path)?;
-            let (_, troubles) = finished.write_libraries(self.output, &path);
-            troubles.into_iter().next().map_or(Ok(()), |trouble| Err(anyhow!(trouble)))?;
-        }
+            None if index == 0 => self.output.write(pid as u32, bytes),
+            None => self.output.write_other(pid as u32, written, bytes),
+        })?;
+        let recording = if is_stream { None } else { results.finish(pid as u32)? };
         self.save_trace()?;
         let samples = finished.placed.inside + finished.placed.outside;
-        let symbols = profilee.symbols_beside(self.output, &path).0;
-        let own = finished.profile.samples_in_program();
-        let first = FirstView::of(profilee.planned.subject.stripped(), &finished.placed, own);
         Ok(format!(
             "process {pid}, up to now: {}{}; {}",
             calls_and_samples(finished.profile.calls(), samples),
             stood_still(pause),
-            commands(&symbols, &path, whole.as_ref(), measured.as_deref(), first),
+            item.commands(recording.as_deref()),
         ))
     }
 

@@ -27,9 +27,9 @@ use crate::sampling::maps::Maps;
 use crate::sampling::sampler::Sampling;
 use crate::sampling::samples::{Samples, Threads};
 use crate::session::member::{Living, Member, Other, Unhooked};
+use crate::session::results::Results;
 use crate::session::settings::Settings;
 use crate::session::spares::Spares;
-use crate::store::exports::Exports;
 use crate::store::listener::Listener;
 use crate::store::logbook::Logbook;
 use crate::store::output::Output;
@@ -45,7 +45,8 @@ use crate::trace::tracer::Tracer;
 pub(crate) struct Family<'s> {
     pub(crate) settings: &'s Settings,
     pub(crate) output: &'s Output,
-    exports: &'s Exports,
+    /// What the run leaves.
+    pub(crate) results: Results<'s>,
     logbook: Option<Logbook>,
     /// When samples were last written to the run folder.
     kept: Instant,
@@ -115,7 +116,7 @@ impl<'s> Family<'s> {
     /// Returns a family without members.
     pub(crate) fn new(
         settings: &'s Settings,
-        (output, exports): (&'s Output, &'s Exports),
+        results: Results<'s>,
         folder: Option<RunFolder>,
         profilees: Profilees,
         orders: Orders,
@@ -133,8 +134,8 @@ impl<'s> Family<'s> {
         }
         Family {
             settings,
-            output,
-            exports,
+            output: results.output(),
+            results,
             folder,
             logbook: logbook.and_then(Result::ok),
             kept: Instant::now(),

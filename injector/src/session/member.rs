@@ -1,8 +1,6 @@
 //! The members of a family: programs in processes, while they run and after their end.
 
-use std::ffi::OsString;
 use std::os::fd::RawFd;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::os::clock::Moment;
@@ -10,52 +8,20 @@ use crate::os::sys::Handle;
 use crate::profile::baseline::Baseline;
 use crate::profile::collect::Account;
 use crate::profile::elsewhere::InFile;
-use crate::profile::gmon_out::LibraryProfile;
 use crate::profile::placement::Placed;
 use crate::program::choice::Switched;
 use crate::program::profilee::Profilee;
 use crate::sampling::maps::Maps;
+use crate::session::results::Item;
 use crate::target::grip::Grip;
 
 impl Other {
-    /// Returns which view of the program says most.
-    pub(crate) fn first_view(&self) -> FirstView {
-        FirstView::of(self.profilee.planned.subject.stripped(), &self.placed, self.own)
-    }
-
     /// Returns the words for it in messages.
     pub(crate) fn title(&self) -> String {
         match self.who {
             Who::Process(pid) => format!("process {pid}"),
             Who::Program { processes: 1 } => self.profilee.name(),
             Who::Program { processes } => format!("{} ({processes} processes)", self.profilee.name()),
-        }
-    }
-}
-
-/// The view of a process that says most: its command comes first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FirstView {
-    /// The program's own view.
-    Own,
-    /// That of the whole process, because most of the time was spent in libraries.
-    Whole,
-    /// That of the whole process; gprof shows nothing of the program's own view, or too little.
-    WholeOnly,
-}
-
-impl FirstView {
-    /// Returns the view for a program, `own` of whose samples are in the program itself.
-    pub(crate) fn of(is_stripped: bool, placed: &Placed, own: u64) -> FirstView {
-        /// With fewer samples, the share is accidental.
-        const FEW: u64 = 20;
-        let all = placed.all().saturating_sub(placed.own);
-        if is_stripped || placed.misses_much() {
-            FirstView::WholeOnly
-        } else if all >= FEW && own < all / 2 {
-            FirstView::Whole
-        } else {
-            FirstView::Own
         }
     }
 }
@@ -123,20 +89,11 @@ pub(crate) enum Who {
 pub(crate) struct Other {
     pub(crate) who: Who,
     pub(crate) profilee: &'static Profilee,
-    /// The file of its profile.
-    pub(crate) file: PathBuf,
-    /// The file in which gprof finds the names of its functions.
-    pub(crate) symbols: OsString,
-    /// The files with the view of the whole process, in the order in which gprof takes them.
-    pub(crate) whole: Option<[PathBuf; 2]>,
-    /// The file with the measured durations.
-    pub(crate) measured: Option<PathBuf>,
-    /// The profiles of libraries whose basic blocks were counted.
-    pub(crate) libraries: Vec<LibraryProfile>,
+    /// What was written of it.
+    pub(crate) item: Item,
     pub(crate) calls: u64,
-    /// The number of samples in hooked modules, and of those in the program itself.
+    /// The number of samples in hooked modules.
     pub(crate) inside: u64,
-    pub(crate) own: u64,
     pub(crate) threads: u64,
     pub(crate) placed: Placed,
     pub(crate) account: Account,

@@ -2,18 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::Path;
 
 use gmon::counted;
 use gprofinject_abi::region::{UNSEEN_EXECUTED, UNSEEN_LOADED, UNSEEN_WITHOUT_FILES};
 
 use crate::os::say::Voice;
 use crate::profile::costs;
-use crate::session::member::{FirstView, Other, Unhooked};
+use crate::session::member::{Other, Unhooked};
 use crate::session::outcome::Run;
 use crate::session::stats::{Blocks, Memory, Samples, Setup};
 use crate::session::words::{
-    calls_and_samples, commands, in_hooked_code, lead_to_libraries, left_out, not_patched, quoted,
+    calls_and_samples, in_hooked_code, lead_to_libraries, left_out, not_patched, quoted,
 };
 
 /// What an agent may be unable to see of its process, by the bits of [`Account::unseen`](crate::profile::collect::Account::unseen).
@@ -78,8 +78,8 @@ impl Run<'_> {
         losses
     }
 
-    /// Prints one line for each other profile.
-    pub(crate) fn list_others(&self, voice: Voice) {
+    /// Prints one line for each other profile. `recording` is the file of the run's recording.
+    pub(crate) fn list_others(&self, recording: Option<&Path>, voice: Voice) {
         const MOST: usize = 20;
         for other in self.others.iter().take(MOST) {
             let samples = other.placed.all();
@@ -89,15 +89,9 @@ impl Run<'_> {
                 "{title}: {}{}{own}; {}",
                 calls_and_samples(other.calls, samples),
                 in_hooked_code(other.inside, &other.placed),
-                commands(
-                    &other.symbols,
-                    &other.file,
-                    other.whole.as_ref(),
-                    other.measured.as_deref(),
-                    other.first_view()
-                )
+                other.item.commands(recording)
             ));
-            lead_to_libraries(&other.libraries, voice);
+            lead_to_libraries(&other.item.libraries, recording, voice);
             other.placed.report(voice, &other.profilee.shown.to_string_lossy(), Some(&title));
         }
         let unpatched = |other: &&Other| other.account.trouble.is_none() && other.account.unpatched > 0;
@@ -163,9 +157,8 @@ impl Run<'_> {
         }
     }
 
-    /// Says where most samples are, if they are not in hooked code, and what hooks it. `whole` says whether there is a view of the
-    /// whole process.
-    pub(crate) fn lead_to_unhooked(&self, whole: Option<&[PathBuf; 2]>, voice: Voice) {
+    /// Says where most samples are, if they are not in hooked code, and what hooks it. `recording` is the file of the run's recording.
+    pub(crate) fn lead_to_unhooked(&self, recording: Option<&Path>, voice: Voice) {
         /// The share of samples in code that is not hooked, in percent, from which on the profile misses what matters.
         const MUCH: f64 = 50.0;
         /// With fewer samples, the share is accidental.
@@ -188,19 +181,12 @@ impl Run<'_> {
             Some((_, Unhooked::Refused(why))) => format!(", which is not hooked: {why}"),
             None => String::new(),
         };
-        let seen = whole.map_or_else(String::new, |[symbols, profile]| {
-            let (symbols, profile) = (quoted(symbols.as_os_str()), quoted(profile.as_os_str()));
-            format!("; gprof {symbols} {profile} shows in which functions")
+        let seen = recording.map_or_else(String::new, |recording| {
+            format!("; gmon flat {} shows in which functions", quoted(recording.as_os_str()))
         });
         voice.note(format_args!(
             "{percent:.0} % of the samples are in code that is not hooked, {part:.0} % in {module}{help}{seen}"
         ));
-    }
-
-    /// Returns which view of the first program says most.
-    pub(crate) fn first_view(&self) -> FirstView {
-        let own = self.profile.samples_in_program();
-        FirstView::of(self.planned.subject.stripped(), self.placed, own)
     }
 
     /// Returns the line that is printed at the end.

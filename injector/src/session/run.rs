@@ -19,6 +19,7 @@ use crate::os::say::{Level, Voice};
 use crate::os::signals::{self, Signals};
 use crate::os::sys;
 use crate::profile::counted::Finished;
+use crate::profile::recorder::Processes;
 use crate::program::planned::Planned;
 use crate::program::profilee::{Profilee, Profilees};
 use crate::program::resolve::Program;
@@ -30,6 +31,7 @@ use crate::session::family::Family;
 use crate::session::live::{self, Own};
 use crate::session::member::Unhooked;
 use crate::session::outcome::Run;
+use crate::session::results::{Of, Results, Said};
 use crate::session::settings::Settings;
 use crate::session::words;
 use crate::store::exports::Exports;
@@ -146,8 +148,8 @@ pub(crate) fn profile<T: Target>(
         None => None,
     };
 
-    let mut family =
-        Family::new(&settings, (&output, &exports), folder, profilees, orders, choice.rate, tracer);
+    let results = Results::new(&output, Some(&exports), profilee);
+    let mut family = Family::new(&settings, results, folder, profilees, orders, choice.rate, tracer);
     let entrance =
         Entrance { program: &program, folder: family.folder.as_ref(), inherited: signals.inherited() };
     let mut target = enter(&entrance)?;
@@ -319,8 +321,8 @@ pub(crate) fn profile<T: Target>(
         others: &family.others,
         traced: traced.as_ref(),
     };
-    let files = Files { output: &output, exports: &exports, stats: stats.as_ref(), profilee, first: &first };
-    let finished = finish(&run, &program, voice, &files, pid as u32);
+    let files = Files { output: &output, stats: stats.as_ref(), profilee, first: &first };
+    let finished = finish(&run, &program, voice, &files, family.results, pid as u32);
     if let Some(traced) = &traced {
         let is_whole = settings.measure.and_then(|measure| measure.trace).is_some_and(|t| t.is_whole());
         let counted = run.others.iter().fold(profile.calls(), |sum, other| sum.saturating_add(other.calls));
@@ -413,70 +415,62 @@ fn say_what_was_not_followed(family: &Family, voice: Voice) {
     }
 }
 
-/// The files to which the results are written.
+/// What is written at the end.
 struct Files<'f> {
     output: &'f Output,
-    exports: &'f Exports,
     stats: Option<&'f File>,
     profilee: &'f Profilee,
     /// What the first program has counted.
     first: &'f Finished,
 }
 
-/// Writes the profile and the facts about the run, and prints the report.
-fn finish(run: &Run, program: &Program, voice: Voice, files: &Files, pid: u32) -> Result<()> {
-    let Files { output, exports, stats, profilee, first } = *files;
+/// Writes the profile, the recording and the facts about the run, and prints the report.
+fn finish(
+    run: &Run,
+    program: &Program,
+    voice: Voice,
+    files: &Files,
+    mut results: Results,
+    pid: u32,
+) -> Result<()> {
+    let Files { output, stats, profilee, first } = *files;
     for loss in run.losses() {
         voice.warn(loss);
     }
     run.details(voice);
-    run.list_others(voice);
     if let Some(Err(error)) = stats.map(|target| run.stats().write(target)) {
         voice.warn(sys::plain(&format!("{error:#}")));
     }
     let subject = run.planned.subject;
-    if subject.blind || subject.unhookable.is_some() && run.sampler == Method::None.name() {
+    let is_seen = !subject.blind && (subject.unhookable.is_none() || run.sampler != Method::None.name());
+    let mut said = Said::default();
+    let written = is_seen.then(|| {
+        let processes = Processes { number: run.processes, pid: if run.processes == 1 { pid } else { 0 } };
+        results.add(Of::First, profilee, first, processes, &mut said, |bytes| output.write(pid, bytes))
+    });
+    let recording = results.finish(pid).unwrap_or_else(|error| {
+        said.troubles.push(format!("{error:#}"));
+        None
+    });
+    let recording = recording.as_deref();
+    run.list_others(recording, voice);
+    said.troubles.iter().for_each(|trouble| voice.warn(trouble));
+    let Some(written) = written else {
         voice.warn(format_args!("no profile of {}", program.binary.display()));
         return Ok(());
-    }
-    let written = output.write(pid, &first.bytes)?;
-    if let Some(detour) = &written.detour {
-        voice.warn(format_args!("{detour}; it is in {}", written.path.display()));
-    }
+    };
+    let item = written?;
     run.placed.report(voice, &program.shown.to_string_lossy(), None);
-    let (symbols, note) = profilee.symbols_beside(output, &written.path);
-    if let Some(note) = note {
-        voice.note(note);
-    }
-    let whole = first.write_whole(output, &written.path).unwrap_or_else(|error| {
-        voice.warn(format_args!("{error:#}"));
-        None
-    });
-    let measured = first.write_measured(output, &written.path).unwrap_or_else(|error| {
-        voice.warn(format_args!("{error:#}"));
-        None
-    });
-    let (libraries, troubles) = first.write_libraries(output, &written.path);
-    troubles.iter().for_each(|trouble| voice.warn(trouble));
-    words::lead_to_libraries(&libraries, voice);
-    if !exports.is_empty() {
-        let troubles = match first.exported() {
-            Ok(run) => exports.write(&run),
-            Err(error) => vec![format!("nothing is exported: {error:#}")],
-        };
-        troubles.iter().for_each(|trouble| voice.warn(trouble));
-    }
+    said.notes.iter().for_each(|note| voice.note(note));
+    words::lead_to_libraries(&item.libraries, recording, voice);
     run.advise(voice);
-    run.lead_to_unhooked(whole.as_ref(), voice);
-    let first = run.first_view();
-    let mut next = words::commands(&symbols, &written.path, whole.as_ref(), measured.as_deref(), first);
+    run.lead_to_unhooked(recording, voice);
     if let Some(worker) = run.worker() {
         // A wrapper was started, and another program did the work.
-        let (whole, measured) = (worker.whole.as_ref(), worker.measured.as_deref());
-        next = words::commands(&worker.symbols, &worker.file, whole, measured, worker.first_view());
+        let next = worker.item.commands(recording);
         voice.note(format_args!("{}; {} did most of the work; next: {next}", run.summary(), worker.title()));
         return Ok(());
     }
-    voice.note(format_args!("{}; next: {next}", run.summary()));
+    voice.note(format_args!("{}; next: {}", run.summary(), item.commands(recording)));
     Ok(())
 }

@@ -371,7 +371,7 @@ impl Process {
             pid,
             processes,
             program: other.profilee.binary.display().to_string(),
-            profile: other.file.display().to_string(),
+            profile: other.item.file.display().to_string(),
             calls: other.calls,
             samples_inside: other.placed.inside,
             samples_outside: other.placed.outside,

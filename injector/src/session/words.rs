@@ -1,41 +1,14 @@
 //! Phrases that the messages of a run share: commands to type, counts, and words for a shell.
 
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use gmon::counted;
 
 use crate::os::say::{Level, Voice};
-use crate::profile::gmon_out::LibraryProfile;
+use crate::profile::counted::CountedLibrary;
 use crate::profile::placement::Placed;
-use crate::session::member::FirstView;
 use crate::trace::messages::Summary;
-
-/// Returns the command that shows a profile and, in a comment of the shell, the one that shows the whole process if there
-/// is such a view, or the other way round if that view says more. If gprof shows nothing of the profile or too little, only the
-/// latter is returned. If durations were measured, the command that shows them comes first.
-pub(crate) fn commands(
-    symbols: &OsStr,
-    profile: &Path,
-    whole: Option<&[PathBuf; 2]>,
-    measured: Option<&Path>,
-    first: FirstView,
-) -> String {
-    let times = measured.map(|file| format!("gmon times {} # gprof: ", quoted(file.as_os_str())));
-    let times = times.unwrap_or_default();
-    let own = format!("gprof {} {}", quoted(symbols), quoted(profile.as_os_str()));
-    match whole {
-        None => format!("{times}{own}"),
-        Some([symbols, profile]) => {
-            let whole = format!("gprof {} {}", quoted(symbols.as_os_str()), quoted(profile.as_os_str()));
-            match first {
-                FirstView::WholeOnly => format!("{times}{whole}"),
-                FirstView::Whole => format!("{times}{whole} # the program alone: {own}"),
-                FirstView::Own => format!("{times}{own} # whole process: {whole}"),
-            }
-        }
-    }
-}
 
 /// Says how many calls and samples a process has in its profile.
 pub(crate) fn calls_and_samples(calls: u64, samples: u64) -> String {
@@ -50,13 +23,15 @@ pub(crate) fn in_hooked_code(inside: u64, placed: &Placed) -> String {
     }
 }
 
-/// Prints the commands that show the lines or basic blocks of libraries.
-pub(crate) fn lead_to_libraries(libraries: &[LibraryProfile], voice: Voice) {
+/// Prints the commands that show the lines or basic blocks of libraries. `recording` is the file of the run's recording.
+pub(crate) fn lead_to_libraries(libraries: &[CountedLibrary], recording: Option<&Path>, voice: Voice) {
     const NAMED: usize = 3;
-    for (index, LibraryProfile { library, file, has_lines }) in libraries.iter().enumerate() {
+    let Some(recording) = recording else { return };
+    let file = quoted(recording.as_os_str());
+    for (index, CountedLibrary { library, has_lines }) in libraries.iter().enumerate() {
         let what = if *has_lines { "lines" } else { "blocks" };
         let name = library.file_name().unwrap_or(library.as_os_str()).to_string_lossy();
-        let (library, file) = (quoted(library.as_os_str()), quoted(file.as_os_str()));
+        let library = quoted(library.as_os_str());
         let command = format!("{what} of {name}: gmon {what} {library} {file}");
         if index < NAMED { voice.note(command) } else { voice.detail(command) }
     }

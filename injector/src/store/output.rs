@@ -97,6 +97,11 @@ impl Output {
         self.target.file().filter(|_| matches!(self.naming, Naming::Fixed(_)))
     }
 
+    /// Returns the name of the first process's profile.
+    pub(crate) fn first(&self, pid: u32) -> PathBuf {
+        self.naming.path(pid)
+    }
+
     /// Writes the first process's profile. If that has become impossible, writes it to a temporary folder.
     ///
     /// # Errors
@@ -189,19 +194,6 @@ impl Output {
         output::write(Path::new(&name), bytes)?;
         Ok(name.into())
     }
-}
-
-/// Writes the profile of a library beside that of a program, to whose name the library's is added.
-///
-/// # Errors
-/// It cannot be written.
-pub(crate) fn write_library(profile: &Path, name: &str, bytes: &[u8]) -> Result<PathBuf> {
-    let mut path = profile.as_os_str().to_owned();
-    path.push(format!(".{name}"));
-    let path = PathBuf::from(path);
-    output::write(&path, bytes)
-        .map_err(|error| anyhow!("cannot write {}: {}", path.display(), sys::reason(&error)))?;
-    Ok(path)
 }
 
 /// Returns where a profile was written: to `path` if `result` says so, and otherwise to a file of the name

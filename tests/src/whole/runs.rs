@@ -12,6 +12,7 @@ use super::modules::Modules;
 use crate::callgrind::{self, Profile};
 use crate::run;
 use crate::tool::{self, Hooks};
+use crate::view;
 
 /// How often callgrind runs the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,7 +158,7 @@ impl Truth {
         for other in others {
             changing.extend(expected_first.changing(&expected(&modules, other, hooks)));
         }
-        let (symbols, whole) = (folder.path().join("gmon.syms"), folder.path().join("gmon.whole"));
+        let [symbols, whole] = view::written(&folder.path().join("gmon.pb.gz"))?;
         let mut report = compare(&expected_first, &modules, &changing, &symbols, &whole)?;
         report.notes.extend(notes);
         Ok(report)

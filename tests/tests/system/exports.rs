@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use gprofinject_skip as skip;
-use gprofinject_tests::{compile, tool};
+use gprofinject_tests::{compile, tool, view};
 use serde_json::Value;
 
 use self::readers::{callgrind_instructions, firefox, gprof_arcs, gprof_flat, number, pprof_top, rounds_to, text};
@@ -209,17 +209,17 @@ fn tables_of_lua_are_those_of_gprof() {
 /// In the view of the whole process, names have their modules behind them only where gprof needs them.
 fn tables_of_the_whole_process_are_those_of_gprof() {
     let run = profiled(&["--libs", "all"]);
-    let symbols = run.file("gmon.syms");
+    let [symbols, whole] = view::written(&run.file("gmon.pb.gz")).unwrap();
     let printed: std::collections::BTreeSet<String> =
-        gprof_flat(&symbols, &run.file("gmon.whole")).into_keys().collect();
+        gprof_flat(&symbols, &whole).into_keys().collect();
     let shown = |function: &Value| {
         let plain = name(function);
         let module = function["module"].as_str().and_then(|path| path.rsplit('/').next());
         let told = module.map(|module| format!("{plain}@{module}"));
         told.filter(|told| printed.contains(told)).unwrap_or(plain)
     };
-    let theirs = gprof_flat(&symbols, &run.file("gmon.whole"));
-    let flat = run.json(&["flat", "gmon.whole"]);
+    let theirs = gprof_flat(&symbols, &whole);
+    let flat = run.json(&["flat", "gmon.pb.gz"]);
     let mut ours: BTreeMap<String, u64> = BTreeMap::new();
     for function in functions(&flat) {
         *ours.entry(shown(function)).or_default() += number(&function["calls_not_recursive"]);
@@ -235,7 +235,7 @@ fn tables_of_the_whole_process_are_those_of_gprof() {
     assert_eq!(inner["module"], low.to_str().unwrap());
     assert_eq!(number(&inner["address"]), symbols.named("inner").unwrap().address);
     // As a module, the library is selected alone.
-    let only = run.json(&["flat", "gmon.whole", "--module", "liblow.so"]);
+    let only = run.json(&["flat", "gmon.pb.gz", "--module", "liblow.so"]);
     let names: Vec<_> = functions(&only).iter().map(|function| name(function)).collect();
     assert!(names.contains(&"low".to_owned()) && !names.contains(&"main".to_owned()), "{names:?}");
 }
@@ -321,8 +321,8 @@ fn pprof_reads_it() {
         return;
     }
     let run = profiled(&[]);
-    let file = run.export("pprof", &["gmon.whole"]);
-    let json = run.json(&["flat", "gmon.whole"]);
+    let file = run.export("pprof", &["gmon.pb.gz"]);
+    let json = run.json(&["flat", "gmon.pb.gz"]);
     let (mut calls, mut times): (BTreeMap<String, u64>, BTreeMap<String, u64>) = Default::default();
     for function in functions(&json) {
         *calls.entry(name(function)).or_default() += number(&function["calls"]);
@@ -356,7 +356,7 @@ fn pprof_reads_it() {
 
 /// Folded stacks, speedscope's and the Firefox Profiler's have the same sums, from pairs and from paths.
 fn stacks_of_pairs_and_of_paths() {
-    for (options, files) in [(&[][..], &["gmon.whole"][..]), (&["--paths"], &["gmon.pb.gz"])] {
+    for (options, files) in [(&[][..], &["gmon.pb.gz"][..]), (&["--paths"], &["gmon.pb.gz"])] {
         let run = profiled(options);
         let json = run.json(&[&["flat"], files].concat());
         let all: u64 = functions(&json).iter().map(|function| number(&function["self_ns"])).sum();
@@ -449,7 +449,7 @@ fn a_planted_slowdown() {
             command
         });
     }
-    let (out, code) = gmon(folder.path(), &["diff", "old.whole", "new.whole", "--json"]);
+    let (out, code) = gmon(folder.path(), &["diff", "old.pb.gz", "new.pb.gz", "--json"]);
     let json: Value = serde_json::from_slice(&out).unwrap();
     assert_eq!((code, &json["worse"][0]["demangled"]), (1, &Value::from("slow")), "{json}");
     // gcc makes a clone of a function with a constant argument at -O2 only; it is the same function all the same.
@@ -462,23 +462,25 @@ fn a_planted_slowdown() {
     let part = functions(&json).into_iter().find(|function| function["demangled"] == "part").unwrap();
     assert_eq!((number(&part["old"]["calls"]), number(&part["new"]["calls"])), (40, 40));
     assert!(functions(&json).iter().all(|function| function["demangled"] != "part.constprop.0"));
-    let text = String::from_utf8(gmon(folder.path(), &["diff", "old.whole", "new.whole"]).0).unwrap();
+    let text = String::from_utf8(gmon(folder.path(), &["diff", "old.pb.gz", "new.pb.gz"]).0).unwrap();
     assert!(text.contains("worse by more than 2 % of all time, first of all slow: +"), "{text}");
     // By calls, which are exact, nothing has changed; and a run is as good as itself.
-    let calls = gmon(folder.path(), &["diff", "old.whole", "again.whole", "--sort", "calls", "--threshold", "0"]);
+    let calls = gmon(folder.path(), &["diff", "old.pb.gz", "again.pb.gz", "--sort", "calls", "--threshold", "0"]);
     assert_eq!(calls.1, 0, "{}", String::from_utf8_lossy(&calls.0));
-    assert_eq!(gmon(folder.path(), &["diff", "old.whole", "old.whole", "--threshold", "0"]).1, 0);
+    assert_eq!(gmon(folder.path(), &["diff", "old.pb.gz", "old.pb.gz", "--threshold", "0"]).1, 0);
     // Better is not worse.
-    let better = gmon(folder.path(), &["diff", "new.whole", "old.whole", "--threshold", "20"]);
+    let better = gmon(folder.path(), &["diff", "new.pb.gz", "old.pb.gz", "--threshold", "20"]);
     assert_eq!(better.1, 0, "{}", String::from_utf8_lossy(&better.0));
 }
 
 /// Another user may have written the files: whatever is in them, there is a run that every format takes, or an error.
 fn damaged_files() {
     use gmon_export::formats::{Format, write};
-    use gmon_export::load::{Detail, process};
+    use gmon_export::load::{Detail, recording};
     let run = profiled(&[]);
-    let files = ["gmon.syms", "gmon.whole"].map(|name| std::fs::read(run.file(name)).unwrap());
+    let file = std::fs::read(run.file("gmon.pb.gz")).unwrap();
+    let mut message = Vec::new();
+    std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(file.as_slice()), &mut message).unwrap();
     // A generator of Marsaglia's (xorshift64).
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut next = move |below: usize| {
@@ -489,8 +491,8 @@ fn damaged_files() {
     };
     let mut read = 0;
     for round in 0..1500 {
-        let [mut symbols, mut profile] = files.clone();
-        let damaged = if round % 2 == 0 { &mut symbols } else { &mut profile };
+        // What was compressed is damaged, or what was compressed of it.
+        let mut damaged = if round % 20 == 0 { file.clone() } else { message.clone() };
         for _ in 0..=next(8) {
             let at = next(damaged.len());
             damaged[at] = [0, 1, 0x7f, 0x80, 0xff, next(256) as u8][next(6)];
@@ -498,9 +500,15 @@ fn damaged_files() {
         if round % 10 == 9 {
             damaged.truncate(next(damaged.len()));
         }
-        let Ok(profile) = gmon::read(&profile) else { continue };
-        let Ok(run) = process(&symbols, &profile, Detail::Functions) else { continue };
+        if round % 20 > 0 {
+            let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::none());
+            std::io::Write::write_all(&mut packed, &damaged).unwrap();
+            damaged = packed.finish().unwrap();
+        }
+        let Ok(read_run) = gmon_run::Recording::read(&damaged) else { continue };
+        let run = recording(&read_run, Detail::Functions);
         read += 1;
+        let _ = gmon_export::formats::pair(&run);
         for (_, format) in Format::ALL {
             let mut out = Vec::new();
             write(&run, format, &mut out).unwrap();
@@ -525,7 +533,7 @@ fn places_of_exports() {
     let done = run(&["--export", &all.join(",")], &["./prog"]);
     assert!(done.status.success() && done.stderr.is_empty(), "{}", String::from_utf8_lossy(&done.stderr));
     for format in formats {
-        let (again, _) = gmon(folder.path(), &["export", "--to", format, "gmon.whole"]);
+        let (again, _) = gmon(folder.path(), &["export", "--to", format, "gmon.pb.gz"]);
         let at_the_end = std::fs::read(folder.path().join(format!("e.{format}"))).unwrap();
         assert!(again == at_the_end && !again.is_empty(), "{format}");
     }

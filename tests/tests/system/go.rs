@@ -10,7 +10,7 @@ use std::time::Duration;
 use gprofinject_skip as skip;
 use gprofinject_tests::place::Place;
 use gprofinject_tests::run::{self, Outcome};
-use gprofinject_tests::{compile, gprofdata, tool};
+use gprofinject_tests::{compile, gprofdata, tool, view};
 
 gprofinject_tests::trials! {
     together:
@@ -87,10 +87,12 @@ fn runs_as_alone(place: &Place, options: &[&str], words: &[&str]) -> Outcome {
 /// Returns how often each function was called, by the profile and binutils' nm. The view of the whole process is read if
 /// there is one, because it also has functions whose names gprof leaves out.
 fn counted(place: &Place, program: &str) -> BTreeMap<String, u64> {
-    let is_whole = place.path("profile.whole").exists();
-    let (symbols, profile) = if is_whole { ("profile.syms", "profile.whole") } else { (program, "profile") };
+    let [symbols, profile] = match view::written(&place.path("profile.pb.gz")) {
+        Ok(whole) => whole,
+        Err(_) => [place.path(program), place.path("profile")],
+    };
     let mut nm = Command::new("nm");
-    nm.arg(place.path(symbols));
+    nm.arg(symbols);
     let listed = run::run(nm, None, LIMIT).unwrap().stdout_text();
     let mut names = BTreeMap::new();
     for line in listed.lines() {
@@ -101,11 +103,11 @@ fn counted(place: &Place, program: &str) -> BTreeMap<String, u64> {
         }
     }
     let mut counts = BTreeMap::new();
-    for (&(_, callee), &count) in &gprofdata::read(&place.path(profile)).unwrap().arcs {
+    for (&(_, callee), &count) in &gprofdata::read(&profile).unwrap().arcs {
         let name = names.range(..=callee).next_back().map_or("", |(_, name)| name);
         *counts.entry(name.to_owned()).or_default() += count;
     }
-    for file in ["profile", "profile.syms", "profile.whole"] {
+    for file in ["profile", "profile.pb.gz"] {
         let _ = fs::remove_file(place.path(file));
     }
     counts

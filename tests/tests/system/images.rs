@@ -106,7 +106,7 @@ fn processes_share_the_images_of_libraries() {
         let outcome = finish(command);
         assert_eq!((outcome.code(), outcome.stdout_text().as_str()), (0, "65\n"), "{}", outcome.stderr_text());
         let flat = Command::new(tool::gmon().unwrap())
-            .args(["flat", "profile.whole"])
+            .args(["flat", "profile.pb.gz"])
             .current_dir(place.folder.path())
             .output()
             .unwrap();
@@ -143,7 +143,7 @@ fn processes_share_the_images_of_libraries() {
             let outcome = finish(scene.command("./program", options));
             assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
             let mut gmon = Command::new(tool::gmon().unwrap());
-            let flat = gmon.args(["flat", "profile.whole"]).current_dir(place.folder.path()).output().unwrap();
+            let flat = gmon.args(["flat", "profile.pb.gz"]).current_dir(place.folder.path()).output().unwrap();
             let flat = String::from_utf8(flat.stdout).unwrap();
             let first = flat.lines().find(|line| line.contains("late.so")).unwrap_or_default();
             let share = first.split_whitespace().next().and_then(|share| share.parse::<f64>().ok());

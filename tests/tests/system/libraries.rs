@@ -12,6 +12,7 @@ use gprofinject_tests::elf::Program;
 use gprofinject_tests::gprofdata;
 use gprofinject_tests::place::{Place, finish};
 use gprofinject_tests::run::Outcome;
+use gprofinject_tests::view;
 use gprofinject_tests::tool::Hooks;
 
 gprofinject_tests::trials! {
@@ -137,8 +138,13 @@ pub(crate) fn same_with(
 
 /// The calls of the whole process, by the names of caller and called function without their modules.
 pub(crate) fn whole(place: &Place) -> BTreeMap<(String, String), u64> {
-    let program = Program::read(&place.path("gmon.syms")).unwrap();
-    let profile = gprofdata::read(&place.path("gmon.whole")).unwrap();
+    whole_of(place, |_| true)
+}
+
+/// The same of some programs.
+fn whole_of(place: &Place, is_wanted: impl Fn(&gmon_run::Program) -> bool) -> BTreeMap<(String, String), u64> {
+    let [symbols, whole] = view::written_of(&place.path("gmon.pb.gz"), is_wanted).unwrap();
+    let (program, profile) = (Program::read(&symbols).unwrap(), gprofdata::read(&whole).unwrap());
     let name = |address| {
         let function = program.containing(address).unwrap_or_else(|| panic!("nothing at {address:#x}"));
         function.name().split('@').next().unwrap().to_owned()
@@ -382,8 +388,8 @@ void busy(void) {
             skip::skipped("libraries::samples_in_libraries", "no perf events");
             return;
         }
-        let program = Program::read(&place.path("gmon.syms")).unwrap();
-        let profile = gprofdata::read(&place.path("gmon.whole")).unwrap();
+        let [symbols, whole] = view::written(&place.path("gmon.pb.gz")).unwrap();
+        let (program, profile) = (Program::read(&symbols).unwrap(), gprofdata::read(&whole).unwrap());
         let of = |name: &str| {
             let function = program.named(name).unwrap();
             profile.samples_in(function.address, function.size)
@@ -416,16 +422,11 @@ int main(void) {
     let files = || std::fs::read_dir(place.folder.path()).unwrap().count();
     let before = files();
     same(&place, &["-q", "--libs", "auto", "--per-process"], &[]);
-    assert_eq!(files(), before + 3, "the child's profile and the two files of its whole view");
-    has(&whole(&place), &[("main", "low", 1), ("low", "inner", 2)], "the parent");
-    let is_whole = |name: &str| name.ends_with(".whole") && name != "gmon.whole";
-    let names = std::fs::read_dir(place.folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
-    let child = names.filter_map(|name| name.into_string().ok()).find(|name| is_whole(name));
-    let child = child.unwrap();
-    let files = [child.clone(), child.replace(".whole", ".syms")];
-    for (from, to) in files.iter().zip(["gmon.whole", "gmon.syms"]) {
-        std::fs::rename(place.path(from), place.path(to)).unwrap();
-    }
-    has(&whole(&place), &[("main", "low", 10), ("low", "inner", 20)], "the child");
+    assert_eq!(files(), before + 1, "the child's profile");
+    let recording = view::read(&place.path("gmon.pb.gz")).unwrap();
+    let pids: Vec<u32> = recording.programs.iter().map(|program| program.pid).collect();
+    assert!(pids.len() == 2 && !pids.contains(&0), "{pids:?}");
+    has(&whole_of(&place, |program| program.pid == pids[0]), &[("main", "low", 1), ("low", "inner", 2)], "the parent");
+    has(&whole_of(&place, |program| program.pid == pids[1]), &[("main", "low", 10), ("low", "inner", 20)], "the child");
     assert!(Path::new(&place.path("gmon.out")).exists());
 }

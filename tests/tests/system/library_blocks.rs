@@ -9,7 +9,7 @@ use gprofinject_skip as skip;
 use gprofinject_tests::elf::Program;
 use gprofinject_tests::place::{Place, finish};
 use gprofinject_tests::run::Outcome;
-use gprofinject_tests::{callgrind, gprofdata, tool};
+use gprofinject_tests::{callgrind, tool, view};
 
 use crate::c_library::IN_THE_C_LIBRARY;
 use crate::blocks::spread;
@@ -43,6 +43,15 @@ fn same(place: &Place, options: &[&str], args: &[&str]) -> Outcome {
     outcome
 }
 
+/// Returns how often each basic block of a library was executed, by the run's recording; `None` if none was counted.
+fn blocks_of(place: &Place, library: &str) -> Option<Vec<(u64, u64)>> {
+    let recording = view::read(&place.path("gmon.pb.gz")).unwrap();
+    let is_it = |module: u32| recording.modules[module as usize].name.rsplit('/').next() == Some(library);
+    let blocks = recording.blocks.iter().filter(|block| is_it(block.module));
+    let blocks: Vec<_> = blocks.map(|block| (block.address, block.executions)).collect();
+    (!blocks.is_empty()).then_some(blocks)
+}
+
 /// Checks the count of each instruction of these libraries, which `prog` uses, against callgrind's. `least` is the number of
 /// instructions that have to be counted.
 fn agrees(place: &Place, libs: &str, libraries: &[&Path], args: &[&str], least: usize) {
@@ -57,7 +66,7 @@ fn agrees(place: &Place, libs: &str, libraries: &[&Path], args: &[&str], least: 
             let library = library.canonicalize().unwrap();
             let name = library.file_name().unwrap().to_str().unwrap();
             let object = expected.object(&library).unwrap();
-            let blocks = gprofdata::read(&place.path(&format!("gmon.out.{name}"))).unwrap().blocks;
+            let blocks = blocks_of(place, name).unwrap();
             let counts = spread(&library, &blocks);
             let counted = counts.values().filter(|(count, _)| *count > 0).count();
             assert!(counted >= least, "{name}, {hooks}: {counted} instructions");
@@ -138,7 +147,7 @@ int main(void) {
     let middle = |options: &[&str]| {
         let options = [&["-q", "--count", "blocks", "--libs", "libjumps*"], options].concat();
         same(&place, &options, &[]);
-        let blocks = gprofdata::read(&place.path("gmon.out.libjumps.so")).ok()?.blocks;
+        let blocks = blocks_of(&place, "libjumps.so")?;
         let functions = Program::read(&library).unwrap();
         let counts = functions.named("counts").unwrap();
         let own = counts.address..counts.address + counts.size;
@@ -238,17 +247,15 @@ fn the_c_library() {
     for hooks in ["both", "entry", "none"] {
         same(&place, &["-q", "--hooks", hooks, "--count", "blocks", "--libs", "all"], &[]);
     }
-    let entries = std::fs::read_dir(place.folder.path()).unwrap();
-    let mut names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let libc = names.find(|name| name.starts_with("gmon.out.libc")).expect("a profile of the C library");
-    let executed = gprofdata::read(&place.path(&libc)).unwrap().blocks.iter().filter(|block| block.1 > 0).count();
+    let blocks = blocks_of(&place, "libc.so.6").expect("counts of the C library");
+    let executed = blocks.iter().filter(|block| block.1 > 0).count();
     assert!(executed > 1000, "{executed} blocks");
 }
 
 /// The counts of the lines of a file of a library, by `gmon lines`.
-fn lines(place: &Place, library: &str, profile: &str, file: &str) -> BTreeMap<u64, u64> {
+fn lines(place: &Place, library: &str, of: &[&str], file: &str) -> BTreeMap<u64, u64> {
     let mut gmon = Command::new(tool::gmon().unwrap());
-    gmon.args(["lines", "--json", "--file", file, library, profile]).current_dir(place.folder.path());
+    gmon.args(["lines", "--json", "--file", file, library]).args(of).current_dir(place.folder.path());
     let outcome = finish(gmon);
     assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
     let report: serde_json::Value = serde_json::from_slice(&outcome.stdout).unwrap();
@@ -332,7 +339,7 @@ int main(void) { int s = 0; for (int i = 0; i < 50; i++) s += parts(i, f); print
         // The program itself has no lines.
         let options = ["-q", "--hooks", hooks, "--count", "lines", "--libs", "libparts*"];
         same(&ours, &options, &[]);
-        let counts = lines(&ours, "libparts.so", "gmon.out.libparts.so", "libparts.so.c");
+        let counts = lines(&ours, "libparts.so", &["gmon.pb.gz"], "libparts.so.c");
         let both: Vec<_> = theirs_by_line.iter().filter(|(line, _)| counts.contains_key(line)).collect();
         assert!(both.len() > 20, "{counts:?}, gcov {theirs_by_line:?}");
         for (line, count) in both {
@@ -404,7 +411,7 @@ fn plugins_that_come_and_go() {
     let place = with_plugins();
     same(&place, &["-q", "--count", "lines", "--libs", "*.so"], &["4", "100"]);
     for (name, calls) in [("zero", 200), ("one", 200)] {
-        let counts = lines(&place, &format!("{name}.so"), &format!("gmon.out.{name}.so"), &format!("{name}.so.c"));
+        let counts = lines(&place, &format!("{name}.so"), &["gmon.pb.gz"], &format!("{name}.so.c"));
         assert_eq!((counts[&4], counts[&6], counts[&11]), (calls, 3 * calls, calls), "{name}: {counts:?}");
     }
 }
@@ -414,7 +421,7 @@ fn another_library_at_the_same_address() {
     let place = with_plugins();
     same(&place, &["-q", "--count", "lines", "--libs", "*.so"], &["0", "30"]);
     for (name, rounds) in [("zero", 3), ("one", 5)] {
-        let counts = lines(&place, &format!("{name}.so"), &format!("gmon.out.{name}.so"), &format!("{name}.so.c"));
+        let counts = lines(&place, &format!("{name}.so"), &["gmon.pb.gz"], &format!("{name}.so.c"));
         assert_eq!((counts[&4], counts[&6], counts[&11]), (30, 30 * rounds, 30), "{name}: {counts:?}");
     }
 }
@@ -447,21 +454,19 @@ int forks(int n) {
     let library = place.path("libforks.so");
     let main = "int forks(int); int main(void) { return forks(10) & 63; }";
     place.c("prog", main, &[library.to_str().unwrap(), "-Wl,-rpath,$ORIGIN"]);
-    let count = |profile: &str| {
-        let counts = lines(&place, "libforks.so", profile, "libforks.so.c");
+    let count = |of: &[&str]| {
+        let counts = lines(&place, "libforks.so", of, "libforks.so.c");
         // The calls of fork, the loop of the child, the body of the other loop, and what follows in the parent.
         [counts[&12], counts[&14], counts[&7], counts[&18]]
     };
     same(&place, &["-q", "--count", "lines", "--libs", "libforks*"], &[]);
     // What follows the call of fork runs twice.
-    assert_eq!(count("gmon.out.libforks.so"), [2, 7, 15, 1], "the sum");
+    assert_eq!(count(&["gmon.pb.gz"]), [2, 7, 15, 1], "the sum");
     same(&place, &["-q", "--per-process", "--count", "lines", "--libs", "libforks*"], &[]);
-    assert_eq!(count("gmon.out.libforks.so"), [1, 0, 12, 1], "the parent");
-    let names = std::fs::read_dir(place.folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
-    let mut names = names.filter_map(|name| name.into_string().ok());
-    let is_child = |name: &str| name.ends_with(".libforks.so") && name != "gmon.out.libforks.so";
-    let child = names.find(|name| is_child(name)).expect("the child's profile of the library");
-    let [_, own_loop, ticks, after] = count(&child);
+    let recording = view::read(&place.path("gmon.pb.gz")).unwrap();
+    let pids: Vec<String> = recording.programs.iter().map(|program| program.pid.to_string()).collect();
+    assert_eq!(count(&["gmon.pb.gz", "--program", &pids[0]]), [1, 0, 12, 1], "the parent");
+    let [_, own_loop, ticks, after] = count(&["gmon.pb.gz", "--program", &pids[1]]);
     assert_eq!((own_loop, ticks, after), (7, 3, 0), "the child");
 }
 
@@ -487,7 +492,7 @@ int main(void) { for (int n = 0; n < 100; n++) { int x; set(n < 7 ? &x : 0, n); 
     place.c("prog", MAIN, &[library.to_str().unwrap(), "-Wl,-rpath,$ORIGIN"]);
     let outcome = same(&place, &["--count", "lines", "--libs", "libcrash*"], &[]);
     assert_eq!(outcome.code(), 128 + 11, "{}", outcome.stderr_text());
-    let counts = lines(&place, "libcrash.so", "gmon.out.libcrash.so", "libcrash.so.c");
+    let counts = lines(&place, "libcrash.so", &["gmon.pb.gz"], "libcrash.so.c");
     assert_eq!((counts[&4], counts[&6], counts[&7]), (8, 2, 8), "{counts:?}");
     if outcome.stderr_text().contains("no samples are taken") {
         return skip::skipped("library_blocks::a_crash_in_a_library", "no perf events");
@@ -527,21 +532,21 @@ int main(void) {
         line.trim().to_owned()
     };
     let pid = heard();
-    let entered = |profile: &str| lines(&place, "libparts.so", profile, "libparts.so.c")[&8];
+    let entered = |file: &str| lines(&place, "libparts.so", &[file], "libparts.so.c")[&8];
     let ask = |args: &[&str]| {
         let outcome = place.run(&[args, &["--pid", &pid]].concat());
         assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
     };
     ask(&["--dump", "-o", "first.out"]);
-    assert_eq!(entered("first.out.libparts.so"), 10);
+    assert_eq!(entered("first.pb.gz"), 10);
     ask(&["--reset"]);
     input.write_all(b"\n").unwrap();
     heard();
     input.write_all(b"\n").unwrap();
     heard();
     ask(&["--dump", "-o", "second.out"]);
-    assert_eq!(entered("second.out.libparts.so"), 20);
+    assert_eq!(entered("second.pb.gz"), 20);
     drop(input);
     assert!(child.wait().unwrap().success());
-    assert_eq!(entered("gmon.out.libparts.so"), 20);
+    assert_eq!(entered("gmon.pb.gz"), 20);
 }

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use gprofinject_tests::elf::Program;
 use gprofinject_tests::place::{Place, finish};
-use gprofinject_tests::{generate, gprofdata};
+use gprofinject_tests::{generate, gprofdata, view};
 
 gprofinject_tests::trials! {
     together:
@@ -76,8 +76,8 @@ fn more_threads_and_functions_than_mappings() {
 
 /// Returns how often the threads have called functions of the libraries.
 fn calls_of_work(place: &Place) -> u64 {
-    let program = Program::read(&place.path("gmon.syms")).unwrap();
-    let profile = gprofdata::read(&place.path("gmon.whole")).unwrap();
+    let [symbols, whole] = view::written(&place.path("gmon.pb.gz")).unwrap();
+    let (program, profile) = (Program::read(&symbols).unwrap(), gprofdata::read(&whole).unwrap());
     let is_work = |address| program.containing(address).is_some_and(|function| function.name() == "work");
     let of_work = profile.arcs.iter().filter(|((from, _), _)| is_work(*from));
     of_work.map(|(_, count)| count).sum()

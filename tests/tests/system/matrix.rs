@@ -192,9 +192,9 @@ fn one(
     if profiled.stderr != alone.stderr && !lost_only {
         failures.push(format!("on standard error, with -q: {:?}", profiled.stderr_text()));
     }
-    // The profile, and the view of the whole process.
+    // The profile, and everything else.
     let is_expected =
-        |name: &std::ffi::OsString| ["gmon.out", "gmon.syms", "gmon.whole", "gmon.pb.gz", "trace"].iter().any(|known| name == known);
+        |name: &std::ffi::OsString| ["gmon.out", "gmon.pb.gz", "trace"].iter().any(|known| name == known);
     let files = std::fs::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().file_name());
     let unexpected: Vec<_> = files.filter(|name| !is_expected(name)).collect();
     if !unexpected.is_empty() {

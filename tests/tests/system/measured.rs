@@ -1,4 +1,4 @@
-//! Measured times of programs that know their own (`tests/known`): who contains whom, sums, numbers of calls, and times.
+//! Recording times of programs that know their own (`tests/known`): who contains whom, sums, numbers of calls, and times.
 //!
 //! The times that a program knows are right on a busy machine too, but it may be interrupted where it does not look. So each
 //! comparison of times may be repeated. `tests/times.sh` prints how far the times are from the known ones.
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use gmon_measured::{ClockSource, Measured, REST};
+use gmon_run::{ClockSource, Recording, REST};
 use gprofinject_skip as skip;
 use gprofinject_tests::attached::Subject as Attached;
 use gprofinject_tests::known::{self, Known};
@@ -76,7 +76,7 @@ impl Subject {
     }
 
     /// Runs the program with these options. Returns what it knows, and what was measured.
-    fn run(&self, options: &[&str], args: &[&str], status: i32) -> (Known, Measured) {
+    fn run(&self, options: &[&str], args: &[&str], status: i32) -> (Known, Recording) {
         let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
         let mut command = tool::command(options, &self.path("gmon.out"), &self.path(&self.name), &args).unwrap();
         command.current_dir(self.folder.path());
@@ -162,7 +162,7 @@ fn waiting() {
     let cpu_and_self = |name: &str| {
         let n = measured.functions.iter().position(|function| function.name == name).unwrap();
         let row = measured.rows.iter().find(|row| row.function as usize == n).unwrap();
-        (measured.functions[n].samples * measured.sample_period_ns, row.self_ns)
+        (measured.samples_by_function()[n] * measured.sample_period_ns, row.self_ns)
     };
     let (cpu, own) = cpu_and_self("nap");
     assert!(own >= 200_000_000 && cpu < own / 10, "nap: {cpu} of {own} ns");
@@ -173,7 +173,7 @@ fn waiting() {
         let n = measured.functions.iter().position(|function| function.name == name).unwrap();
         let row = measured.rows.iter().find(|row| row.function as usize == n).unwrap();
         let thread = &measured.threads[row.thread as usize];
-        assert!(row.samples <= thread.samples && row.samples == measured.functions[n].samples, "{name}: {row:?}");
+        assert!(row.samples <= thread.samples && row.samples == measured.samples_by_function()[n], "{name}: {row:?}");
         (thread.samples * measured.sample_period_ns, row.samples * measured.sample_period_ns, thread.life_ns)
     };
     let (cpu, _, life) = cpu_and_life("sleeper");
@@ -183,7 +183,7 @@ fn waiting() {
     assert!(cpu.abs_diff(by_the_kernel) < by_the_kernel / 10, "spinner: {cpu} of {life} ns, not {by_the_kernel}");
     assert!(own > 0 && own < cpu - cpu / 20, "spinner: {own} of {cpu} ns are its own");
     let (all, sampled) = measured.rows.iter().fold((0, 0), |(all, sampled), row| {
-        (all + measured.functions[row.function as usize].samples, sampled + row.samples)
+        (all + measured.samples_by_function()[row.function as usize], sampled + row.samples)
     });
     assert_eq!(sampled, all, "each function runs on one thread, so its samples are that thread's");
 }

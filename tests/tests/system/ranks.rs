@@ -58,8 +58,6 @@ fn each_rank_has_files_of_its_own() {
             [
                 format!("gmon.out.rank{rank}"),
                 format!("gmon.rank{rank}.pb.gz"),
-                format!("gmon.rank{rank}.syms"),
-                format!("gmon.rank{rank}.whole"),
                 format!("stats.rank{rank}"),
             ]
         })

@@ -48,12 +48,12 @@ fn samples_outside_of_an_unhooked_program() {
     let outcome = place.run(&["--hooks", "none", "-o", "none.out", "./p"]);
     let said = outcome.stderr_text();
     assert_eq!(outcome.code(), 0, "{said}");
-    assert!(said.contains("none.whole"), "the view that says most is named: {said}");
-    let flat = gmon(&place, &["flat", "none.whole"]).stdout_text();
+    assert!(said.contains("none.pb.gz"), "the view that says most is named: {said}");
+    let flat = gmon(&place, &["flat", "none.pb.gz"]).stdout_text();
     assert!(flat.contains("libc.so.6") && flat.contains("rand"), "{flat}");
     let outcome = place.run(&["--hooks", "none", "--libs", "none", "-o", "left.out", "./p"]);
     assert_eq!(outcome.code(), 0);
-    assert!(!place.path("left.whole").exists(), "the user wants nothing of libraries");
+    assert!(!outcome.stderr_text().contains("gmon flat"), "the user wants nothing of libraries: {}", outcome.stderr_text());
 }
 
 /// Objdump and perf call the stub of `f` `f@plt`. No symbol covers it, and `_init` before it has no size.
@@ -77,7 +77,7 @@ fn stubs_of_the_plt_are_no_functions() {
             };
             assert!(cpu("main") > 0 && cpu("_init") == 0, "{text}");
         } else {
-            let text = gmon(&place, &["flat", "p.whole"]).stdout_text();
+            let text = gmon(&place, &["flat", "p.pb.gz"]).stdout_text();
             // Libraries have functions with such names, `__init_misc` for one, that a sample may meet.
             let is_init = |line: &str| line.split_whitespace().rev().take(2).eq(["p", "_init"]);
             assert!(!text.lines().any(is_init), "{hooks:?}: {text}");
@@ -118,7 +118,7 @@ fn names_that_are_too_long() {
     with_names(&place, &[&mangled, &other, &plain, "short"]);
     let outcome = place.run(&["--times", "-o", "p.out", "./p"]);
     assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
-    for args in [&["times", "p.pb.gz"][..], &["flat", "p", "p.out"], &["graph", "p", "p.out"], &["flat", "p.whole"]] {
+    for args in [&["times", "p.pb.gz"][..], &["flat", "p", "p.out"], &["graph", "p", "p.out"], &["flat", "p.pb.gz"]] {
         let outcome = gmon(&place, args);
         let text = outcome.stdout_text();
         assert_eq!(outcome.code(), 0, "{args:?}: {}", outcome.stderr_text());
@@ -150,8 +150,8 @@ fn names_that_are_not_seen() {
         text
     };
     for args in [
-        &["flat", "p.whole"][..],
-        &["graph", "p.whole"],
+        &["flat", "p.pb.gz"][..],
+        &["graph", "p.pb.gz"],
         &["times", "p.pb.gz"],
         &["callers", "*_name", "p", "p.pb.gz"],
         &["trace", "p.trace"],

@@ -9,6 +9,7 @@ use std::process::Command;
 
 use gprofinject_tests::elf::Program;
 use gprofinject_tests::place::Place;
+use gprofinject_tests::view;
 use serde_json::Value;
 
 gprofinject_tests::trials! {
@@ -129,8 +130,9 @@ fn hidden_names_are_charged_to_what_they_are_part_of() {
         assert_eq!(unseen.len(), 3, "{mode:?}: {unseen:?}");
         assert!(said.contains("gprof cannot show 3 functions of"), "{said}");
         // The view of the whole process has the functions that gprof leaves out.
-        assert!(said.contains("next: gprof gmon.syms gmon.whole\n"), "{said}");
-        let whole = printed(&place.path("gmon.syms"), &place.path("gmon.whole"));
+        assert!(said.contains("next: gmon flat gmon.pb.gz\n"), "{said}");
+        let [symbols, whole] = view::written(&place.path("gmon.pb.gz")).unwrap();
+        let whole = printed(&symbols, &whole);
         let never: Vec<_> = whole.keys().filter(|name| name.starts_with("never")).collect();
         assert!(never.is_empty(), "{mode:?}: these did not run: {never:?} of {whole:?}");
         for name in ["gone.isra.0", "lost.part.0", "_ZN3FooLT$GT$3bar"] {

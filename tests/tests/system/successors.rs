@@ -127,8 +127,8 @@ fn a_library_is_left_out_by_its_name() {
     let outcome = command.current_dir(folder.path()).output().unwrap();
     let said = String::from_utf8_lossy(&outcome.stderr);
     assert!(outcome.status.success(), "{said}");
-    let mut gprof = Command::new("gprof");
-    gprof.args(["-b", "-p", "out.loader.syms", "out.loader.whole"]).current_dir(folder.path());
+    let mut gprof = Command::new(tool::gmon().unwrap());
+    gprof.args(["gprof", "--program", "loader", "out.pb.gz", "-b", "-p"]).current_dir(folder.path());
     let table = String::from_utf8(gprof.output().unwrap().stdout).unwrap();
     let line = table.lines().find(|line| line.split_whitespace().last() == Some("called"));
     assert!(line.is_some_and(|line| line.split_whitespace().any(|word| word == "20")), "{said}{table}");

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use gprofinject_skip as skip;
 use gprofinject_tests::switched::{Counts, Subject, compiled_by, counts};
+use gprofinject_tests::tool;
 
 gprofinject_tests::trials! {
     together:
@@ -156,12 +157,10 @@ fn libraries_that_are_loaded_later_obey() {
         subject.ask(&["--disable", "libplug.so!"]);
         subject.tell("run 70");
         let place = subject.place.folder.path().to_owned();
-        let gmon = |what: &str| {
-            let output = Command::new("gprof").args(["-b", "-p", "gmon.syms", what]).current_dir(&place).output();
-            String::from_utf8_lossy(&output.unwrap().stdout).into_owned()
-        };
         subject.ask(&["--dump"]);
-        let flat = gmon("gmon.whole");
+        let mut gprof = Command::new(tool::gmon().unwrap());
+        let output = gprof.args(["gprof", "gmon.pb.gz", "-b", "-p"]).current_dir(&place).output().unwrap();
+        let flat = String::from_utf8_lossy(&output.stdout).into_owned();
         let line = flat.lines().find(|line| line.ends_with(" plugged")).unwrap_or_else(|| panic!("{flat}"));
         let expected = (second["plugged"] - first["plugged"]).to_string();
         assert!(line.split_whitespace().any(|word| word == expected), "{expected}: {line}");

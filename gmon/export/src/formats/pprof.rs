@@ -8,7 +8,7 @@ use std::io::{self, Write};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use gmon_measured::wire;
+use gmon_run::wire;
 use prost::Message;
 
 use crate::model::{Function, Line, Run};

@@ -13,12 +13,18 @@ use crate::html::extras::{Instruction, Listing, MAX_INSTRUCTIONS};
 use crate::model::{Line, Run};
 
 /// Returns the instructions of a run's functions with their counts, the functions that executed the most instructions first, and
-/// only so many as a report contains. `path` and `bytes` are those of the program, and `profile` is the one of which
-/// the run was made.
+/// only so many as a report contains. `path` and `bytes` are those of the module with that index, and `profile` has the counts of its
+/// basic blocks.
 ///
 /// # Errors
-/// The program's instructions cannot be read.
-pub fn listings(path: &Path, bytes: &[u8], profile: &Profile, run: &Run) -> Result<Vec<Listing>, CodeError> {
+/// The module's instructions cannot be read.
+pub fn listings(
+    module: u32,
+    path: &Path,
+    bytes: &[u8],
+    profile: &Profile,
+    run: &Run,
+) -> Result<Vec<Listing>, CodeError> {
     if profile.blocks.is_empty() {
         return Ok(Vec::new());
     }
@@ -30,8 +36,9 @@ pub fn listings(path: &Path, bytes: &[u8], profile: &Profile, run: &Run) -> Resu
         lines = Lines::of(&file.bytes, path, Some(&file.path)).ok();
     }
     let report = Report::new(profile, &code, lines.as_ref());
+    let of_module = (0..).zip(&run.functions).filter(|(_, function)| function.module == Some(module));
     let of_address: HashMap<u64, u32> =
-        (0..).zip(&run.functions).map(|(index, function)| (function.address, index)).collect();
+        of_module.map(|(index, function)| (function.address, index)).collect();
     let files: HashMap<&str, u32> =
         (0..).zip(&run.files).map(|(index, path)| (path.as_str(), index)).collect();
     let line = |address| {

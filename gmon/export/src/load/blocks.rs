@@ -13,17 +13,23 @@ use crate::load::lines::Places;
 use crate::load::names::demangle_all;
 use crate::model::{Function, Run};
 
-/// Adds the counts of a program's basic blocks, if the profile has any.
+/// The module whose basic blocks were counted.
+pub(crate) struct Of<'m> {
+    /// Its index.
+    pub(crate) module: u32,
+    pub(crate) path: &'m Path,
+    /// Its file.
+    pub(crate) bytes: &'m [u8],
+    /// Whether calls were counted too. Otherwise the executions of a function's first block are its calls.
+    pub(crate) has_calls: bool,
+}
+
+/// Adds what a profile's counts of basic blocks say of a module.
 ///
 /// # Errors
-/// The program's instructions cannot be read.
-pub(crate) fn add(
-    run: &mut Run,
-    path: &Path,
-    bytes: &[u8],
-    profile: &Profile,
-    detail: Detail,
-) -> Result<(), LoadError> {
+/// The module's instructions cannot be read.
+pub(crate) fn add(run: &mut Run, of: Of, profile: &Profile, detail: Detail) -> Result<(), LoadError> {
+    let Of { module, path, bytes, has_calls } = of;
     if profile.blocks.is_empty() {
         return Ok(());
     }
@@ -37,8 +43,8 @@ pub(crate) fn add(
     let lines = lines.as_ref().filter(|_| detail == Detail::Lines);
     let report = Report::new(profile, &code, lines);
     run.has_instructions = true;
-    let mut index: HashMap<u64, u32> =
-        (0..).zip(&run.functions).map(|(index, function)| (function.address, index)).collect();
+    let of_module = (0..).zip(&run.functions).filter(|(_, function)| function.module == Some(module));
+    let mut index: HashMap<u64, u32> = of_module.map(|(index, function)| (function.address, index)).collect();
     // The run's function of each of the report's.
     let mut functions: Vec<Option<u32>> = vec![None; report.functions.len()];
     for at in 0..report.functions.len() {
@@ -50,7 +56,7 @@ pub(crate) fn add(
         let function = *index.entry(whole.symbol.start).or_insert_with(|| {
             run.functions.push(Function {
                 name: whole.symbol.name.clone(),
-                module: Some(0),
+                module: Some(module),
                 address: whole.symbol.start,
                 size: whole.symbol.size,
                 ..Function::default()
@@ -60,7 +66,7 @@ pub(crate) fn add(
         functions[at] = Some(function);
         let function = &mut run.functions[function as usize];
         function.instructions = function.instructions.saturating_add(sums.ie);
-        if profile.arcs.is_empty() && report.functions[at].part_of.is_none() {
+        if !has_calls && report.functions[at].part_of.is_none() {
             (function.calls, function.primitive) = (sums.calls, sums.calls);
         }
     }

@@ -29,8 +29,6 @@ pub(crate) struct Symbol {
     pub(crate) size: u64,
     /// The index of the symbol of which this is a part; what is in the part belongs to it.
     pub(crate) whole: Option<usize>,
-    /// Whether it stands for callers that are not known.
-    pub(crate) is_outside: bool,
 }
 
 /// The symbols of a profile's addresses.
@@ -66,7 +64,7 @@ pub(crate) fn charge(run: &mut Run, symbols: &Symbols, profile: &Profile) -> Vec
     for arc in &profile.arcs {
         let Some(callee) = symbols.at(arc.to) else { continue };
         let callee = known.function(callee);
-        let from = symbols.at(arc.from).filter(|&from| !symbols.list[from].is_outside);
+        let from = symbols.at(arc.from);
         let caller = from.map(|from| known.function(from));
         // What is charged to the start of a function has no call site: no call is the first instruction there.
         let is_site = |&at: &u64| from.is_some_and(|from| symbols.list[from].start != at);

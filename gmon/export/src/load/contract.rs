@@ -27,8 +27,4 @@ pub enum LoadError {
     Build { profile: BuildId, program: BuildId },
     #[error("the profile is {profile}, but the program is {program}")]
     Format { profile: Format, program: Format },
-    #[error("no symbol in it")]
-    NoSymbols,
-    #[error("{0}")]
-    Measured(#[from] gmon_measured::ReadError),
 }

@@ -13,7 +13,7 @@ use crate::load::blocks;
 use crate::load::charge::{Hits, Symbol, Symbols, charge};
 use crate::load::contract::{Detail, LoadError};
 use crate::load::lines::{Places, add_lines};
-use crate::model::{Module, Run, View};
+use crate::model::{Module, Program, Run, View};
 
 /// Returns what a gmon.out says of its program. `bytes` is the program's file, which is at `path`.
 ///
@@ -21,7 +21,8 @@ use crate::model::{Module, Run, View};
 /// The file is not a program, or is another build than the profile's.
 pub fn program(path: &Path, bytes: &[u8], profile: &Profile, detail: Detail) -> Result<Run, LoadError> {
     let (mut run, mut hits) = KnownProgram::read(path, bytes)?.charged(profile)?;
-    blocks::add(&mut run, path, bytes, profile, detail)?;
+    let has_calls = !profile.arcs.is_empty();
+    blocks::add(&mut run, blocks::Of { module: 0, path, bytes, has_calls }, profile, detail)?;
     estimate(&mut run);
     if detail == Detail::Lines {
         let mut places = Places::new(&mut run);
@@ -51,9 +52,11 @@ impl KnownProgram {
     pub fn read(path: &Path, bytes: &[u8]) -> Result<KnownProgram, LoadError> {
         let own = gprof::parse(bytes)?;
         let shown = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
         let run = Run {
-            program: path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
+            program: name.clone(),
             view: View::Program,
+            programs: vec![Program { name, processes: 1, ..Program::default() }],
             modules: vec![module(&shown, bytes)],
             ..Run::default()
         };
@@ -160,7 +163,6 @@ fn nameless(program: &str, bytes: &[u8], names: Option<&[u8]>, end: u64) -> Symb
             FunctionKind::Cold(whole) => whole,
             _ => None,
         },
-        is_outside: false,
     });
     Symbols { list: list.collect(), end }
 }

@@ -13,7 +13,7 @@ use crate::cli::measured_args::{ArcsArgs, PathsArgs, TimesArgs};
 use crate::cli::push_args::PushArgs;
 use crate::cli::ranks_args::RanksArgs;
 use crate::cli::report_args::{BlocksArgs, CoverageArgs, InstructionsArgs, LinesArgs, SumsArgs};
-use crate::cli::run_args::{ExportArgs, FlatArgs, GraphArgs, HtmlArgs};
+use crate::cli::run_args::{ExportArgs, FlatArgs, GprofArgs, GraphArgs, HtmlArgs};
 use crate::cli::trace_args::TraceArgs;
 
 /// Shows, sums and checks gmon.out files, and reports the basic-block counts in them and measured times.
@@ -39,7 +39,7 @@ pub(crate) enum Command {
     /// Print a file's histograms, arcs and basic-block counts
     #[command(after_long_help = examples::DUMP)]
     Dump(DumpArgs),
-    /// Sum gmon.out files, or files of measured times, into one
+    /// Sum gmon.out files, or gmon.pb.gz files, into one
     #[command(after_long_help = examples::MERGE)]
     Merge(MergeArgs),
     /// Print by function how unevenly the processes of a parallel job have worked: least, mean and most calls or self time
@@ -82,6 +82,9 @@ pub(crate) enum Command {
     /// Write a run in the format of another tool: KCachegrind, pprof, flame graphs, speedscope, the Firefox Profiler, Graphviz
     #[command(after_long_help = examples::EXPORT)]
     Export(ExportArgs),
+    /// Run gprof on the whole of a run: all programs with their libraries
+    #[command(after_long_help = examples::GPROF)]
+    Gprof(GprofArgs),
     /// Write a report for a browser: functions, call graph, flame graph, source; one file that needs no network
     #[command(after_long_help = examples::HTML)]
     Html(HtmlArgs),

@@ -9,7 +9,7 @@ use crate::cli::report_args::When;
 
 #[derive(clap::Args)]
 pub(crate) struct DiffArgs {
-    /// The results of two runs, the older first: gmon.whole, gmon.pb.gz, or a program and its gmon.out. A program is that of all
+    /// The results of two runs, the older first: gmon.pb.gz, or a program and its gmon.out. A program is that of all
     /// results after it
     #[arg(value_name = "[PROG] OLD [PROG] NEW", required = true, num_args = 2..=4)]
     pub(crate) files: Vec<PathBuf>,

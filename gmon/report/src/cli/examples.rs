@@ -32,19 +32,26 @@ Examples:
 
 pub(crate) const FLAT: &str = "\
 Examples:
-  gmon flat prog gmon.out
-  gmon flat -n 20 gmon.whole                  # the whole process
-  gmon flat gmon.pb.gz";
+  gmon flat                                   # the newest run here: all of its programs and libraries
+  gmon flat -n 20 --program cc1
+  gmon flat prog gmon.out                     # the program's own view, as gprof has it";
 
 pub(crate) const GRAPH: &str = "\
 Examples:
-  gmon graph prog gmon.out
-  gmon graph -f parse gmon.whole";
+  gmon graph
+  gmon graph -f parse prog gmon.out";
+
+pub(crate) const GPROF: &str = "\
+Examples:
+  gmon gprof | less
+  gmon gprof gmon.pb.gz -b -p                 # with options of gprof
+  gmon gprof --program cc1";
 
 pub(crate) const EXPORT: &str = "\
 Examples:
   gmon export --to callgrind -o callgrind.out.1 prog gmon.out && kcachegrind callgrind.out.1
-  gmon export --to speedscope -o run.json gmon.pb.gz
+  gmon export --to speedscope -o run.json
+  gmon export --to gprof -o view && gprof view.syms view.whole
   gmon export --to dot prog gmon.out | dot -Tsvg > graph.svg";
 
 pub(crate) const DIFF: &str = "\

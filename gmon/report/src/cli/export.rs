@@ -1,6 +1,7 @@
 //! `gmon export`: writes a run in the format of another tool.
 
 use std::io::{self, BufWriter, IsTerminal, Write};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use flate2::Compression;
@@ -9,15 +10,22 @@ use gmon_export::formats::{Format, write};
 use gmon_export::load::Detail;
 
 use crate::cli::report_args::SourceArgs;
-use crate::cli::run_args::ExportArgs;
-use crate::cli::{files, html, run};
+use crate::cli::run_args::{ExportArgs, To};
+use crate::cli::{files, gprof, html, run};
 
 /// Writes the run.
 ///
 /// # Errors
 /// A file cannot be read or written.
 pub(crate) fn run(args: &ExportArgs) -> Result<()> {
-    let format = args.to;
+    let format = match args.to {
+        To::File(format) => format,
+        To::Gprof => {
+            let output = args.output.as_deref().unwrap_or(Path::new("gmon"));
+            let run = run::load(&args.files, Detail::Functions)?;
+            return gprof::write(&run, output).map(drop);
+        }
+    };
     if args.output.is_none() && !format.is_text() && io::stdout().is_terminal() {
         bail!("--to {format}: not text, and standard output is a terminal; -o FILE says where to write it");
     }

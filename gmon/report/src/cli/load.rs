@@ -7,8 +7,8 @@ use gmon::{BuildId, Merger, Profile};
 use gprofinject_image::debug::{Lines, LinesError};
 use gprofinject_image::instructions::Code;
 
-use crate::cli::files;
 use crate::cli::report_args::ReportArgs;
+use crate::cli::{files, recordings, run};
 
 /// Everything from which a report is made.
 pub(crate) struct Loaded {
@@ -69,7 +69,21 @@ pub(crate) fn fits(code: &Code, program: &Path, profile: &Profile, file: &Path) 
 }
 
 fn read_profile(args: &ReportArgs, code: &Code, file: &Path) -> Result<Profile> {
-    let bytes = files::read_any(file)?;
+    let bytes = files::read_any_kind(file)?;
+    if files::is_gzip(&bytes) {
+        let mut recording = recordings::parse(file, &bytes)?;
+        recordings::select_named(&mut recording, &args.programs)?;
+        let profile = run::blocks_of(&recording, code.build_id, &args.program);
+        return match profile.filter(|profile| !profile.blocks.is_empty()) {
+            Some(profile) => Ok(profile),
+            None => bail!(
+                "{}: no counts of basic blocks of {} in it; `gprofinject --count lines PROG` counts them, and --libs those of \
+                 libraries",
+                file.display(),
+                args.program.display()
+            ),
+        };
+    }
     let mut options = args.form.options();
     let read = |options: gmon::ReadOptions| options.read(&bytes).with_context(|| file.display().to_string());
     let mut reading = read(options)?;

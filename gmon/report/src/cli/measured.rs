@@ -4,25 +4,24 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use gmon::{BuildId, Program};
-use gmon_measured::{ClockSource, Function, Measured, REST_NAME, ReadError, Thread};
+use gmon::Program;
+use gmon_run::{ClockSource, Function, REST_NAME, Recording, Thread};
 use serde_json::{Value, json};
 
-use crate::cli::files;
 use crate::cli::measured_args::MeasuredArgs;
+use crate::cli::run::DEFAULT_FILE;
 use crate::cli::similar::similar;
 use crate::cli::text::{Style, address_name, chosen_in_module, demangled, plain};
 use crate::cli::units::duration;
+use crate::cli::{files, recordings};
 
-/// The file that is read if none is named.
-const DEFAULT_FILE: &str = "gmon.pb.gz";
 /// The name that is shown for a caller that is not hooked.
 pub(crate) const NOT_HOOKED: &str = "[not hooked]";
 
 /// The measured times of one run or of several, and how they are shown.
 pub(crate) struct Measurement<'a> {
     pub(crate) args: &'a MeasuredArgs,
-    pub(crate) measured: Measured,
+    pub(crate) measured: Recording,
     pub(crate) style: Style,
     files: Vec<PathBuf>,
 }
@@ -31,15 +30,22 @@ impl<'a> Measurement<'a> {
     /// Reads everything.
     ///
     /// # Errors
-    /// A file cannot be read, or is of another build of the program.
+    /// A file cannot be read, is of another build of the program, or has no measured times.
     pub(crate) fn load(args: &'a MeasuredArgs) -> Result<Measurement<'a>> {
         let mut program: Option<(&Path, Program)> = None;
-        let mut measured: Option<Measured> = None;
+        let mut measured: Option<Recording> = None;
         let mut files = Vec::new();
         let mut add = |path: &Path, bytes: &[u8], program: Option<&(&Path, Program)>| {
-            let read = parse(path, bytes)?;
+            let mut read = recordings::parse(path, bytes)?;
             if let Some((name, program)) = program {
-                fits(&read, path, program.build_id, name)?;
+                recordings::select(&mut read, path, program.build_id, name)?;
+            }
+            recordings::select_named(&mut read, &args.programs)?;
+            if !read.is_measured() {
+                bail!(
+                    "{}: its times were not measured; `gprofinject --times PROG` measures them, and `gmon flat` shows what there is",
+                    path.display()
+                );
             }
             files.push(path.to_owned());
             match &mut measured {
@@ -48,6 +54,7 @@ impl<'a> Measurement<'a> {
             }
             anyhow::Ok(())
         };
+        let mut is_named = !args.files.is_empty();
         if let Some(path) = &args.program {
             // The program may be left out, so the first argument is one or the other.
             let bytes = files::read_measured_or_elf(path)?;
@@ -55,30 +62,26 @@ impl<'a> Measurement<'a> {
                 program = Some((path, files::parse_program(path, &bytes)?));
             } else {
                 add(path, &bytes, None)?;
+                is_named = true;
             }
         }
         for path in &args.files {
             let bytes = files::read_measured(path)?;
             add(path, &bytes, program.as_ref())?;
         }
-        if files.is_empty() {
+        if !is_named {
             let path = Path::new(DEFAULT_FILE);
             let bytes = files::read_measured(path).map_err(|error| {
-                anyhow::anyhow!("{error:#}; `gprofinject --times PROG` writes this file of measured times")
+                anyhow::anyhow!("{error:#}; `gprofinject --times PROG` writes this file with measured times")
             })?;
-            let read = parse(path, &bytes)?;
-            if let Some((name, program)) = &program {
-                fits(&read, path, program.build_id, name)?;
-            }
-            files.push(path.to_owned());
-            measured = Some(read);
+            add(path, &bytes, program.as_ref())?;
         }
         let measured = measured.unwrap_or_default();
         Ok(Measurement { args, measured, style: Style::new(args.shown.color), files })
     }
 
     /// Returns what was found out in another way from one file.
-    pub(crate) fn of(args: &'a MeasuredArgs, measured: Measured, file: &Path) -> Measurement<'a> {
+    pub(crate) fn of(args: &'a MeasuredArgs, measured: Recording, file: &Path) -> Measurement<'a> {
         Measurement { args, measured, style: Style::new(args.shown.color), files: vec![file.to_owned()] }
     }
 
@@ -149,7 +152,7 @@ impl<'a> Measurement<'a> {
         };
         let threads = gmon::counted(measured.threads.len(), "thread", "threads");
         let time = duration(measured.duration_ns);
-        writeln!(out, "{}: {}, {threads}", plain(&measured.program), time.trim_end())?;
+        writeln!(out, "{}: {}, {threads}", plain(measured.program()), time.trim_end())?;
         writeln!(
             out,
             "clock: {source}, {}; taken out of each call: {:.1} ns inside, {:.1} ns outside; error up to {:.1} ns a call, more right after a long chain of operations",
@@ -170,7 +173,7 @@ impl<'a> Measurement<'a> {
         let measured = &self.measured;
         let clock = &measured.clock;
         let files: Vec<_> = self.files.iter().map(|file| file.to_string_lossy()).collect();
-        let build_id = measured.modules.first().map(|module| hexadecimal(&module.build_id));
+        let build_id = measured.first_module().map(|module| hexadecimal(&module.build_id));
         let build_id = build_id.filter(|id| !id.is_empty());
         let source = match clock.source {
             ClockSource::Tsc => "tsc",
@@ -186,7 +189,7 @@ impl<'a> Measurement<'a> {
         format!(
             "\"program\":{},\"build_id\":{},\"profiles\":{},\n\"start_unix_ns\":{},\"duration_ns\":{},\
              \"sample_period_ns\":{},\n\"clock\":{clock}",
-            json!(measured.program),
+            json!(measured.program()),
             json!(build_id),
             json!(files),
             measured.start_unix_ns,
@@ -203,45 +206,6 @@ impl<'a> Measurement<'a> {
         let module = self.measured.modules.get(known.module as usize).map(|module| &module.name);
         json!({"name": known.name, "demangled": demangled(&known.name), "module": module})
     }
-}
-
-/// Reads a file of measured times.
-///
-/// # Errors
-/// It is none; the message says what it seems to be.
-pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<Measured> {
-    Measured::read(bytes).map_err(|error| {
-        let what = match &error {
-            ReadError::NotGzip(_) if bytes.starts_with(b"gm") => Some(
-                "a gmon.out file, which has no measured times; `gprofinject --times` writes them to gmon.pb.gz",
-            ),
-            ReadError::NotGzip(_) if files::is_elf(bytes) || bytes.starts_with(b"\x7fE") => {
-                Some("a program, expected a file of measured times; the program comes before the files")
-            }
-            ReadError::NotGzip(_) => Some("neither a program nor a file of measured times"),
-            _ => None,
-        };
-        let path = path.display();
-        match what {
-            Some(what) => anyhow::anyhow!("{path}: {what}"),
-            None => anyhow::Error::from(error).context(path.to_string()),
-        }
-    })
-}
-
-/// Checks that times are of this build of this program.
-///
-/// # Errors
-/// They are of another one.
-pub(crate) fn fits(measured: &Measured, file: &Path, program: BuildId, path: &Path) -> Result<()> {
-    let id = measured.modules.first().map(|module| BuildId::new(&module.build_id));
-    if let Err(stale) = program.agree(id.unwrap_or(BuildId::UNKNOWN)) {
-        let (file, path, first, other) = (file.display(), path.display(), stale.first, stale.other);
-        bail!(
-            "{file}: of the program with build-id {other}.., but {path} has {first}..: rebuilt since the run"
-        );
-    }
-    Ok(())
 }
 
 /// Returns the last component of a path.

@@ -15,6 +15,9 @@ pub(crate) struct MeasuredArgs {
     /// Measured times, as `gprofinject --times` writes them; several are summed [default: gmon.pb.gz]
     #[arg(value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
+    /// Show only what these programs of the run did, by name or process number; may be repeated
+    #[arg(long = "program", id = "programs", value_name = "NAME")]
+    pub(crate) programs: Vec<String>,
     #[command(flatten)]
     pub(crate) shown: ShownArgs,
 }

@@ -1,4 +1,4 @@
-//! `gmon merge`: sums gmon.out files, or files of measured times, on all processors.
+//! `gmon merge`: sums gmon.out files, or gmon.pb.gz files, on all processors.
 
 mod counts;
 mod program;
@@ -15,7 +15,7 @@ use crate::cli::fold::{self, Sum};
 use crate::cli::merge::counts::Counts;
 use crate::cli::merge::program::Program;
 use crate::cli::merge::times::Times;
-use crate::cli::{files, measured};
+use crate::cli::{files, recordings};
 
 /// Sums the files and writes the sum.
 ///
@@ -74,13 +74,10 @@ impl Sum for Merge<'_> {
         let is_measured = files::is_gzip(&bytes);
         match &mut self.kind {
             Kind::Times(_) if !is_measured => {
-                bail!(
-                    "{}: no file of measured times, as the files before it are; sum each kind by itself",
-                    name()
-                )
+                bail!("{}: no gmon.pb.gz, as the files before it are; sum each kind by itself", name())
             }
             Kind::Counts(_) if is_measured => {
-                bail!("{}: a file of measured times among gmon.out files; sum each kind by itself", name())
+                bail!("{}: a gmon.pb.gz among gmon.out files; sum each kind by itself", name())
             }
             Kind::Unknown if is_measured => self.kind = Kind::Times(Times::new(self.args.keep_threads)),
             Kind::Unknown => self.kind = Kind::Counts(Counts::default()),
@@ -88,9 +85,9 @@ impl Sum for Merge<'_> {
         }
         match &mut self.kind {
             Kind::Times(times) => {
-                let run = measured::parse(file, &bytes)?;
+                let mut run = recordings::parse(file, &bytes)?;
                 if let Some(program) = self.program {
-                    measured::fits(&run, file, program.code.build_id, program.path)?;
+                    recordings::select(&mut run, file, program.code.build_id, program.path)?;
                 }
                 times.add(run).with_context(name)
             }

@@ -8,14 +8,14 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
-use gmon_measured::{Measured, ReadError, Summary};
+use gmon_run::{ReadError, Recording, Summary};
 use gprofinject_image::names::demangle::demangle;
 
 use crate::cli::push::deliver::Server;
 use crate::cli::push::request::Upload;
 use crate::cli::push_args::PushArgs;
 use crate::cli::text::plain;
-use crate::cli::{files, measured, rank};
+use crate::cli::{files, rank, recordings};
 
 /// Sends each file.
 ///
@@ -38,17 +38,17 @@ fn upload(args: &PushArgs, file: &Path) -> Result<Upload> {
     let bytes = files::read_any_kind(file)?;
     let summary = Summary::read(&bytes).map_err(|error| match error {
         ReadError::NotGzip(_) if bytes.starts_with(b"gmon") => anyhow!(
-            "a gmon.out file, and the server takes profiles in pprof's format: `gprofinject --times` writes gmon.pb.gz, \
+            "a gmon.out file, and the server takes profiles in pprof's format: gprofinject writes gmon.pb.gz beside it, \
              and `gmon export --to pprof` makes one of the program and its gmon.out"
         ),
         ReadError::NotGzip(_) => anyhow!("no profile in pprof's format, which begins with the bytes 1f 8b of gzip"),
         error => error.into(),
     })?;
     let (mut profile, mut program) = (bytes, summary.program.clone());
-    if summary.is_measured {
+    if summary.is_ours {
         // The server shows names as they are in the file.
-        let run = measured::parse(file, &profile)?;
-        program.clone_from(&run.program);
+        let run = recordings::parse(file, &profile)?;
+        program = run.program().to_owned();
         profile = for_others(&run);
     }
     let name = match &args.name {
@@ -61,7 +61,7 @@ fn upload(args: &PushArgs, file: &Path) -> Result<Upload> {
 }
 
 /// Returns the bytes of measured times for other readers than gmon.
-fn for_others(run: &Measured) -> Vec<u8> {
+fn for_others(run: &Recording) -> Vec<u8> {
     run.write_with_names(|name| demangle(name).into_owned())
 }
 

@@ -9,8 +9,7 @@ use crate::cli::report_args::{RowsArgs, ShownArgs};
 
 #[derive(clap::Args)]
 pub(crate) struct RanksArgs {
-    /// The results of the job's processes: gmon.out files after their program, .whole files with their .syms beside them, or
-    /// .pb.gz files
+    /// The results of the job's processes: gmon.out files after their program, or gmon.pb.gz files
     #[arg(value_name = "PROG|RESULT", required = true)]
     pub(crate) files: Vec<PathBuf>,
     /// What is compared [default: self; calls if there are no samples and no measured times]

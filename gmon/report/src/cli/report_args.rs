@@ -9,12 +9,15 @@ use crate::cli::form_args::FormArgs;
 /// The arguments that all reports have.
 #[derive(clap::Args)]
 pub(crate) struct ReportArgs {
-    /// The profiled program
+    /// The profiled program, or one of its libraries
     #[arg(value_name = "PROG")]
     pub(crate) program: PathBuf,
-    /// Profiles with basic-block counts; several are summed
+    /// gmon.out or gmon.pb.gz files with basic-block counts; several are summed
     #[arg(value_name = "FILE", default_value = "gmon.out")]
     pub(crate) files: Vec<PathBuf>,
+    /// Of a gmon.pb.gz: show only what these programs of the run did, by name or process number; may be repeated
+    #[arg(long = "program", id = "programs", value_name = "NAME")]
+    pub(crate) programs: Vec<String>,
     /// Separate file with the program's debug information [default: searched where debuggers search]
     #[arg(long, value_name = "FILE")]
     pub(crate) debug_file: Option<PathBuf>,

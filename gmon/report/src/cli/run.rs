@@ -1,27 +1,37 @@
 //! Reads the files of a run, of whichever kind they are, into the one model that tables, exports and comparisons take.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use gmon::Profile;
+use gmon::{BuildId, Profile};
+use gmon_export::Run;
+use gmon_export::html::{Listing, listings};
 use gmon_export::load::{self, Detail, KnownProgram};
-use gmon_export::{Run, origins};
-use gprofinject_image::debug::Authors;
+use gmon_run::Recording;
+use gprofinject_image::debug::{Authors, module_file};
 
 use crate::cli::files;
 use crate::cli::form_args::FormArgs;
-use crate::cli::measured;
+use crate::cli::recordings;
 use crate::cli::run_args::RunArgs;
 
 /// The file that is read if only a program is named.
-pub(crate) const DEFAULT_PROFILE: &str = "gmon.out";
-/// The ending of the profile of a whole process, and that of its symbols.
-const WHOLE: &str = "whole";
-const SYMBOLS: &str = "syms";
+const DEFAULT_PROFILE: &str = "gmon.out";
+/// The file that is read if none is named.
+pub(crate) const DEFAULT_FILE: &str = "gmon.pb.gz";
 
 /// Returns the other users who have made the files of a run and its modules.
 pub(crate) fn authors(run: &Run) -> Authors {
     Authors::among(files::owners().into_iter().chain(run.owners.iter().copied()))
+}
+
+/// The files of a run, read.
+pub(crate) enum Source {
+    /// Everything that a run has recorded.
+    Recording(Box<Recording>),
+    /// A program, its bytes, its profile and the name of that.
+    Profile { program: PathBuf, bytes: Vec<u8>, profile: Box<Profile>, name: PathBuf },
 }
 
 /// Reads the run that the arguments name.
@@ -29,7 +39,28 @@ pub(crate) fn authors(run: &Run) -> Authors {
 /// # Errors
 /// A file cannot be read, or the files do not belong together.
 pub(crate) fn load(args: &RunArgs, detail: Detail) -> Result<Run> {
-    load_files(&args.run, &args.form, detail)
+    open(args)?.run(detail)
+}
+
+/// Reads the files that the arguments name.
+///
+/// # Errors
+/// A file cannot be read, or the files do not belong together.
+pub(crate) fn open(args: &RunArgs) -> Result<Source> {
+    let mut source = match args.run.as_slice() {
+        [] => open_files(&[PathBuf::from(DEFAULT_FILE)], &args.form)
+            .context("gprofinject writes this file in the folder where it runs"),
+        files => open_files(files, &args.form),
+    }?;
+    if !args.program.is_empty() {
+        match &mut source {
+            Source::Recording(recording) => recordings::select_named(recording, &args.program)?,
+            Source::Profile { name, .. } => {
+                bail!("--program: {} is of one program only; {DEFAULT_FILE} has all of a run", name.display())
+            }
+        }
+    }
+    Ok(source)
 }
 
 /// Reads a run from a program and a result, or from a result that needs no program.
@@ -37,6 +68,10 @@ pub(crate) fn load(args: &RunArgs, detail: Detail) -> Result<Run> {
 /// # Errors
 /// A file cannot be read, or the files do not belong together.
 pub(crate) fn load_files(paths: &[PathBuf], form: &FormArgs, detail: Detail) -> Result<Run> {
+    open_files(paths, form)?.run(detail)
+}
+
+fn open_files(paths: &[PathBuf], form: &FormArgs) -> Result<Source> {
     let (first, second) = match paths {
         [first] => (first.as_path(), None),
         [first, second, ..] => (first.as_path(), Some(second.as_path())),
@@ -51,39 +86,83 @@ pub(crate) fn load_files(paths: &[PathBuf], form: &FormArgs, detail: Detail) -> 
             first.display(),
             second.display()
         ),
-        None if elf && is_symbols(&bytes) => bail!(
-            "{}: the symbols of a whole process, expected its profile, {}",
-            first.display(),
-            first.with_extension(WHOLE).display()
-        ),
         None if elf => Path::new(DEFAULT_PROFILE),
-        None => return without_program(first, &bytes, form, detail),
+        None => return without_program(first, &bytes),
     };
     let found = files::read_any_kind(result)?;
+    let program = files::parse_program(first, &bytes)?;
     if files::is_gzip(&found) {
-        let read = measured::parse(result, &found)?;
-        if !is_symbols(&bytes) {
-            measured::fits(&read, result, files::parse_program(first, &bytes)?.build_id, first)?;
-        }
-        return Ok(load::measured(&read));
+        let mut read = recordings::parse(result, &found)?;
+        recordings::select(&mut read, result, program.build_id, first)?;
+        return Ok(Source::Recording(Box::new(read)));
     }
     if !files::is_gmon(&found) {
-        bail!(
-            "{}: neither a profile (gmon.out, gmon.whole) nor measured times (gmon.pb.gz)",
-            result.display()
-        );
+        bail!("{}: neither a profile (gmon.out) nor everything of a run ({DEFAULT_FILE})", result.display());
     }
-    if is_symbols(&bytes) {
-        let profile = profile(result, &found, form, None)?;
-        return load::process(&bytes, &profile, detail).with_context(|| result.display().to_string());
+    let profile = Box::new(profile(result, &found, form, Some(&program))?);
+    Ok(Source::Profile { program: first.to_owned(), bytes, profile, name: result.to_owned() })
+}
+
+impl Source {
+    /// Returns the run.
+    ///
+    /// # Errors
+    /// A program is not that of its profile.
+    pub(crate) fn run(&self, detail: Detail) -> Result<Run> {
+        match self {
+            Source::Recording(recording) => Ok(load::recording(recording, detail)),
+            Source::Profile { program, bytes, profile, name } => {
+                load::program(program, bytes, profile, detail)
+                    .with_context(|| format!("{} of {}", name.display(), program.display()))
+            }
+        }
     }
-    if result.extension().is_some_and(|ending| ending == WHOLE) {
-        return without_program(result, &found, form, detail);
+
+    /// Returns the instructions of a run with their counts, if basic blocks were counted.
+    ///
+    /// # Errors
+    /// A program's instructions cannot be read.
+    pub(crate) fn listings(&self, run: &Run) -> Result<Vec<Listing>> {
+        if !run.has_instructions {
+            return Ok(Vec::new());
+        }
+        match self {
+            Source::Recording(recording) => {
+                let counted: BTreeSet<u32> = recording.blocks.iter().map(|block| block.module).collect();
+                let mut all = Vec::new();
+                for own in counted {
+                    let Some(module) = recording.modules.get(own as usize) else { continue };
+                    let path = Path::new(&module.name);
+                    let is_it = |known: &gmon_export::Module| {
+                        (&known.path, &known.build_id) == (&module.name, &module.build_id)
+                    };
+                    let index = run.modules.iter().position(is_it);
+                    if let Some(index) = index
+                        && path.is_absolute()
+                        && let Some((bytes, _)) = module_file(path, &module.build_id)
+                    {
+                        let profile = load::profile_of(recording, own);
+                        let found = listings(index as u32, path, &bytes, &profile, run);
+                        all.extend(found.with_context(|| module.name.clone())?);
+                    }
+                }
+                Ok(all)
+            }
+            Source::Profile { program, bytes, profile, .. } => {
+                listings(0, program, bytes, profile, run).with_context(|| program.display().to_string())
+            }
+        }
     }
-    let program = files::parse_program(first, &bytes)?;
-    let profile = profile(result, &found, form, Some(&program))?;
-    load::program(first, &bytes, &profile, detail)
-        .with_context(|| format!("{} of {}", result.display(), first.display()))
+
+    /// Returns the path of the program.
+    pub(crate) fn program(&self) -> PathBuf {
+        match self {
+            Source::Recording(recording) => {
+                recording.first_module().map(|module| PathBuf::from(&module.name)).unwrap_or_default()
+            }
+            Source::Profile { program, .. } => program.clone(),
+        }
+    }
 }
 
 /// Reads the functions of a run, with their calls and self times, from one result. `program` is that of a gmon.out.
@@ -93,36 +172,26 @@ pub(crate) fn load_files(paths: &[PathBuf], form: &FormArgs, detail: Detail) -> 
 pub(crate) fn functions(path: &Path, form: &FormArgs, program: Option<&KnownProgram>) -> Result<Run> {
     let bytes = files::read_any_kind(path)?;
     match program.filter(|_| files::is_gmon(&bytes)) {
-        Some(program) if path.extension().is_none_or(|ending| ending != WHOLE) => {
+        Some(program) => {
             let profile = profile(path, &bytes, form, Some(program.program()))?;
             program.functions(&profile).with_context(|| path.display().to_string())
         }
-        _ => without_program(path, &bytes, form, Detail::Functions),
+        None => without_program(path, &bytes)?.run(Detail::Functions),
     }
 }
 
-/// Reads a result that says everything itself, or whose symbols are beside it.
-fn without_program(path: &Path, bytes: &[u8], form: &FormArgs, detail: Detail) -> Result<Run> {
+/// Reads a result that says everything itself.
+fn without_program(path: &Path, bytes: &[u8]) -> Result<Source> {
     if files::is_gzip(bytes) {
-        return Ok(load::measured(&measured::parse(path, bytes)?));
+        return Ok(Source::Recording(Box::new(recordings::parse(path, bytes)?)));
     }
-    if !files::is_gmon(bytes) {
-        bail!(
-            "{}: neither a program nor a profile (gmon.out, gmon.whole) nor measured times (gmon.pb.gz)",
-            path.display()
-        );
-    }
-    if path.extension().is_none_or(|ending| ending != WHOLE) {
+    if files::is_gmon(bytes) {
         bail!("{}: the names are in the program, expected `PROG {0}`", path.display());
     }
-    let beside = path.with_extension(SYMBOLS);
-    let symbols = files::read_elf(&beside).context("the symbols of a .whole file are beside it")?;
-    if !is_symbols(&symbols) {
-        bail!("{}: not the symbols of a whole process", beside.display());
-    }
-    let profile = profile(path, bytes, form, None)?;
-    load::process(&symbols, &profile, detail)
-        .with_context(|| format!("{} and {}", path.display(), beside.display()))
+    bail!(
+        "{}: neither a program nor a profile (gmon.out) nor everything of a run ({DEFAULT_FILE})",
+        path.display()
+    );
 }
 
 /// Reads a profile from the bytes of its file.
@@ -140,7 +209,13 @@ pub(crate) fn profile(
     Ok(reading.profile)
 }
 
-/// Whether an ELF file is the symbols of a whole process.
-fn is_symbols(bytes: &[u8]) -> bool {
-    origins::is_symbols(bytes)
+/// Returns the counts of basic blocks that a recording has of a module with this build-id, or with this path if it has none.
+pub(crate) fn blocks_of(recording: &Recording, build_id: BuildId, path: &Path) -> Option<Profile> {
+    let absolute = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let is_it = |module: &gmon_run::Module| match module.build_id.as_slice() {
+        [] => Path::new(&module.name) == absolute,
+        id => BuildId::new(id).agree(build_id).is_ok(),
+    };
+    let index = recording.modules.iter().position(is_it)?;
+    Some(load::profile_of(recording, index as u32))
 }

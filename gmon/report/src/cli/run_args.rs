@@ -1,9 +1,11 @@
 //! The arguments that say which run is shown.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::ValueEnum;
-use gmon_export::formats::Format;
+use gmon_export::formats::{Format, UnknownFormat};
 
 use crate::cli::form_args::FormArgs;
 use crate::cli::report_args::{RowsArgs, ShownArgs, SourceArgs};
@@ -11,10 +13,12 @@ use crate::cli::report_args::{RowsArgs, ShownArgs, SourceArgs};
 /// The files of a run.
 #[derive(clap::Args)]
 pub(crate) struct RunArgs {
-    /// The profiled program, and its profile [default: gmon.out]; or gmon.whole, whose gmon.syms is found beside it; or
-    /// gmon.pb.gz, with or without its program
-    #[arg(value_name = "PROG|RESULT", required = true, num_args = 1..=2)]
+    /// A gmon.pb.gz, with or without one of its programs; or a program and its gmon.out [default: gmon.pb.gz]
+    #[arg(value_name = "PROG|RESULT", num_args = 0..=2)]
     pub(crate) run: Vec<PathBuf>,
+    /// Show only what these programs of the run did, by name or process number; may be repeated
+    #[arg(long, value_name = "NAME")]
+    pub(crate) program: Vec<String>,
     #[command(flatten)]
     pub(crate) form: FormArgs,
 }
@@ -22,9 +26,9 @@ pub(crate) struct RunArgs {
 #[derive(clap::Args)]
 pub(crate) struct ExportArgs {
     /// The format: callgrind (KCachegrind), pprof, folded (flame graphs), speedscope, firefox, dot (Graphviz), html (for a
-    /// browser, as `gmon html` writes it), json
+    /// browser, as `gmon html` writes it), gprof (NAME.syms and NAME.whole, of `-o NAME`), json
     #[arg(long, value_name = "FORMAT")]
-    pub(crate) to: Format,
+    pub(crate) to: To,
     #[command(flatten)]
     pub(crate) files: RunArgs,
     /// The file to write, compressed if its name ends in .gz [default: standard output]
@@ -33,6 +37,38 @@ pub(crate) struct ExportArgs {
     /// Do not read debug information: no source lines and no inlined functions, but much faster
     #[arg(long)]
     pub(crate) no_lines: bool,
+}
+
+/// What a run can be written as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum To {
+    /// The pair of files that gprof reads.
+    Gprof,
+    /// One file.
+    File(Format),
+}
+
+impl FromStr for To {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<To, String> {
+        match text {
+            "gprof" => Ok(To::Gprof),
+            text => text.parse().map(To::File).map_err(|error: UnknownFormat| format!("{error}, gprof")),
+        }
+    }
+}
+
+#[derive(clap::Args)]
+pub(crate) struct GprofArgs {
+    /// A gmon.pb.gz, or a program and its gmon.out [default: gmon.pb.gz]; then options of gprof
+    #[arg(value_name = "RUN|GPROF OPTION", allow_hyphen_values = true, trailing_var_arg = true)]
+    pub(crate) words: Vec<OsString>,
+    /// Show only what these programs of the run did, by name or process number; may be repeated. Comes before RUN
+    #[arg(long, value_name = "NAME")]
+    pub(crate) program: Vec<String>,
+    #[command(flatten)]
+    pub(crate) form: FormArgs,
 }
 
 /// The arguments of the tables of functions.

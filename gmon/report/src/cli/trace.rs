@@ -56,7 +56,7 @@ fn statistics(args: TraceArgs) -> Result<()> {
     let choice = choice(&trace, &args, false)?;
     let Times { measured, damage, lost, is_too_deep } = measured(&trace, &choice);
     let TraceArgs { file, function, by, sort, raw, rows, shown, .. } = args;
-    let common = MeasuredArgs { program: None, files: Vec::new(), shown };
+    let common = MeasuredArgs { program: None, files: Vec::new(), programs: Vec::new(), shown };
     let args = TimesArgs { common, function, by, sort, raw, rows };
     let measurement = Measurement::of(&args.common, measured, &file);
     let mut out = standard_output();

@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use gmon_measured::{Node, REST};
+use gmon_run::{Node, REST};
 
 /// A tree, or several: one for each function at which a path begins.
 pub(crate) struct Tree {

@@ -8,11 +8,13 @@ use crate::profile::collect::Account;
 use crate::profile::costs;
 use crate::profile::counted::{Counted, Finished, Reading, counted, guests, has_guests};
 use crate::profile::ends::End;
+use crate::profile::recorder::Processes;
 use crate::program::profilee::Profilee;
 use crate::sampling::sampler::Sampling;
 use crate::sampling::samples::Samples;
 use crate::session::family::{Family, Sum, orders_for};
 use crate::session::member::{Other, Unhooked, Who};
+use crate::session::results::{Of, Said};
 use crate::session::spares::Spare;
 use crate::store::output::Written;
 use crate::store::region::layout::AgentState;
@@ -160,7 +162,7 @@ impl Family<'_> {
         self.others.sort_by_key(|other| Reverse(other.placed.all()));
     }
 
-    /// Writes a profile by `write`, and what belongs to it. `suffix` is added to the names of exports.
+    /// Writes a profile by `write`, and adds it to the recording. `suffix` is added to the names of exports.
     fn write(
         &mut self,
         who: Who,
@@ -176,42 +178,24 @@ impl Family<'_> {
                 return;
             }
         };
-        match write(&finished.bytes) {
-            Ok(written) => {
-                self.troubles
-                    .extend(written.detour.map(|d| format!("{d}; it is in {}", written.path.display())));
-                let whole = finished.write_whole(self.output, &written.path).unwrap_or_else(|error| {
-                    self.troubles.push(format!("{error:#}"));
-                    None
-                });
-                let measured = finished.write_measured(self.output, &written.path).unwrap_or_else(|error| {
-                    self.troubles.push(format!("{error:#}"));
-                    None
-                });
-                let (libraries, troubles) = finished.write_libraries(self.output, &written.path);
-                self.troubles.extend(troubles);
-                if !self.exports.is_empty() {
-                    match finished.exported() {
-                        Ok(run) => self.troubles.extend(self.exports.write_other(suffix, &run)),
-                        Err(error) => self.troubles.push(format!("nothing is exported: {error:#}")),
-                    }
-                }
+        let processes = match who {
+            Who::Process(pid) => Processes { number: 1, pid: pid as u32 },
+            Who::Program { processes } => Processes { number: processes, pid: 0 },
+        };
+        let mut said = Said::default();
+        let written = self.results.add(Of::Other(suffix), profilee, &finished, processes, &mut said, write);
+        self.troubles.extend(said.troubles);
+        self.unfollowed.extend(said.notes);
+        match written {
+            Ok(item) => {
                 let Finished { profile, account, placed, .. } = finished;
-                let processes = if let Who::Program { processes } = who { processes } else { 1 };
-                let advice = costs::advice(&profile, &placed, processes);
-                let (symbols, note) = profilee.symbols_beside(self.output, &written.path);
-                self.unfollowed.extend(note);
+                let advice = costs::advice(&profile, &placed, processes.number);
                 self.others.push(Other {
                     who,
                     profilee,
-                    file: written.path,
-                    symbols,
-                    whole,
-                    measured,
-                    libraries,
+                    item,
                     calls: profile.calls(),
                     inside: profile.samples_inside(),
-                    own: profile.samples_in_program(),
                     threads: profile.threads,
                     placed,
                     account,

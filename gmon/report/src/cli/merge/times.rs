@@ -1,14 +1,14 @@
 //! The sum of files of measured times.
 
 use anyhow::Result;
-use gmon_measured::{Measured, MergeError, Sum};
+use gmon_run::{MergeError, Recording, Sum};
 
 /// The sum of files of measured times up to now.
 pub(super) enum Times {
     /// Threads of the same name are one thread.
     ByName(Box<Sum>),
     /// Each thread is by itself, so the sum grows with each file.
-    Apart(Box<Measured>),
+    Apart(Box<Recording>),
 }
 
 impl Times {
@@ -17,7 +17,7 @@ impl Times {
     }
 
     /// Adds a run.
-    pub(super) fn add(&mut self, run: Measured) -> Result<(), MergeError> {
+    pub(super) fn add(&mut self, run: Recording) -> Result<(), MergeError> {
         match self {
             Times::ByName(sum) => sum.add(run),
             // The intervals of the first run would depend on which files are summed first.
@@ -35,7 +35,7 @@ impl Times {
         self.finish().write()
     }
 
-    fn finish(self) -> Measured {
+    fn finish(self) -> Recording {
         match self {
             Times::ByName(sum) => sum.finish(),
             Times::Apart(sum) => *sum,

@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, bail};
-use gmon_measured::Summary;
+use gmon_run::Summary;
 use serde_json::{Map, Value, json};
 
 /// A profile to be sent.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use anyhow::Result;
-use gmon_measured::{ArcTimes, FunctionTimes};
+use gmon_run::{ArcTimes, FunctionTimes};
 use serde_json::{Value, json};
 
 use crate::cli::json::array;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::Write;
 
 use anyhow::{Result, bail};
-use gmon_measured::REST;
+use gmon_run::REST;
 use serde_json::json;
 
 use crate::cli::json::array;

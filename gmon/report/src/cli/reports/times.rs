@@ -6,7 +6,7 @@ use std::io::Write;
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
-use gmon_measured::{FunctionTimes, Intervals, Thread};
+use gmon_run::{FunctionTimes, Intervals, Thread};
 use serde_json::{Value, json};
 
 use crate::cli::json::array;
@@ -126,6 +126,7 @@ fn functions(measurement: &Measurement, chosen: &[bool]) -> Vec<Row> {
     for row in measured.rows.iter().filter(|row| chosen[row.function as usize]) {
         sums.entry(row.function).or_default().add(row);
     }
+    let samples = measured.samples_by_function();
     let row = |(index, times): (u32, FunctionTimes)| {
         let function = &measured.functions[index as usize];
         let mut json = measurement.json_function(index);
@@ -137,7 +138,7 @@ fn functions(measurement: &Measurement, chosen: &[bool]) -> Vec<Row> {
             module: measurement.module(index),
             wall_ns: times.self_ns,
             times,
-            samples: function.samples,
+            samples: samples[index as usize],
             thread: None,
             json,
         }
@@ -149,6 +150,7 @@ fn functions(measurement: &Measurement, chosen: &[bool]) -> Vec<Row> {
 fn modules(measurement: &Measurement, chosen: &[bool]) -> Vec<Row> {
     let measured = &measurement.measured;
     let mut rows: BTreeMap<u32, Row> = BTreeMap::new();
+    let samples = measured.samples_by_function();
     let mut counted = vec![false; measured.functions.len()];
     for times in measured.rows.iter().filter(|row| chosen[row.function as usize]) {
         let function = &measured.functions[times.function as usize];
@@ -161,7 +163,7 @@ fn modules(measurement: &Measurement, chosen: &[bool]) -> Vec<Row> {
         row.times.add(times);
         row.wall_ns = row.times.self_ns;
         if !std::mem::replace(&mut counted[times.function as usize], true) {
-            row.samples = row.samples.saturating_add(function.samples);
+            row.samples = row.samples.saturating_add(samples[times.function as usize]);
         }
     }
     rows.into_values().collect()

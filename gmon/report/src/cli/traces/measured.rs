@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use gmon_measured::{
-    ArcTimes, Clock, ClockSource, Function, FunctionTimes, Intervals, Measured, Module, Thread,
+use gmon_run::{
+    ArcTimes, Clock, ClockSource, Function, FunctionTimes, Intervals, Module, Program, Recording, Thread,
 };
 use gmon_trace::{BUCKETS, Callee, Choice, ClockKind, Damage, Statistics, ThreadTimes, Trace, bucket_start};
 
@@ -12,9 +12,9 @@ use crate::cli::traces::names;
 /// Nanoseconds of a second.
 const SECOND: f64 = 1e9;
 
-/// Measured times, and what they lack.
+/// Recording times, and what they lack.
 pub(crate) struct Times {
-    pub(crate) measured: Measured,
+    pub(crate) measured: Recording,
     /// What of the trace was damaged.
     pub(crate) damage: Vec<Damage>,
     /// The number of events that are not in the trace.
@@ -41,7 +41,7 @@ pub(crate) fn measured(trace: &Trace, choice: &Choice) -> Times {
 }
 
 /// Returns what a trace says of the run.
-fn head(trace: &Trace) -> Measured {
+fn head(trace: &Trace) -> Recording {
     let first = trace.processes.first();
     let ticks_per_ns = first.map_or(1.0, |recorded| recorded.clock.ticks_per_ns());
     let part = |of: fn(&gmon_trace::Process) -> u64| {
@@ -49,8 +49,12 @@ fn head(trace: &Trace) -> Measured {
     };
     let starts = (0..BUCKETS).map(|bucket| bucket_start(bucket) as f64 / ticks_per_ns);
     let is_tsc = first.is_some_and(|recorded| recorded.process.clock == ClockKind::Tsc);
-    Measured {
-        program: first.map_or_else(String::new, |recorded| names::program(&recorded.process)),
+    Recording {
+        programs: vec![Program {
+            name: first.map_or_else(String::new, |recorded| names::program(&recorded.process)),
+            processes: trace.processes.len() as u32,
+            ..Program::default()
+        }],
         start_unix_ns: trace.start_unix_ns.min(i64::MAX as u64),
         duration_ns: trace.duration_ns(),
         clock: Clock {
@@ -69,13 +73,13 @@ fn head(trace: &Trace) -> Measured {
             // For functions that the trace does not define.
             .chain([Module::default()])
             .collect(),
-        ..Measured::default()
+        ..Recording::default()
     }
 }
 
 /// Adds the times of a thread.
 fn add(
-    measured: &mut Measured,
+    measured: &mut Recording,
     trace: &Trace,
     thread: &ThreadTimes,
     number: u32,
@@ -84,7 +88,7 @@ fn add(
     let Some(recorded) = trace.processes.get(thread.process as usize) else { return };
     let ns = |ticks: u64| recorded.clock.ns(ticks);
     let signed = |ticks: i64| if ticks > 0 { ns(ticks as u64) } else { 0 };
-    let mut index = |measured: &mut Measured, callee: Callee| {
+    let mut index = |measured: &mut Recording, callee: Callee| {
         // Functions that the trace defines are the same in all processes.
         let process = if callee.index.is_some() { 0 } else { thread.process };
         let key = Callee { number: if callee.index.is_some() { 0 } else { callee.number }, ..callee };
@@ -152,6 +156,7 @@ fn add(
     let rest = thread.life.saturating_sub(self_ticks);
     let overhead = thread.overhead.min(rest);
     measured.threads.push(Thread {
+        program: 0,
         pid: recorded.process.pid,
         tid: thread.tid,
         name: names::thread(recorded, thread.tid),

@@ -16,8 +16,8 @@ pub struct Summary {
     pub start_unix_ns: u64,
     /// The duration, or 0.
     pub duration_ns: u64,
-    /// Whether this crate has written it, so that [`Measured::read`](crate::Measured::read) reads it.
-    pub is_measured: bool,
+    /// Whether this crate has written it, so that [`Recording::read`](crate::Recording::read) reads it.
+    pub is_ours: bool,
 }
 
 impl Summary {
@@ -30,9 +30,9 @@ impl Summary {
             return Err(ReadError::NotGzip(bytes.iter().copied().take(MAGIC.len()).collect()));
         }
         // Types of values, mappings, texts, times. Of the extension it is enough to know that it is there.
-        let mut is_measured = false;
+        let mut is_ours = false;
         let profile = read::decode(MultiGzDecoder::new(bytes), MAX_SIZE, |number| {
-            is_measured |= number == u64::from(crate::wire::EXTENSION);
+            is_ours |= number == u64::from(crate::wire::EXTENSION);
             matches!(number, 1 | 3 | 6 | 9 | 10)
         })?;
         let text = |index: i64| {
@@ -49,7 +49,7 @@ impl Summary {
             program: profile.mapping.first().map(|mapping| text(mapping.filename)).unwrap_or_default(),
             start_unix_ns: u64::try_from(profile.time_nanos).unwrap_or(0),
             duration_ns: u64::try_from(profile.duration_nanos).unwrap_or(0),
-            is_measured,
+            is_ours,
         })
     }
 }
@@ -61,7 +61,7 @@ mod tests {
     use flate2::{Compression, write::GzEncoder};
 
     use super::*;
-    use crate::{Measured, Module};
+    use crate::{Module, Recording};
 
     fn gzip(bytes: &[u8]) -> Vec<u8> {
         let mut file = GzEncoder::new(Vec::new(), Compression::fast());
@@ -71,18 +71,17 @@ mod tests {
 
     #[test]
     fn of_a_file_of_ours() {
-        let measured = Measured {
-            program: "prog".to_owned(),
+        let measured = Recording {
             start_unix_ns: 7,
             duration_ns: 8,
             modules: vec![Module { name: "/bin/prog".to_owned(), ..Module::default() }],
-            ..Measured::default()
+            ..Recording::default()
         };
         let summary = Summary::read(&measured.write()).expect("a profile");
         let names: Vec<_> = summary.values.iter().map(|(name, unit)| format!("{name}/{unit}")).collect();
-        assert_eq!(names, ["calls/count", "time/nanoseconds", "samples/count"]);
+        assert_eq!(names, ["calls/count"]);
         assert_eq!((summary.start_unix_ns, summary.duration_ns), (7, 8));
-        assert_eq!((summary.program.as_str(), summary.is_measured), ("/bin/prog", true));
+        assert_eq!((summary.program.as_str(), summary.is_ours), ("/bin/prog", true));
     }
 
     #[test]
@@ -91,7 +90,7 @@ mod tests {
         let cpu = b"\x0a\x04\x08\x01\x10\x02\x32\x00\x32\x03cpu\x32\x0bnanoseconds";
         let summary = Summary::read(&gzip(cpu)).expect("a profile");
         assert_eq!(summary.values, [("cpu".to_owned(), "nanoseconds".to_owned())]);
-        assert_eq!((summary.program.as_str(), summary.is_measured), ("", false));
+        assert_eq!((summary.program.as_str(), summary.is_ours), ("", false));
         assert!(matches!(Summary::read(cpu), Err(ReadError::NotGzip(_))));
         assert!(matches!(Summary::read(&gzip(b"")), Err(ReadError::NotPprof)));
         assert!(matches!(

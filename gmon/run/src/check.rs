@@ -1,6 +1,6 @@
-//! The rules that the indexes and numbers of a [`Measured`] obey.
+//! The rules that the indexes and numbers of a [`Recording`] obey.
 
-use crate::model::{Measured, REST};
+use crate::model::{REST, Recording};
 
 /// A number that breaks a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -15,9 +15,9 @@ pub enum Invalid {
     Clock { field: &'static str },
 }
 
-impl Measured {
+impl Recording {
     /// Checks that all indexes refer to something, that parents come before their children, and that the numbers
-    /// of the clock are finite and not negative. What [`Measured::read()`] returns is valid.
+    /// of the clock are finite and not negative. What [`Recording::read()`] returns is valid.
     ///
     /// # Errors
     /// The first rule that is broken.
@@ -34,6 +34,28 @@ impl Measured {
             }
         }
         let (modules, functions, threads) = (self.modules.len(), self.functions.len(), self.threads.len());
+        let programs = self.programs.len();
+        for (index, program) in self.programs.iter().enumerate() {
+            within("program", index, "module", program.module, modules)?;
+        }
+        for (index, thread) in self.threads.iter().enumerate() {
+            within("thread", index, "program", thread.program, programs)?;
+        }
+        for (index, calls) in self.calls.iter().enumerate() {
+            within("calls", index, "program", calls.program, programs)?;
+            within("calls", index, "callee", calls.callee, functions)?;
+            if let Some(caller) = calls.caller {
+                within("calls", index, "caller", caller, functions)?;
+            }
+        }
+        for (index, hits) in self.hits.iter().enumerate() {
+            within("hits", index, "program", hits.program, programs)?;
+            within("hits", index, "function", hits.function, functions)?;
+        }
+        for (index, block) in self.blocks.iter().enumerate() {
+            within("block", index, "program", block.program, programs)?;
+            within("block", index, "module", block.module, modules)?;
+        }
         for (index, function) in self.functions.iter().enumerate() {
             within("function", index, "module", function.module, modules)?;
         }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
-use gmon_measured::{ArcTimes, Invalid, Measured, Node, ReadError};
+use gmon_run::{ArcTimes, Invalid, Node, ReadError, Recording};
 use support::{Numbers, example, synthetic};
 
 fn unpacked(file: &[u8]) -> Vec<u8> {
@@ -26,28 +26,28 @@ fn packed(bytes: &[u8]) -> Vec<u8> {
 #[test]
 fn what_is_written_is_read_back() {
     for measured in [
-        Measured::default(),
+        Recording::default(),
         example(false),
         example(true),
         synthetic(100, 300, 1000),
         synthetic(1, 1, 20_000),
     ] {
         measured.check().expect("valid");
-        assert!(Measured::read(&measured.write()).expect("our own file") == measured);
+        assert!(Recording::read(&measured.write()).expect("our own file") == measured);
     }
     let mut odd = example(true);
     odd.rows[0].histogram = vec![u64::MAX; 64];
     odd.arcs[0].inclusive_ns = u64::MAX;
     odd.functions[0].name = "a\n\u{1b}[31m\u{1f600}".to_owned();
     odd.threads[1].name = String::new();
-    assert!(Measured::read(&odd.write()).expect("our own file") == odd);
+    assert!(Recording::read(&odd.write()).expect("our own file") == odd);
 }
 
 /// The names that others see may be other ones.
 #[test]
 fn names_for_others() {
     let file = example(true).write_with_names(|name| name.replace("_Z5parsei", "parse(int)"));
-    assert_eq!(Measured::read(&file).expect("our own file"), example(true));
+    assert_eq!(Recording::read(&file).expect("our own file"), example(true));
     let bytes = unpacked(&file);
     assert!(bytes.windows(10).any(|window| window == b"parse(int)"));
 }
@@ -60,25 +60,25 @@ fn deep_paths() {
         .collect();
     let file = deep.write();
     assert!(unpacked(&file).len() < 200 << 20);
-    assert!(Measured::read(&file).expect("our own file") == deep);
+    assert!(Recording::read(&file).expect("our own file") == deep);
 }
 
 #[test]
 fn no_file_of_ours() {
-    let read = |bytes: &[u8]| Measured::read(bytes).expect_err("no file of ours").to_string();
+    let read = |bytes: &[u8]| Recording::read(bytes).expect_err("no file of ours").to_string();
     assert_eq!(read(b""), "begins with [], expected 1f 8b, as a file compressed with gzip begins");
     assert!(read(b"gmon\x01").starts_with("begins with [67, 6d]"));
-    assert!(matches!(Measured::read(&packed(b"")), Err(ReadError::Foreign)));
-    assert!(matches!(Measured::read(&packed(b"some text")), Err(ReadError::Field { .. })));
+    assert!(matches!(Recording::read(&packed(b"")), Err(ReadError::Foreign)));
+    assert!(matches!(Recording::read(&packed(b"some text")), Err(ReadError::Field { .. })));
     // An empty message of another version: field 1000, in which field 1 is 9.
     let newer = packed(&[0xc2, 0x3e, 2, 8, 9]);
-    assert!(matches!(Measured::read(&newer), Err(ReadError::Version(9))));
+    assert!(matches!(Recording::read(&newer), Err(ReadError::Version(9))));
 }
 
 /// Each index that refers to nothing is found.
 #[test]
 fn indexes() {
-    type Change = fn(&mut Measured);
+    type Change = fn(&mut Recording);
     let changes: [(&str, Change); 13] = [
         ("function 1: module 2, expected less than 2", |m| m.functions[1].module = 2),
         ("row 0: function 4, expected less than 4", |m| m.rows[0].function = 4),
@@ -98,7 +98,7 @@ fn indexes() {
         let mut measured = example(true);
         change(&mut measured);
         assert_eq!(measured.check().expect_err("not valid").to_string(), expected);
-        let error = Measured::read(&measured.write()).expect_err("not valid").to_string();
+        let error = Recording::read(&measured.write()).expect_err("not valid").to_string();
         assert_eq!(error, expected);
     }
     for parent in [2, 3, u32::MAX] {
@@ -106,10 +106,11 @@ fn indexes() {
         measured.nodes[2].parent = Some(parent);
         let invalid = measured.check().expect_err("not valid");
         assert!(matches!(invalid, Invalid::Index { table: "node", index: 2, field: "parent", .. }));
-        assert!(Measured::read(&measured.write()).is_err());
+        assert!(Recording::read(&measured.write()).is_err());
     }
     assert!(
-        Measured::read(&Measured { arcs: vec![ArcTimes::default()], ..Measured::default() }.write()).is_err()
+        Recording::read(&Recording { arcs: vec![ArcTimes::default()], ..Recording::default() }.write())
+            .is_err()
     );
 }
 
@@ -134,23 +135,23 @@ fn bombs() {
         file.write_all(&zeros).expect("memory");
     }
     let file = file.finish().expect("memory");
-    assert!(matches!(Measured::read(&file), Err(ReadError::TooLarge)));
+    assert!(matches!(Recording::read(&file), Err(ReadError::TooLarge)));
 
     // Empty functions take hardly a byte in the file.
     let mut empty: Vec<u8> = [5 << 3 | 2, 0].repeat(50 << 20);
-    assert!(matches!(Measured::read(&packed(&empty)), Err(ReadError::TooLarge)));
+    assert!(matches!(Recording::read(&packed(&empty)), Err(ReadError::TooLarge)));
     // With as many bytes that cannot be packed as a profile has, in a sample that is skipped, they are bounded by memory.
     let mut numbers = Numbers(42);
     let noise: Vec<u8> = (0..empty.len() / 100).map(|_| numbers.below(256) as u8).collect();
     empty.push(2 << 3 | 2);
     empty.extend(varint(noise.len() as u64));
     empty.extend(noise);
-    assert!(matches!(Measured::read(&packed(&empty)), Err(ReadError::TooMuchMemory)));
+    assert!(matches!(Recording::read(&packed(&empty)), Err(ReadError::TooMuchMemory)));
     // A length that is a lie takes no memory.
     let lie = [&[0xc2, 0x3e][..], &varint(200 << 20), &[1, 2, 3]].concat();
-    assert!(matches!(Measured::read(&packed(&lie)), Err(ReadError::Field { .. })));
+    assert!(matches!(Recording::read(&packed(&lie)), Err(ReadError::Field { .. })));
     let lie = [&[0xc2, 0x3e][..], &varint(u64::MAX)].concat();
-    assert!(matches!(Measured::read(&packed(&lie)), Err(ReadError::TooMuchMemory)));
+    assert!(matches!(Recording::read(&packed(&lie)), Err(ReadError::TooMuchMemory)));
 }
 
 /// Files with a few other bytes, cut off or longer, are read or refused.
@@ -175,7 +176,7 @@ fn mutated() {
                 }
             }
         }
-        if let Ok(measured) = Measured::read(&packed(&bytes)) {
+        if let Ok(measured) = Recording::read(&packed(&bytes)) {
             read += 1;
             measured.check().expect("what is read is valid");
             for row in &measured.rows {
@@ -184,7 +185,7 @@ fn mutated() {
             let mut sum = example(true);
             let _ = sum.merge(measured);
             sum.check().expect("a sum of valid ones");
-            Measured::read(&sum.write()).expect("our own file");
+            Recording::read(&sum.write()).expect("our own file");
         }
     }
     assert!(read > 100, "{read}");
@@ -192,8 +193,8 @@ fn mutated() {
     for at in 0..file.len() {
         let mut bytes = file.clone();
         bytes[at] ^= 1 << numbers.below(8);
-        let _ = Measured::read(&bytes);
-        assert!(Measured::read(&file[..at]).is_err());
+        let _ = Recording::read(&bytes);
+        assert!(Recording::read(&file[..at]).is_err());
     }
 }
 
@@ -208,13 +209,13 @@ fn figures() {
     }
     println!("{} frames in all paths, {:?} in the longest", depths.iter().sum::<u64>(), depths.iter().max());
     for (what, measured) in
-        [("with paths", measured.clone()), ("without paths", Measured { nodes: Vec::new(), ..measured })]
+        [("with paths", measured.clone()), ("without paths", Recording { nodes: Vec::new(), ..measured })]
     {
         let begun = Instant::now();
         let file = measured.write();
         let written = begun.elapsed();
         let begun = Instant::now();
-        let read = Measured::read(&file).expect("our own file");
+        let read = Recording::read(&file).expect("our own file");
         let elapsed = begun.elapsed();
         println!(
             "{what}: {} bytes, {} decompressed, written in {written:.2?}, read in {elapsed:.2?}",

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::model::{Function, Measured, Module, REST};
+use crate::model::{Block, Calls, Function, Hits, Module, Program, REST, Recording};
 
 /// The reason why two runs cannot be summed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -13,7 +13,7 @@ pub enum MergeError {
     TooMany(&'static str),
 }
 
-impl Measured {
+impl Recording {
     /// Adds another run. Its threads, with their times, are appended, and its functions are those of this run that
     /// have the same address in the same build of the same module. A module without a build-id is known by its
     /// path.
@@ -25,8 +25,8 @@ impl Measured {
     /// The runs were sampled at different rates, or are too large together. Then this run is as before.
     ///
     /// # Panics
-    /// If [`Measured::check`] returns an error for the other run.
-    pub fn merge(&mut self, other: Measured) -> Result<(), MergeError> {
+    /// If [`Recording::check`] returns an error for the other run.
+    pub fn merge(&mut self, other: Recording) -> Result<(), MergeError> {
         let period = self.sample_period_ns;
         self.agree_on_period(&other)?;
         for (what, lengths) in [
@@ -40,7 +40,6 @@ impl Measured {
             }
         }
         if self.modules.is_empty() {
-            self.program.clone_from(&other.program);
             self.clock = other.clock;
             self.intervals.clone_from(&other.intervals);
         }
@@ -49,9 +48,29 @@ impl Measured {
 
         let modules = self.merge_modules(other.modules);
         let functions = self.merge_functions(other.functions, &modules);
+        let programs = self.merge_programs(other.programs, &modules);
+        self.calls.extend(other.calls.into_iter().map(|calls| Calls {
+            program: programs[calls.program as usize],
+            caller: calls.caller.map(|caller| functions[caller as usize]),
+            callee: functions[calls.callee as usize],
+            ..calls
+        }));
+        self.hits.extend(other.hits.into_iter().map(|hits| Hits {
+            program: programs[hits.program as usize],
+            function: functions[hits.function as usize],
+            ..hits
+        }));
+        self.blocks.extend(other.blocks.into_iter().map(|block| Block {
+            program: programs[block.program as usize],
+            module: modules[block.module as usize],
+            ..block
+        }));
         let thread = self.threads.len() as u32;
         let node = self.nodes.len() as u32;
-        self.threads.extend(other.threads);
+        self.threads.extend(other.threads.into_iter().map(|mut thread| {
+            thread.program = programs[thread.program as usize];
+            thread
+        }));
         let is_alike = self.intervals == other.intervals;
         let intervals = &self.intervals;
         self.rows.extend(other.rows.into_iter().map(|mut row| {
@@ -79,7 +98,7 @@ impl Measured {
     ///
     /// # Errors
     /// Both have one, and they differ.
-    pub(crate) fn agree_on_period(&mut self, other: &Measured) -> Result<(), MergeError> {
+    pub(crate) fn agree_on_period(&mut self, other: &Recording) -> Result<(), MergeError> {
         let periods = (self.sample_period_ns, other.sample_period_ns);
         if periods.0 != periods.1 && periods.0 > 0 && periods.1 > 0 {
             return Err(MergeError::SamplePeriod { first: periods.0, other: periods.1 });
@@ -89,11 +108,11 @@ impl Measured {
     }
 
     /// Takes another run's time into account: from the beginning of the first run to the end of the last one.
-    pub(crate) fn extend_time(&mut self, other: &Measured) {
+    pub(crate) fn extend_time(&mut self, other: &Recording) {
         if self.start_unix_ns == 0 {
             (self.start_unix_ns, self.duration_ns) = (other.start_unix_ns, other.duration_ns);
         } else if other.start_unix_ns > 0 {
-            let end = |run: &Measured| run.start_unix_ns.saturating_add(run.duration_ns);
+            let end = |run: &Recording| run.start_unix_ns.saturating_add(run.duration_ns);
             let last = end(self).max(end(other));
             self.start_unix_ns = self.start_unix_ns.min(other.start_unix_ns);
             self.duration_ns = last - self.start_unix_ns;
@@ -120,31 +139,48 @@ impl Measured {
         others.collect()
     }
 
-    /// Returns the index in this run of each of these functions, and adds their samples.
+    /// Returns the index in this run of each of these functions.
     fn merge_functions(&mut self, others: Vec<Function>, modules: &[u32]) -> Vec<u32> {
         let mut known = HashMap::new();
         for (index, function) in self.functions.iter().enumerate() {
-            known.entry((function.module, function.address)).or_insert(index as u32);
+            known.entry(key_of(function)).or_insert(index as u32);
         }
         let functions = &mut self.functions;
         let others = others.into_iter().map(|mut function| {
             function.module = modules[function.module as usize];
-            match known.get(&(function.module, function.address)) {
-                Some(&index) => {
-                    let samples = &mut functions[index as usize].samples;
-                    *samples = samples.saturating_add(function.samples);
-                    index
-                }
-                None => {
-                    let index = functions.len() as u32;
-                    known.insert((function.module, function.address), index);
-                    functions.push(function);
-                    index
-                }
-            }
+            *known.entry(key_of(&function)).or_insert_with(|| {
+                functions.push(function);
+                functions.len() as u32 - 1
+            })
         });
         others.collect()
     }
+
+    /// Returns the index in this run of each of these programs.
+    fn merge_programs(&mut self, others: Vec<Program>, modules: &[u32]) -> Vec<u32> {
+        let mut known = HashMap::new();
+        for (index, program) in self.programs.iter().enumerate() {
+            known.entry((program.name.clone(), program.module)).or_insert(index as u32);
+        }
+        let programs = &mut self.programs;
+        let others = others.into_iter().map(|mut program| {
+            program.module = modules[program.module as usize];
+            let key = (program.name.clone(), program.module);
+            let index = *known.entry(key).or_insert(programs.len() as u32);
+            match programs.get_mut(index as usize) {
+                Some(known) => known.add(&program),
+                None => programs.push(program),
+            }
+            index
+        });
+        others.collect()
+    }
+}
+
+/// Returns what identifies a function in all runs: its module and its address, or its name if that is all that is known.
+pub(crate) fn key_of(function: &Function) -> (u32, u64, String) {
+    let name = if function.address == 0 { function.name.clone() } else { String::new() };
+    (function.module, function.address, name)
 }
 
 #[cfg(test)]
@@ -153,21 +189,32 @@ mod tests {
     use crate::model::{ArcTimes, FunctionTimes, Node, Thread};
 
     /// A run with a library and a function that others do not have.
-    fn run(library: &str, build: u8, name: &str) -> Measured {
+    fn run(library: &str, build: u8, name: &str) -> Recording {
         let module =
             |name: &str, build| Module { name: name.to_owned(), build_id: build, ..Module::default() };
         let function = |name: &str, module, address| Function {
             name: name.to_owned(),
             module,
             address,
-            samples: 2,
             ..Function::default()
         };
-        Measured {
+        Recording {
             start_unix_ns: 1000 + u64::from(build),
             duration_ns: 50,
             sample_period_ns: 4,
             modules: vec![module("prog", vec![1, 2]), module(library, vec![build; usize::from(build)])],
+            programs: vec![Program {
+                name: "prog".to_owned(),
+                processes: 1,
+                pid: 9,
+                elsewhere: 3,
+                ..Program::default()
+            }],
+            calls: vec![Calls { caller: Some(2), site: 0x24, calls: 3, ..Calls::default() }],
+            hits: [(0, 0x21), (1, 0x10), (2, 0x20)]
+                .map(|(function, address)| Hits { function, address, samples: 2, ..Hits::default() })
+                .to_vec(),
+            blocks: vec![Block { module: 1, address: 0x20, executions: 5, ..Block::default() }],
             functions: vec![function(name, 1, 0x20), function("main", 0, 0x10), function("f", 0, 0x20)],
             threads: vec![Thread { tid: 7, ..Thread::default() }],
             rows: vec![FunctionTimes { function: 0, calls: 3, ..FunctionTimes::default() }],
@@ -178,7 +225,7 @@ mod tests {
                 Node { parent: Some(1), function: REST, ..Node::default() },
             ],
             nodes_lost: 1,
-            ..Measured::default()
+            ..Recording::default()
         }
     }
 
@@ -187,9 +234,13 @@ mod tests {
         let mut sum = run("a.so", 3, "a");
         sum.merge(run("b.so", 4, "b")).expect("one period");
         sum.check().expect("indexes that are valid");
-        let names = |sum: &Measured| sum.functions.iter().map(|f| f.name.clone()).collect::<Vec<_>>();
+        let names = |sum: &Recording| sum.functions.iter().map(|f| f.name.clone()).collect::<Vec<_>>();
         assert_eq!(names(&sum), ["a", "main", "f", "b"]);
-        assert_eq!(sum.functions.iter().map(|f| f.samples).collect::<Vec<_>>(), [2, 4, 4, 2]);
+        assert_eq!(sum.samples_by_function(), [2, 4, 4, 2]);
+        assert_eq!(sum.programs.len(), 1);
+        assert_eq!((sum.programs[0].processes, sum.programs[0].pid, sum.programs[0].elsewhere), (2, 0, 6));
+        assert_eq!((sum.calls[1].caller, sum.calls[1].callee, sum.calls[1].site), (Some(2), 3, 0x24));
+        assert_eq!(sum.blocks.iter().map(|block| block.module).collect::<Vec<_>>(), [1, 2]);
         assert_eq!(sum.modules.len(), 3);
         assert_eq!((sum.rows[1].function, sum.rows[1].thread), (3, 1));
         assert_eq!((sum.arcs[1].caller, sum.arcs[1].callee, sum.arcs[1].thread), (Some(2), 3, 1));
@@ -210,7 +261,7 @@ mod tests {
     fn periods() {
         let mut sum = run("a.so", 3, "a");
         let before = sum.clone();
-        let other = |period| Measured { sample_period_ns: period, ..run("a.so", 3, "a") };
+        let other = |period| Recording { sample_period_ns: period, ..run("a.so", 3, "a") };
         assert_eq!(sum.merge(other(5)), Err(MergeError::SamplePeriod { first: 4, other: 5 }));
         assert_eq!(sum, before);
         sum.merge(other(0)).expect("a run that was not sampled");
@@ -219,7 +270,7 @@ mod tests {
 
     #[test]
     fn into_nothing() {
-        let mut sum = Measured::default();
+        let mut sum = Recording::default();
         sum.merge(run("a.so", 3, "a")).expect("nothing before");
         assert_eq!(sum, run("a.so", 3, "a"));
     }

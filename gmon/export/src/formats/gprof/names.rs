@@ -7,7 +7,7 @@ use gprofinject_image::names::demangle::demangle;
 
 /// The name of a function in the symbol table, and the file name of its module.
 pub(super) struct Name<'p> {
-    pub(super) function: Cow<'p, str>,
+    pub(super) function: &'p str,
     pub(super) module: &'p str,
 }
 
@@ -42,15 +42,15 @@ const EXCLUDED: [&str; 8] = [
 pub(super) fn told_apart(names: &[Name], program: &str) -> Vec<String> {
     let mut modules: HashMap<Cow<str>, (&str, bool)> = HashMap::new();
     for name in names {
-        let (first, several) = modules.entry(essence(&name.function)).or_insert((name.module, false));
+        let (first, several) = modules.entry(essence(name.function)).or_insert((name.module, false));
         *several |= *first != name.module;
     }
     let shown = names.iter().map(|name| {
-        let several = modules.get(&essence(&name.function)).is_some_and(|(_, several)| *several);
+        let several = modules.get(&essence(name.function)).is_some_and(|(_, several)| *several);
         let is_told = several && name.module != program && !name.module.is_empty();
-        match is_told || EXCLUDED.contains(&&*name.function) {
+        match is_told || EXCLUDED.contains(&name.function) {
             true => format!("{}@{}", name.function, name.module),
-            false => name.function.clone().into_owned(),
+            false => name.function.to_owned(),
         }
     });
     shown.map(|name| harmless(&name)).collect()
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn equal_names_get_their_modules() {
-        let name = |function: &'static str, module| Name { function: function.into(), module };
+        let name = |function: &'static str, module| Name { function, module };
         let names = [
             name("free", "liba.so.1"),
             name("free", "libb.so"),

@@ -3,16 +3,19 @@
 use std::collections::HashMap;
 
 use crate::intervals::Intervals;
-use crate::merge::MergeError;
-use crate::model::{ArcTimes, Clock, Function, FunctionTimes, Measured, Module, Node, REST, Thread};
+use crate::merge::{MergeError, key_of};
+use crate::model::{
+    ArcTimes, Block, Calls, Clock, Function, FunctionTimes, Hits, Module, Node, Program, REST, Recording,
+    Thread,
+};
 
 /// What identifies a module in all runs: its build-id, or its path if it has none.
 type ModuleKey = (String, Vec<u8>);
 
 /// Sums runs one at a time. All threads of the same name become one thread, so that the sum of 10,000 runs of a program
-/// is as large as that of two. [`Measured::merge`] keeps the threads apart.
+/// is as large as that of two. [`Recording::merge`] keeps the threads apart.
 ///
-/// Functions are those of the same address in the same build of the same module, as in [`Measured::merge`]. Nodes are the
+/// Functions are those of the same address in the same build of the same module, as in [`Recording::merge`]. Nodes are the
 /// same if their paths are. Tables are in the order in which their entries were met first, so the sum does not depend on
 /// how runs are grouped, only on their order.
 ///
@@ -21,18 +24,22 @@ type ModuleKey = (String, Vec<u8>);
 /// A thread that stands for several of different numbers has the numbers 0.
 #[derive(Clone, Debug, Default)]
 pub struct Sum {
-    sum: Measured,
+    sum: Recording,
     modules: HashMap<ModuleKey, u32>,
-    functions: HashMap<(u32, u64), u32>,
-    threads: HashMap<String, u32>,
+    functions: HashMap<(u32, u64, String), u32>,
+    programs: HashMap<(String, u32), u32>,
+    calls: HashMap<(u32, Option<u32>, u64, u32), u32>,
+    hits: HashMap<(u32, u32, u64), u32>,
+    blocks: HashMap<(u32, u32, u64), u32>,
+    threads: HashMap<(u32, String), u32>,
     rows: HashMap<(u32, u32), u32>,
     arcs: HashMap<(Option<u32>, u32, u32), u32>,
     nodes: HashMap<(Option<u32>, u32, u32), u32>,
 }
 
-impl Measured {
+impl Recording {
     /// Returns the run with histograms that have the [intervals of all sums](Intervals::common).
-    pub fn with_common_intervals(mut self) -> Measured {
+    pub fn with_common_intervals(mut self) -> Recording {
         let common = Intervals::common();
         if self.intervals != common {
             for row in &mut self.rows {
@@ -46,7 +53,7 @@ impl Measured {
 
 impl Sum {
     /// Returns the sum.
-    pub fn finish(self) -> Measured {
+    pub fn finish(self) -> Recording {
         self.sum
     }
 
@@ -57,12 +64,11 @@ impl Sum {
     /// must be dropped.
     ///
     /// # Panics
-    /// If [`Measured::check`] returns an error for the run.
-    pub fn add(&mut self, run: Measured) -> Result<(), MergeError> {
+    /// If [`Recording::check`] returns an error for the run.
+    pub fn add(&mut self, run: Recording) -> Result<(), MergeError> {
         let run = run.with_common_intervals();
         self.sum.intervals.clone_from(&run.intervals);
         if self.sum.modules.is_empty() {
-            self.sum.program.clone_from(&run.program);
             self.sum.clock = Clock { error_ns: self.sum.clock.error_ns, ..run.clock };
         }
         self.sum.agree_on_period(&run)?;
@@ -75,7 +81,27 @@ impl Sum {
             function.module = modules[function.module as usize];
             self.function(function)
         })?;
-        let threads = all(run.threads, |thread| self.thread(thread))?;
+        let programs = all(run.programs, |mut program| {
+            program.module = modules[program.module as usize];
+            self.program(program)
+        })?;
+        for calls in run.calls {
+            let program = programs[calls.program as usize];
+            let caller = calls.caller.map(|caller| functions[caller as usize]);
+            self.calls(Calls { program, caller, callee: functions[calls.callee as usize], ..calls })?;
+        }
+        for hits in run.hits {
+            let (program, function) = (programs[hits.program as usize], functions[hits.function as usize]);
+            self.hits(Hits { program, function, ..hits })?;
+        }
+        for block in run.blocks {
+            let (program, module) = (programs[block.program as usize], modules[block.module as usize]);
+            self.block(Block { program, module, ..block })?;
+        }
+        let threads = all(run.threads, |mut thread| {
+            thread.program = programs[thread.program as usize];
+            self.thread(thread)
+        })?;
         for mut row in run.rows {
             (row.function, row.thread) = (functions[row.function as usize], threads[row.thread as usize]);
             self.row(row)?;
@@ -104,16 +130,46 @@ impl Sum {
     }
 
     fn function(&mut self, function: Function) -> Result<u32, MergeError> {
-        let (key, samples) = ((function.module, function.address), function.samples);
-        let (index, known) = place(&mut self.functions, key, &mut self.sum.functions, "functions", function)?;
+        let key = key_of(&function);
+        let (index, _) = place(&mut self.functions, key, &mut self.sum.functions, "functions", function)?;
+        Ok(index)
+    }
+
+    fn program(&mut self, program: Program) -> Result<u32, MergeError> {
+        let (key, copy) = ((program.name.clone(), program.module), program.clone());
+        let (index, known) = place(&mut self.programs, key, &mut self.sum.programs, "programs", program)?;
         if let Some(known) = known {
-            known.samples = known.samples.saturating_add(samples);
+            known.add(&copy);
         }
         Ok(index)
     }
 
+    fn calls(&mut self, calls: Calls) -> Result<(), MergeError> {
+        let key = (calls.program, calls.caller, calls.site, calls.callee);
+        if let (_, Some(known)) = place(&mut self.calls, key, &mut self.sum.calls, "call sites", calls)? {
+            known.calls = known.calls.saturating_add(calls.calls);
+        }
+        Ok(())
+    }
+
+    fn hits(&mut self, hits: Hits) -> Result<(), MergeError> {
+        let key = (hits.program, hits.function, hits.address);
+        if let (_, Some(known)) = place(&mut self.hits, key, &mut self.sum.hits, "sampled addresses", hits)? {
+            known.samples = known.samples.saturating_add(hits.samples);
+        }
+        Ok(())
+    }
+
+    fn block(&mut self, block: Block) -> Result<(), MergeError> {
+        let key = (block.program, block.module, block.address);
+        if let (_, Some(known)) = place(&mut self.blocks, key, &mut self.sum.blocks, "basic blocks", block)? {
+            known.executions = known.executions.saturating_add(block.executions);
+        }
+        Ok(())
+    }
+
     fn thread(&mut self, thread: Thread) -> Result<u32, MergeError> {
-        let (key, copy) = (thread.name.clone(), thread.clone());
+        let (key, copy) = ((thread.program, thread.name.clone()), thread.clone());
         let (index, known) = place(&mut self.threads, key, &mut self.sum.threads, "threads", thread)?;
         if let Some(known) = known {
             if (known.pid, known.tid) != (copy.pid, copy.tid) {
@@ -197,13 +253,12 @@ mod tests {
     use super::*;
 
     /// A run of two threads of one name and one of another, with a tree in each.
-    fn run(seed: u64) -> Measured {
+    fn run(seed: u64) -> Recording {
         let name = |text: &str, n: u64| format!("{text}{n}");
         let function = |n: u64| Function {
             name: name("f", n),
             module: u32::from(n == 2),
             address: n * 16,
-            samples: seed,
             ..Function::default()
         };
         let thread = |text: &str, tid| Thread {
@@ -226,8 +281,14 @@ mod tests {
         };
         let node =
             |parent, function, thread| Node { parent, function, thread, calls: seed, self_ns: 5, samples: 1 };
-        Measured {
-            program: name("prog", seed),
+        Recording {
+            programs: vec![Program {
+                name: "prog".to_owned(),
+                processes: 1,
+                pid: 5,
+                elsewhere: seed,
+                ..Program::default()
+            }],
             // The clock of each run is a little different.
             intervals: Intervals::new((0..50).map(|n| f64::from(n) * (1.0 + seed as f64 / 100.0)).collect())
                 .expect("in order"),
@@ -257,10 +318,17 @@ mod tests {
                 node(Some(2), 2, 2),
             ],
             nodes_lost: 1,
+            calls: vec![
+                Calls { callee: 0, calls: 1, ..Calls::default() },
+                Calls { caller: Some(0), site: 0x14, callee: 1, calls: seed, ..Calls::default() },
+                Calls { caller: Some(0), site: 0x18, callee: 2, calls: 1, ..Calls::default() },
+            ],
+            hits: vec![Hits { function: 1, address: 0x24, samples: seed, ..Hits::default() }],
+            blocks: vec![Block { address: 0x10, executions: seed, ..Block::default() }],
         }
     }
 
-    fn sum(runs: impl IntoIterator<Item = Measured>) -> Measured {
+    fn sum(runs: impl IntoIterator<Item = Recording>) -> Recording {
         let mut sum = Sum::default();
         for run in runs {
             run.check().expect("a valid run");
@@ -294,26 +362,28 @@ mod tests {
             Node { parent: Some(0), function: 1, thread: 1, calls: 8, self_ns: 20, samples: 4 }
         );
         assert_eq!((all.nodes_lost, all.clock.error_ns, all.sample_period_ns), (2, 3.0, 4));
-        assert_eq!(all.program, "prog1");
+        assert_eq!((all.program(), all.programs[0].processes, all.programs[0].elsewhere), ("prog", 2, 4));
+        assert_eq!(all.calls.iter().map(|calls| calls.calls).collect::<Vec<_>>(), [2, 4, 1, 1]);
+        assert_eq!((all.hits[0].samples, all.hits.len(), all.blocks[0].executions), (4, 1, 4));
     }
 
     /// What is added up by groups of consecutive runs is the same, with the same order of everything.
     #[test]
     fn grouping_does_not_matter() {
-        let runs: Vec<Measured> = (0..12).map(run).collect();
+        let runs: Vec<Recording> = (0..12).map(run).collect();
         let whole = sum(runs.clone());
         for size in 1..runs.len() {
             let groups = runs.chunks(size).map(|group| sum(group.to_vec()));
             assert_eq!(sum(groups), whole, "groups of {size}");
         }
-        assert_eq!(sum([Measured::default(), whole.clone(), Measured::default()]), whole);
+        assert_eq!(sum([Recording::default(), whole.clone(), Recording::default()]), whole);
     }
 
     #[test]
     fn another_rate() {
         let mut sum = Sum::default();
         sum.add(run(1)).expect("nothing before");
-        let other = Measured { sample_period_ns: 5, ..run(2) };
+        let other = Recording { sample_period_ns: 5, ..run(2) };
         assert_eq!(sum.add(other), Err(MergeError::SamplePeriod { first: 4, other: 5 }));
     }
 }

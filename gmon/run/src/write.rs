@@ -1,13 +1,13 @@
-//! A [`Measured`] -> the bytes of a file.
+//! A [`Recording`] -> the bytes of a file.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use prost::Message;
 
-use crate::model::{ClockSource, Measured, Node, REST, REST_NAME};
+use crate::model::{ClockSource, Function, Node, REST, REST_NAME, Recording, Thread};
 use crate::paths::{Frame, LEFT_OUT_NAME, Paths};
 use crate::wire;
 
@@ -15,22 +15,25 @@ use crate::wire;
 const NO_PATH_NAME: &str = "[path not known]";
 /// The key of the label that names a sample's thread.
 const THREAD_LABEL: &str = "thread";
+/// Those of the labels that name its program, and the number of its process if it is known.
+const PROGRAM_LABEL: &str = "program";
+const PID_LABEL: &str = "pid";
 /// The size from which encoded samples are passed on to be compressed.
 const PIECE: usize = 1 << 18;
 
-impl Measured {
+impl Recording {
     /// Returns the bytes of a file, compressed with gzip.
     ///
     /// Functions have the names of the symbol table, which `go tool pprof` demangles; see
-    /// [`write_with_names`](Measured::write_with_names).
+    /// [`write_with_names`](Recording::write_with_names).
     ///
-    /// A value for which [`Measured::check`] returns an error is written as well, but no reader accepts the file.
+    /// A value for which [`Recording::check`] returns an error is written as well, but no reader accepts the file.
     pub fn write(&self) -> Vec<u8> {
         self.write_with_names(str::to_owned)
     }
 
     /// Returns the bytes of a file in which other readers than this crate find the names that `shown` makes of
-    /// the names in the symbol table, such as demangled ones. [`Measured::read`] returns the names in the symbol
+    /// the names in the symbol table, such as demangled ones. [`Recording::read`] returns the names in the symbol
     /// table.
     pub fn write_with_names(&self, shown: impl Fn(&str) -> String) -> Vec<u8> {
         let mut strings = Strings::default();
@@ -54,22 +57,32 @@ impl Measured {
     fn profile(&self, strings: &mut Strings, shown: impl Fn(&str) -> String) -> wire::Profile {
         let mut value_type =
             |name, unit| wire::ValueType { r#type: strings.index(name), unit: strings.index(unit) };
-        let sample_type = vec![
-            value_type("calls", "count"),
-            value_type("time", "nanoseconds"),
-            value_type("samples", "count"),
-        ];
+        let mut sample_type = vec![value_type("calls", "count")];
         let cpu = value_type("cpu", "nanoseconds");
-        let default_sample_type = sample_type[1].r#type;
+        if self.is_measured() {
+            sample_type.push(value_type("time", "nanoseconds"));
+        }
+        if self.sample_period_ns > 0 {
+            sample_type.extend([value_type("samples", "count"), cpu]);
+        }
+        let default_sample_type = match (self.is_measured(), self.sample_period_ns) {
+            (true, _) => sample_type[1].r#type,
+            (false, 0) => sample_type[0].r#type,
+            (false, _) => cpu.r#type,
+        };
         let period_type = (self.sample_period_ns > 0).then_some(cpu);
         let mapping = self.mappings(strings);
         let mut function = Vec::with_capacity(self.functions.len() + 3);
         let mut location = Vec::with_capacity(self.functions.len() + 3);
         for ours in &self.functions {
             let id = function.len() as u64 + 1;
+            let name = match ours.name.as_str() {
+                "" => strings.index(&self.place_name(ours)),
+                name => strings.index(&shown(name)),
+            };
             function.push(wire::Function {
                 id,
-                name: strings.index(&shown(&ours.name)),
+                name,
                 system_name: strings.index(&ours.name),
                 filename: strings.index(&ours.file),
                 start_line: i64::from(ours.line),
@@ -88,9 +101,16 @@ impl Measured {
             let line = vec![wire::Line { function_id: id, line: 0 }];
             location.push(wire::Location { id, line, ..wire::Location::default() });
         }
+        strings.index(PROGRAM_LABEL);
+        strings.index(PID_LABEL);
         strings.index(THREAD_LABEL);
-        for thread in 0..self.threads.len() {
-            strings.index(&self.thread_label(thread));
+        for program in &self.programs {
+            strings.index(&program.name);
+            strings.index(&program.pid.to_string());
+        }
+        for thread in &self.threads {
+            strings.index(&thread_label(thread));
+            strings.index(&thread.pid.to_string());
         }
         let extension = Some(self.extension(strings));
         wire::Profile {
@@ -131,62 +151,105 @@ impl Measured {
         mapping.collect()
     }
 
-    /// Returns the text of the label for the samples of a thread.
-    fn thread_label(&self, thread: usize) -> String {
-        self.threads.get(thread).map_or_else(String::new, |thread| format!("{} {}", thread.name, thread.tid))
+    /// Returns a name for a function that has none: its place in its file.
+    pub fn place_name(&self, function: &Function) -> String {
+        let path = self.modules.get(function.module as usize).map_or("", |module| &module.name);
+        let file = path.rsplit('/').next().unwrap_or(path);
+        format!("{file}+{:#x}", function.address)
     }
 
-    /// Calls `write` with each sample: one for a node or an arc, and one for the CPU time of a function on a thread.
+    /// Returns the labels of samples: those of each program, and those of each thread.
+    fn labels(&self, strings: &Strings) -> [Vec<Vec<wire::Label>>; 2] {
+        let [program, pid, thread] = [PROGRAM_LABEL, PID_LABEL, THREAD_LABEL].map(|key| strings.find(key));
+        let of_program = |index: u32, number: u32| {
+            let name = self.programs.get(index as usize).map_or("", |program| &program.name);
+            let number =
+                (number > 0).then(|| wire::Label { key: pid, str: strings.find(&number.to_string()) });
+            [wire::Label { key: program, str: strings.find(name) }].into_iter().chain(number)
+        };
+        let programs = (0..).zip(&self.programs).map(|(index, known)| of_program(index, known.pid).collect());
+        let threads = self.threads.iter().map(|known| {
+            let own = wire::Label { key: thread, str: strings.find(&thread_label(known)) };
+            of_program(known.program, known.pid).chain([own]).collect()
+        });
+        [programs.collect(), threads.collect()]
+    }
+
+    /// Calls `write` with each sample: one for a node or for the calls of one function by another, and one for the CPU time of a
+    /// function.
     fn samples(&self, strings: &Strings, write: &mut dyn FnMut(&wire::Samples)) {
-        let key = strings.find(THREAD_LABEL);
-        let labels: Vec<wire::Label> = (0..self.threads.len())
-            .map(|thread| wire::Label { key, str: strings.find(&self.thread_label(thread)) })
-            .collect();
+        let [programs, threads] = self.labels(strings);
+        let of_program = |program: u32| programs.get(program as usize).map_or(&[][..], Vec::as_slice);
+        let of_thread = |thread: u32| threads.get(thread as usize).map_or(&[][..], Vec::as_slice);
+        let (is_measured, period) = (self.is_measured(), self.sample_period_ns);
         // One sample, of which the memory is used again.
         let mut message = wire::Samples { sample: vec![wire::Sample::default()] };
-        let mut sample = |path: &mut dyn Iterator<Item = u64>, values: [u64; 3], thread: Option<u32>| {
+        let mut sample = |path: &mut dyn Iterator<Item = u64>, values: [u64; 3], labels: &[wire::Label]| {
+            let [calls, time, samples] = values;
             let sample = &mut message.sample[0];
             sample.location_id.clear();
             sample.location_id.extend(path);
             sample.value.clear();
-            sample.value.extend(values.map(signed));
+            sample.value.push(signed(calls));
+            if is_measured {
+                sample.value.push(signed(time));
+            }
+            if period > 0 {
+                sample.value.extend([samples, samples.saturating_mul(period)].map(signed));
+            }
             sample.label.clear();
-            sample.label.extend(thread.and_then(|thread| labels.get(thread as usize)));
+            sample.label.extend_from_slice(labels);
             write(&message);
         };
         let id = |function: u32| u64::from(function) + 1;
         let rest = self.functions.len() as u64 + 1;
         let left_out = rest + 1;
-        if self.nodes.is_empty() {
+        if !is_measured {
+            // Call sites are in the extension.
+            let mut pairs: Vec<_> =
+                self.calls.iter().map(|c| (c.program, c.caller, c.callee, c.calls)).collect();
+            pairs.sort_unstable();
+            for pair in pairs.chunk_by(|a, b| (a.0, a.1, a.2) == (b.0, b.1, b.2)) {
+                let (program, caller, callee, _) = pair[0];
+                let calls = pair.iter().fold(0_u64, |sum, pair| sum.saturating_add(pair.3));
+                let mut path = [id(callee)].into_iter().chain(caller.map(id));
+                sample(&mut path, [calls, 0, 0], of_program(program));
+            }
+        } else if self.nodes.is_empty() {
             for arc in &self.arcs {
                 let mut path = [id(arc.callee)].into_iter().chain(arc.caller.map(id));
-                sample(&mut path, [arc.calls, arc.self_ns, 0], Some(arc.thread));
+                sample(&mut path, [arc.calls, arc.self_ns, 0], of_thread(arc.thread));
             }
         }
         // The samples of CPU time that know no path are of the function alone, or below a frame that says so.
         let callers = (!self.nodes.is_empty()).then_some(left_out + 1);
-        let mut left: Vec<u64> = self.functions.iter().map(|function| function.samples).collect();
+        let mut left: BTreeMap<(u32, u32), u64> = BTreeMap::new();
+        for hits in &self.hits {
+            let sum = left.entry((hits.program, hits.function)).or_default();
+            *sum = sum.saturating_add(hits.samples);
+        }
         let mut in_paths: HashMap<(u32, u32), u64> = HashMap::new();
         for node in self.nodes.iter().filter(|node| node.samples > 0) {
             let sum = in_paths.entry((node.function, node.thread)).or_default();
             *sum = sum.saturating_add(node.samples);
         }
-        let mut take = |function: u32, samples: u64| {
-            if let Some(left) = left.get_mut(function as usize) {
+        let program_of = |thread: u32| self.threads.get(thread as usize).map_or(0, |thread| thread.program);
+        let mut take = |function: u32, thread: u32, samples: u64| {
+            if let Some(left) = left.get_mut(&(program_of(thread), function)) {
                 *left = left.saturating_sub(samples);
             }
         };
         for row in self.rows.iter().filter(|row| row.samples > 0) {
-            take(row.function, row.samples);
+            take(row.function, row.thread, row.samples);
             let known = in_paths.remove(&(row.function, row.thread)).unwrap_or(0);
             if row.samples > known {
                 let mut path = [id(row.function)].into_iter().chain(callers);
-                sample(&mut path, [0, 0, row.samples - known], Some(row.thread));
+                sample(&mut path, [0, 0, row.samples - known], of_thread(row.thread));
             }
         }
-        in_paths.into_iter().for_each(|((function, _), samples)| take(function, samples));
-        for (index, samples) in left.into_iter().enumerate().filter(|&(_, samples)| samples > 0) {
-            sample(&mut [index as u64 + 1].into_iter().chain(callers), [0, 0, samples], None);
+        in_paths.into_iter().for_each(|((function, thread), samples)| take(function, thread, samples));
+        for ((program, function), samples) in left.into_iter().filter(|&(_, samples)| samples > 0) {
+            sample(&mut [id(function)].into_iter().chain(callers), [0, 0, samples], of_program(program));
         }
         let paths = Paths::new(self.nodes.iter().map(|node| node.parent));
         let mut path = Vec::new();
@@ -204,7 +267,7 @@ impl Measured {
                     function => id(function),
                 },
             });
-            sample(&mut ids, values, Some(node.thread));
+            sample(&mut ids, values, of_thread(node.thread));
         }
     }
 
@@ -212,7 +275,7 @@ impl Measured {
         let clock = &self.clock;
         wire::Extension {
             version: wire::VERSION,
-            program: strings.index(&self.program),
+            programs: Some(self.wire_programs(strings)),
             clock: Some(wire::Clock {
                 source: match clock.source {
                     ClockSource::Tsc => 0,
@@ -223,13 +286,68 @@ impl Measured {
                 outside_ns: clock.outside_ns,
                 error_ns: clock.error_ns,
             }),
-            function_samples: self.functions.iter().map(|function| function.samples).collect(),
+            function_sizes: self.functions.iter().map(|function| function.size).collect(),
             threads: Some(self.wire_threads(strings)),
             rows: Some(self.wire_rows()),
             arcs: Some(self.wire_arcs()),
             nodes: Some(self.wire_nodes()),
             nodes_lost: self.nodes_lost,
             intervals: self.intervals.starts().to_vec(),
+            calls: Some(self.wire_calls()),
+            hits: Some(self.wire_hits()),
+            blocks: Some(self.wire_blocks()),
+        }
+    }
+
+    fn wire_programs(&self, strings: &mut Strings) -> wire::Programs {
+        let programs = &self.programs;
+        wire::Programs {
+            name: programs.iter().map(|program| strings.index(&program.name)).collect(),
+            module: programs.iter().map(|program| program.module).collect(),
+            processes: programs.iter().map(|program| program.processes).collect(),
+            pid: programs.iter().map(|program| program.pid).collect(),
+            elsewhere: programs.iter().map(|program| program.elsewhere).collect(),
+            overhead: programs.iter().map(|program| program.overhead).collect(),
+        }
+    }
+
+    /// Returns the distance from the address of a function to another address.
+    fn distance(&self, function: Option<u32>, address: u64) -> i64 {
+        let function = function.and_then(|function| self.functions.get(function as usize));
+        address.wrapping_sub(function.map_or(0, |function| function.address)) as i64
+    }
+
+    fn wire_calls(&self) -> wire::Calls {
+        let all = &self.calls;
+        wire::Calls {
+            program: all.iter().map(|calls| calls.program).collect(),
+            caller: all.iter().map(|calls| calls.caller.map_or(0, |caller| u64::from(caller) + 1)).collect(),
+            site: all.iter().map(|calls| self.distance(calls.caller, calls.site)).collect(),
+            callee: all.iter().map(|calls| calls.callee).collect(),
+            calls: all.iter().map(|calls| calls.calls).collect(),
+        }
+    }
+
+    fn wire_hits(&self) -> wire::Hits {
+        let all = &self.hits;
+        wire::Hits {
+            program: all.iter().map(|hits| hits.program).collect(),
+            function: all.iter().map(|hits| hits.function).collect(),
+            address: all.iter().map(|hits| self.distance(Some(hits.function), hits.address)).collect(),
+            samples: all.iter().map(|hits| hits.samples).collect(),
+        }
+    }
+
+    fn wire_blocks(&self) -> wire::Blocks {
+        let all = &self.blocks;
+        let mut before = 0_u64;
+        let mut distance =
+            |address: u64| address.wrapping_sub(std::mem::replace(&mut before, address)) as i64;
+        wire::Blocks {
+            program: all.iter().map(|block| block.program).collect(),
+            module: all.iter().map(|block| block.module).collect(),
+            address: all.iter().map(|block| distance(block.address)).collect(),
+            executions: all.iter().map(|block| block.executions).collect(),
         }
     }
 
@@ -243,6 +361,7 @@ impl Measured {
             outside_ns: threads.iter().map(|thread| thread.outside_ns).collect(),
             overhead_ns: threads.iter().map(|thread| thread.overhead_ns).collect(),
             samples: threads.iter().map(|thread| thread.samples).collect(),
+            program: threads.iter().map(|thread| thread.program).collect(),
         }
     }
 
@@ -304,6 +423,11 @@ impl Measured {
             samples: nodes.iter().map(|node| node.samples).collect(),
         }
     }
+}
+
+/// Returns the text of the label for the samples of a thread.
+fn thread_label(thread: &Thread) -> String {
+    format!("{} {}", thread.name, thread.tid)
 }
 
 fn pass_on(file: &mut GzEncoder<Vec<u8>>, piece: &mut Vec<u8>) {

@@ -11,7 +11,7 @@ use prost::Message;
 pub const EXTENSION: u32 = 1000;
 
 /// The version of [`Extension`]. A change that older readers would misunderstand raises it.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// A profile without its samples, which are written and skipped one at a time.
 #[derive(Clone, PartialEq, Message)]
@@ -137,14 +137,13 @@ pub struct Function {
 pub struct Extension {
     #[prost(uint32, tag = "1")]
     pub version: u32,
-    /// An index into the string table.
-    #[prost(int64, tag = "2")]
-    pub program: i64,
+    #[prost(message, optional, tag = "2")]
+    pub programs: Option<Programs>,
     #[prost(message, optional, tag = "3")]
     pub clock: Option<Clock>,
-    /// The samples of each function. The profile's functions after these are not functions of the program.
+    /// The size of each function in bytes. The profile's functions after these are none of a module.
     #[prost(uint64, repeated, tag = "4")]
-    pub function_samples: Vec<u64>,
+    pub function_sizes: Vec<u64>,
     #[prost(message, optional, tag = "5")]
     pub threads: Option<Threads>,
     #[prost(message, optional, tag = "6")]
@@ -158,6 +157,76 @@ pub struct Extension {
     /// Where the intervals of histograms begin, in nanoseconds.
     #[prost(double, repeated, tag = "10")]
     pub intervals: Vec<f64>,
+    #[prost(message, optional, tag = "11")]
+    pub calls: Option<Calls>,
+    #[prost(message, optional, tag = "12")]
+    pub hits: Option<Hits>,
+    #[prost(message, optional, tag = "13")]
+    pub blocks: Option<Blocks>,
+}
+
+/// The programs by column, each with an element for a program: numbers of one kind compress better than rows do, and an element in
+/// memory is at most eight times as large as in the file.
+#[derive(Clone, PartialEq, Message)]
+pub struct Programs {
+    /// An index into the string table.
+    #[prost(int64, repeated, tag = "1")]
+    pub name: Vec<i64>,
+    #[prost(uint32, repeated, tag = "2")]
+    pub module: Vec<u32>,
+    #[prost(uint32, repeated, tag = "3")]
+    pub processes: Vec<u32>,
+    #[prost(uint32, repeated, tag = "4")]
+    pub pid: Vec<u32>,
+    #[prost(uint64, repeated, tag = "5")]
+    pub elsewhere: Vec<u64>,
+    #[prost(uint64, repeated, tag = "6")]
+    pub overhead: Vec<u64>,
+}
+
+/// The counted calls by column.
+#[derive(Clone, PartialEq, Message)]
+pub struct Calls {
+    #[prost(uint32, repeated, tag = "1")]
+    pub program: Vec<u32>,
+    /// The index of the caller plus 1, or 0 if there is none.
+    #[prost(uint64, repeated, tag = "2")]
+    pub caller: Vec<u64>,
+    /// The call site, less the address of the caller.
+    #[prost(sint64, repeated, tag = "3")]
+    pub site: Vec<i64>,
+    #[prost(uint32, repeated, tag = "4")]
+    pub callee: Vec<u32>,
+    #[prost(uint64, repeated, tag = "5")]
+    pub calls: Vec<u64>,
+}
+
+/// The samples of CPU time by column.
+#[derive(Clone, PartialEq, Message)]
+pub struct Hits {
+    #[prost(uint32, repeated, tag = "1")]
+    pub program: Vec<u32>,
+    #[prost(uint32, repeated, tag = "2")]
+    pub function: Vec<u32>,
+    /// The address, less that of the function.
+    #[prost(sint64, repeated, tag = "3")]
+    pub address: Vec<i64>,
+    #[prost(uint64, repeated, tag = "4")]
+    pub samples: Vec<u64>,
+}
+
+/// The executions of basic blocks by column.
+#[derive(Clone, PartialEq, Message)]
+pub struct Blocks {
+    #[prost(uint32, repeated, tag = "1")]
+    pub program: Vec<u32>,
+    #[prost(uint32, repeated, tag = "2")]
+    pub module: Vec<u32>,
+    /// The address, less that of the block before.
+    #[prost(sint64, repeated, tag = "3")]
+    pub address: Vec<i64>,
+    #[prost(uint64, repeated, tag = "4")]
+    pub executions: Vec<u64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Message)]
@@ -175,8 +244,7 @@ pub struct Clock {
     pub error_ns: f64,
 }
 
-/// The threads by column, each with an element for a thread: numbers of one kind compress better than rows do, and
-/// an element in memory is at most eight times as large as in the file.
+/// The threads by column.
 #[derive(Clone, PartialEq, Message)]
 pub struct Threads {
     #[prost(uint32, repeated, tag = "1")]
@@ -194,6 +262,8 @@ pub struct Threads {
     pub overhead_ns: Vec<u64>,
     #[prost(uint64, repeated, tag = "7")]
     pub samples: Vec<u64>,
+    #[prost(uint32, repeated, tag = "8")]
+    pub program: Vec<u32>,
 }
 
 /// The times of functions by column.

@@ -8,7 +8,6 @@
 //! last answer, however, and asks for the section by the address. So `.text` is a second section at the same addresses,
 //! whose only symbol covers all of it.
 
-use gmon_export::origins;
 use object::Endianness;
 use object::elf;
 use object::write::elf::{FileHeader, SectionHeader, Sym, Writer};
@@ -20,20 +19,13 @@ const COVER: &str = "[code]";
 const END: &str = "[end]";
 /// The number of bytes of `.text` before the first function, so that its symbol is not at the same address.
 pub(super) const BEFORE: u64 = 16;
-/// The number of bytes of a build-id.
-pub(super) const BUILD_ID: usize = 20;
 
 /// Returns the bytes of the file. The symbols are sorted by address, the first one is at [`BEFORE`] or above, and the last
-/// one ends at `end`. `origins` is the content of a section of this name, which gprof ignores.
+/// one ends at `end`.
 ///
 /// # Errors
 /// There are more bytes than a file of this format can have.
-pub(super) fn encode<'n>(
-    symbols: impl Iterator<Item = (u64, &'n str)>,
-    end: u64,
-    build_id: [u8; BUILD_ID],
-    origins: &[u8],
-) -> Result<Vec<u8>> {
+pub(super) fn encode<'n>(symbols: impl Iterator<Item = (u64, &'n str)>, end: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut writer = Writer::new(Endianness::Little, true, &mut bytes);
     writer.reserve_file_header();
@@ -42,12 +34,6 @@ pub(super) fn encode<'n>(
     let text = writer.reserve_section_index();
     let functions_name = writer.add_section_name(b".text.functions");
     let functions = writer.reserve_section_index();
-    let note_name = writer.add_section_name(b".note.gnu.build-id");
-    writer.reserve_section_index();
-    let note_offset = writer.reserve(NOTE as u64, 4);
-    let origins_name = writer.add_section_name(origins::SECTION.as_bytes());
-    writer.reserve_section_index();
-    let origins_offset = writer.reserve(origins.len() as u64, 1);
     writer.reserve_null_symbol_index();
 
     let mut placed: Vec<(u64, u64, StringId)> = Vec::new();
@@ -76,9 +62,6 @@ pub(super) fn encode<'n>(
         e_entry: 0,
         e_flags: elf::FileFlags(0),
     })?;
-    writer.write_align(4);
-    writer.write(&note(build_id));
-    writer.write(origins);
     writer.write_null_symbol();
     let start = placed.first().map_or(end, |(address, ..)| *address).saturating_sub(BEFORE);
     // The symbol at the end is within the sections, too.
@@ -115,49 +98,8 @@ pub(super) fn encode<'n>(
             sh_entsize: 0,
         });
     }
-    let sh_name = writer.section_name_offset(Some(note_name));
-    writer.write_section_header(&SectionHeader {
-        sh_name,
-        sh_type: elf::SHT_NOTE,
-        sh_flags: elf::SectionFlags(0),
-        sh_addr: 0,
-        sh_offset: note_offset,
-        sh_size: NOTE as u64,
-        sh_link: 0,
-        sh_info: 0,
-        sh_addralign: 4,
-        sh_entsize: 0,
-    });
-    let sh_name = writer.section_name_offset(Some(origins_name));
-    writer.write_section_header(&SectionHeader {
-        sh_name,
-        sh_type: elf::SHT_PROGBITS,
-        sh_flags: elf::SectionFlags(0),
-        sh_addr: 0,
-        sh_offset: origins_offset,
-        sh_size: origins.len() as u64,
-        sh_link: 0,
-        sh_info: 0,
-        sh_addralign: 1,
-        sh_entsize: 0,
-    });
     writer.write_symtab_section_header(1);
     writer.write_strtab_section_header();
     writer.write_shstrtab_section_header();
     Ok(bytes)
-}
-
-/// The number of bytes of the note with the build-id: three words, the owner's name and the build-id.
-const NOTE: usize = 12 + 4 + BUILD_ID;
-
-/// Returns the note with the build-id (System V ABI, "Note Section").
-fn note(build_id: [u8; BUILD_ID]) -> [u8; NOTE] {
-    let mut note = [0; NOTE];
-    let words = [4, BUILD_ID as u32, elf::NT_GNU_BUILD_ID.0];
-    for (place, word) in note.chunks_exact_mut(4).zip(words) {
-        place.copy_from_slice(&word.to_le_bytes());
-    }
-    note[12..12 + elf::ELF_NOTE_GNU.len()].copy_from_slice(elf::ELF_NOTE_GNU);
-    note[16..].copy_from_slice(&build_id);
-    note
 }

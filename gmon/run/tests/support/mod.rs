@@ -1,9 +1,10 @@
-//! Measured times for the tests.
+//! Recording times for the tests.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
-use gmon_measured::{
-    ArcTimes, Clock, ClockSource, Function, FunctionTimes, Measured, Module, Node, REST, Thread,
+use gmon_run::{
+    ArcTimes, Block, Calls, Clock, ClockSource, Function, FunctionTimes, Hits, Module, Node, Program, REST,
+    Recording, Thread,
 };
 
 /// The calls of each function in [`example`], by hand: the samples of arcs and those of nodes have the same sums.
@@ -14,7 +15,7 @@ pub(crate) const SELF_NS: [(&str, u64); 4] =
 
 /// Two threads of a program: `main` calls `parse` ten times and that calls `libc_read` of a library; a worker calls
 /// `work`, which calls itself. With `paths`, the call paths are there too.
-pub(crate) fn example(paths: bool) -> Measured {
+pub(crate) fn example(paths: bool) -> Recording {
     let module = |name: &str, build_id: &[u8], start| Module {
         name: name.to_owned(),
         build_id: build_id.to_vec(),
@@ -22,15 +23,18 @@ pub(crate) fn example(paths: bool) -> Measured {
         limit: start + 0x1000,
         offset: start,
     };
-    let function = |name: &str, module, address, file: &str, line, samples| Function {
+    let function = |name: &str, module, address, file: &str, line| Function {
         name: name.to_owned(),
         module,
         address,
+        size: 0x80,
         file: file.to_owned(),
         line,
-        samples,
     };
+    let hits = |function, address, samples| Hits { program: 0, function, address, samples };
+    let calls = |caller, site, callee, calls| Calls { program: 0, caller, site, callee, calls };
     let thread = |tid, name: &str, samples| Thread {
+        program: 0,
         pid: 100,
         tid,
         name: name.to_owned(),
@@ -77,8 +81,14 @@ pub(crate) fn example(paths: bool) -> Measured {
         self_ns,
         samples,
     };
-    let mut measured = Measured {
-        program: "prog".to_owned(),
+    let mut measured = Recording {
+        programs: vec![Program {
+            name: "prog".to_owned(),
+            processes: 1,
+            pid: 100,
+            overhead: 3,
+            ..Program::default()
+        }],
         start_unix_ns: 1_700_000_000_000_000_000,
         duration_ns: 5_000_000_000,
         clock: Clock {
@@ -94,10 +104,23 @@ pub(crate) fn example(paths: bool) -> Measured {
             module("/usr/lib/libc.so.6", &[0xc0, 0xde], 0x2000),
         ],
         functions: vec![
-            function("main", 0, 0x1000, "/src/prog.c", 10, 0),
-            function("_Z5parsei", 0, 0x1100, "/src/prog.c", 20, 5),
-            function("libc_read", 1, 0x2100, "", 0, 1),
-            function("work", 0, 0x1200, "/src/work.c", 5, 900),
+            function("main", 0, 0x1000, "/src/prog.c", 10),
+            function("_Z5parsei", 0, 0x1100, "/src/prog.c", 20),
+            function("libc_read", 1, 0x2100, "", 0),
+            function("work", 0, 0x1200, "/src/work.c", 5),
+        ],
+        calls: vec![
+            calls(None, 0, 0, 1),
+            calls(Some(0), 0x1010, 1, 4),
+            calls(Some(0), 0x1020, 1, 6),
+            calls(Some(1), 0x1104, 2, 40),
+            calls(None, 0, 3, 2),
+            calls(Some(3), 0x1230, 3, 2),
+        ],
+        hits: vec![hits(1, 0x1100, 2), hits(1, 0x1108, 3), hits(2, 0x2101, 1), hits(3, 0x1234, 900)],
+        blocks: vec![
+            Block { program: 0, module: 0, address: 0x1100, executions: 10 },
+            Block { program: 0, module: 0, address: 0x1008, executions: 1 },
         ],
         threads: vec![thread(100, "prog", 7), thread(101, "worker", 905)],
         rows: vec![
@@ -113,7 +136,7 @@ pub(crate) fn example(paths: bool) -> Measured {
             arc(None, 3, 1, 2, 2_000_000_000, 4_000_000_000, 2_000_000_000, 2_000_000_000),
             arc(Some(3), 3, 1, 2, 2_000_000_000, 2_000_000_000, 1_000_000_000, 1_000_000_000),
         ],
-        ..Measured::default()
+        ..Recording::default()
     };
     if paths {
         measured.nodes = vec![
@@ -129,6 +152,12 @@ pub(crate) fn example(paths: bool) -> Measured {
     measured
 }
 
+/// The same run without measured times.
+pub(crate) fn counted() -> Recording {
+    let counted = example(false);
+    Recording { clock: Clock::default(), threads: Vec::new(), rows: Vec::new(), arcs: Vec::new(), ..counted }
+}
+
 /// Numbers that look random, always the same ones for a seed.
 pub(crate) struct Numbers(pub(crate) u64);
 
@@ -141,7 +170,7 @@ impl Numbers {
 }
 
 /// A program of that size, all of it in one thread.
-pub(crate) fn synthetic(functions: u32, arcs: u32, nodes: u32) -> Measured {
+pub(crate) fn synthetic(functions: u32, arcs: u32, nodes: u32) -> Recording {
     let mut numbers = Numbers(1);
     let mut measured = example(false);
     measured.functions = (0..functions)
@@ -151,7 +180,23 @@ pub(crate) fn synthetic(functions: u32, arcs: u32, nodes: u32) -> Measured {
             address: 0x1000 + u64::from(index) * 0x40,
             file: format!("/src/file{}.cc", index / 50),
             line: index % 50 * 20 + 1,
+            size: 0x20,
+        })
+        .collect();
+    measured.hits = (0..functions)
+        .map(|function| Hits {
+            program: 0,
+            function,
+            address: 0x1000 + u64::from(function) * 0x40 + numbers.below(0x20),
             samples: numbers.below(3),
+        })
+        .collect();
+    measured.calls = (0..arcs)
+        .map(|index| {
+            let caller = numbers.below(u64::from(functions)) as u32;
+            let site = 0x1000 + u64::from(caller) * 0x40 + numbers.below(0x20);
+            let calls = 1 + numbers.below(1 << 16);
+            Calls { program: 0, caller: Some(caller), site, callee: index % functions, calls }
         })
         .collect();
     measured.rows = (0..functions)

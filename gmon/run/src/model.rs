@@ -1,4 +1,4 @@
-//! The measured times of a run in memory.
+//! What a run has counted, sampled and measured, in memory.
 //!
 //! Times are in nanoseconds of wall time. They are corrected for gprofinject's own overhead unless the name of
 //! the field says `raw`, and they are never negative.
@@ -11,13 +11,13 @@ pub const REST: u32 = u32::MAX;
 /// The name that nodes with the function [`REST`] are shown with.
 pub const REST_NAME: &str = "[other calls]";
 
-/// The measured times of a run, or of several.
+/// What a run, or several, has counted, sampled and measured.
 ///
-/// Indexes refer to the vectors of this struct. [`Measured::check`] says whether all of them do.
+/// Indexes refer to the vectors of this struct. [`Recording::check`] says whether all of them do.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Measured {
-    /// The file name of the program.
-    pub program: String,
+pub struct Recording {
+    /// The programs of the run; the first one is the one that was started.
+    pub programs: Vec<Program>,
     /// The time at which the run began, in nanoseconds since 1970 (UTC). A file can hold up to `i64::MAX`.
     pub start_unix_ns: u64,
     /// The duration of the run. A file can hold up to `i64::MAX`.
@@ -28,9 +28,16 @@ pub struct Measured {
     pub sample_period_ns: u64,
     /// The intervals of all histograms.
     pub intervals: Intervals,
-    /// The program and its libraries; the first one is the program.
+    /// The files with code: programs and libraries.
     pub modules: Vec<Module>,
     pub functions: Vec<Function>,
+    /// The counted calls of each call site, by program. A combination of program, call site and function may occur several times.
+    pub calls: Vec<Calls>,
+    /// The samples of CPU time at each address, by program.
+    pub hits: Vec<Hits>,
+    /// How often each basic block was executed, by program.
+    pub blocks: Vec<Block>,
+    /// The threads whose calls were measured.
     pub threads: Vec<Thread>,
     /// The times of each function in each thread that called it.
     pub rows: Vec<FunctionTimes>,
@@ -41,6 +48,62 @@ pub struct Measured {
     pub nodes: Vec<Node>,
     /// The number of calls that are in nodes with the function [`REST`].
     pub nodes_lost: u64,
+}
+
+/// A program: in one process, or in all processes of the run that ran it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Program {
+    /// The name that is shown: that of its file, or of the script that it runs.
+    pub name: String,
+    /// The index of its file.
+    pub module: u32,
+    /// The number of processes.
+    pub processes: u32,
+    /// The number of its process, if it is known to be the only one; otherwise 0.
+    pub pid: u32,
+    /// The samples of CPU time in no known file.
+    pub elsewhere: u64,
+    /// The samples of CPU time in gprofinject's own code. They are among no others.
+    pub overhead: u64,
+}
+
+/// The counted calls of a function from a call site.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Calls {
+    /// The index of the program.
+    pub program: u32,
+    /// The index of the calling function; `None` if no hooked function was running.
+    pub caller: Option<u32>,
+    /// The link address within the call instruction, or that of the calling function if the call site is not known; 0 without a
+    /// caller.
+    pub site: u64,
+    /// The index of the called function.
+    pub callee: u32,
+    pub calls: u64,
+}
+
+/// The samples of CPU time at an address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hits {
+    /// The index of the program.
+    pub program: u32,
+    /// The index of the function.
+    pub function: u32,
+    /// The link address, or 0 if only the function is known.
+    pub address: u64,
+    pub samples: u64,
+}
+
+/// How often a basic block was executed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Block {
+    /// The index of the program.
+    pub program: u32,
+    /// The index of the module.
+    pub module: u32,
+    /// The link address of its first instruction.
+    pub address: u64,
+    pub executions: u64,
 }
 
 /// The clock that measured the times, and its errors. All numbers are finite and not negative.
@@ -87,23 +150,25 @@ pub struct Module {
 /// A function of a module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Function {
-    /// The name in the symbol table, not demangled.
+    /// The name in the symbol table, not demangled, or an empty text if it has none.
     pub name: String,
     /// The index of its module.
     pub module: u32,
-    /// The link address.
+    /// The link address, or 0 if only the name is known.
     pub address: u64,
+    /// The number of bytes, or 0 if it is not known.
+    pub size: u64,
     /// The path of the source file, or an empty text if it is not known.
     pub file: String,
     /// The line at which the function begins, or 0 if it is not known.
     pub line: u32,
-    /// The number of samples of CPU time in the function itself, in all threads.
-    pub samples: u64,
 }
 
 /// A thread of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Thread {
+    /// The index of the program.
+    pub program: u32,
     pub pid: u32,
     pub tid: u32,
     pub name: String,
@@ -142,7 +207,7 @@ pub struct FunctionTimes {
     pub max_ns: u64,
     /// The number of samples of CPU time in the function itself on the thread; 0 if samples do not know their thread.
     pub samples: u64,
-    /// At `i`, the number of closed calls whose duration is in the interval `i` of [`Measured::intervals`]. There are at most as
+    /// At `i`, the number of closed calls whose duration is in the interval `i` of [`Recording::intervals`]. There are at most as
     /// many elements.
     pub histogram: Vec<u64>,
 }
@@ -183,6 +248,45 @@ pub struct Node {
     pub calls: u64,
     pub self_ns: u64,
     pub samples: u64,
+}
+
+impl Recording {
+    /// Returns the name of the program that was started.
+    pub fn program(&self) -> &str {
+        self.programs.first().map_or("", |program| &program.name)
+    }
+
+    /// Whether the durations of calls were measured.
+    pub fn is_measured(&self) -> bool {
+        self.clock.ticks_per_second > 0.0
+    }
+
+    /// Returns the number of samples of CPU time in each function itself, in all programs and threads.
+    pub fn samples_by_function(&self) -> Vec<u64> {
+        let mut samples = vec![0; self.functions.len()];
+        for hits in &self.hits {
+            if let Some(sum) = samples.get_mut(hits.function as usize) {
+                *sum = u64::saturating_add(*sum, hits.samples);
+            }
+        }
+        samples
+    }
+
+    /// Returns the file of the program that was started.
+    pub fn first_module(&self) -> Option<&Module> {
+        let first = self.programs.first().map_or(0, |program| program.module);
+        self.modules.get(first as usize)
+    }
+}
+
+impl Program {
+    /// Adds what other processes of the same program have done.
+    pub fn add(&mut self, other: &Program) {
+        self.processes = self.processes.saturating_add(other.processes);
+        self.pid = 0;
+        sum(&mut self.elsewhere, other.elsewhere);
+        sum(&mut self.overhead, other.overhead);
+    }
 }
 
 impl FunctionTimes {

@@ -1,10 +1,11 @@
-//! The messages of a file -> a [`Measured`], one table after the other.
+//! The messages of a file -> a [`Recording`], one table after the other.
 
 use crate::check::Invalid;
 use crate::error::ReadError;
 use crate::intervals::Intervals;
 use crate::model::{
-    ArcTimes, Clock, ClockSource, Function, FunctionTimes, Measured, Module, Node, REST, Thread,
+    ArcTimes, Block, Calls, Clock, ClockSource, Function, FunctionTimes, Hits, Module, Node, Program, REST,
+    Recording, Thread,
 };
 use crate::wire;
 
@@ -12,13 +13,15 @@ use crate::wire;
 const MAX_TEXT: u64 = 1 << 30;
 
 /// Returns what the messages say. Indexes of the model are not checked.
-pub(crate) fn measured(profile: &wire::Profile, extension: wire::Extension) -> Result<Measured, ReadError> {
+pub(crate) fn recording(profile: &wire::Profile, extension: wire::Extension) -> Result<Recording, ReadError> {
     let clock = extension.clock.unwrap_or_default();
     let mut texts = Texts { table: &profile.string_table, left: MAX_TEXT };
-    let functions = functions(profile, &extension.function_samples, &mut texts)?;
+    let functions = functions(profile, &extension.function_sizes, &mut texts)?;
+    let calls = calls(&extension.calls.unwrap_or_default(), &functions)?;
+    let hits = hits(&extension.hits.unwrap_or_default(), &functions)?;
     let intervals = extension.intervals.len();
-    Ok(Measured {
-        program: texts.get(extension.program).map_err(|error| error.of("program", 0))?,
+    Ok(Recording {
+        programs: programs(&extension.programs.unwrap_or_default(), &mut texts)?,
         start_unix_ns: unsigned(profile.time_nanos),
         duration_ns: unsigned(profile.duration_nanos),
         clock: Clock {
@@ -40,6 +43,9 @@ pub(crate) fn measured(profile: &wire::Profile, extension: wire::Extension) -> R
         })?,
         modules: modules(profile, &mut texts)?,
         functions,
+        calls,
+        hits,
+        blocks: blocks(&extension.blocks.unwrap_or_default())?,
         threads: threads(&extension.threads.unwrap_or_default(), &mut texts)?,
         rows: rows(&extension.rows.unwrap_or_default(), intervals)?,
         arcs: arcs(&extension.arcs.unwrap_or_default())?,
@@ -98,12 +104,8 @@ fn modules(profile: &wire::Profile, texts: &mut Texts) -> Result<Vec<Module>, Re
     profile.mapping.iter().enumerate().map(module).collect()
 }
 
-fn functions(
-    profile: &wire::Profile,
-    samples: &[u64],
-    texts: &mut Texts,
-) -> Result<Vec<Function>, ReadError> {
-    let function = |(index, &samples): (usize, &u64)| {
+fn functions(profile: &wire::Profile, sizes: &[u64], texts: &mut Texts) -> Result<Vec<Function>, ReadError> {
+    let function = |(index, &size): (usize, &u64)| {
         let wrong = |what| ReadError::Entry { table: "function", index, what };
         let missing = || wrong("it is not there");
         let function = profile.function.get(index).ok_or_else(missing)?;
@@ -118,12 +120,99 @@ fn functions(
             name: text(function.system_name)?,
             module: module.ok_or_else(|| wrong("no module"))?,
             address: location.address,
+            size,
             file: text(function.filename)?,
             line: u32::try_from(function.start_line).map_err(|_| wrong("a line that is no 32-bit number"))?,
-            samples,
         })
     };
-    samples.iter().enumerate().map(function).collect()
+    sizes.iter().enumerate().map(function).collect()
+}
+
+fn programs(programs: &wire::Programs, texts: &mut Texts) -> Result<Vec<Program>, ReadError> {
+    let len = programs.name.len();
+    Columns { table: "programs", len }.check(&[
+        ("module", programs.module.len()),
+        ("processes", programs.processes.len()),
+        ("pid", programs.pid.len()),
+        ("elsewhere", programs.elsewhere.len()),
+        ("overhead", programs.overhead.len()),
+    ])?;
+    let program = |index: usize| {
+        Ok(Program {
+            name: texts.get(programs.name[index]).map_err(|error| error.of("program", index))?,
+            module: programs.module[index],
+            processes: programs.processes[index],
+            pid: programs.pid[index],
+            elsewhere: programs.elsewhere[index],
+            overhead: programs.overhead[index],
+        })
+    };
+    (0..len).map(program).collect()
+}
+
+/// Returns the address of a function, or 0 if there is none.
+fn address_of(functions: &[Function], function: Option<u32>) -> u64 {
+    function.and_then(|function| functions.get(function as usize)).map_or(0, |function| function.address)
+}
+
+fn calls(calls: &wire::Calls, functions: &[Function]) -> Result<Vec<Calls>, ReadError> {
+    let len = calls.callee.len();
+    Columns { table: "calls", len }.check(&[
+        ("program", calls.program.len()),
+        ("caller", calls.caller.len()),
+        ("site", calls.site.len()),
+        ("calls", calls.calls.len()),
+    ])?;
+    let entry = |index: usize| {
+        let caller = caller("calls", index, calls.caller[index])?;
+        Ok(Calls {
+            program: calls.program[index],
+            caller,
+            site: address_of(functions, caller).wrapping_add_signed(calls.site[index]),
+            callee: calls.callee[index],
+            calls: calls.calls[index],
+        })
+    };
+    (0..len).map(entry).collect()
+}
+
+fn hits(hits: &wire::Hits, functions: &[Function]) -> Result<Vec<Hits>, ReadError> {
+    let len = hits.function.len();
+    Columns { table: "hits", len }.check(&[
+        ("program", hits.program.len()),
+        ("address", hits.address.len()),
+        ("samples", hits.samples.len()),
+    ])?;
+    let entry = |index: usize| Hits {
+        program: hits.program[index],
+        function: hits.function[index],
+        address: address_of(functions, Some(hits.function[index])).wrapping_add_signed(hits.address[index]),
+        samples: hits.samples[index],
+    };
+    Ok((0..len).map(entry).collect())
+}
+
+fn blocks(blocks: &wire::Blocks) -> Result<Vec<Block>, ReadError> {
+    let len = blocks.address.len();
+    Columns { table: "blocks", len }.check(&[
+        ("program", blocks.program.len()),
+        ("module", blocks.module.len()),
+        ("executions", blocks.executions.len()),
+    ])?;
+    let mut address = 0_u64;
+    let entry = |index: usize| {
+        address = address.wrapping_add_signed(blocks.address[index]);
+        let (program, module) = (blocks.program[index], blocks.module[index]);
+        Block { program, module, address, executions: blocks.executions[index] }
+    };
+    Ok((0..len).map(entry).collect())
+}
+
+/// Returns the index of a caller, of which the file has the successor.
+fn caller(table: &'static str, index: usize, above: u64) -> Result<Option<u32>, ReadError> {
+    let Some(caller) = above.checked_sub(1) else { return Ok(None) };
+    let wrong = |_| ReadError::Entry { table, index, what: "a caller that is not there" };
+    u32::try_from(caller).map(Some).map_err(wrong)
 }
 
 fn threads(threads: &wire::Threads, texts: &mut Texts) -> Result<Vec<Thread>, ReadError> {
@@ -135,9 +224,11 @@ fn threads(threads: &wire::Threads, texts: &mut Texts) -> Result<Vec<Thread>, Re
         ("outside", threads.outside_ns.len()),
         ("overhead", threads.overhead_ns.len()),
         ("samples", threads.samples.len()),
+        ("program", threads.program.len()),
     ])?;
     let thread = |index: usize| {
         Ok(Thread {
+            program: threads.program[index],
             pid: threads.pid[index],
             tid: threads.tid[index],
             name: texts.get(threads.name[index]).map_err(|error| error.of("thread", index))?,
@@ -226,16 +317,8 @@ fn arcs(arcs: &wire::Arcs) -> Result<Vec<ArcTimes>, ReadError> {
         ("max", arcs.max_ns.len()),
     ])?;
     let arc = |index: usize| {
-        let caller = match arcs.caller[index] {
-            0 => None,
-            above => Some(u32::try_from(above - 1).map_err(|_| ReadError::Entry {
-                table: "arc",
-                index,
-                what: "a caller that is not there",
-            })?),
-        };
         Ok(ArcTimes {
-            caller,
+            caller: caller("arc", index, arcs.caller[index])?,
             callee: arcs.callee[index],
             thread: arcs.thread[index],
             calls: arcs.calls[index],

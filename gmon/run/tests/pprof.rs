@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-use gmon_measured::{Measured, Node};
+use gmon_run::{Node, Recording};
 use gprofinject_skip::{have, skipped};
-use support::{CALLS, SELF_NS, example};
+use support::{CALLS, SELF_NS, counted, example};
 
 /// Whether there is a `go tool pprof`. If not, the test is reported as skipped.
 fn have_pprof(test: &str) -> bool {
@@ -24,7 +24,7 @@ fn have_pprof(test: &str) -> bool {
 }
 
 /// Returns what `go tool pprof` prints about measured times.
-fn pprof(measured: &Measured, options: &[&str]) -> String {
+fn pprof(measured: &Recording, options: &[&str]) -> String {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("gmon.pb.gz");
     std::fs::write(&file, measured.write()).expect("a file");
@@ -60,10 +60,11 @@ fn expected(functions: &[(&str, u64)]) -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// Returns the words of each line.
+/// Returns the words of each line, without the labels that are the same for all samples.
 fn words(text: &str) -> Vec<String> {
     let words = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
-    words.filter(|line| !line.is_empty() && !line.starts_with("---")).collect()
+    let is_other_label = |line: &str| line.starts_with("pid: 100") || line.starts_with("program: prog");
+    words.filter(|line| !line.is_empty() && !line.starts_with("---") && !is_other_label(line)).collect()
 }
 
 const ALL: &[&str] = &["-nodefraction=0", "-edgefraction=0", "-unit=ns"];
@@ -102,7 +103,7 @@ fn traces() {
     let head = ["File: prog", "Build ID: ab01ff", "Type: time"];
     let mut paths = example(true);
     // As many as in the paths.
-    (paths.functions[3].samples, paths.rows[3].samples) = (899, 899);
+    (paths.hits[3].samples, paths.rows[3].samples) = (899, 899);
     let text = words(&pprof(&paths, &["-traces"]));
     assert_eq!(text[..3], head);
     let expected = [
@@ -129,7 +130,7 @@ fn traces() {
 
     // Without paths there are arcs.
     let mut arcs = example(false);
-    arcs.functions.iter_mut().for_each(|function| function.samples = 0);
+    arcs.hits.clear();
     arcs.rows.iter_mut().for_each(|row| row.samples = 0);
     let text = words(&pprof(&arcs, &["-traces"]));
     let expected = [
@@ -156,13 +157,49 @@ fn threads_are_tags() {
         return;
     }
     for paths in [false, true] {
-        let text = words(&pprof(&example(paths), &["-tags", "-unit=ms"]));
-        assert_eq!(text[0], "thread: Total 4321.0ms");
-        assert_eq!(text[1..], ["4000.0ms (92.57%): worker 101", "321.0ms ( 7.43%): prog 100"]);
+        let text = pprof(&example(paths), &["-tags", "-unit=ms"]);
+        let text: Vec<_> =
+            text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        let all = |value: &str| format!("4321.0ms ( 100%): {value}");
+        for (label, values) in [
+            ("pid", vec![all("100")]),
+            ("program", vec![all("prog")]),
+            (
+                "thread",
+                ["4000.0ms (92.57%): worker 101", "321.0ms ( 7.43%): prog 100"].map(str::to_owned).to_vec(),
+            ),
+        ] {
+            let head = format!("{label}: Total 4321.0ms");
+            let at =
+                text.iter().position(|line| *line == head).unwrap_or_else(|| panic!("{label}: {text:?}"));
+            assert_eq!(text[at + 1..][..values.len()], values, "{label}");
+        }
         let text = pprof(&example(paths), &[&["-top", "-tagfocus=thread=worker"], ALL].concat());
         assert_eq!(flat(&text)["work"], 4_000_000_000);
         assert!(!text.contains("main"), "{text}");
     }
+}
+
+/// A run without measured times shows CPU time, and has calls.
+#[test]
+fn counted_runs() {
+    if !have_pprof("counted_runs") {
+        return;
+    }
+    let text = pprof(&counted(), &[&["-top"], ALL].concat());
+    assert_eq!(words(&text)[2], "Type: cpu");
+    let cpu = [("parse", 5 * 4_000_000), ("libc_read", 4_000_000), ("work", 900 * 4_000_000)];
+    assert_eq!(
+        flat(&text).into_iter().filter(|&(_, ns)| ns > 0).collect::<BTreeMap<_, _>>(),
+        expected(&cpu),
+        "{text}"
+    );
+    let text = pprof(&counted(), &[&["-top", "-sample_index=calls"], ALL].concat());
+    assert_eq!(flat(&text), expected(&CALLS), "{text}");
+    // The calls of both call sites are one edge.
+    let text =
+        words(&pprof(&counted(), &["-peek=parse", "-sample_index=calls", "-nodefraction=0"])).join("\n");
+    assert!(text.contains("10 20.00% | main"), "{text}");
 }
 
 /// Modules, lines, names in the symbol table and the period.
@@ -177,8 +214,9 @@ fn everything_else() {
         "Period: 4000000",
         "Time: 2023-11-14 22:13:20 +0000 UTC",
         "Duration: 5s",
-        "calls/count time/nanoseconds[dflt] samples/count",
-        "10 20000000 0: 2 1",
+        "calls/count time/nanoseconds[dflt] samples/count cpu/nanoseconds",
+        "10 20000000 0 0: 2 1",
+        "0 0 5 20000000: 2",
         "2: 0x1100 M=1 parse /src/prog.c:20 s=20(_Z5parsei)",
         "3: 0x2100 M=2 libc_read :0 s=0",
         "1: 0x1000/0x2000/0x1000 /usr/bin/prog ab01ff [FN][FL][LN]",
@@ -186,7 +224,7 @@ fn everything_else() {
     ] {
         assert!(text.contains(line), "{line}\n{text}");
     }
-    pprof(&Measured::default(), &["-raw"]);
+    pprof(&Recording::default(), &["-raw"]);
 }
 
 /// Paths of which the middle is left out are read as well.

@@ -1,4 +1,4 @@
-//! The bytes of a file -> the messages in it -> a [`Measured`].
+//! The bytes of a file -> the messages in it -> a [`Recording`].
 //!
 //! A file may be hostile. It is decompressed and decoded one field at a time, so that samples, which are most of a
 //! file and say nothing that is not also in the extension, take no memory.
@@ -9,7 +9,7 @@ use flate2::read::MultiGzDecoder;
 use prost::Message;
 
 use crate::error::{MAX_MEMORY, MAX_SIZE, ReadError};
-use crate::model::Measured;
+use crate::model::Recording;
 use crate::tables;
 use crate::wire;
 
@@ -20,12 +20,12 @@ pub(crate) const MAGIC: [u8; 2] = [0x1f, 0x8b];
 const MEMORY_OF_BYTE: u64 = 16;
 const MEMORY_OF_FIELD: u64 = 128;
 
-impl Measured {
-    /// Reads a file that [`Measured::write()`] has written.
+impl Recording {
+    /// Reads a file that [`Recording::write()`] has written.
     ///
     /// # Errors
     /// The bytes are no such file, or the file is damaged or too large.
-    pub fn read(bytes: &[u8]) -> Result<Measured, ReadError> {
+    pub fn read(bytes: &[u8]) -> Result<Recording, ReadError> {
         if !bytes.starts_with(&MAGIC) {
             return Err(ReadError::NotGzip(bytes.iter().copied().take(MAGIC.len()).collect()));
         }
@@ -34,9 +34,9 @@ impl Measured {
         if extension.version != wire::VERSION {
             return Err(ReadError::Version(extension.version));
         }
-        let measured = tables::measured(&profile, extension)?;
-        measured.check()?;
-        Ok(measured)
+        let recording = tables::recording(&profile, extension)?;
+        recording.check()?;
+        Ok(recording)
     }
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn decode(
     Ok(profile)
 }
 
-/// Whether a field of pprof's `Profile` is used for a [`Measured`].
+/// Whether a field of pprof's `Profile` is used for a [`Recording`].
 fn is_kept(number: u64) -> bool {
     number == u64::from(wire::EXTENSION) || matches!(number, 3..=6 | 9 | 10 | 12)
 }

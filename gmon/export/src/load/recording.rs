@@ -1,0 +1,350 @@
+//! A gmon.pb.gz: everything that a run has counted, sampled and measured.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
+
+use gmon::{Block, BuildId, Format, Profile};
+use gmon_run::{FunctionTimes, Intervals, REST, Recording};
+use gprofinject_image::debug::module_file;
+
+use crate::estimate::estimate;
+use crate::load::blocks;
+use crate::load::contract::Detail;
+use crate::load::lines::{Places, add_lines};
+use crate::load::names::demangle_all;
+use crate::load::program::lines_of;
+use crate::model::{
+    Arc, Durations, Function, Line, Module, Node, Program, Run, Thread, ThreadFunction, Time, View,
+};
+
+/// The name of the callers that are not known: code that is not hooked, while no hooked function was running.
+pub const OUTSIDE: &str = "[outside]";
+/// The name of the code in which samples are that belong to no module.
+pub const ELSEWHERE: &str = "[elsewhere]";
+
+/// Returns what the programs of a run have done together. The indexes must be valid, as those of a file that was read are. Source lines
+/// and instructions come from the modules' files, as far as these are still those of the run.
+pub fn recording(recording: &Recording, detail: Detail) -> Run {
+    let numbers = Numbers::new(recording);
+    let mut files = Files::default();
+    let functions = numbers.functions.iter().map(|&index| {
+        let function = &recording.functions[index as usize];
+        Function {
+            name: match function.name.as_str() {
+                "" => recording.place_name(function),
+                name => name.to_owned(),
+            },
+            module: numbers.module(function.module),
+            address: function.address,
+            size: function.size,
+            source: files.line(&function.file, function.line),
+            ..Function::default()
+        }
+    });
+    let programs = recording.programs.iter().map(|program| Program {
+        name: program.name.clone(),
+        module: numbers.module(program.module).unwrap_or(0),
+        processes: program.processes,
+        pid: program.pid,
+    });
+    let mut run = Run {
+        program: title(recording),
+        view: View::Process,
+        start_unix_ns: recording.start_unix_ns,
+        duration_ns: recording.duration_ns,
+        sample_period_ns: recording.sample_period_ns,
+        functions: functions.collect(),
+        modules: numbers.modules.iter().map(|&index| module(&recording.modules[index as usize])).collect(),
+        programs: programs.collect(),
+        files: files.list,
+        ..Run::default()
+    };
+    for hits in &recording.hits {
+        if let Some(function) = numbers.function(hits.function) {
+            let samples = &mut run.functions[function as usize].samples;
+            *samples = samples.saturating_add(hits.samples);
+        }
+    }
+    if recording.is_measured() {
+        add_times(&mut run, recording, &numbers);
+    } else {
+        add_calls(&mut run, recording, &numbers);
+    }
+    demangle_all(&mut run.functions);
+    run.sort_arcs();
+    if !recording.is_measured() {
+        estimate(&mut run);
+    }
+    add_files(&mut run, recording, &numbers, detail);
+    run
+}
+
+/// Returns the counts of basic blocks of a module, and the calls within it, as the gmon.out of this module alone would have them.
+/// `module` is its index in the recording.
+pub fn profile_of(recording: &Recording, module: u32) -> Profile {
+    let mut profile = Profile::new(Format::LITTLE_64);
+    if let Some(module) = recording.modules.get(module as usize).filter(|module| !module.build_id.is_empty())
+    {
+        profile.build_id = BuildId::new(&module.build_id);
+    }
+    let mut blocks: BTreeMap<u64, u64> = BTreeMap::new();
+    for block in recording.blocks.iter().filter(|block| block.module == module) {
+        let sum = blocks.entry(block.address).or_default();
+        *sum = sum.saturating_add(block.executions);
+    }
+    profile.blocks = blocks.into_iter().map(|(addr, count)| Block { addr, count }).collect();
+    let mut arcs: BTreeMap<(u64, u64), u64> = BTreeMap::new();
+    let function = |index: u32| recording.functions.get(index as usize).filter(|f| f.module == module);
+    for calls in &recording.calls {
+        if let (Some(_), Some(callee)) = (calls.caller.and_then(function), function(calls.callee)) {
+            let sum = arcs.entry((calls.site, callee.address)).or_default();
+            *sum = sum.saturating_add(calls.calls);
+        }
+    }
+    profile.arcs = arcs.into_iter().map(|((from, to), count)| gmon::Arc { from, to, count }).collect();
+    profile
+}
+
+/// Returns the words for the programs of a run.
+fn title(recording: &Recording) -> String {
+    let more = recording.programs.len().saturating_sub(1);
+    match more {
+        0 => recording.program().to_owned(),
+        _ => format!("{} and {}", recording.program(), gmon::counted(more, "more program", "more programs")),
+    }
+}
+
+fn module(module: &gmon_run::Module) -> Module {
+    Module {
+        path: module.name.clone(),
+        build_id: module.build_id.clone(),
+        start: module.start,
+        limit: module.limit,
+        offset: module.offset,
+    }
+}
+
+/// The modules and functions that occur, and the numbers that they get. The first module is that of the first program.
+struct Numbers {
+    functions: Vec<u32>,
+    function_numbers: Vec<Option<u32>>,
+    modules: Vec<u32>,
+    module_numbers: Vec<Option<u32>>,
+}
+
+impl Numbers {
+    fn new(recording: &Recording) -> Numbers {
+        let mut occurs = vec![false; recording.functions.len()];
+        let mut note = |function: u32| {
+            if let Some(occurs) = occurs.get_mut(function as usize) {
+                *occurs = true;
+            }
+        };
+        if recording.is_measured() {
+            // Other functions have no times, and samples alone are not comparable with those.
+            recording.rows.iter().for_each(|row| note(row.function));
+            recording
+                .arcs
+                .iter()
+                .for_each(|arc| arc.caller.into_iter().chain([arc.callee]).for_each(&mut note));
+            recording.nodes.iter().for_each(|node| note(node.function));
+        } else {
+            recording.calls.iter().for_each(|c| c.caller.into_iter().chain([c.callee]).for_each(&mut note));
+            recording.hits.iter().for_each(|hits| note(hits.function));
+        }
+        let (functions, function_numbers) = numbered(
+            (0..).zip(occurs).filter(|(_, occurs)| *occurs).map(|(index, _)| index),
+            recording.functions.len(),
+        );
+        let of_programs = recording.programs.iter().map(|program| program.module);
+        let of_functions: BTreeSet<u32> =
+            functions.iter().map(|&index| recording.functions[index as usize].module).collect();
+        let (modules, module_numbers) = numbered(of_programs.chain(of_functions), recording.modules.len());
+        Numbers { functions, function_numbers, modules, module_numbers }
+    }
+
+    fn function(&self, index: u32) -> Option<u32> {
+        self.function_numbers.get(index as usize).copied().flatten()
+    }
+
+    fn module(&self, index: u32) -> Option<u32> {
+        self.module_numbers.get(index as usize).copied().flatten()
+    }
+}
+
+/// Returns the indexes in their order, each once, and the number of each of `len` indexes among them.
+fn numbered(indexes: impl Iterator<Item = u32>, len: usize) -> (Vec<u32>, Vec<Option<u32>>) {
+    let (mut order, mut numbers) = (Vec::new(), vec![None; len]);
+    for index in indexes {
+        if let Some(number @ None) = numbers.get_mut(index as usize) {
+            *number = Some(order.len() as u32);
+            order.push(index);
+        }
+    }
+    (order, numbers)
+}
+
+/// Adds counted calls and sampled times.
+fn add_calls(run: &mut Run, recording: &Recording, numbers: &Numbers) {
+    for calls in &recording.calls {
+        let Some(callee) = numbers.function(calls.callee) else { continue };
+        let caller = calls.caller.and_then(|caller| numbers.function(caller));
+        // What is charged to the start of a function has no call site: no call is the first instruction there.
+        let is_site = |&site: &u64| {
+            caller.is_some_and(|caller| site > 0 && run.functions[caller as usize].address != site)
+        };
+        let site = Some(calls.site).filter(is_site);
+        run.arcs.push(Arc { caller, callee, site, calls: calls.calls, ..Arc::default() });
+        let function = &mut run.functions[callee as usize];
+        function.calls = function.calls.saturating_add(calls.calls);
+        if caller != Some(callee) {
+            function.primitive = function.primitive.saturating_add(calls.calls);
+        }
+    }
+    let elsewhere =
+        recording.programs.iter().fold(0_u64, |sum, program| sum.saturating_add(program.elsewhere));
+    if elsewhere > 0 {
+        run.functions.push(Function {
+            name: ELSEWHERE.to_owned(),
+            samples: elsewhere,
+            ..Function::default()
+        });
+    }
+    for function in &mut run.functions {
+        function.self_ns = function.samples.saturating_mul(recording.sample_period_ns);
+        run.samples = run.samples.saturating_add(function.samples);
+    }
+    run.time = if recording.sample_period_ns > 0 { Time::Estimated } else { Time::None };
+}
+
+/// Adds measured calls and times.
+fn add_times(run: &mut Run, recording: &Recording, numbers: &Numbers) {
+    let mut sums = vec![FunctionTimes::default(); run.functions.len()];
+    for row in &recording.rows {
+        let Some(function) = numbers.function(row.function) else { continue };
+        sums[function as usize].add(row);
+        run.rows.push(ThreadFunction {
+            function,
+            thread: row.thread,
+            calls: row.calls,
+            self_ns: row.self_ns,
+            inclusive_ns: row.inclusive_ns,
+            durations: durations(row, &recording.intervals),
+        });
+    }
+    for (function, sum) in run.functions.iter_mut().zip(sums) {
+        (function.calls, function.primitive) = (sum.calls, sum.primitive);
+        (function.self_ns, function.inclusive_ns) = (sum.self_ns, sum.inclusive_ns);
+        function.durations = durations(&sum, &recording.intervals);
+        run.samples = run.samples.saturating_add(function.samples);
+    }
+    for arc in &recording.arcs {
+        let Some(callee) = numbers.function(arc.callee) else { continue };
+        run.arcs.push(Arc {
+            caller: arc.caller.and_then(|caller| numbers.function(caller)),
+            callee,
+            calls: arc.calls,
+            self_ns: arc.self_ns,
+            inclusive_ns: arc.inclusive_ns,
+            ..Arc::default()
+        });
+    }
+    let nodes = recording.nodes.iter().map(|node| Node {
+        parent: node.parent,
+        function: Some(node.function)
+            .filter(|&function| function != REST)
+            .and_then(|at| numbers.function(at)),
+        thread: node.thread,
+        calls: node.calls,
+        self_ns: node.self_ns,
+        samples: node.samples,
+    });
+    run.nodes = nodes.collect();
+    let threads = recording.threads.iter().map(|thread| Thread {
+        pid: thread.pid,
+        tid: thread.tid,
+        name: thread.name.clone(),
+        life_ns: thread.life_ns,
+        outside_ns: thread.outside_ns,
+        overhead_ns: thread.overhead_ns,
+    });
+    run.threads = threads.collect();
+    run.time = Time::Measured { error_ns: recording.clock.error_ns };
+}
+
+/// Adds what the modules' files say: source lines, and the instructions of basic blocks that were counted.
+fn add_files(run: &mut Run, recording: &Recording, numbers: &Numbers, detail: Detail) {
+    let has_lines = detail == Detail::Lines && !recording.is_measured();
+    let mut samples: HashMap<u32, Vec<(u32, u64, f64)>> = HashMap::new();
+    for hits in recording.hits.iter().filter(|hits| hits.address > 0) {
+        if let Some(function) = numbers.function(hits.function)
+            && let Some(module) = run.functions[function as usize].module
+        {
+            samples.entry(module).or_default().push((function, hits.address, hits.samples as f64));
+        }
+    }
+    let counted: BTreeSet<u32> = recording.blocks.iter().map(|block| block.module).collect();
+    for index in 0..run.modules.len() as u32 {
+        let own = numbers.modules[index as usize];
+        if !has_lines && !counted.contains(&own) {
+            continue;
+        }
+        let Module { path, build_id, .. } = run.modules[index as usize].clone();
+        let path = Path::new(&path);
+        let Some((bytes, owner)) = path.is_absolute().then(|| module_file(path, &build_id)).flatten() else {
+            continue;
+        };
+        run.owners.insert(owner);
+        if has_lines && let Some(lines) = lines_of(path, &bytes) {
+            let mut places = Places::new(run);
+            add_lines(&mut places, index, &lines, samples.get(&index).map_or(&[][..], Vec::as_slice));
+            places.finish();
+        }
+        if counted.contains(&own) {
+            let profile = profile_of(recording, own);
+            let has_calls = !recording.calls.is_empty();
+            // A file that is not that of the run any more says nothing.
+            let _ = blocks::add(
+                run,
+                blocks::Of { module: index, path, bytes: &bytes, has_calls },
+                &profile,
+                detail,
+            );
+        }
+    }
+}
+
+/// Returns how long the calls took; `None` if none of them has returned.
+fn durations(times: &FunctionTimes, intervals: &Intervals) -> Option<Durations> {
+    Some(Durations {
+        min_ns: times.min_ns,
+        p50_ns: times.quantile_ns(intervals, 0.5)?,
+        p99_ns: times.quantile_ns(intervals, 0.99)?,
+        max_ns: times.max_ns,
+    })
+}
+
+/// The paths of source files, each once.
+#[derive(Default)]
+struct Files {
+    index: HashMap<String, u32>,
+    list: Vec<String>,
+}
+
+impl Files {
+    fn line(&mut self, path: &str, line: u32) -> Option<Line> {
+        if path.is_empty() || line == 0 {
+            return None;
+        }
+        let file = match self.index.get(path) {
+            Some(&file) => file,
+            None => {
+                let file = self.list.len() as u32;
+                self.index.insert(path.to_owned(), file);
+                self.list.push(path.to_owned());
+                file
+            }
+        };
+        Some(Line { file, line })
+    }
+}

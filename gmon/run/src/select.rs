@@ -1,0 +1,100 @@
+//! The part of a run that some of its programs have done.
+
+use crate::model::{Program, Recording};
+
+impl Recording {
+    /// Leaves out what all programs have done that are not wanted, and those programs. Modules and functions stay.
+    pub fn retain_programs(&mut self, mut is_wanted: impl FnMut(&Program) -> bool) {
+        let wanted: Vec<bool> = self.programs.iter().map(&mut is_wanted).collect();
+        let programs = Renumbered::new(wanted.iter().copied());
+        let threads =
+            Renumbered::new(self.threads.iter().map(|thread| programs.get(thread.program).is_some()));
+        let nodes = Renumbered::new(self.nodes.iter().map(|node| threads.get(node.thread).is_some()));
+        programs.retain(&mut self.programs);
+        threads.retain(&mut self.threads);
+        nodes.retain(&mut self.nodes);
+        programs.renumber(&mut self.calls, |calls| &mut calls.program);
+        programs.renumber(&mut self.hits, |hits| &mut hits.program);
+        programs.renumber(&mut self.blocks, |block| &mut block.program);
+        programs.renumber(&mut self.threads, |thread| &mut thread.program);
+        threads.renumber(&mut self.rows, |row| &mut row.thread);
+        threads.renumber(&mut self.arcs, |arc| &mut arc.thread);
+        threads.renumber(&mut self.nodes, |node| &mut node.thread);
+        for node in &mut self.nodes {
+            // A node's parent is of the same thread.
+            node.parent = node.parent.and_then(|parent| nodes.get(parent));
+        }
+        if wanted.contains(&false) {
+            self.nodes_lost = 0;
+            for node in self.nodes.iter().filter(|node| node.function == crate::REST) {
+                self.nodes_lost = self.nodes_lost.saturating_add(node.calls);
+            }
+        }
+    }
+}
+
+/// The numbers that the entries of a table have when others are left out.
+struct Renumbered(Vec<Option<u32>>);
+
+impl Renumbered {
+    fn new(is_kept: impl Iterator<Item = bool>) -> Renumbered {
+        let mut next = 0;
+        let mut number = |is_kept: bool| {
+            is_kept.then(|| {
+                next += 1;
+                next - 1
+            })
+        };
+        Renumbered(is_kept.map(&mut number).collect())
+    }
+
+    fn get(&self, index: u32) -> Option<u32> {
+        self.0.get(index as usize).copied().flatten()
+    }
+
+    /// Leaves the entries out of the table itself.
+    fn retain<T>(&self, table: &mut Vec<T>) {
+        let mut numbers = self.0.iter();
+        table.retain(|_| numbers.next().is_some_and(Option::is_some));
+    }
+
+    /// Leaves out entries of another table that refer to what is left out, and renumbers the others.
+    fn renumber<T>(&self, table: &mut Vec<T>, index: impl Fn(&mut T) -> &mut u32) {
+        table.retain_mut(|entry| {
+            let index = index(entry);
+            self.get(*index).map(|new| *index = new).is_some()
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Calls, Function, Module, Node, REST, Thread};
+
+    #[test]
+    fn one_of_three() {
+        let program = |name: &str| Program { name: name.to_owned(), ..Program::default() };
+        let thread = |program, tid| Thread { program, tid, ..Thread::default() };
+        let node = |parent, thread, function| Node { parent, thread, function, calls: 1, ..Node::default() };
+        let mut run = Recording {
+            programs: ["a", "b", "c"].map(program).to_vec(),
+            modules: vec![Module::default()],
+            functions: vec![Function::default()],
+            calls: (0..3)
+                .map(|program| Calls { program, calls: 1 + u64::from(program), ..Calls::default() })
+                .collect(),
+            threads: vec![thread(1, 7), thread(0, 8), thread(1, 9)],
+            nodes: vec![node(None, 1, 0), node(None, 2, 0), node(Some(0), 1, REST), node(Some(1), 2, REST)],
+            nodes_lost: 2,
+            ..Recording::default()
+        };
+        run.retain_programs(|program| program.name == "b");
+        run.check().expect("a valid run");
+        assert_eq!(run.programs, [program("b")]);
+        assert_eq!((run.calls.len(), run.calls[0].program, run.calls[0].calls), (1, 0, 2));
+        assert_eq!(run.threads.iter().map(|thread| thread.tid).collect::<Vec<_>>(), [7, 9]);
+        assert_eq!(run.nodes, [node(None, 1, 0), node(Some(0), 1, REST)]);
+        assert_eq!(run.nodes_lost, 1);
+    }
+}
