@@ -8,7 +8,7 @@ use gprofinject_abi::REGION_SUFFIX;
 
 use crate::os::say::Voice;
 use crate::profile::baseline::Baseline;
-use crate::profile::counted::{self, Finished, Reading};
+use crate::profile::counted::{self, Counted, Reading};
 use crate::profile::elsewhere::Names;
 use crate::profile::ends::End;
 use crate::profile::recorder::Processes;
@@ -20,7 +20,7 @@ use crate::program::planner::Planner;
 use crate::program::profilee::{Profilee, Profilees};
 use crate::sampling::histogram::Histogram;
 use crate::sampling::maps::Maps;
-use crate::session::results::{Item, Of, Results, Said};
+use crate::session::results::{Item, Results, Said};
 use crate::session::settings::Settings;
 use crate::session::words::{calls_and_samples, quoted};
 use crate::store::logbook::{Logbook, Program};
@@ -45,8 +45,6 @@ struct Recovery<'s> {
     libraries: Libraries,
     /// The programs, by the numbers of their plans.
     planned: HashMap<u32, &'static Profilee>,
-    /// The number of profiles that were written for each process.
-    written: HashMap<u32, u32>,
     survivors: Survivors,
     voice: Voice,
     /// The plans that earlier runs have kept. No new ones are added.
@@ -90,7 +88,6 @@ pub(crate) fn recover(folder: &Path, settings: &Settings) -> Result<()> {
         logbook,
         profilees: Profilees::default(),
         planned: HashMap::new(),
-        written: HashMap::new(),
         survivors: Survivors::patiently(&folder),
         voice,
         cache: &settings.cache,
@@ -223,7 +220,7 @@ impl Recovery<'_> {
             self.voice.warn(damage);
         }
         if finished.is_worth_writing(state) {
-            self.write(name, report.pid, profilee, &finished.finish()?)?;
+            self.add(name, report.pid, profilee, finished)?;
         } else if name == FIRST {
             self.voice.note("the program had not begun: there is nothing to recover");
         }
@@ -231,7 +228,7 @@ impl Recovery<'_> {
         let mut guests = Vec::new();
         let found = counted::guests(&region, profilee, &self.libraries, no_samples, rate, &mut troubles);
         for (pid, guest) in found {
-            self.write("", pid, profilee, &guest.finish()?)?;
+            self.add("", pid, profilee, guest)?;
             guests.push(pid);
         }
         let named = guests.iter().copied().chain([report.pid]);
@@ -239,33 +236,29 @@ impl Recovery<'_> {
         Ok(if lives { Life::Lives } else { Life::Ended })
     }
 
-    fn write(
-        &mut self,
-        name: &str,
-        pid: u32,
-        profilee: &'static Profilee,
-        finished: &Finished,
-    ) -> Result<()> {
-        let (calls, placed) = (finished.profile.calls(), &finished.placed);
-        if name != FIRST && calls == 0 && placed.inside == 0 {
+    fn add(&mut self, name: &str, pid: u32, profilee: &'static Profilee, counted: Counted) -> Result<()> {
+        let is_first = name == FIRST;
+        if !is_first && counted.profile.calls() == 0 && counted.profile.samples_inside() == 0 {
             return Ok(());
         }
-        let first = self.profilee(0)?;
-        let before = self.written.entry(pid).or_default();
-        let (number, output) = (*before, self.output);
-        *before += 1;
-        let of = if name == FIRST { Of::First } else { Of::Other("") };
+        let (first, output) = (self.profilee(0)?, self.output);
         let processes = Processes { number: 1, pid };
         let mut said = Said::default();
         let results = self.results.get_or_insert_with(|| Results::new(output, None, first));
-        let item = results.add(of, profilee, finished, processes, &mut said, |bytes| match of {
-            Of::First => output.write(pid, bytes),
-            Of::Other(_) => output.write_other(pid, number, bytes),
-        });
+        let (finished, item) = if is_first {
+            let (finished, bytes) = counted.finish()?;
+            let item = results.first(profilee, &finished, processes, &mut said, || output.write(pid, &bytes));
+            (finished, item)
+        } else {
+            let finished = counted.settle();
+            let item = results.other("", profilee, &finished, processes, &mut said);
+            (finished, Ok(item))
+        };
         said.troubles.iter().for_each(|trouble| self.voice.warn(trouble));
-        let samples = placed.inside + placed.outside;
+        let samples = finished.placed.inside + finished.placed.outside;
         self.first_pid.get_or_insert(pid);
-        self.items.push((format!("process {pid}: {}", calls_and_samples(calls, samples)), item?));
+        let what = calls_and_samples(finished.profile.calls(), samples);
+        self.items.push((format!("process {pid}: {what}"), item?));
         Ok(())
     }
 
@@ -275,7 +268,8 @@ impl Recovery<'_> {
         let recording = self.results.take().map_or(Ok(None), |results| results.finish(pid));
         let file = recording.as_ref().ok().and_then(|file| file.as_deref());
         for (what, item) in &self.items {
-            self.voice.note(format_args!("{what}; {}", item.commands(file)));
+            let command = item.commands(file).map_or_else(String::new, |command| format!("; {command}"));
+            self.voice.note(format_args!("{what}{command}"));
         }
         recording.map(drop)
     }

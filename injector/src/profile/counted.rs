@@ -28,13 +28,11 @@ pub(crate) struct Counted {
     pub(crate) account: Account,
 }
 
-/// The same with the program's own profile.
+/// The same, settled, with what there is to say of its samples.
 pub(crate) struct Finished {
     pub(crate) profile: Profile,
     pub(crate) account: Account,
     pub(crate) placed: Placed,
-    /// The bytes of its gmon.out.
-    pub(crate) bytes: Vec<u8>,
 }
 
 impl Counted {
@@ -44,18 +42,32 @@ impl Counted {
         self.account.add(other.account);
     }
 
-    /// Makes the program's own profile.
+    /// Settles what was counted of a program that gprof is not to read. All of its functions are seen then.
+    pub(crate) fn settle(self) -> Finished {
+        let Counted { mut profile, account } = self;
+        profile.settle();
+        let own = profile.own_samples_outside();
+        let placed = profile.modules.first().map_or_else(Placed::default, |program| Placed {
+            inside: program.samples_inside(),
+            outside: program.samples.outside.saturating_sub(own),
+            own: own.saturating_add(program.samples_in_hooks()),
+            ..Placed::default()
+        });
+        Finished { profile, account, placed }
+    }
+
+    /// Makes the program's own profile. Returns the bytes of its gmon.out as well.
     ///
     /// # Errors
     /// The format cannot represent it.
-    pub(crate) fn finish(self) -> anyhow::Result<Finished> {
+    pub(crate) fn finish(self) -> anyhow::Result<(Finished, Vec<u8>)> {
         let Counted { mut profile, account } = self;
         profile.settle();
         let (mut bytes, placed) = gmon_out::encode(&profile)?;
         if let Some(times) = &profile.times {
             (bytes, _) = gmon_out::encode(&clocked::profile(&profile, times))?;
         }
-        Ok(Finished { profile, account, placed, bytes })
+        Ok((Finished { profile, account, placed }, bytes))
     }
 
     /// Whether the process has executed its program, as far as that is known. If it could not, its counters

@@ -22,7 +22,7 @@ use crate::sampling::histogram::Histogram;
 use crate::sampling::sampler::Sampling;
 use crate::session::family::Family;
 use crate::session::message::Request;
-use crate::session::results::{Of, Results, Said};
+use crate::session::results::{Results, Said};
 use crate::session::words::calls_and_samples;
 use crate::store::output::Written;
 use crate::store::region::file::RegionFile;
@@ -73,7 +73,7 @@ impl Family<'_> {
         &mut self,
         index: usize,
         sampling: Option<&mut Sampling>,
-    ) -> Result<(Finished, Option<Pause>)> {
+    ) -> Result<(Finished, Vec<u8>, Option<Pause>)> {
         self.note_maps_of(index);
         let member = self.members.get(index).context("it has ended")?;
         let profilee = member.profilee;
@@ -107,23 +107,25 @@ impl Family<'_> {
             copy.remove();
         }
         match troubles.pop() {
-            None => Ok((finished.finish()?, pause)),
+            None => {
+                let (finished, bytes) = finished.finish()?;
+                Ok((finished, bytes, pause))
+            }
             Some(trouble) => bail!(trouble),
         }
     }
 
     fn dump(&mut self, index: usize, file: Option<&Path>, sampling: Option<&mut Sampling>) -> Result<String> {
-        let (finished, pause) = self.up_to_now(index, sampling)?;
+        let (finished, bytes, pause) = self.up_to_now(index, sampling)?;
         let (pid, profilee) = self.member(index)?;
         let mut is_stream = self.output.is_stream();
-        let written = self.written.get(&pid).copied().unwrap_or_default();
         let mut results = Results::new(self.output, None, profilee);
         let mut said = Said::default();
         let processes = Processes { number: 1, pid: pid as u32 };
-        let item = results.add(Of::First, profilee, &finished, processes, &mut said, |bytes| match file {
+        let item = results.first(profilee, &finished, processes, &mut said, || match file {
             Some(file) => {
                 let target = Target::check(file).and_then(|target| {
-                    target.write(bytes)?;
+                    target.write(&bytes)?;
                     Ok(target)
                 });
                 let target = target.map_err(|error| {
@@ -132,17 +134,17 @@ impl Family<'_> {
                 is_stream = target.is_stream();
                 Ok(Written { path: file.to_owned(), detour: None })
             }
-            None if index == 0 => self.output.write(pid as u32, bytes),
-            None => self.output.write_other(pid as u32, written, bytes),
+            None if index == 0 => self.output.write(pid as u32, &bytes),
+            None => self.output.write_other(pid as u32, &bytes),
         })?;
         let recording = if is_stream { None } else { results.finish(pid as u32)? };
         self.save_trace()?;
         let samples = finished.placed.inside + finished.placed.outside;
         Ok(format!(
-            "process {pid}, up to now: {}{}; {}",
+            "process {pid}, up to now: {}{}{}",
             calls_and_samples(finished.profile.calls(), samples),
             stood_still(pause),
-            item.commands(recording.as_deref()),
+            item.commands(recording.as_deref()).map_or_else(String::new, |command| format!("; {command}")),
         ))
     }
 
@@ -164,7 +166,7 @@ impl Family<'_> {
             sampling.settle();
             sampling.take(index);
         }
-        let (finished, pause) = self.up_to_now(index, None)?;
+        let (finished, _, pause) = self.up_to_now(index, None)?;
         let mut agents = Histogram::new(profilee.planned.shape);
         let member = self.members.get_mut(index).context("it has ended")?;
         if let (Some(folder), Some((_, layout))) = (&self.folder, &profilee.plan)

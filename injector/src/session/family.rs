@@ -86,8 +86,6 @@ pub(crate) struct Family<'s> {
     /// What processes other than the first one have counted, by the number of their program, if one profile is written
     /// for each program.
     programs: BTreeMap<u32, Sum>,
-    /// The number of profiles that were written for each process.
-    pub(crate) written: HashMap<i32, u32>,
     /// The members that have ended, without the first one.
     pub(crate) others: Vec<Other>,
     /// The executed programs that could not be followed, or not be hooked as the user asked, with the
@@ -157,7 +155,6 @@ impl<'s> Family<'s> {
             spares: Spares::default(),
             plan_names: HashMap::from([(0, FIRST.to_owned())]),
             programs: BTreeMap::new(),
-            written: HashMap::new(),
             others: Vec::new(),
             unfollowed,
             ushers: HashMap::new(),
@@ -432,7 +429,6 @@ impl<'s> Family<'s> {
                 self.living.remove(&pid);
             }
         }
-        self.written.insert(pid, 1);
         let samples = sampling.and_then(|sampling| {
             sampling.settle();
             self.trace_switches(sampling);

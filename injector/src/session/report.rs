@@ -85,14 +85,14 @@ impl Run<'_> {
             let samples = other.placed.all();
             let title = other.title();
             let own = left_out(&other.placed, self.rate).map(|own| format!("; {own}")).unwrap_or_default();
+            let command =
+                other.item.commands(recording).map_or_else(String::new, |command| format!("; {command}"));
             voice.note(format_args!(
-                "{title}: {}{}{own}; {}",
+                "{title}: {}{}{own}{command}",
                 calls_and_samples(other.calls, samples),
                 in_hooked_code(other.inside, &other.placed),
-                other.item.commands(recording)
             ));
             lead_to_libraries(&other.item.libraries, recording, voice);
-            other.placed.report(voice, &other.profilee.shown.to_string_lossy(), Some(&title));
         }
         let unpatched = |other: &&Other| other.account.trouble.is_none() && other.account.unpatched > 0;
         for other in self.others.iter().filter(unpatched) {

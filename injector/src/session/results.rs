@@ -1,6 +1,6 @@
-//! What a run leaves: the profiles for gprof, the recording of everything beside the first one, and the exports.
+//! What a run leaves: the first program's profile for gprof, the recording of everything beside it, and the exports.
 //!
-//! The end of a run, the end of each process, `--dump` and `--recover` write their results here, by one rule: whatever can be written is
+//! The end of a run, the end of each process, `--dump` and `--recover` bring their results here, by one rule: whatever can be written is
 //! written, and each failure is said once.
 
 use std::ffi::OsString;
@@ -25,14 +25,14 @@ pub(crate) struct Results<'r> {
     recorder: Recorder,
     /// Where the first program's profile was written.
     first: Option<PathBuf>,
+    /// Whether there are other programs or processes.
+    has_others: bool,
 }
 
 /// The result of one program or process.
 pub(crate) struct Item {
-    /// The file of its profile.
-    pub(crate) file: PathBuf,
-    /// The file in which gprof finds the names of its functions.
-    pub(crate) symbols: OsString,
+    /// Where gprof finds the names of its functions, and the file of its profile; `None` if it is in the recording only.
+    own: Option<(OsString, PathBuf)>,
     /// The view that says most.
     view: View,
     /// Whether the recording says more than the profile.
@@ -71,15 +71,6 @@ impl View {
     }
 }
 
-/// Whose result it is.
-#[derive(Clone, Copy)]
-pub(crate) enum Of<'s> {
-    /// The program that was started.
-    First,
-    /// Another program or process, with what is added to the names of its exports.
-    Other(&'s str),
-}
-
 /// What was said while something was written.
 #[derive(Default)]
 pub(crate) struct Said {
@@ -93,7 +84,7 @@ impl<'r> Results<'r> {
     pub(crate) fn new(output: &'r Output, exports: Option<&'r Exports>, first: &Profilee) -> Results<'r> {
         let path = first.binary.display().to_string();
         let recorder = Recorder::new(&first.name(), &path, first.planned);
-        Results { output, exports, recorder, first: None }
+        Results { output, exports, recorder, first: None, has_others: false }
     }
 
     /// Returns where profiles are written.
@@ -101,53 +92,49 @@ impl<'r> Results<'r> {
         self.output
     }
 
-    /// Writes the profile of a program or process by `write`, and adds it to the recording.
+    /// Writes the profile of the program that was started, of which `bytes` are the gmon.out, by `write`, and adds it to the recording.
     ///
     /// # Errors
     /// The profile cannot be written. It is in the recording all the same.
-    pub(crate) fn add(
+    pub(crate) fn first(
         &mut self,
-        of: Of,
         profilee: &Profilee,
         finished: &Finished,
         processes: Processes,
         said: &mut Said,
-        write: impl FnOnce(&[u8]) -> Result<Written>,
+        write: impl FnOnce() -> Result<Written>,
     ) -> Result<Item> {
-        let Finished { profile, placed, .. } = finished;
-        let program = match of {
-            Of::First => {
-                self.recorder.add_first(profile, placed.own, processes);
-                None
-            }
-            Of::Other(_) => {
-                self.recorder.add(profile, placed.own, processes);
-                Some(if processes.pid > 0 { processes.pid.to_string() } else { profile.name.clone() })
-            }
-        };
-        self.export(of, profilee, finished, processes, said);
-        let Written { path, detour } = write(&finished.bytes)?;
+        self.recorder.add_first(&finished.profile, finished.placed.own, processes);
+        self.export(None, profilee, finished, processes, said);
+        let Written { path, detour } = write()?;
         said.troubles.extend(detour.map(|detour| format!("{detour}; it is in {}", path.display())));
         let (symbols, note) = profilee.symbols_beside(self.output, &path);
         said.notes.extend(note);
-        if let Of::First = of {
-            self.first = Some(path.clone());
-        }
-        Ok(Item {
-            file: path,
-            symbols,
-            view: View::of(profilee.planned.subject.stripped(), placed, profile.samples_in_program()),
-            says_more: finished.says_more(),
-            is_measured: profile.times.is_some(),
-            libraries: finished.counted_libraries(),
-            program,
-        })
+        self.first = Some(path.clone());
+        Ok(Item::new(profilee, finished, Some((symbols, path)), None))
     }
 
-    /// Writes the exports of a program or process.
+    /// Adds another program or process to the recording. `suffix` is added to the names of its exports.
+    pub(crate) fn other(
+        &mut self,
+        suffix: &str,
+        profilee: &Profilee,
+        finished: &Finished,
+        processes: Processes,
+        said: &mut Said,
+    ) -> Item {
+        self.recorder.add(&finished.profile, finished.placed.own, processes);
+        self.has_others = true;
+        self.export(Some(suffix), profilee, finished, processes, said);
+        let name = &finished.profile.name;
+        let program = if processes.pid > 0 { processes.pid.to_string() } else { name.clone() };
+        Item::new(profilee, finished, None, Some(program))
+    }
+
+    /// Writes the exports of a program or process, of the first one without a suffix.
     fn export(
         &self,
-        of: Of,
+        suffix: Option<&str>,
         profilee: &Profilee,
         finished: &Finished,
         processes: Processes,
@@ -158,54 +145,70 @@ impl<'r> Results<'r> {
         let mut recorder = Recorder::new(&profilee.name(), &path, profilee.planned);
         recorder.add_first(&finished.profile, finished.placed.own, processes);
         let run = load::recording(&recorder.finish(), Detail::Lines);
-        said.troubles.extend(match of {
-            Of::First => exports.write(&run),
-            Of::Other(suffix) => exports.write_other(suffix, &run),
+        said.troubles.extend(match suffix {
+            None => exports.write(&run),
+            Some(suffix) => exports.write_other(suffix, &run),
         });
     }
 
     /// Writes the recording beside the profile of the first program, whose process is `pid`. Returns the name of the file, or `None` if
-    /// there is nothing to record, or if profiles go to a pipe or a descriptor, beside which there are no files.
+    /// there is nothing to record, or if the only profile goes to a pipe, a device or a descriptor, beside which there are no files.
     ///
     /// # Errors
     /// It cannot be written.
     pub(crate) fn finish(self, pid: u32) -> Result<Option<PathBuf>> {
-        let first = self.first.unwrap_or_else(|| self.output.first(pid));
-        write(self.output, self.recorder, &first)
+        let beside = match self.output.is_stream() {
+            false => self.first.unwrap_or_else(|| self.output.first(pid)),
+            // What other programs have done would be lost.
+            true if self.has_others => PathBuf::from("gmon.out"),
+            true => return Ok(None),
+        };
+        if self.recorder.is_empty() {
+            return Ok(None);
+        }
+        self.output.write_beside(&beside, "pb.gz", &self.recorder.finish().write()).map(Some)
     }
-}
-
-/// Writes a recording beside a profile. Returns the name of the file, or `None` if there is nothing in it, or no place for it.
-///
-/// # Errors
-/// It cannot be written.
-fn write(output: &Output, recorder: Recorder, profile: &Path) -> Result<Option<PathBuf>> {
-    if output.is_stream() || recorder.is_empty() {
-        return Ok(None);
-    }
-    output.write_beside(profile, "pb.gz", &recorder.finish().write()).map(Some)
 }
 
 impl Item {
+    fn new(
+        profilee: &Profilee,
+        finished: &Finished,
+        own: Option<(OsString, PathBuf)>,
+        program: Option<String>,
+    ) -> Item {
+        let Finished { profile, placed, .. } = finished;
+        let is_stripped = profilee.planned.subject.stripped();
+        Item {
+            own,
+            view: View::of(is_stripped, placed, profile.samples_in_program()),
+            says_more: finished.says_more(),
+            is_measured: profile.times.is_some(),
+            libraries: finished.counted_libraries(),
+            program,
+        }
+    }
+
     /// Returns the command that shows the result and, in a comment of the shell, the one for the other view, if that says something else.
-    /// `recording` is the file of the run's recording.
-    pub(crate) fn commands(&self, recording: Option<&Path>) -> String {
-        let own = format!("gprof {} {}", words::quoted(&self.symbols), words::quoted(self.file.as_os_str()));
+    /// There is none if the result is in no file. `recording` is the file of the run's recording.
+    pub(crate) fn commands(&self, recording: Option<&Path>) -> Option<String> {
+        let own = self.own.as_ref().map(|(symbols, file)| {
+            format!("gprof {} {}", words::quoted(symbols), words::quoted(file.as_os_str()))
+        });
         let Some(recording) = recording else { return own };
-        let recording = words::quoted(recording.as_os_str());
         let program = self
             .program
             .as_ref()
             .map_or_else(String::new, |program| format!("--program {} ", words::quoted(program.as_ref())));
-        if self.is_measured {
-            return format!("gmon times {program}{recording} # gprof: {own}");
-        }
-        let whole = format!("gmon flat {program}{recording}");
-        match (self.says_more, self.view) {
-            (false, _) => own,
-            (true, View::WholeOnly) => whole,
-            (true, View::Whole) => format!("{whole} # the program alone: {own}"),
-            (true, View::Own) => format!("{own} # whole process: {whole}"),
-        }
+        let report = if self.is_measured { "times" } else { "flat" };
+        let whole = format!("gmon {report} {program}{}", words::quoted(recording.as_os_str()));
+        let Some(own) = own else { return Some(whole) };
+        Some(match (self.is_measured, self.says_more, self.view) {
+            (true, ..) => format!("{whole} # gprof: {own}"),
+            (_, false, _) => own,
+            (_, true, View::WholeOnly) => whole,
+            (_, true, View::Whole) => format!("{whole} # the program alone: {own}"),
+            (_, true, View::Own) => format!("{own} # whole process: {whole}"),
+        })
     }
 }

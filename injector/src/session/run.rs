@@ -31,7 +31,7 @@ use crate::session::family::Family;
 use crate::session::live::{self, Own};
 use crate::session::member::Unhooked;
 use crate::session::outcome::Run;
-use crate::session::results::{Of, Results, Said};
+use crate::session::results::{Results, Said};
 use crate::session::settings::Settings;
 use crate::session::words;
 use crate::store::exports::Exports;
@@ -253,7 +253,7 @@ pub(crate) fn profile<T: Target>(
         voice.warn(format_args!("{alive}; what was counted up to now is written"));
     }
     let others = first.as_mut().map_or(0, |first| family.add_to_first(first));
-    family.write_programs(pid as u32);
+    family.record_programs();
     let traced = family.tracer.take().map(Tracer::finish);
     let sampler_bytes = sampling.as_mut().map_or(0, |sampling| sampling.perf().ring_bytes());
     let (lost_samples, throttled) = sampling.as_ref().map_or((0, false), |s| (s.lost, s.throttled));
@@ -266,8 +266,8 @@ pub(crate) fn profile<T: Target>(
         folder.keep();
     }
     let Some(first) = first else { return Err(anyhow!("the profile is lost").into()) };
-    let first = first.finish()?;
-    let Finished { profile, account, placed, .. } = &first;
+    let (first, bytes) = first.finish()?;
+    let Finished { profile, account, placed } = &first;
     // Where the agent was not put in, its report has nothing to say.
     let trouble = target.not_entered().map(str::to_owned).or_else(|| account.trouble.clone());
     if let Some(trouble) = trouble {
@@ -321,7 +321,7 @@ pub(crate) fn profile<T: Target>(
         others: &family.others,
         traced: traced.as_ref(),
     };
-    let files = Files { output: &output, stats: stats.as_ref(), profilee, first: &first };
+    let files = Files { output: &output, stats: stats.as_ref(), profilee, first: &first, bytes: &bytes };
     let finished = finish(&run, &program, voice, &files, family.results, pid as u32);
     if let Some(traced) = &traced {
         let is_whole = settings.measure.and_then(|measure| measure.trace).is_some_and(|t| t.is_whole());
@@ -420,8 +420,9 @@ struct Files<'f> {
     output: &'f Output,
     stats: Option<&'f File>,
     profilee: &'f Profilee,
-    /// What the first program has counted.
+    /// What the first program has counted, and its gmon.out.
     first: &'f Finished,
+    bytes: &'f [u8],
 }
 
 /// Writes the profile, the recording and the facts about the run, and prints the report.
@@ -433,7 +434,7 @@ fn finish(
     mut results: Results,
     pid: u32,
 ) -> Result<()> {
-    let Files { output, stats, profilee, first } = *files;
+    let Files { output, stats, profilee, first, bytes } = *files;
     for loss in run.losses() {
         voice.warn(loss);
     }
@@ -446,7 +447,7 @@ fn finish(
     let mut said = Said::default();
     let written = is_seen.then(|| {
         let processes = Processes { number: run.processes, pid: if run.processes == 1 { pid } else { 0 } };
-        results.add(Of::First, profilee, first, processes, &mut said, |bytes| output.write(pid, bytes))
+        results.first(profilee, first, processes, &mut said, || output.write(pid, bytes))
     });
     let recording = results.finish(pid).unwrap_or_else(|error| {
         said.troubles.push(format!("{error:#}"));
@@ -467,10 +468,10 @@ fn finish(
     run.lead_to_unhooked(recording, voice);
     if let Some(worker) = run.worker() {
         // A wrapper was started, and another program did the work.
-        let next = worker.item.commands(recording);
-        voice.note(format_args!("{}; {} did most of the work; next: {next}", run.summary(), worker.title()));
+        let next = words::next(worker.item.commands(recording));
+        voice.note(format_args!("{}; {} did most of the work{next}", run.summary(), worker.title()));
         return Ok(());
     }
-    voice.note(format_args!("{}; next: {}", run.summary(), item.commands(recording)));
+    voice.note(format_args!("{}{}", run.summary(), words::next(item.commands(recording))));
     Ok(())
 }

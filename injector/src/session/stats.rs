@@ -67,14 +67,12 @@ pub(super) struct Process {
     #[serde(skip_serializing_if = "Option::is_none")]
     processes: Option<u32>,
     program: String,
-    profile: String,
     calls: u64,
     samples_inside: u64,
     samples_outside: u64,
     samples_own: u64,
     lost_calls: u64,
     threads: u64,
-    unseen: Vec<Unseen>,
 }
 
 /// What was traced of all processes.
@@ -371,14 +369,12 @@ impl Process {
             pid,
             processes,
             program: other.profilee.binary.display().to_string(),
-            profile: other.item.file.display().to_string(),
             calls: other.calls,
             samples_inside: other.placed.inside,
             samples_outside: other.placed.outside,
             samples_own: other.placed.own,
             lost_calls: other.account.lost_calls,
             threads: other.threads,
-            unseen: other.placed.unseen.clone(),
         }
     }
 }

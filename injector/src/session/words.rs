@@ -10,6 +10,11 @@ use crate::profile::counted::CountedLibrary;
 use crate::profile::placement::Placed;
 use crate::trace::messages::Summary;
 
+/// Says which command to type next, if there is one.
+pub(crate) fn next(command: Option<String>) -> String {
+    command.map_or_else(String::new, |command| format!("; next: {command}"))
+}
+
 /// Says how many calls and samples a process has in its profile.
 pub(crate) fn calls_and_samples(calls: u64, samples: u64) -> String {
     format!("{}, {}", counted(calls, "call", "calls"), counted(samples, "sample", "samples"))

@@ -116,44 +116,21 @@ impl Output {
         written(path, result, &format!("gmon.out.{pid}"), bytes)
     }
 
-    /// Writes another process's profile beside the first one's. `executed` is the number of profiles of that
-    /// process so far.
+    /// Writes the profile of a process that still runs, and is not the first one, beside the first one's.
     ///
     /// # Errors
     /// It cannot be written, not even to a temporary folder.
-    pub(crate) fn write_other(&self, pid: u32, executed: u32, bytes: &[u8]) -> Result<Written> {
-        let mut suffix = format!(".{pid}");
-        if executed > 0 {
-            suffix.push_str(&format!(".{executed}"));
-        }
+    pub(crate) fn write_other(&self, pid: u32, bytes: &[u8]) -> Result<Written> {
         let mut name = match (&self.naming, &self.target) {
             // A pipe or a device takes one profile only, and so does a descriptor.
             (Naming::Fixed(_), target) if target.is_stream() => OsString::from("gmon.out"),
             (Naming::Fixed(path), _) => path.clone().into_os_string(),
             (Naming::Prefix(prefix), _) => prefix.clone(),
         };
-        name.push(&suffix);
+        name.push(format!(".{pid}"));
         let path = PathBuf::from(name);
         let result = output::write(&path, bytes);
-        written(path, result, &format!("gmon.out{suffix}"), bytes)
-    }
-}
-
-impl Output {
-    /// Writes the profile of another program beside the first one's, which is that of process `first`: NAME is added to
-    /// the first one's name.
-    ///
-    /// # Errors
-    /// It cannot be written, not even to a temporary folder.
-    pub(crate) fn write_program(&self, first: u32, name: &str, bytes: &[u8]) -> Result<Written> {
-        let mut path = match (&self.naming, &self.target) {
-            (Naming::Fixed(_), target) if target.is_stream() => OsString::from("gmon.out"),
-            _ => self.naming.path(first).into_os_string(),
-        };
-        path.push(format!(".{name}"));
-        let path = PathBuf::from(path);
-        let result = output::write(&path, bytes);
-        written(path, result, &format!("gmon.out.{name}"), bytes)
+        written(path, result, &format!("gmon.out.{pid}"), bytes)
     }
 
     /// Writes a file that belongs to a profile: `gmon.SUFFIX` beside `gmon.out`, and `NAME.SUFFIX` beside `NAME`.

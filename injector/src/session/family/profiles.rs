@@ -1,4 +1,4 @@
-//! The profiles of a run's processes: what each has counted, and where that is written.
+//! What each process of a run has counted, for the run's recording.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -14,9 +14,8 @@ use crate::sampling::sampler::Sampling;
 use crate::sampling::samples::Samples;
 use crate::session::family::{Family, Sum, orders_for};
 use crate::session::member::{Other, Unhooked, Who};
-use crate::session::results::{Of, Said};
+use crate::session::results::Said;
 use crate::session::spares::Spare;
-use crate::store::output::Written;
 use crate::store::region::layout::AgentState;
 use crate::target::launch::usher::Usher;
 
@@ -34,7 +33,7 @@ impl Family<'_> {
         let early = |pid| sampling.into_iter().flat_map(move |sampling| sampling.early(pid));
         let found = guests(&region, profilee, &self.libraries, early, self.rate, &mut self.troubles);
         for (pid, finished) in found {
-            self.write_other(pid as i32, profilee, finished);
+            self.add_other(pid as i32, profilee, finished);
         }
     }
 
@@ -61,7 +60,7 @@ impl Family<'_> {
             self.note_unhooked(profilee, &why);
         }
         if finished.is_worth_writing(state) {
-            self.write_other(pid, profilee, finished);
+            self.add_other(pid, profilee, finished);
         }
     }
 
@@ -107,9 +106,9 @@ impl Family<'_> {
         self.unfollowed.insert(format!("nothing was hooked in a process of {program}: {why}"));
     }
 
-    /// Writes the profile of a process other than the first one, or adds it to the others of the same program.
-    fn write_other(&mut self, pid: i32, profilee: &'static Profilee, mut counted: Counted) {
-        // The profile of several processes says nothing of one of them, and an empty one is not written.
+    /// Adds what a process other than the first one has counted to the recording, or to the others of the same program.
+    fn add_other(&mut self, pid: i32, profilee: &'static Profilee, mut counted: Counted) {
+        // The profile of several processes says nothing of one of them, and an empty one is not recorded.
         if let Some(why) = counted.account.trouble.take() {
             self.note_unhooked(profilee, &why);
         }
@@ -117,26 +116,19 @@ impl Family<'_> {
         if counted.profile.calls() == 0 && counted.profile.samples_inside() == 0 {
             return;
         }
-        if !self.settings.per_process {
-            match self.programs.entry(profilee.number) {
-                Entry::Vacant(entry) => {
-                    entry.insert(Sum { profilee, counted, processes: 1 });
-                }
-                Entry::Occupied(mut entry) => {
-                    entry.get_mut().counted.add(counted);
-                    entry.get_mut().processes += 1;
-                }
-            }
-            return;
+        if self.settings.per_process {
+            let processes = Processes { number: 1, pid: pid as u32 };
+            return self.record(Who::Process(pid), profilee, counted, processes, &pid.to_string());
         }
-        let before = self.written.entry(pid).or_default();
-        let number = *before;
-        *before += 1;
-        let output = self.output;
-        let suffix = if number > 0 { format!("{pid}.{number}") } else { pid.to_string() };
-        self.write(Who::Process(pid), profilee, counted, &suffix, |bytes| {
-            output.write_other(pid as u32, number, bytes)
-        });
+        match self.programs.entry(profilee.number) {
+            Entry::Vacant(entry) => {
+                entry.insert(Sum { profilee, counted, processes: 1 });
+            }
+            Entry::Occupied(mut entry) => {
+                entry.get_mut().counted.add(counted);
+                entry.get_mut().processes += 1;
+            }
+        }
     }
 
     /// Adds the other processes of the first program to its counts. Returns how many there are.
@@ -147,63 +139,46 @@ impl Family<'_> {
         sum.processes
     }
 
-    /// Writes one profile for each program other than the first one.
-    pub(crate) fn write_programs(&mut self, first: u32) {
+    /// Records each program other than the first one.
+    pub(crate) fn record_programs(&mut self) {
         let mut names: HashMap<String, u32> = HashMap::new();
         for Sum { profilee, counted, processes } in std::mem::take(&mut self.programs).into_values() {
             let name = profilee.name();
             let same = names.entry(name.clone()).or_default();
             *same += 1;
             let suffix = if *same > 1 { format!("{name}.{same}") } else { name };
-            let output = self.output;
-            let who = Who::Program { processes };
-            self.write(who, profilee, counted, &suffix, |bytes| output.write_program(first, &suffix, bytes));
+            let (who, number) = (Who::Program { processes }, processes);
+            self.record(who, profilee, counted, Processes { number, pid: 0 }, &suffix);
         }
         self.others.sort_by_key(|other| Reverse(other.placed.all()));
     }
 
-    /// Writes a profile by `write`, and adds it to the recording. `suffix` is added to the names of exports.
-    fn write(
+    /// Adds a program or process to the recording. `suffix` is added to the names of its exports.
+    fn record(
         &mut self,
         who: Who,
         profilee: &'static Profilee,
         counted: Counted,
+        processes: Processes,
         suffix: &str,
-        write: impl FnOnce(&[u8]) -> anyhow::Result<Written>,
     ) {
-        let finished = match counted.finish() {
-            Ok(finished) => finished,
-            Err(error) => {
-                self.troubles.push(format!("{error:#}"));
-                return;
-            }
-        };
-        let processes = match who {
-            Who::Process(pid) => Processes { number: 1, pid: pid as u32 },
-            Who::Program { processes } => Processes { number: processes, pid: 0 },
-        };
+        let finished = counted.settle();
         let mut said = Said::default();
-        let written = self.results.add(Of::Other(suffix), profilee, &finished, processes, &mut said, write);
+        let item = self.results.other(suffix, profilee, &finished, processes, &mut said);
         self.troubles.extend(said.troubles);
         self.unfollowed.extend(said.notes);
-        match written {
-            Ok(item) => {
-                let Finished { profile, account, placed, .. } = finished;
-                let advice = costs::advice(&profile, &placed, processes.number);
-                self.others.push(Other {
-                    who,
-                    profilee,
-                    item,
-                    calls: profile.calls(),
-                    inside: profile.samples_inside(),
-                    threads: profile.threads,
-                    placed,
-                    account,
-                    advice,
-                });
-            }
-            Err(error) => self.troubles.push(format!("{error:#}")),
-        }
+        let Finished { profile, account, placed } = finished;
+        self.others.push(Other {
+            who,
+            profilee,
+            item,
+            calls: profile.calls(),
+            inside: profile.samples_inside(),
+            threads: profile.threads,
+            advice: costs::advice(&profile, &placed, processes.number),
+            placed,
+            account,
+        });
     }
 
     /// Returns a member's profile, and the state of its agent.
