@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::elf::Program;
 use crate::place::Place;
 use crate::run::{self, Outcome};
-use crate::{compile, gprofdata, tool};
+use crate::{compile, gprofdata, tool, view};
 
 /// The ways to profile a family of processes.
 pub const MODES: [&str; 4] = ["--hooks=both", "--hooks=entry", "--sampler=timer", "--no-follow"];
@@ -149,10 +149,11 @@ fn in_new_folder(mut command: Command) -> (Outcome, Place) {
     let what = format!("{command:?}");
     let outcome = run::run(command, None, LIMIT).unwrap();
     assert!(!outcome.timed_out, "hangs: {what}");
+    view::apart(folder.folder.path()).unwrap();
     (outcome, folder)
 }
 
-/// A profiled run, and the folder with its files.
+/// A profiled run, and the folder with its files. The profiles of other processes than the first are made of the recording.
 pub struct Run {
     program: Program,
     pub outcome: Outcome,

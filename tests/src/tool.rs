@@ -88,6 +88,20 @@ pub fn gprofinject() -> Result<&'static Path> {
     found.as_deref().map_err(|error| anyhow::anyhow!("{error}"))
 }
 
+/// Returns a shell that carries out a command which a message names. It finds `gmon`.
+///
+/// # Errors
+/// There is no `gmon`.
+pub fn shell(command: &str) -> Result<Command> {
+    let gmon = gmon()?;
+    let folders = gmon.parent().map(Path::to_owned).into_iter();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths(folders.chain(std::env::split_paths(&path)))?;
+    let mut shell = Command::new("sh");
+    shell.args(["-c", command]).env("PATH", path);
+    Ok(shell)
+}
+
 /// Returns the `gmon` command, which is beside the command under test.
 ///
 /// # Errors

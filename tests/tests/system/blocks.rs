@@ -9,7 +9,7 @@ use std::time::Duration;
 use gprofinject_tests::elf::Program;
 use gprofinject_tests::run::Outcome;
 use gprofinject_skip as skip;
-use gprofinject_tests::{callgrind, compile, generate, gprofdata, run, tool};
+use gprofinject_tests::{callgrind, compile, generate, gprofdata, run, tool, view};
 
 gprofinject_tests::trials! {
     together:
@@ -313,6 +313,7 @@ fn children_and_crashes() {
             .max()
             .unwrap()
     };
+    view::apart(folder.path()).unwrap();
     let mut files: Vec<PathBuf> =
         std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().path()).collect();
     files.retain(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("gmon.out")));

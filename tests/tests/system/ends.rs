@@ -85,6 +85,7 @@ fn keys_of_a_terminal() {
     controller.write_all(b"\x03").unwrap();
     read(&mut controller, "2 6");
     assert_eq!(child.wait().unwrap().code(), Some(5));
+    gprofinject_tests::view::apart(place.folder.path()).unwrap();
     let profiles = fs::read_dir(place.folder.path()).unwrap().map(|entry| entry.unwrap().path());
     let profiles: Vec<_> = profiles.filter(|path| path.to_string_lossy().contains("gmon.out")).collect();
     assert_eq!(profiles.len(), 4, "{profiles:?}");

@@ -15,7 +15,7 @@ use gprofinject_tests::elf::Program;
 use gprofinject_tests::family::Subject;
 use gprofinject_tests::place::{LIMIT, Place, finish};
 use gprofinject_tests::run::{self, Outcome};
-use gprofinject_tests::{compile, gprofdata, tool};
+use gprofinject_tests::{compile, gprofdata, tool, view};
 
 gprofinject_tests::trials! {
     together:
@@ -312,6 +312,7 @@ fn hooks_of_somebodys_own_are_called() {
     };
     let profiled = shell(tool::gprofinject().unwrap());
     assert_eq!(profiled.stdout_text(), shell(Path::new("sh")).stdout_text());
+    view::apart(preloaded.place.folder.path()).unwrap();
     let files = preloaded.profiles("gmon.out.");
     let counts: Vec<u64> = files.iter().map(|file| preloaded.called(file, "once", "twice")).collect();
     assert_eq!(counts.iter().filter(|&&count| count == 2000).count(), 1, "{files:?} {counts:?}");

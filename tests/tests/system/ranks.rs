@@ -6,7 +6,7 @@ use std::process::Command;
 
 use gprofinject_skip as skip;
 use gprofinject_tests::place::{HELLO, LIMIT, Place, complains, finish};
-use gprofinject_tests::{compile, gprofdata, run, tool};
+use gprofinject_tests::{compile, gprofdata, run, tool, view};
 
 gprofinject_tests::trials! {
     together:
@@ -72,11 +72,12 @@ fn each_rank_has_files_of_its_own() {
         job
     };
     assert_eq!(finish(job(&["-q", "--libs", "none", "-o", "run.out", "./hello"])).code(), 0);
-    assert_eq!(files(&place), set(&["run.out.rank12"]));
+    assert_eq!(files(&place), set(&["run.out.rank12", "run.rank12.pb.gz"]));
     // Another program of the rank.
     let names = ["-q", "--libs", "none", "-o", "run.out", "env", "./hello"];
     assert_eq!(finish(job(&names)).code(), 0);
-    assert!(place.path("run.out.rank12.hello").is_file(), "{:?}", files(&place));
+    let recording = view::read(&place.path("run.rank12.pb.gz")).unwrap();
+    assert!(recording.programs.iter().any(|program| program.name == "hello"), "{:?}", recording.programs);
     let mut prefixed = job(&["-q", "--libs", "none", "./hello"]);
     prefixed.env("GMON_OUT_PREFIX", place.path("mine"));
     assert_eq!(finish(prefixed).code(), 0);
@@ -92,7 +93,7 @@ fn no_other_name_than_a_number() {
         let mut job = command(&place, &["-q", "--libs", "none", "./hello"]);
         job.env("OMPI_COMM_WORLD_RANK", value);
         assert_eq!(finish(job).code(), 0);
-        assert_eq!(files(&place), set(&["gmon.out"]), "{value:?}");
+        assert_eq!(files(&place), set(&["gmon.out", "gmon.pb.gz"]), "{value:?}");
     }
 }
 
@@ -105,12 +106,13 @@ fn the_host_and_no_rank_at_all() {
         assert_eq!(finish(job).code(), 0);
     };
     job("none");
-    assert_eq!(files(&place), set(&["gmon.out"]));
+    assert_eq!(files(&place), set(&["gmon.out", "gmon.pb.gz"]));
     job("host");
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     let host: String =
         host.trim().chars().map(|c| if c.is_ascii_alphanumeric() || ".-_".contains(c) { c } else { '_' }).collect();
-    assert_eq!(files(&place), set(&["gmon.out", &format!("gmon.out.rank3.{host}")]));
+    let of_host = [format!("gmon.out.rank3.{host}"), format!("gmon.rank3.{host}.pb.gz")];
+    assert_eq!(files(&place), set(&["gmon.out", "gmon.pb.gz", &of_host[0], &of_host[1]]));
     let wrong = run::run(command(&place, &["--ranks", "all", "./hello"]), None, LIMIT).unwrap();
     complains(&wrong, 125, "auto, host, none");
 }
@@ -152,7 +154,9 @@ fn open_mpi() {
     let outcome = run::run(job, None, LIMIT).unwrap();
     assert!(!outcome.timed_out && outcome.code() == 0, "{}", outcome.stderr_text());
     let names = ["gmon.out.rank0", "gmon.out.rank1", "gmon.out.rank2", "gmon.out.rank3"];
-    assert_eq!(files(&place), set(&names));
+    let recordings: Vec<String> = (0..4).map(|rank| format!("gmon.rank{rank}.pb.gz")).collect();
+    let all: Vec<&str> = names.iter().copied().chain(recordings.iter().map(String::as_str)).collect();
+    assert_eq!(files(&place), set(&all));
 
     let mut ranks = Command::new(tool::gmon().unwrap());
     ranks.args(["ranks", "--json", "hello"]).args(names).current_dir(place.folder.path());

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use gprofinject_skip as skip;
 use gprofinject_tests::switched::{Counts, Subject, compiled_by, counts};
-use gprofinject_tests::tool;
+use gprofinject_tests::{tool, view};
 
 gprofinject_tests::trials! {
     together:
@@ -191,7 +191,7 @@ fn children_have_their_own() {
         rest = subject.line();
     }
     subject.child.wait().unwrap();
-    assert!(folder.join(&profile).exists());
+    view::apart(&folder).unwrap();
     let calls = subject.calls(&profile, "switched");
     assert_eq!((calls["leaf"], calls.get("tail")), (of_child["leaf"], None));
     let calls = subject.calls("gmon.out", "switched");

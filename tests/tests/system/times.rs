@@ -203,6 +203,7 @@ fn our_own_time_in_children_is_left_out() {
     for sampler in ["--sampler=auto", "--sampler=timer"] {
         let (stats, _) = tiny.run(&["-q", sampler], "script", &[]);
         assert!(number(&stats, "/processes/0/samples_own") > 0.0, "{stats}");
+        view::apart(&tiny.path("")).unwrap();
         tiny.has_true_shares("prog", "gmon.out.prog", sampler);
     }
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use gprofinject_skip as skip;
 use gprofinject_tests::place::{Place, finish};
-use gprofinject_tests::tool;
+use gprofinject_tests::{tool, view};
 
 gprofinject_tests::trials! {
     together:
@@ -160,5 +160,6 @@ fn a_preloaded_execve() {
     let mut command = gprofinject(&place, &[]);
     command.env("LD_PRELOAD", &library);
     let said = is_as_alone(command, &[executes.as_ref(), program.as_ref()]);
-    assert!(place.path("gmon.out.p").is_file(), "{said}");
+    let recording = view::read(&place.path("gmon.pb.gz")).unwrap();
+    assert!(recording.programs.iter().any(|program| program.name == "p"), "{said}");
 }

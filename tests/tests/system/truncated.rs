@@ -10,6 +10,7 @@ use gprofinject_tests::elf::Program;
 use gprofinject_tests::gprofdata;
 use gprofinject_tests::place::{Place, finish};
 use gprofinject_tests::run::{self, Outcome};
+use gprofinject_tests::view;
 
 gprofinject_tests::trials! {
     together:
@@ -150,6 +151,7 @@ fn goes_on(place: &Place, files: &Path, way: &str) -> String {
 
 /// Returns how often the functions `step` and `later` were called, by a profile.
 fn calls(place: &Place, file: &str) -> [u64; 2] {
+    view::apart(place.folder.path()).unwrap();
     let profile = gprofdata::read(&place.path(file)).unwrap();
     let program = Program::read(&place.path("cuts")).unwrap();
     ["step", "later"].map(|name| {
