@@ -1,6 +1,6 @@
 //! The part of a run that some of its programs have done.
 
-use crate::model::{Program, Recording};
+use crate::model::{Program, REST, Recording};
 
 impl Recording {
     /// Leaves out what all programs have done that are not wanted, and those programs. Modules and functions stay.
@@ -26,7 +26,7 @@ impl Recording {
         }
         if wanted.contains(&false) {
             self.nodes_lost = 0;
-            for node in self.nodes.iter().filter(|node| node.function == crate::REST) {
+            for node in self.nodes.iter().filter(|node| node.function == REST) {
                 self.nodes_lost = self.nodes_lost.saturating_add(node.calls);
             }
         }
@@ -70,7 +70,7 @@ impl Renumbered {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Calls, Function, Module, Node, REST, Thread};
+    use crate::model::{Calls, Function, Module, Node, Thread};
 
     #[test]
     fn one_of_three() {

@@ -1,32 +1,23 @@
 //! From the profiles of programs to the recording of their run.
 
 mod places;
+mod tables;
 mod times;
 
-use std::collections::HashMap;
 use std::time::{Duration, UNIX_EPOCH};
 
-use gmon_run::{Block, Calls, Function, Hits, Module, Program, Recording};
+use gmon_run::{Block, Calls, Hits, Module, Program, Recording};
 
 use crate::os::clock;
 use crate::profile::model::{self, NOWHERE, Place, Profile};
-use crate::profile::recorder::places::{Found, Places};
+use crate::profile::recorder::places::Places;
+use crate::profile::recorder::tables::Tables;
 use crate::profile::recorder::times::Sources;
-use crate::profile::totals::Seed;
 use crate::program::planned::Planned;
-
-/// The name of the module of a function in memory without a file.
-const MEMORY: &str = "[memory]";
 
 /// The recording of a run, to which one program after the other is added.
 pub(crate) struct Recorder {
-    recording: Recording,
-    /// By path and build-id.
-    modules: HashMap<(String, Vec<u8>), u32>,
-    /// By module and link address.
-    functions: HashMap<(u32, u64), u32, Seed>,
-    /// By module and name, where only these are known.
-    named: HashMap<(u32, String), u32>,
+    tables: Tables,
     sources: Sources,
 }
 
@@ -44,16 +35,10 @@ impl Recorder {
         let begin = clock::beginning().date;
         let date = begin.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let recording = Recording { start_unix_ns: date.as_nanos() as u64, ..Recording::default() };
-        let mut recorder = Recorder {
-            recording,
-            modules: HashMap::new(),
-            functions: HashMap::default(),
-            named: HashMap::new(),
-            sources: Sources::default(),
-        };
-        let module = recorder.module(module(path, planned));
-        recorder.recording.programs.push(Program { name: name.to_owned(), module, ..Program::default() });
-        recorder
+        let mut tables = Tables::of(recording);
+        let module = tables.module(module(path, planned));
+        tables.recording.programs.push(Program { name: name.to_owned(), module, ..Program::default() });
+        Recorder { tables, sources: Sources::default() }
     }
 
     /// Adds what the first program has done. `own` is the number of samples in gprofinject's code.
@@ -64,36 +49,38 @@ impl Recorder {
     /// Adds what another program has done.
     pub(crate) fn add(&mut self, profile: &Profile, own: u64, processes: Processes) {
         let Some(first) = profile.modules.first() else { return };
-        let module = self.module(module(&profile.path, first.program));
-        let number = self.recording.programs.len() as u32;
-        self.recording.programs.push(Program { name: profile.name.clone(), module, ..Program::default() });
+        let module = self.tables.module(module(&profile.path, first.program));
+        let number = self.tables.recording.programs.len() as u32;
+        self.tables.recording.programs.push(Program {
+            name: profile.name.clone(),
+            module,
+            ..Program::default()
+        });
         self.add_to(number, profile, own, processes);
     }
 
     /// Whether a program has done anything.
     pub(crate) fn is_empty(&self) -> bool {
-        self.recording.programs.iter().all(|program| program.processes == 0)
+        self.tables.recording.programs.iter().all(|program| program.processes == 0)
     }
 
-    /// Returns the recording.
-    pub(crate) fn finish(self) -> Recording {
-        let begin = clock::beginning().date;
-        let passed = begin.elapsed().unwrap_or(Duration::ZERO);
-        Recording { duration_ns: passed.as_nanos() as u64, ..self.recording }
+    /// Returns the recording of a run of this duration.
+    pub(crate) fn finish(self, duration: Duration) -> Recording {
+        Recording { duration_ns: duration.as_nanos() as u64, ..self.tables.recording }
     }
 
     fn add_to(&mut self, program: u32, profile: &Profile, own: u64, processes: Processes) {
         if let Some(period) = 1_000_000_000_u64.checked_div(profile.rate.into()) {
-            self.recording.sample_period_ns = period;
+            self.tables.recording.sample_period_ns = period;
         }
         let modules: Vec<u32> =
-            profile.modules.iter().map(|module| self.module(module_of(profile, module))).collect();
+            profile.modules.iter().map(|module| self.tables.module(module_of(profile, module))).collect();
         let mut places = Places::new(profile);
         let outside = profile.modules.first().map_or(0, |program| program.samples.outside);
         let mut elsewhere = outside.saturating_sub(profile.in_agent);
         for named in &profile.named {
-            let function = self.named(&named.module, &named.function);
-            self.recording.hits.push(Hits { program, function, address: 0, samples: named.samples });
+            let function = self.tables.named(&named.module, &named.function);
+            self.tables.recording.hits.push(Hits { program, function, address: 0, samples: named.samples });
             elsewhere = elsewhere.saturating_sub(named.samples);
         }
         for (index, module) in (0..).zip(&profile.modules) {
@@ -103,69 +90,39 @@ impl Recorder {
             }
             for (place, samples) in module.samples.places() {
                 let Some(address) = module.program.text_address(place) else { continue };
-                let function =
-                    places.at(Place { module: index, address }, |found| self.function(&modules, &found));
-                self.recording.hits.push(Hits { program, function, address, samples });
+                let function = places
+                    .at(Place { module: index, address }, |found| self.tables.function(&modules, &found));
+                self.tables.recording.hits.push(Hits { program, function, address, samples });
             }
             let (blocks, _) = module.blocks();
             let module = modules.get(index as usize).copied().unwrap_or(0);
-            self.recording.blocks.extend(blocks.into_iter().map(|block| Block {
+            self.tables.recording.blocks.extend(blocks.into_iter().map(|block| Block {
                 program,
                 module,
                 address: block.addr,
                 executions: block.count,
             }));
         }
-        self.recording.calls.reserve(profile.arcs.len());
+        self.tables.recording.calls.reserve(profile.arcs.len());
         for arc in &profile.arcs {
             let caller = match arc.from.module {
                 NOWHERE => None,
-                _ => Some(places.at(arc.from, |found| self.function(&modules, &found))),
+                _ => Some(places.at(arc.from, |found| self.tables.function(&modules, &found))),
             };
-            let callee = places.entry(arc.to, |found| self.function(&modules, &found));
+            let callee = places.entry(arc.to, |found| self.tables.function(&modules, &found));
             let site = if caller.is_some() { arc.from.address } else { 0 };
-            self.recording.calls.push(Calls { program, caller, site, callee, calls: arc.count });
+            self.tables.recording.calls.push(Calls { program, caller, site, callee, calls: arc.count });
         }
         if let Some(times) = &profile.times {
-            times::add(self, program, profile, times, &modules, &mut places);
+            let of = times::Of { program, profile, modules: &modules };
+            times::add(&mut self.tables, &mut self.sources, &of, times, &mut places);
         }
-        if let Some(known) = self.recording.programs.get_mut(program as usize) {
+        if let Some(known) = self.tables.recording.programs.get_mut(program as usize) {
             known.processes = known.processes.saturating_add(processes.number);
             known.pid = processes.pid;
             known.elsewhere = known.elsewhere.saturating_add(elsewhere);
             known.overhead = known.overhead.saturating_add(own);
         }
-    }
-
-    /// Returns the index of a module.
-    fn module(&mut self, module: Module) -> u32 {
-        let all = &mut self.recording.modules;
-        *self.modules.entry((module.name.clone(), module.build_id.clone())).or_insert_with(|| {
-            all.push(module);
-            all.len() as u32 - 1
-        })
-    }
-
-    /// Returns the index of a function. `modules` are the indexes of the profile's modules.
-    fn function(&mut self, modules: &[u32], found: &Found) -> u32 {
-        let module = modules.get(found.module as usize).copied().unwrap_or(0);
-        let all = &mut self.recording.functions;
-        *self.functions.entry((module, found.address)).or_insert_with(|| {
-            let (address, size, name) = (found.address, found.size, found.name.clone().into_owned());
-            all.push(Function { name, module, address, size, ..Function::default() });
-            all.len() as u32 - 1
-        })
-    }
-
-    /// Returns the index of a function of which no more than the file name of its module is known.
-    fn named(&mut self, module: &str, function: &str) -> u32 {
-        let name = if module.is_empty() { MEMORY } else { module };
-        let module = self.module(Module { name: name.to_owned(), ..Module::default() });
-        let all = &mut self.recording.functions;
-        *self.named.entry((module, function.to_owned())).or_insert_with(|| {
-            all.push(Function { name: function.to_owned(), module, ..Function::default() });
-            all.len() as u32 - 1
-        })
     }
 }
 

@@ -3,12 +3,15 @@
 //! The end of a run, the end of each process, `--dump` and `--recover` bring their results here, by one rule: whatever can be written is
 //! written, and each failure is said once.
 
+use std::cell::OnceCell;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Result;
 use gmon_export::load::{self, Detail};
 
+use crate::os::clock;
 use crate::profile::counted::{CountedLibrary, Finished};
 use crate::profile::placement::Placed;
 use crate::profile::recorder::{Processes, Recorder};
@@ -27,6 +30,8 @@ pub(crate) struct Results<'r> {
     first: Option<PathBuf>,
     /// Whether there are other programs or processes.
     has_others: bool,
+    /// How long the run took, once somebody has asked.
+    duration: OnceCell<Duration>,
 }
 
 /// The result of one program or process.
@@ -84,7 +89,7 @@ impl<'r> Results<'r> {
     pub(crate) fn new(output: &'r Output, exports: Option<&'r Exports>, first: &Profilee) -> Results<'r> {
         let path = first.binary.display().to_string();
         let recorder = Recorder::new(&first.name(), &path, first.planned);
-        Results { output, exports, recorder, first: None, has_others: false }
+        Results { output, exports, recorder, first: None, has_others: false, duration: OnceCell::new() }
     }
 
     /// Returns where profiles are written.
@@ -131,6 +136,10 @@ impl<'r> Results<'r> {
         Item::new(profilee, finished, None, Some(program))
     }
 
+    fn duration(&self) -> Duration {
+        *self.duration.get_or_init(|| clock::beginning().date.elapsed().unwrap_or(Duration::ZERO))
+    }
+
     /// Writes the exports of a program or process, of the first one without a suffix.
     fn export(
         &self,
@@ -144,7 +153,7 @@ impl<'r> Results<'r> {
         let path = profilee.binary.display().to_string();
         let mut recorder = Recorder::new(&profilee.name(), &path, profilee.planned);
         recorder.add_first(&finished.profile, finished.placed.own, processes);
-        let run = load::recording(&recorder.finish(), Detail::Lines);
+        let run = load::recording(&recorder.finish(self.duration()), Detail::Lines);
         said.troubles.extend(match suffix {
             None => exports.write(&run),
             Some(suffix) => exports.write_other(suffix, &run),
@@ -157,6 +166,7 @@ impl<'r> Results<'r> {
     /// # Errors
     /// It cannot be written.
     pub(crate) fn finish(self, pid: u32) -> Result<Option<PathBuf>> {
+        let duration = self.duration();
         let beside = match self.output.is_stream() {
             false => self.first.unwrap_or_else(|| self.output.first(pid)),
             // What other programs have done would be lost.
@@ -166,7 +176,7 @@ impl<'r> Results<'r> {
         if self.recorder.is_empty() {
             return Ok(None);
         }
-        self.output.write_beside(&beside, "pb.gz", &self.recorder.finish().write()).map(Some)
+        self.output.write_beside(&beside, "pb.gz", &self.recorder.finish(duration).write()).map(Some)
     }
 }
 

@@ -72,11 +72,11 @@ fn each_rank_has_files_of_its_own() {
         job
     };
     assert_eq!(finish(job(&["-q", "--libs", "none", "-o", "run.out", "./hello"])).code(), 0);
-    assert_eq!(files(&place), set(&["run.out.rank12", "run.rank12.pb.gz"]));
+    assert_eq!(files(&place), set(&["run.out.rank12", "run.out.rank12.pb.gz"]));
     // Another program of the rank.
     let names = ["-q", "--libs", "none", "-o", "run.out", "env", "./hello"];
     assert_eq!(finish(job(&names)).code(), 0);
-    let recording = view::read(&place.path("run.rank12.pb.gz")).unwrap();
+    let recording = view::read(&place.path("run.out.rank12.pb.gz")).unwrap();
     assert!(recording.programs.iter().any(|program| program.name == "hello"), "{:?}", recording.programs);
     let mut prefixed = job(&["-q", "--libs", "none", "./hello"]);
     prefixed.env("GMON_OUT_PREFIX", place.path("mine"));

@@ -284,34 +284,35 @@ fn add_files(run: &mut Run, recording: &Recording, numbers: &Numbers, detail: De
         }
     }
     let counted: BTreeSet<u32> = recording.blocks.iter().map(|block| block.module).collect();
-    for index in 0..run.modules.len() as u32 {
-        let own = numbers.modules[index as usize];
-        if !has_lines && !counted.contains(&own) {
-            continue;
-        }
-        let Module { path, build_id, .. } = run.modules[index as usize].clone();
-        let path = Path::new(&path);
-        let Some((bytes, owner)) = path.is_absolute().then(|| module_file(path, &build_id)).flatten() else {
-            continue;
-        };
-        run.owners.insert(owner);
-        if has_lines && let Some(lines) = lines_of(path, &bytes) {
-            let mut places = Places::new(run);
-            add_lines(&mut places, index, &lines, samples.get(&index).map_or(&[][..], Vec::as_slice));
-            places.finish();
-        }
-        if counted.contains(&own) {
-            let profile = profile_of(recording, own);
-            let has_calls = !recording.calls.is_empty();
-            // A file that is not that of the run any more says nothing.
-            let _ = blocks::add(
-                run,
-                blocks::Of { module: index, path, bytes: &bytes, has_calls },
-                &profile,
-                detail,
-            );
+    let mut files = Vec::new();
+    for (index, &own) in (0..).zip(&numbers.modules) {
+        let is_counted = counted.contains(&own);
+        let Module { path, build_id, .. } = &run.modules[index as usize];
+        let path = Path::new(path);
+        if (has_lines || is_counted)
+            && path.is_absolute()
+            && let Some((bytes, owner)) = module_file(path, build_id)
+        {
+            run.owners.insert(owner);
+            files.push((index, own, is_counted, path.to_owned(), bytes));
         }
     }
+    let has_calls = !recording.calls.is_empty();
+    for (module, own, _, path, bytes) in files.iter().filter(|(_, _, is_counted, ..)| *is_counted) {
+        let of = blocks::Of { module: *module, path, bytes, has_calls };
+        // A file whose instructions cannot be read says nothing.
+        let _ = blocks::add(run, of, &profile_of(recording, *own), detail);
+    }
+    if !has_lines {
+        return;
+    }
+    let mut places = Places::new(run);
+    for (module, _, _, path, bytes) in &files {
+        if let Some(lines) = lines_of(path, bytes) {
+            add_lines(&mut places, *module, &lines, samples.get(module).map_or(&[][..], Vec::as_slice));
+        }
+    }
+    places.finish();
 }
 
 /// Returns how long the calls took; `None` if none of them has returned.

@@ -8,8 +8,8 @@ use gprofinject_image::debug::Lines;
 
 use crate::os::clock;
 use crate::profile::model::{Place, Profile};
-use crate::profile::recorder::Recorder;
 use crate::profile::recorder::places::Places;
+use crate::profile::recorder::tables::Tables;
 use crate::profile::times::{self, Times};
 
 /// Nanoseconds of a second.
@@ -19,12 +19,21 @@ const SECOND: f64 = 1e9;
 #[derive(Default)]
 pub(super) struct Sources(HashMap<u32, Option<Lines>>);
 
+/// A program whose durations are added.
+#[derive(Clone, Copy)]
+pub(super) struct Of<'a, 'p> {
+    /// Its index.
+    pub(super) program: u32,
+    pub(super) profile: &'p Profile,
+    /// The indexes of the profile's modules.
+    pub(super) modules: &'a [u32],
+}
+
 /// What has to be known to add the threads of a program.
 struct Adding<'a, 'p> {
-    program: u32,
-    profile: &'p Profile,
-    /// The indexes of the profile's modules.
-    modules: &'a [u32],
+    of: Of<'a, 'p>,
+    tables: &'a mut Tables,
+    sources: &'a mut Sources,
     places: &'a mut Places<'p, u32>,
     ticks_per_ns: f64,
     /// The functions that were met, by their entries.
@@ -33,16 +42,15 @@ struct Adding<'a, 'p> {
 
 /// Adds the durations of a program's calls.
 pub(super) fn add<'p>(
-    recorder: &mut Recorder,
-    program: u32,
-    profile: &'p Profile,
+    tables: &mut Tables,
+    sources: &mut Sources,
+    of: &Of<'_, 'p>,
     times: &Times,
-    modules: &[u32],
     places: &mut Places<'p, u32>,
 ) {
     let ticks_per_ns = if times.overhead.is_tsc { clock::ticks_per_nanosecond() } else { 1.0 };
     let ns = |ticks: f64| ticks / ticks_per_ns;
-    let known = &mut recorder.recording.clock;
+    let known = &mut tables.recording.clock;
     *known = Clock {
         source: if times.overhead.is_tsc { ClockSource::Tsc } else { ClockSource::ClockGettime },
         ticks_per_second: ticks_per_ns * SECOND,
@@ -51,118 +59,120 @@ pub(super) fn add<'p>(
         // The clock itself may be read a tick too early at one end and too late at the other.
         error_ns: known.error_ns.max(ns(times.overhead.spread + 2.0)),
     };
-    recorder.recording.intervals = intervals(ticks_per_ns);
-    let mut adding = Adding { program, profile, modules, places, ticks_per_ns, met: HashMap::new() };
+    tables.recording.intervals = intervals(ticks_per_ns);
+    let mut adding = Adding { of: *of, tables, sources, places, ticks_per_ns, met: HashMap::new() };
     for thread in &times.threads {
-        add_thread(recorder, thread, &mut adding);
+        adding.add_thread(thread);
     }
 }
 
 impl Adding<'_, '_> {
     /// Returns the index of the function with this entry, whose source line is looked for if it is new.
-    fn index_of(&mut self, recorder: &mut Recorder, place: Place) -> u32 {
+    fn index_of(&mut self, place: Place) -> u32 {
         if let Some(&index) = self.met.get(&place) {
             return index;
         }
-        let index = self.places.entry(place, |found| recorder.function(self.modules, &found));
+        let Of { profile, modules, .. } = self.of;
+        let index = self.places.entry(place, |found| self.tables.function(modules, &found));
         self.met.insert(place, index);
-        let module = self.profile.modules.get(place.module as usize);
-        let of = self.modules.get(place.module as usize).copied().unwrap_or(0);
+        let module = profile.modules.get(place.module as usize);
+        let of = modules.get(place.module as usize).copied().unwrap_or(0);
         let read = || module.and_then(|module| module.program.subject.lines());
-        let lines = recorder.sources.0.entry(of).or_insert_with(read);
+        let lines = self.sources.0.entry(of).or_insert_with(read);
         let found = lines.as_ref().and_then(|lines| source_of(lines, place));
         if let (Some((file, line)), Some(function)) =
-            (found, recorder.recording.functions.get_mut(index as usize))
+            (found, self.tables.recording.functions.get_mut(index as usize))
         {
             (function.file, function.line) = (file, line);
         }
         index
     }
-}
 
-fn add_thread(recorder: &mut Recorder, thread: &times::Thread, adding: &mut Adding) {
-    let (program, ticks_per_ns) = (adding.program, adding.ticks_per_ns);
-    let number = recorder.recording.threads.len() as u32;
-    let ns = |ticks: u64| (ticks as f64 / ticks_per_ns).round() as u64;
-    let signed = |ticks: i64| if ticks > 0 { ns(ticks as u64) } else { 0 };
-    // By function: the sums of its arcs.
-    let mut sums: HashMap<Place, FunctionTimes> = HashMap::new();
-    let own = thread.own();
-    for arc in &thread.arcs {
-        let caller = arc.caller.map(|place| adding.index_of(recorder, place));
-        let callee = adding.index_of(recorder, arc.callee);
-        let has_ended = arc.calls > arc.open;
-        let part = FunctionTimes {
-            function: callee,
-            thread: number,
-            calls: arc.calls,
-            open: arc.open,
-            min_ns: if has_ended { ns(arc.min) } else { 0 },
-            max_ns: if has_ended { ns(arc.max) } else { 0 },
-            ..FunctionTimes::default()
-        };
-        recorder.recording.arcs.push(ArcTimes {
-            caller,
-            callee,
-            thread: number,
-            calls: arc.calls,
-            open: arc.open,
-            self_ns: signed(arc.own),
-            inclusive_ns: ns(arc.inclusive),
-            min_ns: part.min_ns,
-            max_ns: part.max_ns,
-        });
-        match sums.get_mut(&arc.callee) {
-            Some(sum) => sum.add(&part),
-            None => {
-                sums.insert(arc.callee, part);
+    fn add_thread(&mut self, thread: &times::Thread) {
+        let (program, ticks_per_ns) = (self.of.program, self.ticks_per_ns);
+        let number = self.tables.recording.threads.len() as u32;
+        let ns = |ticks: u64| (ticks as f64 / ticks_per_ns).round() as u64;
+        let signed = |ticks: i64| if ticks > 0 { ns(ticks as u64) } else { 0 };
+        // By function: the sums of its arcs.
+        let mut sums: HashMap<Place, FunctionTimes> = HashMap::new();
+        let own = thread.own();
+        for arc in &thread.arcs {
+            let caller = arc.caller.map(|place| self.index_of(place));
+            let callee = self.index_of(arc.callee);
+            let has_ended = arc.calls > arc.open;
+            let part = FunctionTimes {
+                function: callee,
+                thread: number,
+                calls: arc.calls,
+                open: arc.open,
+                min_ns: if has_ended { ns(arc.min) } else { 0 },
+                max_ns: if has_ended { ns(arc.max) } else { 0 },
+                ..FunctionTimes::default()
+            };
+            self.tables.recording.arcs.push(ArcTimes {
+                caller,
+                callee,
+                thread: number,
+                calls: arc.calls,
+                open: arc.open,
+                self_ns: signed(arc.own),
+                inclusive_ns: ns(arc.inclusive),
+                min_ns: part.min_ns,
+                max_ns: part.max_ns,
+            });
+            match sums.get_mut(&arc.callee) {
+                Some(sum) => sum.add(&part),
+                None => {
+                    sums.insert(arc.callee, part);
+                }
             }
         }
-    }
-    let mut self_ticks = 0_u64;
-    for function in &thread.functions {
-        let Some(mut row) = sums.remove(&function.place) else { continue };
-        let own = own.get(&function.place).copied().unwrap_or(0);
-        self_ticks = self_ticks.saturating_add(own);
-        row.primitive = function.primitive.min(row.calls);
-        row.samples = thread.samples_by_function.get(&function.place).copied().unwrap_or(0);
-        row.self_ns = ns(own);
-        row.self_raw_ns = ns(function.own_raw);
-        row.inclusive_ns = ns(function.inclusive.max(own));
-        row.inclusive_raw_ns = ns(function.inclusive_raw);
-        let len = function.histogram.iter().rposition(|&count| count > 0).map_or(0, |last| last + 1);
-        row.histogram = function.histogram.iter().take(len).copied().collect();
-        recorder.recording.rows.push(row);
-    }
-    let first = recorder.recording.nodes.len() as u32;
-    for node in &thread.nodes {
-        let function = node.place.map_or(REST, |place| adding.index_of(recorder, place));
-        if function == REST {
-            recorder.recording.nodes_lost = recorder.recording.nodes_lost.saturating_add(node.calls);
+        let mut self_ticks = 0_u64;
+        for function in &thread.functions {
+            let Some(mut row) = sums.remove(&function.place) else { continue };
+            let own = own.get(&function.place).copied().unwrap_or(0);
+            self_ticks = self_ticks.saturating_add(own);
+            row.primitive = function.primitive.min(row.calls);
+            row.samples = thread.samples_by_function.get(&function.place).copied().unwrap_or(0);
+            row.self_ns = ns(own);
+            row.self_raw_ns = ns(function.own_raw);
+            row.inclusive_ns = ns(function.inclusive.max(own));
+            row.inclusive_raw_ns = ns(function.inclusive_raw);
+            let len = function.histogram.iter().rposition(|&count| count > 0).map_or(0, |last| last + 1);
+            row.histogram = function.histogram.iter().take(len).copied().collect();
+            self.tables.recording.rows.push(row);
         }
-        recorder.recording.nodes.push(Node {
-            parent: node.parent.map(|parent| first + parent),
-            function,
-            thread: number,
-            calls: node.calls,
-            self_ns: ns(node.own),
-            samples: 0,
+        let first = self.tables.recording.nodes.len() as u32;
+        for node in &thread.nodes {
+            let function = node.place.map_or(REST, |place| self.index_of(place));
+            if function == REST {
+                self.tables.recording.nodes_lost =
+                    self.tables.recording.nodes_lost.saturating_add(node.calls);
+            }
+            self.tables.recording.nodes.push(Node {
+                parent: node.parent.map(|parent| first + parent),
+                function,
+                thread: number,
+                calls: node.calls,
+                self_ns: ns(node.own),
+                samples: 0,
+            });
+        }
+        // Where more would have to be taken out than there is, as in functions of a few instructions, nothing is left, so less was
+        // taken out. The parts of a thread's life are its sum in any case.
+        let rest = thread.life.saturating_sub(self_ticks);
+        let overhead = thread.overhead.min(rest);
+        self.tables.recording.threads.push(Thread {
+            program,
+            pid: thread.pid,
+            tid: thread.tid,
+            name: thread.name.clone(),
+            life_ns: ns(thread.life),
+            outside_ns: ns(rest - overhead),
+            overhead_ns: ns(overhead),
+            samples: thread.samples,
         });
     }
-    // Where more would have to be taken out than there is, as in functions of a few instructions, nothing is left, so less was
-    // taken out. The parts of a thread's life are its sum in any case.
-    let rest = thread.life.saturating_sub(self_ticks);
-    let overhead = thread.overhead.min(rest);
-    recorder.recording.threads.push(Thread {
-        program,
-        pid: thread.pid,
-        tid: thread.tid,
-        name: thread.name.clone(),
-        life_ns: ns(thread.life),
-        outside_ns: ns(rest - overhead),
-        overhead_ns: ns(overhead),
-        samples: thread.samples,
-    });
 }
 
 /// Returns the intervals of the agent's histograms, in nanoseconds.
