@@ -45,9 +45,9 @@ profiled() {
     shift
     "$gprofinject" -q -o "$name.out" -- "$@" >/dev/null 2>&1 || true
     exported "$name-program" "$(command -v "$1")" "$name.out"
-    exported "$name-process" "$name.whole"
+    exported "$name-process" "$name.pb.gz"
     "$gprofinject" -q --libs all -o "$name-all.out" -- "$@" >/dev/null 2>&1 || true
-    exported "$name-libs" "$name-all.whole"
+    exported "$name-libs" "$name-all.pb.gz"
     "$gprofinject" -q --times -o "$name-times.out" -- "$@" >/dev/null 2>&1 || true
     exported "$name-times" "$name-times.pb.gz"
     "$gprofinject" -q --paths -o "$name-paths.out" -- "$@" >/dev/null 2>&1 || true

@@ -48,7 +48,7 @@ if [ -x "$corpus/lua-O2" ]; then
     report sampled sampled "$corpus/lua-O2" sampled.out
     # What gprof prints of this one is compared with the page.
     reports[-1]+="=$corpus/lua-O2=sampled.out"
-    report sampled whole sampled.whole
+    report sampled whole sampled.pb.gz
 fi
 if [ -x "$corpus/speedtest1-O2" ]; then
     run counted --count lines -- "$corpus/speedtest1-O2" --size 2 :memory:
@@ -115,7 +115,7 @@ awk 'BEGIN {
 printf '%s\n' large*.c | xargs -P 2 -I{} gcc -c -o {}.o {}
 gcc -o large large*.o
 run large -- ./large
-report large large large.whole
+report large large large.pb.gz
 reports[-1]+="=50000"
 # gprofinject has no room for the times of all these functions at once.
 run large-paths --paths -- ./large

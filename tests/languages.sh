@@ -31,6 +31,7 @@ row() {
             same=no
             [ "$alone" = "$hooked" ] && cmp -s out out.hooked && cmp -s err err.own && same=yes
             # With the names that gprof leaves out, if there are any.
+            "$bin/gmon" export --to gprof gmon.pb.gz 2>/dev/null || true
             found=$(fib gmon.syms gmon.whole || true)
             [ -n "$found" ] || found=$(fib "$program" gmon.out || true)
             said=$(sed -nE 's/.*hooked ([0-9]+) of ([0-9]+) functions.*/\1 of \2/p' said | tail -n 1)

@@ -85,8 +85,8 @@ compare() { # NAME FILE COMMAND...
         for hooks in both entry; do
             local out=$name/$hooks.$run.out
             "$GPROFINJECT" -q --hooks "$hooks" --stats "$name/$hooks.$run.json" -o "$out" "$@" >/dev/null 2>&1 </dev/null
-            # The view of the whole process has the functions that gprof would leave out in the program's own.
-            { gprof -b -p "${out%.out}.syms" "${out%.out}.whole" || gprof -b -p "$out.syms" "$out.whole"; } 2>/dev/null |
+            # The recording has the functions that gprof would leave out in the program's own view.
+            "$(dirname "$GPROFINJECT")/gmon" gprof "${out%.out}.pb.gz" -b -p 2>/dev/null |
                 awk '$1 ~ /^[0-9.]+$/ { print $1, $NF }' | shares "$name/names" >"$name/$hooks.$run"
         done
     done

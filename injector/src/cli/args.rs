@@ -14,6 +14,7 @@ use crate::options::{ClockArg, CountArg, EngineArg, Export, FullArg, HooksArg, R
 const EXAMPLES: &str = "\
 Examples:
   gprofinject ./prog && gprof ./prog gmon.out      # calls and samples
+  gprofinject make -j4 && gmon flat                # all programs of a run, with their libraries
   gprofinject --times ./prog && gmon times         # how long calls take
   gprofinject --paths ./prog && gmon paths         # by call path
   gprofinject --count lines ./prog && gmon lines ./prog
@@ -28,8 +29,8 @@ Examples:
 const EXIT_STATUS: &str = "Exit status: the program's; 125 if gprofinject itself fails, 126 if PROGRAM cannot be \
                            executed, 127 if it is not found.";
 
-/// Profiles a program that was built without -pg: counts every call, samples the time, and leaves a
-/// gmon.out for gprof.
+/// Profiles a program that was built without -pg: counts every call, samples the time, and leaves gmon.out for gprof and
+/// gmon.pb.gz with everything.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "gprofinject",
@@ -45,7 +46,7 @@ const EXIT_STATUS: &str = "Exit status: the program's; 125 if gprofinject itself
     after_long_help = format!("{EXAMPLES}\n{EXIT_STATUS}\n\nSee also: gmon(1), gprof(1)")
 )]
 pub(crate) struct Args {
-    /// Profile to write [default: gmon.out in the current folder, or $GMON_OUT_PREFIX.PID]
+    /// Profile to write, and NAME.pb.gz beside it [default: gmon.out in the current folder, or $GMON_OUT_PREFIX.PID]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 
@@ -101,8 +102,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "GLOB", requires = "count")]
     pub(crate) file: Vec<String>,
 
-    /// Measure how long each call takes, by itself and with the calls that it makes, and write gmon.pb.gz for gmon times,
-    /// gmon callers and gmon callees; the times in gmon.out are then the measured ones
+    /// Measure how long each call takes, by itself and with the calls that it makes, for gmon times, gmon callers and gmon
+    /// callees; the times in gmon.out are then the measured ones
     #[arg(long)]
     pub(crate) times: bool,
 
@@ -157,7 +158,7 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) no_follow: bool,
 
-    /// Write a profile for each process, not one for each program
+    /// Keep the processes of a program apart in gmon.pb.gz
     #[arg(long)]
     pub(crate) per_process: bool,
 
