@@ -69,10 +69,13 @@ mod cli {
     pub(crate) mod view;
 }
 
+use std::ffi::OsString;
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use gmon::Severity;
 use gmon_export::load::Detail;
@@ -83,6 +86,7 @@ use crate::cli::measured_args::MeasuredArgs;
 use crate::cli::ranks::Ranks;
 use crate::cli::ranks_args::RanksArgs;
 use crate::cli::report_args::ReportArgs;
+use crate::cli::run::DEFAULT_FILE;
 use crate::cli::run_args::TableArgs;
 use crate::cli::run_view::RunView;
 use crate::cli::text::{Out, plain, standard_output};
@@ -95,7 +99,7 @@ const EXIT_FOUND: u8 = 1;
 const EXIT_FAILED: u8 = 2;
 
 fn main() -> ExitCode {
-    match run(Args::parse()) {
+    match run(parse()) {
         Ok(code) => code,
         // The reader has read enough, as in `gmon dump FILE | head`.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
@@ -104,6 +108,45 @@ fn main() -> ExitCode {
             let _ = writeln!(io::stderr(), "gmon: {}", gmon::visible(&format!("{error:#}")));
             ExitCode::from(EXIT_FAILED)
         }
+    }
+}
+
+/// Reads the command line. Without a command, the newest run in this folder is shown.
+fn parse() -> Args {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    match words.as_slice() {
+        [_] | [] if Path::new(DEFAULT_FILE).exists() => Args::parse_from(["gmon", "flat"]),
+        [_] | [] => {
+            let said = "`gprofinject PROG` writes it, and `gmon --help` lists the commands";
+            let _ = writeln!(io::stderr(), "gmon: no {DEFAULT_FILE} in this folder; {said}");
+            std::process::exit(EXIT_FAILED.into());
+        }
+        [_, word, ..] => Args::try_parse_from(&words).unwrap_or_else(|error| {
+            if error.kind() == ErrorKind::InvalidSubcommand && Path::new(word).is_file() {
+                let file = plain(&word.to_string_lossy());
+                let _ =
+                    writeln!(io::stderr(), "gmon: {file} is a file; {}", shown_by(Path::new(word), &file));
+                std::process::exit(EXIT_FAILED.into());
+            }
+            error.exit()
+        }),
+    }
+}
+
+/// Returns the command that shows a file.
+fn shown_by(path: &Path, file: &str) -> String {
+    let start = files::read_start(path).unwrap_or_default();
+    match () {
+        () if files::is_gzip(&start) => format!("`gmon flat {file}` shows it"),
+        () if files::is_gmon(&start) => {
+            format!("`gmon flat PROG {file}` shows it, with the program of which it is")
+        }
+        () if files::is_elf(&start) => {
+            format!(
+                "`gmon flat {file} {DEFAULT_FILE}` shows what it has done, and `gmon flat {file} gmon.out` its own view"
+            )
+        }
+        () => "gmon shows gmon.pb.gz, gmon.out and traces; see gmon --help".to_owned(),
     }
 }
 

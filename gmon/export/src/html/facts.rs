@@ -44,6 +44,13 @@ pub(crate) fn facts(run: &Run) -> Vec<Fact> {
     let mut fact = |label, value| facts.push(Fact { label, value });
     let program = run.modules.first();
     fact("Program", vec![text(program.map_or(&run.program, |module| &module.path))]);
+    if run.programs.len() > 1 {
+        let names = run.programs.iter().map(|program| match program.processes {
+            0 | 1 => program.name.clone(),
+            processes => format!("{} ({processes} processes)", program.name),
+        });
+        fact("Programs", vec![Part::Text(names.collect::<Vec<_>>().join(", "))]);
+    }
     if let Some(module) = program.filter(|module| !module.build_id.is_empty()) {
         let id: String = module.build_id.iter().map(|byte| format!("{byte:02x}")).collect();
         fact("Build-id", vec![Part::Text(id)]);
@@ -81,6 +88,7 @@ pub(crate) fn facts(run: &Run) -> Vec<Fact> {
 fn view(run: &Run) -> &'static str {
     match run.view {
         View::Program => "the program's own functions",
+        View::Process if run.programs.len() > 1 => "all programs of the run, with their libraries",
         View::Process => "the whole process: the program and its libraries",
     }
 }

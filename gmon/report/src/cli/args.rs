@@ -16,13 +16,15 @@ use crate::cli::report_args::{BlocksArgs, CoverageArgs, InstructionsArgs, LinesA
 use crate::cli::run_args::{ExportArgs, FlatArgs, GprofArgs, GraphArgs, HtmlArgs};
 use crate::cli::trace_args::TraceArgs;
 
-/// Shows, sums and checks gmon.out files, and reports the basic-block counts in them and measured times.
+/// Shows what gprofinject has recorded: tables, call graphs, times, paths, lines; sums, compares and exports it; and checks gmon.out
+/// files.
+///
+/// Without a command, the functions of the run in gmon.pb.gz are shown.
 #[derive(Parser)]
 #[command(
     name = "gmon",
     version,
     args_override_self = true,
-    arg_required_else_help = true,
     args_conflicts_with_subcommands = true,
     after_long_help = examples::GMON
 )]

@@ -2,6 +2,7 @@
 
 pub(crate) const GMON: &str = "\
 Examples:
+  gmon                                        # the functions of the run in gmon.pb.gz
   gmon times                                  # after gprofinject --times ./prog
   gmon lines prog gmon.out                    # after gprofinject --count lines ./prog
   gmon merge -o all.out gmon.out.rank*

@@ -134,6 +134,7 @@ impl<'a> RunView<'a> {
         let run = self.run;
         let view = match run.view {
             View::Program => "",
+            View::Process if run.programs.len() > 1 => ", with their libraries",
             View::Process if run.modules.len() > 1 => " and its libraries",
             View::Process => "",
         };

@@ -78,9 +78,11 @@ pub(crate) fn flat(view: &RunView, args: &FlatArgs, out: &mut impl Write) -> Res
             texts.push(view.share(function.self_ns));
             texts.extend([function.self_ns, cumulative, function.inclusive_ns].map(duration));
         }
-        texts.push(function.calls.to_string());
+        // A function that has samples and no calls is not hooked.
+        let counted = |calls: u64| if function.calls == 0 { String::new() } else { calls.to_string() };
+        texts.push(counted(function.calls));
         if is_recursive {
-            texts.push(function.primitive.to_string());
+            texts.push(counted(function.primitive));
         }
         if times {
             texts.extend([function.self_ns, function.inclusive_ns].map(each));
