@@ -169,8 +169,10 @@ impl<'r> Results<'r> {
         let duration = self.duration();
         let beside = match self.output.is_stream() {
             false => self.first.unwrap_or_else(|| self.output.first(pid)),
-            // What other programs have done would be lost.
-            true if self.has_others => PathBuf::from("gmon.out"),
+            // What other programs have done would be lost, which is what a user of /dev/null wants.
+            true if self.has_others && self.output.first(pid) != Path::new("/dev/null") => {
+                PathBuf::from("gmon.out")
+            }
             true => return Ok(None),
         };
         if self.recorder.is_empty() {

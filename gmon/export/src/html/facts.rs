@@ -45,9 +45,10 @@ pub(crate) fn facts(run: &Run) -> Vec<Fact> {
     let program = run.modules.first();
     fact("Program", vec![text(program.map_or(&run.program, |module| &module.path))]);
     if run.programs.len() > 1 {
-        let names = run.programs.iter().map(|program| match program.processes {
-            0 | 1 => program.name.clone(),
-            processes => format!("{} ({processes} processes)", program.name),
+        let names = run.programs.iter().map(|program| match (program.processes, program.pid) {
+            (0 | 1, 0) => program.name.clone(),
+            (0 | 1, pid) => format!("{} ({pid})", program.name),
+            (processes, _) => format!("{} ({processes} processes)", program.name),
         });
         fact("Programs", vec![Part::Text(names.collect::<Vec<_>>().join(", "))]);
     }

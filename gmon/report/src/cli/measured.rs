@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::cli::measured_args::MeasuredArgs;
 use crate::cli::run::DEFAULT_FILE;
 use crate::cli::similar::similar;
-use crate::cli::text::{Style, address_name, chosen_in_module, demangled, plain};
+use crate::cli::text::{Style, chosen_in_module, demangled, plain};
 use crate::cli::units::duration;
 use crate::cli::{files, recordings};
 
@@ -100,7 +100,7 @@ impl<'a> Measurement<'a> {
     pub(crate) fn name(&self, function: u32) -> String {
         match self.measured.functions.get(function as usize) {
             None => REST_NAME.to_owned(),
-            Some(function) if function.name.is_empty() => address_name(function.address),
+            Some(function) if function.name.is_empty() => plain(&self.measured.place_name(function)),
             Some(function) => self.shown(&function.name),
         }
     }
