@@ -1,7 +1,7 @@
 //! The differences between two runs of a program, or of two builds of it.
 //!
 //! Functions are matched by their demangled names and modules; the program's own module matches the other's whatever both are
-//! called. Functions of one name in one module count together. What has no partner is matched once more without the suffixes of
+//! called, if each run is of one program. Functions of one name in one module count together. What has no partner is matched once more without the suffixes of
 //! compilers' clones (`f.isra.0`, `f.constprop.1`, `f.part.2`, `f.cold`), because another build may have others.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -96,9 +96,12 @@ impl Cost {
 
 /// Returns the key of each function of both runs.
 fn matched(old: &Run, new: &Run) -> [Vec<Key>; 2] {
+    let is_of_one = old.programs.len() <= 1 && new.programs.len() <= 1;
     let mut keys = [old, new].map(|run| {
-        let key =
-            |function: &Function| Key { module: module(run, function), name: function.demangled.clone() };
+        let key = |function: &Function| Key {
+            module: module(run, function, is_of_one),
+            name: function.demangled.clone(),
+        };
         run.functions.iter().map(key).collect::<Vec<_>>()
     });
     let sets = [0, 1].map(|side: usize| keys[side].iter().cloned().collect::<HashSet<Key>>());
@@ -120,10 +123,10 @@ fn matched(old: &Run, new: &Run) -> [Vec<Key>; 2] {
     keys
 }
 
-/// Returns the file name of a function's module, which is empty for the program itself.
-fn module(run: &Run, function: &Function) -> String {
+/// Returns the file name of a function's module, which is empty for the program itself if each run is of one program.
+fn module(run: &Run, function: &Function, is_of_one: bool) -> String {
     match function.module {
-        Some(0) => String::new(),
+        Some(0) if is_of_one => String::new(),
         _ => run.module_of(function).map_or_else(String::new, |module| module.name().to_owned()),
     }
 }

@@ -236,7 +236,7 @@ fn check(args: &CheckArgs) -> Result<ExitCode> {
     let mut found = false;
     let mut out = standard_output();
     for file in &args.files {
-        let bytes = files::read_any(file)?;
+        let bytes = files::read_gmon(file)?;
         let options = args.form.resolve(&bytes, program.as_ref());
         for finding in gmon::check(&bytes, &options, program.as_ref()) {
             found |= finding.severity == Severity::Error;

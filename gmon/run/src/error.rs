@@ -1,4 +1,4 @@
-//! Why bytes are no file of measured times.
+//! Why bytes are no recording.
 
 use std::io;
 
@@ -12,7 +12,7 @@ pub(crate) const MAX_SIZE: u64 = 2 << 30;
 /// The most memory that what was decoded may take, in bytes.
 pub(crate) const MAX_MEMORY: u64 = 4 << 30;
 
-/// The reason why bytes are no file of measured times.
+/// The reason why bytes are no recording.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
@@ -30,9 +30,9 @@ pub enum ReadError {
     Message { offset: u64, source: DecodeError },
     #[error("no profile in pprof's format")]
     NotPprof,
-    #[error("no measured times in it, as `gprofinject --times` writes them: another program's pprof file?")]
+    #[error("no recording of gprofinject: another program's pprof file?")]
     Foreign,
-    #[error("version {0} of the measured times, expected {known}: written by another version of gprofinject", known = wire::VERSION)]
+    #[error("version {0} of the recording, expected {known}: written by another version of gprofinject", known = wire::VERSION)]
     Version(u32),
     #[error("{table} {index}: {what}")]
     Entry { table: &'static str, index: usize, what: &'static str },

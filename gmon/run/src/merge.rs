@@ -123,7 +123,7 @@ impl Recording {
     fn merge_modules(&mut self, others: Vec<Module>) -> Vec<u32> {
         let key = |module: &Module| {
             let name = if module.build_id.is_empty() { module.name.clone() } else { String::new() };
-            (name, module.build_id.clone())
+            (name, module.build_id.clone(), module.digest)
         };
         let mut known = HashMap::new();
         for (index, module) in self.modules.iter().enumerate() {
@@ -255,6 +255,22 @@ mod tests {
         sum.merge(run("c.so", 0, "c")).expect("one period");
         sum.merge(run("d.so", 0, "d")).expect("one period");
         assert_eq!(names(&sum), ["a", "main", "f", "b", "c", "d"]);
+    }
+
+    /// Without a build-id, a file that has changed at its path is another module.
+    #[test]
+    fn modules_by_digest() {
+        let with = |digest| {
+            let mut run = run("a.so", 0, "a");
+            run.modules[1].digest = digest;
+            run
+        };
+        let mut sum = with(5);
+        for digest in [6, 5] {
+            sum.merge(with(digest)).expect("one period");
+        }
+        assert_eq!((sum.modules.len(), sum.functions.len()), (3, 4));
+        assert_eq!(Recording::read(&sum.write()).expect("a recording"), sum);
     }
 
     #[test]

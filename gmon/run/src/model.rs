@@ -137,6 +137,8 @@ pub struct Module {
     pub name: String,
     /// The build-id, or nothing if the file has none.
     pub build_id: Vec<u8>,
+    /// The [digest](Module::digest_of) of a file without a build-id; 0 if it has one, or is not known.
+    pub digest: u64,
     /// The address of the first byte of its code, as it is linked: the `p_vaddr` of the segment, so that the
     /// [addresses of functions](Function::address) lie between `start` and `limit`. Addresses of several modules
     /// overlap.
@@ -276,6 +278,19 @@ impl Recording {
     pub fn first_module(&self) -> Option<&Module> {
         let first = self.programs.first().map_or(0, |program| program.module);
         self.modules.get(first as usize)
+    }
+}
+
+impl Module {
+    /// Returns a number by which versions of a file are told apart that have no build-id (FNV-1a, 64 bits). It is never 0.
+    pub fn digest_of(bytes: &[u8]) -> u64 {
+        let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+        bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix).max(1)
+    }
+
+    /// Whether these bytes are those of the file, as far as that is known. Its build-id must have been compared.
+    pub fn is_of(&self, bytes: &[u8]) -> bool {
+        self.digest == 0 || self.digest == Module::digest_of(bytes)
     }
 }
 

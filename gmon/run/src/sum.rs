@@ -9,8 +9,8 @@ use crate::model::{
     Thread,
 };
 
-/// What identifies a module in all runs: its build-id, or its path if it has none.
-type ModuleKey = (String, Vec<u8>);
+/// What identifies a module in all runs: its build-id, or its path and digest if it has none.
+type ModuleKey = (String, Vec<u8>, u64);
 
 /// Sums runs one at a time. All threads of the same name become one thread, so that the sum of 10,000 runs of a program
 /// is as large as that of two. [`Recording::merge`] keeps the threads apart.
@@ -124,7 +124,7 @@ impl Sum {
 
     fn module(&mut self, module: Module) -> Result<u32, MergeError> {
         let name = if module.build_id.is_empty() { module.name.clone() } else { String::new() };
-        let key = (name, module.build_id.clone());
+        let key = (name, module.build_id.clone(), module.digest);
         let (index, _) = place(&mut self.modules, key, &mut self.sum.modules, "modules", module)?;
         Ok(index)
     }

@@ -41,7 +41,7 @@ pub(crate) fn recording(profile: &wire::Profile, extension: wire::Extension) -> 
             index: 0,
             what: "not in order, or too many",
         })?,
-        modules: modules(profile, &mut texts)?,
+        modules: modules(profile, &extension.digests, &mut texts)?,
         functions,
         calls,
         hits,
@@ -85,7 +85,7 @@ impl Texts<'_> {
     }
 }
 
-fn modules(profile: &wire::Profile, texts: &mut Texts) -> Result<Vec<Module>, ReadError> {
+fn modules(profile: &wire::Profile, digests: &[u64], texts: &mut Texts) -> Result<Vec<Module>, ReadError> {
     let module = |(index, mapping): (usize, &wire::Mapping)| {
         let wrong = |what| ReadError::Entry { table: "mapping", index, what };
         if mapping.id != index as u64 + 1 {
@@ -96,6 +96,7 @@ fn modules(profile: &wire::Profile, texts: &mut Texts) -> Result<Vec<Module>, Re
             name: text(mapping.filename)?,
             build_id: bytes(&text(mapping.build_id)?)
                 .ok_or_else(|| wrong("a build-id that is not hexadecimal"))?,
+            digest: digests.get(index).copied().unwrap_or(0),
             start: mapping.memory_start,
             limit: mapping.memory_limit,
             offset: mapping.file_offset,

@@ -163,6 +163,9 @@ pub struct Extension {
     pub hits: Option<Hits>,
     #[prost(message, optional, tag = "13")]
     pub blocks: Option<Blocks>,
+    /// The digest of each module, or 0.
+    #[prost(fixed64, repeated, tag = "14")]
+    pub digests: Vec<u64>,
 }
 
 /// The programs by column, each with an element for a program: numbers of one kind compress better than rows do, and an element in

@@ -154,8 +154,10 @@ impl Recording {
     /// Returns a name for a function that has none: its place in its file.
     pub fn place_name(&self, function: &Function) -> String {
         let path = self.modules.get(function.module as usize).map_or("", |module| &module.name);
-        let file = path.rsplit('/').next().unwrap_or(path);
-        format!("{file}+{:#x}", function.address)
+        match path.rsplit('/').next().unwrap_or(path) {
+            "" => format!("{:#x}", function.address),
+            file => format!("{file}+{:#x}", function.address),
+        }
     }
 
     /// Returns the labels of samples: those of each program, and those of each thread.
@@ -296,6 +298,7 @@ impl Recording {
             calls: Some(self.wire_calls()),
             hits: Some(self.wire_hits()),
             blocks: Some(self.wire_blocks()),
+            digests: self.modules.iter().map(|module| module.digest).collect(),
         }
     }
 

@@ -265,7 +265,8 @@ fn keep_apart(
     exports: &Exports,
     program: &resolve::Program,
 ) -> anyhow::Result<()> {
-    let named = [("--output", output.file()), ("--stats", stats.and_then(Target::file))];
+    let recording = ("the recording", output.recording_file());
+    let named = [("--output", output.file()), recording, ("--stats", stats.and_then(Target::file))];
     let named = named.into_iter().filter_map(|(option, file)| Some((option, file?)));
     let files: Vec<(&str, &Path)> = named.chain(exports.files().map(|file| ("--export", file))).collect();
     for (index, (option, file)) in files.iter().enumerate() {

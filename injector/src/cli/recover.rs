@@ -244,7 +244,7 @@ impl Recovery<'_> {
         let (first, output) = (self.profilee(0)?, self.output);
         let processes = Processes { number: 1, pid };
         let mut said = Said::default();
-        let results = self.results.get_or_insert_with(|| Results::new(output, None, first));
+        let results = self.results.get_or_insert_with(|| Results::new(output, None, first).of_another());
         let (finished, item) = if is_first {
             let (finished, bytes) = counted.finish()?;
             let item = results.first(profilee, &finished, processes, &mut said, || output.write(pid, &bytes));
@@ -265,7 +265,9 @@ impl Recovery<'_> {
     /// Writes the recording of all processes, and says what was written.
     fn finish(&mut self) -> Result<()> {
         let pid = self.first_pid.unwrap_or(0);
-        let recording = self.results.take().map_or(Ok(None), |results| results.finish(pid));
+        let mut said = Said::default();
+        let recording = self.results.take().map_or(Ok(None), |results| results.finish(pid, &mut said));
+        said.troubles.iter().for_each(|trouble| self.voice.warn(trouble));
         let file = recording.as_ref().ok().and_then(|file| file.as_deref());
         for (what, item) in &self.items {
             let command = item.commands(file).map_or_else(String::new, |command| format!("; {command}"));

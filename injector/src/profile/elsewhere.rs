@@ -95,7 +95,18 @@ pub(crate) fn of_file(profile: &Profile, file: &str, offset: u64) -> Where {
         let address = link_address(&module.program.subject.code, offset)?;
         Some(Place { module: index, address })
     });
-    place.map_or(Where::Other, Where::Hooked)
+    // A process that begins has mapped the file of a plan before it has said so.
+    let other = if is_kept(file) { Where::Agent } else { Where::Other };
+    place.map_or(other, Where::Hooked)
+}
+
+/// Whether a mapped file has the name of a kept plan or arena: a hash.
+fn is_kept(file: &str) -> bool {
+    let name = file_name(file.trim_end_matches(" (deleted)"));
+    let stem = name.strip_suffix(".plan").or_else(|| name.strip_suffix(".arena"));
+    stem.is_some_and(|stem| {
+        stem.len() == 2 * blake3::OUT_LEN && stem.bytes().all(|byte| byte.is_ascii_hexdigit())
+    })
 }
 
 /// Whether a mapped file is one of the agent's libraries in a run folder.

@@ -1,7 +1,9 @@
 //! Tests with region files as a hostile process leaves them: a profile is written whatever the file contains.
 
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
+use gmon_run::Recording;
 use gprofinject_abi::region::{BlockHeader, Overflow, SLOTS, Slot, counters_offset, segment_offset};
 
 use crate::options::{CountArg, EngineArg, HooksArg};
@@ -13,6 +15,7 @@ use crate::profile::counted::{Counted, Reading, counted, guests};
 use crate::profile::elsewhere::Names;
 use crate::profile::ends::End;
 use crate::profile::model::{Arc, PROGRAM, Place, Profile};
+use crate::profile::recorder::{Processes, Recorder};
 use crate::program::filters::Filters;
 use crate::program::library::Libraries;
 use crate::program::libs::Libs;
@@ -178,16 +181,22 @@ fn survives(count: Option<CountArg>, seed: u64, cases: u32) {
         let (finished, ..) =
             counted(Some(&region), &reading, Some(samples.into()), None, None, &mut troubles, names);
         assert!(troubles.is_empty(), "case {case}: {troubles:?}");
-        let finished = finished.finish().unwrap_or_else(|error| panic!("case {case}: {error:#}"));
-        gmon::read(&finished.bytes).unwrap_or_else(|error| panic!("case {case}: {error}"));
-        assert!(finished.bytes.len() < 80 << 20, "case {case}: {}", finished.bytes.len());
+        let (finished, bytes) = finished.finish().unwrap_or_else(|error| panic!("case {case}: {error:#}"));
+        gmon::read(&bytes).unwrap_or_else(|error| panic!("case {case}: {error}"));
+        assert!(bytes.len() < 80 << 20, "case {case}: {}", bytes.len());
+        let mut recorder = Recorder::new("program", "/bin/program", profilee.planned);
+        recorder.add_first(&finished.profile, finished.placed.own, Processes { number: 1, pid: 1 });
         damaged += u32::from(finished.account.damage.is_some());
         let none = |_| std::iter::empty();
         for (pid, guest) in guests(&region, profilee, &Libraries::default(), none, 100, &mut troubles) {
             assert!((1..=1 << 22).contains(&pid), "case {case}: {pid}");
-            let guest = guest.finish().unwrap_or_else(|error| panic!("case {case}: {error:#}"));
-            gmon::read(&guest.bytes).unwrap_or_else(|error| panic!("case {case}: {error}"));
+            let guest = guest.settle();
+            recorder.add(&guest.profile, guest.placed.own, Processes { number: 1, pid });
         }
+        let recording = recorder.finish(Duration::ZERO);
+        recording.check().unwrap_or_else(|error| panic!("case {case}: {error}"));
+        let read = Recording::read(&recording.write()).unwrap_or_else(|error| panic!("case {case}: {error}"));
+        assert!(read == recording, "case {case}");
         assert!(troubles.is_empty(), "case {case}: {troubles:?}");
     }
     // The damage is reported.
@@ -277,7 +286,7 @@ fn counts_that_time_makes_impossible_are_left_out() {
     let (names, troubles) = (&mut Names::new(&cache), &mut Vec::new());
     let (finished, ..) = counted(Some(&region), &reading(profilee), None, None, None, troubles, names);
     assert!(troubles.is_empty(), "{troubles:?}");
-    let bytes = finished.finish().expect("fits").bytes;
+    let (_, bytes) = finished.finish().expect("fits");
     let arcs = gmon::read(&bytes).expect("a profile").arcs;
     assert_eq!(arcs.iter().filter(|arc| arc.count == LARGE).count(), 500);
     assert!(arcs.iter().all(|arc| arc.count <= 2 * LARGE), "{arcs:?}");

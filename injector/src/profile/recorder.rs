@@ -41,6 +41,12 @@ impl Recorder {
         Recorder { tables, sources: Sources::default() }
     }
 
+    /// Returns the same without the time at which the run began.
+    pub(crate) fn without_time(mut self) -> Recorder {
+        self.tables.recording.start_unix_ns = 0;
+        self
+    }
+
     /// Adds what the first program has done. `own` is the number of samples in gprofinject's code.
     pub(crate) fn add_first(&mut self, profile: &Profile, own: u64, processes: Processes) {
         self.add_to(0, profile, own, processes);
@@ -143,6 +149,7 @@ fn module(path: &str, planned: &Planned) -> Module {
     let absolute = std::path::absolute(path).map(|path| path.display().to_string());
     Module {
         name: absolute.unwrap_or_else(|_| path.to_owned()),
+        digest: if build_id.is_empty() { Module::digest_of(planned.subject.bytes) } else { 0 },
         build_id,
         start: segment.map_or(start, |segment| segment.address),
         limit: segment.map_or(limit, |segment| segment.address + segment.len),

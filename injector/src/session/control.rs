@@ -137,11 +137,12 @@ impl Family<'_> {
             None if index == 0 => self.output.write(pid as u32, &bytes),
             None => self.output.write_other(pid as u32, &bytes),
         })?;
-        let recording = if is_stream { None } else { results.finish(pid as u32)? };
+        let recording = if is_stream { None } else { results.finish(pid as u32, &mut said)? };
+        let said = said.troubles.iter().map(|trouble| format!("; {trouble}")).collect::<String>();
         self.save_trace()?;
         let samples = finished.placed.inside + finished.placed.outside;
         Ok(format!(
-            "process {pid}, up to now: {}{}{}",
+            "process {pid}, up to now: {}{}{}{said}",
             calls_and_samples(finished.profile.calls(), samples),
             stood_still(pause),
             item.commands(recording.as_deref()).map_or_else(String::new, |command| format!("; {command}")),

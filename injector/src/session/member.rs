@@ -19,7 +19,7 @@ impl Other {
     /// Returns the words for it in messages.
     pub(crate) fn title(&self) -> String {
         match self.who {
-            Who::Process(pid) => format!("process {pid}"),
+            Who::Process(pid) => format!("process {pid}, {}", self.profilee.name()),
             Who::Program { processes: 1 } => self.profilee.name(),
             Who::Program { processes } => format!("{} ({processes} processes)", self.profilee.name()),
         }

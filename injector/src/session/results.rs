@@ -4,6 +4,7 @@
 //! written, and each failure is said once.
 
 use std::cell::OnceCell;
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -30,6 +31,8 @@ pub(crate) struct Results<'r> {
     first: Option<PathBuf>,
     /// Whether there are other programs or processes.
     has_others: bool,
+    /// How often each suffix was given to the exports of another program or process.
+    suffixes: HashMap<String, u32>,
     /// How long the run took, once somebody has asked.
     duration: OnceCell<Duration>,
 }
@@ -89,7 +92,20 @@ impl<'r> Results<'r> {
     pub(crate) fn new(output: &'r Output, exports: Option<&'r Exports>, first: &Profilee) -> Results<'r> {
         let path = first.binary.display().to_string();
         let recorder = Recorder::new(&first.name(), &path, first.planned);
-        Results { output, exports, recorder, first: None, has_others: false, duration: OnceCell::new() }
+        Results {
+            output,
+            exports,
+            recorder,
+            first: None,
+            has_others: false,
+            suffixes: HashMap::new(),
+            duration: OnceCell::new(),
+        }
+    }
+
+    /// Returns the same for a run of another gprofinject, of whose time nothing is known.
+    pub(crate) fn of_another(self) -> Results<'r> {
+        Results { recorder: self.recorder.without_time(), duration: OnceCell::from(Duration::ZERO), ..self }
     }
 
     /// Returns where profiles are written.
@@ -130,7 +146,11 @@ impl<'r> Results<'r> {
     ) -> Item {
         self.recorder.add(&finished.profile, finished.placed.own, processes);
         self.has_others = true;
-        self.export(Some(suffix), profilee, finished, processes, said);
+        // A process may have executed several programs.
+        let times = self.suffixes.entry(suffix.to_owned()).or_default();
+        *times += 1;
+        let suffix = if *times > 1 { format!("{suffix}.{times}") } else { suffix.to_owned() };
+        self.export(Some(&suffix), profilee, finished, processes, said);
         let name = &finished.profile.name;
         let program = if processes.pid > 0 { processes.pid.to_string() } else { name.clone() };
         Item::new(profilee, finished, None, Some(program))
@@ -164,8 +184,8 @@ impl<'r> Results<'r> {
     /// there is nothing to record, or if the only profile goes to a pipe, a device or a descriptor, beside which there are no files.
     ///
     /// # Errors
-    /// It cannot be written.
-    pub(crate) fn finish(self, pid: u32) -> Result<Option<PathBuf>> {
+    /// It cannot be written, not even to a temporary folder.
+    pub(crate) fn finish(self, pid: u32, said: &mut Said) -> Result<Option<PathBuf>> {
         let duration = self.duration();
         let beside = match self.output.is_stream() {
             false => self.first.unwrap_or_else(|| self.output.first(pid)),
@@ -178,7 +198,10 @@ impl<'r> Results<'r> {
         if self.recorder.is_empty() {
             return Ok(None);
         }
-        self.output.write_beside(&beside, "pb.gz", &self.recorder.finish(duration).write()).map(Some)
+        let bytes = self.recorder.finish(duration).write();
+        let Written { path, detour } = self.output.write_recording(&beside, pid, &bytes)?;
+        said.troubles.extend(detour.map(|detour| format!("{detour}; it is in {}", path.display())));
+        Ok(Some(path))
     }
 }
 
@@ -208,10 +231,11 @@ impl Item {
             format!("gprof {} {}", words::quoted(symbols), words::quoted(file.as_os_str()))
         });
         let Some(recording) = recording else { return own };
-        let program = self
-            .program
-            .as_ref()
-            .map_or_else(String::new, |program| format!("--program {} ", words::quoted(program.as_ref())));
+        let program = self.program.as_ref().map_or_else(String::new, |program| {
+            // A name may begin like an option.
+            let equals = if program.starts_with('-') { "=" } else { " " };
+            format!("--program{equals}{} ", words::quoted(program.as_ref()))
+        });
         let report = if self.is_measured { "times" } else { "flat" };
         let whole = format!("gmon {report} {program}{}", words::quoted(recording.as_os_str()));
         let Some(own) = own else { return Some(whole) };

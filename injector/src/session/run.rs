@@ -449,7 +449,8 @@ fn finish(
         let processes = Processes { number: run.processes, pid: if run.processes == 1 { pid } else { 0 } };
         results.first(profilee, first, processes, &mut said, || output.write(pid, bytes))
     });
-    let recording = results.finish(pid).unwrap_or_else(|error| {
+    let recording = results.finish(pid, &mut said);
+    let recording = recording.unwrap_or_else(|error| {
         said.troubles.push(format!("{error:#}"));
         None
     });

@@ -2,11 +2,13 @@
 //! [`gmon::output`].
 
 use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use gmon::output::{self, Target};
 use serde::{Deserialize, Serialize};
 
@@ -71,7 +73,59 @@ impl Naming {
             anyhow::Error::new(error)
                 .context(format!("cannot write the profile to {}{other}", path.display()))
         })?;
-        Ok(Output { naming: self.clone(), target })
+        let beside = beside(&path);
+        let recording = match (self, target.is_stream()) {
+            (Naming::Fixed(_), false) => {
+                if path.as_os_str().as_bytes().ends_with(ENDING) {
+                    bail!(
+                        "the name {} is that of a recording, which is written beside the profile; name the profile without \
+                         .pb.gz with -o FILE",
+                        path.display()
+                    );
+                }
+                is_replaceable(&beside).map_err(|error| {
+                    let why = sys::reason(&error);
+                    anyhow!("cannot write the recording to {}{other}: {why}", beside.display())
+                })?;
+                // In a folder that takes no new files, it goes to a temporary folder in the end.
+                Target::check(&beside).ok()
+            }
+            _ => None,
+        };
+        Ok(Output { naming: self.clone(), target, recording })
+    }
+}
+
+/// What the names of recordings end in.
+const ENDING: &[u8] = b".pb.gz";
+
+/// Returns the name of the recording beside a profile: `gmon.pb.gz` beside `gmon.out`, and `NAME.pb.gz` beside `NAME` or `NAME.out`.
+fn beside(profile: &Path) -> PathBuf {
+    let file = profile.file_name().unwrap_or_default().as_bytes();
+    // gmon.out.rank3 becomes gmon.rank3.pb.gz.
+    let (stem, rest) = match file.strip_prefix(b"gmon.out") {
+        Some(rest) => (&b"gmon"[..], rest),
+        None => (file.strip_suffix(b".out").unwrap_or(file), &b""[..]),
+    };
+    profile.with_file_name(OsStr::from_bytes(&[stem, rest, ENDING].concat()))
+}
+
+/// Checks that a file is none, or empty, or compressed with gzip, as an earlier recording is. The name was not chosen for it, so another
+/// file with this name is the user's.
+fn is_replaceable(path: &Path) -> io::Result<()> {
+    const GZIP: [u8; 2] = [0x1f, 0x8b];
+    let Ok(mut file) = fs::File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path) else {
+        return Ok(());
+    };
+    let mut start = [0; 2];
+    let metadata = file.metadata()?;
+    if metadata.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    let is_other = metadata.is_file() && io::Read::read_exact(&mut file, &mut start).is_ok() && start != GZIP;
+    match is_other {
+        true => Err(io::Error::other("it is there, and no recording")),
+        false => Ok(()),
     }
 }
 
@@ -80,6 +134,8 @@ impl Naming {
 pub(crate) struct Output {
     naming: Naming,
     target: Target,
+    /// The place for the recording beside it, if the name is already known.
+    recording: Option<Target>,
 }
 
 /// Where a profile was written.
@@ -133,22 +189,22 @@ impl Output {
         written(path, result, &format!("gmon.out.{pid}"), bytes)
     }
 
-    /// Writes a file that belongs to a profile: `gmon.SUFFIX` beside `gmon.out`, and `NAME.SUFFIX` beside `NAME`.
+    /// Writes the recording beside a profile, or to a temporary folder if that has become impossible. `pid` is the process of the profile.
     ///
     /// # Errors
-    /// It cannot be written.
-    pub(crate) fn write_beside(&self, profile: &Path, suffix: &str, bytes: &[u8]) -> Result<PathBuf> {
-        let file = profile.file_name().unwrap_or_default().as_bytes();
-        // gmon.out.NAME becomes gmon.NAME.SUFFIX.
-        let (stem, rest) = match file.strip_prefix(b"gmon.out") {
-            Some(rest) => (&b"gmon"[..], rest),
-            None => (file.strip_suffix(b".out").unwrap_or(file), &b""[..]),
-        };
-        let name = [stem, rest, b".", suffix.as_bytes()].concat();
-        let path = profile.with_file_name(OsStr::from_bytes(&name));
-        output::write(&path, bytes)
-            .map_err(|error| anyhow!("cannot write {}: {}", path.display(), sys::reason(&error)))?;
-        Ok(path)
+    /// It cannot be written there either.
+    pub(crate) fn write_recording(&self, profile: &Path, pid: u32, bytes: &[u8]) -> Result<Written> {
+        let path = beside(profile);
+        let result = is_replaceable(&path).and_then(|()| match (&self.recording, &self.naming) {
+            (Some(target), Naming::Fixed(first)) if first == profile => target.write(bytes),
+            _ => output::write(&path, bytes),
+        });
+        written(path, result, &format!("gmon.{pid}.pb.gz"), bytes)
+    }
+
+    /// Returns the recording's file, if its name is already known.
+    pub(crate) fn recording_file(&self) -> Option<&Path> {
+        self.recording.as_ref().and_then(Target::file)
     }
 
     /// Whether the profile goes to a pipe, a device or a descriptor, beside which there are no files.
@@ -177,10 +233,11 @@ impl Output {
 /// `other` in a temporary folder.
 fn written(path: PathBuf, result: io::Result<()>, other: &str, bytes: &[u8]) -> Result<Written> {
     let Err(error) = result else { return Ok(Written { path, detour: None }) };
-    let detour = anyhow!("cannot write the profile to {}: {}", path.display(), sys::reason(&error));
+    let what = if path.as_os_str().as_bytes().ends_with(ENDING) { "recording" } else { "profile" };
+    let detour = anyhow!("cannot write the {what} to {}: {}", path.display(), sys::reason(&error));
     match output::rescue(OsStr::new(other), bytes) {
         Ok(path) => Ok(Written { path, detour: Some(detour) }),
-        Err(_) => Err(detour.context("the profile is lost")),
+        Err(_) => Err(detour.context(format!("the {what} is lost"))),
     }
 }
 

@@ -27,6 +27,7 @@ gprofinject_tests::trials! {
         plugins_that_come_and_go,
         another_library_at_the_same_address,
         children,
+        calls_from_other_modules,
         a_crash_in_a_library,
         a_dump_while_it_runs;
 }
@@ -549,4 +550,26 @@ int main(void) {
     drop(input);
     assert!(child.wait().unwrap().success());
     assert_eq!(entered("gmon.pb.gz"), 20);
+}
+
+/// A function's calls are those from all modules, in the table of its own module too.
+fn calls_from_other_modules() {
+    const LIBRARY: &str = "__attribute__((noinline)) static int inner(int x) { __asm__ volatile(\"\"); return x + 1; }\n\
+        int outer(int (*back)(int), int x) { return inner(inner(x)) + back(x); }\n";
+    const MAIN: &str = "int outer(int (*)(int), int);\n\
+        __attribute__((noinline)) int back(int x) { __asm__ volatile(\"\"); return x; }\n\
+        int main(void) { int t = 0; for (int i = 0; i < 100; i++) t += outer(back, i); return t == 3; }\n";
+    let place = Place::new();
+    place.c("libouter.so", LIBRARY, &["-g", "-O1", "-fPIC", "-shared"]);
+    let library = place.path("libouter.so");
+    place.c("prog", MAIN, &["-g", "-O1", library.to_str().unwrap(), "-Wl,-rpath,$ORIGIN"]);
+    same(&place, &["-q", "--count", "lines", "--libs", "libouter*"], &[]);
+    for (module, function, calls) in [("libouter.so", "outer", 100), ("libouter.so", "inner", 200), ("prog", "back", 100)] {
+        let mut gmon = Command::new(tool::gmon().unwrap());
+        gmon.args(["functions", "--json", module, "gmon.pb.gz"]).current_dir(place.folder.path());
+        let report: serde_json::Value = serde_json::from_slice(&finish(gmon).stdout).unwrap();
+        let rows = report["functions"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["name"] == function).unwrap_or_else(|| panic!("{function}: {report}"));
+        assert_eq!(row["calls"], calls, "{function}: {row}");
+    }
 }

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use gprofinject_tests::place::{HELLO, Place, complains, finish};
 use gprofinject_skip as skip;
-use gprofinject_tests::{compile, gprofdata, tool};
+use gprofinject_tests::{compile, gprofdata, tool, view};
 
 gprofinject_tests::trials! {
     together:
@@ -19,7 +19,10 @@ gprofinject_tests::trials! {
         as_another_user,
         what_is_open_already,
         stats_on_standard_output_come_last,
-        the_summary_counts_what_can_be_called;
+        the_summary_counts_what_can_be_called,
+        recordings_replace_recordings_only,
+        a_full_disk_costs_no_recording,
+        builds_without_an_id_are_told_apart;
 }
 
 /// Another user, who needs no entry in a password file.
@@ -232,4 +235,87 @@ fn the_summary_counts_what_can_be_called() {
     assert!(said.contains("hooked 1 of 1 function, 1 call, 0 samples"), "{said}");
     let list = place.run(&["--list", "./few"]).stdout_text();
     assert!(list.contains("_start") && list.contains("entry-point"), "{list}");
+}
+
+/// The name of the recording follows from that of the profile, so that another file with it was not meant.
+fn recordings_replace_recordings_only() {
+    let place = Place::new();
+    place.c("hello", HELLO, &[]);
+    let program = fs::read(place.path("hello")).unwrap();
+    for (file, options) in [
+        ("gmon.pb.gz", &["./gmon.pb.gz"][..]),
+        ("x.pb.gz", &["-o", "x", "./x.pb.gz"]),
+        ("kid.pb.gz", &["-o", "kid.out", "sh", "-c", "./kid.pb.gz"]),
+    ] {
+        fs::copy(place.path("hello"), place.path(file)).unwrap();
+        let outcome = place.run(options);
+        complains(&outcome, 125, &format!("cannot write the recording to {file}; name another file with -o FILE"));
+        assert!(fs::read(place.path(file)).unwrap() == program, "{file}");
+    }
+    fs::create_dir(place.path("folder.pb.gz")).unwrap();
+    complains(&place.run(&["-o", "folder", "./hello"]), 125, "is a directory");
+    complains(&place.run(&["-o", "y.pb.gz", "./hello"]), 125, "name the profile without .pb.gz");
+    // An empty file, as mktemp makes it, and an earlier recording.
+    fs::write(place.path("empty.pb.gz"), "").unwrap();
+    for _ in 0..2 {
+        assert_eq!(place.run(&["-q", "-o", "empty", "./hello"]).code(), 0);
+        assert_eq!(view::read(&place.path("empty.pb.gz")).unwrap().programs.len(), 1);
+    }
+}
+
+fn a_full_disk_costs_no_recording() {
+    let place = Place::new();
+    place.c("hello", HELLO, &[]);
+    fs::create_dir(place.path("small")).unwrap();
+    let mut mount = Command::new("mount");
+    mount.args(["-t", "tmpfs", "-o", "size=8k", "none", "small"]).current_dir(place.folder.path());
+    if !mount.output().is_ok_and(|done| done.status.success()) {
+        return skip::skipped("outputs::a_full_disk_costs_no_recording", "mount is not permitted");
+    }
+    let mut command = place.command(&["--libs", "none", "sh", "-c", "../hello"]);
+    command.current_dir(place.path("small")).env("TMPDIR", place.folder.path());
+    let outcome = finish(command);
+    let mut unmount = Command::new("umount");
+    assert!(unmount.arg(place.path("small")).status().unwrap().success());
+    let said = outcome.stderr_text();
+    assert_eq!(outcome.code(), 0, "{said}");
+    let line = said.lines().find(|line| line.contains("cannot write the recording to gmon.pb.gz: No space left"));
+    let (_, path) = line.unwrap_or_else(|| panic!("{said}")).rsplit_once("; it is in ").unwrap();
+    let recording = view::read(path.as_ref()).unwrap();
+    assert!(recording.programs.iter().any(|program| program.name == "hello"), "{said}");
+    assert!(said.contains(&format!("gmon flat --program hello {path}")), "{said}");
+}
+
+/// Two programs that lie at one path one after the other, of which nothing but the bytes says that they differ.
+fn builds_without_an_id_are_told_apart() {
+    const SOURCE: &str = "__attribute__((noinline)) int NAME(int x) { asm volatile(\"\"); return x + 1; }\n\
+        int main(void) { int t = 0; for (int i = 0; i < N; i++) t = NAME(t); return 0; }\n";
+    let place = Place::new();
+    for (file, name) in [("one", "-DNAME=alpha -DN=100"), ("two", "-DNAME=omega -DN=7")] {
+        let flags: Vec<&str> = name.split(' ').chain(["-g", "-Wl,--build-id=none"]).collect();
+        place.c(file, SOURCE, &flags);
+    }
+    let line = "cp one p; ./p; rm p; cp two p; ./p";
+    let outcome = place.run(&["-q", "--libs", "none", "sh", "-c", line]);
+    assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
+    let gmon = |args: &[&str]| {
+        let mut gmon = Command::new(tool::gmon().unwrap());
+        finish({
+            gmon.args(args).current_dir(place.folder.path());
+            gmon
+        })
+    };
+    let table: serde_json::Value = serde_json::from_slice(&gmon(&["flat", "--json", "--program", "p"]).stdout).unwrap();
+    let calls = |name: &str| {
+        let functions = table["functions"].as_array().unwrap();
+        functions.iter().find(|function| function["name"] == name).and_then(|f| f["calls"].as_u64())
+    };
+    assert_eq!((calls("alpha"), calls("omega")), (Some(100), Some(7)), "{table}");
+    // Counts of lines are not those of another build at the same path.
+    fs::copy(place.path("one"), place.path("p")).unwrap();
+    assert_eq!(place.run(&["-q", "--count", "lines", "./p"]).code(), 0);
+    assert_eq!(gmon(&["lines", "p", "gmon.pb.gz"]).code(), 0);
+    fs::copy(place.path("two"), place.path("p")).unwrap();
+    let outcome = gmon(&["lines", "p", "gmon.pb.gz"]);
+    assert!(outcome.code() == 2 && outcome.stderr_text().contains("rebuilt since the run"), "{}", outcome.stderr_text());
 }

@@ -79,7 +79,7 @@ pub fn recording(recording: &Recording, detail: Detail) -> Run {
     run
 }
 
-/// Returns the counts of basic blocks of a module, and the calls within it, as the gmon.out of this module alone would have them.
+/// Returns the counts of basic blocks of a module, and the calls of its functions, as the gmon.out of this module alone would have them.
 /// `module` is its index in the recording.
 pub fn profile_of(recording: &Recording, module: u32) -> Profile {
     let mut profile = Profile::new(Format::LITTLE_64);
@@ -96,10 +96,11 @@ pub fn profile_of(recording: &Recording, module: u32) -> Profile {
     let mut arcs: BTreeMap<(u64, u64), u64> = BTreeMap::new();
     let function = |index: u32| recording.functions.get(index as usize).filter(|f| f.module == module);
     for calls in &recording.calls {
-        if let (Some(_), Some(callee)) = (calls.caller.and_then(function), function(calls.callee)) {
-            let sum = arcs.entry((calls.site, callee.address)).or_default();
-            *sum = sum.saturating_add(calls.calls);
-        }
+        let Some(callee) = function(calls.callee) else { continue };
+        // A caller elsewhere has no address in this module.
+        let site = calls.caller.and_then(function).map_or(0, |_| calls.site);
+        let sum = arcs.entry((site, callee.address)).or_default();
+        *sum = sum.saturating_add(calls.calls);
     }
     profile.arcs = arcs.into_iter().map(|((from, to), count)| gmon::Arc { from, to, count }).collect();
     profile
@@ -107,8 +108,14 @@ pub fn profile_of(recording: &Recording, module: u32) -> Profile {
 
 /// Returns the words for the programs of a run.
 fn title(recording: &Recording) -> String {
-    let more = recording.programs.len().saturating_sub(1);
+    let names: BTreeSet<_> =
+        recording.programs.iter().map(|program| (&program.name, program.module)).collect();
+    let more = names.len().saturating_sub(1);
     match more {
+        0 if recording.programs.len() > 1 => {
+            let processes = gmon::counted(recording.programs.len(), "process", "processes");
+            format!("{} ({processes})", recording.program())
+        }
         0 => recording.program().to_owned(),
         _ => format!("{} and {}", recording.program(), gmon::counted(more, "more program", "more programs")),
     }
@@ -292,6 +299,7 @@ fn add_files(run: &mut Run, recording: &Recording, numbers: &Numbers, detail: De
         if (has_lines || is_counted)
             && path.is_absolute()
             && let Some((bytes, owner)) = module_file(path, build_id)
+            && recording.modules[own as usize].is_of(&bytes)
         {
             run.owners.insert(owner);
             files.push((index, own, is_counted, path.to_owned(), bytes));

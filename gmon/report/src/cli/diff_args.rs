@@ -13,6 +13,9 @@ pub(crate) struct DiffArgs {
     /// results after it
     #[arg(value_name = "[PROG] OLD [PROG] NEW", required = true, num_args = 2..=4)]
     pub(crate) files: Vec<PathBuf>,
+    /// Compare only what these programs of the runs did, by name or process number; may be repeated
+    #[arg(long, value_name = "NAME")]
+    pub(crate) program: Vec<String>,
     /// What is compared: rows are sorted by its change, and the exit status depends on it [default: self, or calls if there are no
     /// times that can be compared]
     #[arg(long, value_name = "COLUMN")]

@@ -15,7 +15,7 @@ use crate::cli::{files, json};
 /// A file cannot be read.
 pub(crate) fn run(args: &DumpArgs) -> Result<()> {
     let program = args.program.as_deref().map(files::read_program).transpose()?;
-    let bytes = files::read_any(&args.file)?;
+    let bytes = files::read_gmon(&args.file)?;
     let options = args.form.resolve(&bytes, program.as_ref());
     let reading = options.read(&bytes).with_context(|| args.file.display().to_string())?;
     let mut out = standard_output();

@@ -11,6 +11,7 @@ use gmon_export::load::Detail;
 
 use crate::cli::report_args::SourceArgs;
 use crate::cli::run_args::{ExportArgs, To};
+use crate::cli::text::plain;
 use crate::cli::{files, gprof, html, run};
 
 /// Writes the run.
@@ -23,7 +24,10 @@ pub(crate) fn run(args: &ExportArgs) -> Result<()> {
         To::Gprof => {
             let output = args.output.as_deref().unwrap_or(Path::new("gmon"));
             let run = run::load(&args.files, Detail::Functions)?;
-            return gprof::write(&run, output).map(drop);
+            let [symbols, profile] = gprof::write(&run, output)?;
+            let pair = format!("{} {}", symbols.display(), profile.display());
+            eprintln!("gmon: wrote two files: gprof {}", plain(&pair));
+            return Ok(());
         }
     };
     if args.output.is_none() && !format.is_text() && io::stdout().is_terminal() {

@@ -40,6 +40,18 @@ pub(crate) fn read_any(path: &Path) -> Result<Vec<u8>> {
     read(path, GMON).with_context(|| path.display().to_string())
 }
 
+/// Returns a gmon.out file's bytes, or those of a file that is none and no recording either.
+///
+/// # Errors
+/// The file cannot be read, is too large, or is a recording.
+pub(crate) fn read_gmon(path: &Path) -> Result<Vec<u8>> {
+    let bytes = read_any(path)?;
+    if is_gzip(&bytes) {
+        bail!("{0}: everything of a run, and no gmon.out; `gmon flat {0}` shows it", path.display());
+    }
+    Ok(bytes)
+}
+
 /// Returns an ELF file's bytes.
 ///
 /// # Errors

@@ -38,10 +38,14 @@ pub(crate) fn write(run: &Run, name: &Path) -> Result<[PathBuf; 2]> {
 /// A file cannot be read, or gprof cannot be run.
 pub(crate) fn run(args: GprofArgs) -> Result<ExitCode> {
     let GprofArgs { words, program, form } = args;
-    let is_option = |word: &OsString| word.as_encoded_bytes().starts_with(b"-");
-    let files = words.iter().take_while(|word| !is_option(word)).count().min(2);
-    let (files, options) = words.split_at(files);
-    let files = files.iter().map(PathBuf::from).collect();
+    // Files may come before gprof's options, or after them as gprof itself has them.
+    let is_file = |word: &&OsString| Path::new(word).is_file();
+    let first = words.iter().take_while(is_file).count().min(2);
+    let (before, rest) = words.split_at(first);
+    let last = if before.is_empty() { rest.iter().rev().take_while(is_file).count().min(2) } else { 0 };
+    let (options, after) = rest.split_at(rest.len() - last);
+    let files = before.iter().chain(after).map(PathBuf::from).collect();
+    let options = options.iter().filter(|option| *option != "--");
     let run = run::load(&RunArgs { run: files, program, form }, Detail::Functions)?;
     let folder =
         tempfile::Builder::new().prefix("gmon-").tempdir().context("no folder for temporary files")?;

@@ -73,16 +73,9 @@ fn read_profile(args: &ReportArgs, code: &Code, file: &Path) -> Result<Profile> 
     if files::is_gzip(&bytes) {
         let mut recording = recordings::parse(file, &bytes)?;
         recordings::select_named(&mut recording, &args.programs)?;
-        let profile = run::blocks_of(&recording, code.build_id, &args.program);
-        return match profile.filter(|profile| !profile.blocks.is_empty()) {
-            Some(profile) => Ok(profile),
-            None => bail!(
-                "{}: no counts of basic blocks of {} in it; `gprofinject --count lines PROG` counts them, and --libs those of \
-                 libraries",
-                file.display(),
-                args.program.display()
-            ),
-        };
+        let program = files::read_elf(&args.program)?;
+        let found = run::blocks_of(&recording, code.build_id, &program, &args.program);
+        return found.with_context(|| file.display().to_string());
     }
     let mut options = args.form.options();
     let read = |options: gmon::ReadOptions| options.read(&bytes).with_context(|| file.display().to_string());

@@ -63,6 +63,12 @@ pub(crate) fn select(recording: &mut Recording, file: &Path, build_id: BuildId, 
         }
     }
     let Some((program, stale)) = first else { return Ok(()) };
+    let is_library =
+        |module: &gmon_run::Module| build_id.is_known() && BuildId::new(&module.build_id) == build_id;
+    if recording.modules.iter().any(is_library) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        bail!("{}: {} is a library of the run; --module {name} shows it", file.display(), path.display());
+    }
     let (file, path, first, other) = (file.display(), path.display(), stale.first, stale.other);
     let is_named_so = absolute.file_name().is_some_and(|name| *name == *program.name);
     match recording.programs.len() == 1 || is_named_so {

@@ -47,28 +47,36 @@ pub(crate) fn load(args: &RunArgs, detail: Detail) -> Result<Run> {
 /// # Errors
 /// A file cannot be read, or the files do not belong together.
 pub(crate) fn open(args: &RunArgs) -> Result<Source> {
-    let mut source = match args.run.as_slice() {
-        [] => open_files(&[PathBuf::from(DEFAULT_FILE)], &args.form)
+    match args.run.as_slice() {
+        [] => open_selected(&[PathBuf::from(DEFAULT_FILE)], &args.program, &args.form)
             .context("gprofinject writes this file in the folder where it runs"),
-        files => open_files(files, &args.form),
-    }?;
-    if !args.program.is_empty() {
-        match &mut source {
-            Source::Recording(recording) => recordings::select_named(recording, &args.program)?,
-            Source::Profile { name, .. } => {
-                bail!("--program: {} is of one program only; {DEFAULT_FILE} has all of a run", name.display())
-            }
-        }
+        files => open_selected(files, &args.program, &args.form),
     }
-    Ok(source)
 }
 
-/// Reads a run from a program and a result, or from a result that needs no program.
+/// Reads a run from a program and a result, or from a result that needs no program. Without patterns, it is that of all programs.
 ///
 /// # Errors
-/// A file cannot be read, or the files do not belong together.
-pub(crate) fn load_files(paths: &[PathBuf], form: &FormArgs, detail: Detail) -> Result<Run> {
-    open_files(paths, form)?.run(detail)
+/// A file cannot be read, the files do not belong together, or no program matches.
+pub(crate) fn load_files(
+    paths: &[PathBuf],
+    programs: &[String],
+    form: &FormArgs,
+    detail: Detail,
+) -> Result<Run> {
+    open_selected(paths, programs, form)?.run(detail)
+}
+
+fn open_selected(paths: &[PathBuf], programs: &[String], form: &FormArgs) -> Result<Source> {
+    let mut source = open_files(paths, form)?;
+    match &mut source {
+        Source::Recording(recording) => recordings::select_named(recording, programs)?,
+        Source::Profile { name, .. } if !programs.is_empty() => {
+            bail!("--program: {} is of one program only; {DEFAULT_FILE} has all of a run", name.display())
+        }
+        Source::Profile { .. } => {}
+    }
+    Ok(source)
 }
 
 fn open_files(paths: &[PathBuf], form: &FormArgs) -> Result<Source> {
@@ -140,6 +148,7 @@ impl Source {
                     if let Some(index) = index
                         && path.is_absolute()
                         && let Some((bytes, _)) = module_file(path, &module.build_id)
+                        && module.is_of(&bytes)
                     {
                         let profile = load::profile_of(recording, own);
                         let found = listings(index as u32, path, &bytes, &profile, run);
@@ -209,13 +218,37 @@ pub(crate) fn profile(
     Ok(reading.profile)
 }
 
-/// Returns the counts of basic blocks that a recording has of a module with this build-id, or with this path if it has none.
-pub(crate) fn blocks_of(recording: &Recording, build_id: BuildId, path: &Path) -> Option<Profile> {
+/// Returns the counts of basic blocks that a recording has of a module: the one with this build-id, or the one with this path and these
+/// bytes if its build-id is not known.
+///
+/// # Errors
+/// There are none, or only those of another build.
+pub(crate) fn blocks_of(
+    recording: &Recording,
+    build_id: BuildId,
+    bytes: &[u8],
+    path: &Path,
+) -> Result<Profile> {
     let absolute = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let is_named_so = |module: &gmon_run::Module| Path::new(&module.name) == absolute;
     let is_it = |module: &gmon_run::Module| match module.build_id.as_slice() {
-        [] => Path::new(&module.name) == absolute,
-        id => BuildId::new(id).agree(build_id).is_ok(),
+        [] => is_named_so(module) && module.is_of(bytes),
+        id => build_id.is_known() && BuildId::new(id) == build_id,
     };
-    let index = recording.modules.iter().position(is_it)?;
-    Some(load::profile_of(recording, index as u32))
+    let found =
+        recording.modules.iter().position(is_it).map(|index| load::profile_of(recording, index as u32));
+    if let Some(profile) = found.filter(|profile| !profile.blocks.is_empty()) {
+        return Ok(profile);
+    }
+    let of_other = |block: &gmon_run::Block| {
+        let module = recording.modules.get(block.module as usize);
+        module.is_some_and(|module| is_named_so(module) && !is_it(module))
+    };
+    match recording.blocks.iter().any(of_other) {
+        true => bail!("the counts of {} are of another build of it: rebuilt since the run", path.display()),
+        false => bail!(
+            "no counts of basic blocks of {} in it; `gprofinject --count lines PROG` counts them, and --libs those of libraries",
+            path.display()
+        ),
+    }
 }

@@ -19,6 +19,7 @@ pub(crate) fn example(paths: bool) -> Recording {
     let module = |name: &str, build_id: &[u8], start| Module {
         name: name.to_owned(),
         build_id: build_id.to_vec(),
+        digest: 0,
         start,
         limit: start + 0x1000,
         offset: start,

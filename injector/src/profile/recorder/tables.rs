@@ -14,8 +14,8 @@ const MEMORY: &str = "[memory]";
 #[derive(Default)]
 pub(super) struct Tables {
     pub(super) recording: Recording,
-    /// By path and build-id.
-    modules: HashMap<(String, Vec<u8>), u32>,
+    /// By path, build-id and digest.
+    modules: HashMap<(String, Vec<u8>, u64), u32>,
     /// By module and link address.
     functions: HashMap<(u32, u64), u32, Seed>,
     /// By module and name, where only these are known.
@@ -31,10 +31,12 @@ impl Tables {
     /// Returns the index of a module.
     pub(super) fn module(&mut self, module: Module) -> u32 {
         let all = &mut self.recording.modules;
-        *self.modules.entry((module.name.clone(), module.build_id.clone())).or_insert_with(|| {
-            all.push(module);
-            all.len() as u32 - 1
-        })
+        *self.modules.entry((module.name.clone(), module.build_id.clone(), module.digest)).or_insert_with(
+            || {
+                all.push(module);
+                all.len() as u32 - 1
+            },
+        )
     }
 
     /// Returns the index of a function. `modules` are the indexes of the profile's modules.

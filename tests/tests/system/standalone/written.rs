@@ -7,7 +7,7 @@ use std::process::Command;
 use gprofinject_skip as skip;
 use gprofinject_tests::family::{Subject, WAYS_TO_EXECUTE, WAYS_TO_FORK};
 use gprofinject_tests::place::{HELLO, LIMIT, Place, finish};
-use gprofinject_tests::{compile, run, tool};
+use gprofinject_tests::{compile, run, tool, view};
 
 gprofinject_tests::trials! {
     together:
@@ -76,6 +76,7 @@ fn into_static_programs_and_out_of_them() {
         place.c("inner", PROGRAM, &[kind]);
         let outcome = place.run(&["sh", "-c", "./inner ./inner; ./inner"]);
         assert_eq!((outcome.code(), outcome.stdout_text().as_str()), (0, "100\n100\n100\n"), "{}", outcome.stderr_text());
+        view::apart(place.folder.path()).unwrap();
         assert_eq!(calls(&place, "inner", "gmon.out.inner", "f"), 300, "{kind}: {}", outcome.stderr_text());
     }
 }

@@ -88,7 +88,9 @@ pub(crate) fn flat(view: &RunView, args: &FlatArgs, out: &mut impl Write) -> Res
             texts.extend([function.self_ns, function.inclusive_ns].map(each));
         }
         if instructions {
-            texts.push(function.instructions.to_string());
+            // All functions that ran have executed some, if theirs were counted.
+            let counted = function.instructions > 0;
+            texts.push(if counted { function.instructions.to_string() } else { String::new() });
         }
         let cycle = function.cycle.map_or_else(String::new, |cycle| format!(" <cycle {}>", cycle + 1));
         texts.push(view.name(function) + &cycle);
