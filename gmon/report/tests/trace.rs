@@ -251,7 +251,7 @@ fn functions_without_names() {
     let shown = text(&folder, &["trace", "--fields", "tid", "run.trace"]);
     assert!(shown.contains("]  0x1010();\n") && shown.contains("/* 0x1010: its beginning"), "{shown}");
     let table = text(&folder, &["trace", "--stats", "run.trace"]);
-    assert!(table.lines().any(|line| line.ends_with("20 ns  0x1010  prog")), "{table}");
+    assert!(table.lines().any(|line| line.ends_with("20 ns  prog+0x1010  prog")), "{table}");
     let json = |args: &[&str]| -> Value { serde_json::from_str(&text(&folder, args)).expect("JSON") };
     let row = &json(&["trace", "--stats", "--json", "run.trace"])["rows"][0];
     assert_eq!((&row["name"], &row["demangled"], &row["address"]), (&"".into(), &"".into(), &0x1010.into()));
