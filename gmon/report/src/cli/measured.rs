@@ -57,7 +57,7 @@ impl<'a> Measurement<'a> {
         let mut is_named = !args.files.is_empty();
         if let Some(path) = &args.program {
             // The program may be left out, so the first argument is one or the other.
-            let bytes = files::read_measured_or_elf(path)?;
+            let bytes = files::read_recording_or_elf(path)?;
             if files::is_elf(&bytes) {
                 program = Some((path, files::parse_program(path, &bytes)?));
             } else {
@@ -66,12 +66,12 @@ impl<'a> Measurement<'a> {
             }
         }
         for path in &args.files {
-            let bytes = files::read_measured(path)?;
+            let bytes = files::read_recording(path)?;
             add(path, &bytes, program.as_ref())?;
         }
         if !is_named {
             let path = Path::new(DEFAULT_FILE);
-            let bytes = files::read_measured(path).map_err(|error| {
+            let bytes = files::read_recording(path).map_err(|error| {
                 anyhow::anyhow!("{error:#}; `gprofinject --times PROG` writes this file with measured times")
             })?;
             add(path, &bytes, program.as_ref())?;

@@ -2,7 +2,7 @@
 
 mod counts;
 mod program;
-mod times;
+mod recorded;
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::cli::args::MergeArgs;
 use crate::cli::fold::{self, Sum};
 use crate::cli::merge::counts::Counts;
 use crate::cli::merge::program::Program;
-use crate::cli::merge::times::Times;
+use crate::cli::merge::recorded::Recorded;
 use crate::cli::{files, recordings};
 
 /// Sums the files and writes the sum.
@@ -50,7 +50,7 @@ enum Kind {
     /// There was no file yet.
     Unknown,
     Counts(Counts),
-    Times(Times),
+    Recorded(Recorded),
 }
 
 impl<'a> Merge<'a> {
@@ -60,7 +60,7 @@ impl<'a> Merge<'a> {
 
     fn bytes(self, path: &Path) -> Result<Vec<u8>> {
         match self.kind {
-            Kind::Times(times) => Ok(times.bytes()),
+            Kind::Recorded(sum) => Ok(sum.bytes()),
             Kind::Counts(counts) => counts.bytes().with_context(|| path.display().to_string()),
             Kind::Unknown => Counts::default().bytes(),
         }
@@ -73,23 +73,23 @@ impl Sum for Merge<'_> {
         let name = || file.display().to_string();
         let is_measured = files::is_gzip(&bytes);
         match &mut self.kind {
-            Kind::Times(_) if !is_measured => {
+            Kind::Recorded(_) if !is_measured => {
                 bail!("{}: no gmon.pb.gz, as the files before it are; sum each kind by itself", name())
             }
             Kind::Counts(_) if is_measured => {
                 bail!("{}: a gmon.pb.gz among gmon.out files; sum each kind by itself", name())
             }
-            Kind::Unknown if is_measured => self.kind = Kind::Times(Times::new(self.args.keep_threads)),
+            Kind::Unknown if is_measured => self.kind = Kind::Recorded(Recorded::new(self.args.keep_threads)),
             Kind::Unknown => self.kind = Kind::Counts(Counts::default()),
             _ => {}
         }
         match &mut self.kind {
-            Kind::Times(times) => {
+            Kind::Recorded(sum) => {
                 let mut run = recordings::parse(file, &bytes)?;
                 if let Some(program) = self.program {
                     recordings::select(&mut run, file, program.code.build_id, program.path)?;
                 }
-                times.add(run).with_context(name)
+                sum.add(run).with_context(name)
             }
             Kind::Counts(counts) => {
                 let reading = self.args.form.options().read(&bytes).with_context(name)?;
@@ -115,7 +115,7 @@ impl Sum for Merge<'_> {
                 Ok(())
             }
             (Kind::Counts(sum), Kind::Counts(later)) => sum.join(later, self.program),
-            (Kind::Times(sum), Kind::Times(later)) => sum.join(later),
+            (Kind::Recorded(sum), Kind::Recorded(later)) => sum.join(later),
             _ => bail!("both kinds of files"),
         }
     }

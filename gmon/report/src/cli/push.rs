@@ -60,7 +60,7 @@ fn upload(args: &PushArgs, file: &Path) -> Result<Upload> {
     Ok(Upload { name: request::name(&name, labels), profile, summary })
 }
 
-/// Returns the bytes of measured times for other readers than gmon.
+/// Returns the bytes of a recording for other readers than gmon.
 fn for_others(run: &Recording) -> Vec<u8> {
     run.write_with_names(|name| demangle(name).into_owned())
 }

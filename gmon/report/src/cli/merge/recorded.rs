@@ -1,32 +1,32 @@
-//! The sum of files of measured times.
+//! The sum of recordings.
 
 use anyhow::Result;
 use gmon_run::{MergeError, Recording, Sum};
 
-/// The sum of files of measured times up to now.
-pub(super) enum Times {
+/// The sum of recordings up to now.
+pub(super) enum Recorded {
     /// Threads of the same name are one thread.
     ByName(Box<Sum>),
     /// Each thread is by itself, so the sum grows with each file.
     Apart(Box<Recording>),
 }
 
-impl Times {
-    pub(super) fn new(keep_threads: bool) -> Times {
-        if keep_threads { Times::Apart(Box::default()) } else { Times::ByName(Box::default()) }
+impl Recorded {
+    pub(super) fn new(keep_threads: bool) -> Recorded {
+        if keep_threads { Recorded::Apart(Box::default()) } else { Recorded::ByName(Box::default()) }
     }
 
     /// Adds a run.
     pub(super) fn add(&mut self, run: Recording) -> Result<(), MergeError> {
         match self {
-            Times::ByName(sum) => sum.add(run),
+            Recorded::ByName(sum) => sum.add(run),
             // The intervals of the first run would depend on which files are summed first.
-            Times::Apart(sum) => sum.merge(run.with_common_intervals()),
+            Recorded::Apart(sum) => sum.merge(run.with_common_intervals()),
         }
     }
 
     /// Adds the sum of the files that come after those of this one.
-    pub(super) fn join(&mut self, later: Times) -> Result<()> {
+    pub(super) fn join(&mut self, later: Recorded) -> Result<()> {
         Ok(self.add(later.finish())?)
     }
 
@@ -37,8 +37,8 @@ impl Times {
 
     fn finish(self) -> Recording {
         match self {
-            Times::ByName(sum) => sum.finish(),
-            Times::Apart(sum) => *sum,
+            Recorded::ByName(sum) => sum.finish(),
+            Recorded::Apart(sum) => *sum,
         }
     }
 }
