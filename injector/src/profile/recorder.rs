@@ -70,6 +70,11 @@ impl Recorder {
         self.tables.recording.programs.iter().all(|program| program.processes == 0)
     }
 
+    /// Returns what was added up to now.
+    pub(crate) fn recording(&self) -> &Recording {
+        &self.tables.recording
+    }
+
     /// Returns the recording of a run of this duration.
     pub(crate) fn finish(self, duration: Duration) -> Recording {
         Recording { duration_ns: duration.as_nanos() as u64, ..self.tables.recording }
