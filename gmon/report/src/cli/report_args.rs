@@ -39,6 +39,9 @@ pub(crate) struct ShownArgs {
     /// Print names as in the symbol table
     #[arg(long)]
     pub(crate) no_demangle: bool,
+    /// Print C++ and Rust names in full, with parameters and template arguments
+    #[arg(long, conflicts_with = "no_demangle")]
+    pub(crate) full_names: bool,
     /// Print one JSON object; times are in nanoseconds
     #[arg(long)]
     pub(crate) json: bool,
