@@ -18,6 +18,6 @@ mod stacks;
 
 pub use crate::estimate::estimate;
 pub use crate::model::{
-    Arc, Cycle, Durations, Frame, Function, Inlined, Line, Module, Node, Program, Run, Spot, Thread,
-    ThreadFunction, Time, View,
+    Arc, Cycle, Durations, Frame, Function, Inlined, Line, Module, Node, Run, Share, Spot, Time, View,
 };
+pub use gmon_run::{Clock, ClockSource, FunctionTimes, Intervals, Program, Thread};

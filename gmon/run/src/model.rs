@@ -52,6 +52,7 @@ pub struct Recording {
 
 /// A program: in one process, or in all processes of the run that ran it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Program {
     /// The name that is shown: that of its file, or of the script that it runs.
     pub name: String,
@@ -108,6 +109,7 @@ pub struct Block {
 
 /// The clock that measured the times, and its errors. All numbers are finite and not negative.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Clock {
     pub source: ClockSource,
     pub ticks_per_second: f64,
@@ -122,6 +124,7 @@ pub struct Clock {
 
 /// What a time is read from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 pub enum ClockSource {
     /// The processor's time-stamp counter.
     #[default]
@@ -168,6 +171,7 @@ pub struct Function {
 
 /// A thread of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Thread {
     /// The index of the program.
     pub program: u32,
@@ -187,6 +191,7 @@ pub struct Thread {
 
 /// The times of a function in a thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct FunctionTimes {
     /// The index of the function.
     pub function: u32,

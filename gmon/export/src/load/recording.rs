@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 use gmon::{Block, BuildId, Format, Profile};
-use gmon_run::{FunctionTimes, Intervals, REST, Recording};
+use gmon_run::{FunctionTimes, Program, REST, Recording};
 use gprofinject_image::debug::module_file;
 
 use crate::estimate::estimate;
@@ -13,9 +13,7 @@ use crate::load::contract::Detail;
 use crate::load::lines::{Places, add_lines};
 use crate::load::names::demangle_all;
 use crate::load::program::lines_of;
-use crate::model::{
-    Arc, Durations, Function, Line, Module, Node, Program, Run, Thread, ThreadFunction, Time, View,
-};
+use crate::model::{Arc, Durations, Function, Line, Module, Node, Run, Share, Time, View};
 
 /// The name of the callers that are not known: code that is not hooked, while no hooked function was running.
 pub const OUTSIDE: &str = "[outside]";
@@ -41,12 +39,10 @@ pub fn recording(recording: &Recording, detail: Detail) -> Run {
             ..Function::default()
         }
     });
-    let programs = recording.programs.iter().map(|program| Program {
-        name: program.name.clone(),
-        module: numbers.module(program.module).unwrap_or(0),
-        processes: program.processes,
-        pid: program.pid,
-    });
+    let programs = recording
+        .programs
+        .iter()
+        .map(|program| Program { module: numbers.module(program.module).unwrap_or(0), ..program.clone() });
     let mut run = Run {
         program: title(recording),
         view: View::Process,
@@ -56,6 +52,7 @@ pub fn recording(recording: &Recording, detail: Detail) -> Run {
         functions: functions.collect(),
         modules: numbers.modules.iter().map(|&index| module(&recording.modules[index as usize])).collect(),
         programs: programs.collect(),
+        shares: shares(recording),
         files: files.list,
         ..Run::default()
     };
@@ -230,19 +227,14 @@ fn add_times(run: &mut Run, recording: &Recording, numbers: &Numbers) {
     for row in &recording.rows {
         let Some(function) = numbers.function(row.function) else { continue };
         sums[function as usize].add(row);
-        run.rows.push(ThreadFunction {
-            function,
-            thread: row.thread,
-            calls: row.calls,
-            self_ns: row.self_ns,
-            inclusive_ns: row.inclusive_ns,
-            durations: durations(row, &recording.intervals),
-        });
+        run.rows.push(FunctionTimes { function, ..row.clone() });
     }
     for (function, sum) in run.functions.iter_mut().zip(sums) {
         (function.calls, function.primitive) = (sum.calls, sum.primitive);
         (function.self_ns, function.inclusive_ns) = (sum.self_ns, sum.inclusive_ns);
-        function.durations = durations(&sum, &recording.intervals);
+        (function.self_raw_ns, function.inclusive_raw_ns) = (sum.self_raw_ns, sum.inclusive_raw_ns);
+        function.open = sum.open;
+        function.durations = Durations::of(&sum, &recording.intervals);
         run.samples = run.samples.saturating_add(function.samples);
     }
     for arc in &recording.arcs {
@@ -253,6 +245,9 @@ fn add_times(run: &mut Run, recording: &Recording, numbers: &Numbers) {
             calls: arc.calls,
             self_ns: arc.self_ns,
             inclusive_ns: arc.inclusive_ns,
+            open: arc.open,
+            min_ns: arc.min_ns,
+            max_ns: arc.max_ns,
             ..Arc::default()
         });
     }
@@ -267,15 +262,10 @@ fn add_times(run: &mut Run, recording: &Recording, numbers: &Numbers) {
         samples: node.samples,
     });
     run.nodes = nodes.collect();
-    let threads = recording.threads.iter().map(|thread| Thread {
-        pid: thread.pid,
-        tid: thread.tid,
-        name: thread.name.clone(),
-        life_ns: thread.life_ns,
-        outside_ns: thread.outside_ns,
-        overhead_ns: thread.overhead_ns,
-    });
-    run.threads = threads.collect();
+    run.nodes_lost = recording.nodes_lost;
+    run.threads.clone_from(&recording.threads);
+    run.clock = Some(recording.clock);
+    run.intervals.clone_from(&recording.intervals);
     run.time = Time::Measured { error_ns: recording.clock.error_ns };
 }
 
@@ -323,14 +313,39 @@ fn add_files(run: &mut Run, recording: &Recording, numbers: &Numbers, detail: De
     places.finish();
 }
 
-/// Returns how long the calls took; `None` if none of them has returned.
-fn durations(times: &FunctionTimes, intervals: &Intervals) -> Option<Durations> {
-    Some(Durations {
-        min_ns: times.min_ns,
-        p50_ns: times.quantile_ns(intervals, 0.5)?,
-        p99_ns: times.quantile_ns(intervals, 0.99)?,
-        max_ns: times.max_ns,
-    })
+/// Returns what each program has done.
+fn shares(recording: &Recording) -> Vec<Share> {
+    let mut shares = vec![Share::default(); recording.programs.len()];
+    let add = |to: &mut u64, value: u64| *to = to.saturating_add(value);
+    for (share, program) in shares.iter_mut().zip(&recording.programs) {
+        share.samples = program.elsewhere;
+    }
+    for hits in &recording.hits {
+        shares
+            .get_mut(hits.program as usize)
+            .into_iter()
+            .for_each(|share| add(&mut share.samples, hits.samples));
+    }
+    if recording.is_measured() {
+        for row in &recording.rows {
+            let program = recording.threads.get(row.thread as usize).map_or(0, |thread| thread.program);
+            if let Some(share) = shares.get_mut(program as usize) {
+                add(&mut share.calls, row.calls);
+                add(&mut share.self_ns, row.self_ns);
+            }
+        }
+        return shares;
+    }
+    for calls in &recording.calls {
+        shares
+            .get_mut(calls.program as usize)
+            .into_iter()
+            .for_each(|share| add(&mut share.calls, calls.calls));
+    }
+    for share in &mut shares {
+        share.self_ns = share.samples.saturating_mul(recording.sample_period_ns);
+    }
+    shares
 }
 
 /// The paths of source files, each once.

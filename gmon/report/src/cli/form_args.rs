@@ -5,7 +5,7 @@ use clap::ValueEnum;
 use gmon::{Program, ReadOptions};
 
 /// What the user may know better than the file says.
-#[derive(clap::Args)]
+#[derive(Clone, Copy, Default, clap::Args)]
 pub(crate) struct FormArgs {
     /// Address width [default: the one that fits the file]
     #[arg(long, value_name = "BITS")]

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 
 use crate::cli::form_args::FormArgs;
+use crate::cli::terminal;
 
 /// The arguments that all reports have.
 #[derive(clap::Args)]
@@ -34,11 +35,14 @@ pub(crate) struct ReportArgs {
 }
 
 /// How any report is shown.
-#[derive(clap::Args)]
+#[derive(Default, clap::Args)]
 pub(crate) struct ShownArgs {
     /// Print names as in the symbol table
     #[arg(long)]
     pub(crate) no_demangle: bool,
+    /// Print C++ and Rust names in full, with parameters and template arguments
+    #[arg(long, conflicts_with = "no_demangle")]
+    pub(crate) full_names: bool,
     /// Print one JSON object; times are in nanoseconds
     #[arg(long)]
     pub(crate) json: bool,
@@ -106,12 +110,30 @@ impl From<Syntax> for gmon_blocks::Syntax {
     }
 }
 
-#[derive(clap::Args)]
+#[derive(Default, clap::Args)]
 pub(crate) struct RowsArgs {
-    /// Print at most this many rows
+    /// Print at most this many rows, 0 for all [default: all; on a terminal, a table of functions has as many as it has lines]
     #[arg(short = 'n', long, value_name = "ROWS")]
     pub(crate) limit: Option<usize>,
 }
+
+impl RowsArgs {
+    /// Returns the largest number of rows.
+    pub(crate) fn most(&self) -> usize {
+        self.limit.filter(|&limit| limit > 0).unwrap_or(usize::MAX)
+    }
+
+    /// Returns the largest number of rows of a table that stands on a terminal with `others` more lines.
+    pub(crate) fn most_on_screen(&self, others: usize) -> usize {
+        match (self.limit, terminal::size()) {
+            (None, Some(size)) => size.lines.saturating_sub(others).max(FEWEST),
+            _ => self.most(),
+        }
+    }
+}
+
+/// The number of rows that a table has on the lowest terminal.
+const FEWEST: usize = 5;
 
 #[derive(clap::Args)]
 pub(crate) struct BlocksArgs {

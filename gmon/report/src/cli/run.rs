@@ -252,18 +252,18 @@ impl Source {
     }
 }
 
-/// Reads the functions of a run, with their calls and self times, from one result. `program` is that of a gmon.out.
+/// Reads the functions of a run, with their calls and self times, from one of several results. `program` is that of a gmon.out.
 ///
 /// # Errors
-/// The file cannot be read, or is not of the program.
-pub(crate) fn functions(path: &Path, form: &FormArgs, program: Option<&KnownProgram>) -> Result<Run> {
+/// The file cannot be read, or is not of the program, or no program matches the patterns.
+pub(crate) fn functions(path: &Path, args: &RunArgs, program: Option<&KnownProgram>) -> Result<Run> {
     let bytes = files::read_any_kind(path)?;
     match program.filter(|_| files::is_gmon(&bytes)) {
         Some(program) => {
-            let profile = profile(path, &bytes, form, Some(program.program()))?;
+            let profile = profile(path, &bytes, &args.form, Some(program.program()))?;
             program.functions(&profile).with_context(|| path.display().to_string())
         }
-        None => load_files(&[path.to_owned()], &[], form, Detail::Functions),
+        None => load_files(&[path.to_owned()], &args.program, &args.form, Detail::Functions),
     }
 }
 
