@@ -23,4 +23,5 @@ pub(crate) mod settings;
 pub(crate) mod spares;
 pub(crate) mod stats;
 pub(crate) mod summary;
+pub(crate) mod unmatched;
 pub(crate) mod words;

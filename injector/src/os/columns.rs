@@ -49,26 +49,6 @@ pub(crate) fn cut(text: &str, columns: usize) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Returns a text in at most so many columns, without its middle if it takes more. The beginning and the end of a name tell it apart.
-pub(crate) fn cut_middle(text: &str, columns: usize) -> Cow<'_, str> {
-    if width(text) <= columns {
-        return Cow::Borrowed(text);
-    }
-    let of_end = columns.saturating_sub(1) / 3;
-    let mut end = text.len();
-    let mut used = 0;
-    for (at, c) in text.char_indices().rev() {
-        used += width(c.encode_utf8(&mut [0; 4]));
-        if used > of_end {
-            break;
-        }
-        end = at;
-    }
-    let end = &text[end..];
-    let beginning = cut(text, columns - width(end));
-    Cow::Owned(format!("{beginning}{end}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -86,15 +66,6 @@ mod tests {
         ] {
             assert_eq!(cut(text, columns), expected, "{text} {columns}");
             assert!(width(&cut(text, columns)) <= columns);
-        }
-    }
-
-    #[test]
-    fn a_name_keeps_its_end() {
-        assert_eq!(cut_middle("std::sort", 9), "std::sort");
-        assert_eq!(cut_middle("alpha::beta::gamma", 10), "alpha:…mma");
-        for columns in 0..30 {
-            assert!(width(&cut_middle("alpha::日本語::gamma_delta", columns)) <= columns, "{columns}");
         }
     }
 }

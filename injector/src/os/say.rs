@@ -1,6 +1,5 @@
 //! Messages on standard error. If standard error has been closed, they are dropped.
 
-use std::borrow::Cow;
 use std::fmt::Arguments;
 use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -92,10 +91,4 @@ pub(crate) fn line(message: Arguments) {
         return;
     }
     let _ = std::io::stderr().write_all(format!("{NAME}{text}\n").as_bytes());
-}
-
-/// Prints several lines, all of which come from gprofinject's own command line definition, such as the help.
-pub(crate) fn lines(text: &str) {
-    let shown: Vec<Cow<str>> = text.lines().map(visible).collect();
-    let _ = std::io::stderr().write_all(format!("{NAME}{}\n", shown.join("\n")).as_bytes());
 }

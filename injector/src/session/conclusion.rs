@@ -145,11 +145,13 @@ fn next(run: &Run, settings: &Settings, item: Option<&Item>, recording: Option<&
     let Some(recording) = recording else { return item.and_then(|item| item.commands(None)) };
     let report = match (settings.filters.count(), settings.measure) {
         (Some(CountArg::Lines), _) => Some("lines"),
-        (Some(CountArg::Blocks), _) => Some("blocks"),
+        (Some(CountArg::Blocks), _) => Some("asm"),
         (None, Some(measure)) if measure.paths.is_some() => Some("paths"),
         _ => None,
     };
     let file = (recording != Path::new(USUAL)).then(|| quoted(recording.as_os_str()));
+    // The word after gmon is a command.
+    let report = report.or(file.as_ref().map(|_| "flat"));
     let words = [Some("gmon".to_owned()), report.map(str::to_owned), file];
     Some(words.into_iter().flatten().collect::<Vec<_>>().join(" "))
 }

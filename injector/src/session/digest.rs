@@ -10,6 +10,9 @@ pub(crate) const NAMED: usize = 5;
 /// With fewer samples, shares are accidental.
 const FEW: u64 = 20;
 
+/// The least share of a function that is named.
+const SEEN: f64 = 0.005;
+
 /// The cost of a program or a function itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cost {
@@ -160,7 +163,7 @@ impl Digest {
             own: sum(|program| program.overhead),
             processes: sum(|program| program.processes.into()) as u32,
             programs: programs(run, &costs, by),
-            functions: functions(run, &costs, by),
+            functions: functions(run, &costs, all, by),
             unhooked: costs.unhooked(sum(|program| program.elsewhere)),
         }
     }
@@ -187,12 +190,17 @@ fn programs(run: &Recording, costs: &Costs, by: By) -> Vec<ProgramCost> {
 }
 
 /// Returns the most expensive functions.
-fn functions(run: &Recording, costs: &Costs, by: By) -> Vec<FunctionCost> {
+fn functions(run: &Recording, costs: &Costs, all: Cost, by: By) -> Vec<FunctionCost> {
     let started = run.programs.first().map(|program| program.module);
     let mut order: Vec<usize> = (0..costs.functions.len()).collect();
     order.retain(|&index| costs.functions[index].by(by) > 0);
     order.sort_by_key(|&index| Reverse((costs.functions[index].by(by), costs.functions[index].calls)));
-    let named = order.into_iter().take(NAMED).filter_map(|index| {
+    // A share that would be printed as 0 % says nothing, unless it is the greatest.
+    let is_seen =
+        |index: usize| by == By::Calls || costs.functions[index].by(by) as f64 >= SEEN * all.by(by) as f64;
+    let first = order.first().copied();
+    let seen = order.into_iter().take_while(|&index| Some(index) == first || is_seen(index));
+    let named = seen.take(NAMED).filter_map(|index| {
         let function = run.functions.get(index)?;
         let module = run.modules.get(function.module as usize).map_or("", |module| file_name(&module.name));
         let is_started = Some(function.module) == started;

@@ -2,8 +2,6 @@
 
 use std::path::Path;
 
-use gmon::counted;
-
 use crate::os::say::Voice;
 use crate::profile::costs::{self, Advice};
 use crate::session::digest::{Digest, FunctionCost};
@@ -54,7 +52,7 @@ impl Run<'_> {
         let seconds = digest.own as f64 / f64::from(self.rate.max(1));
         let help = self.advice().map(|(_, advice)| format!(": {}", advice.help)).unwrap_or_default();
         (percent >= MUCH && seconds >= LONG).then(|| {
-            format!("gprofinject's own {percent:.0} % of the CPU time ({seconds:.2} s) is left out{help}")
+            format!("{percent:.0} % of the CPU time was gprofinject's own ({seconds:.2} s, left out){help}")
         })
     }
 
@@ -144,9 +142,6 @@ fn scaled_bytes(bytes: u64) -> String {
 
 /// Says why functions are shown by address, if some are.
 fn nameless(functions: &[FunctionCost]) -> Option<String> {
-    let nameless = functions.iter().filter(|function| function.is_nameless).count();
-    (nameless > 0).then(|| {
-        let them = counted(nameless, "function is", "functions are");
-        format!("{them} shown by address: debug symbols tell the names")
-    })
+    let any = functions.iter().any(|function| function.is_nameless);
+    any.then(|| "functions without names are shown by address; debug symbols name them".to_owned())
 }

@@ -1,11 +1,15 @@
 //! The end of a run in at most four lines: what ran, where the time went, what that cost and hides, and what to type next.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
+use gmon::visible;
+use gprofinject_image::names::demangle::demangle;
+use gprofinject_image::names::{fit, unambiguous};
+
 use crate::os::child::Ending;
-use crate::os::columns::{cut, cut_middle, width};
+use crate::os::columns::{cut, width};
 use crate::session::digest::{By, Digest, FunctionCost};
-use crate::session::words::short_name;
 
 /// What the lines are made of.
 pub(crate) struct Facts<'f> {
@@ -54,7 +58,7 @@ impl Facts<'_> {
         const SHORTEST: usize = 10;
         let Digest { all, processes, .. } = *self.digest;
         let title = if self.digest.programs.len() > 1 { &self.command } else { &self.name };
-        let title = cut(title, (columns / 2).max(SHORTEST));
+        let title = cut(title, (columns / 3).max(SHORTEST));
         let time = time(self.duration);
         let mut line = match self.ending {
             Ending::Exited(0) => format!("{title}: {time}"),
@@ -62,15 +66,15 @@ impl Facts<'_> {
             Ending::Killed(signal) => format!("{title}: killed by {} after {time}", signal_name(signal)),
         };
         if calls && all.calls > 0 {
-            line += &format!(", {}", short(all.calls, "call", "calls"));
+            line += &format!(", {}", number_of(all.calls, "call", "calls"));
         }
         if calls && let Some((ran, found)) = self.blocks {
             line += &format!(", {ran} of {} ran", gmon::counted(found, "block", "blocks"));
         }
         if samples && all.samples > 0 {
-            line += &format!(", {}", short(all.samples, "sample", "samples"));
+            line += &format!(", {}", number_of(all.samples, "sample", "samples"));
         }
-        if processes > 1 {
+        if processes > 1 && (calls || programs > 0) {
             line += &format!(", {processes} processes");
         }
         line + &self.programs(programs)
@@ -85,7 +89,7 @@ impl Facts<'_> {
         let worth = |part: u64| part > 0 && percent(part, all.by(by)) >= 1.0;
         let named = programs.iter().filter(|program| worth(program.cost.by(by))).take(most);
         let named = named.enumerate().map(|(index, program)| {
-            let name = cut(&gmon::visible(&program.name), 24).into_owned();
+            let name = cut(&visible(&program.name), 24).into_owned();
             let processes = match (program.processes, index) {
                 (1, _) => String::new(),
                 (processes, 0) => format!(" ({processes} processes)"),
@@ -93,7 +97,7 @@ impl Facts<'_> {
             };
             match by {
                 By::Calls if index == 0 => {
-                    format!("{name}{processes} {}", short(program.cost.calls, "call", "calls"))
+                    format!("{name}{processes} {}", number_of(program.cost.calls, "call", "calls"))
                 }
                 By::Calls => format!("{name}{processes} {}", scaled(program.cost.calls)),
                 _ => format!("{name}{processes} {:.0} %", percent(program.cost.by(by), all.by(by))),
@@ -105,36 +109,33 @@ impl Facts<'_> {
 
     /// Returns the line of the functions: as many as there is room for, and of their names as much as is left.
     fn functions(&self, columns: usize) -> Option<String> {
-        const BETWEEN: &str = " · ";
-        /// Shorter names tell nothing.
-        const SHORTEST: usize = 12;
-        let Digest { by, all, ref functions, .. } = *self.digest;
-        let is_seen = |part: u64| by == By::Calls || percent(part, all.by(by)) >= 0.5;
-        let seen = functions.iter().take_while(|function| is_seen(function.cost.by(by))).count();
-        let entries: Vec<(String, String)> = functions[..seen.max(1).min(functions.len())]
+        let shown = &self.digest.functions;
+        let demangled: Vec<Cow<str>> = shown.iter().map(|function| demangle(&function.name)).collect();
+        let names = unambiguous(&demangled.iter().map(Cow::as_ref).collect::<Vec<&str>>());
+        let entries: Vec<Entry> = shown
             .iter()
+            .zip(names)
             .enumerate()
-            .map(|(index, function)| (name(function), self.cost(function, index == 0)))
+            .map(|(index, (function, name))| Entry {
+                module: function
+                    .module
+                    .as_ref()
+                    .map_or_else(String::new, |module| format!("{}!", short_module(module))),
+                name: visible(&name).into_owned(),
+                cost: self.cost(function, index == 0),
+            })
             .collect();
-        let fitted = |count: usize| {
-            let entries = &entries[..count];
-            let costs: usize = entries.iter().map(|(_, cost)| width(cost)).sum();
-            let left = columns.checked_sub(costs + width(BETWEEN) * (count - 1))?;
-            let names: Vec<usize> = entries.iter().map(|(name, _)| width(name)).collect();
-            let taken = |most: usize| names.iter().map(|name| name.min(&most)).sum::<usize>();
-            let longest = names.iter().copied().max()?;
-            let least = if count == 1 { 1 } else { SHORTEST };
-            let most = (least.min(longest)..=longest).rev().find(|&most| taken(most) <= left)?;
-            let shown = entries.iter().map(|(name, cost)| format!("{}{cost}", cut_middle(name, most)));
-            Some(shown.collect::<Vec<_>>().join(BETWEEN))
-        };
-        (1..=entries.len()).rev().find_map(fitted)
+        (1..=entries.len()).rev().find_map(|count| {
+            let (module, entries) = common_module(&entries[..count]);
+            let line = fitted(&entries, columns.saturating_sub(width(&module)))?;
+            Some(format!("{module}{line}"))
+        })
     }
 
     /// Returns the cost of a function, as it follows its name.
     fn cost(&self, function: &FunctionCost, is_first: bool) -> String {
         let (by, cost) = (self.digest.by, function.cost);
-        let calls = if is_first { short(cost.calls, "call", "calls") } else { scaled(cost.calls) };
+        let calls = if is_first { number_of(cost.calls, "call", "calls") } else { scaled(cost.calls) };
         match by {
             By::Calls => format!(" {calls}"),
             _ if cost.calls == 0 => format!(" {:.0} %", percent(cost.by(by), self.digest.all.by(by))),
@@ -143,13 +144,66 @@ impl Facts<'_> {
     }
 }
 
-/// Returns the name of a function as it is shown: with the module that contains it, if that is not the program that was started.
-fn name(function: &FunctionCost) -> String {
-    let name = gmon::visible(&short_name(&function.name)).into_owned();
-    match &function.module {
-        Some(module) => format!("{}!{name}", gmon::visible(module)),
-        None => name,
+/// A function as it is shown.
+#[derive(Clone)]
+struct Entry {
+    /// The name of its module and an exclamation mark, or nothing.
+    module: String,
+    name: String,
+    /// What follows the name.
+    cost: String,
+}
+
+/// Returns what is said of the module that contains all of these functions, which is then not said of each. It is nothing if there is no such
+/// module.
+fn common_module(entries: &[Entry]) -> (String, Vec<Entry>) {
+    let common = match entries {
+        [first, second, rest @ ..] => {
+            let is_same = |entry: &Entry| entry.module == first.module;
+            (is_same(second) && rest.iter().all(is_same))
+                .then(|| first.module.trim_end_matches('!'))
+                .unwrap_or("")
+        }
+        _ => "",
+    };
+    if common.is_empty() {
+        return (String::new(), entries.to_vec());
     }
+    let without = entries.iter().map(|entry| Entry { module: String::new(), ..entry.clone() });
+    (format!("in {common}: "), without.collect())
+}
+
+/// Returns a line of these functions in at most so many columns, if their names need not be cut too short for it.
+fn fitted(entries: &[Entry], columns: usize) -> Option<String> {
+    const BETWEEN: &str = " \u{b7} ";
+    /// Shorter names tell nothing.
+    const SHORTEST: usize = 10;
+    let fixed: usize = entries.iter().map(|entry| width(&entry.module) + width(&entry.cost)).sum();
+    let between = width(BETWEEN) * entries.len().saturating_sub(1);
+    let widths: Vec<usize> = entries.iter().map(|entry| width(&entry.name)).collect();
+    let longest = widths.iter().copied().max()?;
+    let taken = |most: usize| widths.iter().map(|own| own.min(&most)).sum::<usize>();
+    let Some(left) = columns.checked_sub(fixed + between) else {
+        // One function is better than none.
+        let [only] = entries else { return None };
+        return Some(cut(&format!("{}{}{}", only.module, only.name, only.cost), columns).into_owned());
+    };
+    let least = if entries.len() == 1 { 0 } else { SHORTEST };
+    let most = (least.min(longest)..=longest).rev().find(|&most| taken(most) <= left)?;
+    let shown = entries.iter().map(|Entry { module, name, cost }| {
+        // A character may take two columns.
+        format!("{module}{}{cost}", cut(&fit(name, most), most))
+    });
+    Some(shown.collect::<Vec<_>>().join(BETWEEN))
+}
+
+/// Returns the name of a module in short: that of a library without its version.
+fn short_module(name: &str) -> String {
+    const LONGEST: usize = 16;
+    let stem = name
+        .split_once(".so")
+        .filter(|(stem, rest)| !stem.is_empty() && (rest.is_empty() || rest.starts_with('.')));
+    cut(&visible(stem.map_or(name, |(stem, _)| stem)), LONGEST).into_owned()
 }
 
 fn percent(part: u64, all: u64) -> f64 {
@@ -157,7 +211,7 @@ fn percent(part: u64, all: u64) -> f64 {
 }
 
 /// Returns a number of things in few characters: `1 call`, `12 k calls`.
-fn short(number: u64, one: &str, many: &str) -> String {
+fn number_of(number: u64, one: &str, many: &str) -> String {
     format!("{} {}", scaled(number), if number == 1 { one } else { many })
 }
 
@@ -250,7 +304,6 @@ mod tests {
                 function("cc1", "ggc_internal_alloc", 450, 1),
                 function("", "_ZN5outer5inner7compute17ha0b1c2d3e4f5a6b7E", 300, 12_345),
                 function("libc.so.6", "malloc", 50, 0),
-                function("", "small", 4, 7),
             ],
             ..Digest::default()
         }
@@ -276,7 +329,7 @@ mod tests {
             facts(&digest).lines(110),
             [
                 "make -j2: 1.31 s, 12 M calls, 1.0 k samples, 13 processes: cc1 (6 processes) 86 %, as (6) 13 %, make 1 %",
-                "cc1!ggc_internal_alloc 45 % (1 call) · outer::inner::compute 30 % (12 k) · libc.so.6!malloc 5 %",
+                "cc1!ggc_internal_alloc 45 % (1 call) · outer::inner::compute 30 % (12 k) · libc!malloc 5 %",
                 "60 % of the CPU time was gprofinject's own; more",
                 "next: gmon",
             ]
@@ -293,8 +346,8 @@ mod tests {
             }
         }
         let narrow = facts.lines(27);
-        assert_eq!(narrow[0], "make -j2: 1.31 s, 13 proce…");
-        assert_eq!(narrow[1], "cc1!ggc_…oc 45 % (1 call)");
+        assert_eq!(narrow[0], "make -j2: 1.31 s");
+        assert_eq!(narrow[1], "cc1!…al_alloc 45 % (1 call)");
     }
 
     #[test]
@@ -316,7 +369,7 @@ mod tests {
             functions: vec![function("", "a\x1b[2J", 0, 1), function("libz.so.1", "b", 1, 1_240_000)],
             ..digest()
         };
-        assert_eq!(facts(&by_calls).lines(80)[1], "a\\u{1b}[2J 1 call · libz.so.1!b 1.2 M");
+        assert_eq!(facts(&by_calls).lines(80)[1], "a\\u{1b}[2J 1 call · libz!b 1.2 M");
     }
 
     #[test]

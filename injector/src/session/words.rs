@@ -4,7 +4,6 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use gmon::counted;
-use gprofinject_image::names::demangle::demangle;
 
 use crate::os::say::Voice;
 use crate::profile::counted::CountedLibrary;
@@ -49,15 +48,6 @@ pub(super) fn left_out(placed: &Placed, rate: u32) -> Option<String> {
             "{percent:.0} % of the samples ({seconds:.2} s) were in gprofinject's own code and are left out"
         )
     })
-}
-
-/// Returns the name of a function as people call it: demangled, without its parameters.
-pub(super) fn short_name(name: &str) -> String {
-    let full = demangle(name);
-    match full.find('(') {
-        Some(at) if at > 0 => full[..at].to_owned(),
-        _ => full.into_owned(),
-    }
 }
 
 /// Says how many functions Frida has left alone.
