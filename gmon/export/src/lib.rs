@@ -20,4 +20,4 @@ pub use crate::estimate::estimate;
 pub use crate::model::{
     Arc, Cycle, Durations, Frame, Function, Inlined, Line, Module, Node, Run, Share, Spot, Time, View,
 };
-pub use gmon_run::{Clock, ClockSource, FunctionTimes, Intervals, Program, Thread};
+pub use gmon_run::{Clock, ClockSource, FunctionTimes, Intervals, Origin, Program, Thread};

@@ -51,6 +51,7 @@ pub fn recording(recording: &Recording, detail: Detail) -> Run {
         sample_period_ns: recording.sample_period_ns,
         functions: functions.collect(),
         modules: numbers.modules.iter().map(|&index| module(&recording.modules[index as usize])).collect(),
+        runs: recording.runs.clone(),
         programs: programs.collect(),
         shares: shares(recording),
         files: files.list,
