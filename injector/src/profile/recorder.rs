@@ -76,6 +76,11 @@ impl Recorder {
         self.tables.recording.programs.iter().all(|program| program.processes == 0)
     }
 
+    /// Returns what was added up to now.
+    pub(crate) fn recording(&self) -> &Recording {
+        &self.tables.recording
+    }
+
     /// Returns the recording of a run of this duration.
     pub(crate) fn finish(mut self, duration: Duration) -> Recording {
         let duration_ns = duration.as_nanos() as u64;
