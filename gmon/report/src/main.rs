@@ -5,6 +5,7 @@
 
 mod cli {
     pub(crate) mod args;
+    pub(crate) mod counts;
     pub(crate) mod diff;
     pub(crate) mod diff_args;
     pub(crate) mod dump;
@@ -20,6 +21,8 @@ mod cli {
     pub(crate) mod measured;
     pub(crate) mod measured_args;
     pub(crate) mod merge;
+    pub(crate) mod missing;
+    pub(crate) mod moved;
     #[cfg(feature = "push")]
     pub(crate) mod push;
     #[cfg(feature = "push")]
@@ -31,11 +34,11 @@ mod cli {
     pub(crate) mod report_args;
     pub(crate) mod reports {
         pub(crate) mod arcs;
+        pub(crate) mod asm;
         pub(crate) mod blocks;
         pub(crate) mod coverage;
         pub(crate) mod flat;
         pub(crate) mod graph;
-        pub(crate) mod instructions;
         pub(crate) mod lines;
         pub(crate) mod paths;
         pub(crate) mod ranks;
@@ -85,13 +88,11 @@ use crate::cli::measured::Measurement;
 use crate::cli::measured_args::MeasuredArgs;
 use crate::cli::ranks::Ranks;
 use crate::cli::ranks_args::RanksArgs;
-use crate::cli::report_args::ReportArgs;
 use crate::cli::run::DEFAULT_FILE;
 use crate::cli::run_args::TableArgs;
 use crate::cli::run_view::RunView;
 use crate::cli::text::{Out, plain, standard_output};
-use crate::cli::view::View;
-use crate::cli::{diff, dump, export, files, html, load, merge, reports, run, trace};
+use crate::cli::{counts, diff, dump, export, files, html, merge, moved, reports, run, trace};
 
 /// `gmon check` found an error, or `gmon diff` that something has become worse.
 const EXIT_FOUND: u8 = 1;
@@ -122,6 +123,13 @@ fn parse() -> Args {
             std::process::exit(EXIT_FAILED.into());
         }
         [_, word, ..] => Args::try_parse_from(&words).unwrap_or_else(|error| {
+            if error.kind() == ErrorKind::InvalidSubcommand
+                && let Some(now) = moved::command_of(word)
+            {
+                let word = word.display();
+                let _ = writeln!(io::stderr(), "gmon: {word}: this is `{now}` now");
+                std::process::exit(EXIT_FAILED.into());
+            }
             if error.kind() == ErrorKind::InvalidSubcommand && Path::new(word).is_file() {
                 let file = plain(&word.to_string_lossy());
                 let _ =
@@ -162,18 +170,8 @@ fn run(args: Args) -> Result<ExitCode> {
         Command::Ranks(args) => ranks(&args),
         #[cfg(feature = "push")]
         Command::Push(args) => cli::push::run(&args).map(|()| ExitCode::SUCCESS),
-        Command::Lines(args) => report(&args.common, |view, out| reports::lines::lines(view, &args, out)),
-        Command::Instructions(args) => {
-            report(&args.common, |view, out| reports::instructions::instructions(view, &args, out))
-        }
-        Command::Blocks(args) => report(&args.common, |view, out| reports::blocks::blocks(view, &args, out)),
-        Command::Functions(args) => {
-            report(&args.common, |view, out| reports::sums::functions(view, &args, out))
-        }
-        Command::Files(args) => report(&args.common, |view, out| reports::sums::files(view, &args, out)),
-        Command::Coverage(args) => {
-            report(&args.common, |view, out| reports::coverage::coverage(view, &args, out))
-        }
+        Command::Lines(args) => counts::lines(&args).map(|()| ExitCode::SUCCESS),
+        Command::Asm(args) => counts::asm(&args).map(|()| ExitCode::SUCCESS),
         Command::Times(args) => measured(&args.common, |times, out| reports::times::times(times, &args, out)),
         Command::Callers(args) => {
             measured(&args.common, |times, out| reports::arcs::callers(times, &args, out))
@@ -192,15 +190,6 @@ fn run(args: Args) -> Result<ExitCode> {
         Command::Trace(args) => trace::run(args).map(|()| ExitCode::SUCCESS),
         Command::Paths(args) => measured(&args.common, |times, out| reports::paths::paths(times, &args, out)),
     }
-}
-
-fn report(args: &ReportArgs, write: impl FnOnce(&View, &mut Out) -> Result<()>) -> Result<ExitCode> {
-    let loaded = load::load(args)?;
-    let view = View::new(args, &loaded)?;
-    let mut out = standard_output();
-    write(&view, &mut out)?;
-    out.flush()?;
-    Ok(ExitCode::SUCCESS)
 }
 
 fn measured(

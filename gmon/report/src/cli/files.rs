@@ -31,6 +31,11 @@ pub(crate) fn owners() -> BTreeSet<u32> {
     OWNERS.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
+/// Adds the owner of a file that was read elsewhere.
+pub(crate) fn add_owner(uid: u32) {
+    OWNERS.lock().unwrap_or_else(PoisonError::into_inner).insert(uid);
+}
+
 /// Returns a gmon.out file's bytes.
 ///
 /// # Errors
@@ -190,7 +195,7 @@ fn open(path: &Path) -> Result<(File, Vec<u8>)> {
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let mut file = File::options().read(true).custom_flags(flags.bits() as i32).open(path)?;
     let metadata = file.metadata()?;
-    OWNERS.lock().unwrap_or_else(PoisonError::into_inner).insert(metadata.uid());
+    add_owner(metadata.uid());
     let kind = metadata.file_type();
     if let Some(name) = unreadable(kind) {
         bail!("is a {name}, expected a file or a pipe");
