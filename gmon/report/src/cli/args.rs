@@ -10,7 +10,7 @@ use crate::cli::examples;
 use crate::cli::form_args::FormArgs;
 #[cfg(feature = "push")]
 use crate::cli::push_args::PushArgs;
-use crate::cli::report_args::{BlocksArgs, CoverageArgs, InstructionsArgs, LinesArgs, SumsArgs};
+use crate::cli::report_args::{AsmArgs, LinesArgs};
 use crate::cli::run_args::{ExportArgs, FlatArgs, GprofArgs, GraphArgs, HtmlArgs, PathsArgs};
 use crate::cli::trace_args::TraceArgs;
 
@@ -45,24 +45,12 @@ pub(crate) enum Command {
     /// Print the measured times of each call path, as a tree
     #[command(after_long_help = examples::PATHS)]
     Paths(PathsArgs),
-    /// Print the source with each line's count in the margin
+    /// Print the source with each line's count in the margin; or sums by function or file; or how much of each file ran
     #[command(after_long_help = examples::LINES)]
     Lines(LinesArgs),
-    /// Print the disassembly with each instruction's count
-    #[command(after_long_help = examples::INSTRUCTIONS)]
-    Instructions(InstructionsArgs),
-    /// Print each basic block: count, addresses, function, line
-    #[command(after_long_help = examples::BLOCKS)]
-    Blocks(BlocksArgs),
-    /// Print sums by function: instructions that ran, calls, all instructions, those that never ran
-    #[command(after_long_help = examples::FUNCTIONS)]
-    Functions(SumsArgs),
-    /// Print the same sums by file, and those of basic blocks
-    #[command(after_long_help = examples::FILES)]
-    Files(SumsArgs),
-    /// Print how much of each file ran, in percent
-    #[command(after_long_help = examples::COVERAGE)]
-    Coverage(CoverageArgs),
+    /// Print the disassembly with each instruction's count, or each basic block
+    #[command(after_long_help = examples::ASM)]
+    Asm(AsmArgs),
     /// Compare two runs of a program, or of two builds of it; the exit status is 1 if something has become worse
     #[command(after_long_help = examples::DIFF)]
     Diff(DiffArgs),
