@@ -13,7 +13,9 @@ mod extras;
 mod facts;
 mod listings;
 mod paths;
+mod shorter;
 mod sources;
+mod timeline;
 
 use std::io::{self, Write};
 
@@ -23,14 +25,15 @@ use flate2::write::GzEncoder;
 use sha2::{Digest, Sha256};
 
 pub use crate::html::extras::{Extras, Instruction, Listing, SourceLines, SourceReader};
-pub use crate::html::listings::listings;
+pub use crate::html::listings::{Of, listings, listings_of};
+pub use crate::html::timeline::{Collector, Span, Timeline};
 use crate::model::Run;
 
 /// The page without its contents, which stand at names in double braces.
 const PAGE: &str = include_str!("html/page.html");
 const STYLE: &str = include_str!("html/style.css");
 /// The parts of the script: each uses only those before it, until the last one starts them.
-const SCRIPT: [&str; 13] = [
+const SCRIPT: [&str; 14] = [
     include_str!("html/format.js"),
     include_str!("html/data.js"),
     include_str!("html/rows.js"),
@@ -42,6 +45,7 @@ const SCRIPT: [&str; 13] = [
     include_str!("html/flame.js"),
     include_str!("html/paths.js"),
     include_str!("html/code.js"),
+    include_str!("html/timeline.js"),
     include_str!("html/summary.js"),
     include_str!("html/main.js"),
 ];

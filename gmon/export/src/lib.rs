@@ -12,12 +12,13 @@ pub mod diff;
 mod estimate;
 pub mod formats;
 pub mod html;
+mod likely;
 pub mod load;
 mod model;
 mod stacks;
 
 pub use crate::estimate::estimate;
 pub use crate::model::{
-    Arc, Cycle, Durations, Frame, Function, Inlined, Line, Module, Node, Program, Run, Spot, Thread,
+    Arc, Cycle, Durations, Frame, Function, Inlined, Line, Module, Node, Program, ProgramFunction, Run, Spot, Thread,
     ThreadFunction, Time, View,
 };

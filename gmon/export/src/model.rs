@@ -238,6 +238,8 @@ pub struct Node {
 /// A thread of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Thread {
+    /// The index of its program.
+    pub program: u32,
     pub pid: u32,
     pub tid: u32,
     pub name: String,
@@ -258,6 +260,20 @@ pub struct ThreadFunction {
     pub self_ns: u64,
     pub inclusive_ns: u64,
     /// How long its calls took in this thread, if any of them has returned.
+    pub durations: Option<Durations>,
+}
+
+/// What a function has done in one of several programs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ProgramFunction {
+    pub function: u32,
+    /// The index of the program.
+    pub program: u32,
+    pub calls: u64,
+    pub primitive: u64,
+    pub self_ns: u64,
+    pub inclusive_ns: u64,
+    /// How long its calls took in this program, if that was measured and any of them has returned.
     pub durations: Option<Durations>,
 }
 

@@ -34,12 +34,14 @@ const DURATIONS = ["min", "p50", "p99", "max"];
 /** What the page knows of a run. */
 class Run {
   constructor(raw) {
-    Object.assign(this, { program: raw.program, facts: raw.facts, notes: raw.notes, time: raw.time });
+    Object.assign(this, { program: raw.program, facts: raw.facts, notes: raw.notes, time: raw.time, timeline: raw.timeline });
     this.modules = raw.modules;
+    this.programs = raw.programs;
     this.threads = raw.threads;
     this.files = raw.files;
     const f = raw.functions;
     this.names = f.name.map(visible);
+    this.shorts = f.short.map((name) => (name === null ? null : visible(name)));
     this.size = this.names.length;
     this.module = f.module;
     this.file = f.file;
@@ -65,11 +67,17 @@ class Run {
     this.byCallee = grouped(this.arcs.callee, this.size);
     this.nodes = raw.nodes && { ...raw.nodes, calls: numbers(raw.nodes.calls), self: numbers(raw.nodes.self) };
     this.rows = raw.rows;
+    this.programRows = raw.programRows;
     this.sources = raw.sources;
     this.code = raw.code;
     this.codeOf = new Map((raw.code ?? []).map((code, at) => [code.function, at]));
     this.sourceOf = new Map((raw.sources ?? []).map((source, at) => [source.file, at]));
     this.lower = null;
+  }
+
+  /** Returns a function's name with less of what is between brackets. */
+  short(id) {
+    return this.shorts[id] ?? this.names[id];
   }
 
   /** Adds the columns that follow from others. */
@@ -87,20 +95,39 @@ class Run {
     return this.columns.instructions && sum(this.columns.instructions) > 0 ? "instructions" : "calls";
   }
 
-  /** Returns the columns of one thread, in which a function that did not run there has UNKNOWN. */
-  columnsOf(thread) {
-    if (thread === UNKNOWN || !this.rows) return this.columns;
+  /** Returns the columns of a part of the run (`part` below), in which a function that did not run there has UNKNOWN. */
+  columnsOf({ thread, program }) {
+    const [rows, of, wanted] = thread === UNKNOWN ? [this.programRows, this.programRows?.program, program] : [this.rows, this.rows?.thread, thread];
+    if (wanted === UNKNOWN || !rows) return this.columns;
     const columns = {};
-    for (const key of ["calls", "self", "inclusive", ...DURATIONS]) {
-      if (!this.rows[key]) continue;
+    for (const key of ["calls", "primitive", "self", "inclusive", ...DURATIONS]) {
+      if (!rows[key]) continue;
       const column = new Float64Array(this.size).fill(UNKNOWN);
-      this.rows[key].forEach((value, row) => {
-        if (this.rows.thread[row] === thread) column[this.rows.function[row]] = value ?? UNKNOWN;
+      rows[key].forEach((value, row) => {
+        if (of[row] === wanted) column[rows.function[row]] = value ?? UNKNOWN;
       });
       columns[key] = column;
     }
     this.addDerived(columns);
     return columns;
+  }
+
+  /** Returns which threads a part of the run has: UNKNOWN for all, the index of one, or a set. */
+  threadsOf({ thread, program }) {
+    if (thread !== UNKNOWN || program === UNKNOWN) return thread;
+    return new Set(this.threads.map((_, at) => at).filter((at) => this.threads[at].program === program));
+  }
+
+  /** Returns the choices of a part of the run, as groups of [word, text]; the first group has all of it. `rows`: parts that have rows only. */
+  parts(rows) {
+    const programs = this.programs.map((program, at) => [`p${at}`, programName(program)]);
+    const threads = this.threads.map((thread, at) => [`t${at}`, threadName(thread)]);
+    const known = new Set(rows ? this.programRows?.program : this.threads.map((thread) => thread.program));
+    return {
+      "": [["", "All of the run"]],
+      Programs: this.programs.length > 1 ? programs.filter((_, at) => known.has(at)) : [],
+      Threads: this.threads.length > 1 && (this.rows || !rows) ? threads : [],
+    };
   }
 
   /** Returns the names in lower case, for searching. */
@@ -118,6 +145,22 @@ class Run {
   arcsFrom(id) {
     return this.byCaller.items.subarray(this.byCaller.starts[id + 1], this.byCaller.starts[id + 2]);
   }
+}
+
+/** Returns the part of a run that a word names: "p1" is the program with the index 1, "t2" a thread, and anything else all of the run. */
+function part(word) {
+  const [, kind, index] = /^([pt])(\d{1,9})$/.exec(word ?? "") ?? [];
+  return { thread: kind === "t" ? Number(index) : UNKNOWN, program: kind === "p" ? Number(index) : UNKNOWN };
+}
+
+/** Returns how a program is called. */
+function programName({ name, processes, pid }) {
+  return visible(processes > 1 ? `${name} (${processes} processes)` : pid > 0 ? `${name} (${pid})` : name);
+}
+
+/** Returns how a thread is called. */
+function threadName(thread) {
+  return visible(`${thread.name || "thread"} ${thread.tid}`);
 }
 
 /** Returns the sum of the elements that are known. */

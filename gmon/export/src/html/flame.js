@@ -117,7 +117,7 @@ class Flame {
     if (width < 28 || box.node === UNKNOWN) return;
     context.globalAlpha = faint ? 0.75 : 1;
     context.fillStyle = this.paper.text;
-    context.fillText(this.fitted(context, view.name(box.node), width - 8), x + 4, y + LEVEL / 2 + 0.5);
+    context.fillText(this.fitted(context, view.label(box.node), width - 8), x + 4, y + LEVEL / 2 + 0.5);
     context.globalAlpha = 1;
   }
 
@@ -168,15 +168,16 @@ class Flame {
       return;
     }
     const all = tree.total[0];
+    const guess = run.time.estimated.includes("paths") ? " (est.)" : "";
     const id = tree.func[box.node];
     const row = (label, ns) => el("div", {}, `${label} `, el("b", { textContent: duration(ns) }), ` · ${percent(ns, all)} · ${exact(ns)}`);
     fill(
       tip,
       el("b", { textContent: view.name(box.node) }),
       id === OTHERS ? null : el("div", { className: "quiet", textContent: visible(run.modules[run.module[id]].name) }),
-      row("inclusive", tree.total[box.node]),
-      box.node === 0 ? null : row("self", tree.self[box.node]),
-      box.node === 0 ? null : el("div", { textContent: counted(tree.calls[box.node], "call", "calls") }),
+      row(`inclusive${guess}`, tree.total[box.node]),
+      box.node === 0 ? null : row(`self${guess}`, tree.self[box.node]),
+      box.node === 0 || tree.calls[box.node] === UNKNOWN ? null : el("div", { textContent: counted(tree.calls[box.node], "call", "calls") }),
     );
   }
 

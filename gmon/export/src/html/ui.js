@@ -63,6 +63,19 @@ function choice(label, options, value, onchange) {
   return select;
 }
 
+/** Returns a choice of the run's programs and threads, or null if there is nothing to choose. `rows`: those with rows of functions only. */
+function partChoice(run, rows, onchange) {
+  const groups = Object.entries(run.parts(rows));
+  if (groups.every(([label, options]) => label === "" || options.length === 0)) return null;
+  const option = ([value, textContent]) => el("option", { value, textContent });
+  const select = el("select", { "aria-label": "Program or thread", className: "part", onchange: () => onchange(select.value) });
+  for (const [label, options] of groups) {
+    if (label === "") select.append(...options.map(option));
+    else if (options.length > 0) select.append(el("optgroup", { label }, ...options.map(option)));
+  }
+  return select;
+}
+
 /** Returns a button that is on or off. */
 function toggle(text, on, title, onchange) {
   const button = el("button", { type: "button", className: "toggle", textContent: text, title, "aria-pressed": String(on) });

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 use gmon::{Block, BuildId, Format, Profile};
-use gmon_run::{FunctionTimes, Intervals, REST, Recording};
+use gmon_run::{FunctionTimes, REST, Recording};
 use gprofinject_image::debug::module_file;
 
 use crate::estimate::estimate;
@@ -12,9 +12,10 @@ use crate::load::blocks;
 use crate::load::contract::Detail;
 use crate::load::lines::{Places, add_lines};
 use crate::load::names::demangle_all;
+use crate::load::numbers::{Numbers, durations};
 use crate::load::program::lines_of;
 use crate::model::{
-    Arc, Durations, Function, Line, Module, Node, Program, Run, Thread, ThreadFunction, Time, View,
+    Arc, Function, Line, Module, Node, Program, Run, Thread, ThreadFunction, Time, View,
 };
 
 /// The name of the callers that are not known: code that is not hooked, while no hooked function was running.
@@ -131,66 +132,6 @@ fn module(module: &gmon_run::Module) -> Module {
     }
 }
 
-/// The modules and functions that occur, and the numbers that they get. The first module is that of the first program.
-struct Numbers {
-    functions: Vec<u32>,
-    function_numbers: Vec<Option<u32>>,
-    modules: Vec<u32>,
-    module_numbers: Vec<Option<u32>>,
-}
-
-impl Numbers {
-    fn new(recording: &Recording) -> Numbers {
-        let mut occurs = vec![false; recording.functions.len()];
-        let mut note = |function: u32| {
-            if let Some(occurs) = occurs.get_mut(function as usize) {
-                *occurs = true;
-            }
-        };
-        if recording.is_measured() {
-            // Other functions have no times, and samples alone are not comparable with those.
-            recording.rows.iter().for_each(|row| note(row.function));
-            recording
-                .arcs
-                .iter()
-                .for_each(|arc| arc.caller.into_iter().chain([arc.callee]).for_each(&mut note));
-            recording.nodes.iter().for_each(|node| note(node.function));
-        } else {
-            recording.calls.iter().for_each(|c| c.caller.into_iter().chain([c.callee]).for_each(&mut note));
-            recording.hits.iter().for_each(|hits| note(hits.function));
-        }
-        let (functions, function_numbers) = numbered(
-            (0..).zip(occurs).filter(|(_, occurs)| *occurs).map(|(index, _)| index),
-            recording.functions.len(),
-        );
-        let of_programs = recording.programs.iter().map(|program| program.module);
-        let of_functions: BTreeSet<u32> =
-            functions.iter().map(|&index| recording.functions[index as usize].module).collect();
-        let (modules, module_numbers) = numbered(of_programs.chain(of_functions), recording.modules.len());
-        Numbers { functions, function_numbers, modules, module_numbers }
-    }
-
-    fn function(&self, index: u32) -> Option<u32> {
-        self.function_numbers.get(index as usize).copied().flatten()
-    }
-
-    fn module(&self, index: u32) -> Option<u32> {
-        self.module_numbers.get(index as usize).copied().flatten()
-    }
-}
-
-/// Returns the indexes in their order, each once, and the number of each of `len` indexes among them.
-fn numbered(indexes: impl Iterator<Item = u32>, len: usize) -> (Vec<u32>, Vec<Option<u32>>) {
-    let (mut order, mut numbers) = (Vec::new(), vec![None; len]);
-    for index in indexes {
-        if let Some(number @ None) = numbers.get_mut(index as usize) {
-            *number = Some(order.len() as u32);
-            order.push(index);
-        }
-    }
-    (order, numbers)
-}
-
 /// Adds counted calls and sampled times.
 fn add_calls(run: &mut Run, recording: &Recording, numbers: &Numbers) {
     for calls in &recording.calls {
@@ -268,6 +209,7 @@ fn add_times(run: &mut Run, recording: &Recording, numbers: &Numbers) {
     });
     run.nodes = nodes.collect();
     let threads = recording.threads.iter().map(|thread| Thread {
+        program: thread.program,
         pid: thread.pid,
         tid: thread.tid,
         name: thread.name.clone(),
@@ -321,16 +263,6 @@ fn add_files(run: &mut Run, recording: &Recording, numbers: &Numbers, detail: De
         }
     }
     places.finish();
-}
-
-/// Returns how long the calls took; `None` if none of them has returned.
-fn durations(times: &FunctionTimes, intervals: &Intervals) -> Option<Durations> {
-    Some(Durations {
-        min_ns: times.min_ns,
-        p50_ns: times.quantile_ns(intervals, 0.5)?,
-        p99_ns: times.quantile_ns(intervals, 0.99)?,
-        max_ns: times.max_ns,
-    })
 }
 
 /// The paths of source files, each once.
