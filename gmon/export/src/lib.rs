@@ -19,6 +19,6 @@ mod stacks;
 
 pub use crate::estimate::estimate;
 pub use crate::model::{
-    Arc, Cycle, Durations, Frame, Function, Inlined, Line, Module, Node, Program, ProgramFunction, Run, Spot, Thread,
-    ThreadFunction, Time, View,
+    Arc, Cycle, Durations, Frame, Function, Inlined, Line, Module, Node, Program, ProgramFunction, Run, Spot,
+    Thread, ThreadFunction, Time, View,
 };

@@ -5,6 +5,7 @@
 
 mod cli {
     pub(crate) mod args;
+    pub(crate) mod browser;
     pub(crate) mod diff;
     pub(crate) mod diff_args;
     pub(crate) mod dump;
@@ -61,6 +62,7 @@ mod cli {
         pub(crate) mod names;
         pub(crate) mod perfetto;
         pub(crate) mod text;
+        pub(crate) mod timeline;
         pub(crate) mod tracks;
         pub(crate) mod wire;
     }

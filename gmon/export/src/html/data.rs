@@ -7,10 +7,10 @@ use serde::Serialize;
 use crate::html::extras::{Extras, Listing};
 use crate::html::facts::{self, Fact};
 use crate::html::paths::{self, Kept};
+use crate::html::shorter::shorter;
 use crate::html::sources::{self, Source};
 use crate::html::timeline::Timeline;
 use crate::likely::Paths;
-use crate::html::shorter::shorter;
 use crate::model::{Arc, Durations, Function, Node, ProgramFunction, Run, Time};
 
 #[derive(Serialize)]
@@ -289,7 +289,7 @@ fn functions(run: &Run) -> Functions<'_> {
     let cpu = |function: &Function| function.samples.saturating_mul(run.sample_period_ns);
     Functions {
         name: run.functions.iter().map(|function| function.demangled.as_str()).collect(),
-        short: run.functions.iter().map(|function| shorter(&function.demangled)).collect(),
+        short: shorter(run.functions.iter().map(|function| function.demangled.as_str())),
         module: run
             .functions
             .iter()
@@ -376,7 +376,8 @@ fn columns(kept: &Kept, is_estimate: bool) -> Nodes {
 }
 
 fn program_rows(run: &Run, rows: &[ProgramFunction]) -> ProgramRows {
-    let time = |value: fn(&ProgramFunction) -> u64| run.time.is_some().then(|| rows.iter().map(value).collect());
+    let time =
+        |value: fn(&ProgramFunction) -> u64| run.time.is_some().then(|| rows.iter().map(value).collect());
     ProgramRows {
         function: rows.iter().map(|row| row.function).collect(),
         program: rows.iter().map(|row| row.program).collect(),

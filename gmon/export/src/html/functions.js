@@ -144,7 +144,7 @@ class FunctionsView {
       cell.title += value === UNKNOWN || total === 0 ? "" : `, ${percent(value, total)} of ${column.show(total)}`;
     });
     const name = row.children[this.shown.length];
-    name.firstChild.textContent = this.run.names[id];
+    name.firstChild.textContent = this.run.short(id);
     name.firstChild.href = hashOf("graph", { function: id });
     name.title = describe(this.run, id);
     row.classList.toggle("idle", !ran(this.columns, id));

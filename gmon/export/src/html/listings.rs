@@ -52,8 +52,7 @@ fn within(of: &Of, run: &Run, room: &mut usize) -> Result<Vec<Listing>, CodeErro
     let mut code = Code::parse(of.bytes)?;
     let mut lines = Lines::of(of.bytes, of.path, None).ok();
     if lines.is_none()
-        && let Some(file) =
-            debug_files(of.path, of.bytes).find(|file| code.take_symbols(&file.bytes).is_ok())
+        && let Some(file) = debug_files(of.path, of.bytes).find(|file| code.take_symbols(&file.bytes).is_ok())
     {
         lines = Lines::of(&file.bytes, of.path, Some(&file.path)).ok();
     }
@@ -220,8 +219,7 @@ fn plain(functions: &[u32], run: &Run, code: &Code, writer: &mut Writer) -> Vec<
         let function = &run.functions[index as usize];
         let end = function.address.saturating_add(function.size.min(MAX_SIZE));
         let instructions = code.instructions(function.address).take_while(|next| next.ip() < end);
-        let steps: Vec<Step> =
-            instructions.map(Step::uncounted).collect();
+        let steps: Vec<Step> = instructions.map(Step::uncounted).collect();
         if steps.is_empty() {
             continue;
         }

@@ -119,7 +119,7 @@ class PathsView {
     ];
     fill(
       this.about,
-      el("b", { className: "name" }, node !== 0 && id !== OTHERS ? functionLink(run, id) : this.name(node)),
+      el("b", { className: "name" }, node !== 0 && id !== OTHERS ? fullLink(run, id) : this.name(node)),
       ...facts.filter(Boolean).map(([label, value, title]) => el("span", { className: "fact", title }, el("b", { textContent: value }), ` ${label}`)),
     );
     this.about.querySelector("a")?.removeAttribute("tabindex");

@@ -252,7 +252,7 @@ class TimelineView {
     const { lane, span } = this.chosen;
     const name = this.names[lane.function[span]];
     const id = this.ids.get(name);
-    const link = id === undefined ? name : functionLink(this.run, id);
+    const link = id === undefined ? name : fullLink(this.run, id);
     fill(this.about, el("b", { className: "name" }, link), ...this.facts(this.chosen).map((text) => el("span", { className: "fact", textContent: text })));
     this.about.querySelector("a")?.removeAttribute("tabindex");
   }

@@ -9,6 +9,8 @@ use crate::html::shorter::shorter;
 
 /// The most calls of all threads that a report contains.
 const MAX_CALLS: usize = 60_000;
+/// The most calls around one that a report contains.
+const MAX_DEPTH: u32 = 300;
 /// The most threads that a report has a line for.
 const MAX_THREADS: usize = 400;
 
@@ -94,6 +96,9 @@ impl Collector {
     pub fn add(&mut self, (pid, tid, stack): (u32, u32, u32), name: impl FnOnce() -> String, span: Span) {
         self.calls += 1;
         self.end = self.end.max(span.start.saturating_add(span.length));
+        if span.outer.0 >= MAX_DEPTH {
+            return;
+        }
         let lanes = &mut self.lanes;
         let place = *self.places.entry((pid, tid, stack)).or_insert_with(|| {
             if lanes.len() >= MAX_THREADS {
@@ -136,7 +141,7 @@ impl Collector {
         };
         let lanes = self.lanes.into_iter().map(lane).collect();
         Timeline {
-            short: self.names.iter().map(|name| shorter(name)).collect(),
+            short: shorter(self.names.iter().map(String::as_str)),
             names: self.names,
             lanes,
             end: self.end,

@@ -35,7 +35,14 @@ function hashOf(view, parameters = {}) {
 
 /** Returns a link to the call graph's entry of a function. */
 function functionLink(run, id) {
-  return el("a", { className: "function", href: hashOf("graph", { function: id }), textContent: run.names[id], tabIndex: -1 });
+  return el("a", { className: "function", href: hashOf("graph", { function: id }), textContent: run.short(id), title: describe(run, id), tabIndex: -1 });
+}
+
+/** Returns the same with the whole name. */
+function fullLink(run, id) {
+  const link = functionLink(run, id);
+  link.textContent = run.names[id];
+  return link;
 }
 
 /** Returns a cell with a share of the whole as a number over a bar. */

@@ -54,8 +54,11 @@ fn counted(recording: &Recording, numbers: &Numbers) -> Vec<ProgramFunction> {
     parts.resize_with(recording.programs.len().min(MOST), Part::default);
     for calls in &recording.calls {
         let Some(part) = parts.get_mut(calls.program as usize) else { continue };
-        let Some(callee) = numbers.function(calls.callee).map(|function| part.place(function)) else { continue };
-        let caller = calls.caller.and_then(|caller| numbers.function(caller)).map(|caller| part.place(caller));
+        let Some(callee) = numbers.function(calls.callee).map(|function| part.place(function)) else {
+            continue;
+        };
+        let caller =
+            calls.caller.and_then(|caller| numbers.function(caller)).map(|caller| part.place(caller));
         part.run.arcs.push(Arc { caller, callee, calls: calls.calls, ..Arc::default() });
         let function = &mut part.run.functions[callee as usize];
         function.calls = function.calls.saturating_add(calls.calls);
@@ -65,7 +68,9 @@ fn counted(recording: &Recording, numbers: &Numbers) -> Vec<ProgramFunction> {
     }
     for hits in &recording.hits {
         let Some(part) = parts.get_mut(hits.program as usize) else { continue };
-        let Some(function) = numbers.function(hits.function).map(|function| part.place(function)) else { continue };
+        let Some(function) = numbers.function(hits.function).map(|function| part.place(function)) else {
+            continue;
+        };
         let self_ns = &mut part.run.functions[function as usize].self_ns;
         *self_ns = self_ns.saturating_add(hits.samples.saturating_mul(recording.sample_period_ns));
     }
@@ -115,15 +120,26 @@ mod tests {
     /// Both programs call the same function of a library, from functions of their own.
     #[test]
     fn two_programs_with_one_library() {
-        let function = |name: &str, module| gmon_run::Function { name: name.into(), module, address: 1, ..Default::default() };
-        let calls = |program, caller, callee, calls| Calls { program, caller, callee, calls, ..Calls::default() };
+        let function = |name: &str, module| gmon_run::Function {
+            name: name.into(),
+            module,
+            address: 1,
+            ..Default::default()
+        };
+        let calls =
+            |program, caller, callee, calls| Calls { program, caller, callee, calls, ..Calls::default() };
         let hits = |program, function, samples| Hits { program, function, samples, ..Hits::default() };
         let recording = Recording {
             programs: vec![Program::default(), Program { module: 1, ..Program::default() }],
             modules: vec![Module::default(), Module::default(), Module::default()],
             sample_period_ns: 10,
             functions: vec![function("never", 0), function("a", 0), function("b", 1), function("l", 2)],
-            calls: vec![calls(0, None, 1, 1), calls(0, Some(1), 3, 5), calls(1, None, 2, 2), calls(1, Some(2), 3, 7)],
+            calls: vec![
+                calls(0, None, 1, 1),
+                calls(0, Some(1), 3, 5),
+                calls(1, None, 2, 2),
+                calls(1, Some(2), 3, 7),
+            ],
             hits: vec![hits(0, 3, 4), hits(1, 3, 2), hits(1, 2, 1)],
             ..Recording::default()
         };

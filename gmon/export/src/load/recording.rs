@@ -14,9 +14,7 @@ use crate::load::lines::{Places, add_lines};
 use crate::load::names::demangle_all;
 use crate::load::numbers::{Numbers, durations};
 use crate::load::program::lines_of;
-use crate::model::{
-    Arc, Function, Line, Module, Node, Program, Run, Thread, ThreadFunction, Time, View,
-};
+use crate::model::{Arc, Function, Line, Module, Node, Program, Run, Thread, ThreadFunction, Time, View};
 
 /// The name of the callers that are not known: code that is not hooked, while no hooked function was running.
 pub const OUTSIDE: &str = "[outside]";

@@ -119,6 +119,12 @@ pub(crate) struct HtmlArgs {
     /// Leave out source lines and disassembly, so that the report contains names and numbers only
     #[arg(long, conflicts_with_all = ["source_dir", "substitute_path"])]
     pub(crate) no_source: bool,
+    /// A trace (`gprofinject --trace`) whose calls the report shows on a line of time [default: NAME.trace of the same run beside it]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
+    /// Open the report in the browser: $BROWSER, or else xdg-open
+    #[arg(long)]
+    pub(crate) open: bool,
 }
 
 /// A column by which functions are sorted.
