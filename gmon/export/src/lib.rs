@@ -10,6 +10,7 @@
 
 pub mod diff;
 mod estimate;
+mod flame;
 pub mod formats;
 pub mod html;
 mod likely;

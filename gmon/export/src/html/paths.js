@@ -29,7 +29,7 @@ class PathsView {
     this.about = el("div", { className: "about", "aria-live": "polite" });
     this.legend = el("div", { className: "legend" });
     const guess = run.time.estimated.includes("paths")
-      ? el("p", { className: "guess" }, el("b", { textContent: "Estimate: " }), "call paths were not recorded. The time of each function is divided among its callers by their calls, and so on up to the beginning. ", el("code", { textContent: "gprofinject --paths" }), " records the paths.")
+      ? el("p", { className: "guess" }, el("b", { textContent: "Estimate: " }), "call paths were not recorded. The time of each function is divided among its callers by their calls, and so on up to the beginning, or to where calls go in a circle. ", el("code", { textContent: "gprofinject --paths" }), " records the paths.")
       : null;
     this.element = el("section", { className: "view paths" }, bar, guess, this.flame.element, this.rows.element, this.about, this.legend);
   }

@@ -58,9 +58,6 @@ struct Wanted {
 /// anything is known.
 pub(crate) fn sources(run: &Run, read: &mut SourceReader) -> Option<Vec<Source>> {
     let mut files: Vec<_> = wanted(run).into_iter().collect();
-    if files.is_empty() {
-        return None;
-    }
     let weight = |wanted: &Wanted| {
         let highest = wanted.costs.values().map(|cost| (cost.self_ns, cost.executions, cost.calls)).max();
         let (self_ns, executions, calls) = highest.unwrap_or_default();
@@ -79,9 +76,11 @@ pub(crate) fn sources(run: &Run, read: &mut SourceReader) -> Option<Vec<Source>>
             Some(room) => room,
             None => continue,
         };
-        sources.push(source);
+        if !source.line.is_empty() {
+            sources.push(source);
+        }
     }
-    Some(sources)
+    (!sources.is_empty()).then_some(sources)
 }
 
 /// Returns the costs and the lines of each file: those with costs, and those between two lines of a function that are not

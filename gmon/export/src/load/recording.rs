@@ -1,6 +1,7 @@
 //! A gmon.pb.gz: everything that a run has counted, sampled and measured.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use gmon::{Block, BuildId, Format, Profile};
@@ -236,6 +237,13 @@ fn add_files(run: &mut Run, recording: &Recording, numbers: &Numbers, detail: De
         let is_counted = counted.contains(&own);
         let Module { path, build_id, .. } = &run.modules[index as usize];
         let path = Path::new(path);
+        // The recording has names of source files too, which the owner of the program has chosen.
+        if detail == Detail::Lines
+            && path.is_absolute()
+            && let Ok(metadata) = std::fs::metadata(path)
+        {
+            run.owners.insert(metadata.uid());
+        }
         if (has_lines || is_counted)
             && path.is_absolute()
             && let Some((bytes, owner)) = module_file(path, build_id)

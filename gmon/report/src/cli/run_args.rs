@@ -26,7 +26,7 @@ pub(crate) struct RunArgs {
 
 #[derive(clap::Args)]
 pub(crate) struct ExportArgs {
-    /// The format: callgrind (KCachegrind), pprof, folded (flame graphs), speedscope, firefox, dot (Graphviz), html (for a
+    /// The format: callgrind (KCachegrind), pprof, folded (flame graphs), speedscope, firefox, dot (Graphviz), svg (a flame graph), html (for a
     /// browser, as `gmon html` writes it), gprof (NAME.syms and NAME.whole, of `-o NAME`), json
     #[arg(long, value_name = "FORMAT")]
     pub(crate) to: To,
