@@ -284,6 +284,20 @@ pub struct Node {
     pub samples: u64,
 }
 
+/// What a function has done in one of several programs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ProgramFunction {
+    pub function: u32,
+    /// The index of the program.
+    pub program: u32,
+    pub calls: u64,
+    pub primitive: u64,
+    pub self_ns: u64,
+    pub inclusive_ns: u64,
+    /// How long its calls took in this program, if that was measured and any of them has returned.
+    pub durations: Option<Durations>,
+}
+
 /// A function that is inlined into others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Inlined {

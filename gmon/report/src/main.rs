@@ -5,6 +5,7 @@
 
 mod cli {
     pub(crate) mod args;
+    pub(crate) mod browser;
     pub(crate) mod counts;
     pub(crate) mod diff;
     pub(crate) mod diff_args;
@@ -62,6 +63,7 @@ mod cli {
         pub(crate) mod names;
         pub(crate) mod perfetto;
         pub(crate) mod text;
+        pub(crate) mod timeline;
         pub(crate) mod tracks;
         pub(crate) mod wire;
     }

@@ -1,15 +1,16 @@
 //! Reads the files of a run, of whichever kind they are, into the one model that tables, exports and comparisons take.
 
+use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use gmon::{BuildId, Merger, Profile};
-use gmon_export::Run;
-use gmon_export::html::{Listing, listings};
+use gmon_export::html::{Listing, Of, listings, listings_of};
 use gmon_export::load::{self, Detail, KnownProgram};
+use gmon_export::{ProgramFunction, Run};
 use gmon_run::Recording;
-use gprofinject_image::debug::{Authors, module_file};
+use gprofinject_image::debug::Authors;
 
 use crate::cli::files;
 use crate::cli::form_args::FormArgs;
@@ -207,39 +208,27 @@ impl Source {
         }
     }
 
-    /// Returns the instructions of a run with their counts, if basic blocks were counted.
+    /// Returns the instructions of a run's functions with their counts: of all whose basic blocks were counted, or else of those with the
+    /// most time.
     ///
     /// # Errors
     /// A program's instructions cannot be read.
     pub(crate) fn listings(&self, run: &Run) -> Result<Vec<Listing>> {
-        if !run.has_instructions {
-            return Ok(Vec::new());
-        }
         match self {
-            Source::Recording { recording, .. } => {
-                let counted: BTreeSet<u32> = recording.blocks.iter().map(|block| block.module).collect();
-                let mut all = Vec::new();
-                for own in counted {
-                    let Some(module) = recording.modules.get(own as usize) else { continue };
-                    let path = Path::new(&module.name);
-                    let is_it = |known: &gmon_export::Module| {
-                        (&known.path, &known.build_id) == (&module.name, &module.build_id)
-                    };
-                    let index = run.modules.iter().position(is_it);
-                    if let Some(index) = index
-                        && path.is_absolute()
-                        && let Some((bytes, _)) = module_file(path, &module.build_id)
-                        && module.is_of(&bytes)
-                    {
-                        let profile = load::profile_of(recording, own);
-                        let found = listings(index as u32, path, &bytes, &profile, run);
-                        all.extend(found.with_context(|| module.name.clone())?);
-                    }
-                }
-                Ok(all)
+            Source::Recording { recording, .. } => Ok(listings_of(recording, run)),
+            Source::Profile { program, bytes, .. } => {
+                let (profile, hits) = (self.profile()?, BTreeMap::new());
+                let of = Of { module: 0, path: program, bytes, profile: &profile, hits: &hits };
+                listings(&of, run).with_context(|| program.display().to_string())
             }
-            Source::Profile { program, bytes, .. } => listings(0, program, bytes, &self.profile()?, run)
-                .with_context(|| program.display().to_string()),
+        }
+    }
+
+    /// Returns what each function has done in each program of a recording of several.
+    pub(crate) fn by_program(&self) -> Vec<ProgramFunction> {
+        match self {
+            Source::Recording { recording, .. } => load::by_program(recording),
+            Source::Profile { .. } => Vec::new(),
         }
     }
 
