@@ -3,5 +3,8 @@
 //! Names from any symbol table enter, names and facts about them leave. Nothing here knows of files or addresses.
 
 pub mod demangle;
+mod short;
 pub mod suffixes;
 pub(crate) mod text;
+
+pub use short::{fit, short, short_with_parameters, unambiguous};

@@ -9,6 +9,8 @@ use std::fmt::{self, Write};
 use cpp_demangle::{BorrowedSymbol, DemangleOptions};
 use rustc_demangle::Demangle;
 
+use crate::names::short;
+
 /// The length in bytes above which a name is shortened. The longest names of programs that were looked at have some thousand.
 pub const LONGEST: usize = 16 << 10;
 /// The number of bytes at the beginning of a longer name that are shown.
@@ -32,8 +34,9 @@ pub fn demangle(name: &str) -> Cow<'_, str> {
 }
 
 /// Visits all spellings that a pattern may mean: the name in the symbol table, the name without the suffix of
-/// a compiler's clone (`f.constprop.0`), and the demangled name with and without parameters. Returns true as
-/// soon as `visit` does.
+/// a compiler's clone (`f.constprop.0`), the demangled name with and without parameters, the [short](crate::names::short) name, and
+/// this without each of the components at its beginning, so that a function is found by its last one, as in gdb. Returns true as soon
+/// as `visit` does.
 pub fn any_spelling(name: &str, mut visit: impl FnMut(&str) -> bool) -> bool {
     if visit(name) {
         return true;
@@ -42,15 +45,29 @@ pub fn any_spelling(name: &str, mut visit: impl FnMut(&str) -> bool) -> bool {
     if plain.len() != name.len() && visit(plain) {
         return true;
     }
-    match split(name) {
-        Mangled::No => false,
-        Mangled::Rust(symbol) => visit(&of_rust(&symbol, name)),
+    let demangled = match split(name) {
+        // The name may be a demangled one.
+        Mangled::No if name.contains("::") => Cow::Borrowed(name),
+        Mangled::No => return false,
+        Mangled::Rust(symbol) => Cow::Owned(of_rust(&symbol, name)),
         Mangled::Cpp(symbol) => {
-            let short = DemangleOptions::new().no_params().no_return_type();
-            of_cpp(&symbol, name, DemangleOptions::new()).is_some_and(|text| visit(&text))
-                || of_cpp(&symbol, name, short).is_some_and(|text| visit(&text))
+            let Some(text) = of_cpp(&symbol, name, DemangleOptions::new()) else { return false };
+            let bare = DemangleOptions::new().no_params().no_return_type();
+            if of_cpp(&symbol, name, bare).is_some_and(|text| visit(&text)) {
+                return true;
+            }
+            Cow::Owned(text)
         }
+    };
+    if visit(&demangled) {
+        return true;
     }
+    let short = short::short(&demangled);
+    let ends = std::iter::successors(Some(short.as_ref()), |text| text.split_once("::").map(|(_, end)| end));
+    // The arguments of a template at the end are no part of what a user would type.
+    let mut bare =
+        ends.flat_map(|end| [Some(end), end.strip_suffix("<...>").map(|end| end.trim_end_matches("::"))]);
+    bare.any(|end| end.is_some_and(&mut visit))
 }
 
 enum Mangled<'n> {
@@ -153,7 +170,14 @@ mod tests {
             spellings
         };
         assert_eq!(all("f.constprop.0"), ["f.constprop.0", "f"]);
-        assert_eq!(all("_ZN3foo3barEi"), ["_ZN3foo3barEi", "foo::bar(int)", "foo::bar"]);
+        assert_eq!(all("_ZN3foo3barEi"), ["_ZN3foo3barEi", "foo::bar", "foo::bar(int)", "foo::bar", "bar"]);
+        assert_eq!(
+            all("_ZN1a1BIiE1cIcEEvv").last_chunk(),
+            Some(
+                &["a::B<...>::c<...>", "a::B<...>::c", "B<...>::c<...>", "B<...>::c", "c<...>", "c"]
+                    .map(str::to_owned)
+            )
+        );
         assert_eq!(all("main"), ["main"]);
         assert_eq!(all(".text"), [".text"]);
     }

@@ -3,7 +3,7 @@
 use std::io::{self, BufWriter, IsTerminal, StdoutLock};
 
 use gmon::EscapedJson;
-use gprofinject_image::names::demangle::demangle;
+use gprofinject_image::names::demangle::{any_spelling, demangle};
 
 use crate::cli::report_args::When;
 
@@ -62,15 +62,13 @@ pub(crate) fn chosen_path(patterns: &[String], path: &str) -> bool {
     patterns.is_empty() || patterns.iter().any(any)
 }
 
-/// Whether a function's name, in one of its forms, matches one of the patterns. If there is no pattern, every
-/// name does.
+/// Whether a function's name, in one of its [spellings](any_spelling), matches one of the patterns. If there is no pattern, every name
+/// does.
 pub(crate) fn chosen_function(patterns: &[String], name: &str) -> bool {
-    if patterns.is_empty() {
-        return true;
-    }
-    let full = demangled(name);
-    let short = full.split_once('(').map_or(full.as_str(), |(short, _)| short);
-    patterns.iter().any(|pattern| [name, &full, short].iter().any(|name| matches(pattern, name)))
+    patterns.is_empty()
+        || any_spelling(name, |spelling| {
+            patterns.iter().any(|pattern| matches(pattern, &gmon::visible(spelling)))
+        })
 }
 
 /// Whether a function's name matches one of the patterns, which may be `MODULE!FUNCTION`. If there is no pattern, every name does.
@@ -179,7 +177,11 @@ mod tests {
         assert!(!chosen("a.c", "/x/ba.c"));
         let function = |pattern: &str| chosen_function(&[pattern.to_owned()], "_ZN3foo3barEi");
         assert!(
-            function("foo::bar") && function("foo::bar(int)") && function("_ZN3foo*") && !function("bar")
+            function("foo::bar")
+                && function("foo::bar(int)")
+                && function("_ZN3foo*")
+                && function("bar")
+                && !function("foo")
         );
     }
 
