@@ -215,8 +215,9 @@ fn measured(
 }
 
 fn run_table(args: &TableArgs, write: impl FnOnce(&RunView, &mut Out) -> Result<()>) -> Result<ExitCode> {
-    let run = run::load(&args.files, Detail::Functions)?;
-    let view = RunView::new(args, &run)?;
+    let source = run::open(&args.files)?;
+    let run = source.run(Detail::Functions)?;
+    let view = RunView::new(args, &run, source.library())?;
     let mut out = standard_output();
     write(&view, &mut out)?;
     out.flush()?;

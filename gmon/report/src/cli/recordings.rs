@@ -33,12 +33,24 @@ pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<Recording> {
     })
 }
 
+/// What a file that the user has named is in a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Selected {
+    Program,
+    Library,
+}
+
 /// Leaves out all programs of a recording but those with this build-id, or with this path if their build-ids are not known. If that
-/// says nothing of any of them, all stay.
+/// says nothing of any of them, all stay; so they do if it is a library's.
 ///
 /// # Errors
 /// No program has this build-id.
-pub(crate) fn select(recording: &mut Recording, file: &Path, build_id: BuildId, path: &Path) -> Result<()> {
+pub(crate) fn select(
+    recording: &mut Recording,
+    file: &Path,
+    build_id: BuildId,
+    path: &Path,
+) -> Result<Selected> {
     let absolute = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let modules = &recording.modules;
     let id_of = |program: &Program| {
@@ -52,23 +64,24 @@ pub(crate) fn select(recording: &mut Recording, file: &Path, build_id: BuildId, 
     if wanted.contains(&true) {
         let mut wanted = wanted.into_iter();
         recording.retain_programs(|_| wanted.next().unwrap_or(false));
-        return Ok(());
+        return Ok(Selected::Program);
+    }
+    let is_library = |module: &gmon_run::Module| match build_id.is_known() && !module.build_id.is_empty() {
+        true => BuildId::new(&module.build_id) == build_id,
+        false => Path::new(&module.name) == absolute,
+    };
+    if recording.modules.iter().any(is_library) {
+        return Ok(Selected::Library);
     }
     let others = recording.programs.iter().map(|program| (program, build_id.agree(id_of(program))));
     let mut first = None;
     for (program, agreed) in others {
         match agreed {
-            Ok(_) => return Ok(()),
+            Ok(_) => return Ok(Selected::Program),
             Err(stale) => first = first.or(Some((program, stale))),
         }
     }
-    let Some((program, stale)) = first else { return Ok(()) };
-    let is_library =
-        |module: &gmon_run::Module| build_id.is_known() && BuildId::new(&module.build_id) == build_id;
-    if recording.modules.iter().any(is_library) {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        bail!("{}: {} is a library of the run; --module {name} shows it", file.display(), path.display());
-    }
+    let Some((program, stale)) = first else { return Ok(Selected::Program) };
     let (file, path, first, other) = (file.display(), path.display(), stale.first, stale.other);
     let is_named_so = absolute.file_name().is_some_and(|name| *name == *program.name);
     match recording.programs.len() == 1 || is_named_so {

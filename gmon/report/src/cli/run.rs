@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use gmon::{BuildId, Profile};
+use gmon::{BuildId, Merger, Profile};
 use gmon_export::Run;
 use gmon_export::html::{Listing, listings};
 use gmon_export::load::{self, Detail, KnownProgram};
@@ -13,7 +13,7 @@ use gprofinject_image::debug::{Authors, module_file};
 
 use crate::cli::files;
 use crate::cli::form_args::FormArgs;
-use crate::cli::recordings;
+use crate::cli::recordings::{self, Selected};
 use crate::cli::run_args::RunArgs;
 
 /// The file that is read if only a program is named.
@@ -28,10 +28,15 @@ pub(crate) fn authors(run: &Run) -> Authors {
 
 /// The files of a run, read.
 pub(crate) enum Source {
-    /// Everything that a run has recorded.
-    Recording(Box<Recording>),
-    /// A program, its bytes, its profile and the name of that.
-    Profile { program: PathBuf, bytes: Vec<u8>, profile: Box<Profile>, name: PathBuf },
+    /// Everything that a run has recorded, or several.
+    Recording {
+        recording: Box<Recording>,
+        /// The library of which the user has named the file.
+        library: Option<PathBuf>,
+        names: Vec<PathBuf>,
+    },
+    /// A program, its bytes and its profiles.
+    Profile { program: PathBuf, bytes: Vec<u8>, profiles: Vec<(PathBuf, Profile)> },
 }
 
 /// Reads the run that the arguments name.
@@ -47,11 +52,7 @@ pub(crate) fn load(args: &RunArgs, detail: Detail) -> Result<Run> {
 /// # Errors
 /// A file cannot be read, or the files do not belong together.
 pub(crate) fn open(args: &RunArgs) -> Result<Source> {
-    match args.run.as_slice() {
-        [] => open_selected(&[PathBuf::from(DEFAULT_FILE)], &args.program, &args.form)
-            .context("gprofinject writes this file in the folder where it runs"),
-        files => open_selected(files, &args.program, &args.form),
-    }
+    open_selected(&args.run, &args.program, &args.form)
 }
 
 /// Reads a run from a program and a result, or from a result that needs no program. Without patterns, it is that of all programs.
@@ -70,45 +71,95 @@ pub(crate) fn load_files(
 fn open_selected(paths: &[PathBuf], programs: &[String], form: &FormArgs) -> Result<Source> {
     let mut source = open_files(paths, form)?;
     match &mut source {
-        Source::Recording(recording) => recordings::select_named(recording, programs)?,
-        Source::Profile { name, .. } if !programs.is_empty() => {
-            bail!("--program: {} is of one program only; {DEFAULT_FILE} has all of a run", name.display())
+        Source::Recording { recording, .. } => recordings::select_named(recording, programs)?,
+        Source::Profile { profiles, .. } if !programs.is_empty() => {
+            let name = profiles.first().map(|(name, _)| name.display().to_string()).unwrap_or_default();
+            bail!("--program: {name} is of one program only; {DEFAULT_FILE} has all of a run")
         }
         Source::Profile { .. } => {}
     }
     Ok(source)
 }
 
+/// Reads files in the one order that all commands take: a program or a library, or none, and results, which are summed.
 fn open_files(paths: &[PathBuf], form: &FormArgs) -> Result<Source> {
-    let (first, second) = match paths {
-        [first] => (first.as_path(), None),
-        [first, second, ..] => (first.as_path(), Some(second.as_path())),
-        [] => bail!("no files, expected a program and its profile"),
-    };
-    let bytes = files::read_any_kind(first)?;
-    let elf = files::is_elf(&bytes);
-    let result = match second {
-        Some(second) if elf => second,
-        Some(second) => bail!(
-            "{}: not a program, expected the program before its result {}",
-            first.display(),
-            second.display()
-        ),
-        None if elf => Path::new(DEFAULT_PROFILE),
-        None => return without_program(first, &bytes),
-    };
-    let found = files::read_any_kind(result)?;
-    let program = files::parse_program(first, &bytes)?;
-    if files::is_gzip(&found) {
-        let mut read = recordings::parse(result, &found)?;
-        recordings::select(&mut read, result, program.build_id, first)?;
-        return Ok(Source::Recording(Box::new(read)));
+    let mut subject = None;
+    let mut read = Vec::new();
+    for (index, path) in paths.iter().enumerate() {
+        let bytes = files::read_any_kind(path)?;
+        let is_elf = files::is_elf(&bytes);
+        if is_elf && index > 0 {
+            let first = paths[0].display();
+            bail!("{}: a program after {first}; a program comes before its results", path.display());
+        }
+        match is_elf {
+            true => subject = Some((path.clone(), bytes)),
+            false => read.push((path.clone(), bytes)),
+        }
     }
-    if !files::is_gmon(&found) {
-        bail!("{}: neither a profile (gmon.out) nor everything of a run ({DEFAULT_FILE})", result.display());
+    if read.is_empty() {
+        // A program without a result is one of the newest run here.
+        let has_recording = Path::new(DEFAULT_FILE).exists() || subject.is_none();
+        let path = PathBuf::from(if has_recording { DEFAULT_FILE } else { DEFAULT_PROFILE });
+        let bytes = files::read_any_kind(&path)
+            .context("gprofinject writes this file in the folder where it runs")?;
+        read.push((path, bytes));
     }
-    let profile = Box::new(profile(result, &found, form, Some(&program))?);
-    Ok(Source::Profile { program: first.to_owned(), bytes, profile, name: result.to_owned() })
+    if let Some((path, _)) = read.iter().find(|(_, bytes)| !files::is_gzip(bytes) && !files::is_gmon(bytes)) {
+        bail!(
+            "{}: neither a program nor a profile (gmon.out) nor everything of a run ({DEFAULT_FILE})",
+            path.display()
+        );
+    }
+    let is_recording = |(_, bytes): &&(PathBuf, Vec<u8>)| files::is_gzip(bytes);
+    match (read.iter().find(is_recording), read.iter().find(|file| !is_recording(file))) {
+        (Some((one, _)), Some((other, _))) => {
+            bail!(
+                "{} and {} are of different kinds, expected results of one kind",
+                one.display(),
+                other.display()
+            )
+        }
+        (Some(_), None) => recorded(subject, read),
+        (None, _) => {
+            let Some((program, bytes)) = subject else {
+                let path = read.first().map(|(path, _)| path.display().to_string()).unwrap_or_default();
+                bail!("{path}: the names are in the program, expected `PROG {path}`");
+            };
+            let parsed = files::parse_program(&program, &bytes)?;
+            let parse = |(path, found): (PathBuf, Vec<u8>)| {
+                let profile = profile(&path, &found, form, Some(&parsed))?;
+                Ok((path, profile))
+            };
+            let profiles = read.into_iter().map(parse).collect::<Result<_>>()?;
+            Ok(Source::Profile { program, bytes, profiles })
+        }
+    }
+}
+
+/// Reads recordings, and leaves out all programs but the one that the user has named by its file.
+fn recorded(subject: Option<(PathBuf, Vec<u8>)>, files: Vec<(PathBuf, Vec<u8>)>) -> Result<Source> {
+    let subject = match subject {
+        Some((path, bytes)) => Some((files::parse_program(&path, &bytes)?.build_id, path)),
+        None => None,
+    };
+    let mut library = None;
+    let mut sum: Option<Recording> = None;
+    let mut names = Vec::new();
+    for (path, bytes) in files {
+        let mut read = recordings::parse(&path, &bytes)?;
+        if let Some((build_id, name)) = &subject
+            && recordings::select(&mut read, &path, *build_id, name)? == Selected::Library
+        {
+            library = Some(name.clone());
+        }
+        match &mut sum {
+            None => sum = Some(read),
+            Some(sum) => sum.merge(read).with_context(|| path.display().to_string())?,
+        }
+        names.push(path);
+    }
+    Ok(Source::Recording { recording: Box::new(sum.unwrap_or_default()), library, names })
 }
 
 impl Source {
@@ -118,11 +169,39 @@ impl Source {
     /// A program is not that of its profile.
     pub(crate) fn run(&self, detail: Detail) -> Result<Run> {
         match self {
-            Source::Recording(recording) => Ok(load::recording(recording, detail)),
-            Source::Profile { program, bytes, profile, name } => {
-                load::program(program, bytes, profile, detail)
-                    .with_context(|| format!("{} of {}", name.display(), program.display()))
+            Source::Recording { recording, .. } => Ok(load::recording(recording, detail)),
+            Source::Profile { program, bytes, profiles } => {
+                let name = profiles.first().map(|(name, _)| name.display().to_string()).unwrap_or_default();
+                load::program(program, bytes, &self.profile()?, detail)
+                    .with_context(|| format!("{name} of {}", program.display()))
             }
+        }
+    }
+
+    /// Returns the sum of the profiles of a program; nothing if this is a recording.
+    fn profile(&self) -> Result<Profile> {
+        let mut merger = Merger::default();
+        if let Source::Profile { profiles, .. } = self {
+            for (name, profile) in profiles {
+                merger.add(profile.clone()).with_context(|| name.display().to_string())?;
+            }
+        }
+        Ok(merger.finish())
+    }
+
+    /// Returns the names of the results.
+    pub(crate) fn names(&self) -> Vec<&Path> {
+        match self {
+            Source::Recording { names, .. } => names.iter().map(PathBuf::as_path).collect(),
+            Source::Profile { profiles, .. } => profiles.iter().map(|(name, _)| name.as_path()).collect(),
+        }
+    }
+
+    /// Returns the path of the library that the user has named by its file.
+    pub(crate) fn library(&self) -> Option<&Path> {
+        match self {
+            Source::Recording { library, .. } => library.as_deref(),
+            Source::Profile { .. } => None,
         }
     }
 
@@ -135,7 +214,7 @@ impl Source {
             return Ok(Vec::new());
         }
         match self {
-            Source::Recording(recording) => {
+            Source::Recording { recording, .. } => {
                 let counted: BTreeSet<u32> = recording.blocks.iter().map(|block| block.module).collect();
                 let mut all = Vec::new();
                 for own in counted {
@@ -157,16 +236,15 @@ impl Source {
                 }
                 Ok(all)
             }
-            Source::Profile { program, bytes, profile, .. } => {
-                listings(0, program, bytes, profile, run).with_context(|| program.display().to_string())
-            }
+            Source::Profile { program, bytes, .. } => listings(0, program, bytes, &self.profile()?, run)
+                .with_context(|| program.display().to_string()),
         }
     }
 
     /// Returns the path of the program.
     pub(crate) fn program(&self) -> PathBuf {
         match self {
-            Source::Recording(recording) => {
+            Source::Recording { recording, .. } => {
                 recording.first_module().map(|module| PathBuf::from(&module.name)).unwrap_or_default()
             }
             Source::Profile { program, .. } => program.clone(),
@@ -185,22 +263,8 @@ pub(crate) fn functions(path: &Path, form: &FormArgs, program: Option<&KnownProg
             let profile = profile(path, &bytes, form, Some(program.program()))?;
             program.functions(&profile).with_context(|| path.display().to_string())
         }
-        None => without_program(path, &bytes)?.run(Detail::Functions),
+        None => load_files(&[path.to_owned()], &[], form, Detail::Functions),
     }
-}
-
-/// Reads a result that says everything itself.
-fn without_program(path: &Path, bytes: &[u8]) -> Result<Source> {
-    if files::is_gzip(bytes) {
-        return Ok(Source::Recording(Box::new(recordings::parse(path, bytes)?)));
-    }
-    if files::is_gmon(bytes) {
-        bail!("{}: the names are in the program, expected `PROG {0}`", path.display());
-    }
-    bail!(
-        "{}: neither a program nor a profile (gmon.out) nor everything of a run ({DEFAULT_FILE})",
-        path.display()
-    );
 }
 
 /// Reads a profile from the bytes of its file.

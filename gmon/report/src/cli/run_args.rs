@@ -13,8 +13,9 @@ use crate::cli::report_args::{RowsArgs, ShownArgs, SourceArgs};
 /// The files of a run.
 #[derive(clap::Args)]
 pub(crate) struct RunArgs {
-    /// A gmon.pb.gz, with or without one of its programs; or a program and its gmon.out [default: gmon.pb.gz]
-    #[arg(value_name = "PROG|RESULT", num_args = 0..=2)]
+    /// A gmon.pb.gz, or a program and its gmon.out; several results are summed. A program or library before a gmon.pb.gz shows only
+    /// what that did [default: gmon.pb.gz]
+    #[arg(value_name = "RUN", num_args = 0..)]
     pub(crate) run: Vec<PathBuf>,
     /// Show only what these programs of the run did, by name or process number; may be repeated
     #[arg(long, value_name = "NAME")]

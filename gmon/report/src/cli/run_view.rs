@@ -2,6 +2,7 @@
 
 use std::cmp::{Ordering, Reverse};
 use std::io::{self, Write};
+use std::path::Path;
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
@@ -32,16 +33,18 @@ impl<'a> RunView<'a> {
     ///
     /// # Errors
     /// The user's patterns match nothing.
-    pub(crate) fn new(args: &'a TableArgs, run: &'a Run) -> Result<RunView<'a>> {
+    pub(crate) fn new(args: &'a TableArgs, run: &'a Run, library: Option<&Path>) -> Result<RunView<'a>> {
+        let library = library.and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
+        let wanted: Vec<String> = args.module.iter().cloned().chain(library).collect();
         let modules: Vec<bool> =
-            run.modules.iter().map(|module| chosen_path(&args.module, &module.path)).collect();
-        if !args.module.is_empty() && !modules.contains(&true) {
+            run.modules.iter().map(|module| chosen_path(&wanted, &module.path)).collect();
+        if !wanted.is_empty() && !modules.contains(&true) {
             let names: Vec<_> = run.modules.iter().map(|module| plain(module.name())).collect();
-            bail!("no module is called {}; there are {}", args.module.join(" or "), names.join(", "));
+            bail!("no module is called {}; there are {}", wanted.join(" or "), names.join(", "));
         }
         let in_module = |function: &Function| match function.module {
             Some(module) => modules.get(module as usize).copied().unwrap_or(false),
-            None => args.module.is_empty(),
+            None => wanted.is_empty(),
         };
         let chosen: Vec<bool> = run
             .functions
