@@ -3,8 +3,10 @@
 
 #![forbid(unsafe_code)]
 
+mod browse;
 mod cli {
     pub(crate) mod args;
+    pub(crate) mod browse_args;
     pub(crate) mod diff;
     pub(crate) mod diff_args;
     pub(crate) mod dump;
@@ -76,18 +78,20 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser};
+use clap::{Args as _, CommandFactory, FromArgMatches, Parser};
 use gmon::Severity;
 use gmon_export::load::Detail;
 
+use crate::browse::session;
 use crate::cli::args::{Args, CheckArgs, Command};
+use crate::cli::browse_args::BrowseArgs;
 use crate::cli::measured::Measurement;
 use crate::cli::measured_args::MeasuredArgs;
 use crate::cli::ranks::Ranks;
 use crate::cli::ranks_args::RanksArgs;
 use crate::cli::report_args::ReportArgs;
 use crate::cli::run::DEFAULT_FILE;
-use crate::cli::run_args::TableArgs;
+use crate::cli::run_args::{FlatArgs, TableArgs};
 use crate::cli::run_view::RunView;
 use crate::cli::text::{Out, plain, standard_output};
 use crate::cli::view::View;
@@ -115,7 +119,7 @@ fn main() -> ExitCode {
 fn parse() -> Args {
     let words: Vec<OsString> = std::env::args_os().collect();
     match words.as_slice() {
-        [_] | [] if Path::new(DEFAULT_FILE).exists() => Args::parse_from(["gmon", "flat"]),
+        [_] | [] if Path::new(DEFAULT_FILE).exists() => Args::parse_from(["gmon", "report"]),
         [_] | [] => {
             let said = "`gprofinject PROG` writes it, and `gmon --help` lists the commands";
             let _ = writeln!(io::stderr(), "gmon: no {DEFAULT_FILE} in this folder; {said}");
@@ -185,6 +189,7 @@ fn run(args: Args) -> Result<ExitCode> {
             diff::run(&args).map(|worse| if worse { ExitCode::from(EXIT_FOUND) } else { ExitCode::SUCCESS })
         }
         Command::Export(args) => export::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Report(args) => browse_or_print(args),
         Command::Flat(args) => run_table(&args.common, |view, out| reports::flat::flat(view, &args, out)),
         Command::Graph(args) => run_table(&args.common, |view, out| reports::graph::graph(view, &args, out)),
         Command::Gprof(args) => cli::gprof::run(args),
@@ -192,6 +197,17 @@ fn run(args: Args) -> Result<ExitCode> {
         Command::Trace(args) => trace::run(args).map(|()| ExitCode::SUCCESS),
         Command::Paths(args) => measured(&args.common, |times, out| reports::paths::paths(times, &args, out)),
     }
+}
+
+/// Shows a run in a browser, or prints its functions if there is no terminal.
+fn browse_or_print(args: BrowseArgs) -> Result<ExitCode> {
+    if session::has_terminal() {
+        return session::browse(args).map(|()| ExitCode::SUCCESS);
+    }
+    let options = FlatArgs::augment_args(clap::Command::new("flat"));
+    let mut flat = FlatArgs::from_arg_matches(&options.get_matches_from(["flat"]))?;
+    flat.common.files = args.files;
+    run_table(&flat.common, |view, out| reports::flat::flat(view, &flat, out))
 }
 
 fn report(args: &ReportArgs, write: impl FnOnce(&View, &mut Out) -> Result<()>) -> Result<ExitCode> {

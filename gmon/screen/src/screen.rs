@@ -1,7 +1,7 @@
 //! The terminal as ratatui sees it.
 
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
 
 use ratatui::backend::{Backend, CrosstermBackend};
 use ratatui::layout::Size;
@@ -56,5 +56,11 @@ impl Screen {
         }
         self.drawn.draw(draw)?;
         if terminal::is_gone() { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(()) }
+    }
+}
+
+impl AsFd for Screen {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.terminal.as_fd()
     }
 }

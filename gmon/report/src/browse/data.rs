@@ -36,6 +36,8 @@ pub(crate) struct Data {
     pub(crate) run: Run,
     /// The time of which shares are, in nanoseconds.
     pub(crate) total_ns: u64,
+    /// The file name of the only module whose functions are listed.
+    module: Option<String>,
     arcs: OnceCell<Arcs>,
     /// The names in small letters, for searches.
     small: OnceCell<Vec<String>>,
@@ -50,8 +52,9 @@ struct Arcs {
 }
 
 impl Data {
-    pub(crate) fn new(run: Run) -> Data {
-        Data { total_ns: run.total_ns(), run, arcs: OnceCell::new(), small: OnceCell::new() }
+    /// Returns the data of a run. `module` is the file name of the only module whose functions are listed, if not all are.
+    pub(crate) fn new(run: Run, module: Option<String>) -> Data {
+        Data { total_ns: run.total_ns(), run, module, arcs: OnceCell::new(), small: OnceCell::new() }
     }
 
     /// Whether inclusive times, and the times of arcs, are estimates.
@@ -116,13 +119,19 @@ impl Data {
         let has_numbers = |function: &Function| {
             (function.calls, function.self_ns, function.samples, function.instructions) != (0, 0, 0, 0)
         };
+        let in_module = |function: &Function| match &self.module {
+            None => true,
+            Some(name) => self.run.module_of(function).is_some_and(|module| module.name() == name),
+        };
         let is_wanted = |index: usize| match text {
             "" => true,
             text if text.chars().any(char::is_uppercase) => functions[index].demangled.contains(text),
             text => self.small().get(index).is_some_and(|name| name.contains(text)),
         };
         let mut rows: Vec<u32> = (0..functions.len())
-            .filter(|&index| has_numbers(&functions[index]) && is_wanted(index))
+            .filter(|&index| {
+                has_numbers(&functions[index]) && in_module(&functions[index]) && is_wanted(index)
+            })
             .map(|index| index as u32)
             .collect();
         let key = |function: &Function| match sort {

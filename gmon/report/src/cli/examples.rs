@@ -2,7 +2,7 @@
 
 pub(crate) const GMON: &str = "\
 Examples:
-  gmon                                        # the functions of the run in gmon.pb.gz
+  gmon                                        # the run in gmon.pb.gz
   gmon times                                  # after gprofinject --times ./prog
   gmon lines prog gmon.out                    # after gprofinject --count lines ./prog
   gmon merge -o all.out gmon.out.rank*
@@ -30,6 +30,14 @@ Examples:
   gmon ranks prog gmon.out.rank*              # by samples
   gmon ranks --by calls -n 20 prog gmon.out.rank*
   gmon ranks --sort imbalance gmon.rank*.pb.gz";
+
+pub(crate) const REPORT: &str = "\
+Examples:
+  gmon                                        # the newest run here
+  gmon report old.pb.gz
+  gmon report --program cc1 --source-dir ~/gcc
+
+Keys: 1 to 6 or Tab: views; Enter, Backspace: forth and back; /: search; s: sort; ?: all keys; q: quit";
 
 pub(crate) const FLAT: &str = "\
 Examples:
