@@ -3,8 +3,10 @@
 
 #![forbid(unsafe_code)]
 
+mod browse;
 mod cli {
     pub(crate) mod args;
+    pub(crate) mod browse_args;
     pub(crate) mod browser;
     pub(crate) mod counts;
     pub(crate) mod diff;
@@ -83,7 +85,9 @@ use clap::{CommandFactory, Parser};
 use gmon::Severity;
 use gmon_export::load::Detail;
 
+use crate::browse::session;
 use crate::cli::args::{Args, CheckArgs, Command};
+use crate::cli::browse_args::BrowseArgs;
 use crate::cli::run::DEFAULT_FILE;
 use crate::cli::run_args::{FlatArgs, TableArgs};
 use crate::cli::run_view::RunView;
@@ -115,7 +119,7 @@ fn main() -> ExitCode {
 fn parse() -> Args {
     let words: Vec<OsString> = std::env::args_os().collect();
     match words.as_slice() {
-        [_] | [] if Path::new(DEFAULT_FILE).exists() => Args::parse_from(["gmon", "flat"]),
+        [_] | [] if Path::new(DEFAULT_FILE).exists() => Args::parse_from(["gmon", "report"]),
         [_] | [] => {
             let said = "`gprofinject PROG` writes it, and `gmon --help` lists the commands";
             let _ = writeln!(io::stderr(), "gmon: no {DEFAULT_FILE} in this folder; {said}");
@@ -175,6 +179,7 @@ fn run(args: Args) -> Result<ExitCode> {
             diff::run(&args).map(|worse| if worse { ExitCode::from(EXIT_FOUND) } else { ExitCode::SUCCESS })
         }
         Command::Export(args) => export::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Report(args) => browse_or_print(args),
         Command::Flat(args) if args.spread => spread(&args),
         Command::Flat(args) => run_table(&args.common, |view, out| reports::flat::flat(view, &args, out)),
         Command::Graph(args) => run_table(&args.common, |view, out| reports::graph::graph(view, &args, out)),
@@ -183,6 +188,16 @@ fn run(args: Args) -> Result<ExitCode> {
         Command::Trace(args) => trace::run(args).map(|()| ExitCode::SUCCESS),
         Command::Paths(args) => run_table(&args.common, |view, out| reports::paths::paths(view, &args, out)),
     }
+}
+
+/// Shows a run in a browser, or prints its functions if there is no terminal.
+fn browse_or_print(args: BrowseArgs) -> Result<ExitCode> {
+    if session::has_terminal() {
+        return session::browse(args).map(|()| ExitCode::SUCCESS);
+    }
+    let flat =
+        FlatArgs { common: TableArgs { files: args.files, ..TableArgs::default() }, ..FlatArgs::default() };
+    run_table(&flat.common, |view, out| reports::flat::flat(view, &flat, out))
 }
 
 fn run_table(args: &TableArgs, write: impl FnOnce(&RunView, &mut Out) -> Result<()>) -> Result<ExitCode> {

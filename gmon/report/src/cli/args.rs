@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 use gprofinject_usage::Kind;
 
+use crate::cli::browse_args::BrowseArgs;
 use crate::cli::diff_args::DiffArgs;
 use crate::cli::examples;
 use crate::cli::form_args::FormArgs;
@@ -17,7 +18,7 @@ use crate::cli::trace_args::TraceArgs;
 /// Shows what gprofinject has recorded: tables, call graphs, times, paths, lines; sums, compares and exports it; and checks gmon.out
 /// files.
 ///
-/// Without a command, the functions of the run in gmon.pb.gz are shown.
+/// Without a command, the run in gmon.pb.gz is shown: in a browser on a terminal, and elsewhere as a table of its functions.
 #[derive(Parser)]
 #[command(
     name = "gmon",
@@ -36,6 +37,10 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
+    /// Browse a run on the terminal: functions, callers and callees, flame graph, source, instructions, programs. Elsewhere, a table
+    /// of the functions is printed
+    #[command(after_long_help = examples::REPORT)]
+    Report(BrowseArgs),
     /// Print a table of the functions: self and inclusive time, calls, time per call; or of modules, programs, threads, ranks
     #[command(after_long_help = examples::FLAT)]
     Flat(FlatArgs),

@@ -2,7 +2,7 @@
 
 pub(crate) const GMON: &str = "\
 Examples:
-  gmon                                        # the functions of the run in gmon.pb.gz
+  gmon                                        # the run in gmon.pb.gz
   gmon flat --sort p99                        # after gprofinject --times ./prog
   gmon lines                                  # after gprofinject --count lines ./prog
   gmon merge -o all.out gmon.out.rank*
@@ -19,6 +19,14 @@ Examples:
   gmon merge -o all.out gmon.out.rank*        # 10,000 ranks, on all processors
   gmon merge -o all.pb.gz gmon.rank*.pb.gz && gmon flat all.pb.gz
   gmon merge --program prog -o all.out a.out b.out   # with counts of basic blocks";
+
+pub(crate) const REPORT: &str = "\
+Examples:
+  gmon                                        # the newest run here
+  gmon report old.pb.gz
+  gmon report --program cc1 --source-dir ~/gcc
+
+Keys: 1 to 6 or Tab: views; Enter, Backspace: forth and back; /: search; s: sort; ?: all keys; q: quit";
 
 pub(crate) const FLAT: &str = "\
 Examples:
