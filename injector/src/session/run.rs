@@ -20,7 +20,7 @@ use crate::os::signals::{self, Signals};
 use crate::os::sys;
 use crate::profile::counted::Finished;
 use crate::program::planned::Planned;
-use crate::program::profilee::Profilees;
+use crate::program::profilee::{Profilee, Profilees};
 use crate::program::resolve::Program;
 use crate::sampling::faults::Faults;
 use crate::sampling::perf::{self, Perf, Scope};
@@ -38,6 +38,7 @@ use crate::store::output::Output;
 use crate::store::region::layout::Orders;
 use crate::store::run_folder::{FIRST, RunFolder};
 use crate::target::contract::{Patience, Ready, Readying, Target};
+use crate::trace::messages::Summary;
 use crate::trace::tracer::Tracer;
 
 /// Everything that was determined and checked before the start.
@@ -98,20 +99,113 @@ pub(crate) fn profile<T: Target>(
         settings,
         program,
         planned,
-        mut choice,
+        choice,
+        agent_wanted,
+        follow,
+        insists,
         output,
         exports,
         tracer,
         stats,
         viewed,
+        heir,
         start,
-        ..
     } = prepared;
     let voice = settings.voice;
+    let notes = said_before(&planned, &choice, voice);
+    // From here on, the limit on file sizes causes an error in the injector and not a signal.
+    let signals = Signals::take().context("cannot take over signals")?;
+    let agent_wanted = planned.hooked() > 0 || planned.wants_libraries() || agent_wanted;
+    let mut profilees = Profilees::default();
+    let profilee = profilees.first(&program.binary, program.shown.clone(), planned, agent_wanted);
+    settings.planner().keep(&program.binary, Role::Program, profilee.planned);
+    let timer_rate = if choice.method == Method::Timer { choice.rate } else { 0 };
+    let orders = Orders { timer_rate, follow, plan: profilee.number, ..Orders::default() };
+    let is_partial_allowed = choice.method == Method::Perf && !insists;
+    let Placed { folder, unplaced } = place(&settings, profilee, orders, heir, is_partial_allowed)?;
+    let results = Results::new(&output, Some(&exports), profilee);
+    let family = Family::new(&settings, results, folder, profilees, orders, choice.rate, tracer);
+    let entrance =
+        Entrance { program: &program, folder: family.folder.as_ref(), inherited: signals.inherited() };
+    let target = enter(&entrance)?;
+
+    let (sampling, faults) = (None, None);
+    let mut session = Session {
+        profilee,
+        choice,
+        insists,
+        voice,
+        signals,
+        target,
+        family,
+        sampling,
+        faults,
+        unplaced,
+        notes,
+    };
+    session.begin_sampling()?;
+    session.make_ready()?;
+    let injector_ns = start.elapsed().as_nanos() as u64;
+    let began = Instant::now();
+    let ending = session.observe(viewed)?;
+    let ending = session.leave(ending)?;
+    let collected = session.collect(ending, began)?;
+    let asked = Asked { settings: &settings, program: &program };
+    let written = Written { output: &output, stats: stats.as_ref(), injector_ns };
+    session.report(ending, &collected, &asked, &written)
+}
+
+/// A run, from the process's entrance to the report.
+struct Session<'s, T> {
+    profilee: &'static Profilee,
+    choice: Choice,
+    insists: bool,
+    voice: Voice,
+    signals: Signals,
+    target: T,
+    family: Family<'s>,
+    /// The samples by perf events, if these are taken.
+    sampling: Option<Sampling>,
+    /// Where the process crashes, if it can be known.
+    faults: Option<Faults>,
+    /// Why nothing was placed that would hook the process.
+    unplaced: Option<String>,
+    /// What is said of the run in its statistics.
+    notes: Vec<String>,
+}
+
+/// What lies ready for the process.
+struct Placed {
+    folder: Option<RunFolder>,
+    unplaced: Option<String>,
+}
+
+/// What the run has left.
+struct Collected {
+    first: Finished,
+    /// The gmon.out of the first program.
+    bytes: Vec<u8>,
+    traced: Option<Summary>,
+    /// The number of processes that ran the first program beside the first one.
+    others: u32,
+    lost_samples: u64,
+    throttled: bool,
+    sampler_bytes: u64,
+    duration: Duration,
+}
+
+/// Where the run is written, and what it took.
+struct Written<'w> {
+    output: &'w Output,
+    stats: Option<&'w File>,
+    injector_ns: u64,
+}
+
+/// Says what is known before the start, and returns it for the statistics.
+fn said_before(planned: &Planned, choice: &Choice, voice: Voice) -> Vec<String> {
     let mut notes: Vec<String> =
         planned.subject.unhookable.iter().chain(&planned.obstacle).cloned().collect();
     notes.extend(planned.plan.iter().filter_map(|plan| plan.downgrade.clone()));
-
     for reason in &choice.reasons {
         if choice.method == Method::None {
             voice.warn(format_args!("no samples are taken: {reason}"));
@@ -120,218 +214,247 @@ pub(crate) fn profile<T: Target>(
         }
         notes.push(reason.clone());
     }
+    notes
+}
 
-    // From here on, the limit on file sizes causes an error in the injector and not a signal.
-    let signals = Signals::take().context("cannot take over signals")?;
-    let agent_wanted = planned.hooked() > 0 || planned.wants_libraries() || prepared.agent_wanted;
-    let mut profilees = Profilees::default();
-    let profilee = profilees.first(&program.binary, program.shown.clone(), planned, agent_wanted);
-    let planned = profilee.planned;
-    settings.planner().keep(&program.binary, Role::Program, planned);
-    let timer_rate = if choice.method == Method::Timer { choice.rate } else { 0 };
-    let orders = Orders { timer_rate, follow: prepared.follow, plan: profilee.number, ..Orders::default() };
-    let mut unplaced = None;
-    let folder = match &profilee.plan {
-        Some((plan, layout)) => {
-            match RunFolder::create(FIRST, settings.engine, plan, layout, orders, prepared.heir) {
-                Ok(folder) => Some(folder),
-                // An incomplete profile is better than none.
-                Err(error) if choice.method == Method::Perf && !prepared.insists => {
-                    voice.warn(format_args!("{error:#}; nothing is hooked, the program is only sampled"));
-                    unplaced = Some(format!("{error:#}"));
-                    None
+/// Lays agent, plan and region file in a private folder, if there is anything to hook.
+///
+/// # Errors
+/// They cannot be placed, and `is_partial_allowed` is not set: without them, the process would only be sampled.
+fn place(
+    settings: &Settings,
+    profilee: &Profilee,
+    orders: Orders,
+    heir: Option<Heir>,
+    is_partial_allowed: bool,
+) -> Result<Placed> {
+    let Some((plan, layout)) = &profilee.plan else { return Ok(Placed { folder: None, unplaced: None }) };
+    match RunFolder::create(FIRST, settings.engine, plan, layout, orders, heir) {
+        Ok(folder) => Ok(Placed { folder: Some(folder), unplaced: None }),
+        // An incomplete profile is better than none.
+        Err(error) if is_partial_allowed => {
+            settings.voice.warn(format_args!("{error:#}; nothing is hooked, the program is only sampled"));
+            Ok(Placed { folder: None, unplaced: Some(format!("{error:#}")) })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+impl<T: Target> Session<'_, T> {
+    /// Begins to take samples, unless the agent takes them or nobody does.
+    ///
+    /// # Errors
+    /// No samples can be taken, and a profile without them is not wanted.
+    fn begin_sampling(&mut self) -> Result<(), Failure> {
+        let (pid, planned) = (self.target.pid(), self.profilee.planned);
+        if self.choice.method == Method::Perf {
+            let scope = self.target.scope();
+            match sample(scope, self.choice.rate, self.family.follows(), planned.measure) {
+                Ok(begun) => self.sampling = Some(begun),
+                Err(error) => {
+                    let why = perf::refusal(&error, scope);
+                    if self.insists {
+                        return Err(self.target.failed(anyhow!(why)).into());
+                    }
+                    self.voice.warn(format_args!("no samples are taken: {why}"));
+                    (self.choice.method, self.choice.rate) = (Method::None, 0);
+                    self.notes.push(why);
                 }
-                Err(error) => return Err(error.into()),
             }
         }
-        None => None,
-    };
+        // Without perf events, the place of a crash is not known.
+        self.faults = if planned.counts { Faults::open(pid).ok() } else { None };
+        self.family.begin(pid, self.profilee);
+        if let Some(sampling) = &mut self.sampling {
+            let code = &planned.subject.code;
+            match self.target.bias(planned) {
+                Some(bias) => sampling.announce_running(pid, code, planned.shape, bias),
+                None => sampling.announce(pid, code, planned.shape, false),
+            }
+        }
+        Ok(())
+    }
 
-    let results = Results::new(&output, Some(&exports), profilee);
-    let mut family = Family::new(&settings, results, folder, profilees, orders, choice.rate, tracer);
-    let entrance =
-        Entrance { program: &program, folder: family.folder.as_ref(), inherited: signals.inherited() };
-    let mut target = enter(&entrance)?;
-    let pid = target.pid();
-    let mut sampling = None;
-    if choice.method == Method::Perf {
-        let scope = target.scope();
-        match sample(scope, choice.rate, family.follows(), planned.measure) {
-            Ok(begun) => sampling = Some(begun),
+    /// Does everything that can be done before the profile begins.
+    ///
+    /// # Errors
+    /// No profile is possible.
+    fn make_ready(&mut self) -> Result<(), Failure> {
+        let (pid, planned) = (self.target.pid(), self.profilee.planned);
+        let follows = self.family.follows();
+        if planned.wants_libraries() {
+            self.family.listen_outside(self.target.bias(planned).map(|_| pid));
+        }
+        let wanted = match planned.libraries {
+            Some(_) => {
+                let loaded = self.target.loaded();
+                self.family.running(pid, loaded).map_err(|error| self.target.failed(error))?
+            }
+            None => Vec::new(),
+        };
+        let (folder, libraries) = (self.family.folder.as_ref(), &self.family.libraries);
+        let readying = Readying { folder, planned, libraries, wanted: &wanted, follows, voice: self.voice };
+        match self.target.make_ready(&readying) {
+            Ok(Ready { grip, agent, unhooked }) => {
+                self.family.hold_first(grip);
+                if let (Some(sampling), Some(code)) = (&mut self.sampling, agent) {
+                    sampling.note_code(pid, code);
+                }
+                for (library, why) in unhooked {
+                    self.family.leave(pid, &library, Unhooked::Refused(why.into()));
+                }
+            }
             Err(error) => {
-                let why = perf::refusal(&error, scope);
-                if prepared.insists {
-                    return Err(target.failed(anyhow!(why)).into());
+                if !self.target.is_clean() {
+                    self.family.folder.take().into_iter().for_each(RunFolder::keep);
                 }
-                voice.warn(format_args!("no samples are taken: {why}"));
-                (choice.method, choice.rate) = (Method::None, 0);
-                notes.push(why);
+                return Err(self.target.failed(error).into());
             }
         }
-    }
-    // Without perf events, the place of a crash is not known.
-    let faults = if planned.counts { Faults::open(pid).ok() } else { None };
-    family.begin(pid, profilee);
-    if let Some(sampling) = &mut sampling {
-        let code = &planned.subject.code;
-        match target.bias(planned) {
-            Some(bias) => sampling.announce_running(pid, code, planned.shape, bias),
-            None => sampling.announce(pid, code, planned.shape, false),
+        if let (Some(sampling), Scope::Running(_)) = (&mut self.sampling, self.target.scope()) {
+            sampling.perf().enable();
         }
+        Ok(())
     }
-    let follows = family.follows();
-    if planned.wants_libraries() {
-        family.listen_outside(target.bias(planned).map(|_| pid));
-    }
-    let wanted = match planned.libraries {
-        Some(_) => {
-            let loaded = target.loaded();
-            family.running(pid, loaded).map_err(|error| target.failed(error))?
-        }
-        None => Vec::new(),
-    };
-    let (folder, libraries) = (family.folder.as_ref(), &family.libraries);
-    let readying = Readying { folder, planned, libraries, wanted: &wanted, follows, voice };
-    match target.make_ready(&readying) {
-        Ok(Ready { grip, agent, unhooked }) => {
-            family.hold_first(grip);
-            if let (Some(sampling), Some(code)) = (&mut sampling, agent) {
-                sampling.note_code(pid, code);
-            }
-            for (library, why) in unhooked {
-                family.leave(pid, &library, Unhooked::Refused(why.into()));
-            }
-        }
-        Err(error) => {
-            if !target.is_clean() {
-                family.folder.take().into_iter().for_each(RunFolder::keep);
-            }
-            return Err(target.failed(error).into());
-        }
-    }
-    if let (Some(sampling), Scope::Running(_)) = (&mut sampling, target.scope()) {
-        sampling.perf().enable();
-    }
-    let injector_ns = start.elapsed().as_nanos() as u64;
-    let began = Instant::now();
-    target.begin(voice)?;
-    if target.allows_threads() {
-        settings.cache.keep_fresh();
-    }
-    let kept = viewed.as_ref().and_then(|viewed| viewed.output.as_ref()?.try_clone().ok());
-    let mut view = viewed.and_then(|viewed| begin_view(viewed, voice));
-    let ending = until_end(&mut target, &signals, &mut family, sampling.as_mut(), &mut view);
-    if let Some(view) = &mut view {
-        view.last(&mut Own { family: &mut family, sampling: sampling.as_mut() });
-    }
-    // The terminal is as it was before.
-    drop(view);
-    if let Some(kept) = kept {
-        live::show_output(&kept, voice);
-    }
-    family.note_end_of_first();
-    if ending.is_none() {
-        // A thread that waits for an answer about a library could not be left.
-        family.listener = None;
-    }
-    target.leave(family.first_grip(), ending, voice)?;
-    let ending = ending.unwrap_or(Ending::Exited(0));
 
-    // The trace and the measured times are of the same rate. Measuring it takes until the run is some time old.
-    if settings.measure.is_some() {
-        clock::settle_rate();
-    }
-    let crashed = ending == Ending::Killed(libc::SIGSEGV);
-    let crash = faults.filter(|_| crashed).and_then(|faults| faults.fatal(pid));
-    let mut first = family.end_first(sampling.as_mut(), unplaced.as_ref(), crash);
-    if family.follows() {
-        events::until_alone(&signals, &mut family, sampling.as_mut());
-    }
-    let duration = began.elapsed();
-    let alive = family.end_all(sampling.as_mut());
-    if alive > 0 {
-        let alive = gmon::counted(alive, "process still runs", "processes still run");
-        voice.warn(format_args!("{alive}; what was counted up to now is written"));
-    }
-    let others = first.as_mut().map_or(0, |first| family.add_to_first(first));
-    family.record_programs();
-    let traced = family.tracer.take().map(Tracer::finish);
-    let sampler_bytes = sampling.as_mut().map_or(0, |sampling| sampling.perf().ring_bytes());
-    let (lost_samples, throttled) = sampling.as_ref().map_or((0, false), |s| (s.lost, s.throttled));
-    drop(sampling);
-    for trouble in &family.troubles {
-        voice.warn(trouble);
-    }
-    if let Some(folder) = family.folder.take().filter(|_| !target.is_clean()) {
-        // The next gprofinject that attaches to the process finds there what it has to take out.
-        folder.keep();
-    }
-    let Some(first) = first else { return Err(anyhow!("the profile is lost").into()) };
-    let (first, bytes) = first.finish()?;
-    let Finished { profile, account, placed } = &first;
-    // Where the agent was not put in, its report has nothing to say.
-    let trouble = target.not_entered().map(str::to_owned).or_else(|| account.trouble.clone());
-    if let Some(trouble) = trouble {
-        if target.was_hooked() {
-            voice.warn(&trouble);
-        } else if unplaced.is_none() {
-            voice.warn(format_args!("nothing was hooked: {trouble}"));
+    /// Lets the program run to its end, or until the user has had enough. Returns how it has ended, if it has.
+    ///
+    /// # Errors
+    /// The process has ended before the profile began.
+    fn observe(&mut self, viewed: Option<Viewed>) -> Result<Option<Ending>, Failure> {
+        self.target.begin(self.voice)?;
+        if self.target.allows_threads() {
+            self.family.settings.cache.keep_fresh();
         }
-        notes.push(trouble);
-    }
-    conclusion::say_what_was_not_followed(&family, voice);
-    if planned.wants_libraries() {
-        for pattern in settings.filters.unused() {
-            voice.warn(format_args!(
-                "{pattern} matches no function of {} or its libraries",
-                program.binary.display()
-            ));
+        let kept = viewed.as_ref().and_then(|viewed| viewed.output.as_ref()?.try_clone().ok());
+        let mut view = viewed.and_then(|viewed| begin_view(viewed, self.voice));
+        let ending =
+            until_end(&mut self.target, &self.signals, &mut self.family, self.sampling.as_mut(), &mut view);
+        if let Some(view) = &mut view {
+            view.last(&mut Own { family: &mut self.family, sampling: self.sampling.as_mut() });
         }
+        // The terminal is as it was before.
+        drop(view);
+        if let Some(kept) = kept {
+            live::show_output(&kept, self.voice);
+        }
+        Ok(ending)
     }
-    for pattern in settings.args.iter().flat_map(|args| args.unused()) {
-        voice.warn(format_args!(
-            "{pattern} matches no function of {} or its libraries",
-            program.binary.display()
-        ));
+
+    /// Leaves the process alone from now on. Returns how it has ended: well, if it still runs.
+    ///
+    /// # Errors
+    /// The program was never executed.
+    fn leave(&mut self, ending: Option<Ending>) -> Result<Ending, Failure> {
+        self.family.note_end_of_first();
+        if ending.is_none() {
+            // A thread that waits for an answer about a library could not be left.
+            self.family.listener = None;
+        }
+        self.target.leave(self.family.first_grip(), ending, self.voice)?;
+        Ok(ending.unwrap_or(Ending::Exited(0)))
     }
-    if let Some(pattern) = settings.libs.unused().next().filter(|_| planned.wants_libraries()) {
-        voice.warn(format_args!(
-            "--libs '{pattern}' matches no library that was loaded; ldd shows the names of libraries"
-        ));
+
+    /// Reads what all processes have counted, as soon as the last one has ended. `began` is when the program began.
+    ///
+    /// # Errors
+    /// What the first process has counted is lost.
+    fn collect(&mut self, ending: Ending, began: Instant) -> Result<Collected, Failure> {
+        let family = &mut self.family;
+        // The trace and the measured times are of the same rate. Measuring it takes until the run is some time old.
+        if family.settings.measure.is_some() {
+            clock::settle_rate();
+        }
+        let crashed = ending == Ending::Killed(libc::SIGSEGV);
+        let crash = self.faults.take().filter(|_| crashed).and_then(|faults| faults.fatal(self.target.pid()));
+        let mut first = family.end_first(self.sampling.as_mut(), self.unplaced.as_ref(), crash);
+        if family.follows() {
+            events::until_alone(&self.signals, family, self.sampling.as_mut());
+        }
+        let duration = began.elapsed();
+        let alive = family.end_all(self.sampling.as_mut());
+        if alive > 0 {
+            let alive = gmon::counted(alive, "process still runs", "processes still run");
+            self.voice.warn(format_args!("{alive}; what was counted up to now is written"));
+        }
+        let others = first.as_mut().map_or(0, |first| family.add_to_first(first));
+        family.record_programs();
+        let traced = family.tracer.take().map(Tracer::finish);
+        let mut sampling = self.sampling.take();
+        let sampler_bytes = sampling.as_mut().map_or(0, |sampling| sampling.perf().ring_bytes());
+        let (lost_samples, throttled) = sampling.as_ref().map_or((0, false), |s| (s.lost, s.throttled));
+        drop(sampling);
+        for trouble in &family.troubles {
+            self.voice.warn(trouble);
+        }
+        if let Some(folder) = family.folder.take().filter(|_| !self.target.is_clean()) {
+            // The next gprofinject that attaches to the process finds there what it has to take out.
+            folder.keep();
+        }
+        let Some(first) = first else { return Err(anyhow!("the profile is lost").into()) };
+        let (first, bytes) = first.finish()?;
+        Ok(Collected { first, bytes, traced, others, lost_samples, throttled, sampler_bytes, duration })
     }
-    notes.extend(family.unfollowed.iter().cloned());
-    let run = Run {
-        planned,
-        engine: settings.engine.name(),
-        binary: &program.binary,
-        ending,
-        profile,
-        account,
-        placed,
-        sampler: choice.method.name(),
-        rate: choice.rate,
-        lost_samples,
-        throttled,
-        sampler_bytes,
-        plan_bytes: profilee.plan_len(),
-        injector_ns,
-        notes: &notes,
-        libs: settings.libs.typed(),
-        unhooked: &family.unhooked,
-        processes: 1 + others,
-        others: &family.others,
-        traced: traced.as_ref(),
-        duration,
-    };
-    let files = Files { output: &output, stats: stats.as_ref(), profilee, first: &first, bytes: &bytes };
-    conclusion::conclude(
-        &run,
-        &Asked { settings: &settings, program: &program },
-        &files,
-        family.results,
-        pid as u32,
-    )?;
-    target.result(ending)
+
+    /// Writes everything, and says what there is to say.
+    ///
+    /// # Errors
+    /// The profile cannot be written, or the process could not be left.
+    fn report(
+        mut self,
+        ending: Ending,
+        collected: &Collected,
+        asked: &Asked,
+        written: &Written,
+    ) -> Result<Ending, Failure> {
+        let Finished { profile, account, placed } = &collected.first;
+        // Where the agent was not put in, its report has nothing to say.
+        let trouble = self.target.not_entered().map(str::to_owned).or_else(|| account.trouble.clone());
+        if let Some(trouble) = trouble {
+            if self.target.was_hooked() {
+                self.voice.warn(&trouble);
+            } else if self.unplaced.is_none() {
+                self.voice.warn(format_args!("nothing was hooked: {trouble}"));
+            }
+            self.notes.push(trouble);
+        }
+        conclusion::say_what_was_not_followed(&self.family, self.voice);
+        conclusion::say_what_matched_nothing(asked, self.profilee.planned);
+        self.notes.extend(self.family.unfollowed.iter().cloned());
+        let pid = self.target.pid() as u32;
+        let run = Run {
+            planned: self.profilee.planned,
+            engine: asked.settings.engine.name(),
+            binary: &asked.program.binary,
+            ending,
+            profile,
+            account,
+            placed,
+            sampler: self.choice.method.name(),
+            rate: self.choice.rate,
+            lost_samples: collected.lost_samples,
+            throttled: collected.throttled,
+            sampler_bytes: collected.sampler_bytes,
+            plan_bytes: self.profilee.plan_len(),
+            injector_ns: written.injector_ns,
+            notes: &self.notes,
+            libs: asked.settings.libs.typed(),
+            unhooked: &self.family.unhooked,
+            processes: 1 + collected.others,
+            others: &self.family.others,
+            traced: collected.traced.as_ref(),
+            duration: collected.duration,
+        };
+        let files = Files {
+            output: written.output,
+            stats: written.stats,
+            profilee: self.profilee,
+            first: &collected.first,
+            bytes: &collected.bytes,
+        };
+        conclusion::conclude(&run, asked, &files, self.family.results, pid)?;
+        self.target.result(ending)
+    }
 }
 
 /// After this time, the target's end is looked for even if more signals have arrived.
