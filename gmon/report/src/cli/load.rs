@@ -165,13 +165,16 @@ fn find(recording: &Recording, index: u32, path: &Path) -> Result<Vec<u8>> {
             Ok(bytes)
         }
         None => {
-            let reason =
-                match path.metadata().and_then(|metadata| Ok((metadata.is_file(), File::open(path)?))) {
-                    Ok((true, _)) => "rebuilt since the run".to_owned(),
-                    Ok((false, _)) => "is no file any more".to_owned(),
-                    Err(error) if error.kind() == ErrorKind::NotFound => "is no longer there".to_owned(),
+            let reason = match path.metadata() {
+                // Opening anything else might wait for another process.
+                Ok(metadata) if !metadata.is_file() => "is no file any more".to_owned(),
+                Ok(_) => match File::open(path) {
+                    Ok(_) => "rebuilt since the run".to_owned(),
                     Err(error) => error.to_string(),
-                };
+                },
+                Err(error) if error.kind() == ErrorKind::NotFound => "is no longer there".to_owned(),
+                Err(error) => error.to_string(),
+            };
             let text =
                 format!("{}: {reason}; a copy of that build can be named in its place", path.display());
             Err(Missing::Module(text).into())
