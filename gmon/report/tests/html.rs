@@ -173,7 +173,8 @@ fn two_programs() -> Recording {
         address: 0x10,
         ..gmon_run::Function::default()
     };
-    let program = |name: &str, module| Program { name: name.into(), module, processes: 1, ..Program::default() };
+    let program =
+        |name: &str, module| Program { name: name.into(), module, processes: 1, ..Program::default() };
     let calls = |program, caller, callee, calls| Calls { program, caller, callee, calls, ..Calls::default() };
     let hits = |program, function, samples| Hits { program, function, samples, ..Hits::default() };
     Recording {
@@ -182,7 +183,12 @@ fn two_programs() -> Recording {
             .map(|name| Module { name: name.into(), ..Module::default() })
             .to_vec(),
         sample_period_ns: 1_000,
-        functions: vec![function("main", 0), function("main", 1), function("shared", 2), function("alone", 2)],
+        functions: vec![
+            function("main", 0),
+            function("main", 1),
+            function("shared", 2),
+            function("alone", 2),
+        ],
         calls: vec![
             calls(0, None, 0, 1),
             calls(0, Some(0), 2, 5),
@@ -238,7 +244,8 @@ fn a_time_line() {
     // The trace beside the run is that of the run.
     let timeline = found(&[]);
     let lane = &timeline["lanes"][0];
-    let calls = trace["steps"].as_array().into_iter().flatten().filter(|step| step["event"] == "call").count();
+    let calls =
+        trace["steps"].as_array().into_iter().flatten().filter(|step| step["event"] == "call").count();
     let lengths = |lane: &Value| lane["length"].as_array().map_or(0, Vec::len);
     let shown: usize = timeline["lanes"].as_array().into_iter().flatten().map(lengths).sum();
     assert!(shown > 3 && shown <= calls, "{shown} of {calls}");
@@ -264,7 +271,11 @@ fn opened_in_the_browser() {
     std::fs::set_permissions(&browser, mode).expect("the mode is set");
     let open = |browser: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gmon"));
-        command.args(["html", "--open"]).current_dir(&folder.0).env("BROWSER", browser).env_remove("SUDO_UID");
+        command
+            .args(["html", "--open"])
+            .current_dir(&folder.0)
+            .env("BROWSER", browser)
+            .env_remove("SUDO_UID");
         let output = command.output().expect("gmon runs");
         assert_eq!(output.status.code(), Some(0));
         String::from_utf8_lossy(&output.stderr).into_owned()
