@@ -77,12 +77,11 @@ pub fn listings_of(recording: &Recording, run: &Run) -> Vec<Listing> {
     let nothing = BTreeMap::new();
     let mut room = MAX_INSTRUCTIONS;
     let mut all = Vec::new();
-    for (own, module) in (0..).zip(&recording.modules) {
+    for own in busiest_first(recording, run) {
+        let module = &recording.modules[own as usize];
         let path = Path::new(&module.name);
-        let is_it =
-            |known: &crate::Module| (&known.path, &known.build_id) == (&module.name, &module.build_id);
-        let Some(index) = run.modules.iter().position(is_it) else { continue };
-        let is_wanted = counted.contains(&own) || !hottest(run, index as u32).is_empty();
+        let Some(index) = place(run, module) else { continue };
+        let is_wanted = counted.contains(&own) || !hottest(run, index).is_empty();
         if is_wanted
             && path.is_absolute()
             && let Some((bytes, _)) = module_file(path, &module.build_id)
@@ -90,11 +89,39 @@ pub fn listings_of(recording: &Recording, run: &Run) -> Vec<Listing> {
         {
             let profile = load::profile_of(recording, own);
             let hits = hits.get(&own).unwrap_or(&nothing);
-            let of = Of { module: index as u32, path, bytes: &bytes, profile: &profile, hits };
+            let of = Of { module: index, path, bytes: &bytes, profile: &profile, hits };
             all.extend(within(&of, run, &mut room).unwrap_or_default());
         }
     }
+    let weight = |listing: &Listing| {
+        let function = &run.functions[listing.function as usize];
+        std::cmp::Reverse((function.self_ns, function.instructions, function.calls))
+    };
+    all.sort_by_key(weight);
     all
+}
+
+/// Returns the index in a run of a recording's module.
+fn place(run: &Run, module: &gmon_run::Module) -> Option<u32> {
+    let is_it = |known: &crate::Module| (&known.path, &known.build_id) == (&module.name, &module.build_id);
+    run.modules.iter().position(is_it).map(|index| index as u32)
+}
+
+/// Returns the indexes of a recording's modules, those that have executed or taken the most first: there may not be room for all.
+fn busiest_first(recording: &Recording, run: &Run) -> Vec<u32> {
+    let mut sums = vec![(0_u64, 0_u64); run.modules.len()];
+    for function in &run.functions {
+        if let Some((instructions, time)) = function.module.and_then(|module| sums.get_mut(module as usize)) {
+            *instructions = instructions.saturating_add(function.instructions);
+            *time = time.saturating_add(function.self_ns);
+        }
+    }
+    let mut order: Vec<u32> = (0..recording.modules.len() as u32).collect();
+    order.sort_by_cached_key(|&own| {
+        let index = place(run, &recording.modules[own as usize]);
+        std::cmp::Reverse(index.map(|index| sums[index as usize]))
+    });
+    order
 }
 
 /// Returns those of a run's functions with the most time, or calls, that are of a module.
