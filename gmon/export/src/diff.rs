@@ -95,7 +95,7 @@ impl Cost {
 }
 
 /// Returns the key of each function of both runs.
-fn matched(old: &Run, new: &Run) -> [Vec<Key>; 2] {
+pub(crate) fn matched(old: &Run, new: &Run) -> [Vec<Key>; 2] {
     let is_of_one = old.programs.len() <= 1 && new.programs.len() <= 1;
     let mut keys = [old, new].map(|run| {
         let key = |function: &Function| Key {

@@ -51,6 +51,8 @@ pub(crate) struct Model {
     before: Option<Snapshot>,
     pub(crate) kind: Kind,
     pub(crate) sort: Sort,
+    /// Whether the user has chosen by what rows are sorted.
+    is_order_chosen: bool,
     pub(crate) reversed: bool,
     pub(crate) filter: Filter,
     /// The module whose functions are shown, and no others.
@@ -85,7 +87,8 @@ impl Model {
             now: None,
             before: None,
             kind: Kind::Functions,
-            sort: Sort::Rate,
+            sort: Sort::Time,
+            is_order_chosen: false,
             reversed: false,
             filter: Filter::default(),
             module: None,
@@ -131,6 +134,9 @@ impl Model {
     /// Makes the rows anew. The row with the same function stays selected.
     fn arrange(&mut self) {
         let Some(now) = &self.now else { return };
+        if !self.is_order_chosen {
+            self.sort = if now.is_measured || now.rate > 0 { Sort::Time } else { Sort::Calls };
+        }
         // A filter that is being typed may match nothing for a while.
         let selected = match self.rows.get(self.selected) {
             Some(row) => Some(row.id).filter(|_| self.selected > 0),
@@ -169,7 +175,7 @@ impl Model {
 
     fn order(&mut self, by: Sort) {
         self.reversed = self.sort == by && !self.reversed;
-        self.sort = by;
+        (self.sort, self.is_order_chosen) = (by, true);
         (self.selected, self.first) = (0, 0);
         self.arrange();
     }

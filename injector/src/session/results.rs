@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
-use gmon_export::load::{self, Detail};
 
 use crate::os::clock;
 use crate::profile::counted::{CountedLibrary, Finished};
 use crate::profile::placement::Placed;
 use crate::profile::recorder::{Processes, Recorder};
 use crate::program::profilee::Profilee;
+use crate::session::digest::Digest;
 use crate::session::words;
 use crate::store::exports::Exports;
 use crate::store::output::{Output, Written};
@@ -156,6 +156,11 @@ impl<'r> Results<'r> {
         Item::new(profilee, finished, None, Some(program))
     }
 
+    /// Returns what was added up to now in a few numbers. `is_result` tells whether measured times are wanted.
+    pub(crate) fn digest(&self, is_result: bool) -> Digest {
+        Digest::of(self.recorder.recording(), is_result)
+    }
+
     fn duration(&self) -> Duration {
         *self.duration.get_or_init(|| clock::beginning().date.elapsed().unwrap_or(Duration::ZERO))
     }
@@ -173,10 +178,10 @@ impl<'r> Results<'r> {
         let path = profilee.binary.display().to_string();
         let mut recorder = Recorder::new(&profilee.name(), &path, profilee.planned);
         recorder.add_first(&finished.profile, finished.placed.own, processes);
-        let run = load::recording(&recorder.finish(self.duration()), Detail::Lines);
+        let recording = recorder.finish(self.duration());
         said.troubles.extend(match suffix {
-            None => exports.write(&run),
-            Some(suffix) => exports.write_other(suffix, &run),
+            None => exports.write(&recording),
+            Some(suffix) => exports.write_other(suffix, &recording),
         });
     }
 

@@ -15,25 +15,24 @@ use crate::os::child::Ending;
 use crate::os::clock;
 use crate::os::failure::Failure;
 use crate::os::heir::Heir;
-use crate::os::say::{Level, Voice};
+use crate::os::say::Voice;
 use crate::os::signals::{self, Signals};
 use crate::os::sys;
 use crate::profile::counted::Finished;
-use crate::profile::recorder::Processes;
 use crate::program::planned::Planned;
-use crate::program::profilee::{Profilee, Profilees};
+use crate::program::profilee::Profilees;
 use crate::program::resolve::Program;
 use crate::sampling::faults::Faults;
 use crate::sampling::perf::{self, Perf, Scope};
 use crate::sampling::sampler::{Choice, Method, Sampling};
+use crate::session::conclusion::{self, Asked, Files};
 use crate::session::events;
 use crate::session::family::Family;
 use crate::session::live::{self, Own};
 use crate::session::member::Unhooked;
 use crate::session::outcome::Run;
-use crate::session::results::{Results, Said};
+use crate::session::results::Results;
 use crate::session::settings::Settings;
-use crate::session::words;
 use crate::store::exports::Exports;
 use crate::store::output::Output;
 use crate::store::region::layout::Orders;
@@ -214,6 +213,7 @@ pub(crate) fn profile<T: Target>(
         sampling.perf().enable();
     }
     let injector_ns = start.elapsed().as_nanos() as u64;
+    let began = Instant::now();
     target.begin(voice)?;
     if target.allows_threads() {
         settings.cache.keep_fresh();
@@ -247,6 +247,7 @@ pub(crate) fn profile<T: Target>(
     if family.follows() {
         events::until_alone(&signals, &mut family, sampling.as_mut());
     }
+    let duration = began.elapsed();
     let alive = family.end_all(sampling.as_mut());
     if alive > 0 {
         let alive = gmon::counted(alive, "process still runs", "processes still run");
@@ -278,7 +279,7 @@ pub(crate) fn profile<T: Target>(
         }
         notes.push(trouble);
     }
-    say_what_was_not_followed(&family, voice);
+    conclusion::say_what_was_not_followed(&family, voice);
     if planned.wants_libraries() {
         for pattern in settings.filters.unused() {
             voice.warn(format_args!(
@@ -320,16 +321,16 @@ pub(crate) fn profile<T: Target>(
         processes: 1 + others,
         others: &family.others,
         traced: traced.as_ref(),
+        duration,
     };
     let files = Files { output: &output, stats: stats.as_ref(), profilee, first: &first, bytes: &bytes };
-    let finished = finish(&run, &program, voice, &files, family.results, pid as u32);
-    if let Some(traced) = &traced {
-        let is_whole = settings.measure.and_then(|measure| measure.trace).is_some_and(|t| t.is_whole());
-        let counted = run.others.iter().fold(profile.calls(), |sum, other| sum.saturating_add(other.calls));
-        let missing = counted.saturating_sub(traced.calls).saturating_sub(traced.lost);
-        words::say_trace(traced, if is_whole { missing } else { 0 }, voice);
-    }
-    finished?;
+    conclusion::conclude(
+        &run,
+        &Asked { settings: &settings, program: &program },
+        &files,
+        family.results,
+        pid as u32,
+    )?;
     target.result(ending)
 }
 
@@ -396,83 +397,4 @@ fn sample(scope: Scope, rate: u32, follow: bool, measure: Option<Measure>) -> st
         perf.enable();
     }
     Ok(Sampling::new(perf, measure.is_some()))
-}
-
-/// Reports which executed programs are not in any profile, or not as the user asked. `make` may have executed
-/// many of them.
-fn say_what_was_not_followed(family: &Family, voice: Voice) {
-    const MOST: usize = 5;
-    for (index, note) in family.unfollowed.iter().enumerate() {
-        if index < MOST {
-            voice.note(note);
-        } else {
-            voice.detail(note);
-        }
-    }
-    let more = family.unfollowed.len().saturating_sub(MOST);
-    if more > 0 && voice.0 < Level::Verbose {
-        voice.note(format_args!("and {} of this kind (-v)", gmon::counted(more, "more note", "more notes")));
-    }
-}
-
-/// What is written at the end.
-struct Files<'f> {
-    output: &'f Output,
-    stats: Option<&'f File>,
-    profilee: &'f Profilee,
-    /// What the first program has counted, and its gmon.out.
-    first: &'f Finished,
-    bytes: &'f [u8],
-}
-
-/// Writes the profile, the recording and the facts about the run, and prints the report.
-fn finish(
-    run: &Run,
-    program: &Program,
-    voice: Voice,
-    files: &Files,
-    mut results: Results,
-    pid: u32,
-) -> Result<()> {
-    let Files { output, stats, profilee, first, bytes } = *files;
-    for loss in run.losses() {
-        voice.warn(loss);
-    }
-    run.details(voice);
-    if let Some(Err(error)) = stats.map(|target| run.stats().write(target)) {
-        voice.warn(sys::plain(&format!("{error:#}")));
-    }
-    let subject = run.planned.subject;
-    let is_seen = !subject.blind && (subject.unhookable.is_none() || run.sampler != Method::None.name());
-    let mut said = Said::default();
-    let written = is_seen.then(|| {
-        let processes = Processes { number: run.processes, pid: if run.processes == 1 { pid } else { 0 } };
-        results.first(profilee, first, processes, &mut said, || output.write(pid, bytes))
-    });
-    let recording = results.finish(pid, &mut said);
-    let recording = recording.unwrap_or_else(|error| {
-        said.troubles.push(format!("{error:#}"));
-        None
-    });
-    let recording = recording.as_deref();
-    run.list_others(recording, voice);
-    said.troubles.iter().for_each(|trouble| voice.warn(trouble));
-    let Some(written) = written else {
-        voice.warn(format_args!("no profile of {}", program.binary.display()));
-        return Ok(());
-    };
-    let item = written?;
-    run.placed.report(voice, &program.shown.to_string_lossy(), None);
-    said.notes.iter().for_each(|note| voice.note(note));
-    words::lead_to_libraries(&item.libraries, recording, voice);
-    run.advise(voice);
-    run.lead_to_unhooked(recording, voice);
-    if let Some(worker) = run.worker() {
-        // A wrapper was started, and another program did the work.
-        let next = words::next(worker.item.commands(recording));
-        voice.note(format_args!("{}; {} did most of the work{next}", run.summary(), worker.title()));
-        return Ok(());
-    }
-    voice.note(format_args!("{}{}", run.summary(), words::next(item.commands(recording))));
-    Ok(())
 }

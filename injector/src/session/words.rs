@@ -5,15 +5,10 @@ use std::path::Path;
 
 use gmon::counted;
 
-use crate::os::say::{Level, Voice};
+use crate::os::say::Voice;
 use crate::profile::counted::CountedLibrary;
 use crate::profile::placement::Placed;
 use crate::trace::messages::Summary;
-
-/// Says which command to type next, if there is one.
-pub(crate) fn next(command: Option<String>) -> String {
-    command.map_or_else(String::new, |command| format!("; next: {command}"))
-}
 
 /// Says how many calls and samples a process has in its profile.
 pub(crate) fn calls_and_samples(calls: u64, samples: u64) -> String {
@@ -30,19 +25,13 @@ pub(crate) fn in_hooked_code(inside: u64, placed: &Placed) -> String {
 
 /// Prints the commands that show the lines or basic blocks of libraries. `recording` is the file of the run's recording.
 pub(crate) fn lead_to_libraries(libraries: &[CountedLibrary], recording: Option<&Path>, voice: Voice) {
-    const NAMED: usize = 3;
     let Some(recording) = recording else { return };
     let file = quoted(recording.as_os_str());
-    for (index, CountedLibrary { library, has_lines }) in libraries.iter().enumerate() {
+    for CountedLibrary { library, has_lines } in libraries {
         let what = if *has_lines { "lines" } else { "blocks" };
         let name = library.file_name().unwrap_or(library.as_os_str()).to_string_lossy();
         let library = quoted(library.as_os_str());
-        let command = format!("{what} of {name}: gmon {what} {library} {file}");
-        if index < NAMED { voice.note(command) } else { voice.detail(command) }
-    }
-    let more = libraries.len().saturating_sub(NAMED);
-    if more > 0 && voice.0 < Level::Verbose {
-        voice.note(format_args!("and of {} (-v)", counted(more, "more library", "more libraries")));
+        voice.detail(format_args!("{what} of {name}: gmon {what} {library} {file}"));
     }
 }
 
@@ -91,7 +80,7 @@ pub(crate) fn say_trace(traced: &Summary, missing: u64, voice: Voice) {
         ));
     }
     if missing > 0 {
-        voice.note(format_args!(
+        voice.detail(format_args!(
             "{} not in the trace: their ends are not seen (gprofinject --list shows which functions are hooked only at their \
              entry), there was no room, or a forked child made them before the agent had begun in it",
             counted(missing, "counted call is", "counted calls are")
@@ -100,20 +89,9 @@ pub(crate) fn say_trace(traced: &Summary, missing: u64, voice: Voice) {
     let calls = counted(traced.calls, "call", "calls");
     let size = traced.bytes as f64 / 1e6;
     let kept = if traced.dropped > 0 { ", of which the last ones were kept" } else { "" };
-    match traced.files.as_slice() {
-        [] => voice.note(format_args!("trace: {calls}, and no file")),
-        [file] => voice.note(format_args!(
-            "trace: {calls} ({:.1} MB){kept}; next: gmon trace {}",
-            size,
-            quoted(file.as_os_str())
-        )),
-        [first, .., last] => voice.note(format_args!(
-            "trace: {calls}{kept}; {} files, from {} to {}; next: gmon trace {}",
-            traced.files.len(),
-            quoted(first.as_os_str()),
-            quoted(last.as_os_str()),
-            quoted(first.as_os_str())
-        )),
+    voice.detail(format_args!("trace: {calls} ({size:.1} MB){kept}"));
+    for file in &traced.files {
+        voice.detail(format_args!("trace: {}", quoted(file.as_os_str())));
     }
 }
 

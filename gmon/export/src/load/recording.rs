@@ -1,10 +1,11 @@
 //! A gmon.pb.gz: everything that a run has counted, sampled and measured.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use gmon::{Block, BuildId, Format, Profile};
-use gmon_run::{FunctionTimes, Intervals, REST, Recording};
+use gmon_run::{FunctionTimes, Program, REST, Recording};
 use gprofinject_image::debug::module_file;
 
 use crate::estimate::estimate;
@@ -12,10 +13,10 @@ use crate::load::blocks;
 use crate::load::contract::Detail;
 use crate::load::lines::{Places, add_lines};
 use crate::load::names::demangle_all;
+use crate::load::numbers::Numbers;
 use crate::load::program::lines_of;
-use crate::model::{
-    Arc, Durations, Function, Line, Module, Node, Program, Run, Thread, ThreadFunction, Time, View,
-};
+use crate::load::programs::shares;
+use crate::model::{Arc, Durations, Function, Line, Module, Node, Run, Time, View};
 
 /// The name of the callers that are not known: code that is not hooked, while no hooked function was running.
 pub const OUTSIDE: &str = "[outside]";
@@ -41,12 +42,10 @@ pub fn recording(recording: &Recording, detail: Detail) -> Run {
             ..Function::default()
         }
     });
-    let programs = recording.programs.iter().map(|program| Program {
-        name: program.name.clone(),
-        module: numbers.module(program.module).unwrap_or(0),
-        processes: program.processes,
-        pid: program.pid,
-    });
+    let programs = recording
+        .programs
+        .iter()
+        .map(|program| Program { module: numbers.module(program.module).unwrap_or(0), ..program.clone() });
     let mut run = Run {
         program: title(recording),
         view: View::Process,
@@ -55,7 +54,9 @@ pub fn recording(recording: &Recording, detail: Detail) -> Run {
         sample_period_ns: recording.sample_period_ns,
         functions: functions.collect(),
         modules: numbers.modules.iter().map(|&index| module(&recording.modules[index as usize])).collect(),
+        runs: recording.runs.clone(),
         programs: programs.collect(),
+        shares: shares(recording),
         files: files.list,
         ..Run::default()
     };
@@ -131,66 +132,6 @@ fn module(module: &gmon_run::Module) -> Module {
     }
 }
 
-/// The modules and functions that occur, and the numbers that they get. The first module is that of the first program.
-struct Numbers {
-    functions: Vec<u32>,
-    function_numbers: Vec<Option<u32>>,
-    modules: Vec<u32>,
-    module_numbers: Vec<Option<u32>>,
-}
-
-impl Numbers {
-    fn new(recording: &Recording) -> Numbers {
-        let mut occurs = vec![false; recording.functions.len()];
-        let mut note = |function: u32| {
-            if let Some(occurs) = occurs.get_mut(function as usize) {
-                *occurs = true;
-            }
-        };
-        if recording.is_measured() {
-            // Other functions have no times, and samples alone are not comparable with those.
-            recording.rows.iter().for_each(|row| note(row.function));
-            recording
-                .arcs
-                .iter()
-                .for_each(|arc| arc.caller.into_iter().chain([arc.callee]).for_each(&mut note));
-            recording.nodes.iter().for_each(|node| note(node.function));
-        } else {
-            recording.calls.iter().for_each(|c| c.caller.into_iter().chain([c.callee]).for_each(&mut note));
-            recording.hits.iter().for_each(|hits| note(hits.function));
-        }
-        let (functions, function_numbers) = numbered(
-            (0..).zip(occurs).filter(|(_, occurs)| *occurs).map(|(index, _)| index),
-            recording.functions.len(),
-        );
-        let of_programs = recording.programs.iter().map(|program| program.module);
-        let of_functions: BTreeSet<u32> =
-            functions.iter().map(|&index| recording.functions[index as usize].module).collect();
-        let (modules, module_numbers) = numbered(of_programs.chain(of_functions), recording.modules.len());
-        Numbers { functions, function_numbers, modules, module_numbers }
-    }
-
-    fn function(&self, index: u32) -> Option<u32> {
-        self.function_numbers.get(index as usize).copied().flatten()
-    }
-
-    fn module(&self, index: u32) -> Option<u32> {
-        self.module_numbers.get(index as usize).copied().flatten()
-    }
-}
-
-/// Returns the indexes in their order, each once, and the number of each of `len` indexes among them.
-fn numbered(indexes: impl Iterator<Item = u32>, len: usize) -> (Vec<u32>, Vec<Option<u32>>) {
-    let (mut order, mut numbers) = (Vec::new(), vec![None; len]);
-    for index in indexes {
-        if let Some(number @ None) = numbers.get_mut(index as usize) {
-            *number = Some(order.len() as u32);
-            order.push(index);
-        }
-    }
-    (order, numbers)
-}
-
 /// Adds counted calls and sampled times.
 fn add_calls(run: &mut Run, recording: &Recording, numbers: &Numbers) {
     for calls in &recording.calls {
@@ -230,19 +171,14 @@ fn add_times(run: &mut Run, recording: &Recording, numbers: &Numbers) {
     for row in &recording.rows {
         let Some(function) = numbers.function(row.function) else { continue };
         sums[function as usize].add(row);
-        run.rows.push(ThreadFunction {
-            function,
-            thread: row.thread,
-            calls: row.calls,
-            self_ns: row.self_ns,
-            inclusive_ns: row.inclusive_ns,
-            durations: durations(row, &recording.intervals),
-        });
+        run.rows.push(FunctionTimes { function, ..row.clone() });
     }
     for (function, sum) in run.functions.iter_mut().zip(sums) {
         (function.calls, function.primitive) = (sum.calls, sum.primitive);
         (function.self_ns, function.inclusive_ns) = (sum.self_ns, sum.inclusive_ns);
-        function.durations = durations(&sum, &recording.intervals);
+        (function.self_raw_ns, function.inclusive_raw_ns) = (sum.self_raw_ns, sum.inclusive_raw_ns);
+        function.open = sum.open;
+        function.durations = Durations::of(&sum, &recording.intervals);
         run.samples = run.samples.saturating_add(function.samples);
     }
     for arc in &recording.arcs {
@@ -253,6 +189,9 @@ fn add_times(run: &mut Run, recording: &Recording, numbers: &Numbers) {
             calls: arc.calls,
             self_ns: arc.self_ns,
             inclusive_ns: arc.inclusive_ns,
+            open: arc.open,
+            min_ns: arc.min_ns,
+            max_ns: arc.max_ns,
             ..Arc::default()
         });
     }
@@ -267,15 +206,10 @@ fn add_times(run: &mut Run, recording: &Recording, numbers: &Numbers) {
         samples: node.samples,
     });
     run.nodes = nodes.collect();
-    let threads = recording.threads.iter().map(|thread| Thread {
-        pid: thread.pid,
-        tid: thread.tid,
-        name: thread.name.clone(),
-        life_ns: thread.life_ns,
-        outside_ns: thread.outside_ns,
-        overhead_ns: thread.overhead_ns,
-    });
-    run.threads = threads.collect();
+    run.nodes_lost = recording.nodes_lost;
+    run.threads.clone_from(&recording.threads);
+    run.clock = Some(recording.clock);
+    run.intervals.clone_from(&recording.intervals);
     run.time = Time::Measured { error_ns: recording.clock.error_ns };
 }
 
@@ -296,6 +230,13 @@ fn add_files(run: &mut Run, recording: &Recording, numbers: &Numbers, detail: De
         let is_counted = counted.contains(&own);
         let Module { path, build_id, .. } = &run.modules[index as usize];
         let path = Path::new(path);
+        // The recording has names of source files too, which the owner of the program has chosen.
+        if detail == Detail::Lines
+            && path.is_absolute()
+            && let Ok(metadata) = std::fs::metadata(path)
+        {
+            run.owners.insert(metadata.uid());
+        }
         if (has_lines || is_counted)
             && path.is_absolute()
             && let Some((bytes, owner)) = module_file(path, build_id)
@@ -321,16 +262,6 @@ fn add_files(run: &mut Run, recording: &Recording, numbers: &Numbers, detail: De
         }
     }
     places.finish();
-}
-
-/// Returns how long the calls took; `None` if none of them has returned.
-fn durations(times: &FunctionTimes, intervals: &Intervals) -> Option<Durations> {
-    Some(Durations {
-        min_ns: times.min_ns,
-        p50_ns: times.quantile_ns(intervals, 0.5)?,
-        p99_ns: times.quantile_ns(intervals, 0.99)?,
-        max_ns: times.max_ns,
-    })
 }
 
 /// The paths of source files, each once.

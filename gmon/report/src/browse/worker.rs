@@ -128,10 +128,11 @@ impl Reader {
     fn choose(&mut self, chosen: Chosen) -> Result<Run, String> {
         (self.lines, self.listings) = (None, None);
         self.part = match &self.whole {
-            Source::Recording { recording, library, names } if chosen != Chosen::All => {
+            Source::Recording { recording, subject, is_library, names } if chosen != Chosen::All => {
                 Some(Source::Recording {
                     recording: Box::new(part(recording, chosen)),
-                    library: library.clone(),
+                    subject: subject.clone(),
+                    is_library: *is_library,
                     names: names.clone(),
                 })
             }

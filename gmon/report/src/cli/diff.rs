@@ -2,12 +2,14 @@
 
 use std::cmp::Reverse;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use gmon_export::diff::{ArcKey, Change, Cost, Diff, Key, diff};
+use gmon_export::html::write_difference;
 use gmon_export::load::Detail;
 use gmon_export::{Run, Time};
+use gprofinject_image::debug::Authors;
 use serde_json::{Value, json};
 
 use crate::cli::diff_args::{Compared, DiffArgs};
@@ -16,7 +18,7 @@ use crate::cli::run_view::{NOT_KNOWN, json_head};
 use crate::cli::table::Table;
 use crate::cli::text::{Style, plain, standard_output};
 use crate::cli::units::duration;
-use crate::cli::{files, run};
+use crate::cli::{files, html, run};
 
 /// A change of a time by samples counts if it is larger than so many standard deviations of what chance does.
 const SIGMAS: f64 = 3.0;
@@ -49,6 +51,10 @@ pub(crate) fn run(args: &DiffArgs) -> Result<bool> {
     found.arcs.sort_by_key(|change| Reverse(comparison.change_of(change).unsigned_abs()));
     let worse: Vec<&Change<Key>> =
         found.functions.iter().filter(|change| comparison.is_worse(change)).collect();
+    if let Some(output) = &args.html {
+        page(&comparison, output, args.open)?;
+        return Ok(!worse.is_empty());
+    }
     let mut out = standard_output();
     if args.json {
         comparison.json(&found, &worse, &mut out)?;
@@ -57,6 +63,19 @@ pub(crate) fn run(args: &DiffArgs) -> Result<bool> {
     }
     out.flush()?;
     Ok(!worse.is_empty())
+}
+
+/// Writes the page that compares the runs.
+///
+/// # Errors
+/// It cannot be written.
+fn page(Comparison { old, new, .. }: &Comparison, output: &Path, open: bool) -> Result<()> {
+    let target = html::target(output)?;
+    let mut bytes = Vec::new();
+    write_difference(old, new, &mut bytes)?;
+    let owners = old.owners.iter().chain(&new.owners).copied();
+    let authors = Authors::among(files::owners().into_iter().chain(owners));
+    html::write(output, target, &bytes, &authors, open, "")
 }
 
 /// Reads both runs. A program is that of all results after it, up to the next program.

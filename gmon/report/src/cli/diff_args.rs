@@ -30,6 +30,13 @@ pub(crate) struct DiffArgs {
     /// Print one JSON object with everything; times are in nanoseconds
     #[arg(long)]
     pub(crate) json: bool,
+    /// Write a page for a browser in place of tables: a flame graph of the new run, red where it has become worse and blue where
+    /// better, and all functions [default of FILE: gmon-diff.html]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "gmon-diff.html", conflicts_with = "json")]
+    pub(crate) html: Option<PathBuf>,
+    /// Open the page of --html in the browser: $BROWSER, or else xdg-open
+    #[arg(long, requires = "html")]
+    pub(crate) open: bool,
     /// Colours [default: on a terminal, unless NO_COLOR is set]
     #[arg(long, value_name = "WHEN")]
     pub(crate) color: Option<When>,
