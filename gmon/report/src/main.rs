@@ -8,6 +8,7 @@ mod cli {
     pub(crate) mod args;
     pub(crate) mod browse_args;
     pub(crate) mod browser;
+    pub(crate) mod comparison;
     pub(crate) mod counts;
     pub(crate) mod diff;
     pub(crate) mod diff_args;
@@ -37,6 +38,7 @@ mod cli {
         pub(crate) mod blocks;
         pub(crate) mod columns;
         pub(crate) mod coverage;
+        pub(crate) mod difference;
         pub(crate) mod flat;
         pub(crate) mod graph;
         pub(crate) mod lines;
