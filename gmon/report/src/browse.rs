@@ -28,3 +28,6 @@ pub(crate) mod session;
 pub(crate) mod signals;
 pub(crate) mod source;
 pub(crate) mod worker;
+
+#[cfg(test)]
+mod tests;

@@ -11,6 +11,7 @@ use gprofinject_image::names::demangle::demangle;
 use gprofinject_image::names::short;
 
 use crate::browse::data::Symbol;
+use crate::cli::text::plain;
 
 /// The most instructions of a function that are shown.
 const MOST: usize = 200_000;
@@ -70,8 +71,10 @@ impl Module {
         samples: &BTreeMap<u64, u64>,
     ) -> Result<Assembly, String> {
         let mut rows = Vec::new();
-        let end = function.address.saturating_add(self.size(function));
-        let mut parts = vec![(function.address, end)];
+        let Some((start, end)) = self.range(function) else {
+            return Err(format!("no function is called {} in its module's symbols", plain(&function.name)));
+        };
+        let mut parts = vec![(start, end)];
         for &address in samples.keys() {
             // The compiler may have moved parts of the function that are rarely executed.
             if !parts.iter().any(|&(start, end)| (start..end).contains(&address))
@@ -95,22 +98,30 @@ impl Module {
             }
         }
         match rows.is_empty() {
-            true => Err(format!("no code at {:#x}, where the function begins", function.address)),
+            true => Err(format!("no code at {start:#x}, where the function begins")),
             false => Ok(Assembly::new(rows)),
         }
     }
 
-    fn size(&self, function: &Symbol) -> u64 {
+    /// Returns the address of a function, and the one after it; `None` if neither is known.
+    fn range(&self, function: &Symbol) -> Option<(u64, u64)> {
         /// The size of functions of which nothing says where they end.
         const USUAL: u64 = 4096;
-        match function.size {
+        let functions = self.code.functions();
+        if function.address == 0 {
+            // The recording has no addresses of functions that were not hooked.
+            let found = functions.iter().find(|known| known.name == function.name)?;
+            return Some((found.start, found.end()));
+        }
+        let start = function.address;
+        let size = match function.size {
             0 => {
-                let next = self.code.functions().iter().map(|next| next.start);
-                let next = next.filter(|&start| start > function.address).min();
-                next.map_or(USUAL, |next| (next - function.address).min(USUAL))
+                let next = functions.iter().map(|next| next.start).filter(|&next| next > start).min();
+                next.map_or(USUAL, |next| (next - start).min(USUAL))
             }
             size => size,
-        }
+        };
+        Some((start, start.saturating_add(size)))
     }
 }
 
@@ -171,24 +182,32 @@ mod tests {
     }
 
     #[test]
-    fn this_command_itself() {
-        let path = std::env::current_exe().expect("a path");
-        let bytes = std::fs::read(&path).expect("a file");
-        let mut module = Module::read(&path, &bytes).expect("a program");
-        let wanted =
-            module.code.functions().iter().find(|function| function.size > 64).expect("a function").clone();
+    fn code_of_a_module() {
+        // Each function is `push %rbx`, `pop %rbx`, `ret`; the second is where the compiler has moved a part of the first.
+        let bytes = [0x53, 0x5b, 0xc3];
+        let code = Code::of_bytes(&[(0x1000, "f", &bytes), (0x2000, "f.cold", &bytes)]);
+        let disassembler = Disassembler::new(Syntax::Att, &code, str::to_owned);
+        let mut module = Module { code, disassembler };
         let symbol = Symbol {
-            path: path.display().to_string(),
+            path: "/bin/p".to_owned(),
             build_id: Vec::new(),
-            address: wanted.start,
-            size: wanted.size,
-            name: wanted.name,
+            address: 0x1000,
+            size: 3,
+            name: "f".to_owned(),
         };
-        let assembly = module.assembly(&symbol, &BTreeMap::from([(wanted.start, 5)])).expect("code");
-        assert_eq!((assembly.rows[0].address, assembly.rows[0].samples), (wanted.start, 5));
-        assert!(assembly.rows.last().is_some_and(|row| row.address < wanted.start + wanted.size));
-        let nowhere = Symbol { address: 1, size: 8, ..symbol };
-        assert!(module.assembly(&nowhere, &BTreeMap::new()).is_err());
-        assert!(Module::read(&path, b"nothing").is_err());
+        let rows = |assembly: Result<Assembly, String>| -> Vec<(u64, u64)> {
+            assembly.expect("code").rows.iter().map(|row| (row.address, row.samples)).collect()
+        };
+        let found = module.assembly(&symbol, &BTreeMap::from([(0x1001, 5), (0x2000, 2), (0x9000, 7)]));
+        let expected = [(0x1000, 0), (0x1001, 5), (0x1002, 0), (0x2000, 2), (0x2001, 0), (0x2002, 0)];
+        assert_eq!(rows(found), expected);
+        let by_name = Symbol { address: 0, size: 0, ..symbol.clone() };
+        assert_eq!(rows(module.assembly(&by_name, &BTreeMap::new())), expected.map(|(at, _)| (at, 0))[..3]);
+        let without_size = Symbol { size: 0, ..symbol.clone() };
+        assert_eq!(rows(module.assembly(&without_size, &BTreeMap::new())).len(), 3);
+        for nowhere in [Symbol { address: 1, ..symbol.clone() }, Symbol { name: "g".to_owned(), ..by_name }] {
+            assert!(module.assembly(&nowhere, &BTreeMap::new()).is_err());
+        }
+        assert!(Module::read(Path::new("/bin/p"), b"nothing").is_err());
     }
 }

@@ -14,8 +14,9 @@ pub(crate) struct Symbol {
     /// The path and the build-id of its module.
     pub(crate) path: String,
     pub(crate) build_id: Vec<u8>,
-    /// The link address.
+    /// The link address; 0 if only the name is known.
     pub(crate) address: u64,
+    /// The number of bytes; 0 if it is not known.
     pub(crate) size: u64,
     /// The name in the symbol table.
     pub(crate) name: String,

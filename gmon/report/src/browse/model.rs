@@ -328,10 +328,9 @@ impl Model {
 
     /// Asks for the source or the instructions of a function.
     fn read(&mut self, view: View, function: u32) -> Option<Action> {
-        let symbol = self.data.symbol(function).filter(|symbol| symbol.address > 0);
-        let Some(symbol) = symbol else {
+        let Some(symbol) = self.data.symbol(function) else {
             let name = self.data.name(function, false);
-            self.message = Some(format!("of {name}, no module and no address are known"));
+            self.message = Some(format!("the module of {name} is not known"));
             match view {
                 View::Source => self.source = Code::default(),
                 _ => self.assembly = Code::default(),

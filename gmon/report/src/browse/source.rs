@@ -41,7 +41,7 @@ pub(crate) struct Cost {
 /// Returns the function of a run with source lines that has this identity.
 pub(crate) fn find(run: &Run, wanted: &Symbol) -> Option<u32> {
     let is_it = |function: &Function| {
-        function.address == wanted.address
+        (function.address, &function.name) == (wanted.address, &wanted.name)
             && run.module_of(function).is_some_and(|module| module.path == wanted.path)
     };
     run.functions.iter().position(is_it).map(|index| index as u32)

@@ -247,7 +247,9 @@ fn samples(source: &Source, symbol: &Symbol) -> BTreeMap<u64, u64> {
         Source::Recording { recording, .. } => {
             let is_it = |function: &gmon_run::Function| {
                 let module = recording.modules.get(function.module as usize);
+                let is_named_so = function.name == symbol.name || function.name.is_empty();
                 function.address == symbol.address
+                    && is_named_so
                     && module.is_some_and(|module| {
                         (&module.name, &module.build_id) == (&symbol.path, &symbol.build_id)
                     })

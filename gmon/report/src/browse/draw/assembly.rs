@@ -4,7 +4,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use crate::browse::draw::pen::Pen;
+use crate::browse::draw::pen::{Pen, text};
 use crate::browse::draw::theme::Theme;
 use crate::browse::model::Model;
 use crate::browse::model::code::State;
@@ -16,7 +16,9 @@ const WIDE: usize = 64;
 const SHARE: usize = 6;
 const SAMPLES: usize = 7;
 const COUNT: usize = 8;
-/// The column of a function's code, before names in operands.
+/// The title of the column of addresses, and its least width.
+const TITLE: &str = "address";
+/// What stands for a tabulator.
 const TAB: &str = " ";
 
 /// Draws the instructions.
@@ -33,14 +35,16 @@ pub(crate) fn draw(buffer: &mut Buffer, area: Rect, model: &mut Model, theme: Th
                 State::Failed(_, error) => error,
                 _ => "no function is chosen",
             };
-            Pen::new(buffer, body, 0, Style::new()).word(&plain(said), Style::new());
+            text(buffer, body, &plain(said));
             return;
         }
     };
+    // In a measured run, other times are wall time.
+    let share_title = if model.data.run.time.is_measured() { "cpu %" } else { "self %" };
     let mut pen = Pen::new(buffer, area, 0, theme.reversed());
     let wide = pen.room() >= WIDE;
     if code.samples > 0 {
-        pen.number("self %", SHARE, Style::new());
+        pen.number(share_title, SHARE, Style::new());
         if wide {
             pen.number("samples", SAMPLES, Style::new());
         }
@@ -48,9 +52,15 @@ pub(crate) fn draw(buffer: &mut Buffer, area: Rect, model: &mut Model, theme: Th
     if code.has_counts {
         pen.number("executed", COUNT, Style::new());
     }
-    let digits = code.rows.iter().map(|row| row.address).max().map_or(1, |most| format!("{most:x}").len());
+    let digits = code
+        .rows
+        .iter()
+        .map(|row| row.address)
+        .max()
+        .map_or(1, |most| format!("{most:x}").len())
+        .max(TITLE.len());
     if wide {
-        pen.number("address", digits, Style::new());
+        pen.number(TITLE, digits, Style::new());
     }
     let remark = match (code.samples, code.has_counts) {
         (0, false) => " -- no samples of its instructions, and no counts",
@@ -77,7 +87,7 @@ pub(crate) fn draw(buffer: &mut Buffer, area: Rect, model: &mut Model, theme: Th
         if wide {
             pen.number(&format!("{:x}", row.address), digits, theme.faint());
         }
-        let text: String = row.text.replace('\t', TAB).chars().skip(model.assembly.left).collect();
-        pen.word(&plain(&text), Style::new());
+        let code: String = row.text.replace('\t', TAB).chars().skip(model.assembly.left).collect();
+        pen.word(&plain(&code), Style::new());
     }
 }

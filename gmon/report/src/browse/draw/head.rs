@@ -8,9 +8,15 @@ use crate::browse::data::Sort;
 use crate::browse::draw::pen::Pen;
 use crate::browse::draw::theme::Theme;
 use crate::browse::model::{Model, VIEWS, View};
-use crate::browse::numbers::ESTIMATE;
+use crate::browse::numbers::{ESTIMATE, count};
 use crate::cli::text::plain;
 use crate::cli::units::duration;
+
+/// The width from which on the status has all numbers.
+const WIDE: usize = 70;
+/// The width from which on it has the duration too.
+const WIDER: usize = 96;
+const FEW_CALLS: usize = 7;
 
 /// Writes the names of the views with their keys.
 pub(crate) fn views(pen: &mut Pen, shown: View, theme: Theme) {
@@ -26,31 +32,33 @@ pub(crate) fn views(pen: &mut Pen, shown: View, theme: Theme) {
 }
 
 /// Returns what was run, and what its times are.
-pub(crate) fn status(model: &Model) -> String {
+pub(crate) fn status(model: &Model, width: usize) -> String {
     let run = &model.data.run;
     let chosen = model.choices.iter().find(|choice| choice.chosen == model.chosen);
     let what = match chosen.filter(|choice| choice.chosen != Chosen::All) {
         Some(choice) => format!("{}, {}", choice.name, choice.which),
         None => plain(&run.program),
     };
+    let is_narrow = width < WIDE;
     let calls = match run.calls() {
         0 => "no calls counted".to_owned(),
+        calls if is_narrow => format!("{} calls", count(calls, FEW_CALLS)),
         calls => gmon::counted(calls, "call", "calls"),
+    };
+    let length = match run.duration_ns {
+        ns @ 1.. if width >= WIDER => format!(" in {}", duration(ns).trim_end()),
+        _ => String::new(),
     };
     let times = match run.time {
         Time::None => "no times".to_owned(),
+        Time::Estimated if is_narrow => format!("CPU time; {ESTIMATE} estimated"),
         Time::Estimated => format!(
-            "CPU time, {}, one for each {}; {ESTIMATE} is an estimate, as gprof's",
+            "CPU time, {} of {}; {ESTIMATE} estimated",
             gmon::counted(run.samples, "sample", "samples"),
             duration(run.sample_period_ns).trim_end(),
         ),
-        Time::Measured { error_ns } => {
-            format!("wall time, measured in each call; error up to {error_ns:.1} ns a call")
-        }
-    };
-    let length = match run.duration_ns {
-        0 => String::new(),
-        ns => format!(" in {}", duration(ns).trim_end()),
+        Time::Measured { .. } if is_narrow => "measured wall time".to_owned(),
+        Time::Measured { error_ns } => format!("wall time, measured, error up to {error_ns:.1} ns a call"),
     };
     format!(" {what}: {calls}{length}; {times}")
 }
@@ -109,10 +117,10 @@ fn hints(model: &Model, room: usize) -> String {
         View::Assembly => &["4 source", "Left Right scroll", "Backspace back"],
         View::Programs => &["Enter shows it alone"],
     };
-    let mut text = String::from("? help  q quit");
+    let mut text = String::from(if model.shows_help { "" } else { "? help  q quit" });
     for hint in hints {
         if text.len() + 2 + hint.len() <= room {
-            text += "  ";
+            text += if text.is_empty() { "" } else { "  " };
             text += hint;
         }
     }

@@ -5,6 +5,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::Span;
+use ratatui::widgets::{Paragraph, Widget, Wrap};
 
 /// What stands for the rest of a text that is cut off.
 const CUT: &str = "…";
@@ -82,6 +83,11 @@ impl<'b> Pen<'b> {
             }
         }
     }
+}
+
+/// Writes a text into an area, on as many lines as it needs.
+pub(crate) fn text(buffer: &mut Buffer, area: Rect, text: &str) {
+    Paragraph::new(text).wrap(Wrap { trim: true }).render(area.intersection(buffer.area), buffer);
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use crate::browse::draw::pen::Pen;
+use crate::browse::draw::pen::{self, Pen};
 use crate::browse::draw::theme::Theme;
 use crate::browse::model::Model;
 use crate::browse::model::code::State;
@@ -34,16 +34,19 @@ pub(crate) fn draw(buffer: &mut Buffer, area: Rect, model: &mut Model, theme: Th
                 State::Failed(_, error) => error,
                 _ => "no function is chosen",
             };
-            Pen::new(buffer, body, 0, Style::new()).word(&plain(said), Style::new());
+            pen::text(buffer, body, &plain(said));
             return;
         }
     };
+    // In a measured run, other times are wall time.
+    let is_measured = model.data.run.time.is_measured();
+    let (share_title, own_title) = if is_measured { ("cpu %", "cpu") } else { ("self %", "self") };
     let mut pen = Pen::new(buffer, area, 0, theme.reversed());
     let wide = pen.room() >= WIDE;
     if text.has_times {
-        pen.number("self %", SHARE, Style::new());
+        pen.number(share_title, SHARE, Style::new());
         if wide {
-            pen.number("self", TIME, Style::new());
+            pen.number(own_title, TIME, Style::new());
         }
     }
     if text.has_executions {

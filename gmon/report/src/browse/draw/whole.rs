@@ -20,7 +20,7 @@ pub(crate) fn draw(frame: &mut Frame, model: &mut Model, theme: Theme) {
     let bottom = area.height.min(1);
     if top > 0 {
         head::views(&mut Pen::new(buffer, area, 0, Style::new()), model.view, theme);
-        Pen::new(buffer, area, 1, Style::new()).word(&head::status(model), theme.faint());
+        Pen::new(buffer, area, 1, Style::new()).word(&head::status(model, area.width.into()), theme.faint());
     }
     let body = Rect { y: area.y + top, height: area.height.saturating_sub(top + bottom), ..area };
     match model.view {
