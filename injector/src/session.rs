@@ -3,6 +3,7 @@
 //! A planned program and a target enter; a profile and an exit status leave. This layer does not know whether
 //! the target was launched or attached to.
 
+pub(crate) mod browser;
 pub(crate) mod conclusion;
 pub(crate) mod control;
 pub(crate) mod digest;

@@ -244,6 +244,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FORMAT=FILE[,FORMAT=FILE]", value_delimiter = ',', value_parser = export)]
     pub(crate) export: Vec<Export>,
 
+    /// At the end, write a report for a browser beside gmon.pb.gz (gmon.html; with -o NAME.out, NAME.html) and open it
+    #[arg(long)]
+    pub(crate) open: bool,
+
     /// Print no summary and no notes; errors and lost data are still reported
     #[arg(short, long, conflicts_with = "verbose")]
     pub(crate) quiet: bool,

@@ -174,7 +174,8 @@ impl Model {
     }
 
     fn order(&mut self, by: Sort) {
-        self.reversed = self.sort == by && !self.reversed;
+        // The first key chooses what may be the order already.
+        self.reversed = self.is_order_chosen && self.sort == by && !self.reversed;
         (self.sort, self.is_order_chosen) = (by, true);
         (self.selected, self.first) = (0, 0);
         self.arrange();

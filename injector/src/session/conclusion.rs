@@ -16,6 +16,7 @@ use crate::program::planned::Planned;
 use crate::program::profilee::Profilee;
 use crate::program::resolve::Program;
 use crate::sampling::sampler::Method;
+use crate::session::browser;
 use crate::session::digest::Digest;
 use crate::session::family::Family;
 use crate::session::outcome::Run;
@@ -126,6 +127,9 @@ pub(crate) fn conclude(
     run.advise(voice);
     let next = next(run, asked.settings, item.as_ref().ok().and_then(Option::as_ref), recording);
     sum_up(run, asked, &digest, next);
+    if let Some(gmon) = &asked.settings.opener {
+        browser::open(gmon, recording, voice);
+    }
     item.map(drop)
 }
 
@@ -178,5 +182,5 @@ fn next(run: &Run, settings: &Settings, item: Option<&Item>, recording: Option<&
 /// Says what was traced, if anything was, and what is missing.
 fn say_trace(run: &Run, asked: &Asked, digest: &Digest) {
     let Some(traced) = run.traced else { return };
-    words::say_trace(traced, run.untraced(digest.all.calls), asked.settings.voice);
+    words::say_trace(traced, run.untraced(digest.all.calls), run.planned.measure, asked.settings.voice);
 }

@@ -110,6 +110,8 @@ impl Facts<'_> {
     /// Returns the line of the functions: as many as there is room for, and of their names as much as is left.
     fn functions(&self, columns: usize) -> Option<String> {
         let shown = &self.digest.functions;
+        // The unit is said once.
+        let first_called = shown.iter().position(|function| function.cost.calls > 0);
         let demangled: Vec<Cow<str>> = shown.iter().map(|function| demangle(&function.name)).collect();
         let names = unambiguous(&demangled.iter().map(Cow::as_ref).collect::<Vec<&str>>());
         let entries: Vec<Entry> = shown
@@ -122,7 +124,7 @@ impl Facts<'_> {
                     .as_ref()
                     .map_or_else(String::new, |module| format!("{}!", short_module(module))),
                 name: visible(&name).into_owned(),
-                cost: self.cost(function, index == 0),
+                cost: self.cost(function, Some(index) == first_called),
             })
             .collect();
         (1..=entries.len()).rev().find_map(|count| {
@@ -133,9 +135,9 @@ impl Facts<'_> {
     }
 
     /// Returns the cost of a function, as it follows its name.
-    fn cost(&self, function: &FunctionCost, is_first: bool) -> String {
+    fn cost(&self, function: &FunctionCost, has_unit: bool) -> String {
         let (by, cost) = (self.digest.by, function.cost);
-        let calls = if is_first { number_of(cost.calls, "call", "calls") } else { scaled(cost.calls) };
+        let calls = if has_unit { number_of(cost.calls, "call", "calls") } else { scaled(cost.calls) };
         match by {
             By::Calls => format!(" {calls}"),
             _ if cost.calls == 0 => format!(" {:.0} %", percent(cost.by(by), self.digest.all.by(by))),
@@ -160,9 +162,8 @@ fn common_module(entries: &[Entry]) -> (String, Vec<Entry>) {
     let common = match entries {
         [first, second, rest @ ..] => {
             let is_same = |entry: &Entry| entry.module == first.module;
-            (is_same(second) && rest.iter().all(is_same))
-                .then(|| first.module.trim_end_matches('!'))
-                .unwrap_or("")
+            let is_common = is_same(second) && rest.iter().all(is_same);
+            if is_common { first.module.trim_end_matches('!') } else { "" }
         }
         _ => "",
     };

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use gmon::counted;
 
+use crate::options::Measure;
 use crate::os::say::Voice;
 use crate::profile::counted::CountedLibrary;
 use crate::profile::placement::Placed;
@@ -67,15 +68,24 @@ pub(crate) fn quoted(word: &OsStr) -> String {
 }
 
 /// Says what was traced, and what is missing.
-/// `missing` is the number of counted calls that could not be traced.
-pub(crate) fn say_trace(traced: &Summary, missing: u64, voice: Voice) {
+/// `missing` is the number of counted calls that could not be traced, and `measure` what was measured.
+pub(crate) fn say_trace(traced: &Summary, missing: u64, measure: Option<Measure>, voice: Voice) {
     for trouble in &traced.troubles {
         voice.warn(trouble);
     }
     if traced.lost > 0 {
+        // Measured times and arguments exclude some of the options.
+        let is_measured = measure.is_some_and(|measure| measure.is_result);
+        let has_args = measure.and_then(|measure| measure.trace).is_some_and(|trace| trace.args);
+        let fewer = match (is_measured, has_args) {
+            (false, false) => "-X, --trace-depth and --trace-min-time leave calls out",
+            (false, true) => "-X and --trace-depth leave calls out",
+            (true, false) => "-X and --trace-min-time leave calls out",
+            (true, true) => "-X leaves calls out",
+        };
         voice.warn(format_args!(
-            "the trace lacks {}: threads wrote faster than they were read (--trace-full wait has them wait; -X, --trace-depth \
-             and --trace-min-time leave calls out), or were left by a jump or their end while they wrote one",
+            "the trace lacks {}: threads wrote faster than they were read (--trace-full wait has them wait; {fewer}), or were left by \
+             a jump or their end while they wrote one",
             counted(traced.lost, "event", "events")
         ));
     }
