@@ -16,6 +16,7 @@ pub(crate) mod live;
 pub(crate) mod member;
 pub(crate) mod message;
 pub(crate) mod outcome;
+pub(crate) mod phases;
 pub(crate) mod remarks;
 pub(crate) mod report;
 pub(crate) mod results;

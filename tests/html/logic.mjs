@@ -9,7 +9,7 @@ import vm from "node:vm";
 import { gzipSync } from "node:zlib";
 
 const FOLDER = new URL("../../gmon/export/src/html/", import.meta.url);
-const FILES = ["format", "data", "rows", "icicle"];
+const FILES = ["format", "base", "data", "rows", "icicle"];
 const NAMES = "UNKNOWN count duration exact percent visible matcher filtered sortByNumber sortByText pathTree layout matched Run unpack grouped";
 const source = FILES.map((file) => readFileSync(new URL(`${file}.js`, FOLDER), "utf8")).join("\n");
 const page = vm.runInThisContext(`"use strict"; (() => { ${source}\nreturn { ${NAMES.split(" ").join(", ")} }; })()`);

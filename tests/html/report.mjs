@@ -60,7 +60,7 @@ async function sorts(page) {
       for (let i = 1; i < known.length; i++) assert.ok(direction === "ascending" ? known[i - 1] <= known[i] : known[i - 1] >= known[i], `${key} ${direction} ${i}`);
       // What is seen is what was sorted.
       const seen = await rows(page);
-      const first = await page.value(`page.run.names[page.view.ids[0]]`);
+      const first = await page.value(`page.run.short(page.view.ids[0])`);
       assert.ok(seen[0].includes(first), `${key}: ${seen[0]}`);
     }
   }
@@ -78,7 +78,10 @@ async function navigates(page) {
   const expected = await page.value(`page.run.names.filter((name) => name.toLowerCase().includes(${JSON.stringify(word.toLowerCase())})).length`);
   const found = await page.value("page.view.ids.length");
   assert.ok(found > 0 && found <= expected, `${word}: ${found} of ${expected}`);
-  assert.ok((await rows(page)).every((row) => row.join("\n").toLowerCase().includes(word.toLowerCase())));
+  // The table has short names, and the whole ones are searched.
+  const whole = await page.value("page.view.ids.map((id) => [page.run.short(id), page.run.names[id]])");
+  assert.ok(whole.every(([, name]) => name.toLowerCase().includes(word.toLowerCase())));
+  assert.ok((await rows(page)).every((row, at) => row.includes(whole[at][0])));
   // To the table, to the second row if there is one, and into its entry.
   await page.press("ArrowDown");
   if (found > 1) await page.press("ArrowDown");
@@ -121,11 +124,11 @@ async function threads(page) {
   const all = await page.value(sums);
   const found = [0, 0];
   for (let thread = 0; thread < (await page.value("page.run.threads.length")); thread++) {
-    await page.value(`(() => { const s = document.querySelector('select[aria-label="Thread"]'); s.value = "${thread}"; s.dispatchEvent(new Event("change")); })()`);
+    await page.value(`(() => { const s = document.querySelector('select.part'); s.value = "t${thread}"; s.dispatchEvent(new Event("change")); })()`);
     (await page.value(sums)).forEach((value, i) => { found[i] += value; });
   }
   assert.deepEqual(found, all);
-  await page.value(`(() => { const s = document.querySelector('select[aria-label="Thread"]'); s.value = "-1"; s.dispatchEvent(new Event("change")); })()`);
+  await page.value(`(() => { const s = document.querySelector('select.part'); s.value = ""; s.dispatchEvent(new Event("change")); })()`);
 }
 
 /** Opens the help, and switches light and dark. */
@@ -141,10 +144,10 @@ async function manners(page) {
   assert.notEqual(await back(), before);
   await page.click("#theme");
   assert.equal(await back(), before);
-  for (let view = 1; view <= 6; view++) await page.press(String(view));
-  await arrived(page, "#assembly");
+  for (let view = 1; view <= 7; view++) await page.press(String(view));
+  await arrived(page, "#timeline");
   // A hash that names nothing shows something all the same.
-  for (const wrong of ["#graph?function=99999999", "#graph?function=x", "#flame?node=-5&thread=77&function=1e9", "#source?file=999&line=-1", "#assembly?function=zzz", "#nothing?x=%E0%A4%A"]) {
+  for (const wrong of ["#graph?function=99999999", "#graph?function=x", "#flame?node=-5&part=t77&function=1e9", "#source?file=999&line=-1", "#assembly?function=zzz", "#nothing?x=%E0%A4%A"]) {
     await go(page, wrong);
     assert.ok(await page.value(`document.querySelector("main").children.length === 1`), wrong);
   }
@@ -247,16 +250,45 @@ async function asGprof(page, program, profile) {
 async function code(page) {
   await go(page, "#source");
   const seen = await rows(page);
-  assert.ok(seen.some((row) => /^[\d,]+$/.test(row[0]) && row[2] !== ""), "no line has a count and a text");
+  assert.ok(seen.some((row) => /^[\d,]+$/.test(row[1]) && row[3] !== ""), "no line has a count and a text");
   await go(page, "#assembly");
   const instructions = await rows(page);
-  assert.ok(instructions.some((row) => /^[\d,]+$/.test(row[0]) && /^[0-9a-f]+$/.test(row[1]) && /^(push|mov|sub|endbr64|test|cmp|lea)/.test(row[2])), JSON.stringify(instructions[0]));
+  assert.ok(instructions.some((row) => /^[\d,]+$/.test(row[1]) && /^[0-9a-f]+$/.test(row[2]) && /^(push|mov|sub|endbr64|test|cmp|lea)/.test(row[3])), JSON.stringify(instructions[0]));
 }
 
+/** Without recorded paths, the flame graph is an estimate, which says so, and there is none without times. */
 const NO_PATHS = async (page) => {
   await go(page, "#flame");
-  assert.match(await text(page, ".empty"), /gprofinject --paths/);
+  if (await page.value("page.run.nodes === null")) {
+    assert.match(await text(page, ".empty"), /gprofinject --paths/);
+    return;
+  }
+  assert.match(await text(page, ".guess"), /^Estimate: .*gprofinject --paths/);
+  assert.match(await text(page, ".about"), /inclusive \(est\.\)/);
+  assert.equal(await page.value("page.view.tree.total[0]"), await page.value("page.run.nodes.self.reduce((sum, ns) => sum + ns, 0)"));
 };
+
+/** Looks at the time line: what is drawn, zoom, a click, and that what is not there is said. */
+async function timeline(page) {
+  await go(page, "#timeline");
+  const boxes = await page.value("page.view.boxes.length");
+  assert.ok(boxes > 1, `${boxes} boxes`);
+  const [, span] = await page.value("[page.view.from, page.view.span]");
+  await page.press("+");
+  await settled(page);
+  assert.equal(await page.value("page.view.span"), span / 2);
+  await page.press("ArrowRight");
+  assert.ok((await page.value("page.view.from")) > span / 4);
+  await page.press("Escape");
+  assert.equal(await page.value("page.view.span"), span);
+  const at = await page.value(`(() => { const b = page.view.boxes.find((b) => b.width > 20); const c = page.view.canvas; return [page.view.names[b.lane.function[b.span]], (b.x + b.width / 2) / c.clientWidth, (b.y + 8) / c.clientHeight]; })()`);
+  await page.click("canvas", at[1], at[2]);
+  await settled(page);
+  const about = await text(page, ".about");
+  assert.ok(about.includes(at[0]), `${at[0]}: ${about}`);
+  const left = await page.value("page.run.timeline.leftOut");
+  assert.equal(await page.value(`document.querySelector(".guess") !== null`), left > 0);
+}
 
 const KINDS = {
   async paths(page) {
@@ -265,6 +297,25 @@ const KINDS = {
     await threads(page);
     await flames(page);
     await manners(page);
+  },
+  async traced(page) {
+    await timeline(page);
+    await manners(page);
+  },
+  /** A page of `gmon diff --html`. */
+  async difference(page) {
+    await page.until(`page.view.flame`);
+    assert.ok((await page.value("page.view.flame.boxes.length")) > 1);
+    const colours = await page.value(`[-1, 0, 1].map((change) => page.view.flame.shade(change))`);
+    assert.match(colours[0], /^hsl\(212 85%/);
+    assert.match(colours[1], /^hsl\(\d+ 0%/);
+    assert.match(colours[2], /^hsl\(4 85%/);
+    await page.value(`void (location.hash = "#functions")`);
+    await page.until(`page.view.list`);
+    const changes = await page.value("page.view.ids.map((id) => Math.abs(page.view.columns[0].of(id)))");
+    assert.ok(changes.length > 0 && changes.every((value, at) => at === 0 || value <= changes[at - 1]), changes.join());
+    assert.equal(await page.value(`document.querySelectorAll("img, [onerror]").length`), 0);
+    assert.equal(await page.value("window.hacked"), undefined);
   },
   async empty(page) {
     await manners(page);
@@ -317,7 +368,7 @@ const KINDS = {
     for (const [what, ms] of Object.entries(slowest)) assert.ok(ms < PATIENCE / 2, `${what}: ${ms} ms`);
   },
   async hostile(page) {
-    for (const view of ["#summary", "#functions", "#graph", "#flame", "#flame?form=tree"]) {
+    for (const view of ["#summary", "#functions", "#graph", "#flame", "#flame?form=tree", "#source", "#assembly", "#timeline"]) {
       await go(page, view);
       assert.equal(await page.value(`document.querySelectorAll("img, iframe, object, svg, b > *, [onerror]").length`), 0, view);
     }
@@ -361,7 +412,7 @@ for (const { kind, file, more } of reports) {
     if (process.env.PICTURES) {
       await page.value(`localStorage.removeItem("gmon-theme")`);
       for (const dark of [false, true]) {
-        for (const view of ["summary", "functions", "graph", "flame", "source", "assembly"]) {
+        for (const view of ["summary", "functions", "graph", "flame", "source", "assembly", "timeline"]) {
           await page.look({ width: 1360, height: 860, dark });
           await go(page, `#${view}`);
           writeFileSync(join(process.env.PICTURES, `${basename(file, ".html")}-${view}-${dark ? "dark" : "light"}.png`), await page.picture());

@@ -38,6 +38,13 @@ pub struct Step {
     pub(crate) starts: bool,
 }
 
+impl Step {
+    /// Returns an instruction that was not counted.
+    pub fn uncounted(instruction: Instruction) -> Step {
+        Step { instruction, count: None, starts: false }
+    }
+}
+
 /// The columns of the reports by function and file, in the terms of Weinberger's and Bishop's listings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {

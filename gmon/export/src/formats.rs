@@ -11,6 +11,7 @@ mod json;
 mod names;
 mod pprof;
 mod speedscope;
+mod svg;
 
 use std::fmt;
 use std::io::{self, Write};
@@ -37,6 +38,8 @@ pub enum Format {
     Firefox,
     /// Graphviz's: the call graph as a picture.
     Dot,
+    /// A flame graph as a picture without a script.
+    Svg,
     /// A page for a browser, which needs no network. [`crate::html`] can add source and disassembly.
     Html,
     /// The whole of what is known, for programs.
@@ -45,13 +48,14 @@ pub enum Format {
 
 impl Format {
     /// All formats, with the name of each.
-    pub const ALL: [(&'static str, Format); 8] = [
+    pub const ALL: [(&'static str, Format); 9] = [
         ("callgrind", Format::Callgrind),
         ("pprof", Format::Pprof),
         ("folded", Format::Folded),
         ("speedscope", Format::Speedscope),
         ("firefox", Format::Firefox),
         ("dot", Format::Dot),
+        ("svg", Format::Svg),
         ("html", Format::Html),
         ("json", Format::Json),
     ];
@@ -60,7 +64,7 @@ impl Format {
     pub fn has_stacks(self) -> bool {
         match self {
             Format::Pprof | Format::Folded | Format::Speedscope | Format::Firefox => true,
-            Format::Callgrind | Format::Dot | Format::Html | Format::Json => false,
+            Format::Callgrind | Format::Dot | Format::Svg | Format::Html | Format::Json => false,
         }
     }
 
@@ -103,6 +107,7 @@ pub fn write(run: &Run, format: Format, out: &mut dyn Write) -> io::Result<()> {
         Format::Speedscope => speedscope::write(run, out),
         Format::Firefox => firefox::write(run, out),
         Format::Dot => dot::write(run, out),
+        Format::Svg => svg::write(run, out),
         Format::Html => html::write(run, &mut Extras::default(), out),
         Format::Json => json::write(run, out),
     }

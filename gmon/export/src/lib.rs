@@ -10,14 +10,17 @@
 
 pub mod diff;
 mod estimate;
+mod flame;
 pub mod formats;
 pub mod html;
+mod likely;
 pub mod load;
 mod model;
 mod stacks;
 
 pub use crate::estimate::estimate;
 pub use crate::model::{
-    Arc, Cycle, Durations, Frame, Function, Inlined, Line, Module, Node, Run, Share, Spot, Time, View,
+    Arc, Cycle, Durations, Frame, Function, Inlined, Line, Module, Node, ProgramFunction, Run, Share, Spot,
+    Time, View,
 };
-pub use gmon_run::{Clock, ClockSource, FunctionTimes, Intervals, Program, Thread};
+pub use gmon_run::{Clock, ClockSource, FunctionTimes, Intervals, Origin, Program, Thread};

@@ -8,9 +8,12 @@ mod charge;
 mod contract;
 mod lines;
 mod names;
+mod numbers;
 mod program;
+mod programs;
 mod recording;
 
 pub use crate::load::contract::{Detail, LoadError};
 pub use crate::load::program::{KnownProgram, program};
+pub use crate::load::programs::by_program;
 pub use crate::load::recording::{ELSEWHERE, OUTSIDE, profile_of, recording};

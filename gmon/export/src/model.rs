@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use gmon_run::{Clock, FunctionTimes, Intervals, Program, Thread};
+use gmon_run::{Clock, FunctionTimes, Intervals, Origin, Program, Thread};
 use serde::Serialize;
 
 /// What a run, or the sum of several, has measured.
@@ -13,6 +13,8 @@ use serde::Serialize;
 pub struct Run {
     /// The name of the program, or words for several.
     pub program: String,
+    /// The runs of which this is the sum, as far as they are known.
+    pub runs: Vec<Origin>,
     /// The programs of which this is the sum. [`Program::module`] is an index into [`Run::modules`].
     pub programs: Vec<Program>,
     /// What each of the programs has done; empty if there is only one, in a gmon.out.
@@ -280,6 +282,20 @@ pub struct Node {
     pub calls: u64,
     pub self_ns: u64,
     pub samples: u64,
+}
+
+/// What a function has done in one of several programs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ProgramFunction {
+    pub function: u32,
+    /// The index of the program.
+    pub program: u32,
+    pub calls: u64,
+    pub primitive: u64,
+    pub self_ns: u64,
+    pub inclusive_ns: u64,
+    /// How long its calls took in this program, if that was measured and any of them has returned.
+    pub durations: Option<Durations>,
 }
 
 /// A function that is inlined into others.

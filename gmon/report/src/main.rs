@@ -3,8 +3,13 @@
 
 #![forbid(unsafe_code)]
 
+mod browse;
 mod cli {
     pub(crate) mod args;
+    pub(crate) mod browse_args;
+    pub(crate) mod browser;
+    pub(crate) mod comparison;
+    pub(crate) mod counts;
     pub(crate) mod diff;
     pub(crate) mod diff_args;
     pub(crate) mod examples;
@@ -17,6 +22,8 @@ mod cli {
     pub(crate) mod json;
     pub(crate) mod load;
     pub(crate) mod merge;
+    pub(crate) mod missing;
+    pub(crate) mod moved;
     pub(crate) mod pager;
     #[cfg(feature = "push")]
     pub(crate) mod push;
@@ -27,12 +34,13 @@ mod cli {
     pub(crate) mod records;
     pub(crate) mod report_args;
     pub(crate) mod reports {
+        pub(crate) mod asm;
         pub(crate) mod blocks;
         pub(crate) mod columns;
         pub(crate) mod coverage;
+        pub(crate) mod difference;
         pub(crate) mod flat;
         pub(crate) mod graph;
-        pub(crate) mod instructions;
         pub(crate) mod lines;
         pub(crate) mod paths;
         pub(crate) mod spread;
@@ -59,6 +67,7 @@ mod cli {
         pub(crate) mod names;
         pub(crate) mod perfetto;
         pub(crate) mod text;
+        pub(crate) mod timeline;
         pub(crate) mod tracks;
         pub(crate) mod wire;
     }
@@ -78,15 +87,15 @@ use clap::{CommandFactory, Parser};
 use gmon::Severity;
 use gmon_export::load::Detail;
 
+use crate::browse::session;
 use crate::cli::args::{Args, CheckArgs, Command};
-use crate::cli::report_args::ReportArgs;
+use crate::cli::browse_args::BrowseArgs;
 use crate::cli::run::DEFAULT_FILE;
 use crate::cli::run_args::{FlatArgs, TableArgs};
 use crate::cli::run_view::RunView;
 use crate::cli::spread::Ranks;
 use crate::cli::text::{Out, plain, standard_output};
-use crate::cli::view::View;
-use crate::cli::{diff, export, files, html, load, merge, records, reports, run, trace};
+use crate::cli::{counts, diff, export, files, html, merge, moved, records, reports, run, trace};
 
 /// `gmon check` found an error, or `gmon diff` that something has become worse.
 const EXIT_FOUND: u8 = 1;
@@ -112,7 +121,7 @@ fn main() -> ExitCode {
 fn parse() -> Args {
     let words: Vec<OsString> = std::env::args_os().collect();
     match words.as_slice() {
-        [_] | [] if Path::new(DEFAULT_FILE).exists() => Args::parse_from(["gmon", "flat"]),
+        [_] | [] if Path::new(DEFAULT_FILE).exists() => Args::parse_from(["gmon", "report"]),
         [_] | [] => {
             let said = "`gprofinject PROG` writes it, and `gmon --help` lists the commands";
             let _ = writeln!(io::stderr(), "gmon: no {DEFAULT_FILE} in this folder; {said}");
@@ -130,23 +139,13 @@ fn parse() -> Args {
     }
 }
 
-/// The commands that others have replaced, and what to type instead.
-const REPLACED: [(&str, &str); 5] = [
-    ("times", "gmon flat"),
-    ("callers", "gmon graph -f FUNCTION"),
-    ("callees", "gmon graph -f FUNCTION"),
-    ("ranks", "gmon flat --spread"),
-    ("dump", "gmon check --records"),
-];
-
 /// Returns what to type instead of a word that is no command: a file, or a command of an earlier version.
 fn instead_of(word: &OsStr) -> Option<String> {
     if Path::new(word).is_file() {
         let file = plain(&word.to_string_lossy());
         return Some(format!("{file} is a file; {}", shown_by(Path::new(word), &file)));
     }
-    let (old, new) = REPLACED.iter().find(|(old, _)| *word == **old)?;
-    Some(format!("`gmon {old}` is `{new}` now"))
+    moved::command_of(word).map(|now| format!("{}: this is `{now}` now", word.display()))
 }
 
 /// Returns the command that shows a file.
@@ -176,22 +175,13 @@ fn run(args: Args) -> Result<ExitCode> {
         Command::Check(args) => check(&args),
         #[cfg(feature = "push")]
         Command::Push(args) => cli::push::run(&args).map(|()| ExitCode::SUCCESS),
-        Command::Lines(args) => report(&args.common, |view, out| reports::lines::lines(view, &args, out)),
-        Command::Instructions(args) => {
-            report(&args.common, |view, out| reports::instructions::instructions(view, &args, out))
-        }
-        Command::Blocks(args) => report(&args.common, |view, out| reports::blocks::blocks(view, &args, out)),
-        Command::Functions(args) => {
-            report(&args.common, |view, out| reports::sums::functions(view, &args, out))
-        }
-        Command::Files(args) => report(&args.common, |view, out| reports::sums::files(view, &args, out)),
-        Command::Coverage(args) => {
-            report(&args.common, |view, out| reports::coverage::coverage(view, &args, out))
-        }
+        Command::Lines(args) => counts::lines(&args).map(|()| ExitCode::SUCCESS),
+        Command::Asm(args) => counts::asm(&args).map(|()| ExitCode::SUCCESS),
         Command::Diff(args) => {
             diff::run(&args).map(|worse| if worse { ExitCode::from(EXIT_FOUND) } else { ExitCode::SUCCESS })
         }
         Command::Export(args) => export::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Report(args) => browse_or_print(args),
         Command::Flat(args) if args.spread => spread(&args),
         Command::Flat(args) => run_table(&args.common, |view, out| reports::flat::flat(view, &args, out)),
         Command::Graph(args) => run_table(&args.common, |view, out| reports::graph::graph(view, &args, out)),
@@ -202,13 +192,14 @@ fn run(args: Args) -> Result<ExitCode> {
     }
 }
 
-fn report(args: &ReportArgs, write: impl FnOnce(&View, &mut Out) -> Result<()>) -> Result<ExitCode> {
-    let loaded = load::load(args)?;
-    let view = View::new(args, &loaded)?;
-    let mut out = standard_output();
-    write(&view, &mut out)?;
-    out.flush()?;
-    Ok(ExitCode::SUCCESS)
+/// Shows a run in a browser, or prints its functions if there is no terminal.
+fn browse_or_print(args: BrowseArgs) -> Result<ExitCode> {
+    if session::has_terminal() {
+        return session::browse(args).map(|()| ExitCode::SUCCESS);
+    }
+    let flat =
+        FlatArgs { common: TableArgs { files: args.files, ..TableArgs::default() }, ..FlatArgs::default() };
+    run_table(&flat.common, |view, out| reports::flat::flat(view, &flat, out))
 }
 
 fn run_table(args: &TableArgs, write: impl FnOnce(&RunView, &mut Out) -> Result<()>) -> Result<ExitCode> {

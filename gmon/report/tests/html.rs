@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 use base64::prelude::{BASE64_STANDARD, Engine};
 use example::{CALLS, SELF_NS, example, synthetic};
 use gmon::{Block, Format, Profile};
-use gmon_run::{Module, Program, Recording};
+use gmon_run::{Calls, Hits, Module, Program, Recording};
 use gprofinject_skip::{have, have_for, skipped};
 use serde_json::{Value, json};
 use support::Folder;
@@ -129,7 +129,10 @@ fn where_it_is_written() {
     let output = gmon(&folder, &["html", "gmon.pb.gz", "-o", "-"]);
     assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0));
     assert!(output.stdout.starts_with(b"<!doctype html>"));
-    assert!(data(&output.stdout)["nodes"].is_null());
+    // Paths that were not recorded are estimates, without calls.
+    let report = data(&output.stdout);
+    assert_eq!(report["time"]["estimated"], json!(["paths"]));
+    assert!(report["nodes"]["calls"].is_null() && !report["nodes"]["self"].is_null());
     let exported = gmon(&folder, &["export", "--to", "html", "gmon.pb.gz"]);
     assert!(exported.stdout == output.stdout, "{}", String::from_utf8_lossy(&exported.stderr));
     for (args, expected) in [
@@ -162,6 +165,186 @@ fn nothing_measured() {
     assert!(data["notes"][0].as_str().is_some_and(|note| note.contains("names no function")));
 }
 
+/// A run of two programs that share a library.
+fn two_programs() -> Recording {
+    let function = |name: &str, module| gmon_run::Function {
+        name: name.into(),
+        module,
+        address: 0x10,
+        ..gmon_run::Function::default()
+    };
+    let program =
+        |name: &str, module| Program { name: name.into(), module, processes: 1, ..Program::default() };
+    let calls = |program, caller, callee, calls| Calls { program, caller, callee, calls, ..Calls::default() };
+    let hits = |program, function, samples| Hits { program, function, samples, ..Hits::default() };
+    Recording {
+        programs: vec![program("a", 0), program("b", 1)],
+        modules: ["/bin/a", "/bin/b", "/lib/l.so"]
+            .map(|name| Module { name: name.into(), ..Module::default() })
+            .to_vec(),
+        sample_period_ns: 1_000,
+        functions: vec![
+            function("main", 0),
+            function("main", 1),
+            function("shared", 2),
+            function("alone", 2),
+        ],
+        calls: vec![
+            calls(0, None, 0, 1),
+            calls(0, Some(0), 2, 5),
+            calls(1, None, 1, 1),
+            calls(1, Some(1), 2, 7),
+        ],
+        hits: vec![hits(0, 2, 4), hits(1, 2, 2), hits(1, 1, 1), hits(1, 3, 1)],
+        ..Recording::default()
+    }
+}
+
+#[test]
+fn programs_and_what_was_not_counted() {
+    let folder = Folder::new("html-programs");
+    folder.write("gmon.pb.gz", &two_programs().write());
+    let data = report(&folder, &[]);
+    assert_eq!(data["programs"][1]["name"], "b");
+    let rows = &data["programRows"];
+    assert_eq!(rows["program"], json!([0, 0, 1, 1, 1]));
+    assert_eq!(rows["self"], json!([0, 4_000, 1_000, 2_000, 1_000]));
+    assert_eq!(rows["inclusive"], json!([4_000, 4_000, 3_000, 2_000, 1_000]));
+    assert_eq!(rows["calls"], json!([1, 5, 1, 7, null]));
+    // A function that has samples and no calls is not hooked.
+    assert_eq!(data["functions"]["calls"], json!([1, 1, 12, null]));
+    assert_eq!(data["time"], json!({"kind": "sampled", "estimated": ["inclusive", "mean", "arcs", "paths"]}));
+    // What is above `shared` is divided by calls: 5 of 12, and 7 of 12.
+    assert_eq!(data["nodes"]["self"].as_array().map(Vec::len), Some(5));
+    let sum: u64 = data["nodes"]["self"].as_array().into_iter().flatten().filter_map(Value::as_u64).sum();
+    assert_eq!(sum, 8_000);
+    let chosen = report(&folder, &["--program", "b"]);
+    assert!(chosen["programRows"].is_null());
+}
+
+#[test]
+fn a_time_line() {
+    let folder = support::traces::folder("html-trace");
+    let trace = gmon(&folder, &["trace", "--json", "run.trace"]).stdout;
+    let trace: Value = serde_json::from_slice(&trace).expect("JSON");
+    let start = trace["start_unix_ns"].as_u64().expect("a time");
+    let program = trace["processes"][0]["program"].as_str().expect("a path").to_owned();
+    let run = Recording {
+        start_unix_ns: start - 10,
+        duration_ns: 20,
+        modules: vec![Module { name: program, ..Module::default() }],
+        ..nothing()
+    };
+    folder.write("gmon.pb.gz", &run.write());
+    let found = |args: &[&str]| {
+        let output = gmon(&folder, &[&["html", "-o", "-"], args].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        data(&output.stdout)["timeline"].clone()
+    };
+    // The trace beside the run is that of the run.
+    let timeline = found(&[]);
+    let lane = &timeline["lanes"][0];
+    let calls =
+        trace["steps"].as_array().into_iter().flatten().filter(|step| step["event"] == "call").count();
+    let lengths = |lane: &Value| lane["length"].as_array().map_or(0, Vec::len);
+    let shown: usize = timeline["lanes"].as_array().into_iter().flatten().map(lengths).sum();
+    assert!(shown > 3 && shown <= calls, "{shown} of {calls}");
+    let names = timeline["names"].as_array().expect("names");
+    let outermost = lane["function"][0].as_u64().and_then(|at| names.get(at as usize)).expect("a name");
+    assert_eq!((outermost, &lane["depth"][0], &timeline["leftOut"]), (&json!("main"), &json!(0), &json!(0)));
+    // That of another run is not, unless the user says so.
+    folder.write("gmon.pb.gz", &Recording { start_unix_ns: start + 1, ..run }.write());
+    assert!(found(&[]).is_null());
+    assert_eq!(found(&["--trace", "run.trace"]), timeline);
+    let output = gmon(&folder, &["html", "--trace", "gmon.pb.gz"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(2) && said.contains("gmon.pb.gz"), "{said}");
+}
+
+#[test]
+fn opened_in_the_browser() {
+    let folder = Folder::new("html-open");
+    folder.write("gmon.pb.gz", &example(false).write());
+    folder.write("browser", b"#!/bin/sh\necho \"$1 $2\" >opened\n");
+    let browser = folder.file("browser");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&browser, mode).expect("the mode is set");
+    let open = |browser: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gmon"));
+        command
+            .args(["html", "--open"])
+            .current_dir(&folder.0)
+            .env("BROWSER", browser)
+            .env_remove("SUDO_UID");
+        let output = command.output().expect("gmon runs");
+        assert_eq!(output.status.code(), Some(0));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let page = folder.file("gmon.html").canonicalize().unwrap_or_else(|_| folder.file("gmon.html"));
+    // The first one does not work.
+    let said = open(&format!("/no/such/browser:{} --new", browser.display()));
+    assert!(said.contains("gmon.html (") && said.trim_end().ends_with("kB)"), "{said}");
+    let opened = std::fs::read_to_string(folder.file("opened")).expect("the browser ran");
+    assert_eq!(opened, format!("--new {}\n", page.display()));
+    // None is no error, and the path is printed.
+    let said = open("/no/such/browser");
+    assert!(said.contains("gmon.html (") && said.contains("/no/such/browser: No such file"), "{said}");
+}
+
+#[test]
+fn two_runs_compared() {
+    let folder = Folder::new("html-diff");
+    folder.write("old.pb.gz", &example(true).write());
+    let mut new = example(true);
+    new.nodes[3].self_ns *= 2;
+    new.rows[3].self_ns *= 2;
+    folder.write("new.pb.gz", &new.write());
+    let output = gmon(&folder, &["diff", "--html", "old.pb.gz", "new.pb.gz"]);
+    // `work` takes twice as long.
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0));
+    let page = data(&std::fs::read(folder.file("gmon-diff.html")).expect("the page"));
+    let names = page["functions"]["name"].as_array().expect("names");
+    let work = names.iter().position(|name| name == "work").expect("the function");
+    let own = |side: &str| page["functions"][side]["self"][work].as_u64();
+    assert_eq!((own("old"), own("new")), (Some(4_000_000_000), Some(8_000_000_000)));
+    assert_eq!((&page["comparable"], &page["estimated"]), (&json!(true), &json!(false)));
+    let sum = |side: &str| -> u64 {
+        page["paths"][side].as_array().into_iter().flatten().filter_map(Value::as_u64).sum()
+    };
+    assert_eq!(sum("selfNew") - sum("selfOld"), example(true).nodes[3].self_ns);
+    let output = gmon(&folder, &["diff", "--html=-", "old.pb.gz", "old.pb.gz"]);
+    assert_eq!((output.status.code(), output.stdout.starts_with(b"<!doctype html>")), (Some(0), true));
+}
+
+#[test]
+fn a_picture() {
+    let folder = Folder::new("html-svg");
+    folder.write("gmon.pb.gz", &example(true).write());
+    let output = gmon(&folder, &["export", "--to", "svg", "gmon.pb.gz"]);
+    let picture = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(output.status.success() && picture.starts_with("<svg "), "{picture}");
+    assert!(picture.contains("<title>parse(int)\nprog\n") && picture.contains(">parse</text>"), "{picture}");
+}
+
+/// Names and source lines that are markup.
+fn hostile(folder: &Folder) -> Recording {
+    let name = "</script><img src=x onerror=window.hacked=1>\u{202e}\u{2028}\u{7}\"'`${window.hacked=1}";
+    let source = folder.file("evil.c");
+    let lines = format!("int f()\n{{ return 1; }} // {}\n", name.replace('\u{7}', " "));
+    std::fs::write(&source, lines).expect("the file is written");
+    let mut run = example(true);
+    run.programs[0].name = name.into();
+    run.threads[0].name = name.into();
+    run.modules[0].name = format!("/{name}");
+    run.functions[0] = gmon_run::Function {
+        name: name.into(),
+        file: source.display().to_string(),
+        line: 1,
+        ..run.functions[0].clone()
+    };
+    run
+}
+
 #[test]
 fn what_the_page_computes() {
     if !have_for("html::what_the_page_computes", &["node"]) {
@@ -185,7 +368,9 @@ fn in_a_browser() {
         ("paths", "paths", example(true)),
         ("measured", "measured", example(false)),
         ("empty", "empty", nothing()),
+        ("hostile", "hostile", hostile(&folder)),
         ("large", "large", synthetic(50_000, 300_000, 100_000)),
+        ("large", "large-estimate", synthetic(50_000, 300_000, 0)),
     ] {
         let file = format!("{name}.html");
         folder.write("gmon.pb.gz", &measured.write());
@@ -194,6 +379,20 @@ fn in_a_browser() {
         let least = if kind == "large" { "=50000" } else { "" };
         arguments.push(format!("{kind}={file}{least}"));
     }
+    let mut changed = hostile(&folder);
+    changed.rows[3].self_ns *= 2;
+    changed.nodes[3].self_ns *= 2;
+    folder.write("new.pb.gz", &changed.write());
+    folder.write("old.pb.gz", &hostile(&folder).write());
+    let output = gmon(&folder, &["diff", "--html=difference.html", "old.pb.gz", "new.pb.gz"]);
+    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
+    arguments.push("difference=difference.html".to_owned());
+    let traces = support::traces::folder("html-browser-trace");
+    folder.write("run.trace", &std::fs::read(traces.file("run.trace")).expect("the trace"));
+    folder.write("gmon.pb.gz", &example(true).write());
+    let output = gmon(&folder, &["html", "gmon.pb.gz", "--trace", "run.trace", "-o", "traced.html"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    arguments.push("traced=traced.html".to_owned());
     // The time of a test depends on what else the machine does: tests/html.sh says how long loading takes.
     let mut browser = Command::new("node");
     browser.arg(scripts().join("report.mjs")).args(arguments).current_dir(&folder.0).env("PATIENCE", "60000");

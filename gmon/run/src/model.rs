@@ -16,6 +16,8 @@ pub const REST_NAME: &str = "[other calls]";
 /// Indexes refer to the vectors of this struct. [`Recording::check`] says whether all of them do.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Recording {
+    /// The runs of which this is the sum, sorted by their numbers. Empty if no run is known by a number.
+    pub runs: Vec<Origin>,
     /// The programs of the run; the first one is the one that was started.
     pub programs: Vec<Program>,
     /// The time at which the run began, in nanoseconds since 1970 (UTC). A file can hold up to `i64::MAX`.
@@ -48,6 +50,21 @@ pub struct Recording {
     pub nodes: Vec<Node>,
     /// The number of calls that are in nodes with the function [`REST`].
     pub nodes_lost: u64,
+}
+
+/// Where a run took place, and what it is known by.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct Origin {
+    /// A number that no other run has, never 0.
+    pub id: u64,
+    /// The name of the machine.
+    pub host: String,
+    /// The rank of its process in a parallel job.
+    pub rank: Option<u32>,
+    /// The time at which it began, in nanoseconds since 1970 (UTC).
+    pub start_unix_ns: u64,
+    pub duration_ns: u64,
 }
 
 /// A program: in one process, or in all processes of the run that ran it.

@@ -17,7 +17,7 @@ Examples:
   gprofinject make -j4 && gmon flat                # all programs of a run, with their libraries
   gprofinject --times ./prog && gmon times         # how long calls take
   gprofinject --paths ./prog && gmon paths         # by call path
-  gprofinject --count lines ./prog && gmon lines ./prog
+  gprofinject --count lines ./prog && gmon lines   # the source, with counts
   gprofinject -I 'parse_*' -X '*::~*' --libs none ./prog
   gprofinject --list ./prog                        # what would be hooked, and how
   gprofinject --pid 4711 --duration 10             # a process that already runs

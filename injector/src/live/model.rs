@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::live::keys::Key;
+use gmon_screen::Key;
+
 use crate::live::prompt::{Answer, Prompt, Question};
 use crate::live::rows::{self, Filter, Kind, Row, Sort};
 use crate::live::snapshot::{Snapshot, Wants};
@@ -252,7 +253,7 @@ impl Model {
                 }
                 self.arrange();
             }
-            Key::Char(_) => {}
+            Key::Char(_) | Key::Left | Key::Right | Key::BackTab => {}
         }
         self.scroll();
         None
@@ -359,7 +360,7 @@ mod tests {
     }
 
     fn type_in(model: &mut Model, keys: &str) -> Option<Action> {
-        crate::live::keys::keys(keys.as_bytes()).into_iter().filter_map(|key| model.key(key)).last()
+        gmon_screen::keys(keys.as_bytes()).into_iter().filter_map(|key| model.key(key)).last()
     }
 
     #[test]

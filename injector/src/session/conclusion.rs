@@ -12,6 +12,7 @@ use crate::os::say::{Level, NAME, Voice};
 use crate::os::sys;
 use crate::profile::counted::Finished;
 use crate::profile::recorder::Processes;
+use crate::program::planned::Planned;
 use crate::program::profilee::Profilee;
 use crate::program::resolve::Program;
 use crate::sampling::sampler::Method;
@@ -55,6 +56,24 @@ pub(crate) fn say_what_was_not_followed(family: &Family, voice: Voice) {
     notes.for_each(|note| voice.detail(note));
     if more > 0 && voice.0 < Level::Verbose {
         voice.note(format_args!("and {} of this kind (-v)", gmon::counted(more, "more note", "more notes")));
+    }
+}
+
+/// Warns of patterns of the user that have matched nothing.
+pub(crate) fn say_what_matched_nothing(asked: &Asked, planned: &Planned) {
+    let Asked { settings, program } = asked;
+    let of_functions = settings.filters.unused().filter(|_| planned.wants_libraries());
+    let of_arguments = settings.args.iter().flat_map(|args| args.unused());
+    for pattern in of_functions.chain(of_arguments) {
+        settings.voice.warn(format_args!(
+            "{pattern} matches no function of {} or its libraries",
+            program.binary.display()
+        ));
+    }
+    if let Some(pattern) = settings.libs.unused().next().filter(|_| planned.wants_libraries()) {
+        settings.voice.warn(format_args!(
+            "--libs '{pattern}' matches no library that was loaded; ldd shows the names of libraries"
+        ));
     }
 }
 

@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
-use gmon_export::load::{self, Detail};
 
 use crate::os::clock;
 use crate::profile::counted::{CountedLibrary, Finished};
@@ -179,10 +178,10 @@ impl<'r> Results<'r> {
         let path = profilee.binary.display().to_string();
         let mut recorder = Recorder::new(&profilee.name(), &path, profilee.planned);
         recorder.add_first(&finished.profile, finished.placed.own, processes);
-        let run = load::recording(&recorder.finish(self.duration()), Detail::Lines);
+        let recording = recorder.finish(self.duration());
         said.troubles.extend(match suffix {
-            None => exports.write(&run),
-            Some(suffix) => exports.write_other(suffix, &run),
+            None => exports.write(&recording),
+            Some(suffix) => exports.write_other(suffix, &recording),
         });
     }
 

@@ -29,10 +29,10 @@ pub(crate) fn lead_to_libraries(libraries: &[CountedLibrary], recording: Option<
     let Some(recording) = recording else { return };
     let file = quoted(recording.as_os_str());
     for CountedLibrary { library, has_lines } in libraries {
-        let what = if *has_lines { "lines" } else { "blocks" };
+        let (what, report) = if *has_lines { ("lines", "lines") } else { ("blocks", "asm --blocks") };
         let name = library.file_name().unwrap_or(library.as_os_str()).to_string_lossy();
         let library = quoted(library.as_os_str());
-        voice.detail(format_args!("{what} of {name}: gmon {what} {library} {file}"));
+        voice.detail(format_args!("{what} of {name}: gmon {report} {library} {file}"));
     }
 }
 

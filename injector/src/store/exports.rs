@@ -4,8 +4,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use gmon::output::Target;
-use gmon_export::Run;
 use gmon_export::formats::{self, Format};
+use gmon_export::load::{self, Detail};
+use gmon_export::{Run, html};
+use gmon_run::Recording;
+use gprofinject_image::debug::Authors;
 
 use crate::options::Export;
 use crate::os::sys;
@@ -51,9 +54,10 @@ impl Exports {
     /// Writes what the first program has counted.
     ///
     /// Returns what went wrong.
-    pub(crate) fn write(&self, run: &Run) -> Vec<String> {
+    pub(crate) fn write(&self, recording: &Recording) -> Vec<String> {
+        let run = &load::recording(recording, Detail::Lines);
         let write = |place: &Place| {
-            trouble(&place.path, encoded(run, place).and_then(|bytes| place.target.write(&bytes)))
+            trouble(&place.path, encoded(recording, run, place).and_then(|bytes| place.target.write(&bytes)))
         };
         self.0.iter().filter_map(write).collect()
     }
@@ -62,21 +66,29 @@ impl Exports {
     /// one export only.
     ///
     /// Returns what went wrong.
-    pub(crate) fn write_other(&self, suffix: &str, run: &Run) -> Vec<String> {
+    pub(crate) fn write_other(&self, suffix: &str, recording: &Recording) -> Vec<String> {
+        let run = &load::recording(recording, Detail::Lines);
         let write = |place: &Place| {
             let mut name = place.path.clone().into_os_string();
             name.push(format!(".{suffix}"));
             let path = PathBuf::from(name);
             let write = |bytes: Vec<u8>| Target::check(&path)?.write(&bytes);
-            trouble(&path, encoded(run, place).and_then(write))
+            trouble(&path, encoded(recording, run, place).and_then(write))
         };
         self.0.iter().filter(|place| !place.target.is_stream()).filter_map(write).collect()
     }
 }
 
-fn encoded(run: &Run, place: &Place) -> std::io::Result<Vec<u8>> {
+fn encoded(recording: &Recording, run: &Run, place: &Place) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    formats::write(run, place.format, &mut bytes)?;
+    if place.format == Format::Html {
+        let authors = Authors::among(run.owners.iter().copied());
+        // Everyone may read the report, so root shows no files of other users in it: `gmon html` does, in one that only root may read.
+        let is_shown = authors.is_empty() || sys::ids().euid != 0;
+        html::with_extras(recording, run, &authors, is_shown, |extras| html::write(run, extras, &mut bytes))?;
+    } else {
+        formats::write(run, place.format, &mut bytes)?;
+    }
     Ok(bytes)
 }
 

@@ -81,7 +81,7 @@ fn modes_of_old_files() {
             assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
         };
         here(gmon(), &["merge", "-o", "sum", "gmon.out", "gmon.out"]);
-        here(gmon(), &["coverage", "--lcov", "lcov", "hello"]);
+        here(gmon(), &["lines", "--lcov", "lcov"]);
         for file in ["gmon.out", "stats", "sum", "lcov"] {
             assert_eq!(mode(&place.path(file)), old & allowed(), "{file}, which had {old:o}");
             assert_ne!(fs::read(place.path(file)).unwrap(), b"old", "{file}");

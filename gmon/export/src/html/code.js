@@ -6,34 +6,47 @@ class CodeView {
     this.bar = el("div", { className: "bar" });
     this.list = new VirtualList({
       label, role: "grid", rowHeight: 19, header: null,
-      makeRow: () => el("div", {}, ...["number count", "number place", "text"].map((className) => el("span", { className, role: "gridcell" }))),
+      makeRow: () => el("div", {}, ...["number time", "number count", "number place", "text"].map((className) => el("span", { className, role: "gridcell" }))),
       fillRow: (row, at) => this.fillRow(row, at),
     });
     this.element = el("section", { className: `view code ${className}` }, this.bar, this.list.element);
     this.most = 0;
   }
 
-  /** Sets the margin of a row: the count, and a shade for how it compares with the largest. */
-  setCount(row, value) {
-    const cell = row.children[0];
-    cell.textContent = value === null ? "" : value === 0 ? "never" : count(value);
-    cell.title = value === null ? "" : value === 0 ? "Never executed" : `Executed ${counted(value, "time", "times")}`;
-    this.setHeat(row, value);
+  /** Takes the columns of counts and of CPU times, either of which may be null, and shows those that there are. */
+  take(counts, times) {
+    this.counts = counts?.some((value) => value !== null) ? counts : null;
+    this.times = times;
+    this.costs = this.counts ?? this.times;
+    this.most = [largest(this.times ?? []), largest(this.counts ?? [])];
+    const widths = [this.times ? "7em" : "0", this.counts ? "8.5em" : "0", "6.5em", "1fr"];
+    this.list.element.style.setProperty("--code-columns", widths.join(" "));
+    this.list.element.classList.toggle("bare", !this.costs);
   }
 
-  /** Sets the margin of a row to a time. */
-  setTime(row, ns) {
-    const cell = row.children[0];
-    cell.textContent = ns > 0 ? duration(ns) : "";
-    cell.title = ns > 0 ? exact(ns) : "";
-    this.setHeat(row, ns > 0 ? ns : null);
-  }
-
-  setHeat(row, value) {
-    const heat = value > 0 && this.most > 0 ? Math.log(1 + value) / Math.log(1 + this.most) : 0;
-    row.style.setProperty("--heat-width", `${(100 * heat).toFixed(0)}%`);
+  /** Sets the margin of a row: the time and the count of the element, with shades for how they compare with the largest. */
+  setCosts(row, at) {
+    const [time, number] = row.children;
+    const ns = this.times?.[at] ?? 0;
+    time.textContent = ns > 0 ? duration(ns) : "";
+    time.title = ns > 0 ? `CPU time, by samples: ${exact(ns)}` : "";
+    this.setHeat(time, ns, this.most[0]);
+    const value = this.counts?.[at] ?? null;
+    number.textContent = value === null ? "" : value === 0 ? "never" : count(value);
+    number.title = value === null ? "" : value === 0 ? "Never executed" : `Executed ${counted(value, "time", "times")}`;
+    this.setHeat(number, value, this.most[1]);
     row.classList.toggle("never", value === 0);
-    row.classList.toggle("counted", value > 0);
+    row.classList.toggle("counted", value > 0 || ns > 0);
+  }
+
+  setHeat(cell, value, most) {
+    const heat = value > 0 && most > 0 ? Math.log(1 + value) / Math.log(1 + most) : 0;
+    cell.style.setProperty("--heat-width", `${(100 * heat).toFixed(0)}%`);
+  }
+
+  /** Returns a remark beside a line about the calls that it has made. */
+  callsMade(calls) {
+    return calls > 0 ? el("span", { className: "remark", textContent: `→ ${counted(calls, "call", "calls")}`, title: "The calls that were counted from here, of functions that are hooked" }) : null;
   }
 
   escape() {
@@ -61,23 +74,53 @@ class SourceView extends CodeView {
     const { run } = this;
     this.source = run.sources[run.sourceOf.get(Number(parameters.get("file") ?? UNKNOWN)) ?? 0];
     const { source } = this;
-    this.counts = source.count.some((value) => value !== null);
-    this.costs = this.counts ? source.count : source.self;
-    this.most = largest(this.costs);
+    this.take(source.count, source.self);
+    this.begins = this.functionsOf(source.file);
     this.choice.value = String(source.file);
     this.status.textContent = this.summary();
     this.list.element.scrollTop = 0;
     this.list.selected = UNKNOWN;
     this.list.resize(source.line.length);
     const line = Number(parameters.get("line") ?? 0);
-    const row = line > 0 ? source.line.findIndex((number) => number >= line) : this.costs.indexOf(this.most);
+    const row = line > 0 ? source.line.findIndex((number) => number >= line) : this.first();
     this.list.choose(Math.max(row, 0), "middle");
+  }
+
+  /** Returns the functions that begin on each line of a file, those that did not run left out. */
+  functionsOf(file) {
+    const { run } = this;
+    const begins = new Map();
+    for (let id = 0; id < run.size; id++) {
+      if (run.file[id] !== file + 1 || !ran(run.columns, id)) continue;
+      const line = run.line[id];
+      begins.set(line, [...(begins.get(line) ?? []), id]);
+    }
+    return begins;
+  }
+
+  /** Returns the row with the highest cost, or else the beginning of the function with the most time or calls. */
+  first() {
+    const { run, source } = this;
+    if (this.costs) return this.costs.indexOf(largest(this.costs));
+    const column = run.columns[run.mainColumn()];
+    let best = UNKNOWN;
+    for (const ids of this.begins.values()) for (const id of ids) if (best === UNKNOWN || column[id] > column[best]) best = id;
+    return best === UNKNOWN ? 0 : source.line.indexOf(run.line[best]);
+  }
+
+  /** Returns what a function cost, to stand beside the line where it begins. */
+  remark(id) {
+    const { run } = this;
+    const [calls, self] = [run.columns.calls[id], run.columns.self?.[id] ?? 0];
+    const facts = [calls > 0 ? counted(calls, "call", "calls") : null, self > 0 ? `${duration(self)} self` : null].filter(Boolean);
+    return el("span", { className: "remark" }, el("a", { href: hashOf("graph", { function: id }), textContent: run.short(id), title: describe(run, id), tabIndex: -1 }), `: ${facts.join(", ")}`);
   }
 
   summary() {
     const { source } = this;
     const missing = source.found ? "" : "; the source is not in this report: gmon html PROGRAM PROFILE adds it, and --source-dir says where it is";
-    if (!this.counts) return `${duration(sum(source.self))} in these lines, by samples${missing}`;
+    if (!this.costs) return `lines were neither counted nor sampled; functions have their calls${missing}`;
+    if (!this.counts) return `${duration(sum(source.self))} of CPU time in these lines, by samples${missing}`;
     const known = source.count.filter((value) => value !== null);
     const executed = known.filter((value) => value > 0).length;
     return `${percent(executed, known.length)} of ${counted(known.length, "line", "lines")} executed, in functions that ran${missing}`;
@@ -85,10 +128,10 @@ class SourceView extends CodeView {
 
   fillRow(row, at) {
     const { source } = this;
-    if (this.counts) this.setCount(row, source.count[at]);
-    else this.setTime(row, source.self[at]);
-    row.children[1].textContent = String(source.line[at]);
-    row.children[2].textContent = visibleCode(source.text[at]);
+    this.setCosts(row, at);
+    row.children[2].textContent = String(source.line[at]);
+    const begun = (this.begins.get(source.line[at]) ?? []).slice(0, 3).map((id) => this.remark(id));
+    fill(row.children[3], visibleCode(source.text[at]), ...begun, this.callsMade(source.calls?.[at] ?? 0));
     row.classList.toggle("gap", at > 0 && source.line[at] !== source.line[at - 1] + 1);
   }
 }
@@ -117,7 +160,7 @@ class AssemblyView extends CodeView {
     this.link.href = hashOf("graph", { function: this.code.function });
     this.link.textContent = "Callers and callees";
     this.rows = this.rowsOf(this.code);
-    this.most = largest(this.code.count);
+    this.take(this.code.count, this.code.self);
     this.status.textContent = counted(this.code.text.length, "instruction", "instructions");
     this.list.element.scrollTop = 0;
     this.list.selected = UNKNOWN;
@@ -140,19 +183,19 @@ class AssemblyView extends CodeView {
     const at = this.rows[index];
     row.classList.toggle("marker", at < 0);
     if (at < 0) {
-      this.setCount(row, null);
+      this.setCosts(row, UNKNOWN);
       const file = code.file[~at] - 1;
       const line = code.line[~at];
       const place = `${visible(fileName(run.files[file]))}:${line}`;
       const source = run.sourceOf.has(file) ? run.sources[run.sourceOf.get(file)] : null;
       const found = source ? source.line.indexOf(line) : -1;
-      row.children[1].textContent = "";
-      fill(row.children[2], source ? el("a", { href: hashOf("source", { file, line }), textContent: place, tabIndex: -1 }) : place, el("span", { textContent: found >= 0 ? `  ${visibleCode(source.text[found]).trim()}` : "" }));
+      row.children[2].textContent = "";
+      fill(row.children[3], source ? el("a", { href: hashOf("source", { file, line }), textContent: place, tabIndex: -1 }) : place, el("span", { textContent: found >= 0 ? `  ${visibleCode(source.text[found]).trim()}` : "" }));
       return;
     }
-    this.setCount(row, code.count[at]);
-    row.children[1].textContent = code.address[at].toString(16);
-    row.children[2].textContent = visible(code.text[at]);
+    this.setCosts(row, at);
+    row.children[2].textContent = code.address[at].toString(16);
+    fill(row.children[3], visible(code.text[at]), this.callsMade(code.calls?.[at] ?? 0));
   }
 }
 

@@ -1,32 +1,4 @@
-// Reads the data of the report: one JSON object, compressed with gzip, in Base64.
-//
-// Tables are in columns. `null` in place of a column means that the run did not measure it, and in place of an
-// element that it is not known. `data.rs`, beside this file, describes each field.
-
-/** Returns the object that the text contains. */
-async function unpack(text) {
-  const packed = atob(text.trim());
-  const bytes = new Uint8Array(packed.length);
-  for (let i = 0; i < packed.length; i++) bytes[i] = packed.charCodeAt(i);
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return JSON.parse(await new Response(stream).text());
-}
-
-/** Returns a column as numbers, with UNKNOWN where it has `null`, or `null` if there is no such column. */
-function numbers(column) {
-  if (!column) return null;
-  const out = new Float64Array(column.length);
-  for (let i = 0; i < column.length; i++) out[i] = column[i] ?? UNKNOWN;
-  return out;
-}
-
-/** Returns a column of which the file has the differences between neighbours. */
-function summed(column) {
-  const out = new Float64Array(column.length);
-  let value = 0;
-  for (let i = 0; i < column.length; i++) out[i] = value += column[i];
-  return out;
-}
+// What the report knows of a run. `data.rs`, beside this file, describes each field.
 
 /** The columns that say how long single calls took. */
 const DURATIONS = ["min", "p50", "p99", "max"];
@@ -34,12 +6,14 @@ const DURATIONS = ["min", "p50", "p99", "max"];
 /** What the page knows of a run. */
 class Run {
   constructor(raw) {
-    Object.assign(this, { program: raw.program, facts: raw.facts, notes: raw.notes, time: raw.time });
+    Object.assign(this, { program: raw.program, facts: raw.facts, notes: raw.notes, time: raw.time, timeline: raw.timeline });
     this.modules = raw.modules;
+    this.programs = raw.programs;
     this.threads = raw.threads;
     this.files = raw.files;
     const f = raw.functions;
     this.names = f.name.map(visible);
+    this.shorts = f.short.map((name) => (name === null ? null : visible(name)));
     this.size = this.names.length;
     this.module = f.module;
     this.file = f.file;
@@ -65,11 +39,17 @@ class Run {
     this.byCallee = grouped(this.arcs.callee, this.size);
     this.nodes = raw.nodes && { ...raw.nodes, calls: numbers(raw.nodes.calls), self: numbers(raw.nodes.self) };
     this.rows = raw.rows;
+    this.programRows = raw.programRows;
     this.sources = raw.sources;
     this.code = raw.code;
     this.codeOf = new Map((raw.code ?? []).map((code, at) => [code.function, at]));
     this.sourceOf = new Map((raw.sources ?? []).map((source, at) => [source.file, at]));
     this.lower = null;
+  }
+
+  /** Returns a function's name with less of what is between brackets. */
+  short(id) {
+    return this.shorts[id] ?? this.names[id];
   }
 
   /** Adds the columns that follow from others. */
@@ -87,20 +67,39 @@ class Run {
     return this.columns.instructions && sum(this.columns.instructions) > 0 ? "instructions" : "calls";
   }
 
-  /** Returns the columns of one thread, in which a function that did not run there has UNKNOWN. */
-  columnsOf(thread) {
-    if (thread === UNKNOWN || !this.rows) return this.columns;
+  /** Returns the columns of a part of the run (`part` below), in which a function that did not run there has UNKNOWN. */
+  columnsOf({ thread, program }) {
+    const [rows, of, wanted] = thread === UNKNOWN ? [this.programRows, this.programRows?.program, program] : [this.rows, this.rows?.thread, thread];
+    if (wanted === UNKNOWN || !rows) return this.columns;
     const columns = {};
-    for (const key of ["calls", "self", "inclusive", ...DURATIONS]) {
-      if (!this.rows[key]) continue;
+    for (const key of ["calls", "primitive", "self", "inclusive", ...DURATIONS]) {
+      if (!rows[key]) continue;
       const column = new Float64Array(this.size).fill(UNKNOWN);
-      this.rows[key].forEach((value, row) => {
-        if (this.rows.thread[row] === thread) column[this.rows.function[row]] = value ?? UNKNOWN;
+      rows[key].forEach((value, row) => {
+        if (of[row] === wanted) column[rows.function[row]] = value ?? UNKNOWN;
       });
       columns[key] = column;
     }
     this.addDerived(columns);
     return columns;
+  }
+
+  /** Returns which threads a part of the run has: UNKNOWN for all, the index of one, or a set. */
+  threadsOf({ thread, program }) {
+    if (thread !== UNKNOWN || program === UNKNOWN) return thread;
+    return new Set(this.threads.map((_, at) => at).filter((at) => this.threads[at].program === program));
+  }
+
+  /** Returns the choices of a part of the run, as groups of [word, text]; the first group has all of it. `rows`: parts that have rows only. */
+  parts(rows) {
+    const programs = this.programs.map((program, at) => [`p${at}`, programName(program)]);
+    const threads = this.threads.map((thread, at) => [`t${at}`, threadName(thread)]);
+    const known = new Set(rows ? this.programRows?.program : this.threads.map((thread) => thread.program));
+    return {
+      "": [["", "All of the run"]],
+      Programs: this.programs.length > 1 ? programs.filter((_, at) => known.has(at)) : [],
+      Threads: this.threads.length > 1 && (this.rows || !rows) ? threads : [],
+    };
   }
 
   /** Returns the names in lower case, for searching. */
@@ -120,11 +119,20 @@ class Run {
   }
 }
 
-/** Returns the sum of the elements that are known. */
-function sum(column) {
-  let total = 0;
-  for (const value of column) if (value > 0) total += value;
-  return total;
+/** Returns the part of a run that a word names: "p1" is the program with the index 1, "t2" a thread, and anything else all of the run. */
+function part(word) {
+  const [, kind, index] = /^([pt])(\d{1,9})$/.exec(word ?? "") ?? [];
+  return { thread: kind === "t" ? Number(index) : UNKNOWN, program: kind === "p" ? Number(index) : UNKNOWN };
+}
+
+/** Returns how a program is called. */
+function programName({ name, processes, pid }) {
+  return visible(processes > 1 ? `${name} (${processes} processes)` : pid > 0 ? `${name} (${pid})` : name);
+}
+
+/** Returns how a thread is called. */
+function threadName(thread) {
+  return visible(`${thread.name || "thread"} ${thread.tid}`);
 }
 
 /** Returns the indexes of a column's elements, those with equal values together: value v has items[starts[v]..starts[v + 1]]. */

@@ -7,8 +7,11 @@ use serde::Serialize;
 use crate::html::extras::{Extras, Listing};
 use crate::html::facts::{self, Fact};
 use crate::html::paths::{self, Kept};
+use crate::html::shorter::shorter;
 use crate::html::sources::{self, Source};
-use crate::model::{Arc, Durations, Function, Node, Run, Time};
+use crate::html::timeline::Timeline;
+use crate::likely::Paths;
+use crate::model::{Arc, Durations, Function, Node, ProgramFunction, Run, Time};
 
 #[derive(Serialize)]
 pub(crate) struct Data<'r> {
@@ -19,15 +22,21 @@ pub(crate) struct Data<'r> {
     /// The time of which the times of functions are shares, in nanoseconds.
     total: u64,
     modules: Vec<Module<'r>>,
+    programs: Vec<Program<'r>>,
     threads: Vec<Thread<'r>>,
     files: &'r [String],
     functions: Functions<'r>,
     arcs: Arcs,
     cycles: Vec<Cycle>,
     nodes: Option<Nodes>,
+    /// By thread.
     rows: Option<Rows>,
+    /// By program.
+    #[serde(rename = "programRows")]
+    program_rows: Option<ProgramRows>,
     sources: Option<Vec<Source>>,
     code: Option<Vec<Code<'r>>>,
+    timeline: Option<&'r Timeline>,
 }
 
 /// What the times are.
@@ -35,8 +44,8 @@ pub(crate) struct Data<'r> {
 struct Times {
     /// `measured`, `sampled` or `none`.
     kind: &'static str,
-    /// The columns that are estimates. `arcs` stands for those of arcs.
-    estimated: &'static [&'static str],
+    /// The columns that are estimates. `arcs` stands for those of arcs, and `paths` for the flame graph.
+    estimated: Vec<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -48,27 +57,42 @@ struct Module<'r> {
     build_id: String,
 }
 
+/// A program of the run.
+#[derive(Serialize)]
+struct Program<'r> {
+    name: &'r str,
+    /// The index of its module.
+    module: u32,
+    processes: u32,
+    /// The number of its process, or 0.
+    pid: u32,
+}
+
 /// A thread, with times in nanoseconds.
 #[derive(Serialize)]
 struct Thread<'r> {
     name: &'r str,
+    /// The index of its program.
+    program: u32,
     tid: u32,
     life: u64,
     outside: u64,
     overhead: u64,
 }
 
-/// A row for each function. Times are in nanoseconds.
+/// A row for each function. Times are in nanoseconds. What was not counted is `null`.
 #[derive(Serialize)]
 struct Functions<'r> {
     name: Vec<&'r str>,
+    /// Shorter names, where there are any.
+    short: Vec<Option<String>>,
     /// Indexes of modules.
     module: Vec<usize>,
     /// The index of the source file plus 1, or 0.
     file: Vec<u32>,
     line: Vec<u32>,
-    calls: Vec<u64>,
-    primitive: Vec<u64>,
+    calls: Vec<Option<u64>>,
+    primitive: Vec<Option<u64>>,
     #[serde(rename = "self")]
     own: Option<Vec<u64>>,
     inclusive: Option<Vec<u64>>,
@@ -76,7 +100,7 @@ struct Functions<'r> {
     durations: Option<Spread>,
     /// CPU time, of runs whose self times are something else.
     cpu: Option<Vec<u64>>,
-    instructions: Option<Vec<u64>>,
+    instructions: Option<Vec<Option<u64>>>,
     /// The index of the cycle plus 1, or 0.
     cycle: Option<Vec<u32>>,
 }
@@ -90,7 +114,7 @@ struct Spread {
     max: Vec<Option<u64>>,
 }
 
-/// A row for each caller and callee, sorted by caller.
+/// A row for each caller and callee, sorted by caller. Times that cannot be estimated are `null`.
 #[derive(Serialize)]
 struct Arcs {
     /// The index of the caller plus 1, or 0 for none; as the difference from the row before.
@@ -98,8 +122,8 @@ struct Arcs {
     callee: Vec<u32>,
     calls: Vec<u64>,
     #[serde(rename = "self")]
-    own: Option<Vec<u64>>,
-    inclusive: Option<Vec<u64>>,
+    own: Option<Vec<Option<u64>>>,
+    inclusive: Option<Vec<Option<u64>>>,
 }
 
 #[derive(Serialize)]
@@ -119,9 +143,24 @@ struct Nodes {
     /// The index of the function plus 1; 0: calls without a node of their own.
     function: Vec<u32>,
     thread: Vec<u32>,
-    calls: Vec<u64>,
+    /// `null` if the paths are an estimate.
+    calls: Option<Vec<u64>>,
     #[serde(rename = "self")]
     own: Vec<u64>,
+}
+
+/// A row for each function in each program.
+#[derive(Serialize)]
+struct ProgramRows {
+    function: Vec<u32>,
+    program: Vec<u32>,
+    calls: Vec<Option<u64>>,
+    primitive: Vec<Option<u64>>,
+    #[serde(rename = "self")]
+    own: Option<Vec<u64>>,
+    inclusive: Option<Vec<u64>>,
+    #[serde(flatten)]
+    durations: Option<Spread>,
 }
 
 /// A row for each function in each thread.
@@ -143,6 +182,11 @@ struct Code<'r> {
     function: u32,
     address: Vec<u64>,
     count: Vec<Option<u64>>,
+    /// The CPU time by samples, if any instruction has some.
+    #[serde(rename = "self")]
+    own: Option<Vec<u64>>,
+    /// The calls that each instruction has made, if any has.
+    calls: Option<Vec<Option<u64>>>,
     text: Vec<&'r str>,
     /// The index of the source file plus 1, or 0.
     file: Vec<u32>,
@@ -152,8 +196,9 @@ struct Code<'r> {
 impl<'r> Data<'r> {
     /// Collects the tables of a run.
     pub(crate) fn new(run: &'r Run, extras: &'r mut Extras) -> Data<'r> {
-        let nodes = paths::kept(&run.nodes);
-        let notes = facts::notes(run, &nodes);
+        let paths = Paths::of(run);
+        let nodes = paths::kept(&paths.nodes);
+        let notes = facts::notes(run, &nodes, paths.nodes.len());
         let sources = match extras.source.take() {
             Some(read) => sources::sources(run, read),
             None => sources::sources(run, &mut |_| None),
@@ -163,28 +208,50 @@ impl<'r> Data<'r> {
             program: &run.program,
             facts: facts::facts(run),
             notes,
-            time: times(run),
+            time: times(run, paths.is_estimate),
             total: run.total_ns(),
             modules: modules(run),
+            programs: programs(run),
             threads: threads(run),
             files: &run.files,
             functions: functions(run),
             arcs: arcs(run),
             cycles: cycles(run),
-            nodes: (!run.nodes.is_empty()).then(|| columns(&nodes)),
+            nodes: (!nodes.nodes.is_empty()).then(|| columns(&nodes, paths.is_estimate)),
             rows: (!run.rows.is_empty()).then(|| rows(run)),
+            program_rows: (!extras.programs.is_empty()).then(|| program_rows(run, &extras.programs)),
             sources,
             code: (!code.is_empty()).then_some(code),
+            timeline: extras.timeline.as_ref(),
         }
     }
 }
 
-fn times(run: &Run) -> Times {
-    match run.time {
-        Time::None => Times { kind: "none", estimated: &[] },
-        Time::Estimated => Times { kind: "sampled", estimated: &["inclusive", "mean", "arcs"] },
-        Time::Measured { .. } => Times { kind: "measured", estimated: &[] },
-    }
+fn times(run: &Run, has_likely_paths: bool) -> Times {
+    let (kind, estimated): (_, &[_]) = match run.time {
+        Time::None => ("none", &[]),
+        Time::Estimated => ("sampled", &["inclusive", "mean", "arcs"]),
+        Time::Measured { .. } => ("measured", &[]),
+    };
+    let paths = has_likely_paths.then_some("paths");
+    Times { kind, estimated: estimated.iter().copied().chain(paths).collect() }
+}
+
+fn programs(run: &Run) -> Vec<Program<'_>> {
+    let programs = run.programs.iter();
+    programs
+        .map(|program| Program {
+            name: &program.name,
+            module: program.module,
+            processes: program.processes,
+            pid: program.pid,
+        })
+        .collect()
+}
+
+/// Returns a count, or `None` for 0: a function that has samples and no calls is not hooked.
+fn counted(count: u64) -> Option<u64> {
+    (count > 0).then_some(count)
 }
 
 /// Returns the modules, and one more if there are functions whose module is not known.
@@ -205,6 +272,7 @@ fn threads(run: &Run) -> Vec<Thread<'_>> {
     threads
         .map(|thread| Thread {
             name: &thread.name,
+            program: thread.program,
             tid: thread.tid,
             life: thread.life_ns,
             outside: thread.outside_ns,
@@ -215,11 +283,13 @@ fn threads(run: &Run) -> Vec<Thread<'_>> {
 
 fn functions(run: &Run) -> Functions<'_> {
     let column = |value: fn(&Function) -> u64| run.functions.iter().map(value).collect::<Vec<_>>();
+    let counts = |value: fn(&Function) -> Option<u64>| run.functions.iter().map(value).collect::<Vec<_>>();
     let timed = run.time.is_some();
     let sampled = run.time.is_measured() && run.sample_period_ns > 0;
     let cpu = |function: &Function| function.samples.saturating_mul(run.sample_period_ns);
     Functions {
         name: run.functions.iter().map(|function| function.demangled.as_str()).collect(),
+        short: shorter(run.functions.iter().map(|function| function.demangled.as_str())),
         module: run
             .functions
             .iter()
@@ -227,8 +297,9 @@ fn functions(run: &Run) -> Functions<'_> {
             .collect(),
         file: run.functions.iter().map(|function| function.source.map_or(0, |line| line.file + 1)).collect(),
         line: run.functions.iter().map(|function| function.source.map_or(0, |line| line.line)).collect(),
-        calls: column(|function| function.calls),
-        primitive: column(|function| function.primitive),
+        // A function of which all calls are recursive was called.
+        calls: counts(|function| counted(function.calls)),
+        primitive: counts(|function| counted(function.calls).map(|_| function.primitive)),
         own: timed.then(|| column(|function| function.self_ns)),
         inclusive: timed.then(|| column(|function| function.inclusive_ns)),
         durations: run
@@ -236,7 +307,7 @@ fn functions(run: &Run) -> Functions<'_> {
             .is_measured()
             .then(|| spread(run.functions.iter().map(|function| function.durations))),
         cpu: sampled.then(|| run.functions.iter().map(cpu).collect()),
-        instructions: run.has_instructions.then(|| column(|function| function.instructions)),
+        instructions: run.has_instructions.then(|| counts(|function| counted(function.instructions))),
         cycle: (!run.cycles.is_empty()).then(|| {
             run.functions.iter().map(|function| function.cycle.map_or(0, |cycle| cycle + 1)).collect()
         }),
@@ -255,8 +326,17 @@ fn spread(durations: impl Iterator<Item = Option<Durations>> + Clone) -> Spread 
 
 fn arcs(run: &Run) -> Arcs {
     let pairs = run.pairs();
-    let column = |value: fn(&Arc) -> u64| pairs.iter().map(value).collect::<Vec<_>>();
     let timed = run.time.is_some();
+    // gprof's rule divides no time among the functions of a circle, nor a function's among its calls of itself.
+    let is_within = |arc: &Arc| {
+        let of = |function: u32| (function, run.functions[function as usize].cycle);
+        arc.caller.is_some_and(|caller| {
+            let ((caller, outer), (callee, inner)) = (of(caller), of(arc.callee));
+            caller == callee || outer.is_some() && outer == inner
+        })
+    };
+    let is_known = |arc: &Arc| run.time.is_measured() || !is_within(arc);
+    let time = |value: fn(&Arc) -> u64| pairs.iter().map(|arc| is_known(arc).then(|| value(arc))).collect();
     let mut before = 0;
     let mut difference = |arc: &Arc| {
         let caller = arc.caller.map_or(0, |caller| caller + 1);
@@ -265,9 +345,9 @@ fn arcs(run: &Run) -> Arcs {
     Arcs {
         caller: pairs.iter().map(&mut difference).collect(),
         callee: pairs.iter().map(|arc| arc.callee).collect(),
-        calls: column(|arc| arc.calls),
-        own: timed.then(|| column(|arc| arc.self_ns)),
-        inclusive: timed.then(|| column(|arc| arc.inclusive_ns)),
+        calls: pairs.iter().map(|arc| arc.calls).collect(),
+        own: timed.then(|| time(|arc| arc.self_ns)),
+        inclusive: timed.then(|| time(|arc| arc.inclusive_ns)),
     }
 }
 
@@ -283,15 +363,29 @@ fn cycles(run: &Run) -> Vec<Cycle> {
         .collect()
 }
 
-fn columns(kept: &Kept) -> Nodes {
+fn columns(kept: &Kept, is_estimate: bool) -> Nodes {
     let nodes = &kept.nodes;
     let distance = |(at, node): (usize, &Node)| node.parent.map_or(0, |parent| at as u32 - parent);
     Nodes {
         parent: nodes.iter().enumerate().map(distance).collect(),
         function: nodes.iter().map(|node| node.function.map_or(0, |function| function + 1)).collect(),
         thread: nodes.iter().map(|node| node.thread).collect(),
-        calls: nodes.iter().map(|node| node.calls).collect(),
+        calls: (!is_estimate).then(|| nodes.iter().map(|node| node.calls).collect()),
         own: nodes.iter().map(|node| node.self_ns).collect(),
+    }
+}
+
+fn program_rows(run: &Run, rows: &[ProgramFunction]) -> ProgramRows {
+    let time =
+        |value: fn(&ProgramFunction) -> u64| run.time.is_some().then(|| rows.iter().map(value).collect());
+    ProgramRows {
+        function: rows.iter().map(|row| row.function).collect(),
+        program: rows.iter().map(|row| row.program).collect(),
+        calls: rows.iter().map(|row| counted(row.calls)).collect(),
+        primitive: rows.iter().map(|row| counted(row.calls).map(|_| row.primitive)).collect(),
+        own: time(|row| row.self_ns),
+        inclusive: time(|row| row.inclusive_ns),
+        durations: run.time.is_measured().then(|| spread(rows.iter().map(|row| row.durations))),
     }
 }
 
@@ -311,6 +405,14 @@ fn code(listings: &[Listing]) -> Vec<Code<'_>> {
         function: *function,
         address: instructions.iter().map(|instruction| instruction.address).collect(),
         count: instructions.iter().map(|instruction| instruction.count).collect(),
+        own: instructions
+            .iter()
+            .any(|instruction| instruction.self_ns > 0)
+            .then(|| instructions.iter().map(|instruction| instruction.self_ns).collect()),
+        calls: instructions
+            .iter()
+            .any(|instruction| instruction.calls.is_some())
+            .then(|| instructions.iter().map(|instruction| instruction.calls).collect()),
         text: instructions.iter().map(|instruction| instruction.text.as_str()).collect(),
         file: instructions.iter().map(|i| i.line.map_or(0, |line| line.file + 1)).collect(),
         line: instructions.iter().map(|i| i.line.map_or(0, |line| line.line)).collect(),

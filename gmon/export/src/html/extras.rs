@@ -1,8 +1,9 @@
-//! What a report contains besides its run: source lines and instructions.
+//! What a report contains besides its run: source lines, instructions, the shares of programs, and a time line.
 
 use std::collections::BTreeMap;
 
-use crate::model::Line;
+use crate::html::timeline::Timeline;
+use crate::model::{Line, ProgramFunction};
 
 /// The most instructions that a report contains.
 pub(crate) const MAX_INSTRUCTIONS: usize = 300_000;
@@ -20,6 +21,10 @@ pub struct Extras<'a> {
     pub source: Option<&'a mut SourceReader<'a>>,
     /// The instructions of functions, as [`listings`](crate::html::listings()) returns them.
     pub listings: Vec<Listing>,
+    /// What each function has done in each program, as [`by_program`](crate::load::by_program) returns it.
+    pub programs: Vec<ProgramFunction>,
+    /// The calls of a trace.
+    pub timeline: Option<Timeline>,
 }
 
 /// The instructions of a function.
@@ -37,6 +42,10 @@ pub struct Instruction {
     pub address: u64,
     /// How often it was executed; `None` if that was not counted.
     pub count: Option<u64>,
+    /// The CPU time of the samples at the instruction, in nanoseconds.
+    pub self_ns: u64,
+    /// The calls that the instruction has made; `None` if none were counted.
+    pub calls: Option<u64>,
     pub text: String,
     pub line: Option<Line>,
 }

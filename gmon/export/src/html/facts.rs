@@ -44,14 +44,6 @@ pub(crate) fn facts(run: &Run) -> Vec<Fact> {
     let mut fact = |label, value| facts.push(Fact { label, value });
     let program = run.modules.first();
     fact("Program", vec![text(program.map_or(&run.program, |module| &module.path))]);
-    if run.programs.len() > 1 {
-        let names = run.programs.iter().map(|program| match (program.processes, program.pid) {
-            (0 | 1, 0) => program.name.clone(),
-            (0 | 1, pid) => format!("{} ({pid})", program.name),
-            (processes, _) => format!("{} ({processes} processes)", program.name),
-        });
-        fact("Programs", vec![Part::Text(names.collect::<Vec<_>>().join(", "))]);
-    }
     if let Some(module) = program.filter(|module| !module.build_id.is_empty()) {
         let id: String = module.build_id.iter().map(|byte| format!("{byte:02x}")).collect();
         fact("Build-id", vec![Part::Text(id)]);
@@ -135,7 +127,7 @@ fn times(run: &Run) -> Vec<Part> {
 }
 
 /// Returns what a reader has to know so as not to be misled.
-pub(crate) fn notes(run: &Run, kept: &Kept) -> Vec<String> {
+pub(crate) fn notes(run: &Run, kept: &Kept, paths: usize) -> Vec<String> {
     let mut notes = Vec::new();
     if run.functions.is_empty() {
         notes.push("The profile names no function: nothing was called or sampled.".to_owned());
@@ -143,8 +135,8 @@ pub(crate) fn notes(run: &Run, kept: &Kept) -> Vec<String> {
     if kept.left_out > 0 {
         notes.push(format!(
             "The flame graph shows {} of {} paths. Those with the least time stand together as [other calls] below their callers.",
-            run.nodes.len() - kept.left_out,
-            run.nodes.len(),
+            paths - kept.left_out,
+            paths,
         ));
     }
     notes

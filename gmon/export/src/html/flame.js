@@ -79,6 +79,11 @@ class Flame {
     for (let depth = Math.floor(top / LEVEL); depth <= last; depth++) {
       for (const box of this.rows[depth]) this.box(context, box, depth * LEVEL - top);
     }
+    this.legend();
+  }
+
+  /** Says which colour is which. */
+  legend() {
     const hues = this.hues();
     const named = this.ranked.slice(0, HUES.length).map((module) => [this.colour(hues[module], 0.5, 1), this.view.run.modules[module].name]);
     this.view.explain(this.ranked.length > HUES.length ? [...named.slice(0, -1), [this.colour(HUES.length, 0.5, 1), "others"]] : named);
@@ -93,15 +98,20 @@ class Flame {
     return `hsl(${hue.toFixed(0)} ${saturation.toFixed(0)}% ${light.toFixed(1)}%)`;
   }
 
+  /** Returns the colour of a node, which is that of its module. */
+  fillOf(node, id) {
+    const module = id === OTHERS ? HUES.length : this.hues()[this.view.run.module[id]];
+    return this.colour(module, id === OTHERS ? 0.5 : shadeOf(id), node === 0 ? 0 : 1);
+  }
+
   box(context, box, y) {
     const { view } = this;
     const id = box.node === UNKNOWN ? OTHERS : view.tree.func[box.node];
     const [x, width] = [box.x, Math.max(box.width - (box.width > 3 ? 1 : 0.3), 0.4)];
     const faint = view.test && !(id !== OTHERS && view.test(id));
-    const module = id === OTHERS ? HUES.length : this.hues()[view.run.module[id]];
     context.globalAlpha = box.above ? 0.55 : faint ? 0.3 : 1;
     if (box.node === UNKNOWN) context.fillStyle = this.paper.rest;
-    else context.fillStyle = this.colour(module, id === OTHERS ? 0.5 : shadeOf(id), box.node === 0 ? 0 : 1);
+    else context.fillStyle = this.fillOf(box.node, id);
     context.fillRect(x, y + 0.5, width, LEVEL - 1);
     context.globalAlpha = 1;
     if (view.test && !faint) {
@@ -117,7 +127,7 @@ class Flame {
     if (width < 28 || box.node === UNKNOWN) return;
     context.globalAlpha = faint ? 0.75 : 1;
     context.fillStyle = this.paper.text;
-    context.fillText(this.fitted(context, view.name(box.node), width - 8), x + 4, y + LEVEL / 2 + 0.5);
+    context.fillText(this.fitted(context, view.label(box.node), width - 8), x + 4, y + LEVEL / 2 + 0.5);
     context.globalAlpha = 1;
   }
 
@@ -168,15 +178,16 @@ class Flame {
       return;
     }
     const all = tree.total[0];
+    const guess = run.time.estimated.includes("paths") ? " (est.)" : "";
     const id = tree.func[box.node];
     const row = (label, ns) => el("div", {}, `${label} `, el("b", { textContent: duration(ns) }), ` · ${percent(ns, all)} · ${exact(ns)}`);
     fill(
       tip,
       el("b", { textContent: view.name(box.node) }),
       id === OTHERS ? null : el("div", { className: "quiet", textContent: visible(run.modules[run.module[id]].name) }),
-      row("inclusive", tree.total[box.node]),
-      box.node === 0 ? null : row("self", tree.self[box.node]),
-      box.node === 0 ? null : el("div", { textContent: counted(tree.calls[box.node], "call", "calls") }),
+      row(`inclusive${guess}`, tree.total[box.node]),
+      box.node === 0 ? null : row(`self${guess}`, tree.self[box.node]),
+      box.node === 0 || tree.calls[box.node] === UNKNOWN ? null : el("div", { textContent: counted(tree.calls[box.node], "call", "calls") }),
     );
   }
 

@@ -32,7 +32,7 @@ function isMeasured(run, key) {
 class FunctionsView {
   constructor(run) {
     this.run = run;
-    this.thread = UNKNOWN;
+    this.part = part("");
     this.module = UNKNOWN;
     this.query = "";
     this.keepIdle = false;
@@ -58,13 +58,12 @@ class FunctionsView {
       }
     });
     const modules = [[String(UNKNOWN), "All modules"], ...run.modules.map((module, at) => [String(at), visible(module.name)])];
-    const threads = [[String(UNKNOWN), "All threads"], ...run.threads.map((thread, at) => [String(at), threadName(thread)])];
     this.status = el("output", { className: "status" });
     const bar = el(
       "div", { className: "bar" },
       this.search,
       run.modules.length > 1 ? choice("Module", modules, String(this.module), (value) => { this.module = Number(value); this.update(); }) : null,
-      run.threads.length > 1 && run.rows ? choice("Thread", threads, String(this.thread), (value) => { this.thread = Number(value); this.update(); }) : null,
+      partChoice(run, true, (value) => { this.part = part(value); this.update(); }),
       this.idle() ? toggle("Not run", this.keepIdle, "Show functions without calls, times and instructions", (on) => { this.keepIdle = on; this.update(); }) : null,
       this.status,
     );
@@ -138,14 +137,14 @@ class FunctionsView {
       const value = this.columns[column.key]?.[id] ?? UNKNOWN;
       cell.lastChild.textContent = column.show(value);
       cell.classList.toggle("zero", value === 0);
-      cell.title = value === UNKNOWN ? "not known" : `${column.title}: ${column.exact(value)}`;
+      cell.title = value === UNKNOWN ? "not counted" : `${column.title}: ${column.exact(value)}`;
       if (!column.share) return;
       const total = column.key === "instructions" ? this.instructions : this.total;
       setShare(cell.firstChild, value, total);
       cell.title += value === UNKNOWN || total === 0 ? "" : `, ${percent(value, total)} of ${column.show(total)}`;
     });
     const name = row.children[this.shown.length];
-    name.firstChild.textContent = this.run.names[id];
+    name.firstChild.textContent = this.run.short(id);
     name.firstChild.href = hashOf("graph", { function: id });
     name.title = describe(this.run, id);
     row.classList.toggle("idle", !ran(this.columns, id));
@@ -167,8 +166,8 @@ class FunctionsView {
   /** Filters and sorts. */
   update() {
     const { run } = this;
-    this.columns = run.columnsOf(this.thread);
-    this.total = this.thread === UNKNOWN ? run.total : sum(this.columns.self);
+    this.columns = run.columnsOf(this.part);
+    this.total = this.columns === run.columns ? run.total : this.columns.self ? sum(this.columns.self) : 0;
     this.instructions = this.columns.instructions ? sum(this.columns.instructions) : 0;
     this.ids = filtered(run, this.columns, this.query, this.module, this.keepIdle);
     if (this.sort === "name") sortByText(this.ids, (id) => run.lowerNames()[id], this.descending);
@@ -207,9 +206,4 @@ class FunctionsView {
 function describe(run, id) {
   const file = run.file[id] === 0 ? "" : `\n${visible(run.files[run.file[id] - 1])}${run.line[id] > 0 ? `:${run.line[id]}` : ""}`;
   return `${run.names[id]}\n${visible(run.modules[run.module[id]].name)}${file}`;
-}
-
-/** Returns how a thread is called. */
-function threadName(thread) {
-  return visible(`${thread.name || "thread"} ${thread.tid}`);
 }

@@ -166,7 +166,7 @@ class GraphView {
       setShare(inclusive.firstChild, time, line.kind === "self" ? run.total : whole);
       inclusive.lastChild.textContent = duration(time);
       const ofWhat = line.kind === "self" ? "all time" : "the function's inclusive time";
-      inclusive.title = time === UNKNOWN ? "not known" : `Inclusive: ${exact(time)}, ${inclusive.firstChild.textContent} of ${ofWhat}`;
+      inclusive.title = time === UNKNOWN ? (this.run.time.kind === "sampled" ? "gprof's rule gives no time to calls within a circle of functions" : "not known") : `Inclusive: ${exact(time)}, ${inclusive.firstChild.textContent} of ${ofWhat}`;
       self.textContent = duration(own);
       self.title = own === UNKNOWN ? "not known" : `Self: ${exact(own)}`;
     }

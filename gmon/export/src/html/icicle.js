@@ -5,7 +5,7 @@
 const OTHERS = -1;
 
 /**
- * Makes one tree of the nodes of a thread, or of all threads (UNKNOWN). Nodes with the same path become one. With `fold`, a call
+ * Makes one tree of the nodes of a thread, of a set of threads, or of all (UNKNOWN). Nodes with the same path become one. With `fold`, a call
  * has the node of the call of the same function that is on its path already, if there is one, as in a run without `--no-fold`.
  *
  * Node 0 is the root. A node comes after its parent; `total` is its value with that of its children, and `next` and `first` link
@@ -16,7 +16,7 @@ function pathTree(nodes, thread, fold) {
   const place = new Int32Array(nodes.parent.length).fill(UNKNOWN);
   const known = new Map();
   for (let i = 0; i < place.length; i++) {
-    if (thread !== UNKNOWN && nodes.thread[i] !== thread) continue;
+    if (thread !== UNKNOWN && nodes.thread[i] !== thread && !thread.has?.(nodes.thread[i])) continue;
     const up = nodes.parent[i] === 0 ? 0 : place[i - nodes.parent[i]];
     const func = nodes.function[i] - 1;
     const key = up * 2 ** 26 + nodes.function[i];
@@ -27,7 +27,9 @@ function pathTree(nodes, thread, fold) {
       known.set(key, at);
     }
     place[i] = at;
-    tree.calls[at] += nodes.calls[i];
+    // Likely paths have no calls.
+    if (nodes.calls) tree.calls[at] += nodes.calls[i];
+    else tree.calls[at] = UNKNOWN;
     tree.self[at] += nodes.self[i];
   }
   tree.total = Float64Array.from(tree.self);

@@ -6,24 +6,29 @@ const VIEWS = [
   { key: "graph", title: "Call graph", make: (run) => (run.size > 0 ? new GraphView(run) : nothing("No functions", "The profile names no function.", null)) },
   {
     key: "flame", title: "Flame graph",
-    make: (run) => (run.nodes ? new PathsView(run) : nothing("No call paths in this report", "A flame graph needs the path of each call. The call graph has the callers and callees of each function. To record call paths:", "gprofinject --paths PROGRAM && gmon html PROGRAM gmon.pb.gz")),
+    make: (run) => (run.nodes ? new PathsView(run) : nothing("No times in this report", "A flame graph shows times, and this run has none. To measure the time of each call path:", "gprofinject --paths PROGRAM && gmon html")),
   },
   {
     key: "source", title: "Source",
-    make: (run) => (run.sources?.length ? new SourceView(run) : nothing("No costs of source lines in this report", "To count how often each line ran, of a program that was compiled with -g:", "gprofinject --count lines PROGRAM && gmon html PROGRAM gmon.out")),
+    make: (run) => (run.sources?.length ? new SourceView(run) : nothing("No source in this report", "No source line of the functions is known. To count how often each line ran, of a program that was compiled with -g:", "gprofinject --count lines PROGRAM && gmon html")),
   },
   {
     key: "assembly", title: "Disassembly",
-    make: (run) => (run.code?.length ? new AssemblyView(run) : nothing("No counts of instructions in this report", "To count how often each instruction ran:", "gprofinject --count blocks PROGRAM && gmon html PROGRAM gmon.out")),
+    make: (run) => (run.code?.length ? new AssemblyView(run) : nothing("No instructions in this report", "The files of the program and its libraries are not here, or the report was written without them. To count how often each instruction ran:", "gprofinject --count blocks PROGRAM && gmon html")),
+  },
+  {
+    key: "timeline", title: "Time line",
+    make: (run) => (run.timeline ? new TimelineView(run) : nothing("No trace in this report", "A time line shows when each call began and ended, which a trace has:", "gprofinject --trace gmon.trace PROGRAM && gmon html --trace gmon.trace")),
   },
 ];
 
 const KEYS = [
-  ["1 … 6", "the views, from Summary to Disassembly"],
+  ["1 … 7", "the views, from Summary to Time line"],
   ["/", "search, or filter by name"],
   ["↑ ↓ PgUp PgDn Home End", "move in a table; in the flame graph, to the parent and to the child with the most time"],
   ["← →", "in the flame graph, to the calls beside; in the tree, close and open"],
   ["Enter", "go to the function's callers and callees; in the flame graph, zoom"],
+  ["← → + -", "in the time line, move and zoom"],
   ["Escape", "clear the search, zoom out, close this help"],
   ["Alt ← Alt →", "back and forward, as everywhere in a browser"],
   ["t", "light or dark"],
@@ -124,41 +129,6 @@ class Page {
     this.view.list?.print(on);
     this.view.rows?.list?.print(on);
   }
-}
-
-/** The browser's own setting. */
-const BROWSER_IS_DARK = matchMedia("(prefers-color-scheme: dark)");
-
-function browserTheme() {
-  return BROWSER_IS_DARK.matches ? "dark" : "light";
-}
-
-/** Sets what was kept of an earlier time, or else the browser's own setting. */
-function followBrowser() {
-  let theme = browserTheme();
-  try {
-    const kept = localStorage.getItem("gmon-theme");
-    if (kept === "light" || kept === "dark") theme = kept;
-  } catch {
-    // A page from a file may have no storage.
-  }
-  document.documentElement.dataset.theme = theme;
-}
-
-/** Sets light or dark and keeps it for the next time, if the browser lets us. The browser's own setting is not kept, but followed. */
-function setTheme(theme) {
-  document.documentElement.dataset.theme = theme;
-  try {
-    if (theme === browserTheme()) localStorage.removeItem("gmon-theme");
-    else localStorage.setItem("gmon-theme", theme);
-  } catch {
-    // A page from a file may have no storage.
-  }
-}
-
-function switchTheme(view) {
-  setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
-  view?.flame?.draw();
 }
 
 async function start() {

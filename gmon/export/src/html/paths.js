@@ -3,7 +3,7 @@
 class PathsView {
   constructor(run) {
     this.run = run;
-    this.thread = UNKNOWN;
+    this.word = "";
     this.fold = false;
     this.query = "";
     this.highlight = UNKNOWN;
@@ -17,48 +17,52 @@ class PathsView {
       type: "search", placeholder: "Find in paths  ( / )", "aria-label": "Find functions in the paths", spellcheck: false,
       oninput: () => { this.query = this.search.value; this.highlight = UNKNOWN; this.mark(); },
     });
-    const threads = [[String(UNKNOWN), "All threads"], ...run.threads.map((thread, at) => [String(at), threadName(thread)])];
-    this.threadChoice = choice("Thread", threads, String(UNKNOWN), (value) => this.go({ thread: Number(value), node: null }));
+    // Likely paths are those of all threads together.
+    this.partChoice = run.time.estimated.includes("paths") ? null : partChoice(run, false, (value) => this.go({ part: value, node: null }));
     this.foldButton = toggle("Fold recursion", false, "A call has the box of the call of the same function that is on its path already", (on) => this.go({ fold: on ? 1 : null, node: null }));
     this.formButton = toggle("As a tree", false, "Rows instead of boxes", (on) => this.go({ form: on ? "tree" : null }));
     this.outButton = el("button", { type: "button", textContent: "Zoom out", title: "Escape", onclick: () => this.escape() });
     this.status = el("output", { className: "status" });
-    const bar = el("div", { className: "bar" }, this.search, run.threads.length > 1 ? this.threadChoice : null, this.formButton, this.foldButton, this.outButton, this.status);
+    const bar = el("div", { className: "bar" }, this.search, this.partChoice, this.formButton, this.foldButton, this.outButton, this.status);
     this.flame = new Flame(this);
     this.rows = new PathRows(this);
     this.about = el("div", { className: "about", "aria-live": "polite" });
     this.legend = el("div", { className: "legend" });
-    this.element = el("section", { className: "view paths" }, bar, this.flame.element, this.rows.element, this.about, this.legend);
+    const guess = run.time.estimated.includes("paths")
+      ? el("p", { className: "guess" }, el("b", { textContent: "Estimate: " }), "call paths were not recorded. The time of each function is divided among its callers by their calls, and so on up to the beginning, or to where calls go in a circle. ", el("code", { textContent: "gprofinject --paths" }), " records the paths.")
+      : null;
+    this.element = el("section", { className: "view paths" }, bar, guess, this.flame.element, this.rows.element, this.about, this.legend);
   }
 
   /** Goes to the same view with other parameters. */
   go(changes) {
-    const now = { node: this.root || null, thread: this.thread === UNKNOWN ? null : this.thread, fold: this.fold ? 1 : null, form: this.form === "tree" ? "tree" : null };
+    const now = { node: this.root || null, part: this.word, fold: this.fold ? 1 : null, form: this.form === "tree" ? "tree" : null };
     const next = { ...now, ...changes };
-    if (next.thread === UNKNOWN) next.thread = null;
     location.hash = hashOf("flame", next);
   }
 
   show(parameters) {
     const number = (key, none) => (parameters.has(key) && /^\d+$/.test(parameters.get(key)) ? Number(parameters.get(key)) : none);
-    const thread = number("thread", UNKNOWN);
+    const { run } = this;
+    const wanted = part(parameters.get("part"));
+    const word = !(wanted.thread < run.threads.length && wanted.program < run.programs.length) || !this.partChoice ? "" : parameters.get("part") ?? "";
     const fold = parameters.get("fold") === "1";
-    if (!this.tree || thread !== this.thread || fold !== this.fold) {
-      this.thread = thread < this.run.threads.length ? thread : UNKNOWN;
+    if (!this.tree || word !== this.word || fold !== this.fold) {
+      this.word = word;
       this.fold = fold;
-      this.tree = pathTree(this.run.nodes, this.thread, fold);
+      this.tree = pathTree(run.nodes, run.threadsOf(part(word)), fold);
       this.rows.reset();
     }
-    this.threadChoice.value = String(this.thread);
+    if (this.partChoice) this.partChoice.value = word;
     this.foldButton.setAttribute("aria-pressed", String(fold));
     this.form = parameters.get("form") === "tree" ? "tree" : "flame";
     this.formButton.setAttribute("aria-pressed", String(this.form === "tree"));
     const node = number("node", 0);
     this.root = node < this.tree.parent.length ? node : 0;
     this.outButton.disabled = this.root === 0;
-    const wanted = number("function", UNKNOWN);
-    if (wanted !== UNKNOWN && wanted < this.run.size) {
-      this.highlight = wanted;
+    const marked = number("function", UNKNOWN);
+    if (marked !== UNKNOWN && marked < this.run.size) {
+      this.highlight = marked;
       this.search.value = this.query = "";
     }
     this.flame.element.hidden = this.form === "tree";
@@ -90,9 +94,17 @@ class PathsView {
   /** Returns the name of a node's function. */
   name(node) {
     if (node === UNKNOWN) return "[narrower than a pixel]";
-    if (node === 0) return this.thread === UNKNOWN ? "all" : threadName(this.run.threads[this.thread]);
+    const { thread, program } = part(this.word);
+    if (node === 0 && program !== UNKNOWN) return programName(this.run.programs[program]);
+    if (node === 0) return thread === UNKNOWN ? "all" : threadName(this.run.threads[thread]);
     const id = this.tree.func[node];
     return id === OTHERS ? "[other calls]" : this.run.names[id];
+  }
+
+  /** Returns what is written into a node's box. */
+  label(node) {
+    const id = node <= 0 ? OTHERS : this.tree.func[node];
+    return id === OTHERS ? this.name(node) : this.run.short(id);
   }
 
   /** Says what a node is, below the graph. */
@@ -101,13 +113,13 @@ class PathsView {
     const id = tree.func[node];
     const all = tree.total[0];
     const facts = [
-      ["inclusive", `${duration(tree.total[node])}, ${percent(tree.total[node], all)}`, exact(tree.total[node])],
-      node === 0 ? null : ["self", `${duration(tree.self[node])}, ${percent(tree.self[node], all)}`, exact(tree.self[node])],
-      node === 0 ? null : [tree.calls[node] === 1 ? "call" : "calls", count(tree.calls[node]), ""],
+      [run.time.estimated.includes("paths") ? "inclusive (est.)" : "inclusive", `${duration(tree.total[node])}, ${percent(tree.total[node], all)}`, exact(tree.total[node])],
+      node === 0 ? null : [run.time.estimated.includes("paths") ? "self on this path (est.)" : "self", `${duration(tree.self[node])}, ${percent(tree.self[node], all)}`, exact(tree.self[node])],
+      node === 0 || tree.calls[node] === UNKNOWN ? null : [tree.calls[node] === 1 ? "call" : "calls", count(tree.calls[node]), ""],
     ];
     fill(
       this.about,
-      el("b", { className: "name" }, node !== 0 && id !== OTHERS ? functionLink(run, id) : this.name(node)),
+      el("b", { className: "name" }, node !== 0 && id !== OTHERS ? fullLink(run, id) : this.name(node)),
       ...facts.filter(Boolean).map(([label, value, title]) => el("span", { className: "fact", title }, el("b", { textContent: value }), ` ${label}`)),
     );
     this.about.querySelector("a")?.removeAttribute("tabindex");
@@ -145,10 +157,11 @@ class PathRows {
   constructor(view) {
     this.view = view;
     this.open = new Set([0]);
+    this.guess = view.run.time.estimated.includes("paths") ? " (est.)" : "";
     const head = (text, className) => el("span", { role: "columnheader", className, textContent: text });
     this.list = new VirtualList({
       label: "Call paths", role: "treegrid", rowHeight: 24,
-      header: el("div", { className: "head", role: "row" }, head("Inclusive", "number"), head("Self", "number"), head("Calls", "number"), head("Path", "name")),
+      header: el("div", { className: "head", role: "row" }, head(`Inclusive${this.guess}`, "number"), head(`Self${this.guess}`, "number"), head("Calls", "number"), head("Path", "name")),
       makeRow: () => el("div", {}, el("span", { className: "number", role: "gridcell" }, el("span", { className: "share" }), el("span")), el("span", { className: "number", role: "gridcell" }), el("span", { className: "number", role: "gridcell" }), el("span", { className: "name", role: "gridcell" })),
       fillRow: (row, at) => this.fillRow(row, this.nodes[at]),
       open: (at) => this.toggle(this.nodes[at]),

@@ -5,12 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use crate::html::extras::{SourceLines, SourceReader};
-use crate::model::Run;
+use crate::model::{Function, Run};
 
 /// The lines that are shown around those that have costs.
 const AROUND: u32 = 4;
 /// The lines without costs that are shown between two lines of a function.
 const BETWEEN: u32 = 40;
+/// The lines that are shown of a function after the one with which it begins, if it has no costs by line.
+const OF_FUNCTION: u32 = 24;
 /// The most lines that a report contains.
 const MAX_LINES: usize = 200_000;
 /// The most characters of a line. Longer ones are cut off.
@@ -29,6 +31,8 @@ pub(crate) struct Source {
     /// The CPU time of each line's code in nanoseconds, if any line has some.
     #[serde(rename = "self")]
     own: Option<Vec<u64>>,
+    /// The calls that each line has made, if any line has; `null` if none were counted.
+    calls: Option<Vec<Option<u64>>>,
     text: Vec<String>,
 }
 
@@ -37,6 +41,7 @@ pub(crate) struct Source {
 struct Cost {
     executions: Option<u64>,
     self_ns: u64,
+    calls: Option<u64>,
 }
 
 /// What is known of a file before its source is read.
@@ -45,17 +50,18 @@ struct Wanted {
     costs: BTreeMap<u32, Cost>,
     /// The first and the last line of each range to show. After [`merged`], they are sorted and apart.
     ranges: Vec<(u32, u32)>,
+    /// The longest self time of a function that begins in the file.
+    longest_ns: u64,
 }
 
-/// Returns the sources of a run with costs by line, those with the highest costs first. `None` if there are none.
+/// Returns the sources of a run with costs by line or with functions that ran, those with the highest costs first. `None` if no line of
+/// anything is known.
 pub(crate) fn sources(run: &Run, read: &mut SourceReader) -> Option<Vec<Source>> {
-    if run.spots.is_empty() {
-        return None;
-    }
     let mut files: Vec<_> = wanted(run).into_iter().collect();
     let weight = |wanted: &Wanted| {
-        let highest = wanted.costs.values().map(|cost| (cost.self_ns, cost.executions)).max();
-        highest.unwrap_or_default()
+        let highest = wanted.costs.values().map(|cost| (cost.self_ns, cost.executions, cost.calls)).max();
+        let (self_ns, executions, calls) = highest.unwrap_or_default();
+        (self_ns.max(wanted.longest_ns), executions, calls)
     };
     files.sort_by_key(|(file, wanted)| (std::cmp::Reverse(weight(wanted)), *file));
     let mut room = MAX_LINES;
@@ -70,13 +76,15 @@ pub(crate) fn sources(run: &Run, read: &mut SourceReader) -> Option<Vec<Source>>
             Some(room) => room,
             None => continue,
         };
-        sources.push(source);
+        if !source.line.is_empty() {
+            sources.push(source);
+        }
     }
-    Some(sources)
+    (!sources.is_empty()).then_some(sources)
 }
 
 /// Returns the costs and the lines of each file: those with costs, and those between two lines of a function that are not
-/// far from each other.
+/// far from each other; and the beginnings of functions that ran.
 fn wanted(run: &Run) -> BTreeMap<u32, Wanted> {
     let mut files: BTreeMap<u32, Wanted> = BTreeMap::new();
     let mut lines_of: BTreeMap<(u32, u32), BTreeSet<u32>> = BTreeMap::new();
@@ -95,6 +103,8 @@ fn wanted(run: &Run) -> BTreeMap<u32, Wanted> {
             lines_of.entry((spot.function, line.file)).or_default().insert(line.line);
         }
     }
+    add_calls(run, &mut files);
+    add_functions(run, &lines_of, &mut files);
     for ((_, file), lines) in lines_of {
         let ranges = &mut files.entry(file).or_default().ranges;
         let first_new = ranges.len();
@@ -109,6 +119,47 @@ fn wanted(run: &Run) -> BTreeMap<u32, Wanted> {
         wanted.ranges = merged(std::mem::take(&mut wanted.ranges));
     }
     files
+}
+
+/// Adds the calls that lines have made.
+fn add_calls(run: &Run, files: &mut BTreeMap<u32, Wanted>) {
+    for arc in &run.arcs {
+        let line = arc.frames.first().and_then(|frame| frame.line).filter(|line| line.line > 0);
+        let Some(line) = line else { continue };
+        let wanted = files.entry(line.file).or_default();
+        let cost = wanted.costs.entry(line.line).or_default();
+        cost.calls = Some(cost.calls.unwrap_or(0).saturating_add(arc.calls));
+        wanted.ranges.push((line.line, line.line));
+    }
+}
+
+/// Adds the beginnings of the functions that ran, and more of those that have no costs by line.
+fn add_functions(
+    run: &Run,
+    lines_of: &BTreeMap<(u32, u32), BTreeSet<u32>>,
+    files: &mut BTreeMap<u32, Wanted>,
+) {
+    let begins = |function: &Function| function.source.filter(|line| line.line > 0);
+    let mut starts: Vec<(u32, u32)> =
+        run.functions.iter().filter_map(begins).map(|line| (line.file, line.line)).collect();
+    starts.sort_unstable();
+    for (index, function) in (0..).zip(&run.functions) {
+        let Some(line) = begins(function).filter(|_| (function.calls, function.self_ns) != (0, 0)) else {
+            continue;
+        };
+        let wanted = files.entry(line.file).or_default();
+        wanted.longest_ns = wanted.longest_ns.max(function.self_ns);
+        let mut last = line.line;
+        if !lines_of.contains_key(&(index, line.file)) {
+            last = line.line.saturating_add(OF_FUNCTION);
+            // The next function has lines of its own, or did not run.
+            let after = starts.partition_point(|&start| start <= (line.file, line.line));
+            if let Some(&(_, next)) = starts.get(after).filter(|(file, _)| *file == line.file) {
+                last = last.min(next.saturating_sub(1));
+            }
+        }
+        wanted.ranges.push((line.line, last));
+    }
 }
 
 /// Returns ranges with some lines around each, sorted, with one in place of those that touch.
@@ -137,12 +188,14 @@ fn source(file: u32, wanted: &Wanted, text: Option<&SourceLines>) -> Source {
     }
     let cost = |line: &u32| wanted.costs.get(line).copied().unwrap_or_default();
     let line_text = |line: &u32| text.and_then(|text| text.get(line)).map_or("", String::as_str);
+    let has_calls = wanted.costs.values().any(|cost| cost.calls.is_some());
     let timed = wanted.costs.values().any(|cost| cost.self_ns > 0);
     Source {
         file,
         found: text.is_some(),
         count: shown.iter().map(|line| cost(line).executions).collect(),
         own: timed.then(|| shown.iter().map(|line| cost(line).self_ns).collect()),
+        calls: has_calls.then(|| shown.iter().map(|line| cost(line).calls).collect()),
         text: shown.iter().map(|line| line_text(line).chars().take(MAX_WIDTH).collect()).collect(),
         line: shown,
     }
@@ -151,7 +204,7 @@ fn source(file: u32, wanted: &Wanted, text: Option<&SourceLines>) -> Source {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Frame, Line, Spot};
+    use crate::model::{Arc, Frame, Line, Spot};
 
     fn spot(function: u32, inlined: Option<u32>, file: u32, line: u32, executions: u64) -> Spot {
         let frames = vec![Frame { inlined, line: Some(Line { file, line }) }];
@@ -189,6 +242,37 @@ mod tests {
         assert_eq!(of(0).text[0], "a.c 6");
         assert_eq!((&of(1).line[..], &of(1).count[..]), (&[99, 100][..], &[None, Some(9)][..]));
         assert_eq!((of(2).found, &of(2).line[..], &of(2).text[0][..]), (false, &[2][..], ""));
-        assert_eq!(of(0).own, None);
+        assert_eq!((&of(0).own, &of(0).calls), (&None, &None));
+    }
+
+    /// Without costs by line, there are the functions that ran, and the calls of each line.
+    #[test]
+    fn functions_and_calls() {
+        let function = |line, calls| Function {
+            source: Some(Line { file: 0, line }),
+            calls,
+            self_ns: 7 * calls,
+            ..Function::default()
+        };
+        let run = Run {
+            files: vec!["a.c".into()],
+            functions: vec![function(10, 1), function(20, 3), function(60, 0), function(0, 9)],
+            arcs: vec![Arc {
+                caller: Some(0),
+                callee: 1,
+                frames: vec![Frame { inlined: None, line: Some(Line { file: 0, line: 12 }) }],
+                calls: 3,
+                ..Arc::default()
+            }],
+            ..Run::default()
+        };
+        let mut read = |_: &str| Some((1..=99).map(|line| (line, String::new())).collect());
+        let sources = sources(&run, &mut read).expect("there are functions");
+        assert_eq!(sources.len(), 1);
+        assert_eq!(sources[0].line, (6..=48).collect::<Vec<_>>());
+        let calls = sources[0].calls.as_ref().expect("there are calls");
+        assert_eq!(calls.iter().flatten().collect::<Vec<_>>(), [&3]);
+        assert_eq!((calls[6], &sources[0].own), (Some(3), &None));
+        assert_eq!(super::sources(&Run::default(), &mut |_| None), None);
     }
 }

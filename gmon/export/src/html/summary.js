@@ -7,7 +7,7 @@ class SummaryView {
       "section", { className: "view summary" },
       el(
         "div", { className: "columns" },
-        el("div", { className: "stack" }, ...[this.facts(), this.modules()].filter(Boolean)),
+        el("div", { className: "stack" }, ...[this.facts(), this.programs(), this.modules()].filter(Boolean)),
         el("div", { className: "stack" }, ...[this.hottest(), this.threads()].filter(Boolean)),
       ),
     );
@@ -39,10 +39,10 @@ class SummaryView {
     const { run } = this;
     const main = mainMeasure(run);
     const value = new Float64Array(run.modules.length);
-    const calls = new Float64Array(run.modules.length);
+    const calls = new Float64Array(run.modules.length).fill(UNKNOWN);
     for (let id = 0; id < run.size; id++) {
       value[run.module[id]] += Math.max(main.column[id], 0);
-      calls[run.module[id]] += Math.max(run.columns.calls[id], 0);
+      if (run.columns.calls[id] !== UNKNOWN) calls[run.module[id]] = Math.max(calls[run.module[id]], 0) + run.columns.calls[id];
     }
     const order = sortByNumber(run.modules.map((_, at) => at).filter((at) => value[at] > 0 || calls[at] > 0), value, true);
     const rows = order.slice(0, 30).map((at) => [
@@ -51,6 +51,32 @@ class SummaryView {
       el("span", { className: "name", textContent: visible(run.modules[at].name), title: moduleTitle(run.modules[at]) }),
     ]);
     return card("Modules", ["Share", main.title, main.withCalls ? "Calls" : null, "Module"], rows, null);
+  }
+
+  /** The programs of a run of several. */
+  programs() {
+    const { run } = this;
+    if (run.programs.length < 2) return null;
+    const rows = run.programRows;
+    const time = new Float64Array(run.programs.length).fill(UNKNOWN);
+    const calls = new Float64Array(run.programs.length).fill(UNKNOWN);
+    const add = (sums, at, value) => { if (value !== null && value !== undefined) sums[at] = Math.max(sums[at], 0) + value; };
+    rows?.program.forEach((program, row) => {
+      add(time, program, rows.self?.[row]);
+      add(calls, program, rows.calls[row]);
+    });
+    const timed = run.total > 0;
+    const value = timed ? time : calls;
+    const all = sum(value);
+    const order = sortByNumber(run.programs.map((_, at) => at), value, true);
+    const cells = order.slice(0, 100).map((at) => [
+      shareCell(value[at], all),
+      timed ? el("span", { className: "number", textContent: duration(time[at]), title: exact(time[at]) }) : null,
+      el("span", { className: timed ? "number wide" : "number", textContent: count(calls[at]) }),
+      el("span", { className: "name", textContent: programName(run.programs[at]), title: moduleTitle(run.modules[run.programs[at].module]) }),
+    ]);
+    const more = order.length > 100 ? el("span", { className: "quiet", textContent: `and ${order.length - 100} more` }) : null;
+    return card("Programs", ["Share", timed ? "Self" : null, "Calls", "Program"], cells, more);
   }
 
   threads() {
@@ -102,7 +128,7 @@ function partText(part) {
 /** Returns a section with a small table. */
 function card(title, heads, rows, foot) {
   const cells = (role, list) => list.filter((cell) => cell !== null).map((cell) => {
-    if (typeof cell === "string") return el("span", { role, textContent: cell, className: cell === "Function" || cell === "Module" || cell === "Thread" ? "name" : "number" });
+    if (typeof cell === "string") return el("span", { role, textContent: cell, className: cell === "Function" || cell === "Module" || cell === "Thread" || cell === "Program" ? "name" : "number" });
     cell.setAttribute("role", role);
     return cell;
   });

@@ -1,4 +1,8 @@
+use base64::prelude::{BASE64_STANDARD, Engine};
+use sha2::{Digest, Sha256};
+
 use super::*;
+use crate::html::page::{PAGE, STYLE};
 use crate::model::{Function, Module, Time};
 
 /// What is between the two texts, which occur once.

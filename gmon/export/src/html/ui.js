@@ -35,7 +35,14 @@ function hashOf(view, parameters = {}) {
 
 /** Returns a link to the call graph's entry of a function. */
 function functionLink(run, id) {
-  return el("a", { className: "function", href: hashOf("graph", { function: id }), textContent: run.names[id], tabIndex: -1 });
+  return el("a", { className: "function", href: hashOf("graph", { function: id }), textContent: run.short(id), title: describe(run, id), tabIndex: -1 });
+}
+
+/** Returns the same with the whole name. */
+function fullLink(run, id) {
+  const link = functionLink(run, id);
+  link.textContent = run.names[id];
+  return link;
 }
 
 /** Returns a cell with a share of the whole as a number over a bar. */
@@ -60,6 +67,19 @@ function choice(label, options, value, onchange) {
     ...options.map(([value, text]) => el("option", { value, textContent: text })),
   );
   select.value = value;
+  return select;
+}
+
+/** Returns a choice of the run's programs and threads, or null if there is nothing to choose. `rows`: those with rows of functions only. */
+function partChoice(run, rows, onchange) {
+  const groups = Object.entries(run.parts(rows));
+  if (groups.every(([label, options]) => label === "" || options.length === 0)) return null;
+  const option = ([value, textContent]) => el("option", { value, textContent });
+  const select = el("select", { "aria-label": "Program or thread", className: "part", onchange: () => onchange(select.value) });
+  for (const [label, options] of groups) {
+    if (label === "") select.append(...options.map(option));
+    else if (options.length > 0) select.append(el("optgroup", { label }, ...options.map(option)));
+  }
   return select;
 }
 

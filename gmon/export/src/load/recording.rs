@@ -1,6 +1,7 @@
 //! A gmon.pb.gz: everything that a run has counted, sampled and measured.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use gmon::{Block, BuildId, Format, Profile};
@@ -12,8 +13,10 @@ use crate::load::blocks;
 use crate::load::contract::Detail;
 use crate::load::lines::{Places, add_lines};
 use crate::load::names::demangle_all;
+use crate::load::numbers::Numbers;
 use crate::load::program::lines_of;
-use crate::model::{Arc, Durations, Function, Line, Module, Node, Run, Share, Time, View};
+use crate::load::programs::shares;
+use crate::model::{Arc, Durations, Function, Line, Module, Node, Run, Time, View};
 
 /// The name of the callers that are not known: code that is not hooked, while no hooked function was running.
 pub const OUTSIDE: &str = "[outside]";
@@ -51,6 +54,7 @@ pub fn recording(recording: &Recording, detail: Detail) -> Run {
         sample_period_ns: recording.sample_period_ns,
         functions: functions.collect(),
         modules: numbers.modules.iter().map(|&index| module(&recording.modules[index as usize])).collect(),
+        runs: recording.runs.clone(),
         programs: programs.collect(),
         shares: shares(recording),
         files: files.list,
@@ -126,66 +130,6 @@ fn module(module: &gmon_run::Module) -> Module {
         limit: module.limit,
         offset: module.offset,
     }
-}
-
-/// The modules and functions that occur, and the numbers that they get. The first module is that of the first program.
-struct Numbers {
-    functions: Vec<u32>,
-    function_numbers: Vec<Option<u32>>,
-    modules: Vec<u32>,
-    module_numbers: Vec<Option<u32>>,
-}
-
-impl Numbers {
-    fn new(recording: &Recording) -> Numbers {
-        let mut occurs = vec![false; recording.functions.len()];
-        let mut note = |function: u32| {
-            if let Some(occurs) = occurs.get_mut(function as usize) {
-                *occurs = true;
-            }
-        };
-        if recording.is_measured() {
-            // Other functions have no times, and samples alone are not comparable with those.
-            recording.rows.iter().for_each(|row| note(row.function));
-            recording
-                .arcs
-                .iter()
-                .for_each(|arc| arc.caller.into_iter().chain([arc.callee]).for_each(&mut note));
-            recording.nodes.iter().for_each(|node| note(node.function));
-        } else {
-            recording.calls.iter().for_each(|c| c.caller.into_iter().chain([c.callee]).for_each(&mut note));
-            recording.hits.iter().for_each(|hits| note(hits.function));
-        }
-        let (functions, function_numbers) = numbered(
-            (0..).zip(occurs).filter(|(_, occurs)| *occurs).map(|(index, _)| index),
-            recording.functions.len(),
-        );
-        let of_programs = recording.programs.iter().map(|program| program.module);
-        let of_functions: BTreeSet<u32> =
-            functions.iter().map(|&index| recording.functions[index as usize].module).collect();
-        let (modules, module_numbers) = numbered(of_programs.chain(of_functions), recording.modules.len());
-        Numbers { functions, function_numbers, modules, module_numbers }
-    }
-
-    fn function(&self, index: u32) -> Option<u32> {
-        self.function_numbers.get(index as usize).copied().flatten()
-    }
-
-    fn module(&self, index: u32) -> Option<u32> {
-        self.module_numbers.get(index as usize).copied().flatten()
-    }
-}
-
-/// Returns the indexes in their order, each once, and the number of each of `len` indexes among them.
-fn numbered(indexes: impl Iterator<Item = u32>, len: usize) -> (Vec<u32>, Vec<Option<u32>>) {
-    let (mut order, mut numbers) = (Vec::new(), vec![None; len]);
-    for index in indexes {
-        if let Some(number @ None) = numbers.get_mut(index as usize) {
-            *number = Some(order.len() as u32);
-            order.push(index);
-        }
-    }
-    (order, numbers)
 }
 
 /// Adds counted calls and sampled times.
@@ -286,6 +230,13 @@ fn add_files(run: &mut Run, recording: &Recording, numbers: &Numbers, detail: De
         let is_counted = counted.contains(&own);
         let Module { path, build_id, .. } = &run.modules[index as usize];
         let path = Path::new(path);
+        // The recording has names of source files too, which the owner of the program has chosen.
+        if detail == Detail::Lines
+            && path.is_absolute()
+            && let Ok(metadata) = std::fs::metadata(path)
+        {
+            run.owners.insert(metadata.uid());
+        }
         if (has_lines || is_counted)
             && path.is_absolute()
             && let Some((bytes, owner)) = module_file(path, build_id)
@@ -311,41 +262,6 @@ fn add_files(run: &mut Run, recording: &Recording, numbers: &Numbers, detail: De
         }
     }
     places.finish();
-}
-
-/// Returns what each program has done.
-fn shares(recording: &Recording) -> Vec<Share> {
-    let mut shares = vec![Share::default(); recording.programs.len()];
-    let add = |to: &mut u64, value: u64| *to = to.saturating_add(value);
-    for (share, program) in shares.iter_mut().zip(&recording.programs) {
-        share.samples = program.elsewhere;
-    }
-    for hits in &recording.hits {
-        shares
-            .get_mut(hits.program as usize)
-            .into_iter()
-            .for_each(|share| add(&mut share.samples, hits.samples));
-    }
-    if recording.is_measured() {
-        for row in &recording.rows {
-            let program = recording.threads.get(row.thread as usize).map_or(0, |thread| thread.program);
-            if let Some(share) = shares.get_mut(program as usize) {
-                add(&mut share.calls, row.calls);
-                add(&mut share.self_ns, row.self_ns);
-            }
-        }
-        return shares;
-    }
-    for calls in &recording.calls {
-        shares
-            .get_mut(calls.program as usize)
-            .into_iter()
-            .for_each(|share| add(&mut share.calls, calls.calls));
-    }
-    for share in &mut shares {
-        share.self_ns = share.samples.saturating_mul(recording.sample_period_ns);
-    }
-    shares
 }
 
 /// The paths of source files, each once.

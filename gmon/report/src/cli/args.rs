@@ -5,19 +5,20 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 use gprofinject_usage::Kind;
 
+use crate::cli::browse_args::BrowseArgs;
 use crate::cli::diff_args::DiffArgs;
 use crate::cli::examples;
 use crate::cli::form_args::FormArgs;
 #[cfg(feature = "push")]
 use crate::cli::push_args::PushArgs;
-use crate::cli::report_args::{BlocksArgs, CoverageArgs, InstructionsArgs, LinesArgs, SumsArgs};
+use crate::cli::report_args::{AsmArgs, LinesArgs};
 use crate::cli::run_args::{ExportArgs, FlatArgs, GprofArgs, GraphArgs, HtmlArgs, PathsArgs};
 use crate::cli::trace_args::TraceArgs;
 
 /// Shows what gprofinject has recorded: tables, call graphs, times, paths, lines; sums, compares and exports it; and checks gmon.out
 /// files.
 ///
-/// Without a command, the functions of the run in gmon.pb.gz are shown.
+/// Without a command, the run in gmon.pb.gz is shown: in a browser on a terminal, and elsewhere as a table of its functions.
 #[derive(Parser)]
 #[command(
     name = "gmon",
@@ -36,6 +37,10 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
+    /// Browse a run on the terminal: functions, callers and callees, flame graph, source, instructions, programs. Elsewhere, a table
+    /// of the functions is printed
+    #[command(after_long_help = examples::REPORT)]
+    Report(BrowseArgs),
     /// Print a table of the functions: self and inclusive time, calls, time per call; or of modules, programs, threads, ranks
     #[command(after_long_help = examples::FLAT)]
     Flat(FlatArgs),
@@ -45,24 +50,12 @@ pub(crate) enum Command {
     /// Print the measured times of each call path, as a tree
     #[command(after_long_help = examples::PATHS)]
     Paths(PathsArgs),
-    /// Print the source with each line's count in the margin
+    /// Print the source with each line's count in the margin; or sums by function or file; or how much of each file ran
     #[command(after_long_help = examples::LINES)]
     Lines(LinesArgs),
-    /// Print the disassembly with each instruction's count
-    #[command(after_long_help = examples::INSTRUCTIONS)]
-    Instructions(InstructionsArgs),
-    /// Print each basic block: count, addresses, function, line
-    #[command(after_long_help = examples::BLOCKS)]
-    Blocks(BlocksArgs),
-    /// Print sums by function: instructions that ran, calls, all instructions, those that never ran
-    #[command(after_long_help = examples::FUNCTIONS)]
-    Functions(SumsArgs),
-    /// Print the same sums by file, and those of basic blocks
-    #[command(after_long_help = examples::FILES)]
-    Files(SumsArgs),
-    /// Print how much of each file ran, in percent
-    #[command(after_long_help = examples::COVERAGE)]
-    Coverage(CoverageArgs),
+    /// Print the disassembly with each instruction's count, or each basic block
+    #[command(after_long_help = examples::ASM)]
+    Asm(AsmArgs),
     /// Compare two runs of a program, or of two builds of it; the exit status is 1 if something has become worse
     #[command(after_long_help = examples::DIFF)]
     Diff(DiffArgs),

@@ -2,9 +2,9 @@
 
 pub(crate) const GMON: &str = "\
 Examples:
-  gmon                                        # the functions of the run in gmon.pb.gz
+  gmon                                        # the run in gmon.pb.gz
   gmon flat --sort p99                        # after gprofinject --times ./prog
-  gmon lines prog gmon.out                    # after gprofinject --count lines ./prog
+  gmon lines                                  # after gprofinject --count lines ./prog
   gmon merge -o all.out gmon.out.rank*
   gmon push http://localhost:4040 -l region=eu
   gmon --generate complete-bash > ~/.local/share/bash-completion/completions/gmon
@@ -19,6 +19,14 @@ Examples:
   gmon merge -o all.out gmon.out.rank*        # 10,000 ranks, on all processors
   gmon merge -o all.pb.gz gmon.rank*.pb.gz && gmon flat all.pb.gz
   gmon merge --program prog -o all.out a.out b.out   # with counts of basic blocks";
+
+pub(crate) const REPORT: &str = "\
+Examples:
+  gmon                                        # the newest run here
+  gmon report old.pb.gz
+  gmon report --program cc1 --source-dir ~/gcc
+
+Keys: 1 to 6 or Tab: views; Enter, Backspace: forth and back; /: search; s: sort; ?: all keys; q: quit";
 
 pub(crate) const FLAT: &str = "\
 Examples:
@@ -72,32 +80,21 @@ Examples:
 
 pub(crate) const LINES: &str = "\
 Examples:
-  gprofinject --count lines ./prog && gmon lines prog
-  gmon lines --apart -F parse.c prog gmon.out
+  gprofinject --count lines ./prog && gmon lines
+  gmon lines --apart -F parse.c
+  gmon lines -m libparse.so                   # one module of the run, or: gmon lines ./libparse.so
+  gmon lines --by function --sort calls -n 20 -f 'parse_*'
+  gmon lines --by file
+  gmon lines --coverage a.pb.gz b.pb.gz
+  gmon lines --lcov cov.info && genhtml -o html cov.info
   gmon lines --substitute-path /build=. prog a.out b.out";
 
-pub(crate) const INSTRUCTIONS: &str = "\
+pub(crate) const ASM: &str = "\
 Examples:
-  gmon instructions -f main prog gmon.out
-  gmon instructions --syntax intel prog";
-
-pub(crate) const BLOCKS: &str = "\
-Examples:
-  gmon blocks --sort count -n 20 prog gmon.out";
-
-pub(crate) const FUNCTIONS: &str = "\
-Examples:
-  gmon functions prog gmon.out
-  gmon functions --sort calls -n 20 -f 'parse_*' prog";
-
-pub(crate) const FILES: &str = "\
-Examples:
-  gmon files prog gmon.out";
-
-pub(crate) const COVERAGE: &str = "\
-Examples:
-  gmon coverage prog gmon.out
-  gmon coverage --lcov cov.info prog a.out b.out && genhtml -o html cov.info";
+  gmon asm -f main
+  gmon asm --syntax intel -m libparse.so
+  gmon asm --blocks --sort count -n 20
+  gmon asm -f main prog gmon.out";
 
 pub(crate) const PATHS: &str = "\
 Examples:

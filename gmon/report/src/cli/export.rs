@@ -35,10 +35,10 @@ pub(crate) fn run(args: &ExportArgs) -> Result<()> {
     }
     if format == Format::Html {
         let sources = SourceArgs::default();
-        let (page, authors) = html::page(&args.files, Some(&sources).filter(|_| !args.no_lines))?;
+        let page = html::page(&args.files, Some(&sources).filter(|_| !args.no_lines), None)?;
         return match &args.output {
-            Some(path) => files::replace(path, &page, &authors),
-            None => Ok(io::stdout().lock().write_all(&page)?),
+            Some(path) => files::replace(path, &page.bytes, &page.authors),
+            None => Ok(io::stdout().lock().write_all(&page.bytes)?),
         };
     }
     let detail = if args.no_lines { Detail::Functions } else { Detail::Lines };

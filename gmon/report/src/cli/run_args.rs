@@ -26,7 +26,7 @@ pub(crate) struct RunArgs {
 
 #[derive(clap::Args)]
 pub(crate) struct ExportArgs {
-    /// The format: callgrind (KCachegrind), pprof, folded (flame graphs), speedscope, firefox, dot (Graphviz), html (for a
+    /// The format: callgrind (KCachegrind), pprof, folded (flame graphs), speedscope, firefox, dot (Graphviz), svg (a flame graph), html (for a
     /// browser, as `gmon html` writes it), gprof (NAME.syms and NAME.whole, of `-o NAME`), json
     #[arg(long, value_name = "FORMAT")]
     pub(crate) to: To,
@@ -149,6 +149,12 @@ pub(crate) struct HtmlArgs {
     /// Leave out source lines and disassembly, so that the report contains names and numbers only
     #[arg(long, conflicts_with_all = ["source_dir", "substitute_path"])]
     pub(crate) no_source: bool,
+    /// A trace (`gprofinject --trace`) whose calls the report shows on a line of time [default: NAME.trace of the same run beside it]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
+    /// Open the report in the browser: $BROWSER, or else xdg-open
+    #[arg(long)]
+    pub(crate) open: bool,
 }
 
 /// What the rows of a table are.

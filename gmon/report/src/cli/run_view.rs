@@ -1,6 +1,6 @@
 //! What the tables of a run have in common: the selection, the order, and how names and shares are shown.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -161,6 +161,11 @@ impl<'a> RunView<'a> {
             View::Process => "",
         };
         writeln!(out, "{}{view}: {}", plain(&run.program), gmon::counted(run.calls(), "call", "calls"))?;
+        if run.runs.len() > 1 {
+            let hosts: BTreeSet<&str> = run.runs.iter().map(|run| run.host.as_str()).collect();
+            let runs = gmon::counted(run.runs.len(), "run", "runs");
+            writeln!(out, "the sum of {runs} on {}", gmon::counted(hosts.len(), "host", "hosts"))?;
+        }
         let period = duration(run.sample_period_ns);
         match run.time {
             Time::None => writeln!(out, "time: none was measured"),
@@ -220,6 +225,19 @@ pub(crate) fn json_head(run: &Run) -> String {
             })
         })
         .collect();
+    let runs: Vec<_> = run
+        .runs
+        .iter()
+        .map(|run| {
+            json!({
+                "id": format!("{:016x}", run.id),
+                "host": run.host,
+                "rank": run.rank,
+                "start_unix_ns": run.start_unix_ns,
+                "duration_ns": run.duration_ns,
+            })
+        })
+        .collect();
     let (time, error_ns) = match run.time {
         Time::None => (Value::Null, Value::Null),
         Time::Estimated => (json!("estimated"), Value::Null),
@@ -238,12 +256,13 @@ pub(crate) fn json_head(run: &Run) -> String {
     });
     format!(
         "\"program\":{},\"start_unix_ns\":{},\"duration_ns\":{},\n\"time\":{time},\"error_ns\":{error_ns},\"clock\":{clock},\
-         \"samples\":{},\"sample_period_ns\":{},\n\"programs\":{},\n\"modules\":{}",
+         \"samples\":{},\"sample_period_ns\":{},\n\"runs\":{},\n\"programs\":{},\n\"modules\":{}",
         json!(run.program),
         run.start_unix_ns,
         run.duration_ns,
         run.samples,
         run.sample_period_ns,
+        json!(runs),
         json!(programs),
         json!(modules),
     )

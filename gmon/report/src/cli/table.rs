@@ -1,5 +1,6 @@
 //! Tables of text whose columns are as wide as they have to be, and together as wide as the terminal at most.
 
+use std::collections::HashMap;
 use std::io::{self, Write};
 
 use gprofinject_image::names::fit;
@@ -23,11 +24,13 @@ pub(crate) struct Table {
     /// The headings of the columns that may be left out, the one that is left out first in front.
     optional: Vec<&'static str>,
     rows: Vec<Vec<String>>,
+    /// The counts after which some rows are coloured, by their indexes.
+    counts: HashMap<usize, Option<u64>>,
 }
 
 impl Table {
     pub(crate) fn new(headings: Vec<&'static str>, names: usize) -> Table {
-        Table { headings, names, optional: Vec::new(), rows: Vec::new() }
+        Table { headings, names, optional: Vec::new(), rows: Vec::new(), counts: HashMap::new() }
     }
 
     /// Sets which columns are left out if the terminal is too narrow, the one that is left out first in front.
@@ -38,6 +41,12 @@ impl Table {
 
     /// Adds a row with a text for each column.
     pub(crate) fn push(&mut self, row: Vec<String>) {
+        self.rows.push(row);
+    }
+
+    /// Adds a row that is coloured so that what never ran and what was not counted stand out.
+    pub(crate) fn push_counted(&mut self, count: Option<u64>, row: Vec<String>) {
+        self.counts.insert(self.rows.len(), count);
         self.rows.push(row);
     }
 
@@ -68,6 +77,11 @@ impl Table {
             if total && index + 1 == self.rows.len() {
                 writeln!(out, "{}", style.heading(&text))?;
             } else {
+                let count = self.counts.get(&index).copied();
+                let text = match count {
+                    Some(count) => style.count(count, text),
+                    None => text,
+                };
                 writeln!(out, "{text}")?;
             }
         }

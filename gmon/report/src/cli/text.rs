@@ -181,12 +181,12 @@ impl Style {
     }
 }
 
-/// Returns a count as gcov writes it: `#####` for 0. A count that is not known is `?`.
+/// Returns a count as gcov writes it: `#####` for 0. What was not counted is blank.
 pub(crate) fn margin(count: Option<u64>) -> String {
     match count {
         Some(0) => "#####".to_owned(),
         Some(count) => count.to_string(),
-        None => "?".to_owned(),
+        None => String::new(),
     }
 }
 
