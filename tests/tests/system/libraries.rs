@@ -334,7 +334,7 @@ fn a_selection_by_module() {
     for (pattern, tip) in [
         ("loww", "tip: similar names: 'low'"),
         ("libhigh.so!loww", "tip: similar names: 'low'"),
-        ("libc.so.6!malloc", "tip: add --libs 'libc.so.6'"),
+        ("libc.so.6!malloc", "tip: add --libs libc.so.6"),
         ("nothing_like_it", "tip: for a library that is loaded later, write -I '*!nothing_like_it'"),
     ] {
         let refused = place.run(&["-o", "refused.out", "-I", "main", "-I", pattern, "./prog"]);

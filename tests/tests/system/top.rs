@@ -138,7 +138,7 @@ fn keys() {
     let line = screen.lines().find(|line| line.starts_with("leaf ")).unwrap();
     let own = counts(line);
     terminal.keys(&["o", "c"]);
-    let screen = terminal.until("by calls", |screen| screen.contains("functions by calls,"));
+    let screen = terminal.until("by calls", |screen| screen.contains("functions by calls,") && calls(screen, "leaf").is_some());
     let shown = rows(&screen);
     assert!(shown.is_sorted_by_key(|(_, calls)| std::cmp::Reverse(*calls)), "{screen}");
     for name in ["leaf", "small", "empty", "tail", "hop", "recursive", "compare", "first", "zeroes"] {
