@@ -65,7 +65,7 @@ fn measured_times() {
     let work = index("work");
     assert_eq!((&functions["primitive"][work], &functions["line"][work]), (&json!(2), &json!(5)));
     // Durations are those of the table, by function and by thread.
-    let table = gmon(&folder, &["times", "--json", "gmon.pb.gz"]).stdout;
+    let table = gmon(&folder, &["flat", "--json", "gmon.pb.gz"]).stdout;
     let table: Value = serde_json::from_slice(&table).expect("JSON");
     let rows = table["rows"].as_array().expect("rows");
     assert!(rows.iter().any(|row| row["max_ns"].as_u64() > Some(0)), "{rows:?}");

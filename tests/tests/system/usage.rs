@@ -162,7 +162,7 @@ fn bash_completes() {
             assert_eq!(complete(&["gprofinject", "--ranks", "h"]), "host");
         } else {
             assert_eq!(complete(&["gmon", "mer"]), "merge");
-            assert_eq!(complete(&["gmon", "times", "--sort", "incl"]), "inclusive inclusive-raw");
+            assert_eq!(complete(&["gmon", "flat", "--sort", "incl"]), "inclusive inclusive-raw");
             assert!(complete(&["gmon", "push", "--"]).contains("--token-file"));
         }
     }

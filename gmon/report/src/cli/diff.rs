@@ -234,7 +234,7 @@ impl Comparison {
     }
 
     fn json(&self, found: &Diff, worse: &[&Change<Key>], out: &mut impl Write) -> Result<()> {
-        write!(out, "{{\"compared\":{}", json!(self.by.name()))?;
+        write!(out, "{{\"schema\":\"gmon-diff\",\"version\":1,\"compared\":{}", json!(self.by.name()))?;
         write!(out, ",\"total_old\":{},\"total_new\":{}", self.totals.0, self.totals.1)?;
         write!(out, ",\n\"old\":{{{}}}", json_head(&self.old))?;
         write!(out, ",\n\"new\":{{{}}}", json_head(&self.new))?;

@@ -60,26 +60,6 @@ pub(crate) fn read_elf(path: &Path) -> Result<Vec<u8>> {
     read(path, ELF).with_context(|| path.display().to_string())
 }
 
-/// Returns the bytes of a recording.
-///
-/// # Errors
-/// The file cannot be read, or is too large.
-pub(crate) fn read_recording(path: &Path) -> Result<Vec<u8>> {
-    read(path, GZIP).with_context(|| path.display().to_string())
-}
-
-/// Returns the bytes of a recording or of an ELF file.
-///
-/// # Errors
-/// The file cannot be read, or is too large.
-pub(crate) fn read_recording_or_elf(path: &Path) -> Result<Vec<u8>> {
-    // A pipe can be read only once, so the beginning decides what it is.
-    let (file, mut bytes) = begin(path, GZIP.len()).with_context(|| path.display().to_string())?;
-    let magic = if bytes == GZIP { GZIP } else { ELF };
-    finish(file, &mut bytes, magic).with_context(|| path.display().to_string())?;
-    Ok(bytes)
-}
-
 /// Returns the bytes of a file of any kind that a run leaves: a program, a profile, or a recording. Of another
 /// file, only the first bytes are returned.
 ///
