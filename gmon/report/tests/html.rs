@@ -36,7 +36,10 @@ fn report(folder: &Folder, args: &[&str]) -> Value {
     assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 0), "{said}");
     // The sources of runs that were made by hand are nowhere.
     let lines: Vec<&str> = said.lines().filter(|line| !line.starts_with("gmon: source /src/")).collect();
-    assert!(lines.len() == 1 && lines[0].starts_with("gmon: wrote /") && said.contains("gmon.html ("), "{said}");
+    assert!(
+        lines.len() == 1 && lines[0].starts_with("gmon: wrote /") && said.contains("gmon.html ("),
+        "{said}"
+    );
     data(&std::fs::read(folder.file("gmon.html")).expect("the report"))
 }
 
@@ -64,7 +67,7 @@ fn measured_times() {
     let work = index("work");
     assert_eq!((&functions["primitive"][work], &functions["line"][work]), (&json!(2), &json!(5)));
     // Durations are those of the table, by function and by thread.
-    let table = gmon(&folder, &["times", "--json", "gmon.pb.gz"]).stdout;
+    let table = gmon(&folder, &["flat", "--json", "gmon.pb.gz"]).stdout;
     let table: Value = serde_json::from_slice(&table).expect("JSON");
     let rows = table["rows"].as_array().expect("rows");
     assert!(rows.iter().any(|row| row["max_ns"].as_u64() > Some(0)), "{rows:?}");
