@@ -36,7 +36,10 @@ fn report(folder: &Folder, args: &[&str]) -> Value {
     assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 0), "{said}");
     // The sources of runs that were made by hand are nowhere.
     let lines: Vec<&str> = said.lines().filter(|line| !line.starts_with("gmon: source /src/")).collect();
-    assert!(lines.len() == 1 && lines[0].starts_with("gmon: wrote /") && said.contains("gmon.html ("), "{said}");
+    assert!(
+        lines.len() == 1 && lines[0].starts_with("gmon: wrote /") && said.contains("gmon.html ("),
+        "{said}"
+    );
     data(&std::fs::read(folder.file("gmon.html")).expect("the report"))
 }
 
