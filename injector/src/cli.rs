@@ -9,5 +9,6 @@ pub(crate) mod command;
 pub(crate) mod contradictions;
 pub(crate) mod list;
 pub(crate) mod meaning;
+pub(crate) mod mistake;
 pub(crate) mod recover;
 pub(crate) mod top;

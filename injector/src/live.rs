@@ -7,21 +7,19 @@
 //! ```text
 //! view              one turn: keys, a new snapshot, drawing
 //! draw, plain       a table on the terminal; the same as text
-//! screen            the terminal as ratatui sees it
 //! model, prompt     what is shown, and what keys do
 //! rows              snapshots -> rows: rates, order, filter
-//! keys              bytes from a terminal -> keys
 //! collect           a profile -> a snapshot
 //! snapshot          the types
 //! ```
+//!
+//! The terminal as ratatui sees it, and its keys, are in the crate `gmon-screen`.
 
 pub(crate) mod collect;
 mod draw;
-mod keys;
 pub(crate) mod model;
 mod plain;
 mod prompt;
 mod rows;
-mod screen;
 pub(crate) mod snapshot;
 pub(crate) mod view;

@@ -6,6 +6,7 @@
 pub(crate) mod cgroup;
 pub(crate) mod child;
 pub(crate) mod clock;
+pub(crate) mod columns;
 pub(crate) mod early;
 pub(crate) mod failure;
 pub(crate) mod gaps;

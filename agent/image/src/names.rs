@@ -4,6 +4,7 @@
 
 pub mod demangle;
 mod short;
+pub mod similar;
 pub mod suffixes;
 pub(crate) mod text;
 

@@ -17,6 +17,8 @@ pub struct Cost {
     pub calls: u64,
     pub self_ns: u64,
     pub inclusive_ns: u64,
+    /// The executed instructions, if basic blocks were counted; of arcs 0.
+    pub instructions: u64,
 }
 
 /// A function, as it is known in both runs.
@@ -68,12 +70,18 @@ pub fn diff(old: &Run, new: &Run) -> Diff {
                 calls: function.calls,
                 self_ns: function.self_ns,
                 inclusive_ns: function.inclusive_ns,
+                instructions: function.instructions,
             };
             functions.entry(key).or_default()[side].get_or_insert_default().add(cost);
         }
         for arc in run.pairs() {
             let key = (arc.caller.map(|caller| &keys[caller as usize]), &keys[arc.callee as usize]);
-            let cost = Cost { calls: arc.calls, self_ns: arc.self_ns, inclusive_ns: arc.inclusive_ns };
+            let cost = Cost {
+                calls: arc.calls,
+                self_ns: arc.self_ns,
+                inclusive_ns: arc.inclusive_ns,
+                instructions: 0,
+            };
             arcs.entry(key).or_default()[side].get_or_insert_default().add(cost);
         }
     }
@@ -91,6 +99,35 @@ impl Cost {
         self.calls = self.calls.saturating_add(other.calls);
         self.self_ns = self.self_ns.saturating_add(other.self_ns);
         self.inclusive_ns = self.inclusive_ns.saturating_add(other.inclusive_ns);
+        self.instructions = self.instructions.saturating_add(other.instructions);
+    }
+}
+
+/// The smallest number of functions from which a spread can be told.
+const SPREAD_FROM: usize = 5;
+/// The share of all time, in percent, from which on a function's time says something of the spread.
+const SPREAD_SHARE: u64 = 1;
+
+impl Diff {
+    /// Returns how far the self times of functions spread that did the same in both runs: those with as many calls as before. It is
+    /// the median of the changes, as a part of the larger time; half of these functions have changed more, though nothing in them
+    /// has changed. `None` if there are too few of them.
+    pub fn spread(&self) -> Option<f64> {
+        let total = |side: fn(&Change<Key>) -> Option<Cost>| {
+            self.functions.iter().filter_map(side).fold(0_u64, |sum, cost| sum.saturating_add(cost.self_ns))
+        };
+        let least = total(|change| change.old).min(total(|change| change.new)) / 100 * SPREAD_SHARE;
+        let mut changes: Vec<f64> = self
+            .functions
+            .iter()
+            .filter_map(|change| Some((change.old?, change.new?)))
+            .filter(|(old, new)| {
+                old.calls == new.calls && old.calls > 0 && old.self_ns.min(new.self_ns) > least
+            })
+            .map(|(old, new)| old.self_ns.abs_diff(new.self_ns) as f64 / old.self_ns.max(new.self_ns) as f64)
+            .collect();
+        changes.sort_by(f64::total_cmp);
+        (changes.len() >= SPREAD_FROM).then(|| changes[changes.len() / 2])
     }
 }
 
@@ -234,6 +271,22 @@ mod tests {
                 (Some("main"), "h", None, Some(9)),
             ]
         );
+    }
+
+    #[test]
+    fn times_of_the_same_work_spread() {
+        let cost = |calls, self_ns| Some(Cost { calls, self_ns, ..Cost::default() });
+        let change = |old, new| Change { key: Key::default(), old, new };
+        let mut found = Diff::default();
+        for new in [100, 102, 104, 106, 300] {
+            found.functions.push(change(cost(5, 100), cost(5, new)));
+        }
+        // What has other calls, or next to no time, says nothing.
+        found.functions.push(change(cost(5, 100), cost(6, 900)));
+        found.functions.push(change(cost(5, 1), cost(5, 9)));
+        assert_eq!(found.spread(), Some(4.0 / 104.0));
+        found.functions.remove(0);
+        assert_eq!(found.spread(), None);
     }
 
     #[test]

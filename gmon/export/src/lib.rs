@@ -20,6 +20,7 @@ mod stacks;
 
 pub use crate::estimate::estimate;
 pub use crate::model::{
-    Arc, Cycle, Durations, Frame, Function, Inlined, Line, Module, Node, Program, ProgramFunction, Run, Spot,
-    Thread, ThreadFunction, Time, View,
+    Arc, Cycle, Durations, Frame, Function, Inlined, Line, Module, Node, ProgramFunction, Run, Share, Spot,
+    Time, View,
 };
+pub use gmon_run::{Clock, ClockSource, FunctionTimes, Intervals, Origin, Program, Thread};

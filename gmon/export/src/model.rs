@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use gmon_run::{Clock, FunctionTimes, Intervals, Origin, Program, Thread};
 use serde::Serialize;
 
 /// What a run, or the sum of several, has measured.
@@ -12,8 +13,12 @@ use serde::Serialize;
 pub struct Run {
     /// The name of the program, or words for several.
     pub program: String,
-    /// The programs of which this is the sum.
+    /// The runs of which this is the sum, as far as they are known.
+    pub runs: Vec<Origin>,
+    /// The programs of which this is the sum. [`Program::module`] is an index into [`Run::modules`].
     pub programs: Vec<Program>,
+    /// What each of the programs has done; empty if there is only one, in a gmon.out.
+    pub shares: Vec<Share>,
     pub view: View,
     /// What the times are, and how far they can be trusted.
     pub time: Time,
@@ -25,6 +30,11 @@ pub struct Run {
     pub sample_period_ns: u64,
     /// All samples of CPU time, also those in no function.
     pub samples: u64,
+    /// The clock that measured the times, if they were measured.
+    pub clock: Option<Clock>,
+    /// The intervals of the histograms in `rows`.
+    #[serde(skip)]
+    pub intervals: Intervals,
     /// The files of programs and libraries; the first one is that of the first program.
     pub modules: Vec<Module>,
     /// The functions that were called, that called, or that have samples or counts of basic blocks.
@@ -35,10 +45,12 @@ pub struct Run {
     pub cycles: Vec<Cycle>,
     /// The calling-context trees of all threads, parents before their children. Empty if call paths were not recorded.
     pub nodes: Vec<Node>,
+    /// The number of calls that are in nodes without a function.
+    pub nodes_lost: u64,
     /// The threads that have called something; empty if the file does not tell threads apart.
     pub threads: Vec<Thread>,
     /// The measured times of each function in each thread; empty if the file does not tell threads apart.
-    pub rows: Vec<ThreadFunction>,
+    pub rows: Vec<FunctionTimes>,
     /// The paths of source files.
     pub files: Vec<String>,
     /// The functions whose code is inlined into others.
@@ -52,17 +64,14 @@ pub struct Run {
     pub owners: BTreeSet<u32>,
 }
 
-/// A program: in one process, or in all processes of the run that ran it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Program {
-    /// The name that is shown: that of its file, or of the script that it runs.
-    pub name: String,
-    /// The index of its file.
-    pub module: u32,
-    /// The number of processes.
-    pub processes: u32,
-    /// The number of its process, if it is known to be the only one; otherwise 0.
-    pub pid: u32,
+/// What the functions of one program have done, with those of its libraries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Share {
+    pub calls: u64,
+    /// The samples of CPU time, also those in no function.
+    pub samples: u64,
+    /// The time in functions themselves, of the kind that [`Run::time`] says.
+    pub self_ns: u64,
 }
 
 /// Whose calls these are.
@@ -156,6 +165,12 @@ pub struct Function {
     pub self_ns: u64,
     /// The time in the function and in what it called. Of recursive calls, only the outermost counts.
     pub inclusive_ns: u64,
+    /// The time in the function itself with gprofinject's own overhead, if times were measured; otherwise 0.
+    pub self_raw_ns: u64,
+    /// The inclusive time with gprofinject's own overhead, if times were measured; otherwise 0.
+    pub inclusive_raw_ns: u64,
+    /// The calls that had not returned at the end, if times were measured. They are among `calls`.
+    pub open: u64,
     /// How long its calls took, if that was measured and any of them has returned.
     pub durations: Option<Durations>,
     /// The number of executed instructions, if [`Run::has_instructions`].
@@ -175,6 +190,34 @@ pub struct Durations {
     pub p99_ns: u64,
     /// That of the longest call.
     pub max_ns: u64,
+}
+
+impl Arc {
+    /// Adds the calls of another call site, or in another thread.
+    fn add(&mut self, other: &Arc) {
+        let closed = |arc: &Arc| arc.calls > arc.open;
+        (self.min_ns, self.max_ns) = match (closed(self), closed(other)) {
+            (true, true) => (self.min_ns.min(other.min_ns), self.max_ns.max(other.max_ns)),
+            (false, true) => (other.min_ns, other.max_ns),
+            (_, false) => (self.min_ns, self.max_ns),
+        };
+        self.calls = self.calls.saturating_add(other.calls);
+        self.self_ns = self.self_ns.saturating_add(other.self_ns);
+        self.inclusive_ns = self.inclusive_ns.saturating_add(other.inclusive_ns);
+        self.open = self.open.saturating_add(other.open);
+    }
+}
+
+impl Durations {
+    /// Returns how long the calls took; `None` if none of them has returned.
+    pub fn of(times: &FunctionTimes, intervals: &Intervals) -> Option<Durations> {
+        Some(Durations {
+            min_ns: times.min_ns,
+            p50_ns: times.quantile_ns(intervals, 0.5)?,
+            p99_ns: times.quantile_ns(intervals, 0.99)?,
+            max_ns: times.max_ns,
+        })
+    }
 }
 
 /// A line of a source file.
@@ -203,6 +246,12 @@ pub struct Arc {
     pub self_ns: u64,
     /// The time in the callee and in everything that it called, when it was called by this caller.
     pub inclusive_ns: u64,
+    /// The calls that had not returned at the end, if times were measured. They are among `calls`.
+    pub open: u64,
+    /// The shortest duration of a call that has returned, if times were measured; otherwise 0.
+    pub min_ns: u64,
+    /// The longest duration of a call that has returned, if times were measured; otherwise 0.
+    pub max_ns: u64,
 }
 
 /// Functions that call each other in a circle, so that gprof's rule cannot divide their time among them.
@@ -233,34 +282,6 @@ pub struct Node {
     pub calls: u64,
     pub self_ns: u64,
     pub samples: u64,
-}
-
-/// A thread of a process.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Thread {
-    /// The index of its program.
-    pub program: u32,
-    pub pid: u32,
-    pub tid: u32,
-    pub name: String,
-    /// The time from the thread's beginning, or that of the measurement, to its end.
-    pub life_ns: u64,
-    /// The time in which no hooked function was running.
-    pub outside_ns: u64,
-    /// The time that gprofinject itself took.
-    pub overhead_ns: u64,
-}
-
-/// The times of a function in a thread.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct ThreadFunction {
-    pub function: u32,
-    pub thread: u32,
-    pub calls: u64,
-    pub self_ns: u64,
-    pub inclusive_ns: u64,
-    /// How long its calls took in this thread, if any of them has returned.
-    pub durations: Option<Durations>,
 }
 
 /// What a function has done in one of several programs.
@@ -318,11 +339,7 @@ impl Run {
         let mut pairs: Vec<Arc> = Vec::new();
         for arc in &self.arcs {
             match pairs.last_mut().filter(|last| (last.caller, last.callee) == (arc.caller, arc.callee)) {
-                Some(last) => {
-                    last.calls = last.calls.saturating_add(arc.calls);
-                    last.self_ns = last.self_ns.saturating_add(arc.self_ns);
-                    last.inclusive_ns = last.inclusive_ns.saturating_add(arc.inclusive_ns);
-                }
+                Some(last) => last.add(arc),
                 None => pairs.push(Arc { site: None, frames: Vec::new(), ..arc.clone() }),
             }
         }
@@ -364,9 +381,7 @@ impl Run {
         self.arcs.dedup_by(|next, first| {
             let same = (next.caller, next.callee, next.site) == (first.caller, first.callee, first.site);
             if same {
-                first.calls = first.calls.saturating_add(next.calls);
-                first.self_ns = first.self_ns.saturating_add(next.self_ns);
-                first.inclusive_ns = first.inclusive_ns.saturating_add(next.inclusive_ns);
+                first.add(next);
             }
             same
         });

@@ -3,12 +3,15 @@
 
 #![forbid(unsafe_code)]
 
+mod browse;
 mod cli {
     pub(crate) mod args;
+    pub(crate) mod browse_args;
     pub(crate) mod browser;
+    pub(crate) mod comparison;
+    pub(crate) mod counts;
     pub(crate) mod diff;
     pub(crate) mod diff_args;
-    pub(crate) mod dump;
     pub(crate) mod examples;
     pub(crate) mod export;
     pub(crate) mod files;
@@ -18,37 +21,39 @@ mod cli {
     pub(crate) mod html;
     pub(crate) mod json;
     pub(crate) mod load;
-    pub(crate) mod measured;
-    pub(crate) mod measured_args;
     pub(crate) mod merge;
+    pub(crate) mod missing;
+    pub(crate) mod moved;
+    pub(crate) mod pager;
     #[cfg(feature = "push")]
     pub(crate) mod push;
     #[cfg(feature = "push")]
     pub(crate) mod push_args;
     pub(crate) mod rank;
-    pub(crate) mod ranks;
-    pub(crate) mod ranks_args;
     pub(crate) mod recordings;
+    pub(crate) mod records;
     pub(crate) mod report_args;
     pub(crate) mod reports {
-        pub(crate) mod arcs;
+        pub(crate) mod asm;
         pub(crate) mod blocks;
+        pub(crate) mod columns;
         pub(crate) mod coverage;
+        pub(crate) mod difference;
         pub(crate) mod flat;
         pub(crate) mod graph;
-        pub(crate) mod instructions;
         pub(crate) mod lines;
         pub(crate) mod paths;
-        pub(crate) mod ranks;
+        pub(crate) mod spread;
         pub(crate) mod sums;
-        pub(crate) mod times;
     }
     pub(crate) mod run;
     pub(crate) mod run_args;
     pub(crate) mod run_view;
     pub(crate) mod similar;
     pub(crate) mod sources;
+    pub(crate) mod spread;
     pub(crate) mod table;
+    pub(crate) mod terminal;
     pub(crate) mod text;
     pub(crate) mod trace;
     pub(crate) mod trace_args;
@@ -71,7 +76,7 @@ mod cli {
     pub(crate) mod view;
 }
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -82,18 +87,15 @@ use clap::{CommandFactory, Parser};
 use gmon::Severity;
 use gmon_export::load::Detail;
 
+use crate::browse::session;
 use crate::cli::args::{Args, CheckArgs, Command};
-use crate::cli::measured::Measurement;
-use crate::cli::measured_args::MeasuredArgs;
-use crate::cli::ranks::Ranks;
-use crate::cli::ranks_args::RanksArgs;
-use crate::cli::report_args::ReportArgs;
+use crate::cli::browse_args::BrowseArgs;
 use crate::cli::run::DEFAULT_FILE;
-use crate::cli::run_args::TableArgs;
+use crate::cli::run_args::{FlatArgs, TableArgs};
 use crate::cli::run_view::RunView;
+use crate::cli::spread::Ranks;
 use crate::cli::text::{Out, plain, standard_output};
-use crate::cli::view::View;
-use crate::cli::{diff, dump, export, files, html, load, merge, reports, run, trace};
+use crate::cli::{counts, diff, export, files, html, merge, moved, records, reports, run, trace};
 
 /// `gmon check` found an error, or `gmon diff` that something has become worse.
 const EXIT_FOUND: u8 = 1;
@@ -101,7 +103,9 @@ const EXIT_FOUND: u8 = 1;
 const EXIT_FAILED: u8 = 2;
 
 fn main() -> ExitCode {
-    match run(parse()) {
+    let ended = run(parse());
+    cli::pager::finish();
+    match ended {
         Ok(code) => code,
         // The reader has read enough, as in `gmon dump FILE | head`.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
@@ -117,22 +121,31 @@ fn main() -> ExitCode {
 fn parse() -> Args {
     let words: Vec<OsString> = std::env::args_os().collect();
     match words.as_slice() {
-        [_] | [] if Path::new(DEFAULT_FILE).exists() => Args::parse_from(["gmon", "flat"]),
+        [_] | [] if Path::new(DEFAULT_FILE).exists() => Args::parse_from(["gmon", "report"]),
         [_] | [] => {
             let said = "`gprofinject PROG` writes it, and `gmon --help` lists the commands";
             let _ = writeln!(io::stderr(), "gmon: no {DEFAULT_FILE} in this folder; {said}");
             std::process::exit(EXIT_FAILED.into());
         }
         [_, word, ..] => Args::try_parse_from(&words).unwrap_or_else(|error| {
-            if error.kind() == ErrorKind::InvalidSubcommand && Path::new(word).is_file() {
-                let file = plain(&word.to_string_lossy());
-                let _ =
-                    writeln!(io::stderr(), "gmon: {file} is a file; {}", shown_by(Path::new(word), &file));
-                std::process::exit(EXIT_FAILED.into());
-            }
-            error.exit()
+            let said = match error.kind() {
+                ErrorKind::InvalidSubcommand => instead_of(word),
+                _ => None,
+            };
+            let Some(said) = said else { error.exit() };
+            let _ = writeln!(io::stderr(), "gmon: {said}");
+            std::process::exit(EXIT_FAILED.into());
         }),
     }
+}
+
+/// Returns what to type instead of a word that is no command: a file, or a command of an earlier version.
+fn instead_of(word: &OsStr) -> Option<String> {
+    if Path::new(word).is_file() {
+        let file = plain(&word.to_string_lossy());
+        return Some(format!("{file} is a file; {}", shown_by(Path::new(word), &file)));
+    }
+    moved::command_of(word).map(|now| format!("{}: this is `{now}` now", word.display()))
 }
 
 /// Returns the command that shows a file.
@@ -158,62 +171,35 @@ fn run(args: Args) -> Result<ExitCode> {
     }
     let Some(command) = args.command else { return Ok(ExitCode::SUCCESS) };
     match command {
-        Command::Dump(args) => dump::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Merge(args) => merge::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Check(args) => check(&args),
-        Command::Ranks(args) => ranks(&args),
         #[cfg(feature = "push")]
         Command::Push(args) => cli::push::run(&args).map(|()| ExitCode::SUCCESS),
-        Command::Lines(args) => report(&args.common, |view, out| reports::lines::lines(view, &args, out)),
-        Command::Instructions(args) => {
-            report(&args.common, |view, out| reports::instructions::instructions(view, &args, out))
-        }
-        Command::Blocks(args) => report(&args.common, |view, out| reports::blocks::blocks(view, &args, out)),
-        Command::Functions(args) => {
-            report(&args.common, |view, out| reports::sums::functions(view, &args, out))
-        }
-        Command::Files(args) => report(&args.common, |view, out| reports::sums::files(view, &args, out)),
-        Command::Coverage(args) => {
-            report(&args.common, |view, out| reports::coverage::coverage(view, &args, out))
-        }
-        Command::Times(args) => measured(&args.common, |times, out| reports::times::times(times, &args, out)),
-        Command::Callers(args) => {
-            measured(&args.common, |times, out| reports::arcs::callers(times, &args, out))
-        }
-        Command::Callees(args) => {
-            measured(&args.common, |times, out| reports::arcs::callees(times, &args, out))
-        }
+        Command::Lines(args) => counts::lines(&args).map(|()| ExitCode::SUCCESS),
+        Command::Asm(args) => counts::asm(&args).map(|()| ExitCode::SUCCESS),
         Command::Diff(args) => {
             diff::run(&args).map(|worse| if worse { ExitCode::from(EXIT_FOUND) } else { ExitCode::SUCCESS })
         }
         Command::Export(args) => export::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Report(args) => browse_or_print(args),
+        Command::Flat(args) if args.spread => spread(&args),
         Command::Flat(args) => run_table(&args.common, |view, out| reports::flat::flat(view, &args, out)),
         Command::Graph(args) => run_table(&args.common, |view, out| reports::graph::graph(view, &args, out)),
         Command::Gprof(args) => cli::gprof::run(args),
         Command::Html(args) => html::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Trace(args) => trace::run(args).map(|()| ExitCode::SUCCESS),
-        Command::Paths(args) => measured(&args.common, |times, out| reports::paths::paths(times, &args, out)),
+        Command::Paths(args) => run_table(&args.common, |view, out| reports::paths::paths(view, &args, out)),
     }
 }
 
-fn report(args: &ReportArgs, write: impl FnOnce(&View, &mut Out) -> Result<()>) -> Result<ExitCode> {
-    let loaded = load::load(args)?;
-    let view = View::new(args, &loaded)?;
-    let mut out = standard_output();
-    write(&view, &mut out)?;
-    out.flush()?;
-    Ok(ExitCode::SUCCESS)
-}
-
-fn measured(
-    args: &MeasuredArgs,
-    write: impl FnOnce(&Measurement, &mut Out) -> Result<()>,
-) -> Result<ExitCode> {
-    let measurement = Measurement::load(args)?;
-    let mut out = standard_output();
-    write(&measurement, &mut out)?;
-    out.flush()?;
-    Ok(ExitCode::SUCCESS)
+/// Shows a run in a browser, or prints its functions if there is no terminal.
+fn browse_or_print(args: BrowseArgs) -> Result<ExitCode> {
+    if session::has_terminal() {
+        return session::browse(args).map(|()| ExitCode::SUCCESS);
+    }
+    let flat =
+        FlatArgs { common: TableArgs { files: args.files, ..TableArgs::default() }, ..FlatArgs::default() };
+    run_table(&flat.common, |view, out| reports::flat::flat(view, &flat, out))
 }
 
 fn run_table(args: &TableArgs, write: impl FnOnce(&RunView, &mut Out) -> Result<()>) -> Result<ExitCode> {
@@ -226,10 +212,10 @@ fn run_table(args: &TableArgs, write: impl FnOnce(&RunView, &mut Out) -> Result<
     Ok(ExitCode::SUCCESS)
 }
 
-fn ranks(args: &RanksArgs) -> Result<ExitCode> {
+fn spread(args: &FlatArgs) -> Result<ExitCode> {
     let ranks = Ranks::load(args)?;
     let mut out = standard_output();
-    reports::ranks::ranks(&ranks, args, &mut out)?;
+    reports::spread::spread(&ranks, args, &mut out)?;
     out.flush()?;
     Ok(ExitCode::SUCCESS)
 }
@@ -238,6 +224,11 @@ fn check(args: &CheckArgs) -> Result<ExitCode> {
     let program = args.program.as_deref().map(files::read_program).transpose()?;
     let mut found = false;
     let mut out = standard_output();
+    if args.records {
+        records::records(args, program.as_ref(), &mut out)?;
+        out.flush()?;
+        return Ok(ExitCode::SUCCESS);
+    }
     for file in &args.files {
         let bytes = files::read_gmon(file)?;
         let options = args.form.resolve(&bytes, program.as_ref());

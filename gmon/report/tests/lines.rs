@@ -48,7 +48,7 @@ fn ours(program: &Path, profile: &Path, name: &str) -> BTreeMap<u32, u64> {
         .arg(program)
         .arg(profile));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    let lines = report["files"][0]["lines"].as_array().expect("lines").iter();
+    let lines = report["modules"][0]["files"][0]["lines"].as_array().expect("lines").iter();
     let number = |value: &serde_json::Value| value.as_u64().expect("a number");
     lines.map(|line| (number(&line["line"]) as u32, number(&line["count"]))).collect()
 }

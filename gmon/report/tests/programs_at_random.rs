@@ -255,10 +255,10 @@ fn the_command_on_damaged_programs() {
     let out = folder.write("gmon.out", &support::bytes(&profile));
     for len in (0..loops().bytes.len()).step_by(997) {
         let program = folder.write("cut", &loops().bytes[..len]);
-        for report in ["lines", "functions"] {
+        for report in [&["lines"][..], &["lines", "--by", "function"]] {
             let files: [&Path; 2] = [&program, &out];
             let output =
-                std::process::Command::new(env!("CARGO_BIN_EXE_gmon")).arg(report).args(files).output();
+                std::process::Command::new(env!("CARGO_BIN_EXE_gmon")).args(report).args(files).output();
             let output = output.expect("gmon runs");
             let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
             assert!(matches!(output.status.code(), Some(0 | 2)), "{len}: {stderr}");

@@ -27,9 +27,22 @@ fn text(args: &[&str], files: &[&Path]) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
+/// Returns what a report, of which `report` are the words, says of the one module in JSON.
 fn json(report: &str, args: &[&str], files: &[&Path]) -> Value {
-    let text = text(&[&[report, "--json"], args].concat(), files);
-    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+    let words: Vec<&str> = report.split(' ').chain(["--json"]).chain(args.iter().copied()).collect();
+    let text = text(&words, files);
+    let mut value: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    let schema = match report {
+        "lines" => "gmon-lines",
+        "lines --by function" => "gmon-lines-by-function",
+        "lines --by file" => "gmon-lines-by-file",
+        "lines --coverage" => "gmon-coverage",
+        "asm" => "gmon-asm",
+        _ => "gmon-blocks",
+    };
+    assert_eq!((&value["schema"], &value["version"]), (&schema.into(), &1.into()), "{report}");
+    assert_eq!(items(&value, "modules").len(), 1, "{report}");
+    value["modules"][0].take()
 }
 
 fn items<'a>(value: &'a Value, key: &str) -> &'a [Value] {
@@ -77,9 +90,9 @@ impl Case {
     }
 }
 
-/// Returns the counts of `gmon instructions`, by address. Those not counted are left out.
+/// Returns the counts of `gmon asm`, by address. Those not counted are left out.
 fn instructions(files: &[&Path]) -> BTreeMap<u64, u64> {
-    let report = json("instructions", &[], files);
+    let report = json("asm", &[], files);
     let all = items(&report, "functions").iter().flat_map(|function| items(function, "instructions"));
     all.filter_map(|i| Some((number(i, "address"), i["count"].as_u64()?))).collect()
 }
@@ -104,14 +117,14 @@ fn each_instruction_has_callgrinds_count() {
             // The other reports have the same sums.
             let executed: u64 = report.values().sum();
             let never = report.values().filter(|count| **count == 0).count() as u64;
-            let total = json("functions", &[], &case.files())["total"].clone();
+            let total = json("lines --by function", &[], &case.files())["total"].clone();
             let sums = ["ie", "i", "ine"].map(|column| number(&total, column));
             assert_eq!(sums, [executed, report.len() as u64, never], "{name}");
-            let blocks = json("blocks", &[], &case.files());
+            let blocks = json("asm --blocks", &[], &case.files());
             let blocks = items(&blocks, "blocks");
             let ie = blocks.iter().map(|block| number(block, "count") * number(block, "instructions"));
             assert_eq!(ie.sum::<u64>(), executed, "{name}");
-            let files = json("files", &[], &case.files())["total"].clone();
+            let files = json("lines --by file", &[], &case.files())["total"].clone();
             let lines = json("lines", &[], &case.files());
             let lines = items(&lines, "files").iter().flat_map(|file| items(file, "lines"));
             let by_line: u64 = lines.map(|line| number(line, "ie")).sum();
@@ -125,7 +138,7 @@ fn each_instruction_has_callgrinds_count() {
 #[test]
 fn the_columns_of_a_function() {
     let Some(case) = Case::loops("columns") else { return };
-    let report = json("functions", &[], &case.files());
+    let report = json("lines --by function", &[], &case.files());
     for name in ["main", "collatz", "never", "fib", "choose", "compare", "check"] {
         let row = items(&report, "functions").iter().find(|row| row["name"] == name).expect(name);
         let counts = case.counts(name);
@@ -135,16 +148,20 @@ fn the_columns_of_a_function() {
     }
     let start = items(&report, "functions").iter().find(|row| row["name"] == "_start").expect("_start");
     assert_eq!((&start["counted"], &start["ie"]), (&Value::Bool(false), &Value::Null));
-    let table = text(&["functions", "--sort", "calls", "-n", "1"], &case.files());
+    let table = text(&["lines", "--by", "function", "--sort", "calls", "-n", "1"], &case.files());
     let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(rows[0].join(" "), "instructions run calls instructions never run name");
     assert_eq!((rows[1][1], rows[1][4]), ("209", "compare"));
     assert_eq!(rows[2][4], "total");
-    let table = text(&["functions"], &case.files());
-    assert!(table.contains("  _start\n") && table.contains("?: not counted (7 functions)\n"), "{table}");
-    let table = text(&["files"], &case.files());
+    assert_eq!(rows.len(), 4, "{table}");
+    let table = text(&["lines", "--by", "function"], &case.files());
     assert!(
-        table.lines().next().expect("a heading").ends_with("blocks run   blocks never run  name"),
+        table.contains("  _start\n") && table.ends_with("not counted: 7 functions\n") && !table.contains('?'),
+        "{table}"
+    );
+    let table = text(&["lines", "--by", "file"], &case.files());
+    assert!(
+        table.lines().next().expect("a heading").ends_with("blocks run  blocks  never run  name"),
         "{table}"
     );
 }
@@ -181,7 +198,7 @@ fn templates_and_inlined_code_apart() {
     let rows: Vec<_> = listing.lines().map(str::trim).collect();
     let at = rows.iter().position(|row| row.ends_with("T sum = a + b;")).expect("the line");
     assert!(rows[at].starts_with("4 "), "{listing}");
-    let expected = ["2      |  int add<int>(int, int)", "1      |  double add<double>(double, double)"];
+    let expected = ["2      |  add<...>(int, int)", "1      |  add<...>(double, double)"];
     assert_eq!(rows[at + 1..at + 3], expected);
 
     let source = "__attribute__((always_inline)) static inline int twice(int x)\n{\n    int y = x + x;\n    \
@@ -273,18 +290,18 @@ fn several_files_add_up() {
 #[test]
 fn coverage_in_percent_and_for_lcov() {
     let Some(case) = Case::loops("coverage") else { return };
-    let table = text(&["coverage"], &case.files());
+    let table = text(&["lines", "--coverage"], &case.files());
     let row: Vec<_> = table.lines().nth(1).expect("a file").split_whitespace().collect();
     assert_eq!(row[..2], ["89.39%", "59/66"], "{table}");
     assert_eq!(row[4..6], ["85.71%", "6/7"], "{table}");
-    let total = json("coverage", &[], &case.files())["total"].clone();
+    let total = json("lines --coverage", &[], &case.files())["total"].clone();
     assert_eq!(number(&total["functions"], "executed"), 6);
 
     let trace = case.folder.file("trace.info");
     let option = format!("--lcov={}", trace.display());
-    assert_eq!(text(&["coverage", &option], &case.files()), table);
+    assert_eq!(text(&["lines", "--coverage", &option], &case.files()), table);
     let text = std::fs::read_to_string(&trace).expect("a tracefile");
-    assert_eq!(text, self::text(&["coverage", "--lcov=-"], &case.files()));
+    assert_eq!(text, self::text(&["lines", "--lcov=-"], &case.files()));
     let lines = json("lines", &[], &case.files());
     let (mut found, mut functions) = (0, 0);
     for row in text.lines() {
@@ -341,28 +358,38 @@ fn errors() {
         assert!(stderr.starts_with("gmon: ") && stderr.contains(words), "{args:?}: {stderr}");
         assert!(output.stdout.is_empty(), "{args:?}");
     };
-    for report in ["lines", "instructions", "blocks", "functions", "files", "coverage"] {
-        assert_eq!(gmon(&[report], &[&program, &good]).status.code(), Some(0));
-        says(
-            &[report],
+    let says_of = |report: &str, more: &[&str], files: &[&Path], words: &str| {
+        says(&report.split(' ').chain(more.iter().copied()).collect::<Vec<_>>(), files, words);
+    };
+    let shows = |report: &str, files: &[&Path]| {
+        let output = gmon(&report.split(' ').collect::<Vec<_>>(), files);
+        assert_eq!(output.status.code(), Some(0), "{report}");
+    };
+    let with_lines = ["lines", "lines --by file", "lines --coverage", "lines --lcov=-"];
+    let without = ["asm", "asm --blocks", "lines --by function"];
+    for report in with_lines.into_iter().chain(without) {
+        shows(report, &[&program, &good]);
+        says_of(
+            report,
+            &[],
             &[&program, &none],
             "none.out: no counts of basic blocks in it; `gprofinject --count lines",
         );
-        says(&[report], &[&program, &stale], "rebuilt since the run");
-        says(&[report], &[&program, &other], "1 basic block lies outside the code of");
-        says(&[report], &[&program, &junk], "not a gmon.out file");
-        says(&[report], &[&junk, &good], "not a program in ELF");
-        says(&[report], &[&program, &folder.file("missing")], "missing: No such file");
-        says(&[report, "-f", "nobody"], &[&program, &good], "no function is called nobody");
+        says_of(report, &[], &[&program, &stale], "rebuilt since the run");
+        says_of(report, &[], &[&program, &other], "1 basic block lies outside the code of");
+        says_of(report, &[], &[&program, &junk], "junk: neither a program nor a profile");
+        says_of(report, &[], &[&junk, &good], "junk: neither a program nor a profile");
+        says_of(report, &[], &[&program, &folder.file("missing")], "missing: No such file");
+        says_of(report, &["-f", "nobody"], &[&program, &good], "no function is called nobody");
     }
-    for report in ["lines", "files", "coverage"] {
-        says(&[report], &[&bare, &good], "no line information");
+    for report in with_lines {
+        says_of(report, &[], &[&bare, &good], "no line information");
     }
-    for report in ["instructions", "blocks", "functions"] {
-        assert_eq!(gmon(&[report], &[&bare, &good]).status.code(), Some(0));
-        says(&[report, "-F", "x.c"], &[&bare, &good], "no line information");
+    for report in without {
+        shows(report, &[&bare, &good]);
+        says_of(report, &["-F", "x.c"], &[&bare, &good], "no line information");
     }
-    says(&["lines", "-F", "x.c"], &[&program, &good], "no file is called x.c");
+    says(&["lines", "-F", "x.c"], &[&program, &good], "no source file is called x.c");
     says(&["lines", "--substitute-path", "x"], &[&program, &good], "expected OLD=NEW");
     let wrong = format!("--debug-file={}", bare.display());
     says(&["lines", &wrong], &[&program, &good], "no line information");
@@ -416,8 +443,8 @@ fn separate_debug_files() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("its build-id is not that of"));
     // Functions of a program without any names still have counts.
     run(Command::new("objcopy").args(["--remove-section=.gnu_debuglink"]).arg(&bare));
-    let functions = json("functions", &[], &[&bare, &case.profile]);
-    let named = json("functions", &[], &case.files());
+    let functions = json("lines --by function", &[], &[&bare, &case.profile]);
+    let named = json("lines --by function", &[], &case.files());
     assert_eq!(functions["total"]["ie"], named["total"]["ie"]);
     let main = items(&named, "functions").iter().find(|function| function["name"] == "main").expect("main");
     let same = items(&functions, "functions").iter().find(|function| function["address"] == main["address"]);
@@ -467,13 +494,13 @@ fn not_counted_and_never_executed() {
     let listing = text(&["lines"], &files);
     let margin = |number: usize| listing.lines().nth(number).and_then(|row| row.split_whitespace().next());
     // The functions collatz, never and main.
-    assert_eq!([6, 16, 70].map(margin), [Some("?"), Some("#####"), Some("1")], "{listing}");
+    assert_eq!([6, 16, 70].map(margin), [Some("6"), Some("#####"), Some("1")], "{listing}");
     assert!(listing.contains(" lines executed, 37 not counted\n"), "{listing}");
-    let table = text(&["coverage"], &files);
-    assert!(table.contains(" 1/2  ") && table.ends_with("not counted: 5 functions, 37 lines\n"), "{table}");
-    let trace = text(&["coverage", "--lcov=-"], &files);
+    let table = text(&["lines", "--coverage"], &files);
+    assert!(table.contains("  1/2  ") && table.ends_with("not counted: 5 functions, 37 lines\n"), "{table}");
+    let trace = text(&["lines", "--lcov=-"], &files);
     assert!(trace.contains("FNF:2\n") && !trace.contains("DA:6,") && trace.contains("DA:16,0\n"), "{trace}");
-    let report = text(&["instructions", "-f", "fib"], &files);
+    let report = text(&["asm", "-f", "fib"], &files);
     assert!(report.starts_with("fib: not counted"), "{report}");
     let lines = json("lines", &[], &files);
     let line = items(&items(&lines, "files")[0], "lines").iter().find(|line| number(line, "line") == 6);
@@ -489,7 +516,7 @@ fn colours_and_closed_pipes() {
     assert!(coloured.contains("\x1b[31m") && !coloured.contains("\x1b[0m\x1b"), "{coloured}");
     let stripped = ["\x1b[31m", "\x1b[1m", "\x1b[2m", "\x1b[0m"];
     assert_eq!(stripped.iter().fold(coloured, |text, code| text.replace(code, "")), plain);
-    for report in ["lines", "instructions", "blocks", "functions", "coverage --lcov=-"] {
+    for report in ["lines", "asm", "asm --blocks", "lines --by function", "lines --lcov=-"] {
         let script = format!(
             "{{ {} {report} {} {}; echo $? >&2; }} | true",
             env!("CARGO_BIN_EXE_gmon"),

@@ -13,6 +13,8 @@ pub enum Invalid {
     Histogram { index: usize, len: usize, most: usize },
     #[error("clock: its {field} is negative or no number")]
     Clock { field: &'static str },
+    #[error("run {index}: its number is 0, or not larger than that of the run before")]
+    Run { index: usize },
 }
 
 impl Recording {
@@ -32,6 +34,13 @@ impl Recording {
             if !value.is_finite() || value < 0.0 {
                 return Err(Invalid::Clock { field });
             }
+        }
+        let mut last = 0;
+        for (index, run) in self.runs.iter().enumerate() {
+            if run.id <= last {
+                return Err(Invalid::Run { index });
+            }
+            last = run.id;
         }
         let (modules, functions, threads) = (self.modules.len(), self.functions.len(), self.threads.len());
         let programs = self.programs.len();

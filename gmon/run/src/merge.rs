@@ -2,15 +2,17 @@
 
 use std::collections::HashMap;
 
-use crate::model::{Block, Calls, Function, Hits, Module, Program, REST, Recording};
+use crate::model::{Block, Calls, Function, Hits, Module, Origin, Program, REST, Recording};
 
 /// The reason why two runs cannot be summed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MergeError {
     #[error("a sample for each {other} ns of CPU time after {first} ns, expected one period")]
     SamplePeriod { first: u64, other: u64 },
     #[error("more than 4 billion {0} in all")]
     TooMany(&'static str),
+    #[error("the run of {started} UTC on {host} is in the sum already")]
+    SameRun { host: String, started: String },
 }
 
 impl Recording {
@@ -22,12 +24,13 @@ impl Recording {
     /// that of the first run, with the larger of both errors.
     ///
     /// # Errors
-    /// The runs were sampled at different rates, or are too large together. Then this run is as before.
+    /// The runs were sampled at different rates, are the same, or are too large together. Then this run is as before.
     ///
     /// # Panics
     /// If [`Recording::check`] returns an error for the other run.
     pub fn merge(&mut self, other: Recording) -> Result<(), MergeError> {
         let period = self.sample_period_ns;
+        self.agree_on_runs(&other)?;
         self.agree_on_period(&other)?;
         for (what, lengths) in [
             ("functions", (self.functions.len(), other.functions.len())),
@@ -45,6 +48,7 @@ impl Recording {
         }
         self.clock.error_ns = self.clock.error_ns.max(other.clock.error_ns);
         self.extend_time(&other);
+        self.extend_runs(&other);
 
         let modules = self.merge_modules(other.modules);
         let functions = self.merge_functions(other.functions, &modules);
@@ -105,6 +109,28 @@ impl Recording {
         }
         self.sample_period_ns = periods.0.max(periods.1);
         Ok(())
+    }
+
+    /// Checks that no run is in both sums, where it would count twice.
+    ///
+    /// # Errors
+    /// One is.
+    pub(crate) fn agree_on_runs(&self, other: &Recording) -> Result<(), MergeError> {
+        let is_here = |run: &&Origin| self.runs.binary_search_by_key(&run.id, |run| run.id).is_ok();
+        match other.runs.iter().find(is_here) {
+            None => Ok(()),
+            Some(run) => {
+                Err(MergeError::SameRun { host: run.host.clone(), started: time_of_day(run.start_unix_ns) })
+            }
+        }
+    }
+
+    /// Adds the runs of another sum, of which none is in this one.
+    pub(crate) fn extend_runs(&mut self, other: &Recording) {
+        for run in &other.runs {
+            let at = self.runs.partition_point(|known| known.id < run.id);
+            self.runs.insert(at, run.clone());
+        }
     }
 
     /// Takes another run's time into account: from the beginning of the first run to the end of the last one.
@@ -181,6 +207,12 @@ impl Recording {
 pub(crate) fn key_of(function: &Function) -> (u32, u64, String) {
     let name = if function.address == 0 { function.name.clone() } else { String::new() };
     (function.module, function.address, name)
+}
+
+/// Returns the time of day, such as `13:07:59`.
+fn time_of_day(unix_ns: u64) -> String {
+    let seconds = unix_ns / 1_000_000_000 % 86_400;
+    format!("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
 
 #[cfg(test)]

@@ -16,6 +16,8 @@ pub const REST_NAME: &str = "[other calls]";
 /// Indexes refer to the vectors of this struct. [`Recording::check`] says whether all of them do.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Recording {
+    /// The runs of which this is the sum, sorted by their numbers. Empty if no run is known by a number.
+    pub runs: Vec<Origin>,
     /// The programs of the run; the first one is the one that was started.
     pub programs: Vec<Program>,
     /// The time at which the run began, in nanoseconds since 1970 (UTC). A file can hold up to `i64::MAX`.
@@ -50,8 +52,24 @@ pub struct Recording {
     pub nodes_lost: u64,
 }
 
+/// Where a run took place, and what it is known by.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct Origin {
+    /// A number that no other run has, never 0.
+    pub id: u64,
+    /// The name of the machine.
+    pub host: String,
+    /// The rank of its process in a parallel job.
+    pub rank: Option<u32>,
+    /// The time at which it began, in nanoseconds since 1970 (UTC).
+    pub start_unix_ns: u64,
+    pub duration_ns: u64,
+}
+
 /// A program: in one process, or in all processes of the run that ran it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Program {
     /// The name that is shown: that of its file, or of the script that it runs.
     pub name: String,
@@ -108,6 +126,7 @@ pub struct Block {
 
 /// The clock that measured the times, and its errors. All numbers are finite and not negative.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Clock {
     pub source: ClockSource,
     pub ticks_per_second: f64,
@@ -122,6 +141,7 @@ pub struct Clock {
 
 /// What a time is read from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 pub enum ClockSource {
     /// The processor's time-stamp counter.
     #[default]
@@ -168,6 +188,7 @@ pub struct Function {
 
 /// A thread of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Thread {
     /// The index of the program.
     pub program: u32,
@@ -187,6 +208,7 @@ pub struct Thread {
 
 /// The times of a function in a thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct FunctionTimes {
     /// The index of the function.
     pub function: u32,

@@ -1,22 +1,30 @@
 //! The part of a run that some of its programs have done.
 
-use crate::model::{Program, REST, Recording};
+use crate::model::{Program, REST, Recording, Thread};
 
 impl Recording {
     /// Leaves out what all programs have done that are not wanted, and those programs. Modules and functions stay.
     pub fn retain_programs(&mut self, mut is_wanted: impl FnMut(&Program) -> bool) {
         let wanted: Vec<bool> = self.programs.iter().map(&mut is_wanted).collect();
         let programs = Renumbered::new(wanted.iter().copied());
-        let threads =
-            Renumbered::new(self.threads.iter().map(|thread| programs.get(thread.program).is_some()));
-        let nodes = Renumbered::new(self.nodes.iter().map(|node| threads.get(node.thread).is_some()));
+        let of_programs: Vec<bool> =
+            self.threads.iter().map(|thread| programs.get(thread.program).is_some()).collect();
+        let mut of_programs = of_programs.into_iter();
+        self.retain_threads(|_| of_programs.next().unwrap_or(false));
         programs.retain(&mut self.programs);
-        threads.retain(&mut self.threads);
-        nodes.retain(&mut self.nodes);
         programs.renumber(&mut self.calls, |calls| &mut calls.program);
         programs.renumber(&mut self.hits, |hits| &mut hits.program);
         programs.renumber(&mut self.blocks, |block| &mut block.program);
         programs.renumber(&mut self.threads, |thread| &mut thread.program);
+    }
+
+    /// Leaves out all times and call paths of threads that are not wanted, and those threads. What is not known by thread stays.
+    pub fn retain_threads(&mut self, is_wanted: impl FnMut(&Thread) -> bool) {
+        let wanted: Vec<bool> = self.threads.iter().map(is_wanted).collect();
+        let threads = Renumbered::new(wanted.iter().copied());
+        let nodes = Renumbered::new(self.nodes.iter().map(|node| threads.get(node.thread).is_some()));
+        threads.retain(&mut self.threads);
+        nodes.retain(&mut self.nodes);
         threads.renumber(&mut self.rows, |row| &mut row.thread);
         threads.renumber(&mut self.arcs, |arc| &mut arc.thread);
         threads.renumber(&mut self.nodes, |node| &mut node.thread);
@@ -70,7 +78,7 @@ impl Renumbered {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Calls, Function, Module, Node, Thread};
+    use crate::model::{Calls, Function, FunctionTimes, Module, Node};
 
     #[test]
     fn one_of_three() {
@@ -96,5 +104,27 @@ mod tests {
         assert_eq!(run.threads.iter().map(|thread| thread.tid).collect::<Vec<_>>(), [7, 9]);
         assert_eq!(run.nodes, [node(None, 1, 0), node(Some(0), 1, REST)]);
         assert_eq!(run.nodes_lost, 1);
+    }
+
+    #[test]
+    fn one_thread() {
+        let row = |thread, calls| FunctionTimes { thread, calls, ..FunctionTimes::default() };
+        let node = |parent, thread| Node { parent, thread, calls: 1, ..Node::default() };
+        let mut run = Recording {
+            programs: vec![Program::default()],
+            modules: vec![Module::default()],
+            functions: vec![Function::default()],
+            calls: vec![Calls { calls: 9, ..Calls::default() }],
+            threads: [7, 8].map(|tid| Thread { tid, ..Thread::default() }).to_vec(),
+            rows: vec![row(0, 4), row(1, 5)],
+            nodes: vec![node(None, 0), node(None, 1), node(Some(1), 1)],
+            ..Recording::default()
+        };
+        run.retain_threads(|thread| thread.tid == 8);
+        run.check().expect("a valid run");
+        assert_eq!((run.threads.len(), run.threads[0].tid), (1, 8));
+        assert_eq!(run.rows, [row(0, 5)]);
+        assert_eq!(run.nodes, [node(None, 0), node(Some(0), 0)]);
+        assert_eq!((run.programs.len(), run.calls[0].calls), (1, 9));
     }
 }

@@ -60,7 +60,7 @@ impl Sum {
     /// Adds a run.
     ///
     /// # Errors
-    /// The runs were sampled at different rates, or are too large together. After an error the sum is incomplete and
+    /// The runs were sampled at different rates, are the same, or are too large together. After an error the sum is incomplete and
     /// must be dropped.
     ///
     /// # Panics
@@ -71,9 +71,11 @@ impl Sum {
         if self.sum.modules.is_empty() {
             self.sum.clock = Clock { error_ns: self.sum.clock.error_ns, ..run.clock };
         }
+        self.sum.agree_on_runs(&run)?;
         self.sum.agree_on_period(&run)?;
         self.sum.clock.error_ns = self.sum.clock.error_ns.max(run.clock.error_ns);
         self.sum.extend_time(&run);
+        self.sum.extend_runs(&run);
         self.sum.nodes_lost = self.sum.nodes_lost.saturating_add(run.nodes_lost);
 
         let modules = all(run.modules, |module| self.module(module))?;
@@ -251,6 +253,7 @@ fn place<'a, K: Eq + std::hash::Hash, T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Origin;
 
     /// A run of two threads of one name and one of another, with a tree in each.
     fn run(seed: u64) -> Recording {
@@ -282,6 +285,7 @@ mod tests {
         let node =
             |parent, function, thread| Node { parent, function, thread, calls: seed, self_ns: 5, samples: 1 };
         Recording {
+            runs: vec![Origin { id: 1 + seed * 7 % 13, host: "node".to_owned(), ..Origin::default() }],
             programs: vec![Program {
                 name: "prog".to_owned(),
                 processes: 1,
@@ -377,6 +381,15 @@ mod tests {
             assert_eq!(sum(groups), whole, "groups of {size}");
         }
         assert_eq!(sum([Recording::default(), whole.clone(), Recording::default()]), whole);
+    }
+
+    #[test]
+    fn a_run_counts_once() {
+        let mut sum = Sum::default();
+        sum.add(run(1)).expect("the first one");
+        sum.add(run(2)).expect("another one");
+        let error = sum.add(run(1)).expect_err("the same again");
+        assert_eq!(error.to_string(), "the run of 00:00:00 UTC on node is in the sum already");
     }
 
     #[test]

@@ -4,8 +4,8 @@ use crate::check::Invalid;
 use crate::error::ReadError;
 use crate::intervals::Intervals;
 use crate::model::{
-    ArcTimes, Block, Calls, Clock, ClockSource, Function, FunctionTimes, Hits, Module, Node, Program, REST,
-    Recording, Thread,
+    ArcTimes, Block, Calls, Clock, ClockSource, Function, FunctionTimes, Hits, Module, Node, Origin, Program,
+    REST, Recording, Thread,
 };
 use crate::wire;
 
@@ -21,6 +21,7 @@ pub(crate) fn recording(profile: &wire::Profile, extension: wire::Extension) -> 
     let hits = hits(&extension.hits.unwrap_or_default(), &functions)?;
     let intervals = extension.intervals.len();
     Ok(Recording {
+        runs: runs(&extension.runs.unwrap_or_default(), &mut texts)?,
         programs: programs(&extension.programs.unwrap_or_default(), &mut texts)?,
         start_unix_ns: unsigned(profile.time_nanos),
         duration_ns: unsigned(profile.duration_nanos),
@@ -127,6 +128,27 @@ fn functions(profile: &wire::Profile, sizes: &[u64], texts: &mut Texts) -> Resul
         })
     };
     sizes.iter().enumerate().map(function).collect()
+}
+
+fn runs(runs: &wire::Runs, texts: &mut Texts) -> Result<Vec<Origin>, ReadError> {
+    let len = runs.id.len();
+    Columns { table: "runs", len }.check(&[
+        ("host", runs.host.len()),
+        ("rank", runs.rank.len()),
+        ("start", runs.start_unix_ns.len()),
+        ("duration", runs.duration_ns.len()),
+    ])?;
+    let run = |index: usize| {
+        let rank = u32::try_from(runs.rank[index].wrapping_sub(1)).ok();
+        Ok(Origin {
+            id: runs.id[index],
+            host: texts.get(runs.host[index]).map_err(|error| error.of("run", index))?,
+            rank,
+            start_unix_ns: runs.start_unix_ns[index],
+            duration_ns: runs.duration_ns[index],
+        })
+    };
+    (0..len).map(run).collect()
 }
 
 fn programs(programs: &wire::Programs, texts: &mut Texts) -> Result<Vec<Program>, ReadError> {

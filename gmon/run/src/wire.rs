@@ -166,6 +166,25 @@ pub struct Extension {
     /// The digest of each module, or 0.
     #[prost(fixed64, repeated, tag = "14")]
     pub digests: Vec<u64>,
+    #[prost(message, optional, tag = "15")]
+    pub runs: Option<Runs>,
+}
+
+/// The runs of a sum by column.
+#[derive(Clone, PartialEq, Message)]
+pub struct Runs {
+    #[prost(fixed64, repeated, tag = "1")]
+    pub id: Vec<u64>,
+    /// An index into the string table.
+    #[prost(int64, repeated, tag = "2")]
+    pub host: Vec<i64>,
+    /// The rank plus 1, or 0 if there is none.
+    #[prost(uint64, repeated, tag = "3")]
+    pub rank: Vec<u64>,
+    #[prost(uint64, repeated, tag = "4")]
+    pub start_unix_ns: Vec<u64>,
+    #[prost(uint64, repeated, tag = "5")]
+    pub duration_ns: Vec<u64>,
 }
 
 /// The programs by column, each with an element for a program: numbers of one kind compress better than rows do, and an element in

@@ -277,6 +277,7 @@ impl Recording {
         let clock = &self.clock;
         wire::Extension {
             version: wire::VERSION,
+            runs: Some(self.wire_runs(strings)),
             programs: Some(self.wire_programs(strings)),
             clock: Some(wire::Clock {
                 source: match clock.source {
@@ -299,6 +300,17 @@ impl Recording {
             hits: Some(self.wire_hits()),
             blocks: Some(self.wire_blocks()),
             digests: self.modules.iter().map(|module| module.digest).collect(),
+        }
+    }
+
+    fn wire_runs(&self, strings: &mut Strings) -> wire::Runs {
+        let runs = &self.runs;
+        wire::Runs {
+            id: runs.iter().map(|run| run.id).collect(),
+            host: runs.iter().map(|run| strings.index(&run.host)).collect(),
+            rank: runs.iter().map(|run| run.rank.map_or(0, |rank| u64::from(rank) + 1)).collect(),
+            start_unix_ns: runs.iter().map(|run| run.start_unix_ns).collect(),
+            duration_ns: runs.iter().map(|run| run.duration_ns).collect(),
         }
     }
 

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod man;
+mod passing;
 
 use std::io::{self, Write};
 
@@ -39,6 +40,16 @@ impl Kind {
         // The generator panics if it cannot write.
         let mut text = Vec::new();
         clap_complete::generate(shell, &mut command, name, &mut text);
+        if passing::passes_on(&command) {
+            let own = String::from_utf8_lossy(&text);
+            text = match self {
+                Kind::CompleteBash => passing::bash(&command, &own),
+                Kind::CompleteZsh => passing::zsh(&own),
+                Kind::CompleteFish => passing::fish(&command, &own),
+                Kind::Man => own.into_owned(),
+            }
+            .into_bytes();
+        }
         out.write_all(&text)
     }
 }

@@ -17,7 +17,7 @@ Examples:
   gprofinject make -j4 && gmon flat                # all programs of a run, with their libraries
   gprofinject --times ./prog && gmon times         # how long calls take
   gprofinject --paths ./prog && gmon paths         # by call path
-  gprofinject --count lines ./prog && gmon lines ./prog
+  gprofinject --count lines ./prog && gmon lines   # the source, with counts
   gprofinject -I 'parse_*' -X '*::~*' --libs none ./prog
   gprofinject --list ./prog                        # what would be hooked, and how
   gprofinject --pid 4711 --duration 10             # a process that already runs
@@ -243,6 +243,10 @@ pub(crate) struct Args {
     /// firefox, dot (Graphviz), html (for a browser), json. Other programs of the run get FILE.PROGRAM
     #[arg(long, value_name = "FORMAT=FILE[,FORMAT=FILE]", value_delimiter = ',', value_parser = export)]
     pub(crate) export: Vec<Export>,
+
+    /// At the end, write a report for a browser beside gmon.pb.gz (gmon.html; with -o NAME.out, NAME.html) and open it
+    #[arg(long)]
+    pub(crate) open: bool,
 
     /// Print no summary and no notes; errors and lost data are still reported
     #[arg(short, long, conflicts_with = "verbose")]

@@ -10,12 +10,12 @@ use gmon::output::Target;
 use gprofinject_usage::Kind;
 
 use crate::cli::args::Args;
-use crate::cli::{ask, list, meaning, recover, top};
+use crate::cli::{ask, list, meaning, mistake, recover, top};
 use crate::live::model::Subject;
 use crate::options::SamplerArg;
 use crate::os::child::Ending;
 use crate::os::clock;
-use crate::os::failure::{self, Failure};
+use crate::os::failure::{self, Failure, Tipped};
 use crate::os::heir::Heir;
 use crate::os::limits::{self, Limits};
 use crate::os::say::{self, Level};
@@ -25,8 +25,10 @@ use crate::program::resolve;
 use crate::sampling::sampler::{self, Method};
 use crate::session::expectations;
 use crate::session::headroom;
-use crate::session::run::{self, Prepared, Viewed};
+use crate::session::phases::Viewed;
+use crate::session::run::{self, Prepared};
 use crate::session::settings::{Settings, TraceFile};
+use crate::session::unmatched;
 use crate::store::exports::Exports;
 use crate::store::output::{self, Output};
 use crate::target::agent::room;
@@ -51,6 +53,9 @@ pub(crate) fn main(limits: Limits) -> ExitCode {
         Ok(ending) => end_like(ending),
         Err(failure) => {
             say::line(format_args!("{}", sys::plain(&format!("{:#}", failure.error))));
+            if let Some(Tipped { tip, .. }) = failure.error.downcast_ref() {
+                say::line(format_args!("tip: {}", sys::plain(tip)));
+            }
             ExitCode::from(failure.status)
         }
     }
@@ -110,7 +115,8 @@ fn launch(mut settings: Settings, start: Instant, inherited: &Inherited) -> Resu
     top::check(settings.look)?;
     let program = resolve::find(&settings.command)?;
     if let Some(note) = &program.note {
-        voice.note(note);
+        // Of a run, the summary names the programs.
+        if settings.list { voice.note(note) } else { voice.detail(note) }
     }
     if !settings.list {
         if let Some(why) = headroom::too_little() {
@@ -125,8 +131,10 @@ fn launch(mut settings: Settings, start: Instant, inherited: &Inherited) -> Resu
     let subject = sampler::preparing(settings.sampler, rate, read);
     // The user may be after the lines of libraries that a program without any loads.
     if settings.filters.needs_lines() && subject.lines().is_none() && !settings.libs.are_named() {
+        let other =
+            if settings.filters.asks_for_files() { "leave --file away" } else { "use --count blocks" };
         return Err(anyhow!(
-            "{} has no line information; build it with -g, use --count blocks, or name libraries with --libs",
+            "{} has no line information; build it with -g, {other}, or name libraries with --libs",
             program.binary.display()
         )
         .into());
@@ -150,6 +158,7 @@ fn launch(mut settings: Settings, start: Instant, inherited: &Inherited) -> Resu
     let agent_wanted =
         choice.method == Method::Timer || follow || takes_agent && subject.profiling().is_some();
     let planned = settings.planner().plan(subject, &program.binary, agent_wanted);
+    unmatched::check(&program.binary, &planned, &settings)?;
     expectations::say(&planned, &program, &settings, choice.method != Method::None);
     let standing = Standing::find(settings.look.is_some_and(|look| !look.is_plain));
     let streams = match settings.look {
@@ -291,9 +300,9 @@ fn generate(kind: Kind) -> ExitCode {
 /// Prints the help, the version, or what is wrong with the arguments.
 fn end_at_once(answer: &clap::Error) -> ExitCode {
     if answer.use_stderr() {
-        // All messages of gprofinject begin in the same way.
-        let text = answer.render().to_string();
-        say::lines(text.strip_prefix("error: ").unwrap_or(&text).trim_end());
+        mistake::lines(&answer.render().to_string())
+            .iter()
+            .for_each(|line| say::line(format_args!("{line}")));
         return ExitCode::from(failure::OURS);
     }
     printed(answer.print())

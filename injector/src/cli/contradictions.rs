@@ -27,7 +27,7 @@ impl Args {
     /// Returns an error message if options contradict each other. (clap's `requires` does not help here: it
     /// does not ask for `--pid` if there is a PROGRAM, with which `--pid` cannot be used.)
     fn contradiction(&self, typed: &dyn Fn(&str) -> bool) -> Option<String> {
-        const FOR_A_RUN: [&str; 32] = [
+        const FOR_A_RUN: [&str; 33] = [
             "hooks",
             "rate",
             "sampler",
@@ -58,6 +58,7 @@ impl Args {
             "pause_signal",
             "stats",
             "export",
+            "open",
             "top",
             "plain",
         ];
@@ -156,6 +157,7 @@ impl Args {
             let useless = first(&[
                 "stats",
                 "export",
+                "open",
                 "trace",
                 "dump_signal",
                 "reset_signal",
@@ -234,6 +236,8 @@ mod tests {
             (&["--recover", "f", "--hooks", "both"], "--hooks has no effect"),
             (&["--list", "--stats", "f", "p"], "--stats has no effect"),
             (&["--list", "--export", "dot=f", "p"], "--export has no effect"),
+            (&["--list", "--open", "p"], "--open has no effect"),
+            (&["--pid", "1", "--dump", "--open"], "--open has no effect"),
             (&["--recover", "f", "--export", "dot=f"], "--export has no effect"),
             (&["--generate", "man", "p"], "--generate"),
             (&["--generate", "man", "--list"], "--generate"),

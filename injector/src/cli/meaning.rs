@@ -13,6 +13,7 @@ use crate::program::arguments::ArgsChoice;
 use crate::program::filters::Filters;
 use crate::program::libs::Libs;
 use crate::program::plan_cache::PlanCache;
+use crate::session::browser;
 use crate::session::settings::{Kept, Settings, TraceFile};
 use crate::store::output;
 use crate::store::rank::Suffix;
@@ -119,6 +120,7 @@ pub(crate) fn settings(args: Args) -> Result<Settings> {
         follow: !args.no_follow,
         per_process: args.per_process,
         list: args.list,
+        opener: args.open.then(browser::find).transpose()?,
         signals,
         voice: Voice(level),
         cache: PlanCache::new(!args.no_cache, Voice(level)),

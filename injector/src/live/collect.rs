@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use gprofinject_image::names::demangle::demangle;
+use gprofinject_image::names::short;
 
 use crate::live::snapshot::{Function, Snapshot};
 use crate::os::clock;
@@ -25,7 +26,7 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Returns a function's name, and its symbol's if that is another one.
+    /// Returns a function's name in short, and its symbol's if that is another one.
     pub(crate) fn of(
         &mut self,
         planned: &'static Planned<'static, 'static>,
@@ -36,7 +37,7 @@ impl Names {
         let known = self.known.entry(key).or_insert_with(|| {
             match planned.function_at(address).filter(|function| !function.name.is_empty()) {
                 Some(function) => {
-                    let name = shown(&demangle(function.name));
+                    let name = shown(&short(&demangle(function.name)));
                     let is_same = name == function.name;
                     (name, (!is_same).then(|| shown(function.name)))
                 }
@@ -178,10 +179,10 @@ fn add_named(profile: &Profile, modules: &mut Vec<String>, list: &mut Vec<Functi
             modules.push(name.clone());
             modules.len() as u32 - 1
         });
-        let name = shown(&named.function);
+        let name = shown(&short(&demangle(&named.function)));
         // FNV-1a, so that the function is found again in the next snapshot.
         let hash = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        let id = name.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, hash) | 1 << 63;
+        let id = named.function.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, hash) | 1 << 63;
         list.push(Function { module, id, name, samples: named.samples, ..Function::default() });
     }
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::live::keys::Key;
+use gmon_screen::Key;
+
 use crate::live::prompt::{Answer, Prompt, Question};
 use crate::live::rows::{self, Filter, Kind, Row, Sort};
 use crate::live::snapshot::{Snapshot, Wants};
@@ -50,6 +51,8 @@ pub(crate) struct Model {
     before: Option<Snapshot>,
     pub(crate) kind: Kind,
     pub(crate) sort: Sort,
+    /// Whether the user has chosen by what rows are sorted.
+    is_order_chosen: bool,
     pub(crate) reversed: bool,
     pub(crate) filter: Filter,
     /// The module whose functions are shown, and no others.
@@ -84,7 +87,8 @@ impl Model {
             now: None,
             before: None,
             kind: Kind::Functions,
-            sort: Sort::Rate,
+            sort: Sort::Time,
+            is_order_chosen: false,
             reversed: false,
             filter: Filter::default(),
             module: None,
@@ -130,6 +134,9 @@ impl Model {
     /// Makes the rows anew. The row with the same function stays selected.
     fn arrange(&mut self) {
         let Some(now) = &self.now else { return };
+        if !self.is_order_chosen {
+            self.sort = if now.is_measured || now.rate > 0 { Sort::Time } else { Sort::Calls };
+        }
         // A filter that is being typed may match nothing for a while.
         let selected = match self.rows.get(self.selected) {
             Some(row) => Some(row.id).filter(|_| self.selected > 0),
@@ -167,8 +174,9 @@ impl Model {
     }
 
     fn order(&mut self, by: Sort) {
-        self.reversed = self.sort == by && !self.reversed;
-        self.sort = by;
+        // The first key chooses what may be the order already.
+        self.reversed = self.is_order_chosen && self.sort == by && !self.reversed;
+        (self.sort, self.is_order_chosen) = (by, true);
         (self.selected, self.first) = (0, 0);
         self.arrange();
     }
@@ -245,7 +253,7 @@ impl Model {
                 }
                 self.arrange();
             }
-            Key::Char(_) => {}
+            Key::Char(_) | Key::Left | Key::Right | Key::BackTab => {}
         }
         self.scroll();
         None
@@ -352,7 +360,7 @@ mod tests {
     }
 
     fn type_in(model: &mut Model, keys: &str) -> Option<Action> {
-        crate::live::keys::keys(keys.as_bytes()).into_iter().filter_map(|key| model.key(key)).last()
+        gmon_screen::keys(keys.as_bytes()).into_iter().filter_map(|key| model.key(key)).last()
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A line of text that the user types, or a question with one key for an answer.
 
-use crate::live::keys::Key;
+use gmon_screen::Key;
 
 /// What is being asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -229,13 +229,15 @@ fn escaped(name: &str) -> String {
     pattern
 }
 
-/// Sorts rows: the greatest first, names from the first to the last. Equal rows are in the order of their names.
+/// Sorts rows: the greatest first, names from the first to the last. Rows of the same time are in the order of their calls, and other equal rows in
+/// that of their names.
 pub(crate) fn sort(rows: &mut [Row], by: Sort, reversed: bool) {
     rows.sort_by(|a, b| {
         let order = match by {
             Sort::Calls => Reverse(a.calls).cmp(&Reverse(b.calls)),
             Sort::Rate => b.rate.unwrap_or(0.0).total_cmp(&a.rate.unwrap_or(0.0)),
-            Sort::Time => b.seconds.total_cmp(&a.seconds),
+            // Most functions have no samples at first.
+            Sort::Time => b.seconds.total_cmp(&a.seconds).then(b.calls.cmp(&a.calls)),
             Sort::Name => Ordering::Equal,
         };
         let order = order.then_with(|| a.name.cmp(&b.name)).then(a.id.cmp(&b.id));

@@ -51,7 +51,7 @@ pub(crate) struct Function {
     pub(crate) module: u32,
     /// What identifies the function in its module: its link address, or a hash of its name.
     pub(crate) id: u64,
-    /// Its name, demangled.
+    /// Its name, demangled and in short.
     pub(crate) name: String,
     /// Its name in the symbol table, if that is another one.
     pub(crate) symbol: Option<String>,

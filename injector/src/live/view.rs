@@ -7,15 +7,15 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
+use gmon_screen::Screen;
 
 use crate::live::collect::shown;
 use crate::live::draw::{self, Beside};
 use crate::live::model::{Action, Model, Subject};
 use crate::live::plain;
-use crate::live::screen::Screen;
 use crate::live::snapshot::{Snapshot, Wants};
 use crate::options::Verb;
-use crate::os::say;
+use crate::os::{say, terminal};
 
 /// Where snapshots come from, and what can be asked of a process.
 pub(crate) trait Source {
@@ -54,7 +54,8 @@ pub(crate) struct Look {
 }
 
 enum Place {
-    Screen(Screen),
+    /// Messages are printed once the screen is gone.
+    Screen(Screen, terminal::Held),
     /// Text is written to this descriptor.
     Text(File),
 }
@@ -80,7 +81,13 @@ impl View {
     /// # Errors
     /// There is no terminal, or it is not this process's to use.
     pub(crate) fn new(look: Look, subject: Subject, output: Option<File>, text: OwnedFd) -> io::Result<View> {
-        let place = if look.is_plain { Place::Text(text.into()) } else { Place::Screen(Screen::take()?) };
+        let place = match look.is_plain {
+            true => Place::Text(text.into()),
+            false => {
+                let (screen, held) = terminal::take()?;
+                Place::Screen(screen, held)
+            }
+        };
         let model = Model::new(subject, look.interval);
         Ok(View { model, place, due: Instant::now(), output, is_last: false, used: None, cpu: None })
     }
@@ -88,7 +95,7 @@ impl View {
     /// The descriptor that is readable when the user has typed something.
     pub(crate) fn descriptor(&self) -> Option<RawFd> {
         match &self.place {
-            Place::Screen(screen) => Some(screen.descriptor()),
+            Place::Screen(screen, _) => Some(screen.descriptor()),
             Place::Text(_) => None,
         }
     }
@@ -103,7 +110,7 @@ impl View {
 
     /// Handles keys, and shows a new snapshot if it is time for one.
     pub(crate) fn turn(&mut self, source: &mut dyn Source) -> Wish {
-        if let Place::Screen(screen) = &mut self.place {
+        if let Place::Screen(screen, _) = &mut self.place {
             let Ok(keys) = screen.typed() else { return Wish::Wait };
             for key in keys {
                 let Some(action) = self.model.key(key) else { continue };
@@ -179,7 +186,7 @@ impl View {
                 }
                 Ok(())
             }
-            Place::Screen(screen) => {
+            Place::Screen(screen, _) => {
                 let output = match (&self.output, self.model.shows_output) {
                     (Some(file), true) => last_lines(file),
                     _ => Vec::new(),

@@ -28,3 +28,12 @@ impl From<anyhow::Error> for Failure {
         Failure { status: OURS, error }
     }
 }
+
+/// An error for which there is something to try.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub(crate) struct Tipped {
+    pub(crate) message: String,
+    /// What to try, in one line.
+    pub(crate) tip: String,
+}

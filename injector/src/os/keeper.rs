@@ -47,21 +47,21 @@ impl Keeper {
         result.map(|pid| Keeper { pid, pipe: Some(File::from(pipe)) })
     }
 
-    /// Says that the terminal is about to be set up.
-    pub(super) fn is_set_up(&mut self) {
-        self.tell(SET_UP);
-    }
-
-    /// Says that the terminal was restored.
-    pub(super) fn is_restored(&mut self) {
-        self.tell(RESTORED);
-    }
-
     fn tell(&mut self, what: u8) {
         if let Some(pipe) = &mut self.pipe {
             // A keeper that was killed has nothing to restore.
             let _ = pipe.write_all(&[what]);
         }
+    }
+}
+
+impl gmon_screen::terminal::Keeper for Keeper {
+    fn is_set_up(&mut self) {
+        self.tell(SET_UP);
+    }
+
+    fn is_restored(&mut self) {
+        self.tell(RESTORED);
     }
 }
 

@@ -1,11 +1,13 @@
 //! Messages on standard error. If standard error has been closed, they are dropped.
 
-use std::borrow::Cow;
 use std::fmt::Arguments;
 use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub(crate) use gmon::visible;
+
+/// What each message begins with.
+pub(crate) const NAME: &str = "gprofinject: ";
 
 /// How much is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,7 +75,7 @@ pub(crate) fn last_held() -> Option<(usize, String)> {
 /// Prints the messages that were kept back, and all further ones at once.
 pub(crate) fn release() {
     for text in held().take().unwrap_or_default() {
-        let _ = std::io::stderr().write_all(format!("gprofinject: {text}\n").as_bytes());
+        let _ = std::io::stderr().write_all(format!("{NAME}{text}\n").as_bytes());
     }
 }
 
@@ -88,11 +90,5 @@ pub(crate) fn line(message: Arguments) {
         }
         return;
     }
-    let _ = std::io::stderr().write_all(format!("gprofinject: {text}\n").as_bytes());
-}
-
-/// Prints several lines, all of which come from gprofinject's own command line definition, such as the help.
-pub(crate) fn lines(text: &str) {
-    let shown: Vec<Cow<str>> = text.lines().map(visible).collect();
-    let _ = std::io::stderr().write_all(format!("gprofinject: {}\n", shown.join("\n")).as_bytes());
+    let _ = std::io::stderr().write_all(format!("{NAME}{text}\n").as_bytes());
 }

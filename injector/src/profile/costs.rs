@@ -1,5 +1,7 @@
 //! Why most samples of a program are in gprofinject's own code, if they are, as advice for the user.
 
+use std::fmt;
+
 use crate::profile::model::{Arc, Module, Place, Profile};
 use crate::profile::placement::Placed;
 
@@ -10,35 +12,64 @@ const LONG: u64 = 2;
 /// A process that runs for fewer seconds of CPU time is short: preparing it takes a considerable part of that.
 const SHORT: f64 = 0.05;
 
-/// Returns what the user has to know if at least half of the samples of two seconds and more are in gprofinject's own code, in one
-/// sentence. The profile is the sum of so many `processes`.
-pub(crate) fn advice(profile: &Profile, placed: &Placed, processes: u32) -> Option<String> {
+/// What the user has to know about a profile of which most samples are in gprofinject's own code.
+#[derive(Clone, Debug)]
+pub(crate) struct Advice {
+    /// The share of gprofinject's own code in the samples, in percent.
+    percent: f64,
+    why: String,
+    /// What helps. Each option of it can be added to those of the run.
+    pub(crate) help: String,
+}
+
+impl fmt::Display for Advice {
+    fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        let Advice { percent, why, help } = self;
+        write!(
+            out,
+            "{percent:.0} % of the samples were in gprofinject's own code, mostly because {why}: {help}"
+        )
+    }
+}
+
+/// Returns advice if at least half of the samples of two seconds and more are in gprofinject's own code. The profile is the sum of so
+/// many `processes`.
+pub(crate) fn advice(profile: &Profile, placed: &Placed, processes: u32) -> Option<Advice> {
     let (all, rate) = (placed.all(), u64::from(profile.rate));
     if placed.own_percent() < MUCH || rate == 0 || all < LONG * rate {
         return None;
     }
     let each = all as f64 / rate as f64 / f64::from(processes.max(1));
-    let hooks = profile.modules.first().map_or("none", |module| module.program.hooks());
-    let begin = format!(
-        "{:.0} % of the samples were in gprofinject's own code, mostly because",
-        placed.own_percent()
-    );
-    let only = "--hooks none only samples";
+    let (why, mut help) = cause(profile, processes, each)?;
+    let program = profile.modules.first().map(|module| module.program);
+    // Measuring takes entries and exits, and counting blocks takes hooks.
+    if !program.is_some_and(|program| program.measure.is_some() || program.counts) {
+        help.push("--hooks none only samples".to_owned());
+    }
+    Some(Advice { percent: placed.own_percent(), why, help: help.join(", ") })
+}
+
+/// Returns why most samples are gprofinject's own, and what helps except to hook nothing. A process takes `each` seconds.
+fn cause(profile: &Profile, processes: u32, each: f64) -> Option<(String, Vec<String>)> {
     if processes > 1 && each < SHORT {
-        return Some(format!(
-            "{begin} its {processes} processes run for {:.0} ms each, and preparing one takes time; {only}, and --no-follow leaves \
-             them out",
-            each * 1e3
+        return Some((
+            format!(
+                "its {processes} processes run for {:.0} ms each, and preparing one takes time",
+                each * 1e3
+            ),
+            vec!["--no-follow leaves them out".to_owned()],
         ));
     }
     let in_hooks = |module: &&Module| module.samples_in_hooks();
     let dearest = profile.modules.iter().max_by_key(in_hooks)?;
     let name = profile.name_of(dearest);
     if dearest.samples_in_hooks() >= profile.in_agent {
-        let less = if hooks == "both" { "--hooks entry takes less time for each call, " } else { "" };
-        return Some(format!(
-            "{begin} functions of {name} are so short: {less}-X '{name}!GLOB' leaves some of them out; {only}"
-        ));
+        let program = dearest.program;
+        let mut help = vec![format!("-X '{name}!GLOB' leaves some of them out")];
+        if program.hooks() == "both" && program.measure.is_none() {
+            help.push("--hooks entry takes less time for each call".to_owned());
+        }
+        return Some((format!("functions of {name} are so short"), help));
     }
     let from_outside = |arc: &&Arc| is_from_outside(profile, arc.from);
     let mut calls = vec![0_u64; profile.modules.len()];
@@ -50,13 +81,20 @@ pub(crate) fn advice(profile: &Profile, placed: &Placed, processes: u32) -> Opti
     let (index, &most) = calls.iter().enumerate().max_by_key(|&(_, calls)| *calls)?;
     let called = profile.modules.get(index).map(|module| profile.name_of(module))?;
     if most >= profile.calls() / 10 {
-        return Some(format!(
-            "{begin} {most} calls of functions of {called} come from code that is not hooked, such as a library that is left out \
-             or code that is made at run time: --libs all hooks all libraries, -X '{called}!GLOB' leaves functions out; {only}"
+        return Some((
+            format!(
+                "{most} calls of functions of {called} come from code that is not hooked, such as a library that is left out or \
+                 code that is made at run time"
+            ),
+            vec![
+                "--libs all hooks all libraries".to_owned(),
+                format!("-X '{called}!GLOB' leaves functions out"),
+            ],
         ));
     }
-    Some(format!(
-        "{begin} many functions have more callers than there is room for beside them: -X leaves functions out; {only}"
+    Some((
+        "many functions have more callers than there is room for beside them".to_owned(),
+        vec!["-X leaves functions out".to_owned()],
     ))
 }
 

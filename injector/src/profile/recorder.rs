@@ -4,9 +4,11 @@ mod places;
 mod tables;
 mod times;
 
+use std::hash::{BuildHasher, RandomState};
+use std::sync::OnceLock;
 use std::time::{Duration, UNIX_EPOCH};
 
-use gmon_run::{Block, Calls, Hits, Module, Program, Recording};
+use gmon_run::{Block, Calls, Hits, Module, Origin, Program, Recording};
 
 use crate::os::clock;
 use crate::profile::model::{self, NOWHERE, Place, Profile};
@@ -14,6 +16,7 @@ use crate::profile::recorder::places::Places;
 use crate::profile::recorder::tables::Tables;
 use crate::profile::recorder::times::Sources;
 use crate::program::planned::Planned;
+use crate::store::rank;
 
 /// The recording of a run, to which one program after the other is added.
 pub(crate) struct Recorder {
@@ -34,16 +37,19 @@ impl Recorder {
     pub(crate) fn new(name: &str, path: &str, planned: &Planned) -> Recorder {
         let begin = clock::beginning().date;
         let date = begin.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        let recording = Recording { start_unix_ns: date.as_nanos() as u64, ..Recording::default() };
+        let start_unix_ns = date.as_nanos() as u64;
+        let runs = vec![origin(start_unix_ns)];
+        let recording = Recording { runs, start_unix_ns, ..Recording::default() };
         let mut tables = Tables::of(recording);
         let module = tables.module(module(path, planned));
         tables.recording.programs.push(Program { name: name.to_owned(), module, ..Program::default() });
         Recorder { tables, sources: Sources::default() }
     }
 
-    /// Returns the same without the time at which the run began.
+    /// Returns the same for a run of which it is not known when and where it began.
     pub(crate) fn without_time(mut self) -> Recorder {
         self.tables.recording.start_unix_ns = 0;
+        self.tables.recording.runs.clear();
         self
     }
 
@@ -70,9 +76,16 @@ impl Recorder {
         self.tables.recording.programs.iter().all(|program| program.processes == 0)
     }
 
+    /// Returns what was added up to now.
+    pub(crate) fn recording(&self) -> &Recording {
+        &self.tables.recording
+    }
+
     /// Returns the recording of a run of this duration.
-    pub(crate) fn finish(self, duration: Duration) -> Recording {
-        Recording { duration_ns: duration.as_nanos() as u64, ..self.tables.recording }
+    pub(crate) fn finish(mut self, duration: Duration) -> Recording {
+        let duration_ns = duration.as_nanos() as u64;
+        self.tables.recording.runs.iter_mut().for_each(|run| run.duration_ns = duration_ns);
+        Recording { duration_ns, ..self.tables.recording }
     }
 
     fn add_to(&mut self, program: u32, profile: &Profile, own: u64, processes: Processes) {
@@ -130,6 +143,15 @@ impl Recorder {
             known.overhead = known.overhead.saturating_add(own);
         }
     }
+}
+
+/// Returns where this run takes place, and a number for it.
+fn origin(start_unix_ns: u64) -> Origin {
+    static ID: OnceLock<u64> = OnceLock::new();
+    // The keys of the standard library's hash maps are random.
+    let id = *ID.get_or_init(|| RandomState::new().hash_one((std::process::id(), start_unix_ns)).max(1));
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    Origin { id, host, rank: rank::own(), start_unix_ns, duration_ns: 0 }
 }
 
 /// Returns what the recording has of a profile's module.

@@ -1,6 +1,7 @@
 //! The user's selection of functions to hook and of basic blocks to count: -I, -X, --min-size, --count and
 //! --file.
 
+use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,8 +21,9 @@ pub(crate) struct Filters {
     files: Vec<Pattern>,
 }
 
+/// A pattern for functions or source files.
 #[derive(Debug)]
-struct Pattern {
+pub(crate) struct Pattern {
     option: &'static str,
     /// As the user has typed it.
     typed: String,
@@ -122,11 +124,15 @@ impl Filters {
         (globs(&self.include), globs(&self.exclude), self.min_size)
     }
 
+    /// Returns the patterns of -I that have matched nothing.
+    pub(crate) fn unused_includes(&self) -> impl Iterator<Item = &Pattern> {
+        self.include.iter().filter(|pattern| !pattern.is_used())
+    }
+
     /// Returns the patterns that have matched nothing, as typed.
     pub(crate) fn unused(&self) -> impl Iterator<Item = String> {
         let all = self.include.iter().chain(&self.exclude).chain(&self.files);
-        all.filter(|pattern| !pattern.used.load(Ordering::Relaxed))
-            .map(|pattern| format!("{} '{}'", pattern.option, pattern.typed))
+        all.filter(|pattern| !pattern.is_used()).map(Pattern::to_string)
     }
 }
 
@@ -142,6 +148,13 @@ fn any<'n>(patterns: &[Pattern], module: &[&str], names: &(impl Iterator<Item = 
         }
     }
     found
+}
+
+/// The pattern as the user has typed it.
+impl fmt::Display for Pattern {
+    fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        write!(out, "{} '{}'", self.option, self.typed)
+    }
 }
 
 impl Pattern {
@@ -167,8 +180,32 @@ impl Pattern {
         Ok(Pattern { option, typed, matcher: matcher(function)?, module, used: AtomicBool::new(false) })
     }
 
+    fn is_used(&self) -> bool {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// As the user has typed it, without its option.
+    pub(crate) fn typed(&self) -> &str {
+        &self.typed
+    }
+
+    /// Whether the pattern is for modules that it does not name in full.
+    pub(crate) fn is_for_several_modules(&self) -> bool {
+        self.module.as_ref().is_some_and(|module| module.glob().glob().contains(['*', '?', '[', '{']))
+    }
+
+    /// Whether the pattern names a module.
+    pub(crate) fn names_a_module(&self) -> bool {
+        self.module.is_some()
+    }
+
+    /// The pattern for the names of functions.
+    pub(crate) fn of_functions(&self) -> &str {
+        self.matcher.glob().glob()
+    }
+
     /// Whether the pattern is for functions of a module that has these names.
-    fn is_for(&self, module: &[&str]) -> bool {
+    pub(crate) fn is_for(&self, module: &[&str]) -> bool {
         self.module.as_ref().is_none_or(|wanted| module.iter().any(|name| wanted.is_match(name)))
     }
 }

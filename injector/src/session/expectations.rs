@@ -98,16 +98,18 @@ pub(crate) fn say(planned: &Planned, program: &Program, settings: &Settings, sam
             "{shown} is stripped and has no .eh_frame that describes its functions, so none of them can be hooked: install \
              its debug symbols, or profile a build with them"
         ));
-    } else if planned.subject.stripped() && (planned.wants_libraries() || planned.image().is_some()) {
-        voice.note(format_args!(
-            "{shown} is stripped: its functions without names are shown by their addresses, unless its debug symbols \
-             are installed"
-        ));
     } else if planned.subject.stripped() {
-        voice.note(format_args!(
-            "{shown} is stripped, and gprof needs symbols to show anything: install its debug symbols, or profile a \
-             build with them"
-        ));
+        let text = match planned.wants_libraries() || planned.image().is_some() {
+            true => {
+                "its functions without names are shown by their addresses, unless its debug symbols are installed"
+            }
+            false => {
+                "gprof needs symbols to show anything: install its debug symbols, or profile a build with them"
+            }
+        };
+        let text = format!("{shown} is stripped: {text}");
+        // Of a run, the summary says it if it matters.
+        if settings.list { voice.note(text) } else { voice.detail(text) }
     }
     if voice.0 >= Level::Exhaustive {
         for (function, verdict) in planned.functions() {

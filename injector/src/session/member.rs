@@ -7,6 +7,7 @@ use crate::os::clock::Moment;
 use crate::os::sys::Handle;
 use crate::profile::baseline::Baseline;
 use crate::profile::collect::Account;
+use crate::profile::costs::Advice;
 use crate::profile::elsewhere::InFile;
 use crate::profile::placement::Placed;
 use crate::program::choice::Switched;
@@ -98,5 +99,5 @@ pub(crate) struct Other {
     pub(crate) placed: Placed,
     pub(crate) account: Account,
     /// Why most of its samples are in gprofinject's own code, if they are.
-    pub(crate) advice: Option<String>,
+    pub(crate) advice: Option<Advice>,
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::os::child::Ending;
 use crate::profile::collect::Account;
@@ -9,7 +10,7 @@ use crate::profile::model::{Module, Profile};
 use crate::profile::placement::Placed;
 use crate::program::library::Library;
 use crate::program::planned::Planned;
-use crate::session::member::{Other, Unhooked, Who};
+use crate::session::member::{Other, Unhooked};
 use crate::trace::messages::Summary;
 
 /// Everything that is known after a run.
@@ -38,6 +39,8 @@ pub(crate) struct Run<'r> {
     pub(crate) others: &'r [Other],
     /// What was traced, if anything was.
     pub(crate) traced: Option<&'r Summary>,
+    /// How long the program ran, with all other processes of the run.
+    pub(crate) duration: Duration,
 }
 
 impl Run<'_> {
@@ -69,15 +72,5 @@ impl Run<'_> {
     pub(super) fn removed(&self) -> usize {
         let agent = self.planned.plan.is_some() && self.account.trouble.is_none();
         self.planned.image().filter(|_| agent).map_or(0, |image| image.removed.len())
-    }
-
-    /// Returns the other program that did most of the work, if the program that was started only led to it: a shell, a
-    /// shim, or a command such as env.
-    pub(crate) fn worker(&self) -> Option<&Other> {
-        let own = self.placed.all();
-        let samples = |other: &&Other| other.placed.all();
-        let is_program = |other: &&Other| matches!(other.who, Who::Program { .. });
-        let most = self.others.iter().filter(is_program).max_by_key(samples)?;
-        (samples(&most) > 2 * own).then_some(most)
     }
 }

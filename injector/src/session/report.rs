@@ -1,4 +1,4 @@
-//! The report after a run, for people: the last line, and the notes above it.
+//! The report after a run, for people: what was lost, and the details that -v adds.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -8,7 +8,6 @@ use gmon::counted;
 use gprofinject_abi::region::{UNSEEN_EXECUTED, UNSEEN_LOADED, UNSEEN_WITHOUT_FILES};
 
 use crate::os::say::Voice;
-use crate::profile::costs;
 use crate::session::member::{Other, Unhooked};
 use crate::session::outcome::Run;
 use crate::session::stats::{Blocks, Memory, Samples, Setup};
@@ -78,16 +77,16 @@ impl Run<'_> {
         losses
     }
 
-    /// Prints one line for each other profile. `recording` is the file of the run's recording.
+    /// Prints one line for each other profile with -v, and what was lost of them in any case. `recording` is the file of the run's
+    /// recording.
     pub(crate) fn list_others(&self, recording: Option<&Path>, voice: Voice) {
-        const MOST: usize = 20;
-        for other in self.others.iter().take(MOST) {
+        for other in self.others {
             let samples = other.placed.all();
             let title = other.title();
             let own = left_out(&other.placed, self.rate).map(|own| format!("; {own}")).unwrap_or_default();
             let command =
                 other.item.commands(recording).map_or_else(String::new, |command| format!("; {command}"));
-            voice.note(format_args!(
+            voice.detail(format_args!(
                 "{title}: {}{}{own}{command}",
                 calls_and_samples(other.calls, samples),
                 in_hooked_code(other.inside, &other.placed),
@@ -97,10 +96,6 @@ impl Run<'_> {
         let unpatched = |other: &&Other| other.account.trouble.is_none() && other.account.unpatched > 0;
         for other in self.others.iter().filter(unpatched) {
             voice.warn(format_args!("{}: {}", other.title(), not_patched(other.account.unpatched)));
-        }
-        if self.others.len() > MOST {
-            let more = self.others.len() - MOST;
-            voice.note(format_args!("and {}", counted(more, "more profile", "more profiles")));
         }
         let others = || self.others.iter().map(|other| &other.account);
         let mut silent: BTreeMap<&str, u64> = BTreeMap::new();
@@ -145,52 +140,8 @@ impl Run<'_> {
         }
     }
 
-    /// Says why most samples of a program are in gprofinject's own code, if they are.
-    pub(crate) fn advise(&self, voice: Voice) {
-        if let Some(advice) = costs::advice(self.profile, self.placed, self.processes) {
-            voice.note(advice);
-        }
-        for other in self.others {
-            if let Some(advice) = &other.advice {
-                voice.note(format_args!("{}: {advice}", other.title()));
-            }
-        }
-    }
-
-    /// Says where most samples are, if they are not in hooked code, and what hooks it. `recording` is the file of the run's recording.
-    pub(crate) fn lead_to_unhooked(&self, recording: Option<&Path>, voice: Voice) {
-        /// The share of samples in code that is not hooked, in percent, from which on the profile misses what matters.
-        const MUCH: f64 = 50.0;
-        /// With fewer samples, the share is accidental.
-        const FEW: u64 = 100;
-        let all = self.placed.all().saturating_sub(self.placed.own);
-        let unhooked = all.saturating_sub(self.profile.samples_inside());
-        let percent = 100.0 * unhooked as f64 / all.max(1) as f64;
-        if !self.planned.wants_libraries() || all < FEW || percent < MUCH {
-            return;
-        }
-        let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
-        for named in &self.profile.named {
-            *sums.entry(&named.module).or_default() += named.samples;
-        }
-        let Some((module, samples)) = sums.into_iter().max_by_key(|&(_, samples)| samples) else { return };
-        let part = 100.0 * samples as f64 / all as f64;
-        let why = self.unhooked().find(|(path, _)| path.file_name().is_some_and(|name| name == module));
-        let help = match why {
-            Some((_, Unhooked::LeftOut)) => "; --libs all hooks it too".to_owned(),
-            Some((_, Unhooked::Refused(why))) => format!(", which is not hooked: {why}"),
-            None => String::new(),
-        };
-        let seen = recording.map_or_else(String::new, |recording| {
-            format!("; gmon flat {} shows in which functions", quoted(recording.as_os_str()))
-        });
-        voice.note(format_args!(
-            "{percent:.0} % of the samples are in code that is not hooked, {part:.0} % in {module}{help}{seen}"
-        ));
-    }
-
-    /// Returns the line that is printed at the end.
-    pub(crate) fn summary(&self) -> String {
+    /// Returns a line with everything that was counted of the first program.
+    fn counts(&self) -> String {
         let (hooked, found) = (self.hooked(), self.planned.found());
         let found = counted(found, "function", "functions");
         let calls = counted(self.profile.calls(), "call", "calls");
@@ -253,16 +204,14 @@ impl Run<'_> {
         }
     }
 
-    /// Prints which libraries are not hooked. Those that cannot be are always named.
+    /// Prints which libraries are not hooked.
     fn list_unhooked(&self, voice: Voice) {
-        const NAMED: usize = 3;
         let refused = self.unhooked().filter_map(|(path, why)| match why {
             Unhooked::Refused(why) => Some((path, why)),
             Unhooked::LeftOut => None,
         });
-        for (index, (path, why)) in refused.enumerate() {
-            let line = format!("{} is not hooked: {why}", path.display());
-            if index < NAMED { voice.note(line) } else { voice.detail(line) }
+        for (path, why) in refused {
+            voice.detail(format_args!("{} is not hooked: {why}", path.display()));
         }
         for (path, _) in self.unhooked().filter(|(_, why)| **why == Unhooked::LeftOut) {
             voice.detail(format_args!("{} is left out by --libs {}", path.display(), self.libs));
@@ -277,6 +226,7 @@ impl Run<'_> {
     /// Prints what `-v` adds.
     pub(crate) fn details(&self, voice: Voice) {
         let stats = self.stats();
+        voice.detail(self.counts());
         for (reason, count) in &stats.functions.refused_by_reason {
             voice.detail(format_args!("not hooked, {reason}: {count}"));
         }
@@ -316,9 +266,7 @@ impl Run<'_> {
             let arcs = counted(measured.arcs as u64, "arc", "arcs");
             let paths = counted(measured.paths as u64, "path", "paths");
             let bytes = measured.record_bytes;
-            let text = format!("measured: {threads}, {arcs}, {paths}, {bytes} bytes of records");
-            // The number of paths cannot be foreseen, so their memory is said in any case.
-            if measured.paths > 0 { voice.note(text) } else { voice.detail(text) }
+            voice.detail(format_args!("measured: {threads}, {arcs}, {paths}, {bytes} bytes of records"));
         }
         let Memory { arena_bytes, region_bytes, plan_bytes, sampler_bytes } = stats.memory;
         voice.detail(format_args!(

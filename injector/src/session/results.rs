@@ -16,6 +16,7 @@ use crate::profile::counted::{CountedLibrary, Finished};
 use crate::profile::placement::Placed;
 use crate::profile::recorder::{Processes, Recorder};
 use crate::program::profilee::Profilee;
+use crate::session::digest::Digest;
 use crate::session::words;
 use crate::store::exports::Exports;
 use crate::store::output::{Output, Written};
@@ -153,6 +154,11 @@ impl<'r> Results<'r> {
         let name = &finished.profile.name;
         let program = if processes.pid > 0 { processes.pid.to_string() } else { name.clone() };
         Item::new(profilee, finished, None, Some(program))
+    }
+
+    /// Returns what was added up to now in a few numbers. `is_result` tells whether measured times are wanted.
+    pub(crate) fn digest(&self, is_result: bool) -> Digest {
+        Digest::of(self.recorder.recording(), is_result)
     }
 
     fn duration(&self) -> Duration {

@@ -1,44 +1,30 @@
 //! One run, from a planned program to the last message about it.
 
-use std::fs;
-use std::os::fd::{AsFd, RawFd};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use gmon::output::Target as File;
 use gprofinject_plan::Role;
 
-use crate::live::model::Subject;
-use crate::live::view::{Look, View};
-use crate::options::Measure;
 use crate::os::child::Ending;
-use crate::os::clock;
 use crate::os::failure::Failure;
 use crate::os::heir::Heir;
-use crate::os::say::{Level, Voice};
+use crate::os::say::Voice;
 use crate::os::signals::{self, Signals};
-use crate::os::sys;
-use crate::profile::counted::Finished;
-use crate::profile::recorder::Processes;
 use crate::program::planned::Planned;
 use crate::program::profilee::{Profilee, Profilees};
 use crate::program::resolve::Program;
-use crate::sampling::faults::Faults;
-use crate::sampling::perf::{self, Perf, Scope};
-use crate::sampling::sampler::{Choice, Method, Sampling};
-use crate::session::events;
+use crate::sampling::sampler::{Choice, Method};
+use crate::session::conclusion::Asked;
 use crate::session::family::Family;
-use crate::session::live::{self, Own};
-use crate::session::member::Unhooked;
-use crate::session::outcome::Run;
-use crate::session::results::{Results, Said};
+use crate::session::phases::{Session, Viewed, Written};
+use crate::session::results::Results;
 use crate::session::settings::Settings;
-use crate::session::words;
 use crate::store::exports::Exports;
 use crate::store::output::Output;
 use crate::store::region::layout::Orders;
 use crate::store::run_folder::{FIRST, RunFolder};
-use crate::target::contract::{Patience, Ready, Readying, Target};
+use crate::target::contract::Target;
 use crate::trace::tracer::Tracer;
 
 /// Everything that was determined and checked before the start.
@@ -68,16 +54,6 @@ pub(crate) struct Prepared {
     pub(crate) start: Instant,
 }
 
-/// What is known of a live view before the start.
-pub(crate) struct Viewed {
-    pub(crate) look: Look,
-    pub(crate) subject: Subject,
-    /// The program's output, if it goes to a file because the view has the terminal.
-    pub(crate) output: Option<fs::File>,
-    /// Whether text goes to standard output, which is not the program's.
-    pub(crate) is_output: bool,
-}
-
 /// What a target may need to begin.
 pub(crate) struct Entrance<'e> {
     pub(crate) program: &'e Program,
@@ -99,20 +75,73 @@ pub(crate) fn profile<T: Target>(
         settings,
         program,
         planned,
-        mut choice,
+        choice,
+        agent_wanted,
+        follow,
+        insists,
         output,
         exports,
         tracer,
         stats,
         viewed,
+        heir,
         start,
-        ..
     } = prepared;
     let voice = settings.voice;
+    let notes = said_before(&planned, &choice, voice);
+    // From here on, the limit on file sizes causes an error in the injector and not a signal.
+    let signals = Signals::take().context("cannot take over signals")?;
+    let agent_wanted = planned.hooked() > 0 || planned.wants_libraries() || agent_wanted;
+    let mut profilees = Profilees::default();
+    let profilee = profilees.first(&program.binary, program.shown.clone(), planned, agent_wanted);
+    settings.planner().keep(&program.binary, Role::Program, profilee.planned);
+    let timer_rate = if choice.method == Method::Timer { choice.rate } else { 0 };
+    let orders = Orders { timer_rate, follow, plan: profilee.number, ..Orders::default() };
+    let is_partial_allowed = choice.method == Method::Perf && !insists;
+    let Placed { folder, unplaced } = place(&settings, profilee, orders, heir, is_partial_allowed)?;
+    let results = Results::new(&output, Some(&exports), profilee);
+    let family = Family::new(&settings, results, folder, profilees, orders, choice.rate, tracer);
+    let entrance =
+        Entrance { program: &program, folder: family.folder.as_ref(), inherited: signals.inherited() };
+    let target = enter(&entrance)?;
+
+    let (sampling, faults) = (None, None);
+    let mut session = Session {
+        profilee,
+        choice,
+        insists,
+        voice,
+        signals,
+        target,
+        family,
+        sampling,
+        faults,
+        unplaced,
+        notes,
+    };
+    session.begin_sampling()?;
+    session.make_ready()?;
+    let injector_ns = start.elapsed().as_nanos() as u64;
+    let began = Instant::now();
+    let ending = session.observe(viewed)?;
+    let ending = session.leave(ending)?;
+    let collected = session.collect(ending, began)?;
+    let asked = Asked { settings: &settings, program: &program };
+    let written = Written { output: &output, stats: stats.as_ref(), injector_ns };
+    session.report(ending, &collected, &asked, &written)
+}
+
+/// What lies ready for the process.
+struct Placed {
+    folder: Option<RunFolder>,
+    unplaced: Option<String>,
+}
+
+/// Says what is known before the start, and returns it for the statistics.
+fn said_before(planned: &Planned, choice: &Choice, voice: Voice) -> Vec<String> {
     let mut notes: Vec<String> =
         planned.subject.unhookable.iter().chain(&planned.obstacle).cloned().collect();
     notes.extend(planned.plan.iter().filter_map(|plan| plan.downgrade.clone()));
-
     for reason in &choice.reasons {
         if choice.method == Method::None {
             voice.warn(format_args!("no samples are taken: {reason}"));
@@ -121,358 +150,28 @@ pub(crate) fn profile<T: Target>(
         }
         notes.push(reason.clone());
     }
-
-    // From here on, the limit on file sizes causes an error in the injector and not a signal.
-    let signals = Signals::take().context("cannot take over signals")?;
-    let agent_wanted = planned.hooked() > 0 || planned.wants_libraries() || prepared.agent_wanted;
-    let mut profilees = Profilees::default();
-    let profilee = profilees.first(&program.binary, program.shown.clone(), planned, agent_wanted);
-    let planned = profilee.planned;
-    settings.planner().keep(&program.binary, Role::Program, planned);
-    let timer_rate = if choice.method == Method::Timer { choice.rate } else { 0 };
-    let orders = Orders { timer_rate, follow: prepared.follow, plan: profilee.number, ..Orders::default() };
-    let mut unplaced = None;
-    let folder = match &profilee.plan {
-        Some((plan, layout)) => {
-            match RunFolder::create(FIRST, settings.engine, plan, layout, orders, prepared.heir) {
-                Ok(folder) => Some(folder),
-                // An incomplete profile is better than none.
-                Err(error) if choice.method == Method::Perf && !prepared.insists => {
-                    voice.warn(format_args!("{error:#}; nothing is hooked, the program is only sampled"));
-                    unplaced = Some(format!("{error:#}"));
-                    None
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-        None => None,
-    };
-
-    let results = Results::new(&output, Some(&exports), profilee);
-    let mut family = Family::new(&settings, results, folder, profilees, orders, choice.rate, tracer);
-    let entrance =
-        Entrance { program: &program, folder: family.folder.as_ref(), inherited: signals.inherited() };
-    let mut target = enter(&entrance)?;
-    let pid = target.pid();
-    let mut sampling = None;
-    if choice.method == Method::Perf {
-        let scope = target.scope();
-        match sample(scope, choice.rate, family.follows(), planned.measure) {
-            Ok(begun) => sampling = Some(begun),
-            Err(error) => {
-                let why = perf::refusal(&error, scope);
-                if prepared.insists {
-                    return Err(target.failed(anyhow!(why)).into());
-                }
-                voice.warn(format_args!("no samples are taken: {why}"));
-                (choice.method, choice.rate) = (Method::None, 0);
-                notes.push(why);
-            }
-        }
-    }
-    // Without perf events, the place of a crash is not known.
-    let faults = if planned.counts { Faults::open(pid).ok() } else { None };
-    family.begin(pid, profilee);
-    if let Some(sampling) = &mut sampling {
-        let code = &planned.subject.code;
-        match target.bias(planned) {
-            Some(bias) => sampling.announce_running(pid, code, planned.shape, bias),
-            None => sampling.announce(pid, code, planned.shape, false),
-        }
-    }
-    let follows = family.follows();
-    if planned.wants_libraries() {
-        family.listen_outside(target.bias(planned).map(|_| pid));
-    }
-    let wanted = match planned.libraries {
-        Some(_) => {
-            let loaded = target.loaded();
-            family.running(pid, loaded).map_err(|error| target.failed(error))?
-        }
-        None => Vec::new(),
-    };
-    let (folder, libraries) = (family.folder.as_ref(), &family.libraries);
-    let readying = Readying { folder, planned, libraries, wanted: &wanted, follows, voice };
-    match target.make_ready(&readying) {
-        Ok(Ready { grip, agent, unhooked }) => {
-            family.hold_first(grip);
-            if let (Some(sampling), Some(code)) = (&mut sampling, agent) {
-                sampling.note_code(pid, code);
-            }
-            for (library, why) in unhooked {
-                family.leave(pid, &library, Unhooked::Refused(why.into()));
-            }
-        }
-        Err(error) => {
-            if !target.is_clean() {
-                family.folder.take().into_iter().for_each(RunFolder::keep);
-            }
-            return Err(target.failed(error).into());
-        }
-    }
-    if let (Some(sampling), Scope::Running(_)) = (&mut sampling, target.scope()) {
-        sampling.perf().enable();
-    }
-    let injector_ns = start.elapsed().as_nanos() as u64;
-    target.begin(voice)?;
-    if target.allows_threads() {
-        settings.cache.keep_fresh();
-    }
-    let kept = viewed.as_ref().and_then(|viewed| viewed.output.as_ref()?.try_clone().ok());
-    let mut view = viewed.and_then(|viewed| begin_view(viewed, voice));
-    let ending = until_end(&mut target, &signals, &mut family, sampling.as_mut(), &mut view);
-    if let Some(view) = &mut view {
-        view.last(&mut Own { family: &mut family, sampling: sampling.as_mut() });
-    }
-    // The terminal is as it was before.
-    drop(view);
-    if let Some(kept) = kept {
-        live::show_output(&kept, voice);
-    }
-    family.note_end_of_first();
-    if ending.is_none() {
-        // A thread that waits for an answer about a library could not be left.
-        family.listener = None;
-    }
-    target.leave(family.first_grip(), ending, voice)?;
-    let ending = ending.unwrap_or(Ending::Exited(0));
-
-    // The trace and the measured times are of the same rate. Measuring it takes until the run is some time old.
-    if settings.measure.is_some() {
-        clock::settle_rate();
-    }
-    let crashed = ending == Ending::Killed(libc::SIGSEGV);
-    let crash = faults.filter(|_| crashed).and_then(|faults| faults.fatal(pid));
-    let mut first = family.end_first(sampling.as_mut(), unplaced.as_ref(), crash);
-    if family.follows() {
-        events::until_alone(&signals, &mut family, sampling.as_mut());
-    }
-    let alive = family.end_all(sampling.as_mut());
-    if alive > 0 {
-        let alive = gmon::counted(alive, "process still runs", "processes still run");
-        voice.warn(format_args!("{alive}; what was counted up to now is written"));
-    }
-    let others = first.as_mut().map_or(0, |first| family.add_to_first(first));
-    family.record_programs();
-    let traced = family.tracer.take().map(Tracer::finish);
-    let sampler_bytes = sampling.as_mut().map_or(0, |sampling| sampling.perf().ring_bytes());
-    let (lost_samples, throttled) = sampling.as_ref().map_or((0, false), |s| (s.lost, s.throttled));
-    drop(sampling);
-    for trouble in &family.troubles {
-        voice.warn(trouble);
-    }
-    if let Some(folder) = family.folder.take().filter(|_| !target.is_clean()) {
-        // The next gprofinject that attaches to the process finds there what it has to take out.
-        folder.keep();
-    }
-    let Some(first) = first else { return Err(anyhow!("the profile is lost").into()) };
-    let (first, bytes) = first.finish()?;
-    let Finished { profile, account, placed } = &first;
-    // Where the agent was not put in, its report has nothing to say.
-    let trouble = target.not_entered().map(str::to_owned).or_else(|| account.trouble.clone());
-    if let Some(trouble) = trouble {
-        if target.was_hooked() {
-            voice.warn(&trouble);
-        } else if unplaced.is_none() {
-            voice.warn(format_args!("nothing was hooked: {trouble}"));
-        }
-        notes.push(trouble);
-    }
-    say_what_was_not_followed(&family, voice);
-    if planned.wants_libraries() {
-        for pattern in settings.filters.unused() {
-            voice.warn(format_args!(
-                "{pattern} matches no function of {} or its libraries",
-                program.binary.display()
-            ));
-        }
-    }
-    for pattern in settings.args.iter().flat_map(|args| args.unused()) {
-        voice.warn(format_args!(
-            "{pattern} matches no function of {} or its libraries",
-            program.binary.display()
-        ));
-    }
-    if let Some(pattern) = settings.libs.unused().next().filter(|_| planned.wants_libraries()) {
-        voice.warn(format_args!(
-            "--libs '{pattern}' matches no library that was loaded; ldd shows the names of libraries"
-        ));
-    }
-    notes.extend(family.unfollowed.iter().cloned());
-    let run = Run {
-        planned,
-        engine: settings.engine.name(),
-        binary: &program.binary,
-        ending,
-        profile,
-        account,
-        placed,
-        sampler: choice.method.name(),
-        rate: choice.rate,
-        lost_samples,
-        throttled,
-        sampler_bytes,
-        plan_bytes: profilee.plan_len(),
-        injector_ns,
-        notes: &notes,
-        libs: settings.libs.typed(),
-        unhooked: &family.unhooked,
-        processes: 1 + others,
-        others: &family.others,
-        traced: traced.as_ref(),
-    };
-    let files = Files { output: &output, stats: stats.as_ref(), profilee, first: &first, bytes: &bytes };
-    let finished = finish(&run, &program, voice, &files, family.results, pid as u32);
-    if let Some(traced) = &traced {
-        let is_whole = settings.measure.and_then(|measure| measure.trace).is_some_and(|t| t.is_whole());
-        let counted = run.others.iter().fold(profile.calls(), |sum, other| sum.saturating_add(other.calls));
-        let missing = counted.saturating_sub(traced.calls).saturating_sub(traced.lost);
-        words::say_trace(traced, if is_whole { missing } else { 0 }, voice);
-    }
-    finished?;
-    target.result(ending)
+    notes
 }
 
-/// After this time, the target's end is looked for even if more signals have arrived.
-const LONGEST_TURN: Duration = Duration::from_millis(40);
-
-/// Waits for the end of the target, and meanwhile handles events for the family, the sampler and signals.
-/// Returns `None` if the target is to be left while it runs.
-fn until_end(
-    target: &mut impl Target,
-    signals: &Signals,
-    family: &mut Family,
-    mut sampling: Option<&mut Sampling>,
-    view: &mut Option<View>,
-) -> Option<Ending> {
-    let pid = target.pid();
-    loop {
-        if let Some(ending) = target.ending() {
-            return Some(ending);
+/// Lays agent, plan and region file in a private folder, if there is anything to hook.
+///
+/// # Errors
+/// They cannot be placed, and `is_partial_allowed` is not set: without them, the process would only be sampled.
+fn place(
+    settings: &Settings,
+    profilee: &Profilee,
+    orders: Orders,
+    heir: Option<Heir>,
+    is_partial_allowed: bool,
+) -> Result<Placed> {
+    let Some((plan, layout)) = &profilee.plan else { return Ok(Placed { folder: None, unplaced: None }) };
+    match RunFolder::create(FIRST, settings.engine, plan, layout, orders, heir) {
+        Ok(folder) => Ok(Placed { folder: Some(folder), unplaced: None }),
+        // An incomplete profile is better than none.
+        Err(error) if is_partial_allowed => {
+            settings.voice.warn(format_args!("{error:#}; nothing is hooked, the program is only sampled"));
+            Ok(Placed { folder: None, unplaced: Some(format!("{error:#}")) })
         }
-        let at_most = match target.patience() {
-            Patience::Endless => None,
-            Patience::AtMost(time) => Some(time),
-            Patience::Over => return None,
-        };
-        let at_most = at_most.into_iter().chain(view.as_ref().map(View::patience)).min();
-        let typed = view.as_ref().and_then(View::descriptor);
-        let also: Vec<RawFd> = target.descriptor().into_iter().chain(typed).collect();
-        events::wait(signals, family, sampling.as_deref_mut(), &also, at_most);
-        let turn = Instant::now();
-        while let Some(arrived) = signals.next() {
-            let is_asked = family.is_asked_by(arrived.signal, sampling.as_deref_mut());
-            if !is_asked && !target.hear(arrived) {
-                return None;
-            }
-            family.is_over |= !is_asked && arrived.signal == libc::SIGTERM;
-            // To hear of a signal can take longer than until the next one arrives.
-            if turn.elapsed() > LONGEST_TURN {
-                break;
-            }
-        }
-        let mut own = Own { family: &mut *family, sampling: sampling.as_deref_mut() };
-        if !live::turn(view, &mut own, pid) {
-            return None;
-        }
+        Err(error) => Err(error),
     }
-}
-
-/// Begins the live view. Without one, the profile goes on.
-fn begin_view(viewed: Viewed, voice: Voice) -> Option<View> {
-    let Viewed { look, subject, output, is_output } = viewed;
-    let text = match is_output {
-        true => std::io::stdout().as_fd().try_clone_to_owned(),
-        false => std::io::stderr().as_fd().try_clone_to_owned(),
-    };
-    let view = text.and_then(|text| View::new(look, subject, output, text));
-    view.map_err(|error| voice.warn(format_args!("there is no live view: {}", sys::reason(&error)))).ok()
-}
-
-fn sample(scope: Scope, rate: u32, follow: bool, measure: Option<Measure>) -> std::io::Result<Sampling> {
-    let is_traced = measure.is_some_and(|measure| measure.trace.is_some());
-    let perf = Perf::open(scope, rate, follow, is_traced)?;
-    if scope == Scope::Machine {
-        perf.enable();
-    }
-    Ok(Sampling::new(perf, measure.is_some()))
-}
-
-/// Reports which executed programs are not in any profile, or not as the user asked. `make` may have executed
-/// many of them.
-fn say_what_was_not_followed(family: &Family, voice: Voice) {
-    const MOST: usize = 5;
-    for (index, note) in family.unfollowed.iter().enumerate() {
-        if index < MOST {
-            voice.note(note);
-        } else {
-            voice.detail(note);
-        }
-    }
-    let more = family.unfollowed.len().saturating_sub(MOST);
-    if more > 0 && voice.0 < Level::Verbose {
-        voice.note(format_args!("and {} of this kind (-v)", gmon::counted(more, "more note", "more notes")));
-    }
-}
-
-/// What is written at the end.
-struct Files<'f> {
-    output: &'f Output,
-    stats: Option<&'f File>,
-    profilee: &'f Profilee,
-    /// What the first program has counted, and its gmon.out.
-    first: &'f Finished,
-    bytes: &'f [u8],
-}
-
-/// Writes the profile, the recording and the facts about the run, and prints the report.
-fn finish(
-    run: &Run,
-    program: &Program,
-    voice: Voice,
-    files: &Files,
-    mut results: Results,
-    pid: u32,
-) -> Result<()> {
-    let Files { output, stats, profilee, first, bytes } = *files;
-    for loss in run.losses() {
-        voice.warn(loss);
-    }
-    run.details(voice);
-    if let Some(Err(error)) = stats.map(|target| run.stats().write(target)) {
-        voice.warn(sys::plain(&format!("{error:#}")));
-    }
-    let subject = run.planned.subject;
-    let is_seen = !subject.blind && (subject.unhookable.is_none() || run.sampler != Method::None.name());
-    let mut said = Said::default();
-    let written = is_seen.then(|| {
-        let processes = Processes { number: run.processes, pid: if run.processes == 1 { pid } else { 0 } };
-        results.first(profilee, first, processes, &mut said, || output.write(pid, bytes))
-    });
-    let recording = results.finish(pid, &mut said);
-    let recording = recording.unwrap_or_else(|error| {
-        said.troubles.push(format!("{error:#}"));
-        None
-    });
-    let recording = recording.as_deref();
-    run.list_others(recording, voice);
-    said.troubles.iter().for_each(|trouble| voice.warn(trouble));
-    let Some(written) = written else {
-        voice.warn(format_args!("no profile of {}", program.binary.display()));
-        return Ok(());
-    };
-    let item = written?;
-    run.placed.report(voice, &program.shown.to_string_lossy(), None);
-    said.notes.iter().for_each(|note| voice.note(note));
-    words::lead_to_libraries(&item.libraries, recording, voice);
-    run.advise(voice);
-    run.lead_to_unhooked(recording, voice);
-    if let Some(worker) = run.worker() {
-        // A wrapper was started, and another program did the work.
-        let next = words::next(worker.item.commands(recording));
-        voice.note(format_args!("{}; {} did most of the work{next}", run.summary(), worker.title()));
-        return Ok(());
-    }
-    voice.note(format_args!("{}{}", run.summary(), words::next(item.commands(recording))));
-    Ok(())
 }

@@ -60,6 +60,8 @@ pub(crate) struct Settings {
     /// Whether each process has a profile of its own, instead of each program.
     pub(crate) per_process: bool,
     pub(crate) list: bool,
+    /// gmon, if it is to write a report for a browser and open it.
+    pub(crate) opener: Option<PathBuf>,
     /// How a live view is shown; `None` if there is none.
     pub(crate) look: Option<Look>,
     /// What the injector does when it receives each of these signals. A second signal ends a pause.

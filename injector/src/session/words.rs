@@ -5,15 +5,11 @@ use std::path::Path;
 
 use gmon::counted;
 
-use crate::os::say::{Level, Voice};
+use crate::options::Measure;
+use crate::os::say::Voice;
 use crate::profile::counted::CountedLibrary;
 use crate::profile::placement::Placed;
 use crate::trace::messages::Summary;
-
-/// Says which command to type next, if there is one.
-pub(crate) fn next(command: Option<String>) -> String {
-    command.map_or_else(String::new, |command| format!("; next: {command}"))
-}
 
 /// Says how many calls and samples a process has in its profile.
 pub(crate) fn calls_and_samples(calls: u64, samples: u64) -> String {
@@ -30,19 +26,13 @@ pub(crate) fn in_hooked_code(inside: u64, placed: &Placed) -> String {
 
 /// Prints the commands that show the lines or basic blocks of libraries. `recording` is the file of the run's recording.
 pub(crate) fn lead_to_libraries(libraries: &[CountedLibrary], recording: Option<&Path>, voice: Voice) {
-    const NAMED: usize = 3;
     let Some(recording) = recording else { return };
     let file = quoted(recording.as_os_str());
-    for (index, CountedLibrary { library, has_lines }) in libraries.iter().enumerate() {
-        let what = if *has_lines { "lines" } else { "blocks" };
+    for CountedLibrary { library, has_lines } in libraries {
+        let (what, report) = if *has_lines { ("lines", "lines") } else { ("blocks", "asm --blocks") };
         let name = library.file_name().unwrap_or(library.as_os_str()).to_string_lossy();
         let library = quoted(library.as_os_str());
-        let command = format!("{what} of {name}: gmon {what} {library} {file}");
-        if index < NAMED { voice.note(command) } else { voice.detail(command) }
-    }
-    let more = libraries.len().saturating_sub(NAMED);
-    if more > 0 && voice.0 < Level::Verbose {
-        voice.note(format_args!("and of {} (-v)", counted(more, "more library", "more libraries")));
+        voice.detail(format_args!("{what} of {name}: gmon {report} {library} {file}"));
     }
 }
 
@@ -78,20 +68,29 @@ pub(crate) fn quoted(word: &OsStr) -> String {
 }
 
 /// Says what was traced, and what is missing.
-/// `missing` is the number of counted calls that could not be traced.
-pub(crate) fn say_trace(traced: &Summary, missing: u64, voice: Voice) {
+/// `missing` is the number of counted calls that could not be traced, and `measure` what was measured.
+pub(crate) fn say_trace(traced: &Summary, missing: u64, measure: Option<Measure>, voice: Voice) {
     for trouble in &traced.troubles {
         voice.warn(trouble);
     }
     if traced.lost > 0 {
+        // Measured times and arguments exclude some of the options.
+        let is_measured = measure.is_some_and(|measure| measure.is_result);
+        let has_args = measure.and_then(|measure| measure.trace).is_some_and(|trace| trace.args);
+        let fewer = match (is_measured, has_args) {
+            (false, false) => "-X, --trace-depth and --trace-min-time leave calls out",
+            (false, true) => "-X and --trace-depth leave calls out",
+            (true, false) => "-X and --trace-min-time leave calls out",
+            (true, true) => "-X leaves calls out",
+        };
         voice.warn(format_args!(
-            "the trace lacks {}: threads wrote faster than they were read (--trace-full wait has them wait; -X, --trace-depth \
-             and --trace-min-time leave calls out), or were left by a jump or their end while they wrote one",
+            "the trace lacks {}: threads wrote faster than they were read (--trace-full wait has them wait; {fewer}), or were left by \
+             a jump or their end while they wrote one",
             counted(traced.lost, "event", "events")
         ));
     }
     if missing > 0 {
-        voice.note(format_args!(
+        voice.detail(format_args!(
             "{} not in the trace: their ends are not seen (gprofinject --list shows which functions are hooked only at their \
              entry), there was no room, or a forked child made them before the agent had begun in it",
             counted(missing, "counted call is", "counted calls are")
@@ -100,20 +99,9 @@ pub(crate) fn say_trace(traced: &Summary, missing: u64, voice: Voice) {
     let calls = counted(traced.calls, "call", "calls");
     let size = traced.bytes as f64 / 1e6;
     let kept = if traced.dropped > 0 { ", of which the last ones were kept" } else { "" };
-    match traced.files.as_slice() {
-        [] => voice.note(format_args!("trace: {calls}, and no file")),
-        [file] => voice.note(format_args!(
-            "trace: {calls} ({:.1} MB){kept}; next: gmon trace {}",
-            size,
-            quoted(file.as_os_str())
-        )),
-        [first, .., last] => voice.note(format_args!(
-            "trace: {calls}{kept}; {} files, from {} to {}; next: gmon trace {}",
-            traced.files.len(),
-            quoted(first.as_os_str()),
-            quoted(last.as_os_str()),
-            quoted(first.as_os_str())
-        )),
+    voice.detail(format_args!("trace: {calls} ({size:.1} MB){kept}"));
+    for file in &traced.files {
+        voice.detail(format_args!("trace: {}", quoted(file.as_os_str())));
     }
 }
 

@@ -52,6 +52,11 @@ impl Suffix {
     }
 }
 
+/// Returns the rank of this process, if a launcher has told it one.
+pub(crate) fn own() -> Option<u32> {
+    VARIABLES.iter().find_map(|name| rank(&std::env::var_os(name)?))
+}
+
 /// Returns the number that a launcher's variable says. The value comes from the environment, so it may be anything.
 fn rank(value: &OsString) -> Option<u32> {
     let value = value.to_str()?;

@@ -46,10 +46,11 @@ fn is_used(place: &Place, file: &str) {
         list.stdout_text()
     );
     assert!(!list.stderr_text().contains("stripped"), "{file}: {}", list.stderr_text());
-    let outcome = place.run(&["-I", "f", "--rate", "0", "bin/hello"]);
+    let outcome = place.run(&["-v", "-I", "f", "--rate", "0", "bin/hello"]);
     let said = outcome.stderr_text();
     assert!(said.contains("hooked 1 of") && said.contains(" 100 calls"), "{file}: {said}");
-    let next = said.trim_end().rsplit_once("next: ").unwrap().1;
+    let next = said.lines().find_map(|line| line.strip_prefix("gprofinject: gprof ")).unwrap();
+    let next = &format!("gprof {next}");
     assert!(next.contains(file), "{file}: {next}");
     let report = Command::new("sh").args(["-c", next]).current_dir(place.folder.path()).output().unwrap();
     let text = String::from_utf8_lossy(&report.stdout).into_owned();
@@ -167,7 +168,7 @@ fn names_within_the_stripped_file() {
     let outcome = place.run(&["./prog"]);
     let said = outcome.stderr_text();
     assert_eq!(outcome.code(), alone, "{said}");
-    assert!(said.contains("next: gmon flat gmon.pb.gz\n"), "{said}");
+    assert!(said.ends_with("next: gmon\n"), "{said}");
     let calls = whole(&place);
     has(&calls, &[("main", "own", 10), ("own", "outer", 10), ("outer", "inner", 30)], &said);
 }
@@ -180,7 +181,7 @@ fn functions_without_any_name() {
         let outcome = place.run(&["--libs", libs, "./prog"]);
         let said = outcome.stderr_text();
         assert_eq!(outcome.code(), alone, "{said}");
-        assert!(said.contains("./prog is stripped") && said.contains("next: gmon flat gmon.pb.gz\n"), "{said}");
+        assert!(said.contains("shown by address; debug symbols name them") && said.ends_with("next: gmon\n"), "{said}");
         let at = |module: &str, name: &str| format!("{module}+{:#x}", functions[name]);
         let (main, own, inner) = (at("prog", "main"), at("prog", "own"), at("libinner.so", "inner"));
         let of_library = [(own.as_str(), "outer", 10), ("outer", &inner, 30)];

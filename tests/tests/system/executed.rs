@@ -45,7 +45,7 @@ fn the_summary_names_the_program() {
         "deleted",
         "tmpfile",
     ] {
-        let run = execs.profiled(&[], &[way, &own, "again", "x"], &[]);
+        let run = execs.profiled(&["-v"], &[way, &own, "again", "x"], &[]);
         if run.outcome.code() == 99 {
             skip::skipped("the_summary_names_the_program", &format!("{way} does not work here"));
             continue;
@@ -66,7 +66,7 @@ fn in_another_mount_namespace() {
     let at: &str = folder.to_str().unwrap();
     for way in ["mounts", "mounts-script"] {
         for mode in MODES {
-            let run = execs.profiled(&[mode], &[way, at, at], &[]);
+            let run = execs.profiled(&["-v", mode], &[way, at, at], &[]);
             if run.outcome.code() == 99 {
                 return skip::skipped("in_another_mount_namespace", "not permitted here");
             }
@@ -99,11 +99,12 @@ fn the_first_program_is_gone_at_the_end() {
     let source = "#include <stdio.h>\n__attribute__((noinline)) int f(int x) { asm volatile(\"\"); return x; }\n\
         int main(int c, char **v) { f(1); return remove(v[0]); }";
     place.c("brief", source, &[]);
-    let outcome = place.run(&["--rate", "0", "./brief"]);
+    let outcome = place.run(&["-v", "--rate", "0", "./brief"]);
     let said = outcome.stderr_text();
     assert!(outcome.code() == 0 && !place.path("brief").exists(), "{said}");
     assert!(said.contains("./brief is gone, or another file here: gmon.out.program is a copy"), "{said}");
-    let next = said.lines().find_map(|line| line.split_once("next: ")).unwrap().1.to_owned();
+    let next = said.lines().find_map(|line| line.strip_prefix("gprofinject: gprof ")).unwrap();
+    let next = format!("gprof {next}");
     let done = tool::shell(&next).unwrap().current_dir(place.folder.path()).output().unwrap();
     let report = String::from_utf8_lossy(&done.stdout).into_owned();
     assert!(done.status.success() && report.lines().any(|line| line.ends_with(" f")), "{said}\n{report}");

@@ -331,6 +331,23 @@ fn a_selection_by_module() {
     let calls = whole(&place);
     let is_called = |name: &str| calls.keys().any(|(_, to)| to == name);
     assert!(is_called("low") && is_called("each") && !is_called("leaf") && !is_called("helper"), "{calls:#?}");
+    for (pattern, tip) in [
+        ("loww", "tip: similar names: 'low'"),
+        ("libhigh.so!loww", "tip: similar names: 'low'"),
+        ("libc.so.6!malloc", "tip: add --libs 'libc.so.6'"),
+        ("nothing_like_it", "tip: for a library that is loaded later, write -I '*!nothing_like_it'"),
+    ] {
+        let refused = place.run(&["-o", "refused.out", "-I", "main", "-I", pattern, "./prog"]);
+        let said = refused.stderr_text();
+        assert!(refused.code() == 125 && said.contains(pattern) && said.contains(tip), "{pattern}: {said}");
+        assert!(refused.stdout.is_empty() && said.lines().count() == 2, "{pattern}: {said}");
+        assert!(!place.path("refused.out").exists(), "{pattern}: it has run: {said}");
+    }
+    // These may match what comes later.
+    for pattern in ["libnone.so!*", "*!nothing_like_it"] {
+        let later = same(&place, &["-I", "main", "-I", pattern], &[]);
+        assert!(later.stderr_text().contains("matches no function"), "{pattern}: {}", later.stderr_text());
+    }
     let unused = place.run(&["--libs", "auto", "-X", "libnone.so!*", "./prog"]);
     assert!(unused.stderr_text().contains("libnone.so!*"), "{}", unused.stderr_text());
     let unused = place.run(&["--libs", "liblow*,libnone*", "./prog"]);

@@ -260,7 +260,7 @@ fn lines(place: &Place, library: &str, of: &[&str], file: &str) -> BTreeMap<u64,
     let outcome = finish(gmon);
     assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
     let report: serde_json::Value = serde_json::from_slice(&outcome.stdout).unwrap();
-    let lines = report["files"][0]["lines"].as_array().unwrap();
+    let lines = report["modules"][0]["files"][0]["lines"].as_array().unwrap();
     lines.iter().map(|line| (line["line"].as_u64().unwrap(), line["count"].as_u64().unwrap())).collect()
 }
 
@@ -566,9 +566,9 @@ fn calls_from_other_modules() {
     same(&place, &["-q", "--count", "lines", "--libs", "libouter*"], &[]);
     for (module, function, calls) in [("libouter.so", "outer", 100), ("libouter.so", "inner", 200), ("prog", "back", 100)] {
         let mut gmon = Command::new(tool::gmon().unwrap());
-        gmon.args(["functions", "--json", module, "gmon.pb.gz"]).current_dir(place.folder.path());
+        gmon.args(["lines", "--by", "function", "--json", "-m", module]).current_dir(place.folder.path());
         let report: serde_json::Value = serde_json::from_slice(&finish(gmon).stdout).unwrap();
-        let rows = report["functions"].as_array().unwrap();
+        let rows = report["modules"][0]["functions"].as_array().unwrap();
         let row = rows.iter().find(|row| row["name"] == function).unwrap_or_else(|| panic!("{function}: {report}"));
         assert_eq!(row["calls"], calls, "{function}: {row}");
     }

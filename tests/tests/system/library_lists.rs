@@ -116,10 +116,11 @@ fn what_is_not_hooked_is_named() {
     assert_eq!(low["blocks"]["uncounted_by_reason"]["not-hooked"], 1, "{low}");
     // A library whose file is replaced before the process asks for it is refused; here by one without any function.
     let data = place.c("libdata.so", "const char data[] = \"x\"; __asm__(\".text\\n.byte 6, 6, 6, 6\");", &["-nostdlib", "-fPIC", "-shared"]);
-    let mut command = place.command(&["./prog"]);
+    let mut command = place.command(&["-v", "./prog"]);
     command.env("LD_PRELOAD", &data);
     let outcome = finish(command);
     let said = outcome.stderr_text();
+    assert!(said.contains("not hooked: libdata.so (-v says why)"), "{said}");
     assert!(said.contains("libdata.so is not hooked: it has no functions"), "{said}");
     assert!(said.contains("of 2 libraries (2 left out by --libs auto, 1 refused), "), "{said}");
 }

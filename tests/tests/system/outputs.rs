@@ -81,7 +81,7 @@ fn modes_of_old_files() {
             assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
         };
         here(gmon(), &["merge", "-o", "sum", "gmon.out", "gmon.out"]);
-        here(gmon(), &["coverage", "--lcov", "lcov", "hello"]);
+        here(gmon(), &["lines", "--lcov", "lcov"]);
         for file in ["gmon.out", "stats", "sum", "lcov"] {
             assert_eq!(mode(&place.path(file)), old & allowed(), "{file}, which had {old:o}");
             assert_ne!(fs::read(place.path(file)).unwrap(), b"old", "{file}");
@@ -230,9 +230,10 @@ fn the_summary_counts_what_can_be_called() {
     let source =
         "int f(void) { return 0; } __asm__(\".globl _start\\n_start: call f\\nxor %edi,%edi\\ncall exit\");";
     place.c("few", source, &["-nostartfiles", "-no-pie"]);
-    let outcome = place.run(&["--rate", "0", "./few"]);
+    let outcome = place.run(&["-v", "--rate", "0", "./few"]);
     let said = outcome.stderr_text();
     assert!(said.contains("hooked 1 of 1 function, 1 call, 0 samples"), "{said}");
+    assert!(said.contains(", 1 call\n") && said.contains("gprofinject: f 1 call\n"), "{said}");
     let list = place.run(&["--list", "./few"]).stdout_text();
     assert!(list.contains("_start") && list.contains("entry-point"), "{list}");
 }
@@ -272,7 +273,7 @@ fn a_full_disk_costs_no_recording() {
     if !mount.output().is_ok_and(|done| done.status.success()) {
         return skip::skipped("outputs::a_full_disk_costs_no_recording", "mount is not permitted");
     }
-    let mut command = place.command(&["--libs", "none", "sh", "-c", "../hello"]);
+    let mut command = place.command(&["-v", "--libs", "none", "sh", "-c", "../hello"]);
     command.current_dir(place.path("small")).env("TMPDIR", place.folder.path());
     let outcome = finish(command);
     let mut unmount = Command::new("umount");

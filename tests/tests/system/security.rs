@@ -171,7 +171,7 @@ fn counters_are_overwritten_and_cut_off() {
         let arguments = ["--rate", "0", "--pid", &hostile.pid(), "--duration", "1", "-o", "profile"];
         let outcome = gprofinject(&place, &arguments);
         assert_eq!(outcome.code(), 0, "{way}: {}", outcome.stderr_text());
-        assert!(outcome.stderr_text().contains("next: gprof"), "{way}: {}", outcome.stderr_text());
+        assert!(outcome.stderr_text().contains("next: gmon"), "{way}: {}", outcome.stderr_text());
         // In these seconds, no processor counts more than some 10^12 of anything.
         let numbers = outcome.stderr_text();
         let numbers = numbers.split(|c: char| !c.is_ascii_digit()).filter(|digits| digits.len() > 15);

@@ -3,7 +3,7 @@
 //!
 //! A trial is one program with one flag set: `standalone::fib.c::static`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -106,7 +106,10 @@ fn one(
     let (gmon, stats) = (place.path().join("gmon.out"), place.path().join("stats.json"));
     let stats_name = stats.display().to_string();
     let mut options = vec!["-q", hooks.option(), "--libs", libs, "--stats", &stats_name];
-    options.extend(own.iter().flat_map(|name| ["-I", name]));
+    // Some are inlined with some flags, and a pattern that matches nothing is refused.
+    let there: BTreeSet<String> =
+        Program::read(path).unwrap().functions().flat_map(|function| function.names.iter().cloned()).collect();
+    options.extend(own.iter().filter(|name| there.contains(*name)).flat_map(|name| ["-I", name]));
     let mut command = tool::command(&options, &gmon, path, &test.args).unwrap();
     command.current_dir(place.path());
     let profiled = run::run(command, None, LIMIT).unwrap();

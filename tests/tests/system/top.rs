@@ -233,7 +233,7 @@ fn ended_by_signals() {
         let injector = attached_to(pid).to_string();
         assert!(Command::new("kill").args([signal, &injector]).status().unwrap().success());
         let screen = terminal.is_restored();
-        assert!(screen.contains("next: gprof") || screen.contains("attached to process"), "{screen}");
+        assert!(screen.contains("next: gmon") || screen.contains("attached to process"), "{screen}");
         assert!(place.path("gmon.out").exists());
         drop(program.stdin.take());
         program.wait().unwrap();

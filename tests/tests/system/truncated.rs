@@ -143,7 +143,7 @@ fn goes_on(place: &Place, files: &Path, way: &str) -> String {
     let outcome = finish(command);
     let said = outcome.stderr_text();
     assert_eq!((outcome.code(), outcome.stdout_text()), (5, alone.stdout_text()), "{said}");
-    assert!(said.contains("done\n") && said.contains("next: gprof"), "{said}");
+    assert!(said.contains("done\n") && said.contains("next: gmon"), "{said}");
     assert!(!said.contains("ld.so") && !said.contains("lost") && !said.contains("overwritten"), "{said}");
     assert_eq!(fs::read_dir(files).unwrap().count(), 0, "the run folder is gone: {said}");
     said
@@ -211,7 +211,7 @@ fn files_of_a_running_process_are_truncated() {
     });
     assert_eq!(program.wait().unwrap().code(), Some(5), "{}", outcome.stderr_text());
     let said = outcome.stderr_text();
-    assert!(outcome.code() == 0 && said.contains("next: gprof") && !said.contains("overwritten"), "{said}");
+    assert!(outcome.code() == 0 && said.contains("next: gmon") && !said.contains("overwritten"), "{said}");
     let log = log(&place);
     assert!(log.iter().any(|(file, could)| file == "0.region" && !could), "{log:?}");
     let [steps, later] = calls(&place, "gmon.out");

@@ -160,6 +160,20 @@ fn bash_completes() {
             assert_eq!(complete(&["gprofinject", "--hook"]), "--hooks");
             assert_eq!(complete(&["gprofinject", "--hooks", ""]), "both entry none");
             assert_eq!(complete(&["gprofinject", "--ranks", "h"]), "host");
+            assert_eq!(complete(&["gprofinject", "--ranks", "=", "h"]), "host");
+            assert_eq!(complete(&["gprofinject", "--times", "--pat"]), "--paths");
+            // What follows the program is its own; bash offers files then.
+            for words in [
+                &["gprofinject", "./prog", "--pa"][..],
+                &["gprofinject", "--hooks", "both", "./prog", "-"],
+                &["gprofinject", "--hooks", "=", "both", "./prog", "--hooks", "="],
+                &["gprofinject", "--top", "=", "3", "--", "./prog", "--"],
+                &["gprofinject", "--", "--pa"],
+                &["gprofinject", "-o", "--times", "./prog", "--pa"],
+            ] {
+                assert_eq!(complete(words), "", "{words:?}");
+            }
+            assert!(complete(&["gprofinject", "--times", "ech"]).split(' ').any(|word| word == "echo"));
         } else {
             assert_eq!(complete(&["gmon", "mer"]), "merge");
             assert_eq!(complete(&["gmon", "times", "--sort", "incl"]), "inclusive inclusive-raw");

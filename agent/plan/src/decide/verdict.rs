@@ -198,7 +198,7 @@ impl fmt::Display for Reason {
             Reason::Retpoline => "it stands for an indirect jump, call or return, which leads to another function or stays in the one that uses it",
             Reason::OwnText => "the program may check its own code; --hooks both hooks it all the same",
             Reason::RuntimeCode => "a runtime has compiled it for itself, and decodes and unwinds it in its own way",
-            Reason::Unwinder => "it belongs to an unwinder, which takes one more step for each hooked frame; --hooks entry hooks it",
+            Reason::Unwinder => "it belongs to an unwinder, which takes one more step for each hooked frame; --hooks entry hooks it, if nothing is measured",
             Reason::Flags => "it takes a condition in the processor's flags from its caller, or returns one, and hooks change the flags",
             Reason::Agent => "gprofinject itself calls, changes or recognises it in the process",
             Reason::CancellationPoint => "the C library looks at the address at which a signal interrupts it, to cancel the thread",

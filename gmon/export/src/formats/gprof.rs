@@ -126,7 +126,9 @@ pub fn pair(run: &Run) -> Result<Pair, PairError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{self, Function, Module, Program};
+    use gmon_run::Program;
+
+    use crate::model::{self, Function, Module};
 
     #[test]
     fn what_gprof_reads() {

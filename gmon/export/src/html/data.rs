@@ -396,7 +396,7 @@ fn rows(run: &Run) -> Rows {
         calls: run.rows.iter().map(|row| row.calls).collect(),
         own: run.rows.iter().map(|row| row.self_ns).collect(),
         inclusive: run.rows.iter().map(|row| row.inclusive_ns).collect(),
-        durations: spread(run.rows.iter().map(|row| row.durations)),
+        durations: spread(run.rows.iter().map(|row| Durations::of(row, &run.intervals))),
     }
 }
 

@@ -2,9 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use gmon_run::{FunctionTimes, Intervals, Recording};
-
-use crate::model::Durations;
+use gmon_run::Recording;
 
 /// The modules and functions that occur, and the numbers that they get. The first module is that of the first program.
 pub(crate) struct Numbers {
@@ -64,14 +62,4 @@ fn numbered(indexes: impl Iterator<Item = u32>, len: usize) -> (Vec<u32>, Vec<Op
         }
     }
     (order, numbers)
-}
-
-/// Returns how long the calls took; `None` if none of them has returned.
-pub(crate) fn durations(times: &FunctionTimes, intervals: &Intervals) -> Option<Durations> {
-    Some(Durations {
-        min_ns: times.min_ns,
-        p50_ns: times.quantile_ns(intervals, 0.5)?,
-        p99_ns: times.quantile_ns(intervals, 0.99)?,
-        max_ns: times.max_ns,
-    })
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use gmon::{Profile, Relation};
+use gmon_run::Program;
 use gprofinject_image::debug::{DebugFile, Lines, debug_files, file_with_names};
 use gprofinject_image::headers::{Header, read};
 use gprofinject_image::{FunctionKind, Image, gprof};
@@ -13,7 +14,7 @@ use crate::load::blocks;
 use crate::load::charge::{Hits, Symbol, Symbols, charge};
 use crate::load::contract::{Detail, LoadError};
 use crate::load::lines::{Places, add_lines};
-use crate::model::{Module, Program, Run, View};
+use crate::model::{Module, Run, View};
 
 /// Returns what a gmon.out says of its program. `bytes` is the program's file, which is at `path`.
 ///

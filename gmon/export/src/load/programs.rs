@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use gmon_run::{FunctionTimes, Recording};
 
 use crate::estimate::estimate;
-use crate::load::numbers::{Numbers, durations};
-use crate::model::{Arc, Function, ProgramFunction, Run};
+use crate::load::numbers::Numbers;
+use crate::model::{Arc, Durations, Function, ProgramFunction, Run, Share};
 
 /// The most programs that are told apart; of the others, only the sums are known.
 const MOST: usize = 64;
@@ -22,6 +22,41 @@ pub fn by_program(recording: &Recording) -> Vec<ProgramFunction> {
         true => measured(recording, &numbers),
         false => counted(recording, &numbers),
     }
+}
+
+/// Returns what each program has done.
+pub(crate) fn shares(recording: &Recording) -> Vec<Share> {
+    let mut shares = vec![Share::default(); recording.programs.len()];
+    let add = |to: &mut u64, value: u64| *to = to.saturating_add(value);
+    for (share, program) in shares.iter_mut().zip(&recording.programs) {
+        share.samples = program.elsewhere;
+    }
+    for hits in &recording.hits {
+        shares
+            .get_mut(hits.program as usize)
+            .into_iter()
+            .for_each(|share| add(&mut share.samples, hits.samples));
+    }
+    if recording.is_measured() {
+        for row in &recording.rows {
+            let program = recording.threads.get(row.thread as usize).map_or(0, |thread| thread.program);
+            if let Some(share) = shares.get_mut(program as usize) {
+                add(&mut share.calls, row.calls);
+                add(&mut share.self_ns, row.self_ns);
+            }
+        }
+        return shares;
+    }
+    for calls in &recording.calls {
+        shares
+            .get_mut(calls.program as usize)
+            .into_iter()
+            .for_each(|share| add(&mut share.calls, calls.calls));
+    }
+    for share in &mut shares {
+        share.self_ns = share.samples.saturating_mul(recording.sample_period_ns);
+    }
+    shares
 }
 
 fn measured(recording: &Recording, numbers: &Numbers) -> Vec<ProgramFunction> {
@@ -41,7 +76,7 @@ fn measured(recording: &Recording, numbers: &Numbers) -> Vec<ProgramFunction> {
             primitive: sum.primitive,
             self_ns: sum.self_ns,
             inclusive_ns: sum.inclusive_ns,
-            durations: durations(&sum, &recording.intervals),
+            durations: Durations::of(&sum, &recording.intervals),
         })
         .collect();
     rows.sort_by_key(|row| (row.program, row.function));

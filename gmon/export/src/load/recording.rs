@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use gmon::{Block, BuildId, Format, Profile};
-use gmon_run::{FunctionTimes, REST, Recording};
+use gmon_run::{FunctionTimes, Program, REST, Recording};
 use gprofinject_image::debug::module_file;
 
 use crate::estimate::estimate;
@@ -13,9 +13,10 @@ use crate::load::blocks;
 use crate::load::contract::Detail;
 use crate::load::lines::{Places, add_lines};
 use crate::load::names::demangle_all;
-use crate::load::numbers::{Numbers, durations};
+use crate::load::numbers::Numbers;
 use crate::load::program::lines_of;
-use crate::model::{Arc, Function, Line, Module, Node, Program, Run, Thread, ThreadFunction, Time, View};
+use crate::load::programs::shares;
+use crate::model::{Arc, Durations, Function, Line, Module, Node, Run, Time, View};
 
 /// The name of the callers that are not known: code that is not hooked, while no hooked function was running.
 pub const OUTSIDE: &str = "[outside]";
@@ -41,12 +42,10 @@ pub fn recording(recording: &Recording, detail: Detail) -> Run {
             ..Function::default()
         }
     });
-    let programs = recording.programs.iter().map(|program| Program {
-        name: program.name.clone(),
-        module: numbers.module(program.module).unwrap_or(0),
-        processes: program.processes,
-        pid: program.pid,
-    });
+    let programs = recording
+        .programs
+        .iter()
+        .map(|program| Program { module: numbers.module(program.module).unwrap_or(0), ..program.clone() });
     let mut run = Run {
         program: title(recording),
         view: View::Process,
@@ -55,7 +54,9 @@ pub fn recording(recording: &Recording, detail: Detail) -> Run {
         sample_period_ns: recording.sample_period_ns,
         functions: functions.collect(),
         modules: numbers.modules.iter().map(|&index| module(&recording.modules[index as usize])).collect(),
+        runs: recording.runs.clone(),
         programs: programs.collect(),
+        shares: shares(recording),
         files: files.list,
         ..Run::default()
     };
@@ -170,19 +171,14 @@ fn add_times(run: &mut Run, recording: &Recording, numbers: &Numbers) {
     for row in &recording.rows {
         let Some(function) = numbers.function(row.function) else { continue };
         sums[function as usize].add(row);
-        run.rows.push(ThreadFunction {
-            function,
-            thread: row.thread,
-            calls: row.calls,
-            self_ns: row.self_ns,
-            inclusive_ns: row.inclusive_ns,
-            durations: durations(row, &recording.intervals),
-        });
+        run.rows.push(FunctionTimes { function, ..row.clone() });
     }
     for (function, sum) in run.functions.iter_mut().zip(sums) {
         (function.calls, function.primitive) = (sum.calls, sum.primitive);
         (function.self_ns, function.inclusive_ns) = (sum.self_ns, sum.inclusive_ns);
-        function.durations = durations(&sum, &recording.intervals);
+        (function.self_raw_ns, function.inclusive_raw_ns) = (sum.self_raw_ns, sum.inclusive_raw_ns);
+        function.open = sum.open;
+        function.durations = Durations::of(&sum, &recording.intervals);
         run.samples = run.samples.saturating_add(function.samples);
     }
     for arc in &recording.arcs {
@@ -193,6 +189,9 @@ fn add_times(run: &mut Run, recording: &Recording, numbers: &Numbers) {
             calls: arc.calls,
             self_ns: arc.self_ns,
             inclusive_ns: arc.inclusive_ns,
+            open: arc.open,
+            min_ns: arc.min_ns,
+            max_ns: arc.max_ns,
             ..Arc::default()
         });
     }
@@ -207,16 +206,10 @@ fn add_times(run: &mut Run, recording: &Recording, numbers: &Numbers) {
         samples: node.samples,
     });
     run.nodes = nodes.collect();
-    let threads = recording.threads.iter().map(|thread| Thread {
-        program: thread.program,
-        pid: thread.pid,
-        tid: thread.tid,
-        name: thread.name.clone(),
-        life_ns: thread.life_ns,
-        outside_ns: thread.outside_ns,
-        overhead_ns: thread.overhead_ns,
-    });
-    run.threads = threads.collect();
+    run.nodes_lost = recording.nodes_lost;
+    run.threads.clone_from(&recording.threads);
+    run.clock = Some(recording.clock);
+    run.intervals.clone_from(&recording.intervals);
     run.time = Time::Measured { error_ns: recording.clock.error_ns };
 }
 

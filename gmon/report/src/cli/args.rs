@@ -5,21 +5,20 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 use gprofinject_usage::Kind;
 
+use crate::cli::browse_args::BrowseArgs;
 use crate::cli::diff_args::DiffArgs;
 use crate::cli::examples;
 use crate::cli::form_args::FormArgs;
-use crate::cli::measured_args::{ArcsArgs, PathsArgs, TimesArgs};
 #[cfg(feature = "push")]
 use crate::cli::push_args::PushArgs;
-use crate::cli::ranks_args::RanksArgs;
-use crate::cli::report_args::{BlocksArgs, CoverageArgs, InstructionsArgs, LinesArgs, SumsArgs};
-use crate::cli::run_args::{ExportArgs, FlatArgs, GprofArgs, GraphArgs, HtmlArgs};
+use crate::cli::report_args::{AsmArgs, LinesArgs};
+use crate::cli::run_args::{ExportArgs, FlatArgs, GprofArgs, GraphArgs, HtmlArgs, PathsArgs};
 use crate::cli::trace_args::TraceArgs;
 
 /// Shows what gprofinject has recorded: tables, call graphs, times, paths, lines; sums, compares and exports it; and checks gmon.out
 /// files.
 ///
-/// Without a command, the functions of the run in gmon.pb.gz are shown.
+/// Without a command, the run in gmon.pb.gz is shown: in a browser on a terminal, and elsewhere as a table of its functions.
 #[derive(Parser)]
 #[command(
     name = "gmon",
@@ -38,86 +37,50 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Print a file's histograms, arcs and basic-block counts
-    #[command(after_long_help = examples::DUMP)]
-    Dump(DumpArgs),
-    /// Sum gmon.out files, or gmon.pb.gz files, into one
-    #[command(after_long_help = examples::MERGE)]
-    Merge(MergeArgs),
-    /// Print by function how unevenly the processes of a parallel job have worked: least, mean and most calls or self time
-    #[command(after_long_help = examples::RANKS)]
-    Ranks(RanksArgs),
-    /// Send profiles to Grafana Pyroscope, or to another server with its interface
-    #[cfg(feature = "push")]
-    #[command(after_long_help = examples::PUSH)]
-    Push(PushArgs),
-    /// Look for what gprof refuses or silently drops; the exit status is 1 if there is any
-    #[command(after_long_help = examples::CHECK)]
-    Check(CheckArgs),
-    /// Print the source with each line's count in the margin
-    #[command(after_long_help = examples::LINES)]
-    Lines(LinesArgs),
-    /// Print the disassembly with each instruction's count
-    #[command(after_long_help = examples::INSTRUCTIONS)]
-    Instructions(InstructionsArgs),
-    /// Print each basic block: count, addresses, function, line
-    #[command(after_long_help = examples::BLOCKS)]
-    Blocks(BlocksArgs),
-    /// Print sums by function: instructions that ran, calls, all instructions, those that never ran
-    #[command(after_long_help = examples::FUNCTIONS)]
-    Functions(SumsArgs),
-    /// Print the same sums by file, and those of basic blocks
-    #[command(after_long_help = examples::FILES)]
-    Files(SumsArgs),
-    /// Print how much of each file ran, in percent
-    #[command(after_long_help = examples::COVERAGE)]
-    Coverage(CoverageArgs),
-    /// Print a table of the functions: self and inclusive time, calls, time per call, as gprof's flat profile
+    /// Browse a run on the terminal: functions, callers and callees, flame graph, source, instructions, programs. Elsewhere, a table
+    /// of the functions is printed
+    #[command(after_long_help = examples::REPORT)]
+    Report(BrowseArgs),
+    /// Print a table of the functions: self and inclusive time, calls, time per call; or of modules, programs, threads, ranks
     #[command(after_long_help = examples::FLAT)]
     Flat(FlatArgs),
     /// Print each function between those that call it and those that it calls, as gprof's call graph
     #[command(after_long_help = examples::GRAPH)]
     Graph(GraphArgs),
+    /// Print the measured times of each call path, as a tree
+    #[command(after_long_help = examples::PATHS)]
+    Paths(PathsArgs),
+    /// Print the source with each line's count in the margin; or sums by function or file; or how much of each file ran
+    #[command(after_long_help = examples::LINES)]
+    Lines(LinesArgs),
+    /// Print the disassembly with each instruction's count, or each basic block
+    #[command(after_long_help = examples::ASM)]
+    Asm(AsmArgs),
     /// Compare two runs of a program, or of two builds of it; the exit status is 1 if something has become worse
     #[command(after_long_help = examples::DIFF)]
     Diff(DiffArgs),
     /// Write a run in the format of another tool: KCachegrind, pprof, flame graphs, speedscope, the Firefox Profiler, Graphviz
     #[command(after_long_help = examples::EXPORT)]
     Export(ExportArgs),
-    /// Run gprof on the whole of a run: all programs with their libraries
-    #[command(after_long_help = examples::GPROF)]
-    Gprof(GprofArgs),
     /// Write a report for a browser: functions, call graph, flame graph, source; one file that needs no network
     #[command(after_long_help = examples::HTML)]
     Html(HtmlArgs),
-    /// Print the measured times of each function: calls, self, inclusive, mean, shortest, longest, quantiles
-    #[command(after_long_help = examples::TIMES)]
-    Times(TimesArgs),
-    /// Print who called a function, with the measured times of each arc
-    #[command(after_long_help = examples::CALLERS)]
-    Callers(ArcsArgs),
-    /// Print whom a function called, with the measured times of each arc
-    #[command(after_long_help = examples::CALLEES)]
-    Callees(ArcsArgs),
-    /// Print the measured times of each call path, as a tree
-    #[command(after_long_help = examples::PATHS)]
-    Paths(PathsArgs),
     /// Print a trace: every call, nested, with its times; or its statistics; or write it for Perfetto or Chrome
     #[command(after_long_help = examples::TRACE)]
     Trace(TraceArgs),
-}
-
-#[derive(clap::Args)]
-pub(crate) struct DumpArgs {
-    pub(crate) file: PathBuf,
-    /// The profiled program: shows function names
-    #[arg(long)]
-    pub(crate) program: Option<PathBuf>,
-    /// Print one JSON object; addresses and counts are numbers, bins without hits are left out
-    #[arg(long)]
-    pub(crate) json: bool,
-    #[command(flatten)]
-    pub(crate) form: FormArgs,
+    /// Sum gmon.out files, or gmon.pb.gz files, into one
+    #[command(after_long_help = examples::MERGE)]
+    Merge(MergeArgs),
+    /// Look for what gprof refuses or silently drops in gmon.out files; the exit status is 1 if there is any
+    #[command(after_long_help = examples::CHECK)]
+    Check(CheckArgs),
+    /// Send profiles to Grafana Pyroscope, or to another server with its interface
+    #[cfg(feature = "push")]
+    #[command(after_long_help = examples::PUSH)]
+    Push(PushArgs),
+    /// Run gprof on the whole of a run: all programs with their libraries
+    #[command(after_long_help = examples::GPROF)]
+    Gprof(GprofArgs),
 }
 
 #[derive(clap::Args)]
@@ -144,9 +107,15 @@ pub(crate) struct MergeArgs {
 pub(crate) struct CheckArgs {
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// The profiled program: checks addresses against its functions
+    /// The profiled program: checks addresses against its functions, and names them
     #[arg(long)]
     pub(crate) program: Option<PathBuf>,
+    /// Print the records of the files instead: histograms, arcs, basic-block counts
+    #[arg(long)]
+    pub(crate) records: bool,
+    /// Of --records: print one JSON object a file; addresses and counts are numbers, bins without hits are left out
+    #[arg(long, requires = "records")]
+    pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) form: FormArgs,
 }

@@ -16,12 +16,12 @@ pub(crate) struct DiffArgs {
     /// Compare only what these programs of the runs did, by name or process number; may be repeated
     #[arg(long, value_name = "NAME")]
     pub(crate) program: Vec<String>,
-    /// What is compared: rows are sorted by its change, and the exit status depends on it [default: self, or calls if there are no
-    /// times that can be compared]
+    /// What decides whether something has become worse [default: calls, and instructions if both runs have counted them. Times
+    /// are shown with how far they spread, but are no reason to fail]
     #[arg(long, value_name = "COLUMN")]
     pub(crate) sort: Option<Compared>,
-    /// Exit with status 1 if a function has become worse by more than this part of the old run's total, in percent. Of times by
-    /// samples, a change that may be chance does not count
+    /// Exit with status 1 if a function has become worse by more than this part of the old run's total, in percent. Of times, a
+    /// change that may be chance does not count
     #[arg(long, value_name = "PERCENT", default_value_t = 2.0)]
     pub(crate) threshold: f64,
     /// Print at most this many functions and arcs in each table, 0 for all
@@ -37,6 +37,9 @@ pub(crate) struct DiffArgs {
     /// Open the page of --html in the browser: $BROWSER, or else xdg-open
     #[arg(long, requires = "html")]
     pub(crate) open: bool,
+    /// Print C++ and Rust names in full, with parameters and template arguments
+    #[arg(long)]
+    pub(crate) full_names: bool,
     /// Colours [default: on a terminal, unless NO_COLOR is set]
     #[arg(long, value_name = "WHEN")]
     pub(crate) color: Option<When>,
@@ -53,4 +56,6 @@ pub(crate) enum Compared {
     /// Time in the function and in what it called
     Inclusive,
     Calls,
+    /// Executed instructions, if basic blocks were counted
+    Instructions,
 }

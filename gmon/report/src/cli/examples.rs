@@ -2,9 +2,9 @@
 
 pub(crate) const GMON: &str = "\
 Examples:
-  gmon                                        # the functions of the run in gmon.pb.gz
-  gmon times                                  # after gprofinject --times ./prog
-  gmon lines prog gmon.out                    # after gprofinject --count lines ./prog
+  gmon                                        # the run in gmon.pb.gz
+  gmon flat --sort p99                        # after gprofinject --times ./prog
+  gmon lines                                  # after gprofinject --count lines ./prog
   gmon merge -o all.out gmon.out.rank*
   gmon push http://localhost:4040 -l region=eu
   gmon --generate complete-bash > ~/.local/share/bash-completion/completions/gmon
@@ -13,34 +13,35 @@ Exit status: 0; 1 if gmon check found an error; 2 if gmon could not do what it w
 
 See also: gprofinject(1), gprof(1)";
 
-pub(crate) const DUMP: &str = "\
-Examples:
-  gmon dump --program prog gmon.out
-  gmon dump --json gmon.out | jq '.arcs | length'";
-
 pub(crate) const MERGE: &str = "\
 Examples:
   gmon merge -o all.out run1.out run2.out
   gmon merge -o all.out gmon.out.rank*        # 10,000 ranks, on all processors
-  gmon merge -o all.pb.gz gmon.rank*.pb.gz && gmon times all.pb.gz
+  gmon merge -o all.pb.gz gmon.rank*.pb.gz && gmon flat all.pb.gz
   gmon merge --program prog -o all.out a.out b.out   # with counts of basic blocks";
 
-pub(crate) const RANKS: &str = "\
+pub(crate) const REPORT: &str = "\
 Examples:
-  gmon ranks prog gmon.out.rank*              # by samples
-  gmon ranks --by calls -n 20 prog gmon.out.rank*
-  gmon ranks --sort imbalance gmon.rank*.pb.gz";
+  gmon                                        # the newest run here
+  gmon report old.pb.gz
+  gmon report --program cc1 --source-dir ~/gcc
+
+Keys: 1 to 6 or Tab: views; Enter, Backspace: forth and back; /: search; s: sort; ?: all keys; q: quit";
 
 pub(crate) const FLAT: &str = "\
 Examples:
   gmon flat                                   # the newest run here: all of its programs and libraries
   gmon flat -n 20 --program cc1
+  gmon flat --by thread                       # after gprofinject --times ./prog
+  gmon flat -f 'json::*' --raw
+  gmon flat --spread prog gmon.out.rank*      # of a parallel job: how unevenly its processes have worked
   gmon flat prog gmon.out                     # the program's own view, as gprof has it";
 
 pub(crate) const GRAPH: &str = "\
 Examples:
   gmon graph
-  gmon graph -f parse prog gmon.out";
+  gmon graph -f parse                         # who called it, and whom it called
+  gmon graph prog gmon.out";
 
 pub(crate) const GPROF: &str = "\
 Examples:
@@ -74,53 +75,26 @@ Examples:
 
 pub(crate) const CHECK: &str = "\
 Examples:
-  gmon check --program prog gmon.out";
+  gmon check --program prog gmon.out
+  gmon check --records --json gmon.out | jq '.arcs | length'";
 
 pub(crate) const LINES: &str = "\
 Examples:
-  gprofinject --count lines ./prog && gmon lines prog
-  gmon lines --apart -F parse.c prog gmon.out
+  gprofinject --count lines ./prog && gmon lines
+  gmon lines --apart -F parse.c
+  gmon lines -m libparse.so                   # one module of the run, or: gmon lines ./libparse.so
+  gmon lines --by function --sort calls -n 20 -f 'parse_*'
+  gmon lines --by file
+  gmon lines --coverage a.pb.gz b.pb.gz
+  gmon lines --lcov cov.info && genhtml -o html cov.info
   gmon lines --substitute-path /build=. prog a.out b.out";
 
-pub(crate) const INSTRUCTIONS: &str = "\
+pub(crate) const ASM: &str = "\
 Examples:
-  gmon instructions -f main prog gmon.out
-  gmon instructions --syntax intel prog";
-
-pub(crate) const BLOCKS: &str = "\
-Examples:
-  gmon blocks --sort count -n 20 prog gmon.out";
-
-pub(crate) const FUNCTIONS: &str = "\
-Examples:
-  gmon functions prog gmon.out
-  gmon functions --sort calls -n 20 -f 'parse_*' prog";
-
-pub(crate) const FILES: &str = "\
-Examples:
-  gmon files prog gmon.out";
-
-pub(crate) const COVERAGE: &str = "\
-Examples:
-  gmon coverage prog gmon.out
-  gmon coverage --lcov cov.info prog a.out b.out && genhtml -o html cov.info";
-
-pub(crate) const TIMES: &str = "\
-Examples:
-  gprofinject --times ./prog && gmon times
-  gmon times -n 20 --sort inclusive
-  gmon times --by thread prog gmon.pb.gz
-  gmon times -f 'json::*' --raw";
-
-pub(crate) const CALLERS: &str = "\
-Examples:
-  gmon callers parse
-  gmon callers 'json::*' all.pb.gz";
-
-pub(crate) const CALLEES: &str = "\
-Examples:
-  gmon callees parse
-  gmon callees main -n 10";
+  gmon asm -f main
+  gmon asm --syntax intel -m libparse.so
+  gmon asm --blocks --sort count -n 20
+  gmon asm -f main prog gmon.out";
 
 pub(crate) const PATHS: &str = "\
 Examples:

@@ -31,6 +31,11 @@ pub(crate) fn owners() -> BTreeSet<u32> {
     OWNERS.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
+/// Adds the owner of a file that was read elsewhere.
+pub(crate) fn add_owner(uid: u32) {
+    OWNERS.lock().unwrap_or_else(PoisonError::into_inner).insert(uid);
+}
+
 /// Returns a gmon.out file's bytes.
 ///
 /// # Errors
@@ -58,26 +63,6 @@ pub(crate) fn read_gmon(path: &Path) -> Result<Vec<u8>> {
 /// The file cannot be read, or is too large.
 pub(crate) fn read_elf(path: &Path) -> Result<Vec<u8>> {
     read(path, ELF).with_context(|| path.display().to_string())
-}
-
-/// Returns the bytes of a recording.
-///
-/// # Errors
-/// The file cannot be read, or is too large.
-pub(crate) fn read_recording(path: &Path) -> Result<Vec<u8>> {
-    read(path, GZIP).with_context(|| path.display().to_string())
-}
-
-/// Returns the bytes of a recording or of an ELF file.
-///
-/// # Errors
-/// The file cannot be read, or is too large.
-pub(crate) fn read_recording_or_elf(path: &Path) -> Result<Vec<u8>> {
-    // A pipe can be read only once, so the beginning decides what it is.
-    let (file, mut bytes) = begin(path, GZIP.len()).with_context(|| path.display().to_string())?;
-    let magic = if bytes == GZIP { GZIP } else { ELF };
-    finish(file, &mut bytes, magic).with_context(|| path.display().to_string())?;
-    Ok(bytes)
 }
 
 /// Returns the bytes of a file of any kind that a run leaves: a program, a profile, or a recording. Of another
@@ -190,7 +175,7 @@ fn open(path: &Path) -> Result<(File, Vec<u8>)> {
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let mut file = File::options().read(true).custom_flags(flags.bits() as i32).open(path)?;
     let metadata = file.metadata()?;
-    OWNERS.lock().unwrap_or_else(PoisonError::into_inner).insert(metadata.uid());
+    add_owner(metadata.uid());
     let kind = metadata.file_type();
     if let Some(name) = unreadable(kind) {
         bail!("is a {name}, expected a file or a pipe");

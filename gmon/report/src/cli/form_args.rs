@@ -5,7 +5,7 @@ use clap::ValueEnum;
 use gmon::{Program, ReadOptions};
 
 /// What the user may know better than the file says.
-#[derive(clap::Args)]
+#[derive(Clone, Copy, Default, clap::Args)]
 pub(crate) struct FormArgs {
     /// Address width [default: the one that fits the file]
     #[arg(long, value_name = "BITS")]
@@ -15,7 +15,7 @@ pub(crate) struct FormArgs {
     endian: Option<Endian>,
     /// Form of basic-block records [default: the one that fits the file]
     #[arg(long, value_name = "FORM")]
-    blocks: Option<Blocks>,
+    block_form: Option<Blocks>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -52,7 +52,7 @@ impl FormArgs {
                 Endian::Little => gmon::Endian::Little,
                 Endian::Big => gmon::Endian::Big,
             }),
-            block_form: self.blocks.map(|blocks| match blocks {
+            block_form: self.block_form.map(|blocks| match blocks {
                 Blocks::Gprof => gmon::BlockForm::Gprof,
                 Blocks::Glibc => gmon::BlockForm::Glibc,
             }),

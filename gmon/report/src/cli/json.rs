@@ -1,4 +1,4 @@
-//! `gmon dump --json`: prints one object, one record at a time, so that it may be large.
+//! `gmon check --records --json`: prints one object, one record at a time, so that it may be large.
 
 use std::io::{self, Write};
 
@@ -24,7 +24,7 @@ pub(crate) fn write(out: &mut impl Write, reading: &Reading, program: Option<&Pr
     let blocks = if reading.block_form == BlockForm::Glibc { "glibc" } else { "gprof" };
     write!(
         out,
-        "{{\"build_id\":{},\"endian\":\"{endian}\",\"width\":{width},\"ambiguous_width\":{},\"block_form\":\"{blocks}\",\
+        "{{\"schema\":\"gmon-records\",\"version\":1,\"build_id\":{},\"endian\":\"{endian}\",\"width\":{width},\"ambiguous_width\":{},\"block_form\":\"{blocks}\",\
          \"records\":{}",
         build_id(profile.build_id),
         reading.ambiguous_width,

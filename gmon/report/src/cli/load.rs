@@ -1,45 +1,231 @@
-//! Reads the program, its debug information and the profiles from which a report is made.
+//! Reads the programs and libraries of a run whose basic blocks were counted, with their debug information and their counts.
 
-use std::path::Path;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use gmon::{BuildId, Merger, Profile};
-use gprofinject_image::debug::{Lines, LinesError};
+use gmon::{Block, BuildId, Format, Merger, Profile};
+use gmon_export::load::profile_of;
+use gmon_run::Recording;
+use gprofinject_image::debug::{Lines, LinesError, module_file};
 use gprofinject_image::instructions::Code;
 
+use crate::cli::files;
+use crate::cli::missing::Missing;
 use crate::cli::report_args::ReportArgs;
-use crate::cli::{files, recordings, run};
+use crate::cli::run::{self, Source};
+use crate::cli::text::{chosen_path, plain};
 
-/// Everything from which a report is made.
+/// Everything from which the report of a module is made.
 pub(crate) struct Loaded {
+    /// The path of the program or library.
+    pub(crate) path: PathBuf,
     pub(crate) code: Code,
     pub(crate) lines: Option<Lines>,
     pub(crate) profile: Profile,
+    /// The names of the results.
+    pub(crate) results: Vec<String>,
 }
 
-/// Reads everything.
+/// A module whose basic blocks were counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Counted {
+    /// The one of which the user has named the file.
+    Named(PathBuf),
+    /// The module with this index in the recording, at its path.
+    Recorded(u32, PathBuf),
+}
+
+impl Counted {
+    fn path(&self) -> &Path {
+        match self {
+            Counted::Named(path) | Counted::Recorded(_, path) => path,
+        }
+    }
+}
+
+/// Returns the modules that the user has selected: programs first, of which that one comes first that was started, and then by name.
 ///
 /// # Errors
-/// A file cannot be read, or a profile is of another build of the program.
-pub(crate) fn load(args: &ReportArgs) -> Result<Loaded> {
-    let path = &args.program;
-    let bytes = files::read_elf(path)?;
-    let mut code = Code::parse(&bytes).with_context(|| path.display().to_string())?;
-    let lines = find_lines(args, &bytes, &mut code)?;
-    let mut profiles = Vec::new();
-    for file in &args.files {
-        let profile = read_profile(args, &code, file)?;
-        fits(&code, path, &profile, file)?;
-        profiles.push(profile);
+/// Basic blocks were not counted, or those of no such module.
+pub(crate) fn counted(args: &ReportArgs, source: &Source) -> Result<Vec<Counted>> {
+    let all = match source {
+        Source::Profile { program, .. } => vec![Counted::Named(program.clone())],
+        Source::Recording { subject: Some((path, _)), .. } => vec![Counted::Named(path.clone())],
+        Source::Recording { recording, .. } => recorded(recording),
+    };
+    if all.is_empty() {
+        let of = match args.files.program.is_empty() {
+            true => String::new(),
+            false => format!(" of {}", args.files.program.join(" or ")),
+        };
+        bail!(
+            "{}: no counts of basic blocks{of} in it; `gprofinject --count lines PROG` counts them, and --libs those of libraries",
+            results(source).join(", ")
+        );
     }
-    gmon_blocks::align(&mut profiles, &code);
+    let is_chosen = |module: &&Counted| chosen_path(&args.module, &module.path().to_string_lossy());
+    let chosen: Vec<Counted> = all.iter().filter(is_chosen).cloned().collect();
+    if chosen.is_empty() {
+        let names: BTreeSet<_> = all.iter().map(|module| file_name(module.path())).collect();
+        let names: Vec<_> = names.iter().map(|name| plain(name)).collect();
+        bail!(
+            "no module with counts of basic blocks is called {}; there are {}",
+            args.module.join(" or "),
+            names.join(", ")
+        );
+    }
+    if args.debug_file.is_some() && chosen.len() > 1 {
+        bail!(
+            "--debug-file: of one module, but {} have counts; --module selects one, and so does its file before {}",
+            chosen.len(),
+            results(source).first().map_or("the run", String::as_str)
+        );
+    }
+    Ok(chosen)
+}
+
+/// Returns the modules of a recording that have counts.
+fn recorded(recording: &Recording) -> Vec<Counted> {
+    let counted: BTreeSet<u32> = recording.blocks.iter().map(|block| block.module).collect();
+    let started = recording.programs.first().map(|program| program.module);
+    let programs: BTreeSet<u32> = recording.programs.iter().map(|program| program.module).collect();
+    let mut all: Vec<_> = counted
+        .into_iter()
+        .filter_map(|index| {
+            let path = &recording.modules.get(index as usize)?.name;
+            let rank = (Some(index) != started, !programs.contains(&index), file_name(Path::new(path)), path);
+            Some((rank, index))
+        })
+        .collect();
+    all.sort();
+    all.into_iter().map(|((.., path), index)| Counted::Recorded(index, PathBuf::from(path))).collect()
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}
+
+fn results(source: &Source) -> Vec<String> {
+    source.names().iter().map(|name| name.to_string_lossy().into_owned()).collect()
+}
+
+/// Reads a module.
+///
+/// # Errors
+/// A file cannot be read, or the counts are of another build of the module. The error is a [`Missing`] if it is about a file that the
+/// user has not named.
+pub(crate) fn load(args: &ReportArgs, source: &Source, module: &Counted) -> Result<Loaded> {
+    let path = module.path();
+    let (bytes, profiles) = match (source, module) {
+        (Source::Recording { recording, .. }, Counted::Recorded(index, _)) => {
+            let bytes = find(recording, *index, path)?;
+            (Cow::Owned(bytes), by_program(recording, &[*index]))
+        }
+        (Source::Recording { recording, subject, .. }, Counted::Named(_)) => {
+            let bytes = subject.as_ref().map(|(_, bytes)| bytes.as_slice()).unwrap_or_default();
+            let build_id = files::parse_program(path, bytes)?.build_id;
+            let found = run::modules_of(recording, build_id, bytes, path);
+            let indexes = found.with_context(|| results(source).join(", "))?;
+            (Cow::Borrowed(bytes), by_program(recording, &indexes))
+        }
+        (Source::Profile { bytes, profiles, .. }, _) => {
+            (Cow::Borrowed(bytes.as_slice()), without_samples(profiles)?)
+        }
+    };
+    let read = || -> Result<Loaded> {
+        let mut code = Code::parse(&bytes).with_context(|| path.display().to_string())?;
+        let lines = find_lines(args, path, &bytes, &mut code)?;
+        let results = results(source);
+        let profile = sum(&code, path, profiles, &results)?;
+        Ok(Loaded { path: path.to_owned(), code, lines, profile, results })
+    };
+    match module {
+        Counted::Named(_) => read(),
+        // The file that was found may be damaged, and the others can be shown nevertheless.
+        Counted::Recorded(..) if args.debug_file.is_none() => {
+            read().map_err(|error| Missing::Module(format!("{error:#}")).into())
+        }
+        Counted::Recorded(..) => read(),
+    }
+}
+
+/// Reads the file of a module at the path that a recording contains.
+fn find(recording: &Recording, index: u32, path: &Path) -> Result<Vec<u8>> {
+    let module = recording.modules.get(index as usize);
+    let is_it = |bytes: &[u8]| module.is_some_and(|module| module.is_of(bytes));
+    let build_id = module.map(|module| module.build_id.as_slice()).unwrap_or_default();
+    let found = if path.is_absolute() { module_file(path, build_id) } else { None };
+    match found.filter(|(bytes, _)| is_it(bytes)) {
+        Some((bytes, owner)) => {
+            files::add_owner(owner);
+            Ok(bytes)
+        }
+        None => {
+            let reason = match path.metadata() {
+                // Opening anything else might wait for another process.
+                Ok(metadata) if !metadata.is_file() => "is no file any more".to_owned(),
+                Ok(_) => match File::open(path) {
+                    Ok(_) => "rebuilt since the run".to_owned(),
+                    Err(error) => error.to_string(),
+                },
+                Err(error) if error.kind() == ErrorKind::NotFound => "is no longer there".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            let text =
+                format!("{}: {reason}; a copy of that build can be named in its place", path.display());
+            Err(Missing::Module(text).into())
+        }
+    }
+}
+
+/// Returns what each program of a recording has counted in some of its modules.
+fn by_program(recording: &Recording, modules: &[u32]) -> Vec<Profile> {
+    let mut programs: BTreeMap<u32, BTreeMap<u64, u64>> = BTreeMap::new();
+    for block in recording.blocks.iter().filter(|block| modules.contains(&block.module)) {
+        let count = programs.entry(block.program).or_default().entry(block.address).or_default();
+        *count = count.saturating_add(block.executions);
+    }
+    let calls = modules.iter().map(|&module| Profile { blocks: Vec::new(), ..profile_of(recording, module) });
+    let mut profiles: Vec<Profile> = calls.collect();
+    let build_id = profiles.first().map_or(BuildId::UNKNOWN, |profile| profile.build_id);
+    profiles.extend(programs.into_values().map(|blocks| Profile {
+        blocks: blocks.into_iter().map(|(addr, count)| Block { addr, count }).collect(),
+        build_id,
+        ..Profile::new(Format::LITTLE_64)
+    }));
+    profiles
+}
+
+/// Returns what the reports need of profiles. They do not use samples, and histograms need not fit together.
+fn without_samples(profiles: &[(PathBuf, Profile)]) -> Result<Vec<Profile>> {
+    let needed = profiles.iter().map(|(name, profile)| {
+        if profile.blocks.is_empty() {
+            bail!(
+                "{}: no counts of basic blocks in it; `gprofinject --count lines PROG` makes such a profile",
+                name.display()
+            );
+        }
+        Ok(Profile { histograms: Vec::new(), ..profile.clone() })
+    });
+    needed.collect()
+}
+
+/// Sums profiles, whose records may begin at different addresses. Each has a name, or all have the same.
+fn sum(code: &Code, path: &Path, mut profiles: Vec<Profile>, names: &[String]) -> Result<Profile> {
+    let name = |index: usize| Path::new(names.get(index).or(names.first()).map_or("", String::as_str));
+    for (index, profile) in profiles.iter().enumerate() {
+        fits(code, path, profile, name(index))?;
+    }
+    gmon_blocks::align(&mut profiles, code);
     let mut merger = Merger::default();
-    for (mut profile, file) in profiles.into_iter().zip(&args.files) {
-        // The reports do not use samples, and histograms need not fit together.
-        profile.histograms.clear();
-        merger.add(profile).with_context(|| file.display().to_string())?;
+    for (index, profile) in profiles.into_iter().enumerate() {
+        merger.add(profile).with_context(|| name(index).display().to_string())?;
     }
-    Ok(Loaded { code, lines, profile: merger.finish() })
+    Ok(merger.finish())
 }
 
 /// Checks that a profile is of this build of this program.
@@ -68,56 +254,29 @@ pub(crate) fn fits(code: &Code, program: &Path, profile: &Profile, file: &Path) 
     Ok(())
 }
 
-fn read_profile(args: &ReportArgs, code: &Code, file: &Path) -> Result<Profile> {
-    let bytes = files::read_any_kind(file)?;
-    if files::is_gzip(&bytes) {
-        let mut recording = recordings::parse(file, &bytes)?;
-        recordings::select_named(&mut recording, &args.programs)?;
-        let program = files::read_elf(&args.program)?;
-        let found = run::blocks_of(&recording, code.build_id, &program, &args.program);
-        return found.with_context(|| file.display().to_string());
-    }
-    let mut options = args.form.options();
-    let read = |options: gmon::ReadOptions| options.read(&bytes).with_context(|| file.display().to_string());
-    let mut reading = read(options)?;
-    if reading.ambiguous_width {
-        options.width = options.width.or(Some(code.format().width));
-        reading = read(options)?;
-    }
-    let profile = reading.profile;
-    if profile.blocks.is_empty() {
-        bail!(
-            "{}: no counts of basic blocks in it; `gprofinject --count lines PROG` makes such a profile",
-            file.display()
-        );
-    }
-    Ok(profile)
-}
-
 /// Finds the line information: in the given file, in the program, or in the separate file that debuggers
 /// would use. A file that was found without being asked for may be unusable; then there is no line
 /// information.
-fn find_lines(args: &ReportArgs, program: &[u8], code: &mut Code) -> Result<Option<Lines>> {
+fn find_lines(args: &ReportArgs, module: &Path, bytes: &[u8], code: &mut Code) -> Result<Option<Lines>> {
     if let Some(path) = &args.debug_file {
-        let bytes = files::read_elf(path)?;
-        let lines =
-            Lines::of(&bytes, &args.program, Some(path)).with_context(|| path.display().to_string())?;
+        let debug = files::read_elf(path)?;
+        let lines = Lines::of(&debug, module, Some(path)).with_context(|| path.display().to_string())?;
         if code.build_id.agree(lines.build_id).is_err() {
-            bail!("{}: its build-id is not that of {}", path.display(), args.program.display());
+            bail!("{}: its build-id is not that of {}", path.display(), module.display());
         }
-        code.take_symbols(&bytes).with_context(|| path.display().to_string())?;
+        code.take_symbols(&debug).with_context(|| path.display().to_string())?;
         return Ok(Some(lines));
     }
-    match Lines::of(program, &args.program, None) {
+    match Lines::of(bytes, module, None) {
         Ok(lines) => return Ok(Some(lines)),
         Err(LinesError::None) => {}
         Err(error) => {
-            let error = anyhow::Error::from(error);
-            eprintln!("gmon: {}: {error:#}; going on without lines", args.program.display());
+            let error = format!("{}: {:#}", module.display(), anyhow::Error::from(error));
+            eprintln!("gmon: {}; going on without lines", plain(&error));
         }
     }
-    for file in gprofinject_image::debug::debug_files(&args.program, program) {
-        let Ok(lines) = Lines::of(&file.bytes, &args.program, Some(&file.path)) else { continue };
+    for file in gprofinject_image::debug::debug_files(module, bytes) {
+        let Ok(lines) = Lines::of(&file.bytes, module, Some(&file.path)) else { continue };
         if code.take_symbols(&file.bytes).is_ok() {
             return Ok(Some(lines));
         }
@@ -129,16 +288,14 @@ impl Loaded {
     /// Returns the line information for reports that need it.
     ///
     /// # Errors
-    /// There is none.
-    pub(crate) fn need_lines(&self, args: &ReportArgs) -> Result<&Lines> {
-        self.lines.as_ref().with_context(|| {
-            let program = args.program.display();
-            if self.code.build_id == BuildId::UNKNOWN {
-                format!("{program}: no line information; compile with -g, or give --debug-file")
-            } else {
-                let what = "no line information, nor a separate debug file with this build-id";
-                format!("{program}: {what}; compile with -g, or give --debug-file")
-            }
+    /// There is none: [`Missing::Lines`].
+    pub(crate) fn need_lines(&self) -> Result<&Lines> {
+        self.lines.as_ref().ok_or_else(|| {
+            let what = match self.code.build_id == BuildId::UNKNOWN {
+                true => "",
+                false => ", nor a separate debug file with this build-id",
+            };
+            Missing::Lines { path: self.path.clone(), what }.into()
         })
     }
 }

@@ -4,21 +4,15 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 
-use crate::cli::form_args::FormArgs;
+use crate::cli::run_args::RunArgs;
+use crate::cli::terminal;
 
-/// The arguments that all reports have.
+/// The arguments that the reports of counts have.
 #[derive(clap::Args)]
 pub(crate) struct ReportArgs {
-    /// The profiled program, or one of its libraries
-    #[arg(value_name = "PROG")]
-    pub(crate) program: PathBuf,
-    /// gmon.out or gmon.pb.gz files with basic-block counts; several are summed
-    #[arg(value_name = "FILE", default_value = "gmon.out")]
-    pub(crate) files: Vec<PathBuf>,
-    /// Of a gmon.pb.gz: show only what these programs of the run did, by name or process number; may be repeated
-    #[arg(long = "program", id = "programs", value_name = "NAME")]
-    pub(crate) programs: Vec<String>,
-    /// Separate file with the program's debug information [default: searched where debuggers search]
+    #[command(flatten)]
+    pub(crate) files: RunArgs,
+    /// Separate file with the debug information of the one module that is shown [default: searched where debuggers search]
     #[arg(long, value_name = "FILE")]
     pub(crate) debug_file: Option<PathBuf>,
     /// Show only functions with these names, mangled or demangled; may be repeated
@@ -27,18 +21,22 @@ pub(crate) struct ReportArgs {
     /// Show only source files with these paths (`parse.c` is any file of this name); may be repeated
     #[arg(short = 'F', long, value_name = "GLOB")]
     pub(crate) file: Vec<String>,
+    /// Show only these modules, by file name or path; may be repeated
+    #[arg(short, long, value_name = "GLOB")]
+    pub(crate) module: Vec<String>,
     #[command(flatten)]
     pub(crate) shown: ShownArgs,
-    #[command(flatten)]
-    pub(crate) form: FormArgs,
 }
 
 /// How any report is shown.
-#[derive(clap::Args)]
+#[derive(Default, clap::Args)]
 pub(crate) struct ShownArgs {
     /// Print names as in the symbol table
     #[arg(long)]
     pub(crate) no_demangle: bool,
+    /// Print C++ and Rust names in full, with parameters and template arguments
+    #[arg(long, conflicts_with = "no_demangle")]
+    pub(crate) full_names: bool,
     /// Print one JSON object; times are in nanoseconds
     #[arg(long)]
     pub(crate) json: bool,
@@ -69,6 +67,15 @@ pub(crate) struct SourceArgs {
 pub(crate) struct LinesArgs {
     #[command(flatten)]
     pub(crate) common: ReportArgs,
+    /// Print a table of sums in place of the source: instructions that ran, calls, all instructions, those that never ran
+    #[arg(long, value_name = "WHAT")]
+    pub(crate) by: Option<By>,
+    /// Print how much of each file ran, in percent
+    #[arg(long)]
+    pub(crate) coverage: bool,
+    /// Write line and function counts for lcov, genhtml and other viewers (`-`: standard output)
+    #[arg(long, value_name = "OUT")]
+    pub(crate) lcov: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) sources: SourceArgs,
     /// Show template instances and inlined code separately as well: a row for each instance of a line that has several
@@ -80,15 +87,36 @@ pub(crate) struct LinesArgs {
     /// Add a column with the instructions executed on the line
     #[arg(short, long)]
     pub(crate) instructions: bool,
+    /// With --by: order of the rows; numbers are sorted from the highest [default: instructions-run]
+    #[arg(long, value_name = "COLUMN")]
+    pub(crate) sort: Option<Column>,
+    #[command(flatten)]
+    pub(crate) rows: RowsArgs,
+}
+
+/// What the rows of a table of sums are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum By {
+    Function,
+    /// With the sums of basic blocks
+    File,
 }
 
 #[derive(clap::Args)]
-pub(crate) struct InstructionsArgs {
+pub(crate) struct AsmArgs {
     #[command(flatten)]
     pub(crate) common: ReportArgs,
-    /// Assembler syntax
-    #[arg(long, value_name = "SYNTAX", default_value = "att")]
-    pub(crate) syntax: Syntax,
+    /// Assembler syntax [default: att]
+    #[arg(long, value_name = "SYNTAX")]
+    pub(crate) syntax: Option<Syntax>,
+    /// Print each basic block in place of the instructions: count, addresses, function, line
+    #[arg(long)]
+    pub(crate) blocks: bool,
+    /// With --blocks: order of the rows [default: address]
+    #[arg(long, value_name = "KEY")]
+    pub(crate) sort: Option<BlockOrder>,
+    #[command(flatten)]
+    pub(crate) rows: RowsArgs,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -106,41 +134,36 @@ impl From<Syntax> for gmon_blocks::Syntax {
     }
 }
 
-#[derive(clap::Args)]
+#[derive(Default, clap::Args)]
 pub(crate) struct RowsArgs {
-    /// Print at most this many rows
+    /// Print at most this many rows, 0 for all [default: all; on a terminal, a table of functions has as many as it has lines]
     #[arg(short = 'n', long, value_name = "ROWS")]
     pub(crate) limit: Option<usize>,
 }
 
-#[derive(clap::Args)]
-pub(crate) struct BlocksArgs {
-    #[command(flatten)]
-    pub(crate) common: ReportArgs,
-    /// Order of the rows
-    #[arg(long, value_name = "KEY", default_value = "address")]
-    pub(crate) sort: BlockOrder,
-    #[command(flatten)]
-    pub(crate) rows: RowsArgs,
+impl RowsArgs {
+    /// Returns the largest number of rows.
+    pub(crate) fn most(&self) -> usize {
+        self.limit.filter(|&limit| limit > 0).unwrap_or(usize::MAX)
+    }
+
+    /// Returns the largest number of rows of a table that stands on a terminal with `others` more lines.
+    pub(crate) fn most_on_screen(&self, others: usize) -> usize {
+        match (self.limit, terminal::size()) {
+            (None, Some(size)) => size.lines.saturating_sub(others).max(FEWEST),
+            _ => self.most(),
+        }
+    }
 }
+
+/// The number of rows that a table has on the lowest terminal.
+const FEWEST: usize = 5;
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum BlockOrder {
     Address,
     /// Highest first
     Count,
-}
-
-/// The arguments of `functions` and `files`.
-#[derive(clap::Args)]
-pub(crate) struct SumsArgs {
-    #[command(flatten)]
-    pub(crate) common: ReportArgs,
-    /// Order of the rows; numbers are sorted from the highest
-    #[arg(long, value_name = "COLUMN", default_value = "instructions-run")]
-    pub(crate) sort: Column,
-    #[command(flatten)]
-    pub(crate) rows: RowsArgs,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -167,13 +190,4 @@ pub(crate) enum Column {
     Name,
     /// Functions only
     Address,
-}
-
-#[derive(clap::Args)]
-pub(crate) struct CoverageArgs {
-    #[command(flatten)]
-    pub(crate) common: ReportArgs,
-    /// Write line and function counts for lcov, genhtml and other viewers (`-`: standard output)
-    #[arg(long, value_name = "OUT")]
-    pub(crate) lcov: Option<PathBuf>,
 }

@@ -1,6 +1,7 @@
 //! Reads the files of a run, of whichever kind they are, into the one model that tables, exports and comparisons take.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -31,8 +32,10 @@ pub(crate) enum Source {
     /// Everything that a run has recorded, or several.
     Recording {
         recording: Box<Recording>,
-        /// The library of which the user has named the file.
-        library: Option<PathBuf>,
+        /// The program or library of which the user has named the file, and its bytes.
+        subject: Option<(PathBuf, Vec<u8>)>,
+        /// Whether that is a library.
+        is_library: bool,
         names: Vec<PathBuf>,
     },
     /// A program, its bytes and its profiles.
@@ -139,19 +142,17 @@ fn open_files(paths: &[PathBuf], form: &FormArgs) -> Result<Source> {
 
 /// Reads recordings, and leaves out all programs but the one that the user has named by its file.
 fn recorded(subject: Option<(PathBuf, Vec<u8>)>, files: Vec<(PathBuf, Vec<u8>)>) -> Result<Source> {
-    let subject = match subject {
-        Some((path, bytes)) => Some((files::parse_program(&path, &bytes)?.build_id, path)),
-        None => None,
+    let build_id = match &subject {
+        Some((path, bytes)) => files::parse_program(path, bytes)?.build_id,
+        None => BuildId::UNKNOWN,
     };
-    let mut library = None;
+    let mut is_library = false;
     let mut sum: Option<Recording> = None;
     let mut names = Vec::new();
     for (path, bytes) in files {
         let mut read = recordings::parse(&path, &bytes)?;
-        if let Some((build_id, name)) = &subject
-            && recordings::select(&mut read, &path, *build_id, name)? == Selected::Library
-        {
-            library = Some(name.clone());
+        if let Some((name, _)) = &subject {
+            is_library |= recordings::select(&mut read, &path, build_id, name)? == Selected::Library;
         }
         match &mut sum {
             None => sum = Some(read),
@@ -159,7 +160,7 @@ fn recorded(subject: Option<(PathBuf, Vec<u8>)>, files: Vec<(PathBuf, Vec<u8>)>)
         }
         names.push(path);
     }
-    Ok(Source::Recording { recording: Box::new(sum.unwrap_or_default()), library, names })
+    Ok(Source::Recording { recording: Box::new(sum.unwrap_or_default()), subject, is_library, names })
 }
 
 impl Source {
@@ -200,7 +201,9 @@ impl Source {
     /// Returns the path of the library that the user has named by its file.
     pub(crate) fn library(&self) -> Option<&Path> {
         match self {
-            Source::Recording { library, .. } => library.as_deref(),
+            Source::Recording { subject, is_library, .. } => {
+                subject.as_ref().filter(|_| *is_library).map(|(path, _)| path.as_path())
+            }
             Source::Profile { .. } => None,
         }
     }
@@ -240,18 +243,18 @@ impl Source {
     }
 }
 
-/// Reads the functions of a run, with their calls and self times, from one result. `program` is that of a gmon.out.
+/// Reads the functions of a run, with their calls and self times, from one of several results. `program` is that of a gmon.out.
 ///
 /// # Errors
-/// The file cannot be read, or is not of the program.
-pub(crate) fn functions(path: &Path, form: &FormArgs, program: Option<&KnownProgram>) -> Result<Run> {
+/// The file cannot be read, or is not of the program, or no program matches the patterns.
+pub(crate) fn functions(path: &Path, args: &RunArgs, program: Option<&KnownProgram>) -> Result<Run> {
     let bytes = files::read_any_kind(path)?;
     match program.filter(|_| files::is_gmon(&bytes)) {
         Some(program) => {
-            let profile = profile(path, &bytes, form, Some(program.program()))?;
+            let profile = profile(path, &bytes, &args.form, Some(program.program()))?;
             program.functions(&profile).with_context(|| path.display().to_string())
         }
-        None => load_files(&[path.to_owned()], &[], form, Detail::Functions),
+        None => load_files(&[path.to_owned()], &args.program, &args.form, Detail::Functions),
     }
 }
 
@@ -270,35 +273,34 @@ pub(crate) fn profile(
     Ok(reading.profile)
 }
 
-/// Returns the counts of basic blocks that a recording has of a module: the one with this build-id, or the one with this path and these
-/// bytes if its build-id is not known.
+/// Returns the modules of a recording that are a file and of which basic blocks were counted: those with its build-id, or the one with
+/// its path and its bytes if its build-id is not known. There are several if the run has used copies of the file.
 ///
 /// # Errors
 /// There are none, or only those of another build.
-pub(crate) fn blocks_of(
+pub(crate) fn modules_of(
     recording: &Recording,
     build_id: BuildId,
     bytes: &[u8],
     path: &Path,
-) -> Result<Profile> {
+) -> Result<Vec<u32>> {
     let absolute = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let is_named_so = |module: &gmon_run::Module| Path::new(&module.name) == absolute;
     let is_it = |module: &gmon_run::Module| match module.build_id.as_slice() {
         [] => is_named_so(module) && module.is_of(bytes),
         id => build_id.is_known() && BuildId::new(id) == build_id,
     };
-    let found =
-        recording.modules.iter().position(is_it).map(|index| load::profile_of(recording, index as u32));
-    if let Some(profile) = found.filter(|profile| !profile.blocks.is_empty()) {
-        return Ok(profile);
-    }
-    let of_other = |block: &gmon_run::Block| {
-        let module = recording.modules.get(block.module as usize);
-        module.is_some_and(|module| is_named_so(module) && !is_it(module))
-    };
-    match recording.blocks.iter().any(of_other) {
-        true => bail!("the counts of {} are of another build of it: rebuilt since the run", path.display()),
-        false => bail!(
+    let counted: BTreeSet<u32> = recording.blocks.iter().map(|block| block.module).collect();
+    let with = |index: u32| recording.modules.get(index as usize).map(|module| (index, module));
+    let counted: Vec<_> = counted.into_iter().filter_map(with).collect();
+    let found: Vec<u32> =
+        counted.iter().filter(|(_, module)| is_it(module)).map(|(index, _)| *index).collect();
+    match found.is_empty() {
+        false => Ok(found),
+        true if counted.iter().any(|(_, module)| is_named_so(module)) => {
+            bail!("the counts of {} are of another build of it: rebuilt since the run", path.display())
+        }
+        true => bail!(
             "no counts of basic blocks of {} in it; `gprofinject --count lines PROG` counts them, and --libs those of libraries",
             path.display()
         ),

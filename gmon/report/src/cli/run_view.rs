@@ -1,21 +1,34 @@
 //! What the tables of a run have in common: the selection, the order, and how names and shares are shown.
 
-use std::cmp::{Ordering, Reverse};
+use std::collections::{BTreeSet, HashMap};
 use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use clap::ValueEnum;
-use gmon_export::{Function, Run, Time, View};
+use gmon_export::{ClockSource, Function, Run, Time, View};
+use gprofinject_image::names::unambiguous;
 use serde_json::{Value, json};
 
-use crate::cli::run_args::{Order, TableArgs};
+use crate::cli::run_args::TableArgs;
 use crate::cli::similar::similar;
-use crate::cli::text::{Style, chosen_function, chosen_path, plain};
+use crate::cli::text::{Style, chosen_in_module, chosen_path, file_name, plain};
 use crate::cli::units::duration;
 
 /// The name that is shown for a caller that is not known.
 pub(crate) const NOT_KNOWN: &str = "[not hooked]";
+
+/// What stands before a time that is an estimate.
+pub(crate) const ESTIMATE: &str = "~";
+
+/// The names of functions as they are shown.
+pub(crate) struct Names(HashMap<u32, String>);
+
+impl Names {
+    /// Returns the name of one of the functions for which this was made.
+    pub(crate) fn of(&self, function: u32) -> &str {
+        self.0.get(&function).map_or("", String::as_str)
+    }
+}
 
 /// A run and the user's selection.
 pub(crate) struct RunView<'a> {
@@ -49,13 +62,17 @@ impl<'a> RunView<'a> {
         let chosen: Vec<bool> = run
             .functions
             .iter()
-            .map(|function| in_module(function) && chosen_function(&args.function, &function.name))
+            .map(|function| {
+                let module = run.module_of(function).map_or("", |module| &module.path);
+                in_module(function) && chosen_in_module(&args.function, module, &function.name)
+            })
             .collect();
         let view =
             RunView { args, run, style: Style::new(args.shown.color), chosen, total_ns: run.total_ns() };
         if !args.function.is_empty() && !view.chosen.contains(&true) {
             let wanted = args.function.join(" or ");
-            let near = similar(&args.function, run.functions.iter().map(|function| view.name(function)));
+            let near =
+                similar(&args.function, run.functions.iter().map(|function| plain(&function.demangled)));
             match near.is_empty() {
                 true => bail!("no function is called {wanted}"),
                 false => bail!("no function is called {wanted}; similar names: {}", near.join(", ")),
@@ -64,14 +81,37 @@ impl<'a> RunView<'a> {
         Ok(view)
     }
 
-    /// Returns a function's name as it is shown.
-    pub(crate) fn name(&self, function: &Function) -> String {
-        plain(if self.args.shown.no_demangle { &function.name } else { &function.demangled })
+    /// Returns the names of functions as they are shown. Names that are the same in short but differ are told apart.
+    pub(crate) fn names(&self, functions: impl IntoIterator<Item = u32>) -> Names {
+        let mut functions: Vec<u32> = functions.into_iter().collect();
+        functions.sort_unstable();
+        functions.dedup();
+        let known =
+            functions.iter().filter_map(|&index| Some((index, self.run.functions.get(index as usize)?)));
+        let shown = &self.args.shown;
+        if shown.no_demangle || shown.full_names {
+            let name = |function: &Function| {
+                plain(if shown.no_demangle { &function.name } else { &function.demangled })
+            };
+            return Names(known.map(|(index, function)| (index, name(function))).collect());
+        }
+        // The same name in two modules is told apart by the module.
+        let mut of_module: HashMap<Option<u32>, Vec<(u32, &str)>> = HashMap::new();
+        for (index, function) in known {
+            of_module.entry(function.module).or_default().push((index, &function.demangled));
+        }
+        let mut names = HashMap::new();
+        for functions in of_module.into_values() {
+            let full: Vec<&str> = functions.iter().map(|&(_, name)| name).collect();
+            let short = unambiguous(&full);
+            names.extend(functions.iter().zip(short).map(|(&(index, _), name)| (index, plain(&name))));
+        }
+        Names(names)
     }
 
     /// Returns the file name of a function's module, or an empty text if that is not known.
     pub(crate) fn module(&self, function: &Function) -> String {
-        self.run.module_of(function).map_or_else(String::new, |module| plain(module.name()))
+        self.run.module_of(function).map_or_else(String::new, |module| file_name(&module.path))
     }
 
     /// Whether the table has to name modules.
@@ -87,46 +127,25 @@ impl<'a> RunView<'a> {
         }
     }
 
-    /// Returns the indexes of the functions to show, in the order that the user wants.
-    ///
-    /// # Errors
-    /// The run has not measured that.
-    pub(crate) fn sorted(&self, order: Option<Order>, usual: Order) -> Result<Vec<u32>> {
-        let order = order.unwrap_or(if self.run.time.is_some() { usual } else { Order::Calls });
-        let missing = match order {
-            Order::Own | Order::Inclusive | Order::PerCall => !self.run.time.is_some(),
-            Order::Instructions => !self.run.has_instructions,
-            Order::Calls | Order::Name | Order::Module => false,
-        };
-        if missing {
-            let name = order.to_possible_value().map_or_else(String::new, |name| name.get_name().to_owned());
-            bail!("--sort {name}: that was not measured in this run");
-        }
-        let mut indexes: Vec<u32> =
-            (0..self.run.functions.len() as u32).filter(|&index| self.chosen[index as usize]).collect();
-        let function = |index: &u32| &self.run.functions[*index as usize];
-        // Equal ones are sorted as in gprof: by calls, then by name.
-        let rest = |a: &Function, b: &Function| (b.calls, &a.demangled).cmp(&(a.calls, &b.demangled));
-        let first = |a: &Function, b: &Function| -> Ordering {
-            let key = |function: &Function| match order {
-                Order::Own => function.self_ns,
-                Order::Inclusive => function.inclusive_ns,
-                Order::Calls => function.calls,
-                Order::PerCall => per_call(function.inclusive_ns, function).unwrap_or(0),
-                Order::Instructions => function.instructions,
-                Order::Name | Order::Module => 0,
-            };
-            match order {
-                Order::Name => a.demangled.cmp(&b.demangled),
-                Order::Module => self.module(a).cmp(&self.module(b)).then(b.self_ns.cmp(&a.self_ns)),
-                _ => Reverse(key(a)).cmp(&Reverse(key(b))),
-            }
-        };
-        indexes.sort_by(|a, b| {
-            let (a, b) = (function(a), function(b));
-            first(a, b).then_with(|| rest(a, b))
-        });
-        Ok(indexes)
+    /// Whether the user has selected a function.
+    pub(crate) fn chooses(&self, function: u32) -> bool {
+        self.chosen.get(function as usize).copied().unwrap_or(false)
+    }
+
+    /// Whether the user has selected all functions.
+    pub(crate) fn chooses_all(&self) -> bool {
+        !self.chosen.contains(&false)
+    }
+
+    /// Returns the indexes of the functions that the user has selected.
+    pub(crate) fn chosen(&self) -> impl Iterator<Item = u32> {
+        (0..self.run.functions.len() as u32).filter(|&index| self.chooses(index))
+    }
+
+    /// Returns an inclusive time, or one of an arc, in words: marked if it is an estimate.
+    pub(crate) fn estimate(&self, ns: u64) -> String {
+        let mark = if self.run.time.is_measured() { "" } else { ESTIMATE };
+        format!("{mark}{}", duration(ns))
     }
 
     /// Prints what the numbers are.
@@ -142,28 +161,44 @@ impl<'a> RunView<'a> {
             View::Process => "",
         };
         writeln!(out, "{}{view}: {}", plain(&run.program), gmon::counted(run.calls(), "call", "calls"))?;
+        if run.runs.len() > 1 {
+            let hosts: BTreeSet<&str> = run.runs.iter().map(|run| run.host.as_str()).collect();
+            let runs = gmon::counted(run.runs.len(), "run", "runs");
+            writeln!(out, "the sum of {runs} on {}", gmon::counted(hosts.len(), "host", "hosts"))?;
+        }
         let period = duration(run.sample_period_ns);
         match run.time {
             Time::None => writeln!(out, "time: none was measured"),
-            Time::Estimated => writeln!(
-                out,
-                "time: CPU time, {}, one for each {}. Inclusive times are estimates, as gprof's: the time of a function is \
-                 divided among its callers by their numbers of calls; --times measures them",
-                gmon::counted(run.samples, "sample", "samples"),
-                period.trim_end(),
-            ),
+            Time::Estimated => {
+                let samples = gmon::counted(run.samples, "sample", "samples");
+                let estimates = format!(
+                    "{ESTIMATE}: an estimate, as gprof's: the time of a function is divided among its callers by their numbers of \
+                     calls; --times measures"
+                );
+                writeln!(out, "time: CPU time, {samples}, one for each {}", period.trim_end())?;
+                writeln!(out, "{}", self.style.wrap(&estimates))
+            }
             Time::Measured { error_ns } => {
-                writeln!(
-                    out,
-                    "time: wall time, measured in each call; error up to {error_ns:.1} ns a call, more right after a long chain of operations"
-                )
+                let took = match run.duration_ns {
+                    0 => String::new(),
+                    ns => format!(" in {}", duration(ns).trim_end()),
+                };
+                let time = format!(
+                    "time: wall time, measured in each call{took}; error up to {error_ns:.1} ns a call, more right after a long \
+                     chain of operations"
+                );
+                writeln!(out, "{}", self.style.wrap(&time))?;
+                match run.sample_period_ns {
+                    0 => Ok(()),
+                    _ => writeln!(out, "cpu: CPU time, a sample for each {}", period.trim_end()),
+                }
             }
         }
     }
 
-    /// Returns the members with which each JSON report begins.
-    pub(crate) fn json_head(&self) -> String {
-        json_head(self.run)
+    /// Returns the members with which each JSON report begins. `schema` is the name of the report (docs/json.md).
+    pub(crate) fn json_head(&self, schema: &str) -> String {
+        format!("\"schema\":\"{schema}\",\"version\":1,{}", json_head(self.run))
     }
 
     /// Returns a function in JSON.
@@ -179,16 +214,56 @@ pub(crate) fn json_head(run: &Run) -> String {
         .iter()
         .map(|module| json!({"path": module.path, "build_id": hexadecimal(&module.build_id)}))
         .collect();
+    let programs: Vec<_> = run
+        .programs
+        .iter()
+        .map(|program| {
+            json!({
+                "name": program.name,
+                "processes": program.processes,
+                "pid": Some(program.pid).filter(|&pid| pid > 0),
+            })
+        })
+        .collect();
+    let runs: Vec<_> = run
+        .runs
+        .iter()
+        .map(|run| {
+            json!({
+                "id": format!("{:016x}", run.id),
+                "host": run.host,
+                "rank": run.rank,
+                "start_unix_ns": run.start_unix_ns,
+                "duration_ns": run.duration_ns,
+            })
+        })
+        .collect();
     let (time, error_ns) = match run.time {
         Time::None => (Value::Null, Value::Null),
         Time::Estimated => (json!("estimated"), Value::Null),
         Time::Measured { error_ns } => (json!("measured"), json!(error_ns)),
     };
+    let clock = run.clock.map_or(Value::Null, |clock| {
+        json!({
+            "source": match clock.source {
+                ClockSource::Tsc => "tsc",
+                ClockSource::ClockGettime => "clock_gettime",
+            },
+            "ticks_per_second": clock.ticks_per_second,
+            "inside_ns": clock.inside_ns,
+            "outside_ns": clock.outside_ns,
+        })
+    });
     format!(
-        "\"program\":{},\"time\":{time},\"error_ns\":{error_ns},\"samples\":{},\"sample_period_ns\":{},\n\"modules\":{}",
+        "\"program\":{},\"start_unix_ns\":{},\"duration_ns\":{},\n\"time\":{time},\"error_ns\":{error_ns},\"clock\":{clock},\
+         \"samples\":{},\"sample_period_ns\":{},\n\"runs\":{},\n\"programs\":{},\n\"modules\":{}",
         json!(run.program),
+        run.start_unix_ns,
+        run.duration_ns,
         run.samples,
         run.sample_period_ns,
+        json!(runs),
+        json!(programs),
         json!(modules),
     )
 }
@@ -197,11 +272,6 @@ pub(crate) fn json_head(run: &Run) -> String {
 pub(crate) fn json_function(run: &Run, function: &Function) -> Value {
     let module = run.module_of(function).map(|module| &module.path);
     json!({"name": function.name, "demangled": function.demangled, "module": module})
-}
-
-/// Returns the part of a time that belongs to each call that is not recursive, as gprof has it.
-pub(crate) fn per_call(ns: u64, function: &Function) -> Option<u64> {
-    ns.checked_div(function.primitive)
 }
 
 fn hexadecimal(bytes: &[u8]) -> Value {

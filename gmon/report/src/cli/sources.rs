@@ -98,29 +98,38 @@ impl Sources {
 
     /// Reports which files were not found, or are not the ones that were compiled.
     pub(crate) fn complain(&self) {
+        for remark in self.remarks() {
+            eprintln!("gmon: {remark}");
+        }
+    }
+
+    /// Returns which files were not found, or are not the ones that were compiled.
+    pub(crate) fn remarks(&self) -> Vec<String> {
         let and_more = |number: usize| match number - 1 {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
+        let mut remarks = Vec::new();
         if let Some(first) = self.newer.first() {
             let (first, more) = (first.display().to_string(), and_more(self.newer.len()));
-            eprintln!("gmon: {}{more}: newer than the program, so lines may have moved", plain(&first));
+            remarks.push(format!("{}{more}: newer than the program, so lines may have moved", plain(&first)));
         }
         if let Some(first) = self.refused.first() {
             let more = and_more(self.refused.len());
-            eprintln!(
-                "gmon: source {}{more} not shown: the owner of the program, whose line information names it, could not read it; \
+            remarks.push(format!(
+                "source {}{more} not shown: the owner of the program, whose line information names it, could not read it; \
                  --source-dir DIR names a folder whose files may be shown",
                 plain(first)
-            );
+            ));
         }
         if let Some(first) = self.missing.first() {
             let more = and_more(self.missing.len());
-            eprintln!(
-                "gmon: source {}{more} not found; --source-dir DIR or --substitute-path OLD=NEW says where",
+            remarks.push(format!(
+                "source {}{more} not found; --source-dir DIR or --substitute-path OLD=NEW says where",
                 plain(first)
-            );
+            ));
         }
+        remarks
     }
 }
 

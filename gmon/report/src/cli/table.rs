@@ -1,6 +1,9 @@
-//! Tables of text whose columns are as wide as they have to be.
+//! Tables of text whose columns are as wide as they have to be, and together as wide as the terminal at most.
 
+use std::collections::HashMap;
 use std::io::{self, Write};
+
+use gprofinject_image::names::fit;
 
 use crate::cli::text::Style;
 
@@ -8,22 +11,42 @@ use crate::cli::text::Style;
 const WIDEST: usize = 300;
 /// The distance between columns.
 const GAP: &str = "  ";
+/// The width of a name below which numbers that may be left out are left out.
+const NAME: usize = 24;
+/// The width of any further column of names, such as that of modules, on a narrow terminal.
+const SECOND: usize = 12;
 
 /// A table. Its columns are aligned to the right, except for the last ones, which are names.
 pub(crate) struct Table {
     headings: Vec<&'static str>,
     /// The number of columns at the end that are aligned to the left.
     names: usize,
+    /// The headings of the columns that may be left out, the one that is left out first in front.
+    optional: Vec<&'static str>,
     rows: Vec<Vec<String>>,
+    /// The counts after which some rows are coloured, by their indexes.
+    counts: HashMap<usize, Option<u64>>,
 }
 
 impl Table {
     pub(crate) fn new(headings: Vec<&'static str>, names: usize) -> Table {
-        Table { headings, names, rows: Vec::new() }
+        Table { headings, names, optional: Vec::new(), rows: Vec::new(), counts: HashMap::new() }
+    }
+
+    /// Sets which columns are left out if the terminal is too narrow, the one that is left out first in front.
+    pub(crate) fn optional(mut self, headings: &[&'static str]) -> Table {
+        self.optional = headings.to_vec();
+        self
     }
 
     /// Adds a row with a text for each column.
     pub(crate) fn push(&mut self, row: Vec<String>) {
+        self.rows.push(row);
+    }
+
+    /// Adds a row that is coloured so that what never ran and what was not counted stand out.
+    pub(crate) fn push_counted(&mut self, count: Option<u64>, row: Vec<String>) {
+        self.counts.insert(self.rows.len(), count);
         self.rows.push(row);
     }
 
@@ -32,21 +55,18 @@ impl Table {
     /// # Errors
     /// `out` cannot be written to.
     pub(crate) fn print(&self, total: bool, style: Style, out: &mut impl Write) -> io::Result<()> {
-        let width = |column: usize| {
-            let texts = self.rows.iter().filter_map(|row| row.get(column)).map(|text| text.chars().count());
-            texts.filter(|&width| width <= WIDEST).max().unwrap_or(0).max(self.headings[column].len())
-        };
-        let widths: Vec<usize> = (0..self.headings.len()).map(width).collect();
+        let widths = self.widths(style.width());
         let line = |texts: &mut dyn Iterator<Item = &str>| {
             let mut line = String::new();
-            for (column, text) in texts.enumerate() {
-                let width = widths.get(column).copied().unwrap_or(0);
+            for (column, (text, width)) in texts.zip(&widths).enumerate() {
+                let Some(width) = *width else { continue };
                 // Spaces before the first column would only take room.
-                line += if column > 0 { GAP } else { "" };
-                line += &if column + self.names < widths.len() {
-                    format!("{text:>width$}")
-                } else {
-                    format!("{text:<width$}")
+                line += if line.is_empty() && column == 0 { "" } else { GAP };
+                let is_name = column + self.names >= widths.len();
+                line += &match (is_name, style.width()) {
+                    (false, _) => format!("{text:>width$}"),
+                    (true, None) => format!("{text:<width$}"),
+                    (true, Some(_)) => format!("{:<width$}", shortened(text, width)),
                 };
             }
             line.trim_end().to_owned()
@@ -57,11 +77,69 @@ impl Table {
             if total && index + 1 == self.rows.len() {
                 writeln!(out, "{}", style.heading(&text))?;
             } else {
+                let count = self.counts.get(&index).copied();
+                let text = match count {
+                    Some(count) => style.count(count, text),
+                    None => text,
+                };
                 writeln!(out, "{text}")?;
             }
         }
         Ok(())
     }
+
+    /// Returns the width of each column; `None` for one that is left out.
+    fn widths(&self, room: Option<usize>) -> Vec<Option<usize>> {
+        let widest = |column: usize| {
+            let texts = self.rows.iter().filter_map(|row| row.get(column)).map(|text| text.chars().count());
+            texts.filter(|&width| width <= WIDEST).max().unwrap_or(0).max(self.headings[column].len())
+        };
+        let mut widths: Vec<Option<usize>> =
+            (0..self.headings.len()).map(|column| Some(widest(column))).collect();
+        let Some(room) = room else { return widths };
+        let first = widths.len() - self.names;
+        let taken =
+            |widths: &[Option<usize>]| widths.iter().flatten().map(|width| width + GAP.len()).sum::<usize>();
+        // What the names take if they are made as short as they may be.
+        let least = |widths: &[Option<usize>]| {
+            let names = widths[first..].iter().enumerate();
+            names
+                .filter_map(|(at, width)| {
+                    Some((*width)?.min(if at == 0 { NAME } else { SECOND }) + GAP.len())
+                })
+                .sum::<usize>()
+        };
+        let room = room + GAP.len();
+        for heading in &self.optional {
+            if taken(&widths[..first]) + least(&widths) <= room {
+                break;
+            }
+            let column = self.headings.iter().position(|known| known == heading);
+            if let Some(width) = column.and_then(|column| widths.get_mut(column)) {
+                *width = None;
+            }
+        }
+        // The names share what is left: further ones get what they need up to a third of it, the first one the rest.
+        let mut left = room.saturating_sub(taken(&widths[..first]));
+        if taken(&widths[first..]) > left {
+            for width in widths[(first + 1).min(self.headings.len())..].iter_mut().flatten() {
+                *width = (*width).min((left / 3).max(SECOND));
+                left = left.saturating_sub(*width + GAP.len());
+            }
+            if let Some(Some(width)) = widths.get_mut(first) {
+                *width = (*width).min(left.saturating_sub(GAP.len()).max(1));
+            }
+        }
+        widths
+    }
+}
+
+/// Returns a text that takes at most `width` columns. Spaces in front of a name stay.
+fn shortened(text: &str, width: usize) -> String {
+    let name = text.trim_start();
+    let indent = &text[..text.len() - name.len()];
+    let indent = &indent[..indent.len().min(width / 2)];
+    format!("{indent}{}", fit(name, width - indent.len()))
 }
 
 #[cfg(test)]
@@ -69,16 +147,38 @@ mod tests {
     use super::*;
     use crate::cli::report_args::When;
 
+    fn table() -> Table {
+        let mut table = Table::new(vec!["calls", "self", "name", "module"], 2).optional(&["self"]);
+        table.push(["1000000", "1.000 s ", "f", "a"].map(str::to_owned).to_vec());
+        table.push(["1", "20 ns", "    a_space::longer", "library.so"].map(str::to_owned).to_vec());
+        table
+    }
+
+    fn text(width: Option<usize>) -> String {
+        let style = Style::new(Some(When::Never));
+        let style = width.map_or(style, |width| style.of_width(width));
+        let mut out = Vec::new();
+        table().print(true, style, &mut out).expect("memory");
+        String::from_utf8_lossy(&out).into_owned()
+    }
+
     #[test]
     fn columns_are_aligned() {
-        let mut table = Table::new(vec!["calls", "self", "name", "module"], 2);
-        table.push(["1000000", "1.000 s ", "f", "a"].map(str::to_owned).to_vec());
-        table.push(["1", "20 ns", "longer", "b"].map(str::to_owned).to_vec());
-        let mut out = Vec::new();
-        table.print(true, Style::new(Some(When::Never)), &mut out).expect("memory");
-        let expected = "  calls      self  name    module\n\
-                        1000000  1.000 s   f       a\n\
-                        \x20     1     20 ns  longer  b\n";
-        assert_eq!(String::from_utf8_lossy(&out), expected);
+        let expected = "  calls      self  name                 module\n\
+                        1000000  1.000 s   f                    a\n\
+                        \x20     1     20 ns      a_space::longer  library.so\n";
+        assert_eq!(text(None), expected);
+        assert_eq!(text(Some(50)), expected);
+    }
+
+    #[test]
+    fn a_narrow_table_has_fewer_columns_and_shorter_names() {
+        for width in 24..50 {
+            let text = text(Some(width));
+            let longest = text.lines().map(|line| line.chars().count()).max();
+            assert!(longest <= Some(width), "{width}\n{text}");
+            assert!(text.contains("longer") && text.contains("1000000"), "{width}\n{text}");
+        }
+        assert!(text(Some(49)).contains("self") && !text(Some(30)).contains("self"));
     }
 }

@@ -1,17 +1,19 @@
 //! The text that reports have in common: names, patterns, colours.
 
-use std::io::{self, BufWriter, IsTerminal, StdoutLock};
+use std::io::{self, BufWriter, StdoutLock};
 
 use gmon::EscapedJson;
 use gprofinject_image::names::demangle::{any_spelling, demangle};
 
 use crate::cli::report_args::When;
+use crate::cli::{pager, terminal};
 
 /// Where reports are written. Text escapes hidden characters in its own way before; what comes here with some is JSON.
 pub(crate) type Out = BufWriter<EscapedJson<StdoutLock<'static>>>;
 
-/// Returns standard output for a report.
+/// Returns standard output for a report, or the pager that reads it.
 pub(crate) fn standard_output() -> Out {
+    pager::start();
     BufWriter::with_capacity(1 << 16, EscapedJson(io::stdout().lock()))
 }
 
@@ -23,6 +25,11 @@ pub(crate) fn demangled(name: &str) -> String {
 /// Returns a text with hidden characters escaped.
 pub(crate) fn plain(text: &str) -> String {
     gmon::visible(text).into_owned()
+}
+
+/// Returns the last component of a path, with hidden characters escaped.
+pub(crate) fn file_name(path: &str) -> String {
+    plain(path.rsplit('/').next().unwrap_or(path))
 }
 
 /// Returns what a function without a name is called: its link address.
@@ -99,10 +106,12 @@ pub(crate) fn indent(callers: u32) -> String {
     if callers > MAX_INDENT { format!("{spaces}({callers}) ") } else { spaces }
 }
 
-/// The colours of the output.
+/// How output looks: its colours, and the number of columns that it may take.
 #[derive(Clone, Copy)]
 pub(crate) struct Style {
     on: bool,
+    /// `None` if lines may have any length.
+    width: Option<usize>,
 }
 
 impl Style {
@@ -114,10 +123,38 @@ impl Style {
             When::Auto => {
                 let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
                 let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-                std::io::stdout().is_terminal() && !set("NO_COLOR") && !dumb
+                terminal::size().is_some() && !set("NO_COLOR") && !dumb
             }
         };
-        Style { on }
+        Style { on, width: terminal::size().map(|size| size.columns) }
+    }
+
+    /// Returns the number of columns that a line may take; `None` if it may take any.
+    pub(crate) fn width(self) -> Option<usize> {
+        self.width
+    }
+
+    /// Returns a text with a line break in front of each word for which there is no room on a line.
+    pub(crate) fn wrap(self, text: &str) -> String {
+        let Some(width) = self.width else { return text.to_owned() };
+        let (mut wrapped, mut column) = (String::with_capacity(text.len()), 0);
+        for word in text.split_inclusive(' ') {
+            let length = word.trim_end().chars().count();
+            if column > 0 && column + length > width {
+                wrapped.truncate(wrapped.trim_end().len());
+                wrapped.push('\n');
+                column = 0;
+            }
+            wrapped += word;
+            column += word.chars().count();
+        }
+        wrapped
+    }
+
+    /// Returns the same with another width.
+    #[cfg(test)]
+    pub(crate) fn of_width(self, width: usize) -> Style {
+        Style { width: Some(width), ..self }
     }
 
     fn paint(self, code: &str, text: String) -> String {
@@ -144,12 +181,12 @@ impl Style {
     }
 }
 
-/// Returns a count as gcov writes it: `#####` for 0. A count that is not known is `?`.
+/// Returns a count as gcov writes it: `#####` for 0. What was not counted is blank.
 pub(crate) fn margin(count: Option<u64>) -> String {
     match count {
         Some(0) => "#####".to_owned(),
         Some(count) => count.to_string(),
-        None => "?".to_owned(),
+        None => String::new(),
     }
 }
 
@@ -194,6 +231,13 @@ mod tests {
             !chosen("prog!sin", "/lib/libm.so.6", "sin") && !chosen("libm*!sin", "/lib/libm.so.6", "cos")
         );
         assert!(chosen("operator!", "prog", "operator!") && chosen("prog!operator!=", "prog", "operator!="));
+    }
+
+    #[test]
+    fn texts_are_wrapped() {
+        let style = Style::new(Some(When::Never));
+        assert_eq!(style.of_width(9).wrap("one two three fourteenth"), "one two\nthree\nfourteenth");
+        assert_eq!(style.of_width(0).wrap(""), "");
     }
 
     #[test]

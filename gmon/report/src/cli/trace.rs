@@ -4,10 +4,11 @@ use std::io::{BufWriter, Write};
 
 use anyhow::{Context, Result};
 use gmon::EscapedJson;
+use gmon_export::load::Detail;
 
-use crate::cli::measured::Measurement;
-use crate::cli::measured_args::{MeasuredArgs, TimesArgs};
-use crate::cli::reports::times::times;
+use crate::cli::reports::flat::flat;
+use crate::cli::run_args::{FlatArgs, TableArgs};
+use crate::cli::run_view::RunView;
 use crate::cli::text::standard_output;
 use crate::cli::trace_args::TraceArgs;
 use crate::cli::traces::load::{choice, load, output, warn};
@@ -56,11 +57,12 @@ fn statistics(args: TraceArgs) -> Result<()> {
     let choice = choice(&trace, &args, false)?;
     let Times { measured, damage, lost, is_too_deep } = measured(&trace, &choice);
     let TraceArgs { file, function, by, sort, raw, rows, shown, .. } = args;
-    let common = MeasuredArgs { program: None, files: Vec::new(), programs: Vec::new(), shown };
-    let args = TimesArgs { common, function, by, sort, raw, rows };
-    let measurement = Measurement::of(&args.common, measured, &file);
+    let common = TableArgs { function, rows, shown, ..TableArgs::default() };
+    let args = FlatArgs { common, by, sort: Some(sort), raw, ..FlatArgs::default() };
+    let run = gmon_export::load::recording(&measured, Detail::Functions);
+    let view = RunView::new(&args.common, &run, None)?;
     let mut out = standard_output();
-    times(&measurement, &args, &mut out)?;
+    flat(&view, &args, &mut out)?;
     out.flush()?;
     warn(&trace, &file, &damage);
     let path = file.display();

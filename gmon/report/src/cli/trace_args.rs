@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use crate::cli::measured_args::{By, Column};
 use crate::cli::report_args::{RowsArgs, ShownArgs};
+use crate::cli::run_args::{By, Column};
 
 #[derive(Args)]
 pub(crate) struct TraceArgs {
@@ -62,7 +62,7 @@ pub(crate) struct TraceFormArgs {
     /// Print the calls as nested text, in the order of their times; this is the default
     #[arg(long)]
     pub(crate) text: bool,
-    /// Print the times of each function, as `gmon times` does
+    /// Print the times of each function, as `gmon flat` does
     #[arg(long)]
     pub(crate) stats: bool,
     /// Print lines `a;b;c NANOSECONDS` of self time, which flame graph tools read

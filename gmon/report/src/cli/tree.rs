@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use gmon_run::{Node, REST};
+use gmon_export::Node;
 
 /// A tree, or several: one for each function at which a path begins.
 pub(crate) struct Tree {
@@ -23,7 +23,8 @@ pub(crate) struct Tree {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Merged {
     pub(crate) parent: Option<u32>,
-    pub(crate) function: u32,
+    /// The function; `None` stands for all calls for which there was no room for nodes of their own.
+    pub(crate) function: Option<u32>,
     /// The thread; 0 if all threads are merged.
     pub(crate) thread: u32,
     /// 1 for nodes without a parent.
@@ -38,9 +39,9 @@ pub(crate) struct Merged {
 impl Tree {
     /// Merges nodes. Paths begin at the first function on the way for which `begins` is true; nodes that are in none
     /// are left out. Threads are merged too, unless `threads` is set.
-    pub(crate) fn new(nodes: &[Node], threads: bool, begins: impl Fn(u32) -> bool) -> Tree {
+    pub(crate) fn new(nodes: &[Node], threads: bool, begins: impl Fn(Option<u32>) -> bool) -> Tree {
         let mut merged: Vec<Merged> = Vec::new();
-        let mut known: HashMap<(Option<u32>, u32, u32), u32> = HashMap::new();
+        let mut known: HashMap<(Option<u32>, u32, Option<u32>), u32> = HashMap::new();
         // What each node has become.
         let mut became: Vec<Option<u32>> = Vec::with_capacity(nodes.len());
         for node in nodes {
@@ -131,7 +132,7 @@ fn children(nodes: &[Merged]) -> (Vec<u32>, Vec<u32>) {
         // Calls that have no node of their own come last.
         (
             node.parent.map(u64::from).map_or(0, |parent| parent + 1),
-            node.function == REST,
+            node.function.is_none(),
             Reverse(node.inclusive_ns),
         )
     });
@@ -154,7 +155,7 @@ mod tests {
     use super::*;
 
     fn node(parent: Option<u32>, function: u32, thread: u32, self_ns: u64) -> Node {
-        Node { parent, function, thread, calls: 1, self_ns, samples: 0 }
+        Node { parent, function: Some(function), thread, calls: 1, self_ns, samples: 0 }
     }
 
     /// Two threads: main -> a -> b, main -> b; main -> b -> b.
@@ -173,7 +174,7 @@ mod tests {
     /// Returns depth, function, calls, self and inclusive time of the nodes that are shown.
     fn shown(tree: &Tree, min_ns: u64, depth: u32) -> Vec<(u32, u32, u64, u64, u64)> {
         let shown = tree.shown(min_ns, depth).into_iter().map(|index| &tree.nodes[index as usize]);
-        shown.map(|n| (n.depth, n.function, n.calls, n.self_ns, n.inclusive_ns)).collect()
+        shown.map(|n| (n.depth, n.function.unwrap_or(u32::MAX), n.calls, n.self_ns, n.inclusive_ns)).collect()
     }
 
     #[test]
@@ -211,7 +212,7 @@ mod tests {
     /// A path begins at the outermost of the functions.
     #[test]
     fn below_a_function() {
-        let tree = Tree::new(&nodes(), false, |function| function == 2);
+        let tree = Tree::new(&nodes(), false, |function| function == Some(2));
         let expected = [(1, 2, 3, 6043, 76_043), (2, 2, 1, 70_000, 70_000)];
         assert_eq!(shown(&tree, 0, u32::MAX), expected);
         assert_eq!(tree.total_ns, 76_043);
@@ -227,7 +228,8 @@ mod tests {
 
     #[test]
     fn other_calls_come_last() {
-        let nodes = [node(None, 0, 0, 1), node(Some(0), REST, 0, 100), node(Some(0), 1, 0, 1)];
+        let rest = Node { function: None, ..node(Some(0), 0, 0, 100) };
+        let nodes = [node(None, 0, 0, 1), rest, node(Some(0), 1, 0, 1)];
         let tree = Tree::new(&nodes, false, |_| true);
         assert_eq!(tree.shown(0, 9), [0, 2, 1]);
     }

@@ -1,35 +1,102 @@
-//! What all reports begin with: the counts, the selection, and how names are shown.
+//! What all reports of counts begin with: the counts of a module, the selection, and how names are shown.
 
-use anyhow::{Result, bail};
+use std::borrow::Cow;
+use std::cell::{Cell, OnceCell};
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use anyhow::Result;
 use gmon_blocks::Report;
 use gprofinject_image::debug::{Lines, Location};
+use gprofinject_image::names::demangle::demangle;
+use gprofinject_image::names::{short, unambiguous};
 use serde_json::{Value, json};
 
 use crate::cli::json::build_id;
 use crate::cli::load::Loaded;
+use crate::cli::missing::Missing;
 use crate::cli::report_args::ReportArgs;
+use crate::cli::similar::similar;
 use crate::cli::text::{Style, chosen_function, chosen_path, demangled, plain};
 
-/// The counts and the user's selection.
+/// What the reports of several modules have in common: headings, or one JSON object.
+pub(crate) struct Frame {
+    /// The name of the JSON object's schema.
+    schema: &'static str,
+    json: bool,
+    /// Whether there is more than one module.
+    several: bool,
+    /// The number of modules of which something was printed.
+    begun: Cell<usize>,
+}
+
+impl Frame {
+    pub(crate) fn new(schema: &'static str, json: bool, several: bool) -> Frame {
+        Frame { schema, json, several, begun: Cell::new(0) }
+    }
+
+    /// Prints what comes before a module.
+    fn begin(&self, view: &View, out: &mut impl Write) -> io::Result<()> {
+        let before = self.begun.replace(self.begun.get() + 1);
+        match (self.json, before) {
+            (true, 0) => {
+                let schema = self.schema;
+                write!(out, "{{\"schema\":\"{schema}\",\"version\":1,\n\"modules\":[\n{{{}", view.json_head())
+            }
+            (true, _) => write!(out, ",\n{{{}", view.json_head()),
+            (false, _) if self.several => {
+                let gap = if before > 0 { "\n" } else { "" };
+                let path = plain(&view.loaded.path.to_string_lossy());
+                writeln!(out, "{gap}{}", view.style.heading(&format!("== {path} ==")))
+            }
+            (false, _) => Ok(()),
+        }
+    }
+
+    /// Prints what comes after all modules.
+    ///
+    /// # Errors
+    /// `out` cannot be written to.
+    pub(crate) fn end(&self, out: &mut impl Write) -> io::Result<()> {
+        match self.json && self.begun.get() > 0 {
+            true => writeln!(out, "]}}"),
+            false => Ok(()),
+        }
+    }
+}
+
+/// The counts of a module and the user's selection.
 pub(crate) struct View<'a> {
     pub(crate) args: &'a ReportArgs,
     pub(crate) report: Report<'a>,
     pub(crate) style: Style,
-    loaded: &'a Loaded,
+    pub(crate) loaded: &'a Loaded,
+    frame: &'a Frame,
+    /// How the names of symbols are shown.
+    names: OnceCell<HashMap<&'a str, String>>,
 }
 
 impl<'a> View<'a> {
     /// Returns the view of what was read.
     ///
     /// # Errors
-    /// No function matches the patterns.
-    pub(crate) fn new(args: &'a ReportArgs, loaded: &'a Loaded) -> Result<View<'a>> {
-        let report = Report::new(&loaded.profile, &loaded.code, loaded.lines.as_ref());
-        let view = View { args, report, style: Style::new(args.shown.color), loaded };
+    /// The user has selected source files, and there is no line information.
+    pub(crate) fn new(args: &'a ReportArgs, loaded: &'a Loaded, frame: &'a Frame) -> Result<View<'a>> {
         if !args.file.is_empty() {
-            loaded.need_lines(args)?;
+            loaded.need_lines()?;
         }
-        Ok(view)
+        let report = Report::new(&loaded.profile, &loaded.code, loaded.lines.as_ref());
+        let style = Style::new(args.shown.color);
+        Ok(View { args, report, style, loaded, frame, names: OnceCell::new() })
+    }
+
+    /// Prints what comes before the report of this module. Each report calls it once, when it is sure that it is going to print
+    /// something.
+    ///
+    /// # Errors
+    /// `out` cannot be written to.
+    pub(crate) fn begin(&self, out: &mut impl Write) -> io::Result<()> {
+        self.frame.begin(self, out)
     }
 
     /// Checks that there is a function to show.
@@ -37,11 +104,25 @@ impl<'a> View<'a> {
     /// # Errors
     /// The user has asked for functions, and `there` is false.
     pub(crate) fn need_function(&self, there: bool) -> Result<()> {
-        if !there && !self.args.function.is_empty() {
-            let names = self.args.function.join(" or ");
-            bail!("{}: no function is called {names}", self.args.program.display());
+        if there || self.args.function.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let all = self.report.functions.iter().filter(|function| function.part_of.is_none());
+        let near = similar(&self.args.function, all.map(|function| self.shown(&function.symbol.name)));
+        let wanted = self.args.function.clone();
+        Err(Missing::Function { path: self.loaded.path.clone(), wanted, similar: near }.into())
+    }
+
+    /// Checks that there is a source file to show.
+    ///
+    /// # Errors
+    /// The user has asked for source files, and `there` is false.
+    pub(crate) fn need_file(&self, there: bool) -> Result<()> {
+        if there || self.args.file.is_empty() {
+            return Ok(());
+        }
+        let wanted = self.args.file.join(" or ");
+        Err(Missing::File { path: self.loaded.path.clone(), wanted }.into())
     }
 
     /// Returns the line information.
@@ -49,7 +130,7 @@ impl<'a> View<'a> {
     /// # Errors
     /// There is none.
     pub(crate) fn lines(&self) -> Result<&'a Lines> {
-        self.loaded.need_lines(self.args)
+        self.loaded.need_lines()
     }
 
     /// Returns the name of the function, or of the one of which it is a part.
@@ -59,7 +140,26 @@ impl<'a> View<'a> {
 
     /// Returns a symbol's name as it is shown.
     pub(crate) fn shown(&self, name: &str) -> String {
-        if self.args.shown.no_demangle { plain(name) } else { demangled(name) }
+        match (self.args.shown.no_demangle, self.args.shown.full_names) {
+            (true, _) => plain(name),
+            (false, true) => demangled(name),
+            (false, false) => match self.names().get(name) {
+                Some(shown) => shown.clone(),
+                None => plain(&short(&demangle(name))),
+            },
+        }
+    }
+
+    /// Returns the short names of all symbols, by which no two functions are taken for the same.
+    fn names(&self) -> &HashMap<&'a str, String> {
+        self.names.get_or_init(|| {
+            let symbols: Vec<&'a str> =
+                self.loaded.code.functions().iter().map(|function| function.name.as_str()).collect();
+            let names: Vec<Cow<str>> = symbols.iter().map(|name| demangle(name)).collect();
+            let names: Vec<&str> = names.iter().map(|name| &**name).collect();
+            let shown = unambiguous(&names);
+            symbols.into_iter().zip(shown).map(|(symbol, shown)| (symbol, plain(&shown))).collect()
+        })
     }
 
     /// Whether the user has selected the function by its name.
@@ -100,12 +200,11 @@ impl<'a> View<'a> {
         place.unwrap_or_default()
     }
 
-    /// Returns the members with which each JSON report begins.
-    pub(crate) fn json_head(&self) -> String {
-        let files: Vec<_> = self.args.files.iter().map(|file| file.to_string_lossy()).collect();
-        let id = build_id(self.loaded.profile.build_id);
-        let program = json!(self.args.program.to_string_lossy());
-        format!("\"program\":{program},\"build_id\":{id},\"profiles\":{}", json!(files))
+    /// Returns the members with which each module begins in JSON.
+    fn json_head(&self) -> String {
+        let id = build_id(self.loaded.code.build_id);
+        let program = json!(self.loaded.path.to_string_lossy());
+        format!("\"program\":{program},\"build_id\":{id},\"profiles\":{}", json!(self.loaded.results))
     }
 
     /// Returns a function in JSON.

@@ -3,8 +3,8 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use gmon_run::{
-    ArcTimes, Block, Calls, Clock, ClockSource, Function, FunctionTimes, Hits, Module, Node, Program, REST,
-    Recording, Thread,
+    ArcTimes, Block, Calls, Clock, ClockSource, Function, FunctionTimes, Hits, Module, Node, Origin, Program,
+    REST, Recording, Thread,
 };
 
 /// The calls of each function in [`example`], by hand: the samples of arcs and those of nodes have the same sums.
@@ -83,6 +83,13 @@ pub(crate) fn example(paths: bool) -> Recording {
         samples,
     };
     let mut measured = Recording {
+        runs: vec![Origin {
+            id: 0xfedc_ba98_7654_3210,
+            host: "node7".to_owned(),
+            rank: Some(0),
+            start_unix_ns: 1_700_000_000_000_000_000,
+            duration_ns: 2_000_000,
+        }],
         programs: vec![Program {
             name: "prog".to_owned(),
             processes: 1,

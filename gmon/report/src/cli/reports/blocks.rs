@@ -1,4 +1,4 @@
-//! `gmon blocks`: prints each basic block.
+//! `gmon asm --blocks`: prints each basic block.
 
 use std::cmp::Reverse;
 use std::io::Write;
@@ -8,7 +8,8 @@ use gmon_blocks::BlockCounts;
 use serde_json::json;
 
 use crate::cli::json::array;
-use crate::cli::report_args::{BlockOrder, BlocksArgs};
+use crate::cli::report_args::{AsmArgs, BlockOrder};
+use crate::cli::table::Table;
 use crate::cli::text::margin;
 use crate::cli::view::View;
 
@@ -16,20 +17,20 @@ use crate::cli::view::View;
 ///
 /// # Errors
 /// There is no function to show, or `out` cannot be written to.
-pub(crate) fn blocks(view: &View, args: &BlocksArgs, out: &mut impl Write) -> Result<()> {
+pub(crate) fn blocks(view: &View, args: &AsmArgs, out: &mut impl Write) -> Result<()> {
     let functions = view.report.functions.iter().enumerate().filter(|&(index, _)| view.chooses(index));
     let (counted, not): (Vec<_>, Vec<_>) = functions.partition(|(_, function)| function.blocks.is_some());
     let mut blocks: Vec<(usize, BlockCounts)> = counted
         .iter()
         .flat_map(|&(index, function)| function.blocks.iter().flatten().map(move |&block| (index, block)))
         .collect();
-    if args.sort == BlockOrder::Count {
+    if args.sort == Some(BlockOrder::Count) {
         blocks.sort_by_key(|&(_, block)| Reverse(block.count));
     }
     blocks.truncate(args.rows.limit.unwrap_or(usize::MAX));
     view.need_function(counted.len() + not.len() > 0)?;
+    view.begin(out)?;
     if view.args.shown.json {
-        write!(out, "{{{}", view.json_head())?;
         array(out, "blocks", &blocks, |(function, block)| {
             let mut json = view.json_function(*function);
             (json["file"], json["line"]) = view.json_place(block.start);
@@ -40,17 +41,22 @@ pub(crate) fn blocks(view: &View, args: &BlocksArgs, out: &mut impl Write) -> Re
             json
         })?;
         array(out, "not_counted", &not, |(function, _)| view.json_function(*function))?;
-        writeln!(out, "}}")?;
+        write!(out, "}}")?;
         return Ok(());
     }
-    let heading = format!("{:>14} {:>10} {:>10}  function", "count", "start", "end");
-    writeln!(out, "{}", view.style.heading(&heading))?;
+    let mut table = Table::new(vec!["count", "start", "end", "function", "line"], 2);
     for (function, block) in &blocks {
-        let (name, place) = (view.name(*function), view.place(block.start));
-        let count = margin(Some(block.count));
-        let text = format!("{count:>14} {:>#10x} {:>#10x}  {name}  {place}", block.start, block.end);
-        writeln!(out, "{}", view.style.count(Some(block.count), text.trim_end().to_owned()))?;
+        let address = |address: u64| format!("{address:#x}");
+        let row = vec![
+            margin(Some(block.count)),
+            address(block.start),
+            address(block.end),
+            view.name(*function),
+            view.place(block.start),
+        ];
+        table.push_counted(Some(block.count), row);
     }
+    table.print(false, view.style, out)?;
     if !not.is_empty() {
         writeln!(out, "not counted: {}", gmon::counted(not.len(), "function", "functions"))?;
     }

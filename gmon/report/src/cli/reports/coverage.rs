@@ -1,20 +1,18 @@
-//! `gmon coverage`: prints how much of each file ran, in percent, and writes a file for lcov.
+//! `gmon lines --coverage` and `--lcov`: prints how much of each file ran, in percent, and writes a file for lcov.
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use gmon::counted;
 use gmon_blocks::{LineCounts, Tally};
-use gprofinject_image::debug::{Authors, FileIndex};
+use gprofinject_image::debug::FileIndex;
 use serde_json::{Value, json};
 
-use crate::cli::files;
 use crate::cli::json::array;
-use crate::cli::report_args::CoverageArgs;
 use crate::cli::reports::lines::chooses_instance;
-use crate::cli::text::{percent, plain, standard_output};
+use crate::cli::table::Table;
+use crate::cli::text::{percent, plain};
 use crate::cli::view::View;
 
 /// How much ran, of what was counted.
@@ -44,13 +42,14 @@ impl Part {
         Part { run: self.run + other.run, all: self.all + other.all }
     }
 
-    /// Returns a text such as `85.71% 24/28`, or an empty one if nothing was counted.
-    fn text(self) -> String {
-        if self.all == 0 {
-            "-".to_owned()
-        } else {
-            format!("{} {}/{}", percent(self.run, self.all), self.run, self.all)
-        }
+    /// Returns a text such as `85.71%`, or an empty one if nothing was counted.
+    fn percent(self) -> String {
+        if self.all == 0 { String::new() } else { percent(self.run, self.all) }
+    }
+
+    /// Returns a text such as `24/28`, or an empty one if nothing was counted.
+    fn fraction(self) -> String {
+        if self.all == 0 { String::new() } else { format!("{}/{}", self.run, self.all) }
     }
 
     fn json(self) -> Value {
@@ -58,11 +57,49 @@ impl Part {
     }
 }
 
-/// Prints the report, and writes the file for lcov.
+/// Prints the report.
 ///
 /// # Errors
-/// There is no line information, or a file cannot be written.
-pub(crate) fn coverage(view: &View, args: &CoverageArgs, out: &mut impl Write) -> Result<()> {
+/// There is no line information, or `out` cannot be written to.
+pub(crate) fn coverage(view: &View, out: &mut impl Write) -> Result<()> {
+    let files = by_file(view, &tally(view)?)?;
+    let total = files.iter().fold(Coverage::default(), |total, (_, file)| Coverage {
+        lines: total.lines.join(file.lines),
+        blocks: total.blocks.join(file.blocks),
+        functions: total.functions.join(file.functions),
+        lines_not_counted: total.lines_not_counted + file.lines_not_counted,
+        functions_not_counted: total.functions_not_counted + file.functions_not_counted,
+    });
+    view.begin(out)?;
+    if view.args.shown.json {
+        array(out, "files", &files, |(path, file)| {
+            let mut json = json(file);
+            json["file"] = json!(path);
+            json
+        })?;
+        write!(out, ",\n\"total\":{}}}", json(&total))?;
+        return Ok(());
+    }
+    let row = |of: &Coverage, name: String| {
+        let parts = [of.lines, of.blocks, of.functions].into_iter();
+        parts.flat_map(|part| [part.percent(), part.fraction()]).chain([name]).collect()
+    };
+    let mut table = Table::new(vec!["lines", "", "blocks", "", "functions", "", "file"], 1);
+    for (path, file) in files.iter().filter(|(_, file)| file.lines.all > 0) {
+        table.push_counted(Some(file.lines.run.min(1)), row(file, plain(path)));
+    }
+    table.push(row(&total, "total".to_owned()));
+    table.print(true, view.style, out)?;
+    if total.functions_not_counted + total.lines_not_counted > 0 {
+        let functions = counted(total.functions_not_counted, "function", "functions");
+        let lines = counted(total.lines_not_counted, "line", "lines");
+        writeln!(out, "not counted: {functions}, {lines}")?;
+    }
+    Ok(())
+}
+
+/// Returns the counts of the lines, functions and files that the user has selected.
+fn tally(view: &View) -> Result<Tally> {
     let lines = view.lines()?;
     let mut tally = Tally::of(&view.report);
     let chosen = |file: FileIndex| view.chooses_file(&lines.files()[file]);
@@ -70,9 +107,18 @@ pub(crate) fn coverage(view: &View, args: &CoverageArgs, out: &mut impl Write) -
         line.instances.retain(|instance| chooses_instance(view, lines, instance));
         chosen(location.file) && !line.instances.is_empty()
     });
+    tally.files.retain(|&file, _| chosen(file));
     for counts in tally.files.values_mut() {
         counts.functions.retain(|&(function, _)| view.chooses_function(function));
     }
+    view.need_function(!tally.lines.is_empty())?;
+    view.need_file(!tally.lines.is_empty())?;
+    Ok(tally)
+}
+
+/// Returns the coverage of each file, sorted by path.
+fn by_file<'v>(view: &View<'v>, tally: &Tally) -> Result<Vec<(&'v String, Coverage)>> {
+    let lines = view.lines()?;
     let mut files: BTreeMap<FileIndex, Coverage> = BTreeMap::new();
     for (location, line) in &tally.lines {
         let file = files.entry(location.file).or_default();
@@ -81,14 +127,15 @@ pub(crate) fn coverage(view: &View, args: &CoverageArgs, out: &mut impl Write) -
             None => file.lines_not_counted += 1,
         }
     }
+    let chosen = |file: &FileIndex| view.chooses_file(&lines.files()[*file]);
     for (index, function) in view.report.functions.iter().enumerate() {
         for block in function.blocks.iter().flatten().filter(|_| view.chooses_function(index)) {
-            if let Some(file) = lines.location(block.start).map(|l| l.file).filter(|&file| chosen(file)) {
+            if let Some(file) = lines.location(block.start).map(|l| l.file).filter(chosen) {
                 files.entry(file).or_default().blocks.add(block.count > 0);
             }
         }
     }
-    for (&index, counts) in tally.files.iter().filter(|&(&file, _)| chosen(file)) {
+    for (&index, counts) in &tally.files {
         let file = files.entry(index).or_default();
         for &(function, _) in &counts.functions {
             match first_count(view, function) {
@@ -97,49 +144,9 @@ pub(crate) fn coverage(view: &View, args: &CoverageArgs, out: &mut impl Write) -
             }
         }
     }
-    view.need_function(!tally.lines.is_empty())?;
     let mut files: Vec<_> = files.into_iter().map(|(file, of)| (&lines.files()[file], of)).collect();
     files.sort_by_key(|(path, _)| *path);
-    if let Some(path) = &args.lcov {
-        write_lcov(path, view, &tally)?;
-        if path == Path::new("-") {
-            return Ok(());
-        }
-    }
-    let total = files.iter().fold(Coverage::default(), |total, (_, file)| Coverage {
-        lines: total.lines.join(file.lines),
-        blocks: total.blocks.join(file.blocks),
-        functions: total.functions.join(file.functions),
-        lines_not_counted: total.lines_not_counted + file.lines_not_counted,
-        functions_not_counted: total.functions_not_counted + file.functions_not_counted,
-    });
-    if view.args.shown.json {
-        write!(out, "{{{}", view.json_head())?;
-        array(out, "files", &files, |(path, file)| {
-            let mut json = json(file);
-            json["file"] = json!(path);
-            json
-        })?;
-        writeln!(out, ",\n\"total\":{}}}", json(&total))?;
-        return Ok(());
-    }
-    let row = |of: &Coverage| {
-        let (lines, blocks, functions) = (of.lines.text(), of.blocks.text(), of.functions.text());
-        format!("{lines:>20} {blocks:>20} {functions:>20}")
-    };
-    let heading = format!("{:>20} {:>20} {:>20}  file", "lines", "blocks", "functions");
-    writeln!(out, "{}", view.style.heading(&heading))?;
-    for (path, file) in files.iter().filter(|(_, file)| file.lines.all > 0) {
-        let ran = if file.lines.run == 0 { 0 } else { 1 };
-        writeln!(out, "{}", view.style.count(Some(ran), format!("{}  {}", row(file), plain(path))))?;
-    }
-    writeln!(out, "{}", view.style.heading(&format!("{}  total", row(&total))))?;
-    if total.functions_not_counted + total.lines_not_counted > 0 {
-        let functions = counted(total.functions_not_counted, "function", "functions");
-        let lines = counted(total.lines_not_counted, "line", "lines");
-        writeln!(out, "not counted: {functions}, {lines}")?;
-    }
-    Ok(())
+    Ok(files)
 }
 
 /// Returns how often the function was entered, as far as its basic blocks show, or `None` if it was not
@@ -160,19 +167,13 @@ fn json(of: &Coverage) -> Value {
     })
 }
 
-fn write_lcov(path: &Path, view: &View, tally: &Tally) -> Result<()> {
-    if path == Path::new("-") {
-        return lcov(view, tally, &mut standard_output());
-    }
-    let mut bytes = Vec::new();
-    lcov(view, tally, &mut bytes).with_context(|| path.display().to_string())?;
-    files::replace(path, &bytes, &Authors::among(files::owners()))
-}
-
 /// Writes lcov's tracefile (geninfo(1)): lines and functions. Branches would need the counts of the edges
 /// between basic blocks, which a profile does not have.
-fn lcov(view: &View, tally: &Tally, out: &mut impl Write) -> Result<()> {
-    let lines = view.lines()?;
+///
+/// # Errors
+/// There is no line information, or `out` cannot be written to.
+pub(crate) fn lcov(view: &View, out: &mut impl Write) -> Result<()> {
+    let (lines, tally) = (view.lines()?, tally(view)?);
     let mut by_file: BTreeMap<FileIndex, Vec<(u32, &LineCounts)>> = BTreeMap::new();
     for (location, line) in &tally.lines {
         by_file.entry(location.file).or_default().push((location.line, line));
@@ -183,7 +184,7 @@ fn lcov(view: &View, tally: &Tally, out: &mut impl Write) -> Result<()> {
     for (path, file, rows) in files {
         let counted: Vec<_> =
             rows.iter().filter_map(|(line, counts)| counts.count().map(|count| (line, count))).collect();
-        if counted.is_empty() || !view.chooses_file(path) || path.contains('\n') {
+        if counted.is_empty() || path.contains('\n') {
             continue;
         }
         writeln!(out, "TN:\nSF:{path}")?;
@@ -210,5 +211,5 @@ fn lcov(view: &View, tally: &Tally, out: &mut impl Write) -> Result<()> {
         let hit = counted.iter().filter(|(_, count)| *count > 0).count();
         writeln!(out, "LF:{}\nLH:{hit}\nend_of_record", counted.len())?;
     }
-    Ok(out.flush()?)
+    Ok(())
 }

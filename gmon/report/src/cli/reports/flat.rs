@@ -1,103 +1,315 @@
-//! `gmon flat`: prints a table of functions with their times and calls.
+//! `gmon flat`: prints a table of functions, modules, programs or threads with their times and calls.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::io::Write;
 
-use anyhow::Result;
-use gmon_export::Function;
-use serde_json::json;
+use anyhow::{Result, bail};
+use gmon_export::Run;
+use serde_json::{Value, json};
 
 use crate::cli::json::array;
-use crate::cli::run_args::{FlatArgs, Order};
-use crate::cli::run_view::{RunView, per_call};
+use crate::cli::reports::columns::{Kind, Numbers, OPTIONAL};
+use crate::cli::run_args::{By, Column, FlatArgs};
+use crate::cli::run_view::RunView;
 use crate::cli::table::Table;
-use crate::cli::units::duration;
+use crate::cli::text::{file_name, plain};
+
+/// The number of lines on a terminal that are no rows: the head, the headings, the sum, what is not shown, and the prompt.
+const OTHER_LINES: usize = 9;
+
+/// A row of the table.
+#[derive(Default)]
+struct Row {
+    name: String,
+    module: String,
+    numbers: Numbers,
+    json: Value,
+}
 
 /// Prints the table.
 ///
 /// # Errors
-/// The run has no such column, or `out` cannot be written to.
+/// The table has no such column or no rows, or `out` cannot be written to.
 pub(crate) fn flat(view: &RunView, args: &FlatArgs, out: &mut impl Write) -> Result<()> {
     let run = view.run;
-    let mut rows = view.sorted(args.sort, Order::Own)?;
-    // A function that only calls others says nothing here.
-    rows.retain(|&index| {
-        let function = &run.functions[index as usize];
-        (function.calls, function.self_ns, function.samples, function.instructions) != (0, 0, 0, 0)
-    });
-    rows.truncate(args.common.rows.limit.unwrap_or(usize::MAX));
-    let rows: Vec<&Function> = rows.iter().map(|&index| &run.functions[index as usize]).collect();
-    if args.common.shown.json {
-        write!(out, "{{{}", view.json_head())?;
-        array(out, "functions", &rows, |function| {
-            let mut json = view.json_function(function);
-            json["address"] = json!(function.address);
-            json["calls"] = json!(function.calls);
-            json["calls_not_recursive"] = json!(function.primitive);
-            json["samples"] = json!(function.samples);
-            json["self_ns"] = json!(function.self_ns);
-            json["inclusive_ns"] = json!(function.inclusive_ns);
-            if run.has_instructions {
-                json["instructions"] = json!(function.instructions);
-            }
-            json["cycle"] = json!(function.cycle.map(|cycle| cycle + 1));
-            json
-        })?;
-        writeln!(out, "}}")?;
+    let mut rows = match args.by {
+        By::Function => functions(view),
+        By::Module => modules(view),
+        By::Program => programs(view)?,
+        By::Thread => threads(view)?,
+    };
+    let numbers: Vec<Numbers> = rows.iter().map(|row| row.numbers.clone()).collect();
+    let kind = Kind::new(run, args.by, args.raw, &numbers);
+    if args.raw && !run.time.is_measured() {
+        bail!("--raw: only measured times have overhead in them; `gprofinject --times` measures them");
+    }
+    let order = args.sort.unwrap_or(if run.time.is_some() { Column::Own } else { Column::Calls });
+    if !kind.has(order) {
+        bail!("--sort {}: there is no such column here{}", order.name(), kind.hint(order));
+    }
+    sort(&mut rows, order, &kind);
+    let json = args.common.shown.json;
+    let most = if json { args.common.rows.most() } else { args.common.rows.most_on_screen(OTHER_LINES) };
+    let hidden = rows.len().saturating_sub(most);
+    rows.truncate(most);
+    if args.by == By::Function {
+        name(view, &mut rows);
+    }
+    let mut total = Numbers::default();
+    numbers.iter().for_each(|row| total.add(row));
+    if json {
+        write!(out, "{{{}", view.json_head("gmon-flat"))?;
+        write!(out, ",\n\"by\":{},\"not_shown\":{hidden}", json!(format!("{:?}", args.by).to_lowercase()))?;
+        if run.time.is_measured() {
+            write!(out, ",\"histogram_starts_ns\":{}", json!(run.intervals.starts()))?;
+        }
+        array(out, "rows", &rows, |row| json_row(row, &kind))?;
+        writeln!(out, ",\n\"total\":{}}}", json_total(&total, &kind))?;
         return Ok(());
     }
     view.head(out)?;
     writeln!(out)?;
-    let (times, instructions) = (run.time.is_some(), run.has_instructions);
-    let is_recursive = rows.iter().any(|function| function.primitive != function.calls);
-    let mut headings = Vec::new();
-    if times {
-        headings.extend(["self %", "self", "cumulative", "inclusive"]);
+    text(view, args, &kind, &rows, &total, out)?;
+    if hidden > 0 {
+        let what = format!("{:?}", args.by).to_lowercase();
+        let hidden = gmon::counted(hidden, &what, &format!("{what}s"));
+        writeln!(out, "{}", view.style.faint(format!("{hidden} more; -n 0 shows all")))?;
     }
-    headings.push("calls");
-    if is_recursive {
-        headings.push("not recursive");
-    }
-    if times {
-        headings.extend(["self/call", "inclusive/call"]);
-    }
-    if instructions {
-        headings.push("instructions");
-    }
-    headings.push("function");
-    if view.has_modules() {
-        headings.push("module");
-    }
-    let names = 1 + usize::from(view.has_modules());
-    let mut table = Table::new(headings, names);
+    Ok(())
+}
+
+fn text(
+    view: &RunView,
+    args: &FlatArgs,
+    kind: &Kind,
+    rows: &[Row],
+    total: &Numbers,
+    out: &mut impl Write,
+) -> Result<()> {
+    let columns = kind.columns();
+    let mut headings: Vec<&'static str> = columns.iter().flat_map(|&column| kind.headings(column)).collect();
+    let has_module = args.by == By::Function && view.has_modules();
+    let names = match args.by {
+        By::Function if has_module => &["function", "module"][..],
+        By::Function => &["function"],
+        By::Module => &["module"],
+        By::Program => &["program"],
+        By::Thread => &["thread"],
+    };
+    headings.extend(names);
+    let mut table = Table::new(headings, names.len()).optional(&OPTIONAL);
     let mut cumulative = 0_u64;
-    for function in rows {
-        cumulative = cumulative.saturating_add(function.self_ns);
-        let each = |ns| per_call(ns, function).map_or_else(String::new, duration);
-        let mut texts = Vec::new();
-        if times {
-            texts.push(view.share(function.self_ns));
-            texts.extend([function.self_ns, cumulative, function.inclusive_ns].map(duration));
-        }
-        // A function that has samples and no calls is not hooked.
-        let counted = |calls: u64| if function.calls == 0 { String::new() } else { calls.to_string() };
-        texts.push(counted(function.calls));
-        if is_recursive {
-            texts.push(counted(function.primitive));
-        }
-        if times {
-            texts.extend([function.self_ns, function.inclusive_ns].map(each));
-        }
-        if instructions {
-            // All functions that ran have executed some, if theirs were counted.
-            let counted = function.instructions > 0;
-            texts.push(if counted { function.instructions.to_string() } else { String::new() });
-        }
-        let cycle = function.cycle.map_or_else(String::new, |cycle| format!(" <cycle {}>", cycle + 1));
-        texts.push(view.name(function) + &cycle);
-        if view.has_modules() {
-            texts.push(view.module(function));
+    // Shares are of everything that was measured, also of functions that are not shown.
+    let all = view.run.total_ns();
+    for row in rows {
+        cumulative = cumulative.saturating_add(row.numbers.self_ns);
+        let texts =
+            columns.iter().flat_map(|&column| kind.texts(column, &row.numbers, all, Some(cumulative)));
+        let mut texts: Vec<String> = texts.collect();
+        texts.push(row.name.clone());
+        if has_module {
+            texts.push(row.module.clone());
         }
         table.push(texts);
     }
-    Ok(table.print(false, view.style, out)?)
+    let texts = columns.iter().flat_map(|&column| match Kind::is_sum(column) {
+        true => kind.texts(column, total, all, None),
+        // The time of a call is in the inclusive time of each of its callers.
+        false => vec![String::new(); kind.headings(column).len()],
+    });
+    let mut texts: Vec<String> = texts.collect();
+    texts.push("total".to_owned());
+    table.push(texts);
+    Ok(table.print(true, view.style, out)?)
+}
+
+/// Returns a row for each function that was called, or has samples or instructions. Their names are added later.
+fn functions(view: &RunView) -> Vec<Row> {
+    let run = view.run;
+    let row = |index: u32| {
+        let function = &run.functions[index as usize];
+        Row {
+            numbers: Numbers::of(function),
+            json: json!(index),
+            name: function.demangled.clone(),
+            module: view.module(function),
+        }
+    };
+    // A function that only calls others says nothing here.
+    let says = |row: &Row| {
+        let numbers = &row.numbers;
+        (numbers.calls, numbers.self_ns, numbers.samples, numbers.instructions) != (0, 0, 0, 0)
+    };
+    view.chosen().map(row).filter(says).collect()
+}
+
+/// Gives the rows of functions that are shown their names, and all that JSON says of them.
+fn name(view: &RunView, rows: &mut [Row]) {
+    let run = view.run;
+    let index = |row: &Row| row.json.as_u64().unwrap_or(0) as u32;
+    let names = view.names(rows.iter().map(index));
+    let mut histograms: BTreeMap<u32, Vec<u64>> = rows.iter().map(|row| (index(row), Vec::new())).collect();
+    for times in &run.rows {
+        let Some(histogram) = histograms.get_mut(&times.function) else { continue };
+        histogram.resize(histogram.len().max(times.histogram.len()), 0);
+        histogram.iter_mut().zip(&times.histogram).for_each(|(to, &calls)| *to = to.saturating_add(calls));
+    }
+    for row in rows {
+        let index = index(row);
+        let Some(function) = run.functions.get(index as usize) else { continue };
+        let cycle = function.cycle.map_or_else(String::new, |cycle| format!(" <cycle {}>", cycle + 1));
+        row.name = format!("{}{cycle}", names.of(index));
+        row.module = view.module(function);
+        let mut json = view.json_function(function);
+        json["address"] = json!(function.address);
+        json["file"] = json!(function.source.map(|line| run.file_of(line)));
+        json["line"] = json!(function.source.map(|line| line.line));
+        json["cycle"] = json!(function.cycle.map(|cycle| cycle + 1));
+        if run.time.is_measured() {
+            json["histogram"] = json!(histograms.get(&index));
+        }
+        row.json = json;
+    }
+}
+
+/// Returns a row for each module with functions that were called or have samples.
+fn modules(view: &RunView) -> Vec<Row> {
+    let run = view.run;
+    let mut rows: BTreeMap<Option<u32>, Row> = BTreeMap::new();
+    for function in view.chosen().map(|index| &run.functions[index as usize]) {
+        let module = run.module_of(function);
+        let row = rows.entry(function.module).or_insert_with(|| Row {
+            name: module.map_or_else(|| "[unknown]".to_owned(), |module| file_name(&module.path)),
+            json: json!({"module": module.map(|module| &module.path)}),
+            ..Row::default()
+        });
+        row.numbers.add(&Numbers::of(function));
+    }
+    rows.into_values().collect()
+}
+
+/// Returns a row for each program.
+///
+/// # Errors
+/// The file is of one program, or functions are chosen, of which it is not known which program called them.
+fn programs(view: &RunView) -> Result<Vec<Row>> {
+    let run = view.run;
+    if !view.chooses_all() {
+        bail!("--by program: shows all functions of a program; --program NAME shows chosen functions of one");
+    }
+    if run.shares.is_empty() {
+        bail!("--by program: a gmon.out is of one program only; gmon.pb.gz has all of a run");
+    }
+    let mut rows: BTreeMap<(&str, u32, u32), Row> = BTreeMap::new();
+    for (program, share) in run.programs.iter().zip(&run.shares) {
+        let row = rows.entry((&program.name, program.module, program.pid)).or_insert_with(|| Row {
+            name: match (program.processes, program.pid) {
+                (0 | 1, 0) => plain(&program.name),
+                (0 | 1, pid) => format!("{} (process {pid})", plain(&program.name)),
+                (processes, _) => format!("{} ({processes} processes)", plain(&program.name)),
+            },
+            json: json!({
+                "program": program.name,
+                "processes": program.processes,
+                "pid": Some(program.pid).filter(|&pid| pid > 0),
+            }),
+            ..Row::default()
+        });
+        row.numbers.add(&Numbers {
+            calls: share.calls,
+            samples: share.samples,
+            self_ns: share.self_ns,
+            wall_ns: share.self_ns,
+            ..Numbers::default()
+        });
+    }
+    Ok(rows.into_values().collect())
+}
+
+/// Returns a row for each thread.
+///
+/// # Errors
+/// The file does not tell threads apart.
+fn threads(view: &RunView) -> Result<Vec<Row>> {
+    let run: &Run = view.run;
+    if run.threads.is_empty() {
+        bail!("--by thread: this run does not tell threads apart; `gprofinject --times` does");
+    }
+    let mut sums = vec![Numbers::default(); run.threads.len()];
+    for times in run.rows.iter().filter(|times| view.chooses(times.function)) {
+        sums[times.thread as usize].add_times(times);
+    }
+    // Unless functions are chosen, the CPU time is that of the whole thread, also in code that is not hooked.
+    let all = view.chooses_all();
+    let row = |(thread, mut numbers): (&gmon_export::Thread, Numbers)| {
+        numbers.wall_ns = numbers.self_ns.saturating_add(if all { thread.outside_ns } else { 0 });
+        numbers.samples = if all { thread.samples } else { numbers.samples };
+        numbers.thread = Some(thread.clone());
+        let json = json!({
+            "pid": thread.pid,
+            "tid": thread.tid,
+            "name": thread.name,
+            "life_ns": thread.life_ns,
+            "outside_ns": thread.outside_ns,
+            "overhead_ns": thread.overhead_ns,
+        });
+        Row { name: thread_name(thread), numbers, json, ..Row::default() }
+    };
+    Ok(run.threads.iter().zip(sums).map(row).collect())
+}
+
+/// Returns a thread's name and number.
+pub(crate) fn thread_name(thread: &gmon_export::Thread) -> String {
+    plain(&format!("{} {}", thread.name, thread.tid))
+}
+
+/// Sorts the rows. Those without a value come last, and equal ones are sorted as in gprof: by calls, then by name.
+fn sort(rows: &mut [Row], column: Column, kind: &Kind) {
+    match column {
+        Column::Name => rows.sort_by(|a, b| a.name.cmp(&b.name)),
+        Column::Module => rows.sort_by(|a, b| (&a.module, &a.name).cmp(&(&b.module, &b.name))),
+        _ => rows.sort_by_cached_key(|row| {
+            (Reverse(kind.value(column, &row.numbers)), Reverse(row.numbers.calls), row.name.clone())
+        }),
+    }
+}
+
+fn json_row(row: &Row, kind: &Kind) -> Value {
+    let mut json = row.json.clone();
+    add_numbers(&mut json, &row.numbers, kind, |_| true);
+    json
+}
+
+fn json_total(total: &Numbers, kind: &Kind) -> Value {
+    let mut json = json!({});
+    add_numbers(&mut json, total, kind, Kind::is_sum);
+    json
+}
+
+/// Adds the numbers of a row that the run has measured, under the names of docs/json.md.
+fn add_numbers(json: &mut Value, row: &Numbers, kind: &Kind, is_wanted: impl Fn(Column) -> bool) {
+    use Column::*;
+    json["samples"] = json!(row.samples);
+    for (name, column) in [
+        ("calls", Calls),
+        ("primitive", Primitive),
+        ("open", Open),
+        ("self_ns", Own),
+        ("self_raw_ns", SelfRaw),
+        ("inclusive_ns", Inclusive),
+        ("inclusive_raw_ns", InclusiveRaw),
+        ("mean_ns", Mean),
+        ("min_ns", Min),
+        ("max_ns", Max),
+        ("p50_ns", P50),
+        ("p99_ns", P99),
+        ("cpu_ns", Cpu),
+        ("waiting_ns", Waiting),
+        ("instructions", Instructions),
+    ] {
+        if kind.has(column) && is_wanted(column) {
+            json[name] = json!(kind.value(column, row));
+        }
+    }
 }

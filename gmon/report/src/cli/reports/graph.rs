@@ -4,13 +4,14 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::io::Write;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use gmon_export::{Arc, Cycle, Function};
 use serde_json::{Value, json};
 
 use crate::cli::json::array;
-use crate::cli::run_args::{GraphArgs, Order};
-use crate::cli::run_view::{NOT_KNOWN, RunView};
+use crate::cli::reports::columns::{Kind, Numbers};
+use crate::cli::run_args::{By, Column, GraphArgs};
+use crate::cli::run_view::{ESTIMATE, NOT_KNOWN, Names, RunView};
 use crate::cli::table::Table;
 use crate::cli::units::duration;
 
@@ -31,8 +32,11 @@ struct Graph<'v, 'r> {
     callees: HashMap<u32, Vec<usize>>,
     /// The number that each function is printed with.
     numbers: HashMap<u32, usize>,
+    names: Names,
     /// Whether the table has times.
     times: bool,
+    /// Whether it has the durations of single calls.
+    durations: bool,
 }
 
 /// Prints the entries.
@@ -52,7 +56,7 @@ pub(crate) fn graph(view: &RunView, args: &GraphArgs, out: &mut impl Write) -> R
     let heaviest = |index: &usize| Reverse((pairs[*index].inclusive_ns, pairs[*index].calls));
     callers.values_mut().for_each(|arcs| arcs.sort_by_key(|index| std::cmp::Reverse(heaviest(index))));
     callees.values_mut().for_each(|arcs| arcs.sort_by_key(heaviest));
-    let mut sorted = view.sorted(args.sort, Order::Inclusive)?;
+    let mut sorted = sorted(view, args.sort)?;
     sorted.retain(|index| {
         run.functions[*index as usize].self_ns > 0
             || callers.contains_key(index)
@@ -75,9 +79,21 @@ pub(crate) fn graph(view: &RunView, args: &GraphArgs, out: &mut impl Write) -> R
         Subject::Cycle(..) => None,
     };
     let numbers = subjects.iter().enumerate().filter_map(number).collect();
-    subjects.truncate(args.common.rows.limit.unwrap_or(usize::MAX));
+    let hidden = subjects.len().saturating_sub(args.common.rows.most());
+    subjects.truncate(args.common.rows.most());
     let pairs = &pairs;
-    let graph = Graph { view, pairs, callers, callees, numbers, times: run.time.is_some() };
+    let ends = subjects.iter().flat_map(|subject| match *subject {
+        Subject::Cycle(_, cycle) => cycle.functions.clone(),
+        Subject::Function(index, _) => {
+            let arcs = [&callers, &callees].into_iter().filter_map(|map| map.get(&index)).flatten();
+            arcs.flat_map(|&arc| pairs[arc].caller.into_iter().chain([pairs[arc].callee]))
+                .chain([index])
+                .collect()
+        }
+    });
+    let names = view.names(ends);
+    let (times, durations) = (run.time.is_some(), run.time.is_measured());
+    let graph = Graph { view, pairs, callers, callees, numbers, names, times, durations };
     if args.common.shown.json {
         return graph.json(&subjects, out);
     }
@@ -85,10 +101,14 @@ pub(crate) fn graph(view: &RunView, args: &GraphArgs, out: &mut impl Write) -> R
     writeln!(out, "callers of a function are above it, what it calls is below\n")?;
     let mut headings = vec!["index"];
     if graph.times {
-        headings.extend(["inclusive %", "self", "children"]);
+        headings.extend([if graph.durations { "inclusive %" } else { "~inclusive %" }, "self", "children"]);
     }
-    headings.extend(["calls", "function"]);
-    let mut table = Table::new(headings, 1);
+    headings.push("calls");
+    if graph.durations {
+        headings.extend(["min", "max"]);
+    }
+    headings.push("function");
+    let mut table = Table::new(headings, 1).optional(&["min", "max", "children", "self"]);
     for (at, &subject) in subjects.iter().enumerate() {
         if at > 0 {
             table.push(Vec::new());
@@ -98,7 +118,38 @@ pub(crate) fn graph(view: &RunView, args: &GraphArgs, out: &mut impl Write) -> R
             Subject::Cycle(number, cycle) => graph.cycle(number, cycle, at + 1, &mut table),
         }
     }
-    Ok(table.print(false, view.style, out)?)
+    table.print(false, view.style, out)?;
+    if hidden > 0 {
+        let hidden = gmon::counted(hidden, "entry", "entries");
+        writeln!(out, "{}", view.style.faint(format!("{hidden} more; -n 0 shows all")))?;
+    }
+    Ok(())
+}
+
+/// Returns the functions to show, in the order that the user wants.
+///
+/// # Errors
+/// The run has no such column.
+fn sorted(view: &RunView, order: Option<Column>) -> Result<Vec<u32>> {
+    let run = view.run;
+    let order = order.unwrap_or(if run.time.is_some() { Column::Inclusive } else { Column::Calls });
+    let mut rows: Vec<(u32, Numbers)> =
+        view.chosen().map(|index| (index, Numbers::of(&run.functions[index as usize]))).collect();
+    let kind = Kind::new(run, By::Function, false, &[]);
+    if !kind.has(order) {
+        bail!("--sort {}: there is no such column here{}", order.name(), kind.hint(order));
+    }
+    let function = |index: u32| &run.functions[index as usize];
+    rows.sort_by(|(a, x), (b, y)| {
+        let (f, g) = (function(*a), function(*b));
+        let first = match order {
+            Column::Name => f.demangled.cmp(&g.demangled),
+            Column::Module => view.module(f).cmp(&view.module(g)),
+            _ => kind.value(order, y).cmp(&kind.value(order, x)),
+        };
+        first.then_with(|| (y.calls, &f.demangled).cmp(&(x.calls, &g.demangled)))
+    });
+    Ok(rows.into_iter().map(|(index, _)| index).collect())
 }
 
 impl Graph<'_, '_> {
@@ -118,9 +169,10 @@ impl Graph<'_, '_> {
         let name = self.name(Some(index));
         table.push(self.row(
             format!("[{number}]"),
-            function.inclusive_ns,
-            (function.self_ns, children),
+            self.share(function.inclusive_ns),
+            [duration(function.self_ns), self.view.estimate(children)],
             calls,
+            function.durations.map(|durations| (durations.min_ns, durations.max_ns)),
             name,
         ));
         for arc in arcs(&self.callees) {
@@ -134,21 +186,19 @@ impl Graph<'_, '_> {
         let children = cycle.inclusive_ns.saturating_sub(cycle.self_ns);
         let calls = format!("{}+{}", cycle.calls, cycle.internal);
         let name = format!("<cycle {} as a whole> [{at}]", number + 1);
-        table.push(self.row(format!("[{at}]"), cycle.inclusive_ns, (cycle.self_ns, children), calls, name));
+        let times = [duration(cycle.self_ns), self.view.estimate(children)];
+        table.push(self.row(format!("[{at}]"), self.share(cycle.inclusive_ns), times, calls, None, name));
         for &index in &cycle.functions {
             let function = &self.view.run.functions[index as usize];
             let children = function.inclusive_ns.saturating_sub(function.self_ns);
-            let mut row = self.row(
+            table.push(self.row(
                 String::new(),
-                0,
-                (function.self_ns, children),
+                String::new(),
+                [duration(function.self_ns), self.view.estimate(children)],
                 function.primitive.to_string(),
+                None,
                 format!("    {}", self.name(Some(index))),
-            );
-            if self.times {
-                row[1].clear();
-            }
-            table.push(row);
+            ));
         }
     }
 
@@ -170,39 +220,50 @@ impl Graph<'_, '_> {
         };
         let children = arc.inclusive_ns.saturating_sub(arc.self_ns);
         let name = format!("    {}", self.name(other));
-        let mut row = self.row(String::new(), 0, (arc.self_ns, children), calls, name);
-        if self.times {
-            row[1].clear();
-            // gprof's rule gives no time to calls within a cycle, and those of a function by itself.
-            if (is_self || within) && !run.time.is_measured() {
-                row[2].clear();
-                row[3].clear();
-            }
-        }
-        row
+        // gprof's rule gives no time to calls within a cycle, and those of a function by itself.
+        let times = match (is_self || within) && !run.time.is_measured() {
+            true => [String::new(), String::new()],
+            false => [arc.self_ns, children].map(|ns| self.view.estimate(ns)),
+        };
+        let ends = (arc.calls > arc.open).then_some((arc.min_ns, arc.max_ns));
+        self.row(String::new(), String::new(), times, calls, ends, name)
     }
 
+    /// Returns a row. `times` are those in the function itself and in what it called, and `ends` the shortest and the longest call.
     fn row(
         &self,
         index: String,
-        inclusive: u64,
-        times: (u64, u64),
+        inclusive: String,
+        times: [String; 2],
         calls: String,
+        ends: Option<(u64, u64)>,
         name: String,
     ) -> Vec<String> {
         let mut row = vec![index];
         if self.times {
-            row.extend([self.view.share(inclusive), duration(times.0), duration(times.1)]);
+            row.push(inclusive);
+            row.extend(times);
         }
-        row.extend([calls, name]);
+        row.push(calls);
+        if self.durations {
+            let text = |ns: Option<u64>| ns.map_or_else(String::new, duration);
+            row.extend([text(ends.map(|ends| ends.0)), text(ends.map(|ends| ends.1))]);
+        }
+        row.push(name);
         row
+    }
+
+    /// Returns the share that an inclusive time is, which is an estimate unless times were measured.
+    fn share(&self, ns: u64) -> String {
+        let share = self.view.share(ns);
+        if self.durations || share.is_empty() { share } else { format!("{ESTIMATE}{share}") }
     }
 
     /// Returns a function's name with its module, its cycle and its number.
     fn name(&self, index: Option<u32>) -> String {
         let Some(index) = index else { return NOT_KNOWN.to_owned() };
         let function = &self.view.run.functions[index as usize];
-        let mut name = self.view.name(function);
+        let mut name = self.names.of(index).to_owned();
         // The program's own functions need no module.
         if self.view.has_modules() && function.module.is_some_and(|module| module > 0) {
             name += &format!(" ({})", self.view.module(function));
@@ -218,7 +279,7 @@ impl Graph<'_, '_> {
 
     fn json(&self, subjects: &[Subject], out: &mut impl Write) -> Result<()> {
         let run = self.view.run;
-        write!(out, "{{{}", self.view.json_head())?;
+        write!(out, "{{{}", self.view.json_head("gmon-graph"))?;
         let functions: Vec<_> = subjects
             .iter()
             .filter_map(|subject| match subject {
@@ -238,6 +299,12 @@ impl Graph<'_, '_> {
                 json["calls"] = json!(arc.calls);
                 json["self_ns"] = json!(arc.self_ns);
                 json["inclusive_ns"] = json!(arc.inclusive_ns);
+                if run.time.is_measured() {
+                    let closed = arc.calls > arc.open;
+                    json["open"] = json!(arc.open);
+                    json["min_ns"] = json!(closed.then_some(arc.min_ns));
+                    json["max_ns"] = json!(closed.then_some(arc.max_ns));
+                }
                 json
             };
             arcs.iter().map(arc).collect()
@@ -245,7 +312,7 @@ impl Graph<'_, '_> {
         array(out, "functions", &functions, |&(index, function)| {
             let mut json = self.view.json_function(function);
             json["calls"] = json!(function.calls);
-            json["calls_not_recursive"] = json!(function.primitive);
+            json["primitive"] = json!(function.primitive);
             json["self_ns"] = json!(function.self_ns);
             json["inclusive_ns"] = json!(function.inclusive_ns);
             json["cycle"] = json!(function.cycle.map(|cycle| cycle + 1));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use gmon_blocks::{Instance, LineCounts, Tally};
 use gprofinject_image::debug::{Authors, FileIndex, Lines};
 use serde_json::{Value, json};
@@ -31,12 +31,8 @@ pub(crate) fn lines(view: &View, args: &LinesArgs, out: &mut impl Write) -> Resu
             files.entry(location.file).or_default().insert(location.line, counts);
         }
     }
-    if files.is_empty() {
-        view.need_function(false)?;
-    }
-    if files.is_empty() && !view.args.file.is_empty() {
-        bail!("{}: no file is called {}", view.args.program.display(), view.args.file.join(" or "));
-    }
+    view.need_function(!files.is_empty())?;
+    view.need_file(!files.is_empty())?;
     // A file in which nothing was counted is not shown.
     files.retain(|_, lines| lines.values().any(|line| line.count().is_some()));
     let mut files: Vec<_> = files.into_iter().collect();
@@ -44,7 +40,10 @@ pub(crate) fn lines(view: &View, args: &LinesArgs, out: &mut impl Write) -> Resu
     if view.args.shown.json {
         return write_json(view, lines, &files, out);
     }
-    let mut sources = Sources::new(&args.sources, &view.args.program, Authors::among(files::owners()))?;
+    let mut sources = Sources::new(&args.sources, &view.loaded.path, Authors::among(files::owners()))?;
+    if !files.is_empty() {
+        view.begin(out)?;
+    }
     for (file, counts) in &files {
         let path = &lines.files()[*file];
         Listing { view, args, lines }.write(path, counts, sources.read(path).as_ref(), out)?;
@@ -65,13 +64,13 @@ pub(crate) fn chooses_instance(view: &View, lines: &Lines, instance: &Instance) 
 }
 
 /// Prints one file.
-struct Listing<'a> {
-    view: &'a View<'a>,
+struct Listing<'a, 'v> {
+    view: &'a View<'v>,
     args: &'a LinesArgs,
     lines: &'a Lines,
 }
 
-impl Listing<'_> {
+impl Listing<'_, '_> {
     fn write(
         &self,
         path: &str,
@@ -159,7 +158,7 @@ impl Listing<'_> {
         let frames = self.lines.frames(instance.address);
         match frames.first().filter(|_| instance.is_inlined()) {
             Some(frame) => {
-                let name = frame.name.as_deref().map_or("?".to_owned(), |name| self.view.shown(name));
+                let name = frame.name.as_deref().map_or_else(String::new, |name| self.view.shown(name));
                 format!("{name} inlined into {function}")
             }
             None => function,
@@ -173,7 +172,7 @@ fn write_json(
     files: &[(FileIndex, FileLines)],
     out: &mut impl Write,
 ) -> Result<()> {
-    write!(out, "{{{}", view.json_head())?;
+    view.begin(out)?;
     array(out, "files", files, |(file, counts)| {
         let rows = counts.iter().map(|(line, counts)| {
             let instances = counts.instances.iter().map(|instance| {
@@ -199,6 +198,6 @@ fn write_json(
         });
         json!({"file": lines.files()[*file], "lines": rows.collect::<Vec<_>>()})
     })?;
-    writeln!(out, "}}")?;
+    write!(out, "}}")?;
     Ok(())
 }

@@ -1,45 +1,54 @@
 //! `gmon paths`: prints the tree of call paths.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
 use std::io::Write;
 
 use anyhow::{Result, bail};
-use gmon_run::REST;
+use gprofinject_image::names::fit;
 use serde_json::json;
 
 use crate::cli::json::array;
-use crate::cli::measured::{Measurement, thread_name};
-use crate::cli::measured_args::PathsArgs;
+use crate::cli::reports::flat::thread_name;
+use crate::cli::run_args::PathsArgs;
+use crate::cli::run_view::{Names, RunView};
 use crate::cli::text::{indent, percent};
 use crate::cli::tree::{Merged, Tree};
 use crate::cli::units::duration;
 
 /// The part of the time, in percent, below which text leaves out a path.
 const MIN_PERCENT: f64 = 0.5;
+/// What the calls are called for which there was no room for nodes of their own.
+const REST_NAME: &str = "[other calls]";
+/// The number of columns before the names in a text.
+const NUMBERS: usize = 45;
+/// The number of columns that a name has at least.
+const NAME: usize = 12;
+
 /// Prints the tree as text, as JSON, or as lines for flame graph tools.
 ///
 /// # Errors
-/// There are no paths or there is no such function, or `out` cannot be written to.
-pub(crate) fn paths(measurement: &Measurement, args: &PathsArgs, out: &mut impl Write) -> Result<()> {
-    let measured = &measurement.measured;
+/// There are no paths, or `out` cannot be written to.
+pub(crate) fn paths(view: &RunView, args: &PathsArgs, out: &mut impl Write) -> Result<()> {
+    let run = view.run;
     let percent =
         args.min_percent.unwrap_or(if args.folded || args.common.shown.json { 0.0 } else { MIN_PERCENT });
     if !(0.0..=100.0).contains(&percent) {
         bail!("--min-percent {percent}: expected a number from 0 to 100");
     }
-    if measured.nodes.is_empty() {
-        bail!("{}: no call paths in it; `gprofinject --paths PROG` records them", measurement.file_names());
+    if run.nodes.is_empty() {
+        bail!(
+            "no call paths in the run of {}; `gprofinject --paths PROG` records them, and `gmon graph` shows who called whom",
+            run.program
+        );
     }
-    let chosen = measurement.chosen(&args.function)?;
-    let begins = |function: u32| match function {
-        REST => args.function.is_empty(),
-        function => chosen[function as usize],
-    };
-    let tree = Tree::new(&measured.nodes, args.threads, begins);
+    let all = view.chooses_all();
+    let begins = |function: Option<u32>| function.map_or(all, |function| view.chooses(function));
+    let tree = Tree::new(&run.nodes, args.threads, begins);
     let min_ns = (tree.total_ns as f64 * percent / 100.0).ceil() as u64;
     let mut indexes = tree.shown(min_ns, args.depth.unwrap_or(u32::MAX));
-    indexes.truncate(args.rows.limit.unwrap_or(usize::MAX));
-    let shown = Shown { measurement, args, tree: &tree, indexes };
+    indexes.truncate(args.common.rows.most());
+    let names = view.names(indexes.iter().filter_map(|&index| tree.nodes[index as usize].function));
+    let shown = Shown { view, args, tree: &tree, indexes, names };
     if args.folded {
         shown.folded(out)
     } else if args.common.shown.json {
@@ -51,27 +60,12 @@ pub(crate) fn paths(measurement: &Measurement, args: &PathsArgs, out: &mut impl 
 
 /// The part of a tree that is shown.
 struct Shown<'a> {
-    measurement: &'a Measurement<'a>,
+    view: &'a RunView<'a>,
     args: &'a PathsArgs,
     tree: &'a Tree,
     /// The nodes, parents before their children.
     indexes: Vec<u32>,
-}
-
-/// The names of functions, each looked up once.
-struct Names<'a> {
-    measurement: &'a Measurement<'a>,
-    known: HashMap<u32, String>,
-}
-
-impl<'a> Names<'a> {
-    fn new(measurement: &'a Measurement<'a>) -> Names<'a> {
-        Names { measurement, known: HashMap::new() }
-    }
-
-    fn of(&mut self, function: u32) -> &str {
-        self.known.entry(function).or_insert_with(|| self.measurement.name(function))
-    }
+    names: Names,
 }
 
 impl Shown<'_> {
@@ -81,48 +75,52 @@ impl Shown<'_> {
 
     /// Returns the name and the number of a node's thread.
     fn thread_name(&self, node: &Merged) -> String {
-        thread_name(&self.measurement.measured.threads[node.thread as usize])
+        self.view.run.threads.get(node.thread as usize).map_or_else(String::new, thread_name)
+    }
+
+    fn name(&self, node: &Merged) -> &str {
+        node.function.map_or(REST_NAME, |function| self.names.of(function))
     }
 
     fn text(&self, out: &mut impl Write) -> Result<()> {
-        self.measurement.head(out)?;
+        self.view.head(out)?;
         writeln!(out)?;
-        let mut names = Names::new(self.measurement);
-        let heading = format!("{:>12}  {:>9}  {:>9}  {:>7}  name", "calls", "self", "inclusive", "share");
-        writeln!(out, "{}", self.measurement.style.heading(&heading))?;
+        let style = self.view.style;
+        let heading = format!("{:>12}  {:>9}  {:>9}  {:>7}  function", "calls", "self", "inclusive", "share");
+        writeln!(out, "{}", style.heading(&heading))?;
         let mut thread = None;
         for node in self.nodes() {
             if self.args.threads && thread.replace(node.thread) != Some(node.thread) {
                 let name = self.thread_name(node);
-                writeln!(out, "{}", self.measurement.style.heading(&format!("thread {name}")))?;
+                writeln!(out, "{}", style.heading(&format!("thread {name}")))?;
             }
+            let indent = indent(node.depth - 1);
+            let name = self.name(node);
+            let room = style.width().map(|width| width.saturating_sub(NUMBERS + indent.len()).max(NAME));
             writeln!(
                 out,
-                "{:>12}  {:>9}  {:>9}  {:>7}  {}{}",
+                "{:>12}  {:>9}  {:>9}  {:>7}  {indent}{}",
                 node.calls,
                 duration(node.self_ns),
                 duration(node.inclusive_ns),
                 percent(node.inclusive_ns, self.tree.total_ns),
-                indent(node.depth - 1),
-                names.of(node.function),
+                room.map_or(Cow::Borrowed(name), |room| fit(name, room)),
             )?;
         }
         let hidden = self.tree.nodes.len() - self.indexes.len();
         if hidden > 0 {
             let hidden = gmon::counted(hidden, "path", "paths");
-            writeln!(out, "not shown: {hidden} (--min-percent, --depth and --limit select)")?;
+            writeln!(out, "{}", style.faint(format!("{hidden} more; --min-percent, --depth and -n select")))?;
         }
-        if self.measurement.measured.nodes_lost > 0 {
-            let name = names.of(REST).to_owned();
-            let lost = self.measurement.measured.nodes_lost;
-            writeln!(out, "{name}: {lost} calls for whose paths there was no room")?;
+        let lost = self.view.run.nodes_lost;
+        if lost > 0 {
+            writeln!(out, "{REST_NAME}: {lost} calls for whose paths there was no room")?;
         }
         Ok(())
     }
 
     /// Prints a line for each path that has self time. Times below `--depth` belong to the last function that is shown.
     fn folded(&self, out: &mut impl Write) -> Result<()> {
-        let mut names = Names::new(self.measurement);
         let mut path = String::new();
         // Where the name of each function in the path begins.
         let mut begins: Vec<usize> = Vec::new();
@@ -138,7 +136,7 @@ impl Shown<'_> {
             }
             begins.push(path.len());
             path += if path.is_empty() { "" } else { ";" };
-            path += &frame(names.of(node.function));
+            path += &frame(self.name(node));
             let time = if Some(node.depth) == self.args.depth { node.inclusive_ns } else { node.self_ns };
             if time > 0 {
                 writeln!(out, "{path} {time}")?;
@@ -149,21 +147,24 @@ impl Shown<'_> {
 
     /// Prints a list of nodes, in which parents come before their children.
     fn json(&self, out: &mut impl Write) -> Result<()> {
-        let measured = &self.measurement.measured;
+        let run = self.view.run;
         let mut numbers = vec![u32::MAX; self.tree.nodes.len()];
         for (number, &index) in self.indexes.iter().enumerate() {
             numbers[index as usize] = number as u32;
         }
-        write!(out, "{{{},\n\"total_ns\":{}", self.measurement.json_head(), self.tree.total_ns)?;
+        write!(out, "{{{},\n\"total_ns\":{}", self.view.json_head("gmon-paths"), self.tree.total_ns)?;
         write!(
             out,
             ",\"not_shown\":{},\"nodes_lost\":{}",
             self.tree.nodes.len() - self.indexes.len(),
-            measured.nodes_lost
+            run.nodes_lost
         )?;
         array(out, "paths", &self.indexes, |&index| {
             let node: &Merged = &self.tree.nodes[index as usize];
-            let mut json = self.measurement.json_function(node.function);
+            let mut json = match node.function.and_then(|function| run.functions.get(function as usize)) {
+                Some(function) => self.view.json_function(function),
+                None => json!({"name": REST_NAME, "demangled": REST_NAME, "module": null}),
+            };
             json["id"] = json!(numbers[index as usize]);
             json["parent"] = json!(node.parent.map(|parent| numbers[parent as usize]));
             json["depth"] = json!(node.depth);
@@ -172,7 +173,7 @@ impl Shown<'_> {
             json["inclusive_ns"] = json!(node.inclusive_ns);
             json["samples"] = json!(node.samples);
             if self.args.threads {
-                let thread = &measured.threads[node.thread as usize];
+                let thread = &run.threads[node.thread as usize];
                 json["thread"] = json!({"pid": thread.pid, "tid": thread.tid, "name": thread.name});
             }
             json

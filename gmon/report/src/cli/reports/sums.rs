@@ -1,15 +1,16 @@
-//! `gmon functions` and `gmon files`: prints how many instructions and basic blocks were executed. The numbers are those of
+//! `gmon lines --by function` and `--by file`: prints how many instructions and basic blocks were executed. The numbers are those of
 //! Weinberger's and Bishop's tables.
 
 use std::cmp::Reverse;
 use std::io::Write;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use gmon_blocks::{Sums, Tally};
 use serde_json::{Value, json};
 
 use crate::cli::json::array;
-use crate::cli::report_args::{Column, SumsArgs};
+use crate::cli::report_args::{Column, LinesArgs};
+use crate::cli::table::Table;
 use crate::cli::text::plain;
 use crate::cli::view::View;
 
@@ -27,7 +28,7 @@ struct Row {
 ///
 /// # Errors
 /// There is no function to show, or `out` cannot be written to.
-pub(crate) fn functions(view: &View, args: &SumsArgs, out: &mut impl Write) -> Result<()> {
+pub(crate) fn functions(view: &View, args: &LinesArgs, out: &mut impl Write) -> Result<()> {
     let report = &view.report;
     let mut rows = Vec::new();
     for (index, function) in report.functions.iter().enumerate() {
@@ -55,6 +56,7 @@ pub(crate) fn functions(view: &View, args: &SumsArgs, out: &mut impl Write) -> R
         });
     }
     view.need_function(!rows.is_empty())?;
+    view.need_file(!rows.is_empty())?;
     table(view, args, rows, "functions", out)
 }
 
@@ -62,10 +64,7 @@ pub(crate) fn functions(view: &View, args: &SumsArgs, out: &mut impl Write) -> R
 ///
 /// # Errors
 /// There is no line information, or `out` cannot be written to.
-pub(crate) fn files(view: &View, args: &SumsArgs, out: &mut impl Write) -> Result<()> {
-    if args.sort == Column::Address {
-        bail!("--sort address: files have none");
-    }
+pub(crate) fn files(view: &View, args: &LinesArgs, out: &mut impl Write) -> Result<()> {
     let lines = view.lines()?;
     let tally = Tally::of(&view.report);
     let mut rows = Vec::new();
@@ -86,21 +85,22 @@ pub(crate) fn files(view: &View, args: &SumsArgs, out: &mut impl Write) -> Resul
         rows.push(Row { name: plain(path), address: 0, sums, calls: counts.sums.calls, json });
     }
     view.need_function(!rows.is_empty())?;
+    view.need_file(!rows.is_empty())?;
     table(view, args, rows, "files", out)
 }
 
 /// Prints the table; that of files has columns for basic blocks as well.
-fn table(view: &View, args: &SumsArgs, mut rows: Vec<Row>, what: &str, out: &mut impl Write) -> Result<()> {
+fn table(view: &View, args: &LinesArgs, mut rows: Vec<Row>, what: &str, out: &mut impl Write) -> Result<()> {
     let total = rows.iter().filter_map(|row| row.sums).fold(Sums::default(), |mut total, sums| {
         total.add(&sums);
         total
     });
-    sort(&mut rows, args.sort);
+    sort(&mut rows, args.sort.unwrap_or(Column::Ie));
     let shown = rows.len().min(args.rows.limit.unwrap_or(usize::MAX));
     let not_counted = rows.iter().filter(|row| row.sums.is_none()).count();
     rows.truncate(shown);
+    view.begin(out)?;
     if view.args.shown.json {
-        write!(out, "{{{}", view.json_head())?;
         array(out, what, &rows, |row| {
             let mut json = row.json.clone();
             json["counted"] = json!(row.sums.is_some());
@@ -110,44 +110,40 @@ fn table(view: &View, args: &SumsArgs, mut rows: Vec<Row>, what: &str, out: &mut
         })?;
         let mut sum = json!({"calls": total.calls});
         merge(&mut sum, Some(total));
-        writeln!(out, ",\n\"total\":{sum},\"not_counted\":{not_counted}}}")?;
+        write!(out, ",\n\"total\":{sum},\"not_counted\":{not_counted}}}")?;
         return Ok(());
     }
-    let blocks = what == "files";
-    let style = view.style;
-    let mut heading =
-        format!("{:>16} {:>12} {:>12} {:>9}", "instructions run", "calls", "instructions", "never run");
-    if blocks {
-        heading += &format!(" {:>14} {:>8} {:>9}", "blocks run", "blocks", "never run");
+    let has_blocks = what == "files";
+    let mut headings = vec!["instructions run", "calls", "instructions", "never run"];
+    if has_blocks {
+        headings.extend(["blocks run", "blocks", "never run"]);
     }
-    writeln!(out, "{}", style.heading(&format!("{heading}  name")))?;
-    let line = |sums: &Sums| {
-        let mut line = format!("{:>16} {:>12} {:>12} {:>9}", sums.ie, sums.calls, sums.i, sums.ine);
-        if blocks {
-            line += &format!(" {:>14} {:>8} {:>9}", sums.bbe, sums.bb, sums.bbne);
-        }
-        line
-    };
+    headings.push("name");
+    let mut table = Table::new(headings, 1);
     for row in &rows {
-        match &row.sums {
-            Some(sums) => {
-                let text = format!("{}  {}", line(&Sums { calls: row.calls, ..*sums }), row.name);
-                writeln!(out, "{}", style.count(Some(sums.ie), text))?;
-            }
-            None => {
-                let mut text = format!("{:>16} {:>12} {:>12} {:>9}", "?", row.calls, "?", "?");
-                if blocks {
-                    text += &format!(" {:>14} {:>8} {:>9}", "?", "?", "?");
-                }
-                writeln!(out, "{}", style.count(None, format!("{text}  {}", row.name)))?;
-            }
-        }
+        let cells = texts(row.sums, row.calls, has_blocks, row.name.clone());
+        table.push_counted(row.sums.map(|sums| sums.ie), cells);
     }
-    writeln!(out, "{}", style.heading(&format!("{}  total", line(&total))))?;
+    table.push(texts(Some(total), total.calls, has_blocks, "total".to_owned()));
+    table.print(true, view.style, out)?;
     if not_counted > 0 {
-        writeln!(out, "?: not counted ({not_counted} {what})")?;
+        let what = what.strip_suffix('s').unwrap_or(what);
+        writeln!(out, "not counted: {}", gmon::counted(not_counted, what, &format!("{what}s")))?;
     }
     Ok(())
+}
+
+/// Returns a row of the table. What was not counted is blank; so are its calls if there are none, because nobody may have seen them.
+fn texts(sums: Option<Sums>, calls: u64, has_blocks: bool, name: String) -> Vec<String> {
+    let text =
+        |number: fn(&Sums) -> u64| sums.as_ref().map(|sums| number(sums).to_string()).unwrap_or_default();
+    let calls = if sums.is_none() && calls == 0 { String::new() } else { calls.to_string() };
+    let mut row = vec![text(|sums| sums.ie), calls, text(|sums| sums.i), text(|sums| sums.ine)];
+    if has_blocks {
+        row.extend([text(|sums| sums.bbe), text(|sums| sums.bb), text(|sums| sums.bbne)]);
+    }
+    row.push(name);
+    row
 }
 
 fn merge(json: &mut Value, sums: Option<Sums>) {

@@ -2,8 +2,7 @@
 
 use gmon_trace::{Callee, Doing, Process, Recorded, Trace};
 
-use crate::cli::measured::file_name;
-use crate::cli::text::{address_name, demangled, plain};
+use crate::cli::text::{address_name, demangled, file_name, plain};
 
 /// Returns a function's name in the symbol table, which is empty if it has none. That of a function that the trace does not define
 /// is its number.

@@ -1,30 +1,33 @@
-//! `gmon dump`: prints the records as text.
+//! `gmon check --records`: prints the records of gmon.out files as text.
 
 use std::io::{self, Write};
 
 use anyhow::{Context, Result};
 use gmon::{BlockForm, Place, Program, Reading, counted};
 
-use crate::cli::args::DumpArgs;
-use crate::cli::text::{plain, standard_output};
+use crate::cli::args::CheckArgs;
+use crate::cli::text::plain;
 use crate::cli::{files, json};
 
-/// Prints the file.
+/// Prints the files.
 ///
 /// # Errors
 /// A file cannot be read.
-pub(crate) fn run(args: &DumpArgs) -> Result<()> {
-    let program = args.program.as_deref().map(files::read_program).transpose()?;
-    let bytes = files::read_gmon(&args.file)?;
-    let options = args.form.resolve(&bytes, program.as_ref());
-    let reading = options.read(&bytes).with_context(|| args.file.display().to_string())?;
-    let mut out = standard_output();
-    if args.json {
-        json::write(&mut out, &reading, program.as_ref())?;
-    } else {
-        text(&mut out, &reading, program.as_ref())?;
+pub(crate) fn records(args: &CheckArgs, program: Option<&Program>, out: &mut impl Write) -> Result<()> {
+    for file in &args.files {
+        let bytes = files::read_gmon(file)?;
+        let options = args.form.resolve(&bytes, program);
+        let reading = options.read(&bytes).with_context(|| file.display().to_string())?;
+        if args.json {
+            json::write(out, &reading, program)?;
+            continue;
+        }
+        if args.files.len() > 1 {
+            writeln!(out, "{}:", plain(&file.display().to_string()))?;
+        }
+        text(out, &reading, program)?;
     }
-    Ok(out.flush()?)
+    Ok(())
 }
 
 /// Returns ` name+offset` for an address, or nothing without a program.

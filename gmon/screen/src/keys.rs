@@ -2,14 +2,18 @@
 
 /// A key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Key {
+pub enum Key {
     Char(char),
     Enter,
     Escape,
     Backspace,
     Tab,
+    /// Tab with Shift.
+    BackTab,
     Up,
     Down,
+    Left,
+    Right,
     PageUp,
     PageDown,
     Home,
@@ -18,7 +22,7 @@ pub(crate) enum Key {
 
 /// Returns the keys in what a terminal has sent. Anything else is left out, such as the keys of a mouse or of a terminal's
 /// answers.
-pub(crate) fn keys(bytes: &[u8]) -> Vec<Key> {
+pub fn keys(bytes: &[u8]) -> Vec<Key> {
     let mut keys = Vec::new();
     let mut rest = bytes;
     while let Some((&first, after)) = rest.split_first() {
@@ -62,6 +66,9 @@ fn sequence(parameters: &[u8], end: u8) -> Option<Key> {
     Some(match (end, parameters) {
         (b'A', _) => Key::Up,
         (b'B', _) => Key::Down,
+        (b'C', _) => Key::Right,
+        (b'D', _) => Key::Left,
+        (b'Z', _) => Key::BackTab,
         (b'H', _) | (b'~', b"1" | b"7") => Key::Home,
         (b'F', _) | (b'~', b"4" | b"8") => Key::End,
         (b'~', b"5") => Key::PageUp,
@@ -76,7 +83,7 @@ mod tests {
 
     #[test]
     fn keys_of_a_terminal() {
-        let typed = "a/\u{e9}\r\x1b[A\x1b[B\x1bOA\x1b[5~\x1b[1;5B\x7f\t\x1b";
+        let typed = "a/\u{e9}\r\x1b[A\x1b[B\x1bOA\x1b[5~\x1b[1;5B\x1b[C\x1bOD\x7f\t\x1b[Z\x1b";
         let expected = [
             Key::Char('a'),
             Key::Char('/'),
@@ -87,8 +94,11 @@ mod tests {
             Key::Up,
             Key::PageUp,
             Key::Down,
+            Key::Right,
+            Key::Left,
             Key::Backspace,
             Key::Tab,
+            Key::BackTab,
             Key::Escape,
         ];
         assert_eq!(keys(typed.as_bytes()), expected);

@@ -9,7 +9,7 @@ use gmon_export::Run;
 use gmon_export::load::KnownProgram;
 
 use crate::cli::fold::{self, Sum};
-use crate::cli::ranks_args::RanksArgs;
+use crate::cli::run_args::FlatArgs;
 use crate::cli::{files, rank, run};
 
 /// The processes of a job.
@@ -84,11 +84,14 @@ impl Ranks {
     ///
     /// # Errors
     /// A file cannot be read, or is of another program.
-    pub(crate) fn load(args: &RanksArgs) -> Result<Ranks> {
-        let (first, rest) = args.files.split_first().context("no files")?;
+    pub(crate) fn load(args: &FlatArgs) -> Result<Ranks> {
+        let named = &args.common.files.run;
+        let (first, rest) = named
+            .split_first()
+            .context("--spread: compares the processes of a parallel job, expected the results of several")?;
         // The program, if there is one, comes first.
         let mut program = None;
-        let mut paths: &[PathBuf] = &args.files;
+        let mut paths: &[PathBuf] = named;
         if std::fs::metadata(first).is_ok_and(|found| found.is_file()) {
             let bytes = files::read_any_kind(first)?;
             if files::is_elf(&bytes) {
@@ -99,7 +102,7 @@ impl Ranks {
         if paths.is_empty() {
             bail!("{}: a program without profiles, expected `PROG FILE...`", first.display());
         }
-        let threads = args.threads.map_or_else(fold::processors, usize::from);
+        let threads = fold::processors();
         let new =
             || Adding { args, program: program.as_ref(), functions: HashMap::new(), total: Row::default() };
         let sum = fold::sum(paths, threads, new)?;
@@ -112,7 +115,7 @@ impl Ranks {
 
 /// What is known of the processes up to now.
 struct Adding<'a> {
-    args: &'a RanksArgs,
+    args: &'a FlatArgs,
     program: Option<&'a KnownProgram>,
     /// By module, link address and name.
     functions: HashMap<(String, u64, String), Row>,
@@ -148,7 +151,7 @@ impl Adding<'_> {
 
 impl Sum for Adding<'_> {
     fn add(&mut self, index: usize, file: &Path) -> Result<()> {
-        let run = run::functions(file, &self.args.form, self.program)?;
+        let run = run::functions(file, &self.args.common.files, self.program)?;
         self.run(index, run);
         Ok(())
     }

@@ -1,17 +1,17 @@
 //! The terminal as ratatui sees it.
 
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
 
 use ratatui::backend::{Backend, CrosstermBackend};
 use ratatui::layout::Size;
 use ratatui::{Frame, Terminal};
 
-use crate::live::keys::{self, Key};
-use crate::os::terminal;
+use crate::keys::{self, Key};
+use crate::terminal::{self, StartKeeper};
 
 /// The terminal, which is restored when this is dropped.
-pub(crate) struct Screen {
+pub struct Screen {
     drawn: Terminal<CrosstermBackend<terminal::Output>>,
     size: Size,
     // Dropped last.
@@ -19,15 +19,18 @@ pub(crate) struct Screen {
 }
 
 impl Screen {
+    /// Sets the terminal up. `keeper` starts what restores it if this process is killed, if anything does.
+    ///
     /// # Errors
     /// As for [`terminal::Terminal::take`].
-    pub(crate) fn take() -> io::Result<Screen> {
-        let terminal = terminal::Terminal::take()?;
+    pub fn take(keeper: &StartKeeper) -> io::Result<Screen> {
+        let terminal = terminal::Terminal::take(keeper)?;
         let drawn = Terminal::new(CrosstermBackend::new(terminal.output()?))?;
         Ok(Screen { size: drawn.size()?, drawn, terminal })
     }
 
-    pub(crate) fn descriptor(&self) -> RawFd {
+    /// The descriptor that is readable when the user has typed something.
+    pub fn descriptor(&self) -> RawFd {
         self.terminal.descriptor()
     }
 
@@ -35,13 +38,15 @@ impl Screen {
     ///
     /// # Errors
     /// The terminal is gone.
-    pub(crate) fn typed(&mut self) -> io::Result<Vec<Key>> {
+    pub fn typed(&mut self) -> io::Result<Vec<Key>> {
         Ok(keys::keys(&self.terminal.typed()?))
     }
 
+    /// Draws a frame, of the size that the terminal has now.
+    ///
     /// # Errors
     /// The terminal is gone.
-    pub(crate) fn draw(&mut self, draw: impl FnOnce(&mut Frame)) -> io::Result<()> {
+    pub fn draw(&mut self, draw: impl FnOnce(&mut Frame)) -> io::Result<()> {
         let size = self.drawn.size()?;
         if terminal::take_torn() || self.size != size {
             // ratatui would ask the terminal where the cursor is, and read the answer in place of keys.
@@ -51,5 +56,11 @@ impl Screen {
         }
         self.drawn.draw(draw)?;
         if terminal::is_gone() { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(()) }
+    }
+}
+
+impl AsFd for Screen {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.terminal.as_fd()
     }
 }

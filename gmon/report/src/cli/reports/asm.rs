@@ -1,4 +1,4 @@
-//! `gmon instructions`: prints the disassembly with a count before each instruction.
+//! `gmon asm`: prints the disassembly with a count before each instruction.
 
 use std::io::Write;
 
@@ -7,7 +7,7 @@ use gmon_blocks::{Disassembler, Step};
 use serde_json::json;
 
 use crate::cli::json::array;
-use crate::cli::report_args::InstructionsArgs;
+use crate::cli::report_args::{AsmArgs, Syntax};
 use crate::cli::text::margin;
 use crate::cli::view::View;
 
@@ -15,13 +15,14 @@ use crate::cli::view::View;
 ///
 /// # Errors
 /// There is no function to show, or `out` cannot be written to.
-pub(crate) fn instructions(view: &View, args: &InstructionsArgs, out: &mut impl Write) -> Result<()> {
-    let mut disassembler = Disassembler::new(args.syntax.into(), view.report.code, |name| view.shown(name));
+pub(crate) fn asm(view: &View, args: &AsmArgs, out: &mut impl Write) -> Result<()> {
+    let syntax = args.syntax.unwrap_or(Syntax::Att);
+    let mut disassembler = Disassembler::new(syntax.into(), view.report.code, |name| view.shown(name));
     let mut text = |step: &Step| disassembler.text(&step.instruction);
     let chosen: Vec<_> = (0..view.report.functions.len()).filter(|&index| view.chooses(index)).collect();
     view.need_function(!chosen.is_empty())?;
     if view.args.shown.json {
-        write!(out, "{{{}", view.json_head())?;
+        view.begin(out)?;
         let text = std::cell::RefCell::new(text);
         array(out, "functions", &chosen, |&index| {
             let mut json = view.json_function(index);
@@ -42,8 +43,11 @@ pub(crate) fn instructions(view: &View, args: &InstructionsArgs, out: &mut impl 
             json["instructions"] = instructions.collect();
             json
         })?;
-        writeln!(out, "}}")?;
+        write!(out, "}}")?;
         return Ok(());
+    }
+    if !chosen.is_empty() {
+        view.begin(out)?;
     }
     chosen.into_iter().try_for_each(|index| function(view, index, &mut text, out))
 }
@@ -58,7 +62,12 @@ fn function(
     let function = &view.report.functions[index];
     let name = view.shown(&function.symbol.name);
     if function.blocks.is_none() {
-        let line = format!("{name}: not counted, {}", gmon::counted(function.calls, "call", "calls"));
+        // Where nothing was counted, there may have been calls that nobody has seen.
+        let calls = match function.calls {
+            0 => String::new(),
+            calls => format!(", {}", gmon::counted(calls, "call", "calls")),
+        };
+        let line = format!("{name}: not counted{calls}");
         writeln!(out, "{}\n", view.style.faint(line))?;
         return Ok(());
     }

@@ -1,0 +1,48 @@
+//! What a frame of a flame graph is.
+
+use gmon_export::Run;
+
+/// What a frame stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Of {
+    /// Everything.
+    All,
+    /// The function with this index.
+    Function(u32),
+    /// The functions of the cycle with this index, which call each other.
+    Cycle(u32),
+    /// Calls for which there was no room for nodes of their own.
+    Rest,
+}
+
+/// A frame below another one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Frame {
+    pub(crate) of: Of,
+    /// The index of the node in the tree of paths; 0 in an estimate.
+    pub(crate) node: u32,
+    /// What it has cost with all above it.
+    pub(crate) weight: f64,
+    /// What it has cost itself.
+    pub(crate) own: f64,
+}
+
+/// What weights are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    Nanoseconds,
+    Samples,
+    Instructions,
+    Calls,
+}
+
+impl Unit {
+    /// Returns the most telling unit that a run has.
+    pub(crate) fn of(run: &Run) -> Unit {
+        match (run.time.is_some() && run.self_ns() > 0, run.has_instructions) {
+            (true, _) => Unit::Nanoseconds,
+            (false, true) => Unit::Instructions,
+            (false, false) => Unit::Calls,
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Numbers as text in columns.
+
+use crate::cli::units::duration;
+
+/// What stands before an estimate.
+pub(crate) const ESTIMATE: &str = "~";
+
+/// Returns a duration, marked if it is an estimate.
+pub(crate) fn time(ns: u64, is_estimate: bool) -> String {
+    let mark = if is_estimate && ns > 0 { ESTIMATE } else { "" };
+    format!("{mark}{}", duration(ns))
+}
+
+/// Returns a count, or its first digits and a unit if it is wider than `width`.
+pub(crate) fn count(count: u64, width: usize) -> String {
+    let text = count.to_string();
+    if text.len() <= width {
+        return text;
+    }
+    let mut scaled = count as f64;
+    let mut unit = "";
+    for larger in ["k", "M", "G", "T", "P", "E"] {
+        if scaled < 9999.5 {
+            break;
+        }
+        (scaled, unit) = (scaled / 1000.0, larger);
+    }
+    format!("{scaled:.0}{unit}")
+}
+
+/// Returns a share of a whole, in percent; nothing if there is no whole.
+pub(crate) fn share(part: u64, whole: u64) -> String {
+    match whole {
+        0 => String::new(),
+        whole => format!("{:.2}", 100.0 * part as f64 / whole as f64),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns() {
+        assert_eq!(time(1_500_000, true), "~1.500 ms");
+        assert_eq!(time(0, true), "0 ns");
+        assert_eq!((count(123_456, 6), count(123_456, 5)), ("123456".into(), "123k".into()));
+        assert_eq!((count(9_999_600, 5), count(u64::MAX, 6)), ("10M".into(), "18E".into()));
+        assert_eq!((share(1, 3), share(1, 0)), ("33.33".into(), String::new()));
+    }
+}

@@ -1,0 +1,138 @@
+//! `gmon lines` and `gmon asm`: what the counts of basic blocks say, module by module.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use gprofinject_image::debug::Authors;
+
+use crate::cli::files;
+use crate::cli::load;
+use crate::cli::missing::{Lacking, Missing};
+use crate::cli::report_args::{AsmArgs, By, Column, LinesArgs, ReportArgs, RowsArgs};
+use crate::cli::reports::{asm, blocks, coverage, lines, sums};
+use crate::cli::run;
+use crate::cli::text::{Out, standard_output};
+use crate::cli::view::{Frame, View};
+
+/// Prints the source with counts, or what is asked for in its place.
+///
+/// # Errors
+/// Options do not go together, files cannot be read, or there is nothing to show.
+pub(crate) fn lines(args: &LinesArgs) -> Result<()> {
+    check(args)?;
+    let common = &args.common;
+    match (args.by, args.coverage, args.lcov.as_deref()) {
+        (Some(By::Function), ..) => {
+            each(common, "gmon-lines-by-function", |view, out| sums::functions(view, args, out))
+        }
+        (Some(By::File), ..) => each(common, "gmon-lines-by-file", |view, out| sums::files(view, args, out)),
+        (None, false, None) => each(common, "gmon-lines", |view, out| lines::lines(view, args, out)),
+        (None, true, None) => each(common, "gmon-coverage", coverage::coverage),
+        (None, false, Some(path)) if path == Path::new("-") => each(common, "", coverage::lcov),
+        (None, has_table, Some(path)) => {
+            let mut trace = Vec::new();
+            each(common, "gmon-coverage", |view, out| {
+                coverage::lcov(view, &mut trace)?;
+                if has_table { coverage::coverage(view, out) } else { Ok(()) }
+            })?;
+            files::replace(path, &trace, &Authors::among(files::owners()))
+        }
+    }
+}
+
+/// Prints the disassembly with counts, or the basic blocks.
+///
+/// # Errors
+/// Options do not go together, files cannot be read, or there is nothing to show.
+pub(crate) fn asm(args: &AsmArgs) -> Result<()> {
+    match args.blocks {
+        true if args.syntax.is_some() => bail!("--syntax: --blocks prints no instructions"),
+        true => each(&args.common, "gmon-blocks", |view, out| blocks::blocks(view, args, out)),
+        false => {
+            needs("--blocks", args.sort.is_some(), &args.rows)?;
+            each(&args.common, "gmon-asm", |view, out| asm::asm(view, args, out))
+        }
+    }
+}
+
+/// Checks that the options go together.
+fn check(args: &LinesArgs) -> Result<()> {
+    let sources = &args.sources;
+    let of_source = [
+        ("--apart", args.apart),
+        ("--all-counts", args.all_counts),
+        ("--instructions", args.instructions),
+        ("--source-dir", !sources.source_dir.is_empty()),
+        ("--substitute-path", !sources.substitute_path.is_empty()),
+    ];
+    let modes = [("--by", args.by.is_some()), ("--coverage", args.coverage), ("--lcov", args.lcov.is_some())];
+    let mut given = modes.iter().filter(|(_, is_given)| *is_given).map(|(name, _)| *name);
+    let mode = given.next();
+    if let (Some(by @ "--by"), Some(other)) = (mode, given.next()) {
+        bail!("{other} and {by} are different reports; give one of them");
+    }
+    if let Some(mode) = mode
+        && let Some((option, _)) = of_source.iter().find(|(_, is_given)| *is_given)
+    {
+        bail!("{option}: with {mode}, no source is shown");
+    }
+    if args.by.is_none() {
+        needs("--by function or --by file", args.sort.is_some(), &args.rows)?;
+    }
+    if args.by == Some(By::File) && args.sort == Some(Column::Address) {
+        bail!("--sort address: files have none");
+    }
+    match args.lcov.as_deref() {
+        Some(path) if path == Path::new("-") && args.coverage => {
+            bail!("--coverage and --lcov - would both be written to standard output; give one of them")
+        }
+        Some(_) if args.common.shown.json && !args.coverage => {
+            bail!("--json: --lcov writes lcov's format; --coverage --json prints JSON")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks that there are no options of tables where no table is printed.
+fn needs(mode: &str, sorts: bool, rows: &RowsArgs) -> Result<()> {
+    match (sorts, rows.limit) {
+        (true, _) => bail!("--sort: only with {mode}"),
+        (_, Some(_)) => bail!("-n: only with {mode}"),
+        _ => Ok(()),
+    }
+}
+
+/// Makes a report of each module of the run that was counted and that the user has selected. Others are shown if one cannot be.
+fn each(
+    args: &ReportArgs,
+    schema: &'static str,
+    mut write: impl FnMut(&View, &mut Out) -> Result<()>,
+) -> Result<()> {
+    let source = run::open(&args.files)?;
+    let modules = load::counted(args, &source)?;
+    let is_only = modules.len() == 1;
+    let frame = Frame::new(schema, args.shown.json, !is_only);
+    let mut lacking = Lacking::default();
+    let mut shown = 0;
+    let mut out = standard_output();
+    for module in &modules {
+        let mut report = || {
+            // A module is dropped before the next one is read.
+            let loaded = load::load(args, &source, module)?;
+            write(&View::new(args, &loaded, &frame)?, &mut out)
+        };
+        match report().map_err(anyhow::Error::downcast::<Missing>) {
+            Ok(()) => shown += 1,
+            Err(Ok(missing)) => lacking.add(missing, is_only),
+            Err(Err(error)) => return Err(error),
+        }
+    }
+    if shown == 0 {
+        return lacking.fail();
+    }
+    frame.end(&mut out)?;
+    out.flush()?;
+    lacking.complain();
+    Ok(())
+}

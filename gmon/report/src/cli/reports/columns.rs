@@ -1,0 +1,301 @@
+//! The columns of `gmon flat`: which a table has, and what stands in them.
+
+use gmon_export::{Durations, FunctionTimes, Run, Thread, Time};
+
+use crate::cli::run_args::{By, Column};
+use crate::cli::run_view::ESTIMATE;
+use crate::cli::units::duration;
+
+/// The numbers of a row.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Numbers {
+    pub(crate) calls: u64,
+    pub(crate) primitive: u64,
+    pub(crate) open: u64,
+    pub(crate) samples: u64,
+    pub(crate) self_ns: u64,
+    pub(crate) inclusive_ns: u64,
+    pub(crate) self_raw_ns: u64,
+    pub(crate) inclusive_raw_ns: u64,
+    pub(crate) durations: Option<Durations>,
+    pub(crate) instructions: u64,
+    /// The time of which the CPU time is a part. The rest is waiting.
+    pub(crate) wall_ns: u64,
+    /// The thread, in the table of threads.
+    pub(crate) thread: Option<Thread>,
+}
+
+impl Numbers {
+    /// Returns the numbers of a function.
+    pub(crate) fn of(function: &gmon_export::Function) -> Numbers {
+        Numbers {
+            calls: function.calls,
+            primitive: function.primitive,
+            open: function.open,
+            samples: function.samples,
+            self_ns: function.self_ns,
+            inclusive_ns: function.inclusive_ns,
+            self_raw_ns: function.self_raw_ns,
+            inclusive_raw_ns: function.inclusive_raw_ns,
+            durations: function.durations,
+            instructions: function.instructions,
+            wall_ns: function.self_ns,
+            thread: None,
+        }
+    }
+
+    /// Adds those numbers of another row of which a sum is one: not inclusive times, which contain each other.
+    pub(crate) fn add(&mut self, other: &Numbers) {
+        for (to, value) in [
+            (&mut self.calls, other.calls),
+            (&mut self.primitive, other.primitive),
+            (&mut self.open, other.open),
+            (&mut self.samples, other.samples),
+            (&mut self.self_ns, other.self_ns),
+            (&mut self.self_raw_ns, other.self_raw_ns),
+            (&mut self.instructions, other.instructions),
+            (&mut self.wall_ns, other.wall_ns),
+        ] {
+            *to = to.saturating_add(value);
+        }
+    }
+
+    /// Adds the calls of a function in a thread.
+    pub(crate) fn add_times(&mut self, times: &FunctionTimes) {
+        self.add(&Numbers {
+            calls: times.calls,
+            primitive: times.primitive,
+            open: times.open,
+            samples: times.samples,
+            self_ns: times.self_ns,
+            self_raw_ns: times.self_raw_ns,
+            ..Numbers::default()
+        });
+    }
+}
+
+/// Which columns a table has.
+pub(crate) struct Kind {
+    by: By,
+    time: Time,
+    /// The CPU time of a sample, in nanoseconds. 0 if these rows have no CPU time of their own.
+    period_ns: u64,
+    /// Whether a call had not returned at the end.
+    open: bool,
+    /// Whether some calls are recursive.
+    recursive: bool,
+    instructions: bool,
+    raw: bool,
+}
+
+/// The columns that a narrow terminal does without, the first one first.
+pub(crate) const OPTIONAL: [&str; 23] = [
+    "raw inclusive",
+    "raw self",
+    "cumulative",
+    "open",
+    "p50",
+    "min",
+    "self/call",
+    "~inclusive/call",
+    "mean",
+    "primitive",
+    "waiting",
+    "p99",
+    "max",
+    "cpu",
+    "outside",
+    "overhead",
+    "instructions",
+    "life",
+    "self",
+    "module",
+    "~inclusive",
+    "inclusive",
+    "self %",
+];
+
+impl Kind {
+    pub(crate) fn new(run: &Run, by: By, raw: bool, rows: &[Numbers]) -> Kind {
+        let has_samples = rows.iter().any(|row| row.samples > 0);
+        Kind {
+            by,
+            time: run.time,
+            // The samples of timers inside the program do not know their thread.
+            period_ns: match by {
+                _ if !run.time.is_measured() => 0,
+                By::Thread if !has_samples => 0,
+                _ => run.sample_period_ns,
+            },
+            open: rows.iter().any(|row| row.open > 0),
+            recursive: by == By::Function && rows.iter().any(|row| row.primitive != row.calls),
+            instructions: run.has_instructions && by != By::Thread,
+            raw: raw && run.time.is_measured(),
+        }
+    }
+
+    /// Returns the columns in front of the names.
+    pub(crate) fn columns(&self) -> Vec<Column> {
+        use Column::*;
+        let is_function = self.by == By::Function;
+        let is_measured = self.time.is_measured();
+        [
+            (Own, self.time.is_some()),
+            (Inclusive, is_function && self.time.is_some()),
+            (Calls, true),
+            (Primitive, self.recursive),
+            (Mean, is_function && self.time.is_some()),
+            (Min, is_function && is_measured),
+            (P50, is_function && is_measured),
+            (P99, is_function && is_measured),
+            (Max, is_function && is_measured),
+            (Life, self.by == By::Thread),
+            (Outside, self.by == By::Thread),
+            (Overhead, self.by == By::Thread),
+            (Cpu, self.period_ns > 0),
+            (Waiting, self.period_ns > 0),
+            (Open, self.open),
+            (Instructions, self.instructions),
+            (SelfRaw, self.raw),
+            (InclusiveRaw, self.raw && is_function),
+        ]
+        .into_iter()
+        .filter_map(|(column, has)| has.then_some(column))
+        .collect()
+    }
+
+    /// Whether rows can be sorted by a column.
+    pub(crate) fn has(&self, column: Column) -> bool {
+        match column {
+            Column::Name => true,
+            Column::Module => self.by == By::Function,
+            // The numbers are there, whether or not they are shown.
+            Column::Primitive => self.by == By::Function,
+            Column::Open | Column::SelfRaw => self.time.is_measured(),
+            Column::InclusiveRaw => self.by == By::Function && self.time.is_measured(),
+            column => self.columns().contains(&column),
+        }
+    }
+
+    /// Returns why there is no such column, for a message.
+    pub(crate) fn hint(&self, column: Column) -> &'static str {
+        match column {
+            Column::Life | Column::Outside | Column::Overhead => "; --by thread has it, of measured times",
+            Column::Imbalance => "; --spread has it",
+            Column::Instructions => "; `gprofinject --count lines` counts them",
+            Column::Own | Column::Inclusive | Column::Mean if !self.time.is_some() => {
+                "; no times were measured"
+            }
+            _ if !self.time.is_measured() => "; `gprofinject --times` measures it",
+            Column::Cpu | Column::Waiting if self.by != By::Thread => "; CPU time was not sampled",
+            Column::Cpu | Column::Waiting => {
+                "; --by function and --by module have it if CPU time was sampled, and --by thread if perf events have sampled it"
+            }
+            _ => "; --by function has it",
+        }
+    }
+
+    /// Returns the headings of a column.
+    pub(crate) fn headings(&self, column: Column) -> Vec<&'static str> {
+        use Column::*;
+        let is_measured = self.time.is_measured();
+        match column {
+            Own if self.by == By::Function && !is_measured => vec!["self %", "self", "cumulative"],
+            Own => vec!["self %", "self"],
+            Inclusive if is_measured => vec!["inclusive"],
+            Inclusive => vec!["~inclusive"],
+            Calls => vec!["calls"],
+            Primitive => vec!["primitive"],
+            Mean if is_measured => vec!["mean"],
+            Mean => vec!["self/call", "~inclusive/call"],
+            Min => vec!["min"],
+            Max => vec!["max"],
+            P50 => vec!["p50"],
+            P99 => vec!["p99"],
+            Cpu => vec!["cpu"],
+            Waiting => vec!["waiting"],
+            Open => vec!["open"],
+            Instructions => vec!["instructions"],
+            SelfRaw => vec!["raw self"],
+            InclusiveRaw => vec!["raw inclusive"],
+            Life => vec!["life"],
+            Outside => vec!["outside"],
+            Overhead => vec!["overhead"],
+            Imbalance | Name | Module => Vec::new(),
+        }
+    }
+
+    /// Returns the texts of a column, as many as it has headings. What was not counted or measured is empty. `all` is the time of
+    /// which shares are, and `cumulative` the self time of this row and those above.
+    pub(crate) fn texts(
+        &self,
+        column: Column,
+        row: &Numbers,
+        all: u64,
+        cumulative: Option<u64>,
+    ) -> Vec<String> {
+        let time = |column| self.value(column, row).map_or_else(String::new, duration);
+        let estimate = |text: String| match self.time.is_measured() || text.is_empty() {
+            true => text,
+            false => format!("{ESTIMATE}{text}"),
+        };
+        match column {
+            Column::Own => {
+                let share = if all == 0 { 0.0 } else { 100.0 * row.self_ns as f64 / all as f64 };
+                let mut texts = vec![format!("{share:.2}"), time(column)];
+                if self.headings(column).len() > 2 {
+                    texts.push(cumulative.map_or_else(String::new, duration));
+                }
+                texts
+            }
+            Column::Inclusive => vec![estimate(time(column))],
+            Column::Mean if !self.time.is_measured() => {
+                let own = row.self_ns.checked_div(row.primitive);
+                vec![own.map_or_else(String::new, duration), estimate(time(column))]
+            }
+            // A function without calls is not hooked, and one without instructions is in code that was not counted.
+            Column::Calls | Column::Primitive if row.calls == 0 => vec![String::new()],
+            Column::Instructions if row.instructions == 0 => vec![String::new()],
+            Column::Calls | Column::Primitive | Column::Open | Column::Instructions => {
+                vec![self.value(column, row).unwrap_or(0).to_string()]
+            }
+            _ => vec![time(column)],
+        }
+    }
+
+    /// Returns a number, in nanoseconds if it is a time. `None` if the row has none.
+    pub(crate) fn value(&self, column: Column, row: &Numbers) -> Option<u64> {
+        match column {
+            Column::Calls => Some(row.calls),
+            Column::Primitive => Some(row.primitive),
+            Column::Own => Some(row.self_ns),
+            Column::Inclusive => Some(row.inclusive_ns),
+            Column::Mean => row.inclusive_ns.checked_div(row.primitive),
+            Column::Min => Some(row.durations?.min_ns),
+            Column::Max => Some(row.durations?.max_ns),
+            Column::P50 => Some(row.durations?.p50_ns),
+            Column::P99 => Some(row.durations?.p99_ns),
+            Column::Cpu => self.cpu(row),
+            Column::Waiting => self.cpu(row).map(|cpu| row.wall_ns.saturating_sub(cpu)),
+            Column::Open => Some(row.open),
+            Column::Instructions => Some(row.instructions),
+            Column::SelfRaw => Some(row.self_raw_ns),
+            Column::InclusiveRaw => Some(row.inclusive_raw_ns),
+            Column::Life => Some(row.thread.as_ref()?.life_ns),
+            Column::Outside => Some(row.thread.as_ref()?.outside_ns),
+            Column::Overhead => Some(row.thread.as_ref()?.overhead_ns),
+            Column::Imbalance | Column::Name | Column::Module => None,
+        }
+    }
+
+    /// Returns the CPU time, if it was sampled beside measured times.
+    fn cpu(&self, row: &Numbers) -> Option<u64> {
+        (self.period_ns > 0).then(|| row.samples.saturating_mul(self.period_ns))
+    }
+
+    /// Whether the last row of a table has the sum of a column.
+    pub(crate) fn is_sum(column: Column) -> bool {
+        use Column::*;
+        matches!(column, Calls | Primitive | Own | Cpu | Waiting | Open | SelfRaw | Instructions)
+    }
+}

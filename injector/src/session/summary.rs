@@ -1,0 +1,394 @@
+//! The end of a run in at most four lines: what ran, where the time went, what that cost and hides, and what to type next.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use gmon::visible;
+use gprofinject_image::names::demangle::demangle;
+use gprofinject_image::names::{fit, unambiguous};
+
+use crate::os::child::Ending;
+use crate::os::columns::{cut, width};
+use crate::session::digest::{By, Digest, FunctionCost};
+
+/// What the lines are made of.
+pub(crate) struct Facts<'f> {
+    /// The name of the program that was started.
+    pub(crate) name: String,
+    /// The whole command, which is named if other programs have run too.
+    pub(crate) command: String,
+    pub(crate) duration: Duration,
+    pub(crate) ending: Ending,
+    pub(crate) digest: &'f Digest,
+    /// How many basic blocks have run, and of how many, if they were counted.
+    pub(crate) blocks: Option<(usize, usize)>,
+    /// What it cost and what was not seen, the most important first.
+    pub(crate) remarks: Vec<String>,
+    /// The command that shows the result.
+    pub(crate) next: Option<String>,
+}
+
+impl Facts<'_> {
+    /// Returns the lines, each of which takes at most so many columns. Only the last one may take more: a command is of no use without
+    /// its end.
+    pub(crate) fn lines(&self, columns: usize) -> Vec<String> {
+        let remarks = (!self.remarks.is_empty()).then(|| cut(&self.remarks.join("; "), columns).into_owned());
+        let next = self.next.as_ref().map(|command| format!("next: {command}"));
+        [Some(self.first(columns)), self.functions(columns), remarks, next].into_iter().flatten().collect()
+    }
+
+    /// Returns the line about the whole run: as much as there is room for.
+    fn first(&self, columns: usize) -> String {
+        /// Whether samples, calls and processes are said, and how many programs are named.
+        const SAID: [(bool, bool, bool, usize); 9] = [
+            (true, true, true, 3),
+            (true, true, true, 2),
+            (false, true, true, 3),
+            (false, true, true, 2),
+            (false, true, true, 1),
+            (false, false, true, 1),
+            (false, false, false, 1),
+            (false, true, false, 0),
+            (false, false, false, 0),
+        ];
+        let said = SAID.map(|said| self.first_with(columns, said));
+        let fitting = said.iter().find(|line| width(line) <= columns).or(said.last());
+        cut(fitting.map_or("", String::as_str), columns).into_owned()
+    }
+
+    fn first_with(
+        &self,
+        columns: usize,
+        (samples, calls, has_processes, programs): (bool, bool, bool, usize),
+    ) -> String {
+        const SHORTEST: usize = 10;
+        let Digest { all, processes, .. } = *self.digest;
+        let title = if self.digest.programs.len() > 1 { &self.command } else { &self.name };
+        let title = cut(title, (columns / 3).max(SHORTEST));
+        let time = time(self.duration);
+        let mut line = match self.ending {
+            Ending::Exited(0) => format!("{title}: {time}"),
+            Ending::Exited(status) => format!("{title}: exit status {status} after {time}"),
+            Ending::Killed(signal) => format!("{title}: killed by {} after {time}", signal_name(signal)),
+        };
+        if calls && all.calls > 0 {
+            line += &format!(", {}", number_of(all.calls, "call", "calls"));
+        }
+        if calls && let Some((ran, found)) = self.blocks {
+            line += &format!(", {ran} of {} ran", gmon::counted(found, "block", "blocks"));
+        }
+        if samples && all.samples > 0 {
+            line += &format!(", {}", number_of(all.samples, "sample", "samples"));
+        }
+        if processes > 1 && has_processes {
+            line += &format!(", {processes} processes");
+        }
+        line + &self.programs(programs)
+    }
+
+    /// Returns what there is to say of the most expensive programs, if there are several.
+    fn programs(&self, most: usize) -> String {
+        let Digest { by, all, ref programs, .. } = *self.digest;
+        if programs.len() < 2 {
+            return String::new();
+        }
+        let worth = |part: u64| part > 0 && percent(part, all.by(by)) >= 1.0;
+        let named = programs.iter().filter(|program| worth(program.cost.by(by))).take(most);
+        let named = named.enumerate().map(|(index, program)| {
+            let name = cut(&visible(&program.name), 24).into_owned();
+            let processes = match (program.processes, index) {
+                (1, _) => String::new(),
+                (processes, 0) => format!(" ({processes} processes)"),
+                (processes, _) => format!(" ({processes})"),
+            };
+            match by {
+                By::Calls if index == 0 => {
+                    format!("{name}{processes} {}", number_of(program.cost.calls, "call", "calls"))
+                }
+                By::Calls => format!("{name}{processes} {}", scaled(program.cost.calls)),
+                _ => format!("{name}{processes} {:.0} %", percent(program.cost.by(by), all.by(by))),
+            }
+        });
+        let named: Vec<String> = named.collect();
+        if named.is_empty() { String::new() } else { format!(": {}", named.join(", ")) }
+    }
+
+    /// Returns the line of the functions: as many as there is room for, and of their names as much as is left.
+    fn functions(&self, columns: usize) -> Option<String> {
+        let shown = &self.digest.functions;
+        // The unit is said once.
+        let first_called = shown.iter().position(|function| function.cost.calls > 0);
+        let demangled: Vec<Cow<str>> = shown.iter().map(|function| demangle(&function.name)).collect();
+        let names = unambiguous(&demangled.iter().map(Cow::as_ref).collect::<Vec<&str>>());
+        let entries: Vec<Entry> = shown
+            .iter()
+            .zip(names)
+            .enumerate()
+            .map(|(index, (function, name))| Entry {
+                module: function
+                    .module
+                    .as_ref()
+                    .map_or_else(String::new, |module| format!("{}!", short_module(module))),
+                name: visible(&name).into_owned(),
+                cost: self.cost(function, Some(index) == first_called),
+            })
+            .collect();
+        (1..=entries.len()).rev().find_map(|count| {
+            let (module, entries) = common_module(&entries[..count]);
+            let line = fitted(&entries, columns.saturating_sub(width(&module)))?;
+            Some(format!("{module}{line}"))
+        })
+    }
+
+    /// Returns the cost of a function, as it follows its name.
+    fn cost(&self, function: &FunctionCost, has_unit: bool) -> String {
+        let (by, cost) = (self.digest.by, function.cost);
+        let calls = if has_unit { number_of(cost.calls, "call", "calls") } else { scaled(cost.calls) };
+        match by {
+            By::Calls => format!(" {calls}"),
+            _ if cost.calls == 0 => format!(" {:.0} %", percent(cost.by(by), self.digest.all.by(by))),
+            _ => format!(" {:.0} % ({calls})", percent(cost.by(by), self.digest.all.by(by))),
+        }
+    }
+}
+
+/// A function as it is shown.
+#[derive(Clone)]
+struct Entry {
+    /// The name of its module and an exclamation mark, or nothing.
+    module: String,
+    name: String,
+    /// What follows the name.
+    cost: String,
+}
+
+/// Returns what is said of the module that contains all of these functions, which is then not said of each. It is nothing if there is no such
+/// module.
+fn common_module(entries: &[Entry]) -> (String, Vec<Entry>) {
+    let common = match entries {
+        [first, second, rest @ ..] => {
+            let is_same = |entry: &Entry| entry.module == first.module;
+            let is_common = is_same(second) && rest.iter().all(is_same);
+            if is_common { first.module.trim_end_matches('!') } else { "" }
+        }
+        _ => "",
+    };
+    if common.is_empty() {
+        return (String::new(), entries.to_vec());
+    }
+    let without = entries.iter().map(|entry| Entry { module: String::new(), ..entry.clone() });
+    (format!("in {common}: "), without.collect())
+}
+
+/// Returns a line of these functions in at most so many columns, if their names need not be cut too short for it.
+fn fitted(entries: &[Entry], columns: usize) -> Option<String> {
+    const BETWEEN: &str = " \u{b7} ";
+    /// Shorter names tell nothing.
+    const SHORTEST: usize = 10;
+    let fixed: usize = entries.iter().map(|entry| width(&entry.module) + width(&entry.cost)).sum();
+    let between = width(BETWEEN) * entries.len().saturating_sub(1);
+    let widths: Vec<usize> = entries.iter().map(|entry| width(&entry.name)).collect();
+    let longest = widths.iter().copied().max()?;
+    let taken = |most: usize| widths.iter().map(|own| own.min(&most)).sum::<usize>();
+    let Some(left) = columns.checked_sub(fixed + between) else {
+        // One function is better than none.
+        let [only] = entries else { return None };
+        return Some(cut(&format!("{}{}{}", only.module, only.name, only.cost), columns).into_owned());
+    };
+    let least = if entries.len() == 1 { 0 } else { SHORTEST };
+    let most = (least.min(longest)..=longest).rev().find(|&most| taken(most) <= left)?;
+    let shown = entries.iter().map(|Entry { module, name, cost }| {
+        // A character may take two columns.
+        format!("{module}{}{cost}", cut(&fit(name, most), most))
+    });
+    Some(shown.collect::<Vec<_>>().join(BETWEEN))
+}
+
+/// Returns the name of a module in short: that of a library without its version.
+fn short_module(name: &str) -> String {
+    const LONGEST: usize = 16;
+    let stem = name
+        .split_once(".so")
+        .filter(|(stem, rest)| !stem.is_empty() && (rest.is_empty() || rest.starts_with('.')));
+    cut(&visible(stem.map_or(name, |(stem, _)| stem)), LONGEST).into_owned()
+}
+
+fn percent(part: u64, all: u64) -> f64 {
+    100.0 * part as f64 / all.max(1) as f64
+}
+
+/// Returns a number of things in few characters: `1 call`, `12 k calls`.
+fn number_of(number: u64, one: &str, many: &str) -> String {
+    format!("{} {}", scaled(number), if number == 1 { one } else { many })
+}
+
+/// Returns a number in at most three digits: `999`, `1.2 k`, `12 k`, `1.2 M`.
+pub(crate) fn scaled(number: u64) -> String {
+    const UNITS: [&str; 6] = ["k", "M", "G", "T", "P", "E"];
+    if number < 1000 {
+        return number.to_string();
+    }
+    let mut scaled = number as f64 / 1000.0;
+    let mut units = UNITS.iter();
+    let mut unit = units.next();
+    while scaled >= 999.5 {
+        let Some(next) = units.next() else { break };
+        unit = Some(next);
+        scaled /= 1000.0;
+    }
+    let unit = unit.unwrap_or(&"");
+    if scaled < 9.95 { format!("{scaled:.1} {unit}") } else { format!("{scaled:.0} {unit}") }
+}
+
+/// Returns a time in few characters.
+fn time(time: Duration) -> String {
+    let seconds = time.as_secs_f64();
+    match seconds {
+        ..0.000_95 => format!("{:.1} ms", seconds * 1e3),
+        ..0.099_5 => format!("{:.0} ms", seconds * 1e3),
+        ..9.995 => format!("{seconds:.2} s"),
+        ..59.95 => format!("{seconds:.1} s"),
+        _ => {
+            let whole = seconds.round() as u64;
+            match whole / 3600 {
+                0 => format!("{} min {} s", whole / 60, whole % 60),
+                hours => format!("{hours} h {} min", whole / 60 % 60),
+            }
+        }
+    }
+}
+
+/// Returns the name of a signal.
+fn signal_name(signal: i32) -> String {
+    const NAMES: [(i32, &str); 16] = [
+        (libc::SIGHUP, "HUP"),
+        (libc::SIGINT, "INT"),
+        (libc::SIGQUIT, "QUIT"),
+        (libc::SIGILL, "ILL"),
+        (libc::SIGTRAP, "TRAP"),
+        (libc::SIGABRT, "ABRT"),
+        (libc::SIGBUS, "BUS"),
+        (libc::SIGFPE, "FPE"),
+        (libc::SIGKILL, "KILL"),
+        (libc::SIGUSR1, "USR1"),
+        (libc::SIGSEGV, "SEGV"),
+        (libc::SIGUSR2, "USR2"),
+        (libc::SIGPIPE, "PIPE"),
+        (libc::SIGALRM, "ALRM"),
+        (libc::SIGTERM, "TERM"),
+        (libc::SIGSYS, "SYS"),
+    ];
+    let known = NAMES.iter().find(|(number, _)| *number == signal);
+    known.map_or_else(|| format!("signal {signal}"), |(_, name)| format!("SIG{name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::digest::{Cost, ProgramCost};
+
+    fn cost(samples: u64, calls: u64) -> Cost {
+        Cost { samples, calls, self_ns: 0 }
+    }
+
+    fn function(module: &str, name: &str, samples: u64, calls: u64) -> FunctionCost {
+        let module = (!module.is_empty()).then(|| module.to_owned());
+        FunctionCost { module, name: name.to_owned(), is_nameless: false, cost: cost(samples, calls) }
+    }
+
+    fn digest() -> Digest {
+        let program = |name: &str, processes, samples| ProgramCost {
+            name: name.to_owned(),
+            processes,
+            cost: cost(samples, 9),
+        };
+        Digest {
+            by: By::Samples,
+            all: cost(1000, 11_800_000),
+            processes: 13,
+            programs: vec![program("cc1", 6, 860), program("as", 6, 130), program("make", 1, 10)],
+            functions: vec![
+                function("cc1", "ggc_internal_alloc", 450, 1),
+                function("", "_ZN5outer5inner7compute17ha0b1c2d3e4f5a6b7E", 300, 12_345),
+                function("libc.so.6", "malloc", 50, 0),
+            ],
+            ..Digest::default()
+        }
+    }
+
+    fn facts(digest: &Digest) -> Facts<'_> {
+        Facts {
+            name: "make".to_owned(),
+            command: "make -j2".to_owned(),
+            duration: Duration::from_millis(1310),
+            ending: Ending::Exited(0),
+            digest,
+            blocks: None,
+            remarks: vec!["60 % of the CPU time was gprofinject's own".to_owned(), "more".to_owned()],
+            next: Some("gmon".to_owned()),
+        }
+    }
+
+    #[test]
+    fn four_lines_of_a_wide_terminal() {
+        let digest = digest();
+        assert_eq!(
+            facts(&digest).lines(110),
+            [
+                "make -j2: 1.31 s, 12 M calls, 1.0 k samples, 13 processes: cc1 (6 processes) 86 %, as (6) 13 %, make 1 %",
+                "cc1!ggc_internal_alloc 45 % (1 call) · outer::inner::compute 30 % (12 k) · libc!malloc 5 %",
+                "60 % of the CPU time was gprofinject's own; more",
+                "next: gmon",
+            ]
+        );
+    }
+
+    #[test]
+    fn no_line_is_wider_than_the_terminal() {
+        let digest = digest();
+        let facts = facts(&digest);
+        for columns in 20..130 {
+            for line in facts.lines(columns) {
+                assert!(width(&line) <= columns, "{columns}: {line}");
+            }
+        }
+        let narrow = facts.lines(27);
+        assert_eq!(narrow[0], "make -j2: 1.31 s");
+        assert_eq!(facts.lines(28)[0], "make -j2: 1.31 s, 12 M calls");
+        assert_eq!(narrow[1], "cc1!…al_alloc 45 % (1 call)");
+    }
+
+    #[test]
+    fn what_did_not_happen_is_not_said() {
+        let nothing = Digest { processes: 1, ..Digest::default() };
+        let quiet = Facts { remarks: Vec::new(), next: None, ..facts(&nothing) };
+        assert_eq!(quiet.lines(80), ["make: 1.31 s"]);
+        let crashed = Facts { ending: Ending::Killed(libc::SIGSEGV), ..quiet };
+        assert_eq!(crashed.lines(80), ["make: killed by SIGSEGV after 1.31 s"]);
+        let failed = Facts { ending: Ending::Exited(3), blocks: Some((1, 2)), ..crashed };
+        assert_eq!(failed.lines(80), ["make: exit status 3 after 1.31 s, 1 of 2 blocks ran"]);
+    }
+
+    #[test]
+    fn without_times_calls_count() {
+        let by_calls = Digest {
+            by: By::Calls,
+            programs: Vec::new(),
+            functions: vec![function("", "a\x1b[2J", 0, 1), function("libz.so.1", "b", 1, 1_240_000)],
+            ..digest()
+        };
+        assert_eq!(facts(&by_calls).lines(80)[1], "a\\u{1b}[2J 1 call · libz!b 1.2 M");
+    }
+
+    #[test]
+    fn numbers_and_times_are_short() {
+        let numbers = [0, 999, 1000, 9949, 9950, 999_499, 999_500, 1_234_567, u64::MAX].map(scaled);
+        assert_eq!(numbers, ["0", "999", "1.0 k", "9.9 k", "10 k", "999 k", "1.0 M", "1.2 M", "18 E"]);
+        let times = [10, 940, 8000, 99_600, 340_000, 12_340_000, 61_000_000, 7_260_000_000]
+            .map(|us| time(Duration::from_micros(us)));
+        assert_eq!(
+            times,
+            ["0.0 ms", "0.9 ms", "8 ms", "0.10 s", "0.34 s", "12.3 s", "1 min 1 s", "2 h 1 min"]
+        );
+    }
+}
