@@ -179,6 +179,6 @@ mod tests {
             assert!(longest <= Some(width), "{width}\n{text}");
             assert!(text.contains("longer") && text.contains("1000000"), "{width}\n{text}");
         }
-        assert!(text(Some(49)).contains("self") && !text(Some(30)).contains("self"));
+        assert!(text(Some(50)).contains("self") && !text(Some(30)).contains("self"));
     }
 }
