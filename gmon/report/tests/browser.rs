@@ -23,7 +23,7 @@ impl Terminal {
             return None;
         }
         let folder = Folder::new(test);
-        std::fs::write(folder.0.join("gmon.pb.gz"), example().write()).expect("a file");
+        std::fs::write(folder.0.join("gmon.pb.gz"), example(true).write()).expect("a file");
         let terminal = Terminal { folder };
         terminal.tmux(&["-f", "/dev/null", "new-session", "-d", "-x", "80", "-y", "24", "env PS1='$ ' sh"]);
         Some(terminal)
@@ -129,7 +129,7 @@ fn views_and_every_way_out() {
 #[test]
 fn without_a_terminal() {
     let folder = Folder::new("gmon_report_no_terminal");
-    std::fs::write(folder.0.join("gmon.pb.gz"), example().write()).expect("a file");
+    std::fs::write(folder.0.join("gmon.pb.gz"), example(true).write()).expect("a file");
     let run = |args: &[&str]| {
         let mut command = Command::new(GMON);
         let output = command.args(args).current_dir(&folder.0).output().expect("gmon runs");
