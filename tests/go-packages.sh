@@ -63,7 +63,7 @@ row() {
         timeout 600 "$bin/gprofinject" -q --no-follow -o "$name.gmon" "$name.covered" -test.short \
             -test.coverprofile="$name.cover" >"$name.out" 2>&1 && [ -s "$name.cover" ]; then
         nm "$name.covered" >"$name.nm"
-        "$bin/gmon" dump --json "$name.gmon" >"$name.json"
+        "$bin/gmon" check --records --json "$name.gmon" >"$name.json"
         compared=$("$work/compare" "$name.cover" "$name.nm" "$name.json" 2>"$name.wrong")
     fi
     read -r functions _ wrong <<<"$compared -"

@@ -43,7 +43,7 @@ row() {
 # The calls of functions whose names contain fib as a word.
 fib() {
     [ -e "$2" ] || return 0
-    "$bin/gmon" dump --program "$1" "$2" --json 2>/dev/null | grep -aiE '"function":"([^"]*[^a-z"])?fib([^a-z][^"]*)?"' |
+    "$bin/gmon" check --records --program "$1" "$2" --json 2>/dev/null | grep -aiE '"function":"([^"]*[^a-z"])?fib([^a-z][^"]*)?"' |
         sed -E 's/.*"count":([0-9]+).*/\1/' | awk '{ sum += $1; n++ } END { if (n) print sum }'
 }
 

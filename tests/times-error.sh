@@ -62,7 +62,7 @@ def by_perf(program, args):
 def by_us(program, args):
     run([os.environ["GPROFINJECT"], "-q", "--times", "--libs=none", "-o", "gmon.out", "--", program, *args])
     corrected, raw = {}, {}
-    for row in json.loads(out([os.environ["GMON"], "times", "--raw", "--json", "gmon.pb.gz"]))["rows"]:
+    for row in json.loads(out([os.environ["GMON"], "flat", "--raw", "--json", "gmon.pb.gz"]))["rows"]:
         add(corrected, row["name"], row["self_ns"] / 1e9)
         add(raw, row["name"], row["self_raw_ns"] / 1e9)
     return corrected, raw

@@ -68,7 +68,7 @@ callgrind() {
 }
 measured() {
     "$target/release/gprofinject" -q --times -o "$work/gmon.out" "$work/uniform" >/dev/null
-    "$target/release/gmon" times --json "$work/gmon.pb.gz" >"$work/json"
+    "$target/release/gmon" flat --json "$work/gmon.pb.gz" >"$work/json"
     python3 - "$work/json" <<'PYTHON'
 import json, sys
 for row in json.load(open(sys.argv[1]))["rows"]:

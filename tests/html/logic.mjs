@@ -10,7 +10,7 @@ import { gzipSync } from "node:zlib";
 
 const FOLDER = new URL("../../gmon/export/src/html/", import.meta.url);
 const FILES = ["format", "base", "data", "rows", "icicle"];
-const NAMES = "UNKNOWN count duration exact percent visible matcher filtered sortByNumber sortByText pathTree layout matched Run unpack grouped";
+const NAMES = "UNKNOWN count duration exact percent visible matcher filtered sortByNumber sortByText pathTree layout matched Run part unpack grouped";
 const source = FILES.map((file) => readFileSync(new URL(`${file}.js`, FOLDER), "utf8")).join("\n");
 const page = vm.runInThisContext(`"use strict"; (() => { ${source}\nreturn { ${NAMES.split(" ").join(", ")} }; })()`);
 const { UNKNOWN } = page;
@@ -180,8 +180,8 @@ test("a path of a million calls is no problem", () => {
 
 test("arcs by caller and callee", async () => {
   const raw = {
-    program: "p", facts: [], notes: [], time: { kind: "measured", estimated: [] }, total: 30, modules: [{ name: "p" }], threads: [], files: [], nodes: null, rows: null, sources: null, code: null,
-    functions: { name: ["a", "b", "c"], module: [0, 0, 0], file: [0, 0, 0], line: [0, 0, 0], calls: [1, 5, null], primitive: [1, 5, 0], self: [10, 20, 0], inclusive: [30, 20, 0], cpu: null, instructions: null, cycle: null },
+    program: "p", facts: [], notes: [], time: { kind: "measured", estimated: [] }, total: 30, modules: [{ name: "p" }], programs: [{ name: "p" }, { name: "q", processes: 3 }], threads: [{ name: "t", tid: 7, program: 1 }, { name: "t", tid: 8, program: 0 }], files: [], nodes: null, rows: null, programRows: { function: [0, 1, 1], program: [0, 0, 1], calls: [1, 2, 3], primitive: [1, 2, 3], self: [10, 5, 15], inclusive: [15, 5, 15] }, sources: null, code: null,
+    functions: { name: ["a", "b(int)", "c"], short: [null, "b", null], module: [0, 0, 0], file: [0, 0, 0], line: [0, 0, 0], calls: [1, 5, null], primitive: [1, 5, 0], self: [10, 20, 0], inclusive: [30, 20, 0], cpu: null, instructions: null, cycle: null },
     // Callers 0 (none), 1, 1, 2, as differences.
     arcs: { caller: [0, 1, 0, 1], callee: [0, 1, 2, 2], calls: [1, 5, 2, 3], self: [10, 20, 0, 0], inclusive: [30, 20, 0, 0] },
   };
@@ -191,6 +191,14 @@ test("arcs by caller and callee", async () => {
   assert.deepEqual([...run.arcsInto(2)], [2, 3]);
   assert.deepEqual([...run.arcsInto(0)], [0]);
   assert.equal(run.total, 30);
+  assert.deepEqual([run.short(0), run.short(1)], ["a", "b"]);
+  // The parts of the run: a program has its own columns and threads.
+  assert.deepEqual([...run.columnsOf(page.part("p1")).calls], [UNKNOWN, 3, UNKNOWN]);
+  assert.equal(run.columnsOf(page.part("")), run.columns);
+  assert.deepEqual([...run.threadsOf(page.part("p1"))], [0]);
+  assert.deepEqual([run.threadsOf(page.part("t1")), run.threadsOf(page.part("x9"))], [1, UNKNOWN]);
+  const parts = run.parts(false);
+  assert.deepEqual([parts.Programs, parts.Threads], [[["p0", "p"], ["p1", "q (3 processes)"]], [["t0", "t 7"], ["t1", "t 8"]]]);
   assert.deepEqual([...run.columns.mean], [30, 4, UNKNOWN]);
   assert.deepEqual(page.filtered(run, run.columns, "", UNKNOWN, false), [0, 1]);
   assert.deepEqual(page.filtered(run, run.columns, "C", UNKNOWN, true), [2]);

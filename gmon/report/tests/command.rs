@@ -41,10 +41,10 @@ fn names(folder: &Folder) -> Vec<String> {
 }
 
 #[test]
-fn dump() {
-    let folder = Folder::new("dump");
+fn records() {
+    let folder = Folder::new("records");
     let file = folder.write("a.out", &bytes(&profile(250)));
-    let output = gmon(&["dump"], &[&file]);
+    let output = gmon(&["check", "--records"], &[&file]);
     assert_eq!(
         stdout(&output),
         "format 64-bit little-endian, 2 records\n\
@@ -52,7 +52,7 @@ fn dump() {
          0x1234 60000\n\
          arc 0x1100 -> 0x1234 4000000000\n"
     );
-    let output = gmon(&["dump", "--json"], &[&file]);
+    let output = gmon(&["check", "--records", "--json"], &[&file]);
     let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(value["histograms"][0]["hits"][0]["hits"], 60_000);
     assert_eq!(value["arcs"][0]["count"], 4_000_000_000u64);
@@ -60,16 +60,16 @@ fn dump() {
 }
 
 #[test]
-fn dump_with_names() {
+fn records_with_names() {
     let folder = Folder::new("names");
     let prog = folder.compile(&[]);
     let mut profile = Profile::new(Format::LITTLE_64);
     profile.arcs = vec![Arc { from: prog.address("main") + 4, to: prog.address("far"), count: 3 }];
     let file = folder.write("a.out", &bytes(&profile));
     let prog = prog.path.to_str().expect("UTF-8");
-    let text = stdout(&gmon(&["dump", "--program", prog], &[&file]));
+    let text = stdout(&gmon(&["check", "--records", "--program", prog], &[&file]));
     assert!(text.contains(" main+0x4 -> ") && text.contains(" far 3\n"), "{text}");
-    let output = gmon(&["dump", "--json", "--program", prog], &[&file]);
+    let output = gmon(&["check", "--records", "--json", "--program", prog], &[&file]);
     let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(value["arcs"][0]["caller"], "main");
 }
@@ -83,9 +83,11 @@ fn builds_are_told_apart() {
     let good = folder.write("good.out", &with(&prog.program.build_id.bytes()));
     let stale = folder.write("stale.out", &with(b"another"));
     let unknown = folder.write("unknown.out", &bytes(&profile(250)));
-    assert!(stdout(&gmon(&["dump"], &[&good])).contains("\nbuild-id fedcba987654321001234567..\n"));
+    assert!(
+        stdout(&gmon(&["check", "--records"], &[&good])).contains("\nbuild-id fedcba987654321001234567..\n")
+    );
     let value: serde_json::Value =
-        serde_json::from_slice(&gmon(&["dump", "--json"], &[&good]).stdout).expect("JSON");
+        serde_json::from_slice(&gmon(&["check", "--records", "--json"], &[&good]).stdout).expect("JSON");
     assert_eq!(value["build_id"], "fedcba987654321001234567");
 
     let sum = folder.file("sum.out");
@@ -174,7 +176,7 @@ fn what_is_no_profile() {
     let empty = folder.write("empty", b"");
     let cut = folder.write("cut", &bytes(&profile(250))[..4170]);
     let says = |path: &Path, words: &str| {
-        let output = gmon(&["dump"], &[path]);
+        let output = gmon(&["check", "--records"], &[path]);
         assert_eq!(code(&output), Some(2), "{words}");
         assert_eq!(stderr(&output), format!("gmon: {}: {words}\n", path.display()));
     };
@@ -190,10 +192,10 @@ fn the_form_can_be_forced() {
     let folder = Folder::new("forced");
     let ambiguous = [&b"gmon\x01\0\0\0"[..], &[0; 12], &[1; 13 * 21]].concat();
     let file = folder.write("a.out", &ambiguous);
-    assert!(stdout(&gmon(&["dump"], &[&file])).contains("makes sense as 32-bit too"));
-    let text = stdout(&gmon(&["dump", "--width", "32"], &[&file]));
+    assert!(stdout(&gmon(&["check", "--records"], &[&file])).contains("makes sense as 32-bit too"));
+    let text = stdout(&gmon(&["check", "--records", "--width", "32"], &[&file]));
     assert!(text.starts_with("format 32-bit little-endian, 21 records\narc "), "{text}");
-    let output = gmon(&["dump", "--endian", "big"], &[&file]);
+    let output = gmon(&["check", "--records", "--endian", "big"], &[&file]);
     assert!(stderr(&output).contains("the file is little-endian"), "{}", stderr(&output));
 }
 
@@ -203,8 +205,11 @@ fn the_reader_goes_away() {
     let mut profile = profile(250);
     profile.arcs = (0..100_000).map(|n| Arc { from: n, to: n, count: 1 }).collect();
     let file = folder.write("a.out", &bytes(&profile));
-    let script =
-        format!("{{ {} dump {}; echo $? >&2; }} | head -n 1", env!("CARGO_BIN_EXE_gmon"), file.display());
+    let script = format!(
+        "{{ {} check --records {}; echo $? >&2; }} | head -n 1",
+        env!("CARGO_BIN_EXE_gmon"),
+        file.display()
+    );
     let output = Command::new("sh").args(["-c", &script]).output().expect("sh");
     assert_eq!(stderr(&output), "0\n");
 }
@@ -215,17 +220,17 @@ fn the_reader_goes_away() {
 fn pipes_are_read_and_devices_refused() {
     let folder = Folder::new("pipes");
     let file = folder.write("a.out", &bytes(&profile(250)));
-    let expected = stdout(&gmon(&["dump"], &[&file]));
+    let expected = stdout(&gmon(&["check", "--records"], &[&file]));
     assert!(!expected.is_empty());
     // The shell's own pipe, one whose writer takes some time, and one that is written to later.
     let later = folder.0.join("later");
     assert!(Command::new("mkfifo").arg(&later).status().expect("mkfifo runs").success());
     for script in [
-        "exec $GMON dump <(cat $FILE)",
-        "exec $GMON dump <(sleep 6; cat $FILE)",
-        "(sleep 1; cat $FILE > $LATER) & $GMON dump $LATER",
-        "$GMON dump /dev/stdin < $FILE",
-        "cat $FILE | $GMON dump /dev/stdin",
+        "exec $GMON check --records <(cat $FILE)",
+        "exec $GMON check --records <(sleep 6; cat $FILE)",
+        "(sleep 1; cat $FILE > $LATER) & $GMON check --records $LATER",
+        "$GMON check --records /dev/stdin < $FILE",
+        "cat $FILE | $GMON check --records /dev/stdin",
     ] {
         let mut command = Command::new("bash");
         command.args(["-c", script]).env("GMON", env!("CARGO_BIN_EXE_gmon"));
@@ -238,13 +243,13 @@ fn pipes_are_read_and_devices_refused() {
         (Path::new("/dev/tty"), "/dev/tty: "),
         (folder.0.as_path(), "is a folder, expected a file or a pipe"),
     ] {
-        let output = gmon(&["dump"], &[path]);
+        let output = gmon(&["check", "--records"], &[path]);
         assert_eq!(code(&output), Some(2), "{}", stderr(&output));
         assert!(stderr(&output).contains(message), "{}", stderr(&output));
     }
     // Of an endless pipe that does not begin as a profile does, only the beginning is read.
     let output = Command::new("bash")
-        .args(["-c", "$GMON dump <(yes)"])
+        .args(["-c", "$GMON check --records <(yes)"])
         .env("GMON", env!("CARGO_BIN_EXE_gmon"))
         .output()
         .expect("bash runs");

@@ -170,8 +170,8 @@ fn one_module_of_a_run() {
     let case = Case::new("counts-one");
     let all = case.json("lines --by function");
     let z = executed(&all).pop().expect("a module");
-    assert_eq!(executed(&case.json("lines --by function -m libz.so")), [z.clone()]);
-    assert_eq!(executed(&case.json("lines --by function ./libz.so")), [z.clone()]);
+    assert_eq!(executed(&case.json("lines --by function -m libz.so")), std::slice::from_ref(&z));
+    assert_eq!(executed(&case.json("lines --by function ./libz.so")), std::slice::from_ref(&z));
     std::fs::rename(case.path("libz.so"), case.path("copy")).expect("a move");
     assert_eq!(executed(&case.json("lines --by function copy gmon.pb.gz")), [("copy".to_owned(), z.1)]);
     // Without a heading, because there is one.

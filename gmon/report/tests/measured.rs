@@ -1,4 +1,4 @@
-//! `gmon times`, `callers`, `callees` and `paths`, on measured times that were made up by hand.
+//! `gmon flat`, `graph` and `paths`, on measured times that were made up by hand.
 
 #[path = "../../run/tests/support/mod.rs"]
 mod example;
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use example::example;
-use gmon_run::{ArcTimes, FunctionTimes, Recording};
+use gmon_run::{ArcTimes, FunctionTimes, Program, Recording};
 use serde_json::Value;
 use support::Folder;
 
@@ -45,9 +45,9 @@ fn folder(name: &str, measured: &Recording) -> Folder {
 }
 
 const HEAD: &str = "\
-prog: 5.000 s, 2 threads
-clock: time-stamp counter, 2.500 GHz; taken out of each call: 10.5 ns inside, 4.2 ns outside; error up to 1.5 ns a call, more right after a long chain of operations
-cpu: a sample for each 4.000 ms of CPU time
+prog and its libraries: 55 calls
+time: wall time, measured in each call in 5.000 s; error up to 1.5 ns a call, more right after a long chain of operations
+cpu: CPU time, a sample for each 4.000 ms
 ";
 
 /// Checks the lines of a text below the head. `expected` begins on a line of its own.
@@ -57,55 +57,179 @@ fn assert_text(text: &str, expected: &str) {
 }
 
 #[test]
-fn times() {
-    let folder = folder("times", &example(true));
+fn flat() {
+    let folder = folder("flat", &example(true));
     // p50 and p99 are in the interval of the histogram, between min and max: work, 2^30 = 1.074 s to 2.000 s.
     assert_text(
-        &text(&folder, &["times"]),
+        &text(&folder, &["flat"]),
         "
-calls  primitive      self    share  inclusive      mean       min       max       p50       p99       cpu   waiting  name        module
-    4          2  4.000 s    92.57%   4.000 s   2.000 s   1.000 s   2.000 s   1.537 s   1.991 s   3.600 s   400.0 ms  work        prog
-   40         40  300.0 ms    6.94%   300.0 ms  7.500 ms  7.000 ms  8.000 ms  7.500 ms  7.990 ms  4.000 ms  296.0 ms  libc_read   libc.so.6
-   10         10  20.00 ms    0.46%   320.0 ms  32.00 ms  30.00 ms  33.00 ms  31.50 ms  32.97 ms  20.00 ms      0 ns  parse(int)  prog
-    1          1  1.000 ms    0.02%   321.0 ms  321.0 ms  321.0 ms  321.0 ms  321.0 ms  321.0 ms      0 ns  1.000 ms  main        prog
-   55         53  4.321 s   100.00%                                                               3.624 s   697.0 ms  total
+self %      self  inclusive  calls  primitive      mean       min       p50       p99       max       cpu   waiting  function   module
+ 92.57  4.000 s    4.000 s       4          2  2.000 s   1.000 s   1.537 s   1.991 s   2.000 s   3.600 s   400.0 ms  work       prog
+  6.94  300.0 ms   300.0 ms     40         40  7.500 ms  7.000 ms  7.500 ms  7.990 ms  8.000 ms  4.000 ms  296.0 ms  libc_read  libc.so.6
+  0.46  20.00 ms   320.0 ms     10         10  32.00 ms  30.00 ms  31.50 ms  32.97 ms  33.00 ms  20.00 ms      0 ns  parse      prog
+  0.02  1.000 ms   321.0 ms      1          1  321.0 ms  321.0 ms  321.0 ms  321.0 ms  321.0 ms      0 ns  1.000 ms  main       prog
+100.00  4.321 s                 55         53                                                    3.624 s   697.0 ms  total
 ",
     );
+    assert_eq!(text(&folder, &[]), text(&folder, &["flat"]));
     assert_text(
-        &text(&folder, &["times", "--by", "module"]),
+        &text(&folder, &["flat", "--by", "module"]),
         "
-calls      self    share       cpu   waiting  module
-   15  4.021 s    93.06%  3.620 s   401.0 ms  prog
-   40  300.0 ms    6.94%  4.000 ms  296.0 ms  libc.so.6
-   55  4.321 s   100.00%  3.624 s   697.0 ms  total
+self %      self  calls       cpu   waiting  module
+ 93.06  4.021 s      15  3.620 s   401.0 ms  prog
+  6.94  300.0 ms     40  4.000 ms  296.0 ms  libc.so.6
+100.00  4.321 s      55  3.624 s   697.0 ms  total
 ",
     );
     // All samples of a thread, also of what is not hooked, unless functions are chosen.
     assert_text(
-        &text(&folder, &["times", "--by", "thread", "--sort", "calls", "--raw"]),
+        &text(&folder, &["flat", "--by", "thread", "--sort", "calls", "--raw"]),
         "
-calls      self    share      life   outside  overhead       cpu   waiting  raw self  thread
-   51  321.0 ms    7.43%  5.000 s   7.000 ms  1.234 us  28.00 ms  300.0 ms  321.0 ms  prog 100
-    4  4.000 s    92.57%  5.000 s   7.000 ms  1.234 us  3.620 s   387.0 ms  4.000 s   worker 101
-   55  4.321 s   100.00%                                3.648 s   687.0 ms  4.321 s   total
+self %      self  calls      life   outside  overhead       cpu   waiting  raw self  thread
+  7.43  321.0 ms     51  5.000 s   7.000 ms  1.234 us  28.00 ms  300.0 ms  321.0 ms  prog 100
+ 92.57  4.000 s       4  5.000 s   7.000 ms  1.234 us  3.620 s   387.0 ms  4.000 s   worker 101
+100.00  4.321 s      55                                3.648 s   687.0 ms  4.321 s   total
 ",
     );
     assert_text(
-        &text(&folder, &["times", "--by", "thread", "-f", "parse", "-f", "work", "--sort", "cpu"]),
+        &text(&folder, &["flat", "--by", "thread", "-f", "parse", "-f", "work", "--sort", "cpu"]),
         "
-calls      self   share      life   outside  overhead       cpu   waiting  thread
-    4  4.000 s   92.57%  5.000 s   7.000 ms  1.234 us  3.600 s   400.0 ms  worker 101
-   10  20.00 ms   0.46%  5.000 s   7.000 ms  1.234 us  20.00 ms      0 ns  prog 100
-   14  4.020 s   93.03%                                3.620 s   400.0 ms  total
+self %      self  calls      life   outside  overhead       cpu   waiting  thread
+ 92.57  4.000 s       4  5.000 s   7.000 ms  1.234 us  3.600 s   400.0 ms  worker 101
+  0.46  20.00 ms     10  5.000 s   7.000 ms  1.234 us  20.00 ms      0 ns  prog 100
+ 93.03  4.020 s      14                                3.620 s   400.0 ms  total
 ",
     );
     assert_text(
-        &text(&folder, &["times", "--no-demangle", "-f", "parse", "-f", "main", "-n1", "--sort", "inclusive"]),
+        &text(&folder, &["flat", "--no-demangle", "-f", "parse", "-f", "main", "-n1", "--sort", "inclusive"]),
         "
-calls  primitive      self  share  inclusive      mean       min       max       p50       p99       cpu   waiting  name   module
-    1          1  1.000 ms  0.02%   321.0 ms  321.0 ms  321.0 ms  321.0 ms  321.0 ms  321.0 ms      0 ns  1.000 ms  main   prog
-   11         11  21.00 ms  0.49%                                                               20.00 ms  1.000 ms  total
+self %      self  inclusive  calls      mean       min       p50       p99       max       cpu   waiting  function  module
+  0.02  1.000 ms   321.0 ms      1  321.0 ms  321.0 ms  321.0 ms  321.0 ms  321.0 ms      0 ns  1.000 ms  main      prog
+  0.49  21.00 ms                11                                                    20.00 ms  1.000 ms  total
+1 function more; -n 0 shows all
 ",
+    );
+}
+
+/// Two programs, the second of which runs in two processes: each row has what that one has done, with its libraries.
+#[test]
+fn by_program() {
+    let mut measured = example(true);
+    measured.programs.push(Program { name: "child".to_owned(), processes: 2, ..Program::default() });
+    measured.threads[1].program = 1;
+    measured.hits.iter_mut().filter(|hits| hits.function == 3).for_each(|hits| hits.program = 1);
+    measured.calls.iter_mut().filter(|calls| calls.callee == 3).for_each(|calls| calls.program = 1);
+    // 5 samples in code that is not hooked, for which the threads have 7 ms each.
+    measured.programs[1].elsewhere = 5;
+    let folder = folder("programs", &measured);
+    let body = |args: &[&str]| {
+        let shown = text(&folder, args);
+        shown.split_once("\n\n").expect("a head").1.to_owned()
+    };
+    assert_eq!(
+        body(&["flat", "--by", "program"]),
+        "\
+self %      self  calls       cpu   waiting  program
+ 92.57  4.000 s       4  3.620 s   387.0 ms  child (2 processes)
+  7.43  321.0 ms     51  24.00 ms  304.0 ms  prog (process 100)
+100.00  4.321 s      55  3.644 s   691.0 ms  total
+"
+    );
+    assert_eq!(
+        body(&["flat", "--by", "program", "--sort", "calls", "--program", "prog"]),
+        "\
+self %      self  calls       cpu   waiting  program
+100.00  321.0 ms     51  24.00 ms  304.0 ms  prog (process 100)
+100.00  321.0 ms     51  24.00 ms  304.0 ms  total
+"
+    );
+    let rows = json(&folder, &["flat", "--by", "program", "--json"])["rows"].clone();
+    assert_eq!(
+        rows[0],
+        serde_json::json!({
+            "program": "child", "processes": 2, "pid": null, "samples": 905, "calls": 4, "self_ns": 4_000_000_000_u64,
+            "cpu_ns": 3_620_000_000_u64, "waiting_ns": 387_000_000,
+        })
+    );
+    assert_eq!(rows[1]["pid"], 100);
+    for (args, expected) in [
+        (&["--raw"][..], "--raw: --by program does not have these times"),
+        (&["--sort", "open"], "--sort open: there is no such column here"),
+        (&["-f", "main"], "--by program: shows all functions of a program"),
+    ] {
+        let said = message(&folder, &[&["flat", "--by", "program"], args].concat());
+        assert!(said.starts_with(expected), "{said}");
+    }
+    // Without measured times, it is the samples.
+    let mut estimated = measured.clone();
+    (estimated.clock, estimated.threads, estimated.rows, estimated.arcs) = Default::default();
+    estimated.nodes.clear();
+    folder.write("gmon.pb.gz", &estimated.write());
+    assert_eq!(
+        body(&["flat", "--by", "program"]),
+        "\
+self %      self  calls  program
+ 99.34  3.620 s       4  child (2 processes)
+  0.66  24.00 ms     51  prog (process 100)
+100.00  3.644 s      55  total
+"
+    );
+}
+
+/// Names are short. Those that would be the same have what tells them apart, and the last component finds each.
+#[test]
+fn names_in_short() {
+    let mut measured = example(true);
+    let names = [
+        "main",
+        "_ZN4json6Parser5parseEi",
+        "_ZNSt6vectorIiSaIiEE9push_backERKi",
+        "_ZN4json6Parser5parseESt6vectorIcSaIcEE",
+    ];
+    measured.functions.iter_mut().zip(names).for_each(|(function, name)| function.name = name.to_owned());
+    let folder = folder("short", &measured);
+    let functions = |args: &[&str]| -> Vec<String> {
+        let rows = json(&folder, &[&["flat", "--json"], args].concat())["rows"].clone();
+        let rows = rows.as_array().expect("rows").clone();
+        rows.iter().map(|row| row["demangled"].as_str().expect("a name").to_owned()).collect()
+    };
+    let shown = text(&folder, &["flat"]);
+    for name in [
+        "  json::Parser::parse(vector<...>)  prog\n",
+        "  std::vector<...>::push_back  ",
+        "  json::Parser::parse(int)  ",
+    ] {
+        assert!(
+            shown.replace("    ", "").replace("   ", "  ").contains(name.trim_start()),
+            "{name}: {shown}"
+        );
+    }
+    // With one of the two, nothing has to be told apart.
+    for args in [&["flat", "-f", "json::Parser::parse(int)"][..], &["flat", "-n", "1"]] {
+        let shown = text(&folder, args);
+        assert!(shown.contains("  json::Parser::parse  prog\n"), "{shown}");
+    }
+    for (report, name) in
+        [("graph", "json::Parser::parse(int) [3]"), ("paths", "  json::Parser::parse(int)\n")]
+    {
+        let shown = text(&folder, &[report]);
+        assert!(shown.contains(name) && shown.contains("std::vector<...>::push_back"), "{shown}");
+    }
+    for (option, name) in [
+        ("--full-names", "json::Parser::parse(std::vector<char, std::allocator<char> >)"),
+        ("--no-demangle", "_ZN4json6Parser5parseESt6vectorIcSaIcEE"),
+    ] {
+        for report in ["flat", "graph", "paths"] {
+            let shown = text(&folder, &[report, option]);
+            assert!(shown.contains(name), "{report}: {shown}");
+        }
+    }
+    assert_eq!(functions(&["-f", "push_back"]).len(), 1);
+    assert_eq!(functions(&["-f", "parse"]).len(), 2);
+    assert_eq!(functions(&["-f", "Parser::parse"]).len(), 2);
+    assert_eq!(
+        functions(&["-f", "libc.so.6!*"]),
+        ["std::vector<int, std::allocator<int> >::push_back(int const&)"]
     );
 }
 
@@ -119,13 +243,18 @@ fn functions_without_names() {
     let name = format!("{:#x}", function.address);
     let address = function.address;
     let folder = folder("nameless", &measured);
-    for report in [&["times"][..], &["paths"], &["callees", "*"]] {
+    for report in
+        [&["flat"][..], &["paths"], &["graph"], &["flat", "--no-demangle"], &["flat", "--full-names"]]
+    {
         let shown = text(&folder, report);
         assert!(shown.contains(&name), "{report:?}: {shown}");
     }
-    let json = json(&folder, &["times", "--json"]);
+    let json = json(&folder, &["flat", "--json"]);
     let row = &json["rows"][0];
-    assert_eq!((&row["name"], &row["demangled"], &row["address"]), (&"".into(), &"".into(), &address.into()));
+    assert_eq!(
+        (&row["name"], &row["demangled"], &row["address"]),
+        (&"".into(), &"prog+0x1200".into(), &address.into())
+    );
 }
 
 /// Nothing but what was measured is shown.
@@ -139,51 +268,74 @@ fn open_calls_and_no_samples() {
     measured.arcs[0].open = 1;
     measured.threads.push(measured.threads[0].clone());
     let folder = folder("open", &measured);
-    let shown = text(&folder, &["times", "--sort", "name", "-f", "main", "-f", "w*", "--raw"]);
+    let shown = text(&folder, &["flat", "--sort", "name", "-f", "main", "-f", "w*", "--raw"]);
     let body = shown.split_once("\n\n").expect("a head").1;
     assert_eq!(
         body,
         "\
-calls  primitive      self   share  inclusive      mean       min       max       p50       p99  open  raw self  raw inclusive  name   module
-    1          1  1.000 ms   0.02%   321.0 ms  321.0 ms         -         -         -         -     1  1.000 ms       321.0 ms  main   prog
-    4          2  4.000 s   92.57%   4.000 s   2.000 s   1.000 s   2.000 s   1.537 s   1.991 s      0  4.000 s        4.000 s   work   prog
-    5          3  4.001 s   92.59%                                                                  1  4.001 s                  total
+self %      self  inclusive  calls  primitive      mean       min       p50       p99       max  open  raw self  raw inclusive  function  module
+  0.02  1.000 ms   321.0 ms      1          1  321.0 ms                                             1  1.000 ms       321.0 ms  main      prog
+ 92.57  4.000 s    4.000 s       4          2  2.000 s   1.000 s   1.537 s   1.991 s   2.000 s      0  4.000 s        4.000 s   work      prog
+ 92.59  4.001 s                  5          3                                                       1  4.001 s                  total
 "
     );
-    let callers = text(&folder, &["callers", "main"]);
+    let graph = text(&folder, &["graph", "-f", "main"]);
     assert!(
-        callers.ends_with(
-            "calls      self  inclusive    share  min  max  open  caller        module\n    \
-             1  1.000 ms   321.0 ms  100.00%    -    -     1  [not hooked]\n"
+        graph.ends_with(
+            "\n\n\
+index  inclusive %      self  children  calls       min       max  open  function
+                    1.000 ms  320.0 ms    1/1                         1      [not hooked]
+  [1]         7.43  1.000 ms  320.0 ms      1                         1  main [1]
+                    20.00 ms  300.0 ms  10/10  30.00 ms  33.00 ms            parse
+"
         ),
-        "{callers}"
+        "{graph}"
     );
-    assert!(text(&folder, &["times", "--by", "thread"]).contains("  worker 101\n"));
-    assert!(message(&folder, &["times", "--sort", "cpu"]).ends_with("; CPU time was not sampled"));
-    let row = &json(&folder, &["times", "--json", "-f", "main"])["rows"][0];
+    let arc = &json(&folder, &["graph", "-f", "main", "--json"])["functions"][0]["callers"][0];
+    assert_eq!((&arc["open"], &arc["min_ns"], &arc["max_ns"]), (&1.into(), &Value::Null, &Value::Null));
+    assert!(text(&folder, &["flat", "--by", "thread"]).contains("  worker 101\n"));
+    assert!(message(&folder, &["flat", "--sort", "cpu"]).ends_with("; CPU time was not sampled"));
+    let row = &json(&folder, &["flat", "--json", "-f", "main"])["rows"][0];
     for key in ["min_ns", "max_ns", "p50_ns", "p99_ns", "cpu_ns", "waiting_ns"] {
         assert_eq!(row[key], Value::Null, "{key}");
     }
     let missing = message(&folder, &["paths"]);
-    assert_eq!(missing, "gmon.pb.gz: no call paths in it; `gprofinject --paths PROG` records them");
+    assert_eq!(
+        missing,
+        "no call paths in the run of prog; `gprofinject --paths PROG` records them, and `gmon graph` shows who called whom"
+    );
 }
 
 #[test]
-fn times_as_json() {
+fn flat_as_json() {
     let folder = folder("json", &example(false));
-    let all = json(&folder, &["times", "--json"]);
+    let all = json(&folder, &["flat", "--json"]);
     assert_eq!(all["program"], "prog");
-    assert_eq!(all["build_id"], "ab01ff");
-    assert_eq!(all["profiles"], serde_json::json!(["gmon.pb.gz"]));
+    assert_eq!(
+        all["modules"],
+        serde_json::json!([
+            {"path": "/usr/bin/prog", "build_id": "ab01ff"}, {"path": "/usr/lib/libc.so.6", "build_id": "c0de"}
+        ])
+    );
+    assert_eq!(
+        (&all["time"], &all["error_ns"], &all["samples"]),
+        (&"measured".into(), &1.5.into(), &906.into())
+    );
     assert_eq!(
         (&all["duration_ns"], &all["sample_period_ns"]),
         (&5_000_000_000_u64.into(), &4_000_000.into())
     );
     assert_eq!(
         all["clock"],
-        serde_json::json!({"source": "tsc", "ticks_per_second": 2.5e9, "inside_ns": 10.5, "outside_ns": 4.25, "error_ns": 1.5})
+        serde_json::json!({"source": "tsc", "ticks_per_second": 2.5e9, "inside_ns": 10.5, "outside_ns": 4.25})
     );
-    assert_eq!(all["total"]["calls"], 55);
+    assert_eq!(
+        all["total"],
+        serde_json::json!({
+            "samples": 906, "calls": 55, "primitive": 53, "open": 0, "self_ns": 4_321_000_000_u64,
+            "self_raw_ns": 4_321_000_040_u64, "cpu_ns": 3_624_000_000_u64, "waiting_ns": 697_000_000,
+        })
+    );
     let row = all["rows"].as_array().expect("rows").iter().find(|row| row["name"] == "_Z5parsei");
     let mut row = row.expect("parse").clone();
     assert_eq!(row["histogram"].as_array_mut().expect("a histogram").pop(), Some(10.into()));
@@ -192,58 +344,105 @@ fn times_as_json() {
         "name": "_Z5parsei", "demangled": "parse(int)", "module": "/usr/bin/prog", "address": 0x1100,
         "file": "/src/prog.c", "line": 20, "calls": 10, "primitive": 10, "open": 0,
         "self_ns": 20_000_000, "self_raw_ns": 20_000_010, "inclusive_ns": 320_000_000,
-        "inclusive_raw_ns": 320_000_100, "min_ns": 30_000_000, "max_ns": 33_000_000, "mean_ns": 32e6,
+        "inclusive_raw_ns": 320_000_100, "min_ns": 30_000_000, "max_ns": 33_000_000, "mean_ns": 32_000_000,
         "p50_ns": 31_500_000, "p99_ns": 32_970_000, "samples": 5, "cpu_ns": 20_000_000, "waiting_ns": 0,
-        "histogram": null,
+        "histogram": null, "cycle": null,
     });
     assert_eq!(row, expected);
-    let rows = json(&folder, &["times", "--json", "--by", "thread"])["rows"].clone();
+    let rows = json(&folder, &["flat", "--json", "--by", "thread"])["rows"].clone();
     assert_eq!((&rows[0]["tid"], &rows[0]["life_ns"]), (&101.into(), &5_000_000_000_u64.into()));
     assert!(rows[0]["cpu_ns"] == 3_620_000_000_u64 && rows[0].get("inclusive_ns").is_none());
     assert_eq!(all["histogram_starts_ns"][3], 8.0);
     // Samples of timers inside the program do not know their thread.
     let mut timer = example(false);
     timer.threads.iter_mut().for_each(|thread| thread.samples = 0);
-    let rows = json(&crate::folder("timer", &timer), &["times", "--json", "--by", "thread"])["rows"].clone();
+    let rows = json(&crate::folder("timer", &timer), &["flat", "--json", "--by", "thread"])["rows"].clone();
     assert!(rows[0].get("cpu_ns").is_none() && rows[0].get("waiting_ns").is_none());
 }
 
 #[test]
-fn callers_and_callees() {
+fn graph() {
     let folder = folder("arcs", &example(true));
     assert_text(
-        &text(&folder, &["callers", "work"]),
-        "
-work in prog: 4 calls, self 4.000 s, inclusive 4.000 s
-calls      self  inclusive    share       min       max  caller        module
-    2  2.000 s    4.000 s   100.00%  2.000 s   2.000 s   [not hooked]
-    2  2.000 s    2.000 s    50.00%  1.000 s   1.000 s   work          prog
+        &text(&folder, &["graph"]),
+        "\
+callers of a function are above it, what it calls is below
+
+index  inclusive %      self  children  calls       min       max  function
+                    2.000 s       0 ns    2/4  1.000 s   1.000 s       work [1]
+                    2.000 s   2.000 s     2/4  2.000 s   2.000 s       [not hooked]
+  [1]        92.57  4.000 s       0 ns    2+2  1.000 s   2.000 s   work [1]
+                    2.000 s       0 ns    2/4  1.000 s   1.000 s       work [1]
+
+                    1.000 ms  320.0 ms    1/1  321.0 ms  321.0 ms      [not hooked]
+  [2]         7.43  1.000 ms  320.0 ms      1  321.0 ms  321.0 ms  main [2]
+                    20.00 ms  300.0 ms  10/10  30.00 ms  33.00 ms      parse [3]
+
+                    20.00 ms  300.0 ms  10/10  30.00 ms  33.00 ms      main [2]
+  [3]         7.41  20.00 ms  300.0 ms     10  30.00 ms  33.00 ms  parse [3]
+                    300.0 ms      0 ns  40/40  7.000 ms  8.000 ms      libc_read (libc.so.6) [4]
+
+                    300.0 ms      0 ns  40/40  7.000 ms  8.000 ms      parse [3]
+  [4]         6.94  300.0 ms      0 ns     40  7.000 ms  8.000 ms  libc_read (libc.so.6) [4]
 ",
     );
     // Mangled, demangled, without the parameters, or by a pattern.
     for name in ["_Z5parsei", "parse(int)", "parse", "pars*"] {
         assert_text(
-            &text(&folder, &["callees", name]),
-            "
-parse(int) in prog: 10 calls, self 20.00 ms, inclusive 320.0 ms
-calls      self  inclusive   share       min       max  callee     module
-   40  300.0 ms   300.0 ms  93.75%  7.000 ms  8.000 ms  libc_read  libc.so.6
+            &text(&folder, &["graph", "-f", name]),
+            "\
+callers of a function are above it, what it calls is below
+
+index  inclusive %      self  children  calls       min       max  function
+                    20.00 ms  300.0 ms  10/10  30.00 ms  33.00 ms      main
+  [1]         7.41  20.00 ms  300.0 ms     10  30.00 ms  33.00 ms  parse [1]
+                    300.0 ms      0 ns  40/40  7.000 ms  8.000 ms      libc_read (libc.so.6)
 ",
         );
     }
-    let all = text(&folder, &["callees", "*"]);
-    let order: Vec<_> = all.lines().filter(|line| line.contains(" in ")).collect();
-    assert!(order[0].starts_with("work in prog") && order[3].starts_with("libc_read in libc.so.6"), "{all}");
-    assert!(all.ends_with("calls no hooked function\n"), "{all}");
-    let found = json(&folder, &["callers", "libc_read", "--json"]);
+    let two = text(&folder, &["graph", "-n", "2", "--sort", "self"]);
+    assert!(two.contains("[1]        92.57") && two.contains("[2]         6.94"), "{two}");
+    assert!(two.ends_with("\n2 entries more; -n 0 shows all\n"), "{two}");
+    let found = json(&folder, &["graph", "-f", "libc_read", "--json"]);
     let caller = &found["functions"][0]["callers"][0];
     assert_eq!((&caller["demangled"], &caller["inclusive_ns"]), (&"parse(int)".into(), &300_000_000.into()));
+    assert_eq!((&caller["calls"], &caller["self_ns"]), (&40.into(), &300_000_000.into()));
+    assert_eq!((&caller["min_ns"], &caller["max_ns"]), (&7_000_000.into(), &8_000_000.into()));
+    assert_eq!(found["functions"][0]["callees"], serde_json::json!([]));
 
-    let wrong = message(&folder, &["callers", "pares"]);
-    assert_eq!(wrong, "gmon.pb.gz: no function is called pares; similar names: parse(int)");
-    let wrong = message(&folder, &["times", "-f", "READ"]);
-    assert_eq!(wrong, "gmon.pb.gz: no function is called READ; similar names: libc_read");
-    assert_eq!(message(&folder, &["paths", "-f", "qqqqqq"]), "gmon.pb.gz: no function is called qqqqqq");
+    let wrong = message(&folder, &["graph", "-f", "pares"]);
+    assert_eq!(wrong, "no function is called pares; similar names: parse(int)");
+    let wrong = message(&folder, &["flat", "-f", "READ"]);
+    assert_eq!(wrong, "no function is called READ; similar names: libc_read");
+    assert_eq!(message(&folder, &["paths", "-f", "qqqqqq"]), "no function is called qqqqqq");
+}
+
+/// The names that commands had before say what to type now, and a file in place of a command says what shows it.
+#[test]
+fn words_that_are_no_commands() {
+    let folder = folder("words", &example(true));
+    folder.write("gmon.out", b"gmon\x01\0\0\0");
+    folder.compile(&[]);
+    for (words, expected) in [
+        (&["times", "--by", "thread"][..], "`gmon times` is `gmon flat` now"),
+        (&["callers", "main"], "`gmon callers` is `gmon graph -f FUNCTION` now"),
+        (&["callees", "main"], "`gmon callees` is `gmon graph -f FUNCTION` now"),
+        (&["ranks", "a", "b"], "`gmon ranks` is `gmon flat --spread` now"),
+        (&["dump", "gmon.out"], "`gmon dump` is `gmon check --records` now"),
+        (&["gmon.pb.gz"], "gmon.pb.gz is a file; `gmon flat gmon.pb.gz` shows it"),
+        (
+            &["gmon.out"],
+            "gmon.out is a file; `gmon flat PROG gmon.out` shows it, with the program of which it is",
+        ),
+    ] {
+        assert_eq!(message(&folder, words), expected);
+    }
+    let said = message(&folder, &["prog"]);
+    assert!(said.starts_with("prog is a file; `gmon flat prog gmon.pb.gz` shows what it has done"), "{said}");
+    // A word that is nothing at all is for the parser of the command line.
+    let output = gmon(&folder, &["flot"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(2) && said.contains("'flot'") && said.contains("'flat'"), "{said}");
 }
 
 #[test]
@@ -252,13 +451,13 @@ fn paths() {
     assert_text(
         &text(&folder, &["paths"]),
         "
-       calls       self  inclusive    share  name
+       calls       self  inclusive    share  function
            2   2.000 s    4.000 s    92.57%  work
            2   2.000 s    2.000 s    46.29%    work
            1   1.000 ms   321.0 ms    7.43%  main
-          10   20.00 ms   320.0 ms    7.41%    parse(int)
+          10   20.00 ms   320.0 ms    7.41%    parse
           40   300.0 ms   300.0 ms    6.94%      libc_read
-not shown: 1 path (--min-percent, --depth and --limit select)
+1 path more; --min-percent, --depth and -n select
 [other calls]: 7 calls for whose paths there was no room
 ",
     );
@@ -271,20 +470,20 @@ not shown: 1 path (--min-percent, --depth and --limit select)
     assert_text(
         &text(&folder, &["paths", "-f", "parse", "--min-percent", "95"]),
         "
-       calls       self  inclusive    share  name
-          10   20.00 ms   320.0 ms  100.00%  parse(int)
-not shown: 1 path (--min-percent, --depth and --limit select)
+       calls       self  inclusive    share  function
+          10   20.00 ms   320.0 ms  100.00%  parse
+1 path more; --min-percent, --depth and -n select
 [other calls]: 7 calls for whose paths there was no room
 ",
     );
     assert_eq!(
         text(&folder, &["paths", "--folded"]),
-        "work 2000000000\nwork;work 2000000000\nmain 1000000\nmain;parse(int) 20000000\nmain;parse(int);libc_read 300000000\n"
+        "work 2000000000\nwork;work 2000000000\nmain 1000000\nmain;parse 20000000\nmain;parse;libc_read 300000000\n"
     );
     // What is below the last depth is not lost.
     assert_eq!(
         text(&folder, &["paths", "--folded", "--threads", "--depth", "2", "-f", "main"]),
-        "prog 100;main 1000000\nprog 100;main;parse(int) 320000000\n"
+        "prog 100;main 1000000\nprog 100;main;parse 320000000\n"
     );
     let all = json(&folder, &["paths", "--json", "--threads"]);
     assert_eq!(
@@ -307,40 +506,51 @@ fn files() {
     let folder = folder("files", &example(true));
     let program = folder.compile(&["-Wl,--build-id=0xfedcba98765432100123456789abcdef01234567"]).path;
     let program = program.to_str().expect("UTF-8");
-    let default = text(&folder, &["times"]);
-    assert_eq!(text(&folder, &["times", "gmon.pb.gz"]), default);
-    let stale = message(&folder, &["times", program]);
+    let default = text(&folder, &["flat"]);
+    assert_eq!(text(&folder, &["flat", "gmon.pb.gz"]), default);
+    let stale = message(&folder, &["flat", program]);
     let expected = format!(
         "gmon.pb.gz: of the program with build-id ab01ff000000000000000000.., but {program} has \
          fedcba987654321001234567..: rebuilt since the run"
     );
     assert_eq!(stale, expected);
-    assert_eq!(message(&folder, &["callers", "main", program, "gmon.pb.gz"]), expected);
+    assert_eq!(message(&folder, &["graph", "-f", "main", program, "gmon.pb.gz"]), expected);
     let mut ours = example(true);
     ours.modules[0].build_id =
         [0xfe, 0xdc, 0xba, 0x98, 0x76, 0x54, 0x32, 0x10, 1, 0x23, 0x45, 0x67, 0x89].to_vec();
     folder.write("ours.gz", &ours.write());
-    assert_eq!(text(&folder, &["times", program, "ours.gz"]), default);
+    assert_eq!(text(&folder, &["flat", program, "ours.gz"]), default);
     // A pipe can be read only once.
-    let command = format!("{} times <(cat gmon.pb.gz)", env!("CARGO_BIN_EXE_gmon"));
+    let command = format!("{} flat <(cat gmon.pb.gz)", env!("CARGO_BIN_EXE_gmon"));
     let output =
         Command::new("bash").args(["-c", &command]).current_dir(&folder.0).output().expect("bash runs");
     assert_eq!(String::from_utf8_lossy(&output.stdout), default);
 
-    let wrong = message(&folder, &["times", "gmon.pb.gz", program]);
-    assert!(wrong.ends_with("/prog: a program, expected a gmon.pb.gz; the program comes before the files"));
+    let wrong = message(&folder, &["flat", "gmon.pb.gz", program]);
+    assert!(
+        wrong.ends_with("/prog: a program after gmon.pb.gz; a program comes before its results"),
+        "{wrong}"
+    );
     folder.write("gmon.out", b"gmon\x01\0\0\0");
     assert_eq!(
-        message(&folder, &["times", "gmon.out"]),
-        "gmon.out: a gmon.out file, expected a gmon.pb.gz, which gprofinject writes beside it"
+        message(&folder, &["flat", "gmon.out"]),
+        "gmon.out: the names are in the program, expected `PROG gmon.out`"
+    );
+    assert_eq!(
+        message(&folder, &["flat", program, "ours.gz", "gmon.out"]),
+        "ours.gz and gmon.out are of different kinds, expected results of one kind"
     );
     folder.write("text", b"text");
-    assert_eq!(message(&folder, &["times", "text"]), "text: neither a program nor a gmon.pb.gz");
+    assert_eq!(
+        message(&folder, &["flat", "text"]),
+        "text: neither a program nor a profile (gmon.out) nor everything of a run (gmon.pb.gz)"
+    );
     folder.write("short.gz", &ours.write()[..100]);
-    assert!(message(&folder, &["times", "short.gz"]).starts_with("short.gz: damaged, at offset "));
+    assert!(message(&folder, &["flat", "short.gz"]).starts_with("short.gz: damaged, at offset "));
     std::fs::remove_file(folder.file("gmon.pb.gz")).expect("the file");
-    let missing = message(&folder, &["times"]);
-    assert!(missing.starts_with("gmon.pb.gz: No such file") && missing.contains("gprofinject --times PROG"));
+    let missing = message(&folder, &["flat"]);
+    let expected = "gmon.pb.gz: No such file or directory (os error 2); gprofinject writes it in the folder where it runs";
+    assert_eq!(missing, expected);
     assert!(Path::new(program).is_file());
 }
 
@@ -351,19 +561,19 @@ fn several_files() {
     let mut other = example(false);
     other.modules[1].build_id = vec![0xc1];
     folder.write("other.gz", &other.write());
-    let rows = json(&folder, &["times", "--json", "gmon.pb.gz", "other.gz"])["rows"].clone();
+    let rows = json(&folder, &["flat", "--json", "gmon.pb.gz", "other.gz"])["rows"].clone();
     let calls = |name: &str| -> Vec<u64> {
         let rows = rows.as_array().expect("rows").iter().filter(|row| row["name"] == name);
         rows.filter_map(|row| row["calls"].as_u64()).collect()
     };
     assert_eq!((calls("main"), calls("work"), calls("libc_read")), (vec![2], vec![8], vec![40, 40]));
     let threads =
-        json(&folder, &["times", "--json", "--by", "thread", "gmon.pb.gz", "other.gz"])["rows"].clone();
+        json(&folder, &["flat", "--json", "--by", "thread", "gmon.pb.gz", "other.gz"])["rows"].clone();
     assert_eq!(threads.as_array().map(Vec::len), Some(4));
     other.sample_period_ns = 5;
     folder.write("other.gz", &other.write());
     assert_eq!(
-        message(&folder, &["times", "gmon.pb.gz", "other.gz"]),
+        message(&folder, &["flat", "gmon.pb.gz", "other.gz"]),
         "other.gz: a sample for each 5 ns of CPU time after 4000000 ns, expected one period"
     );
 }
@@ -401,11 +611,11 @@ fn hostile() {
     }
     let folder = folder("hostile", &measured);
     for args in [
-        &["times"][..],
-        &["times", "--by", "module", "--raw"],
-        &["times", "--by", "thread"],
-        &["callers", "*"],
-        &["callees", "*"],
+        &["flat"][..],
+        &["flat", "--by", "module", "--raw"],
+        &["flat", "--by", "thread"],
+        &["flat", "--by", "program"],
+        &["graph"],
         &["paths"],
         &["paths", "--threads"],
         &["paths", "--folded", "--threads"],

@@ -15,7 +15,7 @@ const EXAMPLES: &str = "\
 Examples:
   gprofinject ./prog && gprof ./prog gmon.out      # calls and samples
   gprofinject make -j4 && gmon flat                # all programs of a run, with their libraries
-  gprofinject --times ./prog && gmon times         # how long calls take
+  gprofinject --times ./prog && gmon flat          # how long calls take
   gprofinject --paths ./prog && gmon paths         # by call path
   gprofinject --count lines ./prog && gmon lines   # the source, with counts
   gprofinject -I 'parse_*' -X '*::~*' --libs none ./prog
@@ -102,8 +102,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "GLOB", requires = "count")]
     pub(crate) file: Vec<String>,
 
-    /// Measure how long each call takes, by itself and with the calls that it makes, for gmon times, gmon callers and gmon
-    /// callees; the times in gmon.out are then the measured ones
+    /// Measure how long each call takes, by itself and with the calls that it makes, for gmon flat and gmon graph; the
+    /// times in gmon.out are then the measured ones
     #[arg(long)]
     pub(crate) times: bool,
 

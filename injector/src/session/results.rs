@@ -241,8 +241,7 @@ impl Item {
             let equals = if program.starts_with('-') { "=" } else { " " };
             format!("--program{equals}{} ", words::quoted(program.as_ref()))
         });
-        let report = if self.is_measured { "times" } else { "flat" };
-        let whole = format!("gmon {report} {program}{}", words::quoted(recording.as_os_str()));
+        let whole = format!("gmon flat {program}{}", words::quoted(recording.as_os_str()));
         let Some(own) = own else { return Some(whole) };
         Some(match (self.is_measured, self.says_more, self.view) {
             (true, ..) => format!("{whole} # gprof: {own}"),

@@ -39,22 +39,28 @@ impl Facts<'_> {
 
     /// Returns the line about the whole run: as much as there is room for.
     fn first(&self, columns: usize) -> String {
-        /// Whether samples and calls are said, and how many programs are named.
-        const SAID: [(bool, bool, usize); 7] = [
-            (true, true, 3),
-            (true, true, 2),
-            (false, true, 3),
-            (false, true, 2),
-            (false, true, 1),
-            (false, false, 1),
-            (false, false, 0),
+        /// Whether samples, calls and processes are said, and how many programs are named.
+        const SAID: [(bool, bool, bool, usize); 9] = [
+            (true, true, true, 3),
+            (true, true, true, 2),
+            (false, true, true, 3),
+            (false, true, true, 2),
+            (false, true, true, 1),
+            (false, false, true, 1),
+            (false, false, false, 1),
+            (false, true, false, 0),
+            (false, false, false, 0),
         ];
-        let said = SAID.map(|(samples, calls, programs)| self.first_with(columns, samples, calls, programs));
+        let said = SAID.map(|said| self.first_with(columns, said));
         let fitting = said.iter().find(|line| width(line) <= columns).or(said.last());
         cut(fitting.map_or("", String::as_str), columns).into_owned()
     }
 
-    fn first_with(&self, columns: usize, samples: bool, calls: bool, programs: usize) -> String {
+    fn first_with(
+        &self,
+        columns: usize,
+        (samples, calls, has_processes, programs): (bool, bool, bool, usize),
+    ) -> String {
         const SHORTEST: usize = 10;
         let Digest { all, processes, .. } = *self.digest;
         let title = if self.digest.programs.len() > 1 { &self.command } else { &self.name };
@@ -74,7 +80,7 @@ impl Facts<'_> {
         if samples && all.samples > 0 {
             line += &format!(", {}", number_of(all.samples, "sample", "samples"));
         }
-        if processes > 1 && (calls || programs > 0) {
+        if processes > 1 && has_processes {
             line += &format!(", {processes} processes");
         }
         line + &self.programs(programs)
@@ -348,6 +354,7 @@ mod tests {
         }
         let narrow = facts.lines(27);
         assert_eq!(narrow[0], "make -j2: 1.31 s");
+        assert_eq!(facts.lines(28)[0], "make -j2: 1.31 s, 12 M calls");
         assert_eq!(narrow[1], "cc1!…al_alloc 45 % (1 call)");
     }
 

@@ -1,7 +1,7 @@
 // compare COVER SYMBOLS ARCS: compares the calls of functions that a profile has with those that `go test -covermode` counted
 // in the same run, and prints how many functions were compared and how many differ; the latter also by name, to standard error.
 //
-// COVER is the profile that -test.coverprofile wrote, SYMBOLS the output of nm, and ARCS that of `gmon dump --json`.
+// COVER is the profile that -test.coverprofile wrote, SYMBOLS the output of nm, and ARCS that of `gmon check --records --json`.
 // The first block of a function begins at the brace that opens its body, so its count is the number of calls. Functions
 // that are compiled under several names (generic ones, and those of a file that declares init several times) are left out.
 package main

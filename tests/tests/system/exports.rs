@@ -127,9 +127,10 @@ fn gmon(folder: &Path, args: &[&str]) -> (Vec<u8>, i32) {
     (output.stdout, code)
 }
 
-/// A function by its name, with the address if another one has the same.
+/// The functions of `gmon flat` or `gmon graph`.
 fn functions(json: &Value) -> Vec<&Value> {
-    json["functions"].as_array().unwrap().iter().collect()
+    let rows = if json["schema"] == "gmon-flat" { "rows" } else { "functions" };
+    json[rows].as_array().unwrap().iter().collect()
 }
 
 /// Compares the tables of `gmon flat` and `gmon graph` with gprof's. `shown` returns gprof's name of a function.
@@ -141,7 +142,7 @@ fn same_tables(folder: &Path, gprof: [&Path; 2], run: &[&str], shown: impl Fn(&V
     let flat = json("flat");
     let mut ours: BTreeMap<String, Vec<(u64, u64)>> = BTreeMap::new();
     for function in functions(&flat) {
-        let numbers = (number(&function["calls_not_recursive"]), number(&function["self_ns"]));
+        let numbers = (number(&function["primitive"]), number(&function["self_ns"]));
         ours.entry(shown(function)).or_default().push(numbers);
     }
     let theirs = gprof_flat(gprof[0], gprof[1]);
@@ -185,7 +186,7 @@ fn tables_are_those_of_gprof() {
     // And in text, by words.
     let text = String::from_utf8(run.gmon(&["flat", "prog"])).unwrap();
     let head = text.lines().find(|line| line.starts_with("self %")).unwrap();
-    for column in ["self %", "cumulative", "inclusive", "calls", "not recursive", "self/call", "inclusive/call"] {
+    for column in ["self %", "cumulative", "~inclusive", "calls", "primitive", "self/call", "~inclusive/call"] {
         assert!(head.contains(column), "{text}");
     }
     let graph = String::from_utf8(run.gmon(&["graph", "prog", "gmon.out"])).unwrap();
@@ -222,7 +223,7 @@ fn tables_of_the_whole_process_are_those_of_gprof() {
     let flat = run.json(&["flat", "gmon.pb.gz"]);
     let mut ours: BTreeMap<String, u64> = BTreeMap::new();
     for function in functions(&flat) {
-        *ours.entry(shown(function)).or_default() += number(&function["calls_not_recursive"]);
+        *ours.entry(shown(function)).or_default() += number(&function["primitive"]);
     }
     for (name, rows) in theirs {
         let calls: u64 = rows.iter().map(|row| row.0).sum();

@@ -308,7 +308,7 @@ fn builds_without_an_id_are_told_apart() {
     };
     let table: serde_json::Value = serde_json::from_slice(&gmon(&["flat", "--json", "--program", "p"]).stdout).unwrap();
     let calls = |name: &str| {
-        let functions = table["functions"].as_array().unwrap();
+        let functions = table["rows"].as_array().unwrap();
         functions.iter().find(|function| function["name"] == name).and_then(|f| f["calls"].as_u64())
     };
     assert_eq!((calls("alpha"), calls("omega")), (Some(100), Some(7)), "{table}");

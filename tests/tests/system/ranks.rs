@@ -129,7 +129,7 @@ fn what_all_ranks_share() {
     assert!(files(&place).is_empty() && !fs::exists("/dev/null.rank3").unwrap(), "{:?}", files(&place));
 }
 
-/// Four ranks that do different amounts of work: each file has what its rank did, and `gmon ranks` says who did most.
+/// Four ranks that do different amounts of work: each file has what its rank did, and `gmon flat --spread` says who did most.
 fn open_mpi() {
     let place = Place::new();
     let source = "#include <mpi.h>\n\
@@ -159,7 +159,7 @@ fn open_mpi() {
     assert_eq!(files(&place), set(&all));
 
     let mut ranks = Command::new(tool::gmon().unwrap());
-    ranks.args(["ranks", "--json", "hello"]).args(names).current_dir(place.folder.path());
+    ranks.args(["flat", "--spread", "--json", "hello"]).args(names).current_dir(place.folder.path());
     let table = ranks.output().unwrap();
     let table: serde_json::Value = serde_json::from_slice(&table.stdout).unwrap();
     let step = table["functions"].as_array().unwrap().iter().find(|row| row["name"] == "step").unwrap();

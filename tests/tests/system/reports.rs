@@ -70,7 +70,7 @@ fn stubs_of_the_plt_are_no_functions() {
         let outcome = place.run(&[hooks, &["--rate", "4000", "-o", "p.out", "./p"]].concat());
         assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
         if hooks == ["--times"] {
-            let text = gmon(&place, &["times", "--json", "p.pb.gz"]).stdout_text();
+            let text = gmon(&place, &["flat", "--json", "p.pb.gz"]).stdout_text();
             let times: serde_json::Value = serde_json::from_str(&text).unwrap();
             let functions = times["rows"].as_array().unwrap();
             let cpu = |name: &str| -> u64 {
@@ -119,7 +119,7 @@ fn names_that_are_too_long() {
     with_names(&place, &[&mangled, &other, &plain, "short"]);
     let outcome = place.run(&["--times", "-o", "p.out", "./p"]);
     assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
-    for args in [&["times", "p.pb.gz"][..], &["flat", "p", "p.out"], &["graph", "p", "p.out"], &["flat", "p.pb.gz"]] {
+    for args in [&["flat", "p.pb.gz"][..], &["flat", "p", "p.out"], &["graph", "p", "p.out"], &["graph", "p.pb.gz"]] {
         let outcome = gmon(&place, args);
         let text = outcome.stdout_text();
         assert_eq!(outcome.code(), 0, "{args:?}: {}", outcome.stderr_text());
@@ -153,8 +153,7 @@ fn names_that_are_not_seen() {
     for args in [
         &["flat", "p.pb.gz"][..],
         &["graph", "p.pb.gz"],
-        &["times", "p.pb.gz"],
-        &["callers", "*_name", "p", "p.pb.gz"],
+        &["graph", "-f", "*_name", "p", "p.pb.gz"],
         &["trace", "p.trace"],
         &["export", "--to", "callgrind", "p.pb.gz"],
         &["export", "--to", "folded", "p.pb.gz"],
@@ -166,7 +165,7 @@ fn names_that_are_not_seen() {
         }
     }
     // Programs that read JSON get the same names.
-    for args in [&["times", "--json", "p.pb.gz"][..], &["trace", "--json", "p.trace"], &["flat", "--json", "p.pb.gz"]] {
+    for args in [&["flat", "--json", "p.pb.gz"][..], &["trace", "--json", "p.trace"], &["graph", "--json", "p.pb.gz"]] {
         let text = shows(args);
         let parsed: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert!(parsed.to_string().contains("turned_\u{202e}_name"), "{args:?}: {text}");
@@ -251,7 +250,7 @@ fn many_parts_of_large_functions() {
     fs::write(place.path("gmon.out"), profile).unwrap();
     for (name, symbols) in files {
         fs::write(place.path(name), elf(code, &symbols)).unwrap();
-        assert_eq!(gmon(&place, &["dump", "--program", name, "gmon.out"]).code(), 0, "{name}");
+        assert_eq!(gmon(&place, &["check", "--records", "--program", name, "gmon.out"]).code(), 0, "{name}");
         assert_eq!(gmon(&place, &["flat", name, "gmon.out"]).code(), 0, "{name}");
     }
 }

@@ -105,7 +105,7 @@ fn compare_with_times(place: &Place, options: &[&str], program: &[&str]) {
     traced(place, &[&["-q", "--times", "--stats=stats"], options].concat(), program, 0);
     let others = stats(place)["processes"].as_array().unwrap().len();
     let mut command = Command::new(tool::gmon().unwrap());
-    command.args(["times", "--json"]).arg(place.path("gmon.pb.gz"));
+    command.args(["flat", "--json"]).arg(place.path("gmon.pb.gz"));
     let (measured, traced) = (
         rows(&place::finish(command).stdout_text()),
         rows(&shown(place, "trace", &["--stats", "--json"])),

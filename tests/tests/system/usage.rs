@@ -176,7 +176,7 @@ fn bash_completes() {
             assert!(complete(&["gprofinject", "--times", "ech"]).split(' ').any(|word| word == "echo"));
         } else {
             assert_eq!(complete(&["gmon", "mer"]), "merge");
-            assert_eq!(complete(&["gmon", "times", "--sort", "incl"]), "inclusive inclusive-raw");
+            assert_eq!(complete(&["gmon", "flat", "--sort", "incl"]), "inclusive inclusive-raw");
             assert!(complete(&["gmon", "push", "--"]).contains("--token-file"));
         }
     }

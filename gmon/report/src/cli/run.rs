@@ -73,15 +73,20 @@ pub(crate) fn load_files(
 
 fn open_selected(paths: &[PathBuf], programs: &[String], form: &FormArgs) -> Result<Source> {
     let mut source = open_files(paths, form)?;
-    match &mut source {
-        Source::Recording { recording, .. } => recordings::select_named(recording, programs)?,
+    select_programs(&mut source, programs)?;
+    Ok(source)
+}
+
+/// Leaves out the programs that no pattern matches.
+fn select_programs(source: &mut Source, programs: &[String]) -> Result<()> {
+    match source {
+        Source::Recording { recording, .. } => recordings::select_named(recording, programs),
         Source::Profile { profiles, .. } if !programs.is_empty() => {
             let name = profiles.first().map(|(name, _)| name.display().to_string()).unwrap_or_default();
             bail!("--program: {name} is of one program only; {DEFAULT_FILE} has all of a run")
         }
-        Source::Profile { .. } => {}
+        Source::Profile { .. } => Ok(()),
     }
-    Ok(source)
 }
 
 /// Reads files in the one order that all commands take: a program or a library, or none, and results, which are summed.
@@ -104,10 +109,20 @@ fn open_files(paths: &[PathBuf], form: &FormArgs) -> Result<Source> {
         // A program without a result is one of the newest run here.
         let has_recording = Path::new(DEFAULT_FILE).exists() || subject.is_none();
         let path = PathBuf::from(if has_recording { DEFAULT_FILE } else { DEFAULT_PROFILE });
-        let bytes = files::read_any_kind(&path)
-            .context("gprofinject writes this file in the folder where it runs")?;
+        let bytes = files::read_any_kind(&path).map_err(|error| {
+            anyhow::anyhow!("{error:#}; gprofinject writes it in the folder where it runs")
+        })?;
         read.push((path, bytes));
     }
+    of_one_kind(subject, read, form)
+}
+
+/// Returns what results are that have been read: recordings, or profiles of a program.
+fn of_one_kind(
+    subject: Option<(PathBuf, Vec<u8>)>,
+    read: Vec<(PathBuf, Vec<u8>)>,
+    form: &FormArgs,
+) -> Result<Source> {
     if let Some((path, _)) = read.iter().find(|(_, bytes)| !files::is_gzip(bytes) && !files::is_gmon(bytes)) {
         bail!(
             "{}: neither a program nor a profile (gmon.out) nor everything of a run ({DEFAULT_FILE})",
@@ -123,7 +138,13 @@ fn open_files(paths: &[PathBuf], form: &FormArgs) -> Result<Source> {
                 other.display()
             )
         }
-        (Some(_), None) => recorded(subject, read),
+        (Some(_), None) => {
+            let build_id = match &subject {
+                Some((path, bytes)) => files::parse_program(path, bytes)?.build_id,
+                None => BuildId::UNKNOWN,
+            };
+            recorded(subject, build_id, read)
+        }
         (None, _) => {
             let Some((program, bytes)) = subject else {
                 let path = read.first().map(|(path, _)| path.display().to_string()).unwrap_or_default();
@@ -141,11 +162,11 @@ fn open_files(paths: &[PathBuf], form: &FormArgs) -> Result<Source> {
 }
 
 /// Reads recordings, and leaves out all programs but the one that the user has named by its file.
-fn recorded(subject: Option<(PathBuf, Vec<u8>)>, files: Vec<(PathBuf, Vec<u8>)>) -> Result<Source> {
-    let build_id = match &subject {
-        Some((path, bytes)) => files::parse_program(path, bytes)?.build_id,
-        None => BuildId::UNKNOWN,
-    };
+fn recorded(
+    subject: Option<(PathBuf, Vec<u8>)>,
+    build_id: BuildId,
+    files: Vec<(PathBuf, Vec<u8>)>,
+) -> Result<Source> {
     let mut is_library = false;
     let mut sum: Option<Recording> = None;
     let mut names = Vec::new();
@@ -243,19 +264,42 @@ impl Source {
     }
 }
 
-/// Reads the functions of a run, with their calls and self times, from one of several results. `program` is that of a gmon.out.
+/// The program or the library of which the user has named the file, read once for many results.
+pub(crate) struct Subject {
+    pub(crate) path: PathBuf,
+    pub(crate) known: KnownProgram,
+}
+
+/// Reads the functions of a run, with their calls and self times, from one of several results; of a library that is the subject, those
+/// in it. Returns the run without arcs.
 ///
 /// # Errors
 /// The file cannot be read, or is not of the program, or no program matches the patterns.
-pub(crate) fn functions(path: &Path, args: &RunArgs, program: Option<&KnownProgram>) -> Result<Run> {
+pub(crate) fn functions(path: &Path, args: &RunArgs, subject: Option<&Subject>) -> Result<Run> {
     let bytes = files::read_any_kind(path)?;
-    match program.filter(|_| files::is_gmon(&bytes)) {
-        Some(program) => {
-            let profile = profile(path, &bytes, &args.form, Some(program.program()))?;
-            program.functions(&profile).with_context(|| path.display().to_string())
+    let mut source = match subject {
+        Some(Subject { known, .. }) if files::is_gmon(&bytes) => {
+            let profile = profile(path, &bytes, &args.form, Some(known.program()))?;
+            return known.functions(&profile).with_context(|| path.display().to_string());
         }
-        None => load_files(&[path.to_owned()], &args.program, &args.form, Detail::Functions),
+        Some(subject) if files::is_gzip(&bytes) => {
+            let build_id = subject.known.program().build_id;
+            // Only its name is asked for here.
+            recorded(Some((subject.path.clone(), Vec::new())), build_id, vec![(path.to_owned(), bytes)])?
+        }
+        _ => of_one_kind(None, vec![(path.to_owned(), bytes)], &args.form)?,
+    };
+    select_programs(&mut source, &args.program)?;
+    let mut run = source.run(Detail::Functions)?;
+    run.arcs.clear();
+    if let Some(name) = source.library().and_then(Path::file_name) {
+        let is_it: Vec<bool> =
+            run.modules.iter().map(|module| Path::new(&module.path).file_name() == Some(name)).collect();
+        run.functions.retain(|function| {
+            function.module.is_some_and(|module| is_it.get(module as usize).copied().unwrap_or(false))
+        });
     }
+    Ok(run)
 }
 
 /// Reads a profile from the bytes of its file.

@@ -90,8 +90,10 @@ impl<'a> RunView<'a> {
             functions.iter().filter_map(|&index| Some((index, self.run.functions.get(index as usize)?)));
         let shown = &self.args.shown;
         if shown.no_demangle || shown.full_names {
-            let name = |function: &Function| {
-                plain(if shown.no_demangle { &function.name } else { &function.demangled })
+            // A function without a name is called by its address.
+            let name = |function: &Function| match shown.no_demangle && !function.name.is_empty() {
+                true => plain(&function.name),
+                false => plain(&function.demangled),
             };
             return Names(known.map(|(index, function)| (index, name(function))).collect());
         }
@@ -175,7 +177,8 @@ impl<'a> RunView<'a> {
                     "{ESTIMATE}: an estimate, as gprof's: the time of a function is divided among its callers by their numbers of \
                      calls; --times measures"
                 );
-                writeln!(out, "time: CPU time, {samples}, one for each {}", period.trim_end())?;
+                let time = format!("time: CPU time, {samples}, one for each {}", period.trim_end());
+                writeln!(out, "{}", self.style.wrap(&time))?;
                 writeln!(out, "{}", self.style.wrap(&estimates))
             }
             Time::Measured { error_ns } => {
@@ -190,7 +193,10 @@ impl<'a> RunView<'a> {
                 writeln!(out, "{}", self.style.wrap(&time))?;
                 match run.sample_period_ns {
                     0 => Ok(()),
-                    _ => writeln!(out, "cpu: CPU time, a sample for each {}", period.trim_end()),
+                    _ => {
+                        let cpu = format!("cpu: CPU time, a sample for each {}", period.trim_end());
+                        writeln!(out, "{}", self.style.wrap(&cpu))
+                    }
                 }
             }
         }
@@ -271,7 +277,19 @@ pub(crate) fn json_head(run: &Run) -> String {
 /// Returns a function in JSON.
 pub(crate) fn json_function(run: &Run, function: &Function) -> Value {
     let module = run.module_of(function).map(|module| &module.path);
-    json!({"name": function.name, "demangled": function.demangled, "module": module})
+    json!({"name": symbol(run, function), "demangled": function.demangled, "module": module})
+}
+
+/// Returns the name of a function's symbol: an empty text if it has none, and is called by its place.
+fn symbol<'r>(run: &Run, function: &'r Function) -> &'r str {
+    let name = function.name.as_str();
+    let file =
+        run.module_of(function).map_or("", |module| module.path.rsplit('/').next().unwrap_or_default());
+    let place = match file {
+        "" => format!("{:#x}", function.address),
+        file => format!("{file}+{:#x}", function.address),
+    };
+    if name == place { "" } else { name }
 }
 
 fn hexadecimal(bytes: &[u8]) -> Value {

@@ -9,6 +9,7 @@ use gmon_export::Run;
 use gmon_export::load::KnownProgram;
 
 use crate::cli::fold::{self, Sum};
+use crate::cli::run::Subject;
 use crate::cli::run_args::FlatArgs;
 use crate::cli::{files, rank, run};
 
@@ -96,7 +97,7 @@ impl Ranks {
             let bytes = files::read_any_kind(first)?;
             if files::is_elf(&bytes) {
                 let known = KnownProgram::read(first, &bytes).with_context(|| first.display().to_string())?;
-                (program, paths) = (Some(known), rest);
+                (program, paths) = (Some(Subject { path: first.clone(), known }), rest);
             }
         }
         if paths.is_empty() {
@@ -116,7 +117,7 @@ impl Ranks {
 /// What is known of the processes up to now.
 struct Adding<'a> {
     args: &'a FlatArgs,
-    program: Option<&'a KnownProgram>,
+    program: Option<&'a Subject>,
     /// By module, link address and name.
     functions: HashMap<(String, u64, String), Row>,
     total: Row,

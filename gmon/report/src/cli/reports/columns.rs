@@ -4,6 +4,7 @@ use gmon_export::{Durations, FunctionTimes, Run, Thread, Time};
 
 use crate::cli::run_args::{By, Column};
 use crate::cli::run_view::ESTIMATE;
+use crate::cli::text::percent;
 use crate::cli::units::duration;
 
 /// The numbers of a row.
@@ -129,8 +130,8 @@ impl Kind {
             },
             open: rows.iter().any(|row| row.open > 0),
             recursive: by == By::Function && rows.iter().any(|row| row.primitive != row.calls),
-            instructions: run.has_instructions && by != By::Thread,
-            raw: raw && run.time.is_measured(),
+            instructions: run.has_instructions && matches!(by, By::Function | By::Module),
+            raw: raw && run.time.is_measured() && by != By::Program,
         }
     }
 
@@ -171,7 +172,7 @@ impl Kind {
             Column::Module => self.by == By::Function,
             // The numbers are there, whether or not they are shown.
             Column::Primitive => self.by == By::Function,
-            Column::Open | Column::SelfRaw => self.time.is_measured(),
+            Column::Open | Column::SelfRaw => self.time.is_measured() && self.by != By::Program,
             Column::InclusiveRaw => self.by == By::Function && self.time.is_measured(),
             column => self.columns().contains(&column),
         }
@@ -241,8 +242,8 @@ impl Kind {
         };
         match column {
             Column::Own => {
-                let share = if all == 0 { 0.0 } else { 100.0 * row.self_ns as f64 / all as f64 };
-                let mut texts = vec![format!("{share:.2}"), time(column)];
+                let share = percent(row.self_ns, all).trim_end_matches('%').to_owned();
+                let mut texts = vec![share, time(column)];
                 if self.headings(column).len() > 2 {
                     texts.push(cumulative.map_or_else(String::new, duration));
                 }
@@ -250,7 +251,7 @@ impl Kind {
             }
             Column::Inclusive => vec![estimate(time(column))],
             Column::Mean if !self.time.is_measured() => {
-                let own = row.self_ns.checked_div(row.primitive);
+                let own = mean(row.self_ns, row.primitive);
                 vec![own.map_or_else(String::new, duration), estimate(time(column))]
             }
             // A function without calls is not hooked, and one without instructions is in code that was not counted.
@@ -270,7 +271,7 @@ impl Kind {
             Column::Primitive => Some(row.primitive),
             Column::Own => Some(row.self_ns),
             Column::Inclusive => Some(row.inclusive_ns),
-            Column::Mean => row.inclusive_ns.checked_div(row.primitive),
+            Column::Mean => mean(row.inclusive_ns, row.primitive),
             Column::Min => Some(row.durations?.min_ns),
             Column::Max => Some(row.durations?.max_ns),
             Column::P50 => Some(row.durations?.p50_ns),
@@ -298,4 +299,9 @@ impl Kind {
         use Column::*;
         matches!(column, Calls | Primitive | Own | Cpu | Waiting | Open | SelfRaw | Instructions)
     }
+}
+
+/// Returns a time for each call, rounded. `None` if there are no calls.
+fn mean(ns: u64, calls: u64) -> Option<u64> {
+    ns.saturating_add(calls / 2).checked_div(calls)
 }

@@ -44,6 +44,9 @@ pub(crate) fn flat(view: &RunView, args: &FlatArgs, out: &mut impl Write) -> Res
     if args.raw && !run.time.is_measured() {
         bail!("--raw: only measured times have overhead in them; `gprofinject --times` measures them");
     }
+    if args.raw && args.by == By::Program {
+        bail!("--raw: --by program does not have these times; --by function, module and thread have them");
+    }
     let order = args.sort.unwrap_or(if run.time.is_some() { Column::Own } else { Column::Calls });
     if !kind.has(order) {
         bail!("--sort {}: there is no such column here{}", order.name(), kind.hint(order));
@@ -202,7 +205,13 @@ fn programs(view: &RunView) -> Result<Vec<Row>> {
         bail!("--by program: a gmon.out is of one program only; gmon.pb.gz has all of a run");
     }
     let mut rows: BTreeMap<(&str, u32, u32), Row> = BTreeMap::new();
-    for (program, share) in run.programs.iter().zip(&run.shares) {
+    // The samples of a program are also those in code that is not hooked.
+    let mut outside = vec![0_u64; run.programs.len()];
+    for thread in &run.threads {
+        let Some(outside) = outside.get_mut(thread.program as usize) else { continue };
+        *outside = outside.saturating_add(thread.outside_ns);
+    }
+    for ((program, share), outside_ns) in run.programs.iter().zip(&run.shares).zip(outside) {
         let row = rows.entry((&program.name, program.module, program.pid)).or_insert_with(|| Row {
             name: match (program.processes, program.pid) {
                 (0 | 1, 0) => plain(&program.name),
@@ -220,7 +229,7 @@ fn programs(view: &RunView) -> Result<Vec<Row>> {
             calls: share.calls,
             samples: share.samples,
             self_ns: share.self_ns,
-            wall_ns: share.self_ns,
+            wall_ns: share.self_ns.saturating_add(outside_ns),
             ..Numbers::default()
         });
     }

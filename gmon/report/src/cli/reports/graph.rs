@@ -37,6 +37,17 @@ struct Graph<'v, 'r> {
     times: bool,
     /// Whether it has the durations of single calls.
     durations: bool,
+    /// Whether it has the calls that had not returned at the end, because there are some.
+    open: bool,
+}
+
+/// What an entry says of single calls, if they were measured.
+#[derive(Clone, Copy, Default)]
+struct Calls {
+    /// The shortest and the longest call, in nanoseconds, if one has returned.
+    ends: Option<(u64, u64)>,
+    /// How many had not returned at the end.
+    open: u64,
 }
 
 /// Prints the entries.
@@ -93,12 +104,13 @@ pub(crate) fn graph(view: &RunView, args: &GraphArgs, out: &mut impl Write) -> R
     });
     let names = view.names(ends);
     let (times, durations) = (run.time.is_some(), run.time.is_measured());
-    let graph = Graph { view, pairs, callers, callees, numbers, names, times, durations };
+    let open = durations && pairs.iter().any(|arc| arc.open > 0);
+    let graph = Graph { view, pairs, callers, callees, numbers, names, times, durations, open };
     if args.common.shown.json {
-        return graph.json(&subjects, out);
+        return graph.json(&subjects, hidden, out);
     }
     view.head(out)?;
-    writeln!(out, "callers of a function are above it, what it calls is below\n")?;
+    writeln!(out, "{}\n", view.style.wrap("callers of a function are above it, what it calls is below"))?;
     let mut headings = vec!["index"];
     if graph.times {
         headings.extend([if graph.durations { "inclusive %" } else { "~inclusive %" }, "self", "children"]);
@@ -107,8 +119,17 @@ pub(crate) fn graph(view: &RunView, args: &GraphArgs, out: &mut impl Write) -> R
     if graph.durations {
         headings.extend(["min", "max"]);
     }
+    headings.extend(graph.open.then_some("open"));
     headings.push("function");
-    let mut table = Table::new(headings, 1).optional(&["min", "max", "children", "self"]);
+    let mut table = Table::new(headings, 1).optional(&[
+        "open",
+        "min",
+        "max",
+        "children",
+        "self",
+        "inclusive %",
+        "~inclusive %",
+    ]);
     for (at, &subject) in subjects.iter().enumerate() {
         if at > 0 {
             table.push(Vec::new());
@@ -172,7 +193,7 @@ impl Graph<'_, '_> {
             self.share(function.inclusive_ns),
             [duration(function.self_ns), self.view.estimate(children)],
             calls,
-            function.durations.map(|durations| (durations.min_ns, durations.max_ns)),
+            Calls { ends: function.durations.map(|times| (times.min_ns, times.max_ns)), open: function.open },
             name,
         ));
         for arc in arcs(&self.callees) {
@@ -187,7 +208,14 @@ impl Graph<'_, '_> {
         let calls = format!("{}+{}", cycle.calls, cycle.internal);
         let name = format!("<cycle {} as a whole> [{at}]", number + 1);
         let times = [duration(cycle.self_ns), self.view.estimate(children)];
-        table.push(self.row(format!("[{at}]"), self.share(cycle.inclusive_ns), times, calls, None, name));
+        table.push(self.row(
+            format!("[{at}]"),
+            self.share(cycle.inclusive_ns),
+            times,
+            calls,
+            Calls::default(),
+            name,
+        ));
         for &index in &cycle.functions {
             let function = &self.view.run.functions[index as usize];
             let children = function.inclusive_ns.saturating_sub(function.self_ns);
@@ -196,7 +224,7 @@ impl Graph<'_, '_> {
                 String::new(),
                 [duration(function.self_ns), self.view.estimate(children)],
                 function.primitive.to_string(),
-                None,
+                Calls::default(),
                 format!("    {}", self.name(Some(index))),
             ));
         }
@@ -225,18 +253,19 @@ impl Graph<'_, '_> {
             true => [String::new(), String::new()],
             false => [arc.self_ns, children].map(|ns| self.view.estimate(ns)),
         };
-        let ends = (arc.calls > arc.open).then_some((arc.min_ns, arc.max_ns));
-        self.row(String::new(), String::new(), times, calls, ends, name)
+        let single =
+            Calls { ends: (arc.calls > arc.open).then_some((arc.min_ns, arc.max_ns)), open: arc.open };
+        self.row(String::new(), String::new(), times, calls, single, name)
     }
 
-    /// Returns a row. `times` are those in the function itself and in what it called, and `ends` the shortest and the longest call.
+    /// Returns a row. `times` are those in the function itself and in what it called.
     fn row(
         &self,
         index: String,
         inclusive: String,
         times: [String; 2],
         calls: String,
-        ends: Option<(u64, u64)>,
+        single: Calls,
         name: String,
     ) -> Vec<String> {
         let mut row = vec![index];
@@ -247,8 +276,9 @@ impl Graph<'_, '_> {
         row.push(calls);
         if self.durations {
             let text = |ns: Option<u64>| ns.map_or_else(String::new, duration);
-            row.extend([text(ends.map(|ends| ends.0)), text(ends.map(|ends| ends.1))]);
+            row.extend([text(single.ends.map(|ends| ends.0)), text(single.ends.map(|ends| ends.1))]);
         }
+        row.extend(self.open.then(|| if single.open == 0 { String::new() } else { single.open.to_string() }));
         row.push(name);
         row
     }
@@ -277,9 +307,9 @@ impl Graph<'_, '_> {
         name
     }
 
-    fn json(&self, subjects: &[Subject], out: &mut impl Write) -> Result<()> {
+    fn json(&self, subjects: &[Subject], hidden: usize, out: &mut impl Write) -> Result<()> {
         let run = self.view.run;
-        write!(out, "{{{}", self.view.json_head("gmon-graph"))?;
+        write!(out, "{{{},\n\"not_shown\":{hidden}", self.view.json_head("gmon-graph"))?;
         let functions: Vec<_> = subjects
             .iter()
             .filter_map(|subject| match subject {

@@ -11,7 +11,7 @@ use crate::cli::json::array;
 use crate::cli::reports::flat::thread_name;
 use crate::cli::run_args::PathsArgs;
 use crate::cli::run_view::{Names, RunView};
-use crate::cli::text::{indent, percent};
+use crate::cli::text::{MAX_INDENT, indent, percent};
 use crate::cli::tree::{Merged, Tree};
 use crate::cli::units::duration;
 
@@ -21,8 +21,13 @@ const MIN_PERCENT: f64 = 0.5;
 const REST_NAME: &str = "[other calls]";
 /// The number of columns before the names in a text.
 const NUMBERS: usize = 45;
+/// The same on a terminal that has no room for them, where the calls and the self times are left out.
+const FEWER_NUMBERS: usize = 20;
 /// The number of columns that a name has at least.
 const NAME: usize = 12;
+/// The number of columns that a terminal needs in front of the names to show how deep they are, and that of a number in their place.
+const DEPTH: usize = 20;
+const DEPTH_NUMBER: usize = 6;
 
 /// Prints the tree as text, as JSON, or as lines for flame graph tools.
 ///
@@ -86,7 +91,16 @@ impl Shown<'_> {
         self.view.head(out)?;
         writeln!(out)?;
         let style = self.view.style;
-        let heading = format!("{:>12}  {:>9}  {:>9}  {:>7}  function", "calls", "self", "inclusive", "share");
+        let is_narrow = style.width().is_some_and(|width| width < NUMBERS + NAME + DEPTH);
+        let all = if is_narrow { FEWER_NUMBERS } else { NUMBERS };
+        let numbers = |[calls, own, inclusive, share]: [&str; 4]| match is_narrow {
+            true => format!("{inclusive:>9}  {share:>7}"),
+            false => format!("{calls:>12}  {own:>9}  {inclusive:>9}  {share:>7}"),
+        };
+        let deepest = style.width().map_or(MAX_INDENT, |width| {
+            (width.saturating_sub(all + NAME + DEPTH_NUMBER) as u32 / 2).min(MAX_INDENT)
+        });
+        let heading = format!("{}  function", numbers(["calls", "self", "inclusive", "share"]));
         writeln!(out, "{}", style.heading(&heading))?;
         let mut thread = None;
         for node in self.nodes() {
@@ -94,27 +108,31 @@ impl Shown<'_> {
                 let name = self.thread_name(node);
                 writeln!(out, "{}", style.heading(&format!("thread {name}")))?;
             }
-            let indent = indent(node.depth - 1);
+            let indent = indent(node.depth - 1, deepest);
             let name = self.name(node);
-            let room = style.width().map(|width| width.saturating_sub(NUMBERS + indent.len()).max(NAME));
+            let room = style.width().map(|width| width.saturating_sub(all + indent.len()).max(NAME));
             writeln!(
                 out,
-                "{:>12}  {:>9}  {:>9}  {:>7}  {indent}{}",
-                node.calls,
-                duration(node.self_ns),
-                duration(node.inclusive_ns),
-                percent(node.inclusive_ns, self.tree.total_ns),
+                "{}  {indent}{}",
+                numbers([
+                    &node.calls.to_string(),
+                    &duration(node.self_ns),
+                    &duration(node.inclusive_ns),
+                    &percent(node.inclusive_ns, self.tree.total_ns),
+                ]),
                 room.map_or(Cow::Borrowed(name), |room| fit(name, room)),
             )?;
         }
         let hidden = self.tree.nodes.len() - self.indexes.len();
         if hidden > 0 {
             let hidden = gmon::counted(hidden, "path", "paths");
-            writeln!(out, "{}", style.faint(format!("{hidden} more; --min-percent, --depth and -n select")))?;
+            let more = style.wrap(&format!("{hidden} more; --min-percent, --depth and -n select"));
+            writeln!(out, "{}", style.faint(more))?;
         }
         let lost = self.view.run.nodes_lost;
         if lost > 0 {
-            writeln!(out, "{REST_NAME}: {lost} calls for whose paths there was no room")?;
+            let lost = format!("{REST_NAME}: {lost} calls for whose paths there was no room");
+            writeln!(out, "{}", style.wrap(&lost))?;
         }
         Ok(())
     }

@@ -14,6 +14,9 @@ use crate::cli::table::Table;
 use crate::cli::text::{Style, chosen_in_module, chosen_path, file_name, plain};
 use crate::cli::units::duration;
 
+/// The number of lines on a terminal that are no rows: the head, the headings, the sum, what is not shown, and the prompt.
+const OTHER_LINES: usize = 7;
+
 /// Prints the table.
 ///
 /// # Errors
@@ -44,9 +47,12 @@ pub(crate) fn spread(ranks: &Ranks, args: &FlatArgs, out: &mut impl Write) -> Re
             bail!("--sort {}: with --spread, it is one of min, mean, max, imbalance, name", column.name())
         }
     }
-    rows.truncate(table.rows.most());
-    if table.shown.json {
-        return write_json(ranks, &rows, out);
+    let json = table.shown.json;
+    let most = if json { table.rows.most() } else { table.rows.most_on_screen(OTHER_LINES) };
+    let hidden = rows.len().saturating_sub(most);
+    rows.truncate(most);
+    if json {
+        return write_json(ranks, &rows, hidden, out);
     }
     let what = if by == Quantity::Calls { "calls" } else { "self time" };
     let style = Style::new(table.shown.color);
@@ -60,11 +66,15 @@ pub(crate) fn spread(ranks: &Ranks, args: &FlatArgs, out: &mut impl Write) -> Re
     let headings = vec!["min", "mean", "max", "in rank", "imbalance", "function", "module"];
     let mut written = Table::new(headings, 2).optional(&["min", "in rank"]);
     for (row, name) in rows.into_iter().zip(names) {
-        let name = if table.shown.no_demangle { row.name.as_str() } else { &name };
+        let name = if table.shown.no_demangle && !row.name.is_empty() { row.name.as_str() } else { &name };
         written.push(line(ranks, &spread(row), by, plain(name), file_name(&row.module)));
     }
     written.push(line(ranks, &spread(&ranks.total), by, "total".to_owned(), String::new()));
     written.print(true, style, out)?;
+    if hidden > 0 {
+        let hidden = gmon::counted(hidden, "function", "functions");
+        writeln!(out, "{}", style.faint(format!("{hidden} more; -n 0 shows all")))?;
+    }
     Ok(())
 }
 
@@ -89,7 +99,7 @@ fn rank(ranks: &Ranks, index: usize) -> String {
     }
 }
 
-fn write_json(ranks: &Ranks, rows: &[&Row], out: &mut impl Write) -> Result<()> {
+fn write_json(ranks: &Ranks, rows: &[&Row], hidden: usize, out: &mut impl Write) -> Result<()> {
     let all = ranks.files.len();
     let spread = |spread: &Spread| {
         json!({
@@ -100,7 +110,7 @@ fn write_json(ranks: &Ranks, rows: &[&Row], out: &mut impl Write) -> Result<()> 
             "imbalance": spread.imbalance(all),
         })
     };
-    write!(out, "{{\"schema\":\"gmon-spread\",\"version\":1,\"processes\":{all}")?;
+    write!(out, "{{\"schema\":\"gmon-spread\",\"version\":1,\"processes\":{all},\"not_shown\":{hidden}")?;
     array(out, "files", &ranks.files, |(path, rank)| json!({"file": path.to_string_lossy(), "rank": rank}))?;
     array(out, "functions", rows, |row| {
         json!({

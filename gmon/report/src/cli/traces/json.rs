@@ -34,7 +34,7 @@ pub(crate) fn json(trace: &Trace, choice: &Choice, out: &mut impl Write) -> io::
         .collect();
     write!(
         out,
-        "{{\"command\":{},\"version\":{},\"start_unix_ns\":{},\n\"processes\":{},\n\"steps\":[",
+        "{{\"schema\":\"gmon-trace\",\"version\":1,\"command\":{},\"gprofinject\":{},\"start_unix_ns\":{},\n\"processes\":{},\n\"steps\":[",
         json!(trace.command),
         json!(trace.version),
         trace.start_unix_ns,

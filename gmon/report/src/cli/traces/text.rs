@@ -6,7 +6,7 @@ use std::io::{self, Write};
 
 use gmon_trace::{Callee, Choice, Damage, Doing, Ended, How, Overhead, Scheduled, Step, Trace, What};
 
-use crate::cli::text::{Style, indent};
+use crate::cli::text::{MAX_INDENT, Style, indent};
 use crate::cli::trace_args::{Field, TraceArgs};
 use crate::cli::traces::calls::{Calls, at_begin, at_end};
 use crate::cli::traces::names;
@@ -191,14 +191,14 @@ impl Text<'_> {
         let since = |time: u64| format!("{} s", seconds(trace.elapsed(step.process, time)));
         match &step.what {
             What::Begin(begun) => {
-                self.line += &indent(begun.depth);
+                self.line += &indent(begun.depth, MAX_INDENT);
                 self.calls.call(begun, &mut self.line);
                 self.line += " {";
                 let remarks = at_begin(begun, since);
                 self.remark(&remarks);
             }
             What::Leaf(begun, ended) => {
-                self.line += &indent(begun.depth);
+                self.line += &indent(begun.depth, MAX_INDENT);
                 self.calls.call(begun, &mut self.line);
                 self.line += &self.calls.equals(ended);
                 self.line.push(';');
@@ -207,7 +207,7 @@ impl Text<'_> {
                 self.remark(&remarks);
             }
             What::End(ended) => {
-                self.line += &indent(ended.depth);
+                self.line += &indent(ended.depth, MAX_INDENT);
                 self.line.push('}');
                 self.line += &self.calls.equals(ended);
                 let name = self.calls.name(ended.function);
@@ -219,7 +219,7 @@ impl Text<'_> {
                 self.remark(&[remark]);
             }
             What::Mark(begun) => {
-                self.line += &indent(begun.depth);
+                self.line += &indent(begun.depth, MAX_INDENT);
                 self.calls.call(begun, &mut self.line);
                 self.line.push(';');
                 self.remark(&["its end is not seen".to_owned()]);

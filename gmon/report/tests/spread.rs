@@ -1,10 +1,10 @@
-//! `gmon ranks`, against the flat profile that gprof prints of each process.
+//! `gmon flat --spread`, against the flat profile that gprof prints of each process.
 
 #[path = "../../run/tests/support/mod.rs"]
 mod example;
 mod support;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -17,8 +17,13 @@ const FUNCTIONS: [&str; 5] = ["even", "odd", "after", "far", "last"];
 
 fn gmon(folder: &Folder, args: &[&str], files: &[PathBuf]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gmon"));
-    let output =
-        command.arg("ranks").args(args).args(files).current_dir(&folder.0).output().expect("gmon runs");
+    let output = command
+        .args(["flat", "--spread"])
+        .args(args)
+        .args(files)
+        .current_dir(&folder.0)
+        .output()
+        .expect("gmon runs");
     assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(0), ""));
     String::from_utf8(output.stdout).expect("UTF-8")
 }
@@ -40,7 +45,7 @@ fn profile(prog: &Compiled, rank: u64) -> Profile {
 
 #[test]
 fn as_gprof_sees_each_process() {
-    let folder = Folder::new("ranks");
+    let folder = Folder::new("spread");
     let prog = folder.compile(&[]);
     let ranks: Vec<u64> = (0..9).collect();
     let files: Vec<PathBuf> = ranks
@@ -50,10 +55,14 @@ fn as_gprof_sees_each_process() {
     // gprof's seconds and calls of each function in each process.
     let flats: Vec<BTreeMap<String, (f64, u64)>> = files.iter().map(|file| prog.flat(&[file])).collect();
     let all: Vec<PathBuf> = std::iter::once(prog.path.clone()).chain(files.iter().cloned()).collect();
-    let printed: BTreeSet<String> =
-        ["1", "2", "4", "9"].map(|threads| gmon(&folder, &["--json", "-j", threads], &all)).into();
-    assert_eq!(printed.len(), 1, "the same on any number of threads");
-    let table: Value = serde_json::from_str(printed.first().expect("one")).expect("JSON");
+    let printed = gmon(&folder, &["--json"], &all);
+    let mut one = Command::new("taskset");
+    one.args(["1", env!("CARGO_BIN_EXE_gmon"), "flat", "--spread", "--json"]).args(&all);
+    // The only processor may not be the first one.
+    let one = one.output().expect("taskset runs");
+    let one = String::from_utf8_lossy(&one.stdout).into_owned();
+    assert!(one.is_empty() || one == printed, "the same on any number of threads");
+    let table: Value = serde_json::from_str(&printed).expect("JSON");
     assert_eq!(table["processes"], 9);
     let rows = table["functions"].as_array().expect("functions");
     for name in FUNCTIONS {
@@ -80,9 +89,10 @@ fn as_gprof_sees_each_process() {
             assert_eq!(found["max_rank"], ranks[first].to_string(), "{name} {key}");
         }
     }
-    let text = gmon(&folder, &["--by", "calls", "--sort", "imbalance", "-n", "2"], &all);
+    let text = gmon(&folder, &["--of", "calls", "--sort", "imbalance", "-n", "2"], &all);
     let lines: Vec<&str> = text.lines().collect();
-    assert_eq!((lines[0], lines.len()), ("calls of 9 processes", 6), "{text}");
+    assert_eq!((lines[0], lines.len()), ("calls of 9 processes", 7), "{text}");
+    assert!(lines[6].ends_with(" more; -n 0 shows all"), "{text}");
     assert!(lines[5].trim_end().ends_with("total"), "{text}");
     let one = gmon(&folder, &["-f", "far"], &all);
     assert!(
@@ -93,7 +103,7 @@ fn as_gprof_sees_each_process() {
 
 #[test]
 fn of_measured_times() {
-    let folder = Folder::new("ranks-times");
+    let folder = Folder::new("spread-times");
     let files: Vec<PathBuf> = (1..=3)
         .map(|rank: u64| {
             let mut run = example(false);
@@ -112,9 +122,55 @@ fn of_measured_times() {
     }
 }
 
+/// A program before the recordings selects it, and a library its functions.
+#[test]
+fn of_a_program_or_a_library() {
+    let folder = Folder::new("spread-library");
+    let id = |first: &str| format!("-Wl,--build-id=0x{first}dcba987654321001234567");
+    let program = folder.compile(&[&id("10")]).path;
+    let library = folder.build(
+        "lib.c",
+        "int f(void) { return 1; }",
+        &["-shared", "-fPIC", &id("11"), "-Wl,-soname,lib"],
+    );
+    let library = {
+        let path = folder.file("libc.so.6");
+        std::fs::rename(library, &path).expect("a library");
+        path
+    };
+    let mut run = example(false);
+    let bytes = |first: u8| vec![first, 0xdc, 0xba, 0x98, 0x76, 0x54, 0x32, 0x10, 1, 0x23, 0x45, 0x67];
+    (run.modules[0].build_id, run.modules[1].build_id) = (bytes(0x10), bytes(0x11));
+    let files = [1, 2].map(|rank| folder.write(&format!("gmon.rank{rank}.pb.gz"), &run.write())).to_vec();
+    let names = |subject: &PathBuf| -> Vec<String> {
+        let files: Vec<PathBuf> = std::iter::once(subject).chain(&files).cloned().collect();
+        let table: Value = serde_json::from_str(&gmon(&folder, &["--json"], &files)).expect("JSON");
+        let functions = table["functions"].as_array().expect("functions").clone();
+        let name = |function: &Value| function["name"].as_str().expect("a name").to_owned();
+        let mut names: Vec<String> = functions.iter().map(name).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(&program), ["_Z5parsei", "libc_read", "main", "work"]);
+    assert_eq!(names(&library), ["libc_read"]);
+    // And of one run, in all tables.
+    let shown = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gmon"));
+        let output =
+            command.args(args).arg(&library).arg(&files[0]).current_dir(&folder.0).output().expect("gmon");
+        assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(0), ""));
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    let flat = shown(&["flat"]);
+    assert!(flat.contains("  libc_read  libc.so.6\n") && !flat.contains("main"), "{flat}");
+    assert!(flat.ends_with("  total\n") && flat.contains("\n  6.94  300.0 ms "), "{flat}");
+    let graph = shown(&["graph"]);
+    assert!(graph.contains("[1]") && !graph.contains("[2]") && graph.contains("      parse\n"), "{graph}");
+}
+
 #[test]
 fn files_that_do_not_fit() {
-    let folder = Folder::new("ranks-errors");
+    let folder = Folder::new("spread-errors");
     let prog = folder.compile(&[]);
     let file = folder.write("gmon.out.rank0", &bytes(&profile(&prog, 1)));
     for (files, message) in [
@@ -124,7 +180,7 @@ fn files_that_do_not_fit() {
         (vec![prog.path.clone(), prog.path.clone()], "neither a program nor a profile"),
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gmon"));
-        let output = command.arg("ranks").args(&files).output().expect("gmon runs");
+        let output = command.args(["flat", "--spread"]).args(&files).output().expect("gmon runs");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.code() == Some(2) && said.contains(message), "{said}");
     }
