@@ -266,7 +266,7 @@ fn samples(source: &Source, symbol: &Symbol) -> BTreeMap<u64, u64> {
                     // A bin covers a few bytes, so its samples may be the next instruction's.
                     let address = histogram.bin_address(bin);
                     if range.contains(&address) {
-                        add(address, number.into());
+                        add(address, number);
                     }
                 }
             }

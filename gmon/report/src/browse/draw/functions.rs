@@ -108,7 +108,7 @@ fn columns(data: &Data, sort: Sort, width: usize) -> (Vec<Column>, bool) {
         }
     };
     wanted.into_iter().for_each(|column| add(column, NAME, &mut room));
-    let has_module = run.modules.len() > 1 && room >= LONG_NAME + MODULE + 1;
+    let has_module = run.modules.len() > 1 && room > LONG_NAME + MODULE;
     room -= if has_module { MODULE + 1 } else { 0 };
     [Column::Instructions, Column::PerCall].into_iter().for_each(|column| add(column, LONG_NAME, &mut room));
     (columns, has_module)
