@@ -105,6 +105,14 @@ pub fn needed(bytes: &[u8]) -> Vec<String> {
     file.needed().map(|name| String::from_utf8_lossy(name).into_owned()).collect()
 }
 
+/// Returns the strings of the dynamic linker (DT_STRTAB), each with a zero byte at its end: the names of what a file imports and exports.
+/// A name may be the end of a longer one. `None` if the file has none, as a static program.
+pub fn dynamic_strings(bytes: &[u8]) -> Option<&[u8]> {
+    let file = crate::file::elf::Elf::parse_any(bytes).ok()?;
+    let (address, len) = (file.dynamic_value(elf::DT_STRTAB)?, file.dynamic_value(elf::DT_STRSZ)?);
+    file.at_address(address, len)
+}
+
 fn read_program<Elf: FileHeader<Endian = LE>>(bytes: &[u8]) -> Result<Program, &'static str> {
     let (header, _) = pod::from_bytes::<Elf>(bytes).map_err(|()| IN_HEADER)?;
     let kind = header.e_type(LE);

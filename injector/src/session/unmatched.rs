@@ -11,6 +11,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use gprofinject_image::headers;
 use gprofinject_image::names::demangle::demangle;
 use gprofinject_image::names::short;
 use gprofinject_image::names::similar::similar;
@@ -26,7 +27,7 @@ use crate::program::subject::Subject;
 use crate::session::settings::Settings;
 use crate::session::words::quoted;
 
-/// What a program executes others by. Names are in its tables of strings, whether they are imported or its own.
+/// What a program executes others by.
 const EXECUTES: [&str; 16] = [
     "execl",
     "execle",
@@ -79,7 +80,7 @@ pub(crate) fn check(program: &Path, planned: &Planned, settings: &Settings) -> R
         }
         subjects.push(subject);
     }
-    let executes = settings.follow && executes(planned.subject.bytes);
+    let executes = settings.follow && executes(planned.subject);
     let own = ["", program.file_name().and_then(|name| name.to_str()).unwrap_or_default()];
     for pattern in settings.filters.unused_includes() {
         let known =
@@ -156,7 +157,18 @@ fn names_of(subject: &Subject) -> impl Iterator<Item = String> {
     names.map(|name| short(&demangle(name)).into_owned())
 }
 
-/// Whether a program, of which these are the bytes, can execute others.
-fn executes(bytes: &[u8]) -> bool {
-    EXECUTES.iter().any(|name| memmem::find(bytes, format!("\0{name}\0").as_bytes()).is_some())
+/// Whether a program can execute others: it imports a function for that, or has one of its own, or nobody knows.
+fn executes(subject: &Subject) -> bool {
+    let names = EXECUTES.iter();
+    match headers::dynamic_strings(subject.bytes) {
+        Some(strings) => {
+            let mut ends = names.map(|name| format!("{name}\0"));
+            ends.any(|name| memmem::find(strings, name.as_bytes()).is_some())
+        }
+        None => {
+            let is_stripped = subject.functions().iter().all(|function| function.name.is_empty());
+            let mut own = subject.functions().iter().flat_map(|function| function.names());
+            is_stripped || own.any(|name| EXECUTES.contains(&name))
+        }
+    }
 }
