@@ -14,6 +14,7 @@ mod cli {
     pub(crate) mod diff_args;
     pub(crate) mod examples;
     pub(crate) mod export;
+    pub(crate) mod export_args;
     pub(crate) mod files;
     pub(crate) mod fold;
     pub(crate) mod form_args;
@@ -53,6 +54,7 @@ mod cli {
     pub(crate) mod sources;
     pub(crate) mod spread;
     pub(crate) mod table;
+    pub(crate) mod table_args;
     pub(crate) mod terminal;
     pub(crate) mod text;
     pub(crate) mod trace;
@@ -91,9 +93,9 @@ use crate::browse::session;
 use crate::cli::args::{Args, CheckArgs, Command};
 use crate::cli::browse_args::BrowseArgs;
 use crate::cli::run::DEFAULT_FILE;
-use crate::cli::run_args::{FlatArgs, TableArgs};
 use crate::cli::run_view::RunView;
 use crate::cli::spread::Ranks;
+use crate::cli::table_args::{FlatArgs, TableArgs};
 use crate::cli::text::{Out, plain, standard_output};
 use crate::cli::{counts, diff, export, files, html, merge, moved, records, reports, run, trace};
 

@@ -8,11 +8,12 @@ use gprofinject_usage::Kind;
 use crate::cli::browse_args::BrowseArgs;
 use crate::cli::diff_args::DiffArgs;
 use crate::cli::examples;
+use crate::cli::export_args::{ExportArgs, GprofArgs, HtmlArgs};
 use crate::cli::form_args::FormArgs;
 #[cfg(feature = "push")]
 use crate::cli::push_args::PushArgs;
 use crate::cli::report_args::{AsmArgs, LinesArgs};
-use crate::cli::run_args::{ExportArgs, FlatArgs, GprofArgs, GraphArgs, HtmlArgs, PathsArgs};
+use crate::cli::table_args::{FlatArgs, GraphArgs, PathsArgs};
 use crate::cli::trace_args::TraceArgs;
 
 /// Shows what gprofinject has recorded: tables, call graphs, times, paths, lines; sums, compares and exports it; and checks gmon.out

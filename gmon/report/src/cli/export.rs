@@ -9,8 +9,8 @@ use flate2::write::GzEncoder;
 use gmon_export::formats::{Format, write};
 use gmon_export::load::Detail;
 
+use crate::cli::export_args::{ExportArgs, To};
 use crate::cli::report_args::SourceArgs;
-use crate::cli::run_args::{ExportArgs, To};
 use crate::cli::text::plain;
 use crate::cli::{files, gprof, html, run};
 

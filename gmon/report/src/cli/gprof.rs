@@ -11,7 +11,8 @@ use gmon_export::Run;
 use gmon_export::formats::pair;
 use gmon_export::load::Detail;
 
-use crate::cli::run_args::{GprofArgs, RunArgs};
+use crate::cli::export_args::GprofArgs;
+use crate::cli::run_args::RunArgs;
 use crate::cli::{files, run};
 
 /// Writes the files that gprof reads: NAME.syms and NAME.whole. Returns their names in the order in which gprof takes them.

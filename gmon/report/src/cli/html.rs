@@ -10,10 +10,11 @@ use gmon_export::load::Detail;
 use gprofinject_image::debug::Authors;
 
 use crate::cli::browser;
+use crate::cli::export_args::HtmlArgs;
 use crate::cli::files::restricted;
 use crate::cli::report_args::SourceArgs;
 use crate::cli::run::{self, Source};
-use crate::cli::run_args::{HtmlArgs, RunArgs};
+use crate::cli::run_args::RunArgs;
 use crate::cli::sources::Sources;
 use crate::cli::text::plain;
 use crate::cli::traces::timeline::{beside, timeline};

@@ -10,7 +10,7 @@ use gmon_export::load::KnownProgram;
 
 use crate::cli::fold::{self, Sum};
 use crate::cli::run::Subject;
-use crate::cli::run_args::FlatArgs;
+use crate::cli::table_args::FlatArgs;
 use crate::cli::{files, rank, run};
 
 /// The processes of a job.

@@ -7,8 +7,8 @@ use gmon::EscapedJson;
 use gmon_export::load::Detail;
 
 use crate::cli::reports::flat::flat;
-use crate::cli::run_args::{FlatArgs, TableArgs};
 use crate::cli::run_view::RunView;
+use crate::cli::table_args::{FlatArgs, TableArgs};
 use crate::cli::text::standard_output;
 use crate::cli::trace_args::TraceArgs;
 use crate::cli::traces::load::{choice, load, output, warn};

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use crate::cli::report_args::{RowsArgs, ShownArgs};
-use crate::cli::run_args::{By, Column};
+use crate::cli::table_args::{By, Column};
 
 #[derive(Args)]
 pub(crate) struct TraceArgs {

@@ -2,8 +2,8 @@
 
 use gmon_export::{Durations, FunctionTimes, Run, Thread, Time};
 
-use crate::cli::run_args::{By, Column};
 use crate::cli::run_view::ESTIMATE;
+use crate::cli::table_args::{By, Column};
 use crate::cli::text::percent;
 use crate::cli::units::duration;
 

@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 
 use crate::cli::json::array;
 use crate::cli::reports::columns::{Kind, Numbers, OPTIONAL};
-use crate::cli::run_args::{By, Column, FlatArgs};
 use crate::cli::run_view::RunView;
 use crate::cli::table::Table;
+use crate::cli::table_args::{By, Column, FlatArgs};
 use crate::cli::text::{file_name, plain};
 
 /// The number of lines on a terminal that are no rows: the head, the headings, the sum, what is not shown, and the prompt.

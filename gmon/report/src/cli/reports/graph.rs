@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 
 use crate::cli::json::array;
 use crate::cli::reports::columns::{Kind, Numbers};
-use crate::cli::run_args::{By, Column, GraphArgs};
 use crate::cli::run_view::{ESTIMATE, NOT_KNOWN, Names, RunView};
 use crate::cli::table::Table;
+use crate::cli::table_args::{By, Column, GraphArgs};
 use crate::cli::units::duration;
 
 /// What an entry is about.

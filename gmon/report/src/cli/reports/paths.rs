@@ -9,8 +9,8 @@ use serde_json::json;
 
 use crate::cli::json::array;
 use crate::cli::reports::flat::thread_name;
-use crate::cli::run_args::PathsArgs;
 use crate::cli::run_view::{Names, RunView};
+use crate::cli::table_args::PathsArgs;
 use crate::cli::text::{MAX_INDENT, indent, percent};
 use crate::cli::tree::{Merged, Tree};
 use crate::cli::units::duration;

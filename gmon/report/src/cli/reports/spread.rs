@@ -8,9 +8,9 @@ use gprofinject_image::names::unambiguous;
 use serde_json::{Value, json};
 
 use crate::cli::json::array;
-use crate::cli::run_args::{Column, FlatArgs, Quantity};
 use crate::cli::spread::{Ranks, Row, Spread};
 use crate::cli::table::Table;
+use crate::cli::table_args::{Column, FlatArgs, Quantity};
 use crate::cli::text::{Style, chosen_in_module, chosen_path, file_name, plain};
 use crate::cli::units::duration;
 
