@@ -450,7 +450,7 @@ fn a_planted_slowdown() {
             command
         });
     }
-    let (out, code) = gmon(folder.path(), &["diff", "old.pb.gz", "new.pb.gz", "--json"]);
+    let (out, code) = gmon(folder.path(), &["diff", "old.pb.gz", "new.pb.gz", "--sort", "self", "--json"]);
     let json: Value = serde_json::from_slice(&out).unwrap();
     assert_eq!((code, &json["worse"][0]["demangled"]), (1, &Value::from("slow")), "{json}");
     // gcc makes a clone of a function with a constant argument at -O2 only; it is the same function all the same.
@@ -463,14 +463,21 @@ fn a_planted_slowdown() {
     let part = functions(&json).into_iter().find(|function| function["demangled"] == "part").unwrap();
     assert_eq!((number(&part["old"]["calls"]), number(&part["new"]["calls"])), (40, 40));
     assert!(functions(&json).iter().all(|function| function["demangled"] != "part.constprop.0"));
-    let text = String::from_utf8(gmon(folder.path(), &["diff", "old.pb.gz", "new.pb.gz"]).0).unwrap();
-    assert!(text.contains("worse by more than 2 % of all time, first of all slow: +"), "{text}");
+    let (text, code) = gmon(folder.path(), &["diff", "old.pb.gz", "new.pb.gz", "--sort", "self"]);
+    let text = String::from_utf8(text).unwrap();
+    assert!(code == 1 && text.contains("worse by more than 2 % of all, first of all slow: +"), "{text}");
+    // Times differ from run to run, so they are shown, but are no reason to fail unless the user says so.
+    let (text, code) = gmon(folder.path(), &["diff", "old.pb.gz", "new.pb.gz"]);
+    let text = String::from_utf8(text).unwrap();
+    let (calls, times) = text.split_once("self time: +").expect("both");
+    assert!(code == 0 && calls.contains("calls: none has changed"), "{text}");
+    assert!(times.lines().any(|line| line.ends_with(" slow")), "{text}");
     // By calls, which are exact, nothing has changed; and a run is as good as itself.
     let calls = gmon(folder.path(), &["diff", "old.pb.gz", "again.pb.gz", "--sort", "calls", "--threshold", "0"]);
     assert_eq!(calls.1, 0, "{}", String::from_utf8_lossy(&calls.0));
     assert_eq!(gmon(folder.path(), &["diff", "old.pb.gz", "old.pb.gz", "--threshold", "0"]).1, 0);
     // Better is not worse.
-    let better = gmon(folder.path(), &["diff", "new.pb.gz", "old.pb.gz", "--threshold", "20"]);
+    let better = gmon(folder.path(), &["diff", "new.pb.gz", "old.pb.gz", "--sort", "self", "--threshold", "20"]);
     assert_eq!(better.1, 0, "{}", String::from_utf8_lossy(&better.0));
 }
 
