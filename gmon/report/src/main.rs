@@ -98,7 +98,7 @@ fn main() -> ExitCode {
     cli::pager::finish();
     match ended {
         Ok(code) => code,
-        // The reader has read enough, as in `gmon dump FILE | head`.
+        // The reader has read enough, as in `gmon flat | head`.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             // If standard error is closed too, nothing can be done.
