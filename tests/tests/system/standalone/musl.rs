@@ -153,7 +153,7 @@ fn an_interpreter_of_another_name() {
     fs::copy("/lib/ld-musl-x86_64.so.1", &loader).unwrap();
     let flag = format!("-Wl,--dynamic-linker={}", loader.display());
     place.compile("musl-gcc", "prog", HELLO, &[&flag]).unwrap();
-    let outcome = same(&place, &["--libs", "all"], &[]);
+    let outcome = same(&place, &["-v", "--libs", "all"], &[]);
     let said = outcome.stderr_text();
     assert!(said.contains("functions of 1 library"), "{said}");
     has(&whole(&place), &[("main", "f", 100), ("main", "printf", 1)], "another name");
@@ -230,8 +230,8 @@ fn libraries_with_counts() {
     let place = built_by("musl-gcc", &["-O2", "-g"]);
     // Where the kernel places mappings is chance.
     for _ in 0..5 {
-        let said = same(&place, &["--count", "lines"], &[]).stderr_text();
-        assert!(said.contains("libraries") && !said.contains("not hooked"), "{said}");
+        let said = same(&place, &["-v", "--count", "lines"], &[]).stderr_text();
+        assert!(said.contains("libraries") && !said.contains("is not hooked"), "{said}");
     }
 }
 
