@@ -12,7 +12,7 @@ use gprofinject_image::names::demangle::demangle;
 
 use crate::html::extras::{Instruction, Listing, MAX_INSTRUCTIONS};
 use crate::load;
-use crate::model::{Function, Line, Run};
+use crate::model::{Function, Line, Module, Run};
 
 /// The most functions that are disassembled in all if no basic blocks were counted.
 const MAX_FUNCTIONS: usize = 300;
@@ -103,7 +103,7 @@ pub fn listings_of(recording: &Recording, run: &Run) -> Vec<Listing> {
 
 /// Returns the index in a run of a recording's module.
 fn place(run: &Run, module: &gmon_run::Module) -> Option<u32> {
-    let is_it = |known: &crate::Module| (&known.path, &known.build_id) == (&module.name, &module.build_id);
+    let is_it = |known: &Module| (&known.path, &known.build_id) == (&module.name, &module.build_id);
     run.modules.iter().position(is_it).map(|index| index as u32)
 }
 

@@ -1,0 +1,13 @@
+//! What is printed: a run that was read enters, text or JSON leaves.
+
+pub(crate) mod asm;
+pub(crate) mod blocks;
+pub(crate) mod columns;
+pub(crate) mod coverage;
+pub(crate) mod difference;
+pub(crate) mod flat;
+pub(crate) mod graph;
+pub(crate) mod lines;
+pub(crate) mod paths;
+pub(crate) mod spread;
+pub(crate) mod sums;
