@@ -303,7 +303,7 @@ fn two_runs_compared() {
     new.nodes[3].self_ns *= 2;
     new.rows[3].self_ns *= 2;
     folder.write("new.pb.gz", &new.write());
-    let output = gmon(&folder, &["diff", "--html", "old.pb.gz", "new.pb.gz"]);
+    let output = gmon(&folder, &["diff", "--sort", "self", "--html", "old.pb.gz", "new.pb.gz"]);
     // `work` takes twice as long.
     assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0));
     let page = data(&std::fs::read(folder.file("gmon-diff.html")).expect("the page"));
@@ -388,7 +388,8 @@ fn in_a_browser() {
     changed.nodes[3].self_ns *= 2;
     folder.write("new.pb.gz", &changed.write());
     folder.write("old.pb.gz", &hostile(&folder).write());
-    let output = gmon(&folder, &["diff", "--html=difference.html", "old.pb.gz", "new.pb.gz"]);
+    let output =
+        gmon(&folder, &["diff", "--sort", "self", "--html=difference.html", "old.pb.gz", "new.pb.gz"]);
     assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
     arguments.push("difference=difference.html".to_owned());
     let traces = support::traces::folder("html-browser-trace");
