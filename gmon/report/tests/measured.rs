@@ -424,11 +424,11 @@ fn words_that_are_no_commands() {
     folder.write("gmon.out", b"gmon\x01\0\0\0");
     folder.compile(&[]);
     for (words, expected) in [
-        (&["times", "--by", "thread"][..], "`gmon times` is `gmon flat` now"),
-        (&["callers", "main"], "`gmon callers` is `gmon graph -f FUNCTION` now"),
-        (&["callees", "main"], "`gmon callees` is `gmon graph -f FUNCTION` now"),
-        (&["ranks", "a", "b"], "`gmon ranks` is `gmon flat --spread` now"),
-        (&["dump", "gmon.out"], "`gmon dump` is `gmon check --records` now"),
+        (&["times", "--by", "thread"][..], "times: this is `gmon flat` now"),
+        (&["callers", "main"], "callers: this is `gmon graph -f FUNCTION` now"),
+        (&["callees", "main"], "callees: this is `gmon graph -f FUNCTION` now"),
+        (&["ranks", "a", "b"], "ranks: this is `gmon flat --spread` now"),
+        (&["dump", "gmon.out"], "dump: this is `gmon check --records` now"),
         (&["gmon.pb.gz"], "gmon.pb.gz is a file; `gmon flat gmon.pb.gz` shows it"),
         (
             &["gmon.out"],
@@ -560,6 +560,7 @@ fn several_files() {
     let folder = folder("several", &example(true));
     let mut other = example(false);
     other.modules[1].build_id = vec![0xc1];
+    other.runs[0].id += 1;
     folder.write("other.gz", &other.write());
     let rows = json(&folder, &["flat", "--json", "gmon.pb.gz", "other.gz"])["rows"].clone();
     let calls = |name: &str| -> Vec<u64> {

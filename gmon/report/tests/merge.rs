@@ -138,6 +138,7 @@ fn measured_times() {
     let run = |index: u32| {
         let mut run = example(true);
         run.start_unix_ns += u64::from(index) * 1_000_000_000;
+        run.runs[0].id += u64::from(index);
         run.threads
             .iter_mut()
             .for_each(|thread| (thread.pid, thread.tid) = (100 + index, thread.tid + index));
