@@ -34,7 +34,7 @@ pub fn demangle(name: &str) -> Cow<'_, str> {
 }
 
 /// Visits all spellings that a pattern may mean: the name in the symbol table, the name without the suffix of
-/// a compiler's clone (`f.constprop.0`), the demangled name with and without parameters, the [short](crate::names::short) name, and
+/// a compiler's clone (`f.constprop.0`), the demangled name with and without parameters, the short name, and
 /// this without each of the components at its beginning, so that a function is found by its last one, as in gdb. Returns true as soon
 /// as `visit` does.
 pub fn any_spelling(name: &str, mut visit: impl FnMut(&str) -> bool) -> bool {
