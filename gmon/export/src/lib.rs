@@ -15,10 +15,12 @@ pub mod formats;
 pub mod html;
 mod likely;
 pub mod load;
+mod markup;
 mod model;
 mod stacks;
 
 pub use crate::estimate::estimate;
+pub use crate::likely::Paths;
 pub use crate::model::{
     Arc, Cycle, Durations, Frame, Function, Inlined, Line, Module, Node, ProgramFunction, Run, Share, Spot,
     Time, View,

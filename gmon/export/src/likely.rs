@@ -18,16 +18,16 @@ const DEEPEST: usize = 250;
 const STEPS: usize = 3_000_000;
 
 /// The paths of a run.
-pub(crate) struct Paths<'r> {
+pub struct Paths<'r> {
     /// Parents come before their children. Those of an estimate are all of the thread 0 and have no calls.
-    pub(crate) nodes: Cow<'r, [Node]>,
+    pub nodes: Cow<'r, [Node]>,
     /// Whether they are an estimate.
-    pub(crate) is_estimate: bool,
+    pub is_estimate: bool,
 }
 
 impl<'r> Paths<'r> {
     /// Returns the paths of a run, and none if it has no times.
-    pub(crate) fn of(run: &'r Run) -> Paths<'r> {
+    pub fn of(run: &'r Run) -> Paths<'r> {
         match run.nodes.is_empty() {
             false => Paths { nodes: Cow::Borrowed(&run.nodes), is_estimate: false },
             true => Paths::likely(run),

@@ -33,7 +33,6 @@ pub(crate) mod reports;
 pub(crate) mod run;
 pub(crate) mod run_args;
 pub(crate) mod run_view;
-pub(crate) mod similar;
 pub(crate) mod sources;
 pub(crate) mod spread;
 pub(crate) mod table;

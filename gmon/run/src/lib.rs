@@ -25,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 mod check;
+mod costs;
 mod error;
 mod intervals;
 mod merge;
@@ -40,6 +41,7 @@ pub mod wire;
 mod write;
 
 pub use crate::check::Invalid;
+pub use crate::costs::{Cost, Costs};
 pub use crate::error::ReadError;
 pub use crate::intervals::{INTERVALS_MAX, Intervals};
 pub use crate::merge::MergeError;

@@ -218,6 +218,7 @@ fn time_of_day(unix_ns: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::costs::Costs;
     use crate::model::{ArcTimes, FunctionTimes, Node, Thread};
 
     /// A run with a library and a function that others do not have.
@@ -268,7 +269,8 @@ mod tests {
         sum.check().expect("indexes that are valid");
         let names = |sum: &Recording| sum.functions.iter().map(|f| f.name.clone()).collect::<Vec<_>>();
         assert_eq!(names(&sum), ["a", "main", "f", "b"]);
-        assert_eq!(sum.samples_by_function(), [2, 4, 4, 2]);
+        let samples: Vec<u64> = Costs::of(&sum).functions.iter().map(|cost| cost.samples).collect();
+        assert_eq!(samples, [2, 4, 4, 2]);
         assert_eq!(sum.programs.len(), 1);
         assert_eq!((sum.programs[0].processes, sum.programs[0].pid, sum.programs[0].elsewhere), (2, 0, 6));
         assert_eq!((sum.calls[1].caller, sum.calls[1].callee, sum.calls[1].site), (Some(2), 3, 0x24));

@@ -285,17 +285,6 @@ impl Recording {
         self.clock.ticks_per_second > 0.0
     }
 
-    /// Returns the number of samples of CPU time in each function itself, in all programs and threads.
-    pub fn samples_by_function(&self) -> Vec<u64> {
-        let mut samples = vec![0; self.functions.len()];
-        for hits in &self.hits {
-            if let Some(sum) = samples.get_mut(hits.function as usize) {
-                *sum = u64::saturating_add(*sum, hits.samples);
-            }
-        }
-        samples
-    }
-
     /// Returns the file of the program that was started.
     pub fn first_module(&self) -> Option<&Module> {
         let first = self.programs.first().map_or(0, |program| program.module);

@@ -1,7 +1,5 @@
 //! Makes profiles from region files: a member's own counts, and those of children that count in its file.
 
-use std::path::PathBuf;
-
 use crate::os::clock::Moment;
 use crate::os::sys;
 use crate::profile::baseline::Baseline;
@@ -88,25 +86,6 @@ impl Finished {
             || program.wants_whole && !self.profile.named.is_empty()
             || self.placed.misses_much()
     }
-
-    /// Returns the libraries whose basic blocks were counted and of which any has run.
-    pub(crate) fn counted_libraries(&self) -> Vec<CountedLibrary> {
-        let libraries = self.profile.modules.iter().filter_map(|module| Some((module, module.library?)));
-        let ran = libraries.filter(|(module, _)| module.blocks().1 > 0);
-        ran.map(|(module, library)| CountedLibrary {
-            library: library.binary.clone(),
-            has_lines: module.program.subject.lines().is_some(),
-        })
-        .collect()
-    }
-}
-
-/// A library whose basic blocks were counted.
-#[derive(Debug)]
-pub(crate) struct CountedLibrary {
-    pub(crate) library: PathBuf,
-    /// Whether it has line information.
-    pub(crate) has_lines: bool,
 }
 
 /// What has to be known to read the counts of a process.

@@ -121,7 +121,6 @@ pub(crate) fn conclude(
     if let Ok(Some(item)) = &item {
         run.placed.report(voice, &asked.program.shown.to_string_lossy(), None);
         said.notes.iter().for_each(|note| voice.note(note));
-        words::lead_to_libraries(&item.libraries, recording, voice);
         item.commands(recording).into_iter().for_each(|command| voice.detail(command));
     }
     run.advise(voice);

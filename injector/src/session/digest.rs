@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use gmon_run::Recording;
+use gmon_run::{Cost, Costs, Recording};
 
 /// The number of functions that are named.
 pub(crate) const NAMED: usize = 5;
@@ -13,16 +13,6 @@ const FEW: u64 = 20;
 /// The least share of a function that is named.
 const SEEN: f64 = 0.005;
 
-/// The cost of a program or a function itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Cost {
-    /// The samples of CPU time, without those in gprofinject's own code.
-    pub(crate) samples: u64,
-    /// The measured time; 0 if nothing was measured.
-    pub(crate) self_ns: u64,
-    pub(crate) calls: u64,
-}
-
 /// What the costs of a run are compared by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum By {
@@ -30,6 +20,17 @@ pub(crate) enum By {
     Calls,
     Samples,
     MeasuredTime,
+}
+
+impl By {
+    /// Returns the part of a cost by which it is compared.
+    pub(crate) fn of(self, cost: Cost) -> u64 {
+        match self {
+            By::Calls => cost.calls,
+            By::Samples => cost.samples,
+            By::MeasuredTime => cost.self_ns,
+        }
+    }
 }
 
 /// A program of the run, in all of its processes.
@@ -74,74 +75,23 @@ pub(crate) struct Digest {
     pub(crate) unhooked: Unhooked,
 }
 
-impl Cost {
-    fn add(&mut self, other: Cost) {
-        self.samples = self.samples.saturating_add(other.samples);
-        self.self_ns = self.self_ns.saturating_add(other.self_ns);
-        self.calls = self.calls.saturating_add(other.calls);
-    }
-
-    pub(crate) fn by(self, by: By) -> u64 {
-        match by {
-            By::Calls => self.calls,
-            By::Samples => self.samples,
-            By::MeasuredTime => self.self_ns,
-        }
-    }
-
-    fn samples(samples: u64) -> Cost {
-        Cost { samples, ..Cost::default() }
-    }
-}
-
 /// Returns the last component of a path.
 fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// The costs of each program and each function of a recording, in its order.
-struct Costs {
-    programs: Vec<Cost>,
-    functions: Vec<Cost>,
-    /// The samples in code that is not hooked, by the file name of the module.
-    unhooked: BTreeMap<String, u64>,
-}
-
-impl Costs {
-    fn of(run: &Recording) -> Costs {
-        let elsewhere = run.programs.iter().map(|program| Cost::samples(program.elsewhere)).collect();
-        let functions = vec![Cost::default(); run.functions.len()];
-        let mut costs = Costs { programs: elsewhere, functions, unhooked: BTreeMap::new() };
-        for hits in &run.hits {
-            costs.add(hits.program, hits.function, Cost::samples(hits.samples));
-            // Where no more than the name is known, nothing was planned.
-            if hits.address == 0 {
-                let function = run.functions.get(hits.function as usize);
-                let module = function.and_then(|function| run.modules.get(function.module as usize));
-                let name = module.map_or("", |module| file_name(&module.name));
-                *costs.unhooked.entry(name.to_owned()).or_default() += hits.samples;
-            }
-        }
-        for calls in &run.calls {
-            costs.add(calls.program, calls.callee, Cost { calls: calls.calls, ..Cost::default() });
-        }
-        for row in &run.rows {
-            let program = run.threads.get(row.thread as usize).map_or(0, |thread| thread.program);
-            costs.add(program, row.function, Cost { self_ns: row.self_ns, ..Cost::default() });
-        }
-        costs
+/// Returns the samples in code that is not hooked: where no more than the name of a function is known, nothing was planned.
+fn unhooked(run: &Recording) -> Unhooked {
+    let mut samples = run.programs.iter().fold(0, |sum: u64, program| sum.saturating_add(program.elsewhere));
+    let mut modules: BTreeMap<&str, u64> = BTreeMap::new();
+    for hits in run.hits.iter().filter(|hits| hits.address == 0) {
+        let function = run.functions.get(hits.function as usize);
+        let module = function.and_then(|function| run.modules.get(function.module as usize));
+        samples = samples.saturating_add(hits.samples);
+        *modules.entry(module.map_or("", |module| file_name(&module.name))).or_default() += hits.samples;
     }
-
-    fn add(&mut self, program: u32, function: u32, cost: Cost) {
-        let of = [self.programs.get_mut(program as usize), self.functions.get_mut(function as usize)];
-        of.into_iter().flatten().for_each(|sum| sum.add(cost));
-    }
-
-    fn unhooked(&self, elsewhere: u64) -> Unhooked {
-        let samples = self.unhooked.values().fold(elsewhere, |sum, samples| sum.saturating_add(*samples));
-        let most = self.unhooked.iter().max_by_key(|&(_, samples)| *samples);
-        Unhooked { samples, most: most.map(|(name, samples)| (name.clone(), *samples)).unwrap_or_default() }
-    }
+    let most = modules.into_iter().max_by_key(|&(_, samples)| samples);
+    Unhooked { samples, most: most.map(|(name, samples)| (name.to_owned(), samples)).unwrap_or_default() }
 }
 
 impl Digest {
@@ -164,7 +114,7 @@ impl Digest {
             processes: sum(|program| program.processes.into()) as u32,
             programs: programs(run, &costs, by),
             functions: functions(run, &costs, all, by),
-            unhooked: costs.unhooked(sum(|program| program.elsewhere)),
+            unhooked: unhooked(run),
         }
     }
 }
@@ -185,7 +135,7 @@ fn programs(run: &Recording, costs: &Costs, by: By) -> Vec<ProgramCost> {
             }),
         }
     }
-    all.sort_by_key(|program| Reverse(program.cost.by(by)));
+    all.sort_by_key(|program| Reverse(by.of(program.cost)));
     all
 }
 
@@ -193,11 +143,11 @@ fn programs(run: &Recording, costs: &Costs, by: By) -> Vec<ProgramCost> {
 fn functions(run: &Recording, costs: &Costs, all: Cost, by: By) -> Vec<FunctionCost> {
     let started = run.programs.first().map(|program| program.module);
     let mut order: Vec<usize> = (0..costs.functions.len()).collect();
-    order.retain(|&index| costs.functions[index].by(by) > 0);
-    order.sort_by_key(|&index| Reverse((costs.functions[index].by(by), costs.functions[index].calls)));
+    order.retain(|&index| by.of(costs.functions[index]) > 0);
+    order.sort_by_key(|&index| Reverse((by.of(costs.functions[index]), costs.functions[index].calls)));
     // A share that would be printed as 0 % says nothing, unless it is the greatest.
     let is_seen =
-        |index: usize| by == By::Calls || costs.functions[index].by(by) as f64 >= SEEN * all.by(by) as f64;
+        |index: usize| by == By::Calls || by.of(costs.functions[index]) as f64 >= SEEN * by.of(all) as f64;
     let first = order.first().copied();
     let seen = order.into_iter().take_while(|&index| Some(index) == first || is_seen(index));
     let named = seen.take(NAMED).filter_map(|index| {
@@ -206,7 +156,7 @@ fn functions(run: &Recording, costs: &Costs, all: Cost, by: By) -> Vec<FunctionC
         let is_started = Some(function.module) == started;
         let is_nameless = function.name.is_empty();
         let name = match is_nameless {
-            true => format!("{module}+{:#x}", function.address),
+            true => run.place_name(function),
             false => function.name.clone(),
         };
         let module = (!is_started && !is_nameless && !module.is_empty()).then(|| module.to_owned());

@@ -11,9 +11,7 @@ use crate::os::say::Voice;
 use crate::session::member::{Other, Unhooked};
 use crate::session::outcome::Run;
 use crate::session::stats::{Blocks, Memory, Samples, Setup};
-use crate::session::words::{
-    calls_and_samples, in_hooked_code, lead_to_libraries, left_out, not_patched, quoted,
-};
+use crate::session::words::{calls_and_samples, in_hooked_code, left_out, not_patched, quoted};
 
 /// What an agent may be unable to see of its process, by the bits of [`Account::unseen`](crate::profile::collect::Account::unseen).
 const UNSEEN: [(u64, &str); 2] = [
@@ -91,7 +89,6 @@ impl Run<'_> {
                 calls_and_samples(other.calls, samples),
                 in_hooked_code(other.inside, &other.placed),
             ));
-            lead_to_libraries(&other.item.libraries, recording, voice);
         }
         let unpatched = |other: &&Other| other.account.trouble.is_none() && other.account.unpatched > 0;
         for other in self.others.iter().filter(unpatched) {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use crate::os::clock;
-use crate::profile::counted::{CountedLibrary, Finished};
+use crate::profile::counted::Finished;
 use crate::profile::placement::Placed;
 use crate::profile::recorder::{Processes, Recorder};
 use crate::program::profilee::Profilee;
@@ -46,8 +46,6 @@ pub(crate) struct Item {
     /// Whether the recording says more than the profile.
     says_more: bool,
     is_measured: bool,
-    /// The libraries whose basic blocks were counted.
-    pub(crate) libraries: Vec<CountedLibrary>,
     /// What the recording knows the program by, if it is not the first one.
     program: Option<String>,
 }
@@ -224,7 +222,6 @@ impl Item {
             view: View::of(is_stripped, placed, profile.samples_in_program()),
             says_more: finished.says_more(),
             is_measured: profile.times.is_some(),
-            libraries: finished.counted_libraries(),
             program,
         }
     }

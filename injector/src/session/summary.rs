@@ -92,8 +92,8 @@ impl Facts<'_> {
         if programs.len() < 2 {
             return String::new();
         }
-        let worth = |part: u64| part > 0 && percent(part, all.by(by)) >= 1.0;
-        let named = programs.iter().filter(|program| worth(program.cost.by(by))).take(most);
+        let worth = |part: u64| part > 0 && percent(part, by.of(all)) >= 1.0;
+        let named = programs.iter().filter(|program| worth(by.of(program.cost))).take(most);
         let named = named.enumerate().map(|(index, program)| {
             let name = cut(&visible(&program.name), 24).into_owned();
             let processes = match (program.processes, index) {
@@ -106,7 +106,7 @@ impl Facts<'_> {
                     format!("{name}{processes} {}", number_of(program.cost.calls, "call", "calls"))
                 }
                 By::Calls => format!("{name}{processes} {}", scaled(program.cost.calls)),
-                _ => format!("{name}{processes} {:.0} %", percent(program.cost.by(by), all.by(by))),
+                _ => format!("{name}{processes} {:.0} %", percent(by.of(program.cost), by.of(all))),
             }
         });
         let named: Vec<String> = named.collect();
@@ -146,8 +146,8 @@ impl Facts<'_> {
         let calls = if has_unit { number_of(cost.calls, "call", "calls") } else { scaled(cost.calls) };
         match by {
             By::Calls => format!(" {calls}"),
-            _ if cost.calls == 0 => format!(" {:.0} %", percent(cost.by(by), self.digest.all.by(by))),
-            _ => format!(" {:.0} % ({calls})", percent(cost.by(by), self.digest.all.by(by))),
+            _ if cost.calls == 0 => format!(" {:.0} %", percent(by.of(cost), by.of(self.digest.all))),
+            _ => format!(" {:.0} % ({calls})", percent(by.of(cost), by.of(self.digest.all))),
         }
     }
 }
@@ -285,10 +285,12 @@ fn signal_name(signal: i32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::digest::{Cost, ProgramCost};
+    use gmon_run::Cost;
+
+    use crate::session::digest::ProgramCost;
 
     fn cost(samples: u64, calls: u64) -> Cost {
-        Cost { samples, calls, self_ns: 0 }
+        Cost { samples, calls, ..Cost::default() }
     }
 
     fn function(module: &str, name: &str, samples: u64, calls: u64) -> FunctionCost {

@@ -1,13 +1,11 @@
 //! Phrases that the messages of a run share: commands to type, counts, and words for a shell.
 
 use std::ffi::OsStr;
-use std::path::Path;
 
 use gmon::counted;
 
 use crate::options::Measure;
 use crate::os::say::Voice;
-use crate::profile::counted::CountedLibrary;
 use crate::profile::placement::Placed;
 use crate::trace::messages::Summary;
 
@@ -21,18 +19,6 @@ pub(crate) fn in_hooked_code(inside: u64, placed: &Placed) -> String {
     match placed.all() {
         0 => String::new(),
         all => format!(" ({:.0} % in hooked code)", 100.0 * inside as f64 / all as f64),
-    }
-}
-
-/// Prints the commands that show the lines or basic blocks of libraries. `recording` is the file of the run's recording.
-pub(crate) fn lead_to_libraries(libraries: &[CountedLibrary], recording: Option<&Path>, voice: Voice) {
-    let Some(recording) = recording else { return };
-    let file = quoted(recording.as_os_str());
-    for CountedLibrary { library, has_lines } in libraries {
-        let (what, report) = if *has_lines { ("lines", "lines") } else { ("blocks", "asm --blocks") };
-        let name = library.file_name().unwrap_or(library.as_os_str()).to_string_lossy();
-        let library = quoted(library.as_os_str());
-        voice.detail(format_args!("{what} of {name}: gmon {report} {library} {file}"));
     }
 }
 

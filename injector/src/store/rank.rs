@@ -26,7 +26,7 @@ impl Suffix {
         if ranks == RanksArg::None {
             return Suffix(suffix);
         }
-        if let Some(rank) = VARIABLES.iter().find_map(|name| rank(&variable(name)?)) {
+        if let Some(rank) = rank_by(variable) {
             suffix = format!(".rank{rank}");
         }
         if ranks == RanksArg::Host {
@@ -54,7 +54,12 @@ impl Suffix {
 
 /// Returns the rank of this process, if a launcher has told it one.
 pub(crate) fn own() -> Option<u32> {
-    VARIABLES.iter().find_map(|name| rank(&std::env::var_os(name)?))
+    rank_by(|name| std::env::var_os(name))
+}
+
+/// Returns the rank that the environment says.
+fn rank_by(variable: impl Fn(&str) -> Option<OsString>) -> Option<u32> {
+    VARIABLES.iter().find_map(|name| rank(&variable(name)?))
 }
 
 /// Returns the number that a launcher's variable says. The value comes from the environment, so it may be anything.

@@ -4,7 +4,7 @@
 //! const&)` is `std::vector<...>::push_back` in short. Two functions may have the same short name; [`unambiguous`] tells them apart.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// What stands for arguments that are left out.
 const ELIDED: &str = "<...>";
@@ -76,17 +76,17 @@ pub fn unambiguous<'n>(names: &[&'n str]) -> Vec<Cow<'n, str>> {
     let mut shown: Vec<Cow<'n, str>> = names.iter().map(|name| short(name)).collect();
     for longer in [short_with_parameters, Cow::Borrowed] as [fn(&'n str) -> Cow<'n, str>; 2] {
         let mut first: HashMap<&str, &str> = HashMap::new();
-        let mut ambiguous: HashMap<String, ()> = HashMap::new();
+        let mut ambiguous: HashSet<String> = HashSet::new();
         for (short, name) in shown.iter().zip(names) {
             if *first.entry(short).or_insert(name) != *name {
-                ambiguous.insert(short.to_string(), ());
+                ambiguous.insert(short.to_string());
             }
         }
         if ambiguous.is_empty() {
             break;
         }
         for (short, name) in shown.iter_mut().zip(names) {
-            if ambiguous.contains_key(short.as_ref()) {
+            if ambiguous.contains(short.as_ref()) {
                 *short = longer(name);
             }
         }
@@ -239,19 +239,11 @@ fn types(text: &str) -> String {
             out += ELIDED;
             at = matching(text, at);
         } else if text[at..].starts_with("::") {
-            let begin = out
-                .rfind(|c: char| !(c.is_alphanumeric() || matches!(c, '_' | '$')))
-                .map_or(0, |at| at + out[at..].chars().next().map_or(1, char::len_utf8));
-            let arguments = out.strip_suffix(ELIDED).map(str::len);
-            let begin = match arguments {
-                Some(end) => {
-                    out[..end].rfind(|c: char| !(c.is_alphanumeric() || c == '_')).map_or(0, |at| at + 1)
-                }
-                None => begin,
-            };
-            if out.is_char_boundary(begin) {
-                out.truncate(begin);
-            }
+            // What is in front is a component that is not the last one, perhaps with arguments.
+            let component = out.strip_suffix(ELIDED).unwrap_or(&out);
+            let begin =
+                component.trim_end_matches(|c: char| c.is_alphanumeric() || matches!(c, '_' | '$')).len();
+            out.truncate(begin);
             at += 2;
         } else {
             out.push(c);

@@ -8,6 +8,8 @@ use flate2::write::GzEncoder;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
+use crate::markup::escaped;
+
 /// The page without its contents, which stand at names in double braces.
 pub(crate) const PAGE: &str = include_str!("page.html");
 pub(crate) const STYLE: &str = include_str!("style.css");
@@ -55,19 +57,4 @@ fn policy(script: &str, style: &str) -> String {
         hash(script),
         hash(style),
     )
-}
-
-/// Returns a text for use as the text of an element.
-fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            c if c.is_control() => out.push(' '),
-            c => out.push(c),
-        }
-    }
-    out
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use gmon_run::{FunctionTimes, Recording};
+use gmon_run::{Cost, Costs, FunctionTimes, Recording};
 
 use crate::estimate::estimate;
 use crate::load::numbers::Numbers;
@@ -26,37 +26,16 @@ pub fn by_program(recording: &Recording) -> Vec<ProgramFunction> {
 
 /// Returns what each program has done.
 pub(crate) fn shares(recording: &Recording) -> Vec<Share> {
-    let mut shares = vec![Share::default(); recording.programs.len()];
-    let add = |to: &mut u64, value: u64| *to = to.saturating_add(value);
-    for (share, program) in shares.iter_mut().zip(&recording.programs) {
-        share.samples = program.elsewhere;
-    }
-    for hits in &recording.hits {
-        shares
-            .get_mut(hits.program as usize)
-            .into_iter()
-            .for_each(|share| add(&mut share.samples, hits.samples));
-    }
-    if recording.is_measured() {
-        for row in &recording.rows {
-            let program = recording.threads.get(row.thread as usize).map_or(0, |thread| thread.program);
-            if let Some(share) = shares.get_mut(program as usize) {
-                add(&mut share.calls, row.calls);
-                add(&mut share.self_ns, row.self_ns);
-            }
-        }
-        return shares;
-    }
-    for calls in &recording.calls {
-        shares
-            .get_mut(calls.program as usize)
-            .into_iter()
-            .for_each(|share| add(&mut share.calls, calls.calls));
-    }
-    for share in &mut shares {
-        share.self_ns = share.samples.saturating_mul(recording.sample_period_ns);
-    }
-    shares
+    let is_measured = recording.is_measured();
+    let share = |cost: Cost| Share {
+        calls: if is_measured { cost.measured_calls } else { cost.calls },
+        samples: cost.samples,
+        self_ns: match is_measured {
+            true => cost.self_ns,
+            false => cost.samples.saturating_mul(recording.sample_period_ns),
+        },
+    };
+    Costs::of(recording).programs.into_iter().map(share).collect()
 }
 
 fn measured(recording: &Recording, numbers: &Numbers) -> Vec<ProgramFunction> {

@@ -13,7 +13,7 @@ use crate::browse::chosen::{Choice, Chosen};
 use crate::browse::data::Data;
 use crate::browse::flame::frame::Of;
 use crate::browse::flame::layout::Flame;
-use crate::browse::flame::tree::Tree;
+use crate::browse::flame::paths::Paths;
 use crate::browse::list::List;
 use crate::browse::model::code::Code;
 use crate::browse::model::functions::Functions;
@@ -300,7 +300,7 @@ impl Model {
             View::Graph => self.graph.chosen(),
             View::Flame => self.flame.as_ref().and_then(Flame::chosen).and_then(|bar| match bar.frame.of {
                 Of::Function(function) => Some(function),
-                Of::All | Of::Cycle(_) | Of::Rest => None,
+                Of::All | Of::Rest => None,
             }),
             View::Source | View::Assembly | View::Programs => None,
         };
@@ -318,7 +318,7 @@ impl Model {
                 self.walk(function);
             }
             (View::Flame, _) if self.flame.is_none() => {
-                self.flame = Some(Flame::new(Tree::new(&self.data.run)));
+                self.flame = Some(Flame::new(Paths::new(&self.data.run)));
             }
             (View::Source | View::Assembly, Some(function)) => return self.read(view, function),
             _ => {}

@@ -4,8 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 
 use anyhow::{Result, anyhow};
+use gprofinject_image::names::similar::similar;
 
-use crate::cli::similar::similar;
 use crate::cli::text::plain;
 
 /// The number of names that a message has.

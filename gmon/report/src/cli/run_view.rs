@@ -6,10 +6,10 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use gmon_export::{ClockSource, Function, Run, Time, View};
+use gprofinject_image::names::similar::similar;
 use gprofinject_image::names::unambiguous;
 use serde_json::{Value, json};
 
-use crate::cli::similar::similar;
 use crate::cli::table_args::TableArgs;
 use crate::cli::text::{Style, chosen_in_module, chosen_path, file_name, plain};
 use crate::cli::units::duration;

@@ -9,6 +9,7 @@ use anyhow::Result;
 use gmon_blocks::Report;
 use gprofinject_image::debug::{Lines, Location};
 use gprofinject_image::names::demangle::demangle;
+use gprofinject_image::names::similar::similar;
 use gprofinject_image::names::{short, unambiguous};
 use serde_json::{Value, json};
 
@@ -16,7 +17,6 @@ use crate::cli::json::build_id;
 use crate::cli::load::Loaded;
 use crate::cli::missing::Missing;
 use crate::cli::report_args::ReportArgs;
-use crate::cli::similar::similar;
 use crate::cli::text::{Style, chosen_function, chosen_path, demangled, plain};
 
 /// What the reports of several modules have in common: headings, or one JSON object.

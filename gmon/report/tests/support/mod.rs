@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod commands;
 pub(crate) mod traces;
 pub(crate) mod truth;
 

@@ -7,7 +7,6 @@ use ratatui::style::Style;
 use crate::browse::draw::pen::{Pen, text};
 use crate::browse::draw::theme::Theme;
 use crate::browse::model::Model;
-use crate::browse::model::code::State;
 use crate::browse::numbers::{count, share};
 use crate::cli::text::plain;
 
@@ -26,15 +25,10 @@ pub(crate) fn draw(buffer: &mut Buffer, area: Rect, model: &mut Model, theme: Th
     let body = Rect { y: area.y + area.height.min(1), height: area.height.saturating_sub(1), ..area };
     let name = model.function.map_or_else(String::new, |index| model.data.name(index, model.has_full_names));
     let list = &mut model.assembly.list;
-    let code = match &model.assembly.state {
-        State::Read(_, code) => code,
-        state => {
+    let code = match model.assembly.state.read("reading instructions ...") {
+        Ok(code) => code,
+        Err(said) => {
             Pen::new(buffer, area, 0, theme.reversed()).word(&name, Style::new());
-            let said = match state {
-                State::Waiting(_) => "reading instructions ...",
-                State::Failed(_, error) => error,
-                _ => "no function is chosen",
-            };
             text(buffer, body, &plain(said));
             return;
         }

@@ -23,7 +23,7 @@ pub(crate) fn draw(buffer: &mut Buffer, area: Rect, model: &mut Model, theme: Th
         format!("{name}: {}", numbers(flame, &bar.frame))
     });
     Pen::new(buffer, area, 0, theme.reversed()).word(&chosen, Style::new());
-    if flame.tree.root().weight <= 0.0 {
+    if flame.paths.root().weight <= 0.0 {
         Pen::new(buffer, body, 0, Style::new()).word("nothing was counted or sampled", Style::new());
         return;
     }
@@ -31,7 +31,6 @@ pub(crate) fn draw(buffer: &mut Buffer, area: Rect, model: &mut Model, theme: Th
         for (index, bar) in flame.layout.levels[level].iter().enumerate() {
             let mut style = match bar.frame.of {
                 Of::Function(function) => theme.frame(function),
-                Of::Cycle(cycle) => theme.frame(!cycle),
                 Of::All | Of::Rest => Style::new(),
             };
             if flame.selected == (level, index) {
@@ -51,26 +50,25 @@ pub(crate) fn draw(buffer: &mut Buffer, area: Rect, model: &mut Model, theme: Th
 /// Returns what a frame is called.
 fn name(data: &Data, flame: &Flame, frame: &Frame, is_full: bool) -> String {
     match frame.of {
-        Of::All if flame.tree.is_estimate() => {
+        Of::All if flame.paths.is_estimate => {
             "all, estimated from the call graph (gprofinject --paths records call paths)".to_owned()
         }
         Of::All => "all".to_owned(),
         Of::Function(function) => data.name(function, is_full),
-        Of::Cycle(cycle) => format!("<cycle {}>", cycle + 1),
         Of::Rest => gmon_run::REST_NAME.to_owned(),
     }
 }
 
 /// Returns what a frame has cost.
 fn numbers(flame: &Flame, frame: &Frame) -> String {
-    let mark = if flame.tree.is_estimate() { ESTIMATE } else { "" };
-    let number = |weight: f64| match flame.tree.unit() {
+    let mark = if flame.paths.is_estimate { ESTIMATE } else { "" };
+    let number = |weight: f64| match flame.paths.unit {
         Unit::Nanoseconds => format!("{mark}{}", duration(weight.round() as u64).trim_end()),
         Unit::Samples => format!("{mark}{weight:.0} samples"),
         Unit::Instructions => format!("{mark}{weight:.0} instructions"),
         Unit::Calls => format!("{mark}{weight:.0} calls"),
     };
-    let whole = flame.tree.root().weight;
+    let whole = flame.paths.root().weight;
     let share = share(frame.weight.round() as u64, whole.round() as u64);
     format!("{}, {share} %, itself {}", number(frame.weight), number(frame.own))
 }

@@ -7,7 +7,6 @@ use ratatui::style::Style;
 use crate::browse::draw::pen::{self, Pen};
 use crate::browse::draw::theme::Theme;
 use crate::browse::model::Model;
-use crate::browse::model::code::State;
 use crate::browse::numbers::{count, share, time};
 use crate::browse::source::{SourceLine, SourceText};
 use crate::cli::text::plain;
@@ -25,15 +24,10 @@ pub(crate) fn draw(buffer: &mut Buffer, area: Rect, model: &mut Model, theme: Th
     let body = Rect { y: area.y + area.height.min(1), height: area.height.saturating_sub(1), ..area };
     let name = model.function.map_or_else(String::new, |index| model.data.name(index, model.has_full_names));
     let list = &mut model.source.list;
-    let text = match &model.source.state {
-        State::Read(_, text) => text,
-        state => {
+    let text = match model.source.state.read("reading debug information ...") {
+        Ok(text) => text,
+        Err(said) => {
             Pen::new(buffer, area, 0, theme.reversed()).word(&name, Style::new());
-            let said = match state {
-                State::Waiting(_) => "reading debug information ...",
-                State::Failed(_, error) => error,
-                _ => "no function is chosen",
-            };
             pen::text(buffer, body, &plain(said));
             return;
         }

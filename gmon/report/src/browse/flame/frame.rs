@@ -9,8 +9,6 @@ pub(crate) enum Of {
     All,
     /// The function with this index.
     Function(u32),
-    /// The functions of the cycle with this index, which call each other.
-    Cycle(u32),
     /// Calls for which there was no room for nodes of their own.
     Rest,
 }
@@ -19,7 +17,7 @@ pub(crate) enum Of {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Frame {
     pub(crate) of: Of,
-    /// The index of the node in the tree of paths; 0 in an estimate.
+    /// The index of the node in the tree of paths.
     pub(crate) node: u32,
     /// What it has cost with all above it.
     pub(crate) weight: f64,

@@ -1,8 +1,8 @@
 //! Where frames are: each below its caller, as wide as its share of it. Frames narrower than a column are left out, so the work
 //! depends on the size of the terminal and not on that of the run.
 
-use crate::browse::flame::frame::{Frame, Of};
-use crate::browse::flame::tree::Tree;
+use crate::browse::flame::frame::Frame;
+use crate::browse::flame::paths::Paths;
 
 /// A frame in its place.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,7 +26,7 @@ pub(crate) struct Layout {
 
 /// The flame graph as it is shown.
 pub(crate) struct Flame {
-    pub(crate) tree: Tree,
+    pub(crate) paths: Paths,
     /// The frames above the one that fills the width, and that one itself last.
     pub(crate) zoom: Vec<Frame>,
     pub(crate) layout: Layout,
@@ -39,9 +39,9 @@ pub(crate) struct Flame {
 }
 
 impl Flame {
-    pub(crate) fn new(tree: Tree) -> Flame {
-        let root = tree.root();
-        Flame { tree, zoom: vec![root], layout: Layout::default(), selected: (0, 0), first: 0, page: 0 }
+    pub(crate) fn new(paths: Paths) -> Flame {
+        let root = paths.root();
+        Flame { paths, zoom: vec![root], layout: Layout::default(), selected: (0, 0), first: 0, page: 0 }
     }
 
     /// Lays the frames out for a size. Returns the levels to show.
@@ -193,12 +193,8 @@ impl Flame {
             if above.frame.weight <= 0.0 {
                 continue;
             }
-            let path: Vec<Of> = match self.tree.is_estimate() {
-                true => self.path_to(level, parent)[..level].iter().map(|frame| frame.of).collect(),
-                false => Vec::new(),
-            };
             let mut at = 0.0;
-            for frame in self.tree.children(&above.frame, &path) {
+            for frame in self.paths.children(&above.frame) {
                 let column = |weight: f64| {
                     (weight / above.frame.weight * f64::from(above.width)).round().min(above.width.into())
                         as u16
@@ -219,6 +215,7 @@ mod tests {
     use gmon_export::{Node, Run};
 
     use super::*;
+    use crate::browse::flame::frame::Of;
 
     fn flame() -> Flame {
         let node =
@@ -233,7 +230,7 @@ mod tests {
             ],
             ..Run::default()
         };
-        Flame::new(Tree::new(&run))
+        Flame::new(Paths::new(&run))
     }
 
     fn places(flame: &Flame) -> Vec<Vec<(Of, u16, u16)>> {
@@ -294,7 +291,7 @@ mod tests {
             self_ns: u64::from(index == 99_999),
             ..Node::default()
         });
-        let mut flame = Flame::new(Tree::new(&Run { nodes: nodes.collect(), ..Run::default() }));
+        let mut flame = Flame::new(Paths::new(&Run { nodes: nodes.collect(), ..Run::default() }));
         flame.lay_out(80, 20);
         assert_eq!(flame.layout.levels.len(), 20);
         for _ in 0..10 {

@@ -1,9 +1,9 @@
-//! The call paths of all threads together.
+//! The call paths of all threads together, recorded or estimated.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use gmon_export::{Node, Run};
+use gmon_export::{Function, Node, Run};
 
 use crate::browse::flame::frame::{Frame, Of, Unit};
 
@@ -11,6 +11,8 @@ use crate::browse::flame::frame::{Frame, Of, Unit};
 pub(crate) struct Paths {
     nodes: Vec<Merged>,
     pub(crate) unit: Unit,
+    /// Whether the paths were not recorded.
+    pub(crate) is_estimate: bool,
 }
 
 struct Merged {
@@ -23,23 +25,24 @@ struct Merged {
 }
 
 impl Paths {
-    /// Returns the paths of a run; `None` if they were not recorded.
-    pub(crate) fn new(run: &Run) -> Option<Paths> {
-        if run.nodes.is_empty() {
-            return None;
-        }
+    /// Returns the paths of a run: those that were recorded, or else the ones that its calls make likely.
+    pub(crate) fn new(run: &Run) -> Paths {
         let has = |get: fn(&Node) -> u64| run.nodes.iter().any(|node| get(node) > 0);
-        let (unit, get): (Unit, fn(&Node) -> u64) = match () {
-            () if has(|node| node.self_ns) => (Unit::Nanoseconds, |node| node.self_ns),
-            () if has(|node| node.samples) => (Unit::Samples, |node| node.samples),
-            () => (Unit::Calls, |node| node.calls),
+        let of_time: fn(&Node) -> u64 = |node| node.self_ns;
+        let (unit, get) = match () {
+            () if run.nodes.is_empty() => (Unit::of(run), of_time),
+            () if has(of_time) => (Unit::Nanoseconds, of_time),
+            () if has(|node| node.samples) => (Unit::Samples, (|node| node.samples) as fn(&Node) -> u64),
+            () => (Unit::Calls, (|node| node.calls) as fn(&Node) -> u64),
         };
+        let weighed = (run.nodes.is_empty() && unit != Unit::Nanoseconds).then(|| weighed(run, unit));
+        let found = gmon_export::Paths::of(weighed.as_ref().unwrap_or(run));
         let root = Merged { of: Of::All, own: 0, weight: 0, children: Vec::new() };
         let mut nodes = vec![root];
         let mut known: HashMap<(u32, Option<u32>), u32> = HashMap::new();
         // The merged node of each node.
-        let mut places: Vec<u32> = Vec::with_capacity(run.nodes.len());
-        for node in &run.nodes {
+        let mut places: Vec<u32> = Vec::with_capacity(found.nodes.len());
+        for node in found.nodes.iter() {
             let parent = node.parent.and_then(|parent| places.get(parent as usize)).copied().unwrap_or(0);
             let place = *known.entry((parent, node.function)).or_insert_with(|| {
                 let of = node.function.map_or(Of::Rest, Of::Function);
@@ -64,7 +67,7 @@ impl Paths {
         for node in &mut nodes {
             node.children.sort_by_key(|&child| (Reverse(weights[child as usize]), child));
         }
-        Some(Paths { nodes, unit })
+        Paths { nodes, unit, is_estimate: found.is_estimate }
     }
 
     /// Returns the frame of everything.
@@ -84,9 +87,72 @@ impl Paths {
     }
 }
 
+/// Returns the call graph of a run without times, in which each call or executed instruction has taken a nanosecond.
+fn weighed(run: &Run, unit: Unit) -> Run {
+    let function = |function: &Function| Function {
+        self_ns: if unit == Unit::Instructions { function.instructions } else { function.calls },
+        ..Function::default()
+    };
+    Run { functions: run.functions.iter().map(function).collect(), arcs: run.pairs(), ..Run::default() }
+}
+
 #[cfg(test)]
 mod tests {
+    use gmon_export::{Arc, Time};
+
     use super::*;
+
+    fn run(own: &[u64], arcs: &[(Option<u32>, u32, u64)]) -> Run {
+        let function = |&self_ns: &u64| Function { self_ns, ..Function::default() };
+        let arc = |&(caller, callee, calls): &(Option<u32>, u32, u64)| Arc {
+            caller,
+            callee,
+            calls,
+            ..Arc::default()
+        };
+        Run {
+            time: Time::Estimated,
+            functions: own.iter().map(function).collect(),
+            arcs: arcs.iter().map(arc).collect(),
+            ..Run::default()
+        }
+    }
+
+    /// Returns the frames as a text, each with its weight, and what is below it in brackets.
+    fn tree(paths: &Paths, frame: &Frame) -> String {
+        let below: Vec<String> = paths.children(frame).iter().map(|child| tree(paths, child)).collect();
+        let name = match frame.of {
+            Of::All => "all".to_owned(),
+            Of::Function(index) => index.to_string(),
+            Of::Rest => "rest".to_owned(),
+        };
+        format!("{name}={:.0}/{:.0}({})", frame.weight, frame.own, below.join(" "))
+    }
+
+    fn text(run: &Run) -> String {
+        let paths = Paths::new(run);
+        assert!(paths.is_estimate);
+        tree(&paths, &paths.root())
+    }
+
+    #[test]
+    fn by_gprof_s_rule_along_paths() {
+        let run = run(
+            &[10, 20, 40, 8],
+            &[(None, 0, 1), (None, 1, 1), (Some(0), 2, 1), (Some(1), 2, 3), (Some(2), 2, 9), (Some(2), 3, 5)],
+        );
+        let expected = "all=78/0(1=56/20(2=36/30(3=6/6())) 0=22/10(2=12/10(3=2/2())))";
+        assert_eq!(text(&run), expected);
+    }
+
+    #[test]
+    fn without_times_by_calls() {
+        let mut run = run(&[0, 0], &[(None, 0, 2), (Some(0), 1, 6)]);
+        run.time = Time::None;
+        (run.functions[0].calls, run.functions[1].calls) = (2, 6);
+        assert_eq!(text(&run), "all=8/0(0=8/2(1=6/6()))");
+        assert_eq!(text(&Run::default()), "all=0/0()");
+    }
 
     #[test]
     fn threads_are_together() {
@@ -102,7 +168,8 @@ mod tests {
             ],
             ..Run::default()
         };
-        let paths = Paths::new(&run).expect("paths");
+        let paths = Paths::new(&run);
+        assert!(!paths.is_estimate);
         let root = paths.root();
         assert_eq!((root.of, root.weight, paths.unit), (Of::All, 83.0, Unit::Nanoseconds));
         let first = paths.children(&root);
@@ -112,6 +179,5 @@ mod tests {
         );
         let second: Vec<_> = paths.children(&first[0]).iter().map(|f| (f.of, f.weight)).collect();
         assert_eq!(second, [(Of::Rest, 50.0), (Of::Function(1), 30.0)]);
-        assert!(Paths::new(&Run::default()).is_none());
     }
 }

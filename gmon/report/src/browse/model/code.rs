@@ -20,6 +20,21 @@ pub(crate) enum State<T> {
     Failed(Symbol, String),
 }
 
+impl<T> State<T> {
+    /// Returns what was read.
+    ///
+    /// # Errors
+    /// It is not there. The text says why, which is `waiting` while it is read.
+    pub(crate) fn read<'s>(&'s self, waiting: &'s str) -> Result<&'s T, &'s str> {
+        match self {
+            State::Read(_, read) => Ok(read),
+            State::Waiting(_) => Err(waiting),
+            State::Failed(_, error) => Err(error),
+            State::Nothing => Err("no function is chosen"),
+        }
+    }
+}
+
 impl<T> Default for Code<T> {
     fn default() -> Code<T> {
         Code { state: State::Nothing, list: List::default(), left: 0 }

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use gmon_trace::{Choice, Damage, Trace};
+use gprofinject_image::names::similar::similar;
 
 use crate::cli::files;
-use crate::cli::similar::similar;
 use crate::cli::text::{chosen_in_module, demangled};
 use crate::cli::trace_args::TraceArgs;
 
