@@ -43,7 +43,7 @@ pub(crate) struct Viewed {
     pub(crate) is_output: bool,
 }
 
-/// A run, from the process's entrance to the report.
+/// A run whose process has been entered, up to the report.
 pub(super) struct Session<'s, T> {
     pub(super) profilee: &'static Profilee,
     pub(super) choice: Choice,
@@ -62,7 +62,7 @@ pub(super) struct Session<'s, T> {
     pub(super) notes: Vec<String>,
 }
 
-/// What the run has left.
+/// What the processes of a run have counted, and what it took to observe them.
 pub(super) struct Collected {
     first: Finished,
     /// The gmon.out of the first program.
@@ -76,7 +76,7 @@ pub(super) struct Collected {
     duration: Duration,
 }
 
-/// Where the run is written, and what it took.
+/// Where the results of a run are written, and how long the injector needed before the program began.
 pub(super) struct Written<'w> {
     pub(super) output: &'w Output,
     pub(super) stats: Option<&'w File>,

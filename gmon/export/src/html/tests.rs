@@ -51,7 +51,7 @@ fn texts_of_the_profile_are_in_the_data_only() {
     assert!(!page.contains("<img"), "a name is in the page");
     assert_eq!(
         between(&page, "<title>", "</title>"),
-        "&lt;/title&gt;&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt;\u{202e} \"'"
+        "&lt;/title&gt;&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt;\\u{202e}\\u{7}&quot;'"
     );
 }
 
