@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use gmon_run::{ClockSource, Recording, REST};
+use gmon_run::{ClockSource, Costs, REST, Recording};
 use gprofinject_skip as skip;
 use gprofinject_tests::attached::Subject as Attached;
 use gprofinject_tests::known::{self, Known};
@@ -159,10 +159,11 @@ fn waiting() {
     let subject = Subject::new("waiting", &[]);
     subject.check(&["-q", "--times"], &[], 0);
     let (known, measured) = subject.run(&["-q", "--times"], &[], 0);
+    let costs = Costs::of(&measured).functions;
     let cpu_and_self = |name: &str| {
         let n = measured.functions.iter().position(|function| function.name == name).unwrap();
         let row = measured.rows.iter().find(|row| row.function as usize == n).unwrap();
-        (measured.samples_by_function()[n] * measured.sample_period_ns, row.self_ns)
+        (costs[n].samples * measured.sample_period_ns, row.self_ns)
     };
     let (cpu, own) = cpu_and_self("nap");
     assert!(own >= 200_000_000 && cpu < own / 10, "nap: {cpu} of {own} ns");
@@ -173,7 +174,7 @@ fn waiting() {
         let n = measured.functions.iter().position(|function| function.name == name).unwrap();
         let row = measured.rows.iter().find(|row| row.function as usize == n).unwrap();
         let thread = &measured.threads[row.thread as usize];
-        assert!(row.samples <= thread.samples && row.samples == measured.samples_by_function()[n], "{name}: {row:?}");
+        assert!(row.samples <= thread.samples && row.samples == costs[n].samples, "{name}: {row:?}");
         (thread.samples * measured.sample_period_ns, row.samples * measured.sample_period_ns, thread.life_ns)
     };
     let (cpu, _, life) = cpu_and_life("sleeper");
@@ -183,7 +184,7 @@ fn waiting() {
     assert!(cpu.abs_diff(by_the_kernel) < by_the_kernel / 10, "spinner: {cpu} of {life} ns, not {by_the_kernel}");
     assert!(own > 0 && own < cpu - cpu / 20, "spinner: {own} of {cpu} ns are its own");
     let (all, sampled) = measured.rows.iter().fold((0, 0), |(all, sampled), row| {
-        (all + measured.samples_by_function()[row.function as usize], sampled + row.samples)
+        (all + costs[row.function as usize].samples, sampled + row.samples)
     });
     assert_eq!(sampled, all, "each function runs on one thread, so its samples are that thread's");
 }
