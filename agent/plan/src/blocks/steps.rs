@@ -177,7 +177,7 @@ impl Steps {
             return Err(Uncounted::NotRelocatable);
         }
         match way {
-            Way::Call(to) if comes_back_elsewhere(image, to) => return Err(Uncounted::NotRelocatable),
+            Way::Call(to) if comes_back_elsewhere(image, flow, to) => return Err(Uncounted::NotRelocatable),
             Way::Call(to) if looks_at_return_address(image, flow, to) => {
                 way = Way::CallWithOriginalReturn(Some(to))
             }
@@ -284,11 +284,12 @@ fn absolute(i: &Instruction) -> impl Iterator<Item = u64> + '_ {
     })
 }
 
-/// Returns whether the called function returns to an address beyond its return address (gcc's
-/// -fsplit-stack, libgcc's morestack.S).
-fn comes_back_elsewhere(image: &Image, target: u64) -> bool {
-    let function = image.function_at(target).map(|f| &image.functions[f]);
-    function.is_some_and(|f| f.name.starts_with("__morestack"))
+/// Returns whether the called function returns to another place than behind its call: it changes its return address, or is one
+/// of gcc's for -fsplit-stack (libgcc's morestack.S).
+fn comes_back_elsewhere(image: &Image, flow: &Flow, target: u64) -> bool {
+    let Some(function) = image.function_at(target) else { return false };
+    let shifts = flow.functions.get(function).is_some_and(|facts| facts.shifts_return);
+    shifts || image.functions[function].name.starts_with("__morestack")
 }
 
 /// Returns whether the called function uses its return address. It may be a function of the program, or

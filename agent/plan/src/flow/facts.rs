@@ -17,6 +17,9 @@ pub struct FunctionFlow {
     /// (`__builtin_return_address(0)`), removes its arguments from the stack when it returns, or jumps to
     /// a function that does one of these.
     pub odd_return: bool,
+    /// Whether the function computes its return address anew in its slot, so that it returns to another place than behind its
+    /// call.
+    pub(crate) shifts_return: bool,
     /// A bit for each frame above the function's own whose return address it reads: see `Uses::callers` in
     /// `flow::return_slot`.
     pub(crate) reads_callers: u8,

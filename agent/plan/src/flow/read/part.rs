@@ -221,6 +221,7 @@ impl Part {
         if watch.is_suspicious() && may_have_exit && f.address != image.entry {
             let uses = examine(image, f, factory);
             flow.odd_return |= uses.own;
+            flow.shifts_return = uses.shifts;
             flow.reads_callers = uses.callers;
         }
         flow

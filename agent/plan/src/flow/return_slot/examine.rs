@@ -169,6 +169,7 @@ pub(crate) fn examine(image: &Image, function: &Function, factory: &mut Instruct
         let moves = || instructions.iter().any(|i| description.cfa(i.ip()) != Some((7, 8)));
         if !*is_described.get_or_insert_with(moves) || agrees(&description, i, state) {
             uses.own |= own;
+            uses.shifts |= own && computes_in_memory(i);
             uses.callers |= callers;
         }
     }
@@ -217,6 +218,21 @@ fn agrees(description: &Description, i: &Instruction, state: &State) -> bool {
         Some((7, offset)) => matches!(state.registers[RSP], Stack(at) if at + offset == 8),
         Some(_) | None => true,
     }
+}
+
+/// Returns whether an instruction replaces a number in memory by one that it computes from it.
+fn computes_in_memory(i: &Instruction) -> bool {
+    let is_arithmetic = matches!(
+        i.mnemonic(),
+        Mnemonic::Add
+            | Mnemonic::Sub
+            | Mnemonic::Inc
+            | Mnemonic::Dec
+            | Mnemonic::Or
+            | Mnemonic::Xor
+            | Mnemonic::And
+    );
+    is_arithmetic && i.op0_kind() == OpKind::Memory
 }
 
 /// Returns whether an instruction uses the return slot for anything but a return.

@@ -8,6 +8,9 @@ pub(crate) struct Uses {
     /// Whether the function uses its own return address, or the slot that holds it, for anything but a
     /// return.
     pub(crate) own: bool,
+    /// Whether an instruction computes the return address anew in its slot (`add qword [rsp], 2`), so that the function returns
+    /// to another place than behind its call.
+    pub(crate) shifts: bool,
     /// A bit for each frame further up the stack whose return address the function reads by following
     /// frame pointers. Bit 1 means the frame of its caller (`__builtin_return_address(1)`).
     pub(crate) callers: u8,
