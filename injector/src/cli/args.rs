@@ -50,7 +50,7 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 
-    /// What to hook: entry and exit, entry only, or nothing (sampling only) [default: both, with --count entry, and
+    /// What to hook: entry and exit, entry only, or nothing (sampling only) [default: both; entry with --count alone;
     /// nothing in a program that may check its own code]
     #[arg(long, value_name = "WHAT", value_enum)]
     pub(crate) hooks: Option<HooksArg>,

@@ -138,19 +138,11 @@ impl Args {
                 "--clock says what measures durations: add --times, --paths or --trace FILE".to_owned(),
             );
         }
-        let measures = first(&["paths", "times", "trace"]);
-        if let Some(option) = &measures
+        if let Some(option) = first(&["paths", "times", "trace"])
             && matches!(self.hooks, Some(HooksArg::Entry | HooksArg::None))
         {
             return Some(format!(
                 "{option} measures from the entry of a function to its exit: leave --hooks away, or say --hooks both"
-            ));
-        }
-        if let Some(option) = &measures
-            && self.count.is_some()
-        {
-            return Some(format!(
-                "{option} would measure the counters of --count as well: profile twice, once with each of them"
             ));
         }
         if self.list {

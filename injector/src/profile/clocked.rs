@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use gmon_export::formats::rate_of_times;
 
 use crate::os::clock;
-use crate::profile::model::{Counters, Module, Place, Profile};
+use crate::profile::model::{Module, Place, Profile};
 use crate::profile::times::Times;
 use crate::sampling::histogram::Histogram;
 
@@ -33,7 +33,7 @@ pub(crate) fn profile(profile: &Profile, times: &Times) -> Profile {
             program: module.program,
             library: module.library,
             samples: Histogram::new(module.program.shape),
-            counters: Counters::default(),
+            counters: module.counters.clone(),
         })
         .collect();
     for (place, nanoseconds) in own {

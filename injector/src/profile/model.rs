@@ -69,7 +69,7 @@ pub(crate) struct Module {
 }
 
 /// The values of a module's basic-block counters. The plan has the basic blocks that each of them stands for.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Counters {
     /// The values, in the plan's order; empty if basic blocks were not counted.
     pub(crate) values: Vec<u64>,

@@ -188,7 +188,8 @@ impl Planner<'_> {
         let counts = self.filters.count().is_some() && !subject.standalone;
         let mode = match self.hooks {
             // As in the program, counting must not cost more than necessary.
-            Some(HooksArg::None) | None if counts => HookMode::Entry,
+            Some(HooksArg::None) if counts => HookMode::Entry,
+            None if counts && self.measure.is_none() => HookMode::Entry,
             Some(HooksArg::None) => return None,
             Some(HooksArg::Entry) => HookMode::Entry,
             Some(HooksArg::Both) | None => HookMode::Both,
@@ -214,8 +215,8 @@ impl Planner<'_> {
         let counts = counting && !is_go && !is_uncounted && !is_without_lines();
         let blocks_only = counting && !is_go && hooks == Some(HooksArg::None);
         let hooks = if blocks_only { Some(HooksArg::Entry) } else { hooks };
-        // Unless the user says otherwise, counting must not cost more than necessary.
-        let entry = hooks == Some(HooksArg::Entry) || counting && hooks.is_none();
+        // Unless the user says otherwise, counting must not cost more than necessary. Durations need exits.
+        let entry = hooks == Some(HooksArg::Entry) || counting && hooks.is_none() && measure.is_none();
         let is_left_out = matches!(part, Part::Library(purpose) if !purpose.is_wanted());
         let nothing = hooks == Some(HooksArg::None) || subject.unhookable.is_some();
         let lines = filters.asks_for_files().then(|| subject.lines());

@@ -166,9 +166,10 @@ fn next(run: &Run, settings: &Settings, item: Option<&Item>, recording: Option<&
     }
     let Some(recording) = recording else { return item.and_then(|item| item.commands(None)) };
     let report = match (settings.filters.count(), settings.measure) {
-        (Some(CountArg::Lines), _) => Some("lines"),
-        (Some(CountArg::Blocks), _) => Some("asm"),
+        (Some(CountArg::Lines), None) => Some("lines"),
+        (Some(CountArg::Blocks), None) => Some("asm"),
         (None, Some(measure)) if measure.paths.is_some() => Some("paths"),
+        // The browser has views of all that was measured.
         _ => None,
     };
     let file = (recording != Path::new(USUAL)).then(|| quoted(recording.as_os_str()));

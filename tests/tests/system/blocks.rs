@@ -58,7 +58,7 @@ fn split_stacks() {
     })
     .unwrap();
     let alone = run::run(Command::new(&program), None, LIMIT).unwrap();
-    let (profiled, _, stats) = count(&program, "both", &[], None, folder.path());
+    let (profiled, _, stats) = count(&program, &["--hooks=both"], &[], None, folder.path());
     assert_eq!((profiled.code(), profiled.stdout), (alone.code(), alone.stdout));
     assert!(stats["blocks"]["uncounted_by_reason"]["not-relocatable"].as_u64() > Some(2), "{stats}");
 }
@@ -75,7 +75,7 @@ fn unknown_targets() {
         \".section .rodata\\n.align 4\\n9: .long 1b-3b, 2b-3b, 0\\n.text\\n\");\n\
         int main(void) { for (int i = 0; i < 3; i++) printf(\"%ld\\n\", letters('a' + i)); }\n";
     let program = compiled(folder.path(), source, &["-O1"]);
-    let (profiled, _, stats) = count(&program, "both", &[], None, folder.path());
+    let (profiled, _, stats) = count(&program, &["--hooks=both"], &[], None, folder.path());
     assert_eq!((profiled.code(), profiled.stdout_text().as_ref()), (0, "1\n2\n3\n"));
     assert_eq!(stats["blocks"]["uncounted_by_reason"]["unknown-jump"], 1, "{stats}");
 }
@@ -149,10 +149,12 @@ fn compare(what: &str, program: &Path, args: &[String], stdin: Option<&Path>, sa
     let mut alone = Command::new(program);
     alone.args(args);
     let alone = run::run(alone, stdin, LIMIT).unwrap();
-    for hooks in ["both", "entry", "none"] {
-        let what = format!("{what}, {hooks}");
+    for options in
+        [&["--hooks=both"][..], &["--hooks=entry"], &["--hooks=none"], &["--times", "--paths", "--trace=trace"]]
+    {
+        let what = format!("{what}, {}", options.join(" "));
         let folder = tempfile::tempdir().unwrap();
-        let (profiled, blocks, stats) = count(program, hooks, args, stdin, folder.path());
+        let (profiled, blocks, stats) = count(program, options, args, stdin, folder.path());
         assert_eq!(profiled.code(), alone.code(), "{what}: {}", profiled.stderr_text());
         assert!(!same_output || profiled.stdout == alone.stdout, "{what}: {}", profiled.stdout_text());
         assert_eq!(profiled.stderr_text(), alone.stderr_text(), "{what}");
@@ -182,15 +184,17 @@ fn compare(what: &str, program: &Path, args: &[String], stdin: Option<&Path>, sa
 
 fn count(
     program: &Path,
-    hooks: &str,
+    options: &[&str],
     args: &[String],
     stdin: Option<&Path>,
     folder: &Path,
 ) -> (Outcome, Vec<(u64, u64)>, serde_json::Value) {
     let (gmon, stats) = (folder.join("gmon.out"), folder.join("stats"));
     let stats_name = stats.display().to_string();
-    let options = ["-q", "--hooks", hooks, "--count", "blocks", "--stats", &stats_name];
-    let profiled = run::run(tool::command(&options, &gmon, program, args).unwrap(), stdin, LIMIT).unwrap();
+    let options = [options, &["-q", "--count", "blocks", "--stats", &stats_name]].concat();
+    let mut command = tool::command(&options, &gmon, program, args).unwrap();
+    command.current_dir(folder);
+    let profiled = run::run(command, stdin, LIMIT).unwrap();
     let stats = serde_json::from_slice(&std::fs::read(stats).unwrap()).unwrap();
     (profiled, gprofdata::read(&gmon).unwrap().blocks, stats)
 }

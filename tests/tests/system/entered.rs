@@ -56,7 +56,7 @@ f:      lea 1(%rdi), %eax
             compiler.arg(place.path("prog")).arg(place.path("code.s")).args(kind);
             gprofinject_tests::compile::compile(compiler).unwrap();
             let program = Program::read(&place.path("prog")).unwrap();
-            for options in [&["--hooks", "both"][..], &["--hooks", "entry"], &["--times"], &["--count", "blocks"]] {
+            for options in [&["--hooks", "both"][..], &["--hooks", "entry"], &["--times"], &["--count", "blocks"], &["--times", "--count", "blocks"]] {
                 let outcome = same(&place, options, &[]);
                 let counted = calls(&place, &program, "f");
                 assert_eq!((outcome.code(), counted), (10, calls_of_f), "{kind:?} {options:?} {padding}");

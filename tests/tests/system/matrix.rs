@@ -127,8 +127,10 @@ fn hooked(test: &Test, set: &FlagSet, engines: &[Engine]) {
         }
     }
     let is_measured = set.name == ALWAYS && test.hooks.is_none_or(|only| only == Hooks::Both);
-    for measure in [Measure::Times, Measure::Paths, Measure::Outer].into_iter().filter(|_| is_measured) {
-        for &engine in engines {
+    let all = [Measure::Times, Measure::Paths, Measure::Outer, Measure::All];
+    for measure in all.into_iter().filter(|_| is_measured) {
+        // Frida's gum cannot lead to the copies.
+        for &engine in engines.iter().filter(|&&engine| measure != Measure::All || engine == Engine::Builtin) {
             let wrong = one(test, &program, &alone, engine, Hooks::Both, measure);
             failures.extend(wrong.into_iter().map(|wrong| format!("{engine:?}, {measure:?}: {wrong}")));
         }
@@ -144,6 +146,8 @@ enum Measure {
     Paths,
     /// Only outer calls are traced; the thunks let the others pass.
     Outer,
+    /// Whatever one run can measure: the copies with counters are what the gates measure.
+    All,
 }
 
 impl Measure {
@@ -153,6 +157,7 @@ impl Measure {
             Measure::Times => &["--times"],
             Measure::Paths => &["--paths"],
             Measure::Outer => &["--trace=trace", "--trace-depth=3"],
+            Measure::All => &["--times", "--paths", "--count=blocks"],
         }
     }
 }
@@ -211,9 +216,9 @@ fn one(
                 }
                 _ => expect::compare(&arcs, others, &profile, &program),
             });
-            failures.extend(gprof_refuses(path, &gmon));
+            failures.extend(gprof_refuses(path, &gmon, measure == Measure::All));
             // A thunk does not recognise control that runs on through more than eight functions: that is measured as a call.
-            if matches!(measure, Measure::Times | Measure::Paths) && test.name != "run-on-long.c" {
+            if matches!(measure, Measure::Times | Measure::Paths | Measure::All) && test.name != "run-on-long.c" {
                 failures.extend(measured::differences(&place.path().join("gmon.pb.gz"), &profile, &program));
             }
         }
@@ -222,10 +227,10 @@ fn one(
     failures
 }
 
-/// Returns gprof's message about the profile, if it prints one.
-fn gprof_refuses(program: &Path, gmon: &Path) -> Option<String> {
+/// Returns gprof's message about the profile, if it prints one. It takes counts of basic blocks by line only.
+fn gprof_refuses(program: &Path, gmon: &Path, by_line: bool) -> Option<String> {
     let mut command = Command::new("gprof");
-    command.arg("-b").arg(program).arg(gmon);
+    command.arg("-b").args(by_line.then_some("-l")).arg(program).arg(gmon);
     let outcome = run::run(command, None, LIMIT).unwrap();
     let good = outcome.status.success() && outcome.stderr.is_empty() && !outcome.stdout.is_empty();
     (!good).then(|| format!("gprof: status {}, {:?}", outcome.code(), outcome.stderr_text()))

@@ -29,7 +29,8 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// The address space of a run alone, in bytes.
 const MEMORY: u64 = 4 << 30;
 
-const MODES: [&[&str]; 4] = [&[], &["--hooks=entry"], &["--times"], &["--count=blocks"]];
+const MODES: [&[&str]; 5] =
+    [&[], &["--hooks=entry"], &["--times"], &["--count=blocks"], &["--times", "--count=blocks"]];
 
 /// A way to make a program.
 struct Kind {

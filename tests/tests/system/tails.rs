@@ -21,8 +21,14 @@ gprofinject_tests::trials! {
         mono;
 }
 
-const MODES: [&[&str]; 5] =
-    [&["--hooks=both"], &["--hooks=entry"], &["--times"], &["--trace=calls.trace"], &["--count=blocks"]];
+const MODES: [&[&str]; 6] = [
+    &["--hooks=both"],
+    &["--hooks=entry"],
+    &["--times"],
+    &["--trace=calls.trace"],
+    &["--count=blocks"],
+    &["--paths", "--count=blocks"],
+];
 
 /// Each operation ends in a tail call through a table that begins with its own start or another one's, and prints how often it ran.
 const OPERATIONS: &str = r"

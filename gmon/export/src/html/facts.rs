@@ -108,7 +108,9 @@ fn times(run: &Run) -> Vec<Part> {
     match run.time {
         Time::None => vec![text("none were measured or sampled")],
         Time::Measured { error_ns } => vec![
-            text("wall time, measured in each call; of gprofinject's own time at most "),
+            text("wall time, measured in each call"),
+            text(if run.has_instructions { ", with that of counting basic blocks" } else { "" }),
+            text("; of gprofinject's own time at most "),
             Part::Duration { ns: error_ns },
             text(" a call may remain"),
         ],

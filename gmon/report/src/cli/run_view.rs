@@ -186,8 +186,9 @@ impl<'a> RunView<'a> {
                     0 => String::new(),
                     ns => format!(" in {}", duration(ns).trim_end()),
                 };
+                let counters = if run.has_instructions { ", with that of counting basic blocks" } else { "" };
                 let time = format!(
-                    "time: wall time, measured in each call{took}; error up to {error_ns:.1} ns a call, more right after a long \
+                    "time: wall time, measured in each call{took}{counters}; error up to {error_ns:.1} ns a call, more right after a long \
                      chain of operations"
                 );
                 writeln!(out, "{}", self.style.wrap(&time))?;
