@@ -9,7 +9,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -64,7 +64,7 @@ impl Target {
     /// Finds out how a file can be written, and leaves no trace of the attempt.
     ///
     /// # Errors
-    /// The file cannot be written, or another user could decide what is written to.
+    /// The file cannot be written, another user could decide what is written to, or it is a program.
     pub fn check(path: &Path) -> io::Result<Target> {
         // `new/` would be a folder, which the path's components do not show.
         if path.as_os_str().as_bytes().ends_with(b"/") {
@@ -77,6 +77,7 @@ impl Target {
                 Kind::Open { file: open(&place, OFlags::WRONLY)?, real: place.path() }
             }
             None | Some(FileType::RegularFile) => {
+                spare_program(&place)?;
                 match way(&place)? {
                     Way::Replace(new) => {
                         new.discard(&place.folder)?;
@@ -179,15 +180,31 @@ impl Target {
     }
 }
 
+/// Refuses to replace a program, a library or a script, which is probably a mistake.
+fn spare_program(place: &Place) -> io::Result<()> {
+    const STARTS: [&[u8]; 2] = [b"\x7fELF", b"#!"];
+    let mut start = Vec::new();
+    // What cannot be read is not known.
+    if let Some(file) = place.entry.is_some().then(|| open(place, OFlags::RDONLY).ok()).flatten()
+        && file.take(4).read_to_end(&mut start).is_ok()
+        && STARTS.iter().any(|magic| start.starts_with(magic))
+    {
+        let text = "it is a program, a library or a script, which would be lost";
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+    }
+    Ok(())
+}
+
 /// Checks a file and writes it, which takes less than [`Target::check`] and [`Target::write`] do.
 ///
 /// # Errors
-/// The file cannot be written, or another user could decide what is written to.
+/// The file cannot be written, another user could decide what is written to, or it is a program.
 pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if !path.as_os_str().as_bytes().ends_with(b"/") {
         let place = walk(&std::path::absolute(path)?)?;
         let is_regular = matches!(place.entry.as_ref().map(kind), None | Some(FileType::RegularFile));
         if is_regular && !place.is_descriptor {
+            spare_program(&place)?;
             let mut way = way(&place)?;
             if let Way::Replace(new) = way {
                 if let Err(error) = check_permission(&place) {

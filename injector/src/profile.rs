@@ -13,6 +13,7 @@ pub(crate) mod counted;
 pub(crate) mod elsewhere;
 pub(crate) mod ends;
 pub(crate) mod falls;
+mod file;
 pub(crate) mod gmon_out;
 mod homes;
 pub(crate) mod model;

@@ -82,8 +82,8 @@ impl Plan {
                 || (any || owner.is_library()) && stack_copiers.contains(&i);
             chosen(i).filter(|_| !is_needed)
         };
-        // Copies of functions would leave return addresses in the arena.
-        let counted = options.counted.filter(|_| !image.facts.go);
+        // Copies of functions would leave return addresses in the arena, where such a runtime does not find them.
+        let counted = options.counted.filter(|_| image.facts.runtime.is_none());
         let counted = counted.map(|counted| move |i: usize| counted(&image.functions[i]));
         let counted = counted.as_ref().map(|counted| counted as &dyn Fn(usize) -> bool);
         let is_counted = counted.is_some();

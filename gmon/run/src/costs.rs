@@ -8,8 +8,9 @@ use crate::model::Recording;
 pub struct Cost {
     /// The calls that were counted.
     pub calls: u64,
-    /// The calls whose times were measured. Where there was no room for that, they are fewer.
-    pub measured_calls: u64,
+    /// The calls whose times were measured, and those of functions whose times were not. Where there was no room for measuring,
+    /// they are fewer than `calls`.
+    pub shown_calls: u64,
     /// The samples of CPU time, without those in gprofinject's own code.
     pub samples: u64,
     /// The measured time in nanoseconds; 0 if times were not measured.
@@ -29,7 +30,7 @@ impl Cost {
     /// Adds another cost.
     pub fn add(&mut self, other: Cost) {
         self.calls = self.calls.saturating_add(other.calls);
-        self.measured_calls = self.measured_calls.saturating_add(other.measured_calls);
+        self.shown_calls = self.shown_calls.saturating_add(other.shown_calls);
         self.samples = self.samples.saturating_add(other.samples);
         self.self_ns = self.self_ns.saturating_add(other.self_ns);
     }
@@ -50,9 +51,12 @@ impl Costs {
         for calls in &recording.calls {
             costs.add(calls.program, calls.callee, Cost { calls: calls.calls, ..Cost::default() });
         }
+        for calls in recording.unmeasured_calls() {
+            costs.add(calls.program, calls.callee, Cost { shown_calls: calls.calls, ..Cost::default() });
+        }
         for row in &recording.rows {
             let program = recording.threads.get(row.thread as usize).map_or(0, |thread| thread.program);
-            let cost = Cost { measured_calls: row.calls, self_ns: row.self_ns, ..Cost::default() };
+            let cost = Cost { shown_calls: row.calls, self_ns: row.self_ns, ..Cost::default() };
             costs.add(program, row.function, cost);
         }
         costs
@@ -67,22 +71,23 @@ impl Costs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Calls, Function, FunctionTimes, Hits, Program, Thread};
+    use crate::model::{Calls, Clock, Function, FunctionTimes, Hits, Program, Thread};
 
     #[test]
     fn of_programs_and_of_functions() {
         let recording = Recording {
             programs: vec![Program { elsewhere: 3, ..Program::default() }, Program::default()],
             functions: vec![Function::default(), Function::default()],
+            clock: Clock { ticks_per_second: 1e9, ..Clock::default() },
             threads: vec![Thread { program: 1, ..Thread::default() }],
             hits: vec![Hits { function: 1, samples: 4, ..Hits::default() }],
             calls: vec![Calls { callee: 1, calls: 7, ..Calls::default() }],
             rows: vec![FunctionTimes { calls: 2, self_ns: 50, ..FunctionTimes::default() }],
             ..Recording::default()
         };
-        let cost = |calls, measured_calls, samples, self_ns| Cost { calls, measured_calls, samples, self_ns };
+        let cost = |calls, shown_calls, samples, self_ns| Cost { calls, shown_calls, samples, self_ns };
         let costs = Costs::of(&recording);
-        assert_eq!(costs.programs, [cost(7, 0, 7, 0), cost(0, 2, 0, 50)]);
-        assert_eq!(costs.functions, [cost(0, 2, 0, 50), cost(7, 0, 4, 0)]);
+        assert_eq!(costs.programs, [cost(7, 7, 7, 0), cost(0, 2, 0, 50)]);
+        assert_eq!(costs.functions, [cost(0, 2, 0, 50), cost(7, 7, 4, 0)]);
     }
 }

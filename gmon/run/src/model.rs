@@ -3,6 +3,8 @@
 //! Times are in nanoseconds of wall time. They are corrected for gprofinject's own overhead unless the name of
 //! the field says `raw`, and they are never negative.
 
+use std::collections::HashSet;
+
 use crate::intervals::Intervals;
 
 /// The [`Node::function`] of nodes that stand for all calls for which there was no room for a node of their own.
@@ -280,9 +282,20 @@ impl Recording {
         self.programs.first().map_or("", |program| &program.name)
     }
 
-    /// Whether the durations of calls were measured.
+    /// Whether the durations of any calls were measured.
     pub fn is_measured(&self) -> bool {
-        self.clock.ticks_per_second > 0.0
+        self.clock.ticks_per_second > 0.0 && !(self.rows.is_empty() && self.arcs.is_empty())
+    }
+
+    /// Returns the counted calls of functions of which no call was measured in that program: all, or those of which the ends were
+    /// not seen.
+    pub fn unmeasured_calls(&self) -> impl Iterator<Item = &Calls> {
+        let program_of = |thread: u32| self.threads.get(thread as usize).map_or(0, |thread| thread.program);
+        let measured: HashSet<(u32, u32)> = match self.is_measured() {
+            true => self.rows.iter().map(|row| (program_of(row.thread), row.function)).collect(),
+            false => HashSet::new(),
+        };
+        self.calls.iter().filter(move |calls| !measured.contains(&(calls.program, calls.callee)))
     }
 
     /// Returns the file of the program that was started.

@@ -206,18 +206,17 @@ impl Recording {
         let id = |function: u32| u64::from(function) + 1;
         let rest = self.functions.len() as u64 + 1;
         let left_out = rest + 1;
-        if !is_measured {
-            // Call sites are in the extension.
-            let mut pairs: Vec<_> =
-                self.calls.iter().map(|c| (c.program, c.caller, c.callee, c.calls)).collect();
-            pairs.sort_unstable();
-            for pair in pairs.chunk_by(|a, b| (a.0, a.1, a.2) == (b.0, b.1, b.2)) {
-                let (program, caller, callee, _) = pair[0];
-                let calls = pair.iter().fold(0_u64, |sum, pair| sum.saturating_add(pair.3));
-                let mut path = [id(callee)].into_iter().chain(caller.map(id));
-                sample(&mut path, [calls, 0, 0], of_program(program));
-            }
-        } else if self.nodes.is_empty() {
+        // Call sites are in the extension.
+        let mut pairs: Vec<_> =
+            self.unmeasured_calls().map(|c| (c.program, c.caller, c.callee, c.calls)).collect();
+        pairs.sort_unstable();
+        for pair in pairs.chunk_by(|a, b| (a.0, a.1, a.2) == (b.0, b.1, b.2)) {
+            let (program, caller, callee, _) = pair[0];
+            let calls = pair.iter().fold(0_u64, |sum, pair| sum.saturating_add(pair.3));
+            let mut path = [id(callee)].into_iter().chain(caller.map(id));
+            sample(&mut path, [calls, 0, 0], of_program(program));
+        }
+        if is_measured && self.nodes.is_empty() {
             for arc in &self.arcs {
                 let mut path = [id(arc.callee)].into_iter().chain(arc.caller.map(id));
                 sample(&mut path, [arc.calls, arc.self_ns, 0], of_thread(arc.thread));

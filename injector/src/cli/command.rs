@@ -148,8 +148,8 @@ fn launch(mut settings: Settings, start: Instant, inherited: &Inherited) -> Resu
     let output = settings.output.check()?;
     let stats = settings.stats.as_deref().map(output::stats_target).transpose()?;
     let exports = Exports::check(&settings.exports)?;
-    let tracer = tracer(&mut settings)?;
-    keep_apart(&output, stats.as_ref(), &exports, &program)?;
+    let trace = trace_place(&mut settings)?;
+    keep_apart(&output, stats.as_ref(), &exports, trace.as_ref())?;
     let rate = if subject.blind { 0 } else { settings.rate };
     let takes_agent = subject.takes_agent();
     let follow = settings.follow && takes_agent;
@@ -159,6 +159,8 @@ fn launch(mut settings: Settings, start: Instant, inherited: &Inherited) -> Resu
         choice.method == Method::Timer || follow || takes_agent && subject.profiling().is_some();
     let planned = settings.planner().plan(subject, &program.binary, agent_wanted);
     unmatched::check(&program.binary, &planned, &settings)?;
+    // Its file is made now, when nothing is refused any more.
+    let tracer = trace.map(Tracer::new).transpose()?;
     expectations::say(&planned, &program, &settings, choice.method != Method::None);
     let standing = Standing::find(settings.look.is_some_and(|look| !look.is_plain));
     let streams = match settings.look {
@@ -228,7 +230,7 @@ fn prepare_attach(process: &Process, mut settings: Settings, start: Instant) -> 
     let output = settings.output.check()?;
     let stats = settings.stats.as_deref().map(output::stats_target).transpose()?;
     let exports = Exports::check(&settings.exports)?;
-    let tracer = tracer(&mut settings)?;
+    let tracer = trace_place(&mut settings)?.map(Tracer::new).transpose()?;
     let choice = sampler::choose(SamplerArg::Perf, settings.rate, true, false, false);
     let image = subject.image.as_ref().filter(|_| subject.standalone);
     let settings = Settings { arena: image.and_then(|image| room::arena(process, image)), ..settings };
@@ -254,8 +256,8 @@ fn prepare_attach(process: &Process, mut settings: Settings, start: Instant) -> 
     })
 }
 
-/// Begins the trace that the settings ask for.
-fn tracer(settings: &mut Settings) -> anyhow::Result<Option<Tracer>> {
+/// Returns where the trace goes that the settings ask for, and what is kept of it.
+fn trace_place(settings: &mut Settings) -> anyhow::Result<Option<Place>> {
     let Some(TraceFile { path, kept }) = settings.trace.take() else { return Ok(None) };
     let target = if path == Path::new("-") { Target::standard_output() } else { Target::check(&path) };
     let target = target.map_err(|error| {
@@ -264,29 +266,24 @@ fn tracer(settings: &mut Settings) -> anyhow::Result<Option<Tracer>> {
     })?;
     let (bytes_max, triggers) = kept.map_or((None, Vec::new()), |kept| (Some(kept.bytes), kept.triggers));
     let command = settings.command.iter().map(|part| part.to_string_lossy().into_owned()).collect();
-    Tracer::new(Place { path, target, bytes_max, triggers, command }).map(Some)
+    Ok(Some(Place { path, target, bytes_max, triggers, command }))
 }
 
-/// Refuses a profile that would replace the program or another output file, which is probably a mistake.
+/// Refuses a file that would replace another output file, which is probably a mistake.
 fn keep_apart(
     output: &Output,
     stats: Option<&Target>,
     exports: &Exports,
-    program: &resolve::Program,
+    trace: Option<&Place>,
 ) -> anyhow::Result<()> {
     let recording = ("the recording", output.recording_file());
-    let named = [("--output", output.file()), recording, ("--stats", stats.and_then(Target::file))];
+    let trace = ("--trace", trace.and_then(|trace| trace.target.file()));
+    let named = [("--output", output.file()), recording, ("--stats", stats.and_then(Target::file)), trace];
     let named = named.into_iter().filter_map(|(option, file)| Some((option, file?)));
     let files: Vec<(&str, &Path)> = named.chain(exports.files().map(|file| ("--export", file))).collect();
     for (index, (option, file)) in files.iter().enumerate() {
         if let Some((other, _)) = files[..index].iter().find(|(_, before)| before == file) {
             bail!("{other} and {option} name the same file; give one of them another name");
-        }
-    }
-    for kept in [&program.path, &program.binary] {
-        let kept = kept.canonicalize().unwrap_or_else(|_| kept.clone());
-        if let Some(file) = files.iter().map(|(_, file)| file).find(|file| ***file == kept) {
-            bail!("{} is the program itself; name another file to be written", file.display());
         }
     }
     Ok(())

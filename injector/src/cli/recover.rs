@@ -204,6 +204,7 @@ impl Recovery<'_> {
             own_call: None,
             is_part: false,
         };
+        let mut names = Names::new(self.cache);
         let (finished, state, _) = counted::counted(
             Some(&region),
             &reading,
@@ -211,7 +212,7 @@ impl Recovery<'_> {
             None,
             baseline.as_ref(),
             &mut troubles,
-            &mut Names::new(self.cache),
+            &mut names,
         );
         if let Some(trouble) = troubles.pop() {
             bail!(trouble);
@@ -224,9 +225,9 @@ impl Recovery<'_> {
         } else if name == FIRST {
             self.voice.note("the program had not begun: there is nothing to recover");
         }
-        let no_samples = |_| std::iter::empty();
         let mut guests = Vec::new();
-        let found = counted::guests(&region, profilee, &self.libraries, no_samples, rate, &mut troubles);
+        let found =
+            counted::guests(&region, profilee, &self.libraries, |_| None, &mut names, rate, &mut troubles);
         for (pid, guest) in found {
             self.add("", pid, profilee, guest)?;
             guests.push(pid);

@@ -153,7 +153,7 @@ pub(crate) fn snapshot(profile: &Profile, switched: &Switched, names: &mut Names
     let mut list = functions.list;
     let mut modules: Vec<String> =
         profile.modules.iter().map(|module| shown(profile.name_of(module))).collect();
-    add_named(profile, &mut modules, &mut list);
+    add_unhooked(profile, &mut modules, &mut list);
     if list.len() > MOST {
         list.sort_by_key(|function| std::cmp::Reverse((function.calls, function.samples)));
         list.truncate(MOST);
@@ -172,17 +172,28 @@ pub(crate) fn snapshot(profile: &Profile, switched: &Switched, names: &mut Names
 }
 
 /// Adds the functions that are not hooked and have samples.
-fn add_named(profile: &Profile, modules: &mut Vec<String>, list: &mut Vec<Function>) {
-    let mut known: HashMap<String, u32> = HashMap::new();
-    for named in &profile.named {
-        let module = *known.entry(shown(&named.module)).or_insert_with_key(|name| {
-            modules.push(name.clone());
+fn add_unhooked(profile: &Profile, modules: &mut Vec<String>, list: &mut Vec<Function>) {
+    let mut known: HashMap<&str, u32> = HashMap::new();
+    let mut functions: HashMap<(u32, u64, &str), usize> = HashMap::new();
+    for place in &profile.unhooked {
+        let path = place.module.name.as_str();
+        let module = *known.entry(path).or_insert_with(|| {
+            modules.push(shown(path.rsplit('/').next().unwrap_or(path)));
             modules.len() as u32 - 1
         });
-        let name = shown(&short(&demangle(&named.function)));
-        // FNV-1a, so that the function is found again in the next snapshot.
-        let hash = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        let id = named.function.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, hash) | 1 << 63;
-        list.push(Function { module, id, name, samples: named.samples, ..Function::default() });
+        let index = *functions.entry((module, place.start, &place.function)).or_insert_with(|| {
+            let name = match place.function.as_str() {
+                "" => format!("{}+{:#x}", modules[module as usize], place.start),
+                name => shown(&short(&demangle(name))),
+            };
+            // FNV-1a, so that the function is found again in the next snapshot.
+            let hash = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+            let id = name.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, hash) | 1 << 63;
+            list.push(Function { module, id, name, ..Function::default() });
+            list.len() - 1
+        });
+        if let Some(function) = list.get_mut(index) {
+            function.samples = function.samples.saturating_add(place.samples);
+        }
     }
 }

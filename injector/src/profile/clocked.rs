@@ -50,7 +50,7 @@ pub(crate) fn profile(profile: &Profile, times: &Times) -> Profile {
         own: profile.own.clone(),
         totals: None,
         is_part: false,
-        named: Vec::new(),
+        unhooked: Vec::new(),
         in_agent: 0,
         threads: profile.threads,
         rate,

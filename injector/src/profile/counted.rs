@@ -15,6 +15,7 @@ use crate::profile::possible::Possible;
 use crate::profile::space::Space;
 use crate::program::library::Libraries;
 use crate::program::profilee::Profilee;
+use crate::sampling::histogram::Histogram;
 use crate::sampling::maps::Maps;
 use crate::sampling::samples::{Samples, Threads};
 use crate::store::region::file::RegionFile;
@@ -83,7 +84,7 @@ impl Finished {
         program.wants_libraries()
             || program.subject.stripped()
             // Functions that are not hooked have samples all the same.
-            || program.wants_whole && !self.profile.named.is_empty()
+            || program.wants_whole && !self.profile.unhooked.is_empty()
             || self.placed.misses_much()
     }
 }
@@ -156,12 +157,13 @@ pub(crate) fn counted(
 }
 
 /// Returns the profiles of the children that count in a member's file. `samples` returns the samples of a
-/// child.
-pub(crate) fn guests<S: Iterator<Item = Option<u64>>>(
+/// child, and `names` keeps what was read of files.
+pub(crate) fn guests(
     region: &RegionFile,
     profilee: &'static Profilee,
     libraries: &Libraries,
-    samples: impl Fn(u32) -> S,
+    samples: impl Fn(u32) -> Option<Histogram>,
+    names: &mut elsewhere::Names<'_>,
     rate: u32,
     troubles: &mut Vec<String>,
 ) -> Vec<(u32, Counted)> {
@@ -180,9 +182,10 @@ pub(crate) fn guests<S: Iterator<Item = Option<u64>>>(
                     continue;
                 }
             };
-        if let Some(module) = profile.modules.first_mut() {
-            samples(pid).for_each(|place| module.samples.add(place));
+        if let (Some(module), Some(samples)) = (profile.modules.first_mut(), samples(pid)) {
+            module.samples = samples;
         }
+        elsewhere::distribute(&mut profile, None, names, None);
         finished.push((pid, Counted { profile, account }));
     }
     finished

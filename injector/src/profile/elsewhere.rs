@@ -2,20 +2,25 @@
 //! functions to other files.
 
 use std::cell::OnceCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use gmon_run::Module;
 use gprofinject_abi::{AGENT_FILE, FRIDA_FILE};
 use gprofinject_image::headers::ExecutableSegment;
 use gprofinject_image::plt::{self, Stub};
 
-use crate::profile::model::{Named, Place, Profile};
+use crate::profile::file;
+use crate::profile::model::{Place, Profile, UnhookedPlace};
 use crate::profile::space::Space;
 use crate::program::plan_cache::PlanCache;
 use crate::program::profilee::{self, Identity};
 use crate::program::subject::Subject;
 use crate::store::private_folder;
+
+/// What stands for memory without a file.
+const MEMORY: &str = "[memory]";
 
 /// The number of bytes of a `syscall` instruction. The kernel reports a sample in a system call behind it.
 const SYSCALL: u64 = 2;
@@ -46,23 +51,26 @@ pub(crate) fn distribute(
             Where::Other => {}
         }
     }
-    let mut named: BTreeMap<(String, String), u64> = BTreeMap::new();
     for ((file, offset), &count) in &elsewhere.files {
         let found = if is_own_call(file, *offset) { Where::Agent } else { of_file(profile, file, *offset) };
+        let mut path = Arc::clone(file);
         match found {
             Where::Agent => {
                 profile.in_agent = profile.in_agent.saturating_add(count);
                 continue;
             }
             Where::Hooked(place) if profile.add_samples(place, count) => continue,
-            Where::Hooked(_) | Where::Other => {}
+            Where::Hooked(place) => {
+                // It is outside of the code that is planned, as the stubs of a PLT are. The process may have mapped an image of ours.
+                let library = profile.modules.get(place.module as usize).and_then(|module| module.library);
+                if let Some(path_of) = library.and_then(|library| library.binary.to_str()) {
+                    path = path_of.into();
+                }
+            }
+            Where::Other => {}
         }
-        let sum = named.entry((file_name(file).to_owned(), names.function(file, *offset))).or_default();
-        *sum = sum.saturating_add(count);
+        profile.unhooked.push(UnhookedPlace { samples: count, ..names.place(&path, *offset) });
     }
-    let entries = named.into_iter();
-    profile.named =
-        entries.map(|((module, function), samples)| Named { module, function, samples }).collect();
 }
 
 /// What a sample outside of the program belongs to.
@@ -139,6 +147,8 @@ pub(crate) struct Names<'c> {
 /// The functions of a file, and the stubs of its PLT once they are needed.
 struct Functions {
     subject: &'static Subject<'static>,
+    /// What recordings have of the file.
+    module: Arc<Module>,
     stubs: OnceCell<Vec<Stub>>,
 }
 
@@ -148,8 +158,8 @@ impl Names<'_> {
         Names { cache, files: HashMap::new() }
     }
 
-    /// Returns the name of the function at an offset of a file, or the offset if no name is known.
-    fn function(&mut self, file: &Arc<str>, offset: u64) -> String {
+    /// Returns the place at an offset of a file, without samples.
+    fn place(&mut self, file: &Arc<str>, offset: u64) -> UnhookedPlace {
         /// Processes can map any number of files.
         const MOST: usize = 1000;
         let now = Some(Path::new(&**file)).filter(|path| path.is_absolute()).and_then(profilee::identity);
@@ -160,40 +170,52 @@ impl Names<'_> {
             self.files.insert(Arc::clone(file), (now, Functions::read(file, self.cache)));
         }
         let functions = self.files.get(file).and_then(|(_, functions)| functions.as_ref());
-        let known = functions.and_then(|functions| functions.at(offset));
-        known.map_or_else(
-            || match file.starts_with('/') {
-                true => format!("{}+{offset:#x}", file_name(file)),
-                // The kernel's own names, such as [vdso], and //anon for memory without a file.
-                false if file.starts_with("//") => "[memory]".to_owned(),
-                false => file.to_string(),
-            },
-            str::to_owned,
-        )
+        functions.and_then(|functions| functions.at(offset)).unwrap_or_else(|| unknown(file, offset))
     }
+}
+
+/// Returns a place of which no more than this is known.
+fn unknown(file: &str, offset: u64) -> UnhookedPlace {
+    let (module, function) = match file {
+        // The kernel's name for memory without a file.
+        "" => (MEMORY, MEMORY.to_owned()),
+        _ if file.starts_with("//") => (file, MEMORY.to_owned()),
+        _ if file.starts_with('/') => (file, format!("{}+{offset:#x}", file_name(file))),
+        // Other names of its own, such as [vdso].
+        _ => (file, file.to_owned()),
+    };
+    let module = Arc::new(Module { name: module.to_owned(), ..Module::default() });
+    UnhookedPlace { module, function, start: 0, size: 0, address: 0, samples: 0 }
 }
 
 impl Functions {
     /// Reads a file that the process has mapped. Of another user's files, nothing is read.
     fn read(file: &str, cache: &PlanCache) -> Option<Functions> {
         let path = Some(Path::new(file)).filter(|path| path.is_absolute())?;
-        Some(Functions { subject: cache.names_of(path)?, stubs: OnceCell::new() })
+        let subject = cache.names_of(path)?;
+        let first = subject.code.first().map_or(0, |segment| segment.address);
+        let module = Arc::new(file::module(file, subject, (first, first)));
+        Some(Functions { subject, module, stubs: OnceCell::new() })
     }
 
-    /// Returns the name of the function at an offset.
-    fn at(&self, offset: u64) -> Option<&str> {
+    /// Returns the place at an offset, if there is code.
+    fn at(&self, offset: u64) -> Option<UnhookedPlace> {
         let address = link_address(&self.subject.code, offset)?;
-        self.function_at(address).or_else(|| {
+        let (function, start, size) = self.function_at(address).unwrap_or_else(|| {
             let stubs = self.stubs.get_or_init(|| plt::stubs(self.subject.bytes));
-            plt::at(stubs, address).map(|stub| stub.name.as_str())
-        })
+            match plt::at(stubs, address) {
+                Some(stub) => (stub.name.clone(), stub.address, stub.size),
+                None => (String::new(), address, 0),
+            }
+        });
+        Some(UnhookedPlace { module: Arc::clone(&self.module), function, start, size, address, samples: 0 })
     }
 
-    fn function_at(&self, address: u64) -> Option<&'static str> {
+    /// Returns the name, the link address and the size of the function at an address. A cold part belongs to its function.
+    fn function_at(&self, address: u64) -> Option<(String, u64, u64)> {
         let image = self.subject.image.as_ref()?;
-        // A cold part has the name of its function.
         let owner = image.functions.function(image.owner(image.function_at(address)?))?;
-        (!owner.name.is_empty()).then_some(owner.name)
+        Some((owner.name.to_owned(), owner.address, owner.size))
     }
 }
 
@@ -223,7 +245,7 @@ mod tests {
             let segment = functions.subject.code.first().expect("code");
             let offset = function.address - segment.address + segment.offset;
             for _ in 0..2 {
-                assert_eq!(names.function(&path, offset), name);
+                assert_eq!(names.place(&path, offset).function, name);
             }
         }
     }

@@ -187,8 +187,10 @@ fn survives(count: Option<CountArg>, seed: u64, cases: u32) {
         let mut recorder = Recorder::new("program", "/bin/program", profilee.planned);
         recorder.add_first(&finished.profile, finished.placed.own, Processes { number: 1, pid: 1 });
         damaged += u32::from(finished.account.damage.is_some());
-        let none = |_| std::iter::empty();
-        for (pid, guest) in guests(&region, profilee, &Libraries::default(), none, 100, &mut troubles) {
+        let names = &mut Names::new(&cache);
+        for (pid, guest) in
+            guests(&region, profilee, &Libraries::default(), |_| None, names, 100, &mut troubles)
+        {
             assert!((1..=1 << 22).contains(&pid), "case {case}: {pid}");
             let guest = guest.settle();
             recorder.add(&guest.profile, guest.placed.own, Processes { number: 1, pid });
@@ -260,7 +262,7 @@ fn a_sound_region_is_not_called_damaged() {
         counted(Some(&region), &reading(profilee), None, None, None, &mut troubles, names);
     assert_eq!((state, &finished.account.damage, finished.profile.threads), (AgentState::Armed, &None, 2));
     assert!(finished.profile.calls() > 0 && troubles.is_empty());
-    let guests = guests(&region, profilee, &Libraries::default(), |_| std::iter::empty(), 100, &mut troubles);
+    let guests = guests(&region, profilee, &Libraries::default(), |_| None, names, 100, &mut troubles);
     assert_eq!(guests.iter().map(|(pid, _)| *pid).collect::<Vec<_>>(), [4242]);
 }
 

@@ -35,8 +35,8 @@ pub(crate) struct Profile {
     pub(super) totals: Option<Totals>,
     /// Whether the profile is only needed as a part of one of several processes, so that its calls may be unsorted.
     pub(super) is_part: bool,
-    /// The samples in code that is not hooked, by function.
-    pub(crate) named: Vec<Named>,
+    /// The samples in code that is not hooked, by place.
+    pub(crate) unhooked: Vec<UnhookedPlace>,
     /// The samples in the agent's library.
     pub(crate) in_agent: u64,
     /// The number of threads that have counted.
@@ -47,12 +47,19 @@ pub(crate) struct Profile {
     pub(crate) times: Option<Times>,
 }
 
-/// The samples in a function that is not hooked.
+/// The samples at a place in code that is not hooked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Named {
-    /// The file name of its module.
-    pub(crate) module: String,
+pub(crate) struct UnhookedPlace {
+    /// Its file, or what stands for memory without one.
+    pub(crate) module: std::sync::Arc<gmon_run::Module>,
+    /// The name of its function in the symbol table, or an empty text.
     pub(crate) function: String,
+    /// The link address and the number of bytes of its function. In code without functions, these are the place and 0, and 0 and 0
+    /// without a file that can be read.
+    pub(crate) start: u64,
+    pub(crate) size: u64,
+    /// The link address of the place; 0 if it is not known.
+    pub(crate) address: u64,
     pub(crate) samples: u64,
 }
 
@@ -142,7 +149,7 @@ impl Profile {
             own: Vec::new(),
             totals: None,
             is_part: false,
-            named: Vec::new(),
+            unhooked: Vec::new(),
             in_agent: 0,
             threads: 0,
             rate,
@@ -200,12 +207,12 @@ impl Profile {
         for gmon::Arc { from, to, count } in other.own.into_iter().chain(further) {
             totals.own.add(from, to, count);
         }
-        if !other.named.is_empty() {
-            self.named.extend(other.named);
+        if !other.unhooked.is_empty() {
+            self.unhooked.extend(other.unhooked);
             sum(
-                &mut self.named,
-                |named| (named.module.clone(), named.function.clone()),
-                |named| &mut named.samples,
+                &mut self.unhooked,
+                |place| (place.module.name.clone(), place.address, place.function.clone()),
+                |place| &mut place.samples,
             );
         }
         self.in_agent = self.in_agent.saturating_add(other.in_agent);

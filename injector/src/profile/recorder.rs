@@ -4,6 +4,7 @@ mod places;
 mod tables;
 mod times;
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
 use std::time::{Duration, UNIX_EPOCH};
@@ -11,6 +12,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use gmon_run::{Block, Calls, Hits, Module, Origin, Program, Recording};
 
 use crate::os::clock;
+use crate::profile::file;
 use crate::profile::model::{self, NOWHERE, Place, Profile};
 use crate::profile::recorder::places::Places;
 use crate::profile::recorder::tables::Tables;
@@ -22,6 +24,8 @@ use crate::store::rank;
 pub(crate) struct Recorder {
     tables: Tables,
     sources: Sources,
+    /// The samples in code that was not hooked, by the index of its module.
+    unhooked: BTreeMap<u32, u64>,
 }
 
 /// The processes in which a program was profiled.
@@ -43,7 +47,7 @@ impl Recorder {
         let mut tables = Tables::of(recording);
         let module = tables.module(module(path, planned));
         tables.recording.programs.push(Program { name: name.to_owned(), module, ..Program::default() });
-        Recorder { tables, sources: Sources::default() }
+        Recorder { tables, sources: Sources::default(), unhooked: BTreeMap::new() }
     }
 
     /// Returns the same for a run of which it is not known when and where it began.
@@ -81,6 +85,11 @@ impl Recorder {
         &self.tables.recording
     }
 
+    /// Returns the samples in code that was not hooked, by the index of its module.
+    pub(crate) fn unhooked(&self) -> &BTreeMap<u32, u64> {
+        &self.unhooked
+    }
+
     /// Returns the recording of a run of this duration.
     pub(crate) fn finish(mut self, duration: Duration) -> Recording {
         let duration_ns = duration.as_nanos() as u64;
@@ -97,10 +106,14 @@ impl Recorder {
         let mut places = Places::new(profile);
         let outside = profile.modules.first().map_or(0, |program| program.samples.outside);
         let mut elsewhere = outside.saturating_sub(profile.in_agent);
-        for named in &profile.named {
-            let function = self.tables.named(&named.module, &named.function);
-            self.tables.recording.hits.push(Hits { program, function, address: 0, samples: named.samples });
-            elsewhere = elsewhere.saturating_sub(named.samples);
+        for place in &profile.unhooked {
+            let module = self.tables.module(gmon_run::Module::clone(&place.module));
+            let function = self.tables.function(module, place.start, place.size, &place.function);
+            let (address, samples) = (place.address, place.samples);
+            self.tables.recording.hits.push(Hits { program, function, address, samples });
+            let sum = self.unhooked.entry(module).or_default();
+            *sum = sum.saturating_add(samples);
+            elsewhere = elsewhere.saturating_sub(samples);
         }
         for (index, module) in (0..).zip(&profile.modules) {
             if module.library.is_some() {
@@ -110,7 +123,7 @@ impl Recorder {
             for (place, samples) in module.samples.places() {
                 let Some(address) = module.program.text_address(place) else { continue };
                 let function = places
-                    .at(Place { module: index, address }, |found| self.tables.function(&modules, &found));
+                    .at(Place { module: index, address }, |found| self.tables.of_profile(&modules, &found));
                 self.tables.recording.hits.push(Hits { program, function, address, samples });
             }
             let (blocks, _) = module.blocks();
@@ -126,9 +139,9 @@ impl Recorder {
         for arc in &profile.arcs {
             let caller = match arc.from.module {
                 NOWHERE => None,
-                _ => Some(places.at(arc.from, |found| self.tables.function(&modules, &found))),
+                _ => Some(places.at(arc.from, |found| self.tables.of_profile(&modules, &found))),
             };
-            let callee = places.entry(arc.to, |found| self.tables.function(&modules, &found));
+            let callee = places.entry(arc.to, |found| self.tables.of_profile(&modules, &found));
             let site = if caller.is_some() { arc.from.address } else { 0 };
             self.tables.recording.calls.push(Calls { program, caller, site, callee, calls: arc.count });
         }
@@ -162,19 +175,7 @@ fn module_of(profile: &Profile, of: &model::Module) -> Module {
     }
 }
 
-/// Returns what the recording has of a file.
+/// Returns what the recording has of a planned file.
 fn module(path: &str, planned: &Planned) -> Module {
-    let build_id = planned.image().and_then(|image| image.facts.build_id.clone()).unwrap_or_default();
-    let (start, limit) = planned.shape.text;
-    let segment = planned.subject.code.iter().find(|segment| segment.address <= start);
-    // The file may be read in another folder.
-    let absolute = std::path::absolute(path).map(|path| path.display().to_string());
-    Module {
-        name: absolute.unwrap_or_else(|_| path.to_owned()),
-        digest: if build_id.is_empty() { Module::digest_of(planned.subject.bytes) } else { 0 },
-        build_id,
-        start: segment.map_or(start, |segment| segment.address),
-        limit: segment.map_or(limit, |segment| segment.address + segment.len),
-        offset: segment.map_or(0, |segment| segment.offset),
-    }
+    file::module(path, planned.subject, planned.shape.text)
 }

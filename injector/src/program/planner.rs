@@ -59,10 +59,6 @@ fn file_name(path: &Path) -> &str {
     path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
 }
 
-/// What is said if the basic blocks of a Go program were to be counted.
-pub(crate) const UNCOUNTED_GO: &str =
-    "basic blocks of Go programs are not counted: Go would find return addresses that it does not know";
-
 impl Planner<'_> {
     /// Reads a program's file and keeps it in memory to the end of this process.
     pub(crate) fn subject(&self, path: &Path) -> &'static Subject<'static> {
@@ -210,10 +206,11 @@ impl Planner<'_> {
         // Without line information, nothing could be shown of a library's lines.
         let is_without_lines =
             || role == Role::Library && filters.count() == Some(CountArg::Lines) && subject.lines().is_none();
-        let is_go = subject.image.as_ref().is_some_and(|image| image.facts.go);
+        // Return addresses in copies would be unknown to such a runtime.
+        let has_runtime = subject.image.as_ref().is_some_and(|image| image.facts.runtime.is_some());
         let is_uncounted = matches!(part, Part::Library(purpose) if purpose.is_musl());
-        let counts = counting && !is_go && !is_uncounted && !is_without_lines();
-        let blocks_only = counting && !is_go && hooks == Some(HooksArg::None);
+        let counts = counting && !has_runtime && !is_uncounted && !is_without_lines();
+        let blocks_only = counting && !has_runtime && hooks == Some(HooksArg::None);
         let hooks = if blocks_only { Some(HooksArg::Entry) } else { hooks };
         // Unless the user says otherwise, counting must not cost more than necessary. Durations need exits.
         let entry = hooks == Some(HooksArg::Entry) || counting && hooks.is_none() && measure.is_none();

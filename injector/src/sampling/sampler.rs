@@ -159,9 +159,17 @@ struct Track {
     next: Option<usize>,
     state: State,
     /// The samples of a forked child that has not announced itself yet.
-    early: Vec<Option<u64>>,
+    early: Vec<Early>,
     /// The code that is mapped.
     maps: Maps,
+}
+
+/// A sample: its thread, if threads are told apart, the link address in the program, and the program counter.
+#[derive(Clone, Copy, Debug)]
+struct Early {
+    tid: Option<u32>,
+    place: Option<u64>,
+    pc: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -272,8 +280,12 @@ impl Sampling {
     }
 
     /// Returns the samples of a process that has never announced itself.
-    pub(crate) fn early(&self, pid: u32) -> impl Iterator<Item = Option<u64>> {
-        self.tracks.get(&pid).into_iter().flat_map(|track| track.early.iter().copied())
+    pub(crate) fn early(&self, pid: u32, shape: Shape) -> Histogram {
+        let mut samples = Samples::new(shape);
+        if let Some(track) = self.tracks.get(&pid) {
+            track.early.iter().for_each(|early| samples.add(None, early.place, early.pc, &track.maps));
+        }
+        samples.histogram
     }
 
     /// Forgets a process that has ended.
@@ -324,7 +336,10 @@ impl Sampling {
             track.member = Some(member);
             let early = std::mem::take(&mut track.early);
             if let Some(sampled) = self.members.get_mut(member) {
-                early.into_iter().for_each(|place| sampled.samples.histogram.add(place));
+                let maps = &track.maps;
+                early
+                    .into_iter()
+                    .for_each(|Early { tid, place, pc }| sampled.samples.add(tid, place, pc, maps));
             }
         }
     }
@@ -401,7 +416,7 @@ impl Track {
                 match self.member.and_then(|member| members.get_mut(member)) {
                     Some(sampled) if sampled.paused => {}
                     Some(sampled) => sampled.samples.add(tid, place, pc, &self.maps),
-                    None if self.early.len() < MOST_EARLY => self.early.push(place),
+                    None if self.early.len() < MOST_EARLY => self.early.push(Early { tid, place, pc }),
                     None => {}
                 }
             }

@@ -100,6 +100,7 @@ pub(crate) fn conclude(
     let subject = run.planned.subject;
     let is_seen = !subject.blind && (subject.unhookable.is_none() || run.sampler != Method::None.name());
     let mut said = Said::default();
+    results.took(run.duration);
     let written = is_seen.then(|| {
         let processes = Processes { number: run.processes, pid: if run.processes == 1 { pid } else { 0 } };
         results.first(profilee, first, processes, &mut said, || output.write(pid, bytes))
@@ -124,7 +125,7 @@ pub(crate) fn conclude(
         item.commands(recording).into_iter().for_each(|command| voice.detail(command));
     }
     run.advise(voice);
-    let next = next(run, asked.settings, item.as_ref().ok().and_then(Option::as_ref), recording);
+    let next = next(run, asked.settings, &digest, item.as_ref().ok().and_then(Option::as_ref), recording);
     sum_up(run, asked, &digest, next);
     if let Some(gmon) = &asked.settings.opener {
         browser::open(gmon, recording, voice);
@@ -160,15 +161,22 @@ fn file_name(path: &Path) -> String {
 }
 
 /// Returns the command that shows what was measured, if it is in any file. `item` is the first program's.
-fn next(run: &Run, settings: &Settings, item: Option<&Item>, recording: Option<&Path>) -> Option<String> {
+fn next(
+    run: &Run,
+    settings: &Settings,
+    digest: &Digest,
+    item: Option<&Item>,
+    recording: Option<&Path>,
+) -> Option<String> {
     if let Some(trace) = run.traced.and_then(|traced| traced.files.first()) {
         return Some(format!("gmon trace {}", quoted(trace.as_os_str())));
     }
     let Some(recording) = recording else { return item.and_then(|item| item.commands(None)) };
-    let report = match (settings.filters.count(), settings.measure) {
+    let counts = settings.filters.count().filter(|_| digest.has_blocks);
+    let report = match (counts, settings.measure) {
         (Some(CountArg::Lines), None) => Some("lines"),
         (Some(CountArg::Blocks), None) => Some("asm"),
-        (None, Some(measure)) if measure.paths.is_some() => Some("paths"),
+        (None, Some(_)) if digest.has_paths => Some("paths"),
         // The browser has views of all that was measured.
         _ => None,
     };

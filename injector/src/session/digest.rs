@@ -44,9 +44,9 @@ pub(crate) struct ProgramCost {
 /// A function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FunctionCost {
-    /// The file name of its module, if that is not the program that was started.
+    /// The file name of its module, if that is not the program that was started, or the function has no name.
     pub(crate) module: Option<String>,
-    /// The name in the symbol table, or its module and address if it has none.
+    /// The name in the symbol table, or a plus sign and its link address if it has none.
     pub(crate) name: String,
     pub(crate) is_nameless: bool,
     pub(crate) cost: Cost,
@@ -73,6 +73,10 @@ pub(crate) struct Digest {
     /// The most expensive functions of all programs, at most [`NAMED`].
     pub(crate) functions: Vec<FunctionCost>,
     pub(crate) unhooked: Unhooked,
+    /// Whether any basic blocks were counted.
+    pub(crate) has_blocks: bool,
+    /// Whether any call paths were measured.
+    pub(crate) has_paths: bool,
 }
 
 /// Returns the last component of a path.
@@ -80,23 +84,22 @@ fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// Returns the samples in code that is not hooked: where no more than the name of a function is known, nothing was planned.
-fn unhooked(run: &Recording) -> Unhooked {
-    let mut samples = run.programs.iter().fold(0, |sum: u64, program| sum.saturating_add(program.elsewhere));
-    let mut modules: BTreeMap<&str, u64> = BTreeMap::new();
-    for hits in run.hits.iter().filter(|hits| hits.address == 0) {
-        let function = run.functions.get(hits.function as usize);
-        let module = function.and_then(|function| run.modules.get(function.module as usize));
-        samples = samples.saturating_add(hits.samples);
-        *modules.entry(module.map_or("", |module| file_name(&module.name))).or_default() += hits.samples;
+/// Returns the samples in code that is not hooked, of which `places` has those in files, by the index of the module.
+fn unhooked(run: &Recording, places: &BTreeMap<u32, u64>) -> Unhooked {
+    let elsewhere = run.programs.iter().fold(0, |sum: u64, program| sum.saturating_add(program.elsewhere));
+    let samples = places.values().fold(elsewhere, |sum, samples| sum.saturating_add(*samples));
+    let most = places.iter().max_by_key(|&(_, samples)| samples);
+    let name = |index: u32| run.modules.get(index as usize).map_or("", |module| file_name(&module.name));
+    Unhooked {
+        samples,
+        most: most.map(|(&index, &samples)| (name(index).to_owned(), samples)).unwrap_or_default(),
     }
-    let most = modules.into_iter().max_by_key(|&(_, samples)| samples);
-    Unhooked { samples, most: most.map(|(name, samples)| (name.to_owned(), samples)).unwrap_or_default() }
 }
 
 impl Digest {
-    /// Returns what a recording says. `is_result` tells whether its measured times are wanted.
-    pub(crate) fn of(run: &Recording, is_result: bool) -> Digest {
+    /// Returns what a recording says. `is_result` tells whether its measured times are wanted, and `places` has the samples in code that
+    /// is not hooked, by the index of the module.
+    pub(crate) fn of(run: &Recording, places: &BTreeMap<u32, u64>, is_result: bool) -> Digest {
         let costs = Costs::of(run);
         let mut all = Cost::default();
         costs.programs.iter().for_each(|cost| all.add(*cost));
@@ -114,7 +117,9 @@ impl Digest {
             processes: sum(|program| program.processes.into()) as u32,
             programs: programs(run, &costs, by),
             functions: functions(run, &costs, all, by),
-            unhooked: unhooked(run),
+            unhooked: unhooked(run, places),
+            has_blocks: !run.blocks.is_empty(),
+            has_paths: !run.nodes.is_empty(),
         }
     }
 }
@@ -156,10 +161,10 @@ fn functions(run: &Recording, costs: &Costs, all: Cost, by: By) -> Vec<FunctionC
         let is_started = Some(function.module) == started;
         let is_nameless = function.name.is_empty();
         let name = match is_nameless {
-            true => run.place_name(function),
+            true => format!("+{:#x}", function.address),
             false => function.name.clone(),
         };
-        let module = (!is_started && !is_nameless && !module.is_empty()).then(|| module.to_owned());
+        let module = ((!is_started || is_nameless) && !module.is_empty()).then(|| module.to_owned());
         Some(FunctionCost { module, name, is_nameless, cost: costs.functions[index] })
     });
     named.collect()
@@ -215,9 +220,14 @@ mod tests {
         }
     }
 
+    /// The samples of the C library's functions.
+    fn places() -> BTreeMap<u32, u64> {
+        BTreeMap::from([(2, 8)])
+    }
+
     #[test]
     fn all_programs_of_a_run_are_in_it() {
-        let digest = Digest::of(&run(), false);
+        let digest = Digest::of(&run(), &places(), false);
         assert_eq!((digest.by, digest.own, digest.processes), (By::Samples, 16, 6));
         assert_eq!((digest.all.samples, digest.all.calls), (2 + 1 + 40 + 7 + 9 + 8, 1051));
         let programs: Vec<_> =
@@ -232,7 +242,7 @@ mod tests {
             functions,
             [
                 ("cc1", "parse", 47, 1000),
-                ("", "cc1+0x20", 9, 50),
+                ("cc1", "+0x20", 9, 50),
                 ("libc.so.6", "memcpy", 8, 0),
                 ("", "main", 1, 1)
             ]
@@ -244,13 +254,16 @@ mod tests {
     fn few_samples_are_no_shares_and_measured_times_are_better() {
         let mut few = run();
         few.hits.retain(|hits| hits.samples < 9);
-        assert_eq!(Digest::of(&few, false).by, By::Calls);
+        assert_eq!(Digest::of(&few, &places(), false).by, By::Calls);
         few.threads = vec![Thread { program: 1, ..Thread::default() }];
         few.rows = vec![FunctionTimes { function: 2, self_ns: 70, ..FunctionTimes::default() }];
-        assert_eq!(Digest::of(&few, false).by, By::Calls);
-        let digest = Digest::of(&few, true);
+        assert_eq!(Digest::of(&few, &places(), false).by, By::Calls);
+        let digest = Digest::of(&few, &places(), true);
         assert_eq!((digest.by, digest.all.self_ns), (By::MeasuredTime, 70));
-        assert_eq!((digest.programs[0].cost.self_ns, digest.functions[0].name.as_str()), (70, "cc1+0x20"));
-        assert_eq!(Digest::of(&Recording::default(), true), Digest { by: By::Samples, ..Digest::default() });
+        assert_eq!((digest.programs[0].cost.self_ns, digest.functions[0].name.as_str()), (70, "+0x20"));
+        assert_eq!(
+            Digest::of(&Recording::default(), &BTreeMap::new(), true),
+            Digest { by: By::Samples, ..Digest::default() }
+        );
     }
 }

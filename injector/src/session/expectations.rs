@@ -4,7 +4,6 @@ use crate::options::{EngineArg, HooksArg};
 use crate::os::say::Level;
 use crate::program::arguments::Known;
 use crate::program::planned::Planned;
-use crate::program::planner::UNCOUNTED_GO;
 use crate::program::resolve::Program;
 use crate::session::settings::Settings;
 use gprofinject_image::Image;
@@ -70,9 +69,11 @@ pub(crate) fn say(planned: &Planned, program: &Program, settings: &Settings, sam
     if let Some(known) = &planned.arguments {
         say_of_arguments(known, program, settings);
     }
-    let is_go = planned.subject.image.as_ref().is_some_and(|image| image.facts.go);
-    if is_go && settings.filters.count().is_some() {
-        voice.warn(UNCOUNTED_GO);
+    let runtime = planned.subject.image.as_ref().and_then(|image| image.facts.runtime.as_ref());
+    if let Some(runtime) = runtime.filter(|_| settings.filters.count().is_some()) {
+        voice.warn(format_args!(
+            "basic blocks of {shown} are not counted: its runtime ({runtime}) would find return addresses that it does not know"
+        ));
     }
     if let Some(caution) = planned.plan.as_ref().and_then(|plan| plan.caution.as_ref()) {
         voice.note(format_args!("{shown}: {caution}"));

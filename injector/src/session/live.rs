@@ -112,7 +112,7 @@ impl Family<'_> {
 /// Leaves in a profile only what one thread has counted and measured. Samples are not known by thread.
 fn only(profile: &mut Profile, tid: u32, arcs: &[Arc]) {
     profile.arcs = arcs.to_vec();
-    profile.named.clear();
+    profile.unhooked.clear();
     for module in &mut profile.modules {
         module.samples = crate::sampling::histogram::Histogram::new(module.program.shape);
     }

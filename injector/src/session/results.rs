@@ -156,7 +156,12 @@ impl<'r> Results<'r> {
 
     /// Returns what was added up to now in a few numbers. `is_result` tells whether measured times are wanted.
     pub(crate) fn digest(&self, is_result: bool) -> Digest {
-        Digest::of(self.recorder.recording(), is_result)
+        Digest::of(self.recorder.recording(), self.recorder.unhooked(), is_result)
+    }
+
+    /// Says how long the program has run. Otherwise it is the time from the beginning of gprofinject to when this is needed first.
+    pub(crate) fn took(&self, duration: Duration) {
+        self.duration.get_or_init(|| duration);
     }
 
     fn duration(&self) -> Duration {

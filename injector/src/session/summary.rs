@@ -125,10 +125,9 @@ impl Facts<'_> {
             .zip(names)
             .enumerate()
             .map(|(index, (function, name))| Entry {
-                module: function
-                    .module
-                    .as_ref()
-                    .map_or_else(String::new, |module| format!("{}!", short_module(module))),
+                module: function.module.as_ref().map_or_else(String::new, |module| {
+                    format!("{}{}", short_module(module), if function.is_nameless { "" } else { "!" })
+                }),
                 name: visible(&name).into_owned(),
                 cost: self.cost(function, Some(index) == first_called),
             })
@@ -155,7 +154,7 @@ impl Facts<'_> {
 /// A function as it is shown.
 #[derive(Clone)]
 struct Entry {
-    /// The name of its module and an exclamation mark, or nothing.
+    /// The name of its module, with an exclamation mark if the function has a name, or nothing.
     module: String,
     name: String,
     /// What follows the name.

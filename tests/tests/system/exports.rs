@@ -553,7 +553,7 @@ fn places_of_exports() {
     assert_eq!(number(&fib["calls"]), 2 * 21_891, "in two processes");
     for (export, said) in [
         ("callgrind=/nowhere/x", "name another file with --export callgrind=FILE"),
-        ("callgrind=prog", "is the program itself"),
+        ("callgrind=prog", "it is a program, a library or a script"),
         ("callgrind=same,dot=same", "--export and --export name the same file"),
         ("callgrind=gmon.out", "--output and --export name the same file"),
         ("xls=x", "expected one of callgrind, pprof"),

@@ -28,8 +28,9 @@ impl Numbers {
                 .iter()
                 .for_each(|arc| arc.caller.into_iter().chain([arc.callee]).for_each(&mut note));
             recording.nodes.iter().for_each(|node| note(node.function));
-        } else {
-            recording.calls.iter().for_each(|c| c.caller.into_iter().chain([c.callee]).for_each(&mut note));
+        }
+        recording.unmeasured_calls().for_each(|c| c.caller.into_iter().chain([c.callee]).for_each(&mut note));
+        if !recording.is_measured() {
             recording.hits.iter().for_each(|hits| note(hits.function));
         }
         let (functions, function_numbers) = numbered(

@@ -28,7 +28,7 @@ pub fn by_program(recording: &Recording) -> Vec<ProgramFunction> {
 pub(crate) fn shares(recording: &Recording) -> Vec<Share> {
     let is_measured = recording.is_measured();
     let share = |cost: Cost| Share {
-        calls: if is_measured { cost.measured_calls } else { cost.calls },
+        calls: cost.shown_calls,
         samples: cost.samples,
         self_ns: match is_measured {
             true => cost.self_ns,
@@ -44,6 +44,15 @@ fn measured(recording: &Recording, numbers: &Numbers) -> Vec<ProgramFunction> {
         let Some(thread) = recording.threads.get(row.thread as usize) else { continue };
         if let Some(function) = numbers.function(row.function).filter(|_| (thread.program as usize) < MOST) {
             sums.entry((thread.program, function)).or_default().add(row);
+        }
+    }
+    for calls in recording.unmeasured_calls() {
+        if let Some(function) = numbers.function(calls.callee).filter(|_| (calls.program as usize) < MOST) {
+            let sum = sums.entry((calls.program, function)).or_default();
+            sum.calls = sum.calls.saturating_add(calls.calls);
+            if calls.caller != Some(calls.callee) {
+                sum.primitive = sum.primitive.saturating_add(calls.calls);
+            }
         }
     }
     let mut rows: Vec<_> = sums

@@ -66,11 +66,11 @@ pub fn recording(recording: &Recording, detail: Detail) -> Run {
             *samples = samples.saturating_add(hits.samples);
         }
     }
-    if recording.is_measured() {
-        add_times(&mut run, recording, &numbers);
-    } else {
-        add_calls(&mut run, recording, &numbers);
+    match recording.is_measured() {
+        true => add_times(&mut run, recording, &numbers),
+        false => add_samples(&mut run, recording),
     }
+    add_calls(&mut run, recording, &numbers);
     demangle_all(&mut run.functions);
     run.sort_arcs();
     if !recording.is_measured() {
@@ -132,9 +132,9 @@ fn module(module: &gmon_run::Module) -> Module {
     }
 }
 
-/// Adds counted calls and sampled times.
+/// Adds the calls that were counted and not measured.
 fn add_calls(run: &mut Run, recording: &Recording, numbers: &Numbers) {
-    for calls in &recording.calls {
+    for calls in recording.unmeasured_calls() {
         let Some(callee) = numbers.function(calls.callee) else { continue };
         let caller = calls.caller.and_then(|caller| numbers.function(caller));
         // What is charged to the start of a function has no call site: no call is the first instruction there.
@@ -149,6 +149,10 @@ fn add_calls(run: &mut Run, recording: &Recording, numbers: &Numbers) {
             function.primitive = function.primitive.saturating_add(calls.calls);
         }
     }
+}
+
+/// Adds sampled times.
+fn add_samples(run: &mut Run, recording: &Recording) {
     let elsewhere =
         recording.programs.iter().fold(0_u64, |sum, program| sum.saturating_add(program.elsewhere));
     if elsewhere > 0 {

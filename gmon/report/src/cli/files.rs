@@ -26,6 +26,22 @@ const GZIP: &[u8] = b"\x1f\x8b";
 /// The owners of the files that this command has read.
 static OWNERS: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
+/// The devices and inodes of the files that this command has read.
+static INPUTS: Mutex<BTreeSet<(u64, u64)>> = Mutex::new(BTreeSet::new());
+
+/// Refuses to write to a file that this command has read, which is probably a mistake.
+///
+/// # Errors
+/// It has read the file.
+pub(crate) fn spare_input(path: &Path) -> Result<()> {
+    let Ok(metadata) = std::fs::metadata(path) else { return Ok(()) };
+    let inputs = INPUTS.lock().unwrap_or_else(PoisonError::into_inner);
+    if metadata.is_file() && inputs.contains(&(metadata.dev(), metadata.ino())) {
+        bail!("{} is what was read, and would be lost; name another file with -o FILE", path.display());
+    }
+    Ok(())
+}
+
 /// Returns the owners of all files that were read so far. What the files name, these users have chosen.
 pub(crate) fn owners() -> BTreeSet<u32> {
     OWNERS.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -176,6 +192,7 @@ fn open(path: &Path) -> Result<(File, Vec<u8>)> {
     let mut file = File::options().read(true).custom_flags(flags.bits() as i32).open(path)?;
     let metadata = file.metadata()?;
     add_owner(metadata.uid());
+    INPUTS.lock().unwrap_or_else(PoisonError::into_inner).insert((metadata.dev(), metadata.ino()));
     let kind = metadata.file_type();
     if let Some(name) = unreadable(kind) {
         bail!("is a {name}, expected a file or a pipe");
@@ -210,8 +227,17 @@ fn unreadable(kind: FileType) -> Option<&'static str> {
 /// Writes a file. An older file stays until the new one is complete. `authors` are those of what is in it.
 ///
 /// # Errors
-/// The file cannot be written.
+/// The file cannot be written, or was read.
 pub(crate) fn replace(path: &Path, bytes: &[u8], authors: &Authors) -> Result<()> {
+    spare_input(path)?;
+    replace_any(path, bytes, authors)
+}
+
+/// The same also for a file that was read, as for a sum that replaces one of its parts.
+///
+/// # Errors
+/// The file cannot be written.
+pub(crate) fn replace_any(path: &Path, bytes: &[u8], authors: &Authors) -> Result<()> {
     gmon::output::Target::check(path)
         .and_then(|target| restricted(target, authors).write_durably(bytes))
         .with_context(|| path.display().to_string())

@@ -11,7 +11,7 @@ use gprofinject_image::debug::Authors;
 
 use crate::cli::browser;
 use crate::cli::export_args::HtmlArgs;
-use crate::cli::files::restricted;
+use crate::cli::files::{self, restricted};
 use crate::cli::report_args::SourceArgs;
 use crate::cli::run::{self, Source};
 use crate::cli::run_args::RunArgs;
@@ -69,6 +69,7 @@ pub(crate) fn write(
     open: bool,
     remark: &str,
 ) -> Result<()> {
+    files::spare_input(output)?;
     let target = restricted(target, authors);
     target.write(page).with_context(|| output.display().to_string())?;
     let Some(file) = target.file() else { return Ok(()) };

@@ -34,7 +34,7 @@ pub(crate) fn run(args: &MergeArgs) -> Result<()> {
     for note in &sum.notes {
         eprintln!("gmon: {note}");
     }
-    files::replace(&args.output, &sum.bytes(&args.output)?, &Authors::default())
+    files::replace_any(&args.output, &sum.bytes(&args.output)?, &Authors::default())
 }
 
 /// The sum of files of one of both kinds.

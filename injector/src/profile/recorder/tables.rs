@@ -7,9 +7,6 @@ use gmon_run::{Function, Module, Recording};
 use crate::profile::recorder::places::Found;
 use crate::profile::totals::Seed;
 
-/// The name of the module of a function in memory without a file.
-const MEMORY: &str = "[memory]";
-
 /// The tables.
 #[derive(Default)]
 pub(super) struct Tables {
@@ -39,25 +36,22 @@ impl Tables {
         )
     }
 
-    /// Returns the index of a function. `modules` are the indexes of the profile's modules.
-    pub(super) fn function(&mut self, modules: &[u32], found: &Found) -> u32 {
+    /// Returns the index of a function of the profile. `modules` are the indexes of the profile's modules.
+    pub(super) fn of_profile(&mut self, modules: &[u32], found: &Found) -> u32 {
         let module = modules.get(found.module as usize).copied().unwrap_or(0);
-        let all = &mut self.recording.functions;
-        *self.functions.entry((module, found.address)).or_insert_with(|| {
-            let (address, size, name) = (found.address, found.size, found.name.clone().into_owned());
-            all.push(Function { name, module, address, size, ..Function::default() });
-            all.len() as u32 - 1
-        })
+        self.function(module, found.address, found.size, &found.name)
     }
 
-    /// Returns the index of a function of which no more than the file name of its module is known.
-    pub(super) fn named(&mut self, module: &str, function: &str) -> u32 {
-        let name = if module.is_empty() { MEMORY } else { module };
-        let module = self.module(Module { name: name.to_owned(), ..Module::default() });
+    /// Returns the index of a function, which is known by its name if its address is 0.
+    pub(super) fn function(&mut self, module: u32, address: u64, size: u64, name: &str) -> u32 {
         let all = &mut self.recording.functions;
-        *self.named.entry((module, function.to_owned())).or_insert_with(|| {
-            all.push(Function { name: function.to_owned(), module, ..Function::default() });
+        let add = || {
+            all.push(Function { name: name.to_owned(), module, address, size, ..Function::default() });
             all.len() as u32 - 1
-        })
+        };
+        match address {
+            0 => *self.named.entry((module, name.to_owned())).or_insert_with(add),
+            _ => *self.functions.entry((module, address)).or_insert_with(add),
+        }
     }
 }

@@ -73,7 +73,7 @@ impl Adding<'_, '_> {
             return index;
         }
         let Of { profile, modules, .. } = self.of;
-        let index = self.places.entry(place, |found| self.tables.function(modules, &found));
+        let index = self.places.entry(place, |found| self.tables.of_profile(modules, &found));
         self.met.insert(place, index);
         let module = profile.modules.get(place.module as usize);
         let of = modules.get(place.module as usize).copied().unwrap_or(0);

@@ -30,8 +30,10 @@ impl Family<'_> {
             return;
         }
         let region = folder.region(&member.name);
-        let early = |pid| sampling.into_iter().flat_map(move |sampling| sampling.early(pid));
-        let found = guests(&region, profilee, &self.libraries, early, self.rate, &mut self.troubles);
+        let shape = profilee.planned.shape;
+        let early = |pid| sampling.map(|sampling| sampling.early(pid, shape));
+        let (names, troubles) = (&mut self.names_elsewhere, &mut self.troubles);
+        let found = guests(&region, profilee, &self.libraries, early, names, self.rate, troubles);
         for (pid, finished) in found {
             self.add_other(pid as i32, profilee, finished);
         }

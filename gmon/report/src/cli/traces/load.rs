@@ -102,6 +102,7 @@ pub(crate) fn warn(trace: &Trace, path: &Path, later: &[Damage]) {
 /// # Errors
 /// It cannot be written.
 pub(crate) fn output(path: &Path) -> Result<std::fs::File> {
+    files::spare_input(path)?;
     let target = if path == Path::new("-") {
         gmon::output::Target::standard_output()
     } else {
