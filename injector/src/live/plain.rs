@@ -83,7 +83,8 @@ pub(crate) fn line(row: &Row, now: &Snapshot) -> String {
         "" => String::new(),
         more => format!("  [{more}]"),
     };
-    let line = format!("{:>14} {rate:>12} {time:>10}{inclusive} {off}{}{more}", row.calls, row.name);
+    let calls = if row.calls > 0 { row.calls.to_string() } else { "-".to_owned() };
+    let line = format!("{calls:>14} {rate:>12} {time:>10}{inclusive} {off}{}{more}", row.name);
     // The snapshot may be another gprofinject's.
     visible(&line).into_owned()
 }
@@ -103,6 +104,7 @@ pub(crate) fn short_header(model: &Model) -> String {
 pub(crate) fn short_line(row: &Row, sort: Sort) -> String {
     let number = match sort {
         Sort::Rate => row.rate.map_or_else(|| "-".to_owned(), short),
+        Sort::Calls | Sort::Name if row.calls == 0 => "-".to_owned(),
         Sort::Calls | Sort::Name => short(row.calls as f64),
         Sort::Time => format!("{:.2}", row.seconds),
     };

@@ -120,8 +120,10 @@ pub(crate) fn rows(
                             false => String::new(),
                         },
                         calls: function.calls,
-                        rate: rate(function.calls, earlier.get(&id).copied())
-                            .filter(|_| before.is_some_and(|before| before.thread == now.thread)),
+                        // A function without calls may not be hooked.
+                        rate: rate(function.calls, earlier.get(&id).copied()).filter(|_| {
+                            function.calls > 0 && before.is_some_and(|before| before.thread == now.thread)
+                        }),
                         seconds: time(now, function.samples, function.own_ns),
                         inclusive: function.inclusive_ns as f64 / 1e9,
                         off: if function.is_off { Off::All } else { Off::None },

@@ -1,6 +1,7 @@
 //! A line on the terminal that says that work is going on, if it takes long.
 
 use std::io::{IsTerminal, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,17 +10,29 @@ use crate::os::say::{self, Level, Voice, visible};
 
 /// Work that takes less time is not mentioned.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// See [`taken`].
+static TAKEN_NS: AtomicU64 = AtomicU64::new(0);
 /// How often the line is written anew.
 const OFTEN: Duration = Duration::from_millis(250);
 
 /// Does `work`. If standard error is a terminal and the user wants messages, a line there says after a second what is being
 /// done, as `what` describes it at that time, and for how long. The line is erased at the end.
+/// The time for which the program has waited meanwhile is added up ([`taken`]).
 pub(crate) fn during<T>(voice: Voice, what: impl Fn() -> String + Sync, work: impl FnOnce() -> T) -> T {
-    if voice.0 < Level::Normal || say::holds() || !std::io::stderr().is_terminal() {
-        return work();
-    }
-    let write = |text: &str| drop(std::io::stderr().write_all(text.as_bytes()));
-    shown(write, PATIENCE, what, work)
+    let start = Instant::now();
+    let result = if voice.0 < Level::Normal || say::holds() || !std::io::stderr().is_terminal() {
+        work()
+    } else {
+        let write = |text: &str| drop(std::io::stderr().write_all(text.as_bytes()));
+        shown(write, PATIENCE, what, work)
+    };
+    TAKEN_NS.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
+    result
+}
+
+/// Returns how long all work has taken that [`during`] has done.
+pub(crate) fn taken() -> Duration {
+    Duration::from_nanos(TAKEN_NS.load(Ordering::Relaxed))
 }
 
 /// Does the same after another time, and passes what is to be written to a function.

@@ -33,6 +33,8 @@ const MOST: usize = 4096;
 
 /// Why a library is not touched that the user has left out.
 pub(crate) const UNNEEDED: &str = "the agent needs nothing of it";
+/// Why a library with data alone is not hooked.
+pub(crate) const NO_FUNCTIONS: &str = "it has no functions";
 
 /// A library. It lives as long as the injector.
 pub(crate) struct Library {
@@ -256,7 +258,7 @@ impl Libraries {
             }
             let downgrade = planned.plan.as_ref().and_then(|plan| plan.downgrade.clone());
             return Err(downgrade.unwrap_or_else(|| match planned.found() {
-                0 => "it has no functions".to_owned(),
+                0 => NO_FUNCTIONS.to_owned(),
                 _ => "none of its functions is selected, or can be hooked (see --list)".to_owned(),
             }));
         }

@@ -1,9 +1,12 @@
 //! What a run has cost and what was not seen, in a few words each, if it matters for what the numbers mean.
 
 use std::path::Path;
+use std::time::Duration;
 
+use crate::os::progress;
 use crate::os::say::Voice;
 use crate::profile::costs::{self, Advice};
+use crate::program::library;
 use crate::session::digest::{Digest, FunctionCost};
 use crate::session::member::Unhooked;
 use crate::session::outcome::Run;
@@ -15,6 +18,7 @@ impl Run<'_> {
     pub(crate) fn remarks(&self, digest: &Digest) -> Vec<String> {
         let remarks = [
             self.cost(digest),
+            self.planning(),
             self.unhooked_time(digest),
             self.refused(),
             self.trace(digest.all.calls),
@@ -56,6 +60,14 @@ impl Run<'_> {
         })
     }
 
+    /// Says how long planning took, if that was much of the run.
+    fn planning(&self) -> Option<String> {
+        const LONG: Duration = Duration::from_millis(500);
+        let taken = progress::taken();
+        (taken >= LONG && taken * 5 >= self.duration)
+            .then(|| format!("planning took {:.1} s, as in each first run of a build", taken.as_secs_f64()))
+    }
+
     /// Says where most samples are, if they are not in hooked code, and what hooks it.
     fn unhooked_time(&self, digest: &Digest) -> Option<String> {
         /// The share of samples in code that is not hooked, in percent, from which on the profile misses what matters.
@@ -85,10 +97,12 @@ impl Run<'_> {
         })
     }
 
-    /// Names the libraries of the first program that could not be hooked.
+    /// Names the libraries with code of the first program that could not be hooked.
     fn refused(&self) -> Option<String> {
         const NAMED: usize = 2;
-        let refused = self.unhooked().filter(|(_, why)| matches!(why, Unhooked::Refused(_)));
+        let refused = self
+            .unhooked()
+            .filter(|(_, why)| matches!(why, Unhooked::Refused(why) if **why != *library::NO_FUNCTIONS));
         let names: Vec<_> = refused
             .map(|(path, _)| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned())
             .collect();

@@ -130,7 +130,9 @@ impl<'r> Results<'r> {
         let (symbols, note) = profilee.symbols_beside(self.output, &path);
         said.notes.extend(note);
         self.first = Some(path.clone());
-        Ok(Item::new(profilee, finished, Some((symbols, path)), None))
+        // What went into a pipe or a device is not there any more.
+        let own = self.output.file().map(|_| (symbols, path));
+        Ok(Item::new(profilee, finished, own, None))
     }
 
     /// Adds another program or process to the recording. `suffix` is added to the names of its exports.
