@@ -239,7 +239,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     pub(crate) stats: Option<PathBuf>,
 
-    /// At the end, also write the profile for other tools: callgrind (KCachegrind), pprof, folded (flame graphs), speedscope,
+    /// At the end, also write the profile for other tools: callgrind (KCachegrind), pprof, folded (flame graphs), svg, speedscope,
     /// firefox, dot (Graphviz), html (for a browser), json. Other programs of the run get FILE.PROGRAM
     #[arg(long, value_name = "FORMAT=FILE[,FORMAT=FILE]", value_delimiter = ',', value_parser = export)]
     pub(crate) export: Vec<Export>,

@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 use gmon::{Arc, HistogramBuilder, Program, Relation};
 use serde::Serialize;
 
-use crate::os::say::Voice;
 use crate::program::planned::Planned;
 use gprofinject_image::names::demangle::demangle;
 
@@ -51,20 +50,6 @@ impl Placed {
         100.0 * self.own as f64 / self.all().max(1) as f64
     }
 
-    /// Reports which functions are missing in the profile of `program`: as a warning if they matter,
-    /// otherwise only with `-v`.
-    pub(crate) fn report(&self, voice: Voice, program: &str, title: Option<&str>) {
-        let Some(remark) = self.remark(program) else { return };
-        let remark = match title {
-            Some(title) => format!("{title}: {remark}"),
-            None => remark,
-        };
-        match self.misses_much() {
-            true => voice.note(remark),
-            false => voice.detail(remark),
-        }
-    }
-
     /// Whether more than one percent of the program's samples or calls are missing in the profile. A function
     /// that ran once and has no samples, as each C++ file's constructors do, does not count, however few
     /// calls there are.
@@ -79,8 +64,8 @@ impl Placed {
         is_much(calls, self.calls) || is_much(samples, self.inside)
     }
 
-    /// Returns the remark about the functions that are missing in the profile of `program`, if there are any.
-    fn remark(&self, program: &str) -> Option<String> {
+    /// Returns what is to be said of the functions that are missing in the profile of `program`, if there are any.
+    pub(crate) fn remark(&self, program: &str) -> Option<String> {
         const NAMED: usize = 3;
         let count = self.unseen.len();
         let (calls, samples) = self.unseen.iter().fold((0_u64, 0_u64), |(calls, samples), unseen| {
@@ -95,7 +80,7 @@ impl Placed {
         (count > 0).then(|| {
             format!(
                 "gprof cannot show {functions} of {program} in gmon.out, because of their names: {}{more}. They have {share:.1} % \
-                 of its samples and {calls}, which the view of the whole process has too",
+                 of its samples and {calls}, which gmon shows",
                 named.join(", ")
             )
         })

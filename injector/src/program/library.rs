@@ -35,6 +35,8 @@ const MOST: usize = 4096;
 pub(crate) const UNNEEDED: &str = "the agent needs nothing of it";
 /// Why a library with data alone is not hooked.
 pub(crate) const NO_FUNCTIONS: &str = "it has no functions";
+/// Why a library is not hooked of which the user wants no function.
+pub(crate) const NONE_CHOSEN: &str = "none of its functions is selected, or can be hooked (see --list)";
 
 /// A library. It lives as long as the injector.
 pub(crate) struct Library {
@@ -259,7 +261,7 @@ impl Libraries {
             let downgrade = planned.plan.as_ref().and_then(|plan| plan.downgrade.clone());
             return Err(downgrade.unwrap_or_else(|| match planned.found() {
                 0 => NO_FUNCTIONS.to_owned(),
-                _ => "none of its functions is selected, or can be hooked (see --list)".to_owned(),
+                _ => NONE_CHOSEN.to_owned(),
             }));
         }
         let number = self.all.len() as u32;

@@ -32,15 +32,8 @@ pub(crate) struct Program {
 
 impl Program {
     /// Returns the program that a process already runs.
-    pub(crate) fn running(binary: PathBuf) -> Program {
-        Program {
-            path: binary.clone(),
-            argv: Vec::new(),
-            shell_if_refused: false,
-            shown: binary.clone().into(),
-            binary,
-            note: None,
-        }
+    pub(crate) fn running(binary: PathBuf, shown: OsString) -> Program {
+        Program { path: binary.clone(), argv: Vec::new(), shell_if_refused: false, shown, binary, note: None }
     }
 }
 

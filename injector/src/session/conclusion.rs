@@ -120,7 +120,8 @@ pub(crate) fn conclude(
     }
     let item = written.transpose();
     if let Ok(Some(item)) = &item {
-        run.placed.report(voice, &asked.program.shown.to_string_lossy(), None);
+        let remark = run.placed.remark(&asked.program.shown.to_string_lossy());
+        remark.into_iter().for_each(|remark| voice.detail(remark));
         said.notes.iter().for_each(|note| voice.note(note));
         item.commands(recording).into_iter().for_each(|command| voice.detail(command));
     }

@@ -21,6 +21,7 @@ impl Run<'_> {
             self.planning(),
             self.unhooked_time(digest),
             self.refused(),
+            self.unseen(),
             self.trace(digest.all.calls),
             nameless(&digest.functions),
         ];
@@ -102,7 +103,7 @@ impl Run<'_> {
         const NAMED: usize = 2;
         let refused = self
             .unhooked()
-            .filter(|(_, why)| matches!(why, Unhooked::Refused(why) if **why != *library::NO_FUNCTIONS));
+            .filter(|(_, why)| matches!(why, Unhooked::Refused(why) if ![library::NO_FUNCTIONS, library::NONE_CHOSEN].contains(&&**why)));
         let names: Vec<_> = refused
             .map(|(path, _)| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned())
             .collect();
@@ -110,6 +111,12 @@ impl Run<'_> {
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let named = names.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
         (!names.is_empty()).then(|| format!("not hooked: {named}{more} (-v says why)"))
+    }
+
+    /// Says how many functions gprof leaves out of its tables, if they matter.
+    fn unseen(&self) -> Option<String> {
+        let functions = gmon::counted(self.placed.unseen.len(), "function", "functions");
+        self.placed.misses_much().then(|| format!("gprof cannot show {functions}, gmon can"))
     }
 
     /// Returns how many of the counted calls are missing in a trace that is to have all of them.

@@ -134,7 +134,8 @@ impl RunFolder {
         }
         if let Some(error) = limited {
             // Another folder would not help.
-            return Err(anyhow!("no place for the counters: {}", sys::reason(&error)));
+            let needed = layout.len_for(1).div_ceil(1 << 20);
+            return Err(anyhow!("no place for the counters, of {needed} MiB: {}", sys::reason(&error)));
         }
         Err(anyhow!(
             "no place for the counters; set TMPDIR to a folder with free space, not mounted noexec ({})",

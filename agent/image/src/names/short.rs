@@ -110,6 +110,7 @@ pub fn fit(name: &str, width: usize) -> Cow<'_, str> {
 }
 
 fn shortened(name: &str, parameters: bool) -> Cow<'_, str> {
+    let name = without_version(name);
     let is_plain = !name.contains(['(', '<', ':', ' ']) && !name.contains(".llvm.");
     // Names in brackets are gprofinject's own, or those of Objective-C.
     if is_plain || name.starts_with(['[', '+', '-']) {
@@ -142,6 +143,15 @@ fn shortened(name: &str, parameters: bool) -> Cow<'_, str> {
 fn thunk(name: &str) -> Option<&str> {
     let inner = name.strip_prefix("{virtual override thunk({")?.strip_suffix(")}")?;
     inner.split_once("}, ").map(|(_, function)| function)
+}
+
+/// Returns a name without the version of the symbol that libraries' tables add, as in `pow@@GLIBC_2.29`. A stub's `f@plt` stays.
+fn without_version(name: &str) -> &str {
+    let Some((before, version)) = name.split_once('@') else { return name };
+    let version = version.trim_start_matches('@');
+    let is_version = version.starts_with(|first: char| first.is_ascii_uppercase())
+        && version.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.'));
+    if is_version && !before.is_empty() { before } else { name }
 }
 
 /// Returns a name without the hash that LLVM adds to the names of local functions.
@@ -422,6 +432,9 @@ mod tests {
     fn short_names() {
         for (name, expected) in [
             ("main", "main"),
+            ("pow@@GLIBC_2.29", "pow"),
+            ("memcpy@GLIBC_2.2.5", "memcpy"),
+            ("jv_free@plt", "jv_free@plt"),
             ("f(int)", "f"),
             ("foo::bar(int) const", "foo::bar"),
             (

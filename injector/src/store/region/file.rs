@@ -202,7 +202,7 @@ pub(crate) fn renew(file: &File, window: &Window, layout: &Layout, orders: Order
 fn make_room(file: &File, layout: &Layout) -> io::Result<u64> {
     let mut blocks = BLOCKS_MAX;
     loop {
-        match file.set_len(layout.blocks_offset + blocks * layout.block_len()) {
+        match file.set_len(layout.len_for(blocks)) {
             Ok(()) => return Ok(blocks),
             Err(error) if blocks == 1 => return Err(error),
             Err(_) => blocks /= 2,

@@ -65,6 +65,11 @@ impl Layout {
         layout
     }
 
+    /// The length of a file for so many threads, in bytes. The file is sparse.
+    pub(crate) fn len_for(&self, threads: u64) -> u64 {
+        self.blocks_offset + threads * self.block_len()
+    }
+
     /// The length of the counters of one thread, in bytes.
     pub(crate) fn block_len(&self) -> u64 {
         self.trace_ring() + self.trace_bytes()

@@ -261,7 +261,8 @@ pub(crate) fn program(process: &Process) -> Result<Program> {
         Some(_) => process.binary(),
         None => link.clone(),
     };
-    Ok(Program::running(binary))
+    let shown = shown.strip_suffix(" (deleted)").unwrap_or(&shown).to_owned();
+    Ok(Program::running(binary, shown.into()))
 }
 
 /// While the hooks were planned, the process has mapped something where they were to be. Nothing is left in the process.
