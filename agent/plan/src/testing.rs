@@ -3,10 +3,10 @@
 
 use std::sync::OnceLock;
 
-use crate::decide::options::{Engine, Hooks, Options, Role};
+use crate::decide::options::{Engine, Hooks, Options};
 use crate::decide::verdict::{Tactic, Verdict};
 use crate::plan::Plan;
-use crate::x86::template::kind::Measured;
+use crate::x86::template::kind::{Measured, Role};
 use gprofinject_image::{Code, Details, Facts, Function, FunctionKind, Image, ImageKind, Segment};
 
 /// The address at which the code of a test program begins.
@@ -72,7 +72,6 @@ fn plan_with(image: &Image, skip: Option<usize>, arena: Option<u64>) -> Plan {
             insist: false,
             counted: None,
             role: Role::Program,
-            standalone: false,
             measured: Measured::None,
             arena,
             words: 0,

@@ -198,17 +198,19 @@ impl Planner<'_> {
         let Planner { hooks, engine, measure, args: _, filters, libs, running, arena, cache } = *self;
         let agent_wanted = part == Part::Program { agent_wanted: true };
         let role = match part {
+            Part::Program { .. } if subject.standalone => Role::Standalone,
             Part::Program { .. } => Role::Program,
+            Part::Library(purpose) if purpose.is_musl() => Role::StandaloneLibrary,
             Part::Library(_) => Role::Library,
         };
         let start = Instant::now();
         let counting = filters.count().is_some();
         // Without line information, nothing could be shown of a library's lines.
         let is_without_lines =
-            || role == Role::Library && filters.count() == Some(CountArg::Lines) && subject.lines().is_none();
+            || role.is_library() && filters.count() == Some(CountArg::Lines) && subject.lines().is_none();
         // Return addresses in copies would be unknown to such a runtime.
         let has_runtime = subject.image.as_ref().is_some_and(|image| image.facts.runtime.is_some());
-        let is_uncounted = matches!(part, Part::Library(purpose) if purpose.is_musl());
+        let is_uncounted = role == Role::StandaloneLibrary;
         let counts = counting && !has_runtime && !is_uncounted && !is_without_lines();
         let blocks_only = counting && !has_runtime && hooks == Some(HooksArg::None);
         let hooks = if blocks_only { Some(HooksArg::Entry) } else { hooks };
@@ -257,16 +259,12 @@ impl Planner<'_> {
             insist,
             counted,
             role,
-            standalone: match part {
-                Part::Program { .. } => subject.standalone,
-                Part::Library(purpose) => purpose.is_musl(),
-            },
             measured: match measure {
                 None => Measured::None,
                 Some(measure) if measure.trace.is_some_and(|trace| trace.depth > 0) => Measured::Outer,
                 Some(_) => Measured::All,
             },
-            arena: arena.filter(|_| role == Role::Program),
+            arena: arena.filter(|_| !role.is_library()),
             words: match part {
                 Part::Program { .. } => self.words(subject),
                 Part::Library(_) => 0,
@@ -287,7 +285,7 @@ impl Planner<'_> {
             Plan::new(image, &options)
         };
         let mut plan = cached.or_else(|| image.map(plan_anew));
-        let obstacle = plan.as_ref().and_then(|plan| obstacle(plan, role));
+        let obstacle = plan.as_ref().and_then(obstacle);
         if obstacle.is_some() {
             plan = None;
         }
@@ -340,8 +338,8 @@ impl Planner<'_> {
             file: file.filter(|_| !running),
             counts,
             blocks_only,
-            measure: measure.filter(|_| role == Role::Program),
-            libraries: if role == Role::Program { self.library_hooks(subject) } else { None },
+            measure: measure.filter(|_| !role.is_library()),
+            libraries: if role.is_library() { None } else { self.library_hooks(subject) },
             arguments: None,
             wants_whole: libs.wants_any(),
             stubs: OnceLock::new(),
@@ -350,12 +348,8 @@ impl Planner<'_> {
     }
 
     /// Adds a new plan, which [`PlanCache::keep_fresh`] writes to the cache.
-    pub(crate) fn keep(&self, path: &Path, role: Role, planned: &'static Planned<'static, 'static>) {
+    pub(crate) fn keep(&self, path: &Path, purpose: ReadFor, planned: &'static Planned<'static, 'static>) {
         if self.caches() {
-            let purpose = match role {
-                Role::Program => ReadFor::Program,
-                Role::Library => ReadFor::Library,
-            };
             self.cache.add_file(path, purpose, planned.subject);
         }
         if let (Some(key), Some(plan), false) = (planned.key, &planned.plan, planned.is_kept) {
@@ -370,16 +364,16 @@ impl Planner<'_> {
 
 /// Returns why a plan must not be carried out: the program and the agent would change each other's gs, or a new thread would share the
 /// words of its parent.
-fn obstacle(plan: &Plan, role: Role) -> Option<String> {
+fn obstacle(plan: &Plan) -> Option<String> {
     if let Some(at) = plan.uses_gs {
-        let use_of_it = match plan.standalone {
+        let use_of_it = match plan.role.is_standalone() {
             true => "by which gprofinject would reach its counters",
             false => "by which basic blocks are counted; omit --count",
         };
         return Some(format!("its code at {at:#x} uses the register gs, {use_of_it}"));
     }
     // A library may make threads that run functions of the program.
-    let at = plan.unredirected.first().filter(|_| role == Role::Library || !plan.records.is_empty())?;
+    let at = plan.unredirected.first().filter(|_| plan.role.is_library() || !plan.records.is_empty())?;
     Some(format!("its system call at {at:#x} may make threads, and cannot be led to the agent"))
 }
 

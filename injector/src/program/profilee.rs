@@ -6,9 +6,8 @@ use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use gprofinject_plan::Role;
-
 use crate::os::sys;
+use crate::program::plan_cache::key::ReadFor;
 use crate::program::planned::Planned;
 use crate::program::planner::Planner;
 use crate::program::subject::is_file_of;
@@ -167,7 +166,7 @@ impl Profilees {
                     Some(why) => Err(why),
                     None => {
                         let profilee = self.add(path, binary, binary.into(), planned, true);
-                        planner.keep(path, Role::Program, profilee.planned);
+                        planner.keep(path, ReadFor::Program, profilee.planned);
                         Ok(profilee)
                     }
                 }

@@ -86,11 +86,11 @@ pub(crate) fn starts_of_contexts(image: &Image) -> Failed {
 
 #[cfg(test)]
 mod tests {
-    use crate::decide::options::{Engine, Hooks, Options, Role};
+    use crate::decide::options::{Engine, Hooks, Options};
     use crate::decide::verdict::{Reason, Verdict};
     use crate::plan::Plan;
     use crate::testing::{TEXT, image};
-    use crate::x86::template::kind::Measured;
+    use crate::x86::template::kind::{Measured, Role};
     use gprofinject_abi::plan::START_OF_CONTEXT;
     use gprofinject_image::ImageKind;
 
@@ -121,7 +121,6 @@ mod tests {
             insist: true,
             counted: None,
             role,
-            standalone: false,
             measured: Measured::None,
             arena: None,
             words: 0,

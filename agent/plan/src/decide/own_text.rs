@@ -10,7 +10,7 @@
 //! The dynamic linker takes both addresses too, and only to enter its own extent among those of the libraries.
 
 use crate::decide::agents;
-use crate::decide::options::Role;
+use crate::x86::template::kind::Role;
 use gprofinject_image::{Function, Image, ImageKind};
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, OpKind};
 
@@ -23,7 +23,7 @@ pub(crate) fn reader(image: &Image, role: Role) -> Option<String> {
     if let Some(module) = &image.facts.checker {
         return Some(format!("{module}'s FIPS module in it checks its own code"));
     }
-    if role == Role::Library && agents::is_dynamic_linker(image) {
+    if role.is_library() && agents::is_dynamic_linker(image) {
         return None;
     }
     // In a `-pg` program, monstartup takes both addresses for the histogram.

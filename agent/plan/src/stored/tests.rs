@@ -1,9 +1,9 @@
 //! Stored plans of real programs, whole and damaged.
 
-use crate::decide::options::{Options, Role};
+use crate::decide::options::Options;
 use crate::stored::*;
 use crate::testing::{TEXT, image, plan_of};
-use crate::x86::template::kind::Measured;
+use crate::x86::template::kind::{Measured, Role};
 use gprofinject_image::ImageKind;
 
 /// A program that is always available: the one that runs these tests.
@@ -37,7 +37,7 @@ fn assert_same(image: &Image, fresh: &Plan, loaded: &Plan) {
     assert_eq!(fresh.nameless_parts, loaded.nameless_parts);
     assert_eq!(fresh.hook_points, loaded.hook_points);
     assert_eq!(fresh.patches(), loaded.patches());
-    assert_eq!((fresh.standalone, &fresh.redirected), (loaded.standalone, &loaded.redirected));
+    assert_eq!((fresh.role, &fresh.redirected), (loaded.role, &loaded.redirected));
     assert_eq!(fresh.unredirected, loaded.unredirected);
     assert_eq!(fresh.moved, loaded.moved);
     assert_eq!((fresh.phdr(), fresh.counter_bytes()), (loaded.phdr(), loaded.counter_bytes()));
@@ -68,7 +68,6 @@ fn a_stored_plan_is_the_plan() {
                         insist,
                         counted: None,
                         role: Role::Program,
-                        standalone: false,
                         measured: Measured::None,
                         arena: None,
                         words: 0,
@@ -101,7 +100,6 @@ fn plans_with_counted_blocks_are_not_stored() {
         min_size: 0,
         insist: true,
         role: Role::Program,
-        standalone: false,
         measured: Measured::None,
         counted: Some(counted),
         arena: None,
@@ -180,7 +178,6 @@ fn damaged_bytes_are_refused_or_harmless() {
         insist: true,
         counted: None,
         role: Role::Program,
-        standalone: false,
         measured: Measured::None,
         arena: None,
         words: 0,

@@ -364,7 +364,6 @@ fn runtimes_that_rely_on_return_addresses_are_known_by_their_functions() {
             insist: false,
             counted: None,
             role: gprofinject_plan::Role::Program,
-            standalone: false,
             measured: gprofinject_plan::Measured::None,
             arena: None,
             words: 0,

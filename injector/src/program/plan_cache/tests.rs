@@ -58,7 +58,6 @@ fn whatever_a_plan_follows_from_makes_another_key() {
         insist,
         counted: None,
         role: Role::Program,
-        standalone: false,
         measured: Measured::None,
         arena: None,
         words: -128,
@@ -76,7 +75,7 @@ fn whatever_a_plan_follows_from_makes_another_key() {
         key(subject, &options(both, builtin, false, but_one)),
     ];
     let plain = options(both, builtin, false, all);
-    keys.push(key(subject, &Options { standalone: true, ..options(both, builtin, false, all) }));
+    keys.push(key(subject, &Options { role: Role::Standalone, ..options(both, builtin, false, all) }));
     keys.push(key(subject, &Options { measured: Measured::All, ..options(both, builtin, false, all) }));
     keys.push(key(subject, &Options { arena: Some(0x1000), ..options(both, builtin, false, all) }));
     keys.push(key(subject, &Options { words: -192, ..options(both, builtin, false, all) }));

@@ -56,8 +56,8 @@ impl Attachment {
         let pid = process.pid;
         let memory = Memory::open(pid).map_err(|error| anyhow!(refusal(pid, &error)))?;
         let mappings = process.mappings()?;
-        let agent = Agent::read(plan.standalone)?;
-        let library = match plan.standalone {
+        let agent = Agent::read(plan.role.is_standalone())?;
+        let library = match plan.role.is_standalone() {
             true => placed_library(&mappings, &memory, &agent),
             false => loaded_library(&mappings, &folder.path().join(AGENT_FILE).to_string_lossy()),
         };
@@ -117,7 +117,7 @@ impl Attachment {
     ) -> Result<Option<Attachment>> {
         let pid = process.pid;
         let memory = Memory::open(pid).map_err(|error| anyhow!(refusal(pid, &error)))?;
-        let is_standalone = plan.standalone;
+        let is_standalone = plan.role.is_standalone();
         let mappings = if is_standalone { process.mappings()? } else { detours::loaded(&memory, process)? };
         let agent = Agent::read(is_standalone)?;
         // The plan of a standalone program leads its own functions to the agent.
@@ -337,7 +337,7 @@ fn instruction(
     memory: &Memory,
 ) -> Result<u64> {
     let pid = process.pid;
-    if plan.standalone {
+    if plan.role.is_standalone() {
         let bias = process.program_headers().wrapping_sub(plan.phdr());
         let libraries = wanted
             .iter()

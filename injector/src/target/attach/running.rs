@@ -128,7 +128,7 @@ impl Target for Running {
             }
             take_over(&self.process, voice)?;
         };
-        let armed = check_prepared(&folder.region(FIRST), plan.standalone).and_then(|()| {
+        let armed = check_prepared(&folder.region(FIRST), plan.role.is_standalone()).and_then(|()| {
             if !wanted.is_empty() {
                 let paths = wanted.iter().map(|wanted| wanted.library.binary.clone());
                 let loaded = made.load_libraries(wanted)?;

@@ -1,10 +1,10 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
-use crate::decide::options::{Engine, Hooks, Options, Role};
+use crate::decide::options::{Engine, Hooks, Options};
 use crate::plan::Plan;
 use crate::testing::{TEXT, image};
 use crate::x86::relocate::instructions::tests::listing;
-use crate::x86::template::kind::Measured;
+use crate::x86::template::kind::{Measured, Role};
 use gprofinject_image::ImageKind;
 
 /// mov eax, edi; mov [rsi], rcx; ret
@@ -39,8 +39,7 @@ fn plan(image: &Image, hooks: Hooks) -> Plan {
         min_size: 0,
         insist: false,
         counted: None,
-        role: Role::Program,
-        standalone: true,
+        role: Role::Standalone,
         measured: Measured::None,
         arena: None,
         words: 0,

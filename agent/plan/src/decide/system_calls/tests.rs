@@ -1,10 +1,10 @@
 #![allow(clippy::unwrap_used)]
-use crate::decide::options::{Engine, Hooks, Options, Role};
+use crate::decide::options::{Engine, Hooks, Options};
 use crate::decide::verdict::{Reason, Tactic, Verdict};
 use crate::plan::Plan;
 use crate::testing::{TEXT, image, patch};
 use crate::x86::relocate::instructions::tests::listing;
-use crate::x86::template::kind::Measured;
+use crate::x86::template::kind::{Measured, Role};
 use gprofinject_image::{Function, ImageKind};
 
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
@@ -22,8 +22,7 @@ fn plan(code: &[u8], counted: bool) -> Plan {
         min_size: 0,
         insist: false,
         counted: counted.then_some(all),
-        role: Role::Program,
-        standalone: true,
+        role: Role::Standalone,
         measured: Measured::None,
         arena: None,
         words: 0,
