@@ -279,7 +279,7 @@ pub(crate) fn code_extents(image: &Image) -> (u64, u64) {
 #[cfg(test)]
 mod tests {
     use crate::testing::{TEXT, image, plan_of};
-    use gprofinject_image::ImageKind;
+    use gprofinject_image::ElfType;
 
     /// push rbp; mov rbp, rsp; push r12; nop (4 bytes); jmp over the next; pop r12; pop rbp; ret
     const PLAIN: [u8; 16] =
@@ -291,7 +291,7 @@ mod tests {
     #[test]
     fn only_relocated_instructions_stand_for_some() {
         let code = [PLAIN, RELATIVE].concat();
-        let image = image(ImageKind::Pie, TEXT, &code, &[16, 16]);
+        let image = image(ElfType::Dyn, TEXT, &code, &[16, 16]);
         let plan = plan_of(&image, None);
         assert_eq!(plan.records.len(), 2);
         for (record, (other, stands_for)) in plan.records.iter().zip([(4, 4), (7, 0)]) {

@@ -47,7 +47,7 @@ fn program(count: Option<CountArg>) -> &'static Profilee {
         cache,
     };
     let planned = planner.plan(subject, binary, true);
-    assert!(planned.hooked() > 20, "{:?}", subject.unhookable);
+    assert!(planned.hooked() > 20, "{:?}", subject.kind.unhookable());
     let mut profilees = Profilees::default();
     profilees.first(binary, binary.into(), planned, true)
 }

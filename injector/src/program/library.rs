@@ -288,8 +288,8 @@ fn planned(
     planner: &Planner,
 ) -> Result<&'static Planned<'static, 'static>, String> {
     let subject = planner.library_subject(path);
-    match &subject.unhookable {
-        Some(why) => Err(why.clone()),
+    match subject.kind.unhookable() {
+        Some(why) => Err(why.to_owned()),
         None => Ok(Box::leak(Box::new(planner.library(subject, binary, purpose)))),
     }
 }

@@ -159,8 +159,8 @@ impl Profilees {
             return known.clone();
         }
         let subject = planner.subject(path);
-        let profilee = match &subject.unhookable {
-            None if subject.takes_agent() => {
+        let profilee = match subject.kind.unhookable() {
+            None => {
                 let planned = planner.plan(subject, binary, true);
                 match planned.obstacle.clone() {
                     Some(why) => Err(why),
@@ -171,7 +171,7 @@ impl Profilees {
                     }
                 }
             }
-            why => Err(why.clone().unwrap_or_else(|| "the agent cannot be put into it".to_owned())),
+            Some(why) => Err(why.to_owned()),
         };
         self.known.insert(identity, profilee.clone());
         profilee

@@ -139,8 +139,7 @@ struct Placed {
 
 /// Says what is known before the start, and returns it for the statistics.
 fn said_before(planned: &Planned, choice: &Choice, voice: Voice) -> Vec<String> {
-    let mut notes: Vec<String> =
-        planned.subject.unhookable.iter().chain(&planned.obstacle).cloned().collect();
+    let mut notes: Vec<String> = planned.unhookable().map(str::to_owned).into_iter().collect();
     notes.extend(planned.plan.iter().filter_map(|plan| plan.downgrade.clone()));
     for reason in &choice.reasons {
         if choice.method == Method::None {

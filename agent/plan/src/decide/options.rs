@@ -81,12 +81,12 @@ impl Selection<'_> {
 mod tests {
     use super::*;
     use crate::testing::{TEXT, image};
-    use gprofinject_image::ImageKind;
+    use gprofinject_image::ElfType;
 
     #[test]
     fn functions_are_left_out_by_name_and_by_size() {
         let code = [0x90; 64];
-        let image = image(ImageKind::Exec, TEXT, &code, &[15, 16]);
+        let image = image(ElfType::Exec, TEXT, &code, &[15, 16]);
         let left_out = |selected: bool, min_size| {
             let selected = move |_: &Function| selected;
             let options = Options {

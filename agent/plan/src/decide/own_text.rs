@@ -11,7 +11,7 @@
 
 use crate::decide::agents;
 use crate::x86::template::kind::Role;
-use gprofinject_image::{Function, Image, ImageKind};
+use gprofinject_image::{ElfType, Function, Image};
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, OpKind};
 
 /// The C library's function that starts a `-pg` program. It passes both addresses to the profiler, which
@@ -68,7 +68,7 @@ impl Taken {
         while decoder.can_decode() {
             decoder.decode_out(&mut instruction);
             number += 1;
-            for address in addresses(&instruction, image.kind == ImageKind::Exec) {
+            for address in addresses(&instruction, image.elf_type == ElfType::Exec) {
                 self.start |= start == Some(address);
                 if address == end {
                     (self.end, end_at) = (true, Some(number));

@@ -11,7 +11,7 @@ use crate::decide::hook::Hook;
 use crate::x86::template::kind::Role;
 use gprofinject_abi::plan::{LIBRARY_ARENA, LONG_LIBRARY_ARENA};
 use gprofinject_abi::region::{PAGE, round_up};
-use gprofinject_image::{Image, ImageKind};
+use gprofinject_image::{ElfType, Image};
 
 /// Bytes left free between the arena and the program.
 pub(super) const GUARD: u64 = 0x1_0000;
@@ -55,10 +55,10 @@ pub(super) fn place(image: &Image, role: Role, hooks: &[Hook], len: u64) -> u64 
 /// Returns the place that is used unless the program is too large for it.
 fn usual(image: &Image, len: u64) -> u64 {
     let below = image.lo.wrapping_sub(GUARD + len);
-    match image.kind {
-        ImageKind::Pie => below,
-        ImageKind::Exec if image.lo > LOWEST + GUARD + len => below,
-        ImageKind::Exec => round_up(image.hi, PAGE) + HEAP,
+    match image.elf_type {
+        ElfType::Dyn => below,
+        ElfType::Exec if image.lo > LOWEST + GUARD + len => below,
+        ElfType::Exec => round_up(image.hi, PAGE) + HEAP,
     }
 }
 

@@ -4,7 +4,7 @@ use crate::decide::options::Options;
 use crate::stored::*;
 use crate::testing::{TEXT, image, plan_of};
 use crate::x86::template::kind::{Measured, Role};
-use gprofinject_image::ImageKind;
+use gprofinject_image::ElfType;
 
 /// A program that is always available: the one that runs these tests.
 fn own_program() -> Vec<u8> {
@@ -114,12 +114,12 @@ fn another_programs_plan_is_refused() {
     let code = [0x55, 0x48, 0x89, 0xe5, 0x31, 0xc0, 0x5d, 0xc3];
     let twice = code.repeat(2);
     let (one, two) = ([8].as_slice(), [8, 8].as_slice());
-    let own = image(ImageKind::Pie, TEXT, &twice, two);
+    let own = image(ElfType::Dyn, TEXT, &twice, two);
     let (decisions, file) = stored(&plan_of(&own, None));
     assert!(from_stored(&own, &decisions, file.clone()).is_some());
-    let shorter = image(ImageKind::Pie, TEXT, &code, one);
-    let elsewhere = image(ImageKind::Pie, 2 * TEXT, &twice, two);
-    let otherwise = image(ImageKind::Pie, TEXT, &twice, &[12, 4]);
+    let shorter = image(ElfType::Dyn, TEXT, &code, one);
+    let elsewhere = image(ElfType::Dyn, 2 * TEXT, &twice, two);
+    let otherwise = image(ElfType::Dyn, TEXT, &twice, &[12, 4]);
     for other in [shorter, elsewhere, otherwise] {
         assert!(from_stored(&other, &decisions, file.clone()).is_none());
     }
@@ -128,7 +128,7 @@ fn another_programs_plan_is_refused() {
 #[test]
 fn parts_that_the_image_does_not_have_are_refused() {
     let code = [0x55, 0x48, 0x89, 0xe5, 0x31, 0xc0, 0x5d, 0xc3].repeat(3);
-    let mut own = image(ImageKind::Pie, TEXT, &code, &[8, 8, 8]);
+    let mut own = image(ElfType::Dyn, TEXT, &code, &[8, 8, 8]);
     own.functions[1].kind = gprofinject_image::FunctionKind::Cold(None);
     let mut plan = plan_of(&own, None);
     for (parts, fits) in [

@@ -137,7 +137,7 @@ impl Question<'_, '_> {
             (*insist).into(),
             measured,
             self.hookless.into(),
-            self.subject.is_preloaded_to.into(),
+            self.image.facts.hooks_removed.into(),
         ]);
         // For a single function, both say the same.
         let selected = match self.selects {

@@ -125,19 +125,19 @@ impl Attachment {
         let bias = process.program_headers().wrapping_sub(plan.phdr());
         let instruction = instruction(process, plan, wanted, &mappings, &memory)?;
         // The plan may lead system calls of a program with a C library as well to the agent.
-        let image = planned.subject.image.as_ref();
+        let image = planned.subject.image();
         let calls = image.map_or(Vec::new(), |image| plan.after_system_calls(image));
         let arena = plan.arena.wrapping_add(bias);
         let calls = calls.into_iter().map(|(from, to)| (arena + u64::from(from), to.wrapping_add(bias)));
         let mut attachment = Attachment {
             unwinder: unwinder(planned, bias),
             calls: calls.collect(),
-            go: Go::of(planned.subject.image.as_ref(), bias),
+            go: Go::of(planned.subject.image(), bias),
             ..Attachment::outside(process, plan, (folder, name), instruction)
         };
         let get_gr = get_gr(planned, plan, bias, arena);
         // The agent is near the libraries, so that they can be hooked.
-        let near = match planned.subject.musl {
+        let near = match planned.subject.kind.is_musl() {
             true => process.dynamic_linker(),
             false => libc_code(&mappings).map_or(process.program_headers(), |libc| libc.lo),
         };

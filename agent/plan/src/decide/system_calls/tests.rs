@@ -5,7 +5,7 @@ use crate::plan::Plan;
 use crate::testing::{TEXT, image, patch};
 use crate::x86::relocate::instructions::tests::listing;
 use crate::x86::template::kind::{Measured, Role};
-use gprofinject_image::{Function, ImageKind};
+use gprofinject_image::{ElfType, Function};
 
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// cmp rax, -4096; ret
@@ -13,7 +13,7 @@ const AFTER: [u8; 7] = [0x48, 0x3d, 0, 0xf0, 0xff, 0xff, 0xc3];
 
 /// Returns the plan for a standalone program with one function, which `code` has.
 fn plan(code: &[u8], counted: bool) -> Plan {
-    let image = image(ImageKind::Pie, TEXT, code, &[code.len()]);
+    let image = image(ElfType::Dyn, TEXT, code, &[code.len()]);
     let all: &dyn Fn(&Function) -> bool = &|_| true;
     let options = Options {
         hooks: Hooks::Both,
