@@ -6,6 +6,7 @@ pub(crate) mod arguments;
 pub(crate) mod choice;
 pub(crate) mod contents;
 pub(crate) mod filters;
+pub(crate) mod image_kind;
 pub(crate) mod library;
 pub(crate) mod libs;
 pub(crate) mod memory;

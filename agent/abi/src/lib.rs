@@ -38,5 +38,5 @@ pub use names::{
     RUN_VARIABLE,
 };
 
-/// Version of all layouts in this crate. Every change of a layout raises it.
-pub const VERSION: u32 = 35;
+/// Version of all layouts in this crate, and of the other files in a run folder. Every change of a layout raises it.
+pub const VERSION: u32 = 36;

@@ -1,35 +1,24 @@
 //! What kind of file it is, by the little of an ELF header that decides what can be done with it at all.
 //!
-//! The first bytes of any file enter; a [`Header`] leaves, which says in the user's words what the file is. This is readable
+//! The first bytes of any file enter; a [`Program`] leaves, or what the file is instead, in the user's words. This is readable
 //! where [`Image::read`](crate::Image::read) has already given up: a 32-bit program is sampled, and a library or a program for
 //! another processor is named.
+
+use std::borrow::Cow;
 
 use object::LittleEndian as LE;
 use object::elf;
 use object::pod;
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 
-use crate::file::elf::{records, slice};
+use crate::file::elf::{ElfType, records, slice};
 
-/// What a file is.
+/// What the headers say of a program or library for x86-64.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Header {
-    /// A program for x86-64 with 64-bit addresses.
-    Ours(Program),
-    /// A program for the same processor with 32-bit addresses, and the name of its ABI.
-    Narrow(Program, &'static str),
-    /// A program for another processor, which the text names.
-    Foreign(String),
-    /// The file begins as an ELF file but is damaged; the text says how.
-    Broken(&'static str),
-    NotElf,
-}
-
-/// The fields of a program's headers.
-#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Program {
-    /// Whether the program is loaded at its link addresses (ET_EXEC).
-    pub fixed: bool,
+    /// The name of its ABI, if its addresses have 32 bits.
+    pub narrow: Option<&'static str>,
+    pub elf_type: ElfType,
     pub interpreter: Option<String>,
     /// Whether it names libraries that the dynamic linker has to load (DT_NEEDED).
     pub needs_libraries: bool,
@@ -45,34 +34,31 @@ pub struct ExecutableSegment {
     pub len: u64,
 }
 
+const NO_ELF: &str = "it is not an ELF program";
 const IN_HEADER: &str = "the file ends inside the ELF header";
 
-/// Returns what a file is.
-pub fn read(bytes: &[u8]) -> Header {
+/// Reads the headers of a program or library.
+///
+/// # Errors
+/// The file is none for this processor, or is damaged; the text says what it is.
+pub fn read(bytes: &[u8]) -> Result<Program, Cow<'static, str>> {
     if !bytes.starts_with(&elf::ELFMAG) {
-        return Header::NotElf;
+        return Err(NO_ELF.into());
     }
     // These fields have the same offsets in headers of 32 and 64 bits.
-    let (Some(&class), Some(&data)) = (bytes.get(4), bytes.get(5)) else { return Header::Broken(IN_HEADER) };
-    let Some(machine) = bytes.get(18..).and_then(|rest| rest.first_chunk().copied()) else {
-        return Header::Broken(IN_HEADER);
-    };
-    let is_big_endian = elf::DataEncoding(data) == elf::ELFDATA2MSB;
+    let (class, data) = bytes.get(4).zip(bytes.get(5)).ok_or(IN_HEADER)?;
+    let machine = bytes.get(18..).and_then(|rest| rest.first_chunk().copied()).ok_or(IN_HEADER)?;
+    let is_big_endian = elf::DataEncoding(*data) == elf::ELFDATA2MSB;
     let machine = if is_big_endian { u16::from_be_bytes(machine) } else { u16::from_le_bytes(machine) };
-    let narrow = |abi| {
-        let program = read_program::<elf::FileHeader32<LE>>(bytes);
-        program.map_or_else(Header::Broken, |program| Header::Narrow(program, abi))
-    };
-    match (elf::FileClass(class), elf::Machine(machine)) {
-        (elf::ELFCLASS64, elf::EM_X86_64) => {
-            read_program::<elf::FileHeader64<LE>>(bytes).map_or_else(Header::Broken, Header::Ours)
-        }
-        (elf::ELFCLASS32, elf::EM_386) => narrow("i386"),
-        (elf::ELFCLASS32, elf::EM_X86_64) => narrow("x32"),
+    let narrow = |abi| read_program::<elf::FileHeader32<LE>>(bytes, Some(abi));
+    match (elf::FileClass(*class), elf::Machine(machine)) {
+        (elf::ELFCLASS64, elf::EM_X86_64) => Ok(read_program::<elf::FileHeader64<LE>>(bytes, None)?),
+        (elf::ELFCLASS32, elf::EM_386) => Ok(narrow("i386")?),
+        (elf::ELFCLASS32, elf::EM_X86_64) => Ok(narrow("x32")?),
         (elf::ELFCLASS32 | elf::ELFCLASS64, machine) => {
-            Header::Foreign(format!("a program for another processor ({})", machine_name(machine)))
+            Err(format!("it is a program for another processor ({})", machine_name(machine)).into())
         }
-        _ => Header::Broken("the ELF header names neither 32 nor 64 bit"),
+        _ => Err("the ELF header names neither 32 nor 64 bit".into()),
     }
 }
 
@@ -113,17 +99,22 @@ pub fn dynamic_strings(bytes: &[u8]) -> Option<&[u8]> {
     file.at_address(address, len)
 }
 
-fn read_program<Elf: FileHeader<Endian = LE>>(bytes: &[u8]) -> Result<Program, &'static str> {
+fn read_program<Elf: FileHeader<Endian = LE>>(
+    bytes: &[u8],
+    narrow: Option<&'static str>,
+) -> Result<Program, &'static str> {
     let (header, _) = pod::from_bytes::<Elf>(bytes).map_err(|()| IN_HEADER)?;
-    let kind = header.e_type(LE);
-    if kind != elf::ET_EXEC && kind != elf::ET_DYN {
-        return Err("the ELF file is not a program");
-    }
+    let elf_type = match header.e_type(LE) {
+        elf::ET_EXEC => ElfType::Exec,
+        elf::ET_DYN => ElfType::Dyn,
+        _ => return Err("the ELF file is not a program"),
+    };
     let count = usize::from(header.e_phnum(LE));
     let len = count * size_of::<Elf::ProgramHeader>();
     let table = slice(bytes, header.e_phoff(LE).into(), len as u64);
     let segments: &[Elf::ProgramHeader] = records(table.ok_or("the file ends inside the program headers")?);
-    let mut program = Program { fixed: kind == elf::ET_EXEC, ..Program::default() };
+    let mut program =
+        Program { narrow, elf_type, interpreter: None, needs_libraries: false, code: Vec::new() };
     for segment in segments {
         let offset = segment.p_offset(LE).into();
         let contents = || slice(bytes, offset, segment.p_filesz(LE).into());
@@ -190,8 +181,9 @@ mod tests {
 
     #[test]
     fn reads_its_own_program() {
-        let Header::Ours(program) = read(&own()) else { panic!("not ours") };
-        assert!(!program.fixed && program.needs_libraries);
+        let program = read(&own()).expect("a program");
+        assert_eq!((program.narrow, program.elf_type), (None, ElfType::Dyn));
+        assert!(program.needs_libraries);
         assert_eq!(program.interpreter.as_deref(), Some("/lib64/ld-linux-x86-64.so.2"));
         assert_eq!(program.code.len(), 1);
     }
@@ -206,11 +198,8 @@ mod tests {
     fn every_truncation_is_an_answer() {
         let bytes = own();
         for len in 0..4096 {
-            match read(&bytes[..len]) {
-                Header::NotElf => assert!(len < 4),
-                Header::Broken(_) => assert!(len >= 4),
-                other => panic!("{len}: {other:?}"),
-            }
+            let why = read(&bytes[..len]).expect_err("cut off");
+            assert_eq!(why == NO_ELF, len < 4, "{len}: {why}");
         }
     }
 
@@ -218,11 +207,11 @@ mod tests {
     fn other_machines_are_named() {
         let mut bytes = own();
         bytes[18] = 183;
-        assert_eq!(read(&bytes), Header::Foreign("a program for another processor (AArch64)".into()));
+        assert_eq!(read(&bytes), Err("it is a program for another processor (AArch64)".into()));
         (bytes[4], bytes[18]) = (1, 40);
-        assert_eq!(read(&bytes), Header::Foreign("a program for another processor (ARM)".into()));
+        assert_eq!(read(&bytes), Err("it is a program for another processor (ARM)".into()));
         (bytes[4], bytes[5], bytes[18], bytes[19]) = (2, 2, 0, 22);
-        assert_eq!(read(&bytes), Header::Foreign("a program for another processor (s390)".into()));
+        assert_eq!(read(&bytes), Err("it is a program for another processor (s390)".into()));
     }
 
     #[test]
@@ -238,8 +227,9 @@ mod tests {
             put(52 + 4 * field, word);
         }
         let code = vec![ExecutableSegment { address: 0x804_8054, offset: 84, len: 0x10 }];
-        let program = Program { fixed: true, interpreter: None, needs_libraries: false, code };
-        assert_eq!(read(&bytes), Header::Narrow(program, "i386"));
-        assert!(matches!(read(&bytes[..87]), Header::Broken(_)));
+        let (narrow, elf_type) = (Some("i386"), ElfType::Exec);
+        let program = Program { narrow, elf_type, interpreter: None, needs_libraries: false, code };
+        assert_eq!(read(&bytes), Ok(program));
+        assert_eq!(read(&bytes[..87]), Err("the file ends before its code does".into()));
     }
 }

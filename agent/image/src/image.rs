@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::OnceLock;
 
 use crate::facts::Facts;
+use crate::file::elf::ElfType;
 use crate::file::imports;
 use crate::frames::{lsda, unwind};
 use crate::list::Functions;
@@ -13,7 +14,7 @@ use crate::removed::Removed;
 /// A program, read and checked. Addresses are link addresses.
 #[derive(Debug)]
 pub struct Image<'d> {
-    pub kind: ImageKind,
+    pub elf_type: ElfType,
     /// The entry point (e_entry).
     pub entry: u64,
     /// The address of the program headers when the program is loaded.
@@ -63,15 +64,6 @@ pub struct Details {
     /// The dynamic linker's stubs, if there are calls to remove.
     pub stubs: imports::Stubs,
     pub frames: unwind::FrameTable,
-}
-
-/// The kinds of programs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ImageKind {
-    /// ET_EXEC: loaded at its link addresses.
-    Exec,
-    /// ET_DYN with an entry point.
-    Pie,
 }
 
 /// The bytes of an executable segment.
@@ -160,7 +152,7 @@ impl<'d> Image<'d> {
     /// Returns the pointer that the data at an address contains when the program runs, if that is known, and if it leads to code in a
     /// position-independent image.
     pub fn pointer_at(&self, address: u64) -> Option<u64> {
-        if self.kind == ImageKind::Exec {
+        if self.elf_type == ElfType::Exec {
             return Some(u64::from_le_bytes(self.data_at(address, 8)?.try_into().ok()?));
         }
         let at = self.details().relocated.binary_search_by_key(&address, |&(place, _)| place).ok()?;

@@ -37,12 +37,13 @@ pub mod tables;
 pub mod x86;
 
 pub use crate::facts::Facts;
+pub use crate::file::elf::ElfType;
 pub use crate::file::error::{ImageError, NotExecutable};
 pub use crate::file::imports::{Profiling, Stubs};
 pub use crate::file::marks::TextMarks;
 pub use crate::file::object::ProgramError;
 pub use crate::function::{Function, FunctionKind};
-pub use crate::image::{Code, Details, Image, ImageKind, Segment};
+pub use crate::image::{Code, Details, Image, Segment};
 pub use crate::list::Functions;
 pub use crate::removed::Removed;
 pub use crate::x86::is_stub;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::facts::Facts;
 use crate::file::elf;
 use crate::frames::unwind;
-use crate::image::{Code, Image, ImageKind, Segment};
+use crate::image::{Code, Image, Segment};
 use crate::list::Functions;
 use crate::tables::{Reader, Writer};
 
@@ -63,7 +63,7 @@ impl<'d> Image<'d> {
         let segment =
             |load: &elf::Load<'d>| Segment { address: load.address, bytes: load.bytes, memory: load.memory };
         Image {
-            kind: if elf.position_independent { ImageKind::Pie } else { ImageKind::Exec },
+            elf_type: elf.elf_type,
             entry: elf.entry,
             phdr: elf.phdr,
             lo: elf.lo,
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(kinds(&image), kinds(&again));
         assert_eq!(format!("{:?}", *image.functions), format!("{:?}", *again.functions));
         assert_eq!(format!("{:?}", image.facts), format!("{:?}", again.facts));
-        assert_eq!((image.kind, image.entry, image.phdr), (again.kind, again.entry, again.phdr));
+        assert_eq!((image.elf_type, image.entry, image.phdr), (again.elf_type, again.entry, again.phdr));
         assert_eq!((image.lo, image.hi, &image.code_ranges), (again.lo, again.hi, &again.code_ranges));
         assert_eq!(image.code.len(), again.code.len());
         // The rest is read when it is needed.

@@ -1,7 +1,7 @@
 //! Encodes the plan file, whose layout [`gprofinject_abi::plan`] defines.
 
 use crate::blocks::code::COUNTER;
-use crate::decide::options::{Engine, Hooks, Role};
+use crate::decide::options::{Engine, Hooks};
 use crate::plan::Plan;
 use gprofinject_abi::VERSION;
 use gprofinject_abi::plan::{
@@ -101,7 +101,7 @@ impl Plan {
             // See `encode`.
             fetches: Table { offset: 0, count: 0 },
             first_counter: 0,
-            standalone: self.standalone.into(),
+            standalone: self.role.is_standalone().into(),
             small_stacks: self.small_stacks.into(),
             measured: self.measured as u64,
             resumes: self.resumes.into(),
@@ -117,7 +117,7 @@ impl Plan {
     /// Returns the counters that a thread needs from the time when it comes through a hook, for each hook of a library;
     /// nothing for a program, whose threads get all of its counters at once.
     fn counter_ranges(&self) -> Vec<CounterRange> {
-        let is_needed = self.role == Role::Library && self.copies.counters > 0;
+        let is_needed = self.role.is_library() && self.copies.counters > 0;
         let ranges = self.copies.reach.iter().filter(|_| is_needed);
         ranges
             .map(|range| CounterRange {

@@ -169,8 +169,8 @@ fn add_section(bytes: &mut [u8], at: u64, plan: &PlanHeader, start: u64) -> Opti
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decide::options::{Engine, Hooks, Options, Role};
-    use crate::x86::template::kind::Measured;
+    use crate::decide::options::{Engine, Hooks, Options};
+    use crate::x86::template::kind::{Measured, Role};
     use gprofinject_image::Image;
     use object::{Object, ObjectSection, ObjectSymbol};
     use zerocopy::FromBytes;
@@ -184,7 +184,6 @@ mod tests {
             insist: true,
             counted: None,
             role: Role::Program,
-            standalone: false,
             measured: Measured::None,
             arena: None,
             words: -128,

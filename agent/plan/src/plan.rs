@@ -3,12 +3,12 @@
 use crate::blocks::code::COUNTER;
 use crate::blocks::copies::Copies;
 use crate::blocks::uncounted::Uncounted;
-use crate::decide::options::{Engine, Hooks, Role};
+use crate::decide::options::{Engine, Hooks};
 use crate::decide::verdict::Verdict;
 use crate::emit::emitted::{Emitted, Moved, NO_OWNER};
 use crate::flow::falls::Fall;
 use crate::stored_file::StoredFile;
-use crate::x86::template::kind::Measured;
+use crate::x86::template::kind::{Measured, Role};
 use gprofinject_abi::plan::{CodeRange, FunctionRecord, Patch};
 use gprofinject_image::Image;
 use std::borrow::Cow;
@@ -75,9 +75,7 @@ pub struct Plan {
     /// The engine that writes the patches.
     pub engine: Engine,
     /// What the image is for a process.
-    pub(crate) role: Role,
-    /// Whether the plan is that of a standalone program: see [`Options::standalone`](crate::Options::standalone).
-    pub standalone: bool,
+    pub role: Role,
     /// Whether functions may be entered with less stack than the agent's slow paths need.
     pub small_stacks: bool,
     /// Which calls are measured: see [`Options::measured`](crate::Options::measured).
@@ -281,7 +279,7 @@ pub(crate) fn code_extents(image: &Image) -> (u64, u64) {
 #[cfg(test)]
 mod tests {
     use crate::testing::{TEXT, image, plan_of};
-    use gprofinject_image::ImageKind;
+    use gprofinject_image::ElfType;
 
     /// push rbp; mov rbp, rsp; push r12; nop (4 bytes); jmp over the next; pop r12; pop rbp; ret
     const PLAIN: [u8; 16] =
@@ -293,7 +291,7 @@ mod tests {
     #[test]
     fn only_relocated_instructions_stand_for_some() {
         let code = [PLAIN, RELATIVE].concat();
-        let image = image(ImageKind::Pie, TEXT, &code, &[16, 16]);
+        let image = image(ElfType::Dyn, TEXT, &code, &[16, 16]);
         let plan = plan_of(&image, None);
         assert_eq!(plan.records.len(), 2);
         for (record, (other, stands_for)) in plan.records.iter().zip([(4, 4), (7, 0)]) {

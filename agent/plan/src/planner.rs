@@ -5,7 +5,7 @@ use crate::blocks::copies::Copies;
 use crate::blocks::uncounted::Uncounted;
 use crate::decide::decisions::{Decisions, LeftOut, decide};
 use crate::decide::hook::Hook;
-use crate::decide::options::{Engine, Hooks, Options, Role};
+use crate::decide::options::{Engine, Hooks, Options};
 use crate::decide::standalone::Standalone;
 use crate::decide::system_calls::{Purpose, SystemCalls};
 use crate::decide::thunk_spec::Exits;
@@ -23,7 +23,7 @@ use crate::flow::branch::BranchKind;
 use crate::flow::facts::Flow;
 use crate::flow::falls::{self, Fall};
 use crate::plan::{Plan, SEVERAL, TailSite, code_extents, extents};
-use crate::x86::template::kind::{Measured, Owner};
+use crate::x86::template::kind::{Measured, Role};
 use gprofinject_abi::plan::{CodeRange, Patch, SHARED, Stay};
 use gprofinject_image::{Image, sort};
 use std::collections::{HashMap, HashSet};
@@ -37,14 +37,9 @@ impl Plan {
 
     /// Plans the hooks. Exits are not hooked if `entries_because` says why.
     fn with(image: &Image, options: &Options, entries_because: Option<String>) -> Plan {
-        let owner = match (options.role, options.standalone) {
-            (Role::Program, false) => Owner::Program,
-            (Role::Program, true) => Owner::Standalone,
-            (Role::Library, false) => Owner::Library,
-            (Role::Library, true) => Owner::StandaloneLibrary,
-        };
-        let reader = own_text::reader(image, options.role);
-        let runtime = runtime_code::reader(image, options.role);
+        let role = options.role;
+        let reader = own_text::reader(image, role);
+        let runtime = runtime_code::reader(image, role);
         let none = match &reader {
             _ if runtime.is_some() => Some(Reason::RuntimeCode),
             Some(_) if !options.insist => Some(Reason::OwnText),
@@ -58,11 +53,11 @@ impl Plan {
         // what functions do with their return addresses matters only if basic blocks are counted.
         let exits = !entry_only || image.facts.runtime.is_none() || options.counted.is_some();
         let flow = Flow::of(image, exits);
-        let is_standalone = owner.is_standalone();
-        let mut system_calls = match owner {
-            Owner::Standalone | Owner::StandaloneLibrary => SystemCalls::of(image, &flow),
-            Owner::Program => SystemCalls::that_can_be_redirected(image, &flow),
-            Owner::Library => SystemCalls::default(),
+        let is_standalone = role.is_standalone();
+        let mut system_calls = match role {
+            Role::Standalone | Role::StandaloneLibrary => SystemCalls::of(image, &flow),
+            Role::Program => SystemCalls::that_can_be_redirected(image, &flow),
+            Role::Library => SystemCalls::default(),
         };
         let standalone =
             if is_standalone { Standalone::of(image, !entry_only) } else { Standalone::default() };
@@ -72,14 +67,14 @@ impl Plan {
         // If the user wants no function of a program at all, the unwinder meets no hook. A library may meet those of the
         // program.
         let any = (0..image.functions.len()).any(|i| chosen(i).is_none());
-        if any && options.role == Role::Program && none.is_none() {
+        if any && !role.is_library() && none.is_none() {
             go::resumption(image).into_iter().for_each(|place| system_calls.add(place));
         }
-        let needs = is_standalone && (any || owner.is_library());
+        let needs = is_standalone && (any || role.is_library());
         let left_out = |i: usize| {
             let is_needed = needs && standalone.is_needed(image, i)
                 || any && go::is_needed(image, i)
-                || (any || owner.is_library()) && stack_copiers.contains(&i);
+                || (any || role.is_library()) && stack_copiers.contains(&i);
             chosen(i).filter(|_| !is_needed)
         };
         // Copies of functions would leave return addresses in the arena, where such a runtime does not find them.
@@ -93,7 +88,7 @@ impl Plan {
             image,
             flow: &flow,
             engine,
-            owner,
+            role,
             exits: match (entry_only, options.measured) {
                 (true, _) => Exits::Few,
                 (false, Measured::None) => Exits::Needed,
@@ -115,7 +110,7 @@ impl Plan {
         } else {
             Decided::that_can_be_emitted(task, &left_out)
         };
-        if needs && !entry_only && none.is_none() && !owner.is_library() {
+        if needs && !entry_only && none.is_none() && !role.is_library() {
             let forbidden = standalone.forbids_exits(image, &hooks);
             if forbidden.is_some() {
                 return Plan::with(image, options, forbidden);
@@ -169,8 +164,7 @@ impl Plan {
             hook_points: hook_points(&hooks).into(),
             hooks_removed: image.facts.hooks_removed,
             engine: options.engine,
-            role: options.role,
-            standalone: is_standalone,
+            role,
             small_stacks: image.facts.go,
             measured: task.measured,
             falls,
@@ -184,9 +178,7 @@ impl Plan {
                 false => copies.originals().into_iter().map(|(at, ip)| (emitted.copies + at, ip)).collect(),
             },
             redirected,
-            uses_gs: system_calls
-                .uses_gs
-                .filter(|_| options.role == Role::Program && (is_standalone || is_counted)),
+            uses_gs: system_calls.uses_gs.filter(|_| !role.is_library() && (is_standalone || is_counted)),
             unredirected: std::mem::take(&mut emitted.unredirected),
             copies,
             patches: std::mem::take(&mut emitted.patches).into(),
@@ -194,11 +186,6 @@ impl Plan {
             file: None,
         }
     }
-}
-
-/// Returns what the image is for a process.
-fn role_of(owner: Owner) -> Role {
-    if owner.is_library() { Role::Library } else { Role::Program }
 }
 
 /// Returns why the plan makes fewer hooks than the user asked for, as text for the user, or `None` if it
@@ -230,7 +217,7 @@ struct Task<'a, 'd> {
     image: &'a Image<'d>,
     flow: &'a Flow,
     engine: Engine,
-    owner: Owner,
+    role: Role,
     exits: Exits,
     /// Returns whether the basic blocks of a function are counted.
     counted: Option<&'a dyn Fn(usize) -> bool>,
@@ -258,14 +245,14 @@ impl Decided {
     /// Emits the hooks and, if basic blocks are counted, the copies. If a function turns out not to be
     /// copyable, everything is emitted again without its copy.
     fn emit(task: Task, decisions: Decisions) -> Decided {
-        let Task { image, flow, owner, counted, .. } = task;
+        let Task { image, flow, role, counted, .. } = task;
         let Decisions { verdicts, hooks } = decisions;
         let own = task.system_calls.redirected.iter().filter_map(|call| call.function);
         let mut failed: HashMap<usize, Uncounted> =
             own.map(|function| (function, Uncounted::SystemCall)).collect();
         loop {
             let copies = counted.map_or_else(Copies::default, |wanted| {
-                Copies::new(image, flow, &hooks, role_of(owner), wanted, &failed)
+                Copies::new(image, flow, &hooks, role, wanted, &failed)
             });
             let (mut emitted, homes) = emit_all(task, &hooks, &copies);
             if emitted.uncounted.is_empty() {
@@ -284,18 +271,18 @@ impl Decided {
     fn that_can_be_emitted(task: Task, left_out: &LeftOut) -> Decided {
         /// The largest number of attempts. Compiled programs need at most two.
         const ROUNDS: u32 = 20;
-        let Task { image, flow, engine, owner, exits, counted, system_calls, .. } = task;
+        let Task { image, flow, engine, role, exits, counted, system_calls, .. } = task;
         let mut failed = if exits == Exits::Few { Failed::new() } else { unwinder::steps(image, flow) };
         // A function that returns a condition keeps its flags if it needs no exit, also where calls are measured.
         failed.extend(flags::passed(image, flow, if exits.are_measured() { Exits::Needed } else { exits }));
         failed.extend(go::entered_otherwise(image));
         failed.extend(system_calls.compared());
         failed.extend(runtime_code::parts(image, flow));
-        match owner {
-            Owner::Library => failed.extend(agents::needs(image, flow)),
-            Owner::StandaloneLibrary => failed.extend(agents::needed_of_musl(image)),
-            Owner::Standalone => failed.extend(agents::starts_of_contexts(image)),
-            Owner::Program => failed.extend(agents::needed_of_program(image, flow)),
+        match role {
+            Role::Library => failed.extend(agents::needs(image, flow)),
+            Role::StandaloneLibrary => failed.extend(agents::needed_of_musl(image)),
+            Role::Standalone => failed.extend(agents::starts_of_contexts(image)),
+            Role::Program => failed.extend(agents::needed_of_program(image, flow)),
         }
         let mut earlier = Earlier { failed, unredirected: HashSet::new() };
         for _ in 0..ROUNDS {
@@ -336,7 +323,7 @@ fn emit_all(task: Task, hooks: &[Hook], copies: &Copies) -> (Emitted, Homes) {
     let Task {
         image,
         flow,
-        owner,
+        role,
         exits,
         system_calls,
         standalone,
@@ -346,7 +333,7 @@ fn emit_all(task: Task, hooks: &[Hook], copies: &Copies) -> (Emitted, Homes) {
         falls,
         ..
     } = task;
-    let mut through_agent = unwinder::through_agent(image, flow, hooks, owner);
+    let mut through_agent = unwinder::through_agent(image, flow, hooks, role);
     through_agent.extend(standalone.through_agent(hooks));
     through_agent.extend(go::through_agent(image, hooks));
     through_agent.extend(stack_copiers::through_agent(stack_copiers, hooks));
@@ -356,10 +343,9 @@ fn emit_all(task: Task, hooks: &[Hook], copies: &Copies) -> (Emitted, Homes) {
     let specs = thunk_spec::of_all(image, flow, hooks, exits, &through_agent, counted, &returns_condition);
     let tails = tails::find(image, flow, hooks, &specs);
     let uncalled = Uncalled::of(image, flow, hooks, &specs, &tails, falls);
-    let homes = Homes::new(image, flow, role_of(owner), hooks, &tails, copies);
+    let homes = Homes::new(image, flow, role, hooks, &tails, copies);
     let emitted = emit(Input {
-        role: role_of(owner),
-        owner,
+        role,
         image,
         hooks,
         specs: &specs,

@@ -8,13 +8,13 @@
 //! not panic, and compares the plan with the image. Callers may rely on the indices and extents that `fits`
 //! checks.
 
-use crate::decide::options::{Engine, Hooks, Role};
+use crate::decide::options::{Engine, Hooks};
 use crate::decide::verdict::Verdict;
 use crate::emit::emitted::Moved;
 use crate::flow::falls::Fall;
 use crate::plan::{Plan, code_extents, extents};
 use crate::stored_file::StoredFile;
-use crate::x86::template::kind::Measured;
+use crate::x86::template::kind::{Measured, Role};
 use gprofinject_abi::plan::{FunctionRecord, Patch};
 use gprofinject_abi::region::{SLOTS, Slot};
 use gprofinject_image::Image;
@@ -32,6 +32,7 @@ pub const PLANNER: &str = env!("GPROFINJECT_PLANNER");
 struct Decisions<'p> {
     hooks: Hooks,
     engine: Engine,
+    role: Role,
     downgrade: Option<Cow<'p, str>>,
     caution: Option<Cow<'p, str>>,
     slot_bytes: u64,
@@ -51,6 +52,7 @@ impl Plan {
         let decisions = Decisions {
             hooks: self.hooks,
             engine: self.engine,
+            role: self.role,
             downgrade: self.downgrade.as_deref().map(Cow::Borrowed),
             caution: self.caution.as_deref().map(Cow::Borrowed),
             slot_bytes: self.slot_bytes,
@@ -110,9 +112,7 @@ impl Plan {
             hook_points: reader.table()?,
             hooks_removed: image.facts.hooks_removed,
             engine: decisions.engine,
-            // The role matters only to copies.
-            role: Role::Program,
-            standalone: header.standalone != 0,
+            role: decisions.role,
             small_stacks: header.small_stacks != 0,
             measured: Measured::of(header.measured),
             resumes: header.resumes != 0,

@@ -3,18 +3,18 @@
 
 use std::sync::OnceLock;
 
-use crate::decide::options::{Engine, Hooks, Options, Role};
+use crate::decide::options::{Engine, Hooks, Options};
 use crate::decide::verdict::{Tactic, Verdict};
 use crate::plan::Plan;
-use crate::x86::template::kind::Measured;
-use gprofinject_image::{Code, Details, Facts, Function, FunctionKind, Image, ImageKind, Segment};
+use crate::x86::template::kind::{Measured, Role};
+use gprofinject_image::{Code, Details, ElfType, Facts, Function, FunctionKind, Image, Segment};
 
 /// The address at which the code of a test program begins.
 pub(crate) const TEXT: u64 = 0x1000;
 
 /// Returns a program whose functions have these sizes in bytes and follow each other in one section. The
 /// address of each function is taken.
-pub(crate) fn image<'d>(kind: ImageKind, base: u64, code: &'d [u8], sizes: &[usize]) -> Image<'d> {
+pub(crate) fn image<'d>(elf_type: ElfType, base: u64, code: &'d [u8], sizes: &[usize]) -> Image<'d> {
     let segment = Segment { address: base, bytes: code, memory: code.len() as u64 };
     let mut functions = Vec::new();
     let mut address = base;
@@ -28,7 +28,7 @@ pub(crate) fn image<'d>(kind: ImageKind, base: u64, code: &'d [u8], sizes: &[usi
     let hi = base + code.len() as u64;
     functions.last_mut().unwrap().limit = hi;
     Image {
-        kind,
+        elf_type,
         entry: 0,
         phdr: base - 0x40,
         lo: base - 0x1000,
@@ -72,7 +72,6 @@ fn plan_with(image: &Image, skip: Option<usize>, arena: Option<u64>) -> Plan {
             insist: false,
             counted: None,
             role: Role::Program,
-            standalone: false,
             measured: Measured::None,
             arena,
             words: 0,

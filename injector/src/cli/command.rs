@@ -141,7 +141,7 @@ fn launch(mut settings: Settings, start: Instant, inherited: &Inherited) -> Resu
     }
     if settings.list {
         let planned = settings.planner().plan(subject, &program.binary, true);
-        expectations::say(&planned, &program, &settings, !subject.blind);
+        expectations::say(&planned, &program, &settings, subject.kind.is_readable());
         list::print(&program.binary, &planned, &settings, voice.0 >= Level::Verbose)?;
         return Ok(Ending::Exited(0));
     }
@@ -150,10 +150,10 @@ fn launch(mut settings: Settings, start: Instant, inherited: &Inherited) -> Resu
     let exports = Exports::check(&settings.exports)?;
     let trace = trace_place(&mut settings)?;
     keep_apart(&output, stats.as_ref(), &exports, trace.as_ref())?;
-    let rate = if subject.blind { 0 } else { settings.rate };
-    let takes_agent = subject.takes_agent();
+    let rate = if subject.kind.is_readable() { settings.rate } else { 0 };
+    let takes_agent = subject.kind.unhookable().is_none();
     let follow = settings.follow && takes_agent;
-    let choice = sampler::choose(settings.sampler, rate, takes_agent, subject.changes_ids, follow);
+    let choice = sampler::choose(settings.sampler, rate, takes_agent, subject.kind.changes_ids(), follow);
     // Even if nothing is hooked, the agent keeps libc's own profiler from writing a second profile.
     let agent_wanted =
         choice.method == Method::Timer || follow || takes_agent && subject.profiling().is_some();
@@ -218,7 +218,7 @@ fn prepare_attach(process: &Process, mut settings: Settings, start: Instant) -> 
         true => settings.planner().foreign_subject(&process.binary()),
         false => settings.planner().subject(&process.binary()),
     };
-    if let Some(why) = &subject.unhookable {
+    if let Some(why) = subject.kind.unhookable() {
         return Err(anyhow!("cannot attach to process {pid}: {why}").into());
     }
     if settings.sampler == SamplerArg::Timer {
@@ -232,7 +232,7 @@ fn prepare_attach(process: &Process, mut settings: Settings, start: Instant) -> 
     let exports = Exports::check(&settings.exports)?;
     let tracer = trace_place(&mut settings)?.map(Tracer::new).transpose()?;
     let choice = sampler::choose(SamplerArg::Perf, settings.rate, true, false, false);
-    let image = subject.image.as_ref().filter(|_| subject.standalone);
+    let image = subject.image().filter(|_| subject.kind.is_standalone());
     let settings = Settings { arena: image.and_then(|image| room::arena(process, image)), ..settings };
     let planned = settings.planner().plan(subject, &program.binary, false);
     expectations::say(&planned, &program, &settings, choice.method != Method::None);

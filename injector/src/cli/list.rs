@@ -61,8 +61,8 @@ fn libraries(
     mut visit: impl FnMut(Module) -> io::Result<()>,
 ) -> io::Result<()> {
     let planner = settings.planner();
-    let interpreter = planned.subject.interpreter().unwrap_or_default();
-    let needed = loader::needed(program, &interpreter).unwrap_or_else(|why| {
+    let interpreter = planned.subject.kind.interpreter().unwrap_or_default();
+    let needed = loader::needed(program, interpreter).unwrap_or_else(|why| {
         settings.voice.warn(format_args!("the libraries of {} are not listed: {why}", program.display()));
         Vec::new()
     });
@@ -76,14 +76,14 @@ fn libraries(
         };
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let is_wanted = settings.libs.wants(&name, || library::soname(&path));
-        let purpose = Purpose::of(is_wanted, planned.subject.musl);
+        let purpose = Purpose::of(is_wanted, planned.subject.kind.is_musl());
         if !purpose.is_wanted() {
             visit(Module::LeftOut(path))?;
             continue;
         }
         let subject = planner.library_subject(&path);
-        match &subject.unhookable {
-            Some(why) => visit(Module::Refused(path, why.clone()))?,
+        match subject.kind.unhookable() {
+            Some(why) => visit(Module::Refused(path, why.to_owned()))?,
             None => visit(Module::Planned(&path, &planner.library(subject, &path, purpose)))?,
         }
     }

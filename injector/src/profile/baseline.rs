@@ -1,7 +1,11 @@
 //! Counts that the user has set to zero while the process continues to count.
 
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
 use crate::profile::collect::Account;
-use crate::profile::model::{Arc, ModuleIndex, Place, Profile};
+use crate::profile::model::{Arc, PROGRAM, Profile};
 use crate::program::library::Libraries;
 use crate::program::planned::Planned;
 use crate::sampling::histogram::Histogram;
@@ -26,27 +30,22 @@ impl Baseline {
     /// Returns the bytes of the file beside the counters that `--recover` reads.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let Profile { modules, arcs, own, .. } = &self.profile;
-        let mut words = vec![self.lost_calls, self.bare_calls, modules.len() as u64];
-        // The program is not a library.
-        words.extend(
-            modules.iter().map(|module| module.library.map_or(0, |library| 1 + u64::from(library.number))),
-        );
-        words.push(arcs.len() as u64);
-        let end = |place: Place| [u64::from(place.module), place.address];
-        words.extend(
-            arcs.iter().flat_map(|arc| [end(arc.from), end(arc.to)].concat().into_iter().chain([arc.count])),
-        );
-        words.push(own.len() as u64);
-        words.extend(own.iter().flat_map(|arc| [arc.from, arc.to, arc.count]));
-        let mut bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
-        for module in modules {
-            let samples = module.samples.encode();
-            let values = &module.counters.values;
-            let head = [values.len() as u64, (samples.len() / 8) as u64];
-            bytes.extend(head.iter().chain(values).flat_map(|word| word.to_le_bytes()));
-            bytes.extend(samples);
-        }
-        bytes
+        let kept = Kept {
+            lost_calls: self.lost_calls,
+            bare_calls: self.bare_calls,
+            modules: modules
+                .iter()
+                .map(|module| KeptModule {
+                    library: module.library.map(|library| library.number),
+                    values: Cow::Borrowed(&module.counters.values),
+                    samples: Cow::Borrowed(&module.samples),
+                })
+                .collect(),
+            arcs: Cow::Borrowed(arcs),
+            own: own.iter().map(|arc| (arc.from, arc.to, arc.count)).collect(),
+        };
+        // Memory can be written to.
+        postcard::to_allocvec(&kept).unwrap_or_default()
     }
 
     /// Decodes the bytes that [`Baseline::encode`] has returned for a process of this program, which had loaded these
@@ -56,56 +55,41 @@ impl Baseline {
         program: &'static Planned<'static, 'static>,
         libraries: &Libraries,
     ) -> Option<Baseline> {
-        let mut words = Words(bytes);
-        let (lost_calls, bare_calls, modules) = (words.next()?, words.next()?, words.len()?);
+        let (kept, []) = postcard::take_from_bytes::<Kept>(bytes).ok()? else { return None };
+        let Kept { lost_calls, bare_calls, modules, arcs, own } = kept;
         let mut profile = Profile::of_program(program, 0);
-        for _ in 0..modules {
-            if let Some(number) = words.next()?.checked_sub(1) {
-                profile.module_of(libraries.get(u32::try_from(number).ok()?)?);
-            }
+        for KeptModule { library, values, samples } in modules {
+            let index = match library {
+                Some(number) => profile.module_of(libraries.get(number)?),
+                None => PROGRAM,
+            };
+            let module = profile.modules.get_mut(index as usize)?;
+            module.counters.values = values.into_owned();
+            module.samples.add_all(&samples);
         }
-        for _ in 0..words.len()? {
-            let (from, to, count) = (words.place()?, words.place()?, words.next()?);
-            profile.arcs.push(Arc { from, to, count });
-        }
-        for _ in 0..words.len()? {
-            let (from, to, count) = (words.next()?, words.next()?, words.next()?);
-            profile.own.push(gmon::Arc { from, to, count });
-        }
-        for module in &mut profile.modules {
-            let (values, samples) = (words.len()?, words.len()?);
-            module.counters.values = (0..values).map(|_| words.next()).collect::<Option<_>>()?;
-            module.samples = Histogram::new(module.program.shape);
-            module.samples.add_encoded(words.take(samples)?);
-        }
+        profile.arcs = arcs.into_owned();
+        profile.own = own.into_iter().map(|(from, to, count)| gmon::Arc { from, to, count }).collect();
         Some(Baseline { profile, lost_calls, bare_calls })
     }
 }
 
-/// The rest of an encoded baseline.
-struct Words<'b>(&'b [u8]);
+/// The parts of a baseline that are in its file.
+#[derive(Serialize, Deserialize)]
+struct Kept<'b> {
+    lost_calls: u64,
+    bare_calls: u64,
+    modules: Vec<KeptModule<'b>>,
+    arcs: Cow<'b, [Arc]>,
+    /// The calls as the program's own view has them: from, to, and how many.
+    own: Vec<(u64, u64, u64)>,
+}
 
-impl<'b> Words<'b> {
-    fn next(&mut self) -> Option<u64> {
-        let (word, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(u64::from_le_bytes(*word))
-    }
-
-    /// Returns a number of words, of which there cannot be more than there are left.
-    fn len(&mut self) -> Option<usize> {
-        let len = usize::try_from(self.next()?).ok()?;
-        (len <= self.0.len() / 8).then_some(len)
-    }
-
-    fn place(&mut self) -> Option<Place> {
-        Some(Place { module: ModuleIndex::try_from(self.next()?).ok()?, address: self.next()? })
-    }
-
-    /// Returns the bytes of the next `len` words.
-    fn take(&mut self, len: usize) -> Option<&'b [u8]> {
-        let (words, rest) = self.0.split_at_checked(8 * len)?;
-        self.0 = rest;
-        Some(words)
-    }
+/// The counts of one module.
+#[derive(Serialize, Deserialize)]
+struct KeptModule<'b> {
+    /// The number of the library's plan; `None` for the program.
+    library: Option<u32>,
+    /// The counters of basic blocks.
+    values: Cow<'b, [u64]>,
+    samples: Cow<'b, Histogram>,
 }

@@ -213,7 +213,7 @@ impl Functions {
 
     /// Returns the name, the link address and the size of the function at an address. A cold part belongs to its function.
     fn function_at(&self, address: u64) -> Option<(String, u64, u64)> {
-        let image = self.subject.image.as_ref()?;
+        let image = self.subject.image()?;
         let owner = image.functions.function(image.owner(image.function_at(address)?))?;
         Some((owner.name.to_owned(), owner.address, owner.size))
     }

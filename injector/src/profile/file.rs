@@ -7,7 +7,7 @@ use crate::program::subject::Subject;
 /// Returns what a recording has of the file at a path. `text` has the link addresses between which its functions lie, if there are
 /// several segments with code.
 pub(crate) fn module(path: &str, subject: &Subject, text: (u64, u64)) -> Module {
-    let build_id = subject.image.as_ref().and_then(|image| image.facts.build_id.clone()).unwrap_or_default();
+    let build_id = subject.image().and_then(|image| image.facts.build_id.clone()).unwrap_or_default();
     let (start, limit) = text;
     let segment = subject.code.iter().find(|segment| segment.address <= start);
     // The file may be read in another folder.

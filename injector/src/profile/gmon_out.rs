@@ -25,7 +25,7 @@ pub(crate) fn encode(profile: &model::Profile) -> Result<(Vec<u8>, Placed)> {
 fn encode_module(module: &model::Module, own: &[Arc], rate: u32) -> Result<(Vec<u8>, Placed)> {
     let program = module.program;
     // gprof takes the width of addresses from the program's ELF class.
-    let format = if program.subject.narrow { Format::LITTLE_32 } else { Format::LITTLE_64 };
+    let format = if program.subject.kind.is_narrow() { Format::LITTLE_32 } else { Format::LITTLE_64 };
     let build_id = program.image().and_then(|image| image.facts.build_id.as_deref());
     let build_id = build_id.map_or(BuildId::UNKNOWN, BuildId::new);
     let mut placement = Placement::new(program, rate);

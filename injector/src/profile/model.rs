@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 
 use gmon::Block;
+use serde::{Deserialize, Serialize};
 
 pub(crate) use crate::profile::place::{ModuleIndex, NOWHERE, PROGRAM, Place};
 use crate::profile::times::Times;
@@ -96,7 +97,7 @@ impl Counters {
 }
 
 /// How often one call site has called one function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Arc {
     pub(crate) from: Place,
     pub(crate) to: Place,

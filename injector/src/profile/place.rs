@@ -1,5 +1,7 @@
 //! A place in the code of a process's modules.
 
+use serde::{Deserialize, Serialize};
+
 /// The index of a module in a profile's list of modules.
 pub(crate) type ModuleIndex = u32;
 
@@ -9,7 +11,7 @@ pub(crate) const PROGRAM: ModuleIndex = 0;
 pub(crate) const NOWHERE: ModuleIndex = ModuleIndex::MAX;
 
 /// An address in the code of a module.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Place {
     pub(crate) module: ModuleIndex,
     /// The link address.

@@ -14,7 +14,7 @@ use gprofinject_abi::plan::LIBRARIES;
 use gprofinject_abi::region::PAGE;
 use gprofinject_image::headers;
 use gprofinject_plan::Placement;
-use gprofinject_plan::{Plan, Role};
+use gprofinject_plan::Plan;
 
 use crate::os::gaps;
 use crate::os::proc::Mapping;
@@ -23,6 +23,7 @@ use crate::program::contents::Contents;
 use crate::program::libs;
 use crate::program::memory;
 use crate::program::plan_cache::PlanCache;
+use crate::program::plan_cache::key::ReadFor;
 use crate::program::planned::Planned;
 use crate::program::planner::Planner;
 use crate::program::profilee::{Identity, identity};
@@ -249,7 +250,7 @@ impl Libraries {
         if self.all.len() >= MOST {
             return Err("there are too many libraries".to_owned());
         }
-        planner.keep(binary, Role::Library, planned);
+        planner.keep(binary, ReadFor::Library, planned);
         if let Some(obstacle) = &planned.obstacle {
             return Err(obstacle.clone());
         }
@@ -287,8 +288,8 @@ fn planned(
     planner: &Planner,
 ) -> Result<&'static Planned<'static, 'static>, String> {
     let subject = planner.library_subject(path);
-    match &subject.unhookable {
-        Some(why) => Err(why.clone()),
+    match subject.kind.unhookable() {
+        Some(why) => Err(why.to_owned()),
         None => Ok(Box::leak(Box::new(planner.library(subject, binary, purpose)))),
     }
 }

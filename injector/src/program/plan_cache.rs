@@ -121,7 +121,8 @@ impl PlanCache {
 
     /// Adds what was found out about a file.
     pub(crate) fn add_file(&self, path: &Path, purpose: ReadFor, subject: &'static Subject<'static>) {
-        let (Some(image), Some(mark), Some(version)) = (&subject.image, subject.mark, subject.version) else {
+        let (Some(image), Some(mark), Some(version)) = (subject.image(), subject.mark, subject.version)
+        else {
             return;
         };
         // Calls that are removed from the code of a program depend on what is preloaded.

@@ -62,7 +62,12 @@ impl<'d> Planned<'_, 'd> {
 
     /// The program's image, if it has one.
     pub(crate) fn image(&self) -> Option<&Image<'_>> {
-        self.subject.image.as_ref()
+        self.subject.image()
+    }
+
+    /// Returns why nothing is hooked: the program's kind does not permit it, or its code.
+    pub(crate) fn unhookable(&self) -> Option<&str> {
+        self.subject.kind.unhookable().or(self.obstacle.as_deref())
     }
 
     /// Returns the plan file in pieces, with the fetches for the arguments that are traced.

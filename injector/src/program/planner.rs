@@ -14,6 +14,7 @@ use crate::os::progress;
 use crate::program::arguments::{self, ArgsChoice};
 use crate::program::contents::Contents;
 use crate::program::filters::Filters;
+use crate::program::image_kind::ImageKind;
 use crate::program::libs::Libs;
 use crate::program::memory;
 use crate::program::plan_cache::PlanCache;
@@ -144,7 +145,7 @@ impl Planner<'_> {
                 names,
                 bytes: subject.bytes,
                 debug_file: subject.debug_file,
-                is_static: subject.standalone && !subject.musl,
+                is_static: matches!(subject.kind, ImageKind::Static(_)),
             };
             let functions = plan.records.iter().zip(0_u32..).filter_map(|(record, number)| {
                 Some((number, subject.functions().get(subject.functions().index_at(record.entry)?)?))
@@ -162,7 +163,7 @@ impl Planner<'_> {
 
     /// Returns where the agent's words of each thread will be in a process that runs this program.
     fn words(&self, subject: &Subject) -> i64 {
-        match (subject.standalone, self.running) {
+        match (subject.kind.is_standalone(), self.running) {
             (true, _) => 0,
             (false, true) => attach::WORDS as i64,
             (false, false) => gprofinject_plan::offset_of_words(headers::tls(subject.bytes)),
@@ -171,17 +172,17 @@ impl Planner<'_> {
 
     /// Which hooks the libraries get of a process that runs this program.
     fn library_hooks(&self, subject: &Subject) -> Option<LibraryHooks> {
-        let is_possible = match subject.standalone {
+        let is_musl = subject.kind.is_musl();
+        let is_possible = match subject.kind {
             // The agent has to be called from musl's dynamic linker, whatever the user wants.
-            true => subject.takes_agent() && subject.musl,
-            false => {
-                subject.takes_agent()
-                    && (self.libs.wants_any() || self.hooks_functions())
-                    && self.engine == EngineArg::Builtin
+            ImageKind::Musl { .. } => true,
+            ImageKind::Dynamic { .. } => {
+                (self.libs.wants_any() || self.hooks_functions()) && self.engine == EngineArg::Builtin
             }
+            _ => false,
         };
         // The counters of a standalone program's threads follow their records, where there is no room for those of libraries.
-        let counts = self.filters.count().is_some() && !subject.standalone;
+        let counts = self.filters.count().is_some() && !is_musl;
         let mode = match self.hooks {
             // As in the program, counting must not cost more than necessary.
             Some(HooksArg::None) if counts => HookMode::Entry,
@@ -190,7 +191,7 @@ impl Planner<'_> {
             Some(HooksArg::Entry) => HookMode::Entry,
             Some(HooksArg::Both) | None => HookMode::Both,
         };
-        let wanted = self.libs.wants_any() || subject.standalone;
+        let wanted = self.libs.wants_any() || is_musl;
         is_possible.then_some(LibraryHooks { mode, counts, wanted })
     }
 
@@ -198,24 +199,26 @@ impl Planner<'_> {
         let Planner { hooks, engine, measure, args: _, filters, libs, running, arena, cache } = *self;
         let agent_wanted = part == Part::Program { agent_wanted: true };
         let role = match part {
+            Part::Program { .. } if subject.kind.is_standalone() => Role::Standalone,
             Part::Program { .. } => Role::Program,
+            Part::Library(purpose) if purpose.is_musl() => Role::StandaloneLibrary,
             Part::Library(_) => Role::Library,
         };
         let start = Instant::now();
         let counting = filters.count().is_some();
         // Without line information, nothing could be shown of a library's lines.
         let is_without_lines =
-            || role == Role::Library && filters.count() == Some(CountArg::Lines) && subject.lines().is_none();
+            || role.is_library() && filters.count() == Some(CountArg::Lines) && subject.lines().is_none();
         // Return addresses in copies would be unknown to such a runtime.
-        let has_runtime = subject.image.as_ref().is_some_and(|image| image.facts.runtime.is_some());
-        let is_uncounted = matches!(part, Part::Library(purpose) if purpose.is_musl());
+        let has_runtime = subject.image().is_some_and(|image| image.facts.runtime.is_some());
+        let is_uncounted = role == Role::StandaloneLibrary;
         let counts = counting && !has_runtime && !is_uncounted && !is_without_lines();
         let blocks_only = counting && !has_runtime && hooks == Some(HooksArg::None);
         let hooks = if blocks_only { Some(HooksArg::Entry) } else { hooks };
         // Unless the user says otherwise, counting must not cost more than necessary. Durations need exits.
         let entry = hooks == Some(HooksArg::Entry) || counting && hooks.is_none() && measure.is_none();
         let is_left_out = matches!(part, Part::Library(purpose) if !purpose.is_wanted());
-        let nothing = hooks == Some(HooksArg::None) || subject.unhookable.is_some();
+        let nothing = hooks == Some(HooksArg::None) || subject.kind.unhookable().is_some();
         let lines = filters.asks_for_files().then(|| subject.lines());
         let counted = |function: &Function| {
             let (lo, hi) = (function.address, function.address + function.size);
@@ -230,7 +233,7 @@ impl Planner<'_> {
                 && part == Part::Library(Purpose::Hooks)
                 && function.names().any(|name| DETOURED.contains(&name))
         };
-        let running_go = subject.image.as_ref().filter(|image| running && image.facts.go);
+        let running_go = subject.image().filter(|image| running && image.facts.go);
         let is_reentered = |function: &Function| {
             running_go.is_some_and(|image| gprofinject_plan::is_reentered(image, function))
         };
@@ -247,7 +250,7 @@ impl Planner<'_> {
         };
         let insist = hooks.is_some() && !blocks_only;
         let hooks = if entry { Hooks::Entry } else { Hooks::Both };
-        let image = subject.image.as_ref().filter(|_| agent_wanted || !nothing);
+        let image = subject.image().filter(|_| agent_wanted || !nothing);
         let counted = counts.then_some(&counted as &dyn Fn(&Function) -> bool);
         let options = Options {
             hooks,
@@ -257,16 +260,12 @@ impl Planner<'_> {
             insist,
             counted,
             role,
-            standalone: match part {
-                Part::Program { .. } => subject.standalone,
-                Part::Library(purpose) => purpose.is_musl(),
-            },
             measured: match measure {
                 None => Measured::None,
                 Some(measure) if measure.trace.is_some_and(|trace| trace.depth > 0) => Measured::Outer,
                 Some(_) => Measured::All,
             },
-            arena: arena.filter(|_| role == Role::Program),
+            arena: arena.filter(|_| !role.is_library()),
             words: match part {
                 Part::Program { .. } => self.words(subject),
                 Part::Library(_) => 0,
@@ -287,7 +286,7 @@ impl Planner<'_> {
             Plan::new(image, &options)
         };
         let mut plan = cached.or_else(|| image.map(plan_anew));
-        let obstacle = plan.as_ref().and_then(|plan| obstacle(plan, role));
+        let obstacle = plan.as_ref().and_then(obstacle);
         if obstacle.is_some() {
             plan = None;
         }
@@ -340,8 +339,8 @@ impl Planner<'_> {
             file: file.filter(|_| !running),
             counts,
             blocks_only,
-            measure: measure.filter(|_| role == Role::Program),
-            libraries: if role == Role::Program { self.library_hooks(subject) } else { None },
+            measure: measure.filter(|_| !role.is_library()),
+            libraries: if role.is_library() { None } else { self.library_hooks(subject) },
             arguments: None,
             wants_whole: libs.wants_any(),
             stubs: OnceLock::new(),
@@ -350,18 +349,15 @@ impl Planner<'_> {
     }
 
     /// Adds a new plan, which [`PlanCache::keep_fresh`] writes to the cache.
-    pub(crate) fn keep(&self, path: &Path, role: Role, planned: &'static Planned<'static, 'static>) {
+    pub(crate) fn keep(&self, path: &Path, purpose: ReadFor, planned: &'static Planned<'static, 'static>) {
         if self.caches() {
-            let purpose = match role {
-                Role::Program => ReadFor::Program,
-                Role::Library => ReadFor::Library,
-            };
             self.cache.add_file(path, purpose, planned.subject);
         }
         if let (Some(key), Some(plan), false) = (planned.key, &planned.plan, planned.is_kept) {
-            let Subject { bytes, version, ref image, .. } = *planned.subject;
+            let Subject { bytes, version, .. } = *planned.subject;
             // The dynamic linker would relocate the program's own text, and not the image's.
-            let is_relocated = image.as_ref().is_some_and(|image| !image.facts.text_relocations.is_empty());
+            let is_relocated =
+                planned.subject.image().is_some_and(|image| !image.facts.text_relocations.is_empty());
             let version = version.filter(|_| !is_relocated);
             self.cache.add(key, Source::Plan { plan, bytes, version });
         }
@@ -370,16 +366,16 @@ impl Planner<'_> {
 
 /// Returns why a plan must not be carried out: the program and the agent would change each other's gs, or a new thread would share the
 /// words of its parent.
-fn obstacle(plan: &Plan, role: Role) -> Option<String> {
+fn obstacle(plan: &Plan) -> Option<String> {
     if let Some(at) = plan.uses_gs {
-        let use_of_it = match plan.standalone {
+        let use_of_it = match plan.role.is_standalone() {
             true => "by which gprofinject would reach its counters",
             false => "by which basic blocks are counted; omit --count",
         };
         return Some(format!("its code at {at:#x} uses the register gs, {use_of_it}"));
     }
     // A library may make threads that run functions of the program.
-    let at = plan.unredirected.first().filter(|_| role == Role::Library || !plan.records.is_empty())?;
+    let at = plan.unredirected.first().filter(|_| plan.role.is_library() || !plan.records.is_empty())?;
     Some(format!("its system call at {at:#x} may make threads, and cannot be led to the agent"))
 }
 

@@ -6,9 +6,8 @@ use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use gprofinject_plan::Role;
-
 use crate::os::sys;
+use crate::program::plan_cache::key::ReadFor;
 use crate::program::planned::Planned;
 use crate::program::planner::Planner;
 use crate::program::subject::is_file_of;
@@ -160,19 +159,19 @@ impl Profilees {
             return known.clone();
         }
         let subject = planner.subject(path);
-        let profilee = match &subject.unhookable {
-            None if subject.takes_agent() => {
+        let profilee = match subject.kind.unhookable() {
+            None => {
                 let planned = planner.plan(subject, binary, true);
                 match planned.obstacle.clone() {
                     Some(why) => Err(why),
                     None => {
                         let profilee = self.add(path, binary, binary.into(), planned, true);
-                        planner.keep(path, Role::Program, profilee.planned);
+                        planner.keep(path, ReadFor::Program, profilee.planned);
                         Ok(profilee)
                     }
                 }
             }
-            why => Err(why.clone().unwrap_or_else(|| "the agent cannot be put into it".to_owned())),
+            Some(why) => Err(why.to_owned()),
         };
         self.known.insert(identity, profilee.clone());
         profilee

@@ -3,17 +3,21 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::store::shape::{Place, Shape};
 
-/// The samples of one run.
-#[derive(Clone, Debug)]
+/// The samples of one run. The file beside the counters has only the numbers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Histogram {
+    #[serde(skip)]
     pub(crate) shape: Shape,
     /// The number of samples by link address. Each address has a [`Place`].
     counts: BTreeMap<u64, u64>,
     /// The number of samples outside of the program.
     pub(crate) outside: u64,
     /// Where those are, as far as that is known.
+    #[serde(skip)]
     pub(crate) elsewhere: Elsewhere,
 }
 
@@ -112,27 +116,20 @@ impl Histogram {
         }
     }
 
-    /// Returns the histogram as the bytes of a file: the number of samples outside, then addresses and their
-    /// counts, all words.
+    /// Returns the numbers of samples as the bytes of a file.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let counts = self.counts.iter().flat_map(|(&address, &count)| [address, count]);
-        std::iter::once(self.outside).chain(counts).flat_map(u64::to_le_bytes).collect()
+        // Memory can be written to.
+        postcard::to_allocvec(self).unwrap_or_default()
     }
 
-    /// Adds what [`Histogram::encode`] has returned. Addresses without a place are left out.
+    /// Adds what [`Histogram::encode`] has returned, unless it is damaged.
     pub(crate) fn add_encoded(&mut self, bytes: &[u8]) {
-        let mut words =
-            bytes.chunks_exact(8).filter_map(|word| Some(u64::from_le_bytes(*word.first_chunk()?)));
-        self.outside = self.outside.saturating_add(words.next().unwrap_or(0));
-        while let (Some(address), Some(count)) = (words.next(), words.next()) {
-            if self.shape.place(address).is_some() {
-                let sum = self.counts.entry(address).or_default();
-                *sum = sum.saturating_add(count);
-            }
+        if let Ok((other, [])) = postcard::take_from_bytes(bytes) {
+            self.add_all(&other);
         }
     }
 
-    /// Adds the samples of another histogram of the same shape.
+    /// Adds the samples of another histogram of the same shape. Addresses without a place are left out.
     pub(crate) fn add_all(&mut self, other: &Histogram) {
         for (&address, &count) in &other.counts {
             self.add_many(address, count);
@@ -167,7 +164,12 @@ mod tests {
         }
         histogram.add(None);
         let mut again = Histogram::new(histogram.shape);
-        again.add_encoded(&histogram.encode());
+        let bytes = histogram.encode();
+        for len in 0..bytes.len() {
+            again.add_encoded(&bytes[..len]);
+        }
+        assert_eq!((again.outside, again.places().count()), (0, 0));
+        again.add_encoded(&bytes);
         let mut histogram = again;
         assert_eq!(histogram.outside, 4);
         let exact = [

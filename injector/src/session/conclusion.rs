@@ -98,7 +98,8 @@ pub(crate) fn conclude(
         voice.warn(sys::plain(&format!("{error:#}")));
     }
     let subject = run.planned.subject;
-    let is_seen = !subject.blind && (subject.unhookable.is_none() || run.sampler != Method::None.name());
+    let is_seen = subject.kind.is_readable()
+        && (subject.kind.unhookable().is_none() || run.sampler != Method::None.name());
     let mut said = Said::default();
     results.took(run.duration);
     let written = is_seen.then(|| {

@@ -44,7 +44,7 @@ fn say_of_arguments(known: &Known, program: &Program, settings: &Settings) {
 pub(crate) fn say(planned: &Planned, program: &Program, settings: &Settings, sampled: bool) {
     let voice = settings.voice;
     let shown = program.binary.display();
-    if let Some(why) = planned.subject.unhookable.as_ref().or(planned.obstacle.as_ref()) {
+    if let Some(why) = planned.unhookable() {
         let rest = if sampled { "it is only sampled" } else { "it runs without a profile" };
         voice.warn(format_args!("{shown} cannot be hooked: {why}; {rest}"));
     } else if settings.hooks != Some(HooksArg::None) && !planned.wants_libraries() {
@@ -69,7 +69,7 @@ pub(crate) fn say(planned: &Planned, program: &Program, settings: &Settings, sam
     if let Some(known) = &planned.arguments {
         say_of_arguments(known, program, settings);
     }
-    let runtime = planned.subject.image.as_ref().and_then(|image| image.facts.runtime.as_ref());
+    let runtime = planned.subject.image().and_then(|image| image.facts.runtime.as_ref());
     if let Some(runtime) = runtime.filter(|_| settings.filters.count().is_some()) {
         voice.warn(format_args!(
             "basic blocks of {shown} are not counted: its runtime ({runtime}) would find return addresses that it does not know"
@@ -79,11 +79,12 @@ pub(crate) fn say(planned: &Planned, program: &Program, settings: &Settings, sam
         voice.note(format_args!("{shown}: {caution}"));
     }
     let hooks_libraries = settings.hooks != Some(HooksArg::None) && settings.libs.wants_any();
-    if settings.engine != EngineArg::Builtin && hooks_libraries && planned.subject.unhookable.is_none() {
+    if settings.engine != EngineArg::Builtin && hooks_libraries && planned.subject.kind.unhookable().is_none()
+    {
         voice.note("Frida hooks functions of the program, and none of its libraries; leave --engine away to hook those too");
     }
     match planned.subject.profiling() {
-        Some(_) if !planned.subject.takes_agent() => voice.warn(format_args!(
+        Some(_) if planned.subject.kind.unhookable().is_some() => voice.warn(format_args!(
             "{shown} was built with -pg: libc writes its own gmon.out at the end; name another with -o FILE"
         )),
         Some(profiling) if profiling.controls => voice.note(format_args!(
@@ -93,7 +94,7 @@ pub(crate) fn say(planned: &Planned, program: &Program, settings: &Settings, sam
     }
     // The file's header names the program's entry point in any case.
     let is_known = |image: &Image| image.functions.addresses().any(|address| address != image.entry);
-    let is_nameless = planned.subject.image.as_ref().is_some_and(|image| !is_known(image));
+    let is_nameless = planned.subject.image().is_some_and(|image| !is_known(image));
     if planned.subject.stripped() && is_nameless {
         voice.note(format_args!(
             "{shown} is stripped and has no .eh_frame that describes its functions, so none of them can be hooked: install \

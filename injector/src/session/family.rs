@@ -462,7 +462,7 @@ impl<'s> Family<'s> {
 fn orders_for(profilee: &Profilee, orders: Orders) -> Orders {
     let orders = Orders { plan: profilee.number, ..orders };
     // musl's dynamic linker asks about all of its libraries.
-    match profilee.planned.subject.standalone {
+    match profilee.planned.subject.kind.is_standalone() {
         true => Orders { left_out: Default::default(), ..orders },
         false => orders,
     }

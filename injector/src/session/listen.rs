@@ -231,7 +231,7 @@ impl Family<'_> {
             member.committed_before = committed;
         }
         self.announce(self.members.len() - 1, true, sampling);
-        if profilee.planned.subject.standalone {
+        if profilee.planned.subject.kind.is_standalone() {
             // The program's environment stays as it is.
             self.usher_in(pid, &name, profilee);
             return None;
@@ -425,7 +425,7 @@ impl Family<'_> {
 
     /// Returns whether musl's dynamic linker has loaded the program that a process runs.
     fn is_musl(&self, pid: i32) -> bool {
-        self.profilee_of(pid).is_some_and(|profilee| profilee.planned.subject.musl)
+        self.profilee_of(pid).is_some_and(|profilee| profilee.planned.subject.kind.is_musl())
     }
 
     /// Notes that a library is not hooked in a process that runs this program, unless the user has left it out.

@@ -168,36 +168,24 @@ impl Request {
 }
 
 /// The answer to a request, with text for the user.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Answer {
     Done(String),
     /// The request could not be carried out, for this reason.
     Failed(String),
 }
 
-/// The first byte of an answer.
-const DONE: u8 = b'+';
-const FAILED: u8 = b'-';
-
 impl Answer {
     /// Returns the packet of this answer.
     pub(crate) fn packet(&self) -> Vec<u8> {
-        let (first, text) = match self {
-            Answer::Done(text) => (DONE, text),
-            Answer::Failed(text) => (FAILED, text),
-        };
-        [&[first], text.as_bytes()].concat()
+        // Memory can be written to.
+        postcard::to_allocvec(self).unwrap_or_default()
     }
 
     /// Parses a packet. Returns `None` if it is not an answer.
     pub(crate) fn parse(packet: &[u8]) -> Option<Answer> {
-        let (first, text) = packet.split_first()?;
-        let text = String::from_utf8_lossy(text).into_owned();
-        match *first {
-            DONE => Some(Answer::Done(text)),
-            FAILED => Some(Answer::Failed(text)),
-            _ => None,
-        }
+        let (answer, []) = postcard::take_from_bytes(packet).ok()? else { return None };
+        Some(answer)
     }
 }
 

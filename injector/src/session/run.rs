@@ -4,13 +4,13 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use gmon::output::Target as File;
-use gprofinject_plan::Role;
 
 use crate::os::child::Ending;
 use crate::os::failure::Failure;
 use crate::os::heir::Heir;
 use crate::os::say::Voice;
 use crate::os::signals::{self, Signals};
+use crate::program::plan_cache::key::ReadFor;
 use crate::program::planned::Planned;
 use crate::program::profilee::{Profilee, Profilees};
 use crate::program::resolve::Program;
@@ -94,7 +94,7 @@ pub(crate) fn profile<T: Target>(
     let agent_wanted = planned.hooked() > 0 || planned.wants_libraries() || agent_wanted;
     let mut profilees = Profilees::default();
     let profilee = profilees.first(&program.binary, program.shown.clone(), planned, agent_wanted);
-    settings.planner().keep(&program.binary, Role::Program, profilee.planned);
+    settings.planner().keep(&program.binary, ReadFor::Program, profilee.planned);
     let timer_rate = if choice.method == Method::Timer { choice.rate } else { 0 };
     let orders = Orders { timer_rate, follow, plan: profilee.number, ..Orders::default() };
     let is_partial_allowed = choice.method == Method::Perf && !insists;
@@ -139,8 +139,7 @@ struct Placed {
 
 /// Says what is known before the start, and returns it for the statistics.
 fn said_before(planned: &Planned, choice: &Choice, voice: Voice) -> Vec<String> {
-    let mut notes: Vec<String> =
-        planned.subject.unhookable.iter().chain(&planned.obstacle).cloned().collect();
+    let mut notes: Vec<String> = planned.unhookable().map(str::to_owned).into_iter().collect();
     notes.extend(planned.plan.iter().filter_map(|plan| plan.downgrade.clone()));
     for reason in &choice.reasons {
         if choice.method == Method::None {

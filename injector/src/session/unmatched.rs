@@ -60,7 +60,7 @@ struct Library {
 /// # Errors
 /// One does not.
 pub(crate) fn check(program: &Path, planned: &Planned, settings: &Settings) -> Result<()> {
-    let is_idle = settings.hooks == Some(HooksArg::None) || planned.subject.unhookable.is_some();
+    let is_idle = settings.hooks == Some(HooksArg::None) || planned.subject.kind.unhookable().is_some();
     if is_idle || planned.obstacle.is_some() || settings.filters.unused_includes().next().is_none() {
         return Ok(());
     }
@@ -135,8 +135,8 @@ fn refusal(
 
 /// Returns the libraries that the program needs, as far as they can be found.
 fn needed(program: &Path, planned: &Planned, settings: &Settings) -> Vec<Library> {
-    let interpreter = planned.subject.interpreter().unwrap_or_default();
-    let needed = loader::needed(program, &interpreter).unwrap_or_default();
+    let interpreter = planned.subject.kind.interpreter().unwrap_or_default();
+    let needed = loader::needed(program, interpreter).unwrap_or_default();
     let files = needed.into_iter().filter_map(|needed| match needed {
         Needed::File(path) => Some(path),
         Needed::Missing(_) => None,

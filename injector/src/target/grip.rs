@@ -66,7 +66,7 @@ impl Grip {
             if plan.records.is_empty() && known.planned.libraries.is_none() {
                 return Ok(None);
             }
-            if known.planned.subject.image.as_ref().is_some_and(|image| image.facts.go) {
+            if known.planned.subject.image().is_some_and(|image| image.facts.go) {
                 bail!("the hooks of a Go program stay in place until its end");
             }
             self.attached = Some(Attachment::started(&Process::open(self.pid)?, plan, files)?);

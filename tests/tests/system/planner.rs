@@ -225,7 +225,6 @@ fn judge(image: &Image, seed: u64) -> Result<(), String> {
             insist: false,
             counted: count.then_some(&|_| true),
             role: gprofinject_plan::Role::Program,
-            standalone: false,
             measured: Measured::None,
             arena: None,
             words: 0,

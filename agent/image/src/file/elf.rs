@@ -92,10 +92,19 @@ pub(crate) fn is_plt(name: &[u8]) -> bool {
     matches!(name, b".plt" | b".plt.sec" | b".plt.got" | b".plt.bnd" | b".iplt")
 }
 
+/// How the addresses of a program or library are meant (e_type).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ElfType {
+    /// ET_EXEC: it is loaded at its link addresses.
+    Exec,
+    /// ET_DYN: it is position-independent.
+    Dyn,
+}
+
 /// A checked ELF file.
 #[derive(Debug)]
 pub(crate) struct Elf<'d> {
-    pub(crate) position_independent: bool,
+    pub(crate) elf_type: ElfType,
     pub(crate) entry: u64,
     pub(crate) phdr: u64,
     /// The address after the program headers.
@@ -142,7 +151,7 @@ impl<'d> Elf<'d> {
     /// The file is not an x86-64 Linux program, or is damaged.
     pub(crate) fn parse(bytes: &'d [u8]) -> Result<Self, ImageError> {
         let file = Elf::parse_any(bytes)?;
-        if file.position_independent && !file.is_program() {
+        if file.elf_type == ElfType::Dyn && !file.is_program() {
             return Err(ImageError::SharedLibrary);
         }
         // The kernel starts the program there, or the dynamic linker after it has loaded the libraries.
@@ -162,7 +171,7 @@ impl<'d> Elf<'d> {
         let phoff = header.e_phoff.get(LE);
         let segments = segment_headers(bytes, header)?;
         let mut file = Elf {
-            position_independent: header.e_type.get(LE) == elf::ET_DYN,
+            elf_type: if header.e_type.get(LE) == elf::ET_DYN { ElfType::Dyn } else { ElfType::Exec },
             entry: header.e_entry.get(LE),
             phdr: 0,
             phdr_end: 0,

@@ -2,7 +2,7 @@
 //! in the code refers to them, and they need not be the start of a function.
 
 use crate::file::dynamic;
-use crate::file::elf::{Elf, Rela, Word, records};
+use crate::file::elf::{Elf, ElfType, Rela, Word, records};
 use object::LittleEndian as LE;
 use object::elf;
 
@@ -31,7 +31,7 @@ pub(crate) fn entries(elf: &Elf<'_>) -> Vec<u64> {
 /// Returns the addresses of the IFUNC resolvers of a static program that is not position-independent. Only symbols say where the table of its
 /// relocations is (`apply_irel` in glibc's csu/libc-start.c), so its entries are recognised by their contents.
 fn unlisted_resolvers(elf: &Elf<'_>) -> Vec<u64> {
-    if elf.position_independent || elf.interpreter.is_some() {
+    if elf.elf_type == ElfType::Dyn || elf.interpreter.is_some() {
         return Vec::new();
     }
     let in_code = |address| elf.loads.iter().any(|load| load.executable && load.contains(address));

@@ -2,7 +2,7 @@
 //! relocations. Also the relocations that change code itself, and whether there are descriptors of thread-local variables.
 
 use crate::file::dynamic;
-use crate::file::elf::{Elf, Load, Rela, Symbol, Word, records};
+use crate::file::elf::{Elf, ElfType, Load, Rela, Symbol, Word, records};
 use crate::file::marks::TextMarks;
 use crate::file::ranges::{CodeRange, CodeRanges};
 use object::LittleEndian as LE;
@@ -61,7 +61,7 @@ impl Pointers {
             let word = elf.at_address(place, 8).and_then(|bytes| bytes.try_into().ok());
             found(place, word.map(u64::from_le_bytes));
         }
-        if !elf.position_independent {
+        if elf.elf_type == ElfType::Exec {
             let table = elf.dynamic_value(elf::DT_SYMTAB).unwrap_or_default();
             // That a function has a symbol does not say that anything has its address. (What is behind the table counts as data.)
             let is_of_symbol = |place: u64| {

@@ -8,8 +8,8 @@ use crate::blocks::uncounted::Uncounted;
 use crate::blocks::unit::Unit;
 use crate::blocks::{entries, flags};
 use crate::decide::hook::Hook;
-use crate::decide::options::Role;
 use crate::flow::facts::Flow;
+use crate::x86::template::kind::Role;
 use gprofinject_image::{FunctionKind, Image};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -119,7 +119,7 @@ impl Copies {
             // The agent commits a library's counters when a thread first comes through a hook.
             let comes_unseen = |unit: &Unit| unit.sources.iter().any(|source| !hook_of.contains_key(source));
             let unit = match unit {
-                Ok(unit) if role == Role::Library && comes_unseen(&unit) => Err(Uncounted::JumpedInto),
+                Ok(unit) if role.is_library() && comes_unseen(&unit) => Err(Uncounted::JumpedInto),
                 unit => unit,
             };
             match unit {

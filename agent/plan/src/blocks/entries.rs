@@ -10,7 +10,7 @@ use crate::blocks::uncounted::Uncounted;
 use crate::flow::facts::Flow;
 use crate::flow::padding::is_padding;
 use crate::x86::jump::{JUMP, SHORT_JUMP, near_jump, short};
-use gprofinject_image::{Image, ImageKind};
+use gprofinject_image::{ElfType, Image};
 use std::ops::Range;
 
 /// Addresses inside a unit at which it may be entered, sorted.
@@ -79,7 +79,7 @@ pub(super) fn targets(image: &Image, flow: &Flow, steps: &Steps) -> Result<Targe
         for &table in steps.addresses.iter().filter(|&&a| image.may_be_data(a)) {
             // Entries may be distances from the table itself, or from a label. In a program with a fixed
             // load address, they may be addresses.
-            let none = (image.kind == ImageKind::Exec).then_some(&0);
+            let none = (image.elf_type == ElfType::Exec).then_some(&0);
             for &base in std::iter::once(&table).chain(&labels).chain(none) {
                 table_targets(image, steps, table, base, &mut targets.indirect);
             }

@@ -8,7 +8,7 @@ use crate::blocks::uncounted::Uncounted;
 use crate::flow::facts::Flow;
 use crate::x86::relocate::instructions::is_ambiguous;
 use gprofinject_image::x86::{has_branch, is_call, is_nop};
-use gprofinject_image::{Image, ImageKind};
+use gprofinject_image::{ElfType, Image};
 use iced_x86::{
     Code, ConditionCode, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register,
     RflagsBits,
@@ -203,7 +203,7 @@ impl Steps {
                 _ => {}
             }
         }
-        if image.kind == ImageKind::Exec && operand == 0 {
+        if image.elf_type == ElfType::Exec && operand == 0 {
             self.addresses.extend(absolute(i).filter(|address| (image.lo..image.hi).contains(address)));
         }
         if way == Way::JumpIndirect {

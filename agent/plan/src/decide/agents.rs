@@ -86,13 +86,13 @@ pub(crate) fn starts_of_contexts(image: &Image) -> Failed {
 
 #[cfg(test)]
 mod tests {
-    use crate::decide::options::{Engine, Hooks, Options, Role};
+    use crate::decide::options::{Engine, Hooks, Options};
     use crate::decide::verdict::{Reason, Verdict};
     use crate::plan::Plan;
     use crate::testing::{TEXT, image};
-    use crate::x86::template::kind::Measured;
+    use crate::x86::template::kind::{Measured, Role};
     use gprofinject_abi::plan::START_OF_CONTEXT;
-    use gprofinject_image::ImageKind;
+    use gprofinject_image::ElfType;
 
     /// Returns the reasons for which the functions of a library are refused: xor eax, eax; ret; and after it an exported
     /// function with this name, which is empty and has fifteen bytes of padding.
@@ -108,7 +108,7 @@ mod tests {
     /// The same in a file of this role.
     fn refused_in(role: Role, name: &'static str, has_symtab: bool, second: &[u8]) -> [Option<Reason>; 2] {
         let code = [&[0x31, 0xc0, 0xc3], second, &[0x90; 15]].concat();
-        let mut image = image(ImageKind::Pie, TEXT, &code, &[3, second.len()]);
+        let mut image = image(ElfType::Dyn, TEXT, &code, &[3, second.len()]);
         image.functions[1].name = name;
         let address = image.functions[1].address;
         image.details_mut().exported.push(address);
@@ -121,7 +121,6 @@ mod tests {
             insist: true,
             counted: None,
             role,
-            standalone: false,
             measured: Measured::None,
             arena: None,
             words: 0,

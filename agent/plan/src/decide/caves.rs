@@ -144,7 +144,7 @@ mod tests {
     use crate::decide::verdict::Tactic;
     use crate::parallel;
     use crate::testing::{TEXT, image, plan_of, tactics};
-    use gprofinject_image::ImageKind;
+    use gprofinject_image::ElfType;
 
     /// push rbx; mov rbx, rdi; mov rax, rbx; pop rbx; ret
     const SHORT: &[u8] = &[0x53, 0x48, 0x89, 0xfb, 0x48, 0x89, 0xd8, 0x5b, 0xc3];
@@ -163,7 +163,7 @@ mod tests {
         (functions[last], functions[last + 1]) = (TINY, LONG);
         let sizes: Vec<usize> = functions.iter().map(|f| f.len()).collect();
         let code = functions.concat();
-        let mut image = image(ImageKind::Pie, TEXT, &code, &sizes);
+        let mut image = image(ElfType::Dyn, TEXT, &code, &sizes);
         image.hi = TEXT + code.len() as u64;
         let tactics = tactics(&plan_of(&image, None));
         assert_eq!(tactics[last], Some(Tactic::ShortJump));

@@ -184,7 +184,7 @@ mod tests {
     use crate::plan::Plan;
     use crate::testing::{TEXT, image, plan_of};
     use gprofinject_abi::plan::{ENTRY_ONLY, NEEDS_NO_CELL};
-    use gprofinject_image::ImageKind;
+    use gprofinject_image::ElfType;
 
     /// mov eax, edi; add eax, 1; nop; ret
     const LEAF: &[u8] = &[0x89, 0xf8, 0x83, 0xc0, 1, 0x90, 0xc3];
@@ -214,7 +214,7 @@ mod tests {
     fn cells_with(parts: &[&[u8]], skip: Option<usize>, taken: Option<usize>) -> Vec<Cells> {
         let lengths: Vec<usize> = parts.iter().map(|part| part.len()).collect();
         let code = parts.concat();
-        let mut image = image(ImageKind::Pie, TEXT, &code, &lengths);
+        let mut image = image(ElfType::Dyn, TEXT, &code, &lengths);
         let addresses = std::mem::take(&mut image.details_mut().code_pointers);
         image.details_mut().code_pointers.extend(taken.map(|i| addresses[i]));
         cells(&plan_of(&image, skip))
@@ -261,7 +261,7 @@ mod tests {
         let odd = [0x48, 0x8b, 0x04, 0x24, 0x90, 0xc3];
         let lengths = [odd.len(), 12];
         let code = [&odd[..], &branches(CALL, odd.len(), 0)].concat();
-        let plan = plan_of(&image(ImageKind::Pie, TEXT, &code, &lengths), None);
+        let plan = plan_of(&image(ElfType::Dyn, TEXT, &code, &lengths), None);
         assert_eq!(plan.records[0].flags & (ENTRY_ONLY | NEEDS_NO_CELL), ENTRY_ONLY);
         assert_eq!(plan.records[1].flags & ENTRY_ONLY, 0);
     }

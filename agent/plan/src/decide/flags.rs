@@ -272,7 +272,7 @@ fn is_entered(image: &Image, flow: &Flow, function: usize, addresses: RangeInclu
 mod tests {
     use crate::decide::verdict::Tactic;
     use crate::testing::{TEXT, image, plan_of, tactics};
-    use gprofinject_image::ImageKind;
+    use gprofinject_image::ElfType;
 
     /// mov eax, edi; inc eax; mov edx, esi; ret: it leaves the carry flag alone.
     const COMPARE: [u8; 7] = [0x89, 0xf8, 0xff, 0xc0, 0x89, 0xf2, 0xc3];
@@ -280,7 +280,7 @@ mod tests {
     /// Returns whether the first of two functions, with this code, is hooked.
     fn is_hooked(first: &[u8], second: &[u8]) -> bool {
         let code = [first, second].concat();
-        let image = image(ImageKind::Pie, TEXT, &code, &[first.len(), second.len()]);
+        let image = image(ElfType::Dyn, TEXT, &code, &[first.len(), second.len()]);
         tactics(&plan_of(&image, None))[0] == Some(Tactic::Jump)
     }
 
@@ -341,7 +341,7 @@ mod tests {
             let distance = -((between.len() + 5) as i32);
             let caller = [&[0xe8][..], &distance.to_le_bytes(), read].concat();
             let code = [&COMPARE[..], &between, &caller].concat();
-            let image = image(ImageKind::Pie, TEXT, &code, &[COMPARE.len(), between.len(), caller.len()]);
+            let image = image(ElfType::Dyn, TEXT, &code, &[COMPARE.len(), between.len(), caller.len()]);
             let tactics = tactics(&plan_of(&image, None));
             assert_eq!(
                 tactics.iter().map(Option::is_some).collect::<Vec<_>>(),
@@ -370,7 +370,7 @@ mod tests {
             for branch in [0xe8, 0xe9] {
                 let second = [&call(0)[..], &[branch, 1, 0, 0, 0, 0xc3]].concat();
                 let code = [&first[..], &second, &third].concat();
-                let image = image(ImageKind::Pie, TEXT, &code, &[first.len(), second.len(), third.len()]);
+                let image = image(ElfType::Dyn, TEXT, &code, &[first.len(), second.len(), third.len()]);
                 let tactics = tactics(&plan_of(&image, None));
                 assert_eq!(tactics[0].is_some(), hooked, "{adc:x} {branch:x}");
             }
@@ -382,7 +382,7 @@ mod tests {
         for (jump, hooked) in [(0x74, false), (0xeb, true)] {
             let gap = [&call(0)[..], &[jump, 1, 0x90, 0xc3]].concat();
             let code = [&COMPARE[..], &gap, &[0xc3]].concat();
-            let mut image = image(ImageKind::Pie, TEXT, &code, &[COMPARE.len(), gap.len(), 1]);
+            let mut image = image(ElfType::Dyn, TEXT, &code, &[COMPARE.len(), gap.len(), 1]);
             image.functions.remove(1);
             image.functions[0].limit = image.functions[1].address;
             assert_eq!(tactics(&plan_of(&image, None))[0].is_some(), hooked);

@@ -85,7 +85,7 @@ fn fate(image: &Image, flow: &Flow, hooks: &[Hook], branch: Branch) -> Option<Fa
 mod tests {
     use crate::decide::verdict::Tactic;
     use crate::testing::{TEXT, image, patch, plan_of, tactics};
-    use gprofinject_image::ImageKind;
+    use gprofinject_image::ElfType;
 
     /// mov al, 2; mov rcx, rdi; mov rax, rdi; ret
     const COMMON: &[u8] = &[0xb0, 2, 0x48, 0x89, 0xf9, 0x48, 0x89, 0xf8, 0xc3];
@@ -96,7 +96,7 @@ mod tests {
         let far: &[u8] =
             &[0x48, 0x89, 0xf8, 0x48, 0x89, 0xf8, 0x48, 0x89, 0xf8, 0xe9, 0xe7, 0xff, 0xff, 0xff];
         let code = [COMMON, &[0xcc; 4], far].concat();
-        let program = image(ImageKind::Pie, TEXT, &code, &[13, far.len()]);
+        let program = image(ElfType::Dyn, TEXT, &code, &[13, far.len()]);
         let plan = plan_of(&program, None);
         assert_eq!(tactics(&plan), [Some(Tactic::Jump), Some(Tactic::Jump)]);
         let displacement = patch(&plan, TEXT + 13 + 10);
@@ -113,7 +113,7 @@ mod tests {
         // mov rax, rdi; add rax, rdx; jmp TEXT + 3. The first two instructions are relocated, the jump stays.
         let other: &[u8] = &[0x48, 0x89, 0xf8, 0x48, 0x01, 0xd0, 0xeb, 0xf0, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc];
         let both = [code, other].concat();
-        let program = image(ImageKind::Pie, TEXT, &both, &[code.len(), other.len()]);
+        let program = image(ElfType::Dyn, TEXT, &both, &[code.len(), other.len()]);
         let plan = plan_of(&program, None);
         assert_eq!(tactics(&plan), [Some(Tactic::ShortJump), Some(Tactic::Jump)]);
         assert!(plan.patches.iter().all(|p| p.address != TEXT + 17 && p.address != TEXT + 18));
@@ -127,7 +127,7 @@ mod tests {
         let short: &[u8] = &[0xb0, 4, 0xeb, 0xf5, 0x90];
         for jump in [near, short] {
             let code = [COMMON, jump, &[0xcc; 8]].concat();
-            let program = image(ImageKind::Pie, TEXT, &code, &[COMMON.len(), jump.len() + 8]);
+            let program = image(ElfType::Dyn, TEXT, &code, &[COMMON.len(), jump.len() + 8]);
             let plan = plan_of(&program, None);
             assert_eq!(tactics(&plan), [Some(Tactic::Jump), Some(Tactic::Jump)], "{jump:x?}");
             assert!(plan.patches.iter().all(|p| p.address != TEXT + 12 && p.address != TEXT + 13));

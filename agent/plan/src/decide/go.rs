@@ -165,7 +165,7 @@ fn loaded(i: &Instruction) -> Option<u64> {
 mod tests {
     use super::*;
     use crate::testing::{TEXT, image};
-    use gprofinject_image::ImageKind;
+    use gprofinject_image::ElfType;
 
     #[test]
     fn what_is_not_entered_by_a_call() {
@@ -183,7 +183,7 @@ mod tests {
             (&own_flags, None),
         ];
         for (code, expected) in reasons {
-            let mut image = image(ImageKind::Exec, TEXT, code, &[code.len()]);
+            let mut image = image(ElfType::Exec, TEXT, code, &[code.len()]);
             assert!(entered_otherwise(&image).is_empty());
             image.facts.go = true;
             assert_eq!(entered_otherwise(&image).get(&0).copied(), expected, "{code:x?}");
@@ -195,7 +195,7 @@ mod tests {
         // xor eax,eax; inc eax; ..; jl TARGET; ret
         let is = |target: u8| {
             let code = [0x31, 0xc0, 0xff, 0xc0, 0x83, 0xf8, 9, 0x7c, target.wrapping_sub(9), 0xc3];
-            let image = image(ImageKind::Exec, TEXT, &code, &[code.len()]);
+            let image = image(ElfType::Exec, TEXT, &code, &[code.len()]);
             is_reentered(&image, &image.functions[0])
         };
         assert_eq!([0, 2, 4, 7].map(is), [false, true, true, false]);
@@ -207,7 +207,7 @@ mod tests {
         let code =
             [0x55, 0x48, 0x89, 0xe5, 0x9c, 0xe8, 0x40, 0, 0, 0, 0x90, 0x48, 0x8b, 4, 0x24, 0x9d, 0x5d, 0xc3];
         let place = |code: &[u8]| {
-            let mut image = image(ImageKind::Exec, TEXT, code, &[code.len()]);
+            let mut image = image(ElfType::Exec, TEXT, code, &[code.len()]);
             assert_eq!(resumption(&image), None, "not Go");
             image.facts.go = true;
             resumption(&image).map(|place| (place.at - TEXT, place.end - TEXT, place.window.1 - TEXT))

@@ -1,7 +1,7 @@
 //! The user's requests to the planner.
 
 use crate::decide::verdict::Reason;
-use crate::x86::template::kind::Measured;
+use crate::x86::template::kind::{Measured, Role};
 use gprofinject_image::Function;
 use serde::{Deserialize, Serialize};
 
@@ -26,17 +26,6 @@ pub enum Engine {
     FridaOrBuiltin,
 }
 
-/// What an image is for a process.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Role {
-    /// The program. Its plan holds wherever the program is loaded.
-    #[default]
-    Program,
-    /// A shared library. Its plan is made for the place where a process has loaded it by
-    /// [`Plan::placed`](crate::Plan::placed). Only the built-in engine patches libraries.
-    Library,
-}
-
 /// The user's requests to the planner.
 pub struct Options<'a> {
     /// Whether exits are to be hooked. The plan may do less: see [`Plan::downgrade`](crate::Plan::downgrade).
@@ -54,9 +43,6 @@ pub struct Options<'a> {
     pub counted: Option<&'a dyn Fn(&Function) -> bool>,
     /// What the image is for a process.
     pub role: Role,
-    /// Whether the image is a program for which no dynamic linker loads the agent, so that fs is the program's own and
-    /// gs leads to the agent's words of each thread. Libraries never are.
-    pub standalone: bool,
     /// Which calls tell the agent when they begin and end.
     pub measured: Measured,
     /// The link address at which the arena begins, which is a multiple of the page size, or `None` for the usual place.
@@ -95,12 +81,12 @@ impl Selection<'_> {
 mod tests {
     use super::*;
     use crate::testing::{TEXT, image};
-    use gprofinject_image::ImageKind;
+    use gprofinject_image::ElfType;
 
     #[test]
     fn functions_are_left_out_by_name_and_by_size() {
         let code = [0x90; 64];
-        let image = image(ImageKind::Exec, TEXT, &code, &[15, 16]);
+        let image = image(ElfType::Exec, TEXT, &code, &[15, 16]);
         let left_out = |selected: bool, min_size| {
             let selected = move |_: &Function| selected;
             let options = Options {
@@ -111,7 +97,6 @@ mod tests {
                 insist: false,
                 counted: None,
                 role: Role::Program,
-                standalone: false,
                 measured: Measured::None,
                 arena: None,
                 words: 0,

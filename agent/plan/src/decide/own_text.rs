@@ -10,8 +10,8 @@
 //! The dynamic linker takes both addresses too, and only to enter its own extent among those of the libraries.
 
 use crate::decide::agents;
-use crate::decide::options::Role;
-use gprofinject_image::{Function, Image, ImageKind};
+use crate::x86::template::kind::Role;
+use gprofinject_image::{ElfType, Function, Image};
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, OpKind};
 
 /// The C library's function that starts a `-pg` program. It passes both addresses to the profiler, which
@@ -23,7 +23,7 @@ pub(crate) fn reader(image: &Image, role: Role) -> Option<String> {
     if let Some(module) = &image.facts.checker {
         return Some(format!("{module}'s FIPS module in it checks its own code"));
     }
-    if role == Role::Library && agents::is_dynamic_linker(image) {
+    if role.is_library() && agents::is_dynamic_linker(image) {
         return None;
     }
     // In a `-pg` program, monstartup takes both addresses for the histogram.
@@ -68,7 +68,7 @@ impl Taken {
         while decoder.can_decode() {
             decoder.decode_out(&mut instruction);
             number += 1;
-            for address in addresses(&instruction, image.kind == ImageKind::Exec) {
+            for address in addresses(&instruction, image.elf_type == ElfType::Exec) {
                 self.start |= start == Some(address);
                 if address == end {
                     (self.end, end_at) = (true, Some(number));

@@ -60,11 +60,11 @@ fn replaces_return_address(i: &Instruction) -> bool {
 mod tests {
     use super::{ENDBR64, is_retpoline};
     use crate::testing::{TEXT, image};
-    use gprofinject_image::ImageKind;
+    use gprofinject_image::ElfType;
 
     /// Returns what is said of a function with this code.
     fn of(code: &[u8]) -> bool {
-        is_retpoline(&image(ImageKind::Pie, TEXT, code, &[code.len()]), 0)
+        is_retpoline(&image(ElfType::Dyn, TEXT, code, &[code.len()]), 0)
     }
 
     /// call 1f; 2: pause; lfence; jmp 2b; 1:

@@ -22,10 +22,10 @@
 //! In other files, which such an image may be linked into, the stubs show it: a jump that is followed by data, and that code calls whose
 //! frames are not described.
 
-use crate::decide::options::Role;
 use crate::decide::verdict::{Failed, Reason};
 use crate::flow::branch::BranchKind;
 use crate::flow::facts::Flow;
+use crate::x86::template::kind::Role;
 use gprofinject_image::x86::{is_padding_instruction, is_stub};
 use gprofinject_image::{Function, Image};
 use iced_x86::{Decoder, DecoderOptions, Mnemonic};
@@ -33,7 +33,7 @@ use iced_x86::{Decoder, DecoderOptions, Mnemonic};
 /// Returns why the library's code cannot be hooked, as text for the user, or `None` if it can.
 pub(crate) fn reader(image: &Image, role: Role) -> Option<&'static str> {
     let is_described = image.functions.iter().any(|f| f.frame.is_some());
-    let is_image = role == Role::Library
+    let is_image = role.is_library()
         && !image.functions.is_empty()
         && !image.facts.exports_functions
         && !image.facts.has_constructors

@@ -39,7 +39,7 @@ mod tests {
     use crate::plan::Plan;
     use crate::testing::{TEXT, image, plan_of, tactics};
     use gprofinject_abi::plan::SHARED;
-    use gprofinject_image::ImageKind;
+    use gprofinject_image::ElfType;
 
     /// push rbp; mov rbp, rsp; push r12; nop (4 bytes); jmp over the next; pop r12; pop rbp; ret
     const PLAIN: [u8; 16] =
@@ -52,7 +52,7 @@ mod tests {
     #[test]
     fn a_jump_alone_is_nobody_elses() {
         let code = [PLAIN, PLAIN].concat();
-        let plan = plan_of(&image(ImageKind::Pie, TEXT, &code, &[16, 16]), None);
+        let plan = plan_of(&image(ElfType::Dyn, TEXT, &code, &[16, 16]), None);
         assert_eq!(shared(&plan), [false, false]);
         let owners: Vec<u32> = plan.patches().iter().map(|patch| patch.hook).collect();
         assert_eq!(owners, [1, 2]);
@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn a_function_with_anothers_cave_is_shared() {
         let code = [&PLAIN[..], &[0x31, 0xc0, 0xc3], &PLAIN].concat();
-        let plan = plan_of(&image(ImageKind::Pie, TEXT, &code, &[16, 3, 16]), None);
+        let plan = plan_of(&image(ElfType::Dyn, TEXT, &code, &[16, 3, 16]), None);
         assert_eq!(tactics(&plan)[1], Some(Tactic::ShortJump));
         let cave =
             plan.patches().iter().find(|patch| patch.hook == 2 && patch.len == 5).map(|cave| cave.address);
@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn a_sled_and_what_it_leads_to_are_shared() {
         let code = [&[0xc3][..], &PLAIN].concat();
-        let plan = plan_of(&image(ImageKind::Pie, TEXT, &code, &[1, 16]), None);
+        let plan = plan_of(&image(ElfType::Dyn, TEXT, &code, &[1, 16]), None);
         let sled = tactics(&plan)[0] == Some(Tactic::Sled);
         assert!(sled, "{:?}", tactics(&plan));
         assert_eq!(shared(&plan), [true, true]);

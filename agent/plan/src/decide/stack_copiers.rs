@@ -121,7 +121,7 @@ pub(crate) fn caution(image: &Image, copiers: &[usize], hooks: &[Hook], entry_on
 mod tests {
     use super::*;
     use crate::testing::{TEXT, image};
-    use gprofinject_image::ImageKind;
+    use gprofinject_image::ElfType;
 
     /// objdump's bytes of `add %rax,%rsp; add %rax,%rbp`.
     const MOVES: [u8; 6] = [0x48, 0x01, 0xc4, 0x48, 0x01, 0xc5];
@@ -130,7 +130,7 @@ mod tests {
     fn both_pointers_are_moved() {
         let of = |code: &[u8]| {
             let code = [code, &[0xc3]].concat();
-            let found = all(&image(ImageKind::Pie, TEXT, &code, &[code.len()]));
+            let found = all(&image(ElfType::Dyn, TEXT, &code, &[code.len()]));
             assert!(may_copy_stack(&code) || found.is_empty());
             found.len()
         };

@@ -9,7 +9,7 @@ use crate::decide::hook::Hook;
 use crate::decide::verdict::{Failed, Reason};
 use crate::flow::branch::BranchKind;
 use crate::flow::facts::Flow;
-use crate::x86::template::kind::Owner;
+use crate::x86::template::kind::Role;
 use gprofinject_abi::plan::ArenaHeader;
 use gprofinject_image::{FunctionKind, Image};
 use std::mem::offset_of;
@@ -43,7 +43,7 @@ pub(crate) fn is_needed(image: &Image, function: usize) -> bool {
 
 /// Returns the hooked functions that are called through the agent, with their helpers. The agent defines the same functions,
 /// and all code finds its definitions before those that a library exports.
-pub(crate) fn through_agent(image: &Image, flow: &Flow, hooks: &[Hook], owner: Owner) -> Vec<ThroughAgent> {
+pub(crate) fn through_agent(image: &Image, flow: &Flow, hooks: &[Hook], role: Role) -> Vec<ThroughAgent> {
     let find =
         |wanted: &str| hooks.iter().position(|h| image.functions[h.function].names().any(|n| n == wanted));
     if !image.facts.own_unwinder {
@@ -58,7 +58,7 @@ pub(crate) fn through_agent(image: &Image, flow: &Flow, hooks: &[Hook], owner: O
         // The unwinder itself needs the offset by which the agent's gate changes the result. Where the compiler has not
         // inlined the function, the gate cannot tell its calls from the program's.
         let function = hooks[number].function;
-        if owner == Owner::Library && image.details().exported.contains(&image.functions[function].address) {
+        if role == Role::Library && image.details().exported.contains(&image.functions[function].address) {
             return None;
         }
         let is_stepped = || {

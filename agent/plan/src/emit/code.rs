@@ -1,8 +1,8 @@
 //! The bytes of the arena, and how code is written into them.
 
-use crate::decide::options::Role;
 use crate::emit::fixups::Fixups;
 use crate::emit::homes::Home;
+use crate::x86::template::kind::Role;
 use crate::x86::template::kind::Second;
 use crate::x86::template::{Hole, Target, Template};
 use gprofinject_abi::plan::{ArenaHeader, BEGIN_LEN, NUMBER_BELOW, OUTER_BEGIN_LEN, ThreadWords};
@@ -57,7 +57,7 @@ pub(crate) fn exits(at: usize) -> [usize; 3] {
 }
 
 fn fixups(role: Role) -> Option<Fixups> {
-    (role == Role::Library).then(Fixups::default)
+    role.is_library().then(Fixups::default)
 }
 
 /// The arena's bytes.

@@ -3,7 +3,6 @@
 use crate::blocks::code::{Site, Words};
 use crate::blocks::tables;
 use crate::blocks::uncounted::Uncounted;
-use crate::decide::options::Role;
 use crate::emit::emitter::Emitter;
 use crate::emit::layout::Input;
 use gprofinject_abi::plan::Frame;
@@ -33,10 +32,10 @@ pub(crate) fn write(e: &mut Emitter<'_, '_>) {
         let copied = function.and_then(|f| copies.offset(image, f, target));
         copied.map_or(target, |offset| base.wrapping_add(offset.into()))
     };
-    let counters = match role {
-        Role::Program => region::counters_offset(homes.bytes),
+    let counters = match role.is_library() {
+        false => region::counters_offset(homes.bytes),
         // Where those of a library begin is known only in the process.
-        Role::Library => 0,
+        true => 0,
     };
     let site = Site { base, counters, arena: layout.arena, arena_len: layout.len as u64 };
     let mut bytes = vec![0xcc; copies.len as usize];

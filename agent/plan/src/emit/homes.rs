@@ -5,10 +5,10 @@
 
 use crate::blocks::copies::Copies;
 use crate::decide::hook::Hook;
-use crate::decide::options::Role;
 use crate::decide::tails::Tail;
 use crate::flow::branch::BranchKind;
 use crate::flow::facts::Flow;
+use crate::x86::template::kind::Role;
 use gprofinject_abi::plan::SPARE_SLOTS;
 use gprofinject_abi::region::{SLOTS, Slot};
 use gprofinject_image::Image;
@@ -137,7 +137,7 @@ impl Homes {
             let taken = flow.is_taken(address) || flow.is_taken(hook.at);
             // A program that is linked with -rdynamic exports all of its functions. Other files call few of them, and hardly those that
             // the program itself calls.
-            let is_inner = role == Role::Program
+            let is_inner = !role.is_library()
                 && returns.len() + tails > 0
                 && flow.only_exported.binary_search(&address).is_ok();
             let unknown = if taken && !is_inner { UNKNOWN_CALLERS } else { 0 };

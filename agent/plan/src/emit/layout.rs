@@ -4,7 +4,6 @@ use crate::blocks::code::Site;
 use crate::blocks::copies::Copies;
 use crate::blocks::tables;
 use crate::decide::hook::{Hook, Retarget, relocates};
-use crate::decide::options::Role;
 use crate::decide::stack_copiers;
 use crate::decide::system_calls::Redirected;
 use crate::decide::tails::Tail;
@@ -21,7 +20,7 @@ use crate::emit::tails::Tails;
 use crate::emit::{code, place, sleds, system_call, tails, thunk};
 use crate::parallel;
 use crate::x86::jump::JUMP;
-use crate::x86::template::kind::{Kind, Measured, Owner, Second};
+use crate::x86::template::kind::{Kind, Measured, Role, Second};
 use crate::x86::template::{LINE, Template};
 use gprofinject_abi::plan::{
     ArenaHeader, BEGIN_LEN, EXIT_JUMPS, INTERNED_LABELS, LABEL_LEN, LABELS_AT, OUTER_BEGIN_LEN,
@@ -51,8 +50,6 @@ pub(crate) fn gate_jump(through_agent: &ThroughAgent) -> usize {
 pub(crate) struct Input<'a, 'd> {
     /// What the image is for a process.
     pub(crate) role: Role,
-    /// Whose thunks they are.
-    pub(crate) owner: Owner,
     /// The program.
     pub(crate) image: &'a Image<'d>,
     /// The hooked functions, in the order of their addresses.
@@ -120,7 +117,7 @@ impl<'a, 'd> Layout<'a, 'd> {
         let Input { image, hooks, specs, homes, tails, copies, .. } = input;
         let kinds: Vec<Kind> =
             specs.iter().enumerate().map(|(number, spec)| thunk::kind(*spec, homes.of(number))).collect();
-        let templates = templates(&kinds, input.owner, input.measured);
+        let templates = templates(&kinds, input.role, input.measured);
         let header = size_of::<ArenaHeader>();
         let unwind =
             (labels(input.role).map_or(header + EXIT_JUMPS, |labels| labels.end)).next_multiple_of(LINE);
@@ -201,7 +198,7 @@ impl<'a, 'd> Layout<'a, 'd> {
     /// its call through the agent.
     pub(super) fn stays(&self, number: usize) -> bool {
         let gate = self.input.through_agent.iter().find(|f| f.number == number).map(|f| f.gate);
-        gate.is_some_and(|gate| gate == stack_copiers::GATE || self.input.owner.is_standalone())
+        gate.is_some_and(|gate| gate == stack_copiers::GATE || self.input.role.is_standalone())
     }
 
     /// Returns whether a function (by its index in the image) is copied, itself or as a part of another
@@ -214,7 +211,7 @@ impl<'a, 'd> Layout<'a, 'd> {
 /// Returns the range of the labels of interned frames. Those in the program's arena serve the libraries as well.
 pub(super) fn labels(role: Role) -> Option<Range<usize>> {
     const { assert!(size_of::<ArenaHeader>() + EXIT_JUMPS <= LABELS_AT && LABELS_AT.is_multiple_of(LABEL_LEN)) };
-    (role == Role::Program).then(|| LABELS_AT..LABELS_AT + INTERNED_LABELS as usize * LABEL_LEN)
+    (!role.is_library()).then(|| LABELS_AT..LABELS_AT + INTERNED_LABELS as usize * LABEL_LEN)
 }
 
 /// Returns the number of bytes at the start of a function's body that tell the agent that a call begins, or 0 if calls are not
@@ -233,13 +230,13 @@ fn gate_of(list: &[ThroughAgent], number: usize) -> usize {
 }
 
 /// Makes the templates of all kinds that some function has.
-fn templates(kinds: &[Kind], owner: Owner, measured: Measured) -> Vec<Template> {
+fn templates(kinds: &[Kind], role: Role, measured: Measured) -> Vec<Template> {
     let len = kinds.iter().map(|kind| kind.index() + 1).max().unwrap_or(0);
-    let mut templates = vec![Template::empty(owner); len];
+    let mut templates = vec![Template::empty(role); len];
     for &kind in kinds {
         let template = &mut templates[kind.index()];
         if template.bytes.is_empty() {
-            *template = Template::thunk(kind, owner, measured);
+            *template = Template::thunk(kind, role, measured);
         }
     }
     templates

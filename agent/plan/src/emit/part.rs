@@ -1,7 +1,6 @@
 //! Writes the thunks, stubs and bodies of consecutive functions: the work of one thread.
 
 use crate::decide::hook::Hook;
-use crate::decide::options::Role;
 use crate::decide::thunk_spec::ThunkSpec;
 use crate::decide::verdict::{Reason, Tactic};
 use crate::emit::bodies::Bodies;
@@ -172,7 +171,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
                         offset_of!(ArenaHeader, mark)
                     };
                     let outer = layout.input.measured == Measured::Outer;
-                    let prefix = outer.then(|| layout.input.owner.segment_prefix());
+                    let prefix = outer.then(|| layout.input.role.segment_prefix());
                     self.code.begin(body, number, word, prefix);
                 }
                 self.code.put(moved, &relocated.bytes);
@@ -273,7 +272,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
     /// Returns the offsets of the displacements with which the body of a library's function at offset `body` leads to the
     /// library's text and data: see [`to_text`]. There are none for a program. Returns `None` if they cannot be told.
     fn to_text(&self, hook: &Hook, spec: ThunkSpec, body: usize, relocated: &Relocated) -> Option<Vec<u32>> {
-        if self.layout.input.role == Role::Program {
+        if !self.layout.input.role.is_library() {
             return Some(Vec::new());
         }
         let again =

@@ -176,7 +176,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use crate::plan::Plan;
     use crate::testing::{TEXT, image, patch, plan_of};
-    use gprofinject_image::ImageKind;
+    use gprofinject_image::ElfType;
 
     /// push rbx; mov rbx, rdi
     const BEFORE: [u8; 4] = [0x53, 0x48, 0x89, 0xfb];
@@ -187,7 +187,7 @@ mod tests {
         let end = before.len() as i32 + 5;
         // pop rbx; ret
         let code = [before, &[0xe8], &(-end).to_le_bytes(), &[0x5b, 0xc3]].concat();
-        let plan = plan_of(&image(ImageKind::Pie, TEXT, &code, &[code.len()]), None);
+        let plan = plan_of(&image(ElfType::Dyn, TEXT, &code, &[code.len()]), None);
         (plan, TEXT + end as u64 - 4)
     }
 

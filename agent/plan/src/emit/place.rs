@@ -8,10 +8,10 @@
 //! ([`Reason::Far`](crate::decide::verdict::Reason::Far)).
 
 use crate::decide::hook::Hook;
-use crate::decide::options::Role;
+use crate::x86::template::kind::Role;
 use gprofinject_abi::plan::{LIBRARY_ARENA, LONG_LIBRARY_ARENA};
 use gprofinject_abi::region::{PAGE, round_up};
-use gprofinject_image::{Image, ImageKind};
+use gprofinject_image::{ElfType, Image};
 
 /// Bytes left free between the arena and the program.
 pub(super) const GUARD: u64 = 0x1_0000;
@@ -28,19 +28,19 @@ pub(super) const MOST: u64 = REACH;
 
 /// Returns the address of an arena of `len` bytes for these hooks.
 pub(super) fn place(image: &Image, role: Role, hooks: &[Hook], len: u64) -> u64 {
-    let usual = match role {
-        Role::Program => usual(image, len),
-        Role::Library if len > image.hi.saturating_sub(image.lo) => LONG_LIBRARY_ARENA,
-        Role::Library => LIBRARY_ARENA,
+    let usual = match role.is_library() {
+        false => usual(image, len),
+        true if len > image.hi.saturating_sub(image.lo) => LONG_LIBRARY_ARENA,
+        true => LIBRARY_ARENA,
     };
     let reached = |at: u64| hooks.iter().filter(|hook| reaches(at, len, image, hook)).count();
     let mut best = (reached(usual), usual);
     if best.0 < hooks.len() {
         // The dynamic linker maps a library as a whole. The process has to say where there is room for the arena of a library of more
         // than a gigabyte.
-        let others = match role {
-            Role::Program => gaps(image, len),
-            Role::Library => vec![LIBRARY_ARENA, self::usual(image, len)],
+        let others = match role.is_library() {
+            false => gaps(image, len),
+            true => vec![LIBRARY_ARENA, self::usual(image, len)],
         };
         for at in others {
             let reached = reached(at);
@@ -55,10 +55,10 @@ pub(super) fn place(image: &Image, role: Role, hooks: &[Hook], len: u64) -> u64 
 /// Returns the place that is used unless the program is too large for it.
 fn usual(image: &Image, len: u64) -> u64 {
     let below = image.lo.wrapping_sub(GUARD + len);
-    match image.kind {
-        ImageKind::Pie => below,
-        ImageKind::Exec if image.lo > LOWEST + GUARD + len => below,
-        ImageKind::Exec => round_up(image.hi, PAGE) + HEAP,
+    match image.elf_type {
+        ElfType::Dyn => below,
+        ElfType::Exec if image.lo > LOWEST + GUARD + len => below,
+        ElfType::Exec => round_up(image.hi, PAGE) + HEAP,
     }
 }
 

@@ -1,6 +1,5 @@
 //! Writes the code of all system calls that lead to the agent, and the patches that lead there.
 
-use crate::decide::options::Role;
 use crate::decide::system_calls::Purpose;
 use crate::emit::emitted::{Moved, NO_OWNER};
 use crate::emit::emitter::Emitter;
@@ -26,7 +25,7 @@ pub(crate) fn write(e: &mut Emitter<'_, '_>) {
             }
             continue;
         };
-        if layout.input.role == Role::Library {
+        if layout.input.role.is_library() {
             let [there, word] = [e.address(at), word].map(|address| address.wrapping_add(SHIFT));
             let again = system_call::piece(layout.input.image, call, there, word);
             let Some(found) = again.ok().and_then(|again| displacements(&piece.bytes, &again.bytes)) else {

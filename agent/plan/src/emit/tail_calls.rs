@@ -17,9 +17,9 @@ use std::mem::offset_of;
 
 /// Writes the thunks and stubs of all tail calls.
 pub(crate) fn write(e: &mut Emitter<'_, '_>) {
-    let Input { owner, tails, homes, .. } = e.layout.input;
+    let Input { role, tails, homes, .. } = e.layout.input;
     // By `Kind::index`, those that fill a cell apart. The template of a kind that no callee has is empty.
-    let mut templates = [false, true].map(|_| vec![Template::empty(owner); Kind::COUNT]);
+    let mut templates = [false, true].map(|_| vec![Template::empty(role); Kind::COUNT]);
     let mut first = 0;
     for (i, tail) in tails.iter().enumerate() {
         if tails[first].callee != tail.callee {
@@ -32,7 +32,7 @@ pub(crate) fn write(e: &mut Emitter<'_, '_>) {
         let template = &mut templates[usize::from(tail.fills)][kind.index()];
         if template.bytes.is_empty() {
             let make = if tail.fills { Template::filling_tail } else { Template::tail };
-            *template = make(kind, owner);
+            *template = make(kind, role);
         }
         write_one(e, i, tail, kind, template, Home { offset: slot, ..Home::default() });
     }

@@ -3,7 +3,7 @@
 use crate::decide::tails::Tail;
 use crate::emit::code::{LOAD_RAX, STUB};
 use crate::x86::jump::JUMP;
-use crate::x86::template::kind::{Kind, Owner};
+use crate::x86::template::kind::{Kind, Role};
 use crate::x86::template::{LINE, Template};
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ pub(super) const STUBS: usize = STUB + LOAD_RAX[1].len() + RESTORE_R11.len() + J
 
 /// Returns the distance from one thunk to the next in bytes: the size of the largest thunk.
 pub(super) fn pitch() -> usize {
-    Template::filling_tail(Kind::LARGEST, Owner::Program).bytes.len().next_multiple_of(LINE)
+    Template::filling_tail(Kind::LARGEST, Role::Program).bytes.len().next_multiple_of(LINE)
 }
 
 /// The places of the thunks and stubs of tail calls, as arena offsets.

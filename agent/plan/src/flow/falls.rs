@@ -98,7 +98,7 @@ fn leaves(image: &Image, i: &Instruction) -> bool {
 mod tests {
     use super::*;
     use crate::testing::{TEXT, image};
-    use gprofinject_image::ImageKind;
+    use gprofinject_image::ElfType;
 
     #[test]
     fn running_on_and_leaving() {
@@ -113,7 +113,7 @@ mod tests {
             &[0xc3],
         ];
         let code = parts.concat();
-        let program = image(ImageKind::Pie, TEXT, &code, &parts.map(<[u8]>::len));
+        let program = image(ElfType::Dyn, TEXT, &code, &parts.map(<[u8]>::len));
         let flow = Flow::of(&program, true);
         let falls: Vec<_> = all(&program, &flow)
             .iter()

@@ -1,10 +1,10 @@
 //! Stored plans of real programs, whole and damaged.
 
-use crate::decide::options::{Options, Role};
+use crate::decide::options::Options;
 use crate::stored::*;
 use crate::testing::{TEXT, image, plan_of};
-use crate::x86::template::kind::Measured;
-use gprofinject_image::ImageKind;
+use crate::x86::template::kind::{Measured, Role};
+use gprofinject_image::ElfType;
 
 /// A program that is always available: the one that runs these tests.
 fn own_program() -> Vec<u8> {
@@ -37,7 +37,7 @@ fn assert_same(image: &Image, fresh: &Plan, loaded: &Plan) {
     assert_eq!(fresh.nameless_parts, loaded.nameless_parts);
     assert_eq!(fresh.hook_points, loaded.hook_points);
     assert_eq!(fresh.patches(), loaded.patches());
-    assert_eq!((fresh.standalone, &fresh.redirected), (loaded.standalone, &loaded.redirected));
+    assert_eq!((fresh.role, &fresh.redirected), (loaded.role, &loaded.redirected));
     assert_eq!(fresh.unredirected, loaded.unredirected);
     assert_eq!(fresh.moved, loaded.moved);
     assert_eq!((fresh.phdr(), fresh.counter_bytes()), (loaded.phdr(), loaded.counter_bytes()));
@@ -68,7 +68,6 @@ fn a_stored_plan_is_the_plan() {
                         insist,
                         counted: None,
                         role: Role::Program,
-                        standalone: false,
                         measured: Measured::None,
                         arena: None,
                         words: 0,
@@ -101,7 +100,6 @@ fn plans_with_counted_blocks_are_not_stored() {
         min_size: 0,
         insist: true,
         role: Role::Program,
-        standalone: false,
         measured: Measured::None,
         counted: Some(counted),
         arena: None,
@@ -116,12 +114,12 @@ fn another_programs_plan_is_refused() {
     let code = [0x55, 0x48, 0x89, 0xe5, 0x31, 0xc0, 0x5d, 0xc3];
     let twice = code.repeat(2);
     let (one, two) = ([8].as_slice(), [8, 8].as_slice());
-    let own = image(ImageKind::Pie, TEXT, &twice, two);
+    let own = image(ElfType::Dyn, TEXT, &twice, two);
     let (decisions, file) = stored(&plan_of(&own, None));
     assert!(from_stored(&own, &decisions, file.clone()).is_some());
-    let shorter = image(ImageKind::Pie, TEXT, &code, one);
-    let elsewhere = image(ImageKind::Pie, 2 * TEXT, &twice, two);
-    let otherwise = image(ImageKind::Pie, TEXT, &twice, &[12, 4]);
+    let shorter = image(ElfType::Dyn, TEXT, &code, one);
+    let elsewhere = image(ElfType::Dyn, 2 * TEXT, &twice, two);
+    let otherwise = image(ElfType::Dyn, TEXT, &twice, &[12, 4]);
     for other in [shorter, elsewhere, otherwise] {
         assert!(from_stored(&other, &decisions, file.clone()).is_none());
     }
@@ -130,7 +128,7 @@ fn another_programs_plan_is_refused() {
 #[test]
 fn parts_that_the_image_does_not_have_are_refused() {
     let code = [0x55, 0x48, 0x89, 0xe5, 0x31, 0xc0, 0x5d, 0xc3].repeat(3);
-    let mut own = image(ImageKind::Pie, TEXT, &code, &[8, 8, 8]);
+    let mut own = image(ElfType::Dyn, TEXT, &code, &[8, 8, 8]);
     own.functions[1].kind = gprofinject_image::FunctionKind::Cold(None);
     let mut plan = plan_of(&own, None);
     for (parts, fits) in [
@@ -180,7 +178,6 @@ fn damaged_bytes_are_refused_or_harmless() {
         insist: true,
         counted: None,
         role: Role::Program,
-        standalone: false,
         measured: Measured::None,
         arena: None,
         words: 0,

@@ -11,7 +11,7 @@ pub(crate) mod kind;
 mod tail;
 mod thunk;
 
-use crate::x86::template::kind::Owner;
+use crate::x86::template::kind::Role;
 use gprofinject_abi::plan::{Cell, FREE, INTERNED, ThreadWords};
 use gprofinject_abi::region::Slot;
 use std::mem::offset_of;
@@ -85,7 +85,7 @@ pub(crate) struct Template {
     /// Whether only calls by unhooked code use the exit: see [`callbacks`](kind::Kind::callbacks).
     is_for_callbacks: bool,
     /// Whose thunk it is.
-    owner: Owner,
+    role: Role,
 }
 
 /// Bytes of a cache line. The path of each call uses as few cache lines as possible, because each one costs
@@ -108,7 +108,7 @@ const COUNT: i64 = offset_of!(Slot, count) as i64;
 
 impl Template {
     /// Returns a template without code.
-    pub(crate) fn empty(owner: Owner) -> Template {
+    pub(crate) fn empty(role: Role) -> Template {
         Template {
             bytes: Vec::new(),
             holes: Vec::new(),
@@ -119,7 +119,7 @@ impl Template {
             pushed: 0,
             to_islands: Vec::new(),
             is_for_callbacks: false,
-            owner,
+            role,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::build::{check, compile, compile_if_possible, folder, has, named, run, skipped};
 use crate::readelf;
-use gprofinject_image::{FunctionKind, Image, ImageKind};
+use gprofinject_image::{ElfType, FunctionKind, Image};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -130,7 +130,7 @@ fn facts_of_a_plain_program() {
     let program = compile(&folder("facts"), "gcc", &[("a.c", C)], &["-O2", "-fPIE", "-pie"]);
     let bytes = std::fs::read(program).unwrap();
     let image = Image::read(&bytes).unwrap();
-    assert_eq!(image.kind, ImageKind::Pie);
+    assert_eq!(image.elf_type, ElfType::Dyn);
     assert_eq!((image.lo, image.phdr), (0, 64));
     assert_eq!(image.facts.interpreter.as_deref(), Some("/lib64/ld-linux-x86-64.so.2"));
     assert!(image.facts.has_symtab && !image.facts.own_unwinder && !image.facts.go);
@@ -154,7 +154,7 @@ fn pointers_of_a_fixed_program() {
     let program = compile(&folder("pointers"), "gcc", &[("a.c", C)], &flags);
     let bytes = std::fs::read(program).unwrap();
     let image = Image::read(&bytes).unwrap();
-    assert_eq!((image.kind, image.lo), (ImageKind::Exec, 0x400000));
+    assert_eq!((image.elf_type, image.lo), (ElfType::Exec, 0x400000));
     for name in ["twice", "square"] {
         assert!(image.details().code_pointers.contains(&named(&image, name).address));
     }
@@ -364,7 +364,6 @@ fn runtimes_that_rely_on_return_addresses_are_known_by_their_functions() {
             insist: false,
             counted: None,
             role: gprofinject_plan::Role::Program,
-            standalone: false,
             measured: gprofinject_plan::Measured::None,
             arena: None,
             words: 0,

@@ -202,18 +202,18 @@ impl Pair {
 /// Plans a library in both modes, with and without counted basic blocks, for processes of glibc's and of musl's, and checks
 /// it. Returns the number of its functions that are hooked.
 fn is_placed_right(library: &str, bytes: &[u8]) -> usize {
-    is_placed_right_in(library, bytes, true);
-    is_placed_right_in(library, bytes, false)
+    is_placed_right_in(library, bytes, Role::StandaloneLibrary);
+    is_placed_right_in(library, bytes, Role::Library)
 }
 
 /// Does the same for the processes of standalone programs, which are musl's, or for others.
-fn is_placed_right_in(library: &str, bytes: &[u8], standalone: bool) -> usize {
+fn is_placed_right_in(library: &str, bytes: &[u8], role: Role) -> usize {
     let image = Image::read_library(bytes, None).unwrap();
     let mut hooked = 0;
     let all: &dyn Fn(&Function) -> bool = &|_| true;
     let modes =
         [(Hooks::Both, None), (Hooks::Entry, None), (Hooks::Both, Some(all)), (Hooks::Entry, Some(all))];
-    for (hooks, counted) in modes.into_iter().take(if standalone { 2 } else { 4 }) {
+    for (hooks, counted) in modes.into_iter().take(if role.is_standalone() { 2 } else { 4 }) {
         let options = Options {
             hooks,
             engine: Default::default(),
@@ -221,8 +221,7 @@ fn is_placed_right_in(library: &str, bytes: &[u8], standalone: bool) -> usize {
             min_size: 0,
             insist: false,
             counted,
-            role: Role::Library,
-            standalone,
+            role,
             measured: Measured::None,
             arena: None,
             words: 0,
@@ -276,8 +275,7 @@ fn a_library_that_makes_threads() {
         min_size: 0,
         insist: false,
         counted: None,
-        role: Role::Library,
-        standalone: true,
+        role: Role::StandaloneLibrary,
         measured: Measured::None,
         arena: None,
         words: 0,
@@ -285,7 +283,7 @@ fn a_library_that_makes_threads() {
     let plan = Plan::new(&image, &options);
     assert_eq!((plan.records.len(), plan.redirected.len(), plan.patches().len()), (0, 2, 2));
     assert!(Pair::new(&plan, 0).check_all("the test's library") > 20);
-    let elsewhere = Plan::new(&image, &Options { standalone: false, ..options });
+    let elsewhere = Plan::new(&image, &Options { role: Role::Library, ..options });
     assert!(elsewhere.patches().is_empty());
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use gmon::{Profile, Relation};
 use gmon_run::Program;
 use gprofinject_image::debug::{DebugFile, Lines, debug_files, file_with_names};
-use gprofinject_image::headers::{Header, read};
+use gprofinject_image::headers;
 use gprofinject_image::{FunctionKind, Image, gprof};
 use object::Object;
 
@@ -107,10 +107,7 @@ pub(crate) fn lines_of(path: &Path, bytes: &[u8]) -> Option<Lines> {
 
 /// Returns the module of a program's file.
 fn module(path: &Path, bytes: &[u8]) -> Module {
-    let code = match read(bytes) {
-        Header::Ours(program) | Header::Narrow(program, _) => program.code,
-        Header::Foreign(_) | Header::Broken(_) | Header::NotElf => Vec::new(),
-    };
+    let code = headers::read(bytes).map(|program| program.code).unwrap_or_default();
     let build_id = object::File::parse(bytes).ok().and_then(|file| Some(file.build_id().ok()??.to_vec()));
     let first = code.first();
     Module {

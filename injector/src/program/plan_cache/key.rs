@@ -83,13 +83,6 @@ impl Key {
     }
 }
 
-fn number_of(role: Role) -> u8 {
-    match role {
-        Role::Program => 0,
-        Role::Library => 1,
-    }
-}
-
 impl Question<'_, '_> {
     /// Returns the hash, or `None` if the program's contents have no mark or the answer has parts that are not kept.
     pub(super) fn key(&self) -> Option<Key> {
@@ -103,19 +96,8 @@ impl Question<'_, '_> {
     }
 
     fn key_with(&self, mark: Mark) -> Option<Key> {
-        let Options {
-            hooks,
-            engine,
-            selected,
-            min_size,
-            insist,
-            counted,
-            role,
-            standalone,
-            measured,
-            arena,
-            words,
-        } = self.options;
+        let Options { hooks, engine, selected, min_size, insist, counted, role, measured, arena, words } =
+            self.options;
         if counted.is_some() {
             return None;
         }
@@ -137,20 +119,25 @@ impl Question<'_, '_> {
             Engine::Frida => 1,
             Engine::FridaOrBuiltin => 2,
         };
+        let role = match role {
+            Role::Program => 0,
+            Role::Standalone => 1,
+            Role::Library => 2,
+            Role::StandaloneLibrary => 3,
+        };
         let measured = match measured {
             Measured::None => 0,
             Measured::All => 1,
             Measured::Outer => 2,
         };
         add(&[
-            number_of(*role),
+            role,
             hooks,
             engine,
             (*insist).into(),
             measured,
-            (*standalone).into(),
             self.hookless.into(),
-            self.subject.is_preloaded_to.into(),
+            self.image.facts.hooks_removed.into(),
         ]);
         // For a single function, both say the same.
         let selected = match self.selects {

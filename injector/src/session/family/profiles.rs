@@ -76,7 +76,7 @@ impl Family<'_> {
             return false;
         }
         // If the agent has not armed itself, a program that the process has executed may still have the name in its environment.
-        let is_over = state == AgentState::Armed && !member.profilee.planned.subject.standalone;
+        let is_over = state == AgentState::Armed && !member.profilee.planned.subject.kind.is_standalone();
         // Somebody may still read what was measured, or set to zero.
         let is_read = layout.measure.is_none() && member.baseline.is_none();
         let is_sound = account.damage.is_none() && account.trouble.is_none();

@@ -195,7 +195,7 @@ impl Attachment {
             arenas: Arenas { program: arena..arena + plan.arena_len, ..Arenas::default() },
             patches: Patch::all(plan, bias),
             unwinder: Vec::new(),
-            is_standalone: plan.standalone,
+            is_standalone: plan.role.is_standalone(),
             calls: Vec::new(),
             go: None,
             folder: folder.path().to_string_lossy().into_owned(),

@@ -56,8 +56,8 @@ impl Attachment {
         let pid = process.pid;
         let memory = Memory::open(pid).map_err(|error| anyhow!(refusal(pid, &error)))?;
         let mappings = process.mappings()?;
-        let agent = Agent::read(plan.standalone)?;
-        let library = match plan.standalone {
+        let agent = Agent::read(plan.role.is_standalone())?;
+        let library = match plan.role.is_standalone() {
             true => placed_library(&mappings, &memory, &agent),
             false => loaded_library(&mappings, &folder.path().join(AGENT_FILE).to_string_lossy()),
         };
@@ -117,7 +117,7 @@ impl Attachment {
     ) -> Result<Option<Attachment>> {
         let pid = process.pid;
         let memory = Memory::open(pid).map_err(|error| anyhow!(refusal(pid, &error)))?;
-        let is_standalone = plan.standalone;
+        let is_standalone = plan.role.is_standalone();
         let mappings = if is_standalone { process.mappings()? } else { detours::loaded(&memory, process)? };
         let agent = Agent::read(is_standalone)?;
         // The plan of a standalone program leads its own functions to the agent.
@@ -125,19 +125,19 @@ impl Attachment {
         let bias = process.program_headers().wrapping_sub(plan.phdr());
         let instruction = instruction(process, plan, wanted, &mappings, &memory)?;
         // The plan may lead system calls of a program with a C library as well to the agent.
-        let image = planned.subject.image.as_ref();
+        let image = planned.subject.image();
         let calls = image.map_or(Vec::new(), |image| plan.after_system_calls(image));
         let arena = plan.arena.wrapping_add(bias);
         let calls = calls.into_iter().map(|(from, to)| (arena + u64::from(from), to.wrapping_add(bias)));
         let mut attachment = Attachment {
             unwinder: unwinder(planned, bias),
             calls: calls.collect(),
-            go: Go::of(planned.subject.image.as_ref(), bias),
+            go: Go::of(planned.subject.image(), bias),
             ..Attachment::outside(process, plan, (folder, name), instruction)
         };
         let get_gr = get_gr(planned, plan, bias, arena);
         // The agent is near the libraries, so that they can be hooked.
-        let near = match planned.subject.musl {
+        let near = match planned.subject.kind.is_musl() {
             true => process.dynamic_linker(),
             false => libc_code(&mappings).map_or(process.program_headers(), |libc| libc.lo),
         };
@@ -337,7 +337,7 @@ fn instruction(
     memory: &Memory,
 ) -> Result<u64> {
     let pid = process.pid;
-    if plan.standalone {
+    if plan.role.is_standalone() {
         let bias = process.program_headers().wrapping_sub(plan.phdr());
         let libraries = wanted
             .iter()

@@ -9,7 +9,7 @@
 use anyhow::{Context, Result};
 use gprofinject_abi::attach::WORDS;
 use gprofinject_abi::region::PAGE;
-use gprofinject_image::headers::{self, Header};
+use gprofinject_image::headers;
 use gprofinject_image::library::{Library, Word};
 
 use crate::store::libraries::{AGENT, STANDALONE};
@@ -40,7 +40,7 @@ impl Agent {
 
     /// Returns the offset in the file of the library for glibc's dynamic linker of the first byte of its code.
     pub(crate) fn code_offset() -> Option<u64> {
-        let Header::Ours(program) = headers::read(AGENT) else { return None };
+        let program = headers::read(AGENT).ok()?;
         let segment = program.code.first()?;
         // The code begins at the start of a page in the file as in memory.
         Some(segment.offset - segment.address % PAGE)

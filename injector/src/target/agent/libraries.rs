@@ -116,7 +116,7 @@ impl Attachment {
     /// load bias.
     pub(crate) fn note_library(&mut self, library: &Library, start: u64, arena: u64) {
         let planned = library.planned;
-        let (Some(plan), Some(image)) = (&planned.plan, &planned.subject.image) else { return };
+        let (Some(plan), Some(image)) = (&planned.plan, planned.subject.image()) else { return };
         if self.is_standalone {
             self.note_arena(arena, plan.arena_len);
             let of = |(from, to): (u32, u64)| (arena + u64::from(from), start.wrapping_add(to));

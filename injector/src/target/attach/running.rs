@@ -118,7 +118,7 @@ impl Target for Running {
         let (Some(folder), Some(plan)) = (folder, &planned.plan) else {
             return Ok(Ready { grip: Grip::unopened(pid), agent: None, unhooked });
         };
-        if planned.subject.musl && !wanted.iter().any(|wanted| wanted.is_needed) {
+        if planned.subject.kind.is_musl() && !wanted.iter().any(|wanted| wanted.is_needed) {
             return Err(libraries::unhookable("it was not found"));
         }
         let mut made = loop {
@@ -128,14 +128,14 @@ impl Target for Running {
             }
             take_over(&self.process, voice)?;
         };
-        let armed = check_prepared(&folder.region(FIRST), plan.standalone).and_then(|()| {
+        let armed = check_prepared(&folder.region(FIRST), plan.role.is_standalone()).and_then(|()| {
             if !wanted.is_empty() {
                 let paths = wanted.iter().map(|wanted| wanted.library.binary.clone());
                 let loaded = made.load_libraries(wanted)?;
                 unhooked.extend(paths.zip(loaded).filter_map(|(path, why)| Some((path, why?))));
             }
             // Any library of musl's may have to be led to the agent, so all of them have to be known.
-            let code = planned.subject.musl.then_some(&self.code);
+            let code = planned.subject.kind.is_musl().then_some(&self.code);
             made.arm(Plans { program: planned.plan.as_ref(), libraries: all }, code)
         });
         match armed {

@@ -92,7 +92,7 @@ impl Launched {
         standing: Standing,
     ) -> Result<Launched> {
         child::remember_earlier();
-        let preloaded = folder.filter(|_| !subject.standalone);
+        let preloaded = folder.filter(|_| !subject.kind.is_standalone());
         let given = spawn::Given {
             limits: inherited.limits,
             scheduling: inherited.scheduling,
@@ -115,7 +115,7 @@ impl Launched {
             stage: Stage::Held(held),
             standing,
             path: program.path.clone(),
-            changes_ids: subject.changes_ids,
+            changes_ids: subject.kind.changes_ids(),
             witness: None,
             entrance: None,
             usher: None,
@@ -178,7 +178,7 @@ impl Target for Launched {
     fn make_ready(&mut self, readying: &Readying) -> Result<Ready> {
         self.witness = Witness::start();
         if let (Some(folder), Some(plan)) = (readying.folder, &readying.planned.plan) {
-            let is_standalone = readying.planned.subject.standalone;
+            let is_standalone = readying.planned.subject.kind.is_standalone();
             self.entrance = is_standalone.then(|| Entrance::new(plan, folder, FIRST));
         }
         if readying.follows {

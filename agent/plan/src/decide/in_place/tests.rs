@@ -5,7 +5,7 @@ use crate::decide::verdict::Tactic;
 use crate::plan::Plan;
 use crate::testing::{TEXT, image, patch, plan_of, tactics};
 use crate::x86::relocate::call::CALL_R11;
-use gprofinject_image::ImageKind;
+use gprofinject_image::ElfType;
 
 /// Distance from one function to the next in bytes, with room for a jump between them.
 const PITCH: usize = 32;
@@ -25,7 +25,7 @@ fn plan(functions: &[&[u8]], taken: usize) -> Plan {
     for (function, place) in functions.iter().zip(code.chunks_mut(PITCH)) {
         place[..function.len()].copy_from_slice(function);
     }
-    let mut image = image(ImageKind::Pie, TEXT, &code, &vec![PITCH; functions.len()]);
+    let mut image = image(ElfType::Dyn, TEXT, &code, &vec![PITCH; functions.len()]);
     for (f, function) in image.functions.iter_mut().zip(functions) {
         f.size = function.len() as u64;
     }

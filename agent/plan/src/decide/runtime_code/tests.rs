@@ -2,13 +2,13 @@
 
 use super::*;
 use crate::testing::{TEXT, image};
-use gprofinject_image::ImageKind;
+use gprofinject_image::ElfType;
 
 /// `call 1f; ret` and padding; `1: jmp [rip+0x100]` and what follows the jump.
 fn refused(behind: &[u8], change: impl FnOnce(&mut Image)) -> Vec<usize> {
     let caller = [0xe8, 0x03, 0, 0, 0, 0xc3, 0x90, 0x90];
     let bytes = [&caller[..], &[0xff, 0x25, 0, 1, 0, 0], behind].concat();
-    let mut image = image(ImageKind::Pie, TEXT, &bytes, &[caller.len(), bytes.len() - caller.len()]);
+    let mut image = image(ElfType::Dyn, TEXT, &bytes, &[caller.len(), bytes.len() - caller.len()]);
     for f in image.functions.iter_mut() {
         f.frame = None;
     }
@@ -34,7 +34,7 @@ fn a_jump_with_data_behind_it_is_a_stub_of_a_runtime() {
 #[test]
 fn a_library_that_only_a_runtime_can_enter() {
     let bytes = [0xc3];
-    let mut image = image(ImageKind::Pie, TEXT, &bytes, &[1]);
+    let mut image = image(ElfType::Dyn, TEXT, &bytes, &[1]);
     image.functions[0].frame = None;
     assert!(reader(&image, Role::Library).is_some());
     assert!(reader(&image, Role::Program).is_none());

@@ -1,11 +1,11 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
-use crate::decide::options::{Engine, Hooks, Options, Role};
+use crate::decide::options::{Engine, Hooks, Options};
 use crate::plan::Plan;
 use crate::testing::{TEXT, image};
 use crate::x86::relocate::instructions::tests::listing;
-use crate::x86::template::kind::Measured;
-use gprofinject_image::ImageKind;
+use crate::x86::template::kind::{Measured, Role};
+use gprofinject_image::ElfType;
 
 /// mov eax, edi; mov [rsi], rcx; ret
 const BODY: [u8; 6] = [0x89, 0xf8, 0x48, 0x89, 0x0e, 0xc3];
@@ -22,7 +22,7 @@ const MUSL: [u8; 37] = [
 /// Returns the image of functions with these names and code.
 fn program<'d>(code: &'d [u8], functions: &[(&'static str, usize)]) -> Image<'d> {
     let sizes: Vec<usize> = functions.iter().map(|&(_, size)| size).collect();
-    let mut image = image(ImageKind::Pie, TEXT, code, &sizes);
+    let mut image = image(ElfType::Dyn, TEXT, code, &sizes);
     for (function, &(name, _)) in image.functions.iter_mut().zip(functions) {
         function.name = name;
     }
@@ -39,8 +39,7 @@ fn plan(image: &Image, hooks: Hooks) -> Plan {
         min_size: 0,
         insist: false,
         counted: None,
-        role: Role::Program,
-        standalone: true,
+        role: Role::Standalone,
         measured: Measured::None,
         arena: None,
         words: 0,

@@ -1,11 +1,11 @@
 #![allow(clippy::unwrap_used)]
-use crate::decide::options::{Engine, Hooks, Options, Role};
+use crate::decide::options::{Engine, Hooks, Options};
 use crate::decide::verdict::{Reason, Tactic, Verdict};
 use crate::plan::Plan;
 use crate::testing::{TEXT, image, patch};
 use crate::x86::relocate::instructions::tests::listing;
-use crate::x86::template::kind::Measured;
-use gprofinject_image::{Function, ImageKind};
+use crate::x86::template::kind::{Measured, Role};
+use gprofinject_image::{ElfType, Function};
 
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// cmp rax, -4096; ret
@@ -13,7 +13,7 @@ const AFTER: [u8; 7] = [0x48, 0x3d, 0, 0xf0, 0xff, 0xff, 0xc3];
 
 /// Returns the plan for a standalone program with one function, which `code` has.
 fn plan(code: &[u8], counted: bool) -> Plan {
-    let image = image(ImageKind::Pie, TEXT, code, &[code.len()]);
+    let image = image(ElfType::Dyn, TEXT, code, &[code.len()]);
     let all: &dyn Fn(&Function) -> bool = &|_| true;
     let options = Options {
         hooks: Hooks::Both,
@@ -22,8 +22,7 @@ fn plan(code: &[u8], counted: bool) -> Plan {
         min_size: 0,
         insist: false,
         counted: counted.then_some(all),
-        role: Role::Program,
-        standalone: true,
+        role: Role::Standalone,
         measured: Measured::None,
         arena: None,
         words: 0,

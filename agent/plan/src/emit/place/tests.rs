@@ -3,7 +3,7 @@
 use crate::decide::verdict::{Reason, Tactic, Verdict};
 use crate::plan::Plan;
 use crate::testing::{image, plan_at, plan_of};
-use gprofinject_image::{Image, ImageKind, Segment};
+use gprofinject_image::{ElfType, Image, Segment};
 
 /// push rbx; mov rbx, rdi; lea rax, [rdi+1]; pop rbx; ret; nop
 const FUNCTION: [u8; 16] =
@@ -12,7 +12,7 @@ const NEAR: u64 = 0x40_1000;
 const FAR: u64 = 0x3_0000_0000;
 
 /// Returns a program with so many functions at `NEAR` and at `FAR`.
-fn apart<'d>(kind: ImageKind, code: &'d [u8], near: usize, far: usize) -> Image<'d> {
+fn apart<'d>(kind: ElfType, code: &'d [u8], near: usize, far: usize) -> Image<'d> {
     let at = |base: u64, count: usize| {
         let code = &code[..count * FUNCTION.len()];
         image(kind, base, code, &vec![FUNCTION.len(); count])
@@ -37,7 +37,7 @@ fn checked(image: &Image, plan: Plan) -> Vec<Verdict> {
     }
     let of_segments =
         |s: &Segment| plan.arena < s.address + s.memory && plan.arena + plan.arena_len > s.address;
-    assert!(image.kind == ImageKind::Pie || !image.segments.iter().any(of_segments));
+    assert!(image.elf_type == ElfType::Dyn || !image.segments.iter().any(of_segments));
     plan.verdicts.into_owned()
 }
 
@@ -47,7 +47,7 @@ const REFUSED: Verdict = Verdict::Refused(Reason::Far);
 #[test]
 fn the_arena_is_near_most_functions_and_the_others_are_refused() {
     let code = FUNCTION.repeat(3);
-    for kind in [ImageKind::Exec, ImageKind::Pie] {
+    for kind in [ElfType::Exec, ElfType::Dyn] {
         let more_near = apart(kind, &code, 2, 1);
         assert_eq!(checked(&more_near, plan_of(&more_near, None)), [HOOKED, HOOKED, REFUSED]);
         let more_far = apart(kind, &code, 1, 2);
@@ -58,7 +58,7 @@ fn the_arena_is_near_most_functions_and_the_others_are_refused() {
 #[test]
 fn a_program_with_gigabytes_of_data_is_hooked_from_below() {
     let code = FUNCTION.repeat(2);
-    let mut image = image(ImageKind::Exec, NEAR, &code, &[16, 16]);
+    let mut image = image(ElfType::Exec, NEAR, &code, &[16, 16]);
     image.segments[0].memory = 3 << 30;
     image.hi = NEAR + (3 << 30);
     assert_eq!(checked(&image, plan_of(&image, None)), [HOOKED, HOOKED]);
@@ -67,7 +67,7 @@ fn a_program_with_gigabytes_of_data_is_hooked_from_below() {
 #[test]
 fn nothing_is_hooked_from_an_arena_that_is_too_far_away() {
     let code = FUNCTION.repeat(2);
-    let image = image(ImageKind::Exec, NEAR, &code, &[16, 16]);
+    let image = image(ElfType::Exec, NEAR, &code, &[16, 16]);
     for at in [FAR, 0x8080_0000, 0x7fff_0000_0000] {
         let plan = plan_at(&image, at);
         assert!(plan.patches().is_empty() && plan.caution.as_ref().unwrap().starts_with("2 functions are"));
@@ -81,7 +81,7 @@ fn data_out_of_reach_of_the_arena_leaves_a_function_alone() {
     // lea rax, [rip+0x7ffff000]; ret, which the function reaches and an arena below it does not; and another function.
     let relative = [0x48, 0x8d, 0x05, 0, 0xf0, 0xff, 0x7f, 0xc3];
     let code = [&relative[..], &[0x90; 8], &FUNCTION].concat();
-    let image = image(ImageKind::Exec, NEAR, &code, &[16, 16]);
+    let image = image(ElfType::Exec, NEAR, &code, &[16, 16]);
     let plan = plan_of(&image, None);
     assert_eq!(checked(&image, plan), [Verdict::Refused(Reason::NotRelocatable), HOOKED]);
 }
@@ -89,7 +89,7 @@ fn data_out_of_reach_of_the_arena_leaves_a_function_alone() {
 #[test]
 fn the_arena_is_not_where_a_segment_is() {
     let code = FUNCTION.repeat(3);
-    let mut program = apart(ImageKind::Exec, &code, 1, 2);
+    let mut program = apart(ElfType::Exec, &code, 1, 2);
     // There is room for the arena only at the start of the gap, which the functions at its end do not reach.
     program.segments.insert(1, Segment { address: NEAR + 0x40_0000, bytes: &[], memory: FAR - 2 * NEAR });
     assert_eq!(checked(&program, plan_of(&program, None)), [HOOKED, REFUSED, REFUSED]);

@@ -7,7 +7,7 @@ use crate::decide::sled::{LONGEST, Sled};
 use crate::decide::verdict::{Earlier, Reason, Tactic, Verdict};
 use crate::plan::Plan;
 use crate::testing::{TEXT, image, patch, plan_of, tactics};
-use gprofinject_image::{Image, ImageKind};
+use gprofinject_image::{ElfType, Image};
 use iced_x86::{Decoder, DecoderOptions, Mnemonic};
 use std::collections::HashMap;
 
@@ -19,7 +19,7 @@ const XOR: [u8; 3] = [0x31, 0xc0, 0xc3];
 fn pie(parts: &[&[u8]], skip: Option<usize>) -> Plan {
     let code = parts.concat();
     let sizes: Vec<usize> = parts.iter().map(|p| p.len()).collect();
-    plan_of(&image(ImageKind::Pie, TEXT, &code, &sizes), skip)
+    plan_of(&image(ElfType::Dyn, TEXT, &code, &sizes), skip)
 }
 
 /// Runs the patched program from `address` on until it reaches a thunk, and returns the number of that
@@ -100,7 +100,7 @@ fn a_ret_before_a_function_with_a_jump() {
     assert_eq!(code[22], 0xe9);
     // No sample there is one of a function.
     let code = [RET.as_slice(), &NEIGHBOUR].concat();
-    let image = image(ImageKind::Pie, TEXT, &code, &[RET.len(), NEIGHBOUR.len()]);
+    let image = image(ElfType::Dyn, TEXT, &code, &[RET.len(), NEIGHBOUR.len()]);
     assert!((0..code_len(1)).all(|n| plan.stands_for(&image, (at + n) as u32).is_none()));
 }
 
@@ -116,7 +116,7 @@ fn a_row_with_others_between_and_in_an_executable_at_a_fixed_address() {
     let parts: [&[u8]; 8] = [&RET, &RET, &XOR, &RET, &XOR, &XOR, &RET, &NEIGHBOUR];
     let code = parts.concat();
     let sizes: Vec<usize> = parts.iter().map(|p| p.len()).collect();
-    for (kind, base) in [(ImageKind::Pie, TEXT), (ImageKind::Exec, 0x40_1000)] {
+    for (kind, base) in [(ElfType::Dyn, TEXT), (ElfType::Exec, 0x40_1000)] {
         let image = image(kind, base, &code, &sizes);
         let plan = plan_of(&image, None);
         assert_eq!(plan.records.len(), 8);
@@ -137,7 +137,7 @@ fn four_rets() {
 fn through_an_endbr64() {
     let neighbour = [&[0xf3, 0x0f, 0x1e, 0xfa][..], &NEIGHBOUR].concat();
     let code = [&RET[..], &neighbour].concat();
-    let image = image(ImageKind::Pie, TEXT, &code, &[1, neighbour.len()]);
+    let image = image(ElfType::Dyn, TEXT, &code, &[1, neighbour.len()]);
     let plan = plan_of(&image, None);
     assert_eq!(plan.patches.iter().map(|p| p.address).collect::<Vec<_>>(), [TEXT, TEXT + 5]);
     all_reach_their_own(&plan, &image);
@@ -146,7 +146,7 @@ fn through_an_endbr64() {
 #[test]
 fn over_the_gap_between_two_sections() {
     let code = [&RET[..], &RET, &[0; 2], &NEIGHBOUR].concat();
-    let mut image = image(ImageKind::Pie, TEXT, &code, &[1, 1, 2, 9]);
+    let mut image = image(ElfType::Dyn, TEXT, &code, &[1, 1, 2, 9]);
     image.functions.remove(2);
     image.details_mut().code_pointers.remove(2);
     image.code_ranges = [TEXT..TEXT + 2, TEXT + 4..TEXT + 13].to_vec();
@@ -164,7 +164,7 @@ fn a_hop() {
     let calls = [0x53, 0xff, 0x17, 0x5b, 0xc3];
     let parts: [&[u8]; 4] = [&RET, &calls, &RET, &NEIGHBOUR];
     let (code, sizes) = (parts.concat(), parts.map(<[u8]>::len));
-    let image = image(ImageKind::Pie, TEXT, &code, &sizes);
+    let image = image(ElfType::Dyn, TEXT, &code, &sizes);
     let plan = plan_of(&image, None);
     // It hops to the start of the chain, which becomes longer by it.
     assert_eq!(patch(&plan, TEXT + 1), [0x54, 0xeb, 0x02]);
@@ -178,7 +178,7 @@ fn a_neighbour_whose_call_sites_were_patched_comes_along() {
     let calls = [0x53, 0x48, 0x89, 0xfb, 0x0f, 0x1f, 0x40, 0x00, 0xe8, 0xf2, 0xff, 0xff, 0xff, 0x5b, 0xc3];
     let parts: [&[u8]; 3] = [&RET, &RET, &calls];
     let (code, sizes) = (parts.concat(), parts.map(<[u8]>::len));
-    let mut image = image(ImageKind::Pie, TEXT, &code, &sizes);
+    let mut image = image(ElfType::Dyn, TEXT, &code, &sizes);
     image.details_mut().code_pointers = vec![TEXT, TEXT + 2];
     let plan = plan_of(&image, None);
     assert_eq!(tactics(&plan), [Some(Tactic::Sled), Some(Tactic::Sled), Some(Tactic::Jump)]);
@@ -199,7 +199,7 @@ fn without_a_hooked_neighbour_there_is_none() {
 #[test]
 fn a_neighbour_given_up_takes_its_sleds_along() {
     let code = [&RET[..], &RET, &NEIGHBOUR].concat();
-    let image = image(ImageKind::Pie, TEXT, &code, &[1, 1, 9]);
+    let image = image(ElfType::Dyn, TEXT, &code, &[1, 1, 9]);
     let flow = crate::flow::facts::Flow::of(&image, true);
     let decide =
         |earlier| crate::decide::decisions::decide(&image, &flow, &|_| None, Engine::Builtin, &earlier);
@@ -229,7 +229,7 @@ fn a_row_has_an_end() {
     let mut parts = vec![&RET[..]; 140];
     parts.push(&NEIGHBOUR);
     let (code, sizes) = (parts.concat(), parts.iter().map(|p| p.len()).collect::<Vec<_>>());
-    let image = image(ImageKind::Pie, TEXT, &code, &sizes);
+    let image = image(ElfType::Dyn, TEXT, &code, &sizes);
     let plan = plan_of(&image, None);
     assert_eq!(tactics(&plan)[..12], [None; 12]);
     assert_eq!(plan.records.len(), 129);

@@ -10,7 +10,7 @@
 //!   jmp     rax
 //! ```
 
-use gprofinject_image::{Function, Image, ImageKind};
+use gprofinject_image::{ElfType, Function, Image};
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
     OpKind, Register,
@@ -111,9 +111,9 @@ fn constant(image: &Image, instruction: &Instruction) -> Option<(Register, u64)>
         {
             instruction.memory_displacement64()
         }
-        Code::Mov_r32_imm32 if image.kind == ImageKind::Exec => instruction.immediate32().into(),
-        Code::Mov_rm64_imm32 if image.kind == ImageKind::Exec => instruction.immediate32to64() as u64,
-        Code::Mov_r64_imm64 if image.kind == ImageKind::Exec => instruction.immediate64(),
+        Code::Mov_r32_imm32 if image.elf_type == ElfType::Exec => instruction.immediate32().into(),
+        Code::Mov_rm64_imm32 if image.elf_type == ElfType::Exec => instruction.immediate32to64() as u64,
+        Code::Mov_r64_imm64 if image.elf_type == ElfType::Exec => instruction.immediate64(),
         _ => return None,
     };
     let is_data = (image.lo..image.hi).contains(&address) && !image.is_code(address);

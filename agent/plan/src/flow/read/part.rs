@@ -13,7 +13,7 @@ use crate::x86::predecode::decode::{Predecoded, predecode};
 use crate::x86::predecode::fields::{Class, WINDOW};
 use crate::x86::predecode::skim::Skimmed;
 use gprofinject_image::x86::{falls_through, is_call};
-use gprofinject_image::{FunctionKind, Image, ImageKind, sort};
+use gprofinject_image::{ElfType, FunctionKind, Image, sort};
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind,
     Register,
@@ -144,7 +144,7 @@ impl Part {
         // Of segments that overlap, the first that contains the function's start may end inside the function.
         let behind = image.code_from(f.address).filter(|behind| behind.len() >= bytes.len()).unwrap_or(bytes);
         // Immediate operands in this range may be addresses: see `note_reference`.
-        let addresses = if image.kind == ImageKind::Pie { 0..0 } else { image.lo..image.hi };
+        let addresses = if image.elf_type == ElfType::Dyn { 0..0 } else { image.lo..image.hi };
         let mut decoder = Decoder::with_ip(64, bytes, f.address, DecoderOptions::NONE);
         let mut instruction = Instruction::default();
         let mut at = 0;
@@ -443,7 +443,7 @@ impl Part {
         // Code that is not position-independent contains addresses as 32-bit immediate operands. In a PIE,
         // such operands are numbers.
         let address = match instruction.op1_kind() {
-            OpKind::Immediate32 | OpKind::Immediate32to64 if image.kind == ImageKind::Pie => return None,
+            OpKind::Immediate32 | OpKind::Immediate32to64 if image.elf_type == ElfType::Dyn => return None,
             OpKind::Immediate32 => u64::from(instruction.immediate32()),
             OpKind::Immediate32to64 => instruction.immediate32to64() as u64,
             OpKind::Immediate64 => instruction.immediate64(),

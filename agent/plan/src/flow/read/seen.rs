@@ -6,7 +6,7 @@ use crate::flow::registers::scan::Scan;
 use crate::flow::return_slot::watch::Watch;
 use crate::x86::predecode::fields::{Class, WINDOW};
 use crate::x86::predecode::skim::{Interest, Skimmed, skim};
-use gprofinject_image::{Image, ImageKind};
+use gprofinject_image::{ElfType, Image};
 use std::ops::Range;
 
 /// The state of the pass over one function's instructions.
@@ -59,7 +59,7 @@ impl Seen {
             own_start: false,
             last: Class::Return,
             interest: Interest::NONE,
-            has_addresses: image.kind != ImageKind::Pie,
+            has_addresses: image.elf_type != ElfType::Dyn,
             is_careful: true,
         }
     }

@@ -9,7 +9,7 @@
 use crate::flow::branch::NEAR;
 use crate::parallel;
 use gprofinject_image::x86::is_padding_instruction;
-use gprofinject_image::{Function, Image, ImageKind};
+use gprofinject_image::{ElfType, Function, Image};
 use iced_x86::{Decoder, DecoderOptions, Instruction, OpKind};
 use std::ops::Range;
 
@@ -180,7 +180,7 @@ impl References {
                 self.called.extend(Some((relative, end)).filter(|_| before(1) == CALL));
             }
             let absolute = u64::from(u32::from_le_bytes(word));
-            if image.kind == ImageKind::Exec && is_start(absolute) {
+            if image.elf_type == ElfType::Exec && is_start(absolute) {
                 self.taken.push(absolute);
             }
         }
@@ -209,7 +209,7 @@ mod tests {
     const GAP: u64 = TEXT + 1;
 
     /// `ret`, then code that no symbol describes, then a function of sixteen bytes. The first one's address is not taken.
-    fn with_gap<'d>(kind: ImageKind, base: u64, code: &'d mut Vec<u8>, gap: &[u8]) -> Image<'d> {
+    fn with_gap<'d>(kind: ElfType, base: u64, code: &'d mut Vec<u8>, gap: &[u8]) -> Image<'d> {
         code.push(RET);
         code.extend(gap);
         code.extend([0x90; 15]);
@@ -223,7 +223,7 @@ mod tests {
 
     fn references_of(gap: &[u8]) -> References {
         let mut code = Vec::new();
-        let image = with_gap(ImageKind::Pie, TEXT, &mut code, gap);
+        let image = with_gap(ElfType::Dyn, TEXT, &mut code, gap);
         let mut references = references(&image, &[]);
         for addresses in [&mut references.taken, &mut references.entered] {
             addresses.sort_unstable();
@@ -287,7 +287,7 @@ mod tests {
         for (distance, expected) in [(3, vec![]), (7, vec![TEXT + 10])] {
             let mut code = code.clone();
             code[2] = distance;
-            let mut image = image(ImageKind::Pie, TEXT, &code, &[1, 4, 15]);
+            let mut image = image(ElfType::Dyn, TEXT, &code, &[1, 4, 15]);
             image.functions.remove(1);
             assert_eq!(references(&image, &[]).indirect, expected, "{distance}");
         }
@@ -307,7 +307,7 @@ mod tests {
         const BASE: u64 = 0x40_1000;
         // mov edi, BASE
         let gap = [&[0xbf][..], &(BASE as u32).to_le_bytes()].concat();
-        for (kind, expected) in [(ImageKind::Exec, vec![BASE]), (ImageKind::Pie, vec![])] {
+        for (kind, expected) in [(ElfType::Exec, vec![BASE]), (ElfType::Dyn, vec![])] {
             let mut code = Vec::new();
             let image = with_gap(kind, BASE, &mut code, &gap);
             assert_eq!(references(&image, &[]).taken, expected);
@@ -327,7 +327,7 @@ mod tests {
     fn what_stands_behind_an_undecodable_byte_is_searched() {
         // ret; in the second function: push es, which no 64-bit program has, then a call of the first.
         let code = [&[RET, 0x06][..], &relative(&[0xe8], TEXT + 2, TEXT), &[RET]].concat();
-        let mut image = image(ImageKind::Pie, TEXT, &code, &[1, code.len() - 1]);
+        let mut image = image(ElfType::Dyn, TEXT, &code, &[1, code.len() - 1]);
         image.details_mut().code_pointers.clear();
         assert!(crate::flow::facts::Flow::of(&image, true).is_taken(TEXT));
     }
@@ -342,7 +342,7 @@ mod tests {
             (&call, None),
         ] {
             let mut code = Vec::new();
-            let image = with_gap(ImageKind::Pie, TEXT, &mut code, gap);
+            let image = with_gap(ElfType::Dyn, TEXT, &mut code, gap);
             assert_eq!(tactics(&plan_of(&image, None))[0], hooked, "{gap:x?}");
         }
     }

@@ -67,11 +67,11 @@ mod tests {
     use crate::flow::facts::Flow;
     use crate::testing::{TEXT, image};
     use crate::x86::scratch::{R10, R11};
-    use gprofinject_image::ImageKind;
+    use gprofinject_image::ElfType;
 
     /// Returns the registers that the thunk of a function with this code preserves, of r10 and r11: on entry and on exit.
     fn preserved(code: &[u8], change: impl Fn(&mut Image)) -> (u8, u8) {
-        let mut image = image(ImageKind::Pie, TEXT, code, &[code.len()]);
+        let mut image = image(ElfType::Dyn, TEXT, code, &[code.len()]);
         change(&mut image);
         let registers = Flow::of(&image, true).functions[0].registers;
         let of = |dead: u8| (R10 | R11) & !dead;
@@ -120,7 +120,7 @@ mod tests {
             let caller =
                 [&[0x49, 0x89, 0xfb, 0xe8][..], &distance.to_le_bytes(), &[0x4c, 0x89, 0xd8, 0xc3]].concat();
             let code = [&callee[..], &caller].concat();
-            let mut image = image(ImageKind::Pie, TEXT, &code, &[callee.len(), caller.len()]);
+            let mut image = image(ElfType::Dyn, TEXT, &code, &[callee.len(), caller.len()]);
             image.facts.tls_descriptors = has_descriptors;
             let registers = Flow::of(&image, true).functions[0].registers;
             assert_eq!(!registers.dead_on_entry() & R11, kept, "{call:x?} {has_descriptors}");

@@ -1,14 +1,14 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
 use crate::testing::{TEXT, image};
-use gprofinject_image::ImageKind;
+use gprofinject_image::ElfType;
 
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 const RET: u8 = 0xc3;
 
 /// Returns the system calls of a function with this code.
 fn calls(code: &[u8]) -> Vec<SystemCall> {
-    let image = image(ImageKind::Pie, TEXT, code, &[code.len()]);
+    let image = image(ElfType::Dyn, TEXT, code, &[code.len()]);
     find(&image, &Flow::of(&image, true))
 }
 
@@ -90,7 +90,7 @@ fn a_system_call_behind_which_an_address_is_taken_is_compared() {
 fn code_between_functions_counts() {
     // ret; mov eax, 57; syscall; ret
     let code = [&[RET, 0xb8, 57, 0, 0, 0][..], &SYSCALL, &[RET]].concat();
-    let mut image = image(ImageKind::Pie, TEXT, &code, &[1]);
+    let mut image = image(ElfType::Dyn, TEXT, &code, &[1]);
     image.functions[0].limit = TEXT + 1;
     let found = find(&image, &Flow::of(&image, true));
     assert_eq!((found[0].at, found[0].number, found[0].function), (TEXT + 6, Some(57), None));
@@ -101,7 +101,7 @@ fn code_between_functions_counts() {
 fn a_signal_restorer_may_be_described_one_byte_early() {
     // The byte before it; mov rax, 15; syscall; nop
     let code = [&[0x00, 0x48, 0xc7, 0xc0, 15, 0, 0, 0][..], &SYSCALL, &[0x90]].concat();
-    let mut image = image(ImageKind::Pie, TEXT, &code, &[code.len()]);
+    let mut image = image(ElfType::Dyn, TEXT, &code, &[code.len()]);
     assert_eq!(
         find(&image, &Flow::of(&image, true))[0].number,
         None,
@@ -119,7 +119,7 @@ fn code_between_functions_is_entered_at_its_instructions() {
         |call: u8| [&[0xe8, call, 0, 0, 0, RET, 0, 0, 0xb8, 57, 0, 0, 0][..], &SYSCALL, &[RET]].concat();
     for (call, len) in [(3, 4), (4, 0)] {
         let code = code(call);
-        let mut image = image(ImageKind::Pie, TEXT, &code, &[6]);
+        let mut image = image(ElfType::Dyn, TEXT, &code, &[6]);
         image.functions[0].limit = TEXT + 6;
         let found = find(&image, &Flow::of(&image, true));
         assert_eq!((found[0].at, found[0].run.len()), (TEXT + 13, len), "{call}");

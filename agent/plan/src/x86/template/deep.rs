@@ -42,7 +42,7 @@ impl Template {
 
     /// Adds a comparison of rsp with one of the thread's words.
     fn compare_sp(&mut self, word: i64) {
-        let word = thread_word(self.owner.segment(), word);
+        let word = thread_word(self.role.segment(), word);
         self.put(Instruction::with2(Code::Cmp_r64_rm64, Register::RSP, word), Some(Hole::Tls));
     }
 

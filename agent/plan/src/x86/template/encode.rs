@@ -34,7 +34,7 @@ impl Template {
 
     /// Adds an instruction on a register and a word of the thread.
     pub(super) fn put_with_word(&mut self, code: Code, register: Register, word: i64) {
-        let word = thread_word(self.owner.segment(), word);
+        let word = thread_word(self.role.segment(), word);
         self.put(Instruction::with2(code, register, word), Some(Hole::Tls));
     }
 

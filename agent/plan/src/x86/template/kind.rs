@@ -2,32 +2,35 @@
 
 use crate::x86::scratch::{R10, R11};
 use iced_x86::Register;
+use serde::{Deserialize, Serialize};
 
-/// Whose thunk it is, which determines how it finds the words of its thread
-/// ([`ThreadWords`](gprofinject_abi::plan::ThreadWords)), and which of them it writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Owner {
-    /// A program's. The words are at `fs:[offset]`.
+/// What an image is for a process, which determines how its thunks find the words of their thread
+/// ([`ThreadWords`](gprofinject_abi::plan::ThreadWords)), and which of them they write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Role {
+    /// The program. Its plan holds wherever the program is loaded. The words are at `fs:[offset]`.
     Program,
-    /// A library's. The words are there too, but the thunk stores into `library_last` in place of `last`.
-    Library,
-    /// A standalone program's: see [`Options::standalone`](crate::Options::standalone). The words are at
+    /// A program for which no dynamic linker loads the agent, so that fs is the program's own. The words are at
     /// `gs:[offset]`.
     Standalone,
-    /// A library's in the process of a standalone program. The words are at `gs:[offset]`, and the thunk stores into
+    /// A shared library. Its plan is made for the place where a process has loaded it by
+    /// [`Plan::placed`](crate::Plan::placed). Only the built-in engine patches libraries. The words are at `fs:[offset]`,
+    /// and the thunk stores into `library_last` in place of `last`.
+    Library,
+    /// A library in the process of a standalone program. The words are at `gs:[offset]`, and the thunk stores into
     /// `library_last`.
     StandaloneLibrary,
 }
 
-impl Owner {
+impl Role {
     /// Returns whether it is a library.
-    pub(crate) fn is_library(self) -> bool {
-        matches!(self, Owner::Library | Owner::StandaloneLibrary)
+    pub fn is_library(self) -> bool {
+        matches!(self, Role::Library | Role::StandaloneLibrary)
     }
 
     /// Returns whether the process is that of a standalone program.
-    pub(crate) fn is_standalone(self) -> bool {
-        matches!(self, Owner::Standalone | Owner::StandaloneLibrary)
+    pub fn is_standalone(self) -> bool {
+        matches!(self, Role::Standalone | Role::StandaloneLibrary)
     }
 
     /// Returns the register of the segment that contains the words.

@@ -1,7 +1,7 @@
 //! The thunks of jumps by which one hooked function tail-calls another.
 
 use crate::x86::template::encode::{branch, header_word, load, mem, wide};
-use crate::x86::template::kind::{Kind, Owner};
+use crate::x86::template::kind::{Kind, Role};
 use crate::x86::template::{BLOCK, COUNT, FUNCTION, Hole, KEY, Target, Template};
 use gprofinject_abi::plan::{ArenaHeader, Labels};
 use gprofinject_abi::region::PAGE;
@@ -32,8 +32,8 @@ impl Template {
     /// ```
     ///
     /// A leaf gets no frame, so for it the cell is not changed.
-    pub(crate) fn tail(kind: Kind, owner: Owner) -> Template {
-        let mut t = Template::empty(owner);
+    pub(crate) fn tail(kind: Kind, role: Role) -> Template {
+        let mut t = Template::empty(role);
         let (first, second) = (kind.second.first(), kind.second.register());
         t.save(kind, 8);
         if kind.both {
@@ -101,12 +101,12 @@ impl Template {
     /// ```
     ///
     /// [`Template::popped`] is the offset of the jump to `resume`, where rsp is the CFA.
-    pub(crate) fn filling_tail(kind: Kind, owner: Owner) -> Template {
+    pub(crate) fn filling_tail(kind: Kind, role: Role) -> Template {
         const START: i64 = offset_of!(Labels, start) as i64;
         const END: i64 = offset_of!(Labels, end) as i64;
         const BASE: i64 = offset_of!(Labels, base) as i64;
         const PAGES: i64 = offset_of!(Labels, pages) as i64;
-        let mut t = Template::empty(owner);
+        let mut t = Template::empty(role);
         let (first, second) = (kind.second.first(), kind.second.register());
         t.save(kind, 8);
         t.put_with_word(Code::Mov_r64_rm64, second, BLOCK);

@@ -38,7 +38,7 @@ fn listing(t: &Template) -> Vec<String> {
 
 #[test]
 fn entry_and_exit_is_as_documented() {
-    let t = Template::thunk(Kind { hashed: false, ..Kind::LARGEST }, Owner::Program, Measured::None);
+    let t = Template::thunk(Kind { hashed: false, ..Kind::LARGEST }, Role::Program, Measured::None);
     let expected = [
         "mov [rsp-8],rax",
         "mov [rsp-0x10],r11",
@@ -99,7 +99,7 @@ fn entry_and_exit_is_as_documented() {
 
 #[test]
 fn entry_only_is_as_documented() {
-    let t = Template::thunk(Kind { both: false, ..Kind::LARGEST }, Owner::Program, Measured::None);
+    let t = Template::thunk(Kind { both: false, ..Kind::LARGEST }, Role::Program, Measured::None);
     let expected = [
         "mov [rsp-8],rax",
         "mov [rsp-0x10],r11",
@@ -133,7 +133,7 @@ fn a_second_look_is_as_documented() {
 
 #[test]
 fn a_tail_call_is_as_documented() {
-    let t = Template::tail(Kind { hashed: false, ..Kind::LARGEST }, Owner::Program);
+    let t = Template::tail(Kind { hashed: false, ..Kind::LARGEST }, Role::Program);
     let expected = [
         "mov [rsp-8],rax",
         "mov [rsp-0x10],r11",
@@ -160,7 +160,7 @@ fn a_tail_call_is_as_documented() {
 #[test]
 fn the_thunk_for_callbacks_is_as_documented() {
     let kind = Kind { both: false, callbacks: true, hashed: false, ..Kind::LARGEST };
-    let t = Template::thunk(kind, Owner::Program, Measured::None);
+    let t = Template::thunk(kind, Role::Program, Measured::None);
     let expected = [
         "mov [rsp-8],rax",
         "mov [rsp-0x10],r11",
@@ -179,7 +179,7 @@ fn the_thunk_for_callbacks_is_as_documented() {
     let listing = listing(&t);
     assert_eq!(listing[..expected.len()], expected);
     // The exit is that of all thunks.
-    let both = Template::thunk(Kind { both: true, callbacks: false, ..kind }, Owner::Program, Measured::None);
+    let both = Template::thunk(Kind { both: true, callbacks: false, ..kind }, Role::Program, Measured::None);
     let exit = |t: &Template| t.bytes[t.exit as usize..t.bytes.len() - BEHIND_EXIT].to_vec();
     assert_eq!(exit(&t), exit(&both));
     assert_eq!((t.bytes[t.resume as usize], t.bytes[t.again as usize]), (0x48, 0x4c));
@@ -189,7 +189,7 @@ fn the_thunk_for_callbacks_is_as_documented() {
 #[test]
 fn the_way_of_deep_calls_is_as_documented() {
     let kind = Kind { skips: true, hashed: false, ..Kind::LARGEST };
-    let t = Template::thunk(kind, Owner::Program, Measured::Outer);
+    let t = Template::thunk(kind, Role::Program, Measured::Outer);
     let listing = listing(&t);
     let at = |offset: u32| {
         let code = Decoder::with_ip(64, &t.bytes[..offset as usize], 0, DecoderOptions::NONE);
@@ -222,7 +222,7 @@ fn the_way_of_deep_calls_is_as_documented() {
 
 #[test]
 fn a_tail_call_that_fills_a_cell_is_as_documented() {
-    let t = Template::filling_tail(Kind { hashed: false, ..Kind::LARGEST }, Owner::Program);
+    let t = Template::filling_tail(Kind { hashed: false, ..Kind::LARGEST }, Role::Program);
     let words = t.holes.iter().filter_map(|&(_, hole)| match hole {
         Hole::Header(word) => Some(word as usize),
         _ => None,
@@ -282,7 +282,7 @@ fn every_hole_is_four_bytes_inside_the_code() {
     assert!((0..Kind::COUNT).all(|index| Kind::of(index).index() == index));
     for kind in kinds() {
         for measured in measured(kind) {
-            let t = Template::thunk(kind, Owner::Program, measured);
+            let t = Template::thunk(kind, Role::Program, measured);
             for &(at, hole) in &t.holes {
                 if matches!(hole, Hole::Shift | Hole::NarrowMask) {
                     assert_eq!(t.bytes[at as usize], 0x12);
@@ -306,7 +306,7 @@ fn every_hole_is_four_bytes_inside_the_code() {
 fn short_branches_lead_to_islands() {
     let all = kinds().flat_map(|kind| measured(kind).map(move |measured| (kind, measured)));
     for (kind, measured) in all.filter(|(kind, _)| kind.has_exit()) {
-        let t = Template::thunk(kind, Owner::Program, measured);
+        let t = Template::thunk(kind, Role::Program, measured);
         let islands = t.bytes.len() - BEHIND_EXIT;
         let leads = Decoder::with_ip(64, &t.bytes[..islands], 0, DecoderOptions::NONE)
             .into_iter()
@@ -336,7 +336,7 @@ fn short_branches_lead_to_islands() {
 #[test]
 fn the_exit_is_in_one_cache_line() {
     for kind in kinds() {
-        let t = Template::thunk(kind, Owner::Program, Measured::None);
+        let t = Template::thunk(kind, Role::Program, Measured::None);
         for (next, before) in [(0, 0), (1, 0), (64, 13), (100, 13), (127, 0)] {
             let start = t.place(next, before);
             assert!((next..next + LINE).contains(&start), "{kind:?}: {next} {before} {start}");
@@ -359,9 +359,9 @@ fn words_of_a_standalone_program_are_in_gs() {
     const GS: u8 = 0x65;
     for kind in kinds() {
         let pairs = [
-            [Owner::Program, Owner::Standalone].map(|owner| Template::thunk(kind, owner, Measured::None)),
-            [Owner::Program, Owner::Standalone].map(|owner| Template::tail(kind, owner)),
-            [Owner::Program, Owner::Standalone].map(|owner| Template::filling_tail(kind, owner)),
+            [Role::Program, Role::Standalone].map(|role| Template::thunk(kind, role, Measured::None)),
+            [Role::Program, Role::Standalone].map(|role| Template::tail(kind, role)),
+            [Role::Program, Role::Standalone].map(|role| Template::filling_tail(kind, role)),
         ];
         for [program, standalone] in pairs {
             let (own, other) = (listing(&program), listing(&standalone));
@@ -377,7 +377,7 @@ fn words_of_a_standalone_program_are_in_gs() {
             assert_eq!(holes, words, "{kind:?}");
         }
     }
-    let gs = Template::thunk(Kind { hashed: false, ..Kind::LARGEST }, Owner::Standalone, Measured::None);
+    let gs = Template::thunk(Kind { hashed: false, ..Kind::LARGEST }, Role::Standalone, Measured::None);
     assert_eq!(listing(&gs)[3], "mov rax,gs:[0]");
     assert_eq!(listing(&gs)[18], "mov gs:[0x10],rsp");
 }

@@ -2,7 +2,7 @@
 
 use crate::x86::template::encode::{branch, header_word, load, mem, store, thread_word, wide};
 use crate::x86::template::exit::BEHIND_EXIT;
-use crate::x86::template::kind::{Kind, Measured, Owner, Second};
+use crate::x86::template::kind::{Kind, Measured, Role, Second};
 use crate::x86::template::{
     BLOCK, CELLS, COUNT, FREE_BYTE, FUNCTION, Hole, KEY, LAST, LIBRARY_LAST, LINE, RETURN, STATE_BYTE,
     Target, Template,
@@ -124,15 +124,15 @@ impl Template {
     ///   call [end]
     /// inner:
     /// ```
-    pub(crate) fn thunk(kind: Kind, owner: Owner, measured: Measured) -> Template {
-        let with = |near| Template::thunk_with(kind, owner, measured, near);
+    pub(crate) fn thunk(kind: Kind, role: Role, measured: Measured) -> Template {
+        let with = |near| Template::thunk_with(kind, role, measured, near);
         let reaches = |thunk: &Template| thunk.reaches_islands();
         Some(with(0)).filter(reaches).or_else(|| Some(with(1)).filter(reaches)).unwrap_or_else(|| with(2))
     }
 
     /// Makes a thunk. The first `near` branches on the entry of a thunk with an exit are near ones, and the others lead to islands.
-    fn thunk_with(kind: Kind, owner: Owner, measured: Measured, near: u32) -> Template {
-        let mut t = Template::empty(owner);
+    fn thunk_with(kind: Kind, role: Role, measured: Measured, near: u32) -> Template {
+        let mut t = Template::empty(role);
         let (first, second) = (kind.second.first(), kind.second.register());
         // Displacements are relative to rsp as it is at that point.
         let at_entry = 8;
@@ -281,8 +281,8 @@ impl Template {
 
     /// Adds code that records the newest frame, with the CFA that a register contains.
     pub(super) fn note_last(&mut self, cfa: Register) {
-        let last = if self.owner.is_library() { LIBRARY_LAST } else { LAST };
-        let word = thread_word(self.owner.segment(), last);
+        let last = if self.role.is_library() { LIBRARY_LAST } else { LAST };
+        let word = thread_word(self.role.segment(), last);
         self.put(Instruction::with2(Code::Mov_rm64_r64, word, cfa), Some(Hole::Tls));
     }
 
@@ -298,8 +298,8 @@ impl Template {
     /// ```
     pub(crate) fn second_look(second: Second, len: usize) -> Template {
         const NEXT: i64 = size_of::<Slot>() as i64;
-        // It uses no word of the thread, so the owner does not matter.
-        let mut t = Template::empty(Owner::Program);
+        // It uses no word of the thread, so the role does not matter.
+        let mut t = Template::empty(Role::Program);
         let place = wide(second.first(), NEXT + KEY);
         let key = Instruction::with2(Code::Cmp_rm64_r64, place, second.register());
         t.put(key, Some(Hole::Slot));

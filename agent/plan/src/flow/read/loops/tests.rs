@@ -2,7 +2,7 @@
 
 use crate::flow::facts::Flow;
 use crate::testing::{TEXT, image};
-use gprofinject_image::{ImageKind, Segment};
+use gprofinject_image::{ElfType, Segment};
 use iced_x86::code_asm::*;
 use iced_x86::{Code, Instruction, MemoryOperand, Register};
 
@@ -15,7 +15,7 @@ const LEN: u64 = 0x40;
 const RET: u8 = 0xc3;
 
 /// Returns whether the first function may loop. `table` has the data at [`TABLE`].
-fn loops(kind: ImageKind, table: &[u8], code: impl FnOnce(&mut CodeAssembler)) -> bool {
+fn loops(kind: ElfType, table: &[u8], code: impl FnOnce(&mut CodeAssembler)) -> bool {
     let mut assembler = CodeAssembler::new(64).unwrap();
     code(&mut assembler);
     let mut bytes = assembler.assemble(TEXT).unwrap();
@@ -29,7 +29,7 @@ fn loops(kind: ImageKind, table: &[u8], code: impl FnOnce(&mut CodeAssembler)) -
     image.details_mut().code_pointers.extend(relocated.iter().map(|&(_, to)| to));
     image.details_mut().code_pointers.sort_unstable();
     image.details_mut().code_pointers.dedup();
-    if kind == ImageKind::Pie {
+    if kind == ElfType::Dyn {
         image.details_mut().relocated = relocated;
     }
     Flow::of(&image, true).functions[0].table_loops
@@ -68,20 +68,20 @@ fn by_distance(a: &mut CodeAssembler) {
 #[test]
 fn a_table_of_functions_makes_no_loop_whatever_stands_first() {
     for targets in [&[0, LEN][..], &[LEN, 0], &[0], &[0, 0, 0], &[0, LEN, 0x10], &[0, 0, LEN, 0x10]] {
-        assert!(!loops(ImageKind::Pie, &addresses(targets), by_address), "{targets:x?}");
-        assert!(!loops(ImageKind::Exec, &addresses(targets), by_address), "{targets:x?}");
-        assert!(!loops(ImageKind::Pie, &distances(targets), by_distance), "{targets:x?}");
+        assert!(!loops(ElfType::Dyn, &addresses(targets), by_address), "{targets:x?}");
+        assert!(!loops(ElfType::Exec, &addresses(targets), by_address), "{targets:x?}");
+        assert!(!loops(ElfType::Dyn, &distances(targets), by_distance), "{targets:x?}");
     }
 }
 
 #[test]
 fn a_label_table_that_contains_the_start_makes_one() {
     for targets in [&[0, 0x10][..], &[0x10, 0], &[0x10, 0x20, 0], &[0, 0, 0x10, LEN]] {
-        assert!(loops(ImageKind::Pie, &addresses(targets), by_address), "{targets:x?}");
-        assert!(loops(ImageKind::Exec, &addresses(targets), by_address), "{targets:x?}");
-        assert!(loops(ImageKind::Pie, &distances(targets), by_distance), "{targets:x?}");
+        assert!(loops(ElfType::Dyn, &addresses(targets), by_address), "{targets:x?}");
+        assert!(loops(ElfType::Exec, &addresses(targets), by_address), "{targets:x?}");
+        assert!(loops(ElfType::Dyn, &distances(targets), by_distance), "{targets:x?}");
     }
-    assert!(!loops(ImageKind::Pie, &distances(&[0x10, 0x20]), by_distance));
+    assert!(!loops(ElfType::Dyn, &distances(&[0x10, 0x20]), by_distance));
 }
 
 #[test]
@@ -93,15 +93,15 @@ fn a_table_that_follows_is_another_one() {
         lea(a, Register::RDX, TABLE + 16);
         a.jmp(qword_ptr(rdx + rcx * 8)).unwrap();
     };
-    assert!(!loops(ImageKind::Pie, &table, code));
-    assert!(!loops(ImageKind::Exec, &table, code));
+    assert!(!loops(ElfType::Dyn, &table, code));
+    assert!(!loops(ElfType::Exec, &table, code));
 }
 
 #[test]
 fn a_switch_does_not_make_a_loop_of_a_tail_call_through_an_unknown_pointer() {
     // The start is in data as well, in some table of functions.
     let table = addresses(&[0x10, 0x20, LEN, 0]);
-    for kind in [ImageKind::Pie, ImageKind::Exec] {
+    for kind in [ElfType::Dyn, ElfType::Exec] {
         let code = |a: &mut CodeAssembler| {
             by_address(a);
             a.mov(rax, qword_ptr(rdi + 8)).unwrap();
@@ -119,11 +119,11 @@ fn a_switch_does_not_make_a_loop_of_a_tail_call_through_an_unknown_pointer() {
 #[test]
 fn a_function_that_begins_with_its_frame_has_no_label_at_its_start() {
     let table = addresses(&[0, 0x10]);
-    assert!(!loops(ImageKind::Pie, &table, |a| {
+    assert!(!loops(ElfType::Dyn, &table, |a| {
         a.push(rbx).unwrap();
         by_address(a);
     }));
-    assert!(!loops(ImageKind::Pie, &table, |a| {
+    assert!(!loops(ElfType::Dyn, &table, |a| {
         a.sub(rsp, 8).unwrap();
         by_address(a);
     }));
@@ -138,14 +138,14 @@ fn a_function_that_computes_its_own_address_calls_itself() {
         a.cmove(rax, rdx).unwrap();
         a.jmp(rax).unwrap();
     };
-    assert!(!loops(ImageKind::Pie, &[], machine));
+    assert!(!loops(ElfType::Dyn, &[], machine));
     // The address of another label.
-    assert!(loops(ImageKind::Pie, &[], |a| {
+    assert!(loops(ElfType::Dyn, &[], |a| {
         lea(a, Register::RDX, TEXT + 3);
         machine(a);
     }));
     // lea rax, [start]; dec ecx; jmp rax: a loop.
-    assert!(loops(ImageKind::Pie, &[], |a| {
+    assert!(loops(ElfType::Dyn, &[], |a| {
         lea(a, Register::RAX, TEXT);
         a.dec(ecx).unwrap();
         a.jmp(rax).unwrap();

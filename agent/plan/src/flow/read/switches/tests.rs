@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::testing::{TEXT, image};
-use gprofinject_image::{ImageKind, Segment};
+use gprofinject_image::{ElfType, Segment};
 use iced_x86::code_asm::*;
 
 /// The address of the table. The function begins at [`TEXT`].
@@ -11,7 +11,7 @@ const TABLE: u64 = TEXT + 0x400;
 const LEN: usize = 0x40;
 
 /// Returns whether the indirect jumps of the function stay in it. `table` has the bytes of the data at [`TABLE`].
-fn stays(kind: ImageKind, table: &[u8], code: impl FnOnce(&mut CodeAssembler)) -> bool {
+fn stays(kind: ElfType, table: &[u8], code: impl FnOnce(&mut CodeAssembler)) -> bool {
     let mut assembler = CodeAssembler::new(64).unwrap();
     code(&mut assembler);
     let mut bytes = assembler.assemble(TEXT).unwrap();
@@ -45,30 +45,30 @@ fn switch(a: &mut CodeAssembler, between: impl FnOnce(&mut CodeAssembler)) {
 #[test]
 fn a_table_of_distances() {
     let inside = distances(&[0x10, 0x20, 0x30]);
-    assert!(stays(ImageKind::Pie, &inside, |a| switch(a, |_| ())));
-    assert!(stays(ImageKind::Pie, &inside, |a| switch(a, |a| a.mov(ebx, 1).unwrap())));
+    assert!(stays(ElfType::Dyn, &inside, |a| switch(a, |_| ())));
+    assert!(stays(ElfType::Dyn, &inside, |a| switch(a, |a| a.mov(ebx, 1).unwrap())));
     // The last entry is for a case that cannot be.
-    assert!(stays(ImageKind::Pie, &distances(&[0x10, LEN as u64, 0x30]), |a| switch(a, |_| ())));
+    assert!(stays(ElfType::Dyn, &distances(&[0x10, LEN as u64, 0x30]), |a| switch(a, |_| ())));
     // What follows may be the next function's table.
-    assert!(stays(ImageKind::Pie, &distances(&[0x10, 0x50]), |a| switch(a, |_| ())));
+    assert!(stays(ElfType::Dyn, &distances(&[0x10, 0x50]), |a| switch(a, |_| ())));
 }
 
 #[test]
 fn tables_that_lead_elsewhere() {
     let none = |a: &mut CodeAssembler| switch(a, |_| ());
     // The second function, and the part of some function.
-    assert!(!stays(ImageKind::Pie, &distances(&[LEN as u64, 0x10]), none));
-    assert!(!stays(ImageKind::Pie, &distances(&[0x10, 2 * LEN as u64 + 4]), none));
+    assert!(!stays(ElfType::Dyn, &distances(&[LEN as u64, 0x10]), none));
+    assert!(!stays(ElfType::Dyn, &distances(&[0x10, 2 * LEN as u64 + 4]), none));
     // The function's own start: a call, or a loop.
-    assert!(!stays(ImageKind::Pie, &distances(&[0, 0x10]), none));
+    assert!(!stays(ElfType::Dyn, &distances(&[0, 0x10]), none));
     // Nothing that is a table.
-    assert!(!stays(ImageKind::Pie, b"no table", none));
+    assert!(!stays(ElfType::Dyn, b"no table", none));
 }
 
 #[test]
 fn jumps_that_are_no_switch() {
     let inside = distances(&[0x10, 0x20]);
-    let no = |code: fn(&mut CodeAssembler)| assert!(!stays(ImageKind::Pie, &inside, code));
+    let no = |code: fn(&mut CodeAssembler)| assert!(!stays(ElfType::Dyn, &inside, code));
     no(|a| a.jmp(rax).unwrap());
     no(|a| a.jmp(qword_ptr(rax + 8)).unwrap());
     // One of the values changes before the sum.
@@ -109,11 +109,11 @@ fn a_table_of_addresses() {
         a.mov(rax, qword_ptr(rcx * 8 + TABLE)).unwrap();
         a.jmp(rax).unwrap();
     };
-    assert!(stays(ImageKind::Exec, &table, direct));
-    assert!(stays(ImageKind::Exec, &table, loaded));
+    assert!(stays(ElfType::Exec, &table, direct));
+    assert!(stays(ElfType::Exec, &table, loaded));
     // A table of functions.
-    assert!(!stays(ImageKind::Exec, &addresses(&[LEN as u64, 0x10]), direct));
-    assert!(!stays(ImageKind::Exec, &addresses(&[LEN as u64, 0x10]), loaded));
+    assert!(!stays(ElfType::Exec, &addresses(&[LEN as u64, 0x10]), direct));
+    assert!(!stays(ElfType::Exec, &addresses(&[LEN as u64, 0x10]), loaded));
     // The data at a register's address are not known.
-    assert!(!stays(ImageKind::Exec, &table, |a| a.jmp(qword_ptr(rdx + rcx * 8)).unwrap()));
+    assert!(!stays(ElfType::Exec, &table, |a| a.jmp(qword_ptr(rdx + rcx * 8)).unwrap()));
 }
