@@ -30,7 +30,7 @@ mod build {
     /// Nothing: the words of these threads are not in records.
     pub(in crate::control) fn report(_: &mut Order) {}
 
-    /// Returns the address of a stopped thread's two words of its stack for slow paths.
+    /// Returns the address of a stopped thread's word of its stack for slow paths.
     fn words_of(thread: &ThreadOrder) -> u64 {
         thread.fs + WORDS + SLOW_STACK as u64
     }

@@ -1,21 +1,24 @@
 //! The way to the slow paths in programs whose functions may be entered with little stack.
 //!
 //! A goroutine's stack grows only when a function finds at its start that it does not suffice, and some functions do not
-//! look: when a Go function is entered, less than a kilobyte may be left. So each thread gets a stack for slow paths, by its
-//! first hooked call, which comes before it runs the first goroutine: a thread begins on a stack of the system's or of the
+//! look: when a Go function is entered, less than a kilobyte may be left. So each thread gets a stack for slow paths when it needs one
+//! first: here or in a system call ([`crate::process::calls`]). That may be in the middle of a goroutine, if few functions are hooked.
+//! So there is a pool of such stacks, and taking one needs none. When the pool is empty, the thread's first hooked call maps
+//! one. If all functions are hooked, that comes before the thread runs a goroutine: it begins on a stack of the system's or of the
 //! scheduler's.
 //!
-//! Two words of the thread say where that stack is: the first one while the stack is free, and otherwise 0. A slow path
-//! takes the address out of the word and puts it back. A signal handler that interrupts the slow path and leads to it again
-//! finds 0, and stays on the stack that it has: Go's handlers run on signal stacks.
+//! A word of the thread is the upper end of that stack, or 0 if it has none yet. Its lowest bit ([`SLOW_STACK_FREE`]) is set while the stack is not
+//! in use. A slow path clears the bit, and sets it at its end. A signal handler that interrupts the slow path and leads to it again
+//! finds that it is clear, and stays on the stack that it has: Go's handlers run on signal stacks.
 //!
 //! Exits are not hooked in such programs, so there are no cells and no tail calls to look for. The thunk and the gate use 56
 //! bytes below the return address.
 #![allow(unsafe_code, reason = "the way from machine code to Rust and back")]
 
 use crate::hot::arcs;
+use crate::hot::slow_stack::{END, LEN, NEXT, POOL};
 use crate::os::vectors::{restore_vectors, save_vectors};
-use crate::os::words::{SLOW_STACK, thread_word, words_offset};
+use crate::os::words::{SLOW_STACK, SLOW_STACK_FREE, thread_word, words_offset};
 use crate::program::agent::{GATE_FACTS, GateFacts};
 use core::arch::global_asm;
 use core::mem::offset_of;
@@ -63,10 +66,19 @@ global_asm!(
     "2:",
     "lea rdi, [rsp+8]",             // CFA
     words_offset!("rdx"),
-    "xor ecx, ecx",
-    thread_word!("xchg rcx, ", "[rdx+{slow}]"),
+    thread_word!("lock btr qword ptr ", "[rdx+{slow}]", ", 0"),
+    thread_word!("mov rcx, ", "[rdx+{slow}]"),
+    "jc 3f",
     "test rcx, rcx",
-    "jnz 3f",
+    "jnz 6f",                       // in use
+    "mov ecx, {len}",
+    "lock xadd [rip+{pool}+{next}], rcx",
+    "cmp rcx, [rip+{pool}+{end}]",
+    "jae 6f",
+    thread_word!("mov ", "[rdx+{slow}], rcx"),
+    "jmp 3f",
+    "6:",
+    "xor ecx, ecx",
     "lea rsp, [rsp-120]",
     "jmp 4f",
     "3:",
@@ -104,12 +116,12 @@ global_asm!(
     "pop r8",
     "pop rsi",
     "pop rcx",                      // CFA
-    "pop rdi",                      // the stack for slow paths, or 0
+    "pop rdi",                      // the stack for slow paths, or 0 if another one was used
     "lea rsp, [rcx-8]",
     "test rdi, rdi",
     "jz 1b",
     words_offset!("rdx"),
-    thread_word!("mov ", "[rdx+{slow}], rdi"),
+    thread_word!("or qword ptr ", "[rdx+{slow}], {free}"),
     "jmp 1b",
     ".size gpi_small_miss_entry, . - gpi_small_miss_entry",
     block = const offset_of!(ThreadWords, block),
@@ -124,6 +136,11 @@ global_asm!(
     functions = const offset_of!(GateFacts, functions),
     base = const offset_of!(GateFacts, base),
     slow = const SLOW_STACK,
+    free = const SLOW_STACK_FREE,
+    len = const LEN,
+    pool = sym POOL,
+    next = const NEXT,
+    end = const END,
     known = sym arcs::known,
     rare = sym arcs::rare,
 );

@@ -20,10 +20,10 @@ pub(crate) struct Record {
     /// the stack pointer and the address.
     pub(crate) shared_stack: [[u64; 2]; 2],
     /// The thread's stack for slow paths: see [`crate::hot::small_stacks`].
-    pub(crate) slow_stack: [u64; 2],
+    pub(crate) slow_stack: u64,
     /// See [`crate::os::dispatch`].
     pub(crate) dispatch: AtomicU64,
-    pub(crate) free: [u64; 5],
+    pub(crate) free: [u64; 6],
     /// What a thread keeps while it waits for the injector before it continues in an exception handler: see
     /// `gprofinject_abi::attach::PAD`.
     pub(crate) waiting: [u64; 3],

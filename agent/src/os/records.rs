@@ -11,6 +11,7 @@
 use crate::os::memory;
 use crate::os::record::{CLAIMED, Record};
 use crate::os::task;
+use crate::os::words::SLOW_STACK_FREE;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use gprofinject_abi::plan::ThreadWords;
@@ -54,9 +55,9 @@ pub(crate) static MAIN: Main = Main(UnsafeCell::new(Record {
     tid: AtomicU32::new(CLAIMED),
     reserved: 0,
     shared_stack: [[0; 2]; 2],
-    slow_stack: [0; 2],
+    slow_stack: 0,
     dispatch: AtomicU64::new(0),
-    free: [0; 5],
+    free: [0; 6],
     waiting: [0; 3],
 }));
 
@@ -165,7 +166,9 @@ pub(crate) fn of_new_thread(stack: [u64; 2]) -> u64 {
         (*record).own = record as u64;
         (*record).stack = stack;
         (*record).shared_stack = [[0; 2]; 2];
-        (*record).slow_stack[0] = (*record).slow_stack[1];
+        if (*record).slow_stack != 0 {
+            (*record).slow_stack |= SLOW_STACK_FREE;
+        }
         (*record).dispatch = AtomicU64::new(0);
     }
     record as u64

@@ -19,3 +19,7 @@ pub(crate) use tls::{
     SLOW_STACK, dispatch, get, image, is_attached, offset, slow_stack, stack_end, thread_pointer,
     thread_word, words_offset,
 };
+
+/// The bit of the word of a thread's stack for slow paths that is set while the stack is not in use.
+pub(crate) const SLOW_STACK_FREE: u64 = 1;
+const _: () = assert!(SLOW_STACK_FREE == 1, "machine code tests bit 0");

@@ -160,7 +160,6 @@ core::arch::global_asm!(
     "mov qword ptr [rax+96], 0",
     "mov qword ptr [rax+104], 0",
     "mov qword ptr [rax+{slow}], 0",
-    "mov qword ptr [rax+{slow}+8], 0",
     "7:",
     ".endm",
     // Calls a function of the agent before or after a fork. Preserves all registers except rax, rcx and r11, including vector

@@ -18,9 +18,11 @@
 //! A call arrives with the registers of the `syscall` instruction, except rcx, which is the address at which the program
 //! continues. The 128 bytes below the stack pointer are the program's red zone. Below the red zone, there may be little room (in Go
 //! programs). Therefore the agent handles these calls on the thread's stack for slow paths ([`crate::hot::small_stacks`]), except
-//! calls whose child shares the stack. Other programs have room for them below the red zone.
+//! calls whose child shares the stack. A thread that has none takes one; if there are no more, what it executes is not followed. Other
+//! programs have room for these calls below the red zone.
 #![allow(unsafe_code, reason = "machine code makes system calls, and the arguments of clone3 are read")]
 
+use crate::hot::slow_stack::{END, LEN, NEXT, POOL};
 use crate::hot::times::inherited;
 use crate::os::memory;
 #[cfg(feature = "standalone")]
@@ -29,7 +31,7 @@ use crate::os::record::Record;
 use crate::os::records;
 use crate::os::task;
 use crate::os::vectors::{restore_vectors, save_vectors};
-use crate::os::words::SLOW_STACK;
+use crate::os::words::{SLOW_STACK, SLOW_STACK_FREE, thread_word, words_offset};
 use crate::process::children;
 use crate::process::dispatch;
 use crate::process::execute;
@@ -218,23 +220,46 @@ core::arch::global_asm!(
     "pop rsi",
     "pop rdi",
     ".endm",
-    // Switches to the thread's stack for slow paths, if it has one that is not in use; otherwise moves rsp below the program's red
-    // zone. Pushes rcx, the address at which the program continues. Changes r11.
-    ".macro gpi_aside",
-    "xor r11d, r11d",
-    ".if {is_standalone}",
-    "xchg r11, gs:[{slow}]",
-    ".endif",
+    // Takes a stack for slow paths for the thread, which has none, and counts it as in use. Output: r11 = its upper end. Changes no
+    // other register. Continues at \\none if there are no more.
+    ".macro gpi_take none",
+    "mov r11d, {len}",
+    "lock xadd [rip+{pool}+{next}], r11",
+    "cmp r11, [rip+{pool}+{end_of_pool}]",
+    "jae \\none",
+    "mov [r11-8], rcx",
+    words_offset!("rcx"),
+    thread_word!("mov ", "[rcx+{slow}], r11"),
+    "mov rcx, [r11-8]",
+    ".endm",
+    // Counts the stack for slow paths as not in use. \\register = the offset of the thread's words.
+    ".macro gpi_free register",
+    thread_word!("or qword ptr ", "[\\register+{slow}], {free}"),
+    ".endm",
+    // Switches to the thread's stack for slow paths, if the program's functions may have too little and it is not in use;
+    // otherwise moves rsp below the program's red zone. Pushes rcx, the address at which the program continues. Changes r11. Continues at
+    // \\none if there is no such stack for the thread.
+    ".macro gpi_aside none=90f",
+    "cmp qword ptr [rip+{pool}+{end_of_pool}], 0",
+    "je 90f",
+    words_offset!("r11"),
+    thread_word!("lock btr qword ptr ", "[r11+{slow}]", ", 0"),
+    thread_word!("mov r11, ", "[r11+{slow}]"),
+    "jc 89f",
     "test r11, r11",
-    "jz 90f",
+    "jnz 90f",                      // in use
+    "gpi_take \\none",
+    "89:",
     "mov [r11-8], rsp",
     "mov [r11-16], r11",
     "lea rsp, [r11-16]",
     "jmp 91f",
+    // A signal handler of the program's may use the stack below the red zone of rsp at any time.
     "90:",
-    "mov [rsp-136], rsp",
-    "mov [rsp-144], r11",
     "lea rsp, [rsp-144]",
+    "lea r11, [rsp+144]",
+    "mov [rsp+8], r11",
+    "mov qword ptr [rsp], 0",
     "91:",
     "push rcx",
     ".endm",
@@ -243,12 +268,11 @@ core::arch::global_asm!(
     "pop rcx",
     "pop r11",
     "pop rsp",
-    ".if {is_standalone}",
     "test r11, r11",
     "jz 92f",
-    "mov gs:[{slow}], r11",
+    words_offset!("r11"),
+    "gpi_free r11",
     "92:",
-    ".endif",
     ".endm",
     ".macro gpi_continue",
     "gpi_back",
@@ -275,10 +299,43 @@ core::arch::global_asm!(
     "cmp eax, {seccomp}",
     "je 51f",
     //
-    // A child that shares the stack overwrites its parent's data there. So the parent stores its stack pointer and the address at
-    // which it continues in its record; or the call is made by the instruction before that address.
+    // A child that shares the stack overwrites its parent's data there. So the parent stores the address at which it continues elsewhere: in
+    // its record, or in the lowest word of its stack for slow paths. The child may execute a program, on the stack for slow
+    // paths, which is not in use when the parent continues. In other programs, the call is made by the instruction before that address.
     "1:",
     ".if {is_standalone} == 0",
+    "cmp qword ptr [rip+{pool}+{end_of_pool}], 0",
+    "je 4f",
+    words_offset!("r11"),
+    thread_word!("mov r11, ", "[r11+{slow}]"),
+    "test r11, r11",
+    "jnz 5f",
+    "gpi_take 4f",
+    "mov [r11-{len}], rcx",
+    words_offset!("rcx"),
+    "gpi_free rcx",
+    "jmp 6f",
+    "5:",
+    "and r11, -2",
+    "cmp qword ptr [r11-{len}], 0", // such a child makes another one
+    "jne 4f",
+    "mov [r11-{len}], rcx",
+    "6:",
+    "syscall",
+    words_offset!("r11"),
+    thread_word!("mov r11, ", "[r11+{slow}]"),
+    "and r11, -2",
+    "test rax, rax",
+    "jz 7f",
+    words_offset!("rcx"),
+    "gpi_free rcx",
+    "mov rcx, [r11-{len}]",
+    "mov qword ptr [r11-{len}], 0",
+    "jmp rcx",
+    "7:",
+    "mov rcx, [r11-{len}]",
+    "jmp rcx",
+    "4:",
     "lea rcx, [rcx-2]",
     "jmp rcx",
     ".else",
@@ -291,8 +348,9 @@ core::arch::global_asm!(
     "test rax, rax",
     "jz 2f",
     "mov qword ptr gs:[{slots}], 0",
-    "mov r11, gs:[{slow}+8]",       // the child may have executed a program, on the stack for slow paths
-    "mov gs:[{slow}], r11",
+    "cmp qword ptr gs:[{slow}], 0",
+    "je 2f",
+    "or qword ptr gs:[{slow}], {free}",
     "2:",
     "jmp rcx",
     "3:",                           // such a child makes another one
@@ -410,17 +468,18 @@ core::arch::global_asm!(
     "gpi_keep",
     "call {begin_child}",
     "gpi_kept",
-    ".if {is_standalone}",
-    "mov rcx, gs:[{slow}+8]",       // the parent had taken the stack for slow paths
-    "mov gs:[{slow}], rcx",
-    ".endif",
+    words_offset!("rcx"),           // the parent had used the stack for slow paths
+    thread_word!("cmp qword ptr ", "[rcx+{slow}]", ", 0"),
+    "je 31f",
+    "gpi_free rcx",
+    "31:",
     "pop rcx",
     "lea rsp, [rsp+8]",
     "jmp rcx",
     //
     // rdi = path, rsi = arguments, rdx = environment.
     "40:",
-    "gpi_aside",
+    "gpi_aside 43f",
     "gpi_keep",
     "sub rsp, 4096",
     "test [rsp], rsp",
@@ -439,7 +498,7 @@ core::arch::global_asm!(
     //
     // rdi = folder, rsi = path, rdx = arguments, r10 = environment, r8 = flags.
     "41:",
-    "gpi_aside",
+    "gpi_aside 43f",
     "gpi_keep",
     "sub rsp, 4096",
     "test [rsp], rsp",
@@ -461,6 +520,9 @@ core::arch::global_asm!(
     "lea rsp, [rsp+8192]",
     "gpi_kept",
     "gpi_continue",
+    "43:",
+    "lea rcx, [rcx-2]",
+    "jmp rcx",
     //
     "50:",                          // prctl: edi = operation, rsi = mode, rdx = filter
     "cmp edi, {set_seccomp}",
@@ -551,6 +613,11 @@ core::arch::global_asm!(
     is_standalone = const cfg!(feature = "standalone") as u32,
     slots = const RECORD[0],
     slow = const SLOW_STACK,
+    free = const SLOW_STACK_FREE,
+    len = const LEN,
+    pool = sym POOL,
+    next = const NEXT,
+    end_of_pool = const END,
     tid = const RECORD[1],
     #[cfg(not(feature = "standalone"))]
     born = sym born,

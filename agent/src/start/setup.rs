@@ -4,6 +4,7 @@
 use crate::hot::cells;
 use crate::hot::counters;
 use crate::hot::gate;
+use crate::hot::slow_stack;
 use crate::hot::thread_blocks;
 use crate::hot::timer;
 use crate::hot::times;
@@ -278,6 +279,9 @@ fn hook(
     let room = if is_standalone && !words::is_attached() { Room::Reserved } else { Room::Free };
     arena::fill(&file, plan, bias, &own::gates(shadows, agent.small_stacks, &orders), room)?;
     thread_blocks::prepare(&agent).map_err(memory)?;
+    if agent.small_stacks {
+        slow_stack::prepare();
+    }
     if plan.resumes != 0 {
         signals::prepare(&agent.program);
     }

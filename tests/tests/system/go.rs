@@ -21,6 +21,7 @@ gprofinject_tests::trials! {
         preempted_in_relocated_code,
         its_own_profile,
         processes,
+        processes_with_little_stack,
         a_sampler_with_timers,
         gos_own_tools;
 }
@@ -260,6 +261,26 @@ fn processes() {
         runs_as_alone(&place, &[], &["./executes"]);
         // The children run the same program, so their calls are in the same profile.
         assert_eq!(counted(&place, "executes").get("main.main"), Some(&9));
+    }
+}
+
+/// The first hooked call or system call of a thread that leads to the agent may be in the middle of a goroutine.
+fn processes_with_little_stack() {
+    if !has_go("processes_with_little_stack") {
+        return;
+    }
+    for (name, args) in [("static", &[][..]), ("dynamic", &["-ldflags=-linkmode=external"])] {
+        let place = Place::new();
+        build(&place, "deep.go", name, args).unwrap();
+        let words = [&*format!("./{name}")];
+        for options in [&[][..], &["-I", "main.*"], &["--hooks=none"], &["--hooks=none", "--sampler=timer"]] {
+            let run = runs_as_alone(&place, options, &words);
+            assert_eq!(run.stdout_text(), "[0 0 0 0 0 0 0 0]\n", "{name} {options:?}");
+            if !options.contains(&"--hooks=none") {
+                // 240 processes are executed, and are followed.
+                assert_eq!(counted(&place, name).get("main.main"), Some(&241), "{name} {options:?}");
+            }
+        }
     }
 }
 

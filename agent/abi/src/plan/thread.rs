@@ -56,7 +56,7 @@ pub struct ThreadWords {
 }
 
 /// Bytes of the agent's thread-local variable that begins with the words, and the only one.
-pub const WORDS_BYTES: u64 = 160;
+pub const WORDS_BYTES: u64 = 152;
 /// Its alignment.
 pub const WORDS_ALIGN: u64 = 64;
 

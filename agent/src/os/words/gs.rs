@@ -30,7 +30,7 @@ pub(crate) use {thread_word, words_offset};
 
 const _: () = assert!(offset_of!(Record, words) == 0);
 
-/// The offset of the two words of the thread's stack for slow paths ([`crate::hot::small_stacks`]) from the others.
+/// The offset of the word of the thread's stack for slow paths ([`crate::hot::small_stacks`]) from the others.
 pub(crate) const SLOW_STACK: usize = offset_of!(Record, slow_stack);
 
 /// Returns the offset of the words from the base of gs.
@@ -86,7 +86,7 @@ pub(crate) fn image() -> Option<WordsRef> {
     None
 }
 
-/// Returns the address of the two words of the calling thread's stack for slow paths.
+/// Returns the address of the word of the calling thread's stack for slow paths.
 pub(crate) fn slow_stack() -> *mut u64 {
     (thread_pointer() + SLOW_STACK as u64) as *mut u64
 }

@@ -13,12 +13,12 @@ const WORDS_LEN: usize = 112;
 /// Bytes of the symbol below.
 const LEN: usize = DISPATCH + 8;
 
-/// The offset of the two words of the thread's stack for slow paths ([`crate::hot::small_stacks`]) from the others. In a process
+/// The offset of the word of the thread's stack for slow paths ([`crate::hot::small_stacks`]) from the others. In a process
 /// that was already running, the words for a thread that waits for the injector are in between.
 pub(crate) const SLOW_STACK: usize = WORDS_LEN + 24;
 const _: () = assert!(SLOW_STACK as u64 + attach::WORDS == attach::ROUNDS + 8);
 /// The offset of the word that [`dispatch`] returns. A process that was already running has no such word.
-const DISPATCH: usize = SLOW_STACK + 16;
+const DISPATCH: usize = SLOW_STACK + 8;
 
 // A thread begins with the contents of the TLS image; the set-up writes the image (see `image`). The symbol is global
 // because the compiler may divide the crate into several object files, and only one of them has this definition.
@@ -80,7 +80,7 @@ pub(crate) fn get() -> WordsRef {
     unsafe { WordsRef::new(core::ptr::NonNull::new_unchecked(at)) }
 }
 
-/// Returns the address of the two words of the calling thread's stack for slow paths.
+/// Returns the address of the word of the calling thread's stack for slow paths.
 pub(crate) fn slow_stack() -> *mut u64 {
     thread_pointer().wrapping_add_signed(offset() + SLOW_STACK as i64) as *mut u64
 }
