@@ -23,7 +23,7 @@ cat >inventory.cc <<'EOF'
 #include <vector>
 int main() {
     std::map<std::string, std::vector<int>> parts;
-    for (int i = 0; i < 400000; i++) parts["part " + std::to_string(i * 7919 % 5003)].push_back(i % 97);
+    for (long i = 0; i < 400000; i++) parts["part " + std::to_string(i * 7919 % 5003)].push_back(static_cast<int>(i % 97));
     long sum = 0;
     for (auto &[name, sizes] : parts) {
         std::sort(sizes.begin(), sizes.end());
