@@ -26,23 +26,10 @@ impl Recording {
     /// # Errors
     /// The bytes are no such file, or the file is damaged or too large.
     pub fn read(bytes: &[u8]) -> Result<Recording, ReadError> {
-        Recording::read_until(bytes, None)
-    }
-
-    /// Reads a file as [`read`](Recording::read) does, but not its samples, which come last and say nothing that is not read before.
-    /// Whether the file is damaged there is not noticed.
-    ///
-    /// # Errors
-    /// The bytes are no such file, or the file is damaged or too large.
-    pub fn read_without_samples(bytes: &[u8]) -> Result<Recording, ReadError> {
-        Recording::read_until(bytes, Some(u64::from(wire::EXTENSION)))
-    }
-
-    fn read_until(bytes: &[u8], last: Option<u64>) -> Result<Recording, ReadError> {
         if !bytes.starts_with(&MAGIC) {
             return Err(ReadError::NotGzip(bytes.iter().copied().take(MAGIC.len()).collect()));
         }
-        let mut profile = decode(MultiGzDecoder::new(bytes), unpacked_at_most(bytes.len()), last, is_kept)?;
+        let mut profile = decode(MultiGzDecoder::new(bytes), unpacked_at_most(bytes.len()), is_kept)?;
         let extension = profile.extension.take().ok_or(ReadError::Foreign)?;
         if extension.version != wire::VERSION {
             return Err(ReadError::Version(extension.version));
@@ -61,11 +48,10 @@ fn unpacked_at_most(len: usize) -> u64 {
     (len as u64).saturating_mul(FACTOR).clamp(ANY, MAX_SIZE)
 }
 
-/// Decodes those fields of a profile that are wanted, by their numbers. Nothing is read after the field `last`.
+/// Decodes those fields of a profile that are wanted, by their numbers.
 pub(crate) fn decode(
     gzip: impl Read,
     max_size: u64,
-    last: Option<u64>,
     mut is_kept: impl FnMut(u64) -> bool,
 ) -> Result<wire::Profile, ReadError> {
     let mut input = Input { reader: BufReader::with_capacity(1 << 16, gzip), offset: 0, max_size };
@@ -101,9 +87,6 @@ pub(crate) fn decode(
         if matches!(wire_type, 0 | 2) && is_kept {
             let merged = profile.merge(field.as_slice());
             merged.map_err(|source| ReadError::Message { offset: input.offset, source })?;
-        }
-        if last == Some(number) {
-            break;
         }
     }
     Ok(profile)

@@ -31,7 +31,7 @@ impl Summary {
         }
         // Types of values, mappings, texts, times. Of the extension it is enough to know that it is there.
         let mut is_ours = false;
-        let profile = read::decode(MultiGzDecoder::new(bytes), MAX_SIZE, None, |number| {
+        let profile = read::decode(MultiGzDecoder::new(bytes), MAX_SIZE, |number| {
             is_ours |= number == u64::from(crate::wire::EXTENSION);
             matches!(number, 1 | 3 | 6 | 9 | 10)
         })?;

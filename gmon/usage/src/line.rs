@@ -174,7 +174,8 @@ mod tests {
 
     #[test]
     fn what_is_not_understood() {
-        for (line, replaced) in [("gmon $x", "$x"), ("gmon `a", "a"), ("gmon a", "b"), ("gmon \u{e4}", "ab")] {
+        for (line, replaced) in [("gmon $x", "$x"), ("gmon `a", "a"), ("gmon a", "b"), ("gmon \u{e4}", "ab")]
+        {
             assert_eq!(bash(line, replaced), None, "{line}");
         }
         assert_eq!(Line::parse(&[]), None);

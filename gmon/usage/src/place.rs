@@ -23,13 +23,15 @@ impl Place {
     /// Returns the place of the word at the cursor of a line, or `None` if that is no value: a subcommand, or an option.
     pub fn of(line: &Line, mut command: Command) -> Option<Place> {
         command.build();
-        let mut at = Walk { command: &command, pending: None, only_values: false, others: Vec::new(), index: 1 };
+        let mut at =
+            Walk { command: &command, pending: None, only_values: false, others: Vec::new(), index: 1 };
         for word in line.before.iter().skip(1) {
             at.pass(word);
         }
         let (arg, prefix) = at.last(&line.typed)?;
         Some(Place {
-            command: if at.command.get_name() == command.get_name() { "" } else { at.command.get_name() }.to_owned(),
+            command: if at.command.get_name() == command.get_name() { "" } else { at.command.get_name() }
+                .to_owned(),
             arg: arg.get_id().to_string(),
             is_path: arg.get_value_hint() == ValueHint::AnyPath,
             prefix,

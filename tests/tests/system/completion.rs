@@ -28,11 +28,17 @@ const SOURCE: &str = "namespace ns {
     __attribute__((noinline)) int work(int a, char b) { asm volatile(\"\"); return a + b; }
     __attribute__((noinline)) int work(Box<int> &box) { box.put(3); return box.t; }
 }
-int main() { ns::Box<int> box; box.put(1); return ns::work(1, 2) + ns::work(box) == 0; }
+extern \"C\" __attribute__((noinline)) void hostile() { asm volatile(\"\"); }
+int main() { ns::Box<int> box; box.put(1); hostile(); return ns::work(1, 2) + ns::work(box) == 0; }
 ";
+/// What a shell would execute if it were not quoted.
+const HOSTILE: &str = "hostile`echo>executed`;$HOME'\"";
 
 /// What a user types before the tab key; what the command prints then in its table; and what it does not.
-const LINES: [(&str, &str, &str); 8] = [
+const LINES: [(&str, &str, &str); 11] = [
+    ("gmon flat -f host", HOSTILE, "main"),
+    ("gmon flat -f 'host", HOSTILE, "main"),
+    ("gmon flat -f \"host", HOSTILE, "main"),
     ("gmon flat -f ns::B", "ns::Box<...>::put", "main"),
     ("gmon flat --function=ns::B", "ns::Box<...>::put", "main"),
     ("gmon flat -fns::B", "ns::Box<...>::put", "main"),
@@ -47,6 +53,10 @@ const LINES: [(&str, &str, &str); 8] = [
 fn run() -> Place {
     let place = Place::new();
     place.compile("g++", "prog", SOURCE, &["-xc++"]).unwrap();
+    let renamed = format!("hostile={HOSTILE}");
+    let mut objcopy = Command::new("objcopy");
+    objcopy.args(["--redefine-sym", &renamed, "prog"]).current_dir(place.folder.path());
+    assert!(objcopy.status().unwrap().success());
     assert_eq!(place.run(&["./prog"]).code(), 0);
     assert!(place.path("gmon.out").exists() && place.path("gmon.pb.gz").exists());
     place
@@ -111,6 +121,7 @@ impl Shell {
         assert_eq!(self.completed("gprofinject /bin/echo other-f").lines().next(), Some("other-file"));
         assert_eq!(self.completed("gprofinject /bin/echo --ti").lines().next(), Some("--ti"));
         assert!(self.completed("gprofinject --hel").contains("Usage"));
+        assert!(!self.place.path("executed").exists());
         let screen = self.terminal.screen();
         assert!(!screen.contains("error") && !screen.contains("gmon: "), "{screen}");
     }

@@ -174,14 +174,10 @@ mod tests {
             spellings
         };
         assert_eq!(all("f.constprop.0"), ["f.constprop.0", "f"]);
-        assert_eq!(all("_ZN3foo3barEi"), [
-            "_ZN3foo3barEi",
-            "foo::bar",
-            "foo::bar(int)",
-            "foo::bar(int)",
-            "foo::bar",
-            "bar"
-        ]);
+        assert_eq!(
+            all("_ZN3foo3barEi"),
+            ["_ZN3foo3barEi", "foo::bar", "foo::bar(int)", "foo::bar(int)", "foo::bar", "bar"]
+        );
         assert_eq!(
             all("_ZN1a1BIiE1cIcEEvv").last_chunk(),
             Some(

@@ -91,7 +91,8 @@ struct Wanted {
 fn what(place: &Place) -> Option<What> {
     let both = Wanted { recordings: true, profiles: true, traces: false };
     // A gmon.out is of a program that comes before it.
-    let has_program = || results(place).iter().any(|path| begin(path).is_some_and(|bytes| files::is_elf(&bytes)));
+    let has_program =
+        || results(place).iter().any(|path| begin(path).is_some_and(|bytes| files::is_elf(&bytes)));
     let of_run = || Wanted { profiles: has_program(), ..both };
     let what = match (place.command.as_str(), place.arg.as_str()) {
         (_, "function") => What::Functions,
@@ -157,12 +158,14 @@ fn functions(place: &Place, typed: &str) -> Result<Vec<String>> {
         }
     };
     // Patterns have an exclamation mark between module and function, and options begin with a dash.
-    let names: Vec<String> = names.into_iter().filter(|name| !splits(name) && !name.starts_with('-')).collect();
+    let names: Vec<String> =
+        names.into_iter().filter(|name| !splits(name) && !name.starts_with('-')).collect();
     if typed.is_empty() || names.iter().any(|name| name.starts_with(typed)) {
         return Ok(names);
     }
     // The last components are names too.
-    let ends = names.iter().flat_map(|name| name.match_indices("::").map(|(at, _)| name[at + 2..].to_owned()));
+    let ends =
+        names.iter().flat_map(|name| name.match_indices("::").map(|(at, _)| name[at + 2..].to_owned()));
     Ok(ends.filter(|end| end.starts_with(typed)).collect())
 }
 
@@ -194,7 +197,8 @@ fn modules(place: &Place) -> Result<Vec<String>> {
 
 /// Returns the files of a kind in the folder of what was typed, the newest first.
 fn files_of(place: &Place, wanted: Wanted, typed: &str) -> Vec<String> {
-    let (folder, start) = typed.rsplit_once('/').map_or(("", typed), |(folder, start)| (&typed[..=folder.len()], start));
+    let (folder, start) =
+        typed.rsplit_once('/').map_or(("", typed), |(folder, start)| (&typed[..=folder.len()], start));
     let Ok(entries) = fs::read_dir(if folder.is_empty() { "." } else { folder }) else { return Vec::new() };
     let others: HashSet<PathBuf> = results(place).into_iter().collect();
     let mut found: Vec<(SystemTime, String)> = Vec::new();
@@ -204,7 +208,8 @@ fn files_of(place: &Place, wanted: Wanted, typed: &str) -> Vec<String> {
         let path = format!("{folder}{name}");
         let is_hidden = name.starts_with('.') && start.is_empty();
         // An answer that begins with a dash would be an option.
-        if !name.starts_with(start) || is_hidden || path.starts_with('-') || others.contains(Path::new(&path)) {
+        if !name.starts_with(start) || is_hidden || path.starts_with('-') || others.contains(Path::new(&path))
+        {
             continue;
         }
         if budget.is_wanted(Path::new(&path), wanted) {
