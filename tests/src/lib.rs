@@ -34,6 +34,7 @@ pub mod run;
 pub mod sequences;
 pub mod switched;
 pub mod synthetic;
+pub mod tmux;
 pub mod tool;
 pub mod traced;
 pub mod trials;

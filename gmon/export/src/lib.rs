@@ -25,4 +25,4 @@ pub use crate::model::{
     Arc, Cycle, Durations, Frame, Function, Inlined, Line, Module, Node, ProgramFunction, Run, Share, Spot,
     Time, View,
 };
-pub use gmon_run::{Clock, ClockSource, FunctionTimes, Intervals, Origin, Program, Thread};
+pub use gmon_run::{Clock, ClockSource, Ending, FunctionTimes, Intervals, Origin, Process, Program, Thread};

@@ -4,6 +4,7 @@ pub(crate) mod args;
 pub(crate) mod browse_args;
 pub(crate) mod browser;
 pub(crate) mod comparison;
+pub(crate) mod complete;
 pub(crate) mod counts;
 pub(crate) mod diff;
 pub(crate) mod diff_args;

@@ -33,6 +33,12 @@ const EXIT_FOUND: u8 = 1;
 const EXIT_FAILED: u8 = 2;
 
 fn main() -> ExitCode {
+    let mut words = std::env::args_os().skip(1);
+    if words.next().is_some_and(|word| word == gprofinject_usage::ASK) {
+        // The line that is being typed may be anything, so it is not parsed as one that is complete.
+        cli::complete::answer(words.collect(), Args::command());
+        return ExitCode::SUCCESS;
+    }
     let ended = run(parse());
     cli::pager::finish();
     match ended {
@@ -97,7 +103,7 @@ fn shown_by(path: &Path, file: &str) -> String {
 
 fn run(args: Args) -> Result<ExitCode> {
     if let Some(kind) = args.generate {
-        kind.write(Args::command(), &mut io::stdout().lock())?;
+        kind.write(Args::command(), true, &mut io::stdout().lock())?;
     }
     let Some(command) = args.command else { return Ok(ExitCode::SUCCESS) };
     match command {

@@ -139,6 +139,7 @@ fn measured_times() {
         let mut run = example(true);
         run.start_unix_ns += u64::from(index) * 1_000_000_000;
         run.runs[0].id += u64::from(index);
+        run.processes[0].run = run.runs[0].id;
         run.threads
             .iter_mut()
             .for_each(|thread| (thread.pid, thread.tid) = (100 + index, thread.tid + index));
@@ -180,6 +181,23 @@ fn measured_times() {
     };
     assert_eq!(nodes(&by_name), nodes(&apart));
     assert_eq!(by_name.nodes.len(), example(true).nodes.len());
+
+    // A folder stands for its files. The sum itself is none of them, nor is what is of another kind.
+    folder.write("gmon.out.rank1", b"gmon");
+    for _ in 0..2 {
+        let output = Command::new(env!("CARGO_BIN_EXE_gmon"))
+            .args(["merge", "-o", "all.pb.gz", "."])
+            .current_dir(&folder.0)
+            .output()
+            .expect("gmon runs");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+        let all = std::fs::read(folder.file("all.pb.gz")).expect("the sum");
+        let all = Recording::read(&all).expect("measured times");
+        assert_eq!((calls(&all), all.runs.len(), all.processes.len()), (calls(&by_name), 30, 60));
+    }
+    std::fs::remove_file(folder.file("gmon.out.rank1")).expect("a file");
+    let said = message(&folder, &[], std::slice::from_ref(&folder.0));
+    assert!(said.contains(": no gmon.out* in this folder, as sum is to be"), "{said}");
 
     let mut other = run(99);
     other.sample_period_ns += 1;

@@ -63,6 +63,7 @@ fn members_are_those_that_are_documented() {
         "flat --json counted.pb.gz",
         "flat --json --by module measured.pb.gz",
         "flat --json --by program measured.pb.gz",
+        "flat --json --by process measured.pb.gz",
         "flat --json --by thread measured.pb.gz",
         "flat --json --spread gmon.rank0.pb.gz gmon.rank1.pb.gz",
         "graph --json measured.pb.gz",

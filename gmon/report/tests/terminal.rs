@@ -39,9 +39,15 @@ fn lines_are_as_wide_as_the_terminal() {
     run.functions[2].name = "_ZN9synthetic20a_rather_long_one_ofE".to_owned() + &"i".repeat(40);
     run.functions[3].name = format!("{}_the_end", "name_".repeat(60));
     folder.write("gmon.pb.gz", &run.write());
-    for command in
-        ["flat", "flat --by module", "flat --by thread --raw", "flat --by program", "graph", "paths"]
-    {
+    for command in [
+        "flat",
+        "flat --by module",
+        "flat --by thread --raw",
+        "flat --by program",
+        "flat --by process",
+        "graph",
+        "paths",
+    ] {
         for columns in [40, 60, 80, 120, 200] {
             let shown = on_terminal(&folder, (columns, 100), "PAGER=cat", command);
             let widest = shown.lines().map(|line| line.chars().count()).max();

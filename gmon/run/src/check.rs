@@ -47,6 +47,9 @@ impl Recording {
         for (index, program) in self.programs.iter().enumerate() {
             within("program", index, "module", program.module, modules)?;
         }
+        for (index, process) in self.processes.iter().enumerate() {
+            within("process", index, "program", process.program, programs)?;
+        }
         for (index, thread) in self.threads.iter().enumerate() {
             within("thread", index, "program", thread.program, programs)?;
         }

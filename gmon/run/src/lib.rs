@@ -46,8 +46,8 @@ pub use crate::error::ReadError;
 pub use crate::intervals::{INTERVALS_MAX, Intervals};
 pub use crate::merge::MergeError;
 pub use crate::model::{
-    ArcTimes, Block, Calls, Clock, ClockSource, Function, FunctionTimes, Hits, Module, Node, Origin, Program,
-    REST, REST_NAME, Recording, Thread,
+    ArcTimes, Block, Calls, Clock, ClockSource, Ending, Function, FunctionTimes, Hits, Module, Node, Origin,
+    PROCESSES_MAX, Process, Program, REST, REST_NAME, Recording, Thread,
 };
 pub use crate::sum::Sum;
 pub use crate::summary::Summary;

@@ -53,6 +53,11 @@ impl Recording {
         let modules = self.merge_modules(other.modules);
         let functions = self.merge_functions(other.functions, &modules);
         let programs = self.merge_programs(other.programs, &modules);
+        for mut process in other.processes {
+            process.program = programs[process.program as usize];
+            self.add_process(process);
+        }
+        self.processes_left_out = self.processes_left_out.saturating_add(other.processes_left_out);
         self.calls.extend(other.calls.into_iter().map(|calls| Calls {
             program: programs[calls.program as usize],
             caller: calls.caller.map(|caller| functions[caller as usize]),

@@ -10,6 +10,9 @@ use crate::intervals::Intervals;
 /// The [`Node::function`] of nodes that stand for all calls for which there was no room for a node of their own.
 pub const REST: u32 = u32::MAX;
 
+/// The most [processes](Recording::processes) that a recording tells apart.
+pub const PROCESSES_MAX: usize = 10_000;
+
 /// The name that nodes with the function [`REST`] are shown with.
 pub const REST_NAME: &str = "[other calls]";
 
@@ -22,6 +25,11 @@ pub struct Recording {
     pub runs: Vec<Origin>,
     /// The programs of the run; the first one is the one that was started.
     pub programs: Vec<Program>,
+    /// The processes of the programs that have counted anything, in the order in which they were added: at most [`PROCESSES_MAX`].
+    /// Empty if they are not known.
+    pub processes: Vec<Process>,
+    /// The number of processes for which there was no room. What they have done is in the sums.
+    pub processes_left_out: u64,
     /// The time at which the run began, in nanoseconds since 1970 (UTC). A file can hold up to `i64::MAX`.
     pub start_unix_ns: u64,
     /// The duration of the run. A file can hold up to `i64::MAX`.
@@ -85,6 +93,42 @@ pub struct Program {
     pub elsewhere: u64,
     /// The samples of CPU time in gprofinject's own code. They are among no others.
     pub overhead: u64,
+}
+
+/// A program in a process. A process that has executed several programs is one for each of them, and so is a thread's: that of the same
+/// program and number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    /// The index of the program.
+    pub program: u32,
+    /// The number of the process.
+    pub pid: u32,
+    /// That of its parent, or 0 if it is not known.
+    pub parent: u32,
+    /// The [number](Origin::id) of its run, which says on which host it was, and with which rank; 0 if it is not known.
+    pub run: u64,
+    /// When the program began, in microseconds after the beginning of its run.
+    pub begin_us: u64,
+    /// When it ended, or had ended for all that is known, in microseconds after the beginning of its run; 0 if that is not known.
+    pub end_us: u64,
+    pub ending: Ending,
+    /// The counted calls, or the measured ones if times were measured.
+    pub calls: u64,
+    /// The samples of CPU time, without those in gprofinject's own code.
+    pub samples: u64,
+    /// The measured time in functions themselves.
+    pub self_ns: u64,
+}
+
+/// How a process has ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ending {
+    /// It is not known, or the process has executed another program, or it had not ended.
+    #[default]
+    Unknown,
+    Exited(u8),
+    /// By a signal of this number.
+    Killed(u8),
 }
 
 /// The counted calls of a function from a call site.
@@ -298,10 +342,30 @@ impl Recording {
         self.calls.iter().filter(move |calls| !measured.contains(&(calls.program, calls.callee)))
     }
 
+    /// Adds a process, or counts it if there are [too many](PROCESSES_MAX).
+    pub fn add_process(&mut self, process: Process) {
+        match self.processes.len() < PROCESSES_MAX {
+            true => self.processes.push(process),
+            false => sum(&mut self.processes_left_out, 1),
+        }
+    }
+
+    /// Returns the run of a process, if it is known.
+    pub fn run_of(&self, process: &Process) -> Option<&Origin> {
+        Origin::of(&self.runs, process)
+    }
+
     /// Returns the file of the program that was started.
     pub fn first_module(&self) -> Option<&Module> {
         let first = self.programs.first().map_or(0, |program| program.module);
         self.modules.get(first as usize)
+    }
+}
+
+impl Origin {
+    /// Returns the run of a process among runs that are sorted by their numbers.
+    pub fn of<'r>(runs: &'r [Origin], process: &Process) -> Option<&'r Origin> {
+        runs.binary_search_by_key(&process.run, |run| run.id).ok().and_then(|at| runs.get(at))
     }
 }
 

@@ -12,6 +12,9 @@ impl Recording {
         let mut of_programs = of_programs.into_iter();
         self.retain_threads(|_| of_programs.next().unwrap_or(false));
         programs.retain(&mut self.programs);
+        programs.renumber(&mut self.processes, |process| &mut process.program);
+        // Nobody knows of which programs those were.
+        self.processes_left_out = 0;
         programs.renumber(&mut self.calls, |calls| &mut calls.program);
         programs.renumber(&mut self.hits, |hits| &mut hits.program);
         programs.renumber(&mut self.blocks, |block| &mut block.program);
@@ -78,7 +81,7 @@ impl Renumbered {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Calls, Function, FunctionTimes, Module, Node};
+    use crate::model::{Calls, Function, FunctionTimes, Module, Node, Process};
 
     #[test]
     fn one_of_three() {
@@ -93,6 +96,9 @@ mod tests {
                 .map(|program| Calls { program, calls: 1 + u64::from(program), ..Calls::default() })
                 .collect(),
             threads: vec![thread(1, 7), thread(0, 8), thread(1, 9)],
+            processes: (0..3)
+                .map(|program| Process { program, pid: 5 + program, ..Process::default() })
+                .collect(),
             nodes: vec![node(None, 1, 0), node(None, 2, 0), node(Some(0), 1, REST), node(Some(1), 2, REST)],
             nodes_lost: 2,
             ..Recording::default()
@@ -100,6 +106,7 @@ mod tests {
         run.retain_programs(|program| program.name == "b");
         run.check().expect("a valid run");
         assert_eq!(run.programs, [program("b")]);
+        assert_eq!(run.processes, [Process { program: 0, pid: 6, ..Process::default() }]);
         assert_eq!((run.calls.len(), run.calls[0].program, run.calls[0].calls), (1, 0, 2));
         assert_eq!(run.threads.iter().map(|thread| thread.tid).collect::<Vec<_>>(), [7, 9]);
         assert_eq!(run.nodes, [node(None, 1, 0), node(Some(0), 1, REST)]);

@@ -87,6 +87,11 @@ impl Sum {
             program.module = modules[program.module as usize];
             self.program(program)
         })?;
+        for mut process in run.processes {
+            process.program = programs[process.program as usize];
+            self.sum.add_process(process);
+        }
+        self.sum.processes_left_out = self.sum.processes_left_out.saturating_add(run.processes_left_out);
         for calls in run.calls {
             let program = programs[calls.program as usize];
             let caller = calls.caller.map(|caller| functions[caller as usize]);
@@ -253,7 +258,7 @@ fn place<'a, K: Eq + std::hash::Hash, T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Origin;
+    use crate::model::{Origin, PROCESSES_MAX, Process};
 
     /// A run of two threads of one name and one of another, with a tree in each.
     fn run(seed: u64) -> Recording {
@@ -329,7 +334,35 @@ mod tests {
             ],
             hits: vec![Hits { function: 1, address: 0x24, samples: seed, ..Hits::default() }],
             blocks: vec![Block { address: 0x10, executions: seed, ..Block::default() }],
+            processes: vec![Process { pid: 100 + seed as u32, run: 1 + seed * 7 % 13, ..Process::default() }],
+            processes_left_out: 0,
         }
+    }
+
+    /// The first ones stay, in whichever groups runs are summed; the others are counted.
+    #[test]
+    fn processes_are_bounded() {
+        let many = |id: u64, count: usize| {
+            let mut run = run(1);
+            run.runs[0].id = id;
+            let numbers = (0..count as u32).map(|pid| Process { pid, run: id, ..Process::default() });
+            run.processes = numbers.collect();
+            run
+        };
+        let runs = || [many(1, PROCESSES_MAX - 1), many(2, 3), many(3, 5)];
+        let all = sum(runs());
+        assert_eq!((all.processes.len(), all.processes_left_out), (PROCESSES_MAX, 7));
+        assert_eq!((all.processes[PROCESSES_MAX - 1].pid, all.processes[PROCESSES_MAX - 1].run), (0, 2));
+        let [first, second, third] = runs();
+        let in_groups = sum([first, sum([second, third])]);
+        assert_eq!((in_groups.processes, in_groups.processes_left_out), (all.processes, 7));
+        let mut merged = Recording::default();
+        for run in runs() {
+            merged.merge(run).expect("one period");
+        }
+        assert_eq!((merged.processes.len(), merged.processes_left_out), (PROCESSES_MAX, 7));
+        let read = Recording::read(&merged.write()).expect("a recording");
+        assert!(read.processes == merged.processes && read.processes_left_out == 7);
     }
 
     fn sum(runs: impl IntoIterator<Item = Recording>) -> Recording {

@@ -4,8 +4,8 @@ use crate::check::Invalid;
 use crate::error::ReadError;
 use crate::intervals::Intervals;
 use crate::model::{
-    ArcTimes, Block, Calls, Clock, ClockSource, Function, FunctionTimes, Hits, Module, Node, Origin, Program,
-    REST, Recording, Thread,
+    ArcTimes, Block, Calls, Clock, ClockSource, Ending, Function, FunctionTimes, Hits, Module, Node, Origin,
+    Process, Program, REST, Recording, Thread,
 };
 use crate::wire;
 
@@ -20,8 +20,11 @@ pub(crate) fn recording(profile: &wire::Profile, extension: wire::Extension) -> 
     let calls = calls(&extension.calls.unwrap_or_default(), &functions)?;
     let hits = hits(&extension.hits.unwrap_or_default(), &functions)?;
     let intervals = extension.intervals.len();
+    let runs = runs(&extension.runs.unwrap_or_default(), &mut texts)?;
     Ok(Recording {
-        runs: runs(&extension.runs.unwrap_or_default(), &mut texts)?,
+        processes: processes(&extension.processes.unwrap_or_default(), &runs)?,
+        processes_left_out: extension.processes_left_out,
+        runs,
         programs: programs(&extension.programs.unwrap_or_default(), &mut texts)?,
         start_unix_ns: unsigned(profile.time_nanos),
         duration_ns: unsigned(profile.duration_nanos),
@@ -171,6 +174,56 @@ fn programs(programs: &wire::Programs, texts: &mut Texts) -> Result<Vec<Program>
         })
     };
     (0..len).map(program).collect()
+}
+
+fn processes(processes: &wire::Processes, runs: &[Origin]) -> Result<Vec<Process>, ReadError> {
+    let len = processes.pid.len();
+    Columns { table: "processes", len }.check(&[
+        ("program", processes.program.len()),
+        ("parent", processes.parent.len()),
+        ("run", processes.run.len()),
+        ("begin", processes.begin_us.len()),
+        ("life", processes.life_us.len()),
+        ("ending", processes.ending.len()),
+        ("calls", processes.calls.len()),
+        ("samples", processes.samples.len()),
+        ("self", processes.self_ns.len()),
+    ])?;
+    let (mut pid, mut parent, mut begin_us) = (0_u32, 0_u32, 0_u64);
+    let process = |index: usize| {
+        let wrong = |what| ReadError::Entry { table: "process", index, what };
+        let number = |from: u32, distance: i64| {
+            let number = i64::from(from).checked_add(distance).and_then(|number| u32::try_from(number).ok());
+            number.ok_or_else(|| wrong("a number that is no 32-bit number"))
+        };
+        pid = number(pid, processes.pid[index])?;
+        parent = number(parent, processes.parent[index])?;
+        begin_us = begin_us.wrapping_add_signed(processes.begin_us[index]);
+        let run = match processes.run[index].checked_sub(1) {
+            None => 0,
+            Some(run) => runs.get(run as usize).ok_or_else(|| wrong("a run that is not there"))?.id,
+        };
+        let number_of = |ending: u32| (ending & 0xff) as u8;
+        let ending = match processes.ending[index] {
+            0 => Ending::Unknown,
+            ending if ending & !0xff == wire::EXITED => Ending::Exited(number_of(ending)),
+            ending if ending & !0xff == wire::KILLED => Ending::Killed(number_of(ending)),
+            _ => return Err(wrong("an unknown ending")),
+        };
+        Ok(Process {
+            program: processes.program[index],
+            pid,
+            parent,
+            run,
+            begin_us,
+            end_us: begin_us.saturating_add(processes.life_us[index]),
+            ending,
+            calls: processes.calls[index],
+            samples: processes.samples[index],
+            self_ns: processes.self_ns[index],
+        })
+    };
+    (0..len).map(process).collect()
 }
 
 /// Returns the address of a function, or 0 if there is none.

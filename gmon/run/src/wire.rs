@@ -13,6 +13,10 @@ pub const EXTENSION: u32 = 1000;
 /// The version of [`Extension`]. A change that older readers would misunderstand raises it.
 pub const VERSION: u32 = 3;
 
+/// What is added to the status and to the signal with which a process has ended.
+pub(crate) const EXITED: u32 = 256;
+pub(crate) const KILLED: u32 = 512;
+
 /// A profile without its samples, which are written and skipped one at a time.
 #[derive(Clone, PartialEq, Message)]
 pub struct Profile {
@@ -168,6 +172,10 @@ pub struct Extension {
     pub digests: Vec<u64>,
     #[prost(message, optional, tag = "15")]
     pub runs: Option<Runs>,
+    #[prost(message, optional, tag = "16")]
+    pub processes: Option<Processes>,
+    #[prost(uint64, tag = "17")]
+    pub processes_left_out: u64,
 }
 
 /// The runs of a sum by column.
@@ -204,6 +212,37 @@ pub struct Programs {
     pub elsewhere: Vec<u64>,
     #[prost(uint64, repeated, tag = "6")]
     pub overhead: Vec<u64>,
+}
+
+/// The processes by column.
+#[derive(Clone, PartialEq, Message)]
+pub struct Processes {
+    #[prost(uint32, repeated, tag = "1")]
+    pub program: Vec<u32>,
+    /// The number, less that of the process before.
+    #[prost(sint64, repeated, tag = "2")]
+    pub pid: Vec<i64>,
+    /// The number of the parent, less that of the process before.
+    #[prost(sint64, repeated, tag = "3")]
+    pub parent: Vec<i64>,
+    /// The index of the run plus 1, or 0 if it is not known.
+    #[prost(uint32, repeated, tag = "4")]
+    pub run: Vec<u32>,
+    /// The beginning in microseconds, less that of the process before.
+    #[prost(sint64, repeated, tag = "5")]
+    pub begin_us: Vec<i64>,
+    /// From the beginning to the end.
+    #[prost(uint64, repeated, tag = "6")]
+    pub life_us: Vec<u64>,
+    /// 0: not known; 256 plus a status; 512 plus a signal.
+    #[prost(uint32, repeated, tag = "7")]
+    pub ending: Vec<u32>,
+    #[prost(uint64, repeated, tag = "8")]
+    pub calls: Vec<u64>,
+    #[prost(uint64, repeated, tag = "9")]
+    pub samples: Vec<u64>,
+    #[prost(uint64, repeated, tag = "10")]
+    pub self_ns: Vec<u64>,
 }
 
 /// The counted calls by column.

@@ -7,7 +7,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use prost::Message;
 
-use crate::model::{ClockSource, Function, Node, REST, REST_NAME, Recording, Thread};
+use crate::model::{ClockSource, Ending, Function, Node, Process, REST, REST_NAME, Recording, Thread};
 use crate::paths::{Frame, LEFT_OUT_NAME, Paths};
 use crate::wire;
 
@@ -278,6 +278,8 @@ impl Recording {
             version: wire::VERSION,
             runs: Some(self.wire_runs(strings)),
             programs: Some(self.wire_programs(strings)),
+            processes: Some(self.wire_processes()),
+            processes_left_out: self.processes_left_out,
             clock: Some(wire::Clock {
                 source: match clock.source {
                     ClockSource::Tsc => 0,
@@ -322,6 +324,40 @@ impl Recording {
             pid: programs.iter().map(|program| program.pid).collect(),
             elsewhere: programs.iter().map(|program| program.elsewhere).collect(),
             overhead: programs.iter().map(|program| program.overhead).collect(),
+        }
+    }
+
+    fn wire_processes(&self) -> wire::Processes {
+        let all = &self.processes;
+        let none = Process::default();
+        let before = || [&none].into_iter().chain(all);
+        let distance = |of: fn(&Process) -> u32| {
+            all.iter()
+                .zip(before())
+                .map(move |(process, before)| i64::from(of(process)) - i64::from(of(before)))
+        };
+        let begin = all.iter().zip(before());
+        let begin = begin.map(|(process, before)| process.begin_us.wrapping_sub(before.begin_us) as i64);
+        let run = |process: &Process| {
+            let index = self.runs.binary_search_by_key(&process.run, |run| run.id).ok();
+            index.map_or(0, |index| index as u32 + 1)
+        };
+        let ending = |ending| match ending {
+            Ending::Unknown => 0,
+            Ending::Exited(status) => wire::EXITED + u32::from(status),
+            Ending::Killed(signal) => wire::KILLED + u32::from(signal),
+        };
+        wire::Processes {
+            program: all.iter().map(|process| process.program).collect(),
+            pid: distance(|process| process.pid).collect(),
+            parent: distance(|process| process.parent).collect(),
+            run: all.iter().map(run).collect(),
+            begin_us: begin.collect(),
+            life_us: all.iter().map(|process| process.end_us.saturating_sub(process.begin_us)).collect(),
+            ending: all.iter().map(|process| ending(process.ending)).collect(),
+            calls: all.iter().map(|process| process.calls).collect(),
+            samples: all.iter().map(|process| process.samples).collect(),
+            self_ns: all.iter().map(|process| process.self_ns).collect(),
         }
     }
 

@@ -79,7 +79,8 @@ fn no_file_of_ours() {
 #[test]
 fn indexes() {
     type Change = fn(&mut Recording);
-    let changes: [(&str, Change); 13] = [
+    let changes: [(&str, Change); 14] = [
+        ("process 1: program 1, expected less than 1", |m| m.processes[1].program = 1),
         ("function 1: module 2, expected less than 2", |m| m.functions[1].module = 2),
         ("row 0: function 4, expected less than 4", |m| m.rows[0].function = 4),
         ("row 3: thread 2, expected less than 2", |m| m.rows[3].thread = 2),

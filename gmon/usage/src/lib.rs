@@ -3,13 +3,20 @@
 
 #![forbid(unsafe_code)]
 
+mod asking;
+mod line;
 mod man;
 mod passing;
+mod place;
 
 use std::io::{self, Write};
 
 use clap::{Command, ValueEnum};
 use clap_complete::Shell;
+
+pub use crate::asking::ASK;
+pub use crate::line::Line;
+pub use crate::place::Place;
 
 /// What can be generated from a command's definition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -25,11 +32,11 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Writes what is asked for.
+    /// Writes what is asked for. `answers`: whether the command answers to [`ASK`], so that completions ask it for values.
     ///
     /// # Errors
     /// `out` cannot be written to.
-    pub fn write(self, mut command: Command, out: &mut dyn Write) -> io::Result<()> {
+    pub fn write(self, mut command: Command, answers: bool, out: &mut dyn Write) -> io::Result<()> {
         let shell = match self {
             Kind::Man => return man::write(command, out),
             Kind::CompleteBash => Shell::Bash,
@@ -40,16 +47,16 @@ impl Kind {
         // The generator panics if it cannot write.
         let mut text = Vec::new();
         clap_complete::generate(shell, &mut command, name, &mut text);
-        if passing::passes_on(&command) {
-            let own = String::from_utf8_lossy(&text);
-            text = match self {
-                Kind::CompleteBash => passing::bash(&command, &own),
-                Kind::CompleteZsh => passing::zsh(&own),
-                Kind::CompleteFish => passing::fish(&command, &own),
-                Kind::Man => own.into_owned(),
-            }
-            .into_bytes();
-        }
-        out.write_all(&text)
+        let text = String::from_utf8_lossy(&text);
+        let text = match (shell, answers, passing::passes_on(&command)) {
+            (Shell::Bash, true, _) => asking::bash(&command, &text),
+            (Shell::Zsh, true, _) => asking::zsh(&command, &text),
+            (Shell::Fish, true, _) => asking::fish(&command, &text),
+            (Shell::Bash, _, true) => passing::bash(&command, &text),
+            (Shell::Zsh, _, true) => passing::zsh(&text),
+            (Shell::Fish, _, true) => passing::fish(&command, &text),
+            _ => text.into_owned(),
+        };
+        out.write_all(text.as_bytes())
     }
 }

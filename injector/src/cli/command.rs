@@ -291,7 +291,7 @@ fn keep_apart(
 
 /// Prints what comes from the definition of the command line.
 fn generate(kind: Kind) -> ExitCode {
-    printed(kind.write(Args::command(), &mut std::io::stdout().lock()))
+    printed(kind.write(Args::command(), false, &mut std::io::stdout().lock()))
 }
 
 /// Prints the help, the version, or what is wrong with the arguments.

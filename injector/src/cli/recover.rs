@@ -243,16 +243,17 @@ impl Recovery<'_> {
             return Ok(());
         }
         let (first, output) = (self.profilee(0)?, self.output);
-        let processes = Processes { number: 1, pid };
+        let processes = Processes::one(pid);
         let mut said = Said::default();
         let results = self.results.get_or_insert_with(|| Results::new(output, None, first).of_another());
         let (finished, item) = if is_first {
             let (finished, bytes) = counted.finish()?;
-            let item = results.first(profilee, &finished, processes, &mut said, || output.write(pid, &bytes));
+            let item =
+                results.first(profilee, &finished, &processes, &mut said, || output.write(pid, &bytes));
             (finished, item)
         } else {
             let finished = counted.settle();
-            let item = results.other("", profilee, &finished, processes, &mut said);
+            let item = results.other("", profilee, &finished, &processes, &mut said);
             (finished, Ok(item))
         };
         said.troubles.iter().for_each(|trouble| self.voice.warn(trouble));

@@ -1,5 +1,7 @@
 //! Makes profiles from region files: a member's own counts, and those of children that count in its file.
 
+use gmon_run::Process;
+
 use crate::os::clock::Moment;
 use crate::os::sys;
 use crate::profile::baseline::Baseline;
@@ -39,6 +41,15 @@ impl Counted {
     pub(crate) fn add(&mut self, other: Counted) {
         self.profile.add(other.profile);
         self.account.add(other.account);
+    }
+
+    /// Adds what was counted to what is known of the process.
+    pub(crate) fn process(&self, known: Process) -> Process {
+        let samples = self.profile.modules.first().map_or(0, |program| {
+            let all = program.samples.inside().saturating_add(program.samples.outside);
+            all.saturating_sub(program.samples_in_hooks()).saturating_sub(self.profile.own_samples_outside())
+        });
+        Process { calls: self.profile.calls(), samples, ..known }
     }
 
     /// Settles what was counted of a program that gprof is not to read. All of its functions are seen then.

@@ -185,7 +185,7 @@ fn survives(count: Option<CountArg>, seed: u64, cases: u32) {
         gmon::read(&bytes).unwrap_or_else(|error| panic!("case {case}: {error}"));
         assert!(bytes.len() < 80 << 20, "case {case}: {}", bytes.len());
         let mut recorder = Recorder::new("program", "/bin/program", profilee.planned);
-        recorder.add_first(&finished.profile, finished.placed.own, Processes { number: 1, pid: 1 });
+        recorder.add_first(&finished.profile, finished.placed.own, &Processes::one(1));
         damaged += u32::from(finished.account.damage.is_some());
         let names = &mut Names::new(&cache);
         for (pid, guest) in
@@ -193,7 +193,7 @@ fn survives(count: Option<CountArg>, seed: u64, cases: u32) {
         {
             assert!((1..=1 << 22).contains(&pid), "case {case}: {pid}");
             let guest = guest.settle();
-            recorder.add(&guest.profile, guest.placed.own, Processes { number: 1, pid });
+            recorder.add(&guest.profile, guest.placed.own, &Processes::one(pid));
         }
         let recording = recorder.finish(Duration::ZERO);
         recording.check().unwrap_or_else(|error| panic!("case {case}: {error}"));

@@ -9,7 +9,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
 use std::time::{Duration, UNIX_EPOCH};
 
-use gmon_run::{Block, Calls, Hits, Module, Origin, Program, Recording};
+use gmon_run::{Block, Calls, Hits, Module, Origin, Process, Program, Recording};
 
 use crate::os::clock;
 use crate::profile::file;
@@ -29,11 +29,20 @@ pub(crate) struct Recorder {
 }
 
 /// The processes in which a program was profiled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Processes {
     pub(crate) number: u32,
     /// The number of the only one, or 0.
     pub(crate) pid: u32,
+    /// Those of which more is known, without their program, their run, and their measured times.
+    pub(crate) each: Vec<Process>,
+}
+
+impl Processes {
+    /// Returns the only one, of which no more than its number is known.
+    pub(crate) fn one(pid: u32) -> Processes {
+        Processes { number: 1, pid, each: Vec::new() }
+    }
 }
 
 impl Recorder {
@@ -58,12 +67,12 @@ impl Recorder {
     }
 
     /// Adds what the first program has done. `own` is the number of samples in gprofinject's code.
-    pub(crate) fn add_first(&mut self, profile: &Profile, own: u64, processes: Processes) {
+    pub(crate) fn add_first(&mut self, profile: &Profile, own: u64, processes: &Processes) {
         self.add_to(0, profile, own, processes);
     }
 
     /// Adds what another program has done.
-    pub(crate) fn add(&mut self, profile: &Profile, own: u64, processes: Processes) {
+    pub(crate) fn add(&mut self, profile: &Profile, own: u64, processes: &Processes) {
         let Some(first) = profile.modules.first() else { return };
         let module = self.tables.module(module(&profile.path, first.program));
         let number = self.tables.recording.programs.len() as u32;
@@ -97,7 +106,7 @@ impl Recorder {
         Recording { duration_ns, ..self.tables.recording }
     }
 
-    fn add_to(&mut self, program: u32, profile: &Profile, own: u64, processes: Processes) {
+    fn add_to(&mut self, program: u32, profile: &Profile, own: u64, processes: &Processes) {
         if let Some(period) = 1_000_000_000_u64.checked_div(profile.rate.into()) {
             self.tables.recording.sample_period_ns = period;
         }
@@ -145,7 +154,14 @@ impl Recorder {
             let site = if caller.is_some() { arc.from.address } else { 0 };
             self.tables.recording.calls.push(Calls { program, caller, site, callee, calls: arc.count });
         }
+        let run = self.tables.recording.runs.first().map_or(0, |run| run.id);
+        let first = self.tables.recording.processes.len();
+        for process in &processes.each {
+            let calls = if profile.times.is_some() { 0 } else { process.calls };
+            self.tables.recording.add_process(Process { program, run, calls, ..*process });
+        }
         if let Some(times) = &profile.times {
+            self.tables.begin_processes(first);
             let of = times::Of { program, profile, modules: &modules };
             times::add(&mut self.tables, &mut self.sources, &of, times, &mut places);
         }

@@ -11,7 +11,6 @@ use crate::os::columns;
 use crate::os::say::{Level, NAME, Voice};
 use crate::os::sys;
 use crate::profile::counted::Finished;
-use crate::profile::recorder::Processes;
 use crate::program::planned::Planned;
 use crate::program::profilee::Profilee;
 use crate::program::resolve::Program;
@@ -102,10 +101,8 @@ pub(crate) fn conclude(
         && (subject.kind.unhookable().is_none() || run.sampler != Method::None.name());
     let mut said = Said::default();
     results.took(run.duration);
-    let written = is_seen.then(|| {
-        let processes = Processes { number: run.processes, pid: if run.processes == 1 { pid } else { 0 } };
-        results.first(profilee, first, processes, &mut said, || output.write(pid, bytes))
-    });
+    let written = is_seen
+        .then(|| results.first(profilee, first, run.processes, &mut said, || output.write(pid, bytes)));
     let digest = results.digest(asked.settings.measure.is_some_and(|measure| measure.is_result));
     let recording = results.finish(pid, &mut said);
     let recording = recording.unwrap_or_else(|error| {

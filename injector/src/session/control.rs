@@ -121,8 +121,8 @@ impl Family<'_> {
         let mut is_stream = self.output.is_stream();
         let mut results = Results::new(self.output, None, profilee);
         let mut said = Said::default();
-        let processes = Processes { number: 1, pid: pid as u32 };
-        let item = results.first(profilee, &finished, processes, &mut said, || match file {
+        let processes = Processes::one(pid as u32);
+        let item = results.first(profilee, &finished, &processes, &mut said, || match file {
             Some(file) => {
                 let target = Target::check(file).and_then(|target| {
                     target.write(&bytes)?;

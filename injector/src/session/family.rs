@@ -12,10 +12,12 @@ use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use gmon_run::Process;
 use gprofinject_abi::region::LeftOut;
 
 use crate::live::collect;
 use crate::os::clock::Moment;
+use crate::os::proc;
 use crate::os::sys::{self, Handle};
 use crate::profile::counted::Counted;
 use crate::profile::elsewhere::Names;
@@ -107,7 +109,7 @@ pub(crate) struct Family<'s> {
 struct Sum {
     profilee: &'static Profilee,
     counted: Counted,
-    processes: u32,
+    processes: Vec<Process>,
 }
 
 impl<'s> Family<'s> {
@@ -230,6 +232,13 @@ impl<'s> Family<'s> {
         }
         let before = process.members.last().copied();
         process.members.push(index);
+        // A process stays its parent's child when it executes another program.
+        let known = before.or(parent).and_then(|index| self.members.get(index));
+        let parent_pid = match (before, known) {
+            (Some(_), Some(member)) => member.parent,
+            (None, Some(member)) => member.pid.cast_unsigned(),
+            (_, None) => proc::parent(pid).map_or(0, i32::cast_unsigned),
+        };
         self.trace(index, parent.or(before), pid, profilee, &name);
         let grip = Grip::unopened(pid);
         let maps = Maps::default();
@@ -238,6 +247,8 @@ impl<'s> Family<'s> {
             pid,
             profilee,
             name,
+            parent: parent_pid,
+            began: Moment::now(),
             committed_before: 0,
             grip,
             baseline: None,

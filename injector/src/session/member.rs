@@ -33,6 +33,10 @@ pub(crate) struct Member {
     pub(crate) profilee: &'static Profilee,
     /// The name of its files in the run folder; empty when its process has ended and another one may have them.
     pub(crate) name: String,
+    /// The number of the process's parent when it began, or 0 if that is not known.
+    pub(crate) parent: u32,
+    /// When it was noticed that it had begun.
+    pub(crate) began: Moment,
     /// The memory that its counters took before it began, in bytes.
     pub(crate) committed_before: u64,
     /// The hold on the program while it runs.

@@ -8,6 +8,7 @@ use crate::os::child::Ending;
 use crate::profile::collect::Account;
 use crate::profile::model::{Module, Profile};
 use crate::profile::placement::Placed;
+use crate::profile::recorder::Processes;
 use crate::program::library::Library;
 use crate::program::planned::Planned;
 use crate::session::member::{Other, Unhooked};
@@ -34,8 +35,8 @@ pub(crate) struct Run<'r> {
     pub(crate) libs: &'r str,
     /// The libraries that are not hooked, each with the number of the program that has loaded it.
     pub(crate) unhooked: &'r BTreeMap<(u32, PathBuf), Unhooked>,
-    /// The number of processes that the profile is of.
-    pub(crate) processes: u32,
+    /// The processes that the profile is of.
+    pub(crate) processes: &'r Processes,
     pub(crate) others: &'r [Other],
     /// What was traced, if anything was.
     pub(crate) traced: Option<&'r Summary>,

@@ -17,6 +17,7 @@ use crate::os::say::Voice;
 use crate::os::signals::Signals;
 use crate::os::sys;
 use crate::profile::counted::Finished;
+use crate::profile::recorder::Processes;
 use crate::program::profilee::Profilee;
 use crate::sampling::faults::Faults;
 use crate::sampling::perf::{self, Perf, Scope};
@@ -68,8 +69,8 @@ pub(super) struct Collected {
     /// The gmon.out of the first program.
     bytes: Vec<u8>,
     traced: Option<Summary>,
-    /// The number of processes that ran the first program beside the first one.
-    others: u32,
+    /// The processes that ran the first program.
+    processes: Processes,
     lost_samples: u64,
     throttled: bool,
     sampler_bytes: u64,
@@ -220,7 +221,7 @@ impl<T: Target> Session<'_, T> {
             let alive = gmon::counted(alive, "process still runs", "processes still run");
             self.voice.warn(format_args!("{alive}; what was counted up to now is written"));
         }
-        let others = first.as_mut().map_or(0, |first| family.add_to_first(first));
+        let processes = first.as_mut().map(|first| family.add_to_first(first, ending)).unwrap_or_default();
         family.record_programs();
         let traced = family.tracer.take().map(Tracer::finish);
         let mut sampling = self.sampling.take();
@@ -236,7 +237,7 @@ impl<T: Target> Session<'_, T> {
         }
         let Some(first) = first else { return Err(anyhow!("the profile is lost").into()) };
         let (first, bytes) = first.finish()?;
-        Ok(Collected { first, bytes, traced, others, lost_samples, throttled, sampler_bytes, duration })
+        Ok(Collected { first, bytes, traced, processes, lost_samples, throttled, sampler_bytes, duration })
     }
 
     /// Writes everything, and says what there is to say.
@@ -283,7 +284,7 @@ impl<T: Target> Session<'_, T> {
             notes: &self.notes,
             libs: asked.settings.libs.typed(),
             unhooked: &self.family.unhooked,
-            processes: 1 + collected.others,
+            processes: &collected.processes,
             others: &self.family.others,
             traced: collected.traced.as_ref(),
             duration: collected.duration,

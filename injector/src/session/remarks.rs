@@ -30,14 +30,14 @@ impl Run<'_> {
 
     /// Returns advice about the program with the most samples for which there is any.
     fn advice(&self) -> Option<(u64, Advice)> {
-        let own = costs::advice(self.profile, self.placed, self.processes);
+        let own = costs::advice(self.profile, self.placed, self.processes.number);
         let others = self.others.iter().filter_map(|other| Some((other.placed.all(), other.advice.clone()?)));
         own.map(|advice| (self.placed.all(), advice)).into_iter().chain(others).max_by_key(|(all, _)| *all)
     }
 
     /// Says why most samples of a program are in gprofinject's own code, if they are.
     pub(crate) fn advise(&self, voice: Voice) {
-        if let Some(advice) = costs::advice(self.profile, self.placed, self.processes) {
+        if let Some(advice) = costs::advice(self.profile, self.placed, self.processes.number) {
             voice.detail(advice);
         }
         for other in self.others {

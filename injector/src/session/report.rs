@@ -157,7 +157,7 @@ impl Run<'_> {
             let functions = counted(functions, "function", "functions");
             blocks = format!(", {executed} of {found} of {functions} ran");
         }
-        let processes = match self.processes {
+        let processes = match self.processes.number {
             1 => String::new(),
             processes => format!(" in {processes} processes"),
         };

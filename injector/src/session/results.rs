@@ -119,7 +119,7 @@ impl<'r> Results<'r> {
         &mut self,
         profilee: &Profilee,
         finished: &Finished,
-        processes: Processes,
+        processes: &Processes,
         said: &mut Said,
         write: impl FnOnce() -> Result<Written>,
     ) -> Result<Item> {
@@ -141,7 +141,7 @@ impl<'r> Results<'r> {
         suffix: &str,
         profilee: &Profilee,
         finished: &Finished,
-        processes: Processes,
+        processes: &Processes,
         said: &mut Said,
     ) -> Item {
         self.recorder.add(&finished.profile, finished.placed.own, processes);
@@ -176,7 +176,7 @@ impl<'r> Results<'r> {
         suffix: Option<&str>,
         profilee: &Profilee,
         finished: &Finished,
-        processes: Processes,
+        processes: &Processes,
         said: &mut Said,
     ) {
         let Some(exports) = self.exports.filter(|exports| !exports.is_empty()) else { return };

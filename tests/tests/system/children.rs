@@ -2,12 +2,17 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::process::Command;
 
-use gprofinject_tests::family::{Calls, MODES, Subject, WAYS_TO_EXECUTE, WAYS_TO_FORK};
 use gprofinject_skip as skip;
+use gprofinject_tests::family::{Calls, MODES, Subject, WAYS_TO_EXECUTE, WAYS_TO_FORK};
+use gprofinject_tests::place::Place;
+use gprofinject_tests::tool;
+use serde_json::Value;
 
 gprofinject_tests::trials! {
     together:
+        each_process_is_told_apart,
         each_way_to_fork,
         new_namespaces_of_process_numbers,
         children_that_share_memory,
@@ -221,4 +226,41 @@ fn programs_that_are_executed_as_another_user() {
         let run = execs.same_as_alone(&["-q", mode], &["system", line], &[]);
         assert_eq!(run.said, run.said_alone, "{mode}");
     }
+}
+
+/// A shell starts programs, says their numbers, and ends with a status of its own.
+fn each_process_is_told_apart() {
+    let place = Place::new();
+    let work = "#include <stdlib.h>\n__attribute__((noinline)) int f(int x) { asm volatile(\"\"); return x; }\n\
+        int main(int c, char **v) { for (int i = atoi(v[1]); i > 0; i--) f(i); return atoi(v[2]); }\n";
+    place.c("work", work, &[]);
+    let script = "./work 3 0 & echo $!; ./work 40 0 & echo $!; wait; ./work 500 1 & echo $!; wait; echo $$; exit 5";
+    let outcome = place.run(&["-q", "sh", "-c", script]);
+    assert_eq!(outcome.code(), 5);
+    let pids: Vec<u64> = outcome.stdout_text().lines().map(|line| line.parse().unwrap()).collect();
+    let [first, second, third, shell] = pids.as_slice() else { panic!("{pids:?}") };
+    let mut gmon = Command::new(tool::gmon().unwrap());
+    let output = gmon.args(["flat", "--by", "process", "--json"]).current_dir(place.folder.path()).output().unwrap();
+    let value: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = value["rows"].as_array().unwrap();
+    let row = |pid: &u64, program: &str| {
+        let is_it = |row: &&Value| row["pid"] == *pid && row["program"] == program;
+        rows.iter().find(is_it).unwrap_or_else(|| panic!("no {program} {pid}: {value}"))
+    };
+    for (pid, calls) in [(first, 3), (second, 40), (third, 500)] {
+        let row = row(pid, "work");
+        // main, and the functions that the C library's start files have.
+        let others = row["calls"].as_u64().unwrap() - calls;
+        assert!((1..20).contains(&others), "{row}");
+        assert_eq!(row["parent"], *shell, "{row}");
+        assert!(row["begin_ns"].as_u64() < row["end_ns"].as_u64(), "{row}");
+        assert!(row["end_ns"].as_u64() <= value["duration_ns"].as_u64(), "{value}");
+    }
+    // The third one began when the others had ended.
+    assert!(row(third, "work")["begin_ns"].as_u64() > row(first, "work")["begin_ns"].as_u64());
+    let program = value["programs"].as_array().unwrap()[0]["name"].as_str().unwrap();
+    assert_eq!(row(shell, program)["exit_status"], 5);
+    let sum: u64 = rows.iter().map(|row| row["calls"].as_u64().unwrap()).sum();
+    assert_eq!(value["total"]["calls"], sum);
+    assert_eq!(rows.iter().filter(|row| row["program"] == "work").count(), 3);
 }

@@ -48,6 +48,7 @@ modules! {
     checker
     children
     cli
+    completion
     corrupt
     debug_files
     documents

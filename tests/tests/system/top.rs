@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::ops::Deref;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 use gprofinject_skip as skip;
 use gprofinject_tests::place::{Place, complains, finish};
 use gprofinject_tests::switched::{self, Subject, counts};
+use gprofinject_tests::tmux::Tmux;
 use gprofinject_tests::tool;
 
 gprofinject_tests::trials! {
@@ -28,32 +30,23 @@ gprofinject_tests::trials! {
 /// A terminal of tmux's, with a shell in it.
 struct Terminal<'p> {
     place: &'p Place,
+    tmux: Tmux,
+}
+
+impl Deref for Terminal<'_> {
+    type Target = Tmux;
+
+    fn deref(&self) -> &Tmux {
+        &self.tmux
+    }
 }
 
 impl<'p> Terminal<'p> {
     /// Returns `None`, and says so, if there is no tmux.
     fn new(place: &'p Place, test: &str) -> Option<Terminal<'p>> {
-        if !skip::have("tmux") {
-            skip::skipped(test, "no tmux");
-            return None;
-        }
-        let terminal = Terminal { place };
-        terminal.tmux(&["-f", "/dev/null", "new-session", "-d", "-x", "130", "-y", "30", "env PS1='$ ' sh"]);
-        terminal.until("a shell", |screen| screen.contains('$'));
-        Some(terminal)
-    }
-
-    fn tmux(&self, arguments: &[&str]) -> String {
-        let mut command = Command::new("tmux");
-        command.arg("-S").arg(self.place.path("tmux")).args(arguments).current_dir(self.place.folder.path());
-        command.env("XDG_RUNTIME_DIR", self.place.folder.path()).env("TERM", "xterm-256color").env("LC_ALL", "C.UTF-8");
-        let output = command.output().unwrap();
-        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    }
-
-    fn keys(&self, keys: &[&str]) {
-        self.tmux(&[&["send-keys"], keys].concat());
+        let tmux = Tmux::new(place, test, "env PS1='$ ' sh")?;
+        tmux.until("a shell", |screen| screen.contains('$'));
+        Some(Terminal { place, tmux })
     }
 
     /// Types a command.
@@ -63,23 +56,6 @@ impl<'p> Terminal<'p> {
         let is_done = |screen: &str| screen.trim() == "$" && self.place.path("before").exists();
         self.until("a prompt", is_done);
         self.keys(&[command, "Enter"]);
-    }
-
-    fn screen(&self) -> String {
-        self.tmux(&["capture-pane", "-p"])
-    }
-
-    /// Waits until the terminal shows something. Returns the whole screen.
-    fn until(&self, what: &str, is_so: impl Fn(&str) -> bool) -> String {
-        let start = Instant::now();
-        loop {
-            let screen = self.screen();
-            if is_so(&screen) {
-                return screen;
-            }
-            assert!(start.elapsed() < Duration::from_secs(20), "{what}:\n{screen}");
-            thread::sleep(Duration::from_millis(50));
-        }
     }
 
     /// Waits for the shell, and checks that the terminal is as it was.
@@ -96,12 +72,6 @@ impl<'p> Terminal<'p> {
         let flags = self.tmux(&["display-message", "-p", "#{alternate_on} #{cursor_flag} #{wrap_flag}"]);
         assert_eq!(flags.trim(), "0 1 1", "{screen}");
         screen
-    }
-}
-
-impl Drop for Terminal<'_> {
-    fn drop(&mut self) {
-        let _ = Command::new("tmux").arg("-S").arg(self.place.path("tmux")).arg("kill-server").status();
     }
 }
 

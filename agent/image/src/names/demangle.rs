@@ -62,6 +62,10 @@ pub fn any_spelling(name: &str, mut visit: impl FnMut(&str) -> bool) -> bool {
     if visit(&demangled) {
         return true;
     }
+    // As a table has it where the short form is not enough to tell functions apart.
+    if visit(&short::short_with_parameters(&demangled)) {
+        return true;
+    }
     let short = short::short(&demangled);
     let ends = std::iter::successors(Some(short.as_ref()), |text| text.split_once("::").map(|(_, end)| end));
     // The arguments of a template at the end are no part of what a user would type.
@@ -170,7 +174,10 @@ mod tests {
             spellings
         };
         assert_eq!(all("f.constprop.0"), ["f.constprop.0", "f"]);
-        assert_eq!(all("_ZN3foo3barEi"), ["_ZN3foo3barEi", "foo::bar", "foo::bar(int)", "foo::bar", "bar"]);
+        assert_eq!(
+            all("_ZN3foo3barEi"),
+            ["_ZN3foo3barEi", "foo::bar", "foo::bar(int)", "foo::bar(int)", "foo::bar", "bar"]
+        );
         assert_eq!(
             all("_ZN1a1BIiE1cIcEEvv").last_chunk(),
             Some(

@@ -56,6 +56,8 @@ pub fn recording(recording: &Recording, detail: Detail) -> Run {
         modules: numbers.modules.iter().map(|&index| module(&recording.modules[index as usize])).collect(),
         runs: recording.runs.clone(),
         programs: programs.collect(),
+        processes: recording.processes.clone(),
+        processes_left_out: recording.processes_left_out,
         shares: shares(recording),
         files: files.list,
         ..Run::default()

@@ -89,6 +89,7 @@ pub(crate) struct MergeArgs {
     /// The file to write; it does not change if anything fails
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: PathBuf,
+    /// The files to sum; a folder stands for those in it: *.pb.gz if OUT ends with that, and gmon.out* otherwise
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     /// The profiled program: allows summing files whose basic-block counts begin at different addresses

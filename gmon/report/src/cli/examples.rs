@@ -18,6 +18,7 @@ Examples:
   gmon merge -o all.out run1.out run2.out
   gmon merge -o all.out gmon.out.rank*        # 10,000 ranks, on all processors
   gmon merge -o all.pb.gz gmon.rank*.pb.gz && gmon flat all.pb.gz
+  gmon merge -o all.pb.gz folder              # all *.pb.gz in it
   gmon merge --program prog -o all.out a.out b.out   # with counts of basic blocks";
 
 pub(crate) const REPORT: &str = "\

@@ -4,7 +4,7 @@ mod counts;
 mod program;
 mod recorded;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use gprofinject_image::debug::Authors;
@@ -30,11 +30,47 @@ pub(crate) fn run(args: &MergeArgs) -> Result<()> {
         None => None,
     };
     let threads = args.threads.map_or_else(fold::processors, usize::from);
-    let sum = fold::sum(&args.files, threads, || Merge::new(args, program.as_ref()))?;
+    let sum =
+        fold::sum(&in_folders(&args.files, &args.output)?, threads, || Merge::new(args, program.as_ref()))?;
     for note in &sum.notes {
         eprintln!("gmon: {note}");
     }
     files::replace_any(&args.output, &sum.bytes(&args.output)?, &Authors::default())
+}
+
+/// Returns files, with those results in place of each folder that are of the kind of the output, sorted by their names. There may be
+/// more of them than a command line has room for.
+fn in_folders(paths: &[PathBuf], output: &Path) -> Result<Vec<PathBuf>> {
+    const RECORDING: &str = ".pb.gz";
+    let is_recording = |path: &Path| path.to_string_lossy().ends_with(RECORDING);
+    let is_wanted = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        match is_recording(output) {
+            true => is_recording(path),
+            false => name.starts_with("gmon.out") && !is_recording(path),
+        }
+    };
+    let mut files = Vec::new();
+    for path in paths {
+        if !path.is_dir() {
+            files.push(path.clone());
+            continue;
+        }
+        let list = std::fs::read_dir(path).and_then(|entries| {
+            entries.map(|entry| entry.map(|entry| entry.path())).collect::<std::io::Result<Vec<_>>>()
+        });
+        let mut list = list.with_context(|| path.display().to_string())?;
+        // An earlier sum is none of its own parts.
+        let is_output = |file: &PathBuf| std::path::absolute(file).ok() == std::path::absolute(output).ok();
+        list.retain(|file| is_wanted(file) && file.is_file() && !is_output(file));
+        if list.is_empty() {
+            let kind = if is_recording(output) { "*.pb.gz" } else { "gmon.out*" };
+            bail!("{}: no {kind} in this folder, as {} is to be", path.display(), output.display());
+        }
+        list.sort();
+        files.extend(list);
+    }
+    Ok(files)
 }
 
 /// The sum of files of one of both kinds.

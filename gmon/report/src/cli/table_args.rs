@@ -77,6 +77,7 @@ pub(crate) enum By {
     Function,
     Module,
     Program,
+    Process,
     /// Measured times only
     Thread,
 }
@@ -123,7 +124,9 @@ pub(crate) enum Column {
     SelfRaw,
     /// Inclusive time, not corrected
     InclusiveRaw,
-    /// Threads only: time from the beginning to the end
+    /// Processes only: time from the beginning of the run to that of the process
+    Begin,
+    /// Threads and processes only: time from the beginning to the end
     Life,
     /// Threads only: time in which no hooked function was running
     Outside,

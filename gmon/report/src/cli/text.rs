@@ -97,6 +97,11 @@ fn split_module(pattern: &str) -> Option<(&str, &str)> {
     splits.find(|(module, _)| !module.ends_with("operator"))
 }
 
+/// Whether a name would be taken for a pattern `MODULE!FUNCTION`.
+pub(crate) fn splits(name: &str) -> bool {
+    split_module(name).is_some()
+}
+
 /// The depth from which names are not indented further. Deeper ones have their depth in front.
 pub(crate) const MAX_INDENT: u32 = 40;
 

@@ -3,8 +3,8 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use gmon_run::{
-    ArcTimes, Block, Calls, Clock, ClockSource, Function, FunctionTimes, Hits, Module, Node, Origin, Program,
-    REST, Recording, Thread,
+    ArcTimes, Block, Calls, Clock, ClockSource, Ending, Function, FunctionTimes, Hits, Module, Node, Origin,
+    Process, Program, REST, Recording, Thread,
 };
 
 /// The calls of each function in [`example`], by hand: the samples of arcs and those of nodes have the same sums.
@@ -97,6 +97,22 @@ pub(crate) fn example(paths: bool) -> Recording {
             overhead: 3,
             ..Program::default()
         }],
+        processes: vec![
+            Process {
+                program: 0,
+                pid: 100,
+                parent: 99,
+                run: 0xfedc_ba98_7654_3210,
+                begin_us: 5_000,
+                end_us: 4_900_000,
+                ending: Ending::Exited(3),
+                calls: 55,
+                samples: 7,
+                self_ns: 4_321_000_000,
+            },
+            Process { pid: 4, begin_us: 2, end_us: 1 << 60, ending: Ending::Killed(9), ..Process::default() },
+        ],
+        processes_left_out: 8,
         start_unix_ns: 1_700_000_000_000_000_000,
         duration_ns: 5_000_000_000,
         clock: Clock {

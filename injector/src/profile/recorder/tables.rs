@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use gmon_run::{Function, Module, Recording};
+use gmon_run::{Function, Module, Process, Recording};
 
 use crate::profile::recorder::places::Found;
 use crate::profile::totals::Seed;
@@ -17,12 +17,27 @@ pub(super) struct Tables {
     functions: HashMap<(u32, u64), u32, Seed>,
     /// By module and name, where only these are known.
     named: HashMap<(u32, String), u32>,
+    /// The processes of the program that is being added, by number.
+    processes: HashMap<u32, usize>,
 }
 
 impl Tables {
     /// Returns the tables of a recording that has no entries yet.
     pub(super) fn of(recording: Recording) -> Tables {
         Tables { recording, ..Tables::default() }
+    }
+
+    /// Notes that the processes from an index on are those of the program that is being added.
+    pub(super) fn begin_processes(&mut self, first: usize) {
+        self.processes = (first..)
+            .zip(self.recording.processes.iter().skip(first))
+            .map(|(index, known)| (known.pid, index))
+            .collect();
+    }
+
+    /// Returns the process of this number of the program that is being added.
+    pub(super) fn process(&mut self, pid: u32) -> Option<&mut Process> {
+        self.recording.processes.get_mut(*self.processes.get(&pid)?)
     }
 
     /// Returns the index of a module.

@@ -127,7 +127,7 @@ impl Adding<'_, '_> {
                 }
             }
         }
-        let mut self_ticks = 0_u64;
+        let (mut self_ticks, mut self_ns, mut calls) = (0_u64, 0_u64, 0_u64);
         for function in &thread.functions {
             let Some(mut row) = sums.remove(&function.place) else { continue };
             let own = own.get(&function.place).copied().unwrap_or(0);
@@ -140,7 +140,13 @@ impl Adding<'_, '_> {
             row.inclusive_raw_ns = ns(function.inclusive_raw);
             let len = function.histogram.iter().rposition(|&count| count > 0).map_or(0, |last| last + 1);
             row.histogram = function.histogram.iter().take(len).copied().collect();
+            self_ns = self_ns.saturating_add(row.self_ns);
+            calls = calls.saturating_add(row.calls);
             self.tables.recording.rows.push(row);
+        }
+        if let Some(process) = self.tables.process(thread.pid) {
+            process.self_ns = process.self_ns.saturating_add(self_ns);
+            process.calls = process.calls.saturating_add(calls);
         }
         let first = self.tables.recording.nodes.len() as u32;
         for node in &thread.nodes {

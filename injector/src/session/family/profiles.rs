@@ -4,6 +4,10 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::collections::btree_map::Entry;
 
+use gmon_run::Process;
+
+use crate::os::child::Ending;
+use crate::os::clock::{self, Moment};
 use crate::profile::collect::Account;
 use crate::profile::costs;
 use crate::profile::counted::{Counted, Finished, Reading, counted, guests, has_guests};
@@ -35,7 +39,8 @@ impl Family<'_> {
         let (names, troubles) = (&mut self.names_elsewhere, &mut self.troubles);
         let found = guests(&region, profilee, &self.libraries, early, names, self.rate, troubles);
         for (pid, finished) in found {
-            self.add_other(pid as i32, profilee, finished);
+            // Nobody has seen when it began or ended.
+            self.add_other(Process { pid, ..Process::default() }, profilee, finished);
         }
     }
 
@@ -43,7 +48,7 @@ impl Family<'_> {
     /// begin later, the files may be kept for one of them.
     pub(super) fn finish(&mut self, index: usize, sampling: Option<&mut Sampling>, may_others_begin: bool) {
         let Some(member) = self.members.get(index) else { return };
-        let (pid, profilee, name) = (member.pid, member.profilee, member.name.clone());
+        let (profilee, name) = (member.profilee, member.name.clone());
         let samples = sampling.and_then(|sampling| sampling.take(index));
         self.end_trace(index, samples.as_ref());
         let Some((finished, state)) = self.counted(index, samples, None) else { return };
@@ -62,7 +67,7 @@ impl Family<'_> {
             self.note_unhooked(profilee, &why);
         }
         if finished.is_worth_writing(state) {
-            self.add_other(pid, profilee, finished);
+            self.add_other(self.process(index), profilee, finished);
         }
     }
 
@@ -109,7 +114,7 @@ impl Family<'_> {
     }
 
     /// Adds what a process other than the first one has counted to the recording, or to the others of the same program.
-    fn add_other(&mut self, pid: i32, profilee: &'static Profilee, mut counted: Counted) {
+    fn add_other(&mut self, process: Process, profilee: &'static Profilee, mut counted: Counted) {
         // The profile of several processes says nothing of one of them, and an empty one is not recorded.
         if let Some(why) = counted.account.trouble.take() {
             self.note_unhooked(profilee, &why);
@@ -118,27 +123,58 @@ impl Family<'_> {
         if counted.profile.calls() == 0 && counted.profile.samples_inside() == 0 {
             return;
         }
+        let process = counted.process(process);
         if self.settings.per_process {
-            let processes = Processes { number: 1, pid: pid as u32 };
-            return self.record(Who::Process(pid), profilee, counted, processes, &pid.to_string());
+            let pid = process.pid;
+            let processes = Processes { each: vec![process], ..Processes::one(pid) };
+            return self.record(Who::Process(pid as i32), profilee, counted, &processes, &pid.to_string());
         }
         match self.programs.entry(profilee.number) {
             Entry::Vacant(entry) => {
-                entry.insert(Sum { profilee, counted, processes: 1 });
+                entry.insert(Sum { profilee, counted, processes: vec![process] });
             }
             Entry::Occupied(mut entry) => {
                 entry.get_mut().counted.add(counted);
-                entry.get_mut().processes += 1;
+                entry.get_mut().processes.push(process);
             }
         }
     }
 
-    /// Adds the other processes of the first program to its counts. Returns how many there are.
-    pub(crate) fn add_to_first(&mut self, first: &mut Counted) -> u32 {
+    /// Adds the other processes of the first program to its counts. Returns all of its processes, of which the first one has ended in
+    /// this way.
+    pub(crate) fn add_to_first(&mut self, first: &mut Counted, ending: Ending) -> Processes {
         const FIRST_PROGRAM: u32 = 0;
-        let Some(sum) = self.programs.remove(&FIRST_PROGRAM) else { return 0 };
-        first.add(sum.counted);
-        sum.processes
+        let mut process = first.process(self.process(0));
+        // What a process has executed before its end is another program, whose end that was.
+        let is_last = self.members.iter().skip(1).all(|member| member.pid.cast_unsigned() != process.pid);
+        if is_last {
+            process.ending = match ending {
+                Ending::Exited(status) => gmon_run::Ending::Exited(status),
+                Ending::Killed(signal) => {
+                    u8::try_from(signal).map(gmon_run::Ending::Killed).unwrap_or_default()
+                }
+            };
+        }
+        let mut each = vec![process];
+        if let Some(sum) = self.programs.remove(&FIRST_PROGRAM) {
+            first.add(sum.counted);
+            each.extend(sum.processes);
+        }
+        let number = u32::try_from(each.len()).unwrap_or(u32::MAX);
+        Processes { number, pid: if number == 1 { each[0].pid } else { 0 }, each }
+    }
+
+    /// Returns what is known of a member besides its counts.
+    fn process(&self, index: usize) -> Process {
+        let Some(member) = self.members.get(index) else { return Process::default() };
+        let since = |moment: Moment| moment.nanoseconds.saturating_sub(clock::beginning().nanoseconds) / 1000;
+        Process {
+            pid: member.pid.cast_unsigned(),
+            parent: member.parent,
+            begin_us: since(member.began),
+            end_us: since(member.ended.unwrap_or_else(Moment::now)),
+            ..Process::default()
+        }
     }
 
     /// Records each program other than the first one.
@@ -149,8 +185,9 @@ impl Family<'_> {
             let same = names.entry(name.clone()).or_default();
             *same += 1;
             let suffix = if *same > 1 { format!("{name}.{same}") } else { name };
-            let (who, number) = (Who::Program { processes }, processes);
-            self.record(who, profilee, counted, Processes { number, pid: 0 }, &suffix);
+            let number = u32::try_from(processes.len()).unwrap_or(u32::MAX);
+            let who = Who::Program { processes: number };
+            self.record(who, profilee, counted, &Processes { number, pid: 0, each: processes }, &suffix);
         }
         self.others.sort_by_key(|other| Reverse(other.placed.all()));
     }
@@ -161,7 +198,7 @@ impl Family<'_> {
         who: Who,
         profilee: &'static Profilee,
         counted: Counted,
-        processes: Processes,
+        processes: &Processes,
         suffix: &str,
     ) {
         let finished = counted.settle();

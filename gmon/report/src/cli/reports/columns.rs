@@ -1,6 +1,6 @@
 //! The columns of `gmon flat`: which a table has, and what stands in them.
 
-use gmon_export::{Durations, FunctionTimes, Run, Thread, Time};
+use gmon_export::{Durations, FunctionTimes, Process, Run, Thread, Time};
 
 use crate::cli::run_view::ESTIMATE;
 use crate::cli::table_args::{By, Column};
@@ -24,6 +24,8 @@ pub(crate) struct Numbers {
     pub(crate) wall_ns: u64,
     /// The thread, in the table of threads.
     pub(crate) thread: Option<Thread>,
+    /// The process, in the table of processes.
+    pub(crate) process: Option<Process>,
 }
 
 impl Numbers {
@@ -42,6 +44,7 @@ impl Numbers {
             instructions: function.instructions,
             wall_ns: function.self_ns,
             thread: None,
+            process: None,
         }
     }
 
@@ -90,7 +93,7 @@ pub(crate) struct Kind {
 }
 
 /// The columns that a narrow terminal does without, the first one first.
-pub(crate) const OPTIONAL: [&str; 23] = [
+pub(crate) const OPTIONAL: [&str; 24] = [
     "raw inclusive",
     "raw self",
     "cumulative",
@@ -108,6 +111,7 @@ pub(crate) const OPTIONAL: [&str; 23] = [
     "outside",
     "overhead",
     "instructions",
+    "begin",
     "life",
     "self",
     "module",
@@ -131,7 +135,7 @@ impl Kind {
             open: rows.iter().any(|row| row.open > 0),
             recursive: by == By::Function && rows.iter().any(|row| row.primitive != row.calls),
             instructions: run.has_instructions && matches!(by, By::Function | By::Module),
-            raw: raw && run.time.is_measured() && by != By::Program,
+            raw: raw && run.time.is_measured() && !is_whole(by),
         }
     }
 
@@ -150,7 +154,8 @@ impl Kind {
             (P50, is_function && is_measured),
             (P99, is_function && is_measured),
             (Max, is_function && is_measured),
-            (Life, self.by == By::Thread),
+            (Begin, self.by == By::Process),
+            (Life, matches!(self.by, By::Thread | By::Process)),
             (Outside, self.by == By::Thread),
             (Overhead, self.by == By::Thread),
             (Cpu, self.period_ns > 0),
@@ -172,7 +177,7 @@ impl Kind {
             Column::Module => self.by == By::Function,
             // The numbers are there, whether or not they are shown.
             Column::Primitive => self.by == By::Function,
-            Column::Open | Column::SelfRaw => self.time.is_measured() && self.by != By::Program,
+            Column::Open | Column::SelfRaw => self.time.is_measured() && !is_whole(self.by),
             Column::InclusiveRaw => self.by == By::Function && self.time.is_measured(),
             column => self.columns().contains(&column),
         }
@@ -181,7 +186,9 @@ impl Kind {
     /// Returns why there is no such column, for a message.
     pub(crate) fn hint(&self, column: Column) -> &'static str {
         match column {
-            Column::Life | Column::Outside | Column::Overhead => "; --by thread has it, of measured times",
+            Column::Begin => "; --by process has it",
+            Column::Life => "; --by process has it, and --by thread of measured times",
+            Column::Outside | Column::Overhead => "; --by thread has it, of measured times",
             Column::Imbalance => "; --spread has it",
             Column::Instructions => "; `gprofinject --count lines` counts them",
             Column::Own | Column::Inclusive | Column::Mean if !self.time.is_some() => {
@@ -219,6 +226,7 @@ impl Kind {
             Instructions => vec!["instructions"],
             SelfRaw => vec!["raw self"],
             InclusiveRaw => vec!["raw inclusive"],
+            Begin => vec!["begin"],
             Life => vec!["life"],
             Outside => vec!["outside"],
             Overhead => vec!["overhead"],
@@ -282,7 +290,14 @@ impl Kind {
             Column::Instructions => Some(row.instructions),
             Column::SelfRaw => Some(row.self_raw_ns),
             Column::InclusiveRaw => Some(row.inclusive_raw_ns),
-            Column::Life => Some(row.thread.as_ref()?.life_ns),
+            Column::Begin => row.process.filter(is_seen).map(|process| process.begin_us.saturating_mul(1000)),
+            Column::Life => match &row.thread {
+                Some(thread) => Some(thread.life_ns),
+                None => {
+                    let life = |process: Process| process.end_us.saturating_sub(process.begin_us);
+                    row.process.filter(is_seen).map(|process| life(process).saturating_mul(1000))
+                }
+            },
             Column::Outside => Some(row.thread.as_ref()?.outside_ns),
             Column::Overhead => Some(row.thread.as_ref()?.overhead_ns),
             Column::Imbalance | Column::Name | Column::Module => None,
@@ -299,6 +314,16 @@ impl Kind {
         use Column::*;
         matches!(column, Calls | Primitive | Own | Cpu | Waiting | Open | SelfRaw | Instructions)
     }
+}
+
+/// Whether rows are of programs or processes, of which it is not known how much of gprofinject's own time was taken out of each.
+fn is_whole(by: By) -> bool {
+    matches!(by, By::Program | By::Process)
+}
+
+/// Whether it is known when a process began and ended.
+pub(crate) fn is_seen(process: &Process) -> bool {
+    process.end_us > 0
 }
 
 /// Returns a time for each call, rounded. `None` if there are no calls.

@@ -1,15 +1,15 @@
 //! `gmon flat`: prints a table of functions, modules, programs or threads with their times and calls.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 
 use anyhow::{Result, bail};
-use gmon_export::Run;
+use gmon_export::{Ending, Origin, Process, Run};
 use serde_json::{Value, json};
 
 use crate::cli::json::array;
-use crate::cli::reports::columns::{Kind, Numbers, OPTIONAL};
+use crate::cli::reports::columns::{Kind, Numbers, OPTIONAL, is_seen};
 use crate::cli::run_view::RunView;
 use crate::cli::table::Table;
 use crate::cli::table_args::{By, Column, FlatArgs};
@@ -37,6 +37,7 @@ pub(crate) fn flat(view: &RunView, args: &FlatArgs, out: &mut impl Write) -> Res
         By::Function => functions(view),
         By::Module => modules(view),
         By::Program => programs(view)?,
+        By::Process => processes(view)?,
         By::Thread => threads(view)?,
     };
     let numbers: Vec<Numbers> = rows.iter().map(|row| row.numbers.clone()).collect();
@@ -44,8 +45,9 @@ pub(crate) fn flat(view: &RunView, args: &FlatArgs, out: &mut impl Write) -> Res
     if args.raw && !run.time.is_measured() {
         bail!("--raw: only measured times have overhead in them; `gprofinject --times` measures them");
     }
-    if args.raw && args.by == By::Program {
-        bail!("--raw: --by program does not have these times; --by function, module and thread have them");
+    if args.raw && matches!(args.by, By::Program | By::Process) {
+        let what = format!("{:?}", args.by).to_lowercase();
+        bail!("--raw: --by {what} does not have these times; --by function, module and thread have them");
     }
     let order = args.sort.unwrap_or(if run.time.is_some() { Column::Own } else { Column::Calls });
     if !kind.has(order) {
@@ -64,6 +66,9 @@ pub(crate) fn flat(view: &RunView, args: &FlatArgs, out: &mut impl Write) -> Res
     if json {
         write!(out, "{{{}", view.json_head("gmon-flat"))?;
         write!(out, ",\n\"by\":{},\"not_shown\":{hidden}", json!(format!("{:?}", args.by).to_lowercase()))?;
+        if args.by == By::Process {
+            write!(out, ",\"left_out\":{}", run.processes_left_out)?;
+        }
         if run.time.is_measured() {
             write!(out, ",\"histogram_starts_ns\":{}", json!(run.intervals.starts()))?;
         }
@@ -76,8 +81,14 @@ pub(crate) fn flat(view: &RunView, args: &FlatArgs, out: &mut impl Write) -> Res
     text(view, args, &kind, &rows, &total, out)?;
     if hidden > 0 {
         let what = format!("{:?}", args.by).to_lowercase();
-        let hidden = gmon::counted(hidden, &what, &format!("{what}s"));
+        let more = if what.ends_with('s') { format!("{what}es") } else { format!("{what}s") };
+        let hidden = gmon::counted(hidden, &what, &more);
         writeln!(out, "{}", view.style.faint(format!("{hidden} more; -n 0 shows all")))?;
+    }
+    if args.by == By::Process && run.processes_left_out > 0 {
+        let more = gmon::counted(run.processes_left_out, "process", "processes");
+        let said = format!("{more} more had no room in the file; --by program has what they have done");
+        writeln!(out, "{}", view.style.wrap(&said))?;
     }
     Ok(())
 }
@@ -98,6 +109,7 @@ fn text(
         By::Function => &["function"],
         By::Module => &["module"],
         By::Program => &["program"],
+        By::Process => &["process"],
         By::Thread => &["thread"],
     };
     headings.extend(names);
@@ -234,6 +246,78 @@ fn programs(view: &RunView) -> Result<Vec<Row>> {
         });
     }
     Ok(rows.into_values().collect())
+}
+
+/// Returns a row for each process.
+///
+/// # Errors
+/// The file does not tell processes apart, or functions are chosen, of which it is not known which process called them.
+fn processes(view: &RunView) -> Result<Vec<Row>> {
+    let run = view.run;
+    if !view.chooses_all() {
+        bail!("--by process: shows all functions of a process");
+    }
+    if run.processes.is_empty() {
+        bail!(
+            "--by process: this file does not tell processes apart; `gprofinject PROG` writes a gmon.pb.gz that does"
+        );
+    }
+    // Without several runs, all processes are on one host and of one rank.
+    let has_runs = run.runs.len() > 1;
+    let is_measured = run.time.is_measured();
+    let mut outside: HashMap<(u32, u32), u64> = HashMap::new();
+    for thread in &run.threads {
+        let sum = outside.entry((thread.program, thread.pid)).or_default();
+        *sum = sum.saturating_add(thread.outside_ns);
+    }
+    let row = |process: &Process| {
+        let origin = Origin::of(&run.runs, process);
+        let program = run.programs.get(process.program as usize).map_or("", |program| &program.name);
+        let (status, signal) = match process.ending {
+            Ending::Unknown => (None, None),
+            Ending::Exited(status) => (Some(status), None),
+            Ending::Killed(signal) => (None, Some(signal)),
+        };
+        let seen = Some(process).filter(|process| is_seen(process));
+        let json = json!({
+            "program": program,
+            "pid": process.pid,
+            "parent": Some(process.parent).filter(|&parent| parent > 0),
+            "host": origin.map(|run| &run.host),
+            "rank": origin.and_then(|run| run.rank),
+            "begin_ns": seen.map(|process| process.begin_us.saturating_mul(1000)),
+            "end_ns": seen.map(|process| process.end_us.saturating_mul(1000)),
+            "exit_status": status,
+            "signal": signal,
+        });
+        let mut name = format!("{} {}", plain(program), process.pid);
+        if let Some(origin) = origin.filter(|_| has_runs) {
+            name += &match origin.rank {
+                Some(rank) => format!(", rank {rank}"),
+                None => format!(" on {}", plain(&origin.host)),
+            };
+        }
+        name += &match process.ending {
+            Ending::Unknown | Ending::Exited(0) => String::new(),
+            Ending::Exited(status) => format!(", exit status {status}"),
+            Ending::Killed(signal) => format!(", signal {signal}"),
+        };
+        let self_ns = match is_measured {
+            true => process.self_ns,
+            false => process.samples.saturating_mul(run.sample_period_ns),
+        };
+        let outside_ns = outside.get(&(process.program, process.pid)).copied().unwrap_or(0);
+        let numbers = Numbers {
+            calls: process.calls,
+            samples: process.samples,
+            self_ns,
+            wall_ns: self_ns.saturating_add(outside_ns),
+            process: Some(*process),
+            ..Numbers::default()
+        };
+        Row { name, numbers, json, ..Row::default() }
+    };
+    Ok(run.processes.iter().map(row).collect())
 }
 
 /// Returns a row for each thread.

@@ -76,7 +76,7 @@ impl<'t> Names<'t> {
 }
 
 /// Returns a demangled name without the list of parameters, which would stand before the arguments.
-fn without_parameters(name: &str) -> String {
+pub(crate) fn without_parameters(name: &str) -> String {
     let bare = || {
         let end = name.rfind(')')?;
         let mut depth = 0_usize;
