@@ -5,7 +5,7 @@ set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 target=$(cd "$root" && cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
-export GPROFINJECT=${GPROFINJECT:-$target/release/gprofinject} GMON=${GMON:-$target/release/gmon}
+export GPROFINJECT=${GPROFINJECT:-$target/release/gprofinject} GMON=${GMON:-$target/release/gmon} NO_COLOR=1
 for tool in gcc g++ rustc git make python3 script; do
     command -v "$tool" >/dev/null || { echo "first-minute.sh: needs $tool" >&2; exit 1; }
 done

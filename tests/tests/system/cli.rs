@@ -141,11 +141,20 @@ fn the_program_is_not_overwritten() {
     let place = Place::new();
     let path = place.c("hello", HELLO, &[]);
     std::os::unix::fs::symlink("hello", place.path("link")).unwrap();
-    for (option, file, program) in
-        [("-o", "hello", "./hello"), ("-o", "link", "./hello"), ("--stats", "./hello", "./link")]
-    {
-        complains(&place.run(&[option, file, program]), 125, "the program itself");
+    fs::write(place.path("script"), "#!/bin/sh\n").unwrap();
+    for (option, file, program) in [
+        ("-o", "hello", "./hello"),
+        ("-o", "link", "./hello"),
+        ("--stats", "./hello", "./link"),
+        ("--trace", "./hello", "./hello"),
+        ("-o", "script", "./hello"),
+    ] {
+        complains(&place.run(&[option, file, program]), 125, "a program, a library or a script");
     }
+    // Nothing runs, so nothing is written.
+    fs::write(place.path("other"), "text").unwrap();
+    complains(&place.run(&["--trace", "other", "-I", "no_such_function", "./hello"]), 125, "no_such_function");
+    assert_eq!(fs::read_to_string(place.path("other")).unwrap(), "text");
     assert!(fs::read(&path).unwrap().starts_with(b"\x7fELF"));
     complains(&place.run(&["-o", "one", "--stats", "./one", "./hello"]), 125, "same file");
 }
