@@ -42,7 +42,7 @@ impl Tmux {
         let mut command = Command::new("tmux");
         command.arg("-S").arg(self.socket()).args(arguments).current_dir(&self.folder);
         command.env("XDG_RUNTIME_DIR", &self.folder).env("TERM", "xterm-256color").env("LC_ALL", "C.UTF-8");
-        let output = command.output().unwrap();
+        let output = command.output().expect("tmux runs");
         assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).into_owned()
     }

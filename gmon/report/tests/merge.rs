@@ -107,7 +107,7 @@ fn the_first_file_that_does_not_fit() {
         (with(&[(0, &times)]), "0: no gmon.pb.gz, as the files before it are"),
         (with(&[(14, &damaged), (18, &rate)]), "damaged: "),
         (with(&[(2, &folder.file("missing"))]), "missing: No such file"),
-        (with(&[(2, &folder.0)]), "is a folder, expected a file or a pipe"),
+        (with(&[(2, &folder.0)]), "/merge-fit: no gmon.out* in this folder, as sum is to be"),
     ] {
         let said = message(&folder, &[], &files);
         assert!(said.contains(expected) && said.lines().count() == 1, "{said}");

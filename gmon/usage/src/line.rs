@@ -79,8 +79,17 @@ impl Line {
         }
         match self.form {
             Form::Words => Some(word.to_owned()),
-            Form::Rest { from, quote } => Some(quoted(word.get(from..)?, quote, from == 0)),
+            Form::Rest { from, quote } => Some(closed(quoted(word.get(from..)?, quote, from == 0), quote)),
         }
+    }
+}
+
+/// Returns the rest of a word in quotes, with the closing quote if bash would take the last character for that. Otherwise bash adds it.
+fn closed(text: String, quote: Quote) -> String {
+    match quote {
+        Quote::Single if text.ends_with('\'') => text + "'",
+        Quote::Double if text.ends_with('"') => text + "\"",
+        _ => text,
     }
 }
 
@@ -163,6 +172,7 @@ mod tests {
         assert_eq!(line.answer("f(a b)'s").as_deref(), Some("f(a b)'\\''s"));
         let line = bash("gmon flat -f \"f(", "f(").expect("a line");
         assert_eq!(line.answer("f($\"a)").as_deref(), Some("f(\\$\\\"a)"));
+        assert_eq!(line.answer("f(\"").as_deref(), Some("f(\\\"\""));
         let line = bash("gmon  flat --function=a\\ b:c", "c").expect("a line");
         assert_eq!((line.before.len(), line.typed.as_str()), (2, "--function=a b:c"));
         assert_eq!(line.answer("--function=a b:c d").as_deref(), Some("c\\ d"));

@@ -254,7 +254,6 @@ fn each_process_is_told_apart() {
         assert!((1..20).contains(&others), "{row}");
         assert_eq!(row["parent"], *shell, "{row}");
         assert!(row["begin_ns"].as_u64() < row["end_ns"].as_u64(), "{row}");
-        assert!(row["end_ns"].as_u64() <= value["duration_ns"].as_u64(), "{value}");
     }
     // The third one began when the others had ended.
     assert!(row(third, "work")["begin_ns"].as_u64() > row(first, "work")["begin_ns"].as_u64());
