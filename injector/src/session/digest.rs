@@ -1,7 +1,7 @@
 //! What a recording says in a few numbers: where the time went, and what gprofinject took of it.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use gmon_run::{Cost, Costs, Recording};
 
@@ -114,7 +114,7 @@ impl Digest {
             by,
             all,
             own: sum(|program| program.overhead),
-            processes: sum(|program| program.processes.into()) as u32,
+            processes: processes(run, None),
             programs: programs(run, &costs, by),
             functions: functions(run, &costs, all, by),
             unhooked: unhooked(run, places),
@@ -124,18 +124,29 @@ impl Digest {
     }
 }
 
+/// Returns the number of processes, of all programs or of those with this name. One that executes other programs is one process, although
+/// the recording has it with each of them.
+fn processes(run: &Recording, name: Option<&str>) -> u32 {
+    let is_of = |program: &gmon_run::Program| name.is_none_or(|name| program.name == name);
+    let programs = run.programs.iter().filter(|program| is_of(program));
+    let most = programs.fold(0_u32, |sum, program| sum.saturating_add(program.processes));
+    let of = |process: &&gmon_run::Process| run.programs.get(process.program as usize).is_some_and(is_of);
+    let numbers: HashSet<u32> = run.processes.iter().filter(of).map(|process| process.pid).collect();
+    match run.processes_left_out == 0 && !numbers.is_empty() {
+        true => numbers.len() as u32,
+        false => most,
+    }
+}
+
 /// Returns the costs of programs by name: with --per-process, there is an entry for each process.
 fn programs(run: &Recording, costs: &Costs, by: By) -> Vec<ProgramCost> {
     let mut all: Vec<ProgramCost> = Vec::new();
     for (program, cost) in run.programs.iter().zip(&costs.programs).filter(|(p, _)| p.processes > 0) {
         match all.iter_mut().find(|known| known.name == program.name) {
-            Some(known) => {
-                known.processes = known.processes.saturating_add(program.processes);
-                known.cost.add(*cost);
-            }
+            Some(known) => known.cost.add(*cost),
             None => all.push(ProgramCost {
                 name: program.name.clone(),
-                processes: program.processes,
+                processes: processes(run, Some(&program.name)),
                 cost: *cost,
             }),
         }
@@ -172,7 +183,7 @@ fn functions(run: &Recording, costs: &Costs, all: Cost, by: By) -> Vec<FunctionC
 
 #[cfg(test)]
 mod tests {
-    use gmon_run::{Calls, Function, FunctionTimes, Hits, Module, Program, Thread};
+    use gmon_run::{Calls, Function, FunctionTimes, Hits, Module, Process, Program, Thread};
 
     use super::*;
 
@@ -248,6 +259,17 @@ mod tests {
             ]
         );
         assert_eq!(digest.unhooked, Unhooked { samples: 10, most: ("libc.so.6".to_owned(), 8) });
+    }
+
+    #[test]
+    fn a_process_that_executes_another_program_is_one() {
+        let mut two = run();
+        let process = |program, pid| Process { program, pid, ..Process::default() };
+        two.processes = vec![process(0, 7), process(1, 7), process(1, 8)];
+        let digest = Digest::of(&two, &places(), false);
+        assert_eq!((digest.processes, digest.programs[0].processes), (2, 2));
+        two.processes_left_out = 1;
+        assert_eq!(Digest::of(&two, &places(), false).processes, 6);
     }
 
     #[test]
