@@ -147,7 +147,7 @@ fn bash_completes() {
             let last = words.last().unwrap();
             let before = words[words.len() - 2];
             let script = format!(
-                "source {name} && complete -p {name} >/dev/null && COMP_WORDS=({}) COMP_CWORD={} && \
+                "source ./{name} && complete -p {name} >/dev/null && COMP_WORDS=({}) COMP_CWORD={} && \
                  _{name} {name} '{last}' '{before}' && echo \"${{COMPREPLY[*]}}\"",
                 words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" "),
                 words.len() - 1,
