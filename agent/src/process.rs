@@ -6,6 +6,7 @@
 pub(crate) mod birth;
 pub(crate) mod calls;
 pub(crate) mod children;
+mod clone;
 pub(crate) mod dispatch;
 pub(crate) mod execute;
 pub(crate) mod fork_stack;

@@ -1,4 +1,4 @@
-//! A line on the terminal that says that work is going on, if it takes long.
+//! Work for which the program waits: a line on the terminal if it takes long, and how long it took in all.
 
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicU64, Ordering};

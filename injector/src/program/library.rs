@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
+use std::fmt;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -32,12 +33,42 @@ use crate::store::purpose::Purpose;
 /// The greatest number of libraries of a run. A process can name any number of files.
 const MOST: usize = 4096;
 
-/// Why a library is not touched that the user has left out.
-pub(crate) const UNNEEDED: &str = "the agent needs nothing of it";
-/// Why a library with data alone is not hooked.
-pub(crate) const NO_FUNCTIONS: &str = "it has no functions";
-/// Why a library is not hooked of which the user wants no function.
-pub(crate) const NONE_CHOSEN: &str = "none of its functions is selected, or can be hooked (see --list)";
+/// Why a library is not hooked, as its [`Display`](fmt::Display) says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The user has left it out, and the agent needs nothing of it.
+    Unneeded,
+    /// It consists of data.
+    NoFunctions,
+    /// The user wants none of its functions, or none can be hooked.
+    NoneChosen,
+    /// It cannot be hooked, for this reason.
+    Impossible(Arc<str>),
+}
+
+impl Refusal {
+    /// Whether code that the user wants hooked is not.
+    pub(crate) fn hides_code(&self) -> bool {
+        matches!(self, Refusal::Impossible(_))
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Refusal::Unneeded => "the agent needs nothing of it",
+            Refusal::NoFunctions => "it has no functions",
+            Refusal::NoneChosen => "none of its functions is selected, or can be hooked (see --list)",
+            Refusal::Impossible(why) => why,
+        })
+    }
+}
+
+impl<W: Into<Arc<str>>> From<W> for Refusal {
+    fn from(why: W) -> Refusal {
+        Refusal::Impossible(why.into())
+    }
+}
 
 /// A library. It lives as long as the injector.
 pub(crate) struct Library {
@@ -100,7 +131,7 @@ pub(crate) struct Libraries {
     /// By number; `None` for one that `--recover` cannot read any more.
     all: Vec<Option<&'static Library>>,
     /// The libraries by their files and what they are planned for; for those that are not hooked, the reason.
-    known: HashMap<(Identity, Purpose), Result<&'static Library, Arc<str>>>,
+    known: HashMap<(Identity, Purpose), Result<&'static Library, Refusal>>,
     /// The files that were searched for code that copies the stack, and whether it was found.
     searched: HashMap<Identity, bool>,
 }
@@ -142,8 +173,8 @@ impl Libraries {
         binary: &Path,
         purpose: Purpose,
         planner: &Planner,
-    ) -> Result<&'static Library, Arc<str>> {
-        let identity = identity(path).ok_or_else(|| Arc::from("it cannot be read"))?;
+    ) -> Result<&'static Library, Refusal> {
+        let identity = identity(path).ok_or("it cannot be read")?;
         if let Some(known) = self.known.get(&(identity, purpose)) {
             return known.clone();
         }
@@ -228,12 +259,13 @@ impl Libraries {
         binary: &Path,
         planned: Result<&'static Planned<'static, 'static>, String>,
         planner: &Planner,
-    ) -> Result<&'static Library, Arc<str>> {
+    ) -> Result<&'static Library, Refusal> {
         let caution = planned.as_ref().ok().and_then(|planned| planned.plan.as_ref()?.caution.as_ref());
         if let Some(caution) = caution {
             planner.cache.voice().warn(format_args!("{}: {caution}", binary.display()));
         }
-        let made = planned.and_then(|planned| self.add(binary, key.1, planned, planner)).map_err(Arc::from);
+        let made =
+            planned.map_err(Refusal::from).and_then(|planned| self.add(binary, key.1, planned, planner));
         if self.known.len() < MOST {
             self.known.insert(key, made.clone());
         }
@@ -246,24 +278,24 @@ impl Libraries {
         purpose: Purpose,
         planned: &'static Planned<'static, 'static>,
         planner: &Planner,
-    ) -> Result<&'static Library, String> {
+    ) -> Result<&'static Library, Refusal> {
         if self.all.len() >= MOST {
-            return Err("there are too many libraries".to_owned());
+            return Err("there are too many libraries".into());
         }
         planner.keep(binary, ReadFor::Library, planned);
         if let Some(obstacle) = &planned.obstacle {
-            return Err(obstacle.clone());
+            return Err(obstacle.as_str().into());
         }
         let is_patched = planned.plan.as_ref().is_some_and(|plan| !plan.patches().is_empty());
         if planned.hooked() == 0 && !(purpose.is_musl() && is_patched) {
             if !purpose.is_wanted() {
-                return Err(UNNEEDED.to_owned());
+                return Err(Refusal::Unneeded);
             }
-            let downgrade = planned.plan.as_ref().and_then(|plan| plan.downgrade.clone());
-            return Err(downgrade.unwrap_or_else(|| match planned.found() {
-                0 => NO_FUNCTIONS.to_owned(),
-                _ => NONE_CHOSEN.to_owned(),
-            }));
+            return Err(match planned.plan.as_ref().and_then(|plan| plan.downgrade.as_deref()) {
+                Some(why) => why.into(),
+                None if planned.found() == 0 => Refusal::NoFunctions,
+                None => Refusal::NoneChosen,
+            });
         }
         let number = self.all.len() as u32;
         let (binary, image) = (binary.to_owned(), planned.image_file());

@@ -5,7 +5,6 @@ use std::fs::File;
 use std::os::fd::{AsFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -14,7 +13,7 @@ use zerocopy::IntoBytes;
 
 use crate::options::Verb;
 use crate::os::{proc, sys};
-use crate::program::library::{self, Placed};
+use crate::program::library::{self, Placed, Refusal};
 use crate::program::profilee::Profilee;
 use crate::program::resolve;
 use crate::sampling::sampler::Sampling;
@@ -306,8 +305,8 @@ impl Family<'_> {
                     path.display()
                 );
             }
-            let why = Arc::from("its file cannot be read, or was replaced after the process had loaded it");
-            self.leave_wanted(self.program_of(pid), &path, why);
+            let why = "its file cannot be read, or was replaced after the process had loaded it";
+            self.leave_wanted(self.program_of(pid), &path, why.into());
         }
         let (mut chosen, planner) = (Vec::new(), self.settings.planner());
         for Loaded { file, order } in loaded {
@@ -333,8 +332,8 @@ impl Family<'_> {
                     self.enter_library(library);
                     wanted.push(Wanted { library, order: *order, is_needed });
                 }
-                Err(why) if is_needed => return Err(libraries::unhookable(&why)),
-                Err(why) if &*why == library::UNNEEDED => {}
+                Err(why) if is_needed => return Err(libraries::unhookable(&why.to_string())),
+                Err(Refusal::Unneeded) => {}
                 Err(why) => self.leave(pid, &file.name, Unhooked::Refused(why)),
             }
         }
@@ -375,10 +374,9 @@ impl Family<'_> {
                 *answer = ask::Answer { hooked: 1, plan, slot_bytes: placed.slot_bytes, reserved: 0 };
                 Some(placed)
             }
+            Err(Refusal::Unneeded) => None,
             Err(why) => {
-                if &*why != library::UNNEEDED {
-                    self.leave(asker.pid, &file.name, Unhooked::Refused(why));
-                }
+                self.leave(asker.pid, &file.name, Unhooked::Refused(why));
                 None
             }
         }
@@ -394,8 +392,8 @@ impl Family<'_> {
         let Some((file, len)) = loaded::file_at(pid, address) else {
             let mappings = proc::mappings(pid).unwrap_or_default();
             let path = mappings.into_iter().find(|mapping| mapping.lo == address)?.path;
-            let why = Arc::from("its file cannot be read, or was replaced after the process had loaded it");
-            self.leave_wanted(self.program_of(pid), Path::new(&path), why);
+            let why = "its file cannot be read, or was replaced after the process had loaded it";
+            self.leave_wanted(self.program_of(pid), Path::new(&path), why.into());
             return None;
         };
         if self.unhooked.contains_key(&(self.program_of(pid), file.name.clone())) {
@@ -403,8 +401,8 @@ impl Family<'_> {
         }
         if !self.libraries.knows(&file.path()) {
             let Some(left) = self.outside_left.checked_sub(len) else {
-                let why = Arc::from("the process has loaded more libraries than gprofinject reads");
-                self.leave(pid, &file.name, Unhooked::Refused(why));
+                let why = "the process has loaded more libraries than gprofinject reads";
+                self.leave(pid, &file.name, Unhooked::Refused(why.into()));
                 return None;
             };
             self.outside_left = left;
@@ -429,7 +427,7 @@ impl Family<'_> {
     }
 
     /// Notes that a library is not hooked in a process that runs this program, unless the user has left it out.
-    pub(crate) fn leave_wanted(&mut self, program: u32, library: &Path, why: Arc<str>) {
+    pub(crate) fn leave_wanted(&mut self, program: u32, library: &Path, why: Refusal) {
         let name = library.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let is_wanted = self.settings.libs.wants(name, || None);
         self.leave_in(program, library, if is_wanted { Unhooked::Refused(why) } else { Unhooked::LeftOut });
@@ -459,7 +457,7 @@ impl Family<'_> {
         question: &Question,
         file: &resolve::Executed,
         purpose: Purpose,
-    ) -> Result<(Placed, u32), Arc<str>> {
+    ) -> Result<(Placed, u32), Refusal> {
         let metadata = std::fs::metadata(file.path()).ok().filter(|metadata| metadata.is_file());
         let metadata = metadata.ok_or("it is not a file")?;
         if !library::is_mapped_at(asker.pid, question.start, &metadata) {

@@ -1,7 +1,6 @@
 //! The members of a family: programs in processes, while they run and after their end.
 
 use std::os::fd::RawFd;
-use std::sync::Arc;
 
 use crate::os::clock::Moment;
 use crate::os::sys::Handle;
@@ -11,6 +10,7 @@ use crate::profile::costs::Advice;
 use crate::profile::elsewhere::InFile;
 use crate::profile::placement::Placed;
 use crate::program::choice::Switched;
+use crate::program::library::Refusal;
 use crate::program::profilee::Profilee;
 use crate::sampling::maps::Maps;
 use crate::session::results::Item;
@@ -77,7 +77,7 @@ pub(crate) enum Unhooked {
     /// The user does not want it hooked.
     LeftOut,
     /// It cannot be, for this reason.
-    Refused(Arc<str>),
+    Refused(Refusal),
 }
 
 /// Whose profile it is.

@@ -6,7 +6,6 @@ use std::time::Duration;
 use crate::os::progress;
 use crate::os::say::Voice;
 use crate::profile::costs::{self, Advice};
-use crate::program::library;
 use crate::session::digest::{Digest, FunctionCost};
 use crate::session::member::Unhooked;
 use crate::session::outcome::Run;
@@ -101,9 +100,8 @@ impl Run<'_> {
     /// Names the libraries with code of the first program that could not be hooked.
     fn refused(&self) -> Option<String> {
         const NAMED: usize = 2;
-        let refused = self
-            .unhooked()
-            .filter(|(_, why)| matches!(why, Unhooked::Refused(why) if ![library::NO_FUNCTIONS, library::NONE_CHOSEN].contains(&&**why)));
+        let refused =
+            self.unhooked().filter(|(_, why)| matches!(why, Unhooked::Refused(why) if why.hides_code()));
         let names: Vec<_> = refused
             .map(|(path, _)| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned())
             .collect();

@@ -6,8 +6,8 @@
 
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
@@ -91,8 +91,7 @@ struct Wanted {
 fn what(place: &Place) -> Option<What> {
     let both = Wanted { recordings: true, profiles: true, traces: false };
     // A gmon.out is of a program that comes before it.
-    let has_program =
-        || results(place).iter().any(|path| begin(path).is_some_and(|bytes| files::is_elf(&bytes)));
+    let has_program = || results(place).iter().any(is_elf);
     let of_run = || Wanted { profiles: has_program(), ..both };
     let what = match (place.command.as_str(), place.arg.as_str()) {
         (_, "function") => What::Functions,
@@ -116,17 +115,12 @@ fn results(place: &Place) -> Vec<PathBuf> {
 /// Reads the run that a line names, or the newest one.
 fn source(place: &Place, programs: Vec<String>) -> Result<Source> {
     let mut named = results(place);
-    let is_elf = |path: &PathBuf| begin(path).is_some_and(|bytes| files::is_elf(&bytes));
     if named.iter().all(is_elf) {
         let newest = if Path::new(DEFAULT_FILE).exists() { DEFAULT_FILE } else { "gmon.out" };
         named.push(newest.into());
     }
     for path in &named {
-        let largest = if is_elf(path) { LARGE } else { LARGE_RESULT };
-        let metadata = fs::metadata(path)?;
-        if !metadata.is_file() || metadata.len() > largest {
-            bail!("{}: not read for this", path.display());
-        }
+        check_size(path, if is_elf(path) { LARGE } else { LARGE_RESULT })?;
     }
     let mut source = run::open(&RunArgs { run: named, program: programs, ..RunArgs::default() })?;
     if let Source::Recording { recording, .. } = &mut source {
@@ -171,10 +165,7 @@ fn functions(place: &Place, typed: &str) -> Result<Vec<String>> {
 
 fn functions_of_trace(place: &Place) -> Result<Vec<String>> {
     let Some(path) = place.values("file").next().map(Path::new) else { return Ok(Vec::new()) };
-    let metadata = fs::metadata(path)?;
-    if !metadata.is_file() || metadata.len() > LARGE {
-        bail!("{}: not read for this", path.display());
-    }
+    check_size(path, LARGE)?;
     let trace = load::load(path)?;
     let names = trace.functions.iter().filter(|function| !function.name.is_empty());
     Ok(names.map(|function| without_parameters(&text::demangled(&function.name))).collect())
@@ -232,7 +223,7 @@ impl Budget {
     fn is_wanted(&mut self, path: &Path, wanted: Wanted) -> bool {
         let Some(files) = self.files.checked_sub(1) else { return false };
         self.files = files;
-        let Some(bytes) = begin(path) else { return false };
+        let Ok(bytes) = files::read_start(path) else { return false };
         let is_pprof = files::is_gzip(&bytes) && path.to_string_lossy().ends_with(".pb.gz");
         wanted.profiles && files::is_gmon(&bytes)
             || wanted.traces && bytes.starts_with(&FILE_HEADER)
@@ -249,14 +240,17 @@ impl Budget {
     }
 }
 
-/// Returns the first bytes of a regular file.
-fn begin(path: &Path) -> Option<Vec<u8>> {
-    let mut bytes = Vec::new();
-    // To open a named pipe would take until a process writes to it.
-    let is_file = fs::metadata(path).ok()?.is_file();
-    let file = is_file.then(|| File::open(path).ok())??;
-    file.take(FILE_HEADER.len() as u64).read_to_end(&mut bytes).ok()?;
-    Some(bytes)
+fn is_elf(path: impl AsRef<Path>) -> bool {
+    files::read_start(path.as_ref()).is_ok_and(|bytes| files::is_elf(&bytes))
+}
+
+/// Refuses what is no regular file, or larger than this.
+fn check_size(path: &Path, largest: u64) -> Result<()> {
+    let metadata = fs::metadata(path)?;
+    if !metadata.is_file() || metadata.len() > largest {
+        bail!("{}: not read for this", path.display());
+    }
+    Ok(())
 }
 
 /// Returns those words that begin as what was typed, each once and at most [`MOST`]. What all of them begin with is what all words do

@@ -116,12 +116,14 @@ pub(crate) fn trace_input(path: &Path) -> Result<Input> {
 /// # Errors
 /// The file cannot be read.
 pub(crate) fn read_start(path: &Path) -> Result<Vec<u8>> {
+    /// As many tell all kinds of files apart.
+    const LEN: usize = 16;
     let is_file = std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
     if !is_file {
         // It is read in full, or refused, where its contents are needed.
         return Ok(Vec::new());
     }
-    Ok(begin(path, ELF.len()).with_context(|| path.display().to_string())?.1)
+    Ok(begin(path, LEN).with_context(|| path.display().to_string())?.1)
 }
 
 /// Whether a file of these bytes is compressed with gzip.
