@@ -177,7 +177,7 @@ fn may_panic_only_if_guarded(library: &PathBuf, own: &[&str]) {
         "seccomp5enter",
         "seccomp4stay",
         "children5begin17h",
-        "calls13prepare_birth",
+        "clone13prepare_birth",
         "calls11begin_child",
         "sharing6expect",
         "sharing4born",
