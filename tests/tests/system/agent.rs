@@ -151,7 +151,7 @@ fn the_frequent_slow_path_touches_no_vector_register() {
 /// agent without a guard, which includes all frequent ones, leads to a panic.
 fn only_guarded_code_may_panic() {
     let libraries = libraries();
-    may_panic_only_if_guarded(&libraries.loaded, &["early5early", "calls4born"]);
+    may_panic_only_if_guarded(&libraries.loaded, &["early5early", "clone4born"]);
     may_panic_only_if_guarded(&libraries.standalone, &["standalone5begin"]);
 }
 
@@ -178,7 +178,7 @@ fn may_panic_only_if_guarded(library: &PathBuf, own: &[&str]) {
         "seccomp4stay",
         "children5begin17h",
         "clone13prepare_birth",
-        "calls11begin_child",
+        "clone11begin_child",
         "sharing6expect",
         "sharing4born",
         "dispatch8by_prctl",
