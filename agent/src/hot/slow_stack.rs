@@ -13,7 +13,7 @@ pub(crate) const LEN: u64 = 32 << 10;
 /// The stacks that no thread has yet. Machine code takes one with one instruction, and needs neither a stack nor a system call.
 #[repr(C)]
 pub(crate) struct Pool {
-    /// The upper end of the next stack. It goes on when there are no more.
+    /// The upper end of the next stack. It keeps growing when all stacks are taken.
     next: AtomicU64,
     /// A number that is greater than the upper ends of all stacks. It is 0 in a program whose functions have enough stack.
     end: AtomicU64,

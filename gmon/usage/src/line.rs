@@ -39,8 +39,9 @@ enum Quote {
 }
 
 impl Line {
-    /// Returns the line about which the functions of [`Kind::write`](crate::Kind::write) ask: of bash, `bash`, the line up to the cursor
-    /// and what bash replaces; of other shells, `words` and the words up to the cursor.
+    /// Returns the line that a shell asks about. `args` are what the completions of [`Kind::write`](crate::Kind::write) pass. In bash,
+    /// these are `bash`, the line up to the cursor, and the part of it that bash will replace. In other shells, they are `words` and
+    /// the words up to the cursor.
     pub fn parse(args: &[OsString]) -> Option<Line> {
         let args: Vec<&str> = args.iter().map(|arg| arg.to_str()).collect::<Option<_>>()?;
         match args.as_slice() {

@@ -61,7 +61,8 @@ pub(crate) fn distribute(
             }
             Where::Hooked(place) if profile.add_samples(place, count) => continue,
             Where::Hooked(place) => {
-                // It is outside of the code that is planned, as the stubs of a PLT are. The process may have mapped an image of ours.
+                // The place is outside of the code that was planned, as the stubs of a PLT are. The mapped file may be the image that
+                // gprofinject has made of the library, so the library's own file is looked up.
                 let library = profile.modules.get(place.module as usize).and_then(|module| module.library);
                 if let Some(path_of) = library.and_then(|library| library.binary.to_str()) {
                     path = path_of.into();

@@ -55,8 +55,8 @@ pub(crate) struct UnhookedPlace {
     pub(crate) module: std::sync::Arc<gmon_run::Module>,
     /// The name of its function in the symbol table, or an empty text.
     pub(crate) function: String,
-    /// The link address and the number of bytes of its function. In code without functions, these are the place and 0, and 0 and 0
-    /// without a file that can be read.
+    /// The link address and the number of bytes of its function. If no function is known there, `start` is the address of the place
+    /// and `size` is 0. If the file could not be read, both are 0.
     pub(crate) start: u64,
     pub(crate) size: u64,
     /// The link address of the place; 0 if it is not known.

@@ -34,7 +34,7 @@ pub(crate) struct Processes {
     pub(crate) number: u32,
     /// The number of the only one, or 0.
     pub(crate) pid: u32,
-    /// Those of which more is known, without their program, their run, and their measured times.
+    /// The processes of which more than the number is known. [`Recorder`] fills in their program, their run and their measured times.
     pub(crate) each: Vec<Process>,
 }
 

@@ -47,7 +47,7 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// Whether code that the user wants hooked is not.
+    /// Whether the library has functions that the user wants hooked.
     pub(crate) fn hides_code(&self) -> bool {
         matches!(self, Refusal::Impossible(_))
     }

@@ -65,7 +65,7 @@ impl Run<'_> {
         const LONG: Duration = Duration::from_millis(500);
         let taken = progress::taken();
         (taken >= LONG && taken * 5 >= self.duration)
-            .then(|| format!("planning took {:.1} s, as in each first run of a build", taken.as_secs_f64()))
+            .then(|| format!("planning took {:.1} s, as in the first run of each build", taken.as_secs_f64()))
     }
 
     /// Says where most samples are, if they are not in hooked code, and what hooks it.

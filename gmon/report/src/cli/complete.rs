@@ -253,8 +253,8 @@ fn check_size(path: &Path, largest: u64) -> Result<()> {
     Ok(())
 }
 
-/// Returns those words that begin as what was typed, each once and at most [`MOST`]. What all of them begin with is what all words do
-/// that are left out, because a shell inserts it.
+/// Returns those words that begin as what was typed, each once, and about [`MOST`] of them. A shell inserts the beginning that all answers
+/// share. So the first and the last word in alphabetical order are always among the answers: what these two share, all words share.
 fn bounded(words: Vec<String>, typed: &str) -> Vec<String> {
     let mut seen = HashSet::new();
     let mut words: Vec<String> = words
