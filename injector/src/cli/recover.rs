@@ -203,6 +203,7 @@ impl Recovery<'_> {
             end: End::Unknown,
             own_call: None,
             is_part: false,
+            has_own: name == FIRST,
         };
         let mut names = Names::new(self.cache);
         let (finished, state, _) = counted::counted(

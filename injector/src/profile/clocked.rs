@@ -48,6 +48,7 @@ pub(crate) fn profile(profile: &Profile, times: &Times) -> Profile {
         modules,
         arcs: profile.arcs.clone(),
         own: profile.own.clone(),
+        has_own: true,
         totals: None,
         is_part: false,
         unhooked: Vec::new(),

@@ -312,14 +312,14 @@ fn read_arcs(
     static ROOM: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
     let room = [&ROOM[0], &ROOM[1]].map(|room| room.load(Ordering::Relaxed));
     let (mut whole, mut own) = (Vec::with_capacity(room[0]), Vec::with_capacity(room[1]));
-    let mut is_full = false;
+    let (mut is_full, has_own) = (false, profile.has_own);
     let homes = space.homes();
     region.counters(
         || homes.finder(),
         |counter| {
             let counted = space.counted(&counter);
             whole.extend(counted.whole.filter(|_| !is_full));
-            own.extend(counted.own.filter(|_| !is_full));
+            own.extend(counted.own.filter(|_| has_own && !is_full));
             if whole.len().max(own.len()) >= 2 * ARCS_MAX {
                 summed_up(&mut whole);
                 own = summed(std::mem::take(&mut own));

@@ -115,6 +115,8 @@ pub(crate) struct Reading<'r> {
     pub(crate) own_call: Option<&'r elsewhere::InFile>,
     /// Whether the calls are needed only when they were added to those of other processes. They may be unsorted then.
     pub(crate) is_part: bool,
+    /// Whether a gmon.out is made of them, which has the program's own view of its calls.
+    pub(crate) has_own: bool,
 }
 
 /// Returns the profile of a member, the state of its agent, and its address space if that is known. `crash` is as for
@@ -129,10 +131,10 @@ pub(crate) fn counted(
     troubles: &mut Vec<String>,
     names: &mut elsewhere::Names<'_>,
 ) -> (Counted, AgentState, Option<Space>) {
-    let Reading { profilee, libraries, maps, rate, end, own_call, is_part } = *reading;
+    let Reading { profilee, libraries, maps, rate, end, own_call, is_part, has_own } = *reading;
     let mut profile = Profile::of_program(profilee.planned, rate);
     (profile.name, profile.path) = (profilee.name(), profilee.binary.display().to_string());
-    profile.is_part = is_part && baseline.is_none();
+    (profile.is_part, profile.has_own) = (is_part && baseline.is_none(), has_own);
     let mut kernel = Threads::default();
     if let (Some(module), Some(samples)) = (profile.modules.first_mut(), samples) {
         (module.samples, kernel) = (samples.histogram, samples.threads);

@@ -62,6 +62,7 @@ fn reading(profilee: &'static Profilee) -> Reading<'static> {
         end: End::Running(Moment::now()),
         own_call: None,
         is_part: false,
+        has_own: true,
     }
 }
 

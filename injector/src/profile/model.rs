@@ -30,8 +30,10 @@ pub(crate) struct Profile {
     /// `is_part` of another one, or others were added to it: then [`Profile::settle`] does that.
     pub(crate) arcs: Vec<Arc>,
     /// The calls of the program's functions as the program's own view has them: the caller is the newest live function of
-    /// the program, whatever libraries are between. Sorted in the same way.
+    /// the program, whatever libraries are between. Sorted in the same way. Empty unless the profile `has_own`.
     pub(crate) own: Vec<gmon::Arc>,
+    /// Whether a gmon.out may be made of the profile, which has the program's own view.
+    pub(super) has_own: bool,
     /// The calls of further processes, which [`Profile::settle`] adds to both.
     pub(super) totals: Option<Totals>,
     /// Whether the profile is only needed as a part of one of several processes, so that its calls may be unsorted.
@@ -148,6 +150,7 @@ impl Profile {
             modules: vec![module],
             arcs: Vec::new(),
             own: Vec::new(),
+            has_own: true,
             totals: None,
             is_part: false,
             unhooked: Vec::new(),

@@ -100,6 +100,7 @@ impl Family<'_> {
             end: End::Running(Moment::now()),
             own_call: member.own_call.as_ref(),
             is_part: false,
+            has_own: true,
         };
         let names = &mut Names::new(&self.settings.cache);
         let (finished, ..) = counted(copy.as_ref(), &reading, samples, None, baseline, &mut troubles, names);

@@ -57,7 +57,8 @@ impl Family<'_> {
         let end = member.ended.map_or_else(|| End::Running(Moment::now()), End::Noticed);
         let (libraries, maps) = (&self.libraries, &member.maps);
         let own_call = member.own_call.as_ref();
-        let reading = Reading { profilee, libraries, maps, rate: self.rate, end, own_call, is_part: false };
+        let (is_part, has_own) = (false, false);
+        let reading = Reading { profilee, libraries, maps, rate: self.rate, end, own_call, is_part, has_own };
         let mut troubles = Vec::new();
         let (names, files) = (&mut self.seen, &mut self.names_elsewhere);
         let baseline = member.baseline.as_ref();

@@ -23,6 +23,9 @@ use crate::session::spares::Spare;
 use crate::store::region::layout::AgentState;
 use crate::target::launch::usher::Usher;
 
+/// The number of the program that was started: the only one of which a gmon.out is made.
+const FIRST_PROGRAM: u32 = 0;
+
 impl Family<'_> {
     /// Writes the profiles of children that could create no file of their own and have counted in this
     /// member's.
@@ -143,7 +146,6 @@ impl Family<'_> {
     /// Adds the other processes of the first program to its counts. Returns all of its processes, of which the first one has ended in
     /// this way.
     pub(crate) fn add_to_first(&mut self, first: &mut Counted, ending: Ending) -> Processes {
-        const FIRST_PROGRAM: u32 = 0;
         let mut process = first.process(self.process(0));
         // What a process has executed before its end is another program, whose end that was.
         let is_last = self.members.iter().skip(1).all(|member| member.pid.cast_unsigned() != process.pid);
@@ -235,7 +237,8 @@ impl Family<'_> {
         let own_call = member.own_call.as_ref();
         let libraries = &self.libraries;
         let is_part = index > 0 && !self.settings.per_process;
-        let reading = Reading { profilee, libraries, maps, rate: self.rate, end, own_call, is_part };
+        let has_own = profilee.number == FIRST_PROGRAM;
+        let reading = Reading { profilee, libraries, maps, rate: self.rate, end, own_call, is_part, has_own };
         let (names, troubles) = (&mut self.names_elsewhere, &mut self.troubles);
         let (mut counted, state, _) =
             counted(region.as_ref(), &reading, samples, crash, baseline, troubles, names);
