@@ -367,6 +367,16 @@ shared! {
         nodes: AtomicU64,
         /// Increased when the thread block gets another owner.
         earlier: AtomicU64,
+        /// Increased by the owner.
+        ready: AtomicU64,
+        /// Written by the owner; so are the fields below.
+        seen: AtomicU64,
+        /// See `seen`.
+        seen_wall_ns: AtomicU64,
+        /// See `seen`.
+        seen_cpu_ns: AtomicU64,
+        /// See `seen`.
+        seen_waits: AtomicU64,
     }
 }
 
@@ -454,6 +464,8 @@ shared! {
         caller: AtomicU32,
         /// See `caller`.
         callee: AtomicU32,
+        /// Increased when the thread runs again.
+        waited: AtomicU64,
     }
 }
 

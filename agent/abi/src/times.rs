@@ -96,12 +96,23 @@ pub struct TimesHeader {
     pub chains: u64,
     /// The address of this thread block in the process.
     pub base: u64,
-    /// The sum of the durations of the agent's slow paths. All other times are those of the clock minus this sum.
+    /// The sum of the durations of the agent's slow paths, and of `ready`. All other times are those of the clock minus this sum.
     pub paused: u64,
     /// The number of nodes of the calling-context tree.
     pub nodes: u64,
     /// The sum of the measured lifetimes, from `first` to `last`, of the threads that used this thread block before.
     pub earlier: u64,
+    /// The time for which the thread could have run, but had to leave the processor to others. It is a part of `paused`.
+    pub ready: u64,
+    /// The time at which the agent last looked what the thread's clocks show, because the thread had not run; 0 if it never has. This
+    /// and the next three fields are of one moment.
+    pub seen: u64,
+    /// What CLOCK_MONOTONIC_RAW showed then, in nanoseconds.
+    pub seen_wall_ns: u64,
+    /// The CPU time of the thread then, in nanoseconds.
+    pub seen_cpu_ns: u64,
+    /// The number of times that the thread had waited for something until then.
+    pub seen_waits: u64,
 }
 
 /// An entry of the table of arcs, which only the thread itself uses.
@@ -226,8 +237,10 @@ pub struct ArcTimes {
     pub caller: u32,
     /// Number of the called function.
     pub callee: u32,
+    /// The part of `own` in which the thread waited for something. Calls that have not ended are in it.
+    pub waited: u64,
     /// Always 0.
-    pub reserved_words: [u64; 5],
+    pub reserved_words: [u64; 4],
 }
 
 /// The number of buckets in [`FunctionTimes::histogram`].

@@ -11,7 +11,7 @@
 //! an arc, which gets a record in the thread block's [`area`].
 //!
 //! The agent's own time is excluded in two ways. The time of slow paths is added to `paused`, which is subtracted from the clock, so
-//! that it is in no duration. (The clock minus `paused` is called the *time without pauses*.) The overhead of the gates and thunks
+//! that it is in no duration, and so is the time for which other threads had the processor ([`switches`]). (The clock minus `paused` is called the *time without pauses*.) The overhead of the gates and thunks
 //! is the same in each call: [`calibration`] measures it once, and it is subtracted from durations.
 
 pub(crate) mod area;
@@ -27,6 +27,7 @@ pub(crate) mod nodes;
 pub(crate) mod open;
 pub(crate) mod ring;
 pub(crate) mod snapshot;
+pub(crate) mod switches;
 pub(crate) mod table;
 pub(crate) mod threads;
 pub(crate) mod trace;

@@ -298,7 +298,9 @@ fn hook(
         if is_forbidden {
             times::clock::forbid();
         } else {
+            times::switches::ignore();
             times::calibration::run(region, orders.nodes_max != 0, Traced::of(&orders));
+            times::switches::prepare(start.auxiliary(AT_BASE));
         }
     }
     if orders.trace_args != 0 {

@@ -250,6 +250,9 @@ pub struct Thread {
     /// The number of samples of CPU time on the thread, also in code that is not hooked, but not in gprofinject's own; 0 if samples
     /// do not know their thread.
     pub samples: u64,
+    /// The time for which the thread could have run, but others had the processor: it is in no other time. `None` if that is not known; then
+    /// it is in the times of functions, and it is not known when these waited.
+    pub ready_ns: Option<u64>,
 }
 
 /// The times of a function in a thread.
@@ -267,6 +270,8 @@ pub struct FunctionTimes {
     pub open: u64,
     /// The time in the function itself.
     pub self_ns: u64,
+    /// The part of it in which the thread waited for something; 0 if that is not [known](Thread::ready_ns).
+    pub waiting_ns: u64,
     pub self_raw_ns: u64,
     /// The time in the function and in everything that it called. Of recursive calls, only the outermost counts.
     pub inclusive_ns: u64,
@@ -401,6 +406,7 @@ impl FunctionTimes {
         sum(&mut self.primitive, other.primitive);
         sum(&mut self.open, other.open);
         sum(&mut self.self_ns, other.self_ns);
+        sum(&mut self.waiting_ns, other.waiting_ns);
         sum(&mut self.self_raw_ns, other.self_raw_ns);
         sum(&mut self.inclusive_ns, other.inclusive_ns);
         sum(&mut self.inclusive_raw_ns, other.inclusive_raw_ns);

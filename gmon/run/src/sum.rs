@@ -190,6 +190,8 @@ impl Sum {
             ] {
                 *to = to.saturating_add(more);
             }
+            let both = known.ready_ns.zip(copy.ready_ns);
+            known.ready_ns = both.map(|(ready, more)| ready.saturating_add(more));
         }
         Ok(index)
     }

@@ -299,6 +299,7 @@ fn threads(threads: &wire::Threads, texts: &mut Texts) -> Result<Vec<Thread>, Re
         ("life", threads.life_ns.len()),
         ("outside", threads.outside_ns.len()),
         ("overhead", threads.overhead_ns.len()),
+        ("ready", threads.ready_ns.len()),
         ("samples", threads.samples.len()),
         ("program", threads.program.len()),
     ])?;
@@ -311,6 +312,7 @@ fn threads(threads: &wire::Threads, texts: &mut Texts) -> Result<Vec<Thread>, Re
             life_ns: threads.life_ns[index],
             outside_ns: threads.outside_ns[index],
             overhead_ns: threads.overhead_ns[index],
+            ready_ns: threads.ready_ns[index].checked_sub(1),
             samples: threads.samples[index],
         })
     };
@@ -343,6 +345,7 @@ fn rows(rows: &wire::Rows, most: usize) -> Result<Vec<FunctionTimes>, ReadError>
         ("primitive", rows.primitive.len()),
         ("open", rows.open.len()),
         ("self", rows.self_ns.len()),
+        ("waiting", rows.waiting_ns.len()),
         ("self raw", rows.self_raw_ns.len()),
         ("inclusive", rows.inclusive_ns.len()),
         ("inclusive raw", rows.inclusive_raw_ns.len()),
@@ -368,6 +371,7 @@ fn rows(rows: &wire::Rows, most: usize) -> Result<Vec<FunctionTimes>, ReadError>
             primitive: rows.primitive[index],
             open: rows.open[index],
             self_ns: rows.self_ns[index],
+            waiting_ns: rows.waiting_ns[index],
             self_raw_ns: rows.self_raw_ns[index],
             inclusive_ns: rows.inclusive_ns[index],
             inclusive_raw_ns: rows.inclusive_raw_ns[index],

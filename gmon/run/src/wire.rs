@@ -11,7 +11,7 @@ use prost::Message;
 pub const EXTENSION: u32 = 1000;
 
 /// The version of [`Extension`]. A change that older readers would misunderstand raises it.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// What is added to the status and to the signal with which a process has ended.
 pub(crate) const EXITED: u32 = 256;
@@ -325,6 +325,9 @@ pub struct Threads {
     pub samples: Vec<u64>,
     #[prost(uint32, repeated, tag = "8")]
     pub program: Vec<u32>,
+    /// The time for which others had the processor, plus 1; 0: not known.
+    #[prost(uint64, repeated, tag = "9")]
+    pub ready_ns: Vec<u64>,
 }
 
 /// The times of functions by column.
@@ -360,6 +363,8 @@ pub struct Rows {
     pub histogram: Vec<u64>,
     #[prost(uint64, repeated, tag = "14")]
     pub samples: Vec<u64>,
+    #[prost(uint64, repeated, tag = "15")]
+    pub waiting_ns: Vec<u64>,
 }
 
 /// The times of arcs by column.

@@ -410,6 +410,7 @@ impl Recording {
             life_ns: threads.iter().map(|thread| thread.life_ns).collect(),
             outside_ns: threads.iter().map(|thread| thread.outside_ns).collect(),
             overhead_ns: threads.iter().map(|thread| thread.overhead_ns).collect(),
+            ready_ns: threads.iter().map(|thread| thread.ready_ns.map_or(0, |ready| ready.saturating_add(1))).collect(),
             samples: threads.iter().map(|thread| thread.samples).collect(),
             program: threads.iter().map(|thread| thread.program).collect(),
         }
@@ -424,6 +425,7 @@ impl Recording {
             primitive: rows.iter().map(|row| row.primitive).collect(),
             open: rows.iter().map(|row| row.open).collect(),
             self_ns: rows.iter().map(|row| row.self_ns).collect(),
+            waiting_ns: rows.iter().map(|row| row.waiting_ns).collect(),
             self_raw_ns: rows.iter().map(|row| row.self_raw_ns).collect(),
             inclusive_ns: rows.iter().map(|row| row.inclusive_ns).collect(),
             inclusive_raw_ns: rows.iter().map(|row| row.inclusive_raw_ns).collect(),

@@ -21,6 +21,11 @@ pub(crate) fn add(profile: &mut Profile, space: Option<&Space>, kernel: &Threads
         // Threads may have the same number one after the other. All samples are the first one's then.
         if let Some(histogram) = left.remove(&thread.tid) {
             (thread.samples, thread.samples_by_function) = of_thread(profile, space, histogram);
+            let cpu_ns = thread.samples as f64 * 1e9 / f64::from(profile.rate.max(1));
+            thread.settle_tail((cpu_ns * times.overhead.ticks_per_ns()) as u64);
+        } else if !kernel.histograms.is_empty() {
+            // A thread without samples has not run for long.
+            thread.settle_tail(0);
         }
     }
     profile.times = Some(times);

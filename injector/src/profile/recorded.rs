@@ -6,7 +6,7 @@ use gprofinject_abi::region::NO_FUNCTION;
 use gprofinject_abi::times::REST;
 
 use crate::profile::space::Space;
-use crate::profile::times::{Arc, Function, Node, Overhead, Thread, Times};
+use crate::profile::times::{Arc, Function, Node, Overhead, Tail, Thread, Times};
 use crate::store::region::times::ThreadTimes;
 
 /// Returns what the threads of a process have recorded, with functions as places.
@@ -17,6 +17,7 @@ pub(crate) fn of_process(pid: u32, recorded: Vec<ThreadTimes>, space: &Space, ov
 
 fn of_thread(pid: u32, recorded: &ThreadTimes, space: &Space) -> Thread {
     let (inside, outside) = (recorded.inside, recorded.outside);
+    let entry = |caller: u32| space.entry(caller).filter(|_| caller != NO_FUNCTION);
     let both = inside.saturating_add(outside);
     // Per function: own time without the overhead outside of the calls that it makes, and the number of these calls.
     let mut own: HashMap<u32, i64> = HashMap::new();
@@ -32,11 +33,12 @@ fn of_thread(pid: u32, recorded: &ThreadTimes, space: &Space) -> Thread {
     let arcs = recorded.arcs.iter().filter_map(|arc| {
         let within = arc.within.saturating_mul(both).saturating_add(arc.outermost.saturating_mul(inside));
         Some(Arc {
-            caller: space.entry(arc.caller).filter(|_| arc.caller != NO_FUNCTION),
+            caller: entry(arc.caller),
             callee: space.entry(arc.callee)?,
             calls: arc.calls,
             open: arc.open.min(arc.calls),
             own: arc.own.saturating_sub_unsigned(arc.calls.saturating_mul(inside)),
+            waited: arc.waited,
             inclusive: arc.inclusive.saturating_sub(within),
             min: arc.min,
             max: arc.max,
@@ -67,6 +69,10 @@ fn of_thread(pid: u32, recorded: &ThreadTimes, space: &Space) -> Thread {
         tid: recorded.tid,
         life: recorded.life,
         overhead: all_calls.saturating_mul(both).min(recorded.life),
+        ready: recorded.ready,
+        tail: recorded.tail.and_then(|tail| {
+            Some(Tail { caller: entry(tail.caller), callee: space.entry(tail.callee)?, lasted: tail.lasted })
+        }),
         arcs: arcs.collect(),
         functions: functions.collect(),
         nodes: nodes.collect(),

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::os::clock;
 use crate::profile::place::Place;
 
 /// What was measured of the calls of one program, in one process or several.
@@ -22,6 +23,13 @@ pub(crate) struct Overhead {
     pub(crate) spread: f64,
 }
 
+impl Overhead {
+    /// Returns the ticks of the clock per nanosecond.
+    pub(crate) fn ticks_per_ns(&self) -> f64 {
+        if self.is_tsc { clock::ticks_per_nanosecond() } else { 1.0 }
+    }
+}
+
 /// What was measured on one thread, in ticks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Thread {
@@ -31,6 +39,10 @@ pub(crate) struct Thread {
     pub(crate) life: u64,
     /// What gprofinject itself took, which is taken out of all times below.
     pub(crate) overhead: u64,
+    /// The time for which other threads had the processor, which is in no other time; `None` if it is not known, nor when the thread
+    /// waited.
+    pub(crate) ready: Option<u64>,
+    pub(crate) tail: Option<Tail>,
     pub(crate) arcs: Vec<Arc>,
     pub(crate) functions: Vec<Function>,
     pub(crate) nodes: Vec<Node>,
@@ -50,9 +62,20 @@ pub(crate) struct Arc {
     pub(crate) open: u64,
     /// Without the overhead; may be negative.
     pub(crate) own: i64,
+    /// The part of `own` in which the thread waited.
+    pub(crate) waited: u64,
     pub(crate) inclusive: u64,
     pub(crate) min: u64,
     pub(crate) max: u64,
+}
+
+/// The time from a thread's last event to its end, in its innermost open call. Whether the thread waited then is known by samples.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tail {
+    /// As in [`Arc`].
+    pub(crate) caller: Option<Place>,
+    pub(crate) callee: Place,
+    pub(crate) lasted: u64,
 }
 
 /// What was measured of a function beside its arcs.
@@ -80,6 +103,30 @@ pub(crate) struct Node {
 }
 
 impl Thread {
+    /// Adds the part of the [tail](Tail) in which the thread did not run to the time that it waited. It has used so many ticks of CPU time in
+    /// all.
+    pub(crate) fn settle_tail(&mut self, cpu: u64) {
+        let Some(tail) = self.tail.take() else { return };
+        let sum = |part: fn(&Arc) -> u64| self.arcs.iter().map(part).fold(0, u64::saturating_add);
+        let own = sum(|arc| arc.own.max(0) as u64);
+        let before = own.saturating_sub(sum(|arc| arc.waited)).saturating_sub(tail.lasted);
+        let ran = cpu.saturating_sub(before).min(tail.lasted);
+        let is_it = |arc: &&mut Arc| (arc.caller, arc.callee) == (tail.caller, tail.callee);
+        if let Some(arc) = self.arcs.iter_mut().find(is_it) {
+            arc.waited = arc.waited.saturating_add(tail.lasted - ran);
+        }
+    }
+
+    /// Returns for how long the thread waited in each function itself, as the sum over its arcs.
+    pub(crate) fn waited(&self) -> HashMap<Place, u64> {
+        let mut sums: HashMap<Place, u64> = HashMap::new();
+        for arc in self.arcs.iter().filter(|arc| arc.waited > 0) {
+            let sum = sums.entry(arc.callee).or_default();
+            *sum = sum.saturating_add(arc.waited);
+        }
+        sums
+    }
+
     /// Returns the own time of each function, which is the sum over its arcs.
     pub(crate) fn own(&self) -> HashMap<Place, u64> {
         let mut sums: HashMap<Place, i64> = HashMap::new();
@@ -106,6 +153,11 @@ impl Times {
                     .into_iter()
                     .map(|function| Function { place: place(function.place), ..function })
                     .collect(),
+                tail: thread.tail.map(|tail| Tail {
+                    caller: tail.caller.map(&place),
+                    callee: place(tail.callee),
+                    ..tail
+                }),
                 nodes: thread
                     .nodes
                     .into_iter()
@@ -130,12 +182,14 @@ impl Times {
             };
             thread.life = thread.life.saturating_sub(old.life);
             thread.overhead = thread.overhead.saturating_sub(old.overhead);
+            thread.ready = thread.ready.map(|ready| ready.saturating_sub(old.ready.unwrap_or(0)));
             let arcs: HashMap<_, _> = old.arcs.iter().map(|arc| ((arc.caller, arc.callee), arc)).collect();
             for arc in &mut thread.arcs {
                 let Some(old) = arcs.get(&(arc.caller, arc.callee)) else { continue };
                 // Calls that were open then are counted when they end.
                 arc.calls = arc.calls.saturating_sub(old.calls - old.open);
                 arc.own = arc.own.saturating_sub(old.own);
+                arc.waited = arc.waited.saturating_sub(old.waited);
                 arc.inclusive = arc.inclusive.saturating_sub(old.inclusive);
             }
             thread.arcs.retain(|arc| arc.calls > 0);

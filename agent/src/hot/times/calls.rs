@@ -4,7 +4,7 @@ use crate::hot::thread_blocks;
 use crate::hot::times::chains::Place;
 use crate::hot::times::open::{How, close, push};
 use crate::hot::times::values::{Saved, Values};
-use crate::hot::times::{area, chains, clock, forks, nodes, threads, trace};
+use crate::hot::times::{area, chains, clock, forks, nodes, switches, threads, trace};
 use crate::os::kernel;
 use crate::os::task;
 use crate::program::agent::Agent;
@@ -30,6 +30,7 @@ pub(crate) extern "C" fn begin(number: u32, cfa: u64, integers: u64, vectors: u6
             times.unmeasured().fetch_add(1, Ordering::Relaxed);
             return None;
         }
+        switches::note(agent, block, before);
         let now = before.wrapping_sub(times.paused().load(Ordering::Relaxed));
         threads::prepare(agent, block, cfa, now)?;
         let opened = open(agent, block, number, cfa, now);
@@ -76,6 +77,7 @@ pub(crate) extern "C" fn mark(number: u32, cfa: u64, event: u64) {
         if clock::is_forbidden() || clock::STOPPED_AT.load(Ordering::Relaxed) != 0 {
             return None;
         }
+        switches::note(agent, block, before);
         let now = before.wrapping_sub(times.paused().load(Ordering::Relaxed));
         threads::prepare(agent, block, cfa, now)?;
         let top = area::call(times.top().load(Ordering::Relaxed))?;
@@ -203,11 +205,16 @@ fn end_earlier(block: BlockRef, top: OpenCallRef, arc: u64, cfa: u64, now: u64) 
 /// `integers` and `vectors` are the addresses of the saved registers: see [`Saved`].
 pub(crate) extern "C" fn end(cfa: u64, now: u64, integers: u64, vectors: u64) {
     let is_stopped = clock::STOPPED_AT.load(Ordering::Relaxed) != 0;
-    let now = if now == 0 || is_stopped { clock::now() } else { now };
+    let entered = clock::now();
+    let mut now = if now == 0 || is_stopped { entered } else { now };
     let opened = failure::guarded(|| {
         let agent = Agent::get();
         let block = measured(agent)?;
         let times = block.times();
+        // The gate may have read the clock before the thread left the processor.
+        if switches::note(agent, block, entered) {
+            now = entered;
+        }
         let now = now.wrapping_sub(times.paused().load(Ordering::Relaxed));
         chains::switch_for_end(agent, block, cfa, now)?;
         let mut inner = area::call(times.top().load(Ordering::Relaxed))?;
@@ -240,6 +247,7 @@ pub(crate) fn leave(to: u64) {
     let times = block.times();
     if times.top().load(Ordering::Relaxed) != 0 {
         let now = clock::now();
+        switches::note(agent, block, now);
         chains::leave(agent, block, to, now.wrapping_sub(times.paused().load(Ordering::Relaxed)));
         let took = clock::now().wrapping_sub(now);
         times.paused().fetch_add(took, Ordering::Relaxed);

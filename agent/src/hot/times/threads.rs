@@ -55,6 +55,8 @@ pub(crate) fn end(agent: &Agent, block: BlockRef) {
     times.last().store(last, Ordering::Relaxed);
     let life = last.saturating_sub(times.first().load(Ordering::Relaxed));
     times.earlier().fetch_add(life, Ordering::Relaxed);
+    // Another thread has used less CPU time than that.
+    times.seen_cpu_ns().store(u64::MAX, Ordering::Relaxed);
     times.chains().store(0, Ordering::Relaxed);
     times.chain().store(0, Ordering::Relaxed);
     times.top().store(0, Ordering::Relaxed);

@@ -6,7 +6,6 @@ use gmon_run::{ArcTimes, Clock, ClockSource, FunctionTimes, Intervals, Node, RES
 use gprofinject_abi::times::{BUCKETS, bucket_start};
 use gprofinject_image::debug::Lines;
 
-use crate::os::clock;
 use crate::profile::model::{Place, Profile};
 use crate::profile::recorder::places::Places;
 use crate::profile::recorder::tables::Tables;
@@ -48,7 +47,7 @@ pub(super) fn add<'p>(
     times: &Times,
     places: &mut Places<'p, u32>,
 ) {
-    let ticks_per_ns = if times.overhead.is_tsc { clock::ticks_per_nanosecond() } else { 1.0 };
+    let ticks_per_ns = times.overhead.ticks_per_ns();
     let ns = |ticks: f64| ticks / ticks_per_ns;
     let known = &mut tables.recording.clock;
     *known = Clock {
@@ -95,7 +94,7 @@ impl Adding<'_, '_> {
         let signed = |ticks: i64| if ticks > 0 { ns(ticks as u64) } else { 0 };
         // By function: the sums of its arcs.
         let mut sums: HashMap<Place, FunctionTimes> = HashMap::new();
-        let own = thread.own();
+        let (own, waited) = (thread.own(), thread.waited());
         for arc in &thread.arcs {
             let caller = arc.caller.map(|place| self.index_of(place));
             let callee = self.index_of(arc.callee);
@@ -135,6 +134,7 @@ impl Adding<'_, '_> {
             row.primitive = function.primitive.min(row.calls);
             row.samples = thread.samples_by_function.get(&function.place).copied().unwrap_or(0);
             row.self_ns = ns(own);
+            row.waiting_ns = ns(waited.get(&function.place).copied().unwrap_or(0)).min(row.self_ns);
             row.self_raw_ns = ns(function.own_raw);
             row.inclusive_ns = ns(function.inclusive.max(own));
             row.inclusive_raw_ns = ns(function.inclusive_raw);
@@ -176,6 +176,7 @@ impl Adding<'_, '_> {
             life_ns: ns(thread.life),
             outside_ns: ns(rest - overhead),
             overhead_ns: ns(overhead),
+            ready_ns: thread.ready.map(ns),
             samples: thread.samples,
         });
     }

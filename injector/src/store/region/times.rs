@@ -20,6 +20,11 @@ pub(crate) struct ThreadTimes {
     pub(crate) outside: u64,
     /// The number of calls that were not measured.
     pub(crate) unmeasured: u64,
+    /// The time for which other threads had the processor, which is in no other time; `None` if it is not known, nor when the thread
+    /// waited.
+    pub(crate) ready: Option<u64>,
+    /// The time from the thread's last event to its end, if a call was open then.
+    pub(crate) tail: Option<Tail>,
     pub(crate) arcs: Vec<Arc>,
     pub(crate) functions: Vec<Function>,
     /// The calling-context tree; parents come before their children.
@@ -36,6 +41,8 @@ pub(crate) struct Arc {
     pub(crate) calls: u64,
     pub(crate) open: u64,
     pub(crate) own: i64,
+    /// The part of `own` in which the thread waited.
+    pub(crate) waited: u64,
     pub(crate) inclusive: u64,
     /// The number of calls in `inclusive`, and of those that were made within them.
     pub(crate) outermost: u64,
@@ -54,6 +61,15 @@ pub(crate) struct Function {
     pub(crate) primitive: u64,
     /// The numbers of calls that have ended, by [`gprofinject_abi::times::bucket`].
     pub(crate) histogram: Vec<u64>,
+}
+
+/// What a thread has done after its last event, in its innermost open call. The agent does not see whether it waited then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tail {
+    /// The numbers of the functions of the call's arc, as in [`Arc`].
+    pub(crate) caller: u32,
+    pub(crate) callee: u32,
+    pub(crate) lasted: u64,
 }
 
 /// A node of the calling-context tree.
@@ -173,6 +189,7 @@ pub(super) fn read(
     let offset = |address: u64| address.wrapping_sub(header.base).wrapping_sub(start);
     let mut open_arcs: HashMap<u64, u64> = HashMap::new();
     let mut is_open = false;
+    let mut tail = None;
     let current = offset(header.chain);
     // A chain is visited once, whatever the list says.
     let mut next = offset(header.chains);
@@ -188,6 +205,11 @@ pub(super) fn read(
             open_calls.push(call);
         }
         is_open |= is_current && !open_calls.is_empty();
+        if let Some(innermost) = open_calls.first().filter(|_| is_current) {
+            let lasted = until.saturating_sub(innermost.start.max(header.last));
+            let arc = records.arcs.get(&offset(innermost.arc));
+            tail = arc.map(|&ArcTimes { caller, callee, .. }| Tail { caller, callee, lasted });
+        }
         // Only those of the current chain are counted as open.
         for call in open_calls.iter().filter(|_| !is_current) {
             if let Some(arc) = records.arcs.get_mut(&offset(call.arc)) {
@@ -240,6 +262,8 @@ pub(super) fn read(
         inside: header.inside,
         outside: header.outside,
         unmeasured: header.unmeasured,
+        ready: (header.seen != 0).then_some(header.ready),
+        tail,
         ..ThreadTimes::default()
     };
     times.arcs = records
@@ -254,6 +278,7 @@ pub(super) fn read(
                 calls,
                 open,
                 own: arc.own,
+                waited: arc.waited,
                 inclusive: arc.inclusive,
                 outermost: calls.saturating_sub(arc.nested),
                 within: arc.within,

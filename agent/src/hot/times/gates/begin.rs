@@ -197,6 +197,7 @@ macro_rules! begin_gate {
             "shl rdx, 32",
             "or rax, rdx",
             "mov [rsp-64], rax",
+            "gpi_times_if_switched 3f",
             "mov rax, [rcx+{top}]",
             "test rax, rax",
             "jz 3f",

@@ -7,6 +7,7 @@ use crate::hot::times::clock;
 use crate::hot::times::gates::begin::begin_gate;
 use crate::hot::times::gates::end::end_gate;
 use crate::hot::times::gates::saved::saved_registers;
+use crate::hot::times::switches::{self, if_switched};
 use crate::hot::times::trace;
 use crate::hot::times::values;
 use crate::os::vectors::{restore_vectors, save_vectors};
@@ -23,6 +24,7 @@ use gprofinject_abi::trace::{KIND_BITS, Kind, Slot, TRACE, TraceHeader};
 
 global_asm!(
     saved_registers!(),
+    if_switched!(),
     begin_gate!(),
     end_gate!(),
     ".text",
@@ -220,6 +222,7 @@ global_asm!(
     have_fetches = sym values::HAVE_FETCHES,
     others = sym OTHERS,
     has_result = const HAS_RESULT,
+    switched = sym switches::WORD,
     no_room = sym trace::no_room,
     late = sym trace::late,
     trace_next = const TRACE as usize + offset_of!(TraceHeader, next),

@@ -41,6 +41,7 @@ macro_rules! end_gate {
             ".endif",
             thread_word!("mov rcx, ", "[rcx+{block}]"),
             "mov [rsp-64], rax",
+            "gpi_times_if_switched 3f",
             "mov rsi, [rcx+{top}]",
             "test rsi, rsi",
             "jz 3f",

@@ -163,6 +163,7 @@ fn add(
         life_ns: ns(thread.life),
         outside_ns: ns(rest - overhead),
         overhead_ns: ns(overhead),
+        ready_ns: None,
         samples: 0,
     });
 }

@@ -1,0 +1,170 @@
+//! The times for which a thread that makes measured calls did not run: it waited for something, or other threads had the processor.
+//!
+//! The kernel says that a thread has been off the processor by clearing a word of the thread, `rseq_cs` in `struct rseq` (rseq(2),
+//! linux/rseq.h): whenever the thread returns to user code after that, or to a signal handler, and its instruction is not within
+//! the *restartable sequence* that the word points to, the kernel sets the word to 0. glibc registers such a structure for each
+//! thread (since 2.35), and `__rseq_offset` says where it is. Here the word points to a sequence that no code ever runs. The gates
+//! test the word after they have read the clock, and take the slow path if it is 0; this asks the kernel for the thread's CPU time
+//! and the number of its waits, and sets the word again. So nothing is asked, and no system call is made, as long as a thread runs.
+//!
+//! The time off the processor is that on the clock less the CPU time. If the thread has waited for something meanwhile, it is the
+//! waiting time of the innermost open call. Otherwise the thread was ready, and other threads were running: that time is added to
+//! `paused`, so that it is in no duration, as if the thread had a processor for itself.
+//!
+//! Programs that use restartable sequences themselves set the same word for the time of a sequence, and leave it set afterwards. A
+//! switch between the kernel's last one and theirs is not noticed until the next one, whose call then gets the time of both.
+#![allow(unsafe_code, reason = "the word and the sequence are the kernel's interface")]
+
+use crate::hot::sharers;
+use crate::hot::times::{area, clock, nodes, trace};
+use crate::os::words;
+use crate::os::{kernel, lookup, task};
+use crate::program::agent::Agent;
+use core::arch::{asm, global_asm};
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use gprofinject_abi::plan::ThreadWords;
+use gprofinject_abi::shared::BlockRef;
+
+/// Assembly: defines the macro `gpi_times_if_switched`, which jumps to a label if the calling thread's word is 0. It changes rdx.
+#[cfg(not(feature = "standalone"))]
+macro_rules! if_switched {
+    () => {
+        crate::hot::times::gates::lines::lines!(
+            ".macro gpi_times_if_switched label",
+            "mov rdx, [rip+{switched}]",
+            "cmp qword ptr fs:[rdx], 0",
+            "je \\label",
+            ".endm",
+        )
+    };
+}
+
+/// Assembly: the same for programs that glibc's dynamic linker does not load, whose threads have no such word.
+#[cfg(feature = "standalone")]
+macro_rules! if_switched {
+    () => {
+        crate::hot::times::gates::lines::lines!(
+            ".macro gpi_times_if_switched label",
+            "# {switched}",
+            ".endm",
+        )
+    };
+}
+
+pub(crate) use if_switched;
+
+/// The offset from the thread pointer of a word that is 0 if the thread has been off the processor: of `rseq_cs`, or of a word that is
+/// never 0 if there is none. Stored before the first hook is in place.
+pub(crate) static WORD: AtomicU64 = AtomicU64::new(0);
+
+/// struct rseq_cs (linux/rseq.h): version and flags, the first address, the number of bytes, and where an interrupted sequence continues.
+#[repr(C, align(32))]
+struct Sequence([AtomicU64; 4]);
+
+/// A sequence that no code runs.
+static SEQUENCE: Sequence = Sequence([const { AtomicU64::new(0) }; 4]);
+
+/// The offset of `rseq_cs` in struct rseq.
+const SEQUENCE_WORD: u64 = 8;
+
+// Before the address at which an interrupted sequence continues there must be the signature with which glibc has registered the
+// structure (RSEQ_SIG in sysdeps/unix/sysv/linux/x86/bits/rseq.h).
+global_asm!(
+    ".text",
+    ".p2align 4",
+    ".long {signature}",
+    ".globl gpi_never_interrupted",
+    ".hidden gpi_never_interrupted",
+    "gpi_never_interrupted:",
+    "ud2",
+    ".globl gpi_never_run",
+    ".hidden gpi_never_run",
+    "gpi_never_run:",
+    "ud2",
+    signature = const 0x5305_3053_u32,
+);
+
+/// Makes the gates notice no switch, as in a process whose threads have no such word.
+pub(crate) fn ignore() {
+    let never_zero = words::offset() as u64 + offset_of!(ThreadWords, block) as u64;
+    WORD.store(never_zero, Ordering::Relaxed);
+}
+
+/// Makes the gates notice switches from now on, if the C library has registered the word. `dynamic_linker` is the address of ld.so's ELF
+/// header. A process that runs already is left as it is: the sequence would vanish with the agent.
+pub(crate) fn prepare(dynamic_linker: u64) {
+    if cfg!(feature = "standalone") || words::is_attached() || !clock::is_tsc() {
+        return;
+    }
+    let [offset, size] =
+        [&b"__rseq_offset"[..], b"__rseq_size"].map(|name| lookup::start_of(dynamic_linker, name));
+    if offset == 0 || size == 0 {
+        return;
+    }
+    // SAFETY: glibc defines the two as `const ptrdiff_t` and `const unsigned int`, and has set them before it runs any other library.
+    let (offset, size) = unsafe { (*(offset as *const u64), (*(size as *const AtomicU32)).load(Ordering::Relaxed)) };
+    // If the program has forbidden the registration (glibc.pthread.rseq), the size is 0.
+    if u64::from(size) < SEQUENCE_WORD + 8 {
+        return;
+    }
+    let (first, interrupted): (u64, u64);
+    // SAFETY: the instructions take the addresses of two symbols.
+    unsafe {
+        asm!("lea {}, [rip + gpi_never_run]", out(reg) first, options(nostack, pure, nomem));
+        asm!("lea {}, [rip + gpi_never_interrupted]", out(reg) interrupted, options(nostack, pure, nomem));
+    }
+    for (place, word) in SEQUENCE.0.iter().zip([0, first, 1, interrupted]) {
+        place.store(word, Ordering::Relaxed);
+    }
+    WORD.store(offset.wrapping_add(SEQUENCE_WORD), Ordering::Relaxed);
+}
+
+/// If the calling thread has been off the processor since this was last called, adds that time to where it belongs, and returns whether
+/// it has been. `now` is the time of the clock.
+pub(crate) fn note(agent: &Agent, block: BlockRef, now: u64) -> bool {
+    if cfg!(feature = "standalone") {
+        return false;
+    }
+    let at = words::thread_pointer().wrapping_add(WORD.load(Ordering::Relaxed));
+    // SAFETY: the word is in the thread's control block or in its thread words. The kernel and the C library write to it on this thread only.
+    let word = unsafe { AtomicU64::from_ptr(at as *mut u64) };
+    if word.load(Ordering::Relaxed) != 0 {
+        return false;
+    }
+    // A switch from here on is another one.
+    word.store(&raw const SEQUENCE as u64, Ordering::Relaxed);
+    if kernel::is_frozen() || sharers::has_calling_thread() {
+        return true;
+    }
+    let times = block.times();
+    let usage = task::usage();
+    let [seen, wall_ns, cpu_ns, waits] =
+        [times.seen(), times.seen_wall_ns(), times.seen_cpu_ns(), times.seen_waits()]
+            .map(|field| field.load(Ordering::Relaxed));
+    times.seen_wall_ns().store(usage.wall_ns, Ordering::Relaxed);
+    times.seen_cpu_ns().store(usage.cpu_ns, Ordering::Relaxed);
+    times.seen_waits().store(usage.waits, Ordering::Relaxed);
+    times.seen().store(now, Ordering::Relaxed);
+    // The first look of a thread has nothing to compare with.
+    if seen == 0 || usage.cpu_ns < cpu_ns || usage.wall_ns <= wall_ns {
+        return true;
+    }
+    let passed_ns = usage.wall_ns - wall_ns;
+    let off_ns = passed_ns.saturating_sub(usage.cpu_ns - cpu_ns);
+    let off = u128::from(off_ns) * u128::from(now.wrapping_sub(seen)) / u128::from(passed_ns);
+    // Since the thread's last event, at most: the clocks of the CPU time and of the wall differ by the time of interrupts.
+    let top = area::call(times.top().load(Ordering::Relaxed));
+    let begun = top.map_or(0, |top| top.start().load(Ordering::Relaxed));
+    let last = times.last().load(Ordering::Relaxed).max(begun);
+    let since = now.wrapping_sub(times.paused().load(Ordering::Relaxed)).saturating_sub(last);
+    let off = u64::try_from(off).unwrap_or(u64::MAX).min(since);
+    if usage.waits == waits {
+        times.ready().fetch_add(off, Ordering::Relaxed);
+        times.paused().fetch_add(off, Ordering::Relaxed);
+        trace::paused(agent, block, off);
+    } else if let Some(arc) = top.and_then(|top| nodes::arc(top.arc().load(Ordering::Relaxed))) {
+        arc.waited().fetch_add(off, Ordering::Relaxed);
+    }
+    true
+}
