@@ -410,7 +410,10 @@ impl Recording {
             life_ns: threads.iter().map(|thread| thread.life_ns).collect(),
             outside_ns: threads.iter().map(|thread| thread.outside_ns).collect(),
             overhead_ns: threads.iter().map(|thread| thread.overhead_ns).collect(),
-            ready_ns: threads.iter().map(|thread| thread.ready_ns.map_or(0, |ready| ready.saturating_add(1))).collect(),
+            ready_ns: threads
+                .iter()
+                .map(|thread| thread.ready_ns.map_or(0, |ready| ready.saturating_add(1)))
+                .collect(),
             samples: threads.iter().map(|thread| thread.samples).collect(),
             program: threads.iter().map(|thread| thread.program).collect(),
         }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use crate::profile::elsewhere::{self, Where};
 use crate::profile::model::{Place, Profile};
+use crate::profile::recorded;
 use crate::profile::space::Space;
 use crate::sampling::histogram::Histogram;
 use crate::sampling::samples::Threads;
@@ -21,12 +22,16 @@ pub(crate) fn add(profile: &mut Profile, space: Option<&Space>, kernel: &Threads
         // Threads may have the same number one after the other. All samples are the first one's then.
         if let Some(histogram) = left.remove(&thread.tid) {
             (thread.samples, thread.samples_by_function) = of_thread(profile, space, histogram);
-            let cpu_ns = thread.samples as f64 * 1e9 / f64::from(profile.rate.max(1));
-            thread.settle_tail((cpu_ns * times.overhead.ticks_per_ns()) as u64);
-        } else if !kernel.histograms.is_empty() {
-            // A thread without samples has not run for long.
-            thread.settle_tail(0);
+        } else if kernel.histograms.is_empty() {
+            continue;
         }
+        // A thread without samples has not run for long.
+        let period = times.overhead.ticks_per_ns() * 1e9 / f64::from(profile.rate.max(1));
+        let cpu = thread.samples as f64 * period;
+        if let Some(space) = space {
+            recorded::fit(thread, space, cpu, (thread.samples as f64 + 1.0).sqrt() * period);
+        }
+        thread.settle_tail(cpu as u64);
     }
     profile.times = Some(times);
 }

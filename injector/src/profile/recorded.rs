@@ -5,77 +5,141 @@ use std::collections::HashMap;
 use gprofinject_abi::region::NO_FUNCTION;
 use gprofinject_abi::times::REST;
 
+use crate::profile::overhead::{Cost, Sum, Sums};
+use crate::profile::place::Place;
 use crate::profile::space::Space;
 use crate::profile::times::{Arc, Function, Node, Overhead, Tail, Thread, Times};
-use crate::store::region::times::ThreadTimes;
+use crate::store::region::times::{self, ThreadTimes};
+
+/// The standard deviation of the overhead of calls in real programs, as a share of what the calibration measures: it depends on what else
+/// the processor does, and on how many arcs there are (docs/benchmarks.md, "Measured times").
+const CALIBRATION: f64 = 0.15;
+/// The overhead is between these parts of what was calibrated.
+const FACTORS: (f64, f64) = (0.5, 4.0);
 
 /// Returns what the threads of a process have recorded, with functions as places.
 pub(crate) fn of_process(pid: u32, recorded: Vec<ThreadTimes>, space: &Space, overhead: Overhead) -> Times {
-    let threads = recorded.into_iter().map(|thread| of_thread(pid, &thread, space)).collect();
-    Times { overhead, threads }
+    let thread = |recorded| {
+        let thread = of_thread(pid, &recorded, space, 1.0);
+        Thread { recorded: Some(Box::new(recorded)), ..thread }
+    };
+    Times { overhead, threads: recorded.into_iter().map(thread).collect() }
 }
 
-fn of_thread(pid: u32, recorded: &ThreadTimes, space: &Space) -> Thread {
-    let (inside, outside) = (recorded.inside, recorded.outside);
-    let entry = |caller: u32| space.entry(caller).filter(|_| caller != NO_FUNCTION);
-    let both = inside.saturating_add(outside);
-    // Per function: own time without the overhead outside of the calls that it makes, and the number of these calls.
-    let mut own: HashMap<u32, i64> = HashMap::new();
-    let mut made: HashMap<u32, u64> = HashMap::new();
-    let mut all_calls = 0_u64;
-    for arc in &recorded.arcs {
-        all_calls = all_calls.saturating_add(arc.calls);
-        let sum = own.entry(arc.callee).or_default();
-        *sum = sum.saturating_add(arc.own);
-        let count = made.entry(arc.caller).or_default();
-        *count = count.saturating_add(arc.calls);
+/// Fits the overhead of a thread's calls to the CPU time that it has used outside of gprofinject's own code, in ticks with its standard
+/// deviation. Calibration before the program begins does not know how much slower a call becomes while the processor does the
+/// program's work, or another thread's on the same core; what the samples say is exact in the mean.
+pub(crate) fn fit(thread: &mut Thread, space: &Space, cpu: f64, deviation: f64) {
+    let Some(recorded) = thread.recorded.take() else { return };
+    let sums = Sums::of(&recorded);
+    let own = |factor: f64| sums.own(&Cost::of(&recorded, factor));
+    // What the thread did after its last event may have been to wait.
+    let tail = thread.tail.map_or(0, |tail| tail.lasted) as f64;
+    let waited: u64 = recorded.arcs.iter().fold(0, |sum, arc| sum.saturating_add(arc.waited));
+    let calibrated = own(1.0);
+    let ran = calibrated - waited as f64 - tail;
+    // Time outside of all hooked functions is in the CPU time as far as the thread has run there.
+    let outside = thread.life as f64 - calibrated - thread.overhead as f64;
+    let excess = ran - ran.clamp((cpu - tail - outside.max(0.0)).min(cpu), cpu);
+    let uncertain = CALIBRATION * sums.calls() * (recorded.inside + recorded.outside) as f64;
+    let (calibration, samples) = (uncertain * uncertain, deviation * deviation);
+    if excess == 0.0 || calibration == 0.0 {
+        return;
     }
+    let wanted = calibrated - excess * calibration / (calibration + samples);
+    // The sum falls as the factor grows.
+    let (mut low, mut high) = FACTORS;
+    for _ in 0..32 {
+        let middle = (low + high) / 2.0;
+        if own(middle) > wanted { low = middle } else { high = middle }
+    }
+    let Thread { pid, tid, ref name, samples, .. } = *thread;
+    let fitted = of_thread(pid, &recorded, space, low);
+    let samples_by_function = std::mem::take(&mut thread.samples_by_function);
+    *thread = Thread { tid, name: name.clone(), samples, samples_by_function, ..fitted };
+}
+
+/// Returns what a thread has measured, if the overhead of a call is so many times what was calibrated.
+fn of_thread(pid: u32, recorded: &ThreadTimes, space: &Space, factor: f64) -> Thread {
+    let cost = Cost::of(recorded, factor);
+    let sums = Sums::of(recorded);
+    let surplus = sums.surplus(&recorded.arcs, &cost);
+    let surplus_of = |function: u32| surplus.get(&function).copied().unwrap_or(0.0);
+    let caller = |caller: u32| space.entry(caller).filter(|_| caller != NO_FUNCTION);
+    // No negative number is left of a cast.
+    let ticks = |ticks: f64| ticks.round() as u64;
     let arcs = recorded.arcs.iter().filter_map(|arc| {
-        let within = arc.within.saturating_mul(both).saturating_add(arc.outermost.saturating_mul(inside));
+        let share = sums.share(arc);
+        let inclusive = arc.inclusive as f64 - cost.within(arc.within, arc.outermost);
+        let inclusive = ticks(inclusive + share * surplus_of(arc.callee));
+        // Which of a function's arcs has made its calls is not known.
+        let made = share * sums.get(arc.callee).made;
         Some(Arc {
-            caller: entry(arc.caller),
+            caller: caller(arc.caller),
             callee: space.entry(arc.callee)?,
             calls: arc.calls,
             open: arc.open.min(arc.calls),
-            own: arc.own.saturating_sub_unsigned(arc.calls.saturating_mul(inside)),
+            own: cost.own(arc.own as f64, arc.calls as f64, made).round() as i64,
             waited: arc.waited,
-            inclusive: arc.inclusive.saturating_sub(within),
-            min: arc.min,
-            max: arc.max,
+            inclusive,
+            min: arc.min.min(inclusive),
+            max: arc.max.min(inclusive),
         })
     });
+    let arcs: Vec<Arc> = arcs.collect();
+    // A function takes at least as long as what it calls.
+    let mut called: HashMap<Place, u64> = HashMap::new();
+    for arc in arcs.iter().filter(|arc| arc.caller != Some(arc.callee)) {
+        if let Some(caller) = arc.caller {
+            let longest = called.entry(caller).or_default();
+            *longest = arc.inclusive.max(*longest);
+        }
+    }
     let functions = recorded.functions.iter().filter_map(|function| {
-        let within =
-            function.within.saturating_mul(both).saturating_add(function.primitive.saturating_mul(inside));
-        let outside = made.get(&function.number).map_or(0, |calls| calls.saturating_mul(outside));
-        let own = own.get(&function.number).copied().unwrap_or(0).saturating_add_unsigned(outside);
+        let place = space.entry(function.number)?;
+        let inclusive = function.inclusive as f64 - cost.within(function.within, function.primitive);
+        let Sum { own, made, .. } = sums.get(function.number);
         Some(Function {
-            place: space.entry(function.number)?,
+            place,
             primitive: function.primitive,
-            inclusive: function.inclusive.saturating_sub(within),
+            inclusive: ticks(inclusive + surplus_of(function.number))
+                .max(called.get(&place).copied().unwrap_or(0)),
             inclusive_raw: function.inclusive,
-            own_raw: own.max(0) as u64,
+            own_raw: ticks(own + made * recorded.outside as f64),
             histogram: function.histogram.clone(),
         })
-    });
-    let nodes = recorded.nodes.iter().map(|node| Node {
-        parent: node.parent,
-        place: space.entry(node.function).filter(|_| node.function != REST),
-        calls: node.calls,
-        own: node.own.saturating_sub_unsigned(node.calls.saturating_mul(inside)).max(0) as u64,
     });
     Thread {
         pid,
         tid: recorded.tid,
         life: recorded.life,
-        overhead: all_calls.saturating_mul(both).min(recorded.life),
+        overhead: ticks(sums.calls() * (cost.inside + cost.outside)).min(recorded.life),
+        factor,
         ready: recorded.ready,
         tail: recorded.tail.and_then(|tail| {
-            Some(Tail { caller: entry(tail.caller), callee: space.entry(tail.callee)?, lasted: tail.lasted })
+            let callee = space.entry(tail.callee)?;
+            Some(Tail { caller: caller(tail.caller), callee, lasted: tail.lasted })
         }),
-        arcs: arcs.collect(),
         functions: functions.collect(),
-        nodes: nodes.collect(),
+        nodes: nodes(recorded, space, &cost),
+        arcs,
         ..Thread::default()
     }
+}
+
+/// Returns the calling-context tree of a thread without the overhead.
+fn nodes(recorded: &ThreadTimes, space: &Space, cost: &Cost) -> Vec<Node> {
+    let mut made = vec![0_u64; recorded.nodes.len()];
+    for node in &recorded.nodes {
+        if let Some(made) = node.parent.and_then(|parent| made.get_mut(parent as usize)) {
+            *made = made.saturating_add(node.calls);
+        }
+    }
+    let node = |(node, made): (&times::Node, u64)| Node {
+        parent: node.parent,
+        place: space.entry(node.function).filter(|_| node.function != REST),
+        calls: node.calls,
+        own: cost.own(node.own as f64, node.calls as f64, made as f64).round() as u64,
+    };
+    recorded.nodes.iter().zip(made).map(node).collect()
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use crate::os::clock;
 use crate::profile::place::Place;
+use crate::store::region::times::ThreadTimes;
 
 /// What was measured of the calls of one program, in one process or several.
 #[derive(Clone, Debug, Default)]
@@ -37,6 +38,10 @@ pub(crate) struct Thread {
     pub(crate) tid: u32,
     pub(crate) name: String,
     pub(crate) life: u64,
+    /// What the agent has recorded of the thread, until the overhead is fitted.
+    pub(crate) recorded: Option<Box<ThreadTimes>>,
+    /// How many times the overhead that was calibrated a call has cost, as far as that is known.
+    pub(crate) factor: f64,
     /// What gprofinject itself took, which is taken out of all times below.
     pub(crate) overhead: u64,
     /// The time for which other threads had the processor, which is in no other time; `None` if it is not known, nor when the thread
@@ -180,6 +185,8 @@ impl Times {
             else {
                 continue;
             };
+            // The calibration was the same.
+            thread.recorded = None;
             thread.life = thread.life.saturating_sub(old.life);
             thread.overhead = thread.overhead.saturating_sub(old.overhead);
             thread.ready = thread.ready.map(|ready| ready.saturating_sub(old.ready.unwrap_or(0)));

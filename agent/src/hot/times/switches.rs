@@ -16,7 +16,7 @@
 #![allow(unsafe_code, reason = "the word and the sequence are the kernel's interface")]
 
 use crate::hot::sharers;
-use crate::hot::times::{area, clock, nodes, trace};
+use crate::hot::times::{area, nodes, trace};
 use crate::os::words;
 use crate::os::{kernel, lookup, task};
 use crate::program::agent::Agent;
@@ -94,7 +94,7 @@ pub(crate) fn ignore() {
 /// Makes the gates notice switches from now on, if the C library has registered the word. `dynamic_linker` is the address of ld.so's ELF
 /// header. A process that runs already is left as it is: the sequence would vanish with the agent.
 pub(crate) fn prepare(dynamic_linker: u64) {
-    if cfg!(feature = "standalone") || words::is_attached() || !clock::is_tsc() {
+    if cfg!(feature = "standalone") || words::is_attached() {
         return;
     }
     let [offset, size] =
@@ -103,7 +103,8 @@ pub(crate) fn prepare(dynamic_linker: u64) {
         return;
     }
     // SAFETY: glibc defines the two as `const ptrdiff_t` and `const unsigned int`, and has set them before it runs any other library.
-    let (offset, size) = unsafe { (*(offset as *const u64), (*(size as *const AtomicU32)).load(Ordering::Relaxed)) };
+    let (offset, size) =
+        unsafe { (*(offset as *const u64), (*(size as *const AtomicU32)).load(Ordering::Relaxed)) };
     // If the program has forbidden the registration (glibc.pthread.rseq), the size is 0.
     if u64::from(size) < SEQUENCE_WORD + 8 {
         return;

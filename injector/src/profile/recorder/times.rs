@@ -49,6 +49,9 @@ pub(super) fn add<'p>(
 ) {
     let ticks_per_ns = times.overhead.ticks_per_ns();
     let ns = |ticks: f64| ticks / ticks_per_ns;
+    // What a call costs was not everywhere what the calibration said.
+    let factors = times.threads.iter().map(|thread| (thread.factor - 1.0).abs());
+    let misfit = factors.fold(0.0, f64::max) * (times.overhead.inside + times.overhead.outside);
     let known = &mut tables.recording.clock;
     *known = Clock {
         source: if times.overhead.is_tsc { ClockSource::Tsc } else { ClockSource::ClockGettime },
@@ -56,7 +59,7 @@ pub(super) fn add<'p>(
         inside_ns: known.inside_ns.max(ns(times.overhead.inside)),
         outside_ns: known.outside_ns.max(ns(times.overhead.outside)),
         // The clock itself may be read a tick too early at one end and too late at the other.
-        error_ns: known.error_ns.max(ns(times.overhead.spread + 2.0)),
+        error_ns: known.error_ns.max(ns(times.overhead.spread + 2.0)).max(ns(misfit)),
     };
     tables.recording.intervals = intervals(ticks_per_ns);
     let mut adding = Adding { of: *of, tables, sources, places, ticks_per_ns, met: HashMap::new() };

@@ -10,7 +10,7 @@ use gprofinject_abi::times::{
 use zerocopy::FromBytes;
 
 /// What was measured of a thread's calls, in ticks. Open calls are closed at the end of the process, and counted as open.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct ThreadTimes {
     pub(crate) tid: u32,
     /// How long the thread lived from its first measured call to its last one, or to the end of the process if some were open.
