@@ -22,7 +22,8 @@ mod stacks;
 pub use crate::estimate::estimate;
 pub use crate::likely::Paths;
 pub use crate::model::{
-    Arc, Cycle, Durations, Frame, Function, Inlined, Line, Module, Node, ProgramFunction, Run, Share, Spot,
-    Time, View,
+    Arc, Cycle, Durations, Frame, Function, Inlined, Line, ProgramFunction, Run, Share, Spot, Time, View,
 };
-pub use gmon_run::{Clock, ClockSource, Ending, FunctionTimes, Intervals, Origin, Process, Program, Thread};
+pub use gmon_run::{
+    Clock, ClockSource, Ending, FunctionTimes, Intervals, Module, Node, Origin, Process, Program, Thread,
+};

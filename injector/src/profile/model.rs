@@ -212,7 +212,7 @@ impl Profile {
             self.unhooked.extend(other.unhooked);
             sum(
                 &mut self.unhooked,
-                |place| (place.module.name.clone(), place.address, place.function.clone()),
+                |place| (place.module.path.clone(), place.address, place.function.clone()),
                 |place| &mut place.samples,
             );
         }

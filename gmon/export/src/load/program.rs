@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use gmon::{Profile, Relation};
-use gmon_run::Program;
+use gmon_run::{Module, Program};
 use gprofinject_image::debug::{DebugFile, Lines, debug_files, file_with_names};
 use gprofinject_image::headers;
 use gprofinject_image::{FunctionKind, Image, gprof};
@@ -14,7 +14,7 @@ use crate::load::blocks;
 use crate::load::charge::{Hits, Symbol, Symbols, charge};
 use crate::load::contract::{Detail, LoadError};
 use crate::load::lines::{Places, add_lines};
-use crate::model::{Module, Run, View};
+use crate::model::{Run, View};
 
 /// Returns what a gmon.out says of its program. `bytes` is the program's file, which is at `path`.
 ///
@@ -116,6 +116,7 @@ fn module(path: &Path, bytes: &[u8]) -> Module {
         start: first.map_or(0, |segment| segment.address),
         limit: code.iter().map(|segment| segment.address.saturating_add(segment.len)).max().unwrap_or(0),
         offset: first.map_or(0, |segment| segment.offset),
+        ..Module::default()
     }
 }
 

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use gmon::{Block, BuildId, Format, Profile};
-use gmon_run::{FunctionTimes, Program, REST, Recording};
+use gmon_run::{FunctionTimes, Module, Node, Program, Recording};
 use gprofinject_image::debug::module_file;
 
 use crate::estimate::estimate;
@@ -16,7 +16,7 @@ use crate::load::names::demangle_all;
 use crate::load::numbers::Numbers;
 use crate::load::program::lines_of;
 use crate::load::programs::shares;
-use crate::model::{Arc, Durations, Function, Line, Module, Node, Run, Time, View};
+use crate::model::{Arc, Durations, Function, Line, Run, Time, View};
 
 /// The name of the callers that are not known: code that is not hooked, while no hooked function was running.
 pub const OUTSIDE: &str = "[outside]";
@@ -53,7 +53,7 @@ pub fn recording(recording: &Recording, detail: Detail) -> Run {
         duration_ns: recording.duration_ns,
         sample_period_ns: recording.sample_period_ns,
         functions: functions.collect(),
-        modules: numbers.modules.iter().map(|&index| module(&recording.modules[index as usize])).collect(),
+        modules: numbers.modules.iter().map(|&index| recording.modules[index as usize].clone()).collect(),
         runs: recording.runs.clone(),
         programs: programs.collect(),
         processes: recording.processes.clone(),
@@ -124,16 +124,6 @@ fn title(recording: &Recording) -> String {
     }
 }
 
-fn module(module: &gmon_run::Module) -> Module {
-    Module {
-        path: module.name.clone(),
-        build_id: module.build_id.clone(),
-        start: module.start,
-        limit: module.limit,
-        offset: module.offset,
-    }
-}
-
 /// Adds the calls that were counted and not measured.
 fn add_calls(run: &mut Run, recording: &Recording, numbers: &Numbers) {
     for calls in recording.unmeasured_calls() {
@@ -201,16 +191,8 @@ fn add_times(run: &mut Run, recording: &Recording, numbers: &Numbers) {
             ..Arc::default()
         });
     }
-    let nodes = recording.nodes.iter().map(|node| Node {
-        parent: node.parent,
-        function: Some(node.function)
-            .filter(|&function| function != REST)
-            .and_then(|at| numbers.function(at)),
-        thread: node.thread,
-        calls: node.calls,
-        self_ns: node.self_ns,
-        samples: node.samples,
-    });
+    let function = |node: &Node| node.function.and_then(|function| numbers.function(function));
+    let nodes = recording.nodes.iter().map(|node| Node { function: function(node), ..*node });
     run.nodes = nodes.collect();
     run.nodes_lost = recording.nodes_lost;
     run.threads.clone_from(&recording.threads);

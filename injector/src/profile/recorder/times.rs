@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use gmon_run::{ArcTimes, Clock, ClockSource, FunctionTimes, Intervals, Node, REST, Thread};
+use gmon_run::{ArcTimes, Clock, ClockSource, FunctionTimes, Intervals, Node, Thread};
 use gprofinject_abi::times::{BUCKETS, bucket_start};
 use gprofinject_image::debug::Lines;
 
@@ -150,8 +150,8 @@ impl Adding<'_, '_> {
         }
         let first = self.tables.recording.nodes.len() as u32;
         for node in &thread.nodes {
-            let function = node.place.map_or(REST, |place| self.index_of(place));
-            if function == REST {
+            let function = node.place.map(|place| self.index_of(place));
+            if function.is_none() {
                 self.tables.recording.nodes_lost =
                     self.tables.recording.nodes_lost.saturating_add(node.calls);
             }

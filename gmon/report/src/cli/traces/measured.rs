@@ -69,7 +69,7 @@ fn head(trace: &Trace) -> Recording {
         modules: trace
             .modules
             .iter()
-            .map(|path| Module { name: path.clone(), ..Module::default() })
+            .map(|path| Module { path: path.clone(), ..Module::default() })
             // For functions that the trace does not define.
             .chain([Module::default()])
             .collect(),
