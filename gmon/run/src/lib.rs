@@ -37,6 +37,7 @@ mod select;
 mod sum;
 mod summary;
 mod tables;
+pub mod ticks;
 pub mod wire;
 mod write;
 

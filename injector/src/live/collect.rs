@@ -134,7 +134,7 @@ pub(crate) fn snapshot(profile: &Profile, switched: &Switched, names: &mut Names
             }
         }
         for measured in times.threads.iter().flat_map(|thread| &thread.functions) {
-            if let Some(function) = functions.at(measured.place) {
+            if let Some(function) = functions.at(measured.function) {
                 function.inclusive_ns = function.inclusive_ns.saturating_add(ns(measured.inclusive));
             }
         }
