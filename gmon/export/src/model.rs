@@ -1,4 +1,4 @@
-//! What a run measured, in memory, whichever file it is read from.
+//! The analysis of a recording: what tables, exports and comparisons show of it.
 //!
 //! Indexes refer to the vectors of [`Run`]. A run that this crate has loaded contains valid indexes only. Times are in
 //! nanoseconds and never negative; [`Run::time`] says what they are.
@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use gmon_run::{Clock, FunctionTimes, Intervals, Module, Node, Origin, Process, Program, Thread};
 use serde::Serialize;
 
-/// What a run, or the sum of several, has measured.
+/// What a run, or the sum of several, has measured: the analysis of its [recording](gmon_run::Recording).
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Run {
     /// The name of the program, or words for several.

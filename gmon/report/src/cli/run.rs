@@ -1,4 +1,4 @@
-//! Reads the files of a run, of whichever kind they are, into the one model that tables, exports and comparisons take.
+//! Reads the files of a run, of whichever kind they are, into the analysis that tables, exports and comparisons take.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
