@@ -1,14 +1,14 @@
-//! What a run measured, in memory, whichever file it is read from.
+//! The analysis of a recording: what tables, exports and comparisons show of it.
 //!
 //! Indexes refer to the vectors of [`Run`]. A run that this crate has loaded contains valid indexes only. Times are in
 //! nanoseconds and never negative; [`Run::time`] says what they are.
 
 use std::collections::BTreeSet;
 
-use gmon_run::{Clock, FunctionTimes, Intervals, Origin, Process, Program, Thread};
+use gmon_run::{Clock, FunctionTimes, Intervals, Module, Node, Origin, Process, Program, Thread};
 use serde::Serialize;
 
-/// What a run, or the sum of several, has measured.
+/// What a run, or the sum of several, has measured: the analysis of its [recording](gmon_run::Recording).
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Run {
     /// The name of the program, or words for several.
@@ -118,30 +118,6 @@ impl Time {
     /// Whether inclusive times were measured.
     pub fn is_measured(self) -> bool {
         matches!(self, Time::Measured { .. })
-    }
-}
-
-/// A file with code that the process had mapped.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Module {
-    /// The path of the file, or its name alone if no more is known.
-    pub path: String,
-    /// The build-id, or nothing if it has none or is not known.
-    #[serde(serialize_with = "hexadecimal")]
-    pub build_id: Vec<u8>,
-    /// The address of the first byte of its code, as it is linked, so that the [addresses](Function::address) of functions
-    /// lie between `start` and `limit`. Both are 0 if they are not known.
-    pub start: u64,
-    /// The link address after its code.
-    pub limit: u64,
-    /// The offset in the file of the byte at `start`.
-    pub offset: u64,
-}
-
-impl Module {
-    /// Returns the last component of the path.
-    pub fn name(&self) -> &str {
-        self.path.rsplit('/').next().unwrap_or(&self.path)
     }
 }
 
@@ -275,21 +251,6 @@ pub struct Cycle {
     pub inclusive_ns: u64,
 }
 
-/// A node of the calling-context tree of a thread: a function together with the path by which it was called.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Node {
-    /// The index of the caller's node, which is less than that of this node and is of the same thread. `None` at the
-    /// beginning of a path.
-    pub parent: Option<u32>,
-    /// The index of the function; `None` stands for all calls for which there was no room for nodes of their own.
-    pub function: Option<u32>,
-    /// The index of the thread.
-    pub thread: u32,
-    pub calls: u64,
-    pub self_ns: u64,
-    pub samples: u64,
-}
-
 /// What a function has done in one of several programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ProgramFunction {
@@ -392,9 +353,4 @@ impl Run {
             same
         });
     }
-}
-
-/// Writes bytes as one text.
-fn hexadecimal<S: serde::Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(&bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
 }

@@ -20,8 +20,8 @@ pub(crate) fn profile(profile: &Profile, times: &Times) -> Profile {
         // Functions that are in no table of functions have never been entered.
         let of_thread = thread.own();
         for function in &thread.functions {
-            let ticks = of_thread.get(&function.place).copied().unwrap_or(0);
-            let sum = own.entry(function.place).or_default();
+            let ticks = of_thread.get(&function.function).copied().unwrap_or(0);
+            let sum = own.entry(function.function).or_default();
             *sum = sum.saturating_add((ticks as f64 / ticks_per_ns).round() as u64);
         }
     }

@@ -2,11 +2,13 @@
 
 use std::collections::HashMap;
 
+use gmon_run::ticks::{Arc, Function, Node, Thread};
 use gprofinject_abi::region::NO_FUNCTION;
 use gprofinject_abi::times::REST;
 
+use crate::profile::place::Place;
 use crate::profile::space::Space;
-use crate::profile::times::{Arc, Function, Node, Overhead, Thread, Times};
+use crate::profile::times::{Overhead, Times};
 use crate::store::region::times::ThreadTimes;
 
 /// Returns what the threads of a process have recorded, with functions as places.
@@ -15,7 +17,7 @@ pub(crate) fn of_process(pid: u32, recorded: Vec<ThreadTimes>, space: &Space, ov
     Times { overhead, threads }
 }
 
-fn of_thread(pid: u32, recorded: &ThreadTimes, space: &Space) -> Thread {
+fn of_thread(pid: u32, recorded: &ThreadTimes, space: &Space) -> Thread<Place> {
     let (inside, outside) = (recorded.inside, recorded.outside);
     let both = inside.saturating_add(outside);
     // Per function: own time without the overhead outside of the calls that it makes, and the number of these calls.
@@ -48,7 +50,7 @@ fn of_thread(pid: u32, recorded: &ThreadTimes, space: &Space) -> Thread {
         let outside = made.get(&function.number).map_or(0, |calls| calls.saturating_mul(outside));
         let own = own.get(&function.number).copied().unwrap_or(0).saturating_add_unsigned(outside);
         Some(Function {
-            place: space.entry(function.number)?,
+            function: space.entry(function.number)?,
             primitive: function.primitive,
             inclusive: function.inclusive.saturating_sub(within),
             inclusive_raw: function.inclusive,
@@ -58,7 +60,7 @@ fn of_thread(pid: u32, recorded: &ThreadTimes, space: &Space) -> Thread {
     });
     let nodes = recorded.nodes.iter().map(|node| Node {
         parent: node.parent,
-        place: space.entry(node.function).filter(|_| node.function != REST),
+        function: space.entry(node.function).filter(|_| node.function != REST),
         calls: node.calls,
         own: node.own.saturating_sub_unsigned(node.calls.saturating_mul(inside)).max(0) as u64,
     });

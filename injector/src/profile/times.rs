@@ -2,13 +2,15 @@
 
 use std::collections::HashMap;
 
+use gmon_run::ticks::{Arc, Function, Node, Thread};
+
 use crate::profile::place::Place;
 
 /// What was measured of the calls of one program, in one process or several.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Times {
     pub(crate) overhead: Overhead,
-    pub(crate) threads: Vec<Thread>,
+    pub(crate) threads: Vec<Thread<Place>>,
 }
 
 /// The overhead of a call, in ticks.
@@ -20,75 +22,6 @@ pub(crate) struct Overhead {
     pub(crate) outside: f64,
     /// How much more the calibration has needed in half of its rounds.
     pub(crate) spread: f64,
-}
-
-/// What was measured on one thread, in ticks.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Thread {
-    pub(crate) pid: u32,
-    pub(crate) tid: u32,
-    pub(crate) name: String,
-    pub(crate) life: u64,
-    /// What gprofinject itself took, which is taken out of all times below.
-    pub(crate) overhead: u64,
-    pub(crate) arcs: Vec<Arc>,
-    pub(crate) functions: Vec<Function>,
-    pub(crate) nodes: Vec<Node>,
-    /// The number of samples of CPU time, without those in gprofinject's own code; 0 if samples do not know their thread.
-    pub(crate) samples: u64,
-    /// The number of samples in each function itself.
-    pub(crate) samples_by_function: HashMap<Place, u64>,
-}
-
-/// The measured calls of a function by another one.
-#[derive(Clone, Debug)]
-pub(crate) struct Arc {
-    /// `None` if no hooked function was running.
-    pub(crate) caller: Option<Place>,
-    pub(crate) callee: Place,
-    pub(crate) calls: u64,
-    pub(crate) open: u64,
-    /// Without the overhead; may be negative.
-    pub(crate) own: i64,
-    pub(crate) inclusive: u64,
-    pub(crate) min: u64,
-    pub(crate) max: u64,
-}
-
-/// What was measured of a function beside its arcs.
-#[derive(Clone, Debug)]
-pub(crate) struct Function {
-    pub(crate) place: Place,
-    pub(crate) primitive: u64,
-    pub(crate) inclusive: u64,
-    /// The same with the overhead.
-    pub(crate) inclusive_raw: u64,
-    /// The own time with the overhead.
-    pub(crate) own_raw: u64,
-    /// The numbers of calls that have ended, by [`gprofinject_abi::times::bucket`].
-    pub(crate) histogram: Vec<u64>,
-}
-
-/// A node of the calling-context tree.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Node {
-    pub(crate) parent: Option<u32>,
-    /// `None` in the node for everything for which there was no other one.
-    pub(crate) place: Option<Place>,
-    pub(crate) calls: u64,
-    pub(crate) own: u64,
-}
-
-impl Thread {
-    /// Returns the own time of each function, which is the sum over its arcs.
-    pub(crate) fn own(&self) -> HashMap<Place, u64> {
-        let mut sums: HashMap<Place, i64> = HashMap::new();
-        for arc in &self.arcs {
-            let sum = sums.entry(arc.callee).or_default();
-            *sum = sum.saturating_add(arc.own);
-        }
-        sums.into_iter().map(|(place, own)| (place, own.max(0) as u64)).collect()
-    }
 }
 
 impl Times {
@@ -104,12 +37,12 @@ impl Times {
                 functions: thread
                     .functions
                     .into_iter()
-                    .map(|function| Function { place: place(function.place), ..function })
+                    .map(|function| Function { function: place(function.function), ..function })
                     .collect(),
                 nodes: thread
                     .nodes
                     .into_iter()
-                    .map(|node| Node { place: node.place.map(&place), ..node })
+                    .map(|node| Node { function: node.function.map(&place), ..node })
                     .collect(),
                 samples_by_function: thread
                     .samples_by_function
@@ -140,9 +73,9 @@ impl Times {
             }
             thread.arcs.retain(|arc| arc.calls > 0);
             let functions: HashMap<_, _> =
-                old.functions.iter().map(|function| (function.place, function)).collect();
+                old.functions.iter().map(|function| (function.function, function)).collect();
             for function in &mut thread.functions {
-                let Some(old) = functions.get(&function.place) else { continue };
+                let Some(old) = functions.get(&function.function) else { continue };
                 function.primitive = function.primitive.saturating_sub(old.primitive);
                 function.inclusive = function.inclusive.saturating_sub(old.inclusive);
                 function.inclusive_raw = function.inclusive_raw.saturating_sub(old.inclusive_raw);

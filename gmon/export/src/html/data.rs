@@ -11,7 +11,8 @@ use crate::html::shorter::shorter;
 use crate::html::sources::{self, Source};
 use crate::html::timeline::Timeline;
 use crate::likely::Paths;
-use crate::model::{Arc, Durations, Function, Node, ProgramFunction, Run, Time};
+use crate::model::{Arc, Durations, Function, ProgramFunction, Run, Time};
+use gmon_run::Node;
 
 #[derive(Serialize)]
 pub(crate) struct Data<'r> {
