@@ -17,7 +17,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gmon_run::{FunctionTimes, REST, Recording};
+use gmon_run::{FunctionTimes, Recording};
 
 /// What a program has printed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -297,8 +297,7 @@ fn paths_of(measured: &Recording, names: &BTreeSet<&str>) -> Vec<(Vec<String>, u
     let mut found = Vec::new();
     for node in &measured.nodes {
         let mut path = node.parent.map_or_else(Vec::new, |parent| paths[parent as usize].clone());
-        let name =
-            if node.function == REST { "" } else { measured.functions[node.function as usize].name.as_str() };
+        let name = node.function.map_or("", |function| &measured.functions[function as usize].name);
         if names.contains(name) {
             path.push(name.to_owned());
             found.push((path.clone(), node.self_ns, node.calls));
@@ -345,8 +344,9 @@ pub fn consistency(measured: &Recording) -> Vec<String> {
         let sums = &mut by_function.entry((arc.thread, arc.callee)).or_default()[1];
         *sums = [sums[0] + arc.calls, sums[1] + arc.open, sums[2] + arc.self_ns];
     }
-    for node in measured.nodes.iter().filter(|node| node.function != REST) {
-        let sums = &mut by_function.entry((node.thread, node.function)).or_default()[2];
+    for node in &measured.nodes {
+        let Some(function) = node.function else { continue };
+        let sums = &mut by_function.entry((node.thread, function)).or_default()[2];
         *sums = [sums[0] + node.calls, 0, sums[2] + node.self_ns];
     }
     let has_all_nodes = !measured.nodes.is_empty() && measured.nodes_lost == 0;

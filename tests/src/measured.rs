@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use gmon_run::{REST, Recording};
+use gmon_run::Recording;
 
 use crate::elf::Program;
 use crate::gprofdata::GmonOut;
@@ -96,8 +96,9 @@ fn nodes(measured: &Recording) -> Vec<String> {
     for row in &measured.rows {
         sums.entry((row.thread, row.function)).or_default()[0] += row.calls;
     }
-    for node in measured.nodes.iter().filter(|node| node.function != REST) {
-        sums.entry((node.thread, node.function)).or_default()[1] += node.calls;
+    for node in &measured.nodes {
+        let Some(function) = node.function else { continue };
+        sums.entry((node.thread, function)).or_default()[1] += node.calls;
     }
     let wrong = sums.into_iter().filter(|(_, [table, tree])| table != tree && measured.nodes_lost == 0);
     let name = |function: u32| &measured.functions[function as usize].name;

@@ -376,6 +376,8 @@ shared! {
         /// See `seen`.
         seen_cpu_ns: AtomicU64,
         /// See `seen`.
+        seen_system_ns: AtomicU64,
+        /// See `seen`.
         seen_waits: AtomicU64,
     }
 }

@@ -83,6 +83,8 @@ pub(crate) struct Usage {
     pub wall_ns: u64,
     /// The CPU time of the thread, in nanoseconds, of which the kernel tells the microseconds.
     pub cpu_ns: u64,
+    /// The part of it in the kernel.
+    pub system_ns: u64,
     /// How often the thread has waited for something: ru_nvcsw.
     pub waits: u64,
 }
@@ -97,8 +99,14 @@ pub(crate) fn usage() -> Usage {
     // SAFETY: the kernel writes the usage.
     let _ = unsafe { call(general::__NR_getrusage, [general::RUSAGE_THREAD.into(), &raw mut used as u64]) };
     let [user_s, user_us, system_s, system_us, .., waits, _] = used;
-    let us = user_s.wrapping_add(system_s).wrapping_mul(1_000_000).wrapping_add(user_us + system_us);
-    Usage { wall_ns: time[0] * 1_000_000_000 + time[1], cpu_ns: us.wrapping_mul(1000), waits }
+    let ns = |seconds: u64, us: u64| seconds * 1_000_000_000 + us * 1000;
+    let system_ns = ns(system_s, system_us);
+    Usage {
+        wall_ns: time[0] * 1_000_000_000 + time[1],
+        cpu_ns: ns(user_s, user_us) + system_ns,
+        system_ns,
+        waits,
+    }
 }
 
 /// Blocks all signals. Returns the mask of those that were blocked before.

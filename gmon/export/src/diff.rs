@@ -180,7 +180,8 @@ fn base(name: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Arc, Module};
+    use crate::model::Arc;
+    use gmon_run::Module;
 
     fn run(program: &str, functions: &[(&str, u32, u64)], arcs: &[(u32, u32, u64)]) -> Run {
         let module = |path: &str| Module { path: path.to_owned(), ..Module::default() };

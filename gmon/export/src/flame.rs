@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use crate::model::Node;
+use gmon_run::Node;
 
 /// A path, with its times in the old and the new run; a tree of one run has them as the new ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

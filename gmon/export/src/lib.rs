@@ -1,8 +1,9 @@
-//! Whatever a run measured, in one model, and its exports for other tools.
+//! The analysis of whatever a run measured, and its exports for other tools.
 //!
-//! A gmon.pb.gz, or a gmon.out with its program, enters and becomes a [`Run`] ([`load`]). What a run does not say, the model does not have; inclusive times without measured ones are
-//! [estimated](estimate()) as gprof does, and [`Run::time`] says so. Tables, exports and comparisons take a [`Run`] and do not
-//! know where it comes from.
+//! The model of a run is [`gmon_run::Recording`]. A gmon.pb.gz is one, and a gmon.out with its program becomes one ([`load`]). Its
+//! analysis is a [`Run`]: a row for each function that occurs. What a run does not say, its analysis does not have; inclusive times
+//! without measured ones are [estimated](estimate()) as gprof does, and [`Run::time`] says so. Tables, exports and comparisons take
+//! the analysis and do not know where it comes from.
 //!
 //! The crate opens no files except those of modules and their debug files, and those only if source lines are wanted.
 
@@ -22,7 +23,8 @@ mod stacks;
 pub use crate::estimate::estimate;
 pub use crate::likely::Paths;
 pub use crate::model::{
-    Arc, Cycle, Durations, Frame, Function, Inlined, Line, Module, Node, ProgramFunction, Run, Share, Spot,
-    Time, View,
+    Arc, Cycle, Durations, Frame, Function, Inlined, Line, ProgramFunction, Run, Share, Spot, Time, View,
 };
-pub use gmon_run::{Clock, ClockSource, Ending, FunctionTimes, Intervals, Origin, Process, Program, Thread};
+pub use gmon_run::{
+    Clock, ClockSource, Ending, FunctionTimes, Intervals, Module, Node, Origin, Process, Program, Thread,
+};

@@ -8,7 +8,8 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use crate::model::{Node, Run};
+use crate::model::Run;
+use gmon_run::Node;
 
 /// The parts of the total below which a path does not fork: its whole time goes to the most likely caller.
 const PARTS: f64 = 10_000.0;

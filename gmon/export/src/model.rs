@@ -1,14 +1,14 @@
-//! What a run measured, in memory, whichever file it is read from.
+//! The analysis of a recording: what tables, exports and comparisons show of it.
 //!
 //! Indexes refer to the vectors of [`Run`]. A run that this crate has loaded contains valid indexes only. Times are in
 //! nanoseconds and never negative; [`Run::time`] says what they are.
 
 use std::collections::BTreeSet;
 
-use gmon_run::{Clock, FunctionTimes, Intervals, Origin, Process, Program, Thread};
+use gmon_run::{Clock, FunctionTimes, Intervals, Module, Node, Origin, Process, Program, Thread};
 use serde::Serialize;
 
-/// What a run, or the sum of several, has measured.
+/// What a run, or the sum of several, has measured: the analysis of its [recording](gmon_run::Recording).
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Run {
     /// The name of the program, or words for several.
@@ -63,6 +63,10 @@ pub struct Run {
     pub inlined: Vec<Inlined>,
     /// The costs by source line, sorted by function. Empty if nothing has addresses or the loader was not asked for lines.
     pub spots: Vec<Spot>,
+    /// The time for which other threads had the processor while those of the run were ready, which is in no other time; `None` if it is not
+    /// known of all of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ready_ns: Option<u64>,
     /// Whether executed instructions and lines were counted.
     pub has_instructions: bool,
     /// The owners of the modules' files from which source lines come. They have chosen the names in `files`.
@@ -121,30 +125,6 @@ impl Time {
     }
 }
 
-/// A file with code that the process had mapped.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Module {
-    /// The path of the file, or its name alone if no more is known.
-    pub path: String,
-    /// The build-id, or nothing if it has none or is not known.
-    #[serde(serialize_with = "hexadecimal")]
-    pub build_id: Vec<u8>,
-    /// The address of the first byte of its code, as it is linked, so that the [addresses](Function::address) of functions
-    /// lie between `start` and `limit`. Both are 0 if they are not known.
-    pub start: u64,
-    /// The link address after its code.
-    pub limit: u64,
-    /// The offset in the file of the byte at `start`.
-    pub offset: u64,
-}
-
-impl Module {
-    /// Returns the last component of the path.
-    pub fn name(&self) -> &str {
-        self.path.rsplit('/').next().unwrap_or(&self.path)
-    }
-}
-
 /// A function, or code that is treated as one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Function {
@@ -171,6 +151,9 @@ pub struct Function {
     pub self_ns: u64,
     /// The time in the function and in what it called. Of recursive calls, only the outermost counts.
     pub inclusive_ns: u64,
+    /// The part of `self_ns` in which the threads waited for something; `None` if it is not known of all of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting_ns: Option<u64>,
     /// The time in the function itself with gprofinject's own overhead, if times were measured; otherwise 0.
     pub self_raw_ns: u64,
     /// The inclusive time with gprofinject's own overhead, if times were measured; otherwise 0.
@@ -211,6 +194,17 @@ impl Arc {
         self.self_ns = self.self_ns.saturating_add(other.self_ns);
         self.inclusive_ns = self.inclusive_ns.saturating_add(other.inclusive_ns);
         self.open = self.open.saturating_add(other.open);
+    }
+}
+
+impl Function {
+    /// Returns the CPU time in the function itself beside measured times: what is left without waiting, or what the samples say, each of
+    /// which stands for so many nanoseconds, or 0 if there are none.
+    pub fn cpu_ns(&self, sample_period_ns: u64) -> Option<u64> {
+        match self.waiting_ns {
+            Some(waiting) => Some(self.self_ns.saturating_sub(waiting)),
+            None => (sample_period_ns > 0).then(|| self.samples.saturating_mul(sample_period_ns)),
+        }
     }
 }
 
@@ -273,21 +267,6 @@ pub struct Cycle {
     pub self_ns: u64,
     /// The time in its functions and in everything that they called outside of the cycle.
     pub inclusive_ns: u64,
-}
-
-/// A node of the calling-context tree of a thread: a function together with the path by which it was called.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Node {
-    /// The index of the caller's node, which is less than that of this node and is of the same thread. `None` at the
-    /// beginning of a path.
-    pub parent: Option<u32>,
-    /// The index of the function; `None` stands for all calls for which there was no room for nodes of their own.
-    pub function: Option<u32>,
-    /// The index of the thread.
-    pub thread: u32,
-    pub calls: u64,
-    pub self_ns: u64,
-    pub samples: u64,
 }
 
 /// What a function has done in one of several programs.
@@ -392,9 +371,4 @@ impl Run {
             same
         });
     }
-}
-
-/// Writes bytes as one text.
-fn hexadecimal<S: serde::Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(&bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
 }

@@ -34,7 +34,7 @@ fn module(folder: &Folder, name: &str, source: &str, id: Option<&str>, options: 
     let build_id = file.build_id().expect("a good note").unwrap_or_default().to_vec();
     let digest = if build_id.is_empty() { Module::digest_of(&bytes) } else { 0 };
     Module {
-        name: path.to_string_lossy().into_owned(),
+        path: path.to_string_lossy().into_owned(),
         build_id,
         digest,
         limit: 1 << 30,
@@ -77,7 +77,7 @@ impl Case {
     }
 
     fn code(&self, module: u32) -> Code {
-        let bytes = std::fs::read(&self.recording.modules[module as usize].name).expect("a module");
+        let bytes = std::fs::read(&self.recording.modules[module as usize].path).expect("a module");
         Code::parse(&bytes).expect("code")
     }
 

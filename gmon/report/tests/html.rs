@@ -184,7 +184,7 @@ fn two_programs() -> Recording {
     Recording {
         programs: vec![program("a", 0), program("b", 1)],
         modules: ["/bin/a", "/bin/b", "/lib/l.so"]
-            .map(|name| Module { name: name.into(), ..Module::default() })
+            .map(|name| Module { path: name.into(), ..Module::default() })
             .to_vec(),
         sample_period_ns: 1_000,
         functions: vec![
@@ -236,7 +236,7 @@ fn a_time_line() {
     let run = Recording {
         start_unix_ns: start - 10,
         duration_ns: 20,
-        modules: vec![Module { name: program, ..Module::default() }],
+        modules: vec![Module { path: program, ..Module::default() }],
         ..nothing()
     };
     folder.write("gmon.pb.gz", &run.write());
@@ -339,7 +339,7 @@ fn hostile(folder: &Folder) -> Recording {
     let mut run = example(true);
     run.programs[0].name = name.into();
     run.threads[0].name = name.into();
-    run.modules[0].name = format!("/{name}");
+    run.modules[0].path = format!("/{name}");
     run.functions[0] = gmon_run::Function {
         name: name.into(),
         file: source.display().to_string(),

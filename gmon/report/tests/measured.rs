@@ -442,7 +442,7 @@ fn paths() {
 fn hostile() {
     let mut measured = example(true);
     measured.functions[0].name = "a\x1b[31m;\n".to_owned();
-    measured.modules[0].name = "/\x1b]0;".to_owned();
+    measured.modules[0].path = "/\x1b]0;".to_owned();
     measured.threads[0].name = "\x07".to_owned();
     measured.programs[0].name = "\x1b".to_owned();
     measured.clock.ticks_per_second = f64::MAX;

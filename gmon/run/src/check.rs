@@ -1,6 +1,6 @@
 //! The rules that the indexes and numbers of a [`Recording`] obey.
 
-use crate::model::{REST, Recording};
+use crate::model::Recording;
 
 /// A number that breaks a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -88,8 +88,8 @@ impl Recording {
         }
         for (index, node) in self.nodes.iter().enumerate() {
             within("node", index, "thread", node.thread, threads)?;
-            if node.function != REST {
-                within("node", index, "function", node.function, functions)?;
+            if let Some(function) = node.function {
+                within("node", index, "function", function, functions)?;
             }
             if let Some(parent) = node.parent {
                 // A tree has no circle if each parent comes before its children.

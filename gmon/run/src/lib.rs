@@ -13,7 +13,7 @@
 //!
 //! let recording = Recording {
 //!     programs: vec![Program { name: "prog".to_owned(), processes: 1, ..Program::default() }],
-//!     modules: vec![Module { name: "/usr/bin/prog".to_owned(), ..Module::default() }],
+//!     modules: vec![Module { path: "/usr/bin/prog".to_owned(), ..Module::default() }],
 //!     functions: vec![Function { name: "main".to_owned(), address: 0x1000, ..Function::default() }],
 //!     calls: vec![Calls { callee: 0, calls: 1, ..Calls::default() }],
 //!     ..Recording::default()
@@ -37,6 +37,7 @@ mod select;
 mod sum;
 mod summary;
 mod tables;
+pub mod ticks;
 pub mod wire;
 mod write;
 
@@ -47,7 +48,7 @@ pub use crate::intervals::{INTERVALS_MAX, Intervals};
 pub use crate::merge::MergeError;
 pub use crate::model::{
     ArcTimes, Block, Calls, Clock, ClockSource, Ending, Function, FunctionTimes, Hits, Module, Node, Origin,
-    PROCESSES_MAX, Process, Program, REST, REST_NAME, Recording, Thread,
+    PROCESSES_MAX, Process, Program, REST_NAME, Recording, Thread,
 };
 pub use crate::sum::Sum;
 pub use crate::summary::Summary;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::model::{Block, Calls, Function, Hits, Module, Origin, Program, REST, Recording};
+use crate::model::{Block, Calls, Function, Hits, Module, Origin, Program, Recording};
 
 /// The reason why two runs cannot be summed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -37,7 +37,7 @@ impl Recording {
             ("threads", (self.threads.len(), other.threads.len())),
             ("nodes", (self.nodes.len(), other.nodes.len())),
         ] {
-            if lengths.0 + lengths.1 >= REST as usize {
+            if lengths.0 + lengths.1 >= u32::MAX as usize {
                 self.sample_period_ns = period;
                 return Err(MergeError::TooMany(what));
             }
@@ -95,7 +95,7 @@ impl Recording {
             arc
         }));
         self.nodes.extend(other.nodes.into_iter().map(|mut at| {
-            at.function = if at.function == REST { REST } else { functions[at.function as usize] };
+            at.function = at.function.map(|function| functions[function as usize]);
             (at.parent, at.thread) = (at.parent.map(|parent| parent + node), at.thread + thread);
             at
         }));
@@ -153,7 +153,7 @@ impl Recording {
     /// Returns the index in this run of each of these modules.
     fn merge_modules(&mut self, others: Vec<Module>) -> Vec<u32> {
         let key = |module: &Module| {
-            let name = if module.build_id.is_empty() { module.name.clone() } else { String::new() };
+            let name = if module.build_id.is_empty() { module.path.clone() } else { String::new() };
             (name, module.build_id.clone(), module.digest)
         };
         let mut known = HashMap::new();
@@ -229,7 +229,7 @@ mod tests {
     /// A run with a library and a function that others do not have.
     fn run(library: &str, build: u8, name: &str) -> Recording {
         let module =
-            |name: &str, build| Module { name: name.to_owned(), build_id: build, ..Module::default() };
+            |name: &str, build| Module { path: name.to_owned(), build_id: build, ..Module::default() };
         let function = |name: &str, module, address| Function {
             name: name.to_owned(),
             module,
@@ -258,9 +258,9 @@ mod tests {
             rows: vec![FunctionTimes { function: 0, calls: 3, ..FunctionTimes::default() }],
             arcs: vec![ArcTimes { caller: Some(2), callee: 0, calls: 3, ..ArcTimes::default() }],
             nodes: vec![
-                Node { function: 1, ..Node::default() },
-                Node { parent: Some(0), function: 0, ..Node::default() },
-                Node { parent: Some(1), function: REST, ..Node::default() },
+                Node { function: Some(1), ..Node::default() },
+                Node { parent: Some(0), function: Some(0), ..Node::default() },
+                Node { parent: Some(1), function: None, ..Node::default() },
             ],
             nodes_lost: 1,
             ..Recording::default()
@@ -283,8 +283,8 @@ mod tests {
         assert_eq!(sum.modules.len(), 3);
         assert_eq!((sum.rows[1].function, sum.rows[1].thread), (3, 1));
         assert_eq!((sum.arcs[1].caller, sum.arcs[1].callee, sum.arcs[1].thread), (Some(2), 3, 1));
-        assert_eq!((sum.nodes[3].parent, sum.nodes[3].function), (None, 1));
-        assert_eq!((sum.nodes[5].parent, sum.nodes[5].function, sum.nodes[5].thread), (Some(4), REST, 1));
+        assert_eq!((sum.nodes[3].parent, sum.nodes[3].function), (None, Some(1)));
+        assert_eq!((sum.nodes[5].parent, sum.nodes[5].function, sum.nodes[5].thread), (Some(4), None, 1));
         assert_eq!((sum.start_unix_ns, sum.duration_ns, sum.nodes_lost), (1003, 51, 2));
 
         // The same build under another path is the same module; without a build-id, the path decides.

@@ -7,13 +7,10 @@ use std::collections::HashSet;
 
 use crate::intervals::Intervals;
 
-/// The [`Node::function`] of nodes that stand for all calls for which there was no room for a node of their own.
-pub const REST: u32 = u32::MAX;
-
 /// The most [processes](Recording::processes) that a recording tells apart.
 pub const PROCESSES_MAX: usize = 10_000;
 
-/// The name that nodes with the function [`REST`] are shown with.
+/// The name that nodes without a function are shown with.
 pub const REST_NAME: &str = "[other calls]";
 
 /// What a run, or several, has counted, sampled and measured.
@@ -58,7 +55,7 @@ pub struct Recording {
     /// The calling-context trees of all threads, parents before their children. Empty if call paths were not
     /// recorded.
     pub nodes: Vec<Node>,
-    /// The number of calls that are in nodes with the function [`REST`].
+    /// The number of calls that are in nodes without a function.
     pub nodes_lost: u64,
 }
 
@@ -197,13 +194,16 @@ pub enum ClockSource {
 }
 
 /// A file with code that the process has mapped.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Module {
-    /// The path of the file.
-    pub name: String,
+    /// The path of the file, or its name alone if no more is known.
+    pub path: String,
     /// The build-id, or nothing if the file has none.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "hexadecimal"))]
     pub build_id: Vec<u8>,
     /// The [digest](Module::digest_of) of a file without a build-id; 0 if it has one, or is not known.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub digest: u64,
     /// The address of the first byte of its code, as it is linked: the `p_vaddr` of the segment, so that the
     /// [addresses of functions](Function::address) lie between `start` and `limit`. Addresses of several modules
@@ -312,12 +312,13 @@ pub struct ArcTimes {
 
 /// A node of the calling-context tree of a thread: a function together with the path by which it was called.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Node {
     /// The index of the caller's node, which is less than that of this node and is of the same thread. `None` at the
     /// beginning of a path.
     pub parent: Option<u32>,
-    /// The index of the function, or [`REST`].
-    pub function: u32,
+    /// The index of the function; `None` stands for all calls for which there was no room for nodes of their own.
+    pub function: Option<u32>,
     /// The index of the thread.
     pub thread: u32,
     pub calls: u64,
@@ -375,6 +376,11 @@ impl Origin {
 }
 
 impl Module {
+    /// Returns the last component of the path.
+    pub fn name(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or(&self.path)
+    }
+
     /// Returns a number by which versions of a file are told apart that have no build-id (FNV-1a, 64 bits). It is never 0.
     pub fn digest_of(bytes: &[u8]) -> u64 {
         let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
@@ -430,6 +436,12 @@ impl ArcTimes {
         sum(&mut self.self_ns, other.self_ns);
         sum(&mut self.inclusive_ns, other.inclusive_ns);
     }
+}
+
+/// Writes bytes as one text.
+#[cfg(feature = "serde")]
+fn hexadecimal<S: serde::Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
 }
 
 /// Adds without overflow: the numbers of a file may be anything.

@@ -1,6 +1,6 @@
 //! The part of a run that some of its programs have done.
 
-use crate::model::{Program, REST, Recording, Thread};
+use crate::model::{Program, Recording, Thread};
 
 impl Recording {
     /// Leaves out what all programs have done that are not wanted, and those programs. Modules and functions stay.
@@ -37,7 +37,7 @@ impl Recording {
         }
         if wanted.contains(&false) {
             self.nodes_lost = 0;
-            for node in self.nodes.iter().filter(|node| node.function == REST) {
+            for node in self.nodes.iter().filter(|node| node.function.is_none()) {
                 self.nodes_lost = self.nodes_lost.saturating_add(node.calls);
             }
         }
@@ -99,7 +99,12 @@ mod tests {
             processes: (0..3)
                 .map(|program| Process { program, pid: 5 + program, ..Process::default() })
                 .collect(),
-            nodes: vec![node(None, 1, 0), node(None, 2, 0), node(Some(0), 1, REST), node(Some(1), 2, REST)],
+            nodes: vec![
+                node(None, 1, Some(0)),
+                node(None, 2, Some(0)),
+                node(Some(0), 1, None),
+                node(Some(1), 2, None),
+            ],
             nodes_lost: 2,
             ..Recording::default()
         };
@@ -109,14 +114,14 @@ mod tests {
         assert_eq!(run.processes, [Process { program: 0, pid: 6, ..Process::default() }]);
         assert_eq!((run.calls.len(), run.calls[0].program, run.calls[0].calls), (1, 0, 2));
         assert_eq!(run.threads.iter().map(|thread| thread.tid).collect::<Vec<_>>(), [7, 9]);
-        assert_eq!(run.nodes, [node(None, 1, 0), node(Some(0), 1, REST)]);
+        assert_eq!(run.nodes, [node(None, 1, Some(0)), node(Some(0), 1, None)]);
         assert_eq!(run.nodes_lost, 1);
     }
 
     #[test]
     fn one_thread() {
         let row = |thread, calls| FunctionTimes { thread, calls, ..FunctionTimes::default() };
-        let node = |parent, thread| Node { parent, thread, calls: 1, ..Node::default() };
+        let node = |parent, thread| Node { parent, function: Some(0), thread, calls: 1, ..Node::default() };
         let mut run = Recording {
             programs: vec![Program::default()],
             modules: vec![Module::default()],

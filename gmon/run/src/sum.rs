@@ -5,8 +5,7 @@ use std::collections::HashMap;
 use crate::intervals::Intervals;
 use crate::merge::{MergeError, key_of};
 use crate::model::{
-    ArcTimes, Block, Calls, Clock, Function, FunctionTimes, Hits, Module, Node, Program, REST, Recording,
-    Thread,
+    ArcTimes, Block, Calls, Clock, Function, FunctionTimes, Hits, Module, Node, Program, Recording, Thread,
 };
 
 /// What identifies a module in all runs: its build-id, or its path and digest if it has none.
@@ -34,7 +33,7 @@ pub struct Sum {
     threads: HashMap<(u32, String), u32>,
     rows: HashMap<(u32, u32), u32>,
     arcs: HashMap<(Option<u32>, u32, u32), u32>,
-    nodes: HashMap<(Option<u32>, u32, u32), u32>,
+    nodes: HashMap<(Option<u32>, Option<u32>, u32), u32>,
 }
 
 impl Recording {
@@ -122,7 +121,7 @@ impl Sum {
         for mut node in run.nodes {
             // Parents come before their children.
             node.parent = node.parent.map(|parent| nodes[parent as usize]);
-            node.function = if node.function == REST { REST } else { functions[node.function as usize] };
+            node.function = node.function.map(|function| functions[function as usize]);
             node.thread = threads[node.thread as usize];
             nodes.push(self.node(node)?);
         }
@@ -130,7 +129,7 @@ impl Sum {
     }
 
     fn module(&mut self, module: Module) -> Result<u32, MergeError> {
-        let name = if module.build_id.is_empty() { module.name.clone() } else { String::new() };
+        let name = if module.build_id.is_empty() { module.path.clone() } else { String::new() };
         let key = (name, module.build_id.clone(), module.digest);
         let (index, _) = place(&mut self.modules, key, &mut self.sum.modules, "modules", module)?;
         Ok(index)
@@ -247,9 +246,7 @@ fn place<'a, K: Eq + std::hash::Hash, T>(
             Ok((index, table.get_mut(index as usize)))
         }
         Entry::Vacant(entry) => {
-            // The last index means something else.
-            let index = u32::try_from(table.len()).ok().filter(|&index| index < REST);
-            let index = index.ok_or(MergeError::TooMany(what))?;
+            let index = u32::try_from(table.len()).map_err(|_| MergeError::TooMany(what))?;
             entry.insert(index);
             table.push(new);
             Ok((index, None))
@@ -308,8 +305,8 @@ mod tests {
             sample_period_ns: [0, 4][seed as usize % 2],
             clock: Clock { error_ns: seed as f64, ..Clock::default() },
             modules: vec![
-                Module { name: name("prog", seed), build_id: vec![1, 2], ..Module::default() },
-                Module { name: "lib.so".to_owned(), ..Module::default() },
+                Module { path: name("prog", seed), build_id: vec![1, 2], ..Module::default() },
+                Module { path: "lib.so".to_owned(), ..Module::default() },
             ],
             // Each run has a function of its own.
             functions: vec![function(1), function(2), function(3 + seed)],
@@ -321,12 +318,12 @@ mod tests {
                 ArcTimes { caller: Some(0), callee: 1, thread: 2, calls: seed, ..ArcTimes::default() },
             ],
             nodes: vec![
-                node(None, 0, 1),
-                node(Some(0), 1, 1),
-                node(None, 0, 2),
-                node(Some(2), 1, 2),
-                node(Some(3), REST, 2),
-                node(Some(2), 2, 2),
+                node(None, Some(0), 1),
+                node(Some(0), Some(1), 1),
+                node(None, Some(0), 2),
+                node(Some(2), Some(1), 2),
+                node(Some(3), None, 2),
+                node(Some(2), Some(2), 2),
             ],
             nodes_lost: 1,
             calls: vec![
@@ -398,7 +395,7 @@ mod tests {
         assert_eq!(all.nodes.len(), 5);
         assert_eq!(
             all.nodes[1],
-            Node { parent: Some(0), function: 1, thread: 1, calls: 8, self_ns: 20, samples: 4 }
+            Node { parent: Some(0), function: Some(1), thread: 1, calls: 8, self_ns: 20, samples: 4 }
         );
         assert_eq!((all.nodes_lost, all.clock.error_ns, all.sample_period_ns), (2, 3.0, 4));
         assert_eq!((all.program(), all.programs[0].processes, all.programs[0].elsewhere), ("prog", 2, 4));

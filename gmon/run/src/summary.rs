@@ -74,7 +74,7 @@ mod tests {
         let measured = Recording {
             start_unix_ns: 7,
             duration_ns: 8,
-            modules: vec![Module { name: "/bin/prog".to_owned(), ..Module::default() }],
+            modules: vec![Module { path: "/bin/prog".to_owned(), ..Module::default() }],
             ..Recording::default()
         };
         let summary = Summary::read(&measured.write()).expect("a profile");

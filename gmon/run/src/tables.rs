@@ -5,7 +5,7 @@ use crate::error::ReadError;
 use crate::intervals::Intervals;
 use crate::model::{
     ArcTimes, Block, Calls, Clock, ClockSource, Ending, Function, FunctionTimes, Hits, Module, Node, Origin,
-    Process, Program, REST, Recording, Thread,
+    Process, Program, Recording, Thread,
 };
 use crate::wire;
 
@@ -97,7 +97,7 @@ fn modules(profile: &wire::Profile, digests: &[u64], texts: &mut Texts) -> Resul
         }
         let mut text = |text| texts.get(text).map_err(|error| error.of("mapping", index));
         Ok(Module {
-            name: text(mapping.filename)?,
+            path: text(mapping.filename)?,
             build_id: bytes(&text(mapping.build_id)?)
                 .ok_or_else(|| wrong("a build-id that is not hexadecimal"))?,
             digest: digests.get(index).copied().unwrap_or(0),
@@ -431,11 +431,8 @@ fn nodes(nodes: &wire::Nodes) -> Result<Vec<Node>, ReadError> {
             }
         };
         let function = match nodes.function[index] {
-            0 => REST,
-            above => u32::try_from(above - 1)
-                .ok()
-                .filter(|&function| function != REST)
-                .ok_or_else(|| wrong("a function that is not there"))?,
+            0 => None,
+            above => Some(u32::try_from(above - 1).map_err(|_| wrong("a function that is not there"))?),
         };
         Ok(Node {
             parent,

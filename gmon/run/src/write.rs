@@ -7,7 +7,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use prost::Message;
 
-use crate::model::{ClockSource, Ending, Function, Node, Process, REST, REST_NAME, Recording, Thread};
+use crate::model::{ClockSource, Ending, Function, Module, Node, Process, REST_NAME, Recording, Thread};
 use crate::paths::{Frame, LEFT_OUT_NAME, Paths};
 use crate::wire;
 
@@ -142,7 +142,7 @@ impl Recording {
             memory_start: module.start,
             memory_limit: module.limit,
             file_offset: module.offset,
-            filename: strings.index(&module.name),
+            filename: strings.index(&module.path),
             build_id: strings.index(&hexadecimal(&module.build_id)),
             has_functions: true,
             has_filenames: has_lines,
@@ -153,8 +153,7 @@ impl Recording {
 
     /// Returns a name for a function that has none: its place in its file.
     pub fn place_name(&self, function: &Function) -> String {
-        let path = self.modules.get(function.module as usize).map_or("", |module| &module.name);
-        match path.rsplit('/').next().unwrap_or(path) {
+        match self.modules.get(function.module as usize).map_or("", Module::name) {
             "" => format!("{:#x}", function.address),
             file => format!("{file}+{:#x}", function.address),
         }
@@ -229,20 +228,20 @@ impl Recording {
             let sum = left.entry((hits.program, hits.function)).or_default();
             *sum = sum.saturating_add(hits.samples);
         }
-        let mut in_paths: HashMap<(u32, u32), u64> = HashMap::new();
+        let mut in_paths: HashMap<(Option<u32>, u32), u64> = HashMap::new();
         for node in self.nodes.iter().filter(|node| node.samples > 0) {
             let sum = in_paths.entry((node.function, node.thread)).or_default();
             *sum = sum.saturating_add(node.samples);
         }
         let program_of = |thread: u32| self.threads.get(thread as usize).map_or(0, |thread| thread.program);
-        let mut take = |function: u32, thread: u32, samples: u64| {
-            if let Some(left) = left.get_mut(&(program_of(thread), function)) {
+        let mut take = |function: Option<u32>, thread: u32, samples: u64| {
+            if let Some(left) = function.and_then(|function| left.get_mut(&(program_of(thread), function))) {
                 *left = left.saturating_sub(samples);
             }
         };
         for row in self.rows.iter().filter(|row| row.samples > 0) {
-            take(row.function, row.thread, row.samples);
-            let known = in_paths.remove(&(row.function, row.thread)).unwrap_or(0);
+            take(Some(row.function), row.thread, row.samples);
+            let known = in_paths.remove(&(Some(row.function), row.thread)).unwrap_or(0);
             if row.samples > known {
                 let mut path = [id(row.function)].into_iter().chain(callers);
                 sample(&mut path, [0, 0, row.samples - known], of_thread(row.thread));
@@ -263,10 +262,7 @@ impl Recording {
             paths.append(index, &mut path);
             let mut ids = path.iter().map(|frame| match *frame {
                 Frame::LeftOut => left_out,
-                Frame::Node(node) => match self.nodes[node as usize].function {
-                    REST => rest,
-                    function => id(function),
-                },
+                Frame::Node(node) => self.nodes[node as usize].function.map_or(rest, id),
             });
             sample(&mut ids, values, of_thread(node.thread));
         }
@@ -465,10 +461,7 @@ impl Recording {
                 distance(index, parent).filter(|&distance| distance > 0).unwrap_or(u64::from(u32::MAX))
             }
         };
-        let function = |node: &Node| match node.function {
-            REST => 0,
-            function => u64::from(function) + 1,
-        };
+        let function = |node: &Node| node.function.map_or(0, |function| u64::from(function) + 1);
         wire::Nodes {
             parent: nodes.iter().enumerate().map(parent).collect(),
             function: nodes.iter().map(function).collect(),

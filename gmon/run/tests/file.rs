@@ -56,7 +56,7 @@ fn names_for_others() {
 fn deep_paths() {
     let mut deep = example(true);
     deep.nodes = (0..100_000_u32)
-        .map(|index| Node { parent: index.checked_sub(1), self_ns: 1, ..Node::default() })
+        .map(|index| Node { parent: index.checked_sub(1), function: Some(0), self_ns: 1, ..Node::default() })
         .collect();
     let file = deep.write();
     assert!(unpacked(&file).len() < 200 << 20);
@@ -89,7 +89,7 @@ fn indexes() {
         ("arc 2: caller 4, expected less than 4", |m| m.arcs[2].caller = Some(4)),
         ("arc 2: caller 4294967295, expected less than 4", |m| m.arcs[2].caller = Some(u32::MAX)),
         ("arc 4: thread 4294967295, expected less than 2", |m| m.arcs[4].thread = u32::MAX),
-        ("node 2: function 4, expected less than 4", |m| m.nodes[2].function = 4),
+        ("node 2: function 4, expected less than 4", |m| m.nodes[2].function = Some(4)),
         ("node 2: thread 2, expected less than 2", |m| m.nodes[2].thread = 2),
         ("node 3: of thread 1, but its parent is of thread 0", |m| m.nodes[3].parent = Some(0)),
         ("clock: its error is negative or no number", |m| m.clock.error_ns = f64::NAN),

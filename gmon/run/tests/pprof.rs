@@ -235,7 +235,7 @@ fn deep_paths() {
     }
     let mut deep = example(true);
     deep.nodes = (0..20_000_u32)
-        .map(|index| Node { parent: index.checked_sub(1), self_ns: 1, ..Node::default() })
+        .map(|index| Node { parent: index.checked_sub(1), function: Some(0), self_ns: 1, ..Node::default() })
         .collect();
     let text = pprof(&deep, &[&["-top"], ALL].concat());
     assert_eq!(flat(&text)["main"], 20_000);

@@ -38,7 +38,7 @@ pub use file::{CHUNK_HEADER, Encoder, FILE_HEADER, MAGIC, Raw, VERSION};
 pub use index::OpenError;
 pub use input::Input;
 pub use scan::Damage;
-pub use statistics::{ArcTimes, BUCKETS, FunctionTimes, Statistics, ThreadTimes, bucket_start};
+pub use statistics::{BUCKETS, Statistics, ThreadTimes, bucket_start};
 pub use step::{Begun, Ended, How, Overhead, Step, What};
 pub use steps::{Choice, Steps};
 pub use switches::{Doing, Scheduled, Scheduling};

@@ -5,6 +5,8 @@
 
 use std::collections::HashMap;
 
+use gmon_run::ticks::{self, Thread};
+
 use crate::event::OpenKind;
 use crate::hash::Quick;
 use crate::step::{Begun, Ended, How, Overhead, Step, What};
@@ -49,54 +51,9 @@ pub struct Statistics {
 pub struct ThreadTimes {
     /// The index of the process.
     pub process: u32,
-    /// The thread ID of the last of these threads.
-    pub tid: u32,
-    /// The sum of the threads' lifetimes, each from its first call to the end of its last one.
-    pub life: u64,
-    /// The overhead of the measurement within these lifetimes.
-    pub overhead: u64,
-    /// The arcs.
-    pub arcs: Vec<ArcTimes>,
-    /// The functions.
-    pub functions: Vec<FunctionTimes>,
-}
-
-/// The calls of one function by another one. Times are in ticks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ArcTimes {
-    /// The calling function, or `None` if no traced call was open.
-    pub caller: Option<Callee>,
-    /// The called function.
-    pub callee: Callee,
-    /// The number of calls.
-    pub calls: u64,
-    /// The number of these calls that were open at the end.
-    pub open: u64,
-    /// The time in the function itself, without overhead. May be negative.
-    pub own: i64,
-    /// The time of the calls that no other open call of the arc contained, without overhead.
-    pub inclusive: u64,
-    /// The shortest and the longest duration of a call that has ended, without overhead; 0 if there is none.
-    pub min: u64,
-    /// The longest duration: see `min`.
-    pub max: u64,
-}
-
-/// The sums of one function that do not follow from its arcs. Times are in ticks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FunctionTimes {
-    /// The function.
-    pub function: Callee,
-    /// The number of calls that no other open call of the function contained.
-    pub primitive: u64,
-    /// The time of these calls without overhead.
-    pub inclusive: u64,
-    /// The time of these calls with the overhead.
-    pub inclusive_raw: u64,
-    /// The time in the function itself with the overhead.
-    pub own_raw: u64,
-    /// The number of ended calls in each interval of durations without overhead: see [`bucket_start`].
-    pub histogram: Vec<u64>,
+    /// Their sums. The thread ID is that of the last of these threads, and the lifetime the sum of those of all, each from its first
+    /// call to the end of its last one.
+    pub thread: Thread<Callee>,
 }
 
 /// The numbers of open calls by stack. Most threads have one stack.
@@ -336,12 +293,14 @@ impl Buffer {
                 *made = made.saturating_add(arc.calls);
             }
             if arc.calls > 0 || arc.own != 0 {
-                arcs.push(ArcTimes {
+                arcs.push(ticks::Arc {
                     caller,
                     callee,
                     calls: arc.calls,
                     open: arc.open,
                     own: arc.own.saturating_sub_unsigned(arc.calls.saturating_mul(inside)),
+                    // The events of a trace say nothing of it.
+                    waited: 0,
                     inclusive: taken_out(arc.inclusive, arc.within, outermost),
                     min: if arc.min == u64::MAX { 0 } else { arc.min },
                     max: arc.max,
@@ -349,7 +308,7 @@ impl Buffer {
             }
         }
         arcs.sort_unstable_by_key(|arc| (arc.callee, arc.caller));
-        let mut functions: Vec<FunctionTimes> = Vec::with_capacity(sums.len());
+        let mut functions: Vec<ticks::Function<Callee>> = Vec::with_capacity(sums.len());
         for record in self.functions {
             let function = record.function;
             let Some(sum) = sums.get(&function) else { continue };
@@ -357,7 +316,7 @@ impl Buffer {
             let within = sum.within.saturating_sub(record.nested_within);
             let primitive = sum.primitive.saturating_sub(record.nested);
             let own = sum.own.saturating_add_unsigned(sum.made.saturating_mul(outside));
-            functions.push(FunctionTimes {
+            functions.push(ticks::Function {
                 function,
                 primitive,
                 inclusive: taken_out(inclusive, within, primitive),
@@ -366,15 +325,10 @@ impl Buffer {
                 histogram: record.histogram.to_vec(),
             });
         }
-        functions.sort_unstable_by_key(|times| times.function);
-        ThreadTimes {
-            process: self.process,
-            tid: self.tid,
-            life,
-            overhead: all_calls.saturating_mul(both).min(life),
-            arcs,
-            functions,
-        }
+        functions.sort_unstable_by_key(|measured| measured.function);
+        let overhead = all_calls.saturating_mul(both).min(life);
+        let thread = Thread { tid: self.tid, life, overhead, arcs, functions, ..Thread::default() };
+        ThreadTimes { process: self.process, thread }
     }
 }
 

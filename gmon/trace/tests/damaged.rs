@@ -78,7 +78,7 @@ fn read(bytes: &[u8]) -> Option<Found> {
     }
     assert!(open.values().all(Vec::is_empty), "every call ends");
     assert_eq!(statistics.calls, all);
-    let sum: u64 = statistics.finish().iter().flat_map(|thread| &thread.arcs).map(|arc| arc.calls).sum();
+    let sum: u64 = statistics.finish().iter().flat_map(|times| &times.thread.arcs).map(|arc| arc.calls).sum();
     assert_eq!(sum, all);
     Some(found)
 }

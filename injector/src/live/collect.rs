@@ -134,7 +134,7 @@ pub(crate) fn snapshot(profile: &Profile, switched: &Switched, names: &mut Names
             }
         }
         for measured in times.threads.iter().flat_map(|thread| &thread.functions) {
-            if let Some(function) = functions.at(measured.place) {
+            if let Some(function) = functions.at(measured.function) {
                 function.inclusive_ns = function.inclusive_ns.saturating_add(ns(measured.inclusive));
             }
         }
@@ -176,9 +176,9 @@ fn add_unhooked(profile: &Profile, modules: &mut Vec<String>, list: &mut Vec<Fun
     let mut known: HashMap<&str, u32> = HashMap::new();
     let mut functions: HashMap<(u32, u64, &str), usize> = HashMap::new();
     for place in &profile.unhooked {
-        let path = place.module.name.as_str();
+        let path = place.module.path.as_str();
         let module = *known.entry(path).or_insert_with(|| {
-            modules.push(shown(path.rsplit('/').next().unwrap_or(path)));
+            modules.push(shown(place.module.name()));
             modules.len() as u32 - 1
         });
         let index = *functions.entry((module, place.start, &place.function)).or_insert_with(|| {

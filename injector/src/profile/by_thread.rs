@@ -15,7 +15,8 @@ pub(crate) fn add(profile: &mut Profile, space: Option<&Space>, kernel: &Threads
     let Some(mut times) = profile.times.take() else { return };
     let mut left: HashMap<u32, &Histogram> =
         kernel.histograms.iter().map(|(&tid, histogram)| (tid, histogram)).collect();
-    for thread in &mut times.threads {
+    let recorded = std::mem::take(&mut times.recorded);
+    for (index, thread) in times.threads.iter_mut().enumerate() {
         // One without a name of its own has that of the process.
         let name = kernel.names.get(&thread.tid).or_else(|| kernel.names.get(&thread.pid));
         thread.name = name.map_or_else(|| profile.name.clone(), |name| name.to_string());
@@ -25,13 +26,16 @@ pub(crate) fn add(profile: &mut Profile, space: Option<&Space>, kernel: &Threads
         } else if kernel.histograms.is_empty() {
             continue;
         }
-        // A thread without samples has not run for long.
-        let period = times.overhead.ticks_per_ns() * 1e9 / f64::from(profile.rate.max(1));
-        let cpu = thread.samples as f64 * period;
-        if let Some(space) = space {
-            recorded::fit(thread, space, cpu, (thread.samples as f64 + 1.0).sqrt() * period);
+        if let (Some(space), Some(recorded)) = (space, recorded.get(index)) {
+            // A thread without samples has not run for long.
+            let (samples, ticks_per_ns) = (thread.samples as f64, times.overhead.ticks_per_ns());
+            let period = ticks_per_ns * 1e9 / f64::from(profile.rate.max(1));
+            let system =
+                if kernel.is_without_kernel { recorded.system_ns as f64 * ticks_per_ns } else { 0.0 };
+            let (cpu, deviation) = (samples * period + system, (samples + 1.0).sqrt() * period);
+            let misfit = recorded::fit(thread, recorded, space, cpu, deviation);
+            times.misfit = times.misfit.max(misfit);
         }
-        thread.settle_tail(cpu as u64);
     }
     profile.times = Some(times);
 }

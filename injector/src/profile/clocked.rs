@@ -7,21 +7,20 @@ use std::collections::HashMap;
 
 use gmon_export::formats::rate_of_times;
 
-use crate::os::clock;
 use crate::profile::model::{Module, Place, Profile};
 use crate::profile::times::Times;
 use crate::sampling::histogram::Histogram;
 
 /// Returns the profile with the measured times.
 pub(crate) fn profile(profile: &Profile, times: &Times) -> Profile {
-    let ticks_per_ns = if times.overhead.is_tsc { clock::ticks_per_nanosecond() } else { 1.0 };
+    let ticks_per_ns = times.overhead.ticks_per_ns();
     let mut own: HashMap<Place, u64> = HashMap::new();
     for thread in &times.threads {
         // Functions that are in no table of functions have never been entered.
         let of_thread = thread.own();
         for function in &thread.functions {
-            let ticks = of_thread.get(&function.place).copied().unwrap_or(0);
-            let sum = own.entry(function.place).or_default();
+            let ticks = of_thread.get(&function.function).copied().unwrap_or(0);
+            let sum = own.entry(function.function).or_default();
             *sum = sum.saturating_add((ticks as f64 / ticks_per_ns).round() as u64);
         }
     }

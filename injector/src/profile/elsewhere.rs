@@ -185,7 +185,7 @@ fn unknown(file: &str, offset: u64) -> UnhookedPlace {
         // Other names of its own, such as [vdso].
         _ => (file, file.to_owned()),
     };
-    let module = Arc::new(Module { name: module.to_owned(), ..Module::default() });
+    let module = Arc::new(Module { path: module.to_owned(), ..Module::default() });
     UnhookedPlace { module, function, start: 0, size: 0, address: 0, samples: 0 }
 }
 

@@ -13,7 +13,7 @@ pub(crate) fn module(path: &str, subject: &Subject, text: (u64, u64)) -> Module 
     // The file may be read in another folder.
     let absolute = std::path::absolute(path).map(|path| path.display().to_string());
     Module {
-        name: absolute.unwrap_or_else(|_| path.to_owned()),
+        path: absolute.unwrap_or_else(|_| path.to_owned()),
         digest: if build_id.is_empty() { Module::digest_of(subject.bytes) } else { 0 },
         build_id,
         start: segment.map_or(start, |segment| segment.address),

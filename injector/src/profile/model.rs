@@ -1,8 +1,12 @@
-//! A profile in memory: what one process has counted, by module.
+//! What the processes of one program have counted, by module, while it is collected.
 //!
-//! All addresses are link addresses. Nothing here depends on a file format: each writer takes a [`Profile`]
-//! and decides what its format can represent. The first writer is `gmon_out`; the report and `--stats` read
-//! the same profile.
+//! This is not the model of a run, which is [`gmon_run::Recording`]: `recorder` adds each program's profile to it at the end. A
+//! profile has what a recording has no place for. Counts are by address, so that those of thousands of processes are added up
+//! quickly, and those of before an attachment are subtracted; functions are known by the plan of their module, basic blocks by
+//! their counters, durations in ticks; and there is the program's own view of its calls, which only gmon.out has. The live view
+//! reads a profile too, many times in a run.
+//!
+//! All addresses are link addresses.
 
 use std::collections::HashMap;
 
@@ -215,7 +219,7 @@ impl Profile {
             self.unhooked.extend(other.unhooked);
             sum(
                 &mut self.unhooked,
-                |place| (place.module.name.clone(), place.address, place.function.clone()),
+                |place| (place.module.path.clone(), place.address, place.function.clone()),
                 |place| &mut place.samples,
             );
         }

@@ -2,14 +2,15 @@
 
 use std::collections::HashMap;
 
+use gmon_run::ticks::{Arc, Function, Node, Thread};
 use gprofinject_abi::region::NO_FUNCTION;
 use gprofinject_abi::times::REST;
 
 use crate::profile::overhead::{Cost, Sum, Sums};
 use crate::profile::place::Place;
 use crate::profile::space::Space;
-use crate::profile::times::{Arc, Function, Node, Overhead, Tail, Thread, Times};
-use crate::store::region::times::{self, ThreadTimes};
+use crate::profile::times::{Overhead, Times};
+use crate::store::region::times::{self, Tail, ThreadTimes};
 
 /// The standard deviation of the overhead of calls in real programs, as a share of what the calibration measures: it depends on what else
 /// the processor does, and on how many arcs there are (docs/benchmarks.md, "Measured times").
@@ -19,53 +20,75 @@ const FACTORS: (f64, f64) = (0.5, 4.0);
 
 /// Returns what the threads of a process have recorded, with functions as places.
 pub(crate) fn of_process(pid: u32, recorded: Vec<ThreadTimes>, space: &Space, overhead: Overhead) -> Times {
-    let thread = |recorded| {
-        let thread = of_thread(pid, &recorded, space, 1.0);
-        Thread { recorded: Some(Box::new(recorded)), ..thread }
-    };
-    Times { overhead, threads: recorded.into_iter().map(thread).collect() }
+    let threads = recorded.iter().map(|recorded| of_thread(pid, recorded, space, 1.0)).collect();
+    Times { overhead, threads, recorded, misfit: 0.0 }
 }
 
 /// Fits the overhead of a thread's calls to the CPU time that it has used outside of gprofinject's own code, in ticks with its standard
-/// deviation. Calibration before the program begins does not know how much slower a call becomes while the processor does the
-/// program's work, or another thread's on the same core; what the samples say is exact in the mean.
-pub(crate) fn fit(thread: &mut Thread, space: &Space, cpu: f64, deviation: f64) {
-    let Some(recorded) = thread.recorded.take() else { return };
-    let sums = Sums::of(&recorded);
-    let own = |factor: f64| sums.own(&Cost::of(&recorded, factor));
+/// deviation, and adds to the waiting times what the agent could not see. Returns by how much the overhead of a call differs from what
+/// was calibrated, as a share of that.
+///
+/// The calibration, before the program begins, does not know how much slower a call becomes while the processor does the program's work,
+/// or another thread's on the same core. What the samples say is exact in the mean.
+pub(crate) fn fit(
+    thread: &mut Thread<Place>,
+    recorded: &ThreadTimes,
+    space: &Space,
+    cpu: f64,
+    deviation: f64,
+) -> f64 {
+    let sums = Sums::of(recorded);
+    let own = |factor: f64| sums.own(&Cost::of(recorded, factor));
     // What the thread did after its last event may have been to wait.
-    let tail = thread.tail.map_or(0, |tail| tail.lasted) as f64;
-    let waited: u64 = recorded.arcs.iter().fold(0, |sum, arc| sum.saturating_add(arc.waited));
+    let tail = recorded.tail.map_or(0, |tail| tail.lasted) as f64;
+    let waited = recorded.arcs.iter().fold(0, |sum: u64, arc| sum.saturating_add(arc.waited)) as f64;
     let calibrated = own(1.0);
-    let ran = calibrated - waited as f64 - tail;
+    let ran = calibrated - waited - tail;
     // Time outside of all hooked functions is in the CPU time as far as the thread has run there.
-    let outside = thread.life as f64 - calibrated - thread.overhead as f64;
-    let excess = ran - ran.clamp((cpu - tail - outside.max(0.0)).min(cpu), cpu);
+    let outside = (thread.life as f64 - calibrated - thread.overhead as f64).max(0.0);
+    let excess = ran - ran.clamp(cpu - tail - outside, cpu);
     let uncertain = CALIBRATION * sums.calls() * (recorded.inside + recorded.outside) as f64;
     let (calibration, samples) = (uncertain * uncertain, deviation * deviation);
-    if excess == 0.0 || calibration == 0.0 {
-        return;
+    let mut factor = 1.0;
+    if excess != 0.0 && calibration > 0.0 {
+        let wanted = calibrated - excess * calibration / (calibration + samples);
+        // The sum falls as the factor grows.
+        let (mut low, mut high) = FACTORS;
+        for _ in 0..32 {
+            factor = (low + high) / 2.0;
+            if own(factor) > wanted { low = factor } else { high = factor }
+        }
+        let fitted = of_thread(thread.pid, recorded, space, factor);
+        *thread = Thread {
+            name: std::mem::take(&mut thread.name),
+            samples: thread.samples,
+            samples_by_function: std::mem::take(&mut thread.samples_by_function),
+            ..fitted
+        };
     }
-    let wanted = calibrated - excess * calibration / (calibration + samples);
-    // The sum falls as the factor grows.
-    let (mut low, mut high) = FACTORS;
-    for _ in 0..32 {
-        let middle = (low + high) / 2.0;
-        if own(middle) > wanted { low = middle } else { high = middle }
+    if let Some(Tail { caller, callee, lasted }) = recorded.tail {
+        let before = own(factor) - waited - tail;
+        let idle = lasted.saturating_sub((cpu - before) as u64);
+        let place = (caller_of(caller, space), space.entry(callee));
+        let is_it = |arc: &&mut Arc<Place>| (arc.caller, Some(arc.callee)) == place;
+        if let Some(arc) = thread.arcs.iter_mut().find(is_it) {
+            arc.waited = arc.waited.saturating_add(idle);
+        }
     }
-    let Thread { pid, tid, ref name, samples, .. } = *thread;
-    let fitted = of_thread(pid, &recorded, space, low);
-    let samples_by_function = std::mem::take(&mut thread.samples_by_function);
-    *thread = Thread { tid, name: name.clone(), samples, samples_by_function, ..fitted };
+    (factor - 1.0).abs()
+}
+
+/// Returns the entry of a calling function, if there is one.
+fn caller_of(number: u32, space: &Space) -> Option<Place> {
+    space.entry(number).filter(|_| number != NO_FUNCTION)
 }
 
 /// Returns what a thread has measured, if the overhead of a call is so many times what was calibrated.
-fn of_thread(pid: u32, recorded: &ThreadTimes, space: &Space, factor: f64) -> Thread {
+fn of_thread(pid: u32, recorded: &ThreadTimes, space: &Space, factor: f64) -> Thread<Place> {
     let cost = Cost::of(recorded, factor);
     let sums = Sums::of(recorded);
     let surplus = sums.surplus(&recorded.arcs, &cost);
     let surplus_of = |function: u32| surplus.get(&function).copied().unwrap_or(0.0);
-    let caller = |caller: u32| space.entry(caller).filter(|_| caller != NO_FUNCTION);
     // No negative number is left of a cast.
     let ticks = |ticks: f64| ticks.round() as u64;
     let arcs = recorded.arcs.iter().filter_map(|arc| {
@@ -75,7 +98,7 @@ fn of_thread(pid: u32, recorded: &ThreadTimes, space: &Space, factor: f64) -> Th
         // Which of a function's arcs has made its calls is not known.
         let made = share * sums.get(arc.callee).made;
         Some(Arc {
-            caller: caller(arc.caller),
+            caller: caller_of(arc.caller, space),
             callee: space.entry(arc.callee)?,
             calls: arc.calls,
             open: arc.open.min(arc.calls),
@@ -86,7 +109,7 @@ fn of_thread(pid: u32, recorded: &ThreadTimes, space: &Space, factor: f64) -> Th
             max: arc.max.min(inclusive),
         })
     });
-    let arcs: Vec<Arc> = arcs.collect();
+    let arcs: Vec<Arc<Place>> = arcs.collect();
     // A function takes at least as long as what it calls.
     let mut called: HashMap<Place, u64> = HashMap::new();
     for arc in arcs.iter().filter(|arc| arc.caller != Some(arc.callee)) {
@@ -100,7 +123,7 @@ fn of_thread(pid: u32, recorded: &ThreadTimes, space: &Space, factor: f64) -> Th
         let inclusive = function.inclusive as f64 - cost.within(function.within, function.primitive);
         let Sum { own, made, .. } = sums.get(function.number);
         Some(Function {
-            place,
+            function: place,
             primitive: function.primitive,
             inclusive: ticks(inclusive + surplus_of(function.number))
                 .max(called.get(&place).copied().unwrap_or(0)),
@@ -114,12 +137,7 @@ fn of_thread(pid: u32, recorded: &ThreadTimes, space: &Space, factor: f64) -> Th
         tid: recorded.tid,
         life: recorded.life,
         overhead: ticks(sums.calls() * (cost.inside + cost.outside)).min(recorded.life),
-        factor,
         ready: recorded.ready,
-        tail: recorded.tail.and_then(|tail| {
-            let callee = space.entry(tail.callee)?;
-            Some(Tail { caller: caller(tail.caller), callee, lasted: tail.lasted })
-        }),
         functions: functions.collect(),
         nodes: nodes(recorded, space, &cost),
         arcs,
@@ -128,7 +146,7 @@ fn of_thread(pid: u32, recorded: &ThreadTimes, space: &Space, factor: f64) -> Th
 }
 
 /// Returns the calling-context tree of a thread without the overhead.
-fn nodes(recorded: &ThreadTimes, space: &Space, cost: &Cost) -> Vec<Node> {
+fn nodes(recorded: &ThreadTimes, space: &Space, cost: &Cost) -> Vec<Node<Place>> {
     let mut made = vec![0_u64; recorded.nodes.len()];
     for node in &recorded.nodes {
         if let Some(made) = node.parent.and_then(|parent| made.get_mut(parent as usize)) {
@@ -137,7 +155,7 @@ fn nodes(recorded: &ThreadTimes, space: &Space, cost: &Cost) -> Vec<Node> {
     }
     let node = |(node, made): (&times::Node, u64)| Node {
         parent: node.parent,
-        place: space.entry(node.function).filter(|_| node.function != REST),
+        function: space.entry(node.function).filter(|_| node.function != REST),
         calls: node.calls,
         own: cost.own(node.own as f64, node.calls as f64, made as f64).round() as u64,
     };

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use gmon_run::ticks::{Arc, Function, Node, Thread};
+
 use crate::os::clock;
 use crate::profile::place::Place;
 use crate::store::region::times::ThreadTimes;
@@ -10,7 +12,11 @@ use crate::store::region::times::ThreadTimes;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Times {
     pub(crate) overhead: Overhead,
-    pub(crate) threads: Vec<Thread>,
+    pub(crate) threads: Vec<Thread<Place>>,
+    /// What the agent has recorded of each thread of a process, until the overhead [is fitted](crate::profile::recorded::fit).
+    pub(crate) recorded: Vec<ThreadTimes>,
+    /// By how much the overhead of a call differed most from what was calibrated, as a share of that.
+    pub(crate) misfit: f64,
 }
 
 /// The overhead of a call, in ticks.
@@ -31,121 +37,10 @@ impl Overhead {
     }
 }
 
-/// What was measured on one thread, in ticks.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Thread {
-    pub(crate) pid: u32,
-    pub(crate) tid: u32,
-    pub(crate) name: String,
-    pub(crate) life: u64,
-    /// What the agent has recorded of the thread, until the overhead is fitted.
-    pub(crate) recorded: Option<Box<ThreadTimes>>,
-    /// How many times the overhead that was calibrated a call has cost, as far as that is known.
-    pub(crate) factor: f64,
-    /// What gprofinject itself took, which is taken out of all times below.
-    pub(crate) overhead: u64,
-    /// The time for which other threads had the processor, which is in no other time; `None` if it is not known, nor when the thread
-    /// waited.
-    pub(crate) ready: Option<u64>,
-    pub(crate) tail: Option<Tail>,
-    pub(crate) arcs: Vec<Arc>,
-    pub(crate) functions: Vec<Function>,
-    pub(crate) nodes: Vec<Node>,
-    /// The number of samples of CPU time, without those in gprofinject's own code; 0 if samples do not know their thread.
-    pub(crate) samples: u64,
-    /// The number of samples in each function itself.
-    pub(crate) samples_by_function: HashMap<Place, u64>,
-}
-
-/// The measured calls of a function by another one.
-#[derive(Clone, Debug)]
-pub(crate) struct Arc {
-    /// `None` if no hooked function was running.
-    pub(crate) caller: Option<Place>,
-    pub(crate) callee: Place,
-    pub(crate) calls: u64,
-    pub(crate) open: u64,
-    /// Without the overhead; may be negative.
-    pub(crate) own: i64,
-    /// The part of `own` in which the thread waited.
-    pub(crate) waited: u64,
-    pub(crate) inclusive: u64,
-    pub(crate) min: u64,
-    pub(crate) max: u64,
-}
-
-/// The time from a thread's last event to its end, in its innermost open call. Whether the thread waited then is known by samples.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Tail {
-    /// As in [`Arc`].
-    pub(crate) caller: Option<Place>,
-    pub(crate) callee: Place,
-    pub(crate) lasted: u64,
-}
-
-/// What was measured of a function beside its arcs.
-#[derive(Clone, Debug)]
-pub(crate) struct Function {
-    pub(crate) place: Place,
-    pub(crate) primitive: u64,
-    pub(crate) inclusive: u64,
-    /// The same with the overhead.
-    pub(crate) inclusive_raw: u64,
-    /// The own time with the overhead.
-    pub(crate) own_raw: u64,
-    /// The numbers of calls that have ended, by [`gprofinject_abi::times::bucket`].
-    pub(crate) histogram: Vec<u64>,
-}
-
-/// A node of the calling-context tree.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Node {
-    pub(crate) parent: Option<u32>,
-    /// `None` in the node for everything for which there was no other one.
-    pub(crate) place: Option<Place>,
-    pub(crate) calls: u64,
-    pub(crate) own: u64,
-}
-
-impl Thread {
-    /// Adds the part of the [tail](Tail) in which the thread did not run to the time that it waited. It has used so many ticks of CPU time in
-    /// all.
-    pub(crate) fn settle_tail(&mut self, cpu: u64) {
-        let Some(tail) = self.tail.take() else { return };
-        let sum = |part: fn(&Arc) -> u64| self.arcs.iter().map(part).fold(0, u64::saturating_add);
-        let own = sum(|arc| arc.own.max(0) as u64);
-        let before = own.saturating_sub(sum(|arc| arc.waited)).saturating_sub(tail.lasted);
-        let ran = cpu.saturating_sub(before).min(tail.lasted);
-        let is_it = |arc: &&mut Arc| (arc.caller, arc.callee) == (tail.caller, tail.callee);
-        if let Some(arc) = self.arcs.iter_mut().find(is_it) {
-            arc.waited = arc.waited.saturating_add(tail.lasted - ran);
-        }
-    }
-
-    /// Returns for how long the thread waited in each function itself, as the sum over its arcs.
-    pub(crate) fn waited(&self) -> HashMap<Place, u64> {
-        let mut sums: HashMap<Place, u64> = HashMap::new();
-        for arc in self.arcs.iter().filter(|arc| arc.waited > 0) {
-            let sum = sums.entry(arc.callee).or_default();
-            *sum = sum.saturating_add(arc.waited);
-        }
-        sums
-    }
-
-    /// Returns the own time of each function, which is the sum over its arcs.
-    pub(crate) fn own(&self) -> HashMap<Place, u64> {
-        let mut sums: HashMap<Place, i64> = HashMap::new();
-        for arc in &self.arcs {
-            let sum = sums.entry(arc.callee).or_default();
-            *sum = sum.saturating_add(arc.own);
-        }
-        sums.into_iter().map(|(place, own)| (place, own.max(0) as u64)).collect()
-    }
-}
-
 impl Times {
     /// Adds what other processes have measured. `place` returns the place of one of the other's.
     pub(crate) fn add(&mut self, other: Times, place: impl Fn(Place) -> Place) {
+        self.misfit = self.misfit.max(other.misfit);
         self.threads.extend(other.threads.into_iter().map(|thread| {
             Thread {
                 arcs: thread
@@ -156,17 +51,12 @@ impl Times {
                 functions: thread
                     .functions
                     .into_iter()
-                    .map(|function| Function { place: place(function.place), ..function })
+                    .map(|function| Function { function: place(function.function), ..function })
                     .collect(),
-                tail: thread.tail.map(|tail| Tail {
-                    caller: tail.caller.map(&place),
-                    callee: place(tail.callee),
-                    ..tail
-                }),
                 nodes: thread
                     .nodes
                     .into_iter()
-                    .map(|node| Node { place: node.place.map(&place), ..node })
+                    .map(|node| Node { function: node.function.map(&place), ..node })
                     .collect(),
                 samples_by_function: thread
                     .samples_by_function
@@ -180,13 +70,13 @@ impl Times {
 
     /// Subtracts what the same process had measured at an earlier time. Extremes stay.
     pub(crate) fn subtract(&mut self, before: &Times) {
+        // It is of the whole time.
+        self.recorded.clear();
         for thread in &mut self.threads {
             let Some(old) = before.threads.iter().find(|old| (old.pid, old.tid) == (thread.pid, thread.tid))
             else {
                 continue;
             };
-            // The calibration was the same.
-            thread.recorded = None;
             thread.life = thread.life.saturating_sub(old.life);
             thread.overhead = thread.overhead.saturating_sub(old.overhead);
             thread.ready = thread.ready.map(|ready| ready.saturating_sub(old.ready.unwrap_or(0)));
@@ -201,9 +91,9 @@ impl Times {
             }
             thread.arcs.retain(|arc| arc.calls > 0);
             let functions: HashMap<_, _> =
-                old.functions.iter().map(|function| (function.place, function)).collect();
+                old.functions.iter().map(|function| (function.function, function)).collect();
             for function in &mut thread.functions {
-                let Some(old) = functions.get(&function.place) else { continue };
+                let Some(old) = functions.get(&function.function) else { continue };
                 function.primitive = function.primitive.saturating_sub(old.primitive);
                 function.inclusive = function.inclusive.saturating_sub(old.inclusive);
                 function.inclusive_raw = function.inclusive_raw.saturating_sub(old.inclusive_raw);

@@ -269,14 +269,21 @@ impl Sampling {
 
     /// Returns a copy of what is known of a member up to now.
     pub(crate) fn samples(&self, member: usize) -> Option<Samples> {
-        self.members.get(member).map(|sampled| sampled.samples.clone())
+        self.members.get(member).map(|sampled| self.told(sampled.samples.clone()))
+    }
+
+    /// Returns samples that tell whether those in the kernel are among them.
+    fn told(&self, mut samples: Samples) -> Samples {
+        samples.threads.is_without_kernel = !self.perf.samples_kernel();
+        samples
     }
 
     /// Removes and returns what is known of a member up to now.
     pub(crate) fn take(&mut self, member: usize) -> Option<Samples> {
         let sampled = self.members.get_mut(member)?;
         let empty = Samples::new(sampled.samples.histogram.shape);
-        Some(std::mem::replace(&mut sampled.samples, empty))
+        let samples = std::mem::replace(&mut sampled.samples, empty);
+        Some(self.told(samples))
     }
 
     /// Returns the samples of a process that has never announced itself.

@@ -25,6 +25,8 @@ pub(crate) struct Samples {
 #[derive(Clone, Default)]
 pub(crate) struct Threads {
     pub(crate) histograms: BTreeMap<u32, Histogram>,
+    /// Whether the kernel lets nobody sample its own code for this user.
+    pub(crate) is_without_kernel: bool,
     /// The numbers of threads that have ended, and when. A number may be there several times.
     pub(crate) ended: Vec<(u32, Moment)>,
     /// Whether the first thread has ended, as it does when the process ends.

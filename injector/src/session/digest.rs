@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
 
-use gmon_run::{Cost, Costs, Recording};
+use gmon_run::{Cost, Costs, Module, Recording};
 
 /// The number of functions that are named.
 pub(crate) const NAMED: usize = 5;
@@ -79,17 +79,12 @@ pub(crate) struct Digest {
     pub(crate) has_paths: bool,
 }
 
-/// Returns the last component of a path.
-fn file_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
-}
-
 /// Returns the samples in code that is not hooked, of which `places` has those in files, by the index of the module.
 fn unhooked(run: &Recording, places: &BTreeMap<u32, u64>) -> Unhooked {
     let elsewhere = run.programs.iter().fold(0, |sum: u64, program| sum.saturating_add(program.elsewhere));
     let samples = places.values().fold(elsewhere, |sum, samples| sum.saturating_add(*samples));
     let most = places.iter().max_by_key(|&(_, samples)| samples);
-    let name = |index: u32| run.modules.get(index as usize).map_or("", |module| file_name(&module.name));
+    let name = |index: u32| run.modules.get(index as usize).map_or("", Module::name);
     Unhooked {
         samples,
         most: most.map(|(&index, &samples)| (name(index).to_owned(), samples)).unwrap_or_default(),
@@ -168,7 +163,7 @@ fn functions(run: &Recording, costs: &Costs, all: Cost, by: By) -> Vec<FunctionC
     let seen = order.into_iter().take_while(|&index| Some(index) == first || is_seen(index));
     let named = seen.take(NAMED).filter_map(|index| {
         let function = run.functions.get(index)?;
-        let module = run.modules.get(function.module as usize).map_or("", |module| file_name(&module.name));
+        let module = run.modules.get(function.module as usize).map_or("", Module::name);
         let is_started = Some(function.module) == started;
         let is_nameless = function.name.is_empty();
         let name = match is_nameless {
@@ -183,12 +178,12 @@ fn functions(run: &Recording, costs: &Costs, all: Cost, by: By) -> Vec<FunctionC
 
 #[cfg(test)]
 mod tests {
-    use gmon_run::{Calls, Function, FunctionTimes, Hits, Module, Process, Program, Thread};
+    use gmon_run::{Calls, Function, FunctionTimes, Hits, Process, Program, Thread};
 
     use super::*;
 
     fn run() -> Recording {
-        let module = |name: &str| Module { name: name.to_owned(), ..Module::default() };
+        let module = |name: &str| Module { path: name.to_owned(), ..Module::default() };
         let function = |name: &str, module, address| Function {
             name: name.to_owned(),
             module,

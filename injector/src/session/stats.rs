@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 use gmon::output::Target;
+use gmon_run::ticks::Thread;
 use gprofinject_abi::times::{ArcTimes, FunctionTimes, PathNode};
 use gprofinject_plan::Verdict;
 use serde::Serialize;
 
 use crate::os::child::Ending;
+use crate::profile::place::Place;
 use crate::profile::placement::Unseen;
-use crate::profile::times::{self, Times};
+use crate::profile::times::Times;
 use crate::program::planned::Planned;
 use crate::session::member::{Other, Unhooked, Who};
 use crate::session::outcome::Run;
@@ -190,7 +192,7 @@ pub(super) struct Measured {
 
 impl Measured {
     fn of(times: &Times) -> Measured {
-        let count = |of: fn(&times::Thread) -> usize| times.threads.iter().map(of).sum();
+        let count = |of: fn(&Thread<Place>) -> usize| times.threads.iter().map(of).sum();
         let (arcs, paths): (usize, usize) =
             (count(|thread| thread.arcs.len()), count(|thread| thread.nodes.len()));
         Measured {

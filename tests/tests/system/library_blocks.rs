@@ -47,7 +47,7 @@ fn same(place: &Place, options: &[&str], args: &[&str]) -> Outcome {
 /// Returns how often each basic block of a library was executed, by the run's recording; `None` if none was counted.
 fn blocks_of(place: &Place, library: &str) -> Option<Vec<(u64, u64)>> {
     let recording = view::read(&place.path("gmon.pb.gz")).unwrap();
-    let is_it = |module: u32| recording.modules[module as usize].name.rsplit('/').next() == Some(library);
+    let is_it = |module: u32| recording.modules[module as usize].path.rsplit('/').next() == Some(library);
     let blocks = recording.blocks.iter().filter(|block| is_it(block.module));
     let blocks: Vec<_> = blocks.map(|block| (block.address, block.executions)).collect();
     (!blocks.is_empty()).then_some(blocks)

@@ -145,6 +145,7 @@ pub(crate) fn note(agent: &Agent, block: BlockRef, now: u64) -> bool {
             .map(|field| field.load(Ordering::Relaxed));
     times.seen_wall_ns().store(usage.wall_ns, Ordering::Relaxed);
     times.seen_cpu_ns().store(usage.cpu_ns, Ordering::Relaxed);
+    times.seen_system_ns().store(usage.system_ns, Ordering::Relaxed);
     times.seen_waits().store(usage.waits, Ordering::Relaxed);
     times.seen().store(now, Ordering::Relaxed);
     // The first look of a thread has nothing to compare with.

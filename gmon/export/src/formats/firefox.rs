@@ -11,8 +11,9 @@ use std::io::{self, Write};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::model::{Module, Run};
+use crate::model::Run;
 use crate::stacks::{Level, Place, Stack, Weight, levels, visit};
+use gmon_run::Module;
 
 /// The version of the format.
 const VERSION: u32 = 55;

@@ -128,7 +128,8 @@ mod tests {
     use super::*;
     use gmon_run::Program;
 
-    use crate::model::{self, Function, Module};
+    use crate::model::{self, Function};
+    use gmon_run::Module;
 
     #[test]
     fn what_gprof_reads() {

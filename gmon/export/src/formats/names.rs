@@ -49,7 +49,7 @@ pub(crate) fn one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Module;
+    use gmon_run::Module;
 
     #[test]
     fn equal_names_are_told_apart() {

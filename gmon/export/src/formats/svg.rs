@@ -158,7 +158,8 @@ fn time(ns: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Arc, Function, Module, Node};
+    use crate::model::{Arc, Function};
+    use gmon_run::{Module, Node};
 
     fn picture(run: &Run) -> String {
         let mut out = Vec::new();

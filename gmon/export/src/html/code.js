@@ -2,10 +2,12 @@
 
 /** What the two views have in common: a choice above rows of text, some of which have a count. */
 class CodeView {
-  constructor(label, className) {
+  constructor(label, className, placeTitle) {
     this.bar = el("div", { className: "bar" });
+    this.placeTitle = placeTitle;
+    this.head = el("div", { className: "head", role: "row" }, ...["number time", "number count", "number place", "text"].map((className) => el("span", { className, role: "columnheader" })));
     this.list = new VirtualList({
-      label, role: "grid", rowHeight: 19, header: null,
+      label, role: "grid", rowHeight: 19, header: this.head,
       makeRow: () => el("div", {}, ...["number time", "number count", "number place", "text"].map((className) => el("span", { className, role: "gridcell" }))),
       fillRow: (row, at) => this.fillRow(row, at),
     });
@@ -13,14 +15,19 @@ class CodeView {
     this.most = 0;
   }
 
-  /** Takes the columns of counts and of CPU times, either of which may be null, and shows those that there are. */
-  take(counts, times) {
+  /**
+   * Takes the columns of counts and of CPU times, either of which may be null, and shows those that there are; and how many characters the
+   * longest line number or address has.
+   */
+  take(counts, times, digits) {
     this.counts = counts?.some((value) => value !== null) ? counts : null;
     this.times = times;
     this.costs = this.counts ?? this.times;
     this.most = [largest(this.times ?? []), largest(this.counts ?? [])];
-    const widths = [this.times ? "7em" : "0", this.counts ? "8.5em" : "0", "6.5em", "1fr"];
+    const widths = [this.times ? "7em" : "0", this.counts ? "8.5em" : "0", `${Math.max(digits, this.placeTitle.length)}ch`, "1fr"];
     this.list.element.style.setProperty("--code-columns", widths.join(" "));
+    const titles = [this.times ? "CPU time" : "", this.counts ? "Executed" : "", this.placeTitle, ""];
+    [...this.head.children].forEach((cell, at) => { cell.textContent = titles[at]; });
     this.list.element.classList.toggle("bare", !this.costs);
   }
 
@@ -60,11 +67,12 @@ class CodeView {
 
 class SourceView extends CodeView {
   constructor(run) {
-    super("Source with counts", "source");
+    super("Source with counts", "source", "Line");
     this.run = run;
     this.at = UNKNOWN;
     // The file has the sources with the highest costs first.
-    const options = run.sources.map((source) => [String(source.file), visible(run.files[source.file])]);
+    const names = shortPaths(run.sources.map((source) => run.files[source.file]));
+    const options = run.sources.map((source, at) => [String(source.file), visible(names[at])]);
     this.choice = choice("Source file", options, options[0]?.[0], (value) => { location.hash = hashOf("source", { file: value }); });
     this.status = el("output", { className: "status" });
     fill(this.bar, this.choice, this.status);
@@ -74,9 +82,10 @@ class SourceView extends CodeView {
     const { run } = this;
     this.source = run.sources[run.sourceOf.get(Number(parameters.get("file") ?? UNKNOWN)) ?? 0];
     const { source } = this;
-    this.take(source.count, source.self);
+    this.take(source.count, source.self, String(largest(source.line)).length);
     this.begins = this.functionsOf(source.file);
     this.choice.value = String(source.file);
+    this.choice.title = visible(run.files[source.file]);
     this.status.textContent = this.summary();
     this.list.element.scrollTop = 0;
     this.list.selected = UNKNOWN;
@@ -118,7 +127,7 @@ class SourceView extends CodeView {
 
   summary() {
     const { source } = this;
-    const missing = source.found ? "" : "; the source is not in this report: gmon html PROGRAM PROFILE adds it, and --source-dir says where it is";
+    const missing = source.found ? "" : "; the source is not in this report: gmon html --source-dir DIR adds it";
     if (!this.costs) return `lines were neither counted nor sampled; functions have their calls${missing}`;
     if (!this.counts) return `${duration(sum(source.self))} of CPU time in these lines, by samples${missing}`;
     const known = source.count.filter((value) => value !== null);
@@ -143,7 +152,7 @@ function largest(column) {
 
 class AssemblyView extends CodeView {
   constructor(run) {
-    super("Disassembly with counts", "assembly");
+    super("Disassembly with counts", "assembly", "Address");
     this.run = run;
     const options = run.code.map((code) => [String(code.function), run.names[code.function]]);
     this.choice = choice("Function", options, options[0]?.[0], (value) => { location.hash = hashOf("assembly", { function: value }); });
@@ -160,11 +169,15 @@ class AssemblyView extends CodeView {
     this.link.href = hashOf("graph", { function: this.code.function });
     this.link.textContent = "Callers and callees";
     this.rows = this.rowsOf(this.code);
-    this.take(this.code.count, this.code.self);
+    this.take(this.code.count, this.code.self, largest(this.code.address).toString(16).length);
     this.status.textContent = counted(this.code.text.length, "instruction", "instructions");
     this.list.element.scrollTop = 0;
     this.list.selected = UNKNOWN;
     this.list.resize(this.rows.length);
+    // The instruction with the most time, or else the one that was executed most.
+    const costs = this.times ?? this.counts;
+    const most = costs ? largest(costs) : 0;
+    if (most > 0) this.list.choose(this.rows.indexOf(costs.indexOf(most)), "middle");
   }
 
   /** Returns the rows: the indexes of instructions, with a row `~index` where the source line changes. */

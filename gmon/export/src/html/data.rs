@@ -11,7 +11,8 @@ use crate::html::shorter::shorter;
 use crate::html::sources::{self, Source};
 use crate::html::timeline::Timeline;
 use crate::likely::Paths;
-use crate::model::{Arc, Durations, Function, Node, ProgramFunction, Run, Time};
+use crate::model::{Arc, Durations, Function, ProgramFunction, Run, Time};
+use gmon_run::Node;
 
 #[derive(Serialize)]
 pub(crate) struct Data<'r> {
@@ -285,8 +286,8 @@ fn functions(run: &Run) -> Functions<'_> {
     let column = |value: fn(&Function) -> u64| run.functions.iter().map(value).collect::<Vec<_>>();
     let counts = |value: fn(&Function) -> Option<u64>| run.functions.iter().map(value).collect::<Vec<_>>();
     let timed = run.time.is_some();
-    let sampled = run.time.is_measured() && run.sample_period_ns > 0;
-    let cpu = |function: &Function| function.samples.saturating_mul(run.sample_period_ns);
+    let has_cpu = run.time.is_measured() && (run.sample_period_ns > 0 || run.ready_ns.is_some());
+    let cpu = |function: &Function| function.cpu_ns(run.sample_period_ns).unwrap_or(0);
     Functions {
         name: run.functions.iter().map(|function| function.demangled.as_str()).collect(),
         short: shorter(run.functions.iter().map(|function| function.demangled.as_str())),
@@ -306,7 +307,7 @@ fn functions(run: &Run) -> Functions<'_> {
             .time
             .is_measured()
             .then(|| spread(run.functions.iter().map(|function| function.durations))),
-        cpu: sampled.then(|| run.functions.iter().map(cpu).collect()),
+        cpu: has_cpu.then(|| run.functions.iter().map(cpu).collect()),
         instructions: run.has_instructions.then(|| counts(|function| counted(function.instructions))),
         cycle: (!run.cycles.is_empty()).then(|| {
             run.functions.iter().map(|function| function.cycle.map_or(0, |cycle| cycle + 1)).collect()

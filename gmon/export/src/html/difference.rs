@@ -181,7 +181,8 @@ mod tests {
     use base64::prelude::{BASE64_STANDARD, Engine};
 
     use super::*;
-    use crate::model::{Function, Node};
+    use crate::model::Function;
+    use gmon_run::Node;
 
     fn run(names: &[&str], nodes: Vec<Node>) -> Run {
         let function = |(index, &name): (usize, &&str)| Function {

@@ -61,3 +61,21 @@ function visible(text) {
 function fileName(path) {
   return path.slice(path.lastIndexOf("/") + 1);
 }
+
+/** Returns for each path its shortest end, of whole components, that no other path has. */
+function shortPaths(paths) {
+  const parts = paths.map((path) => path.split("/").filter(Boolean));
+  const end = (at, length) => parts[at].slice(-length).join("/");
+  const lengths = paths.map(() => 1);
+  for (let again = true; again;) {
+    again = false;
+    const seen = new Map();
+    paths.forEach((_, at) => seen.set(end(at, lengths[at]), [...(seen.get(end(at, lengths[at])) ?? []), at]));
+    for (const same of seen.values()) {
+      const longer = same.length > 1 ? same.filter((at) => lengths[at] < parts[at].length) : [];
+      for (const at of longer) lengths[at] += 1;
+      again ||= longer.length > 0;
+    }
+  }
+  return paths.map((path, at) => (lengths[at] < parts[at].length ? end(at, lengths[at]) : path));
+}

@@ -17,7 +17,7 @@ class GraphView {
     const { style } = this.list.element;
     style.setProperty("--columns", `${times}minmax(9em, 15em) minmax(10em, 1fr)${run.modules.length > 1 ? " minmax(5em, 11em)" : ""}`);
     style.setProperty("--narrow", `${times}minmax(9em, 15em) minmax(10em, 1fr)`);
-    style.setProperty("--narrowest", `${this.timed ? "9.5em " : ""}7em minmax(6em, 1fr)`);
+    style.setProperty("--narrowest", `${this.timed ? "10.5em " : ""}7em minmax(6em, 1fr)`);
     const head = (text, hint, className) => el("span", { role: "columnheader", className, title: hint, textContent: text });
     const estimated = (key) => (run.time.estimated.includes(key) ? " (est.)" : "");
     fill(

@@ -12,7 +12,8 @@ use gprofinject_image::names::demangle::demangle;
 
 use crate::html::extras::{Instruction, Listing, MAX_INSTRUCTIONS};
 use crate::load;
-use crate::model::{Function, Line, Module, Run};
+use crate::model::{Function, Line, Run};
+use gmon_run::Module;
 
 /// The most functions that are disassembled in all if no basic blocks were counted.
 const MAX_FUNCTIONS: usize = 300;
@@ -79,7 +80,7 @@ pub fn listings_of(recording: &Recording, run: &Run) -> Vec<Listing> {
     let mut all = Vec::new();
     for own in busiest_first(recording, run) {
         let module = &recording.modules[own as usize];
-        let path = Path::new(&module.name);
+        let path = Path::new(&module.path);
         let Some(index) = place(run, module) else { continue };
         let is_wanted = counted.contains(&own) || !hottest(run, index).is_empty();
         if is_wanted
@@ -102,9 +103,8 @@ pub fn listings_of(recording: &Recording, run: &Run) -> Vec<Listing> {
 }
 
 /// Returns the index in a run of a recording's module.
-fn place(run: &Run, module: &gmon_run::Module) -> Option<u32> {
-    let is_it = |known: &Module| (&known.path, &known.build_id) == (&module.name, &module.build_id);
-    run.modules.iter().position(is_it).map(|index| index as u32)
+fn place(run: &Run, module: &Module) -> Option<u32> {
+    run.modules.iter().position(|known| known == module).map(|index| index as u32)
 }
 
 /// Returns the indexes of a recording's modules, those that have executed or taken the most first: there may not be room for all.

@@ -1,6 +1,6 @@
 //! Which call paths a report contains.
 
-use crate::model::Node;
+use gmon_run::Node;
 
 /// The most nodes that are kept as they are.
 const MAX_NODES: usize = 600_000;

@@ -15,7 +15,7 @@ class SummaryView {
 
   facts() {
     const list = el("dl");
-    for (const { label, value } of this.run.facts) list.append(el("dt", { textContent: label }), el("dd", { textContent: value.map(partText).join("") }));
+    for (const { label, value } of this.run.facts) list.append(el("dt", { textContent: label }), el("dd", {}, ...withCommands(value.map(partText).join(""))));
     const notes = this.run.notes.map((note) => el("li", { textContent: visible(note) }));
     return el("section", { className: "card" }, el("h2", { textContent: "This run" }), list, notes.length > 0 ? el("ul", { className: "notes" }, ...notes) : null);
   }
@@ -123,6 +123,11 @@ function partText(part) {
   if (typeof part === "string") return visible(part);
   if ("ns" in part) return duration(part.ns);
   return "when" in part ? new Date(part.when).toISOString().replace("T", " ").replace(/\.\d+Z$/, " UTC") : count(part.count);
+}
+
+/** Returns a text in pieces, of which those are code that are commands with an option. */
+function withCommands(text) {
+  return text.split(/((?:gprofinject|gmon) --?[a-z-]+)/).map((piece, at) => (at % 2 === 1 ? el("code", { textContent: piece }) : piece));
 }
 
 /** Returns a section with a small table. */

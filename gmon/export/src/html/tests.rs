@@ -3,7 +3,8 @@ use sha2::{Digest, Sha256};
 
 use super::*;
 use crate::html::page::{PAGE, STYLE};
-use crate::model::{Function, Module, Time};
+use crate::model::{Function, Time};
+use gmon_run::Module;
 
 /// What is between the two texts, which occur once.
 fn between<'t>(text: &'t str, before: &str, after: &str) -> &'t str {

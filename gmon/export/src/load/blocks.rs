@@ -8,7 +8,7 @@ use gmon_blocks::{Report, Tally};
 use gprofinject_image::debug::{Lines, debug_files};
 use gprofinject_image::instructions::Code;
 
-use crate::load::contract::{Detail, LoadError};
+use crate::load::contract::Detail;
 use crate::load::lines::Places;
 use crate::load::names::demangle_all;
 use crate::model::{Function, Run};
@@ -24,16 +24,10 @@ pub(crate) struct Of<'m> {
     pub(crate) has_calls: bool,
 }
 
-/// Adds what a profile's counts of basic blocks say of a module.
-///
-/// # Errors
-/// The module's instructions cannot be read.
-pub(crate) fn add(run: &mut Run, of: Of, profile: &Profile, detail: Detail) -> Result<(), LoadError> {
+/// Adds what a profile's counts of basic blocks say of a module. A file whose instructions cannot be read says nothing.
+pub(crate) fn add(run: &mut Run, of: Of, profile: &Profile, detail: Detail) {
     let Of { module, path, bytes, has_calls } = of;
-    if profile.blocks.is_empty() {
-        return Ok(());
-    }
-    let mut code = Code::parse(bytes)?;
+    let Ok(mut code) = Code::parse(bytes) else { return };
     let mut lines = Lines::of(bytes, path, None).ok();
     if lines.is_none()
         && let Some(file) = debug_files(path, bytes).find(|file| code.take_symbols(&file.bytes).is_ok())
@@ -71,7 +65,7 @@ pub(crate) fn add(run: &mut Run, of: Of, profile: &Profile, detail: Detail) -> R
         }
     }
     demangle_all(&mut run.functions);
-    let Some(lines) = lines else { return Ok(()) };
+    let Some(lines) = lines else { return };
     let mut places = Places::new(run);
     for line in Tally::of(&report).lines.values() {
         for instance in &line.instances {
@@ -87,5 +81,4 @@ pub(crate) fn add(run: &mut Run, of: Of, profile: &Profile, detail: Detail) -> R
         }
     }
     places.finish();
-    Ok(())
 }

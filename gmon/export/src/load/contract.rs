@@ -1,7 +1,6 @@
 //! What the caller of a loader chooses, and what may go wrong.
 
 use gmon::{BuildId, Format};
-use gprofinject_image::instructions::CodeError;
 
 /// How much is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,8 +18,6 @@ pub enum Detail {
 pub enum LoadError {
     #[error("not a program")]
     Program(#[from] gprofinject_image::ProgramError),
-    #[error("its instructions cannot be read")]
-    Code(#[from] CodeError),
     #[error(
         "the profile is of the program with build-id {profile}.., but this one has {program}..: rebuilt since the run"
     )]

@@ -27,7 +27,7 @@ impl Numbers {
                 .arcs
                 .iter()
                 .for_each(|arc| arc.caller.into_iter().chain([arc.callee]).for_each(&mut note));
-            recording.nodes.iter().for_each(|node| note(node.function));
+            recording.nodes.iter().filter_map(|node| node.function).for_each(&mut note);
         }
         recording.unmeasured_calls().for_each(|c| c.caller.into_iter().chain([c.callee]).for_each(&mut note));
         if !recording.is_measured() {

@@ -1,33 +1,53 @@
-//! A gmon.pb.gz: everything that a run has counted, sampled and measured.
+//! From a recording to its analysis: one row for each function that occurs, with the sums of all programs and threads.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use gmon::{Block, BuildId, Format, Profile};
-use gmon_run::{FunctionTimes, Program, REST, Recording};
+use gmon_run::{FunctionTimes, Node, Program, Recording};
 use gprofinject_image::debug::module_file;
 
 use crate::estimate::estimate;
 use crate::load::blocks;
 use crate::load::contract::Detail;
+use crate::load::gmon_out::lines_of;
 use crate::load::lines::{Places, add_lines};
 use crate::load::names::demangle_all;
 use crate::load::numbers::Numbers;
-use crate::load::program::lines_of;
 use crate::load::programs::shares;
-use crate::model::{Arc, Durations, Function, Line, Module, Node, Run, Time, View};
+use crate::load::samples::Samples;
+use crate::model::{Arc, Durations, Function, Line, Run, Time, View};
 
 /// The name of the callers that are not known: code that is not hooked, while no hooked function was running.
 pub const OUTSIDE: &str = "[outside]";
 /// The name of the code in which samples are that belong to no module.
 pub const ELSEWHERE: &str = "[elsewhere]";
 
+/// The files of modules, from which source lines and instructions come.
+#[derive(Clone, Copy)]
+pub(crate) enum Files<'f> {
+    /// Those at the paths of the modules, as far as they are still those of the run.
+    OfModules,
+    /// That of the only program, whose gmon.out has its own view of its calls.
+    OfProgram(&'f Path, &'f [u8]),
+    /// None, for a gmon.out of which only functions and calls are wanted.
+    Unread,
+}
+
 /// Returns what the programs of a run have done together. The indexes must be valid, as those of a file that was read are. Source lines
 /// and instructions come from the modules' files, as far as these are still those of the run.
 pub fn recording(recording: &Recording, detail: Detail) -> Run {
+    analysis(recording, &Samples::of(recording), Files::OfModules, detail)
+}
+
+/// Returns the analysis of a recording, with the samples that functions get.
+pub(crate) fn analysis(recording: &Recording, samples: &Samples, files: Files, detail: Detail) -> Run {
+    let is_own = !matches!(files, Files::OfModules);
+    let is_measured = recording.is_measured();
     let numbers = Numbers::new(recording);
-    let mut files = Files::default();
+    let mut paths = Paths::default();
     let functions = numbers.functions.iter().map(|&index| {
         let function = &recording.functions[index as usize];
         Function {
@@ -38,7 +58,7 @@ pub fn recording(recording: &Recording, detail: Detail) -> Run {
             module: numbers.module(function.module),
             address: function.address,
             size: function.size,
-            source: files.line(&function.file, function.line),
+            source: paths.line(&function.file, function.line),
             ..Function::default()
         }
     });
@@ -48,37 +68,33 @@ pub fn recording(recording: &Recording, detail: Detail) -> Run {
         .map(|program| Program { module: numbers.module(program.module).unwrap_or(0), ..program.clone() });
     let mut run = Run {
         program: title(recording),
-        view: View::Process,
+        view: if is_own { View::Program } else { View::Process },
         start_unix_ns: recording.start_unix_ns,
         duration_ns: recording.duration_ns,
         sample_period_ns: recording.sample_period_ns,
         functions: functions.collect(),
-        modules: numbers.modules.iter().map(|&index| module(&recording.modules[index as usize])).collect(),
+        modules: numbers.modules.iter().map(|&index| recording.modules[index as usize].clone()).collect(),
         runs: recording.runs.clone(),
         programs: programs.collect(),
         processes: recording.processes.clone(),
         processes_left_out: recording.processes_left_out,
-        shares: shares(recording),
-        files: files.list,
+        shares: if is_own { Vec::new() } else { shares(recording) },
+        files: paths.list,
         ..Run::default()
     };
-    for hits in &recording.hits {
-        if let Some(function) = numbers.function(hits.function) {
-            let samples = &mut run.functions[function as usize].samples;
-            *samples = samples.saturating_add(hits.samples);
-        }
-    }
-    match recording.is_measured() {
+    add_samples(&mut run, samples, &numbers);
+    match is_measured {
         true => add_times(&mut run, recording, &numbers),
-        false => add_samples(&mut run, recording),
+        false if is_own => {}
+        false => add_elsewhere(&mut run, recording),
     }
     add_calls(&mut run, recording, &numbers);
     demangle_all(&mut run.functions);
     run.sort_arcs();
-    if !recording.is_measured() {
+    if !is_measured {
         estimate(&mut run);
     }
-    add_files(&mut run, recording, &numbers, detail);
+    add_files(&mut run, recording, samples, &numbers, files, detail);
     run
 }
 
@@ -124,16 +140,6 @@ fn title(recording: &Recording) -> String {
     }
 }
 
-fn module(module: &gmon_run::Module) -> Module {
-    Module {
-        path: module.name.clone(),
-        build_id: module.build_id.clone(),
-        start: module.start,
-        limit: module.limit,
-        offset: module.offset,
-    }
-}
-
 /// Adds the calls that were counted and not measured.
 fn add_calls(run: &mut Run, recording: &Recording, numbers: &Numbers) {
     for calls in recording.unmeasured_calls() {
@@ -154,25 +160,35 @@ fn add_calls(run: &mut Run, recording: &Recording, numbers: &Numbers) {
 }
 
 /// Adds sampled times.
-fn add_samples(run: &mut Run, recording: &Recording) {
-    let elsewhere =
-        recording.programs.iter().fold(0_u64, |sum, program| sum.saturating_add(program.elsewhere));
-    if elsewhere > 0 {
-        run.functions.push(Function {
-            name: ELSEWHERE.to_owned(),
-            samples: elsewhere,
-            ..Function::default()
-        });
+fn add_samples(run: &mut Run, samples: &Samples, numbers: &Numbers) {
+    let mut sums = vec![0.0; run.functions.len()];
+    for hit in &samples.hits {
+        if let Some(function) = numbers.function(hit.function) {
+            sums[function as usize] += hit.samples;
+        }
     }
-    for function in &mut run.functions {
-        function.self_ns = function.samples.saturating_mul(recording.sample_period_ns);
-        run.samples = run.samples.saturating_add(function.samples);
+    for (function, sum) in run.functions.iter_mut().zip(sums) {
+        function.samples = sum.round() as u64;
+        function.self_ns = (sum * samples.period_ns).round() as u64;
     }
-    run.time = if recording.sample_period_ns > 0 { Time::Estimated } else { Time::None };
+    run.samples = samples.all;
+    run.time = if samples.period_ns > 0.0 { Time::Estimated } else { Time::None };
+}
+
+/// Adds the samples in no known file.
+fn add_elsewhere(run: &mut Run, recording: &Recording) {
+    let samples = recording.programs.iter().fold(0_u64, |sum, program| sum.saturating_add(program.elsewhere));
+    if samples > 0 {
+        let self_ns = samples.saturating_mul(recording.sample_period_ns);
+        run.functions.push(Function { name: ELSEWHERE.to_owned(), samples, self_ns, ..Function::default() });
+    }
 }
 
 /// Adds measured calls and times.
 fn add_times(run: &mut Run, recording: &Recording, numbers: &Numbers) {
+    let ready = recording.threads.iter().map(|thread| thread.ready_ns);
+    let sum = ready.reduce(|sum, ready| Some(sum?.saturating_add(ready?)));
+    run.ready_ns = sum.flatten();
     let mut sums = vec![FunctionTimes::default(); run.functions.len()];
     for row in &recording.rows {
         let Some(function) = numbers.function(row.function) else { continue };
@@ -183,10 +199,11 @@ fn add_times(run: &mut Run, recording: &Recording, numbers: &Numbers) {
         (function.calls, function.primitive) = (sum.calls, sum.primitive);
         (function.self_ns, function.inclusive_ns) = (sum.self_ns, sum.inclusive_ns);
         (function.self_raw_ns, function.inclusive_raw_ns) = (sum.self_raw_ns, sum.inclusive_raw_ns);
+        function.waiting_ns = run.ready_ns.filter(|_| sum.calls > 0).map(|_| sum.waiting_ns);
         function.open = sum.open;
         function.durations = Durations::of(&sum, &recording.intervals);
-        run.samples = run.samples.saturating_add(function.samples);
     }
+    run.samples = run.functions.iter().fold(0, |sum, function| sum.saturating_add(function.samples));
     for arc in &recording.arcs {
         let Some(callee) = numbers.function(arc.callee) else { continue };
         run.arcs.push(Arc {
@@ -201,16 +218,8 @@ fn add_times(run: &mut Run, recording: &Recording, numbers: &Numbers) {
             ..Arc::default()
         });
     }
-    let nodes = recording.nodes.iter().map(|node| Node {
-        parent: node.parent,
-        function: Some(node.function)
-            .filter(|&function| function != REST)
-            .and_then(|at| numbers.function(at)),
-        thread: node.thread,
-        calls: node.calls,
-        self_ns: node.self_ns,
-        samples: node.samples,
-    });
+    let function = |node: &Node| node.function.and_then(|function| numbers.function(function));
+    let nodes = recording.nodes.iter().map(|node| Node { function: function(node), ..*node });
     run.nodes = nodes.collect();
     run.nodes_lost = recording.nodes_lost;
     run.threads.clone_from(&recording.threads);
@@ -220,64 +229,90 @@ fn add_times(run: &mut Run, recording: &Recording, numbers: &Numbers) {
 }
 
 /// Adds what the modules' files say: source lines, and the instructions of basic blocks that were counted.
-fn add_files(run: &mut Run, recording: &Recording, numbers: &Numbers, detail: Detail) {
+fn add_files(
+    run: &mut Run,
+    recording: &Recording,
+    samples: &Samples,
+    numbers: &Numbers,
+    files: Files,
+    detail: Detail,
+) {
     let has_lines = detail == Detail::Lines && !recording.is_measured();
-    let mut samples: HashMap<u32, Vec<(u32, u64, f64)>> = HashMap::new();
-    for hits in recording.hits.iter().filter(|hits| hits.address > 0) {
-        if let Some(function) = numbers.function(hits.function)
-            && let Some(module) = run.functions[function as usize].module
-        {
-            samples.entry(module).or_default().push((function, hits.address, hits.samples as f64));
-        }
-    }
     let counted: BTreeSet<u32> = recording.blocks.iter().map(|block| block.module).collect();
-    let mut files = Vec::new();
-    for (index, &own) in (0..).zip(&numbers.modules) {
-        let is_counted = counted.contains(&own);
-        let Module { path, build_id, .. } = &run.modules[index as usize];
-        let path = Path::new(path);
-        // The recording has names of source files too, which the owner of the program has chosen.
-        if detail == Detail::Lines
-            && path.is_absolute()
-            && let Ok(metadata) = std::fs::metadata(path)
-        {
-            run.owners.insert(metadata.uid());
-        }
-        if (has_lines || is_counted)
-            && path.is_absolute()
-            && let Some((bytes, owner)) = module_file(path, build_id)
-            && recording.modules[own as usize].is_of(&bytes)
-        {
-            run.owners.insert(owner);
-            files.push((index, own, is_counted, path.to_owned(), bytes));
-        }
-    }
+    let is_wanted = |own: &u32| has_lines || counted.contains(own);
+    let known = match files {
+        Files::Unread => Vec::new(),
+        Files::OfProgram(path, bytes) => vec![(0, 0, Cow::Borrowed(path), Cow::Borrowed(bytes))],
+        Files::OfModules => of_modules(run, recording, numbers, is_wanted, detail),
+    };
     let has_calls = !recording.calls.is_empty();
-    for (module, own, _, path, bytes) in files.iter().filter(|(_, _, is_counted, ..)| *is_counted) {
+    for (module, own, path, bytes) in known.iter().filter(|(_, own, ..)| counted.contains(own)) {
         let of = blocks::Of { module: *module, path, bytes, has_calls };
-        // A file whose instructions cannot be read says nothing.
-        let _ = blocks::add(run, of, &profile_of(recording, *own), detail);
+        blocks::add(run, of, &profile_of(recording, *own), detail);
     }
     if !has_lines {
         return;
     }
+    let mut hits: HashMap<u32, Vec<(u32, u64, f64)>> = HashMap::new();
+    for hit in samples.hits.iter().filter(|hit| hit.address > 0) {
+        if let Some(function) = numbers.function(hit.function)
+            && let Some(module) = run.functions[function as usize].module
+        {
+            hits.entry(module).or_default().push((function, hit.address, hit.samples));
+        }
+    }
     let mut places = Places::new(run);
-    for (module, _, _, path, bytes) in &files {
+    for (module, _, path, bytes) in &known {
         if let Some(lines) = lines_of(path, bytes) {
-            add_lines(&mut places, *module, &lines, samples.get(module).map_or(&[][..], Vec::as_slice));
+            add_lines(&mut places, *module, &lines, hits.get(module).map_or(&[][..], Vec::as_slice));
         }
     }
     places.finish();
 }
 
+/// A module's index in the run and in the recording, its path and its bytes.
+type ModuleFile<'f> = (u32, u32, Cow<'f, Path>, Cow<'f, [u8]>);
+
+/// Returns the wanted ones of the files at the paths of the modules.
+fn of_modules(
+    run: &mut Run,
+    recording: &Recording,
+    numbers: &Numbers,
+    is_wanted: impl Fn(&u32) -> bool,
+    detail: Detail,
+) -> Vec<ModuleFile<'static>> {
+    let mut files = Vec::new();
+    for (index, &own) in (0..).zip(&numbers.modules) {
+        let module = &recording.modules[own as usize];
+        let path = Path::new(&module.path);
+        if !path.is_absolute() {
+            continue;
+        }
+        // The recording has names of source files too, which the owner of the program has chosen.
+        if detail == Detail::Lines
+            && let Ok(metadata) = std::fs::metadata(path)
+        {
+            run.owners.insert(metadata.uid());
+        }
+        if is_wanted(&own)
+            && let Some((bytes, owner)) = module_file(path, &module.build_id)
+            && module.is_of(&bytes)
+        {
+            run.owners.insert(owner);
+            files.push((index, own, Cow::Owned(path.to_owned()), Cow::Owned(bytes)));
+        }
+    }
+    files
+}
+
 /// The paths of source files, each once.
 #[derive(Default)]
-struct Files {
+struct Paths {
     index: HashMap<String, u32>,
     list: Vec<String>,
 }
 
-impl Files {
+impl Paths {
     fn line(&mut self, path: &str, line: u32) -> Option<Line> {
         if path.is_empty() || line == 0 {
             return None;

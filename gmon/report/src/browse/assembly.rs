@@ -188,13 +188,8 @@ mod tests {
         let code = Code::of_bytes(&[(0x1000, "f", &bytes), (0x2000, "f.cold", &bytes)]);
         let disassembler = Disassembler::new(Syntax::Att, &code, str::to_owned);
         let mut module = Module { code, disassembler };
-        let symbol = Symbol {
-            path: "/bin/p".to_owned(),
-            build_id: Vec::new(),
-            address: 0x1000,
-            size: 3,
-            name: "f".to_owned(),
-        };
+        let symbol =
+            Symbol { module: gmon_run::Module::default(), address: 0x1000, size: 3, name: "f".to_owned() };
         let rows = |assembly: Result<Assembly, String>| -> Vec<(u64, u64)> {
             assembly.expect("code").rows.iter().map(|row| (row.address, row.samples)).collect()
         };

@@ -3,17 +3,15 @@
 use std::cell::OnceCell;
 use std::cmp::{Ordering, Reverse};
 
-use gmon_export::{Arc, Function, Run};
+use gmon_export::{Arc, Function, Module, Run};
 use gprofinject_image::names::short;
 
 use crate::cli::text::plain;
 
-/// What identifies a function in all models of a run.
+/// What identifies a function in a recording and in its analysis.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Symbol {
-    /// The path and the build-id of its module.
-    pub(crate) path: String,
-    pub(crate) build_id: Vec<u8>,
+    pub(crate) module: Module,
     /// The link address; 0 if only the name is known.
     pub(crate) address: u64,
     /// The number of bytes; 0 if it is not known.
@@ -94,7 +92,7 @@ impl Data {
         let is_it = |function: &Function| {
             function.address == wanted.address
                 && function.name == wanted.name
-                && self.run.module_of(function).is_some_and(|module| module.path == wanted.path)
+                && self.run.module_of(function) == Some(&wanted.module)
         };
         self.run.functions.iter().position(is_it).map(|index| index as u32)
     }
@@ -196,8 +194,7 @@ pub(crate) fn symbol(run: &Run, index: u32) -> Option<Symbol> {
     let function = run.functions.get(index as usize)?;
     let module = run.module_of(function)?;
     Some(Symbol {
-        path: module.path.clone(),
-        build_id: module.build_id.clone(),
+        module: module.clone(),
         address: function.address,
         size: function.size,
         name: function.name.clone(),

@@ -42,7 +42,7 @@ pub(crate) struct Cost {
 pub(crate) fn find(run: &Run, wanted: &Symbol) -> Option<u32> {
     let is_it = |function: &Function| {
         (function.address, &function.name) == (wanted.address, &wanted.name)
-            && run.module_of(function).is_some_and(|module| module.path == wanted.path)
+            && run.module_of(function) == Some(&wanted.module)
     };
     run.functions.iter().position(is_it).map(|index| index as u32)
 }

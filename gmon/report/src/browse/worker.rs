@@ -99,7 +99,7 @@ struct Reader {
     /// The run with its counts of basic blocks, and its listings.
     listings: Option<(Run, Vec<Listing>)>,
     /// The module of which a function was shown last.
-    module: Option<(String, Result<Module, String>)>,
+    module: Option<(gmon_run::Module, Result<Module, String>)>,
 }
 
 impl Reader {
@@ -163,8 +163,8 @@ impl Reader {
         if let Some(listing) = self.listing(symbol) {
             return Ok(Assembly::of(listing, &samples));
         }
-        if self.module.as_ref().is_none_or(|(path, _)| *path != symbol.path) {
-            self.module = Some((symbol.path.clone(), self.module(symbol)));
+        if self.module.as_ref().is_none_or(|(known, _)| *known != symbol.module) {
+            self.module = Some((symbol.module.clone(), self.module(symbol)));
         }
         match &mut self.module {
             Some((_, Ok(module))) => module.assembly(symbol, &samples),
@@ -196,25 +196,17 @@ impl Reader {
 
     /// Reads the code of a function's module.
     fn module(&self, symbol: &Symbol) -> Result<Module, String> {
-        let path = Path::new(&symbol.path);
-        let shown = plain(&symbol.path);
+        let path = Path::new(&symbol.module.path);
+        let shown = plain(&symbol.module.path);
         if let Source::Profile { program, bytes, .. } = self.shown() {
             return Module::read(program, bytes).map_err(|error| format!("{shown}: {error}"));
         }
-        let found = path.is_absolute().then(|| module_file(path, &symbol.build_id)).flatten();
-        let Some((bytes, _)) = found.filter(|(bytes, _)| is_of_run(self.shown(), symbol, bytes)) else {
+        let found = path.is_absolute().then(|| module_file(path, &symbol.module.build_id)).flatten();
+        let Some((bytes, _)) = found.filter(|(bytes, _)| symbol.module.is_of(bytes)) else {
             return Err(format!("{shown}: not there any more as it was during the run"));
         };
         Module::read(path, &bytes).map_err(|error| format!("{shown}: {error}"))
     }
-}
-
-/// Whether these are the bytes of the module as the run had it.
-fn is_of_run(source: &Source, symbol: &Symbol, bytes: &[u8]) -> bool {
-    let Source::Recording { recording, .. } = source else { return true };
-    let mut modules = recording.modules.iter();
-    let module = modules.find(|module| (&module.name, &module.build_id) == (&symbol.path, &symbol.build_id));
-    module.is_none_or(|module| module.is_of(bytes))
 }
 
 /// Returns a run with its source lines.
@@ -248,11 +240,7 @@ fn samples(source: &Source, symbol: &Symbol) -> BTreeMap<u64, u64> {
             let is_it = |function: &gmon_run::Function| {
                 let module = recording.modules.get(function.module as usize);
                 let is_named_so = function.name == symbol.name || function.name.is_empty();
-                function.address == symbol.address
-                    && is_named_so
-                    && module.is_some_and(|module| {
-                        (&module.name, &module.build_id) == (&symbol.path, &symbol.build_id)
-                    })
+                function.address == symbol.address && is_named_so && module == Some(&symbol.module)
             };
             let wanted: Vec<bool> = recording.functions.iter().map(is_it).collect();
             let is_wanted = |index: u32| wanted.get(index as usize).copied().unwrap_or(false);

@@ -96,7 +96,7 @@ fn recorded(recording: &Recording) -> Vec<Counted> {
     let mut all: Vec<_> = counted
         .into_iter()
         .filter_map(|index| {
-            let path = &recording.modules.get(index as usize)?.name;
+            let path = &recording.modules.get(index as usize)?.path;
             let rank = (Some(index) != started, !programs.contains(&index), file_name(Path::new(path)), path);
             Some((rank, index))
         })

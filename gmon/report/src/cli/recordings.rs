@@ -58,7 +58,7 @@ pub(crate) fn select(
     };
     let is_same = |program: &Program| match build_id.is_known() && id_of(program).is_known() {
         true => id_of(program) == build_id,
-        false => modules.get(program.module as usize).is_some_and(|m| Path::new(&m.name) == absolute),
+        false => modules.get(program.module as usize).is_some_and(|m| Path::new(&m.path) == absolute),
     };
     let wanted: Vec<bool> = recording.programs.iter().map(is_same).collect();
     if wanted.contains(&true) {
@@ -68,7 +68,7 @@ pub(crate) fn select(
     }
     let is_library = |module: &gmon_run::Module| match build_id.is_known() && !module.build_id.is_empty() {
         true => BuildId::new(&module.build_id) == build_id,
-        false => Path::new(&module.name) == absolute,
+        false => Path::new(&module.path) == absolute,
     };
     if recording.modules.iter().any(is_library) {
         return Ok(Selected::Library);

@@ -1,4 +1,4 @@
-//! Reads the files of a run, of whichever kind they are, into the one model that tables, exports and comparisons take.
+//! Reads the files of a run, of whichever kind they are, into the analysis that tables, exports and comparisons take.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -257,7 +257,7 @@ impl Source {
     pub(crate) fn program(&self) -> PathBuf {
         match self {
             Source::Recording { recording, .. } => {
-                recording.first_module().map(|module| PathBuf::from(&module.name)).unwrap_or_default()
+                recording.first_module().map(|module| PathBuf::from(&module.path)).unwrap_or_default()
             }
             Source::Profile { program, .. } => program.clone(),
         }
@@ -329,7 +329,7 @@ pub(crate) fn modules_of(
     path: &Path,
 ) -> Result<Vec<u32>> {
     let absolute = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let is_named_so = |module: &gmon_run::Module| Path::new(&module.name) == absolute;
+    let is_named_so = |module: &gmon_run::Module| Path::new(&module.path) == absolute;
     let is_it = |module: &gmon_run::Module| match module.build_id.as_slice() {
         [] => is_named_so(module) && module.is_of(bytes),
         id => build_id.is_known() && BuildId::new(id) == build_id,

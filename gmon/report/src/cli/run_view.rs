@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use gmon_export::{ClockSource, Function, Run, Time, View};
+use gmon_export::{ClockSource, Function, Module, Run, Time, View};
 use gprofinject_image::names::similar::similar;
 use gprofinject_image::names::unambiguous;
 use serde_json::{Value, json};
@@ -192,13 +192,15 @@ impl<'a> RunView<'a> {
                      chain of operations"
                 );
                 writeln!(out, "{}", self.style.wrap(&time))?;
-                match run.sample_period_ns {
-                    0 => Ok(()),
-                    _ => {
-                        let cpu = format!("cpu: CPU time, a sample for each {}", period.trim_end());
-                        writeln!(out, "{}", self.style.wrap(&cpu))
-                    }
-                }
+                let cpu = match (run.ready_ns, run.sample_period_ns) {
+                    (Some(ready), _) => format!(
+                        "cpu: time without waiting; {} more, for which others had the processor, are in no time",
+                        duration(ready).trim_end()
+                    ),
+                    (None, 0) => return Ok(()),
+                    (None, _) => format!("cpu: CPU time, a sample for each {}", period.trim_end()),
+                };
+                writeln!(out, "{}", self.style.wrap(&cpu))
             }
         }
     }
@@ -284,9 +286,7 @@ pub(crate) fn json_function(run: &Run, function: &Function) -> Value {
 /// Returns the name of a function's symbol: an empty text if it has none, and is called by its place.
 fn symbol<'r>(run: &Run, function: &'r Function) -> &'r str {
     let name = function.name.as_str();
-    let file =
-        run.module_of(function).map_or("", |module| module.path.rsplit('/').next().unwrap_or_default());
-    let place = match file {
+    let place = match run.module_of(function).map_or("", Module::name) {
         "" => format!("{:#x}", function.address),
         file => format!("{file}+{:#x}", function.address),
     };

@@ -4,7 +4,7 @@
 
 use gmon_run::{
     ArcTimes, Block, Calls, Clock, ClockSource, Ending, Function, FunctionTimes, Hits, Module, Node, Origin,
-    Process, Program, REST, Recording, Thread,
+    Process, Program, Recording, Thread,
 };
 
 /// The calls of each function in [`example`], by hand: the samples of arcs and those of nodes have the same sums.
@@ -17,7 +17,7 @@ pub(crate) const SELF_NS: [(&str, u64); 4] =
 /// `work`, which calls itself. With `paths`, the call paths are there too.
 pub(crate) fn example(paths: bool) -> Recording {
     let module = |name: &str, build_id: &[u8], start| Module {
-        name: name.to_owned(),
+        path: name.to_owned(),
         build_id: build_id.to_vec(),
         digest: 0,
         start,
@@ -42,6 +42,7 @@ pub(crate) fn example(paths: bool) -> Recording {
         life_ns: 5_000_000_000,
         outside_ns: 7_000_000,
         overhead_ns: 1_234,
+        ready_ns: None,
         samples,
     };
     let row = |function, thread, calls, primitive, self_ns, inclusive_ns, min_ns, max_ns, bucket: usize| {
@@ -54,6 +55,7 @@ pub(crate) fn example(paths: bool) -> Recording {
             primitive,
             open: 0,
             self_ns,
+            waiting_ns: 0,
             self_raw_ns: self_ns + 10,
             inclusive_ns,
             inclusive_raw_ns: inclusive_ns + 100,
@@ -164,12 +166,12 @@ pub(crate) fn example(paths: bool) -> Recording {
     };
     if paths {
         measured.nodes = vec![
-            node(None, 0, 0, 1, 1_000_000, 0),
-            node(Some(0), 1, 0, 10, 20_000_000, 5),
-            node(Some(1), 2, 0, 40, 300_000_000, 1),
-            node(None, 3, 1, 2, 2_000_000_000, 450),
-            node(Some(3), 3, 1, 2, 2_000_000_000, 449),
-            node(Some(4), REST, 1, 7, 0, 1),
+            node(None, Some(0), 0, 1, 1_000_000, 0),
+            node(Some(0), Some(1), 0, 10, 20_000_000, 5),
+            node(Some(1), Some(2), 0, 40, 300_000_000, 1),
+            node(None, Some(3), 1, 2, 2_000_000_000, 450),
+            node(Some(3), Some(3), 1, 2, 2_000_000_000, 449),
+            node(Some(4), None, 1, 7, 0, 1),
         ];
         measured.nodes_lost = 7;
     }
@@ -236,6 +238,7 @@ pub(crate) fn synthetic(functions: u32, arcs: u32, nodes: u32) -> Recording {
                 primitive: calls,
                 open: 0,
                 self_ns,
+                waiting_ns: 0,
                 self_raw_ns: self_ns + calls * 10,
                 inclusive_ns: self_ns * 3,
                 inclusive_raw_ns: self_ns * 4,
@@ -269,7 +272,7 @@ pub(crate) fn synthetic(functions: u32, arcs: u32, nodes: u32) -> Recording {
             let back = 1 + numbers.below(u64::from(index / 2).max(1)) as u32;
             Node {
                 parent: index.checked_sub(back.min(index.max(1))),
-                function: numbers.below(u64::from(functions)) as u32,
+                function: Some(numbers.below(u64::from(functions)) as u32),
                 thread: 0,
                 calls,
                 self_ns: calls * (1 + numbers.below(1 << 10)),

@@ -43,7 +43,7 @@ impl Tables {
     /// Returns the index of a module.
     pub(super) fn module(&mut self, module: Module) -> u32 {
         let all = &mut self.recording.modules;
-        *self.modules.entry((module.name.clone(), module.build_id.clone(), module.digest)).or_insert_with(
+        *self.modules.entry((module.path.clone(), module.build_id.clone(), module.digest)).or_insert_with(
             || {
                 all.push(module);
                 all.len() as u32 - 1

@@ -2,14 +2,15 @@
 
 use std::collections::HashMap;
 
-use gmon_run::{ArcTimes, Clock, ClockSource, FunctionTimes, Intervals, Node, REST, Thread};
+use gmon_run::ticks::Thread;
+use gmon_run::{Clock, ClockSource, FunctionTimes, Intervals};
 use gprofinject_abi::times::{BUCKETS, bucket_start};
 use gprofinject_image::debug::Lines;
 
 use crate::profile::model::{Place, Profile};
 use crate::profile::recorder::places::Places;
 use crate::profile::recorder::tables::Tables;
-use crate::profile::times::{self, Times};
+use crate::profile::times::Times;
 
 /// Nanoseconds of a second.
 const SECOND: f64 = 1e9;
@@ -49,9 +50,8 @@ pub(super) fn add<'p>(
 ) {
     let ticks_per_ns = times.overhead.ticks_per_ns();
     let ns = |ticks: f64| ticks / ticks_per_ns;
-    // What a call costs was not everywhere what the calibration said.
-    let factors = times.threads.iter().map(|thread| (thread.factor - 1.0).abs());
-    let misfit = factors.fold(0.0, f64::max) * (times.overhead.inside + times.overhead.outside);
+    // A call did not cost everywhere what the calibration said.
+    let misfit = times.misfit * (times.overhead.inside + times.overhead.outside);
     let known = &mut tables.recording.clock;
     *known = Clock {
         source: if times.overhead.is_tsc { ClockSource::Tsc } else { ClockSource::ClockGettime },
@@ -90,98 +90,21 @@ impl Adding<'_, '_> {
         index
     }
 
-    fn add_thread(&mut self, thread: &times::Thread) {
-        let (program, ticks_per_ns) = (self.of.program, self.ticks_per_ns);
-        let number = self.tables.recording.threads.len() as u32;
-        let ns = |ticks: u64| (ticks as f64 / ticks_per_ns).round() as u64;
-        let signed = |ticks: i64| if ticks > 0 { ns(ticks as u64) } else { 0 };
-        // By function: the sums of its arcs.
-        let mut sums: HashMap<Place, FunctionTimes> = HashMap::new();
-        let (own, waited) = (thread.own(), thread.waited());
-        for arc in &thread.arcs {
-            let caller = arc.caller.map(|place| self.index_of(place));
-            let callee = self.index_of(arc.callee);
-            let has_ended = arc.calls > arc.open;
-            let part = FunctionTimes {
-                function: callee,
-                thread: number,
-                calls: arc.calls,
-                open: arc.open,
-                min_ns: if has_ended { ns(arc.min) } else { 0 },
-                max_ns: if has_ended { ns(arc.max) } else { 0 },
-                ..FunctionTimes::default()
-            };
-            self.tables.recording.arcs.push(ArcTimes {
-                caller,
-                callee,
-                thread: number,
-                calls: arc.calls,
-                open: arc.open,
-                self_ns: signed(arc.own),
-                inclusive_ns: ns(arc.inclusive),
-                min_ns: part.min_ns,
-                max_ns: part.max_ns,
-            });
-            match sums.get_mut(&arc.callee) {
-                Some(sum) => sum.add(&part),
-                None => {
-                    sums.insert(arc.callee, part);
-                }
-            }
+    fn add_thread(&mut self, thread: &Thread<Place>) {
+        for place in thread.known() {
+            self.index_of(place);
         }
-        let (mut self_ticks, mut self_ns, mut calls) = (0_u64, 0_u64, 0_u64);
-        for function in &thread.functions {
-            let Some(mut row) = sums.remove(&function.place) else { continue };
-            let own = own.get(&function.place).copied().unwrap_or(0);
-            self_ticks = self_ticks.saturating_add(own);
-            row.primitive = function.primitive.min(row.calls);
-            row.samples = thread.samples_by_function.get(&function.place).copied().unwrap_or(0);
-            row.self_ns = ns(own);
-            row.waiting_ns = ns(waited.get(&function.place).copied().unwrap_or(0)).min(row.self_ns);
-            row.self_raw_ns = ns(function.own_raw);
-            row.inclusive_ns = ns(function.inclusive.max(own));
-            row.inclusive_raw_ns = ns(function.inclusive_raw);
-            let len = function.histogram.iter().rposition(|&count| count > 0).map_or(0, |last| last + 1);
-            row.histogram = function.histogram.iter().take(len).copied().collect();
-            self_ns = self_ns.saturating_add(row.self_ns);
-            calls = calls.saturating_add(row.calls);
-            self.tables.recording.rows.push(row);
-        }
+        let recording = &mut self.tables.recording;
+        let first = recording.rows.len();
+        let ns = |ticks: u64| (ticks as f64 / self.ticks_per_ns).round() as u64;
+        recording.add_thread(self.of.program, thread, |place| self.met[&place], ns);
+        let rows = recording.rows.get(first..).unwrap_or_default();
+        let sum = |of: fn(&FunctionTimes) -> u64| rows.iter().map(of).fold(0, u64::saturating_add);
+        let (self_ns, calls) = (sum(|row| row.self_ns), sum(|row| row.calls));
         if let Some(process) = self.tables.process(thread.pid) {
             process.self_ns = process.self_ns.saturating_add(self_ns);
             process.calls = process.calls.saturating_add(calls);
         }
-        let first = self.tables.recording.nodes.len() as u32;
-        for node in &thread.nodes {
-            let function = node.place.map_or(REST, |place| self.index_of(place));
-            if function == REST {
-                self.tables.recording.nodes_lost =
-                    self.tables.recording.nodes_lost.saturating_add(node.calls);
-            }
-            self.tables.recording.nodes.push(Node {
-                parent: node.parent.map(|parent| first + parent),
-                function,
-                thread: number,
-                calls: node.calls,
-                self_ns: ns(node.own),
-                samples: 0,
-            });
-        }
-        // Where more would have to be taken out than there is, as in functions of a few instructions, nothing is left, so less was
-        // taken out. The parts of a thread's life are its sum in any case.
-        let rest = thread.life.saturating_sub(self_ticks);
-        let overhead = thread.overhead.min(rest);
-        self.tables.recording.threads.push(Thread {
-            program,
-            pid: thread.pid,
-            tid: thread.tid,
-            name: thread.name.clone(),
-            life_ns: ns(thread.life),
-            outside_ns: ns(rest - overhead),
-            overhead_ns: ns(overhead),
-            ready_ns: thread.ready.map(ns),
-            samples: thread.samples,
-        });
     }
 }
 

@@ -23,6 +23,8 @@ pub(crate) struct ThreadTimes {
     /// The time for which other threads had the processor, which is in no other time; `None` if it is not known, nor when the thread
     /// waited.
     pub(crate) ready: Option<u64>,
+    /// The CPU time in the kernel, in nanoseconds, as the agent last saw it.
+    pub(crate) system_ns: u64,
     /// The time from the thread's last event to its end, if a call was open then.
     pub(crate) tail: Option<Tail>,
     pub(crate) arcs: Vec<Arc>,
@@ -263,6 +265,7 @@ pub(super) fn read(
         outside: header.outside,
         unmeasured: header.unmeasured,
         ready: (header.seen != 0).then_some(header.ready),
+        system_ns: header.seen_system_ns,
         tail,
         ..ThreadTimes::default()
     };

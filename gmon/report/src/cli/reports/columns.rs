@@ -22,6 +22,8 @@ pub(crate) struct Numbers {
     pub(crate) instructions: u64,
     /// The time of which the CPU time is a part. The rest is waiting.
     pub(crate) wall_ns: u64,
+    /// How much of it is waiting, if it was seen when the threads waited.
+    pub(crate) waiting_ns: Option<u64>,
     /// The thread, in the table of threads.
     pub(crate) thread: Option<Thread>,
     /// The process, in the table of processes.
@@ -43,6 +45,7 @@ impl Numbers {
             durations: function.durations,
             instructions: function.instructions,
             wall_ns: function.self_ns,
+            waiting_ns: function.waiting_ns,
             thread: None,
             process: None,
         }
@@ -61,6 +64,9 @@ impl Numbers {
             (&mut self.wall_ns, other.wall_ns),
         ] {
             *to = to.saturating_add(value);
+        }
+        if let Some(more) = other.waiting_ns {
+            self.waiting_ns = Some(self.waiting_ns.unwrap_or(0).saturating_add(more));
         }
     }
 
@@ -84,6 +90,8 @@ pub(crate) struct Kind {
     time: Time,
     /// The CPU time of a sample, in nanoseconds. 0 if these rows have no CPU time of their own.
     period_ns: u64,
+    /// Whether it was seen when the threads waited.
+    waits: bool,
     /// Whether a call had not returned at the end.
     open: bool,
     /// Whether some calls are recursive.
@@ -132,6 +140,7 @@ impl Kind {
                 By::Thread if !has_samples => 0,
                 _ => run.sample_period_ns,
             },
+            waits: rows.iter().any(|row| row.waiting_ns.is_some()),
             open: rows.iter().any(|row| row.open > 0),
             recursive: by == By::Function && rows.iter().any(|row| row.primitive != row.calls),
             instructions: run.has_instructions && matches!(by, By::Function | By::Module),
@@ -158,8 +167,8 @@ impl Kind {
             (Life, matches!(self.by, By::Thread | By::Process)),
             (Outside, self.by == By::Thread),
             (Overhead, self.by == By::Thread),
-            (Cpu, self.period_ns > 0),
-            (Waiting, self.period_ns > 0),
+            (Cpu, self.waits || self.period_ns > 0),
+            (Waiting, self.waits || self.period_ns > 0),
             (Open, self.open),
             (Instructions, self.instructions),
             (SelfRaw, self.raw),
@@ -168,6 +177,15 @@ impl Kind {
         .into_iter()
         .filter_map(|(column, has)| has.then_some(column))
         .collect()
+    }
+
+    /// Returns the column by which rows are sorted unless the user says otherwise. Where a program waits is not where it works.
+    pub(crate) fn order(&self) -> Column {
+        match self.time {
+            Time::None => Column::Calls,
+            _ if self.waits => Column::Cpu,
+            _ => Column::Own,
+        }
     }
 
     /// Whether rows can be sorted by a column.
@@ -285,7 +303,9 @@ impl Kind {
             Column::P50 => Some(row.durations?.p50_ns),
             Column::P99 => Some(row.durations?.p99_ns),
             Column::Cpu => self.cpu(row),
-            Column::Waiting => self.cpu(row).map(|cpu| row.wall_ns.saturating_sub(cpu)),
+            Column::Waiting => {
+                row.waiting_ns.or_else(|| self.cpu(row).map(|cpu| row.wall_ns.saturating_sub(cpu)))
+            }
             Column::Open => Some(row.open),
             Column::Instructions => Some(row.instructions),
             Column::SelfRaw => Some(row.self_raw_ns),
@@ -304,9 +324,12 @@ impl Kind {
         }
     }
 
-    /// Returns the CPU time, if it was sampled beside measured times.
+    /// Returns the CPU time, if it was seen or sampled beside measured times.
     fn cpu(&self, row: &Numbers) -> Option<u64> {
-        (self.period_ns > 0).then(|| row.samples.saturating_mul(self.period_ns))
+        match row.waiting_ns {
+            Some(waiting) => Some(row.wall_ns.saturating_sub(waiting)),
+            None => (self.period_ns > 0).then(|| row.samples.saturating_mul(self.period_ns)),
+        }
     }
 
     /// Whether the last row of a table has the sum of a column.

@@ -49,7 +49,7 @@ pub(crate) fn flat(view: &RunView, args: &FlatArgs, out: &mut impl Write) -> Res
         let what = format!("{:?}", args.by).to_lowercase();
         bail!("--raw: --by {what} does not have these times; --by function, module and thread have them");
     }
-    let order = args.sort.unwrap_or(if run.time.is_some() { Column::Own } else { Column::Calls });
+    let order = args.sort.unwrap_or(kind.order());
     if !kind.has(order) {
         bail!("--sort {}: there is no such column here{}", order.name(), kind.hint(order));
     }

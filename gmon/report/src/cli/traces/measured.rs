@@ -2,9 +2,7 @@
 
 use std::collections::HashMap;
 
-use gmon_run::{
-    ArcTimes, Clock, ClockSource, Function, FunctionTimes, Intervals, Module, Program, Recording, Thread,
-};
+use gmon_run::{Clock, ClockSource, Function, Intervals, Module, Program, Recording};
 use gmon_trace::{BUCKETS, Callee, Choice, ClockKind, Damage, Statistics, ThreadTimes, Trace, bucket_start};
 
 use crate::cli::traces::names;
@@ -34,8 +32,8 @@ pub(crate) fn measured(trace: &Trace, choice: &Choice) -> Times {
     let mut measured = head(trace);
     let Statistics { lost, is_too_deep, .. } = statistics;
     let mut functions = HashMap::new();
-    for (thread, number) in statistics.finish().into_iter().zip(0..) {
-        add(&mut measured, trace, &thread, number, &mut functions);
+    for times in statistics.finish() {
+        add(&mut measured, trace, &times, &mut functions);
     }
     Times { measured, damage, lost, is_too_deep }
 }
@@ -69,7 +67,7 @@ fn head(trace: &Trace) -> Recording {
         modules: trace
             .modules
             .iter()
-            .map(|path| Module { name: path.clone(), ..Module::default() })
+            .map(|path| Module { path: path.clone(), ..Module::default() })
             // For functions that the trace does not define.
             .chain([Module::default()])
             .collect(),
@@ -77,22 +75,21 @@ fn head(trace: &Trace) -> Recording {
     }
 }
 
-/// Adds the times of a thread.
+/// Adds the times of threads that have used one buffer.
 fn add(
     measured: &mut Recording,
     trace: &Trace,
-    thread: &ThreadTimes,
-    number: u32,
+    times: &ThreadTimes,
     functions: &mut HashMap<(u32, Callee), u32>,
 ) {
-    let Some(recorded) = trace.processes.get(thread.process as usize) else { return };
-    let ns = |ticks: u64| recorded.clock.ns(ticks);
-    let signed = |ticks: i64| if ticks > 0 { ns(ticks as u64) } else { 0 };
-    let mut index = |measured: &mut Recording, callee: Callee| {
-        // Functions that the trace defines are the same in all processes.
-        let process = if callee.index.is_some() { 0 } else { thread.process };
-        let key = Callee { number: if callee.index.is_some() { 0 } else { callee.number }, ..callee };
-        *functions.entry((process, key)).or_insert_with(|| {
+    let Some(recorded) = trace.processes.get(times.process as usize) else { return };
+    // Functions that the trace defines are the same in all processes.
+    let key = |callee: Callee| match callee.index {
+        Some(_) => (0, Callee { number: 0, ..callee }),
+        None => (times.process, callee),
+    };
+    for callee in times.thread.known() {
+        functions.entry(key(callee)).or_insert_with(|| {
             let known = trace.function(callee);
             measured.functions.push(Function {
                 name: names::symbol(trace, callee),
@@ -101,69 +98,12 @@ fn add(
                 ..Function::default()
             });
             measured.functions.len() as u32 - 1
-        })
-    };
-    let mut sums: HashMap<u32, (FunctionTimes, i64)> = HashMap::new();
-    for arc in &thread.arcs {
-        let caller = arc.caller.map(|caller| index(measured, caller));
-        let callee = index(measured, arc.callee);
-        let (min_ns, max_ns) = (ns(arc.min), ns(arc.max));
-        measured.arcs.push(ArcTimes {
-            caller,
-            callee,
-            thread: number,
-            calls: arc.calls,
-            open: arc.open,
-            self_ns: signed(arc.own),
-            inclusive_ns: ns(arc.inclusive),
-            min_ns,
-            max_ns,
         });
-        let part = FunctionTimes {
-            function: callee,
-            thread: number,
-            calls: arc.calls,
-            open: arc.open,
-            min_ns,
-            max_ns,
-            ..FunctionTimes::default()
-        };
-        match sums.get_mut(&callee) {
-            Some((sum, own)) => {
-                sum.add(&part);
-                *own = own.saturating_add(arc.own);
-            }
-            None => {
-                sums.insert(callee, (part, arc.own));
-            }
-        }
     }
-    let mut self_ticks = 0_u64;
-    for function in &thread.functions {
-        let index = index(measured, function.function);
-        let Some((mut row, own)) = sums.remove(&index) else { continue };
-        let own = own.max(0) as u64;
-        self_ticks = self_ticks.saturating_add(own);
-        row.primitive = function.primitive.min(row.calls);
-        row.self_ns = ns(own);
-        row.self_raw_ns = ns(function.own_raw);
-        row.inclusive_ns = ns(function.inclusive.max(own));
-        row.inclusive_raw_ns = ns(function.inclusive_raw);
-        let len = function.histogram.iter().rposition(|&count| count > 0).map_or(0, |last| last + 1);
-        row.histogram = function.histogram.iter().take(len).copied().collect();
-        measured.rows.push(row);
+    let (pid, name) = (recorded.process.pid, names::thread(recorded, times.thread.tid));
+    let index = |callee: Callee| functions[&key(callee)];
+    measured.add_thread(0, &times.thread, index, |ticks| recorded.clock.ns(ticks));
+    if let Some(thread) = measured.threads.last_mut() {
+        (thread.pid, thread.name) = (pid, name);
     }
-    let rest = thread.life.saturating_sub(self_ticks);
-    let overhead = thread.overhead.min(rest);
-    measured.threads.push(Thread {
-        program: 0,
-        pid: recorded.process.pid,
-        tid: thread.tid,
-        name: names::thread(recorded, thread.tid),
-        life_ns: ns(thread.life),
-        outside_ns: ns(rest - overhead),
-        overhead_ns: ns(overhead),
-        ready_ns: None,
-        samples: 0,
-    });
 }

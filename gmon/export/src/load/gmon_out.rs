@@ -1,48 +1,35 @@
-//! A gmon.out and its program.
+//! From a gmon.out and its program to the recording of a run, and to its analysis.
 
 use std::path::Path;
 
 use gmon::{Profile, Relation};
-use gmon_run::Program;
+use gmon_run::{Module, Program, Recording};
 use gprofinject_image::debug::{DebugFile, Lines, debug_files, file_with_names};
 use gprofinject_image::headers;
 use gprofinject_image::{FunctionKind, Image, gprof};
 use object::Object;
 
-use crate::estimate::estimate;
-use crate::load::blocks;
-use crate::load::charge::{Hits, Symbol, Symbols, charge};
+use crate::load::charge::{Symbol, Symbols, charge};
 use crate::load::contract::{Detail, LoadError};
-use crate::load::lines::{Places, add_lines};
-use crate::model::{Module, Run, View};
+use crate::load::recording::{Files, analysis};
+use crate::load::samples::Samples;
+use crate::model::Run;
 
 /// Returns what a gmon.out says of its program. `bytes` is the program's file, which is at `path`.
 ///
 /// # Errors
 /// The file is not a program, or is another build than the profile's.
 pub fn program(path: &Path, bytes: &[u8], profile: &Profile, detail: Detail) -> Result<Run, LoadError> {
-    let (mut run, mut hits) = KnownProgram::read(path, bytes)?.charged(profile)?;
-    let has_calls = !profile.arcs.is_empty();
-    blocks::add(&mut run, blocks::Of { module: 0, path, bytes, has_calls }, profile, detail)?;
-    estimate(&mut run);
-    if detail == Detail::Lines {
-        let mut places = Places::new(&mut run);
-        hits.retain(|hit| hit.hits > 0.0);
-        let samples: Vec<_> = hits.iter().map(|hit| (hit.function, hit.address, hit.hits)).collect();
-        if let Some(lines) = lines_of(path, bytes) {
-            add_lines(&mut places, 0, &lines, &samples);
-        }
-        places.finish();
-    }
-    Ok(run)
+    let (recording, samples) = KnownProgram::read(path, bytes)?.recording(profile)?;
+    Ok(analysis(&recording, &samples, Files::OfProgram(path, bytes), detail))
 }
 
 /// A program whose symbols were read, for the profiles of many runs.
 pub struct KnownProgram {
     own: gmon::Program,
     symbols: Symbols,
-    /// A run without calls and samples.
-    run: Run,
+    /// A recording of nothing but the program.
+    recording: Recording,
 }
 
 impl KnownProgram {
@@ -54,22 +41,20 @@ impl KnownProgram {
         let own = gprof::parse(bytes)?;
         let shown = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-        let run = Run {
-            program: name.clone(),
-            view: View::Program,
-            programs: vec![Program { name, processes: 1, ..Program::default() }],
-            modules: vec![module(&shown, bytes)],
-            ..Run::default()
-        };
         let debug = file_with_names(path, bytes);
         let named = debug.as_ref().map(|debug| gprof::parse(&debug.bytes)).transpose()?;
         let known = named.as_ref().filter(|named| !named.functions().is_empty()).unwrap_or(&own);
         let end = own.code().iter().map(|range| range.end).max().unwrap_or(0);
         let symbols = match known.functions().is_empty() {
-            true => nameless(&run.program, bytes, debug.as_ref().map(|debug| &*debug.bytes), end),
+            true => nameless(bytes, debug.as_ref().map(|debug| &*debug.bytes), end),
             false => symbols(known, end),
         };
-        Ok(KnownProgram { own, symbols, run })
+        let recording = Recording {
+            programs: vec![Program { name, processes: 1, ..Program::default() }],
+            modules: vec![module(&shown, bytes)],
+            ..Recording::default()
+        };
+        Ok(KnownProgram { own, symbols, recording })
     }
 
     /// Returns the program as gprof sees it.
@@ -77,25 +62,27 @@ impl KnownProgram {
         &self.own
     }
 
-    /// Returns the functions of a run, with their calls, samples and self times, and the arcs. It has neither inclusive
-    /// times nor counts of basic blocks.
+    /// Returns the functions of a run, with their calls, samples and times, and the arcs. Counts of basic blocks are left out.
     ///
     /// # Errors
     /// The profile is of another build of the program.
     pub fn functions(&self, profile: &Profile) -> Result<Run, LoadError> {
-        self.charged(profile).map(|(run, _)| run)
+        let (mut recording, samples) = self.recording(profile)?;
+        recording.blocks.clear();
+        Ok(analysis(&recording, &samples, Files::Unread, Detail::Functions))
     }
 
-    fn charged(&self, profile: &Profile) -> Result<(Run, Vec<Hits>), LoadError> {
+    /// Returns what a profile of the program has counted, and its samples.
+    fn recording(&self, profile: &Profile) -> Result<(Recording, Samples), LoadError> {
         if let Err(differ) = self.own.build_id.agree(profile.build_id) {
             return Err(LoadError::Build { profile: differ.other, program: differ.first });
         }
         if profile.format != self.own.format && !profile.is_empty() {
             return Err(LoadError::Format { profile: profile.format, program: self.own.format });
         }
-        let mut run = self.run.clone();
-        let hits = charge(&mut run, &self.symbols, profile);
-        Ok((run, hits))
+        let mut recording = self.recording.clone();
+        let samples = charge(&mut recording, &self.symbols, profile);
+        Ok((recording, samples))
     }
 }
 
@@ -116,26 +103,20 @@ fn module(path: &Path, bytes: &[u8]) -> Module {
         start: first.map_or(0, |segment| segment.address),
         limit: code.iter().map(|segment| segment.address.saturating_add(segment.len)).max().unwrap_or(0),
         offset: first.map_or(0, |segment| segment.offset),
+        ..Module::default()
     }
 }
 
 /// Returns the symbols of a program: those that gprof knows, and those that it leaves out.
 fn symbols(program: &gmon::Program, end: u64) -> Symbols {
-    let symbol = |function: &gmon::Function| Symbol {
-        start: function.start,
-        name: function.name.clone(),
-        module: Some(0),
-        address: function.start,
-        size: function.size,
-        ..Symbol::default()
-    };
+    let symbol = |function: &gmon::Function| Symbol::new(&function.name, function.start, function.size);
     let mut list: Vec<_> = program.functions().iter().map(symbol).collect();
     list.extend(program.hidden().iter().map(|hidden| symbol(&hidden.function)));
-    list.sort_by_key(|symbol| symbol.start);
-    list.dedup_by_key(|symbol| symbol.start);
+    list.sort_by_key(|symbol| symbol.function.address);
+    list.dedup_by_key(|symbol| symbol.function.address);
     for hidden in program.hidden() {
         let Some(whole) = hidden.whole.filter(|whole| whole.relation == Relation::Piece) else { continue };
-        let index = |start: u64| list.binary_search_by_key(&start, |symbol| symbol.start).ok();
+        let index = |start: u64| list.binary_search_by_key(&start, |symbol| symbol.function.address).ok();
         if let (Some(part), Some(whole)) = (index(hidden.function.start), index(whole.start)) {
             list[part].whole = Some(whole);
         }
@@ -144,23 +125,16 @@ fn symbols(program: &gmon::Program, end: u64) -> Symbols {
 }
 
 /// Returns the functions of a program without symbols: those that its unwind tables describe.
-fn nameless(program: &str, bytes: &[u8], names: Option<&[u8]>, end: u64) -> Symbols {
+fn nameless(bytes: &[u8], names: Option<&[u8]>, end: u64) -> Symbols {
     let Ok(image) = Image::read_with(bytes, names).or_else(|_| Image::read_library(bytes, names)) else {
         return Symbols { list: Vec::new(), end };
     };
-    let list = image.functions.iter().map(|function| Symbol {
-        start: function.address,
-        name: match function.name {
-            "" => format!("{program}+{:#x}", function.address),
-            name => name.to_owned(),
-        },
-        module: Some(0),
-        address: function.address,
-        size: function.size,
-        whole: match function.kind {
+    let list = image.functions.iter().map(|function| {
+        let whole = match function.kind {
             FunctionKind::Cold(whole) => whole,
             _ => None,
-        },
+        };
+        Symbol { whole, ..Symbol::new(function.name, function.address, function.size) }
     });
     Symbols { list: list.collect(), end }
 }
