@@ -278,7 +278,7 @@ mod tests {
         let narrow = facts.lines(27);
         assert_eq!(narrow[0], "make -j2: 1.31 s");
         assert_eq!(facts.lines(28)[0], "make -j2: 1.31 s, 12 M calls");
-        assert_eq!(narrow[1], "cc1!ggc_inte…loc 45% 1 call");
+        assert_eq!(narrow[1], "cc1!ggc_in…alloc 45% 1 call");
         assert_eq!(narrow.len(), 4);
     }
 

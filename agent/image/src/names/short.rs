@@ -104,7 +104,7 @@ pub fn fit(name: &str, width: usize) -> Cow<'_, str> {
     }
     let room = width.saturating_sub(1);
     if !name.contains("::") {
-        let tail = room / 3;
+        let tail = room / 2;
         let at = |index: usize| name.char_indices().nth(index).map_or(name.len(), |(at, _)| at);
         return Cow::Owned(format!("{}{CUT}{}", &name[..at(room - tail)], &name[at(length - tail)..]));
     }
@@ -549,7 +549,7 @@ mod tests {
             ("json::Parser::parse", 6, "\u{2026}parse"),
             ("json::Parser::parse", 4, "\u{2026}rse"),
             ("ééé", 2, "é\u{2026}"),
-            ("_PyEval_EvalFrameDefault", 12, "_PyEval_\u{2026}ult"),
+            ("_PyEval_EvalFrameDefault", 12, "_PyEva\u{2026}fault"),
             ("abc", 0, "\u{2026}"),
         ] {
             assert_eq!(fit(name, width), expected, "{name} {width}");
