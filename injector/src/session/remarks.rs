@@ -10,7 +10,7 @@ use crate::session::digest::{Digest, FunctionCost};
 use crate::session::member::Unhooked;
 use crate::session::outcome::Run;
 use crate::session::stats::Blocks;
-use crate::session::summary::scaled;
+use crate::session::words::scaled;
 
 impl Run<'_> {
     /// Returns the remarks, the most important first.

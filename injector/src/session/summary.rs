@@ -5,10 +5,12 @@ mod functions;
 use std::time::Duration;
 
 use gmon::visible;
+use gmon_run::By;
 
 use crate::os::child::Ending;
 use crate::os::columns::{cut, width};
-use crate::session::digest::{By, Digest};
+use crate::session::digest::Digest;
+use crate::session::words::{number_of, percent, scaled};
 
 /// What the lines are made of.
 pub(crate) struct Facts<'f> {
@@ -132,33 +134,6 @@ impl Facts<'_> {
         let named: Vec<String> = named.collect();
         if named.is_empty() { String::new() } else { format!(": {}", named.join(", ")) }
     }
-}
-
-fn percent(part: u64, all: u64) -> f64 {
-    100.0 * part as f64 / all.max(1) as f64
-}
-
-/// Returns a number of things in few characters: `1 call`, `12 k calls`.
-fn number_of(number: u64, one: &str, many: &str) -> String {
-    format!("{} {}", scaled(number), if number == 1 { one } else { many })
-}
-
-/// Returns a number in at most three digits: `999`, `1.2 k`, `12 k`, `1.2 M`.
-pub(crate) fn scaled(number: u64) -> String {
-    const UNITS: [&str; 6] = ["k", "M", "G", "T", "P", "E"];
-    if number < 1000 {
-        return number.to_string();
-    }
-    let mut scaled = number as f64 / 1000.0;
-    let mut units = UNITS.iter();
-    let mut unit = units.next();
-    while scaled >= 999.5 {
-        let Some(next) = units.next() else { break };
-        unit = Some(next);
-        scaled /= 1000.0;
-    }
-    let unit = unit.unwrap_or(&"");
-    if scaled < 9.95 { format!("{scaled:.1} {unit}") } else { format!("{scaled:.0} {unit}") }
 }
 
 /// Returns a time in few characters.
@@ -356,9 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_times_are_short() {
-        let numbers = [0, 999, 1000, 9949, 9950, 999_499, 999_500, 1_234_567, u64::MAX].map(scaled);
-        assert_eq!(numbers, ["0", "999", "1.0 k", "9.9 k", "10 k", "999 k", "1.0 M", "1.2 M", "18 E"]);
+    fn times_are_short() {
         let times = [10, 940, 8000, 99_600, 340_000, 12_340_000, 61_000_000, 7_260_000_000]
             .map(|us| time(Duration::from_micros(us)));
         assert_eq!(

@@ -3,12 +3,13 @@
 use std::borrow::Cow;
 
 use gmon::visible;
+use gmon_run::By;
 use gprofinject_image::names::demangle::demangle;
 use gprofinject_image::names::{fit, unambiguous};
 
-use super::{percent, scaled};
 use crate::os::columns::{cut, width};
-use crate::session::digest::{By, Digest, FunctionCost};
+use crate::session::digest::{Digest, FunctionCost};
+use crate::session::words::{percent, scaled};
 
 /// How the entries are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
