@@ -11,9 +11,9 @@ struct durations {
 
 // Spins, and notes how long it took.
 INLINE void note(struct durations *to, uint64_t ticks, const char *path) {
-    uint64_t start = ticks_now();
+    uint64_t start = known_begin();
     spin_only(ticks);
-    uint64_t took = ticks_now() - start;
+    uint64_t took = known_end() - start;
     known_add(path, took);
     to->ticks[to->count++] = took;
 }

@@ -8,11 +8,11 @@ static const char *leaver;
 
 INLINE void leave(const char *path) {
     leaver = path;
-    left = ticks_now();
+    left = known_begin();
 }
 
 INLINE void land(void) {
-    if (leaver) known_add(leaver, ticks_now() - left);
+    if (leaver) known_add(leaver, known_end() - left);
     leaver = 0;
 }
 

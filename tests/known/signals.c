@@ -12,19 +12,19 @@ static const char *raiser;
 // Volatile, because the compiler does not expect handlers to change it within raise().
 static volatile uint64_t left;
 
-INLINE void leave(void) { left = ticks_now(); }
+INLINE void leave(void) { left = known_begin(); }
 
 INLINE void arrive(void) {
-    if (left) known_add(raiser, ticks_now() - left);
+    if (left) known_add(raiser, known_end() - left);
     left = 0;
 }
 
 static NOINLINE void handled(uint64_t ticks) {
     char longer[120];
-    uint64_t start = ticks_now();
+    uint64_t start = known_begin();
     snprintf(longer, sizeof longer, "%s;handled", path);
     spin_only(ticks);
-    known_add(longer, ticks_now() - start);
+    known_add(longer, known_end() - start);
 }
 
 static NOINLINE void on_usr1(int signal) {

@@ -379,6 +379,8 @@ shared! {
         seen_system_ns: AtomicU64,
         /// See `seen`.
         seen_waits: AtomicU64,
+        /// See `seen`.
+        seen_ready_ns: AtomicU64,
     }
 }
 

@@ -27,6 +27,7 @@ pub(crate) mod nodes;
 pub(crate) mod open;
 pub(crate) mod ring;
 pub(crate) mod snapshot;
+#[cfg_attr(feature = "standalone", path = "times/no_switches.rs")]
 pub(crate) mod switches;
 pub(crate) mod table;
 pub(crate) mod threads;

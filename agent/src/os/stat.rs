@@ -44,6 +44,16 @@ impl Stat {
     }
 }
 
+/// Returns for how long, in nanoseconds, the calling thread could have run while other threads had the processor: the second number in
+/// schedstat (Documentation/scheduler/sched-stats.rst). `None` if the kernel does not say.
+pub(crate) fn ready_ns() -> Option<u64> {
+    let mut text = [0_u8; 80];
+    let len = contents(b"/proc/thread-self/schedstat\0", &mut text)?;
+    let number = text.get(..len)?.split(|&byte| byte == b' ').nth(1)?;
+    let digits = number.iter().filter(|byte| byte.is_ascii_digit());
+    Some(digits.fold(0_u64, |value, &byte| value.wrapping_mul(10).wrapping_add(u64::from(byte - b'0'))))
+}
+
 /// Reads the start of a file. Returns the number of bytes.
 fn contents(path: &[u8], buffer: &mut [u8]) -> Option<usize> {
     let fd = files::open(path, false).ok()?;

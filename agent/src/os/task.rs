@@ -76,39 +76,6 @@ pub(crate) fn now() -> u64 {
     time[0] * 1_000_000_000 + time[1]
 }
 
-/// What the kernel knows of the calling thread's use of the processor.
-#[derive(Clone, Copy)]
-pub(crate) struct Usage {
-    /// CLOCK_MONOTONIC_RAW, in nanoseconds: the clock that no adjustment of the time changes.
-    pub wall_ns: u64,
-    /// The CPU time of the thread, in nanoseconds, of which the kernel tells the microseconds.
-    pub cpu_ns: u64,
-    /// The part of it in the kernel.
-    pub system_ns: u64,
-    /// How often the thread has waited for something: ru_nvcsw.
-    pub waits: u64,
-}
-
-/// Returns the calling thread's use of the processor up to now.
-pub(crate) fn usage() -> Usage {
-    // struct timespec, and struct rusage: two struct timeval and 14 longs.
-    let (mut time, mut used) = ([0_u64; 2], [0_u64; 18]);
-    let clock = [general::CLOCK_MONOTONIC_RAW.into(), &raw mut time as u64];
-    // SAFETY: the kernel writes the time.
-    let _ = unsafe { call(general::__NR_clock_gettime, clock) };
-    // SAFETY: the kernel writes the usage.
-    let _ = unsafe { call(general::__NR_getrusage, [general::RUSAGE_THREAD.into(), &raw mut used as u64]) };
-    let [user_s, user_us, system_s, system_us, .., waits, _] = used;
-    let ns = |seconds: u64, us: u64| seconds * 1_000_000_000 + us * 1000;
-    let system_ns = ns(system_s, system_us);
-    Usage {
-        wall_ns: time[0] * 1_000_000_000 + time[1],
-        cpu_ns: ns(user_s, user_us) + system_ns,
-        system_ns,
-        waits,
-    }
-}
-
 /// Blocks all signals. Returns the mask of those that were blocked before.
 pub(crate) fn block_signals() -> Result<u64, i32> {
     set_blocked_signals(!0)

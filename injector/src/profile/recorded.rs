@@ -1,5 +1,6 @@
 //! From what the threads of a process have recorded of their calls' durations to the durations, without the overhead.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use gmon_run::ticks::{Arc, Function, Node, Thread};
@@ -15,6 +16,11 @@ use crate::store::region::times::{self, Tail, ThreadTimes};
 /// The standard deviation of the overhead of calls in real programs, as a share of what the calibration measures: it depends on what else
 /// the processor does, and on how many arcs there are (docs/benchmarks.md, "Measured times").
 const CALIBRATION: f64 = 0.15;
+/// The part of the samples in the gates that stands for the program's instructions before them: where the processor waits for the clock, it
+/// is interrupted late.
+const SKID: f64 = 0.03;
+/// A thread that has run for less than one part of so many of the time after its last event has waited for the rest of it.
+const READY: u64 = 20;
 /// The overhead is between these parts of what was calibrated.
 const FACTORS: (f64, f64) = (0.5, 4.0);
 
@@ -37,16 +43,32 @@ pub(crate) fn fit(
     cpu: f64,
     deviation: f64,
 ) -> f64 {
-    let sums = Sums::of(recorded);
-    let own = |factor: f64| sums.own(&Cost::of(recorded, factor));
-    // What the thread did after its last event may have been to wait.
-    let tail = recorded.tail.map_or(0, |tail| tail.lasted) as f64;
-    let waited = recorded.arcs.iter().fold(0, |sum: u64, arc| sum.saturating_add(arc.waited)) as f64;
+    let mut recorded = Cow::Borrowed(recorded);
+    let waited = |recorded: &ThreadTimes| {
+        recorded.arcs.iter().fold(0, |sum: u64, arc| sum.saturating_add(arc.waited)) as f64
+    };
+    // What the thread did after its last event may have been to wait, or others may have had the processor.
+    if let Some(tail) = &recorded.tail {
+        let before =
+            Sums::of(&recorded).own(&Cost::of(&recorded, 1.0)) - waited(&recorded) - tail.lasted as f64;
+        let ran = ((cpu - before.max(0.0)) as u64).min(tail.lasted);
+        // A thread that waits does not run, and of one that is ready the processor is not taken away for long.
+        if recorded.ready.is_some()
+            && ran > tail.lasted / READY
+            && let Some(earlier) = recorded.ended_earlier(tail.lasted - ran)
+        {
+            recorded = Cow::Owned(earlier);
+        }
+    }
+    let sums = Sums::of(&recorded);
+    let own = |factor: f64| sums.own(&Cost::of(&recorded, factor));
+    let tail = recorded.tail.as_ref().map_or(0, |tail| tail.lasted) as f64;
+    let waited = waited(&recorded);
     let calibrated = own(1.0);
     let ran = calibrated - waited - tail;
     // Time outside of all hooked functions is in the CPU time as far as the thread has run there.
-    let outside = (thread.life as f64 - calibrated - thread.overhead as f64).max(0.0);
-    let excess = ran - ran.clamp(cpu - tail - outside, cpu);
+    let outside = (recorded.life as f64 - calibrated - thread.overhead as f64).max(0.0);
+    let excess = ran - ran.clamp(cpu - tail - outside, cpu + SKID * thread.overhead as f64);
     let uncertain = CALIBRATION * sums.calls() * (recorded.inside + recorded.outside) as f64;
     let (calibration, samples) = (uncertain * uncertain, deviation * deviation);
     let mut factor = 1.0;
@@ -58,7 +80,9 @@ pub(crate) fn fit(
             factor = (low + high) / 2.0;
             if own(factor) > wanted { low = factor } else { high = factor }
         }
-        let fitted = of_thread(thread.pid, recorded, space, factor);
+    }
+    if factor != 1.0 || matches!(recorded, Cow::Owned(_)) {
+        let fitted = of_thread(thread.pid, &recorded, space, factor);
         *thread = Thread {
             name: std::mem::take(&mut thread.name),
             samples: thread.samples,
@@ -66,7 +90,7 @@ pub(crate) fn fit(
             ..fitted
         };
     }
-    if let Some(Tail { caller, callee, lasted }) = recorded.tail {
+    if let Some(&Tail { caller, callee, lasted, .. }) = recorded.tail.as_ref() {
         let before = own(factor) - waited - tail;
         let idle = lasted.saturating_sub((cpu - before) as u64);
         let place = (caller_of(caller, space), space.entry(callee));

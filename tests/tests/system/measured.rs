@@ -65,7 +65,10 @@ impl Subject {
         let mut command = Command::new(compiler);
         // Only `tails` has tail calls.
         let is_tails = if name == "tails" { "-foptimize-sibling-calls" } else { "-fno-optimize-sibling-calls" };
-        command.args(["-O2", "-pthread", is_tails]).args(flags).arg("-o").arg(folder.path().join(name));
+        // In static programs, nothing tells gprofinject that another program has the processor.
+        let is_static = flags.contains(&"-static") || compiler.contains("musl");
+        let wall = is_static.then_some("-DKNOWN_WALL");
+        command.args(["-O2", "-pthread", is_tails]).args(wall).args(flags).arg("-o").arg(folder.path().join(name));
         command.arg(tool::folder().join(format!("known/{name}.{extension}")));
         compile::compile(command).unwrap();
         Subject { folder, name: name.to_owned(), rate: Cell::new(1e9) }

@@ -147,7 +147,7 @@ fn some_are_own(stats: &serde_json::Value, what: &str) {
     let of = |key: &str| number(stats, &format!("/samples/{key}"));
     let (inside, outside, own) = (of("inside"), of("outside"), of("own"));
     println!("{what}: {inside} inside, {outside} outside, {own} own");
-    assert!(20.0 * own > inside + outside, "{what}: {stats}");
+    assert!(100.0 * own > inside + outside, "{what}: {stats}");
     assert!((of("own_percent") - 100.0 * own / (inside + outside + own)).abs() < 0.01, "{what}: {stats}");
     assert!((of("own_seconds") - own / of("rate")).abs() < 0.001, "{what}: {stats}");
 }
@@ -160,7 +160,9 @@ fn our_own_time_is_left_out() {
         some_are_own(&stats, &what);
         tiny.has_true_shares("prog", "gmon.out", &what);
         tiny.has_true_shares_of_all(&what);
-        assert!(said.contains(" % of the CPU time was gprofinject's own ("), "{said}");
+        // The summary says so if it matters.
+        let is_said = said.contains(" % of the CPU time was gprofinject's own (");
+        assert!(is_said || number(&stats, "/samples/own_percent") < 20.0, "{said}");
     }
     // The agent's set-up may be sampled once or twice: it follows children here too.
     let (stats, _) = tiny.run(&["--hooks=none"], "prog", &["100"]);

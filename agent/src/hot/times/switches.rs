@@ -7,9 +7,9 @@
 //! test the word after they have read the clock, and take the slow path if it is 0; this asks the kernel for the thread's CPU time
 //! and the number of its waits, and sets the word again. So nothing is asked, and no system call is made, as long as a thread runs.
 //!
-//! The time off the processor is that on the clock less the CPU time. If the thread has waited for something meanwhile, it is the
-//! waiting time of the innermost open call. Otherwise the thread was ready, and other threads were running: that time is added to
-//! `paused`, so that it is in no duration, as if the thread had a processor for itself.
+//! The time off the processor is that on the clock less the CPU time. If the thread was ready and other threads were running, it is added
+//! to `paused`, so that it is in no duration, as if the thread had a processor for itself. The rest, in which the thread waited for
+//! something, is the waiting time of the innermost open call.
 //!
 //! Programs that use restartable sequences themselves set the same word for the time of a sequence, and leave it set afterwards. A
 //! switch between the kernel's last one and theirs is not noticed until the next one, whose call then gets the time of both.
@@ -18,16 +18,16 @@
 use crate::hot::sharers;
 use crate::hot::times::{area, nodes, trace};
 use crate::os::words;
-use crate::os::{kernel, lookup, task};
+use crate::os::{kernel, lookup, stat};
 use crate::program::agent::Agent;
 use core::arch::{asm, global_asm};
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use gprofinject_abi::plan::ThreadWords;
 use gprofinject_abi::shared::BlockRef;
+use linux_raw_sys::general;
 
 /// Assembly: defines the macro `gpi_times_if_switched`, which jumps to a label if the calling thread's word is 0. It changes rdx.
-#[cfg(not(feature = "standalone"))]
 macro_rules! if_switched {
     () => {
         crate::hot::times::gates::lines::lines!(
@@ -35,18 +35,6 @@ macro_rules! if_switched {
             "mov rdx, [rip+{switched}]",
             "cmp qword ptr fs:[rdx], 0",
             "je \\label",
-            ".endm",
-        )
-    };
-}
-
-/// Assembly: the same for programs that glibc's dynamic linker does not load, whose threads have no such word.
-#[cfg(feature = "standalone")]
-macro_rules! if_switched {
-    () => {
-        crate::hot::times::gates::lines::lines!(
-            ".macro gpi_times_if_switched label",
-            "# {switched}",
             ".endm",
         )
     };
@@ -64,6 +52,9 @@ struct Sequence([AtomicU64; 4]);
 
 /// A sequence that no code runs.
 static SEQUENCE: Sequence = Sequence([const { AtomicU64::new(0) }; 4]);
+
+/// The least time off the processor, in nanoseconds, of which the kernel is asked how much of it was waiting.
+const LONG_NS: u64 = 1_000_000;
 
 /// The offset of `rseq_cs` in struct rseq.
 const SEQUENCE_WORD: u64 = 8;
@@ -94,7 +85,7 @@ pub(crate) fn ignore() {
 /// Makes the gates notice switches from now on, if the C library has registered the word. `dynamic_linker` is the address of ld.so's ELF
 /// header. A process that runs already is left as it is: the sequence would vanish with the agent.
 pub(crate) fn prepare(dynamic_linker: u64) {
-    if cfg!(feature = "standalone") || words::is_attached() {
+    if words::is_attached() {
         return;
     }
     let [offset, size] =
@@ -124,9 +115,6 @@ pub(crate) fn prepare(dynamic_linker: u64) {
 /// If the calling thread has been off the processor since this was last called, adds that time to where it belongs, and returns whether
 /// it has been. `now` is the time of the clock.
 pub(crate) fn note(agent: &Agent, block: BlockRef, now: u64) -> bool {
-    if cfg!(feature = "standalone") {
-        return false;
-    }
     let at = words::thread_pointer().wrapping_add(WORD.load(Ordering::Relaxed));
     // SAFETY: the word is in the thread's control block or in its thread words. The kernel and the C library write to it on this thread only.
     let word = unsafe { AtomicU64::from_ptr(at as *mut u64) };
@@ -139,34 +127,80 @@ pub(crate) fn note(agent: &Agent, block: BlockRef, now: u64) -> bool {
         return true;
     }
     let times = block.times();
-    let usage = task::usage();
-    let [seen, wall_ns, cpu_ns, waits] =
-        [times.seen(), times.seen_wall_ns(), times.seen_cpu_ns(), times.seen_waits()]
-            .map(|field| field.load(Ordering::Relaxed));
+    let usage = usage();
+    let load = |field: &AtomicU64| field.load(Ordering::Relaxed);
+    let (seen, wall_ns, cpu_ns) = (load(times.seen()), load(times.seen_wall_ns()), load(times.seen_cpu_ns()));
+    let (waits, ready_ns) = (load(times.seen_waits()), load(times.seen_ready_ns()));
     times.seen_wall_ns().store(usage.wall_ns, Ordering::Relaxed);
     times.seen_cpu_ns().store(usage.cpu_ns, Ordering::Relaxed);
     times.seen_system_ns().store(usage.system_ns, Ordering::Relaxed);
     times.seen_waits().store(usage.waits, Ordering::Relaxed);
     times.seen().store(now, Ordering::Relaxed);
-    // The first look of a thread has nothing to compare with.
+    // The first look of a thread has nothing to compare with. A thread block may have had another thread, whose CPU time was another one.
     if seen == 0 || usage.cpu_ns < cpu_ns || usage.wall_ns <= wall_ns {
+        times.seen_ready_ns().store(stat::ready_ns().unwrap_or(0), Ordering::Relaxed);
         return true;
     }
     let passed_ns = usage.wall_ns - wall_ns;
     let off_ns = passed_ns.saturating_sub(usage.cpu_ns - cpu_ns);
-    let off = u128::from(off_ns) * u128::from(now.wrapping_sub(seen)) / u128::from(passed_ns);
+    // Without a wait, it was ready all the time. To ask the kernel takes as long as several system calls, and short waits are frequent.
+    let ready_now = match usage.waits == waits {
+        true => ready_ns.wrapping_add(off_ns),
+        false if off_ns < LONG_NS => ready_ns,
+        false => stat::ready_ns().unwrap_or(ready_ns).max(ready_ns),
+    };
+    times.seen_ready_ns().store(ready_now, Ordering::Relaxed);
+    let ready_ns = ready_now.wrapping_sub(ready_ns).min(off_ns);
+    let ticks = |ns: u64| {
+        let ticks = u128::from(ns) * u128::from(now.wrapping_sub(seen)) / u128::from(passed_ns);
+        u64::try_from(ticks).unwrap_or(u64::MAX)
+    };
     // Since the thread's last event, at most: the clocks of the CPU time and of the wall differ by the time of interrupts.
-    let top = area::call(times.top().load(Ordering::Relaxed));
-    let begun = top.map_or(0, |top| top.start().load(Ordering::Relaxed));
-    let last = times.last().load(Ordering::Relaxed).max(begun);
-    let since = now.wrapping_sub(times.paused().load(Ordering::Relaxed)).saturating_sub(last);
-    let off = u64::try_from(off).unwrap_or(u64::MAX).min(since);
-    if usage.waits == waits {
-        times.ready().fetch_add(off, Ordering::Relaxed);
-        times.paused().fetch_add(off, Ordering::Relaxed);
-        trace::paused(agent, block, off);
-    } else if let Some(arc) = top.and_then(|top| nodes::arc(top.arc().load(Ordering::Relaxed))) {
-        arc.waited().fetch_add(off, Ordering::Relaxed);
+    let top = area::call(load(times.top()));
+    let last = load(times.last()).max(top.map_or(0, |top| load(top.start())));
+    let since = now.wrapping_sub(load(times.paused())).saturating_sub(last);
+    let ready = ticks(ready_ns).min(since);
+    let waited = ticks(off_ns - ready_ns).min(since - ready);
+    if ready > 0 {
+        times.ready().fetch_add(ready, Ordering::Relaxed);
+        times.paused().fetch_add(ready, Ordering::Relaxed);
+        trace::paused(agent, block, ready);
+    }
+    if let Some(arc) = top.and_then(|top| nodes::arc(load(top.arc()))).filter(|_| waited > 0) {
+        arc.waited().fetch_add(waited, Ordering::Relaxed);
     }
     true
+}
+
+/// What the kernel knows of the calling thread's use of the processor.
+#[derive(Clone, Copy)]
+struct Usage {
+    /// CLOCK_MONOTONIC_RAW, in nanoseconds: the clock that no adjustment of the time changes.
+    wall_ns: u64,
+    /// The CPU time of the thread, in nanoseconds, up to this moment. (getrusage(2) tells that up to the last tick of the kernel.)
+    cpu_ns: u64,
+    /// The part of it in the kernel, up to the last tick.
+    system_ns: u64,
+    /// How often the thread has waited for something: ru_nvcsw.
+    waits: u64,
+}
+
+/// Returns the calling thread's use of the processor up to now.
+fn usage() -> Usage {
+    const SECOND: u64 = 1_000_000_000;
+    let time = |clock: u32| {
+        // struct timespec.
+        let mut time = [0_u64; 2];
+        // SAFETY: the kernel writes the time.
+        let _ = unsafe { kernel::call(general::__NR_clock_gettime, [clock.into(), &raw mut time as u64]) };
+        time[0] * SECOND + time[1]
+    };
+    let (wall_ns, cpu_ns) = (time(general::CLOCK_MONOTONIC_RAW), time(general::CLOCK_THREAD_CPUTIME_ID));
+    // struct rusage: two struct timeval and 14 longs.
+    let mut used = [0_u64; 18];
+    let arguments = [general::RUSAGE_THREAD.into(), &raw mut used as u64];
+    // SAFETY: the kernel writes the usage.
+    let _ = unsafe { kernel::call(general::__NR_getrusage, arguments) };
+    let [_, _, system_s, system_us, .., waits, _] = used;
+    Usage { wall_ns, cpu_ns, system_ns: system_s * SECOND + system_us * 1000, waits }
 }

@@ -1,7 +1,6 @@
 //! Reads the measured durations of one thread, whatever its process has written there.
 
 use std::collections::HashMap;
-use std::io;
 
 use gprofinject_abi::region::NO_FUNCTION;
 use gprofinject_abi::times::{
@@ -66,12 +65,22 @@ pub(crate) struct Function {
 }
 
 /// What a thread has done after its last event, in its innermost open call. The agent does not see whether it waited then.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tail {
     /// The numbers of the functions of the call's arc, as in [`Arc`].
     pub(crate) caller: u32,
     pub(crate) callee: u32,
     pub(crate) lasted: u64,
+    source: Source,
+}
+
+/// What a thread's times were read from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Source {
+    header: TimesHeader,
+    start: u64,
+    area: Vec<u8>,
+    end: u64,
 }
 
 /// A node of the calling-context tree.
@@ -83,6 +92,16 @@ pub(crate) struct Node {
     pub(crate) function: u32,
     pub(crate) calls: u64,
     pub(crate) own: i64,
+}
+
+impl ThreadTimes {
+    /// Returns the same if the open calls had ended so much earlier.
+    pub(crate) fn ended_earlier(&self, ticks: u64) -> Option<ThreadTimes> {
+        let Source { header, start, area, end } = &self.tail.as_ref()?.source;
+        let mut times = read(self.tid, header, *start, area, end.saturating_sub(ticks));
+        times.ready = times.ready.map(|ready| ready.saturating_add(ticks));
+        Some(times)
+    }
 }
 
 /// The records of a thread by their offsets in the area.
@@ -180,13 +199,7 @@ impl ProcessEnd {
 
 /// Reads what a thread has measured. `area` are its records, and `start` is the offset of the area in the thread block. Its open
 /// calls end at `end`, by the clock of the measurements, without pauses.
-pub(super) fn read(
-    tid: u32,
-    header: &TimesHeader,
-    start: u64,
-    area: &[u8],
-    end: u64,
-) -> io::Result<ThreadTimes> {
+pub(super) fn read(tid: u32, header: &TimesHeader, start: u64, area: &[u8], end: u64) -> ThreadTimes {
     let mut records = Records::read(area);
     let offset = |address: u64| address.wrapping_sub(header.base).wrapping_sub(start);
     let mut open_arcs: HashMap<u64, u64> = HashMap::new();
@@ -210,7 +223,9 @@ pub(super) fn read(
         if let Some(innermost) = open_calls.first().filter(|_| is_current) {
             let lasted = until.saturating_sub(innermost.start.max(header.last));
             let arc = records.arcs.get(&offset(innermost.arc));
-            tail = arc.map(|&ArcTimes { caller, callee, .. }| Tail { caller, callee, lasted });
+            let source = || Source { header: *header, start, area: area.to_vec(), end };
+            tail =
+                arc.map(|&ArcTimes { caller, callee, .. }| Tail { caller, callee, lasted, source: source() });
         }
         // Only those of the current chain are counted as open.
         for call in open_calls.iter().filter(|_| !is_current) {
@@ -295,7 +310,7 @@ pub(super) fn read(
     times.functions = functions(&times.arcs, records.functions.into_values());
     times.functions.sort_by_key(|function| function.number);
     times.nodes = tree(records.nodes.into_values().collect());
-    Ok(times)
+    times
 }
 
 /// Returns what was measured of functions: the sums of their arcs without the calls that another arc's contained.

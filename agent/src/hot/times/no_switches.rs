@@ -1,0 +1,33 @@
+//! In place of [`switches`](super::switches) in programs that glibc's dynamic linker does not load: nothing says there that a thread
+//! has been off the processor.
+
+use crate::program::agent::Agent;
+use core::sync::atomic::AtomicU64;
+use gprofinject_abi::shared::BlockRef;
+
+/// Assembly: defines the macro `gpi_times_if_switched`, which never jumps.
+macro_rules! if_switched {
+    () => {
+        crate::hot::times::gates::lines::lines!(
+            ".macro gpi_times_if_switched label",
+            "# {switched}",
+            ".endm",
+        )
+    };
+}
+
+pub(crate) use if_switched;
+
+/// Not used.
+pub(crate) static WORD: AtomicU64 = AtomicU64::new(0);
+
+/// Does nothing.
+pub(crate) fn ignore() {}
+
+/// Does nothing.
+pub(crate) fn prepare(_dynamic_linker: u64) {}
+
+/// Notes nothing, and returns so.
+pub(crate) fn note(_agent: &Agent, _block: BlockRef, _now: u64) -> bool {
+    false
+}
