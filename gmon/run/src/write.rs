@@ -5,6 +5,7 @@ use std::io::Write;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use gprofinject_image::names::demangle::demangle;
 use prost::Message;
 
 use crate::model::{ClockSource, Ending, Function, Module, Node, Process, REST_NAME, Recording, Thread};
@@ -24,20 +25,13 @@ const PIECE: usize = 1 << 18;
 impl Recording {
     /// Returns the bytes of a file, compressed with gzip.
     ///
-    /// Functions have the names of the symbol table, which `go tool pprof` demangles; see
-    /// [`write_with_names`](Recording::write_with_names).
+    /// Other readers than this crate find the demangled names of functions: not all of them demangle names, and those that do may need
+    /// any amount of memory for a long one. [`Recording::read`] returns the names in the symbol table.
     ///
     /// A value for which [`Recording::check`] returns an error is written as well, but no reader accepts the file.
     pub fn write(&self) -> Vec<u8> {
-        self.write_with_names(str::to_owned)
-    }
-
-    /// Returns the bytes of a file in which other readers than this crate find the names that `shown` makes of
-    /// the names in the symbol table, such as demangled ones. [`Recording::read`] returns the names in the symbol
-    /// table.
-    pub fn write_with_names(&self, shown: impl Fn(&str) -> String) -> Vec<u8> {
         let mut strings = Strings::default();
-        let profile = self.profile(&mut strings, shown);
+        let profile = self.profile(&mut strings);
         // Level 1: a file of a million paths takes less than half of the time that it takes at level 6, and is a
         // tenth larger.
         let mut file = GzEncoder::new(Vec::new(), Compression::fast());
@@ -54,7 +48,7 @@ impl Recording {
     }
 
     /// Returns everything except the samples.
-    fn profile(&self, strings: &mut Strings, shown: impl Fn(&str) -> String) -> wire::Profile {
+    fn profile(&self, strings: &mut Strings) -> wire::Profile {
         let mut value_type =
             |name, unit| wire::ValueType { r#type: strings.index(name), unit: strings.index(unit) };
         let mut sample_type = vec![value_type("calls", "count")];
@@ -78,7 +72,7 @@ impl Recording {
             let id = function.len() as u64 + 1;
             let name = match ours.name.as_str() {
                 "" => strings.index(&self.place_name(ours)),
-                name => strings.index(&shown(name)),
+                name => strings.index(&demangle(name)),
             };
             function.push(wire::Function {
                 id,
