@@ -18,7 +18,7 @@ use crate::cli::recordings::{self, Selected};
 use crate::cli::run_args::RunArgs;
 
 /// The file that is read if only a program is named.
-const DEFAULT_PROFILE: &str = "gmon.out";
+pub(crate) const DEFAULT_PROFILE: &str = "gmon.out";
 /// The file that is read if none is named.
 pub(crate) const DEFAULT_FILE: &str = "gmon.pb.gz";
 
