@@ -16,6 +16,7 @@ pub(crate) mod files;
 pub(crate) mod fold;
 pub(crate) mod form_args;
 pub(crate) mod gprof;
+pub(crate) mod hints;
 pub(crate) mod html;
 pub(crate) mod json;
 pub(crate) mod load;

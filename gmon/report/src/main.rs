@@ -25,7 +25,7 @@ use crate::cli::run_view::RunView;
 use crate::cli::spread::Ranks;
 use crate::cli::table_args::{FlatArgs, TableArgs};
 use crate::cli::text::{Out, plain, standard_output};
-use crate::cli::{check, counts, diff, export, files, html, merge, moved, reports, run, trace};
+use crate::cli::{check, counts, diff, export, files, hints, html, merge, moved, reports, run, trace};
 
 /// `gmon check` found an error, or `gmon diff` that something has become worse.
 const EXIT_FOUND: u8 = 1;
@@ -102,7 +102,7 @@ fn shown_by(path: &Path, file: &str) -> String {
     match () {
         () if files::is_gzip(&start) => format!("`gmon flat {file}` shows it"),
         () if files::is_gmon(&start) => {
-            format!("`gmon flat PROG {file}` shows it, with the program of which it is")
+            format!("`gmon flat {}` shows it with the names of its program", hints::with_program(path))
         }
         () if files::is_elf(&start) => {
             format!(

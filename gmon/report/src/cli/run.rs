@@ -14,6 +14,7 @@ use gprofinject_image::debug::Authors;
 
 use crate::cli::files;
 use crate::cli::form_args::FormArgs;
+use crate::cli::hints;
 use crate::cli::recordings::{self, Selected};
 use crate::cli::run_args::RunArgs;
 
@@ -94,7 +95,9 @@ fn open_files(paths: &[PathBuf], form: &FormArgs) -> Result<Source> {
     let mut subject = None;
     let mut read = Vec::new();
     for (index, path) in paths.iter().enumerate() {
-        let bytes = files::read_any_kind(path)?;
+        let bytes = files::read_any_kind(path).map_err(|error| {
+            hints::function_for_file(paths, Path::new(DEFAULT_FILE)).map_or(error, anyhow::Error::msg)
+        })?;
         let is_elf = files::is_elf(&bytes);
         if is_elf && index > 0 {
             let first = paths[0].display();
@@ -147,8 +150,8 @@ fn of_one_kind(
         }
         (None, _) => {
             let Some((program, bytes)) = subject else {
-                let path = read.first().map(|(path, _)| path.display().to_string()).unwrap_or_default();
-                bail!("{path}: the names are in the program, expected `PROG {path}`");
+                let path = read.first().map(|(path, _)| path.as_path()).unwrap_or(Path::new(""));
+                bail!("{}", hints::no_program(path));
             };
             let parsed = files::parse_program(&program, &bytes)?;
             let parse = |(path, found): (PathBuf, Vec<u8>)| {
