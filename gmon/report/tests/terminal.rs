@@ -62,10 +62,16 @@ fn lines_are_as_wide_as_the_terminal() {
         }
     }
     let flat = |columns| on_terminal(&folder, (columns, 100), "PAGER=cat", "flat");
-    assert_eq!(
-        headings(&flat(40)).split_whitespace().collect::<Vec<_>>(),
-        ["self", "%", "calls", "function"]
-    );
+    assert_eq!(headings(&flat(40)).split_whitespace().collect::<Vec<_>>(), ["self", "calls", "function"]);
+    // The column by which rows are sorted stays, and counts become short if that keeps a column.
+    let sorted = |columns, by: &str| {
+        let shown = on_terminal(&folder, (columns, 100), "PAGER=cat", &format!("flat --sort {by}"));
+        headings(&shown).split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    for by in ["self", "inclusive", "mean", "max", "p99", "cpu", "primitive"] {
+        assert!(sorted(40, by).iter().any(|heading| heading == by), "{by}: {:?}", sorted(40, by));
+        assert!(sorted(60, by).iter().any(|heading| heading == "self"), "{by}: {:?}", sorted(60, by));
+    }
     assert!(headings(&flat(80)).contains(" self ") && !headings(&flat(80)).contains(" p50 "));
     assert!(headings(&flat(300)).contains(" p50 ") && headings(&flat(300)).contains(" primitive "));
 }
