@@ -88,6 +88,10 @@ fn rows_fit_on_the_screen() {
     let shown = on_terminal(&folder, (120, 20), "PAGER=cat", "flat");
     assert!(shown.lines().count() <= 19 && shown.contains(" functions more; -n 0 shows all\n"), "{shown}");
     assert!(rows("flat -n 0") > 300 && rows("flat -n 30") > 30 && rows("flat -n 30") < 45);
+    // Of a call graph, there are as many entries as fit, but some even if few do.
+    let graph = on_terminal(&folder, (120, 60), "PAGER=cat", "graph");
+    assert!(graph.lines().count() <= 59 && graph.contains(" entries more; -n 0 shows all\n"), "{graph}");
+    assert!(rows("graph") >= 5 * 3 && rows("graph -n 0") > 900 && rows("graph -f '*'") > 900);
     // A pager gets the whole text, and less is asked to leave what fits.
     let paged = on_terminal(&folder, (120, 20), "GMON_PAGER='sed s/^/page:/' PAGER=false", "flat -n 0");
     assert!(paged.lines().count() > 300 && paged.lines().all(|line| line.starts_with("page:")), "{paged}");
