@@ -14,6 +14,8 @@ use crate::wire;
 
 /// The name of the frame that stands for the callers of a function in which samples were taken, if call paths were recorded.
 const NO_PATH_NAME: &str = "[path not known]";
+/// That of the frame that stands for code in no known file.
+const ELSEWHERE_NAME: &str = "[elsewhere]";
 /// The key of the label that names a sample's thread.
 const THREAD_LABEL: &str = "thread";
 /// Those of the labels that name its program, and the number of its process if it is known.
@@ -66,8 +68,8 @@ impl Recording {
         };
         let period_type = (self.sample_period_ns > 0).then_some(cpu);
         let mapping = self.mappings(strings);
-        let mut function = Vec::with_capacity(self.functions.len() + 3);
-        let mut location = Vec::with_capacity(self.functions.len() + 3);
+        let mut function = Vec::with_capacity(self.functions.len() + 4);
+        let mut location = Vec::with_capacity(self.functions.len() + 4);
         for ours in &self.functions {
             let id = function.len() as u64 + 1;
             let name = match ours.name.as_str() {
@@ -88,8 +90,8 @@ impl Recording {
                 line: vec![wire::Line { function_id: id, line: i64::from(ours.line) }],
             });
         }
-        // Functions that are none, for the paths.
-        for name in [REST_NAME, LEFT_OUT_NAME, NO_PATH_NAME] {
+        // Functions that are none, for the paths and for code in no known file.
+        for name in [REST_NAME, LEFT_OUT_NAME, NO_PATH_NAME, ELSEWHERE_NAME] {
             let (id, name) = (function.len() as u64 + 1, strings.index(name));
             function.push(wire::Function { id, name, system_name: name, ..wire::Function::default() });
             let line = vec![wire::Line { function_id: id, line: 0 }];
@@ -244,6 +246,12 @@ impl Recording {
         in_paths.into_iter().for_each(|((function, thread), samples)| take(function, thread, samples));
         for ((program, function), samples) in left.into_iter().filter(|&(_, samples)| samples > 0) {
             sample(&mut [id(function)].into_iter().chain(callers), [0, 0, samples], of_program(program));
+        }
+        // Where times were measured, samples say how much CPU time functions had, and these are of none.
+        for (index, program) in (0..).zip(&self.programs).filter(|(_, program)| program.elsewhere > 0) {
+            if !is_measured {
+                sample(&mut [left_out + 2].into_iter(), [0, 0, program.elsewhere], of_program(index));
+            }
         }
         let paths = Paths::new(self.nodes.iter().map(|node| node.parent));
         let mut path = Vec::new();

@@ -190,6 +190,15 @@ fn counted_runs() {
         expected(&cpu),
         "{text}"
     );
+    // Code in no known file has samples too, of each program.
+    let mut elsewhere = counted();
+    elsewhere.programs[0].elsewhere = 7;
+    let text = pprof(&elsewhere, &[&["-top", "-sample_index=samples"], ALL].concat());
+    assert_eq!(flat(&text).get("[elsewhere]"), Some(&7), "{text}");
+    assert_eq!(flat(&text).values().sum::<u64>(), 906 + 7, "{text}");
+    let text = words(&pprof(&elsewhere, &["-raw"])).join("\n");
+    assert!(text.contains("0 7 28000000: 5\npid:[100] program:[prog]"), "{text}");
+    assert_eq!(Recording::read(&elsewhere.write()).expect("our own file"), elsewhere);
     let text = pprof(&counted(), &[&["-top", "-sample_index=calls"], ALL].concat());
     assert_eq!(flat(&text), expected(&CALLS), "{text}");
     // The calls of both call sites are one edge.
