@@ -58,11 +58,16 @@ fn of_thread(pid: u32, recorded: &ThreadTimes, space: &Space) -> Thread<Place> {
             histogram: function.histogram.clone(),
         })
     });
-    let nodes = recorded.nodes.iter().map(|node| Node {
+    let corrected = recorded
+        .nodes
+        .iter()
+        .map(|node| (node.function, node.own.saturating_sub_unsigned(node.calls.saturating_mul(inside))));
+    let owns = not_negative(&corrected.collect::<Vec<_>>());
+    let nodes = recorded.nodes.iter().zip(owns).map(|(node, own)| Node {
         parent: node.parent,
         function: space.entry(node.function).filter(|_| node.function != REST),
         calls: node.calls,
-        own: node.own.saturating_sub_unsigned(node.calls.saturating_mul(inside)).max(0) as u64,
+        own,
     });
     Thread {
         pid,
@@ -73,5 +78,46 @@ fn of_thread(pid: u32, recorded: &ThreadTimes, space: &Space) -> Thread<Place> {
         functions: functions.collect(),
         nodes: nodes.collect(),
         ..Thread::default()
+    }
+}
+
+/// Returns the own times of call paths, of which each has the number of its function, so that none is negative and those of a function
+/// are together what it has in all, or nothing if that is negative.
+///
+/// The overhead of a call is a mean, and on some paths a call costs less. To take such a time for 0 and to leave the others as they are
+/// would give the function more time on its paths than it has.
+fn not_negative(paths: &[(u32, i64)]) -> Vec<u64> {
+    // Per function: the sum, and that of what is not negative.
+    let mut sums: HashMap<u32, (i128, u128)> = HashMap::new();
+    for &(function, own) in paths {
+        let (all, positive) = sums.entry(function).or_default();
+        *all += i128::from(own);
+        *positive += u128::from(own.max(0) as u64);
+    }
+    let own = |&(function, own): &(u32, i64)| {
+        let (all, positive) = sums.get(&function).copied().unwrap_or_default();
+        let all = all.max(0) as u128;
+        let share = u128::from(own.max(0) as u64).saturating_mul(all).checked_div(positive);
+        share.map_or(0, |share| u64::try_from(share).unwrap_or(u64::MAX))
+    };
+    paths.iter().map(own).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::not_negative;
+
+    #[test]
+    fn paths_have_the_time_of_their_function() {
+        // What is negative on a path is taken from the function's other ones; functions do not pay for each other.
+        assert_eq!(not_negative(&[(1, 600), (2, 50), (1, -200), (1, 200)]), [450, 50, 0, 150]);
+        assert_eq!(
+            not_negative(&[(1, 7), (1, 0), (2, i64::MAX), (2, i64::MAX)]),
+            [7, 0, i64::MAX as u64, i64::MAX as u64]
+        );
+        // The time of a function is not negative either.
+        assert_eq!(not_negative(&[(1, 5), (1, -10), (2, -1)]), [0, 0, 0]);
+        assert_eq!(not_negative(&[(1, i64::MIN), (1, i64::MAX)]), [0, 0]);
+        assert!(not_negative(&[]).is_empty());
     }
 }
