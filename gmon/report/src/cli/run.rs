@@ -320,7 +320,16 @@ pub(crate) fn profile(
     Ok(reading.profile)
 }
 
-/// Returns the modules of a recording that are a file and of which basic blocks were counted: those with its build-id, or the one with
+/// Returns the modules of a recording of which basic blocks were counted, or those with samples of CPU time if none were counted.
+pub(crate) fn modules_with_counts(recording: &Recording) -> BTreeSet<u32> {
+    if !recording.blocks.is_empty() {
+        return recording.blocks.iter().map(|block| block.module).collect();
+    }
+    let functions = recording.hits.iter().filter_map(|hits| recording.functions.get(hits.function as usize));
+    functions.map(|function| function.module).collect()
+}
+
+/// Returns the modules of a recording that are a file and have counts of basic blocks, or samples if no basic blocks were counted: those with its build-id, or the one with
 /// its path and its bytes if its build-id is not known. There are several if the run has used copies of the file.
 ///
 /// # Errors
@@ -337,7 +346,7 @@ pub(crate) fn modules_of(
         [] => is_named_so(module) && module.is_of(bytes),
         id => build_id.is_known() && BuildId::new(id) == build_id,
     };
-    let counted: BTreeSet<u32> = recording.blocks.iter().map(|block| block.module).collect();
+    let counted = modules_with_counts(recording);
     let with = |index: u32| recording.modules.get(index as usize).map(|module| (index, module));
     let counted: Vec<_> = counted.into_iter().filter_map(with).collect();
     let found: Vec<u32> =
