@@ -8,6 +8,7 @@ pub(crate) mod child;
 pub(crate) mod clock;
 pub(crate) mod columns;
 pub(crate) mod early;
+pub(crate) mod exit_status;
 pub(crate) mod failure;
 pub(crate) mod gaps;
 pub(crate) mod heap;

@@ -18,6 +18,7 @@ mod likely;
 pub mod load;
 mod markup;
 mod model;
+pub mod processes;
 mod stacks;
 
 pub use crate::estimate::estimate;

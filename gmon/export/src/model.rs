@@ -18,10 +18,8 @@ pub struct Run {
     /// The programs of which this is the sum. [`Program::module`] is an index into [`Run::modules`].
     pub programs: Vec<Program>,
     /// The processes of the programs, as far as they are known. [`Process::program`] is an index into [`Run::programs`].
-    #[serde(skip)]
     pub processes: Vec<Process>,
     /// The number of processes for which there was no room in the file.
-    #[serde(skip)]
     pub processes_left_out: u64,
     /// What each of the programs has done; empty if there is only one, in a gmon.out.
     pub shares: Vec<Share>,

@@ -91,6 +91,22 @@ fn measured_times() {
     assert_eq!(data["nodes"]["function"], json!([1, 2, 3, 4, 4, 0]));
     assert_eq!(data["modules"][0], json!({"name": "prog", "path": "/usr/bin/prog", "buildId": "ab01ff"}));
     assert_eq!(data["time"], json!({"kind": "measured", "estimated": []}));
+    // Of the example's processes, whose numbers and endings are those of the table.
+    let table = gmon(&folder, &["flat", "--json", "--by", "process", "gmon.pb.gz"]).stdout;
+    let table: Value = serde_json::from_slice(&table).expect("JSON");
+    let processes = data["processes"]["rows"].as_array().expect("processes");
+    assert_eq!(data["processes"]["leftOut"], table["left_out"]);
+    assert_eq!(processes.len(), table["rows"].as_array().expect("rows").len());
+    for row in table["rows"].as_array().expect("rows") {
+        let process = processes.iter().find(|process| process["pid"] == row["pid"]).expect("the process");
+        assert_eq!((&process["begin"], &process["self"]), (&row["begin_ns"], &row["self_ns"]), "{process}");
+        let failure = match (row["exit_status"].as_u64(), row["signal"].as_u64()) {
+            (Some(status), _) if status > 0 => json!(format!("exit status {status}")),
+            (_, Some(signal)) => json!(format!("signal {signal}")),
+            _ => Value::Null,
+        };
+        assert_eq!(process["failure"], failure);
+    }
 }
 
 #[test]

@@ -43,7 +43,7 @@ pub mod wire;
 mod write;
 
 pub use crate::check::Invalid;
-pub use crate::costs::{Cost, Costs};
+pub use crate::costs::{By, Cost, Costs};
 pub use crate::error::ReadError;
 pub use crate::intervals::{INTERVALS_MAX, Intervals};
 pub use crate::merge::MergeError;

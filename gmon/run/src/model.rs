@@ -95,6 +95,7 @@ pub struct Program {
 /// A program in a process. A process that has executed several programs is one for each of them, and so is a thread's: that of the same
 /// program and number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Process {
     /// The index of the program.
     pub program: u32,
@@ -119,6 +120,7 @@ pub struct Process {
 
 /// How a process has ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 pub enum Ending {
     /// It is not known, or the process has executed another program, or it had not ended.
     #[default]

@@ -6,7 +6,7 @@ use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io::{self, Error};
 use std::ops::Deref;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -502,6 +502,14 @@ impl Handle {
     /// Whether the process has ended, for which poll is asked.
     pub(crate) fn has_ended_now(&self) -> bool {
         self.has_ended(&readable(self.descriptor().into_iter()))
+    }
+
+    /// The same descriptor, borrowed.
+    pub(crate) fn pidfd(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Handle::Waiting(fd) => Some(fd.as_fd()),
+            _ => None,
+        }
     }
 
     /// Whether the process has ended. `readable` are the descriptors that poll has reported.

@@ -3,35 +3,12 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
 
-use gmon_run::{Cost, Costs, Module, Recording};
+use gmon_run::{By, Cost, Costs, Module, Recording};
 
 /// The number of functions that are named.
 pub(crate) const NAMED: usize = 5;
-/// With fewer samples, shares are accidental.
-const FEW: u64 = 20;
-
 /// The least share of a function that is named.
 const SEEN: f64 = 0.005;
-
-/// What the costs of a run are compared by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum By {
-    #[default]
-    Calls,
-    Samples,
-    MeasuredTime,
-}
-
-impl By {
-    /// Returns the part of a cost by which it is compared.
-    pub(crate) fn of(self, cost: Cost) -> u64 {
-        match self {
-            By::Calls => cost.calls,
-            By::Samples => cost.samples,
-            By::MeasuredTime => cost.self_ns,
-        }
-    }
-}
 
 /// A program of the run, in all of its processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -96,13 +73,8 @@ impl Digest {
     /// is not hooked, by the index of the module.
     pub(crate) fn of(run: &Recording, places: &BTreeMap<u32, u64>, is_result: bool) -> Digest {
         let costs = Costs::of(run);
-        let mut all = Cost::default();
-        costs.programs.iter().for_each(|cost| all.add(*cost));
-        let by = match all {
-            _ if is_result && all.self_ns > 0 => By::MeasuredTime,
-            _ if all.samples >= FEW || all.calls == 0 => By::Samples,
-            _ => By::Calls,
-        };
+        let all = costs.all();
+        let by = By::best(all, is_result);
         let sum =
             |part: fn(&gmon_run::Program) -> u64| run.programs.iter().map(part).fold(0, u64::saturating_add);
         Digest {
@@ -133,21 +105,16 @@ fn processes(run: &Recording, name: Option<&str>) -> u32 {
     }
 }
 
-/// Returns the costs of programs by name: with --per-process, there is an entry for each process.
+/// Returns the costs of programs by name.
 fn programs(run: &Recording, costs: &Costs, by: By) -> Vec<ProgramCost> {
-    let mut all: Vec<ProgramCost> = Vec::new();
-    for (program, cost) in run.programs.iter().zip(&costs.programs).filter(|(p, _)| p.processes > 0) {
-        match all.iter_mut().find(|known| known.name == program.name) {
-            Some(known) => known.cost.add(*cost),
-            None => all.push(ProgramCost {
-                name: program.name.clone(),
-                processes: processes(run, Some(&program.name)),
-                cost: *cost,
-            }),
-        }
-    }
-    all.sort_by_key(|program| Reverse(by.of(program.cost)));
-    all
+    let programs = costs.by_name(run, by).into_iter();
+    programs
+        .map(|(name, cost)| ProgramCost {
+            name: name.to_owned(),
+            processes: processes(run, Some(name)),
+            cost,
+        })
+        .collect()
 }
 
 /// Returns the most expensive functions.

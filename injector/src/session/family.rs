@@ -17,8 +17,8 @@ use gprofinject_abi::region::LeftOut;
 
 use crate::live::collect;
 use crate::os::clock::Moment;
-use crate::os::proc;
 use crate::os::sys::{self, Handle};
+use crate::os::{exit_status, proc};
 use crate::profile::counted::Counted;
 use crate::profile::elsewhere::Names;
 use crate::profile::ends::{End, Ends};
@@ -257,6 +257,7 @@ impl<'s> Family<'s> {
             maps,
             own_call: None,
             ended: None,
+            ending: None,
         });
     }
 
@@ -310,6 +311,14 @@ impl<'s> Family<'s> {
     /// Notes that a member has ended, or is about to be left, unless that is noted already. Returns when that was noticed.
     fn note_end(&mut self, index: usize) -> Option<Moment> {
         self.members.get_mut(index).map(|member| *member.ended.get_or_insert_with(Moment::now))
+    }
+
+    /// Notes how a process has ended, which is the end of the last program that it was.
+    fn note_ending(&mut self, pid: i32, process: &Living) {
+        let pidfd = process.handle.as_ref().and_then(Handle::pidfd);
+        if let Some(member) = process.members.last().and_then(|&index| self.members.get_mut(index)) {
+            member.ending = pidfd.and_then(|pidfd| exit_status::of(pid, pidfd));
+        }
     }
 
     /// Notes that the first process has ended, or is about to be left.
@@ -396,7 +405,9 @@ impl<'s> Family<'s> {
             self.trace_switches(sampling);
             sampling.forget(pid);
         }
-        for index in self.living.remove(&pid).into_iter().flat_map(|process| process.members) {
+        let process = self.living.remove(&pid);
+        process.iter().for_each(|process| self.note_ending(pid, process));
+        for index in process.into_iter().flat_map(|process| process.members) {
             self.finish(index, sampling.as_deref_mut(), true);
         }
     }
@@ -411,8 +422,11 @@ impl<'s> Family<'s> {
             sampling.settle();
             self.trace_switches(sampling);
         }
-        let left = std::mem::take(&mut self.living).into_values();
-        let mut left: Vec<usize> = left.flat_map(|process| process.members).collect();
+        let left = std::mem::take(&mut self.living);
+        for (&pid, process) in left.iter().filter(|(_, process)| process.has_ended(&readable)) {
+            self.note_ending(pid, process);
+        }
+        let mut left: Vec<usize> = left.into_values().flat_map(|process| process.members).collect();
         left.sort_unstable();
         for index in left {
             self.finish(index, sampling.as_deref_mut(), false);

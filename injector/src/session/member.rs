@@ -2,6 +2,7 @@
 
 use std::os::fd::RawFd;
 
+use crate::os::child::Ending;
 use crate::os::clock::Moment;
 use crate::os::sys::Handle;
 use crate::profile::baseline::Baseline;
@@ -53,6 +54,8 @@ pub(crate) struct Member {
     pub(crate) own_call: Option<InFile>,
     /// When it was noticed that it has ended, or has begun to execute another program.
     pub(crate) ended: Option<Moment>,
+    /// How its process has ended, if it was this program then and that is known.
+    pub(crate) ending: Option<Ending>,
 }
 
 /// A process that has not ended, as far as is known.

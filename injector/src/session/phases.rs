@@ -221,7 +221,9 @@ impl<T: Target> Session<'_, T> {
             let alive = gmon::counted(alive, "process still runs", "processes still run");
             self.voice.warn(format_args!("{alive}; what was counted up to now is written"));
         }
-        let processes = first.as_mut().map(|first| family.add_to_first(first, ending)).unwrap_or_default();
+        // Nobody but the parent of a process learns how it has ended.
+        let known = (!matches!(self.target.scope(), Scope::Running(_))).then_some(ending);
+        let processes = first.as_mut().map(|first| family.add_to_first(first, known)).unwrap_or_default();
         family.record_programs();
         let traced = family.tracer.take().map(Tracer::finish);
         let mut sampling = self.sampling.take();

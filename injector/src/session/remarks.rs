@@ -10,7 +10,7 @@ use crate::session::digest::{Digest, FunctionCost};
 use crate::session::member::Unhooked;
 use crate::session::outcome::Run;
 use crate::session::stats::Blocks;
-use crate::session::summary::scaled;
+use crate::session::words::scaled;
 
 impl Run<'_> {
     /// Returns the remarks, the most important first.
@@ -55,9 +55,8 @@ impl Run<'_> {
         let percent = 100.0 * digest.own as f64 / all.max(1) as f64;
         let seconds = digest.own as f64 / f64::from(self.rate.max(1));
         let help = self.advice().map(|(_, advice)| format!(": {}", advice.help)).unwrap_or_default();
-        (percent >= MUCH && seconds >= LONG).then(|| {
-            format!("{percent:.0} % of the CPU time was gprofinject's own ({seconds:.2} s, left out){help}")
-        })
+        (percent >= MUCH && seconds >= LONG)
+            .then(|| format!("{percent:.0} % of the CPU time was gprofinject's own ({seconds:.2} s){help}"))
     }
 
     /// Says how long planning took, if that was much of the run.

@@ -1,15 +1,16 @@
 //! The end of a run in at most four lines: what ran, where the time went, what that cost and hides, and what to type next.
 
-use std::borrow::Cow;
+mod functions;
+
 use std::time::Duration;
 
 use gmon::visible;
-use gprofinject_image::names::demangle::demangle;
-use gprofinject_image::names::{fit, unambiguous};
+use gmon_run::By;
 
 use crate::os::child::Ending;
 use crate::os::columns::{cut, width};
-use crate::session::digest::{By, Digest, FunctionCost};
+use crate::session::digest::Digest;
+use crate::session::words::{number_of, percent, scaled};
 
 /// What the lines are made of.
 pub(crate) struct Facts<'f> {
@@ -32,9 +33,30 @@ impl Facts<'_> {
     /// Returns the lines, each of which takes at most so many columns. Only the last one may take more: a command is of no use without
     /// its end.
     pub(crate) fn lines(&self, columns: usize) -> Vec<String> {
-        let remarks = (!self.remarks.is_empty()).then(|| cut(&self.remarks.join("; "), columns).into_owned());
         let next = self.next.as_ref().map(|command| format!("next: {command}"));
-        [Some(self.first(columns)), self.functions(columns), remarks, next].into_iter().flatten().collect()
+        let joined = next.as_ref().and_then(|next| self.joined(next, columns));
+        let is_full = !self.remarks.is_empty() && next.is_some();
+        let rows = if is_full && joined.is_none() { 1 } else { 2 };
+        let functions = functions::lines(self.digest, columns, rows);
+        let remarks = (!self.remarks.is_empty()).then(|| cut(&self.remarks.join("; "), columns).into_owned());
+        let end = match joined {
+            Some(joined) if functions.len() > 1 => vec![joined],
+            _ => remarks.into_iter().chain(next).collect(),
+        };
+        [vec![self.first(columns)], functions, end].concat()
+    }
+
+    /// Returns the remarks for which there is room before the next command, and this command, if there are any and at least the first one can
+    /// be read there.
+    fn joined(&self, next: &str, columns: usize) -> Option<String> {
+        const BETWEEN: &str = " \u{b7} ";
+        /// A remark of which less is seen tells nothing.
+        const LEAST: usize = 32;
+        let room = columns.checked_sub(width(BETWEEN) + width(next)).filter(|&room| room >= LEAST)?;
+        let mut whole = (1..=self.remarks.len()).rev().map(|count| self.remarks[..count].join("; "));
+        let fitting = whole.find(|joined| width(joined) <= room);
+        let remarks = fitting.or_else(|| Some(cut(self.remarks.first()?, room).into_owned()))?;
+        Some(format!("{remarks}{BETWEEN}{next}"))
     }
 
     /// Returns the line about the whole run: as much as there is room for.
@@ -112,131 +134,6 @@ impl Facts<'_> {
         let named: Vec<String> = named.collect();
         if named.is_empty() { String::new() } else { format!(": {}", named.join(", ")) }
     }
-
-    /// Returns the line of the functions: as many as there is room for, and of their names as much as is left.
-    fn functions(&self, columns: usize) -> Option<String> {
-        let shown = &self.digest.functions;
-        // The unit is said once.
-        let first_called = shown.iter().position(|function| function.cost.calls > 0);
-        let demangled: Vec<Cow<str>> = shown.iter().map(|function| demangle(&function.name)).collect();
-        let names = unambiguous(&demangled.iter().map(Cow::as_ref).collect::<Vec<&str>>());
-        let entries: Vec<Entry> = shown
-            .iter()
-            .zip(names)
-            .enumerate()
-            .map(|(index, (function, name))| Entry {
-                module: function.module.as_ref().map_or_else(String::new, |module| {
-                    format!("{}{}", short_module(module), if function.is_nameless { "" } else { "!" })
-                }),
-                name: visible(&name).into_owned(),
-                cost: self.cost(function, Some(index) == first_called),
-            })
-            .collect();
-        (1..=entries.len()).rev().find_map(|count| {
-            let (module, entries) = common_module(&entries[..count]);
-            let line = fitted(&entries, columns.saturating_sub(width(&module)))?;
-            Some(format!("{module}{line}"))
-        })
-    }
-
-    /// Returns the cost of a function, as it follows its name.
-    fn cost(&self, function: &FunctionCost, has_unit: bool) -> String {
-        let (by, cost) = (self.digest.by, function.cost);
-        let calls = if has_unit { number_of(cost.calls, "call", "calls") } else { scaled(cost.calls) };
-        match by {
-            By::Calls => format!(" {calls}"),
-            _ if cost.calls == 0 => format!(" {:.0} %", percent(by.of(cost), by.of(self.digest.all))),
-            _ => format!(" {:.0} % ({calls})", percent(by.of(cost), by.of(self.digest.all))),
-        }
-    }
-}
-
-/// A function as it is shown.
-#[derive(Clone)]
-struct Entry {
-    /// The name of its module, with an exclamation mark if the function has a name, or nothing.
-    module: String,
-    name: String,
-    /// What follows the name.
-    cost: String,
-}
-
-/// Returns what is said of the module that contains all of these functions, which is then not said of each. It is nothing if there is no such
-/// module.
-fn common_module(entries: &[Entry]) -> (String, Vec<Entry>) {
-    let common = match entries {
-        [first, second, rest @ ..] => {
-            let is_same = |entry: &Entry| entry.module == first.module;
-            let is_common = is_same(second) && rest.iter().all(is_same);
-            if is_common { first.module.trim_end_matches('!') } else { "" }
-        }
-        _ => "",
-    };
-    if common.is_empty() {
-        return (String::new(), entries.to_vec());
-    }
-    let without = entries.iter().map(|entry| Entry { module: String::new(), ..entry.clone() });
-    (format!("in {common}: "), without.collect())
-}
-
-/// Returns a line of these functions in at most so many columns, if their names need not be cut too short for it.
-fn fitted(entries: &[Entry], columns: usize) -> Option<String> {
-    const BETWEEN: &str = " \u{b7} ";
-    /// Shorter names tell nothing.
-    const SHORTEST: usize = 10;
-    let fixed: usize = entries.iter().map(|entry| width(&entry.module) + width(&entry.cost)).sum();
-    let between = width(BETWEEN) * entries.len().saturating_sub(1);
-    let widths: Vec<usize> = entries.iter().map(|entry| width(&entry.name)).collect();
-    let longest = widths.iter().copied().max()?;
-    let taken = |most: usize| widths.iter().map(|own| own.min(&most)).sum::<usize>();
-    let Some(left) = columns.checked_sub(fixed + between) else {
-        // One function is better than none.
-        let [only] = entries else { return None };
-        return Some(cut(&format!("{}{}{}", only.module, only.name, only.cost), columns).into_owned());
-    };
-    let least = if entries.len() == 1 { 0 } else { SHORTEST };
-    let most = (least.min(longest)..=longest).rev().find(|&most| taken(most) <= left)?;
-    let shown = entries.iter().map(|Entry { module, name, cost }| {
-        // A character may take two columns.
-        format!("{module}{}{cost}", cut(&fit(name, most), most))
-    });
-    Some(shown.collect::<Vec<_>>().join(BETWEEN))
-}
-
-/// Returns the name of a module in short: that of a library without its version.
-fn short_module(name: &str) -> String {
-    const LONGEST: usize = 16;
-    let stem = name
-        .split_once(".so")
-        .filter(|(stem, rest)| !stem.is_empty() && (rest.is_empty() || rest.starts_with('.')));
-    cut(&visible(stem.map_or(name, |(stem, _)| stem)), LONGEST).into_owned()
-}
-
-fn percent(part: u64, all: u64) -> f64 {
-    100.0 * part as f64 / all.max(1) as f64
-}
-
-/// Returns a number of things in few characters: `1 call`, `12 k calls`.
-fn number_of(number: u64, one: &str, many: &str) -> String {
-    format!("{} {}", scaled(number), if number == 1 { one } else { many })
-}
-
-/// Returns a number in at most three digits: `999`, `1.2 k`, `12 k`, `1.2 M`.
-pub(crate) fn scaled(number: u64) -> String {
-    const UNITS: [&str; 6] = ["k", "M", "G", "T", "P", "E"];
-    if number < 1000 {
-        return number.to_string();
-    }
-    let mut scaled = number as f64 / 1000.0;
-    let mut units = UNITS.iter();
-    let mut unit = units.next();
-    while scaled >= 999.5 {
-        let Some(next) = units.next() else { break };
-        unit = Some(next);
-        scaled /= 1000.0;
-    }
-    let unit = unit.unwrap_or(&"");
-    if scaled < 9.95 { format!("{scaled:.1} {unit}") } else { format!("{scaled:.0} {unit}") }
 }
 
 /// Returns a time in few characters.
@@ -286,7 +183,7 @@ mod tests {
     use super::*;
     use gmon_run::Cost;
 
-    use crate::session::digest::ProgramCost;
+    use crate::session::digest::{FunctionCost, ProgramCost};
 
     fn cost(samples: u64, calls: u64) -> Cost {
         Cost { samples, calls, ..Cost::default() }
@@ -356,7 +253,8 @@ mod tests {
         let narrow = facts.lines(27);
         assert_eq!(narrow[0], "make -j2: 1.31 s");
         assert_eq!(facts.lines(28)[0], "make -j2: 1.31 s, 12 M calls");
-        assert_eq!(narrow[1], "cc1!…al_alloc 45 % (1 call)");
+        assert_eq!(narrow[1], "cc1!ggc_in…alloc 45% 1 call");
+        assert_eq!(narrow.len(), 4);
     }
 
     #[test]
@@ -368,6 +266,57 @@ mod tests {
         assert_eq!(crashed.lines(80), ["make: killed by SIGSEGV after 1.31 s"]);
         let failed = Facts { ending: Ending::Exited(3), blocks: Some((1, 2)), ..crashed };
         assert_eq!(failed.lines(80), ["make: exit status 3 after 1.31 s, 1 of 2 blocks ran"]);
+    }
+
+    /// The functions of `words`, with those that a sample finds in the C library.
+    fn five() -> Digest {
+        let functions = vec![
+            function("libc.so.6", "__memcmp_evex_movbe", 440, 0),
+            function("", "put_number", 160, 16_000_000),
+            function("", "find_word", 110, 3_200_000),
+            function("", "hash.constprop.0", 100, 3_200_000),
+            function("", "next_random", 50, 8_000_000),
+        ];
+        Digest { programs: Vec::new(), processes: 1, functions, ..digest() }
+    }
+
+    #[test]
+    fn five_functions_take_two_lines_if_one_is_too_short() {
+        let five = five();
+        let facts = facts(&five);
+        let alone = Facts { remarks: Vec::new(), ..facts };
+        assert_eq!(
+            alone.lines(67)[1..],
+            [
+                "libc!__memcmp_evex_movbe 44%, put_number 16% 16M calls,",
+                "find_word 11% 3.2M, hash 10% 3.2M, next_random 5% 8.0M",
+                "next: gmon",
+            ]
+        );
+        let lines = alone.lines(140);
+        assert_eq!(lines.len(), 3, "{lines:?}");
+        assert!(lines[1].ends_with(" · hash 10 % (3.2 M) · next_random 5 % (8.0 M)"), "{lines:?}");
+    }
+
+    #[test]
+    fn remarks_stand_beside_the_next_command_if_functions_take_their_line() {
+        let five = five();
+        let facts = facts(&five);
+        let lines = facts.lines(67);
+        assert_eq!(lines.len(), 4, "{lines:?}");
+        assert_eq!(lines[3], "60 % of the CPU time was gprofinject's own; more · next: gmon");
+        // Where one of the remarks has no room, the most important one stays.
+        assert_eq!(facts.lines(59)[3], "60 % of the CPU time was gprofinject's own · next: gmon");
+        // There is no room for any: they keep their line.
+        let lines = facts.lines(40);
+        assert_eq!((lines.len(), lines[3].as_str()), (4, "next: gmon"), "{lines:?}");
+    }
+
+    #[test]
+    fn variants_that_differ_by_what_a_compiler_appends_keep_it() {
+        let both =
+            Digest { functions: vec![function("", "f", 300, 0), function("", "f.part.0", 200, 0)], ..five() };
+        assert_eq!(facts(&both).lines(67)[1], "f 30 % · f.part.0 20 %");
     }
 
     #[test]
@@ -382,9 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_times_are_short() {
-        let numbers = [0, 999, 1000, 9949, 9950, 999_499, 999_500, 1_234_567, u64::MAX].map(scaled);
-        assert_eq!(numbers, ["0", "999", "1.0 k", "9.9 k", "10 k", "999 k", "1.0 M", "1.2 M", "18 E"]);
+    fn times_are_short() {
         let times = [10, 940, 8000, 99_600, 340_000, 12_340_000, 61_000_000, 7_260_000_000]
             .map(|us| time(Duration::from_micros(us)));
         assert_eq!(

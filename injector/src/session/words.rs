@@ -53,6 +53,34 @@ pub(crate) fn quoted(word: &OsStr) -> String {
     }
 }
 
+/// Returns a part in percent of all.
+pub(super) fn percent(part: u64, all: u64) -> f64 {
+    100.0 * part as f64 / all.max(1) as f64
+}
+
+/// Returns a number of things in few characters: `1 call`, `12 k calls`.
+pub(super) fn number_of(number: u64, one: &str, many: &str) -> String {
+    format!("{} {}", scaled(number), if number == 1 { one } else { many })
+}
+
+/// Returns a number in at most three digits: `999`, `1.2 k`, `12 k`, `1.2 M`.
+pub(crate) fn scaled(number: u64) -> String {
+    const UNITS: [&str; 6] = ["k", "M", "G", "T", "P", "E"];
+    if number < 1000 {
+        return number.to_string();
+    }
+    let mut scaled = number as f64 / 1000.0;
+    let mut units = UNITS.iter();
+    let mut unit = units.next();
+    while scaled >= 999.5 {
+        let Some(next) = units.next() else { break };
+        unit = Some(next);
+        scaled /= 1000.0;
+    }
+    let unit = unit.unwrap_or(&"");
+    if scaled < 9.95 { format!("{scaled:.1} {unit}") } else { format!("{scaled:.0} {unit}") }
+}
+
 /// Says what was traced, and what is missing.
 /// `missing` is the number of counted calls that could not be traced, and `measure` what was measured.
 pub(crate) fn say_trace(traced: &Summary, missing: u64, measure: Option<Measure>, voice: Voice) {
@@ -94,6 +122,12 @@ pub(crate) fn say_trace(traced: &Summary, missing: u64, measure: Option<Measure>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        let numbers = [0, 999, 1000, 9949, 9950, 999_499, 999_500, 1_234_567, u64::MAX].map(scaled);
+        assert_eq!(numbers, ["0", "999", "1.0 k", "9.9 k", "10 k", "999 k", "1.0 M", "1.2 M", "18 E"]);
+    }
 
     #[test]
     fn words_for_a_shell() {

@@ -94,14 +94,20 @@ pub fn unambiguous<'n>(names: &[&'n str]) -> Vec<Cow<'n, str>> {
     shown
 }
 
-/// Returns a name that takes at most `width` columns, if each of its characters takes one. Its beginning is left out, at the
-/// beginning of a component if one fits, so that what is left is the end: the last component.
+/// Returns a name that takes at most `width` columns, if each of its characters takes one. The beginning of one with several components is
+/// left out, at the beginning of a component if one fits, so that what is left is the end: the last component. One without, such as a name of
+/// C, loses its middle: the names of a library have common beginnings or ends.
 pub fn fit(name: &str, width: usize) -> Cow<'_, str> {
     let length = name.chars().count();
     if length <= width {
         return Cow::Borrowed(name);
     }
     let room = width.saturating_sub(1);
+    if !name.contains("::") {
+        let tail = room / 2;
+        let at = |index: usize| name.char_indices().nth(index).map_or(name.len(), |(at, _)| at);
+        return Cow::Owned(format!("{}{CUT}{}", &name[..at(room - tail)], &name[at(length - tail)..]));
+    }
     let from = name.char_indices().nth(length - room).map_or(name.len(), |(at, _)| at);
     let end = name[from..].trim_start_matches(':');
     // A component that begins soon is a better beginning than the middle of a word.
@@ -542,7 +548,8 @@ mod tests {
             ("json::Parser::parse", 16, "\u{2026}Parser::parse"),
             ("json::Parser::parse", 6, "\u{2026}parse"),
             ("json::Parser::parse", 4, "\u{2026}rse"),
-            ("ééé", 2, "\u{2026}é"),
+            ("ééé", 2, "é\u{2026}"),
+            ("_PyEval_EvalFrameDefault", 12, "_PyEva\u{2026}fault"),
             ("abc", 0, "\u{2026}"),
         ] {
             assert_eq!(fit(name, width), expected, "{name} {width}");

@@ -9,6 +9,7 @@ class Run {
     Object.assign(this, { program: raw.program, facts: raw.facts, notes: raw.notes, time: raw.time, timeline: raw.timeline });
     this.modules = raw.modules;
     this.programs = raw.programs;
+    this.processes = raw.processes;
     this.threads = raw.threads;
     this.files = raw.files;
     const f = raw.functions;

@@ -12,6 +12,7 @@ use crate::html::sources::{self, Source};
 use crate::html::timeline::Timeline;
 use crate::likely::Paths;
 use crate::model::{Arc, Durations, Function, ProgramFunction, Run, Time};
+use crate::processes::{Branch, Tree, duration_ns, failure, is_seen};
 use gmon_run::Node;
 
 #[derive(Serialize)]
@@ -24,6 +25,7 @@ pub(crate) struct Data<'r> {
     total: u64,
     modules: Vec<Module<'r>>,
     programs: Vec<Program<'r>>,
+    processes: Processes,
     threads: Vec<Thread<'r>>,
     files: &'r [String],
     functions: Functions<'r>,
@@ -67,6 +69,31 @@ struct Program<'r> {
     processes: u32,
     /// The number of its process, or 0.
     pid: u32,
+}
+
+/// The processes with the most time, each behind its parent.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Processes {
+    rows: Vec<Process>,
+    left_out: u64,
+}
+
+/// A process, with times in nanoseconds; `null` is not known.
+#[derive(Serialize)]
+struct Process {
+    /// The index of its program.
+    program: u32,
+    pid: u32,
+    /// The number of its ancestors among the rows.
+    depth: usize,
+    begin: Option<u64>,
+    life: Option<u64>,
+    calls: Option<u64>,
+    #[serde(rename = "self")]
+    own: Option<u64>,
+    /// How it has failed, in words.
+    failure: Option<String>,
 }
 
 /// A thread, with times in nanoseconds.
@@ -213,6 +240,7 @@ impl<'r> Data<'r> {
             total: run.total_ns(),
             modules: modules(run),
             programs: programs(run),
+            processes: processes(run),
             threads: threads(run),
             files: &run.files,
             functions: functions(run),
@@ -248,6 +276,26 @@ fn programs(run: &Run) -> Vec<Program<'_>> {
             pid: program.pid,
         })
         .collect()
+}
+
+fn processes(run: &Run) -> Processes {
+    /// More than anybody reads, and few enough for a page.
+    const MOST: usize = 300;
+    let Tree { branches, left_out } = run.process_tree(MOST);
+    let row = |&Branch { process, depth }: &Branch| {
+        let process = run.processes.get(process)?;
+        Some(Process {
+            program: process.program,
+            pid: process.pid,
+            depth,
+            begin: is_seen(process).then(|| process.begin_us.saturating_mul(1000)),
+            life: duration_ns(process),
+            calls: counted(process.calls),
+            own: run.time.is_some().then(|| run.self_ns_of(process)),
+            failure: failure(process),
+        })
+    };
+    Processes { rows: branches.iter().filter_map(row).collect(), left_out }
 }
 
 /// Returns a count, or `None` for 0: a function that has samples and no calls is not hooked.

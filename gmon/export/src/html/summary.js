@@ -8,7 +8,7 @@ class SummaryView {
       el(
         "div", { className: "columns" },
         el("div", { className: "stack" }, ...[this.facts(), this.programs(), this.modules()].filter(Boolean)),
-        el("div", { className: "stack" }, ...[this.hottest(), this.threads()].filter(Boolean)),
+        el("div", { className: "stack" }, ...[this.hottest(), this.processes(), this.threads()].filter(Boolean)),
       ),
     );
   }
@@ -79,6 +79,29 @@ class SummaryView {
     return card("Programs", ["Share", timed ? "Self" : null, "Calls", "Program"], cells, more);
   }
 
+  /** The processes of a run of several, each below its parent. */
+  processes() {
+    const { run } = this;
+    const { rows, leftOut } = run.processes;
+    if (rows.length + leftOut < 2) return null;
+    const timed = run.total > 0;
+    const value = (process) => (timed ? process.self : process.calls) ?? 0;
+    const all = sum(rows.map(value));
+    const known = (number, show) => (number === null ? "" : show(number));
+    const cells = rows.map((process) => [
+      shareCell(value(process), all),
+      timed ? el("span", { className: "number", textContent: known(process.self, duration), title: known(process.self, exact) }) : null,
+      el("span", { className: timed ? "number wide" : "number", textContent: known(process.calls, count) }),
+      el("span", { className: "number wide", textContent: known(process.begin, duration), title: "After the beginning of the run" }),
+      el("span", { className: "number wide", textContent: known(process.life, duration), title: known(process.life, exact) }),
+      el("span", { className: `name depth-${Math.min(process.depth, 12)}`, title: `process ${process.pid}` }, processName(run, process)),
+    ]);
+    const more = leftOut > 0 ? el("span", { className: "quiet", textContent: `and ${counted(leftOut, "process", "processes")} with less time` }) : null;
+    const section = card("Processes", ["Share", timed ? "Self" : null, "Calls", "Began", "Length", "Process"], cells, more);
+    section.classList.add("processes");
+    return section;
+  }
+
   threads() {
     const { run } = this;
     if (run.threads.length < 2) return null;
@@ -108,6 +131,11 @@ class SummaryView {
   }
 }
 
+/** Returns how a process is called, and how it has failed. */
+function processName(run, { program, pid, failure }) {
+  return visible([`${run.programs[program]?.name ?? ""} ${pid}`, failure].filter(Boolean).join(", "));
+}
+
 /** Returns what functions and modules are compared by, and the cells that show it. */
 function mainMeasure(run) {
   const key = run.mainColumn();
@@ -133,7 +161,7 @@ function withCommands(text) {
 /** Returns a section with a small table. */
 function card(title, heads, rows, foot) {
   const cells = (role, list) => list.filter((cell) => cell !== null).map((cell) => {
-    if (typeof cell === "string") return el("span", { role, textContent: cell, className: cell === "Function" || cell === "Module" || cell === "Thread" || cell === "Program" ? "name" : "number" });
+    if (typeof cell === "string") return el("span", { role, textContent: cell, className: cell === "Function" || cell === "Module" || cell === "Thread" || cell === "Program" || cell === "Process" ? "name" : "number" });
     cell.setAttribute("role", role);
     return cell;
   });

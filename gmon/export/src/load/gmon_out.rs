@@ -4,7 +4,7 @@ use std::path::Path;
 
 use gmon::{Profile, Relation};
 use gmon_run::{Module, Program, Recording};
-use gprofinject_image::debug::{DebugFile, Lines, debug_files, file_with_names};
+use gprofinject_image::debug::file_with_names;
 use gprofinject_image::headers;
 use gprofinject_image::{FunctionKind, Image, gprof};
 use object::Object;
@@ -84,12 +84,6 @@ impl KnownProgram {
         let samples = charge(&mut recording, &self.symbols, profile);
         Ok((recording, samples))
     }
-}
-
-/// Returns the line information of a program, from itself or from its debug file.
-pub(crate) fn lines_of(path: &Path, bytes: &[u8]) -> Option<Lines> {
-    let of_debug_file = |file: DebugFile| Lines::of(&file.bytes, path, Some(&file.path)).ok();
-    Lines::of(bytes, path, None).ok().or_else(|| debug_files(path, bytes).find_map(of_debug_file))
 }
 
 /// Returns the module of a program's file.

@@ -1,8 +1,9 @@
 //! Adds source lines and inlined calls to functions, call sites and samples.
 
 use std::collections::HashMap;
+use std::path::Path;
 
-use gprofinject_image::debug::{FileIndex, Lines};
+use gprofinject_image::debug::{DebugFile, FileIndex, Lines, debug_files};
 use gprofinject_image::names::demangle::demangle;
 
 use crate::model::{Frame, Inlined, Line, Run, Spot};
@@ -101,6 +102,12 @@ impl<'r> Places<'r> {
         }
         self.run.spots.sort_by_key(|spot| (spot.function, spot.address));
     }
+}
+
+/// Returns the line information of a program, from itself or from its debug file.
+pub(crate) fn lines_of(path: &Path, bytes: &[u8]) -> Option<Lines> {
+    let of_debug_file = |file: DebugFile| Lines::of(&file.bytes, path, Some(&file.path)).ok();
+    Lines::of(bytes, path, None).ok().or_else(|| debug_files(path, bytes).find_map(of_debug_file))
 }
 
 /// Adds the lines of one module: where its functions begin, its call sites, and its samples, which are

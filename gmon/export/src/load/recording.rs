@@ -6,14 +6,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use gmon::{Block, BuildId, Format, Profile};
-use gmon_run::{FunctionTimes, Node, Program, Recording};
+use gmon_run::{By, Costs, FunctionTimes, Node, Program, Recording};
 use gprofinject_image::debug::module_file;
 
 use crate::estimate::estimate;
 use crate::load::blocks;
 use crate::load::contract::Detail;
-use crate::load::gmon_out::lines_of;
-use crate::load::lines::{Places, add_lines};
+use crate::load::lines::{Places, add_lines, lines_of};
 use crate::load::names::demangle_all;
 use crate::load::numbers::Numbers;
 use crate::load::programs::shares;
@@ -125,18 +124,22 @@ pub fn profile_of(recording: &Recording, module: u32) -> Profile {
     profile
 }
 
-/// Returns the words for the programs of a run.
+/// Returns the words for the programs of a run. Of several, the one with the most time is named: the first one may be a wrapper (`sh -c`, make,
+/// env) that has only started it.
 fn title(recording: &Recording) -> String {
+    let costs = Costs::of(recording);
+    let by = By::best(costs.all(), recording.is_measured());
+    let most = costs.by_name(recording, by).first().map_or(recording.program(), |(name, _)| *name);
     let names: BTreeSet<_> =
         recording.programs.iter().map(|program| (&program.name, program.module)).collect();
     let more = names.len().saturating_sub(1);
     match more {
         0 if recording.programs.len() > 1 => {
             let processes = gmon::counted(recording.programs.len(), "process", "processes");
-            format!("{} ({processes})", recording.program())
+            format!("{most} ({processes})")
         }
-        0 => recording.program().to_owned(),
-        _ => format!("{} and {}", recording.program(), gmon::counted(more, "more program", "more programs")),
+        0 => most.to_owned(),
+        _ => format!("{most} and {}", gmon::counted(more, "more program", "more programs")),
     }
 }
 

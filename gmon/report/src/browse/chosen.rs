@@ -1,5 +1,6 @@
 //! The part of a recording that is of one program or one thread.
 
+use gmon_export::processes::{Branch, Tree, duration_ns, failure};
 use gmon_run::{Hits, Recording};
 
 use crate::cli::text::plain;
@@ -16,7 +17,7 @@ pub(crate) enum Chosen {
     Thread(usize),
 }
 
-/// A program or a thread that can be chosen.
+/// A program, a process or a thread that can be chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Choice {
     pub(crate) chosen: Chosen,
@@ -27,11 +28,13 @@ pub(crate) struct Choice {
     pub(crate) calls: Option<u64>,
     /// The samples of CPU time, if they are known.
     pub(crate) samples: Option<u64>,
-    /// The length of a thread's life as text.
+    /// The length of the life of a process or thread as text.
     pub(crate) life: String,
+    /// Whether it is only a part of what it chooses: a process of a program.
+    pub(crate) is_part: bool,
 }
 
-/// Returns what can be chosen: everything, then each program, then each thread.
+/// Returns what can be chosen: everything, then each program, the processes, and each thread.
 pub(crate) fn choices(recording: &Recording) -> Vec<Choice> {
     let mut calls = vec![0_u64; recording.programs.len()];
     let mut samples: Vec<u64> = recording.programs.iter().map(|program| program.elsewhere).collect();
@@ -58,6 +61,7 @@ pub(crate) fn choices(recording: &Recording) -> Vec<Choice> {
         calls: Some(sum(&calls)),
         samples: has_samples.then(|| sum(&samples)),
         life: String::new(),
+        is_part: false,
     }];
     choices.extend(recording.programs.iter().enumerate().map(|(index, program)| Choice {
         chosen: Chosen::Program(index),
@@ -69,7 +73,9 @@ pub(crate) fn choices(recording: &Recording) -> Vec<Choice> {
         calls: Some(calls[index]),
         samples: has_samples.then(|| samples[index]),
         life: String::new(),
+        is_part: false,
     }));
+    choices.extend(processes(recording));
     choices.extend(recording.threads.iter().enumerate().map(|(index, thread)| Choice {
         chosen: Chosen::Thread(index),
         name: plain(&thread.name),
@@ -81,8 +87,44 @@ pub(crate) fn choices(recording: &Recording) -> Vec<Choice> {
         calls: Some(by_thread[index]),
         samples: Some(thread.samples).filter(|&samples| samples > 0),
         life: duration(thread.life_ns),
+        is_part: false,
     }));
     choices
+}
+
+/// Returns the processes with the most time as a tree, if there are several. Each chooses its program, of which the run has counts.
+fn processes(recording: &Recording) -> Vec<Choice> {
+    /// A list of more is of no use.
+    const MOST: usize = 200;
+    if recording.processes.len() < 2 {
+        return Vec::new();
+    }
+    let tree = Tree::of(&recording.processes, recording.processes_left_out, MOST);
+    let row = |branch: &Branch| {
+        let process = recording.processes.get(branch.process)?;
+        let program = process.program as usize;
+        let name = recording.programs.get(program).map_or_else(String::new, |program| plain(&program.name));
+        let failure = failure(process).map_or_else(String::new, |failure| format!(", {failure}"));
+        Some(Choice {
+            chosen: Chosen::Program(program),
+            name: format!("{}{name}", "  ".repeat(branch.depth.min(8) + 1)),
+            which: format!("process {}{failure}", process.pid),
+            calls: Some(process.calls),
+            samples: (recording.sample_period_ns > 0).then_some(process.samples),
+            life: duration_ns(process).map_or_else(String::new, duration),
+            is_part: true,
+        })
+    };
+    let left_out = (tree.left_out > 0).then(|| Choice {
+        chosen: Chosen::All,
+        name: "  ...".to_owned(),
+        which: gmon::counted(tree.left_out, "more process", "more processes"),
+        calls: None,
+        samples: None,
+        life: String::new(),
+        is_part: true,
+    });
+    tree.branches.iter().filter_map(row).chain(left_out).collect()
 }
 
 /// Returns the part of a recording that was chosen.

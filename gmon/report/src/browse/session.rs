@@ -104,6 +104,7 @@ fn choices_of(source: &Source) -> Vec<Choice> {
             calls: None,
             samples: None,
             life: String::new(),
+            is_part: false,
         }],
     }
 }

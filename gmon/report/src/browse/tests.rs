@@ -66,6 +66,7 @@ fn choice(chosen: Chosen, name: &str) -> Choice {
         calls: Some(3),
         samples: None,
         life: String::new(),
+        is_part: false,
     }
 }
 

@@ -31,7 +31,7 @@ pub(crate) fn run(args: &DiffArgs) -> Result<bool> {
     }
     let mut out = standard_output();
     if args.json {
-        difference::json(&comparison, &mut out)?;
+        difference::json(&comparison, args.rows(0), &mut out)?;
     } else {
         difference::text(&comparison, args, &mut out)?;
     }

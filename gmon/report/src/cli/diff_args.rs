@@ -24,9 +24,9 @@ pub(crate) struct DiffArgs {
     /// change that may be chance does not count
     #[arg(long, value_name = "PERCENT", default_value_t = 2.0)]
     pub(crate) threshold: f64,
-    /// Print at most this many functions and arcs in each table, 0 for all
-    #[arg(short = 'n', long, value_name = "ROWS", default_value_t = 10)]
-    pub(crate) limit: usize,
+    /// Print at most this many functions and arcs in each table, 0 for all [default: 10, with --json all]
+    #[arg(short = 'n', long, value_name = "ROWS")]
+    pub(crate) limit: Option<usize>,
     /// Print one JSON object with everything; times are in nanoseconds
     #[arg(long)]
     pub(crate) json: bool,
@@ -45,6 +45,16 @@ pub(crate) struct DiffArgs {
     pub(crate) color: Option<When>,
     #[command(flatten)]
     pub(crate) form: FormArgs,
+}
+
+impl DiffArgs {
+    /// Returns the number of rows that a table may have. `usual` is what it may have if the user has not said so.
+    pub(crate) fn rows(&self, usual: usize) -> usize {
+        match self.limit.unwrap_or(usual) {
+            0 => usize::MAX,
+            rows => rows,
+        }
+    }
 }
 
 /// What is compared of functions and arcs.

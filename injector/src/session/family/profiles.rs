@@ -26,6 +26,17 @@ use crate::target::launch::usher::Usher;
 /// The number of the program that was started: the only one of which a gmon.out is made.
 const FIRST_PROGRAM: u32 = 0;
 
+/// Returns an ending as a recording has it.
+fn recorded(ending: Option<Ending>) -> gmon_run::Ending {
+    match ending {
+        None => gmon_run::Ending::Unknown,
+        Some(Ending::Exited(status)) => gmon_run::Ending::Exited(status),
+        Some(Ending::Killed(signal)) => {
+            u8::try_from(signal).map(gmon_run::Ending::Killed).unwrap_or_default()
+        }
+    }
+}
+
 impl Family<'_> {
     /// Writes the profiles of children that could create no file of their own and have counted in this
     /// member's.
@@ -144,18 +155,19 @@ impl Family<'_> {
     }
 
     /// Adds the other processes of the first program to its counts. Returns all of its processes, of which the first one has ended in
-    /// this way.
-    pub(crate) fn add_to_first(&mut self, first: &mut Counted, ending: Ending) -> Processes {
+    /// this way, if that is known.
+    pub(crate) fn add_to_first(&mut self, first: &mut Counted, ending: Option<Ending>) -> Processes {
         let mut process = first.process(self.process(0));
         // What a process has executed before its end is another program, whose end that was.
         let is_last = self.members.iter().skip(1).all(|member| member.pid.cast_unsigned() != process.pid);
         if is_last {
-            process.ending = match ending {
-                Ending::Exited(status) => gmon_run::Ending::Exited(status),
-                Ending::Killed(signal) => {
-                    u8::try_from(signal).map(gmon_run::Ending::Killed).unwrap_or_default()
-                }
-            };
+            process.ending = recorded(ending);
+        } else {
+            let executed = self.programs.values_mut().flat_map(|sum| &mut sum.processes);
+            let executed = executed.filter(|executed| executed.pid == process.pid);
+            if let Some(last) = executed.max_by_key(|executed| executed.begin_us) {
+                last.ending = recorded(ending);
+            }
         }
         let mut each = vec![process];
         if let Some(sum) = self.programs.remove(&FIRST_PROGRAM) {
@@ -175,6 +187,7 @@ impl Family<'_> {
             parent: member.parent,
             begin_us: since(member.began),
             end_us: since(member.ended.unwrap_or_else(Moment::now)),
+            ending: recorded(member.ending),
             ..Process::default()
         }
     }

@@ -1,4 +1,4 @@
-//! The programs and threads of a run, each of which can be shown alone.
+//! The programs, processes and threads of a run, each of which can be shown alone, a process with the others of its program.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -34,7 +34,7 @@ pub(crate) fn draw(buffer: &mut Buffer, area: Rect, model: &mut Model, theme: Th
         let choice = &model.choices[index];
         let style = if index == model.programs.selected { theme.reversed() } else { Style::new() };
         let mut pen = Pen::new(buffer, body, line, style);
-        pen.text(if choice.chosen == model.chosen { "*" } else { "" }, 1, theme.bold());
+        pen.text(if choice.chosen == model.chosen && !choice.is_part { "*" } else { "" }, 1, theme.bold());
         let width = if wide { CALLS } else { FEW_CALLS };
         let number = |number: Option<u64>, width| number.map_or_else(String::new, |n| count(n, width));
         pen.number(&number(choice.calls.filter(|&calls| calls > 0), width), width, Style::new());

@@ -1,5 +1,6 @@
 //! The columns of `gmon flat`: which a table has, and what stands in them.
 
+use gmon_export::processes::is_seen;
 use gmon_export::{Durations, FunctionTimes, Process, Run, Thread, Time};
 
 use crate::cli::run_view::ESTIMATE;
@@ -332,11 +333,6 @@ impl Kind {
 /// Whether rows are of programs or processes, of which it is not known how much of gprofinject's own time was taken out of each.
 fn is_whole(by: By) -> bool {
     matches!(by, By::Program | By::Process)
-}
-
-/// Whether it is known when a process began and ended.
-pub(crate) fn is_seen(process: &Process) -> bool {
-    process.end_us > 0
 }
 
 /// Returns a time for each call, rounded. `None` if there are no calls.

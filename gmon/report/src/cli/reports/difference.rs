@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::io::Write;
 
 use anyhow::Result;
-use gmon_export::diff::{ArcKey, Change, Cost, Key};
+use gmon_export::diff::{ArcKey, Change, Cost, Diff, Key};
 use gmon_export::{Run, Time};
 use gprofinject_image::names::short;
 use serde_json::{Value, json};
@@ -17,6 +17,9 @@ use crate::cli::table::Table;
 use crate::cli::text::{Style, plain};
 use crate::cli::units::duration;
 
+/// The number of rows of a table unless the user wants others.
+const USUAL: usize = 10;
+
 /// Prints for each quantity what has changed, and at the end whether something has become worse.
 ///
 /// # Errors
@@ -26,12 +29,7 @@ pub(crate) fn text(comparison: &Comparison, args: &DiffArgs, out: &mut impl Writ
     for (title, run) in [("old", comparison.old), ("new", comparison.new)] {
         writeln!(out, "{title}: {}: {}", plain(&run.program), sums(run))?;
     }
-    let text = Text {
-        comparison,
-        style,
-        full: args.full_names,
-        limit: if args.limit == 0 { usize::MAX } else { args.limit },
-    };
+    let text = Text { comparison, style, full: args.full_names, limit: args.rows(USUAL) };
     for &by in &comparison.gates {
         text.exact_or_certain(by, out)?;
     }
@@ -213,11 +211,11 @@ fn percent(change: i128, total: u64) -> String {
     }
 }
 
-/// Prints all functions and arcs of both runs as JSON.
+/// Prints the functions and arcs of both runs as JSON: at most so many of each, those that have changed most.
 ///
 /// # Errors
 /// `out` cannot be written to.
-pub(crate) fn json(comparison: &Comparison, out: &mut impl Write) -> Result<()> {
+pub(crate) fn json(comparison: &Comparison, limit: usize, out: &mut impl Write) -> Result<()> {
     let names: Vec<_> = comparison.gates.iter().map(|by| by.name()).collect();
     write!(out, "{{\"schema\":\"gmon-diff\",\"version\":1,\"compared\":{}", json!(names))?;
     write!(
@@ -238,13 +236,20 @@ pub(crate) fn json(comparison: &Comparison, out: &mut impl Write) -> Result<()> 
         .iter()
         .flat_map(|&by| comparison.worse(by).into_iter().map(move |w| (by.name(), w)))
         .collect();
-    array(out, "worse", &worse, |(by, worse)| {
+    let Diff { functions, arcs } = &comparison.found;
+    let not_shown = [worse.len(), functions.len(), arcs.len()].map(|all| all.saturating_sub(limit));
+    let [of_worse, of_functions, of_arcs] = not_shown;
+    let not_shown = json!({"worse": of_worse, "functions": of_functions, "arcs": of_arcs});
+    write!(out, ",\n\"not_shown\":{not_shown}")?;
+    let functions = most_changed(functions, comparison, limit);
+    let arcs = most_changed(arcs, comparison, limit);
+    array(out, "worse", &worse[..worse.len().min(limit)], |(by, worse)| {
         let mut json = change(worse);
         json["by"] = json!(by);
         json
     })?;
-    array(out, "functions", &comparison.found.functions, change)?;
-    array(out, "arcs", &comparison.found.arcs, |arc| {
+    array(out, "functions", &functions, |function| change(function))?;
+    array(out, "arcs", &arcs, |arc| {
         let mut json = json!({
             "caller": arc.key.caller.as_ref().map(json_key),
             "function": json_key(&arc.key.callee),
@@ -254,6 +259,21 @@ pub(crate) fn json(comparison: &Comparison, out: &mut impl Write) -> Result<()> 
     })?;
     writeln!(out, "}}")?;
     Ok(())
+}
+
+/// Returns at most so many changes: all in their order, or those by which the first of the quantities that decide has changed most.
+fn most_changed<'c, K>(
+    changes: &'c [Change<K>],
+    comparison: &Comparison,
+    limit: usize,
+) -> Vec<&'c Change<K>> {
+    let mut all: Vec<_> = changes.iter().collect();
+    if all.len() > limit {
+        let by = comparison.gates.first().copied().unwrap_or(Compared::Calls);
+        all.sort_by_key(|change| Reverse(change_of(by, change).unsigned_abs()));
+        all.truncate(limit);
+    }
+    all
 }
 
 fn json_key(key: &Key) -> Value {

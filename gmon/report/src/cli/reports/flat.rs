@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 
 use anyhow::{Result, bail};
+use gmon_export::processes::{failure, is_seen};
 use gmon_export::{Ending, Origin, Process, Run};
 use serde_json::{Value, json};
 
 use crate::cli::json::array;
-use crate::cli::reports::columns::{COUNTS, Kind, Numbers, OPTIONAL, is_seen};
+use crate::cli::reports::columns::{COUNTS, Kind, Numbers, OPTIONAL};
 use crate::cli::run_view::RunView;
 use crate::cli::table::Table;
 use crate::cli::table_args::{By, Column, FlatArgs};
@@ -265,7 +266,6 @@ fn processes(view: &RunView) -> Result<Vec<Row>> {
     }
     // Without several runs, all processes are on one host and of one rank.
     let has_runs = run.runs.len() > 1;
-    let is_measured = run.time.is_measured();
     let mut outside: HashMap<(u32, u32), u64> = HashMap::new();
     for thread in &run.threads {
         let sum = outside.entry((thread.program, thread.pid)).or_default();
@@ -298,15 +298,10 @@ fn processes(view: &RunView) -> Result<Vec<Row>> {
                 None => format!(" on {}", plain(&origin.host)),
             };
         }
-        name += &match process.ending {
-            Ending::Unknown | Ending::Exited(0) => String::new(),
-            Ending::Exited(status) => format!(", exit status {status}"),
-            Ending::Killed(signal) => format!(", signal {signal}"),
-        };
-        let self_ns = match is_measured {
-            true => process.self_ns,
-            false => process.samples.saturating_mul(run.sample_period_ns),
-        };
+        if let Some(failure) = failure(process) {
+            name += &format!(", {failure}");
+        }
+        let self_ns = run.self_ns_of(process);
         let outside_ns = outside.get(&(process.program, process.pid)).copied().unwrap_or(0);
         let numbers = Numbers {
             calls: process.calls,
