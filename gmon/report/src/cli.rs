@@ -3,6 +3,7 @@
 pub(crate) mod args;
 pub(crate) mod browse_args;
 pub(crate) mod browser;
+pub(crate) mod check;
 pub(crate) mod comparison;
 pub(crate) mod complete;
 pub(crate) mod counts;
@@ -15,6 +16,7 @@ pub(crate) mod files;
 pub(crate) mod fold;
 pub(crate) mod form_args;
 pub(crate) mod gprof;
+pub(crate) mod hints;
 pub(crate) mod html;
 pub(crate) mod json;
 pub(crate) mod load;

@@ -14,18 +14,18 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
-use gmon::Severity;
 use gmon_export::load::Detail;
+use gprofinject_usage::Mistake;
 
 use crate::browse::session;
-use crate::cli::args::{Args, CheckArgs, Command};
+use crate::cli::args::{Args, Command};
 use crate::cli::browse_args::BrowseArgs;
 use crate::cli::run::DEFAULT_FILE;
 use crate::cli::run_view::RunView;
 use crate::cli::spread::Ranks;
 use crate::cli::table_args::{FlatArgs, TableArgs};
 use crate::cli::text::{Out, plain, standard_output};
-use crate::cli::{counts, diff, export, files, html, merge, moved, records, reports, run, trace};
+use crate::cli::{check, counts, diff, export, files, hints, html, merge, moved, reports, run, trace};
 
 /// `gmon check` found an error, or `gmon diff` that something has become worse.
 const EXIT_FOUND: u8 = 1;
@@ -64,15 +64,27 @@ fn parse() -> Args {
             std::process::exit(EXIT_FAILED.into());
         }
         [_, word, ..] => Args::try_parse_from(&words).unwrap_or_else(|error| {
+            if !error.use_stderr() {
+                error.exit();
+            }
             let said = match error.kind() {
-                ErrorKind::InvalidSubcommand => instead_of(word),
+                ErrorKind::InvalidSubcommand => instead_of(word).map(|said| vec![said]),
                 _ => None,
             };
-            let Some(said) = said else { error.exit() };
-            let _ = writeln!(io::stderr(), "gmon: {said}");
+            for line in said.unwrap_or_else(|| mistake(&error, word)) {
+                let _ = writeln!(io::stderr(), "gmon: {}", plain(&line));
+            }
             std::process::exit(EXIT_FAILED.into());
         }),
     }
+}
+
+/// Returns the lines to print for a mistake on the command line, of which `word` is the first word.
+fn mistake(error: &clap::Error, word: &OsStr) -> Vec<String> {
+    let known = Args::command();
+    let command = known.get_subcommands().map(clap::Command::get_name).find(|name| word == *name);
+    let command = command.map_or_else(|| "gmon".to_owned(), |name| format!("gmon {name}"));
+    Mistake::of(error, &command).lines().collect()
 }
 
 /// Returns what to type instead of a word that is no command: a file, or a command of an earlier version.
@@ -90,7 +102,7 @@ fn shown_by(path: &Path, file: &str) -> String {
     match () {
         () if files::is_gzip(&start) => format!("`gmon flat {file}` shows it"),
         () if files::is_gmon(&start) => {
-            format!("`gmon flat PROG {file}` shows it, with the program of which it is")
+            format!("`gmon flat {}` shows it with the names of its program", hints::with_program(path))
         }
         () if files::is_elf(&start) => {
             format!(
@@ -108,14 +120,12 @@ fn run(args: Args) -> Result<ExitCode> {
     let Some(command) = args.command else { return Ok(ExitCode::SUCCESS) };
     match command {
         Command::Merge(args) => merge::run(&args).map(|()| ExitCode::SUCCESS),
-        Command::Check(args) => check(&args),
+        Command::Check(args) => check::run(&args).map(exit_found),
         #[cfg(feature = "push")]
         Command::Push(args) => cli::push::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Lines(args) => counts::lines(&args).map(|()| ExitCode::SUCCESS),
         Command::Asm(args) => counts::asm(&args).map(|()| ExitCode::SUCCESS),
-        Command::Diff(args) => {
-            diff::run(&args).map(|worse| if worse { ExitCode::from(EXIT_FOUND) } else { ExitCode::SUCCESS })
-        }
+        Command::Diff(args) => diff::run(&args).map(exit_found),
         Command::Export(args) => export::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Report(args) => browse_or_print(args),
         Command::Flat(args) if args.spread => spread(&args),
@@ -126,6 +136,10 @@ fn run(args: Args) -> Result<ExitCode> {
         Command::Trace(args) => trace::run(args).map(|()| ExitCode::SUCCESS),
         Command::Paths(args) => run_table(&args.common, |view, out| reports::paths::paths(view, &args, out)),
     }
+}
+
+fn exit_found(found: bool) -> ExitCode {
+    if found { ExitCode::from(EXIT_FOUND) } else { ExitCode::SUCCESS }
 }
 
 /// Shows a run in a browser, or prints its functions if there is no terminal.
@@ -154,27 +168,6 @@ fn spread(args: &FlatArgs) -> Result<ExitCode> {
     reports::spread::spread(&ranks, args, &mut out)?;
     out.flush()?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn check(args: &CheckArgs) -> Result<ExitCode> {
-    let program = args.program.as_deref().map(files::read_program).transpose()?;
-    let mut found = false;
-    let mut out = standard_output();
-    if args.records {
-        records::records(args, program.as_ref(), &mut out)?;
-        out.flush()?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    for file in &args.files {
-        let bytes = files::read_gmon(file)?;
-        let options = args.form.resolve(&bytes, program.as_ref());
-        for finding in gmon::check(&bytes, &options, program.as_ref()) {
-            found |= finding.severity == Severity::Error;
-            writeln!(out, "{}", plain(&format!("{}: {finding}", file.display())))?;
-        }
-    }
-    out.flush()?;
-    Ok(if found { ExitCode::from(EXIT_FOUND) } else { ExitCode::SUCCESS })
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

@@ -255,3 +255,64 @@ fn pipes_are_read_and_devices_refused() {
         .expect("bash runs");
     assert!(stderr(&output).contains("gmon: "), "{}", stderr(&output));
 }
+
+/// A mistake is one line and a tip, without a block of usage.
+#[test]
+fn mistakes_are_one_line_and_a_tip() {
+    let say = |line: &str| {
+        let words: Vec<&str> = line.split(' ').filter(|word| !word.is_empty()).collect();
+        let output = gmon(&words, &[]);
+        assert_eq!((code(&output), stdout(&output)), (Some(2), String::new()), "{line}");
+        let said = stderr(&output);
+        assert!(matches!(said.lines().count(), 1 | 2) && !said.contains("Usage"), "{line}: {said}");
+        assert!(said.lines().all(|line| line.starts_with("gmon: ")), "{line}: {said}");
+        said.replace("gmon: ", "")
+    };
+    for (line, expected) in [
+        ("export", "missing: --to <FORMAT>\ntip: gmon export --to <FORMAT> [RUN]...\n"),
+        ("diff", "missing: <OLD> <NEW>...\ntip: gmon diff [OPTIONS] [PROG] OLD [PROG] NEW\n"),
+        ("merge", "missing: --output <OUT> <FILE>...\ntip: gmon merge --output <OUT> <FILE>...\n"),
+        ("foo", "unrecognized subcommand 'foo'\ntip: gmon --help lists the commands\n"),
+        ("flta", "unrecognized subcommand 'flta'\ntip: a similar subcommand exists: 'flat'\n"),
+        ("flat --foo", "unexpected argument '--foo' found\ntip: gmon flat --help shows all options\n"),
+        ("flat --srot", "unexpected argument '--srot' found\ntip: a similar argument exists: '--sort'\n"),
+        ("flat -n x", "invalid value 'x' for '--limit <ROWS>': invalid digit found in string\n"),
+    ] {
+        assert_eq!(say(line), expected, "{line}");
+    }
+    assert!(say("flat --sort foo").contains("[possible values: self, inclusive,"));
+    assert!(say("diff a").contains("tip: gmon diff [OPTIONS] [PROG] OLD [PROG] NEW"));
+    for line in
+        ["--foo", "help foo", "check --json", "trace --folded --json t", "export --to xx", "--generate"]
+    {
+        say(line);
+    }
+    // What was asked for is no mistake.
+    let output = gmon(&["flat", "--help"], &[]);
+    assert_eq!((code(&output), stderr(&output)), (Some(0), String::new()));
+    assert!(stdout(&output).contains("Usage: gmon flat"));
+}
+
+/// Without the name of a file, the files of the newest run are checked, of both kinds.
+#[test]
+fn check_without_a_name() {
+    let folder = Folder::new("check-here");
+    let check = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gmon"));
+        command.arg("check").current_dir(&folder.0).output().expect("gmon runs")
+    };
+    assert_eq!(
+        stderr(&check()),
+        "gmon: no gmon.out or gmon.pb.gz in this folder; `gprofinject PROG` writes it\n"
+    );
+    folder.write("gmon.out", &bytes(&profile(250)));
+    let run = gmon_run::Recording::default().write();
+    folder.write("gmon.pb.gz", &run);
+    let output = check();
+    assert_eq!((code(&output), stderr(&output)), (Some(0), String::new()), "{}", stdout(&output));
+    assert!(stdout(&output).contains("gmon.out: "), "{}", stdout(&output));
+    folder.write("gmon.pb.gz", &run[..run.len() / 2]);
+    let output = check();
+    assert_eq!(code(&output), Some(1));
+    assert!(stdout(&output).contains("gmon.pb.gz: error: "), "{}", stdout(&output));
+}

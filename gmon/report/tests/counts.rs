@@ -5,7 +5,7 @@ mod support;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use gmon_run::{Block, Module, Program, Recording};
+use gmon_run::{Block, Function, Hits, Module, Program, Recording};
 use gprofinject_image::debug::Lines;
 use gprofinject_image::instructions::Code;
 use object::Object;
@@ -332,4 +332,54 @@ fn nothing_was_counted() {
     }
     let lines = |name: &str| Lines::parse(&std::fs::read(Path::new(&case.path(name))).expect("a module"));
     assert!(lines("libz.so").is_ok() && lines("liba.so").is_err(), "the test's own modules");
+}
+
+/// Lines and instructions of a run without counts have the times of its samples.
+#[test]
+fn samples_in_place_of_counts() {
+    let mut case = Case::new("counts-sampled");
+    case.recording.blocks.clear();
+    case.recording.sample_period_ns = 1_000_000;
+    for (index, (program, module, samples)) in [(0, 1, 3), (1, 3, 5), (0, 4, 2)].into_iter().enumerate() {
+        let address = case.twice(module);
+        let name = "twice".to_owned();
+        case.recording.functions.push(Function { name, module, address, size: 1, ..Function::default() });
+        let hits = Hits { program, function: index as u32, address, samples };
+        case.recording.hits.push(hits);
+    }
+    case.write();
+    let asm = case.json("asm");
+    let names: Vec<&str> = asm["modules"]
+        .as_array()
+        .expect("modules")
+        .iter()
+        .filter_map(|module| module["program"].as_str()?.rsplit('/').next())
+        .collect();
+    assert_eq!(names, ["tool", "made", "libz.so"]);
+    let function = &asm["modules"][1]["functions"][0];
+    assert_eq!((&function["name"], &function["self_ns"]), (&"twice".into(), &5_000_000.into()));
+    let instruction = &function["instructions"][0];
+    assert_eq!(instruction["address"], case.twice(3));
+    assert_eq!((&instruction["count"], &instruction["self_ns"]), (&Value::Null, &5_000_000.into()));
+    // Of a function that the user names, all instructions are shown, whether or not they have samples.
+    let (text, _) = case.shown("asm -m made -f main");
+    assert!(text.contains("main:") && text.contains("ret"), "{text}");
+    let line = case.json("lines -m made")["modules"][0]["files"][0]["lines"].clone();
+    assert_eq!((line.as_array().map(Vec::len), &line[0]["self_ns"]), (Some(1), &5_000_000.into()));
+    let number = line[0]["line"].to_string();
+    let (text, said) = case.shown("lines made");
+    let row = text.lines().find(|line| line.starts_with("100.00  5.000 ms")).expect("a line with samples");
+    assert!(row.split_whitespace().nth(3) == Some(&number) && row.ends_with('{'), "{text}");
+    assert!(
+        text.contains("5.000 ms, 100.00% of the samples of the module") && said.is_empty(),
+        "{text}{said}"
+    );
+    let (text, _) = case.shown("lines --program tool -m tool");
+    assert!(text.contains("100.00  3.000 ms"), "{text}");
+    // Everything else is about counts.
+    for line in ["lines --by function", "lines --coverage", "asm --blocks", "lines --by file made"] {
+        assert!(case.refused(line).contains("no counts of basic blocks in it"), "{line}");
+    }
+    assert!(case.refused("lines --apart").contains("--apart: basic blocks were not counted"));
+    assert!(case.refused("asm unused.so").contains("of unused.so"));
 }

@@ -272,10 +272,17 @@ fn a_time_line() {
     let names = timeline["names"].as_array().expect("names");
     let outermost = lane["function"][0].as_u64().and_then(|at| names.get(at as usize)).expect("a name");
     assert_eq!((outermost, &lane["depth"][0], &timeline["leftOut"]), (&json!("main"), &json!(0), &json!(0)));
+    let text = gmon(&folder, &["trace", "run.trace"]).stdout;
+    assert_eq!((gmon(&folder, &["trace"]).stdout, text.is_empty()), (text, false));
     // That of another run is not, unless the user says so.
     folder.write("gmon.pb.gz", &Recording { start_unix_ns: start + 1, ..run }.write());
     assert!(found(&[]).is_null());
     assert_eq!(found(&["--trace", "run.trace"]), timeline);
+    let said = String::from_utf8_lossy(&gmon(&folder, &["trace"]).stderr).into_owned();
+    assert!(
+        said.contains("no NAME.trace of the run in gmon.pb.gz") && said.contains("gmon trace FILE"),
+        "{said}"
+    );
     let output = gmon(&folder, &["html", "--trace", "gmon.pb.gz"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.code() == Some(2) && said.contains("gmon.pb.gz"), "{said}");

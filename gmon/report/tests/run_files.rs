@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use example::example;
+use support::Folder;
 use support::commands::{folder, gmon, json, message, text};
 
 /// The names of the program and of the file may be left out, and a file for another build is refused.
@@ -44,7 +45,7 @@ fn files() {
     folder.write("gmon.out", b"gmon\x01\0\0\0");
     assert_eq!(
         message(&folder, &["flat", "gmon.out"]),
-        "gmon.out: the names are in the program, expected `PROG gmon.out`"
+        "gmon.out: it has addresses only, and the names are in the program: `gmon flat PROG gmon.out`"
     );
     assert_eq!(
         message(&folder, &["flat", program, "ours.gz", "gmon.out"]),
@@ -104,7 +105,7 @@ fn words_that_are_no_commands() {
         (&["gmon.pb.gz"], "gmon.pb.gz is a file; `gmon flat gmon.pb.gz` shows it"),
         (
             &["gmon.out"],
-            "gmon.out is a file; `gmon flat PROG gmon.out` shows it, with the program of which it is",
+            "gmon.out is a file; `gmon flat PROG gmon.out` shows it with the names of its program",
         ),
     ] {
         assert_eq!(message(&folder, words), expected);
@@ -115,4 +116,41 @@ fn words_that_are_no_commands() {
     let output = gmon(&folder, &["flot"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.code() == Some(2) && said.contains("'flot'") && said.contains("'flat'"), "{said}");
+}
+
+/// A function is not taken for a file, and a profile without its program says which command works.
+#[test]
+fn the_command_that_works_is_named() {
+    let folder = Folder::new("hints");
+    let program = folder.compile(&[]).path;
+    let mut run = example(true);
+    run.modules[0].path = program.to_str().expect("UTF-8").to_owned();
+    folder.write("gmon.pb.gz", &run.write());
+    folder.write("gmon.out", b"gmon");
+    folder.write("other.out", b"gmon");
+    for command in ["flat", "graph", "paths", "lines", "asm"] {
+        let expected = format!("work: no file, but a function of gmon.pb.gz: `gmon {command} -f work`");
+        assert_eq!(message(&folder, &[command, "work"]), expected);
+    }
+    assert_eq!(
+        message(&folder, &["flat", "gmon.pb.gz", "parse(int)"]),
+        "parse(int): no file, but a function of gmon.pb.gz: `gmon flat -f 'parse(int)' gmon.pb.gz`"
+    );
+    assert!(text(&folder, &["flat", "-f", "parse(int)", "gmon.pb.gz"]).contains("parse"));
+    for words in [&["flat", "no_such_name"][..], &["html", "work"], &["flat", "work", "no_such_name"]] {
+        assert!(message(&folder, words).contains("No such file"), "{words:?}");
+    }
+    let names = "it has addresses only, and the names are in the program";
+    assert_eq!(
+        message(&folder, &["graph", "gmon.out"]),
+        format!("gmon.out: {names}: `gmon graph prog gmon.out`")
+    );
+    assert_eq!(
+        message(&folder, &["flat", "other.out"]),
+        format!("other.out: {names}: `gmon flat PROG other.out`")
+    );
+    assert_eq!(
+        message(&folder, &["gmon.out"]),
+        "gmon.out is a file; `gmon flat prog gmon.out` shows it with the names of its program"
+    );
 }

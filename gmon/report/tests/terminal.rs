@@ -62,10 +62,16 @@ fn lines_are_as_wide_as_the_terminal() {
         }
     }
     let flat = |columns| on_terminal(&folder, (columns, 100), "PAGER=cat", "flat");
-    assert_eq!(
-        headings(&flat(40)).split_whitespace().collect::<Vec<_>>(),
-        ["self", "%", "calls", "function"]
-    );
+    assert_eq!(headings(&flat(40)).split_whitespace().collect::<Vec<_>>(), ["self", "calls", "function"]);
+    // The column by which rows are sorted stays, and counts become short if that keeps a column.
+    let sorted = |columns, by: &str| {
+        let shown = on_terminal(&folder, (columns, 100), "PAGER=cat", &format!("flat --sort {by}"));
+        headings(&shown).split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    for by in ["self", "inclusive", "mean", "max", "p99", "cpu", "primitive"] {
+        assert!(sorted(40, by).iter().any(|heading| heading == by), "{by}: {:?}", sorted(40, by));
+        assert!(sorted(60, by).iter().any(|heading| heading == "self"), "{by}: {:?}", sorted(60, by));
+    }
     assert!(headings(&flat(80)).contains(" self ") && !headings(&flat(80)).contains(" p50 "));
     assert!(headings(&flat(300)).contains(" p50 ") && headings(&flat(300)).contains(" primitive "));
 }
@@ -82,6 +88,10 @@ fn rows_fit_on_the_screen() {
     let shown = on_terminal(&folder, (120, 20), "PAGER=cat", "flat");
     assert!(shown.lines().count() <= 19 && shown.contains(" functions more; -n 0 shows all\n"), "{shown}");
     assert!(rows("flat -n 0") > 300 && rows("flat -n 30") > 30 && rows("flat -n 30") < 45);
+    // Of a call graph, there are as many entries as fit, but some even if few do.
+    let graph = on_terminal(&folder, (120, 60), "PAGER=cat", "graph");
+    assert!(graph.lines().count() <= 59 && graph.contains(" entries more; -n 0 shows all\n"), "{graph}");
+    assert!(rows("graph") >= 5 * 3 && rows("graph -n 0") > 900 && rows("graph -f '*'") > 900);
     // A pager gets the whole text, and less is asked to leave what fits.
     let paged = on_terminal(&folder, (120, 20), "GMON_PAGER='sed s/^/page:/' PAGER=false", "flat -n 0");
     assert!(paged.lines().count() > 300 && paged.lines().all(|line| line.starts_with("page:")), "{paged}");

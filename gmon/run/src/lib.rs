@@ -6,7 +6,8 @@
 //! pprof's `profile.proto` see the samples of a profile. What that format has no place for is in a message of
 //! this crate's own, under a field number that they ignore. `docs/run.md` describes both parts.
 //!
-//! The crate knows neither how times are measured nor how they are shown, and nothing of program files.
+//! The crate knows neither how times are measured nor how they are shown, and nothing of program files but how names in
+//! them are demangled.
 //!
 //! ```
 //! use gmon_run::{Calls, Function, Module, Program, Recording};

@@ -5,6 +5,7 @@ use std::io::Write;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use gprofinject_image::names::demangle::demangle;
 use prost::Message;
 
 use crate::model::{ClockSource, Ending, Function, Module, Node, Process, REST_NAME, Recording, Thread};
@@ -13,6 +14,8 @@ use crate::wire;
 
 /// The name of the frame that stands for the callers of a function in which samples were taken, if call paths were recorded.
 const NO_PATH_NAME: &str = "[path not known]";
+/// That of the frame that stands for code in no known file.
+const ELSEWHERE_NAME: &str = "[elsewhere]";
 /// The key of the label that names a sample's thread.
 const THREAD_LABEL: &str = "thread";
 /// Those of the labels that name its program, and the number of its process if it is known.
@@ -24,20 +27,13 @@ const PIECE: usize = 1 << 18;
 impl Recording {
     /// Returns the bytes of a file, compressed with gzip.
     ///
-    /// Functions have the names of the symbol table, which `go tool pprof` demangles; see
-    /// [`write_with_names`](Recording::write_with_names).
+    /// Other readers than this crate find the demangled names of functions: not all of them demangle names, and those that do may need
+    /// any amount of memory for a long one. [`Recording::read`] returns the names in the symbol table.
     ///
     /// A value for which [`Recording::check`] returns an error is written as well, but no reader accepts the file.
     pub fn write(&self) -> Vec<u8> {
-        self.write_with_names(str::to_owned)
-    }
-
-    /// Returns the bytes of a file in which other readers than this crate find the names that `shown` makes of
-    /// the names in the symbol table, such as demangled ones. [`Recording::read`] returns the names in the symbol
-    /// table.
-    pub fn write_with_names(&self, shown: impl Fn(&str) -> String) -> Vec<u8> {
         let mut strings = Strings::default();
-        let profile = self.profile(&mut strings, shown);
+        let profile = self.profile(&mut strings);
         // Level 1: a file of a million paths takes less than half of the time that it takes at level 6, and is a
         // tenth larger.
         let mut file = GzEncoder::new(Vec::new(), Compression::fast());
@@ -54,7 +50,7 @@ impl Recording {
     }
 
     /// Returns everything except the samples.
-    fn profile(&self, strings: &mut Strings, shown: impl Fn(&str) -> String) -> wire::Profile {
+    fn profile(&self, strings: &mut Strings) -> wire::Profile {
         let mut value_type =
             |name, unit| wire::ValueType { r#type: strings.index(name), unit: strings.index(unit) };
         let mut sample_type = vec![value_type("calls", "count")];
@@ -72,13 +68,13 @@ impl Recording {
         };
         let period_type = (self.sample_period_ns > 0).then_some(cpu);
         let mapping = self.mappings(strings);
-        let mut function = Vec::with_capacity(self.functions.len() + 3);
-        let mut location = Vec::with_capacity(self.functions.len() + 3);
+        let mut function = Vec::with_capacity(self.functions.len() + 4);
+        let mut location = Vec::with_capacity(self.functions.len() + 4);
         for ours in &self.functions {
             let id = function.len() as u64 + 1;
             let name = match ours.name.as_str() {
                 "" => strings.index(&self.place_name(ours)),
-                name => strings.index(&shown(name)),
+                name => strings.index(&demangle(name)),
             };
             function.push(wire::Function {
                 id,
@@ -94,8 +90,8 @@ impl Recording {
                 line: vec![wire::Line { function_id: id, line: i64::from(ours.line) }],
             });
         }
-        // Functions that are none, for the paths.
-        for name in [REST_NAME, LEFT_OUT_NAME, NO_PATH_NAME] {
+        // Functions that are none, for the paths and for code in no known file.
+        for name in [REST_NAME, LEFT_OUT_NAME, NO_PATH_NAME, ELSEWHERE_NAME] {
             let (id, name) = (function.len() as u64 + 1, strings.index(name));
             function.push(wire::Function { id, name, system_name: name, ..wire::Function::default() });
             let line = vec![wire::Line { function_id: id, line: 0 }];
@@ -250,6 +246,12 @@ impl Recording {
         in_paths.into_iter().for_each(|((function, thread), samples)| take(function, thread, samples));
         for ((program, function), samples) in left.into_iter().filter(|&(_, samples)| samples > 0) {
             sample(&mut [id(function)].into_iter().chain(callers), [0, 0, samples], of_program(program));
+        }
+        // Where times were measured, samples say how much CPU time functions had, and these are of none.
+        for (index, program) in (0..).zip(&self.programs).filter(|(_, program)| program.elsewhere > 0) {
+            if !is_measured {
+                sample(&mut [left_out + 2].into_iter(), [0, 0, program.elsewhere], of_program(index));
+            }
         }
         let paths = Paths::new(self.nodes.iter().map(|node| node.parent));
         let mut path = Vec::new();

@@ -53,11 +53,7 @@ fn flat(text: &str) -> BTreeMap<String, u64> {
 }
 
 fn expected(functions: &[(&str, u64)]) -> BTreeMap<String, u64> {
-    // pprof shows no parameters.
-    functions
-        .iter()
-        .map(|&(name, value)| (name.split('(').next().unwrap_or(name).to_owned(), value))
-        .collect()
+    functions.iter().map(|&(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// Returns the words of each line, without the labels that are the same for all samples.
@@ -84,7 +80,7 @@ fn calls_and_times_by_function() {
         assert_eq!(flat(&text), expected(&SELF_NS), "{text}");
         assert_eq!(words(&text)[..3], ["File: prog", "Build ID: ab01ff", "Type: time"]);
         let text = pprof(&measured, &[&["-top", "-sample_index=samples"], ALL].concat());
-        let mut samples = expected(&[("parse", 5), ("libc_read", 1), ("work", 900)]);
+        let mut samples = expected(&[("parse(int)", 5), ("libc_read", 1), ("work", 900)]);
         // pprof prints functions without a value of their own if they have callees with one.
         samples.insert("main".to_owned(), 0);
         let mut read = flat(&text);
@@ -110,11 +106,11 @@ fn traces() {
         "thread: prog 100",
         "1ms main",
         "thread: prog 100",
-        "20ms parse",
+        "20ms parse(int)",
         "main",
         "thread: prog 100",
         "300ms libc_read",
-        "parse",
+        "parse(int)",
         "main",
         "thread: worker 101",
         "2s work",
@@ -137,11 +133,11 @@ fn traces() {
         "thread: prog 100",
         "1ms main",
         "thread: prog 100",
-        "20ms parse",
+        "20ms parse(int)",
         "main",
         "thread: prog 100",
         "300ms libc_read",
-        "parse",
+        "parse(int)",
         "thread: worker 101",
         "2s work",
         "thread: worker 101",
@@ -188,12 +184,21 @@ fn counted_runs() {
     }
     let text = pprof(&counted(), &[&["-top"], ALL].concat());
     assert_eq!(words(&text)[2], "Type: cpu");
-    let cpu = [("parse", 5 * 4_000_000), ("libc_read", 4_000_000), ("work", 900 * 4_000_000)];
+    let cpu = [("parse(int)", 5 * 4_000_000), ("libc_read", 4_000_000), ("work", 900 * 4_000_000)];
     assert_eq!(
         flat(&text).into_iter().filter(|&(_, ns)| ns > 0).collect::<BTreeMap<_, _>>(),
         expected(&cpu),
         "{text}"
     );
+    // Code in no known file has samples too, of each program.
+    let mut elsewhere = counted();
+    elsewhere.programs[0].elsewhere = 7;
+    let text = pprof(&elsewhere, &[&["-top", "-sample_index=samples"], ALL].concat());
+    assert_eq!(flat(&text).get("[elsewhere]"), Some(&7), "{text}");
+    assert_eq!(flat(&text).values().sum::<u64>(), 906 + 7, "{text}");
+    let text = words(&pprof(&elsewhere, &["-raw"])).join("\n");
+    assert!(text.contains("0 7 28000000: 5\npid:[100] program:[prog]"), "{text}");
+    assert_eq!(Recording::read(&elsewhere.write()).expect("our own file"), elsewhere);
     let text = pprof(&counted(), &[&["-top", "-sample_index=calls"], ALL].concat());
     assert_eq!(flat(&text), expected(&CALLS), "{text}");
     // The calls of both call sites are one edge.
@@ -217,7 +222,7 @@ fn everything_else() {
         "calls/count time/nanoseconds[dflt] samples/count cpu/nanoseconds",
         "10 20000000 0 0: 2 1",
         "0 0 5 20000000: 2",
-        "2: 0x1100 M=1 parse /src/prog.c:20 s=20(_Z5parsei)",
+        "2: 0x1100 M=1 parse(int) /src/prog.c:20 s=20(_Z5parsei)",
         "3: 0x2100 M=2 libc_read :0 s=0",
         "1: 0x1000/0x2000/0x1000 /usr/bin/prog ab01ff [FN][FL][LN]",
         "2: 0x2000/0x3000/0x2000 /usr/lib/libc.so.6 c0de [FN]",

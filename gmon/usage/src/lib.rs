@@ -1,4 +1,4 @@
-//! What a command says of itself to others than its user: a man page, and completions for shells. Both come from the
+//! What a command says of itself: a man page, completions for shells, and what is wrong with a command line. All come from the
 //! definition by which clap parses the command line.
 
 #![forbid(unsafe_code)]
@@ -6,6 +6,7 @@
 mod asking;
 mod line;
 mod man;
+mod mistake;
 mod passing;
 mod place;
 
@@ -16,6 +17,7 @@ use clap_complete::Shell;
 
 pub use crate::asking::ASK;
 pub use crate::line::Line;
+pub use crate::mistake::Mistake;
 pub use crate::place::Place;
 
 /// What can be generated from a command's definition.

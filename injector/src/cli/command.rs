@@ -297,9 +297,7 @@ fn generate(kind: Kind) -> ExitCode {
 /// Prints the help, the version, or what is wrong with the arguments.
 fn end_at_once(answer: &clap::Error) -> ExitCode {
     if answer.use_stderr() {
-        mistake::lines(&answer.render().to_string())
-            .iter()
-            .for_each(|line| say::line(format_args!("{line}")));
+        mistake::lines(answer).iter().for_each(|line| say::line(format_args!("{line}")));
         return ExitCode::from(failure::OURS);
     }
     printed(answer.print())

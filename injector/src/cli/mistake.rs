@@ -1,40 +1,25 @@
 //! What is wrong with the command line, in one line, and a tip in another.
 
-/// Where the help is.
-const HELP: &str = "gprofinject --help shows all options";
+use clap::error::ErrorKind;
+use gprofinject_usage::Mistake;
 
-/// Returns the lines to print for what clap says of a mistake. Its text is a message in one line or several, tips, the usage and where to
-/// find the help. The usage has a line for each form of the command, among which few people find what they need.
-pub(crate) fn lines(rendered: &str) -> Vec<String> {
-    let text = rendered.strip_prefix("error: ").unwrap_or(rendered);
-    let mut message: Vec<&str> = Vec::new();
-    let mut tips: Vec<&str> = Vec::new();
-    for line in text.lines().map(str::trim) {
-        if line.starts_with("Usage:") || line.starts_with("For more information") {
-            break;
+/// Returns the lines to print for what clap says of a mistake.
+pub(crate) fn lines(error: &clap::Error) -> Vec<String> {
+    let mut mistake = Mistake::of(error, "gprofinject");
+    match mistake.kind {
+        ErrorKind::MissingRequiredArgument if mistake.message.contains("<PROGRAM>") => {
+            "no program named".clone_into(&mut mistake.message);
+            mistake.tip = Some("gprofinject ./prog profiles ./prog".to_owned());
         }
-        match line.strip_prefix("tip: ") {
-            // The program's own arguments follow it; before it there is nothing to be passed on.
-            Some(tip) if tip.starts_with("to pass ") => {}
-            Some(tip) => tips.push(tip),
-            None if line.is_empty() || !tips.is_empty() => {}
-            None => message.push(line),
+        // A similar option ends with a quote.
+        ErrorKind::UnknownArgument => {
+            if let Some(tip) = mistake.tip.as_mut().filter(|tip| tip.ends_with("options")) {
+                tip.push_str("; those of the program come after its name");
+            }
         }
+        _ => {}
     }
-    let mut message = message.join(" ");
-    if message.contains("required arguments were not provided") && message.contains("<PROGRAM>") {
-        "no program named".clone_into(&mut message);
-        tips.insert(0, "gprofinject ./prog profiles ./prog");
-    }
-    let is_unknown = message.starts_with("unexpected argument");
-    let tip = match tips.first() {
-        Some(tip) => Some((*tip).to_owned()),
-        None if is_unknown => Some(format!("{HELP}; those of the program come after its name")),
-        // What has a remedy names it.
-        None if message.contains(": ") || message.contains('[') => None,
-        None => Some(HELP.to_owned()),
-    };
-    std::iter::once(message).chain(tip.map(|tip| format!("tip: {tip}"))).collect()
+    mistake.lines().collect()
 }
 
 #[cfg(test)]
@@ -43,7 +28,7 @@ mod tests {
 
     fn said(words: &[&str]) -> Vec<String> {
         let error = Args::typed([&["gprofinject"], words].concat()).expect_err("a mistake");
-        super::lines(&error.render().to_string())
+        super::lines(&error)
     }
 
     #[test]

@@ -177,11 +177,56 @@ fn nodes(recorded: &ThreadTimes, space: &Space, cost: &Cost) -> Vec<Node<Place>>
             *made = made.saturating_add(node.calls);
         }
     }
-    let node = |(node, made): (&times::Node, u64)| Node {
+    let corrected = recorded.nodes.iter().zip(made).map(|(node, made)| {
+        (node.function, cost.own(node.own as f64, node.calls as f64, made as f64).round() as i64)
+    });
+    let owns = not_negative(&corrected.collect::<Vec<_>>());
+    let node = |(node, own): (&times::Node, u64)| Node {
         parent: node.parent,
         function: space.entry(node.function).filter(|_| node.function != REST),
         calls: node.calls,
-        own: cost.own(node.own as f64, node.calls as f64, made as f64).round() as u64,
+        own,
     };
-    recorded.nodes.iter().zip(made).map(node).collect()
+    recorded.nodes.iter().zip(owns).map(node).collect()
+}
+
+/// Returns the own times of call paths, of which each has the number of its function, so that none is negative and those of a function
+/// are together what it has in all, or nothing if that is negative.
+///
+/// The overhead of a call is a mean, and on some paths a call costs less. To take such a time for 0 and to leave the others as they are
+/// would give the function more time on its paths than it has.
+fn not_negative(paths: &[(u32, i64)]) -> Vec<u64> {
+    // Per function: the sum, and that of what is not negative.
+    let mut sums: HashMap<u32, (i128, u128)> = HashMap::new();
+    for &(function, own) in paths {
+        let (all, positive) = sums.entry(function).or_default();
+        *all += i128::from(own);
+        *positive += u128::from(own.max(0) as u64);
+    }
+    let own = |&(function, own): &(u32, i64)| {
+        let (all, positive) = sums.get(&function).copied().unwrap_or_default();
+        let all = all.max(0) as u128;
+        let share = u128::from(own.max(0) as u64).saturating_mul(all).checked_div(positive);
+        share.map_or(0, |share| u64::try_from(share).unwrap_or(u64::MAX))
+    };
+    paths.iter().map(own).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::not_negative;
+
+    #[test]
+    fn paths_have_the_time_of_their_function() {
+        // What is negative on a path is taken from the function's other ones; functions do not pay for each other.
+        assert_eq!(not_negative(&[(1, 600), (2, 50), (1, -200), (1, 200)]), [450, 50, 0, 150]);
+        assert_eq!(
+            not_negative(&[(1, 7), (1, 0), (2, i64::MAX), (2, i64::MAX)]),
+            [7, 0, i64::MAX as u64, i64::MAX as u64]
+        );
+        // The time of a function is not negative either.
+        assert_eq!(not_negative(&[(1, 5), (1, -10), (2, -1)]), [0, 0, 0]);
+        assert_eq!(not_negative(&[(1, i64::MIN), (1, i64::MAX)]), [0, 0]);
+        assert!(not_negative(&[]).is_empty());
+    }
 }

@@ -1,5 +1,6 @@
 //! Numbers as text in columns.
 
+pub(crate) use crate::cli::units::count;
 use crate::cli::units::duration;
 
 /// What stands before an estimate.
@@ -9,23 +10,6 @@ pub(crate) const ESTIMATE: &str = "~";
 pub(crate) fn time(ns: u64, is_estimate: bool) -> String {
     let mark = if is_estimate && ns > 0 { ESTIMATE } else { "" };
     format!("{mark}{}", duration(ns))
-}
-
-/// Returns a count, or its first digits and a unit if it is wider than `width`.
-pub(crate) fn count(count: u64, width: usize) -> String {
-    let text = count.to_string();
-    if text.len() <= width {
-        return text;
-    }
-    let mut scaled = count as f64;
-    let mut unit = "";
-    for larger in ["k", "M", "G", "T", "P", "E"] {
-        if scaled < 9999.5 {
-            break;
-        }
-        (scaled, unit) = (scaled / 1000.0, larger);
-    }
-    format!("{scaled:.0}{unit}")
 }
 
 /// Returns a share of a whole, in percent; nothing if there is no whole.

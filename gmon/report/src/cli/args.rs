@@ -58,7 +58,7 @@ pub(crate) enum Command {
     #[command(after_long_help = examples::ASM)]
     Asm(AsmArgs),
     /// Compare two runs of a program, or of two builds of it; the exit status is 1 if something has become worse
-    #[command(after_long_help = examples::DIFF)]
+    #[command(override_usage = "gmon diff [OPTIONS] [PROG] OLD [PROG] NEW", after_long_help = examples::DIFF)]
     Diff(DiffArgs),
     /// Write a run in the format of another tool: KCachegrind, pprof, flame graphs, speedscope, the Firefox Profiler, Graphviz
     #[command(after_long_help = examples::EXPORT)]
@@ -72,7 +72,7 @@ pub(crate) enum Command {
     /// Sum gmon.out files, or gmon.pb.gz files, into one
     #[command(after_long_help = examples::MERGE)]
     Merge(MergeArgs),
-    /// Look for what gprof refuses or silently drops in gmon.out files; the exit status is 1 if there is any
+    /// Look for what gprof refuses or silently drops in gmon.out files, and for damage in gmon.pb.gz files; the exit status is 1 if there is any
     #[command(after_long_help = examples::CHECK)]
     Check(CheckArgs),
     /// Send profiles to Grafana Pyroscope, or to another server with its interface
@@ -107,7 +107,8 @@ pub(crate) struct MergeArgs {
 
 #[derive(clap::Args)]
 pub(crate) struct CheckArgs {
-    #[arg(required = true, value_name = "FILE")]
+    /// gmon.out or gmon.pb.gz files [default: those of them that are in this folder]
+    #[arg(value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     /// The profiled program: checks addresses against its functions, and names them
     #[arg(long)]

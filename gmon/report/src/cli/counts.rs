@@ -10,7 +10,7 @@ use crate::cli::files;
 use crate::cli::load;
 use crate::cli::missing::{Lacking, Missing};
 use crate::cli::report_args::{AsmArgs, By, Column, LinesArgs, ReportArgs, RowsArgs};
-use crate::cli::reports::{asm, blocks, coverage, lines, sums};
+use crate::cli::reports::{asm, blocks, coverage, lines, sampled, sums};
 use crate::cli::run;
 use crate::cli::text::{Out, standard_output};
 use crate::cli::view::{Frame, View};
@@ -27,7 +27,10 @@ pub(crate) fn lines(args: &LinesArgs) -> Result<()> {
             each(common, "gmon-lines-by-function", |view, out| sums::functions(view, args, out))
         }
         (Some(By::File), ..) => each(common, "gmon-lines-by-file", |view, out| sums::files(view, args, out)),
-        (None, false, None) => each(common, "gmon-lines", |view, out| lines::lines(view, args, out)),
+        (None, false, None) => each(common, "gmon-lines", |view, out| match view.loaded.is_sampled() {
+            true => sampled::lines(view, args, out),
+            false => lines::lines(view, args, out),
+        }),
         (None, true, None) => each(common, "gmon-coverage", coverage::coverage),
         (None, false, Some(path)) if path == Path::new("-") => each(common, "", coverage::lcov),
         (None, has_table, Some(path)) => {
@@ -51,7 +54,10 @@ pub(crate) fn asm(args: &AsmArgs) -> Result<()> {
         true => each(&args.common, "gmon-blocks", |view, out| blocks::blocks(view, args, out)),
         false => {
             needs("--blocks", args.sort.is_some(), &args.rows)?;
-            each(&args.common, "gmon-asm", |view, out| asm::asm(view, args, out))
+            each(&args.common, "gmon-asm", |view, out| match view.loaded.is_sampled() {
+                true => sampled::asm(view, args, out),
+                false => asm::asm(view, args, out),
+            })
         }
     }
 }
@@ -110,7 +116,9 @@ fn each(
     mut write: impl FnMut(&View, &mut Out) -> Result<()>,
 ) -> Result<()> {
     let source = run::open(&args.files)?;
-    let modules = load::counted(args, &source)?;
+    // Other reports are sums of counts.
+    let has_samples = matches!(schema, "gmon-lines" | "gmon-asm");
+    let modules = load::counted(args, &source, has_samples)?;
     let is_only = modules.len() == 1;
     let frame = Frame::new(schema, args.shown.json, !is_only);
     let mut lacking = Lacking::default();

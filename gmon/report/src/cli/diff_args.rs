@@ -10,8 +10,8 @@ use crate::cli::report_args::When;
 #[derive(clap::Args)]
 pub(crate) struct DiffArgs {
     /// The results of two runs, the older first: gmon.pb.gz, or a program and its gmon.out. A program is that of all
-    /// results after it
-    #[arg(value_name = "[PROG] OLD [PROG] NEW", required = true, num_args = 2..=4)]
+    /// results after it: PROG OLD NEW, or PROG OLD PROG NEW
+    #[arg(value_names = ["OLD", "NEW"], required = true, num_args = 2..=4)]
     pub(crate) files: Vec<PathBuf>,
     /// Compare only what these programs of the runs did, by name or process number; may be repeated
     #[arg(long, value_name = "NAME")]

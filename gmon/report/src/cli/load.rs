@@ -26,11 +26,14 @@ pub(crate) struct Loaded {
     pub(crate) code: Code,
     pub(crate) lines: Option<Lines>,
     pub(crate) profile: Profile,
+    /// The samples of CPU time by address, and the CPU time of a sample in nanoseconds; none if basic blocks were counted.
+    pub(crate) samples: BTreeMap<u64, u64>,
+    pub(crate) period_ns: u64,
     /// The names of the results.
     pub(crate) results: Vec<String>,
 }
 
-/// A module whose basic blocks were counted.
+/// A module whose basic blocks were counted, or that has samples of CPU time in a run that has counted none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Counted {
     /// The one of which the user has named the file.
@@ -50,10 +53,11 @@ impl Counted {
 /// Returns the modules that the user has selected: programs first, of which that one comes first that was started, and then by name.
 ///
 /// # Errors
-/// Basic blocks were not counted, or those of no such module.
-pub(crate) fn counted(args: &ReportArgs, source: &Source) -> Result<Vec<Counted>> {
+/// Basic blocks were not counted, or those of no such module. Without counts, modules with samples do as well if `has_samples` is set.
+pub(crate) fn counted(args: &ReportArgs, source: &Source, has_samples: bool) -> Result<Vec<Counted>> {
     let all = match source {
         Source::Profile { program, .. } => vec![Counted::Named(program.clone())],
+        Source::Recording { recording, .. } if recording.blocks.is_empty() && !has_samples => Vec::new(),
         Source::Recording { subject: Some((path, _)), .. } => vec![Counted::Named(path.clone())],
         Source::Recording { recording, .. } => recorded(recording),
     };
@@ -63,8 +67,9 @@ pub(crate) fn counted(args: &ReportArgs, source: &Source) -> Result<Vec<Counted>
             false => format!(" of {}", args.files.program.join(" or ")),
         };
         bail!(
-            "{}: no counts of basic blocks{of} in it; `gprofinject --count lines PROG` counts them, and --libs those of libraries",
-            results(source).join(", ")
+            "{}: no counts of basic blocks{}{of} in it; `gprofinject --count lines PROG` counts them, and --libs those of libraries",
+            results(source).join(", "),
+            if has_samples { " and no samples of CPU time" } else { "" },
         );
     }
     let is_chosen = |module: &&Counted| chosen_path(&args.module, &module.path().to_string_lossy());
@@ -88,9 +93,9 @@ pub(crate) fn counted(args: &ReportArgs, source: &Source) -> Result<Vec<Counted>
     Ok(chosen)
 }
 
-/// Returns the modules of a recording that have counts.
+/// Returns the modules of a recording that have counts, or samples if none has counts.
 fn recorded(recording: &Recording) -> Vec<Counted> {
-    let counted: BTreeSet<u32> = recording.blocks.iter().map(|block| block.module).collect();
+    let counted = run::modules_with_counts(recording);
     let started = recording.programs.first().map(|program| program.module);
     let programs: BTreeSet<u32> = recording.programs.iter().map(|program| program.module).collect();
     let mut all: Vec<_> = counted
@@ -120,20 +125,20 @@ fn results(source: &Source) -> Vec<String> {
 /// user has not named.
 pub(crate) fn load(args: &ReportArgs, source: &Source, module: &Counted) -> Result<Loaded> {
     let path = module.path();
-    let (bytes, profiles) = match (source, module) {
+    let (bytes, profiles, indexes) = match (source, module) {
         (Source::Recording { recording, .. }, Counted::Recorded(index, _)) => {
             let bytes = find(recording, *index, path)?;
-            (Cow::Owned(bytes), by_program(recording, &[*index]))
+            (Cow::Owned(bytes), by_program(recording, &[*index]), vec![*index])
         }
         (Source::Recording { recording, subject, .. }, Counted::Named(_)) => {
             let bytes = subject.as_ref().map(|(_, bytes)| bytes.as_slice()).unwrap_or_default();
             let build_id = files::parse_program(path, bytes)?.build_id;
             let found = run::modules_of(recording, build_id, bytes, path);
             let indexes = found.with_context(|| results(source).join(", "))?;
-            (Cow::Borrowed(bytes), by_program(recording, &indexes))
+            (Cow::Borrowed(bytes), by_program(recording, &indexes), indexes)
         }
         (Source::Profile { bytes, profiles, .. }, _) => {
-            (Cow::Borrowed(bytes.as_slice()), without_samples(profiles)?)
+            (Cow::Borrowed(bytes.as_slice()), without_samples(profiles)?, Vec::new())
         }
     };
     let read = || -> Result<Loaded> {
@@ -141,7 +146,13 @@ pub(crate) fn load(args: &ReportArgs, source: &Source, module: &Counted) -> Resu
         let lines = find_lines(args, path, &bytes, &mut code)?;
         let results = results(source);
         let profile = sum(&code, path, profiles, &results)?;
-        Ok(Loaded { path: path.to_owned(), code, lines, profile, results })
+        let (samples, period_ns) = match source {
+            Source::Recording { recording, .. } if recording.blocks.is_empty() => {
+                (samples(recording, &indexes), recording.sample_period_ns)
+            }
+            _ => (BTreeMap::new(), 0),
+        };
+        Ok(Loaded { path: path.to_owned(), code, lines, profile, samples, period_ns, results })
     };
     match module {
         Counted::Named(_) => read(),
@@ -180,6 +191,19 @@ fn find(recording: &Recording, index: u32, path: &Path) -> Result<Vec<u8>> {
             Err(Missing::Module(text).into())
         }
     }
+}
+
+/// Returns the samples in some modules of a recording by address.
+fn samples(recording: &Recording, modules: &[u32]) -> BTreeMap<u64, u64> {
+    let mut samples: BTreeMap<u64, u64> = BTreeMap::new();
+    for hits in recording.hits.iter().filter(|hits| hits.address > 0) {
+        let function = recording.functions.get(hits.function as usize);
+        if function.is_some_and(|function| modules.contains(&function.module)) {
+            let sum = samples.entry(hits.address).or_default();
+            *sum = sum.saturating_add(hits.samples);
+        }
+    }
+    samples
 }
 
 /// Returns what each program of a recording has counted in some of its modules.
@@ -285,6 +309,21 @@ fn find_lines(args: &ReportArgs, module: &Path, bytes: &[u8], code: &mut Code) -
 }
 
 impl Loaded {
+    /// Returns the samples in a range of addresses, which is empty if its end is not after its start.
+    pub(crate) fn samples_of(&self, start: u64, end: u64) -> impl Iterator<Item = (&u64, &u64)> {
+        self.samples.range(start..end.max(start))
+    }
+
+    /// Returns the CPU time of so many samples, in nanoseconds.
+    pub(crate) fn time_of(&self, samples: u64) -> u64 {
+        samples.saturating_mul(self.period_ns)
+    }
+
+    /// Whether there are samples in place of counts.
+    pub(crate) fn is_sampled(&self) -> bool {
+        self.profile.blocks.is_empty() && self.period_ns > 0
+    }
+
     /// Returns the line information for reports that need it.
     ///
     /// # Errors

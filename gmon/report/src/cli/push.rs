@@ -8,8 +8,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
-use gmon_run::{ReadError, Recording, Summary};
-use gprofinject_image::names::demangle::demangle;
+use gmon_run::{ReadError, Summary};
 
 use crate::cli::push::deliver::Server;
 use crate::cli::push::request::Upload;
@@ -44,25 +43,17 @@ fn upload(args: &PushArgs, file: &Path) -> Result<Upload> {
         ReadError::NotGzip(_) => anyhow!("no profile in pprof's format, which begins with the bytes 1f 8b of gzip"),
         error => error.into(),
     })?;
-    let (mut profile, mut program) = (bytes, summary.program.clone());
-    if summary.is_ours {
-        // The server shows names as they are in the file.
-        let run = recordings::parse(file, &profile)?;
-        program = run.program().to_owned();
-        profile = for_others(&run);
-    }
+    let program = match summary.is_ours {
+        true => recordings::parse(file, &bytes)?.program().to_owned(),
+        false => summary.program.clone(),
+    };
     let name = match &args.name {
         Some(name) => request::application(name).with_context(|| format!("--name {}", plain(name)))?,
         None => default_name(&program)?,
     };
     let rank = rank::of_file(file).map(|rank| ("rank".to_owned(), rank.to_string()));
     let labels = rank.into_iter().chain(args.label.iter().cloned());
-    Ok(Upload { name: request::name(&name, labels), profile, summary })
-}
-
-/// Returns the bytes of a recording for other readers than gmon.
-fn for_others(run: &Recording) -> Vec<u8> {
-    run.write_with_names(|name| demangle(name).into_owned())
+    Ok(Upload { name: request::name(&name, labels), profile: bytes, summary })
 }
 
 /// Returns the name of an application that has none, from the path of its program.

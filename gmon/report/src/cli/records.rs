@@ -1,6 +1,7 @@
 //! `gmon check --records`: prints the records of gmon.out files as text.
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use gmon::{BlockForm, Place, Program, Reading, counted};
@@ -13,8 +14,13 @@ use crate::cli::{files, json};
 ///
 /// # Errors
 /// A file cannot be read.
-pub(crate) fn records(args: &CheckArgs, program: Option<&Program>, out: &mut impl Write) -> Result<()> {
-    for file in &args.files {
+pub(crate) fn records(
+    args: &CheckArgs,
+    paths: &[PathBuf],
+    program: Option<&Program>,
+    out: &mut impl Write,
+) -> Result<()> {
+    for file in paths {
         let bytes = files::read_gmon(file)?;
         let options = args.form.resolve(&bytes, program);
         let reading = options.read(&bytes).with_context(|| file.display().to_string())?;
@@ -22,7 +28,7 @@ pub(crate) fn records(args: &CheckArgs, program: Option<&Program>, out: &mut imp
             json::write(out, &reading, program)?;
             continue;
         }
-        if args.files.len() > 1 {
+        if paths.len() > 1 {
             writeln!(out, "{}:", plain(&file.display().to_string()))?;
         }
         text(out, &reading, program)?;

@@ -136,7 +136,7 @@ impl From<Syntax> for gmon_blocks::Syntax {
 
 #[derive(Default, clap::Args)]
 pub(crate) struct RowsArgs {
-    /// Print at most this many rows, 0 for all [default: all; on a terminal, a table of functions has as many as it has lines]
+    /// Print at most this many rows, 0 for all [default: all; on a terminal, tables of functions and call graphs have as many as it has lines]
     #[arg(short = 'n', long, value_name = "ROWS")]
     pub(crate) limit: Option<usize>,
 }
@@ -154,9 +154,21 @@ impl RowsArgs {
             _ => self.most(),
         }
     }
+
+    /// Returns the same of groups of rows, of which each has so many lines.
+    pub(crate) fn most_groups_on_screen(&self, others: usize, groups: impl Iterator<Item = usize>) -> usize {
+        let Some(size) = terminal::size().filter(|_| self.limit.is_none()) else { return self.most() };
+        let mut left = size.lines.saturating_sub(others);
+        let fitting = groups.take_while(|&lines| {
+            let fits = lines <= left;
+            left = left.saturating_sub(lines);
+            fits
+        });
+        fitting.count().max(FEWEST)
+    }
 }
 
-/// The number of rows that a table has on the lowest terminal.
+/// The number of rows that a table has on the lowest terminal, and of entries that a call graph has there.
 const FEWEST: usize = 5;
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -9,5 +9,6 @@ pub(crate) mod flat;
 pub(crate) mod graph;
 pub(crate) mod lines;
 pub(crate) mod paths;
+pub(crate) mod sampled;
 pub(crate) mod spread;
 pub(crate) mod sums;

@@ -14,11 +14,12 @@ use gprofinject_image::debug::Authors;
 
 use crate::cli::files;
 use crate::cli::form_args::FormArgs;
+use crate::cli::hints;
 use crate::cli::recordings::{self, Selected};
 use crate::cli::run_args::RunArgs;
 
 /// The file that is read if only a program is named.
-const DEFAULT_PROFILE: &str = "gmon.out";
+pub(crate) const DEFAULT_PROFILE: &str = "gmon.out";
 /// The file that is read if none is named.
 pub(crate) const DEFAULT_FILE: &str = "gmon.pb.gz";
 
@@ -94,7 +95,9 @@ fn open_files(paths: &[PathBuf], form: &FormArgs) -> Result<Source> {
     let mut subject = None;
     let mut read = Vec::new();
     for (index, path) in paths.iter().enumerate() {
-        let bytes = files::read_any_kind(path)?;
+        let bytes = files::read_any_kind(path).map_err(|error| {
+            hints::function_for_file(paths, Path::new(DEFAULT_FILE)).map_or(error, anyhow::Error::msg)
+        })?;
         let is_elf = files::is_elf(&bytes);
         if is_elf && index > 0 {
             let first = paths[0].display();
@@ -147,8 +150,8 @@ fn of_one_kind(
         }
         (None, _) => {
             let Some((program, bytes)) = subject else {
-                let path = read.first().map(|(path, _)| path.display().to_string()).unwrap_or_default();
-                bail!("{path}: the names are in the program, expected `PROG {path}`");
+                let path = read.first().map(|(path, _)| path.as_path()).unwrap_or(Path::new(""));
+                bail!("{}", hints::no_program(path));
             };
             let parsed = files::parse_program(&program, &bytes)?;
             let parse = |(path, found): (PathBuf, Vec<u8>)| {
@@ -317,7 +320,16 @@ pub(crate) fn profile(
     Ok(reading.profile)
 }
 
-/// Returns the modules of a recording that are a file and of which basic blocks were counted: those with its build-id, or the one with
+/// Returns the modules of a recording of which basic blocks were counted, or those with samples of CPU time if none were counted.
+pub(crate) fn modules_with_counts(recording: &Recording) -> BTreeSet<u32> {
+    if !recording.blocks.is_empty() {
+        return recording.blocks.iter().map(|block| block.module).collect();
+    }
+    let functions = recording.hits.iter().filter_map(|hits| recording.functions.get(hits.function as usize));
+    functions.map(|function| function.module).collect()
+}
+
+/// Returns the modules of a recording that are a file and have counts of basic blocks, or samples if no basic blocks were counted: those with its build-id, or the one with
 /// its path and its bytes if its build-id is not known. There are several if the run has used copies of the file.
 ///
 /// # Errors
@@ -334,7 +346,7 @@ pub(crate) fn modules_of(
         [] => is_named_so(module) && module.is_of(bytes),
         id => build_id.is_known() && BuildId::new(id) == build_id,
     };
-    let counted: BTreeSet<u32> = recording.blocks.iter().map(|block| block.module).collect();
+    let counted = modules_with_counts(recording);
     let with = |index: u32| recording.modules.get(index as usize).map(|module| (index, module));
     let counted: Vec<_> = counted.into_iter().filter_map(with).collect();
     let found: Vec<u32> =

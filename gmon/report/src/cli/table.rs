@@ -1,11 +1,13 @@
 //! Tables of text whose columns are as wide as they have to be, and together as wide as the terminal at most.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io::{self, Write};
 
 use gprofinject_image::names::fit;
 
 use crate::cli::text::Style;
+use crate::cli::units::count;
 
 /// The width above which a text does not widen its column, so that one long name does not move what follows the others.
 const WIDEST: usize = 300;
@@ -16,6 +18,9 @@ const NAME: usize = 24;
 /// The width of any further column of names, such as that of modules, on a narrow terminal.
 const SECOND: usize = 12;
 
+/// The width up to which a count has all its digits where counts are short.
+const SHORT_COUNT: usize = 5;
+
 /// A table. Its columns are aligned to the right, except for the last ones, which are names.
 pub(crate) struct Table {
     headings: Vec<&'static str>,
@@ -23,6 +28,8 @@ pub(crate) struct Table {
     names: usize,
     /// The headings of the columns that may be left out, the one that is left out first in front.
     optional: Vec<&'static str>,
+    /// The headings of the columns with counts, which a narrow terminal has with a unit if there is room for another column then.
+    counts_of: Vec<&'static str>,
     rows: Vec<Vec<String>>,
     /// The counts after which some rows are coloured, by their indexes.
     counts: HashMap<usize, Option<u64>>,
@@ -30,12 +37,31 @@ pub(crate) struct Table {
 
 impl Table {
     pub(crate) fn new(headings: Vec<&'static str>, names: usize) -> Table {
-        Table { headings, names, optional: Vec::new(), rows: Vec::new(), counts: HashMap::new() }
+        Table {
+            headings,
+            names,
+            optional: Vec::new(),
+            counts_of: Vec::new(),
+            rows: Vec::new(),
+            counts: HashMap::new(),
+        }
     }
 
     /// Sets which columns are left out if the terminal is too narrow, the one that is left out first in front.
     pub(crate) fn optional(mut self, headings: &[&'static str]) -> Table {
         self.optional = headings.to_vec();
+        self
+    }
+
+    /// Sets which columns have counts, such as 1925676. If the terminal is too narrow for all columns, they may have `1926k` instead.
+    pub(crate) fn counts(mut self, headings: &[&'static str]) -> Table {
+        self.counts_of = headings.to_vec();
+        self
+    }
+
+    /// Sets a column that is never left out.
+    pub(crate) fn keep(mut self, heading: &str) -> Table {
+        self.optional.retain(|known| *known != heading);
         self
     }
 
@@ -55,13 +81,14 @@ impl Table {
     /// # Errors
     /// `out` cannot be written to.
     pub(crate) fn print(&self, total: bool, style: Style, out: &mut impl Write) -> io::Result<()> {
-        let widths = self.widths(style.width());
+        let (widths, rows) = self.layout(style.width());
+        let first = widths.iter().position(Option::is_some);
         let line = |texts: &mut dyn Iterator<Item = &str>| {
             let mut line = String::new();
             for (column, (text, width)) in texts.zip(&widths).enumerate() {
                 let Some(width) = *width else { continue };
                 // Spaces before the first column would only take room.
-                line += if line.is_empty() && column == 0 { "" } else { GAP };
+                line += if Some(column) == first { "" } else { GAP };
                 let is_name = column + self.names >= widths.len();
                 line += &match (is_name, style.width()) {
                     (false, _) => format!("{text:>width$}"),
@@ -72,9 +99,9 @@ impl Table {
             line.trim_end().to_owned()
         };
         writeln!(out, "{}", style.heading(&line(&mut self.headings.iter().copied())))?;
-        for (index, row) in self.rows.iter().enumerate() {
+        for (index, row) in rows.iter().enumerate() {
             let text = line(&mut row.iter().map(String::as_str));
-            if total && index + 1 == self.rows.len() {
+            if total && index + 1 == rows.len() {
                 writeln!(out, "{}", style.heading(&text))?;
             } else {
                 let count = self.counts.get(&index).copied();
@@ -88,10 +115,30 @@ impl Table {
         Ok(())
     }
 
+    /// Returns the width of each column, and the rows: with short counts if more columns have room then.
+    fn layout(&self, room: Option<usize>) -> (Vec<Option<usize>>, Cow<'_, [Vec<String>]>) {
+        let left_out = |widths: &[Option<usize>]| widths.iter().filter(|width| width.is_none()).count();
+        let widths = self.widths(room, &self.rows);
+        if left_out(&widths) == 0 {
+            return (widths, Cow::Borrowed(&self.rows));
+        }
+        let shorter = |(heading, text): (&&'static str, &String)| match text.parse() {
+            Ok(number) if self.counts_of.contains(heading) => count(number, SHORT_COUNT),
+            _ => text.clone(),
+        };
+        let short: Vec<Vec<String>> =
+            self.rows.iter().map(|row| self.headings.iter().zip(row).map(shorter).collect()).collect();
+        let with_short = self.widths(room, &short);
+        match left_out(&with_short) < left_out(&widths) {
+            true => (with_short, Cow::Owned(short)),
+            false => (widths, Cow::Borrowed(&self.rows)),
+        }
+    }
+
     /// Returns the width of each column; `None` for one that is left out.
-    fn widths(&self, room: Option<usize>) -> Vec<Option<usize>> {
+    fn widths(&self, room: Option<usize>, rows: &[Vec<String>]) -> Vec<Option<usize>> {
         let widest = |column: usize| {
-            let texts = self.rows.iter().filter_map(|row| row.get(column)).map(|text| text.chars().count());
+            let texts = rows.iter().filter_map(|row| row.get(column)).map(|text| text.chars().count());
             texts.filter(|&width| width <= WIDEST).max().unwrap_or(0).max(self.headings[column].len())
         };
         let mut widths: Vec<Option<usize>> =
@@ -180,5 +227,24 @@ mod tests {
             assert!(text.contains("longer") && text.contains("1000000"), "{width}\n{text}");
         }
         assert!(text(Some(50)).contains("self") && !text(Some(30)).contains("self"));
+    }
+
+    #[test]
+    fn counts_become_short_if_that_keeps_a_column() {
+        let style = |width| Style::new(Some(When::Never)).of_width(width);
+        let shown = |width, kept| {
+            let mut table = Table::new(vec!["calls", "self", "a longer name of it"], 1)
+                .optional(&["self"])
+                .counts(&["calls"])
+                .keep(kept);
+            table.push(["335123456", "1.000 s ", &"f".repeat(30)].map(str::to_owned).to_vec());
+            let mut out = Vec::new();
+            table.print(false, style(width), &mut out).expect("memory");
+            String::from_utf8_lossy(&out).into_owned()
+        };
+        assert!(shown(50, "").contains("335123456") && shown(50, "").contains("1.000 s"));
+        assert!(shown(42, "").contains(" 335M") && shown(42, "").contains("1.000 s"));
+        assert!(shown(36, "").contains("335123456") && !shown(36, "").contains("1.000 s"));
+        assert!(shown(36, "self").contains("1.000 s"));
     }
 }

@@ -1,30 +1,39 @@
 //! `gmon trace`: prints a trace, or writes it in the format of another tool.
 
 use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use gmon::EscapedJson;
 use gmon_export::load::Detail;
 
+use crate::cli::files;
+use crate::cli::recordings;
 use crate::cli::reports::flat::flat;
+use crate::cli::run::DEFAULT_FILE;
 use crate::cli::run_view::RunView;
 use crate::cli::table_args::{FlatArgs, TableArgs};
 use crate::cli::text::standard_output;
 use crate::cli::trace_args::TraceArgs;
 use crate::cli::traces::load::{choice, load, output, warn};
 use crate::cli::traces::measured::{Times, measured};
+use crate::cli::traces::timeline::beside;
 use crate::cli::traces::{chrome, folded, json, perfetto, text};
 
 /// Prints or writes the trace. What of it is damaged is said at the end, on standard error.
 ///
 /// # Errors
 /// The file is no trace, there is no such function, or the output cannot be written.
-pub(crate) fn run(args: TraceArgs) -> Result<()> {
+pub(crate) fn run(mut args: TraceArgs) -> Result<()> {
+    let file = match args.file.take() {
+        Some(file) => file,
+        None => newest()?,
+    };
     if args.form.stats {
-        return statistics(args);
+        return statistics(args, &file);
     }
-    let trace = load(&args.file)?;
-    let choice = choice(&trace, &args, true)?;
+    let trace = load(&file)?;
+    let choice = choice(&trace, &file, &args, true)?;
     if let Some(path) = args.form.perfetto.as_ref().or(args.form.chrome.as_ref()) {
         let mut out = BufWriter::with_capacity(1 << 16, output(path)?);
         let raw = args.shown.no_demangle;
@@ -35,7 +44,7 @@ pub(crate) fn run(args: TraceArgs) -> Result<()> {
         let damage = written
             .and_then(|damage| out.flush().map(|()| damage))
             .with_context(|| path.display().to_string())?;
-        warn(&trace, &args.file, &damage);
+        warn(&trace, &file, &damage);
         return Ok(());
     }
     let mut out = standard_output();
@@ -47,16 +56,35 @@ pub(crate) fn run(args: TraceArgs) -> Result<()> {
         text::text(&trace, &choice, &args, &mut out)?
     };
     out.flush()?;
-    warn(&trace, &args.file, &damage);
+    warn(&trace, &file, &damage);
     Ok(())
 }
 
+/// Returns the trace of the run in this folder.
+///
+/// # Errors
+/// There is no run here, or no trace of it.
+fn newest() -> Result<PathBuf> {
+    let run = Path::new(DEFAULT_FILE);
+    if !run.exists() {
+        bail!("no trace named, and no {DEFAULT_FILE} in this folder; `gmon trace FILE` shows one");
+    }
+    let recording = recordings::parse(run, &files::read_any_kind(run)?)?;
+    let found = beside(run, &gmon_export::load::recording(&recording, Detail::Functions));
+    found.with_context(|| {
+        format!(
+            "no NAME.trace of the run in {DEFAULT_FILE} in this folder; `gmon trace FILE` shows a trace of another name, and \
+             `gprofinject --trace FILE PROG` writes one"
+        )
+    })
+}
+
 /// Prints the times of functions, modules or threads.
-fn statistics(args: TraceArgs) -> Result<()> {
-    let trace = load(&args.file)?;
-    let choice = choice(&trace, &args, false)?;
+fn statistics(args: TraceArgs, file: &Path) -> Result<()> {
+    let trace = load(file)?;
+    let choice = choice(&trace, file, &args, false)?;
     let Times { measured, damage, lost, is_too_deep } = measured(&trace, &choice);
-    let TraceArgs { file, function, by, sort, raw, rows, shown, .. } = args;
+    let TraceArgs { function, by, sort, raw, rows, shown, .. } = args;
     let common = TableArgs { function, rows, shown, ..TableArgs::default() };
     let args = FlatArgs { common, by, sort: Some(sort), raw, ..FlatArgs::default() };
     let run = gmon_export::load::recording(&measured, Detail::Functions);
@@ -64,7 +92,7 @@ fn statistics(args: TraceArgs) -> Result<()> {
     let mut out = standard_output();
     flat(&view, &args, &mut out)?;
     out.flush()?;
-    warn(&trace, &file, &damage);
+    warn(&trace, file, &damage);
     let path = file.display();
     if lost > 0 {
         let events = gmon::counted(lost, "event is", "events are");

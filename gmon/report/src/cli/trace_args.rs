@@ -9,8 +9,8 @@ use crate::cli::table_args::{By, Column};
 
 #[derive(Args)]
 pub(crate) struct TraceArgs {
-    /// A trace, as `gprofinject --trace` writes it
-    pub(crate) file: PathBuf,
+    /// A trace, as `gprofinject --trace` writes it [default: NAME.trace of the run in gmon.pb.gz, in this folder]
+    pub(crate) file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) form: TraceFormArgs,
     /// Show only calls of functions with these names, mangled or demangled, and the calls within them; or MODULE!FUNCTION; may be

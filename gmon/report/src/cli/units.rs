@@ -1,4 +1,4 @@
-//! Durations as text.
+//! Durations and counts as text.
 
 /// Returns a duration with four digits and a unit that takes two columns, so that texts aligned to the right have
 /// their units below each other.
@@ -22,6 +22,23 @@ pub(crate) fn duration(ns: u64) -> String {
         _ => 0,
     };
     format!("{value:.decimals$} {unit}")
+}
+
+/// Returns a count, or its first digits and a unit if it is wider than `width`.
+pub(crate) fn count(count: u64, width: usize) -> String {
+    let text = count.to_string();
+    if text.len() <= width {
+        return text;
+    }
+    let mut scaled = count as f64;
+    let mut unit = "";
+    for larger in ["k", "M", "G", "T", "P", "E"] {
+        if scaled < 9999.5 {
+            break;
+        }
+        (scaled, unit) = (scaled / 1000.0, larger);
+    }
+    format!("{scaled:.0}{unit}")
 }
 
 #[cfg(test)]

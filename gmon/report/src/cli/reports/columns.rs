@@ -122,12 +122,15 @@ pub(crate) const OPTIONAL: [&str; 24] = [
     "instructions",
     "begin",
     "life",
-    "self",
     "module",
     "~inclusive",
     "inclusive",
     "self %",
+    "self",
 ];
+
+/// The columns that have counts.
+pub(crate) const COUNTS: [&str; 4] = ["calls", "primitive", "open", "instructions"];
 
 impl Kind {
     pub(crate) fn new(run: &Run, by: By, raw: bool, rows: &[Numbers]) -> Kind {
@@ -250,6 +253,16 @@ impl Kind {
             Outside => vec!["outside"],
             Overhead => vec!["overhead"],
             Imbalance | Name | Module => Vec::new(),
+        }
+    }
+
+    /// Returns the heading of the column with the numbers by which rows are sorted.
+    pub(crate) fn sorted_by(&self, order: Column) -> &'static str {
+        match order {
+            Column::Own => "self",
+            Column::Module => "module",
+            // Of the times of a call, the last one is what rows are sorted by.
+            order => self.headings(order).last().copied().unwrap_or_default(),
         }
     }
 

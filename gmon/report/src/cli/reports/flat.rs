@@ -10,7 +10,7 @@ use gmon_export::{Ending, Origin, Process, Run};
 use serde_json::{Value, json};
 
 use crate::cli::json::array;
-use crate::cli::reports::columns::{Kind, Numbers, OPTIONAL};
+use crate::cli::reports::columns::{COUNTS, Kind, Numbers, OPTIONAL};
 use crate::cli::run_view::RunView;
 use crate::cli::table::Table;
 use crate::cli::table_args::{By, Column, FlatArgs};
@@ -79,7 +79,7 @@ pub(crate) fn flat(view: &RunView, args: &FlatArgs, out: &mut impl Write) -> Res
     }
     view.head(out)?;
     writeln!(out)?;
-    text(view, args, &kind, &rows, &total, out)?;
+    text(view, args, (&kind, order), &rows, &total, out)?;
     if hidden > 0 {
         let what = format!("{:?}", args.by).to_lowercase();
         let more = if what.ends_with('s') { format!("{what}es") } else { format!("{what}s") };
@@ -97,7 +97,7 @@ pub(crate) fn flat(view: &RunView, args: &FlatArgs, out: &mut impl Write) -> Res
 fn text(
     view: &RunView,
     args: &FlatArgs,
-    kind: &Kind,
+    (kind, order): (&Kind, Column),
     rows: &[Row],
     total: &Numbers,
     out: &mut impl Write,
@@ -114,7 +114,8 @@ fn text(
         By::Thread => &["thread"],
     };
     headings.extend(names);
-    let mut table = Table::new(headings, names.len()).optional(&OPTIONAL);
+    let mut table =
+        Table::new(headings, names.len()).optional(&OPTIONAL).counts(&COUNTS).keep(kind.sorted_by(order));
     let mut cumulative = 0_u64;
     // Shares are of everything that was measured, also of functions that are not shown.
     let all = view.run.total_ns();

@@ -15,6 +15,9 @@ use crate::cli::table::Table;
 use crate::cli::table_args::{By, Column, GraphArgs};
 use crate::cli::units::duration;
 
+/// The number of lines on a terminal that are no entries: the head, the headings, what is not shown, and the prompt.
+const OTHER_LINES: usize = 9;
+
 /// What an entry is about.
 #[derive(Clone, Copy)]
 enum Subject<'r> {
@@ -90,8 +93,21 @@ pub(crate) fn graph(view: &RunView, args: &GraphArgs, out: &mut impl Write) -> R
         Subject::Cycle(..) => None,
     };
     let numbers = subjects.iter().enumerate().filter_map(number).collect();
-    let hidden = subjects.len().saturating_sub(args.common.rows.most());
-    subjects.truncate(args.common.rows.most());
+    let lines = |subject: &Subject| match subject {
+        Subject::Function(index, _) => {
+            let of = |map: &HashMap<u32, Vec<usize>>| map.get(index).map_or(0, Vec::len);
+            of(&callers) + of(&callees) + 2
+        }
+        Subject::Cycle(_, cycle) => cycle.functions.len() + 2,
+    };
+    // What a user has selected is shown in full.
+    let selects = !args.common.function.is_empty() || !args.common.module.is_empty();
+    let most = match !selects && !args.common.shown.json {
+        true => args.common.rows.most_groups_on_screen(OTHER_LINES, subjects.iter().map(lines)),
+        false => args.common.rows.most(),
+    };
+    let hidden = subjects.len().saturating_sub(most);
+    subjects.truncate(most);
     let pairs = &pairs;
     let ends = subjects.iter().flat_map(|subject| match *subject {
         Subject::Cycle(_, cycle) => cycle.functions.clone(),

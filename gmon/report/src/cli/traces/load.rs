@@ -31,7 +31,7 @@ pub(crate) fn load(path: &Path) -> Result<Trace> {
 ///
 /// # Errors
 /// There is no such function, thread or process.
-pub(crate) fn choice(trace: &Trace, args: &TraceArgs, functions: bool) -> Result<Choice> {
+pub(crate) fn choice(trace: &Trace, path: &Path, args: &TraceArgs, functions: bool) -> Result<Choice> {
     if let (Some(from), Some(to)) = (args.from, args.to)
         && from > to
     {
@@ -45,7 +45,7 @@ pub(crate) fn choice(trace: &Trace, args: &TraceArgs, functions: bool) -> Result
         let known: Vec<String> = pids.iter().take(20).map(u32::to_string).collect();
         bail!(
             "{}: no process has the number that --pid asks for; there are {}",
-            args.file.display(),
+            path.display(),
             known.join(", ")
         );
     }
@@ -54,12 +54,12 @@ pub(crate) fn choice(trace: &Trace, args: &TraceArgs, functions: bool) -> Result
         to: args.to,
         tids: args.tid.clone(),
         pids: args.pid.clone(),
-        functions: if functions { chosen(trace, args)? } else { None },
+        functions: if functions { chosen(trace, path, args)? } else { None },
     })
 }
 
 /// Returns for each function whether a pattern matches its name, or `None` if there is no pattern.
-fn chosen(trace: &Trace, args: &TraceArgs) -> Result<Option<Vec<bool>>> {
+fn chosen(trace: &Trace, path: &Path, args: &TraceArgs) -> Result<Option<Vec<bool>>> {
     if args.function.is_empty() {
         return Ok(None);
     }
@@ -69,7 +69,7 @@ fn chosen(trace: &Trace, args: &TraceArgs) -> Result<Option<Vec<bool>>> {
         .map(|function| chosen_in_module(&args.function, trace.module(function), &function.name))
         .collect();
     if !chosen.contains(&true) {
-        let (file, wanted) = (args.file.display(), args.function.join(" or "));
+        let (file, wanted) = (path.display(), args.function.join(" or "));
         let near = similar(&args.function, trace.functions.iter().map(|function| demangled(&function.name)));
         match near.is_empty() {
             true => bail!("{file}: no function is called {wanted}"),
