@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::profile::elsewhere::{self, Where};
 use crate::profile::model::{Place, Profile};
-use crate::profile::recorded;
+use crate::profile::recorded::{self, Cpu};
 use crate::profile::space::Space;
 use crate::sampling::histogram::Histogram;
 use crate::sampling::samples::Threads;
@@ -32,8 +32,8 @@ pub(crate) fn add(profile: &mut Profile, space: Option<&Space>, kernel: &Threads
             let period = ticks_per_ns * 1e9 / f64::from(profile.rate.max(1));
             let system =
                 if kernel.is_without_kernel { recorded.system_ns as f64 * ticks_per_ns } else { 0.0 };
-            let (cpu, deviation) = (samples * period + system, (samples + 1.0).sqrt() * period);
-            let misfit = recorded::fit(thread, recorded, space, cpu, deviation);
+            let cpu = Cpu { used: samples * period + system, deviation: (samples + 1.0).sqrt() * period };
+            let misfit = recorded::fit(thread, recorded, space, cpu);
             times.misfit = times.misfit.max(misfit);
         }
     }

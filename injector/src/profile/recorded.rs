@@ -30,57 +30,31 @@ pub(crate) fn of_process(pid: u32, recorded: Vec<ThreadTimes>, space: &Space, ov
     Times { overhead, threads, recorded, misfit: 0.0 }
 }
 
-/// Fits the overhead of a thread's calls to the CPU time that it has used outside of gprofinject's own code, in ticks with its standard
-/// deviation, and adds to the waiting times what the agent could not see. Returns by how much the overhead of a call differs from what
-/// was calibrated, as a share of that.
+/// What samples say of a thread's CPU time outside of gprofinject's own code, in ticks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cpu {
+    pub(crate) used: f64,
+    /// The standard deviation of `used`.
+    pub(crate) deviation: f64,
+}
+
+impl Cpu {
+    /// Returns how much of a thread's last `lasted` ticks it has not run, if it ran for `before` ticks until then; 0 if that may be chance.
+    fn idle(self, before: f64, lasted: u64) -> u64 {
+        let idle = lasted as f64 - (self.used - before).max(0.0);
+        if idle > 3.0 * self.deviation { idle as u64 } else { 0 }
+    }
+}
+
+/// Fits the overhead of a thread's calls to its CPU time, and adds to the waiting times what the agent could not see. Returns by how much
+/// the overhead of a call differs from what was calibrated, as a share of that.
 ///
 /// The calibration, before the program begins, does not know how much slower a call becomes while the processor does the program's work,
 /// or another thread's on the same core. What the samples say is exact in the mean.
-pub(crate) fn fit(
-    thread: &mut Thread<Place>,
-    recorded: &ThreadTimes,
-    space: &Space,
-    cpu: f64,
-    deviation: f64,
-) -> f64 {
-    let mut recorded = Cow::Borrowed(recorded);
-    let waited = |recorded: &ThreadTimes| {
-        recorded.arcs.iter().fold(0, |sum: u64, arc| sum.saturating_add(arc.waited)) as f64
-    };
-    // What the thread did after its last event may have been to wait, or others may have had the processor.
-    if let Some(tail) = &recorded.tail {
-        let before =
-            Sums::of(&recorded).own(&Cost::of(&recorded, 1.0)) - waited(&recorded) - tail.lasted as f64;
-        let ran = ((cpu - before.max(0.0)) as u64).min(tail.lasted);
-        // A thread that waits does not run, and of one that is ready the processor is not taken away for long.
-        if recorded.ready.is_some()
-            && ran > tail.lasted / READY
-            && let Some(earlier) = recorded.ended_earlier(tail.lasted - ran)
-        {
-            recorded = Cow::Owned(earlier);
-        }
-    }
+pub(crate) fn fit(thread: &mut Thread<Place>, recorded: &ThreadTimes, space: &Space, cpu: Cpu) -> f64 {
+    let recorded = without_ready_end(recorded, cpu);
     let sums = Sums::of(&recorded);
-    let own = |factor: f64| sums.own(&Cost::of(&recorded, factor));
-    let tail = recorded.tail.as_ref().map_or(0, |tail| tail.lasted) as f64;
-    let waited = waited(&recorded);
-    let calibrated = own(1.0);
-    let ran = calibrated - waited - tail;
-    // Time outside of all hooked functions is in the CPU time as far as the thread has run there.
-    let outside = (recorded.life as f64 - calibrated - thread.overhead as f64).max(0.0);
-    let excess = ran - ran.clamp(cpu - tail - outside, cpu + SKID * thread.overhead as f64);
-    let uncertain = CALIBRATION * sums.calls() * (recorded.inside + recorded.outside) as f64;
-    let (calibration, samples) = (uncertain * uncertain, deviation * deviation);
-    let mut factor = 1.0;
-    if excess != 0.0 && calibration > 0.0 {
-        let wanted = calibrated - excess * calibration / (calibration + samples);
-        // The sum falls as the factor grows.
-        let (mut low, mut high) = FACTORS;
-        for _ in 0..32 {
-            factor = (low + high) / 2.0;
-            if own(factor) > wanted { low = factor } else { high = factor }
-        }
-    }
+    let factor = factor(thread, &recorded, &sums, cpu);
     if factor != 1.0 || matches!(recorded, Cow::Owned(_)) {
         let fitted = of_thread(thread.pid, &recorded, space, factor);
         *thread = Thread {
@@ -91,8 +65,8 @@ pub(crate) fn fit(
         };
     }
     if let Some(&Tail { caller, callee, lasted, .. }) = recorded.tail.as_ref() {
-        let before = own(factor) - waited - tail;
-        let idle = lasted.saturating_sub((cpu - before) as u64);
+        let before = sums.own(&Cost::of(&recorded, factor)) - waited(&recorded) - lasted as f64;
+        let idle = cpu.idle(before, lasted);
         let place = (caller_of(caller, space), space.entry(callee));
         let is_it = |arc: &&mut Arc<Place>| (arc.caller, Some(arc.callee)) == place;
         if let Some(arc) = thread.arcs.iter_mut().find(is_it) {
@@ -100,6 +74,51 @@ pub(crate) fn fit(
         }
     }
     (factor - 1.0).abs()
+}
+
+/// Returns for how long a thread has waited in its calls, as far as the agent has seen it.
+fn waited(recorded: &ThreadTimes) -> f64 {
+    recorded.arcs.iter().fold(0, |sum: u64, arc| sum.saturating_add(arc.waited)) as f64
+}
+
+/// Returns what a thread has recorded without the time after its last event for which others had the processor. A thread that waits does
+/// not run at all, and from one that is ready the processor is not taken away for long.
+fn without_ready_end(recorded: &ThreadTimes, cpu: Cpu) -> Cow<'_, ThreadTimes> {
+    let Some(tail) = recorded.tail.as_ref().filter(|_| recorded.ready.is_some()) else {
+        return Cow::Borrowed(recorded);
+    };
+    let own = Sums::of(recorded).own(&Cost::of(recorded, 1.0));
+    let before = own - waited(recorded) - tail.lasted as f64;
+    let idle = cpu.idle(before, tail.lasted);
+    let is_ready = idle > 0 && tail.lasted - idle > tail.lasted / READY;
+    let earlier = is_ready.then(|| recorded.ended_earlier(idle)).flatten();
+    earlier.map_or(Cow::Borrowed(recorded), Cow::Owned)
+}
+
+/// Returns how many times the overhead that was calibrated a call of a thread has cost.
+fn factor(thread: &Thread<Place>, recorded: &ThreadTimes, sums: &Sums, cpu: Cpu) -> f64 {
+    let own = |factor: f64| sums.own(&Cost::of(recorded, factor));
+    // What the thread did after its last event may have been to wait.
+    let tail = recorded.tail.as_ref().map_or(0, |tail| tail.lasted) as f64;
+    let calibrated = own(1.0);
+    let ran = calibrated - waited(recorded) - tail;
+    // Time outside of all hooked functions is in the CPU time as far as the thread has run there.
+    let outside = (recorded.life as f64 - calibrated - thread.overhead as f64).max(0.0);
+    let least = cpu.used - tail - outside;
+    let excess = ran - ran.clamp(least, least.max(cpu.used + SKID * thread.overhead as f64));
+    let uncertain = CALIBRATION * sums.calls() * (recorded.inside + recorded.outside) as f64;
+    let (calibration, samples) = (uncertain * uncertain, cpu.deviation * cpu.deviation);
+    if excess == 0.0 || calibration == 0.0 {
+        return 1.0;
+    }
+    let wanted = calibrated - excess * calibration / (calibration + samples);
+    // The sum falls as the factor grows.
+    let (mut low, mut high) = FACTORS;
+    for _ in 0..32 {
+        let middle = (low + high) / 2.0;
+        if own(middle) > wanted { low = middle } else { high = middle }
+    }
+    low
 }
 
 /// Returns the entry of a calling function, if there is one.

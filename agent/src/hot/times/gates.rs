@@ -40,6 +40,7 @@ mod code;
 mod end;
 mod lines;
 mod saved;
+mod switched;
 
 use crate::hot::times::gates::code::{
     OTHERS, gpi_call_begin, gpi_call_begin_args, gpi_call_begin_late, gpi_call_begin_path,

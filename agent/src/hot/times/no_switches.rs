@@ -5,19 +5,6 @@ use crate::program::agent::Agent;
 use core::sync::atomic::AtomicU64;
 use gprofinject_abi::shared::BlockRef;
 
-/// Assembly: defines the macro `gpi_times_if_switched`, which never jumps.
-macro_rules! if_switched {
-    () => {
-        crate::hot::times::gates::lines::lines!(
-            ".macro gpi_times_if_switched label",
-            "# {switched}",
-            ".endm",
-        )
-    };
-}
-
-pub(crate) use if_switched;
-
 /// Not used.
 pub(crate) static WORD: AtomicU64 = AtomicU64::new(0);
 

@@ -27,21 +27,6 @@ use gprofinject_abi::plan::ThreadWords;
 use gprofinject_abi::shared::BlockRef;
 use linux_raw_sys::general;
 
-/// Assembly: defines the macro `gpi_times_if_switched`, which jumps to a label if the calling thread's word is 0. It changes rdx.
-macro_rules! if_switched {
-    () => {
-        crate::hot::times::gates::lines::lines!(
-            ".macro gpi_times_if_switched label",
-            "mov rdx, [rip+{switched}]",
-            "cmp qword ptr fs:[rdx], 0",
-            "je \\label",
-            ".endm",
-        )
-    };
-}
-
-pub(crate) use if_switched;
-
 /// The offset from the thread pointer of a word that is 0 if the thread has been off the processor: of `rseq_cs`, or of a word that is
 /// never 0 if there is none. Stored before the first hook is in place.
 pub(crate) static WORD: AtomicU64 = AtomicU64::new(0);
