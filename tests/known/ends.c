@@ -27,9 +27,11 @@ INLINE void execute_nothing(void) {
 }
 
 static NOINLINE void last(void) {
-    // Nothing comes after this, so what it takes to print is a part of it, and small beside the rest. Nor does anything tell gprofinject
-    // whether another program had the processor, so it is not long either.
-    spin(200 * SHORT, "main;outer;middle;middle;middle;last");
+    const char *path = "main;outer;middle;middle;middle;last";
+    // exit() calls functions that are hooked.
+    if (!strcmp(how, "exit") || !strcmp(how, "executes")) spin(800 * SHORT, path);
+    else spin_at_the_end(800 * SHORT, path);
+    // Nothing comes after this, so what it takes to print is a part of it, and small beside the rest.
     counts("main", 1, 1, 1);
     counts("outer", 1, 1, 1);
     counts("middle", 3, 1, 3);

@@ -66,7 +66,7 @@ impl Subject {
         // Only `tails` has tail calls.
         let is_tails = if name == "tails" { "-foptimize-sibling-calls" } else { "-fno-optimize-sibling-calls" };
         // In static programs, nothing tells gprofinject that another program has the processor.
-        let is_static = flags.contains(&"-static") || compiler.contains("musl");
+        let is_static = flags.iter().any(|flag| flag.starts_with("-static")) || compiler.contains("musl");
         let wall = is_static.then_some("-DKNOWN_WALL");
         command.args(["-O2", "-pthread", is_tails]).args(wall).args(flags).arg("-o").arg(folder.path().join(name));
         command.arg(tool::folder().join(format!("known/{name}.{extension}")));

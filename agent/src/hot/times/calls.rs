@@ -56,10 +56,17 @@ pub(crate) extern "C" fn begin(number: u32, cfa: u64, integers: u64, vectors: u6
                 begun_with_arguments(agent, block, call, number, Saved { integers, vectors }, cfa);
             }
         });
-        let took = clock::now().wrapping_sub(before);
-        times.paused().fetch_add(took, Ordering::Relaxed);
-        failure::guarded(|| trace::paused(agent, block, took));
+        pause(agent, block, before);
     }
+}
+
+/// Adds the duration of a slow path of the calling thread, since `before`, to its pauses.
+fn pause(agent: &Agent, block: BlockRef, before: u64) {
+    let now = clock::now();
+    let took = now.wrapping_sub(before);
+    block.times().paused().fetch_add(took, Ordering::Relaxed);
+    switches::forget(block, now);
+    failure::guarded(|| trace::paused(agent, block, took));
 }
 
 /// Records in the trace that a call of function `number` begins in the frame with this CFA. The exit of this function is not hooked.
@@ -87,9 +94,7 @@ pub(crate) extern "C" fn mark(number: u32, cfa: u64, event: u64) {
         Some((agent, block))
     });
     if let Some(Some((agent, block))) = marked {
-        let took = clock::now().wrapping_sub(before);
-        block.times().paused().fetch_add(took, Ordering::Relaxed);
-        failure::guarded(|| trace::paused(agent, block, took));
+        pause(agent, block, before);
     }
 }
 
@@ -229,9 +234,7 @@ pub(crate) extern "C" fn end(cfa: u64, now: u64, integers: u64, vectors: u64) {
         Some((agent, block))
     });
     if let Some(Some((agent, block))) = opened {
-        let took = clock::now().wrapping_sub(now);
-        block.times().paused().fetch_add(took, Ordering::Relaxed);
-        failure::guarded(|| trace::paused(agent, block, took));
+        pause(agent, block, now);
     }
 }
 
@@ -249,9 +252,7 @@ pub(crate) fn leave(to: u64) {
         let now = clock::now();
         switches::note(agent, block, now);
         chains::leave(agent, block, to, now.wrapping_sub(times.paused().load(Ordering::Relaxed)));
-        let took = clock::now().wrapping_sub(now);
-        times.paused().fetch_add(took, Ordering::Relaxed);
-        trace::paused(agent, block, took);
+        pause(agent, block, now);
     }
 }
 
@@ -275,9 +276,7 @@ pub(crate) fn leave_out_since(before: u64) {
     if times.top().load(Ordering::Relaxed) != 0 {
         let paused = times.paused().load(Ordering::Relaxed);
         let since = before.max(times.first().load(Ordering::Relaxed).wrapping_add(paused));
-        let took = clock::now().saturating_sub(since);
-        times.paused().fetch_add(took, Ordering::Relaxed);
-        trace::paused(agent, block, took);
+        pause(agent, block, since.min(clock::now()));
     }
 }
 

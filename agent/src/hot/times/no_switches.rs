@@ -14,6 +14,12 @@ pub(crate) fn ignore() {}
 /// Does nothing.
 pub(crate) fn prepare(_dynamic_linker: u64) {}
 
+/// Does nothing.
+pub(crate) fn begin(_block: BlockRef, _now: u64) {}
+
+/// Does nothing.
+pub(crate) fn forget(_block: BlockRef, _now: u64) {}
+
 /// Notes nothing, and returns so.
 pub(crate) fn note(_agent: &Agent, _block: BlockRef, _now: u64) -> bool {
     false

@@ -24,7 +24,7 @@ use core::arch::{asm, global_asm};
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use gprofinject_abi::plan::ThreadWords;
-use gprofinject_abi::shared::BlockRef;
+use gprofinject_abi::shared::{BlockRef, TimesRef};
 use linux_raw_sys::general;
 
 /// The offset from the thread pointer of a word that is 0 if the thread has been off the processor: of `rseq_cs`, or of a word that is
@@ -97,37 +97,93 @@ pub(crate) fn prepare(dynamic_linker: u64) {
     WORD.store(offset.wrapping_add(SEQUENCE_WORD), Ordering::Relaxed);
 }
 
+/// Begins to watch the calling thread, whose measurements begin, or which continues its parent's in a forked child. `now` is the time of the
+/// clock.
+pub(crate) fn begin(block: BlockRef, now: u64) {
+    let [_, prepared, ..] = &SEQUENCE.0;
+    if prepared.load(Ordering::Relaxed) != 0 && may_ask() {
+        word().store(&raw const SEQUENCE as u64, Ordering::Relaxed);
+        block.times().seen().store(0, Ordering::Relaxed);
+        look(block.times(), now);
+    }
+}
+
 /// If the calling thread has been off the processor since this was last called, adds that time to where it belongs, and returns whether
 /// it has been. `now` is the time of the clock.
 pub(crate) fn note(agent: &Agent, block: BlockRef, now: u64) -> bool {
-    let at = words::thread_pointer().wrapping_add(WORD.load(Ordering::Relaxed));
-    // SAFETY: the word is in the thread's control block or in its thread words. The kernel and the C library write to it on this thread only.
-    let word = unsafe { AtomicU64::from_ptr(at as *mut u64) };
+    let word = word();
     if word.load(Ordering::Relaxed) != 0 {
         return false;
     }
     // A switch from here on is another one.
     word.store(&raw const SEQUENCE as u64, Ordering::Relaxed);
-    if kernel::is_frozen() || sharers::has_calling_thread() {
-        return true;
+    if may_ask()
+        && let Some(passed) = look(block.times(), now)
+    {
+        charge(agent, block, now, &passed);
     }
-    let times = block.times();
+    true
+}
+
+/// Forgets that the calling thread has been off the processor since the last look, because all of that time is in `paused` already. `now`
+/// is the time of the clock.
+pub(crate) fn forget(block: BlockRef, now: u64) {
+    let word = word();
+    if word.load(Ordering::Relaxed) == 0 {
+        word.store(&raw const SEQUENCE as u64, Ordering::Relaxed);
+        if may_ask() {
+            look(block.times(), now);
+        }
+    }
+}
+
+/// Returns the calling thread's word.
+fn word() -> &'static AtomicU64 {
+    let at = words::thread_pointer().wrapping_add(WORD.load(Ordering::Relaxed));
+    // SAFETY: the word is in the thread's control block or in its thread words. The kernel and the C library write to it on this thread only.
+    unsafe { AtomicU64::from_ptr(at as *mut u64) }
+}
+
+/// Whether the agent may make system calls on this thread, and what they say is of this thread alone.
+fn may_ask() -> bool {
+    !kernel::is_frozen() && !sharers::has_calling_thread()
+}
+
+/// What has passed between two looks at a thread's clocks.
+struct Passed {
+    ticks: u64,
+    wall_ns: u64,
+    /// The time off the processor.
+    off_ns: u64,
+    /// The part of it in which the thread was ready.
+    ready_ns: u64,
+}
+
+impl Passed {
+    /// Returns a part of the time in ticks.
+    fn ticks(&self, ns: u64) -> u64 {
+        let ticks = u128::from(ns) * u128::from(self.ticks) / u128::from(self.wall_ns);
+        u64::try_from(ticks).unwrap_or(u64::MAX)
+    }
+}
+
+/// Looks what the calling thread's clocks show, and returns what has passed since the last look; `None` if this is the first one.
+fn look(times: TimesRef, now: u64) -> Option<Passed> {
     let usage = usage();
-    let load = |field: &AtomicU64| field.load(Ordering::Relaxed);
-    let (seen, wall_ns, cpu_ns) = (load(times.seen()), load(times.seen_wall_ns()), load(times.seen_cpu_ns()));
-    let (waits, ready_ns) = (load(times.seen_waits()), load(times.seen_ready_ns()));
-    times.seen_wall_ns().store(usage.wall_ns, Ordering::Relaxed);
-    times.seen_cpu_ns().store(usage.cpu_ns, Ordering::Relaxed);
+    let before = |field: &AtomicU64, now: u64| field.swap(now, Ordering::Relaxed);
+    let seen = before(times.seen(), now);
+    let wall_ns = before(times.seen_wall_ns(), usage.wall_ns);
+    let cpu_ns = before(times.seen_cpu_ns(), usage.cpu_ns);
+    let waits = before(times.seen_waits(), usage.waits);
+    let ready_ns = times.seen_ready_ns().load(Ordering::Relaxed);
     times.seen_system_ns().store(usage.system_ns, Ordering::Relaxed);
-    times.seen_waits().store(usage.waits, Ordering::Relaxed);
-    times.seen().store(now, Ordering::Relaxed);
-    // The first look of a thread has nothing to compare with. A thread block may have had another thread, whose CPU time was another one.
+    // A thread block may have had another thread, whose CPU time was another one.
     if seen == 0 || usage.cpu_ns < cpu_ns || usage.wall_ns <= wall_ns {
         times.seen_ready_ns().store(stat::ready_ns().unwrap_or(0), Ordering::Relaxed);
-        return true;
+        return None;
     }
-    let passed_ns = usage.wall_ns - wall_ns;
-    let off_ns = passed_ns.saturating_sub(usage.cpu_ns - cpu_ns);
+    let wall_ns = usage.wall_ns - wall_ns;
+    let off_ns = wall_ns.saturating_sub(usage.cpu_ns - cpu_ns);
     // Without a wait, it was ready all the time. To ask the kernel takes as long as several system calls, and short waits are frequent.
     let ready_now = match usage.waits == waits {
         true => ready_ns.wrapping_add(off_ns),
@@ -136,16 +192,19 @@ pub(crate) fn note(agent: &Agent, block: BlockRef, now: u64) -> bool {
     };
     times.seen_ready_ns().store(ready_now, Ordering::Relaxed);
     let ready_ns = ready_now.wrapping_sub(ready_ns).min(off_ns);
-    let ticks = |ns: u64| {
-        let ticks = u128::from(ns) * u128::from(now.wrapping_sub(seen)) / u128::from(passed_ns);
-        u64::try_from(ticks).unwrap_or(u64::MAX)
-    };
+    Some(Passed { ticks: now.wrapping_sub(seen), wall_ns, off_ns, ready_ns })
+}
+
+/// Adds the time off the processor to the thread's pauses and to the waiting time of its innermost open call.
+fn charge(agent: &Agent, block: BlockRef, now: u64, passed: &Passed) {
+    let times = block.times();
+    let load = |field: &AtomicU64| field.load(Ordering::Relaxed);
     // Since the thread's last event, at most: the clocks of the CPU time and of the wall differ by the time of interrupts.
     let top = area::call(load(times.top()));
     let last = load(times.last()).max(top.map_or(0, |top| load(top.start())));
     let since = now.wrapping_sub(load(times.paused())).saturating_sub(last);
-    let ready = ticks(ready_ns).min(since);
-    let waited = ticks(off_ns - ready_ns).min(since - ready);
+    let ready = passed.ticks(passed.ready_ns).min(since);
+    let waited = passed.ticks(passed.off_ns - passed.ready_ns).min(since - ready);
     if ready > 0 {
         times.ready().fetch_add(ready, Ordering::Relaxed);
         times.paused().fetch_add(ready, Ordering::Relaxed);
@@ -154,7 +213,6 @@ pub(crate) fn note(agent: &Agent, block: BlockRef, now: u64) -> bool {
     if let Some(arc) = top.and_then(|top| nodes::arc(load(top.arc()))).filter(|_| waited > 0) {
         arc.waited().fetch_add(waited, Ordering::Relaxed);
     }
-    true
 }
 
 /// What the kernel knows of the calling thread's use of the processor.

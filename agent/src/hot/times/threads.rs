@@ -1,7 +1,7 @@
 //! Starts and ends the measurements of a thread.
 
 use crate::hot::thread_blocks;
-use crate::hot::times::{area, chains, open, table, trace};
+use crate::hot::times::{area, chains, open, switches, table, trace};
 use crate::program::agent::Agent;
 use core::sync::atomic::Ordering;
 use gprofinject_abi::shared::BlockRef;
@@ -25,6 +25,7 @@ pub(crate) fn prepare(agent: &Agent, block: BlockRef, cfa: u64, now: u64) -> Opt
     times.base().store(block.address(), Ordering::Relaxed);
     times.first().store(now, Ordering::Relaxed);
     times.last().store(now, Ordering::Relaxed);
+    switches::begin(block, now.wrapping_add(times.paused().load(Ordering::Relaxed)));
     let chain = chains::make(agent, block, cfa, false)?;
     chains::enter(times, chain);
     trace::thread(agent, block, chain, now);
@@ -55,8 +56,6 @@ pub(crate) fn end(agent: &Agent, block: BlockRef) {
     times.last().store(last, Ordering::Relaxed);
     let life = last.saturating_sub(times.first().load(Ordering::Relaxed));
     times.earlier().fetch_add(life, Ordering::Relaxed);
-    // Another thread has used less CPU time than that.
-    times.seen_cpu_ns().store(u64::MAX, Ordering::Relaxed);
     times.chains().store(0, Ordering::Relaxed);
     times.chain().store(0, Ordering::Relaxed);
     times.top().store(0, Ordering::Relaxed);
