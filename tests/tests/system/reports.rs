@@ -76,7 +76,7 @@ fn stubs_of_the_plt_are_no_functions() {
             let sum = |name: &str, key: &str| -> u64 {
                 functions.iter().filter(|f| f["name"] == name).map(|f| f[key].as_u64().unwrap()).sum()
             };
-            assert!(sum("main", "cpu_ns") > 0 && sum("_init", "samples") == 0, "{text}");
+            assert!(sum("main", "self_raw_ns") > 0 && sum("_init", "samples") == 0, "{text}");
         } else {
             let text = gmon(&place, &["flat", "p.pb.gz"]).stdout_text();
             // Libraries have functions with such names, `__init_misc` for one, that a sample may meet.

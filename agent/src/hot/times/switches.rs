@@ -162,8 +162,8 @@ struct Passed {
 impl Passed {
     /// Returns a part of the time in ticks.
     fn ticks(&self, ns: u64) -> u64 {
-        let ticks = u128::from(ns) * u128::from(self.ticks) / u128::from(self.wall_ns);
-        u64::try_from(ticks).unwrap_or(u64::MAX)
+        let ticks = (u128::from(ns) * u128::from(self.ticks)).checked_div(u128::from(self.wall_ns));
+        ticks.and_then(|ticks| u64::try_from(ticks).ok()).unwrap_or(u64::MAX)
     }
 }
 
