@@ -105,12 +105,12 @@ INLINE void known_add(const char *path, uint64_t ticks) {
     __atomic_store_n(&lock, 0, __ATOMIC_RELEASE);
 }
 
-// Spins without noting it. A step of the loop that takes longer than an interrupt was another program's.
+// Spins without noting it, for so long at least, whoever interrupts the loop: a step that takes much longer than others is not counted.
 INLINE uint64_t spin_only(uint64_t ticks) {
     uint64_t last = ticks_now(), spun = 0;
     while (spun < ticks) {
         uint64_t now = ticks_now();
-        if (now - last < SHORT) spun += now - last;
+        if (now - last < SHORT / 16) spun += now - last;
         last = now;
     }
     return spun;

@@ -142,12 +142,15 @@ fn number(stats: &serde_json::Value, key: &str) -> f64 {
     stats.pointer(key).and_then(serde_json::Value::as_f64).unwrap_or_else(|| panic!("{key}: {stats}"))
 }
 
-/// Asserts that a part of the samples are gprofinject's own, and that all numbers fit together.
-fn some_are_own(stats: &serde_json::Value, what: &str) {
+/// The share of gprofinject's own samples that a run of [`Tiny`] has at least, relative to all others.
+const LEAST_OWN: f64 = 0.05;
+
+/// Asserts that at least this share of the samples are gprofinject's own, and that all numbers fit together.
+fn some_are_own(stats: &serde_json::Value, least: f64, what: &str) {
     let of = |key: &str| number(stats, &format!("/samples/{key}"));
     let (inside, outside, own) = (of("inside"), of("outside"), of("own"));
     println!("{what}: {inside} inside, {outside} outside, {own} own");
-    assert!(100.0 * own > inside + outside, "{what}: {stats}");
+    assert!(own > least * (inside + outside), "{what}: {stats}");
     assert!((of("own_percent") - 100.0 * own / (inside + outside + own)).abs() < 0.01, "{what}: {stats}");
     assert!((of("own_seconds") - own / of("rate")).abs() < 0.001, "{what}: {stats}");
 }
@@ -157,12 +160,16 @@ fn our_own_time_is_left_out() {
     for options in [&["--hooks=both"][..], &["--hooks=entry"], &["--hooks=both", "--sampler=timer"]] {
         let (stats, said) = tiny.run(options, "prog", &["600"]);
         let what = format!("{options:?}");
-        some_are_own(&stats, &what);
+        // Hooks on entries alone cost so little that on a fast machine they have 3 to 6 % of the samples.
+        let least = if options.contains(&"--hooks=entry") { 0.02 } else { LEAST_OWN };
+        some_are_own(&stats, least, &what);
         tiny.has_true_shares("prog", "gmon.out", &what);
         tiny.has_true_shares_of_all(&what);
-        // The summary says so if it matters.
+        // The summary says it from 10 % on.
         let is_said = said.contains(" % of the CPU time was gprofinject's own (");
-        assert!(is_said || number(&stats, "/samples/own_percent") < 20.0, "{said}");
+        let percent = number(&stats, "/samples/own_percent");
+        assert!(is_said || percent < 11.0, "{percent}: {said}");
+        assert!(!is_said || percent > 9.0, "{percent}: {said}");
     }
     // The agent's set-up may be sampled once or twice: it follows children here too.
     let (stats, _) = tiny.run(&["--hooks=none"], "prog", &["100"]);
@@ -173,7 +180,7 @@ fn our_own_time_in_a_static_program_is_left_out() {
     let tiny = Tiny::built("prog", &["-static"]);
     for sampler in ["--sampler=auto", "--sampler=timer"] {
         let (stats, _) = tiny.run(&["-q", sampler], "prog", &["600"]);
-        some_are_own(&stats, sampler);
+        some_are_own(&stats, LEAST_OWN, sampler);
         tiny.has_true_shares("prog", "gmon.out", sampler);
     }
 }
@@ -187,7 +194,7 @@ fn our_own_time_in_libraries_is_left_out() {
     compile::compile(gcc).unwrap();
     for sampler in ["--sampler=auto", "--sampler=timer"] {
         let (stats, _) = tiny.run(&["-q", "--libs=libtiny*", sampler], "prog", &["600"]);
-        some_are_own(&stats, sampler);
+        some_are_own(&stats, LEAST_OWN, sampler);
         tiny.has_true_shares_of_all(sampler);
         // The timer's 250 samples a second can be in step with the loop: once, 103 of 150 were in thunks, and mostly 50 to 57.
         if sampler == "--sampler=auto" {

@@ -291,7 +291,7 @@ impl Region {
             read_at(&self.file, &mut area, block + start)?;
             let reached = Reached { last: header.last, paused: header.paused };
             let end = process.of_thread(reached, ends_of(*tid));
-            all.push(times::read(*tid, &header, start, &area, end));
+            all.push(times::read(*tid, &header, start, area, end));
         }
         Ok(all)
     }

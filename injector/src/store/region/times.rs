@@ -98,7 +98,7 @@ impl ThreadTimes {
     /// Returns the same if the open calls had ended so much earlier.
     pub(crate) fn ended_earlier(&self, ticks: u64) -> Option<ThreadTimes> {
         let Source { header, start, area, end } = &self.tail.as_ref()?.source;
-        let mut times = read(self.tid, header, *start, area, end.saturating_sub(ticks));
+        let mut times = read(self.tid, header, *start, area.clone(), end.saturating_sub(ticks));
         times.ready = times.ready.map(|ready| ready.saturating_add(ticks));
         Some(times)
     }
@@ -199,8 +199,8 @@ impl ProcessEnd {
 
 /// Reads what a thread has measured. `area` are its records, and `start` is the offset of the area in the thread block. Its open
 /// calls end at `end`, by the clock of the measurements, without pauses.
-pub(super) fn read(tid: u32, header: &TimesHeader, start: u64, area: &[u8], end: u64) -> ThreadTimes {
-    let mut records = Records::read(area);
+pub(super) fn read(tid: u32, header: &TimesHeader, start: u64, area: Vec<u8>, end: u64) -> ThreadTimes {
+    let mut records = Records::read(&area);
     let offset = |address: u64| address.wrapping_sub(header.base).wrapping_sub(start);
     let mut open_arcs: HashMap<u64, u64> = HashMap::new();
     let mut is_open = false;
@@ -223,9 +223,7 @@ pub(super) fn read(tid: u32, header: &TimesHeader, start: u64, area: &[u8], end:
         if let Some(innermost) = open_calls.first().filter(|_| is_current) {
             let lasted = until.saturating_sub(innermost.start.max(header.last));
             let arc = records.arcs.get(&offset(innermost.arc));
-            let source = || Source { header: *header, start, area: area.to_vec(), end };
-            tail =
-                arc.map(|&ArcTimes { caller, callee, .. }| Tail { caller, callee, lasted, source: source() });
+            tail = arc.map(|&ArcTimes { caller, callee, .. }| (caller, callee, lasted));
         }
         // Only those of the current chain are counted as open.
         for call in open_calls.iter().filter(|_| !is_current) {
@@ -281,7 +279,12 @@ pub(super) fn read(tid: u32, header: &TimesHeader, start: u64, area: &[u8], end:
         unmeasured: header.unmeasured,
         ready: (header.seen != 0).then_some(header.ready),
         system_ns: header.seen_system_ns,
-        tail,
+        tail: tail.map(|(caller, callee, lasted)| Tail {
+            caller,
+            callee,
+            lasted,
+            source: Source { header: *header, start, area, end },
+        }),
         ..ThreadTimes::default()
     };
     times.arcs = records
