@@ -17,7 +17,6 @@ mod file;
 pub(crate) mod gmon_out;
 mod homes;
 pub(crate) mod model;
-pub(crate) mod overhead;
 pub(crate) mod place;
 pub(crate) mod placement;
 pub(crate) mod possible;

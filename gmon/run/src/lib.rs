@@ -31,6 +31,7 @@ mod error;
 mod intervals;
 mod merge;
 mod model;
+pub mod overhead;
 pub mod paths;
 mod quantile;
 mod read;

@@ -94,6 +94,39 @@ pub struct Node<F> {
 }
 
 impl<F: Copy + Eq + Hash> Thread<F> {
+    /// Returns the same with functions as somebody else knows them. What is of unknown ones is left out; the nodes stand for calls of
+    /// unknown functions.
+    pub fn known_by<G: Copy + Eq + Hash>(self, known: impl Fn(F) -> Option<G>) -> Thread<G> {
+        let arcs = self.arcs.into_iter().filter_map(|arc| {
+            let (caller, callee) = (arc.caller.and_then(&known), known(arc.callee)?);
+            let Arc { calls, open, own, waited, inclusive, min, max, .. } = arc;
+            Some(Arc { caller, callee, calls, open, own, waited, inclusive, min, max })
+        });
+        let functions = self.functions.into_iter().filter_map(|of| {
+            let Function { primitive, inclusive, inclusive_raw, own_raw, histogram, .. } = of;
+            let function = known(of.function)?;
+            Some(Function { function, primitive, inclusive, inclusive_raw, own_raw, histogram })
+        });
+        let nodes = self.nodes.into_iter().map(|node| {
+            let Node { parent, calls, own, .. } = node;
+            Node { parent, function: node.function.and_then(&known), calls, own }
+        });
+        let samples = self.samples_by_function.into_iter();
+        Thread {
+            pid: self.pid,
+            tid: self.tid,
+            name: self.name,
+            life: self.life,
+            overhead: self.overhead,
+            ready: self.ready,
+            arcs: arcs.collect(),
+            functions: functions.collect(),
+            nodes: nodes.collect(),
+            samples: self.samples,
+            samples_by_function: samples.filter_map(|(of, samples)| Some((known(of)?, samples))).collect(),
+        }
+    }
+
     /// Returns the functions that occur, some of them several times.
     pub fn known(&self) -> impl Iterator<Item = F> {
         let arcs = self.arcs.iter().flat_map(|arc| arc.caller.into_iter().chain([arc.callee]));

@@ -5,7 +5,8 @@
 
 use std::collections::HashMap;
 
-use gmon_run::ticks::{self, Thread};
+use gmon_run::overhead::{Recorded, RecordedArc, RecordedFunction};
+use gmon_run::ticks::Thread;
 
 use crate::event::OpenKind;
 use crate::hash::Quick;
@@ -262,72 +263,53 @@ impl Buffer {
     fn finish(self) -> ThreadTimes {
         let life = self.earlier.saturating_add(self.life());
         let Overhead { inside, outside } = self.overhead;
-        let both = inside.saturating_add(outside);
-        let taken_out = |sum: u64, within: u64, outermost: u64| {
-            sum.saturating_sub(within.saturating_mul(both).saturating_add(outermost.saturating_mul(inside)))
-        };
+        let mut arcs = Vec::with_capacity(self.arcs.len());
         /// The sums of a function's arcs.
         #[derive(Default)]
         struct Sum {
             inclusive: u64,
             within: u64,
             primitive: u64,
-            own: i64,
-            /// The number of calls that it has made.
-            made: u64,
         }
         let mut sums: HashMap<Callee, Sum> = HashMap::new();
-        let mut arcs = Vec::with_capacity(self.arcs.len());
-        let mut all_calls = 0_u64;
         for arc in self.arcs {
-            let (caller, callee) = (arc.caller, arc.callee);
-            all_calls = all_calls.saturating_add(arc.calls);
             let outermost = arc.calls.saturating_sub(arc.nested);
-            let sum = sums.entry(callee).or_default();
+            let sum = sums.entry(arc.callee).or_default();
             sum.inclusive = sum.inclusive.saturating_add(arc.inclusive);
             sum.within = sum.within.saturating_add(arc.within);
             sum.primitive = sum.primitive.saturating_add(outermost);
-            sum.own = sum.own.saturating_add(arc.own);
-            if let Some(caller) = caller {
-                let made = &mut sums.entry(caller).or_default().made;
-                *made = made.saturating_add(arc.calls);
-            }
-            if arc.calls > 0 || arc.own != 0 {
-                arcs.push(ticks::Arc {
-                    caller,
-                    callee,
-                    calls: arc.calls,
-                    open: arc.open,
-                    own: arc.own.saturating_sub_unsigned(arc.calls.saturating_mul(inside)),
-                    // The events of a trace say nothing of it.
-                    waited: 0,
-                    inclusive: taken_out(arc.inclusive, arc.within, outermost),
-                    min: if arc.min == u64::MAX { 0 } else { arc.min },
-                    max: arc.max,
-                });
-            }
+            arcs.push(RecordedArc {
+                caller: arc.caller,
+                callee: arc.callee,
+                calls: arc.calls,
+                open: arc.open,
+                own: arc.own,
+                // The events of a trace say nothing of it.
+                waited: 0,
+                inclusive: arc.inclusive,
+                outermost,
+                within: arc.within,
+                min: arc.min,
+                max: arc.max,
+            });
         }
+        arcs.retain(|arc| arc.calls > 0 || arc.own != 0);
         arcs.sort_unstable_by_key(|arc| (arc.callee, arc.caller));
-        let mut functions: Vec<ticks::Function<Callee>> = Vec::with_capacity(sums.len());
+        let mut functions = Vec::with_capacity(sums.len());
         for record in self.functions {
-            let function = record.function;
-            let Some(sum) = sums.get(&function) else { continue };
-            let inclusive = sum.inclusive.saturating_sub(record.nested_inclusive);
-            let within = sum.within.saturating_sub(record.nested_within);
-            let primitive = sum.primitive.saturating_sub(record.nested);
-            let own = sum.own.saturating_add_unsigned(sum.made.saturating_mul(outside));
-            functions.push(ticks::Function {
-                function,
-                primitive,
-                inclusive: taken_out(inclusive, within, primitive),
-                inclusive_raw: inclusive,
-                own_raw: own.max(0) as u64,
+            let Some(sum) = sums.get(&record.function) else { continue };
+            functions.push(RecordedFunction {
+                function: record.function,
+                inclusive: sum.inclusive.saturating_sub(record.nested_inclusive),
+                primitive: sum.primitive.saturating_sub(record.nested),
+                within: sum.within.saturating_sub(record.nested_within),
                 histogram: record.histogram.to_vec(),
             });
         }
         functions.sort_unstable_by_key(|measured| measured.function);
-        let overhead = all_calls.saturating_mul(both).min(life);
-        let thread = Thread { tid: self.tid, life, overhead, arcs, functions, ..Thread::default() };
+        let recorded = Recorded { inside, outside, arcs, functions, nodes: Vec::new() };
+        let thread = recorded.without_overhead(1.0);
+        let thread = Thread { tid: self.tid, life, overhead: thread.overhead.min(life), ..thread };
         ThreadTimes { process: self.process, thread }
     }
 }

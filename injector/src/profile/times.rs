@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use gmon_run::ticks::{Arc, Function, Node, Thread};
+use gmon_run::ticks::Thread;
 
 use crate::os::clock;
 use crate::profile::place::Place;
@@ -41,31 +41,8 @@ impl Times {
     /// Adds what other processes have measured. `place` returns the place of one of the other's.
     pub(crate) fn add(&mut self, other: Times, place: impl Fn(Place) -> Place) {
         self.misfit = self.misfit.max(other.misfit);
-        self.threads.extend(other.threads.into_iter().map(|thread| {
-            Thread {
-                arcs: thread
-                    .arcs
-                    .into_iter()
-                    .map(|arc| Arc { caller: arc.caller.map(&place), callee: place(arc.callee), ..arc })
-                    .collect(),
-                functions: thread
-                    .functions
-                    .into_iter()
-                    .map(|function| Function { function: place(function.function), ..function })
-                    .collect(),
-                nodes: thread
-                    .nodes
-                    .into_iter()
-                    .map(|node| Node { function: node.function.map(&place), ..node })
-                    .collect(),
-                samples_by_function: thread
-                    .samples_by_function
-                    .into_iter()
-                    .map(|(function, samples)| (place(function), samples))
-                    .collect(),
-                ..thread
-            }
-        }));
+        self.threads
+            .extend(other.threads.into_iter().map(|thread| thread.known_by(|known| Some(place(known)))));
     }
 
     /// Subtracts what the same process had measured at an earlier time. Extremes stay.

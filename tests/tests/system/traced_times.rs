@@ -100,9 +100,10 @@ fn the_times_are_those_of_times() {
 /// clock, by the agent and by the reader of the trace, in code that has nothing in common.
 fn compare_with_times(place: &Place, options: &[&str], program: &[&str]) {
     const COUNTS: [&str; 3] = ["calls", "primitive", "open"];
-    const TIMES: [&str; 3] = ["self_ns", "self_raw_ns", "inclusive_raw_ns"];
+    const TIMES: [&str; 6] = ["self_ns", "self_raw_ns", "inclusive_ns", "inclusive_raw_ns", "min_ns", "max_ns"];
     let what = format!("{program:?} {options:?}");
-    traced(place, &[&["-q", "--times", "--stats=stats"], options].concat(), program, 0);
+    // The overhead of a call would be fitted to samples, of which a trace has none.
+    traced(place, &[&["-q", "--times", "--rate=0", "--stats=stats"], options].concat(), program, 0);
     let others = stats(place)["processes"].as_array().unwrap().len();
     let mut command = Command::new(tool::gmon().unwrap());
     command.args(["flat", "--json"]).arg(place.path("gmon.pb.gz"));
@@ -126,9 +127,6 @@ fn compare_with_times(place: &Place, options: &[&str], program: &[&str]) {
             let [one, two] = [row, other].map(|row| row[time].as_f64().unwrap_or(-1.0));
             // Both are of the same rate. That a process executes another program is noticed at different moments, though.
             let bound = if others == 0 { 0.0 } else { 1e6 * others as f64 + one.abs() * 1e-3 };
-            // The overhead of a call is fitted to samples, of which a trace has none, so that only the raw times are equal.
-            let overhead = row["self_raw_ns"].as_f64().unwrap_or(0.0) - row["self_ns"].as_f64().unwrap_or(0.0);
-            let bound = if time == "self_ns" { bound + overhead + one / 10.0 + 2.0 } else { bound };
             assert!((one - two).abs() <= bound, "{what}: {name:?}: {time}: {one} and {two}");
         }
         if others == 0 {

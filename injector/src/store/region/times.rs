@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
+use gmon_run::overhead::{Recorded, RecordedArc, RecordedFunction, RecordedNode};
 use gprofinject_abi::region::NO_FUNCTION;
 use gprofinject_abi::times::{
-    ArcTimes, BUCKETS, Chain, FunctionTimes, Kind, OpenCall, PathNode, Record, TimesHeader, UNIT,
+    ArcTimes, BUCKETS, Chain, FunctionTimes, Kind, OpenCall, PathNode, REST, Record, TimesHeader, UNIT,
 };
 use zerocopy::FromBytes;
 
@@ -14,9 +15,6 @@ pub(crate) struct ThreadTimes {
     pub(crate) tid: u32,
     /// How long the thread lived from its first measured call to its last one, or to the end of the process if some were open.
     pub(crate) life: u64,
-    /// The parts of the overhead of a call that are inside and outside of its interval.
-    pub(crate) inside: u64,
-    pub(crate) outside: u64,
     /// The number of calls that were not measured.
     pub(crate) unmeasured: u64,
     /// The time for which other threads had the processor, which is in no other time; `None` if it is not known, nor when the thread
@@ -26,49 +24,15 @@ pub(crate) struct ThreadTimes {
     pub(crate) system_ns: u64,
     /// The time from the thread's last event to its end, if a call was open then.
     pub(crate) tail: Option<Tail>,
-    pub(crate) arcs: Vec<Arc>,
-    pub(crate) functions: Vec<Function>,
-    /// The calling-context tree; parents come before their children.
-    pub(crate) nodes: Vec<Node>,
-}
-
-/// What was measured of an arc, with the overhead but for the part outside of the calls that the called function makes.
-#[derive(Clone, Debug)]
-pub(crate) struct Arc {
-    /// The number of the caller, or [`NO_FUNCTION`].
-    pub(crate) caller: u32,
-    pub(crate) callee: u32,
-    /// The number of calls, with the open ones.
-    pub(crate) calls: u64,
-    pub(crate) open: u64,
-    pub(crate) own: i64,
-    /// The part of `own` in which the thread waited.
-    pub(crate) waited: u64,
-    pub(crate) inclusive: u64,
-    /// The number of calls in `inclusive`, and of those that were made within them.
-    pub(crate) outermost: u64,
-    pub(crate) within: u64,
-    /// The least and the greatest duration of a call that has ended, without the overhead.
-    pub(crate) min: u64,
-    pub(crate) max: u64,
-}
-
-/// What was measured of a function beside its arcs.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Function {
-    pub(crate) number: u32,
-    pub(crate) inclusive: u64,
-    pub(crate) within: u64,
-    pub(crate) primitive: u64,
-    /// The numbers of calls that have ended, by [`gprofinject_abi::times::bucket`].
-    pub(crate) histogram: Vec<u64>,
+    /// The sums of its calls, by the numbers of functions.
+    pub(crate) recorded: Recorded<u32>,
 }
 
 /// What a thread has done after its last event, in its innermost open call. The agent does not see whether it waited then.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tail {
-    /// The numbers of the functions of the call's arc, as in [`Arc`].
-    pub(crate) caller: u32,
+    /// The functions of the call's arc.
+    pub(crate) caller: Option<u32>,
     pub(crate) callee: u32,
     pub(crate) lasted: u64,
     source: Source,
@@ -81,17 +45,6 @@ struct Source {
     start: u64,
     area: Vec<u8>,
     end: u64,
-}
-
-/// A node of the calling-context tree.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Node {
-    /// The index of the parent in the list; `None` if the function has no hooked caller.
-    pub(crate) parent: Option<u32>,
-    /// The number of the function, or [`gprofinject_abi::times::REST`].
-    pub(crate) function: u32,
-    pub(crate) calls: u64,
-    pub(crate) own: i64,
 }
 
 impl ThreadTimes {
@@ -223,7 +176,7 @@ pub(super) fn read(tid: u32, header: &TimesHeader, start: u64, area: Vec<u8>, en
         if let Some(innermost) = open_calls.first().filter(|_| is_current) {
             let lasted = until.saturating_sub(innermost.start.max(header.last));
             let arc = records.arcs.get(&offset(innermost.arc));
-            tail = arc.map(|&ArcTimes { caller, callee, .. }| (caller, callee, lasted));
+            tail = arc.map(|&ArcTimes { caller, callee, .. }| (caller_of(caller), callee, lasted));
         }
         // Only those of the current chain are counted as open.
         for call in open_calls.iter().filter(|_| !is_current) {
@@ -271,11 +224,32 @@ pub(super) fn read(tid: u32, header: &TimesHeader, start: u64, area: Vec<u8>, en
         next = offset(chain.next);
     }
     let last = if is_open { end } else { header.last };
-    let mut times = ThreadTimes {
+    let mut recorded = Recorded { inside: header.inside, outside: header.outside, ..Recorded::default() };
+    let arcs = records.arcs.iter().map(|(at, arc)| {
+        let open = open_arcs.get(at).copied().unwrap_or(0);
+        let calls = arc.calls.saturating_add(open);
+        RecordedArc {
+            caller: caller_of(arc.caller),
+            callee: arc.callee,
+            calls,
+            open,
+            own: arc.own,
+            waited: arc.waited,
+            inclusive: arc.inclusive,
+            outermost: calls.saturating_sub(arc.nested),
+            within: arc.within,
+            min: arc.min,
+            max: arc.max,
+        }
+    });
+    recorded.arcs = arcs.filter(|arc| arc.calls > 0 || arc.own != 0).collect();
+    recorded.arcs.sort_by_key(|arc| (arc.callee, arc.caller));
+    recorded.functions = functions(&recorded.arcs, records.functions.into_values());
+    recorded.functions.sort_by_key(|function| function.function);
+    recorded.nodes = tree(records.nodes.into_values().collect());
+    ThreadTimes {
         tid,
         life: header.earlier.saturating_add(last.saturating_sub(header.first)),
-        inside: header.inside,
-        outside: header.outside,
         unmeasured: header.unmeasured,
         ready: (header.seen != 0).then_some(header.ready),
         system_ns: header.seen_system_ns,
@@ -285,41 +259,28 @@ pub(super) fn read(tid: u32, header: &TimesHeader, start: u64, area: Vec<u8>, en
             lasted,
             source: Source { header: *header, start, area, end },
         }),
-        ..ThreadTimes::default()
-    };
-    times.arcs = records
-        .arcs
-        .iter()
-        .map(|(at, arc)| {
-            let open = open_arcs.get(at).copied().unwrap_or(0);
-            let calls = arc.calls.saturating_add(open);
-            Arc {
-                caller: arc.caller,
-                callee: arc.callee,
-                calls,
-                open,
-                own: arc.own,
-                waited: arc.waited,
-                inclusive: arc.inclusive,
-                outermost: calls.saturating_sub(arc.nested),
-                within: arc.within,
-                min: arc.min,
-                max: arc.max,
-            }
-        })
-        .filter(|arc| arc.calls > 0 || arc.own != 0)
-        .collect();
-    times.arcs.sort_by_key(|arc| (arc.callee, arc.caller));
-    times.functions = functions(&times.arcs, records.functions.into_values());
-    times.functions.sort_by_key(|function| function.number);
-    times.nodes = tree(records.nodes.into_values().collect());
-    times
+        recorded,
+    }
+}
+
+/// Returns the calling function of a number, if there is one.
+fn caller_of(number: u32) -> Option<u32> {
+    (number != NO_FUNCTION).then_some(number)
 }
 
 /// Returns what was measured of functions: the sums of their arcs without the calls that another arc's contained.
-fn functions(arcs: &[Arc], records: impl Iterator<Item = FunctionTimes>) -> Vec<Function> {
-    let mut sums: HashMap<u32, Function> = HashMap::new();
-    let empty = |number| Function { number, histogram: vec![0; BUCKETS], ..Function::default() };
+fn functions(
+    arcs: &[RecordedArc<u32>],
+    records: impl Iterator<Item = FunctionTimes>,
+) -> Vec<RecordedFunction<u32>> {
+    let mut sums: HashMap<u32, RecordedFunction<u32>> = HashMap::new();
+    let empty = |function| RecordedFunction {
+        function,
+        inclusive: 0,
+        primitive: 0,
+        within: 0,
+        histogram: vec![0; BUCKETS],
+    };
     for arc in arcs {
         let sum = sums.entry(arc.callee).or_insert_with(|| empty(arc.callee));
         sum.inclusive = sum.inclusive.saturating_add(arc.inclusive);
@@ -339,18 +300,19 @@ fn functions(arcs: &[Arc], records: impl Iterator<Item = FunctionTimes>) -> Vec<
 }
 
 /// Returns the nodes without the roots, each with the index of its parent, which comes before it.
-fn tree(mut nodes: Vec<PathNode>) -> Vec<Node> {
+fn tree(mut nodes: Vec<PathNode>) -> Vec<RecordedNode<u32>> {
     // Nodes are numbered as they are made, and the parent is made first.
     nodes.sort_by_key(|node| node.number);
     let mut indices: HashMap<u32, u32> = HashMap::new();
-    let mut tree: Vec<Node> = Vec::with_capacity(nodes.len());
+    let mut tree: Vec<RecordedNode<u32>> = Vec::with_capacity(nodes.len());
     for node in nodes {
         if node.function == NO_FUNCTION {
             continue;
         }
         let parent = indices.get(&node.parent).copied();
         indices.insert(node.number, tree.len() as u32);
-        tree.push(Node { parent, function: node.function, calls: node.calls, own: node.own });
+        let function = Some(node.function).filter(|&function| function != REST);
+        tree.push(RecordedNode { parent, function, calls: node.calls, own: node.own });
     }
     tree
 }

@@ -1,0 +1,348 @@
+//! Taking the overhead of measured calls out of the times of functions.
+//!
+//! The overhead of a call is the same everywhere in this model, and a function of a few instructions may be measured shorter than that. Its
+//! own time is 0 then, not negative, and what was taken out too much there is a *surplus*, which the inclusive times of its callers need
+//! back: otherwise a function would take less time than what it calls. As in gprof, a function's surplus is its callers' by the number of
+//! their calls.
+//!
+//! Those who measure know functions in a way of their own, `F`. All times are in ticks of the clock.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+use crate::ticks::{Arc, Function, Node, Thread};
+
+/// What was measured on a thread, with the overhead.
+#[derive(Clone, Debug)]
+pub struct Recorded<F> {
+    /// The overhead of a call inside of its measured interval, as it was calibrated.
+    pub inside: u64,
+    /// The part outside, which has been taken out of the own times of callers.
+    pub outside: u64,
+    pub arcs: Vec<RecordedArc<F>>,
+    pub functions: Vec<RecordedFunction<F>>,
+    /// The calling-context tree, parents before their children.
+    pub nodes: Vec<RecordedNode<F>>,
+}
+
+/// What was measured of an arc.
+#[derive(Clone, Copy, Debug)]
+pub struct RecordedArc<F> {
+    /// `None` if no measured function was running.
+    pub caller: Option<F>,
+    pub callee: F,
+    /// The number of calls, with the open ones.
+    pub calls: u64,
+    pub open: u64,
+    pub own: i64,
+    /// The part of `own` in which the thread waited.
+    pub waited: u64,
+    pub inclusive: u64,
+    /// The number of calls in `inclusive`, and of those that were made within them.
+    pub outermost: u64,
+    pub within: u64,
+    /// The least and the greatest duration of a call that has ended, without the overhead.
+    pub min: u64,
+    pub max: u64,
+}
+
+/// What was measured of a function beside its arcs.
+#[derive(Clone, Debug)]
+pub struct RecordedFunction<F> {
+    pub function: F,
+    pub inclusive: u64,
+    /// The number of calls in `inclusive`, and of those that were made within them.
+    pub primitive: u64,
+    pub within: u64,
+    /// The numbers of calls that have ended, by interval of durations.
+    pub histogram: Vec<u64>,
+}
+
+/// A node of the calling-context tree.
+#[derive(Clone, Copy, Debug)]
+pub struct RecordedNode<F> {
+    pub parent: Option<u32>,
+    /// `None` stands for all calls for which there was no room for nodes of their own.
+    pub function: Option<F>,
+    pub calls: u64,
+    pub own: i64,
+}
+
+impl<F> Default for Recorded<F> {
+    fn default() -> Self {
+        Recorded { inside: 0, outside: 0, arcs: Vec::new(), functions: Vec::new(), nodes: Vec::new() }
+    }
+}
+
+/// The overhead of a call.
+#[derive(Clone, Copy, Debug)]
+struct Cost {
+    inside: f64,
+    outside: f64,
+    /// The part outside that has been taken out of the callers' own times already.
+    taken: f64,
+}
+
+impl Cost {
+    /// Returns the overhead in a time that contains so many calls, of which so many are its own.
+    fn within(&self, calls: u64, own: u64) -> f64 {
+        calls as f64 * (self.inside + self.outside) + own as f64 * self.inside
+    }
+
+    /// Returns the own time of so many calls, which have made so many others, without the overhead. It may be negative.
+    fn own(&self, recorded: f64, calls: f64, made: f64) -> f64 {
+        recorded - calls * self.inside - made * (self.outside - self.taken)
+    }
+}
+
+/// What the calls of a function sum up to.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    /// The own time with the overhead.
+    own: f64,
+    calls: f64,
+    /// The number of the calls that it has made.
+    made: f64,
+}
+
+impl<F: Copy + Eq + Hash> Recorded<F> {
+    /// Returns the number of all calls.
+    pub fn calls(&self) -> f64 {
+        self.arcs.iter().map(|arc| arc.calls as f64).sum()
+    }
+
+    /// Returns for how long the thread has waited in its calls, as far as that was seen.
+    pub fn waited(&self) -> f64 {
+        self.arcs.iter().map(|arc| arc.waited as f64).sum()
+    }
+
+    /// Returns the sum of the own times of functions, none of which is negative, if a call costs so many times what was calibrated.
+    pub fn own(&self, factor: f64) -> f64 {
+        let cost = self.cost(factor);
+        self.sums().values().map(|sum| cost.own(sum.own, sum.calls, sum.made).max(0.0)).sum()
+    }
+
+    /// Returns the times without the overhead, if a call costs so many times what was calibrated.
+    pub fn without_overhead(&self, factor: f64) -> Thread<F> {
+        let (cost, sums) = (self.cost(factor), self.sums());
+        let surplus = self.surplus(&sums, &cost);
+        let surplus_of = |function: F| surplus.get(&function).copied().unwrap_or(0.0);
+        // Nothing negative is left by a cast.
+        let ticks = |ticks: f64| ticks.round() as u64;
+        let arcs = self.arcs.iter().map(|arc| {
+            let share = share(&sums, arc);
+            let inclusive = arc.inclusive as f64 - cost.within(arc.within, arc.outermost);
+            let inclusive = ticks(inclusive + share * surplus_of(arc.callee));
+            // Which of a function's arcs has made its calls is not known.
+            let made = share * sum_of(&sums, arc.callee).made;
+            Arc {
+                caller: arc.caller,
+                callee: arc.callee,
+                calls: arc.calls,
+                open: arc.open.min(arc.calls),
+                own: cost.own(arc.own as f64, arc.calls as f64, made).round() as i64,
+                waited: arc.waited,
+                inclusive,
+                min: arc.min.min(inclusive),
+                max: arc.max.min(inclusive),
+            }
+        });
+        let arcs: Vec<Arc<F>> = arcs.collect();
+        // A function takes at least as long as what it calls.
+        let mut called: HashMap<F, u64> = HashMap::new();
+        for arc in arcs.iter().filter(|arc| arc.caller != Some(arc.callee)) {
+            if let Some(caller) = arc.caller {
+                let longest = called.entry(caller).or_default();
+                *longest = arc.inclusive.max(*longest);
+            }
+        }
+        let functions = self.functions.iter().map(|of| {
+            let inclusive = of.inclusive as f64 - cost.within(of.within, of.primitive);
+            let Sum { own, made, .. } = sum_of(&sums, of.function);
+            Function {
+                function: of.function,
+                primitive: of.primitive,
+                inclusive: ticks(inclusive + surplus_of(of.function))
+                    .max(called.get(&of.function).copied().unwrap_or(0)),
+                inclusive_raw: of.inclusive,
+                own_raw: ticks(own + made * cost.taken),
+                histogram: of.histogram.clone(),
+            }
+        });
+        Thread {
+            overhead: ticks(self.calls() * (cost.inside + cost.outside)),
+            functions: functions.collect(),
+            nodes: self.nodes_without(&cost),
+            arcs,
+            ..Thread::default()
+        }
+    }
+
+    fn cost(&self, factor: f64) -> Cost {
+        let [inside, taken] = [self.inside, self.outside].map(|ticks| ticks as f64);
+        Cost { inside: inside * factor, outside: taken * factor, taken }
+    }
+
+    fn sums(&self) -> HashMap<F, Sum> {
+        let mut sums: HashMap<F, Sum> = HashMap::new();
+        for arc in &self.arcs {
+            let calls = arc.calls as f64;
+            let callee = sums.entry(arc.callee).or_default();
+            callee.own += arc.own as f64;
+            callee.calls += calls;
+            if let Some(caller) = arc.caller {
+                sums.entry(caller).or_default().made += calls;
+            }
+        }
+        sums
+    }
+
+    /// Returns the surplus of each function and of what it has called.
+    fn surplus(&self, sums: &HashMap<F, Sum>, cost: &Cost) -> HashMap<F, f64> {
+        /// Enough for the deepest call graphs: what is left of a circle falls by the share of the calls from outside of it each time.
+        const ROUNDS: usize = 100;
+        let surplus = |sum: &Sum| (-cost.own(sum.own, sum.calls, sum.made)).max(0.0);
+        let own: HashMap<F, f64> = sums.iter().map(|(&of, sum)| (of, surplus(sum))).collect();
+        let mut all = own.clone();
+        for _ in 0..ROUNDS {
+            let mut next = own.clone();
+            for arc in self.arcs.iter().filter(|arc| arc.caller != Some(arc.callee)) {
+                if let Some(caller) = arc.caller.and_then(|caller| next.get_mut(&caller)) {
+                    *caller += share(sums, arc) * all.get(&arc.callee).copied().unwrap_or(0.0);
+                }
+            }
+            let differs = |(of, ticks): (&F, &f64)| (ticks - next.get(of).unwrap_or(&0.0)).abs() >= 1.0;
+            let is_over = !all.iter().any(differs);
+            all = next;
+            if is_over {
+                break;
+            }
+        }
+        all
+    }
+
+    /// Returns the calling-context tree without the overhead.
+    fn nodes_without(&self, cost: &Cost) -> Vec<Node<F>> {
+        let mut made = vec![0_u64; self.nodes.len()];
+        for node in &self.nodes {
+            if let Some(made) = node.parent.and_then(|parent| made.get_mut(parent as usize)) {
+                *made = made.saturating_add(node.calls);
+            }
+        }
+        let corrected = self.nodes.iter().zip(made).map(|(node, made)| {
+            (node.function, cost.own(node.own as f64, node.calls as f64, made as f64).round() as i64)
+        });
+        let owns = not_negative(&corrected.collect::<Vec<_>>());
+        let node = |(node, own): (&RecordedNode<F>, u64)| Node {
+            parent: node.parent,
+            function: node.function,
+            calls: node.calls,
+            own,
+        };
+        self.nodes.iter().zip(owns).map(node).collect()
+    }
+}
+
+fn sum_of<F: Copy + Eq + Hash>(sums: &HashMap<F, Sum>, function: F) -> Sum {
+    sums.get(&function).copied().unwrap_or_default()
+}
+
+/// Returns the share of an arc in the calls of the called function.
+fn share<F: Copy + Eq + Hash>(sums: &HashMap<F, Sum>, arc: &RecordedArc<F>) -> f64 {
+    arc.calls as f64 / sum_of(sums, arc.callee).calls.max(1.0)
+}
+
+/// Returns the own times of call paths, of which each has its function, so that none is negative and those of a function are together what
+/// it has in all, or nothing if that is negative.
+///
+/// The overhead of a call is a mean, and on some paths a call costs less. To take such a time for 0 and to leave the others as they are
+/// would give the function more time on its paths than it has.
+fn not_negative<F: Copy + Eq + Hash>(paths: &[(F, i64)]) -> Vec<u64> {
+    // Per function: the sum, and that of what is not negative.
+    let mut sums: HashMap<F, (i128, u128)> = HashMap::new();
+    for &(function, own) in paths {
+        let (all, positive) = sums.entry(function).or_default();
+        *all += i128::from(own);
+        *positive += u128::from(own.max(0) as u64);
+    }
+    let own = |&(function, own): &(F, i64)| {
+        let (all, positive) = sums.get(&function).copied().unwrap_or_default();
+        let all = all.max(0) as u128;
+        let share = u128::from(own.max(0) as u64).saturating_mul(all).checked_div(positive);
+        share.map_or(0, |share| u64::try_from(share).unwrap_or(u64::MAX))
+    };
+    paths.iter().map(own).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arc(caller: Option<u32>, callee: u32, calls: u64, own: i64) -> RecordedArc<u32> {
+        RecordedArc {
+            caller,
+            callee,
+            calls,
+            open: 0,
+            own,
+            waited: 0,
+            inclusive: 0,
+            outermost: calls,
+            within: 0,
+            min: 0,
+            max: 0,
+        }
+    }
+
+    /// main calls `outer` 10 times and `tiny` 100, and `outer` calls `tiny` 300 times, which takes less than the overhead.
+    fn recorded() -> Recorded<u32> {
+        let arcs = vec![
+            arc(None, 0, 1, 5000),
+            arc(Some(0), 1, 10, 4000),
+            arc(Some(0), 2, 100, 500),
+            arc(Some(1), 2, 300, 1500),
+        ];
+        Recorded { inside: 10, outside: 20, arcs, ..Recorded::default() }
+    }
+
+    #[test]
+    fn own_times_are_not_negative_and_callers_get_the_surplus_back() {
+        let recorded = recorded();
+        assert_eq!((recorded.calls(), recorded.own(1.0)), (411.0, 4990.0 + 3900.0));
+        let surplus = recorded.surplus(&recorded.sums(), &recorded.cost(1.0));
+        let of = |number| surplus[&number].round();
+        // 400 calls of `tiny` were recorded with 2000 ticks, of which 4000 would be overhead; 300 of them are made by `outer`.
+        assert_eq!((of(2), of(1), of(0)), (2000.0, 1500.0, 2000.0));
+    }
+
+    #[test]
+    fn a_greater_overhead_takes_more_from_callers_too() {
+        let recorded = recorded();
+        let (twice, outer) = (recorded.cost(2.0), sum_of(&recorded.sums(), 1));
+        assert_eq!(twice.own(outer.own, outer.calls, outer.made), 4000.0 - 10.0 * 20.0 - 300.0 * 20.0);
+        assert!(recorded.own(2.0) < recorded.own(1.0));
+        assert_eq!(twice.within(300, 10), 300.0 * 60.0 + 10.0 * 20.0);
+    }
+
+    #[test]
+    fn a_circle_ends() {
+        let arcs = vec![arc(None, 0, 1, 0), arc(Some(0), 1, 100, 0), arc(Some(1), 0, 99, 0)];
+        let recorded = Recorded { inside: 10, arcs, ..Recorded::default() };
+        let surplus = recorded.surplus(&recorded.sums(), &recorded.cost(1.0));
+        assert!(surplus.values().all(|ticks| ticks.is_finite() && *ticks >= 1000.0), "{surplus:?}");
+    }
+
+    #[test]
+    fn paths_have_the_time_of_their_function() {
+        // What is negative on a path is taken from the function's other ones; functions do not pay for each other.
+        assert_eq!(not_negative(&[(1, 600), (2, 50), (1, -200), (1, 200)]), [450, 50, 0, 150]);
+        assert_eq!(
+            not_negative(&[(1, 7), (1, 0), (2, i64::MAX), (2, i64::MAX)]),
+            [7, 0, i64::MAX as u64, i64::MAX as u64]
+        );
+        // The time of a function is not negative either.
+        assert_eq!(not_negative(&[(1, 5), (1, -10), (2, -1)]), [0, 0, 0]);
+        assert_eq!(not_negative(&[(1, i64::MIN), (1, i64::MAX)]), [0, 0]);
+        assert!(not_negative::<u32>(&[]).is_empty());
+    }
+}
