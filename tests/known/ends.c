@@ -29,7 +29,7 @@ INLINE void execute_nothing(void) {
 static NOINLINE void last(void) {
     const char *path = "main;outer;middle;middle;middle;last";
     // exit() calls functions that are hooked.
-    if (!strcmp(how, "exit") || !strcmp(how, "executes")) spin(800 * SHORT, path);
+    if (!strcmp(how, "exit") || !strcmp(how, "executes")) spin(2000 * SHORT, path);
     else spin_at_the_end(800 * SHORT, path);
     // Nothing comes after this, so what it takes to print is a part of it, and small beside the rest.
     counts("main", 1, 1, 1);
