@@ -381,6 +381,8 @@ shared! {
         seen_waits: AtomicU64,
         /// See `seen`.
         seen_ready_ns: AtomicU64,
+        /// See `seen`.
+        seen_ready_at_ns: AtomicU64,
     }
 }
 

@@ -105,7 +105,7 @@ pub struct TimesHeader {
     /// The time for which the thread could have run, but had to leave the processor to others. It is a part of `paused`.
     pub ready: u64,
     /// The time at which the agent last looked what the thread's clocks show, because the thread had not run; 0 if it never has. This
-    /// and the next five fields are of one moment.
+    /// and the next four fields are of one moment.
     pub seen: u64,
     /// What CLOCK_MONOTONIC_RAW showed then, in nanoseconds.
     pub seen_wall_ns: u64,
@@ -115,8 +115,10 @@ pub struct TimesHeader {
     pub seen_system_ns: u64,
     /// The number of times that the thread had waited for something until then.
     pub seen_waits: u64,
-    /// The time for which the thread was ready until then, as the kernel says, in nanoseconds.
+    /// For how long the thread had been ready at some earlier moment, as the kernel says, in nanoseconds.
     pub seen_ready_ns: u64,
+    /// That moment, by CLOCK_MONOTONIC_RAW in nanoseconds.
+    pub seen_ready_at_ns: u64,
 }
 
 /// An entry of the table of arcs, which only the thread itself uses.

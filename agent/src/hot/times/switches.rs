@@ -38,8 +38,8 @@ struct Sequence([AtomicU64; 4]);
 /// A sequence that no code runs.
 static SEQUENCE: Sequence = Sequence([const { AtomicU64::new(0) }; 4]);
 
-/// The least time off the processor, in nanoseconds, of which the kernel is asked how much of it was waiting.
-const LONG_NS: u64 = 1_000_000;
+/// How old the kernel's last answer is at least, in nanoseconds, when it is asked again for how long a thread has been ready.
+const OLD_NS: u64 = 1_000_000;
 
 /// The offset of `rseq_cs` in struct rseq.
 const SEQUENCE_WORD: u64 = 8;
@@ -175,24 +175,27 @@ fn look(times: TimesRef, now: u64) -> Option<Passed> {
     let wall_ns = before(times.seen_wall_ns(), usage.wall_ns);
     let cpu_ns = before(times.seen_cpu_ns(), usage.cpu_ns);
     let waits = before(times.seen_waits(), usage.waits);
-    let ready_ns = times.seen_ready_ns().load(Ordering::Relaxed);
     times.seen_system_ns().store(usage.system_ns, Ordering::Relaxed);
     // A thread block may have had another thread, whose CPU time was another one.
     if seen == 0 || usage.cpu_ns < cpu_ns || usage.wall_ns <= wall_ns {
-        times.seen_ready_ns().store(stat::ready_ns().unwrap_or(0), Ordering::Relaxed);
+        ready_since(times, usage.wall_ns);
         return None;
     }
     let wall_ns = usage.wall_ns - wall_ns;
     let off_ns = wall_ns.saturating_sub(usage.cpu_ns - cpu_ns);
-    // Without a wait, it was ready all the time. To ask the kernel takes as long as several system calls, and short waits are frequent.
-    let ready_now = match usage.waits == waits {
-        true => ready_ns.wrapping_add(off_ns),
-        false if off_ns < LONG_NS => ready_ns,
-        false => stat::ready_ns().unwrap_or(ready_ns).max(ready_ns),
-    };
-    times.seen_ready_ns().store(ready_now, Ordering::Relaxed);
-    let ready_ns = ready_now.wrapping_sub(ready_ns).min(off_ns);
+    // To ask the kernel takes as long as several system calls, and short waits are frequent.
+    let is_old = usage.wall_ns.wrapping_sub(times.seen_ready_at_ns().load(Ordering::Relaxed)) >= OLD_NS;
+    let asked = if is_old { ready_since(times, usage.wall_ns) } else { 0 };
+    // Without a wait, it was ready all the time.
+    let ready_ns = if usage.waits == waits { off_ns } else { asked.min(off_ns) };
     Some(Passed { ticks: now.wrapping_sub(seen), wall_ns, off_ns, ready_ns })
+}
+
+/// Asks the kernel for how long the calling thread has been ready since this was last called, in nanoseconds. `wall_ns` is the present moment.
+fn ready_since(times: TimesRef, wall_ns: u64) -> u64 {
+    times.seen_ready_at_ns().store(wall_ns, Ordering::Relaxed);
+    let now = stat::ready_ns().unwrap_or(0);
+    now.saturating_sub(times.seen_ready_ns().swap(now, Ordering::Relaxed))
 }
 
 /// Adds the time off the processor to the thread's pauses and to the waiting time of its innermost open call.
