@@ -11,9 +11,7 @@ use gprofinject_abi::COMMAND_FILE;
 
 /// Runs when the program has called exit(), after the program's own handlers.
 pub(crate) extern "C" fn end() {
-    let before = times::clock::now();
-    let _ = failure::guarded(recover);
-    times::calls::leave_out_since(before);
+    let _ = times::calls::leave_out(|| failure::guarded(recover));
 }
 
 fn recover() {

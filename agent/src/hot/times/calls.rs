@@ -21,7 +21,7 @@ fn measured(agent: &Agent) -> Option<BlockRef> {
 /// Opens a call of function `number`, which begins in the frame with this CFA. `integers` and `vectors` are the addresses of the
 /// saved registers: see [`Saved`].
 pub(crate) extern "C" fn begin(number: u32, cfa: u64, integers: u64, vectors: u64) {
-    let before = clock::now();
+    let mut before = clock::now();
     let opened = failure::guarded(|| {
         let agent = Agent::get();
         let block = thread_blocks::current(agent)?;
@@ -30,7 +30,7 @@ pub(crate) extern "C" fn begin(number: u32, cfa: u64, integers: u64, vectors: u6
             times.unmeasured().fetch_add(1, Ordering::Relaxed);
             return None;
         }
-        switches::note(agent, block, before);
+        before = switches::note(agent, block, before);
         let now = before.wrapping_sub(times.paused().load(Ordering::Relaxed));
         threads::prepare(agent, block, cfa, now)?;
         let opened = open(agent, block, number, cfa, now);
@@ -62,17 +62,38 @@ pub(crate) extern "C" fn begin(number: u32, cfa: u64, integers: u64, vectors: u6
 
 /// Adds the duration of a slow path of the calling thread, since `before`, to its pauses.
 fn pause(agent: &Agent, block: BlockRef, before: u64) {
-    let now = clock::now();
-    let took = now.wrapping_sub(before);
-    block.times().paused().fetch_add(took, Ordering::Relaxed);
-    switches::forget(block, now);
+    let took = switches::pause(agent, block, before);
     failure::guarded(|| trace::paused(agent, block, took));
+}
+
+/// Writes the event for which a gate has found no room in the ring: see [`trace::no_room`].
+pub(crate) extern "C" fn no_room(number: u64, time: u64, is_entry: u64) {
+    pausing(|agent, block| trace::no_room(agent, block, number, time, is_entry != 0));
+}
+
+/// Writes the events of a call that ends in the gate, and that has lasted for the minimum duration: see [`trace::late`].
+pub(crate) extern "C" fn late(time: u64) {
+    pausing(|agent, block| trace::late(agent, block, time));
+}
+
+/// Does a part of a gate's work, and adds its duration to the calling thread's pauses.
+fn pausing(work: impl FnOnce(&Agent, BlockRef) -> Option<()>) {
+    let before = clock::now();
+    let done = failure::guarded(|| {
+        let agent = Agent::get();
+        let block = thread_blocks::current(agent)?;
+        work(agent, block)?;
+        Some((agent, block))
+    });
+    if let Some(Some((agent, block))) = done {
+        pause(agent, block, before);
+    }
 }
 
 /// Records in the trace that a call of function `number` begins in the frame with this CFA. The exit of this function is not hooked.
 /// `event` is the number of the event for which the gate has found no room in the ring, or -1 if it has taken none.
 pub(crate) extern "C" fn mark(number: u32, cfa: u64, event: u64) {
-    let before = clock::now();
+    let mut before = clock::now();
     let marked = failure::guarded(|| {
         let agent = Agent::get();
         let block = measured(agent)?;
@@ -84,7 +105,7 @@ pub(crate) extern "C" fn mark(number: u32, cfa: u64, event: u64) {
         if clock::is_forbidden() || clock::STOPPED_AT.load(Ordering::Relaxed) != 0 {
             return None;
         }
-        switches::note(agent, block, before);
+        before = switches::note(agent, block, before);
         let now = before.wrapping_sub(times.paused().load(Ordering::Relaxed));
         threads::prepare(agent, block, cfa, now)?;
         let top = area::call(times.top().load(Ordering::Relaxed))?;
@@ -217,8 +238,9 @@ pub(crate) extern "C" fn end(cfa: u64, now: u64, integers: u64, vectors: u64) {
         let block = measured(agent)?;
         let times = block.times();
         // The gate may have read the clock before the thread left the processor.
-        if switches::note(agent, block, entered) {
-            now = entered;
+        let noted = switches::note(agent, block, entered);
+        if noted != entered {
+            now = noted;
         }
         let now = now.wrapping_sub(times.paused().load(Ordering::Relaxed));
         chains::switch_for_end(agent, block, cfa, now)?;
@@ -249,8 +271,7 @@ pub(crate) fn leave(to: u64) {
     let Some(block) = measured(agent).filter(|_| agent.orders.times_bytes != 0) else { return };
     let times = block.times();
     if times.top().load(Ordering::Relaxed) != 0 {
-        let now = clock::now();
-        switches::note(agent, block, now);
+        let now = switches::note(agent, block, clock::now());
         chains::leave(agent, block, to, now.wrapping_sub(times.paused().load(Ordering::Relaxed)));
         pause(agent, block, now);
     }
@@ -258,10 +279,14 @@ pub(crate) fn leave(to: u64) {
 
 /// Does some work of the agent, and excludes its duration from the calling thread's measured time.
 pub(crate) fn leave_out<T>(work: impl FnOnce() -> T) -> T {
-    if Agent::get().orders.times_bytes == 0 {
+    let agent = Agent::get();
+    if agent.orders.times_bytes == 0 {
         return work();
     }
-    let before = clock::now();
+    let mut before = clock::now();
+    if let Some(block) = measured(agent).filter(|block| block.times().top().load(Ordering::Relaxed) != 0) {
+        before = switches::note(agent, block, before);
+    }
     let result = work();
     leave_out_since(before);
     result

@@ -102,9 +102,7 @@ pub(crate) extern "C" fn list() {
         return;
     }
     let Some(block) = thread_blocks::current(agent) else { return };
-    let before = clock::now();
-    write(block);
-    calls::leave_out_since(before);
+    calls::leave_out(|| write(block));
 }
 
 fn write(block: BlockRef) {

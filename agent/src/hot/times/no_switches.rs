@@ -1,8 +1,9 @@
 //! In place of [`switches`](super::switches) in programs that glibc's dynamic linker does not load: nothing says there that a thread
 //! has been off the processor.
 
+use crate::hot::times::clock;
 use crate::program::agent::Agent;
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::shared::BlockRef;
 
 /// Not used.
@@ -15,12 +16,16 @@ pub(crate) fn ignore() {}
 pub(crate) fn prepare(_dynamic_linker: u64) {}
 
 /// Does nothing.
-pub(crate) fn begin(_block: BlockRef, _now: u64) {}
+pub(crate) fn begin(_block: BlockRef) {}
 
-/// Does nothing.
-pub(crate) fn forget(_block: BlockRef, _now: u64) {}
+/// Notes nothing.
+pub(crate) fn note(_agent: &Agent, _block: BlockRef, now: u64) -> u64 {
+    now
+}
 
-/// Notes nothing, and returns so.
-pub(crate) fn note(_agent: &Agent, _block: BlockRef, _now: u64) -> bool {
-    false
+/// Adds the time since `before`, a time of the clock, to the pauses of the calling thread. Returns that time.
+pub(crate) fn pause(_agent: &Agent, block: BlockRef, before: u64) -> u64 {
+    let took = clock::now().wrapping_sub(before);
+    block.times().paused().fetch_add(took, Ordering::Relaxed);
+    took
 }

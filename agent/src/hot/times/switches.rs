@@ -16,7 +16,7 @@
 #![allow(unsafe_code, reason = "the word and the sequence are the kernel's interface")]
 
 use crate::hot::sharers;
-use crate::hot::times::{area, nodes, trace};
+use crate::hot::times::{area, clock, nodes, trace};
 use crate::os::words;
 use crate::os::{kernel, lookup, stat};
 use crate::program::agent::Agent;
@@ -40,6 +40,9 @@ static SEQUENCE: Sequence = Sequence([const { AtomicU64::new(0) }; 4]);
 
 /// How old the kernel's last answer is at least, in nanoseconds, when it is asked again for how long a thread has been ready.
 const OLD_NS: u64 = 1_000_000;
+
+/// How often the clocks are read at most until all of them show one moment.
+const TRIES: u32 = 3;
 
 /// The offset of `rseq_cs` in struct rseq.
 const SEQUENCE_WORD: u64 = 8;
@@ -97,44 +100,47 @@ pub(crate) fn prepare(dynamic_linker: u64) {
     WORD.store(offset.wrapping_add(SEQUENCE_WORD), Ordering::Relaxed);
 }
 
-/// Begins to watch the calling thread, whose measurements begin, or which continues its parent's in a forked child. `now` is the time of the
-/// clock.
-pub(crate) fn begin(block: BlockRef, now: u64) {
+/// Begins to watch the calling thread, whose measurements begin, or which continues its parent's in a forked child.
+pub(crate) fn begin(block: BlockRef) {
     let [_, prepared, ..] = &SEQUENCE.0;
     if prepared.load(Ordering::Relaxed) != 0 && may_ask() {
-        word().store(&raw const SEQUENCE as u64, Ordering::Relaxed);
         block.times().seen().store(0, Ordering::Relaxed);
-        look(block.times(), now);
+        look(block.times());
     }
 }
 
-/// If the calling thread has been off the processor since this was last called, adds that time to where it belongs, and returns whether
-/// it has been. `now` is the time of the clock.
-pub(crate) fn note(agent: &Agent, block: BlockRef, now: u64) -> bool {
-    let word = word();
-    if word.load(Ordering::Relaxed) != 0 {
-        return false;
+/// If the calling thread has been off the processor since the last look, adds that time to where it belongs. Returns the present time of the
+/// clock, of which `now` is an earlier reading.
+pub(crate) fn note(agent: &Agent, block: BlockRef, now: u64) -> u64 {
+    if word().load(Ordering::Relaxed) != 0 {
+        return now;
     }
-    // A switch from here on is another one.
-    word.store(&raw const SEQUENCE as u64, Ordering::Relaxed);
-    if may_ask()
-        && let Some(passed) = look(block.times(), now)
-    {
+    if !may_ask() {
+        watch();
+        return now;
+    }
+    let (now, passed) = look(block.times());
+    if let Some(passed) = passed {
         charge(agent, block, now, &passed);
     }
-    true
+    now
 }
 
-/// Forgets that the calling thread has been off the processor since the last look, because all of that time is in `paused` already. `now`
-/// is the time of the clock.
-pub(crate) fn forget(block: BlockRef, now: u64) {
-    let word = word();
-    if word.load(Ordering::Relaxed) == 0 {
-        word.store(&raw const SEQUENCE as u64, Ordering::Relaxed);
-        if may_ask() {
-            look(block.times(), now);
-        }
+/// Adds the time since `before`, a time of the clock, to the pauses of the calling thread, whether the thread was on the processor or not.
+/// Returns that time.
+pub(crate) fn pause(agent: &Agent, block: BlockRef, before: u64) -> u64 {
+    let has_switched = word().load(Ordering::Relaxed) == 0;
+    let (now, passed) = match has_switched && may_ask() {
+        true => look(block.times()),
+        false => (clock::now(), None),
+    };
+    let took = now.wrapping_sub(before);
+    block.times().paused().fetch_add(took, Ordering::Relaxed);
+    // What the thread was off the processor for longer than that, it was before.
+    if let Some(passed) = passed.and_then(|passed| passed.without(took)) {
+        charge(agent, block, now, &passed);
     }
+    took
 }
 
 /// Returns the calling thread's word.
@@ -142,6 +148,11 @@ fn word() -> &'static AtomicU64 {
     let at = words::thread_pointer().wrapping_add(WORD.load(Ordering::Relaxed));
     // SAFETY: the word is in the thread's control block or in its thread words. The kernel and the C library write to it on this thread only.
     unsafe { AtomicU64::from_ptr(at as *mut u64) }
+}
+
+/// Has the kernel clear the word at the next switch.
+fn watch() {
+    word().store(&raw const SEQUENCE as u64, Ordering::Relaxed);
 }
 
 /// Whether the agent may make system calls on this thread, and what they say is of this thread alone.
@@ -165,11 +176,35 @@ impl Passed {
         let ticks = (u128::from(ns) * u128::from(self.ticks)).checked_div(u128::from(self.wall_ns));
         ticks.and_then(|ticks| u64::try_from(ticks).ok()).unwrap_or(u64::MAX)
     }
+
+    /// Returns what is left if the thread was off the processor for these ticks; `None` if that is nothing.
+    fn without(self, ticks: u64) -> Option<Passed> {
+        let part = |of: u64, ns: u64| {
+            let part = (u128::from(ns) * u128::from(of)).checked_div(u128::from(self.off_ns));
+            part.and_then(|part| u64::try_from(part).ok()).unwrap_or(0)
+        };
+        let ns = (u128::from(ticks) * u128::from(self.wall_ns)).checked_div(u128::from(self.ticks))?;
+        let off_ns = self.off_ns.checked_sub(u64::try_from(ns).ok()?).filter(|&off_ns| off_ns > 0)?;
+        Some(Passed { off_ns, ready_ns: part(off_ns, self.ready_ns), ..self })
+    }
 }
 
-/// Looks what the calling thread's clocks show, and returns what has passed since the last look; `None` if this is the first one.
-fn look(times: TimesRef, now: u64) -> Option<Passed> {
-    let usage = usage();
+/// Looks what the calling thread's clocks show, and has the kernel tell the next switch. Returns the time of the clock and what has passed
+/// since the last look; `None` if this is the first one.
+fn look(times: TimesRef) -> (u64, Option<Passed>) {
+    let read = || {
+        watch();
+        let now = clock::now();
+        (now, usage())
+    };
+    let (mut now, mut usage) = read();
+    for _ in 1..TRIES {
+        // The clocks are of one moment unless the thread has just been off the processor again.
+        if word().load(Ordering::Relaxed) != 0 {
+            break;
+        }
+        (now, usage) = read();
+    }
     let before = |field: &AtomicU64, now: u64| field.swap(now, Ordering::Relaxed);
     let seen = before(times.seen(), now);
     let wall_ns = before(times.seen_wall_ns(), usage.wall_ns);
@@ -179,7 +214,7 @@ fn look(times: TimesRef, now: u64) -> Option<Passed> {
     // A thread block may have had another thread, whose CPU time was another one.
     if seen == 0 || usage.cpu_ns < cpu_ns || usage.wall_ns <= wall_ns {
         ready_since(times, usage.wall_ns);
-        return None;
+        return (now, None);
     }
     let wall_ns = usage.wall_ns - wall_ns;
     let off_ns = wall_ns.saturating_sub(usage.cpu_ns - cpu_ns);
@@ -188,7 +223,7 @@ fn look(times: TimesRef, now: u64) -> Option<Passed> {
     let asked = if is_old { ready_since(times, usage.wall_ns) } else { 0 };
     // Without a wait, it was ready all the time.
     let ready_ns = if usage.waits == waits { off_ns } else { asked.min(off_ns) };
-    Some(Passed { ticks: now.wrapping_sub(seen), wall_ns, off_ns, ready_ns })
+    (now, Some(Passed { ticks: now.wrapping_sub(seen), wall_ns, off_ns, ready_ns }))
 }
 
 /// Asks the kernel for how long the calling thread has been ready since this was last called, in nanoseconds. `wall_ns` is the present moment.

@@ -25,7 +25,7 @@ pub(crate) fn prepare(agent: &Agent, block: BlockRef, cfa: u64, now: u64) -> Opt
     times.base().store(block.address(), Ordering::Relaxed);
     times.first().store(now, Ordering::Relaxed);
     times.last().store(now, Ordering::Relaxed);
-    switches::begin(block, now.wrapping_add(times.paused().load(Ordering::Relaxed)));
+    switches::begin(block);
     let chain = chains::make(agent, block, cfa, false)?;
     chains::enter(times, chain);
     trace::thread(agent, block, chain, now);

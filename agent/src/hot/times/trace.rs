@@ -4,7 +4,6 @@
 //! ring's limit: at the thread's first event, when a further part of the ring has to be committed, when the injector has not read
 //! enough, and when a snapshot is due ([`snapshot`](crate::hot::times::snapshot)).
 
-use crate::hot::thread_blocks;
 pub(crate) use crate::hot::times::ring::is_on;
 use crate::hot::times::ring::{
     Event, deepest, defer_pause, has_room, is_late, keep, lose, put, take, write_deferred_pause,
@@ -14,10 +13,9 @@ use crate::hot::times::snapshot::{
     is_due, is_reported, kind_of, number_of, of_call, open_calls, with_pauses, write_snapshot,
 };
 use crate::hot::times::values::{self, Values};
-use crate::hot::times::{area, clock};
+use crate::hot::times::area;
 use crate::os::task;
 use crate::program::agent::Agent;
-use crate::program::failure;
 use core::sync::atomic::Ordering;
 use gprofinject_abi::shared::{BlockRef, ChainRef, OpenCallRef};
 use gprofinject_abi::times::{DEPTH_BIT, TRACED};
@@ -277,54 +275,31 @@ fn put_after(
 
 /// Writes an event of the innermost open call for which a gate has taken slot `number` but has found no room. `is_entry` is nonzero for
 /// the beginning of the call, and 0 for its end.
-pub(crate) extern "C" fn no_room(number: u64, time: u64, is_entry: u64) {
-    let before = clock::now();
-    let block = failure::guarded(|| {
-        let agent = Agent::get();
-        let block = thread_blocks::current(agent)?;
-        let call = area::call(block.times().top().load(Ordering::Relaxed))?;
-        let flags = call.flags().load(Ordering::Relaxed);
-        let kind = if is_entry != 0 { kind_of(flags) } else { Kind::Exit };
-        let event = Event { time, ..of_call(block, call, kind) };
-        let without = Some(call).filter(|_| is_entry != 0);
-        if is_entry != 0 {
-            // Clear the flag before the event can be lost. A snapshot by a signal handler then lists the call and sets the flag, so that the
-            // call's end is traced.
-            call.flags().fetch_and(!TRACED, Ordering::Relaxed);
-        }
-        let first = Before::now(block);
-        let is_written = keep(agent, block, number, 1, true)
-            .is_some_and(|_blocked| put_after(agent, block, number, event, without, first));
-        if is_written && is_entry != 0 {
-            call.flags().fetch_or(TRACED, Ordering::Relaxed);
-        }
-        Some(block)
-    });
-    if let Some(Some(block)) = block {
-        pause_since(block, before);
+pub(crate) fn no_room(agent: &Agent, block: BlockRef, number: u64, time: u64, is_entry: bool) -> Option<()> {
+    let call = area::call(block.times().top().load(Ordering::Relaxed))?;
+    let flags = call.flags().load(Ordering::Relaxed);
+    let kind = if is_entry { kind_of(flags) } else { Kind::Exit };
+    let event = Event { time, ..of_call(block, call, kind) };
+    let without = Some(call).filter(|_| is_entry);
+    if is_entry {
+        // Clear the flag before the event can be lost. A snapshot by a signal handler then lists the call and sets the flag, so that the
+        // call's end is traced.
+        call.flags().fetch_and(!TRACED, Ordering::Relaxed);
     }
+    let first = Before::now(block);
+    let is_written = keep(agent, block, number, 1, true)
+        .is_some_and(|_blocked| put_after(agent, block, number, event, without, first));
+    if is_written && is_entry {
+        call.flags().fetch_or(TRACED, Ordering::Relaxed);
+    }
+    Some(())
 }
 
 /// Writes the events of a call that ends in the gate at `time`, a time of the clock, and that has lasted for the minimum duration.
-pub(crate) extern "C" fn late(time: u64) {
-    let before = clock::now();
-    let block = failure::guarded(|| {
-        let agent = Agent::get();
-        let block = thread_blocks::current(agent)?;
-        let times = block.times();
-        let call = area::call(times.top().load(Ordering::Relaxed))?;
-        let without_pauses = time.wrapping_sub(times.paused().load(Ordering::Relaxed));
-        ended(agent, block, call, without_pauses, Some(&Values::NONE));
-        Some(block)
-    });
-    if let Some(Some(block)) = block {
-        pause_since(block, before);
-    }
-}
-
-/// Excludes the time since `before` from the calling thread's measured time.
-fn pause_since(block: BlockRef, before: u64) {
-    let took = clock::now().wrapping_sub(before);
-    block.times().paused().fetch_add(took, Ordering::Relaxed);
-    paused(Agent::get(), block, took);
+pub(crate) fn late(agent: &Agent, block: BlockRef, time: u64) -> Option<()> {
+    let times = block.times();
+    let call = area::call(times.top().load(Ordering::Relaxed))?;
+    let without_pauses = time.wrapping_sub(times.paused().load(Ordering::Relaxed));
+    ended(agent, block, call, without_pauses, Some(&Values::NONE));
+    Some(())
 }

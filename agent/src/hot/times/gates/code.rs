@@ -9,7 +9,6 @@ use crate::hot::times::gates::end::end_gate;
 use crate::hot::times::gates::saved::saved_registers;
 use crate::hot::times::gates::switched::if_switched;
 use crate::hot::times::switches;
-use crate::hot::times::trace;
 use crate::hot::times::values;
 use crate::os::vectors::{restore_vectors, save_vectors};
 use crate::os::words::{thread_word, words_offset};
@@ -224,8 +223,8 @@ global_asm!(
     others = sym OTHERS,
     has_result = const HAS_RESULT,
     switched = sym switches::WORD,
-    no_room = sym trace::no_room,
-    late = sym trace::late,
+    no_room = sym calls::no_room,
+    late = sym calls::late,
     trace_next = const TRACE as usize + offset_of!(TraceHeader, next),
     trace_limit = const TRACE as usize + offset_of!(TraceHeader, limit),
     trace_mask = const TRACE as usize + offset_of!(TraceHeader, mask),
