@@ -26,6 +26,8 @@
 struct spent {
     char path[120];
     uint64_t ticks;
+    // The part of it for which others had the processor.
+    uint64_t others;
 };
 
 // Shared with children, and zero at the start.
@@ -84,7 +86,7 @@ __attribute__((constructor)) static void known_start(void) {
     while ((now = raw_ns()) - start < 2000000) {}
     ticks_per_ns = (double)(ticks_now() - ticks) / (now - start);
     spent = (struct spent *)mmap(0, PATHS * sizeof *spent, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    for (unsigned i = 0; i < PATHS; i++) spent[i].ticks = 0;
+    for (unsigned i = 0; i < PATHS; i++) spent[i].ticks = spent[i].others = 0;
 }
 
 INLINE int known_is(const volatile char *a, const volatile char *b) {
@@ -92,7 +94,7 @@ INLINE int known_is(const volatile char *a, const volatile char *b) {
     return *a == *b;
 }
 
-INLINE void known_add(const char *path, uint64_t ticks) {
+INLINE void known_add_both(const char *path, uint64_t ticks, uint64_t others) {
     static volatile char lock;
     while (__atomic_exchange_n(&lock, 1, __ATOMIC_ACQUIRE)) {}
     unsigned i = 0;
@@ -102,8 +104,11 @@ INLINE void known_add(const char *path, uint64_t ticks) {
         while ((*to++ = *path++)) {}
     }
     __atomic_fetch_add(&spent[i].ticks, ticks, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&spent[i].others, others, __ATOMIC_RELAXED);
     __atomic_store_n(&lock, 0, __ATOMIC_RELEASE);
 }
+
+INLINE void known_add(const char *path, uint64_t ticks) { known_add_both(path, ticks, 0); }
 
 // Spins without noting it, for so long at least, whoever interrupts the loop: a step that takes much longer than others is not counted.
 INLINE uint64_t spin_only(uint64_t ticks) {
@@ -123,11 +128,13 @@ INLINE void spin(uint64_t ticks, const char *path) {
     known_add(path, known_end() - start);
 }
 
-// The same where no call comes after it that would tell gprofinject what other programs took: it is in the time.
+// The same where no call comes after it that would tell gprofinject what other programs took. It may be in the time or not, as far as
+// gprofinject's samples say.
 INLINE void spin_at_the_end(uint64_t ticks, const char *path) {
-    uint64_t start = ticks_now();
+    uint64_t start = ticks_now(), ready = known_ready();
     spin_only(ticks);
-    known_add(path, ticks_now() - start);
+    ready = known_ready() - ready;
+    known_add_both(path, ticks_now() - start, ready);
 }
 
 // What is done within this took so long, whatever it was.
@@ -145,7 +152,7 @@ INLINE void counts(const char *function, uint64_t calls, uint64_t primitive, uin
 // Prints the times. To be called once, when they are complete.
 INLINE void print_spent(void) {
     for (unsigned i = 0; i < PATHS && spent[i].path[0]; i++)
-        dprintf(1, "spent %s %lu\n", spent[i].path, spent[i].ticks);
+        dprintf(1, "spent %s %lu\nothers %s %lu\n", spent[i].path, spent[i].ticks, spent[i].path, spent[i].others);
 }
 
 #endif

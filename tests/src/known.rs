@@ -5,6 +5,7 @@
 //! ```text
 //! calls work 600 600 0                 a function's calls, primitive calls, and those that never ended
 //! spent main;hard;work 454166332       ticks on a path, the outermost function first
+//! others main;hard;work 0              the part of them that other programs had, if gprofinject may not have seen them
 //! quantile work 99 300017              ticks that 99 of 100 calls do not exceed
 //! least work 300000                    ticks that each call takes at least
 //! within work 10                       nanoseconds by which the mean of its calls may differ, or 2 % if that is more
@@ -25,6 +26,8 @@ pub struct Known {
     pub calls: BTreeMap<String, Calls>,
     /// Ticks by path.
     pub spent: BTreeMap<Vec<String>, u64>,
+    /// The part of these that other programs may have had.
+    pub others: BTreeMap<Vec<String>, u64>,
     /// Ticks by function and percentage of its calls.
     pub quantiles: BTreeMap<(String, u64), u64>,
     /// The least number of ticks of a function's calls.
@@ -70,12 +73,23 @@ impl Known {
                 (["cpu", name, _], Some(ns), None, None) => {
                     known.cpu_ns.insert((*name).to_owned(), ns);
                 }
-                (["spent", path, _], Some(ticks), None, None) => {
+                ([what @ ("spent" | "others"), path, _], Some(ticks), None, None) => {
                     let path = path.split(';').map(str::to_owned).collect();
-                    *known.spent.entry(path).or_default() += ticks;
+                    let times = if *what == "spent" { &mut known.spent } else { &mut known.others };
+                    *times.entry(path).or_default() += ticks;
                 }
                 _ => {}
             }
+        }
+        known
+    }
+
+    /// Returns the same without what other programs may have had.
+    #[must_use]
+    pub fn without_others(&self) -> Known {
+        let mut known = self.clone();
+        for (path, others) in std::mem::take(&mut known.others) {
+            known.spent.entry(path).and_modify(|ticks| *ticks = ticks.saturating_sub(others));
         }
         known
     }

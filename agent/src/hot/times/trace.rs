@@ -4,6 +4,7 @@
 //! ring's limit: at the thread's first event, when a further part of the ring has to be committed, when the injector has not read
 //! enough, and when a snapshot is due ([`snapshot`](crate::hot::times::snapshot)).
 
+use crate::hot::times::area;
 pub(crate) use crate::hot::times::ring::is_on;
 use crate::hot::times::ring::{
     Event, deepest, defer_pause, has_room, is_late, keep, lose, put, take, write_deferred_pause,
@@ -13,7 +14,6 @@ use crate::hot::times::snapshot::{
     is_due, is_reported, kind_of, number_of, of_call, open_calls, with_pauses, write_snapshot,
 };
 use crate::hot::times::values::{self, Values};
-use crate::hot::times::area;
 use crate::os::task;
 use crate::program::agent::Agent;
 use core::sync::atomic::Ordering;
