@@ -64,7 +64,8 @@ fn stubs_of_the_plt_are_no_functions() {
     let callee = place.c("callee.so", "int callee(int x) { return x + 1; }\n", &["-shared", "-fPIC"]);
     let source = "#include <time.h>\nint callee(int);\n\
         int main(void) { int x = 0; while (clock() < CLOCKS_PER_SEC / 2)\n\
-        for (int i = 0; i < 1000000; i++) x = callee(x); return x == 7; }\n";
+        for (int i = 0; i < 1000000; i++) {\n\
+        x = callee(x); for (int j = 0; j < 40; j++) __asm__ volatile(\"\"); } return x == 7; }\n";
     place.c("p", source, &[callee.to_str().unwrap(), "-Wl,-z,lazy", "-fcf-protection=none"]);
     // A call that is measured takes so long that no sample need be in the stub.
     for hooks in [&["--hooks", "none"][..], &["--times", "--exclude", "callee"]] {
