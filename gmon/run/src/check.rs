@@ -9,6 +9,10 @@ pub enum Invalid {
     Index { table: &'static str, index: usize, field: &'static str, value: u64, limit: u64 },
     #[error("node {index}: of thread {thread}, but its parent is of thread {parent}")]
     Thread { index: usize, thread: u32, parent: u32 },
+    #[error("stack {index}: of program {program}, but its parent is of program {parent}")]
+    Program { index: usize, program: u32, parent: u32 },
+    #[error("stack {index}: callers that are not known, but not at the beginning of the path")]
+    NoFunction { index: usize },
     #[error("row {index}: a histogram of {len} elements, expected at most {most}")]
     Histogram { index: usize, len: usize, most: usize },
     #[error("clock: its {field} is negative or no number")]
@@ -64,6 +68,7 @@ impl Recording {
             within("hits", index, "program", hits.program, programs)?;
             within("hits", index, "function", hits.function, functions)?;
         }
+        self.check_stacks()?;
         for (index, block) in self.blocks.iter().enumerate() {
             within("block", index, "program", block.program, programs)?;
             within("block", index, "module", block.module, modules)?;
@@ -98,6 +103,26 @@ impl Recording {
                 if parent != node.thread {
                     return Err(Invalid::Thread { index, thread: node.thread, parent });
                 }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_stacks(&self) -> Result<(), Invalid> {
+        for (index, stack) in self.stacks.iter().enumerate() {
+            within("stack", index, "program", stack.program, self.programs.len())?;
+            if let Some(function) = stack.function {
+                within("stack", index, "function", function, self.functions.len())?;
+            }
+            let Some(parent) = stack.parent else { continue };
+            // A tree has no circle if each parent comes before its children.
+            within("stack", index, "parent", parent, index)?;
+            let parent = self.stacks[parent as usize].program;
+            if parent != stack.program {
+                return Err(Invalid::Program { index, program: stack.program, parent });
+            }
+            if stack.function.is_none() {
+                return Err(Invalid::NoFunction { index });
             }
         }
         Ok(())

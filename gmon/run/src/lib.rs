@@ -1,6 +1,6 @@
 //! gmon.pb.gz: everything that a run has counted, sampled and measured, in pprof's format.
 //!
-//! A [`Recording`] enters: programs, modules and functions, calls by call site, samples, counts of basic blocks, and the times by
+//! A [`Recording`] enters: programs, modules and functions, calls by call site, samples and their stacks, counts of basic blocks, and the times by
 //! function, arc, call path and thread. The bytes of a file leave ([`Recording::write()`]), and the other way round
 //! ([`Recording::read()`]). `go tool pprof` and other readers of
 //! pprof's `profile.proto` see the samples of a profile. What that format has no place for is in a message of
@@ -36,6 +36,7 @@ pub mod paths;
 mod quantile;
 mod read;
 mod select;
+mod stacks;
 mod sum;
 mod summary;
 mod tables;
@@ -49,8 +50,8 @@ pub use crate::error::ReadError;
 pub use crate::intervals::{INTERVALS_MAX, Intervals};
 pub use crate::merge::MergeError;
 pub use crate::model::{
-    ArcTimes, Block, Calls, Clock, ClockSource, Ending, Function, FunctionTimes, Hits, Module, Node, Origin,
-    PROCESSES_MAX, Process, Program, REST_NAME, Recording, Thread,
+    ArcTimes, Block, Calls, Clock, ClockSource, Ending, Function, FunctionTimes, Hits, Module, NO_PATH_NAME,
+    Node, Origin, PROCESSES_MAX, Process, Program, REST_NAME, Recording, Stack, Thread,
 };
 pub use crate::sum::Sum;
 pub use crate::summary::Summary;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::model::{Block, Calls, Function, Hits, Module, Origin, Program, Recording};
+use crate::model::{Block, Calls, Function, Hits, Module, Origin, Program, Recording, Stack};
 
 /// The reason why two runs cannot be summed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -36,6 +36,7 @@ impl Recording {
             ("functions", (self.functions.len(), other.functions.len())),
             ("threads", (self.threads.len(), other.threads.len())),
             ("nodes", (self.nodes.len(), other.nodes.len())),
+            ("sampled stacks", (self.stacks.len(), other.stacks.len())),
         ] {
             if lengths.0 + lengths.1 >= u32::MAX as usize {
                 self.sample_period_ns = period;
@@ -68,6 +69,13 @@ impl Recording {
             program: programs[hits.program as usize],
             function: functions[hits.function as usize],
             ..hits
+        }));
+        let stack = self.stacks.len() as u32;
+        self.stacks.extend(other.stacks.into_iter().map(|at| Stack {
+            program: programs[at.program as usize],
+            parent: at.parent.map(|parent| parent + stack),
+            function: at.function.map(|function| functions[function as usize]),
+            ..at
         }));
         self.blocks.extend(other.blocks.into_iter().map(|block| Block {
             program: programs[block.program as usize],
@@ -252,6 +260,10 @@ mod tests {
             hits: [(0, 0x21), (1, 0x10), (2, 0x20)]
                 .map(|(function, address)| Hits { function, address, samples: 2, ..Hits::default() })
                 .to_vec(),
+            stacks: vec![
+                Stack { function: Some(1), samples: 1, ..Stack::default() },
+                Stack { parent: Some(0), function: Some(0), samples: 2, ..Stack::default() },
+            ],
             blocks: vec![Block { module: 1, address: 0x20, executions: 5, ..Block::default() }],
             functions: vec![function(name, 1, 0x20), function("main", 0, 0x10), function("f", 0, 0x20)],
             threads: vec![Thread { tid: 7, ..Thread::default() }],
@@ -280,6 +292,8 @@ mod tests {
         assert_eq!((sum.programs[0].processes, sum.programs[0].pid, sum.programs[0].elsewhere), (2, 0, 6));
         assert_eq!((sum.calls[1].caller, sum.calls[1].callee, sum.calls[1].site), (Some(2), 3, 0x24));
         assert_eq!(sum.blocks.iter().map(|block| block.module).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!((sum.stacks[2].parent, sum.stacks[2].function), (None, Some(1)));
+        assert_eq!((sum.stacks[3].parent, sum.stacks[3].function), (Some(2), Some(3)));
         assert_eq!(sum.modules.len(), 3);
         assert_eq!((sum.rows[1].function, sum.rows[1].thread), (3, 1));
         assert_eq!((sum.arcs[1].caller, sum.arcs[1].callee, sum.arcs[1].thread), (Some(2), 3, 1));

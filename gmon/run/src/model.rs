@@ -13,6 +13,9 @@ pub const PROCESSES_MAX: usize = 10_000;
 /// The name that nodes without a function are shown with.
 pub const REST_NAME: &str = "[other calls]";
 
+/// The name that stands for callers that are not known: of functions in which samples were taken.
+pub const NO_PATH_NAME: &str = "[path not known]";
+
 /// What a run, or several, has counted, sampled and measured.
 ///
 /// Indexes refer to the vectors of this struct. [`Recording::check`] says whether all of them do.
@@ -44,6 +47,9 @@ pub struct Recording {
     pub calls: Vec<Calls>,
     /// The samples of CPU time at each address, by program.
     pub hits: Vec<Hits>,
+    /// The sampled stacks of all programs, parents before their children. The samples in them are among those of [`hits`](Recording::hits),
+    /// which has the ones without a stack too.
+    pub stacks: Vec<Stack>,
     /// How often each basic block was executed, by program.
     pub blocks: Vec<Block>,
     /// The threads whose calls were measured.
@@ -154,6 +160,20 @@ pub struct Hits {
     pub function: u32,
     /// The link address, or 0 if only the function is known.
     pub address: u64,
+    pub samples: u64,
+}
+
+/// A node of the tree of a program's sampled stacks: a function together with the path of its callers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stack {
+    /// The index of the program.
+    pub program: u32,
+    /// The index of the caller's node, which is less than that of this node and is of the same program. `None` at the beginning of a
+    /// path.
+    pub parent: Option<u32>,
+    /// The index of the function. `None`, which is only at the beginning of a path, stands for callers that are not known.
+    pub function: Option<u32>,
+    /// The samples of CPU time in the function itself on this path.
     pub samples: u64,
 }
 

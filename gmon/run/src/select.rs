@@ -17,6 +17,12 @@ impl Recording {
         self.processes_left_out = 0;
         programs.renumber(&mut self.calls, |calls| &mut calls.program);
         programs.renumber(&mut self.hits, |hits| &mut hits.program);
+        let stacks = Renumbered::new(self.stacks.iter().map(|stack| programs.get(stack.program).is_some()));
+        programs.renumber(&mut self.stacks, |stack| &mut stack.program);
+        for stack in &mut self.stacks {
+            // A node's parent is of the same program.
+            stack.parent = stack.parent.and_then(|parent| stacks.get(parent));
+        }
         programs.renumber(&mut self.blocks, |block| &mut block.program);
         programs.renumber(&mut self.threads, |thread| &mut thread.program);
     }
@@ -81,14 +87,16 @@ impl Renumbered {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Calls, Function, FunctionTimes, Module, Node, Process};
+    use crate::model::{Calls, Function, FunctionTimes, Module, Node, Process, Stack};
 
     #[test]
     fn one_of_three() {
         let program = |name: &str| Program { name: name.to_owned(), ..Program::default() };
         let thread = |program, tid| Thread { program, tid, ..Thread::default() };
         let node = |parent, thread, function| Node { parent, thread, function, calls: 1, ..Node::default() };
+        let stack = |parent, program| Stack { parent, program, function: Some(0), samples: 1 };
         let mut run = Recording {
+            stacks: vec![stack(None, 0), stack(None, 1), stack(Some(0), 0), stack(Some(1), 1)],
             programs: ["a", "b", "c"].map(program).to_vec(),
             modules: vec![Module::default()],
             functions: vec![Function::default()],
@@ -116,6 +124,7 @@ mod tests {
         assert_eq!(run.threads.iter().map(|thread| thread.tid).collect::<Vec<_>>(), [7, 9]);
         assert_eq!(run.nodes, [node(None, 1, Some(0)), node(Some(0), 1, None)]);
         assert_eq!(run.nodes_lost, 1);
+        assert_eq!(run.stacks, [stack(None, 0), stack(Some(0), 0)]);
     }
 
     #[test]

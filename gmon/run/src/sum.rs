@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use crate::intervals::Intervals;
 use crate::merge::{MergeError, key_of};
 use crate::model::{
-    ArcTimes, Block, Calls, Clock, Function, FunctionTimes, Hits, Module, Node, Program, Recording, Thread,
+    ArcTimes, Block, Calls, Clock, Function, FunctionTimes, Hits, Module, Node, Program, Recording, Stack,
+    Thread,
 };
 
 /// What identifies a module in all runs: its build-id, or its path and digest if it has none.
@@ -14,8 +15,8 @@ type ModuleKey = (String, Vec<u8>, u64);
 /// Sums runs one at a time. All threads of the same name become one thread, so that the sum of 10,000 runs of a program
 /// is as large as that of two. [`Recording::merge`] keeps the threads apart.
 ///
-/// Functions are those of the same address in the same build of the same module, as in [`Recording::merge`]. Nodes are the
-/// same if their paths are. Tables are in the order in which their entries were met first, so the sum does not depend on
+/// Functions are those of the same address in the same build of the same module, as in [`Recording::merge`]. Nodes and sampled stacks
+/// are the same if their paths are. Tables are in the order in which their entries were met first, so the sum does not depend on
 /// how runs are grouped, only on their order.
 ///
 /// Histograms have the [intervals that all sums have](Intervals::common), because those of runs differ with their clocks.
@@ -29,6 +30,7 @@ pub struct Sum {
     programs: HashMap<(String, u32), u32>,
     calls: HashMap<(u32, Option<u32>, u64, u32), u32>,
     hits: HashMap<(u32, u32, u64), u32>,
+    stacks: HashMap<(u32, Option<u32>, Option<u32>), u32>,
     blocks: HashMap<(u32, u32, u64), u32>,
     threads: HashMap<(u32, String), u32>,
     rows: HashMap<(u32, u32), u32>,
@@ -100,6 +102,14 @@ impl Sum {
             let (program, function) = (programs[hits.program as usize], functions[hits.function as usize]);
             self.hits(Hits { program, function, ..hits })?;
         }
+        let mut stacks: Vec<u32> = Vec::with_capacity(run.stacks.len());
+        for mut stack in run.stacks {
+            // Parents come before their children.
+            stack.parent = stack.parent.map(|parent| stacks[parent as usize]);
+            stack.function = stack.function.map(|function| functions[function as usize]);
+            stack.program = programs[stack.program as usize];
+            stacks.push(self.stack(stack)?);
+        }
         for block in run.blocks {
             let (program, module) = (programs[block.program as usize], modules[block.module as usize]);
             self.block(Block { program, module, ..block })?;
@@ -164,6 +174,15 @@ impl Sum {
             known.samples = known.samples.saturating_add(hits.samples);
         }
         Ok(())
+    }
+
+    fn stack(&mut self, stack: Stack) -> Result<u32, MergeError> {
+        let key = (stack.program, stack.parent, stack.function);
+        let (index, known) = place(&mut self.stacks, key, &mut self.sum.stacks, "sampled stacks", stack)?;
+        if let Some(known) = known {
+            known.samples = known.samples.saturating_add(stack.samples);
+        }
+        Ok(index)
     }
 
     fn block(&mut self, block: Block) -> Result<(), MergeError> {
@@ -286,6 +305,7 @@ mod tests {
             histogram: vec![seed, 1],
             ..FunctionTimes::default()
         };
+        let stack = |parent, function, samples| Stack { program: 0, parent, function, samples };
         let node =
             |parent, function, thread| Node { parent, function, thread, calls: seed, self_ns: 5, samples: 1 };
         Recording {
@@ -332,6 +352,13 @@ mod tests {
                 Calls { caller: Some(0), site: 0x18, callee: 2, calls: 1, ..Calls::default() },
             ],
             hits: vec![Hits { function: 1, address: 0x24, samples: seed, ..Hits::default() }],
+            stacks: vec![
+                stack(None, Some(0), 0),
+                stack(Some(0), Some(1), seed / 2),
+                stack(None, None, 0),
+                stack(Some(2), Some(2), 1),
+                stack(Some(3), Some(1), seed - seed / 2),
+            ],
             blocks: vec![Block { address: 0x10, executions: seed, ..Block::default() }],
             processes: vec![Process { pid: 100 + seed as u32, run: 1 + seed * 7 % 13, ..Process::default() }],
             processes_left_out: 0,
@@ -401,6 +428,27 @@ mod tests {
         assert_eq!((all.program(), all.programs[0].processes, all.programs[0].elsewhere), ("prog", 2, 4));
         assert_eq!(all.calls.iter().map(|calls| calls.calls).collect::<Vec<_>>(), [2, 4, 1, 1]);
         assert_eq!((all.hits[0].samples, all.hits.len(), all.blocks[0].executions), (4, 1, 4));
+    }
+
+    /// A path is one in all runs; a run without stacks leaves those of the others as they are.
+    #[test]
+    fn stacks_of_one_path() {
+        let without = Recording { stacks: Vec::new(), ..run(5) };
+        let all = sum([run(1), without, run(3)]);
+        let stacks: Vec<_> =
+            all.stacks.iter().map(|stack| (stack.parent, stack.function, stack.samples)).collect();
+        // The last function of each run is its own.
+        let expected = [
+            (None, Some(0), 0),
+            (Some(0), Some(1), 1),
+            (None, None, 0),
+            (Some(2), Some(2), 1),
+            (Some(3), Some(1), 1),
+            (Some(2), Some(4), 1),
+            (Some(5), Some(1), 2),
+        ];
+        assert_eq!(stacks, expected);
+        assert_eq!(all.hits[0].samples, 9);
     }
 
     /// What is added up by groups of consecutive runs is the same, with the same order of everything.

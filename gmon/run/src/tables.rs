@@ -5,7 +5,7 @@ use crate::error::ReadError;
 use crate::intervals::Intervals;
 use crate::model::{
     ArcTimes, Block, Calls, Clock, ClockSource, Ending, Function, FunctionTimes, Hits, Module, Node, Origin,
-    Process, Program, Recording, Thread,
+    Process, Program, Recording, Stack, Thread,
 };
 use crate::wire;
 
@@ -49,6 +49,7 @@ pub(crate) fn recording(profile: &wire::Profile, extension: wire::Extension) -> 
         functions,
         calls,
         hits,
+        stacks: stacks(&extension.stacks.unwrap_or_default())?,
         blocks: blocks(&extension.blocks.unwrap_or_default())?,
         threads: threads(&extension.threads.unwrap_or_default(), &mut texts)?,
         rows: rows(&extension.rows.unwrap_or_default(), intervals)?,
@@ -268,6 +269,40 @@ fn hits(hits: &wire::Hits, functions: &[Function]) -> Result<Vec<Hits>, ReadErro
     Ok((0..len).map(entry).collect())
 }
 
+fn stacks(stacks: &wire::Stacks) -> Result<Vec<Stack>, ReadError> {
+    let len = stacks.function.len();
+    Columns { table: "stacks", len }.check(&[
+        ("program", stacks.program.len()),
+        ("parent", stacks.parent.len()),
+        ("samples", stacks.samples.len()),
+    ])?;
+    let stack = |index: usize| {
+        Ok(Stack {
+            program: stacks.program[index],
+            parent: parent("stack", index, stacks.parent[index])?,
+            function: function("stack", index, stacks.function[index])?,
+            samples: stacks.samples[index],
+        })
+    };
+    (0..len).map(stack).collect()
+}
+
+/// Returns the index of a node's parent, of which the file has the distance.
+fn parent(table: &'static str, index: usize, distance: u64) -> Result<Option<u32>, ReadError> {
+    if distance == 0 {
+        return Ok(None);
+    }
+    let parent = (index as u64).checked_sub(distance).and_then(|at| u32::try_from(at).ok());
+    parent.map(Some).ok_or(ReadError::Entry { table, index, what: "a parent that is not there" })
+}
+
+/// Returns the index of a node's function, of which the file has the successor.
+fn function(table: &'static str, index: usize, above: u64) -> Result<Option<u32>, ReadError> {
+    let Some(function) = above.checked_sub(1) else { return Ok(None) };
+    let wrong = |_| ReadError::Entry { table, index, what: "a function that is not there" };
+    u32::try_from(function).map(Some).map_err(wrong)
+}
+
 fn blocks(blocks: &wire::Blocks) -> Result<Vec<Block>, ReadError> {
     let len = blocks.address.len();
     Columns { table: "blocks", len }.check(&[
@@ -422,21 +457,9 @@ fn nodes(nodes: &wire::Nodes) -> Result<Vec<Node>, ReadError> {
         ("samples", nodes.samples.len()),
     ])?;
     let node = |index: usize| {
-        let wrong = |what| ReadError::Entry { table: "node", index, what };
-        let parent = match nodes.parent[index] {
-            0 => None,
-            distance => {
-                let parent = (index as u64).checked_sub(distance).and_then(|at| u32::try_from(at).ok());
-                Some(parent.ok_or_else(|| wrong("a parent that is not there"))?)
-            }
-        };
-        let function = match nodes.function[index] {
-            0 => None,
-            above => Some(u32::try_from(above - 1).map_err(|_| wrong("a function that is not there"))?),
-        };
         Ok(Node {
-            parent,
-            function,
+            parent: parent("node", index, nodes.parent[index])?,
+            function: function("node", index, nodes.function[index])?,
             thread: nodes.thread[index],
             calls: nodes.calls[index],
             self_ns: nodes.self_ns[index],

@@ -176,6 +176,8 @@ pub struct Extension {
     pub processes: Option<Processes>,
     #[prost(uint64, tag = "17")]
     pub processes_left_out: u64,
+    #[prost(message, optional, tag = "18")]
+    pub stacks: Option<Stacks>,
 }
 
 /// The runs of a sum by column.
@@ -272,6 +274,21 @@ pub struct Hits {
     /// The address, less that of the function.
     #[prost(sint64, repeated, tag = "3")]
     pub address: Vec<i64>,
+    #[prost(uint64, repeated, tag = "4")]
+    pub samples: Vec<u64>,
+}
+
+/// The sampled stacks by column.
+#[derive(Clone, PartialEq, Message)]
+pub struct Stacks {
+    #[prost(uint32, repeated, tag = "1")]
+    pub program: Vec<u32>,
+    /// How far before the node its parent is, or 0 if it has none.
+    #[prost(uint64, repeated, tag = "2")]
+    pub parent: Vec<u64>,
+    /// The index of the function plus 1, or 0 for callers that are not known.
+    #[prost(uint64, repeated, tag = "3")]
+    pub function: Vec<u64>,
     #[prost(uint64, repeated, tag = "4")]
     pub samples: Vec<u64>,
 }

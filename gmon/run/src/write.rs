@@ -8,13 +8,13 @@ use flate2::write::GzEncoder;
 use gprofinject_image::names::demangle::demangle;
 use prost::Message;
 
-use crate::model::{ClockSource, Ending, Function, Module, Node, Process, REST_NAME, Recording, Thread};
+use crate::model::{
+    ClockSource, Ending, Function, Module, NO_PATH_NAME, Process, REST_NAME, Recording, Thread,
+};
 use crate::paths::{Frame, LEFT_OUT_NAME, Paths};
 use crate::wire;
 
-/// The name of the frame that stands for the callers of a function in which samples were taken, if call paths were recorded.
-const NO_PATH_NAME: &str = "[path not known]";
-/// That of the frame that stands for code in no known file.
+/// The name of the frame that stands for code in no known file.
 const ELSEWHERE_NAME: &str = "[elsewhere]";
 /// The key of the label that names a sample's thread.
 const THREAD_LABEL: &str = "thread";
@@ -173,7 +173,7 @@ impl Recording {
     }
 
     /// Calls `write` with each sample: one for a node or for the calls of one function by another, and one for the CPU time of a
-    /// function.
+    /// function or of a sampled stack.
     fn samples(&self, strings: &Strings, write: &mut dyn FnMut(&wire::Samples)) {
         let [programs, threads] = self.labels(strings);
         let of_program = |program: u32| programs.get(program as usize).map_or(&[][..], Vec::as_slice);
@@ -218,12 +218,12 @@ impl Recording {
             }
         }
         // The samples of CPU time that know no path are of the function alone, or below a frame that says so.
-        let callers = (!self.nodes.is_empty()).then_some(left_out + 1);
-        let mut left: BTreeMap<(u32, u32), u64> = BTreeMap::new();
-        for hits in &self.hits {
-            let sum = left.entry((hits.program, hits.function)).or_default();
-            *sum = sum.saturating_add(hits.samples);
-        }
+        let no_path = left_out + 1;
+        let callers = (!self.nodes.is_empty()).then_some(no_path);
+        let (mut left, stacks) = match self.has_sampled_stacks() {
+            true => (BTreeMap::new(), self.whole_stacks()),
+            false => (self.samples_by_function(), Vec::new()),
+        };
         let mut in_paths: HashMap<(Option<u32>, u32), u64> = HashMap::new();
         for node in self.nodes.iter().filter(|node| node.samples > 0) {
             let sum = in_paths.entry((node.function, node.thread)).or_default();
@@ -250,7 +250,7 @@ impl Recording {
         // Where times were measured, samples say how much CPU time functions had, and these are of none.
         for (index, program) in (0..).zip(&self.programs).filter(|(_, program)| program.elsewhere > 0) {
             if !is_measured {
-                sample(&mut [left_out + 2].into_iter(), [0, 0, program.elsewhere], of_program(index));
+                sample(&mut [no_path + 1].into_iter(), [0, 0, program.elsewhere], of_program(index));
             }
         }
         let paths = Paths::new(self.nodes.iter().map(|node| node.parent));
@@ -267,6 +267,16 @@ impl Recording {
                 Frame::Node(node) => self.nodes[node as usize].function.map_or(rest, id),
             });
             sample(&mut ids, values, of_thread(node.thread));
+        }
+        let paths = Paths::new(stacks.iter().map(|stack| stack.parent));
+        for (index, stack) in stacks.iter().enumerate().filter(|(_, stack)| stack.samples > 0) {
+            path.clear();
+            paths.append(index, &mut path);
+            let mut ids = path.iter().map(|frame| match *frame {
+                Frame::LeftOut => left_out,
+                Frame::Node(node) => stacks[node as usize].function.map_or(no_path, id),
+            });
+            sample(&mut ids, [0, 0, stack.samples], of_program(stack.program));
         }
     }
 
@@ -297,6 +307,7 @@ impl Recording {
             intervals: self.intervals.starts().to_vec(),
             calls: Some(self.wire_calls()),
             hits: Some(self.wire_hits()),
+            stacks: Some(self.wire_stacks()),
             blocks: Some(self.wire_blocks()),
             digests: self.modules.iter().map(|module| module.digest).collect(),
         }
@@ -369,7 +380,7 @@ impl Recording {
         let all = &self.calls;
         wire::Calls {
             program: all.iter().map(|calls| calls.program).collect(),
-            caller: all.iter().map(|calls| calls.caller.map_or(0, |caller| u64::from(caller) + 1)).collect(),
+            caller: all.iter().map(|calls| successor(calls.caller)).collect(),
             site: all.iter().map(|calls| self.distance(calls.caller, calls.site)).collect(),
             callee: all.iter().map(|calls| calls.callee).collect(),
             calls: all.iter().map(|calls| calls.calls).collect(),
@@ -383,6 +394,16 @@ impl Recording {
             function: all.iter().map(|hits| hits.function).collect(),
             address: all.iter().map(|hits| self.distance(Some(hits.function), hits.address)).collect(),
             samples: all.iter().map(|hits| hits.samples).collect(),
+        }
+    }
+
+    fn wire_stacks(&self) -> wire::Stacks {
+        let all = &self.stacks;
+        wire::Stacks {
+            program: all.iter().map(|stack| stack.program).collect(),
+            parent: all.iter().enumerate().map(|(at, stack)| distance_to(at, stack.parent)).collect(),
+            function: all.iter().map(|stack| successor(stack.function)).collect(),
+            samples: all.iter().map(|stack| stack.samples).collect(),
         }
     }
 
@@ -441,7 +462,7 @@ impl Recording {
     fn wire_arcs(&self) -> wire::Arcs {
         let arcs = &self.arcs;
         wire::Arcs {
-            caller: arcs.iter().map(|arc| arc.caller.map_or(0, |caller| u64::from(caller) + 1)).collect(),
+            caller: arcs.iter().map(|arc| successor(arc.caller)).collect(),
             callee: arcs.iter().map(|arc| arc.callee).collect(),
             thread: arcs.iter().map(|arc| arc.thread).collect(),
             calls: arcs.iter().map(|arc| arc.calls).collect(),
@@ -455,24 +476,28 @@ impl Recording {
 
     fn wire_nodes(&self) -> wire::Nodes {
         let nodes = &self.nodes;
-        // A parent that does not come before its child becomes a distance that the reader refuses.
-        let distance = |index: usize, parent: u32| (index as u64).checked_sub(u64::from(parent));
-        let parent = |(index, node): (usize, &Node)| match node.parent {
-            None => 0,
-            Some(parent) => {
-                distance(index, parent).filter(|&distance| distance > 0).unwrap_or(u64::from(u32::MAX))
-            }
-        };
-        let function = |node: &Node| node.function.map_or(0, |function| u64::from(function) + 1);
         wire::Nodes {
-            parent: nodes.iter().enumerate().map(parent).collect(),
-            function: nodes.iter().map(function).collect(),
+            parent: nodes.iter().enumerate().map(|(at, node)| distance_to(at, node.parent)).collect(),
+            function: nodes.iter().map(|node| successor(node.function)).collect(),
             thread: nodes.iter().map(|node| node.thread).collect(),
             calls: nodes.iter().map(|node| node.calls).collect(),
             self_ns: nodes.iter().map(|node| node.self_ns).collect(),
             samples: nodes.iter().map(|node| node.samples).collect(),
         }
     }
+}
+
+/// Returns how far before a node its parent is; 0 if there is none.
+fn distance_to(index: usize, parent: Option<u32>) -> u64 {
+    let Some(parent) = parent else { return 0 };
+    // A parent that does not come before its child becomes a distance that the reader refuses.
+    let distance = (index as u64).checked_sub(u64::from(parent));
+    distance.filter(|&distance| distance > 0).unwrap_or(u64::from(u32::MAX))
+}
+
+/// Returns the index of a function plus 1; 0 if there is none.
+fn successor(function: Option<u32>) -> u64 {
+    function.map_or(0, |function| u64::from(function) + 1)
 }
 
 /// Returns the text of the label for the samples of a thread.

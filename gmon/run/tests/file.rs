@@ -8,9 +8,9 @@ use std::time::Instant;
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
-use gmon_run::{ArcTimes, Invalid, Node, ReadError, Recording, wire};
+use gmon_run::{ArcTimes, Invalid, Node, ReadError, Recording, Stack, wire};
 use prost::Message;
-use support::{Numbers, example, synthetic};
+use support::{Numbers, example, sampled, synthetic};
 
 fn unpacked(file: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -30,6 +30,7 @@ fn what_is_written_is_read_back() {
         Recording::default(),
         example(false),
         example(true),
+        sampled(),
         synthetic(100, 300, 1000),
         synthetic(1, 1, 20_000),
     ] {
@@ -79,6 +80,27 @@ fn deep_paths() {
     let file = deep.write();
     assert!(unpacked(&file).len() < 200 << 20);
     assert!(Recording::read(&file).expect("our own file") == deep);
+    let mut deep = sampled();
+    deep.stacks = (0..100_000_u32)
+        .map(|index| Stack {
+            parent: index.checked_sub(1),
+            function: Some(3),
+            samples: u64::from(index >= 50_000 && index % 64 == 0),
+            ..Stack::default()
+        })
+        .collect();
+    let file = deep.write();
+    assert!(unpacked(&file).len() < 200 << 20);
+    assert!(Recording::read(&file).expect("our own file") == deep);
+}
+
+/// A file of before samples had stacks has no such table.
+#[test]
+fn files_without_stacks() {
+    let mut profile = wire::Profile::decode(unpacked(&sampled().write()).as_slice()).expect("pprof's format");
+    profile.extension.as_mut().expect("our own message").stacks = None;
+    let read = Recording::read(&packed(&profile.encode_to_vec())).expect("an older file");
+    assert_eq!(read, support::counted());
 }
 
 #[test]
@@ -97,7 +119,7 @@ fn no_file_of_ours() {
 #[test]
 fn indexes() {
     type Change = fn(&mut Recording);
-    let changes: [(&str, Change); 14] = [
+    let changes: [(&str, Change); 18] = [
         ("process 1: program 1, expected less than 1", |m| m.processes[1].program = 1),
         ("function 1: module 2, expected less than 2", |m| m.functions[1].module = 2),
         ("row 0: function 4, expected less than 4", |m| m.rows[0].function = 4),
@@ -110,6 +132,15 @@ fn indexes() {
         ("node 2: function 4, expected less than 4", |m| m.nodes[2].function = Some(4)),
         ("node 2: thread 2, expected less than 2", |m| m.nodes[2].thread = 2),
         ("node 3: of thread 1, but its parent is of thread 0", |m| m.nodes[3].parent = Some(0)),
+        ("stack 1: function 4, expected less than 4", |m| m.stacks[1].function = Some(4)),
+        ("stack 0: program 1, expected less than 1", |m| m.stacks[0].program = 1),
+        ("stack 4: of program 0, but its parent is of program 1", |m| {
+            m.programs.push(m.programs[0].clone());
+            m.stacks[2].program = 1;
+        }),
+        ("stack 3: callers that are not known, but not at the beginning of the path", |m| {
+            m.stacks[3].function = None;
+        }),
         ("clock: its error is negative or no number", |m| m.clock.error_ns = f64::NAN),
         ("clock: its frequency is negative or no number", |m| m.clock.ticks_per_second = -1.0),
     ];
@@ -125,6 +156,11 @@ fn indexes() {
         measured.nodes[2].parent = Some(parent);
         let invalid = measured.check().expect_err("not valid");
         assert!(matches!(invalid, Invalid::Index { table: "node", index: 2, field: "parent", .. }));
+        assert!(Recording::read(&measured.write()).is_err());
+        let mut measured = example(true);
+        measured.stacks[2].parent = Some(parent);
+        let invalid = measured.check().expect_err("not valid");
+        assert!(matches!(invalid, Invalid::Index { table: "stack", index: 2, field: "parent", .. }));
         assert!(Recording::read(&measured.write()).is_err());
     }
     assert!(
@@ -176,11 +212,11 @@ fn bombs() {
 /// Files with a few other bytes, cut off or longer, are read or refused.
 #[test]
 fn mutated() {
-    let original = unpacked(&example(true).write());
+    let originals = [example(true), sampled()].map(|run| unpacked(&run.write()));
     let mut numbers = Numbers(42);
     let mut read = 0;
-    for _ in 0..30_000 {
-        let mut bytes = original.clone();
+    for round in 0..40_000 {
+        let mut bytes = originals[round % 2].clone();
         for _ in 0..1 + numbers.below(3) {
             let at = numbers.below(bytes.len() as u64) as usize;
             match numbers.below(5) {

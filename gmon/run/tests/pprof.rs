@@ -8,7 +8,7 @@ use std::process::Command;
 
 use gmon_run::{Node, Recording};
 use gprofinject_skip::{have, skipped};
-use support::{CALLS, SELF_NS, counted, example};
+use support::{CALLS, SELF_NS, counted, example, sampled};
 
 /// Whether there is a `go tool pprof`. If not, the test is reported as skipped.
 fn have_pprof(test: &str) -> bool {
@@ -205,6 +205,44 @@ fn counted_runs() {
     let text =
         words(&pprof(&counted(), &["-peek=parse", "-sample_index=calls", "-nodefraction=0"])).join("\n");
     assert!(text.contains("10 20.00% | main"), "{text}");
+}
+
+/// The samples of a run without measured times have their stacks, and all samples are in one.
+#[test]
+fn sampled_stacks() {
+    if !have_pprof("sampled_stacks") {
+        return;
+    }
+    let run = sampled();
+    let samples = |options: &[&str]| pprof(&run, &[options, &["-sample_index=samples"], ALL].concat());
+    let flat_samples = flat(&samples(&["-top"]));
+    let known = [("parse(int)", 5), ("libc_read", 1), ("work", 900), ("main", 0), ("[path not known]", 0)];
+    assert_eq!(flat_samples, expected(&known));
+    let text = samples(&["-top", "-cum"]);
+    let cumulative = |name: &str| {
+        let line = text.lines().find(|line| line.ends_with(name)).unwrap_or_else(|| panic!("{name}: {text}"));
+        let word = line.split_whitespace().nth(3).map_or("", |word| word.trim_end_matches("ns"));
+        word.parse::<u64>().unwrap_or_else(|_| panic!("{line}"))
+    };
+    // A recursive function counts once in each stack.
+    assert_eq!(
+        ["main", "parse(int)", "libc_read", "work", "[path not known]"].map(cumulative),
+        [5, 6, 1, 900, 901]
+    );
+    let text = words(&samples(&["-traces"])).join("\n");
+    for trace in [
+        "1ns libc_read\nparse(int)\nmain",
+        "90ns work\nwork\n[path not known]",
+        "810ns work\n[path not known]",
+    ] {
+        assert!(text.contains(trace), "{trace}\n{text}");
+    }
+    let text = pprof(&run, &[&["-top", "-sample_index=calls"], ALL].concat());
+    let calls: BTreeMap<_, _> = flat(&text).into_iter().filter(|&(_, calls)| calls > 0).collect();
+    assert_eq!(calls, expected(&CALLS), "{text}");
+    // Where times were measured, the file is the same with and without stacks, apart from the stacks themselves.
+    let without = Recording { stacks: Vec::new(), ..example(true) };
+    assert_eq!(pprof(&example(true), &["-traces"]), pprof(&without, &["-traces"]));
 }
 
 /// Modules, lines, names in the symbol table and the period.

@@ -4,7 +4,7 @@
 
 use gmon_run::{
     ArcTimes, Block, Calls, Clock, ClockSource, Ending, Function, FunctionTimes, Hits, Module, Node, Origin,
-    Process, Program, Recording, Thread,
+    Process, Program, Recording, Stack, Thread,
 };
 
 /// The calls of each function in [`example`], by hand: the samples of arcs and those of nodes have the same sums.
@@ -34,6 +34,7 @@ pub(crate) fn example(paths: bool) -> Recording {
     };
     let hits = |function, address, samples| Hits { program: 0, function, address, samples };
     let calls = |caller, site, callee, calls| Calls { program: 0, caller, site, callee, calls };
+    let stack = |parent, function, samples| Stack { program: 0, parent, function, samples };
     let thread = |tid, name: &str, samples| Thread {
         program: 0,
         pid: 100,
@@ -144,6 +145,15 @@ pub(crate) fn example(paths: bool) -> Recording {
             calls(Some(3), 0x1230, 3, 2),
         ],
         hits: vec![hits(1, 0x1100, 2), hits(1, 0x1108, 3), hits(2, 0x2101, 1), hits(3, 0x1234, 900)],
+        // One sample in `parse` and ten in `work` have no stack.
+        stacks: vec![
+            stack(None, Some(0), 0),
+            stack(Some(0), Some(1), 4),
+            stack(None, None, 0),
+            stack(Some(1), Some(2), 1),
+            stack(Some(2), Some(3), 800),
+            stack(Some(4), Some(3), 90),
+        ],
         blocks: vec![
             Block { program: 0, module: 0, address: 0x1100, executions: 10 },
             Block { program: 0, module: 0, address: 0x1008, executions: 1 },
@@ -179,9 +189,14 @@ pub(crate) fn example(paths: bool) -> Recording {
 }
 
 /// The same run without measured times.
-pub(crate) fn counted() -> Recording {
+pub(crate) fn sampled() -> Recording {
     let counted = example(false);
     Recording { clock: Clock::default(), threads: Vec::new(), rows: Vec::new(), arcs: Vec::new(), ..counted }
+}
+
+/// The same run without measured times, of which the samples have no stacks.
+pub(crate) fn counted() -> Recording {
+    Recording { stacks: Vec::new(), ..sampled() }
 }
 
 /// Numbers that look random, always the same ones for a seed.
@@ -265,6 +280,7 @@ pub(crate) fn synthetic(functions: u32, arcs: u32, nodes: u32) -> Recording {
             }
         })
         .collect();
+    measured.stacks.clear();
     // A node is called by one in the later half of those before it, so that paths are some 40 frames deep.
     measured.nodes = (0..nodes)
         .map(|index| {
