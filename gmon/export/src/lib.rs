@@ -2,7 +2,7 @@
 //!
 //! The model of a run is [`gmon_run::Recording`]. A gmon.pb.gz is one, and a gmon.out with its program becomes one ([`load`]). Its
 //! analysis is a [`Run`]: a row for each function that occurs. What a run does not say, its analysis does not have; inclusive times
-//! without measured ones are [estimated](estimate()) as gprof does, and [`Run::time`] says so. Tables, exports and comparisons take
+//! that were not measured are those of sampled stacks, or else [estimated](estimate()) as gprof does, and [`Run::time`] says so. Tables, exports and comparisons take
 //! the analysis and do not know where it comes from.
 //!
 //! The crate opens no files except those of modules and their debug files, and those only if source lines are wanted.
@@ -19,6 +19,7 @@ pub mod load;
 mod markup;
 mod model;
 pub mod processes;
+mod sampled;
 mod stacks;
 
 pub use crate::estimate::estimate;

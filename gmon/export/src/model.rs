@@ -5,7 +5,9 @@
 
 use std::collections::BTreeSet;
 
-use gmon_run::{Clock, FunctionTimes, Intervals, Module, Node, Origin, Process, Program, Thread};
+use gmon_run::{
+    Clock, FunctionTimes, Intervals, Module, NO_PATH_NAME, Node, Origin, Process, Program, REST_NAME, Thread,
+};
 use serde::Serialize;
 
 /// What a run, or the sum of several, has measured: the analysis of its [recording](gmon_run::Recording).
@@ -41,13 +43,16 @@ pub struct Run {
     pub intervals: Intervals,
     /// The files of programs and libraries; the first one is that of the first program.
     pub modules: Vec<Module>,
-    /// The functions that were called, that called, or that have samples or counts of basic blocks.
+    /// The functions that were called, that called, that have samples or are on their stacks, or that have counts of basic blocks.
     pub functions: Vec<Function>,
-    /// The calls, sorted by caller, callee and call site, each combination once.
+    /// The calls, sorted by caller, callee and call site, each combination once. Those without a number of calls are on sampled stacks
+    /// and were not counted.
     pub arcs: Vec<Arc>,
-    /// The sets of functions that call each other in a circle. There are none if inclusive times were measured.
+    /// The sets of functions that call each other in a circle. There are none unless inclusive times are
+    /// [estimates](Time::Estimated).
     pub cycles: Vec<Cycle>,
-    /// The calling-context trees of all threads, parents before their children. Empty if call paths were not recorded.
+    /// The calling-context trees of all threads, or the tree of all samples if times are by [sampled stacks](Time::Sampled), whose nodes
+    /// have no calls and are of no thread. Parents come before their children. Empty if there are neither.
     pub nodes: Vec<Node>,
     /// The number of calls that are in nodes without a function.
     pub nodes_lost: u64,
@@ -100,6 +105,9 @@ pub enum Time {
     /// There are none: all times are 0.
     #[default]
     None,
+    /// CPU time, by samples and their stacks. A time is the number of the samples in a function, or on whose stacks a function or an arc
+    /// is.
+    Sampled,
     /// CPU time, by samples. Self times are samples; inclusive times, and all times of arcs, are estimates by gprof's rule:
     /// the time of a function is divided among its callers by the number of their calls. See
     /// [`estimate`](crate::estimate).
@@ -115,6 +123,11 @@ impl Time {
     /// Whether there are any times.
     pub fn is_some(self) -> bool {
         self != Time::None
+    }
+
+    /// Whether self times are samples of CPU time.
+    pub fn is_sampled(self) -> bool {
+        matches!(self, Time::Sampled | Time::Estimated)
     }
 
     /// Whether inclusive times were measured.
@@ -348,9 +361,14 @@ impl Run {
     /// in all functions themselves.
     pub fn total_ns(&self) -> u64 {
         match self.time {
-            Time::Estimated => self.samples.saturating_mul(self.sample_period_ns),
+            Time::Sampled | Time::Estimated => self.samples.saturating_mul(self.sample_period_ns),
             Time::None | Time::Measured { .. } => self.self_ns(),
         }
+    }
+
+    /// Returns what nodes without a function are called.
+    pub fn name_without_function(&self) -> &'static str {
+        if self.time == Time::Sampled { NO_PATH_NAME } else { REST_NAME }
     }
 
     /// Returns the number of all calls.

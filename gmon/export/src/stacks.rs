@@ -1,15 +1,14 @@
 //! A run as weighted stacks, which most formats consist of.
 //!
-//! Where call paths were recorded, a stack is the path of a node. Otherwise no more than pairs are known: a stack has a function
-//! and its caller, and inclusive times that a reader computes from such stacks go no further. What a function has cost is then
+//! Where call paths were recorded or stacks sampled, a stack is the path of a node. Otherwise no more than pairs are known: a stack has a
+//! function and its caller, and inclusive times that a reader computes from such stacks go no further. What a function has cost is then
 //! divided among its callers by gprof's rule, without a rest: the sums by function are exact.
 
 use std::io;
 
-use gmon_run::REST_NAME;
 use gmon_run::paths::{Frame as PathFrame, LEFT_OUT_NAME, Paths};
 
-use crate::model::{Arc, Function, Line, Run};
+use crate::model::{Arc, Function, Line, Run, Time};
 
 /// A place in a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,7 +19,7 @@ pub(crate) enum Place {
     Spot(u32),
     /// At the call site of the arc with this index.
     Site(u32),
-    /// In calls for which there was no room for nodes of their own.
+    /// In calls for which there was no room for nodes of their own, or in callers of sampled stacks that are not known.
     Rest,
     /// Any number of frames are left out here.
     LeftOut,
@@ -94,7 +93,14 @@ pub(crate) fn levels(run: &Run, place: Place) -> Vec<Level<'_>> {
             let arc = &run.arcs[index as usize];
             (arc.caller.unwrap_or(0), &arc.frames)
         }
-        Place::Rest => return vec![Level { function: None, inlined: None, name: REST_NAME, line: None }],
+        Place::Rest => {
+            return vec![Level {
+                function: None,
+                inlined: None,
+                name: run.name_without_function(),
+                line: None,
+            }];
+        }
         Place::LeftOut => {
             return vec![Level { function: None, inlined: None, name: LEFT_OUT_NAME, line: None }];
         }
@@ -116,7 +122,7 @@ pub(crate) fn levels(run: &Run, place: Place) -> Vec<Level<'_>> {
 /// # Errors
 /// `each` has returned one.
 pub(crate) fn visit(run: &Run, mut each: impl FnMut(&Stack) -> io::Result<()>) -> io::Result<()> {
-    if !run.nodes.is_empty() {
+    if !run.nodes.is_empty() && run.time != Time::Sampled {
         by_path(run, &mut each)
     } else if run.time.is_measured() {
         by_arc(run, &mut each)
@@ -137,10 +143,7 @@ fn by_path(run: &Run, each: Each) -> io::Result<()> {
         path.clear();
         paths.append(index, &mut path);
         places.clear();
-        places.extend(path.iter().map(|frame| match frame {
-            PathFrame::Node(node) => run.nodes[*node as usize].function.map_or(Place::Rest, Place::Function),
-            PathFrame::LeftOut => Place::LeftOut,
-        }));
+        places.extend(path.iter().map(|frame| place_of(run, frame)));
         each(&Stack {
             places: &places,
             thread: Some(node.thread),
@@ -155,6 +158,13 @@ fn by_path(run: &Run, each: Each) -> io::Result<()> {
         samples_alone(run, each)?;
     }
     Ok(())
+}
+
+fn place_of(run: &Run, frame: &PathFrame) -> Place {
+    match *frame {
+        PathFrame::Node(node) => run.nodes[node as usize].function.map_or(Place::Rest, Place::Function),
+        PathFrame::LeftOut => Place::LeftOut,
+    }
 }
 
 /// What gprofinject's own time was taken out of is never negative, for each function and for each arc. The arcs into a short function may
@@ -215,9 +225,20 @@ fn by_calls(run: &Run, each: Each) -> io::Result<()> {
     for (index, spot) in (0..).zip(&run.spots) {
         spots_of[spot.function as usize].push(index);
     }
+    let paths = Paths::new(run.nodes.iter().map(|node| node.parent));
+    let mut nodes_of: Vec<Vec<u32>> = vec![Vec::new(); run.functions.len()];
+    for (index, node) in (0..).zip(&run.nodes).filter(|(_, node)| node.self_ns > 0) {
+        if let Some(function) = node.function {
+            nodes_of[function as usize].push(index);
+        }
+    }
     for (index, function) in (0..).zip(&run.functions) {
         let spots = &spots_of[index as usize];
-        times(run, (index, function), spots, &arcs_of[index as usize], each)?;
+        let callers = match run.time {
+            Time::Sampled => by_stacks(run, &nodes_of[index as usize]),
+            _ => by_numbers(run, index, &arcs_of[index as usize]),
+        };
+        times(run, (index, function), spots, (callers, &paths), each)?;
         let mut left = function.instructions;
         for &spot in spots {
             let instructions = run.spots[spot as usize].instructions.min(left);
@@ -239,6 +260,41 @@ fn caller_of(index: u32, arc: &Arc) -> Option<Place> {
     Some(if arc.frames.is_empty() { Place::Function(caller) } else { Place::Site(index) })
 }
 
+/// What is above a function on a stack.
+#[derive(Clone, Copy)]
+enum Above {
+    Nothing,
+    Caller(Place),
+    /// The callers of the node with this index.
+    Node(u32),
+}
+
+/// Returns the callers of a function, each with the time at which its part of the function's time ends: in proportion to the calls.
+fn by_numbers(run: &Run, index: u32, arcs: &[u32]) -> Vec<(Above, u64)> {
+    let arc = |&index: &u32| &run.arcs[index as usize];
+    let whole = u128::from(run.functions[index as usize].self_ns);
+    // Recursive calls have no time of their own, as for gprof.
+    let arcs: Vec<u32> = arcs.iter().copied().filter(|at| arc(at).caller != Some(index)).collect();
+    let calls = arcs.iter().fold(0_u128, |sum, index| sum + u128::from(arc(index).calls));
+    let mut before = 0_u128;
+    let callers = arcs.iter().map(|index| {
+        before += u128::from(arc(index).calls);
+        let end = (whole * before).checked_div(calls).unwrap_or(0) as u64;
+        (caller_of(*index, arc(index)).map_or(Above::Nothing, Above::Caller), end)
+    });
+    callers.collect()
+}
+
+/// Returns the nodes of a function, each with the time at which its part of the function's time ends.
+fn by_stacks(run: &Run, nodes: &[u32]) -> Vec<(Above, u64)> {
+    let mut end = 0_u64;
+    let nodes = nodes.iter().map(|&index| {
+        end = end.saturating_add(run.nodes[index as usize].self_ns);
+        (Above::Node(index), end)
+    });
+    nodes.collect()
+}
+
 /// Divides the time of a function among its lines and its callers. Both are cut at the same times, one after the other, so that
 /// there are no more stacks than lines and callers together, and the sums of both are exact:
 ///
@@ -251,26 +307,14 @@ fn times(
     run: &Run,
     (index, function): (u32, &Function),
     spots: &[u32],
-    arcs: &[u32],
+    (mut callers, paths): (Vec<(Above, u64)>, &Paths),
     each: Each,
 ) -> io::Result<()> {
     let whole = function.self_ns;
     if whole == 0 {
         return Ok(());
     }
-    let arc = |&index: &u32| &run.arcs[index as usize];
-    // Recursive calls have no time of their own, as for gprof.
-    let arcs: Vec<u32> = arcs.iter().copied().filter(|at| arc(at).caller != Some(index)).collect();
-    let calls = arcs.iter().fold(0_u128, |sum, index| sum + u128::from(arc(index).calls));
-    let mut callers: Vec<(Option<Place>, u64)> = Vec::new();
-    let mut before = 0_u128;
-    for index in &arcs {
-        before += u128::from(arc(index).calls);
-        // The time at which this caller's part ends.
-        let end = (u128::from(whole) * before).checked_div(calls).unwrap_or(0) as u64;
-        callers.push((caller_of(*index, arc(index)), end));
-    }
-    callers.push((None, whole));
+    callers.push((Above::Nothing, whole));
     let mut lines: Vec<(Place, u64)> = Vec::new();
     let mut end = 0_u64;
     for &spot in spots {
@@ -279,15 +323,26 @@ fn times(
     }
     lines.push((Place::Function(index), whole));
     let (mut lines, mut callers) = (lines.into_iter().peekable(), callers.into_iter().peekable());
+    let (mut path, mut places) = (Vec::new(), Vec::new());
     let mut at = 0_u64;
     let samples_at = |ns: u64| {
         // The samples before a time, so that all parts have whole ones.
         (u128::from(function.samples) * u128::from(ns) / u128::from(whole)) as u64
     };
     while let (Some(&(line, line_end)), Some(&(caller, caller_end))) = (lines.peek(), callers.peek()) {
-        let to = line_end.min(caller_end);
+        let to = line_end.min(caller_end).min(whole);
         if to > at {
-            let places: Vec<Place> = [Some(line), caller].into_iter().flatten().collect();
+            places.clear();
+            places.push(line);
+            match caller {
+                Above::Nothing => {}
+                Above::Caller(caller) => places.push(caller),
+                Above::Node(node) => {
+                    path.clear();
+                    paths.append(node as usize, &mut path);
+                    places.extend(path.iter().skip(1).map(|frame| place_of(run, frame)));
+                }
+            }
             let samples = samples_at(to) - samples_at(at);
             each(&Stack { self_ns: to - at, samples, ..empty(&places) })?;
             at = to;

@@ -267,7 +267,8 @@ index  inclusive %      self  children  calls       min       max  open  functio
     let missing = message(&folder, &["paths"]);
     assert_eq!(
         missing,
-        "no call paths in the run of prog; `gprofinject --paths PROG` records them, and `gmon graph` shows who called whom"
+        "no call paths and no sampled stacks in the run of prog; `gprofinject --paths PROG` records paths, and `gmon graph` shows who called \
+         whom"
     );
 }
 

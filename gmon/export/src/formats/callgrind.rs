@@ -2,7 +2,7 @@
 //!
 //! Each function has lines of its own cost, by address and source line, and a record for each arc with the inclusive cost of its
 //! calls. The events are the time in nanoseconds (`ns`), then executed instructions (`Ir`) if these were counted. The inclusive
-//! cost of instructions is an estimate by gprof's rule, as times are where none were measured. A run without either has the
+//! cost of instructions is an estimate by gprof's rule, as times are where none were measured and stacks were not sampled. A run without either has the
 //! event `Calls`: a call costs one.
 
 use std::collections::HashMap;

@@ -65,6 +65,8 @@ pub(crate) fn write(run: &Run, out: &mut dyn Write) -> io::Result<()> {
             continue;
         }
         let label = match by_time {
+            // An arc of sampled stacks was not counted.
+            true if arc.calls == 0 => format!("{:.2}%", 100.0 * part),
             true => format!("{:.2}%\n{}\u{d7}", 100.0 * part, arc.calls),
             false => format!("{}\u{d7}", arc.calls),
         };

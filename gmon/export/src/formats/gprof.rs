@@ -90,7 +90,8 @@ pub fn pair(run: &Run) -> Result<Pair, PairError> {
     let symbols = symbols::encode(addresses.clone().zip(named.iter().map(String::as_str)), end)?;
 
     let mut profile = Profile::new(Format::LITTLE_64);
-    let arcs = run.pairs().into_iter().map(|arc| Arc {
+    let counted = run.pairs().into_iter().filter(|arc| arc.calls > 0);
+    let arcs = counted.map(|arc| Arc {
         from: arc.caller.map_or(outside, |caller| starts[caller as usize]),
         to: starts[arc.callee as usize],
         count: arc.calls,
@@ -99,7 +100,7 @@ pub fn pair(run: &Run) -> Result<Pair, PairError> {
     profile.arcs.sort_unstable();
     let rate = match run.time {
         Time::None => 0,
-        Time::Estimated => (SECOND / run.sample_period_ns.max(1) as f64).round() as u32,
+        Time::Sampled | Time::Estimated => (SECOND / run.sample_period_ns.max(1) as f64).round() as u32,
         Time::Measured { .. } => {
             rate_of_times(run.functions.iter().map(|function| function.self_ns).max().unwrap_or(0))
         }
@@ -109,7 +110,7 @@ pub fn pair(run: &Run) -> Result<Pair, PairError> {
         for (function, &start) in run.functions.iter().zip(&starts) {
             let samples = match run.time {
                 Time::Measured { .. } => (function.self_ns as f64 * f64::from(rate) / SECOND).round() as u64,
-                Time::None | Time::Estimated => function.samples,
+                Time::None | Time::Sampled | Time::Estimated => function.samples,
             };
             if samples > 0 {
                 builder.add(start, samples);

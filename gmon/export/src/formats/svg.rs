@@ -61,6 +61,7 @@ fn said(run: &Run, paths: &Paths, all: u64) -> String {
     let kind = match run.time {
         _ if all == 0 => return "no times were measured or sampled, so there is no flame graph".to_owned(),
         Time::Measured { .. } => "wall time, measured",
+        Time::Sampled => "CPU time, by sampled stacks",
         _ => "CPU time, by samples",
     };
     let guess = match paths.is_estimate {
@@ -94,7 +95,7 @@ fn draw(run: &Run, boxes: &[Path], all: u64, out: &mut dyn Write) -> io::Result<
         }
         let y = HEAD + f64::from(found.depth + 1) * LEVEL;
         let function = found.function.and_then(|function| run.functions.get(function as usize));
-        let name = function.map_or(gmon_run::REST_NAME, |function| &function.demangled);
+        let name = function.map_or(run.name_without_function(), |function| &function.demangled);
         let module = function.and_then(|function| run.module_of(function)).map_or("", |module| module.name());
         let share = 100.0 * found.total[1] as f64 / all as f64;
         let title =

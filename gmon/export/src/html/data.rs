@@ -148,7 +148,8 @@ struct Arcs {
     /// The index of the caller plus 1, or 0 for none; as the difference from the row before.
     caller: Vec<u32>,
     callee: Vec<u32>,
-    calls: Vec<u64>,
+    /// `null` if no call was counted, and the arc is on sampled stacks.
+    calls: Vec<Option<u64>>,
     #[serde(rename = "self")]
     own: Option<Vec<Option<u64>>>,
     inclusive: Option<Vec<Option<u64>>>,
@@ -171,7 +172,7 @@ struct Nodes {
     /// The index of the function plus 1; 0: calls without a node of their own.
     function: Vec<u32>,
     thread: Vec<u32>,
-    /// `null` if the paths are an estimate.
+    /// `null` if the paths are sampled stacks or an estimate.
     calls: Option<Vec<u64>>,
     #[serde(rename = "self")]
     own: Vec<u64>,
@@ -246,7 +247,8 @@ impl<'r> Data<'r> {
             functions: functions(run),
             arcs: arcs(run),
             cycles: cycles(run),
-            nodes: (!nodes.nodes.is_empty()).then(|| columns(&nodes, paths.is_estimate)),
+            nodes: (!nodes.nodes.is_empty())
+                .then(|| columns(&nodes, run.time.is_measured() && !paths.is_estimate)),
             rows: (!run.rows.is_empty()).then(|| rows(run)),
             program_rows: (!extras.programs.is_empty()).then(|| program_rows(run, &extras.programs)),
             sources,
@@ -259,6 +261,7 @@ impl<'r> Data<'r> {
 fn times(run: &Run, has_likely_paths: bool) -> Times {
     let (kind, estimated): (_, &[_]) = match run.time {
         Time::None => ("none", &[]),
+        Time::Sampled => ("sampled", &[]),
         Time::Estimated => ("sampled", &["inclusive", "mean", "arcs"]),
         Time::Measured { .. } => ("measured", &[]),
     };
@@ -384,7 +387,7 @@ fn arcs(run: &Run) -> Arcs {
             caller == callee || outer.is_some() && outer == inner
         })
     };
-    let is_known = |arc: &Arc| run.time.is_measured() || !is_within(arc);
+    let is_known = |arc: &Arc| run.time != Time::Estimated || !is_within(arc);
     let time = |value: fn(&Arc) -> u64| pairs.iter().map(|arc| is_known(arc).then(|| value(arc))).collect();
     let mut before = 0;
     let mut difference = |arc: &Arc| {
@@ -394,7 +397,7 @@ fn arcs(run: &Run) -> Arcs {
     Arcs {
         caller: pairs.iter().map(&mut difference).collect(),
         callee: pairs.iter().map(|arc| arc.callee).collect(),
-        calls: pairs.iter().map(|arc| arc.calls).collect(),
+        calls: pairs.iter().map(|arc| counted(arc.calls)).collect(),
         own: timed.then(|| time(|arc| arc.self_ns)),
         inclusive: timed.then(|| time(|arc| arc.inclusive_ns)),
     }
@@ -412,14 +415,14 @@ fn cycles(run: &Run) -> Vec<Cycle> {
         .collect()
 }
 
-fn columns(kept: &Kept, is_estimate: bool) -> Nodes {
+fn columns(kept: &Kept, has_calls: bool) -> Nodes {
     let nodes = &kept.nodes;
     let distance = |(at, node): (usize, &Node)| node.parent.map_or(0, |parent| at as u32 - parent);
     Nodes {
         parent: nodes.iter().enumerate().map(distance).collect(),
         function: nodes.iter().map(|node| node.function.map_or(0, |function| function + 1)).collect(),
         thread: nodes.iter().map(|node| node.thread).collect(),
-        calls: (!is_estimate).then(|| nodes.iter().map(|node| node.calls).collect()),
+        calls: has_calls.then(|| nodes.iter().map(|node| node.calls).collect()),
         own: nodes.iter().map(|node| node.self_ns).collect(),
     }
 }

@@ -141,7 +141,7 @@ class ChangesView {
   name(node) {
     if (node === 0) return this.wide === "new" ? "all of the new run" : "all of the old run";
     const id = this.tree.func[node];
-    return id === OTHERS ? "[other calls]" : this.run.names[id];
+    return id === OTHERS ? nameOfOthers(this.tree, node, this.run.kinds[1] === "sampled") : this.run.names[id];
   }
 
   label(node) {

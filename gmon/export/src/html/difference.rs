@@ -103,7 +103,7 @@ pub fn write_difference(old: &Run, new: &Run, out: &mut dyn Write) -> io::Result
         }
     };
     let comparable = match (old.time, new.time) {
-        (Time::Estimated, Time::Estimated) => true,
+        (old, new) if old.is_sampled() => new.is_sampled(),
         (old, new) => old.is_measured() && new.is_measured(),
     };
     let (paths, estimated) = paths(runs, &found.functions);
@@ -111,13 +111,13 @@ pub fn write_difference(old: &Run, new: &Run, out: &mut dyn Write) -> io::Result
         programs: [&old.program, &new.program],
         kinds: runs.map(|run| match run.time {
             Time::None => "none",
-            Time::Estimated => "sampled",
+            Time::Sampled | Time::Estimated => "sampled",
             Time::Measured { .. } => "measured",
         }),
         comparable,
         totals: runs.map(Run::total_ns),
         calls: runs.map(Run::calls),
-        periods: runs.map(|run| if run.time == Time::Estimated { run.sample_period_ns } else { 0 }),
+        periods: runs.map(|run| if run.time.is_sampled() { run.sample_period_ns } else { 0 }),
         estimated,
         functions: Functions {
             name: found.functions.iter().map(|change| change.key.name.clone()).collect(),

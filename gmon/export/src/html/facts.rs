@@ -114,6 +114,15 @@ fn times(run: &Run) -> Vec<Part> {
             Part::Duration { ns: error_ns },
             text(" a call may remain"),
         ],
+        Time::Sampled => vec![
+            Part::Count { count: run.samples },
+            text(samples(run)),
+            text(" of CPU time, one each "),
+            duration(run.sample_period_ns),
+            text(". Inclusive times, and those of callers and callees, are by sampled stacks; of "),
+            Part::Count { count: run.samples_without_callers() },
+            text(" samples, not all callers are known"),
+        ],
         Time::Estimated => vec![
             text("self: "),
             Part::Count { count: run.samples },

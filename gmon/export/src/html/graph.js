@@ -187,6 +187,10 @@ class GraphView {
       return;
     }
     const calls = run.arcs.calls[line.arc];
+    if (calls === UNKNOWN) {
+      cell.title = "Not counted: the arc is on sampled stacks";
+      return;
+    }
     cell.append(el("span", { textContent: count(calls) }), el("span", { className: "quiet", textContent: all === UNKNOWN ? "" : `/${count(all)}` }));
     cell.title = `${counted(calls, "call", "calls")}, ${percent(calls, all)} of all calls of ${run.names[called]}`;
   }

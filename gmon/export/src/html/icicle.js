@@ -1,8 +1,16 @@
 // The tree of call paths, and where its boxes lie. Nothing here knows the page, and nothing recurses: a path may have a
 // million calls.
 
-/** The function of a node that stands for many: calls without a node of their own. */
+/** The function of a node that stands for many: calls without a node of their own, or callers that are not known. */
 const OTHERS = -1;
+
+/** What callers of sampled stacks are called that are not known. */
+const NO_PATH = "[path not known]";
+
+/** Returns the name of a node without a function. Sampled stacks begin with one if their callers are not known. */
+function nameOfOthers(tree, node, isSampled) {
+  return isSampled && tree.parent[node] === 0 ? NO_PATH : "[other calls]";
+}
 
 /**
  * Makes one tree of the nodes of a thread, of a set of threads, or of all (UNKNOWN). Nodes with the same path become one. With `fold`, a call
@@ -27,7 +35,7 @@ function pathTree(nodes, thread, fold) {
       known.set(key, at);
     }
     place[i] = at;
-    // Likely paths have no calls.
+    // Likely paths and sampled stacks have no calls.
     if (nodes.calls) tree.calls[at] += nodes.calls[i];
     else tree.calls[at] = UNKNOWN;
     tree.self[at] += nodes.self[i];

@@ -28,10 +28,14 @@ class PathsView {
     this.rows = new PathRows(this);
     this.about = el("div", { className: "about", "aria-live": "polite" });
     this.legend = el("div", { className: "legend" });
+    const byStacks = run.time.kind === "sampled" && !run.time.estimated.includes("paths");
+    const remark = byStacks
+      ? el("p", { className: "about quiet", textContent: `Sampled stacks: a box is as wide as the time of the samples on whose stacks the path is. Callers that are not known are ${NO_PATH}.` })
+      : null;
     const guess = run.time.estimated.includes("paths")
       ? el("p", { className: "guess" }, el("b", { textContent: "Estimate: " }), "call paths were not recorded. The time of each function is divided among its callers by their calls, and so on up to the beginning, or to where calls go in a circle. ", el("code", { textContent: "gprofinject --paths" }), " records the paths.")
       : null;
-    this.element = el("section", { className: "view paths" }, bar, guess, this.flame.element, this.rows.element, this.about, this.legend);
+    this.element = el("section", { className: "view paths" }, bar, guess, remark, this.flame.element, this.rows.element, this.about, this.legend);
   }
 
   /** Goes to the same view with other parameters. */
@@ -98,7 +102,7 @@ class PathsView {
     if (node === 0 && program !== UNKNOWN) return programName(this.run.programs[program]);
     if (node === 0) return thread === UNKNOWN ? "all" : threadName(this.run.threads[thread]);
     const id = this.tree.func[node];
-    return id === OTHERS ? "[other calls]" : this.run.names[id];
+    return id === OTHERS ? nameOfOthers(this.tree, node, this.run.time.kind === "sampled") : this.run.names[id];
   }
 
   /** Returns what is written into a node's box. */

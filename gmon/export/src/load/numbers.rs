@@ -33,6 +33,9 @@ impl Numbers {
         if !recording.is_measured() {
             recording.hits.iter().for_each(|hits| note(hits.function));
         }
+        if recording.has_sampled_stacks() {
+            recording.stacks.iter().filter_map(|stack| stack.function).for_each(&mut note);
+        }
         let (functions, function_numbers) = numbered(
             (0..).zip(occurs).filter(|(_, occurs)| *occurs).map(|(index, _)| index),
             recording.functions.len(),

@@ -7,6 +7,7 @@ use gmon_run::{Cost, Costs, FunctionTimes, Recording};
 use crate::estimate::estimate;
 use crate::load::numbers::Numbers;
 use crate::model::{Arc, Durations, Function, ProgramFunction, Run, Share};
+use crate::sampled;
 
 /// The most programs that are told apart; of the others, only the sums are known.
 const MOST: usize = 64;
@@ -71,7 +72,7 @@ fn measured(recording: &Recording, numbers: &Numbers) -> Vec<ProgramFunction> {
     rows
 }
 
-/// Inclusive times are estimated in each program by itself, from its own calls.
+/// Inclusive times are those of each program by itself: of its own sampled stacks, or estimated from its own calls.
 fn counted(recording: &Recording, numbers: &Numbers) -> Vec<ProgramFunction> {
     let mut parts: Vec<Part> = Vec::new();
     parts.resize_with(recording.programs.len().min(MOST), Part::default);
@@ -97,10 +98,17 @@ fn counted(recording: &Recording, numbers: &Numbers) -> Vec<ProgramFunction> {
         let self_ns = &mut part.run.functions[function as usize].self_ns;
         *self_ns = self_ns.saturating_add(hits.samples.saturating_mul(recording.sample_period_ns));
     }
+    let has_stacks = recording.has_sampled_stacks();
+    if has_stacks {
+        add_stacks(&mut parts, recording, numbers);
+    }
     let mut rows = Vec::new();
     for (program, mut part) in (0..).zip(parts) {
         part.run.sort_arcs();
-        estimate(&mut part.run);
+        match has_stacks {
+            true => sampled::add_times(&mut part.run),
+            false => estimate(&mut part.run),
+        }
         let of = part.run.functions.iter().zip(&part.functions);
         rows.extend(of.map(|(known, &function)| ProgramFunction {
             program,
@@ -113,6 +121,23 @@ fn counted(recording: &Recording, numbers: &Numbers) -> Vec<ProgramFunction> {
         }));
     }
     rows
+}
+
+/// Adds to each program the tree of its sampled stacks.
+fn add_stacks(parts: &mut [Part], recording: &Recording, numbers: &Numbers) {
+    // The index of each stack in its program.
+    let mut places: Vec<u32> = Vec::new();
+    for stack in recording.whole_stacks() {
+        let Some(part) = parts.get_mut(stack.program as usize) else {
+            places.push(0);
+            continue;
+        };
+        let parent = stack.parent.and_then(|parent| places.get(parent as usize).copied());
+        let function = stack.function.and_then(|function| numbers.function(function));
+        let function = function.map(|function| part.place(function));
+        places.push(part.run.nodes.len() as u32);
+        part.run.nodes.push(sampled::node(&stack, parent, function, recording.sample_period_ns));
+    }
 }
 
 /// A run of what one program has done.

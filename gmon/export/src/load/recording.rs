@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use gmon::{Block, BuildId, Format, Profile};
-use gmon_run::{By, Costs, FunctionTimes, Node, Program, Recording};
+use gmon_run::{By, Costs, FunctionTimes, Node, Program, Recording, Stack};
 use gprofinject_image::debug::module_file;
 
 use crate::estimate::estimate;
@@ -18,6 +18,7 @@ use crate::load::numbers::Numbers;
 use crate::load::programs::shares;
 use crate::load::samples::Samples;
 use crate::model::{Arc, Durations, Function, Line, Run, Time, View};
+use crate::sampled;
 
 /// The name of the callers that are not known: code that is not hooked, while no hooked function was running.
 pub const OUTSIDE: &str = "[outside]";
@@ -90,8 +91,10 @@ pub(crate) fn analysis(recording: &Recording, samples: &Samples, files: Files, d
     add_calls(&mut run, recording, &numbers);
     demangle_all(&mut run.functions);
     run.sort_arcs();
-    if !is_measured {
-        estimate(&mut run);
+    match run.time {
+        _ if recording.has_sampled_stacks() => add_stacks(&mut run, recording, &numbers),
+        Time::Measured { .. } => {}
+        _ => estimate(&mut run),
     }
     add_files(&mut run, recording, samples, &numbers, files, detail);
     run
@@ -185,6 +188,22 @@ fn add_elsewhere(run: &mut Run, recording: &Recording) {
         let self_ns = samples.saturating_mul(recording.sample_period_ns);
         run.functions.push(Function { name: ELSEWHERE.to_owned(), samples, self_ns, ..Function::default() });
     }
+}
+
+/// Adds the tree of sampled stacks, and the inclusive times that it says.
+fn add_stacks(run: &mut Run, recording: &Recording, numbers: &Numbers) {
+    let number = |function: Option<u32>| function.and_then(|function| numbers.function(function));
+    let node = |stack: &Stack| {
+        sampled::node(stack, stack.parent, number(stack.function), recording.sample_period_ns)
+    };
+    run.nodes = recording.whole_stacks().iter().map(node).collect();
+    // The samples in no known file have no stack.
+    for (function, known) in (0..).zip(&run.functions).skip(numbers.functions.len()) {
+        let (samples, self_ns) = (known.samples, known.self_ns);
+        run.nodes.push(Node { function: Some(function), samples, self_ns, ..Node::default() });
+    }
+    run.time = Time::Sampled;
+    sampled::add_times(run);
 }
 
 /// Adds measured calls and times.

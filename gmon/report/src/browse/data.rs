@@ -116,7 +116,7 @@ impl Data {
     pub(crate) fn rows(&self, text: &str, sort: Sort, is_reversed: bool) -> Vec<u32> {
         let functions = &self.run.functions;
         let has_numbers = |function: &Function| {
-            (function.calls, function.self_ns, function.samples, function.instructions) != (0, 0, 0, 0)
+            (function.calls, function.inclusive_ns, function.samples, function.instructions) != (0, 0, 0, 0)
         };
         let in_module = |function: &Function| match &self.module {
             None => true,

@@ -220,6 +220,7 @@ fn with_lines(source: &Source) -> anyhow::Result<Run> {
                 rows: Vec::new(),
                 arcs: Vec::new(),
                 nodes: Vec::new(),
+                stacks: Vec::new(),
                 ..Recording::clone(measured)
             };
             Ok(recording(&sampled, Detail::Lines))

@@ -40,7 +40,7 @@ impl<'r> Comparison<'r> {
         threshold: f64,
     ) -> Result<Comparison<'r>> {
         let has_times = match (old.time, new.time) {
-            (Time::Estimated, Time::Estimated) => true,
+            (old, new) if old.is_sampled() => new.is_sampled(),
             (old, new) => old.is_measured() && new.is_measured(),
         };
         let has_instructions = old.has_instructions && new.has_instructions;
@@ -48,6 +48,10 @@ impl<'r> Comparison<'r> {
             Some(Compared::Own | Compared::Inclusive) if !has_times => bail!(
                 "the times cannot be compared: those of one run are measured, those of the other are samples, or there \
                  are none; --sort calls compares calls"
+            ),
+            Some(Compared::Inclusive) if old.time.is_sampled() && old.time != new.time => bail!(
+                "inclusive times cannot be compared: those of one run are by sampled stacks, those of the other are estimates; \
+                 --sort self compares self times"
             ),
             Some(Compared::Instructions) if !has_instructions => {
                 bail!(
@@ -108,7 +112,9 @@ impl<'r> Comparison<'r> {
         // The number of samples in a function is a Poisson variable: its variance is the number itself.
         let variance = |cost: Cost, run: &Run| value(by, cost) as f64 * run.sample_period_ns as f64;
         let chance = match self.old.time {
-            Time::Estimated => SIGMAS * (variance(old, self.old) + variance(new, self.new)).sqrt(),
+            Time::Sampled | Time::Estimated => {
+                SIGMAS * (variance(old, self.old) + variance(new, self.new)).sqrt()
+            }
             Time::None | Time::Measured { .. } => 0.0,
         };
         let spread = SPREADS * self.spread.unwrap_or(0.0) * value(by, old).max(value(by, new)) as f64;

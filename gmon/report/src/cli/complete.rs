@@ -128,6 +128,7 @@ fn source(place: &Place, programs: Vec<String>) -> Result<Source> {
         recording.blocks.clear();
         recording.arcs.clear();
         recording.nodes.clear();
+        recording.stacks.clear();
     }
     Ok(source)
 }

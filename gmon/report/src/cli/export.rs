@@ -45,7 +45,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<()> {
     let run = run::load(&args.files, detail)?;
     if format.has_stacks() && run.nodes.is_empty() {
         eprintln!(
-            "gmon: no call paths in this run, so stacks in {format} have a function and its caller only; \
+            "gmon: no call paths and no sampled stacks in this run, so stacks in {format} have a function and its caller only; \
              `gprofinject --paths` records paths"
         );
     }

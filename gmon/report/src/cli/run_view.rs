@@ -11,7 +11,7 @@ use gprofinject_image::names::unambiguous;
 use serde_json::{Value, json};
 
 use crate::cli::table_args::TableArgs;
-use crate::cli::text::{Style, chosen_in_module, chosen_path, file_name, plain};
+use crate::cli::text::{Style, chosen_in_module, chosen_path, file_name, percent, plain};
 use crate::cli::units::duration;
 
 /// The name that is shown for a caller that is not known.
@@ -146,7 +146,7 @@ impl<'a> RunView<'a> {
 
     /// Returns an inclusive time, or one of an arc, in words: marked if it is an estimate.
     pub(crate) fn estimate(&self, ns: u64) -> String {
-        let mark = if self.run.time.is_measured() { "" } else { ESTIMATE };
+        let mark = if self.run.time == Time::Estimated { ESTIMATE } else { "" };
         format!("{mark}{}", duration(ns))
     }
 
@@ -171,15 +171,18 @@ impl<'a> RunView<'a> {
         let period = duration(run.sample_period_ns);
         match run.time {
             Time::None => writeln!(out, "time: none was measured"),
-            Time::Estimated => {
+            Time::Sampled | Time::Estimated => {
                 let samples = gmon::counted(run.samples, "sample", "samples");
-                let estimates = format!(
-                    "{ESTIMATE}: an estimate, as gprof's: the time of a function is divided among its callers by their numbers of \
-                     calls; --times measures"
-                );
+                let inclusive = match run.time {
+                    Time::Sampled => sampled_stacks(run),
+                    _ => format!(
+                        "{ESTIMATE}: an estimate, as gprof's: the time of a function is divided among its callers by their numbers of \
+                         calls; --times measures"
+                    ),
+                };
                 let time = format!("time: CPU time, {samples}, one for each {}", period.trim_end());
                 writeln!(out, "{}", self.style.wrap(&time))?;
-                writeln!(out, "{}", self.style.wrap(&estimates))
+                writeln!(out, "{}", self.style.wrap(&inclusive))
             }
             Time::Measured { error_ns } => {
                 let took = match run.duration_ns {
@@ -216,6 +219,18 @@ impl<'a> RunView<'a> {
     }
 }
 
+/// Returns what inclusive times are by sampled stacks, in words.
+fn sampled_stacks(run: &Run) -> String {
+    let inclusive = "inclusive time: by sampled stacks";
+    match run.samples_without_callers() {
+        0 => inclusive.to_owned(),
+        samples => {
+            let share = percent(samples, run.samples);
+            format!("{inclusive}; not all callers are known of {share} of the samples")
+        }
+    }
+}
+
 /// Returns the members of a JSON object that say what a run is.
 pub(crate) fn json_head(run: &Run) -> String {
     let modules: Vec<_> = run
@@ -249,6 +264,7 @@ pub(crate) fn json_head(run: &Run) -> String {
         .collect();
     let (time, error_ns) = match run.time {
         Time::None => (Value::Null, Value::Null),
+        Time::Sampled => (json!("sampled"), Value::Null),
         Time::Estimated => (json!("estimated"), Value::Null),
         Time::Measured { error_ns } => (json!("measured"), json!(error_ns)),
     };

@@ -62,7 +62,7 @@ pub(crate) struct PathsArgs {
     /// Leave out calls below this depth; the functions at which paths begin have depth 1
     #[arg(long, value_name = "CALLS")]
     pub(crate) depth: Option<u32>,
-    /// A tree for each thread
+    /// A tree for each thread; of recorded paths
     #[arg(long)]
     pub(crate) threads: bool,
     /// Print lines `a;b;c NANOSECONDS` of self time, which flame graph tools read

@@ -1,5 +1,6 @@
 //! The flame graph: each frame below its caller, with the widest one first.
 
+use gmon_export::Time;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
@@ -53,9 +54,10 @@ fn name(data: &Data, flame: &Flame, frame: &Frame, is_full: bool) -> String {
         Of::All if flame.paths.is_estimate => {
             "all, estimated from the call graph (gprofinject --paths records call paths)".to_owned()
         }
+        Of::All if data.run.time == Time::Sampled => "all, by sampled stacks".to_owned(),
         Of::All => "all".to_owned(),
         Of::Function(function) => data.name(function, is_full),
-        Of::Rest => gmon_run::REST_NAME.to_owned(),
+        Of::Rest => data.run.name_without_function().to_owned(),
     }
 }
 

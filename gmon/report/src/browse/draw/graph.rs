@@ -98,8 +98,13 @@ fn related(pen: &mut Pen, model: &Model, arc: &Arc, other: Option<u32>, theme: T
         self_ns: is_known.then_some(arc.self_ns),
         inclusive_ns: is_known.then_some(arc.inclusive_ns),
         estimates: (data.is_estimated(), data.is_estimated()),
-        calls: format!("{}/{}", arc.calls, count(all, CALLS / 2)),
-        few_calls: count(arc.calls, FEW_CALLS),
+        // An arc of sampled stacks was not counted.
+        calls: if arc.calls == 0 {
+            String::new()
+        } else {
+            format!("{}/{}", arc.calls, count(all, CALLS / 2))
+        },
+        few_calls: if arc.calls == 0 { String::new() } else { count(arc.calls, FEW_CALLS) },
     };
     numbers.write(pen, model, theme);
     pen.skip(INDENT);

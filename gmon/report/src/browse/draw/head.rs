@@ -1,6 +1,6 @@
 //! The lines above and below a view.
 
-use gmon_export::Time;
+use gmon_export::{Run, Time};
 use ratatui::style::Style;
 
 use crate::browse::chosen::Chosen;
@@ -51,16 +51,22 @@ pub(crate) fn status(model: &Model, width: usize) -> String {
     };
     let times = match run.time {
         Time::None => "no times".to_owned(),
-        Time::Estimated if is_narrow => format!("CPU time; {ESTIMATE} estimated"),
-        Time::Estimated => format!(
-            "CPU time, {} of {}; {ESTIMATE} estimated",
+        Time::Sampled | Time::Estimated if is_narrow => format!("CPU time; {}", inclusive(run)),
+        Time::Sampled | Time::Estimated => format!(
+            "CPU time, {} of {}; {}",
             gmon::counted(run.samples, "sample", "samples"),
             duration(run.sample_period_ns).trim_end(),
+            inclusive(run),
         ),
         Time::Measured { .. } if is_narrow => "measured wall time".to_owned(),
         Time::Measured { error_ns } => format!("wall time, measured, error up to {error_ns:.1} ns a call"),
     };
     format!(" {what}: {calls}{length}; {times}")
+}
+
+/// Returns what inclusive times of sampled runs are.
+fn inclusive(run: &Run) -> String {
+    if run.time == Time::Sampled { "sampled stacks".to_owned() } else { format!("{ESTIMATE} estimated") }
 }
 
 /// Writes the last line: what is typed, a message, or the keys of the view; and where its list is.

@@ -9,7 +9,7 @@ pub(crate) enum Of {
     All,
     /// The function with this index.
     Function(u32),
-    /// Calls for which there was no room for nodes of their own.
+    /// Calls for which there was no room for nodes of their own, or callers of sampled stacks that are not known.
     Rest,
 }
 

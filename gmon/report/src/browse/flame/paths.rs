@@ -1,4 +1,4 @@
-//! The call paths of all threads together, recorded or estimated.
+//! The call paths of all threads together, recorded, sampled or estimated.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use crate::browse::flame::frame::{Frame, Of, Unit};
 pub(crate) struct Paths {
     nodes: Vec<Merged>,
     pub(crate) unit: Unit,
-    /// Whether the paths were not recorded.
+    /// Whether the paths were neither recorded nor sampled.
     pub(crate) is_estimate: bool,
 }
 
@@ -25,7 +25,7 @@ struct Merged {
 }
 
 impl Paths {
-    /// Returns the paths of a run: those that were recorded, or else the ones that its calls make likely.
+    /// Returns the paths of a run: those that were recorded or sampled, or else the ones that its calls make likely.
     pub(crate) fn new(run: &Run) -> Paths {
         let has = |get: fn(&Node) -> u64| run.nodes.iter().any(|node| get(node) > 0);
         let of_time: fn(&Node) -> u64 = |node| node.self_ns;

@@ -102,7 +102,7 @@ pub(crate) struct Kind {
 }
 
 /// The columns that a narrow terminal does without, the first one first.
-pub(crate) const OPTIONAL: [&str; 24] = [
+pub(crate) const OPTIONAL: [&str; 25] = [
     "raw inclusive",
     "raw self",
     "cumulative",
@@ -111,6 +111,7 @@ pub(crate) const OPTIONAL: [&str; 24] = [
     "min",
     "self/call",
     "~inclusive/call",
+    "inclusive/call",
     "mean",
     "primitive",
     "waiting",
@@ -232,12 +233,13 @@ impl Kind {
         match column {
             Own if self.by == By::Function && !is_measured => vec!["self %", "self", "cumulative"],
             Own => vec!["self %", "self"],
-            Inclusive if is_measured => vec!["inclusive"],
-            Inclusive => vec!["~inclusive"],
+            Inclusive if self.time == Time::Estimated => vec!["~inclusive"],
+            Inclusive => vec!["inclusive"],
             Calls => vec!["calls"],
             Primitive => vec!["primitive"],
             Mean if is_measured => vec!["mean"],
-            Mean => vec!["self/call", "~inclusive/call"],
+            Mean if self.time == Time::Estimated => vec!["self/call", "~inclusive/call"],
+            Mean => vec!["self/call", "inclusive/call"],
             Min => vec!["min"],
             Max => vec!["max"],
             P50 => vec!["p50"],
@@ -276,9 +278,9 @@ impl Kind {
         cumulative: Option<u64>,
     ) -> Vec<String> {
         let time = |column| self.value(column, row).map_or_else(String::new, duration);
-        let estimate = |text: String| match self.time.is_measured() || text.is_empty() {
-            true => text,
-            false => format!("{ESTIMATE}{text}"),
+        let estimate = |text: String| match self.time == Time::Estimated && !text.is_empty() {
+            true => format!("{ESTIMATE}{text}"),
+            false => text,
         };
         match column {
             Column::Own => {

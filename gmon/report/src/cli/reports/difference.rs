@@ -68,7 +68,7 @@ pub(crate) fn text(comparison: &Comparison, args: &DiffArgs, out: &mut impl Writ
 fn sums(run: &Run) -> String {
     let time = match run.time {
         Time::None => String::new(),
-        Time::Estimated => format!(", {} CPU time", duration(run.self_ns()).trim_end()),
+        Time::Sampled | Time::Estimated => format!(", {} CPU time", duration(run.self_ns()).trim_end()),
         Time::Measured { .. } => format!(", {} wall time", duration(run.self_ns()).trim_end()),
     };
     format!("{}{time}", gmon::counted(run.calls(), "call", "calls"))

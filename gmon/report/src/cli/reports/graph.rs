@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::io::Write;
 
 use anyhow::{Result, bail};
-use gmon_export::{Arc, Cycle, Function};
+use gmon_export::{Arc, Cycle, Function, Time};
 use serde_json::{Value, json};
 
 use crate::cli::json::array;
@@ -129,7 +129,8 @@ pub(crate) fn graph(view: &RunView, args: &GraphArgs, out: &mut impl Write) -> R
     writeln!(out, "{}\n", view.style.wrap("callers of a function are above it, what it calls is below"))?;
     let mut headings = vec!["index"];
     if graph.times {
-        headings.extend([if graph.durations { "inclusive %" } else { "~inclusive %" }, "self", "children"]);
+        let inclusive = if run.time == Time::Estimated { "~inclusive %" } else { "inclusive %" };
+        headings.extend([inclusive, "self", "children"]);
     }
     headings.push("calls");
     if graph.durations {
@@ -255,19 +256,22 @@ impl Graph<'_, '_> {
         // The calls among which those of this arc are: those that gprof's rule divides.
         let all = match callee.cycle.and_then(|cycle| run.cycles.get(cycle as usize)) {
             Some(cycle) if !within => cycle.calls,
-            _ if run.time.is_measured() => callee.calls,
-            _ => callee.primitive,
+            _ if run.time == Time::Estimated => callee.primitive,
+            _ => callee.calls,
         };
-        let calls = match (is_self || within) && !run.time.is_measured() {
-            true => arc.calls.to_string(),
-            false => format!("{}/{all}", arc.calls),
+        let is_divided = !(is_self || within) || run.time != Time::Estimated;
+        let calls = match is_divided {
+            // An arc of sampled stacks was not counted.
+            _ if arc.calls == 0 => String::new(),
+            true => format!("{}/{all}", arc.calls),
+            false => arc.calls.to_string(),
         };
         let children = arc.inclusive_ns.saturating_sub(arc.self_ns);
         let name = format!("    {}", self.name(other));
         // gprof's rule gives no time to calls within a cycle, and those of a function by itself.
-        let times = match (is_self || within) && !run.time.is_measured() {
-            true => [String::new(), String::new()],
-            false => [arc.self_ns, children].map(|ns| self.view.estimate(ns)),
+        let times = match is_divided {
+            true => [arc.self_ns, children].map(|ns| self.view.estimate(ns)),
+            false => [String::new(), String::new()],
         };
         let single =
             Calls { ends: (arc.calls > arc.open).then_some((arc.min_ns, arc.max_ns)), open: arc.open };
@@ -299,10 +303,13 @@ impl Graph<'_, '_> {
         row
     }
 
-    /// Returns the share that an inclusive time is, which is an estimate unless times were measured.
+    /// Returns the share that an inclusive time is, marked if it is an estimate.
     fn share(&self, ns: u64) -> String {
         let share = self.view.share(ns);
-        if self.durations || share.is_empty() { share } else { format!("{ESTIMATE}{share}") }
+        match self.view.run.time == Time::Estimated && !share.is_empty() {
+            true => format!("{ESTIMATE}{share}"),
+            false => share,
+        }
     }
 
     /// Returns a function's name with its module, its cycle and its number.

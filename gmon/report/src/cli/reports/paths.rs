@@ -17,8 +17,6 @@ use crate::cli::units::duration;
 
 /// The part of the time, in percent, below which text leaves out a path.
 const MIN_PERCENT: f64 = 0.5;
-/// What the calls are called for which there was no room for nodes of their own.
-const REST_NAME: &str = "[other calls]";
 /// The number of columns before the names in a text.
 const NUMBERS: usize = 45;
 /// The same on a terminal that has no room for them, where the calls and the self times are left out.
@@ -42,8 +40,13 @@ pub(crate) fn paths(view: &RunView, args: &PathsArgs, out: &mut impl Write) -> R
     }
     if run.nodes.is_empty() {
         bail!(
-            "no call paths in the run of {}; `gprofinject --paths PROG` records them, and `gmon graph` shows who called whom",
+            "no call paths and no sampled stacks in the run of {}; `gprofinject --paths PROG` records paths, and `gmon graph` shows who called whom",
             run.program
+        );
+    }
+    if args.threads && run.threads.is_empty() {
+        bail!(
+            "--threads: sampled stacks are not known by thread; `gprofinject --paths` records paths by thread"
         );
     }
     let all = view.chooses_all();
@@ -84,7 +87,8 @@ impl Shown<'_> {
     }
 
     fn name(&self, node: &Merged) -> &str {
-        node.function.map_or(REST_NAME, |function| self.names.of(function))
+        let other = || self.view.run.name_without_function();
+        node.function.map_or_else(other, |function| self.names.of(function))
     }
 
     fn text(&self, out: &mut impl Write) -> Result<()> {
@@ -102,6 +106,9 @@ impl Shown<'_> {
         });
         let heading = format!("{}  function", numbers(["calls", "self", "inclusive", "share"]));
         writeln!(out, "{}", style.heading(&heading))?;
+        // The calls on sampled stacks were not counted by path.
+        let has_calls = self.view.run.time.is_measured();
+        let calls = |node: &Merged| if has_calls { node.calls.to_string() } else { String::new() };
         let mut thread = None;
         for node in self.nodes() {
             if self.args.threads && thread.replace(node.thread) != Some(node.thread) {
@@ -115,7 +122,7 @@ impl Shown<'_> {
                 out,
                 "{}  {indent}{}",
                 numbers([
-                    &node.calls.to_string(),
+                    &calls(node),
                     &duration(node.self_ns),
                     &duration(node.inclusive_ns),
                     &percent(node.inclusive_ns, self.tree.total_ns),
@@ -131,7 +138,8 @@ impl Shown<'_> {
         }
         let lost = self.view.run.nodes_lost;
         if lost > 0 {
-            let lost = format!("{REST_NAME}: {lost} calls for whose paths there was no room");
+            let rest = self.view.run.name_without_function();
+            let lost = format!("{rest}: {lost} calls for whose paths there was no room");
             writeln!(out, "{}", style.wrap(&lost))?;
         }
         Ok(())
@@ -177,16 +185,19 @@ impl Shown<'_> {
             self.tree.nodes.len() - self.indexes.len(),
             run.nodes_lost
         )?;
+        let other = run.name_without_function();
         array(out, "paths", &self.indexes, |&index| {
             let node: &Merged = &self.tree.nodes[index as usize];
             let mut json = match node.function.and_then(|function| run.functions.get(function as usize)) {
                 Some(function) => self.view.json_function(function),
-                None => json!({"name": REST_NAME, "demangled": REST_NAME, "module": null}),
+                None => json!({"name": other, "demangled": other, "module": null}),
             };
             json["id"] = json!(numbers[index as usize]);
             json["parent"] = json!(node.parent.map(|parent| numbers[parent as usize]));
             json["depth"] = json!(node.depth);
-            json["calls"] = json!(node.calls);
+            if run.time.is_measured() {
+                json["calls"] = json!(node.calls);
+            }
             json["self_ns"] = json!(node.self_ns);
             json["inclusive_ns"] = json!(node.inclusive_ns);
             json["samples"] = json!(node.samples);
