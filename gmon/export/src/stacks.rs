@@ -360,7 +360,8 @@ fn times(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Time;
+    use crate::model::Spot;
+    use gmon_run::Node;
 
     /// Returns the self time that the stacks give to each function, and to each caller of the function 0.
     fn sums(run: &Run) -> (Vec<u64>, Vec<u64>) {
@@ -377,6 +378,53 @@ mod tests {
         })
         .expect("nothing is written");
         (own, callers)
+    }
+
+    /// The lines of a function, and the sampled stacks on which it is the last, share its time; all sums are exact.
+    #[test]
+    fn sampled_stacks_have_the_lines_of_their_functions() {
+        let node = |parent, function, samples| Node {
+            parent,
+            function,
+            samples,
+            self_ns: samples * 10,
+            ..Node::default()
+        };
+        let spot = |self_ns| Spot { function: 1, self_ns, ..Spot::default() };
+        let run = Run {
+            time: Time::Sampled,
+            sample_period_ns: 10,
+            functions: vec![
+                Function { calls: 3, ..Function::default() },
+                Function { self_ns: 90, samples: 9, ..Function::default() },
+            ],
+            arcs: vec![Arc { caller: Some(0), callee: 1, calls: 3, self_ns: 50, ..Arc::default() }],
+            nodes: vec![
+                node(None, Some(0), 0),
+                node(Some(0), Some(1), 5),
+                node(None, None, 0),
+                node(Some(2), Some(1), 1),
+                node(Some(1), Some(1), 3),
+            ],
+            spots: vec![spot(70), spot(10)],
+            ..Run::default()
+        };
+        let mut found = Vec::new();
+        visit(&run, |stack| {
+            found.push((stack.places.to_vec(), stack.calls, stack.self_ns, stack.samples));
+            Ok(())
+        })
+        .expect("nothing is written");
+        let (main, own) = (Place::Function(0), Place::Function(1));
+        let expected = [
+            (vec![own, main], 3, 0, 0),
+            (vec![Place::Spot(0), main], 0, 50, 5),
+            (vec![Place::Spot(0), Place::Rest], 0, 10, 1),
+            (vec![Place::Spot(0), own, main], 0, 10, 1),
+            (vec![Place::Spot(1), own, main], 0, 10, 1),
+            (vec![own, own, main], 0, 10, 1),
+        ];
+        assert_eq!(found, expected);
     }
 
     /// Arcs with more time than their callee share its time, and what they leave of it has no caller.

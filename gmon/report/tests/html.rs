@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 use base64::prelude::{BASE64_STANDARD, Engine};
 use example::{CALLS, SELF_NS, example, synthetic};
 use gmon::{Block, Format, Profile};
-use gmon_run::{Calls, Hits, Module, Program, Recording};
+use gmon_run::{Calls, Hits, Module, Program, Recording, Stack};
 use gprofinject_skip::{have, have_for, skipped};
 use serde_json::{Value, json};
 use support::Folder;
@@ -240,6 +240,41 @@ fn programs_and_what_was_not_counted() {
     assert_eq!(sum, 8_000);
     let chosen = report(&folder, &["--program", "b"]);
     assert!(chosen["programRows"].is_null());
+}
+
+#[test]
+fn sampled_stacks() {
+    let folder = Folder::new("html-stacks");
+    let mut run = two_programs();
+    let stack = |program, parent, function, samples| Stack { program, parent, function, samples };
+    run.stacks = vec![
+        stack(0, None, Some(0), 0),
+        stack(0, Some(0), Some(2), 4),
+        stack(1, None, Some(1), 1),
+        // `alone` is not hooked; one sample of `shared` has no stack.
+        stack(1, Some(2), Some(3), 1),
+        stack(1, Some(3), Some(2), 1),
+    ];
+    folder.write("gmon.pb.gz", &run.write());
+    let data = report(&folder, &[]);
+    assert_eq!(data["time"], json!({"kind": "sampled", "estimated": []}));
+    assert_eq!(data["functions"]["inclusive"], json!([4_000, 3_000, 6_000, 2_000]));
+    let rows = &data["programRows"];
+    let of = |column: &str| rows[column].as_array().expect("a column").clone();
+    let inclusive: Vec<_> = of("program").into_iter().zip(of("function")).zip(of("inclusive")).collect();
+    for (program, function, ns) in [(0, 0, 4_000), (0, 2, 4_000), (1, 1, 3_000), (1, 2, 2_000), (1, 3, 2_000)]
+    {
+        assert!(inclusive.contains(&((json!(program), json!(function)), json!(ns))), "{inclusive:?}");
+    }
+    // The arcs from and to `alone` were not counted.
+    assert_eq!(data["arcs"]["calls"], json!([1, 1, 5, 7, null, null]));
+    assert_eq!(data["arcs"]["inclusive"], json!([4_000, 3_000, 4_000, 0, 2_000, 1_000]));
+    let nodes = &data["nodes"];
+    assert!(nodes["calls"].is_null());
+    assert_eq!(nodes["function"], json!([1, 3, 2, 4, 3, 0, 3]));
+    assert_eq!(nodes["self"], json!([0, 4_000, 1_000, 1_000, 1_000, 0, 1_000]));
+    let facts = data["facts"].to_string();
+    assert!(facts.contains("by sampled stacks; of \",{\"count\":1}"), "{facts}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::process::Command;
 
-use example::{counted, example};
+use example::{counted, example, sampled};
 use gmon::{Arc, Block, Format, HistogramBuilder, Profile};
 use serde_json::Value;
 use support::{Folder, bytes};
@@ -45,6 +45,7 @@ fn members_are_those_that_are_documented() {
     measured.arcs[0].open = 1;
     folder.write("measured.pb.gz", &measured.write());
     folder.write("counted.pb.gz", &counted().write());
+    folder.write("sampled.pb.gz", &sampled().write());
     for rank in 0..2 {
         folder.write(&format!("gmon.rank{rank}.pb.gz"), &measured.write());
     }
@@ -61,6 +62,7 @@ fn members_are_those_that_are_documented() {
     for args in [
         "flat --json measured.pb.gz",
         "flat --json counted.pb.gz",
+        "flat --json sampled.pb.gz",
         "flat --json --by module measured.pb.gz",
         "flat --json --by program measured.pb.gz",
         "flat --json --by process measured.pb.gz",
@@ -69,6 +71,7 @@ fn members_are_those_that_are_documented() {
         "graph --json measured.pb.gz",
         "graph --json counted.pb.gz",
         "paths --json --threads measured.pb.gz",
+        "paths --json sampled.pb.gz",
         "diff --json measured.pb.gz counted.pb.gz --sort calls",
         "check --records --json gmon.out",
         "trace --json run.trace",

@@ -161,6 +161,39 @@ incl %       self  inclusive               calls callers, function, callees
     assert!(model.message.as_ref().is_some_and(|said| said.contains("not hooked")));
 }
 
+/// What is by sampled stacks is no estimate, and what was not counted is blank.
+#[test]
+fn sampled_stacks() {
+    let node = |parent, function, samples| gmon_export::Node {
+        parent,
+        function,
+        samples,
+        self_ns: samples * 1_000_000,
+        ..gmon_export::Node::default()
+    };
+    let mut run = run();
+    run.time = Time::Sampled;
+    run.nodes = vec![
+        node(None, Some(0), 0),
+        node(Some(0), Some(1), 19),
+        node(None, None, 0),
+        node(Some(2), Some(2), 81),
+    ];
+    run.arcs[2].calls = 0;
+    let mut model = model(run);
+    let shown = screen(&mut model, (80, 24));
+    assert_eq!(shown[1], " prog: 1015 calls; CPU time, 100 samples of 1.000 ms; sampled stacks");
+    assert!(shown.iter().all(|line| !line.contains('~')), "{shown:?}");
+    press(&mut model, "\x1b[H2");
+    let eval = screen(&mut model, (80, 24));
+    let caller: Vec<&str> = eval[3].split_whitespace().collect();
+    assert_eq!(caller, ["51.00", "51.00", "ms", "51.00", "ms", "main"]);
+    press(&mut model, "3");
+    let shown = screen(&mut model, (80, 24));
+    assert!(shown[3].starts_with("|all, by sampled stacks"), "{}", shown[3]);
+    assert!(shown[4].starts_with("|[path not known]"), "{}", shown[4]);
+}
+
 #[test]
 fn the_flame_graph_says_that_it_is_an_estimate() {
     let mut model = model(run());
