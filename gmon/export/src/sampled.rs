@@ -141,6 +141,8 @@ impl Run {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
     use super::*;
     use crate::load;
     use crate::load::Detail;
@@ -275,24 +277,59 @@ mod tests {
         both.stacks.push(stack(1, Some(9), Some(2), 7));
         let run = analysis(&both);
         assert_eq!(times(&run)[2..4], [("visit", 190, 190), ("sort", 0, 100)]);
-        let rows: Vec<_> = load::by_program(&both)
+        let mut rows: Vec<_> = load::by_program(&both)
             .iter()
             .map(|row| (row.program, row.function, row.self_ns, row.inclusive_ns))
             .collect();
+        rows.sort_unstable();
         let expected = [
             (0, 0, 0, 160),
             (0, 1, 50, 150),
-            (0, 4, 40, 40),
             (0, 2, 110, 110),
             (0, 3, 0, 30),
+            (0, 4, 40, 40),
             (1, 2, 80, 80),
             (1, 3, 0, 70),
         ];
-        let mut sorted = (rows, expected.to_vec());
-        (sorted.0.sort_unstable(), sorted.1.sort_unstable());
-        assert_eq!(sorted.0, sorted.1);
+        assert_eq!(rows, expected);
         both.retain_programs(|program| program.name == "other");
         assert_eq!(times(&analysis(&both)), [("visit", 80, 80), ("sort", 0, 70)]);
+    }
+
+    /// The walk finds what is found by looking at each stack as a whole.
+    #[test]
+    fn stacks_at_random() {
+        let mut state = 1_u64;
+        let mut below = |limit: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % limit
+        };
+        for _ in 0..200 {
+            let nodes: Vec<Node> = (0..60_u32)
+                .map(|index| {
+                    let parent = (below(8) > 0 && index > 0).then(|| below(index.into()) as u32);
+                    let function = (parent.is_some() || below(2) > 0).then(|| below(5) as u32);
+                    Node { parent, function, self_ns: below(4), ..Node::default() }
+                })
+                .collect();
+            let (mut functions, mut arcs) = (vec![0; 5], BTreeMap::new());
+            for node in &nodes {
+                let path: Vec<&Node> =
+                    std::iter::successors(Some(node), |node| Some(&nodes[node.parent? as usize])).collect();
+                let on_path: BTreeSet<u32> = path.iter().filter_map(|node| node.function).collect();
+                on_path.iter().for_each(|&function| functions[function as usize] += node.self_ns);
+                let caller = |node: &Node| node.parent.and_then(|parent| nodes[parent as usize].function);
+                let known = path.iter().filter_map(|node| Some((caller(node), node.function?)));
+                for arc in known.collect::<BTreeSet<_>>() {
+                    *arcs.entry(arc).or_insert(0) += node.self_ns;
+                }
+            }
+            let found = inclusive(&nodes, 5);
+            assert_eq!(found.functions, functions);
+            let found: BTreeMap<_, _> =
+                found.arcs.into_iter().map(|(arc, times)| (arc, times.inclusive_ns)).collect();
+            assert_eq!(found, arcs);
+        }
     }
 
     /// Measured times say more than samples: the stacks change nothing.
