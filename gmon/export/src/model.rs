@@ -45,8 +45,8 @@ pub struct Run {
     pub modules: Vec<Module>,
     /// The functions that were called, that called, that have samples or are on their stacks, or that have counts of basic blocks.
     pub functions: Vec<Function>,
-    /// The calls, sorted by caller, callee and call site, each combination once. Those without a number of calls are on sampled stacks
-    /// and were not counted.
+    /// The calls, sorted by caller, callee and call site, each combination once. Those of 0 calls are on sampled stacks and were not
+    /// counted; without a caller, those into functions whose callers are not known.
     pub arcs: Vec<Arc>,
     /// The sets of functions that call each other in a circle. There are none unless inclusive times are
     /// [estimates](Time::Estimated).

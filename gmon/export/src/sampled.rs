@@ -36,8 +36,8 @@ pub(crate) fn add_times(run: &mut Run) {
             ends = next;
         }
     }
-    // Where the caller is not known, there is no arc to show.
-    let others = arcs.into_iter().filter(|((caller, _), _)| caller.is_some());
+    // Where a path begins, nothing has called.
+    let others = arcs.into_iter().filter(|((caller, _), times)| caller.is_some() || times.is_unknown);
     run.arcs.extend(others.map(|((caller, callee), ArcTimes { self_ns, inclusive_ns, .. })| Arc {
         caller,
         callee,
@@ -59,6 +59,8 @@ struct Inclusive {
 struct ArcTimes {
     self_ns: u64,
     inclusive_ns: u64,
+    /// Whether there is a caller that is not known.
+    is_unknown: bool,
     /// How often it is on the path that is being walked.
     on_path: u32,
 }
@@ -101,6 +103,7 @@ fn inclusive(nodes: &[Node], functions: usize) -> Inclusive {
             if arc.on_path == 0 {
                 arc.inclusive_ns = arc.inclusive_ns.saturating_add(totals[index as usize]);
             }
+            arc.is_unknown |= caller.is_none() && node.parent.is_some();
             arc.self_ns = arc.self_ns.saturating_add(node.self_ns);
             *on_path += 1;
             arc.on_path += 1;
@@ -234,6 +237,9 @@ mod tests {
         let arcs = run.arcs.iter().map(|a| (a.caller, a.callee, a.site, a.calls, a.self_ns, a.inclusive_ns));
         let expected = [
             (None, 0, None, 1, 0, 160),
+            // Two samples of `walk` and one of `visit` have no stack.
+            (None, 1, None, 0, 20, 20),
+            (None, 2, None, 0, 10, 10),
             (None, 4, None, 50, 10, 10),
             (Some(0), 1, Some(0x110), 1, 10, 130),
             // On stacks and not counted.

@@ -48,6 +48,7 @@ index  inclusive %      self  children  calls  function
   [1]        99.34  3.600 s       0 ns    2+2  work [1]
                     360.0 ms      0 ns    2/4      work [1]
 
+                    4.000 ms      0 ns             [path not known]
                     16.00 ms  4.000 ms  10/10      main
   [2]         0.66  20.00 ms  4.000 ms     10  parse [2]
                     4.000 ms      0 ns  40/40      libc_read (libc.so.6)

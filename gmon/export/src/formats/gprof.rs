@@ -72,7 +72,7 @@ pub fn pair(run: &Run) -> Result<Pair, PairError> {
         starts[index as usize] = start;
     }
     let outside = FIRST + ROOM * run.functions.len() as u64;
-    let has_outside = run.arcs.iter().any(|arc| arc.caller.is_none());
+    let has_outside = run.arcs.iter().any(|arc| arc.caller.is_none() && arc.calls > 0);
     let end = if has_outside { outside + ROOM } else { outside };
 
     let modules = names::distinct(run.modules.iter().map(|module| module.name()));

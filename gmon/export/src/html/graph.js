@@ -171,7 +171,8 @@ class GraphView {
       self.title = own === UNKNOWN ? "not known" : `Self: ${exact(own)}`;
     }
     this.fillCalls(calls, line);
-    name.append(line.other < 0 ? el("span", { className: "quiet", textContent: "[not hooked]", title: "A caller that is not hooked, or the beginning of a thread" }) : functionLink(run, line.other));
+    const isUnknown = line.kind === "caller" && line.other < 0 && run.arcs.calls[line.arc] === UNKNOWN;
+    name.append(isUnknown ? el("span", { className: "quiet", textContent: NO_PATH, title: "Callers that are not known, on sampled stacks" }) : line.other < 0 ? el("span", { className: "quiet", textContent: "[not hooked]", title: "A caller that is not hooked, or the beginning of a thread" }) : functionLink(run, line.other));
     if (line.other >= 0) name.title = describe(run, line.other);
     if (line.other === id && line.kind !== "self") name.append(el("span", { className: "badge", textContent: "recursive" }));
     if (module && line.other >= 0) module.textContent = visible(run.modules[run.module[line.other]].name);

@@ -109,7 +109,8 @@ fn related(pen: &mut Pen, model: &Model, arc: &Arc, other: Option<u32>, theme: T
     numbers.write(pen, model, theme);
     pen.skip(INDENT);
     let cycle = cycle(other).map_or_else(String::new, |cycle| format!(" <cycle {}>", cycle + 1));
-    let name = other.map_or_else(|| NOT_HOOKED.to_owned(), |other| data.name(other, model.has_full_names));
+    let unknown = if arc.calls == 0 { data.run.name_without_function() } else { NOT_HOOKED };
+    let name = other.map_or_else(|| unknown.to_owned(), |other| data.name(other, model.has_full_names));
     let room = pen.room();
     pen.name(&(name + &cycle), room, Style::new());
 }

@@ -267,7 +267,11 @@ impl Graph<'_, '_> {
             false => arc.calls.to_string(),
         };
         let children = arc.inclusive_ns.saturating_sub(arc.self_ns);
-        let name = format!("    {}", self.name(other));
+        let name = match other {
+            // Nobody has counted a caller that is not hooked.
+            None if arc.calls == 0 => format!("    {}", run.name_without_function()),
+            other => format!("    {}", self.name(other)),
+        };
         // gprof's rule gives no time to calls within a cycle, and those of a function by itself.
         let times = match is_divided {
             true => [arc.self_ns, children].map(|ns| self.view.estimate(ns)),
