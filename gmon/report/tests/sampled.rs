@@ -138,6 +138,8 @@ main;parse(int);libc_read 4000000
     assert!(svg.contains(">3.624 s of CPU time, by sampled stacks</text>") && !svg.contains("ESTIMATE"));
     assert!(svg.contains("<title>[path not known]\n"), "{svg}");
     let callgrind = text(&folder, &["export", "--to", "callgrind"]);
+    // Readers take the cost of `calls=0` for the caller's own.
+    assert!(callgrind.contains("calls=1 0x1100 20\n0x0 0 4000000\n") && !callgrind.contains("calls=0"));
     // Of five samples of the arc, four of ten calls are from one line and six from the other.
     for part in ["calls=4 0x1100 20\n0x1010 10 8000000\n", "calls=6 0x1100 20\n0x1020 10 12000000\n"] {
         assert!(callgrind.contains(part), "{part}: {callgrind}");

@@ -209,7 +209,8 @@ impl<'r, 'w> Writer<'r, 'w> {
         writeln!(self.out, "cfi={}", self.files.text(&file))?;
         writeln!(self.out, "cfn={}", self.functions.text(&self.names[arc.callee as usize]))?;
         let target = Position { address: callee.address, line: callee.source };
-        writeln!(self.out, "calls={} {}", arc.calls, target.text())?;
+        // Readers take the cost of no call for the caller's own, so an arc of sampled stacks that was not counted has one.
+        writeln!(self.out, "calls={} {}", arc.calls.max(1), target.text())?;
         let inclusive = [arc.inclusive_ns, self.instructions.get(index).copied().unwrap_or(0), arc.calls];
         let costs: Vec<u64> = self.events.iter().map(|event| event.of(inclusive)).collect();
         writeln!(self.out, "{} {}", at.text(), numbers(&costs))
