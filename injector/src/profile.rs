@@ -23,9 +23,11 @@ pub(crate) mod possible;
 pub(crate) mod recorded;
 pub(crate) mod recorder;
 pub(crate) mod space;
+pub(crate) mod stacks;
 pub(crate) mod threads;
 pub(crate) mod times;
 mod totals;
+pub(crate) mod unwound;
 
 #[cfg(test)]
 mod hostile_tests;

@@ -10,3 +10,4 @@ pub(crate) mod perf;
 pub(crate) mod records;
 pub(crate) mod sampler;
 pub(crate) mod samples;
+pub(crate) mod stacks;

@@ -4,6 +4,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -49,6 +50,18 @@ pub(crate) fn memory_file_name(shown: &str) -> Option<&Path> {
 pub(crate) fn mappings(pid: i32) -> io::Result<Vec<Mapping>> {
     let text = fs::read(format!("/proc/{}/maps", visible_thread(pid)))?;
     Ok(String::from_utf8_lossy(&text).lines().filter_map(mapping).collect())
+}
+
+/// Returns the ELF file that the kernel maps into each process as `[vdso]`, as this process has it: it is the same in all.
+///
+/// # Errors
+/// There is none, or this process may not be read.
+pub(crate) fn own_vdso() -> io::Result<Vec<u8>> {
+    let maps = mappings(std::process::id() as i32)?;
+    let vdso = maps.iter().find(|mapping| mapping.path == "[vdso]").ok_or(io::ErrorKind::NotFound)?;
+    let mut bytes = vec![0; (vdso.hi - vdso.lo) as usize];
+    File::open("/proc/self/mem")?.read_exact_at(&mut bytes, vdso.lo)?;
+    Ok(bytes)
 }
 
 /// Returns the text of a file that the kernel makes, which is short. (The standard library begins with a few bytes and reads many times,

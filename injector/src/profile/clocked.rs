@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use gmon_export::formats::rate_of_times;
 
 use crate::profile::model::{Module, Place, Profile};
+use crate::profile::stacks::Tree;
 use crate::profile::times::Times;
 use crate::sampling::histogram::Histogram;
 
@@ -51,6 +52,7 @@ pub(crate) fn profile(profile: &Profile, times: &Times) -> Profile {
         totals: None,
         is_part: false,
         unhooked: Vec::new(),
+        stacks: Tree::default(),
         in_agent: 0,
         threads: profile.threads,
         rate,

@@ -15,11 +15,13 @@ use crate::profile::model::Profile;
 use crate::profile::placement::Placed;
 use crate::profile::possible::Possible;
 use crate::profile::space::Space;
+use crate::profile::unwound;
 use crate::program::library::Libraries;
 use crate::program::profilee::Profilee;
 use crate::sampling::histogram::Histogram;
 use crate::sampling::maps::Maps;
 use crate::sampling::samples::{Samples, Threads};
+use crate::sampling::stacks::Stacks;
 use crate::store::region::file::RegionFile;
 use crate::store::region::layout::AgentState;
 
@@ -135,9 +137,9 @@ pub(crate) fn counted(
     let mut profile = Profile::of_program(profilee.planned, rate);
     (profile.name, profile.path) = (profilee.name(), profilee.binary.display().to_string());
     (profile.is_part, profile.has_own) = (is_part && baseline.is_none(), has_own);
-    let mut kernel = Threads::default();
+    let (mut kernel, mut stacks) = (Threads::default(), Stacks::default());
     if let (Some(module), Some(samples)) = (profile.modules.first_mut(), samples) {
-        (module.samples, kernel) = (samples.histogram, samples.threads);
+        (module.samples, kernel, stacks) = (samples.histogram, samples.threads, samples.stacks);
     }
     let mut state = AgentState::Armed;
     let mut account = Account::default();
@@ -161,6 +163,8 @@ pub(crate) fn counted(
             Err(error) => troubles.push(format!("counters cannot be read: {}", sys::reason(&error))),
         }
     }
+    // By all calls of the process, also those of before an earlier attachment.
+    profile.stacks = unwound::tree(&stacks, &profile, space.as_ref(), names);
     if let Some(baseline) = baseline {
         baseline.subtract(&mut profile, &mut account);
     }

@@ -160,7 +160,18 @@ impl Names<'_> {
     }
 
     /// Returns the place at an offset of a file, without samples.
-    fn place(&mut self, file: &Arc<str>, offset: u64) -> UnhookedPlace {
+    pub(crate) fn place(&mut self, file: &Arc<str>, offset: u64) -> UnhookedPlace {
+        let functions = self.functions(file);
+        functions.and_then(|functions| functions.at(offset)).unwrap_or_else(|| unknown(file, offset))
+    }
+
+    /// Returns what is known of a file with code, and the link address at an offset of it.
+    pub(crate) fn code(&mut self, file: &Arc<str>, offset: u64) -> Option<(&'static Subject<'static>, u64)> {
+        let subject = self.functions(file)?.subject;
+        Some((subject, link_address(&subject.code, offset)?))
+    }
+
+    fn functions(&mut self, file: &Arc<str>) -> Option<&Functions> {
         /// Processes can map any number of files.
         const MOST: usize = 1000;
         let now = Some(Path::new(&**file)).filter(|path| path.is_absolute()).and_then(profilee::identity);
@@ -170,8 +181,7 @@ impl Names<'_> {
             }
             self.files.insert(Arc::clone(file), (now, Functions::read(file, self.cache)));
         }
-        let functions = self.files.get(file).and_then(|(_, functions)| functions.as_ref());
-        functions.and_then(|functions| functions.at(offset)).unwrap_or_else(|| unknown(file, offset))
+        self.files.get(file).and_then(|(_, functions)| functions.as_ref())
     }
 }
 

@@ -13,7 +13,8 @@ use std::collections::HashMap;
 use gmon::Block;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use crate::profile::place::{ModuleIndex, NOWHERE, PROGRAM, Place};
+pub(crate) use crate::profile::place::{ModuleIndex, NOWHERE, PROGRAM, Place, UnhookedPlace};
+use crate::profile::stacks::Tree;
 use crate::profile::times::Times;
 use crate::profile::totals::Totals;
 use crate::program::library::Library;
@@ -44,6 +45,8 @@ pub(crate) struct Profile {
     pub(super) is_part: bool,
     /// The samples in code that is not hooked, by place.
     pub(crate) unhooked: Vec<UnhookedPlace>,
+    /// The stacks of samples, as far as they are known.
+    pub(crate) stacks: Tree,
     /// The samples in the agent's library.
     pub(crate) in_agent: u64,
     /// The number of threads that have counted.
@@ -52,22 +55,6 @@ pub(crate) struct Profile {
     pub(crate) rate: u32,
     /// The measured durations; `None` if nothing was measured.
     pub(crate) times: Option<Times>,
-}
-
-/// The samples at a place in code that is not hooked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct UnhookedPlace {
-    /// Its file, or what stands for memory without one.
-    pub(crate) module: std::sync::Arc<gmon_run::Module>,
-    /// The name of its function in the symbol table, or an empty text.
-    pub(crate) function: String,
-    /// The link address and the number of bytes of its function. If no function is known there, `start` is the address of the place
-    /// and `size` is 0. If the file could not be read, both are 0.
-    pub(crate) start: u64,
-    pub(crate) size: u64,
-    /// The link address of the place; 0 if it is not known.
-    pub(crate) address: u64,
-    pub(crate) samples: u64,
 }
 
 /// What was counted in the code of one file.
@@ -158,6 +145,7 @@ impl Profile {
             totals: None,
             is_part: false,
             unhooked: Vec::new(),
+            stacks: Tree::default(),
             in_agent: 0,
             threads: 0,
             rate,
@@ -223,6 +211,7 @@ impl Profile {
                 |place| &mut place.samples,
             );
         }
+        self.stacks.add_all(&other.stacks, place);
         self.in_agent = self.in_agent.saturating_add(other.in_agent);
         self.threads = self.threads.saturating_add(other.threads);
         match (&mut self.times, other.times) {

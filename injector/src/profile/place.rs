@@ -22,3 +22,19 @@ impl Place {
     /// The caller that is not known.
     pub(crate) const NOWHERE: Place = Place { module: NOWHERE, address: 0 };
 }
+
+/// The samples at a place in code that is not hooked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct UnhookedPlace {
+    /// Its file, or what stands for memory without one.
+    pub(crate) module: std::sync::Arc<gmon_run::Module>,
+    /// The name of its function in the symbol table, or an empty text.
+    pub(crate) function: String,
+    /// The link address and the number of bytes of its function. If no function is known there, `start` is the address of the place
+    /// and `size` is 0. If the file could not be read, both are 0.
+    pub(crate) start: u64,
+    pub(crate) size: u64,
+    /// The link address of the place; 0 if it is not known.
+    pub(crate) address: u64,
+    pub(crate) samples: u64,
+}

@@ -9,7 +9,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
 use std::time::{Duration, UNIX_EPOCH};
 
-use gmon_run::{Block, Calls, Hits, Module, Origin, Process, Program, Recording};
+use gmon_run::{Block, Calls, Hits, Module, Origin, Process, Program, Recording, Stack};
 
 use crate::os::clock;
 use crate::profile::file;
@@ -17,6 +17,7 @@ use crate::profile::model::{self, NOWHERE, Place, Profile};
 use crate::profile::recorder::places::Places;
 use crate::profile::recorder::tables::Tables;
 use crate::profile::recorder::times::Sources;
+use crate::profile::stacks::Frame;
 use crate::program::planned::Planned;
 use crate::store::rank;
 
@@ -144,6 +145,7 @@ impl Recorder {
                 executions: block.count,
             }));
         }
+        self.add_stacks(program, profile, &modules, &mut places);
         self.tables.recording.calls.reserve(profile.arcs.len());
         for arc in &profile.arcs {
             let caller = match arc.from.module {
@@ -171,6 +173,33 @@ impl Recorder {
             known.elsewhere = known.elsewhere.saturating_add(elsewhere);
             known.overhead = known.overhead.saturating_add(own);
         }
+    }
+}
+
+impl Recorder {
+    /// Adds the stacks of a program's samples.
+    fn add_stacks<'p>(
+        &mut self,
+        program: u32,
+        profile: &'p Profile,
+        modules: &[u32],
+        places: &mut Places<'p, u32>,
+    ) {
+        let frames = profile.stacks.frames().iter().map(|frame| match frame {
+            Frame::Hooked(place) => places.at(*place, |found| self.tables.of_profile(modules, &found)),
+            Frame::Other(place) => {
+                let module = self.tables.module(gmon_run::Module::clone(&place.module));
+                self.tables.function(module, place.start, place.size, &place.function)
+            }
+        });
+        let frames: Vec<u32> = frames.collect();
+        let first = self.tables.recording.stacks.len() as u32;
+        self.tables.recording.stacks.extend(profile.stacks.nodes().iter().map(|node| Stack {
+            program,
+            parent: node.parent.map(|parent| first + parent),
+            function: node.frame.and_then(|frame| frames.get(frame as usize).copied()),
+            samples: node.samples,
+        }));
     }
 }
 

@@ -56,6 +56,7 @@ impl<P: Copy + Eq + Hash> Counts<P> {
 }
 
 /// The start of hashes, which nobody knows: which arcs there are is up to the processes.
+#[derive(Clone, Debug)]
 pub(crate) struct Seed(u64);
 
 impl Default for Seed {

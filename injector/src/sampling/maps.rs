@@ -24,7 +24,11 @@ pub(crate) struct Mapped {
 
 /// The mappings of a process, sorted by address, without overlap.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Maps(Vec<Mapped>);
+pub(crate) struct Maps {
+    all: Vec<Mapped>,
+    /// How often something was added.
+    version: u64,
+}
 
 impl Maps {
     /// Adds a mapping, which replaces what was there. Of a mapping that it covers in part the rest stays: the kernel
@@ -35,20 +39,21 @@ impl Maps {
         if new.start >= new.end {
             return;
         }
-        let first = self.0.partition_point(|old| old.end <= new.start);
-        let last = self.0.partition_point(|old| old.start < new.end);
+        self.version += 1;
+        let first = self.all.partition_point(|old| old.end <= new.start);
+        let last = self.all.partition_point(|old| old.start < new.end);
         let mut pieces = Vec::with_capacity(3);
-        if let Some(old) = self.0.get(first).filter(|old| old.start < new.start) {
+        if let Some(old) = self.all.get(first).filter(|old| old.start < new.start) {
             pieces.push(Mapped { end: new.start, ..old.clone() });
         }
         let end = new.end;
         pieces.push(new);
-        if let Some(old) = self.0[first..last].last().filter(|old| old.end > end) {
+        if let Some(old) = self.all[first..last].last().filter(|old| old.end > end) {
             let offset = old.offset.saturating_add(end - old.start);
             pieces.push(Mapped { start: end, offset, ..old.clone() });
         }
-        if self.0.len() + pieces.len() <= MOST + (last - first) {
-            self.0.splice(first..last, pieces);
+        if self.all.len() + pieces.len() <= MOST + (last - first) {
+            self.all.splice(first..last, pieces);
         }
     }
 
@@ -62,6 +67,16 @@ impl Maps {
                 self.add(Mapped { start: lo, end: hi, offset, file });
             }
         }
+    }
+
+    /// Returns a number that differs from an earlier one if something was added since.
+    pub(crate) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Returns all mappings, sorted by address.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Mapped> {
+        self.all.iter()
     }
 
     /// Returns what a process has mapped now.
@@ -87,8 +102,8 @@ impl Maps {
     /// Returns the file that is mapped at an address, and the offset in it. Memory without a file has none, and neither have the thunks of
     /// a library: they are known by their addresses.
     fn at(&self, address: u64) -> Option<(&Arc<str>, u64)> {
-        let after = self.0.partition_point(|map| map.start <= address);
-        let map = self.0.get(after.checked_sub(1)?).filter(|map| address < map.end)?;
+        let after = self.all.partition_point(|map| map.start <= address);
+        let map = self.all.get(after.checked_sub(1)?).filter(|map| address < map.end)?;
         let is_memory =
             map.file.starts_with("//") || proc::named(&map.file) == sys::NAMELESS || is_arena(&map.file);
         (!is_memory).then(|| (&map.file, address - map.start + map.offset))
@@ -124,7 +139,7 @@ mod tests {
             map(0x8000, 0xa800, 0, "//anon"),
             map(0xa800, 0xb000, 0x800, "b"),
         ];
-        assert_eq!(maps.0, expected);
+        assert_eq!(maps.all, expected);
         maps.add(map(0xc000, 0xd000, 0x1000, "/memfd:gprofinject (deleted)"));
         let key = "0f".repeat(32);
         maps.add(map(0xd000, 0xe000, 0, &format!("/caches/gprofinject/{key}.arena (deleted)")));

@@ -26,6 +26,17 @@ const OTHER_RECORDS: usize = 16 * PAGE;
 const ALL_PAGES: usize = 2048;
 /// The instruction pointer among the registers of PERF_SAMPLE_REGS_USER.
 const USER_IP: u64 = 1 << sys::PERF_REG_X86_IP;
+/// The registers by which a frame is found.
+const FRAME: u64 = 1 << sys::PERF_REG_X86_BP | 1 << sys::PERF_REG_X86_SP | USER_IP;
+/// The bytes of the stack that are copied with a sample at most, and in a second.
+const STACK: u32 = 16 << 10;
+const STACKS: u32 = 24 << 20;
+/// After so many of them the injector wakes up. Rings have room for four times as many.
+const STACKS_A_WAKEUP: u32 = 16;
+/// The number of data pages of a ring with stacks, if so many may be locked.
+const STACK_PAGES: usize = 256;
+/// Below so many bytes, stacks say little.
+const STACK_MIN: u32 = 2 << 10;
 
 /// What the kernel allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +48,8 @@ struct Ability {
     threads_only: bool,
     /// What the scheduler does is reported.
     switches: bool,
+    /// So many bytes of the stack are copied with each sample.
+    stack: u32,
 }
 
 /// The processes and threads that are sampled.
@@ -59,6 +72,8 @@ pub(crate) struct Perf {
     /// The events of further threads, which write into the same rings.
     others: Vec<OwnedFd>,
     ability: Ability,
+    /// The bytes of the ring that is drained.
+    bytes: Vec<u8>,
 }
 
 struct Ring {
@@ -72,14 +87,26 @@ struct Ring {
 }
 
 impl Perf {
-    /// Opens the events. `follow` includes child processes, and `switches` what the scheduler does.
+    /// Opens the events. `follow` includes child processes, `switches` what the scheduler does, and `stacks` the stacks of samples.
     ///
     /// # Errors
     /// The kernel refuses perf events.
-    pub(crate) fn open(scope: Scope, rate: u32, follow: bool, switches: bool) -> io::Result<Perf> {
+    pub(crate) fn open(
+        scope: Scope,
+        rate: u32,
+        follow: bool,
+        switches: bool,
+        stacks: bool,
+    ) -> io::Result<Perf> {
+        // Of everything on every CPU, no stack is anybody's business.
+        let stack = if stacks && scope != Scope::Machine { stack_bytes(rate) } else { 0 };
         let bytes = rate as usize * RECORD * SECONDS + OTHER_RECORDS;
-        let pages = if switches { MOST_PAGES } else { bytes.div_ceil(PAGE) };
-        Perf::with_rings(scope, rate, (follow, switches), pages.clamp(1, MOST_PAGES).next_power_of_two())
+        let pages = match (stack, switches) {
+            (0, false) => bytes.div_ceil(PAGE).clamp(1, MOST_PAGES).next_power_of_two(),
+            (0, true) => MOST_PAGES,
+            _ => STACK_PAGES,
+        };
+        Perf::with_rings(scope, rate, (follow, switches, stack), pages)
     }
 
     /// Opens the events as [`Perf::open`] does, to find out whether that is possible and what the kernel
@@ -88,24 +115,24 @@ impl Perf {
     /// # Errors
     /// The kernel refuses perf events.
     pub(crate) fn trial(scope: Scope, rate: u32, follow: bool) -> io::Result<Perf> {
-        Perf::with_rings(scope, rate, (follow, false), 1)
+        Perf::with_rings(scope, rate, (follow, false, 0), 1)
     }
 
     fn with_rings(
         scope: Scope,
         rate: u32,
-        (follow, switches): (bool, bool),
+        (follow, switches, stack): (bool, bool, u32),
         pages: usize,
     ) -> io::Result<Perf> {
         let cpus = online_cpus();
-        let most = (ALL_PAGES / cpus.len().max(1)).clamp(4, MOST_PAGES);
+        let most = (ALL_PAGES / cpus.len().max(1)).clamp(4, STACK_PAGES);
         let pages = pages.min(1 << most.ilog2());
         let mut refusal = Error::from_raw_os_error(libc::ENODEV);
-        for ability in Ability::all(follow, switches) {
+        for ability in Ability::all(follow, switches, stack) {
             match open_all(scope, rate, &cpus, ability, pages) {
                 Ok(rings) if rings.is_empty() => {}
                 Ok(rings) => {
-                    let mut perf = Perf { rings, others: Vec::new(), ability };
+                    let mut perf = Perf { rings, others: Vec::new(), ability, bytes: Vec::new() };
                     if let Scope::Running(pid) = scope {
                         perf.add_threads(pid, rate, &cpus)?;
                     }
@@ -170,20 +197,19 @@ impl Perf {
 
     /// Takes all records out of the rings.
     pub(crate) fn drain(&mut self, records: &mut Vec<Record>) {
-        let content = Content { user_registers: self.ability.kernel };
-        let mut bytes = Vec::new();
+        let content = Content { user_registers: self.ability.kernel, stacks: self.ability.stack > 0 };
         for ring in &self.rings {
-            bytes.clear();
-            ring.drain(&mut bytes);
-            records::parse(&bytes, content, ring.cpu, records);
+            self.bytes.clear();
+            ring.drain(&mut self.bytes);
+            records::parse(&self.bytes, content, ring.cpu, records);
         }
     }
 }
 
 impl Ability {
     /// Returns all combinations, the best first.
-    fn all(follow: bool, switches: bool) -> Vec<Ability> {
-        let ability = |kernel, threads_only| Ability { kernel, threads_only, switches };
+    fn all(follow: bool, switches: bool, stack: u32) -> Vec<Ability> {
+        let ability = |kernel, threads_only| Ability { kernel, threads_only, switches, stack };
         if follow {
             return vec![ability(true, false), ability(false, false)];
         }
@@ -194,8 +220,15 @@ impl Ability {
 /// Opens an event and closes it again. The kernel changes its own code for the first event of all processes and waits until
 /// all processors have noticed, for about 10 ms; this is undone a second later.
 pub(crate) fn prepare() {
-    let _ =
-        open_event(Scope::Process(0), -1, 1, Ability { kernel: false, threads_only: false, switches: false });
+    let ability = Ability { kernel: false, threads_only: false, switches: false, stack: 0 };
+    let _ = open_event(Scope::Process(0), -1, 1, ability);
+}
+
+/// Returns how many bytes of the stack are copied with a sample at a rate: less at a high one, and none at one so high that there would
+/// be little.
+fn stack_bytes(rate: u32) -> u32 {
+    let most = (STACKS / rate.max(1)).min(STACK) & !7;
+    if most >= STACK_MIN { most } else { 0 }
 }
 
 fn open_all(scope: Scope, rate: u32, cpus: &[i32], ability: Ability, pages: usize) -> io::Result<Vec<Ring>> {
@@ -228,6 +261,11 @@ fn open_event(scope: Scope, cpu: i32, rate: u32, ability: Ability) -> io::Result
         attr.sample_type |= u64::from(sys::PERF_SAMPLE_IP);
         attr.set_exclude_kernel(1);
     }
+    if ability.stack > 0 {
+        attr.sample_type |= u64::from(sys::PERF_SAMPLE_REGS_USER | sys::PERF_SAMPLE_STACK_USER);
+        attr.sample_regs_user = FRAME;
+        attr.sample_stack_user = ability.stack;
+    }
     attr.set_exclude_hv(1);
     attr.set_disabled(1);
     let pid = match scope {
@@ -257,7 +295,7 @@ fn open_event(scope: Scope, cpu: i32, rate: u32, ability: Ability) -> io::Result
     attr.set_task(1);
     attr.set_context_switch(u64::from(ability.switches));
     attr.set_watermark(1);
-    attr.__bindgen_anon_2.wakeup_watermark = (PAGE * 2) as u32;
+    attr.__bindgen_anon_2.wakeup_watermark = PAGE as u32 * 2 + ability.stack * STACKS_A_WAKEUP;
     // SAFETY: `attr` is initialised, states its own size, and lives through the call.
     let fd = unsafe { perf_event_open(&mut attr, pid, cpu, -1, sys::PERF_FLAG_FD_CLOEXEC.into()) };
     let fd = crate::os::sys::check(fd)?;

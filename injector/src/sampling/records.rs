@@ -1,5 +1,6 @@
 //! The records in a perf ring buffer (linux/perf_event.h, PERF_RECORD_*).
 
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A record of the kernel, as far as it matters here.
@@ -16,8 +17,8 @@ pub(crate) struct Record {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// A sample in user space at this address, or in the kernel, called from this address. `None` means that
-    /// the address is not known.
-    Sample(Option<u64>),
+    /// the address is not known. With it comes the part of the stack that was copied, if any was.
+    Sample(Option<u64>, Option<Box<Dump>>),
     /// The process has begun to execute a program.
     Exec,
     /// The process was forked by this one.
@@ -41,11 +42,28 @@ pub(crate) enum Event {
     Throttled,
 }
 
+/// What the kernel has copied of a thread's user state for a sample.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Dump {
+    pub(crate) pc: u64,
+    pub(crate) sp: u64,
+    pub(crate) bp: u64,
+    /// The number of bytes from `sp` on that were copied.
+    pub(crate) len: u64,
+    /// The words among them that may be addresses, each with its distance from `sp` in words.
+    pub(crate) words: Vec<(u16, u64)>,
+}
+
+/// The addresses that code and stacks can have: the kernel gives no page below vm.mmap_min_addr.
+const ADDRESSES: Range<u64> = 0x1_0000..0x7fff_ffff_f000;
+
 /// How the fields of a sample are arranged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Content {
     /// Whether samples have PERF_SAMPLE_REGS_USER with the instruction pointer, instead of PERF_SAMPLE_IP.
     pub(crate) user_registers: bool,
+    /// Whether samples have PERF_SAMPLE_REGS_USER with the registers of a [`Dump`], and PERF_SAMPLE_STACK_USER.
+    pub(crate) stacks: bool,
 }
 
 const MMAP: u32 = 1;
@@ -127,18 +145,44 @@ fn parse_one(raw: Raw, content: Content, cpu: u32) -> Option<Record> {
     Some(Record { time, pid: process, tid: thread, event })
 }
 
-/// Parses `{ u64 ip; u32 pid, tid; u64 time }` or `{ u32 pid, tid; u64 time; u64 abi; u64 ip }`.
+/// Parses `{ u64 ip; u32 pid, tid; u64 time }` or `{ u32 pid, tid; u64 time; u64 abi; u64 ip }`. With stacks, there are
+/// `{ u64 abi; u64 bp, sp, ip; u64 size; char data[size]; u64 dyn_size }` behind the time instead.
 fn parse_sample(body: &[u8], content: Content) -> Option<Record> {
     let id = if content.user_registers { 0 } else { 8 };
     let ((pid, tid), time) = (ids_at(body, id)?, u64_at(body, id + 8)?);
-    let place = if !content.user_registers {
-        u64_at(body, 0)
-    } else if u64_at(body, 16)? != 0 {
-        u64_at(body, 24)
-    } else {
-        None
+    let registers = id + 16;
+    let has_registers =
+        (content.stacks || content.user_registers) && u64_at(body, registers).is_some_and(|abi| abi != 0);
+    let dump = if content.stacks && has_registers { Dump::parse(&body[registers + 8..]) } else { None };
+    let place = match (content.user_registers, &dump) {
+        (false, _) => u64_at(body, 0),
+        (true, Some(dump)) => Some(dump.pc),
+        (true, None) if has_registers => u64_at(body, registers + if content.stacks { 24 } else { 8 }),
+        (true, None) => None,
     };
-    Some(Record { time, pid, tid, event: Event::Sample(place) })
+    let dump = dump.filter(|dump| dump.len > 0).map(Box::new);
+    Some(Record { time, pid, tid, event: Event::Sample(place, dump) })
+}
+
+impl Dump {
+    /// Parses what follows the word `abi`.
+    fn parse(body: &[u8]) -> Option<Dump> {
+        /// `bp`, `sp` and `ip` are in the order of their numbers in `enum perf_event_x86_regs`.
+        const SIZE: usize = 24;
+        let size = usize::try_from(u64_at(body, SIZE)?).ok()?;
+        let data = body.get(SIZE + 8..)?;
+        let valid = u64_at(data, size).filter(|_| size > 0).and_then(|valid| usize::try_from(valid).ok());
+        let stack = data.get(..valid.unwrap_or(0).min(size))?;
+        let mut words = Vec::with_capacity(stack.len() / 32);
+        for (place, bytes) in (0..=u16::MAX).zip(stack.chunks_exact(8)) {
+            let word = bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+            if ADDRESSES.contains(&word) {
+                words.push((place, word));
+            }
+        }
+        let len = stack.len() as u64;
+        Some(Dump { bp: u64_at(body, 0)?, sp: u64_at(body, 8)?, pc: u64_at(body, 16)?, len, words })
+    }
 }
 
 /// Returns the text up to the first NUL.
@@ -168,7 +212,7 @@ mod tests {
 
     fn parsed(bytes: &[u8], user_registers: bool) -> Vec<Record> {
         let mut records = Vec::new();
-        parse(bytes, Content { user_registers }, 3, &mut records);
+        parse(bytes, Content { user_registers, stacks: false }, 3, &mut records);
         records
     }
 
@@ -176,10 +220,37 @@ mod tests {
 
     #[test]
     fn samples_of_both_layouts() {
-        let sample = |place| Record { time: 5, pid: 7, tid: 8, event: Event::Sample(place) };
+        let sample = |place| Record { time: 5, pid: 7, tid: 8, event: Event::Sample(place, None) };
         assert_eq!(parsed(&raw(SAMPLE, 2, &[0x1234, ID, 5]), false), [sample(Some(0x1234))]);
         assert_eq!(parsed(&raw(SAMPLE, 1, &[ID, 5, 2, 0x1234]), true), [sample(Some(0x1234))]);
         assert_eq!(parsed(&raw(SAMPLE, 1, &[ID, 5, 0]), true), [sample(None)]);
+    }
+
+    #[test]
+    fn samples_with_stacks() {
+        let dump = Dump { pc: 0x1234, sp: 0x7000, bp: 0x7100, len: 16, words: vec![(1, 0x55_1234)] };
+        let with = |place, dump: Option<&Dump>| {
+            let event = Event::Sample(place, dump.cloned().map(Box::new));
+            Record { time: 5, pid: 7, tid: 8, event }
+        };
+        let parsed = |bytes: &[u8], user_registers| {
+            let mut records = Vec::new();
+            parse(bytes, Content { user_registers, stacks: true }, 3, &mut records);
+            records
+        };
+        let rest = [2, 0x7100, 0x7000, 0x1234, 24, 1, 0x55_1234, 0x55_5678, 16];
+        let user = raw(SAMPLE, 2, &[&[ID, 5][..], &rest].concat());
+        assert_eq!(parsed(&user, true), [with(Some(0x1234), Some(&dump))]);
+        let kernel = raw(SAMPLE, 2, &[&[0x99, ID, 5][..], &rest].concat());
+        assert_eq!(parsed(&kernel, false), [with(Some(0x99), Some(&dump))]);
+        // Nothing was copied, and a thread of the kernel has no registers.
+        assert_eq!(parsed(&raw(SAMPLE, 2, &[ID, 5, 2, 1, 2, 0x1234, 0]), true), [with(Some(0x1234), None)]);
+        assert_eq!(parsed(&raw(SAMPLE, 1, &[ID, 5, 0, 0]), true), [with(None, None)]);
+        // Sizes that do not fit.
+        for size in [24, u64::MAX] {
+            let damaged = raw(SAMPLE, 2, &[ID, 5, 2, 1, 2, 0x1234, size, 1, 8]);
+            assert_eq!(parsed(&damaged, true), [with(Some(0x1234), None)]);
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::os::sys;
 use crate::sampling::histogram::Histogram;
 use crate::sampling::maps::{Mapped, Maps};
 use crate::sampling::perf::{self, Perf, Scope};
-use crate::sampling::records::{Event, Record};
+use crate::sampling::records::{Dump, Event, Record};
 use crate::sampling::samples::Samples;
 use crate::store::shape::Shape;
 
@@ -164,12 +164,19 @@ struct Track {
     maps: Maps,
 }
 
-/// A sample: its thread, if threads are told apart, the link address in the program, and the program counter.
-#[derive(Clone, Copy, Debug)]
+/// A sample: its thread, if threads are told apart, the link address in the program, the program counter, and its stack.
+#[derive(Clone, Debug)]
 struct Early {
     tid: Option<u32>,
     place: Option<u64>,
     pc: Option<u64>,
+    dump: Option<Box<Dump>>,
+}
+
+impl Early {
+    fn add_to(&self, samples: &mut Samples, maps: &Maps, processes: usize) {
+        samples.add(self.tid, (self.place, self.pc), self.dump.as_deref(), maps, processes);
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -272,6 +279,13 @@ impl Sampling {
         self.members.get(member).map(|sampled| self.told(sampled.samples.clone()))
     }
 
+    /// Returns the same without stacks.
+    pub(crate) fn flat_samples(&self, member: usize) -> Option<Samples> {
+        let samples = &self.members.get(member)?.samples;
+        let (histogram, threads) = (samples.histogram.clone(), samples.threads.clone());
+        Some(self.told(Samples { threads, ..Samples::from(histogram) }))
+    }
+
     /// Returns samples that tell whether those in the kernel are among them.
     fn told(&self, mut samples: Samples) -> Samples {
         samples.threads.is_without_kernel = !self.perf.samples_kernel();
@@ -290,7 +304,7 @@ impl Sampling {
     pub(crate) fn early(&self, pid: u32, shape: Shape) -> Histogram {
         let mut samples = Samples::new(shape);
         if let Some(track) = self.tracks.get(&pid) {
-            track.early.iter().for_each(|early| samples.add(None, early.place, early.pc, &track.maps));
+            track.early.iter().for_each(|early| early.add_to(&mut samples, &track.maps, self.tracks.len()));
         }
         samples.histogram
     }
@@ -335,6 +349,7 @@ impl Sampling {
         let after = self.announced.partition_point(|announced| announced.time < time);
         for announced in self.announced.drain(..after) {
             let Announced { pid, member, at_exec, .. } = announced;
+            let processes = self.tracks.len();
             let track = self.tracks.entry(pid).or_insert_with(|| Track::new(None));
             if at_exec {
                 track.next = Some(member);
@@ -343,10 +358,7 @@ impl Sampling {
             track.member = Some(member);
             let early = std::mem::take(&mut track.early);
             if let Some(sampled) = self.members.get_mut(member) {
-                let maps = &track.maps;
-                early
-                    .into_iter()
-                    .for_each(|Early { tid, place, pc }| sampled.samples.add(tid, place, pc, maps));
+                early.iter().for_each(|early| early.add_to(&mut sampled.samples, &track.maps, processes));
             }
         }
     }
@@ -388,16 +400,17 @@ impl Sampling {
                 self.note_switch((record.pid, record.tid), record.time, cpu, Some(preempted));
             }
             event => {
+                let processes = self.tracks.len();
                 let Some(track) = self.tracks.get_mut(&record.pid) else { return };
-                track.see(event, tid, &mut self.members);
+                track.see(event, tid, &mut self.members, processes);
             }
         }
     }
 }
 
 impl Track {
-    /// `tid` is the thread, if threads are told apart.
-    fn see(&mut self, event: Event, tid: Option<u32>, members: &mut [Sampled]) {
+    /// `tid` is the thread, if threads are told apart, and `processes` how many there are.
+    fn see(&mut self, event: Event, tid: Option<u32>, members: &mut [Sampled], processes: usize) {
         match event {
             Event::Exec => match self.next.take() {
                 Some(next) => *self = Track::new(Some(next)),
@@ -414,16 +427,17 @@ impl Track {
                 }
                 self.maps.add(Mapped { start: address, end: address.saturating_add(len), offset, file });
             }
-            Event::Sample(pc) => {
+            Event::Sample(pc, dump) => {
                 let place = match self.state {
                     State::Before => None,
                     State::Running { bias } => pc.map(|pc| pc.wrapping_sub(bias)),
                     State::Over => return,
                 };
+                let sample = Early { tid, place, pc, dump };
                 match self.member.and_then(|member| members.get_mut(member)) {
                     Some(sampled) if sampled.paused => {}
-                    Some(sampled) => sampled.samples.add(tid, place, pc, &self.maps),
-                    None if self.early.len() < MOST_EARLY => self.early.push(Early { tid, place, pc }),
+                    Some(sampled) => sample.add_to(&mut sampled.samples, &self.maps, processes),
+                    None if self.early.len() < MOST_EARLY => self.early.push(sample),
                     None => {}
                 }
             }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use crate::os::clock::Moment;
 use crate::sampling::histogram::Histogram;
 use crate::sampling::maps::Maps;
-use crate::sampling::records::Event;
+use crate::sampling::records::{Dump, Event};
+use crate::sampling::stacks::Stacks;
 use crate::store::shape::Shape;
 
 /// The number of threads of a member that are told apart at most, and of ends that are kept.
@@ -19,6 +20,8 @@ pub(crate) struct Samples {
     pub(crate) histogram: Histogram,
     /// The same for each thread, by its number, and the threads that have ended; nothing unless that was asked for.
     pub(crate) threads: Threads,
+    /// The stacks of samples, as far as they were taken.
+    pub(crate) stacks: Stacks,
 }
 
 /// What is known of the threads of a member.
@@ -66,8 +69,18 @@ impl Samples {
         Histogram::new(shape).into()
     }
 
-    /// Counts a sample of a thread, if threads are told apart: at a link address of the program, or where its runtime address says.
-    pub(crate) fn add(&mut self, tid: Option<u32>, place: Option<u64>, pc: Option<u64>, maps: &Maps) {
+    /// Counts a sample of a thread of one of so many processes, if threads are told apart: at a link address of the program, or where its runtime address says.
+    pub(crate) fn add(
+        &mut self,
+        tid: Option<u32>,
+        (place, pc): (Option<u64>, Option<u64>),
+        dump: Option<&Dump>,
+        maps: &Maps,
+        processes: usize,
+    ) {
+        if let Some(dump) = dump {
+            self.stacks.add(dump, maps, processes);
+        }
         add(&mut self.histogram, place, pc, maps);
         let histograms = &mut self.threads.histograms;
         if let Some(tid) = tid.filter(|tid| histograms.len() < THREADS_MAX || histograms.contains_key(tid)) {
@@ -80,7 +93,7 @@ impl Samples {
 impl From<Histogram> for Samples {
     /// Returns samples of which the threads are not known.
     fn from(histogram: Histogram) -> Samples {
-        Samples { histogram, threads: Threads::default() }
+        Samples { histogram, threads: Threads::default(), stacks: Stacks::default() }
     }
 }
 

@@ -44,7 +44,7 @@ impl Family<'_> {
         self.note_maps_of(index);
         let samples = sampling.and_then(|sampling| {
             sampling.settle();
-            sampling.samples(index)
+            sampling.flat_samples(index)
         });
         let programs = self.living.iter().filter_map(|(pid, process)| {
             let member = self.members.get(*process.members.last()?)?;

@@ -361,7 +361,8 @@ fn begin_view(viewed: Viewed, voice: Voice) -> Option<View> {
 
 fn sample(scope: Scope, rate: u32, follow: bool, measure: Option<Measure>) -> std::io::Result<Sampling> {
     let is_traced = measure.is_some_and(|measure| measure.trace.is_some());
-    let perf = Perf::open(scope, rate, follow, is_traced)?;
+    // What is measured has callers of its own.
+    let perf = Perf::open(scope, rate, follow, is_traced, measure.is_none())?;
     if scope == Scope::Machine {
         perf.enable();
     }

@@ -36,6 +36,25 @@ pub struct Mapped {
     pub offset: u64,
 }
 
+/// The unwind tables of a file: the link address and the bytes of each.
+#[derive(Clone, Copy, Debug)]
+pub struct Sections<'d> {
+    /// `.eh_frame_hdr`, and what follows it; its length is not known without section headers.
+    pub header: Option<(u64, &'d [u8])>,
+    /// `.eh_frame`.
+    pub frames: (u64, &'d [u8]),
+}
+
+impl<'d> Sections<'d> {
+    /// Finds the tables in the bytes of a file. Returns `None` if it is damaged or has none.
+    pub fn find(bytes: &'d [u8]) -> Option<Sections<'d>> {
+        let elf = Elf::parse_any(bytes).ok()?;
+        let (frames, frames_at) = unwind::eh_frame(&elf)?;
+        let header = elf.eh_frame_hdr.and_then(|at| Some((at, elf.rest_at(at)?)));
+        Some(Sections { header, frames: (frames_at, frames) })
+    }
+}
+
 /// Returns a copy of a table that may end behind it.
 fn kept(bytes: &[u8]) -> Vec<u8> {
     bytes[..bytes.len().min(TABLE_MAX)].to_vec()
@@ -67,12 +86,9 @@ impl Tables {
         let (offset, _) = segment.file_range();
         let address = segment.address().wrapping_add(mapped.offset).wrapping_sub(offset);
         let bias = mapped.lo.wrapping_sub(address);
-        let elf = Elf::parse_any(bytes).ok()?;
-        let header_at = elf.eh_frame_hdr?;
-        let (frames, frames_at) = unwind::eh_frame(&elf)?;
-        let header = (header_at, kept(elf.rest_at(header_at)?));
-        let frames = (frames_at, kept(frames));
-        Some(Tables { header, frames, bias })
+        let Sections { header, frames } = Sections::find(bytes)?;
+        let owned = |(at, bytes)| (at, kept(bytes));
+        Some(Tables { header: owned(header?), frames: owned(frames), bias })
     }
 
     /// Returns the registers of the caller of a frame. `at` is the runtime address of an instruction of the frame's function,

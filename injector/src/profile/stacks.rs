@@ -1,0 +1,146 @@
+//! The tree of the stacks that samples have found in the processes of a program.
+
+use std::collections::HashMap;
+
+use crate::profile::place::{Place, UnhookedPlace};
+use crate::profile::totals::Seed;
+
+/// A function on a stack.
+#[derive(Clone, Debug)]
+pub(crate) enum Frame {
+    /// A function of a module of the profile, by its first address.
+    Hooked(Place),
+    /// One of another file, without samples.
+    Other(UnhookedPlace),
+}
+
+/// A function together with the path of its callers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Node {
+    /// The index of the caller's node, which is less than that of this node.
+    pub(crate) parent: Option<u32>,
+    /// The index of the function. `None` stands for callers that are not known.
+    pub(crate) frame: Option<u32>,
+    /// The samples in the function itself.
+    pub(crate) samples: u64,
+}
+
+/// The stacks of samples.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tree {
+    frames: Vec<Frame>,
+    /// What is known of the frames: hooked ones by place, others by file and address or name.
+    hooked: HashMap<Place, u32, Seed>,
+    others: HashMap<(String, u64, String), u32>,
+    nodes: Vec<Node>,
+    /// The nodes by those of their callers and by their functions.
+    known: HashMap<u64, u32, Seed>,
+}
+
+/// The number of nodes of a program at most. What is deeper belongs to the node that was reached.
+const NODES: usize = 1 << 20;
+
+impl Tree {
+    /// Returns the functions.
+    pub(crate) fn frames(&self) -> &[Frame] {
+        &self.frames
+    }
+
+    /// Returns the nodes, callers before what they have called.
+    pub(crate) fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// Returns the index of a function.
+    pub(crate) fn frame(&mut self, frame: Frame) -> u32 {
+        let new = self.frames.len() as u32;
+        let index = match &frame {
+            Frame::Hooked(place) => *self.hooked.entry(*place).or_insert(new),
+            Frame::Other(place) => {
+                let name = if place.start == 0 { place.function.clone() } else { String::new() };
+                *self.others.entry((place.module.path.clone(), place.start, name)).or_insert(new)
+            }
+        };
+        if index == new {
+            self.frames.push(frame);
+        }
+        index
+    }
+
+    /// Returns the node of a function called on a path.
+    pub(crate) fn node(&mut self, parent: Option<u32>, frame: Option<u32>) -> Option<u32> {
+        let code = |index: Option<u32>| index.map_or(0, |index| u64::from(index) + 1);
+        let key = code(parent) << 32 | code(frame);
+        if let Some(&known) = self.known.get(&key) {
+            return Some(known);
+        }
+        if self.nodes.len() >= NODES {
+            return parent;
+        }
+        let new = self.nodes.len() as u32;
+        self.nodes.push(Node { parent, frame, samples: 0 });
+        self.known.insert(key, new);
+        Some(new)
+    }
+
+    /// Adds samples to a node.
+    pub(crate) fn add(&mut self, node: Option<u32>, samples: u64) {
+        if let Some(node) = node.and_then(|node| self.nodes.get_mut(node as usize)) {
+            node.samples = node.samples.saturating_add(samples);
+        }
+    }
+
+    /// Adds the stacks of another process, whose modules have other numbers.
+    pub(crate) fn add_all(&mut self, other: &Tree, place: impl Fn(Place) -> Place) {
+        let frames = other.frames.iter().map(|frame| match frame {
+            Frame::Hooked(at) => self.frame(Frame::Hooked(place(*at))),
+            Frame::Other(_) => self.frame(frame.clone()),
+        });
+        let frames: Vec<u32> = frames.collect();
+        let mut nodes: Vec<Option<u32>> = Vec::with_capacity(other.nodes.len());
+        for node in &other.nodes {
+            let parent = node.parent.and_then(|parent| nodes.get(parent as usize).copied().flatten());
+            let frame = node.frame.and_then(|frame| frames.get(frame as usize).copied());
+            let index = self.node(parent, frame);
+            self.add(index, node.samples);
+            nodes.push(index);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(module: u32, address: u64) -> Place {
+        Place { module, address }
+    }
+
+    /// Adds samples on a path, the outermost function first.
+    fn add(tree: &mut Tree, path: &[Place], samples: u64) {
+        let mut node = None;
+        for &place in path {
+            let frame = tree.frame(Frame::Hooked(place));
+            node = tree.node(node, Some(frame));
+        }
+        tree.add(node, samples);
+    }
+
+    fn samples(tree: &Tree) -> Vec<(Option<u32>, u64)> {
+        tree.nodes().iter().map(|node| (node.parent, node.samples)).collect()
+    }
+
+    #[test]
+    fn trees_of_processes_are_added() {
+        let (main, f, g) = (place(0, 1), place(0, 2), place(1, 3));
+        let mut tree = Tree::default();
+        add(&mut tree, &[main, f], 3);
+        add(&mut tree, &[main, g], 4);
+        let mut other = Tree::default();
+        add(&mut other, &[main, place(2, 3)], 5);
+        add(&mut other, &[main], 1);
+        tree.add_all(&other, |at| if at.module == 2 { place(1, at.address) } else { at });
+        assert_eq!(samples(&tree), [(None, 1), (Some(0), 3), (Some(0), 9)]);
+        assert_eq!(tree.frames().len(), 3);
+    }
+}

@@ -1,0 +1,432 @@
+//! From the stacks of a process's samples to the functions on them.
+//!
+//! Frames are found by the unwind tables of the files with the code. What these do not know is what hooks change: the frame of a
+//! function whose exit is hooked returns to that function's *exit label*, and its true return address is not on the stack. But each call
+//! was counted by its return address, so the caller is one of the callers of the function, and it is the one with which the stack goes on
+//! to make sense: its own frame, as long as its unwind table says, ends in its own exit label, or in a return address behind a call of it.
+//! The same test finds a frame again behind code without unwind tables.
+
+mod calls;
+mod code;
+
+use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64};
+use framehop::{FrameAddress, Unwinder};
+
+use crate::profile::elsewhere::Names;
+use crate::profile::model::{NOWHERE, Place, Profile};
+use crate::profile::space::Space;
+use crate::profile::stacks::Tree;
+use crate::profile::unwound::calls::Calls;
+use crate::profile::unwound::code::{Code, Codes, Return};
+use crate::sampling::stacks::{Stack, Stacks};
+
+/// The number of frames of a stack at most.
+const FRAMES: usize = 1024;
+/// The number of callers of a function that are tried for a frame at most.
+const CALLERS: usize = 512;
+/// The number of functions that are tried as those that may have made a tail call at most.
+const TAIL_CALLERS: usize = 16;
+/// How far above a saved frame pointer the frame is at most, in bytes, and the number of them that are tried for a frame.
+const FRAME: u64 = 64 << 10;
+const SAVED: usize = 8;
+/// The number of frames that are tried for a stack at most, and on the average of all stacks. A program can put anything on its stack.
+const TRIES: u64 = 1 << 14;
+const TRIES_AVERAGE: u64 = 1 << 9;
+/// The number of words that are searched for a frame behind code without unwind tables.
+const SEARCH: usize = 128;
+
+/// Returns the stacks of a process's samples. `space` is its address space, if it was hooked. `names` keeps what was read of files.
+pub(crate) fn tree(stacks: &Stacks, profile: &Profile, space: Option<&Space>, names: &mut Names<'_>) -> Tree {
+    let mut tree = Tree::default();
+    if stacks.kept().is_empty() {
+        return tree;
+    }
+    let calls = Calls::new(if space.is_some() { &profile.arcs } else { &[] });
+    let codes = Codes::new(profile, space, &stacks.maps, names);
+    let mut walker = Walker {
+        codes,
+        calls,
+        root: space.map(Space::root),
+        cache: CacheX86_64::new(),
+        path: Vec::new(),
+        tries: 0,
+    };
+    let mut left = TRIES + TRIES_AVERAGE * stacks.kept().len() as u64;
+    for stack in stacks.kept() {
+        walker.tries = TRIES.min(left);
+        left -= walker.tries;
+        let found = walker.walk(stack, &mut tree);
+        left += walker.tries;
+        if let Some(is_whole) = found {
+            let mut node = if is_whole { None } else { tree.node(None, None) };
+            for &frame in walker.path.iter().rev() {
+                node = tree.node(node, Some(frame));
+            }
+            tree.add(node, stacks.weight());
+        }
+    }
+    tree
+}
+
+/// How well the frame of a caller fits on a stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Fit {
+    /// It returns behind a call.
+    Possible,
+    /// It returns behind a call of a function that calls it, or has the exit label of such a function, which may have been a tail call; or
+    /// it has an interned label.
+    Jumped,
+    /// It ends where stacks end.
+    Outermost,
+    /// It returns behind a call of it, or has its own exit label.
+    Certain,
+}
+
+/// What is above a frame.
+enum Outer {
+    /// The frame of this code.
+    Frame(Code, FrameAddress),
+    /// Nothing: the stack ends.
+    None,
+    Unknown,
+}
+
+/// Finds the frames of stacks.
+struct Walker<'p, 'n> {
+    codes: Codes<'p, 'n>,
+    calls: Calls,
+    /// What is charged with calls of code that is not hooked, while no hooked function was running.
+    root: Option<Place>,
+    cache: CacheX86_64,
+    /// The functions on the stack, from the innermost one on, by their numbers in the tree.
+    path: Vec<u32>,
+    /// The number of frames that may still be tried for the stack.
+    tries: u64,
+}
+
+impl Walker<'_, '_> {
+    /// Finds the functions on a stack, and returns whether all were found; `None` if the sample is in gprofinject's own code.
+    fn walk(&mut self, stack: &Stack, tree: &mut Tree) -> Option<bool> {
+        self.path.clear();
+        let Return::Code(mut code) = self.codes.at(stack.pc, tree) else { return None };
+        let mut registers = UnwindRegsX86_64::new(code.runtime, stack.sp, stack.bp);
+        let mut address = FrameAddress::InstructionPointer(code.runtime);
+        while self.path.len() < FRAMES {
+            self.path.extend(code.frame);
+            match self.outer(code, address, &mut registers, stack, tree) {
+                Outer::Frame(outer, at) => (code, address) = (outer, at),
+                Outer::None => return Some(true),
+                Outer::Unknown => return Some(false),
+            }
+        }
+        Some(false)
+    }
+
+    /// Goes on from a frame to its caller's.
+    fn outer(
+        &mut self,
+        code: Code,
+        address: FrameAddress,
+        registers: &mut UnwindRegsX86_64,
+        stack: &Stack,
+        tree: &mut Tree,
+    ) -> Outer {
+        if code.is_sigreturn {
+            let interrupted = interrupted(registers, stack).map(|pc| self.codes.at(pc, tree));
+            if let Some(Return::Code(code)) = interrupted {
+                return Outer::Frame(code, FrameAddress::InstructionPointer(code.runtime));
+            }
+        }
+        let mut next = self.step(address, registers, stack, code);
+        if next.is_none() && !code.has_tables && registers.sp() == stack.sp {
+            // Such code often is a function that calls nothing.
+            next = stack.word(stack.sp).filter(|&word| word != 0).map(Some);
+            registers.set_sp(stack.sp + 8);
+        }
+        let mut is_outermost = false;
+        let found = match next {
+            Some(None) => return Outer::None,
+            Some(Some(word)) => match self.codes.returned(word, tree) {
+                Return::Code(code) => Some(code),
+                Return::Label(callee) => {
+                    is_outermost = self.is_outermost(callee);
+                    self.caller(callee, *registers, stack, tree)
+                }
+                Return::Interned => {
+                    let found = code.entry.and_then(|callee| self.direct(callee, *registers, stack, tree));
+                    let Some((_, code)) = found else { return Outer::Unknown };
+                    Some(code)
+                }
+                Return::Unknown => None,
+            },
+            None => None,
+        };
+        if found.is_none() && next.is_some() {
+            // The kernel may have called it, as a signal handler.
+            let mut above = *registers;
+            if let Some(pc) = interrupted(&mut above, stack) {
+                let Return::Code(code) = self.codes.at(pc, tree) else { return Outer::Unknown };
+                *registers = above;
+                return Outer::Frame(code, FrameAddress::InstructionPointer(code.runtime));
+            }
+        }
+        let found = found.or_else(|| self.search(registers, stack, is_outermost, tree));
+        let found = found.and_then(|code| Some((code, FrameAddress::from_return_address(code.runtime)?)));
+        match found {
+            Some((code, address)) => Outer::Frame(code, address),
+            // Where a process begins, the frame pointer is 0 (System V ABI, 3.4.1).
+            None if is_outermost || code.entry.is_none() && registers.bp() == 0 => Outer::None,
+            None => Outer::Unknown,
+        }
+    }
+
+    /// Whether code that is not hooked has called a function while no hooked function was running.
+    fn is_outermost(&self, function: Place) -> bool {
+        let callers = self.calls.of(function).iter();
+        callers.into_iter().any(|arc| arc.from.module == NOWHERE || Some(arc.from) == self.root)
+    }
+
+    /// Goes on to the caller's frame. Returns its return address, `Some(None)` at the end of the stack, and `None` if that is not known.
+    fn step(
+        &mut self,
+        address: FrameAddress,
+        registers: &mut UnwindRegsX86_64,
+        stack: &Stack,
+        code: Code,
+    ) -> Option<Option<u64>> {
+        let sp = registers.sp();
+        let mut reads = 0;
+        let mut read = |address| {
+            reads += 1;
+            stack.word(address).ok_or(())
+        };
+        let unwound =
+            self.codes.unwinder().unwind_frame(address, registers, &mut self.cache, &mut read).ok()?;
+        match unwound {
+            Some(word) => {
+                // Without tables, this is a guess by the frame pointer.
+                (code.has_tables || registers.sp() > sp).then_some(Some(word))
+            }
+            // Where a stack ends, the tables say so, or the frame pointer of files without tables. A return address of 0 is one that was
+            // not found.
+            None => {
+                let is_file = code.frame.is_some() && matches!(address, FrameAddress::ReturnAddress(_));
+                (reads == 0 && (code.has_tables || is_file)).then_some(None)
+            }
+        }
+    }
+
+    /// Returns the code to which the frame returns that ends in a function's exit label. A function that has ended in a tail call has left
+    /// its label to the one that it called, and is itself on the stack no more.
+    fn caller(
+        &mut self,
+        callee: Place,
+        registers: UnwindRegsX86_64,
+        stack: &Stack,
+        tree: &mut Tree,
+    ) -> Option<Code> {
+        let direct = self.direct(callee, registers, stack, tree);
+        if let Some((Fit::Certain, code)) = direct {
+            return Some(code);
+        }
+        let through = self.through_tails(callee, registers, stack, tree);
+        through.or(direct.map(|(_, code)| code))
+    }
+
+    /// Returns the call of a function to which its frame returns, and how well that fits; `None` if calls of several functions fit as well.
+    fn direct(
+        &mut self,
+        callee: Place,
+        registers: UnwindRegsX86_64,
+        stack: &Stack,
+        tree: &mut Tree,
+    ) -> Option<(Fit, Code)> {
+        let mut best: Option<(Fit, usize, Code)> = None;
+        let mut has_rival = false;
+        for index in self.calls.range(callee).take(CALLERS) {
+            let site = self.calls.by_callee[index].from;
+            if site.module == NOWHERE || Some(site) == self.root {
+                continue;
+            }
+            let Some(code) = self.codes.of_site(site, tree) else { continue };
+            let Some(fit) = self.fit(code, registers, stack, tree) else { continue };
+            if best.is_none_or(|(other, ..)| fit > other) {
+                best = Some((fit, index, code));
+                has_rival = false;
+            } else if let Some((other, _, rival)) = best {
+                has_rival |= fit == other && rival.frame != code.frame;
+            }
+            if fit == Fit::Certain {
+                break;
+            }
+        }
+        if let Some((Fit::Certain, index, _)) = best {
+            self.calls.found(callee, index);
+        }
+        best.filter(|_| !has_rival).map(|(fit, _, code)| (fit, code))
+    }
+
+    /// Returns the call to which a function's frame returns if it was entered by a tail call of a function that was called there, or was
+    /// entered by a tail call itself.
+    fn through_tails(
+        &mut self,
+        callee: Place,
+        registers: UnwindRegsX86_64,
+        stack: &Stack,
+        tree: &mut Tree,
+    ) -> Option<Code> {
+        let mut functions = vec![callee];
+        let mut next = 0;
+        while let Some(&function) = functions.get(next) {
+            for arc in self.calls.of(function).iter().take(TAIL_CALLERS - next) {
+                let jumping = self.codes.function_of(arc.from);
+                functions.extend(jumping.filter(|function| !functions.contains(function)));
+            }
+            functions.truncate(TAIL_CALLERS);
+            next += 1;
+            if let Some(&function) = functions.get(next)
+                && let Some((Fit::Certain, code)) = self.direct(function, registers, stack, tree)
+            {
+                return Some(code);
+            }
+        }
+        None
+    }
+
+    /// Returns how well a frame fits that returns to this code.
+    fn fit(
+        &mut self,
+        code: Code,
+        mut registers: UnwindRegsX86_64,
+        stack: &Stack,
+        tree: &mut Tree,
+    ) -> Option<Fit> {
+        self.tries = self.tries.checked_sub(1)?;
+        if code.is_sigreturn {
+            let pc = interrupted(&mut registers, stack)?;
+            return matches!(self.codes.at(pc, tree), Return::Code(_)).then_some(Fit::Certain);
+        }
+        let address = FrameAddress::from_return_address(code.runtime)?;
+        let Some(word) = self.step(address, &mut registers, stack, code)? else {
+            return Some(Fit::Outermost);
+        };
+        let returned = self.codes.returned(word, tree);
+        let Some(entry) = code.entry else {
+            return matches!(returned, Return::Code(of) if of.is_call).then_some(Fit::Possible);
+        };
+        let jumps = |function: Place| {
+            let callers = self.calls.of(entry).iter().take(TAIL_CALLERS);
+            callers.into_iter().any(|arc| self.codes.function_of(arc.from) == Some(function))
+        };
+        match returned {
+            Return::Label(callee) if callee == entry => Some(Fit::Certain),
+            Return::Label(callee) => jumps(callee).then_some(Fit::Jumped),
+            Return::Code(of) if of.is_call => {
+                let called = of.site.map_or(&[][..], |site| self.calls.at(site));
+                let called = called.iter().map(|&(_, callee)| callee);
+                Some(match () {
+                    () if of.calls == Some(entry) || called.clone().any(|callee| callee == entry) => {
+                        Fit::Certain
+                    }
+                    () if called.take(TAIL_CALLERS).any(jumps) => Fit::Jumped,
+                    () => Fit::Possible,
+                })
+            }
+            Return::Interned => Some(Fit::Jumped),
+            Return::Code(_) | Return::Unknown => None,
+        }
+    }
+
+    /// Whether the stack ends a few frames above one that returns to this code, none of which is one of a hooked function's calls.
+    fn ends(
+        &mut self,
+        mut code: Code,
+        mut registers: UnwindRegsX86_64,
+        stack: &Stack,
+        tree: &mut Tree,
+    ) -> bool {
+        /// Those of the C library's start of a program.
+        const FEW: usize = 4;
+        for _ in 0..FEW {
+            self.tries = self.tries.saturating_sub(1);
+            // The C library's start has tables; a word may look like other code.
+            let address = FrameAddress::from_return_address(code.runtime).filter(|_| code.has_tables);
+            let Some(address) = address else { return false };
+            code = match self.step(address, &mut registers, stack, code) {
+                Some(None) => return true,
+                Some(Some(word)) => match self.codes.returned(word, tree) {
+                    Return::Code(outer) => outer,
+                    Return::Label(_) | Return::Interned | Return::Unknown => return false,
+                },
+                None => return false,
+            };
+        }
+        false
+    }
+
+    /// Searches the rest of the stack for the next frame that is certainly one, with a frame pointer that a callee has saved. Above the
+    /// outermost hooked function, searches for one from which the stack goes on to its end.
+    fn search(
+        &mut self,
+        registers: &mut UnwindRegsX86_64,
+        stack: &Stack,
+        is_outermost: bool,
+        tree: &mut Tree,
+    ) -> Option<Code> {
+        let words: Vec<(u64, u64)> = stack.words_from(registers.sp()).take(SEARCH).collect();
+        if is_outermost {
+            // The last one: the ones before it may be what the start of the program has left there.
+            let last = words.into_iter().rev().find_map(|(at, word)| {
+                let Return::Code(code) = self.codes.returned(word, tree) else { return None };
+                let mut below = *registers;
+                below.set_sp(at + 8);
+                self.ends(code, below, stack, tree).then_some((code, below))
+            });
+            let (code, below) = last?;
+            *registers = below;
+            return Some(code);
+        }
+        let mut saved = vec![registers.bp()];
+        for (at, word) in words {
+            if word > at && word - at < FRAME {
+                saved.push(word);
+                continue;
+            }
+            for &bp in saved.iter().rev().take(SAVED) {
+                let mut below = *registers;
+                below.set_sp(at + 8);
+                below.set_bp(bp);
+                // The function that returns there is on the stack as well.
+                let (found, callee) = match self.codes.returned(word, tree) {
+                    Return::Label(callee) => (self.caller(callee, below, stack, tree), Some(callee)),
+                    Return::Code(code) => (Some(code).filter(|code| code.is_call), code.calls),
+                    Return::Interned | Return::Unknown => break,
+                };
+                let Some(code) = found else { continue };
+                if self.fit(code, below, stack, tree) == Some(Fit::Certain) {
+                    self.path.extend(callee.map(|callee| self.codes.frame_of(callee, tree)));
+                    *registers = below;
+                    return Some(code);
+                }
+            }
+        }
+        None
+    }
+}
+
+/// Goes on from a signal handler's frame to what the signal has interrupted. Returns the program counter. The stack pointer is at the
+/// `ucontext_t` that the kernel has put there (`struct rt_sigframe` in arch/x86/include/asm/sigframe.h), or there is none.
+fn interrupted(registers: &mut UnwindRegsX86_64, stack: &Stack) -> Option<u64> {
+    /// The offsets in a `ucontext_t` of RBP, RSP, RIP and the address of the extended state, which is above it.
+    const RBP: u64 = 120;
+    const RSP: u64 = 160;
+    const RIP: u64 = 168;
+    const STATE: u64 = 224;
+    let at = |offset: u64| stack.word(registers.sp().checked_add(offset)?);
+    let (bp, sp, pc, state) = (at(RBP)?, at(RSP)?, at(RIP)?, at(STATE)?);
+    if pc == 0 || state < registers.sp() + STATE || state >= sp {
+        return None;
+    }
+    *registers = UnwindRegsX86_64::new(pc, sp, bp);
+    Some(pc)
+}
