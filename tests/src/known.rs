@@ -94,6 +94,12 @@ impl Known {
         known
     }
 
+    /// Returns the ticks of each function with what it calls.
+    #[must_use]
+    pub fn inclusive(&self) -> BTreeMap<String, u64> {
+        self.sums(false).inclusive
+    }
+
     /// Returns the functions that the program names.
     fn names(&self) -> BTreeSet<&str> {
         let paths = self.spent.keys().flatten().map(String::as_str);

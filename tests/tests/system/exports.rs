@@ -184,7 +184,7 @@ fn tables_are_those_of_gprof() {
     let run = profiled(&[]);
     same_tables(run.folder.path(), [&run.program, &run.file("gmon.out")], &["prog", "gmon.out"], name);
     // And in text, by words.
-    let text = String::from_utf8(run.gmon(&["flat", "prog"])).unwrap();
+    let text = String::from_utf8(run.gmon(&["flat", "prog", "gmon.out"])).unwrap();
     let head = text.lines().find(|line| line.starts_with("self %")).unwrap();
     for column in ["self %", "cumulative", "~inclusive", "calls", "primitive", "self/call", "~inclusive/call"] {
         assert!(head.contains(column), "{text}");

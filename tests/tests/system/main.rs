@@ -90,6 +90,7 @@ modules! {
     shown
     size
     stack_copies
+    stacks
     standalone
     surroundings
     successors
