@@ -32,9 +32,7 @@ const FRAME: u64 = 1 << sys::PERF_REG_X86_BP | 1 << sys::PERF_REG_X86_SP | USER_
 const STACK: u32 = 16 << 10;
 const STACKS: u32 = 24 << 20;
 /// After so many of them the injector wakes up. Rings have room for four times as many.
-const STACKS_A_WAKEUP: u32 = 16;
-/// The number of data pages of a ring with stacks, if so many may be locked.
-const STACK_PAGES: usize = 256;
+const STACKS_A_WAKEUP: u32 = 8;
 /// Below so many bytes, stacks say little.
 const STACK_MIN: u32 = 2 << 10;
 
@@ -101,11 +99,8 @@ impl Perf {
         // Of everything on every CPU, no stack is anybody's business.
         let stack = if stacks && scope != Scope::Machine { stack_bytes(rate) } else { 0 };
         let bytes = rate as usize * RECORD * SECONDS + OTHER_RECORDS;
-        let pages = match (stack, switches) {
-            (0, false) => bytes.div_ceil(PAGE).clamp(1, MOST_PAGES).next_power_of_two(),
-            (0, true) => MOST_PAGES,
-            _ => STACK_PAGES,
-        };
+        let pages = if switches || stack > 0 { MOST_PAGES } else { bytes.div_ceil(PAGE) };
+        let pages = pages.clamp(1, MOST_PAGES).next_power_of_two();
         Perf::with_rings(scope, rate, (follow, switches, stack), pages)
     }
 
@@ -125,7 +120,7 @@ impl Perf {
         pages: usize,
     ) -> io::Result<Perf> {
         let cpus = online_cpus();
-        let most = (ALL_PAGES / cpus.len().max(1)).clamp(4, STACK_PAGES);
+        let most = (ALL_PAGES / cpus.len().max(1)).clamp(4, MOST_PAGES);
         let pages = pages.min(1 << most.ilog2());
         let mut refusal = Error::from_raw_os_error(libc::ENODEV);
         for ability in Ability::all(follow, switches, stack) {
