@@ -100,7 +100,9 @@ fn nodes(measured: &Recording) -> Vec<String> {
         let Some(function) = node.function else { continue };
         sums.entry((node.thread, function)).or_default()[1] += node.calls;
     }
-    let wrong = sums.into_iter().filter(|(_, [table, tree])| table != tree && measured.nodes_lost == 0);
+    // A thread that is cancelled at any instruction may have counted its last call in one of the two only.
+    let wrong =
+        sums.into_iter().filter(|(_, [table, tree])| table.abs_diff(*tree) > 1 && measured.nodes_lost == 0);
     let name = |function: u32| &measured.functions[function as usize].name;
     wrong
         .map(|((_, function), [table, tree])| {
