@@ -21,6 +21,7 @@ pub(crate) mod progress;
 pub(crate) mod say;
 pub(crate) mod scheduling;
 pub(crate) mod shared;
+pub(crate) mod signal_frame;
 pub(crate) mod signals;
 pub(crate) mod stack;
 pub(crate) mod sys;

@@ -1,7 +1,7 @@
 //! The call paths of a run, for flame graphs: those that were recorded or sampled, or else the ones that the calls make likely.
 //!
-//! A run without call paths and sampled stacks has the calls and times of each pair of caller and callee, but not on which path a caller was called. The likely
-//! paths follow gprof's rule from callee to caller: the time of a function is divided among its callers, and that of each of these
+//! A run without call paths and sampled stacks has the calls and times of each pair of caller and callee, but not on which path a caller
+//! was called. The likely paths follow gprof's rule from callee to caller: the time of a function is divided among its callers, and that of each of these
 //! among theirs, by what was measured of the pair or else by the number of calls. They are an estimate: if `f` and `g` both call `h`, and
 //! only the calls by `g` go on to `i`, the estimate has `f` above `i` as well.
 

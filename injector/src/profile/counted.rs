@@ -163,7 +163,7 @@ pub(crate) fn counted(
             Err(error) => troubles.push(format!("counters cannot be read: {}", sys::reason(&error))),
         }
     }
-    // By all calls of the process, also those of before an earlier attachment.
+    // By all calls of the process, also those of before the counts were set to zero.
     profile.stacks = unwound::tree(&stacks, &profile, space.as_ref(), names);
     if let Some(baseline) = baseline {
         baseline.subtract(&mut profile, &mut account);

@@ -160,15 +160,21 @@ impl Names<'_> {
     }
 
     /// Returns the place at an offset of a file, without samples.
-    pub(crate) fn place(&mut self, file: &Arc<str>, offset: u64) -> UnhookedPlace {
-        let functions = self.functions(file);
-        functions.and_then(|functions| functions.at(offset)).unwrap_or_else(|| unknown(file, offset))
+    fn place(&mut self, file: &Arc<str>, offset: u64) -> UnhookedPlace {
+        self.code(file, offset).0
     }
 
-    /// Returns what is known of a file with code, and the link address at an offset of it.
-    pub(crate) fn code(&mut self, file: &Arc<str>, offset: u64) -> Option<(&'static Subject<'static>, u64)> {
-        let subject = self.functions(file)?.subject;
-        Some((subject, link_address(&subject.code, offset)?))
+    /// Returns the same, with what is known of the file and the link address, if there is code.
+    pub(crate) fn code(
+        &mut self,
+        file: &Arc<str>,
+        offset: u64,
+    ) -> (UnhookedPlace, Option<(&'static Subject<'static>, u64)>) {
+        let found = self.functions(file).and_then(|functions| {
+            let address = link_address(&functions.subject.code, offset)?;
+            Some((functions.at(address), Some((functions.subject, address))))
+        });
+        found.unwrap_or_else(|| (unknown(file, offset), None))
     }
 
     fn functions(&mut self, file: &Arc<str>) -> Option<&Functions> {
@@ -209,9 +215,8 @@ impl Functions {
         Some(Functions { subject, module, stubs: OnceCell::new() })
     }
 
-    /// Returns the place at an offset, if there is code.
-    fn at(&self, offset: u64) -> Option<UnhookedPlace> {
-        let address = link_address(&self.subject.code, offset)?;
+    /// Returns the place of code at a link address.
+    fn at(&self, address: u64) -> UnhookedPlace {
         let (function, start, size) = self.function_at(address).unwrap_or_else(|| {
             let stubs = self.stubs.get_or_init(|| plt::stubs(self.subject.bytes));
             match plt::at(stubs, address) {
@@ -219,7 +224,7 @@ impl Functions {
                 None => (String::new(), address, 0),
             }
         });
-        Some(UnhookedPlace { module: Arc::clone(&self.module), function, start, size, address, samples: 0 })
+        UnhookedPlace { module: Arc::clone(&self.module), function, start, size, address, samples: 0 }
     }
 
     /// Returns the name, the link address and the size of the function at an address. A cold part belongs to its function.

@@ -174,9 +174,7 @@ impl Recorder {
             known.overhead = known.overhead.saturating_add(own);
         }
     }
-}
 
-impl Recorder {
     /// Adds the stacks of a program's samples.
     fn add_stacks<'p>(
         &mut self,
@@ -185,23 +183,14 @@ impl Recorder {
         modules: &[u32],
         places: &mut Places<'p, u32>,
     ) {
-        let all = profile.stacks.frames();
-        // Places are found faster one after the other.
-        let mut order: Vec<usize> = (0..all.len()).collect();
-        order.sort_unstable_by_key(|&index| match &all[index] {
-            Frame::Hooked(place) => Some(*place),
-            Frame::Other(_) => None,
+        let frames = profile.stacks.frames().iter().map(|frame| match frame {
+            Frame::Hooked(place) => places.at(*place, |found| self.tables.of_profile(modules, &found)),
+            Frame::Other(place) => {
+                let module = self.tables.module(gmon_run::Module::clone(&place.module));
+                self.tables.function(module, place.start, place.size, &place.function)
+            }
         });
-        let mut frames = vec![0; all.len()];
-        for index in order {
-            frames[index] = match &all[index] {
-                Frame::Hooked(place) => places.at(*place, |found| self.tables.of_profile(modules, &found)),
-                Frame::Other(place) => {
-                    let module = self.tables.module(gmon_run::Module::clone(&place.module));
-                    self.tables.function(module, place.start, place.size, &place.function)
-                }
-            };
-        }
+        let frames: Vec<u32> = frames.collect();
         let first = self.tables.recording.stacks.len() as u32;
         self.tables.recording.stacks.extend(profile.stacks.nodes().iter().map(|node| Stack {
             program,

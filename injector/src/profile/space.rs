@@ -58,49 +58,6 @@ impl Loaded {
     }
 }
 
-/// Where a hooked module is in a process.
-pub(crate) struct Extent {
-    pub(crate) module: ModuleIndex,
-    pub(crate) planned: &'static Planned<'static, 'static>,
-    /// Runtime address minus link address.
-    pub(crate) bias: u64,
-    /// The runtime addresses of its text, and of the arena with its thunks.
-    text: (u64, u64),
-    arena: (u64, u64),
-}
-
-impl Extent {
-    fn new(
-        module: ModuleIndex,
-        planned: &'static Planned<'static, 'static>,
-        bias: u64,
-        text: (u64, u64),
-        arena: Option<(u64, u64)>,
-    ) -> Extent {
-        let shape = planned.shape;
-        let arena = arena.unwrap_or_else(|| (shape.arena.wrapping_add(bias), shape.arena_len));
-        Extent {
-            module,
-            planned,
-            bias,
-            text: (text.0.wrapping_add(bias), text.1.wrapping_sub(text.0)),
-            arena,
-        }
-    }
-
-    /// Returns the offset in the arena of a runtime address.
-    pub(crate) fn in_arena(&self, address: u64) -> Option<u64> {
-        let (start, len) = self.arena;
-        Some(address.wrapping_sub(start)).filter(|&offset| offset < len)
-    }
-
-    /// Returns the link address in the text of a runtime address.
-    pub(crate) fn in_text(&self, address: u64) -> Option<u64> {
-        let (start, len) = self.text;
-        (address.wrapping_sub(start) < len).then(|| address.wrapping_sub(self.bias))
-    }
-}
-
 /// What a counter says.
 pub(crate) struct Counted {
     /// The arc with the true caller.
@@ -150,16 +107,22 @@ impl Space {
         self.root
     }
 
-    /// Returns where the program and the libraries are that are hooked now.
-    pub(crate) fn extents(&self) -> Vec<Extent> {
-        let program = Extent::new(PROGRAM, self.program, self.bias, self.program.shape.text, None);
-        let hooked = self.loads.iter().filter(|load| load.at.state.get() == Some(Load::Hooked));
-        let loads = hooked.map(|load| {
-            let LoadRecord { lo, hi, bias, arena, arena_len, .. } = load.at;
-            let text = (lo.wrapping_sub(bias), hi.wrapping_sub(bias));
-            Extent::new(load.module, load.planned, bias, text, Some((arena, arena_len)))
-        });
-        std::iter::once(program).chain(loads).collect()
+    /// Returns the place of a runtime address in the program, in a library, or in the arena of one of them.
+    pub(crate) fn place(&self, address: u64) -> Option<Place> {
+        let in_program = address.wrapping_sub(self.bias);
+        match self.program.shape.place(in_program) {
+            Some(_) => Some(Place { module: PROGRAM, address: in_program }),
+            None => self.in_library(address),
+        }
+    }
+
+    /// Returns the runtime address minus the link address in a module.
+    pub(crate) fn bias(&self, module: ModuleIndex) -> Option<u64> {
+        if module == PROGRAM {
+            return Some(self.bias);
+        }
+        let is_hooked = |load: &&Loaded| load.module == module && load.at.state.get() == Some(Load::Hooked);
+        self.loads.iter().find(is_hooked).map(|load| load.at.bias)
     }
 
     /// Returns which functions' home slots are where in a thread's counters.

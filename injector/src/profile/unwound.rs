@@ -12,6 +12,7 @@ mod code;
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64};
 use framehop::{FrameAddress, Unwinder};
 
+use crate::os::signal_frame;
 use crate::profile::elsewhere::Names;
 use crate::profile::model::{NOWHERE, Place, Profile};
 use crate::profile::space::Space;
@@ -131,7 +132,7 @@ impl Walker<'_, '_> {
         stack: &Stack,
         tree: &mut Tree,
     ) -> Outer {
-        if code.is_sigreturn {
+        if code.is_restorer {
             let interrupted = interrupted(registers, stack).map(|pc| self.codes.at(pc, tree));
             if let Some(Return::Code(code)) = interrupted {
                 return Outer::Frame(code, FrameAddress::InstructionPointer(code.runtime));
@@ -302,7 +303,7 @@ impl Walker<'_, '_> {
         tree: &mut Tree,
     ) -> Option<Fit> {
         self.tries = self.tries.checked_sub(1)?;
-        if code.is_sigreturn {
+        if code.is_restorer {
             let pc = interrupted(&mut registers, stack)?;
             return matches!(self.codes.at(pc, tree), Return::Code(_)).then_some(Fit::Certain);
         }
@@ -414,17 +415,13 @@ impl Walker<'_, '_> {
     }
 }
 
-/// Goes on from a signal handler's frame to what the signal has interrupted. Returns the program counter. The stack pointer is at the
-/// `ucontext_t` that the kernel has put there (`struct rt_sigframe` in arch/x86/include/asm/sigframe.h), or there is none.
+/// Goes on from a signal handler's frame to what the signal has interrupted, and returns the program counter. Returns `None` if there is
+/// no such frame at the stack pointer.
 fn interrupted(registers: &mut UnwindRegsX86_64, stack: &Stack) -> Option<u64> {
-    /// The offsets in a `ucontext_t` of RBP, RSP, RIP and the address of the extended state, which is above it.
-    const RBP: u64 = 120;
-    const RSP: u64 = 160;
-    const RIP: u64 = 168;
-    const STATE: u64 = 224;
-    let at = |offset: u64| stack.word(registers.sp().checked_add(offset)?);
-    let (bp, sp, pc, state) = (at(RBP)?, at(RSP)?, at(RIP)?, at(STATE)?);
-    if pc == 0 || state < registers.sp() + STATE || state >= sp {
+    let at = |word: u64| stack.word(registers.sp().checked_add(signal_frame::offset(word))?);
+    let (bp, sp) = (at(signal_frame::RBP)?, at(signal_frame::RSP)?);
+    let (pc, state) = (at(signal_frame::RIP)?, at(signal_frame::STATE)?);
+    if pc == 0 || state <= registers.sp() || state >= sp {
         return None;
     }
     *registers = UnwindRegsX86_64::new(pc, sp, bp);

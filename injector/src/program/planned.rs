@@ -50,8 +50,6 @@ pub(crate) struct Planned<'s, 'd> {
     pub(crate) wants_whole: bool,
     /// See [`Planned::stub_at`].
     pub(crate) stubs: OnceLock<Vec<Stub>>,
-    /// See [`Planned::returning`]: offsets of exit labels, sorted, with the numbers of their functions.
-    pub(crate) labels: OnceLock<Vec<(u32, u32)>>,
     /// See [`Planned::gprof`].
     pub(crate) gprof: OnceLock<Option<gmon::Program>>,
 }
@@ -213,18 +211,12 @@ impl<'d> Planned<'_, 'd> {
 
     /// Returns the number of the function whose exit label is at an offset of the arena.
     pub(crate) fn returning(&self, offset: u64) -> Option<u32> {
-        let labels = self.labels.get_or_init(|| {
-            let records = self.plan.iter().flat_map(|plan| plan.records.iter()).zip(0..);
-            let mut labels: Vec<(u32, u32)> = records
-                .filter(|(record, _)| record.exit != 0)
-                .map(|(record, number)| (record.exit, number))
-                .collect();
-            labels.sort_unstable();
-            labels
-        });
-        let offset = u32::try_from(offset).ok()?;
-        let index = labels.binary_search_by_key(&offset, |&(exit, _)| exit).ok()?;
-        labels.get(index).map(|&(_, number)| number)
+        let records = &self.plan.as_ref()?.records;
+        // Thunks are in the functions' order.
+        let after = records.partition_point(|record| u64::from(record.thunk) <= offset);
+        let number = after.checked_sub(1)?;
+        let exit = records.get(number)?.exit;
+        (exit != 0 && u64::from(exit) == offset).then_some(number as u32)
     }
 
     /// Returns the address from which a tail call comes: the only jump that can have made it, otherwise the

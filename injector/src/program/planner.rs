@@ -344,7 +344,6 @@ impl Planner<'_> {
             arguments: None,
             wants_whole: libs.wants_any(),
             stubs: OnceLock::new(),
-            labels: OnceLock::new(),
             gprof: OnceLock::new(),
         }
     }

@@ -304,7 +304,10 @@ impl Sampling {
     pub(crate) fn early(&self, pid: u32, shape: Shape) -> Histogram {
         let mut samples = Samples::new(shape);
         if let Some(track) = self.tracks.get(&pid) {
-            track.early.iter().for_each(|early| early.add_to(&mut samples, &track.maps, self.tracks.len()));
+            track
+                .early
+                .iter()
+                .for_each(|early| samples.add(None, (early.place, early.pc), None, &track.maps, 1));
         }
         samples.histogram
     }

@@ -9,10 +9,10 @@ use framehop::{ExplicitModuleSectionInfo, Module, Unwinder};
 use gprofinject_abi::plan::{INTERNED_LABELS, LABEL_LEN, LABELS_AT};
 use gprofinject_image::frames::caller::Sections;
 
-use crate::os::proc;
+use crate::os::{proc, signal_frame};
 use crate::profile::elsewhere::{self, Names, Where};
-use crate::profile::model::{Place, Profile};
-use crate::profile::space::{Extent, Space};
+use crate::profile::model::{PROGRAM, Place, Profile};
+use crate::profile::space::Space;
 use crate::profile::stacks::{Frame, Tree};
 use crate::profile::totals::Seed;
 use crate::program::subject::Subject;
@@ -33,8 +33,8 @@ pub(super) struct Code {
     pub(super) entry: Option<Place>,
     /// Whether unwind tables cover the file.
     pub(super) has_tables: bool,
-    /// Whether it is where signal handlers return: it calls rt_sigreturn(2).
-    pub(super) is_sigreturn: bool,
+    /// Whether it is where signal handlers return, and calls rt_sigreturn(2).
+    pub(super) is_restorer: bool,
     /// Whether there is a call before it.
     pub(super) is_call: bool,
     /// The place of that call, if it is in a hooked module, and the function that it calls directly.
@@ -58,7 +58,6 @@ pub(super) enum Return {
 pub(super) struct Codes<'p, 'n> {
     profile: &'p Profile,
     space: Option<&'p Space>,
-    extents: Vec<Extent>,
     maps: &'p Maps,
     names: &'p mut Names<'n>,
     unwinder: UnwinderX86_64<&'static [u8]>,
@@ -79,7 +78,6 @@ impl<'p, 'n> Codes<'p, 'n> {
         Codes {
             profile,
             space,
-            extents: space.map(Space::extents).unwrap_or_default(),
             maps,
             names,
             unwinder: UnwinderX86_64::new(),
@@ -96,7 +94,7 @@ impl<'p, 'n> Codes<'p, 'n> {
 
     /// Returns the function with this first address, by its number in the tree.
     pub(super) fn frame_of(&self, entry: Place, tree: &mut Tree) -> u32 {
-        tree.frame(Frame::Hooked(self.whole(entry)))
+        tree.frame(Frame::Hooked(self.function_of(entry).unwrap_or(entry)))
     }
 
     /// Returns what a return address is.
@@ -104,14 +102,8 @@ impl<'p, 'n> Codes<'p, 'n> {
         if let Some(&known) = self.known.get(&address) {
             return known;
         }
-        let label = self.extents.iter().find_map(|extent| {
-            let number = extent.planned.returning(extent.in_arena(address)?)?;
-            Some(Place { module: extent.module, address: extent.planned.entry(number)? })
-        });
-        let program = self.extents.first().and_then(|extent| extent.in_arena(address));
-        let found = match label {
-            Some(label) => Return::Label(label),
-            None if program.is_some_and(is_interned) => Return::Interned,
+        let found = match self.in_arena(address) {
+            Some(label) => label,
             // Another function may begin after a call.
             None => self.find(address.wrapping_sub(1), 1, tree),
         };
@@ -129,65 +121,68 @@ impl<'p, 'n> Codes<'p, 'n> {
         found
     }
 
+    /// Returns the exit label or the interned label that is at an address.
+    fn in_arena(&self, address: u64) -> Option<Return> {
+        let place = self.space?.place(address)?;
+        let planned = self.profile.modules.get(place.module as usize)?.program;
+        let shape::Place::Arena(offset) = planned.shape.place(place.address)? else { return None };
+        match planned.returning(offset) {
+            Some(number) => Some(Return::Label(Place { address: planned.entry(number)?, ..place })),
+            None => (place.module == PROGRAM && is_interned(offset)).then_some(Return::Interned),
+        }
+    }
+
     /// Returns the code at an address, or behind an instruction that contains it, so many bytes further on.
     fn find(&mut self, at: u64, behind: u64, tree: &mut Tree) -> Return {
-        for index in 0..self.extents.len() {
-            let extent = &self.extents[index];
-            let link = match (extent.in_arena(at), extent.in_text(at)) {
-                (Some(offset), _) => match extent.planned.text_address(shape::Place::Arena(offset)) {
-                    Some(link) => link,
-                    None => return Return::Unknown,
-                },
-                (None, Some(link)) => link,
-                (None, None) => continue,
-            };
-            let (module, bias) = (extent.module, extent.bias);
-            return Return::Code(self.hooked(Place { module, address: link }, bias, behind, tree));
+        let Some(space) = self.space else { return self.in_file(at, behind, tree) };
+        let Some(place) = space.place(at) else { return self.in_file(at, behind, tree) };
+        let planned = self.profile.modules[place.module as usize].program;
+        let link = planned.shape.place(place.address).and_then(|place| planned.text_address(place));
+        match (link, space.bias(place.module)) {
+            (Some(address), Some(bias)) => {
+                Return::Code(self.hooked(Place { address, ..place }, bias, behind, tree))
+            }
+            _ => Return::Unknown,
         }
-        self.in_file(at, behind, tree)
     }
 
     /// Returns the code behind a call site, if its module is still there.
     pub(super) fn of_site(&mut self, site: Place, tree: &mut Tree) -> Option<Code> {
-        let extent = self.extents.iter().find(|extent| extent.module == site.module)?;
-        let address = site.address.wrapping_add(extent.bias).wrapping_add(1);
-        match self.returned(address, tree) {
+        let bias = self.space?.bias(site.module)?;
+        match self.returned(site.address.wrapping_add(bias).wrapping_add(1), tree) {
             Return::Code(code) => Some(code),
             Return::Label(_) | Return::Interned | Return::Unknown => None,
         }
     }
 
-    /// Returns the function that contains a place of a hooked module.
+    /// Returns the function that contains a place of a hooked module. A cold part belongs to its function.
     pub(super) fn function_of(&self, place: Place) -> Option<Place> {
         let planned = self.profile.modules.get(place.module as usize)?.program;
-        Some(self.whole(Place { address: planned.function_at(place.address)?.address, ..place }))
+        let function = planned.function_at(place.address)?;
+        let whole = planned.parent(&function).unwrap_or(function);
+        Some(Place { address: whole.address, ..place })
     }
 
     /// Returns the code at a place of a hooked module.
     fn hooked(&mut self, place: Place, bias: u64, behind: u64, tree: &mut Tree) -> Code {
         let planned = self.profile.modules[place.module as usize].program;
-        let entry = planned.function_at(place.address).map(|function| function.address);
-        let stub = planned.stub_at(place.address).map(|stub| stub.address);
-        let start = entry.or(stub).unwrap_or(place.address);
-        let frame = tree.frame(Frame::Hooked(self.whole(Place { address: start, ..place })));
+        let entry = self.function_of(place);
+        let start = entry.unwrap_or_else(|| {
+            let stub = planned.stub_at(place.address).map(|stub| stub.address);
+            Place { address: stub.unwrap_or(place.address), ..place }
+        });
+        let frame = tree.frame(Frame::Hooked(start));
         let target = (behind > 0).then(|| planned.call_target(place.address.wrapping_add(1))).flatten();
         Code {
             runtime: place.address.wrapping_add(bias).wrapping_add(behind),
             frame: Some(frame),
-            entry: entry.map(|address| self.whole(Place { address, ..place })),
-            has_tables: self.load(planned.subject, bias),
-            is_sigreturn: is_sigreturn(planned.subject, place.address.wrapping_add(behind)),
+            entry,
+            has_tables: self.load_file(planned.subject, bias),
+            is_restorer: is_restorer(planned.subject, place.address.wrapping_add(behind)),
             is_call: behind > 0,
             site: (behind > 0).then_some(place),
             calls: target.map(|address| Place { address, ..place }),
         }
-    }
-
-    /// Returns the function to which one belongs as a cold part.
-    fn whole(&self, place: Place) -> Place {
-        let planned = self.profile.modules[place.module as usize].program;
-        let whole = planned.function_at(place.address).and_then(|function| planned.parent(&function));
-        Place { address: whole.map_or(place.address, |whole| whole.address), ..place }
     }
 
     /// Returns the code at an address outside of what is hooked.
@@ -197,7 +192,7 @@ impl<'p, 'n> Codes<'p, 'n> {
             frame: None,
             entry: None,
             has_tables: false,
-            is_sigreturn: false,
+            is_restorer: false,
             is_call: false,
             site: None,
             calls: None,
@@ -207,50 +202,48 @@ impl<'p, 'n> Codes<'p, 'n> {
             let is_own = elsewhere::of_memory(self.space, at) == Where::Agent;
             return if is_code && !is_own { Return::Code(nameless) } else { Return::Unknown };
         };
-        if elsewhere::of_file(self.profile, &file, offset) == Where::Agent {
-            return Return::Unknown;
+        match elsewhere::of_file(self.profile, &file, offset) {
+            Where::Agent => return Return::Unknown,
+            // Code that no plan covers, as the stubs of a PLT are.
+            Where::Hooked(place) => {
+                let bias = at.wrapping_sub(place.address);
+                return Return::Code(self.hooked(place, bias, behind, tree));
+            }
+            Where::Other => {}
         }
-        let place = self.names.place(&file, offset);
+        let (place, code) = self.names.code(&file, offset);
         let frame = tree.frame(Frame::Other(place));
-        let code = self.names.code(&file, offset);
-        let has_tables = match &*file {
-            VDSO => self.load_vdso(at.wrapping_sub(offset)),
-            _ => code.is_some_and(|(subject, link)| self.load(subject, at.wrapping_sub(link))),
+        let has_tables = match (&*file, code) {
+            (VDSO, _) => self.load(own_vdso(), 0..own_vdso().len() as u64, at.wrapping_sub(offset)),
+            (_, Some((subject, link))) => self.load_file(subject, at.wrapping_sub(link)),
+            (_, None) => false,
         };
-        let is_sigreturn =
-            code.is_some_and(|(subject, link)| is_sigreturn(subject, link.wrapping_add(behind)));
-        Return::Code(Code { frame: Some(frame), has_tables, is_sigreturn, is_call: behind > 0, ..nameless })
+        let is_restorer = code.is_some_and(|(subject, link)| is_restorer(subject, link.wrapping_add(behind)));
+        Return::Code(Code { frame: Some(frame), has_tables, is_restorer, is_call: behind > 0, ..nameless })
     }
 
-    /// Gives the unwinder the tables of the code that the kernel maps into each process, here at `start`. Returns whether there are any.
-    fn load_vdso(&mut self, start: u64) -> bool {
-        static OWN: OnceLock<Vec<u8>> = OnceLock::new();
-        let bytes: &'static [u8] = OWN.get_or_init(|| proc::own_vdso().unwrap_or_default());
-        let key = (start, bytes.as_ptr().addr());
-        *self.loaded.entry(key).or_insert_with(|| {
-            let module = module(bytes, 0..bytes.len() as u64, start);
+    /// Gives the unwinder the tables of a file, which is loaded with this bias. Returns whether there are any.
+    fn load_file(&mut self, subject: &'static Subject<'static>, bias: u64) -> bool {
+        let start = subject.code.iter().map(|segment| segment.address).min();
+        let end = subject.code.iter().map(|segment| segment.address.saturating_add(segment.len)).max();
+        self.load(subject.bytes, start.unwrap_or(0)..end.unwrap_or(0), bias)
+    }
+
+    /// The same for the bytes of a file with code at these link addresses.
+    fn load(&mut self, bytes: &'static [u8], code: Range<u64>, bias: u64) -> bool {
+        *self.loaded.entry((bias, bytes.as_ptr().addr())).or_insert_with(|| {
+            let module = module(bytes, code, bias);
             let has_tables = module.is_some();
             module.into_iter().for_each(|module| self.unwinder.add_module(module));
             has_tables
         })
     }
+}
 
-    /// Gives the unwinder the tables of a file, which is loaded with this bias. Returns whether there are any.
-    fn load(&mut self, subject: &'static Subject<'static>, bias: u64) -> bool {
-        let key = (bias, subject.bytes.as_ptr().addr());
-        if let Some(&known) = self.loaded.get(&key) {
-            return known;
-        }
-        let start = subject.code.iter().map(|segment| segment.address).min().unwrap_or(0);
-        let end = subject.code.iter().map(|segment| segment.address.saturating_add(segment.len)).max();
-        let module = module(subject.bytes, start..end.unwrap_or(0), bias);
-        let has_tables = module.is_some();
-        if let Some(module) = module {
-            self.unwinder.add_module(module);
-        }
-        self.loaded.insert(key, has_tables);
-        has_tables
-    }
+/// Returns the file that the kernel maps into each process.
+fn own_vdso() -> &'static [u8] {
+    static OWN: OnceLock<Vec<u8>> = OnceLock::new();
+    OWN.get_or_init(|| proc::own_vdso().unwrap_or_default())
 }
 
 /// Whether the return address of a call of the agent is at an offset of a program's arena that is behind an interned label, or the label is.
@@ -258,11 +251,10 @@ fn is_interned(offset: u64) -> bool {
     offset.checked_sub(LABELS_AT as u64).is_some_and(|offset| offset < INTERNED_LABELS * LABEL_LEN as u64)
 }
 
-/// Whether the code at a link address is that which every C library gives to signal handlers as their return address. Unwinders know
-/// it by its bytes, because its frame has no call: `mov rax, SYS_rt_sigreturn; syscall`.
-fn is_sigreturn(subject: &Subject, address: u64) -> bool {
-    const CODE: [u8; 9] = [0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05];
-    subject.image().and_then(|image| image.code_at(address, CODE.len() as u64)) == Some(&CODE)
+/// Whether the code at a link address is where signal handlers return.
+fn is_restorer(subject: &Subject, address: u64) -> bool {
+    let len = signal_frame::RESTORER.len() as u64;
+    subject.image().and_then(|image| image.code_at(address, len)) == Some(&signal_frame::RESTORER)
 }
 
 /// Returns what the unwinder needs of a file with code at these link addresses.

@@ -7,6 +7,7 @@ use gprofinject_image::frames::caller::{Mapped, Tables};
 use libc::user_regs_struct;
 
 use crate::os::proc::Mapping;
+use crate::os::signal_frame;
 use crate::target::agent::foreign_file;
 use crate::target::agent::stacks;
 use crate::target::threads::deadline;
@@ -14,11 +15,15 @@ use crate::target::threads::memory::Memory;
 
 /// The number of frames after which the search gives up.
 const MOST: usize = 50_000;
-/// The offset of the registers in struct ucontext, and the words of two of them.
-const CONTEXT: u64 = 40;
-const CONTEXT_WORDS: [(u16, u64); 6] = [(3, 11), (6, 10), (12, 4), (13, 5), (14, 6), (15, 7)];
-const CONTEXT_RSP: u64 = 15;
-const CONTEXT_RIP: u64 = 16;
+/// The registers that calls preserve, by their DWARF numbers, each with its word in a signal handler's frame.
+const PRESERVED: [(u16, u64); 6] = [
+    (3, signal_frame::RBX),
+    (6, signal_frame::RBP),
+    (12, signal_frame::R12),
+    (13, signal_frame::R13),
+    (14, signal_frame::R14),
+    (15, signal_frame::R15),
+];
 
 /// The registers that calls preserve, by their DWARF numbers.
 #[derive(Clone, Copy)]
@@ -76,13 +81,13 @@ impl Callers<'_> {
             }
             let rsp = frame.registers[7]?;
             if stacks::is_restorer(self.memory, frame.pc) {
-                let word = |n: u64| self.memory.word(rsp + CONTEXT + 8 * n).ok();
+                let word = |n: u64| self.memory.word(rsp + signal_frame::offset(n)).ok();
                 frame.registers = [None; 16];
-                for (register, n) in CONTEXT_WORDS {
+                for (register, n) in PRESERVED {
                     frame.registers[usize::from(register)] = word(n);
                 }
-                frame.registers[7] = word(CONTEXT_RSP);
-                frame = Frame { pc: word(CONTEXT_RIP)?, exact: true, ..frame };
+                frame.registers[7] = word(signal_frame::RSP);
+                frame = Frame { pc: word(signal_frame::RIP)?, exact: true, ..frame };
                 continue;
             }
             let Some(caller) = self.caller(&frame)? else { return Some(false) };

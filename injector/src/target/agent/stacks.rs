@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::os::proc::Mapping;
+use crate::os::signal_frame;
 use crate::target::agent::arenas::Arenas;
 use crate::target::threads::memory::Memory;
 use crate::target::threads::thread::Thread;
@@ -10,9 +11,6 @@ use crate::target::threads::thread::Thread;
 /// The number of bytes of a stack that are examined at most.
 const MOST: u64 = 16 << 20;
 const RED_ZONE: u64 = 128;
-/// The code of `__restore_rt`: `mov rax, 15; syscall`.
-const RESTORER: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
-
 /// Searches a thread's stack, which ends at `end` or else with the mapping, for words that are in one of the ranges. Passes each
 /// word and its address to `is_it`, and returns the first word for which it returns true.
 pub(crate) fn find(
@@ -61,9 +59,8 @@ pub(crate) fn find(
 /// Whether the word at an address is where a signal handler returns to the interrupted code. A hooked handler
 /// returns through one of the `arenas` first.
 pub(crate) fn is_interrupted(memory: &Memory, at: u64, arenas: &Arenas) -> bool {
-    /// The offset of the saved instruction pointer in struct rt_sigframe: the handler's return address, the
-    /// head of struct ucontext, and sixteen registers.
-    const RIP: u64 = 8 + 40 + 16 * 8;
+    /// The offset of the saved instruction pointer in struct rt_sigframe, which begins with the handler's return address.
+    const RIP: u64 = 8 + signal_frame::offset(signal_frame::RIP);
     /// The offset of the code segment from the saved instruction pointer: the flags are in between.
     const CS: u64 = 2 * 8;
     const USER: u64 = 0x33;
@@ -75,7 +72,7 @@ pub(crate) fn is_interrupted(memory: &Memory, at: u64, arenas: &Arenas) -> bool 
 
 /// Whether the code at an address is what signal handlers return to.
 pub(crate) fn is_restorer(memory: &Memory, at: u64) -> bool {
-    memory.bytes(at, RESTORER.len()).is_ok_and(|bytes| bytes == RESTORER)
+    memory.bytes(at, signal_frame::RESTORER.len()).is_ok_and(|bytes| bytes == signal_frame::RESTORER)
 }
 
 /// Whether a word that was found on a stack at `at` can be an address at which the thread continues: it

@@ -107,9 +107,11 @@ macro_rules! end_gate {
             "ja 8f",
             "9:",
             // Both counts change together, since a thread that is cancelled may end here.
-            "inc qword ptr [rdi+{arc_calls}]",
             ".if \\paths",
             "mov rdx, [rsi+{node}]",
+            ".endif",
+            "inc qword ptr [rdi+{arc_calls}]",
+            ".if \\paths",
             "inc qword ptr [rdx+{node_calls}]",
             ".endif",
             // The call before is counted in the histogram; see `FunctionTimes::pending`. If a signal handler's call of the same function
