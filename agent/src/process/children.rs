@@ -67,10 +67,9 @@ extern "C" fn set_up() {
     let parent = Agent::get();
     dispatch::restore(dispatch::EXEMPT);
     sharers::begin_child(parent);
-    let before = times::clock::now();
     let begun = !parent.is_set_up || failure::guarded(|| begin_counting(parent)).is_some();
     times::forks::begun();
-    times::calls::leave_out_since(before);
+    times::calls::leave_out_beginning();
     if !begun {
         // No event of this process may be counted in the parent's file.
         threads::lose(parent);

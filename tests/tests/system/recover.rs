@@ -189,8 +189,9 @@ fn a_damaged_region_gives_a_profile() {
         let path = run.folder().unwrap().join("0.region");
         let region = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
         run.kill_gprofinject();
-        run.kill_program();
+        // When the program has ended, the heir forbids writing.
         region.write_all_at(&vec![0; zeroed.clone().count()], zeroed.start).unwrap();
+        run.kill_program();
         assert!(region.set_len(0).is_err(), "a file in memory cannot be truncated");
         if kept < u64::MAX {
             let mut bytes = vec![0; kept as usize];

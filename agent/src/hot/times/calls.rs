@@ -21,7 +21,7 @@ fn measured(agent: &Agent) -> Option<BlockRef> {
 /// Opens a call of function `number`, which begins in the frame with this CFA. `integers` and `vectors` are the addresses of the
 /// saved registers: see [`Saved`].
 pub(crate) extern "C" fn begin(number: u32, cfa: u64, integers: u64, vectors: u64) {
-    let mut before = clock::now();
+    let entered = clock::now();
     let opened = failure::guarded(|| {
         let agent = Agent::get();
         let block = thread_blocks::current(agent)?;
@@ -30,12 +30,11 @@ pub(crate) extern "C" fn begin(number: u32, cfa: u64, integers: u64, vectors: u6
             times.unmeasured().fetch_add(1, Ordering::Relaxed);
             return None;
         }
-        before = switches::note(agent, block, before);
-        let now = before.wrapping_sub(times.paused().load(Ordering::Relaxed));
+        let now = clock::without_pauses(times, switches::note(agent, block, entered));
         threads::prepare(agent, block, cfa, now)?;
         let opened = open(agent, block, number, cfa, now);
         match opened {
-            Opened::Call(call) => Some((agent, block, call)),
+            Opened::Call(call) => Some((agent, block, call, now)),
             Opened::TooDeep => None,
             Opened::NoRoom => {
                 times.unmeasured().fetch_add(1, Ordering::Relaxed);
@@ -43,12 +42,11 @@ pub(crate) extern "C" fn begin(number: u32, cfa: u64, integers: u64, vectors: u6
             }
         }
     });
-    if let Some(Some((agent, block, call))) = opened {
-        let times = block.times();
+    if let Some(Some((agent, block, call, now))) = opened {
         // The call starts when the slow path ends. Below, the duration of the slow path is added to `paused`, so on the clock without
         // pauses the slow path begins and ends at the same time.
-        let paused = times.paused().load(Ordering::Relaxed);
-        call.start().store(before.wrapping_sub(paused), Ordering::Relaxed);
+        let last = block.times().last().load(Ordering::Relaxed);
+        call.start().store(now.max(last), Ordering::Relaxed);
         failure::guarded(|| {
             if agent.orders.trace_args == 0 {
                 trace::begun(agent, block, call, &Values::NONE);
@@ -56,13 +54,13 @@ pub(crate) extern "C" fn begin(number: u32, cfa: u64, integers: u64, vectors: u6
                 begun_with_arguments(agent, block, call, number, Saved { integers, vectors }, cfa);
             }
         });
-        pause(agent, block, before);
+        pause(agent, block, now);
     }
 }
 
-/// Adds the duration of a slow path of the calling thread, since `before`, to its pauses.
-fn pause(agent: &Agent, block: BlockRef, before: u64) {
-    let took = switches::pause(agent, block, before);
+/// Adds the duration of a slow path of the calling thread, since the time without pauses `since`, to its pauses.
+fn pause(agent: &Agent, block: BlockRef, since: u64) {
+    let took = switches::pause(agent, block, since);
     failure::guarded(|| trace::paused(agent, block, took));
 }
 
@@ -78,44 +76,46 @@ pub(crate) extern "C" fn late(time: u64) {
 
 /// Does a part of a gate's work, and adds its duration to the calling thread's pauses.
 fn pausing(work: impl FnOnce(&Agent, BlockRef) -> Option<()>) {
-    let before = clock::now();
+    let entered = clock::now();
     let done = failure::guarded(|| {
         let agent = Agent::get();
         let block = thread_blocks::current(agent)?;
+        let since = clock::without_pauses(block.times(), entered);
         work(agent, block)?;
-        Some((agent, block))
+        Some((agent, block, since))
     });
-    if let Some(Some((agent, block))) = done {
-        pause(agent, block, before);
+    if let Some(Some((agent, block, since))) = done {
+        pause(agent, block, since);
     }
 }
 
 /// Records in the trace that a call of function `number` begins in the frame with this CFA. The exit of this function is not hooked.
 /// `event` is the number of the event for which the gate has found no room in the ring, or -1 if it has taken none.
 pub(crate) extern "C" fn mark(number: u32, cfa: u64, event: u64) {
-    let mut before = clock::now();
+    let entered = clock::now();
     let marked = failure::guarded(|| {
         let agent = Agent::get();
         let block = measured(agent)?;
         let times = block.times();
         if event != u64::MAX {
-            trace::marked_at(agent, block, number, before, event);
-            return Some((agent, block));
+            let since = clock::without_pauses(times, entered);
+            trace::marked_at(agent, block, number, entered, event);
+            return Some((agent, block, since));
         }
         if clock::is_forbidden() || clock::STOPPED_AT.load(Ordering::Relaxed) != 0 {
             return None;
         }
-        before = switches::note(agent, block, before);
-        let now = before.wrapping_sub(times.paused().load(Ordering::Relaxed));
+        let noted = switches::note(agent, block, entered);
+        let now = clock::without_pauses(times, noted);
         threads::prepare(agent, block, cfa, now)?;
         let top = area::call(times.top().load(Ordering::Relaxed))?;
         if !trace::is_too_deep(agent, top.flags().load(Ordering::Relaxed)) {
-            trace::marked(agent, block, number, before);
+            trace::marked(agent, block, number, noted);
         }
-        Some((agent, block))
+        Some((agent, block, now))
     });
-    if let Some(Some((agent, block))) = marked {
-        pause(agent, block, before);
+    if let Some(Some((agent, block, since))) = marked {
+        pause(agent, block, since);
     }
 }
 
@@ -232,17 +232,17 @@ fn end_earlier(block: BlockRef, top: OpenCallRef, arc: u64, cfa: u64, now: u64) 
 pub(crate) extern "C" fn end(cfa: u64, now: u64, integers: u64, vectors: u64) {
     let is_stopped = clock::STOPPED_AT.load(Ordering::Relaxed) != 0;
     let entered = clock::now();
-    let mut now = if now == 0 || is_stopped { entered } else { now };
+    let read = if now == 0 || is_stopped { entered } else { now };
     let opened = failure::guarded(|| {
         let agent = Agent::get();
         let block = measured(agent)?;
         let times = block.times();
         // The gate may have read the clock before the thread left the processor.
         let noted = switches::note(agent, block, entered);
-        if noted != entered {
-            now = noted;
-        }
-        let now = now.wrapping_sub(times.paused().load(Ordering::Relaxed));
+        // Or a signal handler has made calls since, and their slow paths are in `paused`.
+        let is_late =
+            noted != entered || clock::without_pauses(times, read) < times.last().load(Ordering::Relaxed);
+        let now = clock::without_pauses(times, if is_late { noted } else { read });
         chains::switch_for_end(agent, block, cfa, now)?;
         let mut inner = area::call(times.top().load(Ordering::Relaxed))?;
         // The innermost call of the frame has returned the result; the others in this frame ended in tail calls.
@@ -253,9 +253,9 @@ pub(crate) extern "C" fn end(cfa: u64, now: u64, integers: u64, vectors: u64) {
             inner = close(block, inner, now, How::Returned(&Values::NONE))?;
         }
         chains::allow_current_stack(times);
-        Some((agent, block))
+        Some((agent, block, now))
     });
-    if let Some(Some((agent, block))) = opened {
+    if let Some(Some((agent, block, now))) = opened {
         pause(agent, block, now);
     }
 }
@@ -271,8 +271,8 @@ pub(crate) fn leave(to: u64) {
     let Some(block) = measured(agent).filter(|_| agent.orders.times_bytes != 0) else { return };
     let times = block.times();
     if times.top().load(Ordering::Relaxed) != 0 {
-        let now = switches::note(agent, block, clock::now());
-        chains::leave(agent, block, to, now.wrapping_sub(times.paused().load(Ordering::Relaxed)));
+        let now = clock::without_pauses(times, switches::note(agent, block, clock::now()));
+        chains::leave(agent, block, to, now);
         pause(agent, block, now);
     }
 }
@@ -283,25 +283,25 @@ pub(crate) fn leave_out<T>(work: impl FnOnce() -> T) -> T {
     if agent.orders.times_bytes == 0 {
         return work();
     }
-    let mut before = clock::now();
-    if let Some(block) = measured(agent).filter(|block| block.times().top().load(Ordering::Relaxed) != 0) {
-        before = switches::note(agent, block, before);
-    }
+    let entered = clock::now();
+    let is_measured = |block: &BlockRef| block.times().top().load(Ordering::Relaxed) != 0;
+    let before = measured(agent).filter(is_measured);
+    let since =
+        before.map(|block| clock::without_pauses(block.times(), switches::note(agent, block, entered)));
     let result = work();
-    leave_out_since(before);
+    if let Some(block) = measured(agent).filter(is_measured) {
+        // If the thread was not measured before, the pauses begin with its first measurement.
+        pause(agent, block, since.unwrap_or(0));
+    }
     result
 }
 
-/// Excludes the agent's own work from the calling thread's measured time: everything since `before`, a time of the clock, or since
-/// the first measurement of the thread if that is later.
-pub(crate) fn leave_out_since(before: u64) {
+/// Excludes the agent's own work in a new process from the calling thread's measured time: everything since its first measurement.
+pub(crate) fn leave_out_beginning() {
     let agent = Agent::get();
     let Some(block) = measured(agent).filter(|_| agent.orders.times_bytes != 0) else { return };
-    let times = block.times();
-    if times.top().load(Ordering::Relaxed) != 0 {
-        let paused = times.paused().load(Ordering::Relaxed);
-        let since = before.max(times.first().load(Ordering::Relaxed).wrapping_add(paused));
-        pause(agent, block, since.min(clock::now()));
+    if block.times().top().load(Ordering::Relaxed) != 0 {
+        pause(agent, block, 0);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::os::task;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use gprofinject_abi::shared::TimesRef;
 
 /// Whether the clock is the time stamp counter; otherwise it is clock_gettime. Stored once, before the first hook is in place.
 static IS_TSC: AtomicBool = AtomicBool::new(false);
@@ -62,6 +63,21 @@ pub(crate) fn now() -> u64 {
         0 => running(),
         stopped_at => stopped_at,
     }
+}
+
+/// Returns the time of the clock `now` without the pauses of a thread.
+pub(crate) fn without_pauses(times: TimesRef, now: u64) -> u64 {
+    now.wrapping_sub(times.paused().load(Ordering::Relaxed))
+}
+
+/// Adds what has passed since `since`, a time without pauses, to the pauses of a thread: its time without pauses at `now` is `since`
+/// again, or that of the last end of a call if a signal handler has made calls meanwhile. Returns how much is added. What others have
+/// added to the pauses meanwhile is not added again.
+pub(crate) fn pause(times: TimesRef, since: u64, now: u64) -> u64 {
+    let since = since.max(times.last().load(Ordering::Relaxed));
+    let took = without_pauses(times, now).saturating_sub(since);
+    times.paused().fetch_add(took, Ordering::Relaxed);
+    took
 }
 
 /// Reads the clock, whether it is stopped or not.

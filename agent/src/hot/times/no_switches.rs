@@ -3,7 +3,7 @@
 
 use crate::hot::times::clock;
 use crate::program::agent::Agent;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::AtomicU64;
 use gprofinject_abi::shared::BlockRef;
 
 /// Not used.
@@ -23,9 +23,7 @@ pub(crate) fn note(_agent: &Agent, _block: BlockRef, now: u64) -> u64 {
     now
 }
 
-/// Adds the time since `before`, a time of the clock, to the pauses of the calling thread. Returns that time.
-pub(crate) fn pause(_agent: &Agent, block: BlockRef, before: u64) -> u64 {
-    let took = clock::now().wrapping_sub(before);
-    block.times().paused().fetch_add(took, Ordering::Relaxed);
-    took
+/// Adds what has passed since `since`, a time without pauses, to the pauses of the calling thread. Returns how much that is.
+pub(crate) fn pause(_agent: &Agent, block: BlockRef, since: u64) -> u64 {
+    clock::pause(block.times(), since, clock::now())
 }

@@ -126,16 +126,15 @@ pub(crate) fn note(agent: &Agent, block: BlockRef, now: u64) -> u64 {
     now
 }
 
-/// Adds the time since `before`, a time of the clock, to the pauses of the calling thread, whether the thread was on the processor or not.
-/// Returns that time.
-pub(crate) fn pause(agent: &Agent, block: BlockRef, before: u64) -> u64 {
+/// Adds what has passed since `since`, a time without pauses, to the pauses of the calling thread, whether the thread was on the processor
+/// or not. Returns how much that is.
+pub(crate) fn pause(agent: &Agent, block: BlockRef, since: u64) -> u64 {
     let has_switched = word().load(Ordering::Relaxed) == 0;
     let (now, passed) = match has_switched && may_ask() {
         true => look(block.times()),
         false => (clock::now(), None),
     };
-    let took = now.wrapping_sub(before);
-    block.times().paused().fetch_add(took, Ordering::Relaxed);
+    let took = clock::pause(block.times(), since, now);
     // What the thread was off the processor for longer than that, it was before.
     if let Some(passed) = passed.and_then(|passed| passed.without(took)) {
         charge(agent, block, now, &passed);
@@ -240,7 +239,7 @@ fn charge(agent: &Agent, block: BlockRef, now: u64, passed: &Passed) {
     // Since the thread's last event, at most: the clocks of the CPU time and of the wall differ by the time of interrupts.
     let top = area::call(load(times.top()));
     let last = load(times.last()).max(top.map_or(0, |top| load(top.start())));
-    let since = now.wrapping_sub(load(times.paused())).saturating_sub(last);
+    let since = clock::without_pauses(times, now).saturating_sub(last);
     let ready = passed.ticks(passed.ready_ns).min(since);
     let waited = passed.ticks(passed.off_ns - passed.ready_ns).min(since - ready);
     if ready > 0 {

@@ -49,6 +49,11 @@ macro_rules! end_gate {
             "cmp r9, [rsi+{cfa}]",
             "jne 3f",
             "sub rax, [rcx+{paused}]",
+            // A signal handler has made calls since the clock was read, or all threads were stopped.
+            "cmp rax, [rcx+{last}]",
+            "jb 26f",
+            "cmp rax, [rsi+{start}]",
+            "jb 26f",
             "mov [rcx+{last}], rax",
             "2:",                             // rsi = call, rax = now without pauses
             "mov rdi, [rsi+{arc}]",
@@ -168,6 +173,8 @@ macro_rules! end_gate {
             "mov rax, [rdx+{last}]",
             "mov rsi, [rdx+{top}]",
             "jmp 2b",
+            "26:",
+            "mov qword ptr [rsp-64], 0",
             "3:",
             "mov r9, [rsp-56]",
             "mov r8, [rsp-48]",
