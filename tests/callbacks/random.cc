@@ -337,11 +337,18 @@ OPAQUE void coroutine() {
 }
 
 static void *map(size_t size) {
-    // Far from every other stack: no frame is above it.
-    const size_t APART = 4 << 20;
-    char *all = (char *)mmap(nullptr, size + 2 * APART, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (all == MAP_FAILED || mprotect(all + APART, size, PROT_READ | PROT_WRITE)) abort();
-    return all + APART;
+    // Far from every other stack: no frame is above it. gprofinject divides the address space into parts; half of the stacks lie on both
+    // sides of such a boundary, near their ends, where their frames are.
+    const size_t APART = 4 << 20, PART = 64 << 20;
+    const size_t room = size + PART + 2 * APART;
+    char *all = (char *)mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (all == MAP_FAILED) abort();
+    static unsigned stacks;
+    char *boundary = (char *)(((uintptr_t)all + APART + size) / PART * PART + PART);
+    size_t above = 4096 * ((c->state >> 40) % 8);
+    char *stack = (c->state >> 32) + stacks++ & 1 ? boundary + above - size : all + APART;
+    if (mprotect(stack, size, PROT_READ | PROT_WRITE)) abort();
+    return stack;
 }
 
 static void signal_stack() {

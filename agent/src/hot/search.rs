@@ -124,6 +124,9 @@ impl<'a> Search<'a> {
                 continue;
             };
             at = blocks::next_open(cells, at);
+            if at >= next {
+                continue;
+            }
             if at >= part {
                 let end = clear::skip(at);
                 if end != at {
