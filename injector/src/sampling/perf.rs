@@ -17,6 +17,8 @@ const PAGE: usize = 4096;
 /// The largest number of data pages of a ring. With the page for the head, it is what perf_event_mlock_kb
 /// (516) allows for each CPU.
 const MOST_PAGES: usize = 128;
+/// The same with stacks, if the user may have that much.
+const MOST_PAGES_WITH_STACKS: usize = 256;
 /// For how many seconds a ring has room for the samples of one CPU and for other records. Creating pages
 /// takes time.
 const SECONDS: usize = 2;
@@ -31,7 +33,7 @@ const FRAME: u64 = 1 << sys::PERF_REG_X86_BP | 1 << sys::PERF_REG_X86_SP | USER_
 /// The bytes of the stack that are copied with a sample at most, and in a second.
 const STACK: u32 = 16 << 10;
 const STACKS: u32 = 24 << 20;
-/// After so many of them the injector wakes up. Rings have room for four times as many.
+/// After so many of them the injector wakes up. Rings have room for four or eight times as many.
 const STACKS_A_WAKEUP: u32 = 8;
 /// Below so many bytes, stacks say little.
 const STACK_MIN: u32 = 2 << 10;
@@ -99,8 +101,11 @@ impl Perf {
         // Of everything on every CPU, no stack is anybody's business.
         let stack = if stacks && scope != Scope::Machine { stack_bytes(rate) } else { 0 };
         let bytes = rate as usize * RECORD * SECONDS + OTHER_RECORDS;
-        let pages = if switches || stack > 0 { MOST_PAGES } else { bytes.div_ceil(PAGE) };
-        let pages = pages.clamp(1, MOST_PAGES).next_power_of_two();
+        let pages = match stack {
+            0 if switches => MOST_PAGES,
+            0 => bytes.div_ceil(PAGE).clamp(1, MOST_PAGES).next_power_of_two(),
+            _ => MOST_PAGES_WITH_STACKS,
+        };
         Perf::with_rings(scope, rate, (follow, switches, stack), pages)
     }
 
@@ -120,7 +125,7 @@ impl Perf {
         pages: usize,
     ) -> io::Result<Perf> {
         let cpus = online_cpus();
-        let most = (ALL_PAGES / cpus.len().max(1)).clamp(4, MOST_PAGES);
+        let most = (ALL_PAGES / cpus.len().max(1)).clamp(4, MOST_PAGES_WITH_STACKS);
         let pages = pages.min(1 << most.ilog2());
         let mut refusal = Error::from_raw_os_error(libc::ENODEV);
         for ability in Ability::all(follow, switches, stack) {

@@ -115,8 +115,24 @@ pub(crate) struct Sampling {
     by_thread: bool,
     /// What the scheduler has done, if that is reported.
     switches: Vec<Switched>,
+    pub(crate) tally: Tally,
+}
+
+/// How many samples were taken of all processes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) taken: u64,
+    /// For how many the rings had no room.
     pub(crate) lost: u64,
+    /// Whether the kernel has reduced the rate.
     pub(crate) throttled: bool,
+}
+
+impl Tally {
+    /// Whether so many samples were lost that shares of time may be others.
+    pub(crate) fn matters(self) -> bool {
+        self.lost > self.taken / 100
+    }
 }
 
 /// A thread of a member has begun to run, or has ceased to.
@@ -210,8 +226,7 @@ impl Sampling {
             members: Vec::new(),
             by_thread,
             switches: Vec::new(),
-            lost: 0,
-            throttled: false,
+            tally: Tally::default(),
         }
     }
 
@@ -382,8 +397,8 @@ impl Sampling {
     fn count_one(&mut self, record: Record, now: Moment) {
         let tid = self.by_thread.then_some(record.tid);
         match record.event {
-            Event::Lost(count) => self.lost += count,
-            Event::Throttled => self.throttled = true,
+            Event::Lost(count) => self.tally.lost += count,
+            Event::Throttled => self.tally.throttled = true,
             Event::Fork { parent } => {
                 if let Some(parent) = self.tracks.get(&parent) {
                     let track = Track { state: parent.state, maps: parent.maps.clone(), ..Track::new(None) };
@@ -403,6 +418,7 @@ impl Sampling {
                 self.note_switch((record.pid, record.tid), record.time, cpu, Some(preempted));
             }
             event => {
+                self.tally.taken += u64::from(matches!(event, Event::Sample(..)));
                 let processes = self.tracks.len();
                 let Some(track) = self.tracks.get_mut(&record.pid) else { return };
                 track.see(event, tid, &mut self.members, processes);

@@ -11,6 +11,7 @@ use crate::profile::placement::Placed;
 use crate::profile::recorder::Processes;
 use crate::program::library::Library;
 use crate::program::planned::Planned;
+use crate::sampling::sampler::Tally;
 use crate::session::member::{Other, Unhooked};
 use crate::trace::messages::Summary;
 
@@ -25,8 +26,7 @@ pub(crate) struct Run<'r> {
     pub(crate) placed: &'r Placed,
     pub(crate) sampler: &'static str,
     pub(crate) rate: u32,
-    pub(crate) lost_samples: u64,
-    pub(crate) throttled: bool,
+    pub(crate) tally: Tally,
     pub(crate) sampler_bytes: u64,
     pub(crate) plan_bytes: u64,
     pub(crate) injector_ns: u64,

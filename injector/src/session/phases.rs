@@ -21,7 +21,7 @@ use crate::profile::recorder::Processes;
 use crate::program::profilee::Profilee;
 use crate::sampling::faults::Faults;
 use crate::sampling::perf::{self, Perf, Scope};
-use crate::sampling::sampler::{Choice, Method, Sampling};
+use crate::sampling::sampler::{Choice, Method, Sampling, Tally};
 use crate::session::conclusion::{self, Asked, Files};
 use crate::session::events;
 use crate::session::family::Family;
@@ -71,8 +71,7 @@ pub(super) struct Collected {
     traced: Option<Summary>,
     /// The processes that ran the first program.
     processes: Processes,
-    lost_samples: u64,
-    throttled: bool,
+    tally: Tally,
     sampler_bytes: u64,
     duration: Duration,
 }
@@ -228,7 +227,7 @@ impl<T: Target> Session<'_, T> {
         let traced = family.tracer.take().map(Tracer::finish);
         let mut sampling = self.sampling.take();
         let sampler_bytes = sampling.as_mut().map_or(0, |sampling| sampling.perf().ring_bytes());
-        let (lost_samples, throttled) = sampling.as_ref().map_or((0, false), |s| (s.lost, s.throttled));
+        let tally = sampling.as_ref().map(|sampling| sampling.tally).unwrap_or_default();
         drop(sampling);
         for trouble in &family.troubles {
             self.voice.warn(trouble);
@@ -239,7 +238,7 @@ impl<T: Target> Session<'_, T> {
         }
         let Some(first) = first else { return Err(anyhow!("the profile is lost").into()) };
         let (first, bytes) = first.finish()?;
-        Ok(Collected { first, bytes, traced, processes, lost_samples, throttled, sampler_bytes, duration })
+        Ok(Collected { first, bytes, traced, processes, tally, sampler_bytes, duration })
     }
 
     /// Writes everything, and says what there is to say.
@@ -278,8 +277,7 @@ impl<T: Target> Session<'_, T> {
             placed,
             sampler: self.choice.method.name(),
             rate: self.choice.rate,
-            lost_samples: collected.lost_samples,
-            throttled: collected.throttled,
+            tally: collected.tally,
             sampler_bytes: collected.sampler_bytes,
             plan_bytes: self.profilee.plan_len(),
             injector_ns: written.injector_ns,

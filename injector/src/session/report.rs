@@ -8,6 +8,7 @@ use gmon::counted;
 use gprofinject_abi::region::{UNSEEN_EXECUTED, UNSEEN_LOADED, UNSEEN_WITHOUT_FILES};
 
 use crate::os::say::Voice;
+use crate::sampling::sampler::Tally;
 use crate::session::member::{Other, Unhooked};
 use crate::session::outcome::Run;
 use crate::session::stats::{Blocks, Memory, Samples, Setup};
@@ -69,10 +70,14 @@ impl Run<'_> {
         for (bit, text) in UNSEEN {
             say(account.unseen & bit, text.to_owned());
         }
-        let samples = self.lost_samples;
-        let lost = counted(samples, "sample was", "samples were");
-        say(samples, format!("{lost} lost; a lower --rate helps"));
+        say(self.tally.matters().into(), self.lost_samples());
         losses
+    }
+
+    fn lost_samples(&self) -> String {
+        let Tally { taken, lost, .. } = self.tally;
+        let were_lost = counted(lost, "sample was", "samples were");
+        format!("{were_lost} lost, {taken} taken; a lower --rate helps")
     }
 
     /// Prints one line for each other profile with -v, and what was lost of them in any case. `recording` is the file of the run's
@@ -283,6 +288,9 @@ impl Run<'_> {
             voice.detail(format_args!(
                 "the exits of {deep} were not hooked: no memory for a shadow stack, or too many frames that take turns on one stack"
             ));
+        }
+        if self.tally.lost > 0 && !self.tally.matters() {
+            voice.detail(self.lost_samples());
         }
         if stats.lost.throttled {
             voice.detail("the kernel throttled the sampling");
