@@ -5,21 +5,16 @@ use std::borrow::Cow;
 use ratatui::text::Span;
 use rustix::termios;
 
-/// What a message may take where there is no terminal.
-const WITHOUT_TERMINAL: usize = 100;
 /// What a terminal is taken to have that does not know its size.
 const UNKNOWN: usize = 80;
 
-/// Returns the number of columns that a line on standard error may take.
-pub(crate) fn of_standard_error() -> usize {
+/// Returns the number of columns that a line on standard error may take, if that is a terminal.
+pub(crate) fn of_standard_error() -> Option<usize> {
     let stderr = std::io::stderr();
-    if !termios::isatty(&stderr) {
-        return WITHOUT_TERMINAL;
-    }
-    match termios::tcgetwinsize(&stderr) {
+    termios::isatty(&stderr).then(|| match termios::tcgetwinsize(&stderr) {
         Ok(size) if size.ws_col > 0 => size.ws_col.into(),
         _ => UNKNOWN,
-    }
+    })
 }
 
 /// Returns the number of columns that a text takes.

@@ -151,8 +151,12 @@ fn sum_up(run: &Run, asked: &Asked, digest: &Digest, next: Option<String>) {
         remarks: run.remarks(digest).into_iter().map(|remark| visible(&remark).into_owned()).collect(),
         next,
     };
-    let columns = columns::of_standard_error().saturating_sub(columns::width(NAME));
-    facts.lines(columns).into_iter().for_each(|line| settings.voice.note(line));
+    let columns = columns::of_standard_error();
+    let lines = match columns.map(|columns| columns.saturating_sub(columns::width(NAME))) {
+        Some(columns) => facts.lines(columns),
+        None => facts.log(),
+    };
+    lines.into_iter().for_each(|line| settings.voice.note(line));
 }
 
 fn file_name(path: &Path) -> String {

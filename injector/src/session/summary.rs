@@ -29,7 +29,20 @@ pub(crate) struct Facts<'f> {
     pub(crate) next: Option<String>,
 }
 
+/// What a line takes where there is no terminal.
+const WITHOUT_TERMINAL: usize = 87;
+
 impl Facts<'_> {
+    /// Returns the lines for a file, which nobody can make wider: what is remarked is not cut.
+    pub(crate) fn log(&self) -> Vec<String> {
+        let rows = if self.remarks.is_empty() || self.next.is_none() { 2 } else { 1 };
+        let functions = functions::lines(self.digest, WITHOUT_TERMINAL, rows);
+        let remarks = (!self.remarks.is_empty()).then(|| self.remarks.join("; "));
+        let next = self.next.as_ref().map(|command| format!("next: {command}"));
+        let end = remarks.into_iter().chain(next).collect();
+        [vec![self.first(WITHOUT_TERMINAL)], functions, end].concat()
+    }
+
     /// Returns the lines, each of which takes at most so many columns. Only the last one may take more: a command is of no use without
     /// its end.
     pub(crate) fn lines(&self, columns: usize) -> Vec<String> {
@@ -239,6 +252,17 @@ mod tests {
                 "next: gmon",
             ]
         );
+    }
+
+    #[test]
+    fn in_a_log_no_remark_is_cut() {
+        let digest = digest();
+        let long = "a long remark ".repeat(20);
+        let facts = Facts { remarks: vec![long.clone(), "more".to_owned()], ..facts(&digest) };
+        let lines = facts.log();
+        assert_eq!(lines.len(), 4, "{lines:?}");
+        assert_eq!(lines[2..], [format!("{long}; more"), "next: gmon".to_owned()]);
+        assert!(facts.lines(87).iter().all(|line| width(line) <= 87));
     }
 
     #[test]
