@@ -278,6 +278,7 @@ impl Decided {
         failed.extend(go::entered_otherwise(image));
         failed.extend(system_calls.compared());
         failed.extend(runtime_code::parts(image, flow));
+        failed.extend(runtime_code::copied(image));
         match role {
             Role::Library => failed.extend(agents::needs(image, flow)),
             Role::StandaloneLibrary => failed.extend(agents::needed_of_musl(image)),

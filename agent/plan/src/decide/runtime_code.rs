@@ -59,6 +59,16 @@ pub(crate) fn parts(image: &Image, flow: &Flow) -> Failed {
     undescribed.chain(stubs.iter().copied()).map(|i| (i, Reason::RuntimeCode)).collect()
 }
 
+/// The functions of which runtimes copy the machine code to other addresses, where a patch would lead astray. CPython makes a copy for each
+/// Python function with `-X perf`.
+const COPIED: [&str; 1] = ["_Py_trampoline_func_start"];
+
+/// Returns the functions whose machine code is copied.
+pub(crate) fn copied(image: &Image) -> Failed {
+    let is_copied = |&i: &usize| image.functions[i].names().any(|name| COPIED.contains(&name));
+    (0..image.functions.len()).filter(is_copied).map(|i| (i, Reason::Copied)).collect()
+}
+
 /// Returns whether the function is a jump through a pointer, and data follows it to which no control leads.
 fn is_stub_with_data(image: &Image, flow: &Flow, f: &Function) -> bool {
     /// A stub, the data after it and padding have fewer bytes than this.

@@ -92,6 +92,8 @@ pub enum Reason {
     OwnText,
     /// A runtime has compiled it for itself: see [`crate::decide::runtime_code`].
     RuntimeCode,
+    /// A runtime copies its machine code: see [`crate::decide::runtime_code`].
+    Copied,
     /// It belongs to an unwinder, and exits are hooked.
     Unwinder,
     /// It takes or returns a condition in the processor's flags: see [`crate::decide::flags`].
@@ -143,6 +145,7 @@ impl Reason {
             Reason::Retpoline => "retpoline",
             Reason::OwnText => "own-text",
             Reason::RuntimeCode => "runtime-code",
+            Reason::Copied => "copied",
             Reason::Unwinder => "unwinder",
             Reason::Flags => "flags",
             Reason::Agent => "agent",
@@ -198,6 +201,7 @@ impl fmt::Display for Reason {
             Reason::Retpoline => "it stands for an indirect jump, call or return, which leads to another function or stays in the one that uses it",
             Reason::OwnText => "the program may check its own code; --hooks both hooks it all the same",
             Reason::RuntimeCode => "a runtime has compiled it for itself, and decodes and unwinds it in its own way",
+            Reason::Copied => "a runtime copies its machine code to other addresses, where its patch would lead astray",
             Reason::Unwinder => "it belongs to an unwinder, which takes one more step for each hooked frame; --hooks entry hooks it, if nothing is measured",
             Reason::Flags => "it takes a condition in the processor's flags from its caller, or returns one, and hooks change the flags",
             Reason::Agent => "gprofinject itself calls, changes or recognises it in the process",
