@@ -25,9 +25,9 @@ use crate::program::interned;
 use crate::program::libraries;
 use crate::program::provoke;
 use crate::program::text;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 use gprofinject_abi::plan::{ENTRY_ONLY, FunctionRecord, LOOPS, NEEDS_NO_CELL, STATE, TailRecord};
-use gprofinject_abi::region::{CALLER, NO_FUNCTION, OWN, ROOT, SITE, TAIL, TWICE};
+use gprofinject_abi::region::{CALLER, NO_FUNCTION, OWN, RETURN_ADDRESS, ROOT, SITE, TAIL, TWICE};
 use gprofinject_abi::shared::CellRef;
 
 /// The keys by which a call is counted, and the frame that its search for a caller has found.
@@ -65,12 +65,20 @@ pub(crate) extern "C" fn known(number: u32, return_address: u64, cfa: u64) -> Ne
         Entry::Loop => return Next::body(agent, number, record),
         Entry::Text => !both || !sites::is_site(return_address),
         Entry::Library => !sites::is_site(return_address),
-        Entry::Callback if both && objects::known(return_address).is_none() => return Next::RARE,
+        Entry::Callback if objects::known(return_address).is_none() => return Next::RARE,
         Entry::Callback | Entry::Tail(_) => false,
     };
     let mut call = Call::by(return_address);
     entry.find_caller(agent, number, return_address, cfa, is_hooked, &mut call);
-    let Found::At(slot) = slots::find(agent, block, number, record, call.key) else { return Next::RARE };
+    let slot = match slots::find(agent, block, number, record, call.key) {
+        Found::At(slot) => slot,
+        _ if is_of_made(entry, both, &call) && !has_room_for_made() => {
+            call.key = ROOT;
+            let Found::At(slot) = slots::find(agent, block, number, record, ROOT) else { return Next::RARE };
+            slot
+        }
+        _ => return Next::RARE,
+    };
     if call.own != 0 {
         let Found::At(own) = slots::find(agent, block, number, record, call.own) else { return Next::RARE };
         slots::increment(own);
@@ -79,6 +87,8 @@ pub(crate) extern "C" fn known(number: u32, return_address: u64, cfa: u64) -> Ne
     }
     slots::increment(slot);
     let site = match entry {
+        // A key of its own is found without a site.
+        Entry::Callback if call.key == return_address => true,
         Entry::Callback => sites::note(agent, return_address),
         Entry::Library if is_hooked => sites::note_library(agent, return_address),
         Entry::Text | Entry::Library => call.searched,
@@ -88,6 +98,28 @@ pub(crate) extern "C" fn known(number: u32, return_address: u64, cfa: u64) -> Ne
         slots::remember(block, number, call.key, slot);
     }
     entry.next(agent, record, number, return_address, cfa, &call)
+}
+
+/// The number of arcs out of code that was made at run time that have got a place in some thread's counters. A program can make code at any
+/// number of addresses, so what exceeds [`MADE_MAX`] counts as called by nobody known.
+static MADE: AtomicU32 = AtomicU32::new(0);
+const MADE_MAX: u32 = 1 << 16;
+
+fn has_room_for_made() -> bool {
+    MADE.load(Ordering::Relaxed) < MADE_MAX
+}
+
+/// Returns whether the key of a call is the return address in code that was made at run time.
+fn is_of_made(entry: Entry, both: bool, call: &Call) -> bool {
+    matches!(entry, Entry::Callback) && !both && call.key != ROOT
+}
+
+/// Returns whether a return address is a usual one, to which a call returns.
+fn is_plain(agent: &Agent, return_address: u64) -> bool {
+    return_address != 0
+        && return_address <= RETURN_ADDRESS
+        && !agent.is_restorer(return_address)
+        && !agent.is_start_of_context(return_address)
 }
 
 /// Returns whether shadow stacks are kept for the set of functions to which this one belongs.
@@ -149,6 +181,13 @@ fn counted(number: u32, return_address: u64, cfa: u64) -> Next {
     }
     let mut call = Call::by(return_address);
     entry.find_caller(agent, number, return_address, cfa, is_hooked, &mut call);
+    if is_of_made(entry, both, &call) {
+        if has_room_for_made() {
+            MADE.fetch_add(1, Ordering::Relaxed);
+        } else {
+            call.key = ROOT;
+        }
+    }
     let first_frame = words::get().first_frame();
     if first_frame.load(Ordering::Relaxed) == 0 {
         first_frame.store(cfa, Ordering::Relaxed);
@@ -260,7 +299,11 @@ impl Entry {
             _ => {}
         }
         if !keeps_cells(agent, number) {
-            call.key = ROOT;
+            // Code that was made at run time is known by its address alone, and the process may say which function that is.
+            let is_made = matches!(self, Entry::Callback) && objects::known(return_address) == Some(true);
+            if !is_made || !is_plain(agent, return_address) {
+                call.key = ROOT;
+            }
             return;
         }
         let found = callers::nearest(agent, domain, return_address, cfa);
