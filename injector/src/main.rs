@@ -10,12 +10,14 @@
 //! trace      the threads' events -> the file of a trace
 //! profile    counters and samples -> a profile, and its gmon.out
 //! sampling   the kernel's samples
+//! generated  what processes say of the code that they have made at run time
 //! program    the program's file: what it is, what is hooked in it
 //! store      files: the run's folder, region files, profiles
 //! os         system calls, signals, the terminal
 //! ```
 
 mod cli;
+mod generated;
 mod live;
 mod options;
 mod os;

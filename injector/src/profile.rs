@@ -14,6 +14,7 @@ pub(crate) mod elsewhere;
 pub(crate) mod ends;
 pub(crate) mod falls;
 mod file;
+pub(crate) mod generated;
 pub(crate) mod gmon_out;
 mod homes;
 pub(crate) mod model;

@@ -50,8 +50,8 @@ pub use crate::error::ReadError;
 pub use crate::intervals::{INTERVALS_MAX, Intervals};
 pub use crate::merge::MergeError;
 pub use crate::model::{
-    ArcTimes, Block, Calls, Clock, ClockSource, Ending, Function, FunctionTimes, Hits, Module, NO_PATH_NAME,
-    Node, Origin, PROCESSES_MAX, Process, Program, REST_NAME, Recording, Stack, Thread,
+    ArcTimes, Block, Calls, Clock, ClockSource, Ending, Function, FunctionTimes, GENERATED, Hits, Module,
+    NO_PATH_NAME, Node, Origin, PROCESSES_MAX, Process, Program, REST_NAME, Recording, Stack, Thread,
 };
 pub use crate::sum::Sum;
 pub use crate::summary::Summary;

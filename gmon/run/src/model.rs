@@ -397,7 +397,16 @@ impl Origin {
     }
 }
 
+/// The path of the module of all code that processes have made at run time. Its functions have the names that the processes have given them,
+/// which no compiler has mangled.
+pub const GENERATED: &str = "[generated code]";
+
 impl Module {
+    /// Whether its code was made at run time.
+    pub fn is_generated(&self) -> bool {
+        self.path == GENERATED
+    }
+
     /// Returns the last component of the path.
     pub fn name(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or(&self.path)

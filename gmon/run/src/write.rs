@@ -74,6 +74,9 @@ impl Recording {
             let id = function.len() as u64 + 1;
             let name = match ours.name.as_str() {
                 "" => strings.index(&self.place_name(ours)),
+                name if self.modules.get(ours.module as usize).is_some_and(Module::is_generated) => {
+                    strings.index(name)
+                }
                 name => strings.index(&demangle(name)),
             };
             function.push(wire::Function {

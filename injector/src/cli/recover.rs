@@ -6,6 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use gprofinject_abi::REGION_SUFFIX;
 
+use crate::generated::Origin;
 use crate::os::say::Voice;
 use crate::profile::baseline::Baseline;
 use crate::profile::counted::{self, Counted, Reading};
@@ -199,6 +200,7 @@ impl Recovery<'_> {
             profilee,
             libraries: &self.libraries,
             maps,
+            origin: Some(&Origin::default()),
             rate,
             end: End::Unknown,
             own_call: None,

@@ -7,6 +7,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::OnceLock;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::os::sys;
 
@@ -83,10 +86,24 @@ pub(crate) fn parent(pid: i32) -> Option<i32> {
     status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
 }
 
+/// The kernel's USER_HZ, which is the same on all x86-64 systems.
+const TICKS_PER_SECOND: u64 = 100;
+
+/// Returns how long ago a process began, or `None` if it has ended.
+pub(crate) fn age(pid: i32) -> Option<Duration> {
+    /// The place of this field (`starttime` in proc_pid_stat(5)) after the name.
+    const FIELD: usize = 19;
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
+    // The name is in parentheses and may contain some.
+    let began: u64 = stat.rsplit_once(") ")?.1.split(' ').nth(FIELD)?.parse().ok()?;
+    let began = Duration::from_millis(began.saturating_mul(1000 / TICKS_PER_SECOND));
+    let now = clock_gettime(ClockId::Boottime);
+    Some(Duration::new(now.tv_sec as u64, now.tv_nsec as u32).saturating_sub(began))
+}
+
 /// Returns the name and the CPU time of a thread, in milliseconds, or `None` if it has ended.
 pub(crate) fn thread(pid: i32, tid: i32) -> Option<(String, u64)> {
-    /// The kernel's USER_HZ, which is the same on all x86-64 systems.
-    const TICKS_PER_SECOND: u64 = 100;
     let stat = fs::read(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
     let stat = String::from_utf8_lossy(&stat);
     // The name is in parentheses and may contain some.

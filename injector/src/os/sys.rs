@@ -72,6 +72,21 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     }
 }
 
+/// Opens for reading what was only looked up so far, if it is a regular file. Opening a pipe would wait, and
+/// opening a device may have any effect.
+///
+/// # Errors
+/// It is no regular file, or cannot be opened.
+pub(crate) fn regular(found: &(impl AsFd + AsRawFd)) -> io::Result<File> {
+    let stat = fs::fstat(found)?;
+    if fs::FileType::from_raw_mode(stat.st_mode) != fs::FileType::RegularFile {
+        return Err(Error::other("it is no regular file"));
+    }
+    let name = format!("/proc/self/fd/{}", found.as_raw_fd());
+    let flags = fs::OFlags::RDONLY | fs::OFlags::NONBLOCK | fs::OFlags::CLOEXEC;
+    Ok(fs::open(name, flags, fs::Mode::empty())?.into())
+}
+
 /// Reads a file that has at most `most` bytes.
 ///
 /// # Errors

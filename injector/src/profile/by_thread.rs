@@ -58,9 +58,12 @@ fn of_thread(profile: &Profile, space: Option<&Space>, histogram: &Histogram) ->
             all = all.saturating_add(samples);
         }
     }
-    let memory = histogram.elsewhere.memory.iter();
-    let memory = memory.map(|(&address, &samples)| (elsewhere::of_memory(space, address), samples));
-    let files = histogram.elsewhere.files.iter();
+    let elsewhere = &histogram.elsewhere;
+    let memory = elsewhere.memory.iter().map(|(&(_, address), &samples)| (address, samples));
+    let unmapped = elsewhere.unmapped.iter().map(|(&address, &samples)| (address, samples));
+    let memory = memory.chain(unmapped);
+    let memory = memory.map(|(address, samples)| (elsewhere::of_memory(space, address), samples));
+    let files = elsewhere.files.iter();
     let files = files.map(|((file, offset), &samples)| (elsewhere::of_file(profile, file, *offset), samples));
     for (found, samples) in memory.chain(files) {
         let is_own = match found {

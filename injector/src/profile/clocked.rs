@@ -47,6 +47,7 @@ pub(crate) fn profile(profile: &Profile, times: &Times) -> Profile {
         path: profile.path.clone(),
         modules,
         arcs: profile.arcs.clone(),
+        generated: profile.generated.clone(),
         own: profile.own.clone(),
         has_own: true,
         totals: None,

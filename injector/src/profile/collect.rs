@@ -17,7 +17,7 @@ use crate::profile::recorded;
 use crate::profile::space::Space;
 use crate::profile::times::Overhead;
 use crate::program::library::Libraries;
-use crate::sampling::histogram::Histogram;
+use crate::sampling::histogram::{ALWAYS, Histogram};
 use crate::sampling::maps::Maps;
 use crate::store::region::read::Region;
 use crate::store::trouble::{failure, lost, trouble};
@@ -113,7 +113,7 @@ pub(crate) fn collect(
     let mut samples = Histogram::new(module.samples.shape);
     samples.outside = report.samples_outside;
     region.histogram(|first, counts| samples.add_bins(first, counts))?;
-    region.elsewhere(|address, count| maps.count(address, count, &mut samples.elsewhere))?;
+    region.elsewhere(|address, count| maps.count(address, ALWAYS, count, &mut samples.elsewhere))?;
     let all = samples.inside().saturating_add(samples.outside);
     if refused.check("samples", all.max(samples.elsewhere.sum()), possible.samples) > 0 {
         module.samples.add_all(&samples);

@@ -2,6 +2,7 @@
 
 use gmon_run::Process;
 
+use crate::generated::Origin;
 use crate::os::clock::Moment;
 use crate::os::sys;
 use crate::profile::baseline::Baseline;
@@ -10,6 +11,7 @@ use crate::profile::clocked;
 use crate::profile::collect::{self, Account};
 use crate::profile::elsewhere;
 use crate::profile::ends::{End, Ends};
+use crate::profile::generated::Generated;
 use crate::profile::gmon_out;
 use crate::profile::model::Profile;
 use crate::profile::placement::Placed;
@@ -109,6 +111,8 @@ pub(crate) struct Reading<'r> {
     pub(crate) libraries: &'r Libraries,
     /// The files that the process has mapped, if the agent has sampled it.
     pub(crate) maps: &'r Maps,
+    /// What says of its code that was made at run time, if its functions are wanted by name.
+    pub(crate) origin: Option<&'r Origin>,
     /// The samples per second of CPU time.
     pub(crate) rate: u32,
     /// Up to when its open calls are measured.
@@ -133,13 +137,15 @@ pub(crate) fn counted(
     troubles: &mut Vec<String>,
     names: &mut elsewhere::Names<'_>,
 ) -> (Counted, AgentState, Option<Space>) {
-    let Reading { profilee, libraries, maps, rate, end, own_call, is_part, has_own } = *reading;
+    let Reading { profilee, libraries, maps, origin, rate, end, own_call, is_part, has_own } = *reading;
     let mut profile = Profile::of_program(profilee.planned, rate);
     (profile.name, profile.path) = (profilee.name(), profilee.binary.display().to_string());
     (profile.is_part, profile.has_own) = (is_part && baseline.is_none(), has_own);
     let (mut kernel, mut stacks) = (Threads::default(), Stacks::default());
+    let (mut files, mut mapped) = (Vec::new(), Maps::default());
     if let (Some(module), Some(samples)) = (profile.modules.first_mut(), samples) {
         (module.samples, kernel, stacks) = (samples.histogram, samples.threads, samples.stacks);
+        (files, mapped) = (samples.dumps, samples.maps);
     }
     let mut state = AgentState::Armed;
     let mut account = Account::default();
@@ -163,12 +169,18 @@ pub(crate) fn counted(
             Err(error) => troubles.push(format!("counters cannot be read: {}", sys::reason(&error))),
         }
     }
+    // The kernel's records, or what the agent's samples need.
+    let mapped = if mapped.iter().next().is_some() { &mapped } else { maps };
+    let generated = Generated::of(origin, &files, mapped, names.voice());
     // By all calls of the process, also those of before the counts were set to zero.
-    profile.stacks = unwound::tree(&stacks, &profile, space.as_ref(), names);
+    profile.stacks = unwound::tree(&stacks, &profile, space.as_ref(), names, &generated);
     if let Some(baseline) = baseline {
         baseline.subtract(&mut profile, &mut account);
     }
-    elsewhere::distribute(&mut profile, space.as_ref(), names, own_call);
+    if origin.is_some() {
+        generated.name_callers(&mut profile);
+    }
+    elsewhere::distribute(&mut profile, space.as_ref(), names, own_call, &generated);
     by_thread::add(&mut profile, space.as_ref(), &kernel);
     (Counted { profile, account }, state, space)
 }
@@ -188,6 +200,7 @@ pub(crate) fn guests(
     let Ok(mut region) = region.open(layout) else { return Vec::new() };
     let mut finished = Vec::new();
     let possible = Possible::of(End::Noticed(Moment::now()), rate);
+    let maps = Maps::default();
     for pid in region.guests().unwrap_or_default() {
         let mut profile = Profile::of_program(profilee.planned, rate);
         (profile.name, profile.path) = (profilee.name(), profilee.binary.display().to_string());
@@ -202,7 +215,9 @@ pub(crate) fn guests(
         if let (Some(module), Some(samples)) = (profile.modules.first_mut(), samples(pid)) {
             module.samples = samples;
         }
-        elsewhere::distribute(&mut profile, None, names, None);
+        let generated = Generated::of(None, &[], &maps, names.voice());
+        generated.name_callers(&mut profile);
+        elsewhere::distribute(&mut profile, None, names, None, &generated);
         finished.push((pid, Counted { profile, account }));
     }
     finished

@@ -11,16 +11,15 @@ use gprofinject_abi::{AGENT_FILE, FRIDA_FILE};
 use gprofinject_image::headers::ExecutableSegment;
 use gprofinject_image::plt::{self, Stub};
 
+use crate::os::say::Voice;
 use crate::profile::file;
+use crate::profile::generated::Generated;
 use crate::profile::model::{Place, Profile, UnhookedPlace};
 use crate::profile::space::Space;
 use crate::program::plan_cache::PlanCache;
 use crate::program::profilee::{self, Identity};
 use crate::program::subject::Subject;
 use crate::store::private_folder;
-
-/// What stands for memory without a file.
-const MEMORY: &str = "[memory]";
 
 /// The number of bytes of a `syscall` instruction. The kernel reports a sample in a system call behind it.
 const SYSCALL: u64 = 2;
@@ -36,13 +35,16 @@ pub(crate) fn distribute(
     space: Option<&Space>,
     names: &mut Names,
     own_call: Option<&InFile>,
+    generated: &Generated,
 ) {
     let is_own_call = |file: &Arc<str>, offset: u64| {
         own_call.is_some_and(|(own, at)| own == file && (*at..=at + SYSCALL).contains(&offset))
     };
     let Some(program) = profile.modules.first() else { return };
     let elsewhere = program.samples.elsewhere.clone();
-    for (&address, &count) in &elsewhere.memory {
+    let memory = elsewhere.memory.iter().map(|(&(_, address), &count)| (address, count));
+    let unmapped = elsewhere.unmapped.iter().map(|(&address, &count)| (address, count));
+    for (address, count) in memory.chain(unmapped) {
         match of_memory(space, address) {
             Where::Agent => profile.in_agent = profile.in_agent.saturating_add(count),
             Where::Hooked(place) => {
@@ -51,6 +53,8 @@ pub(crate) fn distribute(
             Where::Other => {}
         }
     }
+    let is_other = |address| of_memory(space, address) == Where::Other;
+    profile.unhooked.extend(generated.sampled(&elsewhere, is_other));
     for ((file, offset), &count) in &elsewhere.files {
         let found = if is_own_call(file, *offset) { Where::Agent } else { of_file(profile, file, *offset) };
         let mut path = Arc::clone(file);
@@ -159,6 +163,11 @@ impl Names<'_> {
         Names { cache, files: HashMap::new() }
     }
 
+    /// Returns who says what there is to say.
+    pub(crate) fn voice(&self) -> Voice {
+        self.cache.voice()
+    }
+
     /// Returns the place at an offset of a file, without samples.
     fn place(&mut self, file: &Arc<str>, offset: u64) -> UnhookedPlace {
         self.code(file, offset).0
@@ -170,11 +179,13 @@ impl Names<'_> {
         file: &Arc<str>,
         offset: u64,
     ) -> (UnhookedPlace, Option<(&'static Subject<'static>, u64)>) {
-        let found = self.functions(file).and_then(|functions| {
-            let address = link_address(&functions.subject.code, offset)?;
-            Some((functions.at(address), Some((functions.subject, address))))
-        });
-        found.unwrap_or_else(|| (unknown(file, offset), None))
+        let Some(functions) = self.functions(file) else { return (unknown(file, offset), None) };
+        match link_address(&functions.subject.code, offset) {
+            Some(address) => (functions.at(address), Some((functions.subject, address))),
+            // It is no ELF file: a runtime has put code into it that only the runtime knows, as Lisp systems do.
+            None if functions.subject.code.is_empty() => (nameless(file, file_name(file).to_owned()), None),
+            None => (unknown(file, offset), None),
+        }
     }
 
     fn functions(&mut self, file: &Arc<str>) -> Option<&Functions> {
@@ -193,15 +204,16 @@ impl Names<'_> {
 
 /// Returns a place of which no more than this is known.
 fn unknown(file: &str, offset: u64) -> UnhookedPlace {
-    let (module, function) = match file {
-        // The kernel's name for memory without a file.
-        "" => (MEMORY, MEMORY.to_owned()),
-        _ if file.starts_with("//") => (file, MEMORY.to_owned()),
-        _ if file.starts_with('/') => (file, format!("{}+{offset:#x}", file_name(file))),
+    match file {
+        _ if file.starts_with('/') => nameless(file, format!("{}+{offset:#x}", file_name(file))),
         // Other names of its own, such as [vdso].
-        _ => (file, file.to_owned()),
-    };
-    let module = Arc::new(Module { path: module.to_owned(), ..Module::default() });
+        _ => nameless(file, file.to_owned()),
+    }
+}
+
+/// Returns a place in a file that is known by a name alone.
+fn nameless(file: &str, function: String) -> UnhookedPlace {
+    let module = Arc::new(Module { path: file.to_owned(), ..Module::default() });
     UnhookedPlace { module, function, start: 0, size: 0, address: 0, samples: 0 }
 }
 
@@ -238,7 +250,7 @@ impl Functions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::os::say::{Level, Voice};
+    use crate::os::say::Level;
 
     /// A long run may see a library replaced.
     #[test]

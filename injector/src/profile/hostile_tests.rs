@@ -58,6 +58,7 @@ fn reading(profilee: &'static Profilee) -> Reading<'static> {
         profilee,
         libraries,
         maps: Box::leak(Box::default()),
+        origin: None,
         rate: 100,
         end: End::Running(Moment::now()),
         own_call: None,

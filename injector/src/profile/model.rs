@@ -13,7 +13,8 @@ use std::collections::HashMap;
 use gmon::Block;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use crate::profile::place::{ModuleIndex, NOWHERE, PROGRAM, Place, UnhookedPlace};
+use crate::profile::place::GeneratedNames;
+pub(crate) use crate::profile::place::{GENERATED, ModuleIndex, NOWHERE, PROGRAM, Place, UnhookedPlace};
 use crate::profile::stacks::Tree;
 use crate::profile::times::Times;
 use crate::profile::totals::Totals;
@@ -45,6 +46,8 @@ pub(crate) struct Profile {
     pub(super) is_part: bool,
     /// The samples in code that is not hooked, by place.
     pub(crate) unhooked: Vec<UnhookedPlace>,
+    /// The names of the functions of [`GENERATED`] that have made calls.
+    pub(crate) generated: GeneratedNames,
     /// The stacks of samples, as far as they are known.
     pub(crate) stacks: Tree,
     /// The samples in the agent's library.
@@ -145,6 +148,7 @@ impl Profile {
             totals: None,
             is_part: false,
             unhooked: Vec::new(),
+            generated: GeneratedNames::default(),
             stacks: Tree::default(),
             in_agent: 0,
             threads: 0,
@@ -164,6 +168,11 @@ impl Profile {
             self.modules.len() - 1
         });
         index as ModuleIndex
+    }
+
+    /// Sorts the calls, and adds up those of each pair.
+    pub(crate) fn sum_arcs(&mut self) {
+        sum(&mut self.arcs, |arc| (arc.from, arc.to), |arc| &mut arc.count);
     }
 
     /// Counts samples at a place. Returns whether its module has such a place.
@@ -187,8 +196,12 @@ impl Profile {
             .iter()
             .map(|module| module.library.map_or(PROGRAM, |library| self.module_of(library)))
             .collect();
+        let generated: Vec<Place> = other.generated.iter().map(|name| self.generated.place(name)).collect();
         let place = |place: Place| match indices.get(place.module as usize) {
             Some(&module) => Place { module, ..place },
+            None if place.module == GENERATED => {
+                generated.get(place.address as usize).copied().unwrap_or(Place::NOWHERE)
+            }
             None => place,
         };
         let totals = self.totals.get_or_insert_default();
@@ -231,7 +244,7 @@ impl Profile {
     pub(crate) fn settle(&mut self) {
         let Totals { arcs, own } = self.totals.take().unwrap_or_default();
         self.arcs.extend(arcs.all.into_iter().map(|(from, to, count)| Arc { from, to, count }));
-        sum(&mut self.arcs, |arc| (arc.from, arc.to), |arc| &mut arc.count);
+        self.sum_arcs();
         self.own.extend(own.all.into_iter().map(|(from, to, count)| gmon::Arc { from, to, count }));
         sum(&mut self.own, |arc| (arc.from, arc.to), |arc| &mut arc.count);
     }

@@ -13,7 +13,8 @@ use gmon_run::{Block, Calls, Hits, Module, Origin, Process, Program, Recording, 
 
 use crate::os::clock;
 use crate::profile::file;
-use crate::profile::model::{self, NOWHERE, Place, Profile};
+use crate::profile::generated;
+use crate::profile::model::{self, GENERATED, NOWHERE, Place, Profile};
 use crate::profile::recorder::places::Places;
 use crate::profile::recorder::tables::Tables;
 use crate::profile::recorder::times::Sources;
@@ -150,10 +151,15 @@ impl Recorder {
         for arc in &profile.arcs {
             let caller = match arc.from.module {
                 NOWHERE => None,
+                GENERATED => profile.generated.name(arc.from).map(|name| {
+                    let module = Module { path: generated::NAME.to_owned(), ..Module::default() };
+                    let module = self.tables.module(module);
+                    self.tables.function(module, 0, 0, name)
+                }),
                 _ => Some(places.at(arc.from, |found| self.tables.of_profile(&modules, &found))),
             };
             let callee = places.entry(arc.to, |found| self.tables.of_profile(&modules, &found));
-            let site = if caller.is_some() { arc.from.address } else { 0 };
+            let site = if caller.is_some() && arc.from.module != GENERATED { arc.from.address } else { 0 };
             self.tables.recording.calls.push(Calls { program, caller, site, callee, calls: arc.count });
         }
         let run = self.tables.recording.runs.first().map_or(0, |run| run.id);

@@ -13,7 +13,7 @@ use gprofinject_abi::region::{
 
 use crate::profile::falls;
 use crate::profile::homes::Homes;
-use crate::profile::model::{self, ModuleIndex, PROGRAM, Place, Profile};
+use crate::profile::model::{self, GENERATED, ModuleIndex, PROGRAM, Place, Profile};
 use crate::program::library::Libraries;
 use crate::program::planned::Planned;
 use crate::store::region::layout::AgentReport;
@@ -241,6 +241,9 @@ impl Space {
                 None => self.caller(key & !TWICE),
             },
         };
+        // Code that is in no hooked module has a return address alone.
+        let is_address = known.is_none() && key & !(RETURN_ADDRESS | TWICE) == 0 && key & RETURN_ADDRESS != 0;
+        let outside = is_address.then_some(Place { module: GENERATED, address: key & RETURN_ADDRESS });
         let root = self.root;
         let is_of_program = to.module == PROGRAM;
         // A caller in the program, or none, is the same in both views. A call from a library that is counted once, by its
@@ -252,7 +255,7 @@ impl Space {
             Arc { from: from.address, to: to.address, count }
         });
         let whole = (!is_own).then(|| {
-            let from = known.unwrap_or(if is_of_program { root } else { Place::NOWHERE });
+            let from = known.or(outside).unwrap_or(if is_of_program { root } else { Place::NOWHERE });
             model::Arc { from, to, count }
         });
         Counted { whole, own }

@@ -9,17 +9,15 @@
 mod calls;
 mod code;
 
-use std::collections::HashMap;
-
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64};
 use framehop::{FrameAddress, Unwinder};
 
 use crate::os::signal_frame;
 use crate::profile::elsewhere::Names;
-use crate::profile::model::{NOWHERE, Place, Profile};
+use crate::profile::generated::Generated;
+use crate::profile::model::{GENERATED, NOWHERE, Place, Profile};
 use crate::profile::space::Space;
 use crate::profile::stacks::Tree;
-use crate::profile::totals::Seed;
 use crate::profile::unwound::calls::Calls;
 use crate::profile::unwound::code::{Code, Codes, Return};
 use crate::sampling::stacks::{Stack, Stacks};
@@ -28,15 +26,11 @@ use crate::sampling::stacks::{Stack, Stacks};
 const FRAMES: usize = 1024;
 /// The number of callers of a function that are tried for a frame at most.
 const CALLERS: usize = 512;
-/// The number of exit labels above a frame whose functions are tried first as its caller.
-const LABELS: usize = 16;
 /// The number of functions that are tried as those that may have made a tail call at most.
 const TAIL_CALLERS: usize = 16;
 /// How far above a saved frame pointer the frame is at most, in bytes, and the number of them that are tried for a frame.
 const FRAME: u64 = 64 << 10;
 const SAVED: usize = 8;
-/// A cache of the unwinder has room for a few hundred places of code. Each is used for code of so many bits of addresses.
-const CACHED_BITS: u32 = 18;
 /// The number of frames that are tried for a stack at most, and on the average of all stacks. A program can put anything on its stack.
 const TRIES: u64 = 1 << 14;
 const TRIES_AVERAGE: u64 = 1 << 9;
@@ -44,25 +38,33 @@ const TRIES_AVERAGE: u64 = 1 << 9;
 const SEARCH: usize = 128;
 
 /// Returns the stacks of a process's samples. `space` is its address space, if it was hooked. `names` keeps what was read of files.
-pub(crate) fn tree(stacks: &Stacks, profile: &Profile, space: Option<&Space>, names: &mut Names<'_>) -> Tree {
+///
+/// `generated` has the functions that the process has made at run time.
+pub(crate) fn tree(
+    stacks: &Stacks,
+    profile: &Profile,
+    space: Option<&Space>,
+    names: &mut Names<'_>,
+    generated: &Generated,
+) -> Tree {
     let mut tree = Tree::default();
     if stacks.kept().is_empty() {
         return tree;
     }
     let calls = Calls::new(if space.is_some() { &profile.arcs } else { &[] });
-    let codes = Codes::new(profile, space, &stacks.maps, names);
+    let codes = Codes::new(profile, space, &stacks.maps, names, generated);
     let mut walker = Walker {
         codes,
         calls,
         root: space.map(Space::root),
-        caches: HashMap::default(),
-        labels: Vec::new(),
+        cache: CacheX86_64::new(),
         path: Vec::new(),
         tries: 0,
     };
     let mut left = TRIES + TRIES_AVERAGE * stacks.kept().len() as u64;
     for stack in stacks.kept() {
         walker.tries = TRIES.min(left);
+        walker.codes.go_to(stack.time);
         left -= walker.tries;
         let found = walker.walk(stack, &mut tree);
         left += walker.tries;
@@ -75,6 +77,11 @@ pub(crate) fn tree(stacks: &Stacks, profile: &Profile, space: Option<&Space>, na
         }
     }
     tree
+}
+
+/// Whether a caller is in no module.
+fn is_outside(caller: Place) -> bool {
+    matches!(caller.module, NOWHERE | GENERATED)
 }
 
 /// How well the frame of a caller fits on a stack.
@@ -106,10 +113,7 @@ struct Walker<'p, 'n> {
     calls: Calls,
     /// What is charged with calls of code that is not hooked, while no hooked function was running.
     root: Option<Place>,
-    /// What was found out about code, by a part of its address.
-    caches: HashMap<u64, Box<CacheX86_64>, Seed>,
-    /// The exit labels on the stack, each with its address and its function.
-    labels: Vec<(u64, Place)>,
+    cache: CacheX86_64,
     /// The functions on the stack, from the innermost one on, by their numbers in the tree.
     path: Vec<u32>,
     /// The number of frames that may still be tried for the stack.
@@ -121,9 +125,6 @@ impl Walker<'_, '_> {
     fn walk(&mut self, stack: &Stack, tree: &mut Tree) -> Option<bool> {
         self.path.clear();
         let Return::Code(mut code) = self.codes.at(stack.pc, tree) else { return None };
-        let labels = stack.words_from(stack.sp).filter_map(|(at, word)| Some((at, self.codes.label(word)?)));
-        self.labels.clear();
-        self.labels.extend(labels);
         let mut registers = UnwindRegsX86_64::new(code.runtime, stack.sp, stack.bp);
         let mut address = FrameAddress::InstructionPointer(code.runtime);
         while self.path.len() < FRAMES {
@@ -152,19 +153,27 @@ impl Walker<'_, '_> {
                 return Outer::Frame(code, FrameAddress::InstructionPointer(code.runtime));
             }
         }
+        let before = *registers;
         let mut next = self.step(address, registers, stack, code);
+        if code.is_generated
+            && next != Some(None)
+            && !next.flatten().is_some_and(|word| self.is_returned(word, tree))
+            && let Some((word, above)) = self.near(before, stack, tree)
+        {
+            (next, *registers) = (Some(Some(word)), above);
+        }
         if next.is_none() && !code.has_tables && registers.sp() == stack.sp {
             // Such code often is a function that calls nothing.
             next = stack.word(stack.sp).filter(|&word| word != 0).map(Some);
             registers.set_sp(stack.sp + 8);
         }
-        let mut labelled = None;
+        let mut is_outermost = false;
         let found = match next {
             Some(None) => return Outer::None,
             Some(Some(word)) => match self.codes.returned(word, tree) {
                 Return::Code(code) => Some(code),
                 Return::Label(callee) => {
-                    labelled = Some(callee);
+                    is_outermost = self.is_outermost(callee);
                     self.caller(callee, *registers, stack, tree)
                 }
                 Return::Interned => {
@@ -185,7 +194,6 @@ impl Walker<'_, '_> {
                 return Outer::Frame(code, FrameAddress::InstructionPointer(code.runtime));
             }
         }
-        let is_outermost = found.is_none() && labelled.is_some_and(|callee| self.is_outermost(callee));
         let found = found.or_else(|| self.search(registers, stack, is_outermost, tree));
         let found = found.and_then(|code| Some((code, FrameAddress::from_return_address(code.runtime)?)));
         match found {
@@ -196,10 +204,50 @@ impl Walker<'_, '_> {
         }
     }
 
+    /// Whether a call has left this word.
+    fn is_returned(&mut self, word: u64, tree: &mut Tree) -> bool {
+        match self.codes.returned(word, tree) {
+            Return::Code(code) => code.follows_call,
+            Return::Label(_) | Return::Interned => true,
+            Return::Unknown => false,
+        }
+    }
+
+    /// Searches the few words above the stack pointer for the return address of code that was made at run time and has no frame pointer, as
+    /// CPython's trampolines: behind a call in a file, from whose frame the stack goes on.
+    fn near(
+        &mut self,
+        registers: UnwindRegsX86_64,
+        stack: &Stack,
+        tree: &mut Tree,
+    ) -> Option<(u64, UnwindRegsX86_64)> {
+        const NEAR: u64 = 256;
+        let sp = registers.sp();
+        let words: Vec<(u64, u64)> =
+            stack.words_from(sp).take_while(|(at, _)| at.saturating_sub(sp) < NEAR).collect();
+        for (at, word) in words {
+            let Return::Code(code) = self.codes.returned(word, tree) else { continue };
+            let address = FrameAddress::from_return_address(code.runtime);
+            let Some(address) = address.filter(|_| code.has_tables && code.follows_call) else { continue };
+            self.tries = self.tries.checked_sub(1)?;
+            let mut above = registers;
+            above.set_sp(at + 8);
+            let goes_on = match self.step(address, &mut above.clone(), stack, code) {
+                Some(Some(word)) => self.is_returned(word, tree),
+                Some(None) => true,
+                None => false,
+            };
+            if goes_on {
+                return Some((word, above));
+            }
+        }
+        None
+    }
+
     /// Whether code that is not hooked has called a function while no hooked function was running.
-    fn is_outermost(&mut self, function: Place) -> bool {
-        let root = self.root;
-        self.calls.of(function).iter().any(|arc| arc.from.module == NOWHERE || Some(arc.from) == root)
+    fn is_outermost(&self, function: Place) -> bool {
+        let callers = self.calls.of(function).iter();
+        callers.into_iter().any(|arc| is_outside(arc.from) || Some(arc.from) == self.root)
     }
 
     /// Goes on to the caller's frame. Returns its return address, `Some(None)` at the end of the stack, and `None` if that is not known.
@@ -216,8 +264,8 @@ impl Walker<'_, '_> {
             reads += 1;
             stack.word(address).ok_or(())
         };
-        let cache = self.caches.entry(address.address() >> CACHED_BITS).or_default();
-        let unwound = self.codes.unwinder().unwind_frame(address, registers, cache, &mut read).ok()?;
+        let unwound =
+            self.codes.unwinder().unwind_frame(address, registers, &mut self.cache, &mut read).ok()?;
         match unwound {
             Some(word) => {
                 // Without tables, this is a guess by the frame pointer.
@@ -257,14 +305,11 @@ impl Walker<'_, '_> {
         stack: &Stack,
         tree: &mut Tree,
     ) -> Option<(Fit, Code)> {
-        if let Some(code) = self.labelled(callee, registers, stack, tree) {
-            return Some((Fit::Certain, code));
-        }
         let mut best: Option<(Fit, usize, Code)> = None;
         let mut has_rival = false;
         for index in self.calls.range(callee).take(CALLERS) {
-            let site = self.calls.site(index);
-            if site.module == NOWHERE || Some(site) == self.root {
+            let site = self.calls.by_callee[index].from;
+            if is_outside(site) || Some(site) == self.root {
                 continue;
             }
             let Some(code) = self.codes.of_site(site, tree) else { continue };
@@ -285,39 +330,6 @@ impl Walker<'_, '_> {
         best.filter(|_| !has_rival).map(|(fit, _, code)| (fit, code))
     }
 
-    /// Returns the call of a function to which its frame returns, if the function that makes it has one of the next exit labels on the stack:
-    /// nearly always, that of its caller is the next one.
-    fn labelled(
-        &mut self,
-        callee: Place,
-        registers: UnwindRegsX86_64,
-        stack: &Stack,
-        tree: &mut Tree,
-    ) -> Option<Code> {
-        let range = self.calls.range(callee);
-        let next = self.labels.partition_point(|&(at, _)| at < registers.sp());
-        let mut tried = None;
-        for label in (next..self.labels.len()).take(LABELS) {
-            let (_, caller) = self.labels[label];
-            if tried.replace(caller) == Some(caller) {
-                continue;
-            }
-            let Some(part) = self.codes.extent(caller) else { continue };
-            for index in range.clone().take(CALLERS) {
-                let site = self.calls.site(index);
-                if site.module != caller.module || !part.contains(&site.address) {
-                    continue;
-                }
-                let Some(code) = self.codes.of_site(site, tree) else { continue };
-                if self.fit(code, registers, stack, tree) == Some(Fit::Certain) {
-                    self.calls.found(callee, index);
-                    return Some(code);
-                }
-            }
-        }
-        None
-    }
-
     /// Returns the call to which a function's frame returns if it was entered by a tail call of a function that was called there, or was
     /// entered by a tail call itself.
     fn through_tails(
@@ -330,10 +342,9 @@ impl Walker<'_, '_> {
         let mut functions = vec![callee];
         let mut next = 0;
         while let Some(&function) = functions.get(next) {
-            for jumping in self.jumping(function).into_iter().take(TAIL_CALLERS - next) {
-                if !functions.contains(&jumping) {
-                    functions.push(jumping);
-                }
+            for arc in self.calls.of(function).iter().take(TAIL_CALLERS - next) {
+                let jumping = self.codes.function_of(arc.from);
+                functions.extend(jumping.filter(|function| !functions.contains(function)));
             }
             functions.truncate(TAIL_CALLERS);
             next += 1;
@@ -367,34 +378,27 @@ impl Walker<'_, '_> {
         let Some(entry) = code.entry else {
             return matches!(returned, Return::Code(of) if of.is_call).then_some(Fit::Possible);
         };
+        let jumps = |function: Place| {
+            let callers = self.calls.of(entry).iter().take(TAIL_CALLERS);
+            callers.into_iter().any(|arc| self.codes.function_of(arc.from) == Some(function))
+        };
         match returned {
             Return::Label(callee) if callee == entry => Some(Fit::Certain),
-            Return::Label(callee) => self.jumping(entry).contains(&callee).then_some(Fit::Jumped),
+            Return::Label(callee) => jumps(callee).then_some(Fit::Jumped),
             Return::Code(of) if of.is_call => {
-                let is_called =
-                    |calls: &mut Calls, callee| of.site.is_some_and(|site| calls.has(site, callee));
-                let is_direct = of.calls == Some(entry) || is_called(&mut self.calls, entry);
+                let called = of.site.map_or(&[][..], |site| self.calls.at(site));
+                let called = called.iter().map(|&(_, callee)| callee);
                 Some(match () {
-                    () if is_direct => Fit::Certain,
-                    () if self
-                        .jumping(entry)
-                        .into_iter()
-                        .any(|callee| is_called(&mut self.calls, callee)) =>
-                    {
-                        Fit::Jumped
+                    () if of.calls == Some(entry) || called.clone().any(|callee| callee == entry) => {
+                        Fit::Certain
                     }
+                    () if called.take(TAIL_CALLERS).any(jumps) => Fit::Jumped,
                     () => Fit::Possible,
                 })
             }
             Return::Interned => Some(Fit::Jumped),
             Return::Code(_) | Return::Unknown => None,
         }
-    }
-
-    /// Returns functions that have called a function, and so may have ended in a tail call of it.
-    fn jumping(&mut self, function: Place) -> Vec<Place> {
-        let callers = self.calls.of(function).iter().take(TAIL_CALLERS);
-        callers.filter_map(|arc| self.codes.function_of(arc.from)).collect()
     }
 
     /// Whether the stack ends a few frames above one that returns to this code, none of which is one of a hooked function's calls.

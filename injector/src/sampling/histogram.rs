@@ -28,12 +28,25 @@ pub(crate) struct Elsewhere {
     ///
     /// [`Event::Map`]: crate::sampling::records::Event::Map
     pub(crate) files: BTreeMap<(Arc<str>, u64), u64>,
-    /// The number of samples in memory without a file, by runtime address.
-    pub(crate) memory: BTreeMap<u64, u64>,
+    /// The number of samples in memory without a file, by time and runtime address: another function may have been there at another time.
+    /// The time is [`ALWAYS`] if it does not matter.
+    pub(crate) memory: BTreeMap<(u64, u64), u64>,
+    /// Times are rounded down to a multiple of `1 << rounded` nanoseconds.
+    rounded: u32,
+    /// The number of samples at addresses where nothing is mapped, as far as is known.
+    pub(crate) unmapped: BTreeMap<u64, u64>,
 }
+
+/// The time of samples for which the time does not matter.
+pub(crate) const ALWAYS: u64 = u64::MAX;
 
 /// The greatest number of different places. A program can make any number of them.
 const PLACES_MAX: usize = 1 << 20;
+/// The number of places above which times are rounded more, and to how much at least: a millisecond.
+const TIMES_MAX: usize = 1 << 17;
+const ROUNDED_LEAST: u32 = 20;
+/// Rounded so, all times are the same.
+const ROUNDED_MOST: u32 = 63;
 
 impl Elsewhere {
     /// Counts samples at an offset of a file.
@@ -41,26 +54,50 @@ impl Elsewhere {
         add(&mut self.files, (Arc::clone(file), offset), samples);
     }
 
-    /// Counts samples at an address in memory without a file, or with one that is not known.
-    pub(crate) fn add_memory(&mut self, address: u64, samples: u64) {
-        add(&mut self.memory, address, samples);
+    /// Counts samples at an address in memory without a file.
+    pub(crate) fn add_memory(&mut self, time: u64, address: u64, samples: u64) {
+        add(&mut self.memory, (round(time, self.rounded), address), samples);
+        if time != ALWAYS && self.memory.len() > TIMES_MAX && self.rounded < ROUNDED_MOST {
+            self.rounded = (self.rounded + 1).max(ROUNDED_LEAST);
+            for ((time, address), count) in std::mem::take(&mut self.memory) {
+                add(&mut self.memory, (round(time, self.rounded), address), count);
+            }
+        }
+    }
+
+    /// Counts samples at an address where nothing is mapped.
+    pub(crate) fn add_unmapped(&mut self, address: u64, samples: u64) {
+        add(&mut self.unmapped, address, samples);
     }
 
     /// Returns the number of samples.
     pub(crate) fn sum(&self) -> u64 {
-        self.files.values().chain(self.memory.values()).fold(0, |sum, count| sum.saturating_add(*count))
+        let counts = self.files.values().chain(self.memory.values()).chain(self.unmapped.values());
+        counts.fold(0, |sum, count| sum.saturating_add(*count))
     }
 
     /// Adds other samples.
     pub(crate) fn add_all(&mut self, other: Elsewhere) {
         other.files.into_iter().for_each(|(place, count)| add(&mut self.files, place, count));
-        other.memory.into_iter().for_each(|(place, count)| add(&mut self.memory, place, count));
+        other.memory.into_iter().for_each(|((time, address), count)| self.add_memory(time, address, count));
+        other.unmapped.into_iter().for_each(|(place, count)| add(&mut self.unmapped, place, count));
     }
 
     fn subtract(&mut self, before: &Elsewhere) {
         subtract(&mut self.files, &before.files);
-        subtract(&mut self.memory, &before.memory);
+        let memory = before.memory.iter();
+        let mut rounded: BTreeMap<(u64, u64), u64> = BTreeMap::new();
+        memory.for_each(|(&(time, address), &count)| {
+            add(&mut rounded, (round(time, self.rounded), address), count);
+        });
+        subtract(&mut self.memory, &rounded);
+        subtract(&mut self.unmapped, &before.unmapped);
     }
+}
+
+/// Returns a rounded time.
+fn round(time: u64, rounded: u32) -> u64 {
+    if time == ALWAYS { time } else { time >> rounded << rounded }
 }
 
 fn add<K: Ord>(counts: &mut BTreeMap<K, u64>, place: K, samples: u64) {
@@ -153,6 +190,27 @@ impl Histogram {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_rounded_if_there_are_too_many() {
+        let mut elsewhere = Elsewhere::default();
+        let at = |n: u64| n * 1_000_000;
+        let count = 3 * TIMES_MAX as u64;
+        (0..1000).for_each(|n| elsewhere.add_memory(at(n), 0x1000 + n, 1));
+        let early = elsewhere.clone();
+        assert_eq!(elsewhere.memory.len(), 1000);
+        (1000..count).for_each(|n| elsewhere.add_memory(at(n), 0x1000 + n % 4, 1));
+        elsewhere.add_memory(ALWAYS, 0x1000, 5);
+        assert_eq!(elsewhere.sum(), count + 5);
+        assert!(elsewhere.memory.len() <= TIMES_MAX && elsewhere.rounded <= 24, "{}", elsewhere.rounded);
+        assert_eq!(elsewhere.memory.last_key_value(), Some((&(ALWAYS, 0x1000), &5)));
+        elsewhere.subtract(&early);
+        assert_eq!(elsewhere.sum(), count + 5 - 1000);
+        // Places that rounding does not make fewer.
+        let mut elsewhere = Elsewhere::default();
+        (0..count).for_each(|n| elsewhere.add_memory(at(n), n, 1));
+        assert_eq!((elsewhere.rounded, elsewhere.sum()), (ROUNDED_MOST, count));
+    }
 
     #[test]
     fn text_and_arena_have_their_places() {

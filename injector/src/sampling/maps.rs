@@ -91,23 +91,41 @@ impl Maps {
         self.at(address).map(|(file, offset)| (Arc::clone(file), offset))
     }
 
-    /// Counts a sample at a runtime address.
-    pub(crate) fn count(&self, address: u64, samples: u64, elsewhere: &mut Elsewhere) {
+    /// Counts samples at a runtime address, taken at a time.
+    pub(crate) fn count(&self, address: u64, time: u64, samples: u64, elsewhere: &mut Elsewhere) {
         match self.at(address) {
             Some((file, offset)) => elsewhere.add_file(file, offset, samples),
-            None => elsewhere.add_memory(address, samples),
+            None if self.mapped(address).is_some() => elsewhere.add_memory(time, address, samples),
+            None => elsewhere.add_unmapped(address, samples),
         }
+    }
+
+    /// Whether code is mapped at an address that is in no file.
+    pub(crate) fn is_memory(&self, address: u64) -> bool {
+        self.mapped(address).is_some_and(is_memory)
     }
 
     /// Returns the file that is mapped at an address, and the offset in it. Memory without a file has none, and neither have the thunks of
     /// a library: they are known by their addresses.
     fn at(&self, address: u64) -> Option<(&Arc<str>, u64)> {
-        let after = self.all.partition_point(|map| map.start <= address);
-        let map = self.all.get(after.checked_sub(1)?).filter(|map| address < map.end)?;
-        let is_memory =
-            map.file.starts_with("//") || proc::named(&map.file) == sys::NAMELESS || is_arena(&map.file);
-        (!is_memory).then(|| (&map.file, address - map.start + map.offset))
+        let map = self.mapped(address).filter(|map| !is_memory(map))?;
+        Some((&map.file, address - map.start + map.offset))
     }
+
+    /// Returns the mapping that contains an address.
+    fn mapped(&self, address: u64) -> Option<&Mapped> {
+        let after = self.all.partition_point(|map| map.start <= address);
+        self.all.get(after.checked_sub(1)?).filter(|map| address < map.end)
+    }
+}
+
+/// Whether a mapping is memory without a file, or the thunks of a library. Memory files have no name by which they could be read, and
+/// .NET maps the code that it makes from one.
+fn is_memory(map: &Mapped) -> bool {
+    /// What the kernel shows for memory: anonymous, shared, of huge pages, of System V; the heap and stacks.
+    const NAMES: [&str; 8] =
+        ["//", "[anon", "[heap]", "[stack", "/dev/zero", "/anon_hugepage", "/SYSV", sys::MEMORY_FILE];
+    NAMES.iter().any(|name| map.file.starts_with(name)) || is_arena(&map.file)
 }
 
 /// Whether a file is one of the cache's that have the arena of a library.
@@ -150,6 +168,26 @@ mod tests {
         assert_eq!(at(0xc000), None);
         assert_eq!(at(0xb000), None);
         assert_eq!((at(0xd800), at(0xe800)), (None, Some(("/home/user/noahs.arena", 0x800))));
+        let names = [
+            "[anon:v8]",
+            "/memfd:doublemapper (deleted)",
+            "/dev/zero (deleted)",
+            "[heap]",
+            "[vdso]",
+            "/dev/shm/x",
+        ];
+        let memory = names.map(|name| {
+            maps.add(map(0x2_0000, 0x2_1000, 0, name));
+            maps.is_memory(0x2_0800)
+        });
+        assert_eq!(memory, [true, true, true, true, false, false]);
+        assert!(!maps.is_memory(0x1_0000) && maps.is_memory(0x8000) && !maps.is_memory(0x7fff));
+        let mut elsewhere = Elsewhere::default();
+        for (address, time) in [(0x7fff, 1), (0x8000, 2), (0x1_0000, 3)] {
+            maps.count(address, time, 1, &mut elsewhere);
+        }
+        assert_eq!((elsewhere.files.len(), elsewhere.memory.get(&(2, 0x8000))), (1, Some(&1)));
+        assert_eq!(elsewhere.unmapped.get(&0x1_0000), Some(&1));
     }
 
     #[test]

@@ -45,6 +45,8 @@ pub(crate) enum Event {
 /// What the kernel has copied of a thread's user state for a sample.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Dump {
+    /// The time of the sample.
+    pub(crate) time: u64,
     pub(crate) pc: u64,
     pub(crate) sp: u64,
     pub(crate) bp: u64,
@@ -153,7 +155,7 @@ fn parse_sample(body: &[u8], content: Content) -> Option<Record> {
     let registers = id + 16;
     let has_registers =
         (content.stacks || content.user_registers) && u64_at(body, registers).is_some_and(|abi| abi != 0);
-    let dump = if content.stacks && has_registers { Dump::parse(&body[registers + 8..]) } else { None };
+    let dump = if content.stacks && has_registers { Dump::parse(&body[registers + 8..], time) } else { None };
     let place = match (content.user_registers, &dump) {
         (false, _) => u64_at(body, 0),
         (true, Some(dump)) => Some(dump.pc),
@@ -166,7 +168,7 @@ fn parse_sample(body: &[u8], content: Content) -> Option<Record> {
 
 impl Dump {
     /// Parses what follows the word `abi`.
-    fn parse(body: &[u8]) -> Option<Dump> {
+    fn parse(body: &[u8], time: u64) -> Option<Dump> {
         /// `bp`, `sp` and `ip` are in the order of their numbers in `enum perf_event_x86_regs`.
         const SIZE: usize = 24;
         let size = usize::try_from(u64_at(body, SIZE)?).ok()?;
@@ -181,7 +183,7 @@ impl Dump {
             }
         }
         let len = stack.len() as u64;
-        Some(Dump { bp: u64_at(body, 0)?, sp: u64_at(body, 8)?, pc: u64_at(body, 16)?, len, words })
+        Some(Dump { time, bp: u64_at(body, 0)?, sp: u64_at(body, 8)?, pc: u64_at(body, 16)?, len, words })
     }
 }
 
@@ -228,7 +230,7 @@ mod tests {
 
     #[test]
     fn samples_with_stacks() {
-        let dump = Dump { pc: 0x1234, sp: 0x7000, bp: 0x7100, len: 16, words: vec![(1, 0x55_1234)] };
+        let dump = Dump { time: 5, pc: 0x1234, sp: 0x7000, bp: 0x7100, len: 16, words: vec![(1, 0x55_1234)] };
         let with = |place, dump: Option<&Dump>| {
             let event = Event::Sample(place, dump.cloned().map(Box::new));
             Record { time: 5, pid: 7, tid: 8, event }

@@ -8,7 +8,7 @@ use crate::options::SamplerArg;
 
 use crate::os::clock::Moment;
 use crate::os::sys;
-use crate::sampling::histogram::Histogram;
+use crate::sampling::histogram::{ALWAYS, Histogram};
 use crate::sampling::maps::{Mapped, Maps};
 use crate::sampling::perf::{self, Perf, Scope};
 use crate::sampling::records::{Dump, Event, Record};
@@ -161,6 +161,8 @@ struct Announced {
 
 /// A member's samples, and the place of its code in its file, by which its mapping is recognised.
 struct Sampled {
+    /// The process that it is, or was.
+    pid: u32,
     code: &'static [ExecutableSegment],
     samples: Samples,
     /// Whether samples are ignored for now.
@@ -180,10 +182,11 @@ struct Track {
     maps: Maps,
 }
 
-/// A sample: its thread, if threads are told apart, the link address in the program, the program counter, and its stack.
+/// A sample: its thread, if threads are told apart, its time, the link address in the program, the program counter, and its stack.
 #[derive(Clone, Debug)]
 struct Early {
     tid: Option<u32>,
+    time: u64,
     place: Option<u64>,
     pc: Option<u64>,
     dump: Option<Box<Dump>>,
@@ -191,7 +194,7 @@ struct Early {
 
 impl Early {
     fn add_to(&self, samples: &mut Samples, maps: &Maps, processes: usize) {
-        samples.add(self.tid, (self.place, self.pc), self.dump.as_deref(), maps, processes);
+        samples.add((self.tid, self.time), (self.place, self.pc), self.dump.as_deref(), maps, processes);
     }
 }
 
@@ -244,7 +247,8 @@ impl Sampling {
         at_exec: bool,
     ) {
         let member = self.members.len();
-        self.members.push(Sampled { code, samples: Samples::new(shape), paused: false });
+        let samples = Samples::new(shape);
+        self.members.push(Sampled { pid: pid.cast_unsigned(), code, samples, paused: false });
         let pid = pid as u32;
         if member == 0 {
             self.tracks.insert(pid, Track::new(Some(member)));
@@ -262,10 +266,14 @@ impl Sampling {
         bias: u64,
     ) {
         let member = self.members.len();
-        self.members.push(Sampled { code, samples: Samples::new(shape), paused: false });
+        let samples = Samples::new(shape);
+        self.members.push(Sampled { pid: pid.cast_unsigned(), code, samples, paused: false });
         let mut track = Track { state: State::Running { bias }, ..Track::new(Some(member)) };
         // The kernel reports only later mappings.
         track.maps.add_those_of(pid);
+        if let Some(sampled) = self.members.get_mut(member) {
+            track.maps.iter().for_each(|mapped| sampled.samples.note_file(&mapped.file));
+        }
         self.tracks.insert(pid as u32, track);
     }
 
@@ -291,18 +299,23 @@ impl Sampling {
 
     /// Returns a copy of what is known of a member up to now.
     pub(crate) fn samples(&self, member: usize) -> Option<Samples> {
-        self.members.get(member).map(|sampled| self.told(sampled.samples.clone()))
+        self.members.get(member).map(|sampled| self.told(member, sampled.samples.clone()))
     }
 
     /// Returns the same without stacks.
     pub(crate) fn flat_samples(&self, member: usize) -> Option<Samples> {
         let samples = &self.members.get(member)?.samples;
         let (histogram, threads) = (samples.histogram.clone(), samples.threads.clone());
-        Some(self.told(Samples { threads, ..Samples::from(histogram) }))
+        Some(self.told(member, Samples { threads, ..Samples::from(histogram) }))
     }
 
-    /// Returns samples that tell whether those in the kernel are among them.
-    fn told(&self, mut samples: Samples) -> Samples {
+    /// Returns the samples of a member that tell what it has mapped, and whether those in the kernel are among them.
+    fn told(&self, member: usize, mut samples: Samples) -> Samples {
+        let pid = self.members.get(member).map(|sampled| sampled.pid);
+        let track = pid.and_then(|pid| self.tracks.get(&pid)).filter(|track| track.member == Some(member));
+        if let Some(track) = track {
+            samples.maps = track.maps.clone();
+        }
         samples.threads.is_without_kernel = !self.perf.samples_kernel();
         samples
     }
@@ -310,9 +323,10 @@ impl Sampling {
     /// Removes and returns what is known of a member up to now.
     pub(crate) fn take(&mut self, member: usize) -> Option<Samples> {
         let sampled = self.members.get_mut(member)?;
-        let empty = Samples::new(sampled.samples.histogram.shape);
+        let empty =
+            Samples { dumps: sampled.samples.dumps.clone(), ..Samples::new(sampled.samples.histogram.shape) };
         let samples = std::mem::replace(&mut sampled.samples, empty);
-        Some(self.told(samples))
+        Some(self.told(member, samples))
     }
 
     /// Returns the samples of a process that has never announced itself.
@@ -322,14 +336,16 @@ impl Sampling {
             track
                 .early
                 .iter()
-                .for_each(|early| samples.add(None, (early.place, early.pc), None, &track.maps, 1));
+                .for_each(|early| samples.add((None, ALWAYS), (early.place, early.pc), None, &track.maps, 1));
         }
         samples.histogram
     }
 
     /// Forgets a process that has ended.
     pub(crate) fn forget(&mut self, pid: i32) {
-        self.tracks.remove(&(pid as u32));
+        if let Some(mut track) = self.tracks.remove(&(pid as u32)) {
+            track.leave_maps(&mut self.members);
+        }
     }
 
     /// Processes the kernel's records.
@@ -421,21 +437,40 @@ impl Sampling {
                 self.tally.taken += u64::from(matches!(event, Event::Sample(..)));
                 let processes = self.tracks.len();
                 let Some(track) = self.tracks.get_mut(&record.pid) else { return };
-                track.see(event, tid, &mut self.members, processes);
+                track.see(event, (tid, record.time), &mut self.members, processes);
             }
         }
     }
 }
 
 impl Track {
+    /// Leaves what was mapped with the samples of the member that the process was.
+    fn leave_maps(&mut self, members: &mut [Sampled]) {
+        if let Some(sampled) = self.member.and_then(|member| members.get_mut(member)) {
+            sampled.samples.maps = std::mem::take(&mut self.maps);
+        }
+    }
+
     /// `tid` is the thread, if threads are told apart, and `processes` how many there are.
-    fn see(&mut self, event: Event, tid: Option<u32>, members: &mut [Sampled], processes: usize) {
+    fn see(
+        &mut self,
+        event: Event,
+        (tid, time): (Option<u32>, u64),
+        members: &mut [Sampled],
+        processes: usize,
+    ) {
         match event {
             Event::Exec => match self.next.take() {
-                Some(next) => *self = Track::new(Some(next)),
+                Some(next) => {
+                    self.leave_maps(members);
+                    *self = Track::new(Some(next));
+                }
                 // This is the first program's own exec.
                 None if self.state == State::Before && self.member.is_some() => {}
-                None => (self.member, self.state) = (None, State::Over),
+                None => {
+                    self.leave_maps(members);
+                    (self.member, self.state) = (None, State::Over);
+                }
             },
             Event::Map { address, len, offset, file } => {
                 if self.state == State::Before
@@ -443,6 +478,9 @@ impl Track {
                     && let Some(bias) = bias(sampled.code, address, len, offset)
                 {
                     self.state = State::Running { bias };
+                }
+                if let Some(sampled) = self.member.and_then(|member| members.get_mut(member)) {
+                    sampled.samples.note_file(&file);
                 }
                 self.maps.add(Mapped { start: address, end: address.saturating_add(len), offset, file });
             }
@@ -452,7 +490,7 @@ impl Track {
                     State::Running { bias } => pc.map(|pc| pc.wrapping_sub(bias)),
                     State::Over => return,
                 };
-                let sample = Early { tid, place, pc, dump };
+                let sample = Early { tid, time, place, pc, dump };
                 match self.member.and_then(|member| members.get_mut(member)) {
                     Some(sampled) if sampled.paused => {}
                     Some(sampled) => sample.add_to(&mut sampled.samples, &self.maps, processes),

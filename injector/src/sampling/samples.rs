@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::generated;
 use crate::os::clock::Moment;
-use crate::sampling::histogram::Histogram;
+use crate::sampling::histogram::{ALWAYS, Histogram};
 use crate::sampling::maps::Maps;
 use crate::sampling::records::{Dump, Event};
 use crate::sampling::stacks::Stacks;
@@ -22,7 +23,15 @@ pub(crate) struct Samples {
     pub(crate) threads: Threads,
     /// The stacks of samples, as far as they were taken.
     pub(crate) stacks: Stacks,
+    /// The files that the process has mapped and that have the name of a jitdump. As long as there is none, the times of samples do not
+    /// matter.
+    pub(crate) dumps: Vec<Arc<str>>,
+    /// The code that the process has mapped.
+    pub(crate) maps: Maps,
 }
+
+/// The number of jitdumps of a process at most.
+const DUMPS_MAX: usize = 16;
 
 /// What is known of the threads of a member.
 #[derive(Clone, Default)]
@@ -69,23 +78,32 @@ impl Samples {
         Histogram::new(shape).into()
     }
 
-    /// Counts a sample of a thread of one of so many processes, if threads are told apart: at a link address of the program, or where its runtime address says.
+    /// Notes a file that the process has mapped as code, if it may be a jitdump.
+    pub(crate) fn note_file(&mut self, file: &Arc<str>) {
+        if generated::is_dump(file, None) && self.dumps.len() < DUMPS_MAX && !self.dumps.contains(file) {
+            self.dumps.push(Arc::clone(file));
+        }
+    }
+
+    /// Counts a sample of a thread of one of so many processes, if threads are told apart, taken at a time: at a link address of the
+    /// program, or where its runtime address says.
     pub(crate) fn add(
         &mut self,
-        tid: Option<u32>,
+        (tid, time): (Option<u32>, u64),
         (place, pc): (Option<u64>, Option<u64>),
         dump: Option<&Dump>,
         maps: &Maps,
         processes: usize,
     ) {
+        let time = if self.dumps.is_empty() { ALWAYS } else { time };
         if let Some(dump) = dump {
             self.stacks.add(dump, maps, processes);
         }
-        add(&mut self.histogram, place, pc, maps);
+        add(&mut self.histogram, place, (pc, time), maps);
         let histograms = &mut self.threads.histograms;
         if let Some(tid) = tid.filter(|tid| histograms.len() < THREADS_MAX || histograms.contains_key(tid)) {
             let shape = self.histogram.shape;
-            add(histograms.entry(tid).or_insert_with(|| Histogram::new(shape)), place, pc, maps);
+            add(histograms.entry(tid).or_insert_with(|| Histogram::new(shape)), place, (pc, ALWAYS), maps);
         }
     }
 }
@@ -93,18 +111,24 @@ impl Samples {
 impl From<Histogram> for Samples {
     /// Returns samples of which the threads are not known.
     fn from(histogram: Histogram) -> Samples {
-        Samples { histogram, threads: Threads::default(), stacks: Stacks::default() }
+        Samples {
+            histogram,
+            threads: Threads::default(),
+            stacks: Stacks::default(),
+            dumps: Vec::new(),
+            maps: Maps::default(),
+        }
     }
 }
 
 /// Counts a sample.
-fn add(histogram: &mut Histogram, place: Option<u64>, pc: Option<u64>, maps: &Maps) {
+fn add(histogram: &mut Histogram, place: Option<u64>, (pc, time): (Option<u64>, u64), maps: &Maps) {
     let outside = histogram.outside;
     histogram.add(place);
     if histogram.outside != outside
         && let Some(pc) = pc
     {
-        maps.count(pc, 1, &mut histogram.elsewhere);
+        maps.count(pc, time, 1, &mut histogram.elsewhere);
     }
 }
 

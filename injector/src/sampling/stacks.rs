@@ -33,6 +33,8 @@ pub(crate) struct Stacks {
 /// A stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stack {
+    /// The time of the sample.
+    pub(crate) time: u64,
     pub(crate) pc: u64,
     pub(crate) sp: u64,
     pub(crate) bp: u64,
@@ -103,9 +105,9 @@ impl Stacks {
         let is_code = |word: u64| self.code.iter().any(|&(lo, hi)| word.wrapping_sub(lo) <= hi - lo);
         let kept = dump.words.iter().filter(|&&(_, word)| is_frame(word) || is_code(word));
         let (places, words): (Vec<u16>, Vec<u64>) = kept.copied().unzip();
-        let Dump { pc, sp, bp, .. } = *dump;
+        let Dump { time, pc, sp, bp, .. } = *dump;
         let end = sp.saturating_add(dump.len);
-        Stack { pc, sp, bp, end, places: places.into(), words: words.into() }
+        Stack { time, pc, sp, bp, end, places: places.into(), words: words.into() }
     }
 
     /// Returns the stacks that were kept.
@@ -147,6 +149,7 @@ mod tests {
     fn dump(words: &[u64]) -> Dump {
         let len = words.len() as u64 * 8;
         Dump {
+            time: 1,
             pc: 0x40_0010,
             sp: 0x8000_0000,
             bp: 0x8000_0040,

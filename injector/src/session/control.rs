@@ -68,10 +68,12 @@ impl Family<'_> {
             .is_some_and(|member| member.is_paused)
     }
 
-    /// Returns what a member has counted until now, and for how long it stood still for that.
+    /// Returns what a member has counted until now, and for how long it stood still for that. `is_named`: callers in code that was made at
+    /// run time are known by name, and otherwise by address.
     fn up_to_now(
         &mut self,
         index: usize,
+        is_named: bool,
         sampling: Option<&mut Sampling>,
     ) -> Result<(Finished, Vec<u8>, Option<Pause>)> {
         self.note_maps_of(index);
@@ -96,6 +98,7 @@ impl Family<'_> {
             profilee,
             libraries: &self.libraries,
             maps,
+            origin: is_named.then_some(&member.origin),
             rate: self.rate,
             end: End::Running(Moment::now()),
             own_call: member.own_call.as_ref(),
@@ -117,7 +120,7 @@ impl Family<'_> {
     }
 
     fn dump(&mut self, index: usize, file: Option<&Path>, sampling: Option<&mut Sampling>) -> Result<String> {
-        let (finished, bytes, pause) = self.up_to_now(index, sampling)?;
+        let (finished, bytes, pause) = self.up_to_now(index, true, sampling)?;
         let (pid, profilee) = self.member(index)?;
         let mut is_stream = self.output.is_stream();
         let mut results = Results::new(self.output, None, profilee);
@@ -168,7 +171,7 @@ impl Family<'_> {
             sampling.settle();
             sampling.take(index);
         }
-        let (finished, _, pause) = self.up_to_now(index, None)?;
+        let (finished, _, pause) = self.up_to_now(index, false, None)?;
         let mut agents = Histogram::new(profilee.planned.shape);
         let member = self.members.get_mut(index).context("it has ended")?;
         if let (Some(folder), Some((_, layout))) = (&self.folder, &profilee.plan)

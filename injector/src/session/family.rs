@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use gmon_run::Process;
 use gprofinject_abi::region::LeftOut;
 
+use crate::generated::Origin;
 use crate::live::collect;
 use crate::os::clock::Moment;
 use crate::os::sys::{self, Handle};
@@ -255,6 +256,7 @@ impl<'s> Family<'s> {
             is_paused: false,
             switched: Switched::default(),
             maps,
+            origin: Origin::of(pid),
             own_call: None,
             ended: None,
             ending: None,

@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 
 use anyhow::{Context, Result, anyhow};
 
+use crate::generated::Origin;
 use crate::live::collect::{self, shown};
 use crate::live::snapshot::{Snapshot, Thread, Wants};
 use crate::live::view::{Source, View, Wish};
@@ -58,7 +59,10 @@ impl Family<'_> {
         let (libraries, maps) = (&self.libraries, &member.maps);
         let own_call = member.own_call.as_ref();
         let (is_part, has_own) = (false, false);
-        let reading = Reading { profilee, libraries, maps, rate: self.rate, end, own_call, is_part, has_own };
+        // A table of hooked functions has no others.
+        let origin = &Origin::default();
+        let (rate, origin) = (self.rate, Some(origin));
+        let reading = Reading { profilee, libraries, maps, origin, rate, end, own_call, is_part, has_own };
         let mut troubles = Vec::new();
         let (names, files) = (&mut self.seen, &mut self.names_elsewhere);
         let baseline = member.baseline.as_ref();

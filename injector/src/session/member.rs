@@ -2,6 +2,7 @@
 
 use std::os::fd::RawFd;
 
+use crate::generated::Origin;
 use crate::os::child::Ending;
 use crate::os::clock::Moment;
 use crate::os::sys::Handle;
@@ -50,6 +51,8 @@ pub(crate) struct Member {
     pub(crate) switched: Switched,
     /// The code that the process has mapped, as far as it is needed for the agent's samples.
     pub(crate) maps: Maps,
+    /// What its process says of code that it makes at run time.
+    pub(crate) origin: Origin,
     /// The instruction by which gprofinject has had the process make system calls, if it has attached to it.
     pub(crate) own_call: Option<InFile>,
     /// When it was noticed that it has ended, or has begun to execute another program.

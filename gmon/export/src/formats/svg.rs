@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use gmon_run::Module;
 use gprofinject_image::names::short;
 
 use crate::flame::{Flame, Path};
@@ -96,13 +97,16 @@ fn draw(run: &Run, boxes: &[Path], all: u64, out: &mut dyn Write) -> io::Result<
         let y = HEAD + f64::from(found.depth + 1) * LEVEL;
         let function = found.function.and_then(|function| run.functions.get(function as usize));
         let name = function.map_or(run.name_without_function(), |function| &function.demangled);
-        let module = function.and_then(|function| run.module_of(function)).map_or("", |module| module.name());
+        let module = function.and_then(|function| run.module_of(function));
+        let is_generated = module.is_some_and(Module::is_generated);
+        let shown = if is_generated { name.into() } else { short(name) };
+        let module = module.map_or("", Module::name);
         let share = 100.0 * found.total[1] as f64 / all as f64;
         let title =
             format!("{name}\n{module}\n{} ({share:.2} %), self {}", time(found.total[1]), time(found.own[1]));
         let colour = function.and_then(|function| function.module).and_then(|module| colours.get(&module));
         let colour = colour.copied().unwrap_or(COLOURS[COLOURS.len() - 1]);
-        element(out, (x, y, width), colour, &short(name), &title)?;
+        element(out, (x, y, width), colour, &shown, &title)?;
     }
     Ok(())
 }

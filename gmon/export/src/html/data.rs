@@ -333,6 +333,15 @@ fn threads(run: &Run) -> Vec<Thread<'_>> {
         .collect()
 }
 
+/// Returns the short names of functions, where these differ. Code that was made at run time has none.
+fn short_names(run: &Run) -> Vec<Option<String>> {
+    let short = shorter(run.functions.iter().map(|function| function.demangled.as_str()));
+    let is_generated =
+        |function: &Function| run.module_of(function).is_some_and(gmon_run::Module::is_generated);
+    let all = short.into_iter().zip(&run.functions);
+    all.map(|(short, function)| short.filter(|_| !is_generated(function))).collect()
+}
+
 fn functions(run: &Run) -> Functions<'_> {
     let column = |value: fn(&Function) -> u64| run.functions.iter().map(value).collect::<Vec<_>>();
     let counts = |value: fn(&Function) -> Option<u64>| run.functions.iter().map(value).collect::<Vec<_>>();
@@ -341,7 +350,7 @@ fn functions(run: &Run) -> Functions<'_> {
     let cpu = |function: &Function| function.cpu_ns(run.sample_period_ns).unwrap_or(0);
     Functions {
         name: run.functions.iter().map(|function| function.demangled.as_str()).collect(),
-        short: shorter(run.functions.iter().map(|function| function.demangled.as_str())),
+        short: short_names(run),
         module: run
             .functions
             .iter()

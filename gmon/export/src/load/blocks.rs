@@ -64,7 +64,7 @@ pub(crate) fn add(run: &mut Run, of: Of, profile: &Profile, detail: Detail) {
             (function.calls, function.primitive) = (sums.calls, sums.calls);
         }
     }
-    demangle_all(&mut run.functions);
+    demangle_all(&mut run.functions, &run.modules);
     let Some(lines) = lines else { return };
     let mut places = Places::new(run);
     for line in Tally::of(&report).lines.values() {

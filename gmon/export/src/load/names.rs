@@ -3,6 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
+use gmon_run::Module;
 use gprofinject_image::names::demangle::demangle;
 
 use crate::model::Function;
@@ -10,11 +11,17 @@ use crate::model::Function;
 /// The number of names below which another thread is not worth its cost.
 const FEW: usize = 2000;
 
-/// Sets the demangled names of functions. Demangling takes most of the time that loading a large profile takes, so all
+/// Sets the demangled names of functions of modules. Demangling takes most of the time that loading a large profile takes, so all
 /// processors do it.
-pub(crate) fn demangle_all(functions: &mut [Function]) {
+pub(crate) fn demangle_all(functions: &mut [Function], modules: &[Module]) {
+    let generated = (0..).zip(modules).find(|(_, module)| module.is_generated()).map(|(index, _)| index);
     let set = |functions: &mut [Function]| {
-        functions.iter_mut().for_each(|function| function.demangled = demangle(&function.name).into_owned());
+        for function in functions {
+            function.demangled = match function.module {
+                Some(module) if Some(module) == generated => function.name.clone(),
+                _ => demangle(&function.name).into_owned(),
+            };
+        }
     };
     let threads = thread::available_parallelism().map_or(1, usize::from);
     if functions.len() < FEW || threads == 1 {

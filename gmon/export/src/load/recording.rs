@@ -89,7 +89,7 @@ pub(crate) fn analysis(recording: &Recording, samples: &Samples, files: Files, d
         false => add_elsewhere(&mut run, recording),
     }
     add_calls(&mut run, recording, &numbers);
-    demangle_all(&mut run.functions);
+    demangle_all(&mut run.functions, &run.modules);
     run.sort_arcs();
     match run.time {
         _ if recording.has_sampled_stacks() => add_stacks(&mut run, recording, &numbers),

@@ -72,6 +72,7 @@ impl Data {
         match (is_full, function.demangled.as_str()) {
             (_, "") => format!("{:#x}", function.address),
             (true, name) => plain(name),
+            (false, name) if self.run.module_of(function).is_some_and(Module::is_generated) => plain(name),
             (false, name) => plain(&short(name)),
         }
     }

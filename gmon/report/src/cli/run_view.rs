@@ -1,5 +1,6 @@
 //! What the tables of a run have in common: the selection, the order, and how names and shares are shown.
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::io::{self, Write};
 use std::path::Path;
@@ -105,10 +106,20 @@ impl<'a> RunView<'a> {
         let mut names = HashMap::new();
         for functions in of_module.into_values() {
             let full: Vec<&str> = functions.iter().map(|&(_, name)| name).collect();
-            let short = unambiguous(&full);
+            let is_generated = functions.iter().any(|&(index, _)| self.is_generated(index));
+            let short = match is_generated {
+                true => full.iter().copied().map(Cow::Borrowed).collect(),
+                false => unambiguous(&full),
+            };
             names.extend(functions.iter().zip(short).map(|(&(index, _), name)| (index, plain(&name))));
         }
         Names(names)
+    }
+
+    /// Whether a function was made at run time.
+    fn is_generated(&self, index: u32) -> bool {
+        let function = self.run.functions.get(index as usize);
+        function.and_then(|function| self.run.module_of(function)).is_some_and(gmon_run::Module::is_generated)
     }
 
     /// Returns the file name of a function's module, or an empty text if that is not known.

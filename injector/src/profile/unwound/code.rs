@@ -9,8 +9,10 @@ use framehop::{ExplicitModuleSectionInfo, Module, Unwinder};
 use gprofinject_abi::plan::{INTERNED_LABELS, LABEL_LEN, LABELS_AT};
 use gprofinject_image::frames::caller::Sections;
 
+use crate::generated::Replay;
 use crate::os::{proc, signal_frame};
 use crate::profile::elsewhere::{self, Names, Where};
+use crate::profile::generated::Generated;
 use crate::profile::model::{PROGRAM, Place, Profile};
 use crate::profile::space::Space;
 use crate::profile::stacks::{Frame, Tree};
@@ -27,16 +29,20 @@ const VDSO: &str = "[vdso]";
 pub(super) struct Code {
     /// The runtime address of the instruction of the program, or behind its call: where it is without hooks.
     pub(super) runtime: u64,
-    /// Its function, by the number in the tree. Memory without a file has none.
+    /// Its function, by the number in the tree.
     pub(super) frame: Option<u32>,
     /// The function, if it is in a hooked module.
     pub(super) entry: Option<Place>,
+    /// Whether the process has made it at run time.
+    pub(super) is_generated: bool,
     /// Whether unwind tables cover the file.
     pub(super) has_tables: bool,
     /// Whether it is where signal handlers return, and calls rt_sigreturn(2).
     pub(super) is_restorer: bool,
-    /// Whether there is a call before it.
+    /// Whether there is a call before it, as far as its function shows.
     pub(super) is_call: bool,
+    /// Whether the bytes before it are those of a call.
+    pub(super) follows_call: bool,
     /// The place of that call, if it is in a hooked module, and the function that it calls directly.
     pub(super) site: Option<Place>,
     pub(super) calls: Option<Place>,
@@ -66,6 +72,12 @@ pub(super) struct Codes<'p, 'n> {
     /// What was found out about return addresses, and about program counters.
     known: HashMap<u64, Return, Seed>,
     counters: HashMap<u64, Return, Seed>,
+    generated: &'p Generated<'p>,
+    /// The functions that the process has made until the time of the stack, once one of them was met.
+    now: Option<Replay<'p>>,
+    time: u64,
+    /// Those that were met, by their names.
+    made: HashMap<Option<u32>, u32>,
 }
 
 impl<'p, 'n> Codes<'p, 'n> {
@@ -74,6 +86,7 @@ impl<'p, 'n> Codes<'p, 'n> {
         space: Option<&'p Space>,
         maps: &'p Maps,
         names: &'p mut Names<'n>,
+        generated: &'p Generated<'p>,
     ) -> Codes<'p, 'n> {
         Codes {
             profile,
@@ -84,6 +97,32 @@ impl<'p, 'n> Codes<'p, 'n> {
             loaded: HashMap::new(),
             known: HashMap::default(),
             counters: HashMap::default(),
+            generated,
+            now: None,
+            time: 0,
+            made: HashMap::new(),
+        }
+    }
+
+    /// Goes on to a later time. Functions may be made at the addresses of others.
+    pub(super) fn go_to(&mut self, time: u64) {
+        self.time = time;
+    }
+
+    /// Returns the function at an address in memory without a file, by its number in the tree.
+    fn made(&mut self, at: u64, tree: &mut Tree) -> u32 {
+        let (generated, table) = (self.generated, self.generated.table());
+        let now = self.now.get_or_insert_with(|| table.replay());
+        now.go_to(self.time);
+        let name = now.at(at);
+        *self.made.entry(name).or_insert_with(|| tree.frame(Frame::Other(generated.place(name))))
+    }
+
+    /// Whether there is the same code at all times.
+    fn is_lasting(&self, found: Return) -> bool {
+        match found {
+            Return::Code(code) => !code.is_generated || !self.generated.table().has_times(),
+            Return::Label(_) | Return::Interned | Return::Unknown => true,
         }
     }
 
@@ -107,7 +146,9 @@ impl<'p, 'n> Codes<'p, 'n> {
             // Another function may begin after a call.
             None => self.find(address.wrapping_sub(1), 1, tree),
         };
-        self.known.insert(address, found);
+        if self.is_lasting(found) {
+            self.known.insert(address, found);
+        }
         found
     }
 
@@ -117,23 +158,10 @@ impl<'p, 'n> Codes<'p, 'n> {
             return known;
         }
         let found = self.find(pc, 0, tree);
-        self.counters.insert(pc, found);
-        found
-    }
-
-    /// Returns the function whose exit label is at an address.
-    pub(super) fn label(&self, address: u64) -> Option<Place> {
-        match self.in_arena(address)? {
-            Return::Label(callee) => Some(callee),
-            Return::Code(_) | Return::Interned | Return::Unknown => None,
+        if self.is_lasting(found) {
+            self.counters.insert(pc, found);
         }
-    }
-
-    /// Returns the addresses of the function with this first one.
-    pub(super) fn extent(&self, entry: Place) -> Option<Range<u64>> {
-        let planned = self.profile.modules.get(entry.module as usize)?.program;
-        let function = planned.function_at(entry.address)?;
-        Some(function.address..function.address.saturating_add(function.size))
+        found
     }
 
     /// Returns the exit label or the interned label that is at an address.
@@ -192,9 +220,11 @@ impl<'p, 'n> Codes<'p, 'n> {
             runtime: place.address.wrapping_add(bias).wrapping_add(behind),
             frame: Some(frame),
             entry,
+            is_generated: false,
             has_tables: self.load_file(planned.subject, bias),
             is_restorer: is_restorer(planned.subject, place.address.wrapping_add(behind)),
             is_call: behind > 0,
+            follows_call: behind > 0 && follows_call(planned.subject, place.address.wrapping_add(behind)),
             site: (behind > 0).then_some(place),
             calls: target.map(|address| Place { address, ..place }),
         }
@@ -206,16 +236,29 @@ impl<'p, 'n> Codes<'p, 'n> {
             runtime: at.wrapping_add(behind),
             frame: None,
             entry: None,
+            is_generated: false,
             has_tables: false,
             is_restorer: false,
             is_call: false,
+            follows_call: false,
             site: None,
             calls: None,
         };
         let Some((file, offset)) = self.maps.place(at) else {
             let is_code = self.maps.iter().any(|mapped| (mapped.start..mapped.end).contains(&at));
             let is_own = elsewhere::of_memory(self.space, at) == Where::Agent;
-            return if is_code && !is_own { Return::Code(nameless) } else { Return::Unknown };
+            if !is_code || is_own {
+                return Return::Unknown;
+            }
+            let frame = Some(self.made(at, tree));
+            let is_call = behind > 0;
+            return Return::Code(Code {
+                frame,
+                is_generated: true,
+                is_call,
+                follows_call: is_call,
+                ..nameless
+            });
         };
         match elsewhere::of_file(self.profile, &file, offset) {
             Where::Agent => return Return::Unknown,
@@ -234,7 +277,10 @@ impl<'p, 'n> Codes<'p, 'n> {
             (_, None) => false,
         };
         let is_restorer = code.is_some_and(|(subject, link)| is_restorer(subject, link.wrapping_add(behind)));
-        Return::Code(Code { frame: Some(frame), has_tables, is_restorer, is_call: behind > 0, ..nameless })
+        let is_call = behind > 0;
+        let follows_call =
+            is_call && code.is_none_or(|(subject, link)| follows_call(subject, link.wrapping_add(behind)));
+        Return::Code(Code { frame: Some(frame), has_tables, is_restorer, is_call, follows_call, ..nameless })
     }
 
     /// Gives the unwinder the tables of a file, which is loaded with this bias. Returns whether there are any.
@@ -270,6 +316,20 @@ fn is_interned(offset: u64) -> bool {
 fn is_restorer(subject: &Subject, address: u64) -> bool {
     let len = signal_frame::RESTORER.len() as u64;
     subject.image().and_then(|image| image.code_at(address, len)) == Some(&signal_frame::RESTORER)
+}
+
+/// Whether the bytes before a link address are those of a call: of a relative one, or of one of the lengths that an indirect one can have.
+fn follows_call(subject: &Subject, address: u64) -> bool {
+    const LONGEST: usize = 7;
+    const RELATIVE: u8 = 0xe8;
+    const INDIRECT: u8 = 0xff;
+    let image = subject.image();
+    let before = image.and_then(|image| image.code_at(address.wrapping_sub(LONGEST as u64), LONGEST as u64));
+    let Some(before) = before else { return true };
+    let at = |len: usize| LONGEST.checked_sub(len).and_then(|at| before.get(at)).copied().unwrap_or(0);
+    // The register field of the second byte says what the instruction does: 2 is a call.
+    let is_indirect = |len: usize| at(len) == INDIRECT && at(len - 1) >> 3 & 7 == 2;
+    at(5) == RELATIVE || [2, 3, 4, 6, 7].into_iter().any(is_indirect)
 }
 
 /// Returns what the unwinder needs of a file with code at these link addresses.

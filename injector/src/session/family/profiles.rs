@@ -6,6 +6,7 @@ use std::collections::btree_map::Entry;
 
 use gmon_run::Process;
 
+use crate::generated::Origin;
 use crate::os::child::Ending;
 use crate::os::clock::{self, Moment};
 use crate::profile::collect::Account;
@@ -79,6 +80,10 @@ impl Family<'_> {
         // The usher of a standalone program ends before the program begins.
         if let Some(why) = self.ushers.remove(&index).and_then(Usher::finish) {
             self.note_unhooked(profilee, &why);
+        }
+        if let Some(member) = self.members.get_mut(index) {
+            // It may hold a descriptor.
+            member.origin = Origin::default();
         }
         if finished.is_worth_writing(state) {
             self.add_other(self.process(index), profilee, finished);
@@ -251,7 +256,8 @@ impl Family<'_> {
         let libraries = &self.libraries;
         let is_part = index > 0 && !self.settings.per_process;
         let has_own = profilee.number == FIRST_PROGRAM;
-        let reading = Reading { profilee, libraries, maps, rate: self.rate, end, own_call, is_part, has_own };
+        let (rate, origin) = (self.rate, Some(&member.origin));
+        let reading = Reading { profilee, libraries, maps, origin, rate, end, own_call, is_part, has_own };
         let (names, troubles) = (&mut self.names_elsewhere, &mut self.troubles);
         let (mut counted, state, _) =
             counted(region.as_ref(), &reading, samples, crash, baseline, troubles, names);

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use gmon::visible;
-use gmon_run::By;
+use gmon_run::{By, GENERATED};
 use gprofinject_image::names::demangle::demangle;
 use gprofinject_image::names::{fit, unambiguous};
 
@@ -80,8 +80,12 @@ fn entries(digest: &Digest, form: Form) -> Vec<Entry> {
     let shown = &digest.functions;
     // The unit is said once.
     let first_called = shown.iter().position(|function| function.cost.calls > 0);
+    let is_generated = |function: &FunctionCost| function.module.as_deref() == Some(GENERATED);
     let demangled: Vec<Cow<str>> = shown.iter().map(|function| demangle(&function.name)).collect();
-    let names = unambiguous(&without_clones(&demangled));
+    let mut names = unambiguous(&without_clones(&demangled));
+    for (name, function) in names.iter_mut().zip(shown).filter(|(_, function)| is_generated(function)) {
+        *name = Cow::Borrowed(&function.name);
+    }
     let of = |(index, (function, name)): (usize, (&FunctionCost, Cow<str>))| {
         let mark = if function.is_nameless { "" } else { "!" };
         let module = function.module.as_ref();

@@ -3,10 +3,9 @@
 //! may be truncated while it is read.
 
 use std::fs::File;
-use std::io::{self, Error};
-use std::os::fd::{AsFd, AsRawFd};
+use std::io;
 
-use rustix::fs::{self, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{self, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use crate::os::proc::{self, Mapping};
@@ -20,7 +19,7 @@ const LONGEST: u64 = 2 << 30;
 /// # Errors
 /// The link leads to no regular file, or the file cannot be opened.
 pub(crate) fn by_link(link: &str) -> io::Result<File> {
-    regular(fs::open(link, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
+    sys::regular(&fs::open(link, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 /// Opens a file by the name that it has for a process, whose root folder may be another. No link leads out of
@@ -36,19 +35,8 @@ pub(crate) fn in_root(pid: i32, path: &str) -> io::Result<File> {
         // Before Linux 5.6, and in containers that forbid the call, links are resolved in the injector's own
         // root folder.
         Err(Errno::NOSYS | Errno::PERM) => by_link(&format!("/proc/{pid}/root{path}")),
-        found => regular(found?),
+        found => sys::regular(&found?),
     }
-}
-
-/// Opens for reading what was only looked up so far, if it is a regular file. Opening a pipe would wait, and
-/// opening a device may have any effect.
-fn regular(found: impl AsFd + AsRawFd) -> io::Result<File> {
-    let stat = fs::fstat(&found)?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err(Error::other("it is no regular file"));
-    }
-    let name = format!("/proc/self/fd/{}", found.as_raw_fd());
-    Ok(fs::open(name, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?.into())
 }
 
 /// Reads a file as a whole. It is not mapped, because the injector would get a SIGBUS if the file's owner
@@ -83,6 +71,8 @@ pub(crate) fn of_mapping(pid: i32, mapping: &Mapping) -> io::Result<File> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
+
+    use rustix::fs::FileType;
 
     use super::*;
 

@@ -6,6 +6,7 @@ use std::io::Write;
 use anyhow::Result;
 use gmon_export::diff::{ArcKey, Change, Cost, Diff, Key};
 use gmon_export::{Run, Time};
+use gmon_run::GENERATED;
 use gprofinject_image::names::short;
 use serde_json::{Value, json};
 
@@ -190,7 +191,8 @@ impl Text<'_> {
     }
 
     fn function(&self, key: &Key) -> String {
-        let name = if self.full { plain(&key.name) } else { plain(&short(&key.name)) };
+        let is_whole = self.full || key.module == GENERATED;
+        let name = if is_whole { plain(&key.name) } else { plain(&short(&key.name)) };
         match key.module.as_str() {
             "" => name,
             module => format!("{name} ({})", plain(module)),
