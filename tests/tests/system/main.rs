@@ -59,6 +59,7 @@ modules! {
     exports
     far
     frames
+    generated_names
     frida
     go
     images
