@@ -8,6 +8,7 @@
 //     made link      the map is a symbolic link to a file that has it
 //     made foreign   the map belongs to another user
 //     made old       the map is older than the process
+//     made many      200,000 functions call helper twice each
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
@@ -115,6 +116,15 @@ int main(int argc, char **argv) {
     (void)argc;
     mode = argv[1];
     room = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (!strcmp(mode, "many")) {
+        // sub rsp, 8; call rsi; add rsp, 8; ret
+        static const unsigned char CALL[16] = {0x48, 0x83, 0xec, 0x08, 0xff, 0xd6, 0x48, 0x83, 0xc4, 0x08, 0xc3};
+        const size_t number = 200000;
+        room = mmap(NULL, number * 16, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        for (size_t n = 0; n < number; n++) made(n * 16, CALL, sizeof CALL);
+        for (size_t n = 0; n < 2 * number; n++) ((Made)(room + n % number * 16))(n, helper);
+        return 0;
+    }
     Made hot = made(0, LOOP, sizeof LOOP);
     if (!strcmp(mode, "dump")) {
         begin_dump();

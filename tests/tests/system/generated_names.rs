@@ -21,6 +21,7 @@ gprofinject_tests::trials! {
         of_maps_that_are_not_the_processs_own,
         in_other_namespaces,
         callers,
+        callers_without_number,
         copied_code,
         node,
         java,
@@ -237,6 +238,17 @@ fn callers() {
     // The program's own view has no name for them.
     let own = fs::read(subject.path("gmon.out")).unwrap();
     assert!(gmon::read(&own).unwrap().arcs.iter().map(|arc| arc.count).sum::<u64>() > 1000);
+}
+
+/// Callers at any number of addresses take no more than their share of memory, and no call is lost.
+fn callers_without_number() {
+    let subject = Subject::new();
+    for hooks in ["entry", "both"] {
+        let recording = subject.run(&["-q", "--hooks", hooks], &["p", "many"]).recording;
+        let is_helper = |function: u32| recording.functions[function as usize].name == "helper";
+        let calls = recording.calls.iter().filter(|calls| is_helper(calls.callee));
+        assert_eq!(calls.map(|calls| calls.calls).sum::<u64>(), 400_000, "{hooks}");
+    }
 }
 
 /// CPython copies the code of its trampoline, which therefore has no hook.
