@@ -508,6 +508,8 @@ shared! {
         calls: AtomicU64,
         /// See `calls`.
         own: AtomicU64,
+        /// Increased after the thread has waited.
+        waited: AtomicU64,
     }
 }
 

@@ -338,8 +338,10 @@ pub struct PathNode {
     pub own: i64,
     /// The address of the parent, or 0.
     pub parent_address: u64,
+    /// The part of `own` in which the thread waited for something, as [`ArcTimes::waited`].
+    pub waited: u64,
     /// Always 0.
-    pub reserved_words: [u64; 2],
+    pub reserved_word: u64,
 }
 
 /// [`PathNode::function`] of the node to which calls are charged when the tree is full.

@@ -72,6 +72,7 @@ fn members_are_those_that_are_documented() {
         "graph --json counted.pb.gz",
         "paths --json --threads measured.pb.gz",
         "paths --json sampled.pb.gz",
+        "paths --waits --json --threads measured.pb.gz",
         "diff --json measured.pb.gz counted.pb.gz --sort calls",
         "check --records --json gmon.out",
         "trace --json run.trace",

@@ -345,6 +345,8 @@ pub struct Node {
     pub thread: u32,
     pub calls: u64,
     pub self_ns: u64,
+    /// The part of it in which the thread waited for something; 0 if that is not [known](Thread::ready_ns).
+    pub waiting_ns: u64,
     pub samples: u64,
 }
 

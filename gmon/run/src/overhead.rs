@@ -66,6 +66,8 @@ pub struct RecordedNode<F> {
     pub function: Option<F>,
     pub calls: u64,
     pub own: i64,
+    /// The part of `own` in which the thread waited.
+    pub waited: u64,
 }
 
 impl<F> Default for Recorded<F> {
@@ -238,6 +240,7 @@ impl<F: Copy + Eq + Hash> Recorded<F> {
             function: node.function,
             calls: node.calls,
             own,
+            waited: node.waited,
         };
         self.nodes.iter().zip(owns).map(node).collect()
     }

@@ -239,6 +239,7 @@ impl Sum {
         if let Some(known) = known {
             known.calls = known.calls.saturating_add(node.calls);
             known.self_ns = known.self_ns.saturating_add(node.self_ns);
+            known.waiting_ns = known.waiting_ns.saturating_add(node.waiting_ns);
             known.samples = known.samples.saturating_add(node.samples);
         }
         Ok(index)
@@ -306,8 +307,15 @@ mod tests {
             ..FunctionTimes::default()
         };
         let stack = |parent, function, samples| Stack { program: 0, parent, function, samples };
-        let node =
-            |parent, function, thread| Node { parent, function, thread, calls: seed, self_ns: 5, samples: 1 };
+        let node = |parent, function, thread| Node {
+            parent,
+            function,
+            thread,
+            calls: seed,
+            self_ns: 5,
+            waiting_ns: 2,
+            samples: 1,
+        };
         Recording {
             runs: vec![Origin { id: 1 + seed * 7 % 13, host: "node".to_owned(), ..Origin::default() }],
             programs: vec![Program {
@@ -422,7 +430,15 @@ mod tests {
         assert_eq!(all.nodes.len(), 5);
         assert_eq!(
             all.nodes[1],
-            Node { parent: Some(0), function: Some(1), thread: 1, calls: 8, self_ns: 20, samples: 4 }
+            Node {
+                parent: Some(0),
+                function: Some(1),
+                thread: 1,
+                calls: 8,
+                self_ns: 20,
+                waiting_ns: 8,
+                samples: 4
+            }
         );
         assert_eq!((all.nodes_lost, all.clock.error_ns, all.sample_period_ns), (2, 3.0, 4));
         assert_eq!((all.program(), all.programs[0].processes, all.programs[0].elsewhere), ("prog", 2, 4));

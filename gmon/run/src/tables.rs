@@ -455,6 +455,7 @@ fn nodes(nodes: &wire::Nodes) -> Result<Vec<Node>, ReadError> {
         ("calls", nodes.calls.len()),
         ("self", nodes.self_ns.len()),
         ("samples", nodes.samples.len()),
+        ("waiting", nodes.waiting_ns.len()),
     ])?;
     let node = |index: usize| {
         Ok(Node {
@@ -463,6 +464,7 @@ fn nodes(nodes: &wire::Nodes) -> Result<Vec<Node>, ReadError> {
             thread: nodes.thread[index],
             calls: nodes.calls[index],
             self_ns: nodes.self_ns[index],
+            waiting_ns: nodes.waiting_ns[index],
             samples: nodes.samples[index],
         })
     };

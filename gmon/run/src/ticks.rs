@@ -91,6 +91,8 @@ pub struct Node<F> {
     pub function: Option<F>,
     pub calls: u64,
     pub own: u64,
+    /// The part of `own` in which the thread waited for something.
+    pub waited: u64,
 }
 
 impl<F: Copy + Eq + Hash> Thread<F> {
@@ -108,8 +110,8 @@ impl<F: Copy + Eq + Hash> Thread<F> {
             Some(Function { function, primitive, inclusive, inclusive_raw, own_raw, histogram })
         });
         let nodes = self.nodes.into_iter().map(|node| {
-            let Node { parent, calls, own, .. } = node;
-            Node { parent, function: node.function.and_then(&known), calls, own }
+            let Node { parent, calls, own, waited, .. } = node;
+            Node { parent, function: node.function.and_then(&known), calls, own, waited }
         });
         let samples = self.samples_by_function.into_iter();
         Thread {
@@ -213,6 +215,7 @@ impl Recording {
                 thread: number,
                 calls: node.calls,
                 self_ns: ns(node.own),
+                waiting_ns: ns(node.waited).min(ns(node.own)),
                 samples: 0,
             });
         }

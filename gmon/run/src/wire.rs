@@ -11,7 +11,7 @@ use prost::Message;
 pub const EXTENSION: u32 = 1000;
 
 /// The version of [`Extension`]. A change that older readers would misunderstand raises it.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// What is added to the status and to the signal with which a process has ended.
 pub(crate) const EXITED: u32 = 256;
@@ -425,4 +425,6 @@ pub struct Nodes {
     pub self_ns: Vec<u64>,
     #[prost(uint64, repeated, tag = "6")]
     pub samples: Vec<u64>,
+    #[prost(uint64, repeated, tag = "7")]
+    pub waiting_ns: Vec<u64>,
 }

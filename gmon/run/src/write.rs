@@ -486,6 +486,7 @@ impl Recording {
             calls: nodes.iter().map(|node| node.calls).collect(),
             self_ns: nodes.iter().map(|node| node.self_ns).collect(),
             samples: nodes.iter().map(|node| node.samples).collect(),
+            waiting_ns: nodes.iter().map(|node| node.waiting_ns).collect(),
         }
     }
 }

@@ -59,13 +59,16 @@ pub(crate) fn fit(thread: &mut Thread<Place>, recorded: &ThreadTimes, space: &Sp
             ..fitted
         };
     }
-    if let Some(&Tail { caller, callee, lasted, .. }) = recorded.tail.as_ref() {
+    if let Some(&Tail { caller, callee, lasted, node, .. }) = recorded.tail.as_ref() {
         let before = recorded.recorded.own(factor) - recorded.recorded.waited() - lasted as f64;
         let idle = cpu.idle(before, lasted);
         let place = (caller.and_then(|caller| space.entry(caller)), space.entry(callee));
         let is_it = |arc: &&mut Arc<Place>| (arc.caller, Some(arc.callee)) == place;
         if let Some(arc) = thread.arcs.iter_mut().find(is_it) {
             arc.waited = arc.waited.saturating_add(idle);
+        }
+        if let Some(node) = node.and_then(|node| thread.nodes.get_mut(node as usize)) {
+            node.waited = node.waited.saturating_add(idle);
         }
     }
     (factor - 1.0).abs()

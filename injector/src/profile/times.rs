@@ -82,6 +82,7 @@ impl Times {
             for (node, old) in thread.nodes.iter_mut().zip(&old.nodes) {
                 node.calls = node.calls.saturating_sub(old.calls);
                 node.own = node.own.saturating_sub(old.own);
+                node.waited = node.waited.saturating_sub(old.waited);
             }
         }
     }

@@ -114,6 +114,7 @@ modules! {
     unhookable
     unwinding
     usage
+    waits
     whole
     matrix
 }

@@ -232,7 +232,7 @@ fn ready_since(times: TimesRef, wall_ns: u64) -> u64 {
     now.saturating_sub(times.seen_ready_ns().swap(now, Ordering::Relaxed))
 }
 
-/// Adds the time off the processor to the thread's pauses and to the waiting time of its innermost open call.
+/// Adds the time off the processor to the thread's pauses and to the waiting time of its innermost open call and its path.
 fn charge(agent: &Agent, block: BlockRef, now: u64, passed: &Passed) {
     let times = block.times();
     let load = |field: &AtomicU64| field.load(Ordering::Relaxed);
@@ -247,8 +247,13 @@ fn charge(agent: &Agent, block: BlockRef, now: u64, passed: &Passed) {
         times.paused().fetch_add(ready, Ordering::Relaxed);
         trace::paused(agent, block, ready);
     }
-    if let Some(arc) = top.and_then(|top| nodes::arc(load(top.arc()))).filter(|_| waited > 0) {
-        arc.waited().fetch_add(waited, Ordering::Relaxed);
+    if let Some(top) = top.filter(|_| waited > 0) {
+        if let Some(arc) = nodes::arc(load(top.arc())) {
+            arc.waited().fetch_add(waited, Ordering::Relaxed);
+        }
+        if let Some(node) = nodes::node(load(top.node())) {
+            node.waited().fetch_add(waited, Ordering::Relaxed);
+        }
     }
 }
 

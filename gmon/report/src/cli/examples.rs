@@ -101,6 +101,7 @@ pub(crate) const PATHS: &str = "\
 Examples:
   gprofinject --paths ./prog && gmon paths
   gmon paths -f parse --min-percent 2
+  gprofinject --paths --libs all ./server && gmon paths --waits    # who waits for what
   gmon paths --folded | flamegraph.pl > flame.svg";
 
 pub(crate) const TRACE: &str = "\

@@ -12,3 +12,4 @@ pub(crate) mod paths;
 pub(crate) mod sampled;
 pub(crate) mod spread;
 pub(crate) mod sums;
+mod waits;

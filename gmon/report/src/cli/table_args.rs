@@ -68,6 +68,9 @@ pub(crate) struct PathsArgs {
     /// Print lines `a;b;c NANOSECONDS` of self time, which flame graph tools read
     #[arg(long, conflicts_with = "json")]
     pub(crate) folded: bool,
+    /// Where threads waited, the longest first: the function that waited, and its callers; of recorded paths
+    #[arg(long, conflicts_with_all = ["folded", "depth"])]
+    pub(crate) waits: bool,
 }
 
 /// What the rows of a table are.

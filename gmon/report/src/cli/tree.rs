@@ -31,6 +31,8 @@ pub(crate) struct Merged {
     pub(crate) depth: u32,
     pub(crate) calls: u64,
     pub(crate) self_ns: u64,
+    /// The part of it in which threads waited.
+    pub(crate) waiting_ns: u64,
     pub(crate) samples: u64,
     /// The self time of this node and of those below.
     pub(crate) inclusive_ns: u64,
@@ -60,6 +62,7 @@ impl Tree {
                     depth: above + 1,
                     calls: 0,
                     self_ns: 0,
+                    waiting_ns: 0,
                     samples: 0,
                     inclusive_ns: 0,
                 });
@@ -68,6 +71,7 @@ impl Tree {
             let sum = &mut merged[index as usize];
             sum.calls = sum.calls.saturating_add(node.calls);
             sum.self_ns = sum.self_ns.saturating_add(node.self_ns);
+            sum.waiting_ns = sum.waiting_ns.saturating_add(node.waiting_ns);
             sum.samples = sum.samples.saturating_add(node.samples);
             became.push(Some(index));
         }
@@ -155,7 +159,7 @@ mod tests {
     use super::*;
 
     fn node(parent: Option<u32>, function: u32, thread: u32, self_ns: u64) -> Node {
-        Node { parent, function: Some(function), thread, calls: 1, self_ns, samples: 0 }
+        Node { parent, function: Some(function), thread, calls: 1, self_ns, ..Node::default() }
     }
 
     /// Two threads: main -> a -> b, main -> b; main -> b -> b.

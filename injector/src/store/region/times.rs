@@ -35,6 +35,8 @@ pub(crate) struct Tail {
     pub(crate) caller: Option<u32>,
     pub(crate) callee: u32,
     pub(crate) lasted: u64,
+    /// The index of its path among the nodes.
+    pub(crate) node: Option<u32>,
     source: Source,
 }
 
@@ -176,7 +178,8 @@ pub(super) fn read(tid: u32, header: &TimesHeader, start: u64, area: Vec<u8>, en
         if let Some(innermost) = open_calls.first().filter(|_| is_current) {
             let lasted = until.saturating_sub(innermost.start.max(header.last));
             let arc = records.arcs.get(&offset(innermost.arc));
-            tail = arc.map(|&ArcTimes { caller, callee, .. }| (caller_of(caller), callee, lasted));
+            let node = records.nodes.get(&offset(innermost.node)).map(|node| node.number);
+            tail = arc.map(|&ArcTimes { caller, callee, .. }| (caller_of(caller), callee, lasted, node));
         }
         // Only those of the current chain are counted as open.
         for call in open_calls.iter().filter(|_| !is_current) {
@@ -246,17 +249,19 @@ pub(super) fn read(tid: u32, header: &TimesHeader, start: u64, area: Vec<u8>, en
     recorded.arcs.sort_by_key(|arc| (arc.callee, arc.caller));
     recorded.functions = functions(&recorded.arcs, records.functions.into_values());
     recorded.functions.sort_by_key(|function| function.function);
-    recorded.nodes = tree(records.nodes.into_values().collect());
+    let indices;
+    (recorded.nodes, indices) = tree(records.nodes.into_values().collect());
     ThreadTimes {
         tid,
         life: header.earlier.saturating_add(last.saturating_sub(header.first)),
         unmeasured: header.unmeasured,
         ready: (header.seen != 0).then_some(header.ready),
         system_ns: header.seen_system_ns,
-        tail: tail.map(|(caller, callee, lasted)| Tail {
+        tail: tail.map(|(caller, callee, lasted, node)| Tail {
             caller,
             callee,
             lasted,
+            node: node.and_then(|node| indices.get(&node).copied()),
             source: Source { header: *header, start, area, end },
         }),
         recorded,
@@ -299,8 +304,8 @@ fn functions(
     sums.into_values().collect()
 }
 
-/// Returns the nodes without the roots, each with the index of its parent, which comes before it.
-fn tree(mut nodes: Vec<PathNode>) -> Vec<RecordedNode<u32>> {
+/// Returns the nodes without the roots, each with the index of its parent, which comes before it; and their indices by their numbers.
+fn tree(mut nodes: Vec<PathNode>) -> (Vec<RecordedNode<u32>>, HashMap<u32, u32>) {
     // Nodes are numbered as they are made, and the parent is made first.
     nodes.sort_by_key(|node| node.number);
     let mut indices: HashMap<u32, u32> = HashMap::new();
@@ -312,7 +317,7 @@ fn tree(mut nodes: Vec<PathNode>) -> Vec<RecordedNode<u32>> {
         let parent = indices.get(&node.parent).copied();
         indices.insert(node.number, tree.len() as u32);
         let function = Some(node.function).filter(|&function| function != REST);
-        tree.push(RecordedNode { parent, function, calls: node.calls, own: node.own });
+        tree.push(RecordedNode { parent, function, calls: node.calls, own: node.own, waited: node.waited });
     }
-    tree
+    (tree, indices)
 }

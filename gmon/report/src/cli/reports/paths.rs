@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::cli::json::array;
 use crate::cli::reports::flat::thread_name;
+use crate::cli::reports::waits;
 use crate::cli::run_view::{Names, RunView};
 use crate::cli::table_args::PathsArgs;
 use crate::cli::text::{MAX_INDENT, indent, percent};
@@ -48,6 +49,9 @@ pub(crate) fn paths(view: &RunView, args: &PathsArgs, out: &mut impl Write) -> R
         bail!(
             "--threads: sampled stacks are not known by thread; `gprofinject --paths` records paths by thread"
         );
+    }
+    if args.waits {
+        return waits::waits(view, args, percent, out);
     }
     let all = view.chooses_all();
     let begins = |function: Option<u32>| function.map_or(all, |function| view.chooses(function));
@@ -199,6 +203,9 @@ impl Shown<'_> {
                 json["calls"] = json!(node.calls);
             }
             json["self_ns"] = json!(node.self_ns);
+            if run.ready_ns.is_some() {
+                json["waiting_ns"] = json!(node.waiting_ns);
+            }
             json["inclusive_ns"] = json!(node.inclusive_ns);
             json["samples"] = json!(node.samples);
             if self.args.threads {
