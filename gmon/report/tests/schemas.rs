@@ -44,6 +44,9 @@ fn members_are_those_that_are_documented() {
     measured.rows[0].open = 1;
     measured.arcs[0].open = 1;
     folder.write("measured.pb.gz", &measured.write());
+    let mut waited = measured.clone();
+    waited.threads.iter_mut().for_each(|thread| thread.ready_ns = Some(1));
+    folder.write("waited.pb.gz", &waited.write());
     folder.write("counted.pb.gz", &counted().write());
     folder.write("sampled.pb.gz", &sampled().write());
     for rank in 0..2 {
@@ -72,7 +75,7 @@ fn members_are_those_that_are_documented() {
         "graph --json counted.pb.gz",
         "paths --json --threads measured.pb.gz",
         "paths --json sampled.pb.gz",
-        "paths --waits --json --threads measured.pb.gz",
+        "paths --waits --json --threads waited.pb.gz",
         "diff --json measured.pb.gz counted.pb.gz --sort calls",
         "check --records --json gmon.out",
         "trace --json run.trace",

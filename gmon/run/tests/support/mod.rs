@@ -83,6 +83,7 @@ pub(crate) fn example(paths: bool) -> Recording {
         thread,
         calls,
         self_ns,
+        waiting_ns: self_ns / 3,
         samples,
     };
     let mut measured = Recording {
@@ -292,6 +293,7 @@ pub(crate) fn synthetic(functions: u32, arcs: u32, nodes: u32) -> Recording {
                 thread: 0,
                 calls,
                 self_ns: calls * (1 + numbers.below(1 << 10)),
+                waiting_ns: calls * numbers.below(2),
                 samples: numbers.below(2),
             }
         })
