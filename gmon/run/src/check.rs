@@ -17,6 +17,12 @@ pub enum Invalid {
     Histogram { index: usize, len: usize, most: usize },
     #[error("clock: its {field} is negative or no number")]
     Clock { field: &'static str },
+    #[error(
+        "slow node {index}: its parent is not before it in the same tree, or it begins a tree without a function"
+    )]
+    Tree { index: usize },
+    #[error("slow call {index}: no tree begins with its node")]
+    NoTree { index: usize },
     #[error("run {index}: its number is 0, or not larger than that of the run before")]
     Run { index: usize },
 }
@@ -105,7 +111,7 @@ impl Recording {
                 }
             }
         }
-        Ok(())
+        self.slow.check(programs, functions)
     }
 
     fn check_stacks(&self) -> Result<(), Invalid> {

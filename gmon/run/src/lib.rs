@@ -26,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 mod check;
+mod columns;
 mod costs;
 mod error;
 mod intervals;
@@ -36,6 +37,9 @@ pub mod paths;
 mod quantile;
 mod read;
 mod select;
+mod slow;
+mod slow_check;
+mod slow_tables;
 mod stacks;
 mod sum;
 mod summary;
@@ -53,5 +57,6 @@ pub use crate::model::{
     ArcTimes, Block, Calls, Clock, ClockSource, Ending, Function, FunctionTimes, GENERATED, Hits, Module,
     NO_PATH_NAME, Node, Origin, PROCESSES_MAX, Process, Program, REST_NAME, Recording, Stack, Thread,
 };
+pub use crate::slow::{Slow, SlowCall, SlowEnd, SlowNode, Typical};
 pub use crate::sum::Sum;
 pub use crate::summary::Summary;

@@ -37,6 +37,7 @@ impl Recording {
             ("threads", (self.threads.len(), other.threads.len())),
             ("nodes", (self.nodes.len(), other.nodes.len())),
             ("sampled stacks", (self.stacks.len(), other.stacks.len())),
+            ("nodes of slow calls", (self.slow.nodes.len(), other.slow.nodes.len())),
         ] {
             if lengths.0 + lengths.1 >= u32::MAX as usize {
                 self.sample_period_ns = period;
@@ -108,6 +109,8 @@ impl Recording {
             at
         }));
         self.nodes_lost = self.nodes_lost.saturating_add(other.nodes_lost);
+        let of = |program: u32| programs.get(program as usize).copied();
+        self.slow.append(other.slow, of, |function| functions[function as usize]);
         Ok(())
     }
 

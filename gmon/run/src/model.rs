@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 
 use crate::intervals::Intervals;
+use crate::slow::Slow;
 
 /// The most [processes](Recording::processes) that a recording tells apart.
 pub const PROCESSES_MAX: usize = 10_000;
@@ -63,6 +64,8 @@ pub struct Recording {
     pub nodes: Vec<Node>,
     /// The number of calls that are in nodes without a function.
     pub nodes_lost: u64,
+    /// The slowest calls of functions. Empty if none were kept.
+    pub slow: Slow,
 }
 
 /// Where a run took place, and what it is known by.

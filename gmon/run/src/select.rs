@@ -25,6 +25,8 @@ impl Recording {
         }
         programs.renumber(&mut self.blocks, |block| &mut block.program);
         programs.renumber(&mut self.threads, |thread| &mut thread.program);
+        let slow = std::mem::take(&mut self.slow);
+        self.slow.append(slow, |program| programs.get(program), |function| function);
     }
 
     /// Leaves out all times and call paths of threads that are not wanted, and those threads. What is not known by thread stays.

@@ -9,6 +9,9 @@ use crate::model::{
     Thread,
 };
 
+/// The greatest number of slow calls of a sum, which are the slowest ones of all runs.
+const SLOW_CALLS: usize = 1000;
+
 /// What identifies a module in all runs: its build-id, or its path and digest if it has none.
 type ModuleKey = (String, Vec<u8>, u64);
 
@@ -54,7 +57,8 @@ impl Recording {
 
 impl Sum {
     /// Returns the sum.
-    pub fn finish(self) -> Recording {
+    pub fn finish(mut self) -> Recording {
+        self.sum.slow.keep_slowest(SLOW_CALLS);
         self.sum
     }
 
@@ -134,6 +138,11 @@ impl Sum {
             node.function = node.function.map(|function| functions[function as usize]);
             node.thread = threads[node.thread as usize];
             nodes.push(self.node(node)?);
+        }
+        let of = |program: u32| programs.get(program as usize).copied();
+        self.sum.slow.append(run.slow, of, |function| functions[function as usize]);
+        if self.sum.slow.calls.len() > 2 * SLOW_CALLS {
+            self.sum.slow.keep_slowest(SLOW_CALLS);
         }
         Ok(())
     }
@@ -278,6 +287,7 @@ fn place<'a, K: Eq + std::hash::Hash, T>(
 mod tests {
     use super::*;
     use crate::model::{Origin, PROCESSES_MAX, Process};
+    use crate::slow::{Slow, SlowCall, SlowNode, Typical};
 
     /// A run of two threads of one name and one of another, with a tree in each.
     fn run(seed: u64) -> Recording {
@@ -370,6 +380,13 @@ mod tests {
             blocks: vec![Block { address: 0x10, executions: seed, ..Block::default() }],
             processes: vec![Process { pid: 100 + seed as u32, run: 1 + seed * 7 % 13, ..Process::default() }],
             processes_left_out: 0,
+            slow: Slow {
+                typical: vec![Typical { calls: seed, ..Typical::default() }],
+                calls: vec![SlowCall { node: 1, duration_ns: seed * 7 % 5, ..SlowCall::default() }],
+                nodes: [Some(2), Some(1)]
+                    .map(|function| SlowNode { function, self_ns: seed, ..SlowNode::default() })
+                    .to_vec(),
+            },
         }
     }
 

@@ -1,12 +1,14 @@
 //! The messages of a file -> a [`Recording`], one table after the other.
 
 use crate::check::Invalid;
+use crate::columns::{Columns, Texts, function, parent};
 use crate::error::ReadError;
 use crate::intervals::Intervals;
 use crate::model::{
     ArcTimes, Block, Calls, Clock, ClockSource, Ending, Function, FunctionTimes, Hits, Module, Node, Origin,
     Process, Program, Recording, Stack, Thread,
 };
+use crate::slow_tables;
 use crate::wire;
 
 /// The largest size of all texts of the model, in bytes. In the file, many of them may be one.
@@ -56,38 +58,13 @@ pub(crate) fn recording(profile: &wire::Profile, extension: wire::Extension) -> 
         arcs: arcs(&extension.arcs.unwrap_or_default())?,
         nodes: nodes(&extension.nodes.unwrap_or_default())?,
         nodes_lost: extension.nodes_lost,
+        slow: slow_tables::read(
+            &extension.typical_calls.unwrap_or_default(),
+            &extension.slow_calls.unwrap_or_default(),
+            &extension.slow_nodes.unwrap_or_default(),
+            &mut texts,
+        )?,
     })
-}
-
-/// The string table, from which texts are copied.
-struct Texts<'a> {
-    table: &'a [String],
-    /// The number of bytes that may be copied.
-    left: u64,
-}
-
-/// The reason why there is no text.
-enum NoText {
-    Missing,
-    TooMuch,
-}
-
-impl NoText {
-    fn of(&self, table: &'static str, index: usize) -> ReadError {
-        match self {
-            NoText::Missing => ReadError::Entry { table, index, what: "a text that is not there" },
-            NoText::TooMuch => ReadError::TooMuchMemory,
-        }
-    }
-}
-
-impl Texts<'_> {
-    fn get(&mut self, index: i64) -> Result<String, NoText> {
-        let index = usize::try_from(index).ok();
-        let text = index.and_then(|index| self.table.get(index)).ok_or(NoText::Missing)?;
-        self.left = self.left.checked_sub(text.len() as u64).ok_or(NoText::TooMuch)?;
-        Ok(text.clone())
-    }
 }
 
 fn modules(profile: &wire::Profile, digests: &[u64], texts: &mut Texts) -> Result<Vec<Module>, ReadError> {
@@ -287,22 +264,6 @@ fn stacks(stacks: &wire::Stacks) -> Result<Vec<Stack>, ReadError> {
     (0..len).map(stack).collect()
 }
 
-/// Returns the index of a node's parent, of which the file has the distance.
-fn parent(table: &'static str, index: usize, distance: u64) -> Result<Option<u32>, ReadError> {
-    if distance == 0 {
-        return Ok(None);
-    }
-    let parent = (index as u64).checked_sub(distance).and_then(|at| u32::try_from(at).ok());
-    parent.map(Some).ok_or(ReadError::Entry { table, index, what: "a parent that is not there" })
-}
-
-/// Returns the index of a node's function, of which the file has the successor.
-fn function(table: &'static str, index: usize, above: u64) -> Result<Option<u32>, ReadError> {
-    let Some(function) = above.checked_sub(1) else { return Ok(None) };
-    let wrong = |_| ReadError::Entry { table, index, what: "a function that is not there" };
-    u32::try_from(function).map(Some).map_err(wrong)
-}
-
 fn blocks(blocks: &wire::Blocks) -> Result<Vec<Block>, ReadError> {
     let len = blocks.address.len();
     Columns { table: "blocks", len }.check(&[
@@ -352,23 +313,6 @@ fn threads(threads: &wire::Threads, texts: &mut Texts) -> Result<Vec<Thread>, Re
         })
     };
     (0..len).map(thread).collect()
-}
-
-/// The check that all columns of a table have the same length.
-struct Columns {
-    table: &'static str,
-    len: usize,
-}
-
-impl Columns {
-    fn check(&self, columns: &[(&'static str, usize)]) -> Result<(), ReadError> {
-        match columns.iter().find(|(_, len)| *len != self.len) {
-            None => Ok(()),
-            Some(&(column, len)) => {
-                Err(ReadError::Column { table: self.table, column, len, expected: self.len })
-            }
-        }
-    }
 }
 
 /// `most` is the number of elements that a histogram may have.
@@ -489,18 +433,6 @@ fn unsigned(number: i64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// A text that a million functions share would be a million texts in memory.
-    #[test]
-    fn copies_of_a_text() {
-        let table = ["", "0123456789"].map(str::to_owned);
-        let mut texts = Texts { table: &table, left: 25 };
-        assert_eq!((texts.get(1).ok(), texts.get(0).ok()), (Some(table[1].clone()), Some(String::new())));
-        assert!(
-            matches!(texts.get(2), Err(NoText::Missing)) && matches!(texts.get(-1), Err(NoText::Missing))
-        );
-        assert!(texts.get(1).is_ok() && matches!(texts.get(1), Err(NoText::TooMuch)));
-    }
 
     #[test]
     fn build_ids() {

@@ -178,6 +178,12 @@ pub struct Extension {
     pub processes_left_out: u64,
     #[prost(message, optional, tag = "18")]
     pub stacks: Option<Stacks>,
+    #[prost(message, optional, tag = "19")]
+    pub typical_calls: Option<TypicalCalls>,
+    #[prost(message, optional, tag = "20")]
+    pub slow_calls: Option<SlowCalls>,
+    #[prost(message, optional, tag = "21")]
+    pub slow_nodes: Option<SlowNodes>,
 }
 
 /// The runs of a sum by column.
@@ -427,4 +433,89 @@ pub struct Nodes {
     pub samples: Vec<u64>,
     #[prost(uint64, repeated, tag = "7")]
     pub waiting_ns: Vec<u64>,
+}
+
+/// The functions whose slowest calls were kept, by column.
+#[derive(Clone, PartialEq, Message)]
+pub struct TypicalCalls {
+    #[prost(uint32, repeated, tag = "1")]
+    pub program: Vec<u32>,
+    /// The index of the first node of the tree.
+    #[prost(uint32, repeated, tag = "2")]
+    pub node: Vec<u32>,
+    #[prost(uint64, repeated, tag = "3")]
+    pub calls: Vec<u64>,
+    #[prost(uint64, repeated, tag = "4")]
+    pub others: Vec<u64>,
+    #[prost(uint64, repeated, tag = "5")]
+    pub min_ns: Vec<u64>,
+    #[prost(uint64, repeated, tag = "6")]
+    pub max_ns: Vec<u64>,
+    #[prost(uint64, repeated, tag = "7")]
+    pub p99_ns: Vec<u64>,
+    #[prost(uint64, repeated, tag = "8")]
+    pub left_out: Vec<u64>,
+}
+
+/// The slowest calls by column.
+#[derive(Clone, PartialEq, Message)]
+pub struct SlowCalls {
+    /// The index of the function in [`TypicalCalls`].
+    #[prost(uint32, repeated, tag = "1")]
+    pub typical: Vec<u32>,
+    /// The index of the first node of the tree.
+    #[prost(uint32, repeated, tag = "2")]
+    pub node: Vec<u32>,
+    #[prost(uint32, repeated, tag = "3")]
+    pub pid: Vec<u32>,
+    #[prost(uint32, repeated, tag = "4")]
+    pub tid: Vec<u32>,
+    /// An index into the string table.
+    #[prost(int64, repeated, tag = "5")]
+    pub thread: Vec<i64>,
+    /// An index into the string table.
+    #[prost(int64, repeated, tag = "6")]
+    pub arguments: Vec<i64>,
+    #[prost(uint64, repeated, tag = "7")]
+    pub start_unix_ns: Vec<u64>,
+    #[prost(uint64, repeated, tag = "8")]
+    pub duration_ns: Vec<u64>,
+    #[prost(uint64, repeated, tag = "9")]
+    pub overhead_ns: Vec<u64>,
+    /// The time plus 1, or 0 if it is not known.
+    #[prost(uint64, repeated, tag = "10")]
+    pub waiting_ns: Vec<u64>,
+    /// The time plus 1, or 0 if it is not known.
+    #[prost(uint64, repeated, tag = "11")]
+    pub ready_ns: Vec<u64>,
+    #[prost(uint64, repeated, tag = "12")]
+    pub lost_ns: Vec<u64>,
+    /// 0: returned, 1: left, 2: open; plus 4 if events were lost.
+    #[prost(uint32, repeated, tag = "13")]
+    pub end: Vec<u32>,
+}
+
+/// The nodes of the trees of slow and of typical calls, by column.
+#[derive(Clone, PartialEq, Message)]
+pub struct SlowNodes {
+    /// How many nodes before this one its parent is, or 0 if it begins a tree.
+    #[prost(uint64, repeated, tag = "1")]
+    pub parent: Vec<u64>,
+    /// The index of the function plus 1, or 0 for calls without a node of their own.
+    #[prost(uint64, repeated, tag = "2")]
+    pub function: Vec<u64>,
+    #[prost(uint64, repeated, tag = "3")]
+    pub calls: Vec<u64>,
+    #[prost(uint64, repeated, tag = "4")]
+    pub self_ns: Vec<u64>,
+    #[prost(uint64, repeated, tag = "5")]
+    pub longest_ns: Vec<u64>,
+    #[prost(uint64, repeated, tag = "6")]
+    pub waiting_ns: Vec<u64>,
+    #[prost(uint64, repeated, tag = "7")]
+    pub ready_ns: Vec<u64>,
+    #[prost(uint64, repeated, tag = "8")]
+    pub present: Vec<u64>,
+    #[prost(uint64, repeated, tag = "9")]
+    pub median_ns: Vec<u64>,
 }

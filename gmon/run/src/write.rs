@@ -8,10 +8,12 @@ use flate2::write::GzEncoder;
 use gprofinject_image::names::demangle::demangle;
 use prost::Message;
 
+use crate::columns::{distance_to, successor};
 use crate::model::{
     ClockSource, Ending, Function, Module, NO_PATH_NAME, Process, REST_NAME, Recording, Thread,
 };
 use crate::paths::{Frame, LEFT_OUT_NAME, Paths};
+use crate::slow_tables;
 use crate::wire;
 
 /// The name of the frame that stands for code in no known file.
@@ -285,6 +287,8 @@ impl Recording {
 
     fn extension(&self, strings: &mut Strings) -> wire::Extension {
         let clock = &self.clock;
+        let (typical_calls, slow_calls, slow_nodes) =
+            slow_tables::written(&self.slow, |text| strings.index(text));
         wire::Extension {
             version: wire::VERSION,
             runs: Some(self.wire_runs(strings)),
@@ -313,6 +317,9 @@ impl Recording {
             stacks: Some(self.wire_stacks()),
             blocks: Some(self.wire_blocks()),
             digests: self.modules.iter().map(|module| module.digest).collect(),
+            typical_calls: Some(typical_calls),
+            slow_calls: Some(slow_calls),
+            slow_nodes: Some(slow_nodes),
         }
     }
 
@@ -489,19 +496,6 @@ impl Recording {
             waiting_ns: nodes.iter().map(|node| node.waiting_ns).collect(),
         }
     }
-}
-
-/// Returns how far before a node its parent is; 0 if there is none.
-fn distance_to(index: usize, parent: Option<u32>) -> u64 {
-    let Some(parent) = parent else { return 0 };
-    // A parent that does not come before its child becomes a distance that the reader refuses.
-    let distance = (index as u64).checked_sub(u64::from(parent));
-    distance.filter(|&distance| distance > 0).unwrap_or(u64::from(u32::MAX))
-}
-
-/// Returns the index of a function plus 1; 0 if there is none.
-fn successor(function: Option<u32>) -> u64 {
-    function.map_or(0, |function| u64::from(function) + 1)
 }
 
 /// Returns the text of the label for the samples of a thread.

@@ -4,7 +4,7 @@
 
 use gmon_run::{
     ArcTimes, Block, Calls, Clock, ClockSource, Ending, Function, FunctionTimes, Hits, Module, Node, Origin,
-    Process, Program, Recording, Stack, Thread,
+    Process, Program, Recording, Slow, SlowCall, SlowEnd, SlowNode, Stack, Thread, Typical,
 };
 
 /// The calls of each function in [`example`], by hand: the samples of arcs and those of nodes have the same sums.
@@ -185,8 +185,70 @@ pub(crate) fn example(paths: bool) -> Recording {
             node(Some(4), None, 1, 7, 0, 1),
         ];
         measured.nodes_lost = 7;
+        measured.slow = slow();
     }
     measured
+}
+
+/// The slowest calls of `parse`: one that read for long, and one of which events were lost.
+fn slow() -> Slow {
+    let node = |parent, function, calls, self_ns| SlowNode {
+        parent,
+        function,
+        calls,
+        self_ns,
+        ..SlowNode::default()
+    };
+    let call = SlowCall {
+        pid: 100,
+        tid: 100,
+        thread: "prog".to_owned(),
+        arguments: "text=\"ab\"".to_owned(),
+        start_unix_ns: 1_700_000_001_000_000_000,
+        duration_ns: 32_000_000,
+        overhead_ns: 50,
+        waiting_ns: Some(29_500_000),
+        ready_ns: Some(1_000),
+        ..SlowCall::default()
+    };
+    Slow {
+        typical: vec![Typical {
+            node: 0,
+            calls: 8,
+            others: 2,
+            min_ns: 30_000,
+            max_ns: 32_000_000,
+            p99_ns: 31_000_000,
+            left_out: 3,
+            ..Typical::default()
+        }],
+        calls: vec![
+            SlowCall { node: 2, ..call.clone() },
+            SlowCall {
+                node: 5,
+                duration_ns: 500_000,
+                waiting_ns: None,
+                ready_ns: None,
+                lost_ns: 100_000,
+                is_incomplete: true,
+                end: SlowEnd::Open,
+                arguments: String::new(),
+                ..call
+            },
+        ],
+        nodes: vec![
+            SlowNode { present: 8, median_ns: 40_000, ..node(None, Some(1), 8, 16_000) },
+            SlowNode { present: 8, median_ns: 36_000, ..node(Some(0), Some(2), 32, 31_000_000) },
+            SlowNode { longest_ns: 32_000_000, ..node(None, Some(1), 1, 2_000_000) },
+            SlowNode {
+                longest_ns: 29_000_000,
+                waiting_ns: 29_500_000,
+                ..node(Some(2), Some(2), 4, 29_600_000)
+            },
+            node(Some(2), None, 9, 400_000),
+            node(None, Some(1), 1, 400_000),
+        ],
+    }
 }
 
 /// The same run without measured times.
