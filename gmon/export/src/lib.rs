@@ -28,5 +28,6 @@ pub use crate::model::{
     Arc, Cycle, Durations, Frame, Function, Inlined, Line, ProgramFunction, Run, Share, Spot, Time, View,
 };
 pub use gmon_run::{
-    Clock, ClockSource, Ending, FunctionTimes, Intervals, Module, Node, Origin, Process, Program, Thread,
+    Clock, ClockSource, Ending, FunctionTimes, Intervals, Module, Node, Origin, Process, Program, Slow,
+    SlowCall, SlowEnd, SlowNode, Thread, Typical,
 };

@@ -6,7 +6,8 @@
 use std::collections::BTreeSet;
 
 use gmon_run::{
-    Clock, FunctionTimes, Intervals, Module, NO_PATH_NAME, Node, Origin, Process, Program, REST_NAME, Thread,
+    Clock, FunctionTimes, Intervals, Module, NO_PATH_NAME, Node, Origin, Process, Program, REST_NAME, Slow,
+    Thread,
 };
 use serde::Serialize;
 
@@ -56,6 +57,9 @@ pub struct Run {
     pub nodes: Vec<Node>,
     /// The number of calls that are in nodes without a function.
     pub nodes_lost: u64,
+    /// The slowest calls of functions; empty if none were kept.
+    #[serde(skip)]
+    pub slow: Slow,
     /// The threads that have called something; empty if the file does not tell threads apart.
     pub threads: Vec<Thread>,
     /// The measured times of each function in each thread; empty if the file does not tell threads apart.

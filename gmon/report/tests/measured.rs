@@ -384,6 +384,36 @@ index  inclusive %      self  children  calls       min       max  function
 }
 
 #[test]
+fn slow_calls() {
+    let folder = folder("slow", &example(true));
+    let shown = text(&folder, &["paths", "--slow"]);
+    for line in [
+        "parse: 8 calls, half of them up to 40.00 us, 99 % up to 31.00 ms, all up to 32.00 ms; 2 more that are incomplete or had not ended; \
+         for 3 that were as slow there was no room",
+        "1. 32.00 ms  parse(text=\"ab\")",
+        "   running 2.499 ms, waiting 29.50 ms, ready 1.000 us, prog 100, began after 1.000 s",
+        "difference       slow    typical       self    waiting    calls  function",
+        " +31.96 ms   32.00 ms   40.00 us   2.000 ms       0 ns        1  parse",
+        " +29.56 ms   29.60 ms   36.00 us   29.60 ms   29.50 ms        4    libc_read",
+        "2. 500.0 us  parse",
+        "   waiting not known, prog 100, began after 1.000 s, had not ended, INCOMPLETE: events of 100.0 us or more are lost",
+    ] {
+        assert!(shown.lines().any(|shown| shown == line), "{line}:\n{shown}");
+    }
+    let all = json(&folder, &["paths", "--slow", "--json", "-n", "1"]);
+    assert_eq!((&all["not_shown"], &all["calls"][0]["running_ns"]), (&1.into(), &2_499_000.into()));
+    let read =
+        all["calls"][0]["paths"].as_array().expect("paths").iter().find(|path| path["name"] == "libc_read");
+    assert_eq!(read.expect("libc_read")["difference_ns"], 29_564_000);
+    assert_eq!(all["functions"][0]["median_ns"], 40_000);
+    let missing = self::folder("no-slow", &example(false));
+    assert!(
+        message(&missing, &["paths", "--slow"])
+            .starts_with("no slow calls in the run of prog; `gprofinject --slow")
+    );
+}
+
+#[test]
 fn paths() {
     let folder = folder("paths", &example(true));
     assert_text(
@@ -469,6 +499,15 @@ fn hostile() {
     for node in &mut measured.nodes {
         (node.calls, node.self_ns, node.samples) = (u64::MAX, u64::MAX, u64::MAX);
     }
+    for node in &mut measured.slow.nodes {
+        (node.calls, node.self_ns, node.median_ns, node.waiting_ns) =
+            (u64::MAX, u64::MAX, u64::MAX, u64::MAX);
+    }
+    for call in &mut measured.slow.calls {
+        (call.duration_ns, call.waiting_ns, call.ready_ns) = (u64::MAX, Some(u64::MAX), Some(u64::MAX));
+        (call.thread, call.arguments) = ("a\u{1b}[31m".to_owned(), "\u{202e}b\n".to_owned());
+        (call.lost_ns, call.start_unix_ns) = (u64::MAX, u64::MAX);
+    }
     let folder = folder("hostile", &measured);
     for args in [
         &["flat"][..],
@@ -478,6 +517,7 @@ fn hostile() {
         &["graph"],
         &["paths"],
         &["paths", "--threads"],
+        &["paths", "--slow"],
         &["paths", "--folded", "--threads"],
     ] {
         let shown = text(&folder, args);

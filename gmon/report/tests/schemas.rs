@@ -76,6 +76,7 @@ fn members_are_those_that_are_documented() {
         "paths --json --threads measured.pb.gz",
         "paths --json sampled.pb.gz",
         "paths --waits --json --threads waited.pb.gz",
+        "paths --slow --json measured.pb.gz",
         "diff --json measured.pb.gz counted.pb.gz --sort calls",
         "check --records --json gmon.out",
         "trace --json run.trace",

@@ -36,6 +36,7 @@ impl Numbers {
         if recording.has_sampled_stacks() {
             recording.stacks.iter().filter_map(|stack| stack.function).for_each(&mut note);
         }
+        recording.slow.nodes.iter().filter_map(|node| node.function).for_each(&mut note);
         let (functions, function_numbers) = numbered(
             (0..).zip(occurs).filter(|(_, occurs)| *occurs).map(|(index, _)| index),
             recording.functions.len(),

@@ -89,6 +89,7 @@ pub(crate) fn analysis(recording: &Recording, samples: &Samples, files: Files, d
         false => add_elsewhere(&mut run, recording),
     }
     add_calls(&mut run, recording, &numbers);
+    run.slow.append(recording.slow.clone(), Some, |function| numbers.function(function).unwrap_or(0));
     demangle_all(&mut run.functions, &run.modules);
     run.sort_arcs();
     match run.time {

@@ -102,6 +102,7 @@ Examples:
   gprofinject --paths ./prog && gmon paths
   gmon paths -f parse --min-percent 2
   gprofinject --paths --libs all ./server && gmon paths --waits    # who waits for what
+  gprofinject --slow handle ./server && gmon paths --slow -n 3
   gmon paths --folded | flamegraph.pl > flame.svg";
 
 pub(crate) const TRACE: &str = "\

@@ -10,6 +10,8 @@ pub(crate) mod graph;
 pub(crate) mod lines;
 pub(crate) mod paths;
 pub(crate) mod sampled;
+pub(crate) mod slow;
+pub(crate) mod slow_paths;
 pub(crate) mod spread;
 pub(crate) mod sums;
 mod waits;
