@@ -23,11 +23,12 @@ pub(crate) mod placement;
 pub(crate) mod possible;
 pub(crate) mod recorded;
 pub(crate) mod recorder;
+pub(crate) mod slowest;
 pub(crate) mod space;
 pub(crate) mod stacks;
 pub(crate) mod threads;
 pub(crate) mod times;
-mod totals;
+pub(crate) mod totals;
 pub(crate) mod unwound;
 
 #[cfg(test)]

@@ -76,7 +76,8 @@ coded! {
         Left = 6,
         /// The thread continues on the stack with the number `function`.
         Chain = 7,
-        /// The agent has taken `time` ticks until now, which are not the program's.
+        /// The agent has taken `time` ticks until now, which are not the program's. If `function` is [`READY`], other threads had the
+        /// processor for so long, although this one could have run.
         Pause = 8,
         /// `time` events were lost, because the ring had no room for them.
         Lost = 9,
@@ -95,6 +96,9 @@ coded! {
         Snapshot = 14,
     }
 }
+
+/// The `function` of a [`Kind::Pause`] in which other threads had the processor.
+pub const READY: u32 = 1;
 
 /// An event of a ring.
 #[repr(C)]

@@ -17,6 +17,7 @@ Examples:
   gprofinject make -j4 && gmon flat                # all programs of a run, with their libraries
   gprofinject --times ./prog && gmon flat          # how long calls take
   gprofinject --paths ./prog && gmon paths         # by call path
+  gprofinject --slow handle ./prog && gmon paths --slow # its slowest calls
   gprofinject --count lines ./prog && gmon lines   # the source, with counts
   gprofinject -I 'parse_*' -X '*::~*' --libs none ./prog
   gprofinject --list ./prog                        # what would be hooked, and how
@@ -141,14 +142,27 @@ pub(crate) struct Args {
     #[arg(long, value_name = "GLOB", requires = "trace_size")]
     pub(crate) trace_trigger: Vec<String>,
 
-    /// With --trace: what a thread does whose buffer is full: wait until it has been read, or lose the newest or oldest calls
+    /// With --trace and --slow: what a thread does whose buffer is full: wait until it has been read, or lose the newest or oldest calls
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = FullArg::Wait)]
     pub(crate) trace_full: FullArg,
 
-    /// With --trace: write arguments and results too: auto (those that debug information or the prototypes of the C library tell),
+    /// With --trace and --slow: write arguments and results too: auto (those that debug information or the prototypes of the C library tell),
     /// FUNCTION@VALUES in uftrace's terms, as in 'main@arg1/i32,arg2/s,retval', or several separated by ;
     #[arg(long, value_name = "SPEC")]
     pub(crate) args: Option<String>,
+
+    /// Keep the slowest calls of functions whose names match, or MODULE!FUNCTION, with the tree of what each called and waited for, for
+    /// gmon paths --slow (repeatable)
+    #[arg(long, value_name = "GLOB")]
+    pub(crate) slow: Vec<String>,
+
+    /// With --slow: the greatest number of calls that are kept [default: 10, and 1000 with --slow-above]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) slow_top: Option<u32>,
+
+    /// With --slow: keep only calls that take at least so many microseconds
+    #[arg(long, value_name = "MICROSECONDS", value_parser = microseconds)]
+    pub(crate) slow_above: Option<f64>,
 
     /// With --times and --paths: what measures, the processor's time stamp counter or clock_gettime
     #[arg(long, value_name = "CLOCK", value_enum, default_value_t = ClockArg::Auto)]

@@ -27,7 +27,7 @@ use crate::session::expectations;
 use crate::session::headroom;
 use crate::session::phases::Viewed;
 use crate::session::run::{self, Prepared};
-use crate::session::settings::{Settings, TraceFile};
+use crate::session::settings::{Settings, SlowCalls, TraceFile};
 use crate::session::unmatched;
 use crate::store::exports::Exports;
 use crate::store::output::{self, Output};
@@ -38,6 +38,7 @@ use crate::target::launch::launched::{self, Inherited, Launched};
 use crate::target::launch::standing::Standing;
 use crate::target::launch::streams::Streams;
 use crate::target::process::Process;
+use crate::trace::slow::keeper::KeptCalls;
 use crate::trace::tracer::{Place, Tracer};
 
 /// Runs the whole command. Its exit status is the program's. `limits` are those with which it was started.
@@ -159,8 +160,9 @@ fn launch(mut settings: Settings, start: Instant, inherited: &Inherited) -> Resu
         choice.method == Method::Timer || follow || takes_agent && subject.profiling().is_some();
     let planned = settings.planner().plan(subject, &program.binary, agent_wanted);
     unmatched::check(&program.binary, &planned, &settings)?;
+    unmatched::check_slow(&program.binary, &planned, &settings)?;
     // Its file is made now, when nothing is refused any more.
-    let tracer = trace.map(Tracer::new).transpose()?;
+    let tracer = trace.map(Tracer::new).transpose()?.or(slow_tracer(&settings)?);
     expectations::say(&planned, &program, &settings, choice.method != Method::None);
     let standing = Standing::find(settings.look.is_some_and(|look| !look.is_plain));
     let streams = match settings.look {
@@ -230,11 +232,12 @@ fn prepare_attach(process: &Process, mut settings: Settings, start: Instant) -> 
     let output = settings.output.check()?;
     let stats = settings.stats.as_deref().map(output::stats_target).transpose()?;
     let exports = Exports::check(&settings.exports)?;
-    let tracer = trace_place(&mut settings)?.map(Tracer::new).transpose()?;
+    let tracer = trace_place(&mut settings)?.map(Tracer::new).transpose()?.or(slow_tracer(&settings)?);
     let choice = sampler::choose(SamplerArg::Perf, settings.rate, true, false, false);
     let image = subject.image().filter(|_| subject.kind.is_standalone());
     let settings = Settings { arena: image.and_then(|image| room::arena(process, image)), ..settings };
     let planned = settings.planner().plan(subject, &program.binary, false);
+    unmatched::check_slow(&program.binary, &planned, &settings)?;
     expectations::say(&planned, &program, &settings, choice.method != Method::None);
     let viewed =
         settings.look.map(|look| Viewed { look, subject: Subject::Attached, output: None, is_output: true });
@@ -254,6 +257,13 @@ fn prepare_attach(process: &Process, mut settings: Settings, start: Instant) -> 
         heir,
         start,
     })
+}
+
+/// Returns what keeps the slowest calls that the settings ask for.
+fn slow_tracer(settings: &Settings) -> anyhow::Result<Option<Tracer>> {
+    let Some(SlowCalls { typed, most, least, .. }) = &settings.slow else { return Ok(None) };
+    let limits = KeptCalls { most: *most, least: *least };
+    Ok(Some(Tracer::of_slowest(SlowCalls::filters(typed)?, limits)))
 }
 
 /// Returns where the trace goes that the settings ask for, and what is kept of it.

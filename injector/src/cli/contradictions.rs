@@ -27,7 +27,7 @@ impl Args {
     /// Returns an error message if options contradict each other. (clap's `requires` does not help here: it
     /// does not ask for `--pid` if there is a PROGRAM, with which `--pid` cannot be used.)
     fn contradiction(&self, typed: &dyn Fn(&str) -> bool) -> Option<String> {
-        const FOR_A_RUN: [&str; 33] = [
+        const FOR_A_RUN: [&str; 36] = [
             "hooks",
             "rate",
             "sampler",
@@ -50,6 +50,9 @@ impl Args {
             "trace_trigger",
             "trace_full",
             "args",
+            "slow",
+            "slow_top",
+            "slow_above",
             "no_follow",
             "per_process",
             "ranks",
@@ -116,8 +119,22 @@ impl Args {
         if let Some(option) = first(&["no_fold", "max_paths"]).filter(|_| !self.paths) {
             return Some(format!("{option} says how --paths measures: add --paths"));
         }
-        const OF_A_TRACE: [&str; 6] =
-            ["args", "trace_depth", "trace_min_time", "trace_size", "trace_trigger", "trace_full"];
+        if typed("trace") && typed("slow") {
+            return Some(
+                "--slow keeps the slowest calls instead of a trace of all: leave --trace or --slow out"
+                    .to_owned(),
+            );
+        }
+        if let Some(option) = first(&["slow_top", "slow_above"]).filter(|_| self.slow.is_empty()) {
+            return Some(format!("{option} says which calls --slow keeps: add --slow FUNCTION"));
+        }
+        const OF_BOTH: [&str; 2] = ["args", "trace_full"];
+        if let Some(option) = first(&OF_BOTH).filter(|_| self.trace.is_none() && self.slow.is_empty()) {
+            return Some(format!(
+                "{option} says what is traced, or how: add --trace FILE or --slow FUNCTION"
+            ));
+        }
+        const OF_A_TRACE: [&str; 4] = ["trace_depth", "trace_min_time", "trace_size", "trace_trigger"];
         if let Some(option) = first(&OF_A_TRACE).filter(|_| self.trace.is_none()) {
             return Some(format!("{option} says what is traced, or how: add --trace FILE"));
         }
@@ -133,12 +150,14 @@ impl Args {
                 "--trace-depth leaves deeper calls unmeasured, so {option} would lack them: run gprofinject twice"
             ));
         }
-        if typed("clock") && !self.times && !self.paths && self.trace.is_none() {
+        let is_measured = self.times || self.paths || self.trace.is_some() || !self.slow.is_empty();
+        if typed("clock") && !is_measured {
             return Some(
-                "--clock says what measures durations: add --times, --paths or --trace FILE".to_owned(),
+                "--clock says what measures durations: add --times, --paths, --slow FUNCTION or --trace FILE"
+                    .to_owned(),
             );
         }
-        if let Some(option) = first(&["paths", "times", "trace"])
+        if let Some(option) = first(&["paths", "times", "trace", "slow"])
             && matches!(self.hooks, Some(HooksArg::Entry | HooksArg::None))
         {
             return Some(format!(
@@ -151,6 +170,7 @@ impl Args {
                 "export",
                 "open",
                 "trace",
+                "slow",
                 "dump_signal",
                 "reset_signal",
                 "pause_signal",

@@ -14,13 +14,14 @@ use crate::program::filters::Filters;
 use crate::program::libs::Libs;
 use crate::program::plan_cache::PlanCache;
 use crate::session::browser;
-use crate::session::settings::{Kept, Settings, TraceFile};
+use crate::session::settings::{Kept, Settings, SlowCalls, TraceFile};
 use crate::store::output;
 use crate::store::rank::Suffix;
 
 /// Returns what is to be measured of the durations of calls.
 fn measure(args: &Args) -> Result<Option<Measure>> {
-    if !args.times && !args.paths && args.trace.is_none() {
+    let is_slow = !args.slow.is_empty();
+    if !args.times && !args.paths && args.trace.is_none() && !is_slow {
         return Ok(None);
     }
     let is_tsc = match args.clock {
@@ -32,13 +33,13 @@ fn measure(args: &Args) -> Result<Option<Measure>> {
         ClockArg::Gettime => false,
     };
     let paths = args.paths.then_some(Paths { nodes_max: args.max_paths, folds: !args.no_fold });
-    let trace = args.trace.is_some().then_some(Tracing {
+    let trace = (args.trace.is_some() || is_slow).then_some(Tracing {
         full: args.trace_full,
         depth: args.trace_depth.unwrap_or(0),
         args: args.args.is_some(),
         least_ns: args.trace_min_time.map_or(0, |us| (us * 1000.0) as u64),
     });
-    Ok(Some(Measure { is_tsc, paths, is_result: args.times || args.paths, trace }))
+    Ok(Some(Measure { is_tsc, paths, is_result: args.times || args.paths || is_slow, trace }))
 }
 
 /// Returns the file of the trace, and what is kept of it.
@@ -51,6 +52,20 @@ fn trace_file(args: &Args, rank: &Suffix) -> Result<Option<TraceFile>> {
         .collect::<Result<_>>()?;
     let kept = args.trace_size.map(|mebibytes| Kept { bytes: mebibytes << 20, triggers });
     Ok(Some(TraceFile { path: rank.of(path), kept }))
+}
+
+/// Returns which calls are kept.
+fn slow_calls(args: &Args) -> Result<Option<SlowCalls>> {
+    if args.slow.is_empty() {
+        return Ok(None);
+    }
+    let most = args.slow_top.unwrap_or(if args.slow_above.is_some() { 1000 } else { 10 });
+    Ok(Some(SlowCalls {
+        typed: args.slow.clone(),
+        wanted: SlowCalls::filters(&args.slow)?,
+        most: most as usize,
+        least: args.slow_above.map_or(Duration::ZERO, |us| Duration::from_nanos((us * 1000.0) as u64)),
+    }))
 }
 
 /// Returns what is added to the names of files if this process is part of a parallel job.
@@ -91,6 +106,7 @@ pub(crate) fn settings(args: Args) -> Result<Settings> {
     // Whoever attaches to a process names the files of that one profile.
     let rank = if args.pid.is_some() { Suffix::default() } else { rank(&args) };
     let trace = trace_file(&args, &rank)?;
+    let slow = slow_calls(&args)?;
     let look = (args.top.is_some() || args.plain.is_some()).then(|| {
         let is_plain = args.plain.is_some();
         let typed = args.plain.flatten().or(args.top.flatten());
@@ -115,6 +131,7 @@ pub(crate) fn settings(args: Args) -> Result<Settings> {
         measure,
         args: args.args.as_deref().map(ArgsChoice::parse).transpose()?,
         trace,
+        slow,
         rate: args.rate.unwrap_or(if measure.is_some() { MEASURED_RATE } else { RATE }),
         sampler: args.sampler,
         follow: !args.no_follow,

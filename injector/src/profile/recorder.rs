@@ -4,7 +4,7 @@ mod places;
 mod tables;
 mod times;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
 use std::time::{Duration, UNIX_EPOCH};
@@ -18,6 +18,7 @@ use crate::profile::model::{self, GENERATED, NOWHERE, Place, Profile};
 use crate::profile::recorder::places::Places;
 use crate::profile::recorder::tables::Tables;
 use crate::profile::recorder::times::Sources;
+use crate::profile::slowest::Slowest;
 use crate::profile::stacks::Frame;
 use crate::program::planned::Planned;
 use crate::store::rank;
@@ -84,6 +85,31 @@ impl Recorder {
             ..Program::default()
         });
         self.add_to(number, profile, own, processes);
+    }
+
+    /// Adds the slowest calls of the programs that have been added.
+    pub(crate) fn add_slowest(&mut self, slowest: &Slowest) {
+        let Slowest { slow, functions, programs } = slowest;
+        let recording = &self.tables.recording;
+        let modules: HashMap<&str, u32> =
+            recording.modules.iter().zip(0..).map(|(module, index)| (module.path.as_str(), index)).collect();
+        let of_path = |path: &String| {
+            let module = *modules.get(path.as_str())?;
+            let program = recording.programs.iter().position(|program| program.module == module)?;
+            Some(program as u32)
+        };
+        let programs: Vec<Option<u32>> = programs.iter().map(of_path).collect();
+        let of = functions.iter().map(|function| modules.get(function.module.as_str()).copied());
+        let of: Vec<Option<u32>> = of.collect();
+        let indexes = functions.iter().zip(of).map(|(function, module)| {
+            let unknown = || Module { path: function.module.clone(), ..Module::default() };
+            let module = module.unwrap_or_else(|| self.tables.module(unknown()));
+            self.tables.function(module, function.address, function.size, &function.name)
+        });
+        let functions: Vec<u32> = indexes.collect();
+        let program = |program: u32| programs.get(program as usize).copied().flatten();
+        let function = |function: u32| functions.get(function as usize).copied().unwrap_or(0);
+        self.tables.recording.slow.append(slow.clone(), program, function);
     }
 
     /// Whether a program has done anything.

@@ -52,7 +52,16 @@ impl Filters {
     /// # Errors
     /// The pattern is malformed.
     pub(crate) fn only(option: &'static str, glob: &str) -> Result<Filters> {
-        Ok(Filters { include: vec![Pattern::new(option, glob)?], ..Filters::default() })
+        Filters::any_of(option, std::slice::from_ref(&glob.to_owned()))
+    }
+
+    /// Returns the selection of the functions that match one of several patterns, which are the values of `option`.
+    ///
+    /// # Errors
+    /// A pattern is malformed.
+    pub(crate) fn any_of(option: &'static str, globs: &[String]) -> Result<Filters> {
+        let include = globs.iter().map(|glob| Pattern::new(option, glob)).collect::<Result<_>>()?;
+        Ok(Filters { include, ..Filters::default() })
     }
 
     /// Adds basic-block counts to the selection: in everything that is hooked, or in code from these files.
@@ -182,6 +191,11 @@ impl Pattern {
 
     fn is_used(&self) -> bool {
         self.used.load(Ordering::Relaxed)
+    }
+
+    /// The option of which the pattern is a value.
+    pub(crate) fn option(&self) -> &'static str {
+        self.option
     }
 
     /// As the user has typed it, without its option.

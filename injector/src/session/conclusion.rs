@@ -103,6 +103,9 @@ pub(crate) fn conclude(
     results.took(run.duration);
     let written = is_seen
         .then(|| results.first(profilee, first, run.processes, &mut said, || output.write(pid, bytes)));
+    if let Some(slowest) = run.watched.and_then(|watched| watched.slowest.as_ref()) {
+        results.slowest(slowest);
+    }
     let digest = results.digest(asked.settings.measure.is_some_and(|measure| measure.is_result));
     let recording = results.finish(pid, &mut said);
     let recording = recording.unwrap_or_else(|error| {
@@ -113,6 +116,7 @@ pub(crate) fn conclude(
     run.list_others(recording, voice);
     said.troubles.iter().for_each(|trouble| voice.warn(trouble));
     say_trace(run, asked, &digest);
+    run.watched.into_iter().for_each(|watched| words::say_slowest(watched, voice));
     if written.is_none() {
         voice.warn(format_args!("no profile of {}", asked.program.binary.display()));
     }
@@ -179,6 +183,7 @@ fn next(
     let report = match (counts, settings.measure) {
         (Some(CountArg::Lines), None) => Some("lines"),
         (Some(CountArg::Blocks), None) => Some("asm"),
+        (None, Some(_)) if has_slow(run) => Some("paths --slow"),
         (None, Some(_)) if digest.has_paths => Some("paths"),
         // The browser has views of all that was measured.
         _ => None,
@@ -188,6 +193,12 @@ fn next(
     let report = report.or(file.as_ref().map(|_| "flat"));
     let words = [Some("gmon".to_owned()), report.map(str::to_owned), file];
     Some(words.into_iter().flatten().collect::<Vec<_>>().join(" "))
+}
+
+/// Returns whether any slow calls were kept.
+fn has_slow(run: &Run) -> bool {
+    let slowest = run.watched.and_then(|watched| watched.slowest.as_ref());
+    slowest.is_some_and(|slowest| !slowest.slow.calls.is_empty())
 }
 
 /// Says what was traced, if anything was, and what is missing.

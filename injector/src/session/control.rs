@@ -29,6 +29,7 @@ use crate::store::region::file::RegionFile;
 use crate::target::agent::choice::Switch;
 use crate::target::grip::Known;
 use crate::target::threads::stopped::Pause;
+use crate::trace::tracer::Tracer;
 
 /// The suffix of the copy of a region file that is made for a dump.
 const COPY_SUFFIX: &str = ".copy";
@@ -141,6 +142,9 @@ impl Family<'_> {
             None if index == 0 => self.output.write(pid as u32, &bytes),
             None => self.output.write_other(pid as u32, &bytes),
         })?;
+        if let Some(slowest) = self.tracer.as_ref().and_then(Tracer::slowest) {
+            results.slowest(&slowest);
+        }
         let recording = if is_stream { None } else { results.finish(pid as u32, &mut said)? };
         let said = said.troubles.iter().map(|trouble| format!("; {trouble}")).collect::<String>();
         self.save_trace()?;
@@ -163,6 +167,7 @@ impl Family<'_> {
 
     fn reset(&mut self, index: usize, sampling: Option<&mut Sampling>) -> Result<String> {
         let (pid, profilee) = self.member(index)?;
+        self.tracer.iter().for_each(Tracer::reset);
         // Everything since the start, without an earlier baseline and without the kernel's samples.
         if let Some(member) = self.members.get_mut(index) {
             member.baseline = None;

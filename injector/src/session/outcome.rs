@@ -40,6 +40,8 @@ pub(crate) struct Run<'r> {
     pub(crate) others: &'r [Other],
     /// What was traced, if anything was.
     pub(crate) traced: Option<&'r Summary>,
+    /// What was kept of the slowest calls, if these were asked for.
+    pub(crate) watched: Option<&'r Summary>,
     /// How long the program ran, with all other processes of the run.
     pub(crate) duration: Duration,
 }

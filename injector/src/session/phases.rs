@@ -69,6 +69,7 @@ pub(super) struct Collected {
     /// The gmon.out of the first program.
     bytes: Vec<u8>,
     traced: Option<Summary>,
+    watched: Option<Summary>,
     /// The processes that ran the first program.
     processes: Processes,
     tally: Tally,
@@ -225,6 +226,10 @@ impl<T: Target> Session<'_, T> {
         let processes = first.as_mut().map(|first| family.add_to_first(first, known)).unwrap_or_default();
         family.record_programs();
         let traced = family.tracer.take().map(Tracer::finish);
+        let (watched, traced) = match traced {
+            Some(summary) if summary.slowest.is_some() => (Some(summary), None),
+            other => (None, other),
+        };
         let mut sampling = self.sampling.take();
         let sampler_bytes = sampling.as_mut().map_or(0, |sampling| sampling.perf().ring_bytes());
         let tally = sampling.as_ref().map(|sampling| sampling.tally).unwrap_or_default();
@@ -238,7 +243,7 @@ impl<T: Target> Session<'_, T> {
         }
         let Some(first) = first else { return Err(anyhow!("the profile is lost").into()) };
         let (first, bytes) = first.finish()?;
-        Ok(Collected { first, bytes, traced, processes, tally, sampler_bytes, duration })
+        Ok(Collected { first, bytes, traced, watched, processes, tally, sampler_bytes, duration })
     }
 
     /// Writes everything, and says what there is to say.
@@ -287,6 +292,7 @@ impl<T: Target> Session<'_, T> {
             processes: &collected.processes,
             others: &self.family.others,
             traced: collected.traced.as_ref(),
+            watched: collected.watched.as_ref(),
             duration: collected.duration,
         };
         let files = Files {

@@ -22,6 +22,7 @@ impl Run<'_> {
             self.refused(),
             self.unseen(),
             self.trace(digest.all.calls),
+            self.slowest(),
             nameless(&digest.functions),
         ];
         remarks.into_iter().flatten().collect()
@@ -141,6 +142,18 @@ impl Run<'_> {
             remarks.push(format!("{} counted {is} not in the trace (-v says why)", scaled(missing)));
         }
         (!remarks.is_empty()).then(|| remarks.join(", "))
+    }
+
+    /// Says of how many calls the slowest ones were kept.
+    fn slowest(&self) -> Option<String> {
+        let slow = &self.watched?.slowest.as_ref()?.slow;
+        let calls = slow.typical.iter().map(|of| of.calls.saturating_add(of.others));
+        let calls = calls.fold(0, u64::saturating_add);
+        Some(match (slow.calls.len() as u64, calls) {
+            (_, 0) => "no function of --slow was called".to_owned(),
+            (0, calls) => format!("none of {} calls was slow enough for --slow-above", scaled(calls)),
+            (kept, calls) => format!("the slowest {} of {} calls kept", scaled(kept), scaled(calls)),
+        })
     }
 
     /// Returns how many basic blocks of the program and its libraries have run, and how many there are, if they were counted.

@@ -15,6 +15,7 @@ use crate::os::clock;
 use crate::profile::counted::Finished;
 use crate::profile::placement::Placed;
 use crate::profile::recorder::{Processes, Recorder};
+use crate::profile::slowest::Slowest;
 use crate::program::profilee::Profilee;
 use crate::session::digest::Digest;
 use crate::session::words;
@@ -154,6 +155,11 @@ impl<'r> Results<'r> {
         let name = &finished.profile.name;
         let program = if processes.pid > 0 { processes.pid.to_string() } else { name.clone() };
         Item::new(profilee, finished, None, Some(program))
+    }
+
+    /// Adds the slowest calls of the programs that have been added.
+    pub(crate) fn slowest(&mut self, slowest: &Slowest) {
+        self.recorder.add_slowest(slowest);
     }
 
     /// Returns what was added up to now in a few numbers. `is_result` tells whether measured times are wanted.

@@ -2,6 +2,9 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
 
 use crate::live::view::Look;
 use crate::options::Verb;
@@ -32,6 +35,28 @@ pub(crate) struct Kept {
     pub(crate) triggers: Vec<Filters>,
 }
 
+/// Which calls are kept by `--slow`.
+#[derive(Debug)]
+pub(crate) struct SlowCalls {
+    /// The functions, as the user has typed them.
+    pub(crate) typed: Vec<String>,
+    pub(crate) wanted: Filters,
+    /// The greatest number of calls.
+    pub(crate) most: usize,
+    /// The least duration of a call.
+    pub(crate) least: Duration,
+}
+
+impl SlowCalls {
+    /// Returns the functions that match these patterns.
+    ///
+    /// # Errors
+    /// A pattern is malformed.
+    pub(crate) fn filters(typed: &[String]) -> Result<Filters> {
+        Filters::any_of("--slow", typed)
+    }
+}
+
 /// What the user has asked for.
 #[derive(Debug)]
 pub(crate) struct Settings {
@@ -48,6 +73,8 @@ pub(crate) struct Settings {
     pub(crate) args: Option<ArgsChoice>,
     /// Where the trace is written; `None` if there is none.
     pub(crate) trace: Option<TraceFile>,
+    /// Which calls are kept; `None` if none are.
+    pub(crate) slow: Option<SlowCalls>,
     pub(crate) rate: u32,
     pub(crate) sampler: SamplerArg,
     pub(crate) filters: Filters,

@@ -1,4 +1,4 @@
-//! Patterns of -I that match nothing: most are misspelled, and the program need not run for that.
+//! Patterns of -I and --slow that match nothing: most are misspelled, and the program need not run for that.
 //!
 //! What is known before the start are the functions of the program and of the libraries that it needs. Further code may come later:
 //! libraries that the program loads, and programs that it executes. So a pattern is refused only if it is
@@ -7,24 +7,26 @@
 //! * for all modules, in a program that executes no others. Libraries that are loaded later are rarely what such a pattern is for, and
 //!   `*!FUNCTION` says that it is for any.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use gprofinject_image::headers;
 use gprofinject_image::names::demangle::demangle;
 use gprofinject_image::names::short;
 use gprofinject_image::names::similar::similar;
+use gprofinject_plan::Verdict;
 use memchr::memmem;
 
 use crate::options::HooksArg;
 use crate::os::failure::Tipped;
 use crate::os::loader::{self, Needed};
-use crate::program::filters::Pattern;
+use crate::program::filters::{Filters, Pattern};
 use crate::program::library;
 use crate::program::planned::Planned;
 use crate::program::subject::Subject;
-use crate::session::settings::Settings;
+use crate::session::settings::{Settings, SlowCalls};
 use crate::session::words::quoted;
 
 /// What a program executes others by.
@@ -60,8 +62,61 @@ struct Library {
 /// # Errors
 /// One does not.
 pub(crate) fn check(program: &Path, planned: &Planned, settings: &Settings) -> Result<()> {
+    check_one(&settings.filters, program, planned, settings)
+}
+
+/// Checks the same of each pattern of --slow, and that a function of the program that matches can be measured.
+///
+/// # Errors
+/// One does not, or none can.
+pub(crate) fn check_slow(program: &Path, planned: &Planned, settings: &Settings) -> Result<()> {
+    let Some(SlowCalls { typed, wanted, .. }) = &settings.slow else { return Ok(()) };
+    let own = names_of_module(program);
+    let records = planned.plan.iter().flat_map(|plan| plan.records.iter());
+    let measured: HashSet<u64> =
+        records.filter(|record| record.exit != 0).map(|record| record.entry).collect();
+    let mut why = None;
+    let mut is_measured = false;
+    for (function, verdict) in planned.functions() {
+        if wanted.select(&own, function.names()) {
+            is_measured |= measured.contains(&function.address);
+            let reason = match verdict {
+                Verdict::Refused(reason) => reason.to_string(),
+                Verdict::Hooked(_) => "its exits cannot be hooked".to_owned(),
+            };
+            why = why.or(Some((function.name.to_owned(), reason)));
+        }
+    }
+    check_one(wanted, program, planned, settings)?;
+    match why.filter(|_| !is_measured && planned.plan.is_some() && wanted.unused_includes().next().is_none())
+    {
+        Some(_) if is_in_libraries(wanted, program, planned, settings) => Ok(()),
+        Some((name, reason)) => {
+            let name = short(&demangle(&name)).into_owned();
+            Err(anyhow!("--slow '{}': {name} is not measured: {reason}", typed.join("' and '")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Returns whether a library that the program needs has a function that matches.
+fn is_in_libraries(filters: &Filters, program: &Path, planned: &Planned, settings: &Settings) -> bool {
+    let libraries = if planned.wants_libraries() { needed(program, planned, settings) } else { Vec::new() };
+    libraries.iter().filter(|library| library.is_wanted).any(|library| {
+        let subject = settings.planner().library_subject(&library.path);
+        let modules = library.names.each_ref().map(String::as_str);
+        subject.functions().iter().any(|function| filters.select(&modules, function.names()))
+    })
+}
+
+/// Returns the names by which patterns know the program.
+fn names_of_module(program: &Path) -> [&str; 2] {
+    ["", program.file_name().and_then(|name| name.to_str()).unwrap_or_default()]
+}
+
+fn check_one(filters: &Filters, program: &Path, planned: &Planned, settings: &Settings) -> Result<()> {
     let is_idle = settings.hooks == Some(HooksArg::None) || planned.subject.kind.unhookable().is_some();
-    if is_idle || planned.obstacle.is_some() || settings.filters.unused_includes().next().is_none() {
+    if is_idle || planned.obstacle.is_some() || filters.unused_includes().next().is_none() {
         return Ok(());
     }
     let libraries = match planned.wants_libraries() {
@@ -70,19 +125,19 @@ pub(crate) fn check(program: &Path, planned: &Planned, settings: &Settings) -> R
     };
     let mut subjects = vec![planned.subject];
     for library in libraries.iter().filter(|library| library.is_wanted) {
-        if settings.filters.unused_includes().next().is_none() {
+        if filters.unused_includes().next().is_none() {
             return Ok(());
         }
         let subject = settings.planner().library_subject(&library.path);
         let modules = [library.names[0].as_str(), library.names[1].as_str()];
         for function in subject.functions().iter() {
-            settings.filters.select(&modules, function.names());
+            filters.select(&modules, function.names());
         }
         subjects.push(subject);
     }
     let executes = settings.follow && executes(planned.subject);
-    let own = ["", program.file_name().and_then(|name| name.to_str()).unwrap_or_default()];
-    for pattern in settings.filters.unused_includes() {
+    let own = names_of_module(program);
+    for pattern in filters.unused_includes() {
         let known =
             libraries.iter().find(|library| pattern.is_for(&library.names.each_ref().map(String::as_str)));
         let is_known = pattern.is_for(&own) || known.is_some();
@@ -126,7 +181,11 @@ fn refusal(
         (true, true) => format!("gprofinject --list {program} shows the functions"),
         (true, false) => {
             let later = format!("*!{}", pattern.typed());
-            format!("for a library that is loaded later, write -I {}", quoted(OsStr::new(&later)))
+            format!(
+                "for a library that is loaded later, write {} {}",
+                pattern.option(),
+                quoted(OsStr::new(&later))
+            )
         }
     };
     let libraries = if settings.libs.wants_any() { " or its libraries" } else { "" };

@@ -119,6 +119,28 @@ pub(crate) fn say_trace(traced: &Summary, missing: u64, measure: Option<Measure>
     }
 }
 
+/// Says what is missing of the slowest calls.
+pub(crate) fn say_slowest(watched: &Summary, voice: Voice) {
+    for trouble in &watched.troubles {
+        voice.warn(trouble);
+    }
+    if watched.lost > 0 {
+        voice.warn(format_args!(
+            "{} of calls are lost: threads wrote faster than they were read (--trace-full wait has them wait; -X leaves calls out), or \
+             were left by a jump or their end while they wrote one; the calls that lack them are marked",
+            counted(watched.lost, "event", "events")
+        ));
+    }
+    let Some(slowest) = &watched.slowest else { return };
+    let calls: u64 =
+        slowest.slow.typical.iter().map(|of| of.calls.saturating_add(of.others)).fold(0, u64::saturating_add);
+    voice.detail(format_args!(
+        "slowest calls: {} kept of {}",
+        slowest.slow.calls.len(),
+        counted(calls, "call", "calls")
+    ));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

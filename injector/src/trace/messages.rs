@@ -7,6 +7,7 @@ use std::sync::mpsc::SyncSender;
 
 use crate::os::clock::Moment;
 use crate::profile::ends::Ends;
+use crate::profile::slowest::Slowest;
 use crate::program::planned::Planned;
 use crate::sampling::sampler::Switched;
 use crate::store::region::ring::{LoadTable, Rings};
@@ -25,6 +26,10 @@ pub(crate) enum Message {
     },
     /// The recorder is to write the kept chunks. Its answer is the file's name, or the reason why there is none.
     Save(SyncSender<Result<PathBuf, String>>),
+    /// The slowest calls up to now are wanted.
+    Slowest(SyncSender<Slowest>),
+    /// The calls up to now are to be forgotten.
+    Reset,
     /// This is the last message.
     Finish,
 }
@@ -58,4 +63,6 @@ pub(crate) struct Summary {
     /// The number of chunks that were dropped because they were too old to be kept.
     pub(crate) dropped: u64,
     pub(crate) troubles: Vec<String>,
+    /// The slowest calls, if these were kept instead of a trace.
+    pub(crate) slowest: Option<Slowest>,
 }

@@ -20,17 +20,12 @@ use crate::trace::clocks::{self, Clocks, by_clock};
 use crate::trace::keep::{FILES, Role, Sink};
 use crate::trace::messages::{Message, Summary, ThreadNames};
 use crate::trace::names::{Known, Libraries, Name};
+use crate::trace::pace::Pace;
 use crate::trace::recorded::Recorded;
 use crate::trace::stream::{Followed, Part, Stream};
 
 /// The maximum age of a thread's events before they become a chunk.
 const OLDEST: Duration = Duration::from_millis(250);
-/// The minimum time for which the recorder sleeps between two visits of the rings.
-const SHORTEST: Duration = Duration::from_micros(200);
-/// The maximum time for which the recorder sleeps, which is reached while no events are written.
-const LONGEST: Duration = Duration::from_millis(10);
-/// The fill level of a ring from which on the recorder does not sleep.
-const BUSY: f64 = 1.0 / 8.0;
 /// The fill level of a ring from which on the recorder compresses faster and less.
 const HURRIED: f64 = 1.0 / 2.0;
 /// The maximum number of streams of a process, which are its threads and those of guests. Beyond this limit, events of guests are
@@ -80,21 +75,14 @@ impl Recorder {
 
     /// Records until there are no more messages.
     pub(crate) fn run(mut self, messages: &Receiver<Message>) -> Summary {
-        let mut pause = LONGEST;
+        let mut pace = Pace::new();
         loop {
             let fullest = self.visit();
             // On failure, the compression level stays as it is.
             let _ = self.encoder.hurry(fullest >= HURRIED);
-            pause = if fullest >= BUSY {
-                Duration::ZERO
-            } else if fullest > 0.0 {
-                (pause / 2).max(SHORTEST)
-            } else {
-                (pause * 2).clamp(SHORTEST, LONGEST)
-            };
             self.flush();
             self.compare_all();
-            match messages.recv_timeout(pause) {
+            match messages.recv_timeout(pace.after(fullest)) {
                 Ok(Message::Begun(begun)) => self.all.push(Recorded::new(*begun)),
                 Ok(Message::Switches(list, moment)) => self.switches(&list, moment),
                 Ok(Message::Ended { process, moment, ends, names }) => {
@@ -104,7 +92,8 @@ impl Recorder {
                     self.visit();
                     let _ = answer.send(self.save());
                 }
-                Err(RecvTimeoutError::Timeout) => {}
+                // A trace keeps all calls.
+                Ok(Message::Slowest(_) | Message::Reset) | Err(RecvTimeoutError::Timeout) => {}
                 Ok(Message::Finish) | Err(RecvTimeoutError::Disconnected) => return self.finish(),
             }
         }

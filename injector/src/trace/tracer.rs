@@ -1,4 +1,4 @@
-//! The handle of the thread that records a trace.
+//! The handle of the thread that records a trace or keeps the slowest calls.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -12,6 +12,7 @@ use gmon_trace::Chunk;
 use crate::os::clock::Moment;
 use crate::os::sys;
 use crate::profile::ends::Ends;
+use crate::profile::slowest::Slowest;
 use crate::program::filters::Filters;
 use crate::program::library::Library;
 use crate::sampling::sampler::Switched;
@@ -19,6 +20,8 @@ use crate::trace::keep::Sink;
 use crate::trace::messages::{Begun, Message, Summary, ThreadNames};
 use crate::trace::names::Libraries;
 use crate::trace::recorder::Recorder;
+use crate::trace::slow::keeper::KeptCalls;
+use crate::trace::slow::watcher::Watcher;
 
 /// The file of a trace, whose path has been checked.
 #[derive(Debug)]
@@ -40,10 +43,25 @@ pub(crate) struct Tracer {
     keeps: bool,
 }
 
+/// What the thread does.
+enum Reader {
+    Trace(Recorder),
+    Slow(Watcher),
+}
+
+impl Reader {
+    fn run(self, messages: &Receiver<Message>) -> Summary {
+        match self {
+            Reader::Trace(recorder) => recorder.run(messages),
+            Reader::Slow(watcher) => watcher.run(messages),
+        }
+    }
+}
+
 enum State {
     /// The thread has not started. It starts with the first process, because gprofinject may have only one thread when it forks the
     /// program.
-    Waiting(Box<(Recorder, Receiver<Message>)>),
+    Waiting(Box<(Reader, Receiver<Message>)>),
     Running(JoinHandle<Summary>),
     /// The thread could not be started, for this reason.
     Failed(String),
@@ -71,7 +89,16 @@ impl Tracer {
         let libraries = Libraries::default();
         let recorder = Recorder::new(sink, path, triggers, libraries.clone(), start)
             .context("the trace cannot be compressed")?;
-        Ok(Tracer { messages, libraries, state: State::Waiting(Box::new((recorder, received))), keeps })
+        let reader = Reader::Trace(recorder);
+        Ok(Tracer { messages, libraries, state: State::Waiting(Box::new((reader, received))), keeps })
+    }
+
+    /// Prepares to keep the slowest calls of functions that match.
+    pub(crate) fn of_slowest(wanted: Filters, limits: KeptCalls) -> Tracer {
+        let (messages, received) = mpsc::channel();
+        let libraries = Libraries::default();
+        let reader = Reader::Slow(Watcher::new(wanted, limits, libraries.clone()));
+        Tracer { messages, libraries, state: State::Waiting(Box::new((reader, received))), keeps: false }
     }
 
     /// Returns whether the last part of the trace is kept in memory and written on request.
@@ -86,8 +113,8 @@ impl Tracer {
             else {
                 return;
             };
-            let (recorder, received) = *waiting;
-            let record = move || recorder.run(&received);
+            let (reader, received) = *waiting;
+            let record = move || reader.run(&received);
             self.state = match thread::Builder::new().name("gprofinject-trace".into()).spawn(record) {
                 Ok(thread) => State::Running(thread),
                 Err(error) => {
@@ -126,6 +153,19 @@ impl Tracer {
         answered.recv().unwrap_or_else(|_| Err("the trace has ended".to_owned()))
     }
 
+    /// Returns the slowest calls up to now, if they are kept.
+    pub(crate) fn slowest(&self) -> Option<Slowest> {
+        let State::Running(_) = self.state else { return None };
+        let (answer, answered) = mpsc::sync_channel(1);
+        let _ = self.messages.send(Message::Slowest(answer));
+        answered.recv().ok()
+    }
+
+    /// Forgets the slowest calls up to now, if they are kept.
+    pub(crate) fn reset(&self) {
+        let _ = self.messages.send(Message::Reset);
+    }
+
     /// Ends the recording.
     pub(crate) fn finish(self) -> Summary {
         let Tracer { messages, state, libraries: _, keeps: _ } = self;
@@ -133,8 +173,8 @@ impl Tracer {
         drop(messages);
         match state {
             State::Waiting(waiting) => {
-                let (recorder, received) = *waiting;
-                recorder.run(&received)
+                let (reader, received) = *waiting;
+                reader.run(&received)
             }
             State::Running(thread) => match thread.join() {
                 Ok(summary) => summary,

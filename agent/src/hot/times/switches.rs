@@ -245,7 +245,7 @@ fn charge(agent: &Agent, block: BlockRef, now: u64, passed: &Passed) {
     if ready > 0 {
         times.ready().fetch_add(ready, Ordering::Relaxed);
         times.paused().fetch_add(ready, Ordering::Relaxed);
-        trace::paused(agent, block, ready);
+        trace::was_ready(agent, block, ready);
     }
     if let Some(top) = top.filter(|_| waited > 0) {
         if let Some(arc) = nodes::arc(load(top.arc())) {

@@ -19,7 +19,7 @@ use crate::program::agent::Agent;
 use core::sync::atomic::Ordering;
 use gprofinject_abi::shared::{BlockRef, ChainRef, OpenCallRef};
 use gprofinject_abi::times::{DEPTH_BIT, TRACED};
-use gprofinject_abi::trace::{Kind, data_slots};
+use gprofinject_abi::trace::{Kind, READY, data_slots};
 
 /// Bits of [`gprofinject_abi::times::OpenCall::flags`] below the depth.
 const FLAG_BITS: u32 = (1 << DEPTH_BIT) - 1;
@@ -179,26 +179,33 @@ pub(crate) fn changed(agent: &Agent, block: BlockRef, chain: ChainRef, time: u64
 /// Writes a pause: until now, the agent has taken `ticks` ticks, which the caller has added to `paused`.
 pub(crate) fn paused(agent: &Agent, block: BlockRef, ticks: u64) {
     if is_on(agent) && ticks != 0 {
-        write_pause(agent, block, ticks, true);
+        write_pause(agent, block, Event { kind: Kind::Pause, function: 0, time: ticks }, true);
+    }
+}
+
+/// Writes that until now, other threads had the processor for `ticks` ticks, which the caller has added to `paused`.
+pub(crate) fn was_ready(agent: &Agent, block: BlockRef, ticks: u64) {
+    if is_on(agent) && ticks != 0 {
+        write_pause(agent, block, Event { kind: Kind::Pause, function: READY, time: ticks }, true);
     }
 }
 
 /// Writes a pause, or a snapshot instead if events were lost: the times of the calls in a snapshot include the pause already.
-fn write_pause(agent: &Agent, block: BlockRef, ticks: u64, waits: bool) {
+fn write_pause(agent: &Agent, block: BlockRef, pause: Event, waits: bool) {
     let trace = block.trace();
     if trace.unreported().load(Ordering::Relaxed) != 0 {
         write_snapshot(agent, block, None, waits);
     } else if !waits && !has_room(agent, block, trace.next().load(Ordering::Relaxed) + 1) {
-        defer_pause(trace, ticks);
+        defer_pause(trace, pause.time);
     } else if let Some((number, _blocked)) = take(agent, block, 1, waits) {
-        put(trace, number, Event { kind: Kind::Pause, function: 0, time: ticks });
+        put(trace, number, pause);
     }
 }
 
 /// Writes a pause of another thread, which is stopped. If that thread's ring is full, the thread itself writes the pause later.
 pub(crate) fn paused_other(agent: &Agent, block: BlockRef, ticks: u64) {
     if is_on(agent) && ticks != 0 && block.times().top().load(Ordering::Relaxed) != 0 {
-        write_pause(agent, block, ticks, false);
+        write_pause(agent, block, Event { kind: Kind::Pause, function: 0, time: ticks }, false);
     }
 }
 
