@@ -90,6 +90,7 @@ modules! {
     reports
     shown
     size
+    slow
     stack_copies
     stacks
     standalone

@@ -11,8 +11,9 @@ gprofinject_tests::trials! {
 /// and inlined calls, and write nine formats, one of which is the HTML report, with disassembly. ratatui and crossterm, which draw the live view, take
 /// 0.4 MB. A build of the whole workspace makes gprofinject 130 KB larger than one of it alone: gmon needs a formatter of iced-x86,
 /// cargo enables it for all, and iced's encoder, which gprofinject uses, then shows instructions in its errors.
-/// zstd, which compresses traces, and what is known of the C library's prototypes and of types take 0.7 MB.
-const MOST: u64 = 10_500_000;
+/// zstd, which compresses traces, and what is known of the C library's prototypes and of types take 0.7 MB. What keeps the slowest calls takes
+/// 0.2 MB.
+const MOST: u64 = 10_700_000;
 
 fn the_commands_are_small() {
     for command in [tool::gprofinject().unwrap().to_owned(), tool::gmon().unwrap()] {
