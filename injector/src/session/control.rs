@@ -82,6 +82,7 @@ impl Family<'_> {
         let profilee = member.profilee;
         let samples = sampling.and_then(|sampling| {
             sampling.settle();
+            self.trace_switches(sampling);
             sampling.samples(index)
         });
         let mut copy = None;
