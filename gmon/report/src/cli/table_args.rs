@@ -67,7 +67,7 @@ pub(crate) struct PathsArgs {
     pub(crate) threads: bool,
     /// The slowest calls that `gprofinject --slow` has kept, and by which paths each differs from the typical call; -n is the number of
     /// calls, -f selects among the functions of --slow, and --min-percent is that of a call
-    #[arg(long, conflicts_with_all = ["threads", "folded"])]
+    #[arg(long, conflicts_with_all = ["threads", "folded", "waits"])]
     pub(crate) slow: bool,
     /// Print lines `a;b;c NANOSECONDS` of self time, which flame graph tools read
     #[arg(long, conflicts_with = "json")]
