@@ -39,6 +39,9 @@ pub(crate) fn paths(view: &RunView, args: &PathsArgs, out: &mut impl Write) -> R
     if !(0.0..=100.0).contains(&percent) {
         bail!("--min-percent {percent}: expected a number from 0 to 100");
     }
+    if args.waits && !(run.nodes.is_empty() && run.time.is_measured()) {
+        return waits::waits(view, args, percent, out);
+    }
     if run.nodes.is_empty() {
         bail!(
             "no call paths and no sampled stacks in the run of {}; `gprofinject --paths PROG` records paths, and `gmon graph` shows who called whom",
@@ -49,9 +52,6 @@ pub(crate) fn paths(view: &RunView, args: &PathsArgs, out: &mut impl Write) -> R
         bail!(
             "--threads: sampled stacks are not known by thread; `gprofinject --paths` records paths by thread"
         );
-    }
-    if args.waits {
-        return waits::waits(view, args, percent, out);
     }
     let all = view.chooses_all();
     let begins = |function: Option<u32>| function.map_or(all, |function| view.chooses(function));
