@@ -72,8 +72,8 @@ pub(crate) struct Perf {
     /// The events of further threads, which write into the same rings.
     others: Vec<OwnedFd>,
     ability: Ability,
-    /// The bytes of the ring that is drained.
-    bytes: Vec<u8>,
+    /// The last record that lay on both sides of a ring's end.
+    split: Vec<u8>,
 }
 
 struct Ring {
@@ -132,7 +132,7 @@ impl Perf {
             match open_all(scope, rate, &cpus, ability, pages) {
                 Ok(rings) if rings.is_empty() => {}
                 Ok(rings) => {
-                    let mut perf = Perf { rings, others: Vec::new(), ability, bytes: Vec::new() };
+                    let mut perf = Perf { rings, others: Vec::new(), ability, split: Vec::new() };
                     if let Scope::Running(pid) = scope {
                         perf.add_threads(pid, rate, &cpus)?;
                     }
@@ -199,9 +199,7 @@ impl Perf {
     pub(crate) fn drain(&mut self, records: &mut Vec<Record>) {
         let content = Content { user_registers: self.ability.kernel, stacks: self.ability.stack > 0 };
         for ring in &self.rings {
-            self.bytes.clear();
-            ring.drain(&mut self.bytes);
-            records::parse(&self.bytes, content, ring.cpu, records);
+            ring.drain(&mut self.split, |bytes| records::parse(bytes, content, ring.cpu, records));
         }
     }
 }
@@ -325,12 +323,13 @@ impl Ring {
         }
     }
 
-    /// Appends what the kernel has written since the last call.
-    fn drain(&self, bytes: &mut Vec<u8>) {
+    /// Has the records read that the kernel has written since the last call, some at a time. They are large, so that they are read where
+    /// they are, but for one that lies on both sides of the ring's end: it is put together in `split`.
+    fn drain(&self, split: &mut Vec<u8>, mut read: impl FnMut(&[u8])) {
         // SAFETY: `head` is the control page of a ring that `map` has mapped with `data_len` bytes after it,
         // and the mapping lives as long as `self`. Only the kernel writes data_head and the data before it.
         // It does not touch the data between data_tail, which only this function writes, and data_head. The
-        // acquire load orders the data after the head, and the release store orders our copy before the space
+        // acquire load orders the data after the head, and the release store orders what has read it before the space
         // is given back.
         unsafe {
             let head = AtomicU64::from_ptr(&raw mut (*self.head).data_head).load(Ordering::Acquire);
@@ -339,8 +338,19 @@ impl Ring {
             let mut at = tail.load(Ordering::Relaxed);
             while at < head {
                 let offset = (at % self.data_len as u64) as usize;
-                let len = (self.data_len - offset).min((head - at) as usize);
-                bytes.extend_from_slice(std::slice::from_raw_parts(data.add(offset), len));
+                let (here, new) = (self.data_len - offset, (head - at) as usize);
+                let bytes = std::slice::from_raw_parts(data.add(offset), here.min(new));
+                let mut len = records::whole(bytes);
+                if len > 0 {
+                    read(&bytes[..len]);
+                } else {
+                    split.clear();
+                    split.extend_from_slice(bytes);
+                    split
+                        .extend_from_slice(std::slice::from_raw_parts(data, (new - bytes.len()).min(offset)));
+                    len = records::first(split).unwrap_or(new);
+                    read(split.get(..len).unwrap_or_default());
+                }
                 at += len as u64;
             }
             tail.store(at, Ordering::Release);

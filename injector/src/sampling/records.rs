@@ -89,6 +89,20 @@ pub(crate) fn parse(mut bytes: &[u8], content: Content, cpu: u32, records: &mut 
     }
 }
 
+/// Returns how many bytes the whole records take at the beginning of these.
+pub(crate) fn whole(bytes: &[u8]) -> usize {
+    let mut rest = bytes;
+    while next(&mut rest).is_some() {}
+    bytes.len() - rest.len()
+}
+
+/// Returns how many bytes the first record takes, if it is whole.
+pub(crate) fn first(bytes: &[u8]) -> Option<usize> {
+    let mut rest = bytes;
+    next(&mut rest)?;
+    Some(bytes.len() - rest.len())
+}
+
 /// A record: the body after `struct perf_event_header { u32 type; u16 misc; u16 size; }`.
 struct Raw<'b> {
     kind: u32,
@@ -284,6 +298,24 @@ mod tests {
                 (7, thread)
             ]
         );
+    }
+
+    #[test]
+    fn records_may_lie_on_both_sides_of_an_end() {
+        let [one, two] = [raw(SAMPLE, 2, &[0x1234, ID, 5]), raw(LOST, 0, &[1, 9, ID, 4])];
+        let both = [&one[..], &two].concat();
+        for end in 0..=both.len() {
+            let whole = if end == both.len() {
+                end
+            } else if end >= one.len() {
+                one.len()
+            } else {
+                0
+            };
+            assert_eq!(super::whole(&both[..end]), whole, "{end}");
+        }
+        assert_eq!((first(&both), first(&one[..8])), (Some(one.len()), None));
+        assert_eq!(super::whole(&[0; 64]), 0);
     }
 
     #[test]
