@@ -326,13 +326,19 @@ impl Thread {
 /// Returns whether a call that was open before events were lost is the one that is open since; `None` if that is not known. `began` is when
 /// that began, plus all pauses since then; some of these may be lost too.
 fn is_same(call: &Call, function: u32, began: u64, time: u64) -> Option<bool> {
+    if call.tree.function() != function {
+        return Some(false);
+    }
+    // Pauses only make the beginning seem later, and before that one's last event no other call can have begun.
+    if began <= call.last {
+        return Some(true);
+    }
     let lost = time.saturating_sub(call.last);
-    let missing = began.checked_sub(call.begin.saturating_add(call.pauses));
     // A call that has begun since then is told apart from one that was open for longer than what is lost.
     let was_open_for_long = call.last.saturating_sub(call.begin) >= lost;
-    match missing.filter(|_| call.tree.function() == function) {
-        Some(0) => Some(true),
-        Some(missing) if missing <= lost => was_open_for_long.then_some(true),
+    match began.checked_sub(call.begin.saturating_add(call.pauses))? {
+        0 => Some(true),
+        missing if missing <= lost => was_open_for_long.then_some(true),
         _ => Some(false),
     }
 }
