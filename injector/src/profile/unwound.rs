@@ -9,6 +9,8 @@
 mod calls;
 mod code;
 
+use std::collections::HashMap;
+
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64};
 use framehop::{FrameAddress, Unwinder};
 
@@ -18,6 +20,7 @@ use crate::profile::generated::Generated;
 use crate::profile::model::{GENERATED, NOWHERE, Place, Profile};
 use crate::profile::space::Space;
 use crate::profile::stacks::Tree;
+use crate::profile::totals::Seed;
 use crate::profile::unwound::calls::Calls;
 use crate::profile::unwound::code::{Code, Codes, Return};
 use crate::sampling::stacks::{Stack, Stacks};
@@ -26,11 +29,15 @@ use crate::sampling::stacks::{Stack, Stacks};
 const FRAMES: usize = 1024;
 /// The number of callers of a function that are tried for a frame at most.
 const CALLERS: usize = 512;
+/// The number of exit labels above a frame whose functions are tried first as its caller.
+const LABELS: usize = 16;
 /// The number of functions that are tried as those that may have made a tail call at most.
 const TAIL_CALLERS: usize = 16;
 /// How far above a saved frame pointer the frame is at most, in bytes, and the number of them that are tried for a frame.
 const FRAME: u64 = 64 << 10;
 const SAVED: usize = 8;
+/// A cache of the unwinder has room for a few hundred places of code. Each is used for code of so many bits of addresses.
+const CACHED_BITS: u32 = 18;
 /// The number of frames that are tried for a stack at most, and on the average of all stacks. A program can put anything on its stack.
 const TRIES: u64 = 1 << 14;
 const TRIES_AVERAGE: u64 = 1 << 9;
@@ -57,7 +64,8 @@ pub(crate) fn tree(
         codes,
         calls,
         root: space.map(Space::root),
-        cache: CacheX86_64::new(),
+        caches: HashMap::default(),
+        labels: Vec::new(),
         path: Vec::new(),
         tries: 0,
     };
@@ -113,7 +121,10 @@ struct Walker<'p, 'n> {
     calls: Calls,
     /// What is charged with calls of code that is not hooked, while no hooked function was running.
     root: Option<Place>,
-    cache: CacheX86_64,
+    /// What was found out about code, by a part of its address.
+    caches: HashMap<u64, Box<CacheX86_64>, Seed>,
+    /// The exit labels on the stack, each with its address and its function.
+    labels: Vec<(u64, Place)>,
     /// The functions on the stack, from the innermost one on, by their numbers in the tree.
     path: Vec<u32>,
     /// The number of frames that may still be tried for the stack.
@@ -125,6 +136,9 @@ impl Walker<'_, '_> {
     fn walk(&mut self, stack: &Stack, tree: &mut Tree) -> Option<bool> {
         self.path.clear();
         let Return::Code(mut code) = self.codes.at(stack.pc, tree) else { return None };
+        let labels = stack.words_from(stack.sp).filter_map(|(at, word)| Some((at, self.codes.label(word)?)));
+        self.labels.clear();
+        self.labels.extend(labels);
         let mut registers = UnwindRegsX86_64::new(code.runtime, stack.sp, stack.bp);
         let mut address = FrameAddress::InstructionPointer(code.runtime);
         while self.path.len() < FRAMES {
@@ -167,13 +181,13 @@ impl Walker<'_, '_> {
             next = stack.word(stack.sp).filter(|&word| word != 0).map(Some);
             registers.set_sp(stack.sp + 8);
         }
-        let mut is_outermost = false;
+        let mut labelled = None;
         let found = match next {
             Some(None) => return Outer::None,
             Some(Some(word)) => match self.codes.returned(word, tree) {
                 Return::Code(code) => Some(code),
                 Return::Label(callee) => {
-                    is_outermost = self.is_outermost(callee);
+                    labelled = Some(callee);
                     self.caller(callee, *registers, stack, tree)
                 }
                 Return::Interned => {
@@ -194,6 +208,7 @@ impl Walker<'_, '_> {
                 return Outer::Frame(code, FrameAddress::InstructionPointer(code.runtime));
             }
         }
+        let is_outermost = found.is_none() && labelled.is_some_and(|callee| self.is_outermost(callee));
         let found = found.or_else(|| self.search(registers, stack, is_outermost, tree));
         let found = found.and_then(|code| Some((code, FrameAddress::from_return_address(code.runtime)?)));
         match found {
@@ -245,9 +260,9 @@ impl Walker<'_, '_> {
     }
 
     /// Whether code that is not hooked has called a function while no hooked function was running.
-    fn is_outermost(&self, function: Place) -> bool {
-        let callers = self.calls.of(function).iter();
-        callers.into_iter().any(|arc| is_outside(arc.from) || Some(arc.from) == self.root)
+    fn is_outermost(&mut self, function: Place) -> bool {
+        let root = self.root;
+        self.calls.of(function).iter().any(|arc| is_outside(arc.from) || Some(arc.from) == root)
     }
 
     /// Goes on to the caller's frame. Returns its return address, `Some(None)` at the end of the stack, and `None` if that is not known.
@@ -264,8 +279,8 @@ impl Walker<'_, '_> {
             reads += 1;
             stack.word(address).ok_or(())
         };
-        let unwound =
-            self.codes.unwinder().unwind_frame(address, registers, &mut self.cache, &mut read).ok()?;
+        let cache = self.caches.entry(address.address() >> CACHED_BITS).or_default();
+        let unwound = self.codes.unwinder().unwind_frame(address, registers, cache, &mut read).ok()?;
         match unwound {
             Some(word) => {
                 // Without tables, this is a guess by the frame pointer.
@@ -305,10 +320,13 @@ impl Walker<'_, '_> {
         stack: &Stack,
         tree: &mut Tree,
     ) -> Option<(Fit, Code)> {
+        if let Some(code) = self.labelled(callee, registers, stack, tree) {
+            return Some((Fit::Certain, code));
+        }
         let mut best: Option<(Fit, usize, Code)> = None;
         let mut has_rival = false;
         for index in self.calls.range(callee).take(CALLERS) {
-            let site = self.calls.by_callee[index].from;
+            let site = self.calls.site(index);
             if is_outside(site) || Some(site) == self.root {
                 continue;
             }
@@ -330,6 +348,39 @@ impl Walker<'_, '_> {
         best.filter(|_| !has_rival).map(|(fit, _, code)| (fit, code))
     }
 
+    /// Returns the call of a function to which its frame returns, if the function that makes it has one of the next exit labels on the stack:
+    /// nearly always, that of its caller is the next one.
+    fn labelled(
+        &mut self,
+        callee: Place,
+        registers: UnwindRegsX86_64,
+        stack: &Stack,
+        tree: &mut Tree,
+    ) -> Option<Code> {
+        let range = self.calls.range(callee);
+        let next = self.labels.partition_point(|&(at, _)| at < registers.sp());
+        let mut tried = None;
+        for label in (next..self.labels.len()).take(LABELS) {
+            let (_, caller) = self.labels[label];
+            if tried.replace(caller) == Some(caller) {
+                continue;
+            }
+            let Some(part) = self.codes.extent(caller) else { continue };
+            for index in range.clone().take(CALLERS) {
+                let site = self.calls.site(index);
+                if site.module != caller.module || !part.contains(&site.address) {
+                    continue;
+                }
+                let Some(code) = self.codes.of_site(site, tree) else { continue };
+                if self.fit(code, registers, stack, tree) == Some(Fit::Certain) {
+                    self.calls.found(callee, index);
+                    return Some(code);
+                }
+            }
+        }
+        None
+    }
+
     /// Returns the call to which a function's frame returns if it was entered by a tail call of a function that was called there, or was
     /// entered by a tail call itself.
     fn through_tails(
@@ -342,9 +393,10 @@ impl Walker<'_, '_> {
         let mut functions = vec![callee];
         let mut next = 0;
         while let Some(&function) = functions.get(next) {
-            for arc in self.calls.of(function).iter().take(TAIL_CALLERS - next) {
-                let jumping = self.codes.function_of(arc.from);
-                functions.extend(jumping.filter(|function| !functions.contains(function)));
+            for jumping in self.jumping(function).into_iter().take(TAIL_CALLERS - next) {
+                if !functions.contains(&jumping) {
+                    functions.push(jumping);
+                }
             }
             functions.truncate(TAIL_CALLERS);
             next += 1;
@@ -378,27 +430,34 @@ impl Walker<'_, '_> {
         let Some(entry) = code.entry else {
             return matches!(returned, Return::Code(of) if of.is_call).then_some(Fit::Possible);
         };
-        let jumps = |function: Place| {
-            let callers = self.calls.of(entry).iter().take(TAIL_CALLERS);
-            callers.into_iter().any(|arc| self.codes.function_of(arc.from) == Some(function))
-        };
         match returned {
             Return::Label(callee) if callee == entry => Some(Fit::Certain),
-            Return::Label(callee) => jumps(callee).then_some(Fit::Jumped),
+            Return::Label(callee) => self.jumping(entry).contains(&callee).then_some(Fit::Jumped),
             Return::Code(of) if of.is_call => {
-                let called = of.site.map_or(&[][..], |site| self.calls.at(site));
-                let called = called.iter().map(|&(_, callee)| callee);
+                let is_called =
+                    |calls: &mut Calls, callee| of.site.is_some_and(|site| calls.has(site, callee));
+                let is_direct = of.calls == Some(entry) || is_called(&mut self.calls, entry);
                 Some(match () {
-                    () if of.calls == Some(entry) || called.clone().any(|callee| callee == entry) => {
-                        Fit::Certain
+                    () if is_direct => Fit::Certain,
+                    () if self
+                        .jumping(entry)
+                        .into_iter()
+                        .any(|callee| is_called(&mut self.calls, callee)) =>
+                    {
+                        Fit::Jumped
                     }
-                    () if called.take(TAIL_CALLERS).any(jumps) => Fit::Jumped,
                     () => Fit::Possible,
                 })
             }
             Return::Interned => Some(Fit::Jumped),
             Return::Code(_) | Return::Unknown => None,
         }
+    }
+
+    /// Returns functions that have called a function, and so may have ended in a tail call of it.
+    fn jumping(&mut self, function: Place) -> Vec<Place> {
+        let callers = self.calls.of(function).iter().take(TAIL_CALLERS);
+        callers.filter_map(|arc| self.codes.function_of(arc.from)).collect()
     }
 
     /// Whether the stack ends a few frames above one that returns to this code, none of which is one of a hooked function's calls.

@@ -1,36 +1,69 @@
-//! The calls of a process, by the function that was called and by the place of the call.
+//! The calls of a process, by the function that was called.
 
-use std::cell::OnceCell;
 use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::ops::Range;
 
 use crate::profile::model::{Arc, Place};
+use crate::profile::totals::Seed;
 
-/// The calls of a process.
+/// The calls of a process. A process of a large program makes tens of thousands, and few of them are asked for, so they are not sorted.
 pub(super) struct Calls {
-    /// By the function that was called. Of one function, the calls come first that were found last on a stack, then the most frequent ones.
-    pub(super) by_callee: Vec<Arc>,
-    /// The places of the calls, and the functions that were called there; sorted.
-    by_site: OnceCell<Vec<(Place, Place)>>,
+    /// Of one function, the calls come first that were found last on a stack, then the most frequent ones.
+    by_callee: Vec<Arc>,
+    groups: HashMap<Place, Group, Seed>,
+}
+
+/// The calls of a function.
+#[derive(Clone, Copy, Default)]
+struct Group {
+    /// The index of the first one, and of the one after the last.
+    first: u32,
+    end: u32,
+    is_sorted: bool,
 }
 
 impl Calls {
     pub(super) fn new(arcs: &[Arc]) -> Calls {
+        let mut groups: HashMap<Place, Group, Seed> = HashMap::default();
+        for arc in arcs {
+            groups.entry(arc.to).or_default().end += 1;
+        }
+        let mut next = 0;
+        for group in groups.values_mut() {
+            (group.first, next) = (next, next + group.end);
+            group.end = group.first;
+        }
         let mut by_callee = arcs.to_vec();
-        by_callee.sort_unstable_by_key(|arc| (arc.to, Reverse(arc.count)));
-        Calls { by_callee, by_site: OnceCell::new() }
+        for arc in arcs {
+            if let Some(group) = groups.get_mut(&arc.to) {
+                by_callee[group.end as usize] = *arc;
+                group.end += 1;
+            }
+        }
+        Calls { by_callee, groups }
     }
 
     /// Returns the indices of the calls of a function.
-    pub(super) fn range(&self, callee: Place) -> Range<usize> {
-        let first = self.by_callee.partition_point(|arc| arc.to < callee);
-        let count = self.by_callee[first..].partition_point(|arc| arc.to == callee);
-        first..first + count
+    pub(super) fn range(&mut self, callee: Place) -> Range<usize> {
+        let Some(group) = self.groups.get_mut(&callee) else { return 0..0 };
+        let range = group.first as usize..group.end as usize;
+        if !group.is_sorted {
+            self.by_callee[range.clone()].sort_unstable_by_key(|arc| (Reverse(arc.count), arc.from));
+            group.is_sorted = true;
+        }
+        range
     }
 
     /// Returns the calls of a function.
-    pub(super) fn of(&self, callee: Place) -> &[Arc] {
-        &self.by_callee[self.range(callee)]
+    pub(super) fn of(&mut self, callee: Place) -> &[Arc] {
+        let range = self.range(callee);
+        &self.by_callee[range]
+    }
+
+    /// Returns the place of a call, by its index.
+    pub(super) fn site(&self, index: usize) -> Place {
+        self.by_callee[index].from
     }
 
     /// Notes that a call of a function, by its index, was found on a stack.
@@ -39,16 +72,9 @@ impl Calls {
         self.by_callee[first..=index].rotate_right(1);
     }
 
-    /// Returns the functions that were called at a place, each with the place.
-    pub(super) fn at(&self, site: Place) -> &[(Place, Place)] {
-        let by_site = self.by_site.get_or_init(|| {
-            let mut by_site: Vec<_> = self.by_callee.iter().map(|arc| (arc.from, arc.to)).collect();
-            by_site.sort_unstable();
-            by_site
-        });
-        let first = by_site.partition_point(|&(other, _)| other < site);
-        let count = by_site[first..].partition_point(|&(other, _)| other == site);
-        &by_site[first..first + count]
+    /// Whether a function was called at a place.
+    pub(super) fn has(&mut self, site: Place, callee: Place) -> bool {
+        self.of(callee).iter().any(|arc| arc.from == site)
     }
 }
 
@@ -57,18 +83,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_are_found_by_either_end() {
+    fn calls_are_found_by_the_function() {
         let place = |address| Place { module: 0, address };
         let arc = |from, to, count| Arc { from: place(from), to: place(to), count };
         let mut calls =
             Calls::new(&[arc(1, 100, 5), arc(2, 100, 9), arc(2, 200, 1), arc(3, 100, 7), arc(3, 300, 1)]);
         let sites =
-            |calls: &Calls| calls.of(place(100)).iter().map(|arc| arc.from.address).collect::<Vec<_>>();
-        assert_eq!(sites(&calls), [2, 3, 1]);
+            |calls: &mut Calls| calls.of(place(100)).iter().map(|arc| arc.from.address).collect::<Vec<_>>();
+        assert_eq!(sites(&mut calls), [2, 3, 1]);
         let last = calls.range(place(100)).end - 1;
+        assert_eq!(calls.site(last), place(1));
         calls.found(place(100), last);
-        assert_eq!(sites(&calls), [1, 2, 3]);
-        assert_eq!(calls.at(place(2)), [(place(2), place(100)), (place(2), place(200))]);
-        assert!(calls.of(place(150)).is_empty() && calls.at(place(9)).is_empty());
+        assert_eq!(sites(&mut calls), [1, 2, 3]);
+        assert!(calls.has(place(2), place(100)) && calls.has(place(2), place(200)));
+        assert!(!calls.has(place(1), place(200)) && !calls.has(place(9), place(100)));
+        assert!(calls.of(place(150)).is_empty());
     }
 }

@@ -164,6 +164,21 @@ impl<'p, 'n> Codes<'p, 'n> {
         found
     }
 
+    /// Returns the function whose exit label is at an address.
+    pub(super) fn label(&self, address: u64) -> Option<Place> {
+        match self.in_arena(address)? {
+            Return::Label(callee) => Some(callee),
+            Return::Code(_) | Return::Interned | Return::Unknown => None,
+        }
+    }
+
+    /// Returns the addresses of the function with this first one.
+    pub(super) fn extent(&self, entry: Place) -> Option<Range<u64>> {
+        let planned = self.profile.modules.get(entry.module as usize)?.program;
+        let function = planned.function_at(entry.address)?;
+        Some(function.address..function.address.saturating_add(function.size))
+    }
+
     /// Returns the exit label or the interned label that is at an address.
     fn in_arena(&self, address: u64) -> Option<Return> {
         let place = self.space?.place(address)?;
