@@ -20,10 +20,13 @@ pub fn read(path: &Path) -> anyhow::Result<Recording> {
     Ok(Recording::read(&bytes)?)
 }
 
-/// Returns what is wrong in a file of measured times beside the counts of the same run.
-pub fn differences(path: &Path, counted: &GmonOut, program: &Program) -> Vec<String> {
+/// Returns what is wrong in a file of measured times beside the counts of the same run. `cut_off` is the number of threads that are
+/// cancelled at any instruction, also where a call has been counted in the table and not yet in the tree.
+pub fn differences(path: &Path, counted: &GmonOut, program: &Program, cut_off: u64) -> Vec<String> {
     match read(path) {
-        Ok(measured) => [calls(&measured, counted, program), parts(&measured), nodes(&measured)].concat(),
+        Ok(measured) => {
+            [calls(&measured, counted, program), parts(&measured), nodes(&measured, cut_off)].concat()
+        }
         Err(error) => vec![format!("{}: {error:#}", path.display())],
     }
 }
@@ -88,7 +91,7 @@ fn parts(measured: &Recording) -> Vec<String> {
 }
 
 /// Returns the functions whose calls in the tree are not those in the table.
-fn nodes(measured: &Recording) -> Vec<String> {
+fn nodes(measured: &Recording, cut_off: u64) -> Vec<String> {
     if measured.nodes.is_empty() {
         return Vec::new();
     }
@@ -100,9 +103,8 @@ fn nodes(measured: &Recording) -> Vec<String> {
         let Some(function) = node.function else { continue };
         sums.entry((node.thread, function)).or_default()[1] += node.calls;
     }
-    // A thread that is cancelled at any instruction may have counted its last call in one of the two only.
-    let wrong =
-        sums.into_iter().filter(|(_, [table, tree])| table.abs_diff(*tree) > 1 && measured.nodes_lost == 0);
+    let differ = |[table, tree]: [u64; 2]| table.abs_diff(tree) > cut_off && measured.nodes_lost == 0;
+    let wrong = sums.into_iter().filter(|&(_, sums)| differ(sums));
     let name = |function: u32| &measured.functions[function as usize].name;
     wrong
         .map(|((_, function), [table, tree])| {

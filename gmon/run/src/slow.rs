@@ -211,14 +211,15 @@ impl Slow {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     fn node(parent: Option<u32>, function: Option<u32>, self_ns: u64) -> SlowNode {
         SlowNode { parent, function, self_ns, ..SlowNode::default() }
     }
 
-    fn slow() -> Slow {
+    /// Returns calls of two functions, one of each that was kept.
+    pub(crate) fn slow() -> Slow {
         Slow {
             typical: vec![
                 Typical { program: 0, node: 0, ..Typical::default() },

@@ -42,33 +42,7 @@ impl Slow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::slow::{SlowCall, SlowNode, Typical};
-
-    fn node(parent: Option<u32>, function: Option<u32>, self_ns: u64) -> SlowNode {
-        SlowNode { parent, function, self_ns, ..SlowNode::default() }
-    }
-
-    fn slow() -> Slow {
-        Slow {
-            typical: vec![
-                Typical { program: 0, node: 0, ..Typical::default() },
-                Typical { program: 1, node: 2, ..Typical::default() },
-            ],
-            calls: vec![
-                SlowCall { typical: 1, node: 4, ..SlowCall::default() },
-                SlowCall { typical: 0, node: 3, ..SlowCall::default() },
-            ],
-            nodes: vec![
-                node(None, Some(0), 5),
-                node(Some(0), Some(1), 7),
-                node(None, Some(1), 1),
-                node(None, Some(0), 9),
-                node(None, Some(1), 100),
-                node(Some(4), Some(0), 20),
-                node(Some(5), None, 3),
-            ],
-        }
-    }
+    use crate::slow::tests::slow;
 
     #[test]
     fn good_indexes() {

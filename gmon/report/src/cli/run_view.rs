@@ -228,6 +228,21 @@ impl<'a> RunView<'a> {
     pub(crate) fn json_function(&self, function: &Function) -> Value {
         json_function(self.run, function)
     }
+
+    /// Returns a function of a path in JSON, by its index; `other` is the name of what is no function.
+    pub(crate) fn json_node(&self, function: Option<u32>, other: &str) -> Value {
+        match function.and_then(|function| self.run.functions.get(function as usize)) {
+            Some(function) => self.json_function(function),
+            None => json!({"name": other, "demangled": other, "module": null}),
+        }
+    }
+
+    /// Returns a thread in JSON, by its index.
+    pub(crate) fn json_thread(&self, thread: u32) -> Value {
+        let thread = self.run.threads.get(thread as usize);
+        thread
+            .map_or(Value::Null, |thread| json!({"pid": thread.pid, "tid": thread.tid, "name": thread.name}))
+    }
 }
 
 /// Returns what inclusive times are by sampled stacks, in words.

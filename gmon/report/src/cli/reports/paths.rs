@@ -192,10 +192,7 @@ impl Shown<'_> {
         let other = run.name_without_function();
         array(out, "paths", &self.indexes, |&index| {
             let node: &Merged = &self.tree.nodes[index as usize];
-            let mut json = match node.function.and_then(|function| run.functions.get(function as usize)) {
-                Some(function) => self.view.json_function(function),
-                None => json!({"name": other, "demangled": other, "module": null}),
-            };
+            let mut json = self.view.json_node(node.function, other);
             json["id"] = json!(numbers[index as usize]);
             json["parent"] = json!(node.parent.map(|parent| numbers[parent as usize]));
             json["depth"] = json!(node.depth);
@@ -209,8 +206,7 @@ impl Shown<'_> {
             json["inclusive_ns"] = json!(node.inclusive_ns);
             json["samples"] = json!(node.samples);
             if self.args.threads {
-                let thread = &run.threads[node.thread as usize];
-                json["thread"] = json!({"pid": thread.pid, "tid": thread.tid, "name": thread.name});
+                json["thread"] = self.view.json_thread(node.thread);
             }
             json
         })?;

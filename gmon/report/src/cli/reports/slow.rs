@@ -5,6 +5,7 @@ use std::io::Write;
 
 use anyhow::{Result, bail};
 use gmon_export::{SlowCall, SlowEnd};
+use gmon_run::REST_NAME;
 use gprofinject_image::names::fit;
 use serde_json::{Value, json};
 
@@ -82,7 +83,7 @@ impl Shown<'_> {
     }
 
     fn name<'n>(&self, names: &'n Names, function: Option<u32>) -> &'n str {
-        function.map_or("[other calls]", |function| names.of(function))
+        function.map_or(REST_NAME, |function| names.of(function))
     }
 
     fn text(&self, out: &mut impl Write) -> Result<()> {
@@ -210,7 +211,7 @@ impl Shown<'_> {
         write!(out, "{{{},\n\"not_shown\":{}", view.json_head("gmon-slow"), self.not_shown)?;
         array(out, "functions", &self.typical, |&index| {
             let typical = slow.typical.get(index as usize).copied().unwrap_or_default();
-            let mut json = self.function(function_of(view, index));
+            let mut json = self.view.json_node(function_of(view, index), REST_NAME);
             let program = view.run.programs.get(typical.program as usize);
             json["program"] = json!(program.map(|program| &program.name));
             json["calls"] = json!(typical.calls);
@@ -226,7 +227,7 @@ impl Shown<'_> {
             let first = tree.start;
             let paths = tree.filter_map(|index| {
                 let node = slow.nodes.get(index)?;
-                let mut json = self.function(node.function);
+                let mut json = self.view.json_node(node.function, REST_NAME);
                 json["id"] = json!(index - first);
                 json["parent"] = json!(node.parent.map(|parent| parent as usize - first));
                 json["calls"] = json!(node.calls);
@@ -243,19 +244,10 @@ impl Shown<'_> {
         Ok(())
     }
 
-    /// Returns a function in JSON; `None` stands for calls without a path of their own.
-    fn function(&self, function: Option<u32>) -> Value {
-        let known = function.and_then(|function| self.view.run.functions.get(function as usize));
-        match known {
-            Some(function) => self.view.json_function(function),
-            None => json!({"name": "[other calls]", "demangled": "[other calls]", "module": null}),
-        }
-    }
-
     fn json_call(&self, call: &SlowCall) -> Value {
         let (paths, others) = self.paths(call);
         let paths = paths.iter().enumerate().map(|(id, path)| {
-            let mut json = self.function(path.function);
+            let mut json = self.view.json_node(path.function, REST_NAME);
             json["id"] = json!(id);
             json["parent"] = json!(path.parent);
             json["depth"] = json!(path.depth);
@@ -269,7 +261,7 @@ impl Shown<'_> {
             json["difference_ns"] = json!(path.difference_ns());
             json
         });
-        let mut json = self.function(function_of(self.view, call.typical));
+        let mut json = self.view.json_node(function_of(self.view, call.typical), REST_NAME);
         json["pid"] = json!(call.pid);
         json["tid"] = json!(call.tid);
         json["thread"] = json!(Some(&call.thread).filter(|thread| !thread.is_empty()));

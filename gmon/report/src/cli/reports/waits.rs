@@ -127,10 +127,7 @@ impl<'t> Waits<'t> {
         let other = run.name_without_function();
         array(out, "waits", &self.chosen, |&index| {
             let node = &self.tree.nodes[index as usize];
-            let mut json = match node.function.and_then(|function| run.functions.get(function as usize)) {
-                Some(function) => view.json_function(function),
-                None => json!({"name": other, "demangled": other, "module": null}),
-            };
+            let mut json = view.json_node(node.function, other);
             let callers = path(self.tree, index).skip(1);
             let callers = callers.map(|node| node.function.map_or(&*other, |function| names.of(function)));
             json["callers"] = json!(callers.collect::<Vec<_>>());
@@ -138,8 +135,7 @@ impl<'t> Waits<'t> {
             json["self_ns"] = json!(node.self_ns);
             json["waiting_ns"] = json!(node.waiting_ns);
             if args.threads {
-                let thread = &run.threads[node.thread as usize];
-                json["thread"] = json!({"pid": thread.pid, "tid": thread.tid, "name": thread.name});
+                json["thread"] = view.json_thread(node.thread);
             }
             json
         })?;

@@ -1,0 +1,237 @@
+//! The callers of hooked functions on a stack.
+//!
+//! The frame of a function whose exit is hooked returns to that function's *exit label*, and its true return address is not on the stack.
+//! But each call was counted by its return address, so the caller is one of the callers of the function, and it is the one with which the
+//! stack goes on to make sense: its own frame, as long as its unwind table says, ends in its own exit label, or in a return address behind a
+//! call of it.
+
+use framehop::FrameAddress;
+use framehop::x86_64::UnwindRegsX86_64;
+
+use crate::profile::model::{GENERATED, NOWHERE, Place};
+use crate::profile::stacks::Tree;
+use crate::profile::unwound::calls::Calls;
+use crate::profile::unwound::code::{Code, Return};
+use crate::profile::unwound::frames::{Frames, interrupted};
+use crate::sampling::stacks::Stack;
+
+/// The number of callers of a function that are tried for a frame at most.
+const CALLERS: usize = 512;
+/// The number of exit labels above a frame whose functions are tried first as its caller.
+const LABELS: usize = 16;
+/// The number of functions that are tried as those that may have made a tail call at most.
+const TAIL_CALLERS: usize = 16;
+
+/// How well the frame of a caller fits on a stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Fit {
+    /// It returns behind a call.
+    Possible,
+    /// It returns behind a call of a function that calls it, or has the exit label of such a function, which may have been a tail call; or
+    /// it has an interned label.
+    Jumped,
+    /// It ends where stacks end.
+    Outermost,
+    /// It returns behind a call of it, or has its own exit label.
+    Certain,
+}
+
+/// The calls of a process, and its frames.
+pub(super) struct Callers<'p, 'n> {
+    pub(super) frames: Frames<'p, 'n>,
+    calls: Calls,
+    /// What is charged with calls of code that is not hooked, while no hooked function was running.
+    root: Option<Place>,
+    /// The exit labels on the stack, each with its address and its function.
+    labels: Vec<(u64, Place)>,
+}
+
+impl<'p, 'n> Callers<'p, 'n> {
+    pub(super) fn new(frames: Frames<'p, 'n>, calls: Calls, root: Option<Place>) -> Callers<'p, 'n> {
+        Callers { frames, calls, root, labels: Vec::new() }
+    }
+
+    /// Begins another stack.
+    pub(super) fn begin(&mut self, stack: &Stack) {
+        let codes = &self.frames.codes;
+        let labels = stack.words_from(stack.sp).filter_map(|(at, word)| Some((at, codes.label(word)?)));
+        self.labels.clear();
+        self.labels.extend(labels);
+    }
+
+    /// Whether code that is not hooked has called a function while no hooked function was running.
+    pub(super) fn is_outermost(&mut self, function: Place) -> bool {
+        let root = self.root;
+        self.calls.of(function).iter().any(|arc| is_outside(arc.from) || Some(arc.from) == root)
+    }
+
+    /// Returns the code to which the frame returns that ends in a function's exit label. A function that has ended in a tail call has left
+    /// its label to the one that it called, and is itself on the stack no more.
+    pub(super) fn caller(
+        &mut self,
+        callee: Place,
+        registers: UnwindRegsX86_64,
+        stack: &Stack,
+        tree: &mut Tree,
+    ) -> Option<Code> {
+        let direct = self.direct(callee, registers, stack, tree);
+        if let Some((Fit::Certain, code)) = direct {
+            return Some(code);
+        }
+        let through = self.through_tails(callee, registers, stack, tree);
+        through.or(direct.map(|(_, code)| code))
+    }
+
+    /// Returns the call of a function to which its frame returns, and how well that fits; `None` if calls of several functions fit as well.
+    pub(super) fn direct(
+        &mut self,
+        callee: Place,
+        registers: UnwindRegsX86_64,
+        stack: &Stack,
+        tree: &mut Tree,
+    ) -> Option<(Fit, Code)> {
+        if let Some(code) = self.labelled(callee, registers, stack, tree) {
+            return Some((Fit::Certain, code));
+        }
+        let mut best: Option<(Fit, usize, Code)> = None;
+        let mut has_rival = false;
+        for index in self.calls.range(callee).take(CALLERS) {
+            let site = self.calls.site(index);
+            if is_outside(site) || Some(site) == self.root {
+                continue;
+            }
+            let Some(code) = self.frames.codes.of_site(site, tree) else { continue };
+            let Some(fit) = self.fit(code, registers, stack, tree) else { continue };
+            if best.is_none_or(|(other, ..)| fit > other) {
+                best = Some((fit, index, code));
+                has_rival = false;
+            } else if let Some((other, _, rival)) = best {
+                has_rival |= fit == other && rival.frame != code.frame;
+            }
+            if fit == Fit::Certain {
+                break;
+            }
+        }
+        if let Some((Fit::Certain, index, _)) = best {
+            self.calls.found(callee, index);
+        }
+        best.filter(|_| !has_rival).map(|(fit, _, code)| (fit, code))
+    }
+
+    /// Returns the call of a function to which its frame returns, if the function that makes it has one of the next exit labels on the stack:
+    /// nearly always, that of its caller is the next one.
+    fn labelled(
+        &mut self,
+        callee: Place,
+        registers: UnwindRegsX86_64,
+        stack: &Stack,
+        tree: &mut Tree,
+    ) -> Option<Code> {
+        let range = self.calls.range(callee);
+        let next = self.labels.partition_point(|&(at, _)| at < registers.sp());
+        let mut tried = None;
+        for label in (next..self.labels.len()).take(LABELS) {
+            let (_, caller) = self.labels[label];
+            if tried.replace(caller) == Some(caller) {
+                continue;
+            }
+            let Some(part) = self.frames.codes.extent(caller) else { continue };
+            for index in range.clone().take(CALLERS) {
+                let site = self.calls.site(index);
+                if site.module != caller.module || !part.contains(&site.address) {
+                    continue;
+                }
+                let Some(code) = self.frames.codes.of_site(site, tree) else { continue };
+                if self.fit(code, registers, stack, tree) == Some(Fit::Certain) {
+                    self.calls.found(callee, index);
+                    return Some(code);
+                }
+            }
+        }
+        None
+    }
+
+    /// Returns the call to which a function's frame returns if it was entered by a tail call of a function that was called there, or was
+    /// entered by a tail call itself.
+    fn through_tails(
+        &mut self,
+        callee: Place,
+        registers: UnwindRegsX86_64,
+        stack: &Stack,
+        tree: &mut Tree,
+    ) -> Option<Code> {
+        let mut functions = vec![callee];
+        let mut next = 0;
+        while let Some(&function) = functions.get(next) {
+            for jumping in self.jumping(function).into_iter().take(TAIL_CALLERS - next) {
+                if !functions.contains(&jumping) {
+                    functions.push(jumping);
+                }
+            }
+            functions.truncate(TAIL_CALLERS);
+            next += 1;
+            if let Some(&function) = functions.get(next)
+                && let Some((Fit::Certain, code)) = self.direct(function, registers, stack, tree)
+            {
+                return Some(code);
+            }
+        }
+        None
+    }
+
+    /// Returns how well a frame fits that returns to this code.
+    pub(super) fn fit(
+        &mut self,
+        code: Code,
+        mut registers: UnwindRegsX86_64,
+        stack: &Stack,
+        tree: &mut Tree,
+    ) -> Option<Fit> {
+        self.frames.tries = self.frames.tries.checked_sub(1)?;
+        if code.is_restorer {
+            let pc = interrupted(&mut registers, stack)?;
+            return matches!(self.frames.codes.at(pc, tree), Return::Code(_)).then_some(Fit::Certain);
+        }
+        let address = FrameAddress::from_return_address(code.runtime)?;
+        let Some(word) = self.frames.step(address, &mut registers, stack, code)? else {
+            return Some(Fit::Outermost);
+        };
+        let returned = self.frames.codes.returned(word, tree);
+        let Some(entry) = code.entry else {
+            return matches!(returned, Return::Code(of) if of.is_call).then_some(Fit::Possible);
+        };
+        match returned {
+            Return::Label(callee) if callee == entry => Some(Fit::Certain),
+            Return::Label(callee) => self.jumping(entry).contains(&callee).then_some(Fit::Jumped),
+            Return::Code(of) if of.is_call => {
+                let is_called =
+                    |calls: &mut Calls, callee| of.site.is_some_and(|site| calls.has(site, callee));
+                let is_direct = of.calls == Some(entry) || is_called(&mut self.calls, entry);
+                Some(match () {
+                    () if is_direct => Fit::Certain,
+                    () if self
+                        .jumping(entry)
+                        .into_iter()
+                        .any(|callee| is_called(&mut self.calls, callee)) =>
+                    {
+                        Fit::Jumped
+                    }
+                    () => Fit::Possible,
+                })
+            }
+            Return::Interned => Some(Fit::Jumped),
+            Return::Code(_) | Return::Unknown => None,
+        }
+    }
+
+    /// Returns functions that have called a function, and so may have ended in a tail call of it.
+    fn jumping(&mut self, function: Place) -> Vec<Place> {
+        let callers = self.calls.of(function).iter().take(TAIL_CALLERS);
+        callers.filter_map(|arc| self.frames.codes.function_of(arc.from)).collect()
+    }
+}
+
+/// Whether a caller is in no module.
+fn is_outside(caller: Place) -> bool {
+    matches!(caller.module, NOWHERE | GENERATED)
+}
