@@ -100,6 +100,8 @@ pub(crate) struct Measure {
     pub(crate) paths: Option<Paths>,
     /// Whether the durations are a result of the run. Otherwise they are measured for the trace only.
     pub(crate) is_result: bool,
+    /// Calls shorter than so many nanoseconds are only counted; 0 if all are measured.
+    pub(crate) min_ns: u64,
     /// How calls are traced, if they are.
     pub(crate) trace: Option<Tracing>,
 }

@@ -347,10 +347,10 @@ pub fn consistency(measured: &Recording) -> Vec<String> {
             let is_part = row.self_ns <= row.inclusive_ns + 1
                 && row.inclusive_ns <= thread.life_ns + 1
                 && row.primitive <= row.calls
-                && row.open <= row.calls
+                && row.open <= row.measured()
                 && row.min_ns <= row.max_ns
                 // A signal handler may interrupt what counts a call.
-                && row.histogram.iter().sum::<u64>().abs_diff(row.calls - row.open) <= 2;
+                && row.histogram.iter().sum::<u64>().abs_diff(row.measured() - row.open) <= 2;
             if !is_part {
                 wrong.push(format!("{name}: {row:?} of {thread:?}"));
             }

@@ -154,6 +154,8 @@ pub struct RegionOrders {
     pub trace_bytes: u64,
     /// The least duration of a traced call, in ticks.
     pub trace_least: u64,
+    /// If calls are measured and not traced: arcs whose calls take less than so many ticks are only counted. 0 if all are measured.
+    pub short_below: u64,
     /// The greatest number of traced calls that are open at the same time on a stack, or 0 if there is no limit.
     pub trace_depth: u32,
     /// Nonzero if plan files have fetches ([`crate::args`]), by which traced calls tell their arguments and results.
@@ -252,6 +254,8 @@ pub struct RegionHeader {
     pub outside_256: u64,
     /// How much more of both together other rounds of the calibration have needed, times 256.
     pub spread_256: u64,
+    /// Ticks that a call costs which is only counted, or fewer, times 256.
+    pub short_256: u64,
     /// The clock when the process was about to end, or 0 if the agent has not seen that.
     pub clock_at_end: u64,
     /// After [`Trouble::Panic`], the bytes of the source file's name. Zeros follow a shorter name; of a longer name,
@@ -499,8 +503,8 @@ pub const fn round_up(value: u64, to: u64) -> u64 {
 }
 
 const _: () = {
-    assert!(size_of::<RegionOrders>() == 192 + LEFT_OUT * size_of::<LeftOut>());
-    assert!(size_of::<RegionHeader>() == size_of::<RegionOrders>() + 280 + LOST_NAMED * LOST_WORDS * 8);
+    assert!(size_of::<RegionOrders>() == 200 + LEFT_OUT * size_of::<LeftOut>());
+    assert!(size_of::<RegionHeader>() == size_of::<RegionOrders>() + 288 + LOST_NAMED * LOST_WORDS * 8);
     assert!(size_of::<LoadRecord>() == 88);
     assert!(size_of::<RegionHeader>() <= PAGE as usize);
     assert!(size_of::<BlockHeader>() == 1072);

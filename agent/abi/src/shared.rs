@@ -140,12 +140,14 @@ shared! {
         frida_patched: AtomicU64,
         /// Written once by Frida's library.
         frida_ns: AtomicU64,
-        /// Written once by the thread that sets up; so are the two fields below.
+        /// Written once by the thread that sets up; so are the three fields below.
         inside_256: AtomicU64,
         /// See `inside_256`.
         outside_256: AtomicU64,
         /// See `inside_256`.
         spread_256: AtomicU64,
+        /// See `inside_256`.
+        short_256: AtomicU64,
         /// Written by the thread that ends the process.
         clock_at_end: AtomicU64,
     }
@@ -383,6 +385,10 @@ shared! {
         seen_ready_ns: AtomicU64,
         /// See `seen`.
         seen_ready_at_ns: AtomicU64,
+        /// Written once, when the thread begins.
+        short_cost: AtomicU64,
+        /// See `short_cost`.
+        short_below: AtomicU64,
     }
 }
 
@@ -472,6 +478,18 @@ shared! {
         callee: AtomicU32,
         /// Increased when the thread runs again.
         waited: AtomicU64,
+        /// Written when the thread decides; so are the four `seen` fields.
+        short: AtomicU32,
+        /// Incremented at the beginning of a call.
+        begun_short: AtomicU64,
+        /// See `short`.
+        seen_own: AtomicU64,
+        /// See `short`.
+        seen_calls: AtomicU64,
+        /// See `short`.
+        seen_inclusive: AtomicU64,
+        /// See `short`.
+        seen_within: AtomicU64,
     }
 }
 
@@ -510,6 +528,8 @@ shared! {
         own: AtomicU64,
         /// Increased after the thread has waited.
         waited: AtomicU64,
+        /// Incremented at the beginning of a call.
+        counted: AtomicU64,
     }
 }
 

@@ -119,6 +119,10 @@ pub struct TimesHeader {
     pub seen_ready_ns: u64,
     /// That moment, by CLOCK_MONOTONIC_RAW in nanoseconds.
     pub seen_ready_at_ns: u64,
+    /// What a call that is only counted costs in ticks, or less. It is added to `paused` with each of them.
+    pub short_cost: u64,
+    /// [`crate::region::RegionOrders::short_below`], or 0 while the overhead is calibrated.
+    pub short_below: u64,
 }
 
 /// An entry of the table of arcs, which only the thread itself uses.
@@ -213,6 +217,9 @@ impl OpenCall {
 
 /// The measured calls of one function by another one on a thread. The fields that nearly every call changes at its end are in the
 /// first [`UNIT`], which is a cache line.
+///
+/// If the orders have a [`RegionOrders::short_below`](crate::region::RegionOrders::short_below), calls that are found short are only
+/// counted: they are no [`OpenCall`]s, and their time is that of the innermost call that is one.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct ArcTimes {
@@ -220,8 +227,8 @@ pub struct ArcTimes {
     pub record: Record,
     /// Number of its open calls in the current chain.
     pub open: u32,
-    /// Always 0.
-    pub reserved: u32,
+    /// Nonzero while its calls are found short, so that all but one in [`PROBE`] are only counted.
+    pub short: u32,
     /// The address of the [`FunctionTimes`] of the called function.
     pub function: u64,
     /// The sum of the own times of the ended calls: their durations minus those of the calls that they made and the overhead outside of
@@ -231,7 +238,7 @@ pub struct ArcTimes {
     pub inclusive: u64,
     /// The number of calls that were made within the calls in `inclusive`.
     pub within: u64,
-    /// The number of ended calls.
+    /// The number of ended calls that were measured.
     pub calls: u64,
     /// The number of ended calls that another open call of the same arc contained.
     pub nested: u64,
@@ -245,8 +252,30 @@ pub struct ArcTimes {
     pub callee: u32,
     /// The part of `own` in which the thread waited for something. Calls that have not ended are in it.
     pub waited: u64,
+    /// The number of calls that have begun while `short` was set. See [`ArcTimes::counted`].
+    pub begun_short: u64,
+    /// `own` when the thread last decided whether the calls of the arc are short. This and the next three fields are of one moment.
+    pub seen_own: i64,
+    /// `calls` then.
+    pub seen_calls: u64,
+    /// `inclusive` then.
+    pub seen_inclusive: u64,
+    /// The number of calls in `inclusive` then, and of those that were made within them.
+    pub seen_within: u64,
     /// Always 0.
-    pub reserved_words: [u64; 4],
+    pub reserved_words: [u64; 7],
+}
+
+/// Of so many consecutive calls of an arc whose calls are short, one is measured. A power of two.
+pub const PROBE: u64 = 1024;
+/// After so many measured calls of an arc, a thread decides whether they are short. A power of two.
+pub const TRIAL: u64 = 256;
+
+impl ArcTimes {
+    /// Returns the number of calls that were only counted.
+    pub const fn counted(&self) -> u64 {
+        self.begun_short - self.begun_short / PROBE
+    }
 }
 
 /// The number of buckets in [`FunctionTimes::histogram`].
@@ -332,7 +361,7 @@ pub struct PathNode {
     pub parent: u32,
     /// Always 0.
     pub reserved: u32,
-    /// Number of calls that have ended.
+    /// Number of measured calls that have ended.
     pub calls: u64,
     /// The sum of the own times of the ended calls, as in [`ArcTimes::own`].
     pub own: i64,
@@ -340,8 +369,8 @@ pub struct PathNode {
     pub parent_address: u64,
     /// The part of `own` in which the thread waited for something, as [`ArcTimes::waited`].
     pub waited: u64,
-    /// Always 0.
-    pub reserved_word: u64,
+    /// The number of calls that were only counted.
+    pub counted: u64,
 }
 
 /// [`PathNode::function`] of the node to which calls are charged when the tree is full.
@@ -377,7 +406,8 @@ const _: () = {
     assert!(size_of::<FunctionTimes>() as u64 == 23 * UNIT);
     assert!(size_of::<PathNode>() as u64 == UNIT);
     assert!(size_of::<Chain>() as u64 == UNIT);
-    assert!(size_of::<ArcTimes>() as u64 == 2 * UNIT);
+    assert!(size_of::<ArcTimes>() as u64 == 3 * UNIT);
+    assert!(PROBE.is_power_of_two() && TRIAL.is_power_of_two());
     assert!(size_of::<TableEntry>() == 32);
     // The fields that each call changes are in one cache line.
     assert!(offset_of!(ArcTimes, min) as u64 == UNIT);

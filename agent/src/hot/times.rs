@@ -26,6 +26,7 @@ pub(crate) mod inherited;
 pub(crate) mod nodes;
 pub(crate) mod open;
 pub(crate) mod ring;
+pub(crate) mod short;
 pub(crate) mod snapshot;
 #[cfg_attr(feature = "standalone", path = "times/no_switches.rs")]
 pub(crate) mod switches;

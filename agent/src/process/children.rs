@@ -195,6 +195,7 @@ fn map_header(fd: i32, parent: &Agent) -> Option<RegionRef> {
             inside_256: parent.region.inside_256().load(Ordering::Relaxed),
             outside_256: parent.region.outside_256().load(Ordering::Relaxed),
             spread_256: parent.region.spread_256().load(Ordering::Relaxed),
+            short_256: parent.region.short_256().load(Ordering::Relaxed),
             agent_lo: parent.region.agent_lo().load(Ordering::Relaxed),
             agent_hi: parent.region.agent_hi().load(Ordering::Relaxed),
             frida_patched: parent.region.frida_patched().load(Ordering::Relaxed),

@@ -113,6 +113,7 @@ static NOT_SET_UP: Agent = Agent {
         trace_full: Full::Wait.code(),
         trace_bytes: 0,
         trace_least: 0,
+        short_below: 0,
         trace_depth: 0,
         trace_args: 0,
         left_out: [LeftOut { file: [0; 5], name: 0 }; LEFT_OUT],

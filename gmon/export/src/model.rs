@@ -175,6 +175,10 @@ pub struct Function {
     pub inclusive_raw_ns: u64,
     /// The calls that had not returned at the end, if times were measured. They are among `calls`.
     pub open: u64,
+    /// The calls that were [only counted](FunctionTimes::counted). They are among `calls`.
+    pub counted: u64,
+    /// Whether most calls were only counted, and the few others are as [short](is_short), so that its times say nothing.
+    pub is_short: bool,
     /// How long its calls took, if that was measured and any of them has returned.
     pub durations: Option<Durations>,
     /// The number of executed instructions, if [`Run::has_instructions`].
@@ -199,7 +203,7 @@ pub struct Durations {
 impl Arc {
     /// Adds the calls of another call site, or in another thread.
     fn add(&mut self, other: &Arc) {
-        let closed = |arc: &Arc| arc.calls > arc.open;
+        let closed = Arc::has_closed;
         (self.min_ns, self.max_ns) = match (closed(self), closed(other)) {
             (true, true) => (self.min_ns.min(other.min_ns), self.max_ns.max(other.max_ns)),
             (false, true) => (other.min_ns, other.max_ns),
@@ -209,7 +213,21 @@ impl Arc {
         self.self_ns = self.self_ns.saturating_add(other.self_ns);
         self.inclusive_ns = self.inclusive_ns.saturating_add(other.inclusive_ns);
         self.open = self.open.saturating_add(other.open);
+        self.counted = self.counted.saturating_add(other.counted);
+        self.is_short &= other.is_short;
     }
+
+    /// Whether any measured call has returned.
+    pub fn has_closed(&self) -> bool {
+        self.calls.saturating_sub(self.counted) > self.open
+    }
+}
+
+/// Returns whether most of so many calls were only counted, and the others took less than the limit of these in all that they called. (The
+/// outermost call of a recursion is measured, and has the time of those within it.)
+pub(crate) fn is_short(calls: u64, counted: u64, inclusive_ns: u64, clock: &Clock) -> bool {
+    let measured = calls.saturating_sub(counted) as f64;
+    counted > calls / 2 && (inclusive_ns as f64) < measured.max(1.0) * clock.counted_below_ns
 }
 
 impl Function {
@@ -263,6 +281,10 @@ pub struct Arc {
     pub inclusive_ns: u64,
     /// The calls that had not returned at the end, if times were measured. They are among `calls`.
     pub open: u64,
+    /// The calls that were only counted. They are among `calls`.
+    pub counted: u64,
+    /// As in [`Function::is_short`].
+    pub is_short: bool,
     /// The shortest duration of a call that has returned, if times were measured; otherwise 0.
     pub min_ns: u64,
     /// The longest duration of a call that has returned, if times were measured; otherwise 0.

@@ -40,6 +40,7 @@ impl Recording {
             ("overhead inside", clock.inside_ns),
             ("overhead outside", clock.outside_ns),
             ("error", clock.error_ns),
+            ("limit of counted calls", clock.counted_below_ns),
         ] {
             if !value.is_finite() || value < 0.0 {
                 return Err(Invalid::Clock { field });

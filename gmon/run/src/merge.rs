@@ -49,6 +49,7 @@ impl Recording {
             self.intervals.clone_from(&other.intervals);
         }
         self.clock.error_ns = self.clock.error_ns.max(other.clock.error_ns);
+        self.clock.counted_below_ns = self.clock.counted_below_ns.max(other.clock.counted_below_ns);
         self.extend_time(&other);
         self.extend_runs(&other);
 

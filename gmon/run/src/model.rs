@@ -205,6 +205,9 @@ pub struct Clock {
     pub outside_ns: f64,
     /// The bound of the error that remains for each call after the correction, in nanoseconds.
     pub error_ns: f64,
+    /// Calls of functions by callers for which they took less than so many nanoseconds on average may have been only counted; 0 if all
+    /// were measured.
+    pub counted_below_ns: f64,
 }
 
 /// What a time is read from.
@@ -293,6 +296,9 @@ pub struct FunctionTimes {
     pub primitive: u64,
     /// The calls that had not returned at the end of the process and were closed there. They are among `calls`.
     pub open: u64,
+    /// The calls that were only counted, because the function's calls are [short](Clock::counted_below_ns): their time is in their
+    /// callers', and not in this function's. They are among `calls`.
+    pub counted: u64,
     /// The time in the function itself.
     pub self_ns: u64,
     /// The part of it in which the thread waited for something; 0 if that is not [known](Thread::ready_ns).
@@ -324,6 +330,8 @@ pub struct ArcTimes {
     pub calls: u64,
     /// The calls that had not returned at the end of the process. They are among `calls`.
     pub open: u64,
+    /// The calls that were only counted, as in [`FunctionTimes::counted`]. They are among `calls`.
+    pub counted: u64,
     /// The time in the callee itself, when it was called by this caller.
     pub self_ns: u64,
     /// The time in the callee and in everything that it called. Of calls within another call of the same arc, only
@@ -440,13 +448,24 @@ impl Program {
 }
 
 impl FunctionTimes {
+    /// Returns the number of calls of which the times were measured.
+    pub fn measured(&self) -> u64 {
+        self.calls.saturating_sub(self.counted)
+    }
+
+    /// Whether any measured call has ended.
+    pub fn has_closed(&self) -> bool {
+        self.measured() > self.open
+    }
+
     /// Adds the times of the same function in another thread or run. The histograms have the same intervals.
     pub fn add(&mut self, other: &FunctionTimes) {
-        let closed = (self.calls > self.open, other.calls > other.open);
+        let closed = (self.has_closed(), other.has_closed());
         (self.min_ns, self.max_ns) = range(closed, (self.min_ns, self.max_ns), (other.min_ns, other.max_ns));
         sum(&mut self.calls, other.calls);
         sum(&mut self.primitive, other.primitive);
         sum(&mut self.open, other.open);
+        sum(&mut self.counted, other.counted);
         sum(&mut self.self_ns, other.self_ns);
         sum(&mut self.waiting_ns, other.waiting_ns);
         sum(&mut self.self_raw_ns, other.self_raw_ns);
@@ -463,12 +482,23 @@ impl FunctionTimes {
 }
 
 impl ArcTimes {
+    /// Returns the number of calls of which the times were measured.
+    pub fn measured(&self) -> u64 {
+        self.calls.saturating_sub(self.counted)
+    }
+
+    /// Whether any measured call has ended.
+    pub fn has_closed(&self) -> bool {
+        self.measured() > self.open
+    }
+
     /// Adds the times of the same arc in another thread or run.
     pub fn add(&mut self, other: &ArcTimes) {
-        let closed = (self.calls > self.open, other.calls > other.open);
+        let closed = (self.has_closed(), other.has_closed());
         (self.min_ns, self.max_ns) = range(closed, (self.min_ns, self.max_ns), (other.min_ns, other.max_ns));
         sum(&mut self.calls, other.calls);
         sum(&mut self.open, other.open);
+        sum(&mut self.counted, other.counted);
         sum(&mut self.self_ns, other.self_ns);
         sum(&mut self.inclusive_ns, other.inclusive_ns);
     }

@@ -19,6 +19,8 @@ pub struct Recorded<F> {
     pub inside: u64,
     /// The part outside, which has been taken out of the own times of callers.
     pub outside: u64,
+    /// The part of the overhead of a call that was only counted which is in no time, as it was calibrated.
+    pub short: u64,
     pub arcs: Vec<RecordedArc<F>>,
     pub functions: Vec<RecordedFunction<F>>,
     /// The calling-context tree, parents before their children.
@@ -31,9 +33,11 @@ pub struct RecordedArc<F> {
     /// `None` if no measured function was running.
     pub caller: Option<F>,
     pub callee: F,
-    /// The number of calls, with the open ones.
+    /// The number of measured calls, with the open ones.
     pub calls: u64,
     pub open: u64,
+    /// The number of calls that were only counted.
+    pub counted: u64,
     pub own: i64,
     /// The part of `own` in which the thread waited.
     pub waited: u64,
@@ -64,7 +68,10 @@ pub struct RecordedNode<F> {
     pub parent: Option<u32>,
     /// `None` stands for all calls for which there was no room for nodes of their own.
     pub function: Option<F>,
+    /// The number of measured calls.
     pub calls: u64,
+    /// The number of calls that were only counted.
+    pub counted: u64,
     pub own: i64,
     /// The part of `own` in which the thread waited.
     pub waited: u64,
@@ -72,7 +79,14 @@ pub struct RecordedNode<F> {
 
 impl<F> Default for Recorded<F> {
     fn default() -> Self {
-        Recorded { inside: 0, outside: 0, arcs: Vec::new(), functions: Vec::new(), nodes: Vec::new() }
+        Recorded {
+            inside: 0,
+            outside: 0,
+            short: 0,
+            arcs: Vec::new(),
+            functions: Vec::new(),
+            nodes: Vec::new(),
+        }
     }
 }
 
@@ -83,6 +97,8 @@ struct Cost {
     outside: f64,
     /// The part outside that has been taken out of the callers' own times already.
     taken: f64,
+    /// What calls that were only counted cost beyond what is in no time.
+    short: f64,
 }
 
 impl Cost {
@@ -91,9 +107,15 @@ impl Cost {
         calls as f64 * (self.inside + self.outside) + own as f64 * self.inside
     }
 
-    /// Returns the own time of so many calls, which have made so many others, without the overhead. It may be negative.
-    fn own(&self, recorded: f64, calls: f64, made: f64) -> f64 {
-        recorded - calls * self.inside - made * (self.outside - self.taken)
+    /// Returns the own time of so many calls, which have made so many others, and such that were only counted, without the overhead. It
+    /// may be negative.
+    fn own(&self, recorded: f64, calls: f64, made: f64, counted: f64) -> f64 {
+        recorded - calls * self.inside - made * (self.outside - self.taken) - counted * self.short
+    }
+
+    /// Returns the own time of what is summed up, without the overhead.
+    fn own_of(&self, sum: &Sum) -> f64 {
+        self.own(sum.own, sum.calls, sum.made, sum.counted)
     }
 }
 
@@ -105,12 +127,19 @@ struct Sum {
     calls: f64,
     /// The number of the calls that it has made.
     made: f64,
+    /// The number of those beside them that were only counted.
+    counted: f64,
 }
 
 impl<F: Copy + Eq + Hash> Recorded<F> {
-    /// Returns the number of all calls.
+    /// Returns the number of all measured calls.
     pub fn calls(&self) -> f64 {
         self.arcs.iter().map(|arc| arc.calls as f64).sum()
+    }
+
+    /// Returns the number of all calls that were only counted.
+    pub fn counted(&self) -> f64 {
+        self.arcs.iter().map(|arc| arc.counted as f64).sum()
     }
 
     /// Returns for how long the thread has waited in its calls, as far as that was seen.
@@ -121,7 +150,7 @@ impl<F: Copy + Eq + Hash> Recorded<F> {
     /// Returns the sum of the own times of functions, none of which is negative, if a call costs so many times what was calibrated.
     pub fn own(&self, factor: f64) -> f64 {
         let cost = self.cost(factor);
-        self.sums().values().map(|sum| cost.own(sum.own, sum.calls, sum.made).max(0.0)).sum()
+        self.sums().values().map(|sum| cost.own_of(sum).max(0.0)).sum()
     }
 
     /// Returns the times without the overhead, if a call costs so many times what was calibrated.
@@ -129,20 +158,22 @@ impl<F: Copy + Eq + Hash> Recorded<F> {
         let (cost, sums) = (self.cost(factor), self.sums());
         let surplus = self.surplus(&sums, &cost);
         let surplus_of = |function: F| surplus.get(&function).copied().unwrap_or(0.0);
+        let part = part_without_short(&sums, &cost);
         // Nothing negative is left by a cast.
         let ticks = |ticks: f64| ticks.round() as u64;
         let arcs = self.arcs.iter().map(|arc| {
             let share = share(&sums, arc);
             let inclusive = arc.inclusive as f64 - cost.within(arc.within, arc.outermost);
-            let inclusive = ticks(inclusive + share * surplus_of(arc.callee));
+            let inclusive = ticks((inclusive + share * surplus_of(arc.callee)) * part);
             // Which of a function's arcs has made its calls is not known.
-            let made = share * sum_of(&sums, arc.callee).made;
+            let Sum { made, counted, .. } = sum_of(&sums, arc.callee);
             Arc {
                 caller: arc.caller,
                 callee: arc.callee,
                 calls: arc.calls,
                 open: arc.open.min(arc.calls),
-                own: cost.own(arc.own as f64, arc.calls as f64, made).round() as i64,
+                counted: arc.counted,
+                own: cost.own(arc.own as f64, arc.calls as f64, share * made, share * counted).round() as i64,
                 waited: arc.waited,
                 inclusive,
                 min: arc.min.min(inclusive),
@@ -164,7 +195,7 @@ impl<F: Copy + Eq + Hash> Recorded<F> {
             Function {
                 function: of.function,
                 primitive: of.primitive,
-                inclusive: ticks(inclusive + surplus_of(of.function))
+                inclusive: ticks((inclusive + surplus_of(of.function)) * part)
                     .max(called.get(&of.function).copied().unwrap_or(0)),
                 inclusive_raw: of.inclusive,
                 own_raw: ticks(own + made * cost.taken),
@@ -172,9 +203,9 @@ impl<F: Copy + Eq + Hash> Recorded<F> {
             }
         });
         Thread {
-            overhead: ticks(self.calls() * (cost.inside + cost.outside)),
+            overhead: ticks(self.calls() * (cost.inside + cost.outside) + self.counted() * cost.short),
             functions: functions.collect(),
-            nodes: self.nodes_without(&cost),
+            nodes: self.nodes_without(&cost, &sums),
             arcs,
             ..Thread::default()
         }
@@ -182,7 +213,8 @@ impl<F: Copy + Eq + Hash> Recorded<F> {
 
     fn cost(&self, factor: f64) -> Cost {
         let [inside, taken] = [self.inside, self.outside].map(|ticks| ticks as f64);
-        Cost { inside: inside * factor, outside: taken * factor, taken }
+        let short = self.short as f64 * (factor - 1.0);
+        Cost { inside: inside * factor, outside: taken * factor, taken, short }
     }
 
     fn sums(&self) -> HashMap<F, Sum> {
@@ -193,7 +225,9 @@ impl<F: Copy + Eq + Hash> Recorded<F> {
             callee.own += arc.own as f64;
             callee.calls += calls;
             if let Some(caller) = arc.caller {
-                sums.entry(caller).or_default().made += calls;
+                let caller = sums.entry(caller).or_default();
+                caller.made += calls;
+                caller.counted += arc.counted as f64;
             }
         }
         sums
@@ -203,7 +237,7 @@ impl<F: Copy + Eq + Hash> Recorded<F> {
     fn surplus(&self, sums: &HashMap<F, Sum>, cost: &Cost) -> HashMap<F, f64> {
         /// Enough for the deepest call graphs: what is left of a circle falls by the share of the calls from outside of it each time.
         const ROUNDS: usize = 100;
-        let surplus = |sum: &Sum| (-cost.own(sum.own, sum.calls, sum.made)).max(0.0);
+        let surplus = |sum: &Sum| (-cost.own_of(sum)).max(0.0);
         let own: HashMap<F, f64> = sums.iter().map(|(&of, sum)| (of, surplus(sum))).collect();
         let mut all = own.clone();
         for _ in 0..ROUNDS {
@@ -224,26 +258,64 @@ impl<F: Copy + Eq + Hash> Recorded<F> {
     }
 
     /// Returns the calling-context tree without the overhead.
-    fn nodes_without(&self, cost: &Cost) -> Vec<Node<F>> {
+    fn nodes_without(&self, cost: &Cost, sums: &HashMap<F, Sum>) -> Vec<Node<F>> {
         let mut made = vec![0_u64; self.nodes.len()];
         for node in &self.nodes {
             if let Some(made) = node.parent.and_then(|parent| made.get_mut(parent as usize)) {
                 *made = made.saturating_add(node.calls);
             }
         }
-        let corrected = self.nodes.iter().zip(made).map(|(node, made)| {
-            (node.function, cost.own(node.own as f64, node.calls as f64, made as f64).round() as i64)
+        let counted = self.counted_by_nodes(sums);
+        let corrected = self.nodes.iter().zip(made).zip(counted).map(|((node, made), counted)| {
+            let own = cost.own(node.own as f64, node.calls as f64, made as f64, counted);
+            (node.function, own.round() as i64)
         });
         let owns = not_negative(&corrected.collect::<Vec<_>>());
         let node = |(node, own): (&RecordedNode<F>, u64)| Node {
             parent: node.parent,
             function: node.function,
-            calls: node.calls,
+            calls: node.calls.saturating_add(node.counted),
             own,
             waited: node.waited,
         };
         self.nodes.iter().zip(owns).map(node).collect()
     }
+
+    /// Returns how many calls each node has made that were only counted: together as many as their function has made. A recursive call may be
+    /// at the node of an outer one, so the numbers of the nodes below say only how those of a function are divided among its nodes.
+    fn counted_by_nodes(&self, sums: &HashMap<F, Sum>) -> Vec<f64> {
+        let mut below = vec![0.0; self.nodes.len()];
+        for node in &self.nodes {
+            if let Some(below) = node.parent.and_then(|parent| below.get_mut(parent as usize)) {
+                *below += node.counted as f64;
+            }
+        }
+        let mut by_function: HashMap<F, f64> = HashMap::new();
+        for (node, below) in self.nodes.iter().zip(&below) {
+            if let Some(function) = node.function {
+                *by_function.entry(function).or_default() += below;
+            }
+        }
+        let counted = |(node, below): (&RecordedNode<F>, f64)| {
+            let Some(function) = node.function else { return below };
+            let sum = sum_of(sums, function);
+            let share = match by_function.get(&function) {
+                Some(&all) if all > 0.0 => below / all,
+                _ => node.calls as f64 / sum.calls.max(1.0),
+            };
+            share * sum.counted
+        };
+        self.nodes.iter().zip(below).map(counted).collect()
+    }
+}
+
+/// Returns the part of inclusive times that is left without what calls cost that were only counted: the same as of the sum of own times,
+/// because which of these calls were made within which others is not known.
+fn part_without_short<F>(sums: &HashMap<F, Sum>, cost: &Cost) -> f64 {
+    let without = Cost { short: 0.0, ..*cost };
+    let all: f64 = sums.values().map(|sum| without.own_of(sum).max(0.0)).sum();
+    let left: f64 = sums.values().map(|sum| cost.own_of(sum).max(0.0)).sum();
+    if all > 0.0 { left / all } else { 1.0 }
 }
 
 fn sum_of<F: Copy + Eq + Hash>(sums: &HashMap<F, Sum>, function: F) -> Sum {
@@ -287,6 +359,7 @@ mod tests {
             callee,
             calls,
             open: 0,
+            counted: 0,
             own,
             waited: 0,
             inclusive: 0,
@@ -322,9 +395,22 @@ mod tests {
     fn a_greater_overhead_takes_more_from_callers_too() {
         let recorded = recorded();
         let (twice, outer) = (recorded.cost(2.0), sum_of(&recorded.sums(), 1));
-        assert_eq!(twice.own(outer.own, outer.calls, outer.made), 4000.0 - 10.0 * 20.0 - 300.0 * 20.0);
+        assert_eq!(twice.own_of(&outer), 4000.0 - 10.0 * 20.0 - 300.0 * 20.0);
         assert!(recorded.own(2.0) < recorded.own(1.0));
         assert_eq!(twice.within(300, 10), 300.0 * 60.0 + 10.0 * 20.0);
+    }
+
+    #[test]
+    fn counted_calls_cost_their_callers() {
+        let mut recorded = Recorded { short: 20, ..recorded() };
+        // `outer` has made 1000 calls of `tiny` more that were only counted.
+        recorded.arcs[3].counted = 1000;
+        assert_eq!(recorded.own(1.0), 4990.0 + 3900.0);
+        let (half, outer) = (recorded.cost(1.05), sum_of(&recorded.sums(), 1));
+        assert_eq!(half.own_of(&outer).round(), (4000.0_f64 - 10.0 * 10.5 - 300.0 - 1000.0).round());
+        let thread = recorded.without_overhead(1.0);
+        let arc = thread.arcs.iter().find(|arc| arc.caller == Some(1)).unwrap();
+        assert_eq!((arc.calls, arc.counted), (300, 1000));
     }
 
     #[test]

@@ -74,11 +74,16 @@ impl Sum {
         let run = run.with_common_intervals();
         self.sum.intervals.clone_from(&run.intervals);
         if self.sum.modules.is_empty() {
-            self.sum.clock = Clock { error_ns: self.sum.clock.error_ns, ..run.clock };
+            self.sum.clock = Clock {
+                error_ns: self.sum.clock.error_ns,
+                counted_below_ns: self.sum.clock.counted_below_ns,
+                ..run.clock
+            };
         }
         self.sum.agree_on_runs(&run)?;
         self.sum.agree_on_period(&run)?;
         self.sum.clock.error_ns = self.sum.clock.error_ns.max(run.clock.error_ns);
+        self.sum.clock.counted_below_ns = self.sum.clock.counted_below_ns.max(run.clock.counted_below_ns);
         self.sum.extend_time(&run);
         self.sum.extend_runs(&run);
         self.sum.nodes_lost = self.sum.nodes_lost.saturating_add(run.nodes_lost);

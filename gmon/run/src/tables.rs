@@ -40,6 +40,7 @@ pub(crate) fn recording(profile: &wire::Profile, extension: wire::Extension) -> 
             inside_ns: clock.inside_ns,
             outside_ns: clock.outside_ns,
             error_ns: clock.error_ns,
+            counted_below_ns: clock.counted_below_ns,
         },
         sample_period_ns: unsigned(profile.period),
         intervals: Intervals::new(extension.intervals).ok_or(ReadError::Entry {
@@ -319,6 +320,7 @@ fn threads(threads: &wire::Threads, texts: &mut Texts) -> Result<Vec<Thread>, Re
 fn rows(rows: &wire::Rows, most: usize) -> Result<Vec<FunctionTimes>, ReadError> {
     let len = rows.function.len();
     Columns { table: "rows", len }.check(&[
+        ("counted", if rows.counted.is_empty() { len } else { rows.counted.len() }),
         ("thread", rows.thread.len()),
         ("calls", rows.calls.len()),
         ("primitive", rows.primitive.len()),
@@ -349,6 +351,7 @@ fn rows(rows: &wire::Rows, most: usize) -> Result<Vec<FunctionTimes>, ReadError>
             calls: rows.calls[index],
             primitive: rows.primitive[index],
             open: rows.open[index],
+            counted: rows.counted.get(index).copied().unwrap_or(0),
             self_ns: rows.self_ns[index],
             waiting_ns: rows.waiting_ns[index],
             self_raw_ns: rows.self_raw_ns[index],
@@ -366,6 +369,7 @@ fn rows(rows: &wire::Rows, most: usize) -> Result<Vec<FunctionTimes>, ReadError>
 fn arcs(arcs: &wire::Arcs) -> Result<Vec<ArcTimes>, ReadError> {
     let len = arcs.callee.len();
     Columns { table: "arcs", len }.check(&[
+        ("counted", if arcs.counted.is_empty() { len } else { arcs.counted.len() }),
         ("caller", arcs.caller.len()),
         ("thread", arcs.thread.len()),
         ("calls", arcs.calls.len()),
@@ -382,6 +386,7 @@ fn arcs(arcs: &wire::Arcs) -> Result<Vec<ArcTimes>, ReadError> {
             thread: arcs.thread[index],
             calls: arcs.calls[index],
             open: arcs.open[index],
+            counted: arcs.counted.get(index).copied().unwrap_or(0),
             self_ns: arcs.self_ns[index],
             inclusive_ns: arcs.inclusive_ns[index],
             min_ns: arcs.min_ns[index],

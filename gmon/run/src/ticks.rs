@@ -53,9 +53,12 @@ pub struct Arc<F> {
     /// `None` if no measured function was running.
     pub caller: Option<F>,
     pub callee: F,
+    /// The measured calls.
     pub calls: u64,
     /// The calls that had not returned at the end. They are among `calls`.
     pub open: u64,
+    /// The calls that were only counted: they are not among `calls`, and their time is their callers'.
+    pub counted: u64,
     /// The time in the callee itself. It may be negative: the overhead that is taken out is an average.
     pub own: i64,
     /// The part of `own` in which the thread waited for something.
@@ -101,8 +104,18 @@ impl<F: Copy + Eq + Hash> Thread<F> {
     pub fn known_by<G: Copy + Eq + Hash>(self, known: impl Fn(F) -> Option<G>) -> Thread<G> {
         let arcs = self.arcs.into_iter().filter_map(|arc| {
             let (caller, callee) = (arc.caller.and_then(&known), known(arc.callee)?);
-            let Arc { calls, open, own, waited, inclusive, min, max, .. } = arc;
-            Some(Arc { caller, callee, calls, open, own, waited, inclusive, min, max })
+            Some(Arc {
+                caller,
+                callee,
+                calls: arc.calls,
+                open: arc.open,
+                counted: arc.counted,
+                own: arc.own,
+                waited: arc.waited,
+                inclusive: arc.inclusive,
+                min: arc.min,
+                max: arc.max,
+            })
         });
         let functions = self.functions.into_iter().filter_map(|of| {
             let Function { primitive, inclusive, inclusive_raw, own_raw, histogram, .. } = of;
@@ -164,21 +177,25 @@ impl Recording {
                 caller: arc.caller.map(&index),
                 callee: index(arc.callee),
                 thread: number,
-                calls: arc.calls,
+                calls: arc.calls.saturating_add(arc.counted),
                 open: arc.open,
+                counted: arc.counted,
                 self_ns: ns(arc.own.max(0) as u64),
                 inclusive_ns: ns(arc.inclusive),
                 min_ns: if has_ended { ns(arc.min) } else { 0 },
                 max_ns: if has_ended { ns(arc.max) } else { 0 },
             };
             self.arcs.push(times);
-            let ArcTimes { callee: function, thread, calls, open, min_ns, max_ns, .. } = times;
+            let ArcTimes { callee: function, thread, calls, open, counted, min_ns, max_ns, .. } = times;
             let waiting_ns = ns(arc.waited);
             let part = FunctionTimes {
                 function,
                 thread,
                 calls,
+                // A counted call is taken to be within another one of its function if that has made it.
+                primitive: if arc.caller == Some(arc.callee) { 0 } else { counted },
                 open,
+                counted,
                 min_ns,
                 max_ns,
                 waiting_ns,
@@ -193,7 +210,7 @@ impl Recording {
             let Some(mut row) = sums.remove(&measured.function) else { continue };
             let own = own.get(&measured.function).copied().unwrap_or(0);
             self_ticks = self_ticks.saturating_add(own);
-            row.primitive = measured.primitive.min(row.calls);
+            row.primitive = row.primitive.saturating_add(measured.primitive).min(row.calls);
             row.samples = thread.samples_by_function.get(&measured.function).copied().unwrap_or(0);
             row.self_ns = ns(own);
             row.waiting_ns = row.waiting_ns.min(row.self_ns);

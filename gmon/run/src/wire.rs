@@ -326,6 +326,8 @@ pub struct Clock {
     pub outside_ns: f64,
     #[prost(double, tag = "5")]
     pub error_ns: f64,
+    #[prost(double, tag = "6")]
+    pub counted_below_ns: f64,
 }
 
 /// The threads by column.
@@ -388,6 +390,9 @@ pub struct Rows {
     pub samples: Vec<u64>,
     #[prost(uint64, repeated, tag = "15")]
     pub waiting_ns: Vec<u64>,
+    /// Empty if all calls were measured.
+    #[prost(uint64, repeated, tag = "16")]
+    pub counted: Vec<u64>,
 }
 
 /// The times of arcs by column.
@@ -412,6 +417,9 @@ pub struct Arcs {
     pub min_ns: Vec<u64>,
     #[prost(uint64, repeated, tag = "9")]
     pub max_ns: Vec<u64>,
+    /// Empty if all calls were measured.
+    #[prost(uint64, repeated, tag = "10")]
+    pub counted: Vec<u64>,
 }
 
 /// The nodes of the calling-context trees by column.

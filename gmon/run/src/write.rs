@@ -304,6 +304,7 @@ impl Recording {
                 inside_ns: clock.inside_ns,
                 outside_ns: clock.outside_ns,
                 error_ns: clock.error_ns,
+                counted_below_ns: clock.counted_below_ns,
             }),
             function_sizes: self.functions.iter().map(|function| function.size).collect(),
             threads: Some(self.wire_threads(strings)),
@@ -456,6 +457,7 @@ impl Recording {
             calls: rows.iter().map(|row| row.calls).collect(),
             primitive: rows.iter().map(|row| row.primitive).collect(),
             open: rows.iter().map(|row| row.open).collect(),
+            counted: unless_zeros(rows.iter().map(|row| row.counted)),
             self_ns: rows.iter().map(|row| row.self_ns).collect(),
             waiting_ns: rows.iter().map(|row| row.waiting_ns).collect(),
             self_raw_ns: rows.iter().map(|row| row.self_raw_ns).collect(),
@@ -477,6 +479,7 @@ impl Recording {
             thread: arcs.iter().map(|arc| arc.thread).collect(),
             calls: arcs.iter().map(|arc| arc.calls).collect(),
             open: arcs.iter().map(|arc| arc.open).collect(),
+            counted: unless_zeros(arcs.iter().map(|arc| arc.counted)),
             self_ns: arcs.iter().map(|arc| arc.self_ns).collect(),
             inclusive_ns: arcs.iter().map(|arc| arc.inclusive_ns).collect(),
             min_ns: arcs.iter().map(|arc| arc.min_ns).collect(),
@@ -496,6 +499,12 @@ impl Recording {
             waiting_ns: nodes.iter().map(|node| node.waiting_ns).collect(),
         }
     }
+}
+
+/// Returns a column that is empty if all of its values are 0.
+fn unless_zeros(values: impl Iterator<Item = u64>) -> Vec<u64> {
+    let values: Vec<u64> = values.collect();
+    if values.iter().all(|&value| value == 0) { Vec::new() } else { values }
 }
 
 /// Returns the text of the label for the samples of a thread.

@@ -283,6 +283,7 @@ impl Buffer {
                 callee: arc.callee,
                 calls: arc.calls,
                 open: arc.open,
+                counted: 0,
                 own: arc.own,
                 // The events of a trace say nothing of it.
                 waited: 0,
@@ -307,7 +308,7 @@ impl Buffer {
             });
         }
         functions.sort_unstable_by_key(|measured| measured.function);
-        let recorded = Recorded { inside, outside, arcs, functions, nodes: Vec::new() };
+        let recorded = Recorded { inside, outside, short: 0, arcs, functions, nodes: Vec::new() };
         let thread = recorded.without_overhead(1.0);
         let thread = Thread { tid: self.tid, life, overhead: thread.overhead.min(life), ..thread };
         ThreadTimes { process: self.process, thread }

@@ -11,6 +11,9 @@ use gprofinject_usage::Kind;
 use crate::live::model::{LONGEST, SHORTEST};
 use crate::options::{ClockArg, CountArg, EngineArg, Export, FullArg, HooksArg, RanksArg, SamplerArg, Verb};
 
+/// The value of `--min-time` if none is given, in nanoseconds.
+const MIN_TIME: &str = "200";
+
 const EXAMPLES: &str = "\
 Examples:
   gprofinject ./prog && gprof ./prog gmon.out      # calls and samples
@@ -111,6 +114,12 @@ pub(crate) struct Args {
     /// The same for each path of calls, as in a flame graph, for gmon paths
     #[arg(long)]
     pub(crate) paths: bool,
+
+    /// With --times and --paths: measure only functions whose calls take at least so many nanoseconds on average [default: 200]; others
+    /// are counted, and their time is their callers'
+    #[arg(long, value_name = "NANOSECONDS", num_args = 0..=1, require_equals = true, default_missing_value = MIN_TIME,
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub(crate) min_time: Option<u64>,
 
     /// With --paths: give recursive calls nodes of their own
     #[arg(long)]

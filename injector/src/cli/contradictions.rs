@@ -27,7 +27,7 @@ impl Args {
     /// Returns an error message if options contradict each other. (clap's `requires` does not help here: it
     /// does not ask for `--pid` if there is a PROGRAM, with which `--pid` cannot be used.)
     fn contradiction(&self, typed: &dyn Fn(&str) -> bool) -> Option<String> {
-        const FOR_A_RUN: [&str; 36] = [
+        const FOR_A_RUN: [&str; 37] = [
             "hooks",
             "rate",
             "sampler",
@@ -40,6 +40,7 @@ impl Args {
             "file",
             "times",
             "paths",
+            "min_time",
             "no_fold",
             "max_paths",
             "clock",
@@ -118,6 +119,18 @@ impl Args {
         }
         if let Some(option) = first(&["no_fold", "max_paths"]).filter(|_| !self.paths) {
             return Some(format!("{option} says how --paths measures: add --paths"));
+        }
+        if self.min_time.is_some() {
+            if let Some(option) = first(&["trace", "slow"]) {
+                return Some(format!(
+                    "--min-time measures long calls only, and {option} tells of all: leave one of them out"
+                ));
+            }
+            if !self.times && !self.paths {
+                return Some(
+                    "--min-time says which functions --times and --paths measure: add one of them".to_owned(),
+                );
+            }
         }
         if typed("trace") && typed("slow") {
             return Some(

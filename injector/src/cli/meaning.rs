@@ -39,7 +39,13 @@ fn measure(args: &Args) -> Result<Option<Measure>> {
         args: args.args.is_some(),
         least_ns: args.trace_min_time.map_or(0, |us| (us * 1000.0) as u64),
     });
-    Ok(Some(Measure { is_tsc, paths, is_result: args.times || args.paths || is_slow, trace }))
+    if args.min_time.is_some() && !is_tsc {
+        bail!(
+            "--min-time needs the time stamp counter: clock_gettime takes longer than the calls that it leaves out"
+        );
+    }
+    let min_ns = args.min_time.unwrap_or(0);
+    Ok(Some(Measure { is_tsc, paths, is_result: args.times || args.paths || is_slow, min_ns, trace }))
 }
 
 /// Returns the file of the trace, and what is kept of it.

@@ -143,7 +143,7 @@ fn read_times(
     pid: u32,
     ends: &Ends,
 ) -> io::Result<u64> {
-    let Some(Measure { is_tsc, is_result: true, .. }) = space.program.measure else { return Ok(0) };
+    let Some(Measure { is_tsc, is_result: true, min_ns, .. }) = space.program.measure else { return Ok(0) };
     let by_clock = |end: &Moment| if is_tsc { end.ticks } else { end.nanoseconds };
     let process = ends.process.as_ref().map(by_clock);
     let ends_of = |tid: u32| ends.threads.get(&tid).into_iter().flatten().map(by_clock);
@@ -154,6 +154,7 @@ fn read_times(
         inside: ticks(report.inside_256),
         outside: ticks(report.outside_256),
         spread: ticks(report.spread_256),
+        min_ns,
     };
     let threads = region.times(process, ends_of)?;
     let unmeasured = threads.iter().fold(0_u64, |sum, thread| sum.saturating_add(thread.unmeasured));

@@ -12,6 +12,8 @@ use crate::store::region::times::{Tail, ThreadTimes};
 /// The standard deviation of the overhead of calls in real programs, as a share of what the calibration measures: it depends on what else
 /// the processor does, and on how many arcs there are (docs/benchmarks.md, "Measured times").
 const CALIBRATION: f64 = 0.15;
+/// The same of calls that are only counted, of which less is taken out than was calibrated.
+const SHORT_CALIBRATION: f64 = 0.5;
 /// The part of the samples in the gates that stands for the program's instructions before them: where the processor waits for the clock, it
 /// is interrupted late.
 const SKID: f64 = 0.03;
@@ -98,7 +100,8 @@ fn factor(thread: &Thread<Place>, recorded: &ThreadTimes, cpu: Cpu) -> f64 {
     let outside = (recorded.life as f64 - calibrated - thread.overhead as f64).max(0.0);
     let least = cpu.used - tail - outside;
     let excess = ran - ran.clamp(least, least.max(cpu.used + SKID * thread.overhead as f64));
-    let uncertain = CALIBRATION * calls.calls() * (calls.inside + calls.outside) as f64;
+    let uncertain = CALIBRATION * calls.calls() * (calls.inside + calls.outside) as f64
+        + SHORT_CALIBRATION * calls.counted() * calls.short as f64;
     let (calibration, samples) = (uncertain * uncertain, cpu.deviation * cpu.deviation);
     if excess == 0.0 || calibration == 0.0 {
         return 1.0;

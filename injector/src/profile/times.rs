@@ -28,6 +28,8 @@ pub(crate) struct Overhead {
     pub(crate) outside: f64,
     /// How much more the calibration has needed in half of its rounds.
     pub(crate) spread: f64,
+    /// Calls shorter than so many nanoseconds were only counted; 0 if all were measured.
+    pub(crate) min_ns: u64,
 }
 
 impl Overhead {
@@ -62,11 +64,12 @@ impl Times {
                 let Some(old) = arcs.get(&(arc.caller, arc.callee)) else { continue };
                 // Calls that were open then are counted when they end.
                 arc.calls = arc.calls.saturating_sub(old.calls - old.open);
+                arc.counted = arc.counted.saturating_sub(old.counted);
                 arc.own = arc.own.saturating_sub(old.own);
                 arc.waited = arc.waited.saturating_sub(old.waited);
                 arc.inclusive = arc.inclusive.saturating_sub(old.inclusive);
             }
-            thread.arcs.retain(|arc| arc.calls > 0);
+            thread.arcs.retain(|arc| arc.calls > 0 || arc.counted > 0);
             let functions: HashMap<_, _> =
                 old.functions.iter().map(|function| (function.function, function)).collect();
             for function in &mut thread.functions {

@@ -39,6 +39,8 @@ pub(crate) enum Way {
     ProgramOnly,
     /// With the durations of calls.
     Times,
+    /// With the durations of the calls of functions whose calls are not short.
+    LongTimes,
     /// With the durations of calls, and call paths.
     Paths,
     /// The program has been built with -pg.
@@ -94,8 +96,10 @@ impl Way {
                 command.arg(folder.join("uftrace.data")).arg(&work.program);
                 command
             }
-            Way::Times | Way::Paths => {
-                let options = ["-q", if self == Way::Times { "--times" } else { "--paths" }, "--libs=none"];
+            Way::Times | Way::LongTimes | Way::Paths => {
+                let what = if self == Way::Paths { "--paths" } else { "--times" };
+                let mut options = vec!["-q", what, "--libs=none"];
+                options.extend((self == Way::LongTimes).then_some("--min-time"));
                 return tool::command(&options, &gmon, &work.program, &work.args);
             }
             Way::UftracePg => {

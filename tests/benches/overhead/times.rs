@@ -82,6 +82,7 @@ fn of_subject(
     cases.extend(clock.map(|work| case("two rdtsc", work, Way::Plain)));
     cases.push(case("ours, counts", &subject.plain, Way::Both));
     cases.push(case("ours, --times", &subject.plain, Way::Times));
+    cases.push(case("ours, --times --min-time", &subject.plain, Way::LongTimes));
     cases.push(case("ours, --paths", &subject.plain, Way::Paths));
     cases.push(case("-finstrument-functions", &instrumented, Way::Plain));
     let perf = case("perf record -g", &subject.plain, Way::PerfRecordGraph);

@@ -34,6 +34,7 @@ gprofinject_tests::trials! {
         ends,
         forks,
         coroutines,
+        short_calls,
         static_programs,
         from_the_midst,
         functions_of_libraries_only,
@@ -126,11 +127,18 @@ impl Subject {
         self.check(&["-q", "--times"], args, status);
         self.check(&["-q", "--paths"], args, status);
     }
+
+    /// The same where only long calls are measured too. No call of the program of which the time is known is short.
+    fn check_all(&self, args: &[&str], status: i32) {
+        self.check_both(args, status);
+        self.check(&["-q", "--times", "--min-time=100"], args, status);
+        self.check(&["-q", "--paths", "--min-time=100"], args, status);
+    }
 }
 
 fn callers() {
     let subject = Subject::new("callers", &[]);
-    subject.check_both(&[], 0);
+    subject.check_all(&[], 0);
     subject.check(&["-q", "--times", "--clock=gettime"], &[], 0);
     // gprof's arithmetic would have each caller take half.
     let (_, measured) = subject.run(&["-q", "--times"], &[], 0);
@@ -148,16 +156,16 @@ fn callers() {
 
 fn recursion() {
     let subject = Subject::new("recursion", &[]);
-    subject.check_both(&[], 0);
+    subject.check_all(&[], 0);
     subject.check(&["-q", "--paths", "--no-fold"], &[], 0);
 }
 
 fn jumps() {
-    Subject::new("jumps", &[]).check_both(&[], 0);
+    Subject::new("jumps", &[]).check_all(&[], 0);
 }
 
 fn exceptions() {
-    Subject::by("g++", "exceptions", &[]).check_both(&[], 0);
+    Subject::by("g++", "exceptions", &[]).check_all(&[], 0);
 }
 
 fn waiting() {
@@ -198,7 +206,7 @@ fn waiting() {
 /// the histogram, which is a quarter wide at most.
 fn durations() {
     let subject = Subject::new("durations", &[]);
-    subject.check_both(&[], 0);
+    subject.check_all(&[], 0);
     subject.check(&["-q", "--times", "--clock=gettime"], &[], 0);
 }
 
@@ -208,12 +216,12 @@ fn latencies() {
 }
 
 fn tail_calls() {
-    Subject::new("tails", &[]).check_both(&[], 0);
+    Subject::new("tails", &[]).check_all(&[], 0);
 }
 
 fn callbacks() {
     let subject = Subject::new("callbacks", &[]);
-    subject.check_both(&[], 0);
+    subject.check_all(&[], 0);
     subject.check(&["-q", "--paths", "--libs=all"], &[], 0);
 }
 
@@ -245,21 +253,21 @@ fn many_arcs() {
 }
 
 fn threads() {
-    Subject::new("threads", &[]).check_both(&[], 0);
+    Subject::new("threads", &[]).check_all(&[], 0);
 }
 
 /// Without the kernel's events, nobody notices the end of such a thread.
 fn cancelled_threads() {
     let subject = Subject::new("cancelled", &[]);
     for how in ["cancel", "raw"] {
-        subject.check_both(&[how], 0);
+        subject.check_all(&[how], 0);
     }
 }
 
 fn signals() {
     let subject = Subject::new("signals", &[]);
-    subject.check_both(&[], 0);
-    subject.check_both(&["alternate"], 0);
+    subject.check_all(&[], 0);
+    subject.check_all(&["alternate"], 0);
 }
 
 fn ends() {
@@ -267,21 +275,70 @@ fn ends() {
     for (how, status) in
         [("exit", 3), ("executes", 3), ("_exit", 3), ("kill", 128 + 9), ("term", 128 + 15), ("abort", 128 + 6), ("segv", 128 + 11)]
     {
-        subject.check_both(&[how], status);
+        subject.check_all(&[how], status);
     }
 }
 
 fn forks() {
     let subject = Subject::new("forks", &[]);
-    subject.check_both(&[], 0);
-    subject.check_both(&["4"], 0);
+    subject.check_all(&[], 0);
+    subject.check_all(&["4"], 0);
 }
 
 fn coroutines() {
     let subject = Subject::new("coroutines", &[]);
     for switch in [&[][..], &["assembly"], &["symmetric"], &["assembly", "symmetric"]] {
         for place in ["apart", "adjacent", "heap", "local"] {
-            subject.check_both(&[switch, &[place]].concat(), 0);
+            subject.check_all(&[switch, &[place]].concat(), 0);
+        }
+    }
+}
+
+/// With `--min-time`, short calls are only counted: all numbers of calls are as they are without it, also where calls of both kinds are mixed
+/// with signal handlers, jumps and tail calls. A function whose calls become long is measured from then on.
+fn short_calls() {
+    let subject = Subject::new("mixed", &[]);
+    let calls_of = |recording: &Recording| {
+        let name = |function: u32| recording.functions[function as usize].name.clone();
+        let mut all: BTreeMap<(Option<String>, String), u64> = BTreeMap::new();
+        for calls in &recording.calls {
+            *all.entry((calls.caller.map(name), name(calls.callee))).or_default() += calls.calls;
+        }
+        all
+    };
+    let (_, whole) = subject.run(&["-q", "--times"], &[], 0);
+    for options in [&["-q", "--times", "--min-time=100"], &["-q", "--paths", "--min-time=100"]] {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let (mut known, measured) = subject.run(options, &[], 0);
+            let later = vec![String::from("shifting")];
+            let spun = known.spent.remove(&later).unwrap();
+            known.others.remove(&later);
+            let comparison = known::compare(&known, &measured, true);
+            assert!(comparison.wrong.is_empty(), "{options:?}: {}", comparison.wrong.join("\n"));
+            assert_eq!(calls_of(&measured), calls_of(&whole), "{options:?}: arcs of gmon.out");
+            let of = |name: &str| {
+                let rows = measured.rows.iter().filter(|row| measured.functions[row.function as usize].name == name);
+                rows.fold((0, 0, 0), |(calls, counted, own), row| {
+                    (calls + row.calls, counted + row.counted, own + row.self_ns)
+                })
+            };
+            for short in ["tiny", "hop", "fib"] {
+                let (calls, counted, _) = of(short);
+                assert!(counted > calls / 2 && counted < calls, "{options:?}: {short}: {counted} of {calls} are counted only");
+            }
+            for long in ["far", "handle", "inner"] {
+                assert_eq!(of(long).1, 0, "{options:?}: {long}");
+            }
+            // One call in 1024 is measured nevertheless, and when it is long, all of the next ones are.
+            let own = of("shifting").2 as f64 * measured.clock.ticks_per_second / 1e9 / spun as f64;
+            let differing = comparison.differing(PART);
+            let is_right = differing.is_empty() && (0.75..1.05).contains(&own);
+            if is_right {
+                break;
+            }
+            assert!(tries < TRIES, "{options:?}: {own} of the later calls of shifting, {differing:?}");
         }
     }
 }

@@ -9,7 +9,7 @@
 
 use crate::hot::cells;
 use crate::hot::times::clock;
-use crate::hot::times::gates::{self, Traced};
+use crate::hot::times::gates::{self, Form};
 use crate::os::memory;
 use crate::os::words::{self, thread_word, words_offset};
 use core::arch::global_asm;
@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::plan::{Cell, FREE, NUMBER_BELOW, ThreadWords, WINDOW, WINDOW_WORD};
 use gprofinject_abi::region::{NO_FUNCTION, RECENT, Slot};
 use gprofinject_abi::shared::{ArcTimesRef, BlockRef, OpenCallRef, RegionRef};
-use gprofinject_abi::times::{CONTEXT, TABLE_TAIL, TableEntry, UNIT, table_key};
+use gprofinject_abi::times::{CONTEXT, PROBE, TABLE_TAIL, TableEntry, UNIT, table_key};
 use gprofinject_abi::trace;
 
 /// The number of calls in a round.
@@ -34,6 +34,8 @@ const ROUNDS: usize = 24;
 const WORK: [u64; 2] = [1, 40];
 /// The work of the caller between two calls, in the same unit.
 const CALLER_WORK: u64 = 1;
+/// See [`measure_short`].
+const SHORT_PART: u64 = 3;
 /// The offsets of the loops' arc slot, ring and records in a temporary thread block.
 const SLOT: u64 = RECENT;
 const RING: u64 = RECENT + 2048;
@@ -45,7 +47,7 @@ static GATES: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
 /// Measures the overhead of a call and stores it in the region header. If memory is short, the stored overhead remains 0, and
 /// nothing is subtracted from durations.
-pub(crate) fn run(region: RegionRef, paths: bool, traced: Traced) {
+pub(crate) fn run(region: RegionRef, paths: bool, form: Form) {
     if !clock::is_tsc() {
         of_the_clock(region);
         return;
@@ -57,12 +59,15 @@ pub(crate) fn run(region: RegionRef, paths: bool, traced: Traced) {
     let words = words::get();
     let old = [words.block(), words.cells(), words.last()].map(|word| word.load(Ordering::Relaxed));
     if let Some(arc) = prepare(at, paths) {
-        for (gate, address) in GATES.iter().zip(gates::gates(true, paths, traced)) {
+        for (gate, address) in GATES.iter().zip(gates::gates(true, paths, form)) {
             gate.store(address, Ordering::Relaxed);
         }
         words.block().store(at, Ordering::Relaxed);
         words.cells().store(shadow, Ordering::Relaxed);
         measure(region, arc);
+        if form == Form::Short {
+            measure_short(region, arc);
+        }
     }
     for (word, old) in [words.block(), words.cells(), words.last()].into_iter().zip(old) {
         word.store(old, Ordering::Relaxed);
@@ -85,6 +90,29 @@ fn measure(region: RegionRef, arc: ArcTimesRef) {
     // This part is the same in both calibrations: at the end gate, all of the function's work is complete.
     region.outside_256().store(first.all - first.inside, Ordering::Relaxed);
     region.spread_256().store(first.inside.abs_diff(second.inside) / 2, Ordering::Relaxed);
+}
+
+/// Measures what a call costs that is only counted, of a function that does next to nothing, as those do that are only counted. The cost
+/// is taken out of the time as it passes, which must not run backwards where the processor overlaps calls with other work, so only
+/// [`SHORT_PART`] quarters of it are.
+fn measure_short(region: RegionRef, arc: ArcTimesRef) {
+    // None of the calls is one that is measured nevertheless.
+    const { assert!(CALLS < PROBE) };
+    let [work, _] = WORK;
+    arc.short().store(1, Ordering::Relaxed);
+    let (mut hooked, mut plain) = ([0_u64; ROUNDS], [0_u64; ROUNDS]);
+    for (hooked, plain) in hooked.iter_mut().zip(&mut plain) {
+        arc.begun_short().store(0, Ordering::Relaxed);
+        // SAFETY: as in `of_loop`.
+        unsafe {
+            *hooked = gpi_calibrate(CALLS, gpi_calibrate_hooked as *const () as u64, CALLER_WORK, work);
+            *plain = gpi_calibrate(CALLS, gpi_calibrate_plain as *const () as u64, CALLER_WORK, work);
+        }
+    }
+    hooked.sort_unstable();
+    plain.sort_unstable();
+    let cost = hooked[ROUNDS / 2].saturating_sub(plain[ROUNDS / 2]);
+    region.short_256().store((cost << 8) * SHORT_PART / 4 / CALLS, Ordering::Relaxed);
 }
 
 /// Runs the rounds of one calibration.
@@ -134,7 +162,7 @@ fn of_the_clock(region: RegionRef) {
 /// Writes the records that the gates use, and returns the arc's record.
 fn prepare(at: u64, paths: bool) -> Option<ArcTimesRef> {
     let place = |n: u64| at + RECORDS + n * UNIT;
-    let [root, free, arc, function, node, spare, table] = [0, 1, 2, 4, 27, 28, 29].map(place);
+    let [root, free, arc, function, node, spare, table] = [0, 1, 2, 5, 28, 29, 30].map(place);
     // SAFETY: the block is mapped, zeros are valid records, and only these types and the gates access them.
     let (block, root, free, record) =
         unsafe { (BlockRef::at(at)?, OpenCallRef::at(root)?, OpenCallRef::at(free)?, ArcTimesRef::at(arc)?) };
@@ -155,7 +183,7 @@ fn prepare(at: u64, paths: bool) -> Option<ArcTimesRef> {
     trace.deepest().store(u64::MAX, Ordering::Relaxed);
     trace.least().store(u64::MAX, Ordering::Relaxed);
     trace.mask().store((RECORDS - RING) / size_of::<trace::Slot>() as u64 - 1, Ordering::Relaxed);
-    const { assert!(BLOCK - RECORDS >= 29 * UNIT + (1 + TABLE_TAIL) * size_of::<TableEntry>() as u64) };
+    const { assert!(BLOCK - RECORDS >= 30 * UNIT + (1 + TABLE_TAIL) * size_of::<TableEntry>() as u64) };
     let entry = TableEntry {
         key: table_key(NO_FUNCTION | CONTEXT, 0),
         arc,

@@ -4,7 +4,7 @@ use crate::hot::thread_blocks;
 use crate::hot::times::chains::Place;
 use crate::hot::times::open::{How, close, push};
 use crate::hot::times::values::{Saved, Values};
-use crate::hot::times::{area, chains, clock, forks, nodes, switches, threads, trace};
+use crate::hot::times::{area, chains, clock, forks, nodes, short, switches, threads, trace};
 use crate::os::kernel;
 use crate::os::task;
 use crate::program::agent::Agent;
@@ -72,6 +72,11 @@ pub(crate) extern "C" fn no_room(number: u64, time: u64, is_entry: u64) {
 /// Writes the events of a call that ends in the gate, and that has lasted for the minimum duration: see [`trace::late`].
 pub(crate) extern "C" fn late(time: u64) {
     pausing(|agent, block| trace::late(agent, block, time));
+}
+
+/// Decides whether the calls of an arc, of which one is ending in the gate, are short: see [`short::decide`].
+pub(crate) extern "C" fn decide(arc: u64) {
+    pausing(|_, block| short::decide(block.times(), nodes::arc(arc)?));
 }
 
 /// Does a part of a gate's work, and adds its duration to the calling thread's pauses.

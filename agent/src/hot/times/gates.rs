@@ -32,6 +32,9 @@
 //! the call is complete, they are the caller's, in whose time they were: the number of calls shows that, and the clock is read
 //! again.
 //!
+//! If short calls are only counted, the gates find the entry of the arc before they read the clock, and return without reading it if
+//! the arc's calls are short. Such a call is not open; its end is known by a frame below that of the innermost open call.
+//!
 //! The gates are pieces of one assembly: `begin`, `end` and `saved` define its macros, and `code` has each gate. This file chooses
 //! among them.
 
@@ -44,55 +47,62 @@ mod switched;
 
 use crate::hot::times::gates::code::{
     OTHERS, gpi_call_begin, gpi_call_begin_args, gpi_call_begin_late, gpi_call_begin_path,
-    gpi_call_begin_path_late, gpi_call_begin_path_traced, gpi_call_begin_slowly, gpi_call_begin_traced,
-    gpi_call_end, gpi_call_end_args, gpi_call_end_by_call, gpi_call_end_late, gpi_call_end_path,
-    gpi_call_end_path_late, gpi_call_end_path_traced, gpi_call_end_traced, gpi_call_mark,
-    gpi_call_mark_by_call, gpi_call_mark_traced,
+    gpi_call_begin_path_late, gpi_call_begin_path_short, gpi_call_begin_path_traced, gpi_call_begin_short,
+    gpi_call_begin_slowly, gpi_call_begin_traced, gpi_call_end, gpi_call_end_args, gpi_call_end_by_call,
+    gpi_call_end_late, gpi_call_end_path, gpi_call_end_path_late, gpi_call_end_path_short,
+    gpi_call_end_path_traced, gpi_call_end_short, gpi_call_end_traced, gpi_call_mark, gpi_call_mark_by_call,
+    gpi_call_mark_traced,
 };
 use core::sync::atomic::Ordering;
 use gprofinject_abi::region::RegionOrders;
 
-/// Whether the events of calls are written to the thread's ring.
+/// Which calls are measured, and which events of calls are written to the thread's ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Traced {
-    No,
-    /// The beginning when the call begins, and the end when it ends.
-    AtOnce,
-    /// Both when it ends, if it has lasted long enough.
-    Late,
+pub(crate) enum Form {
+    /// All calls are measured, and no events are written.
+    All,
+    /// The same, but calls that are found short are only counted ([`short`](crate::hot::times::short)).
+    Short,
+    /// All calls are measured. The beginning is written when the call begins, and the end when it ends.
+    TracedAtOnce,
+    /// All calls are measured. Both events are written when the call ends, if it has lasted long enough.
+    TracedLate,
 }
 
-impl Traced {
+impl Form {
     /// Returns what the orders ask for.
-    pub(crate) fn of(orders: &RegionOrders) -> Traced {
-        match (orders.trace_bytes, orders.trace_least) {
-            (0, _) => Traced::No,
-            (_, 0) => Traced::AtOnce,
-            _ => Traced::Late,
+    pub(crate) fn of(orders: &RegionOrders) -> Form {
+        match (orders.trace_bytes, orders.trace_least, orders.short_below) {
+            (0, _, 0) => Form::All,
+            (0, _, _) => Form::Short,
+            (_, 0, _) => Form::TracedAtOnce,
+            _ => Form::TracedLate,
         }
     }
 }
 
 /// Returns the addresses of the gates for the beginning and the end of a call.
-pub(crate) fn gates(is_tsc: bool, paths: bool, traced: Traced) -> [u64; 2] {
-    let [begin, end]: [unsafe extern "C" fn(); 2] = match (is_tsc, paths, traced) {
+pub(crate) fn gates(is_tsc: bool, paths: bool, form: Form) -> [u64; 2] {
+    let [begin, end]: [unsafe extern "C" fn(); 2] = match (is_tsc, paths, form) {
         (false, _, _) => [gpi_call_begin_slowly, gpi_call_end_by_call],
-        (true, false, Traced::No) => [gpi_call_begin, gpi_call_end],
-        (true, true, Traced::No) => [gpi_call_begin_path, gpi_call_end_path],
-        (true, false, Traced::AtOnce) => [gpi_call_begin_traced, gpi_call_end_traced],
-        (true, true, Traced::AtOnce) => [gpi_call_begin_path_traced, gpi_call_end_path_traced],
-        (true, false, Traced::Late) => [gpi_call_begin_late, gpi_call_end_late],
-        (true, true, Traced::Late) => [gpi_call_begin_path_late, gpi_call_end_path_late],
+        (true, false, Form::All) => [gpi_call_begin, gpi_call_end],
+        (true, true, Form::All) => [gpi_call_begin_path, gpi_call_end_path],
+        (true, false, Form::Short) => [gpi_call_begin_short, gpi_call_end_short],
+        (true, true, Form::Short) => [gpi_call_begin_path_short, gpi_call_end_path_short],
+        (true, false, Form::TracedAtOnce) => [gpi_call_begin_traced, gpi_call_end_traced],
+        (true, true, Form::TracedAtOnce) => [gpi_call_begin_path_traced, gpi_call_end_path_traced],
+        (true, false, Form::TracedLate) => [gpi_call_begin_late, gpi_call_end_late],
+        (true, true, Form::TracedLate) => [gpi_call_begin_path_late, gpi_call_end_path_late],
     };
     [begin as usize as u64, end as usize as u64]
 }
 
 /// Returns the address of the gate for calls whose ends are not seen.
-pub(crate) fn mark(is_tsc: bool, traced: Traced) -> u64 {
-    let mark: unsafe extern "C" fn() = match (traced, is_tsc) {
-        (Traced::No | Traced::Late, _) => gpi_call_mark,
-        (Traced::AtOnce, true) => gpi_call_mark_traced,
-        (Traced::AtOnce, false) => gpi_call_mark_by_call,
+pub(crate) fn mark(is_tsc: bool, form: Form) -> u64 {
+    let mark: unsafe extern "C" fn() = match (form, is_tsc) {
+        (Form::All | Form::Short | Form::TracedLate, _) => gpi_call_mark,
+        (Form::TracedAtOnce, true) => gpi_call_mark_traced,
+        (Form::TracedAtOnce, false) => gpi_call_mark_by_call,
     };
     mark as usize as u64
 }

@@ -3,7 +3,7 @@
 use crate::hot::thread_blocks;
 use crate::hot::times::table::Entry;
 use crate::hot::times::values::Values;
-use crate::hot::times::{area, nodes, trace};
+use crate::hot::times::{area, nodes, short, trace};
 use crate::os::words;
 use crate::program::agent::Agent;
 use core::sync::atomic::Ordering;
@@ -110,6 +110,9 @@ pub(crate) fn close(block: BlockRef, call: OpenCallRef, now: u64, how: How<'_>) 
             }
             let overhead = within.wrapping_mul(load(times.overhead())).saturating_add(load(times.inside()));
             note_duration(arc, lasted.saturating_sub(overhead));
+            if short::is_due(arc) {
+                short::decide(times, arc);
+            }
         }
     }
     outer.children().fetch_add(lasted.wrapping_add(load(times.outside())), Ordering::Relaxed);

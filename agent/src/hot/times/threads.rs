@@ -22,6 +22,8 @@ pub(crate) fn prepare(agent: &Agent, block: BlockRef, cfa: u64, now: u64) -> Opt
     times.inside().store(inside, Ordering::Relaxed);
     times.outside().store(outside, Ordering::Relaxed);
     times.overhead().store(inside + outside, Ordering::Relaxed);
+    times.short_cost().store(agent.region.short_256().load(Ordering::Relaxed) >> 8, Ordering::Relaxed);
+    times.short_below().store(agent.orders.short_below, Ordering::Relaxed);
     times.base().store(block.address(), Ordering::Relaxed);
     times.first().store(now, Ordering::Relaxed);
     times.last().store(now, Ordering::Relaxed);

@@ -113,6 +113,10 @@ fn times(run: &Run) -> Vec<Part> {
             text("; of gprofinject's own time at most "),
             Part::Duration { ns: error_ns },
             text(" a call may remain"),
+            text(match run.functions.iter().any(|of| of.counted > 0) {
+                true => ". Calls of short functions were only counted: their times are in their callers'",
+                false => "",
+            }),
         ],
         Time::Sampled => vec![
             Part::Count { count: run.samples },

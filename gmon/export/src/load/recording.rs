@@ -17,7 +17,7 @@ use crate::load::names::demangle_all;
 use crate::load::numbers::Numbers;
 use crate::load::programs::shares;
 use crate::load::samples::Samples;
-use crate::model::{Arc, Durations, Function, Line, Run, Time, View};
+use crate::model::{Arc, Durations, Function, Line, Run, Time, View, is_short};
 use crate::sampled;
 
 /// The name of the callers that are not known: code that is not hooked, while no hooked function was running.
@@ -224,6 +224,8 @@ fn add_times(run: &mut Run, recording: &Recording, numbers: &Numbers) {
         (function.self_raw_ns, function.inclusive_raw_ns) = (sum.self_raw_ns, sum.inclusive_raw_ns);
         function.waiting_ns = run.ready_ns.filter(|_| sum.calls > 0).map(|_| sum.waiting_ns);
         function.open = sum.open;
+        function.counted = sum.counted;
+        function.is_short = is_short(sum.calls, sum.counted, sum.inclusive_ns, &recording.clock);
         function.durations = Durations::of(&sum, &recording.intervals);
     }
     run.samples = run.functions.iter().fold(0, |sum, function| sum.saturating_add(function.samples));
@@ -236,6 +238,8 @@ fn add_times(run: &mut Run, recording: &Recording, numbers: &Numbers) {
             self_ns: arc.self_ns,
             inclusive_ns: arc.inclusive_ns,
             open: arc.open,
+            counted: arc.counted,
+            is_short: is_short(arc.calls, arc.counted, arc.inclusive_ns, &recording.clock),
             min_ns: arc.min_ns,
             max_ns: arc.max_ns,
             ..Arc::default()

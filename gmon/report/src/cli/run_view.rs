@@ -206,6 +206,9 @@ impl<'a> RunView<'a> {
                      chain of operations"
                 );
                 writeln!(out, "{}", self.style.wrap(&time))?;
+                if let Some(short) = counted_only(run) {
+                    writeln!(out, "{}", self.style.wrap(&short))?;
+                }
                 let cpu = match (run.ready_ns, run.sample_period_ns) {
                     (Some(ready), _) => format!(
                         "cpu: time without waiting; {} more, for which others had the processor, are in no time",
@@ -243,6 +246,22 @@ impl<'a> RunView<'a> {
         thread
             .map_or(Value::Null, |thread| json!({"pid": thread.pid, "tid": thread.tid, "name": thread.name}))
     }
+}
+
+/// Returns which calls were only counted, in words; `None` if none were.
+pub(crate) fn counted_only(run: &Run) -> Option<String> {
+    let counted: Vec<u64> =
+        run.functions.iter().map(|of| of.counted).filter(|&counted| counted > 0).collect();
+    let calls = counted.iter().fold(0_u64, |sum, &counted| sum.saturating_add(counted));
+    let below = run.clock.map_or(0.0, |clock| clock.counted_below_ns);
+    (calls > 0).then(|| {
+        format!(
+            "short: {} of {} took less than {} a call: they were only counted, and their time is in their callers'",
+            gmon::counted(calls, "call", "calls"),
+            gmon::counted(counted.len(), "function", "functions"),
+            duration(below as u64).trim_end()
+        )
+    })
 }
 
 /// Returns what inclusive times are by sampled stacks, in words.
@@ -303,6 +322,7 @@ pub(crate) fn json_head(run: &Run) -> String {
             "ticks_per_second": clock.ticks_per_second,
             "inside_ns": clock.inside_ns,
             "outside_ns": clock.outside_ns,
+            "counted_below_ns": Some(clock.counted_below_ns).filter(|&below| below > 0.0),
         })
     });
     format!(

@@ -60,6 +60,7 @@ pub(super) fn add<'p>(
         outside_ns: known.outside_ns.max(ns(times.overhead.outside)),
         // The clock itself may be read a tick too early at one end and too late at the other.
         error_ns: known.error_ns.max(ns(times.overhead.spread + 2.0)).max(ns(misfit)),
+        counted_below_ns: known.counted_below_ns.max(times.overhead.min_ns as f64),
     };
     tables.recording.intervals = intervals(ticks_per_ns);
     let mut adding = Adding { of: *of, tables, sources, places, ticks_per_ns, met: HashMap::new() };

@@ -179,6 +179,7 @@ impl Layout {
             trace_full: self.tracing().map_or(Full::Wait, |tracing| full(tracing.full)).code(),
             trace_bytes: self.trace_bytes(),
             trace_least: self.tracing().map_or(0, |tracing| self.ticks(tracing.least_ns)),
+            short_below: self.measure.map_or(0, |measure| self.ticks(measure.min_ns)),
             trace_depth: self.tracing().map_or(0, |tracing| tracing.depth),
             trace_args: self.tracing().is_some_and(|tracing| tracing.args).into(),
             left_out: orders.left_out,

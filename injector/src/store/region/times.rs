@@ -227,7 +227,12 @@ pub(super) fn read(tid: u32, header: &TimesHeader, start: u64, area: Vec<u8>, en
         next = offset(chain.next);
     }
     let last = if is_open { end } else { header.last };
-    let mut recorded = Recorded { inside: header.inside, outside: header.outside, ..Recorded::default() };
+    let mut recorded = Recorded {
+        inside: header.inside,
+        outside: header.outside,
+        short: header.short_cost,
+        ..Recorded::default()
+    };
     let arcs = records.arcs.iter().map(|(at, arc)| {
         let open = open_arcs.get(at).copied().unwrap_or(0);
         let calls = arc.calls.saturating_add(open);
@@ -236,6 +241,7 @@ pub(super) fn read(tid: u32, header: &TimesHeader, start: u64, area: Vec<u8>, en
             callee: arc.callee,
             calls,
             open,
+            counted: arc.counted(),
             own: arc.own,
             waited: arc.waited,
             inclusive: arc.inclusive,
@@ -245,7 +251,7 @@ pub(super) fn read(tid: u32, header: &TimesHeader, start: u64, area: Vec<u8>, en
             max: arc.max,
         }
     });
-    recorded.arcs = arcs.filter(|arc| arc.calls > 0 || arc.own != 0).collect();
+    recorded.arcs = arcs.filter(|arc| arc.calls > 0 || arc.counted > 0 || arc.own != 0).collect();
     recorded.arcs.sort_by_key(|arc| (arc.callee, arc.caller));
     recorded.functions = functions(&recorded.arcs, records.functions.into_values());
     recorded.functions.sort_by_key(|function| function.function);
@@ -317,7 +323,8 @@ fn tree(mut nodes: Vec<PathNode>) -> (Vec<RecordedNode<u32>>, HashMap<u32, u32>)
         let parent = indices.get(&node.parent).copied();
         indices.insert(node.number, tree.len() as u32);
         let function = Some(node.function).filter(|&function| function != REST);
-        tree.push(RecordedNode { parent, function, calls: node.calls, own: node.own, waited: node.waited });
+        let PathNode { calls, counted, own, waited, .. } = node;
+        tree.push(RecordedNode { parent, function, calls, counted, own, waited });
     }
     (tree, indices)
 }

@@ -5,8 +5,8 @@ macro_rules! begin_gate {
     () => {
         crate::hot::times::gates::lines::lines!(
             // Makes an open call below the one at rax. rcx = thread block. With `tail`, both have the same frame. Jumps to 3 if that
-            // has to be done slowly. `trace` is as in `gpi_times_begin`.
-            ".macro gpi_times_open paths, tail, trace",
+            // has to be done slowly. `trace` and `short` are as in `gpi_times_begin`.
+            ".macro gpi_times_open paths, tail, trace, short",
             // The entry of the arc in the table.
             "mov esi, [rax+{context}]",
             "mov edi, [rsp-{number}]",
@@ -23,6 +23,11 @@ macro_rules! begin_gate {
             "cmp [rsi+{key}], rdx",
             "jne 14f",
             "mov rdi, [rsi+{entry_arc}]",
+            ".if \\short",
+            "cmp dword ptr [rdi+{arc_short}], 0",
+            "jne 30f",
+            "32:",
+            ".endif",
             ".if \\tail",
             "cmp dword ptr [rdi+{arc_open}], 0", // functions that jump to each other without end
             "jne 3f",
@@ -31,6 +36,21 @@ macro_rules! begin_gate {
             "mov rdx, [rsi+{entry_node}]",
             ".endif",
             "mov [rsp-48], r8",
+            ".if \\short",
+            "mov r8, rax",
+            "mov rax, [rcx+{begun}]",
+            "inc rax",
+            "mov [rsp-72], rax",
+            "rdtsc",
+            "shl rdx, 32",
+            "or rax, rdx",
+            "mov [rsp-64], rax",
+            "gpi_times_if_switched 15f",
+            "mov rax, r8",
+            ".if \\paths",
+            "mov rdx, [rsi+{entry_node}]",
+            ".endif",
+            ".endif",
             "mov rsi, [rcx+{free}]",
             "test rsi, rsi",
             "jz 15f",
@@ -159,6 +179,26 @@ macro_rules! begin_gate {
             ".cfi_adjust_cfa_offset -128",
             "jmp 27b",
             ".endif",
+            ".if \\short",
+            "30:",                            // the calls of the arc are short: this one is counted, unless it is one in so many
+            "mov edx, 1",
+            "xadd [rdi+{arc_begun_short}], rdx",
+            "inc edx",
+            "test edx, {probe_mask}",
+            "jz 32b",
+            ".if \\paths",
+            "mov rsi, [rsi+{entry_node}]",
+            "inc qword ptr [rsi+{node_counted}]",
+            ".endif",
+            "mov rdx, [rcx+{short_cost}]",
+            "add [rcx+{paused}], rdx",        // nobody's time
+            "mov rdi, [rsp-40]",
+            "mov rsi, [rsp-32]",
+            "mov rdx, [rsp-24]",
+            "mov rcx, [rsp-16]",
+            "mov rax, [rsp-8]",
+            "ret",
+            ".endif",
             "14:",
             "cmp qword ptr [rsi+{key}], 0",
             "je 3f",
@@ -169,8 +209,9 @@ macro_rules! begin_gate {
             "jmp 3f",
             ".endm",
             // The beginning of a call. `paths`: whether there are nodes. `trace`: 0 if calls are not traced, 1 if their beginnings are
-            // written at once, and 2 if they are written at the end.
-            ".macro gpi_times_begin paths, trace",
+            // written at once, and 2 if they are written at the end. `short`: whether short calls are only counted. The entry of the
+            // arc is then found before the clock is read, because a call that is only counted need not wait for the clock.
+            ".macro gpi_times_begin paths, trace, short",
             // The hooks are paused, the process has forbidden the counter to itself, or a thread forks.
             "cmp dword ptr [rip+{slowly}], 0",
             "jne gpi_call_begin_slowly",
@@ -188,6 +229,10 @@ macro_rules! begin_gate {
             "jae 19f",
             "21:",
             ".endif",
+            ".if \\short",
+            "mov [rsp-32], rsi",
+            "mov [rsp-40], rdi",
+            ".else",
             "mov rax, [rcx+{begun}]",
             "inc rax",
             "mov [rsp-72], rax",              // the number of this call, if no other one comes in between
@@ -198,6 +243,7 @@ macro_rules! begin_gate {
             "or rax, rdx",
             "mov [rsp-64], rax",
             "gpi_times_if_switched 3f",
+            ".endif",
             "mov rax, [rcx+{top}]",
             "test rax, rax",
             "jz 3f",
@@ -206,10 +252,10 @@ macro_rules! begin_gate {
             "jb 3f",
             "cmp rdx, [rax+{cfa}]",
             "jae 6f",
-            "gpi_times_open \\paths, 0, \\trace",
+            "gpi_times_open \\paths, 0, \\trace, \\short",
             "6:",                             // a jump to another function ends in the same frame
             "jne 3f",
-            "gpi_times_open \\paths, 1, \\trace",
+            "gpi_times_open \\paths, 1, \\trace, \\short",
             "3:",
             "mov rdi, [rsp-40]",
             "mov rsi, [rsp-32]",

@@ -59,7 +59,11 @@ pub(crate) fn status(model: &Model, width: usize) -> String {
             inclusive(run),
         ),
         Time::Measured { .. } if is_narrow => "measured wall time".to_owned(),
-        Time::Measured { error_ns } => format!("wall time, measured, error up to {error_ns:.1} ns a call"),
+        Time::Measured { error_ns } => {
+            let short =
+                if run.functions.iter().any(|of| of.counted > 0) { "; short calls counted only" } else { "" };
+            format!("wall time, measured, error up to {error_ns:.1} ns a call{short}")
+        }
     };
     format!(" {what}: {calls}{length}; {times}")
 }

@@ -14,6 +14,10 @@ pub(crate) struct Numbers {
     pub(crate) calls: u64,
     pub(crate) primitive: u64,
     pub(crate) open: u64,
+    /// The calls of a function that were only counted.
+    pub(crate) counted: u64,
+    /// Whether the times of a function say nothing, because nearly all of its calls were only counted.
+    pub(crate) is_short: bool,
     pub(crate) samples: u64,
     pub(crate) self_ns: u64,
     pub(crate) inclusive_ns: u64,
@@ -38,6 +42,8 @@ impl Numbers {
             calls: function.calls,
             primitive: function.primitive,
             open: function.open,
+            counted: function.counted,
+            is_short: function.is_short,
             samples: function.samples,
             self_ns: function.self_ns,
             inclusive_ns: function.inclusive_ns,
@@ -278,6 +284,11 @@ impl Kind {
         cumulative: Option<u64>,
     ) -> Vec<String> {
         let time = |column| self.value(column, row).map_or_else(String::new, duration);
+        if row.is_short
+            && !matches!(column, Column::Calls | Column::Primitive | Column::Open | Column::Instructions)
+        {
+            return vec![String::new(); self.headings(column).len()];
+        }
         let estimate = |text: String| match self.time == Time::Estimated && !text.is_empty() {
             true => format!("{ESTIMATE}{text}"),
             false => text,
@@ -313,7 +324,7 @@ impl Kind {
             Column::Primitive => Some(row.primitive),
             Column::Own => Some(row.self_ns),
             Column::Inclusive => Some(row.inclusive_ns),
-            Column::Mean => mean(row.inclusive_ns, row.primitive),
+            Column::Mean => mean(row.inclusive_ns, row.primitive.min(row.calls.saturating_sub(row.counted))),
             Column::Min => Some(row.durations?.min_ns),
             Column::Max => Some(row.durations?.max_ns),
             Column::P50 => Some(row.durations?.p50_ns),

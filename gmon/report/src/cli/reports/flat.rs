@@ -380,6 +380,9 @@ fn json_total(total: &Numbers, kind: &Kind) -> Value {
 fn add_numbers(json: &mut Value, row: &Numbers, kind: &Kind, is_wanted: impl Fn(Column) -> bool) {
     use Column::*;
     json["samples"] = json!(row.samples);
+    if row.counted > 0 {
+        json["counted"] = json!(row.counted);
+    }
     for (name, column) in [
         ("calls", Calls),
         ("primitive", Primitive),

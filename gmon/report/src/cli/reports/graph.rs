@@ -205,10 +205,17 @@ impl Graph<'_, '_> {
         };
         let children = function.inclusive_ns.saturating_sub(function.self_ns);
         let name = self.name(Some(index));
+        let (inclusive, times) = match function.is_short {
+            true => Default::default(),
+            false => (
+                self.share(function.inclusive_ns),
+                [duration(function.self_ns), self.view.estimate(children)],
+            ),
+        };
         table.push(self.row(
             format!("[{number}]"),
-            self.share(function.inclusive_ns),
-            [duration(function.self_ns), self.view.estimate(children)],
+            inclusive,
+            times,
             calls,
             Calls { ends: function.durations.map(|times| (times.min_ns, times.max_ns)), open: function.open },
             name,
@@ -274,11 +281,10 @@ impl Graph<'_, '_> {
         };
         // gprof's rule gives no time to calls within a cycle, and those of a function by itself.
         let times = match is_divided {
-            true => [arc.self_ns, children].map(|ns| self.view.estimate(ns)),
-            false => [String::new(), String::new()],
+            true if !arc.is_short => [arc.self_ns, children].map(|ns| self.view.estimate(ns)),
+            _ => [String::new(), String::new()],
         };
-        let single =
-            Calls { ends: (arc.calls > arc.open).then_some((arc.min_ns, arc.max_ns)), open: arc.open };
+        let single = Calls { ends: arc.has_closed().then_some((arc.min_ns, arc.max_ns)), open: arc.open };
         self.row(String::new(), String::new(), times, calls, single, name)
     }
 
@@ -357,8 +363,11 @@ impl Graph<'_, '_> {
                 json["self_ns"] = json!(arc.self_ns);
                 json["inclusive_ns"] = json!(arc.inclusive_ns);
                 if run.time.is_measured() {
-                    let closed = arc.calls > arc.open;
+                    let closed = arc.has_closed();
                     json["open"] = json!(arc.open);
+                    if arc.counted > 0 {
+                        json["counted"] = json!(arc.counted);
+                    }
                     json["min_ns"] = json!(closed.then_some(arc.min_ns));
                     json["max_ns"] = json!(closed.then_some(arc.max_ns));
                 }
@@ -370,6 +379,9 @@ impl Graph<'_, '_> {
             let mut json = self.view.json_function(function);
             json["calls"] = json!(function.calls);
             json["primitive"] = json!(function.primitive);
+            if function.counted > 0 {
+                json["counted"] = json!(function.counted);
+            }
             json["self_ns"] = json!(function.self_ns);
             json["inclusive_ns"] = json!(function.inclusive_ns);
             json["cycle"] = json!(function.cycle.map(|cycle| cycle + 1));

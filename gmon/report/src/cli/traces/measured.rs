@@ -62,6 +62,7 @@ fn head(trace: &Trace) -> Recording {
             outside_ns: part(|process| process.outside_256),
             // The clock itself may be read a tick too early at one end and too late at the other.
             error_ns: part(|process| process.spread_256.saturating_add(2 * 256)),
+            counted_below_ns: 0.0,
         },
         intervals: Intervals::new(starts.collect()).unwrap_or_default(),
         modules: trace

@@ -1,0 +1,48 @@
+//! Which arcs have calls so short that they are only counted (`gprofinject --min-time`).
+//!
+//! A call that is measured costs many times as much as a short function. So a thread decides for each of its arcs, after each
+//! [`TRIAL`] measured calls, whether these were short. As long as they are, the gates only count the arc's calls: they are no open
+//! calls, so what they take is in the own time of the innermost open call, and what they call is called by that one. The cost of a
+//! call that is only counted has been calibrated, and is added to the thread's pauses.
+//!
+//! One of [`PROBE`](gprofinject_abi::times::PROBE) calls is measured nevertheless. If it was not short, the next ones are measured again: a
+//! function may do other work later.
+//!
+//! The calls of an arc are short if their mean duration is less than the limit for themselves and also for each measured call in them, the
+//! call itself included. So all measured calls together take at least the limit for each of them, and the whole run is slower by a bounded
+//! factor, however calls are nested. A recursive call's duration is not looked at: it is known only when the outermost call has ended, and
+//! the call's time stays within the calls of the same recursion.
+
+use core::sync::atomic::Ordering;
+use gprofinject_abi::shared::{ArcTimesRef, TimesRef};
+use gprofinject_abi::times::TRIAL;
+
+/// Returns whether it is time to decide, after the end of a measured call of an arc. The gates do the same in machine code.
+pub(crate) fn is_due(arc: ArcTimesRef) -> bool {
+    arc.calls().load(Ordering::Relaxed) % TRIAL == 0 || arc.short().load(Ordering::Relaxed) != 0
+}
+
+/// Decides whether the calls of an arc are short, by those that have ended since the last decision. Does nothing if all calls are to
+/// be measured.
+pub(crate) fn decide(times: TimesRef, arc: ArcTimesRef) -> Option<()> {
+    let load = |word: &core::sync::atomic::AtomicU64| word.load(Ordering::Relaxed);
+    let below = load(times.short_below());
+    if below == 0 {
+        return None;
+    }
+    let (own, calls, inclusive) = (load(arc.own()), load(arc.calls()), load(arc.inclusive()));
+    let outermost = calls.wrapping_sub(load(arc.nested()));
+    let within = outermost.wrapping_add(load(arc.within()));
+    let since = |field: &core::sync::atomic::AtomicU64, now: u64| {
+        now.wrapping_sub(field.swap(now, Ordering::Relaxed))
+    };
+    let (own, calls) = (since(arc.seen_own(), own) as i64, since(arc.seen_calls(), calls));
+    let (inclusive, within) = (since(arc.seen_inclusive(), inclusive), since(arc.seen_within(), within));
+    let (inside, overhead) = (load(times.inside()), load(times.overhead()));
+    // The overhead outside of the calls that were made is in no own time already.
+    let most = calls.saturating_mul(below.saturating_add(inside));
+    let is_short = own < i64::try_from(most).unwrap_or(i64::MAX)
+        && (within == 0 || inclusive < within.saturating_mul(below.saturating_add(overhead)));
+    arc.short().store(is_short.into(), Ordering::Relaxed);
+    Some(())
+}
