@@ -222,6 +222,38 @@ fn functions_without_names() {
     );
 }
 
+/// The times of a function of which nearly all calls were only counted say nothing, unless the few others took long.
+#[test]
+fn calls_that_were_only_counted() {
+    let mut measured = example(false);
+    measured.clock.counted_below_ns = 200.0;
+    for row in &mut measured.rows[1..3] {
+        (row.calls, row.primitive, row.counted) =
+            (row.calls + 1_000_000, row.primitive + 1_000_000, 1_000_000);
+    }
+    measured.rows[2].self_ns = 40 * 199;
+    measured.rows[2].inclusive_ns = 40 * 199;
+    for arc in &mut measured.arcs[1..3] {
+        (arc.calls, arc.counted) = (arc.calls + 1_000_000, 1_000_000);
+    }
+    measured.arcs[2].inclusive_ns = 40 * 199;
+    let folder = folder("counted-only", &measured);
+    let shown = text(&folder, &["flat", "--sort", "name", "-f", "parse", "-f", "libc_read"]);
+    let (head, body) = shown.split_once("\n\n").expect("a head");
+    let said = "short: 2000000 calls of 2 functions took less than 200 ns a call: they were only counted";
+    assert!(head.contains(said), "{head}");
+    let rows: Vec<Vec<&str>> = body.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[0][..2], ["1000040", "1000040"], "{body}");
+    // The mean is of the measured calls.
+    assert_eq!(rows[1][1..9], ["20.00", "ms", "320.0", "ms", "1000010", "1000010", "32.00", "ms"], "{body}");
+    let graph = text(&folder, &["graph", "-f", "libc_read"]);
+    let of_read = graph.lines().find(|line| line.ends_with("libc_read [1]")).expect("a row");
+    assert_eq!(of_read.split_whitespace().nth(1), Some("1000040"), "{graph}");
+    let json = json(&folder, &["flat", "--json", "-f", "libc_read"]);
+    assert_eq!(json["clock"]["counted_below_ns"], 200.0);
+    assert_eq!((&json["rows"][0]["counted"], &json["rows"][0]["self_ns"]), (&1_000_000.into(), &7960.into()));
+}
+
 /// Nothing but what was measured is shown.
 #[test]
 fn open_calls_and_no_samples() {

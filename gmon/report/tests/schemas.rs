@@ -43,6 +43,9 @@ fn members_are_those_that_are_documented() {
     let mut measured = example(true);
     measured.rows[0].open = 1;
     measured.arcs[0].open = 1;
+    measured.rows[1].counted = 1;
+    measured.arcs[1].counted = 1;
+    measured.clock.counted_below_ns = 100.0;
     folder.write("measured.pb.gz", &measured.write());
     let mut waited = measured.clone();
     waited.threads.iter_mut().for_each(|thread| thread.ready_ns = Some(1));

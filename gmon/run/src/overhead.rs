@@ -259,15 +259,10 @@ impl<F: Copy + Eq + Hash> Recorded<F> {
 
     /// Returns the calling-context tree without the overhead.
     fn nodes_without(&self, cost: &Cost, sums: &HashMap<F, Sum>) -> Vec<Node<F>> {
-        let mut made = vec![0_u64; self.nodes.len()];
-        for node in &self.nodes {
-            if let Some(made) = node.parent.and_then(|parent| made.get_mut(parent as usize)) {
-                *made = made.saturating_add(node.calls);
-            }
-        }
-        let counted = self.counted_by_nodes(sums);
+        let made = self.by_nodes(sums, |node| node.calls, |sum| sum.made);
+        let counted = self.by_nodes(sums, |node| node.counted, |sum| sum.counted);
         let corrected = self.nodes.iter().zip(made).zip(counted).map(|((node, made), counted)| {
-            let own = cost.own(node.own as f64, node.calls as f64, made as f64, counted);
+            let own = cost.own(node.own as f64, node.calls as f64, made, counted);
             (node.function, own.round() as i64)
         });
         let owns = not_negative(&corrected.collect::<Vec<_>>());
@@ -281,13 +276,18 @@ impl<F: Copy + Eq + Hash> Recorded<F> {
         self.nodes.iter().zip(owns).map(node).collect()
     }
 
-    /// Returns how many calls each node has made that were only counted: together as many as their function has made. A recursive call may be
-    /// at the node of an outer one, so the numbers of the nodes below say only how those of a function are divided among its nodes.
-    fn counted_by_nodes(&self, sums: &HashMap<F, Sum>) -> Vec<f64> {
+    /// Returns how many calls each node has made: together as many as its function has made, which `made` tells. A recursive call may be at the
+    /// node of an outer one, so the numbers of calls of the nodes below say only how those of a function are divided among its nodes.
+    fn by_nodes(
+        &self,
+        sums: &HashMap<F, Sum>,
+        calls: impl Fn(&RecordedNode<F>) -> u64,
+        made: impl Fn(&Sum) -> f64,
+    ) -> Vec<f64> {
         let mut below = vec![0.0; self.nodes.len()];
         for node in &self.nodes {
             if let Some(below) = node.parent.and_then(|parent| below.get_mut(parent as usize)) {
-                *below += node.counted as f64;
+                *below += calls(node) as f64;
             }
         }
         let mut by_function: HashMap<F, f64> = HashMap::new();
@@ -296,16 +296,16 @@ impl<F: Copy + Eq + Hash> Recorded<F> {
                 *by_function.entry(function).or_default() += below;
             }
         }
-        let counted = |(node, below): (&RecordedNode<F>, f64)| {
+        let of_node = |(node, below): (&RecordedNode<F>, f64)| {
             let Some(function) = node.function else { return below };
             let sum = sum_of(sums, function);
             let share = match by_function.get(&function) {
                 Some(&all) if all > 0.0 => below / all,
                 _ => node.calls as f64 / sum.calls.max(1.0),
             };
-            share * sum.counted
+            share * made(&sum)
         };
-        self.nodes.iter().zip(below).map(counted).collect()
+        self.nodes.iter().zip(below).map(of_node).collect()
     }
 }
 

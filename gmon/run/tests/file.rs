@@ -40,6 +40,8 @@ fn what_is_written_is_read_back() {
     let mut odd = example(true);
     odd.rows[0].histogram = vec![u64::MAX; 64];
     odd.arcs[0].inclusive_ns = u64::MAX;
+    odd.arcs[0].counted = u64::MAX;
+    (odd.rows[1].counted, odd.clock.counted_below_ns) = (5, 200.0);
     odd.functions[0].name = "a\n\u{1b}[31m\u{1f600}".to_owned();
     odd.threads[1].name = String::new();
     assert!(Recording::read(&odd.write()).expect("our own file") == odd);
