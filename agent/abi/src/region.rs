@@ -254,7 +254,7 @@ pub struct RegionHeader {
     pub outside_256: u64,
     /// How much more of both together other rounds of the calibration have needed, times 256.
     pub spread_256: u64,
-    /// Ticks that a call costs which is only counted, or fewer, times 256.
+    /// Ticks that a call costs which is only counted, times 256.
     pub short_256: u64,
     /// The clock when the process was about to end, or 0 if the agent has not seen that.
     pub clock_at_end: u64,

@@ -388,6 +388,8 @@ shared! {
         /// Written once, when the thread begins.
         short_cost: AtomicU64,
         /// See `short_cost`.
+        short_taken: AtomicU64,
+        /// See `short_cost`.
         short_below: AtomicU64,
     }
 }

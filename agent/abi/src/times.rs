@@ -119,8 +119,10 @@ pub struct TimesHeader {
     pub seen_ready_ns: u64,
     /// That moment, by CLOCK_MONOTONIC_RAW in nanoseconds.
     pub seen_ready_at_ns: u64,
-    /// What a call that is only counted costs in ticks, or less. It is added to `paused` with each of them.
+    /// What a call that is only counted costs in ticks, as was calibrated.
     pub short_cost: u64,
+    /// The part of it that is added to `paused` with each of these calls.
+    pub short_taken: u64,
     /// [`crate::region::RegionOrders::short_below`], or 0 while the overhead is calibrated.
     pub short_below: u64,
 }

@@ -247,7 +247,7 @@ fn calls_that_were_only_counted() {
     // The mean is of the measured calls.
     assert_eq!(rows[1][1..9], ["20.00", "ms", "320.0", "ms", "1000010", "32.00", "ms", "30.00"], "{body}");
     let graph = text(&folder, &["graph", "-f", "libc_read"]);
-    let of_read = graph.lines().find(|line| line.ends_with("libc_read [1]")).expect("a row");
+    let of_read = graph.lines().find(|line| line.trim_start().starts_with("[1]")).expect("a row");
     assert_eq!(of_read.split_whitespace().nth(1), Some("1000040"), "{graph}");
     let json = json(&folder, &["flat", "--json", "-f", "libc_read"]);
     assert_eq!(json["clock"]["counted_below_ns"], 200.0);

@@ -25,6 +25,7 @@
 
 #![forbid(unsafe_code)]
 
+mod below;
 mod check;
 mod columns;
 mod costs;

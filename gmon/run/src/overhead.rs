@@ -10,6 +10,7 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
+use crate::below::{Below, Call};
 use crate::ticks::{Arc, Function, Node, Thread};
 
 /// What was measured on a thread, with the overhead.
@@ -19,8 +20,10 @@ pub struct Recorded<F> {
     pub inside: u64,
     /// The part outside, which has been taken out of the own times of callers.
     pub outside: u64,
-    /// The part of the overhead of a call that was only counted which is in no time, as it was calibrated.
+    /// The overhead of a call that was only counted, as it was calibrated.
     pub short: u64,
+    /// The part of it that is in no time, because it was taken out as the time passed.
+    pub short_taken: u64,
     pub arcs: Vec<RecordedArc<F>>,
     pub functions: Vec<RecordedFunction<F>>,
     /// The calling-context tree, parents before their children.
@@ -83,11 +86,26 @@ impl<F> Default for Recorded<F> {
             inside: 0,
             outside: 0,
             short: 0,
+            short_taken: 0,
             arcs: Vec::new(),
             functions: Vec::new(),
             nodes: Vec::new(),
         }
     }
+}
+
+/// How many times what was calibrated a call has cost.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Factors {
+    /// One that was measured.
+    pub measured: f64,
+    /// One that was only counted.
+    pub counted: f64,
+}
+
+impl Factors {
+    /// Each call has cost what was calibrated.
+    pub const CALIBRATED: Self = Factors { measured: 1.0, counted: 1.0 };
 }
 
 /// The overhead of a call.
@@ -147,24 +165,24 @@ impl<F: Copy + Eq + Hash> Recorded<F> {
         self.arcs.iter().map(|arc| arc.waited as f64).sum()
     }
 
-    /// Returns the sum of the own times of functions, none of which is negative, if a call costs so many times what was calibrated.
-    pub fn own(&self, factor: f64) -> f64 {
-        let cost = self.cost(factor);
+    /// Returns the sum of the own times of functions, none of which is negative.
+    pub fn own(&self, factors: Factors) -> f64 {
+        let cost = self.cost(factors);
         self.sums().values().map(|sum| cost.own_of(sum).max(0.0)).sum()
     }
 
-    /// Returns the times without the overhead, if a call costs so many times what was calibrated.
-    pub fn without_overhead(&self, factor: f64) -> Thread<F> {
-        let (cost, sums) = (self.cost(factor), self.sums());
+    /// Returns the times without the overhead.
+    pub fn without_overhead(&self, factors: Factors) -> Thread<F> {
+        let (cost, sums) = (self.cost(factors), self.sums());
         let surplus = self.surplus(&sums, &cost);
-        let surplus_of = |function: F| surplus.get(&function).copied().unwrap_or(0.0);
-        let part = part_without_short(&sums, &cost);
+        let counted = self.counted_within(&sums, &cost);
         // Nothing negative is left by a cast.
         let ticks = |ticks: f64| ticks.round() as u64;
-        let arcs = self.arcs.iter().map(|arc| {
+        let parts = surplus.arcs.iter().zip(&counted.arcs);
+        let arcs = self.arcs.iter().zip(parts).map(|(arc, (surplus, short))| {
             let share = share(&sums, arc);
             let inclusive = arc.inclusive as f64 - cost.within(arc.within, arc.outermost);
-            let inclusive = ticks((inclusive + share * surplus_of(arc.callee)) * part);
+            let inclusive = ticks(inclusive + surplus - short);
             // Which of a function's arcs has made its calls is not known.
             let Sum { made, counted, .. } = sum_of(&sums, arc.callee);
             Arc {
@@ -195,7 +213,7 @@ impl<F: Copy + Eq + Hash> Recorded<F> {
             Function {
                 function: of.function,
                 primitive: of.primitive,
-                inclusive: ticks((inclusive + surplus_of(of.function)) * part)
+                inclusive: ticks(inclusive + surplus.function(of.function) - counted.function(of.function))
                     .max(called.get(&of.function).copied().unwrap_or(0)),
                 inclusive_raw: of.inclusive,
                 own_raw: ticks(own + made * cost.taken),
@@ -211,10 +229,10 @@ impl<F: Copy + Eq + Hash> Recorded<F> {
         }
     }
 
-    fn cost(&self, factor: f64) -> Cost {
+    fn cost(&self, factors: Factors) -> Cost {
         let [inside, taken] = [self.inside, self.outside].map(|ticks| ticks as f64);
-        let short = self.short as f64 * (factor - 1.0);
-        Cost { inside: inside * factor, outside: taken * factor, taken, short }
+        let short = self.short as f64 * factors.counted - self.short_taken as f64;
+        Cost { inside: inside * factors.measured, outside: taken * factors.measured, taken, short }
     }
 
     fn sums(&self) -> HashMap<F, Sum> {
@@ -233,28 +251,29 @@ impl<F: Copy + Eq + Hash> Recorded<F> {
         sums
     }
 
-    /// Returns the surplus of each function and of what it has called.
-    fn surplus(&self, sums: &HashMap<F, Sum>, cost: &Cost) -> HashMap<F, f64> {
-        /// Enough for the deepest call graphs: what is left of a circle falls by the share of the calls from outside of it each time.
-        const ROUNDS: usize = 100;
-        let surplus = |sum: &Sum| (-cost.own_of(sum)).max(0.0);
-        let own: HashMap<F, f64> = sums.iter().map(|(&of, sum)| (of, surplus(sum))).collect();
-        let mut all = own.clone();
-        for _ in 0..ROUNDS {
-            let mut next = own.clone();
-            for arc in self.arcs.iter().filter(|arc| arc.caller != Some(arc.callee)) {
-                if let Some(caller) = arc.caller.and_then(|caller| next.get_mut(&caller)) {
-                    *caller += share(sums, arc) * all.get(&arc.callee).copied().unwrap_or(0.0);
-                }
-            }
-            let differs = |(of, ticks): (&F, &f64)| (ticks - next.get(of).unwrap_or(&0.0)).abs() >= 1.0;
-            let is_over = !all.iter().any(differs);
-            all = next;
-            if is_over {
-                break;
-            }
-        }
-        all
+    /// Returns the surplus of each function and of what it has called. A function's is its callers' by the number of their calls.
+    fn surplus(&self, sums: &HashMap<F, Sum>, cost: &Cost) -> Below<F> {
+        self.below(|function| (-cost.own_of(&sum_of(sums, function))).max(0.0), |arc| arc.calls as f64)
+    }
+
+    /// Returns what calls that were only counted have cost in each function and in what it has called, beyond what is in no time. Within which
+    /// of a function's calls that was is not known: it is divided among its callers by how long they have waited for it.
+    fn counted_within(&self, sums: &HashMap<F, Sum>, cost: &Cost) -> Below<F> {
+        self.below(|function| sum_of(sums, function).counted * cost.short, |arc| arc.inclusive as f64)
+    }
+
+    /// Returns what functions have that have `own` themselves, each with what those have that it calls. A function's is divided among its
+    /// callers by the weights of their arcs.
+    fn below(&self, own: impl Fn(F) -> f64, weight: impl Fn(&RecordedArc<F>) -> f64) -> Below<F> {
+        let lasted: HashMap<F, u64> = self.functions.iter().map(|of| (of.function, of.inclusive)).collect();
+        let call = |arc: &RecordedArc<F>| Call {
+            caller: arc.caller,
+            callee: arc.callee,
+            weight: weight(arc),
+            lasted: arc.inclusive as f64,
+        };
+        let calls: Vec<Call<F>> = self.arcs.iter().map(call).collect();
+        Below::of(&calls, own, |function| lasted.get(&function).copied().unwrap_or(0) as f64)
     }
 
     /// Returns the calling-context tree without the overhead.
@@ -307,15 +326,6 @@ impl<F: Copy + Eq + Hash> Recorded<F> {
         };
         self.nodes.iter().zip(below).map(of_node).collect()
     }
-}
-
-/// Returns the part of inclusive times that is left without what calls cost that were only counted: the same as of the sum of own times,
-/// because which of these calls were made within which others is not known.
-fn part_without_short<F>(sums: &HashMap<F, Sum>, cost: &Cost) -> f64 {
-    let without = Cost { short: 0.0, ..*cost };
-    let all: f64 = sums.values().map(|sum| without.own_of(sum).max(0.0)).sum();
-    let left: f64 = sums.values().map(|sum| cost.own_of(sum).max(0.0)).sum();
-    if all > 0.0 { left / all } else { 1.0 }
 }
 
 fn sum_of<F: Copy + Eq + Hash>(sums: &HashMap<F, Sum>, function: F) -> Sum {
@@ -384,9 +394,9 @@ mod tests {
     #[test]
     fn own_times_are_not_negative_and_callers_get_the_surplus_back() {
         let recorded = recorded();
-        assert_eq!((recorded.calls(), recorded.own(1.0)), (411.0, 4990.0 + 3900.0));
-        let surplus = recorded.surplus(&recorded.sums(), &recorded.cost(1.0));
-        let of = |number| surplus[&number].round();
+        assert_eq!((recorded.calls(), recorded.own(Factors::CALIBRATED)), (411.0, 4990.0 + 3900.0));
+        let surplus = recorded.surplus(&recorded.sums(), &recorded.cost(Factors::CALIBRATED));
+        let of = |number| surplus.function(number).round();
         // 400 calls of `tiny` were recorded with 2000 ticks, of which 4000 would be overhead; 300 of them are made by `outer`.
         assert_eq!((of(2), of(1), of(0)), (2000.0, 1500.0, 2000.0));
     }
@@ -394,22 +404,26 @@ mod tests {
     #[test]
     fn a_greater_overhead_takes_more_from_callers_too() {
         let recorded = recorded();
-        let (twice, outer) = (recorded.cost(2.0), sum_of(&recorded.sums(), 1));
+        let factors = Factors { measured: 2.0, ..Factors::CALIBRATED };
+        let (twice, outer) = (recorded.cost(factors), sum_of(&recorded.sums(), 1));
         assert_eq!(twice.own_of(&outer), 4000.0 - 10.0 * 20.0 - 300.0 * 20.0);
-        assert!(recorded.own(2.0) < recorded.own(1.0));
+        assert!(recorded.own(factors) < recorded.own(Factors::CALIBRATED));
         assert_eq!(twice.within(300, 10), 300.0 * 60.0 + 10.0 * 20.0);
     }
 
     #[test]
     fn counted_calls_cost_their_callers() {
-        let mut recorded = Recorded { short: 20, ..recorded() };
+        let mut recorded = Recorded { short: 20, short_taken: 15, ..recorded() };
         // `outer` has made 1000 calls of `tiny` more that were only counted.
         recorded.arcs[3].counted = 1000;
-        assert_eq!(recorded.own(1.0), 4990.0 + 3900.0);
-        let (half, outer) = (recorded.cost(1.05), sum_of(&recorded.sums(), 1));
-        assert_eq!(half.own_of(&outer).round(), (4000.0_f64 - 10.0 * 10.5 - 300.0 - 1000.0).round());
-        let thread = recorded.without_overhead(1.0);
-        let arc = thread.arcs.iter().find(|arc| arc.caller == Some(1)).unwrap();
+        // All but what was taken out already would be more than there is.
+        assert_eq!(recorded.own(Factors::CALIBRATED), 4990.0);
+        let factors = Factors { counted: 0.8, ..Factors::CALIBRATED };
+        let (cost, outer) = (recorded.cost(factors), sum_of(&recorded.sums(), 1));
+        assert_eq!(cost.own_of(&outer).round(), 4000.0 - 10.0 * 10.0 - 1000.0);
+        assert_eq!(recorded.own(factors).round(), 4990.0 + 2900.0);
+        let thread = recorded.without_overhead(factors);
+        let arc = thread.arcs.iter().find(|arc| arc.caller == Some(1)).expect("an arc");
         assert_eq!((arc.calls, arc.counted), (300, 1000));
     }
 
@@ -417,8 +431,9 @@ mod tests {
     fn a_circle_ends() {
         let arcs = vec![arc(None, 0, 1, 0), arc(Some(0), 1, 100, 0), arc(Some(1), 0, 99, 0)];
         let recorded = Recorded { inside: 10, arcs, ..Recorded::default() };
-        let surplus = recorded.surplus(&recorded.sums(), &recorded.cost(1.0));
-        assert!(surplus.values().all(|ticks| ticks.is_finite() && *ticks >= 1000.0), "{surplus:?}");
+        let surplus = recorded.surplus(&recorded.sums(), &recorded.cost(Factors::CALIBRATED));
+        // Each of the two has all that the circle has.
+        assert_eq!((surplus.function(0), surplus.function(1), surplus.arcs[0]), (2000.0, 2000.0, 2000.0));
     }
 
     #[test]

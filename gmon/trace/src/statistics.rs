@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use gmon_run::overhead::{Recorded, RecordedArc, RecordedFunction};
+use gmon_run::overhead::{Factors, Recorded, RecordedArc, RecordedFunction};
 use gmon_run::ticks::Thread;
 
 use crate::event::OpenKind;
@@ -308,8 +308,8 @@ impl Buffer {
             });
         }
         functions.sort_unstable_by_key(|measured| measured.function);
-        let recorded = Recorded { inside, outside, short: 0, arcs, functions, nodes: Vec::new() };
-        let thread = recorded.without_overhead(1.0);
+        let recorded = Recorded { inside, outside, arcs, functions, ..Recorded::default() };
+        let thread = recorded.without_overhead(Factors::CALIBRATED);
         let thread = Thread { tid: self.tid, life, overhead: thread.overhead.min(life), ..thread };
         ThreadTimes { process: self.process, thread }
     }

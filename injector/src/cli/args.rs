@@ -59,8 +59,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "WHAT", value_enum)]
     pub(crate) hooks: Option<HooksArg>,
 
-    /// Samples per second of CPU time, 0 for none [default: 1000, and 250 with --times and --paths, where each sample is part of
-    /// some call's time]
+    /// Samples per second of CPU time, 0 for none [default: 1000, and 250 with --times and --paths without --min-time, where each sample
+    /// is part of some call's time]
     #[arg(long, value_name = "HZ", allow_negative_numbers = true,
           value_parser = clap::value_parser!(u32).range(0..=100_000))]
     pub(crate) rate: Option<u32>,

@@ -138,7 +138,11 @@ pub(crate) fn settings(args: Args) -> Result<Settings> {
         args: args.args.as_deref().map(ArgsChoice::parse).transpose()?,
         trace,
         slow,
-        rate: args.rate.unwrap_or(if measure.is_some() { MEASURED_RATE } else { RATE }),
+        rate: args.rate.unwrap_or(if measure.is_some_and(|measure| measure.min_ns == 0) {
+            MEASURED_RATE
+        } else {
+            RATE
+        }),
         sampler: args.sampler,
         follow: !args.no_follow,
         per_process: args.per_process,

@@ -60,13 +60,20 @@ fn cause(profile: &Profile, processes: u32, each: f64) -> Option<(String, Vec<St
             vec!["--no-follow leaves them out".to_owned()],
         ));
     }
+    let measure = profile.modules.first().and_then(|module| module.program.measure);
+    if let Some(measure) = measure.filter(|measure| measure.is_result) {
+        let mut help = vec!["-X leaves functions out".to_owned()];
+        if measure.min_ns == 0 && measure.is_tsc && measure.trace.is_none() {
+            help.insert(0, "--min-time only counts short calls".to_owned());
+        }
+        return Some(("most calls take less time than measuring them does".to_owned(), help));
+    }
     let in_hooks = |module: &&Module| module.samples_in_hooks();
     let dearest = profile.modules.iter().max_by_key(in_hooks)?;
     let name = profile.name_of(dearest);
     if dearest.samples_in_hooks() >= profile.in_agent {
-        let program = dearest.program;
         let mut help = vec![format!("-X '{name}!GLOB' leaves some of them out")];
-        if program.hooks() == "both" && program.measure.is_none() {
+        if dearest.program.hooks() == "both" {
             help.push("--hooks entry takes less time for each call".to_owned());
         }
         return Some((format!("functions of {name} are so short"), help));

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use gmon_run::overhead::{Factors, Recorded};
 use gmon_run::ticks::{Arc, Thread};
 
 use crate::profile::place::Place;
@@ -24,7 +25,8 @@ const FACTORS: (f64, f64) = (0.5, 4.0);
 
 /// Returns what the threads of a process have recorded, with functions as places.
 pub(crate) fn of_process(pid: u32, recorded: Vec<ThreadTimes>, space: &Space, overhead: Overhead) -> Times {
-    let threads = recorded.iter().map(|recorded| of_thread(pid, recorded, space, 1.0)).collect();
+    let threads =
+        recorded.iter().map(|recorded| of_thread(pid, recorded, space, Factors::CALIBRATED)).collect();
     Times { overhead, threads, recorded, misfit: 0.0 }
 }
 
@@ -51,9 +53,9 @@ impl Cpu {
 /// or another thread's on the same core. What the samples say is exact in the mean.
 pub(crate) fn fit(thread: &mut Thread<Place>, recorded: &ThreadTimes, space: &Space, cpu: Cpu) -> f64 {
     let recorded = without_ready_end(recorded, cpu);
-    let factor = factor(thread, &recorded, cpu);
-    if factor != 1.0 || matches!(recorded, Cow::Owned(_)) {
-        let fitted = of_thread(thread.pid, &recorded, space, factor);
+    let factors = factors(thread, &recorded, cpu);
+    if factors != Factors::CALIBRATED || matches!(recorded, Cow::Owned(_)) {
+        let fitted = of_thread(thread.pid, &recorded, space, factors);
         *thread = Thread {
             name: std::mem::take(&mut thread.name),
             samples: thread.samples,
@@ -62,7 +64,7 @@ pub(crate) fn fit(thread: &mut Thread<Place>, recorded: &ThreadTimes, space: &Sp
         };
     }
     if let Some(&Tail { caller, callee, lasted, node, .. }) = recorded.tail.as_ref() {
-        let before = recorded.recorded.own(factor) - recorded.recorded.waited() - lasted as f64;
+        let before = recorded.recorded.own(factors) - recorded.recorded.waited() - lasted as f64;
         let idle = cpu.idle(before, lasted);
         let place = (caller.and_then(|caller| space.entry(caller)), space.entry(callee));
         let is_it = |arc: &&mut Arc<Place>| (arc.caller, Some(arc.callee)) == place;
@@ -73,7 +75,7 @@ pub(crate) fn fit(thread: &mut Thread<Place>, recorded: &ThreadTimes, space: &Sp
             node.waited = node.waited.saturating_add(idle);
         }
     }
-    (factor - 1.0).abs()
+    (factors.measured - 1.0).abs()
 }
 
 /// Returns what a thread has recorded without the time after its last event for which others had the processor. A thread that waits does
@@ -82,7 +84,7 @@ fn without_ready_end(recorded: &ThreadTimes, cpu: Cpu) -> Cow<'_, ThreadTimes> {
     let Some(tail) = recorded.tail.as_ref().filter(|_| recorded.ready.is_some()) else {
         return Cow::Borrowed(recorded);
     };
-    let before = recorded.recorded.own(1.0) - recorded.recorded.waited() - tail.lasted as f64;
+    let before = recorded.recorded.own(Factors::CALIBRATED) - recorded.recorded.waited() - tail.lasted as f64;
     let idle = cpu.idle(before, tail.lasted);
     let is_ready = idle > 0 && tail.lasted - idle > tail.lasted / READY;
     let earlier = is_ready.then(|| recorded.ended_earlier(idle)).flatten();
@@ -90,35 +92,58 @@ fn without_ready_end(recorded: &ThreadTimes, cpu: Cpu) -> Cow<'_, ThreadTimes> {
 }
 
 /// Returns how many times the overhead that was calibrated a call of a thread has cost.
-fn factor(thread: &Thread<Place>, recorded: &ThreadTimes, cpu: Cpu) -> f64 {
+fn factors(thread: &Thread<Place>, recorded: &ThreadTimes, cpu: Cpu) -> Factors {
     let calls = &recorded.recorded;
     // What the thread did after its last event may have been to wait.
     let tail = recorded.tail.as_ref().map_or(0, |tail| tail.lasted) as f64;
-    let calibrated = calls.own(1.0);
+    let calibrated = calls.own(Factors::CALIBRATED);
     let ran = calibrated - calls.waited() - tail;
     // Time outside of all hooked functions is in the CPU time as far as the thread has run there.
     let outside = (recorded.life as f64 - calibrated - thread.overhead as f64).max(0.0);
     let least = cpu.used - tail - outside;
     let excess = ran - ran.clamp(least, least.max(cpu.used + SKID * thread.overhead as f64));
-    let uncertain = CALIBRATION * calls.calls() * (calls.inside + calls.outside) as f64
-        + SHORT_CALIBRATION * calls.counted() * calls.short as f64;
-    let (calibration, samples) = (uncertain * uncertain, cpu.deviation * cpu.deviation);
+    let [measured, counted] = variances(calls);
+    let (calibration, samples) = (measured.of_all + counted.of_all, cpu.deviation * cpu.deviation);
     if excess == 0.0 || calibration == 0.0 {
-        return 1.0;
+        return Factors::CALIBRATED;
     }
     let wanted = calibrated - excess * calibration / (calibration + samples);
-    // The sum falls as the factor grows.
-    let (mut low, mut high) = FACTORS;
+    let most = measured.of_one.max(counted.of_one);
+    let factors = |by: f64| {
+        let [measured, counted] =
+            [measured, counted].map(|of| (1.0 + by * of.of_one / most).clamp(FACTORS.0, FACTORS.1));
+        Factors { measured, counted }
+    };
+    // The sum falls as the factors grow.
+    let (mut low, mut high) = (FACTORS.0 - 1.0, FACTORS.1 - 1.0);
     for _ in 0..32 {
         let middle = (low + high) / 2.0;
-        if calls.own(middle) > wanted { low = middle } else { high = middle }
+        if calls.own(factors(middle)) > wanted { low = middle } else { high = middle }
     }
-    low
+    factors(low)
 }
 
-/// Returns what a thread has measured, if the overhead of a call is so many times what was calibrated.
-fn of_thread(pid: u32, recorded: &ThreadTimes, space: &Space, factor: f64) -> Thread<Place> {
-    let thread = recorded.recorded.without_overhead(factor);
+/// How uncertain the overhead of one kind of calls is: of all of them, in square ticks, and how that grows with what one of them costs. What the
+/// samples want taken out is divided among both kinds by the former, so the factors differ from 1 by the latter.
+#[derive(Clone, Copy, Debug)]
+struct Variance {
+    of_all: f64,
+    of_one: f64,
+}
+
+/// Returns how uncertain the overhead of measured calls is, and of those that were only counted.
+fn variances(calls: &Recorded<u32>) -> [Variance; 2] {
+    let measured = (calls.calls() * (calls.inside + calls.outside) as f64, CALIBRATION);
+    let counted = (calls.counted() * calls.short as f64, SHORT_CALIBRATION);
+    [measured, counted].map(|(overhead, deviation)| {
+        let of_one = deviation * deviation * overhead;
+        Variance { of_all: of_one * overhead, of_one }
+    })
+}
+
+/// Returns what a thread has measured, without the overhead.
+fn of_thread(pid: u32, recorded: &ThreadTimes, space: &Space, factors: Factors) -> Thread<Place> {
+    let thread = recorded.recorded.without_overhead(factors);
     Thread {
         pid,
         tid: recorded.tid,

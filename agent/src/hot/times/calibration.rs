@@ -34,8 +34,6 @@ const ROUNDS: usize = 24;
 const WORK: [u64; 2] = [1, 40];
 /// The work of the caller between two calls, in the same unit.
 const CALLER_WORK: u64 = 1;
-/// See [`measure_short`].
-const SHORT_PART: u64 = 3;
 /// The offsets of the loops' arc slot, ring and records in a temporary thread block.
 const SLOT: u64 = RECENT;
 const RING: u64 = RECENT + 2048;
@@ -92,9 +90,7 @@ fn measure(region: RegionRef, arc: ArcTimesRef) {
     region.spread_256().store(first.inside.abs_diff(second.inside) / 2, Ordering::Relaxed);
 }
 
-/// Measures what a call costs that is only counted, of a function that does next to nothing, as those do that are only counted. The cost
-/// is taken out of the time as it passes, which must not run backwards where the processor overlaps calls with other work, so only
-/// [`SHORT_PART`] quarters of it are.
+/// Measures what a call costs that is only counted, of a function that does next to nothing, as those do that are only counted.
 fn measure_short(region: RegionRef, arc: ArcTimesRef) {
     // None of the calls is one that is measured nevertheless.
     const { assert!(CALLS < PROBE) };
@@ -112,7 +108,7 @@ fn measure_short(region: RegionRef, arc: ArcTimesRef) {
     hooked.sort_unstable();
     plain.sort_unstable();
     let cost = hooked[ROUNDS / 2].saturating_sub(plain[ROUNDS / 2]);
-    region.short_256().store((cost << 8) * SHORT_PART / 4 / CALLS, Ordering::Relaxed);
+    region.short_256().store((cost << 8) / CALLS, Ordering::Relaxed);
 }
 
 /// Runs the rounds of one calibration.

@@ -3,7 +3,7 @@
 //! A call that is measured costs many times as much as a short function. So a thread decides for each of its arcs, after each
 //! [`TRIAL`] measured calls, whether these were short. As long as they are, the gates only count the arc's calls: they are no open
 //! calls, so what they take is in the own time of the innermost open call, and what they call is called by that one. The cost of a
-//! call that is only counted has been calibrated, and is added to the thread's pauses.
+//! call that is only counted has been calibrated, and [a part](TAKEN) of it is added to the thread's pauses.
 //!
 //! One of [`PROBE`](gprofinject_abi::times::PROBE) calls is measured nevertheless. If it was not short, the next ones are measured again: a
 //! function may do other work later.
@@ -17,9 +17,13 @@ use core::sync::atomic::Ordering;
 use gprofinject_abi::shared::{ArcTimesRef, TimesRef};
 use gprofinject_abi::times::TRIAL;
 
+/// The part of the cost of a call which is only counted that the gates take out of the time as it passes, as a fraction. A thread's time must
+/// not run backwards where the processor overlaps the call with other work. The rest is taken out at the end of the run.
+pub(crate) const TAKEN: (u64, u64) = (3, 4);
+
 /// Returns whether it is time to decide, after the end of a measured call of an arc. The gates do the same in machine code.
 pub(crate) fn is_due(arc: ArcTimesRef) -> bool {
-    arc.calls().load(Ordering::Relaxed) % TRIAL == 0 || arc.short().load(Ordering::Relaxed) != 0
+    arc.calls().load(Ordering::Relaxed).is_multiple_of(TRIAL) || arc.short().load(Ordering::Relaxed) != 0
 }
 
 /// Decides whether the calls of an arc are short, by those that have ended since the last decision. Does nothing if all calls are to

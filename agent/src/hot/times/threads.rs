@@ -1,7 +1,7 @@
 //! Starts and ends the measurements of a thread.
 
 use crate::hot::thread_blocks;
-use crate::hot::times::{area, chains, open, switches, table, trace};
+use crate::hot::times::{area, chains, open, short, switches, table, trace};
 use crate::program::agent::Agent;
 use core::sync::atomic::Ordering;
 use gprofinject_abi::shared::BlockRef;
@@ -22,7 +22,9 @@ pub(crate) fn prepare(agent: &Agent, block: BlockRef, cfa: u64, now: u64) -> Opt
     times.inside().store(inside, Ordering::Relaxed);
     times.outside().store(outside, Ordering::Relaxed);
     times.overhead().store(inside + outside, Ordering::Relaxed);
-    times.short_cost().store(agent.region.short_256().load(Ordering::Relaxed) >> 8, Ordering::Relaxed);
+    let short_256 = agent.region.short_256().load(Ordering::Relaxed);
+    times.short_cost().store((short_256 + 128) >> 8, Ordering::Relaxed);
+    times.short_taken().store((short_256 * short::TAKEN.0 / short::TAKEN.1) >> 8, Ordering::Relaxed);
     times.short_below().store(agent.orders.short_below, Ordering::Relaxed);
     times.base().store(block.address(), Ordering::Relaxed);
     times.first().store(now, Ordering::Relaxed);

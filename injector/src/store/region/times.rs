@@ -231,6 +231,7 @@ pub(super) fn read(tid: u32, header: &TimesHeader, start: u64, area: Vec<u8>, en
         inside: header.inside,
         outside: header.outside,
         short: header.short_cost,
+        short_taken: header.short_taken,
         ..Recorded::default()
     };
     let arcs = records.arcs.iter().map(|(at, arc)| {

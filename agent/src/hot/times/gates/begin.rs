@@ -190,7 +190,7 @@ macro_rules! begin_gate {
             "mov rsi, [rsi+{entry_node}]",
             "inc qword ptr [rsi+{node_counted}]",
             ".endif",
-            "mov rdx, [rcx+{short_cost}]",
+            "mov rdx, [rcx+{short_taken}]",
             "add [rcx+{paused}], rdx",        // nobody's time
             "mov rdi, [rsp-40]",
             "mov rsi, [rsp-32]",

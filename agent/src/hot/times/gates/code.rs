@@ -238,7 +238,7 @@ global_asm!(
     no_room = sym calls::no_room,
     late = sym calls::late,
     decide = sym calls::decide,
-    short_cost = const TIMES as usize + offset_of!(TimesHeader, short_cost),
+    short_taken = const TIMES as usize + offset_of!(TimesHeader, short_taken),
     short_below = const TIMES as usize + offset_of!(TimesHeader, short_below),
     arc_short = const offset_of!(ArcTimes, short),
     arc_begun_short = const offset_of!(ArcTimes, begun_short),
