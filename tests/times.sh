@@ -3,7 +3,8 @@
 #
 # The first one is of the programs in tests/known, which measure themselves how long they spin: the times that they know, the
 # measured ones with and without gprofinject's overhead, and the errors. Each program runs RUNS times (5 by default), and each
-# row is of the run with the median of its errors; the last column has the least error of all runs.
+# row is of the run with the median of its errors; then come the least error of all runs, and what the run tells as the error
+# of a call.
 #
 # The second one compares measured inclusive times with the numbers of instructions that callgrind counts, for a program whose
 # instructions all take equally long: the shares of the whole should be equal.
@@ -37,8 +38,8 @@ known() { # NAME ARGUMENTS...
     "$target/release/known-times" --runs "$runs" "$(echo "$name" "$@")" "$work/$name" "$@"
 }
 
-echo "| program | what | calls | expected, ns | with overhead, ns | measured, ns | error, % | ns a call | least |"
-echo "|---|---|---|---|---|---|---|---|---|"
+echo "| program | what | calls | expected, ns | with overhead, ns | measured, ns | error, % | ns a call | least | said |"
+echo "|---|---|---|---|---|---|---|---|---|---|"
 known short
 known latency
 known callers

@@ -169,6 +169,8 @@ pub struct Line {
     pub calls: u64,
     /// The nanoseconds by which the mean of the calls may differ, if the program names them.
     pub within_ns: Option<u64>,
+    /// The nanoseconds that the run tells as the error of a call.
+    pub said_ns: f64,
 }
 
 impl Line {
@@ -258,8 +260,9 @@ pub fn compare(known: &Known, measured: &Recording, is_folded: bool) -> Comparis
             (ns(ticks), of_function(name).quantile_ns(&measured.intervals, *percent as f64 / 100.0));
         result.quantiles.push((format!("{name}, {percent} %"), ticks, quantile.unwrap_or(0)));
     }
+    let said_ns = measured.clock.error_ns;
     let mut add = |what: String, ticks: u64, measured: u64, raw: Option<u64>, calls: u64| {
-        result.times.push(Line { what, expected: ns(ticks), measured, raw, calls, within_ns: None });
+        result.times.push(Line { what, expected: ns(ticks), measured, raw, calls, within_ns: None, said_ns });
     };
     for (name, &ticks) in &sums.own {
         let [own, own_raw, ..] = times.get(name.as_str()).copied().unwrap_or_default();
@@ -385,15 +388,15 @@ pub fn consistency(measured: &Recording) -> Vec<String> {
 }
 
 /// Returns a row of a table: the time that the program knows, the measured one with and without the overhead, the error in
-/// percent and in nanoseconds for each call, and the least error of several runs.
+/// percent and in nanoseconds for each call, the least error of several runs, and what the run tells as the error.
 #[must_use]
 pub fn row(program: &str, line: &Line, least: f64) -> String {
     let raw = line.raw.map_or_else(|| "-".to_owned(), |raw| raw.to_string());
     let per_call = (line.measured as f64 - line.expected as f64) / line.calls.max(1) as f64;
     let (what, calls, expected, measured) = (&line.what, line.calls, line.expected, line.measured);
-    let error = 100.0 * line.error();
+    let (error, said) = (100.0 * line.error(), line.said_ns);
     format!(
-        "| {program} | {what} | {calls} | {expected} | {raw} | {measured} | {error:+.2} | {per_call:+.1} | {least:+.1} |\n"
+        "| {program} | {what} | {calls} | {expected} | {raw} | {measured} | {error:+.2} | {per_call:+.1} | {least:+.1} | {said:.1} |\n"
     )
 }
 
@@ -423,6 +426,7 @@ mod tests {
             raw: None,
             calls: 100,
             within_ns,
+            said_ns: 0.0,
         };
         let differ =
             |line: Line| !Comparison { times: vec![line], ..Comparison::default() }.differing(0.1).is_empty();

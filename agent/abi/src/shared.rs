@@ -391,6 +391,18 @@ shared! {
         short_taken: AtomicU64,
         /// See `short_cost`.
         short_below: AtomicU64,
+        /// Written by the thread in its slow paths; so are the fields below.
+        calibrated_at: AtomicU64,
+        /// See `calibrated_at`.
+        calibrations: AtomicU64,
+        /// See `calibrated_at`.
+        calibrated_inside_256: AtomicU64,
+        /// See `calibrated_at`.
+        calibrated_outside_256: AtomicU64,
+        /// See `calibrated_at`.
+        calibrated_short_256: AtomicU64,
+        /// See `calibrated_at`.
+        calibrated_square_256: AtomicU64,
     }
 }
 

@@ -125,6 +125,18 @@ pub struct TimesHeader {
     pub short_taken: u64,
     /// [`crate::region::RegionOrders::short_below`], or 0 while the overhead is calibrated.
     pub short_below: u64,
+    /// The clock when the thread began, or last calibrated the overhead of its calls.
+    pub calibrated_at: u64,
+    /// How often the thread has calibrated it.
+    pub calibrations: u64,
+    /// The sum of the overhead inside of the measured interval that it found each time, in ticks times 256.
+    pub calibrated_inside_256: u64,
+    /// The same of the overhead outside.
+    pub calibrated_outside_256: u64,
+    /// The same of calls that are only counted.
+    pub calibrated_short_256: u64,
+    /// The sum of the squares of the overhead, inside and outside together, in square ticks times 256.
+    pub calibrated_square_256: u64,
 }
 
 /// An entry of the table of arcs, which only the thread itself uses.

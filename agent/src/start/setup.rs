@@ -8,7 +8,6 @@ use crate::hot::slow_stack;
 use crate::hot::thread_blocks;
 use crate::hot::timer;
 use crate::hot::times;
-use crate::hot::times::gates::Form;
 #[cfg(not(feature = "standalone"))]
 use crate::os::files;
 use crate::os::initial::{AT_BASE, AT_ENTRY, AT_HWCAP2, AT_PHDR, AT_PHENT, AT_PHNUM, Start};
@@ -299,7 +298,7 @@ fn hook(
             times::clock::forbid();
         } else {
             times::switches::ignore();
-            times::calibration::run(region, orders.nodes_max != 0, Form::of(&orders));
+            times::calibration::run(region, times::gates::calibrated(&orders));
             times::switches::prepare(start.auxiliary(AT_BASE));
         }
     }

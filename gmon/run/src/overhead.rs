@@ -18,8 +18,10 @@ use crate::ticks::{Arc, Function, Node, Thread};
 pub struct Recorded<F> {
     /// The overhead of a call inside of its measured interval, as it was calibrated.
     pub inside: u64,
-    /// The part outside, which has been taken out of the own times of callers.
+    /// The part outside.
     pub outside: u64,
+    /// How much of that has been taken out of the own times of callers.
+    pub outside_taken: u64,
     /// The overhead of a call that was only counted, as it was calibrated.
     pub short: u64,
     /// The part of it that is in no time, because it was taken out as the time passed.
@@ -85,6 +87,7 @@ impl<F> Default for Recorded<F> {
         Recorded {
             inside: 0,
             outside: 0,
+            outside_taken: 0,
             short: 0,
             short_taken: 0,
             arcs: Vec::new(),
@@ -230,9 +233,10 @@ impl<F: Copy + Eq + Hash> Recorded<F> {
     }
 
     fn cost(&self, factors: Factors) -> Cost {
-        let [inside, taken] = [self.inside, self.outside].map(|ticks| ticks as f64);
+        let [inside, outside, taken] =
+            [self.inside, self.outside, self.outside_taken].map(|ticks| ticks as f64);
         let short = self.short as f64 * factors.counted - self.short_taken as f64;
-        Cost { inside: inside * factors.measured, outside: taken * factors.measured, taken, short }
+        Cost { inside: inside * factors.measured, outside: outside * factors.measured, taken, short }
     }
 
     fn sums(&self) -> HashMap<F, Sum> {
@@ -388,7 +392,7 @@ mod tests {
             arc(Some(0), 2, 100, 500),
             arc(Some(1), 2, 300, 1500),
         ];
-        Recorded { inside: 10, outside: 20, arcs, ..Recorded::default() }
+        Recorded { inside: 10, outside: 20, outside_taken: 20, arcs, ..Recorded::default() }
     }
 
     #[test]

@@ -308,7 +308,8 @@ impl Buffer {
             });
         }
         functions.sort_unstable_by_key(|measured| measured.function);
-        let recorded = Recorded { inside, outside, arcs, functions, ..Recorded::default() };
+        let recorded =
+            Recorded { inside, outside, outside_taken: outside, arcs, functions, ..Recorded::default() };
         let thread = recorded.without_overhead(Factors::CALIBRATED);
         let thread = Thread { tid: self.tid, life, overhead: thread.overhead.min(life), ..thread };
         ThreadTimes { process: self.process, thread }

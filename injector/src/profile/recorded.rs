@@ -27,6 +27,8 @@ const FACTORS: (f64, f64) = (0.5, 4.0);
 pub(crate) fn of_process(pid: u32, recorded: Vec<ThreadTimes>, space: &Space, overhead: Overhead) -> Times {
     let threads =
         recorded.iter().map(|recorded| of_thread(pid, recorded, space, Factors::CALIBRATED)).collect();
+    let deviation = recorded.iter().map(|recorded| recorded.deviation).max().unwrap_or(0);
+    let overhead = Overhead { spread: overhead.spread + deviation as f64, ..overhead };
     Times { overhead, threads, recorded, misfit: 0.0 }
 }
 

@@ -26,7 +26,7 @@ pub(crate) struct Overhead {
     pub(crate) is_tsc: bool,
     pub(crate) inside: f64,
     pub(crate) outside: f64,
-    /// How much more the calibration has needed in half of its rounds.
+    /// By how much the overhead of a call differs from that: between kinds of functions, and while the program ran.
     pub(crate) spread: f64,
     /// Calls shorter than so many nanoseconds were only counted; 0 if all were measured.
     pub(crate) min_ns: u64,

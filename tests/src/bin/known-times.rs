@@ -67,7 +67,10 @@ fn print() -> Result<()> {
         let mut lines: Vec<_> = quantiles.iter().map(|lines| &lines[n]).collect();
         lines.sort_by(|a, b| error(a).total_cmp(&error(b)));
         let line @ (what, known, estimate) = lines[lines.len() / 2];
-        println!("| {name} | {what} | - | {known} | - | {estimate} | {:+.2} | - | - |", 100.0 * error(line));
+        println!(
+            "| {name} | {what} | - | {known} | - | {estimate} | {:+.2} | - | - | - |",
+            100.0 * error(line)
+        );
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use crate::hot::thread_blocks;
 use crate::hot::times::chains::Place;
 use crate::hot::times::open::{How, close, push};
 use crate::hot::times::values::{Saved, Values};
-use crate::hot::times::{area, chains, clock, forks, nodes, short, switches, threads, trace};
+use crate::hot::times::{area, calibration, chains, clock, forks, nodes, short, switches, threads, trace};
 use crate::os::kernel;
 use crate::os::task;
 use crate::program::agent::Agent;
@@ -15,7 +15,12 @@ use gprofinject_abi::times::{ENDS_SLOWLY, HAS_RESULT, TAIL};
 
 /// Returns the calling thread's block, or `None` in a forked child that still uses its parent's thread block.
 fn measured(agent: &Agent) -> Option<BlockRef> {
-    if forks::is_new_child(agent) { None } else { thread_blocks::current(agent) }
+    if forks::is_new_child(agent) { None } else { current(agent) }
+}
+
+/// Returns the calling thread's block, or `None` while it calibrates.
+fn current(agent: &Agent) -> Option<BlockRef> {
+    thread_blocks::current(agent).filter(|&block| !calibration::is_scratch(block))
 }
 
 /// Opens a call of function `number`, which begins in the frame with this CFA. `integers` and `vectors` are the addresses of the
@@ -24,7 +29,7 @@ pub(crate) extern "C" fn begin(number: u32, cfa: u64, integers: u64, vectors: u6
     let entered = clock::now();
     let opened = failure::guarded(|| {
         let agent = Agent::get();
-        let block = thread_blocks::current(agent)?;
+        let block = current(agent)?;
         let times = block.times();
         if clock::is_forbidden() || forks::is_new_child(agent) {
             times.unmeasured().fetch_add(1, Ordering::Relaxed);
@@ -58,8 +63,10 @@ pub(crate) extern "C" fn begin(number: u32, cfa: u64, integers: u64, vectors: u6
     }
 }
 
-/// Adds the duration of a slow path of the calling thread, since the time without pauses `since`, to its pauses.
+/// Adds the duration of a slow path of the calling thread, since the time without pauses `since`, to its pauses. Since what is done here is in no
+/// duration, this is where calls are calibrated.
 fn pause(agent: &Agent, block: BlockRef, since: u64) {
+    calibration::again(block.times(), clock::now());
     let took = switches::pause(agent, block, since);
     failure::guarded(|| trace::paused(agent, block, took));
 }
@@ -84,7 +91,7 @@ fn pausing(work: impl FnOnce(&Agent, BlockRef) -> Option<()>) {
     let entered = clock::now();
     let done = failure::guarded(|| {
         let agent = Agent::get();
-        let block = thread_blocks::current(agent)?;
+        let block = current(agent)?;
         let since = clock::without_pauses(block.times(), entered);
         work(agent, block)?;
         Some((agent, block, since))

@@ -45,6 +45,7 @@ mod lines;
 mod saved;
 mod switched;
 
+use crate::hot::times::calibration::Subject;
 use crate::hot::times::gates::code::{
     OTHERS, gpi_call_begin, gpi_call_begin_args, gpi_call_begin_late, gpi_call_begin_path,
     gpi_call_begin_path_late, gpi_call_begin_path_short, gpi_call_begin_path_traced, gpi_call_begin_short,
@@ -95,6 +96,17 @@ pub(crate) fn gates(is_tsc: bool, paths: bool, form: Form) -> [u64; 2] {
         (true, true, Form::TracedLate) => [gpi_call_begin_path_late, gpi_call_end_path_late],
     };
     [begin as usize as u64, end as usize as u64]
+}
+
+/// Returns what is calibrated: the gates that read the time stamp counter.
+pub(crate) fn calibrated(orders: &RegionOrders) -> Subject {
+    let (form, has_paths) = (Form::of(orders), orders.nodes_max != 0);
+    Subject {
+        gates: gates(true, has_paths, form),
+        has_paths,
+        has_short: form == Form::Short,
+        is_traced: matches!(form, Form::TracedAtOnce | Form::TracedLate),
+    }
 }
 
 /// Returns the address of the gate for calls whose ends are not seen.

@@ -18,6 +18,11 @@ pub(crate) fn prepare(_dynamic_linker: u64) {}
 /// Does nothing.
 pub(crate) fn begin(_block: BlockRef) {}
 
+/// Nothing is known.
+pub(crate) fn has_switched() -> bool {
+    false
+}
+
 /// Notes nothing.
 pub(crate) fn note(_agent: &Agent, _block: BlockRef, now: u64) -> u64 {
     now

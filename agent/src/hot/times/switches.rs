@@ -112,7 +112,7 @@ pub(crate) fn begin(block: BlockRef) {
 /// If the calling thread has been off the processor since the last look, adds that time to where it belongs. Returns the present time of the
 /// clock, of which `now` is an earlier reading.
 pub(crate) fn note(agent: &Agent, block: BlockRef, now: u64) -> u64 {
-    if word().load(Ordering::Relaxed) != 0 {
+    if !has_switched() {
         return now;
     }
     if !may_ask() {
@@ -129,8 +129,7 @@ pub(crate) fn note(agent: &Agent, block: BlockRef, now: u64) -> u64 {
 /// Adds what has passed since `since`, a time without pauses, to the pauses of the calling thread, whether the thread was on the processor
 /// or not. Returns how much that is.
 pub(crate) fn pause(agent: &Agent, block: BlockRef, since: u64) -> u64 {
-    let has_switched = word().load(Ordering::Relaxed) == 0;
-    let (now, passed) = match has_switched && may_ask() {
+    let (now, passed) = match has_switched() && may_ask() {
         true => look(block.times()),
         false => (clock::now(), None),
     };
@@ -140,6 +139,11 @@ pub(crate) fn pause(agent: &Agent, block: BlockRef, since: u64) -> u64 {
         charge(agent, block, now, &passed);
     }
     took
+}
+
+/// Whether the calling thread has been off the processor since the last look, as far as that is known.
+pub(crate) fn has_switched() -> bool {
+    word().load(Ordering::Relaxed) == 0
 }
 
 /// Returns the calling thread's word.
@@ -199,7 +203,7 @@ fn look(times: TimesRef) -> (u64, Option<Passed>) {
     let (mut now, mut usage) = read();
     for _ in 1..TRIES {
         // The clocks are of one moment unless the thread has just been off the processor again.
-        if word().load(Ordering::Relaxed) != 0 {
+        if !has_switched() {
             break;
         }
         (now, usage) = read();

@@ -1,7 +1,7 @@
 //! Starts and ends the measurements of a thread.
 
 use crate::hot::thread_blocks;
-use crate::hot::times::{area, chains, open, short, switches, table, trace};
+use crate::hot::times::{area, chains, clock, open, short, switches, table, trace};
 use crate::program::agent::Agent;
 use core::sync::atomic::Ordering;
 use gprofinject_abi::shared::BlockRef;
@@ -26,6 +26,7 @@ pub(crate) fn prepare(agent: &Agent, block: BlockRef, cfa: u64, now: u64) -> Opt
     times.short_cost().store((short_256 + 128) >> 8, Ordering::Relaxed);
     times.short_taken().store((short_256 * short::TAKEN.0 / short::TAKEN.1) >> 8, Ordering::Relaxed);
     times.short_below().store(agent.orders.short_below, Ordering::Relaxed);
+    times.calibrated_at().store(clock::now(), Ordering::Relaxed);
     times.base().store(block.address(), Ordering::Relaxed);
     times.first().store(now, Ordering::Relaxed);
     times.last().store(now, Ordering::Relaxed);

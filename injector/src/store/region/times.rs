@@ -22,6 +22,8 @@ pub(crate) struct ThreadTimes {
     pub(crate) ready: Option<u64>,
     /// The CPU time in the kernel, in nanoseconds, as the agent last saw it.
     pub(crate) system_ns: u64,
+    /// The standard deviation of what the thread found a call to cost while it ran, in ticks; 0 if it did not look.
+    pub(crate) deviation: u64,
     /// The time from the thread's last event to its end, if a call was open then.
     pub(crate) tail: Option<Tail>,
     /// The sums of its calls, by the numbers of functions.
@@ -152,6 +154,32 @@ impl ProcessEnd {
     }
 }
 
+/// Returns what a call cost inside and outside of its measured interval, and a call that was only counted, in ticks: the means of what the thread has found while
+/// it ran, or else what was found before the program began.
+fn calibrated(header: &TimesHeader) -> (u64, u64, u64) {
+    // The process can have written any number there.
+    let mean = |sum_256: u64, else_: u64| match header.calibrations {
+        0 => else_,
+        times => (sum_256 / times).saturating_add(128) >> 8,
+    };
+    (
+        mean(header.calibrated_inside_256, header.inside),
+        mean(header.calibrated_outside_256, header.outside),
+        mean(header.calibrated_short_256, header.short_cost),
+    )
+}
+
+/// Returns the standard deviation of what a thread found a call to cost while it ran, in ticks; 0 if it did not look.
+fn deviation(header: &TimesHeader) -> u64 {
+    let times = header.calibrations as f64;
+    if times == 0.0 {
+        return 0;
+    }
+    let mean =
+        header.calibrated_inside_256.saturating_add(header.calibrated_outside_256) as f64 / 256.0 / times;
+    (header.calibrated_square_256 as f64 / 256.0 / times - mean * mean).max(0.0).sqrt().round() as u64
+}
+
 /// Reads what a thread has measured. `area` are its records, and `start` is the offset of the area in the thread block. Its open
 /// calls end at `end`, by the clock of the measurements, without pauses.
 pub(super) fn read(tid: u32, header: &TimesHeader, start: u64, area: Vec<u8>, end: u64) -> ThreadTimes {
@@ -227,10 +255,12 @@ pub(super) fn read(tid: u32, header: &TimesHeader, start: u64, area: Vec<u8>, en
         next = offset(chain.next);
     }
     let last = if is_open { end } else { header.last };
+    let (inside, outside, short) = calibrated(header);
     let mut recorded = Recorded {
-        inside: header.inside,
-        outside: header.outside,
-        short: header.short_cost,
+        inside,
+        outside,
+        outside_taken: header.outside,
+        short,
         short_taken: header.short_taken,
         ..Recorded::default()
     };
@@ -264,6 +294,7 @@ pub(super) fn read(tid: u32, header: &TimesHeader, start: u64, area: Vec<u8>, en
         unmeasured: header.unmeasured,
         ready: (header.seen != 0).then_some(header.ready),
         system_ns: header.seen_system_ns,
+        deviation: deviation(header),
         tail: tail.map(|(caller, callee, lasted, node)| Tail {
             caller,
             callee,
