@@ -10,6 +10,7 @@ pub(crate) mod columns;
 pub(crate) mod early;
 pub(crate) mod exit_status;
 pub(crate) mod failure;
+pub(crate) mod filter;
 pub(crate) mod gaps;
 pub(crate) mod heap;
 pub(crate) mod heir;

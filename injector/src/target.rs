@@ -10,5 +10,6 @@ pub(crate) mod grip;
 pub(crate) mod launch;
 pub(crate) mod loaded;
 pub(crate) mod named;
+pub(crate) mod permitted;
 pub(crate) mod process;
 pub(crate) mod threads;

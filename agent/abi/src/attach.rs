@@ -73,6 +73,9 @@ pub const THREADS_MAX: usize = 256;
 /// The number of entries in the table of mappings at [`Order::mapped`].
 pub const MAPPED_MAX: usize = 1024;
 
+/// The number of words of [`Order::refused`], which has a bit for each system call with a lower number than 64 times that.
+pub const REFUSED_WORDS: usize = 8;
+
 /// The number of words of [`Order::choice`].
 pub const CHOICE_WORDS: usize = 1024;
 /// The length in bytes of the jump with which the thunk of a function begins that is switched off.
@@ -170,6 +173,9 @@ pub struct Order {
     /// Output: the last step that was begun, for the report of a failure. 1: the C library's system calls; 2: the
     /// libraries' text; 3: the program's.
     pub step: u64,
+    /// Input of every order: the system calls that the agent must not make, one bit for each number. A seccomp filter of the
+    /// process may refuse them.
+    pub refused: [u64; REFUSED_WORDS],
     /// Input: 1 if the thread that carries out the order belongs to a standalone program and has no record yet, else 0.
     /// The agent then uses the main thread's.
     pub bare: u64,

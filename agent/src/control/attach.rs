@@ -34,11 +34,13 @@ use gprofinject_abi::attach::{Command, NOTICE_LEN, Order};
 use gprofinject_abi::plan::ThreadWords;
 use linux_raw_sys::general;
 
+/// Carries out the order. Returns whether the thread may then make a system call to sleep.
 #[cfg_attr(test, allow(dead_code))]
-unsafe extern "C" fn carry_out(order: *mut Order) {
+unsafe extern "C" fn carry_out(order: *mut Order) -> bool {
     // SAFETY: `gprofinject_control` passes on its argument, the address from the injector. The injector does
     // not write to the order until `done` is set, after this call, and it polls that field with system calls.
     let order = unsafe { &mut *order };
+    kernel::refuse(&order.refused);
     // Orders to pause and to leave are carried out even if the agent has panicked.
     let result = failure::attempt(|| match order.command.get() {
         _ if own::begin(order).is_err() => Err(kernel::EPERM),
@@ -66,6 +68,7 @@ unsafe extern "C" fn carry_out(order: *mut Order) {
         Some(Err(errno)) => errno.into(),
         None => kernel::EFAULT.into(),
     };
+    !kernel::is_refused(general::__NR_pause) && !kernel::is_frozen()
 }
 
 fn prepare(order: &mut Order) -> Result<(), i32> {
@@ -198,10 +201,15 @@ unsafe extern "C" fn gprofinject_control() {
         "call {carry_out}",
         restore_vectors!(),
         "mov qword ptr [rbx+{done}], 1",
+        "test al, al",
+        "jz 3f",
         "2:",
         "mov eax, {pause}",
         "syscall",
         "jmp 2b",
+        "3:",                           // no system call: the injector takes the thread out in some microseconds
+        "pause",
+        "jmp 3b",
         pause = const general::__NR_pause,
         carry_out = sym carry_out,
         done = const core::mem::offset_of!(Order, done),

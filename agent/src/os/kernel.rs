@@ -3,7 +3,8 @@
 
 use crate::os::dispatch;
 use core::arch::{asm, global_asm};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use gprofinject_abi::attach::REFUSED_WORDS;
 use linux_raw_sys::errno;
 
 pub(crate) const EPERM: i32 = errno::EPERM as i32;
@@ -42,6 +43,24 @@ pub(crate) fn is_frozen() -> bool {
 /// Returns whether system calls fail without being made, until [`freeze`] allows them again.
 pub(crate) fn is_frozen_for_good() -> bool {
     FROZEN.load(Ordering::Relaxed)
+}
+
+/// The system calls that a seccomp filter of the process may refuse, one bit for each number; see
+/// [`gprofinject_abi::attach::Order::refused`]. The injector, which has read the filters, has the set stored while it has a
+/// thread of the process stopped, before the agent makes its first call. Threads only read it.
+static REFUSED: [AtomicU64; REFUSED_WORDS] = [const { AtomicU64::new(0) }; REFUSED_WORDS];
+
+/// Makes these system calls fail with EPERM from now on instead of being made.
+pub(crate) fn refuse(calls: &[u64; REFUSED_WORDS]) {
+    for (word, calls) in REFUSED.iter().zip(calls) {
+        word.store(*calls, Ordering::Relaxed);
+    }
+}
+
+/// Returns whether a system call is not made because a filter may refuse it.
+pub(crate) fn is_refused(number: u32) -> bool {
+    let word = REFUSED.get(number as usize / 64);
+    word.is_some_and(|word| word.load(Ordering::Relaxed) >> (number % 64) & 1 != 0)
 }
 
 // All instructions with which the agent makes system calls of its own, so that one range of addresses exempts them from dispatch.
@@ -89,7 +108,7 @@ pub(crate) fn own_calls() -> (u64, u64) {
 /// everything that it makes the kernel read must be readable.
 pub(crate) unsafe fn call<const N: usize>(number: u32, arguments: [u64; N]) -> Result<u64, i32> {
     const { assert!(N <= 6, "a system call has six arguments at most") };
-    if is_frozen() {
+    if is_refused(number) || is_frozen() {
         return Err(EPERM);
     }
     let mut a = [0; 6];

@@ -71,7 +71,8 @@ unsafe extern "C" fn land(context: *mut c_void, get_cfa: GetCfa, pad: u64) -> u6
         return pad;
     }
     landing.store(0, Ordering::Relaxed);
-    if WAITING.load(Ordering::Relaxed) == 0 || kernel::is_frozen() {
+    let may_wait = !kernel::is_refused(general::__NR_sched_yield) && !kernel::is_frozen();
+    if WAITING.load(Ordering::Relaxed) == 0 || !may_wait {
         return pad;
     }
     // SAFETY: in a process that was attached to, this word of the thread control block or record is the agent's, and

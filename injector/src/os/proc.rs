@@ -86,6 +86,54 @@ pub(crate) fn parent(pid: i32) -> Option<i32> {
     status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
 }
 
+/// Returns a field of a thread's `status` file.
+fn status_field(pid: i32, tid: i32, name: &str) -> Option<String> {
+    let status = text(format!("/proc/{pid}/task/{tid}/status")).ok()?;
+    let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    Some(value.trim().to_owned())
+}
+
+/// How seccomp restricts a thread's system calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seccomp {
+    /// Not at all, or the kernel does not have it.
+    Off,
+    /// To read, write, exit and sigreturn.
+    Strict,
+    Filters,
+}
+
+/// Returns how seccomp restricts a thread's system calls, or `None` if the thread has ended.
+pub(crate) fn seccomp(pid: i32, tid: i32) -> Option<Seccomp> {
+    if !fs::exists(format!("/proc/{pid}/task/{tid}")).unwrap_or(false) {
+        return None;
+    }
+    Some(match status_field(pid, tid, "Seccomp").as_deref() {
+        None | Some("" | "0") => Seccomp::Off,
+        Some("1") => Seccomp::Strict,
+        Some(_) => Seccomp::Filters,
+    })
+}
+
+/// Returns how many seccomp filters a thread has, or `None` if it has ended or the kernel, which is older than 5.9, does not tell.
+pub(crate) fn number_of_filters(pid: i32, tid: i32) -> Option<u32> {
+    status_field(pid, tid, "Seccomp_filters")?.parse().ok()
+}
+
+/// Returns the number that a thread has in its own PID namespace, the innermost one, or the same number if the kernel does not tell.
+pub(crate) fn number_inside(pid: i32, tid: i32) -> i32 {
+    let numbers = status_field(pid, tid, "NSpid");
+    let inside = numbers.as_deref().and_then(|numbers| numbers.split_whitespace().next_back()?.parse().ok());
+    inside.unwrap_or(tid)
+}
+
+/// Returns the processes that have this number in a PID namespace of their own, which lies in this one, with their numbers here.
+pub(crate) fn with_number_inside(number: i32) -> Vec<i32> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    numbers.filter(|&pid| pid != number && number_inside(pid, pid) == number).collect()
+}
+
 /// The kernel's USER_HZ, which is the same on all x86-64 systems.
 const TICKS_PER_SECOND: u64 = 100;
 

@@ -69,7 +69,7 @@ impl Grip {
             if known.planned.subject.image().is_some_and(|image| image.facts.go) {
                 bail!("the hooks of a Go program stay in place until its end");
             }
-            self.attached = Some(Attachment::started(&Process::open(self.pid)?, plan, files)?);
+            self.attached = Some(Attachment::started(&Process::open_started(self.pid)?, plan, files)?);
         }
         Ok(self.attached.as_mut())
     }

@@ -149,6 +149,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::target::threads::filters::Filters;
 
     const PAGE: usize = 4096;
 
@@ -194,7 +195,7 @@ mod tests {
     /// This process, as one that is attached to.
     fn own() -> Process {
         let pid = std::process::id() as i32;
-        Process { pid, auxiliary: Vec::new(), stack: 0, started: 0, is_foreign: true }
+        Process { pid, auxiliary: Vec::new(), stack: 0, started: 0, is_foreign: true, filters: Filters::None }
     }
 
     #[test]

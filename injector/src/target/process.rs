@@ -9,9 +9,12 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 
-use crate::os::proc::Mapping;
+use crate::os::proc::{Mapping, Seccomp};
 use crate::os::{proc, sys};
-use crate::target::threads::helper;
+use crate::target::permitted;
+use crate::target::threads::filters::{self, Filters};
+use crate::target::threads::stopped::Stopped;
+use crate::target::threads::{helper, tracer};
 
 /// A process that gprofinject may trace.
 #[derive(Clone, Debug)]
@@ -26,10 +29,15 @@ pub(crate) struct Process {
     pub(crate) started: u64,
     /// Whether the process belongs to another user.
     pub(crate) is_foreign: bool,
+    /// What is known of its seccomp filters.
+    pub(crate) filters: Filters,
 }
 
 const AT_PHDR: u64 = 3;
 const AT_BASE: u64 = 7;
+const AT_HWCAP2: u64 = 26;
+/// A flag of AT_HWCAP2.
+const FSGSBASE: u64 = 2;
 
 impl Process {
     /// Opens a process that gprofinject may attach to, and can.
@@ -38,8 +46,30 @@ impl Process {
     /// There is no such process, the injector may not trace it, or it is of a kind that cannot be attached
     /// to.
     pub(crate) fn open(pid: i32) -> Result<Process> {
+        Process::open_with(pid, |pid| {
+            let filters = filters_of(pid)?;
+            permitted::check(pid, &filters).map(|()| filters)
+        })
+    }
+
+    /// Opens a process that this one has started, or one that such a process has.
+    ///
+    /// # Errors
+    /// As for [`Process::open`]. The process must not have entered seccomp itself.
+    pub(crate) fn open_started(pid: i32) -> Result<Process> {
+        Process::open_with(pid, |pid| match seccomp(pid) {
+            Seccomp::Off => Ok(Filters::None),
+            Seccomp::Filters if filters::are_own(pid) => Ok(Filters::Own),
+            Seccomp::Filters | Seccomp::Strict => {
+                bail!("process {pid} has entered seccomp, so it is made to make no system calls any more")
+            }
+        })
+    }
+
+    fn open_with(pid: i32, filters: impl FnOnce(i32) -> Result<Filters>) -> Result<Process> {
         let known = is_there(pid);
-        Process::look(pid).map_err(|error| match known && is_soon(|| !is_there(pid)) {
+        let opened = Process::look(pid).and_then(|process| Ok(Process { filters: filters(pid)?, ..process }));
+        opened.map_err(|error| match known && is_soon(|| !is_there(pid)) {
             true => ended(pid),
             false => error,
         })
@@ -53,7 +83,7 @@ impl Process {
         let _lock = helper::lock(pid)?;
         let visible = proc::visible_thread(pid);
         let Ok(status) = fs::read_to_string(format!("/proc/{visible}/status")) else {
-            bail!("there is no process {pid} (is it in a container, with other numbers?)");
+            bail!("there is no process {pid}{}", elsewhere(pid));
         };
         let field = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -88,12 +118,6 @@ impl Process {
                 user.unwrap_or_default()
             );
         }
-        if field("Seccomp") != "0" && !field("Seccomp").is_empty() {
-            bail!(
-                "process {pid} runs under a seccomp filter, which may end it for a system call of ours; \
-                 start it with gprofinject instead"
-            );
-        }
         if let Ok(parent) = field("PPid").parse()
             && sys::share_memory(pid, parent)
         {
@@ -119,7 +143,8 @@ impl Process {
         let Ok(auxiliary) = proc::auxiliary(pid) else {
             bail!("process {pid} cannot be examined; run gprofinject as its user, or as root");
         };
-        Ok(Process { pid, auxiliary, stack: number(28), started: number(22), is_foreign: user != Some(own) })
+        let (stack, started, is_foreign) = (number(28), number(22), user != Some(own));
+        Ok(Process { pid, auxiliary, stack, started, is_foreign, filters: Filters::None })
     }
 
     /// The path of the kernel's link to the file that the process executes.
@@ -140,6 +165,11 @@ impl Process {
     /// The runtime address of the dynamic linker, or 0 if the process has none.
     pub(crate) fn dynamic_linker(&self) -> u64 {
         self.auxiliary(AT_BASE)
+    }
+
+    /// Whether the processor lets programs set the base of gs without a system call.
+    pub(crate) fn has_fsgsbase(&self) -> bool {
+        self.auxiliary(AT_HWCAP2) & FSGSBASE != 0
     }
 
     /// Reads the process's mappings.
@@ -189,6 +219,59 @@ fn is_soon(is: impl Fn() -> bool) -> bool {
             false
         }
     }) || is()
+}
+
+/// Says which processes of containers have a number that no process has here.
+fn elsewhere(number: i32) -> String {
+    /// With more, the number says nothing.
+    const MOST: usize = 3;
+    let there = proc::with_number_inside(number);
+    if there.is_empty() {
+        return " (is it in a container, with other numbers?)".to_owned();
+    }
+    let name = |pid: i32| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let shown = |&pid: &i32| format!("{pid} ({})", name(pid).trim_end());
+    let some: Vec<String> = there.iter().take(MOST).map(shown).collect();
+    let more = if there.len() > MOST { " and others" } else { "" };
+    let their = if there.len() == 1 { "its container: its number here is" } else { "their containers: here they are" };
+    let which = if there.len() == 1 { "a process has this number in" } else { "processes have this number in" };
+    format!(" here; {which} {their} {}{more}", some.join(", "))
+}
+
+/// Returns the strongest restriction by seccomp that a thread of a process is under.
+fn seccomp(pid: i32) -> Seccomp {
+    let modes = || proc::thread_ids(pid).unwrap_or_default().into_iter().filter_map(|tid| proc::seccomp(pid, tid));
+    let has = |mode: Seccomp| modes().any(|of_thread| of_thread == mode);
+    [Seccomp::Strict, Seccomp::Filters].into_iter().find(|&mode| has(mode)).unwrap_or(Seccomp::Off)
+}
+
+/// Reads the seccomp filters of a process, all of whose threads are stopped for that if there are filters.
+///
+/// # Errors
+/// They cannot be read. The error says what to do.
+fn filters_of(pid: i32) -> Result<Filters> {
+    match seccomp(pid) {
+        Seccomp::Off => return Ok(Filters::None),
+        Seccomp::Strict => bail!("process {pid} is in seccomp's strict mode, in which it can do nothing for gprofinject"),
+        Seccomp::Filters => {}
+    }
+    let read = helper::carry_out(pid, None, |_| {
+        tracer::apart(pid, |tracer| {
+            let filters = Stopped::all(pid, tracer).and_then(|stopped| stopped.filters());
+            filters.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))
+        })
+    })?;
+    read.map_err(|errno| match errno {
+        libc::EACCES => anyhow!(
+            "process {pid} runs under a seccomp filter, which only root outside of all containers can read: run gprofinject --pid \
+             there, with the number that the process has there, or start the program with gprofinject"
+        ),
+        libc::EOPNOTSUPP => anyhow!(
+            "process {pid} runs under a seccomp filter, and this kernel does not let it be read (CONFIG_CHECKPOINT_RESTORE); start the \
+             program with gprofinject instead"
+        ),
+        errno => anyhow!(refusal(pid, &io::Error::from_raw_os_error(errno))),
+    })
 }
 
 /// The error of an attempt to profile a process that has ended.

@@ -9,6 +9,7 @@ mod calls;
 pub(crate) mod code;
 pub(crate) mod deadline;
 pub(crate) mod executing;
+pub(crate) mod filters;
 mod guard;
 pub(crate) mod helper;
 pub(crate) mod memory;

@@ -31,6 +31,7 @@ use crate::target::agent::image::Agent;
 use crate::target::agent::overwritten::Patch;
 use crate::target::process::{Process, refusal};
 use crate::target::threads::deadline;
+use crate::target::threads::filters::Filters;
 use crate::target::threads::memory::Memory;
 use crate::target::threads::stopped::Stopped;
 use crate::target::threads::thread::Thread;
@@ -91,6 +92,9 @@ pub(crate) struct Attachment {
     /// its parent, at the same addresses.
     #[serde(skip)]
     pub(super) is_inherited: bool,
+    /// What was known of the process's seccomp filters when this was begun.
+    #[serde(skip)]
+    pub(super) filters: Filters,
 }
 
 /// The stage that the attachment has reached, with what the agent has in the process at that stage.
@@ -203,6 +207,7 @@ impl Attachment {
             stage: Stage::Outside,
             home: Some(folder.clone()),
             is_inherited: false,
+            filters: process.filters.clone(),
         }
     }
 
@@ -330,7 +335,7 @@ impl Attachment {
                 _ => anyhow!(refusal),
             }
         })?;
-        self.check_program(&stopped).map(|()| stopped)
+        self.check_program(&stopped).map(|()| self.with_filters(stopped))
     }
 
     /// Stops one thread of the process.
@@ -339,7 +344,31 @@ impl Attachment {
     /// No thread can be stopped, or the process has ended or executes another program.
     pub(super) fn one(&self, tracer: &Tracer) -> Result<Stopped> {
         let stopped = Stopped::one(self.pid, tracer).map_err(|error| anyhow!(refusal(self.pid, &error)))?;
-        self.check_program(&stopped).map(|()| stopped)
+        self.check_program(&stopped).map(|()| self.with_filters(stopped))
+    }
+
+    fn with_filters(&self, mut stopped: Stopped) -> Stopped {
+        stopped.has_own_filters = self.filters == Filters::Own;
+        stopped
+    }
+
+    /// Checks that stopped threads, which are all of the process, have no other seccomp filters than when it was opened.
+    ///
+    /// # Errors
+    /// They have.
+    pub(super) fn check_filters(&self, stopped: &Stopped) -> Result<()> {
+        let is_same = match &self.filters {
+            Filters::Own => true,
+            Filters::None => !stopped.has_filters(),
+            Filters::Read(then) => match stopped.filters() {
+                Ok(Filters::Read(now)) => now.iter().all(|filter| then.contains(filter)),
+                other => other.is_ok(),
+            },
+        };
+        if !is_same {
+            bail!("process {} has entered seccomp just now; try again", self.pid);
+        }
+        Ok(())
     }
 
     /// Checks that the process still executes the same program, so that the record's addresses still apply.

@@ -28,6 +28,7 @@ use crate::target::agent::order::preparation;
 use crate::target::agent::room::{self, code_len, find_syscall, gap, libc_code};
 use crate::target::agent::unwinder::{get_gr, unwinder};
 use crate::target::named;
+use crate::target::permitted;
 use crate::target::process::{Process, refusal};
 use crate::target::threads::borrowed::Fault;
 use crate::target::threads::memory::Memory;
@@ -120,6 +121,12 @@ impl Attachment {
         let is_standalone = plan.role.is_standalone();
         let mappings = if is_standalone { process.mappings()? } else { detours::loaded(&memory, process)? };
         let agent = Agent::read(is_standalone)?;
+        if is_standalone && !process.has_fsgsbase() && !permitted::may_set_gs(&process.filters) {
+            bail!(
+                "a seccomp filter of process {pid} does not allow arch_prctl, by which hooks in a static program find the data of a \
+                 thread on this processor"
+            );
+        }
         // The plan of a standalone program leads its own functions to the agent.
         let found = if is_standalone { Vec::new() } else { detours::find(&memory, process, &mappings) };
         let bias = process.program_headers().wrapping_sub(plan.phdr());

@@ -171,6 +171,7 @@ mod tests {
     use crate::store::private_folder::PrivateFolder;
     use crate::target::agent::arenas::Arenas;
     use crate::target::agent::attachment::Stage;
+    use crate::target::threads::filters::Filters;
 
     /// Returns an attachment to this process, whose region file lists these libraries.
     fn attachment(records: &[LoadRecord]) -> (tempfile::TempDir, Attachment) {
@@ -197,6 +198,7 @@ mod tests {
             stage: Stage::Outside,
             home: Some(folder),
             is_inherited: false,
+            filters: Filters::None,
         };
         (place, attachment)
     }

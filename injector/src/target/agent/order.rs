@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use gprofinject_abi::attach::Order;
 use zerocopy::FromZeros;
 
+use crate::target::permitted;
 use crate::target::process::Process;
 
 /// Returns the order to prepare, by which the agent finds its files and its place in the process.
@@ -26,6 +27,7 @@ pub(super) fn preparation(
     let mut order = Order {
         stack: process.stack,
         get_gr,
+        refused: permitted::refused(&process.filters),
         descriptors: descriptors.map(i64::from),
         detours_count: detours.len() as u64,
         ..Order::new_zeroed()

@@ -27,7 +27,8 @@ impl Attachment {
             }
             (self.clone(), result)
         })?;
-        *self = Attachment { is_inherited: self.is_inherited, home, ..after };
+        let (is_inherited, filters) = (self.is_inherited, std::mem::take(&mut self.filters));
+        *self = Attachment { is_inherited, home, filters, ..after };
         result.map_err(anyhow::Error::msg)
     }
 }

@@ -53,6 +53,7 @@ impl Attachment {
         };
         let modules = self.planned_modules(plans);
         let mut stopped = self.all(tracer)?;
+        self.check_filters(&stopped)?;
         let is_new = |found: &(u64, u64)| {
             !self.arenas.contains(found.0) && code.is_some_and(|code| !code.contains(found))
         };

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use gprofinject_abi::attach::{Command, Order, THREADS_MAX, ThreadOrder};
 use zerocopy::IntoBytes;
 
+use crate::os::proc;
 use crate::target::agent::attachment::Attachment;
 use crate::target::threads::memory::Memory;
 use crate::target::threads::stopped::Stopped;
@@ -43,8 +44,9 @@ impl Attachment {
         let order = self.image().context("the agent is not mapped")?.order;
         for first in (0..stopped.threads.len()).step_by(THREADS_MAX) {
             let last = (first + THREADS_MAX).min(stopped.threads.len());
+            // The agent compares it with what the kernel tells the thread.
             let of = |registers: &libc::user_regs_struct, tid: i32| ThreadOrder {
-                tid: tid as u64,
+                tid: proc::number_inside(self.pid, tid) as u64,
                 fs: registers.fs_base,
                 gs: registers.gs_base,
             };

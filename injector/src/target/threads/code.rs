@@ -17,9 +17,11 @@ impl Stopped {
     /// Makes the first thread make a system call, and returns the call's result.
     ///
     /// # Errors
-    /// The system call fails, or the thread cannot be borrowed.
+    /// The system call fails, the thread cannot be borrowed, or a seccomp filter of the thread's may refuse the call, which is then not
+    /// made (EPERM).
     pub(crate) fn call(&mut self, instruction: u64, number: i64, arguments: [u64; 6]) -> io::Result<u64> {
         let Some(thread) = self.threads.first() else { return Err(Error::from_raw_os_error(libc::ESRCH)) };
+        self.check_call(thread.tid, number, arguments)?;
         let borrowed = Borrowed::new(thread)?;
         let mut registers = thread.registers;
         registers.rip = instruction;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use libc::{c_void, user_regs_struct};
 
+use crate::os::filter::{Filter, Instruction};
 use crate::os::sys::check;
 
 const EVENT_STOP: i32 = 128;
@@ -136,6 +137,44 @@ pub(super) fn registers(tid: i32) -> io::Result<user_regs_struct> {
 pub(super) fn set_registers(tid: i32, registers: &user_regs_struct) -> io::Result<()> {
     // SAFETY: the kernel reads a structure of this type from where the reference points.
     unsafe { ptrace(libc::PTRACE_SETREGS, tid, 0, ptr::from_ref(registers) as usize) }
+}
+
+/// Returns one of the seccomp filters of a stopped thread, or `None` if the thread has no more of them. The oldest one has the
+/// index 0.
+///
+/// # Errors
+/// EINVAL: the thread has no filters, or the kernel cannot show them. EACCES: the injector may not see them, because it does not have
+/// CAP_SYS_ADMIN outside of all containers, or has filters itself.
+pub(super) fn filter(tid: i32, index: usize) -> io::Result<Option<Filter>> {
+    let Some(len) = filter_len(tid, index)? else { return Ok(None) };
+    let mut program = vec![Instruction::default(); len];
+    // SAFETY: the kernel writes the instructions, which have this layout, to the vector, which has as many: a filter never changes, and
+    // the thread stands still.
+    unsafe { get_filter(tid, index, program.as_mut_ptr().cast())? };
+    Ok(Some(Filter(program)))
+}
+
+/// Returns the number of instructions of one of the filters; see [`filter`].
+///
+/// # Errors
+/// As for [`filter`].
+pub(super) fn filter_len(tid: i32, index: usize) -> io::Result<Option<usize>> {
+    // SAFETY: without an address, the kernel writes nothing.
+    match unsafe { get_filter(tid, index, ptr::null_mut()) } {
+        Ok(len) => Ok(Some(len)),
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// # Safety
+/// If `to` is not null, there must be room for the filter.
+unsafe fn get_filter(tid: i32, index: usize, to: *mut c_void) -> io::Result<usize> {
+    /// linux/ptrace.h; libc does not have it for every C library.
+    const PTRACE_SECCOMP_GET_FILTER: Request = 0x420c;
+    // SAFETY: the kernel writes a filter to where there is room for it, or nothing.
+    let len = unsafe { libc::ptrace(PTRACE_SECCOMP_GET_FILTER, tid, index as *mut c_void, to) };
+    usize::try_from(len).map_err(|_| Error::last_os_error())
 }
 
 /// What a traced thread has done.

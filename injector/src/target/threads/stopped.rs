@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use crate::os::proc;
 use crate::target::threads::calls::{ends_with_eintr, may_end_with_eintr};
+use crate::target::threads::filters;
 use crate::target::threads::requests;
 use crate::target::threads::requests::{registers, wait_interrupted};
 use crate::target::threads::thread::Thread;
@@ -60,6 +61,8 @@ pub(crate) struct Stopped {
     /// The auxiliary vector, which shows whether the process executes another program; see
     /// [`crate::os::proc::auxiliary`].
     pub(crate) auxiliary: Vec<[u64; 2]>,
+    /// Whether all seccomp filters of the process are inherited from this one.
+    pub(crate) has_own_filters: bool,
 }
 
 impl Stopped {
@@ -80,6 +83,7 @@ impl Stopped {
                 urgent: Urgent::new(),
                 late: Vec::new(),
                 auxiliary: Vec::new(),
+                has_own_filters: false,
             };
             match stopped.stop_all(&mut seized, stopped.since + window) {
                 Ok(()) if stopped.threads.is_empty() => return Err(Error::from_raw_os_error(libc::ESRCH)),
@@ -241,6 +245,7 @@ impl Stopped {
                         urgent,
                         late,
                         auxiliary: proc::auxiliary(pid)?,
+                        has_own_filters: false,
                     });
                 }
                 Err(error) => {
@@ -265,6 +270,7 @@ impl Stopped {
             urgent: Urgent::new(),
             late: Vec::new(),
             auxiliary: proc::auxiliary(pid)?,
+            has_own_filters: filters::are_own(pid),
         })
     }
 
