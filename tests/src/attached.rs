@@ -4,9 +4,9 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use crate::elf::Program;
 use crate::place::Place;
 use crate::run::Outcome;
-use crate::{compile, gprofdata, place, tool};
+use crate::{compile, container, gprofdata, place, tool};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -39,6 +39,8 @@ pub struct Counters {
 pub struct Subject {
     pub place: Place,
     pub child: Child,
+    /// The process in which the program runs: the child, or the child's own child in a container.
+    pid: u32,
     /// The program's input; `None` after it has been closed.
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
@@ -54,12 +56,7 @@ impl Subject {
     /// Starts the program with a thread for each letter.
     pub fn new(kinds: &str, flags: &[&str]) -> Subject {
         let place = Place::new();
-        let mut compiler = Command::new("g++");
-        compiler.args(["-O2", "-w", "-pthread", "-o"]).arg(place.path("attached"));
-        compiler.arg(tool::folder().join("processes/attached.cc")).args(flags);
-        compile::compile(compiler).unwrap();
-        let mut command = Command::new(place.path("attached"));
-        command.arg(kinds).current_dir(place.folder.path()).env_remove("GMON_OUT_PREFIX");
+        let command = Subject::compiled(&place, kinds, flags);
         Subject::start(place, command)
     }
 
@@ -73,14 +70,40 @@ impl Subject {
         let arguments = command.get_args().map(OsString::from).collect();
         let started = (command.get_program().into(), arguments);
         let (told, said) = (String::new(), String::new());
-        let mut subject = Subject { place, child, stdin, stdout, program, started, told, said };
+        let pid = child.id();
+        let mut subject = Subject { place, child, pid, stdin, stdout, program, started, told, said };
         assert_eq!(subject.line(), "ready\n");
         subject
     }
 
+    /// Compiles the program and starts it in a container, with a thread for each letter.
+    pub fn contained(kinds: &str, flags: &[&str], container: container::Kind) -> Subject {
+        let place = Place::new();
+        let mut command = Subject::compiled(&place, kinds, flags);
+        // The program may run as another user, and writes to the folder.
+        fs::set_permissions(place.folder.path(), Permissions::from_mode(0o777)).unwrap();
+        container::contain(&mut command, container, container::Refusal::End);
+        let mut subject = Subject::start(place, command);
+        if container != container::Kind::Filter {
+            let children = format!("/proc/{0}/task/{0}/children", subject.pid);
+            subject.pid = fs::read_to_string(children).unwrap().trim().parse().unwrap();
+        }
+        subject
+    }
+
+    fn compiled(place: &Place, kinds: &str, flags: &[&str]) -> Command {
+        let mut compiler = Command::new("g++");
+        compiler.args(["-O2", "-w", "-pthread", "-o"]).arg(place.path("attached"));
+        compiler.arg(tool::folder().join("processes/attached.cc")).args(flags);
+        compile::compile(compiler).unwrap();
+        let mut command = Command::new(place.path("attached"));
+        command.arg(kinds).current_dir(place.folder.path()).env_remove("GMON_OUT_PREFIX");
+        command
+    }
+
     /// The program's process number.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.pid
     }
 
     fn line(&mut self) -> String {

@@ -14,6 +14,7 @@ pub mod build;
 pub mod callgrind;
 pub mod check;
 pub mod compile;
+pub mod container;
 pub mod described;
 pub mod directives;
 pub mod elf;

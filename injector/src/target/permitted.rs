@@ -122,15 +122,15 @@ impl Use {
 /// # Errors
 /// They do not. The error names the first call that may be refused.
 pub(crate) fn check(pid: i32, filters: &Filters) -> Result<()> {
-    let Some(refused) = USES.iter().find(|call| call.is_needed && !call.is_allowed(filters)) else { return Ok(()) };
-    let executable = Call {
-        arguments: [None, None, Some(READ | EXECUTE), None, None, None],
+    let Some(refused) = USES.iter().find(|call| call.is_needed && !call.is_allowed(filters)) else {
+        return Ok(());
+    };
+    let mprotect = |access: u64| Call {
+        arguments: [None, None, Some(access), None, None, None],
         ..Call::any(libc::SYS_mprotect as u32)
     };
-    let what = match refused.number {
-        libc::SYS_mprotect if !filters.allow(&executable) => " to make memory executable",
-        _ => "",
-    };
+    let is_executable = refused.number == libc::SYS_mprotect && filters.allow(&mprotect(READ | WRITE));
+    let what = if is_executable { " to make memory executable" } else { "" };
     bail!(
         "a seccomp filter of process {pid} does not allow the system call {}{what}, without which nothing can be hooked; nothing was \
          changed: start the program with gprofinject instead",

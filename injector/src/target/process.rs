@@ -233,14 +233,20 @@ fn elsewhere(number: i32) -> String {
     let shown = |&pid: &i32| format!("{pid} ({})", name(pid).trim_end());
     let some: Vec<String> = there.iter().take(MOST).map(shown).collect();
     let more = if there.len() > MOST { " and others" } else { "" };
-    let their = if there.len() == 1 { "its container: its number here is" } else { "their containers: here they are" };
-    let which = if there.len() == 1 { "a process has this number in" } else { "processes have this number in" };
+    let their = if there.len() == 1 {
+        "its container: its number here is"
+    } else {
+        "their containers: here they are"
+    };
+    let which =
+        if there.len() == 1 { "a process has this number in" } else { "processes have this number in" };
     format!(" here; {which} {their} {}{more}", some.join(", "))
 }
 
 /// Returns the strongest restriction by seccomp that a thread of a process is under.
 fn seccomp(pid: i32) -> Seccomp {
-    let modes = || proc::thread_ids(pid).unwrap_or_default().into_iter().filter_map(|tid| proc::seccomp(pid, tid));
+    let modes =
+        || proc::thread_ids(pid).unwrap_or_default().into_iter().filter_map(|tid| proc::seccomp(pid, tid));
     let has = |mode: Seccomp| modes().any(|of_thread| of_thread == mode);
     [Seccomp::Strict, Seccomp::Filters].into_iter().find(|&mode| has(mode)).unwrap_or(Seccomp::Off)
 }
@@ -252,7 +258,9 @@ fn seccomp(pid: i32) -> Seccomp {
 fn filters_of(pid: i32) -> Result<Filters> {
     match seccomp(pid) {
         Seccomp::Off => return Ok(Filters::None),
-        Seccomp::Strict => bail!("process {pid} is in seccomp's strict mode, in which it can do nothing for gprofinject"),
+        Seccomp::Strict => {
+            bail!("process {pid} is in seccomp's strict mode, in which it can do nothing for gprofinject")
+        }
         Seccomp::Filters => {}
     }
     let read = helper::carry_out(pid, None, |_| {

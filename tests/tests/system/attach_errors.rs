@@ -31,9 +31,6 @@ const SUBJECT: &str = r#"
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-/* As in linux/filter.h and linux/seccomp.h, which musl-gcc does not have. */
-struct instruction { unsigned short code; unsigned char jt, jf; unsigned k; };
-struct program { unsigned short len; struct instruction *filter; };
 volatile int sink;
 __attribute__((noipa)) void step(void) { sink++; }
 static void *wait_here(void *p) { printf("%ld\n", syscall(SYS_gettid)); for (;;) pause(); }
@@ -50,12 +47,6 @@ int main(int argc, char **argv) {
         waitid(P_PID, number, &info, WEXITED | WNOWAIT);
         printf("%d\n", number);
     } else {
-        if (!strcmp(way, "seccomp")) {
-            struct instruction allow = {6, 0, 0, 0x7fff0000};
-            struct program program = {1, &allow};
-            prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-            if (prctl(PR_SET_SECCOMP, 2, &program)) return 99;
-        }
         if (!strcmp(way, "traced")) {
             int parent = getpid(), ready[2];
             char c;
@@ -130,7 +121,6 @@ fn each_is_refused_with_a_reason_and_goes_on() {
     for (way, about) in [
         ("thread", &["is a thread of process", "attach to that"][..]),
         ("zombie", &["has ended (a zombie"]),
-        ("seccomp", &["runs under a seccomp filter", "start it with gprofinject"]),
         ("traced", &["is traced already, by subject", "end that first"]),
     ] {
         let place = Place::new();

@@ -36,6 +36,7 @@ modules! {
     attach_programs
     blocks
     runtimes
+    containers
     control
     crowded
     agent

@@ -85,7 +85,9 @@ fn ways_meet() {
     // The address of the instruction is never known.
     let by_address =
         |offset| Filter(vec![does(LOAD, offset), jump(JEQ, 0, 0, 1), does(RET, ALLOW), does(RET, KILL)]);
-    assert!(!by_address(8).allows(&with(0, &[Some(0); 6])) && !by_address(12).allows(&with(0, &[Some(0); 6])));
+    assert!(
+        !by_address(8).allows(&with(0, &[Some(0); 6])) && !by_address(12).allows(&with(0, &[Some(0); 6]))
+    );
 }
 
 #[test]
@@ -225,7 +227,16 @@ fn kernels_answers(filter: &Filter, calls: &[Call; CALLS]) -> Vec<bool> {
         all
     };
     let known = answers.into_iter().take_while(|answer| *answer != 0);
-    known.map(|answer| if answer == ALLOWED { true } else { assert_eq!(answer, REFUSED); false }).collect()
+    known
+        .map(|answer| {
+            if answer == ALLOWED {
+                true
+            } else {
+                assert_eq!(answer, REFUSED);
+                false
+            }
+        })
+        .collect()
 }
 
 #[test]
@@ -281,8 +292,12 @@ fn damaged_filters() {
         for _ in 0..=numbers.below(6) {
             let at = numbers.below(filter.0.len() as u64) as usize;
             let [one, other] = [numbers.next(), numbers.next()];
-            filter.0[at] =
-                Instruction { code: one as u16, jt: (one >> 16) as u8, jf: (one >> 24) as u8, k: other as u32 };
+            filter.0[at] = Instruction {
+                code: one as u16,
+                jt: (one >> 16) as u8,
+                jf: (one >> 24) as u8,
+                k: other as u32,
+            };
         }
         let _ = filter.allows(&numbers.call());
         let _ = filter.allows(&Call::any(numbers.next() as u32));

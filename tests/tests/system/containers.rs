@@ -1,0 +1,343 @@
+//! Attaching to programs in containers, and to others with seccomp filters. The filters end a program at each call that they refuse.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use gprofinject_skip as skip;
+use gprofinject_tests::attached::Subject;
+use gprofinject_tests::container::{self, Kind, Refusal};
+use gprofinject_tests::place::{self, Place, complains};
+use gprofinject_tests::tool;
+
+use crate::attach::{again_and_again, cycles};
+
+gprofinject_tests::trials! {
+    together:
+        counts_are_exact,
+        filters_that_leave_no_way,
+        a_filter_of_one_thread,
+        strict_mode,
+        calls_that_are_refused_are_not_made,
+        filters_that_cannot_be_read,
+        a_program_in_a_container_of_gprofinjects_own;
+    busy:
+        under_load,
+        static_programs_under_load;
+}
+
+/// Calls `work` for each kind of container that can be made here.
+fn each(test: &str, work: impl Fn(Kind)) {
+    for kind in [Kind::Filter, Kind::Namespaces, Kind::Rootless] {
+        match container::impossible(kind) {
+            None => work(kind),
+            Some(why) => skip::skipped(&format!("{test} {kind:?}"), &why),
+        }
+    }
+}
+
+/// A program in a container is profiled from outside of it, and then is as it was before.
+fn counts_are_exact() {
+    each("counts_are_exact", |kind| {
+        let mut subject = Subject::contained("", &["-O2"], kind);
+        let before = subject.code();
+        subject.step(1000);
+        for (n, hooks) in [(1, "--hooks=both"), (100, "--hooks=entry"), (12_345, "--hooks=both")] {
+            for libraries in ["--libs=none", "--libs=all"] {
+                let attached = subject.attached(&["-v", hooks, libraries]);
+                subject.step(n);
+                subject.ask("--pause");
+                subject.step(77);
+                subject.ask("--resume");
+                subject.step(n);
+                subject.ask("--dump");
+                assert_eq!(subject.calls("step"), 2 * u64::from(n), "{kind:?} {hooks} {libraries}");
+                let (status, said) = attached.end("-INT");
+                let calls = (status, subject.calls("step"));
+                assert_eq!(calls, (Some(0), 2 * u64::from(n)), "{kind:?} {hooks} {libraries}: {said}");
+                subject.step(1000);
+                assert!(subject.is_clean(), "{kind:?} {hooks} {libraries}: {said}");
+                assert_eq!(subject.changed(&before), None, "{kind:?} {hooks} {libraries}: {said}");
+            }
+        }
+        subject.finish();
+    });
+}
+
+/// Threads are made, children forked, programs executed and exceptions thrown meanwhile.
+fn under_load() {
+    each("under_load", |kind| {
+        again_and_again(Subject::contained("axtfvbs", &[], kind), "axtfvbs", &[], cycles(6));
+        again_and_again(Subject::contained("at", &[], kind), "at", &["--libs=all"], cycles(3));
+    });
+}
+
+/// The agent compares the numbers of threads with those that the kernel tells the threads.
+fn static_programs_under_load() {
+    each("static_programs_under_load", |kind| {
+        again_and_again(Subject::contained("at", &["-static"], kind), "at", &[], cycles(4));
+    });
+}
+
+/// A program that installs a filter, prints a line, and then counts lines until its input ends. The filter ends it at the system calls
+/// whose numbers are its arguments: for "thread", in another thread; for "strict", the other thread may only read and write; and with
+/// "executable" before a number only if the third argument of the call has the bit of PROT_EXEC.
+const SUBJECT: &str = r#"
+#define _GNU_SOURCE
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <errno.h>
+volatile int sink;
+__attribute__((noipa)) void step(void) { sink++; }
+#define LOAD(field) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, field))
+#define RETURN(action) BPF_STMT(BPF_RET | BPF_K, action)
+static void install(int executable, unsigned number) {
+    struct sock_filter filter[] = {
+        LOAD(nr), BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 1, 0), RETURN(SECCOMP_RET_ALLOW),
+        LOAD(args[2]), BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, executable ? 4 : 0, 1, 0),
+        RETURN(executable ? SECCOMP_RET_ALLOW : SECCOMP_RET_KILL_PROCESS), RETURN(SECCOMP_RET_KILL_PROCESS),
+    };
+    struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+    if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program)) _exit(99);
+}
+static int count; static char **arguments; static pthread_barrier_t ready;
+static void all(int first) {
+    int executable = 0;
+    for (int i = first; i < count; i++) {
+        if (!strcmp(arguments[i], "executable")) executable = 1;
+        else { install(executable, atoi(arguments[i])); executable = 0; }
+    }
+}
+static void *other(void *strict) {
+    if (strict) { pthread_barrier_wait(&ready); usleep(100000); syscall(SYS_prctl, PR_SET_SECCOMP, SECCOMP_MODE_STRICT); for (;;) ; }
+    all(2);
+    pthread_barrier_wait(&ready);
+    for (;;) pause();
+}
+int main(int argc, char **argv) {
+    count = argc; arguments = argv;
+    setlinebuf(stdout);
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    int in_thread = argc > 1 && (!strcmp(argv[1], "thread") || !strcmp(argv[1], "strict"));
+    if (in_thread) {
+        pthread_t t;
+        pthread_barrier_init(&ready, 0, 2);
+        pthread_create(&t, 0, other, argv[1][0] == 's' ? argv : 0);
+        pthread_barrier_wait(&ready);
+        if (argv[1][0] == 's') usleep(300000);
+    } else all(1);
+    printf("ready\n");
+    char line[16];
+    int lines = 0;
+    while (fgets(line, sizeof line, stdin)) { step(); lines++; if (line[0] == 'x') printf("%d lines\n", lines); }
+    printf("%d lines\n", lines);
+    fflush(stdout);
+    syscall(SYS_exit_group, lines);
+}
+"#;
+
+/// The running program. It is killed when this is dropped.
+struct Filtered {
+    place: Place,
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    lines: u32,
+}
+
+impl Filtered {
+    fn new(arguments: &[&str]) -> Filtered {
+        let place = Place::new();
+        place.c("subject", SUBJECT, &["-pthread"]);
+        let mut command = Command::new(place.path("subject"));
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n", "{arguments:?}");
+        Filtered { place, child, stdout, lines: 0 }
+    }
+
+    /// Makes the program call `step` so many times, and waits until it has.
+    fn step(&mut self, times: u32) {
+        let lines = "a\n".repeat(times as usize - 1) + "x\n";
+        self.child.stdin.as_mut().unwrap().write_all(lines.as_bytes()).unwrap();
+        self.lines += times;
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).unwrap();
+        assert_eq!(line, format!("{} lines\n", self.lines));
+    }
+
+    fn pid(&self) -> String {
+        self.child.id().to_string()
+    }
+
+    /// Checks that gprofinject does not attach, for this reason, and that the program runs as before.
+    fn refuses(mut self, about: &str) {
+        let maps = || fs::read_to_string(format!("/proc/{}/maps", self.pid())).unwrap();
+        let before = maps();
+        let outcome = self.place.run(&["--pid", &self.pid(), "--duration", "0", "-o", "profile"]);
+        complains(&outcome, 125, about);
+        assert_eq!(outcome.stderr_text().lines().count(), 1, "{}", outcome.stderr_text());
+        assert!(!self.place.path("profile").exists());
+        assert_eq!(before, maps());
+        self.step(3);
+        self.ends();
+    }
+
+    /// Closes the program's input, and checks how it ends.
+    fn ends(mut self) {
+        drop(self.child.stdin.take());
+        assert_eq!(self.child.wait().unwrap().code(), Some(self.lines as i32 & 0xff));
+    }
+}
+
+impl Drop for Filtered {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn number(of: libc::c_long) -> String {
+    of.to_string()
+}
+
+fn filters_that_leave_no_way() {
+    for (call, name) in [
+        (libc::SYS_mmap, "mmap"),
+        (libc::SYS_munmap, "munmap"),
+        (libc::SYS_mprotect, "mprotect"),
+        (libc::SYS_recvmsg, "recvmsg"),
+        (libc::SYS_getpid, "getpid"),
+    ] {
+        Filtered::new(&[&number(call)]).refuses(&format!("does not allow the system call {name},"));
+    }
+    let executable = Filtered::new(&["executable", &number(libc::SYS_mprotect)]);
+    executable.refuses("does not allow the system call mprotect to make memory executable");
+    // All filters count.
+    let both = Filtered::new(&[&number(libc::SYS_mremap), &number(libc::SYS_kcmp)]);
+    both.refuses("does not allow the system call mremap,");
+}
+
+/// Any thread may make the agent's system calls.
+fn a_filter_of_one_thread() {
+    Filtered::new(&["thread", &number(libc::SYS_mmap)]).refuses("does not allow the system call mmap,");
+}
+
+fn strict_mode() {
+    Filtered::new(&["strict"]).refuses("is in seccomp's strict mode");
+}
+
+/// The agent does without those calls that it does not need.
+fn calls_that_are_refused_are_not_made() {
+    let all: Vec<String> = [
+        libc::SYS_pause,
+        libc::SYS_kcmp,
+        libc::SYS_prlimit64,
+        libc::SYS_process_vm_readv,
+        libc::SYS_open,
+        libc::SYS_openat,
+        libc::SYS_stat,
+        libc::SYS_fstat,
+        libc::SYS_fcntl,
+        libc::SYS_tgkill,
+        libc::SYS_tkill,
+        libc::SYS_getrusage,
+        libc::SYS_sigaltstack,
+        libc::SYS_sched_yield,
+        libc::SYS_rt_sigprocmask,
+        libc::SYS_rt_sigaction,
+        libc::SYS_prctl,
+        libc::SYS_arch_prctl,
+        libc::SYS_socket,
+        libc::SYS_connect,
+        libc::SYS_sendto,
+        libc::SYS_sendmsg,
+        libc::SYS_ppoll,
+        libc::SYS_nanosleep,
+        libc::SYS_memfd_create,
+        libc::SYS_ftruncate,
+        libc::SYS_clone,
+        libc::SYS_fork,
+        libc::SYS_execve,
+        libc::SYS_timer_create,
+    ]
+    .map(number)
+    .to_vec();
+    let mut arguments: Vec<&str> = all.iter().map(String::as_str).collect();
+    // The last filter forbids further ones.
+    let last = number(libc::SYS_seccomp);
+    arguments.push(&last);
+    let mut filtered = Filtered::new(&arguments);
+    for options in [&[][..], &["--libs=all", "--times"], &["--hooks=entry"], &["--paths"]] {
+        let mut command = filtered.place.command(&["--rate", "0", "--pid", &filtered.pid(), "-v", "-o", "profile"]);
+        command.args(options).stderr(Stdio::piped());
+        let mut command = command.spawn().unwrap();
+        let mut stderr = BufReader::new(command.stderr.take().unwrap());
+        let mut said = String::new();
+        while !said.contains("Ctrl-C") {
+            assert!(stderr.read_line(&mut said).unwrap() > 0, "not attached: {said}");
+        }
+        filtered.step(1234);
+        assert!(Command::new("kill").args(["-INT", &command.id().to_string()]).status().unwrap().success());
+        while stderr.read_line(&mut said).unwrap() > 0 {}
+        assert_eq!(command.wait().unwrap().code(), Some(0), "{options:?} {said}");
+        let profile = gprofinject_tests::gprofdata::read(&filtered.place.path("profile")).unwrap();
+        let program = gprofinject_tests::elf::Program::read(&filtered.place.path("subject")).unwrap();
+        let step = program.named("step").unwrap().address;
+        let calls: u64 = profile.arcs.iter().filter(|((_, to), _)| *to == step).map(|(_, count)| count).sum();
+        assert_eq!(calls, 1234, "{options:?} {said}");
+        let maps = fs::read_to_string(format!("/proc/{}/maps", filtered.pid())).unwrap();
+        assert!(!maps.contains("gprofinject"), "{options:?} {said}");
+    }
+    filtered.step(3);
+    filtered.ends();
+}
+
+/// Without CAP_SYS_ADMIN, the kernel shows no filters.
+fn filters_that_cannot_be_read() {
+    if !skip::have("setpriv") || !Command::new("id").arg("-u").output().unwrap().stdout.starts_with(b"0\n") {
+        return skip::skipped("filters_that_cannot_be_read", "only root can try");
+    }
+    let mut filtered = Filtered::new(&[&number(libc::SYS_kcmp)]);
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]).arg(tool::gprofinject().unwrap());
+    command.args(["--pid", &filtered.pid(), "--duration", "0", "-o", "profile"]).current_dir(filtered.place.folder.path());
+    let outcome = place::finish(command);
+    if outcome.stderr_text().contains("setpriv") {
+        return skip::skipped("filters_that_cannot_be_read", outcome.stderr_text().trim());
+    }
+    complains(&outcome, 125, "which only root outside of all containers can read");
+    filtered.step(3);
+    filtered.ends();
+}
+
+/// gprofinject runs in a container itself, starts a program there, and may do with it what the program may do.
+fn a_program_in_a_container_of_gprofinjects_own() {
+    each("a_program_in_a_container_of_gprofinjects_own", |kind| {
+        let place = Place::new();
+        place.c(
+            "program",
+            "#include <sys/wait.h>\n#include <unistd.h>\n\
+             __attribute__((noipa)) void step(void) {}\n\
+             int main(void) { for (int i = 0; i < 1000; i++) step(); if (!fork()) { step(); _exit(0); } wait(0); return 3; }",
+            &[],
+        );
+        fs::set_permissions(place.folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+        let mut command = place.command(&["-v", "-I", "step", "-o", "profile", "./program"]);
+        command.env_remove("HOME").env_remove("XDG_RUNTIME_DIR").env_remove("TMPDIR");
+        container::contain(&mut command, kind, Refusal::Error);
+        let outcome = place::finish(command);
+        assert_eq!(outcome.code(), 3, "{kind:?} {}", outcome.stderr_text());
+        assert!(outcome.stderr_text().contains("1001 calls in 2 processes"), "{kind:?} {}", outcome.stderr_text());
+    });
+}
