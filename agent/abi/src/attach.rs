@@ -176,6 +176,9 @@ pub struct Order {
     /// Input of every order: the system calls that the agent must not make, one bit for each number. A seccomp filter of the
     /// process may refuse them.
     pub refused: [u64; REFUSED_WORDS],
+    /// Input of every order: 1 if `refused` accounts for all filters that the process has now, also for those that it has installed
+    /// since the agent was put in. The agent then carries out the order although it makes no other system calls any more.
+    pub knows_filters: u64,
     /// Input: 1 if the thread that carries out the order belongs to a standalone program and has no record yet, else 0.
     /// The agent then uses the main thread's.
     pub bare: u64,

@@ -41,6 +41,11 @@ unsafe extern "C" fn carry_out(order: *mut Order) -> bool {
     // not write to the order until `done` is set, after this call, and it polls that field with system calls.
     let order = unsafe { &mut *order };
     kernel::refuse(&order.refused);
+    // The process has entered seccomp since, and what its filters refuse is known now.
+    let is_thawed = order.knows_filters != 0 && kernel::is_frozen_for_good();
+    if is_thawed {
+        kernel::freeze(false);
+    }
     // Orders to pause and to leave are carried out even if the agent has panicked.
     let result = failure::attempt(|| match order.command.get() {
         _ if own::begin(order).is_err() => Err(kernel::EPERM),
@@ -56,7 +61,7 @@ unsafe extern "C" fn carry_out(order: *mut Order) -> bool {
         Some(Command::Choose) => choose(order),
         Some(Command::Leave) => {
             order.records_of_functions = agent::records_of_functions();
-            birth::put_back();
+            birth::put_back()?;
             let libraries = pauses::unpatch_rest();
             text::unpatch_rest(&Agent::get().program)?;
             libraries
@@ -68,6 +73,9 @@ unsafe extern "C" fn carry_out(order: *mut Order) -> bool {
         Some(Err(errno)) => errno.into(),
         None => kernel::EFAULT.into(),
     };
+    if is_thawed {
+        kernel::freeze(true);
+    }
     !kernel::is_refused(general::__NR_pause) && !kernel::is_frozen()
 }
 
@@ -133,14 +141,15 @@ fn arm(order: &mut Order) -> Result<(), i32> {
     }
     pauses::check_settled()?;
     order.step = 1;
-    birth::redirect().inspect_err(|_| birth::put_back())?;
+    let back_out = || drop(birth::put_back());
+    birth::redirect().inspect_err(|_| back_out())?;
     order.step = 2;
     // First the libraries: musl's dynamic linker makes the threads, which must not begin with the words of others.
-    loads::arm().inspect_err(|_| birth::put_back())?;
+    loads::arm().inspect_err(|_| back_out())?;
     order.step = 3;
     setup::arm(agent.region, agent).inspect_err(|_| {
         let _ = pauses::unpatch_all();
-        birth::put_back();
+        back_out();
     })
 }
 

@@ -64,7 +64,7 @@ pub(crate) fn redirect_forks(text: (u64, u64)) {
         return;
     }
     if find(text, &[CLONE]).is_ok() && redirect().is_err() {
-        put_back();
+        let _ = put_back();
     }
 }
 
@@ -109,14 +109,20 @@ pub(crate) fn redirect() -> Result<(), i32> {
 }
 
 /// Restores the original instructions.
-pub(crate) fn put_back() {
+///
+/// # Errors
+/// Returns the first error number of mprotect. The other places are restored.
+pub(crate) fn put_back() -> Result<(), i32> {
+    let mut result = Ok(());
     for [place, number] in &PLACES {
         let place = place.load(Ordering::Relaxed);
         if place == 0 {
             break;
         }
-        let _ = write(place, &wanted(number.load(Ordering::Relaxed) as u32)[..LEN]);
+        let done = write(place, &wanted(number.load(Ordering::Relaxed) as u32)[..LEN]);
+        result = result.and(done);
     }
+    result
 }
 
 fn write(place: u64, bytes: &[u8]) -> Result<(), i32> {

@@ -120,7 +120,7 @@ impl Use {
 /// Checks that a process's filters allow what gprofinject cannot do without.
 ///
 /// # Errors
-/// They do not. The error names the first call that may be refused.
+/// They do not. The error names the first call that may be refused, and is one sentence without what to do.
 pub(crate) fn check(pid: i32, filters: &Filters) -> Result<()> {
     let Some(refused) = USES.iter().find(|call| call.is_needed && !call.is_allowed(filters)) else {
         return Ok(());
@@ -131,11 +131,7 @@ pub(crate) fn check(pid: i32, filters: &Filters) -> Result<()> {
     };
     let is_executable = refused.number == libc::SYS_mprotect && filters.allow(&mprotect(READ | WRITE));
     let what = if is_executable { " to make memory executable" } else { "" };
-    bail!(
-        "a seccomp filter of process {pid} does not allow the system call {}{what}, without which nothing can be hooked; nothing was \
-         changed: start the program with gprofinject instead",
-        refused.name
-    )
+    bail!("a seccomp filter of process {pid} does not allow the system call {}{what}", refused.name)
 }
 
 /// Whether the threads of a standalone program on a processor without the instruction for it may get their records.

@@ -48,7 +48,12 @@ impl Process {
     pub(crate) fn open(pid: i32) -> Result<Process> {
         Process::open_with(pid, |pid| {
             let filters = filters_of(pid)?;
-            permitted::check(pid, &filters).map(|()| filters)
+            match permitted::check(pid, &filters) {
+                Ok(()) => Ok(filters),
+                Err(why) => bail!(
+                    "{why}, without which nothing can be hooked; start the program with gprofinject instead"
+                ),
+            }
         })
     }
 

@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 
 use gprofinject_skip as skip;
 use gprofinject_tests::attached::Subject;
 use gprofinject_tests::container::{self, Kind, Refusal};
 use gprofinject_tests::place::{self, Place, complains};
-use gprofinject_tests::tool;
+use gprofinject_tests::elf::Program;
+use gprofinject_tests::{gprofdata, tool};
 
 use crate::attach::{again_and_again, cycles};
 
@@ -19,6 +20,7 @@ gprofinject_tests::trials! {
         a_filter_of_one_thread,
         strict_mode,
         calls_that_are_refused_are_not_made,
+        a_program_that_enters_seccomp_while_it_is_profiled,
         filters_that_cannot_be_read,
         a_program_in_a_container_of_gprofinjects_own;
     busy:
@@ -81,7 +83,8 @@ fn static_programs_under_load() {
 
 /// A program that installs a filter, prints a line, and then counts lines until its input ends. The filter ends it at the system calls
 /// whose numbers are its arguments: for "thread", in another thread; for "strict", the other thread may only read and write; and with
-/// "executable" before a number only if the third argument of the call has the bit of PROT_EXEC.
+/// "executable" before a number only if the third argument of the call has the bit of PROT_EXEC. With "later", it installs the filter
+/// when it gets the line "f".
 const SUBJECT: &str = r#"
 #define _GNU_SOURCE
 #include <linux/filter.h>
@@ -133,11 +136,11 @@ int main(int argc, char **argv) {
         pthread_create(&t, 0, other, argv[1][0] == 's' ? argv : 0);
         pthread_barrier_wait(&ready);
         if (argv[1][0] == 's') usleep(300000);
-    } else all(1);
+    } else if (argc > 1 && strcmp(argv[1], "later")) all(1);
     printf("ready\n");
     char line[16];
     int lines = 0;
-    while (fgets(line, sizeof line, stdin)) { step(); lines++; if (line[0] == 'x') printf("%d lines\n", lines); }
+    while (fgets(line, sizeof line, stdin)) { step(); lines++; if (line[0] == 'f') all(2); if (line[0] == 'x') printf("%d lines\n", lines); }
     printf("%d lines\n", lines);
     fflush(stdout);
     syscall(SYS_exit_group, lines);
@@ -178,6 +181,26 @@ impl Filtered {
 
     fn pid(&self) -> String {
         self.child.id().to_string()
+    }
+
+    /// Attaches, and returns gprofinject with what it says.
+    fn attach(&self, options: &[&str]) -> (Child, BufReader<ChildStderr>, String) {
+        let mut command = self.place.command(&["--rate", "0", "--pid", &self.pid(), "-v", "-o", "profile"]);
+        command.args(options).stderr(Stdio::piped());
+        let mut command = command.spawn().unwrap();
+        let mut stderr = BufReader::new(command.stderr.take().unwrap());
+        let mut said = String::new();
+        while !said.contains("Ctrl-C") {
+            assert!(stderr.read_line(&mut said).unwrap() > 0, "not attached: {said}");
+        }
+        (command, stderr, said)
+    }
+
+    /// Returns how often `step` was called, by the profile.
+    fn calls(&self) -> u64 {
+        let profile = gprofdata::read(&self.place.path("profile")).unwrap();
+        let step = Program::read(&self.place.path("subject")).unwrap().named("step").unwrap().address;
+        profile.arcs.iter().filter(|((_, to), _)| *to == step).map(|(_, count)| count).sum()
     }
 
     /// Checks that gprofinject does not attach, for this reason, and that the program runs as before.
@@ -279,28 +302,45 @@ fn calls_that_are_refused_are_not_made() {
     arguments.push(&last);
     let mut filtered = Filtered::new(&arguments);
     for options in [&[][..], &["--libs=all", "--times"], &["--hooks=entry"], &["--paths"]] {
-        let mut command = filtered.place.command(&["--rate", "0", "--pid", &filtered.pid(), "-v", "-o", "profile"]);
-        command.args(options).stderr(Stdio::piped());
-        let mut command = command.spawn().unwrap();
-        let mut stderr = BufReader::new(command.stderr.take().unwrap());
-        let mut said = String::new();
-        while !said.contains("Ctrl-C") {
-            assert!(stderr.read_line(&mut said).unwrap() > 0, "not attached: {said}");
-        }
+        let (mut command, mut stderr, mut said) = filtered.attach(options);
         filtered.step(1234);
         assert!(Command::new("kill").args(["-INT", &command.id().to_string()]).status().unwrap().success());
         while stderr.read_line(&mut said).unwrap() > 0 {}
         assert_eq!(command.wait().unwrap().code(), Some(0), "{options:?} {said}");
-        let profile = gprofinject_tests::gprofdata::read(&filtered.place.path("profile")).unwrap();
-        let program = gprofinject_tests::elf::Program::read(&filtered.place.path("subject")).unwrap();
-        let step = program.named("step").unwrap().address;
-        let calls: u64 = profile.arcs.iter().filter(|((_, to), _)| *to == step).map(|(_, count)| count).sum();
-        assert_eq!(calls, 1234, "{options:?} {said}");
+        assert_eq!(filtered.calls(), 1234, "{options:?} {said}");
         let maps = fs::read_to_string(format!("/proc/{}/maps", filtered.pid())).unwrap();
         assert!(!maps.contains("gprofinject"), "{options:?} {said}");
     }
     filtered.step(3);
     filtered.ends();
+}
+
+/// The agent makes no system calls of its own any more, except those that lead out of the process, if the filter allows these.
+fn a_program_that_enters_seccomp_while_it_is_profiled() {
+    for (call, is_left) in [(libc::SYS_kcmp, true), (libc::SYS_pause, true), (libc::SYS_mprotect, false)] {
+        for is_paused in [false, true] {
+            let mut filtered = Filtered::new(&["later", &number(call)]);
+            let (mut command, mut stderr, mut said) = filtered.attach(&[]);
+            filtered.step(100);
+            if is_paused {
+                let outcome = filtered.place.run(&["--pid", &filtered.pid(), "--pause"]);
+                assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
+            }
+            filtered.child.stdin.as_mut().unwrap().write_all(b"f\n").unwrap();
+            filtered.lines += 1;
+            filtered.step(100);
+            assert!(Command::new("kill").args(["-INT", &command.id().to_string()]).status().unwrap().success());
+            while stderr.read_line(&mut said).unwrap() > 0 {}
+            let status = command.wait().unwrap().code();
+            assert_eq!(status, Some(if is_left { 0 } else { 125 }), "{call} {is_paused} {said}");
+            assert_eq!(filtered.calls(), if is_paused { 100 } else { 201 }, "{call} {is_paused} {said}");
+            let maps = fs::read_to_string(format!("/proc/{}/maps", filtered.pid())).unwrap();
+            assert_eq!(maps.contains("gprofinject"), !is_left, "{call} {is_paused} {said}");
+            assert!(is_left || said.contains("does not allow the system call mprotect"), "{said}");
+            filtered.step(3);
+            filtered.ends();
+        }
+    }
 }
 
 /// Without CAP_SYS_ADMIN, the kernel shows no filters.

@@ -29,6 +29,7 @@ use crate::target::agent::arenas::Arenas;
 use crate::target::agent::go::{self, Go};
 use crate::target::agent::image::Agent;
 use crate::target::agent::overwritten::Patch;
+use crate::target::permitted;
 use crate::target::process::{Process, refusal};
 use crate::target::threads::deadline;
 use crate::target::threads::filters::Filters;
@@ -310,6 +311,22 @@ impl Attachment {
         memory: &Memory,
         command: Command,
     ) -> io::Result<Order> {
+        match self.command_once(stopped, memory, command) {
+            // The agent makes no system calls any more, if the process has entered seccomp.
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) && command != Command::Prepare => {
+                let Ok(filters @ Filters::Read(_)) = stopped.filters() else { return Err(error) };
+                permitted::check(self.pid, &filters).map_err(Error::other)?;
+                let image = self.image().ok_or(error)?;
+                let refused = permitted::refused(&filters);
+                memory.write(image.order + offset_of!(Order, refused) as u64, refused.as_bytes())?;
+                memory.write(image.order + offset_of!(Order, knows_filters) as u64, &1_u64.to_le_bytes())?;
+                self.command_once(stopped, memory, command)
+            }
+            done => done,
+        }
+    }
+
+    fn command_once(&self, stopped: &mut Stopped, memory: &Memory, command: Command) -> io::Result<Order> {
         let image = self.image().ok_or_else(|| Error::from_raw_os_error(libc::ESRCH))?;
         memory.write(image.order + offset_of!(Order, command) as u64, command.code().as_bytes())?;
         let is_bare = stopped.threads.first().is_some_and(|thread| thread.registers.gs_base == 0);
