@@ -17,6 +17,7 @@ pub(crate) mod heir;
 mod keeper;
 pub(crate) mod limits;
 pub(crate) mod loader;
+pub(crate) mod namespaces;
 pub(crate) mod proc;
 pub(crate) mod progress;
 pub(crate) mod say;

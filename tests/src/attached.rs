@@ -79,7 +79,12 @@ impl Subject {
     /// Compiles the program and starts it in a container, with a thread for each letter.
     pub fn contained(kinds: &str, flags: &[&str], container: container::Kind) -> Subject {
         let place = Place::new();
-        let mut command = Subject::compiled(&place, kinds, flags);
+        let command = Subject::compiled(&place, kinds, flags);
+        Subject::start_contained(place, command, container)
+    }
+
+    /// Starts `command` in a container. It must print "ready".
+    pub fn start_contained(place: Place, mut command: Command, container: container::Kind) -> Subject {
         // The program may run as another user, and writes to the folder.
         fs::set_permissions(place.folder.path(), Permissions::from_mode(0o777)).unwrap();
         container::contain(&mut command, container, container::Refusal::End);

@@ -179,6 +179,9 @@ pub struct Order {
     /// Input of every order: 1 if `refused` accounts for all filters that the process has now, also for those that it has installed
     /// since the agent was put in. The agent then carries out the order although it makes no other system calls any more.
     pub knows_filters: u64,
+    /// Input of [`Command::Prepare`]: the number of the overflow user in the process's user namespace, if only processes that may trace
+    /// this one can have a socket in its network namespace without a number in its user and PID namespaces. Otherwise 0.
+    pub outsider: u64,
     /// Input: 1 if the thread that carries out the order belongs to a standalone program and has no record yet, else 0.
     /// The agent then uses the main thread's.
     pub bare: u64,

@@ -18,6 +18,7 @@ use crate::os::place::Place;
 use crate::os::vectors::{restore_vectors, save_vectors};
 use crate::os::words;
 use crate::process::birth;
+use crate::process::run;
 use crate::program::agent::{self, Agent};
 use crate::program::failure;
 use crate::program::libraries;
@@ -95,6 +96,7 @@ fn prepare_with(order: &mut Order) -> Result<(), i32> {
     // the order outlives `start`.
     let start = unsafe { Start::running(order.stack, order.auxiliary.as_ptr()) };
     own::prepare(&start)?;
+    run::trust_outsider(order.outsider as u32);
     let [region, plan] = order.descriptors.map(|descriptor| descriptor as i32);
     let files = match region.min(plan) {
         0.. => Files::Open { region, plan },

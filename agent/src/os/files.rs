@@ -179,9 +179,17 @@ pub(crate) fn connect(address: &[u8]) -> Result<i32, i32> {
     }
 }
 
-/// Returns the user who has made the socket to which this one is connected, by the number in this process's user namespace.
-/// A user who has none there has the number of the overflow user.
-pub(crate) fn peer(fd: i32) -> Result<u32, i32> {
+/// The process that has made a socket.
+#[derive(Clone, Copy)]
+pub(crate) struct Peer {
+    /// Its number in this process's PID namespace, or 0 if it has none there.
+    pub(crate) process: u32,
+    /// Its user's number in this process's user namespace. A user who has none there has the number of the overflow user.
+    pub(crate) user: u32,
+}
+
+/// Returns the process that has made the socket to which this one is connected.
+pub(crate) fn peer(fd: i32) -> Result<Peer, i32> {
     // struct ucred: process, user, group.
     let mut credentials = [0_u32; 3];
     let mut len = size_of_val(&credentials) as u32;
@@ -190,7 +198,8 @@ pub(crate) fn peer(fd: i32) -> Result<u32, i32> {
     // SAFETY: the kernel writes no more than the length says, and the length.
     unsafe { call(general::__NR_getsockopt, arguments) }?;
     // SAFETY: the kernel has written it; it is read as it has left it.
-    Ok(unsafe { core::ptr::read_volatile(&raw const credentials) }[1])
+    let [process, user, _] = unsafe { core::ptr::read_volatile(&raw const credentials) };
+    Ok(Peer { process, user })
 }
 
 /// Sends one packet. If no process reads the socket any more, this is an error and not a SIGPIPE.

@@ -132,7 +132,7 @@ fn begin_followed(parent: &Agent) -> Option<Agent> {
     // Whoever can open the file can truncate it, so the child counts in a memory file if the injector will take that from this user.
     // The injector makes a link to it in place of the file.
     let injector = run::reach();
-    let memory = injector.filter(|&fd| files::peer(fd) == Ok(task::geteuid()));
+    let memory = injector.filter(|&fd| files::peer(fd).is_ok_and(|peer| peer.user == task::geteuid()));
     let memory = memory.and_then(|_| files::create_in_memory(file.path(), len).ok());
     let region = map_header(memory.unwrap_or(fd), parent);
     files::close(fd);

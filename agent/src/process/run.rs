@@ -17,6 +17,10 @@ static PLACE: Current<Place, 3> = Current::new(&Place::NONE);
 /// The effective user that the process had when the agent began, which is the one that has started gprofinject, or root.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
+/// The number of the overflow user, if whoever has no user in this process's user namespace and no number in its PID namespace is
+/// trusted as well, or else 0. See [`gprofinject_abi::attach::Order::outsider`].
+static OUTSIDER: AtomicU32 = AtomicU32::new(0);
+
 /// Whether an injector has listened by an abstract name.
 static HAS_LISTENED: AtomicBool = AtomicBool::new(false);
 
@@ -42,6 +46,18 @@ pub(crate) fn follow(place: &Place) -> bool {
 /// Notes whose injector the process trusts from now on, besides root's.
 pub(crate) fn note_owner() {
     OWNER.store(task::geteuid(), Ordering::Relaxed);
+}
+
+/// Notes by which number of a user processes that are outside of this one's namespaces are known and trusted, or 0 for none.
+pub(crate) fn trust_outsider(user: u32) {
+    OUTSIDER.store(user, Ordering::Relaxed);
+}
+
+/// Whether machine code is accepted from the process that has made a socket.
+fn is_trusted(peer: files::Peer) -> bool {
+    const ROOT: u32 = 0;
+    let is_outside = peer.process == 0 && peer.user == OUTSIDER.load(Ordering::Relaxed);
+    is_outside || peer.user == ROOT || peer.user == OWNER.load(Ordering::Relaxed)
 }
 
 /// Connects to the injector, which is sent a packet at once. Returns the socket, or `None` if there is no injector.
@@ -72,13 +88,12 @@ pub(crate) fn tell_from(place: &Place, packet: &[u8], passed: &[i32]) -> Result<
 /// well, which is the path of the socket.
 ///
 /// Whoever gets such a name first has it, so a user could take it when the injector has ended. The answer contains machine
-/// code, so it is accepted only from root and from the user that the process had at first. In a user namespace root is that of the
-/// namespace; users without a number there have one that nobody else has. All of these may trace this process.
+/// code, so it is accepted only from root and from the user that the process had at first, all of whom may trace this process. In a
+/// user namespace root is that of the namespace, and root of the machine has no number there: see [`trust_outsider`].
 ///
 /// # Errors
 /// Returns `errno` if no injector listens, or ECONNREFUSED if one listened before.
 fn connect_from_outside(place: &Place, errno: i32) -> Result<i32, i32> {
-    const ROOT: u32 = 0;
     if !matches!(errno, kernel::EACCES | kernel::ENOENT) {
         return Err(errno);
     }
@@ -91,8 +106,7 @@ fn connect_from_outside(place: &Place, errno: i32) -> Result<i32, i32> {
         }
         Err(_) => return Err(errno),
     };
-    let owner = OWNER.load(Ordering::Relaxed);
-    if !files::peer(fd).is_ok_and(|user| user == ROOT || user == owner) {
+    if !files::peer(fd).is_ok_and(is_trusted) {
         files::close(fd);
         return Err(kernel::EPERM);
     }

@@ -3,7 +3,6 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, RawFd};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -12,7 +11,7 @@ use gprofinject_abi::ask::{self, Question};
 use zerocopy::IntoBytes;
 
 use crate::options::Verb;
-use crate::os::{proc, sys};
+use crate::os::{namespaces, proc, sys};
 use crate::program::library::{self, Placed, Refusal};
 use crate::program::profilee::Profilee;
 use crate::program::resolve;
@@ -276,15 +275,8 @@ impl Family<'_> {
         let (Some(listener), Some(folder)) = (&mut self.listener, &self.folder) else { return };
         // Without this socket, only libraries that such a process loads later are not hooked, and the agent says so.
         let _ = listener.listen_outside(folder.private(), None);
-        let namespace = |path: String| {
-            let file = std::fs::File::open(path).ok()?;
-            let inode = file.metadata().ok()?.ino();
-            Some((file, inode))
-        };
-        let own = namespace("/proc/self/ns/net".to_owned()).map(|(_, inode)| inode);
-        let other = running.and_then(|pid| namespace(format!("/proc/{pid}/ns/net")));
-        if let Some((file, _)) = other.filter(|(_, inode)| Some(*inode) != own) {
-            let _ = listener.listen_outside(folder.private(), Some(&file));
+        if let Some(network) = running.and_then(namespaces::other_network) {
+            let _ = listener.listen_outside(folder.private(), Some(&network));
         }
     }
 

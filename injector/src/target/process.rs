@@ -238,14 +238,12 @@ fn elsewhere(number: i32) -> String {
     let shown = |&pid: &i32| format!("{pid} ({})", name(pid).trim_end());
     let some: Vec<String> = there.iter().take(MOST).map(shown).collect();
     let more = if there.len() > MOST { " and others" } else { "" };
-    let their = if there.len() == 1 {
-        "its container: its number here is"
+    let which = if there.len() == 1 {
+        "in a container, this is process"
     } else {
-        "their containers: here they are"
+        "in containers, these are processes"
     };
-    let which =
-        if there.len() == 1 { "a process has this number in" } else { "processes have this number in" };
-    format!(" here; {which} {their} {}{more}", some.join(", "))
+    format!(" here; {which} {}{more}", some.join(", "))
 }
 
 /// Returns the strongest restriction by seccomp that a thread of a process is under.

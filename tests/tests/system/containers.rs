@@ -12,10 +12,13 @@ use gprofinject_tests::elf::Program;
 use gprofinject_tests::{gprofdata, tool};
 
 use crate::attach::{again_and_again, cycles};
+use crate::libraries::{has, whole};
 
 gprofinject_tests::trials! {
     together:
         counts_are_exact,
+        libraries_that_are_loaded_later,
+        numbers_in_a_container,
         filters_that_leave_no_way,
         a_filter_of_one_thread,
         strict_mode,
@@ -64,6 +67,62 @@ fn counts_are_exact() {
         }
         subject.finish();
     });
+}
+
+/// The process asks gprofinject about them, which has another user there, another network and no process number.
+fn libraries_that_are_loaded_later() {
+    each("libraries_that_are_loaded_later", |kind| {
+        let place = Place::new();
+        place.c("later.so", "__attribute__((noipa)) int later(int x) { return x + 1; }", &["-shared", "-fPIC"]);
+        place.c(
+            "prog",
+            "#include <dlfcn.h>\n#include <stdio.h>\n\
+             int main(void) {\n\
+                 char line[16];\n\
+                 puts(\"ready\"); fflush(stdout);\n\
+                 while (fgets(line, sizeof line, stdin)) {\n\
+                     int (*later)(int) = dlsym(dlopen(\"./later.so\", RTLD_NOW), \"later\"), x = 0;\n\
+                     for (int i = 0; i < 1000; i++) x = later(x);\n\
+                     puts(x == 1000 ? \"done\" : \"wrong\"); fflush(stdout);\n\
+                 }\n\
+             }",
+            &["-ldl"],
+        );
+        let mut command = Command::new(place.path("prog"));
+        command.current_dir(place.folder.path());
+        let mut subject = Subject::start_contained(place, command, kind);
+        let attached = subject.attached(&["-v", "--libs=all"]);
+        subject.step(1);
+        let (status, said) = attached.end("-INT");
+        assert_eq!(status, Some(0), "{kind:?} {said}");
+        has(&whole(&subject.place), &[("main", "later", 1000)], &format!("{kind:?} {said}"));
+        assert!(subject.is_clean(), "{kind:?} {said}");
+        subject.finish();
+    });
+}
+
+/// A number that only a process in a container has leads to that process's number here.
+fn numbers_in_a_container() {
+    let test = "numbers_in_a_container";
+    if !skip::have("unshare") || container::impossible(Kind::Namespaces).is_some() {
+        return skip::skipped(test, "no PID namespace can be made");
+    }
+    let is_free = |number: &u32| !fs::exists(format!("/proc/{number}")).unwrap();
+    let number = (2000..32_000).rev().find(is_free).unwrap();
+    let script = format!("echo {} >/proc/sys/kernel/ns_last_pid || exit; sleep 60 & echo ready; wait", number - 1);
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", &script]).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let outcome = Place::new().run(&["--pid", &number.to_string(), "--duration", "0"]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    if line != "ready\n" || !is_free(&number) {
+        return skip::skipped(test, "the next process's number cannot be chosen");
+    }
+    complains(&outcome, 125, &format!("there is no process {number} here; in a container, this is process "));
+    complains(&outcome, 125, "(sleep)");
 }
 
 /// Threads are made, children forked, programs executed and exceptions thrown meanwhile.

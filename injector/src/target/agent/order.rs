@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use gprofinject_abi::attach::Order;
 use zerocopy::FromZeros;
 
+use crate::os::namespaces;
 use crate::target::permitted;
 use crate::target::process::Process;
 
@@ -28,6 +29,7 @@ pub(super) fn preparation(
         stack: process.stack,
         get_gr,
         refused: permitted::refused(&process.filters),
+        outsider: namespaces::outsider(process.pid).into(),
         descriptors: descriptors.map(i64::from),
         detours_count: detours.len() as u64,
         ..Order::new_zeroed()
