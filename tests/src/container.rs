@@ -20,7 +20,9 @@ pub enum Kind {
     Filter,
     /// The filter, and PID, mount, network, IPC and UTS namespaces.
     Namespaces,
-    /// All of this and a user namespace, in which an unprivileged user of the machine is root.
+    /// All of this, and nothing that gprofinject writes to but a `/dev/shm` of 64 KB that is mounted noexec.
+    ReadOnly,
+    /// Namespaces, and a user namespace, in which an unprivileged user of the machine is root.
     Rootless,
 }
 
@@ -123,7 +125,18 @@ fn enter_namespaces(kind: Kind) -> Result<()> {
         let (none, root, proc) = (std::ptr::null(), c"/".as_ptr(), c"proc".as_ptr());
         let private = libc::MS_REC | libc::MS_PRIVATE;
         done(libc::mount(none, root, none, private, none.cast()))?;
-        done(libc::mount(proc, c"/proc".as_ptr(), proc, 0, none.cast()))
+        done(libc::mount(proc, c"/proc".as_ptr(), proc, 0, none.cast()))?;
+        if kind == Kind::ReadOnly {
+            for folder in [c"/tmp", c"/var/tmp"].map(std::ffi::CStr::as_ptr) {
+                let again = libc::MS_BIND | libc::MS_REMOUNT | libc::MS_RDONLY;
+                done(libc::mount(folder, folder, none, libc::MS_BIND | libc::MS_REC, none.cast()))?;
+                done(libc::mount(none, folder, none, again, none.cast()))?;
+            }
+            let (tmpfs, shm) = (c"tmpfs".as_ptr(), c"/dev/shm".as_ptr());
+            let flags = libc::MS_NOEXEC | libc::MS_NOSUID | libc::MS_NODEV;
+            done(libc::mount(tmpfs, shm, tmpfs, flags, c"size=64k,mode=1777".as_ptr().cast()))?;
+        }
+        Ok(())
     }
 }
 

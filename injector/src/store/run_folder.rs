@@ -55,6 +55,16 @@ impl PlanFile {
     }
 }
 
+/// Where the libraries are that are preloaded.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LibraryFile {
+    /// They are files in the folder, which every process finds that may enter it.
+    InFolder,
+    /// The folder has links to memory files: it is mounted noexec, or takes no large files, as `/dev/shm` in containers. Only processes
+    /// that may follow the links find them.
+    InMemory,
+}
+
 /// The run folder. It is removed when this is dropped, unless it has to stay.
 pub(crate) struct RunFolder {
     folder: PrivateFolder,
@@ -118,17 +128,20 @@ impl RunFolder {
     ) -> Result<RunFolder> {
         let mut refusals = Vec::new();
         let mut limited = None;
-        for place in places() {
-            let made = create_in(&place, engine)
-                .and_then(|folder| folder.add(first, plan, layout, orders).map(|()| folder));
-            match made {
-                Ok(mut folder) => {
-                    folder.leave_to(heir);
-                    return Ok(folder);
-                }
-                Err(error) => {
-                    refusals.push(format!("{}: {}", place.display(), sys::reason(&error)));
-                    limited = limited.or(limits::is_behind(&error).then_some(error));
+        for library in [LibraryFile::InFolder, LibraryFile::InMemory] {
+            refusals.clear();
+            for place in places() {
+                let made = create_in(&place, engine, library)
+                    .and_then(|folder| folder.add(first, plan, layout, orders).map(|()| folder));
+                match made {
+                    Ok(mut folder) => {
+                        folder.leave_to(heir);
+                        return Ok(folder);
+                    }
+                    Err(error) => {
+                        refusals.push(format!("{}: {}", place.display(), sys::reason(&error)));
+                        limited = limited.or(limits::is_behind(&error).then_some(error));
+                    }
                 }
             }
         }
@@ -138,7 +151,7 @@ impl RunFolder {
             return Err(anyhow!("no place for the counters, of {needed} MiB: {}", sys::reason(&error)));
         }
         Err(anyhow!(
-            "no place for the counters; set TMPDIR to a folder with free space, not mounted noexec ({})",
+            "no place for the counters; set TMPDIR to a folder that takes files, with free space ({})",
             refusals.join("; ")
         ))
     }
@@ -180,7 +193,9 @@ impl RunFolder {
     pub(crate) fn add(&self, name: &str, plan: &PlanFile, layout: &Layout, orders: Orders) -> io::Result<()> {
         let plan_name = plan_file(name);
         let written = if let PlanFile::Pieces(_) = plan { plan.len() } else { 0 };
-        if self.folder.free_space()? < written + layout.reserved(orders.timer_rate) + SPARE {
+        let memory = self.memory_file(&plan_name);
+        let needed = written + layout.reserved(orders.timer_rate) + SPARE;
+        if memory.is_none() && self.folder.free_space()? < needed {
             return Err(io::Error::from_raw_os_error(libc::ENOSPC));
         }
         let pieces = match plan {
@@ -191,7 +206,6 @@ impl RunFolder {
                 return self.add_region(name, layout, orders);
             }
         };
-        let memory = self.memory_file(&plan_name);
         let is_memory = memory.is_some();
         let mut file = memory.map_or_else(|| self.folder.create_file(&plan_name), Ok)?;
         for piece in pieces {
@@ -365,9 +379,9 @@ fn places() -> Vec<PathBuf> {
     places
 }
 
-fn create_in(place: &Path, engine: EngineArg) -> io::Result<RunFolder> {
+fn create_in(place: &Path, engine: EngineArg, library: LibraryFile) -> io::Result<RunFolder> {
     let libraries_len: usize = engine.libraries().map(|(_, bytes)| bytes.len()).sum();
-    if sys::free_space(place)? < libraries_len as u64 {
+    if library == LibraryFile::InFolder && sys::free_space(place)? < libraries_len as u64 {
         return Err(io::Error::from_raw_os_error(libc::ENOSPC));
     }
     let folder = PrivateFolder::create(place)?;
@@ -384,13 +398,30 @@ fn create_in(place: &Path, engine: EngineArg) -> io::Result<RunFolder> {
         return Err(io::Error::other("LD_PRELOAD cannot name files in it"));
     }
     for (name, bytes) in engine.libraries() {
-        let mut library = folder.folder.create_read_only(name)?;
-        library.write_all(bytes)?;
-        if !sys::maps_executable(&library) {
-            return Err(io::Error::other("code there cannot be executed (noexec)"));
+        match library {
+            LibraryFile::InFolder => {
+                let mut file = folder.folder.create_read_only(name)?;
+                file.write_all(bytes)?;
+                check_executable(&file)?;
+            }
+            LibraryFile::InMemory => {
+                let unsupported = || io::Error::other("links in it lead to no memory files");
+                let mut file = folder.memory_file(name).ok_or_else(unsupported)?;
+                file.write_all(bytes)?;
+                sys::fix_contents(&file)?;
+                check_executable(&file)?;
+                folder.hold(name.to_owned(), file)?;
+            }
         }
     }
     Ok(folder)
+}
+
+fn check_executable(library: &File) -> io::Result<()> {
+    match sys::maps_executable(library) {
+        true => Ok(()),
+        false => Err(io::Error::other("code there cannot be executed (noexec)")),
+    }
 }
 
 /// Whether LD_PRELOAD can contain a path: the dynamic linker treats blanks and colons as separators and
@@ -407,7 +438,7 @@ mod tests {
     #[test]
     fn memory_files_cannot_be_truncated_and_outlive_their_links() {
         let place = tempfile::tempdir().expect("a folder");
-        let folder = create_in(place.path(), EngineArg::Builtin).expect("a folder");
+        let folder = create_in(place.path(), EngineArg::Builtin, LibraryFile::InMemory).expect("a folder");
         let shape = Shape { text: (0x1000, 0x2000), arena: 0, arena_len: 0, text_shift: 1, arena_shift: 4 };
         let layout = Layout::new(shape, 16, 0, None, None);
         folder
@@ -419,6 +450,8 @@ mod tests {
         let mut plan = folder.private().open_to_write("0.plan").expect("followed");
         assert!(plan.write_all(b"other").is_err() && plan.set_len(0).is_err());
         assert_eq!(folder.private().read("0.plan", 100).expect("readable"), b"plan");
+        let library = std::fs::read(&folder.libraries()[0]).expect("followed");
+        assert!(EngineArg::Builtin.libraries().next().is_some_and(|(_, bytes)| bytes == library));
         assert!(folder.open_held("0.region").is_some() && folder.open_held("1.region").is_none());
         folder.private().remove_file("0.region").expect("removed");
         let report = folder.region("0").open(&layout).and_then(|region| region.report());

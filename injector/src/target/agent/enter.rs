@@ -369,7 +369,7 @@ fn instruction(
 
 /// Returns where the dynamic linker has loaded the agent library, whose file is `own`.
 fn loaded_library(mappings: &[Mapping], own: &str) -> Option<Range<u64>> {
-    let library = || mappings.iter().filter(|mapping| mapping.path == own);
+    let library = || mappings.iter().filter(|mapping| mapping.named() == own);
     Some(library().next()?.lo..library().map(|mapping| mapping.hi).max()?)
 }
 
