@@ -143,7 +143,9 @@ fn arm(order: &mut Order) -> Result<(), i32> {
     }
     pauses::check_settled()?;
     order.step = 1;
-    let back_out = || drop(birth::put_back());
+    let back_out = || {
+        let _ = birth::put_back();
+    };
     birth::redirect().inspect_err(|_| back_out())?;
     order.step = 2;
     // First the libraries: musl's dynamic linker makes the threads, which must not begin with the words of others.

@@ -38,7 +38,7 @@ const fn useful(name: &'static str, number: i64, ways: &'static [&'static [Optio
     Use { name, number, ways, is_needed: false }
 }
 
-/// The calls that are needed, and those others of which arguments are known. A program has to be listed here with all arguments with
+/// The calls that are needed, and those others of which arguments are known. A call has to be listed here with all arguments with
 /// which `injector/src/target` and `agent/src` make it, if it is listed with any.
 const USES: &[Use] = &[
     needed(
@@ -186,15 +186,16 @@ mod tests {
 
     #[test]
     fn what_is_needed_is_named() {
-        let said = |filters: &Filters| check(7, filters).map_err(|error| format!("{error:#}"));
-        assert_eq!(said(&Filters::None), Ok(()));
-        assert_eq!(said(&Filters::Read(vec![Filter(vec![does(0x06, ALLOW)])])), Ok(()));
-        assert_eq!(said(&without(libc::SYS_ptrace, None)), Ok(()));
+        let said =
+            |filters: &Filters| check(7, filters).err().map_or(String::new(), |error| format!("{error:#}"));
+        assert_eq!(said(&Filters::None), "");
+        assert_eq!(said(&Filters::Read(vec![Filter(vec![does(0x06, ALLOW)])])), "");
+        assert_eq!(said(&without(libc::SYS_ptrace, None)), "");
         for needed in USES.iter().filter(|call| call.is_needed) {
-            let said = said(&without(needed.number, None)).unwrap_err();
+            let said = said(&without(needed.number, None));
             assert!(said.contains(&format!("the system call {}", needed.name)), "{said}");
         }
-        let said = said(&without(libc::SYS_mprotect, Some((2, EXECUTE as u32)))).unwrap_err();
+        let said = said(&without(libc::SYS_mprotect, Some((2, EXECUTE as u32))));
         assert!(said.contains("mprotect to make memory executable"), "{said}");
     }
 

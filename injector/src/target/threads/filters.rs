@@ -56,7 +56,7 @@ impl Stopped {
         self.threads.iter().any(|thread| requests::filter_len(thread.tid, 0).is_ok())
     }
 
-    /// Checks that the first thread's filters let it make a system call. Filters that cannot be read are a refusal, unless they are
+    /// Checks that a thread's filters let it make a system call. Filters that cannot be read are a refusal, unless they are
     /// this process's own.
     ///
     /// # Errors
