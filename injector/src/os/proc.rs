@@ -115,8 +115,18 @@ pub(crate) fn seccomp(pid: i32, tid: i32) -> Option<Seccomp> {
     })
 }
 
+/// Whether all seccomp filters of a descendant of this process are inherited from it. They are if they are as many: filters are only
+/// added. A kernel before 5.9 does not tell how many there are, only whether there are some.
+pub(crate) fn are_filters_own(pid: i32) -> bool {
+    let own = std::process::id() as i32;
+    match (number_of_filters(own, own), number_of_filters(pid, pid)) {
+        (Some(ours), Some(theirs)) => ours == theirs,
+        _ => seccomp(own, own) == seccomp(pid, pid),
+    }
+}
+
 /// Returns how many seccomp filters a thread has, or `None` if it has ended or the kernel, which is older than 5.9, does not tell.
-pub(crate) fn number_of_filters(pid: i32, tid: i32) -> Option<u32> {
+fn number_of_filters(pid: i32, tid: i32) -> Option<u32> {
     status_field(pid, tid, "Seccomp_filters")?.parse().ok()
 }
 

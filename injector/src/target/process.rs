@@ -12,7 +12,7 @@ use anyhow::{Result, anyhow, bail};
 use crate::os::proc::{Mapping, Seccomp};
 use crate::os::{proc, sys};
 use crate::target::permitted;
-use crate::target::threads::filters::{self, Filters};
+use crate::target::threads::filters::Filters;
 use crate::target::threads::stopped::Stopped;
 use crate::target::threads::{helper, tracer};
 
@@ -64,7 +64,7 @@ impl Process {
     pub(crate) fn open_started(pid: i32) -> Result<Process> {
         Process::open_with(pid, |pid| match seccomp(pid) {
             Seccomp::Off => Ok(Filters::None),
-            Seccomp::Filters if filters::are_own(pid) => Ok(Filters::Own),
+            Seccomp::Filters if proc::are_filters_own(pid) => Ok(Filters::Own),
             Seccomp::Filters | Seccomp::Strict => {
                 bail!("process {pid} has entered seccomp, so it is made to make no system calls any more")
             }

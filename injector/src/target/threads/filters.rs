@@ -71,16 +71,6 @@ impl Stopped {
     }
 }
 
-/// Whether all filters of a descendant of this process are inherited from it. They are if they are as many: filters are only added. A
-/// kernel before 5.9 does not tell how many there are, only whether there are some.
-pub(crate) fn are_own(pid: i32) -> bool {
-    let own = std::process::id() as i32;
-    match (proc::number_of_filters(own, own), proc::number_of_filters(pid, pid)) {
-        (Some(ours), Some(theirs)) => ours == theirs,
-        _ => proc::seccomp(own, own) == proc::seccomp(pid, pid),
-    }
-}
-
 /// Returns the filters of a stopped thread; see [`Stopped::filters`].
 fn of_thread(pid: i32, tid: i32) -> io::Result<Vec<Filter>> {
     /// The kernel limits their instructions to 32768 altogether, and each filter counts as four more.

@@ -20,7 +20,6 @@ use std::time::{Duration, Instant};
 
 use crate::os::proc;
 use crate::target::threads::calls::{ends_with_eintr, may_end_with_eintr};
-use crate::target::threads::filters;
 use crate::target::threads::requests;
 use crate::target::threads::requests::{registers, wait_interrupted};
 use crate::target::threads::thread::Thread;
@@ -270,7 +269,7 @@ impl Stopped {
             urgent: Urgent::new(),
             late: Vec::new(),
             auxiliary: proc::auxiliary(pid)?,
-            has_own_filters: filters::are_own(pid),
+            has_own_filters: proc::are_filters_own(pid),
         })
     }
 
