@@ -281,6 +281,9 @@ fn filters_of(pid: i32) -> Result<Filters> {
             "process {pid} runs under a seccomp filter, and this kernel does not let it be read (CONFIG_CHECKPOINT_RESTORE); start the \
              program with gprofinject instead"
         ),
+        libc::E2BIG => anyhow!(
+            "process {pid} runs under more seccomp filters than gprofinject evaluates; start the program with gprofinject instead"
+        ),
         errno => anyhow!(refusal(pid, &io::Error::from_raw_os_error(errno))),
     })
 }

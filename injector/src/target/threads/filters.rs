@@ -3,12 +3,14 @@
 //! A thread inherits the filters of the one that makes it, and no filter can be removed. So what all filters of all present threads
 //! allow is allowed to later threads as well, as long as none of them installs another one.
 
+use std::collections::HashSet;
 use std::io::{self, Error};
 
 use serde::{Deserialize, Serialize};
 
 use crate::os::filter::{Call, Filter};
 use crate::os::proc::{self, Seccomp};
+use crate::target::threads::deadline;
 use crate::target::threads::requests;
 use crate::target::threads::stopped::Stopped;
 
@@ -38,17 +40,26 @@ impl Stopped {
     /// Returns the filters that these threads have.
     ///
     /// # Errors
-    /// EACCES: the injector may not see them. EOPNOTSUPP: the kernel cannot show them, or there is one that it does not show.
+    /// EACCES: the injector may not see them. EOPNOTSUPP: the kernel cannot show them, or there is one that it does not show. E2BIG: they
+    /// are too many to be evaluated. ETIMEDOUT: the order's time is over.
     pub(crate) fn filters(&self) -> io::Result<Filters> {
-        let mut all = Vec::new();
+        /// What one thread can have, twice; different threads may have different filters.
+        const MOST_INSTRUCTIONS: usize = 2 * 32768;
+        let mut all = HashSet::new();
+        let mut instructions = 0;
         for thread in &self.threads {
+            if deadline::has_passed() {
+                return Err(Error::from_raw_os_error(libc::ETIMEDOUT));
+            }
             for filter in of_thread(self.pid, thread.tid)? {
-                if !all.contains(&filter) {
-                    all.push(filter);
+                let len = filter.0.len();
+                instructions += if all.insert(filter) { len } else { 0 };
+                if instructions > MOST_INSTRUCTIONS {
+                    return Err(Error::from_raw_os_error(libc::E2BIG));
                 }
             }
         }
-        Ok(if all.is_empty() { Filters::None } else { Filters::Read(all) })
+        Ok(if all.is_empty() { Filters::None } else { Filters::Read(all.into_iter().collect()) })
     }
 
     /// Whether one of these threads has a filter, as far as the injector may see that.
