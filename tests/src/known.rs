@@ -167,7 +167,7 @@ pub struct Line {
     /// The same with the overhead, where that is known.
     pub raw: Option<u64>,
     pub calls: u64,
-    /// The nanoseconds by which the mean of the calls may differ, if the program names them.
+    /// The nanoseconds by which the mean of the calls may differ, if the program names them: these or those that the run tells, if they are fewer.
     pub within_ns: Option<u64>,
     /// The nanoseconds that the run tells as the error of a call.
     pub said_ns: f64,
@@ -197,7 +197,11 @@ impl Comparison {
         let far = |line: &&Line| {
             let (expected, difference) = (line.expected as f64, line.measured.abs_diff(line.expected) as f64);
             match line.within_ns {
-                Some(ns) => difference > (expected * MEAN_PART).max((ns * line.calls) as f64),
+                // The run tells how exact it is.
+                Some(ns) => {
+                    let within = line.said_ns.min(ns as f64) * line.calls as f64;
+                    difference > within.max(expected * MEAN_PART)
+                }
                 None => difference > expected * part + (ONCE + line.calls * BESIDE) as f64,
             }
         };
@@ -419,17 +423,19 @@ mod tests {
 
     #[test]
     fn means_are_within_nanoseconds_or_a_part() {
-        let line = |expected, measured, within_ns| Line {
+        let of = |expected, measured, within_ns, said_ns| Line {
             what: String::new(),
             expected,
             measured,
             raw: None,
             calls: 100,
             within_ns,
-            said_ns: 0.0,
+            said_ns,
         };
         let differ =
             |line: Line| !Comparison { times: vec![line], ..Comparison::default() }.differing(0.1).is_empty();
+        let line = |expected, measured, within_ns| of(expected, measured, within_ns, 50.0);
+        assert!(!differ(of(6_000, 5_800, Some(10), 2.0)) && differ(of(6_000, 5_790, Some(10), 2.0)));
         assert!(!differ(line(6_000, 5_000, Some(10))) && differ(line(6_000, 4_990, Some(10))));
         assert!(!differ(line(200_000, 204_000, Some(10))) && differ(line(200_000, 204_010, Some(10))));
         assert!(!differ(line(6_000, 400, None)), "what calls do beside spinning is not known");

@@ -16,6 +16,7 @@ pub(crate) const EAGAIN: i32 = errno::EAGAIN as i32;
 pub(crate) const ENOMEM: i32 = errno::ENOMEM as i32;
 pub(crate) const EACCES: i32 = errno::EACCES as i32;
 pub(crate) const EFAULT: i32 = errno::EFAULT as i32;
+pub(crate) const EBUSY: i32 = errno::EBUSY as i32;
 pub(crate) const EEXIST: i32 = errno::EEXIST as i32;
 pub(crate) const ENOTDIR: i32 = errno::ENOTDIR as i32;
 pub(crate) const EINVAL: i32 = errno::EINVAL as i32;

@@ -1,7 +1,7 @@
 //! This process and its threads: numbers, limits, clocks, signals, timers.
 #![allow(unsafe_code, reason = "system calls read and write structures")]
 
-use crate::os::kernel::{EPERM, ESRCH, call};
+use crate::os::kernel::{EBUSY, EPERM, ESRCH, call};
 use linux_raw_sys::{general, prctl};
 
 /// Returns the calling thread's number.
@@ -76,9 +76,22 @@ pub(crate) fn now() -> u64 {
     time[0] * 1_000_000_000 + time[1]
 }
 
-/// Blocks all signals. Returns the mask of those that were blocked before.
+/// Blocks all signals but that of a trap. Returns the mask of those that were blocked before.
+///
+/// A thread that executes single steps is trapped after each instruction. If the signal of a trap is blocked, the kernel ends the process
+/// (`force_sig_info_to_task` in kernel/signal.c).
+///
+/// # Errors
+/// EBUSY if the thread executes single steps, so that a handler runs after each instruction.
 pub(crate) fn block_signals() -> Result<u64, i32> {
-    set_blocked_signals(!0)
+    const TRAP_FLAG: u64 = 1 << 8;
+    let flags: u64;
+    // SAFETY: the instructions copy the flags.
+    unsafe { core::arch::asm!("pushfq", "pop {}", out(reg) flags, options(preserves_flags)) };
+    if flags & TRAP_FLAG != 0 {
+        return Err(EBUSY);
+    }
+    set_blocked_signals(!(1 << (general::SIGTRAP - 1)))
 }
 
 /// Sets the mask of blocked signals. Returns the mask of those that were blocked before.

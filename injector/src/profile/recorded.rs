@@ -28,8 +28,18 @@ pub(crate) fn of_process(pid: u32, recorded: Vec<ThreadTimes>, space: &Space, ov
     let threads =
         recorded.iter().map(|recorded| of_thread(pid, recorded, space, Factors::CALIBRATED)).collect();
     let deviation = recorded.iter().map(|recorded| recorded.deviation).max().unwrap_or(0);
-    let overhead = Overhead { spread: overhead.spread + deviation as f64, ..overhead };
-    Times { overhead, threads, recorded, misfit: 0.0 }
+    // Threads on different processors may differ. What is told is of the one that has made most of the calls.
+    let calls = |of: &&ThreadTimes| (of.recorded.calls() + of.recorded.counted()) as u64;
+    let (inside, outside) = recorded
+        .iter()
+        .filter(|recorded| recorded.calibrations > 0)
+        .max_by_key(calls)
+        .map_or((overhead.inside, overhead.outside), |most| {
+            (most.recorded.inside as f64, most.recorded.outside as f64)
+        });
+    let overhead = Overhead { inside, outside, spread: overhead.spread + deviation as f64, ..overhead };
+    let calibrations = recorded.iter().fold(0_u64, |sum, recorded| sum.saturating_add(recorded.calibrations));
+    Times { overhead, threads, recorded, misfit: 0.0, calibrations }
 }
 
 /// What samples say of a thread's CPU time outside of gprofinject's own code, in ticks.

@@ -17,6 +17,8 @@ pub(crate) struct Times {
     pub(crate) recorded: Vec<ThreadTimes>,
     /// By how much the overhead of a call differed most from what was calibrated, as a share of that.
     pub(crate) misfit: f64,
+    /// How often threads have calibrated the overhead of their calls.
+    pub(crate) calibrations: u64,
 }
 
 /// The overhead of a call, in ticks.
@@ -43,6 +45,7 @@ impl Times {
     /// Adds what other processes have measured. `place` returns the place of one of the other's.
     pub(crate) fn add(&mut self, other: Times, place: impl Fn(Place) -> Place) {
         self.misfit = self.misfit.max(other.misfit);
+        self.calibrations = self.calibrations.saturating_add(other.calibrations);
         self.threads
             .extend(other.threads.into_iter().map(|thread| thread.known_by(|known| Some(place(known)))));
     }

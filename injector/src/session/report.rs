@@ -268,7 +268,10 @@ impl Run<'_> {
             let arcs = counted(measured.arcs as u64, "arc", "arcs");
             let paths = counted(measured.paths as u64, "path", "paths");
             let bytes = measured.record_bytes;
-            voice.detail(format_args!("measured: {threads}, {arcs}, {paths}, {bytes} bytes of records"));
+            let calibrated = counted(measured.calibrations, "time", "times");
+            voice.detail(format_args!(
+                "measured: {threads}, {arcs}, {paths}, {bytes} bytes of records; calibrated {calibrated} while it ran"
+            ));
         }
         let Memory { arena_bytes, region_bytes, plan_bytes, sampler_bytes } = stats.memory;
         voice.detail(format_args!(

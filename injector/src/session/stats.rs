@@ -188,6 +188,8 @@ pub(super) struct Measured {
     pub(super) paths: usize,
     /// The memory of the records of arcs, functions and nodes, in bytes.
     pub(super) record_bytes: usize,
+    /// How often threads have calibrated the overhead of their calls.
+    pub(super) calibrations: u64,
 }
 
 impl Measured {
@@ -203,6 +205,7 @@ impl Measured {
             record_bytes: arcs * size_of::<ArcTimes>()
                 + count(|thread| thread.functions.len()) * size_of::<FunctionTimes>()
                 + paths * size_of::<PathNode>(),
+            calibrations: times.calibrations,
         }
     }
 }

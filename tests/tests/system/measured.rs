@@ -35,6 +35,7 @@ gprofinject_tests::trials! {
         forks,
         coroutines,
         short_calls,
+        calibrations,
         static_programs,
         from_the_midst,
         functions_of_libraries_only,
@@ -390,6 +391,35 @@ fn from_the_midst() {
         assert!(subject.is_clean(), "{said}");
     }
     subject.finish();
+}
+
+/// A thread that is off the processor now and then calibrates the overhead of its calls each time that it comes back after a while. A trace has one overhead
+/// for all of its calls.
+fn calibrations() {
+    let place = Place::new();
+    let source = "#include <time.h>\n#include <unistd.h>\n\
+        __attribute__((noinline)) void spin(void) {\n\
+            struct timespec begun, now;\n\
+            clock_gettime(CLOCK_MONOTONIC, &begun);\n\
+            do clock_gettime(CLOCK_MONOTONIC, &now);\n\
+            while ((now.tv_sec - begun.tv_sec) * 1000000000L + now.tv_nsec - begun.tv_nsec < 5000000);\n\
+        }\n\
+        int main(void) { for (int i = 0; i < 80; i++) { spin(); usleep(1000); } return 0; }\n";
+    place.c("program", source, &["-O2"]);
+    for (options, is_again) in [(&["--times"][..], true), (&["--paths", "--min-time"], true), (&["--times", "--trace", "t"], false)] {
+        let options = [&["-q", "--stats", "stats", "-o", "gmon.out"], options, &["./program"]].concat();
+        let outcome = place.run(&options);
+        assert_eq!((outcome.code(), outcome.stderr_text()), (0, String::new()), "{options:?}");
+        let stats: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(place.path("stats")).unwrap()).unwrap();
+        let calibrations = stats["measured"]["calibrations"].as_u64().unwrap();
+        // In 480 ms there are 25 ms nineteen times, and those of a slow clock fewer.
+        assert!(if is_again { calibrations >= 5 } else { calibrations == 0 }, "{options:?}: {calibrations}");
+        let measured = measured::read(&place.path("gmon.pb.gz")).unwrap();
+        let n = measured.functions.iter().position(|function| function.name == "spin").unwrap();
+        let spun: u64 = measured.rows.iter().filter(|row| row.function as usize == n).map(|row| row.self_ns).sum();
+        assert!(spun >= 390_000_000, "{options:?}: {spun} ns: what calibrations take is in no duration, and nothing else is missing");
+    }
 }
 
 /// Nothing is said of the program if the user has asked for none of its functions.

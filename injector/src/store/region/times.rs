@@ -24,6 +24,8 @@ pub(crate) struct ThreadTimes {
     pub(crate) system_ns: u64,
     /// The standard deviation of what the thread found a call to cost while it ran, in ticks; 0 if it did not look.
     pub(crate) deviation: u64,
+    /// How often the thread has calibrated the overhead of its calls.
+    pub(crate) calibrations: u64,
     /// The time from the thread's last event to its end, if a call was open then.
     pub(crate) tail: Option<Tail>,
     /// The sums of its calls, by the numbers of functions.
@@ -295,6 +297,7 @@ pub(super) fn read(tid: u32, header: &TimesHeader, start: u64, area: Vec<u8>, en
         ready: (header.seen != 0).then_some(header.ready),
         system_ns: header.seen_system_ns,
         deviation: deviation(header),
+        calibrations: header.calibrations,
         tail: tail.map(|(caller, callee, lasted, node)| Tail {
             caller,
             callee,
