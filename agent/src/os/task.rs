@@ -76,6 +76,28 @@ pub(crate) fn now() -> u64 {
     time[0] * 1_000_000_000 + time[1]
 }
 
+// A function of its own, so that an unwinder that begins between its instructions finds the caller.
+core::arch::global_asm!(
+    ".text",
+    ".globl gpi_flags",
+    ".hidden gpi_flags",
+    ".type gpi_flags, @function",
+    "gpi_flags:",
+    ".cfi_startproc",
+    "pushfq",
+    ".cfi_adjust_cfa_offset 8",
+    "pop rax",
+    ".cfi_adjust_cfa_offset -8",
+    "ret",
+    ".cfi_endproc",
+    ".size gpi_flags, . - gpi_flags",
+);
+
+unsafe extern "C" {
+    /// Returns the flags of the processor.
+    fn gpi_flags() -> u64;
+}
+
 /// Blocks all signals but that of a trap. Returns the mask of those that were blocked before.
 ///
 /// A thread that executes single steps is trapped after each instruction. If the signal of a trap is blocked, the kernel ends the process
@@ -85,10 +107,8 @@ pub(crate) fn now() -> u64 {
 /// EBUSY if the thread executes single steps, so that a handler runs after each instruction.
 pub(crate) fn block_signals() -> Result<u64, i32> {
     const TRAP_FLAG: u64 = 1 << 8;
-    let flags: u64;
-    // SAFETY: the instructions copy the flags.
-    unsafe { core::arch::asm!("pushfq", "pop {}", out(reg) flags, options(preserves_flags)) };
-    if flags & TRAP_FLAG != 0 {
+    // SAFETY: the function has no arguments and changes nothing but the register of the result.
+    if unsafe { gpi_flags() } & TRAP_FLAG != 0 {
         return Err(EBUSY);
     }
     set_blocked_signals(!(1 << (general::SIGTRAP - 1)))
