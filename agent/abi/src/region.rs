@@ -252,7 +252,7 @@ pub struct RegionHeader {
     pub inside_256: u64,
     /// The same outside of it.
     pub outside_256: u64,
-    /// How much more of both together other rounds of the calibration have needed, times 256.
+    /// How far from `inside_256` the overhead inside of the interval may be, depending on what the function does.
     pub spread_256: u64,
     /// Ticks that a call costs which is only counted, times 256.
     pub short_256: u64,

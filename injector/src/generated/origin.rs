@@ -77,11 +77,9 @@ impl Origin {
 
 /// Returns what is known of a process.
 fn known(pid: i32) -> Option<Known> {
-    let status = proc::text(format!("/proc/{pid}/status")).ok()?;
-    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
-    let user = field("Uid:")?.split_ascii_whitespace().nth(1)?.parse().ok()?;
-    let own = field("NSpid:").and_then(|all| all.split_ascii_whitespace().last());
-    let pid_inside = own.map_or(Some(pid.cast_unsigned()), |own| own.parse().ok())?;
+    let status = proc::Status::of(pid).ok()?;
+    let user = status.field("Uid")?.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    let pid_inside = status.number_inside().unwrap_or(pid).cast_unsigned();
     let root = match is_own_root(pid) {
         true => None,
         false => {

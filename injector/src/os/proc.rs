@@ -82,15 +82,34 @@ pub(crate) fn text(path: impl AsRef<Path>) -> io::Result<String> {
 
 /// Returns the process's parent, or `None` if it has ended.
 pub(crate) fn parent(pid: i32) -> Option<i32> {
-    let status = text(format!("/proc/{pid}/status")).ok()?;
-    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
+    Status::of(pid).ok()?.field("PPid")?.parse().ok()
 }
 
-/// Returns a field of a thread's `status` file.
-fn status_field(pid: i32, tid: i32, name: &str) -> Option<String> {
-    let status = text(format!("/proc/{pid}/task/{tid}/status")).ok()?;
-    let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-    Some(value.trim().to_owned())
+/// What the kernel says of a process or a thread in its `status` file (proc_pid_status(5)).
+pub(crate) struct Status(String);
+
+impl Status {
+    /// # Errors
+    /// There is no such process.
+    pub(crate) fn of(pid: i32) -> io::Result<Status> {
+        text(format!("/proc/{pid}/status")).map(Status)
+    }
+
+    /// # Errors
+    /// The process has no such thread.
+    pub(crate) fn of_thread(pid: i32, tid: i32) -> io::Result<Status> {
+        text(format!("/proc/{pid}/task/{tid}/status")).map(Status)
+    }
+
+    /// Returns the value of a field, or `None` if the kernel does not tell it.
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
+        self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+    }
+
+    /// Returns the number of the process or thread in its own PID namespace, the innermost one, if the kernel tells that.
+    pub(crate) fn number_inside(&self) -> Option<i32> {
+        self.field("NSpid")?.split_ascii_whitespace().next_back()?.parse().ok()
+    }
 }
 
 /// How seccomp restricts a thread's system calls.
@@ -105,10 +124,7 @@ pub(crate) enum Seccomp {
 
 /// Returns how seccomp restricts a thread's system calls, or `None` if the thread has ended.
 pub(crate) fn seccomp(pid: i32, tid: i32) -> Option<Seccomp> {
-    if !fs::exists(format!("/proc/{pid}/task/{tid}")).unwrap_or(false) {
-        return None;
-    }
-    Some(match status_field(pid, tid, "Seccomp").as_deref() {
+    Some(match Status::of_thread(pid, tid).ok()?.field("Seccomp") {
         None | Some("" | "0") => Seccomp::Off,
         Some("1") => Seccomp::Strict,
         Some(_) => Seccomp::Filters,
@@ -127,14 +143,12 @@ pub(crate) fn are_filters_own(pid: i32) -> bool {
 
 /// Returns how many seccomp filters a thread has, or `None` if it has ended or the kernel, which is older than 5.9, does not tell.
 fn number_of_filters(pid: i32, tid: i32) -> Option<u32> {
-    status_field(pid, tid, "Seccomp_filters")?.parse().ok()
+    Status::of_thread(pid, tid).ok()?.field("Seccomp_filters")?.parse().ok()
 }
 
 /// Returns the number that a thread has in its own PID namespace, the innermost one, or the same number if the kernel does not tell.
 pub(crate) fn number_inside(pid: i32, tid: i32) -> i32 {
-    let numbers = status_field(pid, tid, "NSpid");
-    let inside = numbers.as_deref().and_then(|numbers| numbers.split_whitespace().next_back()?.parse().ok());
-    inside.unwrap_or(tid)
+    Status::of_thread(pid, tid).ok().and_then(|status| status.number_inside()).unwrap_or(tid)
 }
 
 /// Returns the processes that have this number in a PID namespace of their own, which lies in this one, with their numbers here.

@@ -87,13 +87,10 @@ impl Process {
         // A helper of another gprofinject, which may have been killed, may be at work and trace the process.
         let _lock = helper::lock(pid)?;
         let visible = proc::visible_thread(pid);
-        let Ok(status) = fs::read_to_string(format!("/proc/{visible}/status")) else {
+        let Ok(status) = proc::Status::of(visible) else {
             bail!("there is no process {pid}{}", elsewhere(pid));
         };
-        let field = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-            line.unwrap_or_default().trim()
-        };
+        let field = |name: &str| status.field(name).unwrap_or_default();
         if field("Tgid") != pid.to_string() {
             bail!("{pid} is a thread of process {}; attach to that", field("Tgid"));
         }

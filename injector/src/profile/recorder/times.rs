@@ -40,10 +40,6 @@ struct Adding<'a, 'p> {
     met: HashMap<Place, u32>,
 }
 
-/// How much further from the mean the overhead of functions is than that of the kinds which are calibrated, as the programs in tests/known show
-/// whose functions are chains of operations.
-const KINDS: f64 = 1.5;
-
 /// Adds the durations of a program's calls.
 pub(super) fn add<'p>(
     tables: &mut Tables,
@@ -63,7 +59,7 @@ pub(super) fn add<'p>(
         inside_ns: known.inside_ns.max(ns(times.overhead.inside)),
         outside_ns: known.outside_ns.max(ns(times.overhead.outside)),
         // The clock itself may be read a tick too early at one end and too late at the other.
-        error_ns: known.error_ns.max(ns(KINDS * times.overhead.spread + 2.0)).max(ns(misfit)),
+        error_ns: known.error_ns.max(ns(times.overhead.spread + 2.0)).max(ns(misfit)),
         counted_below_ns: known.counted_below_ns.max(times.overhead.min_ns as f64),
     };
     tables.recording.intervals = intervals(ticks_per_ns);

@@ -100,8 +100,7 @@ impl<'p, 'n> Callers<'p, 'n> {
             if is_outside(site) || Some(site) == self.root {
                 continue;
             }
-            let Some(code) = self.frames.codes.of_site(site, tree) else { continue };
-            let Some(fit) = self.fit(code, registers, stack, tree) else { continue };
+            let Some((fit, code)) = self.fit_of(site, registers, stack, tree) else { continue };
             if best.is_none_or(|(other, ..)| fit > other) {
                 best = Some((fit, index, code));
                 has_rival = false;
@@ -141,8 +140,7 @@ impl<'p, 'n> Callers<'p, 'n> {
                 if site.module != caller.module || !part.contains(&site.address) {
                     continue;
                 }
-                let Some(code) = self.frames.codes.of_site(site, tree) else { continue };
-                if self.fit(code, registers, stack, tree) == Some(Fit::Certain) {
+                if let Some((Fit::Certain, code)) = self.fit_of(site, registers, stack, tree) {
                     self.calls.found(callee, index);
                     return Some(code);
                 }
@@ -177,6 +175,18 @@ impl<'p, 'n> Callers<'p, 'n> {
             }
         }
         None
+    }
+
+    /// Returns the code behind a call, and how well a frame fits that returns there.
+    fn fit_of(
+        &mut self,
+        site: Place,
+        registers: UnwindRegsX86_64,
+        stack: &Stack,
+        tree: &mut Tree,
+    ) -> Option<(Fit, Code)> {
+        let code = self.frames.codes.of_site(site, tree)?;
+        Some((self.fit(code, registers, stack, tree)?, code))
     }
 
     /// Returns how well a frame fits that returns to this code.
