@@ -47,7 +47,7 @@ pub use finding::{Finding, Problem, Severity};
 pub use format::{BlockForm, Endian, Format, Width};
 pub use histogram::{CHUNK, HistogramBuilder, Sampled};
 pub use merge::{MergeError, Merger, merge};
-pub use profile::{Arc, Block, Histogram, SECONDS, ShapeError, Unit};
+pub use profile::{Arc, BILLIONS, Block, Histogram, SECONDS, ShapeError, Unit};
 pub use profile::{CountOverflow, Profile};
 pub use program::{Function, Hidden, Place, Program, Relation, Whole};
 pub use read::{ReadOptions, Reading, read};

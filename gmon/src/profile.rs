@@ -10,6 +10,9 @@ use crate::format::Format;
 /// The unit of a histogram that counts time.
 pub const SECONDS: Unit = Unit { dimension: *b"seconds\0\0\0\0\0\0\0\0", abbrev: b's' };
 
+/// The unit of a histogram that counts billions of executed instructions.
+pub const BILLIONS: Unit = Unit { dimension: *b"Ginstructions\0\0", abbrev: b'i' };
+
 /// The unit of a histogram's hits, divided by its rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Unit {

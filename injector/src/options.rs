@@ -3,6 +3,8 @@
 //! The command line and the files of a run name these choices, and the other layers act on them.
 
 use clap::ValueEnum;
+use gmon_run::ClockSource;
+use gprofinject_abi::clock::ClockKind;
 use serde::{Deserialize, Serialize};
 
 /// Where a hooked function is patched.
@@ -46,6 +48,38 @@ pub(crate) enum ClockArg {
     Auto,
     Tsc,
     Gettime,
+    /// The instructions that the program executes.
+    Instructions,
+}
+
+/// What a [`ClockArg`] stands for on this machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Clock {
+    #[default]
+    Tsc,
+    Gettime,
+    /// The instructions that a thread executes in hooked functions. A tick is an instruction.
+    Instructions,
+}
+
+impl Clock {
+    /// Returns what the agent calls it.
+    pub(crate) fn kind(self) -> ClockKind {
+        match self {
+            Clock::Tsc => ClockKind::Tsc,
+            Clock::Gettime => ClockKind::Gettime,
+            Clock::Instructions => ClockKind::Instructions,
+        }
+    }
+
+    /// Returns what the recording of a run calls it.
+    pub(crate) fn source(self) -> ClockSource {
+        match self {
+            Clock::Tsc => ClockSource::Tsc,
+            Clock::Gettime => ClockSource::ClockGettime,
+            Clock::Instructions => ClockSource::Instructions,
+        }
+    }
 }
 
 /// How the files of a process that is part of a parallel job are named.
@@ -94,8 +128,7 @@ impl Tracing {
 /// What is measured of the durations of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Measure {
-    /// Whether the time stamp counter measures.
-    pub(crate) is_tsc: bool,
+    pub(crate) clock: Clock,
     /// Whether each path of calls is measured too.
     pub(crate) paths: Option<Paths>,
     /// Whether the durations are a result of the run. Otherwise they are measured for the trace only.

@@ -1,4 +1,4 @@
-//! The clock that measures the durations of calls.
+//! The clock that measures calls.
 
 use crate::coded::coded;
 
@@ -11,5 +11,8 @@ coded! {
         Tsc = 1,
         /// clock_gettime with CLOCK_MONOTONIC, in nanoseconds.
         Gettime = 2,
+        /// The instructions that the calling thread has executed in functions that count them
+        /// ([`TimesHeader::executed`](crate::times::TimesHeader::executed)). The clock stands still in all other code.
+        Instructions = 3,
     }
 }

@@ -20,6 +20,9 @@ use crate::region::{BlockHeader, RECENT};
 
 /// Offset of the [`TimesHeader`] in a thread block.
 pub const TIMES: u64 = 2048;
+/// In a standalone program, where gs leads to a thread's own record and not to its thread block: how many bytes the
+/// [clock of executed instructions](TimesHeader::executed) is behind its offset in a thread block.
+pub const OWN_CLOCK: u64 = crate::region::PAGE;
 /// The size of a thread's area, in bytes of address space and of the sparse file.
 pub const TIMES_BYTES: u64 = 1 << 30;
 /// The unit in bytes of the offsets and lengths of records.
@@ -137,6 +140,9 @@ pub struct TimesHeader {
     pub calibrated_short_256: u64,
     /// The sum of the squares of the overhead, inside and outside together, in square ticks times 256.
     pub calibrated_square_256: u64,
+    /// The number of instructions that the thread has executed in functions that count them, which is the clock
+    /// [`ClockKind::Instructions`](crate::clock::ClockKind::Instructions). The functions' code adds to it.
+    pub executed: u64,
 }
 
 /// An entry of the table of arcs, which only the thread itself uses.

@@ -13,6 +13,7 @@
 //! flags       where in its basic block a counter may stand
 //! graph       basic blocks, and which of them need a counter
 //! frames      frame descriptions and exception tables of the original, read
+//! stubs       stubs of the procedure linkage table
 //! steps       the instructions of a function and its cold parts
 //! code        the machine code of counters and of what replaces some instructions
 //! uncounted   why a function is not counted
@@ -29,6 +30,7 @@ pub(crate) mod frames;
 pub(crate) mod graph;
 pub(crate) mod layout;
 pub(crate) mod steps;
+pub(crate) mod stubs;
 pub(crate) mod tables;
 pub(crate) mod uncounted;
 pub(crate) mod unit;

@@ -183,6 +183,7 @@ mod tests {
             min_size: 0,
             insist: true,
             counted: None,
+            clock: false,
             role: Role::Program,
             measured: Measured::None,
             arena: None,

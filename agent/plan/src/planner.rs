@@ -1,7 +1,7 @@
 //! Makes the plan for a program: analyses its control flow, decides how each function is hooked, and emits
 //! machine code. Deciding and emitting are repeated until everything that was decided could be emitted.
 
-use crate::blocks::copies::Copies;
+use crate::blocks::copies::{Copies, Wanted};
 use crate::blocks::uncounted::Uncounted;
 use crate::decide::decisions::{Decisions, LeftOut, decide};
 use crate::decide::hook::Hook;
@@ -51,7 +51,8 @@ impl Plan {
         let entry_only = options.hooks == Hooks::Entry || downgrade.is_some();
         // Where a runtime forbids exit hooks, no function gets one (see `refuse` in `decide::decisions`), so
         // what functions do with their return addresses matters only if basic blocks are counted.
-        let exits = !entry_only || image.facts.runtime.is_none() || options.counted.is_some();
+        let exits =
+            !entry_only || image.facts.runtime.is_none() || options.counted.is_some() || options.clock;
         let flow = Flow::of(image, exits);
         let is_standalone = role.is_standalone();
         let mut system_calls = match role {
@@ -81,7 +82,7 @@ impl Plan {
         let counted = options.counted.filter(|_| image.facts.runtime.is_none());
         let counted = counted.map(|counted| move |i: usize| counted(&image.functions[i]));
         let counted = counted.as_ref().map(|counted| counted as &dyn Fn(usize) -> bool);
-        let is_counted = counted.is_some();
+        let wanted = Wanted { counted, clock: options.clock && image.facts.runtime.is_none() };
         let engine = options.engine;
         let falls = falls::all(image, &flow);
         let task = Task {
@@ -95,7 +96,7 @@ impl Plan {
                 (false, Measured::All) => Exits::All,
                 (false, Measured::Outer) => Exits::Outer,
             },
-            counted,
+            wanted,
             system_calls: &system_calls,
             standalone: &standalone,
             stack_copiers: &stack_copiers,
@@ -178,7 +179,7 @@ impl Plan {
                 false => copies.originals().into_iter().map(|(at, ip)| (emitted.copies + at, ip)).collect(),
             },
             redirected,
-            uses_gs: system_calls.uses_gs.filter(|_| !role.is_library() && (is_standalone || is_counted)),
+            uses_gs: system_calls.uses_gs.filter(|_| !role.is_library() && (is_standalone || wanted.any())),
             unredirected: std::mem::take(&mut emitted.unredirected),
             copies,
             patches: std::mem::take(&mut emitted.patches).into(),
@@ -219,8 +220,8 @@ struct Task<'a, 'd> {
     engine: Engine,
     role: Role,
     exits: Exits,
-    /// Returns whether the basic blocks of a function are counted.
-    counted: Option<&'a dyn Fn(usize) -> bool>,
+    /// Which functions are copied.
+    wanted: Wanted<'a>,
     system_calls: &'a SystemCalls,
     standalone: &'a Standalone,
     /// The functions that copy parts of the stack.
@@ -245,15 +246,16 @@ impl Decided {
     /// Emits the hooks and, if basic blocks are counted, the copies. If a function turns out not to be
     /// copyable, everything is emitted again without its copy.
     fn emit(task: Task, decisions: Decisions) -> Decided {
-        let Task { image, flow, role, counted, .. } = task;
+        let Task { image, flow, role, wanted, .. } = task;
         let Decisions { verdicts, hooks } = decisions;
         let own = task.system_calls.redirected.iter().filter_map(|call| call.function);
         let mut failed: HashMap<usize, Uncounted> =
             own.map(|function| (function, Uncounted::SystemCall)).collect();
         loop {
-            let copies = counted.map_or_else(Copies::default, |wanted| {
-                Copies::new(image, flow, &hooks, role, wanted, &failed)
-            });
+            let copies = match wanted.any() {
+                true => Copies::new(image, flow, &hooks, role, wanted, &failed),
+                false => Copies::default(),
+            };
             let (mut emitted, homes) = emit_all(task, &hooks, &copies);
             if emitted.uncounted.is_empty() {
                 return Decided { verdicts, hooks, emitted, homes, copies };
@@ -271,7 +273,7 @@ impl Decided {
     fn that_can_be_emitted(task: Task, left_out: &LeftOut) -> Decided {
         /// The largest number of attempts. Compiled programs need at most two.
         const ROUNDS: u32 = 20;
-        let Task { image, flow, engine, role, exits, counted, system_calls, .. } = task;
+        let Task { image, flow, engine, role, exits, wanted, system_calls, .. } = task;
         let mut failed = if exits == Exits::Few { Failed::new() } else { unwinder::steps(image, flow) };
         // A function that returns a condition keeps its flags if it needs no exit, also where calls are measured.
         failed.extend(flags::passed(image, flow, if exits.are_measured() { Exits::Needed } else { exits }));
@@ -295,7 +297,7 @@ impl Decided {
                 earlier.failed.extend(in_the_way);
                 continue;
             }
-            let astray = foreign::settle(image, flow, &mut decisions.hooks, counted.is_none());
+            let astray = foreign::settle(image, flow, &mut decisions.hooks, !wanted.any());
             if !astray.is_empty() {
                 earlier.unredirected.extend(astray);
                 continue;
@@ -340,7 +342,7 @@ fn emit_all(task: Task, hooks: &[Hook], copies: &Copies) -> (Emitted, Homes) {
     through_agent.extend(stack_copiers::through_agent(stack_copiers, hooks));
     let conditions = if exits.are_measured() { flags::passed(image, flow, exits) } else { Failed::new() };
     let returns_condition = |function: usize| conditions.contains_key(&function);
-    let counted = task.counted.is_some();
+    let counted = task.wanted.any();
     let specs = thunk_spec::of_all(image, flow, hooks, exits, &through_agent, counted, &returns_condition);
     let tails = tails::find(image, flow, hooks, &specs);
     let uncalled = Uncalled::of(image, flow, hooks, &specs, &tails, falls);

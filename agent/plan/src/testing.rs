@@ -71,6 +71,7 @@ fn plan_with(image: &Image, skip: Option<usize>, arena: Option<u64>) -> Plan {
             min_size: 0,
             insist: false,
             counted: None,
+            clock: false,
             role: Role::Program,
             measured: Measured::None,
             arena,

@@ -1,5 +1,5 @@
-//! Basic block counters: the copies of counted functions count at `gs:[offset]`, so gs points to the thread's thread
-//! block.
+//! Basic block counters, and the clock of executed instructions: the copies of functions count at `gs:[offset]`, so gs points to the
+//! thread's thread block.
 //!
 //! Programs on x86-64 Linux do not use gs. A new thread begins with the gs of the thread that made it. It gets its
 //! own on its first hooked call, together with its thread block; before that, no counted function runs, because their
@@ -21,29 +21,50 @@ use crate::program::domain::Domain;
 use crate::program::libraries;
 #[cfg(not(feature = "standalone"))]
 use core::arch::asm;
+use gprofinject_abi::clock::ClockKind;
+use gprofinject_abi::region::RegionOrders;
 #[cfg(feature = "standalone")]
-use gprofinject_abi::region::{PAGE, RegionOrders, counters_offset, round_up};
+use gprofinject_abi::region::{PAGE, counters_offset, round_up};
 use gprofinject_abi::shared::BlockRef;
+#[cfg(feature = "standalone")]
+use gprofinject_abi::times::OWN_CLOCK;
+
+/// Whether functions advance the clock of executed instructions.
+fn has_clock(orders: &RegionOrders) -> bool {
+    orders.clock == ClockKind::Instructions.code()
+}
 
 /// Returns the number of bytes that begin with a thread's record in a standalone program, where gs leads to the record: the
-/// counters follow at the same distance as in a thread block. Returns 0 if nothing is counted.
+/// counters follow at the same distance as in a thread block, and the page with the clock is [`OWN_CLOCK`] bytes behind its usual place. Returns 0 if
+/// nothing is counted.
 #[cfg(feature = "standalone")]
 pub(crate) fn room(orders: &RegionOrders) -> u64 {
     match orders.counter_bytes {
+        0 if has_clock(orders) => OWN_CLOCK + PAGE,
         0 => 0,
         bytes => counters_offset(orders.slot_bytes) + round_up(bytes, PAGE),
     }
 }
 
-/// Makes the basic block counters of the calling thread those of this thread block: maps them once more, behind the
+/// Makes the basic block counters and the clock of the calling thread those of this thread block: maps them once more, behind the
 /// thread's record.
 #[cfg(feature = "standalone")]
 pub(crate) fn count_in(agent: &Agent, block: u64) {
-    let (from, len) = (counters_offset(agent.orders.slot_bytes), round_up(agent.orders.counter_bytes, PAGE));
-    if len == 0 || block == agent.no_block {
+    if block == agent.no_block {
         return;
     }
-    let at = words::thread_pointer() + from;
+    let orders = &agent.orders;
+    count_behind(block, counters_offset(orders.slot_bytes), round_up(orders.counter_bytes, PAGE), 0);
+    count_behind(block, 0, if has_clock(orders) { PAGE } else { 0 }, OWN_CLOCK);
+}
+
+/// Maps `len` bytes at the offset `from` of a thread block once more, `by` bytes behind the same offset of the calling thread's record.
+#[cfg(feature = "standalone")]
+fn count_behind(block: u64, from: u64, len: u64, by: u64) {
+    if len == 0 {
+        return;
+    }
+    let at = words::thread_pointer() + from + by;
     // SAFETY: the room behind the record is the calling thread's.
     let mapped = unsafe { memory::map_again_over(block + from, len, at) };
     if mapped.is_err() {
@@ -58,7 +79,8 @@ pub(crate) fn count_in(agent: &Agent, block: u64) {
 /// Makes the basic block counters of the calling thread those of this thread block.
 #[cfg(not(feature = "standalone"))]
 pub(crate) fn count_in(agent: &Agent, block: u64) {
-    if agent.orders.counter_bytes == 0 && agent.orders.library_counter_bytes == 0 {
+    let orders = &agent.orders;
+    if orders.counter_bytes == 0 && orders.library_counter_bytes == 0 && !has_clock(orders) {
         return;
     }
     if agent.fsgsbase {

@@ -17,6 +17,7 @@ use crate::os::kernel;
 use crate::program::agent::Agent;
 use crate::program::failure;
 use core::sync::atomic::Ordering;
+use gprofinject_abi::clock::ClockKind;
 
 /// In place of a mode of seccomp: the call forbids the time stamp counter and does nothing else.
 pub(crate) const NO_COUNTER: u64 = u64::MAX;
@@ -37,7 +38,12 @@ fn freeze(mode: u64, filter: u64) -> bool {
     // A call without a filter only asks whether the kernel supports the operation.
     let enters = mode == STRICT || mode == FILTER && filter != 0;
     let agent = Agent::get();
-    if agent.orders.times_bytes != 0 && (mode == STRICT || mode == NO_COUNTER && clock::is_tsc()) {
+    let is_forbidden = match clock::kind() {
+        ClockKind::Tsc => mode == STRICT || mode == NO_COUNTER,
+        ClockKind::Gettime => mode == STRICT,
+        ClockKind::None | ClockKind::Instructions => false,
+    };
+    if agent.orders.times_bytes != 0 && is_forbidden {
         clock::forbid();
     }
     if !enters || !agent.is_set_up || kernel::is_frozen() {

@@ -56,10 +56,10 @@ pub(crate) fn common_gates(shadows: u64, orders: &RegionOrders) -> ArenaHeader {
 
 /// Returns the addresses of what is called at the beginning and the end of a measured call, and at the beginning of others.
 fn times_gates(orders: &RegionOrders) -> [u64; 3] {
-    let (is_tsc, form) = (orders.clock == ClockKind::Tsc.code(), Form::of(orders));
-    let gates = times::gates::gates(is_tsc, orders.nodes_max != 0, form);
+    let (clock, form) = (orders.clock.get().unwrap_or(ClockKind::None), Form::of(orders));
+    let gates = times::gates::gates(clock, orders.nodes_max != 0, form);
     let [begin, end] = if orders.trace_args == 0 { gates } else { times::gates::gates_with_arguments(gates) };
-    [begin, end, times::gates::mark(is_tsc, form)]
+    [begin, end, times::gates::mark(clock == ClockKind::Tsc, form)]
 }
 
 /// Adds the addresses of what is called in place of some code of the C library, in a standalone program.

@@ -291,15 +291,18 @@ fn hook(
         region.lost_timers().fetch_add(1, Ordering::Relaxed);
     }
     if orders.times_bytes != 0 {
-        let is_tsc = orders.clock == ClockKind::Tsc.code();
-        let is_forbidden = is_tsc && task::is_counter_forbidden();
-        times::clock::choose(is_tsc && !is_forbidden);
+        let kind = orders.clock.get().unwrap_or(ClockKind::None);
+        let is_forbidden = kind == ClockKind::Tsc && task::is_counter_forbidden();
+        times::clock::choose(if is_forbidden { ClockKind::Gettime } else { kind });
         if is_forbidden {
             times::clock::forbid();
         } else {
             times::switches::ignore();
             times::calibration::run(region, times::gates::calibrated(&orders));
-            times::switches::prepare(start.auxiliary(AT_BASE));
+            // The instructions that a thread executes do not depend on whether it has been off the processor.
+            if kind != ClockKind::Instructions {
+                times::switches::prepare(start.auxiliary(AT_BASE));
+            }
         }
     }
     if orders.trace_args != 0 {

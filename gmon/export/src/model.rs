@@ -121,6 +121,8 @@ pub enum Time {
         /// The bound of the error that remains for each call, in nanoseconds.
         error_ns: f64,
     },
+    /// Instructions, counted as each call executed them: all that are called times are numbers of instructions.
+    Executed,
 }
 
 impl Time {
@@ -134,9 +136,18 @@ impl Time {
         matches!(self, Time::Sampled | Time::Estimated)
     }
 
-    /// Whether inclusive times were measured.
+    /// Whether these measured times are of the same kind as those of another run.
+    pub fn is_comparable(self, other: Time) -> bool {
+        match self {
+            Time::Executed => other == Time::Executed,
+            Time::Measured { .. } => matches!(other, Time::Measured { .. }),
+            Time::None | Time::Sampled | Time::Estimated => false,
+        }
+    }
+
+    /// Whether inclusive times, or instructions, were measured.
     pub fn is_measured(self) -> bool {
-        matches!(self, Time::Measured { .. })
+        matches!(self, Time::Measured { .. } | Time::Executed)
     }
 }
 
@@ -388,7 +399,7 @@ impl Run {
     pub fn total_ns(&self) -> u64 {
         match self.time {
             Time::Sampled | Time::Estimated => self.samples.saturating_mul(self.sample_period_ns),
-            Time::None | Time::Measured { .. } => self.self_ns(),
+            Time::None | Time::Measured { .. } | Time::Executed => self.self_ns(),
         }
     }
 

@@ -42,6 +42,9 @@ pub(crate) struct Stack<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Weight {
     Time,
+    /// Instructions that were counted by path.
+    Executed,
+    /// Instructions of the basic blocks that were counted.
     Instructions,
     Calls,
 }
@@ -50,6 +53,7 @@ impl Weight {
     /// Returns the most telling weight that a run has.
     pub(crate) fn of(run: &Run) -> Weight {
         match (run.time.is_some() && run.self_ns() > 0, run.has_instructions) {
+            (true, _) if run.time == Time::Executed => Weight::Executed,
             (true, _) => Weight::Time,
             (false, true) => Weight::Instructions,
             (false, false) => Weight::Calls,
@@ -58,7 +62,7 @@ impl Weight {
 
     pub(crate) fn get(self, stack: &Stack) -> u64 {
         match self {
-            Weight::Time => stack.self_ns,
+            Weight::Time | Weight::Executed => stack.self_ns,
             Weight::Instructions => stack.instructions,
             Weight::Calls => stack.calls,
         }

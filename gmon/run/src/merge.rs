@@ -2,13 +2,15 @@
 
 use std::collections::HashMap;
 
-use crate::model::{Block, Calls, Function, Hits, Module, Origin, Program, Recording, Stack};
+use crate::model::{Block, Calls, ClockSource, Function, Hits, Module, Origin, Program, Recording, Stack};
 
 /// The reason why two runs cannot be summed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MergeError {
     #[error("a sample for each {other} ns of CPU time after {first} ns, expected one period")]
     SamplePeriod { first: u64, other: u64 },
+    #[error("one run has counted instructions in place of times, and the other has measured times")]
+    Clocks,
     #[error("more than 4 billion {0} in all")]
     TooMany(&'static str),
     #[error("the run of {started} UTC on {host} is in the sum already")]
@@ -24,13 +26,14 @@ impl Recording {
     /// that of the first run, with the larger of both errors.
     ///
     /// # Errors
-    /// The runs were sampled at different rates, are the same, or are too large together. Then this run is as before.
+    /// The runs were sampled at different rates, have times of different kinds, are the same, or are too large together. Then this run is as before.
     ///
     /// # Panics
     /// If [`Recording::check`] returns an error for the other run.
     pub fn merge(&mut self, other: Recording) -> Result<(), MergeError> {
         let period = self.sample_period_ns;
         self.agree_on_runs(&other)?;
+        self.agree_on_clock(&other)?;
         self.agree_on_period(&other)?;
         for (what, lengths) in [
             ("functions", (self.functions.len(), other.functions.len())),
@@ -126,6 +129,16 @@ impl Recording {
         }
         self.sample_period_ns = periods.0.max(periods.1);
         Ok(())
+    }
+
+    /// Checks that the times of both runs are of the same kind, if both have any.
+    ///
+    /// # Errors
+    /// They are not.
+    pub(crate) fn agree_on_clock(&self, other: &Recording) -> Result<(), MergeError> {
+        let counts = |of: &Recording| of.clock.source == ClockSource::Instructions;
+        let have = [self, other].iter().all(|of| of.is_measured());
+        if have && counts(self) != counts(other) { Err(MergeError::Clocks) } else { Ok(()) }
     }
 
     /// Checks that no run is in both sums, where it would count twice.

@@ -219,6 +219,9 @@ pub enum ClockSource {
     Tsc,
     /// The system call `clock_gettime`, or its vDSO.
     ClockGettime,
+    /// The instructions that a thread has executed in hooked functions. All times of threads, functions, arcs and nodes are
+    /// numbers of instructions then, and not nanoseconds.
+    Instructions,
 }
 
 /// A file with code that the process has mapped.

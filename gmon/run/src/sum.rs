@@ -65,7 +65,7 @@ impl Sum {
     /// Adds a run.
     ///
     /// # Errors
-    /// The runs were sampled at different rates, are the same, or are too large together. After an error the sum is incomplete and
+    /// The runs were sampled at different rates, have times of different kinds, are the same, or are too large together. After an error the sum is incomplete and
     /// must be dropped.
     ///
     /// # Panics
@@ -81,6 +81,7 @@ impl Sum {
             };
         }
         self.sum.agree_on_runs(&run)?;
+        self.sum.agree_on_clock(&run)?;
         self.sum.agree_on_period(&run)?;
         self.sum.clock.error_ns = self.sum.clock.error_ns.max(run.clock.error_ns);
         self.sum.clock.counted_below_ns = self.sum.clock.counted_below_ns.max(run.clock.counted_below_ns);

@@ -34,6 +34,7 @@ pub(crate) fn recording(profile: &wire::Profile, extension: wire::Extension) -> 
             source: match clock.source {
                 0 => ClockSource::Tsc,
                 1 => ClockSource::ClockGettime,
+                2 => ClockSource::Instructions,
                 _ => return Err(ReadError::Entry { table: "clock", index: 0, what: "an unknown source" }),
             },
             ticks_per_second: clock.ticks_per_second,

@@ -58,7 +58,10 @@ impl Recording {
         let mut sample_type = vec![value_type("calls", "count")];
         let cpu = value_type("cpu", "nanoseconds");
         if self.is_measured() {
-            sample_type.push(value_type("time", "nanoseconds"));
+            sample_type.push(match self.clock.source {
+                ClockSource::Instructions => value_type("instructions", "count"),
+                ClockSource::Tsc | ClockSource::ClockGettime => value_type("time", "nanoseconds"),
+            });
         }
         if self.sample_period_ns > 0 {
             sample_type.extend([value_type("samples", "count"), cpu]);
@@ -299,6 +302,7 @@ impl Recording {
                 source: match clock.source {
                     ClockSource::Tsc => 0,
                     ClockSource::ClockGettime => 1,
+                    ClockSource::Instructions => 2,
                 },
                 ticks_per_second: clock.ticks_per_second,
                 inside_ns: clock.inside_ns,

@@ -7,7 +7,7 @@ use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches};
 
 use crate::cli::args::Args;
-use crate::options::HooksArg;
+use crate::options::{ClockArg, HooksArg};
 
 impl Args {
     /// Parses the words of the command line. Options that would have no effect are errors.
@@ -163,14 +163,21 @@ impl Args {
                 "--trace-depth leaves deeper calls unmeasured, so {option} would lack them: run gprofinject twice"
             ));
         }
+        let counts_instructions = self.clock == ClockArg::Instructions;
+        if counts_instructions && let Some(option) = first(&["trace", "slow", "min_time"]) {
+            return Some(format!(
+                "--clock instructions counts instructions, and {option} tells of time: leave one of them out"
+            ));
+        }
         let is_measured = self.times || self.paths || self.trace.is_some() || !self.slow.is_empty();
-        if typed("clock") && !is_measured {
+        if typed("clock") && !is_measured && !counts_instructions {
             return Some(
                 "--clock says what measures durations: add --times, --paths, --slow FUNCTION or --trace FILE"
                     .to_owned(),
             );
         }
         if let Some(option) = first(&["paths", "times", "trace", "slow"])
+            .or_else(|| counts_instructions.then(|| "--clock instructions".to_owned()))
             && matches!(self.hooks, Some(HooksArg::Entry | HooksArg::None))
         {
             return Some(format!(

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::cli::args::Args;
 use crate::live::view::Look;
-use crate::options::{ClockArg, EngineArg, Export, Measure, Paths, Tracing, Verb};
+use crate::options::{Clock, ClockArg, EngineArg, Export, Measure, Paths, Tracing, Verb};
 use crate::os::clock;
 use crate::os::say::{Level, Voice};
 use crate::program::arguments::ArgsChoice;
@@ -21,16 +21,19 @@ use crate::store::rank::Suffix;
 /// Returns what is to be measured of the durations of calls.
 fn measure(args: &Args) -> Result<Option<Measure>> {
     let is_slow = !args.slow.is_empty();
-    if !args.times && !args.paths && args.trace.is_none() && !is_slow {
+    let executed = args.clock == ClockArg::Instructions;
+    if !args.times && !args.paths && args.trace.is_none() && !is_slow && !executed {
         return Ok(None);
     }
-    let is_tsc = match args.clock {
-        ClockArg::Auto => clock::is_stable(),
+    let clock = match args.clock {
+        ClockArg::Auto if clock::is_stable() => Clock::Tsc,
+        ClockArg::Auto => Clock::Gettime,
         ClockArg::Tsc if !clock::is_stable() => {
             bail!("the time stamp counter of this machine does not run evenly; leave --clock tsc away")
         }
-        ClockArg::Tsc => true,
-        ClockArg::Gettime => false,
+        ClockArg::Tsc => Clock::Tsc,
+        ClockArg::Gettime => Clock::Gettime,
+        ClockArg::Instructions => Clock::Instructions,
     };
     let paths = args.paths.then_some(Paths { nodes_max: args.max_paths, folds: !args.no_fold });
     let trace = (args.trace.is_some() || is_slow).then_some(Tracing {
@@ -39,13 +42,14 @@ fn measure(args: &Args) -> Result<Option<Measure>> {
         args: args.args.is_some(),
         least_ns: args.trace_min_time.map_or(0, |us| (us * 1000.0) as u64),
     });
-    if args.min_time.is_some() && !is_tsc {
+    if args.min_time.is_some() && clock == Clock::Gettime {
         bail!(
             "--min-time needs the time stamp counter: clock_gettime takes longer than the calls that it leaves out"
         );
     }
     let min_ns = args.min_time.unwrap_or(0);
-    Ok(Some(Measure { is_tsc, paths, is_result: args.times || args.paths || is_slow, min_ns, trace }))
+    let is_result = args.times || args.paths || is_slow || executed;
+    Ok(Some(Measure { clock, paths, is_result, min_ns, trace }))
 }
 
 /// Returns the file of the trace, and what is kept of it.

@@ -6,7 +6,6 @@ use gprofinject_image::names::demangle::demangle;
 use gprofinject_image::names::short;
 
 use crate::live::snapshot::{Function, Snapshot};
-use crate::os::clock;
 use crate::os::say::visible;
 use crate::profile::model::{ModuleIndex, NOWHERE, Place, Profile};
 use crate::program::choice::{Part, Switched};
@@ -126,7 +125,7 @@ pub(crate) fn snapshot(profile: &Profile, switched: &Switched, names: &mut Names
         }
     }
     if let Some(times) = &profile.times {
-        let rate = if times.overhead.is_tsc { clock::ticks_per_nanosecond() } else { 1.0 };
+        let rate = times.overhead.ticks_per_ns();
         let ns = |ticks: u64| (ticks as f64 / rate) as u64;
         for arc in times.threads.iter().flat_map(|thread| &thread.arcs) {
             if let Some(function) = functions.at(arc.callee) {

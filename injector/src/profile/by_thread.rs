@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::options::Clock;
 use crate::profile::elsewhere::{self, Where};
 use crate::profile::model::{Place, Profile};
 use crate::profile::recorded::{self, Cpu};
@@ -26,7 +27,9 @@ pub(crate) fn add(profile: &mut Profile, space: Option<&Space>, kernel: &Threads
         } else if kernel.histograms.is_empty() {
             continue;
         }
-        if let (Some(space), Some(recorded)) = (space, recorded.get(index)) {
+        // No overhead is among the instructions.
+        let is_fitted = times.overhead.clock != Clock::Instructions;
+        if let (Some(space), Some(recorded), true) = (space, recorded.get(index), is_fitted) {
             // A thread without samples has not run for long.
             let (samples, ticks_per_ns) = (thread.samples as f64, times.overhead.ticks_per_ns());
             let period = ticks_per_ns * 1e9 / f64::from(profile.rate.max(1));

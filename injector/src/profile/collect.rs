@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use gmon::Arc;
 use gprofinject_abi::region::LOST_NAMED;
 
-use crate::options::Measure;
+use crate::options::{Clock, Measure};
 use crate::os::clock::Moment;
 use crate::profile::ends::Ends;
 use crate::profile::falls;
@@ -143,14 +143,14 @@ fn read_times(
     pid: u32,
     ends: &Ends,
 ) -> io::Result<u64> {
-    let Some(Measure { is_tsc, is_result: true, min_ns, .. }) = space.program.measure else { return Ok(0) };
-    let by_clock = |end: &Moment| if is_tsc { end.ticks } else { end.nanoseconds };
+    let Some(Measure { clock, is_result: true, min_ns, .. }) = space.program.measure else { return Ok(0) };
+    let by_clock = |end: &Moment| if clock == Clock::Tsc { end.ticks } else { end.nanoseconds };
     let process = ends.process.as_ref().map(by_clock);
     let ends_of = |tid: u32| ends.threads.get(&tid).into_iter().flatten().map(by_clock);
     let report = region.report()?.0;
     let ticks = |part_256: u64| part_256 as f64 / 256.0;
     let overhead = Overhead {
-        is_tsc,
+        clock,
         inside: ticks(report.inside_256),
         outside: ticks(report.outside_256),
         spread: ticks(report.spread_256),

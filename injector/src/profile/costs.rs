@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::options::Clock;
 use crate::profile::model::{Arc, Module, Place, Profile};
 use crate::profile::placement::Placed;
 
@@ -63,7 +64,7 @@ fn cause(profile: &Profile, processes: u32, each: f64) -> Option<(String, Vec<St
     let measure = profile.modules.first().and_then(|module| module.program.measure);
     if let Some(measure) = measure.filter(|measure| measure.is_result) {
         let mut help = vec!["-X leaves functions out".to_owned()];
-        if measure.min_ns == 0 && measure.is_tsc && measure.trace.is_none() {
+        if measure.min_ns == 0 && measure.clock == Clock::Tsc && measure.trace.is_none() {
             help.insert(0, "--min-time only counts short calls".to_owned());
         }
         return Some(("most calls take less time than measuring them does".to_owned(), help));

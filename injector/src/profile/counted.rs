@@ -1,8 +1,10 @@
 //! Makes profiles from region files: a member's own counts, and those of children that count in its file.
 
+use gmon::{BILLIONS, SECONDS};
 use gmon_run::Process;
 
 use crate::generated::Origin;
+use crate::options::Clock;
 use crate::os::clock::Moment;
 use crate::os::sys;
 use crate::profile::baseline::Baseline;
@@ -77,9 +79,10 @@ impl Counted {
     pub(crate) fn finish(self) -> anyhow::Result<(Finished, Vec<u8>)> {
         let Counted { mut profile, account } = self;
         profile.settle();
-        let (mut bytes, placed) = gmon_out::encode(&profile)?;
+        let (mut bytes, placed) = gmon_out::encode(&profile, SECONDS)?;
         if let Some(times) = &profile.times {
-            (bytes, _) = gmon_out::encode(&clocked::profile(&profile, times))?;
+            let unit = if times.overhead.clock == Clock::Instructions { BILLIONS } else { SECONDS };
+            (bytes, _) = gmon_out::encode(&clocked::profile(&profile, times), unit)?;
         }
         Ok((Finished { profile, account, placed }, bytes))
     }

@@ -1,7 +1,7 @@
 //! Writes a profile as gmon.out, the file format that gprof reads.
 
 use anyhow::{Context, Result};
-use gmon::{Arc, BuildId, Format, Profile};
+use gmon::{Arc, BuildId, Format, Profile, Unit};
 use gprofinject_image::instructions::Code;
 
 use crate::profile::collect::summed;
@@ -11,18 +11,20 @@ use crate::profile::placement::{Placed, Placement};
 /// Returns the bytes of a gmon.out with the profile of the program, and what gprof will show of it. The
 /// program is the first module; the format has the addresses of one file only, and so the program's own view of its calls.
 ///
+/// The samples are in `unit`, divided by the profile's rate.
+///
 /// # Errors
 /// The profile has no module, or one that the format cannot represent.
-pub(crate) fn encode(profile: &model::Profile) -> Result<(Vec<u8>, Placed)> {
+pub(crate) fn encode(profile: &model::Profile, unit: Unit) -> Result<(Vec<u8>, Placed)> {
     let module = profile.modules.first().context("the profile has no program")?;
-    let (bytes, mut placed) = encode_module(module, &profile.own, profile.rate)?;
+    let (bytes, mut placed) = encode_module(module, &profile.own, profile.rate, unit)?;
     let own = profile.own_samples_outside();
     placed.own = placed.own.saturating_add(own);
     placed.outside = placed.outside.saturating_sub(own);
     Ok((bytes, placed))
 }
 
-fn encode_module(module: &model::Module, own: &[Arc], rate: u32) -> Result<(Vec<u8>, Placed)> {
+fn encode_module(module: &model::Module, own: &[Arc], rate: u32, unit: Unit) -> Result<(Vec<u8>, Placed)> {
     let program = module.program;
     // gprof takes the width of addresses from the program's ELF class.
     let format = if program.subject.kind.is_narrow() { Format::LITTLE_32 } else { Format::LITTLE_64 };
@@ -47,7 +49,7 @@ fn encode_module(module: &model::Module, own: &[Arc], rate: u32) -> Result<(Vec<
         None => blocks,
     };
     if rate > 0 {
-        written.histograms = samples.build().histograms;
+        written.histograms = samples.unit(unit).build().histograms;
     }
     written.fit();
     let mut bytes = Vec::new();

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use gmon_run::ticks::Thread;
 
+use crate::options::Clock;
 use crate::os::clock;
 use crate::profile::place::Place;
 use crate::store::region::times::ThreadTimes;
@@ -24,8 +25,7 @@ pub(crate) struct Times {
 /// The overhead of a call, in ticks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Overhead {
-    /// Whether the time stamp counter measures; otherwise a tick is a nanosecond.
-    pub(crate) is_tsc: bool,
+    pub(crate) clock: Clock,
     pub(crate) inside: f64,
     pub(crate) outside: f64,
     /// By how much the overhead of a call differs from that: between kinds of functions, and while the program ran.
@@ -35,9 +35,17 @@ pub(crate) struct Overhead {
 }
 
 impl Overhead {
-    /// Returns the ticks of the clock per nanosecond.
+    /// Returns the error of reading the clock twice, in ticks: it may be read one too early at one end and one too late at the other.
+    pub(crate) fn reading(&self) -> f64 {
+        if self.clock == Clock::Instructions { 0.0 } else { 2.0 }
+    }
+
+    /// Returns the ticks of the clock per nanosecond, or 1 if a tick is an instruction.
     pub(crate) fn ticks_per_ns(&self) -> f64 {
-        if self.is_tsc { clock::ticks_per_nanosecond() } else { 1.0 }
+        match self.clock {
+            Clock::Tsc => clock::ticks_per_nanosecond(),
+            Clock::Gettime | Clock::Instructions => 1.0,
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use gprofinject_abi::plan::HookMode;
 use gprofinject_image::{Function, headers};
 use gprofinject_plan::{Hooks, Measured, Options, Plan, Reason, Role, Verdict};
 
-use crate::options::{CountArg, EngineArg, HooksArg, Measure};
+use crate::options::{Clock, CountArg, EngineArg, HooksArg, Measure};
 use crate::os::progress;
 use crate::program::arguments::{self, ArgsChoice};
 use crate::program::contents::Contents;
@@ -218,6 +218,7 @@ impl Planner<'_> {
         // Unless the user says otherwise, counting must not cost more than necessary. Durations need exits.
         let entry = hooks == Some(HooksArg::Entry) || counting && hooks.is_none() && measure.is_none();
         let is_left_out = matches!(part, Part::Library(purpose) if !purpose.is_wanted());
+        let clock = measure.is_some_and(|measure| measure.clock == Clock::Instructions) && !has_runtime;
         let nothing = hooks == Some(HooksArg::None) || subject.kind.unhookable().is_some();
         let lines = filters.asks_for_files().then(|| subject.lines());
         let counted = |function: &Function| {
@@ -259,6 +260,7 @@ impl Planner<'_> {
             min_size: filters.min_size(),
             insist,
             counted,
+            clock,
             role,
             measured: match measure {
                 None => Measured::None,
@@ -338,6 +340,7 @@ impl Planner<'_> {
             // A process to which gprofinject attaches may be another user's, and gets rid of all files of gprofinject's in the end.
             file: file.filter(|_| !running),
             counts,
+            copies: counts || clock,
             blocks_only,
             measure: measure.filter(|_| !role.is_library()),
             libraries: if role.is_library() { None } else { self.library_hooks(subject) },

@@ -200,8 +200,10 @@ impl Family<'_> {
 
     fn pause(&mut self, index: usize, sampling: Option<&mut Sampling>) -> Result<String> {
         let (pid, profilee) = self.member(index)?;
-        if profilee.planned.counts {
-            bail!("process {pid} counts its blocks, which cannot be paused: it runs copies of its functions");
+        if profilee.planned.copies {
+            bail!(
+                "process {pid} counts its blocks or instructions, which cannot be paused: it runs copies of its functions"
+            );
         }
         let member = self.members.get_mut(index).context("it has ended")?;
         if member.is_paused {
@@ -237,9 +239,9 @@ impl Family<'_> {
 
     fn switch(&mut self, index: usize, pattern: &str, off: bool) -> Result<String> {
         let (pid, profilee) = self.member(index)?;
-        if profilee.planned.counts {
+        if profilee.planned.copies {
             bail!(
-                "process {pid} counts its blocks: it runs copies of its functions, which cannot be switched"
+                "process {pid} counts its blocks or instructions: it runs copies of its functions, which cannot be switched"
             );
         }
         let choice = Choice::new(pattern, off)?;

@@ -1,6 +1,6 @@
 //! Reports before the program starts what will be less than the user may expect.
 
-use crate::options::{EngineArg, HooksArg};
+use crate::options::{Clock, EngineArg, HooksArg};
 use crate::os::say::Level;
 use crate::program::arguments::Known;
 use crate::program::planned::Planned;
@@ -70,9 +70,11 @@ pub(crate) fn say(planned: &Planned, program: &Program, settings: &Settings, sam
         say_of_arguments(known, program, settings);
     }
     let runtime = planned.subject.image().and_then(|image| image.facts.runtime.as_ref());
-    if let Some(runtime) = runtime.filter(|_| settings.filters.count().is_some()) {
+    let executed = settings.measure.is_some_and(|measure| measure.clock == Clock::Instructions);
+    let what = if executed { "instructions" } else { "basic blocks" };
+    if let Some(runtime) = runtime.filter(|_| settings.filters.count().is_some() || executed) {
         voice.warn(format_args!(
-            "basic blocks of {shown} are not counted: its runtime ({runtime}) would find return addresses that it does not know"
+            "{what} of {shown} are not counted: its runtime ({runtime}) would find return addresses that it does not know"
         ));
     }
     if let Some(caution) = planned.plan.as_ref().and_then(|plan| plan.caution.as_ref()) {

@@ -17,6 +17,7 @@ use gprofinject_abi::region::LeftOut;
 
 use crate::generated::Origin;
 use crate::live::collect;
+use crate::options::Clock;
 use crate::os::clock::Moment;
 use crate::os::sys::{self, Handle};
 use crate::os::{exit_status, proc};
@@ -282,7 +283,7 @@ impl<'s> Family<'s> {
                     pid: pid as u32,
                     binary: absolute(&profilee.binary).display().to_string(),
                     planned: profilee.planned,
-                    is_tsc: layout.measure.is_some_and(|measure| measure.is_tsc),
+                    is_tsc: layout.measure.is_some_and(|measure| measure.clock == Clock::Tsc),
                     rings,
                     loads,
                 }),

@@ -9,6 +9,7 @@ use gprofinject_abi::times::{ArcTimes, FunctionTimes, PathNode};
 use gprofinject_plan::Verdict;
 use serde::Serialize;
 
+use crate::options::Clock;
 use crate::os::child::Ending;
 use crate::profile::place::Place;
 use crate::profile::placement::Unseen;
@@ -198,7 +199,11 @@ impl Measured {
         let (arcs, paths): (usize, usize) =
             (count(|thread| thread.arcs.len()), count(|thread| thread.nodes.len()));
         Measured {
-            clock: if times.overhead.is_tsc { "tsc" } else { "gettime" },
+            clock: match times.overhead.clock {
+                Clock::Tsc => "tsc",
+                Clock::Gettime => "gettime",
+                Clock::Instructions => "instructions",
+            },
             threads: times.threads.len(),
             arcs,
             paths,

@@ -87,6 +87,7 @@ shared! {
         calibrated_short_256: AtomicU64,
         /// See `calibrated_at`.
         calibrated_square_256: AtomicU64,
+        executed: AtomicU64,
     }
 }
 

@@ -3,7 +3,10 @@
 
 use crate::x86::jump::JUMP;
 use crate::x86::nops::NOPS;
+use crate::x86::template::kind::Role;
+use gprofinject_abi::times::{OWN_CLOCK, TIMES, TimesHeader};
 use iced_x86::{Code, Decoder, DecoderOptions, Encoder, OpKind, Register};
+use std::mem::offset_of;
 
 /// Bytes of a counter.
 pub(crate) const COUNTER: u64 = 8;
@@ -23,15 +26,51 @@ const PUSH_FLAGS: u8 = 0x9c;
 /// `popfq`.
 const POP_FLAGS: u8 = 0x9d;
 
-/// Bytes of a counter's code.
-pub(crate) const INC_LEN: u32 = INC.len() as u32 + 4;
+/// `add qword gs:[disp32], imm8`, without displacement and number.
+const ADD_SHORT: [u8; 5] = [0x65, 0x48, 0x83, 0x04, 0x25];
 
-/// Bytes of a counter's code that preserves the flags.
-pub(crate) const KEEP_LEN: u32 = INC_LEN + (LEAVE_RED_ZONE.len() + 2 + BACK_TO_RED_ZONE.len()) as u32;
+/// The same with imm32.
+const ADD: [u8; 5] = [0x65, 0x48, 0x81, 0x04, 0x25];
 
-/// For a counter's code that preserves the flags: the offset after each instruction that moves the stack
+/// Returns the offset in bytes of the clock of executed instructions from the base of the gs segment.
+pub(crate) fn clock(role: Role) -> u32 {
+    let own = if role.is_standalone() { OWN_CLOCK as u32 } else { 0 };
+    own + TIMES as u32 + offset_of!(TimesHeader, executed) as u32
+}
+
+/// The code of a counter, of an addition to the clock, or of both.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Added {
+    /// Whether there is a counter.
+    pub(crate) counts: bool,
+    /// What is added to the clock.
+    pub(crate) ticks: i32,
+    /// Whether the code preserves the flags.
+    pub(crate) keeps_flags: bool,
+}
+
+impl Added {
+    /// Returns its length in bytes, or 0 if there is no code.
+    pub(crate) fn len(self) -> u32 {
+        let count = if self.counts { INC.len() as u32 + 4 } else { 0 };
+        let clock = match self.ticks {
+            0 => 0,
+            ticks if i8::try_from(ticks).is_ok() => ADD_SHORT.len() as u32 + 5,
+            _ => ADD.len() as u32 + 8,
+        };
+        match (count + clock, self.keeps_flags) {
+            (0, _) => 0,
+            (len, false) => len,
+            (len, true) => len + (LEAVE_RED_ZONE.len() + 2 + BACK_TO_RED_ZONE.len()) as u32,
+        }
+    }
+}
+
+/// For code of `len` bytes that preserves the flags: the offset after each instruction that moves the stack
 /// pointer, and the distance in bytes by which the stack pointer is then below its original value.
-pub(crate) const KEEP_FRAMES: [(u32, i64); 4] = [(5, 128), (6, 136), (KEEP_LEN - 8, 128), (KEEP_LEN, 0)];
+pub(crate) fn keep_frames(len: u32) -> [(u32, i64); 4] {
+    [(5, 128), (6, 136), (len - 8, 128), (len, 0)]
+}
 
 /// Bytes of a near jump.
 pub(crate) const NEAR_JUMP: u32 = JUMP as u32;
@@ -52,14 +91,14 @@ pub(crate) const COMPARE: u32 = COMPARE_FRAMES[3].0 + 6;
 /// Bytes of the longest `cmp`.
 const LONGEST_CMP: u32 = 10;
 
-/// The same as [`KEEP_FRAMES`], for a comparison.
+/// The same as [`keep_frames`], for a comparison.
 pub(crate) const COMPARE_FRAMES: [(u32, i64); 4] =
     [(5, 128), (6, 136), (6 + LEA_LEN + LONGEST_CMP + 1, 128), (6 + LEA_LEN + LONGEST_CMP + 1 + 8, 0)];
 
 /// Bytes of `lea reg, [rip+disp32]`.
 const LEA_LEN: u32 = 7;
 
-/// The same as [`KEEP_FRAMES`], for a call that pushes the original's return address.
+/// The same as [`keep_frames`], for a call that pushes the original's return address.
 pub(crate) const PUSH_ORIGINAL_FRAMES: [(u32, i64); 4] =
     [(5, 8), (10, 0), (PUSH_ORIGINAL_LEN, 8), (PUSH_ORIGINAL_LEN + NEAR_JUMP, 0)];
 
@@ -70,6 +109,8 @@ pub(crate) struct Site {
     pub(crate) base: u64,
     /// Offset in bytes of the first counter from the base of the gs segment.
     pub(crate) counters: u64,
+    /// That of the clock of executed instructions.
+    pub(crate) clock: u32,
     /// Address of the arena that contains the copies. In a PIE it may wrap below zero.
     pub(crate) arena: u64,
     /// Bytes of the arena.
@@ -123,18 +164,36 @@ impl Writer<'_> {
         }
     }
 
-    /// Writes a counter. `place` is its offset in bytes from the base of the gs segment. Returns `None` if
-    /// the offset does not fit into a displacement.
-    pub(crate) fn count(&mut self, place: u64, keeps_flags: bool) -> Option<()> {
+    /// Writes a counter, or advances the clock, or both. `place` is the counter's offset in bytes from the base of the gs segment.
+    /// Returns `None` if the offset does not fit into a displacement.
+    pub(crate) fn add(&mut self, added: Added, place: u64) -> Option<()> {
         let place = i32::try_from(place).ok()?.to_le_bytes();
-        if keeps_flags {
+        if added.len() == 0 {
+            return Some(());
+        }
+        if added.keeps_flags {
             self.put(&LEAVE_RED_ZONE);
             self.put(&[PUSH_FLAGS]);
         }
-        self.put(&INC);
-        self.words.counters.push(self.at);
-        self.put(&place);
-        if keeps_flags {
+        if added.counts {
+            self.put(&INC);
+            self.words.counters.push(self.at);
+            self.put(&place);
+        }
+        match i8::try_from(added.ticks) {
+            Ok(0) => {}
+            Ok(ticks) => {
+                self.put(&ADD_SHORT);
+                self.put(&self.site.clock.to_le_bytes());
+                self.put(&ticks.to_le_bytes());
+            }
+            Err(_) => {
+                self.put(&ADD);
+                self.put(&self.site.clock.to_le_bytes());
+                self.put(&added.ticks.to_le_bytes());
+            }
+        }
+        if added.keeps_flags {
             self.put(&[POP_FLAGS]);
             self.put(&BACK_TO_RED_ZONE);
         }

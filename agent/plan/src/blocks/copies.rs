@@ -3,7 +3,7 @@
 use crate::blocks::frames::check::check;
 use crate::blocks::graph::Graph;
 use crate::blocks::layout::{ALIGN, Layout};
-use crate::blocks::steps::Steps;
+use crate::blocks::steps::{COUNTER_FLAGS, FLAGS, Steps};
 use crate::blocks::uncounted::Uncounted;
 use crate::blocks::unit::Unit;
 use crate::blocks::{entries, flags};
@@ -13,6 +13,32 @@ use crate::x86::template::kind::Role;
 use gprofinject_image::{FunctionKind, Image};
 use std::collections::HashMap;
 use std::ops::Range;
+
+/// Which functions are copied, and what for.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted<'a> {
+    /// Returns whether the basic blocks of a function are counted; `None` if no function's are.
+    pub(crate) counted: Option<&'a dyn Fn(usize) -> bool>,
+    /// Whether all functions advance the clock of executed instructions.
+    pub(crate) clock: bool,
+}
+
+impl Wanted<'_> {
+    /// Returns whether any function is copied.
+    pub(crate) fn any(self) -> bool {
+        self.clock || self.counted.is_some()
+    }
+
+    /// Returns whether a function is copied.
+    fn copies(self, function: usize) -> bool {
+        self.clock || self.counts(function)
+    }
+
+    /// Returns whether a function's basic blocks are counted.
+    fn counts(self, function: usize) -> bool {
+        self.counted.is_some_and(|counted| counted(function))
+    }
+}
 
 /// All counted functions, and the places of their copies. Offsets count from the start of the copies.
 #[derive(Debug, Default)]
@@ -78,14 +104,14 @@ fn joined(one: &Range<u32>, other: &Range<u32>) -> Range<u32> {
 }
 
 impl Copies {
-    /// Copies those functions that are hooked and for which `wanted` returns true. `failed` has functions
+    /// Copies those functions that are hooked and that `wanted` wants. `failed` has functions
     /// that could not be copied in an earlier attempt, with the reasons.
     pub(crate) fn new(
         image: &Image,
         flow: &Flow,
         hooks: &[Hook],
         role: Role,
-        wanted: &dyn Fn(usize) -> bool,
+        wanted: Wanted,
         failed: &HashMap<usize, Uncounted>,
     ) -> Copies {
         let mut copies = Copies::default();
@@ -98,7 +124,7 @@ impl Copies {
                         cold.entry(parent).or_default().push((f.address, f.address + f.size));
                     }
                 }
-                _ if !wanted(i) => {
+                _ if !wanted.copies(i) => {
                     copies.uncounted.insert(f.address, Uncounted::NotSelected);
                 }
                 _ => {
@@ -107,14 +133,14 @@ impl Copies {
             }
         }
         let taken = taken_by(hooks);
-        for hook in hooks.iter().filter(|h| wanted(h.function)) {
+        for hook in hooks.iter().filter(|h| wanted.copies(h.function)) {
             let i = hook.function;
             let f = &image.functions[i];
             let mut stretches = vec![(f.address, f.address + f.size)];
             stretches.extend(cold.remove(&i).unwrap_or_default());
             let unit = match failed.get(&i) {
                 Some(&reason) => Err(reason),
-                None => copies.unit(image, flow, i, &stretches, &taken),
+                None => copies.unit(image, flow, i, wanted, &stretches, &taken),
             };
             // The agent commits a library's counters when a thread first comes through a hook.
             let comes_unseen = |unit: &Unit| unit.sources.iter().any(|source| !hook_of.contains_key(source));
@@ -150,6 +176,7 @@ impl Copies {
         image: &Image,
         flow: &Flow,
         function: usize,
+        wanted: Wanted,
         stretches: &[(u64, u64)],
         taken: &[Range<u64>],
     ) -> Result<Unit, Uncounted> {
@@ -167,8 +194,9 @@ impl Copies {
             return Err(Uncounted::UnknownJump);
         }
         let ways = entries::redirect(image, flow, &steps, &targets, taken)?;
-        flags::place(&steps, &mut graph);
-        graph.choose_counters(&steps);
+        let changed = if wanted.clock { FLAGS as u8 } else { COUNTER_FLAGS };
+        flags::place(&steps, &mut graph, changed)?;
+        graph.choose_counters(image, &steps, wanted.counts(function), wanted.clock)?;
         let layout = Layout::new(&steps, &graph, ways.compared)?;
         check(image, &steps)?;
         let (redirects, sources, first_counter) = (ways.redirects, targets.sources, self.counters);

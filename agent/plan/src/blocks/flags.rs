@@ -1,32 +1,43 @@
 //! The place of a counter in its basic block: before an instruction where no later instruction needs the
-//! flags that the counter changes. `inc` does not change the carry flag.
+//! flags that the counter changes. `inc` does not change the carry flag; `add`, which advances the clock, does.
 //!
 //! The analysis goes backwards over the unit. A flag is needed if an instruction reads it, or if a later
 //! one reads it before another overwrites it. A return or a jump out of the unit passes no flags on
 //! (System V ABI).
 
 use crate::blocks::graph::Graph;
-use crate::blocks::steps::{COUNTER_FLAGS, Steps, Way};
+use crate::blocks::steps::{Steps, Way};
+use crate::blocks::uncounted::Uncounted;
 
-/// Finds the place for a counter in each basic block.
-pub(super) fn place(steps: &Steps, graph: &mut Graph) {
+/// Finds the place for a counter in each basic block. `changed` are the flags that counters change.
+///
+/// # Errors
+///
+/// Returns [`Uncounted::NotRelocatable`] if there is no place.
+pub(super) fn place(steps: &Steps, graph: &mut Graph, changed: u8) -> Result<(), Uncounted> {
     let live = live_in(steps, graph);
     for b in 0..graph.blocks.len() {
         let mut now = live_out(steps, graph, &live, b);
         graph.blocks[b].leaves_no_flags = now == 0;
         let block = &graph.blocks[b];
         let mut found = None;
+        // The first place, but for one between a lock prefix and its instruction.
+        let first = block.first + usize::from(block.first > 0 && steps.list[block.first - 1].is_lock);
         for n in (block.first..block.end).rev() {
             let step = &steps.list[n];
             now = now & !step.writes | step.reads;
-            if now & COUNTER_FLAGS == 0 {
+            if now & changed == 0 && n >= first {
                 found = Some(n);
             }
         }
+        if first == block.end {
+            return Err(Uncounted::NotRelocatable);
+        }
         let block = &mut graph.blocks[b];
         block.keeps_flags = found.is_none();
-        block.place = found.unwrap_or(block.first);
+        block.place = found.unwrap_or(first);
     }
+    Ok(())
 }
 
 /// Returns the flags that are needed after a basic block.

@@ -9,7 +9,9 @@
 //! unknown sources or targets (entries, indirect jumps, calls that may not return) is in one class,
 //! *outside*, which has no equation.
 
+use crate::blocks::code::Added;
 use crate::blocks::steps::{Step, Steps, Way};
+use crate::blocks::stubs;
 use crate::blocks::uncounted::Uncounted;
 use gprofinject_image::Image;
 
@@ -25,7 +27,9 @@ pub(super) struct Block {
     pub(super) end: usize,
     /// The number of its counter among the unit's.
     pub(super) counter: Option<u32>,
-    /// Index of the step before which its counter is placed.
+    /// What it adds to the clock of executed instructions; mostly 0. It may be negative.
+    pub(super) ticks: i32,
+    /// Index of the step before which its counter is placed, and what it adds to the clock.
     pub(super) place: usize,
     /// Whether the counter must preserve all flags.
     pub(super) keeps_flags: bool,
@@ -38,6 +42,13 @@ pub(super) struct Block {
     class: u32,
     /// The class of its successors.
     out: u32,
+}
+
+impl Block {
+    /// Returns what is added to its copy.
+    pub(super) fn added(&self) -> Added {
+        Added { counts: self.counter.is_some(), ticks: self.ticks, keeps_flags: self.keeps_flags }
+    }
 }
 
 /// The basic blocks of a unit.
@@ -111,6 +122,7 @@ impl Graph {
                 first,
                 end: n,
                 counter: None,
+                ticks: 0,
                 place: first,
                 keeps_flags: false,
                 leaves_no_flags: false,
@@ -178,8 +190,20 @@ impl Graph {
         self.blocks.iter().any(|b| b.dead && !steps.list[b.first..b.end].iter().all(padding))
     }
 
-    /// Chooses the basic blocks that get a counter: those that probably run least often.
-    pub(super) fn choose_counters(&mut self, steps: &Steps) {
+    /// Chooses the basic blocks that get something added: those that probably run least often. With `counts`, that is a counter.
+    /// With `clock`, it is a number of instructions, so that a clock to which the basic blocks add them is exact whenever
+    /// control is outside of the unit.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Uncounted::NotRelocatable`] if such a number does not fit into an instruction.
+    pub(super) fn choose_counters(
+        &mut self,
+        image: &Image,
+        steps: &Steps,
+        counts: bool,
+        clock: bool,
+    ) -> Result<(), Uncounted> {
         let outside = self.blocks.len();
         let mut classes = Classes::new(outside + 1);
         for &b in self.entered.iter().chain(&self.indirect) {
@@ -200,18 +224,87 @@ impl Graph {
         let mut order: Vec<usize> = (0..self.blocks.len()).filter(|&b| !self.blocks[b].dead).collect();
         order.sort_by_key(|&b| std::cmp::Reverse(weights[b]));
         let mut tree = Classes::new(outside + 1);
-        let mut unknown = Vec::new();
+        let (mut unknown, mut others) = (Vec::new(), Vec::new());
         for b in order {
             let (class, out) = (self.blocks[b].class as usize, self.blocks[b].out as usize);
             if tree.find(class) == tree.find(out) {
-                self.blocks[b].counter = Some(self.counters);
-                self.counters += 1;
+                others.push(b);
             } else {
                 tree.join(class, out);
                 unknown.push(b);
             }
         }
-        self.derive(unknown, classes.find(outside) as u32);
+        let outside = classes.find(outside);
+        if clock {
+            self.choose_ticks(image, steps, &unknown, &others, outside).ok_or(Uncounted::NotRelocatable)?;
+        }
+        if counts {
+            for b in others {
+                self.blocks[b].counter = Some(self.counters);
+                self.counters += 1;
+            }
+            self.derive(unknown, outside as u32);
+        }
+        Ok(())
+    }
+
+    /// Chooses what each basic block adds to the clock. Each class gets a *lead*, by which the clock is ahead of the instructions that
+    /// were executed when control is there; that of `outside` is 0. The leads are such that the basic blocks `tree`, which form a spanning tree,
+    /// add nothing: behind each of them, the lead is less by its instructions. The other basic blocks, `others`, add
+    /// their instructions and the difference of the leads (Ball, Efficiently Counting Program Events with Support for On-line Queries,
+    /// 1994). Returns `None` if a number does not fit.
+    fn choose_ticks(
+        &mut self,
+        image: &Image,
+        steps: &Steps,
+        tree: &[usize],
+        others: &[usize],
+        outside: usize,
+    ) -> Option<()> {
+        let mut at: Vec<Vec<usize>> = vec![Vec::new(); self.blocks.len() + 1];
+        for &b in tree {
+            at[self.blocks[b].class as usize].push(b);
+            at[self.blocks[b].out as usize].push(b);
+        }
+        let executed = |b: usize| self.executed(image, steps, b);
+        let mut leads: Vec<Option<i64>> = vec![None; at.len()];
+        for first in std::iter::once(outside).chain(0..at.len()) {
+            if leads[first].is_some() {
+                continue;
+            }
+            leads[first] = Some(0);
+            let mut work = vec![(first, 0_i64)];
+            while let Some((class, lead)) = work.pop() {
+                for &b in &at[class] {
+                    let (from, to) = (self.blocks[b].class as usize, self.blocks[b].out as usize);
+                    let (other, other_lead) = match from == class {
+                        true => (to, lead - executed(b)),
+                        false => (from, lead + executed(b)),
+                    };
+                    if leads[other].is_none() {
+                        leads[other] = Some(other_lead);
+                        work.push((other, other_lead));
+                    }
+                }
+            }
+        }
+        let lead = |class: u32| leads[class as usize].unwrap_or(0);
+        let ticks = others.iter().map(|&b| {
+            let block = &self.blocks[b];
+            i32::try_from(executed(b) + lead(block.out) - lead(block.class)).ok()
+        });
+        for (&b, ticks) in others.iter().zip(ticks.collect::<Option<Vec<_>>>()?) {
+            self.blocks[b].ticks = ticks;
+        }
+        Some(())
+    }
+
+    /// Returns how many instructions are executed when a basic block is, up to the first one of the next basic block or of another
+    /// function: those of a stub in the procedure linkage table are among them.
+    fn executed(&self, image: &Image, steps: &Steps, b: usize) -> i64 {
+        let block = &self.blocks[b];
+        let instructions = steps.list[block.first..block.end].iter().filter(|step| !step.is_lock);
+        instructions.count() as i64 + i64::from(stubs::instructions(image, steps, block.end - 1))
     }
 
     /// Returns an estimate of how often each basic block runs: eight times as often as the code around its

@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! counter:  inc  qword gs:[disp32]
+//! clock:    add  qword gs:[disp32], instructions
 //! if the flags are needed at every instruction of the basic block:
 //!           lea  rsp, [rsp-128]         ; the red zone
 //!           pushfq
@@ -38,8 +39,8 @@
 //! ```
 
 use crate::blocks::code::{
-    COMPARE, COMPARE_FRAMES, COUNTER, INC_LEN, KEEP_FRAMES, KEEP_LEN, NEAR_JUMP, PUSH_ORIGINAL,
-    PUSH_ORIGINAL_FRAMES, PUSH_ORIGINAL_LEN, Site, WORD, Words, Writer,
+    COMPARE, COMPARE_FRAMES, COUNTER, NEAR_JUMP, PUSH_ORIGINAL, PUSH_ORIGINAL_FRAMES, PUSH_ORIGINAL_LEN,
+    Site, WORD, Words, Writer, keep_frames,
 };
 use crate::blocks::graph::Graph;
 use crate::blocks::steps::{Step, Steps, Way};
@@ -78,6 +79,8 @@ pub(crate) struct Layout {
     far: Vec<bool>,
     /// By step: bytes of the counter before it.
     counters: Vec<u8>,
+    /// By step: whether that code moves the stack pointer.
+    keeps: Vec<bool>,
     /// By step: whether it is left out.
     dropped: Vec<bool>,
     /// By step: index of its part.
@@ -102,16 +105,16 @@ impl Layout {
             padding: vec![0; count],
             far: vec![false; count],
             counters: vec![0; count],
+            keeps: vec![false; count],
             dropped: vec![false; count],
             part_of: vec![0; count],
             parts: Vec::with_capacity(steps.parts.len()),
             compared,
         };
         for block in &graph.blocks {
-            if block.counter.is_some() {
-                let len = if block.keeps_flags { KEEP_LEN } else { INC_LEN };
-                layout.counters[block.place] = len as u8;
-            }
+            let added = block.added();
+            layout.counters[block.place] = added.len() as u8;
+            layout.keeps[block.place] = added.keeps_flags && added.len() > 0;
             for n in block.first..block.end {
                 layout.dropped[n] = block.dead || steps.list[n].way == Way::Nop;
             }
@@ -233,8 +236,7 @@ impl Layout {
     /// many bytes the stack pointer is then lower than in the original.
     pub(super) fn moves<'a>(&'a self, steps: &'a Steps) -> impl Iterator<Item = (usize, u32, i64)> + 'a {
         (0..self.counters.len()).flat_map(|n| {
-            let keeps = u32::from(self.counters[n]) == KEEP_LEN;
-            let keeper = keeps.then(|| (self.offset(n), KEEP_FRAMES));
+            let keeper = self.keeps[n].then(|| (self.offset(n), keep_frames(self.counters[n].into())));
             let has_original =
                 matches!(steps.list[n].way, Way::CallWithOriginalReturn(_)) && !self.dropped[n];
             let call =
@@ -266,9 +268,9 @@ impl Layout {
             for n in block.first..block.end {
                 writer.at = self.offset(n) - u32::from(self.padding[n]);
                 writer.pad(self.padding[n].into());
-                if let Some(counter) = block.counter.filter(|_| block.place == n) {
-                    let place = site.counters + COUNTER * u64::from(counter);
-                    writer.count(place, block.keeps_flags).ok_or(Uncounted::NotRelocatable)?;
+                if block.place == n {
+                    let place = site.counters + COUNTER * u64::from(block.counter.unwrap_or(0));
+                    writer.add(block.added(), place).ok_or(Uncounted::NotRelocatable)?;
                 }
                 if !self.dropped[n] {
                     self.instruction(image, steps, n, &mut writer, elsewhere)

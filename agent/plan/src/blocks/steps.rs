@@ -17,8 +17,11 @@ use iced_x86::{
 /// The flags that `inc` changes.
 pub(crate) const COUNTER_FLAGS: u8 =
     (RflagsBits::OF | RflagsBits::SF | RflagsBits::ZF | RflagsBits::AF | RflagsBits::PF) as u8;
-/// The flags that a comparison changes.
-const FLAGS: u32 = COUNTER_FLAGS as u32 | RflagsBits::CF;
+/// The flags that `add` and a comparison change.
+pub(crate) const FLAGS: u32 = COUNTER_FLAGS as u32 | RflagsBits::CF;
+
+/// The byte of a lock prefix.
+const LOCK: u8 = 0xf0;
 
 /// A part of a unit: the function, or one of its cold parts.
 #[derive(Clone, Copy, Debug)]
@@ -102,9 +105,17 @@ pub(crate) struct Step {
     pub(super) reads: u8,
     /// The flags that it certainly overwrites.
     pub(super) writes: u8,
+    /// Whether it is only the lock prefix of the instruction that is the next step, because some code jumps behind it. Nothing may come
+    /// between the two.
+    pub(super) is_lock: bool,
 }
 
 impl Step {
+    /// Returns a lock prefix.
+    fn of_lock(ip: u64) -> Step {
+        Step { ip, len: 1, operand: 0, way: Way::Next, reads: 0, writes: 0, is_lock: true }
+    }
+
     /// Returns the address of the first byte after the instruction.
     pub(super) fn end(&self) -> u64 {
         self.ip + u64::from(self.len)
@@ -140,6 +151,12 @@ impl Steps {
             let mut decoder = Decoder::with_ip(64, bytes, lo, DecoderOptions::NONE);
             let mut instruction = Instruction::default();
             while decoder.can_decode() {
+                let ip = decoder.ip();
+                if steps.skips_lock(ip, bytes.get((ip - lo) as usize..).unwrap_or_default()) {
+                    steps.list.push(Step::of_lock(ip));
+                    decoder.set_ip(ip + 1);
+                    let _ = decoder.set_position((ip + 1 - lo) as usize);
+                }
                 decoder.decode_out(&mut instruction);
                 if instruction.is_invalid() {
                     return Err(Uncounted::NotDecodable);
@@ -151,6 +168,14 @@ impl Steps {
             steps.parts.push(Part { lo, hi, first, end: steps.list.len() });
         }
         Ok(steps)
+    }
+
+    /// Whether the code at an address begins with a lock prefix over which the instruction before may jump, as in the C library,
+    /// where a process with one thread needs no lock (sysdeps/x86/atomic-machine.h). `rest` is the code from there on.
+    fn skips_lock(&self, ip: u64, rest: &[u8]) -> bool {
+        let jumps =
+            self.list.last().is_some_and(|last| last.end() == ip && last.way.target() == Some(ip + 1));
+        jumps && rest.first() == Some(&LOCK)
     }
 
     /// Adds an instruction, whose bytes are `bytes`.
@@ -228,7 +253,7 @@ impl Steps {
             }
         }
         let (reads, writes) = flags(i);
-        self.list.push(Step { ip: i.ip(), len: i.len() as u8, operand, way, reads, writes });
+        self.list.push(Step { ip: i.ip(), len: i.len() as u8, operand, way, reads, writes, is_lock: false });
         Ok(())
     }
 

@@ -41,6 +41,9 @@ pub struct Options<'a> {
     /// Returns whether the function's basic blocks are to be counted. If this is `None`, no function's
     /// are.
     pub counted: Option<&'a dyn Fn(&Function) -> bool>,
+    /// Whether functions count, on the calling thread, the instructions that they execute: the clock of
+    /// [`ClockKind::Instructions`](gprofinject_abi::clock::ClockKind::Instructions).
+    pub clock: bool,
     /// What the image is for a process.
     pub role: Role,
     /// Which calls tell the agent when they begin and end.
@@ -96,6 +99,7 @@ mod tests {
                 min_size,
                 insist: false,
                 counted: None,
+                clock: false,
                 role: Role::Program,
                 measured: Measured::None,
                 arena: None,

@@ -1,6 +1,6 @@
 //! Writes the copies of counted functions into the arena.
 
-use crate::blocks::code::{Site, Words};
+use crate::blocks::code::{Site, Words, clock};
 use crate::blocks::tables;
 use crate::blocks::uncounted::Uncounted;
 use crate::emit::emitter::Emitter;
@@ -37,7 +37,7 @@ pub(crate) fn write(e: &mut Emitter<'_, '_>) {
         // Where those of a library begin is known only in the process.
         true => 0,
     };
-    let site = Site { base, counters, arena: layout.arena, arena_len: layout.len as u64 };
+    let site = Site { base, counters, clock: clock(role), arena: layout.arena, arena_len: layout.len as u64 };
     let mut bytes = vec![0xcc; copies.len as usize];
     let (mut patches, mut words, mut uncounted) = (Vec::new(), Words::default(), Vec::new());
     for unit in &copies.units {

@@ -13,6 +13,7 @@ use crate::hot::times::{clock, switches};
 use crate::os::words;
 use crate::os::{kernel, task};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use gprofinject_abi::clock::ClockKind;
 use gprofinject_abi::shared::{ArcTimesRef, BlockRef, RegionRef, TimesRef};
 use gprofinject_abi::times::PROBE;
 use loops::Scratch;
@@ -67,9 +68,11 @@ pub(crate) fn is_scratch(block: BlockRef) -> bool {
 /// Measures the overhead of a call and stores it in the region header. If memory is short, the stored overhead remains 0, and
 /// nothing is subtracted from durations.
 pub(crate) fn run(region: RegionRef, subject: Subject) {
-    if !clock::is_tsc() {
-        of_the_clock(region);
-        return;
+    match clock::kind() {
+        ClockKind::Tsc => {}
+        ClockKind::Gettime => return of_the_clock(region),
+        // The agent's own instructions are not counted.
+        ClockKind::None | ClockKind::Instructions => return,
     }
     let Some((scratch, arc)) = Scratch::make(subject.gates, subject.has_paths) else { return };
     scratch.used(|| measure(region, scratch, arc, subject.has_short));

@@ -1,11 +1,13 @@
 //! The clock that measures calls.
 
-use crate::os::task;
+use crate::hot::thread_blocks;
+use crate::os::{task, words};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use gprofinject_abi::clock::{ClockCode, ClockKind};
 use gprofinject_abi::shared::TimesRef;
 
-/// Whether the clock is the time stamp counter; otherwise it is clock_gettime. Stored once, before the first hook is in place.
-static IS_TSC: AtomicBool = AtomicBool::new(false);
+/// The clock: a [`ClockKind`]. Stored once, before the first hook is in place.
+static KIND: AtomicU32 = AtomicU32::new(ClockKind::None as u32);
 
 /// The time at which the clock was stopped because the hooks were paused, or 0 while it runs. [`now`] returns this time until the hooks
 /// are resumed, so nothing takes any time. Written while all threads are stopped, or by [`forbid`].
@@ -21,17 +23,21 @@ pub(crate) const STOPPED: u32 = 1 << 31;
 static IS_FORBIDDEN: AtomicBool = AtomicBool::new(false);
 
 /// Chooses the clock.
-pub(crate) fn choose(is_tsc: bool) {
-    IS_TSC.store(is_tsc, Ordering::Relaxed);
+pub(crate) fn choose(kind: ClockKind) {
+    KIND.store(kind as u32, Ordering::Relaxed);
 }
 
-/// Returns whether the clock is the time stamp counter.
-pub(crate) fn is_tsc() -> bool {
-    IS_TSC.load(Ordering::Relaxed)
+/// Returns the clock.
+pub(crate) fn kind() -> ClockKind {
+    ClockCode(KIND.load(Ordering::Relaxed)).get().unwrap_or(ClockKind::None)
 }
 
-/// Stops the clock, while all threads are stopped.
+/// Stops the clock, while all threads are stopped. A clock of instructions runs on: while the hooks are paused, it advances only in functions
+/// that were entered before.
 pub(crate) fn stop() {
+    if kind() == ClockKind::Instructions {
+        return;
+    }
     let _ = STOPPED_AT.compare_exchange(0, running(), Ordering::Relaxed, Ordering::Relaxed);
     SLOWLY.fetch_or(STOPPED, Ordering::Relaxed);
 }
@@ -83,8 +89,14 @@ pub(crate) fn pause(times: TimesRef, since: u64, now: u64) -> u64 {
 /// Reads the clock, whether it is stopped or not.
 #[allow(unsafe_code, reason = "an instruction reads the counter")]
 fn running() -> u64 {
-    if !is_tsc() {
-        return task::now();
+    match kind() {
+        ClockKind::Tsc => {}
+        ClockKind::None | ClockKind::Gettime => return task::now(),
+        // A thread without a thread block has executed no function that counts.
+        ClockKind::Instructions => {
+            let block = thread_blocks::at(words::get().block().load(Ordering::Relaxed));
+            return block.map_or(0, |block| block.times().executed().load(Ordering::Relaxed));
+        }
     }
     // SAFETY: every x86-64 processor has the instruction. When a process disables it (PR_SET_TSC), the agent stops the clock first:
     // see `crate::process::seccomp`.

@@ -32,6 +32,9 @@
 //! the call is complete, they are the caller's, in whose time they were: the number of calls shows that, and the clock is read
 //! again.
 //!
+//! If the clock is that of executed instructions, it is a word in the thread block, which costs a load; nothing is in flight for it, and
+//! it does not advance in the gates.
+//!
 //! If short calls are only counted, the gates find the entry of the arc before they read the clock, and return without reading it if
 //! the arc's calls are short. Such a call is not open; its end is known by a frame below that of the innermost open call.
 //!
@@ -47,14 +50,16 @@ mod switched;
 
 use crate::hot::times::calibration::Subject;
 use crate::hot::times::gates::code::{
-    OTHERS, gpi_call_begin, gpi_call_begin_args, gpi_call_begin_late, gpi_call_begin_path,
-    gpi_call_begin_path_late, gpi_call_begin_path_short, gpi_call_begin_path_traced, gpi_call_begin_short,
-    gpi_call_begin_slowly, gpi_call_begin_traced, gpi_call_end, gpi_call_end_args, gpi_call_end_by_call,
-    gpi_call_end_late, gpi_call_end_path, gpi_call_end_path_late, gpi_call_end_path_short,
+    OTHERS, gpi_call_begin, gpi_call_begin_args, gpi_call_begin_executed, gpi_call_begin_late,
+    gpi_call_begin_path, gpi_call_begin_path_executed, gpi_call_begin_path_late, gpi_call_begin_path_short,
+    gpi_call_begin_path_traced, gpi_call_begin_short, gpi_call_begin_slowly, gpi_call_begin_traced,
+    gpi_call_end, gpi_call_end_args, gpi_call_end_by_call, gpi_call_end_executed, gpi_call_end_late,
+    gpi_call_end_path, gpi_call_end_path_executed, gpi_call_end_path_late, gpi_call_end_path_short,
     gpi_call_end_path_traced, gpi_call_end_short, gpi_call_end_traced, gpi_call_mark, gpi_call_mark_by_call,
     gpi_call_mark_traced,
 };
 use core::sync::atomic::Ordering;
+use gprofinject_abi::clock::ClockKind;
 use gprofinject_abi::region::RegionOrders;
 
 /// Which calls are measured, and which events of calls are written to the thread's ring.
@@ -83,7 +88,20 @@ impl Form {
 }
 
 /// Returns the addresses of the gates for the beginning and the end of a call.
-pub(crate) fn gates(is_tsc: bool, paths: bool, form: Form) -> [u64; 2] {
+pub(crate) fn gates(clock: ClockKind, paths: bool, form: Form) -> [u64; 2] {
+    let is_tsc = match clock {
+        ClockKind::Tsc => true,
+        ClockKind::None | ClockKind::Gettime => false,
+        // Only the way of reading the clock differs, and nothing is traced by it.
+        ClockKind::Instructions if form == Form::All => {
+            let [begin, end]: [unsafe extern "C" fn(); 2] = match paths {
+                false => [gpi_call_begin_executed, gpi_call_end_executed],
+                true => [gpi_call_begin_path_executed, gpi_call_end_path_executed],
+            };
+            return [begin as usize as u64, end as usize as u64];
+        }
+        ClockKind::Instructions => false,
+    };
     let [begin, end]: [unsafe extern "C" fn(); 2] = match (is_tsc, paths, form) {
         (false, _, _) => [gpi_call_begin_slowly, gpi_call_end_by_call],
         (true, false, Form::All) => [gpi_call_begin, gpi_call_end],
@@ -102,7 +120,7 @@ pub(crate) fn gates(is_tsc: bool, paths: bool, form: Form) -> [u64; 2] {
 pub(crate) fn calibrated(orders: &RegionOrders) -> Subject {
     let (form, has_paths) = (Form::of(orders), orders.nodes_max != 0);
     Subject {
-        gates: gates(true, has_paths, form),
+        gates: gates(ClockKind::Tsc, has_paths, form),
         has_paths,
         has_short: form == Form::Short,
         is_traced: matches!(form, Form::TracedAtOnce | Form::TracedLate),

@@ -10,7 +10,7 @@ use std::io::{self, Write};
 
 use crate::estimate::estimate;
 use crate::formats::names::{distinct, one_line};
-use crate::model::{Arc, Frame, Line, Run};
+use crate::model::{Arc, Frame, Line, Run, Time};
 
 /// The name of the file or module that is not known, as Callgrind writes it.
 const UNKNOWN: &str = "???";
@@ -48,6 +48,9 @@ pub(crate) fn write(run: &Run, out: &mut dyn Write) -> io::Result<()> {
 #[derive(Clone, Copy)]
 enum Event {
     Time,
+    /// Instructions that were counted in place of times.
+    Executed,
+    /// Instructions of the basic blocks that were counted.
     Instructions,
     Calls,
 }
@@ -94,16 +97,20 @@ impl Numbers {
 impl<'r, 'w> Writer<'r, 'w> {
     fn new(run: &'r Run, out: &'w mut dyn Write) -> Writer<'r, 'w> {
         let mut events = Vec::new();
-        if run.time.is_some() {
-            events.push(Event::Time);
+        match run.time {
+            Time::None => {}
+            Time::Executed => events.push(Event::Executed),
+            Time::Sampled | Time::Estimated | Time::Measured { .. } => events.push(Event::Time),
         }
-        if run.has_instructions {
+        // Both are of the same name.
+        let has_instructions = run.has_instructions && run.time != Time::Executed;
+        if has_instructions {
             events.push(Event::Instructions);
         }
         if events.is_empty() {
             events.push(Event::Calls);
         }
-        let instructions = if run.has_instructions { inclusive_instructions(run) } else { Vec::new() };
+        let instructions = if has_instructions { inclusive_instructions(run) } else { Vec::new() };
         let totals = vec![0; events.len()];
         Writer {
             run,
@@ -232,7 +239,7 @@ impl Event {
     fn names(self) -> (&'static str, &'static str) {
         match self {
             Event::Time => ("ns", "Time in nanoseconds"),
-            Event::Instructions => ("Ir", "Instructions executed"),
+            Event::Executed | Event::Instructions => ("Ir", "Instructions executed"),
             Event::Calls => ("Calls", "Calls"),
         }
     }
@@ -240,7 +247,7 @@ impl Event {
     /// Returns the cost among those of time, of instructions and of calls.
     fn of(self, [time, instructions, calls]: [u64; 3]) -> u64 {
         match self {
-            Event::Time => time,
+            Event::Time | Event::Executed => time,
             Event::Instructions => instructions,
             Event::Calls => calls,
         }

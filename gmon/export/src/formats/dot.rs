@@ -18,7 +18,7 @@ const MOST: usize = 400;
 const LONGEST: usize = 80;
 
 pub(crate) fn write(run: &Run, out: &mut dyn Write) -> io::Result<()> {
-    let by_time = Weight::of(run) == Weight::Time;
+    let by_time = matches!(Weight::of(run), Weight::Time | Weight::Executed);
     let cost = |function: &Function| if by_time { function.inclusive_ns } else { function.calls };
     let all = match by_time {
         true => run.functions.iter().map(cost).max().unwrap_or(0).max(run.self_ns()),

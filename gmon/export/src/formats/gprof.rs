@@ -11,7 +11,7 @@
 mod names;
 mod symbols;
 
-use gmon::{Arc, Format, HistogramBuilder, Profile};
+use gmon::{Arc, BILLIONS, Format, HistogramBuilder, Profile, SECONDS};
 
 use crate::formats::gprof::names::Name;
 use crate::load::OUTSIDE;
@@ -101,15 +101,18 @@ pub fn pair(run: &Run) -> Result<Pair, PairError> {
     let rate = match run.time {
         Time::None => 0,
         Time::Sampled | Time::Estimated => (SECOND / run.sample_period_ns.max(1) as f64).round() as u32,
-        Time::Measured { .. } => {
+        Time::Measured { .. } | Time::Executed => {
             rate_of_times(run.functions.iter().map(|function| function.self_ns).max().unwrap_or(0))
         }
     };
     if rate > 0 {
-        let mut builder = HistogramBuilder::new(FIRST..end, rate).functions(addresses);
+        let unit = if run.time == Time::Executed { BILLIONS } else { SECONDS };
+        let mut builder = HistogramBuilder::new(FIRST..end, rate).unit(unit).functions(addresses);
         for (function, &start) in run.functions.iter().zip(&starts) {
             let samples = match run.time {
-                Time::Measured { .. } => (function.self_ns as f64 * f64::from(rate) / SECOND).round() as u64,
+                Time::Measured { .. } | Time::Executed => {
+                    (function.self_ns as f64 * f64::from(rate) / SECOND).round() as u64
+                }
                 Time::None | Time::Sampled | Time::Estimated => function.samples,
             };
             if samples > 0 {

@@ -11,7 +11,7 @@ use flate2::write::GzEncoder;
 use gmon_run::wire;
 use prost::Message;
 
-use crate::model::{Function, Line, Run};
+use crate::model::{Function, Line, Run, Time};
 use crate::stacks::{Place, Weight, levels, visit};
 
 /// The size from which encoded samples are passed on to be compressed.
@@ -21,6 +21,8 @@ pub(crate) fn write(run: &Run, out: &mut dyn Write) -> io::Result<()> {
     let mut file = GzEncoder::new(out, Compression::default());
     let mut tables = Tables::new(run);
     let has_time = run.time.is_some();
+    // Both are of the same name.
+    let has_blocks = run.has_instructions && run.time != Time::Executed;
     let has_samples = run.sample_period_ns > 0;
     let key = tables.string("thread");
     let labels: Vec<wire::Label> = run
@@ -39,7 +41,7 @@ pub(crate) fn write(run: &Run, out: &mut dyn Write) -> io::Result<()> {
         if has_samples {
             value.push(signed(stack.samples));
         }
-        if run.has_instructions {
+        if has_blocks {
             value.push(signed(stack.instructions));
         }
         let label = stack.thread.and_then(|thread| labels.get(thread as usize)).copied();
@@ -58,17 +60,21 @@ pub(crate) fn write(run: &Run, out: &mut dyn Write) -> io::Result<()> {
     let mut sample_type = vec![value_type("calls", "count")];
     let mut default = sample_type[0].r#type;
     if has_time {
-        sample_type.push(value_type("time", "nanoseconds"));
+        let (name, unit) = match run.time {
+            Time::Executed => ("instructions", "count"),
+            _ => ("time", "nanoseconds"),
+        };
+        sample_type.push(value_type(name, unit));
     }
     if has_samples {
         sample_type.push(value_type("samples", "count"));
     }
-    if run.has_instructions {
+    if has_blocks {
         sample_type.push(value_type("instructions", "count"));
     }
     match Weight::of(run) {
         Weight::Time => default = tables.string("time"),
-        Weight::Instructions => default = tables.string("instructions"),
+        Weight::Executed | Weight::Instructions => default = tables.string("instructions"),
         Weight::Calls => {}
     }
     let period_type = has_samples

@@ -59,17 +59,20 @@ pub(crate) fn write(run: &Run, out: &mut dyn Write) -> io::Result<()> {
 
 /// Returns what is said of the picture.
 fn said(run: &Run, paths: &Paths, all: u64) -> String {
-    let kind = match run.time {
-        _ if all == 0 => return "no times were measured or sampled, so there is no flame graph".to_owned(),
-        Time::Measured { .. } => "wall time, measured",
-        Time::Sampled => "CPU time, by sampled stacks",
-        _ => "CPU time, by samples",
-    };
     let guess = match paths.is_estimate {
         true => {
             "; ESTIMATE: paths were not recorded, a function's time is divided among its callers (gprofinject --paths records them)"
         }
         false => "",
+    };
+    let kind = match run.time {
+        _ if all == 0 => return "no times were measured or sampled, so there is no flame graph".to_owned(),
+        Time::Executed => {
+            return format!("{} executed{guess}", gmon::counted(all, "instruction", "instructions"));
+        }
+        Time::Measured { .. } => "wall time, measured",
+        Time::Sampled => "CPU time, by sampled stacks",
+        _ => "CPU time, by samples",
     };
     format!("{} of {kind}{guess}", time(all))
 }

@@ -121,7 +121,7 @@ class SourceView extends CodeView {
   remark(id) {
     const { run } = this;
     const [calls, self] = [run.columns.calls[id], run.columns.self?.[id] ?? 0];
-    const facts = [calls > 0 ? counted(calls, "call", "calls") : null, self > 0 ? `${duration(self)} self` : null].filter(Boolean);
+    const facts = [calls > 0 ? counted(calls, "call", "calls") : null, self > 0 ? `${amount(self)} self` : null].filter(Boolean);
     return el("span", { className: "remark" }, el("a", { href: hashOf("graph", { function: id }), textContent: run.short(id), title: describe(run, id), tabIndex: -1 }), `: ${facts.join(", ")}`);
   }
 

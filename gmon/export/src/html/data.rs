@@ -264,6 +264,7 @@ fn times(run: &Run, has_likely_paths: bool) -> Times {
         Time::Sampled => ("sampled", &[]),
         Time::Estimated => ("sampled", &["inclusive", "mean", "arcs"]),
         Time::Measured { .. } => ("measured", &[]),
+        Time::Executed => ("executed", &[]),
     };
     let paths = has_likely_paths.then_some("paths");
     Times { kind, estimated: estimated.iter().copied().chain(paths).collect() }

@@ -123,7 +123,7 @@ class ChangesView {
     const test = matcher(this.search.value);
     this.test = this.search.value.trim() === "" ? null : (id) => test(this.run.lowerNames()[id]);
     const [before, after] = [this.tree.old[0], this.tree.new[0]];
-    this.status.textContent = `${duration(before)} → ${duration(after)} (${signed(after - before, duration)})`;
+    this.status.textContent = `${amount(before)} → ${amount(after)} (${signed(after - before, amount)})`;
     this.flame.draw();
   }
 
@@ -151,7 +151,7 @@ class ChangesView {
 
   facts(node) {
     const { tree, run } = this;
-    const line = (label, before, after) => `${label}: ${duration(before)} → ${duration(after)}, ${signed(after - before, duration)}${before > 0 ? ` (${signed((100 * (after - before)) / before, (value) => `${value.toFixed(1)} %`)})` : " (new)"}`;
+    const line = (label, before, after) => `${label}: ${amount(before)} → ${amount(after)}, ${signed(after - before, amount)}${before > 0 ? ` (${signed((100 * (after - before)) / before, (value) => `${value.toFixed(1)} %`)})` : " (new)"}`;
     const chance = run.isChance(tree.old[node], tree.new[node]) && tree.old[node] !== tree.new[node] ? ["This change may be chance."] : [];
     return [line("inclusive", tree.old[node], tree.new[node]), ...(node === 0 ? [] : [line("self", tree.selfOld[node], tree.selfNew[node])]), ...chance];
   }
@@ -194,7 +194,7 @@ class ChangedFunctions {
       { key: `${key}-new`, title: "new", of: (id) => run.new[key][id], show },
       { key: `${key}-old`, title: "old", of: (id) => run.old[key][id], show },
     ];
-    this.columns = [...(timed ? [...pair("self", "Self", duration), ...pair("inclusive", `Inclusive${run.kinds[1] === "sampled" ? " (est.)" : ""}`, duration)] : []), ...pair("calls", "Calls", count)];
+    this.columns = [...(timed ? [...pair("self", "Self", amount), ...pair("inclusive", `Inclusive${run.kinds[1] === "sampled" ? " (est.)" : ""}`, amount)] : []), ...pair("calls", "Calls", count)];
     this.sort = this.columns[0].key;
     this.descending = true;
     this.search = el("input", { type: "search", placeholder: "Filter by name  ( / )", "aria-label": "Filter functions by name", spellcheck: false, oninput: () => this.update() });
@@ -315,6 +315,7 @@ async function start() {
     const data = document.getElementById("data");
     const raw = await unpack(data.textContent);
     data.remove();
+    setKind(raw.kinds[1]);
     window.page = new Page(new Difference(raw));
     requestAnimationFrame(() => setTimeout(() => performance.mark("shown")));
   } catch (error) {

@@ -104,7 +104,7 @@ pub fn write_difference(old: &Run, new: &Run, out: &mut dyn Write) -> io::Result
     };
     let comparable = match (old.time, new.time) {
         (old, new) if old.is_sampled() => new.is_sampled(),
-        (old, new) => old.is_measured() && new.is_measured(),
+        (old, new) => old.is_comparable(new),
     };
     let (paths, estimated) = paths(runs, &found.functions);
     let data = Data {
@@ -113,6 +113,7 @@ pub fn write_difference(old: &Run, new: &Run, out: &mut dyn Write) -> io::Result
             Time::None => "none",
             Time::Sampled | Time::Estimated => "sampled",
             Time::Measured { .. } => "measured",
+            Time::Executed => "executed",
         }),
         comparable,
         totals: runs.map(Run::total_ns),

@@ -58,7 +58,7 @@ pub(crate) fn facts(run: &Run) -> Vec<Fact> {
     fact("Calls", calls(run));
     fact("Times", times(run));
     let overhead = run.threads.iter().fold(0_u64, |sum, thread| sum.saturating_add(thread.overhead_ns));
-    if run.time.is_measured() {
+    if matches!(run.time, Time::Measured { .. }) {
         fact(
             "Overhead",
             vec![duration(overhead), text(" of gprofinject's own, in all threads, left out of all times")],
@@ -107,6 +107,7 @@ fn functions(run: &Run) -> Part {
 fn times(run: &Run) -> Vec<Part> {
     match run.time {
         Time::None => vec![text("none were measured or sampled")],
+        Time::Executed => vec![text("the instructions that each call executed, counted, in place of times")],
         Time::Measured { error_ns } => vec![
             text("wall time, measured in each call"),
             text(if run.has_instructions { ", with that of counting basic blocks" } else { "" }),

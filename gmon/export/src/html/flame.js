@@ -180,7 +180,7 @@ class Flame {
     const all = tree.total[0];
     const guess = run.time.estimated.includes("paths") ? " (est.)" : "";
     const id = tree.func[box.node];
-    const row = (label, ns) => el("div", {}, `${label} `, el("b", { textContent: duration(ns) }), ` · ${percent(ns, all)} · ${exact(ns)}`);
+    const row = (label, ns) => el("div", {}, `${label} `, el("b", { textContent: amount(ns) }), ` · ${percent(ns, all)} · ${exactAmount(ns)}`);
     fill(
       tip,
       el("b", { textContent: view.name(box.node) }),

@@ -36,6 +36,31 @@ function exact(ns) {
   return `${Number.isInteger(ns) ? count(ns) : ns.toFixed(2)} ns`;
 }
 
+/** Whether what takes the place of times are numbers of executed instructions. A page has runs of one kind. */
+let countsInstructions = false;
+
+/** Says of what kind the times of the page's runs are. */
+function setKind(kind) {
+  countsInstructions = kind === "executed";
+}
+
+/** Returns a time of the run, or a number of instructions, with four digits and a unit. */
+function amount(value) {
+  if (!countsInstructions || value === UNKNOWN) return duration(value);
+  if (value < 1e7) return count(value);
+  let [scaled, unit] = [value / 1e6, "M"];
+  for (const larger of ["G", "T", "P", "E"]) {
+    if (scaled < 9999.5) break;
+    [scaled, unit] = [scaled / 1000, larger];
+  }
+  return `${scaled.toPrecision(4)} ${unit}`;
+}
+
+/** Returns the same with all its digits. */
+function exactAmount(value) {
+  return countsInstructions && value !== UNKNOWN ? counted(value, "instruction", "instructions") : exact(value);
+}
+
 /** Returns `part` as a percentage of `whole`. Only nothing is 0, and only everything is 100. */
 function percent(part, whole) {
   if (part === UNKNOWN || !(whole > 0)) return "";

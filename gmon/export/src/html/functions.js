@@ -2,15 +2,15 @@
 
 /** The columns of the table, in the order in which they are shown, if the run has them. */
 const COLUMNS = [
-  { key: "self", share: true, title: "Self", hint: "The time in the function itself", show: duration, exact },
-  { key: "inclusive", share: true, title: "Inclusive", hint: "The time in the function and in everything that it called; of recursive calls, only the outermost counts", show: duration, exact },
+  { key: "self", share: true, title: "Self", hint: "The time in the function itself", show: amount, exact: exactAmount },
+  { key: "inclusive", share: true, title: "Inclusive", hint: "The time in the function and in everything that it called; of recursive calls, only the outermost counts", show: amount, exact: exactAmount },
   { key: "calls", title: "Calls", hint: "All calls", show: count, exact: (value) => counted(value, "call", "calls") },
   { key: "primitive", title: "Primitive", hint: "The calls that were not made within another call of the same function", show: count, exact: (value) => counted(value, "primitive call", "primitive calls") },
-  { key: "mean", title: "Mean", hint: "Inclusive time of a primitive call", show: duration, exact },
-  { key: "min", title: "Shortest", hint: "The duration of the shortest call, of those that have returned", show: duration, exact },
-  { key: "p50", title: "p50", hint: "The duration that half of the calls do not exceed", show: duration, exact },
-  { key: "p99", title: "p99", hint: "The duration that 99 of 100 calls do not exceed", show: duration, exact },
-  { key: "max", title: "Longest", hint: "The duration of the longest call, of those that have returned", show: duration, exact },
+  { key: "mean", title: "Mean", hint: "Inclusive time of a primitive call", show: amount, exact: exactAmount },
+  { key: "min", title: "Shortest", hint: "The duration of the shortest call, of those that have returned", show: amount, exact: exactAmount },
+  { key: "p50", title: "p50", hint: "The duration that half of the calls do not exceed", show: amount, exact: exactAmount },
+  { key: "p99", title: "p99", hint: "The duration that 99 of 100 calls do not exceed", show: amount, exact: exactAmount },
+  { key: "max", title: "Longest", hint: "The duration of the longest call, of those that have returned", show: amount, exact: exactAmount },
   { key: "cpu", title: "CPU", hint: "The CPU time in the function itself, by samples", show: duration, exact },
   { key: "waiting", title: "Waiting", hint: "Self time without CPU time: the thread waited for a lock, a disk, another thread or a processor", show: duration, exact },
   { key: "instructions", share: true, title: "Instructions", hint: "The instructions that the function itself executed", show: count, exact: (value) => counted(value, "instruction", "instructions") },

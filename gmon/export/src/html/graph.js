@@ -78,9 +78,10 @@ class GraphView {
     if (column("primitive") !== column("calls")) fact("primitive", count(column("primitive")), "The calls that were not made within another call of the same function");
     for (const key of this.timed ? ["self", "inclusive"] : []) {
       const share = percent(column(key), run.total);
-      fact(`${key}${run.time.estimated.includes(key) ? " (est.)" : ""}${share ? `, ${share}` : ""}`, duration(column(key)), exact(column(key)));
+      fact(`${key}${run.time.estimated.includes(key) ? " (est.)" : ""}${share ? `, ${share}` : ""}`, amount(column(key)), exactAmount(column(key)));
     }
-    for (const key of ["mean", "cpu", "waiting"]) fact(key === "cpu" ? "CPU" : key, duration(column(key)), exact(column(key)));
+    fact("mean", amount(column("mean")), exactAmount(column("mean")));
+    for (const key of ["cpu", "waiting"]) fact(key === "cpu" ? "CPU" : key, duration(column(key)), exact(column(key)));
     fact("instructions", count(column("instructions")), "Executed in the function itself");
     const source = run.file[id] > 0 ? `${visible(fileName(run.files[run.file[id] - 1]))}${run.line[id] > 0 ? `:${run.line[id]}` : ""}` : null;
     const links = [
@@ -107,7 +108,7 @@ class GraphView {
     const number = run.cycle?.[id] ?? 0;
     if (number === 0) return null;
     const cycle = run.cycles[number - 1];
-    const time = this.timed ? `, ${duration(cycle.inclusive)} inclusive` : "";
+    const time = this.timed ? `, ${amount(cycle.inclusive)} inclusive` : "";
     const text = `Cycle ${number}: ${counted(cycle.functions, "function", "functions")} that call each other, ${counted(cycle.calls, "call", "calls")} from outside${time}. The time of calls within it cannot be estimated.`;
     return el("p", { className: "quiet cycle", textContent: text });
   }
@@ -119,7 +120,7 @@ class GraphView {
     const parts = [];
     run.rows.function.forEach((f, row) => {
       if (f !== id) return;
-      const time = `, ${duration(run.rows.self[row])} self`;
+      const time = `, ${amount(run.rows.self[row])} self`;
       parts.push(`${threadName(run.threads[run.rows.thread[row]])}: ${counted(run.rows.calls[row], "call", "calls")}${time}`);
     });
     if (parts.length === 0) return null;
@@ -164,11 +165,11 @@ class GraphView {
       const time = line.kind === "self" ? whole : run.arcs.inclusive[line.arc];
       const own = line.kind === "self" ? run.columns.self?.[id] ?? UNKNOWN : run.arcs.self?.[line.arc] ?? UNKNOWN;
       setShare(inclusive.firstChild, time, line.kind === "self" ? run.total : whole);
-      inclusive.lastChild.textContent = duration(time);
+      inclusive.lastChild.textContent = amount(time);
       const ofWhat = line.kind === "self" ? "all time" : "the function's inclusive time";
-      inclusive.title = time === UNKNOWN ? (this.run.time.kind === "sampled" ? "gprof's rule gives no time to calls within a circle of functions" : "not known") : `Inclusive: ${exact(time)}, ${inclusive.firstChild.textContent} of ${ofWhat}`;
-      self.textContent = duration(own);
-      self.title = own === UNKNOWN ? "not known" : `Self: ${exact(own)}`;
+      inclusive.title = time === UNKNOWN ? (this.run.time.kind === "sampled" ? "gprof's rule gives no time to calls within a circle of functions" : "not known") : `Inclusive: ${exactAmount(time)}, ${inclusive.firstChild.textContent} of ${ofWhat}`;
+      self.textContent = amount(own);
+      self.title = own === UNKNOWN ? "not known" : `Self: ${exactAmount(own)}`;
     }
     this.fillCalls(calls, line);
     const isUnknown = line.kind === "caller" && line.other < 0 && run.arcs.calls[line.arc] === UNKNOWN;

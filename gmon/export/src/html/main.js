@@ -143,6 +143,7 @@ async function start() {
     const data = document.getElementById("data");
     const raw = await unpack(data.textContent);
     data.remove();
+    setKind(raw.time.kind);
     window.page = new Page(new Run(raw));
     // The next task but the frame's own comes when the page has been painted.
     requestAnimationFrame(() => setTimeout(() => performance.mark("shown")));

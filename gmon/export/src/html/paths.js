@@ -87,9 +87,9 @@ class PathsView {
     if (this.test) {
       const { total, nodes } = matched(this.tree, this.test);
       const what = this.highlight !== UNKNOWN ? `${this.run.names[this.highlight]}: ` : "";
-      this.status.textContent = nodes === 0 ? `${what}no path` : `${what}${counted(nodes, "path", "paths")}, ${duration(total)}, ${percent(total, all)} of the time`;
+      this.status.textContent = nodes === 0 ? `${what}no path` : `${what}${counted(nodes, "path", "paths")}, ${amount(total)}, ${percent(total, all)} of the time`;
     } else {
-      this.status.textContent = `${counted(this.tree.parent.length - 1, "path", "paths")}, ${duration(all)}`;
+      this.status.textContent = `${counted(this.tree.parent.length - 1, "path", "paths")}, ${amount(all)}`;
     }
     this.flame.draw();
     this.rows.list.refill();
@@ -117,8 +117,8 @@ class PathsView {
     const id = tree.func[node];
     const all = tree.total[0];
     const facts = [
-      [run.time.estimated.includes("paths") ? "inclusive (est.)" : "inclusive", `${duration(tree.total[node])}, ${percent(tree.total[node], all)}`, exact(tree.total[node])],
-      node === 0 ? null : [run.time.estimated.includes("paths") ? "self on this path (est.)" : "self", `${duration(tree.self[node])}, ${percent(tree.self[node], all)}`, exact(tree.self[node])],
+      [run.time.estimated.includes("paths") ? "inclusive (est.)" : "inclusive", `${amount(tree.total[node])}, ${percent(tree.total[node], all)}`, exactAmount(tree.total[node])],
+      node === 0 ? null : [run.time.estimated.includes("paths") ? "self on this path (est.)" : "self", `${amount(tree.self[node])}, ${percent(tree.self[node], all)}`, exactAmount(tree.self[node])],
       node === 0 || tree.calls[node] === UNKNOWN ? null : [tree.calls[node] === 1 ? "call" : "calls", count(tree.calls[node]), ""],
     ];
     fill(
@@ -233,10 +233,10 @@ class PathRows {
     const [inclusive, self, calls, name] = row.children;
     const depth = tree.depth[node] - tree.depth[root];
     setShare(inclusive.firstChild, tree.total[node], tree.total[0]);
-    inclusive.lastChild.textContent = duration(tree.total[node]);
-    inclusive.title = `Inclusive: ${exact(tree.total[node])}`;
-    self.textContent = node === 0 ? "" : duration(tree.self[node]);
-    self.title = node === 0 ? "" : `Self: ${exact(tree.self[node])}`;
+    inclusive.lastChild.textContent = amount(tree.total[node]);
+    inclusive.title = `Inclusive: ${exactAmount(tree.total[node])}`;
+    self.textContent = node === 0 ? "" : amount(tree.self[node]);
+    self.title = node === 0 ? "" : `Self: ${exactAmount(tree.self[node])}`;
     calls.textContent = node === 0 ? "" : count(tree.calls[node]);
     const leaf = tree.first[node] === UNKNOWN;
     const id = tree.func[node];

@@ -71,7 +71,7 @@ class SummaryView {
     const order = sortByNumber(run.programs.map((_, at) => at), value, true);
     const cells = order.slice(0, 100).map((at) => [
       shareCell(value[at], all),
-      timed ? el("span", { className: "number", textContent: duration(time[at]), title: exact(time[at]) }) : null,
+      timed ? el("span", { className: "number", textContent: amount(time[at]), title: exactAmount(time[at]) }) : null,
       el("span", { className: timed ? "number wide" : "number", textContent: count(calls[at]) }),
       el("span", { className: "name", textContent: programName(run.programs[at]), title: moduleTitle(run.modules[run.programs[at].module]) }),
     ]);
@@ -90,7 +90,7 @@ class SummaryView {
     const known = (number, show) => (number === null ? "" : show(number));
     const cells = rows.map((process) => [
       shareCell(value(process), all),
-      timed ? el("span", { className: "number", textContent: known(process.self, duration), title: known(process.self, exact) }) : null,
+      timed ? el("span", { className: "number", textContent: known(process.self, amount), title: known(process.self, exactAmount) }) : null,
       el("span", { className: timed ? "number wide" : "number", textContent: known(process.calls, count) }),
       el("span", { className: "number wide", textContent: known(process.begin, duration), title: "After the beginning of the run" }),
       el("span", { className: "number wide", textContent: known(process.life, duration), title: known(process.life, exact) }),
@@ -111,7 +111,7 @@ class SummaryView {
       const thread = run.threads[at];
       return [
         shareCell(thread.life, longest),
-        el("span", { className: "number", textContent: duration(thread.life), title: exact(thread.life) }),
+        el("span", { className: "number", textContent: amount(thread.life), title: exactAmount(thread.life) }),
         el("span", { className: "number wide", textContent: duration(thread.outside), title: `No hooked function was running for ${exact(thread.outside)}` }),
         el("span", { className: "name", textContent: threadName(thread) }),
       ];

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use gmon::{Block, BuildId, Format, Profile};
-use gmon_run::{By, Costs, FunctionTimes, Node, Program, Recording, Stack};
+use gmon_run::{By, ClockSource, Costs, FunctionTimes, Node, Program, Recording, Stack};
 use gprofinject_image::debug::module_file;
 
 use crate::estimate::estimate;
@@ -94,7 +94,7 @@ pub(crate) fn analysis(recording: &Recording, samples: &Samples, files: Files, d
     run.sort_arcs();
     match run.time {
         _ if recording.has_sampled_stacks() => add_stacks(&mut run, recording, &numbers),
-        Time::Measured { .. } => {}
+        Time::Measured { .. } | Time::Executed => {}
         _ => estimate(&mut run),
     }
     add_files(&mut run, recording, samples, &numbers, files, detail);
@@ -252,7 +252,10 @@ fn add_times(run: &mut Run, recording: &Recording, numbers: &Numbers) {
     run.threads.clone_from(&recording.threads);
     run.clock = Some(recording.clock);
     run.intervals.clone_from(&recording.intervals);
-    run.time = Time::Measured { error_ns: recording.clock.error_ns };
+    run.time = match recording.clock.source {
+        ClockSource::Instructions => Time::Executed,
+        ClockSource::Tsc | ClockSource::ClockGettime => Time::Measured { error_ns: recording.clock.error_ns },
+    };
 }
 
 /// Adds what the modules' files say: source lines, and the instructions of basic blocks that were counted.

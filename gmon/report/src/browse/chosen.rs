@@ -1,10 +1,11 @@
 //! The part of a recording that is of one program or one thread.
 
+use gmon_export::Time;
 use gmon_export::processes::{Branch, Tree, duration_ns, failure};
-use gmon_run::{Hits, Recording};
+use gmon_run::{ClockSource, Hits, Recording};
 
 use crate::cli::text::plain;
-use crate::cli::units::duration;
+use crate::cli::units::{amount, duration};
 
 /// What is shown of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,7 +87,10 @@ pub(crate) fn choices(recording: &Recording) -> Vec<Choice> {
         },
         calls: Some(by_thread[index]),
         samples: Some(thread.samples).filter(|&samples| samples > 0),
-        life: duration(thread.life_ns),
+        life: match recording.clock.source {
+            ClockSource::Instructions => amount(Time::Executed, thread.life_ns),
+            ClockSource::Tsc | ClockSource::ClockGettime => duration(thread.life_ns),
+        },
         is_part: false,
     }));
     choices

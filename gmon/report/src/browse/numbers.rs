@@ -1,15 +1,16 @@
 //! Numbers as text in columns.
 
+use crate::cli::units::amount;
 pub(crate) use crate::cli::units::count;
-use crate::cli::units::duration;
+use gmon_export::Time;
 
 /// What stands before an estimate.
 pub(crate) const ESTIMATE: &str = "~";
 
-/// Returns a duration, marked if it is an estimate.
-pub(crate) fn time(ns: u64, is_estimate: bool) -> String {
+/// Returns one of a run's times, marked if it is an estimate.
+pub(crate) fn time(of: Time, ns: u64, is_estimate: bool) -> String {
     let mark = if is_estimate && ns > 0 { ESTIMATE } else { "" };
-    format!("{mark}{}", duration(ns))
+    format!("{mark}{}", amount(of, ns))
 }
 
 /// Returns a share of a whole, in percent; nothing if there is no whole.
@@ -26,8 +27,8 @@ mod tests {
 
     #[test]
     fn columns() {
-        assert_eq!(time(1_500_000, true), "~1.500 ms");
-        assert_eq!(time(0, true), "0 ns");
+        assert_eq!(time(Time::Estimated, 1_500_000, true), "~1.500 ms");
+        assert_eq!(time(Time::Estimated, 0, true), "0 ns");
         assert_eq!((count(123_456, 6), count(123_456, 5)), ("123456".into(), "123k".into()));
         assert_eq!((count(9_999_600, 5), count(u64::MAX, 6)), ("10M".into(), "18E".into()));
         assert_eq!((share(1, 3), share(1, 0)), ("33.33".into(), String::new()));

@@ -41,12 +41,12 @@ impl<'r> Comparison<'r> {
     ) -> Result<Comparison<'r>> {
         let has_times = match (old.time, new.time) {
             (old, new) if old.is_sampled() => new.is_sampled(),
-            (old, new) => old.is_measured() && new.is_measured(),
+            (old, new) => old.is_comparable(new),
         };
         let has_instructions = old.has_instructions && new.has_instructions;
         match sort {
             Some(Compared::Own | Compared::Inclusive) if !has_times => bail!(
-                "the times cannot be compared: those of one run are measured, those of the other are samples, or there \
+                "the times cannot be compared: those of one run are measured, those of the other are samples or instructions, or there \
                  are none; --sort calls compares calls"
             ),
             Some(Compared::Inclusive) if old.time.is_sampled() && old.time != new.time => bail!(
@@ -115,7 +115,7 @@ impl<'r> Comparison<'r> {
             Time::Sampled | Time::Estimated => {
                 SIGMAS * (variance(old, self.old) + variance(new, self.new)).sqrt()
             }
-            Time::None | Time::Measured { .. } => 0.0,
+            Time::None | Time::Measured { .. } | Time::Executed => 0.0,
         };
         let spread = SPREADS * self.spread.unwrap_or(0.0) * value(by, old).max(value(by, new)) as f64;
         changed > chance.max(spread)

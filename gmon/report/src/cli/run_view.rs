@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::cli::table_args::TableArgs;
 use crate::cli::text::{Style, chosen_in_module, chosen_path, file_name, percent, plain};
-use crate::cli::units::duration;
+use crate::cli::units::{amount, duration};
 
 /// The name that is shown for a caller that is not known.
 pub(crate) const NOT_KNOWN: &str = "[not hooked]";
@@ -158,7 +158,12 @@ impl<'a> RunView<'a> {
     /// Returns an inclusive time, or one of an arc, in words: marked if it is an estimate.
     pub(crate) fn estimate(&self, ns: u64) -> String {
         let mark = if self.run.time == Time::Estimated { ESTIMATE } else { "" };
-        format!("{mark}{}", duration(ns))
+        format!("{mark}{}", self.amount(ns))
+    }
+
+    /// Returns a time in words, or a number of instructions if these take the place of times.
+    pub(crate) fn amount(&self, ns: u64) -> String {
+        amount(self.run.time, ns)
     }
 
     /// Prints what the numbers are.
@@ -194,6 +199,15 @@ impl<'a> RunView<'a> {
                 let time = format!("time: CPU time, {samples}, one for each {}", period.trim_end());
                 writeln!(out, "{}", self.style.wrap(&time))?;
                 writeln!(out, "{}", self.style.wrap(&inclusive))
+            }
+            Time::Executed => {
+                let time = "self, inclusive: instructions, counted as each call executed them; those of functions that are not hooked are \
+                            in none";
+                writeln!(out, "{}", self.style.wrap(time))?;
+                match run.sample_period_ns {
+                    0 => Ok(()),
+                    _ => writeln!(out, "cpu: CPU time, a sample for each {}", period.trim_end()),
+                }
             }
             Time::Measured { error_ns } => {
                 let took = match run.duration_ns {
@@ -312,12 +326,14 @@ pub(crate) fn json_head(run: &Run) -> String {
         Time::Sampled => (json!("sampled"), Value::Null),
         Time::Estimated => (json!("estimated"), Value::Null),
         Time::Measured { error_ns } => (json!("measured"), json!(error_ns)),
+        Time::Executed => (json!("instructions"), Value::Null),
     };
     let clock = run.clock.map_or(Value::Null, |clock| {
         json!({
             "source": match clock.source {
                 ClockSource::Tsc => "tsc",
                 ClockSource::ClockGettime => "clock_gettime",
+                ClockSource::Instructions => "instructions",
             },
             "ticks_per_second": clock.ticks_per_second,
             "inside_ns": clock.inside_ns,

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use gmon_export::Run;
 use gmon_export::load::KnownProgram;
+use gmon_export::{Run, Time};
 
 use crate::cli::fold::{self, Sum};
 use crate::cli::run::Subject;
@@ -20,6 +20,8 @@ pub(crate) struct Ranks {
     pub(crate) functions: Vec<Row>,
     /// The sums of whole processes.
     pub(crate) total: Row,
+    /// What the times are.
+    pub(crate) time: Time,
 }
 
 /// A function in all processes.
@@ -104,13 +106,18 @@ impl Ranks {
             bail!("{}: a program without profiles, expected `PROG FILE...`", first.display());
         }
         let threads = fold::processors();
-        let new =
-            || Adding { args, program: program.as_ref(), functions: HashMap::new(), total: Row::default() };
+        let new = || Adding {
+            args,
+            program: program.as_ref(),
+            functions: HashMap::new(),
+            total: Row::default(),
+            time: Time::None,
+        };
         let sum = fold::sum(paths, threads, new)?;
         let files = paths.iter().map(|path| (path.clone(), rank::of_file(path))).collect();
         let mut functions: Vec<Row> = sum.functions.into_values().collect();
         functions.sort_by(|a, b| (&a.demangled, &a.module).cmp(&(&b.demangled, &b.module)));
-        Ok(Ranks { files, functions, total: sum.total })
+        Ok(Ranks { files, functions, total: sum.total, time: sum.time })
     }
 }
 
@@ -121,11 +128,14 @@ struct Adding<'a> {
     /// By module, link address and name.
     functions: HashMap<(String, u64, String), Row>,
     total: Row,
+    /// What the times of the first process are.
+    time: Time,
 }
 
 impl Adding<'_> {
     fn run(&mut self, index: usize, run: Run) {
         let (mut calls, mut self_ns) = (0_u64, 0_u64);
+        self.time = if self.time.is_some() { self.time } else { run.time };
         for function in run.functions {
             calls = calls.saturating_add(function.calls);
             self_ns = self_ns.saturating_add(function.self_ns);
@@ -169,6 +179,7 @@ impl Sum for Adding<'_> {
                 }
             }
         }
+        self.time = if self.time.is_some() { self.time } else { later.time };
         self.total.calls.join(&later.total.calls);
         self.total.self_ns.join(&later.total.self_ns);
         Ok(())

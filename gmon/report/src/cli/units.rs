@@ -1,5 +1,7 @@
 //! Durations and counts as text.
 
+use gmon_export::Time;
+
 /// Returns a duration with four digits and a unit that takes two columns, so that texts aligned to the right have
 /// their units below each other.
 pub(crate) fn duration(ns: u64) -> String {
@@ -24,6 +26,32 @@ pub(crate) fn duration(ns: u64) -> String {
     format!("{value:.decimals$} {unit}")
 }
 
+/// Returns a time of a run, or a number of instructions if these take the place of times: all digits of up to seven, or four
+/// and a unit that takes two columns.
+pub(crate) fn amount(time: Time, value: u64) -> String {
+    match time {
+        Time::Executed if value < 10_000_000 => format!("{value}  "),
+        Time::Executed => {
+            let mut scaled = value as f64 / 1e6;
+            let mut unit = 'M';
+            for larger in ['G', 'T', 'P', 'E'] {
+                if scaled < 9999.5 {
+                    break;
+                }
+                (scaled, unit) = (scaled / 1000.0, larger);
+            }
+            let decimals = match scaled {
+                ..9.9995 => 3,
+                ..99.995 => 2,
+                ..999.95 => 1,
+                _ => 0,
+            };
+            format!("{scaled:.decimals$} {unit}")
+        }
+        _ => duration(value),
+    }
+}
+
 /// Returns a count, or its first digits and a unit if it is wider than `width`.
 pub(crate) fn count(count: u64, width: usize) -> String {
     let text = count.to_string();
@@ -44,6 +72,21 @@ pub(crate) fn count(count: u64, width: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn instructions() {
+        for (value, text) in [
+            (0, "0  "),
+            (9_999_999, "9999999  "),
+            (10_000_000, "10.00 M"),
+            (1_234_567_890, "1235 M"),
+            (9_999_500_000, "10.00 G"),
+            (u64::MAX, "18.45 E"),
+        ] {
+            assert_eq!(amount(Time::Executed, value), text);
+        }
+        assert_eq!(amount(Time::Sampled, 1000), "1.000 us");
+    }
 
     #[test]
     fn four_digits() {

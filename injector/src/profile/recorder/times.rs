@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use gmon_run::ticks::Thread;
-use gmon_run::{Clock, ClockSource, FunctionTimes, Intervals};
+use gmon_run::{Clock, FunctionTimes, Intervals};
 use gprofinject_abi::times::{BUCKETS, bucket_start};
 use gprofinject_image::debug::Lines;
 
@@ -54,12 +54,11 @@ pub(super) fn add<'p>(
     let misfit = times.misfit * (times.overhead.inside + times.overhead.outside);
     let known = &mut tables.recording.clock;
     *known = Clock {
-        source: if times.overhead.is_tsc { ClockSource::Tsc } else { ClockSource::ClockGettime },
+        source: times.overhead.clock.source(),
         ticks_per_second: ticks_per_ns * SECOND,
         inside_ns: known.inside_ns.max(ns(times.overhead.inside)),
         outside_ns: known.outside_ns.max(ns(times.overhead.outside)),
-        // The clock itself may be read a tick too early at one end and too late at the other.
-        error_ns: known.error_ns.max(ns(times.overhead.spread + 2.0)).max(ns(misfit)),
+        error_ns: known.error_ns.max(ns(times.overhead.spread + times.overhead.reading())).max(ns(misfit)),
         counted_below_ns: known.counted_below_ns.max(times.overhead.min_ns as f64),
     };
     tables.recording.intervals = intervals(ticks_per_ns);

@@ -96,9 +96,20 @@ impl Question<'_, '_> {
     }
 
     fn key_with(&self, mark: Mark) -> Option<Key> {
-        let Options { hooks, engine, selected, min_size, insist, counted, role, measured, arena, words } =
-            self.options;
-        if counted.is_some() {
+        let Options {
+            hooks,
+            engine,
+            selected,
+            min_size,
+            insist,
+            counted,
+            clock,
+            role,
+            measured,
+            arena,
+            words,
+        } = self.options;
+        if counted.is_some() || *clock {
             return None;
         }
         let contents = mark.hash();

@@ -16,7 +16,7 @@ use gprofinject_abi::region::{
 use gprofinject_abi::times::TIMES_BYTES;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::options::{FullArg, Measure, Tracing};
+use crate::options::{Clock, FullArg, Measure, Tracing};
 use crate::os::clock;
 use crate::store::shape::Shape;
 
@@ -144,11 +144,6 @@ impl Layout {
     /// Returns the header as it is before the process gets the file.
     pub(crate) fn header(&self, orders: Orders, blocks_max: u64) -> RegionHeader {
         let paths = self.measure.and_then(|measure| measure.paths);
-        let clock = match self.measure {
-            None => ClockKind::None,
-            Some(Measure { is_tsc: true, .. }) => ClockKind::Tsc,
-            Some(Measure { is_tsc: false, .. }) => ClockKind::Gettime,
-        };
         let orders = RegionOrders {
             magic: MAGIC,
             version: VERSION,
@@ -175,7 +170,7 @@ impl Layout {
             times_bytes: self.times_bytes(),
             nodes_max: paths.map_or(0, |paths| paths.nodes_max),
             unfolded: paths.is_some_and(|paths| !paths.folds).into(),
-            clock: clock.code(),
+            clock: self.clock().code(),
             trace_full: self.tracing().map_or(Full::Wait, |tracing| full(tracing.full)).code(),
             trace_bytes: self.trace_bytes(),
             trace_least: self.tracing().map_or(0, |tracing| self.ticks(tracing.least_ns)),
@@ -187,9 +182,14 @@ impl Layout {
         RegionHeader { orders, ..RegionHeader::default() }
     }
 
+    /// Returns the clock that measures calls.
+    pub(crate) fn clock(&self) -> ClockKind {
+        self.measure.map_or(ClockKind::None, |measure| measure.clock.kind())
+    }
+
     /// Returns a duration in ticks of the clock.
     fn ticks(&self, ns: u64) -> u64 {
-        let is_tsc = ns > 0 && self.measure.is_some_and(|measure| measure.is_tsc);
+        let is_tsc = ns > 0 && self.measure.is_some_and(|measure| measure.clock == Clock::Tsc);
         if is_tsc { (ns as f64 * clock::ticks_per_nanosecond()) as u64 } else { ns }
     }
 

@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 
+use gprofinject_abi::clock::ClockKind;
 use gprofinject_abi::region::{
     BlockHeader, LOADS_MAX, Load, LoadRecord, Overflow, PAGE, ROOT, RegionHeader, SEGMENTS, SLOTS,
     SampleRecord, Slot, counters_offset, library_offset, segment_entries, segment_offset,
@@ -290,7 +291,11 @@ impl Region {
             let mut area = vec![0; len as usize];
             read_at(&self.file, &mut area, block + start)?;
             let reached = Reached { last: header.last, paused: header.paused };
-            let end = process.of_thread(reached, ends_of(*tid));
+            let end = match self.layout.clock() {
+                // What has no hooks after the last event is not executed by this clock either.
+                ClockKind::Instructions => header.executed.saturating_sub(header.paused).max(header.last),
+                _ => process.of_thread(reached, ends_of(*tid)),
+            };
             all.push(times::read(*tid, &header, start, area, end));
         }
         Ok(all)

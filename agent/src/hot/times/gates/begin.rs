@@ -5,8 +5,8 @@ macro_rules! begin_gate {
     () => {
         crate::hot::times::gates::lines::lines!(
             // Makes an open call below the one at rax. rcx = thread block. With `tail`, both have the same frame. Jumps to 3 if that
-            // has to be done slowly. `trace` and `short` are as in `gpi_times_begin`.
-            ".macro gpi_times_open paths, tail, trace, short",
+            // has to be done slowly. The other arguments are as in `gpi_times_begin`.
+            ".macro gpi_times_open paths, tail, trace, short, executed",
             // The entry of the arc in the table.
             "mov esi, [rax+{context}]",
             "mov edi, [rsp-{number}]",
@@ -146,9 +146,13 @@ macro_rules! begin_gate {
             "mov qword ptr [rsi+{children}], 0",
             "mov rdi, [rcx+{begun}]",
             "mov [rsi+{call_begun}], rdi",
+            ".if \\executed",
+            "mov rax, [rcx+{executed}]",
+            ".else",
             "rdtsc",
             "shl rdx, 32",
             "or rax, rdx",
+            ".endif",
             ".if \\trace == 1",
             "mov [rsp-64], rax",
             ".endif",
@@ -210,8 +214,9 @@ macro_rules! begin_gate {
             ".endm",
             // The beginning of a call. `paths`: whether there are nodes. `trace`: 0 if calls are not traced, 1 if their beginnings are
             // written at once, and 2 if they are written at the end. `short`: whether short calls are only counted. The entry of the
-            // arc is then found before the clock is read, because a call that is only counted need not wait for the clock.
-            ".macro gpi_times_begin paths, trace, short",
+            // arc is then found before the clock is read, because a call that is only counted need not wait for the clock. `executed`: whether
+            // the clock is that of executed instructions.
+            ".macro gpi_times_begin paths, trace, short, executed=0",
             // The hooks are paused, the process has forbidden the counter to itself, or a thread forks.
             "cmp dword ptr [rip+{slowly}], 0",
             "jne gpi_call_begin_slowly",
@@ -236,6 +241,12 @@ macro_rules! begin_gate {
             "mov rax, [rcx+{begun}]",
             "inc rax",
             "mov [rsp-72], rax",              // the number of this call, if no other one comes in between
+            ".if \\executed",
+            "mov rax, [rcx+{executed}]",
+            "mov [rsp-32], rsi",
+            "mov [rsp-40], rdi",
+            "mov [rsp-64], rax",
+            ".else",
             "rdtsc",
             "mov [rsp-32], rsi",
             "mov [rsp-40], rdi",
@@ -243,6 +254,7 @@ macro_rules! begin_gate {
             "or rax, rdx",
             "mov [rsp-64], rax",
             "gpi_times_if_switched 3f",
+            ".endif",
             ".endif",
             "mov rax, [rcx+{top}]",
             "test rax, rax",
@@ -252,10 +264,10 @@ macro_rules! begin_gate {
             "jb 3f",
             "cmp rdx, [rax+{cfa}]",
             "jae 6f",
-            "gpi_times_open \\paths, 0, \\trace, \\short",
+            "gpi_times_open \\paths, 0, \\trace, \\short, \\executed",
             "6:",                             // a jump to another function ends in the same frame
             "jne 3f",
-            "gpi_times_open \\paths, 1, \\trace, \\short",
+            "gpi_times_open \\paths, 1, \\trace, \\short, \\executed",
             "3:",
             "mov rdi, [rsp-40]",
             "mov rsi, [rsp-32]",

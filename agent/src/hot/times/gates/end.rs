@@ -4,7 +4,7 @@
 macro_rules! end_gate {
     () => {
         crate::hot::times::gates::lines::lines!(
-            ".macro gpi_times_end paths, trace, short",
+            ".macro gpi_times_end paths, trace, short, executed=0",
             "mov [rsp-8], rax",
             // The hooks are paused, the process has forbidden the counter to itself, or a thread forks.
             "cmp dword ptr [rip+{slowly}], 0",
@@ -45,23 +45,32 @@ macro_rules! end_gate {
             "mov rsi, [rsp-32]",
             ".endif",
             "mov [rsp-16], rdx",
+            ".ifeq \\executed",
             "lfence",                         // until the function's results are there
             "rdtsc",
+            ".endif",
             "mov [rsp-24], rcx",
             "mov [rsp-32], rsi",
             "mov [rsp-40], rdi",
             "mov [rsp-48], r8",
             "mov [rsp-56], r9",
-            "shl rdx, 32",
             words_offset!("rcx"),
+            ".ifeq \\executed",
+            "shl rdx, 32",
             "or rax, rdx",
+            ".endif",
             ".if \\trace",
             // A signal handler that comes from here on asks the gates, and these look at the innermost call.
             thread_word!("mov qword ptr ", "[rcx+{deep}]", ", 0"),
             ".endif",
             thread_word!("mov rcx, ", "[rcx+{block}]"),
+            ".if \\executed",
+            "mov rax, [rcx+{executed}]",
+            "mov [rsp-64], rax",
+            ".else",
             "mov [rsp-64], rax",
             "gpi_times_if_switched 3f",
+            ".endif",
             "mov rsi, [rcx+{top}]",
             "test rsi, rsi",
             "jz 3f",

@@ -67,7 +67,7 @@ fn numbers(flame: &Flame, frame: &Frame) -> String {
     let number = |weight: f64| match flame.paths.unit {
         Unit::Nanoseconds => format!("{mark}{}", duration(weight.round() as u64).trim_end()),
         Unit::Samples => format!("{mark}{weight:.0} samples"),
-        Unit::Instructions => format!("{mark}{weight:.0} instructions"),
+        Unit::Executed | Unit::Instructions => format!("{mark}{weight:.0} instructions"),
         Unit::Calls => format!("{mark}{weight:.0} calls"),
     };
     let whole = flame.paths.root().weight;

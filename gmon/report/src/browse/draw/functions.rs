@@ -120,15 +120,17 @@ fn number(data: &Data, function: &Function, column: Column, width: usize) -> Str
     let counted = |number: u64| if number == 0 { String::new() } else { count(number, width) };
     match column {
         Column::Share => share(function.self_ns, data.total_ns),
-        Column::Own => time(function.self_ns, false),
+        Column::Own => time(data.run.time, function.self_ns, false),
         // Without callees, inclusive times are self times.
-        Column::Inclusive => {
-            time(function.inclusive_ns, is_estimated && function.inclusive_ns != function.self_ns)
-        }
+        Column::Inclusive => time(
+            data.run.time,
+            function.inclusive_ns,
+            is_estimated && function.inclusive_ns != function.self_ns,
+        ),
         Column::Calls => counted(function.calls),
         Column::Instructions => counted(function.instructions),
         Column::PerCall => match function.inclusive_ns.checked_div(function.primitive) {
-            Some(ns) => time(ns, is_estimated && function.inclusive_ns != function.self_ns),
+            Some(ns) => time(data.run.time, ns, is_estimated && function.inclusive_ns != function.self_ns),
             None => String::new(),
         },
     }

@@ -131,7 +131,9 @@ impl Numbers {
         let width = pen.room();
         let data = &model.data;
         if data.run.time.is_some() {
-            let text = |ns: Option<u64>, is_estimate| ns.map_or_else(String::new, |ns| time(ns, is_estimate));
+            let text = |ns: Option<u64>, is_estimate| {
+                ns.map_or_else(String::new, |ns| time(data.run.time, ns, is_estimate))
+            };
             let inclusive = self.inclusive_ns.unwrap_or(0);
             if width >= WIDER {
                 let share = self.inclusive_ns.map_or_else(String::new, |ns| share(ns, data.total_ns));

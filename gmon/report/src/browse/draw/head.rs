@@ -58,6 +58,7 @@ pub(crate) fn status(model: &Model, width: usize) -> String {
             duration(run.sample_period_ns).trim_end(),
             inclusive(run),
         ),
+        Time::Executed => "instructions, counted in place of time".to_owned(),
         Time::Measured { .. } if is_narrow => "measured wall time".to_owned(),
         Time::Measured { error_ns } => {
             let short =

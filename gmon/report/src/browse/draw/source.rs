@@ -1,5 +1,6 @@
 //! The source of a function.
 
+use gmon_export::Time;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -74,7 +75,7 @@ fn margin(pen: &mut Pen, text: &SourceText, line: &SourceLine, wide: bool, theme
         let share = if has { share(cost.self_ns, text.total_ns) } else { String::new() };
         pen.number(&share, SHARE, theme.heat(cost.self_ns, text.total_ns));
         if wide {
-            let own = if has { time(cost.self_ns, false) } else { String::new() };
+            let own = if has { time(Time::Sampled, cost.self_ns, false) } else { String::new() };
             pen.number(&own, TIME, Style::new());
         }
     }

@@ -1,6 +1,6 @@
 //! What a frame of a flame graph is.
 
-use gmon_export::Run;
+use gmon_export::{Run, Time};
 
 /// What a frame stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,16 +29,24 @@ pub(crate) struct Frame {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     Nanoseconds,
+    /// Instructions, in place of times.
+    Executed,
     Samples,
+    /// Those of the basic blocks that were counted.
     Instructions,
     Calls,
 }
 
 impl Unit {
+    /// Returns the unit of a run's times.
+    pub(crate) fn of_times(run: &Run) -> Unit {
+        if run.time == Time::Executed { Unit::Executed } else { Unit::Nanoseconds }
+    }
+
     /// Returns the most telling unit that a run has.
     pub(crate) fn of(run: &Run) -> Unit {
         match (run.time.is_some() && run.self_ns() > 0, run.has_instructions) {
-            (true, _) => Unit::Nanoseconds,
+            (true, _) => Unit::of_times(run),
             (false, true) => Unit::Instructions,
             (false, false) => Unit::Calls,
         }

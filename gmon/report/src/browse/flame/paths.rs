@@ -31,11 +31,12 @@ impl Paths {
         let of_time: fn(&Node) -> u64 = |node| node.self_ns;
         let (unit, get) = match () {
             () if run.nodes.is_empty() => (Unit::of(run), of_time),
-            () if has(of_time) => (Unit::Nanoseconds, of_time),
+            () if has(of_time) => (Unit::of_times(run), of_time),
             () if has(|node| node.samples) => (Unit::Samples, (|node| node.samples) as fn(&Node) -> u64),
             () => (Unit::Calls, (|node| node.calls) as fn(&Node) -> u64),
         };
-        let weighed = (run.nodes.is_empty() && unit != Unit::Nanoseconds).then(|| weighed(run, unit));
+        let weighed = (run.nodes.is_empty() && !matches!(unit, Unit::Nanoseconds | Unit::Executed))
+            .then(|| weighed(run, unit));
         let found = gmon_export::Paths::of(weighed.as_ref().unwrap_or(run));
         let root = Merged { of: Of::All, own: 0, weight: 0, children: Vec::new() };
         let mut nodes = vec![root];

@@ -6,7 +6,7 @@ use gmon_export::{Durations, FunctionTimes, Process, Run, Thread, Time};
 use crate::cli::run_view::ESTIMATE;
 use crate::cli::table_args::{By, Column};
 use crate::cli::text::percent;
-use crate::cli::units::duration;
+use crate::cli::units::{amount, duration};
 
 /// The numbers of a row.
 #[derive(Clone, Debug, Default)]
@@ -283,6 +283,9 @@ impl Kind {
         all: u64,
         cumulative: Option<u64>,
     ) -> Vec<String> {
+        let is_real =
+            matches!(column, Column::Cpu | Column::Begin) || self.by == By::Process && column == Column::Life;
+        let duration = |ns: u64| if is_real { duration(ns) } else { amount(self.time, ns) };
         let time = |column| self.value(column, row).map_or_else(String::new, duration);
         if row.is_short
             && !matches!(column, Column::Calls | Column::Primitive | Column::Open | Column::Instructions)

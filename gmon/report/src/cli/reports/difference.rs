@@ -70,6 +70,7 @@ fn sums(run: &Run) -> String {
     let time = match run.time {
         Time::None => String::new(),
         Time::Sampled | Time::Estimated => format!(", {} CPU time", duration(run.self_ns()).trim_end()),
+        Time::Executed => format!(", {}", gmon::counted(run.self_ns(), "instruction", "instructions")),
         Time::Measured { .. } => format!(", {} wall time", duration(run.self_ns()).trim_end()),
     };
     format!("{}{time}", gmon::counted(run.calls(), "call", "calls"))

@@ -209,7 +209,7 @@ impl Graph<'_, '_> {
             true => Default::default(),
             false => (
                 self.share(function.inclusive_ns),
-                [duration(function.self_ns), self.view.estimate(children)],
+                [self.view.amount(function.self_ns), self.view.estimate(children)],
             ),
         };
         table.push(self.row(
@@ -231,7 +231,7 @@ impl Graph<'_, '_> {
         let children = cycle.inclusive_ns.saturating_sub(cycle.self_ns);
         let calls = format!("{}+{}", cycle.calls, cycle.internal);
         let name = format!("<cycle {} as a whole> [{at}]", number + 1);
-        let times = [duration(cycle.self_ns), self.view.estimate(children)];
+        let times = [self.view.amount(cycle.self_ns), self.view.estimate(children)];
         table.push(self.row(
             format!("[{at}]"),
             self.share(cycle.inclusive_ns),
@@ -246,7 +246,7 @@ impl Graph<'_, '_> {
             table.push(self.row(
                 String::new(),
                 String::new(),
-                [duration(function.self_ns), self.view.estimate(children)],
+                [self.view.amount(function.self_ns), self.view.estimate(children)],
                 function.primitive.to_string(),
                 Calls::default(),
                 format!("    {}", self.name(Some(index))),

@@ -14,7 +14,6 @@ use crate::cli::run_view::{Names, RunView};
 use crate::cli::table_args::PathsArgs;
 use crate::cli::text::{MAX_INDENT, indent, percent};
 use crate::cli::tree::{Merged, Tree};
-use crate::cli::units::duration;
 
 /// The part of the time, in percent, below which text leaves out a path.
 const MIN_PERCENT: f64 = 0.5;
@@ -127,8 +126,8 @@ impl Shown<'_> {
                 "{}  {indent}{}",
                 numbers([
                     &calls(node),
-                    &duration(node.self_ns),
-                    &duration(node.inclusive_ns),
+                    &self.view.amount(node.self_ns),
+                    &self.view.amount(node.inclusive_ns),
                     &percent(node.inclusive_ns, self.tree.total_ns),
                 ]),
                 room.map_or(Cow::Borrowed(name), |room| fit(name, room)),

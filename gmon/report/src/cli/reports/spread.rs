@@ -12,7 +12,7 @@ use crate::cli::spread::{Ranks, Row, Spread};
 use crate::cli::table::Table;
 use crate::cli::table_args::{Column, FlatArgs, Quantity};
 use crate::cli::text::{Style, chosen_in_module, chosen_path, file_name, plain};
-use crate::cli::units::duration;
+use crate::cli::units::amount;
 
 /// The number of lines on a terminal that are no rows: the head, the headings, the sum, what is not shown, and the prompt.
 const OTHER_LINES: usize = 7;
@@ -80,10 +80,11 @@ pub(crate) fn spread(ranks: &Ranks, args: &FlatArgs, out: &mut impl Write) -> Re
 
 fn line(ranks: &Ranks, spread: &Spread, by: Quantity, name: String, module: String) -> Vec<String> {
     let all = ranks.files.len();
-    let value = |value: u64| if by == Quantity::Calls { value.to_string() } else { duration(value) };
+    let value =
+        |value: u64| if by == Quantity::Calls { value.to_string() } else { amount(ranks.time, value) };
     let mean = match by {
         Quantity::Calls => format!("{:.1}", spread.mean(all)),
-        Quantity::Own => duration(spread.mean(all).round() as u64),
+        Quantity::Own => amount(ranks.time, spread.mean(all).round() as u64),
     };
     let rank = if spread.max > 0 { rank(ranks, spread.max_at) } else { "-".to_owned() };
     let imbalance = format!("{:.2}", spread.imbalance(all));
