@@ -31,6 +31,8 @@ pub struct Call {
     pub callee: Node,
     pub target: u64,
     pub count: u64,
+    /// The instructions that the calls executed, with those of everything called.
+    pub inclusive: u64,
 }
 
 /// The jumps from one instruction to another one of the same object.
@@ -51,6 +53,8 @@ pub struct Profile {
     pub jumps: Vec<Jump>,
     /// How often each instruction was executed, by object and address.
     pub instructions: HashMap<(usize, u64), u64>,
+    /// The instructions that each function itself executed, with those of PLT stubs that it called, unless they count as their own.
+    pub own: HashMap<Node, u64>,
 }
 
 impl Profile {
@@ -184,6 +188,7 @@ fn parse(text: &str) -> Result<Profile> {
     let mut jumps = Vec::new();
     let mut pending_jump: Option<(u64, u64)> = None; // count, target of a jump= or jcnd= line
     let mut instructions: HashMap<(usize, u64), u64> = HashMap::new();
+    let mut own: HashMap<Node, u64> = HashMap::new();
     let mut caller = Node { object: object_index("???"), name: String::new() };
     let mut callee_object = None;
     let mut callee_name = String::new();
@@ -192,11 +197,11 @@ fn parse(text: &str) -> Result<Profile> {
     for (number, line) in text.lines().enumerate() {
         let at = || format!("line {}: {line}", number + 1);
         if let Some((count, target)) = pending.take() {
-            let site = line.split_whitespace().next().unwrap_or_default();
-            let site = address(site).with_context(at)?;
+            let (site, cost) = line.split_once(' ').with_context(at)?;
+            let (site, inclusive) = (address(site).with_context(at)?, cost.trim().parse().with_context(at)?);
             let callee =
                 Node { object: callee_object.take().unwrap_or(caller.object), name: callee_name.clone() };
-            calls.push(Call { caller: caller.clone(), site, callee, target, count });
+            calls.push(Call { caller: caller.clone(), site, callee, target, count, inclusive });
         } else if let Some((count, target)) = pending_jump.take() {
             let site = address(line.split_whitespace().next().unwrap_or_default()).with_context(at)?;
             jumps.push(Jump { from: caller.clone(), site, target, count });
@@ -222,12 +227,14 @@ fn parse(text: &str) -> Result<Profile> {
         } else if line.starts_with("0x") {
             let (place, count) = line.split_once(' ').with_context(at)?;
             let key = (caller.object, address(place).with_context(at)?);
-            *instructions.entry(key).or_default() += count.trim().parse::<u64>().with_context(at)?;
+            let count = count.trim().parse::<u64>().with_context(at)?;
+            *instructions.entry(key).or_default() += count;
+            *own.entry(caller.clone()).or_default() += count;
         }
     }
     ensure!(pending.is_none(), "cut off behind a calls= line");
     ensure!(pending_jump.is_none(), "cut off behind a jump");
-    Ok(Profile { objects, calls, jumps, instructions })
+    Ok(Profile { objects, calls, jumps, instructions, own })
 }
 
 fn address(text: &str) -> Result<u64> {
@@ -269,6 +276,8 @@ mod tests {
         assert_eq!(seen[1], main(0x1e, "/lib", 0x900, 1));
         assert_eq!(seen[2], ("/lib".into(), "qsort".into(), 0x910, "/p".into(), 0x30, 9));
         assert_eq!(profile.calls[0].callee.name, "f");
+        assert_eq!(profile.calls[0].inclusive, 30);
+        assert_eq!(profile.own[&Node { object: 1, name: "main".into() }], 2);
     }
 
     #[test]

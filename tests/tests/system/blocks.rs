@@ -234,7 +234,7 @@ pub(crate) fn spread(program: &Path, blocks: &[(u64, u64)]) -> BTreeMap<u64, (u6
     counts
 }
 
-fn instructions(program: &Path) -> Vec<(u64, String)> {
+pub(crate) fn instructions(program: &Path) -> Vec<(u64, String)> {
     let mut objdump = Command::new("objdump");
     objdump.args(["-d", "-j", ".text", "--no-show-raw-insn", "-w"]).arg(program);
     let listing = objdump.output().unwrap();

@@ -64,6 +64,7 @@ modules! {
     frida
     go
     images
+    instructions
     interrupted
     jobs
     layers

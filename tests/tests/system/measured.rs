@@ -94,6 +94,7 @@ impl Subject {
         match measured.clock.source {
             ClockSource::Tsc => self.rate.set(measured.clock.ticks_per_second),
             ClockSource::ClockGettime => measured.clock.ticks_per_second = self.rate.get(),
+            ClockSource::Instructions => panic!("{options:?} {args:?} counted instructions"),
         }
         (Known::read(&outcome.stdout_text()), measured)
     }

@@ -224,6 +224,7 @@ fn judge(image: &Image, seed: u64) -> Result<(), String> {
             min_size: 0,
             insist: false,
             counted: count.then_some(&|_| true),
+            clock: false,
             role: gprofinject_plan::Role::Program,
             measured: Measured::None,
             arena: None,

@@ -88,6 +88,7 @@ shared! {
         /// See `calibrated_at`.
         calibrated_square_256: AtomicU64,
         executed: AtomicU64,
+        forking: AtomicU64,
     }
 }
 

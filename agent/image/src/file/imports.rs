@@ -20,7 +20,8 @@ pub struct Profiling {
     /// The words through which it calls `__cyg_profile_func_enter` or `_exit` (-finstrument-functions),
     /// sorted. The C library's functions do nothing; other libraries may define their own.
     pub hooks: Vec<u64>,
-    /// The words through which it calls `dlsym` or `dlvsym`, which examine their caller, sorted.
+    /// The words through which it calls `dlsym`, `dlvsym` or `_Unwind_GetCFA`, which examine their caller, the last one as the agent
+    /// defines it. Sorted.
     pub lookups: Vec<u64>,
     /// Whether it calls `moncontrol` or `monstartup` itself.
     pub controls: bool,
@@ -50,11 +51,16 @@ pub(crate) fn read(elf: &Elf<'_>) -> Profiling {
         }
         let index = relocation.r_sym(LE, false);
         let Some(symbol) = symbols.get(index as usize) else { continue };
+        let word = relocation.r_offset.get(LE);
+        let name = string(names, symbol.st_name.get(LE), NAME_MAX);
+        // The unwinder calls its own one in this way, too.
+        if name == b"_Unwind_GetCFA" {
+            found.lookups.push(word);
+            continue;
+        }
         if !is_undefined(symbol) {
             continue;
         }
-        let word = relocation.r_offset.get(LE);
-        let name = string(names, symbol.st_name.get(LE), NAME_MAX);
         match name {
             b"__monstartup" | b"_mcleanup" => found.starts = true,
             b"dlsym" | b"dlvsym" => found.lookups.push(word),

@@ -1,7 +1,8 @@
 //! The clock that measures calls.
 
-use crate::hot::thread_blocks;
-use crate::os::{task, words};
+use crate::hot::counters;
+use crate::os::task;
+use crate::program::agent::Agent;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use gprofinject_abi::clock::{ClockCode, ClockKind};
 use gprofinject_abi::shared::TimesRef;
@@ -92,11 +93,7 @@ fn running() -> u64 {
     match kind() {
         ClockKind::Tsc => {}
         ClockKind::None | ClockKind::Gettime => return task::now(),
-        // A thread without a thread block has executed no function that counts.
-        ClockKind::Instructions => {
-            let block = thread_blocks::at(words::get().block().load(Ordering::Relaxed));
-            return block.map_or(0, |block| block.times().executed().load(Ordering::Relaxed));
-        }
+        ClockKind::Instructions => return counters::executed(Agent::get()),
     }
     // SAFETY: every x86-64 processor has the instruction. When a process disables it (PR_SET_TSC), the agent stops the clock first:
     // see `crate::process::seccomp`.

@@ -59,7 +59,7 @@ class Run {
     if (inclusive && primitive && this.time.kind !== "none") {
       columns.mean = inclusive.map((ns, i) => (ns !== UNKNOWN && primitive[i] > 0 ? ns / primitive[i] : UNKNOWN));
     }
-    if (self && cpu) columns.waiting = self.map((ns, i) => Math.max(0, ns - cpu[i]));
+    if (self && cpu && this.time.kind !== "executed") columns.waiting = self.map((ns, i) => Math.max(0, ns - cpu[i]));
   }
 
   /** Returns the column by which functions are compared first: the one that says most of where the time went. */

@@ -179,7 +179,7 @@ impl Kind {
             (Outside, self.by == By::Thread),
             (Overhead, self.by == By::Thread),
             (Cpu, self.waits || self.period_ns > 0),
-            (Waiting, self.waits || self.period_ns > 0),
+            (Waiting, self.waits || self.period_ns > 0 && self.time != Time::Executed),
             (Open, self.open),
             (Instructions, self.instructions),
             (SelfRaw, self.raw),

@@ -13,7 +13,6 @@ use crate::cli::reports::columns::{Kind, Numbers};
 use crate::cli::run_view::{ESTIMATE, NOT_KNOWN, Names, RunView};
 use crate::cli::table::Table;
 use crate::cli::table_args::{By, Column, GraphArgs};
-use crate::cli::units::duration;
 
 /// The number of lines on a terminal that are no entries: the head, the headings, what is not shown, and the prompt.
 const OTHER_LINES: usize = 9;
@@ -305,7 +304,7 @@ impl Graph<'_, '_> {
         }
         row.push(calls);
         if self.durations {
-            let text = |ns: Option<u64>| ns.map_or_else(String::new, duration);
+            let text = |ns: Option<u64>| ns.map_or_else(String::new, |ns| self.view.amount(ns));
             row.extend([text(single.ends.map(|ends| ends.0)), text(single.ends.map(|ends| ends.1))]);
         }
         row.extend(self.open.then(|| if single.open == 0 { String::new() } else { single.open.to_string() }));
