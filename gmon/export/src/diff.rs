@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use gprofinject_image::names::demangle::demangle;
 use gprofinject_image::names::suffixes::split;
 
-use crate::model::{Function, Run};
+use crate::model::{Function, Run, Time};
 
 /// What was measured of a function or an arc in one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct Cost {
     pub calls: u64,
     pub self_ns: u64,
     pub inclusive_ns: u64,
-    /// The executed instructions, if basic blocks were counted; of arcs 0.
+    /// The executed instructions: those of basic blocks if these were counted, of arcs 0; or those that were counted in place of times.
     pub instructions: u64,
 }
 
@@ -70,7 +70,10 @@ pub fn diff(old: &Run, new: &Run) -> Diff {
                 calls: function.calls,
                 self_ns: function.self_ns,
                 inclusive_ns: function.inclusive_ns,
-                instructions: function.instructions,
+                instructions: match run.time {
+                    Time::Executed => function.self_ns,
+                    _ => function.instructions,
+                },
             };
             functions.entry(key).or_default()[side].get_or_insert_default().add(cost);
         }
@@ -80,7 +83,7 @@ pub fn diff(old: &Run, new: &Run) -> Diff {
                 calls: arc.calls,
                 self_ns: arc.self_ns,
                 inclusive_ns: arc.inclusive_ns,
-                instructions: 0,
+                instructions: if run.time == Time::Executed { arc.self_ns } else { 0 },
             };
             arcs.entry(key).or_default()[side].get_or_insert_default().add(cost);
         }

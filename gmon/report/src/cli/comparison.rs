@@ -22,6 +22,8 @@ pub(crate) struct Comparison<'r> {
     pub(crate) shown: Vec<Compared>,
     /// Whether the times of both runs are of one kind.
     pub(crate) has_times: bool,
+    /// Whether these are instructions, and not times.
+    pub(crate) executed: bool,
     /// How far the times of unchanged functions spread, as a part of 1; `None` if that is not known.
     pub(crate) spread: Option<f64>,
     /// The part of a total, in percent, by which a function has to become worse.
@@ -43,7 +45,8 @@ impl<'r> Comparison<'r> {
             (old, new) if old.is_sampled() => new.is_sampled(),
             (old, new) => old.is_comparable(new),
         };
-        let has_instructions = old.has_instructions && new.has_instructions;
+        let executed = has_times && old.time == Time::Executed;
+        let has_instructions = executed || old.has_instructions && new.has_instructions;
         match sort {
             Some(Compared::Own | Compared::Inclusive) if !has_times => bail!(
                 "the times cannot be compared: those of one run are measured, those of the other are samples or instructions, or there \
@@ -65,10 +68,22 @@ impl<'r> Comparison<'r> {
             None if has_instructions => vec![Compared::Calls, Compared::Instructions],
             None => vec![Compared::Calls],
         };
-        let shown = if has_times && sort.is_none() { vec![Compared::Own] } else { Vec::new() };
+        let shown = if has_times && !executed && sort.is_none() { vec![Compared::Own] } else { Vec::new() };
         let found = diff(old, new);
         let spread = if has_times { found.spread() } else { None };
-        Ok(Comparison { old, new, found, gates, shown, has_times, spread, threshold })
+        Ok(Comparison { old, new, found, gates, shown, has_times, executed, spread, threshold })
+    }
+
+    /// Returns the name of a quantity.
+    pub(crate) fn name(&self, by: Compared) -> &'static str {
+        match by {
+            Compared::Own if self.executed => "instructions",
+            Compared::Inclusive if self.executed => "inclusive instructions",
+            Compared::Own => "self time",
+            Compared::Inclusive => "inclusive time",
+            Compared::Calls => "calls",
+            Compared::Instructions => "instructions",
+        }
     }
 
     /// Returns the total of a quantity in the old and in the new run.
@@ -76,6 +91,7 @@ impl<'r> Comparison<'r> {
         let total = |run: &Run| match by {
             Compared::Calls => run.calls(),
             Compared::Own | Compared::Inclusive => run.self_ns(),
+            Compared::Instructions if self.executed => run.self_ns(),
             Compared::Instructions => {
                 run.functions.iter().fold(0_u64, |sum, function| sum.saturating_add(function.instructions))
             }
@@ -104,7 +120,7 @@ impl<'r> Comparison<'r> {
 
     /// Whether a change is larger than what chance does. Numbers of calls and instructions know no chance.
     pub(crate) fn is_certain<K>(&self, by: Compared, change: &Change<K>) -> bool {
-        if matches!(by, Compared::Calls | Compared::Instructions) {
+        if self.executed || matches!(by, Compared::Calls | Compared::Instructions) {
             return true;
         }
         let (old, new) = change.costs();

@@ -20,9 +20,6 @@ use crate::cli::{files, html, run};
 /// # Errors
 /// A file cannot be read, or the runs cannot be compared.
 pub(crate) fn run(args: &DiffArgs) -> Result<bool> {
-    if !(0.0..=f64::MAX).contains(&args.threshold) {
-        bail!("--threshold {}: expected a number from 0 on", args.threshold);
-    }
     let [old, new] = both(args)?;
     let comparison = Comparison::new(&old, &new, args.sort, args.threshold)?;
     if let Some(output) = &args.html {

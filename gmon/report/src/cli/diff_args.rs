@@ -22,7 +22,7 @@ pub(crate) struct DiffArgs {
     pub(crate) sort: Option<Compared>,
     /// Exit with status 1 if a function has become worse by more than this part of the old run's total, in percent. Of times, a
     /// change that may be chance does not count
-    #[arg(long, value_name = "PERCENT", default_value_t = 2.0)]
+    #[arg(long, alias = "gate", value_name = "PERCENT", default_value_t = 2.0, value_parser = percent)]
     pub(crate) threshold: f64,
     /// Print at most this many functions and arcs in each table, 0 for all [default: 10, with --json all]
     #[arg(short = 'n', long, value_name = "ROWS")]
@@ -68,4 +68,14 @@ pub(crate) enum Compared {
     Calls,
     /// Executed instructions, if basic blocks were counted
     Instructions,
+}
+/// Reads a number with or without a percent sign.
+fn percent(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).trim_end();
+    let number = number.parse::<f64>().map_err(|_| "expected a number of percent, such as 0.1".to_owned())?;
+    if (0.0..=f64::MAX).contains(&number) {
+        Ok(number)
+    } else {
+        Err("expected a number from 0 on".to_owned())
+    }
 }

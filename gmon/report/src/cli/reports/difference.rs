@@ -48,13 +48,13 @@ pub(crate) fn text(comparison: &Comparison, args: &DiffArgs, out: &mut impl Writ
         writeln!(
             out,
             "{}: {number} become worse by more than {} % of all, first of all {}: {percent} %",
-            by.name(),
+            comparison.name(by),
             args.threshold,
             text.function(&first.key),
         )?;
     }
     if !is_worse {
-        let what: Vec<_> = comparison.gates.iter().map(|by| by.name()).collect();
+        let what: Vec<_> = comparison.gates.iter().map(|&by| comparison.name(by)).collect();
         writeln!(
             out,
             "{}: no function has become worse by more than {} % of all",
@@ -91,7 +91,7 @@ impl Text<'_> {
         let comparison = self.comparison;
         let (old, new) = comparison.totals(by);
         let grown = percent(i128::from(new) - i128::from(old), old);
-        let is_time = matches!(by, Compared::Own | Compared::Inclusive);
+        let is_time = !comparison.executed && matches!(by, Compared::Own | Compared::Inclusive);
         writeln!(out)?;
         if is_time {
             let spread = match comparison.spread {
@@ -103,7 +103,11 @@ impl Text<'_> {
                     "too few functions have as many calls as before to tell how far times spread".to_owned()
                 }
             };
-            writeln!(out, "{}", self.style.wrap(&format!("{}: {grown} % in all; {spread}", by.name())))?;
+            writeln!(
+                out,
+                "{}",
+                self.style.wrap(&format!("{}: {grown} % in all; {spread}", comparison.name(by)))
+            )?;
         }
         let changed = |change: &&Change<Key>| change_of(by, change) != 0 && comparison.is_certain(by, change);
         let mut functions: Vec<_> = comparison.found.functions.iter().filter(changed).collect();
@@ -113,11 +117,11 @@ impl Text<'_> {
         let mut arcs: Vec<_> = comparison.found.arcs.iter().filter(is_changed).collect();
         arcs.sort_by_key(|change| Reverse(change_of(by, change).unsigned_abs()));
         if functions.is_empty() && arcs.is_empty() {
-            writeln!(out, "{}: none has changed", by.name())?;
+            writeln!(out, "{}: none has changed", comparison.name(by))?;
             return Ok(());
         }
         if !is_time {
-            writeln!(out, "{}: {grown} % in all", by.name())?;
+            writeln!(out, "{}: {grown} % in all", comparison.name(by))?;
         }
         let mut hidden = 0;
         for (title, worse) in [("worse: function", true), ("better: function", false)] {
@@ -160,13 +164,14 @@ impl Text<'_> {
         let mut table = Table::new(headings, 1);
         let total = self.comparison.totals(by).0;
         let mut is_empty = true;
+        let time = |ns: u64| if self.comparison.executed { ns.to_string() } else { duration(ns) };
         for (change, name) in rows {
             is_empty = false;
             let (old, new) = change.costs();
             let mut row = vec![percent(change_of(by, change), total)];
             match by {
-                Compared::Own => row.extend([new.self_ns, old.self_ns].map(duration)),
-                Compared::Inclusive => row.extend([new.inclusive_ns, old.inclusive_ns].map(duration)),
+                Compared::Own => row.extend([new.self_ns, old.self_ns].map(time)),
+                Compared::Inclusive => row.extend([new.inclusive_ns, old.inclusive_ns].map(time)),
                 Compared::Instructions => {
                     row.extend([new.instructions, old.instructions].map(|n| n.to_string()))
                 }
@@ -219,7 +224,7 @@ fn percent(change: i128, total: u64) -> String {
 /// # Errors
 /// `out` cannot be written to.
 pub(crate) fn json(comparison: &Comparison, limit: usize, out: &mut impl Write) -> Result<()> {
-    let names: Vec<_> = comparison.gates.iter().map(|by| by.name()).collect();
+    let names: Vec<_> = comparison.gates.iter().map(|&by| comparison.name(by)).collect();
     write!(out, "{{\"schema\":\"gmon-diff\",\"version\":1,\"compared\":{}", json!(names))?;
     write!(
         out,
@@ -237,7 +242,7 @@ pub(crate) fn json(comparison: &Comparison, limit: usize, out: &mut impl Write) 
     let worse: Vec<(&str, &Change<Key>)> = comparison
         .gates
         .iter()
-        .flat_map(|&by| comparison.worse(by).into_iter().map(move |w| (by.name(), w)))
+        .flat_map(|&by| comparison.worse(by).into_iter().map(move |w| (comparison.name(by), w)))
         .collect();
     let Diff { functions, arcs } = &comparison.found;
     let not_shown = [worse.len(), functions.len(), arcs.len()].map(|all| all.saturating_sub(limit));
@@ -298,16 +303,4 @@ fn add_costs(json: &mut Value, comparison: &Comparison, old: Option<Cost>, new: 
     };
     json["old"] = cost(old);
     json["new"] = cost(new);
-}
-
-impl Compared {
-    /// Returns the name that is shown.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Compared::Own => "self time",
-            Compared::Inclusive => "inclusive time",
-            Compared::Calls => "calls",
-            Compared::Instructions => "instructions",
-        }
-    }
 }
