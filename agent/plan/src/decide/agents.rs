@@ -120,6 +120,7 @@ mod tests {
             min_size: 0,
             insist: true,
             counted: None,
+            clock: false,
             role,
             measured: Measured::None,
             arena: None,

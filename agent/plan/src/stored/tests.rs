@@ -67,6 +67,7 @@ fn a_stored_plan_is_the_plan() {
                         min_size: 0,
                         insist,
                         counted: None,
+                        clock: false,
                         role: Role::Program,
                         measured: Measured::None,
                         arena: None,
@@ -102,6 +103,7 @@ fn plans_with_counted_blocks_are_not_stored() {
         role: Role::Program,
         measured: Measured::None,
         counted: Some(counted),
+        clock: false,
         arena: None,
         words: 0,
     };
@@ -177,6 +179,7 @@ fn damaged_bytes_are_refused_or_harmless() {
         min_size: 0,
         insist: true,
         counted: None,
+        clock: false,
         role: Role::Program,
         measured: Measured::None,
         arena: None,

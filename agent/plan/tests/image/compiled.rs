@@ -363,6 +363,7 @@ fn runtimes_that_rely_on_return_addresses_are_known_by_their_functions() {
             min_size: 0,
             insist: false,
             counted: None,
+            clock: false,
             role: gprofinject_plan::Role::Program,
             measured: gprofinject_plan::Measured::None,
             arena: None,

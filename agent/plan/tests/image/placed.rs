@@ -211,9 +211,15 @@ fn is_placed_right_in(library: &str, bytes: &[u8], role: Role) -> usize {
     let image = Image::read_library(bytes, None).unwrap();
     let mut hooked = 0;
     let all: &dyn Fn(&Function) -> bool = &|_| true;
-    let modes =
-        [(Hooks::Both, None), (Hooks::Entry, None), (Hooks::Both, Some(all)), (Hooks::Entry, Some(all))];
-    for (hooks, counted) in modes.into_iter().take(if role.is_standalone() { 2 } else { 4 }) {
+    let modes = [
+        (Hooks::Both, None, false),
+        (Hooks::Entry, None, false),
+        (Hooks::Both, None, true),
+        (Hooks::Both, Some(all), false),
+        (Hooks::Entry, Some(all), false),
+        (Hooks::Both, Some(all), true),
+    ];
+    for (hooks, counted, clock) in modes.into_iter().take(if role.is_standalone() { 3 } else { 6 }) {
         let options = Options {
             hooks,
             engine: Default::default(),
@@ -221,6 +227,7 @@ fn is_placed_right_in(library: &str, bytes: &[u8], role: Role) -> usize {
             min_size: 0,
             insist: false,
             counted,
+            clock,
             role,
             measured: Measured::None,
             arena: None,
@@ -275,6 +282,7 @@ fn a_library_that_makes_threads() {
         min_size: 0,
         insist: false,
         counted: None,
+        clock: false,
         role: Role::StandaloneLibrary,
         measured: Measured::None,
         arena: None,

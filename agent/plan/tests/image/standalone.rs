@@ -142,6 +142,7 @@ impl<'i, 'd> Carried<'i, 'd> {
             min_size: 0,
             insist: false,
             counted: counted.then_some(all),
+            clock: false,
             role: Role::Standalone,
             measured: Measured::None,
             arena: None,

@@ -39,6 +39,7 @@ fn plan(image: &Image, hooks: Hooks) -> Plan {
         min_size: 0,
         insist: false,
         counted: None,
+        clock: false,
         role: Role::Standalone,
         measured: Measured::None,
         arena: None,

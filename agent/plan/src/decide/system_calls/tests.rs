@@ -22,6 +22,7 @@ fn plan(code: &[u8], counted: bool) -> Plan {
         min_size: 0,
         insist: false,
         counted: counted.then_some(all),
+        clock: false,
         role: Role::Standalone,
         measured: Measured::None,
         arena: None,
