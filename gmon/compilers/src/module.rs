@@ -50,11 +50,6 @@ impl<'p> Module<'p> {
     pub(crate) fn calls_of(&self, address: u64) -> u64 {
         self.called.get(&address).copied().unwrap_or(0)
     }
-
-    /// Returns the arcs: the address within the call instruction or 0, that of the called function, and the calls.
-    pub(crate) fn arcs(&self) -> impl Iterator<Item = (u64, u64, u64)> {
-        self.arcs.iter().map(|(&(from, to), &calls)| (from, to, calls))
-    }
 }
 
 /// The names of functions as compilers know them.

@@ -3,8 +3,10 @@
 use std::io::{self, IsTerminal, Write};
 
 use anyhow::{Context, Result, bail};
+use gmon_compilers::branches::Branches;
 use gmon_compilers::source::{Facts, Source as Counts};
-use gmon_compilers::{Module, gcc, llvm};
+use gmon_compilers::{Module, autofdo, bolt, gcc, llvm};
+use gprofinject_image::Image;
 use gprofinject_image::debug::{Authors, SplitFiles};
 use gprofinject_image::positions::Positions;
 use gprofinject_image::signatures::DebugInfo;
@@ -48,7 +50,13 @@ pub(crate) fn run(args: &ExportArgs, compiler: Compiler) -> Result<()> {
                 _ => llvm::write(&counts, &mut bytes)?,
             }
         }
-        Compiler::AutoFdo | Compiler::Bolt => bail!("not yet"),
+        Compiler::AutoFdo | Compiler::Bolt => {
+            let branches = by_address(&report, &source, &modules)?;
+            match compiler {
+                Compiler::Bolt => bolt::write(&branches, &mut bytes)?,
+                _ => autofdo::write(&branches, &mut bytes)?,
+            }
+        }
     }
     let is_text = compiler != Compiler::Gcc;
     match &args.output {
@@ -80,13 +88,32 @@ fn by_source(args: &ReportArgs, source: &Source, modules: &[Counted]) -> Result<
     Ok(counts)
 }
 
+/// Returns the branches of the one module that is wanted: the only one selected, or the program that was started.
+fn by_address(args: &ReportArgs, source: &Source, modules: &[Counted]) -> Result<Branches> {
+    let module = match modules {
+        [first, _, ..] if !args.module.is_empty() => {
+            bail!("--module: {} modules are called so, such as {}; this format has one", modules.len(), plain(&first.path().display().to_string()))
+        }
+        [first, ..] => first,
+        [] => bail!("no module with counts of basic blocks"),
+    };
+    let loaded = load::load_counts(args, source, module)?;
+    let image = Image::read_library(&loaded.bytes, None);
+    let image = image.with_context(|| loaded.path.display().to_string())?;
+    let branches = Branches::of(&Module::new(&loaded.profile, &loaded.code), &image);
+    let facts = &branches.facts;
+    eprintln!("gmon: {}: {facts:?}", loaded.path.display());
+    Ok(branches)
+}
+
 /// Adds a module's counts.
 fn add(args: &ReportArgs, source: &Source, module: &Counted, counts: &mut Counts) -> Result<()> {
     let loaded = load::load_counts(args, source, module)?;
     let missing = || Missing::Lines { path: loaded.path.clone(), what: "" };
-    let (debug_path, debug) = loaded.debug.as_ref().ok_or_else(missing)?;
+    let separate = loaded.debug.as_ref();
+    let debug = separate.map_or(&loaded.bytes, |(_, bytes)| bytes);
     let mut info = DebugInfo::read(debug).with_context(|| loaded.path.display().to_string())?;
-    info.find_split(&SplitFiles::of(&loaded.path, debug_path.as_deref()), None);
+    info.find_split(&SplitFiles::of(&loaded.path, separate.map(|(path, _)| path.as_path())), None);
     if let Some(missing) = info.missing_units() {
         let first = missing.name.display().to_string();
         eprintln!(

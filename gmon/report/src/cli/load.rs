@@ -40,8 +40,10 @@ pub(crate) struct Counts {
     pub(crate) path: PathBuf,
     pub(crate) code: Code,
     pub(crate) profile: Profile,
-    /// The file that may have debug information: its path if it is a separate one, and its bytes.
-    pub(crate) debug: Option<(Option<PathBuf>, Vec<u8>)>,
+    /// The bytes of its file.
+    pub(crate) bytes: Vec<u8>,
+    /// The path and the bytes of the separate file with its debug information, if it has none itself.
+    pub(crate) debug: Option<(PathBuf, Vec<u8>)>,
 }
 
 /// A module whose basic blocks were counted, or that has samples of CPU time in a run that has counted none.
@@ -54,7 +56,7 @@ pub(crate) enum Counted {
 }
 
 impl Counted {
-    fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         match self {
             Counted::Named(path) | Counted::Recorded(_, path) => path,
         }
@@ -171,13 +173,14 @@ pub(crate) fn load_counts(args: &ReportArgs, source: &Source, module: &Counted) 
         let mut code = Code::parse(&bytes).with_context(|| path.display().to_string())?;
         let debug = find_debug(args, path, &bytes, &mut code)?;
         let profile = sum(&code, path, profiles, &results(source))?;
-        Ok(Counts { path: path.to_owned(), code, profile, debug })
+        Ok(Counts { path: path.to_owned(), code, profile, bytes: bytes.into_owned(), debug })
     };
-    let counts = match module {
-        Counted::Named(_) => read()?,
-        Counted::Recorded(..) => read().map_err(|error| Missing::Module(format!("{error:#}")))?,
-    };
-    Ok(Counts { debug: counts.debug.or_else(|| Some((None, bytes.into_owned()))), ..counts })
+    match module {
+        Counted::Recorded(..) if args.debug_file.is_none() => {
+            read().map_err(|error| Missing::Module(format!("{error:#}")).into())
+        }
+        _ => read(),
+    }
 }
 
 /// Finds the separate file with the debug information of a module, if the module itself has none.
@@ -186,7 +189,7 @@ fn find_debug(
     module: &Path,
     bytes: &[u8],
     code: &mut Code,
-) -> Result<Option<(Option<PathBuf>, Vec<u8>)>> {
+) -> Result<Option<(PathBuf, Vec<u8>)>> {
     if let Some(path) = &args.debug_file {
         let debug = files::read_elf(path)?;
         let build_id = files::parse_program(path, &debug)?.build_id;
@@ -194,14 +197,14 @@ fn find_debug(
             bail!("{}: its build-id is not that of {}", path.display(), module.display());
         }
         code.take_symbols(&debug).with_context(|| path.display().to_string())?;
-        return Ok(Some((Some(path.clone()), debug)));
+        return Ok(Some((path.clone(), debug)));
     }
     if DebugInfo::is_in(bytes) {
         return Ok(None);
     }
     let mut found = gprofinject_image::debug::debug_files(module, bytes);
     let found = found.find(|file| DebugInfo::is_in(&file.bytes) && code.take_symbols(&file.bytes).is_ok());
-    Ok(found.map(|file| (Some(file.path), file.bytes)))
+    Ok(found.map(|file| (file.path, file.bytes)))
 }
 
 /// Reads the file of a module, and what each program of the run has counted in it.
