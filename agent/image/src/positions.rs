@@ -96,7 +96,8 @@ struct Row {
 impl Positions {
     /// Reads the positions of a file's code. Damaged units are left out.
     pub fn read(info: &DebugInfo) -> Positions {
-        let mut reader = Reader { positions: Positions::default(), indexes: HashMap::new(), dies: HashMap::new() };
+        let mut reader =
+            Reader { positions: Positions::default(), indexes: HashMap::new(), dies: HashMap::new() };
         let mut units = Units::new(info);
         for index in 0..units.count() {
             if let Some(unit) = units.read(index) {
@@ -313,4 +314,158 @@ fn rows(info: &DebugInfo) -> Vec<Row> {
     let starts: Vec<u64> = rows.iter().skip(1).map(|row| row.start).collect();
     rows.iter_mut().zip(starts).for_each(|(row, next)| row.end = row.end.min(next));
     rows
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::process::Command;
+
+    use gprofinject_skip::{have, skipped};
+
+    use super::*;
+    use crate::debug::SplitFiles;
+
+    const SOURCE: &str = r#"
+namespace n {
+template <class T> struct box {
+    T value;
+    __attribute__((always_inline)) T twice(T by) const { return by > 2 ? value * by : value - by; }
+};
+}
+__attribute__((always_inline)) static inline int inner(int x) { int y = x > 3 ? x * 7 : x - 5; return y ^ x; }
+__attribute__((always_inline)) static inline int middle(int x) { return inner(x) + (x > 9 ? inner(x + 1) : x); }
+__attribute__((noinline)) int outer(int x) {
+    for (int i = 0; i < x; i++) x += i % 3 ? middle(i) : n::box<int>{x}.twice(i);
+    return x;
+}
+int main(int argc, char **) { return outer(argc) + middle(argc); }
+"#;
+
+    /// What addr2line says of addresses: the functions with lines and discriminators, the innermost first.
+    fn said(program: &Path, addresses: &[u64]) -> Vec<Vec<(String, u32, u32)>> {
+        let mut command = Command::new("addr2line");
+        command.args(["-a", "-i", "-f", "-e"]).arg(program);
+        command.args(addresses.iter().map(|address| format!("{address:#x}")));
+        let out = command.output().expect("addr2line");
+        let text = String::from_utf8(out.stdout).expect("text");
+        let mut all: Vec<Vec<(String, u32, u32)>> = Vec::new();
+        let mut lines = text.lines();
+        while let Some(line) = lines.next() {
+            if line.starts_with("0x") {
+                all.push(Vec::new());
+                continue;
+            }
+            let place = lines.next().expect("a place");
+            let (_, place) = place.rsplit_once(':').expect("a line");
+            let number = |text: &str| text.trim_end_matches(')').parse().unwrap_or(0);
+            let (line_number, discriminator) = place.split_once(" (discriminator ").unwrap_or((place, "0"));
+            let frame = (line.to_owned(), number(line_number), number(discriminator));
+            all.last_mut().expect("an address").push(frame);
+        }
+        all
+    }
+
+    fn compare(compiler: &str, flags: &[&str]) {
+        let test = format!("positions by {compiler} {}", flags.join(" "));
+        for tool in [compiler, "addr2line"] {
+            if !have(tool) {
+                return skipped(&test, &format!("no {tool}"));
+            }
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("p.cc"), SOURCE).expect("a file");
+        let program = folder.path().join("p");
+        let built =
+            Command::new(compiler).args(flags).args(["-O2", "-o", "p", "p.cc"]).current_dir(&folder).status();
+        assert!(built.expect("a compiler").success(), "{test}");
+        let bytes = std::fs::read(&program).expect("a program");
+        let mut info = DebugInfo::read(&bytes).expect("debug information");
+        info.find_split(&SplitFiles::of(&program, None), None);
+        assert!(info.missing_units().is_none());
+        let positions = Positions::read(&info);
+        let starts: Vec<u64> =
+            positions.rows.iter().filter(|row| row.line > 0).map(|row| row.start).collect();
+        let expected = said(&program, &starts);
+        assert_eq!(expected.len(), starts.len());
+        let (mut deep, mut discriminated) = (0, 0);
+        for (&start, expected) in starts.iter().zip(&expected) {
+            let mut found: Vec<(String, u32, u32)> = positions
+                .at(start)
+                .unwrap_or_else(|| panic!("{test}: nothing at {start:#x}"))
+                .iter()
+                .map(|position| {
+                    let function = &positions.functions()[position.function as usize];
+                    (function.name.clone(), position.line, position.discriminator)
+                })
+                .collect();
+            found.reverse();
+            deep = deep.max(found.len());
+            discriminated += usize::from(found.iter().any(|frame| frame.2 > 0));
+            let lines = |all: &[(String, u32, u32)]| all.iter().map(|frame| frame.1).collect::<Vec<_>>();
+            assert_eq!(lines(&found), lines(expected), "{test}: {start:#x}");
+            // addr2line knows the discriminator of the instruction only, and inlined functions by their short names.
+            assert_eq!(found[0].2, expected[0].2, "{test}: {start:#x}");
+            let (own, said) = (&found[found.len() - 1].0, &expected[expected.len() - 1].0);
+            assert_eq!(own, said, "{test}: {start:#x}");
+        }
+        assert!(deep >= 3, "{test}: {deep} deep");
+        // gcc gives discriminators to few places.
+        assert!(discriminated > 0 || compiler == "g++", "{test}: no discriminators");
+        let named: Vec<_> = positions.functions().iter().map(|f| (f.name.as_str(), f.line)).collect();
+        for expected in [
+            ("_ZL6middlei", 9),
+            ("_ZL5inneri", 8),
+            ("_Z5outeri", 10),
+            ("main", 14),
+            ("_ZNK1n3boxIiE5twiceEi", 5),
+        ] {
+            assert!(named.contains(&expected), "{test}: {named:?}");
+        }
+    }
+
+    #[test]
+    fn of_gcc() {
+        compare("g++", &["-gdwarf-5"]);
+        compare("g++", &["-gdwarf-4"]);
+        compare("g++", &["-g", "-gsplit-dwarf"]);
+    }
+
+    #[test]
+    fn of_clang() {
+        let compiler = ["clang++", "clang++-14"].into_iter().find(|name| have(name)).unwrap_or("clang++");
+        compare(compiler, &["-g", "-fdebug-info-for-profiling"]);
+        compare(compiler, &["-gdwarf-4", "-fdebug-info-for-profiling"]);
+        compare(compiler, &["-gline-tables-only", "-fdebug-info-for-profiling"]);
+    }
+
+    #[test]
+    fn damaged_files() {
+        if !have("gcc") {
+            return skipped("damaged_files", "no gcc");
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("p.c"), "int main(int c, char **v) { return v[c] ? c : 1; }\n")
+            .expect("a file");
+        let built = Command::new("gcc").args(["-g", "-O2", "-o", "p", "p.c"]).current_dir(&folder).status();
+        assert!(built.expect("gcc").success());
+        let bytes = std::fs::read(folder.path().join("p")).expect("a program");
+        let file = object::File::parse(&*bytes).expect("an ELF file");
+        use object::{Object, ObjectSection};
+        for name in [".debug_info", ".debug_line", ".debug_abbrev", ".debug_str"] {
+            let Some((start, len)) = file.section_by_name(name).and_then(|section| section.file_range())
+            else {
+                continue;
+            };
+            for at in (start..start + len).step_by(3) {
+                let mut damaged = bytes.clone();
+                damaged[at as usize] ^= 0x81;
+                // No panic, whatever is found.
+                if let Ok(info) = DebugInfo::read(&damaged) {
+                    let positions = Positions::read(&info);
+                    let _ = positions.rows.iter().map(|row| positions.at(row.start)).count();
+                }
+            }
+        }
+    }
 }

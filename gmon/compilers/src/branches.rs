@@ -55,6 +55,8 @@ pub struct Facts {
     pub functions: usize,
     /// The functions that were called and whose blocks were not counted.
     pub uncounted: usize,
+    /// The functions of which a part is elsewhere (`.cold`).
+    pub split: usize,
     /// The edges between blocks that ran, and how often control passed them.
     pub edges: usize,
     pub passed: u64,
@@ -148,6 +150,7 @@ impl Unit {
             return None;
         }
         facts.functions += 1;
+        facts.split += usize::from(!report.parts(index).is_empty());
         Some(unit)
     }
 
@@ -206,7 +209,9 @@ impl Unit {
         let functions = module.code().functions();
         let begins = |address| functions.binary_search_by_key(&address, |function| function.start).is_ok();
         match last.flow_control() {
-            FlowControl::Call if begins(last.near_branch_target()) => add(last.near_branch_target(), node.count),
+            FlowControl::Call if begins(last.near_branch_target()) => {
+                add(last.near_branch_target(), node.count)
+            }
             FlowControl::UnconditionalBranch if self.at(last.near_branch_target()).is_none() => {
                 add(last.near_branch_target(), node.count);
             }
@@ -285,7 +290,8 @@ impl Unit {
     fn targets(&self, image: &Image) -> Targets {
         let mut targets = Targets::default();
         let pointers = &image.details().code_pointers;
-        let is_pointed_to = |node: &Node| node.start != self.entry && pointers.binary_search(&node.start).is_ok();
+        let is_pointed_to =
+            |node: &Node| node.start != self.entry && pointers.binary_search(&node.start).is_ok();
         targets.all.extend((0..self.nodes.len()).filter(|&index| is_pointed_to(&self.nodes[index])));
         for (at, &(table, block)) in self.tables.iter().enumerate() {
             let next = self.tables[at..].iter().map(|&(next, _)| next).find(|&next| next > table);

@@ -149,3 +149,44 @@ fn add_u32(out: &mut Vec<u8>, number: u32) {
 fn add_u64(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(&number.to_le_bytes());
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::llvm::tests::example;
+
+    #[test]
+    fn as_gcc_reads_it() {
+        let mut bytes = Vec::new();
+        write(&example(), &mut bytes).expect("memory");
+        let mut expected = Vec::new();
+        let mut words = |words: &[u32]| words.iter().for_each(|word| expected.extend(word.to_le_bytes()));
+        words(&[0x6763_6461, 2, 0, 0xaa00_0000, 14, 6, 2]);
+        expected.extend(b"b\0");
+        for name in ["inner", "outer", "main", "_Z1ai", "no name"] {
+            expected.extend((name.len() as u32 + 1).to_le_bytes());
+            expected.extend(name.as_bytes());
+            expected.push(0);
+        }
+        let names = expected.len();
+        // The numbers of words, which gcc does not read.
+        let lengths: Vec<usize> = (16..20).chain(names + 4..names + 8).collect();
+        let mut words = |words: &[u32]| words.iter().for_each(|word| expected.extend(word.to_le_bytes()));
+        words(&[0xac00_0000, 68, 2]);
+        // b: never called, one line that never ran.
+        words(&[0, 0, 0, 1, 0, 0xffff_0000, 0, 0, 0]);
+        // main: called once; two lines, of which the first has the higher of two counts.
+        let high = (7_000_000_000_u64 >> 32) as u32;
+        words(&[1, 0, 3, 2, 1, 2 << 16, 0, 7_000_000_000_u64 as u32, high]);
+        words(&[5 << 16, 3, 7, 0, 7, 4, 0, 4, 0, 7, 0, 0, 3, 0, 7, 5, 0, 1, 0]);
+        // What was inlined: outer, and inner into it.
+        words(&[3 << 16, 2, 1, 1, 1 << 16, 0, 10, 0, 2 << 16, 1, 1, 0, 0, 0, 5, 0]);
+        words(&[0xae00_0000, 1, 0]);
+        assert_eq!(bytes.len(), expected.len());
+        for (at, (byte, expected)) in bytes.iter().zip(&expected).enumerate() {
+            if !lengths.contains(&at) {
+                assert_eq!(byte, expected, "at {at}");
+            }
+        }
+    }
+}

@@ -125,7 +125,8 @@ impl Source {
     /// Adds a function with its `.cold` parts.
     fn add_function(&mut self, module: &Module, names: &Names, index: usize) {
         let function = &module.report.functions[index];
-        let mut copy = Copy { names, module, found: BTreeMap::new(), seen: BTreeMap::new(), executed: 0, placed: 0 };
+        let mut copy =
+            Copy { names, module, found: BTreeMap::new(), seen: BTreeMap::new(), executed: 0, placed: 0 };
         let mut blocks = 0;
         for &part in [index].iter().chain(module.report.parts(index)) {
             blocks += module.report.functions[part].blocks.as_ref().map_or(0, Vec::len);
@@ -222,16 +223,22 @@ fn callees(module: &Module, names: &Names, step: &Step) -> Vec<(String, Callee)>
     let functions = module.code().functions();
     let begins = |address| functions.binary_search_by_key(&address, |function| function.start).is_ok();
     if let Some(target) = target.filter(|&target| begins(target)) {
-        let name = names.of_function(target).filter(|_| !is_jump || module.code().function_at(target) != module.code().function_at(instruction.ip()));
+        let name = names.of_function(target).filter(|_| {
+            !is_jump || module.code().function_at(target) != module.code().function_at(instruction.ip())
+        });
         let calls = step.count.unwrap_or(0);
-        return name.map(|name| (name.to_owned(), Callee { calls, is_indirect: false })).into_iter().collect();
+        return name
+            .map(|name| (name.to_owned(), Callee { calls, is_indirect: false }))
+            .into_iter()
+            .collect();
     }
     if is_jump {
         return Vec::new();
     }
     // A call by way of the linkage table names its function in the source.
     let is_indirect = target.is_none();
-    let callee = |(address, calls)| Some((names.of_function(address)?.to_owned(), Callee { calls, is_indirect }));
+    let callee =
+        |(address, calls)| Some((names.of_function(address)?.to_owned(), Callee { calls, is_indirect }));
     module.callees(instruction).filter_map(callee).collect()
 }
 
@@ -262,4 +269,56 @@ fn decoded(discriminator: u32) -> (u32, u64) {
         _ => discriminator >> 14,
     };
     (number(discriminator), u64::from(number(rest).max(1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Discriminators as clang writes them: the number of the block, that of copies, and what follows.
+    #[test]
+    fn parts_of_discriminators() {
+        for (discriminator, expected) in [
+            (0, (0, 1)),
+            // Block 1 and block 31, without copies.
+            (1 << 1, (1, 1)),
+            (31 << 1, (31, 1)),
+            // Block 33: the low five bits, the mark, and the high seven bits.
+            ((1 << 1) | 0x40 | (1 << 7), (33, 1)),
+            // Block 0 in four copies; block 2 in four.
+            (1 | (4 << 2), (0, 4)),
+            ((2 << 1) | (4 << 8), (2, 4)),
+        ] {
+            assert_eq!(decoded(discriminator), expected, "{discriminator:#x}");
+        }
+    }
+
+    #[test]
+    fn places_count_from_the_declaration() {
+        let position = |line| Position { function: 0, line, discriminator: 0 };
+        assert_eq!(place(&position(12), 10, Compiler::Gcc).0.line, 2);
+        // A line before the declaration, of a macro for example.
+        assert_eq!(place(&position(8), 10, Compiler::Llvm).0.line, 0xfffe);
+    }
+
+    #[test]
+    fn copies_are_added() {
+        let place = Place { line: 1, discriminator: 0 };
+        let mut function = Function { head: 1, ..Function::default() };
+        let callees = BTreeMap::from([("f".to_owned(), Callee { calls: 3, is_indirect: true })]);
+        function.places.insert(place, Count { count: u64::MAX - 1, callees });
+        function
+            .inlined
+            .entry((place, "g".to_owned()))
+            .or_default()
+            .places
+            .insert(place, Count { count: 5, ..Count::default() });
+        let copy = function.clone();
+        function.add(&copy);
+        assert_eq!(function.head, 2);
+        assert_eq!(function.places[&place].count, u64::MAX);
+        assert_eq!(function.places[&place].callees["f"].calls, 6);
+        assert_eq!(function.inlined[&(place, "g".to_owned())].total(), 10);
+        assert_eq!(function.total(), u64::MAX);
+    }
 }

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use anyhow::{Context, Result, bail};
-use gmon_compilers::branches::Branches;
+use gmon_compilers::branches::{self, Branches};
 use gmon_compilers::source::{Facts, Source as Counts};
 use gmon_compilers::{Module, autofdo, bolt, gcc, llvm};
 use gprofinject_image::Image;
@@ -12,12 +12,12 @@ use gprofinject_image::positions::Positions;
 use gprofinject_image::signatures::DebugInfo;
 
 use crate::cli::export_args::{Compiler, ExportArgs};
+use crate::cli::files;
 use crate::cli::load::{self, Counted};
 use crate::cli::missing::{Lacking, Missing};
 use crate::cli::report_args::{ReportArgs, ShownArgs};
 use crate::cli::run::{self, Source};
 use crate::cli::text::plain;
-use crate::cli::files;
 
 /// The share of executed instructions in the profile below which it says too little.
 const ENOUGH: f64 = 0.5;
@@ -51,7 +51,7 @@ pub(crate) fn run(args: &ExportArgs, compiler: Compiler) -> Result<()> {
             }
         }
         Compiler::AutoFdo | Compiler::Bolt => {
-            let branches = by_address(&report, &source, &modules)?;
+            let branches = by_address(&report, &source, &modules, compiler)?;
             match compiler {
                 Compiler::Bolt => bolt::write(&branches, &mut bytes)?,
                 _ => autofdo::write(&branches, &mut bytes)?,
@@ -62,7 +62,10 @@ pub(crate) fn run(args: &ExportArgs, compiler: Compiler) -> Result<()> {
     match &args.output {
         Some(path) => files::replace(path, &bytes, &Authors::among(files::owners())),
         None if !is_text && io::stdout().is_terminal() => {
-            bail!("--to {}: not text, and standard output is a terminal; -o FILE says where to write it", compiler.name())
+            bail!(
+                "--to {}: not text, and standard output is a terminal; -o FILE says where to write it",
+                compiler.name()
+            )
         }
         None => Ok(io::stdout().lock().write_all(&bytes)?),
     }
@@ -89,10 +92,19 @@ fn by_source(args: &ReportArgs, source: &Source, modules: &[Counted]) -> Result<
 }
 
 /// Returns the branches of the one module that is wanted: the only one selected, or the program that was started.
-fn by_address(args: &ReportArgs, source: &Source, modules: &[Counted]) -> Result<Branches> {
+fn by_address(
+    args: &ReportArgs,
+    source: &Source,
+    modules: &[Counted],
+    compiler: Compiler,
+) -> Result<Branches> {
     let module = match modules {
         [first, _, ..] if !args.module.is_empty() => {
-            bail!("--module: {} modules are called so, such as {}; this format has one", modules.len(), plain(&first.path().display().to_string()))
+            bail!(
+                "--module: {} modules are called so, such as {}; this format has one",
+                modules.len(),
+                plain(&first.path().display().to_string())
+            )
         }
         [first, ..] => first,
         [] => bail!("no module with counts of basic blocks"),
@@ -101,8 +113,7 @@ fn by_address(args: &ReportArgs, source: &Source, modules: &[Counted]) -> Result
     let image = Image::read_library(&loaded.bytes, None);
     let image = image.with_context(|| loaded.path.display().to_string())?;
     let branches = Branches::of(&Module::new(&loaded.profile, &loaded.code), &image);
-    let facts = &branches.facts;
-    eprintln!("gmon: {}: {facts:?}", loaded.path.display());
+    say_branches(&branches.facts, compiler, &plain(&loaded.path.display().to_string()));
     Ok(branches)
 }
 
@@ -133,12 +144,67 @@ fn add(args: &ReportArgs, source: &Source, module: &Counted, counts: &mut Counts
 
 /// Says what the profile covers, and where it would mislead.
 fn say(facts: &Facts, compiler: Compiler) {
+    let name = compiler.name();
     let share = facts.placed as f64 / facts.executed.max(1) as f64;
     eprintln!(
-        "gmon: {} of {} that ran, with {:.1} % of the executed instructions; {}",
-        gmon::counted(facts.functions, "function", "functions"),
-        facts.counted,
+        "gmon: {name}: {} of {} that ran, with {:.1} % of the instructions executed in them; {}, {} of which have code that ran differently \
+         often and that nothing tells apart",
+        facts.functions,
+        gmon::counted(facts.counted, "function", "functions"),
         share * 100.0,
-        gmon::counted(facts.places, "place", "places")
+        gmon::counted(facts.places, "place", "places"),
+        facts.mixed,
     );
+    say_uncounted(facts.uncounted, name);
+    if share < ENOUGH {
+        eprintln!(
+            "gmon: {name}: so small a part can make code slower; compile all that matters with -g, and count it (--libs, -I and -X select)"
+        );
+    }
+    if compiler == Compiler::Llvm && facts.without_discriminators > facts.of_llvm / 2 {
+        eprintln!(
+            "gmon: {name}: no discriminators in {} of {}, so that basic blocks of one line are not told apart; compile with \
+             -fdebug-info-for-profiling (rustc: -Zdebug-info-for-profiling) and count again",
+            facts.without_discriminators,
+            gmon::counted(facts.of_llvm, "function", "functions")
+        );
+    }
+    let foreign = match compiler {
+        Compiler::Gcc => (facts.of_llvm, "clang or rustc", "gcc"),
+        _ => (facts.of_gcc, "gcc", "clang"),
+    };
+    if let (1.., of, other) = foreign {
+        let number = gmon::counted(foreign.0, "function", "functions");
+        eprintln!(
+            "gmon: {name}: {of} has compiled {number}, and what it says of lines and inlining is not what {other} looks for"
+        );
+    }
+}
+
+/// Says what branches cover, and which of them are not certain.
+fn say_branches(facts: &branches::Facts, compiler: Compiler, path: &str) {
+    let name = compiler.name();
+    eprintln!(
+        "gmon: {name}: {path}: {}, {} between basic blocks; their counts leave {} open, with {:.1} % of all passages, which are split evenly",
+        gmon::counted(facts.functions, "function", "functions"),
+        gmon::counted(facts.edges, "edge", "edges"),
+        facts.open,
+        100.0 * facts.open_passed as f64 / facts.passed.max(1) as f64,
+    );
+    say_uncounted(facts.uncounted, name);
+    if compiler == Compiler::Bolt && facts.split > 0 {
+        let number = gmon::counted(facts.split, "function is", "functions are");
+        eprintln!(
+            "gmon: {name}: {number} split (.cold), which llvm-bolt does not rewrite well; compile with -fno-reorder-blocks-and-partition"
+        );
+    }
+}
+
+fn say_uncounted(uncounted: usize, name: &str) {
+    if uncounted > 0 {
+        let number = gmon::counted(uncounted, "function was", "functions were");
+        eprintln!(
+            "gmon: {name}: {number} called and not counted; `gprofinject --count blocks --list PROG` says why"
+        );
+    }
 }

@@ -80,7 +80,9 @@ impl FromStr for To {
                     return Ok(To::Compiler(compiler));
                 }
                 let compilers = Compiler::ALL.map(|(name, _)| name).join(", ");
-                text.parse().map(To::File).map_err(|error: UnknownFormat| format!("{error}, gprof, {compilers}"))
+                text.parse()
+                    .map(To::File)
+                    .map_err(|error: UnknownFormat| format!("{error}, gprof, {compilers}"))
             }
         }
     }
