@@ -6,7 +6,7 @@
 # with the input that is then timed. Each round runs them in turn (9 rounds by default); a row has the medians of their user times,
 # what the time is less by in percent, and the second gain as a share of the first.
 #
-# The programs are lua, speedtest1, zstd (C), ninja (C++) and jaq (Rust). Set ONLY for some of them, and TOOLS for some of clang, gcc,
+# The programs are lua, speedtest1, zstd (C), ninja (C++) and tests/compilers/words.rs (Rust). Set ONLY for some of them, and TOOLS for some of clang, gcc,
 # bolt and rustc. What is not installed is left out and named.
 set -euo pipefail
 rounds=${1:-9}
@@ -61,13 +61,10 @@ build_ninja() {
     "$@" -w -std=c++17 -o "$out" \
         $(find "$(unpacked ninja-build)/src" -maxdepth 1 -name '*.cc' -regextype posix-extended ! -regex "$others" | sort)
 }
-build_jaq() { # OUTPUT rustc FLAGS
+build_words() { # OUTPUT rustc FLAGS
     local out=$1
     shift 2
-    RUSTC_BOOTSTRAP=1 RUSTFLAGS="$*" cargo install -q --root "$out.root" --target-dir "$work/jaq-target" --no-default-features --locked \
-        --target x86_64-unknown-linux-gnu --config 'profile.release.strip=false' --config 'profile.release.debug=true' \
-        --version 3.1.2 --force jaq
-    mv "$out.root/bin/jaq" "$out"
+    RUSTC_BOOTSTRAP=1 rustc --edition 2024 -Copt-level=3 -Ccodegen-units=1 "$@" -o "$out" "$here/compilers/words.rs"
 }
 
 # --- what each program does: run_PROGRAM FILE WRAPPER... ---
@@ -75,11 +72,11 @@ run_lua() { "${@:2}" "$1" "$here/data/bench.lua" 60; }
 run_speedtest1() { "${@:2}" "$1" --size 30 --singlethread --memdb; }
 run_zstd() { "${@:2}" "$1" -q -T1 -b9e9 -i1 "$corpus/sqlite/sqlite3.c" 2>&1; }
 run_ninja() { "${@:2}" "$1" -n -f "$work/build.ninja"; }
-run_jaq() { "${@:2}" "$1" '[.[] | select(.a % 3 == 0) | .b |= (map(. * 2) | add)] | group_by(.c) | map({c: .[0].c, n: length, s: (map(.b) | add)})' "$work/data.json"; }
+run_words() { "${@:2}" "$1" 40000; }
 
 inputs() {
     python3 - "$work" <<'PYTHON'
-import json, random, sys
+import random, sys
 random.seed(1)
 with open(sys.argv[1] + "/build.ninja", "w") as out:
     out.write("rule cc\n  command = cc -c $in -o $out -I$inc\n  description = CC $out\n")
@@ -90,8 +87,6 @@ with open(sys.argv[1] + "/build.ninja", "w") as out:
         out.write(f"build include/h{number}.h: phony\n")
     for number in range(20000):
         out.write(f"build src/dir{number % 97}/f{number}.c: phony\n")
-items = [{"a": i, "b": [random.random() for _ in range(5)], "c": f"k{i % 50}"} for i in range(60000)]
-json.dump(items, open(sys.argv[1] + "/data.json", "w"))
 PYTHON
 }
 
@@ -154,7 +149,7 @@ with_bolt() {
     local cc=gcc program=$1 options="-reorder-blocks=ext-tsp -reorder-functions=hfsort+ -split-functions -split-all-cold -split-eh"
     [ "$program" != ninja ] || cc=g++
     case $program in
-    jaq) "build_$program" "$work/$program-plain" rustc -Clink-arg=-Wl,-q ;;
+    words) "build_$program" "$work/$program-plain" rustc -Clink-arg=-Wl,-q ;;
     *) "build_$program" "$work/$program-plain" "$cc" -O2 -Wl,-q -fno-reorder-blocks-and-partition ;;
     esac
     "$bolt" "$work/$program-plain" -instrument -instrumentation-file="$work/$program.fdata" -o "$work/$program-own" >"$work/bolt.log" 2>&1
@@ -174,7 +169,7 @@ with_rustc() {
     "run_$program" "$work/$program-own" >/dev/null
     "$(command -v llvm-profdata-19 llvm-profdata | head -n 1)" merge -o "$work/$program.profdata" "$work/$program-raw"
     "build_$program" "$work/$program-own" rustc -Cprofile-use="$work/$program.profdata"
-    "build_$program" "$work/$program-ours" rustc -Zdebug-info-for-profiling
+    "build_$program" "$work/$program-ours" rustc -Cdebuginfo=2 -Zdebug-info-for-profiling
     profile "$program" "$work/$program-ours" llvm "$work/$program.prof"
     "build_$program" "$work/$program-ours" rustc -Zdebug-info-for-profiling -Zprofile-sample-use="$work/$program.prof"
     row "$program" rustc "$work/$program-plain" "$work/$program-own" "$work/$program-ours"
@@ -183,13 +178,13 @@ with_rustc() {
 inputs
 echo "| program | compiler | plain, s | instrumented, s | ours, s | gain instrumented, % | gain ours, % | share, % |"
 echo "|---|---|---:|---:|---:|---:|---:|---:|"
-for program in lua speedtest1 zstd ninja jaq; do
+for program in lua speedtest1 zstd ninja words; do
     is_wanted "$program" || continue
     for tool in clang gcc bolt rustc; do
         has_tool "$tool" || continue
         case $program:$tool in
-        jaq:clang | jaq:gcc) continue ;;
-        jaq:rustc | jaq:bolt) ;;
+        words:clang | words:gcc) continue ;;
+        words:rustc | words:bolt) ;;
         *:rustc) continue ;;
         esac
         case $tool in

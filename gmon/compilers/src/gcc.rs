@@ -16,7 +16,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use crate::source::{Callee, Count, Function, Place, Source};
+use crate::source::{Count, Function, Place, Source};
 
 const MAGIC: u32 = 0x6763_6461;
 /// That of gcc's `AUTO_PROFILE_VERSION`.
@@ -94,7 +94,7 @@ fn add_body(out: &mut Vec<u8>, name: &str, function: &Function, names: &mut Name
         let line = lines.entry(place.line).or_default();
         line.count = line.count.max(count.count);
         for (name, callee) in count.callees.iter().filter(|(name, _)| !name.contains('\0')) {
-            let known = line.callees.entry(name.clone()).or_insert(Callee::default());
+            let known = line.callees.entry(name.clone()).or_default();
             known.calls = known.calls.saturating_add(callee.calls);
             known.is_indirect |= callee.is_indirect;
         }

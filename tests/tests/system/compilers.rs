@@ -303,6 +303,12 @@ fn what_is_said() {
         counted.export("llvm", &[]);
         assert!(counted.said.contains("-fdebug-info-for-profiling"), "{}", counted.said);
     }
+    // Nearly all CPU time is in functions that were not counted.
+    let mut command = Command::new(tool::gprofinject().unwrap());
+    command.args(["-q", "--count=blocks", "-I", "add", "-o", "few", "--", "./p", "100000000"]);
+    done(command.env("XDG_CACHE_HOME", counted.path("cache")).current_dir(&counted.folder));
+    counted.export("llvm", &["few.pb.gz"]);
+    assert!(counted.said.contains("so small a part can make code slower"), "{}", counted.said);
     // Another build, and a run without counts.
     done(Command::new("g++").args(["-O1", "-g", "-o", "p"]).arg(source()).current_dir(&counted.folder));
     let gmon = || {

@@ -1,8 +1,11 @@
 //! `gmon export --to llvm|gcc|autofdo|bolt`: profiles for compilers, from counts of basic blocks.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IsTerminal, Write};
 
 use anyhow::{Context, Result, bail};
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use gmon_compilers::branches::{self, Branches};
 use gmon_compilers::source::{Facts, Source as Counts};
 use gmon_compilers::{Module, autofdo, bolt, gcc, llvm};
@@ -19,8 +22,11 @@ use crate::cli::report_args::{ReportArgs, ShownArgs};
 use crate::cli::run::{self, Source};
 use crate::cli::text::plain;
 
-/// The share of executed instructions in the profile below which it says too little.
+/// The share of executed instructions with a place, and of CPU time in counted functions, below which a profile says too little.
 const ENOUGH: f64 = 0.5;
+
+/// The least number of samples of CPU time whose shares say something.
+const SAMPLES_MIN: u64 = 20;
 
 /// Writes the profile, and says on standard error what it covers.
 ///
@@ -40,11 +46,12 @@ pub(crate) fn run(args: &ExportArgs, compiler: Compiler) -> Result<()> {
     };
     let source = run::open(&report.files)?;
     let modules = load::counted(&report, &source, false)?;
+    let has_little = say_samples(&source, compiler);
     let mut bytes = Vec::new();
     match compiler {
         Compiler::Llvm | Compiler::Gcc => {
             let counts = by_source(&report, &source, &modules)?;
-            say(&counts.facts, compiler);
+            say(&counts.facts, compiler, has_little);
             match compiler {
                 Compiler::Gcc => gcc::write(&counts, &mut bytes)?,
                 _ => llvm::write(&counts, &mut bytes)?,
@@ -59,6 +66,13 @@ pub(crate) fn run(args: &ExportArgs, compiler: Compiler) -> Result<()> {
         }
     }
     let is_text = compiler != Compiler::Gcc;
+    let is_packed =
+        args.output.as_ref().is_some_and(|path| path.extension().is_some_and(|ending| ending == "gz"));
+    if is_packed && is_text {
+        let mut packed = GzEncoder::new(Vec::new(), Compression::default());
+        packed.write_all(&bytes)?;
+        bytes = packed.finish()?;
+    }
     match &args.output {
         Some(path) => files::replace(path, &bytes, &Authors::among(files::owners())),
         None if !is_text && io::stdout().is_terminal() => {
@@ -142,8 +156,39 @@ fn add(args: &ReportArgs, source: &Source, module: &Counted, counts: &mut Counts
     Ok(())
 }
 
+/// Says how much of the sampled CPU time was in functions whose blocks were counted. Returns whether it was little.
+fn say_samples(source: &Source, compiler: Compiler) -> bool {
+    let Source::Recording { recording, .. } = source else { return false };
+    let of = |(index, function): (usize, &gmon_run::Function)| ((function.module, function.address), index);
+    let by_address: BTreeMap<(u32, u64), usize> = recording.functions.iter().enumerate().map(of).collect();
+    let mut counted = BTreeSet::new();
+    for block in &recording.blocks {
+        let before = by_address.range(..=(block.module, block.address)).next_back();
+        counted.extend(before.filter(|((module, _), _)| *module == block.module).map(|(_, &index)| index));
+    }
+    let (mut all, mut within) = (0_u64, 0_u64);
+    for hits in &recording.hits {
+        all = all.saturating_add(hits.samples);
+        if counted.contains(&(hits.function as usize)) {
+            within = within.saturating_add(hits.samples);
+        }
+    }
+    let elsewhere = recording.programs.iter().map(|program| program.elsewhere);
+    all = elsewhere.fold(all, u64::saturating_add);
+    if all < SAMPLES_MIN {
+        return false;
+    }
+    let share = within as f64 / all as f64;
+    eprintln!(
+        "gmon: {}: counted functions have {:.1} % of the sampled CPU time of the run",
+        compiler.name(),
+        share * 100.0
+    );
+    share < ENOUGH
+}
+
 /// Says what the profile covers, and where it would mislead.
-fn say(facts: &Facts, compiler: Compiler) {
+fn say(facts: &Facts, compiler: Compiler, has_little: bool) {
     let name = compiler.name();
     let share = facts.placed as f64 / facts.executed.max(1) as f64;
     eprintln!(
@@ -156,12 +201,12 @@ fn say(facts: &Facts, compiler: Compiler) {
         facts.mixed,
     );
     say_uncounted(facts.uncounted, name);
-    if share < ENOUGH {
+    if share < ENOUGH || has_little {
         eprintln!(
             "gmon: {name}: so small a part can make code slower; compile all that matters with -g, and count it (--libs, -I and -X select)"
         );
     }
-    if compiler == Compiler::Llvm && facts.without_discriminators > facts.of_llvm / 2 {
+    if compiler == Compiler::Llvm && 10 * facts.without_discriminators > 9 * facts.of_llvm {
         eprintln!(
             "gmon: {name}: no discriminators in {} of {}, so that basic blocks of one line are not told apart; compile with \
              -fdebug-info-for-profiling (rustc: -Zdebug-info-for-profiling) and count again",

@@ -207,8 +207,11 @@ fn find_debug(
     Ok(found.map(|file| (file.path, file.bytes)))
 }
 
+/// The bytes of a module's file, what each program has counted in it, and the indexes of the module in the recording.
+type ModuleCounts<'s> = (Cow<'s, [u8]>, Vec<Profile>, Vec<u32>);
+
 /// Reads the file of a module, and what each program of the run has counted in it.
-fn read_module<'s>(source: &'s Source, module: &Counted) -> Result<(Cow<'s, [u8]>, Vec<Profile>, Vec<u32>)> {
+fn read_module<'s>(source: &'s Source, module: &Counted) -> Result<ModuleCounts<'s>> {
     let path = module.path();
     Ok(match (source, module) {
         (Source::Recording { recording, .. }, Counted::Recorded(index, _)) => {
