@@ -24,6 +24,8 @@ const NAME_MAX: usize = 1 << 16;
 /// The greatest number of scopes, and of rows of all line tables, that are read.
 const SCOPES_MAX: usize = 1 << 25;
 const ROWS_MAX: usize = 1 << 27;
+/// How deep inlined functions are followed. Only in damaged files are they deeper.
+const INLINED_MAX: usize = 256;
 /// How often the bytes of all line tables are read at most, which units may share.
 const TIMES: usize = 8;
 
@@ -132,6 +134,9 @@ impl Positions {
         let mut scope = self.scope(find(&self.roots, address)?)?;
         let mut positions = Vec::new();
         while let Some(inner) = find(&scope.inlined, address).and_then(|inner| self.scope(inner)) {
+            if positions.len() >= INLINED_MAX {
+                return None;
+            }
             let (line, discriminator) = inner.call;
             positions.push(Position { function: scope.function, line, discriminator });
             scope = inner;

@@ -23,6 +23,9 @@ use crate::module::Module;
 /// The most entries of a table of jumps that are read.
 const TABLE_MAX: usize = 1 << 16;
 
+/// The most edges of indirect jumps in a function that are told apart.
+const JUMPS_MAX: usize = 1 << 22;
+
 /// The branches of a module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Branches {
@@ -229,11 +232,12 @@ impl Unit {
             edges.push(Edge { from, to, count });
             ways.push(way);
         };
-        let is_jump = |node: &Node| node.last.flow_control() == FlowControl::IndirectBranch;
-        let tables = match self.nodes.iter().any(is_jump) {
-            true => self.targets(image),
-            false => Targets::default(),
-        };
+        let is_jump = |node: &&Node| node.last.flow_control() == FlowControl::IndirectBranch;
+        let jumps = self.nodes.iter().filter(is_jump).count();
+        let tables = if jumps == 0 { Targets::default() } else { self.targets(image) };
+        // Where there are too many, jumps leave the function, and control comes to their targets from outside.
+        let is_too_much = jumps.saturating_mul(tables.all.len()) > JUMPS_MAX;
+        let tables = if is_too_much { Targets::default() } else { tables };
         let mut has_edge = vec![false; self.nodes.len()];
         for (index, node) in self.nodes.iter().enumerate() {
             let last = &node.last;

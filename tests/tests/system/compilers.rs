@@ -181,7 +181,7 @@ fn counts_are_those_of_the_source() {
         // The functions behind a pointer, with the calls of each.
         assert!(profile.contains(" 400 add:200 rev:100 sub:100\n"), "{profile}");
         assert!(profile.contains("\nadd:200:200\n"), "{profile}");
-        assert!(counted.said.contains("functions of"), "{}", counted.said);
+        assert!(counted.said.contains("functions that ran, with"), "{}", counted.said);
     }
 }
 
