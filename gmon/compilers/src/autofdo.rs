@@ -8,7 +8,7 @@
 //! FROM->TO:COUNT
 //! ```
 //!
-//! Addresses are those in the file, in hexadecimal. The rules are those of AutoFDO's `sample_reader.cc`, `TextSampleReaderWriter`.
+//! Addresses are in hexadecimal, and count from where the file begins in memory. The rules are those of AutoFDO's `sample_reader.cc`, `TextSampleReaderWriter`.
 
 use std::io::{self, Write};
 
@@ -19,14 +19,15 @@ use crate::branches::Branches;
 /// # Errors
 /// `out` cannot be written to.
 pub fn write(branches: &Branches, out: &mut dyn Write) -> io::Result<()> {
+    let at = |address: u64| address.wrapping_sub(branches.base);
     writeln!(out, "{}", branches.blocks.len())?;
     for block in &branches.blocks {
-        writeln!(out, "{:x}-{:x}:{}", block.start, block.last, block.count)?;
+        writeln!(out, "{:x}-{:x}:{}", at(block.start), at(block.last), block.count)?;
     }
     writeln!(out, "0")?;
     writeln!(out, "{}", branches.taken.len() + branches.calls.len())?;
     for (&(from, to), count) in branches.taken.iter().chain(&branches.calls) {
-        writeln!(out, "{from:x}->{to:x}:{count}")?;
+        writeln!(out, "{:x}->{:x}:{count}", at(from), at(to))?;
     }
     Ok(())
 }

@@ -39,6 +39,8 @@ pub struct Branches {
     pub calls: BTreeMap<(u64, u64), u64>,
     /// Calls from outside of the module, or from places that are not known.
     pub entries: BTreeMap<u64, u64>,
+    /// The address at which the file begins in memory, as it is linked.
+    pub base: u64,
     pub facts: Facts,
 }
 
@@ -71,7 +73,8 @@ pub struct Facts {
 impl Branches {
     /// Returns the branches of a module with this image.
     pub fn of(module: &Module, image: &Image) -> Branches {
-        let mut branches = Branches::default();
+        let base = image.segments.iter().map(|segment| segment.address).min().unwrap_or(0);
+        let mut branches = Branches { base, ..Branches::default() };
         let report = &module.report;
         let units: Vec<Unit> = (0..report.functions.len())
             .filter(|&index| report.functions[index].part_of.is_none())
