@@ -27,6 +27,7 @@ mod list;
 pub mod names;
 mod outline;
 pub mod plt;
+pub mod positions;
 mod profiling;
 mod read;
 mod removed;

@@ -32,7 +32,7 @@ mod sections;
 mod split;
 mod subprogram;
 mod types;
-mod units;
+pub(crate) mod units;
 
 pub use crate::signatures::convention::Unclear;
 pub use crate::signatures::index::{Exported, Signatures};

@@ -5,6 +5,7 @@ pub(crate) mod browse_args;
 pub(crate) mod browser;
 pub(crate) mod check;
 pub(crate) mod comparison;
+pub(crate) mod compilers;
 pub(crate) mod complete;
 pub(crate) mod counts;
 pub(crate) mod diff;

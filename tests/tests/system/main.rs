@@ -49,6 +49,7 @@ modules! {
     checker
     children
     cli
+    compilers
     completion
     corrupt
     debug_files

@@ -12,7 +12,7 @@ use gmon_export::load::Detail;
 use crate::cli::export_args::{ExportArgs, To};
 use crate::cli::report_args::SourceArgs;
 use crate::cli::text::plain;
-use crate::cli::{files, gprof, html, run};
+use crate::cli::{compilers, files, gprof, html, run};
 
 /// Writes the run.
 ///
@@ -20,6 +20,10 @@ use crate::cli::{files, gprof, html, run};
 /// A file cannot be read or written.
 pub(crate) fn run(args: &ExportArgs) -> Result<()> {
     let format = match args.to {
+        To::Compiler(compiler) => return compilers::run(args, compiler),
+        _ if !args.module.is_empty() || args.debug_file.is_some() => {
+            bail!("--module, --debug-file: only of profiles for compilers")
+        }
         To::File(format) => format,
         To::Gprof => {
             let output = args.output.as_deref().unwrap_or(Path::new("gmon"));

@@ -13,7 +13,8 @@ use crate::cli::run_args::RunArgs;
 #[derive(clap::Args)]
 pub(crate) struct ExportArgs {
     /// The format: callgrind (KCachegrind), pprof, folded (flame graphs), speedscope, firefox, dot (Graphviz), svg (a flame graph), html (for a
-    /// browser, as `gmon html` writes it), gprof (NAME.syms and NAME.whole, of `-o NAME`), json
+    /// browser, as `gmon html` writes it), gprof (NAME.syms and NAME.whole, of `-o NAME`), json; for compilers, from a run with `--count blocks`: llvm
+    /// (clang, rustc), gcc, autofdo (create_llvm_prof, create_gcov), bolt (llvm-bolt)
     #[arg(long, value_name = "FORMAT")]
     pub(crate) to: To,
     #[command(flatten)]
@@ -24,6 +25,13 @@ pub(crate) struct ExportArgs {
     /// Do not read debug information: no source lines and no inlined functions, but much faster
     #[arg(long)]
     pub(crate) no_lines: bool,
+    /// For compilers: the profile of these modules only, by file name or path; may be repeated [default: llvm and gcc: all that were counted;
+    /// autofdo and bolt: the program that was started]
+    #[arg(short, long, value_name = "GLOB")]
+    pub(crate) module: Vec<String>,
+    /// For compilers: separate file with the debug information of the one module [default: searched where debuggers search]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) debug_file: Option<PathBuf>,
 }
 
 /// What a run can be written as.
@@ -33,6 +41,31 @@ pub(crate) enum To {
     Gprof,
     /// One file.
     File(Format),
+    /// A profile for a compiler.
+    Compiler(Compiler),
+}
+
+/// What a profile is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Compiler {
+    Llvm,
+    Gcc,
+    AutoFdo,
+    Bolt,
+}
+
+impl Compiler {
+    /// All of them, with the name of each.
+    pub(crate) const ALL: [(&'static str, Compiler); 4] = [
+        ("llvm", Compiler::Llvm),
+        ("gcc", Compiler::Gcc),
+        ("autofdo", Compiler::AutoFdo),
+        ("bolt", Compiler::Bolt),
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        Compiler::ALL.iter().find(|(_, compiler)| *compiler == self).map_or("", |&(name, _)| name)
+    }
 }
 
 impl FromStr for To {
@@ -41,7 +74,16 @@ impl FromStr for To {
     fn from_str(text: &str) -> Result<To, String> {
         match text {
             "gprof" => Ok(To::Gprof),
-            text => text.parse().map(To::File).map_err(|error: UnknownFormat| format!("{error}, gprof")),
+            text => {
+                let compiler = Compiler::ALL.iter().find(|(name, _)| *name == text);
+                if let Some(&(_, compiler)) = compiler {
+                    return Ok(To::Compiler(compiler));
+                }
+                let compilers = Compiler::ALL.map(|(name, _)| name).join(", ");
+                text.parse()
+                    .map(To::File)
+                    .map_err(|error: UnknownFormat| format!("{error}, gprof, {compilers}"))
+            }
         }
     }
 }

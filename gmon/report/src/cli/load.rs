@@ -12,6 +12,7 @@ use gmon_export::load::profile_of;
 use gmon_run::Recording;
 use gprofinject_image::debug::{Lines, LinesError, module_file};
 use gprofinject_image::instructions::Code;
+use gprofinject_image::signatures::DebugInfo;
 
 use crate::cli::files;
 use crate::cli::missing::Missing;
@@ -33,6 +34,18 @@ pub(crate) struct Loaded {
     pub(crate) results: Vec<String>,
 }
 
+/// A module with counts, and its debug information as it is.
+pub(crate) struct Counts {
+    /// The path of the program or library.
+    pub(crate) path: PathBuf,
+    pub(crate) code: Code,
+    pub(crate) profile: Profile,
+    /// The bytes of its file.
+    pub(crate) bytes: Vec<u8>,
+    /// The path and the bytes of the separate file with its debug information, if it has none itself.
+    pub(crate) debug: Option<(PathBuf, Vec<u8>)>,
+}
+
 /// A module whose basic blocks were counted, or that has samples of CPU time in a run that has counted none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Counted {
@@ -43,7 +56,7 @@ pub(crate) enum Counted {
 }
 
 impl Counted {
-    fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         match self {
             Counted::Named(path) | Counted::Recorded(_, path) => path,
         }
@@ -125,22 +138,7 @@ fn results(source: &Source) -> Vec<String> {
 /// user has not named.
 pub(crate) fn load(args: &ReportArgs, source: &Source, module: &Counted) -> Result<Loaded> {
     let path = module.path();
-    let (bytes, profiles, indexes) = match (source, module) {
-        (Source::Recording { recording, .. }, Counted::Recorded(index, _)) => {
-            let bytes = find(recording, *index, path)?;
-            (Cow::Owned(bytes), by_program(recording, &[*index]), vec![*index])
-        }
-        (Source::Recording { recording, subject, .. }, Counted::Named(_)) => {
-            let bytes = subject.as_ref().map(|(_, bytes)| bytes.as_slice()).unwrap_or_default();
-            let build_id = files::parse_program(path, bytes)?.build_id;
-            let found = run::modules_of(recording, build_id, bytes, path);
-            let indexes = found.with_context(|| results(source).join(", "))?;
-            (Cow::Borrowed(bytes), by_program(recording, &indexes), indexes)
-        }
-        (Source::Profile { bytes, profiles, .. }, _) => {
-            (Cow::Borrowed(bytes.as_slice()), without_samples(profiles)?, Vec::new())
-        }
-    };
+    let (bytes, profiles, indexes) = read_module(source, module)?;
     let read = || -> Result<Loaded> {
         let mut code = Code::parse(&bytes).with_context(|| path.display().to_string())?;
         let lines = find_lines(args, path, &bytes, &mut code)?;
@@ -162,6 +160,75 @@ pub(crate) fn load(args: &ReportArgs, source: &Source, module: &Counted) -> Resu
         }
         Counted::Recorded(..) => read(),
     }
+}
+
+/// Reads a module and its counts for who makes more of the debug information than lines.
+///
+/// # Errors
+/// The same as those of [`load`].
+pub(crate) fn load_counts(args: &ReportArgs, source: &Source, module: &Counted) -> Result<Counts> {
+    let path = module.path();
+    let (bytes, profiles, _) = read_module(source, module)?;
+    let read = || -> Result<Counts> {
+        let mut code = Code::parse(&bytes).with_context(|| path.display().to_string())?;
+        let debug = find_debug(args, path, &bytes, &mut code)?;
+        let profile = sum(&code, path, profiles, &results(source))?;
+        Ok(Counts { path: path.to_owned(), code, profile, bytes: bytes.into_owned(), debug })
+    };
+    match module {
+        Counted::Recorded(..) if args.debug_file.is_none() => {
+            read().map_err(|error| Missing::Module(format!("{error:#}")).into())
+        }
+        _ => read(),
+    }
+}
+
+/// Finds the separate file with the debug information of a module, if the module itself has none.
+fn find_debug(
+    args: &ReportArgs,
+    module: &Path,
+    bytes: &[u8],
+    code: &mut Code,
+) -> Result<Option<(PathBuf, Vec<u8>)>> {
+    if let Some(path) = &args.debug_file {
+        let debug = files::read_elf(path)?;
+        let build_id = files::parse_program(path, &debug)?.build_id;
+        if code.build_id.agree(build_id).is_err() {
+            bail!("{}: its build-id is not that of {}", path.display(), module.display());
+        }
+        code.take_symbols(&debug).with_context(|| path.display().to_string())?;
+        return Ok(Some((path.clone(), debug)));
+    }
+    if DebugInfo::is_in(bytes) {
+        return Ok(None);
+    }
+    let mut found = gprofinject_image::debug::debug_files(module, bytes);
+    let found = found.find(|file| DebugInfo::is_in(&file.bytes) && code.take_symbols(&file.bytes).is_ok());
+    Ok(found.map(|file| (file.path, file.bytes)))
+}
+
+/// The bytes of a module's file, what each program has counted in it, and the indexes of the module in the recording.
+type ModuleCounts<'s> = (Cow<'s, [u8]>, Vec<Profile>, Vec<u32>);
+
+/// Reads the file of a module, and what each program of the run has counted in it.
+fn read_module<'s>(source: &'s Source, module: &Counted) -> Result<ModuleCounts<'s>> {
+    let path = module.path();
+    Ok(match (source, module) {
+        (Source::Recording { recording, .. }, Counted::Recorded(index, _)) => {
+            let bytes = find(recording, *index, path)?;
+            (Cow::Owned(bytes), by_program(recording, &[*index]), vec![*index])
+        }
+        (Source::Recording { recording, subject, .. }, Counted::Named(_)) => {
+            let bytes = subject.as_ref().map(|(_, bytes)| bytes.as_slice()).unwrap_or_default();
+            let build_id = files::parse_program(path, bytes)?.build_id;
+            let found = run::modules_of(recording, build_id, bytes, path);
+            let indexes = found.with_context(|| results(source).join(", "))?;
+            (Cow::Borrowed(bytes), by_program(recording, &indexes), indexes)
+        }
+        (Source::Profile { bytes, profiles, .. }, _) => {
+            (Cow::Borrowed(bytes.as_slice()), without_samples(profiles)?, Vec::new())
+        }
+    })
 }
 
 /// Reads the file of a module at the path that a recording contains.

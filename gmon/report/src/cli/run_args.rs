@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::cli::form_args::FormArgs;
 
 /// The files of a run.
-#[derive(Default, clap::Args)]
+#[derive(Clone, Default, clap::Args)]
 pub(crate) struct RunArgs {
     /// A gmon.pb.gz, or a program and its gmon.out; several results are summed. A program or library before a gmon.pb.gz shows only
     /// what that did [default: gmon.pb.gz]
