@@ -50,13 +50,15 @@ pub(crate) fn wait(
     polled.extend(family.descriptors().map(entry));
     polled.extend(also.iter().copied().map(entry));
     let perf_from = polled.len();
+    let mut rest = None;
     if let Some(sampling) = sampling.as_deref_mut() {
-        polled.extend(sampling.perf().descriptors().map(entry));
+        rest = sampling.rest();
+        polled.extend(sampling.descriptors().map(entry));
     }
-    poll(&mut polled, at_most);
+    poll(&mut polled, at_most.into_iter().chain(rest).min());
     let (others, perf) = polled.split_at(perf_from);
     if let Some(sampling) = sampling.as_deref_mut() {
-        let mut ready = false;
+        let mut ready = rest.is_some() && sampling.rest().is_none();
         for entry in perf {
             ready |= entry.revents & libc::POLLIN != 0;
             if entry.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0 {
