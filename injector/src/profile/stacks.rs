@@ -37,8 +37,8 @@ pub(crate) struct Tree {
     hooked: HashMap<Place, u32, Seed>,
     others: HashMap<(String, u64, String), u32>,
     python: HashMap<Arc<Function>, u32>,
-    /// The samples in the interpreter's own code that are those of the Python functions that it executed, by the interpreter's function.
-    interpreted: BTreeMap<u32, u64>,
+    /// The samples in the interpreter's own code by the interpreter's function and by the function that it executed, whose they are.
+    interpreted: BTreeMap<(u32, u32), u64>,
     nodes: Vec<Node>,
     /// The nodes by those of their callers and by their functions.
     known: HashMap<u64, u32, Seed>,
@@ -98,15 +98,16 @@ impl Tree {
         }
     }
 
-    /// Notes that samples in a function of the interpreter, by its index, are those of Python functions.
-    pub(crate) fn interpret(&mut self, interpreter: u32, samples: u64) {
-        let sum = self.interpreted.entry(interpreter).or_default();
+    /// Notes that samples in a function of the interpreter are those of the function that it has executed. Both are known by their indexes.
+    pub(crate) fn interpret(&mut self, frames: (u32, u32), samples: u64) {
+        let sum = self.interpreted.entry(frames).or_default();
         *sum = sum.saturating_add(samples);
     }
 
-    /// Returns the functions of interpreters, by their indexes, and how many samples in them are those of Python functions.
-    pub(crate) fn interpreted(&self) -> impl Iterator<Item = (u32, u64)> {
-        self.interpreted.iter().map(|(&frame, &samples)| (frame, samples))
+    /// Returns the functions of interpreters and those that they have executed, by their indexes, and how many samples in the first ones are
+    /// those of the second ones.
+    pub(crate) fn interpreted(&self) -> impl Iterator<Item = ((u32, u32), u64)> {
+        self.interpreted.iter().map(|(&frames, &samples)| (frames, samples))
     }
 
     /// Adds the stacks of another process, whose modules have other numbers.
@@ -116,8 +117,9 @@ impl Tree {
             Frame::Other(_) | Frame::Python(_) => self.frame(frame.clone()),
         });
         let frames: Vec<u32> = frames.collect();
-        for (frame, samples) in other.interpreted() {
-            frames.get(frame as usize).into_iter().for_each(|&frame| self.interpret(frame, samples));
+        for ((interpreter, function), samples) in other.interpreted() {
+            let both = frames.get(interpreter as usize).copied().zip(frames.get(function as usize).copied());
+            both.into_iter().for_each(|both| self.interpret(both, samples));
         }
         let mut nodes: Vec<Option<u32>> = Vec::with_capacity(other.nodes.len());
         for node in &other.nodes {

@@ -68,7 +68,7 @@ pub(crate) fn tree(
                 node = tree.node(node, Some(frame));
             }
             tree.add(node, stacks.weight());
-            merger.interpreter().into_iter().for_each(|frame| tree.interpret(frame, stacks.weight()));
+            merger.interpreted().into_iter().for_each(|frames| tree.interpret(frames, stacks.weight()));
         }
     }
     tree

@@ -27,7 +27,7 @@ pub(crate) struct Run<'f> {
 
 impl Frames {
     /// Makes them of functions and of the place and the end of each run.
-    pub(super) fn new(
+    pub(crate) fn new(
         functions: Vec<Arc<Function>>,
         runs: Vec<(u64, u32)>,
         outermost: u64,

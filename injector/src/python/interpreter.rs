@@ -92,7 +92,7 @@ mod tests {
             ("/opt/lib/libpython3.8.so.1.0", Some(8)),
             ("/opt/lib/libpython3.12.so.1.0 (deleted)", Some(12)),
             ("/usr/bin/python3", Some(0)),
-            ("/opt/lib/libpython3.so", Some(0)),
+            ("/opt/lib/libpython3.so", None),
             ("/usr/bin/python3.11d", None),
             ("/usr/bin/python3.13t", None),
             ("/usr/bin/python2.7", None),

@@ -10,8 +10,10 @@ use crate::python::{self, Found, Reader};
 use crate::sampling::maps::Maps;
 use crate::sampling::records::{Event, Python, Record};
 
-/// How many nanoseconds after its sample a thread is read at most.
-const LATEST: u64 = 1_000_000;
+/// How many nanoseconds after its sample a thread is read in time, and how many after it what is read may be used at all: where no processor
+/// is idle, the injector waits for its turn. Functions in native frames that have changed since are not taken for the sample's.
+const IN_TIME: u64 = 1_000_000;
+const LATEST: u64 = 5_000_000;
 /// How long samples of Python programs are waited for after the last one, in nanoseconds.
 const BUSY: u64 = 50_000_000;
 /// A process that has fewer samples may end before its interpreter is loaded.
@@ -36,8 +38,9 @@ pub(crate) struct Interpreters {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) samples: u64,
-    /// Of these, how many were noticed too late, and how many had frames that could not be read.
+    /// Of these, how many were read late, how many too late, and how many had frames that could not be read.
     pub(crate) late: u64,
+    pub(crate) too_late: u64,
     pub(crate) unread: u64,
 }
 
@@ -60,8 +63,8 @@ impl Interpreters {
         now: u64,
         maps: impl Fn(u32) -> Option<&'m Maps>,
     ) {
-        let mut seen: Vec<u32> = Vec::new();
-        // The newest sample of a thread is the one that may be in time.
+        let mut read: Vec<(u32, Python)> = Vec::new();
+        // The newest sample of a thread is the one that may be in time. Older ones are read together with it.
         for record in records.iter_mut().rev() {
             let Event::Sample(_, Some(dump)) = &mut record.event else { continue };
             let Some(maps) = maps(record.pid) else { continue };
@@ -72,21 +75,24 @@ impl Interpreters {
             self.minors.insert(reader.minor());
             self.last = now;
             self.tally.samples += 1;
-            let is_late = sys::monotonic_ns().saturating_sub(record.time) > LATEST;
-            dump.python = if is_late || seen.contains(&record.tid) {
-                self.tally.late += 1;
-                Python::Unknown
-            } else {
-                seen.push(record.tid);
-                match reader.read(pid, tid) {
+            let age = sys::monotonic_ns().saturating_sub(record.time);
+            if age > LATEST {
+                self.tally.too_late += 1;
+                dump.python = Python::Unknown;
+                continue;
+            }
+            self.tally.late += u64::from(age > IN_TIME);
+            let known = read.iter().find(|(known, _)| *known == record.tid).map(|(_, python)| python.clone());
+            dump.python = known.unwrap_or_else(|| {
+                let python = match reader.read(pid, tid) {
                     Found::Frames(frames) => Python::Frames(frames),
                     Found::Nothing => Python::None,
-                    Found::Unknown => {
-                        self.tally.unread += 1;
-                        Python::Unknown
-                    }
-                }
-            };
+                    Found::Unknown => Python::Unknown,
+                };
+                read.push((record.tid, python.clone()));
+                python
+            });
+            self.tally.unread += u64::from(dump.python == Python::Unknown);
         }
     }
 

@@ -13,11 +13,11 @@ pub(super) fn sentences(sampling: Option<&Sampling>, wanted: bool, voice: Voice)
     let Some(interpreters) = sampling.map(Sampling::interpreters) else { return Vec::new() };
     let tally = interpreters.tally;
     if tally.samples > 0 {
-        let known = tally.samples.saturating_sub(tally.late).saturating_sub(tally.unread);
+        let known = tally.samples.saturating_sub(tally.too_late).saturating_sub(tally.unread);
         voice.detail(format_args!(
-            "Python functions were read for {known} of {} samples of Python programs; {} were noticed too late, and of {} the \
-             frames had changed",
-            tally.samples, tally.late, tally.unread
+            "Python functions were read for {known} of {} samples of Python programs, {} of them after more than a millisecond; {} \
+             samples were noticed too late, and of {} the frames had changed",
+            tally.samples, tally.late, tally.too_late, tally.unread
         ));
     }
     let (reasons, minors) = interpreters.account();

@@ -83,6 +83,7 @@ modules! {
     plugins
     profilers
     programs
+    python
     ranks
     real
     recover

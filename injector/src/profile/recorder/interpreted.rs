@@ -1,11 +1,12 @@
 //! Samples in an interpreter's own code, which are those of the functions that it executes.
 
+use std::collections::BTreeMap;
+
 use gmon_run::{Hits, Recording};
 
 use crate::profile::model::Profile;
-use crate::profile::stacks::Frame;
 
-/// Adds the hits of a program's Python functions and takes as many from those of the interpreter. The program's hits are those from an
+/// Adds the hits of the functions that an interpreter has executed in a program, and takes as many from those of the interpreter. The program's hits are those from an
 /// index on, and `frames` has the functions of its stacks by their indexes in the recording.
 pub(super) fn add_hits(
     recording: &mut Recording,
@@ -14,25 +15,18 @@ pub(super) fn add_hits(
     profile: &Profile,
     frames: &[u32],
 ) {
-    let mut left = 0_u64;
-    for (frame, samples) in profile.stacks.interpreted() {
-        let Some(&function) = frames.get(frame as usize) else { continue };
-        let hits = recording.hits.iter_mut().skip(first).filter(|hits| hits.function == function);
-        left = left.saturating_add(take(hits, samples));
+    let mut functions: BTreeMap<u32, u64> = BTreeMap::new();
+    for ((interpreter, function), samples) in profile.stacks.interpreted() {
+        let of = |frame: u32| frames.get(frame as usize).copied();
+        let Some((interpreter, function)) = of(interpreter).zip(of(function)) else { continue };
+        let hits = recording.hits.iter_mut().skip(first).filter(|hits| hits.function == interpreter);
+        // There may be fewer hits than stacks: the counts may have been set to zero meanwhile.
+        let taken = take(hits, samples);
+        let sum = functions.entry(function).or_default();
+        *sum = sum.saturating_add(taken);
     }
-    let mut samples = vec![0_u64; profile.stacks.frames().len()];
-    for node in profile.stacks.nodes() {
-        if let Some(sum) = node.frame.and_then(|frame| samples.get_mut(frame as usize)) {
-            *sum = sum.saturating_add(node.samples);
-        }
-    }
-    // There may be fewer hits than stacks: the counts may have been set to zero meanwhile.
-    for ((frame, &function), samples) in profile.stacks.frames().iter().zip(frames).zip(samples) {
-        let samples = samples.min(left);
-        if matches!(frame, Frame::Python(_)) && samples > 0 {
-            left -= samples;
-            recording.hits.push(Hits { program, function, address: 0, samples });
-        }
+    for (function, samples) in functions.into_iter().filter(|&(_, samples)| samples > 0) {
+        recording.hits.push(Hits { program, function, address: 0, samples });
     }
 }
 
