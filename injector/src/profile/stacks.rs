@@ -1,6 +1,6 @@
 //! The tree of the stacks that samples have found in the processes of a program.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::profile::place::{Place, UnhookedPlace};
@@ -38,7 +38,7 @@ pub(crate) struct Tree {
     others: HashMap<(String, u64, String), u32>,
     python: HashMap<Arc<Function>, u32>,
     /// The samples in the interpreter's own code by the interpreter's function and by the function that it executed, whose they are.
-    interpreted: BTreeMap<(u32, u32), u64>,
+    interpreted: HashMap<(u32, u32), u64, Seed>,
     nodes: Vec<Node>,
     /// The nodes by those of their callers and by their functions.
     known: HashMap<u64, u32, Seed>,

@@ -157,11 +157,11 @@ impl Reader {
         let frames = Batch::new(&last.frames, sizes[0], batch(&last.frames, sizes[0]));
         let on_stack = Batch::new(&last.on_stack, sizes[1], batch(&last.on_stack, sizes[1]));
         let codes = batch(&last.codes, sizes[2]);
-        let (current, current_on_stack) = thread::current(head, &layout, memory)?;
+        let mut walk = Walk { layout, memory, frames, on_stack, found: Chain::default() };
+        let (current, current_on_stack) = walk.current(head)?;
         if current == 0 {
             return Some(Found::Nothing);
         }
-        let mut walk = Walk { layout, memory, frames, on_stack, found: Chain::default() };
         walk.follow(current, current_on_stack)?;
         let Chain { places, codes: of_frames, runs, stacks, is_whole } = walk.found;
         let mut distinct = of_frames.clone();
@@ -173,12 +173,14 @@ impl Reader {
         } else {
             runs.last().map_or(0, |run| run.0)
         };
-        let (now, _) = {
-            let mut head = vec![0; layout.thread_bytes()];
-            memory.read(state, &mut head).then(|| thread::current(&head, &layout, memory))??
-        };
         // A frame that has ended meanwhile may have led anywhere, but not to where all of the thread's frames end.
-        let is_same = now == current || outermost == last.outermost;
+        let is_same = outermost == last.outermost || {
+            let at = match layout.thread.current {
+                Current::Frame(at) => state.checked_add(at as u64),
+                Current::OnStack { frame, .. } => current_on_stack.checked_add(frame as u64),
+            };
+            memory.word(at?) == Some(current)
+        };
         thread.last = Last { frames: places, on_stack: stacks, codes: distinct.clone(), outermost };
         if !is_same {
             return None;
@@ -270,7 +272,7 @@ impl<'b> Batch<'b> {
         if let Some(index) = found.map(|after| self.next + after)
             && let Some(bytes) = self.bytes.get(index * self.size..).and_then(|bytes| bytes.get(..self.size))
         {
-            self.next = index + 1;
+            self.next = index;
             to.extend_from_slice(bytes);
             return Some(());
         }
@@ -302,6 +304,18 @@ struct Walk<'w, M> {
 }
 
 impl<M: Memory> Walk<'_, M> {
+    /// Returns the address of the innermost frame by the bytes of the thread state, 0 if there is none, and that of its `_PyCFrame`.
+    fn current(&mut self, state: &[u8]) -> Option<(u64, u64)> {
+        match self.layout.thread.current {
+            Current::Frame(at) => Some((word(state, at)?, 0)),
+            Current::OnStack { at, frame, .. } => {
+                let (on_stack, mut bytes) = (word(state, at)?, Vec::new());
+                self.on_stack.get(on_stack, self.memory, &mut bytes)?;
+                Some((word(&bytes, frame)?, on_stack))
+            }
+        }
+    }
+
     /// Follows the frames from the innermost one outwards. Returns `None` if they cannot be those of a thread.
     fn follow(&mut self, mut frame: u64, mut on_stack: u64) -> Option<()> {
         let layout = self.layout;

@@ -1,6 +1,6 @@
 //! Which of the interpreter's thread states is a thread's.
 
-use crate::python::layout::{Current, Id, Layout};
+use crate::python::layout::{Id, Layout};
 use crate::python::memory::{Memory, half, word};
 
 /// The numbers of interpreters and of threads that are looked at.
@@ -52,17 +52,6 @@ pub(super) fn is_of(tid: i32, bytes: &[u8], layout: &Layout, memory: &impl Memor
                 pthread.checked_add(*offset).is_some_and(|at| memory.read(at, &mut number))
                     && half(&number, 0) == Some(tid.cast_unsigned())
             })
-        }
-    }
-}
-
-/// Returns the address of the innermost frame by the bytes of a thread state, 0 if there is none, and that of its `_PyCFrame`.
-pub(super) fn current(bytes: &[u8], layout: &Layout, memory: &impl Memory) -> Option<(u64, u64)> {
-    match layout.thread.current {
-        Current::Frame(at) => Some((word(bytes, at)?, 0)),
-        Current::OnStack { at, frame, .. } => {
-            let on_stack = word(bytes, at)?;
-            Some((memory.word(on_stack.checked_add(frame as u64)?)?, on_stack))
         }
     }
 }

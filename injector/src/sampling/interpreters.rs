@@ -3,7 +3,7 @@
 //! The kernel copies a thread's stack, but the interpreter's frames are elsewhere. They are read when a sample arrives, which is some
 //! microseconds later; if it is much later, they are not those of the sample.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
 use crate::os::sys;
 use crate::python::{self, Found, Reader};
@@ -13,7 +13,7 @@ use crate::sampling::records::{Event, Python, Record};
 /// How many nanoseconds after its sample a thread is read in time, and how many after it what is read may be used at all: where no processor
 /// is idle, the injector waits for its turn. Functions in native frames that have changed since are not taken for the sample's.
 const IN_TIME: u64 = 1_000_000;
-const LATEST: u64 = 5_000_000;
+const LATEST: u64 = 10_000_000;
 /// How long samples of Python programs are waited for after the last one, in nanoseconds.
 const BUSY: u64 = 50_000_000;
 /// A process that has fewer samples may end before its interpreter is loaded.
@@ -28,9 +28,9 @@ pub(crate) struct Interpreters {
     /// When the last sample of a process was seen that has one.
     last: u64,
     /// Why the functions of some processes have no names.
-    reasons: BTreeSet<String>,
-    /// The versions that were read, by their second numbers.
-    minors: BTreeSet<u32>,
+    reasons: Vec<String>,
+    /// The oldest version that was read, by its second number.
+    oldest: Option<u32>,
     pub(crate) tally: Tally,
 }
 
@@ -72,7 +72,7 @@ impl Interpreters {
             let process = self.processes.entry(record.pid).or_default();
             process.look(pid, tid, maps);
             let Some(reader) = &mut process.reader else { continue };
-            self.minors.insert(reader.minor());
+            self.oldest = Some(self.oldest.map_or(reader.minor(), |oldest| oldest.min(reader.minor())));
             self.last = now;
             self.tally.samples += 1;
             let age = sys::monotonic_ns().saturating_sub(record.time);
@@ -104,14 +104,19 @@ impl Interpreters {
     /// Forgets a process, which has ended or executes another program.
     pub(crate) fn forget(&mut self, pid: u32) {
         let process = self.processes.remove(&pid).unwrap_or_default();
-        self.reasons.extend(process.reason().filter(|_| self.reasons.len() < SENTENCES));
+        let has_room = self.reasons.len() < SENTENCES;
+        self.reasons.extend(process.reason().filter(|why| has_room && !self.reasons.contains(why)));
     }
 
-    /// Returns why functions of Python programs have no names, and which versions of the interpreter were read.
-    pub(crate) fn account(&self) -> (BTreeSet<String>, &BTreeSet<u32>) {
+    /// Returns why functions of Python programs have no names, and the second number of the oldest version that was read.
+    pub(crate) fn account(&self) -> (Vec<String>, Option<u32>) {
         let mut reasons = self.reasons.clone();
-        reasons.extend(self.processes.values().filter_map(Process::reason).take(SENTENCES));
-        (reasons, &self.minors)
+        for why in self.processes.values().filter_map(Process::reason).take(SENTENCES) {
+            if !reasons.contains(&why) {
+                reasons.push(why);
+            }
+        }
+        (reasons, self.oldest)
     }
 }
 

@@ -341,6 +341,11 @@ impl Sampling {
         self.perf.descriptors().filter(|_| self.rests_until == 0)
     }
 
+    /// Whether each sample is looked at when it arrives.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.interpreters.are_busy(self.seen_until)
+    }
+
     /// The Python programs among the processes.
     pub(crate) fn interpreters(&self) -> &Interpreters {
         &self.interpreters

@@ -20,17 +20,17 @@ pub(super) fn sentences(sampling: Option<&Sampling>, wanted: bool, voice: Voice)
             tally.samples, tally.late, tally.too_late, tally.unread
         ));
     }
-    let (reasons, minors) = interpreters.account();
+    let (reasons, oldest) = interpreters.account();
     let mut sentences: Vec<String> = reasons
         .into_iter()
         .map(|why| format!("stacks show no Python functions of some processes: {why}"))
         .collect();
-    if let Some(oldest) = minors.first().filter(|&&minor| wanted && minor < LISTENS) {
+    if let Some(oldest) = oldest.filter(|&oldest| wanted && oldest < LISTENS) {
         sentences.push(format!(
             "Python 3.{oldest} does not name its functions (--python is for 3.{LISTENS} and later): stacks show them, but calls are not \
              counted by Python function"
         ));
-    } else if wanted && minors.is_empty() && sentences.is_empty() && tally.samples == 0 {
+    } else if wanted && oldest.is_none() && sentences.is_empty() {
         sentences.push("no program of this run was seen to be CPython: --python had no effect".to_owned());
     }
     sentences

@@ -1,7 +1,5 @@
 //! Samples in an interpreter's own code, which are those of the functions that it executes.
 
-use std::collections::BTreeMap;
-
 use gmon_run::{Hits, Recording};
 
 use crate::profile::model::Profile;
@@ -15,17 +13,18 @@ pub(super) fn add_hits(
     profile: &Profile,
     frames: &[u32],
 ) {
-    let mut functions: BTreeMap<u32, u64> = BTreeMap::new();
+    let mut sums = vec![0_u64; recording.functions.len()];
     for ((interpreter, function), samples) in profile.stacks.interpreted() {
         let of = |frame: u32| frames.get(frame as usize).copied();
         let Some((interpreter, function)) = of(interpreter).zip(of(function)) else { continue };
         let hits = recording.hits.iter_mut().skip(first).filter(|hits| hits.function == interpreter);
         // There may be fewer hits than stacks: the counts may have been set to zero meanwhile.
         let taken = take(hits, samples);
-        let sum = functions.entry(function).or_default();
-        *sum = sum.saturating_add(taken);
+        if let Some(sum) = sums.get_mut(function as usize) {
+            *sum = sum.saturating_add(taken);
+        }
     }
-    for (function, samples) in functions.into_iter().filter(|&(_, samples)| samples > 0) {
+    for (function, samples) in (0..).zip(sums).filter(|&(_, samples)| samples > 0) {
         recording.hits.push(Hits { program, function, address: 0, samples });
     }
 }
