@@ -60,6 +60,14 @@ pub(super) struct Merger {
     roots: HashMap<u64, Vec<u32>>,
 }
 
+/// How many more functions a thread plausibly executes when it is read than when the sample was taken.
+const CHANGED: usize = 3;
+
+/// Returns the number of native frames of the interpreter.
+fn count(steps: &[Step]) -> usize {
+    steps.iter().filter(|step| step.kind == Kind::Interpreter).count()
+}
+
 /// The number of them.
 const ROOTS: usize = 1 << 12;
 
@@ -98,6 +106,14 @@ impl Merger {
 
     fn put(&mut self, steps: &[Step], is_whole: bool, frames: &Frames, tree: &mut Tree) -> bool {
         let is_in_order = frames.runs().next().is_some_and(|run| run.place == 0);
+        // A stack may seem to end where the copy does. Then it does not reach the outermost Python function.
+        let reaches_it = match is_in_order {
+            true => frames.runs().len() <= count(steps) + CHANGED,
+            false => steps
+                .last()
+                .is_some_and(|step| frames.runs().next_back().is_some_and(|run| run.place < step.end)),
+        };
+        let is_whole = is_whole && reaches_it;
         let last = match is_in_order {
             true => self.put_in_order(steps, is_whole, frames, tree),
             false => self.put_by_place(steps, is_whole, frames, tree),
@@ -152,7 +168,7 @@ impl Merger {
         frames: &Frames,
         tree: &mut Tree,
     ) -> Option<usize> {
-        let native = steps.iter().filter(|step| step.kind == Kind::Interpreter).count();
+        let native = count(steps);
         let runs = frames.runs().len();
         // The outermost ones belong together, if all are known: they change least. Otherwise the innermost ones do.
         let knows_all = is_whole && frames.is_whole;
@@ -194,8 +210,8 @@ impl Merger {
             let frame = self.frame(function, tree);
             self.path.push(frame);
         }
-        if index == 0 && !run.functions.is_empty() {
-            self.interpreter = steps.first().map(|step| step.frame);
+        if let Some(step) = steps.first().filter(|_| index == 0 && !run.functions.is_empty()) {
+            self.interpreter = Some(step.frame);
         }
         self.path.len()
     }
@@ -275,6 +291,10 @@ mod tests {
             let (path, is_whole) = merged(merger, &stack()[..2], false, &python);
             assert_eq!((path, is_whole), (format!("1 {inner} f 4"), true));
         }
+        // It seems to be whole.
+        let deep =
+            frames(&[(0, &["h"]), (0, &["g"]), (0, &["g"]), (0, &["g"]), (0, &["g"]), (0, &["f"])], true);
+        assert_eq!(merged(merger, &stack()[..4], true, &deep).0, "1 h 3 g g g g f 4");
         let unknown = frames(&[(150, &["h"]), (351, &["f"])], true);
         assert_eq!(merged(merger, &stack()[..2], false, &unknown), ("1 h f".into(), false));
     }
@@ -287,7 +307,7 @@ mod tests {
             (&[(350, &["f"][..])][..], "1 2 3 f 4"),
             (&[(250, &["h"]), (350, &["f"])], "1 2 3 f 4"),
             (&[(50, &["i"]), (150, &["h"]), (350, &["f"])], "1 h 3 f 4"),
-            (&[(450, &["f"])], "1 2 3 2 4"),
+            (&[(250, &["g"]), (450, &["f"])], "1 2 3 2 4"),
             (&[(0, &["f"])], "1 2 3 f 4"),
             (&[(0, &["i"]), (0, &["h"]), (0, &["f"])], "1 h 3 f 4"),
         ] {
