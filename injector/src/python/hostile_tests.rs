@@ -63,7 +63,7 @@ fn all_versions() {
         let code = python.memory.bytes.borrow()[(other - 0x10_0000) as usize..][..256].to_vec();
         let innermost = python.frames[4] + layout.frame.code as u64;
         let old = u64::from_le_bytes(
-            *python.memory.bytes.borrow()[(innermost - 0x10_0000) as usize..].first_chunk().unwrap(),
+            *python.memory.bytes.borrow()[(innermost - 0x10_0000) as usize..].first_chunk().expect("a word"),
         );
         python.memory.bytes.borrow_mut()[(old - 0x10_0000) as usize..][..256].copy_from_slice(&code);
         let frames = frames(read(&python, &mut reader));
