@@ -10,6 +10,7 @@
 //! trace      the threads' events -> the file of a trace
 //! profile    counters and samples -> a profile, and its gmon.out
 //! sampling   the kernel's samples
+//! python     the functions that CPython executes, by its own structures
 //! generated  what processes say of the code that they have made at run time
 //! program    the program's file: what it is, what is hooked in it
 //! store      files: the run's folder, region files, profiles
@@ -23,6 +24,7 @@ mod options;
 mod os;
 mod profile;
 mod program;
+mod python;
 mod sampling;
 mod session;
 mod store;

@@ -5,6 +5,7 @@
 
 pub(crate) mod faults;
 pub(crate) mod histogram;
+mod interpreters;
 pub(crate) mod maps;
 pub(crate) mod perf;
 pub(crate) mod records;

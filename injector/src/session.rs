@@ -17,6 +17,7 @@ pub(crate) mod member;
 pub(crate) mod message;
 pub(crate) mod outcome;
 pub(crate) mod phases;
+pub(crate) mod python;
 pub(crate) mod remarks;
 pub(crate) mod report;
 pub(crate) mod results;

@@ -56,7 +56,7 @@ pub use crate::intervals::{INTERVALS_MAX, Intervals};
 pub use crate::merge::MergeError;
 pub use crate::model::{
     ArcTimes, Block, Calls, Clock, ClockSource, Ending, Function, FunctionTimes, GENERATED, Hits, Module,
-    NO_PATH_NAME, Node, Origin, PROCESSES_MAX, Process, Program, REST_NAME, Recording, Stack, Thread,
+    NO_PATH_NAME, Node, Origin, PROCESSES_MAX, PYTHON, Process, Program, REST_NAME, Recording, Stack, Thread,
 };
 pub use crate::slow::{Slow, SlowCall, SlowEnd, SlowNode, Typical};
 pub use crate::sum::Sum;

@@ -417,10 +417,13 @@ impl Origin {
 /// which no compiler has mangled.
 pub const GENERATED: &str = "[generated code]";
 
+/// The path of the module of all functions that Python interpreters have executed.
+pub const PYTHON: &str = "[Python]";
+
 impl Module {
-    /// Whether its code was made at run time.
+    /// Whether its code was made at run time, or is executed by an interpreter: no compiler has mangled the names of its functions.
     pub fn is_generated(&self) -> bool {
-        self.path == GENERATED
+        [GENERATED, PYTHON].contains(&&*self.path)
     }
 
     /// Returns the last component of the path.

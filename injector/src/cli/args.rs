@@ -181,6 +181,11 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) no_follow: bool,
 
+    /// Have CPython 3.12 and later name its functions, so that calls are counted by the Python function that makes them; it runs somewhat
+    /// slower (sets PYTHONPERFSUPPORT=1). Samples show Python functions without it
+    #[arg(long)]
+    pub(crate) python: bool,
+
     /// Keep the processes of a program apart in gmon.pb.gz
     #[arg(long)]
     pub(crate) per_process: bool,

@@ -26,6 +26,7 @@ use crate::sampling::sampler::{self, Method};
 use crate::session::expectations;
 use crate::session::headroom;
 use crate::session::phases::Viewed;
+use crate::session::python;
 use crate::session::run::{self, Prepared};
 use crate::session::settings::{Settings, SlowCalls, TraceFile};
 use crate::session::unmatched;
@@ -114,7 +115,8 @@ fn attach_again(
 fn launch(mut settings: Settings, start: Instant, inherited: &Inherited) -> Result<Ending, Failure> {
     let voice = settings.voice;
     top::check(settings.look)?;
-    let program = resolve::find(&settings.command)?;
+    let mut program = resolve::find(&settings.command)?;
+    program.variable = settings.python.then_some(python::NAMES_WANTED);
     if let Some(note) = &program.note {
         // Of a run, the summary names the programs.
         if settings.list { voice.note(note) } else { voice.detail(note) }

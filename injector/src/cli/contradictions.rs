@@ -27,7 +27,7 @@ impl Args {
     /// Returns an error message if options contradict each other. (clap's `requires` does not help here: it
     /// does not ask for `--pid` if there is a PROGRAM, with which `--pid` cannot be used.)
     fn contradiction(&self, typed: &dyn Fn(&str) -> bool) -> Option<String> {
-        const FOR_A_RUN: [&str; 37] = [
+        const FOR_A_RUN: [&str; 38] = [
             "hooks",
             "rate",
             "sampler",
@@ -55,6 +55,7 @@ impl Args {
             "slow_top",
             "slow_above",
             "no_follow",
+            "python",
             "per_process",
             "ranks",
             "dump_signal",
@@ -104,6 +105,13 @@ impl Args {
         if typed("pid") && typed("no_follow") {
             return Some(
                 "--no-follow has no effect with --pid: only the process itself is profiled".to_owned(),
+            );
+        }
+        if typed("pid") && typed("python") {
+            return Some(
+                "--python sets a variable of a program that gprofinject starts: leave it out, samples of a process that already runs show its \
+                 Python functions all the same"
+                    .to_owned(),
             );
         }
         if typed("pid") && typed("ranks") {

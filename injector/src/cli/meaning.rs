@@ -149,6 +149,7 @@ pub(crate) fn settings(args: Args) -> Result<Settings> {
         }),
         sampler: args.sampler,
         follow: !args.no_follow,
+        python: args.python,
         per_process: args.per_process,
         list: args.list,
         opener: args.open.then(browser::find).transpose()?,

@@ -1,5 +1,6 @@
 //! From the profiles of programs to the recording of their run.
 
+mod interpreted;
 mod places;
 mod tables;
 mod times;
@@ -141,6 +142,7 @@ impl Recorder {
         let modules: Vec<u32> =
             profile.modules.iter().map(|module| self.tables.module(module_of(profile, module))).collect();
         let mut places = Places::new(profile);
+        let first_hit = self.tables.recording.hits.len();
         let outside = profile.modules.first().map_or(0, |program| program.samples.outside);
         let mut elsewhere = outside.saturating_sub(profile.in_agent);
         for place in &profile.unhooked {
@@ -172,7 +174,7 @@ impl Recorder {
                 executions: block.count,
             }));
         }
-        self.add_stacks(program, profile, &modules, &mut places);
+        self.add_stacks((program, first_hit), profile, &modules, &mut places);
         self.tables.recording.calls.reserve(profile.arcs.len());
         for arc in &profile.arcs {
             let caller = match arc.from.module {
@@ -207,10 +209,10 @@ impl Recorder {
         }
     }
 
-    /// Adds the stacks of a program's samples.
+    /// Adds the stacks of a program's samples, of which the first hit has this index.
     fn add_stacks<'p>(
         &mut self,
-        program: u32,
+        (program, first_hit): (u32, usize),
         profile: &'p Profile,
         modules: &[u32],
         places: &mut Places<'p, u32>,
@@ -221,8 +223,10 @@ impl Recorder {
                 let module = self.tables.module(gmon_run::Module::clone(&place.module));
                 self.tables.function(module, place.start, place.size, &place.function)
             }
+            Frame::Python(function) => self.tables.python(function),
         });
         let frames: Vec<u32> = frames.collect();
+        interpreted::add_hits(&mut self.tables.recording, first_hit, program, profile, &frames);
         let first = self.tables.recording.stacks.len() as u32;
         self.tables.recording.stacks.extend(profile.stacks.nodes().iter().map(|node| Stack {
             program,

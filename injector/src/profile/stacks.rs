@@ -1,9 +1,11 @@
 //! The tree of the stacks that samples have found in the processes of a program.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::profile::place::{Place, UnhookedPlace};
 use crate::profile::totals::Seed;
+use crate::python::Function;
 
 /// A function on a stack.
 #[derive(Clone, Debug)]
@@ -12,6 +14,8 @@ pub(crate) enum Frame {
     Hooked(Place),
     /// One of another file, without samples.
     Other(UnhookedPlace),
+    /// A Python function.
+    Python(Arc<Function>),
 }
 
 /// A function together with the path of its callers.
@@ -32,6 +36,9 @@ pub(crate) struct Tree {
     /// What is known of the frames: hooked ones by place, others by file and address or name.
     hooked: HashMap<Place, u32, Seed>,
     others: HashMap<(String, u64, String), u32>,
+    python: HashMap<Arc<Function>, u32>,
+    /// The samples in the interpreter's own code by the interpreter's function and by the function that it executed, whose they are.
+    interpreted: HashMap<(u32, u32), u64, Seed>,
     nodes: Vec<Node>,
     /// The nodes by those of their callers and by their functions.
     known: HashMap<u64, u32, Seed>,
@@ -56,6 +63,7 @@ impl Tree {
         let new = self.frames.len() as u32;
         let index = match &frame {
             Frame::Hooked(place) => *self.hooked.entry(*place).or_insert(new),
+            Frame::Python(function) => *self.python.entry(Arc::clone(function)).or_insert(new),
             Frame::Other(place) => {
                 let name = if place.start == 0 { place.function.clone() } else { String::new() };
                 *self.others.entry((place.module.path.clone(), place.start, name)).or_insert(new)
@@ -90,13 +98,29 @@ impl Tree {
         }
     }
 
+    /// Notes that samples in a function of the interpreter are those of the function that it has executed. Both are known by their indexes.
+    pub(crate) fn interpret(&mut self, frames: (u32, u32), samples: u64) {
+        let sum = self.interpreted.entry(frames).or_default();
+        *sum = sum.saturating_add(samples);
+    }
+
+    /// Returns the functions of interpreters and those that they have executed, by their indexes, and how many samples in the first ones are
+    /// those of the second ones.
+    pub(crate) fn interpreted(&self) -> impl Iterator<Item = ((u32, u32), u64)> {
+        self.interpreted.iter().map(|(&frames, &samples)| (frames, samples))
+    }
+
     /// Adds the stacks of another process, whose modules have other numbers.
     pub(crate) fn add_all(&mut self, other: &Tree, place: impl Fn(Place) -> Place) {
         let frames = other.frames.iter().map(|frame| match frame {
             Frame::Hooked(at) => self.frame(Frame::Hooked(place(*at))),
-            Frame::Other(_) => self.frame(frame.clone()),
+            Frame::Other(_) | Frame::Python(_) => self.frame(frame.clone()),
         });
         let frames: Vec<u32> = frames.collect();
+        for ((interpreter, function), samples) in other.interpreted() {
+            let both = frames.get(interpreter as usize).copied().zip(frames.get(function as usize).copied());
+            both.into_iter().for_each(|both| self.interpret(both, samples));
+        }
         let mut nodes: Vec<Option<u32>> = Vec::with_capacity(other.nodes.len());
         for node in &other.nodes {
             let parent = node.parent.and_then(|parent| nodes.get(parent as usize).copied().flatten());

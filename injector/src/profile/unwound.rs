@@ -7,6 +7,7 @@ mod callers;
 mod calls;
 mod code;
 mod frames;
+mod python;
 
 use framehop::FrameAddress;
 use framehop::x86_64::UnwindRegsX86_64;
@@ -20,6 +21,7 @@ use crate::profile::unwound::callers::{Callers, Fit};
 use crate::profile::unwound::calls::Calls;
 use crate::profile::unwound::code::{Code, Codes, Return};
 use crate::profile::unwound::frames::{Frames, interrupted};
+use crate::profile::unwound::python::{Merger, Step};
 use crate::sampling::stacks::{Stack, Stacks};
 
 /// The number of frames of a stack at most.
@@ -51,6 +53,7 @@ pub(crate) fn tree(
     let frames = Frames::new(Codes::new(profile, space, &stacks.maps, names, generated));
     let callers = Callers::new(frames, calls, space.map(Space::root));
     let mut walker = Walker { callers, path: Vec::new() };
+    let mut merger = Merger::default();
     let mut left = TRIES + TRIES_AVERAGE * stacks.kept().len() as u64;
     for stack in stacks.kept() {
         walker.callers.frames.tries = TRIES.min(left);
@@ -59,11 +62,13 @@ pub(crate) fn tree(
         let found = walker.walk(stack, &mut tree);
         left += walker.callers.frames.tries;
         if let Some(is_whole) = found {
+            let is_whole = merger.merge(&walker.path, is_whole, &stack.python, &mut tree);
             let mut node = if is_whole { None } else { tree.node(None, None) };
-            for &frame in walker.path.iter().rev() {
+            for &frame in merger.path().iter().rev() {
                 node = tree.node(node, Some(frame));
             }
             tree.add(node, stacks.weight());
+            merger.interpreted().into_iter().for_each(|frames| tree.interpret(frames, stacks.weight()));
         }
     }
     tree
@@ -81,8 +86,8 @@ enum Outer {
 /// Finds the frames of stacks.
 struct Walker<'p, 'n> {
     callers: Callers<'p, 'n>,
-    /// The functions on the stack, from the innermost one on, by their numbers in the tree.
-    path: Vec<u32>,
+    /// The functions on the stack, from the innermost one on.
+    path: Vec<Step>,
 }
 
 impl Walker<'_, '_> {
@@ -94,8 +99,11 @@ impl Walker<'_, '_> {
         let mut registers = UnwindRegsX86_64::new(code.runtime, stack.sp, stack.bp);
         let mut address = FrameAddress::InstructionPointer(code.runtime);
         while self.path.len() < FRAMES {
-            self.path.extend(code.frame);
-            match self.outer(code, address, &mut registers, stack, tree) {
+            let first = self.path.len();
+            self.path.extend(code.frame.map(|frame| Step::of(frame, &code)));
+            let outer = self.outer(code, address, &mut registers, stack, tree);
+            self.path.iter_mut().skip(first).for_each(|step| step.end = registers.sp());
+            match outer {
                 Outer::Frame(outer, at) => (code, address) = (outer, at),
                 Outer::None => return Some(true),
                 Outer::Unknown => return Some(false),
@@ -272,7 +280,9 @@ impl Walker<'_, '_> {
                 };
                 let Some(code) = found else { continue };
                 if self.callers.fit(code, below, stack, tree) == Some(Fit::Certain) {
-                    self.path.extend(callee.map(|callee| self.callers.frames.codes.frame_of(callee, tree)));
+                    self.path.extend(
+                        callee.map(|callee| Step::native(self.callers.frames.codes.frame_of(callee, tree))),
+                    );
                     *registers = below;
                     return Some(code);
                 }

@@ -28,12 +28,22 @@ pub(crate) struct Program {
     pub(crate) shown: OsString,
     /// A message about what is profiled in place of a script.
     pub(crate) note: Option<String>,
+    /// A variable that the program gets besides those of the user, with its value.
+    pub(crate) variable: Option<(&'static str, &'static str)>,
 }
 
 impl Program {
     /// Returns the program that a process already runs.
     pub(crate) fn running(binary: PathBuf, shown: OsString) -> Program {
-        Program { path: binary.clone(), argv: Vec::new(), shell_if_refused: false, shown, binary, note: None }
+        Program {
+            path: binary.clone(),
+            argv: Vec::new(),
+            shell_if_refused: false,
+            shown,
+            binary,
+            note: None,
+            variable: None,
+        }
     }
 }
 
@@ -65,6 +75,7 @@ pub(crate) fn find(command: &[OsString]) -> Result<Program, Failure> {
         shown: shown_name(name, &path),
         binary: path,
         note: None,
+        variable: None,
     };
     follow_scripts(&mut program, arguments)?;
     Ok(program)

@@ -33,8 +33,6 @@ const FRAME: u64 = 1 << sys::PERF_REG_X86_BP | 1 << sys::PERF_REG_X86_SP | USER_
 /// The bytes of the stack that are copied with a sample at most, and in a second.
 const STACK: u32 = 16 << 10;
 const STACKS: u32 = 24 << 20;
-/// After so many of them the injector wakes up. Rings have room for four or eight times as many.
-const STACKS_A_WAKEUP: u32 = 8;
 /// Below so many bytes, stacks say little.
 const STACK_MIN: u32 = 2 << 10;
 
@@ -147,6 +145,11 @@ impl Perf {
     /// Whether samples in the kernel are taken.
     pub(crate) fn samples_kernel(&self) -> bool {
         self.ability.kernel
+    }
+
+    /// Whether each sample wakes whoever polls the descriptors.
+    pub(crate) fn wakes_at_samples(&self) -> bool {
+        self.ability.stack > 0
     }
 
     /// The memory of all rings, in bytes.
@@ -292,8 +295,13 @@ fn open_event(scope: Scope, cpu: i32, rate: u32, ability: Ability) -> io::Result
     // Reports the parents of children.
     attr.set_task(1);
     attr.set_context_switch(u64::from(ability.switches));
-    attr.set_watermark(1);
-    attr.__bindgen_anon_2.wakeup_watermark = PAGE as u32 * 2 + ability.stack * STACKS_A_WAKEUP;
+    if ability.stack > 0 {
+        // What a thread executes is read at each sample, where something has to be read.
+        attr.__bindgen_anon_2.wakeup_events = 1;
+    } else {
+        attr.set_watermark(1);
+        attr.__bindgen_anon_2.wakeup_watermark = PAGE as u32 * 2;
+    }
     // SAFETY: `attr` is initialised, states its own size, and lives through the call.
     let fd = unsafe { perf_event_open(&mut attr, pid, cpu, -1, sys::PERF_FLAG_FD_CLOEXEC.into()) };
     let fd = crate::os::sys::check(fd)?;

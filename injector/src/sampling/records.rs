@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::python::Frames;
+
 /// A record of the kernel, as far as it matters here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
@@ -54,6 +56,19 @@ pub(crate) struct Dump {
     pub(crate) len: u64,
     /// The words among them that may be addresses, each with its distance from `sp` in words.
     pub(crate) words: Vec<(u16, u64)>,
+    /// What was read from the thread itself as soon as there was the sample.
+    pub(crate) python: Python,
+}
+
+/// What is known of the Python functions that a thread executed when a sample was taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Python {
+    /// It executed none, as far as is known.
+    #[default]
+    None,
+    /// It may have executed some, which were not read in time.
+    Unknown,
+    Frames(Frames),
 }
 
 /// The addresses that code and stacks can have: the kernel gives no page below vm.mmap_min_addr.
@@ -197,7 +212,15 @@ impl Dump {
             }
         }
         let len = stack.len() as u64;
-        Some(Dump { time, bp: u64_at(body, 0)?, sp: u64_at(body, 8)?, pc: u64_at(body, 16)?, len, words })
+        Some(Dump {
+            time,
+            bp: u64_at(body, 0)?,
+            sp: u64_at(body, 8)?,
+            pc: u64_at(body, 16)?,
+            len,
+            words,
+            python: Python::None,
+        })
     }
 }
 
@@ -244,7 +267,15 @@ mod tests {
 
     #[test]
     fn samples_with_stacks() {
-        let dump = Dump { time: 5, pc: 0x1234, sp: 0x7000, bp: 0x7100, len: 16, words: vec![(1, 0x55_1234)] };
+        let dump = Dump {
+            time: 5,
+            pc: 0x1234,
+            sp: 0x7000,
+            bp: 0x7100,
+            len: 16,
+            words: vec![(1, 0x55_1234)],
+            python: Python::None,
+        };
         let with = |place, dump: Option<&Dump>| {
             let event = Event::Sample(place, dump.cloned().map(Box::new));
             Record { time: 5, pid: 7, tid: 8, event }

@@ -1,6 +1,8 @@
 //! Decides who takes samples, and makes histograms of the kernel's records.
 
 use std::collections::HashMap;
+use std::os::fd::RawFd;
+use std::time::Duration;
 
 use gprofinject_image::headers::ExecutableSegment;
 
@@ -9,6 +11,7 @@ use crate::options::SamplerArg;
 use crate::os::clock::Moment;
 use crate::os::sys;
 use crate::sampling::histogram::{ALWAYS, Histogram};
+use crate::sampling::interpreters::Interpreters;
 use crate::sampling::maps::{Mapped, Maps};
 use crate::sampling::perf::{self, Perf, Scope};
 use crate::sampling::records::{Dump, Event, Record};
@@ -102,6 +105,10 @@ pub(crate) fn choose(asked: SamplerArg, rate: u32, agent: bool, changes_ids: boo
 pub(crate) struct Sampling {
     perf: Perf,
     pending: Vec<Record>,
+    /// What reads the Python functions that processes execute.
+    interpreters: Interpreters,
+    /// Until when the rings are left alone, in nanoseconds of CLOCK_MONOTONIC.
+    rests_until: u64,
     /// The members that were announced and whose time has not been reached: the time, the process and the
     /// member.
     announced: Vec<Announced>,
@@ -223,6 +230,8 @@ impl Sampling {
         Sampling {
             perf,
             pending: Vec::new(),
+            interpreters: Interpreters::default(),
+            rests_until: 0,
             announced: Vec::new(),
             seen_until: 0,
             tracks: HashMap::new(),
@@ -320,6 +329,28 @@ impl Sampling {
         samples
     }
 
+    /// Returns for how long the rings may be left alone. Each sample wakes whoever polls them, which is needed only if Python functions
+    /// are read.
+    pub(crate) fn rest(&self) -> Option<Duration> {
+        let left = self.rests_until.checked_sub(sys::monotonic_ns()).filter(|&left| left > 0)?;
+        Some(Duration::from_nanos(left))
+    }
+
+    /// Returns the descriptors to poll now.
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = RawFd> {
+        self.perf.descriptors().filter(|_| self.rests_until == 0)
+    }
+
+    /// Whether each sample is looked at when it arrives.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.interpreters.are_busy(self.seen_until)
+    }
+
+    /// The Python programs among the processes.
+    pub(crate) fn interpreters(&self) -> &Interpreters {
+        &self.interpreters
+    }
+
     /// Removes and returns what is known of a member up to now.
     pub(crate) fn take(&mut self, member: usize) -> Option<Samples> {
         let sampled = self.members.get_mut(member)?;
@@ -343,6 +374,7 @@ impl Sampling {
 
     /// Forgets a process that has ended.
     pub(crate) fn forget(&mut self, pid: i32) {
+        self.interpreters.forget(pid as u32);
         if let Some(mut track) = self.tracks.remove(&(pid as u32)) {
             track.leave_maps(&mut self.members);
         }
@@ -354,16 +386,33 @@ impl Sampling {
     /// Therefore a record is counted one round later: by then all records that are older than the previous
     /// round have arrived.
     pub(crate) fn drain(&mut self) {
+        /// How long the rings rest if nothing else is to be read. They have room for several times as long.
+        const REST: u64 = 8_000_000;
+        /// After so many samples it is known what processes are.
+        const FIRST: u64 = 16;
         let now = sys::monotonic_ns();
-        self.perf.drain(&mut self.pending);
+        let has_more = self.take_records(now);
+        let may_rest = self.perf.wakes_at_samples() && self.tally.taken > FIRST;
+        let rests = may_rest && has_more && !self.interpreters.are_busy(now);
+        self.rests_until = if rests { now + REST } else { 0 };
         let until = std::mem::replace(&mut self.seen_until, now);
         self.count(until);
     }
 
     /// Processes everything that is known, after a process has ended.
     pub(crate) fn settle(&mut self) {
-        self.perf.drain(&mut self.pending);
+        self.take_records(sys::monotonic_ns());
         self.count(u64::MAX);
+    }
+
+    /// Takes the records out of the rings, and reads what else there is to know of new samples. Returns whether there are any.
+    fn take_records(&mut self, now: u64) -> bool {
+        let first = self.pending.len();
+        self.perf.drain(&mut self.pending);
+        let new = self.pending.get_mut(first..).unwrap_or_default();
+        let tracks = &self.tracks;
+        self.interpreters.attend(new, now, |pid| tracks.get(&pid).map(|track| &track.maps));
+        !new.is_empty()
     }
 
     fn count(&mut self, until: u64) {
@@ -434,6 +483,9 @@ impl Sampling {
                 self.note_switch((record.pid, record.tid), record.time, cpu, Some(preempted));
             }
             event => {
+                if event == Event::Exec {
+                    self.interpreters.forget(record.pid);
+                }
                 self.tally.taken += u64::from(matches!(event, Event::Sample(..)));
                 let processes = self.tracks.len();
                 let Some(track) = self.tracks.get_mut(&record.pid) else { return };

@@ -4,7 +4,7 @@
 //! a tenth of all. Of a long run, only some stacks are kept, evenly.
 
 use crate::sampling::maps::Maps;
-use crate::sampling::records::Dump;
+use crate::sampling::records::{Dump, Python};
 
 /// The bytes of the stacks that are kept of all processes that run at a time, and of one at least and at most.
 const BYTES: usize = 256 << 20;
@@ -43,6 +43,8 @@ pub(crate) struct Stack {
     /// Where the words are: multiples of eight bytes above `sp`, sorted.
     places: Box<[u16]>,
     words: Box<[u64]>,
+    /// The Python functions that the thread executed.
+    pub(crate) python: Python,
 }
 
 impl Stack {
@@ -64,7 +66,11 @@ impl Stack {
     }
 
     fn bytes(&self) -> usize {
-        size_of::<Stack>() + self.places.len() * (size_of::<u16>() + size_of::<u64>())
+        let python = match &self.python {
+            Python::None | Python::Unknown => 0,
+            Python::Frames(frames) => frames.bytes(),
+        };
+        size_of::<Stack>() + self.places.len() * (size_of::<u16>() + size_of::<u64>()) + python
     }
 }
 
@@ -107,7 +113,8 @@ impl Stacks {
         let (places, words): (Vec<u16>, Vec<u64>) = kept.copied().unzip();
         let Dump { time, pc, sp, bp, .. } = *dump;
         let end = sp.saturating_add(dump.len);
-        Stack { time, pc, sp, bp, end, places: places.into(), words: words.into() }
+        let python = dump.python.clone();
+        Stack { time, pc, sp, bp, end, places: places.into(), words: words.into(), python }
     }
 
     /// Returns the stacks that were kept.
@@ -155,6 +162,7 @@ mod tests {
             bp: 0x8000_0040,
             len,
             words: (0..).zip(words.iter().copied()).collect(),
+            python: Python::None,
         }
     }
 

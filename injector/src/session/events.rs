@@ -45,30 +45,43 @@ pub(crate) fn wait(
     also: &[RawFd],
     at_most: Option<Duration>,
 ) {
+    const BETWEEN: Duration = Duration::from_millis(20);
     let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut polled = vec![entry(signals.as_fd().as_raw_fd())];
     polled.extend(family.descriptors().map(entry));
     polled.extend(also.iter().copied().map(entry));
     let perf_from = polled.len();
+    let mut rest = None;
     if let Some(sampling) = sampling.as_deref_mut() {
-        polled.extend(sampling.perf().descriptors().map(entry));
+        // poll knows whole milliseconds.
+        rest = sampling.rest().map(|rest| rest + Duration::from_millis(1));
+        polled.extend(sampling.descriptors().map(entry));
     }
-    poll(&mut polled, at_most);
-    let (others, perf) = polled.split_at(perf_from);
-    if let Some(sampling) = sampling.as_deref_mut() {
-        let mut ready = false;
+    let at_most = at_most.into_iter().chain(rest).min();
+    let began = Instant::now();
+    let others = loop {
+        poll(&mut polled, at_most);
+        let (others, perf) = polled.split_at(perf_from);
+        let Some(sampling) = sampling.as_deref_mut() else { break others };
+        let mut ready = rest.is_some() && sampling.rest().is_none();
         for entry in perf {
             ready |= entry.revents & libc::POLLIN != 0;
             if entry.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0 {
                 sampling.perf().hang_up(entry.fd);
             }
         }
+        let has_ended = perf.iter().any(|entry| entry.revents & !libc::POLLIN != 0);
         if ready {
             sampling.drain();
             family.keep_samples(sampling);
             family.trace_switches(sampling);
         }
-    }
+        // Where there is one sample after the other, the caller looks at the rest only now and then.
+        let is_alone = ready && !has_ended && others.iter().all(|entry| entry.revents == 0);
+        if !is_alone || !sampling.is_busy() || began.elapsed() >= BETWEEN {
+            break others;
+        }
+    };
     let readable = others.iter().skip(1).filter(|entry| entry.revents != 0).map(|entry| entry.fd);
     let readable: Vec<RawFd> = readable.collect();
     if !readable.is_empty() {

@@ -28,6 +28,7 @@ use crate::session::family::Family;
 use crate::session::live::{self, Own};
 use crate::session::member::Unhooked;
 use crate::session::outcome::Run;
+use crate::session::python;
 use crate::store::output::Output;
 use crate::store::run_folder::RunFolder;
 use crate::target::contract::{Patience, Ready, Readying, Target};
@@ -74,6 +75,7 @@ pub(super) struct Collected {
     processes: Processes,
     tally: Tally,
     sampler_bytes: u64,
+    python: Vec<String>,
     duration: Duration,
 }
 
@@ -233,6 +235,7 @@ impl<T: Target> Session<'_, T> {
         let mut sampling = self.sampling.take();
         let sampler_bytes = sampling.as_mut().map_or(0, |sampling| sampling.perf().ring_bytes());
         let tally = sampling.as_ref().map(|sampling| sampling.tally).unwrap_or_default();
+        let python = python::sentences(sampling.as_ref(), family.settings.python, self.voice);
         drop(sampling);
         for trouble in &family.troubles {
             self.voice.warn(trouble);
@@ -243,7 +246,7 @@ impl<T: Target> Session<'_, T> {
         }
         let Some(first) = first else { return Err(anyhow!("the profile is lost").into()) };
         let (first, bytes) = first.finish()?;
-        Ok(Collected { first, bytes, traced, watched, processes, tally, sampler_bytes, duration })
+        Ok(Collected { first, bytes, traced, watched, processes, tally, sampler_bytes, python, duration })
     }
 
     /// Writes everything, and says what there is to say.
@@ -269,6 +272,10 @@ impl<T: Target> Session<'_, T> {
             self.notes.push(trouble);
         }
         conclusion::say_what_was_not_followed(&self.family, self.voice);
+        for sentence in &collected.python {
+            self.voice.note(sentence);
+            self.notes.push(sentence.clone());
+        }
         conclusion::say_what_matched_nothing(asked, self.profilee.planned);
         self.notes.extend(self.family.unfollowed.iter().cloned());
         let pid = self.target.pid() as u32;

@@ -84,6 +84,8 @@ pub(crate) struct Settings {
     /// Where the arena of a standalone program begins that runs already: see [`gprofinject_plan::Options::arena`].
     pub(crate) arena: Option<u64>,
     pub(crate) follow: bool,
+    /// Whether CPython is asked to name its functions.
+    pub(crate) python: bool,
     /// Whether each process has a profile of its own, instead of each program.
     pub(crate) per_process: bool,
     pub(crate) list: bool,

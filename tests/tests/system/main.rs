@@ -85,6 +85,7 @@ modules! {
     plugins
     profilers
     programs
+    python
     ranks
     real
     recover

@@ -14,11 +14,11 @@ const FEW: usize = 2000;
 /// Sets the demangled names of functions of modules. Demangling takes most of the time that loading a large profile takes, so all
 /// processors do it.
 pub(crate) fn demangle_all(functions: &mut [Function], modules: &[Module]) {
-    let generated = (0..).zip(modules).find(|(_, module)| module.is_generated()).map(|(index, _)| index);
+    let is_generated: Vec<bool> = modules.iter().map(Module::is_generated).collect();
     let set = |functions: &mut [Function]| {
         for function in functions {
             function.demangled = match function.module {
-                Some(module) if Some(module) == generated => function.name.clone(),
+                Some(module) if is_generated.get(module as usize) == Some(&true) => function.name.clone(),
                 _ => demangle(&function.name).into_owned(),
             };
         }

@@ -6,6 +6,7 @@ use gmon_run::{Function, Module, Process, Recording};
 
 use crate::profile::recorder::places::Found;
 use crate::profile::totals::Seed;
+use crate::python;
 
 /// The tables.
 #[derive(Default)]
@@ -55,6 +56,16 @@ impl Tables {
     pub(super) fn of_profile(&mut self, modules: &[u32], found: &Found) -> u32 {
         let module = modules.get(found.module as usize).copied().unwrap_or(0);
         self.function(module, found.address, found.size, &found.name)
+    }
+
+    /// Returns the index of a Python function.
+    pub(super) fn python(&mut self, python: &python::Function) -> u32 {
+        let module = self.module(Module { path: gmon_run::PYTHON.to_owned(), ..Module::default() });
+        let index = self.function(module, 0, 0, &python.name);
+        if let Some(function) = self.recording.functions.get_mut(index as usize) {
+            (function.file, function.line) = (python.file.clone(), python.line);
+        }
+        index
     }
 
     /// Returns the index of a function, which is known by its name if its address is 0.

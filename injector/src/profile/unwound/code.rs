@@ -35,6 +35,8 @@ pub(super) struct Code {
     pub(super) entry: Option<Place>,
     /// Whether the process has made it at run time.
     pub(super) is_generated: bool,
+    /// Whether it is the interpreter's function that executes Python functions.
+    pub(super) is_interpreter: bool,
     /// Whether unwind tables cover the file.
     pub(super) has_tables: bool,
     /// Whether it is where signal handlers return, and calls rt_sigreturn(2).
@@ -236,6 +238,9 @@ impl<'p, 'n> Codes<'p, 'n> {
             frame: Some(frame),
             entry,
             is_generated: false,
+            is_interpreter: entry
+                .and_then(|entry| planned.function_at(entry.address))
+                .is_some_and(|function| is_interpreter(function.name)),
             has_tables: self.load_file(planned.subject, bias),
             is_restorer: is_restorer(planned.subject, place.address.wrapping_add(behind)),
             is_call: behind > 0,
@@ -252,6 +257,7 @@ impl<'p, 'n> Codes<'p, 'n> {
             frame: None,
             entry: None,
             is_generated: false,
+            is_interpreter: false,
             has_tables: false,
             is_restorer: false,
             is_call: false,
@@ -285,6 +291,7 @@ impl<'p, 'n> Codes<'p, 'n> {
             Where::Other => {}
         }
         let (place, code) = self.names.code(&file, offset);
+        let is_interpreter = is_interpreter(&place.function);
         let frame = tree.frame(Frame::Other(place));
         let has_tables = match (&*file, code) {
             (VDSO, _) => self.load(own_vdso(), 0..own_vdso().len() as u64, at.wrapping_sub(offset)),
@@ -295,7 +302,15 @@ impl<'p, 'n> Codes<'p, 'n> {
         let is_call = behind > 0;
         let follows_call =
             is_call && code.is_none_or(|(subject, link)| follows_call(subject, link.wrapping_add(behind)));
-        Return::Code(Code { frame: Some(frame), has_tables, is_restorer, is_call, follows_call, ..nameless })
+        Return::Code(Code {
+            frame: Some(frame),
+            is_interpreter,
+            has_tables,
+            is_restorer,
+            is_call,
+            follows_call,
+            ..nameless
+        })
     }
 
     /// Gives the unwinder the tables of a file, which is loaded with this bias. Returns whether there are any.
@@ -314,6 +329,11 @@ impl<'p, 'n> Codes<'p, 'n> {
             has_tables
         })
     }
+}
+
+/// Whether a function of this name executes Python functions. Compilers make several of one.
+fn is_interpreter(name: &str) -> bool {
+    name.split('.').next() == Some("_PyEval_EvalFrameDefault")
 }
 
 /// Returns the file that the kernel maps into each process.

@@ -189,6 +189,13 @@ impl Exec {
             [c"/bin/sh".to_owned(), path.clone()].into_iter().chain(arguments).collect()
         });
         let mut env = environment();
+        if let Some((name, value)) = program.variable {
+            // Most programs obey the first one of a name.
+            env.retain(|entry| {
+                entry.as_bytes().strip_prefix(name.as_bytes()).is_none_or(|rest| !rest.starts_with(b"="))
+            });
+            env.push(variable(name, value.as_bytes())?);
+        }
         let own = env.len();
         if let Some(folder) = run_folder {
             inject(&mut env, &folder.libraries(), &folder.path().join(FIRST))?;

@@ -6,7 +6,7 @@ use std::io::Write;
 use anyhow::Result;
 use gmon_export::diff::{ArcKey, Change, Cost, Diff, Key};
 use gmon_export::{Run, Time};
-use gmon_run::GENERATED;
+use gmon_run::{GENERATED, PYTHON};
 use gprofinject_image::names::short;
 use serde_json::{Value, json};
 
@@ -197,7 +197,7 @@ impl Text<'_> {
     }
 
     fn function(&self, key: &Key) -> String {
-        let is_whole = self.full || key.module == GENERATED;
+        let is_whole = self.full || [GENERATED, PYTHON].contains(&&*key.module);
         let name = if is_whole { plain(&key.name) } else { plain(&short(&key.name)) };
         match key.module.as_str() {
             "" => name,

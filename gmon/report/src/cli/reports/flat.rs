@@ -7,6 +7,7 @@ use std::io::Write;
 use anyhow::{Result, bail};
 use gmon_export::processes::{failure, is_seen};
 use gmon_export::{Ending, Origin, Process, Run};
+use gmon_run::PYTHON;
 use serde_json::{Value, json};
 
 use crate::cli::json::array;
@@ -153,10 +154,11 @@ fn functions(view: &RunView) -> Vec<Row> {
             module: view.module(function),
         }
     };
-    // A function that only calls others says nothing here.
+    // A function that only calls others says nothing here, but for those of an interpreted program, which mostly do.
     let says = |row: &Row| {
         let numbers = &row.numbers;
         (numbers.calls, numbers.self_ns, numbers.samples, numbers.instructions) != (0, 0, 0, 0)
+            || row.module == PYTHON && numbers.inclusive_ns > 0
     };
     view.chosen().map(row).filter(says).collect()
 }

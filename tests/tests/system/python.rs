@@ -1,0 +1,287 @@
+//! Python functions on the stacks of samples: of a program that knows how long it spends in each (`tests/known/shares.py`), under each version
+//! of CPython that there is, and of what only looks like an interpreter.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use gmon_run::{PYTHON, Recording};
+use gprofinject_skip as skip;
+use gprofinject_tests::{compile, measured, run, tool};
+
+gprofinject_tests::trials! {
+    together:
+        of_3_8,
+        of_3_9,
+        of_3_10,
+        of_3_11,
+        of_3_12,
+        of_3_13,
+        of_a_child,
+        of_a_process_that_runs,
+        hooked,
+        by_trampolines,
+        without_an_interpreter,
+        of_a_forged_interpreter;
+}
+
+const LIMIT: Duration = Duration::from_secs(120);
+/// The number of runs of which one has to agree: there are some 2,500 samples.
+const TRIES: usize = 4;
+/// The points of a percentage by which a share may differ.
+const POINTS: f64 = 4.0;
+/// What other tests do on the same processors makes some frames too late.
+const UNKNOWN: f64 = 0.25;
+
+/// Returns the program of a version of CPython.
+fn python(test: &str, minor: u32) -> Option<PathBuf> {
+    let name = format!("python3.{minor}");
+    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+    let kept = fs::read_dir(home.join(".pyenv/versions")).into_iter().flatten().flatten();
+    let kept = kept.map(|entry| entry.path().join("bin").join(&name)).find(|path| path.is_file());
+    let found = kept.or_else(|| tool::installed(&name));
+    if found.is_none() {
+        skip::skipped(test, &format!("no {name}"));
+    }
+    found
+}
+
+/// Returns any version that there is.
+fn any(test: &str) -> Option<PathBuf> {
+    let found = (8..=13).rev().find_map(|minor| tool::installed(&format!("python3.{minor}")));
+    if found.is_none() {
+        skip::skipped(test, "no python3");
+    }
+    found
+}
+
+fn program() -> String {
+    tool::folder().join("known/shares.py").to_str().unwrap().to_owned()
+}
+
+/// What a run has said and recorded.
+struct Said {
+    stdout: String,
+    stderr: String,
+    recording: Recording,
+}
+
+fn said(options: &[&str], program: &Path, args: &[&str]) -> Said {
+    let folder = tempfile::tempdir().unwrap();
+    let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
+    let output = folder.path().join("gmon.out");
+    let mut command = tool::command(options, &output, program, &args).unwrap();
+    command.current_dir(folder.path());
+    let outcome = run::run(command, None, LIMIT).unwrap();
+    let stderr = outcome.stderr_text();
+    assert_eq!(outcome.code(), 0, "{options:?}: {stderr}");
+    let recording = measured::read(&folder.path().join("gmon.pb.gz")).unwrap();
+    Said { stdout: outcome.stdout_text(), stderr, recording }
+}
+
+/// Returns the share of the samples with each Python function on their stacks, in percent of those whose callers are known, by the last
+/// component of its name, and the part of all that these are.
+fn shares(recording: &Recording) -> (BTreeMap<String, f64>, f64) {
+    let mut paths: Vec<(BTreeSet<String>, bool)> = Vec::new();
+    let mut sums: BTreeMap<String, u64> = BTreeMap::new();
+    let (mut known, mut all) = (0, 0);
+    for stack in &recording.stacks {
+        let parent = stack.parent.map(|parent| paths[parent as usize].clone());
+        let (mut path, is_known) = parent.unwrap_or_else(|| (BTreeSet::new(), stack.function.is_some()));
+        let function = stack.function.map(|function| &recording.functions[function as usize]);
+        if let Some(function) = function.filter(|function| recording.modules[function.module as usize].path == PYTHON) {
+            let (name, place) = function.name.rsplit_once(" (").unwrap();
+            path.insert(name.rsplit('.').next().unwrap().to_owned());
+            assert!(place.ends_with(&format!(":{})", function.line)) && !function.file.is_empty(), "{function:?}");
+        }
+        all += stack.samples;
+        if is_known {
+            known += stack.samples;
+            path.iter().for_each(|name| *sums.entry(name.clone()).or_default() += stack.samples);
+        }
+        paths.push((path, is_known));
+    }
+    let share = |sum: u64| 100.0 * sum as f64 / known.max(1) as f64;
+    (sums.into_iter().map(|(name, sum)| (name, share(sum))).collect(), known as f64 / f64::from(all.max(1) as u32))
+}
+
+/// Returns the same as the program knows it.
+fn known(stdout: &str) -> BTreeMap<String, f64> {
+    let number = |text: &str| text.parse::<f64>().unwrap();
+    let all = stdout.lines().find_map(|line| line.strip_prefix("all ")).map(number).unwrap();
+    let spent = stdout.lines().filter_map(|line| line.strip_prefix("spent ")?.split_once(' '));
+    spent.map(|(name, spent)| (name.to_owned(), 100.0 * number(spent) / all)).collect()
+}
+
+/// Returns what is wrong in a run of the program.
+fn differences(stdout: &str, recording: &Recording) -> Vec<String> {
+    let (found, part) = shares(recording);
+    let known = known(stdout);
+    assert!(known.len() > 15, "{stdout}");
+    let of = |name: &String| found.get(name).copied().unwrap_or(0.0);
+    let mut wrong: Vec<String> = known
+        .iter()
+        .filter(|(name, share)| (of(name) - **share).abs() > POINTS)
+        .map(|(name, share)| format!("{name}: {:.1} %, not {share:.1}", of(name)))
+        .collect();
+    if part < 1.0 - UNKNOWN {
+        wrong.push(format!("{part:.2} of the stacks are known"));
+    }
+    wrong
+}
+
+/// Runs the program until the shares agree with what it knows.
+fn check(run: impl Fn() -> Said) {
+    let mut wrong = Vec::new();
+    for _ in 0..TRIES {
+        let said = run();
+        wrong = differences(&said.stdout, &said.recording);
+        if wrong.is_empty() {
+            return;
+        }
+        wrong.push(said.stderr);
+    }
+    panic!("{}", wrong.join("\n"));
+}
+
+fn of_version(test: &str, minor: u32) {
+    let Some(python) = python(test, minor) else { return };
+    check(|| said(&["-v", "--hooks", "none"], &python, &[&program()]));
+}
+
+fn of_3_8() {
+    of_version("python::of_3_8", 8);
+}
+
+fn of_3_9() {
+    of_version("python::of_3_9", 9);
+}
+
+fn of_3_10() {
+    of_version("python::of_3_10", 10);
+}
+
+fn of_3_11() {
+    of_version("python::of_3_11", 11);
+}
+
+fn of_3_12() {
+    of_version("python::of_3_12", 12);
+}
+
+fn of_3_13() {
+    of_version("python::of_3_13", 13);
+}
+
+/// A shell starts the interpreter.
+fn of_a_child() {
+    const TEST: &str = "python::of_a_child";
+    let Some(python) = any(TEST) else { return };
+    let command = format!("{} {}; true", python.display(), program());
+    let shell = tool::installed("sh").unwrap();
+    check(|| said(&["-v", "--hooks", "none"], &shell, &["-c", &command]));
+}
+
+fn hooked() {
+    const TEST: &str = "python::hooked";
+    let Some(python) = any(TEST) else { return };
+    check(|| said(&["-v"], &python, &[&program()]));
+}
+
+fn of_a_process_that_runs() {
+    const TEST: &str = "python::of_a_process_that_runs";
+    let Some(python) = any(TEST) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let text = "import time\ndef spin(until):\n    while time.monotonic() < until: pass\n\
+                def often(): spin(time.monotonic() + 0.03)\ndef seldom(): spin(time.monotonic() + 0.01)\n\
+                while True:\n    often()\n    seldom()\n";
+    fs::write(folder.path().join("p.py"), text).unwrap();
+    let mut found = BTreeMap::new();
+    for _ in 0..TRIES {
+        let mut running = Command::new(&python).arg(folder.path().join("p.py")).stdout(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        let pid = running.id().to_string();
+        let mut command = Command::new(tool::gprofinject().unwrap());
+        command.args(["--pid", &pid, "--duration", "1.5", "--hooks", "none", "-o"]).arg(folder.path().join("gmon.out"));
+        let outcome = run::run(command, None, LIMIT);
+        running.kill().unwrap();
+        running.wait().unwrap();
+        let outcome = outcome.unwrap();
+        assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
+        found = shares(&measured::read(&folder.path().join("gmon.pb.gz")).unwrap()).0;
+        let of = |name: &str| found.get(name).copied().unwrap_or(0.0);
+        if (of("often") - 75.0).abs() < 6.0 && (of("seldom") - 25.0).abs() < 6.0 && of("<module>") > 97.0 {
+            return;
+        }
+    }
+    panic!("{found:?}");
+}
+
+/// Python 3.12 names its functions itself, if it is asked to; older ones do not.
+fn by_trampolines() {
+    const TEST: &str = "python::by_trampolines";
+    const OLD: &str = "does not name its functions (--python is for 3.12 and later)";
+    if let Some(old) = python(TEST, 11) {
+        let said = said(&["--python", "--hooks", "none"], &old, &[&program(), "0.02"]);
+        assert!(said.stderr.contains(OLD), "{}", said.stderr);
+        assert!(shares(&said.recording).0.contains_key("half"));
+    }
+    if let Some(new) = python(TEST, 12) {
+        let said = said(&["--python", "--hooks", "none"], &new, &[&program(), "0.02"]);
+        assert!(!said.stderr.contains(OLD), "{}", said.stderr);
+        let is_named = |name: &str| said.recording.functions.iter().any(|function| function.name.starts_with(name));
+        assert!(is_named("py::half:") && is_named("py::by_key:"), "{:?}", said.recording.functions);
+    }
+}
+
+const NO_INTERPRETER: &str = "\
+#include <time.h>
+int main(void) { while (clock() < CLOCKS_PER_SEC / 3) {} return 0; }
+";
+
+/// Programs may have any names.
+fn without_an_interpreter() {
+    let program = compiled("python3.9", NO_INTERPRETER);
+    let said = said(&[], &program.path().join("python3.9"), &[]);
+    assert!(said.stderr.contains("python3.9 does not export _PyRuntime"), "{}", said.stderr);
+    let program = compiled("python3.20", NO_INTERPRETER.replace("int main", "long _PyRuntime, PyCode_Type; int main").as_str());
+    let said = self::said(&[], &program.path().join("python3.20"), &[]);
+    assert!(said.stderr.contains("python3.20 is not of Python 3.8 to 3.13"), "{}", said.stderr);
+}
+
+/// An interpreter of each version whose structures lead to each other in circles, and change all the time.
+const FORGED: &str = "\
+#include <time.h>
+long _PyRuntime[100000], PyCode_Type[64];
+long *const ring = _PyRuntime;
+int main(void) {
+    unsigned long random = 88172645463325252ul;
+    for (int i = 0; i < 100000; i++) ring[i] = (long)(ring + i * 7 % 99000);
+    while (clock() < CLOCKS_PER_SEC / 3) {
+        random ^= random << 13; random ^= random >> 7; random ^= random << 17;
+        ring[random % 100000] = random % 3 ? (long)(ring + random / 3 % 99000) : random % 5 ? (long)random : (long)PyCode_Type;
+    }
+    return 0;
+}
+";
+
+fn of_a_forged_interpreter() {
+    for minor in 8..=13 {
+        let name = format!("python3.{minor}");
+        let program = compiled(&name, FORGED);
+        let said = said(&[], &program.path().join(&name), &[]);
+        assert!(said.recording.hits.iter().map(|hits| hits.samples).sum::<u64>() > 50, "{}", said.stderr);
+    }
+}
+
+/// Compiles a program of this name in a folder.
+fn compiled(name: &str, source: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("p.c"), source).unwrap();
+    let mut command = Command::new("gcc");
+    command.args(["-O1", "-rdynamic", "-o"]).arg(folder.path().join(name)).arg(folder.path().join("p.c"));
+    compile::compile(command).unwrap();
+    folder
+}
