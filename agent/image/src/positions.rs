@@ -418,13 +418,12 @@ int main(int argc, char **) { return outer(argc) + middle(argc); }
         // gcc gives discriminators to few places.
         assert!(discriminated > 0 || compiler == "g++", "{test}: no discriminators");
         let named: Vec<_> = positions.functions().iter().map(|f| (f.name.as_str(), f.line)).collect();
-        for expected in [
-            ("_ZL6middlei", 9),
-            ("_ZL5inneri", 8),
-            ("_Z5outeri", 10),
-            ("main", 14),
-            ("_ZNK1n3boxIiE5twiceEi", 5),
-        ] {
+        // gcc does not say under which name the linker would know a function of one file that it has inlined everywhere.
+        let [middle, inner] =
+            if compiler == "g++" { ["middle", "inner"] } else { ["_ZL6middlei", "_ZL5inneri"] };
+        for expected in
+            [(middle, 9), (inner, 8), ("_Z5outeri", 10), ("main", 14), ("_ZNK1n3boxIiE5twiceEi", 5)]
+        {
             assert!(named.contains(&expected), "{test}: {named:?}");
         }
     }
@@ -468,7 +467,7 @@ int main(int argc, char **) { return outer(argc) + middle(argc); }
                 // No panic, whatever is found.
                 if let Ok(info) = DebugInfo::read(&damaged) {
                     let positions = Positions::read(&info);
-                    let _ = positions.rows.iter().map(|row| positions.at(row.start)).count();
+                    positions.rows.iter().for_each(|row| drop(positions.at(row.start)));
                 }
             }
         }

@@ -57,6 +57,7 @@ fn whatever_a_plan_follows_from_makes_another_key() {
         min_size: 0,
         insist,
         counted: None,
+        clock: false,
         role: Role::Program,
         measured: Measured::None,
         arena: None,
