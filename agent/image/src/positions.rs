@@ -371,11 +371,13 @@ int main(int argc, char **) { return outer(argc) + middle(argc); }
         all
     }
 
-    fn compare(compiler: &str, flags: &[&str]) {
+    /// Compares positions with those of addr2line. Returns the address of each line, and what was found there, the outermost function first.
+    fn compare(compiler: &str, flags: &[&str]) -> Vec<(u64, Vec<(String, u32, u32)>)> {
         let test = format!("positions by {compiler} {}", flags.join(" "));
         for tool in [compiler, "addr2line"] {
             if !have(tool) {
-                return skipped(&test, &format!("no {tool}"));
+                skipped(&test, &format!("no {tool}"));
+                return Vec::new();
             }
         }
         let folder = tempfile::tempdir().expect("a folder");
@@ -394,6 +396,7 @@ int main(int argc, char **) { return outer(argc) + middle(argc); }
         let expected = said(&program, &starts);
         assert_eq!(expected.len(), starts.len());
         let (mut deep, mut discriminated) = (0, 0);
+        let (mut read, is_split) = (Vec::new(), flags.contains(&"-gsplit-dwarf"));
         for (&start, expected) in starts.iter().zip(&expected) {
             let mut found: Vec<(String, u32, u32)> = positions
                 .at(start)
@@ -407,7 +410,12 @@ int main(int argc, char **) { return outer(argc) + middle(argc); }
             found.reverse();
             deep = deep.max(found.len());
             discriminated += usize::from(found.iter().any(|frame| frame.2 > 0));
+            read.push((start, found.clone()));
             let lines = |all: &[(String, u32, u32)]| all.iter().map(|frame| frame.1).collect::<Vec<_>>();
+            // binutils do not read all that gcc splits off; the same build without that is compared with it.
+            if is_split && lines(expected) == [0] {
+                continue;
+            }
             assert_eq!(lines(&found), lines(expected), "{test}: {start:#x}");
             // addr2line knows the discriminator of the instruction only, and inlined functions by their short names.
             assert_eq!(found[0].2, expected[0].2, "{test}: {start:#x}");
@@ -426,13 +434,14 @@ int main(int argc, char **) { return outer(argc) + middle(argc); }
         {
             assert!(named.contains(&expected), "{test}: {named:?}");
         }
+        read
     }
 
     #[test]
     fn of_gcc() {
-        compare("g++", &["-gdwarf-5"]);
+        let whole = compare("g++", &["-gdwarf-5"]);
         compare("g++", &["-gdwarf-4"]);
-        compare("g++", &["-g", "-gsplit-dwarf"]);
+        assert_eq!(compare("g++", &["-gdwarf-5", "-gsplit-dwarf"]), whole);
     }
 
     #[test]
