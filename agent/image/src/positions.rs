@@ -371,8 +371,11 @@ int main(int argc, char **) { return outer(argc) + middle(argc); }
         all
     }
 
+    /// The name of a function, a line and a discriminator.
+    type Frame = (String, u32, u32);
+
     /// Compares positions with those of addr2line. Returns the address of each line, and what was found there, the outermost function first.
-    fn compare(compiler: &str, flags: &[&str]) -> Vec<(u64, Vec<(String, u32, u32)>)> {
+    fn compare(compiler: &str, flags: &[&str]) -> Vec<(u64, Vec<Frame>)> {
         let test = format!("positions by {compiler} {}", flags.join(" "));
         for tool in [compiler, "addr2line"] {
             if !have(tool) {
@@ -398,7 +401,7 @@ int main(int argc, char **) { return outer(argc) + middle(argc); }
         let (mut deep, mut discriminated) = (0, 0);
         let (mut read, is_split) = (Vec::new(), flags.contains(&"-gsplit-dwarf"));
         for (&start, expected) in starts.iter().zip(&expected) {
-            let mut found: Vec<(String, u32, u32)> = positions
+            let mut found: Vec<Frame> = positions
                 .at(start)
                 .unwrap_or_else(|| panic!("{test}: nothing at {start:#x}"))
                 .iter()
@@ -411,7 +414,7 @@ int main(int argc, char **) { return outer(argc) + middle(argc); }
             deep = deep.max(found.len());
             discriminated += usize::from(found.iter().any(|frame| frame.2 > 0));
             read.push((start, found.clone()));
-            let lines = |all: &[(String, u32, u32)]| all.iter().map(|frame| frame.1).collect::<Vec<_>>();
+            let lines = |all: &[Frame]| all.iter().map(|frame| frame.1).collect::<Vec<_>>();
             // binutils do not read all that gcc splits off; the same build without that is compared with it.
             if is_split && lines(expected) == [0] {
                 continue;
