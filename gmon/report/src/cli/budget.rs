@@ -176,7 +176,7 @@ mod tests {
     fn shares_differ_from_what_is_allowed() {
         assert_eq!(percent(31.239, 30.0), "31.24 %");
         assert_eq!(percent(30.001, 30.0), "30.001 %");
-        assert_eq!(percent(29.999, 30.0), "29.999 %");
+        assert_eq!(percent(29.996, 29.999), "29.996 %");
         assert_eq!(percent(30.0, 30.0), "30.00 %");
     }
 }
