@@ -131,8 +131,12 @@ fn total(run: &Run, quantity: Quantity) -> Result<u64, &'static str> {
         Quantity::InclusiveInstructions | Quantity::InclusiveInstructionsPercent => Err(
             "the run has not counted the instructions of functions with what they call; `gprofinject --clock instructions PROG` does",
         ),
-        Quantity::TimePercent | Quantity::InclusiveTimePercent if executed => Err(
+        Quantity::TimePercent if executed => Err(
             "the run has counted instructions in place of time, of which instructions_percent is the share; \
+             `gprofinject --times PROG` measures time",
+        ),
+        Quantity::InclusiveTimePercent if executed => Err(
+            "the run has counted instructions in place of time, of which inclusive_instructions_percent is the share; \
              `gprofinject --times PROG` measures time",
         ),
         Quantity::InclusiveTimePercent if run.time == Time::Estimated => Err(
@@ -307,7 +311,7 @@ mod tests {
             (Time::Sampled, "instructions_percent = 1", "--clock instructions"),
             (Time::Measured { error_ns: 0.0 }, "inclusive_instructions = 1", "--clock instructions"),
             (Time::Executed, "time_percent = 1", "--times"),
-            (Time::Executed, "inclusive_time_percent = 1", "--times"),
+            (Time::Executed, "inclusive_time_percent = 1", "which inclusive_instructions_percent"),
             (Time::Estimated, "inclusive_time_percent = 1", "--times"),
             (Time::None, "time_percent = 1", "--times"),
         ] {
