@@ -3,6 +3,7 @@
 pub(crate) mod args;
 pub(crate) mod browse_args;
 pub(crate) mod browser;
+pub(crate) mod budget;
 pub(crate) mod check;
 pub(crate) mod comparison;
 pub(crate) mod compilers;

@@ -27,7 +27,7 @@ use crate::cli::table_args::{FlatArgs, TableArgs};
 use crate::cli::text::{Out, plain, standard_output};
 use crate::cli::{check, counts, diff, export, files, hints, html, merge, moved, reports, run, trace};
 
-/// `gmon check` found an error, or `gmon diff` that something has become worse.
+/// `gmon check` found an error or what exceeds a budget, or `gmon diff` that something has become worse.
 const EXIT_FOUND: u8 = 1;
 /// `gmon` itself could not do what it was asked.
 const EXIT_FAILED: u8 = 2;

@@ -64,6 +64,8 @@ fn members_are_those_that_are_documented() {
     folder.write("gmon.out", &bytes(&profile));
     let of_trace = support::traces::folder("schemas-trace");
     std::fs::copy(of_trace.file("run.trace"), folder.file("run.trace")).expect("a trace");
+    let budget = "[[budget]]\nfunction = '*'\ncalls = 10\n[[budget]]\nfunction = 'none'\noptional = true\ntime_percent = 1\n";
+    folder.write("budget.toml", budget.as_bytes());
     let mut found = String::new();
     for args in [
         "flat --json measured.pb.gz",
@@ -82,6 +84,7 @@ fn members_are_those_that_are_documented() {
         "paths --slow --json measured.pb.gz",
         "diff --json measured.pb.gz counted.pb.gz --sort calls",
         "check --records --json gmon.out",
+        "check --budget budget.toml --json measured.pb.gz",
         "trace --json run.trace",
         "trace --stats --json run.trace",
     ] {

@@ -72,7 +72,8 @@ pub(crate) enum Command {
     /// Sum gmon.out files, or gmon.pb.gz files, into one
     #[command(after_long_help = examples::MERGE)]
     Merge(MergeArgs),
-    /// Look for what gprof refuses or silently drops in gmon.out files, and for damage in gmon.pb.gz files; the exit status is 1 if there is any
+    /// Look for what gprof refuses or silently drops in gmon.out files, and for damage in gmon.pb.gz files; or for what exceeds a budget;
+    /// the exit status is 1 if there is any
     #[command(after_long_help = examples::CHECK)]
     Check(CheckArgs),
     /// Send profiles to Grafana Pyroscope, or to another server with its interface
@@ -107,17 +108,23 @@ pub(crate) struct MergeArgs {
 
 #[derive(clap::Args)]
 pub(crate) struct CheckArgs {
-    /// gmon.out or gmon.pb.gz files [default: those of them that are in this folder]
+    /// gmon.out or gmon.pb.gz files [default: those of them that are in this folder]. With --budget: a run, as `gmon flat` takes it
+    /// [default: gmon.pb.gz]
     #[arg(value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     /// The profiled program: checks addresses against its functions, and names them
-    #[arg(long)]
+    #[arg(long, conflicts_with = "budget")]
     pub(crate) program: Option<PathBuf>,
     /// Print the records of the files instead: histograms, arcs, basic-block counts
-    #[arg(long)]
+    #[arg(long, group = "printed")]
     pub(crate) records: bool,
-    /// Of --records: print one JSON object a file; addresses and counts are numbers, bins without hits are left out
-    #[arg(long, requires = "records")]
+    /// Check instead whether a run keeps the bounds in this TOML file, on calls, instructions and shares of time of functions; the exit
+    /// status is 1 if it does not
+    #[arg(long, value_name = "FILE", group = "printed")]
+    pub(crate) budget: Option<PathBuf>,
+    /// Of --records: print one JSON object a file; addresses and counts are numbers, bins without hits are left out. Of --budget: print
+    /// one JSON object with each bound
+    #[arg(long, requires = "printed")]
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) form: FormArgs,

@@ -1,4 +1,4 @@
-//! `gmon check`: looks for what is wrong in the files of a run.
+//! `gmon check`: looks for what is wrong in the files of a run, or for what exceeds a budget.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -10,13 +10,16 @@ use gmon_run::Recording;
 use crate::cli::args::CheckArgs;
 use crate::cli::run::{DEFAULT_FILE, DEFAULT_PROFILE};
 use crate::cli::text::{Out, plain, standard_output};
-use crate::cli::{files, records};
+use crate::cli::{budget, files, records};
 
-/// Checks the files, or prints their records. Returns whether something is wrong.
+/// Checks the files, or a run against a budget, or prints records. Returns whether something is wrong.
 ///
 /// # Errors
-/// A file cannot be read.
+/// A file cannot be read, or the run does not have what the budget bounds.
 pub(crate) fn run(args: &CheckArgs) -> Result<bool> {
+    if let Some(file) = &args.budget {
+        return budget::run(file, args);
+    }
     let program = args.program.as_deref().map(files::read_program).transpose()?;
     let paths = paths(args)?;
     let mut found = false;

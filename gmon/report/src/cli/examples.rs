@@ -9,7 +9,7 @@ Examples:
   gmon push http://localhost:4040 -l region=eu
   gmon --generate complete-bash > ~/.local/share/bash-completion/completions/gmon
 
-Exit status: 0; 1 if gmon check found an error; 2 if gmon could not do what it was asked.
+Exit status: 0; 1 if gmon check found an error, or gmon diff or a budget something worse; 2 if gmon could not do what it was asked.
 
 See also: gprofinject(1), gprof(1)";
 
@@ -77,7 +77,14 @@ Examples:
 pub(crate) const CHECK: &str = "\
 Examples:
   gmon check --program prog gmon.out
-  gmon check --records --json gmon.out | jq '.arcs | length'";
+  gmon check --records --json gmon.out | jq '.arcs | length'
+  gprofinject --clock instructions ./prog && gmon check --budget budget.toml
+
+A budget, in budget.toml; docs/ci.md has all keys:
+  [[budget]]
+  function = 'parse_*'
+  calls = 10_000
+  instructions = 5_000_000";
 
 pub(crate) const LINES: &str = "\
 Examples:

@@ -111,6 +111,23 @@ pub(crate) fn trace_input(path: &Path) -> Result<Input> {
     read().with_context(|| path.display().to_string())
 }
 
+/// Returns the text of a file that a user has written.
+///
+/// # Errors
+/// The file cannot be read, is larger than `most` bytes, or is not UTF-8.
+pub(crate) fn read_text(path: &Path, most: u64) -> Result<String> {
+    let read = || {
+        let (file, mut bytes) = open(path)?;
+        (&file).take(most + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > most {
+            bail!("larger than {most} bytes");
+        }
+        String::from_utf8(bytes)
+            .map_err(|error| anyhow::anyhow!("not UTF-8, at offset {}", error.utf8_error().valid_up_to()))
+    };
+    read().with_context(|| path.display().to_string())
+}
+
 /// Returns the first bytes of a regular file, and none of another one, which can be read only once.
 ///
 /// # Errors
