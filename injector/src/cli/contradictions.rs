@@ -172,6 +172,12 @@ impl Args {
             ));
         }
         let counts_instructions = self.clock == ClockArg::Instructions;
+        if counts_instructions && typed("pid") {
+            return Some(
+                "--clock instructions runs copies of functions, which a process that runs already cannot get: start the program with it"
+                    .to_owned(),
+            );
+        }
         if counts_instructions && let Some(option) = first(&["trace", "slow", "min_time"]) {
             return Some(format!(
                 "--clock instructions counts instructions, and {option} tells of time: leave one of them out"

@@ -376,4 +376,9 @@ fn contradictions() {
         let outcome = run::run(command, None, LIMIT).unwrap();
         assert!(outcome.code() != 0 && outcome.stderr_text().contains(about), "{options:?}: {}", outcome.stderr_text());
     }
+    let mut attached = Command::new(tool::gprofinject().unwrap());
+    attached.args(["--clock", "instructions", "--pid", "1"]);
+    let outcome = run::run(attached, None, LIMIT).unwrap();
+    let said = outcome.stderr_text();
+    assert!(outcome.code() == 125 && said.contains("start the program with it"), "{said}");
 }
