@@ -22,6 +22,7 @@ gprofinject_tests::trials! {
         lua,
         speedtest1,
         bzip2,
+        the_assembler,
         choosing,
         lines_without_line_information,
         children_and_crashes,
@@ -94,6 +95,24 @@ fn bzip2() {
     let data = folder.path().join("data");
     std::fs::write(&data, generate::compressible(100_000)).unwrap();
     corpus("bzip2", &["O2", "Os"], &["-c"], Some(&data));
+}
+
+/// Debian's `as` has no symbols, so that cold parts are functions of their own, and tables of jumps begin with entries that lead there.
+fn the_assembler() {
+    let Some(program) = tool::installed("as") else { return skip::skipped("the_assembler", "no as") };
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("a.s");
+    std::fs::write(&source, ".text\n.globl f\n.set n, 3+4\nf: movq $n, %rax\n.if n-7\n.err\n.endif\n.Lb: jmp .Lb-n*2\nret\n").unwrap();
+    let object = folder.path().join("a.o").display().to_string();
+    let args = ["-o".to_owned(), object.clone(), source.display().to_string()];
+    let mut alone = Command::new(&program);
+    alone.args(&args);
+    assert_eq!(run::run(alone, None, LIMIT).unwrap().code(), 0);
+    let expected = std::fs::read(&object).unwrap();
+    std::fs::remove_file(&object).unwrap();
+    let (profiled, ..) = count(&program, &["--hooks=both"], &args, None, folder.path());
+    assert_eq!((profiled.code(), profiled.stderr_text()), (0, String::new()));
+    assert!(std::fs::read(&object).unwrap() == expected);
 }
 
 /// Compares with each flag set and each kind of hooks.

@@ -113,11 +113,17 @@ fn in_range(sorted: &[u64], lo: u64, hi: u64) -> &[u64] {
 /// targets do no harm.
 fn table_targets(image: &Image, steps: &Steps, table: u64, base: u64, targets: &mut Vec<u64>) {
     const MOST: u64 = 1 << 16;
+    // In a program without symbols, a cold part may not be known as one, and any number of cases may be in it.
+    const MOST_ELSEWHERE: usize = 256;
+    let mut elsewhere = 0;
     for i in 0..MOST {
         let Some(&[a, b, c, d]) = image.data_at(table + 4 * i, 4) else { return };
         let target = base.wrapping_add(i32::from_le_bytes([a, b, c, d]) as u64);
         if steps.at(target).is_some() {
             targets.push(target);
+            elsewhere = 0;
+        } else if !steps.holds(target) && image.function_at(target).is_some() && elsewhere < MOST_ELSEWHERE {
+            elsewhere += 1;
         } else if !steps.parts.iter().any(|p| p.hi == target) {
             // An entry may lead to the end of the function, for a case that the compiler considers
             // impossible.
