@@ -70,10 +70,7 @@ pub fn diff(old: &Run, new: &Run) -> Diff {
                 calls: function.calls,
                 self_ns: function.self_ns,
                 inclusive_ns: function.inclusive_ns,
-                instructions: match run.time {
-                    Time::Executed => function.self_ns,
-                    _ => function.instructions,
-                },
+                instructions: run.instructions_of(function),
             };
             functions.entry(key).or_default()[side].get_or_insert_default().add(cost);
         }

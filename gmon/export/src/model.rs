@@ -389,6 +389,16 @@ impl Run {
         self.files.get(line.file as usize).map_or("", String::as_str)
     }
 
+    /// Returns the instructions that a function itself has executed: those that were counted in place of times, or those of its basic blocks.
+    pub fn instructions_of(&self, function: &Function) -> u64 {
+        if self.time == Time::Executed { function.self_ns } else { function.instructions }
+    }
+
+    /// Returns the same of all functions.
+    pub fn instructions(&self) -> u64 {
+        self.functions.iter().fold(0, |sum, function| sum.saturating_add(self.instructions_of(function)))
+    }
+
     /// Returns the time in all functions themselves.
     pub fn self_ns(&self) -> u64 {
         self.functions.iter().fold(0, |sum, function| sum.saturating_add(function.self_ns))

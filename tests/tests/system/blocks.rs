@@ -23,6 +23,7 @@ gprofinject_tests::trials! {
         speedtest1,
         bzip2,
         the_assembler,
+        functions_that_run_on,
         choosing,
         lines_without_line_information,
         children_and_crashes,
@@ -115,6 +116,30 @@ fn the_assembler() {
     let (profiled, ..) = count(&program, &["--hooks=both"], &args, None, folder.path());
     assert_eq!((profiled.code(), profiled.stderr_text()), (0, String::new()));
     assert!(std::fs::read(&object).unwrap() == expected);
+}
+
+/// A function that ends with a conditional tail call and runs on into another one, as glibc's checked copies do: its copy runs on
+/// where it does, and not to where the tail call leads.
+fn functions_that_run_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = "#include <stdio.h>\n\
+        __attribute__((noinline)) long fails(long a, long b) { printf(\"fails\\n\"); return a - b; }\n\
+        long checked(long a, long b);\n\
+        __asm__(\".globl checked, added\\n.type checked, @function\\n.type added, @function\\n\"\n\
+        \".p2align 4\\nchecked: cmp %rsi, %rdi; jb fails\\n.size checked, .-checked\\n.p2align 4\\n\"\n\
+        \"added: lea (%rdi,%rsi), %rax; imul $3, %rax, %rax; add $1, %rax; ret\\n.size added, .-added\\n\");\n\
+        int main(void) { for (long i = 0; i < 4; i++) printf(\"%ld\\n\", checked(i, 2)); }\n";
+    let program = compiled(folder.path(), source, &["-O1"]);
+    for hooks in ["--hooks=both", "--hooks=entry"] {
+        let (profiled, blocks, _) = count(&program, &[hooks], &[], None, folder.path());
+        let said = (profiled.code(), profiled.stdout_text());
+        assert_eq!(said, (0, "fails\n-2\nfails\n-1\n13\n16\n".to_owned()), "{hooks}");
+        // What is run into is not hooked.
+        let functions = Program::read(&program).unwrap();
+        let counts = spread(&program, &blocks);
+        let of = |name: &str| counts[&functions.named(name).unwrap().address].0;
+        assert_eq!((of("checked"), of("fails")), (4, 2), "{hooks}");
+    }
 }
 
 /// Compares with each flag set and each kind of hooks.

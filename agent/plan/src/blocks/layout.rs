@@ -261,7 +261,7 @@ impl Layout {
         graph: &Graph,
         bytes: &mut [u8],
         site: Site,
-        elsewhere: &dyn Fn(u64, u64) -> u64,
+        elsewhere: &dyn Fn(Option<u64>, u64) -> u64,
     ) -> Result<Words, Uncounted> {
         let mut writer = Writer { bytes, site, at: 0, words: Words::default() };
         for block in &graph.blocks {
@@ -280,10 +280,9 @@ impl Layout {
         }
         for part in &self.parts {
             if let Some(to) = part.goes_on {
-                let site = steps.list[part.end - 1].ip;
                 writer.at = part.at + part.len - NEAR_JUMP;
                 writer.put(&[0xe9]);
-                writer.displacement(elsewhere(site, to)).ok_or(Uncounted::NotRelocatable)?;
+                writer.displacement(elsewhere(None, to)).ok_or(Uncounted::NotRelocatable)?;
             }
         }
         Ok(writer.words)
@@ -296,14 +295,14 @@ impl Layout {
         steps: &Steps,
         n: usize,
         out: &mut Writer,
-        elsewhere: &dyn Fn(u64, u64) -> u64,
+        elsewhere: &dyn Fn(Option<u64>, u64) -> u64,
     ) -> Option<()> {
         let step = &steps.list[n];
         let code = image.code_at(step.ip, step.len.into())?;
         let base = out.site.base;
         let goal = |to: u64| match steps.at(to) {
             Some(own) => base.wrapping_add(self.offset(own).into()),
-            None => elsewhere(step.ip, to),
+            None => elsewhere(Some(step.ip), to),
         };
         if step.way == Way::JumpIndirect {
             for &target in &self.compared {
@@ -354,7 +353,7 @@ impl Layout {
                 match to {
                     Some(to) => {
                         out.put(&[0xe9]);
-                        out.displacement(elsewhere(step.ip, to))?;
+                        out.displacement(elsewhere(Some(step.ip), to))?;
                     }
                     None => {
                         let hole = usize::from(step.operand);
@@ -368,7 +367,7 @@ impl Layout {
                 Some(())
             }
             Way::Call(to) => {
-                let goal = elsewhere(step.ip, to);
+                let goal = elsewhere(Some(step.ip), to);
                 out.put(&code[..code.len() - 4]);
                 out.displacement(goal)
             }

@@ -51,7 +51,7 @@ impl Unit {
 
     /// Writes the copy into `bytes`, the bytes of all copies, and returns the offsets of what depends on
     /// where the module and its counters are. `elsewhere` takes the address and the target of a call or jump
-    /// that leaves the unit, and returns its new target.
+    /// that leaves the unit, or no address and the place to which control runs on behind the unit, and returns the new target.
     ///
     /// # Errors
     ///
@@ -61,7 +61,7 @@ impl Unit {
         image: &Image,
         bytes: &mut [u8],
         site: Site,
-        elsewhere: &dyn Fn(u64, u64) -> u64,
+        elsewhere: &dyn Fn(Option<u64>, u64) -> u64,
     ) -> Result<Words, Uncounted> {
         let counters = site.counters + COUNTER * u64::from(self.first_counter);
         let site = Site { counters, ..site };

@@ -23,9 +23,9 @@ pub(crate) fn write(e: &mut Emitter<'_, '_>) {
         starts.insert(image.functions[hook.function].address, number);
         starts.entry(hook.at).or_insert(number);
     }
-    let elsewhere = |site: u64, target: u64| {
+    let elsewhere = |site: Option<u64>, target: u64| {
         let hooked = || starts.get(&target).map(|&number| e.thunks[number]);
-        if let Some(thunk) = layout.tails.of_site(site).or_else(hooked) {
+        if let Some(thunk) = site.and_then(|site| layout.tails.of_site(site)).or_else(hooked) {
             return e.address(thunk);
         }
         let function = image.function_at(target);

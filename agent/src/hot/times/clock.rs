@@ -33,12 +33,8 @@ pub(crate) fn kind() -> ClockKind {
     ClockCode(KIND.load(Ordering::Relaxed)).get().unwrap_or(ClockKind::None)
 }
 
-/// Stops the clock, while all threads are stopped. A clock of instructions runs on: while the hooks are paused, it advances only in functions
-/// that were entered before.
+/// Stops the clock, while all threads are stopped. That of instructions is never stopped: copies of functions cannot be paused.
 pub(crate) fn stop() {
-    if kind() == ClockKind::Instructions {
-        return;
-    }
     let _ = STOPPED_AT.compare_exchange(0, running(), Ordering::Relaxed, Ordering::Relaxed);
     SLOWLY.fetch_or(STOPPED, Ordering::Relaxed);
 }

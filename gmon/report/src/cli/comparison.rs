@@ -91,10 +91,7 @@ impl<'r> Comparison<'r> {
         let total = |run: &Run| match by {
             Compared::Calls => run.calls(),
             Compared::Own | Compared::Inclusive => run.self_ns(),
-            Compared::Instructions if self.executed => run.self_ns(),
-            Compared::Instructions => {
-                run.functions.iter().fold(0_u64, |sum, function| sum.saturating_add(function.instructions))
-            }
+            Compared::Instructions => run.instructions(),
         };
         (total(self.old), total(self.new))
     }

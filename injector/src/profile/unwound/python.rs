@@ -63,13 +63,13 @@ pub(super) struct Merger {
 /// How many more functions a thread plausibly executes when it is read than when the sample was taken.
 const CHANGED: usize = 3;
 
+/// The number of [roots](Merger::roots) that are kept.
+const ROOTS: usize = 1 << 12;
+
 /// Returns the number of native frames of the interpreter.
 fn count(steps: &[Step]) -> usize {
     steps.iter().filter(|step| step.kind == Kind::Interpreter).count()
 }
-
-/// The number of them.
-const ROOTS: usize = 1 << 12;
 
 impl Merger {
     /// Returns the functions of the last stack, from the innermost one on.

@@ -292,7 +292,7 @@ impl Region {
             read_at(&self.file, &mut area, block + start)?;
             let reached = Reached { last: header.last, paused: header.paused };
             let end = match self.layout.clock() {
-                // What has no hooks after the last event is not executed by this clock either.
+                // The clock stands where the thread's functions have left it, however long ago that was.
                 ClockKind::Instructions => header.executed.saturating_sub(header.paused).max(header.last),
                 _ => process.of_thread(reached, ends_of(*tid)),
             };

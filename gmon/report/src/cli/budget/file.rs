@@ -113,7 +113,8 @@ pub(crate) struct Mistake {
 pub(crate) fn parse(text: &str) -> Result<Vec<Budget>, Mistake> {
     // An editor of Windows may have put a mark in front.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let reader = Reader { text };
+    let newlines = text.bytes().enumerate().filter(|&(_, byte)| byte == b'\n').map(|(at, _)| at).collect();
+    let reader = Reader { newlines };
     let mut whole = toml_span::parse(text).map_err(|error| reader.mistake(error.span, error.to_string()))?;
     let ValueInner::Table(table) = whole.take() else { return Err(reader.empty()) };
     let mut budgets = Vec::new();
@@ -136,14 +137,14 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Budget>, Mistake> {
 }
 
 /// Reads the parts of a text.
-struct Reader<'t> {
-    text: &'t str,
+struct Reader {
+    /// Where its lines end.
+    newlines: Vec<usize>,
 }
 
-impl Reader<'_> {
+impl Reader {
     fn line(&self, span: Span) -> usize {
-        let before = self.text.bytes().take(span.start);
-        before.filter(|&byte| byte == b'\n').count() + 1
+        self.newlines.partition_point(|&end| end < span.start) + 1
     }
 
     fn mistake(&self, span: Span, what: String) -> Mistake {

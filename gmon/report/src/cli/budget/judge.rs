@@ -121,7 +121,7 @@ fn total(run: &Run, quantity: Quantity) -> Result<u64, &'static str> {
             0 => Err("the run has not counted calls; `gprofinject PROG` does, without --hooks none"),
             calls => Ok(calls),
         },
-        Quantity::Instructions | Quantity::InstructionsPercent => match instructions(run) {
+        Quantity::Instructions | Quantity::InstructionsPercent => match run.instructions() {
             0 => Err("the run has not counted instructions; `gprofinject --clock instructions PROG` does"),
             instructions => Ok(instructions),
         },
@@ -149,17 +149,8 @@ fn total(run: &Run, quantity: Quantity) -> Result<u64, &'static str> {
     }
 }
 
-/// Returns the instructions that all functions have executed.
-fn instructions(run: &Run) -> u64 {
-    if run.time == Time::Executed {
-        return run.self_ns();
-    }
-    run.functions.iter().fold(0, |sum, function| sum.saturating_add(function.instructions))
-}
-
 /// Returns what a function has of a quantity that the run has counted; `None` if the function ran and it was not counted there.
 fn value(run: &Run, function: &Function, quantity: Quantity) -> Option<u64> {
-    let executed = run.time == Time::Executed;
     let (value, ran) = match quantity {
         // Hooks count a call before anything else of it.
         Quantity::Calls => {
@@ -168,8 +159,7 @@ fn value(run: &Run, function: &Function, quantity: Quantity) -> Option<u64> {
         }
         // Each call has one instruction at least.
         Quantity::Instructions | Quantity::InstructionsPercent => {
-            let instructions = if executed { function.self_ns } else { function.instructions };
-            (instructions, function.calls > 0 || function.samples > 0)
+            (run.instructions_of(function), function.calls > 0 || function.samples > 0)
         }
         Quantity::InclusiveInstructions | Quantity::InclusiveInstructionsPercent => {
             (function.inclusive_ns, function.calls > 0 || function.samples > 0)
