@@ -143,8 +143,6 @@ pub struct TimesHeader {
     /// The number of instructions that the thread has executed in functions that count them, which is the clock
     /// [`ClockKind::Instructions`](crate::clock::ClockKind::Instructions). The functions' code adds to it.
     pub executed: u64,
-    /// While the thread forks: the address of the page in private memory that it counts in meanwhile, or 0.
-    pub forking: u64,
 }
 
 /// An entry of the table of arcs, which only the thread itself uses.

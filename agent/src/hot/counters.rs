@@ -12,26 +12,22 @@
 #![allow(unsafe_code, reason = "an instruction sets the base of gs")]
 
 use crate::hot::thread_blocks;
-use crate::os::memory;
-#[cfg(feature = "standalone")]
-use crate::os::words;
 #[cfg(not(feature = "standalone"))]
-use crate::os::{kernel, task};
+use crate::os::task;
+#[cfg(feature = "standalone")]
+use crate::os::{memory, words};
 use crate::program::agent::Agent;
 use crate::program::domain::Domain;
 use crate::program::libraries;
 #[cfg(not(feature = "standalone"))]
 use core::arch::asm;
-use core::mem::offset_of;
-use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::clock::ClockKind;
-use gprofinject_abi::region::{PAGE, RegionOrders};
+use gprofinject_abi::region::RegionOrders;
 #[cfg(feature = "standalone")]
-use gprofinject_abi::region::{counters_offset, round_up};
+use gprofinject_abi::region::{PAGE, counters_offset, round_up};
 use gprofinject_abi::shared::BlockRef;
 #[cfg(feature = "standalone")]
 use gprofinject_abi::times::OWN_CLOCK;
-use gprofinject_abi::times::{TIMES, TimesHeader};
 
 /// Whether functions advance the clock of executed instructions.
 fn has_clock(orders: &RegionOrders) -> bool {
@@ -80,98 +76,19 @@ fn count_behind(block: u64, from: u64, len: u64, by: u64) {
     }
 }
 
-/// Makes the basic block counters of the calling thread those of this thread block.
+/// Makes the basic block counters and the clock of the calling thread those of this thread block.
 #[cfg(not(feature = "standalone"))]
 pub(crate) fn count_in(agent: &Agent, block: u64) {
     let orders = &agent.orders;
     if orders.counter_bytes == 0 && orders.library_counter_bytes == 0 && !has_clock(orders) {
         return;
     }
-    set_base(agent, block);
-}
-
-/// Returns the clock of executed instructions as the calling thread's functions have advanced it; 0 before any of them has.
-pub(crate) fn executed(agent: &Agent) -> u64 {
-    let Some(block) = thread_blocks::current(agent) else { return 0 };
-    let times = block.times();
-    match times.forking().load(Ordering::Relaxed) {
-        0 => times.executed().load(Ordering::Relaxed),
-        // SAFETY: `begin_fork` has mapped the page, which only this thread uses.
-        page => unsafe { clock_in(page) }.load(Ordering::Relaxed),
-    }
-}
-
-/// Has the calling thread, which is about to fork, count its instructions in private memory: its child would otherwise advance its parent's
-/// clock until the agent's first code runs there.
-#[cfg(not(feature = "standalone"))]
-pub(crate) fn begin_fork() {
-    let agent = Agent::get();
-    let orders = &agent.orders;
-    // The counters of basic blocks are in the thread block.
-    if !has_clock(orders)
-        || orders.counter_bytes != 0
-        || orders.library_counter_bytes != 0
-        || kernel::is_frozen()
-    {
-        return;
-    }
-    let Some(block) = thread_blocks::current(agent) else { return };
-    let times = block.times();
-    if times.forking().load(Ordering::Relaxed) != 0 {
-        return;
-    }
-    let Ok(page) = memory::map_zeros(PAGE, memory::PROT_READ | memory::PROT_WRITE) else { return };
-    // SAFETY: the page is mapped, and no other code knows of it.
-    unsafe { clock_in(page) }.store(times.executed().load(Ordering::Relaxed), Ordering::Relaxed);
-    times.forking().store(page, Ordering::Relaxed);
-    set_base(agent, page);
-}
-
-/// Has the calling thread, which has forked or failed to, count in its thread block again.
-#[cfg(not(feature = "standalone"))]
-pub(crate) fn end_fork() {
-    let agent = Agent::get();
-    let Some(block) = thread_blocks::current(agent).filter(|_| has_clock(&agent.orders)) else { return };
-    let page = block.times().forking().load(Ordering::Relaxed);
-    if page == 0 {
-        return;
-    }
-    set_base(agent, block.address());
-    // SAFETY: `begin_fork` has mapped the page for this thread.
-    let executed = unsafe { clock_in(page) }.load(Ordering::Relaxed);
-    block.times().executed().store(executed, Ordering::Relaxed);
-    block.times().forking().store(0, Ordering::Relaxed);
-    // SAFETY: as above.
-    let _ = unsafe { memory::munmap(page, PAGE) };
-}
-
-/// In a standalone program, the agent's code is the first that runs in a child.
-#[cfg(feature = "standalone")]
-pub(crate) fn begin_fork() {}
-
-/// See [`begin_fork`].
-#[cfg(feature = "standalone")]
-pub(crate) fn end_fork() {}
-
-/// Returns the clock in the page that has the place of a thread block's first.
-///
-/// # Safety
-/// The page must be mapped, and stay so as long as the reference is used.
-unsafe fn clock_in(page: u64) -> &'static AtomicU64 {
-    let at = page + TIMES + offset_of!(TimesHeader, executed) as u64;
-    // SAFETY: the caller's promise; the place is aligned.
-    unsafe { AtomicU64::from_ptr(at as *mut u64) }
-}
-
-/// Sets the base of gs for the calling thread.
-#[cfg(not(feature = "standalone"))]
-fn set_base(agent: &Agent, base: u64) {
     if agent.fsgsbase {
         // SAFETY: the set-up has checked in AT_HWCAP2 that the kernel allows the instruction. Programs do not
         // use gs.
-        unsafe { asm!("wrgsbase {}", in(reg) base, options(nostack, nomem, preserves_flags)) };
+        unsafe { asm!("wrgsbase {}", in(reg) block, options(nostack, nomem, preserves_flags)) };
     } else {
-        let _ = task::set_gs(base);
+        let _ = task::set_gs(block);
     }
 }
 

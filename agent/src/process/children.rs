@@ -8,7 +8,6 @@
 //! A *guest* is a forked child that can make no region file. Such a child counts in thread blocks of its own in its parent's file.
 #![allow(unsafe_code, reason = "functions of the C library are defined; a region file is mapped")]
 
-use crate::hot::counters;
 use crate::hot::sharers;
 use crate::hot::threads;
 use crate::hot::times;
@@ -52,12 +51,10 @@ pub(crate) fn is_in((lo, hi): (u64, u64)) -> bool {
 pub(crate) extern "C" fn prepare_fork() {
     times::forks::prepare();
     times::inherited::list();
-    counters::begin_fork();
 }
 
 /// The fork handler that the C library calls in the parent, after a fork or a failed attempt.
 pub(crate) extern "C" fn go_on() {
-    counters::end_fork();
     times::forks::go_on();
 }
 

@@ -88,7 +88,6 @@ shared! {
         /// See `calibrated_at`.
         calibrated_square_256: AtomicU64,
         executed: AtomicU64,
-        forking: AtomicU64,
     }
 }
 

@@ -146,6 +146,8 @@ impl Copies {
             let comes_unseen = |unit: &Unit| unit.sources.iter().any(|source| !hook_of.contains_key(source));
             let unit = match unit {
                 Ok(unit) if role.is_library() && comes_unseen(&unit) => Err(Uncounted::JumpedInto),
+                // The agent replaces the call in the original, so that it is the first to run in the child.
+                Ok(unit) if role.is_library() && unit.steps.forks(image) => Err(Uncounted::SystemCall),
                 unit => unit,
             };
             match unit {

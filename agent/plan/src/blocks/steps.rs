@@ -264,6 +264,13 @@ impl Steps {
         list.binary_search_by_key(&address, |s| s.ip).ok().map(|n| part.first + n)
     }
 
+    /// Returns whether the unit has the system call with which the C library forks.
+    pub(super) fn forks(&self, image: &Image) -> bool {
+        /// `mov eax, 56; syscall` (clone). The agent looks for the same bytes: see its `process/birth.rs`.
+        const CLONE: [u8; 7] = [0xb8, 56, 0, 0, 0, 0x0f, 0x05];
+        self.list.iter().any(|step| image.code_at(step.ip, CLONE.len() as u64) == Some(&CLONE))
+    }
+
     /// Returns whether an address lies in the unit.
     pub(super) fn holds(&self, address: u64) -> bool {
         self.parts.iter().any(|p| (p.lo..p.hi).contains(&address))

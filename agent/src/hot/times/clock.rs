@@ -1,6 +1,6 @@
 //! The clock that measures calls.
 
-use crate::hot::counters;
+use crate::hot::thread_blocks;
 use crate::os::task;
 use crate::program::agent::Agent;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -89,7 +89,11 @@ fn running() -> u64 {
     match kind() {
         ClockKind::Tsc => {}
         ClockKind::None | ClockKind::Gettime => return task::now(),
-        ClockKind::Instructions => return counters::executed(Agent::get()),
+        // A thread without a thread block has executed no function that advances it.
+        ClockKind::Instructions => {
+            let block = thread_blocks::current(Agent::get());
+            return block.map_or(0, |block| block.times().executed().load(Ordering::Relaxed));
+        }
     }
     // SAFETY: every x86-64 processor has the instruction. When a process disables it (PR_SET_TSC), the agent stops the clock first:
     // see `crate::process::seccomp`.
