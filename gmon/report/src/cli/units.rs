@@ -8,22 +8,9 @@ pub(crate) fn duration(ns: u64) -> String {
     if ns < 1000 {
         return format!("{ns} ns");
     }
-    let mut value = ns as f64;
-    let mut unit = "ns";
-    for larger in ["us", "ms", "s "] {
-        // A value that would be rounded to 1000 has the larger unit.
-        if value < 999.95 {
-            break;
-        }
-        (value, unit) = (value / 1000.0, larger);
-    }
-    let decimals = match value {
-        ..9.9995 => 3,
-        ..99.995 => 2,
-        ..999.95 => 1,
-        _ => 0,
-    };
-    format!("{value:.decimals$} {unit}")
+    // A value that would be rounded to 1000 has the larger unit.
+    let (value, unit) = scaled(ns as f64, "ns", &["us", "ms", "s "], 999.95);
+    four_digits(value, unit)
 }
 
 /// Returns a time of a run, or a number of instructions if these take the place of times: all digits of up to seven, or four
@@ -32,21 +19,8 @@ pub(crate) fn amount(time: Time, value: u64) -> String {
     match time {
         Time::Executed if value < 10_000_000 => format!("{value}  "),
         Time::Executed => {
-            let mut scaled = value as f64 / 1e6;
-            let mut unit = 'M';
-            for larger in ['G', 'T', 'P', 'E'] {
-                if scaled < 9999.5 {
-                    break;
-                }
-                (scaled, unit) = (scaled / 1000.0, larger);
-            }
-            let decimals = match scaled {
-                ..9.9995 => 3,
-                ..99.995 => 2,
-                ..999.95 => 1,
-                _ => 0,
-            };
-            format!("{scaled:.decimals$} {unit}")
+            let (value, unit) = scaled(value as f64 / 1e6, "M", &["G", "T", "P", "E"], 9999.5);
+            four_digits(value, unit)
         }
         _ => duration(value),
     }
@@ -58,15 +32,36 @@ pub(crate) fn count(count: u64, width: usize) -> String {
     if text.len() <= width {
         return text;
     }
-    let mut scaled = count as f64;
-    let mut unit = "";
-    for larger in ["k", "M", "G", "T", "P", "E"] {
-        if scaled < 9999.5 {
+    let (value, unit) = scaled(count as f64, "", &["k", "M", "G", "T", "P", "E"], 9999.5);
+    format!("{value:.0}{unit}")
+}
+
+/// Returns a value in the first of some units, each a thousand times as large as the one before, in which it is less than `limit`, or in the
+/// last one.
+fn scaled(
+    mut value: f64,
+    mut unit: &'static str,
+    larger: &[&'static str],
+    limit: f64,
+) -> (f64, &'static str) {
+    for larger in larger {
+        if value < limit {
             break;
         }
-        (scaled, unit) = (scaled / 1000.0, larger);
+        (value, unit) = (value / 1000.0, larger);
     }
-    format!("{scaled:.0}{unit}")
+    (value, unit)
+}
+
+/// Returns a value with four digits, or with all before the point if these are more, and its unit.
+fn four_digits(value: f64, unit: &str) -> String {
+    let decimals = match value {
+        ..9.9995 => 3,
+        ..99.995 => 2,
+        ..999.95 => 1,
+        _ => 0,
+    };
+    format!("{value:.decimals$} {unit}")
 }
 
 #[cfg(test)]
