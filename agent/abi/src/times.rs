@@ -204,7 +204,8 @@ pub struct OpenCall {
     /// measured, with [`CONTEXT`].
     pub context: u32,
     /// [`TAIL`], [`ENDS_SLOWLY`], [`INHERITED`], [`TRACED`], [`HAS_RESULT`] and [`REPORTED`]. In a traced run, the bits from [`DEPTH_BIT`]
-    /// on are the call's depth.
+    /// on are the call's depth. In a run in which short calls are only counted, those from [`BEGUN_SHORT_BIT`] on are the low bits of
+    /// [`ArcTimes::begun_short`] when the call began.
     pub flags: u32,
 }
 
@@ -227,6 +228,8 @@ pub const REPORTED: u32 = 32;
 /// The lowest bit of the depth in [`OpenCall::flags`]: the number of open calls around the call, plus 1. A root has 0. The depth
 /// saturates at its greatest value.
 pub const DEPTH_BIT: u32 = 8;
+/// The lowest bit of the number of counted calls in [`OpenCall::flags`]. No run has both this and [`DEPTH_BIT`].
+pub const BEGUN_SHORT_BIT: u32 = DEPTH_BIT;
 
 impl OpenCall {
     /// Returns whether the call is one that the process's parent has made.

@@ -174,6 +174,11 @@ impl<F: Copy + Eq + Hash> Recorded<F> {
         self.sums().values().map(|sum| cost.own_of(sum).max(0.0)).sum()
     }
 
+    /// Returns by how much more was taken out as the time passed, for calls that were only counted, than these have cost.
+    pub fn taken_too_much(&self, factors: Factors) -> u64 {
+        (-self.cost(factors).short * self.counted()).max(0.0).round() as u64
+    }
+
     /// Returns the times without the overhead.
     pub fn without_overhead(&self, factors: Factors) -> Thread<F> {
         let (cost, sums) = (self.cost(factors), self.sums());
@@ -429,6 +434,9 @@ mod tests {
         let thread = recorded.without_overhead(factors);
         let arc = thread.arcs.iter().find(|arc| arc.caller == Some(1)).expect("an arc");
         assert_eq!((arc.calls, arc.counted), (300, 1000));
+        assert_eq!(recorded.taken_too_much(factors), 0);
+        // A call has cost 10 ticks, 5 fewer than were taken out.
+        assert_eq!(recorded.taken_too_much(Factors { counted: 0.5, ..Factors::CALIBRATED }), 5000);
     }
 
     #[test]

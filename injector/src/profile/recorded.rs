@@ -156,11 +156,13 @@ fn variances(calls: &Recorded<u32>) -> [Variance; 2] {
 /// Returns what a thread has measured, without the overhead.
 fn of_thread(pid: u32, recorded: &ThreadTimes, space: &Space, factors: Factors) -> Thread<Place> {
     let thread = recorded.recorded.without_overhead(factors);
+    // What was taken out too much is in no time that the agent has recorded.
+    let life = recorded.life.saturating_add(recorded.recorded.taken_too_much(factors));
     Thread {
         pid,
         tid: recorded.tid,
-        life: recorded.life,
-        overhead: thread.overhead.min(recorded.life),
+        life,
+        overhead: thread.overhead.min(life),
         ready: recorded.ready,
         ..thread.known_by(|number| space.entry(number))
     }

@@ -81,9 +81,9 @@ pub(crate) extern "C" fn late(time: u64) {
     pausing(|agent, block| trace::late(agent, block, time));
 }
 
-/// Decides whether the calls of an arc, of which one is ending in the gate, are short: see [`short::decide`].
-pub(crate) extern "C" fn decide(arc: u64) {
-    pausing(|_, block| short::decide(block.times(), nodes::arc(arc)?));
+/// Decides whether the calls of an arc are short. `call` is the one that is ending in the gate. See [`short::decide`].
+pub(crate) extern "C" fn decide(arc: u64, call: u64) {
+    pausing(|_, block| short::decide(block.times(), nodes::arc(arc)?, area::call(call)?));
 }
 
 /// Does a part of a gate's work, and adds its duration to the calling thread's pauses.

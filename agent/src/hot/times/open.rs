@@ -37,7 +37,7 @@ pub(crate) fn push(
     call.node().store(entry.node, Ordering::Relaxed);
     call.context().store(context | CONTEXT, Ordering::Relaxed);
     let depth = trace::flags_below(agent, outer.flags().load(Ordering::Relaxed));
-    call.flags().store(flags | depth, Ordering::Relaxed);
+    call.flags().store(flags | depth | short::flags(agent, record), Ordering::Relaxed);
     let begun = times.begun().fetch_add(1, Ordering::Relaxed) + 1;
     call.begun().store(begun, Ordering::Relaxed);
     call.start().store(outer.start().load(Ordering::Relaxed), Ordering::Relaxed);
@@ -111,7 +111,7 @@ pub(crate) fn close(block: BlockRef, call: OpenCallRef, now: u64, how: How<'_>) 
             let overhead = within.wrapping_mul(load(times.overhead())).saturating_add(load(times.inside()));
             note_duration(arc, lasted.saturating_sub(overhead));
             if short::is_due(arc) {
-                short::decide(times, arc);
+                short::decide(times, arc, call);
             }
         }
     }

@@ -11,11 +11,13 @@
 //! The calls of an arc are short if their mean duration is less than the limit for themselves and also for each measured call in them, the
 //! call itself included. So all measured calls together take at least the limit for each of them, and the whole run is slower by a bounded
 //! factor, however calls are nested. A recursive call's duration is not looked at: it is known only when the outermost call has ended, and
-//! the call's time stays within the calls of the same recursion.
+//! the call's time stays within the calls of the same recursion. A recursive call that is measured while most calls of its arc are
+//! counted only has these calls' time in its own. So the calls of the arc that were counted during the call are calls in it as well.
 
+use crate::program::agent::Agent;
 use core::sync::atomic::Ordering;
-use gprofinject_abi::shared::{ArcTimesRef, TimesRef};
-use gprofinject_abi::times::TRIAL;
+use gprofinject_abi::shared::{ArcTimesRef, OpenCallRef, TimesRef};
+use gprofinject_abi::times::{BEGUN_SHORT_BIT, TRIAL};
 
 /// The part of the cost of a call which is only counted that the gates take out of the time as it passes, as a fraction. A thread's time must
 /// not run backwards where the processor overlaps the call with other work. The rest is taken out at the end of the run.
@@ -26,9 +28,18 @@ pub(crate) fn is_due(arc: ArcTimesRef) -> bool {
     arc.calls().load(Ordering::Relaxed).is_multiple_of(TRIAL) || arc.short().load(Ordering::Relaxed) != 0
 }
 
-/// Decides whether the calls of an arc are short, by those that have ended since the last decision. Does nothing if all calls are to
-/// be measured.
-pub(crate) fn decide(times: TimesRef, arc: ArcTimesRef) -> Option<()> {
+/// Returns the [flags](gprofinject_abi::times::OpenCall::flags) of a call of an arc that begins now which tell how many calls of the arc were
+/// counted before it. The gates do the same in machine code.
+pub(crate) fn flags(agent: &Agent, arc: ArcTimesRef) -> u32 {
+    match agent.orders.short_below {
+        0 => 0,
+        _ => (arc.begun_short().load(Ordering::Relaxed) as u32) << BEGUN_SHORT_BIT,
+    }
+}
+
+/// Decides whether the calls of an arc are short, by those that have ended since the last decision. The last of them is `call`. Does nothing
+/// if all calls are to be measured.
+pub(crate) fn decide(times: TimesRef, arc: ArcTimesRef, call: OpenCallRef) -> Option<()> {
     let load = |word: &core::sync::atomic::AtomicU64| word.load(Ordering::Relaxed);
     let below = load(times.short_below());
     if below == 0 {
@@ -43,10 +54,14 @@ pub(crate) fn decide(times: TimesRef, arc: ArcTimesRef) -> Option<()> {
     let (own, calls) = (since(arc.seen_own(), own) as i64, since(arc.seen_calls(), calls));
     let (inclusive, within) = (since(arc.seen_inclusive(), inclusive), since(arc.seen_within(), within));
     let (inside, overhead) = (load(times.inside()), load(times.overhead()));
+    let before = call.flags().load(Ordering::Relaxed) >> BEGUN_SHORT_BIT;
+    let counted =
+        load(arc.begun_short()).wrapping_sub(before.into()) & u64::from(u32::MAX >> BEGUN_SHORT_BIT);
     // The overhead outside of the calls that were made is in no own time already.
-    let most = calls.saturating_mul(below.saturating_add(inside));
+    let most = calls.saturating_add(counted).saturating_mul(below.saturating_add(inside));
     let is_short = own < i64::try_from(most).unwrap_or(i64::MAX)
-        && (within == 0 || inclusive < within.saturating_mul(below.saturating_add(overhead)));
+        && (within == 0
+            || inclusive < within.saturating_add(counted).saturating_mul(below.saturating_add(overhead)));
     arc.short().store(is_short.into(), Ordering::Relaxed);
     Some(())
 }

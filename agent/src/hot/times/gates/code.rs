@@ -17,8 +17,8 @@ use core::mem::offset_of;
 use core::sync::atomic::AtomicU64;
 use gprofinject_abi::plan::{NUMBER_BELOW, ThreadWords};
 use gprofinject_abi::times::{
-    ArcTimes, BUCKET_BITS, BUCKETS, CALLEE_HASH, CONTEXT, DEPTH_BIT, FunctionTimes, HAS_RESULT, OpenCall,
-    PROBE, PathNode, TABLE_HASH, TAIL, TIMES, TRACED, TRIAL, TableEntry, TimesHeader,
+    ArcTimes, BEGUN_SHORT_BIT, BUCKET_BITS, BUCKETS, CALLEE_HASH, CONTEXT, DEPTH_BIT, FunctionTimes,
+    HAS_RESULT, OpenCall, PROBE, PathNode, TABLE_HASH, TAIL, TIMES, TRACED, TRIAL, TableEntry, TimesHeader,
 };
 use gprofinject_abi::trace::{KIND_BITS, Kind, Slot, TRACE, TraceHeader};
 
@@ -255,6 +255,7 @@ global_asm!(
     short_below = const TIMES as usize + offset_of!(TimesHeader, short_below),
     arc_short = const offset_of!(ArcTimes, short),
     arc_begun_short = const offset_of!(ArcTimes, begun_short),
+    begun_short_bit = const BEGUN_SHORT_BIT,
     node_counted = const offset_of!(PathNode, counted),
     probe_mask = const PROBE - 1,
     trial_mask = const TRIAL - 1,
