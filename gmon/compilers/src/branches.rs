@@ -15,13 +15,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gprofinject_image::Image;
 use gprofinject_image::x86::{goes_on, is_call, is_direct_branch};
-use iced_x86::{FlowControl, Instruction, OpKind, Register};
+use iced_x86::{FlowControl, Instruction};
 
 use crate::flow::{Edge, solve};
 use crate::module::Module;
-
-/// The most entries of a table of jumps that are read.
-const TABLE_MAX: usize = 1 << 16;
+use crate::targets::Targets;
 
 /// The most edges of indirect jumps in a function that are told apart.
 const JUMPS_MAX: usize = 1 << 22;
@@ -29,7 +27,7 @@ const JUMPS_MAX: usize = 1 << 22;
 /// The branches of a module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Branches {
-    /// The basic blocks that ran: address, that of the last instruction, that behind it, executions.
+    /// The basic blocks that ran.
     pub blocks: Vec<Block>,
     /// Taken branches, from the branch instruction to their target.
     pub taken: BTreeMap<(u64, u64), u64>,
@@ -115,8 +113,6 @@ struct Unit {
     entry: u64,
     /// Sorted by address.
     nodes: Vec<Node>,
-    /// The addresses of data that its instructions compute or read with an index, each with the block of the instruction; sorted.
-    tables: Vec<(u64, usize)>,
 }
 
 /// How control passes along an edge.
@@ -137,7 +133,7 @@ impl Unit {
             facts.uncounted += usize::from(module.calls_of(function.symbol.start) > 0);
             return None;
         }
-        let mut unit = Unit { entry: function.symbol.start, nodes: Vec::new(), tables: Vec::new() };
+        let mut unit = Unit { entry: function.symbol.start, nodes: Vec::new() };
         for &part in [index].iter().chain(report.parts(index)) {
             for block in report.functions[part].blocks.iter().flatten() {
                 let inside = module.code().instructions(block.start).take_while(|i| i.next_ip() <= block.end);
@@ -146,12 +142,6 @@ impl Unit {
             }
         }
         unit.nodes.sort_by_key(|node| node.start);
-        for (index, node) in unit.nodes.iter().enumerate() {
-            let inside = module.code().instructions(node.start).take_while(|i| i.next_ip() <= node.end);
-            unit.tables.extend(inside.filter_map(|i| address_in(&i)).map(|address| (address, index)));
-        }
-        unit.tables.sort_unstable();
-        unit.tables.dedup();
         if unit.nodes.iter().all(|node| node.count == 0) {
             return None;
         }
@@ -237,10 +227,10 @@ impl Unit {
         };
         let is_jump = |node: &&Node| node.last.flow_control() == FlowControl::IndirectBranch;
         let jumps = self.nodes.iter().filter(is_jump).count();
-        let tables = if jumps == 0 { Targets::default() } else { self.targets(image) };
+        let targets = if jumps == 0 { Targets::default() } else { self.targets(module, image) };
         // Where there are too many, jumps leave the function, and control comes to their targets from outside.
-        let is_too_much = jumps.saturating_mul(tables.all.len()) > JUMPS_MAX;
-        let tables = if is_too_much { Targets::default() } else { tables };
+        let is_too_much = jumps.saturating_mul(targets.len()) > JUMPS_MAX;
+        let targets = if is_too_much { Targets::default() } else { targets };
         let mut has_edge = vec![false; self.nodes.len()];
         for (index, node) in self.nodes.iter().enumerate() {
             let last = &node.last;
@@ -256,7 +246,7 @@ impl Unit {
                 }
             }
             if last.flow_control() == FlowControl::IndirectBranch {
-                let jumped_to = tables.of(index);
+                let jumped_to = targets.of(index);
                 match jumped_to.is_empty() {
                     true => add(Some(index), None, None, Way::Outside),
                     false => jumped_to.iter().for_each(|&to| {
@@ -293,65 +283,13 @@ impl Unit {
         (edges, ways)
     }
 
-    /// Returns the blocks to which jumps through tables and pointers may lead.
-    fn targets(&self, image: &Image) -> Targets {
-        let mut targets = Targets::default();
-        let pointers = &image.details().code_pointers;
-        let is_pointed_to =
-            |node: &Node| node.start != self.entry && pointers.binary_search(&node.start).is_ok();
-        targets.all.extend((0..self.nodes.len()).filter(|&index| is_pointed_to(&self.nodes[index])));
-        for (at, &(table, block)) in self.tables.iter().enumerate() {
-            let next = self.tables[at..].iter().map(|&(next, _)| next).find(|&next| next > table);
-            let found = self.table(image, table, next.unwrap_or(u64::MAX));
-            targets.all.extend(&found);
-            targets.by_block.entry(block).or_default().extend(found);
-        }
-        targets
+    /// Returns the blocks to which the indirect jumps may lead.
+    fn targets(&self, module: &Module, image: &Image) -> Targets {
+        let instructions = |node: &Node| {
+            let end = node.end;
+            module.code().instructions(node.start).take_while(move |i| i.next_ip() <= end)
+        };
+        let blocks = self.nodes.iter().map(|node| (node.start, instructions(node)));
+        Targets::read(image, self.entry, blocks)
     }
-
-    /// Returns the blocks to which the entries of a table lead: distances of 4 bytes from the table, or addresses of 8 bytes. The table
-    /// ends where an entry does not lead to a block, or at `next`.
-    fn table(&self, image: &Image, table: u64, next: u64) -> Vec<usize> {
-        let mut found = Vec::new();
-        if image.is_code(table) {
-            return found;
-        }
-        let entries = image.data_from(table).unwrap_or_default().chunks_exact(4).take(TABLE_MAX);
-        for (_, entry) in (table..next).step_by(4).zip(entries) {
-            let distance = i32::from_le_bytes(entry.try_into().unwrap_or_default());
-            let Some(target) = self.at(table.wrapping_add_signed(distance.into())) else { break };
-            found.push(target);
-        }
-        if found.is_empty() {
-            let entries = (table..next).step_by(8).take(TABLE_MAX);
-            found.extend(entries.map_while(|at| self.at(image.pointer_at(at)?)));
-        }
-        found
-    }
-}
-
-/// The blocks to which the indirect jumps of a function may lead.
-#[derive(Default)]
-struct Targets {
-    all: BTreeSet<usize>,
-    /// Those of the tables whose addresses are in a block, by the index of this block.
-    by_block: BTreeMap<usize, BTreeSet<usize>>,
-}
-
-impl Targets {
-    /// Returns those of the jump at the end of a block: by the table that the block itself uses, or any.
-    fn of(&self, block: usize) -> &BTreeSet<usize> {
-        self.by_block.get(&block).filter(|found| !found.is_empty()).unwrap_or(&self.all)
-    }
-}
-
-/// Returns the address of data that an instruction computes, or that of a table that it reads with an index.
-fn address_in(instruction: &Instruction) -> Option<u64> {
-    let has_memory = instruction.op_kinds().any(|kind| kind == OpKind::Memory);
-    let is_table = match instruction.memory_base() {
-        Register::RIP => true,
-        Register::None => instruction.memory_index() != Register::None,
-        _ => false,
-    };
-    (has_memory && is_table).then(|| instruction.memory_displacement64())
 }

@@ -20,5 +20,6 @@ pub mod gcc;
 pub mod llvm;
 mod module;
 pub mod source;
+mod targets;
 
 pub use crate::module::{Module, Names};

@@ -136,7 +136,7 @@ fn add(args: &ReportArgs, source: &Source, module: &Counted, counts: &mut Counts
     let loaded = load::load_counts(args, source, module)?;
     let missing = || Missing::Lines { path: loaded.path.clone(), what: "" };
     let separate = loaded.debug.as_ref();
-    let debug = separate.map_or(&loaded.bytes, |(_, bytes)| bytes);
+    let debug = separate.map_or(&*loaded.bytes, |(_, bytes)| bytes);
     let mut info = DebugInfo::read(debug).with_context(|| loaded.path.display().to_string())?;
     info.find_split(&SplitFiles::of(&loaded.path, separate.map(|(path, _)| path.as_path())), None);
     if let Some(missing) = info.missing_units() {

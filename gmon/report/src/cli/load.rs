@@ -35,15 +35,17 @@ pub(crate) struct Loaded {
 }
 
 /// A module with counts, and its debug information as it is.
-pub(crate) struct Counts {
+pub(crate) struct CountedModule<'s> {
     /// The path of the program or library.
     pub(crate) path: PathBuf,
     pub(crate) code: Code,
     pub(crate) profile: Profile,
     /// The bytes of its file.
-    pub(crate) bytes: Vec<u8>,
+    pub(crate) bytes: Cow<'s, [u8]>,
     /// The path and the bytes of the separate file with its debug information, if it has none itself.
     pub(crate) debug: Option<(PathBuf, Vec<u8>)>,
+    /// Its indexes in the recording.
+    indexes: Vec<u32>,
 }
 
 /// A module whose basic blocks were counted, or that has samples of CPU time in a run that has counted none.
@@ -131,51 +133,42 @@ fn results(source: &Source) -> Vec<String> {
     source.names().iter().map(|name| name.to_string_lossy().into_owned()).collect()
 }
 
-/// Reads a module.
+/// Reads a module, with its lines.
+///
+/// # Errors
+/// The same as those of [`load_counts`].
+pub(crate) fn load(args: &ReportArgs, source: &Source, module: &Counted) -> Result<Loaded> {
+    let CountedModule { path, code, profile, bytes, debug, indexes } = load_counts(args, source, module)?;
+    let lines = lines(args, &path, &bytes, debug.as_ref())?;
+    let (samples, period_ns) = match source {
+        Source::Recording { recording, .. } if recording.blocks.is_empty() => {
+            (samples(recording, &indexes), recording.sample_period_ns)
+        }
+        _ => (BTreeMap::new(), 0),
+    };
+    Ok(Loaded { path, code, lines, profile, samples, period_ns, results: results(source) })
+}
+
+/// Reads a module and its counts, and finds its debug information.
 ///
 /// # Errors
 /// A file cannot be read, or the counts are of another build of the module. The error is a [`Missing`] if it is about a file that the
 /// user has not named.
-pub(crate) fn load(args: &ReportArgs, source: &Source, module: &Counted) -> Result<Loaded> {
+pub(crate) fn load_counts<'s>(
+    args: &ReportArgs,
+    source: &'s Source,
+    module: &Counted,
+) -> Result<CountedModule<'s>> {
     let path = module.path();
     let (bytes, profiles, indexes) = read_module(source, module)?;
-    let read = || -> Result<Loaded> {
-        let mut code = Code::parse(&bytes).with_context(|| path.display().to_string())?;
-        let lines = find_lines(args, path, &bytes, &mut code)?;
-        let results = results(source);
-        let profile = sum(&code, path, profiles, &results)?;
-        let (samples, period_ns) = match source {
-            Source::Recording { recording, .. } if recording.blocks.is_empty() => {
-                (samples(recording, &indexes), recording.sample_period_ns)
-            }
-            _ => (BTreeMap::new(), 0),
-        };
-        Ok(Loaded { path: path.to_owned(), code, lines, profile, samples, period_ns, results })
-    };
-    match module {
-        Counted::Named(_) => read(),
-        // The file that was found may be damaged, and the others can be shown nevertheless.
-        Counted::Recorded(..) if args.debug_file.is_none() => {
-            read().map_err(|error| Missing::Module(format!("{error:#}")).into())
-        }
-        Counted::Recorded(..) => read(),
-    }
-}
-
-/// Reads a module and its counts for who makes more of the debug information than lines.
-///
-/// # Errors
-/// The same as those of [`load`].
-pub(crate) fn load_counts(args: &ReportArgs, source: &Source, module: &Counted) -> Result<Counts> {
-    let path = module.path();
-    let (bytes, profiles, _) = read_module(source, module)?;
-    let read = || -> Result<Counts> {
+    let read = || -> Result<CountedModule<'s>> {
         let mut code = Code::parse(&bytes).with_context(|| path.display().to_string())?;
         let debug = find_debug(args, path, &bytes, &mut code)?;
         let profile = sum(&code, path, profiles, &results(source))?;
-        Ok(Counts { path: path.to_owned(), code, profile, bytes: bytes.into_owned(), debug })
+        Ok(CountedModule { path: path.to_owned(), code, profile, bytes, debug, indexes })
     };
     match module {
+        // The file that was found may be damaged, and the others can be shown nevertheless.
         Counted::Recorded(..) if args.debug_file.is_none() => {
             read().map_err(|error| Missing::Module(format!("{error:#}")).into())
         }
@@ -345,34 +338,28 @@ pub(crate) fn fits(code: &Code, program: &Path, profile: &Profile, file: &Path) 
     Ok(())
 }
 
-/// Finds the line information: in the given file, in the program, or in the separate file that debuggers
-/// would use. A file that was found without being asked for may be unusable; then there is no line
-/// information.
-fn find_lines(args: &ReportArgs, module: &Path, bytes: &[u8], code: &mut Code) -> Result<Option<Lines>> {
-    if let Some(path) = &args.debug_file {
-        let debug = files::read_elf(path)?;
-        let lines = Lines::of(&debug, module, Some(path)).with_context(|| path.display().to_string())?;
-        if code.build_id.agree(lines.build_id).is_err() {
-            bail!("{}: its build-id is not that of {}", path.display(), module.display());
-        }
-        code.take_symbols(&debug).with_context(|| path.display().to_string())?;
-        return Ok(Some(lines));
-    }
-    match Lines::of(bytes, module, None) {
-        Ok(lines) => return Ok(Some(lines)),
-        Err(LinesError::None) => {}
+/// Returns the line information of a module, which is in its own file or in the separate one. A file that was found without being asked for may
+/// be unusable; then there is no line information.
+fn lines(
+    args: &ReportArgs,
+    module: &Path,
+    bytes: &[u8],
+    debug: Option<&(PathBuf, Vec<u8>)>,
+) -> Result<Option<Lines>> {
+    let (file, read) = match debug {
+        Some((file, debug)) => (file.as_path(), Lines::of(debug, module, Some(file))),
+        None => (module, Lines::of(bytes, module, None)),
+    };
+    match read {
+        Ok(lines) => Ok(Some(lines)),
+        Err(error) if args.debug_file.is_some() => Err(error).with_context(|| file.display().to_string()),
+        Err(LinesError::None) => Ok(None),
         Err(error) => {
-            let error = format!("{}: {:#}", module.display(), anyhow::Error::from(error));
+            let error = format!("{}: {:#}", file.display(), anyhow::Error::from(error));
             eprintln!("gmon: {}; going on without lines", plain(&error));
+            Ok(None)
         }
     }
-    for file in gprofinject_image::debug::debug_files(module, bytes) {
-        let Ok(lines) = Lines::of(&file.bytes, module, Some(&file.path)) else { continue };
-        if code.take_symbols(&file.bytes).is_ok() {
-            return Ok(Some(lines));
-        }
-    }
-    Ok(None)
 }
 
 impl Loaded {

@@ -10,45 +10,11 @@
 //!   jmp     rax
 //! ```
 
-use gprofinject_image::{ElfType, Function, Image};
+use gprofinject_image::{ElfType, Function, Image, JumpTable};
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
     OpKind, Register,
 };
-
-/// The largest number of entries that are read of one table.
-const MOST: u64 = 1 << 14;
-
-/// A table of jump targets in the program's data, with its address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Table {
-    /// Its entries are 32-bit distances from the table.
-    Distances(u64),
-    /// Its entries are addresses.
-    Addresses(u64),
-}
-
-impl Table {
-    /// Returns the targets of the entries. The table's end is not known: there are entries for as long as there is data.
-    pub(crate) fn targets(self, image: &Image) -> impl Iterator<Item = u64> {
-        (0..MOST).map_while(move |i| match self {
-            Table::Distances(table) => {
-                let word = image.data_at(table.wrapping_add(4 * i), 4)?;
-                let distance = i32::from_le_bytes(word.try_into().ok()?);
-                Some(table.wrapping_add_signed(distance.into()))
-            }
-            Table::Addresses(table) => image.pointer_at(table.wrapping_add(8 * i)),
-        })
-    }
-
-    /// Returns the address of an entry.
-    pub(crate) fn entry(self, index: usize) -> u64 {
-        match self {
-            Table::Distances(table) => table.wrapping_add(4 * index as u64),
-            Table::Addresses(table) => table.wrapping_add(8 * index as u64),
-        }
-    }
-}
 
 /// Visits the indirect jumps of a function until `visit` returns `false`, and returns whether it has never done so. `visit` gets the jump
 /// and the tables through one of which it leads; there are none if they are not known. `labels` are the sorted addresses to which
@@ -58,7 +24,7 @@ pub(crate) fn each(
     f: &Function,
     labels: &[u64],
     factory: &mut InstructionInfoFactory,
-    mut visit: impl FnMut(&Instruction, &[Table]) -> bool,
+    mut visit: impl FnMut(&Instruction, &[JumpTable]) -> bool,
 ) -> bool {
     let Some(bytes) = image.code_at(f.address, f.size) else { return true };
     let mut registers = Registers::default();
@@ -74,21 +40,21 @@ pub(crate) fn each(
                 _ => Value::Unknown,
             };
             let tables = match source {
-                Value::Target(Base::Constant(table)) => vec![Table::Distances(table)],
+                Value::Target(Base::Constant(table)) => vec![JumpTable::Distances(table)],
                 Value::Entry(Base::Constant(table), displacement) => {
-                    vec![Table::Addresses(table.wrapping_add(displacement))]
+                    vec![JumpTable::Addresses(table.wrapping_add(displacement))]
                 }
                 Value::Target(Base::Register(base)) => constants
                     .get_or_insert_with(|| Constants::of(image, bytes, f.address))
                     .of_register(base)
                     .iter()
-                    .map(|&table| Table::Distances(table))
+                    .map(|&table| JumpTable::Distances(table))
                     .collect(),
                 Value::Entry(Base::Register(base), displacement) => constants
                     .get_or_insert_with(|| Constants::of(image, bytes, f.address))
                     .of_register(base)
                     .iter()
-                    .map(|&table| Table::Addresses(table.wrapping_add(displacement)))
+                    .map(|&table| JumpTable::Addresses(table.wrapping_add(displacement)))
                     .collect(),
                 _ => Vec::new(),
             };

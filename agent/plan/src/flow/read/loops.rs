@@ -13,9 +13,9 @@
 //! It does not matter whether the table is in the program's data at all: what is not known to contain labels of the function contains
 //! none. The one exception is hand-written code that jumps to its own start by a register that has this address in any case.
 
-use crate::flow::read::jumps::{self, Table};
+use crate::flow::read::jumps;
 use gprofinject_image::frames::unwind::Cfas;
-use gprofinject_image::{Function, FunctionKind, Image};
+use gprofinject_image::{Function, FunctionKind, Image, JumpTable};
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic};
 use iced_x86::{OpKind, Register};
 
@@ -50,7 +50,7 @@ pub(crate) fn of(image: &Image, f: &Function, found: &Found, factory: &mut Instr
     let mut own = found.tables.to_vec();
     own.sort_unstable();
     own.dedup();
-    let forms: [fn(u64) -> Table; 2] = [Table::Distances, Table::Addresses];
+    let forms: [fn(u64) -> JumpTable; 2] = [JumpTable::Distances, JumpTable::Addresses];
     let all: Vec<Labels> =
         own.iter().flat_map(|&table| forms.map(|form| Labels::of(image, f, form(table), &own))).collect();
     let is_within = |address: &&u64| (f.address + 1..f.address + f.size).contains(*address);
@@ -109,7 +109,7 @@ struct Labels {
 impl Labels {
     /// Reads a table, up to the first entry that is no label of the function or the next one of the tables `others`, which are sorted.
     /// A table that leads to the start of another function before it leads into this one contains functions.
-    fn of(image: &Image, f: &Function, table: Table, others: &[u64]) -> Labels {
+    fn of(image: &Image, f: &Function, table: JumpTable, others: &[u64]) -> Labels {
         let mut labels = Labels { within: Vec::new(), has_start: false };
         let start = table.entry(0);
         let end = others.get(others.partition_point(|&other| other <= start)).copied().unwrap_or(u64::MAX);

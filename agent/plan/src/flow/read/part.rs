@@ -3,7 +3,6 @@
 
 use crate::flow::branch::{Branch, BranchKind, NEAR};
 use crate::flow::facts::FunctionFlow;
-use crate::flow::read::jumps::Table;
 use crate::flow::read::loops::{self, Found};
 use crate::flow::read::seen::Seen;
 use crate::flow::read::switches;
@@ -13,7 +12,7 @@ use crate::x86::predecode::decode::{Predecoded, predecode};
 use crate::x86::predecode::fields::{Class, WINDOW};
 use crate::x86::predecode::skim::Skimmed;
 use gprofinject_image::x86::{falls_through, is_call};
-use gprofinject_image::{ElfType, FunctionKind, Image, sort};
+use gprofinject_image::{ElfType, FunctionKind, Image, JumpTable, sort};
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind,
     Register,
@@ -208,8 +207,8 @@ impl Part {
         if indirect_jump {
             flow.leaves_directly &= wanted.exits && switches::stay(image, f, &tables, factory);
             for &table in &tables {
-                self.note_table(image, Table::Distances(table), lo, hi);
-                self.note_table(image, Table::Addresses(table), lo, hi);
+                self.note_table(image, JumpTable::Distances(table), lo, hi);
+                self.note_table(image, JumpTable::Addresses(table), lo, hi);
             }
             let found = Found { tables: &tables, taken: &self.taken[taken_before..], own_start };
             let loops = loops::of(image, f, &found, factory);
@@ -454,7 +453,7 @@ impl Part {
 
     /// Records to which of the function's first bytes a table of jump targets leads. The table is read for as long as its entries lead
     /// into the function or a cold part.
-    fn note_table(&mut self, image: &Image, table: Table, lo: u64, hi: u64) {
+    fn note_table(&mut self, image: &Image, table: JumpTable, lo: u64, hi: u64) {
         let is_cold = |i: usize| matches!(image.functions[i].kind, FunctionKind::Cold(_));
         for target in table.targets(image) {
             if !(lo..hi).contains(&target) {

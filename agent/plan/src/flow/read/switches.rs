@@ -6,8 +6,8 @@
 //! table of functions, by which a function may make a tail call, begins with an entry that leads out of the function, or to its
 //! first instruction.
 
-use crate::flow::read::jumps::{self, Table};
-use gprofinject_image::{Function, FunctionKind, Image};
+use crate::flow::read::jumps;
+use gprofinject_image::{Function, FunctionKind, Image, JumpTable};
 use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, OpKind};
 
 /// Returns whether every indirect jump of the function is that of a `switch`. `tables` has the addresses of data that the
@@ -21,7 +21,7 @@ pub(crate) fn stay(
     let Some(bytes) = image.code_at(f.address, f.size) else { return false };
     let mut labels = Vec::new();
     for &table in tables {
-        if Contents::read(image, f, Table::Distances(table), &mut labels) == Contents::Outside {
+        if Contents::read(image, f, JumpTable::Distances(table), &mut labels) == Contents::Outside {
             return false;
         }
     }
@@ -34,7 +34,7 @@ pub(crate) fn stay(
         }
     }
     labels.sort_unstable();
-    let is_inside = |&table: &Table| Contents::read(image, f, table, &mut Vec::new()) == Contents::Inside;
+    let is_inside = |&table: &JumpTable| Contents::read(image, f, table, &mut Vec::new()) == Contents::Inside;
     jumps::each(image, f, &labels, factory, |_, tables| !tables.is_empty() && tables.iter().all(is_inside))
 }
 
@@ -51,7 +51,7 @@ enum Contents {
 
 impl Contents {
     /// Reads a table, and adds the addresses to which it leads to `labels`.
-    fn read(image: &Image, f: &Function, table: Table, labels: &mut Vec<u64>) -> Contents {
+    fn read(image: &Image, f: &Function, table: JumpTable, labels: &mut Vec<u64>) -> Contents {
         let is_inside = |target: &u64| (f.address + 1..f.address + f.size).contains(target);
         let mut targets = table.targets(image);
         let Some(first) = targets.next() else { return Contents::None };
