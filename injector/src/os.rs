@@ -3,6 +3,7 @@
 //! Numbers, paths and descriptors enter; checked results leave. This layer knows nothing of profiles,
 //! programs or runs.
 
+pub(crate) mod beside;
 pub(crate) mod cgroup;
 pub(crate) mod child;
 pub(crate) mod clock;

@@ -10,6 +10,7 @@ pub(crate) mod image_kind;
 pub(crate) mod library;
 pub(crate) mod libs;
 pub(crate) mod memory;
+pub(crate) mod numbered;
 pub(crate) mod plan_cache;
 pub(crate) mod planned;
 pub(crate) mod planner;

@@ -6,6 +6,7 @@
 pub(crate) mod browser;
 pub(crate) mod conclusion;
 pub(crate) mod control;
+pub(crate) mod counting;
 pub(crate) mod digest;
 pub(crate) mod events;
 pub(crate) mod expectations;

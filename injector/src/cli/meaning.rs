@@ -1,5 +1,6 @@
 //! What the typed arguments mean.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -155,7 +156,7 @@ pub(crate) fn settings(args: Args) -> Result<Settings> {
         opener: args.open.then(browser::find).transpose()?,
         signals,
         voice: Voice(level),
-        cache: PlanCache::new(!args.no_cache, Voice(level)),
+        cache: Arc::new(PlanCache::new(!args.no_cache, Voice(level))),
         command: args.command,
     })
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
 use gprofinject_abi::REGION_SUFFIX;
@@ -49,7 +50,7 @@ struct Recovery<'s> {
     survivors: Survivors,
     voice: Voice,
     /// The plans that earlier runs have kept. No new ones are added.
-    cache: &'s PlanCache,
+    cache: &'s Arc<PlanCache>,
 }
 
 /// Writes the profiles. Removes the folder when nothing in it is needed any more.
@@ -193,12 +194,12 @@ impl Recovery<'_> {
         let mut troubles = Vec::new();
         let rate = self.logbook.entries.rate;
         let baseline = self.folder.read(&format!("{name}{BASELINE_SUFFIX}"), LONGEST).ok();
-        let decode = |bytes: Vec<u8>| Baseline::decode(&bytes, profilee.planned, &self.libraries);
+        let decode = |bytes: Vec<u8>| Baseline::decode(&bytes, profilee.planned, self.libraries.numbered());
         let baseline = baseline.and_then(decode);
         let maps = &Maps::default();
         let reading = Reading {
             profilee,
-            libraries: &self.libraries,
+            libraries: self.libraries.numbered(),
             maps,
             origin: Some(&Origin::default()),
             rate,
@@ -207,7 +208,7 @@ impl Recovery<'_> {
             is_part: false,
             has_own: name == FIRST,
         };
-        let mut names = Names::new(self.cache);
+        let mut names = Names::new(Arc::clone(self.cache));
         let (finished, state, _) = counted::counted(
             Some(&region),
             &reading,
@@ -229,8 +230,15 @@ impl Recovery<'_> {
             self.voice.note("the program had not begun: there is nothing to recover");
         }
         let mut guests = Vec::new();
-        let found =
-            counted::guests(&region, profilee, &self.libraries, |_| None, &mut names, rate, &mut troubles);
+        let found = counted::guests(
+            &region,
+            profilee,
+            self.libraries.numbered(),
+            |_| None,
+            &mut names,
+            rate,
+            &mut troubles,
+        );
         for (pid, guest) in found {
             self.add("", pid, profilee, guest)?;
             guests.push(pid);

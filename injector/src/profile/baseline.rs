@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::profile::collect::Account;
 use crate::profile::model::{Arc, PROGRAM, Profile};
-use crate::program::library::Libraries;
+use crate::program::library::Library;
+use crate::program::numbered::Numbered;
 use crate::program::planned::Planned;
 use crate::sampling::histogram::Histogram;
 
@@ -53,7 +54,7 @@ impl Baseline {
     pub(crate) fn decode(
         bytes: &[u8],
         program: &'static Planned<'static, 'static>,
-        libraries: &Libraries,
+        libraries: &Numbered<Library>,
     ) -> Option<Baseline> {
         let (kept, []) = postcard::take_from_bytes::<Kept>(bytes).ok()? else { return None };
         let Kept { lost_calls, bare_calls, modules, arcs, own } = kept;

@@ -16,7 +16,8 @@ use crate::profile::possible::{Possible, greatest_kept};
 use crate::profile::recorded;
 use crate::profile::space::Space;
 use crate::profile::times::Overhead;
-use crate::program::library::Libraries;
+use crate::program::library::Library;
+use crate::program::numbered::Numbered;
 use crate::sampling::histogram::{ALWAYS, Histogram};
 use crate::sampling::maps::Maps;
 use crate::store::region::read::Region;
@@ -72,7 +73,7 @@ pub(crate) struct Account {
 pub(crate) fn collect(
     region: &Region,
     profile: &mut Profile,
-    libraries: &Libraries,
+    libraries: &Numbered<Library>,
     maps: &Maps,
     crash: Option<u64>,
     ends: &Ends,
@@ -196,7 +197,7 @@ pub(crate) fn collect_guest(
     process: u32,
     region: &Region,
     profile: &mut Profile,
-    libraries: &Libraries,
+    libraries: &Numbered<Library>,
     possible: &Possible,
 ) -> io::Result<Account> {
     let mut account = Account::default();

@@ -20,7 +20,8 @@ use crate::profile::placement::Placed;
 use crate::profile::possible::Possible;
 use crate::profile::space::Space;
 use crate::profile::unwound;
-use crate::program::library::Libraries;
+use crate::program::library::Library;
+use crate::program::numbered::Numbered;
 use crate::program::profilee::Profilee;
 use crate::sampling::histogram::Histogram;
 use crate::sampling::maps::Maps;
@@ -111,7 +112,7 @@ impl Finished {
 #[derive(Clone, Copy)]
 pub(crate) struct Reading<'r> {
     pub(crate) profilee: &'static Profilee,
-    pub(crate) libraries: &'r Libraries,
+    pub(crate) libraries: &'r Numbered<Library>,
     /// The files that the process has mapped, if the agent has sampled it.
     pub(crate) maps: &'r Maps,
     /// What says of its code that was made at run time, if its functions are wanted by name.
@@ -138,7 +139,7 @@ pub(crate) fn counted(
     crash: Option<u64>,
     baseline: Option<&Baseline>,
     troubles: &mut Vec<String>,
-    names: &mut elsewhere::Names<'_>,
+    names: &mut elsewhere::Names,
 ) -> (Counted, AgentState, Option<Space>) {
     let Reading { profilee, libraries, maps, origin, rate, end, own_call, is_part, has_own } = *reading;
     let mut profile = Profile::of_program(profilee.planned, rate);
@@ -193,9 +194,9 @@ pub(crate) fn counted(
 pub(crate) fn guests(
     region: &RegionFile,
     profilee: &'static Profilee,
-    libraries: &Libraries,
+    libraries: &Numbered<Library>,
     samples: impl Fn(u32) -> Option<Histogram>,
-    names: &mut elsewhere::Names<'_>,
+    names: &mut elsewhere::Names,
     rate: u32,
     troubles: &mut Vec<String>,
 ) -> Vec<(u32, Counted)> {

@@ -142,9 +142,9 @@ fn file_name(path: &str) -> &str {
 }
 
 /// The functions of the files in which samples are. One of these serves all processes of a run.
-pub(crate) struct Names<'c> {
+pub(crate) struct Names {
     /// What earlier runs have found out about files.
-    cache: &'c PlanCache,
+    cache: Arc<PlanCache>,
     /// By path. A file that was replaced since is read again.
     files: HashMap<Arc<str>, (Option<Identity>, Option<Functions>)>,
 }
@@ -157,9 +157,9 @@ struct Functions {
     stubs: OnceCell<Vec<Stub>>,
 }
 
-impl Names<'_> {
+impl Names {
     /// No file was read yet.
-    pub(crate) fn new(cache: &PlanCache) -> Names<'_> {
+    pub(crate) fn new(cache: Arc<PlanCache>) -> Names {
         Names { cache, files: HashMap::new() }
     }
 
@@ -196,7 +196,7 @@ impl Names<'_> {
             if self.files.len() >= MOST {
                 self.files.clear();
             }
-            self.files.insert(Arc::clone(file), (now, Functions::read(file, self.cache)));
+            self.files.insert(Arc::clone(file), (now, Functions::read(file, &self.cache)));
         }
         self.files.get(file).and_then(|(_, functions)| functions.as_ref())
     }
@@ -258,8 +258,8 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("library.so");
         let path: Arc<str> = file.to_str().expect("a name").into();
-        let cache = PlanCache::new(false, Voice(Level::Quiet));
-        let mut names = Names::new(&cache);
+        let cache = Arc::new(PlanCache::new(false, Voice(Level::Quiet)));
+        let mut names = Names::new(Arc::clone(&cache));
         for name in ["first", "second"] {
             let source = folder.path().join("library.c");
             std::fs::write(&source, format!("int {name}(int x) {{ return x * 3; }}\n")).expect("written");

@@ -17,8 +17,8 @@ use crate::profile::ends::End;
 use crate::profile::model::{Arc, PROGRAM, Place, Profile};
 use crate::profile::recorder::{Processes, Recorder};
 use crate::program::filters::Filters;
-use crate::program::library::Libraries;
 use crate::program::libs::Libs;
+use crate::program::numbered::Numbered;
 use crate::program::plan_cache::PlanCache;
 use crate::program::planner::{self, Planner};
 use crate::program::profilee::{Profilee, Profilees};
@@ -178,8 +178,8 @@ fn survives(count: Option<CountArg>, seed: u64, cases: u32) {
         damage(&folder, layout, &mut random);
         let mut troubles = Vec::new();
         let samples = Histogram::new(profilee.planned.shape);
-        let cache = PlanCache::new(false, Voice(Level::Quiet));
-        let (reading, names) = (reading(profilee), &mut Names::new(&cache));
+        let cache = std::sync::Arc::new(PlanCache::new(false, Voice(Level::Quiet)));
+        let (reading, names) = (reading(profilee), &mut Names::new(std::sync::Arc::clone(&cache)));
         let (finished, ..) =
             counted(Some(&region), &reading, Some(samples.into()), None, None, &mut troubles, names);
         assert!(troubles.is_empty(), "case {case}: {troubles:?}");
@@ -189,9 +189,9 @@ fn survives(count: Option<CountArg>, seed: u64, cases: u32) {
         let mut recorder = Recorder::new("program", "/bin/program", profilee.planned);
         recorder.add_first(&finished.profile, finished.placed.own, &Processes::one(1));
         damaged += u32::from(finished.account.damage.is_some());
-        let names = &mut Names::new(&cache);
+        let names = &mut Names::new(std::sync::Arc::clone(&cache));
         for (pid, guest) in
-            guests(&region, profilee, &Libraries::default(), |_| None, names, 100, &mut troubles)
+            guests(&region, profilee, &Numbered::default(), |_| None, names, 100, &mut troubles)
         {
             assert!((1..=1 << 22).contains(&pid), "case {case}: {pid}");
             let guest = guest.settle();
@@ -258,13 +258,13 @@ fn a_sound_region_is_not_called_damaged() {
     sound(&folder, layout, profilee, &mut Random(7));
     let region = RegionFile::new(&folder, "0.region".into());
     let mut troubles = Vec::new();
-    let cache = PlanCache::new(false, Voice(Level::Quiet));
-    let names = &mut Names::new(&cache);
+    let cache = std::sync::Arc::new(PlanCache::new(false, Voice(Level::Quiet)));
+    let names = &mut Names::new(std::sync::Arc::clone(&cache));
     let (finished, state, _) =
         counted(Some(&region), &reading(profilee), None, None, None, &mut troubles, names);
     assert_eq!((state, &finished.account.damage, finished.profile.threads), (AgentState::Armed, &None, 2));
     assert!(finished.profile.calls() > 0 && troubles.is_empty());
-    let guests = guests(&region, profilee, &Libraries::default(), |_| None, names, 100, &mut troubles);
+    let guests = guests(&region, profilee, &Numbered::default(), |_| None, names, 100, &mut troubles);
     assert_eq!(guests.iter().map(|(pid, _)| *pid).collect::<Vec<_>>(), [4242]);
 }
 
@@ -286,8 +286,8 @@ fn counts_that_time_makes_impossible_are_left_out() {
         file.write_all_at(&bytes, at).expect("written");
     }
     let region = RegionFile::new(&folder, "0.region".into());
-    let cache = PlanCache::new(false, Voice(Level::Quiet));
-    let (names, troubles) = (&mut Names::new(&cache), &mut Vec::new());
+    let cache = std::sync::Arc::new(PlanCache::new(false, Voice(Level::Quiet)));
+    let (names, troubles) = (&mut Names::new(std::sync::Arc::clone(&cache)), &mut Vec::new());
     let (finished, ..) = counted(Some(&region), &reading(profilee), None, None, None, troubles, names);
     assert!(troubles.is_empty(), "{troubles:?}");
     let (_, bytes) = finished.finish().expect("fits");
@@ -316,7 +316,7 @@ fn a_baseline_is_read_back_or_refused() {
     module.samples.add(Some(profilee.planned.shape.text.0));
     let baseline = Baseline { profile, lost_calls: 5, bare_calls: 6 };
     let bytes = baseline.encode();
-    let libraries = Libraries::default();
+    let libraries = Numbered::default();
     let decode = |bytes: &[u8]| Baseline::decode(bytes, profilee.planned, &libraries);
     profile_of_calls_is_kept(&bytes, &baseline, decode(&bytes).expect("undamaged"));
     for len in 0..bytes.len() {

@@ -14,7 +14,8 @@ use gprofinject_abi::region::{
 use crate::profile::falls;
 use crate::profile::homes::Homes;
 use crate::profile::model::{self, GENERATED, ModuleIndex, PROGRAM, Place, Profile};
-use crate::program::library::Libraries;
+use crate::program::library::Library;
+use crate::program::numbered::Numbered;
 use crate::program::planned::Planned;
 use crate::store::region::layout::AgentReport;
 use crate::store::region::read::Counter;
@@ -71,7 +72,7 @@ impl Space {
     /// the entries of its region file, and `report` is what its agent says of the process.
     pub(crate) fn new(
         profile: &mut Profile,
-        libraries: &Libraries,
+        libraries: &Numbered<Library>,
         report: &AgentReport,
         loads: &[(u32, LoadRecord)],
     ) -> Space {

@@ -42,7 +42,7 @@ pub(crate) fn tree(
     stacks: &Stacks,
     profile: &Profile,
     space: Option<&Space>,
-    names: &mut Names<'_>,
+    names: &mut Names,
     generated: &Generated,
 ) -> Tree {
     let mut tree = Tree::default();
@@ -84,13 +84,13 @@ enum Outer {
 }
 
 /// Finds the frames of stacks.
-struct Walker<'p, 'n> {
-    callers: Callers<'p, 'n>,
+struct Walker<'p> {
+    callers: Callers<'p>,
     /// The functions on the stack, from the innermost one on.
     path: Vec<Step>,
 }
 
-impl Walker<'_, '_> {
+impl Walker<'_> {
     /// Finds the functions on a stack, and returns whether all were found; `None` if the sample is in gprofinject's own code.
     fn walk(&mut self, stack: &Stack, tree: &mut Tree) -> Option<bool> {
         self.path.clear();

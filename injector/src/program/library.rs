@@ -23,6 +23,7 @@ use crate::os::{proc, progress, sys};
 use crate::program::contents::Contents;
 use crate::program::libs;
 use crate::program::memory;
+use crate::program::numbered::Numbered;
 use crate::program::plan_cache::PlanCache;
 use crate::program::plan_cache::key::ReadFor;
 use crate::program::planned::Planned;
@@ -128,8 +129,8 @@ impl Library {
 /// All libraries of a run.
 #[derive(Default)]
 pub(crate) struct Libraries {
-    /// By number; `None` for one that `--recover` cannot read any more.
-    all: Vec<Option<&'static Library>>,
+    /// By number; one that `--recover` cannot read any more is missing.
+    all: Numbered<Library>,
     /// The libraries by their files and what they are planned for; for those that are not hooked, the reason.
     known: HashMap<(Identity, Purpose), Result<&'static Library, Refusal>>,
     /// The files that were searched for code that copies the stack, and whether it was found.
@@ -137,14 +138,9 @@ pub(crate) struct Libraries {
 }
 
 impl Libraries {
-    /// Returns a library by the number of its plan.
-    pub(crate) fn get(&self, number: u32) -> Option<&'static Library> {
-        self.all.get(number as usize).copied().flatten()
-    }
-
-    /// Returns all libraries that are hooked in some process.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &'static Library> {
-        self.all.iter().copied().flatten()
+    /// Returns the libraries that are hooked in some process, by the numbers of their plans.
+    pub(crate) fn numbered(&self) -> &Numbered<Library> {
+        &self.all
     }
 
     /// Returns whether it was decided already whether the library in a file is hooked.
@@ -157,7 +153,7 @@ impl Libraries {
         let mut libraries = Libraries::default();
         for (path, purpose) in files.iter().take(MOST) {
             if libraries.at(path, path, *purpose, planner).is_err() {
-                libraries.all.push(None);
+                libraries.all.add(None);
             }
         }
         libraries
@@ -279,7 +275,7 @@ impl Libraries {
         planned: &'static Planned<'static, 'static>,
         planner: &Planner,
     ) -> Result<&'static Library, Refusal> {
-        if self.all.len() >= MOST {
+        if self.all.next() >= MOST {
             return Err("there are too many libraries".into());
         }
         planner.keep(binary, ReadFor::Library, planned);
@@ -297,14 +293,14 @@ impl Libraries {
                 None => Refusal::NoneChosen,
             });
         }
-        let number = self.all.len() as u32;
+        let number = self.all.next() as u32;
         let (binary, image) = (binary.to_owned(), planned.image_file());
         let placed = Files::default();
         let path = image.as_ref().and_then(|image| std::fs::read_link(sys::path_of(image)).ok());
         let image_name = path.and_then(|path| Some(path.file_name()?.to_str()?.to_owned()));
         let library: &'static Library =
             Box::leak(Box::new(Library { number, binary, purpose, planned, placed, image, image_name }));
-        self.all.push(Some(library));
+        self.all.add(Some(library));
         Ok(library)
     }
 }
@@ -598,11 +594,11 @@ pub(crate) mod tests {
             for path in &paths {
                 assert!(libraries.at(path, path, Purpose::Hooks, planner).is_err());
             }
-            assert_eq!((libraries.known.len(), libraries.all.len()), (MOST, 0));
+            assert_eq!((libraries.known.len(), libraries.all.next()), (MOST, 0));
             let files: Vec<_> = paths.iter().map(|path| (path.clone(), Purpose::Hooks)).collect();
             let again = Libraries::again(&files, planner);
-            assert_eq!(again.all.len(), MOST);
-            assert!(again.get(MOST as u32).is_none() && again.get(u32::MAX).is_none());
+            assert_eq!(again.all.next(), MOST);
+            assert!(again.all.get(MOST as u32).is_none() && again.all.get(u32::MAX).is_none());
         });
     }
 }

@@ -1,10 +1,10 @@
 //! The programs of a run, each planned once, however many processes execute it.
 
-use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use crate::os::sys;
 use crate::program::plan_cache::key::ReadFor;
@@ -25,7 +25,7 @@ pub(crate) struct Profilee {
     /// The file's identity; `None` if it cannot be read.
     identity: Option<Identity>,
     /// The path of the copy that was kept; the inner value is `None` if none could be.
-    copy: OnceCell<Option<PathBuf>>,
+    copy: OnceLock<Option<PathBuf>>,
     /// The name of the file for a command line.
     pub(crate) shown: OsString,
     pub(crate) planned: &'static Planned<'static, 'static>,
@@ -128,7 +128,7 @@ impl Profilees {
             number: self.all.len() as u32,
             binary: binary.to_owned(),
             identity: identity(path),
-            copy: OnceCell::new(),
+            copy: OnceLock::new(),
             shown,
             plan: plan.map(|plan| {
                 let layout = Layout::new(

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
 use gmon::output::Target;
@@ -98,7 +99,7 @@ impl Family<'_> {
         let maps = &member.maps;
         let reading = Reading {
             profilee,
-            libraries: &self.libraries,
+            libraries: self.libraries.numbered(),
             maps,
             origin: is_named.then_some(&member.origin),
             rate: self.rate,
@@ -107,7 +108,7 @@ impl Family<'_> {
             is_part: false,
             has_own: true,
         };
-        let names = &mut Names::new(&self.settings.cache);
+        let names = &mut Names::new(Arc::clone(&self.settings.cache));
         let (finished, ..) = counted(copy.as_ref(), &reading, samples, None, baseline, &mut troubles, names);
         if let Some(copy) = copy {
             copy.remove();
@@ -210,7 +211,7 @@ impl Family<'_> {
             bail!("process {pid} is already paused; --resume continues counting");
         }
         let files = self.folder.as_ref().map(|folder| (folder.private(), member.name.as_str()));
-        let known = Known { files, planned: profilee.planned, libraries: &self.libraries };
+        let known = Known { files, planned: profilee.planned, libraries: self.libraries.numbered() };
         let still = member.grip.pause(&known)?;
         if let Some(sampling) = sampling {
             sampling.settle();
@@ -227,7 +228,7 @@ impl Family<'_> {
             bail!("process {pid} is not paused");
         }
         let files = self.folder.as_ref().map(|folder| (folder.private(), member.name.as_str()));
-        let known = Known { files, planned: profilee.planned, libraries: &self.libraries };
+        let known = Known { files, planned: profilee.planned, libraries: self.libraries.numbered() };
         let still = member.grip.resume(&known)?;
         if let Some(sampling) = sampling {
             sampling.settle();
@@ -250,14 +251,14 @@ impl Family<'_> {
         let region = self.folder.as_ref().map(|folder| folder.region(&member.name));
         let loaded = region.and_then(|region| region.libraries().ok()).unwrap_or_default();
         let mut libraries: Vec<(u32, BTreeSet<u32>)> = Vec::new();
-        for library in self.libraries.iter() {
+        for library in self.libraries.numbered().iter() {
             let numbers = choice.of_library(library);
             if loaded.iter().any(|record| record.plan == library.number) && !numbers.is_empty() {
                 libraries.push((library.number, numbers));
             }
         }
         let files = self.folder.as_ref().map(|folder| (folder.private(), member.name.as_str()));
-        let known = Known { files, planned: profilee.planned, libraries: &self.libraries };
+        let known = Known { files, planned: profilee.planned, libraries: self.libraries.numbered() };
         let matching = program.len() + libraries.iter().map(|(_, numbers)| numbers.len()).sum::<usize>();
         if matching == 0 {
             let refused = choice.refused(profilee).map(|why| format!("; {why}")).unwrap_or_default();
@@ -276,7 +277,8 @@ impl Family<'_> {
         let plan = profilee.planned.plan.as_ref();
         let mut shared = program.iter().filter(|&&n| plan.is_some_and(|plan| plan.is_shared(n))).count();
         for (number, numbers) in &libraries {
-            let plan = self.libraries.get(*number).and_then(|library| library.planned.plan.as_ref());
+            let plan =
+                self.libraries.numbered().get(*number).and_then(|library| library.planned.plan.as_ref());
             shared += numbers.iter().filter(|&&n| plan.is_some_and(|plan| plan.is_shared(n))).count();
         }
         let functions = gmon::counted(matching as u64, "function", "functions");

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gmon_run::Process;
@@ -22,7 +23,6 @@ use crate::os::clock::Moment;
 use crate::os::sys::{self, Handle};
 use crate::os::{exit_status, proc};
 use crate::profile::counted::Counted;
-use crate::profile::elsewhere::Names;
 use crate::profile::ends::{End, Ends};
 use crate::program::choice::Switched;
 use crate::program::library::{Libraries, Library};
@@ -30,6 +30,7 @@ use crate::program::profilee::{Profilee, Profilees, identity};
 use crate::sampling::maps::Maps;
 use crate::sampling::sampler::Sampling;
 use crate::sampling::samples::{Samples, Threads};
+use crate::session::counting::Counting;
 use crate::session::member::{Living, Member, Other, Unhooked};
 use crate::session::results::Results;
 use crate::session::settings::Settings;
@@ -75,8 +76,8 @@ pub(crate) struct Family<'s> {
     pub(super) seen: collect::Names,
     /// All members of the run, in the order in which they began.
     pub(crate) members: Vec<Member>,
-    /// The functions of files in which processes were sampled.
-    pub(crate) names_elsewhere: Names<'s>,
+    /// The processes that have ended and whose counts are being read.
+    pub(super) counting: Counting,
     /// The members' names.
     pub(crate) taken: HashSet<String>,
     /// The processes that have not ended, by number.
@@ -152,7 +153,7 @@ impl<'s> Family<'s> {
             tracer,
             seen: collect::Names::default(),
             members: Vec::new(),
-            names_elsewhere: Names::new(&settings.cache),
+            counting: Counting::new(Arc::clone(&settings.cache)),
             taken: HashSet::new(),
             living: BTreeMap::new(),
             names: 1,
@@ -342,10 +343,12 @@ impl<'s> Family<'s> {
         }
     }
 
-    /// Returns the descriptors to poll: those of connections, and those that report the end of processes.
+    /// Returns the descriptors to poll: those of connections, those that report the end of processes, and the one that reports that
+    /// counts were read.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = RawFd> {
         let handles = self.living.values().filter_map(|process| process.handle.as_ref()?.descriptor());
-        self.listener.iter().flat_map(Listener::descriptors).chain(handles)
+        let connections = self.listener.iter().flat_map(Listener::descriptors);
+        connections.chain(handles).chain(self.counting.descriptor())
     }
 
     /// Returns the name of the files of a member that is about to begin, and the bytes that its counters occupy already. The files are
@@ -429,6 +432,7 @@ impl<'s> Family<'s> {
         for (&pid, process) in left.iter().filter(|(_, process)| process.has_ended(&readable)) {
             self.note_ending(pid, process);
         }
+        self.take_counted(true);
         let mut left: Vec<usize> = left.into_values().flat_map(|process| process.members).collect();
         left.sort_unstable();
         for index in left {
@@ -464,7 +468,8 @@ impl<'s> Family<'s> {
         });
         self.note_maps_of(0);
         self.end_trace(0, samples.as_ref());
-        let (mut finished, _) = self.counted(0, samples, crash)?;
+        let ended = self.ended(0, samples, crash)?;
+        let (mut finished, ..) = self.noted(self.counting.read(ended));
         finished.account.trouble = finished.account.trouble.or_else(|| unplaced.cloned());
         Some(finished)
     }

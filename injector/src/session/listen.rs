@@ -41,6 +41,8 @@ impl Family<'_> {
     /// Handles the packets that have arrived, and writes the profiles of processes that have ended, by those of the
     /// [`Family::descriptors`] that are `readable`. Returns whether there may be more packets.
     pub(crate) fn attend(&mut self, readable: &[RawFd], mut sampling: Option<&mut Sampling>) -> bool {
+        self.counting.wake(readable);
+        self.take_counted(false);
         // Ends are handled first, because a new process may have the number of one that has ended.
         let ended = self.living.iter().filter(|(_, process)| process.has_ended(readable));
         let mut ended: Vec<(Option<usize>, i32)> =

@@ -56,7 +56,7 @@ impl Family<'_> {
         let profilee = member.profilee;
         let region = self.folder.as_ref().map(|folder| folder.region(&member.name));
         let end = member.ended.map_or_else(|| End::Running(Moment::now()), End::Noticed);
-        let (libraries, maps) = (&self.libraries, &member.maps);
+        let (libraries, maps) = (self.libraries.numbered(), &member.maps);
         let own_call = member.own_call.as_ref();
         let (is_part, has_own) = (false, false);
         // A table of hooked functions has no others.
@@ -64,7 +64,7 @@ impl Family<'_> {
         let (rate, origin) = (self.rate, Some(origin));
         let reading = Reading { profilee, libraries, maps, origin, rate, end, own_call, is_part, has_own };
         let mut troubles = Vec::new();
-        let (names, files) = (&mut self.seen, &mut self.names_elsewhere);
+        let (names, files) = (&mut self.seen, &mut self.counting.names());
         let baseline = member.baseline.as_ref();
         let (mut counted, _, space) =
             counted(region.as_ref(), &reading, samples, None, baseline, &mut troubles, files);

@@ -138,7 +138,7 @@ impl<T: Target> Session<'_, T> {
             }
             None => Vec::new(),
         };
-        let (folder, libraries) = (self.family.folder.as_ref(), &self.family.libraries);
+        let (folder, libraries) = (self.family.folder.as_ref(), self.family.libraries.numbered());
         let readying = Readying { folder, planned, libraries, wanted: &wanted, follows, voice: self.voice };
         match self.target.make_ready(&readying) {
             Ok(Ready { grip, agent, unhooked }) => {

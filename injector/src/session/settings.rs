@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -96,7 +97,7 @@ pub(crate) struct Settings {
     /// What the injector does when it receives each of these signals. A second signal ends a pause.
     pub(crate) signals: Vec<(i32, Verb)>,
     pub(crate) voice: Voice,
-    pub(crate) cache: PlanCache,
+    pub(crate) cache: Arc<PlanCache>,
 }
 
 impl Settings {

@@ -11,7 +11,8 @@ use crate::os::child::Ending;
 use crate::os::failure::Failure;
 use crate::os::say::Voice;
 use crate::os::signals::Arrived;
-use crate::program::library::Libraries;
+use crate::program::library::Library;
+use crate::program::numbered::Numbered;
 use crate::program::planned::Planned;
 use crate::sampling::maps::Mapped as Code;
 use crate::sampling::perf::Scope;
@@ -26,7 +27,7 @@ pub(crate) struct Readying<'r> {
     pub(crate) folder: Option<&'r RunFolder>,
     pub(crate) planned: &'r Planned<'static, 'static>,
     /// The libraries of the run.
-    pub(crate) libraries: &'r Libraries,
+    pub(crate) libraries: &'r Numbered<Library>,
     /// Those that the process has mapped already and that are to be hooked.
     pub(crate) wanted: &'r [Wanted],
     /// Whether children are followed.

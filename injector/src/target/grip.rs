@@ -4,7 +4,8 @@
 use anyhow::{Result, anyhow, bail};
 
 use crate::os::sys;
-use crate::program::library::{Libraries, Library};
+use crate::program::library::Library;
+use crate::program::numbered::Numbered;
 use crate::program::planned::Planned;
 use crate::store::private_folder::PrivateFolder;
 use crate::store::region::file::RegionFile;
@@ -25,7 +26,7 @@ pub(crate) struct Known<'k> {
     pub(crate) files: Option<(&'k PrivateFolder, &'k str)>,
     pub(crate) planned: &'k Planned<'static, 'static>,
     /// The libraries of the run.
-    pub(crate) libraries: &'k Libraries,
+    pub(crate) libraries: &'k Numbered<Library>,
 }
 
 /// A hold on one program in one process. gprofinject has started the process with the agent or has attached

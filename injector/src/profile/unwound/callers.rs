@@ -37,8 +37,8 @@ pub(super) enum Fit {
 }
 
 /// The calls of a process, and its frames.
-pub(super) struct Callers<'p, 'n> {
-    pub(super) frames: Frames<'p, 'n>,
+pub(super) struct Callers<'p> {
+    pub(super) frames: Frames<'p>,
     calls: Calls,
     /// What is charged with calls of code that is not hooked, while no hooked function was running.
     root: Option<Place>,
@@ -46,8 +46,8 @@ pub(super) struct Callers<'p, 'n> {
     labels: Vec<(u64, Place)>,
 }
 
-impl<'p, 'n> Callers<'p, 'n> {
-    pub(super) fn new(frames: Frames<'p, 'n>, calls: Calls, root: Option<Place>) -> Callers<'p, 'n> {
+impl<'p> Callers<'p> {
+    pub(super) fn new(frames: Frames<'p>, calls: Calls, root: Option<Place>) -> Callers<'p> {
         Callers { frames, calls, root, labels: Vec::new() }
     }
 

@@ -63,11 +63,11 @@ pub(super) enum Return {
 }
 
 /// The code of a process.
-pub(super) struct Codes<'p, 'n> {
+pub(super) struct Codes<'p> {
     profile: &'p Profile,
     space: Option<&'p Space>,
     maps: &'p Maps,
-    names: &'p mut Names<'n>,
+    names: &'p mut Names,
     unwinder: UnwinderX86_64<&'static [u8]>,
     /// The files whose tables the unwinder has, by the address at which they are loaded, and whether they have any.
     loaded: HashMap<(u64, usize), bool>,
@@ -82,14 +82,14 @@ pub(super) struct Codes<'p, 'n> {
     made: HashMap<Option<u32>, u32>,
 }
 
-impl<'p, 'n> Codes<'p, 'n> {
+impl<'p> Codes<'p> {
     pub(super) fn new(
         profile: &'p Profile,
         space: Option<&'p Space>,
         maps: &'p Maps,
-        names: &'p mut Names<'n>,
+        names: &'p mut Names,
         generated: &'p Generated<'p>,
-    ) -> Codes<'p, 'n> {
+    ) -> Codes<'p> {
         Codes {
             profile,
             space,

@@ -15,16 +15,16 @@ use crate::sampling::stacks::Stack;
 const CACHED_BITS: u32 = 18;
 
 /// The code of a process, and how its frames are unwound.
-pub(super) struct Frames<'p, 'n> {
-    pub(super) codes: Codes<'p, 'n>,
+pub(super) struct Frames<'p> {
+    pub(super) codes: Codes<'p>,
     /// What was found out about code, by a part of its address.
     caches: HashMap<u64, Box<CacheX86_64>, Seed>,
     /// The number of frames that may still be tried for the stack.
     pub(super) tries: u64,
 }
 
-impl<'p, 'n> Frames<'p, 'n> {
-    pub(super) fn new(codes: Codes<'p, 'n>) -> Frames<'p, 'n> {
+impl<'p> Frames<'p> {
+    pub(super) fn new(codes: Codes<'p>) -> Frames<'p> {
         Frames { codes, caches: HashMap::default(), tries: 0 }
     }
 

@@ -6,17 +6,17 @@ use std::collections::btree_map::Entry;
 
 use gmon_run::Process;
 
-use crate::generated::Origin;
 use crate::os::child::Ending;
 use crate::os::clock::{self, Moment};
 use crate::profile::collect::Account;
 use crate::profile::costs;
-use crate::profile::counted::{Counted, Finished, Reading, counted, guests, has_guests};
+use crate::profile::counted::{Counted, Finished, guests, has_guests};
 use crate::profile::ends::End;
 use crate::profile::recorder::Processes;
 use crate::program::profilee::Profilee;
 use crate::sampling::sampler::Sampling;
 use crate::sampling::samples::Samples;
+use crate::session::counting::{Ended, Read};
 use crate::session::family::{Family, Sum, orders_for};
 use crate::session::member::{Other, Unhooked, Who};
 use crate::session::results::Said;
@@ -51,25 +51,50 @@ impl Family<'_> {
         let region = folder.region(&member.name);
         let shape = profilee.planned.shape;
         let early = |pid| sampling.map(|sampling| sampling.early(pid, shape));
-        let (names, troubles) = (&mut self.names_elsewhere, &mut self.troubles);
-        let found = guests(&region, profilee, &self.libraries, early, names, self.rate, troubles);
+        let libraries = self.libraries.numbered();
+        let mut names = self.counting.names();
+        let found = guests(&region, profilee, libraries, early, &mut names, self.rate, &mut self.troubles);
+        drop(names);
         for (pid, finished) in found {
             // Nobody has seen when it began or ended.
             self.add_other(Process { pid, ..Process::default() }, profilee, finished);
         }
     }
 
-    /// Writes the profile of a member whose process has ended or is not waited for any more, and removes its files. If others may
-    /// begin later, the files may be kept for one of them.
+    /// Adds what a member has counted whose process has ended or is not waited for any more, and removes its files. If others may
+    /// begin later, another thread reads the counts, and the files may be kept for one of them.
     pub(super) fn finish(&mut self, index: usize, sampling: Option<&mut Sampling>, may_others_begin: bool) {
-        let Some(member) = self.members.get(index) else { return };
-        let (profilee, name) = (member.profilee, member.name.clone());
         let samples = sampling.and_then(|sampling| sampling.take(index));
         self.end_trace(index, samples.as_ref());
-        let Some((finished, state)) = self.counted(index, samples, None) else { return };
+        let Some(ended) = self.ended(index, samples, None) else { return };
+        let ended = match may_others_begin {
+            true => self.counting.give(ended).err(),
+            false => Some(Box::new(ended)),
+        };
+        if let Some(ended) = ended {
+            // In the order of the ends.
+            self.take_counted(true);
+            let read = self.counting.read(*ended);
+            self.finished(read, may_others_begin);
+        }
+    }
+
+    /// Does what is left to do with the members whose counts were read. With `waits`, it waits until all were read.
+    pub(crate) fn take_counted(&mut self, waits: bool) {
+        while let Some(read) = self.counting.take(waits) {
+            self.finished(read, true);
+        }
+    }
+
+    /// Adds what a member has counted to the others' counts, and removes its files or keeps them for another process.
+    fn finished(&mut self, read: Read, may_others_begin: bool) {
+        let (index, was_reset) = (read.member, read.was_reset);
+        let (finished, state) = self.noted(read);
+        let Some(member) = self.members.get(index) else { return };
+        let (profilee, name) = (member.profilee, member.name.clone());
         // A child that will be a guest may not have announced itself yet, but it has had the file mapped
         // since its fork.
-        if may_others_begin && self.spare(index, &finished.account, state) {
+        if may_others_begin && !was_reset && self.spare(index, &finished.account, state) {
             self.drop_spares();
         } else if let Some(folder) = &self.folder
             && folder.region(&name).is_counted_in() != Some(true)
@@ -80,10 +105,6 @@ impl Family<'_> {
         // The usher of a standalone program ends before the program begins.
         if let Some(why) = self.ushers.remove(&index).and_then(Usher::finish) {
             self.note_unhooked(profilee, &why);
-        }
-        if let Some(member) = self.members.get_mut(index) {
-            // It may hold a descriptor.
-            member.origin = Origin::default();
         }
         if finished.is_worth_writing(state) {
             self.add_other(self.process(index), profilee, finished);
@@ -101,8 +122,8 @@ impl Family<'_> {
         }
         // If the agent has not armed itself, a program that the process has executed may still have the name in its environment.
         let is_over = state == AgentState::Armed && !member.profilee.planned.subject.kind.is_standalone();
-        // Somebody may still read what was measured, or set to zero.
-        let is_read = layout.measure.is_none() && member.baseline.is_none();
+        // Somebody may still read what was measured.
+        let is_read = layout.measure.is_none();
         let is_sound = account.damage.is_none() && account.trouble.is_none();
         if !is_over || !is_read || !is_sound {
             return false;
@@ -240,31 +261,43 @@ impl Family<'_> {
         });
     }
 
-    /// Returns a member's profile, and the state of its agent.
-    pub(super) fn counted(
+    /// Returns what has to be known to read the counts of a member that has ended or is left.
+    pub(super) fn ended(
         &mut self,
         index: usize,
         samples: Option<Samples>,
         crash: Option<u64>,
-    ) -> Option<(Counted, AgentState)> {
+    ) -> Option<Ended> {
         let end = End::Noticed(self.note_end(index)?);
-        let member = self.members.get(index)?;
-        let region = self.folder.as_ref().map(|folder| folder.region(&member.name));
-        let (profilee, baseline) = (member.profilee, member.baseline.as_ref());
-        let maps = &member.maps;
-        let own_call = member.own_call.as_ref();
-        let libraries = &self.libraries;
-        let is_part = index > 0 && !self.settings.per_process;
-        let has_own = profilee.number == FIRST_PROGRAM;
-        let (rate, origin) = (self.rate, Some(&member.origin));
-        let reading = Reading { profilee, libraries, maps, origin, rate, end, own_call, is_part, has_own };
-        let (names, troubles) = (&mut self.names_elsewhere, &mut self.troubles);
-        let (mut counted, state, _) =
-            counted(region.as_ref(), &reading, samples, crash, baseline, troubles, names);
+        let member = self.members.get_mut(index)?;
+        Some(Ended {
+            member: index,
+            region: self.folder.as_ref().map(|folder| folder.region(&member.name)),
+            profilee: member.profilee,
+            libraries: self.libraries.numbered().clone(),
+            maps: std::mem::take(&mut member.maps),
+            // It may hold a descriptor.
+            origin: std::mem::take(&mut member.origin),
+            rate: self.rate,
+            end,
+            own_call: member.own_call.take(),
+            is_part: index > 0 && !self.settings.per_process,
+            has_own: member.profilee.number == FIRST_PROGRAM,
+            samples,
+            crash,
+            baseline: member.baseline.take(),
+        })
+    }
+
+    /// Notes what there is to say of a member whose counts were read. Returns the counts, and the state of its agent.
+    pub(super) fn noted(&mut self, read: Read) -> (Counted, AgentState) {
+        let Read { member, mut counted, state, troubles, .. } = read;
+        self.troubles.extend(troubles);
         self.troubles.extend(counted.account.damage.clone());
+        let Some(member) = self.members.get(member) else { return (counted, state) };
+        let profilee = member.profilee;
         // What the file had before was another process's, whose account says so.
-        let before = self.members.get(index).map_or(0, |member| member.committed_before);
-        counted.account.committed = counted.account.committed.saturating_sub(before);
+        counted.account.committed = counted.account.committed.saturating_sub(member.committed_before);
         for (path, why) in std::mem::take(&mut counted.account.lost) {
             if path.as_os_str().is_empty() {
                 self.troubles
@@ -278,6 +311,6 @@ impl Family<'_> {
                 self.leave_in(profilee.number, &path, Unhooked::LeftOut);
             }
         }
-        Some((counted, state))
+        (counted, state)
     }
 }

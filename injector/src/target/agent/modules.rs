@@ -12,7 +12,8 @@ use gprofinject_abi::region::{LOADS_MAX, LoadRecord};
 use gprofinject_plan::Plan;
 
 use crate::os::proc::Mapping;
-use crate::program::library::Libraries;
+use crate::program::library::Library;
+use crate::program::numbered::Numbered;
 use crate::store::region::file::RegionFile;
 use crate::target::agent::attachment::Attachment;
 use crate::target::agent::overwritten::{Overwritten, Patch};
@@ -27,7 +28,7 @@ const TOP: u64 = 1 << 47;
 #[derive(Clone, Copy)]
 pub(crate) struct Plans<'p> {
     pub(crate) program: Option<&'p Plan>,
-    pub(crate) libraries: &'p Libraries,
+    pub(crate) libraries: &'p Numbered<Library>,
 }
 
 /// What is overwritten in the modules of a process, and where its instructions have gone.

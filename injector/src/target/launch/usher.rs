@@ -21,6 +21,7 @@ use gprofinject_abi::region::PAGE;
 use gprofinject_plan::Plan;
 use zerocopy::{FromZeros, IntoBytes};
 
+use crate::os::beside;
 use crate::os::sys::{self, check};
 use crate::store::run_folder::RunFolder;
 use crate::target::agent::image::Agent;
@@ -71,6 +72,7 @@ pub(crate) fn attend(pid: i32, entrance: &Entrance) -> Result<Usher> {
         let work = move || serve(pid, &entrance, &mut report);
         std::thread::Builder::new().spawn(work).context("no thread can be created")?;
     } else {
+        let _turn = beside::turn();
         // SAFETY: the child uses copies of the parent's values, and ends without dropping those that it does not own.
         match check(unsafe { libc::fork() }).context("no process can be created")? {
             0 => {

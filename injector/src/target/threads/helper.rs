@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::os::sys::{self, check};
-use crate::os::{proc, signals};
+use crate::os::{beside, proc, signals};
 use crate::store::private_folder::PrivateFolder;
 use crate::target::threads::urgency;
 use crate::target::threads::{deadline, guard};
@@ -62,16 +62,18 @@ where
     // The helper holds the lock from its first instruction on. Otherwise the injector might be killed, and
     // another one come before the helper.
     let lock = lock(pid)?;
+    let turn = beside::turn();
     urgency::share();
     let blocked = sys::block_signals();
-    // SAFETY: no other thread of this process is at work, because threads are only made where their work is
-    // waited for. The child uses copies of the parent's values, and ends without dropping those that it does
+    // SAFETY: no other thread of this process is at work whose results the child needs: their work is waited for, or they have a turn of their
+    // own. The child uses copies of the parent's values, and ends without dropping those that it does
     // not own.
     let helper = check(unsafe { libc::fork() });
     if matches!(helper, Ok(0)) {
         serve(pid, write, lock, folder, work);
     }
     sys::unblock_signals(&blocked);
+    drop(turn);
     let helper =
         helper.map_err(|error| anyhow!("no helper process can be created: {}", sys::reason(&error)))?;
     drop((write, lock));
