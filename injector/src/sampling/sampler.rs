@@ -329,11 +329,11 @@ impl Sampling {
         samples
     }
 
-    /// Returns for how long the rings may be left alone. Each sample wakes whoever polls them, which is needed only if Python functions
-    /// are read.
+    /// Returns for how long the rings may be left alone, which is zero once they have to be drained. Each sample wakes whoever polls them, which is
+    /// needed only if Python functions are read. Returns `None` if the rings are polled.
     pub(crate) fn rest(&self) -> Option<Duration> {
-        let left = self.rests_until.checked_sub(sys::monotonic_ns()).filter(|&left| left > 0)?;
-        Some(Duration::from_nanos(left))
+        let left = self.rests_until.saturating_sub(sys::monotonic_ns());
+        (self.rests_until > 0).then(|| Duration::from_nanos(left))
     }
 
     /// Returns the descriptors to poll now.

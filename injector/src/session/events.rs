@@ -54,7 +54,7 @@ pub(crate) fn wait(
     let mut rest = None;
     if let Some(sampling) = sampling.as_deref_mut() {
         // poll knows whole milliseconds.
-        rest = sampling.rest().map(|rest| rest + Duration::from_millis(1));
+        rest = sampling.rest().map(|rest| if rest.is_zero() { rest } else { rest + Duration::from_millis(1) });
         polled.extend(sampling.descriptors().map(entry));
     }
     let at_most = at_most.into_iter().chain(rest).min();
@@ -63,7 +63,7 @@ pub(crate) fn wait(
         poll(&mut polled, at_most);
         let (others, perf) = polled.split_at(perf_from);
         let Some(sampling) = sampling.as_deref_mut() else { break others };
-        let mut ready = rest.is_some() && sampling.rest().is_none();
+        let mut ready = sampling.rest().is_some_and(|rest| rest.is_zero());
         for entry in perf {
             ready |= entry.revents & libc::POLLIN != 0;
             if entry.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0 {
