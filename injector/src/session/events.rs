@@ -54,7 +54,8 @@ pub(crate) fn wait(
     let mut rest = None;
     if let Some(sampling) = sampling.as_deref_mut() {
         // poll knows whole milliseconds.
-        rest = sampling.rest().map(|rest| if rest.is_zero() { rest } else { rest + Duration::from_millis(1) });
+        rest =
+            sampling.rest().map(|rest| if rest.is_zero() { rest } else { rest + Duration::from_millis(1) });
         polled.extend(sampling.descriptors().map(entry));
     }
     let at_most = at_most.into_iter().chain(rest).min();

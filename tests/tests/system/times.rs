@@ -20,6 +20,7 @@ gprofinject_tests::trials! {
         our_own_time_in_a_static_program_is_left_out,
         our_own_time_in_libraries_is_left_out,
         our_own_time_in_children_is_left_out,
+        samples_after_many_programs,
         why_most_samples_are_our_own,
         our_own_time_in_slow_paths_is_left_out,
         no_samples_at_rate_zero;
@@ -214,6 +215,20 @@ fn our_own_time_in_children_is_left_out() {
         view::apart(&tiny.path("")).unwrap();
         tiny.has_true_shares("prog", "gmon.out.prog", sampler);
     }
+}
+
+/// Programs that have to be planned keep gprofinject busy while the rings of samples fill.
+fn samples_after_many_programs() {
+    let tiny = Tiny::built("prog", &[]);
+    let script = "#!/bin/sh\nfor i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do\n\
+        cp prog prog$i; echo $i >>prog$i; ./prog 5; ./prog$i 1\ndone\nexec ./prog 500\n";
+    std::fs::write(tiny.path("script"), script).unwrap();
+    let mut executable = Command::new("chmod");
+    assert!(executable.arg("+x").arg(tiny.path("script")).status().unwrap().success());
+    let (stats, _) = tiny.run(&["-q"], "script", &[]);
+    let lost = number(&stats, "/lost/samples");
+    println!("{lost} samples were lost");
+    assert!(lost < 50.0, "{stats}");
 }
 
 /// If most samples of two seconds are gprofinject's own, the summary says why, and what helps.
