@@ -329,14 +329,14 @@ impl Sampling {
         samples
     }
 
-    /// Returns for how long the rings may be left alone. Each sample wakes whoever polls them, which is needed only if Python functions
-    /// are read.
+    /// Returns for how long the rings may still be left alone, which is no time if they have to be read now; `None` if somebody polls
+    /// them. Each sample wakes whoever does, which is needed only if Python functions are read.
     pub(crate) fn rest(&self) -> Option<Duration> {
-        let left = self.rests_until.checked_sub(sys::monotonic_ns()).filter(|&left| left > 0)?;
-        Some(Duration::from_nanos(left))
+        let left = self.rests_until.saturating_sub(sys::monotonic_ns());
+        (self.rests_until > 0).then(|| Duration::from_nanos(left))
     }
 
-    /// Returns the descriptors to poll now.
+    /// Returns the descriptors to poll now: none while the rings [rest](Sampling::rest).
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = RawFd> {
         self.perf.descriptors().filter(|_| self.rests_until == 0)
     }
