@@ -26,5 +26,6 @@ pub(crate) mod settings;
 pub(crate) mod spares;
 pub(crate) mod stats;
 pub(crate) mod summary;
+pub(crate) mod unfollowed;
 pub(crate) mod unmatched;
 pub(crate) mod words;

@@ -1,8 +1,10 @@
-//! Children of this process, and how they end.
+//! Children of this process, how they end, and which CPU time they have taken.
+#![allow(unsafe_code, reason = "the kernel fills in what processes have used")]
 
 use std::fs;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions, wait, waitpid};
@@ -69,6 +71,21 @@ pub(crate) fn has_children() -> bool {
         Some(earlier) if !earlier.is_empty() => children().iter().any(|child| !earlier.contains(child)),
         _ => true,
     }
+}
+
+/// Returns the CPU time of all children that were waited for, with their own ones: in user space, and in the kernel.
+pub(crate) fn cpu_time() -> (Duration, Duration) {
+    let time = |time: libc::timeval| {
+        let part = |part| u64::try_from(part).unwrap_or(0);
+        Duration::from_secs(part(time.tv_sec)) + Duration::from_micros(part(time.tv_usec))
+    };
+    // SAFETY: a structure of numbers may be zero, and the kernel writes to it alone.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage);
+        usage
+    };
+    (time(usage.ru_utime), time(usage.ru_stime))
 }
 
 /// Returns the children of all threads of this process, as far as the kernel lists them.

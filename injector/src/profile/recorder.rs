@@ -24,6 +24,9 @@ use crate::profile::stacks::Frame;
 use crate::program::planned::Planned;
 use crate::store::rank;
 
+/// The name that stands for all functions of a program that was not followed.
+const NOT_FOLLOWED: &str = "[not followed]";
+
 /// The recording of a run, to which one program after the other is added.
 pub(crate) struct Recorder {
     tables: Tables,
@@ -86,6 +89,17 @@ impl Recorder {
             ..Program::default()
         });
         self.add_to(number, profile, own, processes);
+    }
+
+    /// Adds a program that was not followed, of which no more is known than that it has run so often and had so many samples.
+    pub(crate) fn add_unfollowed(&mut self, path: &str, processes: u32, samples: u64) {
+        let module = Module { path: path.to_owned(), ..Module::default() };
+        let name = module.name().to_owned();
+        let module = self.tables.module(module);
+        let function = self.tables.function(module, 0, 0, NOT_FOLLOWED);
+        let program = self.tables.recording.programs.len() as u32;
+        self.tables.recording.programs.push(Program { name, module, processes, ..Program::default() });
+        self.tables.recording.hits.push(Hits { program, function, address: 0, samples });
     }
 
     /// Adds the slowest calls of the programs that have been added.

@@ -95,6 +95,8 @@ pub(crate) struct Family<'s> {
     /// The executed programs that could not be followed, or not be hooked as the user asked, with the
     /// reasons.
     pub(crate) unfollowed: BTreeSet<String>,
+    /// The names of the executed programs that were not followed, or not hooked, and whether gprofinject could have started them.
+    pub(crate) alone: BTreeMap<String, bool>,
     /// The ushers of members that are standalone programs, by the index of the member.
     pub(crate) ushers: HashMap<usize, Usher>,
     /// The reports about profiles that could not be written where they should be.
@@ -161,6 +163,7 @@ impl<'s> Family<'s> {
             programs: BTreeMap::new(),
             others: Vec::new(),
             unfollowed,
+            alone: BTreeMap::new(),
             ushers: HashMap::new(),
             troubles: Vec::new(),
             is_over: false,

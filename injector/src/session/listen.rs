@@ -121,8 +121,7 @@ impl Family<'_> {
             }
             Ok(Message::Alone(reason)) => {
                 if let Some(file) = asker.file.take() {
-                    let name = resolve::Executed::new(file).name;
-                    self.unfollowed.insert(format!("{} was not followed: {reason}", name.display()));
+                    self.leave_alone(&resolve::Executed::new(file).name, true, &reason.to_string());
                 }
             }
             Ok(Message::Loaded(question)) => {
@@ -193,8 +192,7 @@ impl Family<'_> {
         // The process may still have capabilities that the program will not have, and the injector must not
         // read a file that another user has opened.
         if asker.user != sys::ids().euid {
-            let name = resolve::Executed::new(file).name;
-            self.unfollowed.insert(format!("{} was not followed: it runs as another user", name.display()));
+            self.leave_alone(&resolve::Executed::new(file).name, true, "it runs as another user");
             return None;
         }
         let executed = resolve::executed(pid, file)?;
@@ -202,14 +200,14 @@ impl Family<'_> {
         match headroom::is_enough(pid) {
             Ok(most) => self.spares.limit(most),
             Err(why) => {
-                self.unfollowed.insert(format!("{} was not followed: {why}", binary.display()));
+                self.leave_alone(binary, true, &why.to_string());
                 return None;
             }
         }
         let profilee = match self.profilees.executed(&executed.path(), binary, &self.settings.planner()) {
             Ok(profilee) => profilee,
             Err(why) => {
-                self.unfollowed.insert(format!("{} was not followed: {why}", binary.display()));
+                self.leave_alone(binary, false, &why.to_string());
                 return None;
             }
         };
@@ -219,8 +217,7 @@ impl Family<'_> {
         let (name, committed) = match self.make_files(profilee) {
             Ok(made) => made,
             Err(error) => {
-                let why = sys::reason(&error);
-                self.unfollowed.insert(format!("{} was not followed: {why}", binary.display()));
+                self.leave_alone(binary, true, &sys::reason(&error));
                 return None;
             }
         };
@@ -237,6 +234,12 @@ impl Family<'_> {
         Some(name)
     }
 
+    /// Notes why a program is not followed. `starts`: gprofinject could profile it if it started it itself.
+    fn leave_alone(&mut self, program: &Path, starts: bool, why: &str) {
+        self.unfollowed.insert(format!("{} was not followed: {why}", program.display()));
+        self.note_alone(program, starts);
+    }
+
     /// Has the agent put into the standalone program that a process is about to execute.
     fn usher_in(&mut self, pid: i32, name: &str, profilee: &Profilee) {
         let (Some(folder), Some(plan)) = (&self.folder, &profilee.planned.plan) else { return };
@@ -245,7 +248,7 @@ impl Family<'_> {
                 self.ushers.insert(self.members.len() - 1, usher);
             }
             Err(error) => {
-                self.unfollowed.insert(format!("{} was not followed: {error:#}", profilee.binary.display()));
+                self.leave_alone(&profilee.binary, true, &format!("{error:#}"));
             }
         }
     }

@@ -16,6 +16,7 @@ impl Run<'_> {
     /// Returns the remarks, the most important first.
     pub(crate) fn remarks(&self, digest: &Digest) -> Vec<String> {
         let remarks = [
+            self.unfollowed_time(digest),
             self.cost(digest),
             self.planning(),
             self.unhooked_time(digest),
@@ -45,6 +46,13 @@ impl Run<'_> {
                 voice.detail(format_args!("{}: {advice}", other.title()));
             }
         }
+    }
+
+    /// Says which programs were not followed, if they have taken much time.
+    fn unfollowed_time(&self, digest: &Digest) -> Option<String> {
+        let programs = self.unfollowed.programs.iter();
+        let unseen = programs.fold(0_u64, |sum, (_, cost)| sum.saturating_add(cost.samples));
+        self.unfollowed.remark(digest.all.samples.saturating_sub(unseen), self.rate)
     }
 
     /// Says which part of the CPU time was gprofinject's own, and what helps, if it is much.

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::collections::btree_map::Entry;
+use std::path::Path;
 
 use gmon_run::Process;
 
@@ -130,6 +131,18 @@ impl Family<'_> {
     fn note_unhooked(&mut self, profilee: &Profilee, why: &str) {
         let program = profilee.binary.display();
         self.unfollowed.insert(format!("nothing was hooked in a process of {program}: {why}"));
+        // The reason names what helps.
+        self.note_alone(&profilee.binary, false);
+    }
+
+    /// Notes that a program was not followed, or not hooked. `starts`: gprofinject could profile it if it started it itself.
+    pub(crate) fn note_alone(&mut self, program: &Path, starts: bool) {
+        /// A process can execute any number of files.
+        const MOST: usize = 256;
+        let name = program.file_name().unwrap_or(program.as_os_str()).to_string_lossy();
+        if self.alone.len() < MOST {
+            self.alone.insert(name.into_owned(), starts);
+        }
     }
 
     /// Adds what a process other than the first one has counted to the recording, or to the others of the same program.
