@@ -11,6 +11,7 @@ pub(crate) mod events;
 pub(crate) mod expectations;
 pub(crate) mod family;
 pub(crate) mod headroom;
+pub(crate) mod label;
 pub(crate) mod listen;
 pub(crate) mod live;
 pub(crate) mod member;

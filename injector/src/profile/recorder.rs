@@ -41,6 +41,8 @@ pub(crate) struct Processes {
     pub(crate) number: u32,
     /// The number of the only one, or 0.
     pub(crate) pid: u32,
+    /// What all of them are labelled with, or nothing.
+    pub(crate) label: String,
     /// The processes of which more than the number is known. [`Recorder`] fills in their program, their run and their measured times.
     pub(crate) each: Vec<Process>,
 }
@@ -48,7 +50,7 @@ pub(crate) struct Processes {
 impl Processes {
     /// Returns the only one, of which no more than its number is known.
     pub(crate) fn one(pid: u32) -> Processes {
-        Processes { number: 1, pid, each: Vec::new() }
+        Processes { number: 1, pid, ..Processes::default() }
     }
 }
 
@@ -218,6 +220,7 @@ impl Recorder {
         if let Some(known) = self.tables.recording.programs.get_mut(program as usize) {
             known.processes = known.processes.saturating_add(processes.number);
             known.pid = processes.pid;
+            known.label.clone_from(&processes.label);
             known.elsewhere = known.elsewhere.saturating_add(elsewhere);
             known.overhead = known.overhead.saturating_add(own);
         }

@@ -30,6 +30,7 @@ use crate::program::profilee::{Profilee, Profilees, identity};
 use crate::sampling::maps::Maps;
 use crate::sampling::sampler::Sampling;
 use crate::sampling::samples::{Samples, Threads};
+use crate::session::label::{Label, Labels};
 use crate::session::member::{Living, Member, Other, Unhooked};
 use crate::session::results::Results;
 use crate::session::settings::Settings;
@@ -87,9 +88,11 @@ pub(crate) struct Family<'s> {
     pub(super) spares: Spares,
     /// The first name under which each plan was written.
     plan_names: HashMap<u32, String>,
-    /// What processes other than the first one have counted, by the number of their program, if one profile is written
+    /// What processes other than the first one have counted, by the number of their program and by label, if one profile is written
     /// for each program.
-    programs: BTreeMap<u32, Sum>,
+    programs: BTreeMap<(u32, Label), Sum>,
+    /// The labels of the processes.
+    labels: Labels,
     /// The members that have ended, without the first one.
     pub(crate) others: Vec<Other>,
     /// The executed programs that could not be followed, or not be hooked as the user asked, with the
@@ -161,6 +164,7 @@ impl<'s> Family<'s> {
             spares: Spares::default(),
             plan_names: HashMap::from([(0, FIRST.to_owned())]),
             programs: BTreeMap::new(),
+            labels: Labels::default(),
             others: Vec::new(),
             unfollowed,
             alone: BTreeMap::new(),
@@ -178,7 +182,7 @@ impl<'s> Family<'s> {
     /// Makes the first process the first member.
     pub(crate) fn begin(&mut self, pid: i32, profilee: &'static Profilee) {
         self.enter(profilee);
-        self.join(pid, profilee, FIRST.to_owned(), None);
+        self.join(pid, profilee, FIRST.to_owned(), None, None);
     }
 
     /// Replaces the hold on the first member.
@@ -217,13 +221,15 @@ impl<'s> Family<'s> {
         }
     }
 
-    /// Adds a member, whose files in the run folder have that name. `parent` is the member that has forked it.
+    /// Adds a member, whose files in the run folder have that name. `parent` is the member that has forked it, and `label` that of the
+    /// program which it is about to execute.
     pub(crate) fn join(
         &mut self,
         pid: i32,
         profilee: &'static Profilee,
         name: String,
         parent: Option<usize>,
+        label: Option<Label>,
     ) {
         let index = self.members.len();
         let handle = || (index > 0).then(|| Handle::of(pid));
@@ -244,6 +250,11 @@ impl<'s> Family<'s> {
             (None, Some(member)) => member.pid.cast_unsigned(),
             (_, None) => proc::parent(pid).map_or(0, i32::cast_unsigned),
         };
+        let inherited = known.map(|member| member.label.clone());
+        let label = match (label, inherited) {
+            (None, Some(inherited)) => inherited,
+            (label, _) => self.labels.told_apart(label.unwrap_or_else(|| Label::of_process(pid))),
+        };
         self.trace(index, parent.or(before), pid, profilee, &name);
         let grip = Grip::unopened(pid);
         let maps = Maps::default();
@@ -253,6 +264,7 @@ impl<'s> Family<'s> {
             profilee,
             name,
             parent: parent_pid,
+            label,
             began: Moment::now(),
             committed_before: 0,
             grip,

@@ -18,6 +18,7 @@ use crate::program::resolve;
 use crate::sampling::sampler::Sampling;
 use crate::session::family::Family;
 use crate::session::headroom;
+use crate::session::label::Label;
 use crate::session::member::Unhooked;
 use crate::session::message::{Answer, Malformed, MemberName, Message, Request};
 use crate::store::listener::{Asker, Listener};
@@ -114,8 +115,8 @@ impl Family<'_> {
                     None => asker.answer(&[]),
                 }
             }
-            Ok(Message::Executes) => {
-                let name = self.executes(asker, sampling).unwrap_or_default();
+            Ok(Message::Executes(label)) => {
+                let name = self.executes(asker, label, sampling).unwrap_or_default();
                 asker.answer(name.as_bytes());
                 self.settings.cache.keep_fresh();
             }
@@ -174,7 +175,7 @@ impl Family<'_> {
             let switched = switched.filter(|member| member.profilee.number == profilee.number);
             let switched = switched.map(|member| member.switched.clone()).unwrap_or_default();
             let forked_by = self.current(parent).ok();
-            self.join(pid, profilee, name.to_owned(), forked_by);
+            self.join(pid, profilee, name.to_owned(), forked_by, None);
             if let Some(member) = self.members.last_mut() {
                 // The child has a copy of everything that was switched in its parent.
                 member.switched = switched;
@@ -186,7 +187,12 @@ impl Family<'_> {
 
     /// Handles the announcement of a process that is about to execute a program. Returns the process's new
     /// name if the program can be followed.
-    fn executes(&mut self, asker: &mut Asker, sampling: Option<&mut Sampling>) -> Option<String> {
+    fn executes(
+        &mut self,
+        asker: &mut Asker,
+        label: Label,
+        sampling: Option<&mut Sampling>,
+    ) -> Option<String> {
         let pid = asker.pid;
         let file = asker.file.take()?;
         // The process may still have capabilities that the program will not have, and the injector must not
@@ -221,7 +227,7 @@ impl Family<'_> {
                 return None;
             }
         };
-        self.join(pid, profilee, name.clone(), None);
+        self.join(pid, profilee, name.clone(), None, Some(label));
         if let Some(member) = self.members.last_mut() {
             member.committed_before = committed;
         }

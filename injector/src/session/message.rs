@@ -13,6 +13,7 @@ use zerocopy::FromBytes;
 
 use crate::live::snapshot::Wants;
 use crate::options::Verb;
+use crate::session::label::Label;
 
 /// A message. The kernel says who has sent it.
 #[derive(Debug, PartialEq, Eq)]
@@ -21,8 +22,8 @@ pub(crate) enum Message {
     Forked(MemberName),
     /// The process cannot follow the link to the file of this name.
     Opens(FileName),
-    /// The process is about to execute the program whose file came with the packet.
-    Executes,
+    /// The process is about to execute the program whose file came with the packet, with this label.
+    Executes(Label),
     /// The process is about to execute the program whose file came with the packet, and does not ask to be followed.
     Alone(Reason),
     /// The process has loaded a library, whose file came with the packet.
@@ -125,7 +126,7 @@ impl Message {
         match packet.split_first() {
             Some((&ask::FORKED, name)) => MemberName::parse(name).map(Message::Forked).ok_or(Malformed::Name),
             Some((&ask::OPENS, name)) => FileName::parse(name).map(Message::Opens).ok_or(Malformed::Name),
-            Some((&ask::EXECUTES, [])) => Ok(Message::Executes),
+            Some((&ask::EXECUTES, label)) => Ok(Message::Executes(Label::parse(label))),
             Some((&ask::ALONE, &[ask::PROFILED])) => Ok(Message::Alone(Reason::Profiled)),
             Some((&ask::ALONE, &[ask::LIMITED])) => Ok(Message::Alone(Reason::Limited)),
             Some((&ask::AHEAD, [])) => Ok(Message::Ahead),
@@ -205,7 +206,8 @@ mod tests {
             let packet = request.packet().expect("a packet");
             assert_eq!(Message::parse(&packet), Ok(Message::Control(request)));
         }
-        assert_eq!(Message::parse(b"E"), Ok(Message::Executes));
+        assert_eq!(Message::parse(b"E"), Ok(Message::Executes(Label::default())));
+        assert_eq!(Message::parse(b"Elabel"), Ok(Message::Executes(Label::parse(b"label"))));
         assert_eq!(Message::parse(b"NP"), Ok(Message::Alone(Reason::Profiled)));
         assert_eq!(Message::parse(b"NL"), Ok(Message::Alone(Reason::Limited)));
         assert_eq!(Message::parse(b"NX"), Err(Malformed::Kind));
@@ -293,7 +295,7 @@ mod tests {
                     assert!(!member.contains('/') && matches!(suffix, "plan" | "region"));
                     parsed += 1;
                 }
-                Ok(Message::Executes | Message::Loaded(_) | Message::Ahead | Message::Alone(_)) => {
+                Ok(Message::Executes(_) | Message::Loaded(_) | Message::Ahead | Message::Alone(_)) => {
                     parsed += 1
                 }
                 Ok(Message::Control(request)) => {
