@@ -24,6 +24,9 @@ pub(crate) enum Ending {
 /// background. They are no part of the run, and may wait for gprofinject's end: to read from a pipe what it writes, say.
 static EARLIER: OnceLock<Vec<i32>> = OnceLock::new();
 
+/// The CPU time that such children had taken then: in user space, and in the kernel.
+static EARLIER_TIME: OnceLock<(Duration, Duration)> = OnceLock::new();
+
 /// The process number of the program, or 0 before there is one.
 static LAUNCHED: AtomicI32 = AtomicI32::new(0);
 
@@ -56,6 +59,7 @@ pub(crate) fn end_like_launched() -> ! {
 /// Remembers the children that are there before the first one is forked.
 pub(crate) fn remember_earlier() {
     let _ = EARLIER.set(children());
+    let _ = EARLIER_TIME.set(all_cpu_time());
 }
 
 /// Waits for the children that have ended. Returns whether others are left that are not older than the run.
@@ -73,8 +77,15 @@ pub(crate) fn has_children() -> bool {
     }
 }
 
-/// Returns the CPU time of all children that were waited for, with their own ones: in user space, and in the kernel.
+/// Returns the CPU time of all children of the run that were waited for, with their own ones: in user space, and in the kernel.
 pub(crate) fn cpu_time() -> (Duration, Duration) {
+    let (user, kernel) = all_cpu_time();
+    let earlier = EARLIER_TIME.get().copied().unwrap_or_default();
+    (user.saturating_sub(earlier.0), kernel.saturating_sub(earlier.1))
+}
+
+/// Returns the same with what was before the run.
+fn all_cpu_time() -> (Duration, Duration) {
     let time = |time: libc::timeval| {
         let part = |part| u64::try_from(part).unwrap_or(0);
         Duration::from_secs(part(time.tv_sec)) + Duration::from_micros(part(time.tv_usec))

@@ -217,7 +217,9 @@ impl Family<'_> {
                 return None;
             }
         };
-        let less = profilee.planned.plan.iter().flat_map(|plan| [&plan.downgrade, &plan.caution]).flatten();
+        // Of the program that was started, it was said before.
+        let known = profilee.planned.plan.iter().filter(|_| profilee.number != 0);
+        let less = known.flat_map(|plan| [&plan.downgrade, &plan.caution]).flatten();
         self.unfollowed.extend(less.map(|less| format!("{}: {less}", binary.display())));
         self.enter(profilee);
         let (name, committed) = match self.make_files(profilee) {

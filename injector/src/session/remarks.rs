@@ -72,8 +72,14 @@ impl Run<'_> {
     fn planning(&self) -> Option<String> {
         const LONG: Duration = Duration::from_millis(500);
         let taken = progress::taken();
+        let others = self.others.iter().map(|other| other.profilee.planned);
+        let mut images = { others }.chain([self.planned]).filter_map(|planned| planned.subject.image());
+        let when = match images.any(|image| image.facts.go) {
+            true => "plans of Go programs are not kept",
+            false => "as in the first run of each build",
+        };
         (taken >= LONG && taken * 5 >= self.duration)
-            .then(|| format!("planning took {:.1} s, as in the first run of each build", taken.as_secs_f64()))
+            .then(|| format!("planning took {:.1} s, {when}", taken.as_secs_f64()))
     }
 
     /// Says where most samples are, if they are not in hooked code, and what hooks it.
