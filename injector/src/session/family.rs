@@ -86,6 +86,8 @@ pub(crate) struct Family<'s> {
     names: u32,
     /// The files of processes that have ended, for processes that will run the same programs.
     pub(super) spares: Spares,
+    /// The newest member that has had the files of each name among them.
+    pub(super) spared: HashMap<String, usize>,
     /// The first name under which each plan was written.
     plan_names: HashMap<u32, String>,
     /// What processes other than the first one have counted, by the number of their program and by label, if one profile is written
@@ -162,6 +164,7 @@ impl<'s> Family<'s> {
             living: BTreeMap::new(),
             names: 1,
             spares: Spares::default(),
+            spared: HashMap::new(),
             plan_names: HashMap::from([(0, FIRST.to_owned())]),
             programs: BTreeMap::new(),
             labels: Labels::default(),
@@ -355,6 +358,12 @@ impl<'s> Family<'s> {
         if let Some(member) = self.members.get_mut(index).filter(|_| self.orders.timer_rate > 0) {
             member.maps.add_those_of(member.pid);
         }
+    }
+
+    /// Returns the newest member whose files in the run folder have that name, or had it until its process ended.
+    pub(crate) fn named(&self, name: &str) -> Option<usize> {
+        let newest = self.members.iter().rposition(|member| member.name == name);
+        newest.or_else(|| self.spared.get(name).copied())
     }
 
     /// Returns the descriptors to poll: those of connections, and those that report the end of processes.

@@ -96,12 +96,12 @@ impl Family<'_> {
             return;
         }
         match message {
-            Ok(Message::Forked(name)) => {
+            Ok(Message::Forked(name, parent)) => {
                 let own = sys::ids().euid;
                 if let Some(file) = asker.file.take().filter(|_| asker.user == own) {
                     self.adopt(&name, file.into());
                 }
-                self.forked(asker.pid, &name, sampling);
+                self.forked(asker.pid, &name, parent.as_ref(), sampling);
             }
             Ok(Message::Opens(name)) => {
                 let is_ours = asker.user == sys::ids().euid;
@@ -162,7 +162,13 @@ impl Family<'_> {
     }
 
     /// Handles the announcement of a forked child, which counts in a region file of that name.
-    fn forked(&mut self, pid: i32, name: &MemberName, sampling: Option<&mut Sampling>) {
+    fn forked(
+        &mut self,
+        pid: i32,
+        name: &MemberName,
+        parent: Option<&MemberName>,
+        sampling: Option<&mut Sampling>,
+    ) {
         let Some(folder) = &self.folder else { return };
         let name = name.as_str();
         if self.taken.contains(name) {
@@ -170,11 +176,12 @@ impl Family<'_> {
         }
         let profilee = folder.region(name).report().ok().and_then(|report| self.profilees.get(report.plan));
         if let Some(profilee) = profilee {
-            let parent = proc::parent(pid).unwrap_or_default();
-            let switched = self.current(parent).ok().and_then(|index| self.members.get(index));
+            // Both may have ended, or the parent may have executed another program.
+            let by_name = parent.and_then(|parent| self.named(parent.as_str()));
+            let forked_by = by_name.or_else(|| self.current(proc::parent(pid)?).ok());
+            let switched = forked_by.and_then(|index| self.members.get(index));
             let switched = switched.filter(|member| member.profilee.number == profilee.number);
             let switched = switched.map(|member| member.switched.clone()).unwrap_or_default();
-            let forked_by = self.current(parent).ok();
             self.join(pid, profilee, name.to_owned(), forked_by, None);
             if let Some(member) = self.members.last_mut() {
                 // The child has a copy of everything that was switched in its parent.

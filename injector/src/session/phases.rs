@@ -289,7 +289,7 @@ impl<T: Target> Session<'_, T> {
         };
         let has_kernel = self.choice.method != Method::Perf || collected.samples_kernel;
         let spent = if has_kernel { user + kernel } else { user };
-        let time = Time { spent: is_known.then(|| Time::samples(spent, rate)), sampled };
+        let time = Time { spent: is_known.then(|| Time::samples(spent, rate)), sampled, rate };
         let others = family.others.iter().map(|other| (other.profilee, &other.account));
         let mut all = others.chain([(self.profilee, &collected.first.account)]);
         let starter = all.find(|(_, account)| account.lost_programs > 0).map(|(profilee, _)| profilee.name());

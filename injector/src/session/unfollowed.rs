@@ -16,12 +16,17 @@ pub(crate) struct Unfollowed {
     starts: bool,
 }
 
+/// The CPU time in seconds that is worth a remark: nobody waits for less.
+const LONG: f64 = 0.05;
+
 /// The CPU time of a run, from two sides.
 pub(crate) struct Time {
     /// That of all processes, if the kernel has counted it, in samples.
     pub(crate) spent: Option<u64>,
     /// The samples that were taken, wherever, or lost.
     pub(crate) sampled: u64,
+    /// The number of samples in a second.
+    pub(crate) rate: u32,
 }
 
 impl Time {
@@ -34,7 +39,8 @@ impl Time {
     fn unsampled(&self) -> Option<u64> {
         let spent = self.spent?;
         let left = spent.saturating_sub(self.sampled);
-        (left > 0 && left >= spent / 5).then_some(left)
+        // In a short time, what the kernel takes to begin and to end processes is much.
+        (left > 0 && left >= spent / 5 && left as f64 >= LONG * f64::from(self.rate)).then_some(left)
     }
 }
 
@@ -69,8 +75,6 @@ impl Unfollowed {
     /// `rate` that of a second.
     pub(crate) fn remark(&self, seen: u64, rate: u32) -> Option<String> {
         const MUCH: f64 = 5.0;
-        /// In seconds. Nobody waits for less.
-        const LONG: f64 = 0.05;
         let (first, _) = self.programs.first()?;
         let samples = self.programs.iter().fold(0_u64, |sum, (_, cost)| sum.saturating_add(cost.samples));
         let percent = 100.0 * samples as f64 / samples.saturating_add(seen).max(1) as f64;
@@ -107,7 +111,7 @@ mod tests {
     #[test]
     fn what_was_sampled_is_named() {
         let programs = vec![("/bin/busy".to_owned(), cost(1, 270)), ("/bin/id".to_owned(), cost(1, 1))];
-        let time = Time { spent: Some(290), sampled: 285 };
+        let time = Time { spent: Some(290), sampled: 285, rate: 1000 };
         let unfollowed = Unfollowed::new(programs, &BTreeMap::new(), None, &time);
         assert_eq!(
             unfollowed.remark(15, 1000).as_deref(),
@@ -121,7 +125,7 @@ mod tests {
     #[test]
     fn what_nobody_has_sampled_is_that_of_who_is_not_followed() {
         let alone = BTreeMap::from([("sudo".to_owned(), false)]);
-        let time = |spent, sampled| Time { spent, sampled };
+        let time = |spent, sampled| Time { spent, sampled, rate: 1000 };
         let of = |alone: &BTreeMap<_, _>, starter, time| Unfollowed::new(Vec::new(), alone, starter, &time);
         let unfollowed = of(&alone, None, time(Some(300), 20));
         assert_eq!(unfollowed.remark(20, 1000).as_deref(), Some("not followed: sudo, 0.28 s (93 %)"));
@@ -135,6 +139,7 @@ mod tests {
             (&nothing, time(Some(300), 20)),
             (&alone, time(Some(300), 250)),
             (&alone, time(Some(300), 310)),
+            (&alone, time(Some(30), 1)),
             (&alone, time(None, 20)),
         ] {
             assert_eq!(of(alone, None, time).programs, []);

@@ -118,6 +118,7 @@ impl Family<'_> {
             return false;
         }
         let name = std::mem::take(&mut member.name);
+        self.spared.insert(name.clone(), index);
         self.spares.add(Spare { program: member.profilee.number, name, bytes });
         true
     }
