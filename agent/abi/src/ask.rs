@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// follows, then [`OF`], then that of its parent. If the file is a memory file, its descriptor comes with the packet. The injector sends no answer.
 pub const FORKED: u8 = b'F';
 /// What stands between the two names in such a packet.
-pub const OF: u8 = b'/';
+pub const OF: u8 = b':';
 /// First byte of the packet of a process that cannot follow the link in the run folder to one of its files. The file's name
 /// follows. The injector answers with one byte and a descriptor of the file, or with an empty packet.
 pub const OPENS: u8 = b'O';

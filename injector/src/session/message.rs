@@ -127,7 +127,8 @@ impl Message {
             Some((&ask::FORKED, names)) => {
                 let mut names = names.splitn(2, |&byte| byte == ask::OF);
                 let name = names.next().and_then(MemberName::parse).ok_or(Malformed::Name)?;
-                Ok(Message::Forked(name, names.next().and_then(MemberName::parse)))
+                let parent = names.next().map(|parent| MemberName::parse(parent).ok_or(Malformed::Name));
+                Ok(Message::Forked(name, parent.transpose()?))
             }
             Some((&ask::OPENS, name)) => FileName::parse(name).map(Message::Opens).ok_or(Malformed::Name),
             Some((&ask::EXECUTES, label)) => Ok(Message::Executes(Label::parse(label))),
@@ -217,13 +218,12 @@ mod tests {
         assert_eq!(Message::parse(b"NX"), Err(Malformed::Kind));
         let Ok(Message::Forked(name, None)) = Message::parse(b"Ff123") else { panic!("a child's name") };
         assert_eq!(name.as_str(), "f123");
-        let both = Message::parse(b"Ff123/0");
+        let both = Message::parse(b"Ff123:0");
         let Ok(Message::Forked(name, Some(parent))) = both else { panic!("two names") };
         assert_eq!((name.as_str(), parent.as_str()), ("f123", "0"));
-        for packet in [&b"Ff123/"[..], b"Ff123/..", b"Ff123/a/b"] {
-            assert!(matches!(Message::parse(packet), Ok(Message::Forked(_, None))));
+        for packet in [&b"Ff123:"[..], b"Ff123:..", b"Ff123:a:b", b"Ff123/0", b"F:0"] {
+            assert_eq!(Message::parse(packet), Err(Malformed::Name));
         }
-        assert_eq!(Message::parse(b"F/0"), Err(Malformed::Name));
         for file in ["0.region", "f12.plan"] {
             let packet = [&[ask::OPENS], file.as_bytes()].concat();
             let Ok(Message::Opens(name)) = Message::parse(&packet) else { panic!("a file's name") };
