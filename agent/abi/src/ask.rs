@@ -9,12 +9,12 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// First byte of the packet of a forked child that has made its region file. The child's name in the run folder
 /// follows, then [`OF`], then that of its parent. If the file is a memory file, its descriptor comes with the packet. The injector sends no answer.
 pub const FORKED: u8 = b'F';
-/// What stands between the two names in such a packet.
+/// What stands before the second name in such a packet, and before a label.
 pub const OF: u8 = b':';
 /// First byte of the packet of a process that cannot follow the link in the run folder to one of its files. The file's name
 /// follows. The injector answers with one byte and a descriptor of the file, or with an empty packet.
 pub const OPENS: u8 = b'O';
-/// First byte of the packet of a process that is about to execute a program. The value of [`LABEL_VARIABLE`] in the program's
+/// First byte of the packet of a process that is about to execute a program. [`OF`] and the value of [`LABEL_VARIABLE`] in the program's
 /// environment follows, or nothing; of a long one, the first [`LABEL_MAX`] bytes. A descriptor of the program's file
 /// comes with it (SCM_RIGHTS), because only the process itself can resolve the path: the process may have another
 /// root folder or mount namespace, or the path may lead through `/proc/self`. The injector answers with the name that

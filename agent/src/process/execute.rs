@@ -337,9 +337,10 @@ impl Drop for Opened {
 fn ask_for_name<'n>(file: &Opened, label: &[u8], name: &'n mut [u8; ask::NAME_MAX]) -> Option<&'n [u8]> {
     /// This is longer than planning takes. After that time, the program is executed without being followed.
     const PATIENCE_MS: u64 = 20_000;
-    let mut packet = [ask::EXECUTES; 1 + ask::LABEL_MAX];
-    let len = packet.iter_mut().skip(1).zip(label).map(|(to, &byte)| *to = byte).count();
-    let packet = packet.get(..1 + len)?;
+    let mut packet = [ask::OF; 2 + ask::LABEL_MAX];
+    packet[0] = ask::EXECUTES;
+    let len = packet.iter_mut().skip(2).zip(label).map(|(to, &byte)| *to = byte).count();
+    let packet = packet.get(..2 + len)?;
     let Some(fd) = run::tell_with(packet, file.fd) else {
         missed();
         return None;

@@ -131,7 +131,8 @@ impl Message {
                 Ok(Message::Forked(name, parent.transpose()?))
             }
             Some((&ask::OPENS, name)) => FileName::parse(name).map(Message::Opens).ok_or(Malformed::Name),
-            Some((&ask::EXECUTES, label)) => Ok(Message::Executes(Label::parse(label))),
+            Some((&ask::EXECUTES, [])) => Ok(Message::Executes(Label::default())),
+            Some((&ask::EXECUTES, [ask::OF, label @ ..])) => Ok(Message::Executes(Label::parse(label))),
             Some((&ask::ALONE, &[ask::PROFILED])) => Ok(Message::Alone(Reason::Profiled)),
             Some((&ask::ALONE, &[ask::LIMITED])) => Ok(Message::Alone(Reason::Limited)),
             Some((&ask::AHEAD, [])) => Ok(Message::Ahead),
@@ -212,7 +213,7 @@ mod tests {
             assert_eq!(Message::parse(&packet), Ok(Message::Control(request)));
         }
         assert_eq!(Message::parse(b"E"), Ok(Message::Executes(Label::default())));
-        assert_eq!(Message::parse(b"Elabel"), Ok(Message::Executes(Label::parse(b"label"))));
+        assert_eq!(Message::parse(b"E:label"), Ok(Message::Executes(Label::parse(b"label"))));
         assert_eq!(Message::parse(b"NP"), Ok(Message::Alone(Reason::Profiled)));
         assert_eq!(Message::parse(b"NL"), Ok(Message::Alone(Reason::Limited)));
         assert_eq!(Message::parse(b"NX"), Err(Malformed::Kind));
