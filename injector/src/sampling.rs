@@ -12,3 +12,5 @@ pub(crate) mod records;
 pub(crate) mod sampler;
 pub(crate) mod samples;
 pub(crate) mod stacks;
+mod track;
+pub(crate) mod unfollowed;

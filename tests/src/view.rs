@@ -48,7 +48,9 @@ pub fn apart(folder: &Path) -> Result<()> {
     }
     let recording = read(&file)?;
     let mut names: BTreeMap<String, u32> = BTreeMap::new();
-    for (index, program) in (0..).zip(&recording.programs).skip(1) {
+    let followed =
+        (0..).zip(&recording.programs).skip(1).filter(|&(index, _)| is_followed(&recording, index));
+    for (index, program) in followed {
         let name = if program.pid > 0 { program.pid.to_string() } else { program.name.clone() };
         let times = names.entry(name.clone()).or_default();
         *times += 1;
@@ -58,6 +60,14 @@ pub fn apart(folder: &Path) -> Result<()> {
         std::fs::write(folder.join(format!("gmon.out.{name}{number}")), bytes)?;
     }
     Ok(())
+}
+
+/// Whether more is known of a program than that it had samples.
+fn is_followed(recording: &Recording, index: u32) -> bool {
+    const NOT_FOLLOWED: &str = "[not followed]";
+    let hits = recording.hits.iter().filter(|hits| hits.program == index);
+    let functions = hits.filter_map(|hits| recording.functions.get(hits.function as usize));
+    !functions.map(|function| &function.name).any(|name| name == NOT_FOLLOWED)
 }
 
 /// Returns what a program has done in its own code. Callers elsewhere have the address 0.

@@ -7,16 +7,23 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// First byte of the packet of a forked child that has made its region file. The child's name in the run folder
-/// follows. If the file is a memory file, its descriptor comes with the packet. The injector sends no answer.
+/// follows, then [`OF`], then that of its parent. If the file is a memory file, its descriptor comes with the packet. The injector sends no answer.
 pub const FORKED: u8 = b'F';
+/// What stands before the second name in such a packet, and before a label.
+pub const OF: u8 = b':';
 /// First byte of the packet of a process that cannot follow the link in the run folder to one of its files. The file's name
 /// follows. The injector answers with one byte and a descriptor of the file, or with an empty packet.
 pub const OPENS: u8 = b'O';
-/// The only byte of the packet of a process that is about to execute a program. A descriptor of the program's file
+/// First byte of the packet of a process that is about to execute a program. [`OF`] and the value of [`LABEL_VARIABLE`] in the program's
+/// environment follows, or nothing; of a long one, the first [`LABEL_MAX`] bytes. A descriptor of the program's file
 /// comes with it (SCM_RIGHTS), because only the process itself can resolve the path: the process may have another
 /// root folder or mount namespace, or the path may lead through `/proc/self`. The injector answers with the name that
 /// the process has from then on, or with an empty packet if it does not follow the program.
 pub const EXECUTES: u8 = b'E';
+/// The variable by whose value a process and its descendants are told apart from others in the recording.
+pub const LABEL_VARIABLE: &str = "GPROFINJECT_LABEL";
+/// The length in bytes up to which labels are told apart.
+pub const LABEL_MAX: usize = 200;
 /// First byte of the packet of a process that is about to execute a program which is not to be followed. The reason follows:
 /// [`PROFILED`] or [`LIMITED`]. A descriptor of the program's file comes with it. The injector sends no answer.
 pub const ALONE: u8 = b'N';

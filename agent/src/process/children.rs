@@ -117,7 +117,8 @@ fn begin_followed(parent: &Agent) -> Option<Agent> {
     let pid = task::getpid();
     let orders = &parent.orders;
     let len = orders.blocks_offset + orders.blocks_max * orders.block_len;
-    let mut place = run::place().sibling(b'f', pid);
+    let before = *run::place();
+    let mut place = before.sibling(b'f', pid);
     let mut file = place.file(REGION_SUFFIX);
     let fd = match files::create(file.path(), len) {
         Err(kernel::EEXIST) => {
@@ -142,7 +143,7 @@ fn begin_followed(parent: &Agent) -> Option<Agent> {
     match &child {
         Some(child) => {
             child.region.state().store(State::Armed.code().0, Ordering::Release);
-            announce(injector, &place, memory);
+            announce(injector, (&place, &before), memory);
         }
         None => files::remove(file.path()),
     }
@@ -150,13 +151,17 @@ fn begin_followed(parent: &Agent) -> Option<Agent> {
     child
 }
 
-/// Sends the name of the child's region file to the injector, and the descriptor if it is a memory file. If no injector listens, the file
+/// Sends the names of the child's region file and of the parent's to the injector, and the descriptor if it is a memory file. If no injector listens, the file
 /// is found when the run is collected.
-fn announce(injector: Option<i32>, place: &Place, memory: Option<i32>) {
-    let mut packet = [ask::FORKED; 1 + ask::NAME_MAX];
-    let name = place.name();
-    let Some(packet) = packet.get_mut(..=name.len()) else { return };
-    packet[1..].copy_from_slice(name);
+fn announce(injector: Option<i32>, (place, parent): (&Place, &Place), memory: Option<i32>) {
+    let mut packet = [0; 2 + 2 * ask::NAME_MAX];
+    let mut len = 0;
+    for part in [&[ask::FORKED][..], place.name(), &[ask::OF], parent.name()] {
+        let Some(to) = packet.get_mut(len..len + part.len()) else { return };
+        to.copy_from_slice(part);
+        len += part.len();
+    }
+    let Some(packet) = packet.get(..len) else { return };
     let send = |fd: i32| match memory {
         Some(memory) => files::send_with(fd, packet, &[memory]).is_ok(),
         None => files::send(fd, packet).is_ok(),

@@ -177,7 +177,9 @@ unsafe fn followed(
             tell_why_alone(&file, ask::LIMITED);
             return None;
         }
-        ask_for_name(&file, &mut name)?
+        // SAFETY: the caller has promised that the strings of `given` end with NUL.
+        let label = unsafe { label_of(given) };
+        ask_for_name(&file, label, &mut name)?
     };
 
     // The new program finds its own variables as they are. The dynamic linker and the agent obey the last ones.
@@ -233,6 +235,19 @@ unsafe fn is_of_another_run(given: *const *const u8) -> bool {
     let Some(rest) = folder.and_then(|folder| preload.strip_prefix(folder)) else { return false };
     let library = rest.strip_prefix(b"/").and_then(|rest| rest.strip_prefix(AGENT_FILE.as_bytes()));
     library.is_some_and(|rest| matches!(rest.first(), None | Some(b':')))
+}
+
+/// Returns the label in an environment, or nothing. Of a variable that is there twice, the first one counts, as for getenv.
+///
+/// # Safety
+/// `given` must be an array of strings that end with NUL, ended by null, or null.
+unsafe fn label_of<'e>(given: *const *const u8) -> &'e [u8] {
+    // SAFETY: the caller has promised that.
+    unsafe {
+        let mut labels =
+            (0..entries(given)).filter_map(|n| value_of(*given.add(n), ask::LABEL_VARIABLE.as_bytes()));
+        labels.next().unwrap_or_default()
+    }
 }
 
 /// # Safety
@@ -319,10 +334,14 @@ impl Drop for Opened {
 }
 
 /// Asks the injector for the name by which the new program will be followed. Returns `None` if it will not be.
-fn ask_for_name<'n>(file: &Opened, name: &'n mut [u8; ask::NAME_MAX]) -> Option<&'n [u8]> {
+fn ask_for_name<'n>(file: &Opened, label: &[u8], name: &'n mut [u8; ask::NAME_MAX]) -> Option<&'n [u8]> {
     /// This is longer than planning takes. After that time, the program is executed without being followed.
     const PATIENCE_MS: u64 = 20_000;
-    let Some(fd) = run::tell_with(&[ask::EXECUTES], file.fd) else {
+    let mut packet = [ask::OF; 2 + ask::LABEL_MAX];
+    packet[0] = ask::EXECUTES;
+    let len = packet.iter_mut().skip(2).zip(label).map(|(to, &byte)| *to = byte).count();
+    let packet = packet.get(..2 + len)?;
+    let Some(fd) = run::tell_with(packet, file.fd) else {
         missed();
         return None;
     };

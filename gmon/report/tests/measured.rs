@@ -112,7 +112,7 @@ self %      self  calls       cpu   waiting  program
     assert_eq!(
         rows[0],
         serde_json::json!({
-            "program": "child", "processes": 2, "pid": null, "samples": 905, "calls": 4, "self_ns": 4_000_000_000_u64,
+            "program": "child", "label": null, "processes": 2, "pid": null, "samples": 905, "calls": 4, "self_ns": 4_000_000_000_u64,
             "cpu_ns": 3_620_000_000_u64, "waiting_ns": 387_000_000,
         })
     );

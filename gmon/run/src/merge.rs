@@ -216,13 +216,12 @@ impl Recording {
     fn merge_programs(&mut self, others: Vec<Program>, modules: &[u32]) -> Vec<u32> {
         let mut known = HashMap::new();
         for (index, program) in self.programs.iter().enumerate() {
-            known.entry((program.name.clone(), program.module)).or_insert(index as u32);
+            known.entry(key_of_program(program)).or_insert(index as u32);
         }
         let programs = &mut self.programs;
         let others = others.into_iter().map(|mut program| {
             program.module = modules[program.module as usize];
-            let key = (program.name.clone(), program.module);
-            let index = *known.entry(key).or_insert(programs.len() as u32);
+            let index = *known.entry(key_of_program(&program)).or_insert(programs.len() as u32);
             match programs.get_mut(index as usize) {
                 Some(known) => known.add(&program),
                 None => programs.push(program),
@@ -237,6 +236,11 @@ impl Recording {
 pub(crate) fn key_of(function: &Function) -> (u32, u64, String) {
     let name = if function.address == 0 { function.name.clone() } else { String::new() };
     (function.module, function.address, name)
+}
+
+/// Returns what identifies a program in all runs: its name, its label and its module.
+pub(crate) fn key_of_program(program: &Program) -> (String, String, u32) {
+    (program.name.clone(), program.label.clone(), program.module)
 }
 
 /// Returns the time of day, such as `13:07:59`.
@@ -352,6 +356,26 @@ mod tests {
         assert_eq!(sum, before);
         sum.merge(other(0)).expect("a run that was not sampled");
         assert_eq!(sum.sample_period_ns, 4);
+    }
+
+    /// What a program has done with different labels stays apart.
+    #[test]
+    fn programs_by_label() {
+        let with = |label: &str| {
+            let mut run = run("a.so", 3, "a");
+            run.programs[0].label = label.to_owned();
+            run
+        };
+        let mut sum = with("");
+        for label in ["one", "two", "one"] {
+            sum.merge(with(label)).expect("one period");
+        }
+        let labels: Vec<_> =
+            sum.programs.iter().map(|known| (known.label.as_str(), known.processes)).collect();
+        assert_eq!(labels, [("", 1), ("one", 2), ("two", 1)]);
+        assert_eq!(Recording::read(&sum.write()).expect("a recording"), sum);
+        sum.retain_programs(|program| program.label == "one");
+        assert_eq!((sum.calls.len(), sum.programs.len()), (2, 1));
     }
 
     #[test]

@@ -83,12 +83,15 @@ pub struct Origin {
     pub duration_ns: u64,
 }
 
-/// A program: in one process, or in all processes of the run that ran it.
+/// A program: in one process, or in all processes of the run that ran it with the same label.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Program {
     /// The name that is shown: that of its file, or of the script that it runs.
     pub name: String,
+    /// What its processes are labelled with, so that what a program has done for different purposes is told apart; empty if with
+    /// nothing.
+    pub label: String,
     /// The index of its file.
     pub module: u32,
     /// The number of processes.
@@ -368,6 +371,11 @@ impl Recording {
     /// Returns the name of the program that was started.
     pub fn program(&self) -> &str {
         self.programs.first().map_or("", |program| &program.name)
+    }
+
+    /// Whether the processes of any program were labelled.
+    pub fn has_labels(&self) -> bool {
+        self.programs.iter().any(|program| !program.label.is_empty())
     }
 
     /// Whether the durations of any calls were measured.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::intervals::Intervals;
-use crate::merge::{MergeError, key_of};
+use crate::merge::{MergeError, key_of, key_of_program};
 use crate::model::{
     ArcTimes, Block, Calls, Clock, Function, FunctionTimes, Hits, Module, Node, Program, Recording, Stack,
     Thread,
@@ -30,7 +30,7 @@ pub struct Sum {
     sum: Recording,
     modules: HashMap<ModuleKey, u32>,
     functions: HashMap<(u32, u64, String), u32>,
-    programs: HashMap<(String, u32), u32>,
+    programs: HashMap<(String, String, u32), u32>,
     calls: HashMap<(u32, Option<u32>, u64, u32), u32>,
     hits: HashMap<(u32, u32, u64), u32>,
     stacks: HashMap<(u32, Option<u32>, Option<u32>), u32>,
@@ -167,7 +167,7 @@ impl Sum {
     }
 
     fn program(&mut self, program: Program) -> Result<u32, MergeError> {
-        let (key, copy) = ((program.name.clone(), program.module), program.clone());
+        let (key, copy) = (key_of_program(&program), program.clone());
         let (index, known) = place(&mut self.programs, key, &mut self.sum.programs, "programs", program)?;
         if let Some(known) = known {
             known.add(&copy);

@@ -143,9 +143,15 @@ fn programs(programs: &wire::Programs, texts: &mut Texts) -> Result<Vec<Program>
         ("elsewhere", programs.elsewhere.len()),
         ("overhead", programs.overhead.len()),
     ])?;
+    if !programs.label.is_empty() {
+        Columns { table: "programs", len }.check(&[("label", programs.label.len())])?;
+    }
     let program = |index: usize| {
+        let mut text = |text| texts.get(text).map_err(|error| error.of("program", index));
+        let label = programs.label.get(index).copied();
         Ok(Program {
-            name: texts.get(programs.name[index]).map_err(|error| error.of("program", index))?,
+            name: text(programs.name[index])?,
+            label: label.map_or_else(|| Ok(String::new()), text)?,
             module: programs.module[index],
             processes: programs.processes[index],
             pid: programs.pid[index],

@@ -220,6 +220,9 @@ pub struct Programs {
     pub elsewhere: Vec<u64>,
     #[prost(uint64, repeated, tag = "6")]
     pub overhead: Vec<u64>,
+    /// An index into the string table. Empty if no program has a label.
+    #[prost(int64, repeated, tag = "7")]
+    pub label: Vec<i64>,
 }
 
 /// The processes by column.

@@ -22,6 +22,8 @@ const ELSEWHERE_NAME: &str = "[elsewhere]";
 const THREAD_LABEL: &str = "thread";
 /// Those of the labels that name its program, and the number of its process if it is known.
 const PROGRAM_LABEL: &str = "program";
+/// That of what the program's processes were labelled with.
+const OWN_LABEL: &str = "label";
 const PID_LABEL: &str = "pid";
 /// The size from which encoded samples are passed on to be compressed.
 const PIECE: usize = 1 << 18;
@@ -108,8 +110,12 @@ impl Recording {
         strings.index(PROGRAM_LABEL);
         strings.index(PID_LABEL);
         strings.index(THREAD_LABEL);
+        if self.has_labels() {
+            strings.index(OWN_LABEL);
+        }
         for program in &self.programs {
             strings.index(&program.name);
+            strings.index(&program.label);
             strings.index(&program.pid.to_string());
         }
         for thread in &self.threads {
@@ -167,10 +173,14 @@ impl Recording {
     fn labels(&self, strings: &Strings) -> [Vec<Vec<wire::Label>>; 2] {
         let [program, pid, thread] = [PROGRAM_LABEL, PID_LABEL, THREAD_LABEL].map(|key| strings.find(key));
         let of_program = |index: u32, number: u32| {
-            let name = self.programs.get(index as usize).map_or("", |program| &program.name);
+            let known = self.programs.get(index as usize);
+            let name = known.map_or("", |program| &program.name);
+            let own = known.map_or("", |program| &program.label);
+            let own = (!own.is_empty())
+                .then(|| wire::Label { key: strings.find(OWN_LABEL), str: strings.find(own) });
             let number =
                 (number > 0).then(|| wire::Label { key: pid, str: strings.find(&number.to_string()) });
-            [wire::Label { key: program, str: strings.find(name) }].into_iter().chain(number)
+            [wire::Label { key: program, str: strings.find(name) }].into_iter().chain(own).chain(number)
         };
         let programs = (0..).zip(&self.programs).map(|(index, known)| of_program(index, known.pid).collect());
         let threads = self.threads.iter().map(|known| {
@@ -348,6 +358,10 @@ impl Recording {
             pid: programs.iter().map(|program| program.pid).collect(),
             elsewhere: programs.iter().map(|program| program.elsewhere).collect(),
             overhead: programs.iter().map(|program| program.overhead).collect(),
+            label: match self.has_labels() {
+                true => programs.iter().map(|program| strings.index(&program.label)).collect(),
+                false => Vec::new(),
+            },
         }
     }
 

@@ -1,8 +1,10 @@
-//! Children of this process, and how they end.
+//! Children of this process, how they end, and which CPU time they have taken.
+#![allow(unsafe_code, reason = "the kernel fills in what processes have used")]
 
 use std::fs;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions, wait, waitpid};
@@ -21,6 +23,9 @@ pub(crate) enum Ending {
 /// The children that this process has had before it was gprofinject: a shell that executes gprofinject may have started some in the
 /// background. They are no part of the run, and may wait for gprofinject's end: to read from a pipe what it writes, say.
 static EARLIER: OnceLock<Vec<i32>> = OnceLock::new();
+
+/// The CPU time that such children had taken then: in user space, and in the kernel.
+static EARLIER_TIME: OnceLock<(Duration, Duration)> = OnceLock::new();
 
 /// The process number of the program, or 0 before there is one.
 static LAUNCHED: AtomicI32 = AtomicI32::new(0);
@@ -54,6 +59,7 @@ pub(crate) fn end_like_launched() -> ! {
 /// Remembers the children that are there before the first one is forked.
 pub(crate) fn remember_earlier() {
     let _ = EARLIER.set(children());
+    let _ = EARLIER_TIME.set(all_cpu_time());
 }
 
 /// Waits for the children that have ended. Returns whether others are left that are not older than the run.
@@ -69,6 +75,28 @@ pub(crate) fn has_children() -> bool {
         Some(earlier) if !earlier.is_empty() => children().iter().any(|child| !earlier.contains(child)),
         _ => true,
     }
+}
+
+/// Returns the CPU time of all children of the run that were waited for, with their own ones: in user space, and in the kernel.
+pub(crate) fn cpu_time() -> (Duration, Duration) {
+    let (user, kernel) = all_cpu_time();
+    let earlier = EARLIER_TIME.get().copied().unwrap_or_default();
+    (user.saturating_sub(earlier.0), kernel.saturating_sub(earlier.1))
+}
+
+/// Returns the same with what was before the run.
+fn all_cpu_time() -> (Duration, Duration) {
+    let time = |time: libc::timeval| {
+        let part = |part| u64::try_from(part).unwrap_or(0);
+        Duration::from_secs(part(time.tv_sec)) + Duration::from_micros(part(time.tv_usec))
+    };
+    // SAFETY: a structure of numbers may be zero, and the kernel writes to it alone.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage);
+        usage
+    };
+    (time(usage.ru_utime), time(usage.ru_stime))
 }
 
 /// Returns the children of all threads of this process, as far as the kernel lists them.

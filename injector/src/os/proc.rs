@@ -80,6 +80,20 @@ pub(crate) fn text(path: impl AsRef<Path>) -> io::Result<String> {
     Ok(text)
 }
 
+/// Returns the value of a variable in the environment with which the process has begun to execute its program, if it is there. Of one that is
+/// there twice, the first one counts.
+///
+/// # Errors
+/// The process has ended, or its environment may not be read.
+pub(crate) fn variable(pid: i32, name: &[u8]) -> io::Result<Option<Vec<u8>>> {
+    /// The kernel passes no more than a quarter of the stack's limit, which is 8 MiB by default.
+    const MOST: u64 = 4 << 20;
+    let mut all = Vec::new();
+    File::open(format!("/proc/{pid}/environ"))?.take(MOST).read_to_end(&mut all)?;
+    let mut entries = all.split(|&byte| byte == 0);
+    Ok(entries.find_map(|entry| entry.strip_prefix(name)?.strip_prefix(b"=")).map(<[u8]>::to_vec))
+}
+
 /// Returns the process's parent, or `None` if it has ended.
 pub(crate) fn parent(pid: i32) -> Option<i32> {
     Status::of(pid).ok()?.field("PPid")?.parse().ok()

@@ -24,6 +24,9 @@ use crate::profile::stacks::Frame;
 use crate::program::planned::Planned;
 use crate::store::rank;
 
+/// The name that stands for all functions of a program that was not followed.
+const NOT_FOLLOWED: &str = "[not followed]";
+
 /// The recording of a run, to which one program after the other is added.
 pub(crate) struct Recorder {
     tables: Tables,
@@ -38,6 +41,8 @@ pub(crate) struct Processes {
     pub(crate) number: u32,
     /// The number of the only one, or 0.
     pub(crate) pid: u32,
+    /// What all of them are labelled with, or nothing.
+    pub(crate) label: String,
     /// The processes of which more than the number is known. [`Recorder`] fills in their program, their run and their measured times.
     pub(crate) each: Vec<Process>,
 }
@@ -45,7 +50,7 @@ pub(crate) struct Processes {
 impl Processes {
     /// Returns the only one, of which no more than its number is known.
     pub(crate) fn one(pid: u32) -> Processes {
-        Processes { number: 1, pid, each: Vec::new() }
+        Processes { number: 1, pid, ..Processes::default() }
     }
 }
 
@@ -86,6 +91,17 @@ impl Recorder {
             ..Program::default()
         });
         self.add_to(number, profile, own, processes);
+    }
+
+    /// Adds a program that was not followed, of which no more is known than that it has run so often and had so many samples.
+    pub(crate) fn add_unfollowed(&mut self, path: &str, processes: u32, samples: u64) {
+        let module = Module { path: path.to_owned(), ..Module::default() };
+        let name = module.name().to_owned();
+        let module = self.tables.module(module);
+        let function = self.tables.function(module, 0, 0, NOT_FOLLOWED);
+        let program = self.tables.recording.programs.len() as u32;
+        self.tables.recording.programs.push(Program { name, module, processes, ..Program::default() });
+        self.tables.recording.hits.push(Hits { program, function, address: 0, samples });
     }
 
     /// Adds the slowest calls of the programs that have been added.
@@ -204,6 +220,7 @@ impl Recorder {
         if let Some(known) = self.tables.recording.programs.get_mut(program as usize) {
             known.processes = known.processes.saturating_add(processes.number);
             known.pid = processes.pid;
+            known.label.clone_from(&processes.label);
             known.elsewhere = known.elsewhere.saturating_add(elsewhere);
             known.overhead = known.overhead.saturating_add(own);
         }

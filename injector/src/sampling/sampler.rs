@@ -12,10 +12,12 @@ use crate::os::clock::Moment;
 use crate::os::sys;
 use crate::sampling::histogram::{ALWAYS, Histogram};
 use crate::sampling::interpreters::Interpreters;
-use crate::sampling::maps::{Mapped, Maps};
+use crate::sampling::maps::Mapped;
 use crate::sampling::perf::{self, Perf, Scope};
-use crate::sampling::records::{Dump, Event, Record};
+use crate::sampling::records::{Event, Record};
 use crate::sampling::samples::Samples;
+use crate::sampling::track::{Sampled, State, Track};
+use crate::sampling::unfollowed::Unfollowed;
 use crate::store::shape::Shape;
 
 /// How samples are taken, as decided before the start.
@@ -122,6 +124,8 @@ pub(crate) struct Sampling {
     by_thread: bool,
     /// What the scheduler has done, if that is reported.
     switches: Vec<Switched>,
+    /// The samples of processes in programs that are not followed.
+    unfollowed: Unfollowed,
     pub(crate) tally: Tally,
 }
 
@@ -166,64 +170,6 @@ struct Announced {
     at_exec: bool,
 }
 
-/// A member's samples, and the place of its code in its file, by which its mapping is recognised.
-struct Sampled {
-    /// The process that it is, or was.
-    pid: u32,
-    code: &'static [ExecutableSegment],
-    samples: Samples,
-    /// Whether samples are ignored for now.
-    paused: bool,
-}
-
-/// What a process executes now.
-#[derive(Clone, Debug)]
-struct Track {
-    member: Option<usize>,
-    /// The member that the process becomes at its next exec.
-    next: Option<usize>,
-    state: State,
-    /// The samples of a forked child that has not announced itself yet.
-    early: Vec<Early>,
-    /// The code that is mapped.
-    maps: Maps,
-}
-
-/// A sample: its thread, if threads are told apart, its time, the link address in the program, the program counter, and its stack.
-#[derive(Clone, Debug)]
-struct Early {
-    tid: Option<u32>,
-    time: u64,
-    place: Option<u64>,
-    pc: Option<u64>,
-    dump: Option<Box<Dump>>,
-}
-
-impl Early {
-    fn add_to(&self, samples: &mut Samples, maps: &Maps, processes: usize) {
-        samples.add((self.tid, self.time), (self.place, self.pc), self.dump.as_deref(), maps, processes);
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// The program is not mapped yet.
-    Before,
-    /// The program runs. `bias` is the difference between runtime and link addresses.
-    Running { bias: u64 },
-    /// The process executes a program that is not followed.
-    Over,
-}
-
-impl Track {
-    fn new(member: Option<usize>) -> Track {
-        Track { member, next: None, state: State::Before, early: Vec::new(), maps: Maps::default() }
-    }
-}
-
-/// The number of samples that are kept at most for a child that never announces itself.
-const MOST_EARLY: usize = 1000;
-
 impl Sampling {
     /// Returns the state before the first member. `by_thread`: threads are told apart.
     pub(crate) fn new(perf: Perf, by_thread: bool) -> Sampling {
@@ -238,6 +184,7 @@ impl Sampling {
             members: Vec::new(),
             by_thread,
             switches: Vec::new(),
+            unfollowed: Unfollowed::default(),
             tally: Tally::default(),
         }
     }
@@ -329,14 +276,14 @@ impl Sampling {
         samples
     }
 
-    /// Returns for how long the rings may be left alone, which is zero once they have to be drained. Each sample wakes whoever polls them, which is
-    /// needed only if Python functions are read. Returns `None` if the rings are polled.
+    /// Returns for how long the rings may still be left alone, which is no time if they have to be read now; `None` if somebody polls
+    /// them. Each sample wakes whoever does, which is needed only if Python functions are read.
     pub(crate) fn rest(&self) -> Option<Duration> {
         let left = self.rests_until.saturating_sub(sys::monotonic_ns());
         (self.rests_until > 0).then(|| Duration::from_nanos(left))
     }
 
-    /// Returns the descriptors to poll now.
+    /// Returns the descriptors to poll now: none while the rings [rest](Sampling::rest).
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = RawFd> {
         self.perf.descriptors().filter(|_| self.rests_until == 0)
     }
@@ -344,6 +291,11 @@ impl Sampling {
     /// Whether each sample is looked at when it arrives.
     pub(crate) fn is_busy(&self) -> bool {
         self.interpreters.are_busy(self.seen_until)
+    }
+
+    /// The samples of processes in programs that are not followed.
+    pub(crate) fn unfollowed(&self) -> &Unfollowed {
+        &self.unfollowed
     }
 
     /// The Python programs among the processes.
@@ -466,7 +418,8 @@ impl Sampling {
             Event::Throttled => self.tally.throttled = true,
             Event::Fork { parent } => {
                 if let Some(parent) = self.tracks.get(&parent) {
-                    let track = Track { state: parent.state, maps: parent.maps.clone(), ..Track::new(None) };
+                    let (state, unfollowed) = (parent.state, parent.unfollowed.clone());
+                    let track = Track { state, unfollowed, maps: parent.maps.clone(), ..Track::new(None) };
                     self.tracks.insert(record.pid, track);
                 }
             }
@@ -489,101 +442,18 @@ impl Sampling {
                 self.tally.taken += u64::from(matches!(event, Event::Sample(..)));
                 let processes = self.tracks.len();
                 let Some(track) = self.tracks.get_mut(&record.pid) else { return };
+                if track.state == State::Over {
+                    track.pass(&event, &mut self.unfollowed);
+                }
                 track.see(event, (tid, record.time), &mut self.members, processes);
             }
         }
     }
 }
 
-impl Track {
-    /// Leaves what was mapped with the samples of the member that the process was.
-    fn leave_maps(&mut self, members: &mut [Sampled]) {
-        if let Some(sampled) = self.member.and_then(|member| members.get_mut(member)) {
-            sampled.samples.maps = std::mem::take(&mut self.maps);
-        }
-    }
-
-    /// `tid` is the thread, if threads are told apart, and `processes` how many there are.
-    fn see(
-        &mut self,
-        event: Event,
-        (tid, time): (Option<u32>, u64),
-        members: &mut [Sampled],
-        processes: usize,
-    ) {
-        match event {
-            Event::Exec => match self.next.take() {
-                Some(next) => {
-                    self.leave_maps(members);
-                    *self = Track::new(Some(next));
-                }
-                // This is the first program's own exec.
-                None if self.state == State::Before && self.member.is_some() => {}
-                None => {
-                    self.leave_maps(members);
-                    (self.member, self.state) = (None, State::Over);
-                }
-            },
-            Event::Map { address, len, offset, file } => {
-                if self.state == State::Before
-                    && let Some(sampled) = self.member.and_then(|member| members.get(member))
-                    && let Some(bias) = bias(sampled.code, address, len, offset)
-                {
-                    self.state = State::Running { bias };
-                }
-                if let Some(sampled) = self.member.and_then(|member| members.get_mut(member)) {
-                    sampled.samples.note_file(&file);
-                }
-                self.maps.add(Mapped { start: address, end: address.saturating_add(len), offset, file });
-            }
-            Event::Sample(pc, dump) => {
-                let place = match self.state {
-                    State::Before => None,
-                    State::Running { bias } => pc.map(|pc| pc.wrapping_sub(bias)),
-                    State::Over => return,
-                };
-                let sample = Early { tid, time, place, pc, dump };
-                match self.member.and_then(|member| members.get_mut(member)) {
-                    Some(sampled) if sampled.paused => {}
-                    Some(sampled) => sample.add_to(&mut sampled.samples, &self.maps, processes),
-                    None if self.early.len() < MOST_EARLY => self.early.push(sample),
-                    None => {}
-                }
-            }
-            Event::Fork { .. }
-            | Event::Began { .. }
-            | Event::Named(_)
-            | Event::End
-            | Event::On { .. }
-            | Event::Off { .. }
-            | Event::Lost(_)
-            | Event::Throttled => {}
-        }
-    }
-}
-
-/// Returns the load bias if this mapping is one of the program's code. The kernel maps the program before
-/// anything else, so the first mapping that fits belongs to the program.
-fn bias(code: &[ExecutableSegment], address: u64, len: u64, offset: u64) -> Option<u64> {
-    const IN_PAGE: u64 = 4095;
-    let segment = code.iter().find(|segment| {
-        let end = segment.offset.saturating_add(segment.len);
-        segment.offset & !IN_PAGE == offset && end <= offset.saturating_add(len)
-    })?;
-    Some(address.wrapping_sub(segment.address & !IN_PAGE))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_bias_comes_from_the_programs_own_mapping() {
-        let code = [ExecutableSegment { address: 0x3040, offset: 0x1040, len: 0x800 }];
-        assert_eq!(bias(&code, 0x55_5000_3000, 0x1000, 0x1000), Some(0x55_5000_0000));
-        assert_eq!(bias(&code, 0x55_5000_3000, 0x1000, 0x2000), None);
-        assert_eq!(bias(&code, 0x3000, 0x1000, 0x1000), Some(0));
-    }
 
     #[test]
     fn no_rate_means_no_sampler() {

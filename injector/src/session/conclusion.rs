@@ -106,6 +106,7 @@ pub(crate) fn conclude(
     if let Some(slowest) = run.watched.and_then(|watched| watched.slowest.as_ref()) {
         results.slowest(slowest);
     }
+    results.unfollowed(run.unfollowed);
     let digest = results.digest(asked.settings.measure.is_some_and(|measure| measure.is_result));
     let recording = results.finish(pid, &mut said);
     let recording = recording.unwrap_or_else(|error| {

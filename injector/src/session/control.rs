@@ -128,7 +128,9 @@ impl Family<'_> {
         let mut is_stream = self.output.is_stream();
         let mut results = Results::new(self.output, None, profilee);
         let mut said = Said::default();
-        let processes = Processes::one(pid as u32);
+        let label =
+            self.members.get(index).map_or_else(String::new, |member| member.label.as_str().to_owned());
+        let processes = Processes { label, ..Processes::one(pid as u32) };
         let item = results.first(profilee, &finished, &processes, &mut said, || match file {
             Some(file) => {
                 let target = Target::check(file).and_then(|target| {

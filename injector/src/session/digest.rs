@@ -159,6 +159,7 @@ mod tests {
         };
         let program = |name: &str, module, processes, elsewhere, overhead| Program {
             name: name.to_owned(),
+            label: String::new(),
             module,
             processes,
             pid: 0,

@@ -64,7 +64,7 @@ pub(crate) fn wait(
         poll(&mut polled, at_most);
         let (others, perf) = polled.split_at(perf_from);
         let Some(sampling) = sampling.as_deref_mut() else { break others };
-        let mut ready = sampling.rest().is_some_and(|rest| rest.is_zero());
+        let mut ready = sampling.rest().is_some_and(|left| left.is_zero());
         for entry in perf {
             ready |= entry.revents & libc::POLLIN != 0;
             if entry.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0 {

@@ -31,6 +31,7 @@ use crate::sampling::maps::Maps;
 use crate::sampling::sampler::Sampling;
 use crate::sampling::samples::{Samples, Threads};
 use crate::session::counting::Counting;
+use crate::session::label::{Label, Labels};
 use crate::session::member::{Living, Member, Other, Unhooked};
 use crate::session::results::Results;
 use crate::session::settings::Settings;
@@ -86,16 +87,22 @@ pub(crate) struct Family<'s> {
     names: u32,
     /// The files of processes that have ended, for processes that will run the same programs.
     pub(super) spares: Spares,
+    /// The newest member that has had the files of each name among them.
+    pub(super) spared: HashMap<String, usize>,
     /// The first name under which each plan was written.
     plan_names: HashMap<u32, String>,
-    /// What processes other than the first one have counted, by the number of their program, if one profile is written
+    /// What processes other than the first one have counted, by the number of their program and by label, if one profile is written
     /// for each program.
-    programs: BTreeMap<u32, Sum>,
+    programs: BTreeMap<(u32, Label), Sum>,
+    /// The labels of the processes.
+    labels: Labels,
     /// The members that have ended, without the first one.
     pub(crate) others: Vec<Other>,
     /// The executed programs that could not be followed, or not be hooked as the user asked, with the
     /// reasons.
     pub(crate) unfollowed: BTreeSet<String>,
+    /// The names of the executed programs that were not followed, or not hooked, and whether gprofinject could have started them.
+    pub(crate) alone: BTreeMap<String, bool>,
     /// The ushers of members that are standalone programs, by the index of the member.
     pub(crate) ushers: HashMap<usize, Usher>,
     /// The reports about profiles that could not be written where they should be.
@@ -158,10 +165,13 @@ impl<'s> Family<'s> {
             living: BTreeMap::new(),
             names: 1,
             spares: Spares::default(),
+            spared: HashMap::new(),
             plan_names: HashMap::from([(0, FIRST.to_owned())]),
             programs: BTreeMap::new(),
+            labels: Labels::default(),
             others: Vec::new(),
             unfollowed,
+            alone: BTreeMap::new(),
             ushers: HashMap::new(),
             troubles: Vec::new(),
             is_over: false,
@@ -176,7 +186,7 @@ impl<'s> Family<'s> {
     /// Makes the first process the first member.
     pub(crate) fn begin(&mut self, pid: i32, profilee: &'static Profilee) {
         self.enter(profilee);
-        self.join(pid, profilee, FIRST.to_owned(), None);
+        self.join(pid, profilee, FIRST.to_owned(), None, None);
     }
 
     /// Replaces the hold on the first member.
@@ -215,13 +225,15 @@ impl<'s> Family<'s> {
         }
     }
 
-    /// Adds a member, whose files in the run folder have that name. `parent` is the member that has forked it.
+    /// Adds a member, whose files in the run folder have that name. `parent` is the member that has forked it, and `label` that of the
+    /// program which it is about to execute.
     pub(crate) fn join(
         &mut self,
         pid: i32,
         profilee: &'static Profilee,
         name: String,
         parent: Option<usize>,
+        label: Option<Label>,
     ) {
         let index = self.members.len();
         let handle = || (index > 0).then(|| Handle::of(pid));
@@ -242,6 +254,11 @@ impl<'s> Family<'s> {
             (None, Some(member)) => member.pid.cast_unsigned(),
             (_, None) => proc::parent(pid).map_or(0, i32::cast_unsigned),
         };
+        let inherited = known.map(|member| member.label.clone());
+        let label = match (label, inherited) {
+            (None, Some(inherited)) => inherited,
+            (label, _) => self.labels.told_apart(label.unwrap_or_else(|| Label::of_process(pid))),
+        };
         self.trace(index, parent.or(before), pid, profilee, &name);
         let grip = Grip::unopened(pid);
         let maps = Maps::default();
@@ -251,6 +268,7 @@ impl<'s> Family<'s> {
             profilee,
             name,
             parent: parent_pid,
+            label,
             began: Moment::now(),
             committed_before: 0,
             grip,
@@ -341,6 +359,12 @@ impl<'s> Family<'s> {
         if let Some(member) = self.members.get_mut(index).filter(|_| self.orders.timer_rate > 0) {
             member.maps.add_those_of(member.pid);
         }
+    }
+
+    /// Returns the newest member whose files in the run folder have that name, or had it until its process ended.
+    pub(crate) fn named(&self, name: &str) -> Option<usize> {
+        let newest = self.members.iter().rposition(|member| member.name == name);
+        newest.or_else(|| self.spared.get(name).copied())
     }
 
     /// Returns the descriptors to poll: those of connections, those that report the end of processes, and the one that reports that

@@ -18,6 +18,7 @@ use crate::program::resolve;
 use crate::sampling::sampler::Sampling;
 use crate::session::family::Family;
 use crate::session::headroom;
+use crate::session::label::Label;
 use crate::session::member::Unhooked;
 use crate::session::message::{Answer, Malformed, MemberName, Message, Request};
 use crate::store::listener::{Asker, Listener};
@@ -97,12 +98,12 @@ impl Family<'_> {
             return;
         }
         match message {
-            Ok(Message::Forked(name)) => {
+            Ok(Message::Forked(name, parent)) => {
                 let own = sys::ids().euid;
                 if let Some(file) = asker.file.take().filter(|_| asker.user == own) {
                     self.adopt(&name, file.into());
                 }
-                self.forked(asker.pid, &name, sampling);
+                self.forked(asker.pid, &name, parent.as_ref(), sampling);
             }
             Ok(Message::Opens(name)) => {
                 let is_ours = asker.user == sys::ids().euid;
@@ -116,15 +117,14 @@ impl Family<'_> {
                     None => asker.answer(&[]),
                 }
             }
-            Ok(Message::Executes) => {
-                let name = self.executes(asker, sampling).unwrap_or_default();
+            Ok(Message::Executes(label)) => {
+                let name = self.executes(asker, label, sampling).unwrap_or_default();
                 asker.answer(name.as_bytes());
                 self.settings.cache.keep_fresh();
             }
             Ok(Message::Alone(reason)) => {
                 if let Some(file) = asker.file.take() {
-                    let name = resolve::Executed::new(file).name;
-                    self.unfollowed.insert(format!("{} was not followed: {reason}", name.display()));
+                    self.leave_alone(&resolve::Executed::new(file).name, true, &reason.to_string());
                 }
             }
             Ok(Message::Loaded(question)) => {
@@ -164,7 +164,13 @@ impl Family<'_> {
     }
 
     /// Handles the announcement of a forked child, which counts in a region file of that name.
-    fn forked(&mut self, pid: i32, name: &MemberName, sampling: Option<&mut Sampling>) {
+    fn forked(
+        &mut self,
+        pid: i32,
+        name: &MemberName,
+        parent: Option<&MemberName>,
+        sampling: Option<&mut Sampling>,
+    ) {
         let Some(folder) = &self.folder else { return };
         let name = name.as_str();
         if self.taken.contains(name) {
@@ -172,12 +178,13 @@ impl Family<'_> {
         }
         let profilee = folder.region(name).report().ok().and_then(|report| self.profilees.get(report.plan));
         if let Some(profilee) = profilee {
-            let parent = proc::parent(pid).unwrap_or_default();
-            let switched = self.current(parent).ok().and_then(|index| self.members.get(index));
+            // Both may have ended, or the parent may have executed another program.
+            let by_name = parent.and_then(|parent| self.named(parent.as_str()));
+            let forked_by = by_name.or_else(|| self.current(proc::parent(pid)?).ok());
+            let switched = forked_by.and_then(|index| self.members.get(index));
             let switched = switched.filter(|member| member.profilee.number == profilee.number);
             let switched = switched.map(|member| member.switched.clone()).unwrap_or_default();
-            let forked_by = self.current(parent).ok();
-            self.join(pid, profilee, name.to_owned(), forked_by);
+            self.join(pid, profilee, name.to_owned(), forked_by, None);
             if let Some(member) = self.members.last_mut() {
                 // The child has a copy of everything that was switched in its parent.
                 member.switched = switched;
@@ -189,14 +196,18 @@ impl Family<'_> {
 
     /// Handles the announcement of a process that is about to execute a program. Returns the process's new
     /// name if the program can be followed.
-    fn executes(&mut self, asker: &mut Asker, sampling: Option<&mut Sampling>) -> Option<String> {
+    fn executes(
+        &mut self,
+        asker: &mut Asker,
+        label: Label,
+        sampling: Option<&mut Sampling>,
+    ) -> Option<String> {
         let pid = asker.pid;
         let file = asker.file.take()?;
         // The process may still have capabilities that the program will not have, and the injector must not
         // read a file that another user has opened.
         if asker.user != sys::ids().euid {
-            let name = resolve::Executed::new(file).name;
-            self.unfollowed.insert(format!("{} was not followed: it runs as another user", name.display()));
+            self.leave_alone(&resolve::Executed::new(file).name, true, "it runs as another user");
             return None;
         }
         let executed = resolve::executed(pid, file)?;
@@ -204,29 +215,30 @@ impl Family<'_> {
         match headroom::is_enough(pid) {
             Ok(most) => self.spares.limit(most),
             Err(why) => {
-                self.unfollowed.insert(format!("{} was not followed: {why}", binary.display()));
+                self.leave_alone(binary, true, &why.to_string());
                 return None;
             }
         }
         let profilee = match self.profilees.executed(&executed.path(), binary, &self.settings.planner()) {
             Ok(profilee) => profilee,
             Err(why) => {
-                self.unfollowed.insert(format!("{} was not followed: {why}", binary.display()));
+                self.leave_alone(binary, false, &why.to_string());
                 return None;
             }
         };
-        let less = profilee.planned.plan.iter().flat_map(|plan| [&plan.downgrade, &plan.caution]).flatten();
+        // Of the program that was started, it was said before.
+        let known = profilee.planned.plan.iter().filter(|_| profilee.number != 0);
+        let less = known.flat_map(|plan| [&plan.downgrade, &plan.caution]).flatten();
         self.unfollowed.extend(less.map(|less| format!("{}: {less}", binary.display())));
         self.enter(profilee);
         let (name, committed) = match self.make_files(profilee) {
             Ok(made) => made,
             Err(error) => {
-                let why = sys::reason(&error);
-                self.unfollowed.insert(format!("{} was not followed: {why}", binary.display()));
+                self.leave_alone(binary, true, &sys::reason(&error));
                 return None;
             }
         };
-        self.join(pid, profilee, name.clone(), None);
+        self.join(pid, profilee, name.clone(), None, Some(label));
         if let Some(member) = self.members.last_mut() {
             member.committed_before = committed;
         }
@@ -239,6 +251,12 @@ impl Family<'_> {
         Some(name)
     }
 
+    /// Notes why a program is not followed. `starts`: gprofinject could profile it if it started it itself.
+    fn leave_alone(&mut self, program: &Path, starts: bool, why: &str) {
+        self.unfollowed.insert(format!("{} was not followed: {why}", program.display()));
+        self.note_alone(program, starts);
+    }
+
     /// Has the agent put into the standalone program that a process is about to execute.
     fn usher_in(&mut self, pid: i32, name: &str, profilee: &Profilee) {
         let (Some(folder), Some(plan)) = (&self.folder, &profilee.planned.plan) else { return };
@@ -247,7 +265,7 @@ impl Family<'_> {
                 self.ushers.insert(self.members.len() - 1, usher);
             }
             Err(error) => {
-                self.unfollowed.insert(format!("{} was not followed: {error:#}", profilee.binary.display()));
+                self.leave_alone(&profilee.binary, true, &format!("{error:#}"));
             }
         }
     }

@@ -15,6 +15,7 @@ use crate::program::choice::Switched;
 use crate::program::library::Refusal;
 use crate::program::profilee::Profilee;
 use crate::sampling::maps::Maps;
+use crate::session::label::Label;
 use crate::session::results::Item;
 use crate::target::grip::Grip;
 
@@ -37,6 +38,8 @@ pub(crate) struct Member {
     pub(crate) name: String,
     /// The number of the process's parent when it began, or 0 if that is not known.
     pub(crate) parent: u32,
+    /// What it is labelled with.
+    pub(crate) label: Label,
     /// When it was noticed that it had begun.
     pub(crate) began: Moment,
     /// The memory that its counters took before it began, in bytes.

@@ -13,16 +13,17 @@ use zerocopy::FromBytes;
 
 use crate::live::snapshot::Wants;
 use crate::options::Verb;
+use crate::session::label::Label;
 
 /// A message. The kernel says who has sent it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Message {
-    /// A forked child has begun, and counts in the region file of this name.
-    Forked(MemberName),
+    /// A forked child has begun, and counts in the region file of this name. Its parent's has the other name.
+    Forked(MemberName, Option<MemberName>),
     /// The process cannot follow the link to the file of this name.
     Opens(FileName),
-    /// The process is about to execute the program whose file came with the packet.
-    Executes,
+    /// The process is about to execute the program whose file came with the packet, with this label.
+    Executes(Label),
     /// The process is about to execute the program whose file came with the packet, and does not ask to be followed.
     Alone(Reason),
     /// The process has loaded a library, whose file came with the packet.
@@ -123,9 +124,15 @@ impl Message {
     /// The packet is not one that an agent or a gprofinject of this version sends.
     pub(crate) fn parse(packet: &[u8]) -> Result<Message, Malformed> {
         match packet.split_first() {
-            Some((&ask::FORKED, name)) => MemberName::parse(name).map(Message::Forked).ok_or(Malformed::Name),
+            Some((&ask::FORKED, names)) => {
+                let mut names = names.splitn(2, |&byte| byte == ask::OF);
+                let name = names.next().and_then(MemberName::parse).ok_or(Malformed::Name)?;
+                let parent = names.next().map(|parent| MemberName::parse(parent).ok_or(Malformed::Name));
+                Ok(Message::Forked(name, parent.transpose()?))
+            }
             Some((&ask::OPENS, name)) => FileName::parse(name).map(Message::Opens).ok_or(Malformed::Name),
-            Some((&ask::EXECUTES, [])) => Ok(Message::Executes),
+            Some((&ask::EXECUTES, [])) => Ok(Message::Executes(Label::default())),
+            Some((&ask::EXECUTES, [ask::OF, label @ ..])) => Ok(Message::Executes(Label::parse(label))),
             Some((&ask::ALONE, &[ask::PROFILED])) => Ok(Message::Alone(Reason::Profiled)),
             Some((&ask::ALONE, &[ask::LIMITED])) => Ok(Message::Alone(Reason::Limited)),
             Some((&ask::AHEAD, [])) => Ok(Message::Ahead),
@@ -205,12 +212,19 @@ mod tests {
             let packet = request.packet().expect("a packet");
             assert_eq!(Message::parse(&packet), Ok(Message::Control(request)));
         }
-        assert_eq!(Message::parse(b"E"), Ok(Message::Executes));
+        assert_eq!(Message::parse(b"E"), Ok(Message::Executes(Label::default())));
+        assert_eq!(Message::parse(b"E:label"), Ok(Message::Executes(Label::parse(b"label"))));
         assert_eq!(Message::parse(b"NP"), Ok(Message::Alone(Reason::Profiled)));
         assert_eq!(Message::parse(b"NL"), Ok(Message::Alone(Reason::Limited)));
         assert_eq!(Message::parse(b"NX"), Err(Malformed::Kind));
-        let Ok(Message::Forked(name)) = Message::parse(b"Ff123") else { panic!("a child's name") };
+        let Ok(Message::Forked(name, None)) = Message::parse(b"Ff123") else { panic!("a child's name") };
         assert_eq!(name.as_str(), "f123");
+        let both = Message::parse(b"Ff123:0");
+        let Ok(Message::Forked(name, Some(parent))) = both else { panic!("two names") };
+        assert_eq!((name.as_str(), parent.as_str()), ("f123", "0"));
+        for packet in [&b"Ff123:"[..], b"Ff123:..", b"Ff123:a:b", b"Ff123/0", b"F:0"] {
+            assert_eq!(Message::parse(packet), Err(Malformed::Name));
+        }
         for file in ["0.region", "f12.plan"] {
             let packet = [&[ask::OPENS], file.as_bytes()].concat();
             let Ok(Message::Opens(name)) = Message::parse(&packet) else { panic!("a file's name") };
@@ -283,9 +297,13 @@ mod tests {
                 }
             }
             match Message::parse(&packet) {
-                Ok(Message::Forked(name)) => {
-                    let name = name.as_str();
-                    assert!(!name.is_empty() && name.len() <= ask::NAME_MAX && !name.contains(['/', '.']));
+                Ok(Message::Forked(name, parent)) => {
+                    for name in [Some(name), parent].iter().flatten() {
+                        let name = name.as_str();
+                        assert!(
+                            !name.is_empty() && name.len() <= ask::NAME_MAX && !name.contains(['/', '.'])
+                        );
+                    }
                     parsed += 1;
                 }
                 Ok(Message::Opens(name)) => {
@@ -293,7 +311,7 @@ mod tests {
                     assert!(!member.contains('/') && matches!(suffix, "plan" | "region"));
                     parsed += 1;
                 }
-                Ok(Message::Executes | Message::Loaded(_) | Message::Ahead | Message::Alone(_)) => {
+                Ok(Message::Executes(_) | Message::Loaded(_) | Message::Ahead | Message::Alone(_)) => {
                     parsed += 1
                 }
                 Ok(Message::Control(request)) => {

@@ -13,6 +13,7 @@ use crate::program::library::Library;
 use crate::program::planned::Planned;
 use crate::sampling::sampler::Tally;
 use crate::session::member::{Other, Unhooked};
+use crate::session::unfollowed::Unfollowed;
 use crate::trace::messages::Summary;
 
 /// Everything that is known after a run.
@@ -38,6 +39,8 @@ pub(crate) struct Run<'r> {
     /// The processes that the profile is of.
     pub(crate) processes: &'r Processes,
     pub(crate) others: &'r [Other],
+    /// The programs that were not followed.
+    pub(crate) unfollowed: &'r Unfollowed,
     /// What was traced, if anything was.
     pub(crate) traced: Option<&'r Summary>,
     /// What was kept of the slowest calls, if these were asked for.

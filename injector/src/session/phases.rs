@@ -10,7 +10,7 @@ use gmon::output::Target as File;
 use crate::live::model::Subject;
 use crate::live::view::{Look, View};
 use crate::options::Measure;
-use crate::os::child::Ending;
+use crate::os::child::{self, Ending};
 use crate::os::clock;
 use crate::os::failure::Failure;
 use crate::os::say::Voice;
@@ -22,6 +22,7 @@ use crate::program::profilee::Profilee;
 use crate::sampling::faults::Faults;
 use crate::sampling::perf::{self, Perf, Scope};
 use crate::sampling::sampler::{Choice, Method, Sampling, Tally};
+use crate::sampling::unfollowed::Cost;
 use crate::session::conclusion::{self, Asked, Files};
 use crate::session::events;
 use crate::session::family::Family;
@@ -29,6 +30,7 @@ use crate::session::live::{self, Own};
 use crate::session::member::Unhooked;
 use crate::session::outcome::Run;
 use crate::session::python;
+use crate::session::unfollowed::{Time, Unfollowed};
 use crate::store::output::Output;
 use crate::store::run_folder::RunFolder;
 use crate::target::contract::{Patience, Ready, Readying, Target};
@@ -74,6 +76,10 @@ pub(super) struct Collected {
     /// The processes that ran the first program.
     processes: Processes,
     tally: Tally,
+    /// The samples of programs that were not followed.
+    unfollowed: Vec<(String, Cost)>,
+    /// Whether samples in the kernel were taken.
+    samples_kernel: bool,
     sampler_bytes: u64,
     python: Vec<String>,
     duration: Duration,
@@ -234,7 +240,10 @@ impl<T: Target> Session<'_, T> {
         };
         let mut sampling = self.sampling.take();
         let sampler_bytes = sampling.as_mut().map_or(0, |sampling| sampling.perf().ring_bytes());
+        let samples_kernel = sampling.as_mut().is_some_and(|sampling| sampling.perf().samples_kernel());
         let tally = sampling.as_ref().map(|sampling| sampling.tally).unwrap_or_default();
+        let unfollowed = sampling.as_ref().filter(|_| family.follows());
+        let unfollowed = unfollowed.map(|sampling| sampling.unfollowed().by_samples()).unwrap_or_default();
         let python = python::sentences(sampling.as_ref(), family.settings.python, self.voice);
         drop(sampling);
         for trouble in &family.troubles {
@@ -246,7 +255,45 @@ impl<T: Target> Session<'_, T> {
         }
         let Some(first) = first else { return Err(anyhow!("the profile is lost").into()) };
         let (first, bytes) = first.finish()?;
-        Ok(Collected { first, bytes, traced, watched, processes, tally, sampler_bytes, python, duration })
+        let collected = Collected {
+            first,
+            bytes,
+            traced,
+            watched,
+            processes,
+            tally,
+            unfollowed,
+            samples_kernel,
+            sampler_bytes,
+            python,
+            duration,
+        };
+        Ok(collected)
+    }
+
+    /// Returns the programs that were not followed and took CPU time.
+    fn unfollowed(&self, collected: &Collected) -> Unfollowed {
+        let (family, rate) = (&self.family, self.choice.rate);
+        // Only who has started the processes knows their CPU time, and only if samples were taken all the time.
+        let is_known = family.follows()
+            && self.choice.method != Method::None
+            && matches!(self.target.scope(), Scope::Process(_) | Scope::Machine)
+            && family.members.iter().all(|member| !member.is_paused && member.baseline.is_none());
+        let (user, kernel) = child::cpu_time();
+        let sampled = match self.choice.method {
+            Method::Perf => collected.tally.taken.saturating_add(collected.tally.lost),
+            _ => {
+                let others = family.others.iter().map(|other| other.placed.all());
+                others.fold(collected.first.placed.all(), u64::saturating_add)
+            }
+        };
+        let has_kernel = self.choice.method != Method::Perf || collected.samples_kernel;
+        let spent = if has_kernel { user + kernel } else { user };
+        let time = Time { spent: is_known.then(|| Time::samples(spent, rate)), sampled, rate };
+        let others = family.others.iter().map(|other| (other.profilee, &other.account));
+        let mut all = others.chain([(self.profilee, &collected.first.account)]);
+        let starter = all.find(|(_, account)| account.lost_programs > 0).map(|(profilee, _)| profilee.name());
+        Unfollowed::new(collected.unfollowed.clone(), &family.alone, starter.as_deref(), &time)
     }
 
     /// Writes everything, and says what there is to say.
@@ -279,6 +326,7 @@ impl<T: Target> Session<'_, T> {
         conclusion::say_what_matched_nothing(asked, self.profilee.planned);
         self.notes.extend(self.family.unfollowed.iter().cloned());
         let pid = self.target.pid() as u32;
+        let unfollowed = self.unfollowed(collected);
         let run = Run {
             planned: self.profilee.planned,
             engine: asked.settings.engine.name(),
@@ -298,6 +346,7 @@ impl<T: Target> Session<'_, T> {
             unhooked: &self.family.unhooked,
             processes: &collected.processes,
             others: &self.family.others,
+            unfollowed: &unfollowed,
             traced: collected.traced.as_ref(),
             watched: collected.watched.as_ref(),
             duration: collected.duration,

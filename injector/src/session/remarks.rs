@@ -16,6 +16,7 @@ impl Run<'_> {
     /// Returns the remarks, the most important first.
     pub(crate) fn remarks(&self, digest: &Digest) -> Vec<String> {
         let remarks = [
+            self.unfollowed_time(digest),
             self.cost(digest),
             self.planning(),
             self.unhooked_time(digest),
@@ -47,6 +48,13 @@ impl Run<'_> {
         }
     }
 
+    /// Says which programs were not followed, if they have taken much time.
+    fn unfollowed_time(&self, digest: &Digest) -> Option<String> {
+        let programs = self.unfollowed.programs.iter();
+        let unseen = programs.fold(0_u64, |sum, (_, cost)| sum.saturating_add(cost.samples));
+        self.unfollowed.remark(digest.all.samples.saturating_sub(unseen), self.rate)
+    }
+
     /// Says which part of the CPU time was gprofinject's own, and what helps, if it is much.
     fn cost(&self, digest: &Digest) -> Option<String> {
         const MUCH: f64 = 10.0;
@@ -64,8 +72,14 @@ impl Run<'_> {
     fn planning(&self) -> Option<String> {
         const LONG: Duration = Duration::from_millis(500);
         let taken = progress::taken();
+        let others = self.others.iter().map(|other| other.profilee.planned);
+        let mut images = { others }.chain([self.planned]).filter_map(|planned| planned.subject.image());
+        let when = match images.any(|image| image.facts.go) {
+            true => "plans of Go programs are not kept",
+            false => "as in the first run of each build",
+        };
         (taken >= LONG && taken * 5 >= self.duration)
-            .then(|| format!("planning took {:.1} s, as in the first run of each build", taken.as_secs_f64()))
+            .then(|| format!("planning took {:.1} s, {when}", taken.as_secs_f64()))
     }
 
     /// Says where most samples are, if they are not in hooked code, and what hooks it.

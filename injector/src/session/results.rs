@@ -18,6 +18,7 @@ use crate::profile::recorder::{Processes, Recorder};
 use crate::profile::slowest::Slowest;
 use crate::program::profilee::Profilee;
 use crate::session::digest::Digest;
+use crate::session::unfollowed::Unfollowed;
 use crate::session::words;
 use crate::store::exports::Exports;
 use crate::store::output::{Output, Written};
@@ -155,6 +156,13 @@ impl<'r> Results<'r> {
         let name = &finished.profile.name;
         let program = if processes.pid > 0 { processes.pid.to_string() } else { name.clone() };
         Item::new(profilee, finished, None, Some(program))
+    }
+
+    /// Adds the programs that were not followed.
+    pub(crate) fn unfollowed(&mut self, unfollowed: &Unfollowed) {
+        for (path, cost) in &unfollowed.programs {
+            self.recorder.add_unfollowed(path, cost.processes, cost.samples);
+        }
     }
 
     /// Adds the slowest calls of the programs that have been added.

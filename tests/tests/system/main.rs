@@ -68,6 +68,7 @@ modules! {
     instructions
     interrupted
     jobs
+    labels
     layers
     libraries
     library_blocks
@@ -92,6 +93,7 @@ modules! {
     refusals
     relocation
     reports
+    runners
     shown
     size
     slow

@@ -1,5 +1,6 @@
 //! `gmon check --budget`: whether a run keeps the bounds of a file.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -9,9 +10,10 @@ use gmon_export::load::Detail;
 use serde_json::{Value, json};
 
 use crate::cli::args::CheckArgs;
-use crate::cli::budget::file::{Mistake, Most};
+use crate::cli::budget::file::{Budget, Mistake, Most};
 use crate::cli::budget::judge::Verdict;
 use crate::cli::json::array;
+use crate::cli::run::Source;
 use crate::cli::run_args::RunArgs;
 use crate::cli::run_view::{json_function, json_head};
 use crate::cli::text::{plain, standard_output};
@@ -35,20 +37,30 @@ pub(crate) fn run(path: &Path, args: &CheckArgs) -> Result<bool> {
     let text = files::read_text(path, MAX_SIZE)?;
     let at = |Mistake { line, what }| anyhow!("{name}:{line}: {what}");
     let budgets = file::parse(&text).map_err(at)?;
-    let source = run::open(&RunArgs { run: args.files.clone(), program: Vec::new(), form: args.form })?;
+    let source = run::open(&RunArgs { run: args.files.clone(), form: args.form, ..RunArgs::default() })?;
     if let Some(library) = source.library() {
         bail!("{}: a library; MODULE!FUNCTION in a budget selects the functions of one", library.display());
     }
     let run = source.run(Detail::Functions)?;
-    let verdicts = judge::judge(&run, &budgets).map_err(at)?;
-    notes(&run, &name, &verdicts)?;
+    let parts = parts(&source, &budgets).map_err(at)?;
+    let mut verdicts = Vec::new();
+    for budget in &budgets {
+        let part = match &budget.label {
+            None => Some(&run),
+            Some(label) => parts.get(label.as_str()),
+        };
+        if let Some(part) = part {
+            verdicts.extend(judge::judge(part, std::slice::from_ref(budget)).map_err(at)?);
+        }
+    }
+    notes(&name, &verdicts)?;
     let is_exceeded = verdicts.iter().any(|verdict| !verdict.holds);
     let mut out = standard_output();
     if args.json {
         write_json(&run, path, budgets.len(), &verdicts, &mut out)?;
     } else {
         for verdict in verdicts.iter().filter(|verdict| !verdict.holds) {
-            writeln!(out, "{}", exceeded(&run, &name, verdict))?;
+            writeln!(out, "{}", exceeded(&name, verdict))?;
         }
         if !is_exceeded {
             writeln!(out, "{}", gmon::counted(budgets.len(), "budget holds", "budgets hold"))?;
@@ -58,12 +70,34 @@ pub(crate) fn run(path: &Path, args: &CheckArgs) -> Result<bool> {
     Ok(is_exceeded)
 }
 
+/// Returns the parts of a run that budgets are of, by the patterns of their labels. A part that does not exist is not there, if a budget
+/// allows that.
+///
+/// # Errors
+/// No process has such a label.
+fn parts<'b>(source: &Source, budgets: &'b [Budget]) -> Result<BTreeMap<&'b str, Run>, Mistake> {
+    let mut parts = BTreeMap::new();
+    for budget in budgets {
+        let Some(label) = &budget.label else { continue };
+        if parts.contains_key(label.as_str()) {
+            continue;
+        }
+        match source.labelled(label).and_then(|part| part.run(Detail::Functions)) {
+            Ok(part) => drop(parts.insert(label.as_str(), part)),
+            Err(_) if budget.optional => {}
+            Err(error) => return Err(Mistake { line: budget.line, what: error.to_string() }),
+        }
+    }
+    Ok(parts)
+}
+
 /// Says which functions a sum lacks.
-fn notes(run: &Run, file: &str, verdicts: &[Verdict]) -> io::Result<()> {
+fn notes(file: &str, verdicts: &[Verdict]) -> io::Result<()> {
     let mut out = io::stderr();
     for verdict in verdicts.iter().filter(|verdict| !verdict.not_counted.is_empty()) {
         let all = &verdict.not_counted;
-        let names: Vec<String> = all.iter().take(NAMED).map(|&index| name(run, index)).collect();
+        let names = all.iter().take(NAMED).map(|&index| name(verdict.run, index));
+        let names: Vec<String> = names.collect();
         let more = match all.len().saturating_sub(NAMED) {
             0 => String::new(),
             more => format!(" and {more} more"),
@@ -86,8 +120,9 @@ fn name(run: &Run, function: u32) -> String {
 }
 
 /// Returns the line for a bound that does not hold.
-fn exceeded(run: &Run, file: &str, verdict: &Verdict) -> String {
-    let Verdict { budget, bound, .. } = verdict;
+fn exceeded(file: &str, verdict: &Verdict) -> String {
+    let Verdict { run, budget, bound, .. } = verdict;
+    let label = budget.label.as_ref().map_or_else(String::new, |label| format!(" of {}", plain(label)));
     let amount = |value: u64| match bound.most {
         Most::Number(_) => value.to_string(),
         Most::Percent(most) => percent(verdict.percent(value), most),
@@ -104,7 +139,7 @@ fn exceeded(run: &Run, file: &str, verdict: &Verdict) -> String {
         _ => String::new(),
     };
     format!(
-        "{file}:{}: {}: {} {}, allowed {}{most}",
+        "{file}:{}: {}{label}: {} {}, allowed {}{most}",
         bound.line,
         plain(&budget.function),
         bound.quantity.key(),
@@ -137,7 +172,7 @@ fn write_json(
     write!(out, "{{\"schema\":\"gmon-budget\",\"version\":1,\"file\":{},", json!(path.to_string_lossy()))?;
     write!(out, "\"holds\":{holds},\"budgets\":{budgets},\n{}", json_head(run))?;
     array(out, "bounds", verdicts, |verdict| {
-        let Verdict { budget, bound, .. } = verdict;
+        let Verdict { run, budget, bound, .. } = verdict;
         let amount = |value: u64| match bound.most {
             Most::Number(_) => json!(value),
             Most::Percent(_) => json!(verdict.percent(value)),
@@ -153,6 +188,7 @@ fn write_json(
         json!({
             "line": bound.line,
             "function": budget.function,
+            "label": budget.label,
             "bound": bound.quantity.key(),
             "value": amount(verdict.value),
             "allowed": match bound.most {

@@ -4,7 +4,7 @@
 //! The user sees nothing but the answer, so whatever fails is no answer. Files may be anybody's: only regular ones are opened, and a
 //! time and a size bound what is read.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Write};
@@ -15,12 +15,12 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Result, bail};
 use gmon_export::load::Detail;
-use gmon_run::Summary;
+use gmon_run::{Program, Summary};
 use gmon_trace::FILE_HEADER;
 use gprofinject_usage::{Line, Place};
 
 use crate::cli::run::{DEFAULT_FILE, Source};
-use crate::cli::run_args::RunArgs;
+use crate::cli::run_args::{PartArgs, RunArgs};
 use crate::cli::run_view::RunView;
 use crate::cli::table_args::TableArgs;
 use crate::cli::text::{file_name, plain, splits};
@@ -64,7 +64,8 @@ fn answers(args: &[OsString], command: clap::Command) -> Option<String> {
     let typed = line.typed.get(place.prefix.len()..)?;
     let words = match what(&place)? {
         What::Functions => functions(&place, typed).ok()?,
-        What::Programs => programs(&place).ok()?,
+        What::Programs => programs(&place, |program| &program.name).ok()?,
+        What::Labels => programs(&place, |program| &program.label).ok()?,
         What::Modules => modules(&place).ok()?,
         What::Files(wanted) => files_of(&place, wanted, typed),
     };
@@ -76,6 +77,7 @@ fn answers(args: &[OsString], command: clap::Command) -> Option<String> {
 enum What {
     Functions,
     Programs,
+    Labels,
     Modules,
     Files(Wanted),
 }
@@ -97,6 +99,7 @@ fn what(place: &Place) -> Option<What> {
         (_, "function") => What::Functions,
         (_, "module") => What::Modules,
         (_, "program") if !place.is_path => What::Programs,
+        (_, "label") => What::Labels,
         ("trace", "file") | (_, "trace") => What::Files(Wanted { traces: true, ..Wanted::default() }),
         ("merge", "files") => What::Files(both),
         ("check", "files") => What::Files(Wanted { recordings: false, ..both }),
@@ -114,6 +117,7 @@ fn results(place: &Place) -> Vec<PathBuf> {
 
 /// Reads the run that a line names, or the newest one.
 fn source(place: &Place, programs: Vec<String>) -> Result<Source> {
+    let part = PartArgs { program: programs, ..PartArgs::default() };
     let mut named = results(place);
     if named.iter().all(is_elf) {
         let newest = if Path::new(DEFAULT_FILE).exists() { DEFAULT_FILE } else { "gmon.out" };
@@ -122,7 +126,7 @@ fn source(place: &Place, programs: Vec<String>) -> Result<Source> {
     for path in &named {
         check_size(path, if is_elf(path) { LARGE } else { LARGE_RESULT })?;
     }
-    let mut source = run::open(&RunArgs { run: named, program: programs, ..RunArgs::default() })?;
+    let mut source = run::open(&RunArgs { run: named, part, ..RunArgs::default() })?;
     if let Source::Recording { recording, .. } = &mut source {
         // Only names and sums are asked for.
         recording.blocks.clear();
@@ -172,10 +176,11 @@ fn functions_of_trace(place: &Place) -> Result<Vec<String>> {
     Ok(names.map(|function| without_parameters(&text::demangled(&function.name))).collect())
 }
 
-fn programs(place: &Place) -> Result<Vec<String>> {
+fn programs(place: &Place, of: fn(&Program) -> &String) -> Result<Vec<String>> {
     match source(place, Vec::new())? {
         Source::Recording { recording, .. } => {
-            Ok(recording.programs.iter().map(|program| plain(&program.name)).collect())
+            let names: BTreeSet<_> = recording.programs.iter().map(|program| plain(of(program))).collect();
+            Ok(names.into_iter().filter(|name| !name.is_empty()).collect())
         }
         Source::Profile { .. } => Ok(Vec::new()),
     }

@@ -59,7 +59,7 @@ fn both(args: &DiffArgs) -> Result<[Run; 2]> {
             continue;
         }
         let paths: Vec<PathBuf> = program.into_iter().chain([path]).cloned().collect();
-        runs.push(run::load_files(&paths, &args.program, &args.form, Detail::Functions)?);
+        runs.push(run::load_files(&paths, &args.part, &args.form, Detail::Functions)?);
     }
     match <[Run; 2]>::try_from(runs) {
         Ok(runs) => Ok(runs),

@@ -6,6 +6,7 @@ use clap::ValueEnum;
 
 use crate::cli::form_args::FormArgs;
 use crate::cli::report_args::When;
+use crate::cli::run_args::PartArgs;
 
 #[derive(clap::Args)]
 pub(crate) struct DiffArgs {
@@ -13,9 +14,8 @@ pub(crate) struct DiffArgs {
     /// results after it: PROG OLD NEW, or PROG OLD PROG NEW
     #[arg(value_names = ["OLD", "NEW"], required = true, num_args = 2..=4)]
     pub(crate) files: Vec<PathBuf>,
-    /// Compare only what these programs of the runs did, by name or process number; may be repeated
-    #[arg(long, value_name = "NAME")]
-    pub(crate) program: Vec<String>,
+    #[command(flatten)]
+    pub(crate) part: PartArgs,
     /// What decides whether something has become worse [default: calls, and instructions if both runs have counted them. Times
     /// are shown with how far they spread, but are no reason to fail]
     #[arg(long, value_name = "COLUMN")]

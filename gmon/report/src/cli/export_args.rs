@@ -8,7 +8,7 @@ use gmon_export::formats::{Format, UnknownFormat};
 
 use crate::cli::form_args::FormArgs;
 use crate::cli::report_args::SourceArgs;
-use crate::cli::run_args::RunArgs;
+use crate::cli::run_args::{PartArgs, RunArgs};
 
 #[derive(clap::Args)]
 pub(crate) struct ExportArgs {
@@ -90,12 +90,11 @@ impl FromStr for To {
 
 #[derive(clap::Args)]
 pub(crate) struct GprofArgs {
-    /// A gmon.pb.gz, or a program and its gmon.out [default: gmon.pb.gz]; then options of gprof
+    /// A gmon.pb.gz, or a program and its gmon.out [default: gmon.pb.gz]; then options of gprof. Options of gmon come before it
     #[arg(value_name = "RUN|GPROF OPTION", allow_hyphen_values = true, trailing_var_arg = true)]
     pub(crate) words: Vec<OsString>,
-    /// Show only what these programs of the run did, by name or process number; may be repeated. Comes before RUN
-    #[arg(long, value_name = "NAME")]
-    pub(crate) program: Vec<String>,
+    #[command(flatten)]
+    pub(crate) part: PartArgs,
     #[command(flatten)]
     pub(crate) form: FormArgs,
 }

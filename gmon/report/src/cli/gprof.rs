@@ -38,7 +38,7 @@ pub(crate) fn write(run: &Run, name: &Path) -> Result<[PathBuf; 2]> {
 /// # Errors
 /// A file cannot be read, or gprof cannot be run.
 pub(crate) fn run(args: GprofArgs) -> Result<ExitCode> {
-    let GprofArgs { words, program, form } = args;
+    let GprofArgs { words, part, form } = args;
     // Files may come before gprof's options, or after them as gprof itself has them.
     let is_file = |word: &&OsString| Path::new(word).is_file();
     let first = words.iter().take_while(is_file).count().min(2);
@@ -47,7 +47,7 @@ pub(crate) fn run(args: GprofArgs) -> Result<ExitCode> {
     let (options, after) = rest.split_at(rest.len() - last);
     let files = before.iter().chain(after).map(PathBuf::from).collect();
     let options = options.iter().filter(|option| *option != "--");
-    let run = run::load(&RunArgs { run: files, program, form }, Detail::Functions)?;
+    let run = run::load(&RunArgs { run: files, part, form }, Detail::Functions)?;
     let folder =
         tempfile::Builder::new().prefix("gmon-").tempdir().context("no folder for temporary files")?;
     let pair = write(&run, &folder.path().join("gmon"))?;

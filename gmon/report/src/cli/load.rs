@@ -77,9 +77,9 @@ pub(crate) fn counted(args: &ReportArgs, source: &Source, has_samples: bool) -> 
         Source::Recording { recording, .. } => recorded(recording),
     };
     if all.is_empty() {
-        let of = match args.files.program.is_empty() {
+        let of = match args.files.part.program.is_empty() {
             true => String::new(),
-            false => format!(" of {}", args.files.program.join(" or ")),
+            false => format!(" of {}", args.files.part.program.join(" or ")),
         };
         bail!(
             "{}: no counts of basic blocks{}{of} in it; `gprofinject --count lines PROG` counts them, and --libs those of libraries",

@@ -96,6 +96,35 @@ pub(crate) fn select(
     }
 }
 
+/// Leaves out what processes have done whose label none of the patterns matches. Without patterns, all stay.
+///
+/// # Errors
+/// No process has such a label.
+pub(crate) fn select_labelled(recording: &mut Recording, patterns: &[String]) -> Result<()> {
+    if patterns.is_empty() {
+        return Ok(());
+    }
+    let is_wanted = |program: &Program| text::chosen_label(patterns, &program.label);
+    if !recording.programs.iter().any(is_wanted) {
+        if !recording.has_labels() {
+            bail!(
+                "--label: no process of this run has a label; GPROFINJECT_LABEL in its environment gives it one"
+            );
+        }
+        const NAMED: usize = 20;
+        let labels: BTreeSet<_> =
+            recording.programs.iter().map(|program| text::plain(&program.label)).collect();
+        let more = match labels.len().saturating_sub(NAMED) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let labels: Vec<_> = labels.into_iter().filter(|label| !label.is_empty()).take(NAMED).collect();
+        bail!("no process has the label {}; there are {}{more}", patterns.join(" or "), labels.join(", "));
+    }
+    recording.retain_programs(is_wanted);
+    Ok(())
+}
+
 /// Leaves out the programs that none of the patterns matches by its name or the number of its process. Without patterns, all stay.
 ///
 /// # Errors

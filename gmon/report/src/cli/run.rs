@@ -16,7 +16,7 @@ use crate::cli::files;
 use crate::cli::form_args::FormArgs;
 use crate::cli::hints;
 use crate::cli::recordings::{self, Selected};
-use crate::cli::run_args::RunArgs;
+use crate::cli::run_args::{PartArgs, RunArgs};
 
 /// The file that is read if only a program is named.
 pub(crate) const DEFAULT_PROFILE: &str = "gmon.out";
@@ -29,6 +29,7 @@ pub(crate) fn authors(run: &Run) -> Authors {
 }
 
 /// The files of a run, read.
+#[derive(Clone)]
 pub(crate) enum Source {
     /// Everything that a run has recorded, or several.
     Recording {
@@ -56,35 +57,34 @@ pub(crate) fn load(args: &RunArgs, detail: Detail) -> Result<Run> {
 /// # Errors
 /// A file cannot be read, or the files do not belong together.
 pub(crate) fn open(args: &RunArgs) -> Result<Source> {
-    open_selected(&args.run, &args.program, &args.form)
+    open_selected(&args.run, &args.part, &args.form)
 }
 
-/// Reads a run from a program and a result, or from a result that needs no program. Without patterns, it is that of all programs.
+/// Reads a run from a program and a result, or from a result that needs no program. Without patterns, the part is that of all programs.
 ///
 /// # Errors
 /// A file cannot be read, the files do not belong together, or no program matches.
-pub(crate) fn load_files(
-    paths: &[PathBuf],
-    programs: &[String],
-    form: &FormArgs,
-    detail: Detail,
-) -> Result<Run> {
-    open_selected(paths, programs, form)?.run(detail)
+pub(crate) fn load_files(paths: &[PathBuf], part: &PartArgs, form: &FormArgs, detail: Detail) -> Result<Run> {
+    open_selected(paths, part, form)?.run(detail)
 }
 
-fn open_selected(paths: &[PathBuf], programs: &[String], form: &FormArgs) -> Result<Source> {
+fn open_selected(paths: &[PathBuf], part: &PartArgs, form: &FormArgs) -> Result<Source> {
     let mut source = open_files(paths, form)?;
-    select_programs(&mut source, programs)?;
+    select(&mut source, part)?;
     Ok(source)
 }
 
-/// Leaves out the programs that no pattern matches.
-fn select_programs(source: &mut Source, programs: &[String]) -> Result<()> {
+/// Leaves out the programs that are not of the part.
+fn select(source: &mut Source, part: &PartArgs) -> Result<()> {
+    let option = if part.program.is_empty() { "--label" } else { "--program" };
     match source {
-        Source::Recording { recording, .. } => recordings::select_named(recording, programs),
-        Source::Profile { profiles, .. } if !programs.is_empty() => {
+        Source::Recording { recording, .. } => {
+            recordings::select_named(recording, &part.program)?;
+            recordings::select_labelled(recording, &part.label)
+        }
+        Source::Profile { profiles, .. } if !(part.program.is_empty() && part.label.is_empty()) => {
             let name = profiles.first().map(|(name, _)| name.display().to_string()).unwrap_or_default();
-            bail!("--program: {name} is of one program only; {DEFAULT_FILE} has all of a run")
+            bail!("{option}: {name} is of one program only; {DEFAULT_FILE} has all of a run")
         }
         Source::Profile { .. } => Ok(()),
     }
@@ -188,6 +188,16 @@ fn recorded(
 }
 
 impl Source {
+    /// Returns the part of the run that processes with such labels have done.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn labelled(&self, label: &str) -> Result<Source> {
+        let mut part = self.clone();
+        select(&mut part, &PartArgs { label: vec![label.to_owned()], ..PartArgs::default() })?;
+        Ok(part)
+    }
+
     /// Returns the run.
     ///
     /// # Errors
@@ -292,7 +302,7 @@ pub(crate) fn functions(path: &Path, args: &RunArgs, subject: Option<&Subject>) 
         }
         _ => of_one_kind(None, vec![(path.to_owned(), bytes)], &args.form)?,
     };
-    select_programs(&mut source, &args.program)?;
+    select(&mut source, &args.part)?;
     let mut run = source.run(Detail::Functions)?;
     run.arcs.clear();
     if let Some(name) = source.library().and_then(Path::file_name) {

@@ -84,6 +84,8 @@ pub(crate) enum By {
     Function,
     Module,
     Program,
+    /// The labels of processes, by GPROFINJECT_LABEL
+    Label,
     Process,
     /// Measured times only
     Thread,

@@ -69,6 +69,11 @@ pub(crate) fn chosen_path(patterns: &[String], path: &str) -> bool {
     patterns.is_empty() || patterns.iter().any(any)
 }
 
+/// Whether a label is one of the patterns or matches one. Labels may have the special characters of patterns.
+pub(crate) fn chosen_label(patterns: &[String], label: &str) -> bool {
+    patterns.iter().any(|pattern| pattern == label || matches(pattern, label))
+}
+
 /// Whether a function's name, in one of its [spellings](any_spelling), matches one of the patterns. If there is no pattern, every name
 /// does.
 pub(crate) fn chosen_function(patterns: &[String], name: &str) -> bool {

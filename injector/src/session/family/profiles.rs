@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::collections::btree_map::Entry;
+use std::path::Path;
 
 use gmon_run::Process;
 
@@ -18,6 +19,7 @@ use crate::sampling::sampler::Sampling;
 use crate::sampling::samples::Samples;
 use crate::session::counting::{Ended, Read};
 use crate::session::family::{Family, Sum, orders_for};
+use crate::session::label::Label;
 use crate::session::member::{Other, Unhooked, Who};
 use crate::session::results::Said;
 use crate::session::spares::Spare;
@@ -43,7 +45,7 @@ impl Family<'_> {
     /// member's.
     pub(super) fn finish_guests(&mut self, index: usize, sampling: Option<&Sampling>) {
         let (Some(member), Some(folder)) = (self.members.get(index), &self.folder) else { return };
-        let profilee = member.profilee;
+        let (profilee, label) = (member.profilee, member.label.clone());
         // The agent counts its children only if the process is followed.
         if !self.orders.follow {
             return;
@@ -57,7 +59,7 @@ impl Family<'_> {
         drop(names);
         for (pid, finished) in found {
             // Nobody has seen when it began or ended.
-            self.add_other(Process { pid, ..Process::default() }, profilee, finished);
+            self.add_other(Process { pid, ..Process::default() }, label.clone(), profilee, finished);
         }
     }
 
@@ -107,7 +109,8 @@ impl Family<'_> {
             self.note_unhooked(profilee, &why);
         }
         if finished.is_worth_writing(state) {
-            self.add_other(self.process(index), profilee, finished);
+            let label = self.members.get(index).map(|member| member.label.clone()).unwrap_or_default();
+            self.add_other(self.process(index), label, profilee, finished);
         }
     }
 
@@ -136,6 +139,7 @@ impl Family<'_> {
             return false;
         }
         let name = std::mem::take(&mut member.name);
+        self.spared.insert(name.clone(), index);
         self.spares.add(Spare { program: member.profilee.number, name, bytes });
         true
     }
@@ -151,10 +155,28 @@ impl Family<'_> {
     fn note_unhooked(&mut self, profilee: &Profilee, why: &str) {
         let program = profilee.binary.display();
         self.unfollowed.insert(format!("nothing was hooked in a process of {program}: {why}"));
+        // The reason names what helps.
+        self.note_alone(&profilee.binary, false);
+    }
+
+    /// Notes that a program was not followed, or not hooked. `starts`: gprofinject could profile it if it started it itself.
+    pub(crate) fn note_alone(&mut self, program: &Path, starts: bool) {
+        /// A process can execute any number of files.
+        const MOST: usize = 256;
+        let name = program.file_name().unwrap_or(program.as_os_str()).to_string_lossy();
+        if self.alone.len() < MOST {
+            self.alone.insert(name.into_owned(), starts);
+        }
     }
 
     /// Adds what a process other than the first one has counted to the recording, or to the others of the same program.
-    fn add_other(&mut self, process: Process, profilee: &'static Profilee, mut counted: Counted) {
+    fn add_other(
+        &mut self,
+        process: Process,
+        label: Label,
+        profilee: &'static Profilee,
+        mut counted: Counted,
+    ) {
         // The profile of several processes says nothing of one of them, and an empty one is not recorded.
         if let Some(why) = counted.account.trouble.take() {
             self.note_unhooked(profilee, &why);
@@ -166,10 +188,11 @@ impl Family<'_> {
         let process = counted.process(process);
         if self.settings.per_process {
             let pid = process.pid;
-            let processes = Processes { each: vec![process], ..Processes::one(pid) };
+            let label = label.as_str().to_owned();
+            let processes = Processes { each: vec![process], label, ..Processes::one(pid) };
             return self.record(Who::Process(pid as i32), profilee, counted, &processes, &pid.to_string());
         }
-        match self.programs.entry(profilee.number) {
+        match self.programs.entry((profilee.number, label)) {
             Entry::Vacant(entry) => {
                 entry.insert(Sum { profilee, counted, processes: vec![process] });
             }
@@ -196,12 +219,15 @@ impl Family<'_> {
             }
         }
         let mut each = vec![process];
-        if let Some(sum) = self.programs.remove(&FIRST_PROGRAM) {
+        let label = self.members.first().map(|member| member.label.clone()).unwrap_or_default();
+        // Those with other labels are other programs of the recording.
+        if let Some(sum) = self.programs.remove(&(FIRST_PROGRAM, label.clone())) {
             first.add(sum.counted);
             each.extend(sum.processes);
         }
         let number = u32::try_from(each.len()).unwrap_or(u32::MAX);
-        Processes { number, pid: if number == 1 { each[0].pid } else { 0 }, each }
+        let pid = if number == 1 { each[0].pid } else { 0 };
+        Processes { number, pid, label: label.as_str().to_owned(), each }
     }
 
     /// Returns what is known of a member besides its counts.
@@ -221,14 +247,17 @@ impl Family<'_> {
     /// Records each program other than the first one.
     pub(crate) fn record_programs(&mut self) {
         let mut names: HashMap<String, u32> = HashMap::new();
-        for Sum { profilee, counted, processes } in std::mem::take(&mut self.programs).into_values() {
+        for ((_, label), sum) in std::mem::take(&mut self.programs) {
+            let Sum { profilee, counted, processes } = sum;
             let name = profilee.name();
             let same = names.entry(name.clone()).or_default();
             *same += 1;
             let suffix = if *same > 1 { format!("{name}.{same}") } else { name };
             let number = u32::try_from(processes.len()).unwrap_or(u32::MAX);
             let who = Who::Program { processes: number };
-            self.record(who, profilee, counted, &Processes { number, pid: 0, each: processes }, &suffix);
+            let label = label.as_str().to_owned();
+            let processes = Processes { number, pid: 0, label, each: processes };
+            self.record(who, profilee, counted, &processes, &suffix);
         }
         self.others.sort_by_key(|other| Reverse(other.placed.all()));
     }

@@ -13,6 +13,8 @@ pub(crate) struct Budget {
     pub(crate) line: usize,
     /// The pattern, which may be `MODULE!FUNCTION`.
     pub(crate) function: String,
+    /// The pattern of the labels of processes whose part of the run is bounded; `None` if the whole run is.
+    pub(crate) label: Option<String>,
     /// Whether a run may have no such function.
     pub(crate) optional: bool,
     /// The bounds, in the order of their lines; at least one.
@@ -160,7 +162,7 @@ impl Reader {
         let ValueInner::Table(table) = item.take() else {
             return Err(self.mistake(span, "expected a table [[budget]]".to_owned()));
         };
-        let (mut function, mut optional, mut bounds) = (None, false, Vec::new());
+        let (mut function, mut label, mut optional, mut bounds) = (None, None, false, Vec::new());
         for (key, mut value) in table {
             let name = key.name.as_ref();
             match (name, value.take(), Quantity::of(name)) {
@@ -169,6 +171,11 @@ impl Reader {
                 }
                 ("function", ..) => {
                     let what = "function: expected the name of a function or a pattern, in quotes";
+                    return Err(self.mistake(key.span, what.to_owned()));
+                }
+                ("label", ValueInner::String(glob), _) => label = Some(glob.into_owned()),
+                ("label", ..) => {
+                    let what = "label: expected the label of processes or a pattern, in quotes";
                     return Err(self.mistake(key.span, what.to_owned()));
                 }
                 ("optional", ValueInner::Boolean(value), _) => optional = value,
@@ -195,7 +202,7 @@ impl Reader {
             let what = format!("a budget without a bound, expected one of {}", keys().join(", "));
             return Err(Mistake { line, what });
         }
-        Ok(Budget { line, function, optional, bounds })
+        Ok(Budget { line, function, label, optional, bounds })
     }
 }
 
@@ -226,7 +233,7 @@ fn unknown(name: &str) -> String {
     if name.contains("bytes") {
         return format!("{name}: runs do not record bytes, so that they cannot be bounded");
     }
-    let known = || keys().into_iter().chain(["function", "optional"]);
+    let known = || keys().into_iter().chain(["function", "label", "optional"]);
     let near = similar(&[name.to_owned()], known().map(str::to_owned));
     let (which, names) = match near.is_empty() {
         true => ("expected one of", known().collect::<Vec<_>>().join(", ")),
@@ -253,6 +260,7 @@ mod tests {
             Budget {
                 line: 3,
                 function: "parse_*".to_owned(),
+                label: None,
                 optional: false,
                 bounds: vec![
                     bound(4, Quantity::Instructions, Most::Number(5_000_000)),
@@ -262,6 +270,7 @@ mod tests {
             Budget {
                 line: 8,
                 function: "libc*!read".to_owned(),
+                label: None,
                 optional: true,
                 bounds: vec![
                     bound(10, Quantity::TimePercent, Most::Percent(30.0)),

@@ -7,8 +7,10 @@ use crate::cli::budget::file::{Bound, Budget, Mistake, Most, Quantity};
 use crate::cli::text::{chosen_in_module, plain};
 
 /// Whether a run keeps a bound.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 pub(crate) struct Verdict<'b> {
+    /// The run, or the part of it, of which the indexes are.
+    pub(crate) run: &'b Run,
     pub(crate) budget: &'b Budget,
     pub(crate) bound: &'b Bound,
     /// What the functions have together, or of an [inclusive](Quantity::is_inclusive) quantity the one that has most.
@@ -41,7 +43,7 @@ fn share(value: u64, total: u64) -> f64 {
 ///
 /// # Errors
 /// A pattern matches no function, or the run has not counted what is bounded.
-pub(crate) fn judge<'b>(run: &Run, budgets: &'b [Budget]) -> Result<Vec<Verdict<'b>>, Mistake> {
+pub(crate) fn judge<'b>(run: &'b Run, budgets: &'b [Budget]) -> Result<Vec<Verdict<'b>>, Mistake> {
     let mut verdicts = Vec::new();
     for budget in budgets {
         let matching = matching(run, budget)?;
@@ -74,7 +76,7 @@ fn matching(run: &Run, budget: &Budget) -> Result<Vec<u32>, Mistake> {
 }
 
 fn verdict<'b>(
-    run: &Run,
+    run: &'b Run,
     budget: &'b Budget,
     bound: &'b Bound,
     matching: &[u32],
@@ -107,7 +109,7 @@ fn verdict<'b>(
         Most::Percent(most) => share(value, total) <= most,
     };
     let functions = matching.len();
-    Ok(Verdict { budget, bound, value, total, largest, of_largest, functions, not_counted, holds })
+    Ok(Verdict { run, budget, bound, value, total, largest, of_largest, functions, not_counted, holds })
 }
 
 /// Returns what the whole run has of a quantity.

@@ -371,7 +371,7 @@ impl Kind {
 
 /// Whether rows are of programs or processes, of which it is not known how much of gprofinject's own time was taken out of each.
 fn is_whole(by: By) -> bool {
-    matches!(by, By::Program | By::Process)
+    matches!(by, By::Program | By::Label | By::Process)
 }
 
 /// Returns a time for each call, rounded. `None` if there are no calls.

@@ -6,7 +6,7 @@ use std::io::Write;
 
 use anyhow::{Result, bail};
 use gmon_export::processes::{failure, is_seen};
-use gmon_export::{Ending, Origin, Process, Run};
+use gmon_export::{Ending, Origin, Process, Program, Run};
 use gmon_run::PYTHON;
 use serde_json::{Value, json};
 
@@ -39,6 +39,7 @@ pub(crate) fn flat(view: &RunView, args: &FlatArgs, out: &mut impl Write) -> Res
         By::Function => functions(view),
         By::Module => modules(view),
         By::Program => programs(view)?,
+        By::Label => labels(view)?,
         By::Process => processes(view)?,
         By::Thread => threads(view)?,
     };
@@ -47,7 +48,7 @@ pub(crate) fn flat(view: &RunView, args: &FlatArgs, out: &mut impl Write) -> Res
     if args.raw && !run.time.is_measured() {
         bail!("--raw: only measured times have overhead in them; `gprofinject --times` measures them");
     }
-    if args.raw && matches!(args.by, By::Program | By::Process) {
+    if args.raw && matches!(args.by, By::Program | By::Label | By::Process) {
         let what = format!("{:?}", args.by).to_lowercase();
         bail!("--raw: --by {what} does not have these times; --by function, module and thread have them");
     }
@@ -111,6 +112,7 @@ fn text(
         By::Function => &["function"],
         By::Module => &["module"],
         By::Program => &["program"],
+        By::Label => &["label"],
         By::Process => &["process"],
         By::Thread => &["thread"],
     };
@@ -214,42 +216,92 @@ fn modules(view: &RunView) -> Vec<Row> {
 /// The file is of one program, or functions are chosen, of which it is not known which program called them.
 fn programs(view: &RunView) -> Result<Vec<Row>> {
     let run = view.run;
+    let parts = parts(view, "program")?;
+    let mut rows: BTreeMap<(&str, &str, u32, u32), Row> = BTreeMap::new();
+    for (program, numbers) in run.programs.iter().zip(parts) {
+        let key = (&*program.name, &*program.label, program.module, program.pid);
+        let row = rows.entry(key).or_insert_with(|| {
+            let mut name = plain(&program.name);
+            if !program.label.is_empty() {
+                name += &format!(", {}", plain(&program.label));
+            }
+            Row {
+                name: match (program.processes, program.pid) {
+                    (0 | 1, 0) => name,
+                    (0 | 1, pid) => format!("{name} (process {pid})"),
+                    (processes, _) => format!("{name} ({processes} processes)"),
+                },
+                json: json!({
+                    "program": program.name,
+                    "label": label(&program.label),
+                    "processes": program.processes,
+                    "pid": Some(program.pid).filter(|&pid| pid > 0),
+                }),
+                ..Row::default()
+            }
+        });
+        row.numbers.add(&numbers);
+    }
+    Ok(rows.into_values().collect())
+}
+
+/// Returns a row for each label.
+///
+/// # Errors
+/// The file is of one program, no process has a label, or functions are chosen, of which it is not known for which label they were
+/// called.
+fn labels(view: &RunView) -> Result<Vec<Row>> {
+    let parts = parts(view, "label")?;
+    if view.run.programs.iter().all(|program| program.label.is_empty()) {
+        bail!(
+            "--by label: no process of this run has a label; GPROFINJECT_LABEL in its environment gives it one"
+        );
+    }
+    let mut rows: BTreeMap<&str, Row> = BTreeMap::new();
+    for (program, numbers) in view.run.programs.iter().zip(parts) {
+        let row = rows.entry(&program.label).or_insert_with(|| Row {
+            name: match &*program.label {
+                "" => "[no label]".to_owned(),
+                label => plain(label),
+            },
+            json: json!({"label": label(&program.label)}),
+            ..Row::default()
+        });
+        row.numbers.add(&numbers);
+    }
+    Ok(rows.into_values().collect())
+}
+
+fn label(label: &str) -> Option<&str> {
+    Some(label).filter(|label| !label.is_empty())
+}
+
+/// Returns the numbers of each program of the run, of which rows by `what` are sums.
+///
+/// # Errors
+/// The file is of one program, or functions are chosen, of which it is not known which program called them.
+fn parts(view: &RunView, what: &str) -> Result<Vec<Numbers>> {
+    let run = view.run;
     if !view.chooses_all() {
-        bail!("--by program: shows all functions of a program; --program NAME shows chosen functions of one");
+        bail!("--by {what}: shows all functions of a {what}; --{what} NAME shows chosen functions of one");
     }
     if run.shares.is_empty() {
-        bail!("--by program: a gmon.out is of one program only; gmon.pb.gz has all of a run");
+        bail!("--by {what}: a gmon.out is of one program only; gmon.pb.gz has all of a run");
     }
-    let mut rows: BTreeMap<(&str, u32, u32), Row> = BTreeMap::new();
     // The samples of a program are also those in code that is not hooked.
     let mut outside = vec![0_u64; run.programs.len()];
     for thread in &run.threads {
         let Some(outside) = outside.get_mut(thread.program as usize) else { continue };
         *outside = outside.saturating_add(thread.outside_ns);
     }
-    for ((program, share), outside_ns) in run.programs.iter().zip(&run.shares).zip(outside) {
-        let row = rows.entry((&program.name, program.module, program.pid)).or_insert_with(|| Row {
-            name: match (program.processes, program.pid) {
-                (0 | 1, 0) => plain(&program.name),
-                (0 | 1, pid) => format!("{} (process {pid})", plain(&program.name)),
-                (processes, _) => format!("{} ({processes} processes)", plain(&program.name)),
-            },
-            json: json!({
-                "program": program.name,
-                "processes": program.processes,
-                "pid": Some(program.pid).filter(|&pid| pid > 0),
-            }),
-            ..Row::default()
-        });
-        row.numbers.add(&Numbers {
-            calls: share.calls,
-            samples: share.samples,
-            self_ns: share.self_ns,
-            wall_ns: share.self_ns.saturating_add(outside_ns),
-            ..Numbers::default()
-        });
-    }
-    Ok(rows.into_values().collect())
+    let numbers = run.shares.iter().zip(outside).map(|(share, outside_ns)| Numbers {
+        calls: share.calls,
+        samples: share.samples,
+        self_ns: share.self_ns,
+        wall_ns: share.self_ns.saturating_add(outside_ns),
+        ..Numbers::default()
+    });
+    Ok(numbers.collect())
 }
 
 /// Returns a row for each process.
@@ -273,9 +325,10 @@ fn processes(view: &RunView) -> Result<Vec<Row>> {
         let sum = outside.entry((thread.program, thread.pid)).or_default();
         *sum = sum.saturating_add(thread.outside_ns);
     }
+    let none = Program::default();
     let row = |process: &Process| {
         let origin = Origin::of(&run.runs, process);
-        let program = run.programs.get(process.program as usize).map_or("", |program| &program.name);
+        let program = run.programs.get(process.program as usize).unwrap_or(&none);
         let (status, signal) = match process.ending {
             Ending::Unknown => (None, None),
             Ending::Exited(status) => (Some(status), None),
@@ -283,7 +336,8 @@ fn processes(view: &RunView) -> Result<Vec<Row>> {
         };
         let seen = Some(process).filter(|process| is_seen(process));
         let json = json!({
-            "program": program,
+            "program": program.name,
+            "label": label(&program.label),
             "pid": process.pid,
             "parent": Some(process.parent).filter(|&parent| parent > 0),
             "host": origin.map(|run| &run.host),
@@ -293,7 +347,10 @@ fn processes(view: &RunView) -> Result<Vec<Row>> {
             "exit_status": status,
             "signal": signal,
         });
-        let mut name = format!("{} {}", plain(program), process.pid);
+        let mut name = format!("{} {}", plain(&program.name), process.pid);
+        if !program.label.is_empty() {
+            name += &format!(", {}", plain(&program.label));
+        }
         if let Some(origin) = origin.filter(|_| has_runs) {
             name += &match origin.rank {
                 Some(rank) => format!(", rank {rank}"),
