@@ -34,7 +34,7 @@ pub use thread::{
 };
 pub use thunk::{
     BEGIN_LEN, CALL_LEN, CALLBACK_JUMP, CALLBACK_STUB, EXIT_JUMPS, ISLAND, LABEL_LEN, LABELS_AT, NOTE,
-    NUMBER_BELOW, OUTER_BEGIN_LEN,
+    END_NUMBER_BELOW, NUMBER_BELOW, OUTER_BEGIN_LEN,
 };
 
 /// First bytes of a plan file.

@@ -8,7 +8,7 @@
 
 use crate::os::{kernel, memory, task};
 use gprofinject_abi::args::{
-    CALL_MAX, CUT, Fetch, INTEGERS, ON_STACK, Op, RAW, RAW_MAX, SCALAR, STRING, STRING_MAX, UNREADABLE,
+    CALL_MAX, CUT, FLOAT, Fetch, INTEGERS, ON_STACK, Op, RAW, RAW_MAX, SCALAR, STRING, STRING_MAX, UNREADABLE,
     VECTOR, VECTORS,
 };
 
@@ -124,7 +124,7 @@ impl Values<'_> {
     fn scalar(&mut self, fetch: &Fetch, word: u64) -> Option<()> {
         let unused = 64 - 8 * fetch.size.clamp(1, 8);
         let number = match fetch.is_signed {
-            0 => word << unused >> unused,
+            0 | FLOAT => word << unused >> unused,
             _ => ((word << unused) as i64 >> unused) as u64,
         };
         self.put(&[&[SCALAR], &number.to_le_bytes()])
