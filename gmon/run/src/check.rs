@@ -1,6 +1,7 @@
 //! The rules that the indexes and numbers of a [`Recording`] obey.
 
 use crate::model::Recording;
+use crate::values_tables;
 
 /// A number that breaks a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -112,7 +113,8 @@ impl Recording {
                 }
             }
         }
-        self.slow.check(programs, functions)
+        self.slow.check(programs, functions)?;
+        values_tables::check(&self.values, programs, functions)
     }
 
     fn check_stacks(&self) -> Result<(), Invalid> {

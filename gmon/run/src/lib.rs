@@ -41,6 +41,8 @@ mod select;
 mod slow;
 mod slow_check;
 mod slow_tables;
+mod values;
+mod values_tables;
 mod stacks;
 mod sum;
 mod summary;
@@ -57,6 +59,9 @@ pub use crate::merge::MergeError;
 pub use crate::model::{
     ArcTimes, Block, Calls, Clock, ClockSource, Ending, Function, FunctionTimes, GENERATED, Hits, Module,
     NO_PATH_NAME, Node, Origin, PROCESSES_MAX, PYTHON, Process, Program, REST_NAME, Recording, Stack, Thread,
+};
+pub use crate::values::{
+    INTERVALS, KEPT_MAX, KeptValue, OtherValues, ValueCounts, ValueKind, ValueSummary, Values,
 };
 pub use crate::slow::{Slow, SlowCall, SlowEnd, SlowNode, Typical};
 pub use crate::sum::Sum;
