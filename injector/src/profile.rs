@@ -30,6 +30,7 @@ pub(crate) mod threads;
 pub(crate) mod times;
 pub(crate) mod totals;
 pub(crate) mod unwound;
+pub(crate) mod values;
 
 #[cfg(test)]
 mod hostile_tests;

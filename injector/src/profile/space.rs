@@ -15,6 +15,7 @@ use crate::profile::falls;
 use crate::profile::homes::Homes;
 use crate::profile::model::{self, GENERATED, ModuleIndex, PROGRAM, Place, Profile};
 use crate::program::library::Libraries;
+use crate::program::arguments::Kept;
 use crate::program::planned::Planned;
 use crate::store::region::layout::AgentReport;
 use crate::store::region::read::Counter;
@@ -152,8 +153,32 @@ impl Space {
         Some(Place { module: load.module, address })
     }
 
+    /// Returns the values of a function that are kept: see [`Planned::kept`].
+    pub(crate) fn kept(&self, function: u32, is_result: bool) -> Option<&'static [Kept]> {
+        if function < LIBRARIES {
+            return self.program.kept(function, is_result);
+        }
+        let load = self.load_of(function)?;
+        load.planned.kept(function - load.at.first_function, is_result)
+    }
+
+    /// Returns the functions by the runtime addresses of their exit labels.
+    pub(crate) fn exit_labels(&self) -> HashMap<u64, Place> {
+        let program = (PROGRAM, self.program, self.program.shape.arena.wrapping_add(self.bias));
+        let libraries = self.loads.iter().map(|load| (load.module, load.planned, load.at.arena));
+        let mut labels = HashMap::new();
+        for (module, planned, arena) in libraries.chain([program]) {
+            let records = planned.plan.as_ref().map_or(&[][..], |plan| &plan.records);
+            for record in records.iter().filter(|record| record.exit != 0) {
+                let place = Place { module, address: record.entry };
+                labels.insert(arena.wrapping_add(record.exit.into()), place);
+            }
+        }
+        labels
+    }
+
     /// Returns the address of the call that has left this runtime return address.
-    fn caller(&self, return_address: u64) -> Option<Place> {
+    pub(crate) fn caller(&self, return_address: u64) -> Option<Place> {
         if let Some(address) = self.program.caller(return_address.wrapping_sub(self.bias)) {
             return Some(Place { module: PROGRAM, address });
         }

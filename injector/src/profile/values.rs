@@ -1,0 +1,104 @@
+//! The values of arguments and results that the calls of a process had.
+
+use std::collections::HashMap;
+
+use gmon_run::{KeptValue, ValueCounts, ValueKind};
+use gmon_trace::value::ValueKind as Shown;
+
+use crate::profile::place::Place;
+use crate::profile::space::Space;
+use crate::program::arguments::Kept;
+use crate::store::region::tallies::Tally;
+
+/// The values of one argument of a function, or of its result, in the calls by one caller.
+#[derive(Clone, Debug)]
+pub(crate) struct Values {
+    pub(crate) key: Key,
+    pub(crate) counts: ValueCounts,
+}
+
+/// Which values these are.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    /// The entry of the function.
+    pub(crate) function: Place,
+    /// The address of the call, or the entry of the function that has jumped; `None` if no function is known there.
+    pub(crate) caller: Option<Place>,
+    /// The index of the value: arguments come before results.
+    pub(crate) index: (bool, u32),
+    pub(crate) name: String,
+}
+
+/// Adds values to a list, in which those of one key are one.
+pub(crate) fn add(list: &mut Vec<Values>, others: impl IntoIterator<Item = Values>) {
+    let mut places: HashMap<Key, usize> =
+        list.iter().enumerate().map(|(at, of)| (of.key.clone(), at)).collect();
+    for other in others {
+        match places.get(&other.key).and_then(|&at| list.get_mut(at)) {
+            Some(own) => own.counts.add(other.counts),
+            None => {
+                places.insert(other.key.clone(), list.len());
+                list.push(other);
+            }
+        }
+    }
+}
+
+/// Subtracts what the same process had counted at an earlier time.
+pub(crate) fn subtract(list: &mut Vec<Values>, before: &[Values]) {
+    let old: HashMap<&Key, &ValueCounts> = before.iter().map(|of| (&of.key, &of.counts)).collect();
+    for own in list.iter_mut() {
+        if let Some(old) = old.get(&own.key) {
+            own.counts.subtract(old);
+        }
+    }
+    list.retain(|own| !own.counts.kept.is_empty() || own.counts.others.count > 0);
+}
+
+/// Returns what the threads of a process have counted. What names no function of the process, or no value of it, is left out.
+pub(crate) fn of_process(tallies: Vec<Tally>, space: &Space) -> Vec<Values> {
+    let labels = space.exit_labels();
+    let values = tallies.into_iter().filter_map(|tally| {
+        let function = space.entry(tally.function)?;
+        let kept = space.kept(tally.function, tally.is_result)?.get(tally.index as usize)?;
+        let by_label = |label: u32| labels.iter().find(|(address, _)| **address as u32 == label);
+        // A label in the return slot that is not the function's own, or in place of a return address, is that of a function that has
+        // jumped.
+        let jumped = match tally.label {
+            0 => labels.get(&tally.return_address).copied(),
+            label => by_label(label).map(|(_, &place)| place).filter(|&place| place != function),
+        };
+        let caller = jumped.or_else(|| space.caller(tally.return_address));
+        let key = Key { function, caller, index: (tally.is_result, tally.index), name: kept.name.clone() };
+        Some(Values { key, counts: named(tally.counts, kept) })
+    });
+    let mut all = Vec::new();
+    add(&mut all, values);
+    all
+}
+
+/// Returns counts as their values are shown.
+fn named(mut counts: ValueCounts, kept: &Kept) -> ValueCounts {
+    let is_integer = matches!(counts.kind, ValueKind::Unsigned | ValueKind::Signed);
+    if !is_integer {
+        return counts;
+    }
+    match &kept.kind {
+        Shown::Hex | Shown::Octal | Shown::Pointer | Shown::FunctionPointer => counts.kind = ValueKind::Hex,
+        Shown::Char => counts.kind = ValueKind::Char,
+        Shown::Bool => name(&mut counts.kept, |value| {
+            Some(if value == 0 { "false" } else { "true" }.to_owned())
+        }),
+        Shown::Enum { variants, .. } => name(&mut counts.kept, |value| {
+            variants.iter().find(|(known, _)| *known == value as i64).map(|(_, name)| name.clone())
+        }),
+        _ => {}
+    }
+    counts
+}
+
+fn name(kept: &mut [KeptValue], of: impl Fn(u64) -> Option<String>) {
+    for value in kept {
+        value.text = of(value.value);
+    }
+}
