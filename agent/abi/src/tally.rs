@@ -232,7 +232,8 @@ pub const VALUE_SHIFT: u32 = 26;
 
 /// Returns the offset of the group in which a value may have a slot.
 pub const fn group_offset(value: u64, mask: u64) -> u64 {
-    value.wrapping_mul(VALUE_HASH) >> VALUE_SHIFT & mask
+    // The lower bits of floating-point numbers, and of numbers that are shifted, are often all zero.
+    (value ^ value >> 32).wrapping_mul(VALUE_HASH) >> VALUE_SHIFT & mask
 }
 
 /// A table of slots: this header, at the end of [`UNIT`] bytes, then the groups of [`ValueSlot`]s, then the error of each slot. A

@@ -147,6 +147,8 @@ pub struct ValueSummary {
     pub calls: u64,
     /// The sum of all values. It is exact as long as the sum of integers is less than 2^53.
     pub sum: f64,
+    /// The same of integers, exact.
+    pub integer_sum: Option<i128>,
     pub mean: f64,
     /// The bits of the least and of the greatest value.
     pub least: u64,
@@ -201,6 +203,7 @@ impl ValueCounts {
         ValueSummary {
             calls: all.count,
             sum,
+            integer_sum: self.kind.integer(0).map(|_| all.sum),
             mean: if all.count == 0 { 0.0 } else { sum / all.count as f64 },
             least: all.least,
             greatest: all.greatest,

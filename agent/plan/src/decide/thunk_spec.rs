@@ -6,9 +6,11 @@ use crate::decide::options::Told;
 use crate::decide::own_return::returns_otherwise;
 use crate::decide::stack_copiers;
 use crate::decide::unwinder::ThroughAgent;
+use crate::flow::branch::BranchKind;
 use crate::flow::facts::Flow;
 use crate::flow::registers::facts::Registers;
 use gprofinject_image::Image;
+use std::collections::HashSet;
 
 /// The requirements of a hooked function's thunk.
 #[derive(Clone, Copy, Debug)]
@@ -81,12 +83,18 @@ pub(crate) fn of_all(
         }
     };
     let told_of = |hook: &Hook| told.get(hook.function).copied().unwrap_or_default();
+    let begins = |hook: &&Hook| told_of(hook).begins && exits != Exits::Few;
+    let into = |hook: &Hook| flow.branches_into(hook.function, image.functions[hook.function].address + 1);
+    let jumps = hooks.iter().filter(begins).flat_map(into).filter(|branch| branch.kind != BranchKind::Call);
+    let jumping: HashSet<usize> = jumps.map(|branch| image.owner(branch.function as usize)).collect();
     // A call has an argument or a result in its frame only if the frame has an exit that tells of it.
     let cells: Vec<Cells> = hooks
         .iter()
         .zip(cells)
         .map(|(hook, cells)| match told_of(hook) {
             _ if returns_condition(hook.function) => cells,
+            // The label in its frame says that it has jumped.
+            _ if jumping.contains(&hook.function) => Cells::All,
             Told { begins: false, .. } => cells,
             Told { ends: true, .. } => Cells::All,
             // An exit for some of the calls would put its label where the others have their return addresses.
