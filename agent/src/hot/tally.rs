@@ -191,6 +191,7 @@ impl Call<'_> {
     }
 
     /// Counts the values that these fetches yield, in the record of the function with a number.
+    #[inline(never)]
     fn values(self, number: u32, key: u64, fetches: &[Fetch]) {
         let key = key | u64::from(number) + 1;
         let found = self.find(key).or_else(|| if self.is_nested { None } else { self.make(key, fetches) });
@@ -232,6 +233,7 @@ impl Call<'_> {
     }
 
     /// Makes the record of a function and a call site. Returns `None` if there is no room.
+    #[inline(never)]
     fn make(self, key: u64, fetches: &[Fetch]) -> Option<CallTallyRef> {
         if self.header.table().load(Ordering::Relaxed) == 0 {
             let len = (ENTRIES + ENTRIES_TAIL) * size_of::<CallEntry>() as u64;

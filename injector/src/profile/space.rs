@@ -162,18 +162,19 @@ impl Space {
         load.planned.kept(function - load.at.first_function, is_result)
     }
 
-    /// Returns the functions by the runtime addresses of their exit labels.
-    pub(crate) fn exit_labels(&self) -> HashMap<u64, Place> {
+    /// Returns the runtime addresses of the exit labels of functions, with their entries, sorted by the lower halves of the addresses.
+    pub(crate) fn exit_labels(&self) -> Vec<(u64, Place)> {
         let program = (PROGRAM, self.program, self.program.shape.arena.wrapping_add(self.bias));
         let libraries = self.loads.iter().map(|load| (load.module, load.planned, load.at.arena));
-        let mut labels = HashMap::new();
+        let mut labels = Vec::new();
         for (module, planned, arena) in libraries.chain([program]) {
             let records = planned.plan.as_ref().map_or(&[][..], |plan| &plan.records);
             for record in records.iter().filter(|record| record.exit != 0) {
                 let place = Place { module, address: record.entry };
-                labels.insert(arena.wrapping_add(record.exit.into()), place);
+                labels.push((arena.wrapping_add(record.exit.into()), place));
             }
         }
+        labels.sort_unstable_by_key(|(address, _)| *address as u32);
         labels
     }
 

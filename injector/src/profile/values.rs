@@ -61,13 +61,18 @@ pub(crate) fn of_process(tallies: Vec<Tally>, space: &Space) -> Vec<Values> {
     let values = tallies.into_iter().filter_map(|tally| {
         let function = space.entry(tally.function)?;
         let kept = space.kept(tally.function, tally.is_result)?.get(tally.index as usize)?;
-        let by_label = |label: u32| labels.iter().find(|(address, _)| **address as u32 == label);
         // A label in the return slot that is not the function's own, or in place of a return address, is that of a function that has
         // jumped.
-        let jumped = match tally.label {
-            0 => labels.get(&tally.return_address).copied(),
-            label => by_label(label).map(|(_, &place)| place).filter(|&place| place != function),
+        let (low, is_whole) = match tally.label {
+            0 => (tally.return_address as u32, true),
+            label => (label, false),
         };
+        let jumped = labels.get(labels.partition_point(|(address, _)| (*address as u32) < low));
+        let jumped = jumped.filter(|(address, place)| match is_whole {
+            true => *address == tally.return_address,
+            false => *address as u32 == low && *place != function,
+        });
+        let jumped = jumped.map(|&(_, place)| place);
         let caller = jumped.or_else(|| space.caller(tally.return_address));
         let key = Key { function, caller, index: (tally.is_result, tally.index), name: kept.name.clone() };
         Some(Values { key, counts: named(tally.counts, kept) })

@@ -108,6 +108,7 @@ impl ArgsChoice {
         let is_called = function.kind != FunctionKind::IfuncResolver;
         Told {
             begins: is_called && (wants_known || values.iter().any(|value| !value.is_result)),
+            results: is_called && (wants_known || values.iter().any(|value| value.is_result)),
             ends: is_called && self.wants_results(),
         }
     }

@@ -29,9 +29,11 @@ pub enum Engine {
 /// When a function tells the agent about its calls, if [`Measured::Chosen`] calls do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Told {
-    /// When they begin, because the function's arguments or results are kept.
+    /// When they begin, because the function's arguments are kept.
     pub begins: bool,
-    /// When they end, if the function has an exit: because its results are kept, or those of functions to which it may jump.
+    /// When they end, because the function's results are kept: it has an exit, if that is possible.
+    pub results: bool,
+    /// When they end, if the function has an exit: because the results of functions to which it may jump are kept.
     pub ends: bool,
 }
 

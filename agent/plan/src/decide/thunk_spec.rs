@@ -95,11 +95,10 @@ pub(crate) fn of_all(
             _ if returns_condition(hook.function) => cells,
             // The label in its frame says that it has jumped.
             _ if jumping.contains(&hook.function) => Cells::All,
-            Told { begins: false, .. } => cells,
-            Told { ends: true, .. } => Cells::All,
+            Told { results: true, .. } => Cells::All,
             // An exit for some of the calls would put its label where the others have their return addresses.
-            Told { ends: false, .. } if cells == Cells::Callbacks => Cells::All,
-            Told { ends: false, .. } => cells,
+            Told { begins: true, .. } if cells == Cells::Callbacks => Cells::All,
+            _ => cells,
         })
         .collect();
     // The cells of calls beyond the maximum depth. Functions with tail calls keep their cells: otherwise, the callee could not know

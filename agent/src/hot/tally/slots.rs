@@ -57,6 +57,7 @@ impl Table {
 }
 
 /// Counts a value. A signal handler's call that has interrupted a gate (`is_nested`) changes no slots.
+#[inline(never)]
 pub(super) fn count(agent: &Agent, block: BlockRef, tally: ValueTallyRef, seen: Seen<'_>, is_nested: bool) {
     let Some(class) = ValueClassCode(tally.class().load(Ordering::Relaxed)).get() else { return };
     if is_nested {
@@ -104,6 +105,7 @@ fn replace(table: Table, tally: ValueTallyRef, class: ValueClass, value: u64) {
 }
 
 /// Adds a value that was seen `count` times and has no slot.
+#[inline(never)]
 fn add_to_others(tally: ValueTallyRef, class: ValueClass, value: u64, count: u64) {
     let [low, high] = tally.sum();
     let product = match class {
@@ -146,6 +148,7 @@ fn add_float(sum: &AtomicU64, part: f64) {
 }
 
 /// Replaces the table by a larger one. Returns `false` if it may not grow, or if there is no room.
+#[inline(never)]
 fn grow(agent: &Agent, block: BlockRef, tally: ValueTallyRef, old: Table) -> bool {
     let groups = old.groups() * GROWTH;
     if groups > GROUPS_MAX || block.times().used().load(Ordering::Relaxed) >= GROWTH_MAX {
@@ -170,6 +173,7 @@ fn grow(agent: &Agent, block: BlockRef, tally: ValueTallyRef, old: Table) -> boo
 }
 
 /// Keeps the text of a value that has got a slot, if there is room.
+#[inline(never)]
 fn keep_text(agent: &Agent, block: BlockRef, tally: ValueTallyRef, seen: &Seen<'_>) {
     let Some((bytes, flags)) = seen.text else { return };
     if tally.texts().load(Ordering::Relaxed) >= TEXTS_MAX

@@ -26,6 +26,7 @@ pub(crate) struct Registers {
 
 /// Reads the values of a call, encodes them into `out`, and returns the number of bytes. Encoding stops at the first value for
 /// which `out` has no room.
+#[inline(never)]
 pub(crate) fn fetch(fetches: &[Fetch], registers: &Registers, out: &mut [u8; CALL_MAX]) -> usize {
     let mut values = Values { registers, out, len: 0, pid: 0 };
     for fetch in fetches {

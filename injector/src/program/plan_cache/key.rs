@@ -162,8 +162,8 @@ impl Question<'_, '_> {
         add(&selected);
         if let Some(told) = told {
             let of = |function| {
-                let Told { begins, ends } = told(function);
-                u8::from(begins) | u8::from(ends) << 1
+                let Told { begins, results, ends } = told(function);
+                u8::from(begins) | u8::from(ends) << 1 | u8::from(results) << 2
             };
             add(&self.image.functions.iter().map(of).collect::<Vec<u8>>());
         }

@@ -46,18 +46,9 @@ fn records(area: &[u8]) -> impl Iterator<Item = (Option<Kind>, usize, usize)> {
 /// Reads what a thread has counted. `area` are its records, and `start` is the offset of the area in the thread block.
 pub(super) fn read(header: &TallyHeader, start: u64, area: &[u8]) -> Vec<Tally> {
     let mut texts: HashMap<u64, String> = HashMap::new();
-    let mut slots: HashMap<usize, usize> = HashMap::new();
-    for (kind, at, len) in records(area) {
-        match kind {
-            Some(Kind::Text) => {
-                if let Some(text) = value::<Text>(area, at) {
-                    texts.entry(text.hash).or_insert_with(|| shown(&text));
-                }
-            }
-            Some(Kind::Slots) => {
-                slots.insert(at + UNIT as usize, len - UNIT as usize);
-            }
-            _ => {}
+    for (_, at, _) in records(area).filter(|(kind, ..)| *kind == Some(Kind::Text)) {
+        if let Some(text) = value::<Text>(area, at) {
+            texts.insert(text.hash, shown(&text));
         }
     }
     let mut all = Vec::new();
@@ -69,8 +60,11 @@ pub(super) fn read(header: &TallyHeader, start: u64, area: &[u8]) -> Vec<Tally> 
             let tally = value::<ValueTally>(area, at + UNIT as usize + n * size_of::<ValueTally>());
             let counts = tally.and_then(|tally| {
                 let offset = tally.slots.wrapping_sub(header.base).wrapping_sub(start);
-                let offset = usize::try_from(offset).ok()?;
-                let table = area.get(offset..offset + slots.get(&offset)?)?;
+                let start = usize::try_from(offset.checked_sub(UNIT)?).ok()?;
+                let Record { kind, units } = value(area, start)?;
+                let end = start.checked_add(units as usize * UNIT as usize)?;
+                let is_table = kind.get() == Some(Kind::Slots);
+                let table = area.get(start + UNIT as usize..end).filter(|_| is_table)?;
                 Some((tally.index, counts(&tally, table, &texts)?))
             });
             all.extend(counts.map(|(index, counts)| Tally {
