@@ -119,6 +119,7 @@ modules! {
     unhookable
     unwinding
     usage
+    values
     waits
     whole
     matrix
