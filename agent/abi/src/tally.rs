@@ -140,7 +140,13 @@ impl ValueClass {
         match self {
             ValueClass::Unsigned | ValueClass::Text => value,
             ValueClass::Signed => value ^ SIGN,
-            ValueClass::Double => if value & SIGN != 0 { !value } else { value | SIGN },
+            ValueClass::Double => {
+                if value & SIGN != 0 {
+                    !value
+                } else {
+                    value | SIGN
+                }
+            }
             ValueClass::Single => {
                 let value = value & 0xffff_ffff;
                 if value & SIGN_OF_SINGLE != 0 { !value & 0xffff_ffff } else { value | SIGN_OF_SINGLE }
@@ -155,7 +161,13 @@ impl ValueClass {
         match self {
             ValueClass::Unsigned | ValueClass::Text => ordered,
             ValueClass::Signed => ordered ^ SIGN,
-            ValueClass::Double => if ordered & SIGN != 0 { ordered & !SIGN } else { !ordered },
+            ValueClass::Double => {
+                if ordered & SIGN != 0 {
+                    ordered & !SIGN
+                } else {
+                    !ordered
+                }
+            }
             ValueClass::Single => {
                 if ordered & SIGN_OF_SINGLE != 0 {
                     ordered & !SIGN_OF_SINGLE & 0xffff_ffff

@@ -25,8 +25,8 @@ use gprofinject_abi::args::{
 use gprofinject_abi::plan::LIBRARIES;
 use gprofinject_abi::shared::{BlockRef, CallEntryRef, CallTallyRef, TallyRef, ValueTallyRef};
 use gprofinject_abi::tally::{
-    AREA_MAX, CallEntry, ENTRIES, ENTRIES_MAX, ENTRIES_TAIL, GROUP_BYTES, GROUPS_FIRST, NOT_READ,
-    RESULT, ValueClass, ValueTally, entry_offset, slots_units, text_hash,
+    AREA_MAX, CallEntry, ENTRIES, ENTRIES_MAX, ENTRIES_TAIL, GROUP_BYTES, GROUPS_FIRST, NOT_READ, RESULT,
+    ValueClass, ValueTally, entry_offset, slots_units, text_hash,
 };
 use gprofinject_abi::times::{Kind, UNIT};
 use zerocopy::IntoBytes;
@@ -121,8 +121,15 @@ pub(super) extern "C" fn slowly(number: u32, cfa: u64, integers: u64, vectors: u
         if !is_nested {
             header.busy().store(cfa, Ordering::Relaxed);
         }
-        let call =
-            Call { agent, block, header, cfa, saved: Saved { integers, vectors }, return_address: 0, is_nested };
+        let call = Call {
+            agent,
+            block,
+            header,
+            cfa,
+            saved: Saved { integers, vectors },
+            return_address: 0,
+            is_nested,
+        };
         let from = match from {
             BEGIN => From::Begin,
             MARK => From::Mark,
@@ -194,8 +201,8 @@ impl Call<'_> {
     #[inline(never)]
     fn values(self, number: u32, key: u64, fetches: &[Fetch]) {
         let key = key | u64::from(number) + 1;
-        let found = self.find(key).or_else(|| if self.is_nested { None } else { self.make(key, fetches) });
-        let Some(record) = found else { return self.lose() };
+        // If a signal handler makes a record at a place of the table where the interrupted code makes one too, both stay in the area.
+        let Some(record) = self.find(key).or_else(|| self.make(key, fetches)) else { return self.lose() };
         let registers = self.saved.registers(self.cfa);
         let len = record.values().load(Ordering::Relaxed) as usize;
         for (n, fetch) in (0..).zip(fetches.iter().take(len)) {
@@ -222,8 +229,9 @@ impl Call<'_> {
             let entry = entry(at)?;
             match entry.key().load(Ordering::Relaxed) {
                 0 => return None,
-                found if found == key
-                    && entry.return_address().load(Ordering::Relaxed) == self.return_address =>
+                found
+                    if found == key
+                        && entry.return_address().load(Ordering::Relaxed) == self.return_address =>
                 {
                     return call_tally(entry.record().load(Ordering::Relaxed));
                 }

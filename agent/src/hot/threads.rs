@@ -2,9 +2,9 @@
 
 use crate::hot::counters;
 use crate::hot::sharers;
+use crate::hot::tally;
 use crate::hot::thread_blocks;
 use crate::hot::timer;
-use crate::hot::tally;
 use crate::hot::times;
 use crate::os::kernel;
 use crate::os::task;

@@ -5,9 +5,9 @@ use crate::hot::cells;
 use crate::hot::counters;
 use crate::hot::gate;
 use crate::hot::slow_stack;
+use crate::hot::tally;
 use crate::hot::thread_blocks;
 use crate::hot::timer;
-use crate::hot::tally;
 use crate::hot::times;
 #[cfg(not(feature = "standalone"))]
 use crate::os::files;

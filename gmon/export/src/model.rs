@@ -6,8 +6,8 @@
 use std::collections::BTreeSet;
 
 use gmon_run::{
-    Clock, FunctionTimes, Intervals, Module, NO_PATH_NAME, Node, Origin, Process, Program, REST_NAME, Slow, Values,
-    Thread,
+    Clock, FunctionTimes, Intervals, Module, NO_PATH_NAME, Node, Origin, Process, Program, REST_NAME, Slow,
+    Thread, Values,
 };
 use serde::Serialize;
 

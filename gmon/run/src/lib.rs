@@ -41,13 +41,13 @@ mod select;
 mod slow;
 mod slow_check;
 mod slow_tables;
-mod values;
-mod values_tables;
 mod stacks;
 mod sum;
 mod summary;
 mod tables;
 pub mod ticks;
+mod values;
+mod values_tables;
 pub mod wire;
 mod write;
 
@@ -60,9 +60,9 @@ pub use crate::model::{
     ArcTimes, Block, Calls, Clock, ClockSource, Ending, Function, FunctionTimes, GENERATED, Hits, Module,
     NO_PATH_NAME, Node, Origin, PROCESSES_MAX, PYTHON, Process, Program, REST_NAME, Recording, Stack, Thread,
 };
-pub use crate::values::{
-    INTERVALS, KEPT_MAX, KeptValue, OtherValues, ValueCounts, ValueKind, ValueSummary, Values,
-};
 pub use crate::slow::{Slow, SlowCall, SlowEnd, SlowNode, Typical};
 pub use crate::sum::Sum;
 pub use crate::summary::Summary;
+pub use crate::values::{
+    INTERVALS, KEPT_MAX, KeptValue, OtherValues, ValueCounts, ValueKind, ValueSummary, Values,
+};

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use crate::values::{self, Values};
 use crate::model::{Block, Calls, ClockSource, Function, Hits, Module, Origin, Program, Recording, Stack};
+use crate::values::{self, Values};
 
 /// The reason why two runs cannot be summed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
-use crate::values::{self, Values};
 use crate::intervals::Intervals;
 use crate::merge::{MergeError, key_of};
 use crate::model::{
     ArcTimes, Block, Calls, Clock, Function, FunctionTimes, Hits, Module, Node, Program, Recording, Stack,
     Thread,
 };
+use crate::values::{self, Values};
 
 /// The greatest number of slow calls of a sum, which are the slowest ones of all runs.
 const SLOW_CALLS: usize = 1000;

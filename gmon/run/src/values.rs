@@ -323,7 +323,8 @@ mod tests {
         assert_eq!((signed.least as i64, signed.greatest), (-3, 5));
         assert_eq!(signed.histogram.len(), INTERVALS);
         assert_eq!((signed.histogram[0], signed.histogram[3], signed.histogram[NEGATIVE]), (1, 1, 2));
-        let float = counts(ValueKind::Double, &[((-0.5_f64).to_bits(), 2), (2.5_f64.to_bits(), 2)], 0).summary();
+        let float =
+            counts(ValueKind::Double, &[((-0.5_f64).to_bits(), 2), (2.5_f64.to_bits(), 2)], 0).summary();
         assert_eq!((float.sum, float.least), (4.0, (-0.5_f64).to_bits()));
     }
 

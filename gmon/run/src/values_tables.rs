@@ -147,8 +147,12 @@ mod tests {
             of("text", ValueKind::Text, vec![kept(5, Some("a text")), kept(6, Some(""))]),
             of("retval", ValueKind::Double, vec![]),
         ];
-        all[0].counts.others =
-            OtherValues { count: 3, sum: -(1_i128 << 70), histogram: vec![1, 0, 2], ..OtherValues::default() };
+        all[0].counts.others = OtherValues {
+            count: 3,
+            sum: -(1_i128 << 70),
+            histogram: vec![1, 0, 2],
+            ..OtherValues::default()
+        };
         all[2].counts.others = OtherValues { count: 1, float_sum: -2.5, ..OtherValues::default() };
         all[2].caller = None;
         all

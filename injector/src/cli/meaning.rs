@@ -23,7 +23,14 @@ fn measure(args: &Args) -> Result<Option<Measure>> {
     if args.values.is_some() {
         // No clock is read.
         let clock = Clock::Gettime;
-        return Ok(Some(Measure { clock, paths: None, is_result: false, min_ns: 0, trace: None, values: true }));
+        return Ok(Some(Measure {
+            clock,
+            paths: None,
+            is_result: false,
+            min_ns: 0,
+            trace: None,
+            values: true,
+        }));
     }
     let is_slow = !args.slow.is_empty();
     let executed = args.clock == ClockArg::Instructions;

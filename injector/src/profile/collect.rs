@@ -178,7 +178,8 @@ fn read_values(
     let (tallies, lost) = region.tallies()?;
     profile.values = values::of_process(tallies, space);
     profile.values.retain(|of| {
-        let all = of.counts.kept.iter().fold(of.counts.others.count, |sum, kept| sum.saturating_add(kept.count));
+        let all =
+            of.counts.kept.iter().fold(of.counts.others.count, |sum, kept| sum.saturating_add(kept.count));
         refused.check("values of arguments", all, possible.calls) == all
     });
     Ok(refused.check("values of arguments", lost, possible.calls))

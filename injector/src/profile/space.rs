@@ -14,8 +14,8 @@ use gprofinject_abi::region::{
 use crate::profile::falls;
 use crate::profile::homes::Homes;
 use crate::profile::model::{self, GENERATED, ModuleIndex, PROGRAM, Place, Profile};
-use crate::program::library::Libraries;
 use crate::program::arguments::Kept;
+use crate::program::library::Libraries;
 use crate::program::planned::Planned;
 use crate::store::region::layout::AgentReport;
 use crate::store::region::read::Counter;

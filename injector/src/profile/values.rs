@@ -91,9 +91,9 @@ fn named(mut counts: ValueCounts, kept: &Kept) -> ValueCounts {
     match &kept.kind {
         Shown::Hex | Shown::Octal | Shown::Pointer | Shown::FunctionPointer => counts.kind = ValueKind::Hex,
         Shown::Char => counts.kind = ValueKind::Char,
-        Shown::Bool => name(&mut counts.kept, |value| {
-            Some(if value == 0 { "false" } else { "true" }.to_owned())
-        }),
+        Shown::Bool => {
+            name(&mut counts.kept, |value| Some(if value == 0 { "false" } else { "true" }.to_owned()))
+        }
         Shown::Enum { variants, .. } => name(&mut counts.kept, |value| {
             variants.iter().find(|(known, _)| *known == value as i64).map(|(_, name)| name.clone())
         }),

@@ -8,8 +8,8 @@
 
 use crate::os::{kernel, memory, task};
 use gprofinject_abi::args::{
-    CALL_MAX, CUT, FLOAT, Fetch, INTEGERS, ON_STACK, Op, RAW, RAW_MAX, SCALAR, STRING, STRING_MAX, UNREADABLE,
-    VECTOR, VECTORS,
+    CALL_MAX, CUT, FLOAT, Fetch, INTEGERS, ON_STACK, Op, RAW, RAW_MAX, SCALAR, STRING, STRING_MAX,
+    UNREADABLE, VECTOR, VECTORS,
 };
 
 /// The registers at the beginning or the end of a call.

@@ -14,7 +14,7 @@ use gprofinject_abi::region::{
     SampleRecord, Slot, counters_offset, library_offset, segment_entries, segment_offset,
 };
 use gprofinject_abi::tally::{AREA_MAX, GROUPS_MAX, TALLIES, TallyHeader, slots_units};
-use gprofinject_abi::times::{UNIT, TIMES, TimesHeader};
+use gprofinject_abi::times::{TIMES, TimesHeader, UNIT};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};

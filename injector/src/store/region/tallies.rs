@@ -126,8 +126,7 @@ fn counts(tally: &ValueTally, table: &[u8], texts: &HashMap<u64, String>) -> Opt
         greatest: class.value_of(tally.greatest),
         histogram,
     };
-    let mut counts =
-        ValueCounts { kind, kept, others, missing: tally.most.saturating_add(tally.nested) };
+    let mut counts = ValueCounts { kind, kept, others, missing: tally.most.saturating_add(tally.nested) };
     counts.settle();
     Some(counts)
 }
@@ -161,7 +160,8 @@ mod tests {
         tally.slots = 0x10000 + 100 + UNIT;
         tally.class = ValueClass::Signed.code();
         (tally.others, tally.sum, tally.nested) = (2, [u64::MAX - 6, u64::MAX], 1);
-        (tally.least, tally.greatest) = (ValueClass::Signed.ordered(-4_i64 as u64), ValueClass::Signed.ordered(-3_i64 as u64));
+        (tally.least, tally.greatest) =
+            (ValueClass::Signed.ordered(-4_i64 as u64), ValueClass::Signed.ordered(-3_i64 as u64));
         tally.histogram[65] = 2;
         (header, [slots.as_slice(), call.as_bytes(), tally.as_bytes()].concat())
     }

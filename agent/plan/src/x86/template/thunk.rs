@@ -195,8 +195,11 @@ impl Template {
             t.exit = t.here();
             let to_inner = (measured == Measured::Outer).then(|| t.if_inner());
             if measured == Measured::Chosen && kind.ends {
-                let number =
-                    Instruction::with2(Code::Mov_rm32_imm32, mem(Register::RSP, -END_NUMBER_BELOW), 0x1234_5678);
+                let number = Instruction::with2(
+                    Code::Mov_rm32_imm32,
+                    mem(Register::RSP, -END_NUMBER_BELOW),
+                    0x1234_5678,
+                );
                 t.put(number, Some(Hole::Number));
             }
             if measured != Measured::None && (measured != Measured::Chosen || kind.ends) {

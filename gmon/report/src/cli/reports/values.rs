@@ -153,7 +153,11 @@ fn text(view: &RunView, args: &ValuesArgs, arguments: &[Argument], out: &mut imp
                 0 => String::new(),
                 most => format!(": each at most {most} times"),
             };
-            writeln!(out, "{}", column(&rest.to_string(), &percent(rest, all.calls), &format!("{which}{bound}")))?;
+            writeln!(
+                out,
+                "{}",
+                column(&rest.to_string(), &percent(rest, all.calls), &format!("{which}{bound}"))
+            )?;
         }
         if args.histogram && kind.is_number() {
             histogram(&all, out)?;
@@ -201,9 +205,7 @@ fn histogram(all: &ValueSummary, out: &mut impl Write) -> Result<()> {
 fn bounds(interval: usize) -> (Option<u128>, Option<u128>) {
     match interval {
         0 => (Some(0), Some(1)),
-        interval if interval < gmon_run::INTERVALS - 1 => {
-            (Some(1 << (interval - 1)), Some(1 << interval))
-        }
+        interval if interval < gmon_run::INTERVALS - 1 => (Some(1 << (interval - 1)), Some(1 << interval)),
         _ => (None, Some(0)),
     }
 }
