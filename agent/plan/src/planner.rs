@@ -358,7 +358,7 @@ fn emit_all(task: Task, hooks: &[Hook], copies: &Copies) -> (Emitted, Homes) {
     let returns_condition = |function: usize| conditions.contains_key(&function);
     let counted = task.wanted.any();
     let specs =
-        thunk_spec::of_all(image, flow, hooks, exits, &through_agent, counted, &returns_condition, told);
+        thunk_spec::of_all(image, flow, hooks, (exits, told), &through_agent, counted, &returns_condition);
     let tails = tails::find(image, flow, hooks, &specs);
     let uncalled = Uncalled::of(image, flow, hooks, &specs, &tails, falls);
     let homes = Homes::new(image, flow, role, hooks, &tails, copies);

@@ -148,7 +148,7 @@ pub(super) extern "C" fn miss(tally: u64, value: u64) {
     failure::guarded(|| {
         let agent = Agent::get();
         let block = thread_blocks::current(agent)?;
-        slots::count(agent, block, value_tally(tally)?, Seen { value, text: None }, false);
+        slots::add(agent, block, value_tally(tally)?, Seen { value, text: None }, false);
         Some(())
     });
 }
@@ -212,7 +212,7 @@ impl Call<'_> {
             let read = bytes.get(..len).and_then(seen);
             match read.zip(value_tally(at)) {
                 Some((seen, tally)) => {
-                    slots::count(self.agent, self.block, tally, seen, self.is_nested);
+                    slots::add(self.agent, self.block, tally, seen, self.is_nested);
                 }
                 None => self.lose(),
             }

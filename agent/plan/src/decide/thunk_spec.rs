@@ -68,11 +68,10 @@ pub(crate) fn of_all(
     image: &Image,
     flow: &Flow,
     hooks: &[Hook],
-    exits: Exits,
+    (exits, told): (Exits, &[Told]),
     through_agent: &[ThroughAgent],
     counted: bool,
     returns_condition: &dyn Fn(usize) -> bool,
-    told: &[Told],
 ) -> Vec<ThunkSpec> {
     let none_if = |has_none: bool| if has_none { Cells::None } else { Cells::All };
     let cells: Vec<Cells> = match exits {

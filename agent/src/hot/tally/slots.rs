@@ -58,7 +58,7 @@ impl Table {
 
 /// Counts a value. A signal handler's call that has interrupted a gate (`is_nested`) changes no slots.
 #[inline(never)]
-pub(super) fn count(agent: &Agent, block: BlockRef, tally: ValueTallyRef, seen: Seen<'_>, is_nested: bool) {
+pub(super) fn add(agent: &Agent, block: BlockRef, tally: ValueTallyRef, seen: Seen<'_>, is_nested: bool) {
     let Some(class) = ValueClassCode(tally.class().load(Ordering::Relaxed)).get() else { return };
     if is_nested {
         add_to_others(tally, class, seen.value, 1);
