@@ -1,7 +1,6 @@
 //! The rules that the indexes and numbers of a [`Recording`] obey.
 
 use crate::model::Recording;
-use crate::values_tables;
 
 /// A number that breaks a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -114,7 +113,8 @@ impl Recording {
             }
         }
         self.slow.check(programs, functions)?;
-        values_tables::check(&self.values, programs, functions)
+        let mut values = self.values.iter().enumerate();
+        values.try_for_each(|(index, of)| of.check(index, programs, functions))
     }
 
     fn check_stacks(&self) -> Result<(), Invalid> {

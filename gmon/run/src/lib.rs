@@ -47,6 +47,7 @@ mod summary;
 mod tables;
 pub mod ticks;
 mod values;
+mod values_check;
 mod values_tables;
 pub mod wire;
 mod write;

@@ -1,6 +1,5 @@
 //! The values of arguments as messages of a file, and the other way round.
 
-use crate::check::Invalid;
 use crate::columns::{Columns, Texts, function, successor};
 use crate::error::ReadError;
 use crate::values::{INTERVALS, KEPT_MAX, KeptValue, OtherValues, ValueCounts, ValueKind, Values};
@@ -106,24 +105,6 @@ pub(crate) fn read(all: &wire::Values, texts: &mut Texts) -> Result<Vec<Values>,
     Ok(values)
 }
 
-/// Checks the indexes of values in a recording with so many programs and functions.
-///
-/// # Errors
-/// One leads nowhere.
-pub(crate) fn check(all: &[Values], programs: usize, functions: usize) -> Result<(), Invalid> {
-    for (index, of) in all.iter().enumerate() {
-        let within = |field, value: u32, limit: usize| {
-            let (value, limit) = (u64::from(value), limit as u64);
-            let is_valid = value < limit;
-            is_valid.then_some(()).ok_or(Invalid::Index { table: "values", index, field, value, limit })
-        };
-        within("program", of.program, programs)?;
-        within("function", of.function, functions)?;
-        within("caller", of.caller.unwrap_or(of.function), functions)?;
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -181,7 +162,5 @@ mod tests {
             let mut texts = Texts { table: &strings, left: 1000 };
             assert!(read(&wire, &mut texts).is_err(), "{number}");
         }
-        check(&values(), 2, 2).expect("valid");
-        assert!(check(&values(), 1, 2).is_err() && check(&values(), 2, 1).is_err());
     }
 }

@@ -15,8 +15,8 @@ use crate::profile::model::{self, Counters, Profile};
 use crate::profile::possible::{Possible, greatest_kept};
 use crate::profile::recorded;
 use crate::profile::space::Space;
+use crate::profile::tallied;
 use crate::profile::times::Overhead;
-use crate::profile::values;
 use crate::program::library::Libraries;
 use crate::sampling::histogram::{ALWAYS, Histogram};
 use crate::sampling::maps::Maps;
@@ -176,7 +176,7 @@ fn read_values(
     possible: &Possible,
 ) -> io::Result<u64> {
     let (tallies, lost) = region.tallies()?;
-    profile.values = values::of_process(tallies, space);
+    profile.values = tallied::of_process(tallies, space);
     profile.values.retain(|of| {
         let all =
             of.counts.kept.iter().fold(of.counts.others.count, |sum, kept| sum.saturating_add(kept.count));

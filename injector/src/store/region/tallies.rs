@@ -137,7 +137,7 @@ const _: () = assert!(gmon_run::INTERVALS == gprofinject_abi::tally::INTERVALS);
 mod tests {
     use super::*;
     use gprofinject_abi::tally::{Slots, slots_units};
-    use zerocopy::IntoBytes;
+    use zerocopy::{FromZeros, IntoBytes};
 
     /// An area with one table of slots and one value, and a header.
     fn area() -> (TallyHeader, Vec<u8>) {

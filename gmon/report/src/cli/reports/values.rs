@@ -246,7 +246,7 @@ fn by_caller(
     let more = argument.callers.len().saturating_sub(most);
     if more > 0 {
         let hidden = gmon::counted(more, "caller", "callers");
-        writeln!(out, "{}", style.faint(format!("{hidden} more; -n shows them").into()))?;
+        writeln!(out, "{}", style.faint(format!("{hidden} more; -n shows them")))?;
     }
     Ok(())
 }
