@@ -30,6 +30,7 @@ pub(crate) mod sites;
 pub(crate) mod slots;
 pub(crate) mod slow_stack;
 pub(crate) mod small_stacks;
+pub(crate) mod tally;
 pub(crate) mod thread_blocks;
 pub(crate) mod threads;
 pub(crate) mod timer;

@@ -137,6 +137,9 @@ pub(crate) struct Measure {
     pub(crate) min_ns: u64,
     /// How calls are traced, if they are.
     pub(crate) trace: Option<Tracing>,
+    /// Whether no durations are measured, but the values of arguments and results kept.
+    #[serde(default)]
+    pub(crate) values: bool,
 }
 
 /// How paths of calls are told apart.

@@ -26,10 +26,12 @@ pub(crate) mod recorder;
 pub(crate) mod slowest;
 pub(crate) mod space;
 pub(crate) mod stacks;
+pub(crate) mod tallied;
 pub(crate) mod threads;
 pub(crate) mod times;
 pub(crate) mod totals;
 pub(crate) mod unwound;
+pub(crate) mod values;
 
 #[cfg(test)]
 mod hostile_tests;

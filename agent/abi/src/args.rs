@@ -83,7 +83,8 @@ coded! {
 pub struct Fetch {
     /// An [`Op`].
     pub op: OpCode,
-    /// 1 if the number is extended with its sign, otherwise 0.
+    /// 1 if the number is extended with its sign, [`FLOAT`] if it is a floating-point number whose values are kept ([`crate::tally`]),
+    /// otherwise 0.
     pub is_signed: u8,
     /// Where its words are: less than [`INTEGERS`] for an integer register by its place in the calling convention (rdi, rsi,
     /// rdx, rcx, r8, r9, then rax), [`VECTOR`] plus a number for the lower half of a vector register, or [`ON_STACK`].
@@ -93,6 +94,9 @@ pub struct Fetch {
     /// For sources that are [`ON_STACK`]: the distance in bytes from the CFA up to the word.
     pub offsets: [u32; 2],
 }
+
+/// [`Fetch::is_signed`] of a floating-point number.
+pub const FLOAT: u8 = 2;
 
 /// The number of integer registers that are sources.
 pub const INTEGERS: u8 = 7;

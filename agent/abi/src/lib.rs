@@ -30,6 +30,7 @@ pub mod names;
 pub mod plan;
 pub mod region;
 pub mod shared;
+pub mod tally;
 pub mod times;
 pub mod trace;
 
@@ -39,4 +40,4 @@ pub use names::{
 };
 
 /// Version of all layouts in this crate, and of the other files in a run folder. Every change of a layout raises it.
-pub const VERSION: u32 = 38;
+pub const VERSION: u32 = 39;

@@ -160,6 +160,10 @@ pub struct RegionOrders {
     pub trace_depth: u32,
     /// Nonzero if plan files have fetches ([`crate::args`]), by which traced calls tell their arguments and results.
     pub trace_args: u32,
+    /// Nonzero if the values of arguments and results are kept ([`crate::tally`]), and durations are not measured.
+    pub tallies: u32,
+    /// Always 0.
+    pub reserved: u32,
     /// Libraries that are hooked in no process of glibc's; zeros where there are fewer. The agent does not ask about them.
     pub left_out: [LeftOut; LEFT_OUT],
 }
@@ -503,7 +507,7 @@ pub const fn round_up(value: u64, to: u64) -> u64 {
 }
 
 const _: () = {
-    assert!(size_of::<RegionOrders>() == 200 + LEFT_OUT * size_of::<LeftOut>());
+    assert!(size_of::<RegionOrders>() == 208 + LEFT_OUT * size_of::<LeftOut>());
     assert!(size_of::<RegionHeader>() == size_of::<RegionOrders>() + 288 + LOST_NAMED * LOST_WORDS * 8);
     assert!(size_of::<LoadRecord>() == 88);
     assert!(size_of::<RegionHeader>() <= PAGE as usize);

@@ -17,6 +17,7 @@ use crate::region::{
     BlockHeader, LOST_NAMED, LOST_WORDS, LoadRecord, Overflow, PANIC_FILE_WORDS, RegionHeader, SLOT_CHUNKS,
     SampleRecord, Slot,
 };
+use crate::tally::TallyHeader;
 use crate::times::TimesHeader;
 use crate::trace::TraceHeader;
 
@@ -80,7 +81,9 @@ macro_rules! shared {
     };
 }
 
+mod tally;
 mod times;
+pub use tally::{CallEntryRef, CallTallyRef, TallyRef, TextRef, ValueSlotRef, ValueTallyRef};
 pub use times::{ArcTimesRef, ChainRef, FunctionTimesRef, OpenCallRef, PathNodeRef, TimesRef};
 
 shared! {
@@ -389,6 +392,13 @@ impl BlockRef {
         let at = (self.address() + crate::trace::TRACE) as *mut TraceHeader;
         // SAFETY: as in `times`.
         unsafe { TraceRef::new(NonNull::new_unchecked(at)) }
+    }
+
+    /// The state of the thread's counts of values.
+    pub fn tally(self) -> TallyRef {
+        let at = (self.address() + crate::tally::TALLIES) as *mut TallyHeader;
+        // SAFETY: as in `times`.
+        unsafe { TallyRef::new(NonNull::new_unchecked(at)) }
     }
 
     /// Written like `committed`.

@@ -43,6 +43,12 @@ coded! {
         Calls = 4,
         /// A [`Chain`].
         Chain = 5,
+        /// A [`CallTally`](crate::tally::CallTally).
+        Tally = 6,
+        /// A [`Slots`](crate::tally::Slots).
+        Slots = 7,
+        /// A [`Text`](crate::tally::Text).
+        Text = 8,
     }
 }
 

@@ -186,6 +186,7 @@ mod tests {
             clock: false,
             role: Role::Program,
             measured: Measured::None,
+            told: None,
             arena: None,
             words: -128,
         }

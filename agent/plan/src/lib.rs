@@ -39,7 +39,7 @@ pub mod x86;
 
 pub use crate::blocks::uncounted::Uncounted;
 pub use crate::decide::go::{is_reentered, preemption};
-pub use crate::decide::options::{Engine, Hooks, Options};
+pub use crate::decide::options::{Engine, Hooks, Options, Told};
 pub use crate::decide::stack_copiers::may_copy_stack;
 pub use crate::decide::verdict::{Reason, Tactic, Verdict};
 pub use crate::flow::facts::{Flow, FunctionFlow};

@@ -5,7 +5,7 @@ use crate::blocks::copies::{Copies, Wanted};
 use crate::blocks::uncounted::Uncounted;
 use crate::decide::decisions::{Decisions, LeftOut, decide};
 use crate::decide::hook::Hook;
-use crate::decide::options::{Engine, Hooks, Options};
+use crate::decide::options::{Engine, Hooks, Options, Told};
 use crate::decide::standalone::Standalone;
 use crate::decide::system_calls::{Purpose, SystemCalls};
 use crate::decide::thunk_spec::Exits;
@@ -85,6 +85,8 @@ impl Plan {
         let wanted = Wanted { counted, clock: options.clock && image.facts.runtime.is_none() };
         let engine = options.engine;
         let falls = falls::all(image, &flow);
+        let told = options.told.filter(|_| options.measured == Measured::Chosen);
+        let told: Vec<Told> = told.map_or(Vec::new(), |told| image.functions.iter().map(told).collect());
         let task = Task {
             image,
             flow: &flow,
@@ -92,7 +94,7 @@ impl Plan {
             role,
             exits: match (entry_only, options.measured) {
                 (true, _) => Exits::Few,
-                (false, Measured::None) => Exits::Needed,
+                (false, Measured::None | Measured::Chosen) => Exits::Needed,
                 (false, Measured::All) => Exits::All,
                 (false, Measured::Outer) => Exits::Outer,
             },
@@ -101,7 +103,12 @@ impl Plan {
             standalone: &standalone,
             stack_copiers: &stack_copiers,
             arena: options.arena,
-            measured: if entry_only { Measured::None } else { options.measured },
+            // Where no exits are hooked, the arguments of calls can be kept all the same.
+            measured: match options.measured {
+                Measured::All | Measured::Outer if entry_only => Measured::None,
+                measured => measured,
+            },
+            told: &told,
             falls: &falls,
         };
         let Decided { verdicts, hooks, mut emitted, homes, copies } = if let Some(reason) = none {
@@ -229,6 +236,8 @@ struct Task<'a, 'd> {
     arena: Option<u64>,
     /// Which calls are measured.
     measured: Measured,
+    /// Which functions tell the agent about their calls: see [`Options::told`].
+    told: &'a [Told],
     /// See [`falls::all`].
     falls: &'a [Fall],
 }
@@ -333,6 +342,7 @@ fn emit_all(task: Task, hooks: &[Hook], copies: &Copies) -> (Emitted, Homes) {
         stack_copiers,
         arena,
         measured,
+        told,
         falls,
         ..
     } = task;
@@ -340,10 +350,15 @@ fn emit_all(task: Task, hooks: &[Hook], copies: &Copies) -> (Emitted, Homes) {
     through_agent.extend(standalone.through_agent(hooks));
     through_agent.extend(go::through_agent(image, hooks));
     through_agent.extend(stack_copiers::through_agent(stack_copiers, hooks));
-    let conditions = if exits.are_measured() { flags::passed(image, flow, exits) } else { Failed::new() };
+    let conditions = match exits {
+        Exits::All | Exits::Outer => flags::passed(image, flow, exits),
+        Exits::Needed if !told.is_empty() => flags::passed(image, flow, Exits::All),
+        Exits::Few | Exits::Needed => Failed::new(),
+    };
     let returns_condition = |function: usize| conditions.contains_key(&function);
     let counted = task.wanted.any();
-    let specs = thunk_spec::of_all(image, flow, hooks, exits, &through_agent, counted, &returns_condition);
+    let specs =
+        thunk_spec::of_all(image, flow, hooks, (exits, told), &through_agent, counted, &returns_condition);
     let tails = tails::find(image, flow, hooks, &specs);
     let uncalled = Uncalled::of(image, flow, hooks, &specs, &tails, falls);
     let homes = Homes::new(image, flow, role, hooks, &tails, copies);

@@ -74,6 +74,7 @@ fn plan_with(image: &Image, skip: Option<usize>, arena: Option<u64>) -> Plan {
             clock: false,
             role: Role::Program,
             measured: Measured::None,
+            told: None,
             arena,
             words: 0,
         },

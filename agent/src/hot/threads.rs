@@ -2,6 +2,7 @@
 
 use crate::hot::counters;
 use crate::hot::sharers;
+use crate::hot::tally;
 use crate::hot::thread_blocks;
 use crate::hot::timer;
 use crate::hot::times;
@@ -88,6 +89,7 @@ fn process(agent: &Agent) -> u32 {
 /// gets another one, which is used only for the handler's counts; this one then replaces it.
 fn adopt(agent: &Agent, block: BlockRef) {
     times::threads::end(agent, block);
+    tally::begin(block);
     let process = process(agent);
     if process != 0 && block.process().swap(process, Ordering::Relaxed) != process {
         agent.region.guests().fetch_add(1, Ordering::Relaxed);

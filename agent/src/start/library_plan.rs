@@ -4,6 +4,7 @@
 //! The plan was made for the numbers that [`question`] says are free. Which libraries are hooked, and when, is not decided here.
 
 use crate::hot::gate;
+use crate::hot::tally;
 use crate::hot::times::values;
 use crate::hot::{archive, cells, objects, sites, thread_blocks};
 use crate::os::files;
@@ -98,6 +99,7 @@ pub(crate) fn add(
     let library = libraries::get(index).ok_or_else(damaged)?;
     let module = &library.module;
     values::add(module);
+    tally::add(module);
     let failed = |errno| Refusal::errno(Trouble::Memory, errno);
     if switches::set_as_planned(module).map_err(failed)? {
         text::switch(module, false).map_err(failed)?;

@@ -2,6 +2,7 @@
 
 use crate::hot::gate;
 use crate::hot::small_stacks::gpi_small_miss_entry;
+use crate::hot::tally;
 use crate::hot::times;
 use crate::hot::times::gates::Form;
 use crate::process::calls;
@@ -56,6 +57,9 @@ pub(crate) fn common_gates(shadows: u64, orders: &RegionOrders) -> ArenaHeader {
 
 /// Returns the addresses of what is called at the beginning and the end of a measured call, and at the beginning of others.
 fn times_gates(orders: &RegionOrders) -> [u64; 3] {
+    if orders.tallies != 0 {
+        return tally::gates::gates();
+    }
     let (clock, form) = (orders.clock.get().unwrap_or(ClockKind::None), Form::of(orders));
     let gates = times::gates::gates(clock, orders.nodes_max != 0, form);
     let [begin, end] = if orders.trace_args == 0 { gates } else { times::gates::gates_with_arguments(gates) };

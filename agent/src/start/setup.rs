@@ -5,6 +5,7 @@ use crate::hot::cells;
 use crate::hot::counters;
 use crate::hot::gate;
 use crate::hot::slow_stack;
+use crate::hot::tally;
 use crate::hot::thread_blocks;
 use crate::hot::timer;
 use crate::hot::times;
@@ -290,7 +291,10 @@ fn hook(
         agent.timer_rate = 0;
         region.lost_timers().fetch_add(1, Ordering::Relaxed);
     }
-    if orders.times_bytes != 0 {
+    if orders.tallies != 0 {
+        tally::prepare().map_err(memory)?;
+        tally::add(&agent.program);
+    } else if orders.times_bytes != 0 {
         let kind = orders.clock.get().unwrap_or(ClockKind::None);
         let is_forbidden = kind == ClockKind::Tsc && task::is_counter_forbidden();
         times::clock::choose(if is_forbidden { ClockKind::Gettime } else { kind });

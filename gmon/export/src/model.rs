@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use gmon_run::{
     Clock, FunctionTimes, Intervals, Module, NO_PATH_NAME, Node, Origin, Process, Program, REST_NAME, Slow,
-    Thread,
+    Thread, Values,
 };
 use serde::Serialize;
 
@@ -60,6 +60,9 @@ pub struct Run {
     /// The slowest calls of functions; empty if none were kept.
     #[serde(skip)]
     pub slow: Slow,
+    /// The values of arguments and results; empty if none were kept.
+    #[serde(skip)]
+    pub values: Vec<Values>,
     /// The threads that have called something; empty if the file does not tell threads apart.
     pub threads: Vec<Thread>,
     /// The measured times of each function in each thread; empty if the file does not tell threads apart.

@@ -134,6 +134,9 @@ fn run(args: Args) -> Result<ExitCode> {
         Command::Gprof(args) => cli::gprof::run(args),
         Command::Html(args) => html::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Trace(args) => trace::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Values(args) => {
+            run_table(&args.common, |view, out| reports::values::values(view, &args, out))
+        }
         Command::Paths(args) if args.slow => {
             run_table(&args.common, |view, out| reports::slow::slow(view, &args, out))
         }

@@ -11,6 +11,7 @@ use std::process::Command;
 
 use example::{counted, example, sampled};
 use gmon::{Arc, Block, Format, HistogramBuilder, Profile};
+use gmon_run::{KeptValue, OtherValues, ValueCounts, ValueKind, Values};
 use serde_json::Value;
 use support::{Folder, bytes};
 
@@ -47,6 +48,21 @@ fn members_are_those_that_are_documented() {
     measured.arcs[1].counted = 1;
     measured.clock.counted_below_ns = 100.0;
     folder.write("measured.pb.gz", &measured.write());
+    let mut valued = measured.clone();
+    valued.values = [ValueKind::Signed, ValueKind::Double, ValueKind::Text]
+        .map(|kind| {
+            let text = (kind == ValueKind::Text).then(|| "text".to_owned());
+            let kept = vec![KeptValue { value: 3, count: 5, error: 1, text }];
+            let others = OtherValues { count: 2, sum: -8, histogram: vec![1, 1], ..OtherValues::default() };
+            Values {
+                caller: Some(0),
+                name: "arg1".to_owned(),
+                counts: ValueCounts { kind, kept, others, missing: 1 },
+                ..Values::default()
+            }
+        })
+        .to_vec();
+    folder.write("valued.pb.gz", &valued.write());
     let mut waited = measured.clone();
     waited.threads.iter_mut().for_each(|thread| thread.ready_ns = Some(1));
     folder.write("waited.pb.gz", &waited.write());
@@ -82,6 +98,7 @@ fn members_are_those_that_are_documented() {
         "paths --json sampled.pb.gz",
         "paths --waits --json --threads waited.pb.gz",
         "paths --slow --json measured.pb.gz",
+        "values --json valued.pb.gz",
         "diff --json measured.pb.gz counted.pb.gz --sort calls",
         "check --records --json gmon.out",
         "check --budget budget.toml --json measured.pb.gz",

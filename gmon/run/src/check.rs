@@ -112,7 +112,9 @@ impl Recording {
                 }
             }
         }
-        self.slow.check(programs, functions)
+        self.slow.check(programs, functions)?;
+        let mut values = self.values.iter().enumerate();
+        values.try_for_each(|(index, of)| of.check(index, programs, functions))
     }
 
     fn check_stacks(&self) -> Result<(), Invalid> {

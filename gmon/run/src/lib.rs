@@ -46,6 +46,9 @@ mod sum;
 mod summary;
 mod tables;
 pub mod ticks;
+mod values;
+mod values_check;
+mod values_tables;
 pub mod wire;
 mod write;
 
@@ -61,3 +64,6 @@ pub use crate::model::{
 pub use crate::slow::{Slow, SlowCall, SlowEnd, SlowNode, Typical};
 pub use crate::sum::Sum;
 pub use crate::summary::Summary;
+pub use crate::values::{
+    INTERVALS, KEPT_MAX, KeptValue, OtherValues, ValueCounts, ValueKind, ValueSummary, Values,
+};

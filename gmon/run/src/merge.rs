@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use crate::model::{Block, Calls, ClockSource, Function, Hits, Module, Origin, Program, Recording, Stack};
+use crate::values::{self, Values};
 
 /// The reason why two runs cannot be summed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -115,6 +116,12 @@ impl Recording {
         self.nodes_lost = self.nodes_lost.saturating_add(other.nodes_lost);
         let of = |program: u32| programs.get(program as usize).copied();
         self.slow.append(other.slow, of, |function| functions[function as usize]);
+        let renumbered = other.values.into_iter().filter_map(|of| {
+            let caller = of.caller.map(|caller| functions[caller as usize]);
+            let program = programs.get(of.program as usize).copied()?;
+            Some(Values { program, function: functions[of.function as usize], caller, ..of })
+        });
+        values::merge(&mut self.values, renumbered);
         Ok(())
     }
 

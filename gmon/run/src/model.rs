@@ -7,6 +7,7 @@ use std::collections::HashSet;
 
 use crate::intervals::Intervals;
 use crate::slow::Slow;
+use crate::values::Values;
 
 /// The most [processes](Recording::processes) that a recording tells apart.
 pub const PROCESSES_MAX: usize = 10_000;
@@ -66,6 +67,8 @@ pub struct Recording {
     pub nodes_lost: u64,
     /// The slowest calls of functions. Empty if none were kept.
     pub slow: Slow,
+    /// The values of arguments and results. Empty if none were kept.
+    pub values: Vec<Values>,
 }
 
 /// Where a run took place, and what it is known by.

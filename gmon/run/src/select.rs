@@ -25,6 +25,7 @@ impl Recording {
         }
         programs.renumber(&mut self.blocks, |block| &mut block.program);
         programs.renumber(&mut self.threads, |thread| &mut thread.program);
+        programs.renumber(&mut self.values, |values| &mut values.program);
         let slow = std::mem::take(&mut self.slow);
         self.slow.append(slow, |program| programs.get(program), |function| function);
     }

@@ -8,6 +8,7 @@ use crate::model::{
     ArcTimes, Block, Calls, Clock, Function, FunctionTimes, Hits, Module, Node, Program, Recording, Stack,
     Thread,
 };
+use crate::values::{self, Values};
 
 /// The greatest number of slow calls of a sum, which are the slowest ones of all runs.
 const SLOW_CALLS: usize = 1000;
@@ -146,6 +147,12 @@ impl Sum {
             nodes.push(self.node(node)?);
         }
         let of = |program: u32| programs.get(program as usize).copied();
+        let renumbered = run.values.into_iter().filter_map(|of| {
+            let caller = of.caller.map(|caller| functions[caller as usize]);
+            let program = programs.get(of.program as usize).copied()?;
+            Some(Values { program, function: functions[of.function as usize], caller, ..of })
+        });
+        values::merge(&mut self.sum.values, renumbered);
         self.sum.slow.append(run.slow, of, |function| functions[function as usize]);
         if self.sum.slow.calls.len() > 2 * SLOW_CALLS {
             self.sum.slow.keep_slowest(SLOW_CALLS);
@@ -294,6 +301,7 @@ mod tests {
     use super::*;
     use crate::model::{Origin, PROCESSES_MAX, Process};
     use crate::slow::{Slow, SlowCall, SlowNode, Typical};
+    use crate::values::{KeptValue, ValueCounts};
 
     /// A run of two threads of one name and one of another, with a tree in each.
     fn run(seed: u64) -> Recording {
@@ -386,6 +394,15 @@ mod tests {
             blocks: vec![Block { address: 0x10, executions: seed, ..Block::default() }],
             processes: vec![Process { pid: 100 + seed as u32, run: 1 + seed * 7 % 13, ..Process::default() }],
             processes_left_out: 0,
+            values: vec![Values {
+                function: 1,
+                caller: Some(0),
+                counts: ValueCounts {
+                    kept: vec![KeptValue { value: seed, count: 1 + seed, ..KeptValue::default() }],
+                    ..ValueCounts::default()
+                },
+                ..Values::default()
+            }],
             slow: Slow {
                 typical: vec![Typical { calls: seed, ..Typical::default() }],
                 calls: vec![SlowCall { node: 1, duration_ns: seed * 7 % 5, ..SlowCall::default() }],

@@ -9,6 +9,7 @@ use crate::model::{
     Process, Program, Recording, Stack, Thread,
 };
 use crate::slow_tables;
+use crate::values_tables;
 use crate::wire;
 
 /// The largest size of all texts of the model, in bytes. In the file, many of them may be one.
@@ -66,6 +67,7 @@ pub(crate) fn recording(profile: &wire::Profile, extension: wire::Extension) -> 
             &extension.slow_nodes.unwrap_or_default(),
             &mut texts,
         )?,
+        values: values_tables::read(&extension.values.unwrap_or_default(), &mut texts)?,
     })
 }
 

@@ -184,6 +184,8 @@ pub struct Extension {
     pub slow_calls: Option<SlowCalls>,
     #[prost(message, optional, tag = "21")]
     pub slow_nodes: Option<SlowNodes>,
+    #[prost(message, optional, tag = "22")]
+    pub values: Option<Values>,
 }
 
 /// The runs of a sum by column.
@@ -529,4 +531,52 @@ pub struct SlowNodes {
     pub present: Vec<u64>,
     #[prost(uint64, repeated, tag = "9")]
     pub median_ns: Vec<u64>,
+}
+
+/// The values of arguments and results, by column.
+#[derive(Clone, PartialEq, Message)]
+pub struct Values {
+    #[prost(uint32, repeated, tag = "1")]
+    pub program: Vec<u32>,
+    #[prost(uint32, repeated, tag = "2")]
+    pub function: Vec<u32>,
+    /// The index of the calling function plus 1, or 0 if none is known.
+    #[prost(uint64, repeated, tag = "3")]
+    pub caller: Vec<u64>,
+    /// An index into the string table.
+    #[prost(int64, repeated, tag = "4")]
+    pub name: Vec<i64>,
+    #[prost(uint32, repeated, tag = "5")]
+    pub kind: Vec<u32>,
+    #[prost(uint64, repeated, tag = "6")]
+    pub missing: Vec<u64>,
+    #[prost(uint64, repeated, tag = "7")]
+    pub others: Vec<u64>,
+    #[prost(uint64, repeated, tag = "8")]
+    pub sum_low: Vec<u64>,
+    #[prost(sint64, repeated, tag = "9")]
+    pub sum_high: Vec<i64>,
+    #[prost(double, repeated, tag = "10")]
+    pub float_sum: Vec<f64>,
+    #[prost(uint64, repeated, tag = "11")]
+    pub least: Vec<u64>,
+    #[prost(uint64, repeated, tag = "12")]
+    pub greatest: Vec<u64>,
+    #[prost(uint32, repeated, tag = "13")]
+    pub histogram_len: Vec<u32>,
+    /// The numbers of others in the intervals of all rows, one row after the other.
+    #[prost(uint64, repeated, tag = "14")]
+    pub histogram: Vec<u64>,
+    /// The number of kept values of each row. The next four columns have an element for each kept value of all rows.
+    #[prost(uint32, repeated, tag = "15")]
+    pub kept: Vec<u32>,
+    #[prost(uint64, repeated, tag = "16")]
+    pub value: Vec<u64>,
+    #[prost(uint64, repeated, tag = "17")]
+    pub count: Vec<u64>,
+    #[prost(uint64, repeated, tag = "18")]
+    pub error: Vec<u64>,
+    /// An index into the string table plus 1, or 0 if no text is known.
+    #[prost(int64, repeated, tag = "19")]
+    pub text: Vec<i64>,
 }

@@ -14,6 +14,7 @@ use crate::model::{
 };
 use crate::paths::{Frame, LEFT_OUT_NAME, Paths};
 use crate::slow_tables;
+use crate::values_tables;
 use crate::wire;
 
 /// The name of the frame that stands for code in no known file.
@@ -335,6 +336,8 @@ impl Recording {
             typical_calls: Some(typical_calls),
             slow_calls: Some(slow_calls),
             slow_nodes: Some(slow_nodes),
+            values: (!self.values.is_empty())
+                .then(|| values_tables::written(&self.values, |text| strings.index(text))),
         }
     }
 

@@ -106,6 +106,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "GLOB", requires = "count")]
     pub(crate) file: Vec<String>,
 
+    /// Keep the values of arguments and results of functions, with the number of calls that had them, for gmon values: 'auto', or
+    /// FUNCTION@VALUES as in 'malloc@arg1/u64,write@arg1/i32,arg3/u64,retval' (the language of --args)
+    #[arg(long, value_name = "auto|SPEC")]
+    pub(crate) values: Option<String>,
+
     /// Measure how long each call takes, by itself and with the calls that it makes, for gmon flat and gmon graph; the
     /// times in gmon.out are then the measured ones
     #[arg(long)]

@@ -27,7 +27,7 @@ impl Args {
     /// Returns an error message if options contradict each other. (clap's `requires` does not help here: it
     /// does not ask for `--pid` if there is a PROGRAM, with which `--pid` cannot be used.)
     fn contradiction(&self, typed: &dyn Fn(&str) -> bool) -> Option<String> {
-        const FOR_A_RUN: [&str; 38] = [
+        const FOR_A_RUN: [&str; 39] = [
             "hooks",
             "rate",
             "sampler",
@@ -38,6 +38,7 @@ impl Args {
             "min_size",
             "count",
             "file",
+            "values",
             "times",
             "paths",
             "min_time",
@@ -182,6 +183,17 @@ impl Args {
             return Some(format!(
                 "--clock instructions counts instructions, and {option} tells of time: leave one of them out"
             ));
+        }
+        if self.values.is_some()
+            && let Some(option) = first(&["times", "paths", "trace", "slow"])
+                .or_else(|| counts_instructions.then(|| "--clock instructions".to_owned()))
+        {
+            return Some(format!(
+                "--values keeps values by caller while a program is counted, and {option} measures its calls: run gprofinject twice"
+            ));
+        }
+        if self.values.is_some() && self.hooks == Some(HooksArg::None) {
+            return Some("--values needs hooks: leave --hooks away".to_owned());
         }
         let is_measured = self.times || self.paths || self.trace.is_some() || !self.slow.is_empty();
         if typed("clock") && !is_measured && !counts_instructions {

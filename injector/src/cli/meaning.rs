@@ -21,6 +21,18 @@ use crate::store::rank::Suffix;
 
 /// Returns what is to be measured of the durations of calls.
 fn measure(args: &Args) -> Result<Option<Measure>> {
+    if args.values.is_some() {
+        // No clock is read.
+        let clock = Clock::Gettime;
+        return Ok(Some(Measure {
+            clock,
+            paths: None,
+            is_result: false,
+            min_ns: 0,
+            trace: None,
+            values: true,
+        }));
+    }
     let is_slow = !args.slow.is_empty();
     let executed = args.clock == ClockArg::Instructions;
     if !args.times && !args.paths && args.trace.is_none() && !is_slow && !executed {
@@ -50,7 +62,7 @@ fn measure(args: &Args) -> Result<Option<Measure>> {
     }
     let min_ns = args.min_time.unwrap_or(0);
     let is_result = args.times || args.paths || is_slow || executed;
-    Ok(Some(Measure { clock, paths, is_result, min_ns, trace }))
+    Ok(Some(Measure { clock, paths, is_result, min_ns, trace, values: false }))
 }
 
 /// Returns the file of the trace, and what is kept of it.
@@ -140,10 +152,13 @@ pub(crate) fn settings(args: Args) -> Result<Settings> {
         hooks: args.hooks,
         engine: args.engine,
         measure,
-        args: args.args.as_deref().map(ArgsChoice::parse).transpose()?,
+        args: match (args.values.as_deref(), args.args.as_deref()) {
+            (Some(values), _) => Some(ArgsChoice::parse_values(values)?),
+            (None, args) => args.map(ArgsChoice::parse).transpose()?,
+        },
         trace,
         slow,
-        rate: args.rate.unwrap_or(if measure.is_some_and(|measure| measure.min_ns == 0) {
+        rate: args.rate.unwrap_or(if measure.is_some_and(|measure| measure.min_ns == 0 && !measure.values) {
             MEASURED_RATE
         } else {
             RATE

@@ -57,6 +57,7 @@ pub(crate) fn profile(profile: &Profile, times: &Times) -> Profile {
         in_agent: 0,
         threads: profile.threads,
         rate,
+        values: Vec::new(),
         times: None,
     }
 }

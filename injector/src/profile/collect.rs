@@ -15,6 +15,7 @@ use crate::profile::model::{self, Counters, Profile};
 use crate::profile::possible::{Possible, greatest_kept};
 use crate::profile::recorded;
 use crate::profile::space::Space;
+use crate::profile::tallied;
 use crate::profile::times::Overhead;
 use crate::program::library::Library;
 use crate::program::numbered::Numbered;
@@ -59,6 +60,8 @@ pub(crate) struct Account {
     pub(crate) frida_ns: u64,
     /// The number of calls that were counted but not measured.
     pub(crate) unmeasured: u64,
+    /// The number of calls whose values were not kept.
+    pub(crate) unkept: u64,
     /// The memory that the counters occupy, in bytes.
     pub(crate) committed: u64,
 }
@@ -105,6 +108,7 @@ pub(crate) fn collect(
         unpatched: (planned.frida() as u64).saturating_sub(report.frida_patched),
         frida_ns: report.frida_ns,
         unmeasured: 0,
+        unkept: 0,
         committed: region.committed(),
         damage: if is_damaged { Some(OVERWRITTEN.to_owned()) } else { failure(&report) },
     };
@@ -131,6 +135,7 @@ pub(crate) fn collect(
     }
     check_blocks(profile, &mut refused, possible);
     account.unmeasured = read_times(region, profile, &space, report.pid, ends)?;
+    account.unkept = read_values(region, profile, &space, &mut refused, possible)?;
     account.damage = refused.sentence().or(account.damage);
     Ok((account, Some(space)))
 }
@@ -161,6 +166,24 @@ fn read_times(
     let unmeasured = threads.iter().fold(0_u64, |sum, thread| sum.saturating_add(thread.unmeasured));
     profile.times = Some(recorded::of_process(pid, threads, space, overhead));
     Ok(unmeasured)
+}
+
+/// Reads the values of arguments and results that the calls of a process had. Returns the number of calls whose values were not kept.
+fn read_values(
+    region: &Region,
+    profile: &mut Profile,
+    space: &Space,
+    refused: &mut Refused,
+    possible: &Possible,
+) -> io::Result<u64> {
+    let (tallies, lost) = region.tallies()?;
+    profile.values = tallied::of_process(tallies, space);
+    profile.values.retain(|of| {
+        let all =
+            of.counts.kept.iter().fold(of.counts.others.count, |sum, kept| sum.saturating_add(kept.count));
+        refused.check("values of arguments", all, possible.calls) == all
+    });
+    Ok(refused.check("values of arguments", lost, possible.calls))
 }
 
 /// Reads the basic-block counters of the libraries of a process into their modules. `crash` is as for [`collect`].
@@ -212,6 +235,7 @@ pub(crate) fn collect_guest(
     }
     check_blocks(profile, &mut refused, possible);
     account.unmeasured = read_times(region, profile, &space, process, &Ends::default())?;
+    account.unkept = read_values(region, profile, &space, &mut refused, possible)?;
     let threads = region.threads()?;
     profile.threads = threads.count;
     account.lost_calls = refused.check("lost calls", threads.lost_calls, possible.calls);
@@ -250,6 +274,7 @@ impl Account {
             (&mut self.lost_libraries, other.lost_libraries),
             (&mut self.unpatched, other.unpatched),
             (&mut self.unmeasured, other.unmeasured),
+            (&mut self.unkept, other.unkept),
             (&mut self.committed, other.committed),
         ] {
             *sum = sum.saturating_add(part);

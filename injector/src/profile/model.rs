@@ -18,6 +18,7 @@ pub(crate) use crate::profile::place::{GENERATED, ModuleIndex, NOWHERE, PROGRAM,
 use crate::profile::stacks::Tree;
 use crate::profile::times::Times;
 use crate::profile::totals::Totals;
+use crate::profile::values::{self, Values};
 use crate::program::library::Library;
 use crate::program::planned::Planned;
 use crate::sampling::histogram::Histogram;
@@ -58,6 +59,8 @@ pub(crate) struct Profile {
     pub(crate) rate: u32,
     /// The measured durations; `None` if nothing was measured.
     pub(crate) times: Option<Times>,
+    /// The values of arguments and results.
+    pub(crate) values: Vec<Values>,
 }
 
 /// What was counted in the code of one file.
@@ -154,6 +157,7 @@ impl Profile {
             threads: 0,
             rate,
             times: None,
+            values: Vec::new(),
         }
     }
 
@@ -227,6 +231,12 @@ impl Profile {
         self.stacks.add_all(&other.stacks, place);
         self.in_agent = self.in_agent.saturating_add(other.in_agent);
         self.threads = self.threads.saturating_add(other.threads);
+        let moved = other.values.into_iter().map(|mut of| {
+            of.key.function = place(of.key.function);
+            of.key.caller = of.key.caller.map(place);
+            of
+        });
+        values::add(&mut self.values, moved);
         match (&mut self.times, other.times) {
             (Some(times), Some(other)) => times.add(other, place),
             (times @ None, other) => *times = other,
@@ -286,6 +296,7 @@ impl Profile {
         if let (Some(times), Some(before)) = (&mut self.times, &before.times) {
             times.subtract(before);
         }
+        values::subtract(&mut self.values, &before.values);
         for (module, before) in self.modules.iter_mut().zip(&before.modules) {
             for (count, before) in module.counters.values.iter_mut().zip(&before.counters.values) {
                 *count = count.saturating_sub(*before);

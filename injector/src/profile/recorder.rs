@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
 use std::time::{Duration, UNIX_EPOCH};
 
-use gmon_run::{Block, Calls, Hits, Module, Origin, Process, Program, Recording, Stack};
+use gmon_run::{Block, Calls, Hits, Module, Origin, Process, Program, Recording, Stack, Values};
 
 use crate::os::clock;
 use crate::profile::file;
@@ -205,6 +205,13 @@ impl Recorder {
             let callee = places.entry(arc.to, |found| self.tables.of_profile(&modules, &found));
             let site = if caller.is_some() && arc.from.module != GENERATED { arc.from.address } else { 0 };
             self.tables.recording.calls.push(Calls { program, caller, site, callee, calls: arc.count });
+        }
+        for of in &profile.values {
+            let mut index = |place| places.at(place, |found| self.tables.of_profile(&modules, &found));
+            let (function, caller) = (index(of.key.function), of.key.caller.map(&mut index));
+            let (name, counts) = (of.key.name.clone(), of.counts.clone());
+            let values = Values { program, function, caller, name, counts };
+            self.tables.recording.values.push(values);
         }
         let run = self.tables.recording.runs.first().map_or(0, |run| run.id);
         let first = self.tables.recording.processes.len();

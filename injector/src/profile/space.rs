@@ -14,6 +14,7 @@ use gprofinject_abi::region::{
 use crate::profile::falls;
 use crate::profile::homes::Homes;
 use crate::profile::model::{self, GENERATED, ModuleIndex, PROGRAM, Place, Profile};
+use crate::program::arguments::Kept;
 use crate::program::library::Library;
 use crate::program::numbered::Numbered;
 use crate::program::planned::Planned;
@@ -153,8 +154,33 @@ impl Space {
         Some(Place { module: load.module, address })
     }
 
+    /// Returns the values of a function that are kept: see [`Planned::kept`].
+    pub(crate) fn kept(&self, function: u32, is_result: bool) -> Option<&'static [Kept]> {
+        if function < LIBRARIES {
+            return self.program.kept(function, is_result);
+        }
+        let load = self.load_of(function)?;
+        load.planned.kept(function - load.at.first_function, is_result)
+    }
+
+    /// Returns the runtime addresses of the exit labels of functions, with their entries, sorted by the lower halves of the addresses.
+    pub(crate) fn exit_labels(&self) -> Vec<(u64, Place)> {
+        let program = (PROGRAM, self.program, self.program.shape.arena.wrapping_add(self.bias));
+        let libraries = self.loads.iter().map(|load| (load.module, load.planned, load.at.arena));
+        let mut labels = Vec::new();
+        for (module, planned, arena) in libraries.chain([program]) {
+            let records = planned.plan.as_ref().map_or(&[][..], |plan| &plan.records);
+            for record in records.iter().filter(|record| record.exit != 0) {
+                let place = Place { module, address: record.entry };
+                labels.push((arena.wrapping_add(record.exit.into()), place));
+            }
+        }
+        labels.sort_unstable_by_key(|(address, _)| *address as u32);
+        labels
+    }
+
     /// Returns the address of the call that has left this runtime return address.
-    fn caller(&self, return_address: u64) -> Option<Place> {
+    pub(crate) fn caller(&self, return_address: u64) -> Option<Place> {
         if let Some(address) = self.program.caller(return_address.wrapping_sub(self.bias)) {
             return Some(Place { module: PROGRAM, address });
         }

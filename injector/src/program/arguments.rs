@@ -12,12 +12,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use gmon_trace::value::{Parameter, Signature, ValueKind};
-use gprofinject_abi::args::Fetch;
+use gprofinject_abi::args::{FETCHES_MAX, FLOAT, Fetch, Op};
 use gprofinject_image::debug::{DebugFile, SplitFiles, debug_files};
 use gprofinject_image::signatures::{
     self, DebugInfo, Exported, Rest, Shape, Signatures, StringLayout, Unclear, Value,
 };
 use gprofinject_image::{Function, FunctionKind};
+use gprofinject_plan::Told;
 use gprofinject_plan::fetches::FetchTable;
 
 use crate::program::arguments::spec::{Format, Item, ValueSpec};
@@ -32,6 +33,8 @@ pub(crate) struct ArgsChoice {
     /// Whether those of all functions are of which something is known.
     auto: bool,
     chosen: Vec<Chosen>,
+    /// Whether their values are kept, and no calls traced.
+    keeps: bool,
 }
 
 /// What the user says of some functions.
@@ -61,6 +64,53 @@ impl ArgsChoice {
             }
         }
         Ok(choice)
+    }
+
+    /// Parses the value of `--values`: the same language, in which a comma may stand for the semicolon between functions.
+    ///
+    /// # Errors
+    /// It is no specification, or it has a malformed pattern.
+    pub(crate) fn parse_values(text: &str) -> Result<ArgsChoice> {
+        let mut parts = text.split_inclusive([',', ';']);
+        let mut items: String = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            if part.contains('@') && items.ends_with(',') {
+                items.pop();
+                items.push(';');
+            }
+            items.push_str(part);
+        }
+        let mut choice = ArgsChoice { keeps: true, ..ArgsChoice::default() };
+        let parsed = spec::parse(&items).with_context(|| {
+            "--values takes auto, or FUNCTION@VALUES as in 'malloc@arg1/u64,write@arg1/i32,arg3/u64,retval'"
+        })?;
+        for item in parsed {
+            match item {
+                Item::Auto => choice.auto = true,
+                Item::Functions { glob, values } => {
+                    choice.chosen.push(Chosen { functions: Filters::only("--values", &glob)?, values });
+                }
+            }
+        }
+        Ok(choice)
+    }
+
+    /// Whether any results are wanted.
+    fn wants_results(&self) -> bool {
+        let wants = |chosen: &Chosen| chosen.values.is_empty() || chosen.values.iter().any(|v| v.is_result);
+        self.auto || self.chosen.iter().any(wants)
+    }
+
+    /// Returns when a function tells the agent about its calls, because values are kept. A function may jump to another one whose results are
+    /// kept, which then returns by the exit of the first one.
+    pub(crate) fn told(&self, module: &[&str], function: &Function<'_>) -> Told {
+        let (values, wants_known) = self.of(module, function);
+        let is_called = function.kind != FunctionKind::IfuncResolver;
+        Told {
+            begins: is_called && (wants_known || values.iter().any(|value| !value.is_result)),
+            results: is_called && (wants_known || values.iter().any(|value| value.is_result)),
+            ends: is_called && self.wants_results(),
+        }
     }
 
     /// Returns the patterns that have matched no function, as typed.
@@ -100,6 +150,10 @@ pub(crate) struct Known {
     pub(crate) fetches: FetchTable,
     /// For the trace: those of functions that have or may have arguments or results.
     pub(crate) signatures: Vec<(u32, Signature)>,
+    /// The values that are kept, by the function's number: those of arguments, and those of results.
+    pub(crate) kept: BTreeMap<u32, [Vec<Kept>; 2]>,
+    /// Whether values are kept, and no calls traced.
+    keeps: bool,
     /// Of how many functions nothing is shown although it was wanted, and why.
     pub(crate) unclear: BTreeMap<Unclear, usize>,
     /// Enumerations that the user has named and that are not there.
@@ -114,7 +168,7 @@ pub(crate) fn signatures<'f, 'd: 'f>(
     choice: &ArgsChoice,
     functions: impl IntoIterator<Item = (u32, &'f Function<'d>)>,
 ) -> Known {
-    let mut known = Known::default();
+    let mut known = Known { keeps: choice.keeps, ..Known::default() };
     // Debug information is large, and not read before it is needed.
     let mut wanted = Vec::new();
     for (number, function) in functions {
@@ -175,7 +229,16 @@ pub(crate) fn signatures<'f, 'd: 'f>(
 
 impl Known {
     fn add(&mut self, number: u32, shown: Shown) {
-        let Shown { signature, arguments, result } = shown;
+        if self.keeps {
+            let kept = shown.kept;
+            let fetches = |all: &[Kept]| all.iter().map(|kept| kept.fetch).collect::<Vec<_>>();
+            if kept.iter().any(|all| !all.is_empty()) {
+                self.fetches.add(number, &fetches(&kept[0]), fetches(&kept[1]).first().copied());
+                self.kept.insert(number, kept);
+            }
+            return;
+        }
+        let Shown { signature, arguments, result, kept: _ } = shown;
         if !arguments.is_empty() || result.is_some() {
             self.fetches.add(number, &arguments, result);
         }
@@ -192,6 +255,8 @@ struct Shown {
     signature: Signature,
     arguments: Vec<Fetch>,
     result: Option<Fetch>,
+    /// The same for values that are kept: arguments and results.
+    kept: [Vec<Kept>; 2],
 }
 
 impl Shown {
@@ -202,11 +267,44 @@ impl Shown {
         shown
     }
 
+    fn result(&mut self, kind: ValueKind, fetch: Option<Fetch>) {
+        let kept = fetch.and_then(|fetch| Kept::new("retval".to_owned(), &kind, fetch));
+        self.kept[1].extend(kept.filter(|_| self.kept[1].is_empty()));
+        self.signature.result = Some(kind);
+        self.result = fetch;
+    }
+
     fn argument(&mut self, name: Option<String>, (kind, fetch): (ValueKind, Option<Fetch>)) {
         if self.signature.parameters.len() < PARAMETERS_MAX {
+            let number = || fetch.as_ref().map_or(String::new(), kinds::place_name);
+            let kept = fetch.and_then(|fetch| Kept::new(name.clone().unwrap_or_else(number), &kind, fetch));
+            self.kept[0].extend(kept.filter(|_| self.kept[0].len() < FETCHES_MAX));
             self.signature.parameters.push(Parameter { name, kind });
             self.arguments.extend(fetch);
         }
+    }
+}
+
+/// A value that is kept.
+#[derive(Clone, Debug)]
+pub(crate) struct Kept {
+    /// The name of the argument, or its number; `retval` of a result.
+    pub(crate) name: String,
+    /// How its values are shown.
+    pub(crate) kind: ValueKind,
+    fetch: Fetch,
+}
+
+impl Kept {
+    /// Returns how a value is kept; `None` if it is neither a number of at most 8 bytes nor a text.
+    fn new(name: String, kind: &ValueKind, fetch: Fetch) -> Option<Kept> {
+        let is_signed = match (fetch.op.get()?, kind) {
+            (Op::Scalar | Op::Load, ValueKind::Float { bytes: 4 | 8 }) => FLOAT,
+            (Op::Scalar | Op::Load, ValueKind::Float { .. } | ValueKind::Unsupported) => return None,
+            (Op::Words | Op::Stack | Op::Bytes, _) => return None,
+            _ => fetch.is_signed,
+        };
+        Some(Kept { name, kind: kind.clone(), fetch: Fetch { is_signed, ..fetch } })
     }
 }
 
@@ -226,8 +324,7 @@ fn by_types(signature: &signatures::Signature) -> Shown {
     }
     if let Some(value) = signature.result.as_ref().filter(|value| !is_empty(value)) {
         let (kind, fetch) = kinds::of_value(value);
-        shown.signature.result = Some(kind);
-        shown.result = fetch;
+        shown.result(kind, fetch);
     }
     shown
 }
@@ -253,8 +350,7 @@ fn by_specs<'v>(
             found
         });
         if value.is_result {
-            shown.signature.result = Some(kind);
-            shown.result = Some(fetch);
+            shown.result(kind, Some(fetch));
         } else {
             shown.argument(value.name.clone(), (kind, Some(fetch)));
         }

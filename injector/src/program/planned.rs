@@ -12,7 +12,7 @@ use gprofinject_plan::{Hooks, Plan, Reason, Tactic, Verdict};
 
 use crate::options::Measure;
 use crate::os::sys;
-use crate::program::arguments::Known;
+use crate::program::arguments::{Kept, Known};
 use crate::program::plan_cache::key::Key;
 use crate::program::subject::Subject;
 use crate::store::region::layout::LibraryHooks;
@@ -99,6 +99,12 @@ impl<'d> Planned<'_, 'd> {
         let all = &self.arguments.as_ref()?.signatures;
         let at = all.binary_search_by_key(&number, |(number, _)| *number).ok()?;
         all.get(at).map(|(_, signature)| signature)
+    }
+
+    /// Returns the values of a function, by its number, that are kept: those of its results, or of its arguments.
+    pub(crate) fn kept(&self, number: u32, is_result: bool) -> Option<&[Kept]> {
+        let [arguments, results] = self.arguments.as_ref()?.kept.get(&number)?;
+        Some(if is_result { results } else { arguments })
     }
 
     /// Returns all functions that may be called, with their verdicts: everything except `.cold` parts.

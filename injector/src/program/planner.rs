@@ -7,7 +7,7 @@ use std::time::Instant;
 use gprofinject_abi::attach::{self, DETOURED};
 use gprofinject_abi::plan::HookMode;
 use gprofinject_image::{Function, headers};
-use gprofinject_plan::{Hooks, Measured, Options, Plan, Reason, Role, Verdict};
+use gprofinject_plan::{Hooks, Measured, Options, Plan, Reason, Role, Told, Verdict};
 
 use crate::options::{Clock, CountArg, EngineArg, HooksArg, Measure};
 use crate::os::progress;
@@ -196,7 +196,7 @@ impl Planner<'_> {
     }
 
     fn plan_part<'s, 'd>(&self, subject: &'s Subject<'d>, names: &[&str], part: Part) -> Planned<'s, 'd> {
-        let Planner { hooks, engine, measure, args: _, filters, libs, running, arena, cache } = *self;
+        let Planner { hooks, engine, measure, args, filters, libs, running, arena, cache } = *self;
         let agent_wanted = part == Part::Program { agent_wanted: true };
         let role = match part {
             Part::Program { .. } if subject.kind.is_standalone() => Role::Standalone,
@@ -249,6 +249,7 @@ impl Planner<'_> {
             true => Some(false),
             false => (filters.selects_all() && !running).then_some(true),
         };
+        let told = |function: &Function| args.map_or(Told::default(), |args| args.told(names, function));
         let insist = hooks.is_some() && !blocks_only;
         let hooks = if entry { Hooks::Entry } else { Hooks::Both };
         let image = subject.image().filter(|_| agent_wanted || !nothing);
@@ -264,9 +265,11 @@ impl Planner<'_> {
             role,
             measured: match measure {
                 None => Measured::None,
+                Some(Measure { values: true, .. }) => Measured::Chosen,
                 Some(measure) if measure.trace.is_some_and(|trace| trace.depth > 0) => Measured::Outer,
                 Some(_) => Measured::All,
             },
+            told: args.map(|_| &told as &dyn Fn(&Function) -> Told),
             arena: arena.filter(|_| !role.is_library()),
             words: match part {
                 Part::Program { .. } => self.words(subject),

@@ -47,12 +47,17 @@ impl Run<'_> {
             say(threads, format!("{without} could not be counted: no memory for counters"));
         }
         let unmeasured = account.unmeasured;
+        let unkept = counted(account.unkept, "call are", "calls are");
         let lost = counted(unmeasured, "call was", "calls were");
         say(
             unmeasured,
             format!(
                 "{lost} counted but not measured: no room (-X leaves functions out), or the program has forbidden the clock"
             ),
+        );
+        say(
+            account.unkept,
+            format!("the values of {unkept} missing: no room for more callers (-I and -X select functions)"),
         );
         let timers = account.lost_timers;
         let without = counted(timers, "thread", "threads");

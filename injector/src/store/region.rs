@@ -10,5 +10,6 @@ pub(crate) mod file;
 pub(crate) mod layout;
 pub(crate) mod read;
 pub(crate) mod ring;
+pub(crate) mod tallies;
 pub(crate) mod times;
 pub(crate) mod window;

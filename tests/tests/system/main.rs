@@ -121,6 +121,7 @@ modules! {
     unhookable
     unwinding
     usage
+    values
     waits
     whole
     matrix

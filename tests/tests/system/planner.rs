@@ -227,6 +227,7 @@ fn judge(image: &Image, seed: u64) -> Result<(), String> {
             clock: false,
             role: gprofinject_plan::Role::Program,
             measured: Measured::None,
+            told: None,
             arena: None,
             words: 0,
         };

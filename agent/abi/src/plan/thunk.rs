@@ -29,6 +29,10 @@ pub const OUTER_BEGIN_LEN: u32 = 2 * (9 + 2) + BEGIN_LEN;
 /// The distance in bytes from the return slot down to the function's number, for [`crate::plan::ArenaHeader::begin`].
 pub const NUMBER_BELOW: u64 = 64;
 
+/// The distance in bytes from the CFA down to the function's number, where exits tell it: for [`crate::plan::ArenaHeader::end`], if the
+/// results of calls are kept ([`crate::tally`]).
+pub const END_NUMBER_BELOW: i64 = 80;
+
 /// Size in bytes of the three jumps to the slow path of exits, which follow the [`crate::plan::ArenaHeader`]. They are for thunks
 /// that have saved rax and r11, only r11, or only rax.
 pub const EXIT_JUMPS: usize = 3 * 6 + 2 * 5;

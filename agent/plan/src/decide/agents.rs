@@ -123,6 +123,7 @@ mod tests {
             clock: false,
             role,
             measured: Measured::None,
+            told: None,
             arena: None,
             words: 0,
         };

@@ -26,6 +26,17 @@ pub enum Engine {
     FridaOrBuiltin,
 }
 
+/// When a function tells the agent about its calls, if [`Measured::Chosen`] calls do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// When they begin, because the function's arguments are kept.
+    pub begins: bool,
+    /// When they end, because the function's results are kept: it has an exit, if that is possible.
+    pub results: bool,
+    /// When they end, if the function has an exit: because the results of functions to which it may jump are kept.
+    pub ends: bool,
+}
+
 /// The user's requests to the planner.
 pub struct Options<'a> {
     /// Whether exits are to be hooked. The plan may do less: see [`Plan::downgrade`](crate::Plan::downgrade).
@@ -48,6 +59,8 @@ pub struct Options<'a> {
     pub role: Role,
     /// Which calls tell the agent when they begin and end.
     pub measured: Measured,
+    /// Which functions tell the agent about their calls, if `measured` is [`Measured::Chosen`].
+    pub told: Option<&'a dyn Fn(&Function) -> Told>,
     /// The link address at which the arena begins, which is a multiple of the page size, or `None` for the usual place.
     /// In a process that runs already, something else may be there. In a position-independent image, addresses wrap
     /// around zero.
@@ -102,6 +115,7 @@ mod tests {
                 clock: false,
                 role: Role::Program,
                 measured: Measured::None,
+                told: None,
                 arena: None,
                 words: 0,
             };

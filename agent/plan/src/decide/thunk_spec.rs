@@ -2,12 +2,15 @@
 
 use crate::decide::cells::{self, Cells};
 use crate::decide::hook::Hook;
+use crate::decide::options::Told;
 use crate::decide::own_return::returns_otherwise;
 use crate::decide::stack_copiers;
 use crate::decide::unwinder::ThroughAgent;
+use crate::flow::branch::BranchKind;
 use crate::flow::facts::Flow;
 use crate::flow::registers::facts::Registers;
 use gprofinject_image::Image;
+use std::collections::HashSet;
 
 /// The requirements of a hooked function's thunk.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +23,8 @@ pub(crate) struct ThunkSpec {
     pub needs_no_cell: bool,
     /// Whether calls beyond the maximum measured depth have no cell. Implies `both`.
     pub skips: bool,
+    /// When the function tells the agent about its calls, if [`Measured::Chosen`](crate::Measured::Chosen) calls do.
+    pub told: Told,
     /// Whether an indirect jump of the function itself may lead to its first instruction.
     pub loops: bool,
     /// Whether the relocated instructions can be copied as they are, and no branch leads to one of them.
@@ -57,12 +62,13 @@ impl Exits {
 
 /// Returns the requirements of each hook's thunk, in the order of the hooks. `returns_condition` returns whether the exit of a
 /// function, by its index in the image, would change flags that its caller reads. Such a function is hooked only if it is a leaf.
-/// `counted` is whether basic blocks are counted in the process, so that return addresses may lie in arenas.
+/// `told` says of which functions' calls the agent is told, by their indexes in the image; it is empty if this depends on nothing but
+/// the exits. `counted` is whether basic blocks are counted in the process, so that return addresses may lie in arenas.
 pub(crate) fn of_all(
     image: &Image,
     flow: &Flow,
     hooks: &[Hook],
-    exits: Exits,
+    (exits, told): (Exits, &[Told]),
     through_agent: &[ThroughAgent],
     counted: bool,
     returns_condition: &dyn Fn(usize) -> bool,
@@ -75,6 +81,25 @@ pub(crate) fn of_all(
             hooks.iter().map(|hook| none_if(returns_condition(hook.function))).collect()
         }
     };
+    let told_of = |hook: &Hook| told.get(hook.function).copied().unwrap_or_default();
+    let begins = |hook: &&Hook| told_of(hook).begins && exits != Exits::Few;
+    let into = |hook: &Hook| flow.branches_into(hook.function, image.functions[hook.function].address + 1);
+    let jumps = hooks.iter().filter(begins).flat_map(into).filter(|branch| branch.kind != BranchKind::Call);
+    let jumping: HashSet<usize> = jumps.map(|branch| image.owner(branch.function as usize)).collect();
+    // A call has an argument or a result in its frame only if the frame has an exit that tells of it.
+    let cells: Vec<Cells> = hooks
+        .iter()
+        .zip(cells)
+        .map(|(hook, cells)| match told_of(hook) {
+            _ if returns_condition(hook.function) => cells,
+            // The label in its frame says that it has jumped.
+            _ if jumping.contains(&hook.function) => Cells::All,
+            Told { results: true, .. } => Cells::All,
+            // An exit for some of the calls would put its label where the others have their return addresses.
+            Told { begins: true, .. } if cells == Cells::Callbacks => Cells::All,
+            _ => cells,
+        })
+        .collect();
     // The cells of calls beyond the maximum depth. Functions with tail calls keep their cells: otherwise, the callee could not know
     // whether the frame has a cell already.
     let inner = match exits {
@@ -96,6 +121,7 @@ pub(crate) fn of_all(
             ThunkSpec {
                 both,
                 skips: both && inner == Cells::None,
+                told: told_of(h),
                 callbacks: cells == Cells::Callbacks,
                 needs_no_cell: cells != Cells::All,
                 loops: facts.table_loops,

@@ -121,10 +121,10 @@ impl<'a, 'd> Emitter<'a, 'd> {
     /// Writes the jumps through the agent, each at the start of a function's body.
     pub(crate) fn gate_jumps(&mut self) {
         for f in self.layout.input.through_agent {
-            let at = self.out.records[f.number].body as usize + self.layout.begin_len();
+            let at = self.out.records[f.number].body as usize + self.layout.begin_len(f.number);
             // The agent calls the helper itself, not through a gate.
             let helper = f.helper.map(|n| {
-                self.out.records[n].body as usize + self.layout.begin_len() + self.layout.gate_of(n)
+                self.out.records[n].body as usize + self.layout.begin_len(n) + self.layout.gate_of(n)
             });
             let code = &mut self.code;
             code.put(at, &LEA_R11);

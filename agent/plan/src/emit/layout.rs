@@ -124,7 +124,7 @@ impl<'a, 'd> Layout<'a, 'd> {
         let unwind_len = Tables::new(0, 0, 0).map_or(0, |t| t.bytes.len());
         let (chains, thunks) = place_sleds(sleds::chains(hooks), unwind + unwind_len);
         let room = |number: usize| {
-            let before = begin_len(input.measured) + gate_of(input.through_agent, number);
+            let before = begin_len(input.measured, specs[number]) + gate_of(input.through_agent, number);
             let checks = thunk::checks(input.uncalled, number);
             let template = &templates[kinds[number].index()];
             checks + thunk::room(specs[number], &hooks[number]) + template.bytes.len() + before
@@ -184,8 +184,8 @@ impl<'a, 'd> Layout<'a, 'd> {
     }
 
     /// Returns the number of bytes at the start of each function's body that tell the agent that a call begins.
-    pub(super) fn begin_len(&self) -> usize {
-        begin_len(self.input.measured)
+    pub(super) fn begin_len(&self, number: usize) -> usize {
+        begin_len(self.input.measured, self.input.specs[number])
     }
 
     /// Returns the number of bytes of the jump through the agent with which the function's body begins, or 0 if it does
@@ -216,10 +216,11 @@ pub(super) fn labels(role: Role) -> Option<Range<usize>> {
 
 /// Returns the number of bytes at the start of a function's body that tell the agent that a call begins, or 0 if calls are not
 /// measured.
-fn begin_len(measured: Measured) -> usize {
+fn begin_len(measured: Measured, spec: ThunkSpec) -> usize {
     match measured {
         Measured::None => 0,
-        Measured::All => BEGIN_LEN as usize,
+        Measured::Chosen if !spec.told.begins => 0,
+        Measured::All | Measured::Chosen => BEGIN_LEN as usize,
         Measured::Outer => OUTER_BEGIN_LEN as usize,
     }
 }

@@ -87,7 +87,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         let home = layout.input.homes.of(n);
         // The bytes at the start of the body before the relocated instructions: those that tell the agent that a call
         // begins, and those of a jump through the agent, which are left free.
-        let (begin, gate) = (layout.begin_len(), layout.gate_of(n));
+        let (begin, gate) = (layout.begin_len(n), layout.gate_of(n));
         let before = begin + gate;
         let template = &layout.templates[kind.index()];
         let checking = thunk::checks(layout.input.uncalled, n);

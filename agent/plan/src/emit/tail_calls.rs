@@ -28,7 +28,7 @@ pub(crate) fn write(e: &mut Emitter<'_, '_>) {
         let slot = homes.of(tail.callee as usize).tails() + (i - first) as u32 * size_of::<Slot>() as u32;
         let kind = e.layout.kinds[tail.callee as usize];
         // How the callee's own thunk begins makes no difference.
-        let kind = Kind { skips: false, ..kind };
+        let kind = Kind { skips: false, ends: false, ..kind };
         let template = &mut templates[usize::from(tail.fills)][kind.index()];
         if template.bytes.is_empty() {
             let make = if tail.fills { Template::filling_tail } else { Template::tail };

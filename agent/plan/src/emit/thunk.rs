@@ -18,6 +18,7 @@ pub(crate) fn kind(spec: ThunkSpec, home: Home) -> Kind {
         both: spec.both,
         callbacks: spec.callbacks,
         skips: spec.skips,
+        ends: spec.both && (spec.told.ends || spec.told.results),
         hashed: home.mask != 0,
         masked: home.mask != 0 && home.is_masked(),
         narrow: home.mask != 0 && i8::try_from(home.mask).is_ok(),

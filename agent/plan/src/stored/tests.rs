@@ -70,6 +70,7 @@ fn a_stored_plan_is_the_plan() {
                         clock: false,
                         role: Role::Program,
                         measured: Measured::None,
+                        told: None,
                         arena: None,
                         words: 0,
                     };
@@ -182,6 +183,7 @@ fn damaged_bytes_are_refused_or_harmless() {
         clock: false,
         role: Role::Program,
         measured: Measured::None,
+        told: None,
         arena: None,
         words: 0,
     };

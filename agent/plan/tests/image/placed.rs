@@ -237,6 +237,7 @@ fn is_placed_right_in(library: &str, bytes: &[u8], role: Role) -> usize {
             clock,
             role,
             measured: Measured::None,
+            told: None,
             arena: None,
             words: 0,
         };
@@ -292,6 +293,7 @@ fn a_library_that_makes_threads() {
         clock: false,
         role: Role::StandaloneLibrary,
         measured: Measured::None,
+        told: None,
         arena: None,
         words: 0,
     };

@@ -145,6 +145,7 @@ impl<'i, 'd> Carried<'i, 'd> {
             clock: false,
             role: Role::Standalone,
             measured: Measured::None,
+            told: None,
             arena: None,
             words: 0,
         };

@@ -8,8 +8,8 @@
 
 use crate::os::{kernel, memory, task};
 use gprofinject_abi::args::{
-    CALL_MAX, CUT, Fetch, INTEGERS, ON_STACK, Op, RAW, RAW_MAX, SCALAR, STRING, STRING_MAX, UNREADABLE,
-    VECTOR, VECTORS,
+    CALL_MAX, CUT, FLOAT, Fetch, INTEGERS, ON_STACK, Op, RAW, RAW_MAX, SCALAR, STRING, STRING_MAX,
+    UNREADABLE, VECTOR, VECTORS,
 };
 
 /// The registers at the beginning or the end of a call.
@@ -26,6 +26,7 @@ pub(crate) struct Registers {
 
 /// Reads the values of a call, encodes them into `out`, and returns the number of bytes. Encoding stops at the first value for
 /// which `out` has no room.
+#[inline(never)]
 pub(crate) fn fetch(fetches: &[Fetch], registers: &Registers, out: &mut [u8; CALL_MAX]) -> usize {
     let mut values = Values { registers, out, len: 0, pid: 0 };
     for fetch in fetches {
@@ -124,7 +125,7 @@ impl Values<'_> {
     fn scalar(&mut self, fetch: &Fetch, word: u64) -> Option<()> {
         let unused = 64 - 8 * fetch.size.clamp(1, 8);
         let number = match fetch.is_signed {
-            0 => word << unused >> unused,
+            0 | FLOAT => word << unused >> unused,
             _ => ((word << unused) as i64 >> unused) as u64,
         };
         self.put(&[&[SCALAR], &number.to_le_bytes()])

@@ -49,7 +49,7 @@ pub(crate) fn add(module: &Module) {
 }
 
 /// Returns the fetches for the arguments of a function and those for its result.
-fn of(number: u32) -> (&'static [Fetch], &'static [Fetch]) {
+pub(crate) fn of(number: u32) -> (&'static [Fetch], &'static [Fetch]) {
     if HAVE_FETCHES.load(Ordering::Relaxed) == 0 {
         return (&[], &[]);
     }
@@ -80,7 +80,8 @@ pub(crate) struct Saved {
 }
 
 impl Saved {
-    fn registers(self, cfa: u64) -> Registers {
+    /// Returns the registers of a call whose frame has this CFA.
+    pub(crate) fn registers(self, cfa: u64) -> Registers {
         // SAFETY: the gate has saved ten words there on this thread's stack, and pops them only after this call.
         let integer = |n: u64| unsafe { ((self.integers + 8 * n) as *const u64).read() };
         // SAFETY: the same holds for the vector registers, of 16 bytes each.

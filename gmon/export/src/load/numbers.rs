@@ -37,6 +37,7 @@ impl Numbers {
             recording.stacks.iter().filter_map(|stack| stack.function).for_each(&mut note);
         }
         recording.slow.nodes.iter().filter_map(|node| node.function).for_each(&mut note);
+        recording.values.iter().flat_map(|of| [Some(of.function), of.caller]).flatten().for_each(&mut note);
         let (functions, function_numbers) = numbered(
             (0..).zip(occurs).filter(|(_, occurs)| *occurs).map(|(index, _)| index),
             recording.functions.len(),

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use gmon::{Block, BuildId, Format, Profile};
-use gmon_run::{By, ClockSource, Costs, FunctionTimes, Node, Program, Recording, Stack};
+use gmon_run::{By, ClockSource, Costs, FunctionTimes, Node, Program, Recording, Stack, Values};
 use gprofinject_image::debug::module_file;
 
 use crate::estimate::estimate;
@@ -90,6 +90,10 @@ pub(crate) fn analysis(recording: &Recording, samples: &Samples, files: Files, d
     }
     add_calls(&mut run, recording, &numbers);
     run.slow.append(recording.slow.clone(), Some, |function| numbers.function(function).unwrap_or(0));
+    run.values.extend(recording.values.iter().filter_map(|of| {
+        let caller = of.caller.and_then(|caller| numbers.function(caller));
+        Some(Values { function: numbers.function(of.function)?, caller, ..of.clone() })
+    }));
     demangle_all(&mut run.functions, &run.modules);
     run.sort_arcs();
     match run.time {

@@ -13,7 +13,7 @@ use crate::cli::form_args::FormArgs;
 #[cfg(feature = "push")]
 use crate::cli::push_args::PushArgs;
 use crate::cli::report_args::{AsmArgs, LinesArgs};
-use crate::cli::table_args::{FlatArgs, GraphArgs, PathsArgs};
+use crate::cli::table_args::{FlatArgs, GraphArgs, PathsArgs, ValuesArgs};
 use crate::cli::trace_args::TraceArgs;
 
 /// Shows what gprofinject has recorded: tables, call graphs, times, paths, lines; sums, compares and exports it; and checks gmon.out
@@ -51,6 +51,10 @@ pub(crate) enum Command {
     /// Print the measured times of each call path, as a tree
     #[command(after_long_help = examples::PATHS)]
     Paths(PathsArgs),
+    /// Print the values that `gprofinject --values` has kept of arguments and results: how often each was seen, and by which caller; -n is
+    /// the number of values and of callers
+    #[command(after_long_help = examples::VALUES)]
+    Values(ValuesArgs),
     /// Print the source with each line's count in the margin; or sums by function or file; or how much of each file ran
     #[command(after_long_help = examples::LINES)]
     Lines(LinesArgs),

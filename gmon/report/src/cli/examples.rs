@@ -44,6 +44,12 @@ Examples:
   gmon graph -f parse                         # who called it, and whom it called
   gmon graph prog gmon.out";
 
+pub(crate) const VALUES: &str = "\
+Examples:
+  gprofinject --values 'malloc@arg1/u64' ./prog && gmon values
+  gmon values -f malloc --histogram -n 20
+  gmon values --json > values.json";
+
 pub(crate) const GPROF: &str = "\
 Examples:
   gmon gprof | less

@@ -185,6 +185,9 @@ fn find_debug(
 ) -> Result<Option<(PathBuf, Vec<u8>)>> {
     if let Some(path) = &args.debug_file {
         let debug = files::read_elf(path)?;
+        if !DebugInfo::is_in(&debug) {
+            return Err(LinesError::None).with_context(|| path.display().to_string());
+        }
         let build_id = files::parse_program(path, &debug)?.build_id;
         if code.build_id.agree(build_id).is_err() {
             bail!("{}: its build-id is not that of {}", path.display(), module.display());

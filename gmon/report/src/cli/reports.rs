@@ -14,4 +14,5 @@ pub(crate) mod slow;
 pub(crate) mod slow_paths;
 pub(crate) mod spread;
 pub(crate) mod sums;
+pub(crate) mod values;
 mod waits;

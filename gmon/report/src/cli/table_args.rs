@@ -77,6 +77,15 @@ pub(crate) struct PathsArgs {
     pub(crate) waits: bool,
 }
 
+#[derive(clap::Args)]
+pub(crate) struct ValuesArgs {
+    #[command(flatten)]
+    pub(crate) common: TableArgs,
+    /// Add a histogram of each number, by powers of two
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) histogram: bool,
+}
+
 /// What the rows of a table are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum By {

@@ -4,7 +4,7 @@
 //! no fetch, and the kind "unsupported".
 
 use gmon_trace::value::{Field, ValueKind};
-use gprofinject_abi::args::{Fetch, Op, RAW_MAX};
+use gprofinject_abi::args::{Fetch, INTEGERS, ON_STACK, Op, RAW_MAX, VECTOR};
 use gprofinject_image::signatures::{self, Pointee, Shape, StringLayout, Struct, Type};
 use gprofinject_plan::fetches;
 
@@ -96,6 +96,15 @@ fn of_bits(kind: ValueKind, (start, width): (u64, u64)) -> ValueKind {
 fn field(name: String, offset: u64, kind: ValueKind) -> Option<Field> {
     let offset = u32::try_from(offset).ok().filter(|&offset| (offset as usize) < RAW_MAX)?;
     Some(Field { name, offset, kind })
+}
+
+/// Returns the name of a value that has none: its place in the calling convention.
+pub(crate) fn place_name(fetch: &Fetch) -> String {
+    match fetch.sources[0] {
+        source if source < INTEGERS => format!("arg{}", source + 1),
+        ON_STACK => format!("stack+{}", fetch.offsets[0] / 8 + 1),
+        source => format!("fparg{}", source.saturating_sub(VECTOR) + 1),
+    }
 }
 
 fn of_enum(all: &signatures::Enum, bytes: u8) -> ValueKind {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use gprofinject_image::Image;
-use gprofinject_plan::{Engine, Hooks, Measured, Options, PLANNER, Placement, Role};
+use gprofinject_plan::{Engine, Hooks, Measured, Options, PLANNER, Placement, Role, Told};
 
 use crate::os::sys::ARENA;
 use crate::program::contents::{self, Mark};
@@ -106,6 +106,7 @@ impl Question<'_, '_> {
             clock,
             role,
             measured,
+            told,
             arena,
             words,
         } = self.options;
@@ -136,10 +137,13 @@ impl Question<'_, '_> {
             Role::Library => 2,
             Role::StandaloneLibrary => 3,
         };
+        // Where nothing is to be hooked, nothing is chosen either.
+        let told = told.filter(|_| *measured == Measured::Chosen && self.selects != Some(false));
         let measured = match measured {
             Measured::None => 0,
             Measured::All => 1,
             Measured::Outer => 2,
+            Measured::Chosen => 3,
         };
         add(&[
             role,
@@ -156,6 +160,13 @@ impl Question<'_, '_> {
             None => self.image.functions.iter().map(|function| selected(function).into()).collect(),
         };
         add(&selected);
+        if let Some(told) = told {
+            let of = |function| {
+                let Told { begins, results, ends } = told(function);
+                u8::from(begins) | u8::from(ends) << 1 | u8::from(results) << 2
+            };
+            add(&self.image.functions.iter().map(of).collect::<Vec<u8>>());
+        }
         add(&min_size.to_le_bytes());
         add(contents.as_bytes());
         add(&words.to_le_bytes());

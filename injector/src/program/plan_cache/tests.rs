@@ -60,6 +60,7 @@ fn whatever_a_plan_follows_from_makes_another_key() {
         clock: false,
         role: Role::Program,
         measured: Measured::None,
+        told: None,
         arena: None,
         words: -128,
     };

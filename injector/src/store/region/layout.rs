@@ -95,6 +95,11 @@ impl Layout {
         self.tracing().is_some_and(|tracing| tracing.full == FullArg::DropOld)
     }
 
+    /// Whether the values of arguments and results are kept, in place of durations.
+    fn keeps_values(&self) -> bool {
+        self.measure.is_some_and(|measure| measure.values)
+    }
+
     fn tracing(&self) -> Option<Tracing> {
         self.measure.and_then(|measure| measure.trace)
     }
@@ -176,7 +181,9 @@ impl Layout {
             trace_least: self.tracing().map_or(0, |tracing| self.ticks(tracing.least_ns)),
             short_below: self.measure.map_or(0, |measure| self.ticks(measure.min_ns)),
             trace_depth: self.tracing().map_or(0, |tracing| tracing.depth),
-            trace_args: self.tracing().is_some_and(|tracing| tracing.args).into(),
+            trace_args: (self.keeps_values() || self.tracing().is_some_and(|tracing| tracing.args)).into(),
+            tallies: self.keeps_values().into(),
+            reserved: 0,
             left_out: orders.left_out,
         };
         RegionHeader { orders, ..RegionHeader::default() }

@@ -13,7 +13,8 @@ use gprofinject_abi::region::{
     BlockHeader, LOADS_MAX, Load, LoadRecord, Overflow, PAGE, ROOT, RegionHeader, SEGMENTS, SLOTS,
     SampleRecord, Slot, counters_offset, library_offset, segment_entries, segment_offset,
 };
-use gprofinject_abi::times::{TIMES, TimesHeader};
+use gprofinject_abi::tally::{AREA_MAX, GROUPS_MAX, TALLIES, TallyHeader, slots_units};
+use gprofinject_abi::times::{TIMES, TimesHeader, UNIT};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
@@ -23,6 +24,7 @@ use crate::store::private_folder::PrivateFolder;
 use crate::store::region::layout::{
     AgentReport, BLOCKS_MAX, ELSEWHERE_LEN, HISTOGRAM, Layout, histogram_len, read_at, read_value,
 };
+use crate::store::region::tallies::{self, Tally};
 use crate::store::region::times::{self, ProcessEnd, Reached, ThreadTimes};
 use crate::store::region::window::Window;
 
@@ -299,6 +301,30 @@ impl Region {
             all.push(times::read(*tid, &header, start, area, end));
         }
         Ok(all)
+    }
+
+    /// Reads what the threads of the process have counted of the values of arguments and results. Returns it with the number of calls whose values
+    /// were not kept.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub(crate) fn tallies(&self) -> io::Result<(Vec<Tally>, u64)> {
+        let (mut all, mut lost) = (Vec::new(), 0_u64);
+        if !self.layout.measure.is_some_and(|measure| measure.values) {
+            return Ok((all, lost));
+        }
+        let start = self.layout.times_area();
+        for Head { offset: block, .. } in self.own_blocks()? {
+            let header: TallyHeader = read_value(&self.file, block + TALLIES)?;
+            let times: TimesHeader = read_value(&self.file, block + TIMES)?;
+            lost = lost.saturating_add(header.lost);
+            let most = AREA_MAX + (slots_units(GROUPS_MAX) + 1) * UNIT;
+            let len = times.used.min(times.committed).min(self.layout.times_bytes()).min(most);
+            let mut area = vec![0; len as usize];
+            read_at(&self.file, &mut area, block + start)?;
+            all.extend(tallies::read(&header, start, &area));
+        }
+        Ok((all, lost))
     }
 
     /// Returns the program's basic-block counters, summed over the process's threads.

@@ -95,6 +95,7 @@ impl Records {
                         insert(&mut records.calls, area, at as usize);
                     }
                 }
+                Some(Kind::Tally | Kind::Slots | Kind::Text) => {}
                 Some(Kind::Free) | None => break,
             }
             at += len;

@@ -42,6 +42,7 @@ fn plan(image: &Image, hooks: Hooks) -> Plan {
         clock: false,
         role: Role::Standalone,
         measured: Measured::None,
+        told: None,
         arena: None,
         words: 0,
     };

@@ -25,6 +25,7 @@ fn plan(code: &[u8], counted: bool) -> Plan {
         clock: false,
         role: Role::Standalone,
         measured: Measured::None,
+        told: None,
         arena: None,
         words: 0,
     };

@@ -57,6 +57,9 @@ pub enum Measured {
     ///
     /// [thread words]: gprofinject_abi::plan::ThreadWords::deep
     Outer,
+    /// Those of functions whose arguments or results are kept: see [`Told`](crate::Told). Nothing else about the plan differs from one
+    /// without measured calls.
+    Chosen,
 }
 
 impl Measured {
@@ -65,6 +68,7 @@ impl Measured {
         match word {
             0 => Measured::None,
             1 => Measured::All,
+            3 => Measured::Chosen,
             _ => Measured::Outer,
         }
     }
@@ -108,6 +112,8 @@ pub(crate) struct Kind {
     pub callbacks: bool,
     /// Whether a call that is deeper than calls are measured has no cell and no exit. Then `both` is set.
     pub skips: bool,
+    /// Whether the exit tells the agent the function's number, if [`Measured::Chosen`] calls do. Then the thunk has an exit.
+    pub ends: bool,
     /// Whether there are several home slots, chosen by a hash of the return address.
     pub hashed: bool,
     /// Whether the hash is only the masked return address.
@@ -125,20 +131,29 @@ pub(crate) struct Kind {
 impl Kind {
     /// Returns a number for the kind, below [`Kind::COUNT`].
     pub(crate) fn index(self) -> usize {
-        let bits =
-            [self.skips, self.callbacks, self.narrow, self.masked, self.both, self.hashed, self.keep_rax];
+        let bits = [
+            self.ends,
+            self.skips,
+            self.callbacks,
+            self.narrow,
+            self.masked,
+            self.both,
+            self.hashed,
+            self.keep_rax,
+        ];
         let bits = bits.iter().fold(0, |n, &b| n * 2 + usize::from(b));
         (bits * Second::ALL.len() + self.second as usize) * 4 + usize::from(self.dead_on_exit & 3)
     }
 
     /// The number of kinds.
-    pub(crate) const COUNT: usize = 128 * Second::ALL.len() * 4;
+    pub(crate) const COUNT: usize = 256 * Second::ALL.len() * 4;
 
     /// Returns the kind with this number.
     #[cfg(test)]
     pub(crate) fn of(index: usize) -> Kind {
         let bit = |n: usize| (index / (4 * Second::ALL.len())) >> n & 1 != 0;
         Kind {
+            ends: bit(7),
             skips: bit(6),
             callbacks: bit(5),
             narrow: bit(4),
@@ -156,6 +171,7 @@ impl Kind {
         both: true,
         callbacks: false,
         skips: false,
+        ends: false,
         hashed: true,
         masked: false,
         narrow: false,

@@ -7,7 +7,7 @@ use crate::x86::template::{
     BLOCK, CELLS, COUNT, FREE_BYTE, FUNCTION, Hole, KEY, LAST, LIBRARY_LAST, LINE, RETURN, STATE_BYTE,
     Target, Template,
 };
-use gprofinject_abi::plan::{ArenaHeader, CALLBACK_JUMP, WINDOW, WINDOW_WORD};
+use gprofinject_abi::plan::{ArenaHeader, CALLBACK_JUMP, END_NUMBER_BELOW, WINDOW, WINDOW_WORD};
 use gprofinject_abi::region::Slot;
 use iced_x86::{Code, Instruction, MemoryOperand, Register};
 use std::mem::offset_of;
@@ -124,6 +124,8 @@ impl Template {
     ///   call [end]
     /// inner:
     /// ```
+    ///
+    /// If the results of calls are kept, the call of the agent follows `mov dword [rsp-80], number`.
     pub(crate) fn thunk(kind: Kind, role: Role, measured: Measured) -> Template {
         let with = |near| Template::thunk_with(kind, role, measured, near);
         let reaches = |thunk: &Template| thunk.reaches_islands();
@@ -192,7 +194,15 @@ impl Template {
             t.put(branch(Code::Call_rel32_64), Some(Hole::Branch(Target::Body)));
             t.exit = t.here();
             let to_inner = (measured == Measured::Outer).then(|| t.if_inner());
-            if measured != Measured::None {
+            if measured == Measured::Chosen && kind.ends {
+                let number = Instruction::with2(
+                    Code::Mov_rm32_imm32,
+                    mem(Register::RSP, -END_NUMBER_BELOW),
+                    0x1234_5678,
+                );
+                t.put(number, Some(Hole::Number));
+            }
+            if measured != Measured::None && (measured != Measured::Chosen || kind.ends) {
                 let end = offset_of!(ArenaHeader, end) as u32;
                 t.put(Instruction::with1(Code::Call_rm64, header_word()), Some(Hole::Header(end)));
             }

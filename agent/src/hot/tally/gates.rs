@@ -1,0 +1,320 @@
+//! The machine code that runs at the beginning of each call whose arguments are kept, and at the end of calls.
+//!
+//! ```text
+//! at the beginning (gpi_tally_begin, gpi_tally_mark)      at the end (gpi_tally_end)
+//!
+//! CFA-8      exit label, or return address            CFA-8   address in the thunk's exit
+//! CFA-16     address in the body                      CFA-16  rdi   <- rsp - 8
+//! CFA-24     rdi   <- rsp - 8                         CFA-24  rsi
+//! CFA-32     rsi                                      CFA-32  rdx
+//! CFA-40     rdx                                      CFA-40  rcx
+//! CFA-48     rcx                                      CFA-48  r8
+//! CFA-56     r8                                       CFA-56  r9
+//! CFA-64     r9                                       CFA-64  rax
+//! CFA-72     number of the function                   CFA-80  number of the function
+//! CFA-80     rax
+//! ```
+//!
+//! So an integer register is at `rsp - 8 - 8 * source` (`gprofinject_abi::args::Fetch::sources`), which is [`ValueTally::place`]. The gates use
+//! the red zone and preserve all registers, as those that measure calls do.
+//!
+//! A gate at work stores its stack pointer in [`TallyHeader::busy`]. If that word is not 0, the gate has interrupted another one, in a signal
+//! handler, or another one was left by a jump; the slow path finds out which.
+#![allow(unsafe_code, reason = "the way from machine code to Rust and back")]
+
+use crate::hot::tally::{BEGIN, END, HAVE_RESULTS, MARK, NUMBERS, miss, slowly};
+use crate::hot::times::clock::SLOWLY;
+use crate::os::vectors::{restore_vectors, save_vectors};
+use crate::os::words::{thread_word, words_offset};
+use core::arch::global_asm;
+use core::mem::offset_of;
+use gprofinject_abi::plan::{Cell, END_NUMBER_BELOW, NUMBER_BELOW, ThreadWords, WINDOW, WINDOW_WORD};
+use gprofinject_abi::tally::{
+    CallEntry, CallTally, ENTRY_HASH, ENTRY_MASK, ENTRY_SHIFT, RESULT, TALLIES, TallyHeader, VALUE_HASH,
+    VALUE_SHIFT, ValueSlot, ValueTally,
+};
+use gprofinject_abi::times::UNIT;
+
+global_asm!(
+    // Saves all integer registers that compiled code may change, and aligns the stack. rbp points to them.
+    ".macro gpi_tally_save",
+    "lea rsp, [rsp-128]", ".cfi_adjust_cfa_offset 128",
+    "push rax", ".cfi_adjust_cfa_offset 8",
+    "push rcx", ".cfi_adjust_cfa_offset 8",
+    "push rdx", ".cfi_adjust_cfa_offset 8",
+    "push rsi", ".cfi_adjust_cfa_offset 8",
+    "push rdi", ".cfi_adjust_cfa_offset 8",
+    "push r8", ".cfi_adjust_cfa_offset 8",
+    "push r9", ".cfi_adjust_cfa_offset 8",
+    "push r10", ".cfi_adjust_cfa_offset 8",
+    "push r11", ".cfi_adjust_cfa_offset 8",
+    "push rbp", ".cfi_adjust_cfa_offset 8", ".cfi_rel_offset rbp, 0",
+    "mov rbp, rsp", ".cfi_def_cfa_register rbp",
+    "and rsp, -16",
+    save_vectors!(),
+    ".endm",
+    ".macro gpi_tally_restore",
+    restore_vectors!(),
+    "mov rsp, rbp", ".cfi_def_cfa_register rsp",
+    "pop rbp", ".cfi_adjust_cfa_offset -8", ".cfi_restore rbp",
+    "pop r11", ".cfi_adjust_cfa_offset -8",
+    "pop r10", ".cfi_adjust_cfa_offset -8",
+    "pop r9", ".cfi_adjust_cfa_offset -8",
+    "pop r8", ".cfi_adjust_cfa_offset -8",
+    "pop rdi", ".cfi_adjust_cfa_offset -8",
+    "pop rsi", ".cfi_adjust_cfa_offset -8",
+    "pop rdx", ".cfi_adjust_cfa_offset -8",
+    "pop rcx", ".cfi_adjust_cfa_offset -8",
+    "pop rax", ".cfi_adjust_cfa_offset -8",
+    "lea rsp, [rsp+128]", ".cfi_adjust_cfa_offset -128",
+    ".endm",
+    // `from`: which gate it is. `cfa`: how far the CFA is above rsp. `number`: where the function's number is, below rsp. `saved`: where
+    // rax is saved.
+    ".macro gpi_tally from, cfa, number, saved",
+    "mov [rsp-8], rdi",
+    "mov [rsp-16], rsi",
+    "mov [rsp-24], rdx",
+    "mov [rsp-32], rcx",
+    "mov [rsp-40], r8",
+    "mov [rsp-48], r9",
+    "mov [rsp-\\saved], rax",
+    "mov edi, [rsp-\\number]",
+    ".if \\from == {mark}",
+    words_offset!("rax"),
+    "mov rdx, [rsp+8]",               // the return address, or the exit label of a function that has jumped here
+    "inc edi",
+    ".else",
+    words_offset!("rax"),
+    thread_word!("mov rcx, ", "[rax+{cells}]"),
+    "lea rdx, [rsp+\\cfa]",
+    "xor rdx, [rcx+{window_word}]",
+    "cmp rdx, {window}",
+    "jae 3f",
+    "lea rsi, [rcx+rdx*2]",           // the cell
+    "mov rdx, [rsi+{return_address}]",
+    ".if \\from == {begin}",
+    "mov esi, [rsp+8]",               // the lower half of the exit label
+    "inc edi",
+    "shl rsi, 32",
+    "or rdi, rsi",
+    ".else",
+    "mov r8d, [rsi+{function}]",
+    "mov rcx, [rip+{have_results}]",
+    "cmp edi, r8d",
+    "jne 8f",
+    "cmp byte ptr [rcx+rdi], 0",
+    "je 9f",
+    "inc edi",
+    "or rdi, [rip+gpi_tally_result]",
+    ".endif",
+    ".endif",
+    thread_word!("mov rcx, ", "[rax+{block}]"),
+    // The hooks are paused, or a thread forks.
+    "cmp dword ptr [rip+{slowly}], 0",
+    "jne 3f",
+    "cmp qword ptr [rcx+{busy}], 0",
+    "jne 3f",
+    "mov r8, [rcx+{table}]",
+    "test r8, r8",
+    "jz 3f",
+    "imul rsi, rdx, {hash}",
+    "imul rax, rdi, {key_hash}",
+    "add rsi, rax",
+    "shr rsi, {entry_shift}",
+    "and esi, {entry_mask}",
+    "add rsi, r8",
+    "1:",                             // rsi = entry
+    "cmp [rsi+{entry_key}], rdi",
+    "jne 2f",
+    "cmp [rsi+{entry_return_address}], rdx",
+    "jne 2f",
+    "mov rsi, [rsi+{entry_record}]",
+    "cmp dword ptr [rsi+{is_slow}], 0",
+    "jne 3f",
+    "mov edi, [rsi+{values}]",
+    "mov [rcx+{busy}], rsp",
+    "mov r9, [rip+gpi_tally_hash]",
+    "add rsi, {unit}",
+    "test edi, edi",
+    "jz 7f",
+    "4:",                             // rsi = what is kept of a value, edi = the number of values that are left
+    "mov r8, [rsi+{place}]",
+    "mov ecx, [rsi+{shift}]",
+    "mov rax, [rsp+r8]",
+    "shl rax, cl",
+    "cmp dword ptr [rsi+{is_signed}], 0",
+    "jne 5f",
+    "shr rax, cl",
+    "mov rdx, rax",
+    "shr rdx, 32",
+    "xor rdx, rax",
+    "imul rdx, r9",
+    "shr rdx, {value_shift}",
+    "and rdx, [rsi+{groups}]",
+    "add rdx, [rsi+{slots}]",
+    "cmp [rdx], rax",
+    "jne 10f",
+    "inc qword ptr [rdx+8]",
+    "6:",
+    "add rsi, {value_len}",
+    "dec edi",
+    "jnz 4b",
+    "7:",
+    words_offset!("rax"),
+    thread_word!("mov rcx, ", "[rax+{block}]"),
+    "mov qword ptr [rcx+{busy}], 0",
+    "9:",
+    "mov rdi, [rsp-8]",
+    "mov rsi, [rsp-16]",
+    "mov rdx, [rsp-24]",
+    "mov rcx, [rsp-32]",
+    "mov r8, [rsp-40]",
+    "mov r9, [rsp-48]",
+    "mov rax, [rsp-\\saved]",
+    "ret",
+    "5:",
+    "sar rax, cl",
+    "mov rdx, rax",
+    "shr rdx, 32",
+    "xor rdx, rax",
+    "imul rdx, r9",
+    "shr rdx, {value_shift}",
+    "and rdx, [rsi+{groups}]",
+    "add rdx, [rsi+{slots}]",
+    "cmp [rdx], rax",
+    "jne 10f",
+    "inc qword ptr [rdx+8]",
+    "jmp 6b",
+    "10:",
+    "cmp [rdx+16], rax",
+    "jne 11f",
+    "inc qword ptr [rdx+24]",
+    "jmp 6b",
+    "11:",
+    "cmp [rdx+32], rax",
+    "jne 12f",
+    "inc qword ptr [rdx+40]",
+    "jmp 6b",
+    "12:",
+    "cmp [rdx+48], rax",
+    "jne 13f",
+    "inc qword ptr [rdx+56]",
+    "jmp 6b",
+    "13:",                            // rax = the value, which has no slot
+    "gpi_tally_save",
+    "mov rdi, rsi",
+    "mov rsi, rax",
+    "call {miss}",
+    "gpi_tally_restore",
+    "jmp 6b",
+    "2:",
+    "cmp qword ptr [rsi+{entry_key}], 0",
+    "je 3f",
+    "add rsi, {entry_len}",
+    "jmp 1b",
+    ".if \\from == {end}",
+    "8:",                             // a function that was called has jumped to the one that returns
+    "cmp byte ptr [rcx+rdi], 0",
+    "jne 3f",
+    "cmp r8d, {numbers}",
+    "jae 9b",
+    "cmp byte ptr [rcx+r8], 0",
+    "je 9b",
+    ".endif",
+    "3:",
+    "mov rdi, [rsp-8]",
+    "mov rsi, [rsp-16]",
+    "mov rdx, [rsp-24]",
+    "mov rcx, [rsp-32]",
+    "mov r8, [rsp-40]",
+    "mov r9, [rsp-48]",
+    "mov rax, [rsp-\\saved]",
+    "gpi_tally_save",
+    "mov edi, [rbp+208-\\number]",    // 10 pushes and 128 bytes
+    "lea rsi, [rbp+208+\\cfa]",
+    "mov rdx, rbp",
+    "mov rcx, rsp",
+    "mov r8d, \\from",
+    "call {by_rust}",
+    "gpi_tally_restore",
+    "ret",
+    ".endm",
+    ".section .rodata",
+    ".p2align 3",
+    "gpi_tally_hash:",
+    ".quad {value_hash}",
+    "gpi_tally_result:",
+    ".quad {result}",
+    ".text",
+    ".irp name, begin, mark, end",
+    ".globl gpi_tally_\\name",
+    ".hidden gpi_tally_\\name",
+    ".type gpi_tally_\\name, @function",
+    ".p2align 6",
+    "gpi_tally_\\name:",
+    ".cfi_startproc",
+    ".ifc \\name, begin",
+    "gpi_tally {begin}, 16, {begin_number}, 64",
+    ".endif",
+    ".ifc \\name, mark",
+    "gpi_tally {mark}, 16, {begin_number}, 64",
+    ".endif",
+    ".ifc \\name, end",
+    "gpi_tally {end}, 8, {end_number}, 56",
+    ".endif",
+    ".cfi_endproc",
+    ".size gpi_tally_\\name, . - gpi_tally_\\name",
+    ".endr",
+    begin = const BEGIN,
+    mark = const MARK,
+    end = const END,
+    begin_number = const NUMBER_BELOW - 8,
+    end_number = const END_NUMBER_BELOW - 8,
+    slowly = sym SLOWLY,
+    have_results = sym HAVE_RESULTS,
+    numbers = const NUMBERS,
+    miss = sym miss,
+    by_rust = sym slowly,
+    block = const offset_of!(ThreadWords, block),
+    cells = const offset_of!(ThreadWords, cells),
+    window = const WINDOW,
+    window_word = const WINDOW_WORD,
+    return_address = const offset_of!(Cell, return_address),
+    function = const offset_of!(Cell, function),
+    busy = const TALLIES as usize + offset_of!(TallyHeader, busy),
+    table = const TALLIES as usize + offset_of!(TallyHeader, table),
+    hash = const ENTRY_HASH[0],
+    key_hash = const ENTRY_HASH[1],
+    entry_shift = const ENTRY_SHIFT,
+    entry_mask = const ENTRY_MASK,
+    entry_len = const size_of::<CallEntry>(),
+    entry_key = const offset_of!(CallEntry, key),
+    entry_return_address = const offset_of!(CallEntry, return_address),
+    entry_record = const offset_of!(CallEntry, record),
+    is_slow = const offset_of!(CallTally, is_slow),
+    values = const offset_of!(CallTally, values),
+    unit = const UNIT,
+    place = const offset_of!(ValueTally, place),
+    shift = const offset_of!(ValueTally, shift),
+    is_signed = const offset_of!(ValueTally, is_signed),
+    groups = const offset_of!(ValueTally, mask),
+    slots = const offset_of!(ValueTally, slots),
+    value_len = const size_of::<ValueTally>(),
+    value_hash = const VALUE_HASH,
+    value_shift = const VALUE_SHIFT,
+    result = const RESULT,
+);
+
+const _: () = assert!(size_of::<ValueSlot>() == 16 && offset_of!(ValueSlot, count) == 8);
+
+unsafe extern "C" {
+    fn gpi_tally_begin();
+    fn gpi_tally_mark();
+    fn gpi_tally_end();
+}
+
+/// Returns the addresses of the gates for the beginning and the end of a call whose end is seen, and for the beginning of another one.
+pub(crate) fn gates() -> [u64; 3] {
+    let [begin, end, mark]: [unsafe extern "C" fn(); 3] = [gpi_tally_begin, gpi_tally_end, gpi_tally_mark];
+    [begin, end, mark].map(|gate| gate as usize as u64)
+}

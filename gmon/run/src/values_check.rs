@@ -1,0 +1,34 @@
+//! The check of the indexes of values.
+
+use crate::check::Invalid;
+use crate::values::Values;
+
+impl Values {
+    /// Checks the indexes of the values with this index, in a recording with so many programs and functions.
+    ///
+    /// # Errors
+    /// One leads nowhere.
+    pub(crate) fn check(&self, index: usize, programs: usize, functions: usize) -> Result<(), Invalid> {
+        let within = |field, value: u32, limit: usize| {
+            let (value, limit) = (u64::from(value), limit as u64);
+            let is_valid = value < limit;
+            is_valid.then_some(()).ok_or(Invalid::Index { table: "values", index, field, value, limit })
+        };
+        within("program", self.program, programs)?;
+        within("function", self.function, functions)?;
+        within("caller", self.caller.unwrap_or(self.function), functions)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrong_indexes_are_found() {
+        let of = Values { program: 1, function: 1, caller: Some(0), ..Values::default() };
+        of.check(0, 2, 2).expect("valid");
+        assert!(Values { caller: Some(2), ..of.clone() }.check(0, 2, 2).is_err());
+        assert!(of.check(0, 1, 2).is_err() && of.check(0, 2, 1).is_err());
+    }
+}

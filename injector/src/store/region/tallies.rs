@@ -1,0 +1,194 @@
+//! Reads the counts of values of one thread, whatever its process has written there.
+
+use std::collections::HashMap;
+
+use gmon_run::{KeptValue, OtherValues, ValueCounts, ValueKind};
+use gprofinject_abi::args::CUT;
+use gprofinject_abi::tally::{
+    CallTally, GROUP, GROUP_BYTES, NOT_READ, RESULT, TallyHeader, Text, ValueClass, ValueSlot, ValueTally,
+};
+use gprofinject_abi::times::{Kind, Record, UNIT};
+use zerocopy::FromBytes;
+
+/// What a thread has counted of one value of a function, in the calls with one return address.
+#[derive(Clone, Debug)]
+pub(crate) struct Tally {
+    /// The number of the function.
+    pub(crate) function: u32,
+    pub(crate) return_address: u64,
+    /// The lower half of the exit label that was in the return slot; 0 if the function has no exit, and of results.
+    pub(crate) label: u32,
+    pub(crate) is_result: bool,
+    /// The index of the value among the arguments, or among the results.
+    pub(crate) index: u32,
+    pub(crate) counts: ValueCounts,
+}
+
+fn value<T: FromBytes>(area: &[u8], at: usize) -> Option<T> {
+    T::read_from_prefix(area.get(at..)?).ok().map(|(value, _)| value)
+}
+
+/// The records of an area, with their offsets and lengths. They end where something else is.
+fn records(area: &[u8]) -> impl Iterator<Item = (Option<Kind>, usize, usize)> {
+    let mut at = 0_usize;
+    std::iter::from_fn(move || {
+        let Record { kind, units } = value(area, at)?;
+        let len = units as usize * UNIT as usize;
+        if len == 0 || len > area.len() - at || kind.get().is_none_or(|kind| kind == Kind::Free) {
+            return None;
+        }
+        let found = (kind.get(), at, len);
+        at += len;
+        Some(found)
+    })
+}
+
+/// Reads what a thread has counted. `area` are its records, and `start` is the offset of the area in the thread block.
+pub(super) fn read(header: &TallyHeader, start: u64, area: &[u8]) -> Vec<Tally> {
+    let mut texts: HashMap<u64, String> = HashMap::new();
+    for (_, at, _) in records(area).filter(|(kind, ..)| *kind == Some(Kind::Text)) {
+        if let Some(text) = value::<Text>(area, at) {
+            texts.insert(text.hash, shown(&text));
+        }
+    }
+    let mut all = Vec::new();
+    for (_, at, len) in records(area).filter(|(kind, ..)| *kind == Some(Kind::Tally)) {
+        let Some(call) = value::<CallTally>(area, at) else { continue };
+        let Some(function) = (call.key as u32 & !(RESULT as u32)).checked_sub(1) else { continue };
+        let room = (len - UNIT as usize) / size_of::<ValueTally>();
+        for n in 0..room.min(call.values as usize) {
+            let tally = value::<ValueTally>(area, at + UNIT as usize + n * size_of::<ValueTally>());
+            let counts = tally.and_then(|tally| {
+                let offset = tally.slots.wrapping_sub(header.base).wrapping_sub(start);
+                let start = usize::try_from(offset.checked_sub(UNIT)?).ok()?;
+                let Record { kind, units } = value(area, start)?;
+                let end = start.checked_add(units as usize * UNIT as usize)?;
+                let is_table = kind.get() == Some(Kind::Slots);
+                let table = area.get(start + UNIT as usize..end).filter(|_| is_table)?;
+                Some((tally.index, counts(&tally, table, &texts)?))
+            });
+            all.extend(counts.map(|(index, counts)| Tally {
+                function,
+                return_address: call.return_address,
+                label: (call.key >> 32) as u32,
+                is_result: call.key & RESULT != 0,
+                index,
+                counts,
+            }));
+        }
+    }
+    all
+}
+
+/// Returns a text as it is shown.
+fn shown(text: &Text) -> String {
+    if text.flags & NOT_READ != 0 {
+        return "(not readable)".to_owned();
+    }
+    let bytes = text.bytes.get(..text.len as usize).unwrap_or(&text.bytes);
+    let more = if text.flags & u32::from(CUT) != 0 { "..." } else { "" };
+    format!("{}{more}", String::from_utf8_lossy(bytes))
+}
+
+/// Returns the counts of a value. `table` are its slots, and the errors of these.
+fn counts(tally: &ValueTally, table: &[u8], texts: &HashMap<u64, String>) -> Option<ValueCounts> {
+    let class = tally.class.get()?;
+    let kind = match class {
+        ValueClass::Unsigned => ValueKind::Unsigned,
+        ValueClass::Signed => ValueKind::Signed,
+        ValueClass::Double => ValueKind::Double,
+        ValueClass::Single => ValueKind::Single,
+        ValueClass::Text => ValueKind::Text,
+    };
+    let groups = table.len() / (GROUP_BYTES + GROUP * 8) as usize;
+    let errors = groups * GROUP_BYTES as usize;
+    let is_float = matches!(class, ValueClass::Double | ValueClass::Single);
+    let mut kept = Vec::new();
+    for n in 0..groups * GROUP as usize {
+        let slot: ValueSlot = value(table, n * size_of::<ValueSlot>())?;
+        if slot.count != 0 {
+            let error: u64 = value(table, errors + n * size_of::<u64>()).unwrap_or(0);
+            let text = if class == ValueClass::Text { texts.get(&slot.value).cloned() } else { None };
+            let error = error.saturating_add(tally.nested);
+            kept.push(KeptValue { value: slot.value, count: slot.count, error, text });
+        }
+    }
+    let [low, high] = tally.sum;
+    let mut histogram = tally.histogram.to_vec();
+    while histogram.last() == Some(&0) {
+        histogram.pop();
+    }
+    let others = OtherValues {
+        count: tally.others,
+        sum: if is_float { 0 } else { i128::from(high as i64) << 64 | i128::from(low) },
+        float_sum: if is_float { f64::from_bits(low) } else { 0.0 },
+        least: class.value_of(tally.least),
+        greatest: class.value_of(tally.greatest),
+        histogram,
+    };
+    let mut counts = ValueCounts { kind, kept, others, missing: tally.most.saturating_add(tally.nested) };
+    counts.settle();
+    Some(counts)
+}
+
+const _: () = assert!(gmon_run::INTERVALS == gprofinject_abi::tally::INTERVALS);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gprofinject_abi::tally::{Slots, slots_units};
+    use zerocopy::{FromZeros, IntoBytes};
+
+    /// An area with one table of slots and one value, and a header.
+    fn area() -> (TallyHeader, Vec<u8>) {
+        let header = TallyHeader { base: 0x10000, ..TallyHeader::default() };
+        let units = slots_units(4);
+        let mut slots = vec![0; (units * UNIT) as usize];
+        let record = |kind: Kind, units: u64| Record { kind: kind.code(), units: units as u32 };
+        slots[..8].copy_from_slice(Slots { record: record(Kind::Slots, units) }.as_bytes());
+        let slot = ValueSlot { value: 5, count: 3 };
+        slots[64 + 32..64 + 48].copy_from_slice(slot.as_bytes());
+        slots[64 + 256 + 16..64 + 256 + 24].copy_from_slice(&2_u64.to_le_bytes());
+        let call = CallTally {
+            record: record(Kind::Tally, 12),
+            return_address: 0x1234,
+            key: 8 | RESULT | 7 << 32,
+            values: 1,
+            ..CallTally::default()
+        };
+        let mut tally = ValueTally::new_zeroed();
+        tally.slots = 0x10000 + 100 + UNIT;
+        tally.class = ValueClass::Signed.code();
+        (tally.others, tally.sum, tally.nested) = (2, [u64::MAX - 6, u64::MAX], 1);
+        (tally.least, tally.greatest) =
+            (ValueClass::Signed.ordered(-4_i64 as u64), ValueClass::Signed.ordered(-3_i64 as u64));
+        tally.histogram[65] = 2;
+        (header, [slots.as_slice(), call.as_bytes(), tally.as_bytes()].concat())
+    }
+
+    #[test]
+    fn what_an_agent_has_written() {
+        let (header, area) = area();
+        let all = read(&header, 100, &area);
+        let [tally] = all.as_slice() else { panic!("{all:?}") };
+        assert_eq!((tally.function, tally.return_address, tally.label), (7, 0x1234, 7));
+        assert!(tally.is_result);
+        let kept = KeptValue { value: 5, count: 3, error: 3, text: None };
+        assert_eq!(tally.counts.kept, [kept]);
+        let summary = tally.counts.summary();
+        assert_eq!((summary.calls, summary.sum, summary.least as i64, summary.greatest), (5, 8.0, -4, 5));
+    }
+
+    #[test]
+    fn hostile_areas() {
+        let (header, good) = area();
+        for at in 0..good.len() {
+            for byte in [0, 1, 0x7f, 0xff] {
+                let mut bad = good.clone();
+                bad[at] = byte;
+                read(&header, 100, &bad);
+            }
+            read(&header, 100, &good[..at]);
+        }
+    }
+}
