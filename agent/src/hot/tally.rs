@@ -200,7 +200,7 @@ impl Call<'_> {
     /// Counts the values that these fetches yield, in the record of the function with a number.
     #[inline(never)]
     fn values(self, number: u32, key: u64, fetches: &[Fetch]) {
-        let key = key | u64::from(number) + 1;
+        let key = key | (u64::from(number) + 1);
         // If a signal handler makes a record at a place of the table where the interrupted code makes one too, both stay in the area.
         let Some(record) = self.find(key).or_else(|| self.make(key, fetches)) else { return self.lose() };
         let registers = self.saved.registers(self.cfa);
