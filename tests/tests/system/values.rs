@@ -347,7 +347,8 @@ fn known_values_of_a_program() {
                 .map(|kept| {
                     let kind = argument["kind"].as_str().unwrap();
                     for (names, of) in [(&colours[..], "colour"), (&truth[..], "often")] {
-                        let name = names.iter().find(|(value, _)| kept["value"].to_string() == *value);
+                        let value_of = kept["value"].to_string();
+                        let name = names.iter().find(|(value, _)| value_of == *value);
                         assert!(key.1 != of || kept["text"] == name.unwrap().1, "{kept}");
                     }
                     (text_of(kind, kept), kept["calls"].as_u64().unwrap())

@@ -103,6 +103,7 @@ fn plans_with_counted_blocks_are_not_stored() {
         insist: true,
         role: Role::Program,
         measured: Measured::None,
+        told: None,
         counted: Some(counted),
         clock: false,
         arena: None,
