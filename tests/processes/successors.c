@@ -67,7 +67,11 @@ int main(int argc, char **argv) {
         return 0;
     }
     if (!strcmp(argv[1], "alternately")) {
-        for (int i = 0; i < 8; i++) spawn(argv[0], i % 2 ? "count" : "litter");
+        for (int i = 0; i < 8; i++) {
+            spawn(argv[0], i % 2 ? "count" : "litter");
+            // gprofinject reads the counts of the process in the meantime. Only then can the next one have its file.
+            usleep(20000);
+        }
         return 0;
     }
     if (!strcmp(argv[1], "removed")) {
