@@ -183,7 +183,7 @@ impl ValueClass {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct ValueTally {
-    /// The address of the first [`Slot`].
+    /// The address of the first [`ValueSlot`].
     pub slots: u64,
     /// The mask for the offset of a group of slots.
     pub mask: u64,
