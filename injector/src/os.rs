@@ -21,6 +21,7 @@ pub(crate) mod loader;
 pub(crate) mod namespaces;
 pub(crate) mod proc;
 pub(crate) mod progress;
+pub(crate) mod reporter;
 pub(crate) mod say;
 pub(crate) mod scheduling;
 pub(crate) mod shared;

@@ -1,4 +1,4 @@
-//! Assembly that preserves the vector registers around calls of agent code, in places where the program makes
+//! Assembly that preserves registers around calls of agent code, in places where the program makes
 //! no call.
 
 /// Assembly: pushes the lower halves of the vector registers, 256 bytes. The stack must be aligned to 16.
@@ -50,4 +50,70 @@ macro_rules! restore_vectors {
     };
 }
 
-pub(crate) use {restore_vectors, save_vectors};
+/// Assembly: defines two macros. The first saves all integer registers that compiled code may change and the lower halves of the vector registers, and aligns the stack;
+/// rbp points to the integer registers, rsp to the others. The second restores them.
+macro_rules! saved_registers {
+    ($save:literal, $restore:literal) => {
+        concat!(
+            ".macro ",
+            $save,
+            "\n",
+            "push rax\n",
+            ".cfi_adjust_cfa_offset 8\n",
+            "push rcx\n",
+            ".cfi_adjust_cfa_offset 8\n",
+            "push rdx\n",
+            ".cfi_adjust_cfa_offset 8\n",
+            "push rsi\n",
+            ".cfi_adjust_cfa_offset 8\n",
+            "push rdi\n",
+            ".cfi_adjust_cfa_offset 8\n",
+            "push r8\n",
+            ".cfi_adjust_cfa_offset 8\n",
+            "push r9\n",
+            ".cfi_adjust_cfa_offset 8\n",
+            "push r10\n",
+            ".cfi_adjust_cfa_offset 8\n",
+            "push r11\n",
+            ".cfi_adjust_cfa_offset 8\n",
+            "push rbp\n",
+            ".cfi_adjust_cfa_offset 8\n",
+            ".cfi_rel_offset rbp, 0\n",
+            "mov rbp, rsp\n",
+            ".cfi_def_cfa_register rbp\n",
+            "and rsp, -16\n",
+            crate::os::vectors::save_vectors!(),
+            ".endm\n",
+            ".macro ",
+            $restore,
+            "\n",
+            crate::os::vectors::restore_vectors!(),
+            "mov rsp, rbp\n",
+            ".cfi_def_cfa_register rsp\n",
+            "pop rbp\n",
+            ".cfi_adjust_cfa_offset -8\n",
+            ".cfi_restore rbp\n",
+            "pop r11\n",
+            ".cfi_adjust_cfa_offset -8\n",
+            "pop r10\n",
+            ".cfi_adjust_cfa_offset -8\n",
+            "pop r9\n",
+            ".cfi_adjust_cfa_offset -8\n",
+            "pop r8\n",
+            ".cfi_adjust_cfa_offset -8\n",
+            "pop rdi\n",
+            ".cfi_adjust_cfa_offset -8\n",
+            "pop rsi\n",
+            ".cfi_adjust_cfa_offset -8\n",
+            "pop rdx\n",
+            ".cfi_adjust_cfa_offset -8\n",
+            "pop rcx\n",
+            ".cfi_adjust_cfa_offset -8\n",
+            "pop rax\n",
+            ".cfi_adjust_cfa_offset -8\n",
+            ".endm\n",
+        )
+    };
+}
+
+pub(crate) use {restore_vectors, save_vectors, saved_registers};

@@ -8,13 +8,12 @@ use anyhow::{Context, Result, bail};
 use crate::cli::args::Args;
 use crate::live::view::Look;
 use crate::options::{Clock, ClockArg, EngineArg, Export, Measure, Paths, Tracing, Verb};
-use crate::os::clock;
 use crate::os::say::{Level, Voice};
+use crate::os::{clock, reporter};
 use crate::program::arguments::ArgsChoice;
 use crate::program::filters::Filters;
 use crate::program::libs::Libs;
 use crate::program::plan_cache::PlanCache;
-use crate::session::browser;
 use crate::session::settings::{Kept, Settings, SlowCalls, TraceFile};
 use crate::store::output;
 use crate::store::rank::Suffix;
@@ -168,7 +167,7 @@ pub(crate) fn settings(args: Args) -> Result<Settings> {
         python: args.python,
         per_process: args.per_process,
         list: args.list,
-        opener: args.open.then(browser::find).transpose()?,
+        opener: args.open.then(|| reporter::find("--open")).transpose()?,
         signals,
         voice: Voice(level),
         cache: Arc::new(PlanCache::new(!args.no_cache, Voice(level))),

@@ -2,30 +2,11 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
-
-use anyhow::{Context, Result};
 
 use crate::os::say::{Level, Voice};
 use crate::os::sys;
-
-/// The command that writes the report.
-const GMON: &str = "gmon";
-
-/// Finds gmon: beside this program, or else in the folders of PATH.
-///
-/// # Errors
-/// It is in none of them.
-pub(crate) fn find() -> Result<PathBuf> {
-    let own = std::env::current_exe().ok();
-    let beside = own.as_deref().and_then(Path::parent).map(Path::to_owned);
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders =
-        beside.into_iter().chain(std::env::split_paths(&path).filter(|folder| folder.is_absolute()));
-    let found = folders.map(|folder| folder.join(GMON)).find(|file| file.is_file());
-    found.context("--open needs gmon, which is neither beside gprofinject nor in a folder of PATH")
-}
 
 /// Writes the report of a recording beside it and opens it. gmon says where it is, and opens it as the user who called sudo.
 pub(crate) fn open(gmon: &Path, recording: Option<&Path>, voice: Voice) {

@@ -1,21 +1,25 @@
-//! The files for other tools (`--export`): checked before the program runs, and written after it.
+//! The files for other tools (`--export`): checked before the program runs, and written after it. `gmon export` makes them.
 
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use gmon::output::Target;
-use gmon_export::formats::{self, Format};
-use gmon_export::load::{self, Detail};
-use gmon_export::{Run, html};
+use gmon_export::formats::Format;
 use gmon_run::Recording;
-use gprofinject_image::debug::Authors;
 
 use crate::options::Export;
-use crate::os::sys;
+use crate::os::{reporter, sys};
 
 /// Files that have passed the check.
-#[derive(Debug)]
-pub(crate) struct Exports(Vec<Place>);
+#[derive(Debug, Default)]
+pub(crate) struct Exports {
+    /// The command gmon.
+    gmon: PathBuf,
+    places: Vec<Place>,
+}
 
 #[derive(Debug)]
 struct Place {
@@ -25,11 +29,14 @@ struct Place {
 }
 
 impl Exports {
-    /// Checks that all files can be written.
+    /// Checks that all files can be written, and that there is a gmon that makes them.
     ///
     /// # Errors
-    /// One cannot.
+    /// One cannot, or there is none.
     pub(crate) fn check(exports: &[Export]) -> Result<Exports> {
+        if exports.is_empty() {
+            return Ok(Exports::default());
+        }
         let check = |Export { format, file }: &Export| {
             let target = if file == Path::new("-") { Target::standard_output() } else { Target::check(file) };
             let target = target.with_context(|| {
@@ -38,28 +45,30 @@ impl Exports {
             })?;
             Ok(Place { format: *format, path: file.clone(), target })
         };
-        exports.iter().map(check).collect::<Result<_>>().map(Exports)
+        let places = exports.iter().map(check).collect::<Result<_>>()?;
+        Ok(Exports { gmon: reporter::find("--export")?, places })
     }
 
     /// Whether nothing is to be exported.
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.places.is_empty()
     }
 
     /// Returns the files that are regular ones.
     pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
-        self.0.iter().filter_map(|place| place.target.file())
+        self.places.iter().filter_map(|place| place.target.file())
     }
 
     /// Writes what the first program has counted.
     ///
     /// Returns what went wrong.
     pub(crate) fn write(&self, recording: &Recording) -> Vec<String> {
-        let run = &load::recording(recording, Detail::Lines);
+        let run = recording.write();
         let write = |place: &Place| {
-            trouble(&place.path, encoded(recording, run, place).and_then(|bytes| place.target.write(&bytes)))
+            let made = self.made(recording, &run, place);
+            trouble(&place.path, made.and_then(|bytes| Ok(place.target.write(&bytes)?)))
         };
-        self.0.iter().filter_map(write).collect()
+        self.places.iter().filter_map(write).collect()
     }
 
     /// Writes what another program or process has counted: `.SUFFIX` is added to the names of the files. A pipe or a device takes
@@ -67,32 +76,44 @@ impl Exports {
     ///
     /// Returns what went wrong.
     pub(crate) fn write_other(&self, suffix: &str, recording: &Recording) -> Vec<String> {
-        let run = &load::recording(recording, Detail::Lines);
+        let run = recording.write();
         let write = |place: &Place| {
             let mut name = place.path.clone().into_os_string();
             name.push(format!(".{suffix}"));
             let path = PathBuf::from(name);
-            let write = |bytes: Vec<u8>| Target::check(&path)?.write(&bytes);
-            trouble(&path, encoded(recording, run, place).and_then(write))
+            let write = |bytes: Vec<u8>| Ok(Target::check(&path)?.write(&bytes)?);
+            trouble(&path, self.made(recording, &run, place).and_then(write))
         };
-        self.0.iter().filter(|place| !place.target.is_stream()).filter_map(write).collect()
+        self.places.iter().filter(|place| !place.target.is_stream()).filter_map(write).collect()
     }
-}
 
-fn encoded(recording: &Recording, run: &Run, place: &Place) -> std::io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    if place.format == Format::Html {
-        let authors = Authors::among(run.owners.iter().copied());
+    /// Returns what gmon makes of a recording, whose file is `run`.
+    fn made(&self, recording: &Recording, run: &[u8], place: &Place) -> Result<Vec<u8>> {
+        let mut file = sys::empty_memory_file(Path::new("run"))?;
+        file.write_all(run)?;
+        let mut command = Command::new(&self.gmon);
+        command.args(["export", "--to", &place.format.to_string()]);
         // Everyone may read the report, so root shows no files of other users in it: `gmon html` does, in one that only root may read.
-        let is_shown = authors.is_empty() || sys::ids().euid != 0;
-        html::with_extras(recording, run, &authors, is_shown, |extras| html::write(run, extras, &mut bytes))?;
-    } else {
-        formats::write(run, place.format, &mut bytes)?;
+        if place.format == Format::Html && sys::ids().euid == 0 && has_other_owners(recording) {
+            command.arg("--no-lines");
+        }
+        let output = command.arg("/dev/stdin").stdin(Stdio::from(file)).output();
+        let output = output.with_context(|| self.gmon.display().to_string())?;
+        match output.status.success() {
+            true => Ok(output.stdout),
+            false => Err(anyhow!("{}", String::from_utf8_lossy(&output.stderr).trim_end())),
+        }
     }
-    Ok(bytes)
 }
 
-fn trouble(path: &Path, result: std::io::Result<()>) -> Option<String> {
+/// Whether files of a recording belong to other users than root.
+fn has_other_owners(recording: &Recording) -> bool {
+    let owner = |path: &str| std::fs::metadata(path).map_or(0, |file| file.uid());
+    recording.modules.iter().any(|module| owner(&module.path) != 0)
+}
+
+fn trouble(path: &Path, result: Result<()>) -> Option<String> {
     let error = result.err()?;
-    Some(format!("cannot write {}: {}", path.display(), sys::reason(&error)))
+    let reason = error.downcast_ref().map_or_else(|| format!("{error:#}"), sys::reason);
+    Some(format!("cannot write {}: {reason}", path.display()))
 }

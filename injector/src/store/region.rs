@@ -6,6 +6,7 @@
 //! how much, or for how long. Offsets come from the injector's own layout, bytes after the end of a truncated
 //! file read as zeros, and additions saturate.
 
+mod area;
 pub(crate) mod file;
 pub(crate) mod layout;
 pub(crate) mod read;

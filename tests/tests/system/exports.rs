@@ -565,4 +565,13 @@ fn places_of_exports() {
         assert!(!folder.path().join("gmon.out").exists(), "{export}: it ran");
     }
     assert!(prog.exists());
+    // gmon makes them.
+    let alone = folder.path().join("alone");
+    std::fs::create_dir(&alone).unwrap();
+    std::fs::copy(tool::gprofinject().unwrap(), alone.join("gprofinject")).unwrap();
+    let mut command = Command::new(alone.join("gprofinject"));
+    let done = command.args(["--export", "json=x", "./prog"]).env("PATH", &alone).current_dir(folder.path()).output();
+    let done = done.unwrap();
+    let stderr = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.code() == Some(125) && stderr.contains("--export needs gmon"), "{stderr}");
 }

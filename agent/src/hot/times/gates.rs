@@ -38,14 +38,13 @@
 //! If short calls are only counted, the gates find the entry of the arc before they read the clock, and return without reading it if
 //! the arc's calls are short. Such a call is not open; its end is known by a frame below that of the innermost open call.
 //!
-//! The gates are pieces of one assembly: `begin`, `end` and `saved` define its macros, and `code` has each gate. This file chooses
+//! The gates are pieces of one assembly: `begin` and `end` define its macros, and `code` has each gate. This file chooses
 //! among them.
 
 mod begin;
 mod code;
 mod end;
 mod lines;
-mod saved;
 mod switched;
 
 use crate::hot::times::calibration::Subject;

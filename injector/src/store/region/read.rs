@@ -13,8 +13,7 @@ use gprofinject_abi::region::{
     BlockHeader, LOADS_MAX, Load, LoadRecord, Overflow, PAGE, ROOT, RegionHeader, SEGMENTS, SLOTS,
     SampleRecord, Slot, counters_offset, library_offset, segment_entries, segment_offset,
 };
-use gprofinject_abi::tally::{AREA_MAX, GROUPS_MAX, TALLIES, TallyHeader, slots_units};
-use gprofinject_abi::times::{TIMES, TimesHeader, UNIT};
+use gprofinject_abi::times::{TIMES, TimesHeader};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
@@ -24,7 +23,6 @@ use crate::store::private_folder::PrivateFolder;
 use crate::store::region::layout::{
     AgentReport, BLOCKS_MAX, ELSEWHERE_LEN, HISTOGRAM, Layout, histogram_len, read_at, read_value,
 };
-use crate::store::region::tallies::{self, Tally};
 use crate::store::region::times::{self, ProcessEnd, Reached, ThreadTimes};
 use crate::store::region::window::Window;
 
@@ -37,9 +35,9 @@ pub(crate) const PROCESS_MAX: u32 = 1 << 22;
 
 /// A region file of this run.
 pub(crate) struct Region {
-    file: Arc<File>,
+    pub(super) file: Arc<File>,
     window: Option<Arc<Window>>,
-    layout: Layout,
+    pub(super) layout: Layout,
     /// The process whose thread counters are read: 0 for the file's own process, or the number of a guest.
     process: u32,
     /// The headers of thread counters, read once, because the process may change them in the file at any
@@ -51,8 +49,8 @@ pub(crate) struct Region {
 
 /// The header of one thread's counters.
 #[derive(Clone, Copy, Debug)]
-struct Head {
-    offset: u64,
+pub(super) struct Head {
+    pub(super) offset: u64,
     /// 0, or the number of a guest.
     process: u32,
     tid: u32,
@@ -303,30 +301,6 @@ impl Region {
         Ok(all)
     }
 
-    /// Reads what the threads of the process have counted of the values of arguments and results. Returns it with the number of calls whose values
-    /// were not kept.
-    ///
-    /// # Errors
-    /// The file cannot be read.
-    pub(crate) fn tallies(&self) -> io::Result<(Vec<Tally>, u64)> {
-        let (mut all, mut lost) = (Vec::new(), 0_u64);
-        if !self.layout.measure.is_some_and(|measure| measure.values) {
-            return Ok((all, lost));
-        }
-        let start = self.layout.times_area();
-        for Head { offset: block, .. } in self.own_blocks()? {
-            let header: TallyHeader = read_value(&self.file, block + TALLIES)?;
-            let times: TimesHeader = read_value(&self.file, block + TIMES)?;
-            lost = lost.saturating_add(header.lost);
-            let most = AREA_MAX + (slots_units(GROUPS_MAX) + 1) * UNIT;
-            let len = times.used.min(times.committed).min(self.layout.times_bytes()).min(most);
-            let mut area = vec![0; len as usize];
-            read_at(&self.file, &mut area, block + start)?;
-            all.extend(tallies::read(&header, start, &area));
-        }
-        Ok((all, lost))
-    }
-
     /// Returns the program's basic-block counters, summed over the process's threads.
     ///
     /// # Errors
@@ -365,7 +339,11 @@ impl Region {
         Ok(sums)
     }
 
-    fn own_blocks(&self) -> io::Result<impl Iterator<Item = &Head>> {
+    /// Returns the headers of the counters of the process's threads.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub(super) fn own_blocks(&self) -> io::Result<impl Iterator<Item = &Head>> {
         Ok(self.heads()?.iter().filter(|head| head.process == self.process))
     }
 

@@ -1,14 +1,19 @@
 //! Reads the counts of values of one thread, whatever its process has written there.
 
 use std::collections::HashMap;
+use std::io;
 
 use gmon_run::{KeptValue, OtherValues, ValueCounts, ValueKind};
 use gprofinject_abi::args::CUT;
 use gprofinject_abi::tally::{
-    CallTally, GROUP, GROUP_BYTES, NOT_READ, RESULT, TallyHeader, Text, ValueClass, ValueSlot, ValueTally,
+    AREA_MAX, CallTally, GROUP, GROUP_BYTES, GROUPS_MAX, NOT_READ, RESULT, TALLIES, TallyHeader, Text,
+    ValueClass, ValueSlot, ValueTally, slots_units,
 };
-use gprofinject_abi::times::{Kind, Record, UNIT};
-use zerocopy::FromBytes;
+use gprofinject_abi::times::{Kind, Record, TIMES, TimesHeader, UNIT};
+
+use crate::store::region::area::{Found, records, value};
+use crate::store::region::layout::{read_at, read_value};
+use crate::store::region::read::{Head, Region};
 
 /// What a thread has counted of one value of a function, in the calls with one return address.
 #[derive(Clone, Debug)]
@@ -24,35 +29,42 @@ pub(crate) struct Tally {
     pub(crate) counts: ValueCounts,
 }
 
-fn value<T: FromBytes>(area: &[u8], at: usize) -> Option<T> {
-    T::read_from_prefix(area.get(at..)?).ok().map(|(value, _)| value)
-}
-
-/// The records of an area, with their offsets and lengths. They end where something else is.
-fn records(area: &[u8]) -> impl Iterator<Item = (Option<Kind>, usize, usize)> {
-    let mut at = 0_usize;
-    std::iter::from_fn(move || {
-        let Record { kind, units } = value(area, at)?;
-        let len = units as usize * UNIT as usize;
-        if len == 0 || len > area.len() - at || kind.get().is_none_or(|kind| kind == Kind::Free) {
-            return None;
+impl Region {
+    /// Reads what the threads of the process have counted of the values of arguments and results. Returns it with the number of calls whose values
+    /// were not kept.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub(crate) fn tallies(&self) -> io::Result<(Vec<Tally>, u64)> {
+        let (mut all, mut lost) = (Vec::new(), 0_u64);
+        if !self.layout.measure.is_some_and(|measure| measure.values) {
+            return Ok((all, lost));
         }
-        let found = (kind.get(), at, len);
-        at += len;
-        Some(found)
-    })
+        let start = self.layout.times_area();
+        for Head { offset: block, .. } in self.own_blocks()? {
+            let header: TallyHeader = read_value(&self.file, block + TALLIES)?;
+            let times: TimesHeader = read_value(&self.file, block + TIMES)?;
+            lost = lost.saturating_add(header.lost);
+            let most = AREA_MAX + (slots_units(GROUPS_MAX) + 1) * UNIT;
+            let len = times.used.min(times.committed).min(self.layout.times_bytes()).min(most);
+            let mut area = vec![0; len as usize];
+            read_at(&self.file, &mut area, block + start)?;
+            all.extend(read(&header, start, &area));
+        }
+        Ok((all, lost))
+    }
 }
 
 /// Reads what a thread has counted. `area` are its records, and `start` is the offset of the area in the thread block.
-pub(super) fn read(header: &TallyHeader, start: u64, area: &[u8]) -> Vec<Tally> {
+fn read(header: &TallyHeader, start: u64, area: &[u8]) -> Vec<Tally> {
     let mut texts: HashMap<u64, String> = HashMap::new();
-    for (_, at, _) in records(area).filter(|(kind, ..)| *kind == Some(Kind::Text)) {
+    for Found { at, .. } in records(area).filter(|found| found.kind == Kind::Text) {
         if let Some(text) = value::<Text>(area, at) {
             texts.insert(text.hash, shown(&text));
         }
     }
     let mut all = Vec::new();
-    for (_, at, len) in records(area).filter(|(kind, ..)| *kind == Some(Kind::Tally)) {
+    for Found { at, len, .. } in records(area).filter(|found| found.kind == Kind::Tally) {
         let Some(call) = value::<CallTally>(area, at) else { continue };
         let Some(function) = (call.key as u32 & !(RESULT as u32)).checked_sub(1) else { continue };
         let room = (len - UNIT as usize) / size_of::<ValueTally>();

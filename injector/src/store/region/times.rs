@@ -5,9 +5,11 @@ use std::collections::HashMap;
 use gmon_run::overhead::{Recorded, RecordedArc, RecordedFunction, RecordedNode};
 use gprofinject_abi::region::NO_FUNCTION;
 use gprofinject_abi::times::{
-    ArcTimes, BUCKETS, Chain, FunctionTimes, Kind, OpenCall, PathNode, REST, Record, TimesHeader, UNIT,
+    ArcTimes, BUCKETS, Chain, FunctionTimes, Kind, OpenCall, PathNode, REST, TimesHeader, UNIT,
 };
 use zerocopy::FromBytes;
+
+use crate::store::region::area::{self, Found};
 
 /// What was measured of a thread's calls, in ticks. Open calls are closed at the end of the process, and counted as open.
 #[derive(Clone, Debug, Default)]
@@ -77,39 +79,26 @@ impl Records {
     /// Reads all records of an area. It ends where something else is.
     fn read(area: &[u8]) -> Records {
         let mut records = Records::default();
-        let mut at = 0_usize;
-        while let Some(Record { kind, units }) = value::<Record>(area, at) {
-            let len = units as usize * UNIT as usize;
-            if len == 0 || len > area.len() - at {
-                break;
-            }
-            let offset = at as u64;
-            match kind.get() {
-                Some(Kind::Arc) => insert(&mut records.arcs, area, at),
-                Some(Kind::Function) => insert(&mut records.functions, area, at),
-                Some(Kind::Node) => insert(&mut records.nodes, area, at),
-                Some(Kind::Chain) => insert(&mut records.chains, area, at),
-                Some(Kind::Calls) => {
-                    for n in 1..u64::from(units) {
-                        let at = offset + n * UNIT;
-                        insert(&mut records.calls, area, at as usize);
+        for Found { kind, at, len } in area::records(area) {
+            match kind {
+                Kind::Arc => insert(&mut records.arcs, area, at),
+                Kind::Function => insert(&mut records.functions, area, at),
+                Kind::Node => insert(&mut records.nodes, area, at),
+                Kind::Chain => insert(&mut records.chains, area, at),
+                Kind::Calls => {
+                    for at in (at..at + len).step_by(UNIT as usize).skip(1) {
+                        insert(&mut records.calls, area, at);
                     }
                 }
-                Some(Kind::Tally | Kind::Slots | Kind::Text) => {}
-                Some(Kind::Free) | None => break,
+                Kind::Tally | Kind::Slots | Kind::Text | Kind::Free => {}
             }
-            at += len;
         }
         records
     }
 }
 
-fn value<T: FromBytes>(area: &[u8], at: usize) -> Option<T> {
-    T::read_from_prefix(area.get(at..)?).ok().map(|(value, _)| value)
-}
-
 fn insert<T: FromBytes>(map: &mut HashMap<u64, T>, area: &[u8], at: usize) {
-    if let Some(value) = value(area, at) {
+    if let Some(value) = area::value(area, at) {
         map.insert(at as u64, value);
     }
 }

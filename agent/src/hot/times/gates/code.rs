@@ -6,11 +6,10 @@ use crate::hot::times::calls;
 use crate::hot::times::clock;
 use crate::hot::times::gates::begin::begin_gate;
 use crate::hot::times::gates::end::end_gate;
-use crate::hot::times::gates::saved::saved_registers;
 use crate::hot::times::gates::switched::if_switched;
 use crate::hot::times::switches;
 use crate::hot::times::values;
-use crate::os::vectors::{restore_vectors, save_vectors};
+use crate::os::vectors::saved_registers;
 use crate::os::words::{thread_word, words_offset};
 use core::arch::global_asm;
 use core::mem::offset_of;
@@ -23,7 +22,7 @@ use gprofinject_abi::times::{
 use gprofinject_abi::trace::{KIND_BITS, Kind, Slot, TRACE, TraceHeader};
 
 global_asm!(
-    saved_registers!(),
+    saved_registers!("gpi_times_save", "gpi_times_restore"),
     if_switched!(),
     begin_gate!(),
     end_gate!(),
