@@ -10,7 +10,7 @@ use gimli::{
 };
 
 use crate::file::elf::Elf;
-use crate::frames::unwind;
+use crate::frames::unwind::{self, Cfas};
 
 /// The number of bytes of an unwind table that are read at most. Those of node have 10 MB.
 const TABLE_MAX: usize = 256 << 20;
@@ -52,6 +52,18 @@ impl<'d> Sections<'d> {
         let (frames, frames_at) = unwind::eh_frame(&elf)?;
         let header = elf.eh_frame_hdr.and_then(|at| Some((at, elf.rest_at(at)?)));
         Some(Sections { header, frames: (frames_at, frames) })
+    }
+
+    /// Returns the CFAs in the code that the frame description of a link address covers; `None` if no table finds it, or its own CFAs are
+    /// damaged.
+    pub fn cfas(&self, address: u64) -> Option<Cfas> {
+        let ((header_at, header), (frames_at, frames)) = (self.header?, self.frames);
+        let bases = BaseAddresses::default().set_eh_frame_hdr(header_at).set_eh_frame(frames_at);
+        let header = EhFrameHdr::new(header, LittleEndian).parse(&bases, 8).ok()?;
+        let frames = EhFrame::new(frames, LittleEndian);
+        let entry =
+            header.table()?.fde_for_address(&frames, &bases, address, EhFrame::cie_from_offset).ok()?;
+        Cfas::of(&frames, &bases, &entry, entry.initial_address()..entry.end_address(), None)
     }
 }
 

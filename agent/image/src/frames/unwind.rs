@@ -4,6 +4,8 @@
 //! A call can enter a function only at an address with CFA = rsp + 8. Anything else has pushed or allocated
 //! before, so it is jumped to.
 
+use std::ops::Range;
+
 use crate::file::elf::Elf;
 use crate::frames::encoded::Reader;
 use gimli::{
@@ -258,6 +260,18 @@ impl Cfas {
         self.rows[..after].last().filter(|_| address < self.end)?.1
     }
 
+    /// Returns the CFA at an address as an address in memory, for these values of the stack pointer and the frame pointer. Returns `None`
+    /// if it does not follow from them.
+    pub fn value(&self, address: u64, rsp: u64, rbp: u64) -> Option<u64> {
+        let (register, offset) = self.at(address)?;
+        let value = match gimli::Register(register) {
+            X86_64::RSP => rsp,
+            X86_64::RBP => rbp,
+            _ => return None,
+        };
+        Some(value.wrapping_add_signed(offset))
+    }
+
     /// Whether the description covers an address.
     pub fn covers(&self, address: u64) -> bool {
         (self.start..self.end).contains(&address)
@@ -281,31 +295,44 @@ impl Frames<'_, '_> {
     /// Returns the CFAs in the code that the frame description of an address covers, up to the address `last`
     /// if one is given.
     pub(crate) fn cfas(&self, address: u64, last: Option<u64>) -> Option<Cfas> {
-        // The number of rows of one function that are read at most.
-        const MOST: u64 = 1 << 16;
         let after = self.table.fdes.partition_point(|fde| fde.start <= address);
         let fde = self.table.fdes[..after].last().filter(|fde| address < fde.end)?;
         let section = EhFrame::new(self.bytes, LittleEndian);
         let partial = section.partial_fde_from_offset(&self.table.bases, EhFrameOffset(fde.offset)).ok()?;
         let parsed = partial.parse(|section, bases, offset| section.cie_from_offset(bases, offset)).ok()?;
+        Cfas::of(&section, &self.table.bases, &parsed, fde.start..fde.end, last)
+    }
+}
+
+impl Cfas {
+    /// Reads those of a frame description, which covers these addresses, up to the address `last` if one is given.
+    pub(crate) fn of<'d>(
+        section: &EhFrame<Slice<'d>>,
+        bases: &BaseAddresses,
+        parsed: &FrameDescription<'d>,
+        covered: Range<u64>,
+        last: Option<u64>,
+    ) -> Option<Cfas> {
+        // The number of rows of one function that are read at most.
+        const MOST: u64 = 1 << 16;
         let mut budget = MOST;
-        let before = parsed.cie().instructions(&section, &self.table.bases);
+        let before = parsed.cie().instructions(section, bases);
         let initial = cfa_at(parsed.cie(), Cfa::Expression, before, None, &mut budget)?;
-        let instructions = parsed.instructions(&section, &self.table.bases);
+        let instructions = parsed.instructions(section, bases);
         let simple = |cfa| match cfa {
             Cfa::Register(register, offset) => Some((register.0, offset)),
             Cfa::Expression => None,
         };
-        let (mut rows, mut from) = (Vec::new(), fde.start);
-        let stop = last.map(|last| last - fde.start);
+        let (mut rows, mut from) = (Vec::new(), covered.start);
+        let stop = last.map(|last| last - covered.start);
         let end = follow_cfa(parsed.cie(), initial, instructions, &mut budget, |location, cfa| {
             rows.push((from, simple(cfa)));
-            from = fde.start.saturating_add(location);
+            from = covered.start.saturating_add(location);
             stop.is_none_or(|stop| location <= stop)
         });
         // The CFA is unknown after an instruction that cannot be interpreted.
         rows.push((from, end.and_then(simple)));
-        Some(Cfas { start: fde.start, end: fde.end, rows })
+        Some(Cfas { start: covered.start, end: covered.end, rows })
     }
 }
 

@@ -19,6 +19,8 @@ use crate::sampling::stacks::Stack;
 const CALLERS: usize = 512;
 /// The number of exit labels above a frame whose functions are tried first as its caller.
 const LABELS: usize = 16;
+/// The size of a return address. The CFA is the address after it (System V ABI, figure 3.3).
+const WORD: u64 = 8;
 /// The number of functions that are tried as those that may have made a tail call at most.
 const TAIL_CALLERS: usize = 16;
 
@@ -74,11 +76,21 @@ impl<'p> Callers<'p> {
         stack: &Stack,
         tree: &mut Tree,
     ) -> Option<Code> {
-        let direct = self.direct(callee, registers, stack, tree);
+        // Nearly always, the function that calls has an exit label, and few calls have to be tried to find it by that.
+        let found = self.labelled(callee, registers, stack, tree);
+        let found = found.or_else(|| self.through_tails(callee, registers, stack, tree, Self::labelled));
+        if found.is_some() {
+            return found;
+        }
+        let direct = self.tried(callee, registers, stack, tree);
         if let Some((Fit::Certain, code)) = direct {
             return Some(code);
         }
-        let through = self.through_tails(callee, registers, stack, tree);
+        let certain = |callers: &mut Self, callee, registers, stack: &Stack, tree: &mut Tree| {
+            let found = callers.tried(callee, registers, stack, tree);
+            found.filter(|&(fit, _)| fit == Fit::Certain).map(|(_, code)| code)
+        };
+        let through = self.through_tails(callee, registers, stack, tree, certain);
         through.or(direct.map(|(_, code)| code))
     }
 
@@ -90,9 +102,18 @@ impl<'p> Callers<'p> {
         stack: &Stack,
         tree: &mut Tree,
     ) -> Option<(Fit, Code)> {
-        if let Some(code) = self.labelled(callee, registers, stack, tree) {
-            return Some((Fit::Certain, code));
-        }
+        let labelled = self.labelled(callee, registers, stack, tree);
+        labelled.map(|code| (Fit::Certain, code)).or_else(|| self.tried(callee, registers, stack, tree))
+    }
+
+    /// The same by trying all calls of the function, the likeliest ones first.
+    fn tried(
+        &mut self,
+        callee: Place,
+        registers: UnwindRegsX86_64,
+        stack: &Stack,
+        tree: &mut Tree,
+    ) -> Option<(Fit, Code)> {
         let mut best: Option<(Fit, usize, Code)> = None;
         let mut has_rival = false;
         for index in self.calls.range(callee).take(CALLERS) {
@@ -128,16 +149,17 @@ impl<'p> Callers<'p> {
     ) -> Option<Code> {
         let range = self.calls.range(callee);
         let next = self.labels.partition_point(|&(at, _)| at < registers.sp());
-        let mut tried = None;
         for label in (next..self.labels.len()).take(LABELS) {
-            let (_, caller) = self.labels[label];
-            if tried.replace(caller) == Some(caller) {
-                continue;
-            }
+            let (at, caller) = self.labels[label];
             let Some(part) = self.frames.codes.extent(caller) else { continue };
-            for index in range.clone().take(CALLERS) {
+            for index in range.clone() {
                 let site = self.calls.site(index);
                 if site.module != caller.module || !part.contains(&site.address) {
+                    continue;
+                }
+                // A large function may have thousands of calls of one function.
+                let cfa = self.frames.codes.cfa(caller, site.address, &registers);
+                if cfa.is_some_and(|cfa| cfa != at.wrapping_add(WORD)) {
                     continue;
                 }
                 if let Some((Fit::Certain, code)) = self.fit_of(site, registers, stack, tree) {
@@ -150,13 +172,14 @@ impl<'p> Callers<'p> {
     }
 
     /// Returns the call to which a function's frame returns if it was entered by a tail call of a function that was called there, or was
-    /// entered by a tail call itself.
+    /// entered by a tail call itself. `find` returns the call to which the frame of a function returns that was called there.
     fn through_tails(
         &mut self,
         callee: Place,
         registers: UnwindRegsX86_64,
         stack: &Stack,
         tree: &mut Tree,
+        find: impl Fn(&mut Self, Place, UnwindRegsX86_64, &Stack, &mut Tree) -> Option<Code>,
     ) -> Option<Code> {
         let mut functions = vec![callee];
         let mut next = 0;
@@ -169,7 +192,7 @@ impl<'p> Callers<'p> {
             functions.truncate(TAIL_CALLERS);
             next += 1;
             if let Some(&function) = functions.get(next)
-                && let Some((Fit::Certain, code)) = self.direct(function, registers, stack, tree)
+                && let Some(code) = find(self, function, registers, stack, tree)
             {
                 return Some(code);
             }
@@ -185,7 +208,8 @@ impl<'p> Callers<'p> {
         stack: &Stack,
         tree: &mut Tree,
     ) -> Option<(Fit, Code)> {
-        let code = self.frames.codes.of_site(site, tree)?;
+        // A function that jumps to another one does not go on there.
+        let code = self.frames.codes.of_site(site, tree).filter(|code| code.follows_call)?;
         Some((self.fit(code, registers, stack, tree)?, code))
     }
 

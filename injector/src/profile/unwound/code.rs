@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use framehop::x86_64::UnwinderX86_64;
+use framehop::x86_64::{UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{ExplicitModuleSectionInfo, Module, Unwinder};
 use gprofinject_abi::plan::{INTERNED_LABELS, LABEL_LEN, LABELS_AT};
 use gprofinject_image::frames::caller::Sections;
+use gprofinject_image::frames::unwind::Cfas;
 
 use crate::generated::Replay;
 use crate::os::{proc, signal_frame};
@@ -71,6 +72,8 @@ pub(super) struct Codes<'p> {
     unwinder: UnwinderX86_64<&'static [u8]>,
     /// The files whose tables the unwinder has, by the address at which they are loaded, and whether they have any.
     loaded: HashMap<(u64, usize), bool>,
+    /// The CFAs in hooked functions, as far as they were asked for and are known.
+    cfas: HashMap<Place, Option<Cfas>, Seed>,
     /// What was found out about return addresses, and about program counters.
     known: HashMap<u64, Return, Seed>,
     counters: HashMap<u64, Return, Seed>,
@@ -97,6 +100,7 @@ impl<'p> Codes<'p> {
             names,
             unwinder: UnwinderX86_64::new(),
             loaded: HashMap::new(),
+            cfas: HashMap::default(),
             known: HashMap::default(),
             counters: HashMap::default(),
             generated,
@@ -179,6 +183,16 @@ impl<'p> Codes<'p> {
         let planned = self.profile.modules.get(entry.module as usize)?.program;
         let function = planned.function_at(entry.address)?;
         Some(function.address..function.address.saturating_add(function.size))
+    }
+
+    /// Returns the CFA of a function's frame, by the registers that it has at a call at this link address. Returns `None` if the function's
+    /// unwind table does not tell it by the stack pointer or the frame pointer alone.
+    pub(super) fn cfa(&mut self, function: Place, call: u64, registers: &UnwindRegsX86_64) -> Option<u64> {
+        let cfas = self.cfas.entry(function).or_insert_with(|| {
+            let planned = self.profile.modules.get(function.module as usize)?.program;
+            Sections::find(planned.subject.bytes)?.cfas(function.address)
+        });
+        cfas.as_ref()?.value(call, registers.sp(), registers.bp())
     }
 
     /// Returns the exit label or the interned label that is at an address.
