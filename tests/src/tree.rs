@@ -32,7 +32,7 @@ pub struct Tree {
     pub files: BTreeSet<String>,
     /// The words in sources: letters, digits and underscores.
     words: BTreeSet<String>,
-    /// The paths of documents that sources name, with the file that names each: `docs/NAME.md`.
+    /// The paths of documents that sources name, from `docs` on, with the file that names each.
     pub documents: BTreeSet<(String, String)>,
 }
 
@@ -49,7 +49,9 @@ impl Tree {
             if path.is_dir() {
                 for entry in fs::read_dir(&path).with_context(|| name.clone())? {
                     let child = entry?.file_name().to_string_lossy().into_owned();
-                    if child != "target" && child != ".git" {
+                    // Cargo's build folder is beside a manifest.
+                    let is_built = child == "target" && path.join("Cargo.toml").exists();
+                    if !is_built && child != ".git" {
                         left.push(format!("{name}/{child}"));
                     }
                 }
