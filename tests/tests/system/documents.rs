@@ -140,7 +140,7 @@ const EXAMPLES: [&str; 5] =
     ["CMakeLists.txt", "conftest.py", "gcc/auto-profile.cc", "parse.c", "sample_reader.cc"];
 
 /// Words that pages on internals name and no source does: parts of other programs, and notation.
-const FOREIGN: [&str; 9] = [
+const FOREIGN: [&str; 8] = [
     "FRIDA_DOWNLOAD_CDN",
     "F_SEAL_WRITE",
     "PERF_RECORD_EXIT",
@@ -149,7 +149,6 @@ const FOREIGN: [&str; 9] = [
     "__start_X",
     "__stop_X",
     "__syscall_cp_asm",
-    "pidfd_getfd",
 ];
 
 /// Documents that are elsewhere than here: the changelog, in the Debian package.

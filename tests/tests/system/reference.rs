@@ -13,7 +13,7 @@ use gprofinject_tests::tool;
 gprofinject_tests::trials! {
     together:
         the_reference_is_that_of_the_commands,
-        help_becomes_a_table;
+        help_becomes_a_list;
 }
 
 /// The beginning of the page.
@@ -21,7 +21,8 @@ const HEAD: &str = "\
 # Options
 
 All options of `gprofinject` and `gmon`, as their help has them. A test makes this page of the commands (`tests/tests/system/reference.rs`),
-so change the definitions of the options and not this page. The [guide](guide.md) says which of them a task needs.
+so change the definitions of the options and not this page. The [guide](guide.md) says which of them a task needs; links lead to the pages
+that explain them.
 
 ";
 
@@ -132,7 +133,7 @@ impl Help {
     }
 }
 
-/// Returns what a help says of an option in one line: values are listed behind the sentence.
+/// Returns what a help says of an option in one line, with the values behind the sentence.
 fn prose(text: &str) -> String {
     let mut parts: Vec<String> = Vec::new();
     let mut is_open = false;
@@ -165,7 +166,7 @@ fn prose(text: &str) -> String {
     if !values.is_empty() {
         said += &format!(" ({})", values.join("; "));
     }
-    said.replace('|', "\\|")
+    said
 }
 
 /// Returns a text as Markdown shows it. What stands between backticks is code already.
@@ -202,13 +203,11 @@ fn write_usage(page: &mut String, usage: &[String]) {
     page.push('\n');
 }
 
-fn write_table(page: &mut String, options: &[Described], explained: &[(&str, &str)]) {
-    page.push_str("| option | meaning |\n|---|---|\n");
+fn write_list(page: &mut String, options: &[Described], explained: &[(&str, &str)]) {
     for option in options {
-        let form = option.form.replace('|', "\\|");
         let see = explained.iter().find(|(name, _)| *name == option.name());
-        let see = see.map(|(_, page)| format!(" ([more]({page}))")).unwrap_or_default();
-        writeln!(page, "| `{form}` | {}{see} |", option.text).unwrap();
+        let form = see.map_or_else(|| format!("`{}`", option.form), |(_, page)| format!("[`{}`]({page})", option.form));
+        writeln!(page, "- {form}: {}", option.text).unwrap();
     }
     page.push('\n');
 }
@@ -224,7 +223,7 @@ fn reference() -> String {
     for (name, _) in EXPLAINED {
         assert!(options.iter().any(|option| option.name() == name), "there is no {name}");
     }
-    write_table(&mut page, &options, &EXPLAINED);
+    write_list(&mut page, &options, &EXPLAINED);
     let gmon = tool::gmon().unwrap();
     let names = subcommands(&gmon);
     let helps: Vec<Help> = names.iter().map(|name| help(&gmon, Some(name))).collect();
@@ -244,7 +243,7 @@ fn reference() -> String {
         }
     }
     shared.sort_by_key(|option| option.name().to_owned());
-    write_table(&mut page, &shared, &[]);
+    write_list(&mut page, &shared, &[]);
     for (name, help) in names.iter().zip(&helps) {
         writeln!(page, "### gmon {name}\n").unwrap();
         writeln!(page, "{}.\n", escaped(&help.about.replace('\n', " ")).trim_end_matches('.')).unwrap();
@@ -252,7 +251,7 @@ fn reference() -> String {
         let own = help.options.iter().filter(|option| is_own(option));
         let (shared, own): (Vec<&Described>, Vec<&Described>) = own.partition(|option| is_shared(option));
         if !own.is_empty() {
-            write_table(&mut page, &own.into_iter().cloned().collect::<Vec<_>>(), &[]);
+            write_list(&mut page, &own.into_iter().cloned().collect::<Vec<_>>(), &[]);
         }
         let shared: Vec<String> = shared.iter().map(|option| format!("`{}`", option.name())).collect();
         if !shared.is_empty() {
@@ -277,7 +276,7 @@ fn the_reference_is_that_of_the_commands() {
     assert_eq!(found.lines().count(), expected.lines().count());
 }
 
-fn help_becomes_a_table() {
+fn help_becomes_a_list() {
     let text = "\
 Does it
 
@@ -311,7 +310,7 @@ Examples:
     assert_eq!((help.about.as_str(), help.usage.len()), ("Does it", 2));
     let found: Vec<(&str, &str)> = help.options.iter().map(|o| (o.name(), o.text.as_str())).collect();
     let expected = [
-        ("--output", "Where to write a\\*b, or what \\| means [default: x]"),
+        ("--output", "Where to write a\\*b, or what | means [default: x]"),
         ("--full", "What happens [default: wait] (`wait`: The thread waits; `drop`)"),
         ("--kind", "Which one (`a`; `b`)"),
     ];
