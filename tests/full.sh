@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # full.sh [CARGO TEST ARGUMENTS...]: all tests, each to its full extent: every program with every flag set, a thousand attach
-# cycles, long loops, many random programs. It takes hours. docs/testing.md says what it has beside `cargo test`.
+# cycles, long loops, many random programs. It takes hours. docs/internals/testing.md says what it has beside `cargo test`.
 # The last line is the count of tests that passed, failed and were skipped.
 set -uo pipefail
 cd "$(dirname "$0")/.."

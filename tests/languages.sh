@@ -1,5 +1,5 @@
 #!/bin/bash
-# Prints the table of docs/testing.md, "Languages": programs of tests/languages, dynamic, static and stripped, alone and with
+# Prints the table of docs/standalone.md, "Languages": programs of tests/languages, dynamic, static and stripped, alone and with
 # both kinds of hooks. Output and status have to be the same. The program's own count of its calls of `fib` is compared with
 # the profile's (Rust's compiler turns one of the two recursive calls into a loop). Compilers that are not installed are left
 # out; Zig is `python3 -m ziglang`.

@@ -1,6 +1,6 @@
 #!/bin/bash
-# static.sh [DIR]: compares static busybox and bash, built from Debian's sources, with callgrind, and prints the table of
-# docs/testing.md, "Static programs". Every call of their own functions is compared, in both hook modes; those of the C library
+# static.sh [DIR]: compares static busybox and bash, built from Debian's sources, with callgrind, and prints a table
+# (docs/internals/testing.md, "Static programs"). Every call of their own functions is compared, in both hook modes; those of the C library
 # depend on the processor, of which valgrind has another one. The commands fork no processes, because callgrind writes one file
 # for each. DIR keeps the sources and the programs; by default it is in the build folder.
 set -euo pipefail

@@ -1,6 +1,6 @@
 #!/bin/bash
-# times-error.sh [RUNS]: how far the times of several profilers are from the truth. Prints the table of docs/benchmarks.md,
-# "Measured times".
+# times-error.sh [RUNS]: how far the times of several profilers are from the truth. Prints a table; docs/benchmarks.md, "Measured
+# times", has the sums.
 #
 # The truth is the CPU time of the plain program, and the functions' shares by perf without hooks. Each tool's times are
 # compared with both: their sum (in percent of the plain program's time), and the shares of the ten functions that perf finds

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Prints the table of docs/testing.md, "The whole process": the view of the whole process against callgrind, for installed
+# Prints a table (docs/internals/testing.md, "The whole process"): the view of the whole process against callgrind, for installed
 # programs, with each of `--libs auto`, `--libs all` and both kinds of hooks. Programs that are not installed are left out.
 # What differs, and which functions are left out and why, is in the files that the last line names.
 set -euo pipefail

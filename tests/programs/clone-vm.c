@@ -24,7 +24,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
-// The stacks do not adjoin (docs/hot-path.md, "Threads that share their words").
+// The stacks do not adjoin (docs/internals/hot-path.md, "Threads that share their words").
 #define SIZE (64 << 20)
 enum { PROCESS, THREAD, NUMBER, PARENT };
 static volatile long sums[4];

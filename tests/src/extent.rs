@@ -1,7 +1,7 @@
 //! The extent to which tests run that could go on without limit.
 //!
 //! `cargo test` runs a part of the matrix, short loops and a few random programs; `tests/full.sh` sets
-//! `GPROFINJECT_FULL=1` and runs all of it. docs/testing.md describes both.
+//! `GPROFINJECT_FULL=1` and runs all of it. docs/internals/testing.md describes both.
 
 /// Whether each test runs to its full extent.
 pub fn is_full() -> bool {

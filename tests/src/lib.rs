@@ -38,6 +38,7 @@ pub mod synthetic;
 pub mod tmux;
 pub mod tool;
 pub mod traced;
+pub mod tree;
 pub mod trials;
 pub mod view;
 pub mod whole;

@@ -20,7 +20,7 @@
 //! ```
 //!
 //! The original code stays where it is. Its first bytes lead to the function's thunk and from there to the
-//! copy; other places that something may jump to lead straight to the copy. See docs/blocks.md.
+//! copy; other places that something may jump to lead straight to the copy. See docs/internals/blocks.md.
 
 pub(crate) mod code;
 pub(crate) mod copies;

@@ -4,7 +4,7 @@
 //! function, arc, call path and thread. The bytes of a file leave ([`Recording::write()`]), and the other way round
 //! ([`Recording::read()`]). `go tool pprof` and other readers of
 //! pprof's `profile.proto` see the samples of a profile. What that format has no place for is in a message of
-//! this crate's own, under a field number that they ignore. `docs/run.md` describes both parts.
+//! this crate's own, under a field number that they ignore. `docs/internals/run.md` describes both parts.
 //!
 //! The crate knows neither how times are measured nor how they are shown, and nothing of program files but how names in
 //! them are demangled.

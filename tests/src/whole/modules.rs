@@ -167,7 +167,7 @@ impl Modules {
 
 impl Modules {
     /// Whether a function is one of those that keep the return address for themselves. They have no frame for exit hooks,
-    /// so functions to which they jump find the return address of their callers (docs/hot-path.md, "Cells").
+    /// so functions to which they jump find the return address of their callers (docs/internals/hot-path.md, "Cells").
     pub(super) fn has_no_frame(&self, key: &Key) -> bool {
         let Key::Function(_, name) = key else { return false };
         ["_setjmp", "setjmp", "__sigsetjmp", "vfork", "__vfork"]

@@ -90,6 +90,7 @@ modules! {
     ranks
     real
     recover
+    reference
     refusals
     relocation
     reports

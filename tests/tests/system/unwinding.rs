@@ -123,7 +123,7 @@ fn exceptions_cross_libraries_that_come_and_go() {
     }
 }
 
-/// libunwind's own backtraces, which contain thunks with exit hooks (see docs/conformance.md), and also all
+/// libunwind's own backtraces, which contain thunks with exit hooks (see docs/internals/conformance.md), and also all
 /// frames.
 const LIBUNWIND: &str = r#"
 #define UNW_LOCAL_ONLY

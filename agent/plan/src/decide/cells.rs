@@ -8,7 +8,7 @@
 //!
 //! If code that is not hooked calls the function (a callback or a signal handler), the call gets a cell nevertheless if the function
 //! can reach a function with a cell. There are two reasons. The search for the caller of a later callback begins at the last return
-//! through an exit hook ([hot-path.md](../../../../docs/hot-path.md)), and would have to scan all of the stack in between without this
+//! through an exit hook ([hot-path.md](../../../../docs/internals/hot-path.md)), and would have to scan all of the stack in between without this
 //! one. And a longjmp out of a signal handler has to find the handler's frame.
 
 use crate::decide::hook::Hook;
