@@ -9,8 +9,10 @@ use gprofinject_image::names::fit;
 use crate::cli::text::Style;
 use crate::cli::units::count;
 
-/// The width above which a text does not widen its column, so that one long name does not move what follows the others.
-const WIDEST: usize = 300;
+/// The width above which a text does not widen its column, so that a few long names do not move what follows the others: without a terminal,
+/// where names are whole, and with one.
+const WIDEST: usize = 64;
+const WIDEST_SHORTENED: usize = 300;
 /// The distance between columns.
 const GAP: &str = "  ";
 /// The width of a name below which numbers that may be left out are left out.
@@ -137,9 +139,10 @@ impl Table {
 
     /// Returns the width of each column; `None` for one that is left out.
     fn widths(&self, room: Option<usize>, rows: &[Vec<String>]) -> Vec<Option<usize>> {
+        let most = if room.is_none() { WIDEST } else { WIDEST_SHORTENED };
         let widest = |column: usize| {
             let texts = rows.iter().filter_map(|row| row.get(column)).map(|text| text.chars().count());
-            texts.filter(|&width| width <= WIDEST).max().unwrap_or(0).max(self.headings[column].len())
+            texts.filter(|&width| width <= most).max().unwrap_or(0).max(self.headings[column].len())
         };
         let mut widths: Vec<Option<usize>> =
             (0..self.headings.len()).map(|column| Some(widest(column))).collect();
@@ -216,6 +219,17 @@ mod tests {
                         \x20     1     20 ns      a_space::longer  library.so\n";
         assert_eq!(text(None), expected);
         assert_eq!(text(Some(50)), expected);
+    }
+
+    #[test]
+    fn a_long_name_moves_nothing_but_its_own_row() {
+        let mut table = Table::new(vec!["name", "module"], 2);
+        let long = "f".repeat(WIDEST + 1);
+        table.push(vec![long.clone(), "a".to_owned()]);
+        table.push(vec!["g".to_owned(), "b".to_owned()]);
+        let mut out = Vec::new();
+        table.print(false, Style::new(Some(When::Never)), &mut out).expect("memory");
+        assert_eq!(String::from_utf8_lossy(&out), format!("name  module\n{long}  a\ng     b\n"));
     }
 
     #[test]
