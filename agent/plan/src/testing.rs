@@ -70,6 +70,7 @@ fn plan_with(image: &Image, skip: Option<usize>, arena: Option<u64>) -> Plan {
             selected: &selected,
             min_size: 0,
             insist: false,
+            shadow_stack: false,
             counted: None,
             clock: false,
             role: Role::Program,
