@@ -21,14 +21,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* A return address on a shadow stack: where it is on the program's stack, and what it is. `slot` 0: a signal handler began here. */
+/* A return address on a shadow stack: where it is on the program's stack, and what it is. `address` 0: a signal handler began here. */
 struct frame {
     unsigned long slot, address;
 };
+/* The memory of a shadow stack. A child of vfork, which has its parent's memory, shares it. */
+struct store {
+    struct frame *frames;
+    long room, users;
+};
 struct thread {
     pid_t id;
-    struct frame *frames;
-    long used, room;
+    struct store *store;
+    long used;
     struct user_regs_struct before;
     int signal, begun;
 };
@@ -42,29 +47,43 @@ static struct thread *find(pid_t id) {
     return NULL;
 }
 
+static struct store *store(void) {
+    struct store *new = calloc(1, sizeof *new);
+    if (!new) abort();
+    new->users = 1;
+    return new;
+}
+
+static void leave(struct store *store) {
+    if (--store->users) return;
+    free(store->frames);
+    free(store);
+}
+
 static struct thread *add(pid_t id) {
     struct thread *known = find(id);
     if (known) return known;
     threads = realloc(threads, (count + 1) * sizeof *threads);
     if (!threads) abort();
-    threads[count] = (struct thread){.id = id};
+    threads[count] = (struct thread){.id = id, .store = store()};
     return &threads[count++];
 }
 
 static void drop(pid_t id) {
     struct thread *thread = find(id);
     if (!thread) return;
-    free(thread->frames);
+    leave(thread->store);
     *thread = threads[--count];
 }
 
 static void push(struct thread *thread, unsigned long slot, unsigned long address) {
-    if (thread->used == thread->room) {
-        thread->room = thread->room ? 2 * thread->room : 1024;
-        thread->frames = realloc(thread->frames, thread->room * sizeof *thread->frames);
-        if (!thread->frames) abort();
+    struct store *store = thread->store;
+    if (thread->used == store->room) {
+        store->room = store->room ? 2 * store->room : 1024;
+        store->frames = realloc(store->frames, store->room * sizeof *store->frames);
+        if (!store->frames) abort();
     }
-    thread->frames[thread->used++] = (struct frame){slot, address};
+    store->frames[thread->used++] = (struct frame){slot, address};
 }
 
 static int load(pid_t id, unsigned long at, void *to, size_t len) {
@@ -97,16 +116,16 @@ static void ret(struct thread *thread, const struct user_regs_struct *after) {
     unsigned long slot = thread->before.rsp;
     long abandoned = 0;
     returns++;
-    while (thread->used && thread->frames[thread->used - 1].slot < slot && thread->frames[thread->used - 1].slot) {
+    while (thread->used && thread->store->frames[thread->used - 1].slot < slot) {
         thread->used--;
         abandoned++;
     }
     if (abandoned) fprintf(report, "abandon %d: %ld at %#llx\n", thread->id, abandoned, thread->before.rip);
-    struct frame top = thread->used ? thread->frames[--thread->used] : (struct frame){0, 0};
+    struct frame top = thread->used ? thread->store->frames[--thread->used] : (struct frame){0, 0};
     if (top.address == after->rip && top.slot == slot) return;
     fprintf(report, "disagree %d: ret at %#llx leads to %#llx, not %#lx\n", thread->id, thread->before.rip, after->rip, top.address);
     /* The frame of this return, or a deeper one, is still there. */
-    while (thread->used && thread->frames[thread->used - 1].slot && thread->frames[thread->used - 1].slot <= slot) thread->used--;
+    while (thread->used && thread->store->frames[thread->used - 1].slot <= slot) thread->used--;
 }
 
 /* What the last step of a thread has done. */
@@ -116,7 +135,7 @@ static void stepped(struct thread *thread) {
     const struct user_regs_struct *before = &thread->before;
     if (thread->begun) {
         if (thread->signal && after.rsp + 256 < before->rsp && after.rdi == (unsigned long)thread->signal) {
-            push(thread, 0, 0);
+            push(thread, after.rsp, 0);
             push(thread, after.rsp, word(thread->id, after.rsp));
         } else {
             switch (decode(thread->id, before->rip)) {
@@ -128,7 +147,7 @@ static void stepped(struct thread *thread) {
                 break;
             case SYSCALL:
                 if (before->rax == 15)
-                    while (thread->used && thread->frames[--thread->used].slot) {}
+                    while (thread->used && thread->store->frames[--thread->used].address) {}
                 break;
             default:
                 break;
@@ -172,6 +191,8 @@ int main(int argc, char **argv) {
         struct thread *thread = add(id);
         int sig = WSTOPSIG(status), event = status >> 16, deliver = 0;
         if (event == PTRACE_EVENT_EXEC) {
+            leave(thread->store);
+            thread->store = store();
             thread->used = 0;
             thread->begun = 0;
         } else if (event) {
@@ -179,8 +200,14 @@ int main(int argc, char **argv) {
             ptrace(PTRACE_GETEVENTMSG, id, 0, &child);
             struct thread *new = add(child);
             thread = find(id);
-            if (event != PTRACE_EVENT_CLONE)
-                for (long i = 0; i < thread->used; i++) push(new, thread->frames[i].slot, thread->frames[i].address);
+            if (event == PTRACE_EVENT_FORK)
+                for (long i = 0; i < thread->used; i++) push(new, thread->store->frames[i].slot, thread->store->frames[i].address);
+            if (event == PTRACE_EVENT_VFORK) {
+                leave(new->store);
+                new->store = thread->store;
+                new->store->users++;
+                new->used = thread->used;
+            }
         } else if (sig == SIGTRAP) {
             siginfo_t info;
             if (!ptrace(PTRACE_GETSIGINFO, id, 0, &info) && info.si_code <= 0) deliver = sig;
