@@ -110,7 +110,8 @@ fn with_a_shadow_stack_no_call_is_moved_and_no_exit_is_hooked() {
     assert_eq!((with.hooks, exits(&with), with.emitted.call_jumps.len()), (Hooks::Entry, 0, 0));
     assert!(with.downgrade.as_ref().is_some_and(|why| why.contains("shadow stack")));
     let refused = Verdict::Refused(Reason::ShadowStack);
-    let hooked = [refused, Verdict::Hooked(Tactic::JumpIntoPadding), Verdict::Hooked(Tactic::Jump)];
+    // The short jump overwrites what is before the call.
+    let hooked = [refused, Verdict::Hooked(Tactic::JumpIntoPadding), Verdict::Hooked(Tactic::ShortJump)];
     assert_eq!(with.verdicts.to_vec(), hooked);
     // If all its calls are known, the function can be hooked there.
     let calls_it = caller(2, &[0x90; 5], 0, &[0xc3]);
