@@ -446,7 +446,7 @@ mod tests {
     fn memory_files_cannot_be_truncated_and_outlive_their_links() {
         let place = tempfile::tempdir().expect("a folder");
         let folder =
-            create_in(place.path(), EngineArg::Builtin, LibraryFile::InMemory, false).expect("a folder");
+            create_in(place.path(), EngineArg::Builtin, LibraryFile::InMemory, true).expect("a folder");
         let shape = Shape { text: (0x1000, 0x2000), arena: 0, arena_len: 0, text_shift: 1, arena_shift: 4 };
         let layout = Layout::new(shape, 16, 0, None, None);
         folder
