@@ -9,6 +9,8 @@ fn main() {
         "-Wl,--hash-style=gnu",
         "-Wl,-z,norelro",
         "-Wl,-soname,libgprofinject.so",
+        // Its returns are those of its calls. The injector takes the mark out where the plans are not made for a shadow stack.
+        "-Wl,-z,shstk",
     ] {
         println!("cargo:rustc-cdylib-link-arg={argument}");
     }

@@ -21,6 +21,7 @@ pub(crate) mod place;
 pub(crate) mod record;
 #[cfg(feature = "standalone")]
 pub(crate) mod records;
+pub(crate) mod shadow_stack;
 #[cfg(not(feature = "standalone"))]
 pub(crate) mod stat;
 pub(crate) mod task;

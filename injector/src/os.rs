@@ -24,6 +24,7 @@ pub(crate) mod progress;
 pub(crate) mod reporter;
 pub(crate) mod say;
 pub(crate) mod scheduling;
+pub(crate) mod shadow_stack;
 pub(crate) mod shared;
 pub(crate) mod signal_frame;
 pub(crate) mod signals;

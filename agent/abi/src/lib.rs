@@ -8,6 +8,7 @@
 //! * [`ask`]: the requests of a profiled process to the injector.
 //! * [`attach`]: the injector's orders to an agent in a process that is already running.
 //! * [`frida`]: the information that the agent gives to the library with Frida's gum.
+//! * [`shadow_stack`]: whether the processor will keep a shadow stack for a process.
 //! * [`shared`]: accessors to the records of a region file that several threads use at once.
 //!
 //! The types here *are* the layouts. Both sides read and write whole records as bytes, through the traits of the crate
@@ -29,6 +30,7 @@ pub mod full;
 pub mod names;
 pub mod plan;
 pub mod region;
+pub mod shadow_stack;
 pub mod shared;
 pub mod tally;
 pub mod times;
@@ -40,4 +42,4 @@ pub use names::{
 };
 
 /// Version of all layouts in this crate, and of the other files in a run folder. Every change of a layout raises it.
-pub const VERSION: u32 = 39;
+pub const VERSION: u32 = 40;

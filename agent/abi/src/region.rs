@@ -162,8 +162,9 @@ pub struct RegionOrders {
     pub trace_args: u32,
     /// Nonzero if the values of arguments and results are kept ([`crate::tally`]), and durations are not measured.
     pub tallies: u32,
-    /// Always 0.
-    pub reserved: u32,
+    /// Nonzero if the plans are right where the processor keeps a shadow stack ([`crate::shadow_stack`]): exits are not hooked,
+    /// and no call is made elsewhere than in its place.
+    pub shadow_stacks: u32,
     /// Libraries that are hooked in no process of glibc's; zeros where there are fewer. The agent does not ask about them.
     pub left_out: [LeftOut; LEFT_OUT],
 }
@@ -323,6 +324,8 @@ coded! {
         AddressSanitizer = 11,
         /// No page that was written may become executable.
         NoNewCode = 12,
+        /// The processor keeps a shadow stack for the process, or will, and the plan is not made for that.
+        ShadowStack = 13,
     }
 }
 

@@ -182,6 +182,7 @@ mod tests {
             selected: &|_| true,
             min_size: 0,
             insist: true,
+            shadow_stack: false,
             counted: None,
             clock: false,
             role: Role::Program,

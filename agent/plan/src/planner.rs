@@ -5,7 +5,7 @@ use crate::blocks::copies::{Copies, Wanted};
 use crate::blocks::uncounted::Uncounted;
 use crate::decide::decisions::{Decisions, LeftOut, decide};
 use crate::decide::hook::Hook;
-use crate::decide::options::{Engine, Hooks, Options, Told};
+use crate::decide::options::{Hooks, Means, Options, Told};
 use crate::decide::standalone::Standalone;
 use crate::decide::system_calls::{Purpose, SystemCalls};
 use crate::decide::thunk_spec::Exits;
@@ -47,8 +47,8 @@ impl Plan {
         };
         let downgrade = entries_because
             .or_else(|| runtime.map(str::to_owned))
-            .or_else(|| downgrade(image, options.hooks, none, reader.as_deref()));
-        let entry_only = options.hooks == Hooks::Entry || downgrade.is_some();
+            .or_else(|| downgrade(image, options, none, reader.as_deref()));
+        let entry_only = options.hooks == Hooks::Entry || options.shadow_stack || downgrade.is_some();
         // Where a runtime forbids exit hooks, no function gets one (see `refuse` in `decide::decisions`), so
         // what functions do with their return addresses matters only if basic blocks are counted.
         let exits =
@@ -78,19 +78,20 @@ impl Plan {
                 || (any || role.is_library()) && stack_copiers.contains(&i);
             chosen(i).filter(|_| !is_needed)
         };
-        // Copies of functions would leave return addresses in the arena, where such a runtime does not find them.
-        let counted = options.counted.filter(|_| image.facts.runtime.is_none());
+        // Copies of functions would leave return addresses in the arena, where such a runtime does not find them; and some of
+        // their calls leave the original ones, which are not in a shadow stack.
+        let copies = image.facts.runtime.is_none() && !options.shadow_stack;
+        let counted = options.counted.filter(|_| copies);
         let counted = counted.map(|counted| move |i: usize| counted(&image.functions[i]));
         let counted = counted.as_ref().map(|counted| counted as &dyn Fn(usize) -> bool);
-        let wanted = Wanted { counted, clock: options.clock && image.facts.runtime.is_none() };
-        let engine = options.engine;
+        let wanted = Wanted { counted, clock: options.clock && copies };
         let falls = falls::all(image, &flow);
         let told = options.told.filter(|_| options.measured == Measured::Chosen);
         let told: Vec<Told> = told.map_or(Vec::new(), |told| image.functions.iter().map(told).collect());
         let task = Task {
             image,
             flow: &flow,
-            engine,
+            means: options.means(),
             role,
             exits: match (entry_only, options.measured) {
                 (true, _) => Exits::Few,
@@ -198,7 +199,8 @@ impl Plan {
 
 /// Returns why the plan makes fewer hooks than the user asked for, as text for the user, or `None` if it
 /// makes all of them.
-fn downgrade(image: &Image, asked: Hooks, none: Option<Reason>, reader: Option<&str>) -> Option<String> {
+fn downgrade(image: &Image, options: &Options, none: Option<Reason>, reader: Option<&str>) -> Option<String> {
+    let asked = options.hooks;
     match &image.facts.runtime {
         _ if none.is_some() => {
             reader.map(|why| format!("{why}: it is only sampled; --hooks both hooks it all the same"))
@@ -206,9 +208,14 @@ fn downgrade(image: &Image, asked: Hooks, none: Option<Reason>, reader: Option<&
         Some(runtime) if asked == Hooks::Both => {
             Some(format!("its runtime ({runtime}) relies on true return addresses: only entries are hooked"))
         }
+        _ if options.shadow_stack && asked == Hooks::Both => Some(SHADOWED.to_owned()),
         _ => None,
     }
 }
+
+/// Why exits are not hooked in a process with a shadow stack, as text for the user.
+const SHADOWED: &str = "the processor keeps its return addresses in a shadow stack (SHSTK): only entries are hooked; \
+                        GLIBC_TUNABLES=glibc.cpu.hwcaps=-SHSTK starts it without one";
 
 /// Returns what the user has to know if the arena does not reach all functions, as text.
 fn far(verdicts: &[Result<Tactic, Reason>]) -> Option<String> {
@@ -224,7 +231,7 @@ fn far(verdicts: &[Result<Tactic, Reason>]) -> Option<String> {
 struct Task<'a, 'd> {
     image: &'a Image<'d>,
     flow: &'a Flow,
-    engine: Engine,
+    means: Means,
     role: Role,
     exits: Exits,
     /// Which functions are copied.
@@ -282,7 +289,7 @@ impl Decided {
     fn that_can_be_emitted(task: Task, left_out: &LeftOut) -> Decided {
         /// The largest number of attempts. Compiled programs need at most two.
         const ROUNDS: u32 = 20;
-        let Task { image, flow, engine, role, exits, wanted, system_calls, .. } = task;
+        let Task { image, flow, means, role, exits, wanted, system_calls, .. } = task;
         let mut failed = if exits == Exits::Few { Failed::new() } else { unwinder::steps(image, flow) };
         // A function that returns a condition keeps its flags if it needs no exit, also where calls are measured.
         failed.extend(flags::passed(image, flow, if exits.are_measured() { Exits::Needed } else { exits }));
@@ -298,7 +305,7 @@ impl Decided {
         }
         let mut earlier = Earlier { failed, unredirected: HashSet::new() };
         for _ in 0..ROUNDS {
-            let mut decisions = decide(image, flow, left_out, engine, &earlier);
+            let mut decisions = decide(image, flow, left_out, means, &earlier);
             // A branch can be redirected only if the function that contains the branch has no copy, because
             // the copy would still lead to the old target.
             let in_the_way = system_calls.in_the_way_of(&decisions.hooks);
@@ -322,7 +329,7 @@ impl Decided {
             let reason = |i, other| if by_frida(i) { Reason::FridaNotRelocatable } else { other };
             failed.extend(decided.emitted.failed.iter().map(|&(i, other)| (i, reason(i, other))));
         }
-        let verdicts = decide(image, flow, left_out, engine, &earlier).verdicts;
+        let verdicts = decide(image, flow, left_out, means, &earlier).verdicts;
         let verdicts = verdicts.into_iter().map(|v| v.and(Err(Reason::NotRelocatable))).collect();
         let decisions = Decisions { verdicts, hooks: Vec::new() };
         Decided::emit(task, decisions)

@@ -51,15 +51,20 @@ pub(crate) fn image<'d>(elf_type: ElfType, base: u64, code: &'d [u8], sizes: &[u
 
 /// Returns a plan with entry and exit hooks for all functions except the one with index `skip`.
 pub(crate) fn plan_of(image: &Image, skip: Option<usize>) -> Plan {
-    plan_with(image, skip, None)
+    plan_with(image, skip, None, false)
 }
 
 /// Returns a plan with hooks for all functions whose arena is at this address.
 pub(crate) fn plan_at(image: &Image, arena: u64) -> Plan {
-    plan_with(image, None, Some(arena))
+    plan_with(image, None, Some(arena), false)
 }
 
-fn plan_with(image: &Image, skip: Option<usize>, arena: Option<u64>) -> Plan {
+/// Returns a plan for a process with a shadow stack, with hooks for all functions.
+pub(crate) fn plan_under_shadow_stack(image: &Image) -> Plan {
+    plan_with(image, None, None, true)
+}
+
+fn plan_with(image: &Image, skip: Option<usize>, arena: Option<u64>, shadow_stack: bool) -> Plan {
     let left_out = skip.map(|i| image.functions[i].address);
     let selected = |f: &Function| Some(f.address) != left_out;
     Plan::new(
@@ -70,6 +75,7 @@ fn plan_with(image: &Image, skip: Option<usize>, arena: Option<u64>) -> Plan {
             selected: &selected,
             min_size: 0,
             insist: false,
+            shadow_stack,
             counted: None,
             clock: false,
             role: Role::Program,

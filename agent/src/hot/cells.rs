@@ -21,6 +21,7 @@ use crate::hot::blocks;
 use crate::hot::clear;
 use crate::hot::next::Next;
 use crate::os::memory;
+use crate::os::shadow_stack;
 use crate::os::task;
 use crate::os::words;
 use crate::program::agent::Agent;
@@ -230,7 +231,8 @@ fn claim(shadow: u64, cell: CellRef, cfa: u64, number: u32, return_address: u64)
     if !is_standard && !aside.is_some_and(is_in_use) {
         return Claim::Free;
     }
-    let Some(aside) = aside.filter(|_| !has_hardware_shadow_stack()) else { return Claim::None };
+    // The return of an interned frame is not that of the last call, which the processor's shadow stack would notice.
+    let Some(aside) = aside.filter(|_| !shadow_stack::is_on()) else { return Claim::None };
     let Some(label) = interned::label(number, return_address) else { return Claim::None };
     if distance(cell) != LEFT {
         interned::note_turn();
@@ -239,17 +241,6 @@ fn claim(shadow: u64, cell: CellRef, cfa: u64, number: u32, return_address: u64)
         copy(cell, aside, TAKES_TURNS);
     }
     Claim::Label(label)
-}
-
-/// Returns whether the processor keeps a shadow stack for the thread. The return of an interned frame is not that of the last
-/// call, which the processor would notice.
-fn has_hardware_shadow_stack() -> bool {
-    let pointer: u64;
-    // SAFETY: without a shadow stack, or on an older processor, the instruction does nothing.
-    unsafe {
-        core::arch::asm!("rdsspq {}", inout(reg) 0_u64 => pointer, options(nomem, nostack, preserves_flags))
-    };
-    pointer != 0
 }
 
 /// Fills the cell of a frame that unhooked code has called, as the thunk would, and stores its caller in `link`. Returns where

@@ -117,7 +117,7 @@ static NOT_SET_UP: Agent = Agent {
         trace_depth: 0,
         trace_args: 0,
         tallies: 0,
-        reserved: 0,
+        shadow_stacks: 0,
         left_out: [LeftOut { file: [0; 5], name: 0 }; LEFT_OUT],
     },
     fsgsbase: false,

@@ -20,6 +20,7 @@ use crate::os::lookup;
 use crate::os::memory;
 use crate::os::own_image;
 use crate::os::place::Place;
+use crate::os::shadow_stack;
 #[cfg(not(feature = "standalone"))]
 use crate::os::stat;
 use crate::os::task;
@@ -212,6 +213,10 @@ fn hook(
     let is_standalone = cfg!(feature = "standalone");
     if plan.magic != MAGIC || plan.version != VERSION || (plan.standalone != 0) != is_standalone {
         return Err(Refusal::new(Trouble::Version));
+    }
+    let has_shadow_stack = || shadow_stack::is_on() || !words::is_attached() && shadow_stack::comes(start);
+    if orders.shadow_stacks == 0 && has_shadow_stack() {
+        return Err(Refusal::new(Trouble::ShadowStack));
     }
     let bias = start.auxiliary(AT_PHDR).wrapping_sub(plan.phdr);
     if start.auxiliary(AT_ENTRY) != plan.entry.wrapping_add(bias) || !bias.is_multiple_of(region::PAGE) {

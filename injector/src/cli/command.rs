@@ -20,7 +20,7 @@ use crate::os::heir::Heir;
 use crate::os::limits::{self, Limits};
 use crate::os::say::{self, Level};
 use crate::os::scheduling::Scheduling;
-use crate::os::{signals, sys};
+use crate::os::{shadow_stack, signals, sys};
 use crate::program::resolve;
 use crate::sampling::sampler::{self, Method};
 use crate::session::expectations;
@@ -237,7 +237,11 @@ fn prepare_attach(process: &Process, mut settings: Settings, start: Instant) -> 
     let tracer = trace_place(&mut settings)?.map(Tracer::new).transpose()?.or(slow_tracer(&settings)?);
     let choice = sampler::choose(SamplerArg::Perf, settings.rate, true, false, false);
     let image = subject.image().filter(|_| subject.kind.is_standalone());
-    let settings = Settings { arena: image.and_then(|image| room::arena(process, image)), ..settings };
+    let settings = Settings {
+        arena: image.and_then(|image| room::arena(process, image)),
+        shadow_stacks: shadow_stack::is_on_or_comes(process.pid),
+        ..settings
+    };
     let planned = settings.planner().plan(subject, &program.binary, false);
     unmatched::check_slow(&program.binary, &planned, &settings)?;
     expectations::say(&planned, &program, &settings, choice.method != Method::None);

@@ -9,7 +9,7 @@ use crate::cli::args::Args;
 use crate::live::view::Look;
 use crate::options::{Clock, ClockArg, EngineArg, Export, Measure, Paths, Tracing, Verb};
 use crate::os::say::{Level, Voice};
-use crate::os::{clock, reporter};
+use crate::os::{clock, reporter, shadow_stack};
 use crate::program::arguments::ArgsChoice;
 use crate::program::filters::Filters;
 use crate::program::libs::Libs;
@@ -140,6 +140,7 @@ pub(crate) fn settings(args: Args) -> Result<Settings> {
             .counting(args.count, &args.file)?,
         libs: args.libs.parse::<Libs>().context("--libs")?,
         running: args.pid.is_some(),
+        shadow_stacks: args.pid.is_none() && shadow_stack::comes_with_programs(),
         arena: None,
         output: output::naming(args.output, std::env::var_os("GMON_OUT_PREFIX"), &rank),
         stats: args.stats.map(|path| rank.of(path)),

@@ -73,6 +73,7 @@ pub(crate) fn recover(folder: &Path, settings: &Settings) -> Result<()> {
         filters: &filters,
         libs: &libs,
         running: entries.running,
+        shadow_stacks: entries.shadow_stacks,
         arena: entries.arena,
         cache: &settings.cache,
     };
@@ -307,9 +308,21 @@ impl Recovery<'_> {
                 let (hooks, engine, measure) = (entries.hooks, entries.engine, entries.measure);
                 let (filters, libs) = (&self.filters, &self.libs);
                 let (running, arena) = (entries.running, entries.arena);
+                let shadow_stacks = entries.shadow_stacks;
                 let cache = self.cache;
                 let args = None;
-                let planner = Planner { hooks, engine, measure, args, filters, libs, running, arena, cache };
+                let planner = Planner {
+                    hooks,
+                    engine,
+                    measure,
+                    args,
+                    filters,
+                    libs,
+                    running,
+                    shadow_stacks,
+                    arena,
+                    cache,
+                };
                 let subject = planner.subject_to_compare(&binary);
                 if !subject.is_labelled(&label) {
                     bail!("{} is no longer the file that was run", binary.display());

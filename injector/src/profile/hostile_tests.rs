@@ -43,6 +43,7 @@ fn program(count: Option<CountArg>) -> &'static Profilee {
         filters: &filters,
         libs,
         running: false,
+        shadow_stacks: false,
         arena: None,
         cache,
     };

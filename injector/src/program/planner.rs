@@ -40,6 +40,8 @@ pub(crate) struct Planner<'a> {
     pub(crate) libs: &'a Libs,
     /// Whether the process runs already when it is hooked.
     pub(crate) running: bool,
+    /// See [`Options::shadow_stack`].
+    pub(crate) shadow_stacks: bool,
     /// See [`Options::arena`]: where a program's arena begins, if the process runs already and is that of a standalone
     /// program.
     pub(crate) arena: Option<u64>,
@@ -189,6 +191,7 @@ impl Planner<'_> {
             None if counts && self.measure.is_none() => HookMode::Entry,
             Some(HooksArg::None) => return None,
             Some(HooksArg::Entry) => HookMode::Entry,
+            _ if self.shadow_stacks => HookMode::Entry,
             Some(HooksArg::Both) | None => HookMode::Both,
         };
         let wanted = self.libs.wants_any() || is_musl;
@@ -196,7 +199,8 @@ impl Planner<'_> {
     }
 
     fn plan_part<'s, 'd>(&self, subject: &'s Subject<'d>, names: &[&str], part: Part) -> Planned<'s, 'd> {
-        let Planner { hooks, engine, measure, args, filters, libs, running, arena, cache } = *self;
+        let Planner { hooks, engine, measure, args, filters, libs, running, shadow_stacks, arena, cache } =
+            *self;
         let agent_wanted = part == Part::Program { agent_wanted: true };
         let role = match part {
             Part::Program { .. } if subject.kind.is_standalone() => Role::Standalone,
@@ -209,8 +213,8 @@ impl Planner<'_> {
         // Without line information, nothing could be shown of a library's lines.
         let is_without_lines =
             || role.is_library() && filters.count() == Some(CountArg::Lines) && subject.lines().is_none();
-        // Return addresses in copies would be unknown to such a runtime.
-        let has_runtime = subject.image().is_some_and(|image| image.facts.runtime.is_some());
+        // Return addresses in copies would be unknown to such a runtime. A shadow stack would not have those that some copies leave.
+        let has_runtime = shadow_stacks || subject.image().is_some_and(|image| image.facts.runtime.is_some());
         let is_uncounted = role == Role::StandaloneLibrary;
         let counts = counting && !has_runtime && !is_uncounted && !is_without_lines();
         let blocks_only = counting && !has_runtime && hooks == Some(HooksArg::None);
@@ -260,6 +264,7 @@ impl Planner<'_> {
             selected: &selected,
             min_size: filters.min_size(),
             insist,
+            shadow_stack: shadow_stacks,
             counted,
             clock,
             role,

@@ -72,7 +72,13 @@ pub(crate) fn say(planned: &Planned, program: &Program, settings: &Settings, sam
     let runtime = planned.subject.image().and_then(|image| image.facts.runtime.as_ref());
     let executed = settings.measure.is_some_and(|measure| measure.clock == Clock::Instructions);
     let what = if executed { "instructions" } else { "basic blocks" };
-    if let Some(runtime) = runtime.filter(|_| settings.filters.count().is_some() || executed) {
+    let copies = settings.filters.count().is_some() || executed;
+    if copies && settings.shadow_stacks {
+        voice.warn(format_args!(
+            "{what} of {shown} are not counted: the processor's shadow stack (SHSTK) would not have the return addresses that this \
+             leaves on the stack; GLIBC_TUNABLES=glibc.cpu.hwcaps=-SHSTK turns it off"
+        ));
+    } else if let Some(runtime) = runtime.filter(|_| copies) {
         voice.warn(format_args!(
             "{what} of {shown} are not counted: its runtime ({runtime}) would find return addresses that it does not know"
         ));

@@ -226,9 +226,12 @@ impl Family<'_> {
                 return None;
             }
         };
-        // Of the program that was started, it was said before.
+        // Of the program that was started, it was said before. If that is a shadow stack, it holds for all programs.
         let known = profilee.planned.plan.iter().filter(|_| profilee.number != 0);
-        let less = known.flat_map(|plan| [&plan.downgrade, &plan.caution]).flatten();
+        let downgrade = |plan: &'static gprofinject_plan::Plan| {
+            plan.downgrade.as_ref().filter(|_| !self.settings.shadow_stacks)
+        };
+        let less = known.flat_map(|plan| [downgrade(plan), plan.caution.as_ref()]).flatten();
         self.unfollowed.extend(less.map(|less| format!("{}: {less}", binary.display())));
         self.enter(profilee);
         let (name, committed) = match self.make_files(profilee) {

@@ -96,7 +96,8 @@ pub(crate) fn profile<T: Target>(
     let profilee = profilees.first(&program.binary, program.shown.clone(), planned, agent_wanted);
     settings.planner().keep(&program.binary, ReadFor::Program, profilee.planned);
     let timer_rate = if choice.method == Method::Timer { choice.rate } else { 0 };
-    let orders = Orders { timer_rate, follow, plan: profilee.number, ..Orders::default() };
+    let shadow_stacks = settings.shadow_stacks;
+    let orders = Orders { timer_rate, follow, plan: profilee.number, shadow_stacks, ..Orders::default() };
     let is_partial_allowed = choice.method == Method::Perf && !insists;
     let Placed { folder, unplaced } = place(&settings, profilee, orders, heir, is_partial_allowed)?;
     let results = Results::new(&output, Some(&exports), profilee);

@@ -82,6 +82,8 @@ pub(crate) struct Settings {
     pub(crate) libs: Libs,
     /// Whether the process runs already (`--pid`).
     pub(crate) running: bool,
+    /// Whether the processor keeps shadow stacks for the processes, or may do so: see [`gprofinject_plan::Options::shadow_stack`].
+    pub(crate) shadow_stacks: bool,
     /// Where the arena of a standalone program begins that runs already: see [`gprofinject_plan::Options::arena`].
     pub(crate) arena: Option<u64>,
     pub(crate) follow: bool,
@@ -111,6 +113,7 @@ impl Settings {
             filters: &self.filters,
             libs: &self.libs,
             running: self.running,
+            shadow_stacks: self.shadow_stacks,
             arena: self.arena,
             cache: &self.cache,
         }
@@ -132,6 +135,7 @@ impl Settings {
             files: self.filters.files(),
             libs: self.libs.typed().to_owned(),
             running: self.running,
+            shadow_stacks: self.shadow_stacks,
             arena: self.arena,
             rate,
             programs: Vec::new(),

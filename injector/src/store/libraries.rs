@@ -70,3 +70,40 @@ impl EngineArg {
         std::iter::once((AGENT_FILE, AGENT)).chain(frida.map(|library| (FRIDA_FILE, library)))
     }
 }
+
+/// The beginning of a GNU property note with the features that a file says all of its code is made for, up to the features: the owner, the type and
+/// the length of the property (GNU_PROPERTY_X86_FEATURE_1_AND in the x86-64 psABI).
+const FEATURES: [u8; 12] = *b"GNU\0\x02\0\0\xc0\x04\0\0\0";
+/// The feature: returns are those of calls (GNU_PROPERTY_X86_FEATURE_1_SHSTK).
+const SHADOW_STACK: u8 = 2;
+
+/// Returns a library as one that is not made for a shadow stack, so that glibc does not turn it on in a process that loads the library.
+pub(crate) fn without_mark(library: &[u8]) -> Vec<u8> {
+    let mut library = library.to_vec();
+    if let Some(at) = features(&library) {
+        library[at] &= !SHADOW_STACK;
+    }
+    library
+}
+
+/// Returns the place of the features in a library.
+fn features(library: &[u8]) -> Option<usize> {
+    let at = library.windows(FEATURES.len()).position(|bytes| bytes == FEATURES)?;
+    Some(at + FEATURES.len()).filter(|&at| at < library.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_agent_is_marked_for_shadow_stacks_once_and_not_without_the_mark() {
+        let at = features(AGENT).expect("a mark");
+        assert_eq!(AGENT[at], SHADOW_STACK);
+        assert_eq!(features(&AGENT[at..]), None);
+        let without = without_mark(AGENT);
+        assert_eq!(without[at], 0);
+        assert!(without[..at] == AGENT[..at] && without[at + 1..] == AGENT[at + 1..]);
+        assert_eq!(without_mark(&FEATURES), FEATURES, "a file that ends there");
+    }
+}

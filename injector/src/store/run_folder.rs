@@ -20,6 +20,7 @@ use gprofinject_abi::{FOLDER_MAX, PLAN_SUFFIX, REGION_SUFFIX};
 use crate::options::EngineArg;
 use crate::os::heir::Heir;
 use crate::os::{limits, proc, sys};
+use crate::store::libraries::without_mark;
 use crate::store::private_folder::{HEIR, PrivateFolder};
 use crate::store::region::file::{self, RegionFile};
 use crate::store::region::layout::{Layout, Orders};
@@ -131,7 +132,7 @@ impl RunFolder {
         for library in [LibraryFile::InFolder, LibraryFile::InMemory] {
             refusals.clear();
             for place in places() {
-                let made = create_in(&place, engine, library)
+                let made = create_in(&place, engine, library, orders.shadow_stacks)
                     .and_then(|folder| folder.add(first, plan, layout, orders).map(|()| folder));
                 match made {
                     Ok(mut folder) => {
@@ -379,7 +380,12 @@ fn places() -> Vec<PathBuf> {
     places
 }
 
-fn create_in(place: &Path, engine: EngineArg, library: LibraryFile) -> io::Result<RunFolder> {
+fn create_in(
+    place: &Path,
+    engine: EngineArg,
+    library: LibraryFile,
+    shadow_stacks: bool,
+) -> io::Result<RunFolder> {
     let libraries_len: usize = engine.libraries().map(|(_, bytes)| bytes.len()).sum();
     if library == LibraryFile::InFolder && sys::free_space(place)? < libraries_len as u64 {
         return Err(io::Error::from_raw_os_error(libc::ENOSPC));
@@ -398,16 +404,17 @@ fn create_in(place: &Path, engine: EngineArg, library: LibraryFile) -> io::Resul
         return Err(io::Error::other("LD_PRELOAD cannot name files in it"));
     }
     for (name, bytes) in engine.libraries() {
+        let bytes = if shadow_stacks { Cow::Borrowed(bytes) } else { Cow::Owned(without_mark(bytes)) };
         match library {
             LibraryFile::InFolder => {
                 let mut file = folder.folder.create_read_only(name)?;
-                file.write_all(bytes)?;
+                file.write_all(&bytes)?;
                 check_executable(&file)?;
             }
             LibraryFile::InMemory => {
                 let unsupported = || io::Error::other("links in it lead to no memory files");
                 let mut file = folder.memory_file(name).ok_or_else(unsupported)?;
-                file.write_all(bytes)?;
+                file.write_all(&bytes)?;
                 sys::fix_contents(&file)?;
                 check_executable(&file)?;
                 folder.hold(name.to_owned(), file)?;
@@ -438,7 +445,8 @@ mod tests {
     #[test]
     fn memory_files_cannot_be_truncated_and_outlive_their_links() {
         let place = tempfile::tempdir().expect("a folder");
-        let folder = create_in(place.path(), EngineArg::Builtin, LibraryFile::InMemory).expect("a folder");
+        let folder =
+            create_in(place.path(), EngineArg::Builtin, LibraryFile::InMemory, true).expect("a folder");
         let shape = Shape { text: (0x1000, 0x2000), arena: 0, arena_len: 0, text_shift: 1, arena_shift: 4 };
         let layout = Layout::new(shape, 16, 0, None, None);
         folder

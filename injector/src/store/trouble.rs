@@ -92,6 +92,9 @@ fn trouble_text(trouble: TroubleCode) -> String {
         Trouble::AddressSanitizer => {
             "AddressSanitizer is preloaded, whose reports would show the hooks; without it in LD_PRELOAD, the program is hooked"
         }
+        Trouble::ShadowStack => {
+            "its own GLIBC_TUNABLES turn the processor's shadow stack (SHSTK) on; give them to gprofinject too, so that entries are hooked"
+        }
         Trouble::Panic => "the agent has a defect",
     };
     text.into()

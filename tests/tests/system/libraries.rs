@@ -142,7 +142,7 @@ pub(crate) fn whole(place: &Place) -> BTreeMap<(String, String), u64> {
 }
 
 /// The same of some programs.
-fn whole_of(place: &Place, is_wanted: impl Fn(&gmon_run::Program) -> bool) -> BTreeMap<(String, String), u64> {
+pub(crate) fn whole_of(place: &Place, is_wanted: impl Fn(&gmon_run::Program) -> bool) -> BTreeMap<(String, String), u64> {
     let [symbols, whole] = view::written_of(&place.path("gmon.pb.gz"), is_wanted).unwrap();
     let (program, profile) = (Program::read(&symbols).unwrap(), gprofdata::read(&whole).unwrap());
     let name = |address| {

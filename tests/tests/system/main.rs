@@ -33,6 +33,7 @@ modules! {
     attach_musl
     attach_static
     security
+    shadow_stacks
     attach_programs
     blocks
     runtimes

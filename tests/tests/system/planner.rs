@@ -223,6 +223,7 @@ fn judge(image: &Image, seed: u64) -> Result<(), String> {
             selected: &selected,
             min_size: 0,
             insist: false,
+            shadow_stack: false,
             counted: count.then_some(&|_| true),
             clock: false,
             role: gprofinject_plan::Role::Program,

@@ -119,6 +119,7 @@ mod tests {
             selected: &|_| true,
             min_size: 0,
             insist: true,
+            shadow_stack: false,
             counted: None,
             clock: false,
             role,

@@ -2,7 +2,7 @@
 
 use crate::decide::fit::{Fit, fit};
 use crate::decide::hook::Hook;
-use crate::decide::options::Engine;
+use crate::decide::options::Means;
 use crate::decide::start::Start;
 use crate::decide::verdict::{Earlier, Reason, Tactic};
 use crate::flow::facts::Flow;
@@ -48,9 +48,9 @@ pub(crate) struct Decider<'s, 'a, 'd> {
     pub(crate) flow: &'a Flow,
     /// What earlier attempts have shown.
     pub(crate) earlier: &'a Earlier,
-    /// The engine that writes the patches.
-    pub(crate) engine: Engine,
-    /// The current decision for each function. `NoRoom` and `JumpedInto` may still change.
+    /// The engine that writes the patches, and what it may do.
+    pub(crate) means: Means,
+    /// The current decision for each function. `NoRoom`, `JumpedInto` and `ShadowStack` may still change.
     pub(crate) verdicts: ByFunction<'s, Result<Tactic, Reason>>,
     /// The hook of each function that has one.
     pub(crate) hooks: ByFunction<'s, Option<Hook>>,
@@ -73,7 +73,7 @@ pub(crate) type Way = fn(&mut Decider, usize) -> Result<Tactic, Reason>;
 impl<'s, 'a, 'd> Decider<'s, 'a, 'd> {
     /// Returns the state for as many functions, from `first` on, as the slices have values for.
     pub(crate) fn new(
-        (image, flow, earlier, engine): (&'a Image<'d>, &'a Flow, &'a Earlier, Engine),
+        (image, flow, earlier, means): (&'a Image<'d>, &'a Flow, &'a Earlier, Means),
         first: usize,
         verdicts: &'s mut [Result<Tactic, Reason>],
         hooks: &'s mut [Option<Hook>],
@@ -83,7 +83,7 @@ impl<'s, 'a, 'd> Decider<'s, 'a, 'd> {
             image,
             flow,
             earlier,
-            engine,
+            means,
             verdicts: ByFunction { first, values: verdicts },
             hooks: ByFunction { first, values: hooks },
             padding_used: ByFunction { first, values: padding_used },
@@ -96,7 +96,7 @@ impl<'s, 'a, 'd> Decider<'s, 'a, 'd> {
 
     /// Returns whether the function is neither hooked nor finally refused.
     pub(crate) fn is_open(&self, i: usize) -> bool {
-        matches!(self.verdicts[i], Err(Reason::NoRoom | Reason::JumpedInto))
+        matches!(self.verdicts[i], Err(Reason::NoRoom | Reason::JumpedInto | Reason::ShadowStack))
             && !self.earlier.failed.contains_key(&i)
     }
 
@@ -119,6 +119,10 @@ impl<'s, 'a, 'd> Decider<'s, 'a, 'd> {
         patch: u64,
         over_call: bool,
     ) -> Result<(Fit, bool), Reason> {
-        fit(self.image, self.flow, i, start, patch, over_call, self.padding_used[i])
+        let (fit, padded) = fit(self.image, self.flow, i, start, patch, over_call, self.padding_used[i])?;
+        match fit.over_call && self.means.shadow_stack {
+            true => Err(Reason::ShadowStack),
+            false => Ok((fit, padded)),
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::decide::decider::{Decider, Way};
 use crate::decide::hook::Hook;
-use crate::decide::options::Engine;
+use crate::decide::options::{Engine, Means};
 use crate::decide::own_return::returns_otherwise;
 use crate::decide::retpoline::is_retpoline;
 use crate::decide::slide;
@@ -33,10 +33,10 @@ pub(crate) fn decide(
     image: &Image,
     flow: &Flow,
     left_out: &LeftOut,
-    engine: Engine,
+    means: Means,
     earlier: &Earlier,
 ) -> Decisions {
-    let given = (image, flow, earlier, engine);
+    let given = (image, flow, earlier, means);
     let count = image.functions.len();
     let mut verdicts = vec![Err(Reason::NoRoom); count];
     let mut hooks: Vec<_> = (0..count).map(|_| None).collect();
@@ -87,7 +87,7 @@ pub(crate) fn decide(
 fn refuse(
     image: &Image,
     flow: &Flow,
-    engine: Engine,
+    means: Means,
     earlier: &Earlier,
     i: usize,
     left_out: &LeftOut,
@@ -120,19 +120,20 @@ fn refuse(
         return Some(Reason::Retpoline);
     }
     let facts = &flow.functions[i];
-    let has_no_exit = image.facts.runtime.is_some() || facts.odd_return || returns_otherwise(f);
+    let has_no_exit =
+        image.facts.runtime.is_some() || means.shadow_stack || facts.odd_return || returns_otherwise(f);
     if facts.table_loops && (has_no_exit || facts.calls_itself_too) {
         return Some(Reason::LoopsThroughTable);
     }
     let failed = earlier.failed.get(&i).copied();
-    failed.filter(|reason| engine != Engine::FridaOrBuiltin || *reason != Reason::FridaNotRelocatable)
+    failed.filter(|reason| means.engine != Engine::FridaOrBuiltin || *reason != Reason::FridaNotRelocatable)
 }
 
 impl Decider<'_, '_, '_> {
     /// Refuses functions, and hooks those that need no cave.
     fn without_caves(&mut self, left_out: &LeftOut) {
         for i in self.hooks.functions() {
-            let refused = refuse(self.image, self.flow, self.engine, self.earlier, i, left_out);
+            let refused = refuse(self.image, self.flow, self.means, self.earlier, i, left_out);
             self.verdicts[i] = refused.map_or_else(|| self.with_room(i), Err);
         }
     }

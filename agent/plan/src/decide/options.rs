@@ -26,6 +26,14 @@ pub enum Engine {
     FridaOrBuiltin,
 }
 
+/// Who writes the patches, and what they may do.
+#[derive(Clone, Copy)]
+pub(crate) struct Means {
+    pub engine: Engine,
+    /// See [`Options::shadow_stack`].
+    pub shadow_stack: bool,
+}
+
 /// When a function tells the agent about its calls, if [`Measured::Chosen`] calls do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Told {
@@ -49,6 +57,9 @@ pub struct Options<'a> {
     pub min_size: u64,
     /// Whether the user insists on hooks in a program that may read its own code.
     pub insist: bool,
+    /// Whether the processor keeps a shadow stack for the process, or may do so later. Then no exits are hooked, whatever
+    /// `hooks` says, and no calls are relocated: each return has to be that of the last call.
+    pub shadow_stack: bool,
     /// Returns whether the function's basic blocks are to be counted. If this is `None`, no function's
     /// are.
     pub counted: Option<&'a dyn Fn(&Function) -> bool>,
@@ -77,6 +88,11 @@ pub(crate) struct Selection<'a> {
 }
 
 impl Options<'_> {
+    /// Returns the part of the options that says how functions may be patched.
+    pub(crate) fn means(&self) -> Means {
+        Means { engine: self.engine, shadow_stack: self.shadow_stack }
+    }
+
     /// Returns the part of the options that selects functions.
     pub(crate) fn selection(&self) -> Selection<'_> {
         Selection { selected: self.selected, min_size: self.min_size }
@@ -111,6 +127,7 @@ mod tests {
                 selected: &selected,
                 min_size,
                 insist: false,
+                shadow_stack: false,
                 counted: None,
                 clock: false,
                 role: Role::Program,

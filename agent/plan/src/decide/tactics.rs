@@ -48,7 +48,7 @@ fn own_cave(start: &Start, fit: &Fit, patch: u64, from: u64) -> Option<(u64, u64
 impl Decider<'_, '_, '_> {
     /// Hooks a function that has room of its own for a jump.
     pub(crate) fn with_room(&mut self, i: usize) -> Result<Tactic, Reason> {
-        match self.engine {
+        match self.means.engine {
             Engine::Builtin => self.near(i, false),
             // The agent needs hooks in these functions.
             Engine::Frida if unwinder::is_needed(self.image, i) => {
@@ -67,10 +67,11 @@ impl Decider<'_, '_, '_> {
 
     /// Returns the bytes that gum would overwrite.
     fn frida_fit(&self, i: usize) -> Result<frida::Fit, Reason> {
-        match self.earlier.failed.get(&i) {
-            Some(&reason) => Err(reason),
-            None => frida::fit(self.image, self.flow, i),
+        if let Some(&reason) = self.earlier.failed.get(&i) {
+            return Err(reason);
         }
+        let fit = frida::fit(self.image, self.flow, i)?;
+        if fit.call && self.means.shadow_stack { Err(Reason::ShadowStack) } else { Ok(fit) }
     }
 
     /// Records gum's hook.

@@ -119,6 +119,8 @@ pub enum Reason {
     FridaEarly,
     /// The instructions that gum overwrites cannot run elsewhere.
     FridaNotRelocatable,
+    /// Every patch would relocate a call, and the processor's shadow stack would keep the address behind the relocated one.
+    ShadowStack,
 }
 
 impl Reason {
@@ -158,6 +160,7 @@ impl Reason {
             Reason::FridaJump => "frida-jump",
             Reason::FridaEarly => "frida-early",
             Reason::FridaNotRelocatable => "frida-not-relocatable",
+            Reason::ShadowStack => "shadow-stack",
         }
     }
 }
@@ -214,6 +217,7 @@ impl fmt::Display for Reason {
             Reason::FridaJump => "it begins with a jump, and Frida would patch where that leads",
             Reason::FridaEarly => "the dynamic linker calls it (an IFUNC resolver) before Frida can be there",
             Reason::FridaNotRelocatable => "the instructions that Frida overwrites cannot run elsewhere",
+            Reason::ShadowStack => "a call among its first instructions would have to be made elsewhere, to which the processor's shadow stack would let it return",
         })
     }
 }

@@ -362,6 +362,7 @@ fn runtimes_that_rely_on_return_addresses_are_known_by_their_functions() {
             selected: &|_| true,
             min_size: 0,
             insist: false,
+            shadow_stack: false,
             counted: None,
             clock: false,
             role: gprofinject_plan::Role::Program,

@@ -141,6 +141,7 @@ impl<'i, 'd> Carried<'i, 'd> {
             selected: &|_| true,
             min_size: 0,
             insist: false,
+            shadow_stack: false,
             counted: counted.then_some(all),
             clock: false,
             role: Role::Standalone,

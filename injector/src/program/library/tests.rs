@@ -22,6 +22,7 @@ fn with_planner<T>(work: impl FnOnce(&Planner) -> T) -> T {
         filters: &filters,
         libs,
         running: false,
+        shadow_stacks: false,
         arena: None,
         cache,
     })

@@ -56,6 +56,7 @@ fn whatever_a_plan_follows_from_makes_another_key() {
         selected,
         min_size: 0,
         insist,
+        shadow_stack: false,
         counted: None,
         clock: false,
         role: Role::Program,
@@ -124,6 +125,7 @@ fn a_plan_is_kept_and_found() {
             filters: &filters,
             libs: &Libs::none(),
             running: false,
+            shadow_stacks: false,
             arena: None,
             cache,
         }

@@ -183,7 +183,7 @@ impl Layout {
             trace_depth: self.tracing().map_or(0, |tracing| tracing.depth),
             trace_args: (self.keeps_values() || self.tracing().is_some_and(|tracing| tracing.args)).into(),
             tallies: self.keeps_values().into(),
-            reserved: 0,
+            shadow_stacks: orders.shadow_stacks.into(),
             left_out: orders.left_out,
         };
         RegionHeader { orders, ..RegionHeader::default() }
@@ -243,6 +243,8 @@ pub(crate) struct Orders {
     pub(crate) plan: u32,
     /// See [`RegionOrders::maps_whole`].
     pub(crate) maps_whole: bool,
+    /// See [`RegionOrders::shadow_stacks`].
+    pub(crate) shadow_stacks: bool,
     /// See [`RegionOrders::left_out`].
     pub(crate) left_out: [LeftOut; LEFT_OUT],
 }

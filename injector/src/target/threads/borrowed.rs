@@ -24,6 +24,8 @@ pub(crate) struct Fault(u64);
 pub(super) struct Borrowed {
     pub(super) tid: i32,
     registers: user_regs_struct,
+    /// The pointer to the thread's shadow stack, if it has one. Code that is taken out in the middle has not returned.
+    shadow_stack: Option<u64>,
     mask: u64,
 }
 
@@ -35,7 +37,8 @@ impl Borrowed {
     pub(super) fn new(thread: &Thread) -> io::Result<Borrowed> {
         let mask = requests::signal_mask(thread.tid)?;
         requests::set_signal_mask(thread.tid, u64::MAX)?;
-        Ok(Borrowed { tid: thread.tid, registers: thread.registers, mask })
+        let shadow_stack = requests::shadow_stack(thread.tid);
+        Ok(Borrowed { tid: thread.tid, registers: thread.registers, shadow_stack, mask })
     }
 
     /// Stops the thread while it runs.
@@ -53,7 +56,8 @@ impl Borrowed {
         let at = registers(self.tid).map_or(0, |registers| registers.rip);
         // A signal for which the thread was stopped would end it after its release, unless it has continued
         // without the signal.
-        let gone_on = set_registers(self.tid, &self.registers)
+        let gone_on = self
+            .restore()
             .and_then(|()| requests::interrupt(self.tid))
             .and_then(|()| requests::resume(self.tid, 0))
             .and_then(|()| self.wait(until));
@@ -61,6 +65,12 @@ impl Borrowed {
             Ok(()) => Error::other(Fault(at)),
             Err(error) => Error::other(format!("{}, and stays: {}", Fault(at), sys::reason(&error))),
         }
+    }
+
+    /// Lets the stopped thread be again where it was when it was borrowed.
+    fn restore(&self) -> io::Result<()> {
+        set_registers(self.tid, &self.registers)?;
+        self.shadow_stack.map_or(Ok(()), |pointer| requests::set_shadow_stack(self.tid, pointer))
     }
 
     /// Waits until the thread stops. Signals that come first are kept for later.
@@ -83,7 +93,7 @@ impl Borrowed {
 
 impl Drop for Borrowed {
     fn drop(&mut self) {
-        let _ = set_registers(self.tid, &self.registers);
+        let _ = self.restore();
         let _ = requests::set_signal_mask(self.tid, self.mask);
     }
 }

@@ -12,6 +12,9 @@ use crate::os::sys::check;
 
 const EVENT_STOP: i32 = 128;
 
+/// The set of registers that has the pointer to the shadow stack, since Linux 6.6 (linux/elf.h). The library libc does not have it.
+const NT_X86_SHSTK: usize = 0x204;
+
 const MASK_LEN: usize = size_of::<u64>();
 
 /// The type of requests: the C libraries differ.
@@ -19,6 +22,9 @@ const MASK_LEN: usize = size_of::<u64>();
 type Request = libc::c_uint;
 #[cfg(not(target_env = "gnu"))]
 type Request = libc::c_int;
+
+const GET_REGISTER_SET: Request = libc::PTRACE_GETREGSET as Request;
+const SET_REGISTER_SET: Request = libc::PTRACE_SETREGSET as Request;
 
 /// Makes a request of ptrace(2).
 ///
@@ -137,6 +143,25 @@ pub(super) fn registers(tid: i32) -> io::Result<user_regs_struct> {
 pub(super) fn set_registers(tid: i32, registers: &user_regs_struct) -> io::Result<()> {
     // SAFETY: the kernel reads a structure of this type from where the reference points.
     unsafe { ptrace(libc::PTRACE_SETREGS, tid, 0, ptr::from_ref(registers) as usize) }
+}
+
+/// Returns the pointer to the shadow stack of a stopped thread, or `None` if it has none.
+pub(super) fn shadow_stack(tid: i32) -> Option<u64> {
+    let mut pointer = 0_u64;
+    let mut room = libc::iovec { iov_base: (&raw mut pointer).cast(), iov_len: size_of::<u64>() };
+    // SAFETY: the kernel writes no more than the length that the structure says to `pointer`, and the length to the structure.
+    let done = unsafe { ptrace(GET_REGISTER_SET, tid, NT_X86_SHSTK, &raw mut room as usize) };
+    (done.is_ok() && room.iov_len == size_of::<u64>() && pointer != 0).then_some(pointer)
+}
+
+/// Sets the pointer to the shadow stack of a stopped thread that has one.
+///
+/// # Errors
+/// The thread has ended, or the value is not allowed.
+pub(super) fn set_shadow_stack(tid: i32, mut pointer: u64) -> io::Result<()> {
+    let mut room = libc::iovec { iov_base: (&raw mut pointer).cast(), iov_len: size_of::<u64>() };
+    // SAFETY: the kernel reads as many bytes from `pointer` as the structure says.
+    unsafe { ptrace(SET_REGISTER_SET, tid, NT_X86_SHSTK, &raw mut room as usize) }
 }
 
 /// Returns one of the seccomp filters of a stopped thread, or `None` if the thread has no more of them. The oldest one has the

@@ -1,11 +1,12 @@
 //! Calls near the starts of functions, in small programs.
 
 #![allow(clippy::unwrap_used)]
-use crate::decide::verdict::Tactic;
+use crate::decide::options::Hooks;
+use crate::decide::verdict::{Reason, Tactic, Verdict};
 use crate::plan::Plan;
-use crate::testing::{TEXT, image, patch, plan_of, tactics};
+use crate::testing::{TEXT, image, patch, plan_of, plan_under_shadow_stack, tactics};
 use crate::x86::relocate::call::CALL_R11;
-use gprofinject_image::ElfType;
+use gprofinject_image::{ElfType, Image};
 
 /// Distance from one function to the next in bytes, with room for a jump between them.
 const PITCH: usize = 32;
@@ -21,6 +22,10 @@ fn caller(n: usize, before: &[u8], callee: usize, after: &[u8]) -> Vec<u8> {
 
 /// Plans for a program of these functions. The addresses of the first `taken` ones are taken.
 fn plan(functions: &[&[u8]], taken: usize) -> Plan {
+    plan_by(functions, taken, |image| plan_of(image, None))
+}
+
+fn plan_by(functions: &[&[u8]], taken: usize, by: impl Fn(&Image) -> Plan) -> Plan {
     let mut code = vec![0xcc; PITCH * functions.len()];
     for (function, place) in functions.iter().zip(code.chunks_mut(PITCH)) {
         place[..function.len()].copy_from_slice(function);
@@ -30,7 +35,7 @@ fn plan(functions: &[&[u8]], taken: usize) -> Plan {
         f.size = function.len() as u64;
     }
     image.details_mut().code_pointers.truncate(taken);
-    plan_of(&image, None)
+    by(&image)
 }
 
 /// Returns the offset of the call that stays in its place, from the start of the only function with such a
@@ -89,4 +94,27 @@ fn calls_with_a_value_in_r11_are_emulated() {
     assert_eq!(site(&plan(&[&push_call, LEAF, &keeps], 0)), None);
     let changes = [0x41, 0x89, 0xfb, 0xc3]; // mov r11d,edi; ret
     assert_eq!(site(&plan(&[&push_call, &changes, &keeps], 0)), Some(3));
+}
+
+#[test]
+fn with_a_shadow_stack_no_call_is_moved_and_no_exit_is_hooked() {
+    let push_call = caller(0, &[0x50], 1, &[0x59, 0xc3]);
+    // A function that calls through a register needs a cell, and so an exit.
+    let indirect = [0x50, 0x90, 0x90, 0x90, 0xff, 0xd0, 0x59, 0xc3];
+    let functions: [&[u8]; 3] = [&push_call, LEAF, &indirect];
+    let exits = |plan: &Plan| plan.records.iter().filter(|record| record.exit != 0).count();
+    let without = plan(&functions, 3);
+    assert_eq!((without.hooks, without.downgrade.is_some()), (Hooks::Both, false));
+    assert!(exits(&without) > 0 && tactics(&without).iter().all(Option::is_some));
+    let with = plan_by(&functions, 3, plan_under_shadow_stack);
+    assert_eq!((with.hooks, exits(&with), with.emitted.call_jumps.len()), (Hooks::Entry, 0, 0));
+    assert!(with.downgrade.as_ref().is_some_and(|why| why.contains("shadow stack")));
+    let refused = Verdict::Refused(Reason::ShadowStack);
+    // The short jump overwrites what is before the call.
+    let hooked = [refused, Verdict::Hooked(Tactic::JumpIntoPadding), Verdict::Hooked(Tactic::ShortJump)];
+    assert_eq!(with.verdicts.to_vec(), hooked);
+    // If all its calls are known, the function can be hooked there.
+    let calls_it = caller(2, &[0x90; 5], 0, &[0xc3]);
+    let known = plan_by(&[&push_call, LEAF, &calls_it], 0, plan_under_shadow_stack);
+    assert_eq!(tactics(&known)[0], Some(Tactic::CallSites));
 }

@@ -38,6 +38,7 @@ fn plan(image: &Image, hooks: Hooks) -> Plan {
         selected: &|f| f.name == "main" || f.address == TEXT,
         min_size: 0,
         insist: false,
+        shadow_stack: false,
         counted: None,
         clock: false,
         role: Role::Standalone,

@@ -21,6 +21,7 @@ fn plan(code: &[u8], counted: bool) -> Plan {
         selected: &|_| true,
         min_size: 0,
         insist: false,
+        shadow_stack: false,
         counted: counted.then_some(all),
         clock: false,
         role: Role::Standalone,

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 use super::*;
-use crate::decide::options::Engine;
+use crate::decide::options::{Engine, Means};
 use crate::decide::sled::{LONGEST, Sled};
 use crate::decide::verdict::{Earlier, Reason, Tactic, Verdict};
 use crate::plan::Plan;
@@ -201,8 +201,15 @@ fn a_neighbour_given_up_takes_its_sleds_along() {
     let code = [&RET[..], &RET, &NEIGHBOUR].concat();
     let image = image(ElfType::Dyn, TEXT, &code, &[1, 1, 9]);
     let flow = crate::flow::facts::Flow::of(&image, true);
-    let decide =
-        |earlier| crate::decide::decisions::decide(&image, &flow, &|_| None, Engine::Builtin, &earlier);
+    let decide = |earlier| {
+        crate::decide::decisions::decide(
+            &image,
+            &flow,
+            &|_| None,
+            Means { engine: Engine::Builtin, shadow_stack: false },
+            &earlier,
+        )
+    };
     let decisions = decide(Earlier::default());
     assert_eq!(chains(&decisions.hooks), [Chain { head: 2, sleds: vec![1, 0] }]);
     let decisions =
