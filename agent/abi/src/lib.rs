@@ -40,4 +40,4 @@ pub use names::{
 };
 
 /// Version of all layouts in this crate, and of the other files in a run folder. Every change of a layout raises it.
-pub const VERSION: u32 = 39;
+pub const VERSION: u32 = 40;

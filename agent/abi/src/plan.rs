@@ -386,6 +386,15 @@ pub struct ArenaHeader {
     pub stop: u64,
     /// The same for `_Unwind_GetCFA`, without r10.
     pub cfa: u64,
+    /// What tells a return address within the module from others: a call or a jump out of the module's own code. The first two are
+    /// of its text, the next two of its arena, where the exit labels are. An address lies inside if it is less than `len` above `lo`.
+    pub text_lo: u64,
+    /// See [`ArenaHeader::text_lo`].
+    pub text_len: u64,
+    /// See [`ArenaHeader::text_lo`].
+    pub arena_lo: u64,
+    /// See [`ArenaHeader::text_lo`].
+    pub arena_len: u64,
 }
 
 /// Where all exit labels of a set of functions lie. No return address of a call lies in the same pages. Those of the program are all
@@ -407,7 +416,7 @@ pub struct Labels {
 const _: () = {
     assert!(size_of::<PlanHeader>() == 472);
     assert!(size_of::<Patch>() == 48);
-    assert!(size_of::<ArenaHeader>() == 184);
+    assert!(size_of::<ArenaHeader>() == 216);
     assert!(offset_of!(ArenaHeader, miss) == 0);
     assert!(offset_of!(ArenaHeader, miss_entry) == 8);
     assert!(offset_of!(ArenaHeader, window) == 16);

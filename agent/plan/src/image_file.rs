@@ -184,6 +184,7 @@ mod tests {
             insist: true,
             counted: None,
             clock: false,
+            outermost: false,
             role: Role::Program,
             measured: Measured::None,
             told: None,

@@ -72,6 +72,7 @@ fn plan_with(image: &Image, skip: Option<usize>, arena: Option<u64>) -> Plan {
             insist: false,
             counted: None,
             clock: false,
+            outermost: false,
             role: Role::Program,
             measured: Measured::None,
             told: None,

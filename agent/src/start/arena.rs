@@ -7,7 +7,7 @@ use crate::os::words;
 use crate::start::plan::PlanFile;
 use crate::start::refusal::Refusal;
 use core::ptr;
-use gprofinject_abi::plan::{ArenaHeader, PlanHeader};
+use gprofinject_abi::plan::{ArenaHeader, INTERNED_LABELS, LABEL_LEN, LABELS_AT, LIBRARIES, PlanHeader};
 use gprofinject_abi::region::Trouble;
 use zerocopy::IntoBytes;
 
@@ -52,11 +52,28 @@ pub(crate) fn fill(
             arena.add(at, bias as u32, u32::wrapping_add);
         }
     }
+    let gates = inside(plan, bias, *gates);
     arena.write(plan.arena_header, gates.as_bytes()).ok_or_else(damaged)?;
     // SAFETY: this function has mapped the arena, and from now on only `program/text.rs` writes to it.
     unsafe { memory::mprotect(arena.at, arena.len, memory::PROT_READ | memory::PROT_EXEC) }
         .map_err(|e| Refusal::errno(Trouble::NoNewCode, e))?;
     Ok(())
+}
+
+/// Adds where return addresses within the module lie. Each is that behind a call, so it may be the first address after the text.
+fn inside(plan: &PlanHeader, bias: u64, gates: ArenaHeader) -> ArenaHeader {
+    // Interned labels stand for frames of any module.
+    let labels = match plan.first_function < LIBRARIES {
+        true => LABELS_AT as u64 + u64::from(INTERNED_LABELS) * LABEL_LEN as u64,
+        false => 0,
+    };
+    ArenaHeader {
+        text_lo: plan.code_lo.wrapping_add(bias).wrapping_add(1),
+        text_len: plan.code_hi.wrapping_sub(plan.code_lo),
+        arena_lo: plan.arena.wrapping_add(bias).wrapping_add(labels),
+        arena_len: plan.arena_len.saturating_sub(labels),
+        ..gates
+    }
 }
 
 impl Arena {

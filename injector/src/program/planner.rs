@@ -205,6 +205,7 @@ impl Planner<'_> {
             Part::Library(_) => Role::Library,
         };
         let start = Instant::now();
+        let outermost = libs.is_outermost(names);
         let counting = filters.count().is_some();
         // Without line information, nothing could be shown of a library's lines.
         let is_without_lines =
@@ -262,6 +263,7 @@ impl Planner<'_> {
             insist,
             counted,
             clock,
+            outermost,
             role,
             measured: match measure {
                 None => Measured::None,
@@ -344,6 +346,7 @@ impl Planner<'_> {
             file: file.filter(|_| !running),
             counts,
             copies: counts || clock,
+            outermost,
             blocks_only,
             measure: measure.filter(|_| !role.is_library()),
             libraries: if role.is_library() { None } else { self.library_hooks(subject) },

@@ -131,6 +131,7 @@ impl Settings {
             count: self.filters.count(),
             files: self.filters.files(),
             libs: self.libs.typed().to_owned(),
+            outermost: self.libs.outermost().to_vec(),
             running: self.running,
             arena: self.arena,
             rate,

@@ -35,6 +35,8 @@ pub(crate) struct Entries {
     pub(crate) files: Vec<String>,
     /// `--libs` as typed.
     pub(crate) libs: String,
+    /// The values of `--outermost`.
+    pub(crate) outermost: Vec<String>,
     /// Whether the first process ran already.
     pub(crate) running: bool,
     /// The link address at which the arena of the first program begins, if it is not in the usual place.

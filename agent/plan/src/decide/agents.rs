@@ -121,6 +121,7 @@ mod tests {
             insist: true,
             counted: None,
             clock: false,
+            outermost: false,
             role,
             measured: Measured::None,
             told: None,

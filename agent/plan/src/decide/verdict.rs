@@ -119,6 +119,8 @@ pub enum Reason {
     FridaEarly,
     /// The instructions that gum overwrites cannot run elsewhere.
     FridaNotRelocatable,
+    /// Only code of its own module can call it, and only calls from outside are counted.
+    Inner,
 }
 
 impl Reason {
@@ -158,6 +160,7 @@ impl Reason {
             Reason::FridaJump => "frida-jump",
             Reason::FridaEarly => "frida-early",
             Reason::FridaNotRelocatable => "frida-not-relocatable",
+            Reason::Inner => "inner",
         }
     }
 }
@@ -214,6 +217,7 @@ impl fmt::Display for Reason {
             Reason::FridaJump => "it begins with a jump, and Frida would patch where that leads",
             Reason::FridaEarly => "the dynamic linker calls it (an IFUNC resolver) before Frida can be there",
             Reason::FridaNotRelocatable => "the instructions that Frida overwrites cannot run elsewhere",
+            Reason::Inner => "only its own module can call it, and --outermost counts calls from outside",
         })
     }
 }

@@ -68,6 +68,7 @@ fn a_stored_plan_is_the_plan() {
                         insist,
                         counted: None,
                         clock: false,
+                        outermost: false,
                         role: Role::Program,
                         measured: Measured::None,
                         told: None,
@@ -106,6 +107,7 @@ fn plans_with_counted_blocks_are_not_stored() {
         told: None,
         counted: Some(counted),
         clock: false,
+        outermost: false,
         arena: None,
         words: 0,
     };
@@ -182,6 +184,7 @@ fn damaged_bytes_are_refused_or_harmless() {
         insist: true,
         counted: None,
         clock: false,
+        outermost: false,
         role: Role::Program,
         measured: Measured::None,
         told: None,

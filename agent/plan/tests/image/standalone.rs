@@ -143,6 +143,7 @@ impl<'i, 'd> Carried<'i, 'd> {
             insist: false,
             counted: counted.then_some(all),
             clock: false,
+            outermost: false,
             role: Role::Standalone,
             measured: Measured::None,
             told: None,

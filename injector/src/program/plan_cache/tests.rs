@@ -58,6 +58,7 @@ fn whatever_a_plan_follows_from_makes_another_key() {
         insist,
         counted: None,
         clock: false,
+        outermost: false,
         role: Role::Program,
         measured: Measured::None,
         told: None,

@@ -40,6 +40,7 @@ fn plan(image: &Image, hooks: Hooks) -> Plan {
         insist: false,
         counted: None,
         clock: false,
+        outermost: false,
         role: Role::Standalone,
         measured: Measured::None,
         told: None,

@@ -23,6 +23,7 @@ fn plan(code: &[u8], counted: bool) -> Plan {
         insist: false,
         counted: counted.then_some(all),
         clock: false,
+        outermost: false,
         role: Role::Standalone,
         measured: Measured::None,
         told: None,
