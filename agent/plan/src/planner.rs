@@ -12,7 +12,7 @@ use crate::decide::thunk_spec::{Circumstances, Exits};
 use crate::decide::uncalled::Uncalled;
 use crate::decide::verdict::{Earlier, Failed, Reason, Tactic, Verdict};
 use crate::decide::{
-    agents, flags, foreign, go, own_text, runtime_code, shared, stack_copiers, tails, thunk_spec, unwinder,
+    agents, flags, foreign, go, own_text, runtime_code, shared, shortcuts, stack_copiers, tails, thunk_spec, unwinder,
 };
 use crate::emit::arena::emit;
 use crate::emit::emitted::Emitted;
@@ -140,7 +140,9 @@ impl Plan {
             number_of[hook.function] = number;
         }
         let mut more = removals(image, &hooks, &copies);
-        more.extend(recursions(image, &flow, &hooks, &emitted, &copies));
+        if !outermost {
+            more.extend(recursions(image, &flow, &hooks, &emitted, &copies));
+        }
         emitted.add_patches(more);
         spread_stay(&hooks, &mut emitted.patches);
         emitted.code.write_words(options.words);
@@ -181,6 +183,7 @@ impl Plan {
             role,
             small_stacks: image.facts.go,
             measured: task.measured,
+            outermost,
             falls,
             resumes: emitted.resumes,
             verdicts: verdicts
@@ -377,6 +380,7 @@ fn emit_all(task: Task, hooks: &[Hook], copies: &Copies) -> (Emitted, Homes) {
     );
     // A jump within the module is no call from outside.
     let tails = if outermost { Vec::new() } else { tails::find(image, flow, hooks, &specs) };
+    let shortcuts = if outermost { shortcuts::find(image, flow, hooks) } else { Vec::new() };
     let uncalled = Uncalled::of(image, flow, hooks, &specs, &tails, falls);
     let homes = Homes::new(image, flow, role, hooks, &tails, copies);
     let emitted = emit(Input {
@@ -393,6 +397,7 @@ fn emit_all(task: Task, hooks: &[Hook], copies: &Copies) -> (Emitted, Homes) {
         arena,
         copies,
         outermost,
+        shortcuts: &shortcuts,
     });
     (emitted, homes)
 }

@@ -7,7 +7,7 @@ use crate::os::words;
 use crate::start::plan::PlanFile;
 use crate::start::refusal::Refusal;
 use core::ptr;
-use gprofinject_abi::plan::{ArenaHeader, INTERNED_LABELS, LABEL_LEN, LABELS_AT, LIBRARIES, PlanHeader};
+use gprofinject_abi::plan::{ArenaHeader, PlanHeader};
 use gprofinject_abi::region::Trouble;
 use zerocopy::IntoBytes;
 
@@ -60,18 +60,11 @@ pub(crate) fn fill(
     Ok(())
 }
 
-/// Adds where return addresses within the module lie. Each is that behind a call, so it may be the first address after the text.
+/// Adds where the return addresses of calls from inside of the module lie. The last one may be the first address after the text.
 fn inside(plan: &PlanHeader, bias: u64, gates: ArenaHeader) -> ArenaHeader {
-    // Interned labels stand for frames of any module.
-    let labels = match plan.first_function < LIBRARIES {
-        true => LABELS_AT as u64 + u64::from(INTERNED_LABELS) * LABEL_LEN as u64,
-        false => 0,
-    };
     ArenaHeader {
         text_lo: plan.code_lo.wrapping_add(bias).wrapping_add(1),
         text_len: plan.code_hi.wrapping_sub(plan.code_lo),
-        arena_lo: plan.arena.wrapping_add(bias).wrapping_add(labels),
-        arena_len: plan.arena_len.saturating_sub(labels),
         ..gates
     }
 }

@@ -268,11 +268,6 @@ impl Space {
                 None => self.caller(key & !TWICE),
             },
         };
-        // A thunk leaves such calls and jumps to the slow path if only that knows where they come from.
-        let is_inside = !is_own && key & CALLER == 0 && known.is_some_and(|from| from.module == to.module);
-        if is_inside && self.is_outermost(to.module, function) {
-            return NOTHING;
-        }
         // Code that is in no hooked module has a return address alone.
         let is_address = known.is_none() && key & !(RETURN_ADDRESS | TWICE) == 0 && key & RETURN_ADDRESS != 0;
         let outside = is_address.then_some(Place { module: GENERATED, address: key & RETURN_ADDRESS });
@@ -299,14 +294,6 @@ impl Space {
             return Some(Place { module: PROGRAM, address });
         }
         Some(Place { module: self.load_of(function)?.module, address })
-    }
-
-    /// Whether only calls from outside are counted of the module of a function.
-    fn is_outermost(&self, module: ModuleIndex, function: u32) -> bool {
-        match module == PROGRAM {
-            true => self.program.outermost,
-            false => self.load_of(function).is_some_and(|load| load.planned.outermost),
-        }
     }
 
     /// Whether a counter has counted how often control ran on into a function.

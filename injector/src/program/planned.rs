@@ -40,8 +40,6 @@ pub(crate) struct Planned<'s, 'd> {
     pub(crate) counts: bool,
     /// Whether copies of functions run in their place, because basic blocks are counted or the clock counts instructions.
     pub(crate) copies: bool,
-    /// Whether only calls from outside of the module are counted.
-    pub(crate) outermost: bool,
     /// Whether there are hooks only because basic blocks are counted, so that arcs are not wanted.
     pub(crate) blocks_only: bool,
     /// What is measured of the durations of calls in a process that runs this program.

@@ -346,7 +346,6 @@ impl Planner<'_> {
             file: file.filter(|_| !running),
             counts,
             copies: counts || clock,
-            outermost,
             blocks_only,
             measure: measure.filter(|_| !role.is_library()),
             libraries: if role.is_library() { None } else { self.library_hooks(subject) },

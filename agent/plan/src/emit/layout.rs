@@ -4,6 +4,7 @@ use crate::blocks::code::Site;
 use crate::blocks::copies::Copies;
 use crate::blocks::tables;
 use crate::decide::hook::{Hook, Retarget, relocates};
+use crate::decide::shortcuts::Shortcut;
 use crate::decide::stack_copiers;
 use crate::decide::system_calls::Redirected;
 use crate::decide::tails::Tail;
@@ -75,6 +76,8 @@ pub(crate) struct Input<'a, 'd> {
     pub(crate) copies: &'a Copies,
     /// Whether only calls from outside of the module are counted.
     pub(crate) outermost: bool,
+    /// The branches that then lead past thunks.
+    pub(crate) shortcuts: &'a [Shortcut],
 }
 
 /// The places of everything in the arena, as arena offsets.
@@ -140,7 +143,7 @@ impl<'a, 'd> Layout<'a, 'd> {
         let stubs = parts.last().map_or(thunks, |(_, room)| room.end).next_multiple_of(64);
         let tails_at = (stubs + hooks.len() * STUBS).next_multiple_of(64);
         let call_jumps = tails_at + tails.len() * tails::pitch();
-        let moved_calls = moved_calls(hooks, call_jumps);
+        let moved_calls = moved_calls(hooks, input.shortcuts, call_jumps);
         let system_calls_at = (call_jumps + moved_calls.len() * JUMP as usize).next_multiple_of(LINE);
         let tail_stubs = system_calls_at + input.system_calls.iter().map(system_call::room).sum::<usize>();
         let bodies = (tail_stubs + tails.len() * tails::STUBS).next_multiple_of(8);
@@ -300,14 +303,15 @@ fn copies_len(image: &Image, copies: &Copies) -> u64 {
 }
 
 /// Assigns places to the jumps for relocated branches that have to lead elsewhere: branches to functions
-/// that are hooked at their call sites, and jumps into code that another function's hook relocates. Each
+/// that are hooked at their call sites, jumps into code that another function's hook relocates, and jumps that lead past thunks. Each
 /// takes five bytes, from `first` on.
-fn moved_calls(hooks: &[Hook], first: usize) -> HashMap<u64, usize> {
+fn moved_calls(hooks: &[Hook], shortcuts: &[Shortcut], first: usize) -> HashMap<u64, usize> {
     let is_moved = |h: &Hook, r: &Retarget| match h.tactic {
         Tactic::CallSites => relocates(hooks, r.branch.site),
         _ => r.moved,
     };
     let sites = hooks.iter().flat_map(|h| h.retargets.iter().filter(move |r| is_moved(h, r)));
     let sites = sites.map(|r| r.branch.site);
+    let sites = sites.chain(shortcuts.iter().filter(|s| s.relocated).map(|s| s.branch.site));
     sites.zip((first..).step_by(JUMP as usize)).collect()
 }

@@ -13,29 +13,21 @@ const SAVED: i64 = -16;
 const RED_ZONE: i64 = 128;
 
 impl Template {
-    /// Makes the check: control continues in the function's body if the return slot contains an address in the module's own text, or
-    /// an exit label of the module, to which a jump from its own code leads. Then nothing is counted and the frame gets no cell, so
-    /// that the function runs as if it was not hooked.
+    /// Makes the check: control continues in the function's body if the return slot contains an address in the module's own text. Then
+    /// nothing is counted and the frame gets no cell, so that the function runs as if it were not hooked. (Where a jump out of a function
+    /// with an exit has led here, the slot contains that function's exit label, and the slow path knows more.)
     ///
     /// ```text
     ///   mov  [rsp-16], r11
     ///   mov  r11, [rsp]
     ///   sub  r11, [text_lo]
     ///   cmp  r11, [text_len]
-    ///   jb   inside
-    ///   mov  r11, [rsp]
-    ///   sub  r11, [arena_lo]
-    ///   cmp  r11, [arena_len]
-    ///   jae  outside
-    /// inside:
     ///   mov  r11, [rsp-16]
-    ///   jmp  body             ; behind the call of the gate
-    /// outside:
-    ///   mov  r11, [rsp-16]
+    ///   jb   body             ; behind the call of the gate
     /// ```
     ///
     /// The check uses the register that the thunk uses, and saves it if the thunk does. If control may also be `within` the function or
-    /// the one before, where the memory below rsp is in use, `lea rsp, [rsp-128]` precedes it, and the opposite follows both paths.
+    /// the one before, where the memory below rsp is in use, `lea rsp, [rsp-128]` comes first, and the opposite before the branch.
     pub(crate) fn inside(second: Second, within: bool) -> Template {
         let mut t = Template::empty(Role::Program);
         let (second, below) = if within { (Second::Kept, RED_ZONE) } else { (second, 0) };
@@ -44,41 +36,17 @@ impl Template {
         if second == Second::Kept {
             t.put(store(Register::RSP, SAVED, register), None);
         }
-        let to_inside = t.compare(
-            register,
-            below,
-            [offset_of!(ArenaHeader, text_lo), offset_of!(ArenaHeader, text_len)],
-            Code::Jb_rel8_64,
-        );
-        let to_outside = t.compare(
-            register,
-            below,
-            [offset_of!(ArenaHeader, arena_lo), offset_of!(ArenaHeader, arena_len)],
-            Code::Jae_rel8_64,
-        );
-        t.lands(to_inside);
-        t.restore_second(second);
-        t.move_sp(below);
-        t.put(branch(Code::Jmp_rel32_64), Some(Hole::Branch(Target::Inner)));
-        t.lands(to_outside);
-        t.restore_second(second);
-        t.move_sp(below);
-        t
-    }
-
-    /// Adds a comparison of the return address with a range, and the branch that depends on it. Returns the offset of its displacement.
-    fn compare(&mut self, register: Register, below: i64, [lo, len]: [usize; 2], code: Code) -> u32 {
-        self.put(load(register, Register::RSP, below), None);
-        for (code, word) in [(Code::Sub_r64_rm64, lo), (Code::Cmp_r64_rm64, len)] {
-            self.put(Instruction::with2(code, register, header_word()), Some(Hole::Header(word as u32)));
+        t.put(load(register, Register::RSP, below), None);
+        let words = [offset_of!(ArenaHeader, text_lo), offset_of!(ArenaHeader, text_len)];
+        for (code, word) in [Code::Sub_r64_rm64, Code::Cmp_r64_rm64].into_iter().zip(words) {
+            t.put(Instruction::with2(code, register, header_word()), Some(Hole::Header(word as u32)));
         }
-        self.short_branch(code)
-    }
-
-    fn restore_second(&mut self, second: Second) {
         if second == Second::Kept {
-            self.put(load(second.register(), Register::RSP, SAVED), None);
+            t.put(load(register, Register::RSP, SAVED), None);
         }
+        t.move_sp(below);
+        t.put(branch(Code::Jb_rel32_64), Some(Hole::Branch(Target::Inner)));
+        t
     }
 
     /// Adds `lea rsp, [rsp+by]`, which leaves the flags alone.
