@@ -242,8 +242,8 @@ pub(crate) struct Args {
     #[arg(long, group = "control")]
     pub(crate) resume: bool,
 
-    /// With --pid: switch functions off whose names match, as with -X; their own code runs then, and calls of them are not
-    /// counted
+    /// With --pid: switch functions off whose names match, as with -X, or all of MODULE!; their own code runs then, and calls of them are
+    /// not counted
     #[arg(long, value_name = "GLOB", group = "control")]
     pub(crate) disable: Option<String>,
 
