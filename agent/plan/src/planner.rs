@@ -12,7 +12,8 @@ use crate::decide::thunk_spec::{Circumstances, Exits};
 use crate::decide::uncalled::Uncalled;
 use crate::decide::verdict::{Earlier, Failed, Reason, Tactic, Verdict};
 use crate::decide::{
-    agents, flags, foreign, go, own_text, runtime_code, shared, shortcuts, stack_copiers, tails, thunk_spec, unwinder,
+    agents, flags, foreign, go, own_text, runtime_code, shared, shortcuts, stack_copiers, tails, thunk_spec,
+    unwinder,
 };
 use crate::emit::arena::emit;
 use crate::emit::emitted::Emitted;

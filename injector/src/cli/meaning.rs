@@ -125,7 +125,9 @@ pub(crate) fn settings(args: Args) -> Result<Settings> {
         _ => Level::Exhaustive,
     };
     if !args.outermost.is_empty() && args.engine != EngineArg::Builtin {
-        bail!("--outermost needs gprofinject's own hooks, which Frida does not make in libraries; leave --engine away");
+        bail!(
+            "--outermost needs gprofinject's own hooks, which Frida does not make in libraries; leave --engine away"
+        );
     }
     let measure = measure(&args)?;
     // Whoever attaches to a process names the files of that one profile.

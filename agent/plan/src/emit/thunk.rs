@@ -6,8 +6,8 @@ use crate::decide::uncalled::Uncalled;
 use crate::emit::homes::Home;
 use crate::x86::jump::JUMP;
 use crate::x86::scratch::{R10, R11};
-use crate::x86::template::{LINE, Template};
 use crate::x86::template::kind::{Kind, Second};
+use crate::x86::template::{LINE, Template};
 
 /// Bytes of `cmp dword [rsp], label; je body`.
 pub(crate) const CHECK: usize = 13;

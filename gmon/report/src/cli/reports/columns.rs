@@ -230,7 +230,9 @@ impl Kind {
             Column::Begin => "; --by process has it",
             Column::Life => "; --by process has it, and --by thread of measured times",
             Column::Outside => "; --by thread has it, of measured times",
-            Column::Overhead => "; --by thread has it, of measured times, and --by module, if any of it was seen",
+            Column::Overhead => {
+                "; --by thread has it, of measured times, and --by module, if any of it was seen"
+            }
             Column::FromOutside | Column::Between => "; --by module has it",
             Column::Imbalance => "; --spread has it",
             Column::Instructions => "; `gprofinject --count lines` counts them",
@@ -322,7 +324,9 @@ impl Kind {
                 }
                 texts
             }
-            Column::Inclusive if self.time != Time::Estimated && row.interface.is_some_and(|of| of.is_estimate) => {
+            Column::Inclusive
+                if self.time != Time::Estimated && row.interface.is_some_and(|of| of.is_estimate) =>
+            {
                 vec![format!("{ESTIMATE}{}", time(column))]
             }
             Column::Inclusive => vec![estimate(time(column))],
@@ -336,11 +340,7 @@ impl Kind {
             Column::Calls | Column::FromOutside if self.value(column, row).is_none_or(|calls| calls == 0) => {
                 vec![String::new()]
             }
-            Column::Calls
-            | Column::FromOutside
-            | Column::Primitive
-            | Column::Open
-            | Column::Instructions => {
+            Column::Calls | Column::FromOutside | Column::Primitive | Column::Open | Column::Instructions => {
                 vec![self.value(column, row).unwrap_or(0).to_string()]
             }
             _ => vec![time(column)],

@@ -93,7 +93,9 @@ fn by_nodes(
     let entered: Vec<Option<u32>> = all.keys().copied().collect();
     for entered in entered {
         let is_its = |index: usize| {
-            nodes[index].function.is_some_and(|function| module(function) == entered && view.chooses(function))
+            nodes[index]
+                .function
+                .is_some_and(|function| module(function) == entered && view.chooses(function))
         };
         let mut is_within = vec![false; nodes.len()];
         let mut sum = 0_u64;
