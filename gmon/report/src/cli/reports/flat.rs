@@ -123,8 +123,11 @@ fn text(
         By::Thread => &["thread"],
     };
     headings.extend(names);
+    // The names of rows stay.
+    let optional: Vec<&str> =
+        OPTIONAL.into_iter().filter(|&heading| args.by != By::Module || heading != "module").collect();
     let mut table =
-        Table::new(headings, names.len()).optional(&OPTIONAL).counts(&COUNTS).keep(kind.sorted_by(order));
+        Table::new(headings, names.len()).optional(&optional).counts(&COUNTS).keep(kind.sorted_by(order));
     let mut cumulative = 0_u64;
     // Shares are of everything that was measured, also of functions that are not shown.
     let all = view.run.total_ns();
