@@ -144,6 +144,9 @@ pub struct PlanHeader {
     /// 1 if the durations of calls are measured: thunks with an exit call [`ArenaHeader::begin`] and [`ArenaHeader::end`]. 2 if they do
     /// so only for outer calls: see [`ThreadWords::deep`].
     pub measured: u64,
+    /// Nonzero if only calls from outside of the module are counted: thunks continue in the body if the return address lies within
+    /// [`ArenaHeader::text_lo`], and the slow path does if a function of the module has jumped to one.
+    pub outermost: u64,
 }
 
 /// The basic block counters that a thread needs once it has come through the hook of a library's function: those of the
@@ -386,6 +389,11 @@ pub struct ArenaHeader {
     pub stop: u64,
     /// The same for `_Unwind_GetCFA`, without r10.
     pub cfa: u64,
+    /// The lowest address behind a call in the module's own text: a return address is that of a call from inside of the module if it
+    /// is less than `text_len` above.
+    pub text_lo: u64,
+    /// See [`ArenaHeader::text_lo`].
+    pub text_len: u64,
 }
 
 /// Where all exit labels of a set of functions lie. No return address of a call lies in the same pages. Those of the program are all
@@ -405,9 +413,9 @@ pub struct Labels {
 
 // The planner's thunks, its unwind tables, and the agent's assembly address these fields.
 const _: () = {
-    assert!(size_of::<PlanHeader>() == 472);
+    assert!(size_of::<PlanHeader>() == 480);
     assert!(size_of::<Patch>() == 48);
-    assert!(size_of::<ArenaHeader>() == 184);
+    assert!(size_of::<ArenaHeader>() == 200);
     assert!(offset_of!(ArenaHeader, miss) == 0);
     assert!(offset_of!(ArenaHeader, miss_entry) == 8);
     assert!(offset_of!(ArenaHeader, window) == 16);

@@ -24,6 +24,7 @@
 //! agents, flags         what the agent calls itself; functions that take or return a condition in the flags
 //! runtime_code          code that a runtime has compiled for itself
 //! shared                hooks whose patches others rely on
+//! shortcuts             branches within the module that pass the thunks by, if calls from outside alone are counted
 //! go                    functions of Go's runtime that are not entered by calls
 //! gs                    whether a program uses the register gs itself
 //! standalone            the functions by which a standalone program unwinds and leaves frames
@@ -54,6 +55,7 @@ pub(crate) mod own_text;
 pub(crate) mod retpoline;
 pub(crate) mod runtime_code;
 pub(crate) mod shared;
+pub(crate) mod shortcuts;
 pub(crate) mod sled;
 pub(crate) mod slide;
 pub(crate) mod stack_copiers;

@@ -34,6 +34,7 @@ pub(crate) mod layout;
 pub(crate) mod part;
 pub(crate) mod patch;
 pub(crate) mod place;
+pub(crate) mod shortcuts;
 pub(crate) mod sleds;
 pub(crate) mod system_call;
 pub(crate) mod system_calls;

@@ -104,6 +104,7 @@ impl Plan {
             standalone: self.role.is_standalone().into(),
             small_stacks: self.small_stacks.into(),
             measured: self.measured as u64,
+            outermost: self.outermost.into(),
             resumes: self.resumes.into(),
             // Only an image has these.
             text: Table::default(),

@@ -185,6 +185,7 @@ mod tests {
             shadow_stack: false,
             counted: None,
             clock: false,
+            outermost: false,
             role: Role::Program,
             measured: Measured::None,
             told: None,

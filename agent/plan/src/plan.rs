@@ -80,6 +80,8 @@ pub struct Plan {
     pub small_stacks: bool,
     /// Which calls are measured: see [`Options::measured`](crate::Options::measured).
     pub measured: Measured,
+    /// Whether only calls from outside of the module are counted.
+    pub outermost: bool,
     /// Whether preempted goroutines continue through the agent.
     pub resumes: bool,
     /// The addresses of the `syscall` instructions of a standalone program that lead to the agent

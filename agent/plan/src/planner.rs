@@ -8,11 +8,12 @@ use crate::decide::hook::Hook;
 use crate::decide::options::{Hooks, Means, Options, Told};
 use crate::decide::standalone::Standalone;
 use crate::decide::system_calls::{Purpose, SystemCalls};
-use crate::decide::thunk_spec::Exits;
+use crate::decide::thunk_spec::{Circumstances, Exits};
 use crate::decide::uncalled::Uncalled;
 use crate::decide::verdict::{Earlier, Failed, Reason, Tactic, Verdict};
 use crate::decide::{
-    agents, flags, foreign, go, own_text, runtime_code, shared, stack_copiers, tails, thunk_spec, unwinder,
+    agents, flags, foreign, go, own_text, runtime_code, shared, shortcuts, stack_copiers, tails, thunk_spec,
+    unwinder,
 };
 use crate::emit::arena::emit;
 use crate::emit::emitted::Emitted;
@@ -64,7 +65,12 @@ impl Plan {
             if is_standalone { Standalone::of(image, !entry_only) } else { Standalone::default() };
         let stack_copiers = if image.facts.go { Vec::new() } else { stack_copiers::all(image) };
         let selection = options.selection();
-        let chosen = |i: usize| selection.left_out(&image.functions[i]);
+        // Nobody outside of the module knows the address of such a function.
+        let outermost = options.outermost;
+        let is_inner = |i: usize| outermost && !flow.is_taken(image.functions[i].address);
+        let chosen = |i: usize| {
+            selection.left_out(&image.functions[i]).or_else(|| is_inner(i).then_some(Reason::Inner))
+        };
         // If the user wants no function of a program at all, the unwinder meets no hook. A library may meet those of the
         // program.
         let any = (0..image.functions.len()).any(|i| chosen(i).is_none());
@@ -111,6 +117,7 @@ impl Plan {
             },
             told: &told,
             falls: &falls,
+            outermost: options.outermost,
         };
         let Decided { verdicts, hooks, mut emitted, homes, copies } = if let Some(reason) = none {
             let verdicts = vec![Err(reason); image.functions.len()];
@@ -135,7 +142,9 @@ impl Plan {
             number_of[hook.function] = number;
         }
         let mut more = removals(image, &hooks, &copies);
-        more.extend(recursions(image, &flow, &hooks, &emitted, &copies));
+        if !outermost {
+            more.extend(recursions(image, &flow, &hooks, &emitted, &copies));
+        }
         emitted.add_patches(more);
         spread_stay(&hooks, &mut emitted.patches);
         emitted.code.write_words(options.words);
@@ -176,6 +185,7 @@ impl Plan {
             role,
             small_stacks: image.facts.go,
             measured: task.measured,
+            outermost,
             falls,
             resumes: emitted.resumes,
             verdicts: verdicts
@@ -247,6 +257,8 @@ struct Task<'a, 'd> {
     told: &'a [Told],
     /// See [`falls::all`].
     falls: &'a [Fall],
+    /// Whether only calls from outside of the module are counted.
+    outermost: bool,
 }
 
 /// One attempt: a set of decisions, and the output of emission for it.
@@ -351,6 +363,7 @@ fn emit_all(task: Task, hooks: &[Hook], copies: &Copies) -> (Emitted, Homes) {
         measured,
         told,
         falls,
+        outermost,
         ..
     } = task;
     let mut through_agent = unwinder::through_agent(image, flow, hooks, role);
@@ -363,10 +376,19 @@ fn emit_all(task: Task, hooks: &[Hook], copies: &Copies) -> (Emitted, Homes) {
         Exits::Few | Exits::Needed => Failed::new(),
     };
     let returns_condition = |function: usize| conditions.contains_key(&function);
-    let counted = task.wanted.any();
-    let specs =
-        thunk_spec::of_all(image, flow, hooks, (exits, told), &through_agent, counted, &returns_condition);
-    let tails = tails::find(image, flow, hooks, &specs);
+    let circumstances = Circumstances { counted: task.wanted.any(), outermost, falls };
+    let specs = thunk_spec::of_all(
+        image,
+        flow,
+        hooks,
+        (exits, told),
+        &through_agent,
+        circumstances,
+        &returns_condition,
+    );
+    // A jump within the module is no call from outside.
+    let tails = if outermost { Vec::new() } else { tails::find(image, flow, hooks, &specs) };
+    let shortcuts = if outermost { shortcuts::find(image, flow, hooks) } else { Vec::new() };
     let uncalled = Uncalled::of(image, flow, hooks, &specs, &tails, falls);
     let homes = Homes::new(image, flow, role, hooks, &tails, copies);
     let emitted = emit(Input {
@@ -382,6 +404,8 @@ fn emit_all(task: Task, hooks: &[Hook], copies: &Copies) -> (Emitted, Homes) {
         measured,
         arena,
         copies,
+        outermost,
+        shortcuts: &shortcuts,
     });
     (emitted, homes)
 }
@@ -461,7 +485,8 @@ fn hooked_ranges(image: &Image, verdicts: &[Result<Tactic, Reason>], emitted: &E
     // The start of the last function before the current one that is not hooked.
     let mut other = None;
     for (i, f) in image.functions.iter().enumerate() {
-        let hooked = verdicts.get(image.owner(i)).is_some_and(|v| v.is_ok());
+        // Calls by inner functions have no hooked frames, like those by other functions that were called from inside.
+        let hooked = verdicts.get(image.owner(i)).is_some_and(|v| v.is_ok() || *v == Err(Reason::Inner));
         if !hooked {
             other = Some(f.address);
             continue;

@@ -115,6 +115,7 @@ impl Plan {
             role: decisions.role,
             small_stacks: header.small_stacks != 0,
             measured: Measured::of(header.measured),
+            outermost: header.outermost != 0,
             resumes: header.resumes != 0,
             redirected: decisions.redirected.into_owned(),
             unredirected: decisions.unredirected.into_owned(),

@@ -78,6 +78,7 @@ fn plan_with(image: &Image, skip: Option<usize>, arena: Option<u64>, shadow_stac
             shadow_stack,
             counted: None,
             clock: false,
+            outermost: false,
             role: Role::Program,
             measured: Measured::None,
             told: None,

@@ -66,6 +66,9 @@ pub(crate) extern "C" fn known(number: u32, return_address: u64, cfa: u64) -> Ne
         Entry::Text => !both || !sites::is_site(return_address),
         Entry::Library => !sites::is_site(return_address),
         Entry::Callback if objects::known(return_address).is_none() => return Next::RARE,
+        Entry::Tail(cell) if is_inside(agent, number, cells::function(cell, cfa, return_address)) => {
+            return pass(agent, record, number, cell, cfa, return_address);
+        }
         Entry::Callback | Entry::Tail(_) => false,
     };
     let mut call = Call::by(return_address);
@@ -173,6 +176,9 @@ fn counted(number: u32, return_address: u64, cfa: u64) -> Next {
         Entry::Callback => {
             objects::is_made_at_run_time(return_address);
             false
+        }
+        Entry::Tail(cell) if is_inside(agent, number, cells::function(cell, cfa, return_address)) => {
+            return pass(agent, record, number, cell, cfa, return_address);
         }
         Entry::Tail(_) => false,
     };
@@ -386,6 +392,43 @@ impl Entry {
         }
         Next::resume(agent, number, record)
     }
+}
+
+/// Returns whether a jump out of the function `left` to the one with this number stays inside of a module of which only calls from outside
+/// are counted.
+fn is_inside(agent: &Agent, number: u32, left: u32) -> bool {
+    let module = match Domain::of(number) {
+        Domain::Program => Some(&agent.program),
+        Domain::Libraries => libraries::of_function(number),
+    };
+    module.is_some_and(|module| {
+        module.outermost && (left.wrapping_sub(module.first) as usize) < module.functions.len()
+    })
+}
+
+/// Continues after such a jump. The frame stays that of the function that was called from outside, unless the exit label in its return
+/// slot has to be another one.
+fn pass(
+    agent: &Agent,
+    record: &FunctionRecord,
+    number: u32,
+    cell: CellRef,
+    cfa: u64,
+    return_address: u64,
+) -> Next {
+    let exits = record.flags & ENTRY_ONLY == 0;
+    let left = agent.function(cells::function(cell, cfa, return_address));
+    let loops = (record.flags | left.flags) & LOOPS != 0;
+    if needs_return_address(record) || !exits && loops {
+        return Entry::Tail(cell).next(agent, record, number, return_address, cfa, &Call::by(return_address));
+    }
+    if !exits {
+        return Next::resume(agent, number, record);
+    }
+    if loops {
+        hand_over(agent, cell, number, exits, cfa, return_address);
+    }
+    Next::body(agent, number, record)
 }
 
 /// Gives a frame to the function with this number, which was tail-called in it. `exits` is whether the function's exit is

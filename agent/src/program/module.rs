@@ -54,6 +54,8 @@ pub(crate) struct Module {
     pub(crate) load_bias: u64,
     /// Whether only outer calls are measured.
     pub(crate) outer: bool,
+    /// Whether only calls from outside of the module are counted.
+    pub(crate) outermost: bool,
 }
 
 impl Module {
@@ -83,6 +85,7 @@ impl Module {
         bias: 0,
         load_bias: 0,
         outer: false,
+        outermost: false,
     };
 
     /// Returns the address of the unwind table for a kind of place in the arena: an `.eh_frame_hdr`.

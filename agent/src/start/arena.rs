@@ -52,11 +52,21 @@ pub(crate) fn fill(
             arena.add(at, bias as u32, u32::wrapping_add);
         }
     }
+    let gates = inside(plan, bias, *gates);
     arena.write(plan.arena_header, gates.as_bytes()).ok_or_else(damaged)?;
     // SAFETY: this function has mapped the arena, and from now on only `program/text.rs` writes to it.
     unsafe { memory::mprotect(arena.at, arena.len, memory::PROT_READ | memory::PROT_EXEC) }
         .map_err(|e| Refusal::errno(Trouble::NoNewCode, e))?;
     Ok(())
+}
+
+/// Adds where the return addresses of calls from inside of the module lie. The last one may be the first address after the text.
+fn inside(plan: &PlanHeader, bias: u64, gates: ArenaHeader) -> ArenaHeader {
+    ArenaHeader {
+        text_lo: plan.code_lo.wrapping_add(bias).wrapping_add(1),
+        text_len: plan.code_hi.wrapping_sub(plan.code_lo),
+        ..gates
+    }
 }
 
 impl Arena {

@@ -146,6 +146,7 @@ impl PlanFile {
             text_hi: plan.text_hi.wrapping_add(bias),
             bias,
             outer: plan.measured == 2,
+            outermost: plan.outermost != 0,
             ..Module::NONE
         };
         if module.call_jumps.iter().any(|jump| u64::from(jump.at) + 4 > plan.arena_len) {

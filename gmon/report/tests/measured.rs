@@ -40,10 +40,11 @@ self %      self  inclusive  calls  primitive      mean       min       p50     
     assert_text(
         &text(&folder, &["flat", "--by", "module"]),
         "
-self %      self  calls       cpu   waiting  module
- 93.06  4.021 s      15  3.620 s   401.0 ms  prog
-  6.94  300.0 ms     40  4.000 ms  296.0 ms  libc.so.6
-100.00  4.321 s      55  3.624 s   697.0 ms  total
+self %      self  inclusive   between  calls  from outside  ~overhead       cpu   waiting  module
+ 93.06  4.021 s    4.321 s       0 ns     15             3     673 ns  3.620 s   401.0 ms  prog
+  6.94  300.0 ms   300.0 ms  4.021 s      40            40   1.794 us  4.000 ms  296.0 ms  libc.so.6
+100.00  4.321 s                           55                           3.624 s   697.0 ms  total
+inclusive: while the module or what it had called was running; between: the other time; from outside: calls by other modules
 ",
     );
     // All samples of a thread, also of what is not hooked, unless functions are chosen.

@@ -83,9 +83,14 @@ pub(crate) struct Args {
     pub(crate) exclude: Vec<String>,
 
     /// Which shared libraries to hook: all but the runtime of C, C++ and Fortran (auto), none, all, or those whose file
-    /// names match
-    #[arg(long, value_name = "auto|none|all|GLOB[,GLOB]", default_value = "auto")]
-    pub(crate) libs: String,
+    /// names match [default: auto; with --outermost, the libraries that it names]
+    #[arg(long, value_name = "auto|none|all|GLOB[,GLOB]")]
+    pub(crate) libs: Option<String>,
+
+    /// The interface of a library: of the modules (libraries or programs) whose file names match, count, measure and trace only calls from
+    /// outside, whose call site is in other code (repeatable); gmon flat --by module has their sums
+    #[arg(long, value_name = "GLOB[,GLOB]")]
+    pub(crate) outermost: Vec<String>,
 
     /// Do not hook functions smaller than this
     #[arg(
@@ -237,8 +242,8 @@ pub(crate) struct Args {
     #[arg(long, group = "control")]
     pub(crate) resume: bool,
 
-    /// With --pid: switch functions off whose names match, as with -X; their own code runs then, and calls of them are not
-    /// counted
+    /// With --pid: switch functions off whose names match, as with -X, or all of MODULE!; their own code runs then, and calls of them are
+    /// not counted
     #[arg(long, value_name = "GLOB", group = "control")]
     pub(crate) disable: Option<String>,
 

@@ -27,7 +27,7 @@ impl Args {
     /// Returns an error message if options contradict each other. (clap's `requires` does not help here: it
     /// does not ask for `--pid` if there is a PROGRAM, with which `--pid` cannot be used.)
     fn contradiction(&self, typed: &dyn Fn(&str) -> bool) -> Option<String> {
-        const FOR_A_RUN: [&str; 39] = [
+        const FOR_A_RUN: [&str; 40] = [
             "hooks",
             "rate",
             "sampler",
@@ -35,6 +35,7 @@ impl Args {
             "include",
             "exclude",
             "libs",
+            "outermost",
             "min_size",
             "count",
             "file",
@@ -195,6 +196,18 @@ impl Args {
         if self.values.is_some() && self.hooks == Some(HooksArg::None) {
             return Some("--values needs hooks: leave --hooks away".to_owned());
         }
+        if !self.outermost.is_empty() {
+            if let Some(option) =
+                first(&["count"]).or_else(|| counts_instructions.then(|| "--clock instructions".to_owned()))
+            {
+                return Some(format!(
+                    "--outermost leaves calls within a module alone, and {option} runs copies of all of its functions: run gprofinject twice"
+                ));
+            }
+            if self.hooks == Some(HooksArg::None) {
+                return Some("--outermost needs hooks: leave --hooks away".to_owned());
+            }
+        }
         let is_measured = self.times || self.paths || self.trace.is_some() || !self.slow.is_empty();
         if typed("clock") && !is_measured && !counts_instructions {
             return Some(
@@ -300,6 +313,10 @@ mod tests {
             (&["--generate", "man", "p"], "--generate"),
             (&["--generate", "man", "--list"], "--generate"),
             (&["--list", "--dump-signal", "USR1", "p"], "--dump-signal has no effect"),
+            (&["--outermost", "libz*", "--count", "blocks", "p"], "run gprofinject twice"),
+            (&["--outermost", "libz*", "--clock", "instructions", "p"], "run gprofinject twice"),
+            (&["--outermost", "libz*", "--hooks", "none", "p"], "leave --hooks away"),
+            (&["--pid", "1", "--dump", "--outermost", "libz*"], "--outermost has no effect"),
         ] {
             let error = Args::typed([&["gprofinject"], words].concat()).expect_err("a contradiction");
             let text = error.render().to_string();

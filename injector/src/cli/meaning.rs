@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
 use crate::cli::args::Args;
 use crate::live::view::Look;
@@ -124,6 +124,11 @@ pub(crate) fn settings(args: Args) -> Result<Settings> {
         (_, 1) => Level::Verbose,
         _ => Level::Exhaustive,
     };
+    if !args.outermost.is_empty() && args.engine != EngineArg::Builtin {
+        bail!(
+            "--outermost needs gprofinject's own hooks, which Frida does not make in libraries; leave --engine away"
+        );
+    }
     let measure = measure(&args)?;
     // Whoever attaches to a process names the files of that one profile.
     let rank = if args.pid.is_some() { Suffix::default() } else { rank(&args) };
@@ -138,7 +143,7 @@ pub(crate) fn settings(args: Args) -> Result<Settings> {
         look,
         filters: Filters::new(&args.include, &args.exclude, args.min_size)?
             .counting(args.count, &args.file)?,
-        libs: args.libs.parse::<Libs>().context("--libs")?,
+        libs: Libs::new(args.libs.as_deref(), &args.outermost)?,
         running: args.pid.is_some(),
         shadow_stacks: args.pid.is_none() && shadow_stack::comes_with_programs(),
         arena: None,

@@ -64,7 +64,7 @@ pub(crate) fn recover(folder: &Path, settings: &Settings) -> Result<()> {
     let entries = &logbook.entries;
     let filters = Filters::new(&entries.include, &entries.exclude, entries.min_size)?
         .counting(entries.count, &entries.files)?;
-    let libs: Libs = entries.libs.parse()?;
+    let libs = Libs::new(Some(&entries.libs), &entries.outermost)?;
     let planner = Planner {
         hooks: entries.hooks,
         engine: entries.engine,

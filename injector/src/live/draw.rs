@@ -29,6 +29,7 @@ const HELP: &str = " s c t n   sort by calls per second, calls, time, name; once
  /         filter: a part of a name, or a glob
  Space     let the display stand still; the process counts on
  x e       switch the selected function or module off, on
+ l         switch the module of the selected function off; once more: on
  X E       switch functions by a pattern off, on: GLOB or MODULE!GLOB
  z         set the counts to zero (those of threads are since the beginning)
  P         pause counting; once more: go on

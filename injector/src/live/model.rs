@@ -5,7 +5,7 @@ use std::time::Duration;
 use gmon_screen::Key;
 
 use crate::live::prompt::{Answer, Prompt, Question};
-use crate::live::rows::{self, Filter, Kind, Row, Sort};
+use crate::live::rows::{self, Filter, Kind, Off, Row, Sort};
 use crate::live::snapshot::{Snapshot, Wants};
 
 /// What a user asks for.
@@ -235,6 +235,7 @@ impl Model {
             Key::Char('E') => self.ask(Question::Pattern { off: false }),
             Key::Char('x') => return self.switch(true),
             Key::Char('e') => return self.switch(false),
+            Key::Char('l') => return self.switch_module(),
             Key::Char('p') => return self.next_process(),
             Key::Char('+') => self.interval = (self.interval / 2).max(SHORTEST),
             Key::Char('-') => self.interval = (self.interval * 2).min(LONGEST),
@@ -309,6 +310,24 @@ impl Model {
             return None;
         }
         Some(Action::Switch { pattern: row.pattern.clone(), off })
+    }
+
+    /// Switches the module of the selected row off, or on if some of its functions are off.
+    fn switch_module(&mut self) -> Option<Action> {
+        let row = self.rows.get(self.selected)?;
+        let name = match self.kind {
+            Kind::Functions => &row.more,
+            Kind::Modules => &row.name,
+            Kind::Threads => return None,
+        };
+        let name = name.clone();
+        let modules = rows::rows(self.now.as_ref()?, None, Kind::Modules, &Filter::default(), None);
+        let module = modules.into_iter().find(|module| module.name == name && !module.pattern.is_empty());
+        let Some(module) = module else {
+            self.message = Some("its module is not hooked, so it cannot be switched".to_owned());
+            return None;
+        };
+        Some(Action::Switch { pattern: module.pattern, off: module.off == Off::None })
     }
 
     fn next_process(&mut self) -> Option<Action> {
@@ -421,6 +440,7 @@ mod tests {
         let switch = |pattern: &str, off| Some(Action::Switch { pattern: pattern.to_owned(), off });
         assert_eq!(type_in(&mut model, "nx"), switch("prog!a", true));
         assert_eq!(type_in(&mut model, "je"), switch("prog!b", false));
+        assert_eq!(type_in(&mut model, "l"), switch("prog!*", true));
         assert_eq!(type_in(&mut model, "\x1b[Fx"), None);
         assert!(model.message.is_some());
         assert_eq!(type_in(&mut model, "Xlib*!q*\r"), switch("lib*!q*", true));

@@ -36,13 +36,16 @@ pub(crate) enum Part {
 }
 
 impl Choice {
-    /// Returns the choice that a pattern means, as `-I` and `-X` have them.
+    /// Returns the choice that a pattern means, as `-I` and `-X` have them. One that names a library is for all of its functions.
     ///
     /// # Errors
     /// The pattern is malformed.
     pub(crate) fn new(glob: &str, off: bool) -> Result<Choice> {
         let option = if off { "--disable" } else { "--enable" };
-        Ok(Choice { filters: Filters::only(option, glob)?, off })
+        // The name of a library says by itself that it is none of a function.
+        let is_module = glob.contains(".so") && !glob.contains('!');
+        let module = is_module.then(|| format!("{glob}!"));
+        Ok(Choice { filters: Filters::only(option, module.as_deref().unwrap_or(glob))?, off })
     }
 
     /// Returns the numbers of those hooked functions of a program that match.

@@ -1,4 +1,4 @@
-//! The user's selection of libraries: `--libs`.
+//! The user's selection of modules: `--libs` and `--outermost`.
 
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,6 +12,15 @@ pub(crate) struct Libs {
     /// As the user has typed it.
     typed: String,
     choice: Choice,
+    /// The modules of which only calls from outside are counted. Those that are libraries are hooked.
+    outermost: Option<Outermost>,
+}
+
+/// The values of `--outermost`.
+#[derive(Debug)]
+struct Outermost {
+    typed: Vec<String>,
+    patterns: Patterns,
 }
 
 #[derive(Debug)]
@@ -73,6 +82,29 @@ const RUNTIME: [&str; 36] = [
 ];
 
 impl Patterns {
+    /// Returns the patterns in a list that commas separate.
+    ///
+    /// # Errors
+    /// One of them is empty or malformed.
+    fn new(globs: &str) -> Result<Patterns, Error> {
+        let mut set = GlobSetBuilder::new();
+        let mut used = Vec::new();
+        for glob in globs.split(',') {
+            ensure!(!glob.is_empty(), "a pattern is empty (auto, none, all or patterns are expected)");
+            let glob = Glob::new(glob).with_context(|| {
+                format!("'{glob}' is not a pattern (a literal [ or {{ is written \\[ or \\{{)")
+            })?;
+            set.add(glob);
+            used.push(AtomicBool::new(false));
+        }
+        Ok(Patterns { set: set.build()?, used })
+    }
+
+    /// Returns those of the patterns, as typed, that have matched nothing.
+    fn unused<'t>(&self, typed: impl Iterator<Item = &'t str>) -> impl Iterator<Item = &'t str> {
+        typed.zip(&self.used).filter(|(_, used)| !used.load(Ordering::Relaxed)).map(|(glob, _)| glob)
+    }
+
     /// Whether a pattern matches the name. Those that do are noted.
     fn match_name(&self, name: &str) -> bool {
         let matching = self.set.matches(name);
@@ -91,32 +123,51 @@ impl FromStr for Libs {
             "auto" => Choice::Auto,
             "none" => Choice::None,
             "all" => Choice::All,
-            globs => {
-                let mut set = GlobSetBuilder::new();
-                let mut used = Vec::new();
-                for glob in globs.split(',') {
-                    ensure!(
-                        !glob.is_empty(),
-                        "a pattern is empty (auto, none, all or patterns are expected)"
-                    );
-                    let glob = Glob::new(glob).with_context(|| {
-                        format!("'{glob}' is not a pattern (a literal [ or {{ is written \\[ or \\{{)")
-                    })?;
-                    set.add(glob);
-                    used.push(AtomicBool::new(false));
-                }
-                Choice::Matching(Patterns { set: set.build()?, used })
-            }
+            globs => Choice::Matching(Patterns::new(globs)?),
         };
-        Ok(Libs { typed: typed.to_owned(), choice })
+        Ok(Libs { typed: typed.to_owned(), choice, outermost: None })
     }
 }
 
 impl Libs {
+    /// Returns the selection that the values of `--libs` and of `--outermost` mean. Without the first, the libraries that the second
+    /// names are hooked.
+    ///
+    /// # Errors
+    /// A pattern is empty or malformed.
+    pub(crate) fn new(libs: Option<&str>, outermost: &[String]) -> Result<Libs, Error> {
+        let modules = outermost.join(",");
+        if outermost.is_empty() {
+            return libs.unwrap_or("auto").parse::<Libs>().context("--libs");
+        }
+        let patterns = Patterns::new(&modules).context("--outermost")?;
+        let typed = modules.split(',').map(str::to_owned).collect();
+        let libs = libs.unwrap_or("none").parse::<Libs>().context("--libs")?;
+        Ok(Libs { outermost: Some(Outermost { typed, patterns }), ..libs })
+    }
+
+    /// The values of `--outermost`.
+    pub(crate) fn outermost(&self) -> &[String] {
+        self.outermost.as_ref().map_or(&[], |outermost| &outermost.typed)
+    }
+
+    /// Whether only calls from outside are counted of a module with these names.
+    pub(crate) fn is_outermost(&self, names: &[&str]) -> bool {
+        let Some(outermost) = &self.outermost else { return false };
+        names.iter().any(|name| !name.is_empty() && outermost.patterns.match_name(name))
+    }
+
+    /// Returns the values of `--outermost` that have matched no module.
+    pub(crate) fn unused_outermost(&self) -> impl Iterator<Item = &str> {
+        self.outermost
+            .iter()
+            .flat_map(|outermost| outermost.patterns.unused(outermost.typed.iter().map(String::as_str)))
+    }
+
     /// No libraries.
     #[cfg(test)]
     pub(crate) fn none() -> Libs {
-        Libs { typed: "none".to_owned(), choice: Choice::None }
+        Libs { typed: "none".to_owned(), choice: Choice::None, outermost: None }
     }
 
     /// As the user has typed it.
@@ -126,17 +177,24 @@ impl Libs {
 
     /// Whether any library may be hooked.
     pub(crate) fn wants_any(&self) -> bool {
-        !matches!(self.choice, Choice::None)
+        !matches!(self.choice, Choice::None) || self.outermost.is_some()
     }
 
     /// Whether the user has named libraries, or wants all of them, and not only those that are hooked anyway.
     pub(crate) fn are_named(&self) -> bool {
-        matches!(self.choice, Choice::All | Choice::Matching(_))
+        matches!(self.choice, Choice::All | Choice::Matching(_)) || self.outermost.is_some()
     }
 
     /// Whether a library whose file has this name is hooked. `soname` returns the name by which others need the library,
     /// which is often shorter: both `libz.so.1.2.13` and `libz.so.1` select that one.
-    pub(crate) fn wants(&self, name: &str, soname: impl FnOnce() -> Option<String>) -> bool {
+    pub(crate) fn wants(&self, name: &str, soname: impl Fn() -> Option<String>) -> bool {
+        if self.outermost.is_some() {
+            let other = soname();
+            let names = [name, other.as_deref().unwrap_or(name)];
+            if self.is_outermost(&names) {
+                return true;
+            }
+        }
         match &self.choice {
             Choice::None => false,
             Choice::All => true,
@@ -153,12 +211,7 @@ impl Libs {
             Choice::Matching(patterns) => Some(patterns),
             _ => None,
         };
-        let used = patterns.into_iter().flat_map(|patterns| patterns.used.iter());
-        self.typed
-            .split(',')
-            .zip(used)
-            .filter(|(_, used)| !used.load(Ordering::Relaxed))
-            .map(|(glob, _)| glob)
+        patterns.into_iter().flat_map(|patterns| patterns.unused(self.typed.split(',')))
     }
 }
 

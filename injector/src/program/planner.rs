@@ -209,6 +209,7 @@ impl Planner<'_> {
             Part::Library(_) => Role::Library,
         };
         let start = Instant::now();
+        let outermost = libs.is_outermost(names);
         let counting = filters.count().is_some();
         // Without line information, nothing could be shown of a library's lines.
         let is_without_lines =
@@ -267,6 +268,7 @@ impl Planner<'_> {
             shadow_stack: shadow_stacks,
             counted,
             clock,
+            outermost,
             role,
             measured: match measure {
                 None => Measured::None,

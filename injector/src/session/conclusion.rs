@@ -69,6 +69,11 @@ pub(crate) fn say_what_matched_nothing(asked: &Asked, planned: &Planned) {
             program.binary.display()
         ));
     }
+    if let Some(pattern) = settings.libs.unused_outermost().next() {
+        settings.voice.warn(format_args!(
+            "--outermost '{pattern}' matches neither the program nor a library that was loaded; ldd shows the names of libraries"
+        ));
+    }
     if let Some(pattern) = settings.libs.unused().next().filter(|_| planned.wants_libraries()) {
         settings.voice.warn(format_args!(
             "--libs '{pattern}' matches no library that was loaded; ldd shows the names of libraries"

@@ -134,6 +134,7 @@ impl Settings {
             count: self.filters.count(),
             files: self.filters.files(),
             libs: self.libs.typed().to_owned(),
+            outermost: self.libs.outermost().to_vec(),
             running: self.running,
             shadow_stacks: self.shadow_stacks,
             arena: self.arena,

@@ -37,6 +37,8 @@ pub(crate) struct Entries {
     pub(crate) libs: String,
     /// Whether the processor keeps shadow stacks for the processes, or may do so.
     pub(crate) shadow_stacks: bool,
+    /// The values of `--outermost`.
+    pub(crate) outermost: Vec<String>,
     /// Whether the first process ran already.
     pub(crate) running: bool,
     /// The link address at which the arena of the first program begins, if it is not in the usual place.

@@ -91,7 +91,7 @@ int main(void) {
 "#;
 
 /// Builds the program and its libraries.
-fn built(compiler: &str) -> Place {
+pub(crate) fn built(compiler: &str) -> Place {
     let place = Place::new();
     let library = ["-g", "-O2", "-fPIC", "-shared"];
     place.compile(compiler, "libfirst.so", LIBRARY, &library).unwrap();
@@ -103,7 +103,7 @@ fn built(compiler: &str) -> Place {
 }
 
 /// Makes the program carry out its commands.
-fn tell(subject: &mut Subject, commands: &[&str]) {
+pub(crate) fn tell(subject: &mut Subject, commands: &[&str]) {
     for command in commands {
         subject.tell(command);
         subject.hear("done\n");
@@ -128,7 +128,7 @@ pub(crate) fn ask(subject: &Subject, pid: &str, verb: &str) {
 }
 
 /// Pauses and resumes a profiled program, which has been told nothing yet.
-fn controlled(subject: &mut Subject, pid: &str) {
+pub(crate) fn controlled(subject: &mut Subject, pid: &str) {
     tell(subject, &["c 100"]);
     ask(subject, pid, "--pause");
     // One library is loaded during the pause and another time stays loaded over its end.
@@ -150,7 +150,7 @@ fn counted(place: &Place, what: &str) {
 }
 
 /// Starts the program alone.
-fn alone(compiler: &str) -> Subject {
+pub(crate) fn alone(compiler: &str) -> Subject {
     let place = built(compiler);
     let mut command = Command::new(place.path("prog"));
     command.current_dir(place.folder.path()).env_remove("GMON_OUT_PREFIX");

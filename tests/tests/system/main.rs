@@ -80,6 +80,7 @@ modules! {
     mutated
     limits
     odd_libraries
+    outermost
     outputs
     own_text
     panics

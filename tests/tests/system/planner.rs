@@ -226,6 +226,7 @@ fn judge(image: &Image, seed: u64) -> Result<(), String> {
             shadow_stack: false,
             counted: count.then_some(&|_| true),
             clock: false,
+            outermost: false,
             role: gprofinject_plan::Role::Program,
             measured: Measured::None,
             told: None,

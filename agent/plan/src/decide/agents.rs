@@ -122,6 +122,7 @@ mod tests {
             shadow_stack: false,
             counted: None,
             clock: false,
+            outermost: false,
             role,
             measured: Measured::None,
             told: None,

@@ -66,6 +66,8 @@ pub struct Options<'a> {
     /// Whether functions count, on the calling thread, the instructions that they execute: the clock of
     /// [`ClockKind::Instructions`](gprofinject_abi::clock::ClockKind::Instructions).
     pub clock: bool,
+    /// Whether only calls from outside of the module are counted and measured: those whose call site is in other code.
+    pub outermost: bool,
     /// What the image is for a process.
     pub role: Role,
     /// Which calls tell the agent when they begin and end.
@@ -130,6 +132,7 @@ mod tests {
                 shadow_stack: false,
                 counted: None,
                 clock: false,
+                outermost: false,
                 role: Role::Program,
                 measured: Measured::None,
                 told: None,

@@ -8,6 +8,7 @@ use crate::decide::stack_copiers;
 use crate::decide::unwinder::ThroughAgent;
 use crate::flow::branch::BranchKind;
 use crate::flow::facts::Flow;
+use crate::flow::falls::Fall;
 use crate::flow::registers::facts::Registers;
 use gprofinject_image::Image;
 use std::collections::HashSet;
@@ -31,6 +32,9 @@ pub(crate) struct ThunkSpec {
     pub movable: bool,
     /// The registers that the thunk need not preserve.
     pub registers: Registers,
+    /// Whether control may come to the thunk without a call, from the function itself or from the one before, so that the memory below
+    /// rsp may be in use.
+    pub entered_within: bool,
 }
 
 impl ThunkSpec {
@@ -38,6 +42,17 @@ impl ThunkSpec {
     pub(crate) fn has_exit(self) -> bool {
         self.both || self.callbacks
     }
+}
+
+/// What else of a plan decides about thunks.
+#[derive(Clone, Copy)]
+pub(crate) struct Circumstances<'a> {
+    /// Whether basic blocks are counted in the process, so that return addresses may lie in arenas.
+    pub(crate) counted: bool,
+    /// Whether only calls from outside of the module are counted, so that calls of a hooked function may have no frame that is hooked.
+    pub(crate) outermost: bool,
+    /// Where control runs on from one function into another.
+    pub(crate) falls: &'a [Fall],
 }
 
 /// Selects the functions that get exit hooks.
@@ -63,19 +78,22 @@ impl Exits {
 /// Returns the requirements of each hook's thunk, in the order of the hooks. `returns_condition` returns whether the exit of a
 /// function, by its index in the image, would change flags that its caller reads. Such a function is hooked only if it is a leaf.
 /// `told` says of which functions' calls the agent is told, by their indexes in the image; it is empty if this depends on nothing but
-/// the exits. `counted` is whether basic blocks are counted in the process, so that return addresses may lie in arenas.
+/// the exits.
 pub(crate) fn of_all(
     image: &Image,
     flow: &Flow,
     hooks: &[Hook],
     (exits, told): (Exits, &[Told]),
     through_agent: &[ThroughAgent],
-    counted: bool,
+    circumstances: Circumstances<'_>,
     returns_condition: &dyn Fn(usize) -> bool,
 ) -> Vec<ThunkSpec> {
+    let Circumstances { counted, outermost, falls } = circumstances;
     let none_if = |has_none: bool| if has_none { Cells::None } else { Cells::All };
     let cells: Vec<Cells> = match exits {
         Exits::Few => cells::leaves(flow, hooks).into_iter().map(none_if).collect(),
+        // Calls among the module's functions have no cells.
+        Exits::Needed if outermost => cells::leaves(flow, hooks).into_iter().map(none_if).collect(),
         Exits::Needed => cells::cells(image, flow, hooks, through_agent, counted, true),
         Exits::All | Exits::Outer => {
             hooks.iter().map(|hook| none_if(returns_condition(hook.function))).collect()
@@ -103,6 +121,7 @@ pub(crate) fn of_all(
     // The cells of calls beyond the maximum depth. Functions with tail calls keep their cells: otherwise, the callee could not know
     // whether the frame has a cell already.
     let inner = match exits {
+        Exits::Outer if outermost => cells::leaves(flow, hooks).into_iter().map(none_if).collect(),
         Exits::Outer => cells::cells(image, flow, hooks, through_agent, counted, false),
         _ => vec![Cells::All; hooks.len()],
     };
@@ -131,6 +150,8 @@ pub(crate) fn of_all(
                         && u64::from(facts.head.len) == h.relocated
                         && h.retargets.is_empty(),
                 registers: if image.facts.go { Registers::ALL_INPUTS } else { facts.registers },
+                entered_within: facts.table_loops
+                    || falls.iter().any(|fall| fall.into == image.functions[h.function].address),
             }
         })
         .collect()

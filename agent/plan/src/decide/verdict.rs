@@ -121,6 +121,8 @@ pub enum Reason {
     FridaNotRelocatable,
     /// Every patch would relocate a call, and the processor's shadow stack would keep the address behind the relocated one.
     ShadowStack,
+    /// Only code of its own module can call it, and only calls from outside are counted.
+    Inner,
 }
 
 impl Reason {
@@ -161,6 +163,7 @@ impl Reason {
             Reason::FridaEarly => "frida-early",
             Reason::FridaNotRelocatable => "frida-not-relocatable",
             Reason::ShadowStack => "shadow-stack",
+            Reason::Inner => "inner",
         }
     }
 }
@@ -218,6 +221,7 @@ impl fmt::Display for Reason {
             Reason::FridaEarly => "the dynamic linker calls it (an IFUNC resolver) before Frida can be there",
             Reason::FridaNotRelocatable => "the instructions that Frida overwrites cannot run elsewhere",
             Reason::ShadowStack => "a call among its first instructions would have to be made elsewhere, to which the processor's shadow stack would let it return",
+            Reason::Inner => "only its own module can call it, and --outermost counts calls from outside",
         })
     }
 }

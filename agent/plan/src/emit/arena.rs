@@ -16,7 +16,7 @@ use crate::emit::emitter::Emitter;
 use crate::emit::layout::{Input, Layout};
 use crate::emit::part::PartEmitter;
 use crate::emit::place::MOST;
-use crate::emit::{copies, system_calls, tail_calls};
+use crate::emit::{copies, shortcuts, system_calls, tail_calls};
 use crate::parallel;
 
 /// Writes the arena, and the patches of the program that lead there. The result lists the functions that
@@ -40,6 +40,7 @@ pub(crate) fn emit(input: Input<'_, '_>) -> Emitted {
     e.fixed();
     e.gate_jumps();
     tail_calls::write(&mut e);
+    shortcuts::write(&mut e);
     system_calls::write(&mut e);
     copies::write(&mut e);
     let (mut out, len) = e.finish();

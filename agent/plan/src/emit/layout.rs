@@ -4,6 +4,7 @@ use crate::blocks::code::Site;
 use crate::blocks::copies::Copies;
 use crate::blocks::tables;
 use crate::decide::hook::{Hook, Retarget, relocates};
+use crate::decide::shortcuts::Shortcut;
 use crate::decide::stack_copiers;
 use crate::decide::system_calls::Redirected;
 use crate::decide::tails::Tail;
@@ -17,6 +18,7 @@ use crate::emit::code::{JUMP_THROUGH, RESTORE, STUB};
 use crate::emit::homes::Homes;
 use crate::emit::sleds::Chain;
 use crate::emit::tails::Tails;
+use crate::emit::thunk::Inside;
 use crate::emit::{code, place, sleds, system_call, tails, thunk};
 use crate::parallel;
 use crate::x86::jump::JUMP;
@@ -72,6 +74,10 @@ pub(crate) struct Input<'a, 'd> {
     pub(crate) arena: Option<u64>,
     /// The copies of counted functions.
     pub(crate) copies: &'a Copies,
+    /// Whether only calls from outside of the module are counted.
+    pub(crate) outermost: bool,
+    /// The branches that then lead past thunks.
+    pub(crate) shortcuts: &'a [Shortcut],
 }
 
 /// The places of everything in the arena, as arena offsets.
@@ -86,6 +92,8 @@ pub(crate) struct Layout<'a, 'd> {
     pub(super) templates: Vec<Template>,
     /// The kind of each function's thunk.
     pub(super) kinds: Vec<Kind>,
+    /// The checks for calls from inside, if only those from outside are counted.
+    inside: Option<Inside>,
     /// The templates of second looks, by [`Second`].
     pub(super) second_looks: [Template; Second::ALL.len()],
     /// The jumps to the slow path of exits, by [`crate::x86::template::kind::ExitWay`].
@@ -118,6 +126,7 @@ impl<'a, 'd> Layout<'a, 'd> {
         let kinds: Vec<Kind> =
             specs.iter().enumerate().map(|(number, spec)| thunk::kind(*spec, homes.of(number))).collect();
         let templates = templates(&kinds, input.role, input.measured);
+        let inside = input.outermost.then(Inside::new);
         let header = size_of::<ArenaHeader>();
         let unwind =
             (labels(input.role).map_or(header + EXIT_JUMPS, |labels| labels.end)).next_multiple_of(LINE);
@@ -125,7 +134,8 @@ impl<'a, 'd> Layout<'a, 'd> {
         let (chains, thunks) = place_sleds(sleds::chains(hooks), unwind + unwind_len);
         let room = |number: usize| {
             let before = begin_len(input.measured, specs[number]) + gate_of(input.through_agent, number);
-            let checks = thunk::checks(input.uncalled, number);
+            let check = inside.as_ref().map(|inside| inside.of(specs[number], kinds[number].second));
+            let checks = thunk::checks(input.uncalled, number, check);
             let template = &templates[kinds[number].index()];
             checks + thunk::room(specs[number], &hooks[number]) + template.bytes.len() + before
         };
@@ -133,7 +143,7 @@ impl<'a, 'd> Layout<'a, 'd> {
         let stubs = parts.last().map_or(thunks, |(_, room)| room.end).next_multiple_of(64);
         let tails_at = (stubs + hooks.len() * STUBS).next_multiple_of(64);
         let call_jumps = tails_at + tails.len() * tails::pitch();
-        let moved_calls = moved_calls(hooks, call_jumps);
+        let moved_calls = moved_calls(hooks, input.shortcuts, call_jumps);
         let system_calls_at = (call_jumps + moved_calls.len() * JUMP as usize).next_multiple_of(LINE);
         let tail_stubs = system_calls_at + input.system_calls.iter().map(system_call::room).sum::<usize>();
         let bodies = (tail_stubs + tails.len() * tails::STUBS).next_multiple_of(8);
@@ -147,6 +157,7 @@ impl<'a, 'd> Layout<'a, 'd> {
             len: len as usize,
             templates,
             kinds,
+            inside,
             second_looks: Second::ALL.map(|second| Template::second_look(second, SECOND_LOOK)),
             exits: code::exits(header),
             unwind,
@@ -169,6 +180,16 @@ impl<'a, 'd> Layout<'a, 'd> {
     /// Returns whether the code of a function and all of the arena reach each other.
     pub(super) fn reaches(&self, hook: &Hook) -> bool {
         place::reaches(self.arena, self.len as u64, self.input.image, hook)
+    }
+
+    /// Returns the check for calls from inside with which the thunk of a function begins, if there is one.
+    pub(super) fn inside(&self, number: usize) -> Option<&Template> {
+        Some(self.inside.as_ref()?.of(self.input.specs[number], self.kinds[number].second))
+    }
+
+    /// Returns the number of bytes of the checks with which the thunk of a function begins.
+    pub(super) fn checks(&self, number: usize) -> usize {
+        thunk::checks(self.input.uncalled, number, self.inside(number))
     }
 
     /// Returns the range of the stubs of these functions.
@@ -282,14 +303,15 @@ fn copies_len(image: &Image, copies: &Copies) -> u64 {
 }
 
 /// Assigns places to the jumps for relocated branches that have to lead elsewhere: branches to functions
-/// that are hooked at their call sites, and jumps into code that another function's hook relocates. Each
+/// that are hooked at their call sites, jumps into code that another function's hook relocates, and jumps that lead past thunks. Each
 /// takes five bytes, from `first` on.
-fn moved_calls(hooks: &[Hook], first: usize) -> HashMap<u64, usize> {
+fn moved_calls(hooks: &[Hook], shortcuts: &[Shortcut], first: usize) -> HashMap<u64, usize> {
     let is_moved = |h: &Hook, r: &Retarget| match h.tactic {
         Tactic::CallSites => relocates(hooks, r.branch.site),
         _ => r.moved,
     };
     let sites = hooks.iter().flat_map(|h| h.retargets.iter().filter(move |r| is_moved(h, r)));
     let sites = sites.map(|r| r.branch.site);
+    let sites = sites.chain(shortcuts.iter().filter(|s| s.relocated).map(|s| s.branch.site));
     sites.zip((first..).step_by(JUMP as usize)).collect()
 }

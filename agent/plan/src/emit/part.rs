@@ -4,10 +4,9 @@ use crate::decide::hook::Hook;
 use crate::decide::thunk_spec::ThunkSpec;
 use crate::decide::verdict::{Reason, Tactic};
 use crate::emit::bodies::Bodies;
-use crate::emit::code::{RESTORE, Writer};
+use crate::emit::code::{RESTORE, Values, Writer};
 use crate::emit::emitted::{Emitted, Moved, NO_OWNER};
 use crate::emit::layout::{Layout, STUBS};
-use crate::emit::thunk;
 use crate::emit::thunk::CHECK;
 use crate::emit::thunks::Thunk;
 use crate::emit::to_text;
@@ -90,7 +89,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         let (begin, gate) = (layout.begin_len(n), layout.gate_of(n));
         let before = begin + gate;
         let template = &layout.templates[kind.index()];
-        let checking = thunk::checks(layout.input.uncalled, n);
+        let checking = layout.checks(n);
         let start = template.place(self.part.next, checking);
         self.part.thunks.push(start);
         let at = start + checking;
@@ -102,6 +101,10 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         };
         for (i, &(_, other)) in layout.input.uncalled.by(n).iter().enumerate() {
             self.check(start + i * CHECK, other, body + begin);
+        }
+        if let Some(check) = layout.inside(n) {
+            let values = Values { inner: body + begin, ..Values::default() };
+            self.code.fill(check, at - check.bytes.len(), &values);
         }
         let f = &layout.input.image.functions[hook.function];
         let entry = f.address;

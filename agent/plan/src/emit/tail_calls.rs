@@ -7,7 +7,6 @@ use crate::emit::emitter::Emitter;
 use crate::emit::homes::Home;
 use crate::emit::layout::Input;
 use crate::emit::tails::{RESTORE_R11, STUBS};
-use crate::emit::thunk::checks;
 use crate::x86::jump::near;
 use crate::x86::template::Template;
 use crate::x86::template::kind::{Kind, Second};
@@ -50,7 +49,7 @@ fn write_one(
     let callee = e.out.records[tail.callee as usize];
     let thunk = e.thunks[tail.callee as usize];
     let layout = e.layout;
-    let checks = checks(layout.input.uncalled, tail.callee as usize);
+    let checks = layout.checks(tail.callee as usize);
     let at = layout.tails.thunk(index);
     let miss = layout.tails.stubs + index * STUBS;
     let outside = miss + STUB;

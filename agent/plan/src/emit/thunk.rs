@@ -6,8 +6,8 @@ use crate::decide::uncalled::Uncalled;
 use crate::emit::homes::Home;
 use crate::x86::jump::JUMP;
 use crate::x86::scratch::{R10, R11};
-use crate::x86::template::LINE;
 use crate::x86::template::kind::{Kind, Second};
+use crate::x86::template::{LINE, Template};
 
 /// Bytes of `cmp dword [rsp], label; je body`.
 pub(crate) const CHECK: usize = 13;
@@ -34,9 +34,28 @@ pub(crate) fn kind(spec: ThunkSpec, home: Home) -> Kind {
     }
 }
 
-/// Returns the number of bytes of the checks with which the thunk of the function with a number begins.
-pub(crate) fn checks(uncalled: &Uncalled, number: usize) -> usize {
-    uncalled.by(number).len() * CHECK
+/// The checks for calls from inside of the module ([`Template::inside`]), if calls from outside alone are counted.
+pub(crate) struct Inside {
+    /// By [`Second`], and that of a function that control may enter from within.
+    templates: [Template; Second::ALL.len() + 1],
+}
+
+impl Inside {
+    /// Makes the templates.
+    pub(crate) fn new() -> Inside {
+        let [kept, r11, r10, free] = Second::ALL.map(|second| Template::inside(second, false));
+        Inside { templates: [kept, r11, r10, free, Template::inside(Second::Kept, true)] }
+    }
+
+    /// Returns the check of a function.
+    pub(crate) fn of(&self, spec: ThunkSpec, second: Second) -> &Template {
+        &self.templates[if spec.entered_within { Second::ALL.len() } else { second as usize }]
+    }
+}
+
+/// Returns the number of bytes of the checks with which the thunk of the function with a number begins. `inside` is the last of them.
+pub(crate) fn checks(uncalled: &Uncalled, number: usize, inside: Option<&Template>) -> usize {
+    uncalled.by(number).len() * CHECK + inside.map_or(0, |inside| inside.bytes.len())
 }
 
 /// Returns the maximum number of bytes that the function's thunk takes in addition to its checks and its template.

@@ -69,6 +69,7 @@ fn a_stored_plan_is_the_plan() {
                         shadow_stack: false,
                         counted: None,
                         clock: false,
+                        outermost: false,
                         role: Role::Program,
                         measured: Measured::None,
                         told: None,
@@ -108,6 +109,7 @@ fn plans_with_counted_blocks_are_not_stored() {
         told: None,
         counted: Some(counted),
         clock: false,
+        outermost: false,
         arena: None,
         words: 0,
     };
@@ -185,6 +187,7 @@ fn damaged_bytes_are_refused_or_harmless() {
         shadow_stack: false,
         counted: None,
         clock: false,
+        outermost: false,
         role: Role::Program,
         measured: Measured::None,
         told: None,

@@ -7,6 +7,7 @@
 mod deep;
 mod encode;
 mod exit;
+mod inside;
 pub(crate) mod kind;
 mod tail;
 mod thunk;

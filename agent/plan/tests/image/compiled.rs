@@ -365,6 +365,7 @@ fn runtimes_that_rely_on_return_addresses_are_known_by_their_functions() {
             shadow_stack: false,
             counted: None,
             clock: false,
+            outermost: false,
             role: gprofinject_plan::Role::Program,
             measured: gprofinject_plan::Measured::None,
             told: None,

@@ -144,6 +144,7 @@ impl<'i, 'd> Carried<'i, 'd> {
             shadow_stack: false,
             counted: counted.then_some(all),
             clock: false,
+            outermost: false,
             role: Role::Standalone,
             measured: Measured::None,
             told: None,

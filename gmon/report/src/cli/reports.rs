@@ -8,6 +8,7 @@ pub(crate) mod difference;
 pub(crate) mod flat;
 pub(crate) mod graph;
 pub(crate) mod lines;
+pub(crate) mod modules;
 pub(crate) mod paths;
 pub(crate) mod sampled;
 pub(crate) mod slow;

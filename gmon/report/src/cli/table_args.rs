@@ -148,8 +148,12 @@ pub(crate) enum Column {
     Life,
     /// Threads only: time in which no hooked function was running
     Outside,
-    /// Threads only: time that gprofinject took
+    /// Threads and modules only: time that gprofinject took; that of a module by the number of its calls
     Overhead,
+    /// Modules only: calls by functions of other modules
+    FromOutside,
+    /// Modules only: time in which neither the module nor what it had called was running
+    Between,
     /// --spread only: the most divided by the mean
     Imbalance,
     Name,

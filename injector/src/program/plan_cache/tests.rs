@@ -59,6 +59,7 @@ fn whatever_a_plan_follows_from_makes_another_key() {
         shadow_stack: false,
         counted: None,
         clock: false,
+        outermost: false,
         role: Role::Program,
         measured: Measured::None,
         told: None,

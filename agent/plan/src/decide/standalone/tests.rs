@@ -41,6 +41,7 @@ fn plan(image: &Image, hooks: Hooks) -> Plan {
         shadow_stack: false,
         counted: None,
         clock: false,
+        outermost: false,
         role: Role::Standalone,
         measured: Measured::None,
         told: None,

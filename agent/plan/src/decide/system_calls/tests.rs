@@ -24,6 +24,7 @@ fn plan(code: &[u8], counted: bool) -> Plan {
         shadow_stack: false,
         counted: counted.then_some(all),
         clock: false,
+        outermost: false,
         role: Role::Standalone,
         measured: Measured::None,
         told: None,

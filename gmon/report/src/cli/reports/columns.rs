@@ -3,6 +3,7 @@
 use gmon_export::processes::is_seen;
 use gmon_export::{Durations, FunctionTimes, Process, Run, Thread, Time};
 
+use crate::cli::reports::modules::{Interface, overhead};
 use crate::cli::run_view::ESTIMATE;
 use crate::cli::table_args::{By, Column};
 use crate::cli::text::percent;
@@ -33,6 +34,8 @@ pub(crate) struct Numbers {
     pub(crate) thread: Option<Thread>,
     /// The process, in the table of processes.
     pub(crate) process: Option<Process>,
+    /// The calls and times of the module as a whole, in the table of modules.
+    pub(crate) interface: Option<Interface>,
 }
 
 impl Numbers {
@@ -55,6 +58,7 @@ impl Numbers {
             waiting_ns: function.waiting_ns,
             thread: None,
             process: None,
+            interface: None,
         }
     }
 
@@ -105,14 +109,19 @@ pub(crate) struct Kind {
     recursive: bool,
     instructions: bool,
     raw: bool,
+    /// Whether gprofinject has taken time that was seen.
+    overhead: bool,
 }
 
 /// The columns that a narrow terminal does without, the first one first.
-pub(crate) const OPTIONAL: [&str; 25] = [
+pub(crate) const OPTIONAL: [&str; 28] = [
     "raw inclusive",
     "raw self",
     "cumulative",
     "open",
+    "~overhead",
+    "between",
+    "from outside",
     "p50",
     "min",
     "self/call",
@@ -137,7 +146,7 @@ pub(crate) const OPTIONAL: [&str; 25] = [
 ];
 
 /// The columns that have counts.
-pub(crate) const COUNTS: [&str; 4] = ["calls", "primitive", "open", "instructions"];
+pub(crate) const COUNTS: [&str; 5] = ["calls", "from outside", "primitive", "open", "instructions"];
 
 impl Kind {
     pub(crate) fn new(run: &Run, by: By, raw: bool, rows: &[Numbers]) -> Kind {
@@ -156,18 +165,21 @@ impl Kind {
             recursive: by == By::Function && rows.iter().any(|row| row.primitive != row.calls),
             instructions: run.has_instructions && matches!(by, By::Function | By::Module),
             raw: raw && run.time.is_measured() && !is_whole(by),
+            overhead: overhead(run) > 0,
         }
     }
 
     /// Returns the columns in front of the names.
     pub(crate) fn columns(&self) -> Vec<Column> {
         use Column::*;
-        let is_function = self.by == By::Function;
+        let (is_function, is_module) = (self.by == By::Function, self.by == By::Module);
         let is_measured = self.time.is_measured();
         [
             (Own, self.time.is_some()),
-            (Inclusive, is_function && self.time.is_some()),
+            (Inclusive, (is_function || is_module) && self.time.is_some()),
+            (Between, is_module && self.time.is_some()),
             (Calls, true),
+            (FromOutside, is_module),
             (Primitive, self.recursive),
             (Mean, is_function && self.time.is_some()),
             (Min, is_function && is_measured),
@@ -177,7 +189,7 @@ impl Kind {
             (Begin, self.by == By::Process),
             (Life, matches!(self.by, By::Thread | By::Process)),
             (Outside, self.by == By::Thread),
-            (Overhead, self.by == By::Thread),
+            (Overhead, self.by == By::Thread || is_module && self.overhead),
             (Cpu, self.waits || self.period_ns > 0),
             (Waiting, self.waits || self.period_ns > 0 && self.time != Time::Executed),
             (Open, self.open),
@@ -217,7 +229,11 @@ impl Kind {
         match column {
             Column::Begin => "; --by process has it",
             Column::Life => "; --by process has it, and --by thread of measured times",
-            Column::Outside | Column::Overhead => "; --by thread has it, of measured times",
+            Column::Outside => "; --by thread has it, of measured times",
+            Column::Overhead => {
+                "; --by thread has it, of measured times, and --by module, if any of it was seen"
+            }
+            Column::FromOutside | Column::Between => "; --by module has it",
             Column::Imbalance => "; --spread has it",
             Column::Instructions => "; `gprofinject --count lines` counts them",
             Column::Own | Column::Inclusive | Column::Mean if !self.time.is_some() => {
@@ -242,6 +258,8 @@ impl Kind {
             Inclusive if self.time == Time::Estimated => vec!["~inclusive"],
             Inclusive => vec!["inclusive"],
             Calls => vec!["calls"],
+            FromOutside => vec!["from outside"],
+            Between => vec!["between"],
             Primitive => vec!["primitive"],
             Mean if is_measured => vec!["mean"],
             Mean if self.time == Time::Estimated => vec!["self/call", "~inclusive/call"],
@@ -259,6 +277,7 @@ impl Kind {
             Begin => vec!["begin"],
             Life => vec!["life"],
             Outside => vec!["outside"],
+            Overhead if self.by == By::Module => vec!["~overhead"],
             Overhead => vec!["overhead"],
             Imbalance | Name | Module => Vec::new(),
         }
@@ -305,15 +324,23 @@ impl Kind {
                 }
                 texts
             }
+            Column::Inclusive
+                if self.time != Time::Estimated && row.interface.is_some_and(|of| of.is_estimate) =>
+            {
+                vec![format!("{ESTIMATE}{}", time(column))]
+            }
             Column::Inclusive => vec![estimate(time(column))],
             Column::Mean if !self.time.is_measured() => {
                 let own = mean(row.self_ns, row.primitive);
                 vec![own.map_or_else(String::new, duration), estimate(time(column))]
             }
             // A function without calls is not hooked, and one without instructions is in code that was not counted.
-            Column::Calls | Column::Primitive if row.calls == 0 => vec![String::new()],
+            Column::Primitive if row.calls == 0 => vec![String::new()],
             Column::Instructions if row.instructions == 0 => vec![String::new()],
-            Column::Calls | Column::Primitive | Column::Open | Column::Instructions => {
+            Column::Calls | Column::FromOutside if self.value(column, row).is_none_or(|calls| calls == 0) => {
+                vec![String::new()]
+            }
+            Column::Calls | Column::FromOutside | Column::Primitive | Column::Open | Column::Instructions => {
                 vec![self.value(column, row).unwrap_or(0).to_string()]
             }
             _ => vec![time(column)],
@@ -326,7 +353,11 @@ impl Kind {
             Column::Calls => Some(row.calls),
             Column::Primitive => Some(row.primitive),
             Column::Own => Some(row.self_ns),
-            Column::Inclusive => Some(row.inclusive_ns),
+            Column::Inclusive => {
+                Some(row.interface.map_or(row.inclusive_ns, |interface| interface.inclusive_ns))
+            }
+            Column::FromOutside => Some(row.interface?.from_outside),
+            Column::Between => Some(row.interface?.between_ns),
             Column::Mean => mean(row.inclusive_ns, row.primitive.min(row.calls.saturating_sub(row.counted))),
             Column::Min => Some(row.durations?.min_ns),
             Column::Max => Some(row.durations?.max_ns),
@@ -349,7 +380,10 @@ impl Kind {
                 }
             },
             Column::Outside => Some(row.thread.as_ref()?.outside_ns),
-            Column::Overhead => Some(row.thread.as_ref()?.overhead_ns),
+            Column::Overhead => match &row.interface {
+                Some(interface) => Some(interface.overhead_ns),
+                None => Some(row.thread.as_ref()?.overhead_ns),
+            },
             Column::Imbalance | Column::Name | Column::Module => None,
         }
     }

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::cli::json::array;
 use crate::cli::reports::columns::{COUNTS, Kind, Numbers, OPTIONAL};
+use crate::cli::reports::modules::interfaces;
 use crate::cli::run_view::RunView;
 use crate::cli::table::Table;
 use crate::cli::table_args::{By, Column, FlatArgs};
@@ -82,6 +83,11 @@ pub(crate) fn flat(view: &RunView, args: &FlatArgs, out: &mut impl Write) -> Res
     view.head(out)?;
     writeln!(out)?;
     text(view, args, (&kind, order), &rows, &total, out)?;
+    if args.by == By::Module && kind.has(Column::Inclusive) {
+        let note = "inclusive: while the module or what it had called was running; between: the other time; from outside: calls by \
+                    other modules";
+        writeln!(out, "{}", view.style.wrap(note))?;
+    }
     if hidden > 0 {
         let what = format!("{:?}", args.by).to_lowercase();
         let more = if what.ends_with('s') { format!("{what}es") } else { format!("{what}s") };
@@ -117,8 +123,11 @@ fn text(
         By::Thread => &["thread"],
     };
     headings.extend(names);
+    // The names of rows stay.
+    let optional: Vec<&str> =
+        OPTIONAL.into_iter().filter(|&heading| args.by != By::Module || heading != "module").collect();
     let mut table =
-        Table::new(headings, names.len()).optional(&OPTIONAL).counts(&COUNTS).keep(kind.sorted_by(order));
+        Table::new(headings, names.len()).optional(&optional).counts(&COUNTS).keep(kind.sorted_by(order));
     let mut cumulative = 0_u64;
     // Shares are of everything that was measured, also of functions that are not shown.
     let all = view.run.total_ns();
@@ -206,6 +215,11 @@ fn modules(view: &RunView) -> Vec<Row> {
             ..Row::default()
         });
         row.numbers.add(&Numbers::of(function));
+    }
+    for (module, interface) in interfaces(view) {
+        if let Some(row) = rows.get_mut(&module) {
+            row.numbers.interface = Some(interface);
+        }
     }
     rows.into_values().collect()
 }
@@ -444,6 +458,8 @@ fn add_numbers(json: &mut Value, row: &Numbers, kind: &Kind, is_wanted: impl Fn(
     }
     for (name, column) in [
         ("calls", Calls),
+        ("from_outside", FromOutside),
+        ("between_ns", Between),
         ("primitive", Primitive),
         ("open", Open),
         ("self_ns", Own),
@@ -462,5 +478,9 @@ fn add_numbers(json: &mut Value, row: &Numbers, kind: &Kind, is_wanted: impl Fn(
         if kind.has(column) && is_wanted(column) {
             json[name] = json!(kind.value(column, row));
         }
+    }
+    if let Some(interface) = row.interface.filter(|_| kind.has(Inclusive)) {
+        json["inclusive_at_most"] = json!(interface.is_estimate);
+        json["overhead_ns"] = json!(interface.overhead_ns);
     }
 }
