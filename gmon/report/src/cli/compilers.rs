@@ -1,4 +1,4 @@
-//! `gmon export --to llvm|gcc|autofdo|bolt`: profiles for compilers, from counts of basic blocks.
+//! `gmon export --to llvm|gcc|autofdo|bolt|go`: profiles for compilers, from counts of basic blocks, and Go's from calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IsTerminal, Write};
@@ -8,7 +8,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use gmon_compilers::branches::{self, Branches};
 use gmon_compilers::source::{Facts, Source as Counts};
-use gmon_compilers::{Module, autofdo, bolt, gcc, llvm};
+use gmon_compilers::{Module, autofdo, bolt, gcc, go, llvm};
 use gprofinject_image::Image;
 use gprofinject_image::debug::{Authors, SplitFiles};
 use gprofinject_image::positions::Positions;
@@ -24,6 +24,9 @@ use crate::cli::text::plain;
 
 /// The share of executed instructions with a place, and of CPU time in counted functions, below which a profile says too little.
 const ENOUGH: f64 = 0.5;
+
+/// The number of samples below which a profile for Go's compiler has too little of what is hot.
+const GO_SAMPLES_MIN: u64 = 500;
 
 /// The least number of samples of CPU time whose shares say something.
 const SAMPLES_MIN: u64 = 20;
@@ -45,8 +48,8 @@ pub(crate) fn run(args: &ExportArgs, compiler: Compiler) -> Result<()> {
         shown: ShownArgs::default(),
     };
     let source = run::open(&report.files)?;
-    let modules = load::counted(&report, &source, false)?;
-    let has_little = say_samples(&source, compiler);
+    let modules = load::counted(&report, &source, compiler == Compiler::Go)?;
+    let has_little = compiler != Compiler::Go && say_samples(&source, compiler);
     let mut bytes = Vec::new();
     match compiler {
         Compiler::Llvm | Compiler::Gcc => {
@@ -64,8 +67,13 @@ pub(crate) fn run(args: &ExportArgs, compiler: Compiler) -> Result<()> {
                 _ => autofdo::write(&branches, &mut bytes)?,
             }
         }
+        Compiler::Go => {
+            let mut packed = GzEncoder::new(&mut bytes, Compression::default());
+            packed.write_all(&go_calls(&report, &source, &modules)?.encode())?;
+            packed.finish()?;
+        }
     }
-    let is_text = compiler != Compiler::Gcc;
+    let is_text = !matches!(compiler, Compiler::Gcc | Compiler::Go);
     let is_packed =
         args.output.as_ref().is_some_and(|path| path.extension().is_some_and(|ending| ending == "gz"));
     if is_packed && is_text {
@@ -105,14 +113,9 @@ fn by_source(args: &ReportArgs, source: &Source, modules: &[Counted]) -> Result<
     Ok(counts)
 }
 
-/// Returns the branches of the one module that is wanted: the only one selected, or the program that was started.
-fn by_address(
-    args: &ReportArgs,
-    source: &Source,
-    modules: &[Counted],
-    compiler: Compiler,
-) -> Result<Branches> {
-    let module = match modules {
+/// Returns the one module that is wanted: the only one selected, or the program that was started.
+fn only<'m>(args: &ReportArgs, modules: &'m [Counted]) -> Result<&'m Counted> {
+    match modules {
         [first, _, ..] if !args.module.is_empty() => {
             bail!(
                 "--module: {} modules are called so, such as {}; this format has one",
@@ -120,10 +123,62 @@ fn by_address(
                 plain(&first.path().display().to_string())
             )
         }
-        [first, ..] => first,
+        [first, ..] => Ok(first),
         [] => bail!("no module with counts of basic blocks"),
+    }
+}
+
+/// Returns the calls of the one module that is wanted, a Go program.
+fn go_calls(args: &ReportArgs, source: &Source, modules: &[Counted]) -> Result<go::Calls> {
+    let loaded = load::load_counts(args, source, only(args, modules)?)?;
+    let path = plain(&loaded.path.display().to_string());
+    let image = Image::read_library(&loaded.bytes, None).with_context(|| path.clone())?;
+    if !image.facts.go {
+        bail!("--to go: {path} is no Go program; -m selects another module of the run");
+    }
+    let debug = loaded.debug.as_ref().map_or(&*loaded.bytes, |(_, bytes)| bytes);
+    let positions = Positions::read(&DebugInfo::read(debug).with_context(|| path.clone())?);
+    if positions.is_empty() {
+        bail!("{path}: no line information; build it without -ldflags=-w");
+    }
+    let weights = match source {
+        Source::Recording { recording, .. } => go::Weights::of(recording, &loaded.indexes),
+        Source::Profile { .. } => None,
     };
-    let loaded = load::load_counts(args, source, module)?;
+    let Some(weights) = weights else {
+        bail!(
+            "--to go: no sampled stacks in this run; `gprofinject {path}` takes them, without --times and --rate 0"
+        );
+    };
+    let calls = go::Calls::of(&Module::new(&loaded.profile, &loaded.code), &positions, &weights);
+    let go::Facts { sites, samples, calls: all, placed } = calls.facts;
+    if sites == 0 {
+        bail!(
+            "--to go: no calls of {path} were both counted and sampled; profile it with hooks, and for longer"
+        );
+    }
+    eprintln!(
+        "gmon: go: {path}: {} samples, {} with CPU time, {:.1} % of all calls at known lines",
+        samples,
+        gmon::counted(sites, "call site", "call sites"),
+        100.0 * placed as f64 / all.max(1) as f64
+    );
+    if samples < GO_SAMPLES_MIN {
+        eprintln!(
+            "gmon: go: so few samples say little; profile for longer, and merge several runs with `gmon merge`"
+        );
+    }
+    Ok(calls)
+}
+
+/// Returns the branches of the one module that is wanted.
+fn by_address(
+    args: &ReportArgs,
+    source: &Source,
+    modules: &[Counted],
+    compiler: Compiler,
+) -> Result<Branches> {
+    let loaded = load::load_counts(args, source, only(args, modules)?)?;
     let image = Image::read_library(&loaded.bytes, None);
     let image = image.with_context(|| loaded.path.display().to_string())?;
     let branches = Branches::of(&Module::new(&loaded.profile, &loaded.code), &image);

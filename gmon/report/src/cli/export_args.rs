@@ -14,7 +14,7 @@ use crate::cli::run_args::{PartArgs, RunArgs};
 pub(crate) struct ExportArgs {
     /// The format: callgrind (KCachegrind), pprof, folded (flame graphs), speedscope, firefox, dot (Graphviz), svg (a flame graph), html (for a
     /// browser, as `gmon html` writes it), gprof (NAME.syms and NAME.whole, of `-o NAME`), json; for compilers, from a run with `--count blocks`: llvm
-    /// (clang, rustc), gcc, autofdo (create_llvm_prof, create_gcov), bolt (llvm-bolt)
+    /// (clang, rustc), gcc, autofdo (create_llvm_prof, create_gcov), bolt (llvm-bolt); from any run of a Go program: go (go build -pgo)
     #[arg(long, value_name = "FORMAT")]
     pub(crate) to: To,
     #[command(flatten)]
@@ -26,7 +26,7 @@ pub(crate) struct ExportArgs {
     #[arg(long)]
     pub(crate) no_lines: bool,
     /// For compilers: the profile of these modules only, by file name or path; may be repeated [default: llvm and gcc: all that were counted;
-    /// autofdo and bolt: the program that was started]
+    /// the others: the program that was started]
     #[arg(short, long, value_name = "GLOB")]
     pub(crate) module: Vec<String>,
     /// For compilers: separate file with the debug information of the one module [default: searched where debuggers search]
@@ -52,15 +52,17 @@ pub(crate) enum Compiler {
     Gcc,
     AutoFdo,
     Bolt,
+    Go,
 }
 
 impl Compiler {
     /// All of them, with the name of each.
-    pub(crate) const ALL: [(&'static str, Compiler); 4] = [
+    pub(crate) const ALL: [(&'static str, Compiler); 5] = [
         ("llvm", Compiler::Llvm),
         ("gcc", Compiler::Gcc),
         ("autofdo", Compiler::AutoFdo),
         ("bolt", Compiler::Bolt),
+        ("go", Compiler::Go),
     ];
 
     pub(crate) fn name(self) -> &'static str {

@@ -45,7 +45,7 @@ pub(crate) struct CountedModule<'s> {
     /// The path and the bytes of the separate file with its debug information, if it has none itself.
     pub(crate) debug: Option<(PathBuf, Vec<u8>)>,
     /// Its indexes in the recording.
-    indexes: Vec<u32>,
+    pub(crate) indexes: Vec<u32>,
 }
 
 /// A module whose basic blocks were counted, or that has samples of CPU time in a run that has counted none.
