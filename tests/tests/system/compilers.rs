@@ -320,6 +320,9 @@ fn go_takes_it() {
         String::from_utf8(done(&mut command).stderr).unwrap()
     };
     const DEVIRTUALIZED: &str = "devirtualizing interface call";
+    // The compiler's own methods of pointers contain the call as well.
+    let is_inlined = |line: &str| line.starts_with("./shapes.go") && line.ends_with("inlining call to Square.Area");
+    let inlines = |said: &str| said.lines().any(is_inlined);
     let without = build("off", "p");
     assert!(!without.contains(DEVIRTUALIZED), "{without}");
     let profile = |program: &str| {
@@ -337,12 +340,12 @@ fn go_takes_it() {
     assert!(said.contains("100.0 % of all calls at known lines"), "{said}");
     let with = build("default.pgo", "optimised");
     assert!(with.contains(DEVIRTUALIZED) && with.contains("Square.Area"), "{with}");
-    assert!(with.contains("inlining call to Square.Area") && !without.contains("inlining call to Square.Area"), "{with}");
+    assert!(inlines(&with) && !inlines(&without), "{with}");
     // The optimised program's code has the method inlined, and its profile says the same again.
     profile("./optimised");
     done(&mut export());
     let again = build("default.pgo", "again");
-    assert!(again.contains("inlining call to Square.Area"), "{again}");
+    assert!(inlines(&again), "{again}");
     // A program in C.
     done(Command::new("gcc").args(["-o", "c", "-x", "c", "-"]).current_dir(&folder).stdin(c_program()));
     profile("./c");
