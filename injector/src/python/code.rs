@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::python::functions::Function;
 use crate::python::layout::Layout;
+use crate::python::lines::Lines;
 use crate::python::memory::{Memory, half, word};
 
 /// The number of functions of a process that are known at a time. A program can make any number of them.
@@ -14,6 +15,9 @@ const NAME: usize = 512;
 const PATH: usize = 1024;
 /// The number of bytes of all names of a process.
 const NAMES: usize = 32 << 20;
+/// The number of bytes of a table of lines that are read at most, and that of the ranges with a line of a process.
+const TABLE: usize = 64 << 10;
+const RANGES: usize = 1 << 20;
 
 /// The functions of a process that were met.
 #[derive(Clone, Debug, Default)]
@@ -24,14 +28,24 @@ pub(super) struct Functions {
     all: HashSet<Arc<Function>>,
     /// The number of bytes of their names.
     bytes: usize,
+    /// The number of ranges of their lines.
+    ranges: usize,
+}
+
+/// The function of a code object, and the lines of its instructions.
+#[derive(Clone, Debug)]
+pub(super) struct Code {
+    pub(super) function: Arc<Function>,
+    pub(super) lines: Arc<Lines>,
 }
 
 /// What was found at an address.
 #[derive(Clone, Debug)]
 struct Known {
-    /// The addresses of the strings and the line, by which another code object at the same address is noticed.
-    sign: [u64; 4],
-    function: Option<Arc<Function>>,
+    /// The addresses of the strings, the line and the address of the table of lines, by which another code object at the same address is
+    /// noticed.
+    sign: [u64; 5],
+    code: Option<Code>,
 }
 
 impl Functions {
@@ -46,7 +60,7 @@ impl Functions {
         code_type: u64,
         layout: &Layout,
         memory: &impl Memory,
-    ) -> Result<Option<Arc<Function>>, NoCode> {
+    ) -> Result<Option<Code>, NoCode> {
         let at = |offset: usize| word(bytes, offset).ok_or(NoCode);
         if at(layout.type_of)? != code_type {
             return Err(NoCode);
@@ -54,20 +68,30 @@ impl Functions {
         let code = layout.code;
         let line = half(bytes, code.line).ok_or(NoCode)?;
         let name = at(code.name)?;
-        let sign = [at(code.file)?, name, code.qualified.map_or(Ok(name), at)?, u64::from(line)];
+        let (qualified, table) = (code.qualified.map_or(Ok(name), at)?, at(code.table)?);
+        let sign = [at(code.file)?, name, qualified, u64::from(line), table];
         if let Some(known) = self.known.get(&address).filter(|known| known.sign == sign) {
-            return Ok(known.function.clone());
+            return Ok(known.code.clone());
         }
         let file = text(sign[0], PATH, layout, memory).ok_or(NoCode)?;
         let name = text(sign[2], NAME, layout, memory).ok_or(NoCode)?;
         // CPython 3.12 and later have frames of their own for calls of `__init__`.
         let is_own = file == "__init__" && name == file;
         let function = if is_own { None } else { Some(self.only(Function::new(&name, &file, line))?) };
-        if self.known.len() >= KNOWN {
+        let code = function.map(|function| {
+            let table = bytes_at(table, layout, memory).unwrap_or_default();
+            let lines = Arc::new(Lines::of(&table, line, code.tables));
+            Code { function, lines }
+        });
+        let ranges = |code: &Option<Code>| code.as_ref().map_or(0, |code| code.lines.len());
+        self.ranges += ranges(&code);
+        if self.known.len() >= KNOWN || self.ranges > RANGES {
             self.known.clear();
+            self.ranges = ranges(&code);
         }
-        self.known.insert(address, Known { sign, function: function.clone() });
-        Ok(function)
+        let before = self.known.insert(address, Known { sign, code: code.clone() });
+        self.ranges = self.ranges.saturating_sub(before.map_or(0, |before| ranges(&before.code)));
+        Ok(code)
     }
 
     /// Returns the one function that is equal to this.
@@ -88,6 +112,14 @@ impl Functions {
 /// There is no code object where one was expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NoCode;
+
+/// Returns what an object of type `bytes` contains, if that is not too much.
+fn bytes_at(address: u64, layout: &Layout, memory: &impl Memory) -> Option<Vec<u8>> {
+    let length = memory.word(address.checked_add(layout.bytes_length as u64)?)?;
+    let length = usize::try_from(length).ok().filter(|&length| length <= TABLE)?;
+    let mut bytes = vec![0; length];
+    memory.read(address.checked_add(layout.bytes as u64)?, &mut bytes).then_some(bytes)
+}
 
 /// Returns the string at an address, of which control characters are replaced and no more than so many characters are read.
 fn text(address: u64, most: usize, layout: &Layout, memory: &impl Memory) -> Option<String> {

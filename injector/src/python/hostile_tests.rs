@@ -1,13 +1,14 @@
 //! Interpreters of all versions that are known, and memory that only looks like one.
 
+use std::num::NonZeroU32;
 use std::os::unix::fs::FileExt;
 
 use crate::os::proc;
-use crate::python::frames::Frames;
+use crate::python::frames::{Executed, Frames};
 use crate::python::memory::Process;
 use crate::python::reader::{Found, Reader};
 use crate::python::symbols::Symbols;
-use crate::python::synthetic::{self, Fake, FakePython, MINORS, TID, Written};
+use crate::python::synthetic::{self, EXECUTED, Fake, FakePython, MINORS, TID, Written};
 
 /// The number of changed memories.
 const MUTANTS: u64 = 10_000;
@@ -29,7 +30,7 @@ fn read(python: &FakePython, reader: &mut Reader) -> Found {
 fn names(frames: &Frames) -> Vec<(u64, Vec<&str>)> {
     frames
         .runs()
-        .map(|run| (run.place, run.functions.iter().map(|function| &*function.name).collect()))
+        .map(|run| (run.place, run.functions.iter().map(|executed| &*executed.function.name).collect()))
         .collect()
 }
 
@@ -56,6 +57,14 @@ fn all_versions() {
             };
             assert_eq!(names(&frames), expected, "3.{minor}");
             assert!(frames.is_whole);
+            let executed = frames.runs().flat_map(|run| run.functions);
+            for Executed { function, line } in executed {
+                assert_eq!(
+                    line.map(NonZeroU32::get),
+                    Some(function.line + EXECUTED),
+                    "3.{minor}: {function:?}"
+                );
+            }
         }
         let layout = python.interpreter.layout;
         // Another function at the same address.
@@ -183,7 +192,7 @@ fn hostile_memory() {
                     let runs: Vec<_> = frames.runs().collect();
                     assert!(runs.iter().map(|run| run.functions.len()).sum::<usize>() <= 1024);
                     let functions = runs.iter().flat_map(|run| run.functions);
-                    for function in functions {
+                    for Executed { function, .. } in functions {
                         assert!(
                             function.name.chars().count() < 2000
                                 && !function.name.chars().any(char::is_control)

@@ -9,6 +9,7 @@ pub(crate) mod flat;
 pub(crate) mod graph;
 pub(crate) mod lines;
 pub(crate) mod paths;
+pub(crate) mod python;
 pub(crate) mod sampled;
 pub(crate) mod slow;
 pub(crate) mod slow_paths;
