@@ -1,6 +1,6 @@
 //! The tree of the stacks that samples have found in the processes of a program.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::profile::place::{Place, UnhookedPlace};
@@ -32,9 +32,9 @@ pub(crate) struct Node {
 /// A line of a Python function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Line {
+    pub(crate) number: u32,
     /// The index of the function.
     pub(crate) frame: u32,
-    pub(crate) number: u32,
 }
 
 /// The samples of a line.
@@ -136,21 +136,24 @@ impl Tree {
     /// Adds samples to the lines that Python functions executed, the innermost one first. `own` is that of which the interpreter itself executed
     /// the code. A line that a recursive function executes several times has the samples once.
     pub(crate) fn execute(&mut self, lines: &[Line], own: Option<Line>, samples: u64) {
-        let (mut seen, mut places) =
-            (HashSet::with_capacity_and_hasher(lines.len(), Seed::default()), HashSet::new());
         let file = |line: Line| match self.frames.get(line.frame as usize) {
             Some(Frame::Python(function)) => function.file.as_str(),
             _ => "",
         };
-        let once = lines.iter().filter(|&&line| seen.insert(line));
-        let once: Vec<_> = once.map(|&line| (line, !places.insert((file(line), line.number)))).collect();
-        let of = |is: bool| if is { samples } else { 0 };
-        for (line, is_nested) in once {
-            self.add_line(
-                line,
-                LineSamples { own: of(own == Some(line)), inclusive: samples, nested: of(is_nested) },
-            );
+        let mut once: Vec<(Line, usize)> = lines.iter().copied().zip(0..).collect();
+        once.sort_unstable();
+        once.dedup_by_key(|(line, _)| *line);
+        let mut found = Vec::with_capacity(once.len());
+        // Those of the same number follow each other.
+        for of_number in once.chunk_by(|(one, _), (other, _)| one.number == other.number) {
+            found.extend(of_number.iter().map(|&(line, at)| {
+                let is_nested =
+                    of_number.iter().any(|&(other, inner)| inner < at && file(other) == file(line));
+                let of = |is: bool| if is { samples } else { 0 };
+                (line, LineSamples { own: of(own == Some(line)), inclusive: samples, nested: of(is_nested) })
+            }));
         }
+        found.into_iter().for_each(|(line, samples)| self.add_line(line, samples));
     }
 
     fn add_line(&mut self, line: Line, samples: LineSamples) {
@@ -166,7 +169,7 @@ impl Tree {
     /// Returns the lines of Python functions with their samples, in the order of their functions.
     pub(crate) fn lines(&self) -> Vec<(Line, LineSamples)> {
         let mut lines: Vec<_> = self.lines.iter().map(|(&line, &samples)| (line, samples)).collect();
-        lines.sort_unstable_by_key(|(line, _)| *line);
+        lines.sort_unstable_by_key(|(line, _)| (line.frame, line.number));
         lines
     }
 

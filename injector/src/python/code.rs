@@ -15,8 +15,10 @@ const NAME: usize = 512;
 const PATH: usize = 1024;
 /// The number of bytes of all names of a process.
 const NAMES: usize = 32 << 20;
-/// The number of bytes of a table of lines that are read at most, and that of the ranges with a line of a process.
+/// The number of bytes of a table of lines at most, of those that are read for what a thread executes at a time, and the number of ranges with a
+/// line of a process.
 const TABLE: usize = 64 << 10;
+const TABLES: usize = 256 << 10;
 const RANGES: usize = 1 << 20;
 
 /// The functions of a process that were met.
@@ -30,6 +32,8 @@ pub(super) struct Functions {
     bytes: usize,
     /// The number of ranges of their lines.
     ranges: usize,
+    /// The number of bytes of tables that may be read.
+    left: usize,
 }
 
 /// The function of a code object, and the lines of its instructions.
@@ -46,6 +50,13 @@ struct Known {
     /// noticed.
     sign: [u64; 5],
     code: Option<Code>,
+}
+
+impl Known {
+    /// The number of ranges of its lines.
+    fn ranges(&self) -> usize {
+        self.code.as_ref().map_or(0, |code| code.lines.len())
+    }
 }
 
 impl Functions {
@@ -78,20 +89,46 @@ impl Functions {
         // CPython 3.12 and later have frames of their own for calls of `__init__`.
         let is_own = file == "__init__" && name == file;
         let function = if is_own { None } else { Some(self.only(Function::new(&name, &file, line))?) };
-        let code = function.map(|function| {
-            let table = bytes_at(table, layout, memory).unwrap_or_default();
-            let lines = Arc::new(Lines::of(&table, line, code.tables));
-            Code { function, lines }
-        });
-        let ranges = |code: &Option<Code>| code.as_ref().map_or(0, |code| code.lines.len());
-        self.ranges += ranges(&code);
-        if self.known.len() >= KNOWN || self.ranges > RANGES {
-            self.known.clear();
-            self.ranges = ranges(&code);
+        let Some(function) = function else {
+            self.keep(address, Known { sign, code: None });
+            return Ok(None);
+        };
+        let lines = self.lines(table, line, layout, memory);
+        let code = Code { function, lines: lines.clone().unwrap_or_default() };
+        if lines.is_some() {
+            self.keep(address, Known { sign, code: Some(code.clone()) });
         }
-        let before = self.known.insert(address, Known { sign, code: code.clone() });
-        self.ranges = self.ranges.saturating_sub(before.map_or(0, |before| ranges(&before.code)));
-        Ok(code)
+        Ok(Some(code))
+    }
+
+    /// Says that what a thread executes is going to be read.
+    pub(super) fn begin(&mut self) {
+        self.left = TABLES;
+    }
+
+    fn keep(&mut self, address: u64, known: Known) {
+        if self.known.len() >= KNOWN {
+            self.known.clear();
+            self.ranges = 0;
+        }
+        self.ranges += known.ranges();
+        let before = self.known.insert(address, known);
+        self.ranges = self.ranges.saturating_sub(before.map_or(0, |before| before.ranges()));
+    }
+
+    /// Returns the lines of the function that begins on a line, by its table. None are known if there is no table, or if there are too many lines of all
+    /// functions. Returns `None` if too much was read already.
+    fn lines(&mut self, table: u64, first: u32, layout: &Layout, memory: &impl Memory) -> Option<Arc<Lines>> {
+        let length =
+            table.checked_add(layout.bytes_length as u64).and_then(|at| memory.word(at)).unwrap_or(0);
+        let length = usize::try_from(length).ok().filter(|&length| length <= TABLE && self.ranges < RANGES);
+        let mut bytes = vec![0; length.unwrap_or(0)];
+        self.left = self.left.checked_sub(bytes.len())?;
+        let is_read = table.checked_add(layout.bytes as u64).is_some_and(|at| memory.read(at, &mut bytes));
+        if !is_read {
+            bytes.clear();
+        }
+        Some(Arc::new(Lines::of(&bytes, first, layout.code.tables)))
     }
 
     /// Returns the one function that is equal to this.
@@ -112,14 +149,6 @@ impl Functions {
 /// There is no code object where one was expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NoCode;
-
-/// Returns what an object of type `bytes` contains, if that is not too much.
-fn bytes_at(address: u64, layout: &Layout, memory: &impl Memory) -> Option<Vec<u8>> {
-    let length = memory.word(address.checked_add(layout.bytes_length as u64)?)?;
-    let length = usize::try_from(length).ok().filter(|&length| length <= TABLE)?;
-    let mut bytes = vec![0; length];
-    memory.read(address.checked_add(layout.bytes as u64)?, &mut bytes).then_some(bytes)
-}
 
 /// Returns the string at an address, of which control characters are replaced and no more than so many characters are read.
 fn text(address: u64, most: usize, layout: &Layout, memory: &impl Memory) -> Option<String> {

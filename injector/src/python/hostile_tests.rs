@@ -93,6 +93,44 @@ fn threads() {
     }
 }
 
+/// A process can say of any number of functions that they have large tables, also of the same ones again and again.
+#[test]
+fn large_tables() {
+    let run: Vec<Written> = (1..=40).map(|line| ("f", "f.py", line)).collect();
+    for minor in MINORS {
+        let python = FakePython::new(minor, &[&run]);
+        let layout = python.interpreter.layout;
+        let (memory, mut reader) = (&python.memory, Reader::with(python.interpreter, 1));
+        let large = |length: u64| {
+            let at = memory.alloc(layout.bytes + length as usize);
+            memory.put(at + layout.bytes_length as u64, length);
+            // In each format, the first instructions are of the first line.
+            memory.put(at + layout.bytes as u64, 0x87);
+            at
+        };
+        let tables = [large(60_000), large(65_536), large(70_000)];
+        for (frame, table) in python.frames.iter().zip(tables.iter().cycle()) {
+            let code = memory.word(frame + layout.frame.code as u64).expect("memory");
+            memory.put(code + layout.code.table as u64, *table);
+        }
+        for _ in 0..10 {
+            let frames = frames(read(&python, &mut reader));
+            let executed: Vec<_> = frames.runs().flat_map(|run| run.functions).collect();
+            assert_eq!(executed.len(), 40);
+            let of_largest = executed.iter().filter(|executed| executed.function.line % 3 == 0);
+            assert!(
+                of_largest.clone().count() > 10 && of_largest.clone().all(|executed| executed.line.is_none())
+            );
+        }
+        // After some samples, those of the others are known.
+        let frames = frames(read(&python, &mut reader));
+        let executed = frames.runs().flat_map(|run| run.functions);
+        for Executed { function, line } in executed.filter(|executed| executed.function.line % 3 > 0) {
+            assert_eq!(line.map(NonZeroU32::get), Some(function.line), "3.{minor}");
+        }
+    }
+}
+
 /// A function returns while its frames are read, so that they seem to end there.
 #[test]
 fn frames_that_change() {

@@ -209,6 +209,7 @@ impl Reader {
         }
         let mut others = others.chunks_exact(size);
         let Interpreter { layout, code_type, .. } = self.interpreter;
+        self.functions.begin();
         let mut functions = Vec::with_capacity(codes.len());
         for address in codes {
             let bytes = read(address).or_else(|| others.next())?;

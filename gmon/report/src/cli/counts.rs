@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Result, bail};
+use gmon_run::PYTHON;
 use gprofinject_image::debug::Authors;
 
 use crate::cli::files;
@@ -30,6 +31,17 @@ pub(crate) fn lines(args: &LinesArgs) -> Result<()> {
         (Some(By::File), ..) => each(common, "gmon-lines-by-file", |view, out| sums::files(view, args, out)),
         (None, false, None) => {
             let source = run::open(&common.files)?;
+            let of_counts = [
+                ("--apart", args.apart),
+                ("--all-counts", args.all_counts),
+                ("--instructions", args.instructions),
+            ];
+            let is_python = |module: &String| module == PYTHON;
+            if let Some((option, _)) = of_counts.iter().find(|(_, is_given)| *is_given)
+                && common.module.iter().any(is_python)
+            {
+                bail!("{option}: of counts of basic blocks, but lines of Python functions have samples only");
+            }
             let python = match &source {
                 Source::Recording { recording, is_library: false, .. } => Python::of(recording, args),
                 _ => Ok(None),

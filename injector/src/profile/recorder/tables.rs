@@ -1,6 +1,7 @@
 //! The tables of a recording, with what finds their entries again.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use gmon_run::{Function, Module, Process, Recording};
 
@@ -19,7 +20,7 @@ pub(super) struct Tables {
     /// By module and name, where only these are known.
     named: HashMap<(u32, String), u32>,
     /// Those of Python by name and file: two files may have functions of the same name.
-    python: HashMap<python::Function, u32>,
+    python: HashMap<Arc<python::Function>, u32>,
     /// The processes of the program that is being added, by number.
     processes: HashMap<u32, usize>,
 }
@@ -61,11 +62,11 @@ impl Tables {
     }
 
     /// Returns the index of a Python function.
-    pub(super) fn python(&mut self, python: &python::Function) -> u32 {
+    pub(super) fn python(&mut self, python: &Arc<python::Function>) -> u32 {
         let module = self.module(Module { path: gmon_run::PYTHON.to_owned(), ..Module::default() });
         let all = &mut self.recording.functions;
-        *self.python.entry(python.clone()).or_insert_with(|| {
-            let python::Function { name, file, line } = python.clone();
+        *self.python.entry(Arc::clone(python)).or_insert_with(|| {
+            let python::Function { name, file, line } = python::Function::clone(python);
             all.push(Function { name, file, line, module, ..Function::default() });
             all.len() as u32 - 1
         })

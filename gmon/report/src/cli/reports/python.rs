@@ -118,7 +118,7 @@ impl<'r> Python<'r> {
             period.trim_end()
         );
         writeln!(out, "{}", style.wrap(&said))?;
-        writeln!(out, "{}", style.heading("self %      self  incl %  inclusive"))?;
+        writeln!(out, "{}", style.heading("self %      self  incl % inclusive"))?;
         let began = (self.recording.start_unix_ns > 0)
             .then(|| UNIX_EPOCH + Duration::from_nanos(self.recording.start_unix_ns));
         let mut sources = self.sources(began)?;
@@ -157,7 +157,7 @@ impl<'r> Python<'r> {
         let mut before = None;
         for number in numbers {
             if before.is_some_and(|before: u32| before.saturating_add(1) < number) && !source.is_empty() {
-                writeln!(out, "{}", style.faint(format!("{:>44}", "...")))?;
+                writeln!(out, "{}", style.faint(format!("{:>43}", "...")))?;
             }
             before = Some(number);
             let text = source.get(&number).map_or("", String::as_str);
@@ -165,7 +165,7 @@ impl<'r> Python<'r> {
                 text.chars().map(|c| if c.is_control() && c != '\t' { ' ' } else { c }).collect();
             let line = lines.lines.get(&number);
             let of = |samples: fn(&Line) -> u64| self.margin(line.map_or(0, samples));
-            let row = format!("{} {}   {number:>6}  {text}", of(|line| line.own), of(|line| line.inclusive));
+            let row = format!("{}  {}   {number:>6}  {text}", of(|line| line.own), of(|line| line.inclusive));
             writeln!(out, "{}", row.trim_end())?;
         }
         let own = sum(lines.lines.values().map(|line| line.own));
@@ -248,4 +248,19 @@ fn missing(recording: &Recording, args: &LinesArgs) -> Missing {
 
 fn sum(numbers: impl Iterator<Item = u64>) -> u64 {
     numbers.fold(0, u64::saturating_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_by_name() {
+        let function = Function { name: "C.f (decoder.py:12)".to_owned(), ..Function::default() };
+        let of = |pattern: &str| chosen(&[pattern.to_owned()], &function);
+        assert!(of("f") && of("C.f") && of("C.*") && of("C.f (decoder.py:12)") && chosen(&[], &function));
+        assert!(!of("C") && !of("decoder.py") && !of("g"));
+        let other = Function { name: "f".to_owned(), ..Function::default() };
+        assert!(chosen(&["f".to_owned()], &other));
+    }
 }
