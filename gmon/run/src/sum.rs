@@ -397,6 +397,13 @@ mod tests {
                 Calls { caller: Some(0), site: 0x14, callee: 1, calls: seed, ..Calls::default() },
                 Calls { caller: Some(0), site: 0x18, callee: 2, calls: 1, ..Calls::default() },
             ],
+            lines: vec![LineSamples {
+                function: 1,
+                line: 7,
+                own: seed,
+                inclusive: 2 * seed,
+                ..LineSamples::default()
+            }],
             hits: vec![Hits { function: 1, address: 0x24, samples: seed, ..Hits::default() }],
             stacks: vec![
                 stack(None, Some(0), 0),

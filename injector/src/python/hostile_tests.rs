@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 
 use crate::os::proc;
 use crate::python::frames::{Executed, Frames};
-use crate::python::memory::Process;
+use crate::python::memory::{Memory, Process};
 use crate::python::reader::{Found, Reader};
 use crate::python::symbols::Symbols;
 use crate::python::synthetic::{self, EXECUTED, Fake, FakePython, MINORS, TID, Written};
