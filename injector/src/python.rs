@@ -12,6 +12,9 @@ mod functions;
 mod hostile_tests;
 mod interpreter;
 mod layout;
+mod lines;
+#[cfg(test)]
+mod lines_tests;
 mod memory;
 mod reader;
 mod symbols;
@@ -19,7 +22,7 @@ mod symbols;
 mod synthetic;
 mod thread;
 
-pub(crate) use frames::{Frames, Run};
+pub(crate) use frames::{Executed, Frames, Run};
 pub(crate) use functions::Function;
 pub(crate) use interpreter::may_be;
 pub(crate) use reader::{Found, Reader};

@@ -23,6 +23,8 @@ pub enum Invalid {
     Tree { index: usize },
     #[error("slow call {index}: no tree begins with its node")]
     NoTree { index: usize },
+    #[error("line {index}: its number is 0, or it has more samples of one kind than in all")]
+    Line { index: usize },
     #[error("run {index}: its number is 0, or not larger than that of the run before")]
     Run { index: usize },
 }
@@ -76,6 +78,8 @@ impl Recording {
             within("hits", index, "function", hits.function, functions)?;
         }
         self.check_stacks()?;
+        let mut lines = self.lines.iter().enumerate();
+        lines.try_for_each(|(index, line)| line.check(index, programs, functions))?;
         for (index, block) in self.blocks.iter().enumerate() {
             within("block", index, "program", block.program, programs)?;
             within("block", index, "module", block.module, modules)?;

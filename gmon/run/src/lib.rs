@@ -31,6 +31,7 @@ mod columns;
 mod costs;
 mod error;
 mod intervals;
+mod lines;
 mod merge;
 mod model;
 pub mod overhead;
@@ -56,6 +57,7 @@ pub use crate::check::Invalid;
 pub use crate::costs::{By, Cost, Costs};
 pub use crate::error::ReadError;
 pub use crate::intervals::{INTERVALS_MAX, Intervals};
+pub use crate::lines::LineSamples;
 pub use crate::merge::MergeError;
 pub use crate::model::{
     ArcTimes, Block, Calls, Clock, ClockSource, Ending, Function, FunctionTimes, GENERATED, Hits, Module,

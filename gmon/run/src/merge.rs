@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::lines::LineSamples;
 use crate::model::{Block, Calls, ClockSource, Function, Hits, Module, Origin, Program, Recording, Stack};
 use crate::values::{self, Values};
 
@@ -82,6 +83,11 @@ impl Recording {
             parent: at.parent.map(|parent| parent + stack),
             function: at.function.map(|function| functions[function as usize]),
             ..at
+        }));
+        self.lines.extend(other.lines.into_iter().map(|line| LineSamples {
+            program: programs[line.program as usize],
+            function: functions[line.function as usize],
+            ..line
         }));
         self.blocks.extend(other.blocks.into_iter().map(|block| Block {
             program: programs[block.program as usize],
@@ -239,9 +245,11 @@ impl Recording {
     }
 }
 
-/// Returns what identifies a function in all runs: its module and its address, or its name if that is all that is known.
+/// Returns what identifies a function in all runs: its module and its address, or its name and the path of its source file if that is
+/// all that is known.
 pub(crate) fn key_of(function: &Function) -> (u32, u64, String) {
-    let name = if function.address == 0 { function.name.clone() } else { String::new() };
+    let name =
+        if function.address == 0 { format!("{}\0{}", function.name, function.file) } else { String::new() };
     (function.module, function.address, name)
 }
 

@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 
 use crate::intervals::Intervals;
+use crate::lines::LineSamples;
 use crate::slow::Slow;
 use crate::values::Values;
 
@@ -52,6 +53,9 @@ pub struct Recording {
     /// The sampled stacks of all programs, parents before their children. The samples in them are among those of [`hits`](Recording::hits),
     /// which has the ones without a stack too.
     pub stacks: Vec<Stack>,
+    /// The samples of the lines of functions that an interpreter executes, by program. They are those of the
+    /// [`stacks`](Recording::stacks) with these functions. A combination of program, function and line may occur several times.
+    pub lines: Vec<LineSamples>,
     /// How often each basic block was executed, by program.
     pub blocks: Vec<Block>,
     /// The threads whose calls were measured.

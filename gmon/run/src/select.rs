@@ -17,6 +17,7 @@ impl Recording {
         self.processes_left_out = 0;
         programs.renumber(&mut self.calls, |calls| &mut calls.program);
         programs.renumber(&mut self.hits, |hits| &mut hits.program);
+        programs.renumber(&mut self.lines, |line| &mut line.program);
         let stacks = Renumbered::new(self.stacks.iter().map(|stack| programs.get(stack.program).is_some()));
         programs.renumber(&mut self.stacks, |stack| &mut stack.program);
         for stack in &mut self.stacks {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use crate::intervals::Intervals;
+use crate::lines::LineSamples;
 use crate::merge::{MergeError, key_of, key_of_program};
 use crate::model::{
     ArcTimes, Block, Calls, Clock, Function, FunctionTimes, Hits, Module, Node, Program, Recording, Stack,
@@ -35,6 +36,7 @@ pub struct Sum {
     calls: HashMap<(u32, Option<u32>, u64, u32), u32>,
     hits: HashMap<(u32, u32, u64), u32>,
     stacks: HashMap<(u32, Option<u32>, Option<u32>), u32>,
+    lines: HashMap<(u32, u32, u32), u32>,
     blocks: HashMap<(u32, u32, u64), u32>,
     threads: HashMap<(u32, String), u32>,
     rows: HashMap<(u32, u32), u32>,
@@ -121,6 +123,10 @@ impl Sum {
             stack.program = programs[stack.program as usize];
             stacks.push(self.stack(stack)?);
         }
+        for line in run.lines {
+            let (program, function) = (programs[line.program as usize], functions[line.function as usize]);
+            self.line(LineSamples { program, function, ..line })?;
+        }
         for block in run.blocks {
             let (program, module) = (programs[block.program as usize], modules[block.module as usize]);
             self.block(Block { program, module, ..block })?;
@@ -205,6 +211,14 @@ impl Sum {
             known.samples = known.samples.saturating_add(stack.samples);
         }
         Ok(index)
+    }
+
+    fn line(&mut self, line: LineSamples) -> Result<(), MergeError> {
+        let key = (line.program, line.function, line.line);
+        if let (_, Some(known)) = place(&mut self.lines, key, &mut self.sum.lines, "sampled lines", line)? {
+            known.add(&line);
+        }
+        Ok(())
     }
 
     fn block(&mut self, block: Block) -> Result<(), MergeError> {
@@ -383,6 +397,13 @@ mod tests {
                 Calls { caller: Some(0), site: 0x14, callee: 1, calls: seed, ..Calls::default() },
                 Calls { caller: Some(0), site: 0x18, callee: 2, calls: 1, ..Calls::default() },
             ],
+            lines: vec![LineSamples {
+                function: 1,
+                line: 7,
+                own: seed,
+                inclusive: 2 * seed,
+                ..LineSamples::default()
+            }],
             hits: vec![Hits { function: 1, address: 0x24, samples: seed, ..Hits::default() }],
             stacks: vec![
                 stack(None, Some(0), 0),

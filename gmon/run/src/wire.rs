@@ -186,6 +186,9 @@ pub struct Extension {
     pub slow_nodes: Option<SlowNodes>,
     #[prost(message, optional, tag = "22")]
     pub values: Option<Values>,
+    /// Readers that do not know this field have no lines.
+    #[prost(message, optional, tag = "23")]
+    pub lines: Option<Lines>,
 }
 
 /// The runs of a sum by column.
@@ -302,6 +305,23 @@ pub struct Stacks {
     pub function: Vec<u64>,
     #[prost(uint64, repeated, tag = "4")]
     pub samples: Vec<u64>,
+}
+
+/// The samples of lines by column.
+#[derive(Clone, PartialEq, Message)]
+pub struct Lines {
+    #[prost(uint32, repeated, tag = "1")]
+    pub program: Vec<u32>,
+    #[prost(uint32, repeated, tag = "2")]
+    pub function: Vec<u32>,
+    #[prost(uint32, repeated, tag = "3")]
+    pub line: Vec<u32>,
+    #[prost(uint64, repeated, tag = "4")]
+    pub own: Vec<u64>,
+    #[prost(uint64, repeated, tag = "5")]
+    pub inclusive: Vec<u64>,
+    #[prost(uint64, repeated, tag = "6")]
+    pub nested: Vec<u64>,
 }
 
 /// The executions of basic blocks by column.

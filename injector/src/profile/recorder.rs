@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
 use std::time::{Duration, UNIX_EPOCH};
 
-use gmon_run::{Block, Calls, Hits, Module, Origin, Process, Program, Recording, Stack, Values};
+use gmon_run::{Block, Calls, Hits, LineSamples, Module, Origin, Process, Program, Recording, Stack, Values};
 
 use crate::os::clock;
 use crate::profile::file;
@@ -20,7 +20,7 @@ use crate::profile::recorder::places::Places;
 use crate::profile::recorder::tables::Tables;
 use crate::profile::recorder::times::Sources;
 use crate::profile::slowest::Slowest;
-use crate::profile::stacks::Frame;
+use crate::profile::stacks::{self, Frame};
 use crate::program::planned::Planned;
 use crate::store::rank;
 
@@ -251,6 +251,12 @@ impl Recorder {
         });
         let frames: Vec<u32> = frames.collect();
         interpreted::add_hits(&mut self.tables.recording, first_hit, program, profile, &frames);
+        let lines = profile.stacks.lines().into_iter().filter_map(|(line, samples)| {
+            let function = frames.get(line.frame as usize).copied()?;
+            let stacks::LineSamples { own, inclusive, nested } = samples;
+            Some(LineSamples { program, function, line: line.number, own, inclusive, nested })
+        });
+        self.tables.recording.lines.extend(lines);
         let first = self.tables.recording.stacks.len() as u32;
         self.tables.recording.stacks.extend(profile.stacks.nodes().iter().map(|node| Stack {
             program,

@@ -68,6 +68,8 @@ pub(crate) fn tree(
                 node = tree.node(node, Some(frame));
             }
             tree.add(node, stacks.weight());
+            let (lines, own) = merger.lines();
+            tree.execute(lines, own, stacks.weight());
             merger.interpreted().into_iter().for_each(|frames| tree.interpret(frames, stacks.weight()));
         }
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::python::functions::Function;
 use crate::python::layout::Layout;
+use crate::python::lines::Lines;
 use crate::python::memory::{Memory, half, word};
 
 /// The number of functions of a process that are known at a time. A program can make any number of them.
@@ -14,6 +15,11 @@ const NAME: usize = 512;
 const PATH: usize = 1024;
 /// The number of bytes of all names of a process.
 const NAMES: usize = 32 << 20;
+/// The number of bytes of a table of lines at most, of those that are read for what a thread executes at a time, and the number of ranges with a
+/// line of a process.
+const TABLE: usize = 64 << 10;
+const TABLES: usize = 256 << 10;
+const RANGES: usize = 1 << 20;
 
 /// The functions of a process that were met.
 #[derive(Clone, Debug, Default)]
@@ -24,14 +30,33 @@ pub(super) struct Functions {
     all: HashSet<Arc<Function>>,
     /// The number of bytes of their names.
     bytes: usize,
+    /// The number of ranges of their lines.
+    ranges: usize,
+    /// The number of bytes of tables that may be read.
+    left: usize,
+}
+
+/// The function of a code object, and the lines of its instructions.
+#[derive(Clone, Debug)]
+pub(super) struct Code {
+    pub(super) function: Arc<Function>,
+    pub(super) lines: Arc<Lines>,
 }
 
 /// What was found at an address.
 #[derive(Clone, Debug)]
 struct Known {
-    /// The addresses of the strings and the line, by which another code object at the same address is noticed.
-    sign: [u64; 4],
-    function: Option<Arc<Function>>,
+    /// The addresses of the strings, the line and the address of the table of lines, by which another code object at the same address is
+    /// noticed.
+    sign: [u64; 5],
+    code: Option<Code>,
+}
+
+impl Known {
+    /// The number of ranges of its lines.
+    fn ranges(&self) -> usize {
+        self.code.as_ref().map_or(0, |code| code.lines.len())
+    }
 }
 
 impl Functions {
@@ -46,7 +71,7 @@ impl Functions {
         code_type: u64,
         layout: &Layout,
         memory: &impl Memory,
-    ) -> Result<Option<Arc<Function>>, NoCode> {
+    ) -> Result<Option<Code>, NoCode> {
         let at = |offset: usize| word(bytes, offset).ok_or(NoCode);
         if at(layout.type_of)? != code_type {
             return Err(NoCode);
@@ -54,20 +79,56 @@ impl Functions {
         let code = layout.code;
         let line = half(bytes, code.line).ok_or(NoCode)?;
         let name = at(code.name)?;
-        let sign = [at(code.file)?, name, code.qualified.map_or(Ok(name), at)?, u64::from(line)];
+        let (qualified, table) = (code.qualified.map_or(Ok(name), at)?, at(code.table)?);
+        let sign = [at(code.file)?, name, qualified, u64::from(line), table];
         if let Some(known) = self.known.get(&address).filter(|known| known.sign == sign) {
-            return Ok(known.function.clone());
+            return Ok(known.code.clone());
         }
         let file = text(sign[0], PATH, layout, memory).ok_or(NoCode)?;
         let name = text(sign[2], NAME, layout, memory).ok_or(NoCode)?;
         // CPython 3.12 and later have frames of their own for calls of `__init__`.
         let is_own = file == "__init__" && name == file;
         let function = if is_own { None } else { Some(self.only(Function::new(&name, &file, line))?) };
+        let Some(function) = function else {
+            self.keep(address, Known { sign, code: None });
+            return Ok(None);
+        };
+        let lines = self.lines(table, line, layout, memory);
+        let code = Code { function, lines: lines.clone().unwrap_or_default() };
+        if lines.is_some() {
+            self.keep(address, Known { sign, code: Some(code.clone()) });
+        }
+        Ok(Some(code))
+    }
+
+    /// Says that what a thread executes is going to be read.
+    pub(super) fn begin(&mut self) {
+        self.left = TABLES;
+    }
+
+    fn keep(&mut self, address: u64, known: Known) {
         if self.known.len() >= KNOWN {
             self.known.clear();
+            self.ranges = 0;
         }
-        self.known.insert(address, Known { sign, function: function.clone() });
-        Ok(function)
+        self.ranges += known.ranges();
+        let before = self.known.insert(address, known);
+        self.ranges = self.ranges.saturating_sub(before.map_or(0, |before| before.ranges()));
+    }
+
+    /// Returns the lines of the function that begins on a line, by its table. None are known if there is no table, or if there are too many lines of all
+    /// functions. Returns `None` if too much was read already.
+    fn lines(&mut self, table: u64, first: u32, layout: &Layout, memory: &impl Memory) -> Option<Arc<Lines>> {
+        let length =
+            table.checked_add(layout.bytes_length as u64).and_then(|at| memory.word(at)).unwrap_or(0);
+        let length = usize::try_from(length).ok().filter(|&length| length <= TABLE && self.ranges < RANGES);
+        let mut bytes = vec![0; length.unwrap_or(0)];
+        self.left = self.left.checked_sub(bytes.len())?;
+        let is_read = table.checked_add(layout.bytes as u64).is_some_and(|at| memory.read(at, &mut bytes));
+        if !is_read {
+            bytes.clear();
+        }
+        Some(Arc::new(Lines::of(&bytes, first, layout.code.tables)))
     }
 
     /// Returns the one function that is equal to this.

@@ -1,13 +1,22 @@
 //! The Python functions that a thread executes.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use crate::python::functions::Function;
 
+/// A function that a thread executes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Executed {
+    pub(crate) function: Arc<Function>,
+    /// The line that it executes, or on which it has called the next one, if that is known.
+    pub(crate) line: Option<NonZeroU32>,
+}
+
 /// The functions of a thread, the innermost one first, in runs of those that one native call of the interpreter executes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Frames {
-    functions: Box<[Arc<Function>]>,
+    functions: Box<[Executed]>,
     /// Where each run is: see [`Run::place`]; and the number of functions up to its end.
     runs: Box<[(u64, u32)]>,
     /// What tells the outermost run from others that the thread has had: an address of which it has only one.
@@ -22,13 +31,13 @@ pub(crate) struct Run<'f> {
     /// An address within the native frame of the call, or 0 if that is not known: then each native call of the interpreter has one run.
     pub(crate) place: u64,
     /// The innermost one first.
-    pub(crate) functions: &'f [Arc<Function>],
+    pub(crate) functions: &'f [Executed],
 }
 
 impl Frames {
     /// Makes them of functions and of the place and the end of each run.
     pub(crate) fn new(
-        functions: Vec<Arc<Function>>,
+        functions: Vec<Executed>,
         runs: Vec<(u64, u32)>,
         outermost: u64,
         is_whole: bool,

@@ -1,13 +1,14 @@
 //! Interpreters of all versions that are known, and memory that only looks like one.
 
+use std::num::NonZeroU32;
 use std::os::unix::fs::FileExt;
 
 use crate::os::proc;
-use crate::python::frames::Frames;
-use crate::python::memory::Process;
+use crate::python::frames::{Executed, Frames};
+use crate::python::memory::{Memory, Process};
 use crate::python::reader::{Found, Reader};
 use crate::python::symbols::Symbols;
-use crate::python::synthetic::{self, Fake, FakePython, MINORS, TID, Written};
+use crate::python::synthetic::{self, EXECUTED, Fake, FakePython, MINORS, TID, Written};
 
 /// The number of changed memories.
 const MUTANTS: u64 = 10_000;
@@ -29,7 +30,7 @@ fn read(python: &FakePython, reader: &mut Reader) -> Found {
 fn names(frames: &Frames) -> Vec<(u64, Vec<&str>)> {
     frames
         .runs()
-        .map(|run| (run.place, run.functions.iter().map(|function| &*function.name).collect()))
+        .map(|run| (run.place, run.functions.iter().map(|executed| &*executed.function.name).collect()))
         .collect()
 }
 
@@ -56,6 +57,14 @@ fn all_versions() {
             };
             assert_eq!(names(&frames), expected, "3.{minor}");
             assert!(frames.is_whole);
+            let executed = frames.runs().flat_map(|run| run.functions);
+            for Executed { function, line } in executed {
+                assert_eq!(
+                    line.map(NonZeroU32::get),
+                    Some(function.line + EXECUTED),
+                    "3.{minor}: {function:?}"
+                );
+            }
         }
         let layout = python.interpreter.layout;
         // Another function at the same address.
@@ -81,6 +90,44 @@ fn threads() {
         assert!(matches!(found, Found::Frames(_)), "3.{minor}: {found:?}");
         python.memory.put(python.current(), 0);
         assert_eq!(read(&python, &mut reader), Found::Nothing);
+    }
+}
+
+/// A process can say of any number of functions that they have large tables, also of the same ones again and again.
+#[test]
+fn large_tables() {
+    let run: Vec<Written> = (1..=40).map(|line| ("f", "f.py", line)).collect();
+    for minor in MINORS {
+        let python = FakePython::new(minor, &[&run]);
+        let layout = python.interpreter.layout;
+        let (memory, mut reader) = (&python.memory, Reader::with(python.interpreter, 1));
+        let large = |length: u64| {
+            let at = memory.alloc(layout.bytes + length as usize);
+            memory.put(at + layout.bytes_length as u64, length);
+            // In each format, the first instructions are of the first line.
+            memory.put(at + layout.bytes as u64, 0x87);
+            at
+        };
+        let tables = [large(60_000), large(65_536), large(70_000)];
+        for (frame, table) in python.frames.iter().zip(tables.iter().cycle()) {
+            let code = memory.word(frame + layout.frame.code as u64).expect("memory");
+            memory.put(code + layout.code.table as u64, *table);
+        }
+        for _ in 0..10 {
+            let frames = frames(read(&python, &mut reader));
+            let executed: Vec<_> = frames.runs().flat_map(|run| run.functions).collect();
+            assert_eq!(executed.len(), 40);
+            let of_largest = executed.iter().filter(|executed| executed.function.line % 3 == 0);
+            assert!(
+                of_largest.clone().count() > 10 && of_largest.clone().all(|executed| executed.line.is_none())
+            );
+        }
+        // After some samples, those of the others are known.
+        let frames = frames(read(&python, &mut reader));
+        let executed = frames.runs().flat_map(|run| run.functions);
+        for Executed { function, line } in executed.filter(|executed| executed.function.line % 3 > 0) {
+            assert_eq!(line.map(NonZeroU32::get), Some(function.line), "3.{minor}");
+        }
     }
 }
 
@@ -183,7 +230,7 @@ fn hostile_memory() {
                     let runs: Vec<_> = frames.runs().collect();
                     assert!(runs.iter().map(|run| run.functions.len()).sum::<usize>() <= 1024);
                     let functions = runs.iter().flat_map(|run| run.functions);
-                    for function in functions {
+                    for Executed { function, .. } in functions {
                         assert!(
                             function.name.chars().count() < 2000
                                 && !function.name.chars().any(char::is_control)

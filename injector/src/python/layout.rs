@@ -29,6 +29,9 @@ pub(super) struct Layout {
     /// `PyASCIIObject`: the number of characters, and what they are.
     pub(super) length: usize,
     pub(super) state: usize,
+    /// `PyBytesObject`: the number of bytes, and the first of them.
+    pub(super) bytes_length: usize,
+    pub(super) bytes: usize,
 }
 
 /// `PyThreadState`.
@@ -63,7 +66,17 @@ pub(super) enum Current {
 pub(super) struct Frame {
     pub(super) previous: usize,
     pub(super) code: usize,
+    pub(super) instruction: Instruction,
     pub(super) runs: Runs,
+}
+
+/// What tells which instruction a frame executes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Instruction {
+    /// `f_lasti`: its number of so many bytes each, negative before the first one.
+    Index { at: usize, bytes: u32 },
+    /// `prev_instr` and `instr_ptr`: its address.
+    Address(usize),
 }
 
 /// How many frames one call of `_PyEval_EvalFrameDefault` executes.
@@ -84,6 +97,22 @@ pub(super) struct Code {
     pub(super) name: usize,
     pub(super) qualified: Option<usize>,
     pub(super) line: usize,
+    /// The table of its lines, an object of type `bytes`, and what it contains.
+    pub(super) table: usize,
+    pub(super) tables: Tables,
+    /// Its first instruction, if that is in the structure itself.
+    pub(super) first: usize,
+}
+
+/// The formats of the tables of lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tables {
+    /// `co_lnotab`: pairs of the bytes after which the line changes and the difference (`Objects/lnotab_notes.txt` of CPython 3.9).
+    Lnotab,
+    /// `co_linetable` of PEP 626: pairs of the bytes of a range and the difference from the line before (the same file of CPython 3.10).
+    Ranges,
+    /// `co_linetable` of PEP 657: entries of several forms (`Objects/locations.md` of CPython 3.11).
+    Locations,
 }
 
 /// `FRAME_OWNED_BY_CSTACK`.
@@ -113,12 +142,13 @@ impl Layout {
             Runs::One => 0,
             Runs::UpToEntry(at) | Runs::UpToOwned(at) => at + 1,
         };
-        (self.frame.previous.max(self.frame.code) + 8).max(runs)
+        let (Instruction::Index { at, .. } | Instruction::Address(at)) = self.frame.instruction;
+        (self.frame.previous.max(self.frame.code).max(at) + 8).max(runs)
     }
 
     pub(super) fn code_bytes(&self) -> usize {
-        let Code { file, name, qualified, line } = self.code;
-        file.max(name).max(qualified.unwrap_or(0)).max(line).max(self.type_of) + 8
+        let Code { file, name, qualified, line, table, .. } = self.code;
+        file.max(name).max(qualified.unwrap_or(0)).max(line).max(table).max(self.type_of) + 8
     }
 }
 
@@ -129,23 +159,42 @@ fn up_to_10(minor: u32) -> Layout {
         next_interpreter: 0,
         threads: 8,
         thread: ThreadState { next: 8, interpreter: 16, id: Id::Pthread(176), current: Current::Frame(24) },
-        frame: Frame { previous: 24, code: 32, runs: Runs::One },
-        code: Code { file: 104, name: 112, qualified: None, line: 40 },
+        frame: Frame {
+            previous: 24,
+            code: 32,
+            instruction: match minor {
+                10 => Instruction::Index { at: 96, bytes: 2 },
+                _ => Instruction::Index { at: 104, bytes: 1 },
+            },
+            runs: Runs::One,
+        },
+        code: Code {
+            file: 104,
+            name: 112,
+            qualified: None,
+            line: 40,
+            table: 120,
+            tables: if minor == 10 { Tables::Ranges } else { Tables::Lnotab },
+            first: 0,
+        },
         type_of: 8,
         ascii: 48,
         compact: 72,
         length: 16,
         state: 32,
+        bytes_length: 16,
+        bytes: 32,
     }
 }
 
 fn since_11(minor: u32) -> Layout {
     let is_11 = minor == 11;
     let of = |in_11, in_12| if is_11 { in_11 } else { in_12 };
+    let instruction = Instruction::Address(56);
     let frame = if is_11 {
-        Frame { previous: 48, code: 32, runs: Runs::UpToEntry(68) }
+        Frame { previous: 48, code: 32, instruction, runs: Runs::UpToEntry(68) }
     } else {
-        Frame { previous: 8, code: 0, runs: Runs::UpToOwned(70) }
+        Frame { previous: 8, code: 0, instruction, runs: Runs::UpToOwned(70) }
     };
     Layout {
         minor,
@@ -159,12 +208,22 @@ fn since_11(minor: u32) -> Layout {
             current: Current::OnStack { at: 56, frame: of(8, 0), previous: of(16, 8) },
         },
         frame,
-        code: Code { file: 112, name: 120, qualified: Some(128), line: of(72, 68) },
+        code: Code {
+            file: 112,
+            name: 120,
+            qualified: Some(128),
+            line: of(72, 68),
+            table: 136,
+            tables: Tables::Locations,
+            first: of(184, 192),
+        },
         type_of: 8,
         ascii: of(48, 40),
         compact: of(72, 56),
         length: 16,
         state: 32,
+        bytes_length: 16,
+        bytes: 32,
     }
 }
 
@@ -196,12 +255,27 @@ fn told(minor: u32, runtime: u64, memory: &impl Memory) -> Option<Layout> {
             id: Id::Native(at(25)?),
             current: Current::Frame(at(23)?),
         },
-        frame: Frame { previous: at(29)?, code: at(30)?, runs: Runs::UpToOwned(at(33)?) },
-        code: Code { file: at(35)?, name: at(36)?, qualified: Some(at(37)?), line: at(39)? },
+        frame: Frame {
+            previous: at(29)?,
+            code: at(30)?,
+            instruction: Instruction::Address(at(31)?),
+            runs: Runs::UpToOwned(at(33)?),
+        },
+        code: Code {
+            file: at(35)?,
+            name: at(36)?,
+            qualified: Some(at(37)?),
+            line: at(39)?,
+            table: at(38)?,
+            tables: Tables::Locations,
+            first: at(43)?,
+        },
         type_of: at(45)?,
         ascii,
         compact: ascii + 16,
         length: at(69)?,
         state: at(68)?,
+        bytes_length: at(65)?,
+        bytes: at(66)?,
     })
 }

@@ -1,15 +1,13 @@
 //! Reads the functions of threads of a process.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use crate::os::proc;
-use crate::python::code::Functions;
-use crate::python::frames::Frames;
-use crate::python::functions::Function;
+use crate::python::code::{Code, Functions};
+use crate::python::frames::{Executed, Frames};
 use crate::python::interpreter::{self, Interpreter};
-use crate::python::layout::{Current, Id, Layout, OWNED_BY_STACK, Runs};
-use crate::python::memory::{Memory, Part, Process, word};
+use crate::python::layout::{Current, Id, Instruction, Layout, OWNED_BY_STACK, Runs};
+use crate::python::memory::{Memory, Part, Process, half, word};
 use crate::python::thread;
 
 /// The number of frames of a thread that are read at most.
@@ -164,7 +162,7 @@ impl Reader {
         }
         walk.follow(current, current_on_stack)?;
         let Chain { places, codes: of_frames, runs, stacks, is_whole } = walk.found;
-        let mut distinct = of_frames.clone();
+        let mut distinct: Vec<u64> = of_frames.iter().map(|at| at.code).collect();
         distinct.sort_unstable();
         distinct.dedup();
         let functions = self.functions_of(&distinct, (&last.codes, codes), memory)?;
@@ -197,7 +195,7 @@ impl Reader {
         codes: &[u64],
         (known, bytes): (&[u64], &[u8]),
         memory: &impl Memory,
-    ) -> Option<Vec<Option<Arc<Function>>>> {
+    ) -> Option<Vec<Option<Code>>> {
         let size = self.interpreter.layout.code_bytes();
         let read = |address: &u64| {
             let index = known.binary_search(address).ok()?;
@@ -211,6 +209,7 @@ impl Reader {
         }
         let mut others = others.chunks_exact(size);
         let Interpreter { layout, code_type, .. } = self.interpreter;
+        self.functions.begin();
         let mut functions = Vec::with_capacity(codes.len());
         for address in codes {
             let bytes = read(address).or_else(|| others.next())?;
@@ -232,16 +231,20 @@ fn on_stack_bytes(layout: &Layout) -> usize {
     }
 }
 
-/// Makes frames of the addresses of code objects, of which those that are distinct are sorted and have these functions.
+/// Makes frames of instructions in code objects, of which those that are distinct are sorted and have these functions.
 fn frames_of(
-    codes: &[u64],
+    codes: &[At],
     distinct: &[u64],
-    functions: &[Option<Arc<Function>>],
+    functions: &[Option<Code>],
     runs: &[(u64, u32)],
     outermost: u64,
     is_whole: bool,
 ) -> Option<Frames> {
-    let function = |code: &u64| functions.get(distinct.binary_search(code).ok()?)?.clone();
+    let function = |at: &At| {
+        let code = functions.get(distinct.binary_search(&at.code).ok()?)?.as_ref()?;
+        let line = at.instruction.and_then(|instruction| code.lines.at(instruction));
+        Some(Executed { function: code.function.clone(), line })
+    };
     let (mut all, mut kept, mut start) = (Vec::with_capacity(codes.len()), Vec::new(), 0);
     for &(place, end) in runs {
         let of_run = codes.get(start..end as usize).unwrap_or_default();
@@ -281,12 +284,36 @@ impl<'b> Batch<'b> {
     }
 }
 
+/// Which instruction a frame executes.
+struct At {
+    /// The address of the code object.
+    code: u64,
+    /// The number of bytes before it in the code, if it is there.
+    instruction: Option<u32>,
+}
+
+impl At {
+    /// Returns it by the bytes of a frame.
+    fn of(code: u64, bytes: &[u8], layout: &Layout) -> At {
+        let instruction = match layout.frame.instruction {
+            Instruction::Index { at, bytes: width } => half(bytes, at)
+                .filter(|&index| index <= i32::MAX as u32)
+                .and_then(|index| index.checked_mul(width)),
+            Instruction::Address(at) => word(bytes, at).and_then(|address| {
+                let first = code.checked_add(layout.code.first as u64)?;
+                u32::try_from(address.checked_sub(first)?).ok()
+            }),
+        };
+        At { code, instruction }
+    }
+}
+
 /// The frames of a thread, the innermost one first.
 #[derive(Default)]
 struct Chain {
     places: Vec<u64>,
     /// Of those that have one.
-    codes: Vec<u64>,
+    codes: Vec<At>,
     /// The place of each run, and the number of codes up to its end.
     runs: Vec<(u64, u32)>,
     /// The addresses of each `_PyCFrame`.
@@ -323,7 +350,7 @@ impl<M: Memory> Walk<'_, M> {
         while self.found.places.len() < FRAMES {
             self.frames.get(frame, self.memory, &mut bytes)?;
             self.found.places.push(frame);
-            let code = word(&bytes, layout.frame.code)?;
+            let code = At::of(word(&bytes, layout.frame.code)?, &bytes, &layout);
             let ends = match layout.frame.runs {
                 Runs::One => {
                     self.found.codes.push(code);

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 
 use crate::python::interpreter::Interpreter;
-use crate::python::layout::{Current, Id, Layout, OWNED_BY_STACK, Runs};
+use crate::python::layout::{Current, Id, Instruction, Layout, OWNED_BY_STACK, Runs, Tables};
 use crate::python::memory::{Memory, Part};
 
 /// The versions, by their second numbers.
@@ -82,8 +82,12 @@ impl Fake {
     }
 }
 
-/// A function: its name, its file and its line.
+/// A function: its name, its file and its line. It executes an instruction [`EXECUTED`] lines behind it.
 pub(super) type Written = (&'static str, &'static str, u32);
+
+/// How far behind its first line the instruction of each function is, and how many bytes in its code.
+pub(super) const EXECUTED: u32 = 2;
+const INSTRUCTION: u32 = 4;
 
 /// An interpreter with one thread.
 #[derive(Clone)]
@@ -102,7 +106,7 @@ const TOLD: [u64; 71] = {
     let mut words = [0; 71];
     words[0] = u64::from_le_bytes(*b"xdebugpy");
     words[1] = 0x030d_00f0;
-    let told: [(usize, u64); 21] = [
+    let told: [(usize, u64); 26] = [
         (5, 632),
         (8, 7264),
         (9, 7344),
@@ -113,12 +117,17 @@ const TOLD: [u64; 71] = {
         (25, 160),
         (29, 8),
         (30, 0),
+        (31, 56),
         (33, 70),
         (35, 112),
         (36, 120),
         (37, 128),
+        (38, 136),
         (39, 68),
+        (43, 200),
         (45, 8),
+        (65, 16),
+        (66, 32),
         (68, 32),
         (69, 16),
         (70, 40),
@@ -189,6 +198,7 @@ impl FakePython {
                 memory.put(frame + layout.frame.previous as u64, newest);
                 memory
                     .put(frame + layout.frame.code as u64, code(memory, &self.interpreter, name, file, line));
+                execute(memory, &layout, frame);
                 if let Runs::UpToEntry(at) = layout.frame.runs {
                     memory.put_bytes(frame + at as u64, &[u8::from(is_entry)]);
                 }
@@ -220,6 +230,30 @@ impl FakePython {
     }
 }
 
+/// Has a frame execute an instruction.
+fn execute(memory: &Fake, layout: &Layout, frame: u64) {
+    match layout.frame.instruction {
+        Instruction::Index { at, bytes } => memory.put(frame + at as u64, (INSTRUCTION / bytes).into()),
+        Instruction::Address(at) => {
+            let code = memory.word(frame + layout.frame.code as u64).expect("memory");
+            memory.put(frame + at as u64, code + layout.code.first as u64 + u64::from(INSTRUCTION));
+        }
+    }
+}
+
+/// Adds a table of three instructions of two bytes on three lines.
+fn table(memory: &Fake, layout: &Layout) -> u64 {
+    let bytes: &[u8] = match layout.code.tables {
+        Tables::Lnotab => &[2, 1, 2, 1],
+        Tables::Ranges => &[2, 0, 2, 1, 2, 1],
+        Tables::Locations => &[0xd0, 0, 0, 0xd8, 0, 0, 0xe8, 2],
+    };
+    let at = memory.alloc(layout.bytes + bytes.len() + 1);
+    memory.put(at + layout.bytes_length as u64, bytes.len() as u64);
+    memory.put_bytes(at + layout.bytes as u64, bytes);
+    at
+}
+
 /// Adds a code object.
 pub(super) fn code(memory: &Fake, interpreter: &Interpreter, name: &str, file: &str, line: u32) -> u64 {
     let layout = &interpreter.layout;
@@ -229,6 +263,8 @@ pub(super) fn code(memory: &Fake, interpreter: &Interpreter, name: &str, file: &
     let (file, name) = (memory.string(file, layout), memory.string(name, layout));
     memory.put(at + layout.code.file as u64, file);
     memory.put(at + layout.code.name as u64, name);
+    let table = table(memory, layout);
+    memory.put(at + layout.code.table as u64, table);
     layout.code.qualified.into_iter().for_each(|qualified| memory.put(at + qualified as u64, name));
     at
 }

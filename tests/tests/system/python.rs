@@ -19,6 +19,9 @@ gprofinject_tests::trials! {
         of_3_11,
         of_3_12,
         of_3_13,
+        lines,
+        lines_by_trampolines,
+        lines_shown,
         of_a_child,
         of_a_process_that_runs,
         hooked,
@@ -188,6 +191,130 @@ fn hooked() {
     const TEST: &str = "python::hooked";
     let Some(python) = any(TEST) else { return };
     check(|| said(&["-v"], &python, &[&program()]));
+}
+
+fn program_with_lines() -> PathBuf {
+    tool::folder().join("known/lines.py")
+}
+
+/// Returns the numbers of the lines that the program names.
+fn named_lines(source: &str) -> BTreeMap<String, u32> {
+    let named = (1..).zip(source.lines());
+    let named = named.filter_map(|(number, line)| Some((line.split_once("# line: ")?.1.to_owned(), number)));
+    named.filter(|(name, _)| !name.contains('"')).collect()
+}
+
+/// Returns the samples of a line of the program in all functions: in the interpreter itself, and in all.
+fn samples_of(recording: &Recording, line: u32) -> (u64, u64) {
+    let is_it = |function: u32| recording.functions[function as usize].file.ends_with("lines.py");
+    let of = recording.lines.iter().filter(|of| of.line == line && is_it(of.function));
+    of.fold((0, 0), |(own, inclusive), of| (own + of.own, inclusive + of.inclusive - of.nested))
+}
+
+/// Returns which lines have another share of the samples than the program knows.
+fn wrong_lines(said: &Said) -> Vec<String> {
+    let lines = named_lines(&fs::read_to_string(program_with_lines()).unwrap());
+    let spent = said.stdout.lines().filter_map(|line| line.strip_prefix("spent ")?.split_once(' '));
+    let spent: BTreeMap<&str, f64> = spent.map(|(name, spent)| (name, spent.parse().unwrap())).collect();
+    assert!(spent.len() == lines.len() && lines.len() > 8, "{spent:?} {lines:?}");
+    let all = samples_of(&said.recording, lines["all"]).1;
+    assert!(all > 500, "{all} samples\n{}", said.stderr);
+    let mut wrong = Vec::new();
+    for (name, line) in &lines {
+        let (own, inclusive) = samples_of(&said.recording, *line);
+        let share = 100.0 * inclusive as f64 / all as f64;
+        let known = 100.0 * spent[name.as_str()] / spent["all"];
+        if (share - known).abs() > POINTS {
+            wrong.push(format!("{name}: {share:.1} %, not {known:.1}"));
+        }
+        // All of these lines call something that takes the time.
+        if own * 5 > inclusive {
+            wrong.push(format!("{name}: {own} of {inclusive} samples in the interpreter itself"));
+        }
+    }
+    wrong
+}
+
+fn check_lines(what: &str, run: impl Fn() -> Said) {
+    let mut wrong = Vec::new();
+    for _ in 0..TRIES {
+        let said = run();
+        wrong = wrong_lines(&said);
+        if wrong.is_empty() {
+            return;
+        }
+        wrong.push(said.stderr);
+    }
+    panic!("{what}: {}", wrong.join("\n"));
+}
+
+/// The lines on which each version spends its time: in calls of C functions, of Python functions, in recursion, comprehensions, generators, and where
+/// exceptions are handled.
+fn lines() {
+    for minor in 8..=13 {
+        let Some(python) = python("python::lines", minor) else { continue };
+        let program = program_with_lines();
+        check_lines(&format!("3.{minor}"), || {
+            said(&["-v", "--hooks", "none"], &python, &[program.to_str().unwrap()])
+        });
+    }
+}
+
+/// CPython's trampolines have the names of functions, but not their lines.
+fn lines_by_trampolines() {
+    let Some(python) = python("python::lines_by_trampolines", 12) else { return };
+    let program = program_with_lines();
+    check_lines("--python", || said(&["-v", "--python", "--hooks", "none"], &python, &[program.to_str().unwrap()]));
+}
+
+/// `gmon lines` shows the times beside the source, the first line of each function, and what it cannot show in words.
+fn lines_shown() {
+    const TEST: &str = "python::lines_shown";
+    let Some(python) = any(TEST) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("lines.py");
+    fs::copy(program_with_lines(), &path).unwrap();
+    let text = fs::read_to_string(&path).unwrap();
+    let output = folder.path().join("gmon.out");
+    let args = [path.to_str().unwrap().to_owned()];
+    let mut command = tool::command(&["--hooks", "none"], &output, &python, &args).unwrap();
+    command.current_dir(folder.path());
+    assert_eq!(run::run(command, None, LIMIT).unwrap().code(), 0);
+    let gmon = |args: &[&str]| {
+        let mut command = Command::new(tool::gmon().unwrap());
+        command.arg("lines").args(args).current_dir(folder.path());
+        run::run(command, None, LIMIT).unwrap()
+    };
+    let shown = gmon(&["-m", "[Python]", "-f", "work"]);
+    assert_eq!(shown.code(), 0, "{}", shown.stderr_text());
+    let shown = shown.stdout_text();
+    for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| line.starts_with("        s")) {
+        assert!(shown.contains(&format!("{number:>6}  {line}")), "{line}\n{shown}");
+    }
+    let of_sum = shown.lines().find(|line| line.contains("# line: sum")).unwrap();
+    let time: f64 = of_sum.split_whitespace().next().unwrap().parse().unwrap();
+    assert!(time > 0.0 && !shown.contains("def generated"), "{shown}");
+
+    let json = gmon(&["-m", "[Python]", "-F", "lines.py", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&json.stdout_text()).unwrap();
+    let recording = measured::read(&folder.path().join("gmon.pb.gz")).unwrap();
+    let lines = json["modules"][0]["files"][0]["lines"].as_array().unwrap();
+    for (name, number) in named_lines(&text) {
+        let line = lines.iter().find(|line| line["line"] == number).unwrap();
+        let (own, inclusive) = samples_of(&recording, number);
+        assert_eq!(line["self_ns"], own * recording.sample_period_ns, "{name}");
+        assert_eq!(line["inclusive_ns"], inclusive * recording.sample_period_ns, "{name}");
+    }
+
+    let none = gmon(&["-m", "[Python]", "-f", "wrok"]);
+    let said = "[Python]: no function is called wrok; similar names: work";
+    assert!(none.code() == 1 && none.stderr_text().contains(said), "{}", none.stderr_text());
+    // What the interpreter says may be anything: only sources of Python are shown.
+    fs::rename(&path, folder.path().join("secret")).unwrap();
+    std::os::unix::fs::symlink(folder.path().join("secret"), &path).unwrap();
+    let hidden = gmon(&["-m", "[Python]", "-F", "lines.py"]);
+    assert!(hidden.stdout_text().contains("lines.py (source not found)"), "{}", hidden.stdout_text());
+    assert!(!hidden.stdout_text().contains("# line: sum"), "{}", hidden.stdout_text());
 }
 
 fn of_a_process_that_runs() {

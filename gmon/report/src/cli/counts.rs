@@ -4,14 +4,16 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Result, bail};
+use gmon_run::PYTHON;
 use gprofinject_image::debug::Authors;
 
 use crate::cli::files;
 use crate::cli::load;
 use crate::cli::missing::{Lacking, Missing};
 use crate::cli::report_args::{AsmArgs, By, Column, LinesArgs, ReportArgs, RowsArgs};
+use crate::cli::reports::python::Python;
 use crate::cli::reports::{asm, blocks, coverage, lines, sampled, sums};
-use crate::cli::run;
+use crate::cli::run::{self, Source};
 use crate::cli::text::{Out, standard_output};
 use crate::cli::view::{Frame, View};
 
@@ -27,10 +29,29 @@ pub(crate) fn lines(args: &LinesArgs) -> Result<()> {
             each(common, "gmon-lines-by-function", |view, out| sums::functions(view, args, out))
         }
         (Some(By::File), ..) => each(common, "gmon-lines-by-file", |view, out| sums::files(view, args, out)),
-        (None, false, None) => each(common, "gmon-lines", |view, out| match view.loaded.is_sampled() {
-            true => sampled::lines(view, args, out),
-            false => lines::lines(view, args, out),
-        }),
+        (None, false, None) => {
+            let source = run::open(&common.files)?;
+            let of_counts = [
+                ("--apart", args.apart),
+                ("--all-counts", args.all_counts),
+                ("--instructions", args.instructions),
+            ];
+            let is_python = |module: &String| module == PYTHON;
+            if let Some((option, _)) = of_counts.iter().find(|(_, is_given)| *is_given)
+                && common.module.iter().any(is_python)
+            {
+                bail!("{option}: of counts of basic blocks, but lines of Python functions have samples only");
+            }
+            let python = match &source {
+                Source::Recording { recording, is_library: false, .. } => Python::of(recording, args),
+                _ => Ok(None),
+            };
+            let write = |view: &View, out: &mut Out| match view.loaded.is_sampled() {
+                true => sampled::lines(view, args, out),
+                false => lines::lines(view, args, out),
+            };
+            each_of(&source, common, "gmon-lines", python, write)
+        }
         (None, true, None) => each(common, "gmon-coverage", coverage::coverage),
         (None, false, Some(path)) if path == Path::new("-") => each(common, "", coverage::lcov),
         (None, has_table, Some(path)) => {
@@ -113,21 +134,43 @@ fn needs(mode: &str, sorts: bool, rows: &RowsArgs) -> Result<()> {
 fn each(
     args: &ReportArgs,
     schema: &'static str,
+    write: impl FnMut(&View, &mut Out) -> Result<()>,
+) -> Result<()> {
+    each_of(&run::open(&args.files)?, args, schema, Ok(None), write)
+}
+
+/// Does the same for a run that was read, and shows first what is known of lines of Python, if that is asked for.
+fn each_of(
+    source: &Source,
+    args: &ReportArgs,
+    schema: &'static str,
+    python: Result<Option<Python>, Missing>,
     mut write: impl FnMut(&View, &mut Out) -> Result<()>,
 ) -> Result<()> {
-    let source = run::open(&args.files)?;
     // Other reports are sums of counts.
     let has_samples = matches!(schema, "gmon-lines" | "gmon-asm");
-    let modules = load::counted(args, &source, has_samples)?;
-    let is_only = modules.len() == 1;
+    let modules = match (load::counted(args, source, has_samples), &python) {
+        // There may be nothing else.
+        (Err(_), Ok(Some(_)) | Err(_)) => Vec::new(),
+        (modules, _) => modules?,
+    };
+    let is_only = modules.len() + usize::from(!matches!(python, Ok(None))) == 1;
     let frame = Frame::new(schema, args.shown.json, !is_only);
     let mut lacking = Lacking::default();
     let mut shown = 0;
     let mut out = standard_output();
+    match python {
+        Ok(Some(python)) => {
+            python.write(&load::results(source), &frame, &mut out)?;
+            shown += 1;
+        }
+        Ok(None) => {}
+        Err(missing) => lacking.add(missing, is_only),
+    }
     for module in &modules {
         let mut report = || {
             // A module is dropped before the next one is read.
-            let loaded = load::load(args, &source, module)?;
+            let loaded = load::load(args, source, module)?;
             write(&View::new(args, &loaded, &frame)?, &mut out)
         };
         match report().map_err(anyhow::Error::downcast::<Missing>) {

@@ -110,11 +110,13 @@ pub(crate) fn counted(args: &ReportArgs, source: &Source, has_samples: bool) -> 
 
 /// Returns the modules of a recording that have counts, or samples if none has counts.
 fn recorded(recording: &Recording) -> Vec<Counted> {
-    let counted = run::modules_with_counts(recording);
+    // What an interpreter executes, or was made at run time, is in no file.
+    let is_file =
+        |index: &u32| recording.modules.get(*index as usize).is_some_and(|module| !module.is_generated());
+    let counted = run::modules_with_counts(recording).into_iter().filter(is_file);
     let started = recording.programs.first().map(|program| program.module);
     let programs: BTreeSet<u32> = recording.programs.iter().map(|program| program.module).collect();
     let mut all: Vec<_> = counted
-        .into_iter()
         .filter_map(|index| {
             let path = &recording.modules.get(index as usize)?.path;
             let rank = (Some(index) != started, !programs.contains(&index), file_name(Path::new(path)), path);
@@ -129,7 +131,8 @@ fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
-fn results(source: &Source) -> Vec<String> {
+/// Returns the names of the results.
+pub(crate) fn results(source: &Source) -> Vec<String> {
     source.names().iter().map(|name| name.to_string_lossy().into_owned()).collect()
 }
 

@@ -10,6 +10,7 @@ pub(crate) mod graph;
 pub(crate) mod lines;
 pub(crate) mod modules;
 pub(crate) mod paths;
+pub(crate) mod python;
 pub(crate) mod sampled;
 pub(crate) mod slow;
 pub(crate) mod slow_paths;

@@ -1,7 +1,9 @@
 //! Finds source files where they are now.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{ErrorKind, Read};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -17,14 +19,25 @@ pub(crate) struct Sources {
     folders: Vec<PathBuf>,
     /// The other users who have chosen the names of the files.
     authors: Authors,
-    /// When the program was made.
-    program: Option<SystemTime>,
+    /// What names the files.
+    named_by: NamedBy,
+    /// When that was made.
+    made: Option<SystemTime>,
     /// The paths of files that were not found.
     missing: Vec<String>,
     /// The paths of files that the authors could not read.
     refused: Vec<String>,
     /// The files that have changed since the program was made.
     newer: Vec<PathBuf>,
+}
+
+/// What names source files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NamedBy {
+    /// The line information of a program.
+    Program,
+    /// An interpreter, of the code that it has executed in a run.
+    Run,
 }
 
 /// The size in bytes above which a file is not read.
@@ -36,6 +49,28 @@ impl Sources {
     /// # Errors
     /// A substitution has no `=`.
     pub(crate) fn new(args: &SourceArgs, program: &Path, authors: Authors) -> Result<Sources> {
+        Sources::named(args, NamedBy::Program, modified(program), authors)
+    }
+
+    /// Returns a reader for the sources that a Python interpreter has executed in a run that began then, which `authors` have recorded. What it executes
+    /// can say that it is of any file, so only files that look like sources of Python are read.
+    ///
+    /// # Errors
+    /// A substitution has no `=`.
+    pub(crate) fn of_python(
+        args: &SourceArgs,
+        began: Option<SystemTime>,
+        authors: Authors,
+    ) -> Result<Sources> {
+        Sources::named(args, NamedBy::Run, began, authors)
+    }
+
+    fn named(
+        args: &SourceArgs,
+        named_by: NamedBy,
+        made: Option<SystemTime>,
+        authors: Authors,
+    ) -> Result<Sources> {
         let substitute = |text: &String| {
             let (old, new) = text
                 .split_once('=')
@@ -43,9 +78,9 @@ impl Sources {
             Ok((old.to_owned(), new.to_owned()))
         };
         let substitutes = args.substitute_path.iter().map(substitute).collect::<Result<_>>()?;
-        let (folders, program) = (args.source_dir.clone(), modified(program));
+        let folders = args.source_dir.clone();
         let (missing, refused, newer) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Sources { substitutes, folders, authors, program, missing, refused, newer })
+        Ok(Sources { substitutes, folders, authors, named_by, made, missing, refused, newer })
     }
 
     /// Returns the file's lines, from number 1 on, or `None` if it is not found. Bytes that are not UTF-8 are
@@ -53,25 +88,24 @@ impl Sources {
     pub(crate) fn read(&mut self, path: &str) -> Option<BTreeMap<u32, String>> {
         // Where the user has said that sources are, all of them may be shown. Elsewhere, the authors must be able to read them.
         let nobody = Authors::default();
-        let named = self.candidates(path).into_iter().map(|path| (path, &nobody));
+        let named = self.candidates(path).into_iter().map(|path| (path, &nobody, NamedBy::Program));
         let mut is_refused = false;
-        let found =
-            named.chain([(PathBuf::from(path), &self.authors)]).find_map(|(path, authors)| {
-                match read(&path, authors) {
-                    Ok(text) => Some((text, path)),
-                    Err(error) => {
-                        is_refused |= error.kind() == ErrorKind::PermissionDenied;
-                        None
-                    }
+        let found = named.chain([(PathBuf::from(path), &self.authors, self.named_by)]).find_map(
+            |(path, authors, named_by)| match read(&path, authors, named_by) {
+                Ok(text) => Some((text, path)),
+                Err(error) => {
+                    is_refused |= error.kind() == ErrorKind::PermissionDenied;
+                    None
                 }
-            });
+            },
+        );
         let Some((text, found)) = found else {
             let list =
                 if is_refused && !self.authors.is_empty() { &mut self.refused } else { &mut self.missing };
             list.push(path.to_owned());
             return None;
         };
-        if self.program.is_some() && modified(&found) > self.program {
+        if self.made.is_some() && modified(&found) > self.made {
             self.newer.push(found);
         }
         Some((1..).zip(text.lines().map(str::to_owned)).collect())
@@ -112,12 +146,20 @@ impl Sources {
         let mut remarks = Vec::new();
         if let Some(first) = self.newer.first() {
             let (first, more) = (first.display().to_string(), and_more(self.newer.len()));
-            remarks.push(format!("{}{more}: newer than the program, so lines may have moved", plain(&first)));
+            let than = match self.named_by {
+                NamedBy::Program => "program",
+                NamedBy::Run => "run",
+            };
+            remarks.push(format!("{}{more}: newer than the {than}, so lines may have moved", plain(&first)));
         }
         if let Some(first) = self.refused.first() {
             let more = and_more(self.refused.len());
+            let owner = match self.named_by {
+                NamedBy::Program => "the program, whose line information names it,",
+                NamedBy::Run => "the recording, which names it,",
+            };
             remarks.push(format!(
-                "source {}{more} not shown: the owner of the program, whose line information names it, could not read it; \
+                "source {}{more} not shown: the owner of {owner} could not read it; \
                  --source-dir DIR names a folder whose files may be shown",
                 plain(first)
             ));
@@ -137,16 +179,32 @@ fn modified(path: &Path) -> Option<SystemTime> {
     std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok()
 }
 
-fn read(path: &Path, authors: &Authors) -> std::io::Result<String> {
+fn read(path: &Path, authors: &Authors, named_by: NamedBy) -> std::io::Result<String> {
     let file = authors.open(path)?;
     let len = file.metadata()?.len();
     if len > MAX_SIZE {
         return Err(ErrorKind::FileTooLarge.into());
     }
+    let is_named = named_by == NamedBy::Program || is_named_as_python(&file);
     // Files of /proc say that they are empty, and are no sources.
     let mut bytes = Vec::new();
     file.take(len).read_to_end(&mut bytes)?;
+    if !is_named && !is_python_script(&bytes) {
+        return Err(ErrorKind::InvalidData.into());
+    }
     Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Whether an open file has the name of a source of Python. The path by which it was opened may have been a symbolic link.
+fn is_named_as_python(file: &File) -> bool {
+    let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    path.is_ok_and(|path| path.extension().is_some_and(|extension| extension == "py" || extension == "pyw"))
+}
+
+/// Whether a text says that Python executes it.
+fn is_python_script(text: &[u8]) -> bool {
+    let line = text.split(|&byte| byte == b'\n').next().unwrap_or_default();
+    line.starts_with(b"#!") && line.windows(6).any(|part| part == b"python")
 }
 
 #[cfg(test)]
@@ -166,5 +224,40 @@ mod tests {
         assert!(outside.iter().all(|path| path.starts_with("/new")), "{outside:?}");
         let bad = SourceArgs { substitute_path: vec!["x".to_owned()], ..args };
         assert!(Sources::new(&bad, Path::new("/"), Authors::default()).is_err());
+    }
+
+    /// Code that an interpreter executes can say that it is of any file, also by a link with another name.
+    #[test]
+    fn only_sources_of_python() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name);
+        for (name, text) in [
+            ("a.py", "x = 1\n"),
+            ("script", "#!/usr/bin/env python3\nx = 2"),
+            ("secret", "x = 3"),
+            ("empty", ""),
+        ] {
+            std::fs::write(path(name), text).expect("a file");
+        }
+        std::os::unix::fs::symlink(path("secret"), path("link.py")).expect("a link");
+        std::os::unix::fs::symlink(path("a.py"), path("link")).expect("a link");
+        let args = SourceArgs::default();
+        let mut sources = Sources::of_python(&args, None, Authors::default()).expect("good arguments");
+        for (name, first) in [
+            ("a.py", Some("x = 1")),
+            ("link", Some("x = 1")),
+            ("script", Some("#!/usr/bin/env python3")),
+            ("secret", None),
+            ("link.py", None),
+            ("empty", None),
+            ("none.py", None),
+        ] {
+            let lines = sources.read(&path(name).to_string_lossy());
+            assert_eq!(lines.and_then(|lines| lines.get(&1).cloned()).as_deref(), first, "{name}");
+        }
+        // Where the user has said that sources are, all of them may be shown.
+        let args = SourceArgs { source_dir: vec![folder.path().to_owned()], ..args };
+        let mut sources = Sources::of_python(&args, None, Authors::default()).expect("good arguments");
+        assert!(sources.read("/build/secret").is_some());
     }
 }

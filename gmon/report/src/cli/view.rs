@@ -35,19 +35,21 @@ impl Frame {
         Frame { schema, json, several, begun: Cell::new(0) }
     }
 
-    /// Prints what comes before a module.
-    fn begin(&self, view: &View, out: &mut impl Write) -> io::Result<()> {
+    /// Prints what comes before a module of this path, of which the members in JSON begin so.
+    ///
+    /// # Errors
+    /// `out` cannot be written to.
+    pub(crate) fn begin(&self, path: &str, head: &str, style: Style, out: &mut impl Write) -> io::Result<()> {
         let before = self.begun.replace(self.begun.get() + 1);
         match (self.json, before) {
             (true, 0) => {
                 let schema = self.schema;
-                write!(out, "{{\"schema\":\"{schema}\",\"version\":1,\n\"modules\":[\n{{{}", view.json_head())
+                write!(out, "{{\"schema\":\"{schema}\",\"version\":1,\n\"modules\":[\n{{{head}")
             }
-            (true, _) => write!(out, ",\n{{{}", view.json_head()),
+            (true, _) => write!(out, ",\n{{{head}"),
             (false, _) if self.several => {
                 let gap = if before > 0 { "\n" } else { "" };
-                let path = plain(&view.loaded.path.to_string_lossy());
-                writeln!(out, "{gap}{}", view.style.heading(&format!("== {path} ==")))
+                writeln!(out, "{gap}{}", style.heading(&format!("== {} ==", plain(path))))
             }
             (false, _) => Ok(()),
         }
@@ -96,7 +98,8 @@ impl<'a> View<'a> {
     /// # Errors
     /// `out` cannot be written to.
     pub(crate) fn begin(&self, out: &mut impl Write) -> io::Result<()> {
-        self.frame.begin(self, out)
+        let path = self.loaded.path.to_string_lossy();
+        self.frame.begin(&path, &self.json_head(), self.style, out)
     }
 
     /// Checks that there is a function to show.
@@ -203,8 +206,7 @@ impl<'a> View<'a> {
     /// Returns the members with which each module begins in JSON.
     fn json_head(&self) -> String {
         let id = build_id(self.loaded.code.build_id);
-        let program = json!(self.loaded.path.to_string_lossy());
-        format!("\"program\":{program},\"build_id\":{id},\"profiles\":{}", json!(self.loaded.results))
+        json_head(&self.loaded.path.to_string_lossy(), &id, &self.loaded.results)
     }
 
     /// Returns a function in JSON.
@@ -220,4 +222,9 @@ impl<'a> View<'a> {
             None => (Value::Null, Value::Null),
         }
     }
+}
+
+/// Returns the members with which a module of this path and build-id begins in JSON, by the names of the results.
+pub(crate) fn json_head(path: &str, build_id: &Value, results: &[String]) -> String {
+    format!("\"program\":{},\"build_id\":{build_id},\"profiles\":{}", json!(path), json!(results))
 }

@@ -1,6 +1,7 @@
 //! The tables of a recording, with what finds their entries again.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use gmon_run::{Function, Module, Process, Recording};
 
@@ -18,6 +19,8 @@ pub(super) struct Tables {
     functions: HashMap<(u32, u64), u32, Seed>,
     /// By module and name, where only these are known.
     named: HashMap<(u32, String), u32>,
+    /// Those of Python by name and file: two files may have functions of the same name.
+    python: HashMap<Arc<python::Function>, u32>,
     /// The processes of the program that is being added, by number.
     processes: HashMap<u32, usize>,
 }
@@ -59,13 +62,14 @@ impl Tables {
     }
 
     /// Returns the index of a Python function.
-    pub(super) fn python(&mut self, python: &python::Function) -> u32 {
+    pub(super) fn python(&mut self, python: &Arc<python::Function>) -> u32 {
         let module = self.module(Module { path: gmon_run::PYTHON.to_owned(), ..Module::default() });
-        let index = self.function(module, 0, 0, &python.name);
-        if let Some(function) = self.recording.functions.get_mut(index as usize) {
-            (function.file, function.line) = (python.file.clone(), python.line);
-        }
-        index
+        let all = &mut self.recording.functions;
+        *self.python.entry(Arc::clone(python)).or_insert_with(|| {
+            let python::Function { name, file, line } = python::Function::clone(python);
+            all.push(Function { name, file, line, module, ..Function::default() });
+            all.len() as u32 - 1
+        })
     }
 
     /// Returns the index of a function, which is known by its name if its address is 0.

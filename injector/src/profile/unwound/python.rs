@@ -5,12 +5,13 @@
 //! has ended since and stays.
 
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use crate::profile::stacks::{Frame, Tree};
+use crate::profile::stacks::{Frame, Line, Tree};
 use crate::profile::totals::Seed;
 use crate::profile::unwound::code::Code;
-use crate::python::{Frames, Function, Run};
+use crate::python::{Executed, Frames, Function, Run};
 use crate::sampling::records::Python;
 
 /// A function on a stack.
@@ -54,6 +55,10 @@ impl Step {
 pub(super) struct Merger {
     path: Vec<u32>,
     interpreter: Option<u32>,
+    /// The lines that the last stack's Python functions execute, each once.
+    lines: Vec<Line>,
+    /// The one of them of which the interpreter itself executed the code.
+    own: Option<Line>,
     /// The numbers of Python functions in the tree, by the addresses that they have here.
     known: HashMap<usize, u32, Seed>,
     /// What is outside of the outermost Python function, by what is known of it. Not all of a deep stack is copied.
@@ -82,10 +87,18 @@ impl Merger {
         self.interpreter.zip(self.path.first().copied())
     }
 
+    /// Returns the lines that the last stack's Python functions execute, the innermost one first, and that of which the interpreter itself
+    /// executed the code, if the sample was there.
+    pub(super) fn lines(&self) -> (&[Line], Option<Line>) {
+        (&self.lines, self.own)
+    }
+
     /// Merges a stack, of which `is_whole` says whether all was found, with what was read of Python. Returns whether all is known.
     pub(super) fn merge(&mut self, steps: &[Step], is_whole: bool, python: &Python, tree: &mut Tree) -> bool {
         self.path.clear();
         self.interpreter = None;
+        self.lines.clear();
+        self.own = None;
         match python {
             Python::Frames(frames) => self.put(steps, is_whole, frames, tree),
             // Nothing is known of the callers of an interpreter whose functions are not known.
@@ -206,14 +219,26 @@ impl Merger {
             Some((_, inner)) if is_named => inner,
             _ => run.functions,
         };
-        for function in functions {
-            let frame = self.frame(function, tree);
-            self.path.push(frame);
+        let is_innermost = index == 0 && !steps.is_empty();
+        for (number, executed) in run.functions.iter().enumerate() {
+            let frame = self.frame(&executed.function, tree);
+            // The one whose name the trampoline has executes a line as well.
+            if number < functions.len() {
+                self.path.push(frame);
+            }
+            self.add_line(frame, executed, is_innermost && number == 0);
         }
-        if let Some(step) = steps.first().filter(|_| index == 0 && !run.functions.is_empty()) {
+        if let Some(step) = steps.first().filter(|_| is_innermost && !run.functions.is_empty()) {
             self.interpreter = Some(step.frame);
         }
         self.path.len()
+    }
+
+    fn add_line(&mut self, frame: u32, executed: &Executed, is_own: bool) {
+        let Some(number) = executed.line.map(NonZeroU32::get) else { return };
+        let line = Line { frame, number };
+        self.own = self.own.or(Some(line).filter(|_| is_own));
+        self.lines.push(line);
     }
 
     fn frame(&mut self, function: &Arc<Function>, tree: &mut Tree) -> u32 {
@@ -232,7 +257,9 @@ mod tests {
 
     fn frames(runs: &[(u64, &[&str])], is_whole: bool) -> Python {
         let function = |name: &&str| Arc::new(Function { name: (*name).into(), ..Function::default() });
-        let functions = runs.iter().flat_map(|(_, names)| names.iter().map(function)).collect();
+        let line = |name: &&str| NonZeroU32::new(name.len() as u32 + 9);
+        let executed = |name| Executed { function: function(name), line: line(name) };
+        let functions = runs.iter().flat_map(|(_, names)| names.iter().map(executed)).collect();
         let mut end = 0;
         let ends = runs.iter().map(|(place, names)| {
             end += names.len() as u32;
@@ -282,11 +309,15 @@ mod tests {
             let inner = if places[0] == 0 { "h" } else { "h g" };
             let all = format!("1 {inner} 3 f 4");
             assert_eq!(merged(merger, &stack(), true, &python), (all, true));
-            assert_eq!(merger.interpreted(), None);
+            assert_eq!((merger.interpreted(), merger.lines().1), (None, None));
+            // Each function's line.
+            assert_eq!(merger.lines().0.len(), inner.split(' ').count() + 1);
             // The sample is in the interpreter.
             let (path, _) = merged(merger, &stack()[1..], true, &python);
             assert_eq!(path, format!("{inner} 3 f 4"));
             assert!(merger.interpreted().is_some_and(|(interpreter, _)| interpreter == 2));
+            let (lines, own) = merger.lines();
+            assert!(own == lines.first().copied() && own.is_some_and(|line| line.number == 10));
             // The rest of the stack was not copied, and is known from before.
             let (path, is_whole) = merged(merger, &stack()[..2], false, &python);
             assert_eq!((path, is_whole), (format!("1 {inner} f 4"), true));
@@ -332,7 +363,10 @@ mod tests {
         (steps[2].kind, steps[4].kind) = (Kind::Generated, Kind::Generated);
         let python = frames(&[(150, &["h"]), (350, &["f"])], true);
         assert_eq!(merged(merger, &steps, true, &python), ("1 3 4".into(), true));
+        // The functions whose names they have execute lines nevertheless.
+        assert_eq!((merger.lines().0.len(), merger.lines().1), (2, None));
         merged(merger, &steps[1..], true, &python);
         assert_eq!(merger.interpreted(), Some((2, 3)));
+        assert_eq!((merger.lines().0.len(), merger.lines().1), (2, merger.lines().0.first().copied()));
     }
 }
