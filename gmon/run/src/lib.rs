@@ -32,6 +32,8 @@ mod costs;
 mod error;
 mod intervals;
 mod lines;
+mod lines_check;
+mod lines_tables;
 mod merge;
 mod model;
 pub mod overhead;

@@ -4,7 +4,7 @@ use crate::check::Invalid;
 use crate::columns::{Columns, Texts, function, parent};
 use crate::error::ReadError;
 use crate::intervals::Intervals;
-use crate::lines;
+use crate::lines_tables;
 use crate::model::{
     ArcTimes, Block, Calls, Clock, ClockSource, Ending, Function, FunctionTimes, Hits, Module, Node, Origin,
     Process, Program, Recording, Stack, Thread,
@@ -56,7 +56,7 @@ pub(crate) fn recording(profile: &wire::Profile, extension: wire::Extension) -> 
         calls,
         hits,
         stacks: stacks(&extension.stacks.unwrap_or_default())?,
-        lines: lines::read(&extension.lines.unwrap_or_default())?,
+        lines: lines_tables::read(&extension.lines.unwrap_or_default())?,
         blocks: blocks(&extension.blocks.unwrap_or_default())?,
         threads: threads(&extension.threads.unwrap_or_default(), &mut texts)?,
         rows: rows(&extension.rows.unwrap_or_default(), intervals)?,

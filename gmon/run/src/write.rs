@@ -11,7 +11,7 @@ use gprofinject_image::names::demangle::demangle;
 use prost::Message;
 
 use crate::columns::{distance_to, successor};
-use crate::lines;
+use crate::lines_tables;
 use crate::model::{
     ClockSource, Ending, Function, Module, NO_PATH_NAME, Process, REST_NAME, Recording, Thread,
 };
@@ -365,7 +365,7 @@ impl Recording {
             calls: Some(self.wire_calls()),
             hits: Some(self.wire_hits()),
             stacks: Some(self.wire_stacks()),
-            lines: (!self.lines.is_empty()).then(|| lines::written(&self.lines)),
+            lines: (!self.lines.is_empty()).then(|| lines_tables::written(&self.lines)),
             blocks: Some(self.wire_blocks()),
             digests: self.modules.iter().map(|module| module.digest).collect(),
             typical_calls: Some(typical_calls),
