@@ -11,7 +11,7 @@ use std::process::Command;
 
 use example::{counted, example, sampled};
 use gmon::{Arc, Block, Format, HistogramBuilder, Profile};
-use gmon_run::{KeptValue, OtherValues, ValueCounts, ValueKind, Values};
+use gmon_run::{KeptValue, LineSamples, OtherValues, Recording, ValueCounts, ValueKind, Values};
 use serde_json::Value;
 use support::{Folder, bytes};
 
@@ -68,6 +68,8 @@ fn members_are_those_that_are_documented() {
     folder.write("waited.pb.gz", &waited.write());
     folder.write("counted.pb.gz", &counted().write());
     folder.write("sampled.pb.gz", &sampled().write());
+    let line = LineSamples { line: 3, own: 1, inclusive: 4, ..LineSamples::default() };
+    folder.write("python.pb.gz", &Recording { lines: vec![line], ..sampled() }.write());
     for rank in 0..2 {
         folder.write(&format!("gmon.rank{rank}.pb.gz"), &measured.write());
     }
@@ -99,6 +101,7 @@ fn members_are_those_that_are_documented() {
         "paths --waits --json --threads waited.pb.gz",
         "paths --slow --json measured.pb.gz",
         "values --json valued.pb.gz",
+        "lines --json -m [Python] python.pb.gz",
         "diff --json measured.pb.gz counted.pb.gz --sort calls",
         "check --records --json gmon.out",
         "check --budget budget.toml --json measured.pb.gz",
