@@ -309,7 +309,7 @@ fn lines_shown() {
 
     let none = gmon(&["-m", "[Python]", "-f", "generate"]);
     let said = "[Python]: no function is called generate; similar names: generated";
-    assert!(none.code() == 1 && none.stderr_text().contains(said), "{}", none.stderr_text());
+    assert!(none.code() == 2 && none.stderr_text().contains(said), "{}", none.stderr_text());
     // What the interpreter says may be anything: only sources of Python are shown.
     fs::rename(&path, folder.path().join("secret")).unwrap();
     std::os::unix::fs::symlink(folder.path().join("secret"), &path).unwrap();
