@@ -152,7 +152,8 @@ impl Reader {
         };
         let program = self.shown().program();
         let mut sources = Sources::new(&self.sources, &program, run::authors(lines))
-            .map_err(|error| format!("{error:#}"))?;
+            .map_err(|error| format!("{error:#}"))?
+            .interpreted_in(lines);
         let mut text = source::source(lines, function, &name, |path| sources.read(path))?;
         text.remark = sources.remarks().into_iter().next();
         Ok(text)

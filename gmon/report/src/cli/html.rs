@@ -99,7 +99,8 @@ pub(crate) fn page(files: &RunArgs, sources: Option<&SourceArgs>, trace: Option<
         return Ok(Page { bytes, authors: run::authors(&run), trace });
     };
     extras.listings = source.listings(&run)?;
-    let mut sources = Sources::new(sources, &source.program(), run::authors(&run))?;
+    let sources = Sources::new(sources, &source.program(), run::authors(&run))?;
+    let mut sources = sources.interpreted_in(&run);
     let mut read = |path: &str| sources.read(path);
     html::write(&run, &mut Extras { source: Some(&mut read), ..extras }, &mut bytes)?;
     sources.complain();

@@ -1,6 +1,6 @@
 //! Finds source files where they are now.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::os::fd::AsRawFd;
@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use anyhow::{Context, Result};
+use gmon_export::{Function, Run};
 use gprofinject_image::debug::Authors;
 
 use crate::cli::report_args::SourceArgs;
@@ -19,8 +20,9 @@ pub(crate) struct Sources {
     folders: Vec<PathBuf>,
     /// The other users who have chosen the names of the files.
     authors: Authors,
-    /// What names the files.
+    /// What names the files, but for those that an interpreter has named.
     named_by: NamedBy,
+    interpreted: HashSet<String>,
     /// When that was made.
     made: Option<SystemTime>,
     /// The paths of files that were not found.
@@ -80,7 +82,18 @@ impl Sources {
         let substitutes = args.substitute_path.iter().map(substitute).collect::<Result<_>>()?;
         let folders = args.source_dir.clone();
         let (missing, refused, newer) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Sources { substitutes, folders, authors, named_by, made, missing, refused, newer })
+        let interpreted = HashSet::new();
+        Ok(Sources { substitutes, folders, authors, named_by, interpreted, made, missing, refused, newer })
+    }
+
+    /// Sets which files are named by what interpreters have executed in a run: see [`Sources::of_python`].
+    pub(crate) fn interpreted_in(mut self, run: &Run) -> Sources {
+        let is_interpreted =
+            |function: &&Function| run.module_of(function).is_some_and(gmon_export::Module::is_generated);
+        let functions = run.functions.iter().filter(is_interpreted);
+        let lines = functions.filter_map(|function| function.source);
+        self.interpreted.extend(lines.map(|line| run.file_of(line).to_owned()));
+        self
     }
 
     /// Returns the file's lines, from number 1 on, or `None` if it is not found. Bytes that are not UTF-8 are
@@ -88,9 +101,10 @@ impl Sources {
     pub(crate) fn read(&mut self, path: &str) -> Option<BTreeMap<u32, String>> {
         // Where the user has said that sources are, all of them may be shown. Elsewhere, the authors must be able to read them.
         let nobody = Authors::default();
+        let named_by = if self.interpreted.contains(path) { NamedBy::Run } else { self.named_by };
         let named = self.candidates(path).into_iter().map(|path| (path, &nobody, NamedBy::Program));
         let mut is_refused = false;
-        let found = named.chain([(PathBuf::from(path), &self.authors, self.named_by)]).find_map(
+        let found = named.chain([(PathBuf::from(path), &self.authors, named_by)]).find_map(
             |(path, authors, named_by)| match read(&path, authors, named_by) {
                 Ok(text) => Some((text, path)),
                 Err(error) => {
@@ -209,6 +223,9 @@ fn is_python_script(text: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use gmon_export::{Line, Module};
+    use gmon_run::PYTHON;
+
     use super::*;
 
     #[test]
@@ -255,6 +272,19 @@ mod tests {
             let lines = sources.read(&path(name).to_string_lossy());
             assert_eq!(lines.and_then(|lines| lines.get(&1).cloned()).as_deref(), first, "{name}");
         }
+        // The same in a report of all functions, of which some are in files that a program names.
+        let secret = path("secret").to_string_lossy().into_owned();
+        let of_program =
+            |args| Sources::new(args, Path::new("/"), Authors::default()).expect("good arguments");
+        let source = Some(Line { file: 0, line: 1 });
+        let run = Run {
+            modules: vec![Module { path: PYTHON.to_owned(), ..Module::default() }],
+            files: vec![secret.clone()],
+            functions: vec![Function { module: Some(0), source, ..Function::default() }],
+            ..Run::default()
+        };
+        assert!(of_program(&args).read(&secret).is_some());
+        assert!(of_program(&args).interpreted_in(&run).read(&secret).is_none());
         // Where the user has said that sources are, all of them may be shown.
         let args = SourceArgs { source_dir: vec![folder.path().to_owned()], ..args };
         let mut sources = Sources::of_python(&args, None, Authors::default()).expect("good arguments");
