@@ -69,7 +69,14 @@ impl Registers {
     }
 
     /// Returns the registers that need not be preserved on exit.
+    ///
+    /// A function that takes arguments in them is hand-written and may return results in them, also ones that it has stored as well, as
+    /// OpenSSL's `__rsaz_512_subtract` does.
     pub fn dead_on_exit(self) -> u8 {
-        if self.takes_rax { 0 } else { !self.kept & !self.leaves & (R10 | R11) }
+        if self.takes_rax || self.takes_r11 {
+            return 0;
+        }
+        let results = self.leaves | if self.chain { R10 } else { 0 };
+        !self.kept & !results & (R10 | R11)
     }
 }
