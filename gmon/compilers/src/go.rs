@@ -339,7 +339,11 @@ mod tests {
         let at = "inner@20+5 outer@10+2".to_owned();
         assert_eq!(
             samples.iter().map(shown).collect::<Vec<_>>(),
-            [(vec!["f@1+0".to_owned(), at.clone()], vec![7]), (vec!["g@5+0".to_owned(), at], vec![i64::MAX]),]
+            [
+                (vec![at.clone()], vec![3]),
+                (vec!["f@1+0".to_owned(), at.clone()], vec![7]),
+                (vec!["g@5+0".to_owned(), at], vec![i64::MAX]),
+            ]
         );
         assert_eq!(profile.location.len(), 3);
         let kind = profile.sample_type[0];
