@@ -23,7 +23,7 @@ const AGENT: &str = r#"
 .globl _start
 _start:
   .quad both, entry_only, both, 0, tail, 0, through, through, system, through, through, through, through, through, 0, 0, 0, 0, 0, 0
-  .quad through, through, through
+  .quad through, through, through, 0, 0
   .quad start
 words:
   .quad block, cells, 0, 0, 0, 0, 0, 0
