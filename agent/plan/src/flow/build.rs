@@ -32,6 +32,7 @@ impl Flow {
             flow.taken.extend(part.taken);
             flow.indirect.extend(part.indirect);
             flow.uses_gs = flow.uses_gs.or(part.uses_gs);
+            flow.results.extend(part.results);
         }
         let references = unread::references(image, &unread);
         flow.taken.extend(references.taken);

@@ -72,6 +72,8 @@ pub struct Flow {
     pub(crate) called_unseen: Vec<(u64, u64)>,
     /// The address of an instruction of a function that reads or sets the base of gs, or accesses memory by it; `None` if there is none.
     pub(crate) uses_gs: Option<u64>,
+    /// Where calls lead whose callers then read r10 or r11 before they write it, and the register.
+    pub(crate) results: Vec<(u64, u8)>,
 }
 
 impl Flow {

@@ -16,8 +16,9 @@
 //!   the register (except to write it as an input of several calls) or has r10 as an input, and no caller of
 //!   such a caller keeps a value in it across both calls. For the entry, it must also hold that the function
 //!   does not read r11 before it writes it, which only helpers of compilers do. For the exit, the function
-//!   must not return with a value in the register that no instruction has used, and must not take a value in
-//!   it, which only hand-written code does, to return a result.
+//!   must not return with a result in the register, which only hand-written code does: no caller reads the
+//!   register after the call before it writes it, the function does not return with a value there that no
+//!   instruction has used, and it takes none in it.
 
 pub(crate) mod argument;
 pub(crate) mod facts;

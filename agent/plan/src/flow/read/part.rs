@@ -108,6 +108,8 @@ pub(crate) struct Part {
     pub(crate) unread: Vec<Range<u64>>,
     /// See [`Flow::uses_gs`](crate::flow::facts::Flow::uses_gs).
     pub(crate) uses_gs: Option<u64>,
+    /// See [`Flow::results`](crate::flow::facts::Flow::results).
+    pub(crate) results: Vec<(u64, u8)>,
 }
 
 impl Part {
@@ -191,7 +193,7 @@ impl Part {
             at += instruction.len();
             self.look(image, &mut seen, &instruction, factory);
         }
-        let Seen { mut flow, scan, watch, lo, hi, tables, indirect_jump, own_start, last, .. } = seen;
+        let Seen { mut flow, mut scan, watch, lo, hi, tables, indirect_jump, own_start, last, .. } = seen;
         // Control that runs on beyond the function's end continues in another function.
         let falls_through = !matches!(last, Class::Jump | Class::Return);
         flow.leaf &= !flow.undecodable && !falls_through;
@@ -199,6 +201,7 @@ impl Part {
         flow.runs_on = falls_through && last != Class::Call;
         flow.ends_in_call = last == Class::Call;
         let reads_rax = scan.reads_rax;
+        self.results.append(&mut scan.results);
         flow.registers = scan.finish();
         // Control jumps into a cold part with values in any register. A runtime's own compiler may pass the first argument
         // in rax (OCaml's does).

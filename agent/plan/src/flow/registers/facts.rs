@@ -36,7 +36,7 @@ pub struct Registers {
     /// `preserve_most`). Its other uses of them do not concern its callers.
     pub saves: u8,
     /// Registers that hold a value that no instruction has used when the function returns, or when it
-    /// jumps to a function with such a register.
+    /// jumps to a function with such a register; and those that a caller reads right after a call of the function.
     pub leaves: u8,
 }
 

@@ -45,6 +45,10 @@ pub(crate) struct Scan {
     pub reads_rax: bool,
     /// Whether code of this program may call by TLS descriptors.
     tls_descriptors: bool,
+    /// Where the last direct call has led, and those of r10 and r11 that no instruction has read or written since.
+    called: (u64, u8),
+    /// Where direct calls have led after which a register was read before any instruction wrote it: it holds a result.
+    pub results: Vec<(u64, u8)>,
 }
 
 impl Scan {
@@ -152,6 +156,7 @@ impl Scan {
     pub(crate) fn leave(&mut self, ip: u64) {
         self.found.leaves |= self.unused;
         self.branch(ip, FlowControl::Return, 0);
+        self.called.1 = 0;
     }
 
     /// Processes a direct branch.
@@ -168,6 +173,16 @@ impl Scan {
             self.r10_open_at.insert(target);
         } else {
             self.follow_r10(ip, flow, Some(target), None);
+        }
+        self.follow_call(flow, Some(target));
+    }
+
+    /// Notes where a call leads, or that control does not go on behind an instruction, after the instruction itself was processed.
+    fn follow_call(&mut self, flow: FlowControl, target: Option<u64>) {
+        match (flow, target) {
+            (FlowControl::Call, Some(target)) => self.called = (target, R10 | R11),
+            (FlowControl::Next | FlowControl::ConditionalBranch | FlowControl::Call, _) => {}
+            _ => self.called.1 = 0,
         }
     }
 
@@ -236,11 +251,18 @@ impl Scan {
                 self.note(bit, &uses, i.code() == Code::Push_r64, i.ip(), flow, target);
             }
         }
+        self.follow_call(flow, target);
     }
 
     /// Processes the effects of an instruction on r10 or r11.
     fn note(&mut self, bit: u8, uses: &Uses, is_push: bool, ip: u64, flow: FlowControl, target: Option<u64>) {
         self.found.names |= bit;
+        if self.called.1 & bit != 0 && (uses.reads || uses.overwrites) {
+            self.called.1 &= !bit;
+            if uses.reads {
+                self.results.push((self.called.0, bit));
+            }
+        }
         if is_push && self.written & bit == 0 {
             self.found.saves |= bit;
         }
@@ -314,6 +336,27 @@ mod tests {
         let reads = [0x74, 3, 0x41, 0x89, 0xfa, 0x44, 0x89, 0xd0]; // je; mov r10d,edi; mov eax,r10d
         assert_eq!(scan(&reads).dead_on_entry(), 0);
         assert_eq!(scan(&[0x41, 0x89, 0xfb, 0xff, 0xe7]).dead_on_entry(), R11); // mov r11d,edi; jmp rdi
+    }
+
+    #[test]
+    fn what_is_read_after_a_call_is_a_result() {
+        let results = |bytes: &[u8]| {
+            let mut scan = Scan::new(0x1000, bytes.len() as u64, false);
+            let mut factory = InstructionInfoFactory::new();
+            for i in &mut Decoder::with_ip(64, bytes, 0x1000, DecoderOptions::NONE) {
+                scan.look(&i, i.flow_control(), &mut factory);
+            }
+            scan.results
+        };
+        const CALL: [u8; 5] = [0xe8, 0xfb, 0x0f, 0, 0]; // call 0x2000
+        let after = |bytes: &[u8]| results(&[&CALL, bytes].concat());
+        assert_eq!(after(&[0x4c, 0x89, 0x16, 0x4c, 0x89, 0x1e]), [(0x2000, R10), (0x2000, R11)]); // mov [rsi],r10; mov [rsi],r11
+        assert_eq!(after(&[0x74, 0, 0x49, 0x01, 0xfb]), [(0x2000, R11)]); // je; add r11,rdi
+        assert_eq!(after(&[0x41, 0x89, 0xfb, 0x4c, 0x89, 0x1e]), []); // mov r11d,edi; mov [rsi],r11
+        assert_eq!(after(&[0xeb, 0, 0x4c, 0x89, 0x1e]), []); // jmp; mov [rsi],r11
+        assert_eq!(after(&[0x0f, 0x0b, 0x4c, 0x89, 0x1e]), []); // ud2; mov [rsi],r11
+        assert_eq!(after(&[0xff, 0xd7, 0x4c, 0x89, 0x1e]), []); // call rdi; mov [rsi],r11
+        assert_eq!(results(&[0x41, 0xff, 0xd3, 0x4c, 0x89, 0x1e]), []); // call r11; mov [rsi],r11
     }
 
     #[test]

@@ -146,6 +146,9 @@ pub(crate) fn spread(image: &Image, flow: &mut Flow) {
     }
     let jumps = |a: &Arrival| if a.is_call { 0 } else { u8::MAX };
     arrivals.spread(&mut leaves, jumps, |a| a.owner);
+    for (leaves, results) in leaves.iter_mut().zip(results(image, flow, &owners, &arrivals)) {
+        *leaves |= results;
+    }
     arrivals.spread(&mut chain, |a| u8::from(a.passes_r10), |a| a.owner);
     for (takes, chain) in takes.iter_mut().zip(&chain) {
         *takes |= chain;
@@ -156,6 +159,34 @@ pub(crate) fn spread(image: &Image, flow: &mut Flow) {
         f.registers.takes_r10 = takes[i] != 0 || f.runs_on;
         (f.registers.changes, f.registers.leaves, f.registers.kept) = (changes[i], leaves[i], kept[i]);
     }
+}
+
+/// Returns, for each function, the registers that callers read as its results: those of the function itself, or of one that jumps to it.
+fn results(image: &Image, flow: &Flow, owners: &[u32], arrivals: &Arrivals) -> Vec<u8> {
+    let mut results = vec![0; owners.len()];
+    for &(target, registers) in &flow.results {
+        if let Some(callee) = image.function_at(target) {
+            results[owners[callee] as usize] |= registers;
+        }
+    }
+    if results.iter().all(|&registers| registers == 0) {
+        return results;
+    }
+    // Longer chains of jumps are rare. For them, all functions are assumed to have results.
+    const MOST: usize = 64;
+    for _ in 0..MOST {
+        let mut changed = false;
+        for callee in 0..results.len() {
+            let jumps = arrivals.at(callee).iter().filter(|a| !a.is_call);
+            let all = jumps.fold(results[callee], |all, a| all | results[a.owner as usize]);
+            changed |= all != results[callee];
+            results[callee] = all;
+        }
+        if !changed {
+            return results;
+        }
+    }
+    vec![R10 | R11; owners.len()]
 }
 
 /// Returns, for each function, the registers in which its callers may keep values. `elsewhere` has the
