@@ -10,7 +10,7 @@
 /// The environment variable with glibc's tunables.
 pub const TUNABLES: &str = "GLIBC_TUNABLES";
 
-/// The file by which the kernel tells what the processor can do, and the agent and the injector know it.
+/// The file in which the kernel lists what each processor can do.
 pub const PROCESSORS: &str = "/proc/cpuinfo";
 
 /// The number of bytes at the beginning of [`PROCESSORS`] that have the flags of the first processor. Recent ones have some 200 flags.

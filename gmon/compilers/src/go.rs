@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use gmon_run::{Recording, wire};
+use gmon_run::{Recording, Strings, wire};
 use gprofinject_image::positions::{Position, Positions};
 use prost::Message;
 
@@ -167,7 +167,6 @@ impl Calls {
     /// Returns the bytes of the profile, which are not compressed.
     pub fn encode(&self) -> Vec<u8> {
         let mut tables = Tables { strings: Strings::default(), functions: Vec::new(), ids: HashMap::new() };
-        tables.strings.index("");
         let samples =
             wire::ValueType { r#type: tables.strings.index("samples"), unit: tables.strings.index("count") };
         let cpu = wire::ValueType {
@@ -204,7 +203,7 @@ impl Calls {
             sample_type: vec![samples],
             location,
             function: tables.functions,
-            string_table: tables.strings.all,
+            string_table: tables.strings.take(),
             period_type: Some(cpu),
             period: 1,
             ..wire::Profile::default()
@@ -244,23 +243,6 @@ impl Tables {
                 ..wire::Function::default()
             });
             next
-        })
-    }
-}
-
-/// The texts of a profile, each once.
-#[derive(Default)]
-struct Strings {
-    all: Vec<String>,
-    indexes: HashMap<String, i64>,
-}
-
-impl Strings {
-    fn index(&mut self, text: &str) -> i64 {
-        let all = &mut self.all;
-        *self.indexes.entry(text.to_owned()).or_insert_with_key(|text| {
-            all.push(text.clone());
-            all.len() as i64 - 1
         })
     }
 }

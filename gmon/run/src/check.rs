@@ -29,6 +29,23 @@ pub enum Invalid {
     Run { index: usize },
 }
 
+impl Invalid {
+    /// Checks an index into a table of `limit` elements, which the field of an element of another table has.
+    ///
+    /// # Errors
+    /// It leads nowhere.
+    pub(crate) fn unless_within(
+        (table, index): (&'static str, usize),
+        field: &'static str,
+        value: u32,
+        limit: usize,
+    ) -> Result<(), Invalid> {
+        let (value, limit) = (u64::from(value), limit as u64);
+        let is_valid = value < limit;
+        is_valid.then_some(()).ok_or(Invalid::Index { table, index, field, value, limit })
+    }
+}
+
 impl Recording {
     /// Checks that all indexes refer to something, that parents come before their children, and that the numbers
     /// of the clock are finite and not negative. What [`Recording::read()`] returns is valid.

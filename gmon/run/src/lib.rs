@@ -41,10 +41,12 @@ pub mod paths;
 mod quantile;
 mod read;
 mod select;
+mod shown_names;
 mod slow;
 mod slow_check;
 mod slow_tables;
 mod stacks;
+mod strings;
 mod sum;
 mod summary;
 mod tables;
@@ -66,6 +68,7 @@ pub use crate::model::{
     NO_PATH_NAME, Node, Origin, PROCESSES_MAX, PYTHON, Process, Program, REST_NAME, Recording, Stack, Thread,
 };
 pub use crate::slow::{Slow, SlowCall, SlowEnd, SlowNode, Typical};
+pub use crate::strings::Strings;
 pub use crate::sum::Sum;
 pub use crate::summary::Summary;
 pub use crate::values::{

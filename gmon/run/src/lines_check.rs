@@ -9,11 +9,7 @@ impl LineSamples {
     /// # Errors
     /// An index leads nowhere, or the numbers contradict each other.
     pub(crate) fn check(&self, index: usize, programs: usize, functions: usize) -> Result<(), Invalid> {
-        let within = |field, value: u32, limit: usize| {
-            let (value, limit) = (u64::from(value), limit as u64);
-            let is_valid = value < limit;
-            is_valid.then_some(()).ok_or(Invalid::Index { table: "line", index, field, value, limit })
-        };
+        let within = |field, value, limit| Invalid::unless_within(("line", index), field, value, limit);
         within("program", self.program, programs)?;
         within("function", self.function, functions)?;
         let is_valid = self.line > 0 && self.own <= self.inclusive && self.nested <= self.inclusive;

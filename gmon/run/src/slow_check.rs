@@ -6,11 +6,8 @@ use crate::slow::Slow;
 impl Slow {
     /// Checks the indexes. The last two arguments are the lengths of the tables of programs and functions.
     pub(crate) fn check(&self, programs: usize, functions: usize) -> Result<(), Invalid> {
-        let within = |table, index, field, value: u32, limit: usize| {
-            let value = u64::from(value);
-            let is_valid = value < limit as u64;
-            is_valid.then_some(()).ok_or(Invalid::Index { table, index, field, value, limit: limit as u64 })
-        };
+        let within =
+            |table, index, field, value, limit| Invalid::unless_within((table, index), field, value, limit);
         let mut root = None;
         for (index, node) in self.nodes.iter().enumerate() {
             if let Some(function) = node.function {

@@ -1,22 +1,18 @@
 //! A [`Recording`] -> the bytes of a file.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
-use std::thread;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use gprofinject_image::names::demangle::demangle;
 use prost::Message;
 
 use crate::columns::{distance_to, successor};
 use crate::lines_tables;
-use crate::model::{
-    ClockSource, Ending, Function, Module, NO_PATH_NAME, Process, REST_NAME, Recording, Thread,
-};
+use crate::model::{ClockSource, Ending, NO_PATH_NAME, Process, REST_NAME, Recording, Thread};
 use crate::paths::{Frame, LEFT_OUT_NAME, Paths};
 use crate::slow_tables;
+use crate::strings::Strings;
 use crate::values_tables;
 use crate::wire;
 
@@ -55,43 +51,6 @@ impl Recording {
         pass_on(&mut file, &mut piece);
         // Writing to memory does not fail.
         file.finish().unwrap_or_default()
-    }
-
-    /// Returns the name of a function that readers show.
-    fn shown_name<'f>(&self, function: &'f Function) -> Cow<'f, str> {
-        match function.name.as_str() {
-            "" => Cow::Owned(self.place_name(function)),
-            name if self.modules.get(function.module as usize).is_some_and(Module::is_generated) => {
-                Cow::Borrowed(name)
-            }
-            name => demangle(name),
-        }
-    }
-
-    /// Returns the names of all functions that readers show, found by as many threads as there are processors if they are many. Where there
-    /// cannot be a thread, some names are `None`.
-    fn shown_names(&self) -> Vec<Option<Cow<'_, str>>> {
-        /// The number of names for which a thread is worth its beginning.
-        const MANY: usize = 512;
-        let threads = thread::available_parallelism().map_or(1, usize::from);
-        let each = self.functions.len().div_ceil(threads).max(MANY);
-        let mut names = vec![None; self.functions.len()];
-        thread::scope(|scope| {
-            let mut parts = names.chunks_mut(each).zip(self.functions.chunks(each));
-            let first = parts.next();
-            for (names, functions) in parts {
-                let find = move || self.find_names(names, functions);
-                let _ = thread::Builder::new().spawn_scoped(scope, find);
-            }
-            if let Some((names, functions)) = first {
-                self.find_names(names, functions);
-            }
-        });
-        names
-    }
-
-    fn find_names<'f>(&self, names: &mut [Option<Cow<'f, str>>], functions: &'f [Function]) {
-        names.iter_mut().zip(functions).for_each(|(name, function)| *name = Some(self.shown_name(function)));
     }
 
     /// Returns everything except the samples.
@@ -163,7 +122,7 @@ impl Recording {
             mapping,
             location,
             function,
-            string_table: strings.all.clone(),
+            string_table: strings.take(),
             time_nanos: signed(self.start_unix_ns),
             duration_nanos: signed(self.duration_ns),
             period_type,
@@ -194,14 +153,6 @@ impl Recording {
             has_line_numbers: has_lines,
         });
         mapping.collect()
-    }
-
-    /// Returns a name for a function that has none: its place in its file.
-    pub fn place_name(&self, function: &Function) -> String {
-        match self.modules.get(function.module as usize).map_or("", Module::name) {
-            "" => format!("{:#x}", function.address),
-            file => format!("{file}+{:#x}", function.address),
-        }
     }
 
     /// Returns the labels of samples: those of each program, and those of each thread.
@@ -581,34 +532,4 @@ fn signed(number: u64) -> i64 {
 
 fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// The string table, of which the first element is empty.
-struct Strings {
-    all: Vec<String>,
-    indexes: HashMap<String, i64>,
-}
-
-impl Default for Strings {
-    fn default() -> Strings {
-        Strings { all: vec![String::new()], indexes: HashMap::from([(String::new(), 0)]) }
-    }
-}
-
-impl Strings {
-    /// Returns the index of a text, which is added if it is not there.
-    fn index(&mut self, text: &str) -> i64 {
-        if let Some(&index) = self.indexes.get(text) {
-            return index;
-        }
-        let index = self.all.len() as i64;
-        self.all.push(text.to_owned());
-        self.indexes.insert(text.to_owned(), index);
-        index
-    }
-
-    /// Returns the index of a text that has been added.
-    fn find(&self, text: &str) -> i64 {
-        self.indexes.get(text).copied().unwrap_or(0)
-    }
 }

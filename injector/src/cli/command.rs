@@ -134,8 +134,7 @@ fn launch(mut settings: Settings, start: Instant, inherited: &Inherited) -> Resu
     let subject = sampler::preparing(settings.sampler, rate, read);
     // The user may be after the lines of libraries that a program without any loads.
     if settings.filters.needs_lines() && subject.lines().is_none() && !settings.libs.are_named() {
-        let other =
-            if settings.filters.asks_for_files() { "leave --file away" } else { "use --count blocks" };
+        let other = if settings.filters.asks_for_files() { "omit --file" } else { "use --count blocks" };
         return Err(anyhow!(
             "{} has no line information; build it with -g, {other}, or name libraries with --libs",
             program.binary.display()

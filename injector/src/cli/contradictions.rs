@@ -194,7 +194,7 @@ impl Args {
             ));
         }
         if self.values.is_some() && self.hooks == Some(HooksArg::None) {
-            return Some("--values needs hooks: leave --hooks away".to_owned());
+            return Some("--values needs hooks: omit --hooks".to_owned());
         }
         if !self.outermost.is_empty() {
             if let Some(option) =
@@ -205,7 +205,7 @@ impl Args {
                 ));
             }
             if self.hooks == Some(HooksArg::None) {
-                return Some("--outermost needs hooks: leave --hooks away".to_owned());
+                return Some("--outermost needs hooks: omit --hooks".to_owned());
             }
         }
         let is_measured = self.times || self.paths || self.trace.is_some() || !self.slow.is_empty();
@@ -220,7 +220,7 @@ impl Args {
             && matches!(self.hooks, Some(HooksArg::Entry | HooksArg::None))
         {
             return Some(format!(
-                "{option} measures from the entry of a function to its exit: leave --hooks away, or say --hooks both"
+                "{option} measures from the entry of a function to its exit: omit --hooks, or say --hooks both"
             ));
         }
         if self.list {
@@ -315,7 +315,7 @@ mod tests {
             (&["--list", "--dump-signal", "USR1", "p"], "--dump-signal has no effect"),
             (&["--outermost", "libz*", "--count", "blocks", "p"], "run gprofinject twice"),
             (&["--outermost", "libz*", "--clock", "instructions", "p"], "run gprofinject twice"),
-            (&["--outermost", "libz*", "--hooks", "none", "p"], "leave --hooks away"),
+            (&["--outermost", "libz*", "--hooks", "none", "p"], "omit --hooks"),
             (&["--pid", "1", "--dump", "--outermost", "libz*"], "--outermost has no effect"),
         ] {
             let error = Args::typed([&["gprofinject"], words].concat()).expect_err("a contradiction");

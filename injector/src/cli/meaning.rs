@@ -41,7 +41,7 @@ fn measure(args: &Args) -> Result<Option<Measure>> {
         ClockArg::Auto if clock::is_stable() => Clock::Tsc,
         ClockArg::Auto => Clock::Gettime,
         ClockArg::Tsc if !clock::is_stable() => {
-            bail!("the time stamp counter of this machine does not run evenly; leave --clock tsc away")
+            bail!("the time stamp counter of this machine does not run evenly; omit --clock tsc")
         }
         ClockArg::Tsc => Clock::Tsc,
         ClockArg::Gettime => Clock::Gettime,
@@ -109,7 +109,7 @@ const MEASURED_RATE: u32 = 250;
 pub(crate) fn settings(args: Args) -> Result<Settings> {
     args.engine.check(args.pid.is_some() && args.verb().is_none())?;
     if args.count.is_some() && args.engine != EngineArg::Builtin {
-        bail!("--count copies whole functions, which Frida's gum cannot lead to; leave --engine away");
+        bail!("--count copies whole functions, which Frida's gum cannot lead to; omit --engine");
     }
     let asked =
         [(args.dump_signal, Verb::Dump), (args.reset_signal, Verb::Reset), (args.pause_signal, Verb::Pause)];
@@ -126,7 +126,7 @@ pub(crate) fn settings(args: Args) -> Result<Settings> {
     };
     if !args.outermost.is_empty() && args.engine != EngineArg::Builtin {
         bail!(
-            "--outermost needs gprofinject's own hooks, which Frida does not make in libraries; leave --engine away"
+            "--outermost needs gprofinject's own hooks, which Frida does not make in libraries; omit --engine"
         );
     }
     let measure = measure(&args)?;

@@ -220,11 +220,12 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     use super::*;
+    use crate::os::memory_files;
 
     #[test]
     fn files_are_kept_until_they_are_released() {
         let heir = Heir::start().expect("a process");
-        let file = sys::empty_memory_file(Path::new("kept")).expect("made");
+        let file = memory_files::empty_memory_file(Path::new("kept")).expect("made");
         let theirs = heir.folder().join("fd").join(file.as_raw_fd().to_string());
         let has_it = || fs::read_link(&theirs).is_ok_and(|shown| shown.ends_with("memfd:kept (deleted)"));
         let until = |wanted: bool| {
@@ -246,7 +247,7 @@ mod tests {
     fn files_are_put_in_place_of_links_when_nobody_counts() {
         let place = tempfile::tempdir().expect("a folder");
         let name = place.path().join("0.region");
-        let file = sys::empty_memory_file(&name).expect("made");
+        let file = memory_files::empty_memory_file(&name).expect("made");
         file.set_len(1 << 30).expect("resized");
         file.write_all_at(b"counts", 1 << 29).expect("written");
         let second = place.path().join("1.region");

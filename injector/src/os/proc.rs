@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::os::sys;
+use crate::os::memory_files;
 
 /// One line of /proc/PID/maps.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,12 +37,12 @@ impl Mapping {
 /// Returns [`Mapping::named`] for a path that the kernel shows.
 pub(crate) fn named(path: &str) -> &str {
     let path = path.strip_suffix(" (deleted)").unwrap_or(path);
-    path.strip_prefix(sys::MEMORY_FILE).unwrap_or(path)
+    path.strip_prefix(memory_files::MEMORY_FILE).unwrap_or(path)
 }
 
 /// Returns the name of a memory file, if that is a path. `shown` is what the kernel shows for it.
 pub(crate) fn memory_file_name(shown: &str) -> Option<&Path> {
-    let name = Path::new(shown.strip_prefix(sys::MEMORY_FILE)?.strip_suffix(" (deleted)")?);
+    let name = Path::new(shown.strip_prefix(memory_files::MEMORY_FILE)?.strip_suffix(" (deleted)")?);
     name.is_absolute().then_some(name)
 }
 

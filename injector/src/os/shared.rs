@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use gprofinject_abi::region::PAGE;
 
-use crate::os::sys;
+use crate::os::memory_files;
 
 /// The bytes of a word.
 const WORD: u64 = size_of::<u64>() as u64;
@@ -45,7 +45,7 @@ impl Part {
         let start = range.start / PAGE * PAGE;
         let end = range.end.checked_next_multiple_of(PAGE).ok_or(io::ErrorKind::InvalidInput)?;
         let is_inside = range.start < range.end && end <= file.metadata()?.len().next_multiple_of(PAGE);
-        if !is_inside || !sys::has_fixed_length(file) {
+        if !is_inside || !memory_files::has_fixed_length(file) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let len = usize::try_from(end - start).map_err(io::Error::other)?;
@@ -133,10 +133,10 @@ mod tests {
 
     #[test]
     fn words_are_read_and_cleared() {
-        let file = sys::empty_memory_file(Path::new("part")).expect("made");
+        let file = memory_files::empty_memory_file(Path::new("part")).expect("made");
         file.set_len(5 * PAGE).expect("resized");
         assert!(Part::of(&file, 0..PAGE, Access::Read).is_err(), "it could be truncated");
-        sys::fix_length(&file).expect("fixed");
+        memory_files::fix_length(&file).expect("fixed");
         for range in [0..0, PAGE..PAGE, 0..5 * PAGE + 1, 6 * PAGE..7 * PAGE, 0..u64::MAX] {
             assert!(Part::of(&file, range.clone(), Access::Read).is_err(), "{range:?}");
         }

@@ -18,6 +18,7 @@ use gprofinject_plan::Placement;
 use gprofinject_plan::Plan;
 
 use crate::os::gaps;
+use crate::os::memory_files;
 use crate::os::proc::Mapping;
 use crate::os::{proc, progress, sys};
 use crate::program::contents::Contents;
@@ -385,7 +386,7 @@ pub(crate) fn placed(
     let made = || {
         let mut fits = false;
         let pieces = library.planned.pieces();
-        let file = sys::memory_file(&pieces, |bytes| {
+        let file = memory_files::memory_file(&pieces, |bytes| {
             let placed = plan.place(&placement, bytes);
             fits = placed.and_then(|()| Plan::switch_off(off.iter().copied(), bytes)).is_some();
         })

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::os::proc::{self, Mapping};
-use crate::os::sys;
+use crate::os::{memory_files, sys};
 use crate::sampling::histogram::Elsewhere;
 
 /// The name of memory without a file, as in the kernel's records.
@@ -123,8 +123,16 @@ impl Maps {
 /// .NET maps the code that it makes from one.
 fn is_memory(map: &Mapped) -> bool {
     /// What the kernel shows for memory: anonymous, shared, of huge pages, of System V; the heap and stacks.
-    const NAMES: [&str; 8] =
-        ["//", "[anon", "[heap]", "[stack", "/dev/zero", "/anon_hugepage", "/SYSV", sys::MEMORY_FILE];
+    const NAMES: [&str; 8] = [
+        "//",
+        "[anon",
+        "[heap]",
+        "[stack",
+        "/dev/zero",
+        "/anon_hugepage",
+        "/SYSV",
+        memory_files::MEMORY_FILE,
+    ];
     NAMES.iter().any(|name| map.file.starts_with(name)) || is_arena(&map.file)
 }
 

@@ -89,7 +89,7 @@ pub(crate) fn say(planned: &Planned, program: &Program, settings: &Settings, sam
     let hooks_libraries = settings.hooks != Some(HooksArg::None) && settings.libs.wants_any();
     if settings.engine != EngineArg::Builtin && hooks_libraries && planned.subject.kind.unhookable().is_none()
     {
-        voice.note("Frida hooks functions of the program, and none of its libraries; leave --engine away to hook those too");
+        voice.note("Frida hooks functions of the program, and none of its libraries; omit --engine to hook those too");
     }
     match planned.subject.profiling() {
         Some(_) if planned.subject.kind.unhookable().is_some() => voice.warn(format_args!(

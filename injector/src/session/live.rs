@@ -14,7 +14,7 @@ use crate::live::view::{Source, View, Wish};
 use crate::options::Verb;
 use crate::os::clock::{self, Moment};
 use crate::os::say::Voice;
-use crate::os::{proc, signals, sys, terminal};
+use crate::os::{memory_files, proc, signals, terminal};
 use crate::profile::counted::{Reading, counted};
 use crate::profile::ends::End;
 use crate::profile::model::{Arc, Profile};
@@ -105,7 +105,7 @@ impl Family<'_> {
         let wants = request.wants.unwrap_or_default();
         let made = self.look(Some(request.pid), wants, sampling).and_then(|snapshot| {
             let text = serde_json::to_vec(&snapshot)?;
-            Ok(sys::memory_file(&[text], |_| {})?)
+            Ok(memory_files::memory_file(&[text], |_| {})?)
         });
         match made {
             Ok(file) => asker.answer_with(&Answer::Done(String::new()).packet(), &[file.as_fd()]),

@@ -11,7 +11,7 @@ use gmon_export::formats::Format;
 use gmon_run::Recording;
 
 use crate::options::Export;
-use crate::os::{reporter, sys};
+use crate::os::{memory_files, reporter, sys};
 
 /// Files that have passed the check.
 #[derive(Debug, Default)]
@@ -89,7 +89,7 @@ impl Exports {
 
     /// Returns what gmon makes of a recording, whose file is `run`.
     fn made(&self, recording: &Recording, run: &[u8], place: &Place) -> Result<Vec<u8>> {
-        let mut file = sys::empty_memory_file(Path::new("run"))?;
+        let mut file = memory_files::empty_memory_file(Path::new("run"))?;
         file.write_all(run)?;
         let mut command = Command::new(&self.gmon);
         command.args(["export", "--to", &place.format.to_string()]);

@@ -50,14 +50,14 @@ impl EngineArg {
         if LIBRARY.is_none() {
             bail!(
                 "--engine {}: this gprofinject was built without Frida; build it with --features frida, for \
-                 which docs/frida.md says what it takes, or leave --engine away",
+                 which docs/frida.md says what it takes, or omit --engine",
                 self.name()
             );
         }
         if running {
             bail!(
                 "--engine {}: Frida's gum comes into a program when it is started, not into a running process; \
-                 leave --engine away",
+                 omit --engine",
                 self.name()
             );
         }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 
-use crate::os::{proc, sys};
+use crate::os::{memory_files, proc, sys};
 
 /// The mode bits that give a permission to users other than the owner.
 /// What the names of private folders begin with.
@@ -261,7 +261,7 @@ impl PrivateFolder {
             return Err(Errno::LOOP.into());
         }
         let file = File::from(fs::open(found, access | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?);
-        if sys::has_fixed_length(&file) { Ok(file.into()) } else { Err(Errno::LOOP.into()) }
+        if memory_files::has_fixed_length(&file) { Ok(file.into()) } else { Err(Errno::LOOP.into()) }
     }
 
     /// Returns where a symbolic link leads.

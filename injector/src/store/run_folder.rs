@@ -19,7 +19,7 @@ use gprofinject_abi::{FOLDER_MAX, PLAN_SUFFIX, REGION_SUFFIX};
 
 use crate::options::EngineArg;
 use crate::os::heir::Heir;
-use crate::os::{limits, proc, sys};
+use crate::os::{limits, memory_files, proc, sys};
 use crate::store::libraries::without_mark;
 use crate::store::private_folder::{HEIR, PrivateFolder};
 use crate::store::region::file::{self, RegionFile};
@@ -213,7 +213,7 @@ impl RunFolder {
             file.write_all(piece)?;
         }
         if is_memory {
-            sys::fix_contents(&file)?;
+            memory_files::fix_contents(&file)?;
             self.hold(plan_name, file)?;
         }
         self.add_region(name, layout, orders)
@@ -254,12 +254,12 @@ impl RunFolder {
     /// Makes a memory file that will have a name in the folder. Returns `None` if links to it would lead nowhere, or if the kernel
     /// makes none, for example because the name is too long.
     fn memory_file(&self, name: &str) -> Option<File> {
-        sys::sees_itself().then(|| sys::empty_memory_file(&self.path().join(name)).ok())?
+        sys::sees_itself().then(|| memory_files::empty_memory_file(&self.path().join(name)).ok())?
     }
 
     /// Fixes the length of a memory file, and makes a link to it.
     fn hold(&self, name: String, file: File) -> io::Result<()> {
-        sys::fix_length(&file)?;
+        memory_files::fix_length(&file)?;
         self.folder.symlink(&sys::path_of(&file), &name)?;
         let window = name.ends_with(REGION_SUFFIX).then(Arc::default);
         self.note(name, file, window);
@@ -289,7 +289,7 @@ impl RunFolder {
     /// # Errors
     /// It is no memory file of a fixed length, or the link cannot be made.
     pub(crate) fn adopt(&self, name: &str, file: File) -> io::Result<()> {
-        if !sys::has_fixed_length(&file) {
+        if !memory_files::has_fixed_length(&file) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let name = region_file(name);
@@ -415,7 +415,7 @@ fn create_in(
                 let unsupported = || io::Error::other("links in it lead to no memory files");
                 let mut file = folder.memory_file(name).ok_or_else(unsupported)?;
                 file.write_all(&bytes)?;
-                sys::fix_contents(&file)?;
+                memory_files::fix_contents(&file)?;
                 check_executable(&file)?;
                 folder.hold(name.to_owned(), file)?;
             }
@@ -468,9 +468,9 @@ mod tests {
         // Only a memory file of a fixed length is taken over, whatever a process has sent.
         let sent = folder.private().create_file("sent").expect("created");
         assert!(folder.adopt("f1", sent).is_err());
-        let sent = sys::empty_memory_file(&folder.path().join("f1.region")).expect("created");
+        let sent = memory_files::empty_memory_file(&folder.path().join("f1.region")).expect("created");
         assert!(folder.adopt("f1", sent.try_clone().expect("duplicated")).is_err());
-        sys::fix_length(&sent).expect("fixed");
+        memory_files::fix_length(&sent).expect("fixed");
         folder.private().create_file("f1.region").expect("created");
         folder.adopt("f1", sent).expect("taken over");
         assert!(folder.private().open_of_anybody("f1.region").is_ok());

@@ -497,7 +497,7 @@ fn what_cannot_be_combined() {
     for (options, advice) in [
         (&["--count", "blocks"][..], "run gprofinject twice"),
         (&["--clock", "instructions"], "run gprofinject twice"),
-        (&["--hooks", "none"], "leave --hooks away"),
+        (&["--hooks", "none"], "omit --hooks"),
         (&["--outermost", "a["], "not a pattern"),
         (&["--outermost", ""], "a pattern is empty"),
     ] {

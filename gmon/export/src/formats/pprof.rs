@@ -8,7 +8,7 @@ use std::io::{self, Write};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use gmon_run::wire;
+use gmon_run::{Strings, wire};
 use prost::Message;
 
 use crate::model::{Function, Line, Run, Time};
@@ -85,7 +85,7 @@ pub(crate) fn write(run: &Run, out: &mut dyn Write) -> io::Result<()> {
         mapping,
         location: tables.locations,
         function: tables.functions,
-        string_table: tables.strings,
+        string_table: tables.strings.take(),
         time_nanos: signed(run.start_unix_ns),
         duration_nanos: signed(run.duration_ns),
         period_type,
@@ -104,8 +104,7 @@ type Position = (u64, u64, Vec<(u64, i64)>);
 /// The tables to which samples refer.
 struct Tables<'r> {
     run: &'r Run,
-    strings: Vec<String>,
-    string_index: HashMap<String, i64>,
+    strings: Strings,
     functions: Vec<wire::Function>,
     /// The id of each inlined function in each file, and of what is no function.
     others: HashMap<(String, Option<u32>), u64>,
@@ -119,16 +118,13 @@ impl<'r> Tables<'r> {
     fn new(run: &'r Run) -> Tables<'r> {
         let mut tables = Tables {
             run,
-            strings: Vec::new(),
-            string_index: HashMap::new(),
+            strings: Strings::default(),
             functions: Vec::new(),
             others: HashMap::new(),
             locations: Vec::new(),
             location_index: HashMap::new(),
             known: HashMap::new(),
         };
-        // The first string is empty.
-        tables.string("");
         for function in &run.functions {
             let id = tables.functions.len() as u64 + 1;
             let file = function.source.map_or("", |line| run.file_of(line));
@@ -146,14 +142,7 @@ impl<'r> Tables<'r> {
 
     fn string(&mut self, text: &str) -> i64 {
         // pprof prints names as they are.
-        let text = &*gmon::visible(text);
-        if let Some(&index) = self.string_index.get(text) {
-            return index;
-        }
-        let index = self.strings.len() as i64;
-        self.strings.push(text.to_owned());
-        self.string_index.insert(text.to_owned(), index);
-        index
+        self.strings.index(&gmon::visible(text))
     }
 
     fn location(&mut self, place: Place) -> u64 {

@@ -77,21 +77,23 @@ impl<'p> Callers<'p> {
         tree: &mut Tree,
     ) -> Option<Code> {
         // Nearly always, the function that calls has an exit label, and few calls have to be tried to find it by that.
-        let found = self.labelled(callee, registers, stack, tree);
-        let found = found.or_else(|| self.through_tails(callee, registers, stack, tree, Self::labelled));
-        if found.is_some() {
-            return found;
+        if let Some(code) = self.labelled(callee, registers, stack, tree) {
+            return Some(code);
+        }
+        let jumping = self.tail_callers(callee);
+        let labelled = jumping.iter().find_map(|&function| self.labelled(function, registers, stack, tree));
+        if labelled.is_some() {
+            return labelled;
         }
         let direct = self.tried(callee, registers, stack, tree);
         if let Some((Fit::Certain, code)) = direct {
             return Some(code);
         }
-        let certain = |callers: &mut Self, callee, registers, stack: &Stack, tree: &mut Tree| {
-            let found = callers.tried(callee, registers, stack, tree);
-            found.filter(|&(fit, _)| fit == Fit::Certain).map(|(_, code)| code)
-        };
-        let through = self.through_tails(callee, registers, stack, tree, certain);
-        through.or(direct.map(|(_, code)| code))
+        let through = jumping.iter().find_map(|&function| {
+            let found = self.tried(function, registers, stack, tree);
+            found.filter(|&(fit, _)| fit == Fit::Certain)
+        });
+        through.or(direct).map(|(_, code)| code)
     }
 
     /// Returns the call of a function to which its frame returns, and how well that fits; `None` if calls of several functions fit as well.
@@ -147,23 +149,19 @@ impl<'p> Callers<'p> {
         stack: &Stack,
         tree: &mut Tree,
     ) -> Option<Code> {
-        let range = self.calls.range(callee);
         let next = self.labels.partition_point(|&(at, _)| at < registers.sp());
         for label in (next..self.labels.len()).take(LABELS) {
             let (at, caller) = self.labels[label];
             let Some(part) = self.frames.codes.extent(caller) else { continue };
-            for index in range.clone() {
-                let site = self.calls.site(index);
-                if site.module != caller.module || !part.contains(&site.address) {
-                    continue;
-                }
-                // A large function may have thousands of calls of one function.
+            // A large function may have thousands of calls of one function. Few of them leave a frame of this size.
+            for index in self.calls.within(callee, caller.module, &part) {
+                self.frames.tries = self.frames.tries.checked_sub(1)?;
+                let site = self.calls.place(index);
                 let cfa = self.frames.codes.cfa(caller, site.address, &registers);
                 if cfa.is_some_and(|cfa| cfa != at.wrapping_add(WORD)) {
                     continue;
                 }
                 if let Some((Fit::Certain, code)) = self.fit_of(site, registers, stack, tree) {
-                    self.calls.found(callee, index);
                     return Some(code);
                 }
             }
@@ -171,16 +169,8 @@ impl<'p> Callers<'p> {
         None
     }
 
-    /// Returns the call to which a function's frame returns if it was entered by a tail call of a function that was called there, or was
-    /// entered by a tail call itself. `find` returns the call to which the frame of a function returns that was called there.
-    fn through_tails(
-        &mut self,
-        callee: Place,
-        registers: UnwindRegsX86_64,
-        stack: &Stack,
-        tree: &mut Tree,
-        find: impl Fn(&mut Self, Place, UnwindRegsX86_64, &Stack, &mut Tree) -> Option<Code>,
-    ) -> Option<Code> {
+    /// Returns functions that may have ended in a tail call of a function, or of one that has ended in one, the likeliest ones first.
+    fn tail_callers(&mut self, callee: Place) -> Vec<Place> {
         let mut functions = vec![callee];
         let mut next = 0;
         while let Some(&function) = functions.get(next) {
@@ -191,13 +181,8 @@ impl<'p> Callers<'p> {
             }
             functions.truncate(TAIL_CALLERS);
             next += 1;
-            if let Some(&function) = functions.get(next)
-                && let Some(code) = find(self, function, registers, stack, tree)
-            {
-                return Some(code);
-            }
         }
-        None
+        functions.split_off(1)
     }
 
     /// Returns the code behind a call, and how well a frame fits that returns there.

@@ -4,13 +4,15 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::ops::Range;
 
-use crate::profile::model::{Arc, Place};
+use crate::profile::model::{Arc, ModuleIndex, Place};
 use crate::profile::totals::Seed;
 
 /// The calls of a process. A process of a large program makes tens of thousands, and few of them are asked for, so they are not sorted.
 pub(super) struct Calls {
     /// Of one function, the calls come first that were found last on a stack, then the most frequent ones.
     by_callee: Vec<Arc>,
+    /// The places of the calls of the same functions, by place.
+    places: Vec<Place>,
     groups: HashMap<Place, Group, Seed>,
 }
 
@@ -21,6 +23,7 @@ struct Group {
     first: u32,
     end: u32,
     is_sorted: bool,
+    has_sorted_places: bool,
 }
 
 impl Calls {
@@ -41,7 +44,8 @@ impl Calls {
                 group.end += 1;
             }
         }
-        Calls { by_callee, groups }
+        let places = by_callee.iter().map(|arc| arc.from).collect();
+        Calls { by_callee, places, groups }
     }
 
     /// Returns the indices of the calls of a function.
@@ -53,6 +57,24 @@ impl Calls {
             group.is_sorted = true;
         }
         range
+    }
+
+    /// Returns the indices of the [places](Calls::place) of a function's calls in some code of a module.
+    pub(super) fn within(&mut self, callee: Place, module: ModuleIndex, code: &Range<u64>) -> Range<usize> {
+        let Some(group) = self.groups.get_mut(&callee) else { return 0..0 };
+        let first = group.first as usize;
+        let places = &mut self.places[first..group.end as usize];
+        if !group.has_sorted_places {
+            places.sort_unstable();
+            group.has_sorted_places = true;
+        }
+        let index = |address| first + places.partition_point(|&place| place < Place { module, address });
+        index(code.start)..index(code.end)
+    }
+
+    /// Returns one of these places.
+    pub(super) fn place(&self, index: usize) -> Place {
+        self.places[index]
     }
 
     /// Returns the calls of a function.
@@ -98,5 +120,12 @@ mod tests {
         assert!(calls.has(place(2), place(100)) && calls.has(place(2), place(200)));
         assert!(!calls.has(place(1), place(200)) && !calls.has(place(9), place(100)));
         assert!(calls.of(place(150)).is_empty());
+        let mut within = |callee, module, code: Range<u64>| {
+            let range = calls.within(place(callee), module, &code);
+            range.map(|index| calls.place(index)).collect::<Vec<_>>()
+        };
+        assert_eq!(within(100, 0, 2..4), [place(2), place(3)]);
+        assert_eq!(within(100, 0, 0..1), []);
+        assert_eq!((within(100, 1, 0..9), within(150, 0, 0..9)), (vec![], vec![]));
     }
 }

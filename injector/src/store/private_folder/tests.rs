@@ -117,7 +117,7 @@ fn places_where_others_can_rename_are_refused() {
 fn only_links_to_memory_files_of_the_folder_are_followed() {
     let place = place();
     let made = PrivateFolder::create(place.path()).expect("made");
-    let memory = |name: &Path| sys::empty_memory_file(name).expect("made");
+    let memory = |name: &Path| memory_files::empty_memory_file(name).expect("made");
     let regular = made.create_file("regular").expect("made");
     let (own, other) = (memory(&made.path().join("own")), memory(&place.path().join("other")));
     for (file, name) in [(&regular, "a"), (&own, "b"), (&other, "c")] {
@@ -129,7 +129,7 @@ fn only_links_to_memory_files_of_the_folder_are_followed() {
         assert!(made.open_of_anybody(name).is_err(), "{name}");
     }
     for file in [&own, &other] {
-        sys::fix_length(file).expect("fixed");
+        memory_files::fix_length(file).expect("fixed");
     }
     assert!(made.open_to_write("b").is_ok() && made.open_file("b").is_ok());
     assert!(made.open_of_anybody("c").is_err());

@@ -10,7 +10,7 @@ use gprofinject_abi::region::{Load, LoadRecord, PAGE, RegionHeader};
 use zerocopy::IntoBytes;
 
 use crate::os::shared::{Access, Part};
-use crate::os::sys;
+use crate::os::{memory_files, sys};
 use crate::store::private_folder::PrivateFolder;
 use crate::store::region::layout::{AgentReport, BLOCKS_MAX, Layout, Orders, read_value};
 use crate::store::region::read::{Region, load_records, next_data};
@@ -105,7 +105,7 @@ impl RegionFile {
         if let Some(window) = self.held_here().and_then(|held| held.window.as_ref()) {
             window.close();
         }
-        match sys::has_fixed_length(&file) {
+        match memory_files::has_fixed_length(&file) {
             // The file may be open for reading only.
             true => sys::is_mapped_for_writing(&file)
                 .or_else(|| sys::is_mapped_for_writing(&sys::open_again(&file, true).ok()?)),
@@ -150,7 +150,7 @@ impl RegionFile {
     /// Returns the file, or if it could not be opened by its name, the one that is held, unless a helper process has closed that.
     fn or_held(&self, opened: io::Result<File>, write: bool) -> io::Result<File> {
         let held = self.held.as_ref().map(|held| &held.file);
-        opened.or_else(|error| match held.filter(|held| sys::has_fixed_length(held)) {
+        opened.or_else(|error| match held.filter(|held| memory_files::has_fixed_length(held)) {
             Some(held) => sys::open_again(held, write).map_err(|_| error),
             None => Err(error),
         })
@@ -231,9 +231,9 @@ mod tests {
         file.set_len(4096).expect("resized");
         is_seen(&region, file);
 
-        let file = sys::empty_memory_file(std::path::Path::new("region")).expect("created");
+        let file = memory_files::empty_memory_file(std::path::Path::new("region")).expect("created");
         file.set_len(4096).expect("resized");
-        sys::fix_length(&file).expect("fixed");
+        memory_files::fix_length(&file).expect("fixed");
         let held = sys::open_again(&file, true).expect("opened");
         is_seen(
             &RegionFile::new(&folder, "none".into()).held_by(Arc::new(held), None, std::process::id()),
@@ -262,9 +262,9 @@ mod tests {
         let layout = Layout::new(shape, 20000, 800, Some(hooks), None);
         let orders = Orders { follow: true, plan: 7, ..Orders::default() };
         let make = || {
-            let file = sys::empty_memory_file(std::path::Path::new("region")).expect("made");
+            let file = memory_files::empty_memory_file(std::path::Path::new("region")).expect("made");
             begin(&file, &layout, orders).expect("begun");
-            sys::fix_length(&file).expect("fixed");
+            memory_files::fix_length(&file).expect("fixed");
             file
         };
         let (new, file) = (make(), make());
