@@ -25,7 +25,7 @@ use crate::sampling::maps::Maps;
 use crate::session::results::{Item, Results, Said};
 use crate::session::settings::Settings;
 use crate::session::words::{calls_and_samples, quoted};
-use crate::store::logbook::{Logbook, Program};
+use crate::store::logbook::{Entries, Logbook, Program};
 use crate::store::output::Output;
 use crate::store::private_folder::{Distrust, PrivateFolder};
 use crate::store::run_folder::{BASELINE_SUFFIX, FIRST, SAMPLES_SUFFIX, region_in};
@@ -53,6 +53,12 @@ struct Recovery<'s> {
     cache: &'s Arc<PlanCache>,
 }
 
+/// Returns a planner that plans as the run did.
+fn planner<'a>(entries: &Entries, filters: &'a Filters, libs: &'a Libs, cache: &'a PlanCache) -> Planner<'a> {
+    let Entries { hooks, engine, measure, running, shadow_stacks, arena, .. } = *entries;
+    Planner { hooks, engine, measure, args: None, filters, libs, running, shadow_stacks, arena, cache }
+}
+
 /// Writes the profiles. Removes the folder when nothing in it is needed any more.
 ///
 /// # Errors
@@ -65,18 +71,7 @@ pub(crate) fn recover(folder: &Path, settings: &Settings) -> Result<()> {
     let filters = Filters::new(&entries.include, &entries.exclude, entries.min_size)?
         .counting(entries.count, &entries.files)?;
     let libs = Libs::new(Some(&entries.libs), &entries.outermost)?;
-    let planner = Planner {
-        hooks: entries.hooks,
-        engine: entries.engine,
-        measure: entries.measure,
-        args: None,
-        filters: &filters,
-        libs: &libs,
-        running: entries.running,
-        shadow_stacks: entries.shadow_stacks,
-        arena: entries.arena,
-        cache: &settings.cache,
-    };
+    let planner = planner(entries, &filters, &libs, &settings.cache);
     let libraries = Libraries::again(&entries.libraries, &planner);
     let output = entries.output.check()?;
     let mut recovery = Recovery {
@@ -304,25 +299,7 @@ impl Recovery<'_> {
             None => {
                 let program = self.logbook.entries.programs.get(number as usize).cloned();
                 let Program { binary, shown, label } = program.context("its program is not known")?;
-                let entries = &self.logbook.entries;
-                let (hooks, engine, measure) = (entries.hooks, entries.engine, entries.measure);
-                let (filters, libs) = (&self.filters, &self.libs);
-                let (running, arena) = (entries.running, entries.arena);
-                let shadow_stacks = entries.shadow_stacks;
-                let cache = self.cache;
-                let args = None;
-                let planner = Planner {
-                    hooks,
-                    engine,
-                    measure,
-                    args,
-                    filters,
-                    libs,
-                    running,
-                    shadow_stacks,
-                    arena,
-                    cache,
-                };
+                let planner = planner(&self.logbook.entries, &self.filters, &self.libs, self.cache);
                 let subject = planner.subject_to_compare(&binary);
                 if !subject.is_labelled(&label) {
                     bail!("{} is no longer the file that was run", binary.display());

@@ -6,7 +6,7 @@ use std::time::Duration;
 use gmon_run::Recording;
 use gprofinject_abi::region::{BlockHeader, Overflow, SLOTS, Slot, counters_offset, segment_offset};
 
-use crate::options::{CountArg, EngineArg, HooksArg};
+use crate::options::CountArg;
 use crate::os::clock::Moment;
 use crate::os::say::{Level, Voice};
 use crate::profile::baseline::Baseline;
@@ -17,10 +17,10 @@ use crate::profile::ends::End;
 use crate::profile::model::{Arc, PROGRAM, Place, Profile};
 use crate::profile::recorder::{Processes, Recorder};
 use crate::program::filters::Filters;
-use crate::program::libs::Libs;
+use crate::program::library::tests::with_filters;
 use crate::program::numbered::Numbered;
 use crate::program::plan_cache::PlanCache;
-use crate::program::planner::{self, Planner};
+use crate::program::planner;
 use crate::program::profilee::{Profilee, Profilees};
 use crate::sampling::histogram::Histogram;
 use crate::store::private_folder::PrivateFolder;
@@ -33,21 +33,7 @@ fn program(count: Option<CountArg>) -> &'static Profilee {
     // Any program that is always installed and not large.
     let binary = std::path::Path::new("/bin/ls");
     let subject = planner::subject(binary, false);
-    let (libs, cache) = (&Libs::none(), &PlanCache::new(false, Voice(Level::Quiet)));
-    let (hooks, engine) = (Some(HooksArg::Both), EngineArg::Builtin);
-    let planner = Planner {
-        hooks,
-        engine,
-        measure: None,
-        args: None,
-        filters: &filters,
-        libs,
-        running: false,
-        shadow_stacks: false,
-        arena: None,
-        cache,
-    };
-    let planned = planner.plan(subject, binary, true);
+    let planned = with_filters(&filters, |planner| planner.plan(subject, binary, true));
     assert!(planned.hooked() > 20, "{:?}", subject.kind.unhookable());
     let mut profilees = Profilees::default();
     profilees.first(binary, binary.into(), planned, true)

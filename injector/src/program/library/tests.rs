@@ -11,7 +11,11 @@ use crate::program::libs::Libs;
 use crate::program::plan_cache::PlanCache;
 
 fn with_planner<T>(work: impl FnOnce(&Planner) -> T) -> T {
-    let filters = Filters::new(&[], &[], 0).expect("no patterns");
+    with_filters(&Filters::new(&[], &[], 0).expect("no patterns"), work)
+}
+
+/// Does something with a planner that hooks entries and exits, has no cache, and selects by these filters.
+pub(crate) fn with_filters<T>(filters: &Filters, work: impl FnOnce(&Planner) -> T) -> T {
     let (libs, cache) = (&Libs::none(), &PlanCache::new(false, Voice(Level::Quiet)));
     let (hooks, engine) = (Some(HooksArg::Both), EngineArg::Builtin);
     work(&Planner {
@@ -19,7 +23,7 @@ fn with_planner<T>(work: impl FnOnce(&Planner) -> T) -> T {
         engine,
         measure: None,
         args: None,
-        filters: &filters,
+        filters,
         libs,
         running: false,
         shadow_stacks: false,
