@@ -9,6 +9,7 @@ pub(crate) mod command;
 pub(crate) mod contradictions;
 pub(crate) mod list;
 pub(crate) mod meaning;
+pub(crate) mod min_time;
 pub(crate) mod mistake;
 pub(crate) mod recover;
 pub(crate) mod top;

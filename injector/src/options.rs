@@ -135,6 +135,9 @@ pub(crate) struct Measure {
     pub(crate) is_result: bool,
     /// Calls shorter than so many nanoseconds are only counted; 0 if all are measured.
     pub(crate) min_ns: u64,
+    /// A thread whose calls cost too much may raise that limit for itself to so many nanoseconds.
+    #[serde(default)]
+    pub(crate) most_ns: u64,
     /// How calls are traced, if they are.
     pub(crate) trace: Option<Tracing>,
     /// Whether no durations are measured, but the values of arguments and results kept.

@@ -156,6 +156,8 @@ pub struct RegionOrders {
     pub trace_least: u64,
     /// If calls are measured and not traced: arcs whose calls take less than so many ticks are only counted. 0 if all are measured.
     pub short_below: u64,
+    /// The number of ticks to which a thread may raise that limit for itself while its calls take too long.
+    pub short_most: u64,
     /// The greatest number of traced calls that are open at the same time on a stack, or 0 if there is no limit.
     pub trace_depth: u32,
     /// Nonzero if plan files have fetches ([`crate::args`]), by which traced calls tell their arguments and results.
@@ -510,7 +512,7 @@ pub const fn round_up(value: u64, to: u64) -> u64 {
 }
 
 const _: () = {
-    assert!(size_of::<RegionOrders>() == 208 + LEFT_OUT * size_of::<LeftOut>());
+    assert!(size_of::<RegionOrders>() == 216 + LEFT_OUT * size_of::<LeftOut>());
     assert!(size_of::<RegionHeader>() == size_of::<RegionOrders>() + 288 + LOST_NAMED * LOST_WORDS * 8);
     assert!(size_of::<LoadRecord>() == 88);
     assert!(size_of::<RegionHeader>() <= PAGE as usize);

@@ -132,8 +132,14 @@ pub struct TimesHeader {
     pub short_cost: u64,
     /// The part of it that is added to `paused` with each of these calls.
     pub short_taken: u64,
-    /// [`crate::region::RegionOrders::short_below`], or 0 while the overhead is calibrated.
+    /// [`crate::region::RegionOrders::short_below`] or what the thread has raised it to, or 0 while the overhead is calibrated.
     pub short_below: u64,
+    /// `last` when the thread last decided whether to raise that limit, or 0 before. This and the next two fields are of one moment.
+    pub judged: u64,
+    /// `begun` then.
+    pub judged_begun: u64,
+    /// `paused` without `ready` then.
+    pub judged_paused: u64,
     /// The clock when the thread began, or last calibrated the overhead of its calls.
     pub calibrated_at: u64,
     /// How often the thread has calibrated it.

@@ -102,7 +102,7 @@ impl Plan {
             exits: match (entry_only, options.measured) {
                 (true, _) => Exits::Few,
                 (false, Measured::None | Measured::Chosen) => Exits::Needed,
-                (false, Measured::All) => Exits::All,
+                (false, Measured::All | Measured::Long) => Exits::All,
                 (false, Measured::Outer) => Exits::Outer,
             },
             wanted,
@@ -112,7 +112,7 @@ impl Plan {
             arena: options.arena,
             // Where no exits are hooked, the arguments of calls can be kept all the same.
             measured: match options.measured {
-                Measured::All | Measured::Outer if entry_only => Measured::None,
+                Measured::All | Measured::Outer | Measured::Long if entry_only => Measured::None,
                 measured => measured,
             },
             told: &told,

@@ -114,6 +114,7 @@ static NOT_SET_UP: Agent = Agent {
         trace_bytes: 0,
         trace_least: 0,
         short_below: 0,
+        short_most: 0,
         trace_depth: 0,
         trace_args: 0,
         tallies: 0,

@@ -8,11 +8,9 @@ use clap::{ArgAction, Parser, ValueHint};
 use gmon_export::formats::UnknownFormat;
 use gprofinject_usage::Kind;
 
+use crate::cli::min_time::MinTime;
 use crate::live::model::{LONGEST, SHORTEST};
 use crate::options::{ClockArg, CountArg, EngineArg, Export, FullArg, HooksArg, RanksArg, SamplerArg, Verb};
-
-/// The value of `--min-time` if none is given, in nanoseconds.
-const MIN_TIME: &str = "200";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -125,11 +123,12 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) paths: bool,
 
-    /// With --times and --paths: measure only functions whose calls take at least so many nanoseconds on average [default: 200]; others
-    /// are counted, and their time is their callers'
-    #[arg(long, value_name = "NANOSECONDS", num_args = 0..=1, require_equals = true, default_missing_value = MIN_TIME,
-          value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
-    pub(crate) min_time: Option<u64>,
+    /// With --times and --paths: measure only functions whose calls take at least so many nanoseconds on average; others are counted,
+    /// and their time is their callers'. Without a number 200, and up to 10,000 in threads that would otherwise take more than three
+    /// times as long
+    #[arg(long, value_name = "NANOSECONDS", num_args = 0..=1, require_equals = true, default_missing_value = MinTime::WORD,
+          value_parser = MinTime::of)]
+    pub(crate) min_time: Option<MinTime>,
 
     /// With --paths: give recursive calls nodes of their own
     #[arg(long)]

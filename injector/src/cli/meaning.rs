@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 
 use crate::cli::args::Args;
+use crate::cli::min_time::MinTime;
 use crate::live::view::Look;
 use crate::options::{Clock, ClockArg, EngineArg, Export, Measure, Paths, Tracing, Verb};
 use crate::os::say::{Level, Voice};
@@ -28,6 +29,7 @@ fn measure(args: &Args) -> Result<Option<Measure>> {
             paths: None,
             is_result: false,
             min_ns: 0,
+            most_ns: 0,
             trace: None,
             values: true,
         }));
@@ -59,9 +61,9 @@ fn measure(args: &Args) -> Result<Option<Measure>> {
             "--min-time needs the time stamp counter: clock_gettime takes longer than the calls that it leaves out"
         );
     }
-    let min_ns = args.min_time.unwrap_or(0);
+    let (min_ns, most_ns) = args.min_time.map_or((0, 0), MinTime::limits);
     let is_result = args.times || args.paths || is_slow || executed;
-    Ok(Some(Measure { clock, paths, is_result, min_ns, trace, values: false }))
+    Ok(Some(Measure { clock, paths, is_result, min_ns, most_ns, trace, values: false }))
 }
 
 /// Returns the file of the trace, and what is kept of it.

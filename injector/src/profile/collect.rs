@@ -149,13 +149,15 @@ fn read_times(
     pid: u32,
     ends: &Ends,
 ) -> io::Result<u64> {
-    let Some(Measure { clock, is_result: true, min_ns, .. }) = space.program.measure else { return Ok(0) };
+    let Some(Measure { clock, is_result: true, min_ns, most_ns, .. }) = space.program.measure else {
+        return Ok(0);
+    };
     let by_clock = |end: &Moment| if clock == Clock::Tsc { end.ticks } else { end.nanoseconds };
     let process = ends.process.as_ref().map(by_clock);
     let ends_of = |tid: u32| ends.threads.get(&tid).into_iter().flatten().map(by_clock);
     let report = region.report()?.0;
     let ticks = |part_256: u64| part_256 as f64 / 256.0;
-    let overhead = Overhead {
+    let mut overhead = Overhead {
         clock,
         inside: ticks(report.inside_256),
         outside: ticks(report.outside_256),
@@ -163,6 +165,10 @@ fn read_times(
         min_ns,
     };
     let threads = region.times(process, ends_of)?;
+    // A thread may have doubled the limit several times, but no further than it was told.
+    let below = threads.iter().map(|thread| thread.below).max().unwrap_or(0);
+    let times = (below as f64 / (min_ns as f64 * overhead.ticks_per_ns())).round();
+    overhead.min_ns = min_ns.saturating_mul(times.max(1.0) as u64).min(most_ns);
     let unmeasured = threads.iter().fold(0_u64, |sum, thread| sum.saturating_add(thread.unmeasured));
     profile.times = Some(recorded::of_process(pid, threads, space, overhead));
     Ok(unmeasured)

@@ -73,8 +73,14 @@ shared! {
         short_cost: AtomicU64,
         /// See `short_cost`.
         short_taken: AtomicU64,
-        /// See `short_cost`.
+        /// Written when the thread begins, and where it decides about its arcs; so are the next three.
         short_below: AtomicU64,
+        /// See `short_below`.
+        judged: AtomicU64,
+        /// See `short_below`.
+        judged_begun: AtomicU64,
+        /// See `short_below`.
+        judged_paused: AtomicU64,
         /// Written by the thread in its slow paths; so are the fields below.
         calibrated_at: AtomicU64,
         /// See `calibrated_at`.

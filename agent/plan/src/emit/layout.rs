@@ -241,7 +241,7 @@ fn begin_len(measured: Measured, spec: ThunkSpec) -> usize {
     match measured {
         Measured::None => 0,
         Measured::Chosen if !spec.told.begins => 0,
-        Measured::All | Measured::Chosen => BEGIN_LEN as usize,
+        Measured::All | Measured::Long | Measured::Chosen => BEGIN_LEN as usize,
         Measured::Outer => OUTER_BEGIN_LEN as usize,
     }
 }

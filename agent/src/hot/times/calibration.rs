@@ -161,7 +161,7 @@ fn measure(region: RegionRef, scratch: Scratch, arc: ArcTimesRef, is_short: bool
 impl Scratch {
     /// Measures the overhead in rounds of so many calls.
     fn measure<const N: usize>(self, arc: ArcTimesRef, calls: u64, is_short: bool) -> Measured {
-        let [first, others @ ..] = WORK.map(|work| self.of_loop::<N>(arc, calls, work));
+        let [first, others @ ..] = WORK.map(|work| self.of_loop::<N>(arc, calls, work, is_short));
         let (mut least, mut most, mut noise) = (first.inside, first.inside, first.noise);
         for other in others {
             (least, most) = (least.min(other.inside), most.max(other.inside));
@@ -185,7 +185,7 @@ impl Scratch {
         let (mut hooked, mut plain) = ([0_u64; N], [0_u64; N]);
         for (hooked, plain) in hooked.iter_mut().zip(&mut plain) {
             arc.begun_short().store(0, Ordering::Relaxed);
-            *hooked = self.hooked(calls, work);
+            *hooked = self.short(calls, work);
             *plain = self.plain(calls, work);
         }
         arc.short().store(0, Ordering::Relaxed);
@@ -194,15 +194,15 @@ impl Scratch {
         part_256(hooked[N / 2].saturating_sub(plain[N / 2]), calls)
     }
 
-    /// Runs the rounds of one kind of work.
-    fn of_loop<const N: usize>(self, arc: ArcTimesRef, calls: u64, work: u64) -> Overhead {
+    /// Runs the rounds of one kind of work. `is_short` is whether the thunks are those of a run in which short calls are only counted.
+    fn of_loop<const N: usize>(self, arc: ArcTimesRef, calls: u64, work: u64, is_short: bool) -> Overhead {
         // For each round: the duration with the thunk, and the sum of the durations that the gates recorded in it; the duration
         // without the thunk; and the duration when the called function does minimal work.
         let mut hooked = [(0_u64, 0_u64); N];
         let (mut plain, mut empty) = ([0_u64; N], [0_u64; N]);
         for ((hooked, plain), empty) in hooked.iter_mut().zip(&mut plain).zip(&mut empty) {
             let inside = arc.inclusive().load(Ordering::Relaxed);
-            hooked.0 = self.hooked(calls, work);
+            hooked.0 = if is_short { self.short(calls, work) } else { self.hooked(calls, work) };
             *plain = self.plain(calls, work);
             *empty = self.plain(calls, 1);
             hooked.1 = arc.inclusive().load(Ordering::Relaxed) - inside;

@@ -104,6 +104,7 @@ pub(crate) fn enter(times: TimesRef, chain: ChainRef) {
     times.chain().store(chain.address(), Ordering::Relaxed);
     times.stack_lo().store(chain.lo().load(Ordering::Relaxed), Ordering::Relaxed);
     times.top().store(chain.top().load(Ordering::Relaxed), Ordering::Relaxed);
+    forget_depth();
 }
 
 /// Makes `to` the current chain in place of `from`. The time since the last observed beginning or end of a call is charged to `to`,
@@ -272,6 +273,10 @@ pub(crate) fn allow_current_stack(times: TimesRef) {
         && top(times).is_some_and(|top| is_on_current(times, top))
     {
         times.stack_lo().store(chain.lo().load(Ordering::Relaxed), Ordering::Relaxed);
+        // The thunks may have the lower limit.
+        if times.short_below().load(Ordering::Relaxed) != 0 {
+            forget_depth();
+        }
     }
 }
 

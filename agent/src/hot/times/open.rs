@@ -46,6 +46,9 @@ pub(crate) fn push(
         function.open().fetch_add(1, Ordering::Relaxed);
     }
     times.top().store(call.address(), Ordering::Relaxed);
+    if agent.orders.short_below != 0 {
+        forget_depth();
+    }
     let is_deepest = trace::is_too_deep(agent, call.flags().load(Ordering::Relaxed));
     // The words may be those of other threads as well, whose calls are not within this one.
     if is_deepest && !thread_blocks::are_words_shared() {
@@ -123,9 +126,10 @@ pub(crate) fn close(block: BlockRef, call: OpenCallRef, now: u64, how: How<'_>) 
     Some(outer)
 }
 
-/// Resets [`ThreadWords::deep`], because another call is about to become the innermost one. Until the next call at the maximum depth
-/// begins, thunks call the gates for every call. Only the beginning of such a call sets the word: a signal handler that runs just
-/// before the call is removed must not set it again.
+/// Resets [`ThreadWords::deep`], because another call is about to become the innermost one, or has become it, or the extent of its stack
+/// has changed. Until a gate sets the word again, thunks call the gates for every call. In a trace only the beginning of a call at the
+/// maximum depth sets it: a signal handler that runs just before the call is removed must not do so. Where short calls are only counted,
+/// the gates set it with each beginning and end, so it is reset after the change as well; that of a call further in does no harm.
 pub(crate) fn forget_depth() {
     words::get().deep().store(0, Ordering::Relaxed);
 }

@@ -14,6 +14,7 @@
 //! the call's time stays within the calls of the same recursion. A recursive call that is measured while most calls of its arc are
 //! counted only has these calls' time in its own. So the calls of the arc that were counted during the call are calls in it as well.
 
+use crate::hot::times::{area, table};
 use crate::program::agent::Agent;
 use core::sync::atomic::Ordering;
 use gprofinject_abi::shared::{ArcTimesRef, OpenCallRef, TimesRef};
@@ -63,5 +64,64 @@ pub(crate) fn decide(times: TimesRef, arc: ArcTimesRef, call: OpenCallRef) -> Op
         && (within == 0
             || inclusive < within.saturating_add(counted).saturating_mul(below.saturating_add(overhead)));
     arc.short().store(is_short.into(), Ordering::Relaxed);
+    raise(times);
+    if is_short {
+        let outer = area::call(load(call.outer()))?;
+        table::settle(times, outer.context().load(Ordering::Relaxed), arc.callee().load(Ordering::Relaxed));
+    }
     Some(())
+}
+
+/// How many ticks of the thread's own time pass at least between two looks at what its calls cost: about a millisecond.
+const LOOK: u64 = 1 << 21;
+
+/// Raises the limit of the calling thread, of which this is the header, if since the last look its calls have cost one and a half times as
+/// much as everything else, so that the run would take more than some three times as long as the plain program. Does nothing if those calls
+/// that a higher limit could spare have cost little, or if the limit is as high as it may be.
+fn raise(times: TimesRef) {
+    let load = |word: &core::sync::atomic::AtomicU64| word.load(Ordering::Relaxed);
+    let most = Agent::get().orders.short_most;
+    let (below, last, judged) = (load(times.short_below()), load(times.last()), load(times.judged()));
+    let passed = last.saturating_sub(judged);
+    if below >= most || passed < LOOK {
+        return;
+    }
+    let (begun, paused) = (load(times.begun()), load(times.paused()).saturating_sub(load(times.ready())));
+    let measured = begun.saturating_sub(load(times.judged_begun())).saturating_mul(load(times.overhead()));
+    let paused_since = paused.saturating_sub(load(times.judged_paused()));
+    times.judged().store(last, Ordering::Relaxed);
+    times.judged_begun().store(begun, Ordering::Relaxed);
+    times.judged_paused().store(paused, Ordering::Relaxed);
+    // The time before the first look begins with the thread; the clock had another value there than 0.
+    if judged != 0 && is_too_much(passed, measured, paused_since) {
+        times.short_below().store(below.saturating_mul(2).min(most), Ordering::Relaxed);
+    }
+}
+
+/// Returns whether a higher limit is needed, and would help. In the time `passed`, measured calls have cost `measured`. The pauses are no part
+/// of `passed`, and hold [a part](TAKEN) of what the other calls have cost; the rest of that is a part of `passed`.
+fn is_too_much(passed: u64, measured: u64, paused: u64) -> bool {
+    let (taken, of) = TAKEN;
+    let counted = (paused / taken).saturating_mul(of);
+    let own = passed.saturating_sub(measured).saturating_sub(counted - paused.min(counted));
+    measured.saturating_add(counted) / 3 > own / 2 && measured > own / 8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_too_much;
+
+    #[test]
+    fn the_limit_is_raised_where_measured_calls_cost_too_much() {
+        // Of 1000 ticks, measured calls have taken 800.
+        assert!(is_too_much(1000, 800, 0));
+        // One and a half times as much as the rest is not too much.
+        assert!(!is_too_much(1000, 590, 0));
+        // Calls that are only counted cost much, and of measured ones there are few.
+        assert!(!is_too_much(2000, 50, 3000));
+        assert!(is_too_much(2000, 200, 3000));
+        // A clock that says nonsense.
+        assert!(is_too_much(0, u64::MAX, u64::MAX));
+        assert!(!is_too_much(0, 0, 0));
+    }
 }

@@ -16,6 +16,11 @@ use gprofinject_abi::times::{TABLE_TAIL, TableEntry, table_offset};
 const FIRST: u64 = 1024;
 /// The maximum number of times that the table grows for one entry.
 const GROWTHS: u32 = 2;
+/// Up to this size the table grows until the arcs whose calls are only counted are at the first place that a search looks at, if it has fewer
+/// places for each arc than [`SPARSE`].
+const SETTLED: u64 = 16 * 1024;
+/// See [`SETTLED`].
+const SPARSE: u64 = 64;
 const ENTRY: u64 = size_of::<TableEntry>() as u64;
 
 /// The context of the entries for the records of functions.
@@ -85,6 +90,20 @@ pub(crate) fn add(times: TimesRef, context: u32, callee: u32, entry: Entry) -> b
     }
     times.arcs().fetch_sub(1, Ordering::Relaxed);
     false
+}
+
+/// Has the gates find an entry at the first place where they search for it, if a table of a reasonable size can have it there. They search for
+/// it in each of many calls that are only counted.
+pub(crate) fn settle(times: TimesRef, context: u32, callee: u32) {
+    let wanted = gprofinject_abi::times::table_key(context, callee);
+    loop {
+        let (table, mask) = (times.table().load(Ordering::Relaxed), times.mask().load(Ordering::Relaxed));
+        let (entries, arcs) = (mask / ENTRY + 1, times.arcs().load(Ordering::Relaxed));
+        let is_first = key(table + table_offset(context, callee, mask)).load(Ordering::Relaxed) == wanted;
+        if is_first || entries >= SETTLED.min(SPARSE * arcs) || !grow(times, 2 * entries) {
+            return;
+        }
+    }
 }
 
 /// Writes an entry to a table. Returns `false` if all places from its hash to the table's end are occupied.

@@ -64,4 +64,5 @@ pub(crate) fn end(agent: &Agent, block: BlockRef) {
     times.chains().store(0, Ordering::Relaxed);
     times.chain().store(0, Ordering::Relaxed);
     times.top().store(0, Ordering::Relaxed);
+    open::forget_depth();
 }

@@ -145,7 +145,8 @@ impl Question<'_, '_> {
             Measured::None => 0,
             Measured::All => 1,
             Measured::Outer => 2,
-            Measured::Chosen => 3,
+            Measured::Long => 3,
+            Measured::Chosen => 4,
         };
         add(&[
             role,

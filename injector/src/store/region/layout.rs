@@ -180,6 +180,7 @@ impl Layout {
             trace_bytes: self.trace_bytes(),
             trace_least: self.tracing().map_or(0, |tracing| self.ticks(tracing.least_ns)),
             short_below: self.measure.map_or(0, |measure| self.ticks(measure.min_ns)),
+            short_most: self.measure.map_or(0, |measure| self.ticks(measure.most_ns)),
             trace_depth: self.tracing().map_or(0, |tracing| tracing.depth),
             trace_args: (self.keeps_values() || self.tracing().is_some_and(|tracing| tracing.args)).into(),
             tallies: self.keeps_values().into(),

@@ -19,6 +19,8 @@ pub(crate) struct ThreadTimes {
     pub(crate) life: u64,
     /// The number of calls that were not measured.
     pub(crate) unmeasured: u64,
+    /// Calls of arcs whose calls were shorter may have been only counted; 0 if all were measured.
+    pub(crate) below: u64,
     /// The time for which other threads had the processor, which is in no other time; `None` if it is not known, nor when the thread
     /// waited.
     pub(crate) ready: Option<u64>,
@@ -284,6 +286,7 @@ pub(super) fn read(tid: u32, header: &TimesHeader, start: u64, area: Vec<u8>, en
         tid,
         life: header.earlier.saturating_add(last.saturating_sub(header.first)),
         unmeasured: header.unmeasured,
+        below: header.short_below,
         ready: (header.seen != 0).then_some(header.ready),
         system_ns: header.seen_system_ns,
         deviation: deviation(header),

@@ -57,6 +57,12 @@ pub enum Measured {
     ///
     /// [thread words]: gprofinject_abi::plan::ThreadWords::deep
     Outer,
+    /// Those of functions whose calls are not found short ([`ArcTimes::short`]). All calls tell the agent when they begin, and the thunks
+    /// compare the stack pointer with the [thread words] to find out which have been counted only, and need not tell that they end.
+    ///
+    /// [`ArcTimes::short`]: gprofinject_abi::times::ArcTimes::short
+    /// [thread words]: gprofinject_abi::plan::ThreadWords::deep
+    Long,
     /// Those of functions whose arguments or results are kept: see [`Told`](crate::Told). Nothing else about the plan differs from one
     /// without measured calls.
     Chosen,
@@ -68,7 +74,8 @@ impl Measured {
         match word {
             0 => Measured::None,
             1 => Measured::All,
-            3 => Measured::Chosen,
+            3 => Measured::Long,
+            4 => Measured::Chosen,
             _ => Measured::Outer,
         }
     }

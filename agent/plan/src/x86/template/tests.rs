@@ -8,10 +8,10 @@ use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
 
 /// Returns in which plans there are thunks of a kind.
 fn measured(kind: Kind) -> impl Iterator<Item = Measured> {
-    let all = [Measured::None, Measured::All, Measured::Outer, Measured::Chosen].into_iter();
+    let all = [Measured::None, Measured::All, Measured::Outer, Measured::Long, Measured::Chosen].into_iter();
     all.filter(move |&measured| match measured {
         Measured::None => !kind.skips,
-        Measured::All | Measured::Chosen => !kind.skips && !kind.callbacks,
+        Measured::All | Measured::Long | Measured::Chosen => !kind.skips && !kind.callbacks,
         Measured::Outer => !kind.callbacks,
     })
 }

@@ -193,7 +193,7 @@ impl Template {
         if kind.has_exit() {
             t.put(branch(Code::Call_rel32_64), Some(Hole::Branch(Target::Body)));
             t.exit = t.here();
-            let to_inner = (measured == Measured::Outer).then(|| t.if_inner());
+            let to_inner = matches!(measured, Measured::Outer | Measured::Long).then(|| t.if_inner());
             if measured == Measured::Chosen && kind.ends {
                 let number = Instruction::with2(
                     Code::Mov_rm32_imm32,

@@ -69,7 +69,8 @@ impl Scratch {
         Scratch { block, shadow, stack: (shadow + 2 * STACK).next_multiple_of(STACK) }
     }
 
-    /// Has the calling thread use this memory in place of its own thread block and shadow stack, and does some work.
+    /// Has the calling thread use this memory in place of its own thread block and shadow stack, and does some work. Afterwards no call
+    /// is known to be counted only.
     pub(super) fn used<T>(self, work: impl FnOnce() -> T) -> T {
         let words = words::get();
         let old = [words.block(), words.cells(), words.last()].map(|word| word.load(Ordering::Relaxed));
@@ -79,12 +80,18 @@ impl Scratch {
         for (word, old) in [words.block(), words.cells(), words.last()].into_iter().zip(old) {
             word.store(old, Ordering::Relaxed);
         }
+        words.deep().store(0, Ordering::Relaxed);
         done
     }
 
     /// Calls a function so many times that consists of a thunk and some [`work`](super::WORK). Returns the duration in ticks.
     pub(super) fn hooked(self, calls: u64, work: u64) -> u64 {
         self.calls(calls, gpi_calibrate_hooked, work)
+    }
+
+    /// The same with the thunk of a run in which short calls are only counted, after calls that were measured.
+    pub(super) fn short(self, calls: u64, work: u64) -> u64 {
+        self.calls(calls, gpi_calibrate_short, work)
     }
 
     /// The same without the thunk.
@@ -139,7 +146,7 @@ fn prepare(at: u64, paths: bool) -> Option<ArcTimesRef> {
 
 global_asm!(
     ".text",
-    ".irp name, calibrate, calibrate_plain, calibrate_hooked",
+    ".irp name, calibrate, calibrate_plain, calibrate_hooked, calibrate_short",
     ".globl gpi_\\name",
     ".hidden gpi_\\name",
     ".type gpi_\\name, @function",
@@ -183,7 +190,8 @@ global_asm!(
     "ret",
     ".endif",
     // The code of a thunk with an exit (`gprofinject_plan`, x86/template/thunk.rs). The jumps to slow paths lead to the next instruction.
-    ".ifc \\name, calibrate_hooked",
+    ".ifnc \\name, calibrate",
+    ".ifnc \\name, calibrate_plain",
     "jmp 3f",
     ".p2align 6",
     "3:",
@@ -215,7 +223,16 @@ global_asm!(
     "mov r11, [rsp-24]",
     "mov rax, [rsp-16]",
     "call 9f",
+    ".ifc \\name, calibrate_short",
+    words_offset!("r11"),
+    thread_word!("cmp rsp, ", "[r11+{deep}]"),
+    "ja 11f",
+    thread_word!("cmp rsp, ", "[r11+{deep_from}]"),
+    "jae 12f",
+    "11:",
+    ".endif",
     "call [rip+{gates}+8]",
+    "12:",
     "mov [rsp-16], r11",
     "mov [rsp-24], rax",
     "mov rax, rsp",
@@ -247,11 +264,14 @@ global_asm!(
     "jnz 2b",
     "ret",
     ".endif",
+    ".endif",
     ".size gpi_\\name, . - gpi_\\name",
     ".endr",
     block = const offset_of!(ThreadWords, block),
     cells = const offset_of!(ThreadWords, cells),
     last = const offset_of!(ThreadWords, last),
+    deep = const offset_of!(ThreadWords, deep),
+    deep_from = const offset_of!(ThreadWords, deep_from),
     slot_key = const SLOT as usize + offset_of!(Slot, key),
     slot_count = const SLOT as usize + offset_of!(Slot, count),
     window_word = const WINDOW_WORD,
@@ -269,8 +289,9 @@ unsafe extern "C" {
     /// steps of work; each call does `callee_work` steps.
     ///
     /// # Safety
-    /// `function` must be one of the two functions below, and the thread's words must point to records that the gates can use.
+    /// `function` must be one of the three functions below, and the thread's words must point to records that the gates can use.
     fn gpi_calibrate(calls: u64, function: u64, work: u64, callee_work: u64, stack: u64) -> u64;
     fn gpi_calibrate_plain();
     fn gpi_calibrate_hooked();
+    fn gpi_calibrate_short();
 }

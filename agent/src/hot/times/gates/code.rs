@@ -21,6 +21,11 @@ use gprofinject_abi::times::{
 };
 use gprofinject_abi::trace::{KIND_BITS, Kind, Slot, TRACE, TraceHeader};
 
+/// The logarithm of the size of an entry. The gates have the multipliers of [`table_offset`] times that size.
+///
+/// [`table_offset`]: gprofinject_abi::times::table_offset
+const ENTRY_BITS: u32 = size_of::<TableEntry>().trailing_zeros();
+
 global_asm!(
     saved_registers!("gpi_times_save", "gpi_times_restore"),
     if_switched!(),
@@ -303,11 +308,11 @@ global_asm!(
     children = const offset_of!(OpenCall, children),
     call_begun = const offset_of!(OpenCall, begun),
     start = const offset_of!(OpenCall, start),
-    hash = const TABLE_HASH as i32,
-    callee_hash = const CALLEE_HASH as i32,
-    entry_bits = const size_of::<TableEntry>().trailing_zeros(),
+    hash = const (TABLE_HASH << ENTRY_BITS) as i32,
+    callee_hash = const (CALLEE_HASH << ENTRY_BITS) as i32,
     entry = const size_of::<TableEntry>(),
-    key = const offset_of!(TableEntry, key),
+    key_callee = const offset_of!(TableEntry, key),
+    key_context = const offset_of!(TableEntry, key) + 4,
     entry_arc = const offset_of!(TableEntry, arc),
     entry_node = const offset_of!(TableEntry, node),
     context_bit = const CONTEXT as i32,

@@ -134,6 +134,16 @@ macro_rules! end_gate {
             "mov rdx, [rsi+{outer}]",
             "add [rdx+{children}], r9",
             "mov [rcx+{top}], rdx",           // a signal handler's calls are the outer one's from here on
+            ".if \\short",                    // thunks need not tell of the ends of calls below the outer one that are counted only
+            "mov r9, [rdx+{cfa}]",
+            "sub r9, 8",
+            "mov rdx, [rcx+{stack_lo}]",
+            "mov [rsp-72], rdi",
+            words_offset!("rdi"),
+            thread_word!("mov ", "[rdi+{deep_from}]", ", rdx"),
+            thread_word!("mov ", "[rdi+{deep}]", ", r9"),
+            "mov rdi, [rsp-72]",
+            ".endif",
             "cmp rax, [rdi+{arc_min}]",
             "jb 6f",
             "7:",
