@@ -57,7 +57,7 @@ pub(crate) struct Homes {
 
 /// The number of slots for unknown callers, of a function that may be called through a pointer or from
 /// outside.
-const UNKNOWN_CALLERS: usize = 4;
+const UNKNOWN_CALLERS: usize = 8;
 /// Of the call sites of a function with more than these, a run uses few. Room for all would be mostly empty, and each page of it
 /// that a process uses takes longer to make than hundreds of calls.
 const MANY: usize = 64;
