@@ -232,6 +232,6 @@ mod tests {
         // The load bias does not change which slots collide.
         let moved = [0x1005_u32, 0x1105, 0x2205].map(|r| home.slot(r.wrapping_add(0x5555_4000)));
         assert_eq!(slots, moved);
-        assert_eq!(homes.bytes, 16 * (3 + 7 + 7 + 7 + 7));
+        assert_eq!(homes.bytes, 16 * (3 + 7 + 19 + 7 + 7));
     }
 }
