@@ -276,6 +276,10 @@ fn mistakes_are_one_line_and_a_tip() {
         ("flta", "unrecognized subcommand 'flta'\ntip: a similar subcommand exists: 'flat'\n"),
         ("flat --foo", "unexpected argument '--foo' found\ntip: gmon flat --help shows all options\n"),
         ("flat --srot", "unexpected argument '--srot' found\ntip: a similar argument exists: '--sort'\n"),
+        (
+            "flat --n 3",
+            "unexpected argument '--n' found\ntip: options of one letter have one dash; gmon flat --help shows all options\n",
+        ),
         ("flat -n x", "invalid value 'x' for '--limit <ROWS>': invalid digit found in string\n"),
     ] {
         assert_eq!(say(line), expected, "{line}");

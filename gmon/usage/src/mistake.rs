@@ -43,6 +43,10 @@ impl Mistake {
         let mut message = message.join(" ");
         let help = format!("{command} --help shows all options");
         let tip = match (tips.first(), error.kind()) {
+            // What is similar to a single letter is chance.
+            (_, ErrorKind::UnknownArgument) if is_letter_with_two_dashes(&message) => {
+                Some(format!("options of one letter have one dash; {help}"))
+            }
             (Some(tip), _) => Some((*tip).to_owned()),
             (None, ErrorKind::MissingRequiredArgument) => {
                 if let Some((_, missing)) = message.split_once("not provided: ") {
@@ -66,4 +70,10 @@ impl Mistake {
     pub fn lines(self) -> impl Iterator<Item = String> {
         std::iter::once(self.message).chain(self.tip.map(|tip| format!("tip: {tip}")))
     }
+}
+
+/// Returns whether a message is about an option like `--n`.
+fn is_letter_with_two_dashes(message: &str) -> bool {
+    let option = message.split('\'').nth(1).and_then(|quoted| quoted.strip_prefix("--"));
+    option.is_some_and(|letters| letters.chars().count() == 1)
 }
