@@ -11,6 +11,8 @@ pub struct Values {
     pub function: u32,
     /// The index of the calling function; `None` if no function is known.
     pub caller: Option<u32>,
+    /// The index of the [node](crate::Node) of the path by which the function was called; `None` if the path is not known.
+    pub node: Option<u32>,
     /// The name of the argument, or its number as in `arg1`; `retval` of a result.
     pub name: String,
     pub counts: ValueCounts,
@@ -278,9 +280,9 @@ impl ValueCounts {
     }
 }
 
-/// Adds values to a list, in which those of the same function, caller and name are one.
+/// Adds values to a list, in which those of the same function, caller, path and name are one.
 pub(crate) fn merge(list: &mut Vec<Values>, others: impl Iterator<Item = Values>) {
-    let key = |of: &Values| (of.program, of.function, of.caller, of.name.clone(), of.counts.kind);
+    let key = |of: &Values| (of.program, of.function, of.caller, of.node, of.name.clone(), of.counts.kind);
     let mut places: HashMap<_, usize> = list.iter().enumerate().map(|(at, of)| (key(of), at)).collect();
     for other in others {
         match places.get(&key(&other)) {

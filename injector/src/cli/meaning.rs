@@ -20,17 +20,11 @@ use crate::store::rank::Suffix;
 
 /// Returns what is to be measured of the durations of calls.
 fn measure(args: &Args) -> Result<Option<Measure>> {
-    if args.values.is_some() {
+    let values = args.values.is_some();
+    if values && !args.times && !args.paths {
         // No clock is read.
         let clock = Clock::Gettime;
-        return Ok(Some(Measure {
-            clock,
-            paths: None,
-            is_result: false,
-            min_ns: 0,
-            trace: None,
-            values: true,
-        }));
+        return Ok(Some(Measure { clock, paths: None, is_result: false, min_ns: 0, trace: None, values }));
     }
     let is_slow = !args.slow.is_empty();
     let executed = args.clock == ClockArg::Instructions;
@@ -61,7 +55,7 @@ fn measure(args: &Args) -> Result<Option<Measure>> {
     }
     let min_ns = args.min_time.unwrap_or(0);
     let is_result = args.times || args.paths || is_slow || executed;
-    Ok(Some(Measure { clock, paths, is_result, min_ns, trace, values: false }))
+    Ok(Some(Measure { clock, paths, is_result, min_ns, trace, values }))
 }
 
 /// Returns the file of the trace, and what is kept of it.
@@ -163,7 +157,7 @@ pub(crate) fn settings(args: Args) -> Result<Settings> {
         },
         trace,
         slow,
-        rate: args.rate.unwrap_or(if measure.is_some_and(|measure| measure.min_ns == 0 && !measure.values) {
+        rate: args.rate.unwrap_or(if measure.is_some_and(|of| of.min_ns == 0 && of.measures()) {
             MEASURED_RATE
         } else {
             RATE

@@ -206,24 +206,27 @@ impl Recorder {
             let site = if caller.is_some() && arc.from.module != GENERATED { arc.from.address } else { 0 };
             self.tables.recording.calls.push(Calls { program, caller, site, callee, calls: arc.count });
         }
-        for of in &profile.values {
-            let mut index = |place| places.at(place, |found| self.tables.of_profile(&modules, &found));
-            let (function, caller) = (index(of.key.function), of.key.caller.map(&mut index));
-            let (name, counts) = (of.key.name.clone(), of.counts.clone());
-            let values = Values { program, function, caller, name, counts };
-            self.tables.recording.values.push(values);
-        }
         let run = self.tables.recording.runs.first().map_or(0, |run| run.id);
         let first = self.tables.recording.processes.len();
         for process in &processes.each {
             let calls = if profile.times.is_some() { 0 } else { process.calls };
             self.tables.recording.add_process(Process { program, run, calls, ..*process });
         }
+        let mut nodes = Vec::new();
         if let Some(times) = &profile.times {
             self.tables.begin_processes(first);
             let of = times::Of { program, profile, modules: &modules };
-            times::add(&mut self.tables, &mut self.sources, &of, times, &mut places);
+            nodes = times::add(&mut self.tables, &mut self.sources, &of, times, &mut places);
         }
+        let values = profile.values.iter().map(|of| {
+            let mut index = |place| places.at(place, |found| self.tables.of_profile(&modules, &found));
+            let (function, caller) = (index(of.key.function), of.key.caller.map(&mut index));
+            let node =
+                of.key.path.and_then(|(thread, node)| nodes.get(thread as usize)?.clone().nth(node as usize));
+            Values { program, function, caller, node, name: of.key.name.clone(), counts: of.counts.clone() }
+        });
+        let values: Vec<Values> = values.collect();
+        self.tables.recording.values.extend(values);
         if let Some(known) = self.tables.recording.programs.get_mut(program as usize) {
             known.processes = known.processes.saturating_add(processes.number);
             known.pid = processes.pid;
