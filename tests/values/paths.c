@@ -92,6 +92,31 @@ NOINLINE long odd(int n) {
   return sum;
 }
 
+// A jump to the function: with -O2, this one's frame is gone when it runs. The caller leaves it.
+NOINLINE long ends(int n) {
+  ENTER("ends");
+  return ask(n + 50);
+}
+
+NOINLINE long ends_twice(int n) {
+  ENTER("ends_twice");
+  return ends(n);
+}
+
+NOINLINE long tails(int n) {
+  ENTER("tails");
+  int known = depth;
+  long sum = 0;
+  for (int i = 0; i < n; i++) {
+    sum += ends(i);
+    depth = known;
+    sum += ends_twice(i);
+    depth = known;
+  }
+  LEAVE();
+  return sum;
+}
+
 static jmp_buf target;
 
 NOINLINE long leaps(int n) {
@@ -166,6 +191,8 @@ int main(int argc, char **argv) {
       all(2);
     } else if (!strcmp(argv[i], "jumps")) {
       jumps(4);
+    } else if (!strcmp(argv[i], "tails")) {
+      tails(6);
     } else if (!strcmp(argv[i], "many")) {
       many(300);
     } else if (!strcmp(argv[i], "threads")) {

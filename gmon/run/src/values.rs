@@ -213,6 +213,11 @@ impl ValueCounts {
         }
     }
 
+    /// Returns the number of calls.
+    pub fn calls(&self) -> u64 {
+        self.kept.iter().fold(self.others.count, |sum, kept| sum.saturating_add(kept.count))
+    }
+
     /// Adds the values of other calls, of the same kind. The count of a value that only one of both has kept may be too low by what the other one
     /// can have missed.
     pub fn add(&mut self, other: ValueCounts) {
