@@ -140,6 +140,9 @@ pub(crate) struct Measure {
     /// Whether the values of arguments and results are kept. If durations are no result, none are measured.
     #[serde(default)]
     pub(crate) values: bool,
+    /// Whether results are among them.
+    #[serde(default)]
+    pub(crate) results: bool,
 }
 
 impl Measure {

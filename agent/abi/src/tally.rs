@@ -40,12 +40,31 @@ pub struct TallyHeader {
     pub lost: u64,
     /// The bytes of the records of values in the area.
     pub used: u64,
+    /// The records that the gates of measured calls have found last, by stack pointer and function. They change only while `busy` is set.
+    pub recent: [RecentTally; RECENT_TALLIES],
 }
+
+/// A record that a gate has found.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct RecentTally {
+    /// [`CallTally::key`], or 0.
+    pub key: u64,
+    /// [`CallTally::return_address`].
+    pub word: u64,
+    /// The address of the [`CallTally`], all of whose values the gates can read.
+    pub record: u64,
+}
+
+/// The number of recent records; a power of two.
+pub const RECENT_TALLIES: usize = 32;
 
 /// What [`RegionOrders::tallies`](crate::region::RegionOrders::tallies) is if values are kept and calls are not measured.
 pub const ALONE: u32 = 1;
 /// The same if calls are measured too: then a record is of a function and an open call, its caller.
 pub const MEASURED: u32 = 2;
+/// The same if no results are kept, so that the exits of functions need not ask.
+pub const MEASURED_WITHOUT_RESULTS: u32 = 3;
 
 /// An entry of the table of callers, which only the thread itself uses.
 #[repr(C)]
@@ -124,8 +143,7 @@ coded! {
     }
 }
 
-/// The two words by which the gates find the record of a measured call: those of the open call that makes it, and of results those of the call
-/// itself.
+/// The two words by which the gates find the record of a measured call, from the open call that makes it.
 ///
 /// The address of an arc's record in the thread's area follows from its lower half, so the two words tell all pairs of arc and node apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -357,7 +375,7 @@ pub const REST_MAX: (u64, u64) = (2 << 20, ENTRIES / 8);
 const _: () = {
     assert!(TRACE + size_of::<TraceHeader>() as u64 <= TALLIES);
     assert!(TALLIES + size_of::<TallyHeader>() as u64 <= RECENT);
-    assert!(size_of::<CallEntry>() == 32);
+    assert!(size_of::<CallEntry>() == 32 && size_of::<RecentTally>() == 24);
     assert!(size_of::<CallTally>() as u64 == UNIT);
     assert!(size_of::<ValueTally>() as u64 == 11 * UNIT);
     assert!(offset_of!(ValueTally, histogram) as u64 == 2 * UNIT);

@@ -29,7 +29,7 @@ use gprofinject_abi::plan::LIBRARIES;
 use gprofinject_abi::region::NO_FUNCTION;
 use gprofinject_abi::shared::{BlockRef, CallEntryRef, CallTallyRef, OpenCallRef, TallyRef, ValueTallyRef};
 use gprofinject_abi::tally::{
-    AREA_MAX, CallEntry, CallerKind, ENTRIES, ENTRIES_MAX, ENTRIES_TAIL, GROUP_BYTES, GROUPS_FIRST, MEASURED,
+    ALONE, AREA_MAX, CallEntry, CallerKind, ENTRIES, ENTRIES_MAX, ENTRIES_TAIL, GROUP_BYTES, GROUPS_FIRST,
     NOT_READ, OpenKey, REST_MAX, RESULT, ValueClass, ValueTally, entry_offset, slots_units, text_hash,
 };
 use gprofinject_abi::times::{Kind, UNIT};
@@ -134,8 +134,8 @@ struct Call<'a> {
 enum Caller {
     /// The return address.
     Site(u64),
-    /// The open call itself, and the key by which the gates find the record.
-    Measured(OpenCallRef, OpenKey),
+    /// The measured call, and the open call that makes it.
+    Measured { open: OpenCallRef, outer: OpenCallRef },
     /// There was no room for the caller.
     Rest,
 }
@@ -144,7 +144,8 @@ impl Caller {
     /// Returns the first word of the record's key.
     fn word(self) -> u64 {
         match self {
-            Caller::Site(word) | Caller::Measured(_, OpenKey { word, .. }) => word,
+            Caller::Site(word) => word,
+            Caller::Measured { outer, .. } => open_key(outer).word,
             Caller::Rest => 0,
         }
     }
@@ -188,7 +189,7 @@ fn in_thread(work: impl FnOnce(&Agent, BlockRef) -> Option<()>) {
 
 /// Does some work for the calling thread, and excludes its duration from measured times.
 fn working(work: impl FnOnce(&Agent, BlockRef) -> Option<()>) {
-    if Agent::get().orders.tallies == MEASURED { calls::pausing(work) } else { in_thread(work) }
+    if Agent::get().orders.tallies == ALONE { in_thread(work) } else { calls::pausing(work) }
 }
 
 /// Counts the values of a call.
@@ -258,14 +259,10 @@ impl Call<'_> {
                     }
                 }
             }
-            From::Open => {
-                let outer = |open: OpenCallRef| area::call(open.outer().load(Ordering::Relaxed));
-                let opened = self.open().filter(|&open| callee(open) == Some(number));
-                let Some((open, outer)) = opened.and_then(|open| Some((open, outer(open)?))) else {
-                    return self.lose();
-                };
-                self.of_open(number, 0, open, outer);
-            }
+            From::Open => match self.open().filter(|&open| callee(open) == Some(number)) {
+                Some(open) => self.of_open(number, 0, open),
+                None => self.lose(),
+            },
             From::Close | From::Frame => {
                 let Some(last) = self.open() else { return };
                 // The functions between have jumped as well, as far as they are not known as one that has done so before.
@@ -277,7 +274,7 @@ impl Call<'_> {
                 }
                 for open in [last, first].into_iter().take(if first == last { 1 } else { 2 }) {
                     if let Some(number) = callee(open).filter(|&number| has_results(number)) {
-                        self.of_open(number, RESULT, open, open);
+                        self.of_open(number, RESULT, open);
                     }
                 }
             }
@@ -290,13 +287,13 @@ impl Call<'_> {
         (area::cfa(top) == self.cfa).then_some(top)
     }
 
-    /// Counts the values of a measured call of the function with a number. `key` is [`RESULT`] or 0, and `by` is the call by whose
-    /// records the gates find that of the values.
-    fn of_open(self, number: u32, key: u64, open: OpenCallRef, by: OpenCallRef) {
-        let by = OpenKey::of(by.arc().load(Ordering::Relaxed), by.node().load(Ordering::Relaxed));
+    /// Counts the values of a measured call of the function with a number. `key` is [`RESULT`] or 0.
+    fn of_open(self, number: u32, key: u64, open: OpenCallRef) {
+        let Some(outer) = area::call(open.outer().load(Ordering::Relaxed)) else { return self.lose() };
         let (arguments, results) = values::of(number);
         let fetches = if key == RESULT { results } else { arguments };
-        Call { caller: Caller::Measured(open, by), ..self }.values(number, key | by.upper, fetches);
+        let caller = Caller::Measured { open, outer };
+        Call { caller, ..self }.values(number, key | open_key(outer).upper, fetches);
     }
 
     fn lose(self) {
@@ -349,7 +346,11 @@ impl Call<'_> {
     /// either.
     #[inline(never)]
     fn rest(self, key: u64, fetches: &[Fetch]) -> Option<CallTallyRef> {
-        let Caller::Measured(..) = self.caller else { return None };
+        // Without paths, there are no nodes that stand for what found no room.
+        let Caller::Measured { .. } = self.caller else { return None };
+        if self.agent.orders.nodes_max == 0 {
+            return None;
+        }
         let (call, key) = (Call { caller: Caller::Rest, ..self }, key & u64::from(u32::MAX));
         call.find(key).or_else(|| call.make(key, fetches))
     }
@@ -387,11 +388,10 @@ impl Call<'_> {
         record.key().store(key, Ordering::Relaxed);
         let (kind, caller, node) = match self.caller {
             Caller::Site(_) => (CallerKind::Site, NO_FUNCTION, 0),
-            Caller::Measured(open, _) => {
-                let arc = nodes::arc(open.arc().load(Ordering::Relaxed));
+            Caller::Measured { open, outer } => {
                 let node = nodes::node(open.node().load(Ordering::Relaxed));
-                let caller = arc.map_or(NO_FUNCTION, |arc| arc.caller().load(Ordering::Relaxed));
-                (CallerKind::Measured, caller, node.map_or(0, |node| node.number().load(Ordering::Relaxed)))
+                let node = node.map_or(0, |node| node.number().load(Ordering::Relaxed));
+                (CallerKind::Measured, callee(outer).unwrap_or(NO_FUNCTION), node)
             }
             Caller::Rest => (CallerKind::Rest, NO_FUNCTION, 0),
         };
@@ -462,6 +462,10 @@ fn seen(bytes: &[u8]) -> Option<Seen<'_>> {
         [UNREADABLE, ..] => Some(Seen { value: text(&[], NOT_READ), text: Some((&[], NOT_READ)) }),
         _ => None,
     }
+}
+
+fn open_key(outer: OpenCallRef) -> OpenKey {
+    OpenKey::of(outer.arc().load(Ordering::Relaxed), outer.node().load(Ordering::Relaxed))
 }
 
 /// Returns the number of the function of a measured call, or `None` if it is the root of a chain.

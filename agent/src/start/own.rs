@@ -15,7 +15,7 @@ use crate::unwind::stops;
 use gprofinject_abi::clock::ClockKind;
 use gprofinject_abi::plan::ArenaHeader;
 use gprofinject_abi::region::RegionOrders;
-use gprofinject_abi::tally::ALONE;
+use gprofinject_abi::tally::{ALONE, MEASURED_WITHOUT_RESULTS};
 
 /// Returns the addresses of the slow paths.
 pub(crate) fn gates(shadows: u64, small_stacks: bool, orders: &RegionOrders) -> ArenaHeader {
@@ -64,7 +64,8 @@ fn times_gates(orders: &RegionOrders) -> [u64; 3] {
     let (clock, form) = (orders.clock.get().unwrap_or(ClockKind::None), Form::of(orders));
     let gates = times::gates::gates(clock, orders.nodes_max != 0, form);
     if orders.tallies != 0 {
-        return tally::gates::gates_before(gates);
+        let has_results = orders.tallies != MEASURED_WITHOUT_RESULTS;
+        return tally::gates::gates_before(gates, has_results);
     }
     let [begin, end] = if orders.trace_args == 0 { gates } else { times::gates::gates_with_arguments(gates) };
     [begin, end, times::gates::mark(clock == ClockKind::Tsc, form)]

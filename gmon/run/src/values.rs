@@ -252,6 +252,11 @@ impl ValueCounts {
         self.settle();
     }
 
+    /// Adds a value that gets no count of its own.
+    pub(crate) fn add_other(&mut self, value: u64, count: u64) {
+        self.others.add(self.kind, value, count);
+    }
+
     /// Sorts the values, and gives up those for which there is no room.
     pub fn settle(&mut self) {
         self.kept.sort_by(|a, b| b.count.cmp(&a.count).then(a.value.cmp(&b.value)));

@@ -18,13 +18,22 @@ use crate::session::settings::{Kept, Settings, SlowCalls, TraceFile};
 use crate::store::output;
 use crate::store::rank::Suffix;
 
-/// Returns what is to be measured of the durations of calls.
-fn measure(args: &Args) -> Result<Option<Measure>> {
-    let values = args.values.is_some();
+/// Returns what is to be measured of the durations of calls. `chosen` are the values that are kept.
+fn measure(args: &Args, chosen: Option<&ArgsChoice>) -> Result<Option<Measure>> {
+    let values = chosen.is_some();
+    let results = chosen.is_some_and(ArgsChoice::wants_results);
     if values && !args.times && !args.paths {
         // No clock is read.
         let clock = Clock::Gettime;
-        return Ok(Some(Measure { clock, paths: None, is_result: false, min_ns: 0, trace: None, values }));
+        return Ok(Some(Measure {
+            clock,
+            paths: None,
+            is_result: false,
+            min_ns: 0,
+            trace: None,
+            values,
+            results,
+        }));
     }
     let is_slow = !args.slow.is_empty();
     let executed = args.clock == ClockArg::Instructions;
@@ -55,7 +64,7 @@ fn measure(args: &Args) -> Result<Option<Measure>> {
     }
     let min_ns = args.min_time.unwrap_or(0);
     let is_result = args.times || args.paths || is_slow || executed;
-    Ok(Some(Measure { clock, paths, is_result, min_ns, trace, values }))
+    Ok(Some(Measure { clock, paths, is_result, min_ns, trace, values, results }))
 }
 
 /// Returns the file of the trace, and what is kept of it.
@@ -123,7 +132,8 @@ pub(crate) fn settings(args: Args) -> Result<Settings> {
             "--outermost needs gprofinject's own hooks, which Frida does not make in libraries; omit --engine"
         );
     }
-    let measure = measure(&args)?;
+    let values = args.values.as_deref().map(ArgsChoice::parse_values).transpose()?;
+    let measure = measure(&args, values.as_ref())?;
     // Whoever attaches to a process names the files of that one profile.
     let rank = if args.pid.is_some() { Suffix::default() } else { rank(&args) };
     let trace = trace_file(&args, &rank)?;
@@ -151,9 +161,9 @@ pub(crate) fn settings(args: Args) -> Result<Settings> {
         hooks: args.hooks,
         engine: args.engine,
         measure,
-        args: match (args.values.as_deref(), args.args.as_deref()) {
-            (Some(values), _) => Some(ArgsChoice::parse_values(values)?),
-            (None, args) => args.map(ArgsChoice::parse).transpose()?,
+        args: match values {
+            Some(values) => Some(values),
+            None => args.args.as_deref().map(ArgsChoice::parse).transpose()?,
         },
         trace,
         slow,

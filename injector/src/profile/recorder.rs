@@ -7,6 +7,7 @@ mod times;
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
+use std::ops::Range;
 use std::sync::OnceLock;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -21,6 +22,7 @@ use crate::profile::recorder::tables::Tables;
 use crate::profile::recorder::times::Sources;
 use crate::profile::slowest::Slowest;
 use crate::profile::stacks::{self, Frame};
+use crate::profile::values::REST;
 use crate::program::planned::Planned;
 use crate::store::rank;
 
@@ -218,15 +220,13 @@ impl Recorder {
             let of = times::Of { program, profile, modules: &modules };
             nodes = times::add(&mut self.tables, &mut self.sources, &of, times, &mut places);
         }
-        let values = profile.values.iter().map(|of| {
+        for of in &profile.values {
             let mut index = |place| places.at(place, |found| self.tables.of_profile(&modules, &found));
             let (function, caller) = (index(of.key.function), of.key.caller.map(&mut index));
-            let node =
-                of.key.path.and_then(|(thread, node)| nodes.get(thread as usize)?.clone().nth(node as usize));
-            Values { program, function, caller, node, name: of.key.name.clone(), counts: of.counts.clone() }
-        });
-        let values: Vec<Values> = values.collect();
-        self.tables.recording.values.extend(values);
+            let node = of.key.path.and_then(|(thread, node)| self.node(nodes.get(thread as usize)?, node));
+            let (name, counts) = (of.key.name.clone(), of.counts.clone());
+            self.tables.recording.values.push(Values { program, function, caller, node, name, counts });
+        }
         if let Some(known) = self.tables.recording.programs.get_mut(program as usize) {
             known.processes = known.processes.saturating_add(processes.number);
             known.pid = processes.pid;
@@ -234,6 +234,24 @@ impl Recorder {
             known.elsewhere = known.elsewhere.saturating_add(elsewhere);
             known.overhead = known.overhead.saturating_add(own);
         }
+    }
+
+    /// Returns the index of a thread's node, or of the one for all paths together for which there was no room.
+    fn node(&mut self, of_thread: &Range<u32>, node: u32) -> Option<u32> {
+        if node != REST {
+            return of_thread.clone().nth(node as usize);
+        }
+        let known = &mut self.tables.recording.nodes;
+        let thread = known.get(of_thread.start as usize).filter(|_| !of_thread.is_empty())?.thread;
+        let rest = |node: &gmon_run::Node| node.thread == thread && node.function.is_none();
+        let later = known.get(of_thread.start as usize..)?.iter().position(rest);
+        Some(later.map_or_else(
+            || {
+                known.push(gmon_run::Node { thread, ..gmon_run::Node::default() });
+                known.len() as u32 - 1
+            },
+            |at| of_thread.start + at as u32,
+        ))
     }
 
     /// Adds the stacks of a program's samples, of which the first hit has this index.

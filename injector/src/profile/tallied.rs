@@ -4,7 +4,7 @@ use gmon_run::{KeptValue, ValueCounts, ValueKind};
 use gmon_trace::value::ValueKind as Shown;
 
 use crate::profile::space::Space;
-use crate::profile::values::{Key, Values, add};
+use crate::profile::values::{Key, REST, Values, add};
 use crate::program::arguments::Kept;
 use crate::store::region::tallies::{Caller, Tally};
 
@@ -31,7 +31,7 @@ pub(crate) fn of_process(tallies: Vec<Tally>, space: &Space) -> Vec<Values> {
                 (jumped.or_else(|| space.caller(return_address)), None)
             }
             Caller::Measured { function, path } => (function.and_then(|number| space.entry(number)), path),
-            Caller::Rest => (None, None),
+            Caller::Rest { thread } => (None, thread.map(|thread| (thread, REST))),
         };
         let index = (tally.is_result, tally.index);
         let key = Key { function, caller, path, index, name: kept.name.clone() };

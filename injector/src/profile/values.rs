@@ -27,6 +27,9 @@ pub(crate) struct Key {
     pub(crate) name: String,
 }
 
+/// In place of the index of a node: all paths together for which there was no room.
+pub(crate) const REST: u32 = u32::MAX;
+
 /// Adds values to a list, in which those of one key are one.
 pub(crate) fn add(list: &mut Vec<Values>, others: impl IntoIterator<Item = Values>) {
     let mut places: HashMap<Key, usize> =

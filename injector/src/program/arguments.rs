@@ -96,7 +96,7 @@ impl ArgsChoice {
     }
 
     /// Whether any results are wanted.
-    fn wants_results(&self) -> bool {
+    pub(crate) fn wants_results(&self) -> bool {
         let wants = |chosen: &Chosen| chosen.values.is_empty() || chosen.values.iter().any(|v| v.is_result);
         self.auto || self.chosen.iter().any(wants)
     }

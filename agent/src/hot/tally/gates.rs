@@ -37,8 +37,8 @@ use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::plan::{Cell, END_NUMBER_BELOW, NUMBER_BELOW, ThreadWords, WINDOW, WINDOW_WORD};
 use gprofinject_abi::tally::{
-    CallEntry, CallTally, ENTRY_HASH, ENTRY_MASK, ENTRY_SHIFT, RESULT, TALLIES, TallyHeader, VALUE_HASH,
-    VALUE_SHIFT, ValueSlot, ValueTally,
+    CallEntry, CallTally, ENTRY_HASH, ENTRY_MASK, ENTRY_SHIFT, RECENT_TALLIES, RESULT, RecentTally, TALLIES,
+    TallyHeader, VALUE_HASH, VALUE_SHIFT, ValueSlot, ValueTally,
 };
 use gprofinject_abi::times::{ArcTimes, OpenCall, TAIL, TIMES, TimesHeader, UNIT};
 
@@ -110,7 +110,16 @@ global_asm!(
     "jb 3f",
     "cmp rdx, [rsi+{open_cfa}]",
     "ja 3f",
+    ".else",
+    "mov rsi, [rsi+{open_outer}]",
     ".endif",
+    // The place of the record among the recent ones follows from what is known at once, so the processor need not wait for the rest.
+    "lea r9, [rsp+\\cfa]",
+    "shr r9, 4",
+    "add r9d, edi",
+    "and r9d, {recent_mask}",
+    "lea r9, [r9+r9*2]",
+    "lea r9, [rcx+r9*8+{recent}]",
     "mov rdx, [rsi+{open_arc}]",
     "mov r8, rdx",
     "shl r8, 32",
@@ -160,6 +169,16 @@ global_asm!(
     "mov r8, [rcx+{table}]",
     "test r8, r8",
     "jz 3f",
+    ".if (\\way == 1) | (\\way == 2)",
+    "cmp [r9+{recent_key}], rdi",
+    "jne 14f",
+    "cmp [r9+{recent_word}], rdx",
+    "jne 14f",
+    "mov rsi, [r9+{recent_record}]",
+    "mov [rcx+{busy}], rsp",
+    "jmp 15f",
+    "14:",
+    ".endif",
     "imul rsi, rdx, {hash}",
     "imul rax, rdi, {key_hash}",
     "add rsi, rax",
@@ -174,8 +193,14 @@ global_asm!(
     "mov rsi, [rsi+{entry_record}]",
     "cmp dword ptr [rsi+{is_slow}], 0",
     "jne 3f",
-    "mov edi, [rsi+{values}]",
     "mov [rcx+{busy}], rsp",
+    ".if (\\way == 1) | (\\way == 2)",
+    "mov [r9+{recent_key}], rdi",
+    "mov [r9+{recent_word}], rdx",
+    "mov [r9+{recent_record}], rsi",
+    "15:",
+    ".endif",
+    "mov edi, [rsi+{values}]",
     "mov r9, [rip+gpi_tally_hash]",
     "add rsi, {unit}",
     "test edi, edi",
@@ -184,10 +209,13 @@ global_asm!(
     "mov r8, [rsi+{place}]",
     "mov ecx, [rsi+{shift}]",
     "mov rax, [rsp+r8]",
+    "test ecx, ecx",
+    "jz 16f",                         // the shifts take longer than the branch
     "shl rax, cl",
     "cmp dword ptr [rsi+{is_signed}], 0",
     "jne 5f",
     "shr rax, cl",
+    "16:",
     "gpi_tally_first",
     "6:",
     "add rsi, {value_len}",
@@ -360,6 +388,12 @@ global_asm!(
     open_flags = const offset_of!(OpenCall, flags),
     open_arc = const offset_of!(OpenCall, arc),
     open_node = const offset_of!(OpenCall, node),
+    open_outer = const offset_of!(OpenCall, outer),
+    recent = const TALLIES as usize + offset_of!(TallyHeader, recent),
+    recent_mask = const RECENT_TALLIES - 1,
+    recent_key = const offset_of!(RecentTally, key),
+    recent_word = const offset_of!(RecentTally, word),
+    recent_record = const offset_of!(RecentTally, record),
     arc_callee = const offset_of!(ArcTimes, callee),
     tail = const TAIL,
     begin_number = const NUMBER_BELOW - 8,
@@ -419,11 +453,13 @@ pub(crate) fn gates() -> [u64; 3] {
     [begin, end, mark].map(|gate| gate as usize as u64)
 }
 
-/// Returns the same in a run whose calls are measured by the gates `next`, of which none counts a call whose end is not seen.
-pub(crate) fn gates_before(next: [u64; 2]) -> [u64; 3] {
+/// Returns the same in a run whose calls are measured by the gates `next`, which know no calls whose ends are not seen. `has_results`: whether
+/// any results are kept.
+pub(crate) fn gates_before(next: [u64; 2], has_results: bool) -> [u64; 3] {
     for (place, next) in NEXT.iter().zip(next) {
         place.store(next, Ordering::Relaxed);
     }
     let [begin, end, mark]: [unsafe extern "C" fn(); 3] = [gpi_tally_open, gpi_tally_close, gpi_tally_marked];
-    [begin, end, mark].map(|gate| gate as usize as u64)
+    let [begin, end, mark] = [begin, end, mark].map(|gate| gate as usize as u64);
+    [begin, if has_results { end } else { next[1] }, mark]
 }

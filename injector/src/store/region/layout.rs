@@ -104,9 +104,11 @@ impl Layout {
     /// What the agent is told of that.
     fn tallies(&self) -> u32 {
         match self.measure {
-            Some(measure) if measure.values && measure.measures() => tally::MEASURED,
-            Some(measure) if measure.values => tally::ALONE,
-            _ => 0,
+            Some(measure) if !measure.values => 0,
+            Some(measure) if !measure.measures() => tally::ALONE,
+            Some(measure) if measure.results => tally::MEASURED,
+            Some(_) => tally::MEASURED_WITHOUT_RESULTS,
+            None => 0,
         }
     }
 

@@ -45,8 +45,11 @@ pub(crate) enum Caller {
         /// The path of the calls: the index of the thread among those with [times](Region::times), and that of the node among its nodes.
         path: Option<(u32, u32)>,
     },
-    /// Nothing.
-    Rest,
+    /// Nothing: there was no room.
+    Rest {
+        /// The index of the thread, as in a path.
+        thread: Option<u32>,
+    },
 }
 
 impl Region {
@@ -104,7 +107,7 @@ fn read(header: &TallyHeader, start: u64, thread: Option<u32>, area: &[u8]) -> V
                 function: (call.caller != NO_FUNCTION).then_some(call.caller),
                 path: thread.zip(nodes.get(&call.node).copied()),
             },
-            Some(CallerKind::Rest) => Caller::Rest,
+            Some(CallerKind::Rest) => Caller::Rest { thread },
             None => continue,
         };
         let room = (len - UNIT as usize) / size_of::<ValueTally>();
