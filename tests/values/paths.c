@@ -174,6 +174,23 @@ NOINLINE void *thread(void *n) {
   return NULL;
 }
 
+NOINLINE long right(int levels);
+
+// As many paths as there are sequences of both functions, with --no-fold.
+NOINLINE long left(int levels) {
+  ENTER("left");
+  long sum = levels ? left(levels - 1) + right(levels - 1) : ask(1);
+  LEAVE();
+  return sum;
+}
+
+NOINLINE long right(int levels) {
+  ENTER("right");
+  long sum = levels ? left(levels - 1) + right(levels - 1) : ask(2);
+  LEAVE();
+  return sum;
+}
+
 NOINLINE void many(int n) {
   ENTER("many");
   for (int i = 0; i < n; i++) {
@@ -195,6 +212,8 @@ int main(int argc, char **argv) {
       tails(6);
     } else if (!strcmp(argv[i], "many")) {
       many(300);
+    } else if (!strcmp(argv[i], "forest")) {
+      left(14);
     } else if (!strcmp(argv[i], "threads")) {
       pthread_t threads[4];
       for (intptr_t n = 0; n < 4; n++)

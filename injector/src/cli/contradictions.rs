@@ -190,7 +190,7 @@ impl Args {
                 .or_else(|| counts_instructions.then(|| "--clock instructions".to_owned()))
         {
             return Some(format!(
-                "--values keeps the values of all calls, alone or with --times and --paths, and not with {option}: run gprofinject twice"
+                "--values keeps values by caller, and with --paths by path, of all calls, which {option} does not leave room for: run gprofinject twice, or count those of a trace by gmon trace --values"
             ));
         }
         if self.values.is_some() && self.hooks == Some(HooksArg::None) {

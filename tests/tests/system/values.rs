@@ -488,8 +488,9 @@ fn mistakes_are_refused() {
     let subject = Subject::new("gcc", "values.c", "-O2");
     for (options, words) in [
         (&["--values", "u8@argx"][..], "--values takes auto, or FUNCTION@VALUES"),
-        (&["--values", "u8@arg1", "--paths"], "--values keeps values by caller"),
-        (&["--values", "u8@arg1", "--times"], "--values keeps values by caller"),
+        (&["--values", "u8@arg1", "--slow", "u8"], "--values keeps values by caller"),
+        (&["--values", "u8@arg1", "--paths", "--min-time"], "--values keeps values by caller"),
+        (&["--values", "u8@arg1", "--clock", "instructions"], "--values keeps values by caller"),
         (&["--values", "u8@arg1", "--trace", "t"], "--values keeps values by caller"),
         (&["--values", "u8@arg1", "--hooks", "none"], "--values needs hooks"),
         (&["--values", "auto", "--args", "auto"], "--args says what is traced"),
