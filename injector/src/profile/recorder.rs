@@ -220,10 +220,12 @@ impl Recorder {
             let of = times::Of { program, profile, modules: &modules };
             nodes = times::add(&mut self.tables, &mut self.sources, &of, times, &mut places);
         }
+        let mut rests = HashMap::new();
         for of in &profile.values {
             let mut index = |place| places.at(place, |found| self.tables.of_profile(&modules, &found));
             let (function, caller) = (index(of.key.function), of.key.caller.map(&mut index));
-            let node = of.key.path.and_then(|(thread, node)| self.node(nodes.get(thread as usize)?, node));
+            let path = of.key.path.and_then(|(thread, node)| Some((nodes.get(thread as usize)?, node)));
+            let node = path.and_then(|(of_thread, node)| self.node(&mut rests, of_thread, node));
             let (name, counts) = (of.key.name.clone(), of.counts.clone());
             self.tables.recording.values.push(Values { program, function, caller, node, name, counts });
         }
@@ -236,22 +238,25 @@ impl Recorder {
         }
     }
 
-    /// Returns the index of a thread's node, or of the one for all paths together for which there was no room.
-    fn node(&mut self, of_thread: &Range<u32>, node: u32) -> Option<u32> {
+    /// Returns the index of a thread's node, or of one for all paths together for which there was no room. `rests` has the latter, by the first
+    /// nodes of their threads.
+    fn node(&mut self, rests: &mut HashMap<u32, u32>, of_thread: &Range<u32>, node: u32) -> Option<u32> {
         if node != REST {
             return of_thread.clone().nth(node as usize);
         }
-        let known = &mut self.tables.recording.nodes;
-        let thread = known.get(of_thread.start as usize).filter(|_| !of_thread.is_empty())?.thread;
-        let rest = |node: &gmon_run::Node| node.thread == thread && node.function.is_none();
-        let later = known.get(of_thread.start as usize..)?.iter().position(rest);
-        Some(later.map_or_else(
-            || {
-                known.push(gmon_run::Node { thread, ..gmon_run::Node::default() });
-                known.len() as u32 - 1
-            },
-            |at| of_thread.start + at as u32,
-        ))
+        if let Some(&known) = rests.get(&of_thread.start) {
+            return Some(known);
+        }
+        let nodes = &mut self.tables.recording.nodes;
+        let own = nodes.get(of_thread.start as usize..of_thread.end as usize)?;
+        let thread = own.first()?.thread;
+        let found = own.iter().position(|node| node.function.is_none());
+        let index = found.map_or(nodes.len() as u32, |at| of_thread.start + at as u32);
+        if found.is_none() {
+            nodes.push(gmon_run::Node { thread, ..gmon_run::Node::default() });
+        }
+        rests.insert(of_thread.start, index);
+        Some(index)
     }
 
     /// Adds the stacks of a program's samples, of which the first hit has this index.
