@@ -18,6 +18,7 @@ gprofinject_tests::trials! {
         each_level_of_recursion,
         a_static_program,
         a_killed_program,
+        a_killed_gprofinject,
         a_program_that_executes_itself,
         a_full_tree,
         more_paths_than_are_kept,
@@ -186,6 +187,30 @@ fn a_static_program() {
 /// What was counted survives.
 fn a_killed_program() {
     compare("gcc", "-O2", &["--paths"], &["all", "killed"], By::Path);
+}
+
+/// The program goes on, and what it has counted is recovered at its end, with the names and paths of values.
+fn a_killed_gprofinject() {
+    for options in [&[][..], &["--paths"]] {
+        let subject = Subject::new("gcc", "-O2");
+        let outcome = subject.run(&[&["--values", SPEC], options].concat(), &["all", "orphan", "all"]);
+        let file = subject.path("gmon.pb.gz");
+        let patience = std::time::Instant::now() + LIMIT;
+        while !file.exists() && std::time::Instant::now() < patience {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let args: &[&str] = if options.is_empty() { &["values", "--json"] } else { &["values", "--paths", "--json"] };
+        let report = subject.report(args);
+        // The program has written the rest to a file.
+        let log = outcome.stdout_text() + &fs::read_to_string(subject.path("orphan.log")).unwrap();
+        if options.is_empty() {
+            // What `qsort` calls has no caller that is hooked.
+            let calls = |seen: &Seen| seen.values().flat_map(BTreeMap::values).sum::<u64>();
+            assert_eq!(calls(&reported(&report, By::Caller)), calls(&logged(&log, By::Caller)));
+        } else {
+            assert_eq!(reported(&report, By::Path), logged(&log, By::Path));
+        }
+    }
 }
 
 fn a_program_that_executes_itself() {
