@@ -302,8 +302,8 @@ const KINDS = {
     await go(page, "#values");
     const tables = () => page.value(`[...document.querySelectorAll(".values .card:not([hidden])")].map((card) => [card.querySelector("h2").textContent, card.querySelector("p").textContent, ...[...card.querySelectorAll("[role=table]")].map((table) => [...table.querySelectorAll(".row")].map((row) => [...row.children].map((cell) => cell.textContent).slice(1).join("|")))])`);
     assert.deepEqual(await tables(), [
-      ["parse(int) n", "7 calls, mean 4.4286, from 3 to 8, sum 31", ["5|3", "2|8"], ["5|2 to 3", "0|4 to 7", "2|8 to 15"], ["7|main|mean 4.4286, mostly 3 (71.43%)"], ["7|main|mean 4.4286, mostly 3 (71.43%)"]],
-      ["libc_read text", "2 calls", [`1|"<b onclick=1>\\u{202e}"`, `1|"x"`], ["2|parse(int)|mostly \"<b onclick=1>\\u{202e}\" (50.00%)"], [`2|main › parse(int)|mostly "<b onclick=1>\\u{202e}" (50.00%)`]],
+      ["parse n", "7 calls, mean 4.4286, from 3 to 8, sum 31", ["5|3", "2|8"], ["5|2 to 3", "0|4 to 7", "2|8 to 15"], ["7|main|mean 4.4286, mostly 3 (71.43%)"], ["7|main|mean 4.4286, mostly 3 (71.43%)"]],
+      ["libc_read text", "2 calls", [`1|"<b onclick=1>\\u{202e}"`, `1|"x"`], ["2|parse|mostly \"<b onclick=1>\\u{202e}\" (50.00%)"], [`2|main › parse|mostly "<b onclick=1>\\u{202e}" (50.00%)`]],
     ]);
     await page.value(`document.querySelector(".values input").value = "read"; void page.view.filter()`);
     assert.equal((await tables()).length, 1);
