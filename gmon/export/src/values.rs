@@ -67,8 +67,14 @@ pub struct Tables<'r> {
     /// Those of the functions with the most calls first; the arguments of a function are in their order.
     pub arguments: Vec<Argument<'r>>,
     /// The paths of all threads: the place of the caller's path, and the function.
-    paths: Vec<(Option<u32>, Option<u32>)>,
+    paths: Vec<Step>,
 }
+
+/// The last step of a path: the place of the caller's path, and the function.
+type Step = (Option<u32>, Option<u32>);
+
+/// The function and the name of an argument, and its counts: of all calls, by caller and by path.
+type Counted<'r> = (u32, &'r str, ValueCounts, Parts<Caller>, Parts<Path>);
 
 /// The counts of each of several callers or paths.
 struct Parts<K>(HashMap<K, usize>, Vec<(K, ValueCounts)>);
@@ -97,7 +103,7 @@ impl<'r> Tables<'r> {
         let has_paths = run.values.iter().any(|of| of.node.is_some());
         let (paths, merged) = if has_paths { merged(run) } else { (Vec::new(), Vec::new()) };
         let mut places: HashMap<(u32, &str, ValueKind), usize> = HashMap::new();
-        let mut all: Vec<(u32, &str, ValueCounts, Parts<Caller>, Parts<Path>)> = Vec::new();
+        let mut all: Vec<Counted> = Vec::new();
         for of in run.values.iter().filter(|of| is_wanted(of.function)) {
             let counts = &of.counts;
             let at = *places.entry((of.function, &of.name, counts.kind)).or_insert_with(|| {
@@ -174,8 +180,8 @@ impl<'r> Tables<'r> {
 const NO_CALLER: u32 = u32::MAX;
 
 /// Returns the paths of all threads, each once, with the place of the caller's path, and the place of each node's path among them.
-fn merged(run: &Run) -> (Vec<(Option<u32>, Option<u32>)>, Vec<u32>) {
-    let mut known: HashMap<(Option<u32>, Option<u32>), u32> = HashMap::new();
+fn merged(run: &Run) -> (Vec<Step>, Vec<u32>) {
+    let mut known: HashMap<Step, u32> = HashMap::new();
     let (mut paths, mut places): (Vec<_>, Vec<u32>) = (Vec::new(), Vec::new());
     for node in &run.nodes {
         // A node comes after its parent.
