@@ -40,6 +40,9 @@ pub struct ThreadValues {
 /// Which values of a call they are: results come after arguments.
 type Index = (bool, u32);
 
+/// The function, the caller, the node, and which values of the call they are.
+type Key = (Callee, Option<Callee>, u32, Index);
+
 /// The values of a trace, thread by thread.
 #[derive(Debug)]
 pub struct Counting {
@@ -58,7 +61,7 @@ struct Buffer {
     open: HashMap<u32, Vec<(Callee, u32)>, Quick>,
     nodes: Vec<ticks::Node<Callee>>,
     known: HashMap<(Option<u32>, Option<Callee>), u32>,
-    tables: HashMap<(Callee, Option<Callee>, u32, Index), (String, ValueCounter)>,
+    tables: HashMap<Key, (String, ValueCounter)>,
 }
 
 impl Default for Counting {
@@ -157,13 +160,7 @@ impl Counting {
         })
     }
 
-    fn value(
-        &mut self,
-        buffer: &mut Buffer,
-        key: (Callee, Option<Callee>, u32, Index),
-        name: impl FnOnce() -> String,
-        value: &Value,
-    ) {
+    fn value(&mut self, buffer: &mut Buffer, key: Key, name: impl FnOnce() -> String, value: &Value) {
         let Some(kind) = kind_of(value.kind) else { return };
         let Some(bits) = bits_of(kind, value) else { return };
         if !buffer.tables.contains_key(&key) {
