@@ -140,9 +140,19 @@ pub(crate) struct Measure {
     pub(crate) most_ns: u64,
     /// How calls are traced, if they are.
     pub(crate) trace: Option<Tracing>,
-    /// Whether no durations are measured, but the values of arguments and results kept.
+    /// Whether the values of arguments and results are kept. If durations are no result, none are measured.
     #[serde(default)]
     pub(crate) values: bool,
+    /// Whether results are among them.
+    #[serde(default)]
+    pub(crate) results: bool,
+}
+
+impl Measure {
+    /// Whether durations are measured, and not only values kept.
+    pub(crate) fn measures(self) -> bool {
+        self.is_result || !self.values
+    }
 }
 
 /// How paths of calls are told apart.

@@ -298,6 +298,19 @@ const KINDS = {
     await flames(page);
     await manners(page);
   },
+  async valued(page) {
+    await go(page, "#values");
+    const tables = () => page.value(`[...document.querySelectorAll(".values .card:not([hidden])")].map((card) => [card.querySelector("h2").textContent, card.querySelector("p").textContent, ...[...card.querySelectorAll("[role=table]")].map((table) => [...table.querySelectorAll(".row")].map((row) => [...row.children].map((cell) => cell.textContent).slice(1).join("|")))])`);
+    assert.deepEqual(await tables(), [
+      ["parse n", "7 calls, mean 4.4286, from 3 to 8, sum 31", ["5|3", "2|8"], ["5|2 to 3", "0|4 to 7", "2|8 to 15"], ["7|main|mean 4.4286, mostly 3 (71.43%)"], ["7|main|mean 4.4286, mostly 3 (71.43%)"]],
+      ["libc_read text", "2 calls", [`1|"<b onclick=1>\\u{202e}"`, `1|"x"`], ["2|parse|mostly \"<b onclick=1>\\u{202e}\" (50.00%)"], [`2|main › parse|mostly "<b onclick=1>\\u{202e}" (50.00%)`]],
+    ]);
+    await page.value(`document.querySelector(".values input").value = "read"; void page.view.filter()`);
+    assert.equal((await tables()).length, 1);
+    assert.equal(await page.value("page.view.escape()"), true);
+    assert.equal((await tables()).length, 2);
+    await manners(page);
+  },
   async traced(page) {
     await timeline(page);
     await manners(page);
@@ -368,7 +381,7 @@ const KINDS = {
     for (const [what, ms] of Object.entries(slowest)) assert.ok(ms < PATIENCE / 2, `${what}: ${ms} ms`);
   },
   async hostile(page) {
-    for (const view of ["#summary", "#functions", "#graph", "#flame", "#flame?form=tree", "#source", "#assembly", "#timeline"]) {
+    for (const view of ["#summary", "#functions", "#graph", "#flame", "#flame?form=tree", "#source", "#assembly", "#timeline", "#values"]) {
       await go(page, view);
       assert.equal(await page.value(`document.querySelectorAll("img, iframe, object, svg, b > *, [onerror]").length`), 0, view);
     }
@@ -412,7 +425,7 @@ for (const { kind, file, more } of reports) {
     if (process.env.PICTURES) {
       await page.value(`localStorage.removeItem("gmon-theme")`);
       for (const dark of [false, true]) {
-        for (const view of ["summary", "functions", "graph", "flame", "source", "assembly", "timeline"]) {
+        for (const view of ["summary", "functions", "graph", "flame", "source", "assembly", "timeline", "values"]) {
           await page.look({ width: 1360, height: 860, dark });
           await go(page, `#${view}`);
           writeFileSync(join(process.env.PICTURES, `${basename(file, ".html")}-${view}-${dark ? "dark" : "light"}.png`), await page.picture());

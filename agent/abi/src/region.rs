@@ -162,7 +162,8 @@ pub struct RegionOrders {
     pub trace_depth: u32,
     /// Nonzero if plan files have fetches ([`crate::args`]), by which traced calls tell their arguments and results.
     pub trace_args: u32,
-    /// Nonzero if the values of arguments and results are kept ([`crate::tally`]), and durations are not measured.
+    /// Nonzero if the values of arguments and results are kept: [`ALONE`](crate::tally::ALONE), [`MEASURED`](crate::tally::MEASURED) or
+    /// [`MEASURED_WITHOUT_RESULTS`](crate::tally::MEASURED_WITHOUT_RESULTS).
     pub tallies: u32,
     /// Nonzero if the plans are right where the processor keeps a shadow stack ([`crate::shadow_stack`]): exits are not hooked,
     /// and no call is made elsewhere than in its place.

@@ -1,9 +1,9 @@
 //! The values of arguments and results: how often each was seen (`gprofinject --values`).
 //!
 //! A thread with such counts has a [`TallyHeader`] at [`TALLIES`] of its thread block. Its records are in the area for measured durations
-//! ([`crate::times`]), whose bookkeeping they use; the durations themselves are not measured.
+//! ([`crate::times`]), whose bookkeeping they use; durations need not be measured for that.
 //!
-//! For each function and each caller there is a [`CallTally`], which is followed by a [`ValueTally`] for each of its values. A value has a
+//! For each function and each call site, or path of open calls if calls are measured, there is a [`CallTally`], which is followed by a [`ValueTally`] for each of its values. A value has a
 //! *slot* with the number of times that it was seen. If there is no free slot for a new value where it belongs, the table of slots
 //! grows; if it may not grow, the least frequent of the values there gives its slot away, and its count is added to the
 //! *others*, of which number, sum, extremes and a histogram are known (Metwally, Agrawal and El Abbadi 2005, "Space-Saving"). So the number of calls, their
@@ -38,7 +38,33 @@ pub struct TallyHeader {
     pub base: u64,
     /// The number of calls whose values were not kept: there was no room, or the child in which they were made was not set up.
     pub lost: u64,
+    /// The bytes of the records of values in the area.
+    pub used: u64,
+    /// The records that the gates of measured calls have found last, by stack pointer and function. They change only while `busy` is set.
+    pub recent: [RecentTally; RECENT_TALLIES],
 }
+
+/// A record that a gate has found.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct RecentTally {
+    /// [`CallTally::key`], or 0.
+    pub key: u64,
+    /// [`CallTally::return_address`].
+    pub word: u64,
+    /// The address of the [`CallTally`], all of whose values the gates can read.
+    pub record: u64,
+}
+
+/// The number of recent records; a power of two.
+pub const RECENT_TALLIES: usize = 32;
+
+/// What [`RegionOrders::tallies`](crate::region::RegionOrders::tallies) is if values are kept and calls are not measured.
+pub const ALONE: u32 = 1;
+/// The same if calls are measured too: then a record is of a function and an open call, its caller.
+pub const MEASURED: u32 = 2;
+/// The same if no results are kept, so that the exits of functions need not ask.
+pub const MEASURED_WITHOUT_RESULTS: u32 = 3;
 
 /// An entry of the table of callers, which only the thread itself uses.
 #[repr(C)]
@@ -83,17 +109,56 @@ pub const RESULT: u64 = 1 << 31;
 pub struct CallTally {
     /// [`Kind::Tally`](crate::times::Kind::Tally).
     pub record: Record,
-    /// The return address of the call.
+    /// The return address of the call. If calls are measured, the sum of the addresses of a node and an arc: see [`OpenKey`].
     pub return_address: u64,
     /// The number of the function plus 1, with [`RESULT`] in the records of results. In those of arguments of a function with an exit, the upper half is the lower
-    /// half of the exit label in the return slot: if that is not the function's own, the function was entered by a jump.
+    /// half of the exit label in the return slot: if that is not the function's own, the function was entered by a jump. If calls are
+    /// measured, it is that of an [`OpenKey`].
     pub key: u64,
     /// The number of values.
     pub values: u32,
     /// Nonzero if the gates cannot read all of them.
     pub is_slow: u32,
+    /// Whose values these are: a [`CallerKind`].
+    pub caller_kind: CallerKindCode,
+    /// The number of the function that has made the measured call, or [`NO_FUNCTION`](crate::region::NO_FUNCTION).
+    pub caller: u32,
+    /// The number of the node of the measured call, or 0 if there are no nodes.
+    pub node: u32,
     /// Always 0.
-    pub reserved: [u64; 4],
+    pub unused: u32,
+    /// Always 0.
+    pub reserved: [u64; 2],
+}
+
+coded! {
+    /// What is known of the caller in a [`CallTally`].
+    pub enum CallerKind as CallerKindCode(u32) {
+        /// The return address.
+        Site = 0,
+        /// The function that has made the call, and the call's node.
+        Measured = 1,
+        /// Nothing: these are the measured calls for whose callers there was no room.
+        Rest = 2,
+    }
+}
+
+/// The two words by which the gates find the record of a measured call, from the open call that makes it.
+///
+/// The address of an arc's record in the thread's area follows from its lower half, so the two words tell all pairs of arc and node apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenKey {
+    /// The sum of the addresses of its arc and its node, in place of [`CallTally::return_address`].
+    pub word: u64,
+    /// The lower half of the arc's address, in the upper half of [`CallTally::key`].
+    pub upper: u64,
+}
+
+impl OpenKey {
+    /// Returns the key of an open call with these records.
+    pub const fn of(arc: u64, node: u64) -> OpenKey {
+        OpenKey { word: arc.wrapping_add(node), upper: arc << 32 }
+    }
 }
 
 coded! {
@@ -298,17 +363,19 @@ pub fn text_hash(bytes: &[u8], flags: u32) -> u64 {
     add(hash, &(flags as u8)) | 1
 }
 
-/// A record is made only while the area has fewer bytes than this in use, so that a thread's counts are bounded.
+/// A record is made only while those of values have fewer bytes than this, so that a thread's counts are bounded.
 pub const AREA_MAX: u64 = 16 << 20;
-/// A table of slots grows, and texts are kept, only while the area has fewer bytes than this in use.
+/// A table of slots grows, and texts are kept, only while those records have fewer bytes than this.
 pub const GROWTH_MAX: u64 = 8 << 20;
 /// The number of entries that the table of callers may have.
 pub const ENTRIES_MAX: u64 = ENTRIES / 4 * 3;
+/// The bytes for [`CallerKind::Rest`] records, beside [`AREA_MAX`], and the entries for them, beside [`ENTRIES_MAX`].
+pub const REST_MAX: (u64, u64) = (2 << 20, ENTRIES / 8);
 
 const _: () = {
     assert!(TRACE + size_of::<TraceHeader>() as u64 <= TALLIES);
     assert!(TALLIES + size_of::<TallyHeader>() as u64 <= RECENT);
-    assert!(size_of::<CallEntry>() == 32);
+    assert!(size_of::<CallEntry>() == 32 && size_of::<RecentTally>() == 24);
     assert!(size_of::<CallTally>() as u64 == UNIT);
     assert!(size_of::<ValueTally>() as u64 == 11 * UNIT);
     assert!(offset_of!(ValueTally, histogram) as u64 == 2 * UNIT);

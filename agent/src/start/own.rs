@@ -15,6 +15,7 @@ use crate::unwind::stops;
 use gprofinject_abi::clock::ClockKind;
 use gprofinject_abi::plan::ArenaHeader;
 use gprofinject_abi::region::RegionOrders;
+use gprofinject_abi::tally::{ALONE, MEASURED_WITHOUT_RESULTS};
 
 /// Returns the addresses of the slow paths.
 pub(crate) fn gates(shadows: u64, small_stacks: bool, orders: &RegionOrders) -> ArenaHeader {
@@ -57,11 +58,15 @@ pub(crate) fn common_gates(shadows: u64, orders: &RegionOrders) -> ArenaHeader {
 
 /// Returns the addresses of what is called at the beginning and the end of a measured call, and at the beginning of others.
 fn times_gates(orders: &RegionOrders) -> [u64; 3] {
-    if orders.tallies != 0 {
+    if orders.tallies == ALONE {
         return tally::gates::gates();
     }
     let (clock, form) = (orders.clock.get().unwrap_or(ClockKind::None), Form::of(orders));
     let gates = times::gates::gates(clock, orders.nodes_max != 0, form);
+    if orders.tallies != 0 {
+        let has_results = orders.tallies != MEASURED_WITHOUT_RESULTS;
+        return tally::gates::gates_before(gates, has_results);
+    }
     let [begin, end] = if orders.trace_args == 0 { gates } else { times::gates::gates_with_arguments(gates) };
     [begin, end, times::gates::mark(clock == ClockKind::Tsc, form)]
 }

@@ -52,6 +52,7 @@ use gprofinject_abi::clock::ClockKind;
 use gprofinject_abi::plan::{HookMode, MAGIC};
 use gprofinject_abi::region::{self, Lost, RegionHeader, RegionOrders, State, StateCode, Trouble};
 use gprofinject_abi::shared::{RegionRef, WordsRef};
+use gprofinject_abi::tally::ALONE;
 
 /// A flag in AT_HWCAP2: user code may set the base of gs.
 const FSGSBASE: u64 = 2;
@@ -299,7 +300,8 @@ fn hook(
     if orders.tallies != 0 {
         tally::prepare().map_err(memory)?;
         tally::add(&agent.program);
-    } else if orders.times_bytes != 0 {
+    }
+    if orders.times_bytes != 0 && orders.tallies != ALONE {
         let kind = orders.clock.get().unwrap_or(ClockKind::None);
         let is_forbidden = kind == ClockKind::Tsc && task::is_counter_forbidden();
         times::clock::choose(if is_forbidden { ClockKind::Gettime } else { kind });

@@ -19,6 +19,7 @@ mod reader;
 mod shorter;
 mod sources;
 mod timeline;
+mod values;
 
 use std::io::{self, Write};
 
@@ -30,7 +31,7 @@ pub use crate::html::timeline::{Collector, Span, Timeline};
 use crate::model::Run;
 
 /// The parts of the script: each uses only those before it, until the last one starts them.
-const SCRIPT: [&str; 16] = [
+const SCRIPT: [&str; 17] = [
     include_str!("html/format.js"),
     include_str!("html/base.js"),
     include_str!("html/data.js"),
@@ -45,6 +46,7 @@ const SCRIPT: [&str; 16] = [
     include_str!("html/code.js"),
     include_str!("html/timeline.js"),
     include_str!("html/summary.js"),
+    include_str!("html/values.js"),
     include_str!("html/theme.js"),
     include_str!("html/main.js"),
 ];

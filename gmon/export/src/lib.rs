@@ -21,6 +21,7 @@ mod model;
 pub mod processes;
 mod sampled;
 mod stacks;
+pub mod values;
 
 pub use crate::estimate::estimate;
 pub use crate::likely::Paths;

@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 use base64::prelude::{BASE64_STANDARD, Engine};
 use example::{CALLS, SELF_NS, example, synthetic};
 use gmon::{Block, Format, Profile};
-use gmon_run::{Calls, Hits, Module, Program, Recording, Stack};
+use gmon_run::{Calls, Hits, KeptValue, Module, Program, Recording, Stack, ValueCounts, ValueKind, Values};
 use gprofinject_skip::{have, have_for, skipped};
 use serde_json::{Value, json};
 use support::Folder;
@@ -407,6 +407,65 @@ fn hostile(folder: &Folder) -> Recording {
     run
 }
 
+/// Two arguments, one of which is a text that tries to be an element.
+fn valued() -> Recording {
+    let kept = |value, count, text: Option<&str>| KeptValue {
+        value,
+        count,
+        error: 0,
+        text: text.map(str::to_owned),
+    };
+    let of = |function, caller, node, name: &str, kind, kept| Values {
+        function,
+        caller: Some(caller),
+        node: Some(node),
+        name: name.to_owned(),
+        counts: ValueCounts { kind, kept, ..ValueCounts::default() },
+        ..Values::default()
+    };
+    let mut valued = example(true);
+    let hostile = "<b onclick=1>\u{202e}";
+    valued.values = vec![
+        of(1, 0, 1, "n", ValueKind::Unsigned, vec![kept(3, 5, None), kept(8, 2, None)]),
+        of(2, 1, 2, "text", ValueKind::Text, vec![kept(1, 1, Some(hostile)), kept(2, 1, Some("x"))]),
+    ];
+    valued
+}
+
+#[test]
+fn values_of_arguments() {
+    let folder = Folder::new("html-values");
+    folder.write("gmon.pb.gz", &valued().write());
+    let data = report(&folder, &["gmon.pb.gz"]);
+    let output = gmon(&folder, &["values", "--json", "--paths", "gmon.pb.gz"]);
+    let table: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let name = |index: &Value| data["functions"]["name"][index.as_u64().expect("an index") as usize].clone();
+    let (page, rows) =
+        (data["values"].as_array().expect("values"), table["values"].as_array().expect("values"));
+    assert_eq!((page.len(), rows.len()), (2, 2));
+    for (argument, row) in page.iter().zip(rows) {
+        assert_eq!(
+            (name(&argument["function"]), &argument["name"]),
+            (row["demangled"].clone(), &row["argument"])
+        );
+        assert_eq!(argument["calls"], row["calls"]);
+        let counts = |of: &Value| {
+            of.as_array().expect("rows").iter().map(|row| row["calls"].clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(counts(&argument["values"]), counts(&row["values"]));
+        for by in ["callers", "paths"] {
+            assert_eq!(counts(&argument[by]), counts(&row[by]), "{by}");
+        }
+        let path =
+            |functions: &Value| functions.as_array().expect("a path").iter().map(name).collect::<Vec<_>>();
+        let expected =
+            row["paths"][0]["path"].as_array().expect("a path").iter().map(|of| of["demangled"].clone());
+        assert_eq!(path(&argument["paths"][0]["functions"]), expected.collect::<Vec<_>>());
+    }
+    folder.write("gmon.pb.gz", &example(true).write());
+    assert_eq!(report(&folder, &["gmon.pb.gz"])["values"], Value::Null);
+}
+
 #[test]
 fn what_the_page_computes() {
     if !have_for("html::what_the_page_computes", &["node"]) {
@@ -431,6 +490,7 @@ fn in_a_browser() {
         ("measured", "measured", example(false)),
         ("empty", "empty", nothing()),
         ("hostile", "hostile", hostile(&folder)),
+        ("valued", "valued", valued()),
         ("large", "large", synthetic(50_000, 300_000, 100_000)),
         ("large", "large-estimate", synthetic(50_000, 300_000, 0)),
     ] {

@@ -56,6 +56,7 @@ fn members_are_those_that_are_documented() {
             let others = OtherValues { count: 2, sum: -8, histogram: vec![1, 1], ..OtherValues::default() };
             Values {
                 caller: Some(0),
+                node: Some(1),
                 name: "arg1".to_owned(),
                 counts: ValueCounts { kind, kept, others, missing: 1 },
                 ..Values::default()
@@ -101,12 +102,14 @@ fn members_are_those_that_are_documented() {
         "paths --waits --json --threads waited.pb.gz",
         "paths --slow --json measured.pb.gz",
         "values --json valued.pb.gz",
+        "values --json --paths valued.pb.gz",
         "lines --json -m [Python] python.pb.gz",
         "diff --json measured.pb.gz counted.pb.gz --sort calls",
         "check --records --json gmon.out",
         "check --budget budget.toml --json measured.pb.gz",
         "trace --json run.trace",
         "trace --stats --json run.trace",
+        "trace --values --paths --json run.trace",
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_gmon"))
             .args(args.split(' '))

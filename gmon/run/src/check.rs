@@ -135,7 +135,7 @@ impl Recording {
         }
         self.slow.check(programs, functions)?;
         let mut values = self.values.iter().enumerate();
-        values.try_for_each(|(index, of)| of.check(index, programs, functions))
+        values.try_for_each(|(index, of)| of.check(index, programs, functions, self.nodes.len()))
     }
 
     fn check_stacks(&self) -> Result<(), Invalid> {

@@ -53,6 +53,7 @@ mod tables;
 pub mod ticks;
 mod values;
 mod values_check;
+mod values_counted;
 mod values_tables;
 pub mod wire;
 mod write;
@@ -74,3 +75,4 @@ pub use crate::summary::Summary;
 pub use crate::values::{
     INTERVALS, KEPT_MAX, KeptValue, OtherValues, ValueCounts, ValueKind, ValueSummary, Values,
 };
+pub use crate::values_counted::ValueCounter;

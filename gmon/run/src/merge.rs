@@ -125,7 +125,8 @@ impl Recording {
         let renumbered = other.values.into_iter().filter_map(|of| {
             let caller = of.caller.map(|caller| functions[caller as usize]);
             let program = programs.get(of.program as usize).copied()?;
-            Some(Values { program, function: functions[of.function as usize], caller, ..of })
+            let at = of.node.map(|at| at + node);
+            Some(Values { program, function: functions[of.function as usize], caller, node: at, ..of })
         });
         values::merge(&mut self.values, renumbered);
         Ok(())

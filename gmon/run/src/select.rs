@@ -45,6 +45,9 @@ impl Recording {
             // A node's parent is of the same thread.
             node.parent = node.parent.and_then(|parent| nodes.get(parent));
         }
+        for values in &mut self.values {
+            values.node = values.node.and_then(|node| nodes.get(node));
+        }
         if wanted.contains(&false) {
             self.nodes_lost = 0;
             for node in self.nodes.iter().filter(|node| node.function.is_none()) {

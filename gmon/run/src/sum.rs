@@ -156,7 +156,8 @@ impl Sum {
         let renumbered = run.values.into_iter().filter_map(|of| {
             let caller = of.caller.map(|caller| functions[caller as usize]);
             let program = programs.get(of.program as usize).copied()?;
-            Some(Values { program, function: functions[of.function as usize], caller, ..of })
+            let node = of.node.map(|node| nodes[node as usize]);
+            Some(Values { program, function: functions[of.function as usize], caller, node, ..of })
         });
         values::merge(&mut self.sum.values, renumbered);
         self.sum.slow.append(run.slow, of, |function| functions[function as usize]);

@@ -11,6 +11,8 @@ pub struct Values {
     pub function: u32,
     /// The index of the calling function; `None` if no function is known.
     pub caller: Option<u32>,
+    /// The index of the [node](crate::Node) of the path by which the function was called; `None` if the path is not known.
+    pub node: Option<u32>,
     /// The name of the argument, or its number as in `arg1`; `retval` of a result.
     pub name: String,
     pub counts: ValueCounts,
@@ -211,6 +213,11 @@ impl ValueCounts {
         }
     }
 
+    /// Returns the number of calls.
+    pub fn calls(&self) -> u64 {
+        self.kept.iter().fold(self.others.count, |sum, kept| sum.saturating_add(kept.count))
+    }
+
     /// Adds the values of other calls, of the same kind. The count of a value that only one of both has kept may be too low by what the other one
     /// can have missed.
     pub fn add(&mut self, other: ValueCounts) {
@@ -243,6 +250,11 @@ impl ValueCounts {
         self.missing = self.missing.saturating_add(other.missing);
         self.others.add_all(self.kind, &other.others);
         self.settle();
+    }
+
+    /// Adds a value that gets no count of its own.
+    pub(crate) fn add_other(&mut self, value: u64, count: u64) {
+        self.others.add(self.kind, value, count);
     }
 
     /// Sorts the values, and gives up those for which there is no room.
@@ -278,9 +290,9 @@ impl ValueCounts {
     }
 }
 
-/// Adds values to a list, in which those of the same function, caller and name are one.
+/// Adds values to a list, in which those of the same function, caller, path and name are one.
 pub(crate) fn merge(list: &mut Vec<Values>, others: impl Iterator<Item = Values>) {
-    let key = |of: &Values| (of.program, of.function, of.caller, of.name.clone(), of.counts.kind);
+    let key = |of: &Values| (of.program, of.function, of.caller, of.node, of.name.clone(), of.counts.kind);
     let mut places: HashMap<_, usize> = list.iter().enumerate().map(|(at, of)| (key(of), at)).collect();
     for other in others {
         match places.get(&key(&other)) {

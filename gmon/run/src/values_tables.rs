@@ -32,6 +32,11 @@ pub(crate) fn written(all: &[Values], mut text: impl FnMut(&str) -> i64) -> wire
         count: kept().map(|kept| kept.count).collect(),
         error: kept().map(|kept| kept.error).collect(),
         text: texts,
+        node: if all.iter().any(|of| of.node.is_some()) {
+            all.iter().map(|of| successor(of.node)).collect()
+        } else {
+            Vec::new()
+        },
     }
 }
 
@@ -54,6 +59,9 @@ pub(crate) fn read(all: &wire::Values, texts: &mut Texts) -> Result<Vec<Values>,
         ("histogram length", all.histogram_len.len()),
         ("kept", all.kept.len()),
     ])?;
+    if !all.node.is_empty() {
+        Columns { table: TABLE, len }.check(&[("node", all.node.len())])?;
+    }
     Columns { table: "kept values", len: all.value.len() }.check(&[
         ("count", all.count.len()),
         ("error", all.error.len()),
@@ -85,6 +93,7 @@ pub(crate) fn read(all: &wire::Values, texts: &mut Texts) -> Result<Vec<Values>,
             program: all.program[index],
             function: all.function[index],
             caller: function(TABLE, index, all.caller[index])?,
+            node: function(TABLE, index, all.node.get(index).copied().unwrap_or(0))?,
             name: texts.get(all.name[index]).map_err(|error| error.of(TABLE, index))?,
             counts: ValueCounts {
                 kind: kind.ok_or(wrong("an unknown kind"))?,
@@ -120,6 +129,7 @@ mod tests {
             program: 1,
             function: 1,
             caller: Some(0),
+            node: None,
             name: name.to_owned(),
             counts: ValueCounts { kind, kept, missing: 9, ..ValueCounts::default() },
         };
@@ -136,6 +146,7 @@ mod tests {
         };
         all[2].counts.others = OtherValues { count: 1, float_sum: -2.5, ..OtherValues::default() };
         all[2].caller = None;
+        all[1].node = Some(4);
         all
     }
 
@@ -148,13 +159,14 @@ mod tests {
         });
         let mut texts = Texts { table: &strings, left: 1000 };
         assert_eq!(read(&written, &mut texts).expect("valid"), values());
-        let wrong: [fn(&mut wire::Values); 6] = [
+        let wrong: [fn(&mut wire::Values); 7] = [
             |wire| wire.kind[0] = 7,
             |wire| wire.kept[1] = 3,
             |wire| wire.histogram_len[0] = 4,
             |wire| wire.text[0] = 99,
             |wire| wire.count.truncate(1),
             |wire| wire.caller[0] = u64::MAX,
+            |wire| wire.node.truncate(2),
         ];
         for (number, change) in wrong.iter().enumerate() {
             let mut wire = written.clone();

@@ -52,6 +52,8 @@ pub struct Statistics {
 pub struct ThreadTimes {
     /// The index of the process.
     pub process: u32,
+    /// The number of the buffer.
+    pub buffer: u32,
     /// Their sums. The thread ID is that of the last of these threads, and the lifetime the sum of those of all, each from its first
     /// call to the end of its last one.
     pub thread: Thread<Callee>,
@@ -156,7 +158,7 @@ impl Statistics {
     pub fn finish(self) -> Vec<ThreadTimes> {
         let mut buffers: Vec<(u32, Buffer)> = self.buffers.into_iter().collect();
         buffers.sort_unstable_by_key(|(number, _)| *number);
-        buffers.into_iter().map(|(_, buffer)| buffer.finish()).collect()
+        buffers.into_iter().map(|(number, buffer)| buffer.finish(number)).collect()
     }
 }
 
@@ -260,7 +262,7 @@ impl Buffer {
         }
     }
 
-    fn finish(self) -> ThreadTimes {
+    fn finish(self, number: u32) -> ThreadTimes {
         let life = self.earlier.saturating_add(self.life());
         let Overhead { inside, outside } = self.overhead;
         let mut arcs = Vec::with_capacity(self.arcs.len());
@@ -312,7 +314,7 @@ impl Buffer {
             Recorded { inside, outside, outside_taken: outside, arcs, functions, ..Recorded::default() };
         let thread = recorded.without_overhead(Factors::CALIBRATED);
         let thread = Thread { tid: self.tid, life, overhead: thread.overhead.min(life), ..thread };
-        ThreadTimes { process: self.process, thread }
+        ThreadTimes { process: self.process, buffer: number, thread }
     }
 }
 

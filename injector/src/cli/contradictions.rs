@@ -186,11 +186,11 @@ impl Args {
             ));
         }
         if self.values.is_some()
-            && let Some(option) = first(&["times", "paths", "trace", "slow"])
+            && let Some(option) = first(&["trace", "slow", "min_time"])
                 .or_else(|| counts_instructions.then(|| "--clock instructions".to_owned()))
         {
             return Some(format!(
-                "--values keeps values by caller while a program is counted, and {option} measures its calls: run gprofinject twice"
+                "--values keeps values by caller, and with --paths by path, of all calls, which {option} does not leave room for: run gprofinject twice, or count those of a trace by gmon trace --values"
             ));
         }
         if self.values.is_some() && self.hooks == Some(HooksArg::None) {

@@ -19,9 +19,11 @@ use crate::session::settings::{Kept, Settings, SlowCalls, TraceFile};
 use crate::store::output;
 use crate::store::rank::Suffix;
 
-/// Returns what is to be measured of the durations of calls.
-fn measure(args: &Args) -> Result<Option<Measure>> {
-    if args.values.is_some() {
+/// Returns what is to be measured of the durations of calls. `chosen` are the values that are kept.
+fn measure(args: &Args, chosen: Option<&ArgsChoice>) -> Result<Option<Measure>> {
+    let values = chosen.is_some();
+    let results = chosen.is_some_and(ArgsChoice::wants_results);
+    if values && !args.times && !args.paths {
         // No clock is read.
         let clock = Clock::Gettime;
         return Ok(Some(Measure {
@@ -31,7 +33,8 @@ fn measure(args: &Args) -> Result<Option<Measure>> {
             min_ns: 0,
             most_ns: 0,
             trace: None,
-            values: true,
+            values,
+            results,
         }));
     }
     let is_slow = !args.slow.is_empty();
@@ -63,7 +66,7 @@ fn measure(args: &Args) -> Result<Option<Measure>> {
     }
     let (min_ns, most_ns) = args.min_time.map_or((0, 0), MinTime::limits);
     let is_result = args.times || args.paths || is_slow || executed;
-    Ok(Some(Measure { clock, paths, is_result, min_ns, most_ns, trace, values: false }))
+    Ok(Some(Measure { clock, paths, is_result, min_ns, most_ns, trace, values, results }))
 }
 
 /// Returns the file of the trace, and what is kept of it.
@@ -131,7 +134,8 @@ pub(crate) fn settings(args: Args) -> Result<Settings> {
             "--outermost needs gprofinject's own hooks, which Frida does not make in libraries; omit --engine"
         );
     }
-    let measure = measure(&args)?;
+    let values = args.values.as_deref().map(ArgsChoice::parse_values).transpose()?;
+    let measure = measure(&args, values.as_ref())?;
     // Whoever attaches to a process names the files of that one profile.
     let rank = if args.pid.is_some() { Suffix::default() } else { rank(&args) };
     let trace = trace_file(&args, &rank)?;
@@ -159,13 +163,13 @@ pub(crate) fn settings(args: Args) -> Result<Settings> {
         hooks: args.hooks,
         engine: args.engine,
         measure,
-        args: match (args.values.as_deref(), args.args.as_deref()) {
-            (Some(values), _) => Some(ArgsChoice::parse_values(values)?),
-            (None, args) => args.map(ArgsChoice::parse).transpose()?,
+        args: match values {
+            Some(values) => Some(values),
+            None => args.args.as_deref().map(ArgsChoice::parse).transpose()?,
         },
         trace,
         slow,
-        rate: args.rate.unwrap_or(if measure.is_some_and(|measure| measure.min_ns == 0 && !measure.values) {
+        rate: args.rate.unwrap_or(if measure.is_some_and(|of| of.min_ns == 0 && of.measures()) {
             MEASURED_RATE
         } else {
             RATE

@@ -14,6 +14,7 @@ use crate::profile::counted::{self, Counted, Reading};
 use crate::profile::elsewhere::Names;
 use crate::profile::ends::End;
 use crate::profile::recorder::Processes;
+use crate::program::arguments::ArgsChoice;
 use crate::program::filters::Filters;
 use crate::program::library::Libraries;
 use crate::program::libs::Libs;
@@ -36,6 +37,8 @@ struct Recovery<'s> {
     logbook: Logbook,
     filters: Filters,
     libs: Libs,
+    /// The values that were kept.
+    args: Option<ArgsChoice>,
     output: &'s Output,
     /// What is recovered; `None` before the first profile.
     results: Option<Results<'s>>,
@@ -54,9 +57,15 @@ struct Recovery<'s> {
 }
 
 /// Returns a planner that plans as the run did.
-fn planner<'a>(entries: &Entries, filters: &'a Filters, libs: &'a Libs, cache: &'a PlanCache) -> Planner<'a> {
+fn planner<'a>(
+    entries: &Entries,
+    filters: &'a Filters,
+    libs: &'a Libs,
+    args: Option<&'a ArgsChoice>,
+    cache: &'a PlanCache,
+) -> Planner<'a> {
     let Entries { hooks, engine, measure, running, shadow_stacks, arena, .. } = *entries;
-    Planner { hooks, engine, measure, args: None, filters, libs, running, shadow_stacks, arena, cache }
+    Planner { hooks, engine, measure, args, filters, libs, running, shadow_stacks, arena, cache }
 }
 
 /// Writes the profiles. Removes the folder when nothing in it is needed any more.
@@ -71,13 +80,15 @@ pub(crate) fn recover(folder: &Path, settings: &Settings) -> Result<()> {
     let filters = Filters::new(&entries.include, &entries.exclude, entries.min_size)?
         .counting(entries.count, &entries.files)?;
     let libs = Libs::new(Some(&entries.libs), &entries.outermost)?;
-    let planner = planner(entries, &filters, &libs, &settings.cache);
+    let args = entries.values.as_deref().map(ArgsChoice::parse_values).transpose()?;
+    let planner = planner(entries, &filters, &libs, args.as_ref(), &settings.cache);
     let libraries = Libraries::again(&entries.libraries, &planner);
     let output = entries.output.check()?;
     let mut recovery = Recovery {
         folder: folder.clone(),
         filters,
         libs,
+        args,
         libraries,
         output: &output,
         results: None,
@@ -299,7 +310,8 @@ impl Recovery<'_> {
             None => {
                 let program = self.logbook.entries.programs.get(number as usize).cloned();
                 let Program { binary, shown, label } = program.context("its program is not known")?;
-                let planner = planner(&self.logbook.entries, &self.filters, &self.libs, self.cache);
+                let planner =
+                    planner(&self.logbook.entries, &self.filters, &self.libs, self.args.as_ref(), self.cache);
                 let subject = planner.subject_to_compare(&binary);
                 if !subject.is_labelled(&label) {
                     bail!("{} is no longer the file that was run", binary.display());

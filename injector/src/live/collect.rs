@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 
+use gmon_export::values::{in_short, real, shown as shown_value};
+use gmon_run::ValueCounts;
 use gprofinject_image::names::demangle::demangle;
 use gprofinject_image::names::short;
 
-use crate::live::snapshot::{Function, Snapshot};
+use crate::live::snapshot::{Argument, Function, Snapshot};
 use crate::os::say::visible;
 use crate::profile::model::{ModuleIndex, NOWHERE, Place, Profile};
 use crate::program::choice::{Part, Switched};
@@ -138,6 +140,7 @@ pub(crate) fn snapshot(profile: &Profile, switched: &Switched, names: &mut Names
             }
         }
     }
+    let values = values(profile, functions.names);
     let mut idle = 0;
     for (index, module) in (0_u32..).zip(&profile.modules) {
         let part = module.library.map_or(Part::Program, |library| Part::Library(library.number));
@@ -161,6 +164,7 @@ pub(crate) fn snapshot(profile: &Profile, switched: &Switched, names: &mut Names
         program: shown(&profile.name),
         modules,
         functions: list,
+        values,
         rate: profile.rate,
         own_samples: profile.in_agent
             + profile.modules.iter().fold(0, |sum, module| sum + module.samples_in_hooks()),
@@ -168,6 +172,41 @@ pub(crate) fn snapshot(profile: &Profile, switched: &Switched, names: &mut Names
         off: switched.count() as u64,
         ..Snapshot::default()
     }
+}
+
+/// Returns the values of arguments, those with the most calls first.
+fn values(profile: &Profile, names: &mut Names) -> Vec<Argument> {
+    /// Arguments, and values of each. Who wants all of them has `gmon values`.
+    const MOST: (usize, usize) = (1000, 100);
+    let mut places = HashMap::new();
+    let mut sums: Vec<(Place, &str, ValueCounts)> = Vec::new();
+    for of in &profile.values {
+        let (key, counts) = (&of.key, &of.counts);
+        let at = *places.entry((key.function, key.index, key.name.as_str())).or_insert_with(|| {
+            let empty = ValueCounts { kind: counts.kind, ..ValueCounts::default() };
+            sums.push((key.function, key.name.as_str(), empty));
+            sums.len() - 1
+        });
+        if let Some((.., sum)) = sums.get_mut(at) {
+            sum.add(counts.clone());
+        }
+    }
+    sums.sort_by_cached_key(|(.., counts)| std::cmp::Reverse(counts.calls()));
+    let argument = |(place, name, counts): (Place, &str, ValueCounts)| {
+        let module = profile.modules.get(place.module as usize)?;
+        let (function, _) = names.of(module.program, profile.name_of(module), place.address);
+        let kept = counts.kept.iter().take(MOST.1);
+        let all = counts.summary();
+        let total = all.integer_sum.filter(|_| all.calls > 0);
+        let total = total.map_or_else(String::new, |sum| format!(", sum {}", real(sum as f64)));
+        Some(Argument {
+            name: shown(&format!("{function} {name}")),
+            calls: all.calls,
+            summary: shown(&format!("{}{total}", in_short(&counts))),
+            values: kept.map(|kept| (shown(&shown_value(counts.kind, kept)), kept.count)).collect(),
+        })
+    };
+    sums.into_iter().take(MOST.0).filter_map(argument).collect()
 }
 
 /// Adds the functions that are not hooked and have samples.

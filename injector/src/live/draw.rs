@@ -24,8 +24,8 @@ pub(crate) struct Beside<'b> {
 const NARROW: u16 = 64;
 
 const HELP: &str = " s c t n   sort by calls per second, calls, time, name; once more: the other way round
- f m h     functions, modules, threads; Tab: the next of these
- Enter     the functions of the selected module or thread; Esc: back
+ f m h v   functions, modules, threads, values of arguments; Tab: the next of these
+ Enter     the functions of the selected module or thread, the values of the selected argument; Esc: back
  /         filter: a part of a name, or a glob
  Space     let the display stand still; the process counts on
  x e       switch the selected function or module off, on
@@ -100,6 +100,7 @@ fn second(model: &Model, beside: &Beside) -> String {
         Kind::Functions => "functions",
         Kind::Modules => "modules",
         Kind::Threads => "threads",
+        Kind::Values => "values",
     };
     let sort = match model.sort {
         Sort::Calls => "calls",
@@ -111,8 +112,8 @@ fn second(model: &Model, beside: &Beside) -> String {
     if model.reversed {
         text += ", reversed";
     }
-    if let Some(module) = &model.module {
-        text += &format!(", of {module}");
+    if let Some(within) = &model.within {
+        text += &format!(", of {within}");
     }
     if !model.filter.typed.is_empty() {
         text += &format!(", filter '{}'", model.filter.typed);
@@ -150,6 +151,6 @@ fn last(model: &Model, beside: &Beside) -> String {
         _ => "",
     };
     format!(
-        "? help  s c t n sort  f m h kind  / filter  Space still  x e off on  z zero  d dump{output}  q quit"
+        "? help  s c t n sort  f m h v kind  / filter  Space still  x e off on  z zero  d dump{output}  q quit"
     )
 }

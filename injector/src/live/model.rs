@@ -55,8 +55,8 @@ pub(crate) struct Model {
     is_order_chosen: bool,
     pub(crate) reversed: bool,
     pub(crate) filter: Filter,
-    /// The module whose functions are shown, and no others.
-    pub(crate) module: Option<String>,
+    /// The module whose functions are shown, and no others; or the argument whose values are shown.
+    pub(crate) within: Option<String>,
     /// The thread whose functions are shown, and no others.
     pub(crate) thread: Option<u32>,
     /// The process whose functions are shown; `None` for the first one.
@@ -91,7 +91,7 @@ impl Model {
             is_order_chosen: false,
             reversed: false,
             filter: Filter::default(),
-            module: None,
+            within: None,
             thread: None,
             pid: None,
             rows: Vec::new(),
@@ -143,7 +143,7 @@ impl Model {
             None => self.followed,
         };
         self.followed = selected;
-        self.rows = rows::rows(now, self.before.as_ref(), self.kind, &self.filter, self.module.as_deref());
+        self.rows = rows::rows(now, self.before.as_ref(), self.kind, &self.filter, self.within.as_deref());
         rows::sort(&mut self.rows, self.sort, self.reversed);
         // At the top, the row with the most stays selected, whichever that is.
         if selected.is_some() {
@@ -168,7 +168,7 @@ impl Model {
     fn show(&mut self, kind: Kind) -> Option<Action> {
         (self.kind, self.selected, self.first) = (kind, 0, 0);
         self.filter = Filter::default();
-        (self.module, self.thread, self.rows, self.followed) = (None, None, Vec::new(), None);
+        (self.within, self.thread, self.rows, self.followed) = (None, None, Vec::new(), None);
         self.arrange();
         Some(Action::Refresh)
     }
@@ -205,11 +205,17 @@ impl Model {
             Key::Char('f') => return self.show(Kind::Functions),
             Key::Char('m') => return self.show(Kind::Modules),
             Key::Char('h') => return self.show(Kind::Threads),
+            Key::Char('v') if !self.has_values() => {
+                self.message =
+                    Some("no values are kept: gprofinject --values keeps those of arguments".to_owned());
+            }
+            Key::Char('v') => return self.show(Kind::Values),
             Key::Tab => {
                 return self.show(match self.kind {
                     Kind::Functions => Kind::Modules,
                     Kind::Modules => Kind::Threads,
-                    Kind::Threads => Kind::Functions,
+                    Kind::Threads if self.has_values() => Kind::Values,
+                    Kind::Threads | Kind::Values => Kind::Functions,
                 });
             }
             Key::Char('c') => self.order(Sort::Calls),
@@ -247,8 +253,12 @@ impl Model {
             Key::End => self.selected = usize::MAX,
             Key::Enter => return self.enter(),
             Key::Escape | Key::Backspace => {
-                let back = if self.thread.is_some() { Kind::Threads } else { Kind::Modules };
-                match self.thread.is_some() || self.module.is_some() {
+                let back = match self.kind {
+                    Kind::Values => Kind::Values,
+                    _ if self.thread.is_some() => Kind::Threads,
+                    _ => Kind::Modules,
+                };
+                match self.thread.is_some() || self.within.is_some() {
                     true => return self.show(back),
                     false => self.filter = Filter::default(),
                 }
@@ -288,16 +298,29 @@ impl Model {
         None
     }
 
-    /// Shows the functions of the selected module or thread.
+    /// Whether values of arguments are kept.
+    fn has_values(&self) -> bool {
+        self.now.as_ref().is_some_and(|now| !now.values.is_empty())
+    }
+
+    /// Returns the rows of arguments.
+    pub(crate) fn values(&self) -> Vec<Row> {
+        let Some(now) = &self.now else { return Vec::new() };
+        rows::rows(now, self.before.as_ref(), Kind::Values, &Filter::default(), None)
+    }
+
+    /// Shows the functions of the selected module or thread, or the values of the selected argument.
     fn enter(&mut self) -> Option<Action> {
         let row = self.rows.get(self.selected)?.clone();
-        let (module, thread) = match self.kind {
+        let (kind, within, thread) = match self.kind {
             Kind::Functions => return None,
-            Kind::Modules => (Some(row.name), None),
-            Kind::Threads => (None, Some(row.id.1 as u32)),
+            Kind::Values if self.within.is_some() => return None,
+            Kind::Values => (Kind::Values, Some(row.name), None),
+            Kind::Modules => (Kind::Functions, Some(row.name), None),
+            Kind::Threads => (Kind::Functions, None, Some(row.id.1 as u32)),
         };
-        self.show(Kind::Functions);
-        (self.module, self.thread) = (module, thread);
+        self.show(kind);
+        (self.within, self.thread) = (within, thread);
         self.arrange();
         Some(Action::Refresh)
     }
@@ -318,7 +341,7 @@ impl Model {
         let name = match self.kind {
             Kind::Functions => &row.more,
             Kind::Modules => &row.name,
-            Kind::Threads => return None,
+            Kind::Threads | Kind::Values => return None,
         };
         let name = name.clone();
         let modules = rows::rows(self.now.as_ref()?, None, Kind::Modules, &Filter::default(), None);
@@ -453,6 +476,41 @@ mod tests {
         assert_eq!(type_in(&mut model, "p"), Some(Action::Refresh));
         assert_eq!(model.pid, Some(9));
         assert_eq!(type_in(&mut model, "q"), Some(Action::Quit));
+    }
+
+    #[test]
+    fn values_of_an_argument() {
+        use crate::live::snapshot::Argument;
+
+        let mut model = model();
+        assert_eq!(type_in(&mut model, "v"), None);
+        assert!(model.message.is_some());
+        let argument = |name: &str, calls, values: &[(&str, u64)]| Argument {
+            name: name.to_owned(),
+            calls,
+            summary: "mean 3".to_owned(),
+            values: values.iter().map(|(value, calls)| ((*value).to_owned(), *calls)).collect(),
+        };
+        let at = |seconds, more| Snapshot {
+            values: vec![argument("f n", 10 + more, &[("3", 8 + more), ("4", 2)]), argument("g n", 5, &[])],
+            ..snapshot(seconds, more)
+        };
+        model.take(at(3, 0));
+        model.take(at(4, 20));
+        assert_eq!(type_in(&mut model, "v"), Some(Action::Refresh));
+        type_in(&mut model, "n");
+        let row = |row: &Row| (row.name.clone(), row.more.clone(), row.calls, row.rate);
+        let expected = [("f n", "mean 3", 30, Some(20.0)), ("g n", "mean 3", 5, Some(0.0))];
+        let expected =
+            expected.map(|(name, more, calls, rate)| (name.to_owned(), more.to_owned(), calls, rate));
+        assert_eq!(model.rows.iter().map(row).collect::<Vec<_>>(), expected);
+        type_in(&mut model, "\r");
+        let values: Vec<_> = model.rows.iter().map(|row| (row.name.as_str(), row.calls)).collect();
+        assert_eq!(values, [("3", 28), ("4", 2)]);
+        type_in(&mut model, "\x1b");
+        assert_eq!((model.rows.len(), model.kind), (2, Kind::Values));
+        type_in(&mut model, "\t");
+        assert_eq!(model.kind, Kind::Functions);
     }
 
     #[test]

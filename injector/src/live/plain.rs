@@ -23,6 +23,9 @@ pub(crate) fn text(model: &Model, date: &str) -> String {
     if more > 0 {
         let _ = writeln!(text, "and {}", gmon::counted(more as u64, "more function", "more functions"));
     }
+    for row in model.values().iter().take(MOST) {
+        let _ = writeln!(text, "{}", line(row, now));
+    }
     text
 }
 
@@ -52,6 +55,8 @@ pub(crate) fn header(model: &Model) -> String {
         Kind::Functions => ("function", "self s"),
         Kind::Modules => ("module", "self s"),
         Kind::Threads => ("thread", "cpu s"),
+        Kind::Values if model.within.is_some() => ("value", ""),
+        Kind::Values => ("argument", ""),
     };
     let inclusive = if has_inclusive(model) { "   total s" } else { "" };
     format!("{:>14} {:>12} {time:>10}{inclusive}   {name}", "calls", "calls/s")

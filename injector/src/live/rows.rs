@@ -13,6 +13,8 @@ pub(crate) enum Kind {
     Functions,
     Modules,
     Threads,
+    /// Arguments, or the values of one of them.
+    Values,
 }
 
 /// By what rows are sorted.
@@ -78,15 +80,16 @@ impl Filter {
     }
 }
 
-/// Returns the rows of a snapshot, sorted. `before` is an earlier one of the same process. `module` leaves out the functions of
-/// other modules.
+/// Returns the rows of a snapshot, sorted. `before` is an earlier one of the same process. `within` leaves out the functions of
+/// other modules, or selects the argument whose values are the rows.
 pub(crate) fn rows(
     now: &Snapshot,
     before: Option<&Snapshot>,
     kind: Kind,
     filter: &Filter,
-    module: Option<&str>,
+    within: Option<&str>,
 ) -> Vec<Row> {
+    let module = within;
     let seconds = before.map_or(0.0, |before| now.ns.saturating_sub(before.ns) as f64 / 1e9);
     let before = before.filter(|_| seconds > 0.0);
     let rate = |calls: u64, earlier: Option<u64>| {
@@ -132,6 +135,7 @@ pub(crate) fn rows(
                 .collect()
         }
         Kind::Modules => modules(now, before, &rate, filter),
+        Kind::Values => values(now, before, &rate, filter, within),
         Kind::Threads => {
             let earlier: HashMap<u32, u64> = before
                 .iter()
@@ -161,6 +165,48 @@ pub(crate) fn rows(
     };
     rows.retain(|row| row.calls > 0 || row.seconds > 0.0 || row.off != Off::None || kind != Kind::Functions);
     rows
+}
+
+/// Returns one row for each argument, or for each of the most frequent values of one of them.
+fn values(
+    now: &Snapshot,
+    before: Option<&Snapshot>,
+    rate: &dyn Fn(u64, Option<u64>) -> Option<f64>,
+    filter: &Filter,
+    of: Option<&str>,
+) -> Vec<Row> {
+    /// The name of a row, what else there is to say, and the calls.
+    type Found<'s> = (&'s str, &'s str, u64);
+    let found = |snapshot: &'_ Snapshot| -> Vec<(String, String, u64)> {
+        let all = snapshot.values.iter();
+        let of_argument = all.clone().filter(|argument| of.is_some_and(|of| argument.name == of));
+        let mut rows: Vec<Found> = match of {
+            None => all.map(|of| (of.name.as_str(), of.summary.as_str(), of.calls)).collect(),
+            Some(_) => of_argument
+                .flat_map(|of| of.values.iter().map(|(value, calls)| (value.as_str(), "", *calls)))
+                .collect(),
+        };
+        rows.retain(|(name, ..)| filter.matches(name));
+        rows.into_iter().map(|(name, more, calls)| (name.to_owned(), more.to_owned(), calls)).collect()
+    };
+    let earlier = before.map(found).unwrap_or_default();
+    let earlier: HashMap<&str, u64> =
+        earlier.iter().map(|(name, _, calls)| (name.as_str(), *calls)).collect();
+    let row = |(name, more, calls): (String, String, u64)| Row {
+        // FNV-1a, so that the row is found again in the next snapshot.
+        id: (
+            0,
+            name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+            }),
+        ),
+        calls,
+        rate: rate(calls, earlier.get(name.as_str()).copied()),
+        name,
+        more,
+        ..Row::default()
+    };
+    found(now).into_iter().map(row).collect()
 }
 
 /// Returns one row for each module.

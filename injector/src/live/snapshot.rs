@@ -27,6 +27,9 @@ pub(crate) struct Snapshot {
     pub(crate) functions: Vec<Function>,
     /// Empty unless they were wanted.
     pub(crate) threads: Vec<Thread>,
+    /// The values of arguments and results; empty if none are kept, or for one thread.
+    #[serde(default)]
+    pub(crate) values: Vec<Argument>,
     /// The thread that the functions are of; `None` if they are of all threads.
     pub(crate) thread: Option<u32>,
     /// Samples per second of CPU time; 0 if none are taken.
@@ -62,6 +65,18 @@ pub(crate) struct Function {
     pub(crate) inclusive_ns: u64,
     pub(crate) is_hooked: bool,
     pub(crate) is_off: bool,
+}
+
+/// The values of an argument of a function, or of its result, in the calls by all callers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Argument {
+    /// The names of the function and of the argument.
+    pub(crate) name: String,
+    pub(crate) calls: u64,
+    /// What all values have in common, and the most frequent one.
+    pub(crate) summary: String,
+    /// The most frequent values, and how often each was seen.
+    pub(crate) values: Vec<(String, u64)>,
 }
 
 /// A thread.

@@ -231,9 +231,11 @@ impl Profile {
         self.stacks.add_all(&other.stacks, place);
         self.in_agent = self.in_agent.saturating_add(other.in_agent);
         self.threads = self.threads.saturating_add(other.threads);
+        let threads = self.times.as_ref().map_or(0, |times| times.threads.len()) as u32;
         let moved = other.values.into_iter().map(|mut of| {
             of.key.function = place(of.key.function);
             of.key.caller = of.key.caller.map(place);
+            of.key.path = of.key.path.map(|(thread, node)| (threads.saturating_add(thread), node));
             of
         });
         values::add(&mut self.values, moved);

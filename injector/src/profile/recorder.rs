@@ -7,6 +7,7 @@ mod times;
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
+use std::ops::Range;
 use std::sync::OnceLock;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -21,6 +22,7 @@ use crate::profile::recorder::tables::Tables;
 use crate::profile::recorder::times::Sources;
 use crate::profile::slowest::Slowest;
 use crate::profile::stacks::{self, Frame};
+use crate::profile::values::REST;
 use crate::program::planned::Planned;
 use crate::store::rank;
 
@@ -206,23 +208,26 @@ impl Recorder {
             let site = if caller.is_some() && arc.from.module != GENERATED { arc.from.address } else { 0 };
             self.tables.recording.calls.push(Calls { program, caller, site, callee, calls: arc.count });
         }
-        for of in &profile.values {
-            let mut index = |place| places.at(place, |found| self.tables.of_profile(&modules, &found));
-            let (function, caller) = (index(of.key.function), of.key.caller.map(&mut index));
-            let (name, counts) = (of.key.name.clone(), of.counts.clone());
-            let values = Values { program, function, caller, name, counts };
-            self.tables.recording.values.push(values);
-        }
         let run = self.tables.recording.runs.first().map_or(0, |run| run.id);
         let first = self.tables.recording.processes.len();
         for process in &processes.each {
             let calls = if profile.times.is_some() { 0 } else { process.calls };
             self.tables.recording.add_process(Process { program, run, calls, ..*process });
         }
+        let mut nodes = Vec::new();
         if let Some(times) = &profile.times {
             self.tables.begin_processes(first);
             let of = times::Of { program, profile, modules: &modules };
-            times::add(&mut self.tables, &mut self.sources, &of, times, &mut places);
+            nodes = times::add(&mut self.tables, &mut self.sources, &of, times, &mut places);
+        }
+        let mut rests = HashMap::new();
+        for of in &profile.values {
+            let mut index = |place| places.at(place, |found| self.tables.of_profile(&modules, &found));
+            let (function, caller) = (index(of.key.function), of.key.caller.map(&mut index));
+            let path = of.key.path.and_then(|(thread, node)| Some((nodes.get(thread as usize)?, node)));
+            let node = path.and_then(|(of_thread, node)| self.node(&mut rests, of_thread, node));
+            let (name, counts) = (of.key.name.clone(), of.counts.clone());
+            self.tables.recording.values.push(Values { program, function, caller, node, name, counts });
         }
         if let Some(known) = self.tables.recording.programs.get_mut(program as usize) {
             known.processes = known.processes.saturating_add(processes.number);
@@ -231,6 +236,27 @@ impl Recorder {
             known.elsewhere = known.elsewhere.saturating_add(elsewhere);
             known.overhead = known.overhead.saturating_add(own);
         }
+    }
+
+    /// Returns the index of a thread's node, or of one for all paths together for which there was no room. `rests` has the latter, by the first
+    /// nodes of their threads.
+    fn node(&mut self, rests: &mut HashMap<u32, u32>, of_thread: &Range<u32>, node: u32) -> Option<u32> {
+        if node != REST {
+            return of_thread.clone().nth(node as usize);
+        }
+        if let Some(&known) = rests.get(&of_thread.start) {
+            return Some(known);
+        }
+        let nodes = &mut self.tables.recording.nodes;
+        let own = nodes.get(of_thread.start as usize..of_thread.end as usize)?;
+        let thread = own.first()?.thread;
+        let found = own.iter().position(|node| node.function.is_none());
+        let index = found.map_or(nodes.len() as u32, |at| of_thread.start + at as u32);
+        if found.is_none() {
+            nodes.push(gmon_run::Node { thread, ..gmon_run::Node::default() });
+        }
+        rests.insert(of_thread.start, index);
+        Some(index)
     }
 
     /// Adds the stacks of a program's samples, of which the first hit has this index.

@@ -20,10 +20,15 @@ pub(crate) struct Key {
     pub(crate) function: Place,
     /// The address of the call, or the entry of the function that has jumped; `None` if no function is known there.
     pub(crate) caller: Option<Place>,
+    /// The path of the calls, if it is known: the index of a thread with measured calls, and that of a node among its nodes.
+    pub(crate) path: Option<(u32, u32)>,
     /// The index of the value: arguments come before results.
     pub(crate) index: (bool, u32),
     pub(crate) name: String,
 }
+
+/// In place of the index of a node: all paths together for which there was no room.
+pub(crate) const REST: u32 = u32::MAX;
 
 /// Adds values to a list, in which those of one key are one.
 pub(crate) fn add(list: &mut Vec<Values>, others: impl IntoIterator<Item = Values>) {

@@ -35,6 +35,8 @@ pub(crate) struct ArgsChoice {
     chosen: Vec<Chosen>,
     /// Whether their values are kept, and no calls traced.
     keeps: bool,
+    /// The text.
+    typed: String,
 }
 
 /// What the user says of some functions.
@@ -51,7 +53,7 @@ impl ArgsChoice {
     /// # Errors
     /// It is no specification, or it has a malformed pattern.
     pub(crate) fn parse(text: &str) -> Result<ArgsChoice> {
-        let mut choice = ArgsChoice::default();
+        let mut choice = ArgsChoice { typed: text.to_owned(), ..ArgsChoice::default() };
         let items = spec::parse(text).with_context(|| {
             "--args takes auto, or FUNCTION@VALUES as in 'main@arg1/i32,arg2/s,retval/i32', several separated by ;"
         })?;
@@ -80,7 +82,7 @@ impl ArgsChoice {
             }
             items.push_str(part);
         }
-        let mut choice = ArgsChoice { keeps: true, ..ArgsChoice::default() };
+        let mut choice = ArgsChoice { keeps: true, typed: text.to_owned(), ..ArgsChoice::default() };
         let parsed = spec::parse(&items).with_context(|| {
             "--values takes auto, or FUNCTION@VALUES as in 'malloc@arg1/u64,write@arg1/i32,arg3/u64,retval'"
         })?;
@@ -95,8 +97,13 @@ impl ArgsChoice {
         Ok(choice)
     }
 
+    /// Returns the value of `--values`, if it is one.
+    pub(crate) fn typed_values(&self) -> Option<&str> {
+        self.keeps.then_some(self.typed.as_str())
+    }
+
     /// Whether any results are wanted.
-    fn wants_results(&self) -> bool {
+    pub(crate) fn wants_results(&self) -> bool {
         let wants = |chosen: &Chosen| chosen.values.is_empty() || chosen.values.iter().any(|v| v.is_result);
         self.auto || self.chosen.iter().any(wants)
     }

@@ -272,7 +272,7 @@ impl Planner<'_> {
             role,
             measured: match measure {
                 None => Measured::None,
-                Some(Measure { values: true, .. }) => Measured::Chosen,
+                Some(measure) if !measure.measures() => Measured::Chosen,
                 Some(measure) if measure.trace.is_some_and(|trace| trace.depth > 0) => Measured::Outer,
                 Some(Measure { min_ns: 1.., .. }) => Measured::Long,
                 Some(_) => Measured::All,

@@ -118,6 +118,7 @@ impl Family<'_> {
 fn only(profile: &mut Profile, tid: u32, arcs: &[Arc]) {
     profile.arcs = arcs.to_vec();
     profile.unhooked.clear();
+    profile.values.clear();
     for module in &mut profile.modules {
         module.samples = crate::sampling::histogram::Histogram::new(module.program.shape);
     }

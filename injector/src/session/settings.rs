@@ -135,6 +135,7 @@ impl Settings {
             files: self.filters.files(),
             libs: self.libs.typed().to_owned(),
             outermost: self.libs.outermost().to_vec(),
+            values: self.args.as_ref().and_then(|args| args.typed_values()).map(str::to_owned),
             running: self.running,
             shadow_stacks: self.shadow_stacks,
             arena: self.arena,

@@ -39,6 +39,9 @@ pub(crate) struct Entries {
     pub(crate) shadow_stacks: bool,
     /// The values of `--outermost`.
     pub(crate) outermost: Vec<String>,
+    /// `--values` as typed.
+    #[serde(default)]
+    pub(crate) values: Option<String>,
     /// Whether the first process ran already.
     pub(crate) running: bool,
     /// The link address at which the arena of the first program begins, if it is not in the usual place.

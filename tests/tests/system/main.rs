@@ -125,6 +125,7 @@ modules! {
     unwinding
     usage
     values
+    values_paths
     waits
     whole
     matrix

@@ -18,6 +18,7 @@ gprofinject_tests::trials! {
         recursion_and_jumps,
         threads_and_children,
         a_static_program,
+        where_calls_are_measured,
         more_values_than_are_kept,
         calls_of_signal_handlers,
         a_killed_program,
@@ -181,6 +182,11 @@ fn own(outcome: &Outcome) -> Seen {
 
 /// Runs the C program, built in several ways, and compares all values.
 fn compare(flags: &[&str], args: &[&str], without_callers: &[&str]) {
+    compare_with(&[], flags, args, without_callers);
+}
+
+/// The same with more options.
+fn compare_with(options: &[&str], flags: &[&str], args: &[&str], without_callers: &[&str]) {
     for compiler in ["gcc", "clang"] {
         for flags in flags {
             if !skip::have(compiler) {
@@ -188,7 +194,7 @@ fn compare(flags: &[&str], args: &[&str], without_callers: &[&str]) {
                 continue;
             }
             let subject = Subject::new(compiler, "values.c", flags);
-            let outcome = subject.run(&["--values", SPEC], args);
+            let outcome = subject.run(&[&["--values", SPEC], options].concat(), args);
             assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
             let (own, reported) = (own(&outcome), reported(&subject.report()));
             assert!(own.len() > 1, "{compiler} {flags}: {own:?}");
@@ -221,6 +227,13 @@ fn threads_and_children() {
 
 fn a_static_program() {
     compare(&["-O2 -static"], &["all", "threads", "deep", "risky"], &[]);
+}
+
+/// Gates that count values come before those that measure calls.
+fn where_calls_are_measured() {
+    for options in [&["--times"][..], &["--paths"], &["--paths", "--no-fold"]] {
+        compare_with(options, &["-O0", "-O2"], &["all", "rare", "deep", "risky", "threads", "fork"], &[]);
+    }
 }
 
 /// What is known of all values is exact, and the counts of those that are kept are as exact as they say.
@@ -278,8 +291,15 @@ fn more_values_than_are_kept() {
 }
 
 fn calls_of_signal_handlers() {
+    for options in [&["--rate", "0"][..], &["--rate", "0", "--paths"]] {
+        of_signal_handlers(options);
+    }
+}
+
+fn of_signal_handlers(options: &[&str]) {
     let subject = Subject::new("gcc", "values.c", "-O2");
-    let outcome = subject.run(&["--values", "shared@arg1/u64,retval/u64", "--rate", "0"], &["signals"]);
+    let spec = ["--values", "shared@arg1/u64,retval/u64"];
+    let outcome = subject.run(&[&spec, options].concat(), &["signals"]);
     let own: BTreeMap<u64, u64> = outcome
         .stdout_text()
         .lines()
@@ -488,8 +508,9 @@ fn mistakes_are_refused() {
     let subject = Subject::new("gcc", "values.c", "-O2");
     for (options, words) in [
         (&["--values", "u8@argx"][..], "--values takes auto, or FUNCTION@VALUES"),
-        (&["--values", "u8@arg1", "--paths"], "--values keeps values by caller"),
-        (&["--values", "u8@arg1", "--times"], "--values keeps values by caller"),
+        (&["--values", "u8@arg1", "--slow", "u8"], "--values keeps values by caller"),
+        (&["--values", "u8@arg1", "--paths", "--min-time"], "--values keeps values by caller"),
+        (&["--values", "u8@arg1", "--clock", "instructions"], "--values keeps values by caller"),
         (&["--values", "u8@arg1", "--trace", "t"], "--values keeps values by caller"),
         (&["--values", "u8@arg1", "--hooks", "none"], "--values needs hooks"),
         (&["--values", "auto", "--args", "auto"], "--args says what is traced"),

@@ -21,6 +21,8 @@ shared! {
         base: AtomicU64,
         /// Incremented by the owner.
         lost: AtomicU64,
+        /// Increased by the owner.
+        used: AtomicU64,
     }
 }
 
@@ -43,6 +45,9 @@ shared! {
         key: AtomicU64,
         values: AtomicU32,
         is_slow: AtomicU32,
+        caller_kind: AtomicU32,
+        caller: AtomicU32,
+        node: AtomicU32,
     }
 }
 

@@ -20,20 +20,27 @@
 //!
 //! A gate at work stores its stack pointer in [`TallyHeader::busy`]. If that word is not 0, the gate has interrupted another one, in a signal
 //! handler, or another one was left by a jump; the slow path finds out which.
+//!
+//! If calls are measured, all functions call gates, and those here come first: gpi_tally_open and gpi_tally_marked where a function begins, and
+//! gpi_tally_close at its exit. They return at once, or continue with the gate that measures ([`NEXT`]), if the function's values are not kept. The picture of the
+//! stack is the same, but at an exit nobody has stored the number of the function: it is that of the innermost open call.
 #![allow(unsafe_code, reason = "the way from machine code to Rust and back")]
 
-use crate::hot::tally::{BEGIN, END, HAVE_RESULTS, MARK, NUMBERS, miss, slowly};
+use crate::hot::tally::{
+    ARGUMENTS, BEGIN, CLOSE, END, FRAME, HAVE_VALUES, MARK, NUMBERS, OPEN, RESULTS, miss, slowly,
+};
 use crate::hot::times::clock::SLOWLY;
 use crate::os::vectors::saved_registers;
 use crate::os::words::{thread_word, words_offset};
 use core::arch::global_asm;
 use core::mem::offset_of;
+use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::plan::{Cell, END_NUMBER_BELOW, NUMBER_BELOW, ThreadWords, WINDOW, WINDOW_WORD};
 use gprofinject_abi::tally::{
-    CallEntry, CallTally, ENTRY_HASH, ENTRY_MASK, ENTRY_SHIFT, RESULT, TALLIES, TallyHeader, VALUE_HASH,
-    VALUE_SHIFT, ValueSlot, ValueTally,
+    CallEntry, CallTally, ENTRY_HASH, ENTRY_MASK, ENTRY_SHIFT, RECENT_TALLIES, RESULT, RecentTally, TALLIES,
+    TallyHeader, VALUE_HASH, VALUE_SHIFT, ValueSlot, ValueTally,
 };
-use gprofinject_abi::times::UNIT;
+use gprofinject_abi::times::{ArcTimes, OpenCall, TAIL, TIMES, TimesHeader, UNIT};
 
 global_asm!(
     saved_registers!("gpi_tally_save", "gpi_tally_restore"),
@@ -52,15 +59,77 @@ global_asm!(
     ".endm",
     // `from`: which gate it is. `cfa`: how far the CFA is above rsp. `number`: where the function's number is, below rsp. `saved`: where
     // rax is saved.
-    ".macro gpi_tally from, cfa, number, saved",
+    // `way`: 0 if calls are not measured, 1 where a measured one begins, 2 where it ends, 3 where one begins that is not measured.
+    ".macro gpi_tally from, cfa, number, saved, way=0",
     "mov [rsp-8], rdi",
     "mov [rsp-16], rsi",
+    ".if (\\way == 1) | (\\way == 3)",
+    "mov edi, [rsp-\\number]",
+    "mov rsi, [rip+{have_values}]",
+    "test byte ptr [rsi+rdi], {arguments}",
+    "jz 20f",
+    ".endif",
+    ".if \\way == 2",
+    words_offset!("rdi"),
+    thread_word!("mov rdi, ", "[rdi+{block}]"),
+    "mov rsi, [rdi+{top}]",
+    "test rsi, rsi",
+    "jz 20f",
+    "lea rdi, [rsp+\\cfa]",
+    "cmp [rsi+{open_cfa}], rdi",
+    "jne 40f",                        // frames that a jump has left, another stack, or a signal handler's
+    "test dword ptr [rsi+{open_flags}], {tail}",
+    "jnz 41f",
+    "mov rdi, [rsi+{open_arc}]",
+    "test rdi, rdi",
+    "jz 20f",
+    "mov edi, [rdi+{arc_callee}]",
+    "cmp edi, {numbers}",
+    "jae 20f",
+    "mov rsi, [rip+{have_values}]",
+    "test byte ptr [rsi+rdi], {results}",
+    "jz 20f",
+    ".endif",
     "mov [rsp-24], rdx",
     "mov [rsp-32], rcx",
     "mov [rsp-40], r8",
     "mov [rsp-48], r9",
     "mov [rsp-\\saved], rax",
+    ".ifeq \\way",
     "mov edi, [rsp-\\number]",
+    ".endif",
+    ".if (\\way == 1) | (\\way == 2)",
+    words_offset!("rax"),
+    thread_word!("mov rcx, ", "[rax+{block}]"),
+    "mov rsi, [rcx+{top}]",
+    ".if \\way == 1",
+    "test rsi, rsi",
+    "jz 3f",
+    "lea rdx, [rsp+\\cfa]",
+    "cmp rdx, [rcx+{stack_lo}]",
+    "jb 3f",
+    "cmp rdx, [rsi+{open_cfa}]",
+    "ja 3f",
+    ".else",
+    "mov rsi, [rsi+{open_outer}]",
+    ".endif",
+    // The place of the record among the recent ones follows from what is known at once, so the processor need not wait for the rest.
+    "lea r9, [rsp+\\cfa]",
+    "shr r9, 4",
+    "add r9d, edi",
+    "and r9d, {recent_mask}",
+    "lea r9, [r9+r9*2]",
+    "lea r9, [rcx+r9*8+{recent}]",
+    "mov rdx, [rsi+{open_arc}]",
+    "mov r8, rdx",
+    "shl r8, 32",
+    "add rdx, [rsi+{open_node}]",
+    "inc edi",
+    "or rdi, r8",
+    ".if \\way == 2",
+    "or rdi, [rip+gpi_tally_result]",
+    ".endif",
+    ".else",
     ".if \\from == {mark}",
     words_offset!("rax"),
     "mov rdx, [rsp+8]",               // the return address, or the exit label of a function that has jumped here
@@ -81,13 +150,14 @@ global_asm!(
     "or rdi, rsi",
     ".else",
     "mov r8d, [rsi+{function}]",
-    "mov rcx, [rip+{have_results}]",
+    "mov rcx, [rip+{have_values}]",
     "cmp edi, r8d",
     "jne 8f",
-    "cmp byte ptr [rcx+rdi], 0",
-    "je 9f",
+    "test byte ptr [rcx+rdi], {results}",
+    "jz 9f",
     "inc edi",
     "or rdi, [rip+gpi_tally_result]",
+    ".endif",
     ".endif",
     ".endif",
     thread_word!("mov rcx, ", "[rax+{block}]"),
@@ -99,6 +169,16 @@ global_asm!(
     "mov r8, [rcx+{table}]",
     "test r8, r8",
     "jz 3f",
+    ".if (\\way == 1) | (\\way == 2)",
+    "cmp [r9+{recent_key}], rdi",
+    "jne 14f",
+    "cmp [r9+{recent_word}], rdx",
+    "jne 14f",
+    "mov rsi, [r9+{recent_record}]",
+    "mov [rcx+{busy}], rsp",
+    "jmp 15f",
+    "14:",
+    ".endif",
     "imul rsi, rdx, {hash}",
     "imul rax, rdi, {key_hash}",
     "add rsi, rax",
@@ -113,8 +193,14 @@ global_asm!(
     "mov rsi, [rsi+{entry_record}]",
     "cmp dword ptr [rsi+{is_slow}], 0",
     "jne 3f",
-    "mov edi, [rsi+{values}]",
     "mov [rcx+{busy}], rsp",
+    ".if (\\way == 1) | (\\way == 2)",
+    "mov [r9+{recent_key}], rdi",
+    "mov [r9+{recent_word}], rdx",
+    "mov [r9+{recent_record}], rsi",
+    "15:",
+    ".endif",
+    "mov edi, [rsi+{values}]",
     "mov r9, [rip+gpi_tally_hash]",
     "add rsi, {unit}",
     "test edi, edi",
@@ -123,10 +209,13 @@ global_asm!(
     "mov r8, [rsi+{place}]",
     "mov ecx, [rsi+{shift}]",
     "mov rax, [rsp+r8]",
+    "test ecx, ecx",
+    "jz 16f",                         // the shifts take longer than the branch
     "shl rax, cl",
     "cmp dword ptr [rsi+{is_signed}], 0",
     "jne 5f",
     "shr rax, cl",
+    "16:",
     "gpi_tally_first",
     "6:",
     "add rsi, {value_len}",
@@ -144,7 +233,25 @@ global_asm!(
     "mov r8, [rsp-40]",
     "mov r9, [rsp-48]",
     "mov rax, [rsp-\\saved]",
+    ".if \\way == 1",
+    "jmp [rip+{next}]",
+    ".elseif \\way == 2",
+    "jmp [rip+{next}+8]",
+    ".else",
     "ret",
+    ".endif",
+    ".if \\way",
+    "20:",                            // the function's values are not kept
+    "mov rdi, [rsp-8]",
+    "mov rsi, [rsp-16]",
+    ".if \\way == 1",
+    "jmp [rip+{next}]",
+    ".elseif \\way == 2",
+    "jmp [rip+{next}+8]",
+    ".else",
+    "ret",
+    ".endif",
+    ".endif",
     "5:",
     "sar rax, cl",
     "gpi_tally_first",
@@ -180,12 +287,31 @@ global_asm!(
     "jmp 1b",
     ".if \\from == {end}",
     "8:",                             // a function that was called has jumped to the one that returns
-    "cmp byte ptr [rcx+rdi], 0",
-    "jne 3f",
+    "test byte ptr [rcx+rdi], {results}",
+    "jnz 3f",
     "cmp r8d, {numbers}",
     "jae 9b",
-    "cmp byte ptr [rcx+r8], 0",
-    "je 9b",
+    "test byte ptr [rcx+r8], {results}",
+    "jz 9b",
+    ".endif",
+    ".if \\way == 2",
+    "40:",                            // the slow path ends the calls of the frame
+    "mov rdi, [rsp-8]",
+    "mov rsi, [rsp-16]",
+    "lea rsp, [rsp-128]", ".cfi_adjust_cfa_offset 128",
+    "gpi_tally_save",
+    "lea rsi, [rbp+208+\\cfa]",
+    "mov rdx, rbp",
+    "mov rcx, rsp",
+    "mov r8d, {frame}",
+    "call {by_rust}",
+    "gpi_tally_restore",
+    "lea rsp, [rsp+128]", ".cfi_adjust_cfa_offset -128",
+    "ret",
+    "41:",
+    "mov rdi, [rsp-8]",
+    "mov rsi, [rsp-16]",
+    "jmp 42f",
     ".endif",
     "3:",
     "mov rdi, [rsp-8]",
@@ -195,6 +321,7 @@ global_asm!(
     "mov r8, [rsp-40]",
     "mov r9, [rsp-48]",
     "mov rax, [rsp-\\saved]",
+    "42:",
     "lea rsp, [rsp-128]", ".cfi_adjust_cfa_offset 128",
     "gpi_tally_save",
     "mov edi, [rbp+208-\\number]",    // 10 pushes and 128 bytes
@@ -205,7 +332,11 @@ global_asm!(
     "call {by_rust}",
     "gpi_tally_restore",
     "lea rsp, [rsp+128]", ".cfi_adjust_cfa_offset -128",
-    "ret",
+    ".if \\way == 2",
+    "jmp [rip+{next}+8]",
+    ".else",
+    "ret",                            // where a measured call begins, the slow path has begun it
+    ".endif",
     ".endm",
     ".section .rodata",
     ".p2align 3",
@@ -214,7 +345,7 @@ global_asm!(
     "gpi_tally_result:",
     ".quad {result}",
     ".text",
-    ".irp name, begin, mark, end",
+    ".irp name, begin, mark, end, open, close, marked",
     ".globl gpi_tally_\\name",
     ".hidden gpi_tally_\\name",
     ".type gpi_tally_\\name, @function",
@@ -230,16 +361,45 @@ global_asm!(
     ".ifc \\name, end",
     "gpi_tally {end}, 8, {end_number}, 56",
     ".endif",
+    ".ifc \\name, open",
+    "gpi_tally {open}, 16, {begin_number}, 64, 1",
+    ".endif",
+    ".ifc \\name, close",
+    "gpi_tally {close}, 8, {end_number}, 56, 2",
+    ".endif",
+    ".ifc \\name, marked",
+    "gpi_tally {mark}, 16, {begin_number}, 64, 3",
+    ".endif",
     ".cfi_endproc",
     ".size gpi_tally_\\name, . - gpi_tally_\\name",
     ".endr",
     begin = const BEGIN,
     mark = const MARK,
     end = const END,
+    open = const OPEN,
+    close = const CLOSE,
+    frame = const FRAME,
+    next = sym NEXT,
+    arguments = const ARGUMENTS,
+    results = const RESULTS,
+    top = const TIMES as usize + offset_of!(TimesHeader, top),
+    stack_lo = const TIMES as usize + offset_of!(TimesHeader, stack_lo),
+    open_cfa = const offset_of!(OpenCall, cfa),
+    open_flags = const offset_of!(OpenCall, flags),
+    open_arc = const offset_of!(OpenCall, arc),
+    open_node = const offset_of!(OpenCall, node),
+    open_outer = const offset_of!(OpenCall, outer),
+    recent = const TALLIES as usize + offset_of!(TallyHeader, recent),
+    recent_mask = const RECENT_TALLIES - 1,
+    recent_key = const offset_of!(RecentTally, key),
+    recent_word = const offset_of!(RecentTally, word),
+    recent_record = const offset_of!(RecentTally, record),
+    arc_callee = const offset_of!(ArcTimes, callee),
+    tail = const TAIL,
     begin_number = const NUMBER_BELOW - 8,
     end_number = const END_NUMBER_BELOW - 8,
     slowly = sym SLOWLY,
-    have_results = sym HAVE_RESULTS,
+    have_values = sym HAVE_VALUES,
     numbers = const NUMBERS,
     miss = sym miss,
     by_rust = sym slowly,
@@ -279,10 +439,27 @@ unsafe extern "C" {
     fn gpi_tally_begin();
     fn gpi_tally_mark();
     fn gpi_tally_end();
+    fn gpi_tally_open();
+    fn gpi_tally_close();
+    fn gpi_tally_marked();
 }
+
+/// The gates that measure, with which those here continue. Written before the first hook is in place.
+static NEXT: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
 /// Returns the addresses of the gates for the beginning and the end of a call whose end is seen, and for the beginning of another one.
 pub(crate) fn gates() -> [u64; 3] {
     let [begin, end, mark]: [unsafe extern "C" fn(); 3] = [gpi_tally_begin, gpi_tally_end, gpi_tally_mark];
     [begin, end, mark].map(|gate| gate as usize as u64)
+}
+
+/// Returns the same in a run whose calls are measured by the gates `next`, which know no calls whose ends are not seen. `has_results`: whether
+/// any results are kept.
+pub(crate) fn gates_before(next: [u64; 2], has_results: bool) -> [u64; 3] {
+    for (place, next) in NEXT.iter().zip(next) {
+        place.store(next, Ordering::Relaxed);
+    }
+    let [begin, end, mark]: [unsafe extern "C" fn(); 3] = [gpi_tally_open, gpi_tally_close, gpi_tally_marked];
+    let [begin, end, mark] = [begin, end, mark].map(|gate| gate as usize as u64);
+    [begin, if has_results { end } else { next[1] }, mark]
 }

@@ -56,6 +56,13 @@ impl Table {
     }
 }
 
+/// Allocates a record of values, and returns its address.
+pub(super) fn take(agent: &Agent, block: BlockRef, kind: Kind, units: u64) -> Option<u64> {
+    let record = area::take(agent, block, kind, units)?;
+    block.tally().used().fetch_add(units * UNIT, Ordering::Relaxed);
+    Some(record)
+}
+
 /// Counts a value. A signal handler's call that has interrupted a gate (`is_nested`) changes no slots.
 #[inline(never)]
 pub(super) fn add(agent: &Agent, block: BlockRef, tally: ValueTallyRef, seen: Seen<'_>, is_nested: bool) {
@@ -151,10 +158,10 @@ fn add_float(sum: &AtomicU64, part: f64) {
 #[inline(never)]
 fn grow(agent: &Agent, block: BlockRef, tally: ValueTallyRef, old: Table) -> bool {
     let groups = old.groups() * GROWTH;
-    if groups > GROUPS_MAX || block.times().used().load(Ordering::Relaxed) >= GROWTH_MAX {
+    if groups > GROUPS_MAX || block.tally().used().load(Ordering::Relaxed) >= GROWTH_MAX {
         return false;
     }
-    let Some(record) = area::take(agent, block, Kind::Slots, slots_units(groups)) else { return false };
+    let Some(record) = take(agent, block, Kind::Slots, slots_units(groups)) else { return false };
     let new = Table { slots: record + UNIT, mask: (groups - 1) * GROUP_BYTES };
     // The offset of a value in a smaller table is a part of that in a larger one, so all values of a group find room.
     for index in 0..old.groups() * GROUP {
@@ -177,12 +184,12 @@ fn grow(agent: &Agent, block: BlockRef, tally: ValueTallyRef, old: Table) -> boo
 fn keep_text(agent: &Agent, block: BlockRef, tally: ValueTallyRef, seen: &Seen<'_>) {
     let Some((bytes, flags)) = seen.text else { return };
     if tally.texts().load(Ordering::Relaxed) >= TEXTS_MAX
-        || block.times().used().load(Ordering::Relaxed) >= GROWTH_MAX
+        || block.tally().used().load(Ordering::Relaxed) >= GROWTH_MAX
     {
         return;
     }
     // SAFETY: the record is a part of the thread block, which stays mapped, and no other code has it.
-    let text = area::take(agent, block, Kind::Text, TEXT_UNITS).and_then(|at| unsafe { TextRef::at(at) });
+    let text = take(agent, block, Kind::Text, TEXT_UNITS).and_then(|at| unsafe { TextRef::at(at) });
     if let Some(text) = text {
         text.write(bytes);
         text.flags().store(flags, Ordering::Relaxed);

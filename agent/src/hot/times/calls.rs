@@ -53,7 +53,7 @@ pub(crate) extern "C" fn begin(number: u32, cfa: u64, integers: u64, vectors: u6
         let last = block.times().last().load(Ordering::Relaxed);
         call.start().store(now.max(last), Ordering::Relaxed);
         failure::guarded(|| {
-            if agent.orders.trace_args == 0 {
+            if agent.orders.trace_args == 0 || agent.orders.tallies != 0 {
                 trace::begun(agent, block, call, &Values::NONE);
             } else {
                 begun_with_arguments(agent, block, call, number, Saved { integers, vectors }, cfa);
@@ -87,7 +87,7 @@ pub(crate) extern "C" fn decide(arc: u64, call: u64) {
 }
 
 /// Does a part of a gate's work, and adds its duration to the calling thread's pauses.
-fn pausing(work: impl FnOnce(&Agent, BlockRef) -> Option<()>) {
+pub(crate) fn pausing(work: impl FnOnce(&Agent, BlockRef) -> Option<()>) {
     let entered = clock::now();
     let done = failure::guarded(|| {
         let agent = Agent::get();
@@ -242,6 +242,12 @@ fn end_earlier(block: BlockRef, top: OpenCallRef, arc: u64, cfa: u64, now: u64) 
 /// Ends the calls in the frame with this CFA. They ended at `now`, or at the present time if `now` is 0 or the clock is stopped.
 /// `integers` and `vectors` are the addresses of the saved registers: see [`Saved`].
 pub(crate) extern "C" fn end(cfa: u64, now: u64, integers: u64, vectors: u64) {
+    end_with(cfa, now, Saved { integers, vectors }, |_, _| ());
+}
+
+/// The same. Does some work when the innermost open call is that of the frame, if it has one.
+#[inline(never)]
+pub(crate) fn end_with(cfa: u64, now: u64, saved: Saved, work: impl FnOnce(&Agent, BlockRef)) {
     let is_stopped = clock::STOPPED_AT.load(Ordering::Relaxed) != 0;
     let entered = clock::now();
     let read = if now == 0 || is_stopped { entered } else { now };
@@ -256,10 +262,11 @@ pub(crate) extern "C" fn end(cfa: u64, now: u64, integers: u64, vectors: u64) {
             noted != entered || clock::without_pauses(times, read) < times.last().load(Ordering::Relaxed);
         let now = clock::without_pauses(times, if is_late { noted } else { read });
         chains::switch_for_end(agent, block, cfa, now)?;
+        work(agent, block);
         let mut inner = area::call(times.top().load(Ordering::Relaxed))?;
         // The innermost call of the frame has returned the result; the others in this frame ended in tail calls.
         if inner.flags().load(Ordering::Relaxed) & HAS_RESULT != 0 && area::cfa(inner) == cfa {
-            inner = close_with_result(block, inner, now, Saved { integers, vectors }, cfa)?;
+            inner = close_with_result(block, inner, now, saved, cfa)?;
         }
         while area::cfa(inner) == cfa {
             inner = close(block, inner, now, How::Returned(&Values::NONE))?;

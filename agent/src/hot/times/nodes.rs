@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "records are places in a thread block")]
 
 use crate::hot::times::area;
-use crate::hot::times::table::{self, ARCS, Entry, FUNCTIONS};
+use crate::hot::times::table::{self, ARCS, Entry, FUNCTIONS, RESTS};
 use crate::program::agent::Agent;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -111,7 +111,7 @@ fn make_function(agent: &Agent, block: BlockRef, callee: u32) -> Option<u64> {
 /// unless the user asked for a node for each level of recursion.
 fn node_below(agent: &Agent, block: BlockRef, parent: PathNodeRef, callee: u32) -> Option<u64> {
     if parent.function().load(Ordering::Relaxed) == REST {
-        return Some(parent.address());
+        return rest(agent, block, callee);
     }
     if agent.orders.unfolded == 0 {
         let mut above = Some(parent);
@@ -123,17 +123,18 @@ fn node_below(agent: &Agent, block: BlockRef, parent: PathNodeRef, callee: u32) 
         }
     }
     let is_full = block.times().nodes().load(Ordering::Relaxed) >= agent.orders.nodes_max.into();
-    if is_full { rest(agent, block) } else { make_node(agent, block, Some(parent), callee) }
+    if is_full { rest(agent, block, callee) } else { make_node(agent, block, Some(parent), callee) }
 }
 
-/// Returns the node to which calls are charged when the tree is full. It has no parent.
-fn rest(agent: &Agent, block: BlockRef) -> Option<u64> {
+/// Returns the node to which calls of a function are charged when the tree is full. It has no parent. Each function has one of its own, because the
+/// arcs of the calls that it makes are found by its node.
+fn rest(agent: &Agent, block: BlockRef, callee: u32) -> Option<u64> {
     let times = block.times();
-    if let Some(entry) = table::find(times, FUNCTIONS, REST) {
+    if let Some(entry) = table::find(times, RESTS, callee) {
         return Some(entry.node);
     }
     let node = make_node(agent, block, None, REST)?;
-    table::add(times, FUNCTIONS, REST, Entry { arc: 0, node }).then_some(node)
+    table::add(times, RESTS, callee, Entry { arc: 0, node }).then_some(node)
 }
 
 /// Makes a node, or a root if `parent` is `None`.

@@ -25,6 +25,8 @@ const ENTRY: u64 = size_of::<TableEntry>() as u64;
 
 /// The context of the entries for the records of functions.
 pub(crate) const FUNCTIONS: u32 = 1;
+/// The context of the entries for the nodes of functions whose calls have no node of their own.
+pub(crate) const RESTS: u32 = 2;
 /// The bit that marks the context of the entries for arcs, beside the caller's number, when calling paths are measured.
 pub(crate) const ARCS: u32 = 1 << 30;
 

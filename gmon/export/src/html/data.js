@@ -6,7 +6,7 @@ const DURATIONS = ["min", "p50", "p99", "max"];
 /** What the page knows of a run. */
 class Run {
   constructor(raw) {
-    Object.assign(this, { program: raw.program, facts: raw.facts, notes: raw.notes, time: raw.time, timeline: raw.timeline });
+    Object.assign(this, { program: raw.program, facts: raw.facts, notes: raw.notes, time: raw.time, timeline: raw.timeline, values: raw.values });
     this.modules = raw.modules;
     this.programs = raw.programs;
     this.processes = raw.processes;

@@ -10,6 +10,7 @@ use crate::html::paths::{self, Kept};
 use crate::html::shorter::shorter;
 use crate::html::sources::{self, Source};
 use crate::html::timeline::Timeline;
+use crate::html::values::{self, OfArgument};
 use crate::likely::Paths;
 use crate::model::{Arc, Durations, Function, ProgramFunction, Run, Time};
 use crate::processes::{Branch, Tree, duration_ns, failure, is_seen};
@@ -40,6 +41,7 @@ pub(crate) struct Data<'r> {
     sources: Option<Vec<Source>>,
     code: Option<Vec<Code<'r>>>,
     timeline: Option<&'r Timeline>,
+    values: Option<Vec<OfArgument<'r>>>,
 }
 
 /// What the times are.
@@ -254,6 +256,7 @@ impl<'r> Data<'r> {
             sources,
             code: (!code.is_empty()).then_some(code),
             timeline: extras.timeline.as_ref(),
+            values: (!run.values.is_empty()).then(|| values::of(run)),
         }
     }
 }

@@ -20,10 +20,14 @@ const VIEWS = [
     key: "timeline", title: "Time line",
     make: (run) => (run.timeline ? new TimelineView(run) : nothing("No trace in this report", "A time line shows when each call began and ended, which a trace has:", "gprofinject --trace gmon.trace PROGRAM && gmon html --trace gmon.trace")),
   },
+  {
+    key: "values", title: "Values",
+    make: (run) => (run.values ? new ValuesView(run) : nothing("No values in this report", "No values of arguments were kept. To keep those of a function, with the paths of its calls:", "gprofinject --paths --values 'FUNCTION@arg1/u64' PROGRAM && gmon html")),
+  },
 ];
 
 const KEYS = [
-  ["1 … 7", "the views, from Summary to Time line"],
+  ["1 … 8", "the views, from Summary to Values"],
   ["/", "search, or filter by name"],
   ["↑ ↓ PgUp PgDn Home End", "move in a table; in the flame graph, to the parent and to the child with the most time"],
   ["← →", "in the flame graph, to the calls beside; in the tree, close and open"],

@@ -160,8 +160,16 @@ function withCommands(text) {
 
 /** Returns a section with a small table. */
 function card(title, heads, rows, foot) {
+  return el("section", { className: "card" }, el("h2", { textContent: title }), smallTable(title, heads, rows, foot));
+}
+
+/** The heads of columns with names. */
+const NAME_HEADS = new Set(["Function", "Module", "Thread", "Program", "Process", "Value", "Range", "Caller", "Path", "Values"]);
+
+/** Returns a small table, and what is below it. */
+function smallTable(title, heads, rows, foot) {
   const cells = (role, list) => list.filter((cell) => cell !== null).map((cell) => {
-    if (typeof cell === "string") return el("span", { role, textContent: cell, className: cell === "Function" || cell === "Module" || cell === "Thread" || cell === "Program" || cell === "Process" ? "name" : "number" });
+    if (typeof cell === "string") return el("span", { role, textContent: cell, className: NAME_HEADS.has(cell) ? "name" : "number" });
     cell.setAttribute("role", role);
     return cell;
   });
@@ -171,7 +179,7 @@ function card(title, heads, rows, foot) {
     el("div", { className: "head", role: "row" }, ...cells("columnheader", heads)),
     ...rows.map((row) => el("div", { className: "row", role: "row" }, ...cells("cell", row))),
   );
-  return el("section", { className: "card" }, el("h2", { textContent: title }), table, foot ? el("p", { className: "foot" }, foot) : null);
+  return el("div", {}, table, foot ? el("p", { className: "foot" }, foot) : null);
 }
 
 /** Returns a cell with a link to a function. */

@@ -81,6 +81,9 @@ pub(crate) struct PathsArgs {
 pub(crate) struct ValuesArgs {
     #[command(flatten)]
     pub(crate) common: TableArgs,
+    /// Show the values by path of calls, in place of the callers; with --json, beside them
+    #[arg(long)]
+    pub(crate) paths: bool,
     /// Add a histogram of each number, by powers of two
     #[arg(long, conflicts_with = "json")]
     pub(crate) histogram: bool,

@@ -5,6 +5,8 @@ use std::io::{self, BufWriter, StdoutLock};
 use gmon::EscapedJson;
 use gprofinject_image::names::demangle::{any_spelling, demangle};
 
+pub(crate) use gmon_export::values::percent;
+
 use crate::cli::report_args::When;
 use crate::cli::{pager, terminal};
 
@@ -198,13 +200,6 @@ pub(crate) fn margin(count: Option<u64>) -> String {
         Some(count) => count.to_string(),
         None => String::new(),
     }
-}
-
-/// Returns a percentage. Only nothing is 0, and only everything is 100.
-pub(crate) fn percent(run: u64, all: u64) -> String {
-    let percent = if all == 0 { 0.0 } else { 100.0 * run as f64 / all as f64 };
-    let percent = if run == 0 || run == all { percent } else { percent.clamp(0.01, 99.99) };
-    format!("{percent:.2}%")
 }
 
 #[cfg(test)]

@@ -10,9 +10,10 @@ use gmon_export::load::Detail;
 use crate::cli::files;
 use crate::cli::recordings;
 use crate::cli::reports::flat::flat;
+use crate::cli::reports::values::values;
 use crate::cli::run::DEFAULT_FILE;
 use crate::cli::run_view::RunView;
-use crate::cli::table_args::{FlatArgs, TableArgs};
+use crate::cli::table_args::{FlatArgs, TableArgs, ValuesArgs};
 use crate::cli::text::standard_output;
 use crate::cli::trace_args::TraceArgs;
 use crate::cli::traces::load::{choice, load, output, warn};
@@ -29,7 +30,7 @@ pub(crate) fn run(mut args: TraceArgs) -> Result<()> {
         Some(file) => file,
         None => newest()?,
     };
-    if args.form.stats {
+    if args.form.stats || args.form.values {
         return statistics(args, &file);
     }
     let trace = load(&file)?;
@@ -79,24 +80,41 @@ fn newest() -> Result<PathBuf> {
     })
 }
 
-/// Prints the times of functions, modules or threads.
+/// Prints the times of functions, modules or threads, or the values of arguments.
 fn statistics(args: TraceArgs, file: &Path) -> Result<()> {
     let trace = load(file)?;
     let choice = choice(&trace, file, &args, false)?;
-    let Times { measured, damage, lost, is_too_deep } = measured(&trace, &choice);
-    let TraceArgs { function, by, sort, raw, rows, shown, .. } = args;
+    let Times { measured, damage, lost, is_too_deep, uncounted } =
+        measured(&trace, &choice, args.form.values);
+    let TraceArgs { form, function, by, sort, raw, paths, histogram, rows, shown, .. } = args;
     let common = TableArgs { function, rows, shown, ..TableArgs::default() };
-    let args = FlatArgs { common, by, sort: Some(sort), raw, ..FlatArgs::default() };
     let run = gmon_export::load::recording(&measured, Detail::Functions);
-    let view = RunView::new(&args.common, &run, None)?;
     let mut out = standard_output();
-    flat(&view, &args, &mut out)?;
+    if form.values {
+        if run.values.is_empty() {
+            bail!(
+                "{}: the trace has no values of arguments; `gprofinject --trace FILE --args 'FUNCTION@arg1/u64' PROG` writes them",
+                file.display()
+            );
+        }
+        let args = ValuesArgs { common, paths, histogram };
+        values(&RunView::new(&args.common, &run, None)?, &args, &mut out)?;
+    } else {
+        let args = FlatArgs { common, by, sort: Some(sort), raw, ..FlatArgs::default() };
+        flat(&RunView::new(&args.common, &run, None)?, &args, &mut out)?;
+    }
     out.flush()?;
     warn(&trace, file, &damage);
     let path = file.display();
     if lost > 0 {
         let events = gmon::counted(lost, "event is", "events are");
         eprintln!("gmon: {path}: {events} missing; the numbers and times are of the others");
+    }
+    if uncounted > 0 {
+        let values = gmon::counted(uncounted, "value is", "values are");
+        eprintln!(
+            "gmon: {path}: {values} missing: there are too many callers; -f does not help, --from and --to do"
+        );
     }
     if is_too_deep {
         eprintln!("gmon: {path}: calls within more than a million others are left out");

@@ -14,7 +14,7 @@ pub(crate) struct TraceArgs {
     #[command(flatten)]
     pub(crate) form: TraceFormArgs,
     /// Show only calls of functions with these names, mangled or demangled, and the calls within them; or MODULE!FUNCTION; may be
-    /// repeated. With --stats: show only these functions
+    /// repeated. With --stats and --values: show only these functions
     #[arg(short, long, value_name = "GLOB")]
     pub(crate) function: Vec<String>,
     /// Show only this thread; may be repeated
@@ -40,6 +40,12 @@ pub(crate) struct TraceArgs {
     /// Text: a column for each thread
     #[arg(long)]
     pub(crate) column: bool,
+    /// --values: by path of calls, in place of the callers; with --json, beside them
+    #[arg(long, requires = "values")]
+    pub(crate) paths: bool,
+    /// --values: add a histogram of each number, by powers of two
+    #[arg(long, requires = "values", conflicts_with = "json")]
+    pub(crate) histogram: bool,
     /// --stats: a row for each of these
     #[arg(long, value_name = "WHAT", default_value = "function")]
     pub(crate) by: By,
@@ -65,6 +71,9 @@ pub(crate) struct TraceFormArgs {
     /// Print the times of each function, as `gmon flat` does
     #[arg(long)]
     pub(crate) stats: bool,
+    /// Print the values of arguments and results that the trace has, as `gmon values` does
+    #[arg(long)]
+    pub(crate) values: bool,
     /// Print lines `a;b;c NANOSECONDS` of self time, which flame graph tools read
     #[arg(long, conflicts_with = "json")]
     pub(crate) folded: bool,

@@ -472,4 +472,7 @@ pub struct Values {
     /// An index into the string table plus 1, or 0 if no text is known.
     #[prost(int64, repeated, tag = "19")]
     pub text: Vec<i64>,
+    /// The index of the node of each row plus 1, or 0 if no path is known. Empty if none is known of any row.
+    #[prost(uint64, repeated, tag = "20")]
+    pub node: Vec<u64>,
 }

@@ -1,6 +1,7 @@
 //! Measured durations in the recording of a run.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use gmon_run::ticks::Thread;
 use gmon_run::{Clock, FunctionTimes, Intervals};
@@ -40,14 +41,14 @@ struct Adding<'a, 'p> {
     met: HashMap<Place, u32>,
 }
 
-/// Adds the durations of a program's calls.
+/// Adds the durations of a program's calls. Returns the indexes of each thread's nodes.
 pub(super) fn add<'p>(
     tables: &mut Tables,
     sources: &mut Sources,
     of: &Of<'_, 'p>,
     times: &Times,
     places: &mut Places<'p, u32>,
-) {
+) -> Vec<Range<u32>> {
     let ticks_per_ns = times.overhead.ticks_per_ns();
     let ns = |ticks: f64| ticks / ticks_per_ns;
     // A call did not cost everywhere what the calibration said.
@@ -63,9 +64,12 @@ pub(super) fn add<'p>(
     };
     tables.recording.intervals = intervals(ticks_per_ns);
     let mut adding = Adding { of: *of, tables, sources, places, ticks_per_ns, met: HashMap::new() };
-    for thread in &times.threads {
+    let nodes = times.threads.iter().map(|thread| {
+        let first = adding.tables.recording.nodes.len() as u32;
         adding.add_thread(thread);
-    }
+        first..adding.tables.recording.nodes.len() as u32
+    });
+    nodes.collect()
 }
 
 impl Adding<'_, '_> {

@@ -13,6 +13,7 @@ use gprofinject_abi::region::{
     MAGIC, PAGE, PANIC_FILE_WORDS, RegionHeader, RegionOrders, SAMPLES_MAX, SampleRecord, State, TroubleCode,
     library_counters_offset, round_up, slot_chunk, times_offset, trace_offset,
 };
+use gprofinject_abi::tally;
 use gprofinject_abi::times::TIMES_BYTES;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -95,9 +96,20 @@ impl Layout {
         self.tracing().is_some_and(|tracing| tracing.full == FullArg::DropOld)
     }
 
-    /// Whether the values of arguments and results are kept, in place of durations.
+    /// Whether the values of arguments and results are kept.
     fn keeps_values(&self) -> bool {
         self.measure.is_some_and(|measure| measure.values)
+    }
+
+    /// What the agent is told of that.
+    fn tallies(&self) -> u32 {
+        match self.measure {
+            Some(measure) if !measure.values => 0,
+            Some(measure) if !measure.measures() => tally::ALONE,
+            Some(measure) if measure.results => tally::MEASURED,
+            Some(_) => tally::MEASURED_WITHOUT_RESULTS,
+            None => 0,
+        }
     }
 
     fn tracing(&self) -> Option<Tracing> {
@@ -183,7 +195,7 @@ impl Layout {
             short_most: self.measure.map_or(0, |measure| self.ticks(measure.most_ns)),
             trace_depth: self.tracing().map_or(0, |tracing| tracing.depth),
             trace_args: (self.keeps_values() || self.tracing().is_some_and(|tracing| tracing.args)).into(),
-            tallies: self.keeps_values().into(),
+            tallies: self.tallies(),
             shadow_stacks: orders.shadow_stacks.into(),
             left_out: orders.left_out,
         };

@@ -5,28 +5,51 @@ use std::io;
 
 use gmon_run::{KeptValue, OtherValues, ValueCounts, ValueKind};
 use gprofinject_abi::args::CUT;
+use gprofinject_abi::region::NO_FUNCTION;
 use gprofinject_abi::tally::{
-    AREA_MAX, CallTally, GROUP, GROUP_BYTES, GROUPS_MAX, NOT_READ, RESULT, TALLIES, TallyHeader, Text,
-    ValueClass, ValueSlot, ValueTally, slots_units,
+    AREA_MAX, CallTally, CallerKind, GROUP, GROUP_BYTES, GROUPS_MAX, NOT_READ, RESULT, TALLIES, TallyHeader,
+    Text, ValueClass, ValueSlot, ValueTally, slots_units,
 };
 use gprofinject_abi::times::{Kind, Record, TIMES, TimesHeader, UNIT};
 
+use crate::options::Measure;
 use crate::store::region::area::{Found, records, value};
 use crate::store::region::layout::{read_at, read_value};
 use crate::store::region::read::{Head, Region};
+use crate::store::region::times::node_indices;
 
-/// What a thread has counted of one value of a function, in the calls with one return address.
+/// What a thread has counted of one value of a function, in the calls by one caller.
 #[derive(Clone, Debug)]
 pub(crate) struct Tally {
     /// The number of the function.
     pub(crate) function: u32,
-    pub(crate) return_address: u64,
-    /// The lower half of the exit label that was in the return slot; 0 if the function has no exit, and of results.
-    pub(crate) label: u32,
+    pub(crate) caller: Caller,
     pub(crate) is_result: bool,
     /// The index of the value among the arguments, or among the results.
     pub(crate) index: u32,
     pub(crate) counts: ValueCounts,
+}
+
+/// What is known of a caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Caller {
+    Site {
+        return_address: u64,
+        /// The lower half of the exit label that was in the return slot; 0 if the function has no exit, and of results.
+        label: u32,
+    },
+    /// The calls were measured.
+    Measured {
+        /// The number of the function.
+        function: Option<u32>,
+        /// The path of the calls: the index of the thread among those with [times](Region::times), and that of the node among its nodes.
+        path: Option<(u32, u32)>,
+    },
+    /// Nothing: there was no room.
+    Rest {
+        /// The index of the thread, as in a path.
+        thread: Option<u32>,
+    },
 }
 
 impl Region {
@@ -41,22 +64,31 @@ impl Region {
             return Ok((all, lost));
         }
         let start = self.layout.times_area();
+        let measures = self.layout.measure.is_some_and(Measure::measures);
+        let mut measured = 0;
         for Head { offset: block, .. } in self.own_blocks()? {
             let header: TallyHeader = read_value(&self.file, block + TALLIES)?;
             let times: TimesHeader = read_value(&self.file, block + TIMES)?;
             lost = lost.saturating_add(header.lost);
-            let most = AREA_MAX + (slots_units(GROUPS_MAX) + 1) * UNIT;
+            let most = match measures {
+                true => u64::MAX,
+                false => AREA_MAX + (slots_units(GROUPS_MAX) + 1) * UNIT,
+            };
             let len = times.used.min(times.committed).min(self.layout.times_bytes()).min(most);
             let mut area = vec![0; len as usize];
             read_at(&self.file, &mut area, block + start)?;
-            all.extend(read(&header, start, &area));
+            let thread = (measures && times.base != 0).then_some(measured);
+            measured += u32::from(thread.is_some());
+            all.extend(read(&header, start, thread, &area));
         }
         Ok((all, lost))
     }
 }
 
-/// Reads what a thread has counted. `area` are its records, and `start` is the offset of the area in the thread block.
-fn read(header: &TallyHeader, start: u64, area: &[u8]) -> Vec<Tally> {
+/// Reads what a thread has counted. `area` are its records, and `start` is the offset of the area in the thread block. `thread` is the
+/// thread's index among those with times, if its calls were measured.
+fn read(header: &TallyHeader, start: u64, thread: Option<u32>, area: &[u8]) -> Vec<Tally> {
+    let nodes = thread.map(|_| node_indices(area)).unwrap_or_default();
     let mut texts: HashMap<u64, String> = HashMap::new();
     for Found { at, .. } in records(area).filter(|found| found.kind == Kind::Text) {
         if let Some(text) = value::<Text>(area, at) {
@@ -67,6 +99,17 @@ fn read(header: &TallyHeader, start: u64, area: &[u8]) -> Vec<Tally> {
     for Found { at, len, .. } in records(area).filter(|found| found.kind == Kind::Tally) {
         let Some(call) = value::<CallTally>(area, at) else { continue };
         let Some(function) = (call.key as u32 & !(RESULT as u32)).checked_sub(1) else { continue };
+        let caller = match call.caller_kind.get() {
+            Some(CallerKind::Site) => {
+                Caller::Site { return_address: call.return_address, label: (call.key >> 32) as u32 }
+            }
+            Some(CallerKind::Measured) => Caller::Measured {
+                function: (call.caller != NO_FUNCTION).then_some(call.caller),
+                path: thread.zip(nodes.get(&call.node).copied()),
+            },
+            Some(CallerKind::Rest) => Caller::Rest { thread },
+            None => continue,
+        };
         let room = (len - UNIT as usize) / size_of::<ValueTally>();
         for n in 0..room.min(call.values as usize) {
             let tally = value::<ValueTally>(area, at + UNIT as usize + n * size_of::<ValueTally>());
@@ -81,8 +124,7 @@ fn read(header: &TallyHeader, start: u64, area: &[u8]) -> Vec<Tally> {
             });
             all.extend(counts.map(|(index, counts)| Tally {
                 function,
-                return_address: call.return_address,
-                label: (call.key >> 32) as u32,
+                caller,
                 is_result: call.key & RESULT != 0,
                 index,
                 counts,
@@ -181,9 +223,9 @@ mod tests {
     #[test]
     fn what_an_agent_has_written() {
         let (header, area) = area();
-        let all = read(&header, 100, &area);
+        let all = read(&header, 100, None, &area);
         let [tally] = all.as_slice() else { panic!("{all:?}") };
-        assert_eq!((tally.function, tally.return_address, tally.label), (7, 0x1234, 7));
+        assert_eq!((tally.function, tally.caller), (7, Caller::Site { return_address: 0x1234, label: 7 }));
         assert!(tally.is_result);
         let kept = KeptValue { value: 5, count: 3, error: 3, text: None };
         assert_eq!(tally.counts.kept, [kept]);
@@ -198,9 +240,9 @@ mod tests {
             for byte in [0, 1, 0x7f, 0xff] {
                 let mut bad = good.clone();
                 bad[at] = byte;
-                read(&header, 100, &bad);
+                read(&header, 100, Some(0), &bad);
             }
-            read(&header, 100, &good[..at]);
+            read(&header, 100, Some(0), &good[..at]);
         }
     }
 }

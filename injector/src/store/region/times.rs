@@ -338,6 +338,11 @@ fn functions(
     sums.into_values().collect()
 }
 
+/// Returns the indices of the nodes of an area in [`Recorded::nodes`], by their numbers.
+pub(super) fn node_indices(area: &[u8]) -> HashMap<u32, u32> {
+    tree(Records::read(area).nodes.into_values().collect()).1
+}
+
 /// Returns the nodes without the roots, each with the index of its parent, which comes before it; and their indices by their numbers.
 fn tree(mut nodes: Vec<PathNode>) -> (Vec<RecordedNode<u32>>, HashMap<u32, u32>) {
     // Nodes are numbered as they are made, and the parent is made first.

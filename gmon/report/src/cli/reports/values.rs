@@ -1,30 +1,32 @@
 //! `gmon values`: prints which values arguments and results had, and how often.
 
-use std::collections::HashMap;
 use std::io::Write;
 
 use anyhow::{Result, bail};
-use gmon_run::{KeptValue, ValueCounts, ValueKind, ValueSummary, Values};
+use gmon_export::load::OUTSIDE;
+use gmon_export::values::{
+    Argument, Caller, NO_PATH, Path, Tables, ValueCounts, ValueKind, ValueSummary, bounds, in_short,
+    intervals, percent, range, rows, sentence,
+};
+use gmon_run::REST_NAME;
 use gprofinject_image::names::fit;
 use serde_json::{Value, json};
 
 use crate::cli::json::array;
-use crate::cli::run_view::RunView;
+use crate::cli::run_view::{Names, RunView};
 use crate::cli::table_args::ValuesArgs;
-use crate::cli::text::{percent, plain};
+use crate::cli::text::plain;
 
-/// The values, and the callers, that text has of each argument unless `-n` says otherwise.
+/// The values, the callers, and the paths that text has of each argument unless `-n` says otherwise.
 const ROWS: usize = 10;
 /// The columns of a histogram's longest bar.
 const BAR: u64 = 40;
-
-/// The values of an argument in the calls by all callers, and by each of them.
-struct Argument<'r> {
-    function: u32,
-    name: &'r str,
-    all: ValueCounts,
-    callers: Vec<(Option<u32>, ValueCounts)>,
-}
+/// The columns before the last one of a row.
+const COLUMNS: usize = 12 + 2 + 7 + 2;
+/// The columns that a caller or a path has at least.
+const NAME: usize = 24;
+/// What is in the place of a path's outer functions.
+const CUT: &str = "... > ";
 
 /// Prints the values as text or as JSON.
 ///
@@ -37,73 +39,14 @@ pub(crate) fn values(view: &RunView, args: &ValuesArgs, out: &mut impl Write) ->
             plain(&view.run.program)
         );
     }
-    let arguments = arguments(view);
-    if args.common.shown.json { json_of(view, &arguments, out) } else { text(view, args, &arguments, out) }
-}
-
-/// Returns the arguments of the chosen functions, those with the most calls first.
-fn arguments<'r>(view: &RunView<'r>) -> Vec<Argument<'r>> {
-    let mut places: HashMap<(u32, &str, ValueKind), usize> = HashMap::new();
-    let mut all: Vec<Argument> = Vec::new();
-    for Values { function, caller, name, counts, .. } in
-        view.run.values.iter().filter(|of| view.chooses(of.function))
-    {
-        let at = *places.entry((*function, name, counts.kind)).or_insert_with(|| {
-            let empty = ValueCounts { kind: counts.kind, ..ValueCounts::default() };
-            all.push(Argument { function: *function, name, all: empty, callers: Vec::new() });
-            all.len() - 1
-        });
-        let Some(argument) = all.get_mut(at) else { continue };
-        argument.all.add(counts.clone());
-        // A caller may occur in several programs.
-        match argument.callers.iter_mut().find(|(known, _)| known == caller) {
-            Some((_, sum)) => sum.add(counts.clone()),
-            None => argument.callers.push((*caller, counts.clone())),
-        }
+    let tables = Tables::new(view.run, |function| view.chooses(function));
+    if args.paths && tables.arguments.iter().all(|of| of.paths.is_empty()) {
+        bail!(
+            "--paths: the values in the run of {} are not known by path; `gprofinject --paths --values 'FUNCTION@arg1/u64' PROG` keeps them so",
+            plain(&view.run.program)
+        );
     }
-    let calls = |counts: &ValueCounts| std::cmp::Reverse(counts.summary().calls);
-    for argument in &mut all {
-        argument.callers.sort_by_cached_key(|(_, counts)| calls(counts));
-    }
-    // The arguments of a function stay together, in their order.
-    let mut of_function: HashMap<u32, u64> = HashMap::new();
-    for argument in &all {
-        let most = of_function.entry(argument.function).or_default();
-        *most = (*most).max(argument.all.summary().calls);
-    }
-    let key = |argument: &Argument| (of_function.get(&argument.function).copied(), argument.function);
-    all.sort_by_cached_key(|argument| std::cmp::Reverse(key(argument)));
-    all
-}
-
-/// Returns a value as text.
-fn shown(kind: ValueKind, kept: &KeptValue) -> String {
-    let value = kept.value;
-    match (kind, &kept.text) {
-        (ValueKind::Text, Some(text)) => format!("\"{}\"", plain(text)),
-        (ValueKind::Text, None) => format!("(a text that was not kept, {value:016x})"),
-        (_, Some(name)) => format!("{} ({})", number(kind, value), plain(name)),
-        (_, None) => number(kind, value),
-    }
-}
-
-/// Returns a number as text.
-fn number(kind: ValueKind, value: u64) -> String {
-    match kind {
-        ValueKind::Unsigned => value.to_string(),
-        ValueKind::Signed => (value as i64).to_string(),
-        ValueKind::Hex | ValueKind::Text => format!("{value:#x}"),
-        ValueKind::Char => match u8::try_from(value) {
-            Ok(byte) if byte.is_ascii_graphic() || byte == b' ' => format!("'{}'", char::from(byte)),
-            _ => (value as i64).to_string(),
-        },
-        ValueKind::Double | ValueKind::Single => kind.number(value).to_string(),
-    }
-}
-
-/// Returns a mean or a sum as text, with no more digits than say something.
-fn real(value: f64) -> String {
-    if value == value.trunc() && value.abs() < 1e15 { format!("{value:.0}") } else { format!("{value:.4}") }
+    if args.common.shown.json { json_of(view, args, &tables, out) } else { text(view, args, &tables, out) }
 }
 
 fn json_number(kind: ValueKind, value: u64) -> Value {
@@ -115,158 +58,177 @@ fn json_number(kind: ValueKind, value: u64) -> Value {
     }
 }
 
-fn text(view: &RunView, args: &ValuesArgs, arguments: &[Argument], out: &mut impl Write) -> Result<()> {
-    let most = if args.common.rows.limit.is_none() { ROWS } else { args.common.rows.most() };
+/// Prints the values as text.
+///
+/// # Errors
+/// `out` cannot be written to.
+fn text(view: &RunView, args: &ValuesArgs, tables: &Tables, out: &mut impl Write) -> Result<()> {
     view.head(out)?;
-    let callers = arguments.iter().flat_map(|of| of.callers.iter().filter_map(|(caller, _)| *caller));
-    let names = view.names(arguments.iter().map(|of| of.function).chain(callers));
-    let style = view.style;
-    let width = style.width().unwrap_or(usize::MAX);
-    for argument in arguments {
-        let counts = &argument.all;
-        let (kind, all) = (counts.kind, counts.summary());
-        let name = plain(argument.name);
-        let title = format!("{} {name}", names.of(argument.function));
-        writeln!(out, "\n{}: {}", style.heading(&title), sentence(kind, &all))?;
-        let column = |count: &str, share: &str, value: &str| {
-            let row = format!("{count:>12}  {share:>7}  {value}");
-            if width == usize::MAX { row } else { fit(&row, width).into_owned() }
-        };
-        writeln!(out, "{}", style.faint(column("calls", "share", "value")))?;
-        for kept in counts.kept.iter().take(most) {
-            let error = if kept.error > 0 { format!(" (up to {} more)", kept.error) } else { String::new() };
-            let value = format!("{}{error}", shown(kind, kept));
-            writeln!(out, "{}", column(&kept.count.to_string(), &percent(kept.count, all.calls), &value))?;
-        }
-        let rest = counts.kept.iter().skip(most).fold(counts.others.count, |sum, kept| sum + kept.count);
-        if rest > 0 {
-            let kept = counts.kept.len().saturating_sub(most);
-            let which = match (kept, counts.others.count) {
-                (kept, 0) => gmon::counted(kept, "other value", "other values"),
-                (0, _) => "values of which no count was kept".to_owned(),
-                (kept, _) => format!(
-                    "{}, and others of which no count was kept",
-                    gmon::counted(kept, "other value", "other values")
-                ),
-            };
-            let bound = match counts.missing {
-                0 => String::new(),
-                most => format!(": each at most {most} times"),
-            };
-            writeln!(
-                out,
-                "{}",
-                column(&rest.to_string(), &percent(rest, all.calls), &format!("{which}{bound}"))
-            )?;
-        }
-        if args.histogram && kind.is_number() {
-            histogram(&all, out)?;
-        }
-        if argument.callers.len() > 1 || argument.callers.iter().any(|(caller, _)| caller.is_some()) {
-            by_caller(argument, &names, most, &column, &style, out)?;
-        }
+    let shown = Shown { view, args, tables, names: view.names(tables.functions()) };
+    for argument in &tables.arguments {
+        shown.argument(argument, out)?;
     }
     Ok(())
 }
 
-/// Returns what all values have in common, in words.
-fn sentence(kind: ValueKind, all: &ValueSummary) -> String {
-    let calls = gmon::counted(all.calls, "call", "calls");
-    match kind {
-        ValueKind::Text => calls,
-        ValueKind::Hex => {
-            format!("{calls}, from {} to {}", number(kind, all.least), number(kind, all.greatest))
+/// What text is made of.
+struct Shown<'a> {
+    view: &'a RunView<'a>,
+    args: &'a ValuesArgs,
+    tables: &'a Tables<'a>,
+    names: Names,
+}
+
+impl Shown<'_> {
+    /// Returns the number of values, callers and paths of each argument.
+    fn most(&self) -> usize {
+        let rows = &self.args.common.rows;
+        if rows.limit.is_none() { ROWS } else { rows.most() }
+    }
+
+    /// Returns the row of a table, of which the last column is as wide as there is room.
+    fn row(&self, [count, share]: [&str; 2], value: impl FnOnce(usize) -> String) -> String {
+        let width = self.view.style.width().unwrap_or(usize::MAX);
+        format!("{count:>12}  {share:>7}  {}", value(width.saturating_sub(COLUMNS)))
+    }
+
+    fn heading(&self, last: &str) -> String {
+        self.view.style.faint(self.row(["calls", "share"], |_| last.to_owned())).to_string()
+    }
+
+    fn argument(&self, argument: &Argument, out: &mut impl Write) -> Result<()> {
+        let counts = &argument.all;
+        let (kind, all) = (counts.kind, counts.summary());
+        let title = format!("{} {}", self.names.of(argument.function), plain(argument.name));
+        writeln!(out, "\n{}: {}", self.view.style.heading(&title), sentence(kind, &all))?;
+        writeln!(out, "{}", self.heading("value"))?;
+        for row in rows(counts, self.most()) {
+            let share = percent(row.calls, all.calls);
+            let line = self.row([&row.calls.to_string(), &share], |room| fit(&row.value, room).into_owned());
+            writeln!(out, "{line}")?;
         }
-        _ => format!(
-            "{calls}, mean {}, from {} to {}, sum {}",
-            real(all.mean),
-            number(kind, all.least),
-            number(kind, all.greatest),
-            all.integer_sum.map_or_else(|| real(all.sum), |sum| sum.to_string()),
-        ),
+        if self.args.histogram && kind.is_number() {
+            histogram(&all, out)?;
+        }
+        if self.args.paths {
+            let path = |path: &Path, room: usize| self.path(*path, room);
+            self.parts("path: values", ["path", "paths"], &argument.paths, all.calls, path, out)
+        } else if argument.callers.iter().any(|(caller, _)| *caller != Caller::Outside) {
+            let name = |caller: &Caller, _: usize| match caller.place() {
+                (Some(function), _) => self.names.of(function).to_owned(),
+                (None, name) => name.to_owned(),
+            };
+            self.parts("caller: values", ["caller", "callers"], &argument.callers, all.calls, name, out)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Prints the values of each of several callers or paths. `name` returns the name of one for which there are so many columns.
+    fn parts<K>(
+        &self,
+        heading: &str,
+        [one, many]: [&str; 2],
+        parts: &[(K, ValueCounts)],
+        calls: u64,
+        name: impl Fn(&K, usize) -> String,
+        out: &mut impl Write,
+    ) -> Result<()> {
+        writeln!(out, "{}", self.heading(heading))?;
+        for (key, counts) in parts.iter().take(self.most()) {
+            let own = counts.calls();
+            let values = in_short(counts);
+            let line = self.row([&own.to_string(), &percent(own, calls)], |room| {
+                // The values are what nobody else says.
+                let name = name(key, room.saturating_sub(values.len() + 2).max(NAME));
+                fit(&format!("{name}: {values}"), room).into_owned()
+            });
+            writeln!(out, "{line}")?;
+        }
+        let more = parts.len().saturating_sub(self.most());
+        if more > 0 {
+            let hidden = format!("{} more; -n shows them", gmon::counted(more, one, many));
+            writeln!(out, "{}", self.view.style.faint(hidden))?;
+        }
+        Ok(())
+    }
+
+    /// Returns a path as text. If there is no room for all of it, its outer functions are left out.
+    fn path(&self, path: Path, room: usize) -> String {
+        let (functions, is_cut) = match path {
+            Path::Known(path) => self.tables.path(path),
+            Path::Unknown => return NO_PATH.to_owned(),
+            Path::Rest => return REST_NAME.to_owned(),
+        };
+        if functions.is_empty() {
+            return OUTSIDE.to_owned();
+        }
+        let (mut text, mut is_cut) = (String::new(), is_cut);
+        for function in functions.into_iter().rev() {
+            let name = function.map_or(REST_NAME, |function| self.names.of(function));
+            let longer = if text.is_empty() { name.to_owned() } else { format!("{name} > {text}") };
+            if !text.is_empty() && longer.chars().count() + CUT.len() > room {
+                is_cut = true;
+                break;
+            }
+            text = longer;
+        }
+        if is_cut { format!("{CUT}{text}") } else { text }
     }
 }
 
 /// Prints a bar for each interval up to the last one with a value, numbers below 0 first.
 fn histogram(all: &ValueSummary, out: &mut impl Write) -> Result<()> {
     let most = all.histogram.iter().copied().max().unwrap_or(0).max(1);
-    let first = all.histogram.iter().position(|&count| count > 0).unwrap_or(0);
-    let last = all.histogram.iter().take(gmon_run::INTERVALS - 1).rposition(|&count| count > 0);
-    let negative = all.histogram.get(gmon_run::INTERVALS - 1).map(|&count| (gmon_run::INTERVALS - 1, count));
-    let others = all.histogram.iter().copied().enumerate().take(last.map_or(0, |last| last + 1)).skip(first);
-    for (interval, count) in negative.into_iter().chain(others) {
+    for (interval, count) in intervals(all) {
         let bar = (u128::from(count) * u128::from(BAR) / u128::from(most)) as usize;
         writeln!(out, "{count:>12}  {:<24} {}", range(interval), "#".repeat(bar))?;
     }
     Ok(())
 }
 
-/// Returns the least value of an interval, and the one that is behind it.
-fn bounds(interval: usize) -> (Option<u128>, Option<u128>) {
-    match interval {
-        0 => (Some(0), Some(1)),
-        interval if interval < gmon_run::INTERVALS - 1 => (Some(1 << (interval - 1)), Some(1 << interval)),
-        _ => (None, Some(0)),
-    }
-}
-
-fn range(interval: usize) -> String {
-    match bounds(interval) {
-        (None, _) => "below 0".to_owned(),
-        (Some(0), _) => "0".to_owned(),
-        (Some(1), _) => "1".to_owned(),
-        (Some(low), high) => format!("{low} to {}", high.unwrap_or(0).saturating_sub(1)),
-    }
-}
-
-fn by_caller(
-    argument: &Argument,
-    names: &crate::cli::run_view::Names,
-    most: usize,
-    column: &dyn Fn(&str, &str, &str) -> String,
-    style: &crate::cli::text::Style,
-    out: &mut impl Write,
-) -> Result<()> {
-    let all = argument.all.summary().calls;
-    writeln!(out, "{}", style.faint(column("calls", "share", "caller: values")))?;
-    for (caller, counts) in argument.callers.iter().take(most) {
-        let summary = counts.summary();
-        let name = caller.map_or("[outside]", |caller| names.of(caller));
-        let kept = counts.kept.first();
-        let frequent = kept.map_or(String::new(), |kept| {
-            format!("mostly {} ({})", shown(counts.kind, kept), percent(kept.count, summary.calls))
-        });
-        let mean = match counts.kind {
-            ValueKind::Text | ValueKind::Hex => String::new(),
-            _ => format!("mean {}, ", real(summary.mean)),
-        };
-        let row = format!("{name}: {mean}{frequent}");
-        writeln!(out, "{}", column(&summary.calls.to_string(), &percent(summary.calls, all), &row))?;
-    }
-    let more = argument.callers.len().saturating_sub(most);
-    if more > 0 {
-        let hidden = gmon::counted(more, "caller", "callers");
-        writeln!(out, "{}", style.faint(format!("{hidden} more; -n shows them")))?;
-    }
-    Ok(())
-}
-
-fn json_of(view: &RunView, arguments: &[Argument], out: &mut impl Write) -> Result<()> {
+fn json_of(view: &RunView, args: &ValuesArgs, tables: &Tables, out: &mut impl Write) -> Result<()> {
     write!(out, "{{{}", view.json_head("gmon-values"))?;
-    array(out, "values", arguments, |argument| {
+    array(out, "values", &tables.arguments, |argument| {
         let mut json = view.json_node(Some(argument.function), "");
         json["argument"] = json!(argument.name);
         add_counts(&mut json, &argument.all);
         let callers = argument.callers.iter().map(|(caller, counts)| {
-            let mut json = view.json_node(*caller, "[outside]");
+            let (function, other) = caller.place();
+            let mut json = view.json_node(function, other);
             add_counts(&mut json, counts);
             json
         });
         json["callers"] = json!(callers.collect::<Vec<_>>());
+        if args.paths {
+            let paths = argument.paths.iter().map(|(path, counts)| {
+                let mut json = json_path(view, tables, *path);
+                add_counts(&mut json, counts);
+                json
+            });
+            json["paths"] = json!(paths.collect::<Vec<_>>());
+        }
         json
     })?;
     writeln!(out, "}}")?;
     Ok(())
+}
+
+/// Returns an object for a path, without its values.
+fn json_path(view: &RunView, tables: &Tables, path: Path) -> Value {
+    let (functions, is_cut) = match path {
+        Path::Known(path) => tables.path(path),
+        Path::Unknown | Path::Rest => (Vec::new(), false),
+    };
+    let functions: Vec<Value> =
+        functions.into_iter().map(|function| view.json_node(function, REST_NAME)).collect();
+    let known = match path {
+        Path::Known(_) if is_cut => "cut",
+        Path::Known(_) => "yes",
+        Path::Unknown => "no",
+        Path::Rest => "rest",
+    };
+    json!({"path": functions, "known": known})
 }
 
 /// Adds what is known of values to an object.
@@ -314,29 +276,4 @@ fn add_counts(json: &mut Value, counts: &ValueCounts) {
         })
     });
     json["values"] = json!(kept.collect::<Vec<_>>());
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn values_as_text() {
-        let of = |kind, value: u64, text: Option<&str>| {
-            shown(kind, &KeptValue { value, text: text.map(str::to_owned), ..KeptValue::default() })
-        };
-        assert_eq!(of(ValueKind::Signed, u64::MAX, None), "-1");
-        assert_eq!(of(ValueKind::Char, u64::from(b'x'), None), "'x'");
-        assert_eq!(of(ValueKind::Signed, 2, Some("RED")), "2 (RED)");
-        assert_eq!(of(ValueKind::Text, 2, Some("a\nb")), "\"a\\nb\"");
-        assert_eq!(of(ValueKind::Hex, 255, None), "0xff");
-        assert_eq!(of(ValueKind::Double, 0.5_f64.to_bits(), None), "0.5");
-    }
-
-    #[test]
-    fn intervals_as_text() {
-        let names: Vec<_> = [0, 1, 2, 3, 64, 65].into_iter().map(range).collect();
-        let last = format!("{} to {}", 1_u64 << 63, u64::MAX);
-        assert_eq!(names, ["0", "1", "2 to 3", "4 to 7", last.as_str(), "below 0"]);
-    }
 }

@@ -2,8 +2,11 @@
 
 use std::collections::HashMap;
 
-use gmon_run::{Clock, ClockSource, Function, Intervals, Module, Program, Recording};
-use gmon_trace::{BUCKETS, Callee, Choice, ClockKind, Damage, Statistics, ThreadTimes, Trace, bucket_start};
+use gmon_run::{Clock, ClockSource, Function, Intervals, Module, Program, Recording, Values};
+use gmon_trace::{
+    BUCKETS, Callee, Choice, ClockKind, CountedValues, Counting, Damage, Statistics, ThreadTimes,
+    ThreadValues, Trace, bucket_start,
+};
 
 use crate::cli::traces::names;
 
@@ -19,23 +22,33 @@ pub(crate) struct Times {
     pub(crate) lost: u64,
     /// Whether calls are left out because too many others were open.
     pub(crate) is_too_deep: bool,
+    /// The number of values that were not counted.
+    pub(crate) uncounted: u64,
 }
 
-/// Returns the measured times of the calls that are wanted.
-pub(crate) fn measured(trace: &Trace, choice: &Choice) -> Times {
+/// Returns the measured times of the calls that are wanted. `values`: whether the values of arguments and results are counted too, and the
+/// paths of calls.
+pub(crate) fn measured(trace: &Trace, choice: &Choice, values: bool) -> Times {
+    let mut counting = values.then(Counting::default);
     let mut statistics = Statistics::default();
     let mut steps = trace.steps(choice);
     for step in steps.by_ref() {
         statistics.add(trace, &step);
+        if let Some(counting) = &mut counting {
+            counting.add(trace, &step);
+        }
     }
     let damage = steps.damage().to_vec();
     let mut measured = head(trace);
     let Statistics { lost, is_too_deep, .. } = statistics;
     let mut functions = HashMap::new();
+    let uncounted = counting.as_ref().map_or(0, |counting| counting.lost);
+    let mut counted = counting.map(Counting::finish).unwrap_or_default();
     for times in statistics.finish() {
-        add(&mut measured, trace, &times, &mut functions);
+        let counted = counted.remove(&times.buffer).unwrap_or_default();
+        add(&mut measured, trace, times, counted, &mut functions);
     }
-    Times { measured, damage, lost, is_too_deep }
+    Times { measured, damage, lost, is_too_deep, uncounted }
 }
 
 /// Returns what a trace says of the run.
@@ -76,11 +89,12 @@ fn head(trace: &Trace) -> Recording {
     }
 }
 
-/// Adds the times of threads that have used one buffer.
+/// Adds the times of threads that have used one buffer, and what was counted of their values.
 fn add(
     measured: &mut Recording,
     trace: &Trace,
-    times: &ThreadTimes,
+    mut times: ThreadTimes,
+    counted: ThreadValues,
     functions: &mut HashMap<(u32, Callee), u32>,
 ) {
     let Some(recorded) = trace.processes.get(times.process as usize) else { return };
@@ -89,6 +103,7 @@ fn add(
         Some(_) => (0, Callee { number: 0, ..callee }),
         None => (times.process, callee),
     };
+    times.thread.nodes = counted.nodes;
     for callee in times.thread.known() {
         functions.entry(key(callee)).or_insert_with(|| {
             let known = trace.function(callee);
@@ -103,8 +118,16 @@ fn add(
     }
     let (pid, name) = (recorded.process.pid, names::thread(recorded, times.thread.tid));
     let index = |callee: Callee| functions[&key(callee)];
+    let first = measured.nodes.len() as u32;
     measured.add_thread(0, &times.thread, index, |ticks| recorded.clock.ns(ticks));
     if let Some(thread) = measured.threads.last_mut() {
         (thread.pid, thread.name) = (pid, name);
     }
+    // The function and its callers have nodes.
+    let known = |callee: Callee| functions.get(&key(callee)).copied();
+    measured.values.extend(counted.values.into_iter().filter_map(|of| {
+        let CountedValues { function, caller, node, name, counts } = of;
+        let (function, caller, node) = (known(function)?, caller.and_then(known), Some(first + node));
+        Some(Values { program: 0, function, caller, node, name, counts })
+    }));
 }
