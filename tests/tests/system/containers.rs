@@ -10,7 +10,7 @@ use gprofinject_tests::attached::Subject;
 use gprofinject_tests::container::{self, Kind, Refusal};
 use gprofinject_tests::place::{self, Place, complains};
 use gprofinject_tests::elf::Program;
-use gprofinject_tests::{gprofdata, tool};
+use gprofinject_tests::{gprofdata, measured, tool};
 
 use crate::attach::{again_and_again, cycles};
 use crate::libraries::{has, whole};
@@ -26,7 +26,8 @@ gprofinject_tests::trials! {
         calls_that_are_refused_are_not_made,
         a_program_that_enters_seccomp_while_it_is_profiled,
         filters_that_cannot_be_read,
-        a_program_in_a_container_of_gprofinjects_own;
+        a_program_in_a_container_of_gprofinjects_own,
+        files_of_nobody_in_a_container;
     busy:
         under_load,
         static_programs_under_load;
@@ -447,4 +448,31 @@ fn a_program_in_a_container_of_gprofinjects_own() {
         None => work(Kind::ReadOnly),
         Some(why) => skip::skipped("a_program_in_a_container_of_gprofinjects_own ReadOnly", &why),
     }
+}
+
+/// The machine's files, which are mounted into the container, belong to nobody there. Their functions have names all the same.
+fn files_of_nobody_in_a_container() {
+    each("files_of_nobody_in_a_container", |kind| {
+        let place = Place::new();
+        place.c(
+            "program",
+            "#include <time.h>\n#include <unistd.h>\n\
+             __attribute__((noipa)) void work(void) { for (int i = 0; i < 1000; i++) getppid(); }\n\
+             int main(void) { while (clock() < CLOCKS_PER_SEC / 2) work(); return 3; }",
+            &[],
+        );
+        fs::set_permissions(place.folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let mut command = place.command(&["-o", "profile", "./program"]);
+        command.env_remove("HOME").env_remove("XDG_RUNTIME_DIR").env_remove("TMPDIR");
+        container::contain(&mut command, kind, Refusal::Error);
+        let outcome = place::finish(command);
+        assert_eq!(outcome.code(), 3, "{kind:?} {}", outcome.stderr_text());
+        let recording = measured::read(&place.path("profile.pb.gz")).unwrap();
+        let samples = |of: &dyn Fn(&str) -> bool| -> u64 {
+            let is_it = |hits: &&gmon_run::Hits| of(&recording.functions[hits.function as usize].name);
+            recording.hits.iter().filter(is_it).map(|hits| hits.samples).sum()
+        };
+        let (found, all) = (samples(&|name| name == "getppid"), samples(&|_| true));
+        assert!(all > 20 && found * 2 > all, "{kind:?} {found} of {all}: {}", outcome.stderr_text());
+    });
 }

@@ -222,13 +222,14 @@ fn source_and_assembly_are_read_when_they_are_opened() {
     assert!(screen(&mut model, (40, 10))[3].contains("reading"));
     let line = |number, samples, executions, text: &str| SourceLine {
         number,
-        cost: Cost { samples, self_ns: samples * 1_000_000, executions },
+        cost: Cost { samples, self_ns: samples * 1_000_000, inclusive_ns: 0, executions },
         text: text.to_owned(),
     };
     let text = SourceText {
         path: "/src/eval.c".to_owned(),
         total_ns: 50_000_000,
         has_times: true,
+        has_inclusive: false,
         has_executions: true,
         lines: vec![line(9, 0, Some(4), "int eval(void) {"), line(10, 50, None, "\treturn \x1b[2J;")],
         start: 1,
