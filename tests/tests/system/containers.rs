@@ -144,8 +144,8 @@ fn static_programs_under_load() {
 
 /// A program that installs a filter, prints a line, and then counts lines until its input ends. The filter ends it at the system calls
 /// whose numbers are its arguments: for "thread", in another thread; for "strict", the other thread may only read and write; and with
-/// "executable" before a number only if the third argument of the call has the bit of PROT_EXEC. With "later", it installs the filter
-/// when it gets the line "f".
+/// "executable" before a number only if the third argument of the call has the bit of PROT_EXEC, and with "noreplace" if the fourth one
+/// has that of MAP_FIXED_NOREPLACE. With "later", it installs the filter when it gets the line "f".
 const SUBJECT: &str = r#"
 #define _GNU_SOURCE
 #include <linux/filter.h>
@@ -163,21 +163,23 @@ volatile int sink;
 __attribute__((noipa)) void step(void) { sink++; }
 #define LOAD(field) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, field))
 #define RETURN(action) BPF_STMT(BPF_RET | BPF_K, action)
-static void install(int executable, unsigned number) {
+static void install(int bits, unsigned number) {
+    unsigned argument = offsetof(struct seccomp_data, args[bits > 4 ? 3 : 2]);
     struct sock_filter filter[] = {
         LOAD(nr), BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 1, 0), RETURN(SECCOMP_RET_ALLOW),
-        LOAD(args[2]), BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, executable ? 4 : 0, 1, 0),
-        RETURN(executable ? SECCOMP_RET_ALLOW : SECCOMP_RET_KILL_PROCESS), RETURN(SECCOMP_RET_KILL_PROCESS),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, argument), BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, bits, 1, 0),
+        RETURN(bits ? SECCOMP_RET_ALLOW : SECCOMP_RET_KILL_PROCESS), RETURN(SECCOMP_RET_KILL_PROCESS),
     };
     struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
     if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program)) _exit(99);
 }
 static int count; static char **arguments; static pthread_barrier_t ready;
 static void all(int first) {
-    int executable = 0;
+    int bits = 0;
     for (int i = first; i < count; i++) {
-        if (!strcmp(arguments[i], "executable")) executable = 1;
-        else { install(executable, atoi(arguments[i])); executable = 0; }
+        if (!strcmp(arguments[i], "executable")) bits = 4;
+        else if (!strcmp(arguments[i], "noreplace")) bits = 0x100000;
+        else { install(bits, atoi(arguments[i])); bits = 0; }
     }
 }
 static void *other(void *strict) {
@@ -354,10 +356,14 @@ fn calls_that_are_refused_are_not_made() {
         libc::SYS_fork,
         libc::SYS_execve,
         libc::SYS_timer_create,
+        libc::SYS_madvise,
     ]
     .map(number)
     .to_vec();
     let mut arguments: Vec<&str> = all.iter().map(String::as_str).collect();
+    // As in the sandbox of Chromium's renderers.
+    let mmap = number(libc::SYS_mmap);
+    arguments.extend(["noreplace", &mmap]);
     // The last filter forbids further ones.
     let last = number(libc::SYS_seccomp);
     arguments.push(&last);
