@@ -222,7 +222,7 @@ fn wrappers() {
 /// A program whose work is done in a library, as an interpreter's often is, executes itself. Nothing is hooked, so it has samples only.
 fn a_child_that_only_executes_a_library() {
     let place = Place::new();
-    let busy = "#include <time.h>\nvoid busy(void) { clock_t end = clock() + CLOCKS_PER_SEC / 3; while (clock() < end) ; }";
+    let busy = "#include <time.h>\nvoid busy(void) { clock_t end = clock() + CLOCKS_PER_SEC / 3; while (clock() < end) for (volatile int i = 0; i < 10000; i++) ; }";
     let library = place.c("libbusy.so", busy, &["-shared", "-fPIC"]);
     let main = "#include <sys/wait.h>\n#include <unistd.h>\nvoid busy(void);\n\
         int main(int n, char **v) {\n\

@@ -257,15 +257,14 @@ pub(crate) fn program(process: &Process) -> Result<Program> {
     let link = fs::read_link(process.binary()).with_context(|| {
         format!("process {pid} cannot be examined; run gprofinject as its user, or as root")
     })?;
-    let shown = link.to_string_lossy();
-    // The file may have been replaced since; its contents can still be read through the process.
-    let binary = match shown.strip_suffix(" (deleted)") {
-        Some(_) => process.binary(),
-        None => link.clone(),
-    };
-    let shown = PathBuf::from(shown.strip_suffix(" (deleted)").unwrap_or(&shown));
-    let shown = called(process, &shown).unwrap_or(shown);
-    Ok(Program::running(binary, shown.into()))
+    Ok(match link.to_string_lossy().strip_suffix(" (deleted)") {
+        // The file may have been replaced since; its contents can still be read through the process.
+        Some(shown) => Program::running(process.binary(), shown.into()),
+        None => {
+            let path = called(process, &link).unwrap_or(link);
+            Program::running(path.clone(), path.into())
+        }
+    })
 }
 
 /// Returns the path by which a process has executed its file, if that is a link to the file beside it: `redis-server` leads to
