@@ -103,7 +103,7 @@ fn libraries_that_are_loaded_later() {
     });
 }
 
-/// A number that only a process in a container has leads to that process's number here.
+/// A number that only a process in a container has stands for that process; one that processes of several containers have does not.
 fn numbers_in_a_container() {
     let test = "numbers_in_a_container";
     if !skip::have("unshare") || container::impossible(Kind::Namespaces).is_some() {
@@ -112,19 +112,33 @@ fn numbers_in_a_container() {
     let is_free = |number: &u32| !fs::exists(format!("/proc/{number}")).unwrap();
     let number = (2000..32_000).rev().find(is_free).unwrap();
     let script = format!("echo {} >/proc/sys/kernel/ns_last_pid || exit; sleep 60 & echo ready; wait", number - 1);
-    let mut command = Command::new("unshare");
-    command.args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", &script]).stdout(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let outcome = Place::new().run(&["--pid", &number.to_string(), "--duration", "0"]);
-    child.kill().unwrap();
-    child.wait().unwrap();
-    if line != "ready\n" || !is_free(&number) {
+    let start = || {
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", &script]).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        (child, line == "ready\n")
+    };
+    let end = |mut child: Child| {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    };
+    let attach = || Place::new().run(&["--pid", &number.to_string(), "--duration", "0"]);
+    let (first, is_first_ready) = start();
+    let of_one = attach();
+    let (second, is_second_ready) = start();
+    let of_two = attach();
+    end(first);
+    end(second);
+    if !is_first_ready || !is_second_ready || !is_free(&number) {
         return skip::skipped(test, "the next process's number cannot be chosen");
     }
-    complains(&outcome, 125, &format!("there is no process {number} here; in a container, this is process "));
-    complains(&outcome, 125, "(sleep)");
+    let said = of_one.stderr_text();
+    assert_eq!(of_one.code(), 0, "{said}");
+    assert!(said.contains(&format!("process {number} of a container is process ")) && said.contains("(sleep) here"), "{said}");
+    complains(&of_two, 125, &format!("there is no process {number} here; in containers, these are processes "));
+    complains(&of_two, 125, "(sleep)");
 }
 
 /// Threads are made, children forked, programs executed and exceptions thrown meanwhile.
