@@ -114,7 +114,7 @@ impl Prompt {
     pub(crate) fn new() -> Option<Prompt> {
         let is_usual = policy(0) == libc::SCHED_OTHER;
         let given = || set(0, libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, 1);
-        (is_usual && given().is_ok()).then_some(Prompt(()))
+        (is_usual && given().is_ok()).then(|| Prompt(()))
     }
 }
 
