@@ -250,10 +250,10 @@ async function asGprof(page, program, profile) {
 async function code(page) {
   await go(page, "#source");
   const seen = await rows(page);
-  assert.ok(seen.some((row) => /^[\d,]+$/.test(row[1]) && row[3] !== ""), "no line has a count and a text");
+  assert.ok(seen.some((row) => /^[\d,]+$/.test(row[2]) && row[4] !== ""), "no line has a count and a text");
   await go(page, "#assembly");
   const instructions = await rows(page);
-  assert.ok(instructions.some((row) => /^[\d,]+$/.test(row[1]) && /^[0-9a-f]+$/.test(row[2]) && /^(push|mov|sub|endbr64|test|cmp|lea)/.test(row[3])), JSON.stringify(instructions[0]));
+  assert.ok(instructions.some((row) => /^[\d,]+$/.test(row[2]) && /^[0-9a-f]+$/.test(row[3]) && /^(push|mov|sub|endbr64|test|cmp|lea)/.test(row[4])), JSON.stringify(instructions[0]));
 }
 
 /** Without recorded paths, the flame graph is an estimate, which says so, and there is none without times. */

@@ -1,7 +1,7 @@
 //! Memory mappings of the process.
 #![allow(unsafe_code, reason = "mappings are made, changed and taken away")]
 
-use crate::os::kernel::{EFAULT, EINVAL, ENOMEM, call};
+use crate::os::kernel::{EFAULT, EINVAL, ENOMEM, EPERM, call};
 use crate::os::limits;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::attach;
@@ -15,7 +15,6 @@ pub(crate) const MAP_PRIVATE: u64 = general::MAP_PRIVATE as u64;
 pub(crate) const MAP_FIXED: u64 = general::MAP_FIXED as u64;
 pub(crate) const MAP_ANONYMOUS: u64 = general::MAP_ANONYMOUS as u64;
 pub(crate) const MAP_NORESERVE: u64 = general::MAP_NORESERVE as u64;
-pub(crate) const MAP_FIXED_NOREPLACE: u64 = general::MAP_FIXED_NOREPLACE as u64;
 const MREMAP_MAYMOVE: u64 = general::MREMAP_MAYMOVE as u64;
 const MREMAP_FIXED: u64 = general::MREMAP_FIXED as u64;
 const PAGE: u64 = 4096;
@@ -202,12 +201,12 @@ pub(crate) fn map_shared(fd: i32, len: u64) -> Result<u64, i32> {
 }
 
 /// Makes every page of a shared mapping present and writable. If the file system is full, this is an error
-/// here, and would be a SIGBUS later. A kernel before 5.14 does not support the call; the SIGBUS is then
-/// possible.
+/// here, and would be a SIGBUS later. A kernel before 5.14 does not support the call, and a filter may refuse it; the SIGBUS is
+/// then possible.
 pub(crate) fn populate(address: u64, len: u64) -> Result<(), i32> {
     // SAFETY: making pages present changes no contents.
     match unsafe { call(__NR_madvise, [address, len, general::MADV_POPULATE_WRITE.into()]) } {
-        Ok(_) | Err(EINVAL) => Ok(()),
+        Ok(_) | Err(EINVAL | EPERM) => Ok(()),
         Err(errno) => Err(errno),
     }
 }

@@ -73,13 +73,13 @@ impl Arena {
     fn map(file: &PlanFile, plan: &PlanHeader, at: u64, room: Room) -> Result<Arena, i32> {
         let len = plan.arena_len;
         let place = match room {
-            Room::Free => memory::MAP_FIXED_NOREPLACE,
+            // The address is a hint, which the kernel follows where it is free. Filters may refuse MAP_FIXED_NOREPLACE.
+            Room::Free => 0,
             Room::Reserved => memory::MAP_FIXED,
         };
-        // SAFETY: MAP_FIXED_NOREPLACE replaces nothing, and a part of a reservation is in nobody's use.
+        // SAFETY: a hint replaces nothing, and a part of a reservation is in nobody's use.
         let got = unsafe { file.map_at(plan.arena_file, len, at, place) }?;
         if got != at {
-            // A kernel before 4.17 takes the address as a hint.
             // SAFETY: no other code knows of the mapping.
             let _ = unsafe { memory::munmap(got, len) };
             return Err(kernel::EEXIST);

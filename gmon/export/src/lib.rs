@@ -26,7 +26,8 @@ pub mod values;
 pub use crate::estimate::estimate;
 pub use crate::likely::Paths;
 pub use crate::model::{
-    Arc, Cycle, Durations, Frame, Function, Inlined, Line, ProgramFunction, Run, Share, Spot, Time, View,
+    Arc, Cycle, Durations, Frame, Function, InclusiveTime, Inlined, Line, ProgramFunction, Run, Share, Spot,
+    Time, View,
 };
 pub use gmon_run::{
     Clock, ClockSource, Ending, FunctionTimes, Intervals, Module, Node, Origin, Process, Program, Slow,

@@ -358,15 +358,25 @@ pub struct Spot {
     pub function: u32,
     /// The line, and the inlined calls of which it is a part, the innermost first. The last frame is in the function itself.
     pub frames: Vec<Frame>,
-    /// The lowest link address of the line's code that has costs.
+    /// The lowest link address of the line's code that has costs; 0 if an interpreter executes it.
     pub address: u64,
     pub samples: u64,
     /// The CPU time in the line's code, by samples.
     pub self_ns: u64,
+    /// The same with the time in what the line calls, if it is known by line.
+    pub inclusive: Option<InclusiveTime>,
     /// The number of executed instructions.
     pub instructions: u64,
     /// How often the line was executed; `None` if basic blocks were not counted.
     pub executions: Option<u64>,
+}
+
+/// The CPU time of a line in one function and in what the line calls, by samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct InclusiveTime {
+    pub ns: u64,
+    /// What another function further in has on the same line as well: the time of a line in all functions is the sum without it.
+    pub nested_ns: u64,
 }
 
 impl Run {

@@ -38,7 +38,7 @@ use crate::target::attach::running::{self, Running};
 use crate::target::launch::launched::{self, Inherited, Launched};
 use crate::target::launch::standing::Standing;
 use crate::target::launch::streams::Streams;
-use crate::target::process::Process;
+use crate::target::process::{Process, named_here};
 use crate::trace::slow::keeper::KeptCalls;
 use crate::trace::tracer::{Place, Tracer};
 
@@ -70,11 +70,15 @@ fn execute(args: Args, limits: Limits) -> Result<Ending, Failure> {
     let descriptors = sys::inherited_descriptors();
     let inherited = Inherited { descriptors, limits, scheduling: Scheduling::leave() };
     let recover = args.recover.clone();
-    let (pid, duration) = (args.pid, args.duration);
+    let (pid, remark) = args.pid.map(named_here).unzip();
+    let duration = args.duration;
     let verb = args.verb();
     let dump_to = args.output.clone();
     let pattern = args.enable.clone().or_else(|| args.disable.clone());
     let settings = meaning::settings(args.clone())?;
+    if let Some(remark) = remark.flatten() {
+        settings.voice.note(remark);
+    }
     match (recover, pid, verb) {
         (Some(folder), ..) => recover::recover(&folder, &settings)?,
         (None, Some(pid), Some(verb)) => settings.voice.note(ask::control(pid, verb, dump_to, pattern)?),

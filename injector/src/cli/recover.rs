@@ -5,6 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
+use gmon_run::Process;
 use gprofinject_abi::REGION_SUFFIX;
 
 use crate::generated::Origin;
@@ -257,7 +258,8 @@ impl Recovery<'_> {
 
     fn add(&mut self, name: &str, pid: u32, profilee: &'static Profilee, counted: Counted) -> Result<()> {
         let is_first = name == FIRST;
-        if !is_first && counted.profile.calls() == 0 && counted.profile.samples_inside() == 0 {
+        let process = counted.process(Process::default());
+        if !is_first && (process.calls, process.samples) == (0, 0) {
             return Ok(());
         }
         let (first, output) = (self.profilee(0)?, self.output);

@@ -104,6 +104,27 @@ pub(crate) fn set(tid: i32, policy: i32, priority: i32) -> io::Result<()> {
     check(result as libc::c_int).map(|_| ())
 }
 
+/// A realtime priority of the calling thread, from which it returns to its own when this is dropped. Threads and processes that it makes
+/// do not have it.
+pub(crate) struct Prompt(());
+
+impl Prompt {
+    /// Gives the calling thread the lowest realtime priority, with which it does not wait for threads that have none. Returns `None` if that is
+    /// not permitted, or the thread has a policy of its own.
+    pub(crate) fn new() -> Option<Prompt> {
+        let is_usual = policy(0) == libc::SCHED_OTHER;
+        let given = || set(0, libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, 1);
+        (is_usual && given().is_ok()).then(|| Prompt(()))
+    }
+}
+
+impl Drop for Prompt {
+    fn drop(&mut self) {
+        // The kernel keeps the thread's nice value and slice.
+        let _ = set(0, libc::SCHED_OTHER, 0);
+    }
+}
+
 /// Returns the policy of a thread, or -1 if there is none; 0 is the calling one.
 pub(crate) fn policy(tid: i32) -> i32 {
     // SAFETY: the call takes a number only and touches no memory of this process.
@@ -125,5 +146,20 @@ mod tests {
             Err(Some(libc::EINVAL))
         );
         assert_eq!(policy(i32::MAX), -1);
+    }
+
+    #[test]
+    fn a_prompt_thread() {
+        if let Some(prompt) = Prompt::new() {
+            assert_eq!(policy(0), libc::SCHED_RR | libc::SCHED_RESET_ON_FORK);
+            assert!(Prompt::new().is_none(), "it has a policy of its own");
+            let of_another = std::thread::spawn(|| policy(0)).join().expect("a thread");
+            assert_eq!(of_another, libc::SCHED_OTHER);
+            drop(prompt);
+        }
+        assert_eq!(policy(0), libc::SCHED_OTHER);
+        set(0, libc::SCHED_BATCH, 0).expect("a policy that everybody may have");
+        assert!(Prompt::new().is_none());
+        assert_eq!(policy(0), libc::SCHED_BATCH);
     }
 }

@@ -108,6 +108,15 @@ pub(crate) fn is_trusted_owner(file: &File) -> bool {
     fs::fstat(file).is_ok_and(|stat| stat.st_uid == 0 || stat.st_uid == ids().euid)
 }
 
+/// Whether a file belongs to a user who has no number in the user namespace of this process, as all system files do in a container
+/// into which they were mounted from outside. Nobody in the container is this user.
+pub(crate) fn is_of_outsider(file: &File) -> bool {
+    let text = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let has_all = text("/proc/self/uid_map").split_whitespace().last() == Some("4294967295");
+    let overflow = text("/proc/sys/kernel/overflowuid").trim().parse().ok();
+    !has_all && fs::fstat(file).is_ok_and(|stat| Some(stat.st_uid) == overflow)
+}
+
 /// Copies a file to a new one, which is as sparse.
 ///
 /// # Errors

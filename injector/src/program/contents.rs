@@ -70,10 +70,17 @@ impl Contents {
         }
     }
 
-    /// Maps a file that is not to be hooked, if it is one of root's or of the user who runs gprofinject. Returns the hash of its version
-    /// as well, if that tells the contents from all others.
+    /// Maps a file that is not to be hooked, if it is one of root's or of the user who runs gprofinject; or reads it, if its owner is outside
+    /// of this process's user namespace. Returns the hash of its version as well, if that tells the contents from all others.
     pub(crate) fn open_trusted(path: &Path) -> Option<(Contents, Option<Hash>)> {
-        let file = sys::open_regular(path).ok().filter(sys::is_trusted_owner)?;
+        /// The length in bytes above which a file of whoever is outside is not read.
+        const LONGEST: u64 = 1 << 30;
+        let file = sys::open_regular(path).ok()?;
+        if !sys::is_trusted_owner(&file) {
+            let file = Some(file).filter(sys::is_of_outsider)?;
+            let bytes = Bytes::Read(sys::read_whole(&file, LONGEST).ok()?);
+            return Some((Contents { bytes, version: None }, None));
+        }
         let (version, mapped) = (settled(&file), Mapped::new(&file).ok()?);
         let hash = version.as_ref().map(|version| hash_of(version, mapped.get(..HEAD).unwrap_or(&mapped)));
         Some((Contents { bytes: Bytes::Mapped(mapped), version }, hash))

@@ -136,7 +136,7 @@ impl PlanCache {
     }
 
     /// Reads a file of which only the names of functions are wanted, and keeps it in memory to the end of this process. Returns `None` if
-    /// other users than root and this one may have written it: they could replace it by any other.
+    /// other users of this namespace than root and this one may have written it: they could replace it by any other.
     pub(crate) fn names_of(&self, path: &Path) -> Option<&'static Subject<'static>> {
         let (contents, hash) = Contents::open_trusted(path)?;
         let mut binary = Binary::with_names_alone(path, contents, hash.is_some());

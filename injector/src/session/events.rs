@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
 use crate::os::child::has_children;
+use crate::os::scheduling::Prompt;
 use crate::os::signals::{self, Signals};
 use crate::sampling::sampler::Sampling;
 use crate::session::family::Family;
@@ -60,6 +61,8 @@ pub(crate) fn wait(
     }
     let at_most = at_most.into_iter().chain(rest).min();
     let began = Instant::now();
+    // What a thread executes is read a moment after its sample. If this thread had to wait for a processor, it would see what comes later.
+    let prompt = sampling.as_deref().filter(|sampling| sampling.is_busy()).and_then(|_| Prompt::new());
     let others = loop {
         poll(&mut polled, at_most);
         let (others, perf) = polled.split_at(perf_from);
@@ -83,6 +86,7 @@ pub(crate) fn wait(
             break others;
         }
     };
+    drop(prompt);
     let readable = others.iter().skip(1).filter(|entry| entry.revents != 0).map(|entry| entry.fd);
     let readable: Vec<RawFd> = readable.collect();
     if !readable.is_empty() {

@@ -38,14 +38,33 @@ const fn useful(name: &'static str, number: i64, ways: &'static [&'static [Optio
     Use { name, number, ways, is_needed: false }
 }
 
+const PRIVATE: u64 = libc::MAP_PRIVATE as u64;
+const SHARED: u64 = libc::MAP_SHARED as u64;
+const ZEROS: u64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+const SPARSE: u64 = libc::MAP_NORESERVE as u64;
+const FIXED: u64 = libc::MAP_FIXED as u64;
+
+const fn mapping(access: u64, flags: u64) -> [Option<u64>; 4] {
+    [None, None, Some(access), Some(flags)]
+}
+
+/// The ways to make mappings: of zeros, of the files of plan and counters. None has MAP_FIXED_NOREPLACE, which Chromium's sandbox refuses.
+const MAPPINGS: &[&[Option<u64>]] = &[
+    &mapping(READ | WRITE, ZEROS),
+    &mapping(0, ZEROS | SPARSE),
+    &mapping(READ | WRITE, ZEROS | SPARSE),
+    &mapping(0, ZEROS | SPARSE | FIXED),
+    &mapping(READ | WRITE, ZEROS | SPARSE | FIXED),
+    &mapping(READ, PRIVATE),
+    &mapping(READ | WRITE, PRIVATE | SPARSE),
+    &mapping(READ | WRITE, PRIVATE | SPARSE | FIXED),
+    &mapping(READ | WRITE, SHARED),
+];
+
 /// The calls that are needed, and those others of which arguments are known. A call has to be listed here with all arguments with
 /// which `injector/src/target` and `agent/src` make it, if it is listed with any.
 const USES: &[Use] = &[
-    needed(
-        "mmap",
-        libc::SYS_mmap,
-        &[&[None, None, Some(0)], &[None, None, Some(READ)], &[None, None, Some(READ | WRITE)]],
-    ),
+    needed("mmap", libc::SYS_mmap, MAPPINGS),
     needed(
         "mprotect",
         libc::SYS_mprotect,
@@ -59,7 +78,7 @@ const USES: &[Use] = &[
     ),
     needed("munmap", libc::SYS_munmap, ANY),
     needed("mremap", libc::SYS_mremap, ANY),
-    needed(
+    useful(
         "madvise",
         libc::SYS_madvise,
         &[
@@ -208,6 +227,12 @@ mod tests {
             set[number as usize / 64] = 1 << (number % 64);
             set
         };
+        let no_replace = Some((3, libc::MAP_FIXED_NOREPLACE as u32));
+        assert_eq!(refused(&without(libc::SYS_mmap, no_replace)), [0; REFUSED_WORDS]);
+        assert_eq!(
+            refused(&without(libc::SYS_mmap, Some((3, libc::MAP_FIXED as u32)))),
+            only(libc::SYS_mmap)
+        );
         for number in [0, libc::SYS_kcmp, libc::SYS_munmap, 511] {
             assert_eq!(refused(&without(number, None)), only(number), "{number}");
         }

@@ -223,6 +223,22 @@ fn is_soon(is: impl Fn() -> bool) -> bool {
     }) || is()
 }
 
+/// Returns the number that a process has here, which the user may have given as its container sees it; and then what to say about that.
+pub(crate) fn named_here(number: i32) -> (i32, Option<String>) {
+    if number <= 0 || is_there(number) {
+        return (number, None);
+    }
+    match proc::with_number_inside(number)[..] {
+        [pid] => {
+            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            let said = format!("process {number} of a container is process {pid} ({}) here", name.trim_end());
+            (pid, Some(said))
+        }
+        // An error says which these are.
+        _ => (number, None),
+    }
+}
+
 /// Says which processes of containers have a number that no process has here.
 fn elsewhere(number: i32) -> String {
     /// With more, the number says nothing.

@@ -18,7 +18,8 @@ gprofinject_tests::trials! {
         the_main_thread_has_ended,
         memory_in_our_place,
         a_process_that_is_stopped_meanwhile,
-        a_program_that_executes_itself;
+        a_program_that_executes_itself,
+        a_program_by_the_name_of_a_link;
     busy:
         rust_programs,
         programs_with_handlers_for_faults,
@@ -289,4 +290,18 @@ fn a_program_that_executes_itself() {
     }
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), &output.stdout[..]), (Some(6), &b"the end\n"[..]));
+}
+
+/// A program is called as the user has called it, also where that is a link to a file of another name.
+fn a_program_by_the_name_of_a_link() {
+    let place = Place::new();
+    place.c("service-check", "#include <unistd.h>\nint main(void) { for (;;) usleep(1000); }", &[]);
+    std::os::unix::fs::symlink("service-check", place.path("service")).unwrap();
+    let mut child = Command::new(place.path("service")).stdout(Stdio::null()).spawn().unwrap();
+    let outcome = place.run(&["--pid", &child.id().to_string(), "--duration", "0.2", "-o", "profile"]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let said = outcome.stderr_text();
+    assert_eq!(outcome.code(), 0, "{said}");
+    assert!(said.contains("gprofinject: service: ") && !said.contains("service-check"), "{said}");
 }

@@ -10,7 +10,7 @@ use gprofinject_tests::attached::Subject;
 use gprofinject_tests::container::{self, Kind, Refusal};
 use gprofinject_tests::place::{self, Place, complains};
 use gprofinject_tests::elf::Program;
-use gprofinject_tests::{gprofdata, tool};
+use gprofinject_tests::{gprofdata, measured, tool};
 
 use crate::attach::{again_and_again, cycles};
 use crate::libraries::{has, whole};
@@ -26,7 +26,8 @@ gprofinject_tests::trials! {
         calls_that_are_refused_are_not_made,
         a_program_that_enters_seccomp_while_it_is_profiled,
         filters_that_cannot_be_read,
-        a_program_in_a_container_of_gprofinjects_own;
+        a_program_in_a_container_of_gprofinjects_own,
+        files_of_nobody_in_a_container;
     busy:
         under_load,
         static_programs_under_load;
@@ -102,7 +103,7 @@ fn libraries_that_are_loaded_later() {
     });
 }
 
-/// A number that only a process in a container has leads to that process's number here.
+/// A number that only a process in a container has stands for that process; one that processes of several containers have does not.
 fn numbers_in_a_container() {
     let test = "numbers_in_a_container";
     if !skip::have("unshare") || container::impossible(Kind::Namespaces).is_some() {
@@ -111,19 +112,33 @@ fn numbers_in_a_container() {
     let is_free = |number: &u32| !fs::exists(format!("/proc/{number}")).unwrap();
     let number = (2000..32_000).rev().find(is_free).unwrap();
     let script = format!("echo {} >/proc/sys/kernel/ns_last_pid || exit; sleep 60 & echo ready; wait", number - 1);
-    let mut command = Command::new("unshare");
-    command.args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", &script]).stdout(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let outcome = Place::new().run(&["--pid", &number.to_string(), "--duration", "0"]);
-    child.kill().unwrap();
-    child.wait().unwrap();
-    if line != "ready\n" || !is_free(&number) {
+    let start = || {
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", &script]).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        (child, line == "ready\n")
+    };
+    let end = |mut child: Child| {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    };
+    let attach = || Place::new().run(&["--pid", &number.to_string(), "--duration", "0"]);
+    let (first, is_first_ready) = start();
+    let of_one = attach();
+    let (second, is_second_ready) = start();
+    let of_two = attach();
+    end(first);
+    end(second);
+    if !is_first_ready || !is_second_ready || !is_free(&number) {
         return skip::skipped(test, "the next process's number cannot be chosen");
     }
-    complains(&outcome, 125, &format!("there is no process {number} here; in a container, this is process "));
-    complains(&outcome, 125, "(sleep)");
+    let said = of_one.stderr_text();
+    assert_eq!(of_one.code(), 0, "{said}");
+    assert!(said.contains(&format!("process {number} of a container is process ")) && said.contains("(sleep) here"), "{said}");
+    complains(&of_two, 125, &format!("there is no process {number} here; in containers, these are processes "));
+    complains(&of_two, 125, "(sleep)");
 }
 
 /// Threads are made, children forked, programs executed and exceptions thrown meanwhile.
@@ -143,8 +158,8 @@ fn static_programs_under_load() {
 
 /// A program that installs a filter, prints a line, and then counts lines until its input ends. The filter ends it at the system calls
 /// whose numbers are its arguments: for "thread", in another thread; for "strict", the other thread may only read and write; and with
-/// "executable" before a number only if the third argument of the call has the bit of PROT_EXEC. With "later", it installs the filter
-/// when it gets the line "f".
+/// "executable" before a number only if the third argument of the call has the bit of PROT_EXEC, and with "noreplace" if the fourth one
+/// has that of MAP_FIXED_NOREPLACE. With "later", it installs the filter when it gets the line "f".
 const SUBJECT: &str = r#"
 #define _GNU_SOURCE
 #include <linux/filter.h>
@@ -162,21 +177,23 @@ volatile int sink;
 __attribute__((noipa)) void step(void) { sink++; }
 #define LOAD(field) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, field))
 #define RETURN(action) BPF_STMT(BPF_RET | BPF_K, action)
-static void install(int executable, unsigned number) {
+static void install(int bits, unsigned number) {
+    unsigned argument = offsetof(struct seccomp_data, args[bits > 4 ? 3 : 2]);
     struct sock_filter filter[] = {
         LOAD(nr), BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 1, 0), RETURN(SECCOMP_RET_ALLOW),
-        LOAD(args[2]), BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, executable ? 4 : 0, 1, 0),
-        RETURN(executable ? SECCOMP_RET_ALLOW : SECCOMP_RET_KILL_PROCESS), RETURN(SECCOMP_RET_KILL_PROCESS),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, argument), BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, bits, 1, 0),
+        RETURN(bits ? SECCOMP_RET_ALLOW : SECCOMP_RET_KILL_PROCESS), RETURN(SECCOMP_RET_KILL_PROCESS),
     };
     struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
     if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program)) _exit(99);
 }
 static int count; static char **arguments; static pthread_barrier_t ready;
 static void all(int first) {
-    int executable = 0;
+    int bits = 0;
     for (int i = first; i < count; i++) {
-        if (!strcmp(arguments[i], "executable")) executable = 1;
-        else { install(executable, atoi(arguments[i])); executable = 0; }
+        if (!strcmp(arguments[i], "executable")) bits = 4;
+        else if (!strcmp(arguments[i], "noreplace")) bits = 0x100000;
+        else { install(bits, atoi(arguments[i])); bits = 0; }
     }
 }
 static void *other(void *strict) {
@@ -353,10 +370,14 @@ fn calls_that_are_refused_are_not_made() {
         libc::SYS_fork,
         libc::SYS_execve,
         libc::SYS_timer_create,
+        libc::SYS_madvise,
     ]
     .map(number)
     .to_vec();
     let mut arguments: Vec<&str> = all.iter().map(String::as_str).collect();
+    // As in the sandbox of Chromium's renderers.
+    let mmap = number(libc::SYS_mmap);
+    arguments.extend(["noreplace", &mmap]);
     // The last filter forbids further ones.
     let last = number(libc::SYS_seccomp);
     arguments.push(&last);
@@ -447,4 +468,31 @@ fn a_program_in_a_container_of_gprofinjects_own() {
         None => work(Kind::ReadOnly),
         Some(why) => skip::skipped("a_program_in_a_container_of_gprofinjects_own ReadOnly", &why),
     }
+}
+
+/// The machine's files, which are mounted into the container, belong to nobody there. Their functions have names all the same.
+fn files_of_nobody_in_a_container() {
+    each("files_of_nobody_in_a_container", |kind| {
+        let place = Place::new();
+        place.c(
+            "program",
+            "#include <time.h>\n#include <unistd.h>\n\
+             __attribute__((noipa)) void work(void) { for (int i = 0; i < 1000; i++) getppid(); }\n\
+             int main(void) { while (clock() < CLOCKS_PER_SEC / 2) work(); return 3; }",
+            &[],
+        );
+        fs::set_permissions(place.folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let mut command = place.command(&["-o", "profile", "./program"]);
+        command.env_remove("HOME").env_remove("XDG_RUNTIME_DIR").env_remove("TMPDIR");
+        container::contain(&mut command, kind, Refusal::Error);
+        let outcome = place::finish(command);
+        assert_eq!(outcome.code(), 3, "{kind:?} {}", outcome.stderr_text());
+        let recording = measured::read(&place.path("profile.pb.gz")).unwrap();
+        let samples = |of: &dyn Fn(&str) -> bool| -> u64 {
+            let is_it = |hits: &&gmon_run::Hits| of(&recording.functions[hits.function as usize].name);
+            recording.hits.iter().filter(is_it).map(|hits| hits.samples).sum()
+        };
+        let (found, all) = (samples(&|name| name == "getppid"), samples(&|_| true));
+        assert!(all > 20 && found * 2 > all, "{kind:?} {found} of {all}: {}", outcome.stderr_text());
+    });
 }

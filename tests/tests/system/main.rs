@@ -89,6 +89,7 @@ modules! {
     profilers
     programs
     python
+    python_beside
     ranks
     real
     recover

@@ -10,14 +10,15 @@ use gprofinject_tests::elf::Program;
 use gprofinject_tests::gprofdata;
 use gprofinject_tests::place::{BURN, Place, finish};
 use gprofinject_tests::run::Outcome;
-use gprofinject_tests::{tool, view};
+use gprofinject_tests::{measured, tool, view};
 
 gprofinject_tests::trials! {
     together:
         a_server_that_forks,
         make_with_many_jobs,
         programs_of_the_same_name,
-        wrappers;
+        wrappers,
+        a_child_that_only_executes_a_library;
 }
 
 /// Returns the names of the profiles: that in the folder, and those that are made of the recording.
@@ -216,4 +217,29 @@ fn wrappers() {
     let outcome = place.run(&["./both"]);
     assert!(next(&place, &outcome).contains(" heavy"), "{}", outcome.stderr_text());
     assert!(profiles(&place).contains("gmon.out.tool"), "{}", outcome.stderr_text());
+}
+
+/// A program whose work is done in a library, as an interpreter's often is, executes itself. Nothing is hooked, so it has samples only.
+fn a_child_that_only_executes_a_library() {
+    let place = Place::new();
+    let busy = "#include <time.h>\nvoid busy(void) { clock_t end = clock() + CLOCKS_PER_SEC / 3; while (clock() < end) for (volatile int i = 0; i < 10000; i++) ; }";
+    let library = place.c("libbusy.so", busy, &["-shared", "-fPIC"]);
+    let main = "#include <sys/wait.h>\n#include <unistd.h>\nvoid busy(void);\n\
+        int main(int n, char **v) {\n\
+            if (n > 1) { busy(); return 0; }\n\
+            if (!fork()) { execl(v[0], v[0], \"child\", (char *)0); _exit(1); }\n\
+            int status; wait(&status); return status != 0;\n\
+        }";
+    place.c("prog", main, &["-Wl,--no-as-needed", library.to_str().unwrap(), "-Wl,-rpath,$ORIGIN"]);
+    let outcome = place.run(&["--hooks", "none", "-o", "profile", "./prog"]);
+    let said = outcome.stderr_text();
+    assert_eq!(outcome.code(), 0, "{said}");
+    let recording = measured::read(&place.path("profile.pb.gz")).unwrap();
+    let child = recording.processes.iter().max_by_key(|process| process.samples).unwrap();
+    assert!(child.samples > 50 && recording.processes.len() == 2, "{:?}\n{said}", recording.processes);
+    let inside = |hits: &&gmon_run::Hits| {
+        let function = &recording.functions[hits.function as usize];
+        recording.modules[function.module as usize].name().starts_with("libbusy")
+    };
+    assert!(recording.hits.iter().filter(inside).map(|hits| hits.samples).sum::<u64>() > 0, "{said}");
 }

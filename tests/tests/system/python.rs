@@ -39,7 +39,7 @@ const POINTS: f64 = 4.0;
 const UNKNOWN: f64 = 0.25;
 
 /// Returns the program of a version of CPython.
-fn python(test: &str, minor: u32) -> Option<PathBuf> {
+pub(crate) fn python(test: &str, minor: u32) -> Option<PathBuf> {
     let name = format!("python3.{minor}");
     let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
     let kept = fs::read_dir(home.join(".pyenv/versions")).into_iter().flatten().flatten();
@@ -52,7 +52,7 @@ fn python(test: &str, minor: u32) -> Option<PathBuf> {
 }
 
 /// Returns any version that there is.
-fn any(test: &str) -> Option<PathBuf> {
+pub(crate) fn any(test: &str) -> Option<PathBuf> {
     let found = (8..=13).rev().find_map(|minor| tool::installed(&format!("python3.{minor}")));
     if found.is_none() {
         skip::skipped(test, "no python3");
@@ -65,13 +65,13 @@ fn program() -> String {
 }
 
 /// What a run has said and recorded.
-struct Said {
-    stdout: String,
-    stderr: String,
-    recording: Recording,
+pub(crate) struct Said {
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    pub(crate) recording: Recording,
 }
 
-fn said(options: &[&str], program: &Path, args: &[&str]) -> Said {
+pub(crate) fn said(options: &[&str], program: &Path, args: &[&str]) -> Said {
     let folder = tempfile::tempdir().unwrap();
     let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
     let output = folder.path().join("gmon.out");
@@ -204,24 +204,29 @@ fn named_lines(source: &str) -> BTreeMap<String, u32> {
     named.filter(|(name, _)| !name.contains('"')).collect()
 }
 
-/// Returns the samples of a line of the program in all functions: in the interpreter itself, and in all.
-fn samples_of(recording: &Recording, line: u32) -> (u64, u64) {
-    let is_it = |function: u32| recording.functions[function as usize].file.ends_with("lines.py");
+/// Returns the samples of a line of a program in all functions: in the interpreter itself, and in all.
+fn samples_of(recording: &Recording, program: &Path, line: u32) -> (u64, u64) {
+    let is_it = |function: u32| Path::new(&recording.functions[function as usize].file).file_name() == program.file_name();
     let of = recording.lines.iter().filter(|of| of.line == line && is_it(of.function));
     of.fold((0, 0), |(own, inclusive), of| (own + of.own, inclusive + of.inclusive - of.nested))
 }
 
-/// Returns which lines have another share of the samples than the program knows.
-fn wrong_lines(said: &Said) -> Vec<String> {
-    let lines = named_lines(&fs::read_to_string(program_with_lines()).unwrap());
-    let spent = said.stdout.lines().filter_map(|line| line.strip_prefix("spent ")?.split_once(' '));
-    let spent: BTreeMap<&str, f64> = spent.map(|(name, spent)| (name, spent.parse().unwrap())).collect();
-    assert!(spent.len() == lines.len() && lines.len() > 8, "{spent:?} {lines:?}");
-    let all = samples_of(&said.recording, lines["all"]).1;
+/// Returns how long a program says that it has spent on each line with a name.
+pub(crate) fn spent(stdout: &str) -> BTreeMap<&str, f64> {
+    let spent = stdout.lines().filter_map(|line| line.strip_prefix("spent ")?.split_once(' '));
+    spent.map(|(name, spent)| (name, spent.parse().unwrap())).collect()
+}
+
+/// Returns which lines of a program have another share of the samples than it knows.
+pub(crate) fn wrong_lines(program: &Path, said: &Said) -> Vec<String> {
+    let lines = named_lines(&fs::read_to_string(program).unwrap());
+    let spent = spent(&said.stdout);
+    assert!(spent.len() == lines.len() && lines.len() > 2, "{spent:?} {lines:?}");
+    let all = samples_of(&said.recording, program, lines["all"]).1;
     assert!(all > 500, "{all} samples\n{}", said.stderr);
     let mut wrong = Vec::new();
     for (name, line) in &lines {
-        let (own, inclusive) = samples_of(&said.recording, *line);
+        let (own, inclusive) = samples_of(&said.recording, program, *line);
         let share = 100.0 * inclusive as f64 / all as f64;
         let known = 100.0 * spent[name.as_str()] / spent["all"];
         if (share - known).abs() > POINTS {
@@ -239,7 +244,7 @@ fn check_lines(what: &str, run: impl Fn() -> Said) {
     let mut wrong = Vec::new();
     for _ in 0..TRIES {
         let said = run();
-        wrong = wrong_lines(&said);
+        wrong = wrong_lines(&program_with_lines(), &said);
         if wrong.is_empty() {
             return;
         }
@@ -302,7 +307,7 @@ fn lines_shown() {
     let lines = json["modules"][0]["files"][0]["lines"].as_array().unwrap();
     for (name, number) in named_lines(&text) {
         let line = lines.iter().find(|line| line["line"] == number).unwrap();
-        let (own, inclusive) = samples_of(&recording, number);
+        let (own, inclusive) = samples_of(&recording, &path, number);
         assert_eq!(line["self_ns"], own * recording.sample_period_ns, "{name}");
         assert_eq!(line["inclusive_ns"], inclusive * recording.sample_period_ns, "{name}");
     }

@@ -5,10 +5,10 @@ class CodeView {
   constructor(label, className, placeTitle) {
     this.bar = el("div", { className: "bar" });
     this.placeTitle = placeTitle;
-    this.head = el("div", { className: "head", role: "row" }, ...["number time", "number count", "number place", "text"].map((className) => el("span", { className, role: "columnheader" })));
+    this.head = el("div", { className: "head", role: "row" }, ...["number time", "number inclusive", "number count", "number place", "text"].map((className) => el("span", { className, role: "columnheader" })));
     this.list = new VirtualList({
       label, role: "grid", rowHeight: 19, header: this.head,
-      makeRow: () => el("div", {}, ...["number time", "number count", "number place", "text"].map((className) => el("span", { className, role: "gridcell" }))),
+      makeRow: () => el("div", {}, ...["number time", "number inclusive", "number count", "number place", "text"].map((className) => el("span", { className, role: "gridcell" }))),
       fillRow: (row, at) => this.fillRow(row, at),
     });
     this.element = el("section", { className: `view code ${className}` }, this.bar, this.list.element);
@@ -16,34 +16,40 @@ class CodeView {
   }
 
   /**
-   * Takes the columns of counts and of CPU times, either of which may be null, and shows those that there are; and how many characters the
-   * longest line number or address has.
+   * Takes the columns of counts and of CPU times, any of which may be null, and shows those that there are; and how many characters the
+   * longest line number or address has. `inclusive` are times with what each line calls.
    */
-  take(counts, times, digits) {
+  take(counts, times, digits, inclusive = null) {
     this.counts = counts?.some((value) => value !== null) ? counts : null;
     this.times = times;
-    this.costs = this.counts ?? this.times;
-    this.most = [largest(this.times ?? []), largest(this.counts ?? [])];
-    const widths = [this.times ? "7em" : "0", this.counts ? "8.5em" : "0", `${Math.max(digits, this.placeTitle.length)}ch`, "1fr"];
+    this.inclusive = inclusive;
+    this.costs = this.counts ?? this.inclusive ?? this.times;
+    this.most = [largest(this.times ?? []), largest(this.counts ?? []), largest(this.inclusive ?? [])];
+    const widths = [this.times ? "7em" : "0", ...(inclusive ? ["7em"] : []), this.counts ? "8.5em" : "0", `${Math.max(digits, this.placeTitle.length)}ch`, "1fr"];
     this.list.element.style.setProperty("--code-columns", widths.join(" "));
-    const titles = [this.times ? "CPU time" : "", this.counts ? "Executed" : "", this.placeTitle, ""];
+    const titles = [this.times ? (inclusive ? "Self" : "CPU time") : "", "Inclusive", this.counts ? "Executed" : "", this.placeTitle, ""];
     [...this.head.children].forEach((cell, at) => { cell.textContent = titles[at]; });
     this.list.element.classList.toggle("bare", !this.costs);
+    this.list.element.classList.toggle("without-inclusive", !inclusive);
   }
 
   /** Sets the margin of a row: the time and the count of the element, with shades for how they compare with the largest. */
   setCosts(row, at) {
-    const [time, number] = row.children;
+    const [time, inclusive, number] = row.children;
     const ns = this.times?.[at] ?? 0;
     time.textContent = ns > 0 ? duration(ns) : "";
     time.title = ns > 0 ? `CPU time, by samples: ${exact(ns)}` : "";
     this.setHeat(time, ns, this.most[0]);
+    const all = this.inclusive?.[at] ?? 0;
+    inclusive.textContent = all > 0 ? duration(all) : "";
+    inclusive.title = all > 0 ? `CPU time with what the line calls, by samples: ${exact(all)}` : "";
+    this.setHeat(inclusive, all, this.most[2]);
     const value = this.counts?.[at] ?? null;
     number.textContent = value === null ? "" : value === 0 ? "never" : count(value);
     number.title = value === null ? "" : value === 0 ? "Never executed" : `Executed ${counted(value, "time", "times")}`;
     this.setHeat(number, value, this.most[1]);
     row.classList.toggle("never", value === 0);
-    row.classList.toggle("counted", value > 0 || ns > 0);
+    row.classList.toggle("counted", value > 0 || ns > 0 || all > 0);
   }
 
   setHeat(cell, value, most) {
@@ -82,7 +88,7 @@ class SourceView extends CodeView {
     const { run } = this;
     this.source = run.sources[run.sourceOf.get(Number(parameters.get("file") ?? UNKNOWN)) ?? 0];
     const { source } = this;
-    this.take(source.count, source.self, String(largest(source.line)).length);
+    this.take(source.count, source.self, String(largest(source.line)).length, source.inclusive);
     this.begins = this.functionsOf(source.file);
     this.choice.value = String(source.file);
     this.choice.title = visible(run.files[source.file]);
@@ -120,8 +126,9 @@ class SourceView extends CodeView {
   /** Returns what a function cost, to stand beside the line where it begins. */
   remark(id) {
     const { run } = this;
-    const [calls, self] = [run.columns.calls[id], run.columns.self?.[id] ?? 0];
+    const [calls, self, inclusive] = [run.columns.calls[id], run.columns.self?.[id] ?? 0, run.columns.inclusive?.[id] ?? 0];
     const facts = [calls > 0 ? counted(calls, "call", "calls") : null, self > 0 ? `${amount(self)} self` : null].filter(Boolean);
+    if (this.inclusive && inclusive > 0) facts.push(`${amount(inclusive)} inclusive`);
     return el("span", { className: "remark" }, el("a", { href: hashOf("graph", { function: id }), textContent: run.short(id), title: describe(run, id), tabIndex: -1 }), `: ${facts.join(", ")}`);
   }
 
@@ -129,7 +136,7 @@ class SourceView extends CodeView {
     const { source } = this;
     const missing = source.found ? "" : "; the source is not in this report: gmon html --source-dir DIR adds it";
     if (!this.costs) return `lines were neither counted nor sampled; functions have their calls${missing}`;
-    if (!this.counts) return `${duration(sum(source.self))} of CPU time in these lines, by samples${missing}`;
+    if (!this.counts) return `${duration(sum(source.self ?? []))} of CPU time in these lines${source.inclusive ? " themselves" : ""}, by samples${missing}`;
     const known = source.count.filter((value) => value !== null);
     const executed = known.filter((value) => value > 0).length;
     return `${percent(executed, known.length)} of ${counted(known.length, "line", "lines")} executed, in functions that ran${missing}`;
@@ -138,9 +145,9 @@ class SourceView extends CodeView {
   fillRow(row, at) {
     const { source } = this;
     this.setCosts(row, at);
-    row.children[2].textContent = String(source.line[at]);
+    row.children[3].textContent = String(source.line[at]);
     const begun = (this.begins.get(source.line[at]) ?? []).slice(0, 3).map((id) => this.remark(id));
-    fill(row.children[3], visibleCode(source.text[at]), ...begun, this.callsMade(source.calls?.[at] ?? 0));
+    fill(row.children[4], visibleCode(source.text[at]), ...begun, this.callsMade(source.calls?.[at] ?? 0));
     row.classList.toggle("gap", at > 0 && source.line[at] !== source.line[at - 1] + 1);
   }
 }
@@ -202,13 +209,13 @@ class AssemblyView extends CodeView {
       const place = `${visible(fileName(run.files[file]))}:${line}`;
       const source = run.sourceOf.has(file) ? run.sources[run.sourceOf.get(file)] : null;
       const found = source ? source.line.indexOf(line) : -1;
-      row.children[2].textContent = "";
-      fill(row.children[3], source ? el("a", { href: hashOf("source", { file, line }), textContent: place, tabIndex: -1 }) : place, el("span", { textContent: found >= 0 ? `  ${visibleCode(source.text[found]).trim()}` : "" }));
+      row.children[3].textContent = "";
+      fill(row.children[4], source ? el("a", { href: hashOf("source", { file, line }), textContent: place, tabIndex: -1 }) : place, el("span", { textContent: found >= 0 ? `  ${visibleCode(source.text[found]).trim()}` : "" }));
       return;
     }
     this.setCosts(row, at);
-    row.children[2].textContent = code.address[at].toString(16);
-    fill(row.children[3], visible(code.text[at]), this.callsMade(code.calls?.[at] ?? 0));
+    row.children[3].textContent = code.address[at].toString(16);
+    fill(row.children[4], visible(code.text[at]), this.callsMade(code.calls?.[at] ?? 0));
   }
 }
 

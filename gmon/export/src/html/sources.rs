@@ -31,6 +31,8 @@ pub(crate) struct Source {
     /// The CPU time of each line's code in nanoseconds, if any line has some.
     #[serde(rename = "self")]
     own: Option<Vec<u64>>,
+    /// The same with the time in what each line calls, if that is known of any line.
+    inclusive: Option<Vec<u64>>,
     /// The calls that each line has made, if any line has; `null` if none were counted.
     calls: Option<Vec<Option<u64>>>,
     text: Vec<String>,
@@ -41,6 +43,7 @@ pub(crate) struct Source {
 struct Cost {
     executions: Option<u64>,
     self_ns: u64,
+    inclusive_ns: Option<u64>,
     calls: Option<u64>,
 }
 
@@ -59,7 +62,8 @@ struct Wanted {
 pub(crate) fn sources(run: &Run, read: &mut SourceReader) -> Option<Vec<Source>> {
     let mut files: Vec<_> = wanted(run).into_iter().collect();
     let weight = |wanted: &Wanted| {
-        let highest = wanted.costs.values().map(|cost| (cost.self_ns, cost.executions, cost.calls)).max();
+        let longest = |cost: &Cost| cost.self_ns.max(cost.inclusive_ns.unwrap_or(0));
+        let highest = wanted.costs.values().map(|cost| (longest(cost), cost.executions, cost.calls)).max();
         let (self_ns, executions, calls) = highest.unwrap_or_default();
         (self_ns.max(wanted.longest_ns), executions, calls)
     };
@@ -96,6 +100,11 @@ fn wanted(run: &Run) -> BTreeMap<u32, Wanted> {
         cost.self_ns = cost.self_ns.saturating_add(spot.self_ns);
         if let Some(executions) = spot.executions {
             cost.executions = Some(cost.executions.unwrap_or(0).saturating_add(executions));
+        }
+        if let Some(inclusive) = spot.inclusive {
+            // Where the functions on a line call each other, their times have parts in common.
+            let further = inclusive.ns.saturating_sub(inclusive.nested_ns);
+            cost.inclusive_ns = Some(cost.inclusive_ns.unwrap_or(0).saturating_add(further));
         }
         if frame.inlined.is_some() {
             wanted.ranges.push((line.line, line.line));
@@ -190,11 +199,14 @@ fn source(file: u32, wanted: &Wanted, text: Option<&SourceLines>) -> Source {
     let line_text = |line: &u32| text.and_then(|text| text.get(line)).map_or("", String::as_str);
     let has_calls = wanted.costs.values().any(|cost| cost.calls.is_some());
     let timed = wanted.costs.values().any(|cost| cost.self_ns > 0);
+    let has_inclusive = wanted.costs.values().any(|cost| cost.inclusive_ns.is_some());
     Source {
         file,
         found: text.is_some(),
         count: shown.iter().map(|line| cost(line).executions).collect(),
         own: timed.then(|| shown.iter().map(|line| cost(line).self_ns).collect()),
+        inclusive: has_inclusive
+            .then(|| shown.iter().map(|line| cost(line).inclusive_ns.unwrap_or(0)).collect()),
         calls: has_calls.then(|| shown.iter().map(|line| cost(line).calls).collect()),
         text: shown.iter().map(|line| line_text(line).chars().take(MAX_WIDTH).collect()).collect(),
         line: shown,
@@ -204,7 +216,7 @@ fn source(file: u32, wanted: &Wanted, text: Option<&SourceLines>) -> Source {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Arc, Frame, Line, Spot};
+    use crate::model::{Arc, Frame, InclusiveTime, Line, Spot};
 
     fn spot(function: u32, inlined: Option<u32>, file: u32, line: u32, executions: u64) -> Spot {
         let frames = vec![Frame { inlined, line: Some(Line { file, line }) }];
@@ -243,6 +255,30 @@ mod tests {
         assert_eq!((&of(1).line[..], &of(1).count[..]), (&[99, 100][..], &[None, Some(9)][..]));
         assert_eq!((of(2).found, &of(2).line[..], &of(2).text[0][..]), (false, &[2][..], ""));
         assert_eq!((&of(0).own, &of(0).calls), (&None, &None));
+    }
+
+    /// Of two functions on a line, one of which calls the other, the time of both counts once.
+    #[test]
+    fn inclusive_times() {
+        let inclusive = |function, line, self_ns, ns, nested_ns| Spot {
+            inclusive: Some(InclusiveTime { ns, nested_ns }),
+            self_ns,
+            executions: None,
+            ..spot(function, None, 0, line, 0)
+        };
+        let run = Run {
+            files: vec!["a.py".into(), "a.c".into()],
+            spots: vec![inclusive(0, 3, 5, 90, 40), inclusive(1, 3, 10, 40, 0), spot(2, None, 1, 3, 1)],
+            ..Run::default()
+        };
+        let mut read =
+            |path: &str| (path == "a.py").then(|| (1..=4).map(|line| (line, String::new())).collect());
+        let sources = sources(&run, &mut read).expect("there are lines");
+        let python = &sources[0];
+        assert_eq!((python.file, &python.line[..]), (0, &[1, 2, 3, 4][..]));
+        assert_eq!(python.own.as_deref(), Some(&[0, 0, 15, 0][..]));
+        assert_eq!(python.inclusive.as_deref(), Some(&[0, 0, 90, 0][..]));
+        assert_eq!(sources[1].inclusive, None);
     }
 
     /// Without costs by line, there are the functions that ran, and the calls of each line.

@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use gmon_run::LineSamples;
 use gprofinject_image::debug::{DebugFile, FileIndex, Lines, debug_files};
 use gprofinject_image::names::demangle::demangle;
 
-use crate::model::{Frame, Inlined, Line, Run, Spot};
+use crate::model::{Frame, InclusiveTime, Inlined, Line, Run, Spot};
 
 /// A run that gets its source lines, module by module.
 pub(crate) struct Places<'r> {
@@ -102,6 +103,19 @@ impl<'r> Places<'r> {
         }
         self.run.spots.sort_by_key(|spot| (spot.function, spot.address));
     }
+}
+
+/// Adds the samples of a line that an interpreter has executed in this function. A function without a file has no lines.
+pub(crate) fn add_interpreted(places: &mut Places, function: u32, of: &LineSamples) {
+    let period = places.run.sample_period_ns;
+    let known = places.run.functions.get(function as usize);
+    let Some(begin) = known.and_then(|known| known.source) else { return };
+    let line = Line { file: begin.file, line: of.line };
+    let index = places.spot_index(function, vec![Frame { inlined: None, line: Some(line) }], 0);
+    places.hits[index] += of.own as f64;
+    let sum = places.run.spots[index].inclusive.get_or_insert_default();
+    let add = |sum: u64, samples: u64| sum.saturating_add(samples.saturating_mul(period));
+    *sum = InclusiveTime { ns: add(sum.ns, of.inclusive), nested_ns: add(sum.nested_ns, of.nested) };
 }
 
 /// Returns the line information of a program, from itself or from its debug file.

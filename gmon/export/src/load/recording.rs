@@ -12,7 +12,7 @@ use gprofinject_image::debug::module_file;
 use crate::estimate::estimate;
 use crate::load::blocks;
 use crate::load::contract::Detail;
-use crate::load::lines::{Places, add_lines, lines_of};
+use crate::load::lines::{Places, add_interpreted, add_lines, lines_of};
 use crate::load::names::demangle_all;
 use crate::load::numbers::Numbers;
 use crate::load::programs::shares;
@@ -299,6 +299,11 @@ fn add_files(
     for (module, _, path, bytes) in &known {
         if let Some(lines) = lines_of(path, bytes) {
             add_lines(&mut places, *module, &lines, hits.get(module).map_or(&[][..], Vec::as_slice));
+        }
+    }
+    for of in &recording.lines {
+        if let Some(function) = numbers.function(of.function) {
+            add_interpreted(&mut places, function, of);
         }
     }
     places.finish();

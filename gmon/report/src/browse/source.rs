@@ -13,6 +13,8 @@ pub(crate) struct SourceText {
     /// The time of the whole function, of which the lines have shares, in nanoseconds.
     pub(crate) total_ns: u64,
     pub(crate) has_times: bool,
+    /// Whether times with what the lines call are known, as they are of functions that an interpreter executes.
+    pub(crate) has_inclusive: bool,
     pub(crate) has_executions: bool,
     pub(crate) lines: Vec<SourceLine>,
     /// The index of the line with the highest cost, or of the function's first one.
@@ -34,6 +36,8 @@ pub(crate) struct SourceLine {
 pub(crate) struct Cost {
     pub(crate) samples: u64,
     pub(crate) self_ns: u64,
+    /// The time of the line with what it calls, as far as that is known.
+    pub(crate) inclusive_ns: u64,
     /// How often the line itself was executed; `None` if it has no code, or was not counted.
     pub(crate) executions: Option<u64>,
 }
@@ -73,6 +77,7 @@ pub(crate) fn source(
         let cost = costs.entry(line.line).or_default();
         cost.samples = cost.samples.saturating_add(spot.samples);
         cost.self_ns = cost.self_ns.saturating_add(spot.self_ns);
+        cost.inclusive_ns = cost.inclusive_ns.saturating_add(spot.inclusive.map_or(0, |time| time.ns));
         if let (Some(executions), [_]) = (spot.executions, spot.frames.as_slice()) {
             cost.executions = Some(cost.executions.unwrap_or(0).saturating_add(executions));
         }
@@ -85,12 +90,21 @@ pub(crate) fn source(
         texts.entry(number).or_default();
     }
     let highest = costs.iter().max_by_key(|(number, cost)| {
-        (cost.self_ns, cost.executions.unwrap_or(0), std::cmp::Reverse(**number))
+        let longest = cost.self_ns.max(cost.inclusive_ns);
+        (longest, cost.executions.unwrap_or(0), std::cmp::Reverse(**number))
     });
-    let highest = highest.filter(|(_, cost)| cost.samples > 0 || cost.executions.unwrap_or(0) > 0);
+    let has_costs =
+        |cost: &Cost| cost.samples > 0 || cost.inclusive_ns > 0 || cost.executions.unwrap_or(0) > 0;
+    let highest = highest.filter(|(_, cost)| has_costs(cost));
     let start = highest.map_or(begin.line, |(&number, _)| number);
-    let total_ns = costs.values().fold(0_u64, |sum, cost| sum.saturating_add(cost.self_ns));
-    let has_times = costs.values().any(|cost| cost.samples > 0);
+    let mut total_ns = costs.values().fold(0_u64, |sum, cost| sum.saturating_add(cost.self_ns));
+    let has_inclusive = spots().any(|spot| spot.inclusive.is_some());
+    if has_inclusive {
+        // Recursive functions have lines whose times have parts in common.
+        let longest = costs.values().map(|cost| cost.inclusive_ns).max().unwrap_or(0);
+        total_ns = total_ns.max(longest).max(known.map_or(0, |function| function.inclusive_ns));
+    }
+    let has_times = has_inclusive || costs.values().any(|cost| cost.samples > 0);
     let has_executions = costs.values().any(|cost| cost.executions.is_some());
     let line = |(number, text): (u32, String)| SourceLine {
         number,
@@ -99,7 +113,16 @@ pub(crate) fn source(
     };
     let lines: Vec<SourceLine> = texts.into_iter().map(line).collect();
     let start = lines.partition_point(|line| line.number < start).min(lines.len().saturating_sub(1));
-    Ok(SourceText { path: path.to_owned(), total_ns, has_times, has_executions, lines, start, remark: None })
+    Ok(SourceText {
+        path: path.to_owned(),
+        total_ns,
+        has_times,
+        has_inclusive,
+        has_executions,
+        lines,
+        start,
+        remark: None,
+    })
 }
 
 /// Returns the line of a spot in the function itself.
@@ -109,7 +132,7 @@ fn own_line(spot: &Spot) -> Option<Line> {
 
 #[cfg(test)]
 mod tests {
-    use gmon_export::Frame;
+    use gmon_export::{Frame, InclusiveTime};
 
     use super::*;
 
@@ -148,9 +171,37 @@ mod tests {
             |path: &str| (path == "/a.c").then(|| (1..=8).map(|number| (number, "x".to_owned())).collect());
         let text = source(&run(), 0, "f", read).expect("a source");
         assert_eq!((text.lines.len(), text.start, text.total_ns, text.remark), (8, 3, 10_000, None));
-        let expected = Cost { samples: 7, self_ns: 7000, executions: Some(7) };
+        let expected = Cost { samples: 7, self_ns: 7000, inclusive_ns: 0, executions: Some(7) };
         assert_eq!((text.lines[3].cost, text.lines[5].cost.samples), (expected, 3));
-        assert!(text.has_times && text.has_executions);
+        assert!(text.has_times && text.has_executions && !text.has_inclusive);
+    }
+
+    /// A function that an interpreter executes: the line that calls is the one that takes the time.
+    #[test]
+    fn inclusive_times() {
+        let mut run = run();
+        let times = [(4, 0, 9000), (6, 3000, 3000), (8, 1000, 1000)];
+        run.spots = times
+            .map(|(number, self_ns, ns)| Spot {
+                function: 0,
+                frames: vec![Frame { inlined: None, line: Some(Line { file: 0, line: number }) }],
+                samples: self_ns / 1000,
+                self_ns,
+                inclusive: Some(InclusiveTime { ns, nested_ns: 0 }),
+                ..Spot::default()
+            })
+            .into();
+        run.functions[0].inclusive_ns = 13_000;
+        let read = |_: &str| Some((1..=8).map(|number| (number, "x".to_owned())).collect());
+        let text = source(&run, 0, "f", read).expect("a source");
+        assert_eq!((text.start, text.total_ns, text.has_inclusive, text.has_times), (3, 13_000, true, true));
+        let costs: Vec<(u64, u64)> =
+            text.lines.iter().map(|line| (line.cost.self_ns, line.cost.inclusive_ns)).collect();
+        assert_eq!(costs[3..], [(0, 9000), (0, 0), (3000, 3000), (0, 0), (1000, 1000)]);
+        // A recursive function is not in the model, or its time is not known: its lines say more.
+        run.functions[0].inclusive_ns = 0;
+        let text = source(&run, 0, "f", |_| None).expect("numbers of lines");
+        assert_eq!(text.total_ns, 9000);
     }
 
     #[test]

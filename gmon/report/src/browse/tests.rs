@@ -211,6 +211,22 @@ fn the_flame_graph_says_that_it_is_an_estimate() {
     assert_eq!(model.flame.as_ref().map(|flame| flame.zoom.len()), Some(2));
 }
 
+/// The source of a function that an interpreter executes.
+fn interpreted() -> SourceText {
+    let line = |number, cost, text: &str| SourceLine { number, cost, text: text.to_owned() };
+    let cost = Cost { samples: 1, self_ns: 1_000_000, inclusive_ns: 50_000_000, executions: None };
+    SourceText {
+        path: "/src/eval.py".to_owned(),
+        total_ns: 50_000_000,
+        has_times: true,
+        has_inclusive: true,
+        has_executions: false,
+        lines: vec![line(9, Cost::default(), "def eval():"), line(10, cost, "    return next()")],
+        start: 1,
+        remark: None,
+    }
+}
+
 #[test]
 fn source_and_assembly_are_read_when_they_are_opened() {
     let mut model = model(run());
@@ -222,13 +238,14 @@ fn source_and_assembly_are_read_when_they_are_opened() {
     assert!(screen(&mut model, (40, 10))[3].contains("reading"));
     let line = |number, samples, executions, text: &str| SourceLine {
         number,
-        cost: Cost { samples, self_ns: samples * 1_000_000, executions },
+        cost: Cost { samples, self_ns: samples * 1_000_000, inclusive_ns: 0, executions },
         text: text.to_owned(),
     };
     let text = SourceText {
         path: "/src/eval.c".to_owned(),
         total_ns: 50_000_000,
         has_times: true,
+        has_inclusive: false,
         has_executions: true,
         lines: vec![line(9, 0, Some(4), "int eval(void) {"), line(10, 50, None, "\treturn \x1b[2J;")],
         start: 1,
@@ -249,9 +266,26 @@ self %      self executed eval in /src/eval.c
     };
     let row = |address, samples, text: &str| Row { address, samples, text: text.to_owned(), count: None };
     let rows = vec![row(0x1000, 0, "push    %rbx"), row(0x1001, 50, "ret")];
-    model.take(Answer::Assembly(symbol, Ok(Assembly { rows, has_counts: false, samples: 50, start: 1 })));
+    model.take(Answer::Assembly(
+        symbol.clone(),
+        Ok(Assembly { rows, has_counts: false, samples: 50, start: 1 }),
+    ));
     assert_eq!(screen(&mut model, (80, 24))[4], "100.00      50    1001 ret");
     assert_eq!(press(&mut model, "45"), None, "both are known");
+    // An interpreter knows what its lines call.
+    model.take(Answer::Source(symbol.clone(), Ok(interpreted())));
+    press(&mut model, "4");
+    let expected = "\
+self %      self incl % inclusive eval in /src/eval.py
+                                   9 def eval():
+  2.00  1.000 ms 100.00  50.00 ms 10     return next()";
+    assert_eq!(screen(&mut model, (90, 24))[2..5].join("\n"), expected);
+    let expected = "\
+self % incl % eval in /src/eval.py
+               9 def eval():
+  2.00 100.00 10     return next()";
+    assert_eq!(screen(&mut model, (70, 24))[2..5].join("\n"), expected);
+    press(&mut model, "5");
     // Another function, whose module's file is gone.
     press(&mut model, "1\x1b[B");
     let Some(Action::Ask(Request::Assembly(symbol))) = press(&mut model, "5") else {

@@ -202,6 +202,11 @@ impl Reader {
         if let Source::Profile { program, bytes, .. } = self.shown() {
             return Module::read(program, bytes).map_err(|error| format!("{shown}: {error}"));
         }
+        if symbol.module.is_generated() {
+            return Err(format!(
+                "{shown}: what is interpreted or made at run time has no instructions in a file"
+            ));
+        }
         let found = path.is_absolute().then(|| module_file(path, &symbol.module.build_id)).flatten();
         let Some((bytes, _)) = found.filter(|(bytes, _)| symbol.module.is_of(bytes)) else {
             return Err(format!("{shown}: not there any more as it was during the run"));

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use gmon_export::{Function, Run};
@@ -25,12 +25,14 @@ pub(crate) struct Sources {
     interpreted: HashSet<String>,
     /// When that was made.
     made: Option<SystemTime>,
+    /// When the run began in which those were interpreted.
+    began: Option<SystemTime>,
     /// The paths of files that were not found.
     missing: Vec<String>,
     /// The paths of files that the authors could not read.
     refused: Vec<String>,
-    /// The files that have changed since the program was made.
-    newer: Vec<PathBuf>,
+    /// The files that have changed since what names them was made.
+    newer: Vec<(PathBuf, NamedBy)>,
 }
 
 /// What names source files.
@@ -82,8 +84,18 @@ impl Sources {
         let substitutes = args.substitute_path.iter().map(substitute).collect::<Result<_>>()?;
         let folders = args.source_dir.clone();
         let (missing, refused, newer) = (Vec::new(), Vec::new(), Vec::new());
-        let interpreted = HashSet::new();
-        Ok(Sources { substitutes, folders, authors, named_by, interpreted, made, missing, refused, newer })
+        Ok(Sources {
+            substitutes,
+            folders,
+            authors,
+            named_by,
+            interpreted: HashSet::new(),
+            made,
+            began: None,
+            missing,
+            refused,
+            newer,
+        })
     }
 
     /// Sets which files are named by what interpreters have executed in a run: see [`Sources::of_python`].
@@ -93,6 +105,7 @@ impl Sources {
         let functions = run.functions.iter().filter(is_interpreted);
         let lines = functions.filter_map(|function| function.source);
         self.interpreted.extend(lines.map(|line| run.file_of(line).to_owned()));
+        self.began = (run.start_unix_ns > 0).then(|| UNIX_EPOCH + Duration::from_nanos(run.start_unix_ns));
         self
     }
 
@@ -102,6 +115,10 @@ impl Sources {
         // Where the user has said that sources are, all of them may be shown. Elsewhere, the authors must be able to read them.
         let nobody = Authors::default();
         let named_by = if self.interpreted.contains(path) { NamedBy::Run } else { self.named_by };
+        if named_by == NamedBy::Run && path.starts_with('<') {
+            // Code that is in no file has a name such as `<string>`.
+            return None;
+        }
         let named = self.candidates(path).into_iter().map(|path| (path, &nobody, NamedBy::Program));
         let mut is_refused = false;
         let found = named.chain([(PathBuf::from(path), &self.authors, named_by)]).find_map(
@@ -119,8 +136,10 @@ impl Sources {
             list.push(path.to_owned());
             return None;
         };
-        if self.made.is_some() && modified(&found) > self.made {
-            self.newer.push(found);
+        let of_run = named_by == NamedBy::Run && self.named_by == NamedBy::Program;
+        let made = if of_run { self.began } else { self.made };
+        if made.is_some() && modified(&found) > made {
+            self.newer.push((found, named_by));
         }
         Some((1..).zip(text.lines().map(str::to_owned)).collect())
     }
@@ -158,13 +177,13 @@ impl Sources {
             more => format!(" and {more} more"),
         };
         let mut remarks = Vec::new();
-        if let Some(first) = self.newer.first() {
-            let (first, more) = (first.display().to_string(), and_more(self.newer.len()));
-            let than = match self.named_by {
-                NamedBy::Program => "program",
-                NamedBy::Run => "run",
-            };
-            remarks.push(format!("{}{more}: newer than the {than}, so lines may have moved", plain(&first)));
+        for (by, than) in [(NamedBy::Program, "program"), (NamedBy::Run, "run")] {
+            let newer = || self.newer.iter().filter(|(_, named_by)| *named_by == by);
+            if let Some((first, _)) = newer().next() {
+                let (first, more) = (first.display().to_string(), and_more(newer().count()));
+                remarks
+                    .push(format!("{}{more}: newer than the {than}, so lines may have moved", plain(&first)));
+            }
         }
         if let Some(first) = self.refused.first() {
             let more = and_more(self.refused.len());

@@ -181,11 +181,11 @@ impl Family<'_> {
         if let Some(why) = counted.account.trouble.take() {
             self.note_unhooked(profilee, &why);
         }
-        // An empty profile would be of no use.
-        if counted.profile.calls() == 0 && counted.profile.samples_inside() == 0 {
+        let process = counted.process(process);
+        // An empty profile would be of no use. A program may do all of its work in libraries that are not hooked.
+        if (process.calls, process.samples) == (0, 0) {
             return;
         }
-        let process = counted.process(process);
         if self.settings.per_process {
             let pid = process.pid;
             let label = label.as_str().to_owned();

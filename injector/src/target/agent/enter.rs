@@ -273,7 +273,8 @@ impl Attachment {
         const TRIES: usize = 50;
         const NO_ROOM: &str = "no addresses are free within 2 GiB of the C library's code, from where it could lead to the agent: the \
                                process has mapped all of them";
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        // The address is a hint, which the kernel follows where it is free. Filters may refuse MAP_FIXED_NOREPLACE.
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let len = agent.len() + COPIES + ORDER + STACK;
         let control = agent.function(CONTROL).context("the agent library is damaged")?;
         let mut failure = Error::from_raw_os_error(libc::EEXIST);
@@ -287,16 +288,12 @@ impl Attachment {
                     found = Some(base);
                     break;
                 }
-                // Kernels before 4.17 treat the address as a hint.
                 Ok(made) => {
                     stopped.call(self.instruction, libc::SYS_munmap, [made, len, 0, 0, 0, 0])?;
                 }
                 Err(error) => {
-                    let is_taken = error.raw_os_error() == Some(libc::EEXIST);
                     failure = error;
-                    if !is_taken {
-                        break;
-                    }
+                    break;
                 }
             }
         }

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::fd::RawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -255,14 +257,26 @@ pub(crate) fn program(process: &Process) -> Result<Program> {
     let link = fs::read_link(process.binary()).with_context(|| {
         format!("process {pid} cannot be examined; run gprofinject as its user, or as root")
     })?;
-    let shown = link.to_string_lossy();
-    // The file may have been replaced since; its contents can still be read through the process.
-    let binary = match shown.strip_suffix(" (deleted)") {
-        Some(_) => process.binary(),
-        None => link.clone(),
-    };
-    let shown = shown.strip_suffix(" (deleted)").unwrap_or(&shown).to_owned();
-    Ok(Program::running(binary, shown.into()))
+    Ok(match link.to_string_lossy().strip_suffix(" (deleted)") {
+        // The file may have been replaced since; its contents can still be read through the process.
+        Some(shown) => Program::running(process.binary(), shown.into()),
+        None => {
+            let path = called(process, &link).unwrap_or(link);
+            Program::running(path.clone(), path.into())
+        }
+    })
+}
+
+/// Returns the path by which a process has executed its file, if that is a link to the file beside it: `redis-server` leads to
+/// `redis-check-rdb`, of which a user has never heard.
+fn called(process: &Process, file: &Path) -> Option<PathBuf> {
+    let name = fs::read_to_string(format!("/proc/{}/comm", process.pid)).ok()?;
+    let name =
+        name.strip_suffix('\n').filter(|name| !name.is_empty() && !name.contains('/') && *name != "..")?;
+    let path = file.with_file_name(name);
+    let inside = fs::metadata(format!("/proc/{}/root{}", process.pid, path.display())).ok()?;
+    let executed = fs::metadata(process.binary()).ok()?;
+    ((inside.dev(), inside.ino()) == (executed.dev(), executed.ino())).then_some(path)
 }
 
 /// While the hooks were planned, the process has mapped something where they were to be. Nothing is left in the process.

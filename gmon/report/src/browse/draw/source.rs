@@ -14,6 +14,8 @@ use crate::cli::text::plain;
 
 /// The width from which on there is a column of times.
 const WIDE: usize = 64;
+/// The same of two such columns.
+const WIDER: usize = 80;
 const SHARE: usize = 6;
 const TIME: usize = 9;
 const EXECUTIONS: usize = 8;
@@ -37,11 +39,17 @@ pub(crate) fn draw(buffer: &mut Buffer, area: Rect, model: &mut Model, theme: Th
     let is_measured = model.data.run.time.is_measured();
     let (share_title, own_title) = if is_measured { ("cpu %", "cpu") } else { ("self %", "self") };
     let mut pen = Pen::new(buffer, area, 0, theme.reversed());
-    let wide = pen.room() >= WIDE;
+    let wide = pen.room() >= if text.has_inclusive { WIDER } else { WIDE };
     if text.has_times {
         pen.number(share_title, SHARE, Style::new());
         if wide {
             pen.number(own_title, TIME, Style::new());
+        }
+    }
+    if text.has_inclusive {
+        pen.number("incl %", SHARE, Style::new());
+        if wide {
+            pen.number("inclusive", TIME, Style::new());
         }
     }
     if text.has_executions {
@@ -70,14 +78,19 @@ pub(crate) fn draw(buffer: &mut Buffer, area: Rect, model: &mut Model, theme: Th
 /// Writes what a line has cost. What was not counted is blank.
 fn margin(pen: &mut Pen, text: &SourceText, line: &SourceLine, wide: bool, theme: Theme) {
     let cost = line.cost;
-    if text.has_times {
-        let has = cost.samples > 0;
-        let share = if has { share(cost.self_ns, text.total_ns) } else { String::new() };
-        pen.number(&share, SHARE, theme.heat(cost.self_ns, text.total_ns));
+    let mut times = |has: bool, ns: u64| {
+        let share = if has { share(ns, text.total_ns) } else { String::new() };
+        pen.number(&share, SHARE, theme.heat(ns, text.total_ns));
         if wide {
-            let own = if has { time(Time::Sampled, cost.self_ns, false) } else { String::new() };
-            pen.number(&own, TIME, Style::new());
+            let shown = if has { time(Time::Sampled, ns, false) } else { String::new() };
+            pen.number(&shown, TIME, Style::new());
         }
+    };
+    if text.has_times {
+        times(cost.samples > 0, cost.self_ns);
+    }
+    if text.has_inclusive {
+        times(cost.inclusive_ns > 0, cost.inclusive_ns);
     }
     if text.has_executions {
         let executions = cost.executions.map_or_else(String::new, |number| count(number, EXECUTIONS));

@@ -6,8 +6,7 @@ use std::io::Write;
 
 use anyhow::{Result, bail};
 use gmon_export::processes::{failure, is_seen};
-use gmon_export::{Ending, Origin, Process, Program, Run};
-use gmon_run::PYTHON;
+use gmon_export::{Ending, Module, Origin, Process, Program, Run};
 use serde_json::{Value, json};
 
 use crate::cli::json::array;
@@ -165,13 +164,14 @@ fn functions(view: &RunView) -> Vec<Row> {
             module: view.module(function),
         }
     };
-    // A function that only calls others says nothing here, but for those of an interpreted program, which mostly do.
-    let says = |row: &Row| {
-        let numbers = &row.numbers;
-        (numbers.calls, numbers.self_ns, numbers.samples, numbers.instructions) != (0, 0, 0, 0)
-            || row.module == PYTHON && numbers.inclusive_ns > 0
+    // A function that only calls others says nothing here, but for those of an interpreter or a virtual machine, which mostly do.
+    let says = |&index: &u32| {
+        let function = &run.functions[index as usize];
+        let is_generated = || run.module_of(function).is_some_and(Module::is_generated);
+        (function.calls, function.self_ns, function.samples, function.instructions) != (0, 0, 0, 0)
+            || function.inclusive_ns > 0 && is_generated()
     };
-    view.chosen().map(row).filter(says).collect()
+    view.chosen().filter(says).map(row).collect()
 }
 
 /// Gives the rows of functions that are shown their names, and all that JSON says of them.

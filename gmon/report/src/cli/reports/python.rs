@@ -123,8 +123,7 @@ impl<'r> Python<'r> {
             .then(|| UNIX_EPOCH + Duration::from_nanos(self.recording.start_unix_ns));
         let mut sources = self.sources(began)?;
         for (path, lines) in &self.files {
-            // Code that is in no file has a name such as `<string>`.
-            let source = if path.starts_with('<') { None } else { sources.read(path) };
+            let source = sources.read(path);
             self.file(path, lines, source.as_ref(), style, out)?;
         }
         out.flush()?;
