@@ -138,9 +138,31 @@ fn memory_that_is_refused() {
 }
 
 fn a_place_that_is_taken() {
-    let tests = &[(FLAGS, Is::With(libc::MAP_FIXED_NOREPLACE as u32))];
-    let refused = Refused { number: libc::SYS_mmap, tests, error: libc::EEXIST };
-    check(&program(), &[], "there was no memory near the program's code", |command| refused.apply(command));
+    // An auditor takes all that is free within 2 GiB of the program.
+    const TOOL: &str = "#define _GNU_SOURCE\n#include <link.h>\n#include <stdio.h>\n#include <sys/mman.h>\n\
+        static void take(unsigned long from, unsigned long to) {\n\
+            int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;\n\
+            if (from < to) mmap((void *)from, to - from, PROT_NONE, flags, -1, 0);\n\
+        }\n\
+        unsigned la_version(unsigned v) { return LAV_CURRENT; }\n\
+        unsigned la_objopen(struct link_map *map, Lmid_t id, uintptr_t *cookie) {\n\
+            unsigned long from = map->l_addr - (2ul << 30), to = map->l_addr + (2ul << 30), lo, hi;\n\
+            if (map->l_name[0]) return 0;\n\
+            FILE *maps = fopen(\"/proc/self/maps\", \"r\");\n\
+            for (char line[4096]; fgets(line, sizeof line, maps) && sscanf(line, \"%lx-%lx\", &lo, &hi) == 2;) {\n\
+                if (hi <= from) continue;\n\
+                take(from, lo < to ? lo : to);\n\
+                if ((from = hi) >= to) break;\n\
+            }\n\
+            take(from, to);\n\
+            fclose(maps);\n\
+            return 0;\n\
+        }\n";
+    let place = program();
+    let tool = place.c("tool.so", TOOL, &["-shared", "-fPIC"]);
+    check(&place, &[], "there was no memory near the program's code", |command| {
+        command.env("LD_AUDIT", &tool);
+    });
 }
 
 fn text_that_another_tool_has_changed() {
