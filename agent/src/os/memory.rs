@@ -1,7 +1,7 @@
 //! Memory mappings of the process.
 #![allow(unsafe_code, reason = "mappings are made, changed and taken away")]
 
-use crate::os::kernel::{EFAULT, EINVAL, ENOMEM, EPERM, call};
+use crate::os::kernel::{EEXIST, EFAULT, EINVAL, ENOMEM, EPERM, call};
 use crate::os::limits;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::attach;
@@ -74,6 +74,23 @@ pub(crate) fn map_zeros(len: u64, protection: u64) -> Result<u64, i32> {
 /// Reserves memory of which only the last `kept` bytes will be kept.
 pub(crate) fn reserve(len: u64, kept: u64) -> Result<u64, i32> {
     map_zeros_at(hint(kept).saturating_sub(len - kept), len, 0)
+}
+
+/// Reserves the memory at an address, if it is free. Filters of system calls may refuse MAP_FIXED_NOREPLACE, and Linux 6.7 and later follows
+/// the hint of a mapping of a large file only if 2 MiB more are free; that of a reservation it follows.
+///
+/// # Errors
+/// Returns EEXIST if something is there, or the error number (errno) of the failed system call.
+pub(crate) fn reserve_at(address: u64, len: u64) -> Result<(), i32> {
+    let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    // SAFETY: the address is a hint, so the mapping replaces nothing.
+    let at = unsafe { mmap(address, len, 0, flags, -1, 0) }?;
+    if at == address {
+        return Ok(());
+    }
+    // SAFETY: no other code knows of the mapping.
+    let _ = unsafe { munmap(at, len) };
+    Err(EEXIST)
 }
 
 /// `hint` is the address at which the memory is to be, if that is free.

@@ -1,7 +1,6 @@
 //! Maps the arena, the memory near the program's text, from the plan file, which has the plan's thunks and tables.
 #![allow(unsafe_code, reason = "the arena is mapped and changed")]
 
-use crate::os::kernel;
 use crate::os::memory;
 use crate::os::words;
 use crate::start::plan::PlanFile;
@@ -72,18 +71,16 @@ fn inside(plan: &PlanHeader, bias: u64, gates: ArenaHeader) -> ArenaHeader {
 impl Arena {
     fn map(file: &PlanFile, plan: &PlanHeader, at: u64, room: Room) -> Result<Arena, i32> {
         let len = plan.arena_len;
-        let place = match room {
-            // The address is a hint, which the kernel follows where it is free. Filters may refuse MAP_FIXED_NOREPLACE.
-            Room::Free => 0,
-            Room::Reserved => memory::MAP_FIXED,
-        };
-        // SAFETY: a hint replaces nothing, and a part of a reservation is in nobody's use.
-        let got = unsafe { file.map_at(plan.arena_file, len, at, place) }?;
-        if got != at {
-            // SAFETY: no other code knows of the mapping.
-            let _ = unsafe { memory::munmap(got, len) };
-            return Err(kernel::EEXIST);
+        if room == Room::Free {
+            memory::reserve_at(at, len)?;
         }
+        // SAFETY: the addresses are reserved, and in nobody's use.
+        let mapped = unsafe { file.map_at(plan.arena_file, len, at, memory::MAP_FIXED) };
+        if let (Err(_), Room::Free) = (mapped, room) {
+            // SAFETY: the reservation is this function's own.
+            let _ = unsafe { memory::munmap(at, len) };
+        }
+        mapped?;
         // The table has the whole reservation.
         if room == Room::Free {
             memory::note(at, len);

@@ -29,7 +29,8 @@ gprofinject_tests::trials! {
         runs_at_the_same_time_do_not_meet,
         a_kept_plan_serves_another_users_process,
         the_oldest_entries_go,
-        executed_programs_are_cached_too;
+        executed_programs_are_cached_too,
+        a_kept_plan_of_several_megabytes_finds_its_place;
 }
 
 /// The unprivileged user with the name nobody.
@@ -481,4 +482,30 @@ fn executed_programs_are_cached_too() {
     let again = run();
     assert!(!again.stderr_text().contains("kept for later runs"), "{}", again.stderr_text());
     assert_eq!((again.stdout, scene.names()), (anew.stdout, entries));
+}
+
+/// Linux follows the hint for a mapping of a large file only if there is room for 2 MiB more; the thunks need less.
+fn a_kept_plan_of_several_megabytes_finds_its_place() {
+    const MANY: usize = 16_000;
+    let mut source = String::from("asm(\".text\\n\"\n");
+    for n in 0..MANY {
+        writeln!(source, "\".type f{n}, @function\\nf{n}: .rept 20\\nnop\\n.endr\\nret\\n.size f{n}, . - f{n}\\n\"").unwrap();
+    }
+    source.push_str("\".type all, @function\\nall: push %rax\\n\"\n");
+    for n in 0..MANY {
+        writeln!(source, "\"call f{n}\\n\"").unwrap();
+    }
+    source.push_str("\"pop %rax\\nret\\n.size all, . - all\\n\");\nvoid all(void); int main(void) { all(); return 0; }\n");
+    let scene = Scene::fresh();
+    scene.place.c("large", &source, &["-Wl,--build-id=0x5678"]);
+    settle();
+    for cached in [false, true, true] {
+        let outcome = finish(scene.command("./large", &["--times"]));
+        let said = outcome.stderr_text();
+        assert_eq!((outcome.code(), said.contains("for a plan from the cache")), (0, cached), "{said}");
+        let calls: u64 = gprofdata::read(&scene.place.path("profile")).unwrap().arcs.values().sum();
+        assert!((MANY as u64..MANY as u64 + 20).contains(&calls), "{calls} of {MANY}: {said}");
+    }
+    let len = fs::metadata(scene.entry()).unwrap().len();
+    assert!(len > 4 << 20, "its plan has only {len} bytes");
 }
