@@ -14,8 +14,11 @@ use crate::python::thread;
 const FRAMES: usize = 1024;
 /// The number of threads of which something is kept.
 const THREADS: usize = 4096;
-/// How often a thread is looked for only after so many times more, if it executes no Python.
+/// A thread that executes no Python is looked for less and less often, in the end after so many times. It may be about to begin: the first samples
+/// of a program are of the time before its interpreter is ready.
 const SELDOM: u32 = 64;
+/// So many times in a row it was not found before the next pause is longer.
+const STEADY: u32 = 4;
 /// How often frames are read that have changed meanwhile.
 const TRIES: usize = 3;
 
@@ -38,6 +41,8 @@ struct Thread {
     state: Option<(u64, u64)>,
     /// How often it is not looked for.
     pause: u32,
+    /// How often it was looked for in vain.
+    misses: u32,
     /// What was read of it last, in this order.
     last: Last,
 }
@@ -110,7 +115,8 @@ impl Reader {
             if thread.state.is_none() {
                 let runtime = self.interpreter.runtime;
                 let Some(state) = thread::find(thread.inside, self.process, runtime, &layout, memory) else {
-                    thread.pause = SELDOM;
+                    thread.misses = thread.misses.saturating_add(1);
+                    thread.pause = (thread.misses / STEADY).min(SELDOM);
                     return Found::Nothing;
                 };
                 let Some(id) = state.checked_add(id_at(&layout) as u64).and_then(|at| memory.word(at)) else {

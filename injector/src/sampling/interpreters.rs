@@ -121,10 +121,11 @@ impl Interpreters {
 }
 
 impl Process {
-    /// Looks for the interpreter, if more was mapped since the last time.
+    /// Looks for the interpreter, if more was mapped since the last time, and now and then, because it cannot be read before it is ready.
     fn look(&mut self, pid: i32, tid: i32, maps: &Maps) {
         self.samples += 1;
-        if self.reader.is_some() || self.version == maps.version() {
+        let is_due = self.version != maps.version() || self.samples.is_power_of_two();
+        if self.reader.is_some() || !is_due {
             return;
         }
         self.version = maps.version();
