@@ -13,7 +13,7 @@ use crate::model::Run;
 
 /// The greatest number of functions of a path that is shown: those nearest to the call.
 pub const PATH_MAX: usize = 1000;
-/// What is known of nothing.
+/// In place of a path that is not known.
 pub const NO_PATH: &str = gmon_run::NO_PATH_NAME;
 
 /// Who has made calls.

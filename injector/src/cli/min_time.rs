@@ -3,7 +3,7 @@
 /// Which calls are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MinTime {
-    /// Those that take at least as long as each thread finds it has to ask for.
+    /// Those that take at least as long as a limit that each thread raises for itself while its calls cost too much.
     Found,
     /// Those that take at least so many nanoseconds.
     Nanoseconds(u64),

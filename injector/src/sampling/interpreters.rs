@@ -121,23 +121,18 @@ impl Interpreters {
 }
 
 impl Process {
-    /// Looks for the interpreter, if more was mapped since the last time, and now and then: it cannot be read before it is ready, and once its code
-    /// is hooked, that is mapped from another file.
+    /// Looks for the interpreter, if more was mapped since the last time, and now and then: it cannot be read before it is ready.
     fn look(&mut self, pid: i32, tid: i32, maps: &Maps) {
         self.samples += 1;
-        if self.reader.is_some() {
+        let is_due = self.version != maps.version() || self.samples.is_power_of_two();
+        if self.reader.is_some() || !is_due {
             return;
         }
-        let has_more = self.version != maps.version();
         self.version = maps.version();
-        let is_named = has_more && maps.iter().any(|mapped| python::may_be(&mapped.file));
-        // At 2, 8, 32, ... samples.
-        let is_due = self.samples.is_power_of_two() && self.samples.ilog2() % 2 == 1;
-        if is_named || is_due {
+        if maps.files().any(python::may_be) {
             match Reader::of(pid, tid) {
                 Ok(reader) => (self.reader, self.why) = (Some(reader), None),
-                Err(why) if is_named => self.why = Some(why),
-                Err(_) => {}
+                Err(why) => self.why = Some(why),
             }
         }
     }

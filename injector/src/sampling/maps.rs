@@ -26,6 +26,8 @@ pub(crate) struct Mapped {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Maps {
     all: Vec<Mapped>,
+    /// The files over whose code another file was mapped, each once: hooked code is mapped from files of the cache.
+    covered: Vec<Arc<str>>,
     /// How often something was added.
     version: u64,
 }
@@ -42,6 +44,11 @@ impl Maps {
         self.version += 1;
         let first = self.all.partition_point(|old| old.end <= new.start);
         let last = self.all.partition_point(|old| old.start < new.end);
+        for old in self.all[first..last].iter().filter(|old| old.file != new.file) {
+            if self.covered.len() < MOST && !self.covered.contains(&old.file) {
+                self.covered.push(Arc::clone(&old.file));
+            }
+        }
         let mut pieces = Vec::with_capacity(3);
         if let Some(old) = self.all.get(first).filter(|old| old.start < new.start) {
             pieces.push(Mapped { end: new.start, ..old.clone() });
@@ -72,6 +79,12 @@ impl Maps {
     /// Returns a number that differs from an earlier one if something was added since.
     pub(crate) fn version(&self) -> u64 {
         self.version
+    }
+
+    /// Returns the names of all files with code that the process has mapped, those as well over whose code another file was mapped since.
+    /// A name may come several times.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &str> {
+        self.all.iter().map(|mapped| &*mapped.file).chain(self.covered.iter().map(|file| &**file))
     }
 
     /// Returns all mappings, sorted by address.
@@ -167,6 +180,8 @@ mod tests {
         ];
         assert_eq!(maps.all, expected);
         maps.add(map(0xc000, 0xd000, 0x1000, "/memfd:gprofinject (deleted)"));
+        assert_eq!(maps.covered.iter().map(|file| &**file).collect::<Vec<_>>(), ["a", "b"]);
+        assert!(["a", "b", "//anon"].iter().all(|file| maps.files().any(|of| of == *file)));
         let key = "0f".repeat(32);
         maps.add(map(0xd000, 0xe000, 0, &format!("/caches/gprofinject/{key}.arena (deleted)")));
         maps.add(map(0xe000, 0xf000, 0, "/home/user/noahs.arena"));

@@ -19,6 +19,7 @@ gprofinject_tests::trials! {
         of_3_11,
         of_3_12,
         of_3_13,
+        from_the_first_line_on,
         lines,
         lines_by_trampolines,
         lines_shown,
@@ -72,10 +73,19 @@ pub(crate) struct Said {
 }
 
 pub(crate) fn said(options: &[&str], program: &Path, args: &[&str]) -> Said {
+    said_with(None, options, program, args)
+}
+
+/// The same, with a cache of plans in a folder.
+fn said_with(caches: Option<&Path>, options: &[&str], program: &Path, args: &[&str]) -> Said {
     let folder = tempfile::tempdir().unwrap();
     let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
     let output = folder.path().join("gmon.out");
-    let mut command = tool::command(options, &output, program, &args).unwrap();
+    let command = match caches {
+        Some(caches) => tool::cached(caches, options, &output, program, &args),
+        None => tool::command(options, &output, program, &args),
+    };
+    let mut command = command.unwrap();
     command.current_dir(folder.path());
     let outcome = run::run(command, None, LIMIT).unwrap();
     let stderr = outcome.stderr_text();
@@ -209,6 +219,25 @@ fn samples_of(recording: &Recording, program: &Path, line: u32) -> (u64, u64) {
     let is_it = |function: u32| Path::new(&recording.functions[function as usize].file).file_name() == program.file_name();
     let of = recording.lines.iter().filter(|of| of.line == line && is_it(of.function));
     of.fold((0, 0), |(own, inclusive), of| (own + of.own, inclusive + of.inclusive - of.nested))
+}
+
+/// A program may work before a sample has shown that it is one of Python's: the first samples come when its interpreter is not ready, and at a
+/// low rate when all of its code is hooked. What is left is the interpreter's start.
+fn from_the_first_line_on() {
+    let program = tool::folder().join("known/early.py");
+    let caches = tempfile::tempdir().unwrap();
+    for python in (8..=13).filter_map(|minor| python("python::from_the_first_line_on", minor)) {
+        let run = |rate| {
+            said_with(Some(caches.path()), &["--rate", rate], &python, &[program.to_str().unwrap()]).recording
+        };
+        // This run plans, and the program begins later than with a plan that was kept.
+        run("1000");
+        for rate in ["97", "1000"] {
+            let share = |_| shares(&run(rate)).0.get("fib").copied().unwrap_or(0.0);
+            let found: Vec<f64> = (0..TRIES).map(share).take_while(|share| *share < 75.0).collect();
+            assert!(found.len() < TRIES, "{} at {rate} samples a second: {found:?}", python.display());
+        }
+    }
 }
 
 /// Returns how long a program says that it has spent on each line with a name.

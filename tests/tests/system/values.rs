@@ -125,13 +125,13 @@ fn check_summary(of: &Value, kind: &str) {
     }
 }
 
-/// A program that was built, and its folder.
-struct Subject {
+/// A program of `values/` that was built, and its folder.
+pub(crate) struct Subject {
     folder: TempDir,
 }
 
 impl Subject {
-    fn new(compiler: &str, source: &str, flags: &str) -> Subject {
+    pub(crate) fn new(compiler: &str, source: &str, flags: &str) -> Subject {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new(compiler);
         command.args(["-g", "-w", "-pthread"]).args(flags.split(' ')).arg("-o").arg(folder.path().join("p"));
@@ -140,14 +140,21 @@ impl Subject {
         Subject { folder }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    fn run(&self, options: &[&str], args: &[&str]) -> Outcome {
+    pub(crate) fn run(&self, options: &[&str], args: &[&str]) -> Outcome {
         let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
         let mut command = tool::command(options, &self.path("gmon.out"), &self.path("p"), &args).unwrap();
         command.current_dir(self.folder.path());
+        run::run(command, None, LIMIT).unwrap()
+    }
+
+    /// Runs gmon in the folder.
+    pub(crate) fn gmon(&self, args: &[&str]) -> Outcome {
+        let mut command = Command::new(tool::gmon().unwrap());
+        command.current_dir(self.folder.path()).args(args);
         run::run(command, None, LIMIT).unwrap()
     }
 

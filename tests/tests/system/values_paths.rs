@@ -2,15 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 
 use gprofinject_skip as skip;
-use gprofinject_tests::run::Outcome;
-use gprofinject_tests::{compile, run, tool};
 use serde_json::Value;
-use tempfile::TempDir;
+
+use crate::values::Subject;
 
 gprofinject_tests::trials! {
     together:
@@ -111,44 +108,16 @@ fn reported(report: &Value, by: By) -> Seen {
     seen
 }
 
-/// The program, built in some way.
-struct Subject {
-    folder: TempDir,
+/// Returns `paths.c`, built with these flags.
+fn subject(compiler: &str, flags: &str) -> Subject {
+    Subject::new(compiler, "paths.c", flags)
 }
 
-impl Subject {
-    fn new(compiler: &str, flags: &str) -> Subject {
-        let folder = tempfile::tempdir().unwrap();
-        let mut command = Command::new(compiler);
-        command.args(["-g", "-w", "-pthread"]).args(flags.split(' ')).arg("-o").arg(folder.path().join("p"));
-        command.arg(tool::folder().join("values/paths.c"));
-        compile::compile(command).unwrap();
-        Subject { folder }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn run(&self, options: &[&str], args: &[&str]) -> Outcome {
-        let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
-        let mut command = tool::command(options, &self.path("gmon.out"), &self.path("p"), &args).unwrap();
-        command.current_dir(self.folder.path());
-        run::run(command, None, LIMIT).unwrap()
-    }
-
-    /// Runs gmon in the folder.
-    fn gmon(&self, args: &[&str]) -> Outcome {
-        let mut command = Command::new(tool::gmon().unwrap());
-        command.current_dir(self.folder.path()).args(args);
-        run::run(command, None, LIMIT).unwrap()
-    }
-
-    fn report(&self, args: &[&str]) -> Value {
-        let outcome = self.gmon(args);
-        assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
-        serde_json::from_str(&outcome.stdout_text()).unwrap()
-    }
+/// Returns what gmon answers in JSON in the subject's folder.
+fn json(subject: &Subject, args: &[&str]) -> Value {
+    let outcome = subject.gmon(args);
+    assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
+    serde_json::from_str(&outcome.stdout_text()).unwrap()
 }
 
 /// Runs the program with these options and arguments, and compares all values by path and by caller.
@@ -156,9 +125,9 @@ fn compare(compiler: &str, flags: &str, options: &[&str], args: &[&str], by: By)
     if !skip::have(compiler) {
         return skip::skipped("values_paths", &format!("no {compiler}"));
     }
-    let subject = Subject::new(compiler, flags);
+    let subject = subject(compiler, flags);
     let outcome = subject.run(&[options, &["--values", SPEC]].concat(), args);
-    let report = subject.report(&["values", "--paths", "--json"]);
+    let report = json(&subject, &["values", "--paths", "--json"]);
     for by in [by, By::Caller] {
         let (own, found) = (logged(&outcome.stdout_text(), by), reported(&report, by));
         assert!(own.len() > 8, "{own:?}");
@@ -192,7 +161,7 @@ fn a_killed_program() {
 /// The program goes on, and what it has counted is recovered at its end, with the names and paths of values.
 fn a_killed_gprofinject() {
     for options in [&[][..], &["--paths"]] {
-        let subject = Subject::new("gcc", "-O2");
+        let subject = subject("gcc", "-O2");
         let outcome = subject.run(&[&["--values", SPEC], options].concat(), &["all", "orphan", "all"]);
         let file = subject.path("gmon.pb.gz");
         let patience = std::time::Instant::now() + LIMIT;
@@ -200,7 +169,7 @@ fn a_killed_gprofinject() {
             std::thread::sleep(Duration::from_millis(50));
         }
         let args: &[&str] = if options.is_empty() { &["values", "--json"] } else { &["values", "--paths", "--json"] };
-        let report = subject.report(args);
+        let report = json(&subject, args);
         // The program has written the rest to a file.
         let log = outcome.stdout_text() + &fs::read_to_string(subject.path("orphan.log")).unwrap();
         if options.is_empty() {
@@ -219,9 +188,9 @@ fn a_program_that_executes_itself() {
 
 /// What has no node of its own is known by caller all the same.
 fn a_full_tree() {
-    let subject = Subject::new("gcc", "-O2");
+    let subject = subject("gcc", "-O2");
     let outcome = subject.run(&["--paths", "--max-paths", "6", "--values", SPEC], &["all", "jumps"]);
-    let report = subject.report(&["values", "--paths", "--json"]);
+    let report = json(&subject, &["values", "--paths", "--json"]);
     let own = logged(&outcome.stdout_text(), By::Caller);
     assert_eq!(reported(&report, By::Caller), own);
     for argument in report["values"].as_array().unwrap() {
@@ -235,7 +204,7 @@ fn a_full_tree() {
     let text = subject.gmon(&["values", "--paths"]).stdout_text();
     assert!(text.contains("[other calls]: mean"), "{text}");
     // The same holds for the calls themselves.
-    let graph = subject.report(&["graph", "--json"]);
+    let graph = json(&subject, &["graph", "--json"]);
     let mut calls: BTreeMap<[String; 2], u64> = BTreeMap::new();
     for ([function, name, caller], values) in &own {
         if name == "arg1" {
@@ -256,12 +225,12 @@ fn calls_of(graph: &Value, [caller, function]: &[String; 2]) -> u64 {
 
 /// A thread has records of so many callers; the values of further ones are together.
 fn more_paths_than_are_kept() {
-    let subject = Subject::new("gcc", "-O1");
+    let subject = subject("gcc", "-O1");
     let outcome =
         subject.run(&["--paths", "--no-fold", "--values", "ask@arg1/i64"], &["forest"]);
     let own = outcome.stdout_text().lines().count() as u64;
     assert_eq!(own, 1 << 14);
-    let report = subject.report(&["values", "--paths", "--json"]);
+    let report = json(&subject, &["values", "--paths", "--json"]);
     let argument = &report["values"][0];
     assert_eq!((&argument["calls"], &argument["sum"]), (&own.into(), &(own / 2 * 3).into()));
     let paths = argument["paths"].as_array().unwrap();
@@ -273,9 +242,9 @@ fn more_paths_than_are_kept() {
 }
 
 fn callers_of_measured_calls() {
-    let subject = Subject::new("gcc", "-O2");
+    let subject = subject("gcc", "-O2");
     let outcome = subject.run(&["--times", "--values", SPEC], &["all", "tails", "jumps", "threads"]);
-    let report = subject.report(&["values", "--json"]);
+    let report = json(&subject, &["values", "--json"]);
     assert_eq!(reported(&report, By::Caller), logged(&outcome.stdout_text(), By::Caller));
     let refused = subject.gmon(&["values", "--paths"]);
     assert!(refused.code() == 2 && refused.stderr_text().contains("not known by path"), "{}", refused.stderr_text());
@@ -283,10 +252,10 @@ fn callers_of_measured_calls() {
 
 /// The same tables follow from the events of a trace.
 fn a_trace() {
-    let subject = Subject::new("gcc", "-O2");
+    let subject = subject("gcc", "-O2");
     let args = ["all", "tails", "jumps", "threads", "fork"];
     let outcome = subject.run(&["--trace", "t", "--args", SPEC], &args);
-    let report = subject.report(&["trace", "t", "--values", "--paths", "--json"]);
+    let report = json(&subject, &["trace", "t", "--values", "--paths", "--json"]);
     for by in [By::Path, By::Caller] {
         assert_eq!(reported(&report, by), logged(&outcome.stdout_text(), by));
     }
@@ -298,7 +267,7 @@ fn a_trace() {
 }
 
 fn sums_of_runs() {
-    let subject = Subject::new("gcc", "-O2");
+    let subject = subject("gcc", "-O2");
     let mut log = String::new();
     for (name, args) in [("0.pb.gz", ["all", "jumps"]), ("1.pb.gz", ["tails", "all"])] {
         log += &subject.run(&["--paths", "--values", SPEC], &args).stdout_text();
@@ -307,7 +276,7 @@ fn sums_of_runs() {
     for merge in [&["merge", "-o", "sum.pb.gz", "0.pb.gz", "1.pb.gz"][..], &["merge", "-o", "sum.pb.gz", "1.pb.gz", "0.pb.gz"]] {
         let _ = fs::remove_file(subject.path("sum.pb.gz"));
         assert_eq!(subject.gmon(merge).code(), 0);
-        let report = subject.report(&["values", "--paths", "--json", "sum.pb.gz"]);
+        let report = json(&subject, &["values", "--paths", "--json", "sum.pb.gz"]);
         for by in [By::Path, By::Caller] {
             assert_eq!(reported(&report, by), logged(&log, by));
         }
@@ -316,7 +285,7 @@ fn sums_of_runs() {
 
 /// Values change neither the calls by path nor what is shown of their times.
 fn times_are_measured_too() {
-    let subject = Subject::new("gcc", "-O2");
+    let subject = subject("gcc", "-O2");
     let mut counts = Vec::new();
     for options in [&["--paths"][..], &["--paths", "--values", SPEC], &["--paths", "--values", "ask@arg1/i64"]] {
         subject.run(options, &["all", "tails", "jumps"]);
@@ -338,7 +307,7 @@ fn times_are_measured_too() {
 }
 
 fn a_live_view() {
-    let subject = Subject::new("gcc", "-O2");
+    let subject = subject("gcc", "-O2");
     let outcome = subject.run(&["--plain=0.1", "--paths", "--values", SPEC], &["all", "many", "forest"]);
     let said = outcome.stdout_text() + &outcome.stderr_text();
     let lines: Vec<&str> = said.lines().filter(|line| line.contains(" ask arg1  [mean ")).collect();
@@ -349,7 +318,7 @@ fn a_live_view() {
 }
 
 fn what_is_missing_is_said() {
-    let subject = Subject::new("gcc", "-O2");
+    let subject = subject("gcc", "-O2");
     subject.run(&["--values", SPEC], &["all"]);
     let refused = subject.gmon(&["values", "--paths"]);
     let said = refused.stderr_text();

@@ -26,6 +26,7 @@ pub(crate) fn prepare(agent: &Agent, block: BlockRef, cfa: u64, now: u64) -> Opt
     times.short_cost().store((short_256 + 128) >> 8, Ordering::Relaxed);
     times.short_taken().store((short_256 * short::TAKEN.0 / short::TAKEN.1) >> 8, Ordering::Relaxed);
     times.short_below().store(agent.orders.short_below, Ordering::Relaxed);
+    times.judged().store(0, Ordering::Relaxed);
     times.calibrated_at().store(clock::now(), Ordering::Relaxed);
     times.base().store(block.address(), Ordering::Relaxed);
     times.first().store(now, Ordering::Relaxed);

@@ -268,7 +268,8 @@ pub(crate) fn program(process: &Process) -> Result<Program> {
 }
 
 /// Returns the path by which a process has executed its file, if that is a link to the file beside it: `redis-server` leads to
-/// `redis-check-rdb`, of which a user has never heard.
+/// `redis-check-rdb`, of which a user has never heard. The process chooses this name, as it chooses that of the file: the file's contents
+/// are read through the process, whatever the path leads to here.
 fn called(process: &Process, file: &Path) -> Option<PathBuf> {
     let name = fs::read_to_string(format!("/proc/{}/comm", process.pid)).ok()?;
     let name =

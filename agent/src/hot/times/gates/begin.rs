@@ -4,6 +4,14 @@
 macro_rules! begin_gate {
     () => {
         crate::hot::times::gates::lines::lines!(
+            // Has thunks skip the gates for calls whose frames are below the address in `from`, on the stack of the current chain. rcx = thread
+            // block. Changes the other two registers.
+            ".macro gpi_times_inner from, lo, words",
+            "mov \\lo, [rcx+{stack_lo}]",
+            words_offset!("\\words"),
+            thread_word!("mov ", "[\\words+{deep_from}]", ", \\lo"),
+            thread_word!("mov ", "[\\words+{deep}]", ", \\from"),
+            ".endm",
             // Makes an open call below the one at rax. rcx = thread block. With `tail`, both have the same frame. Jumps to 3 if that
             // has to be done slowly. The other arguments are as in `gpi_times_begin`.
             ".macro gpi_times_open paths, tail, trace, short, executed",
@@ -110,10 +118,7 @@ macro_rules! begin_gate {
             "mov [rcx+{top}], rsi",           // it is complete
             ".if \\short",                    // thunks need not tell of the ends of calls below it that are counted only
             "lea r8, [rsp+8]",                // CFA - 8
-            "mov rdi, [rcx+{stack_lo}]",
-            words_offset!("rdx"),
-            thread_word!("mov ", "[rdx+{deep_from}]", ", rdi"),
-            thread_word!("mov ", "[rdx+{deep}]", ", r8"),
+            "gpi_times_inner r8, rdi, rdx",
             ".endif",
             "cmp [rcx+{begun}], rax",
             "jne 16f",
@@ -177,10 +182,7 @@ macro_rules! begin_gate {
             "28:",                            // thunks need not ask for the calls that this one makes
             "mov rdx, [rsi+{cfa}]",
             "sub rdx, 8",
-            "mov rdi, [rcx+{stack_lo}]",
-            words_offset!("rax"),
-            thread_word!("mov ", "[rax+{deep_from}]", ", rdi"),
-            thread_word!("mov ", "[rax+{deep}]", ", rdx"),
+            "gpi_times_inner rdx, rdi, rax",
             "jmp 29b",
             ".endif",
             ".if \\trace == 1",

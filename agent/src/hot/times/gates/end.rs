@@ -137,11 +137,8 @@ macro_rules! end_gate {
             ".if \\short",                    // thunks need not tell of the ends of calls below the outer one that are counted only
             "mov r9, [rdx+{cfa}]",
             "sub r9, 8",
-            "mov rdx, [rcx+{stack_lo}]",
             "mov [rsp-72], rdi",
-            words_offset!("rdi"),
-            thread_word!("mov ", "[rdi+{deep_from}]", ", rdx"),
-            thread_word!("mov ", "[rdi+{deep}]", ", r9"),
+            "gpi_times_inner r9, rdx, rdi",
             "mov rdi, [rsp-72]",
             ".endif",
             "cmp rax, [rdi+{arc_min}]",
