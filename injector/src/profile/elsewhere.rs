@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 use gmon_run::Module;
 use gprofinject_abi::{AGENT_FILE, FRIDA_FILE};
+use gprofinject_image::frames::caller::Sections;
+use gprofinject_image::frames::unwind::Cfas;
 use gprofinject_image::headers::ExecutableSegment;
 use gprofinject_image::plt::{self, Stub};
 
@@ -16,6 +18,7 @@ use crate::profile::file;
 use crate::profile::generated::Generated;
 use crate::profile::model::{Place, Profile, UnhookedPlace};
 use crate::profile::space::Space;
+use crate::profile::totals::Seed;
 use crate::program::plan_cache::PlanCache;
 use crate::program::profilee::{self, Identity};
 use crate::program::subject::Subject;
@@ -147,6 +150,9 @@ pub(crate) struct Names {
     cache: Arc<PlanCache>,
     /// By path. A file that was replaced since is read again.
     files: HashMap<Arc<str>, (Option<Identity>, Option<Functions>)>,
+    /// The CFAs in functions, by where the bytes of their file are in this process and by link address, as far as they were asked for and
+    /// are known.
+    cfas: HashMap<(usize, u64), Option<Cfas>, Seed>,
 }
 
 /// The functions of a file, and the stubs of its PLT once they are needed.
@@ -160,7 +166,7 @@ struct Functions {
 impl Names {
     /// No file was read yet.
     pub(crate) fn new(cache: Arc<PlanCache>) -> Names {
-        Names { cache, files: HashMap::new() }
+        Names { cache, files: HashMap::new(), cfas: HashMap::default() }
     }
 
     /// Returns who says what there is to say.
@@ -186,6 +192,18 @@ impl Names {
             None if functions.subject.code.is_empty() => (nameless(file, file_name(file).to_owned()), None),
             None => (unknown(file, offset), None),
         }
+    }
+
+    /// Returns the CFAs in the function of a file that begins at a link address, if its unwind table tells.
+    pub(crate) fn cfas(&mut self, subject: &'static Subject<'static>, function: u64) -> Option<&Cfas> {
+        /// A large program has hundreds of thousands of functions.
+        const MOST: usize = 1 << 16;
+        if self.cfas.len() >= MOST {
+            self.cfas.clear();
+        }
+        let key = (subject.bytes.as_ptr().addr(), function);
+        let cfas = || Sections::find(subject.bytes)?.cfas(function);
+        self.cfas.entry(key).or_insert_with(cfas).as_ref()
     }
 
     fn functions(&mut self, file: &Arc<str>) -> Option<&Functions> {

@@ -10,6 +10,10 @@ use crate::store::region::tallies::{Caller, Tally};
 
 /// Returns what the threads of a process have counted. What names no function of the process, or no value of it, is left out.
 pub(crate) fn of_process(tallies: Vec<Tally>, space: &Space) -> Vec<Values> {
+    if tallies.is_empty() {
+        // A large program has many labels.
+        return Vec::new();
+    }
     let labels = space.exit_labels();
     let values = tallies.into_iter().filter_map(|tally| {
         let function = space.entry(tally.function)?;

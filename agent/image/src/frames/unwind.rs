@@ -250,6 +250,8 @@ pub struct Cfas {
     end: u64,
     /// The CFA from each address on, sorted.
     rows: Vec<(u64, Option<(u16, i64)>)>,
+    /// See [`Cfas::is_outermost`].
+    is_outermost: bool,
 }
 
 impl Cfas {
@@ -270,6 +272,11 @@ impl Cfas {
             _ => return None,
         };
         Some(value.wrapping_add_signed(offset))
+    }
+
+    /// Whether the description says somewhere that there is no return address, as where a program or a thread begins (DWARF 5, 6.4.4).
+    pub fn is_outermost(&self) -> bool {
+        self.is_outermost
     }
 
     /// Whether the description covers an address.
@@ -316,8 +323,20 @@ impl Cfas {
         // The number of rows of one function that are read at most.
         const MOST: u64 = 1 << 16;
         let mut budget = MOST;
-        let before = parsed.cie().instructions(section, bases);
-        let initial = cfa_at(parsed.cie(), Cfa::Expression, before, None, &mut budget)?;
+        let cie = parsed.cie();
+        let has_end = |mut instructions: CallFrameInstructionIter<'_, Slice<'d>>| {
+            while let Ok(Some(instruction)) = instructions.next() {
+                let is_end = |register| register == cie.return_address_register();
+                if matches!(instruction, CallFrameInstruction::Undefined { register } if is_end(register)) {
+                    return true;
+                }
+            }
+            false
+        };
+        let is_outermost =
+            has_end(cie.instructions(section, bases)) || has_end(parsed.instructions(section, bases));
+        let before = cie.instructions(section, bases);
+        let initial = cfa_at(cie, Cfa::Expression, before, None, &mut budget)?;
         let instructions = parsed.instructions(section, bases);
         let simple = |cfa| match cfa {
             Cfa::Register(register, offset) => Some((register.0, offset)),
@@ -325,14 +344,14 @@ impl Cfas {
         };
         let (mut rows, mut from) = (Vec::new(), covered.start);
         let stop = last.map(|last| last - covered.start);
-        let end = follow_cfa(parsed.cie(), initial, instructions, &mut budget, |location, cfa| {
+        let end = follow_cfa(cie, initial, instructions, &mut budget, |location, cfa| {
             rows.push((from, simple(cfa)));
             from = covered.start.saturating_add(location);
             stop.is_none_or(|stop| location <= stop)
         });
         // The CFA is unknown after an instruction that cannot be interpreted.
         rows.push((from, end.and_then(simple)));
-        Some(Cfas { start: covered.start, end: covered.end, rows })
+        Some(Cfas { start: covered.start, end: covered.end, rows, is_outermost })
     }
 }
 

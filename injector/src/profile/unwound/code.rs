@@ -72,8 +72,6 @@ pub(super) struct Codes<'p> {
     unwinder: UnwinderX86_64<&'static [u8]>,
     /// The files whose tables the unwinder has, by the address at which they are loaded, and whether they have any.
     loaded: HashMap<(u64, usize), bool>,
-    /// The CFAs in hooked functions, as far as they were asked for and are known.
-    cfas: HashMap<Place, Option<Cfas>, Seed>,
     /// What was found out about return addresses, and about program counters.
     known: HashMap<u64, Return, Seed>,
     counters: HashMap<u64, Return, Seed>,
@@ -100,7 +98,6 @@ impl<'p> Codes<'p> {
             names,
             unwinder: UnwinderX86_64::new(),
             loaded: HashMap::new(),
-            cfas: HashMap::default(),
             known: HashMap::default(),
             counters: HashMap::default(),
             generated,
@@ -188,11 +185,23 @@ impl<'p> Codes<'p> {
     /// Returns the CFA of a function's frame, by the registers that it has at a call at this link address. Returns `None` if the function's
     /// unwind table does not tell it by the stack pointer or the frame pointer alone.
     pub(super) fn cfa(&mut self, function: Place, call: u64, registers: &UnwindRegsX86_64) -> Option<u64> {
-        let cfas = self.cfas.entry(function).or_insert_with(|| {
-            let planned = self.profile.modules.get(function.module as usize)?.program;
-            Sections::find(planned.subject.bytes)?.cfas(function.address)
-        });
-        cfas.as_ref()?.value(call, registers.sp(), registers.bp())
+        self.cfas(function)?.value(call, registers.sp(), registers.bp())
+    }
+
+    /// Returns the same where the frame is certainly not the outermost one of its stack.
+    pub(super) fn inner_cfa(
+        &mut self,
+        function: Place,
+        call: u64,
+        registers: &UnwindRegsX86_64,
+    ) -> Option<u64> {
+        let cfas = self.cfas(function).filter(|cfas| !cfas.is_outermost())?;
+        cfas.value(call, registers.sp(), registers.bp())
+    }
+
+    fn cfas(&mut self, function: Place) -> Option<&Cfas> {
+        let planned = self.profile.modules.get(function.module as usize)?.program;
+        self.names.cfas(planned.subject, function.address)
     }
 
     /// Returns the exit label or the interned label that is at an address.
