@@ -63,6 +63,8 @@ pub struct Details {
     pub landing_pads: Vec<u64>,
     /// The dynamic linker's stubs, if there are calls to remove.
     pub stubs: imports::Stubs,
+    /// The functions of the file that it calls through the dynamic linker's stubs, each with its stub, sorted.
+    pub own_stubs: Vec<(u64, u64)>,
     pub frames: unwind::FrameTable,
 }
 

@@ -78,6 +78,7 @@ impl<'d> Image<'d> {
         let mut profiling = imports::read(elf);
         profiling.starts |= labels.profiler;
         let stubs = imports::stubs(elf, &ranges, &profiling);
+        let own_stubs = imports::own(elf, &ranges);
         let code_ranges = ranges.iter().map(|range| (range.start, range.end)).collect();
         let facts = Facts {
             interpreter: elf.interpreter.clone(),
@@ -107,6 +108,7 @@ impl<'d> Image<'d> {
             entries,
             landing_pads,
             stubs,
+            own_stubs,
             frames: unwind.keep(),
         };
         Image { details: OnceLock::from(details), ..image }

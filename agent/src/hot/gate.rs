@@ -74,11 +74,14 @@ global_asm!(
     "mov rdx, [rsp-48+\\below]",
     "mov rdi, [rsp-56+\\below]",
     ".endm",
-    // After gpi_look: counts a jump to function eax out of the function that the frame's cell names, and stores
+    // After gpi_look and gpi_label: counts a jump to function eax out of the function that the frame's cell names, and stores
     // function eax in the cell, since the frame is now its own. Output: rsi = cell. The old value of rsi is saved at
     // CFA-64, on the `otherwise` path as well.
     ".macro gpi_tail below, otherwise",
     "mov [rsp-64+\\below], rsi",
+    ".if {is_libraries}",
+    words_offset!("rdx"),
+    ".endif",
     thread_word!("mov rsi, ", "[rdx+{cells}]"),
     "lea rdx, [rsp+\\below]",
     "xor rdx, [rsi+{window_word}]",
@@ -115,17 +118,23 @@ global_asm!(
     ".endm",
     newest_frame!($foreign, $native),
     // After gpi_look: goes to `label` if the return address r11 is an exit label. Between the arenas of libraries there may be
-    // anything, so the page is looked up. Changes rdi.
+    // anything, so the page is looked up. Changes rdi, and rdx if the functions are those of libraries.
     ".macro gpi_label label",
     "cmp r11, [rip+{agent}+{arena_lo}]",
     "jb 6f",
     "cmp r11, [rip+{agent}+{arena_hi}]",
     ".if {is_libraries}",
     "jae 6f",
+    // `bt` with an operand in memory takes ten times as long.
+    "mov rdi, r11",
+    "sub rdi, [rip+{agent}+{base}]",
+    "lea rdx, [rip+{labels}]",
+    "shr rdi, {page_shift}+6",
+    "mov rdx, [rdx+rdi*8]",
     "mov rdi, r11",
     "sub rdi, [rip+{agent}+{base}]",
     "shr rdi, {page_shift}",
-    "bt qword ptr [rip+{labels}], rdi",
+    "bt rdx, rdi",
     "jc \\label",
     ".else",
     "jb \\label",

@@ -148,6 +148,36 @@ pub(crate) fn stubs(elf: &Elf<'_>, code: &CodeRanges, profiling: &Profiling) -> 
         return Stubs::new();
     }
     let is_wanted = |word: u64| counters.binary_search(&word).is_ok() || hooks.binary_search(&word).is_ok();
+    stubs_of(elf, code, is_wanted)
+}
+
+/// Returns the functions of the file that it calls through stubs, because another file may define them instead. Each comes with its stub,
+/// sorted.
+pub(crate) fn own(elf: &Elf<'_>, code: &CodeRanges) -> Vec<(u64, u64)> {
+    let symbols = Symbols::read(elf).entries;
+    let defined = relocations(elf).filter_map(|relocation| {
+        let kind = relocation.r_type(LE, false);
+        let symbol = symbols.get(relocation.r_sym(LE, false) as usize)?;
+        let is_own = matches!(kind, elf::R_X86_64_GLOB_DAT | elf::R_X86_64_JUMP_SLOT)
+            && !is_undefined(symbol)
+            && symbol.st_type() == elf::STT_FUNC;
+        is_own.then(|| (relocation.r_offset.get(LE), symbol.st_value.get(LE)))
+    });
+    let mut words: Vec<(u64, u64)> = defined.collect();
+    if words.is_empty() {
+        return words;
+    }
+    words.sort_unstable();
+    let find = |word| Some(words[words.binary_search_by_key(&word, |&(word, _)| word).ok()?].1);
+    let stubs = stubs_of(elf, code, |word| find(word).is_some());
+    let mut own: Vec<(u64, u64)> =
+        stubs.into_iter().filter_map(|(stub, word)| Some((find(word)?, stub))).collect();
+    own.sort_unstable();
+    own
+}
+
+/// Returns the stubs that jump through wanted words.
+fn stubs_of(elf: &Elf<'_>, code: &CodeRanges, is_wanted: impl Fn(u64) -> bool) -> Stubs {
     let mut stubs = Vec::new();
     // Without section headers, a stub may be anywhere.
     for range in code.iter().filter(|range| range.plt || !elf.has_code_sections()) {

@@ -1,12 +1,12 @@
 //! Home slots: the counters of a function's arcs, in the counters of each thread.
-//! A function has as many slots as it has call sites in the program, or half as many if these are many, rounded up to a power of
-//! two, and a multiplier under which as few call sites as possible share a slot. The hash uses only the low twelve
+//! A function has as many slots as it has call sites in the file, directly or through a stub of the dynamic linker, or half as many if
+//! these are many, rounded up to a power of two, and a multiplier under which as few call sites as possible share a slot. The hash uses only the low twelve
 //! bits of a return address, so the load bias, a multiple of the page size, does not change it.
 
 use crate::blocks::copies::Copies;
 use crate::decide::hook::Hook;
 use crate::decide::tails::Tail;
-use crate::flow::branch::BranchKind;
+use crate::flow::branch::{Branch, BranchKind};
 use crate::flow::facts::Flow;
 use crate::x86::template::kind::Role;
 use gprofinject_abi::plan::SPARE_SLOTS;
@@ -121,19 +121,20 @@ impl Homes {
             returns.clear();
             let address = image.functions[hook.function].address;
             let mut tails = 0;
+            // The copies begin at a page boundary, so the low twelve bits of an offset are those of the address.
+            let behind = |call: &Branch| {
+                let copied = copies.unit_with(image, call.function as usize);
+                copied.and_then(|unit| unit.behind(call.site)).unwrap_or(call.end() as u32)
+            };
             for b in flow.branches_into(hook.function, hook.at.max(address) + 1) {
                 match b.kind {
-                    // The copies begin at a page boundary, so the low twelve bits of an offset are those
-                    // of the address.
-                    BranchKind::Call => {
-                        let copied = copies.unit_with(image, b.function as usize);
-                        let copied = copied.and_then(|unit| unit.behind(b.site));
-                        returns.push(copied.unwrap_or(b.end() as u32));
-                    }
+                    BranchKind::Call => returns.push(behind(b)),
                     _ if image.owner(b.function as usize) != hook.function => tails += 1,
                     _ => {}
                 }
             }
+            let by_stubs = stubs_of(image, address).flat_map(|stub| flow.branches_to(stub, stub + 1));
+            returns.extend(by_stubs.filter(|branch| branch.kind == BranchKind::Call).map(behind));
             let taken = flow.is_taken(address) || flow.is_taken(hook.at);
             // A program that is linked with -rdynamic exports all of its functions. Other files call few of them, and hardly those that
             // the program itself calls.
@@ -176,6 +177,13 @@ impl Homes {
         self.homes.push(home);
         self.bytes += u64::from(home.count) * u64::from(SLOT);
     }
+}
+
+/// Returns the stubs of the dynamic linker through which the file calls a function of its own.
+fn stubs_of(image: &Image, function: u64) -> impl Iterator<Item = u64> {
+    let stubs = &image.details().own_stubs;
+    let first = stubs.partition_point(|&(to, _)| to < function);
+    stubs[first..].iter().take_while(move |&&(to, _)| to == function).map(|&(_, stub)| stub)
 }
 
 /// Returns whether each return address gets a slot of its own if the bits above the lowest four select the
