@@ -273,6 +273,50 @@ fn installed_libraries() {
     }
 }
 
+/// A library calls its own exported functions through stubs, because other files may define them, too. Their call sites have home slots as if
+/// the calls were direct.
+#[test]
+fn call_sites_before_stubs_have_slots() {
+    let calls: String =
+        (0..40).map(|n| format!("long g{n}(long a) {{ return called(a + {n}) * {n}; }}\n")).collect();
+    let source = format!("__attribute__((noinline)) long called(long a) {{ return a * a; }}\n{calls}");
+    let sources = [("a.c", source.as_str())];
+    let [by_stub, directly] = ["-Wl,-z,now", "-Wl,-Bsymbolic"].map(|flag| {
+        let flags = ["-O2", "-fPIC", "-shared", "-fsemantic-interposition", flag];
+        let library = try_compile(&folder("placed-stubs"), "gcc", &sources, &flags).unwrap();
+        let bytes = std::fs::read(library).unwrap();
+        let image = Image::read_library(&bytes, None).unwrap();
+        let called = image.functions.iter().find(|function| function.name == "called").unwrap().address;
+        let stubs: Vec<u64> =
+            image.details().own_stubs.iter().filter(|own| own.0 == called).map(|own| own.1).collect();
+        let known = gprofinject_image::plt::stubs(&bytes);
+        let names: Vec<&str> =
+            stubs.iter().filter_map(|&at| Some(&*gprofinject_image::plt::at(&known, at)?.name)).collect();
+        let options = Options {
+            hooks: Hooks::Both,
+            engine: Default::default(),
+            selected: &|_| true,
+            min_size: 0,
+            insist: false,
+            shadow_stack: false,
+            counted: None,
+            clock: false,
+            outermost: false,
+            role: Role::Library,
+            measured: Measured::None,
+            told: None,
+            arena: None,
+            words: 0,
+        };
+        let plan = Plan::new(&image, &options);
+        let slots = plan.records.iter().find(|record| record.entry == called).unwrap().slot_count;
+        (names.join(" "), slots)
+    });
+    assert_eq!((&*by_stub.0, &*directly.0), ("called@plt", ""));
+    // Those for unknown callers alone are 8, and 3 spare ones.
+    assert!(by_stub.1 > 40 && directly.1 > 40, "{by_stub:?} {directly:?}");
+}
+
 /// The system calls that lead to the agent are placed with the rest of a library, although no function of it is hooked.
 #[test]
 fn a_library_that_makes_threads() {
